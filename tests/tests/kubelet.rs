@@ -127,3 +127,55 @@ fn the_agent_follows_its_configuration() {
     eventually_true("the static pod is gone", 60, || kubectl.get("pod", &web).is_none());
     kubectl.ok(&["delete", "pod", "--all", "--timeout=60s"]);
 }
+
+/// A container has a CPU of its own and others share the rest; agents die, the policy changes, and nothing that runs ends.
+#[test]
+fn a_container_has_a_cpu_of_its_own() {
+    let online = std::fs::read_to_string("/sys/devices/system/cpu/online").unwrap_or_default();
+    if online.trim() == "0" {
+        eprintln!("skipped: a CPU of one's own needs a second one, and there is only {online}");
+        return;
+    }
+    let sandbox = Sandbox::new();
+    let file = sandbox.home().join("kubelet.yaml");
+    let configure = |policy: &str| {
+        let kind = "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\nreservedSystemCPUs: '0'\n";
+        let text = format!("{kind}cpuManagerPolicy: {policy}\n{LIMITS}");
+        std::fs::write(&file, text).unwrap_or_else(|error| panic!("{error}"));
+    };
+    let start = || sandbox.start(&["--kubelet-config", &file.display().to_string()]);
+    configure("static");
+    start();
+    sandbox.carrack(&["image", "build", "busybox"]).limit_s(300).done();
+    let kubectl = sandbox.kubectl();
+    let idle = "while :; do sleep 1; done";
+    let own = pod("own", idle) + "    resources: {limits: {cpu: 1, memory: 32Mi}}\n";
+    kubectl.apply(&pod("shares", idle));
+    kubectl.ok(&["wait", "--for=condition=Ready", "pod/shares", "--timeout=60s"]);
+    let cpus = |name: &str| {
+        let status = kubectl.ok(&["exec", name, "--", "grep", "Cpus_allowed_list", "/proc/self/status"]);
+        status.split_whitespace().last().unwrap_or_default().to_owned()
+    };
+    assert_eq!(cpus("shares"), online.trim());
+    kubectl.apply(&own);
+    kubectl.ok(&["wait", "--for=condition=Ready", "pod/own", "--timeout=60s"]);
+    assert_eq!(cpus("own"), "1");
+    let shared = cpus("shares");
+    assert!(shared != online.trim() && !shared.starts_with('1'), "{shared}");
+    let ids = || ["shares", "own"].map(|name| kubectl.field("pod", name, "/status/containerStatuses/0/containerID"));
+    let before = ids();
+    // All agents are killed; then the policy is another one, and the first again.
+    for (policy, expected) in
+        [("static", ["1", &shared]), ("none", [online.trim(), online.trim()]), ("static", ["1", &shared])]
+    {
+        sandbox.kill_9();
+        configure(policy);
+        start();
+        let has = || [cpus("own"), cpus("shares")];
+        eventually_true(&format!("CPUs are as with {policy}"), 60, || has() == expected);
+        assert_eq!(ids(), before, "{policy}");
+    }
+    // What it had is everybody's when it is gone.
+    kubectl.ok(&["delete", "pod", "own", "--timeout=60s"]);
+    eventually_true("the other runs everywhere", 30, || cpus("shares") == online.trim());
+}

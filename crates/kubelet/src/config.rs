@@ -108,6 +108,24 @@ pub struct NodeConfig {
     pub change_detection: ChangeDetection,
     /// Whether devices must lie together on NUMA nodes, and those of what.
     pub topology: (crate::topology::Policy, crate::topology::Scope),
+    /// Whether containers get CPUs of their own, and which.
+    pub cpus: crate::cpus::CpuConfig,
+    /// The longest wait before a container is started again.
+    pub restart_wait: Duration,
+    /// Containers without a seccomp profile get the runtime's.
+    pub seccomp_default: bool,
+    /// Limits of CPU are quotas of time, over this period.
+    pub cpu_quota: bool,
+    /// The period of a quota.
+    pub cpu_quota_period: Duration,
+    /// Most processes of one pod.
+    pub pod_pids: Option<u64>,
+    /// File with the node's own name servers; none where pods get none of them.
+    pub resolv_conf: Option<PathBuf>,
+    /// How many images a Node lists, the largest first; all without a number.
+    pub status_max_images: Option<usize>,
+    /// What a cloud calls the machine, for a Node that this kubelet creates.
+    pub provider_id: String,
     /// How long a pod that is bound here waits for a resource that is not there, before it is rejected.
     pub resource_wait: Duration,
     /// Version to report.
@@ -147,6 +165,15 @@ impl Default for NodeConfig {
             allowed_sysctls: Vec::new(),
             change_detection: ChangeDetection::default(),
             topology: Default::default(),
+            cpus: crate::cpus::CpuConfig::default(),
+            restart_wait: crate::pods::backoff::MAX,
+            seccomp_default: false,
+            cpu_quota: true,
+            cpu_quota_period: Duration::from_millis(100),
+            pod_pids: None,
+            resolv_conf: Some("/etc/resolv.conf".into()),
+            status_max_images: Some(50),
+            provider_id: String::new(),
             resource_wait: Duration::from_secs(300),
             version: concat!("v1.36.1+carrack.", env!("CARGO_PKG_VERSION")).into(),
         }

@@ -9,12 +9,14 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use carrack_schema::decode::{self, Format, Limits};
+use carrack_schema::strategic;
 use carrack_types::quantity::Quantity;
 use k8s_openapi::api::core::v1::Taint;
 use serde::Deserialize;
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 use crate::config::{ChangeDetection, NodeConfig};
+use crate::cpus;
 use crate::eviction::{Least, Signal, Thresholds};
 use crate::topology::{Policy, Scope};
 
@@ -30,12 +32,6 @@ const NO_EFFECT: &[&str] = &[
     "cgroupsPerQOS",
     "containerLogMaxWorkers",
     "contentType",
-    "cpuCFSQuota",
-    "cpuCFSQuotaPeriod",
-    "cpuManagerPolicy",
-    "cpuManagerPolicyOptions",
-    "cpuManagerReconcilePeriod",
-    "crashLoopBackOff",
     "draManagerReconcilePeriod",
     "enableContentionProfiling",
     "enableDebugFlagsHandler",
@@ -73,25 +69,19 @@ const NO_EFFECT: &[&str] = &[
     "memoryReservationPolicy",
     "memorySwap",
     "memoryThrottlingFactor",
-    "nodeStatusMaxImages",
     "oomScoreAdj",
     "podCIDR",
-    "podPidsLimit",
     "podsPerCore",
     "preloadedImagesVerificationAllowlist",
     "protectKernelDefaults",
-    "providerID",
     "qosReserved",
     "readOnlyPort",
     "registerNode",
     "registryBurst",
     "registryPullQPS",
     "reservedMemory",
-    "reservedSystemCPUs",
-    "resolvConf",
     "runOnce",
     "runtimeRequestTimeout",
-    "seccompDefault",
     "serializeImagePulls",
     "showHiddenMetricsForVersion",
     "shutdownGracePeriod",
@@ -168,8 +158,30 @@ pub struct Configuration {
     enable_controller_attach_detach: Option<bool>,
     topology_manager_policy: String,
     topology_manager_scope: String,
+    cpu_manager_policy: String,
+    cpu_manager_policy_options: BTreeMap<String, String>,
+    cpu_manager_reconcile_period: Span,
+    #[serde(rename = "reservedSystemCPUs")]
+    reserved_system_cpus: String,
+    #[serde(rename = "cpuCFSQuota")]
+    cpu_cfs_quota: Option<bool>,
+    #[serde(rename = "cpuCFSQuotaPeriod")]
+    cpu_cfs_quota_period: Span,
+    crash_loop_back_off: CrashLoopBackOff,
+    node_status_max_images: Option<i32>,
+    pod_pids_limit: Option<i64>,
+    #[serde(rename = "providerID")]
+    provider_id: String,
+    resolv_conf: Option<String>,
+    seccomp_default: bool,
     /// Socket of the container runtime.
     pub container_runtime_endpoint: String,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default, rename_all = "camelCase")]
+struct CrashLoopBackOff {
+    max_container_restart_period: Span,
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -223,11 +235,8 @@ pub fn duration(text: &str) -> Result<Duration, String> {
     Span::try_from(text.to_owned()).map(|span| span.0.unwrap_or_default())
 }
 
-/// Reads a file, in YAML or JSON. The second part names the fields that are set and have no effect here.
-///
-/// # Errors
-/// What is wrong with it.
-pub fn read(bytes: &[u8]) -> Result<(Configuration, Vec<String>), String> {
+/// The fields of a file, in YAML or JSON.
+fn fields(bytes: &[u8]) -> Result<Map<String, Value>, String> {
     let format = if bytes.trim_ascii_start().first() == Some(&b'{') { Format::Json } else { Format::Yaml };
     let parsed = decode::parse(bytes, format, Limits::default()).map_err(|e| e.to_string())?;
     if let Some(finding) = parsed.findings.first() {
@@ -238,6 +247,33 @@ pub fn read(bytes: &[u8]) -> Result<(Configuration, Vec<String>), String> {
     if kind != (Some(API_VERSION.into()), Some(KIND.into())) {
         return Err("it is no KubeletConfiguration of kubelet.config.k8s.io/v1beta1".into());
     }
+    Ok(fields)
+}
+
+/// Reads a file, in YAML or JSON. The second part names the fields that are set and have no effect here.
+///
+/// # Errors
+/// What is wrong with it.
+pub fn read(bytes: &[u8]) -> Result<(Configuration, Vec<String>), String> {
+    finish(fields(bytes)?)
+}
+
+/// Reads a file, if there is one, and those that are laid over it, with their names, in this order, as
+/// JSON merge patches (upstream's `--config-dir`).
+///
+/// # Errors
+/// What is wrong, and with which of them.
+pub fn read_over(base: Option<&[u8]>, over: &[(String, Vec<u8>)]) -> Result<(Configuration, Vec<String>), String> {
+    let mut all = Value::Object(base.map(fields).transpose()?.unwrap_or_default());
+    for (name, bytes) in over {
+        let fields = fields(bytes).map_err(|why| format!("{name}: {why}"))?;
+        strategic::merge(&mut all, &Value::Object(fields));
+    }
+    let Value::Object(fields) = all else { return Err("it is no object".into()) };
+    finish(fields)
+}
+
+fn finish(mut fields: Map<String, Value>) -> Result<(Configuration, Vec<String>), String> {
     let mut without = Vec::new();
     for name in NO_EFFECT {
         if fields.remove(*name).is_some_and(|value| !value.is_null()) {
@@ -379,6 +415,59 @@ impl Configuration {
             Policy::named(policy).ok_or_else(|| bad("topologyManagerPolicy", policy))?,
             Scope::named(scope).ok_or_else(|| bad("topologyManagerScope", scope))?,
         );
+        self.apply_pods(node)?;
+        self.apply_cpus(node)
+    }
+
+    /// What holds for each pod and container.
+    fn apply_pods(&self, node: &mut NodeConfig) -> Result<(), String> {
+        node.cpu_quota = self.cpu_cfs_quota.unwrap_or(node.cpu_quota);
+        if let Some(period) = self.cpu_cfs_quota_period.0 {
+            if !(Duration::from_millis(1)..=Duration::from_secs(1)).contains(&period) {
+                return Err("cpuCFSQuotaPeriod must be between 1ms and 1s".into());
+            }
+            node.cpu_quota_period = period;
+        }
+        if let Some(longest) = self.crash_loop_back_off.max_container_restart_period.0 {
+            if !(Duration::from_secs(1)..=Duration::from_secs(300)).contains(&longest) {
+                return Err("crashLoopBackOff.maxContainerRestartPeriod must be between 1s and 300s".into());
+            }
+            node.restart_wait = longest;
+        }
+        if let Some(most) = self.node_status_max_images {
+            if most < -1 {
+                return Err("nodeStatusMaxImages must be -1 or greater".into());
+            }
+            node.status_max_images = usize::try_from(most).ok();
+        }
+        if let Some(most) = self.pod_pids_limit {
+            node.pod_pids = u64::try_from(most).ok().filter(|most| *most > 0);
+        }
+        if let Some(path) = &self.resolv_conf {
+            node.resolv_conf = Some(path.into()).filter(|_| !path.is_empty());
+        }
+        node.seccomp_default |= self.seccomp_default;
+        if !self.provider_id.is_empty() {
+            node.provider_id.clone_from(&self.provider_id);
+        }
+        Ok(())
+    }
+
+    fn apply_cpus(&self, node: &mut NodeConfig) -> Result<(), String> {
+        let policy = &self.cpu_manager_policy;
+        node.cpus.policy = cpus::Policy::named(policy)
+            .ok_or_else(|| format!("{policy:?} is no cpuManagerPolicy that is known here"))?;
+        node.cpus.options = cpus::Options::read(&self.cpu_manager_policy_options)?;
+        if node.cpus.policy == cpus::Policy::None && node.cpus.options != cpus::Options::default() {
+            return Err("cpuManagerPolicyOptions are for cpuManagerPolicy static".into());
+        }
+        node.cpus.retry = self.cpu_manager_reconcile_period.0.unwrap_or(node.cpus.retry);
+        node.cpus.reserved = self.reserved_system_cpus.parse().map_err(|e| format!("reservedSystemCPUs: {e}"))?;
+        if !node.cpus.reserved.is_empty() {
+            // They are what is kept back, whatever the lists say.
+            let count = i128::try_from(node.cpus.reserved.len()).unwrap_or(i128::MAX / 1000);
+            node.reserved.insert("cpu".into(), count * 1000);
+        }
         Ok(())
     }
 
@@ -416,7 +505,10 @@ mod tests {
              systemReserved: {{cpu: 500m, memory: 1Gi}}\nkubeReserved: {{cpu: '1'}}\nimageGCHighThresholdPercent: 90\n\
              authentication:\n  anonymous: {{enabled: false}}\n  x509: {{clientCAFile: /ca.crt}}\nlogging: {{format: json}}\n\
              rotateCertificates: true\nserverTLSBootstrap: true\ntopologyManagerPolicy: restricted\n\
-             topologyManagerScope: pod\nconfigMapAndSecretChangeDetectionStrategy: Cache\nallowedUnsafeSysctls: [kernel/msg*]\nnodeStatusUpdateFrequency: 5s\nregisterWithTaints: [{{key: a, effect: NoSchedule}}]\ncgroupRoot: null\n"
+             topologyManagerScope: pod\ncpuCFSQuota: false\ncpuCFSQuotaPeriod: 10ms\nnodeStatusMaxImages: -1\n\
+             crashLoopBackOff: {{maxContainerRestartPeriod: 30s}}\npodPidsLimit: 1000\nresolvConf: ''\nproviderID: a:///b\n\
+             seccompDefault: true\ncpuManagerPolicy: static\nreservedSystemCPUs: 0-1,4\ncpuManagerReconcilePeriod: 5s\n\
+             cpuManagerPolicyOptions: {{full-pcpus-only: 'true', strict-cpu-reservation: 'false'}}\nconfigMapAndSecretChangeDetectionStrategy: Cache\nallowedUnsafeSysctls: [kernel/msg*]\nnodeStatusUpdateFrequency: 5s\nregisterWithTaints: [{{key: a, effect: NoSchedule}}]\ncgroupRoot: null\n"
         );
         let (c, without) = read(text.as_bytes()).unwrap();
         assert_eq!(without, ["logging", "syncFrequency"]);
@@ -438,8 +530,38 @@ mod tests {
             ])
         );
         assert_eq!(n.eviction.soft[&Signal::MemoryAvailable].1, Duration::from_secs(60));
-        assert_eq!((n.reserved["cpu"], n.reserved["memory"]), (1500, (1 << 30) * 1000));
+        // CPUs that are named take the place of those that are counted.
+        assert_eq!((n.reserved["cpu"], n.reserved["memory"]), (3000, (1 << 30) * 1000));
+        assert_eq!((n.cpus.policy, n.cpus.reserved.to_string()), (cpus::Policy::Static, "0-1,4".into()));
+        assert_eq!((n.cpus.options.full_cores_only, n.cpus.retry.as_secs()), (true, 5));
+        assert_eq!((n.cpu_quota, n.cpu_quota_period.as_millis(), n.restart_wait.as_secs()), (false, 10, 30));
+        assert_eq!((n.status_max_images, n.pod_pids, n.resolv_conf.clone()), (None, Some(1000), None));
+        assert_eq!((n.seccomp_default, n.provider_id.as_str()), (true, "a:///b"));
         assert_eq!((n.image_gc.high_percent, n.taints.len(), n.cgroup_root.as_str()), (90, 1, "kubepods"));
+    }
+
+    #[test]
+    fn files_are_laid_over_each_other() {
+        let file = |text: &str| format!("{HEAD}{text}").into_bytes();
+        let base = file("maxPods: 50\nclusterDNS: [10.96.0.10]\nevictionHard: {memory.available: 300Mi}\n");
+        let over = [
+            ("10.conf".to_owned(), file("maxPods: 60\nevictionHard: {nodefs.available: 7.5%}\n")),
+            ("20.conf".to_owned(), file("maxPods: 70\nclusterDNS: [10.96.0.11, 10.96.0.12]\nsyncFrequency: 1s\n")),
+        ];
+        for (base, over, pods, dns, hard) in
+            [(Some(&base), &over[..], 70, 2, 2), (Some(&base), &over[..1], 60, 1, 2), (None, &over[..], 70, 2, 1)]
+        {
+            let (c, without) = read_over(base.map(Vec::as_slice), over).unwrap();
+            let mut n = NodeConfig::default();
+            c.apply(&mut n).unwrap();
+            assert_eq!((n.max_pods, n.cluster_dns.len(), n.eviction.hard.len()), (pods, dns, hard));
+            assert_eq!(without.len(), over.len() - 1);
+        }
+        let wrong = [("30.conf".to_owned(), b"maxPods: 1\n".to_vec())];
+        assert!(read_over(Some(&base), &wrong).unwrap_err().starts_with("30.conf: it is no KubeletConfiguration"));
+        // What is wrong together is refused, too.
+        let unknown = [("30.conf".to_owned(), file("maxPodz: 1\n"))];
+        assert!(read_over(None, &unknown).unwrap_err().contains("unknown field `maxPodz`"));
     }
 
     #[test]
@@ -461,6 +583,24 @@ mod tests {
             (&format!("{HEAD}topologyManagerPolicy: strict\n"), "no topologyManagerPolicy"),
             (&format!("{HEAD}topologyManagerScope: node\n"), "no topologyManagerScope"),
             (&format!("{HEAD}configMapAndSecretChangeDetectionStrategy: Ask\n"), "no configMapAndSecretChange"),
+            (&format!("{HEAD}cpuCFSQuotaPeriod: 2s\n"), "between 1ms and 1s"),
+            (&format!("{HEAD}crashLoopBackOff: {{maxContainerRestartPeriod: 10m}}\n"), "between 1s and 300s"),
+            (&format!("{HEAD}nodeStatusMaxImages: -2\n"), "-1 or greater"),
+            (&format!("{HEAD}cpuManagerPolicy: dynamic\n"), "no cpuManagerPolicy"),
+            (&format!("{HEAD}reservedSystemCPUs: some\n"), "no list of CPUs"),
+            (
+                &format!("{HEAD}cpuManagerPolicy: static\ncpuManagerPolicyOptions: {{align-by-socket: 'true'}}\n"),
+                "unknown CPU manager policy option",
+            ),
+            (&format!("{HEAD}cpuManagerPolicy: static\ncpuManagerPolicyOptions: {{full-pcpus-only: yes}}\n"), ""),
+            (
+                &format!("{HEAD}cpuManagerPolicy: static\ncpuManagerPolicyOptions: {{full-pcpus-only: 'maybe'}}\n"),
+                "bad value",
+            ),
+            (
+                &format!("{HEAD}cpuManagerPolicyOptions: {{full-pcpus-only: 'true'}}\n"),
+                "are for cpuManagerPolicy static",
+            ),
             (&format!("{HEAD}systemReserved: {{gpu: 1}}\n"), ""),
             (&format!("{HEAD}systemReserved: {{gpu: '1'}}\n"), "cannot be reserved"),
         ] {

@@ -77,7 +77,23 @@ pub fn page(node: &NodeConfig) -> Value {
         "configMapAndSecretChangeDetectionStrategy": node.change_detection.name(),
         "topologyManagerPolicy": policy.name(),
         "topologyManagerScope": scope.name(),
+        "cpuCFSQuota": node.cpu_quota,
+        "cpuCFSQuotaPeriod": span(node.cpu_quota_period),
+        "crashLoopBackOff": {"maxContainerRestartPeriod": span(node.restart_wait)},
+        "nodeStatusMaxImages": node.status_max_images.and_then(|n| i32::try_from(n).ok()).unwrap_or(-1),
+        "podPidsLimit": node.pod_pids.and_then(|n| i64::try_from(n).ok()).unwrap_or(-1),
+        "resolvConf": node.resolv_conf.clone().unwrap_or_default(),
+        "seccompDefault": node.seccomp_default,
+        "providerID": node.provider_id,
+        "cpuManagerPolicy": node.cpus.policy.name(),
+        "cpuManagerReconcilePeriod": span(node.cpus.retry),
     });
+    if !node.cpus.reserved.is_empty() {
+        shown["reservedSystemCPUs"] = node.cpus.reserved.to_string().into();
+    }
+    if node.cpus.options != Default::default() {
+        shown["cpuManagerPolicyOptions"] = json!(node.cpus.options.written());
+    }
     let map = |entries: Vec<(&str, String)>| -> Value {
         entries.into_iter().map(|(k, v)| (k.to_owned(), v.into())).collect::<Map<String, Value>>().into()
     };
@@ -140,7 +156,8 @@ mod tests {
             staticPodPath: /manifests\nevictionHard: {memory.available: 300Mi, nodefs.available: 7.5%}\n\
             evictionSoft: {memory.available: 1Gi}\nevictionSoftGracePeriod: {memory.available: 1m}\n\
             systemReserved: {cpu: 500m, memory: 1Gi}\nimageMaximumGCAge: 24h\nclusterDNS: [10.96.0.10]\n\
-            topologyManagerPolicy: restricted\ntopologyManagerScope: pod\nallowedUnsafeSysctls: [kernel.msg*]\n\
+            topologyManagerPolicy: restricted\ntopologyManagerScope: pod\ncpuManagerPolicy: static\n\
+            cpuManagerPolicyOptions: {full-pcpus-only: 'true', prefer-align-cpus-by-uncorecache: '1'}\nallowedUnsafeSysctls: [kernel.msg*]\n\
             registerWithTaints: [{key: a, effect: NoSchedule}]\nconfigMapAndSecretChangeDetectionStrategy: Get\n";
         let mut full = NodeConfig::default();
         crate::configuration::read(text.as_bytes()).unwrap().0.apply(&mut full).unwrap();

@@ -139,6 +139,13 @@ pub enum Op {
         /// Seconds until SIGKILL.
         timeout_s: i64,
     },
+    /// Let a running container run on these CPUs.
+    GiveCpus {
+        /// Container.
+        id: String,
+        /// CPUs.
+        cpus: crate::cpus::CpuSet,
+    },
     /// Forget a container that is over.
     RemoveContainer(String),
     /// Put logs aside that have grown too large, and let the runtime open new ones.
@@ -156,7 +163,7 @@ pub enum Op {
         id: String,
         /// Command.
         command: Vec<String>,
-        /// Seconds until it counts as failed.
+        /// Seconds until it counts as failed; 0 for never.
         timeout_s: i64,
     },
     /// Connect to something.
@@ -198,6 +205,8 @@ pub enum Op {
         /// Directory of its logs.
         log_directory: String,
     },
+    /// Make the control groups that pods are in, with these limits.
+    WriteGroups(Vec<crate::runtime::PodCgroup>),
     /// Keep a document in the local record, durably, before success is reported.
     SaveRecord {
         /// Which.
@@ -209,6 +218,8 @@ pub enum Op {
     DropRecord(String),
     /// Keep the device manager's checkpoint, durably.
     SaveCheckpoint(Vec<u8>),
+    /// Keep the CPU manager's state, durably.
+    SaveCpus(Vec<u8>),
     /// Ask a plugin for devices.
     Allocate {
         /// Resource.
@@ -343,6 +354,8 @@ pub struct Loaded {
     pub records: BTreeMap<String, Vec<u8>>,
     /// The device manager's checkpoint, if there is one.
     pub checkpoint: Option<Vec<u8>>,
+    /// The CPU manager's state, if there is one.
+    pub cpus: Option<Vec<u8>>,
     /// Facts of the machine.
     pub host: HostFacts,
     /// What of the volumes is there; none where that could not be read.

@@ -13,12 +13,14 @@
 
 mod adapters;
 pub mod admission;
+pub mod align;
 pub mod amount;
 pub mod certificates;
 mod config;
 pub mod configuration;
 pub mod configz;
 mod core;
+pub mod cpus;
 pub mod devices;
 mod effects;
 pub mod eviction;

@@ -22,6 +22,8 @@ pub enum Planted {
     MountsUntold,
     /// A restarted kubelet does not read what it had mounted.
     ForgottenMounts,
+    /// A restarted kubelet does not read which CPUs it had assigned.
+    ForgottenCpus,
     /// Every container that is over is forgotten at once, the newest too.
     ForgottenEnds,
     /// A config map is read once, and what it becomes is not heard of.

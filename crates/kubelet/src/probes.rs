@@ -36,6 +36,16 @@ struct One {
     in_flight: Option<OpId>,
 }
 
+impl One {
+    fn failed(&mut self) {
+        self.successes = 0;
+        self.failures = self.failures.saturating_add(1);
+        if self.failures >= self.probe.failure_threshold.unwrap_or(3) {
+            self.passing = Some(false);
+        }
+    }
+}
+
 /// Probes of one running container.
 #[derive(Clone, Debug, Default)]
 pub struct Prober {
@@ -176,7 +186,10 @@ impl Prober {
     }
 
     /// Probes that are due: their kinds and what to do.
-    pub fn due(&mut self, now: Time, c: &Container, id: &str, pod_ip: &str) -> Vec<(ProbeKind, Op)> {
+    ///
+    /// One that has nowhere to go, since its port has a name that the container does not know, has failed (upstream's
+    /// `errored`): what to do is none, then.
+    pub fn due(&mut self, now: Time, c: &Container, id: &str, pod_ip: &str) -> Vec<(ProbeKind, Option<Op>)> {
         let started = self.verdict().started;
         let mut out = Vec::new();
         for (kind, one) in &mut self.probes {
@@ -184,9 +197,11 @@ impl Prober {
             if !applies || one.in_flight.is_some() || one.next > now {
                 continue;
             }
-            if let Some(op) = operation(c, id, &one.probe, pod_ip) {
-                out.push((*kind, op));
+            let op = operation(c, id, &one.probe, pod_ip);
+            if op.is_none() {
+                one.failed();
             }
+            out.push((*kind, op));
             let period = u64::try_from(one.probe.period_seconds.unwrap_or(10).max(1)).unwrap_or(10);
             one.next = now + Duration::from_secs(period);
         }
@@ -215,11 +230,7 @@ impl Prober {
                 None
             }
             Answer::Failure(message) => {
-                one.successes = 0;
-                one.failures = one.failures.saturating_add(1);
-                if one.failures >= one.probe.failure_threshold.unwrap_or(3) {
-                    one.passing = Some(false);
-                }
+                one.failed();
                 Some(message)
             }
         }
@@ -242,6 +253,21 @@ mod tests {
     use super::*;
     use serde_json::json;
 
+    #[test]
+    fn a_probe_that_has_nowhere_to_go_fails() {
+        let c: Container = serde_json::from_value(json!({"name": "c", "image": "i",
+            "livenessProbe": {"httpGet": {"port": "nowhere"}, "failureThreshold": 2}}))
+        .unwrap();
+        let mut p = Prober::new(&c, Time(0), None);
+        let mut now = Time(0);
+        for must_restart in [false, true] {
+            let due = p.due(now, &c, "id", "10.0.0.1");
+            assert!(matches!(due.as_slice(), [(ProbeKind::Liveness, None)]), "{due:?}");
+            assert_eq!(p.verdict().must_restart, must_restart);
+            now = now + Duration::from_secs(10);
+        }
+    }
+
     /// Plays answers, one a period, and shows the verdict after each: S(tarted), R(eady), X(restart).
     fn play(container: serde_json::Value, answers: &[&str]) -> Vec<String> {
         let c: Container = serde_json::from_value(container).unwrap();
@@ -249,7 +275,10 @@ mod tests {
         let mut out = Vec::new();
         let mut now = Time(0);
         for (n, answer) in answers.iter().enumerate() {
-            for (i, (kind, _)) in p.due(now, &c, "id", "10.0.0.1").into_iter().enumerate() {
+            for (i, (kind, op)) in p.due(now, &c, "id", "10.0.0.1").into_iter().enumerate() {
+                if op.is_none() {
+                    continue;
+                }
                 let op = OpId((n * 10 + i) as u64 + 1);
                 p.started(kind, op);
                 let answer = match *answer {

@@ -91,6 +91,10 @@ pub struct Resources {
     pub oom_score_adj: i64,
     /// Hugepage limits in bytes by page size in the runtime's notation, such as `2MB`.
     pub hugepages: BTreeMap<String, u64>,
+    /// The only CPUs to run on, as the kernel writes them; empty where nobody says.
+    pub cpus: String,
+    /// Most processes; none for no limit. Of pods alone.
+    pub pids: Option<u64>,
 }
 
 /// The control group of a pod: the parent of its containers' groups.
@@ -165,6 +169,8 @@ pub struct SandboxSpec {
     pub privileged: bool,
     /// Seccomp profile.
     pub seccomp: Seccomp,
+    /// Labels of SELinux; the runtime's own without them.
+    pub selinux: Option<SeLinux>,
     /// Handler of the pod's RuntimeClass; empty for the default one.
     pub runtime_handler: String,
 }
@@ -190,6 +196,8 @@ pub struct Mount {
     pub host_path: String,
     /// Whether it cannot be written.
     pub read_only: bool,
+    /// Nor what is mounted below it.
+    pub recursive: bool,
     /// Propagation.
     pub propagation: Propagation,
     /// A path inside `host_path` to mount instead of it. It must stay inside whatever links it meets.
@@ -243,6 +251,25 @@ pub struct ContainerSecurity {
     pub readonly_paths: Vec<String>,
     /// Seccomp profile.
     pub seccomp: Seccomp,
+    /// AppArmor profile; the runtime's own choice without one.
+    pub apparmor: Option<Seccomp>,
+    /// Labels of SELinux; the runtime's own without them.
+    pub selinux: Option<SeLinux>,
+    /// It is in no other groups than these, whatever the image says.
+    pub strict_groups: bool,
+}
+
+/// Labels of SELinux.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct SeLinux {
+    /// User.
+    pub user: String,
+    /// Role.
+    pub role: String,
+    /// Type.
+    pub kind: String,
+    /// Level.
+    pub level: String,
 }
 
 /// Files that the adapter makes before it creates a container.
@@ -430,6 +457,19 @@ pub struct RuntimeInfo {
     pub not_ready: Option<String>,
     /// None when the network is ready, else why not.
     pub network_not_ready: Option<String>,
+    /// It gives containers no other groups than they are to have.
+    pub strict_groups: bool,
+    /// What its handlers can, by their names; the default one's is empty.
+    pub handlers: BTreeMap<String, HandlerFeatures>,
+}
+
+/// What a handler of the runtime can.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct HandlerFeatures {
+    /// Mounts that cannot be written, nor what is mounted below them.
+    pub recursive_read_only: bool,
+    /// User namespaces.
+    pub user_namespaces: bool,
 }
 
 /// What the kubelet knows of the machine.
@@ -453,6 +493,8 @@ pub struct HostFacts {
     pub hostname: String,
     /// CPUs online.
     pub cpus: u32,
+    /// How they lie together.
+    pub cpu_topology: crate::cpus::Topology,
     /// NUMA nodes online.
     pub numa_nodes: Vec<u32>,
     /// Memory in bytes.
@@ -485,4 +527,6 @@ pub struct HostFacts {
     pub addresses: Vec<IpAddr>,
     /// Name servers and search domains of the node itself.
     pub resolver: Dns,
+    /// The kernel enforces AppArmor profiles.
+    pub apparmor: bool,
 }

@@ -19,7 +19,7 @@ use crate::adapters::podresources::{Lister, PublishedDevices};
 use crate::adapters::reviews::Reviews;
 use crate::adapters::stats::Stats;
 use crate::adapters::storage_times::StorageTimes;
-use crate::adapters::store::Store;
+use crate::adapters::store::{Kept, Store};
 use crate::adapters::{blocking, cgroups, found, host, io_error, logs, manifests, net, now, storage_times, volumes};
 use crate::config::KubeletConfig;
 use crate::configz;
@@ -95,11 +95,18 @@ async fn carry_out(
     let no_plugins = || OpError::Failed("device plugins are not served yet".into());
     Ok(match op {
         Op::Load => {
-            let (records, checkpoint, host) =
-                blocking(move || Ok((store.load()?, store.load_checkpoint()?, host::facts(&host)?))).await?;
+            let read = move || {
+                Ok((
+                    store.load()?,
+                    store.load_checkpoint(Kept::Devices)?,
+                    store.load_checkpoint(Kept::Cpus)?,
+                    host::facts(&host)?,
+                ))
+            };
+            let (records, checkpoint, cpus, host) = blocking(read).await?;
             let found = blocking(move || found::read(&root).map_err(io_error("looking for volumes"))).await;
             let found = found.inspect_err(|error| tracing::warn!(%error, "volumes are looked for one by one")).ok();
-            Reply::Loaded(Box::new(Loaded { records, checkpoint, host, found }))
+            Reply::Loaded(Box::new(Loaded { records, checkpoint, cpus, host, found }))
         }
         Op::Host => {
             // An unknown place is that of the kubelet.
@@ -130,6 +137,7 @@ async fn carry_out(
         Op::RemoveSandbox(id) => done(cri.remove_sandbox(&id).await)?,
         Op::CreateContainer(sandbox, spec) => Reply::Made(cri.create(&sandbox, &spec).await?),
         Op::StartContainer(id) => cri.start(&id).await?,
+        Op::GiveCpus { id, cpus } => done(cri.give_cpus(&id, &cpus).await)?,
         Op::StopContainer { id, timeout_s } => done(cri.stop(&id, timeout_s).await)?,
         Op::RemoveContainer(id) => done(cri.remove(&id).await)?,
         Op::Exec { id, command, timeout_s } => {
@@ -161,9 +169,14 @@ async fn carry_out(
                 .await,
             )?
         }
+        Op::WriteGroups(groups) => {
+            let write = move || cgroups::write_groups(&groups).map_err(io_error("writing control groups"));
+            done(blocking(write).await)?
+        }
         Op::SaveRecord { name, body } => done(blocking(move || store.save(&name, &body)).await)?,
         Op::DropRecord(name) => done(blocking(move || store.drop_record(&name)).await)?,
-        Op::SaveCheckpoint(body) => done(blocking(move || store.save_checkpoint(&body)).await)?,
+        Op::SaveCheckpoint(body) => done(blocking(move || store.save_checkpoint(Kept::Devices, &body)).await)?,
+        Op::SaveCpus(body) => done(blocking(move || store.save_checkpoint(Kept::Cpus, &body)).await)?,
         Op::Allocate { resource, epoch, ids } => {
             Reply::Allocated(plugins.ok_or_else(no_plugins)?.allocate(&resource, epoch, ids).await?)
         }
@@ -186,6 +199,7 @@ fn operation(op: &Op) -> Option<&'static str> {
         Op::CreateContainer(..) => "create_container",
         Op::StartContainer(_) => "start_container",
         Op::StopContainer { .. } => "stop_container",
+        Op::GiveCpus { .. } => "update_container",
         Op::RemoveContainer(_) => "remove_container",
         Op::FindImage(_) => "image_status",
         Op::PullImage { .. } => "pull_image",
@@ -294,8 +308,11 @@ pub async fn run(
     let (volume_counts, storage) = (VolumeCounts::default(), StorageTimes::default());
     let stats = Arc::new(Stats::new(cri.clone(), root.clone(), PathBuf::from(&config.node.log_dir)));
     let mut node = config.node;
-    let host =
-        host::Place { dir: root.clone(), boot_id: config.boot_id_file.clone().unwrap_or_else(|| host::BOOT_ID.into()) };
+    let host = host::Place {
+        dir: root.clone(),
+        boot_id: config.boot_id_file.clone().unwrap_or_else(|| host::BOOT_ID.into()),
+        resolver: node.resolv_conf.clone(),
+    };
     let facts = {
         let host = host.clone();
         blocking(move || host::facts(&host)).await?
@@ -309,6 +326,7 @@ pub async fn run(
         usages: Usages::default(),
     };
     let mut server = None;
+    let devices = PublishedDevices::default();
     if let Some(serving) = &config.serving {
         let failed = |e: &dyn std::fmt::Display| KubeletError::Server(e.to_string());
         let bind = config.listen.unwrap_or_else(|| SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), node.port));
@@ -334,6 +352,7 @@ pub async fn run(
             stats: stats.clone(),
             operations: operations.clone(),
             volumes: volume_counts.clone(),
+            devices: devices.clone(),
             storage: storage.clone(),
             node_name: node.node_name.clone(),
             drivers: drivers.clone(),
@@ -356,7 +375,7 @@ pub async fn run(
         operations,
         volumes: volume_counts,
         storage,
-        devices: PublishedDevices::default(),
+        devices,
         lister: None,
         events: None,
         serving: None,

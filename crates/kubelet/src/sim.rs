@@ -47,6 +47,10 @@ pub struct SimRuntime {
     pub records: BTreeMap<String, Vec<u8>>,
     /// The device checkpoint.
     pub checkpoint: Option<Vec<u8>>,
+    /// The CPU manager's state.
+    pub cpus: Option<Vec<u8>>,
+    /// Containers whose CPUs cannot be changed, by name.
+    pub stubborn: BTreeSet<String>,
     /// Sandboxes.
     pub sandboxes: BTreeMap<String, SandboxRecord>,
     /// Sandboxes whose network is torn down.
@@ -96,6 +100,7 @@ impl SimRuntime {
                 hostname: "sim".into(),
                 architecture: "amd64".into(),
                 cpus: 8,
+                cpu_topology: crate::cpus::Topology::plain(8),
                 memory_bytes: 16 << 30,
                 memory_available_bytes: 12 << 30,
                 disk_bytes: 100 << 30,
@@ -107,6 +112,8 @@ impl SimRuntime {
             },
             records: BTreeMap::new(),
             checkpoint: None,
+            cpus: None,
+            stubborn: BTreeSet::new(),
             sandboxes: BTreeMap::new(),
             torn_down: BTreeSet::new(),
             containers: BTreeMap::new(),
@@ -152,6 +159,7 @@ impl SimRuntime {
                 | Op::CreateContainer(..)
                 | Op::StartContainer(_)
                 | Op::StopContainer { .. }
+                | Op::GiveCpus { .. }
                 | Op::RemoveContainer(_)
                 | Op::Exec { .. }
         );
@@ -173,6 +181,7 @@ impl SimRuntime {
             Op::Load => Reply::Loaded(Box::new(Loaded {
                 records: self.records.clone(),
                 checkpoint: self.checkpoint.clone(),
+                cpus: self.cpus.clone(),
                 host: self.host.clone(),
                 found: Some(self.found()),
             })),
@@ -180,8 +189,7 @@ impl SimRuntime {
             Op::RuntimeInfo => Reply::RuntimeInfo(RuntimeInfo {
                 name: "containerd".into(),
                 version: "sim".into(),
-                not_ready: None,
-                network_not_ready: None,
+                ..RuntimeInfo::default()
             }),
             Op::Relist => Reply::Snapshot(RuntimeSnapshot {
                 sandboxes: self.sandboxes.values().cloned().collect(),
@@ -301,7 +309,7 @@ impl SimRuntime {
                 let code = self.exec_codes.get(&c.record.name).copied().unwrap_or(0);
                 Reply::Exited { code, output: String::new() }
             }
-            Op::Net { .. } | Op::RemovePod { .. } | Op::RotateLogs { .. } | Op::ExpandVolume(_) => Reply::Done,
+            Op::WriteGroups(_) | Op::Net { .. } | Op::RemovePod { .. } | Op::RotateLogs { .. } | Op::ExpandVolume(_) => Reply::Done,
             Op::AskCsiNode(driver) => match self.csi_limits.get(driver) {
                 Some(max_volumes) => Reply::CsiNode(CsiNodeInfo {
                     node_id: "sim".into(),
@@ -333,6 +341,20 @@ impl SimRuntime {
             }
             Op::DropRecord(name) => {
                 self.records.remove(name);
+                Reply::Done
+            }
+            Op::SaveCpus(bytes) => {
+                self.cpus = Some(bytes.clone());
+                Reply::Done
+            }
+            Op::GiveCpus { id, cpus } => {
+                let Some(c) = self.containers.get_mut(id).filter(|c| c.record.may_run()) else {
+                    return Err(OpError::NotFound(id.clone()));
+                };
+                if self.stubborn.contains(&c.record.name) {
+                    return Err(OpError::Failed("the control group cannot be written".into()));
+                }
+                c.spec.resources.cpus = cpus.to_string();
                 Reply::Done
             }
             Op::SaveCheckpoint(bytes) => {

@@ -223,7 +223,14 @@ impl Hosted {
                 // What is there of a widget always suffices for this policy: it lays pods out and refuses none.
                 let scope = if node % 2 == 0 { Scope::Pod } else { Scope::Container };
                 let topology = (Policy::Restricted, scope);
-                let config = NodeConfig { node_name: node_name(node), topology, ..NodeConfig::default() };
+                let reserved = [("cpu".to_owned(), crate::cpus::reserved_milli())].into();
+                let config = NodeConfig {
+                    node_name: node_name(node),
+                    topology,
+                    cpus: crate::cpus::config(node),
+                    reserved,
+                    ..NodeConfig::default()
+                };
                 let core = KubeletCore::new(config, &rng).with_planted(settings.bug.and_then(Bug::of_kubelet));
                 Self::Kubelet(Box::new(core), Effects::new())
             }

@@ -32,6 +32,10 @@ pub const INVARIANTS: &[Invariant] = &[
         sentence: "A device is held by at most one pod that has not ended: in the kubelet's books, in its checkpoint, and by the containers that run.",
     },
     Invariant {
+        name: crate::cpus::NAME,
+        sentence: "A container that asks for CPUs of its own starts on as many, which are on disk as its own, runs on no others for as long as it runs, and shares them with no other such container.",
+    },
+    Invariant {
         name: "one-guest-per-vm",
         sentence: "At most one guest of a virtual machine runs, on all nodes together.",
     },
@@ -595,7 +599,7 @@ impl Checker {
     }
 
     /// The nodes after a step.
-    pub(crate) fn nodes(&self, nodes: &BTreeMap<u8, Node>, breaches: &mut Vec<Breach>) {
+    pub(crate) fn nodes(&self, nodes: &BTreeMap<u8, Node>, observer: &Observer, breaches: &mut Vec<Breach>) {
         let mut guests: BTreeMap<&str, &str> = BTreeMap::new();
         for node in nodes.values() {
             for (compute, guest) in node.guests.alive() {
@@ -604,6 +608,8 @@ impl Checker {
                     breaches.push(Breach::new("one-guest-per-vm", what));
                 }
             }
+            let on = node.runtime.running().map(|c| (&c.record.pod, c.cpus.as_str()));
+            crate::cpus::shared(node.number, on, observer, breaches);
             let mut holders: BTreeMap<&str, &str> = BTreeMap::new();
             for container in node.runtime.running() {
                 let pod = &*container.record.pod.uid;

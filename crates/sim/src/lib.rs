@@ -20,6 +20,7 @@ mod chance;
 mod clones;
 mod command;
 mod controllers;
+mod cpus;
 mod extender;
 mod flex;
 mod gpu;

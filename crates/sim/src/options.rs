@@ -489,7 +489,13 @@ impl Swarm {
                     ..Intervals::default()
                 };
             }
-            Some(Bug::ForgottenCheckpoint | Bug::DesiredStateAlone | Bug::JudgedAgain | Bug::ForgottenMounts) => {
+            Some(
+                Bug::ForgottenCheckpoint
+                | Bug::DesiredStateAlone
+                | Bug::JudgedAgain
+                | Bug::ForgottenMounts
+                | Bug::ForgottenCpus,
+            ) => {
                 nodes = 1;
                 crash_one_in_effects = 0;
                 intervals = Intervals { crash: Some(Duration::from_secs(2)), ..Intervals::default() };

@@ -377,6 +377,7 @@ fn pods(rng: &mut Rng, safety: Duration, acts: &mut Vec<Act>) {
     let what = What::Create { resource: PriorityClass::resource(), object: class, want: None };
     acts.push(Act { at: Duration::from_millis(100), what });
     let mut ranks = rng.fork("ranks");
+    let mut with_cpus = 0;
     for n in 0..up_to(3, safety) + rng.below(up_to(8, safety)) {
         let name = format!("pod{n}");
         let at = between(rng, Duration::from_secs(1), safety * 2 / 3);
@@ -386,6 +387,11 @@ fn pods(rng: &mut Rng, safety: Duration, acts: &mut Vec<Act>) {
         let mut limits = json!({"cpu": "100m"});
         if devices > 0 {
             limits[WIDGET] = devices.to_string().into();
+        }
+        // Not with a device, which may be far from the CPUs that are free.
+        if devices == 0 && with_cpus < crate::cpus::MOST_PODS {
+            with_cpus += 1;
+            crate::cpus::ask(&mut limits);
         }
         let mut volumes = vec![json!({"name": "scratch", "emptyDir": {}})];
         if rng.one_in(2) {

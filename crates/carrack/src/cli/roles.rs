@@ -242,6 +242,9 @@ pub struct KubeletArgs {
     /// Upstream's configuration file: a KubeletConfiguration of kubelet.config.k8s.io/v1beta1
     #[arg(long, value_name = "FILE", env = "CARRACK_KUBELET_CONFIG")]
     pub config: Option<PathBuf>,
+    /// Directory with further such files (*.conf), laid over that one in the order of their names
+    #[arg(long, value_name = "DIRECTORY")]
+    pub config_dir: Option<PathBuf>,
     /// Address of this node; without it the one that is listened on, or the one of the default route where that is any
     #[arg(long, value_name = "ADDRESS")]
     pub node_ip: Option<IpAddr>,

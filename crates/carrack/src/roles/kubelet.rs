@@ -128,7 +128,7 @@ pub async fn alone(args: KubeletArgs) -> anyhow::Result<()> {
     logging::start(args.role.log.filter())?;
     let stop = super::until_signal()?;
     let layout = args.data_dir.layout()?;
-    let configuration = args.config.as_deref().map(configuration).transpose()?;
+    let configuration = configurations(args.config.as_deref(), args.config_dir.as_deref())?;
     let (address, port, runtime) = configuration.as_ref().map_or((None, None, None), |c| {
         let runtime = c.container_runtime_endpoint.trim_start_matches("unix://");
         (c.address, c.port, Some(runtime).filter(|r| !r.is_empty()).map(PathBuf::from))
@@ -181,6 +181,29 @@ pub fn configuration(path: &Path) -> anyhow::Result<Configuration> {
         tracing::warn!(fields = without.join(", "), "fields of {} have no effect here", path.display());
     }
     Ok(configuration)
+}
+
+/// Reads a configuration file, and those of a directory that are laid over it.
+fn configurations(file: Option<&Path>, directory: Option<&Path>) -> anyhow::Result<Option<Configuration>> {
+    let Some(directory) = directory else { return file.map(configuration).transpose() };
+    let what = || format!("the kubelet's configuration in {}", directory.display());
+    let mut paths = Vec::new();
+    for entry in std::fs::read_dir(directory).with_context(what)? {
+        paths.push(entry.with_context(what)?.path());
+    }
+    paths.retain(|path| path.extension().is_some_and(|e| e == "conf") && path.is_file());
+    paths.sort();
+    let read = |path: &Path| std::fs::read(path).with_context(|| format!("cannot read {}", path.display()));
+    let named = |path: &PathBuf| Ok((path.display().to_string(), read(path)?));
+    let over = paths.iter().map(named).collect::<anyhow::Result<Vec<_>>>()?;
+    let base = file.map(read).transpose()?;
+    let (configuration, without) = carrack_kubelet::configuration::read_over(base.as_deref(), &over)
+        .map_err(anyhow::Error::msg)
+        .with_context(what)?;
+    if !without.is_empty() {
+        tracing::warn!(fields = without.join(", "), "fields of {} have no effect here", what());
+    }
+    Ok(Some(configuration))
 }
 
 /// Reads the files that an agent serves with.

@@ -8,8 +8,10 @@ use k8s_openapi::api::core::v1::Pod;
 
 use super::cri::Cri;
 use super::drivers::Drivers;
+use super::podresources::PublishedDevices;
 use super::stats::Stats;
 use super::storage_times::{CsiCall, Histogram, StorageOperation, StorageTimes};
+use crate::cpus::CpuView;
 use crate::effects::ProbeCount;
 use crate::runtime::RuntimeSnapshot;
 use crate::server::{Answer, Backend, ExecOutput, Streams, Summary, VolumeStats};
@@ -48,6 +50,7 @@ pub(crate) struct Node {
     pub stats: Arc<Stats>,
     pub operations: Operations,
     pub volumes: VolumeCounts,
+    pub devices: PublishedDevices,
     pub storage: StorageTimes,
     pub node_name: String,
     pub drivers: Drivers,
@@ -135,6 +138,10 @@ impl Backend for Node {
 
     fn volume_counts(&self) -> Census {
         self.volumes.lock().unwrap_or_else(std::sync::PoisonError::into_inner).clone()
+    }
+
+    fn cpus(&self) -> CpuView {
+        self.devices.lock().unwrap_or_else(std::sync::PoisonError::into_inner).cpus.clone()
     }
 
     fn storage_operations(&self) -> Vec<((StorageOperation, bool), Histogram)> {

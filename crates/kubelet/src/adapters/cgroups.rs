@@ -76,6 +76,10 @@ fn make_v1(mounts: &[(String, PathBuf)], cgroup: &PodCgroup) -> io::Result<()> {
                     write(&dir, "memory.limit_in_bytes", r.memory_limit_bytes)?;
                 }
             }
+            "pids" if r.pids.is_some() => {
+                fs::create_dir_all(&dir)?;
+                write(&dir, "pids.max", r.pids.unwrap_or_default())?;
+            }
             // The runtime makes the others as it needs them.
             _ => {}
         }
@@ -105,7 +109,22 @@ fn make_v2(root: &Path, cgroup: &PodCgroup) -> io::Result<()> {
     if r.memory_limit_bytes > 0 {
         write(&dir, "memory.max", r.memory_limit_bytes)?;
     }
+    if let Some(pids) = r.pids {
+        write(&dir, "pids.max", pids)?;
+    }
     Ok(())
+}
+
+/// Makes control groups that pods are in. Where that is not permitted pods run without, as [`parent`] tells.
+///
+/// # Errors
+/// What the kernel says.
+pub fn write_groups(groups: &[PodCgroup]) -> io::Result<()> {
+    groups.iter().try_for_each(|cgroup| match here() {
+        Hierarchy::V1(mounts) => make_v1(mounts, cgroup),
+        Hierarchy::V2(root) => make_v2(root, cgroup),
+        Hierarchy::None => Ok(()),
+    })
 }
 
 /// Makes a pod's control group and returns the parent to give to the runtime: the group's path, or
@@ -189,6 +208,7 @@ mod tests {
             cpu_quota_us: 50_000,
             cpu_shares: 512,
             memory_limit_bytes: 64 << 20,
+            pids: Some(77),
             ..crate::runtime::Resources::default()
         };
         let limited = PodCgroup { path: "/kubepods/burstable/podu".into(), resources };
@@ -206,6 +226,9 @@ mod tests {
             ("v1/cpu/kubepods/burstable/podu/cpu.shares", Some("512")),
             ("v1/cpu/kubepods/burstable/podu/cpu.cfs_quota_us", Some("50000")),
             ("v1/memory/kubepods/burstable/podu/memory.limit_in_bytes", Some("67108864")),
+            ("v1/pids/kubepods/burstable/podu/pids.max", Some("77")),
+            ("v1/pids/kubepods/podv/pids.max", None),
+            ("v2/kubepods/burstable/podu/pids.max", Some("77")),
             ("v1/cpu/kubepods/podv/cpu.shares", Some("2")),
             ("v1/cpu/kubepods/podv/cpu.cfs_quota_us", None),
             ("v1/memory/kubepods/podv/memory.limit_in_bytes", None),

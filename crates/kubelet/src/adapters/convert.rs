@@ -10,7 +10,8 @@ use carrack_engine::Time;
 use k8s_cri::v1;
 
 use crate::runtime::{
-    ContainerSpec, ImageRecord, PodRef, Propagation, Resources, SandboxSpec, Seccomp, Sharing, labels,
+    ContainerSpec, HandlerFeatures, ImageRecord, PodRef, Propagation, Resources, SandboxSpec, SeLinux, Seccomp,
+    Sharing, labels,
 };
 
 fn map(m: &BTreeMap<String, String>) -> HashMap<String, String> {
@@ -46,6 +47,7 @@ fn resources(r: &Resources) -> v1::LinuxContainerResources {
         cpu_shares: r.cpu_shares,
         memory_limit_in_bytes: r.memory_limit_bytes,
         oom_score_adj: r.oom_score_adj,
+        cpuset_cpus: r.cpus.clone(),
         hugepage_limits: r
             .hugepages
             .iter()
@@ -53,6 +55,24 @@ fn resources(r: &Resources) -> v1::LinuxContainerResources {
             .collect(),
         ..Default::default()
     }
+}
+
+/// What a handler of the runtime can.
+pub(super) fn handler(h: &v1::RuntimeHandler) -> (String, HandlerFeatures) {
+    let can = |what: fn(&v1::RuntimeHandlerFeatures) -> bool| h.features.as_ref().is_some_and(what);
+    let features = HandlerFeatures {
+        recursive_read_only: can(|f| f.recursive_read_only_mounts),
+        user_namespaces: can(|f| f.user_namespaces),
+    };
+    (h.name.clone(), features)
+}
+
+fn selinux(s: &SeLinux) -> v1::SeLinuxOption {
+    v1::SeLinuxOption { user: s.user.clone(), role: s.role.clone(), r#type: s.kind.clone(), level: s.level.clone() }
+}
+
+fn groups_policy(strict: bool) -> i32 {
+    if strict { v1::SupplementalGroupsPolicy::Strict.into() } else { v1::SupplementalGroupsPolicy::Merge.into() }
 }
 
 /// A sandbox, in a control group that the adapter has made (or none).
@@ -101,6 +121,7 @@ pub(super) fn sandbox(s: &SandboxSpec, cgroup_parent: String) -> v1::PodSandboxC
                 supplemental_groups: s.supplemental_groups.clone(),
                 privileged: s.privileged,
                 seccomp: Some(seccomp(&s.seccomp)),
+                selinux_options: s.selinux.as_ref().map(selinux),
                 ..Default::default()
             }),
             sysctls: map(&s.sysctls),
@@ -132,6 +153,7 @@ pub(super) fn container(c: &ContainerSpec, sandbox: &SandboxSpec) -> v1::Contain
                 container_path: m.container_path.clone(),
                 host_path: m.sub_path.as_ref().map_or(&m.host_path, |s| &s.bind_at).clone(),
                 readonly: m.read_only,
+                recursive_read_only: m.recursive,
                 propagation: match m.propagation {
                     Propagation::Private => v1::MountPropagation::PropagationPrivate.into(),
                     Propagation::HostToContainer => v1::MountPropagation::PropagationHostToContainer.into(),
@@ -181,6 +203,9 @@ pub(super) fn container(c: &ContainerSpec, sandbox: &SandboxSpec) -> v1::Contain
                 masked_paths: s.masked_paths.clone(),
                 readonly_paths: s.readonly_paths.clone(),
                 seccomp: Some(seccomp(&s.seccomp)),
+                apparmor: s.apparmor.as_ref().map(seccomp),
+                selinux_options: s.selinux.as_ref().map(selinux),
+                supplemental_groups_policy: groups_policy(s.strict_groups),
                 ..Default::default()
             }),
         }),

@@ -18,6 +18,7 @@ use k8s_cri::v1::runtime_service_client::RuntimeServiceClient;
 use tonic::transport::{Channel, Endpoint};
 
 use super::{cgroups, convert, io_error, oom, termination, volumes};
+use crate::cpus::CpuSet;
 use crate::effects::{OpError, RegistryAuth, Reply};
 use crate::runtime::{
     ContainerRecord, ContainerSpec, ContainerState, ImageRecord, RuntimeInfo, RuntimeSnapshot, SandboxRecord,
@@ -28,6 +29,8 @@ use crate::runtime::{
 const MAX_MESSAGE: usize = 16 << 20;
 const QUICK: Duration = Duration::from_secs(20);
 const SLOW: Duration = Duration::from_secs(240);
+/// How long a command may take that has no limit, in seconds.
+const UNLIMITED_S: u64 = 7 * 24 * 3600;
 /// How many questions of one listing are asked at the same time.
 const AT_ONCE: usize = 16;
 
@@ -119,6 +122,8 @@ impl Cri {
             version: version.runtime_version,
             not_ready: not("RuntimeReady"),
             network_not_ready: not("NetworkReady"),
+            strict_groups: status.features.as_ref().is_some_and(|f| f.supplemental_groups_policy),
+            handlers: status.runtime_handlers.iter().map(convert::handler).collect(),
         })
     }
 
@@ -403,6 +408,21 @@ impl Cri {
         })
     }
 
+    /// Lets a running container run on these CPUs; all else of it stays as it is.
+    ///
+    /// # Errors
+    /// What the runtime says.
+    pub async fn give_cpus(&self, id: &str, cpus: &CpuSet) -> Result<(), OpError> {
+        let mut client = self.runtime.clone();
+        let linux = v1::LinuxContainerResources { cpuset_cpus: cpus.to_string(), ..Default::default() };
+        let r = v1::UpdateContainerResourcesRequest {
+            container_id: id.to_owned(),
+            linux: Some(linux),
+            ..Default::default()
+        };
+        within(QUICK, client.update_container_resources(request(r, QUICK))).await.map(drop)
+    }
+
     /// Stops a container.
     ///
     /// # Errors
@@ -445,7 +465,8 @@ impl Cri {
     /// [`OpError::TimedOut`] when the command took too long, else what the runtime says.
     pub async fn exec(&self, id: &str, command: Vec<String>, timeout_s: i64) -> Result<(i32, Vec<u8>), OpError> {
         let mut client = self.runtime.clone();
-        let seconds = u64::try_from(timeout_s).unwrap_or(1).max(1);
+        // None is as long as anybody waits.
+        let seconds = u64::try_from(timeout_s).ok().filter(|s| *s > 0).unwrap_or(UNLIMITED_S);
         let r = v1::ExecSyncRequest { container_id: id.to_owned(), cmd: command, timeout: timeout_s };
         let limit = Duration::from_secs(seconds) + QUICK;
         let result = match tokio::time::timeout(limit, client.exec_sync(request(r, limit))).await {

@@ -7,6 +7,7 @@ use std::path::Path;
 
 use carrack_engine::Time;
 
+use crate::cpus::{CpuSet, Place as CpuPlace, Topology};
 use crate::effects::OpError;
 use crate::runtime::{Dns, HostFacts};
 
@@ -41,6 +42,39 @@ fn numbers(list: &str) -> Vec<u32> {
         None => part.parse::<u32>().ok().map(|n| n..=n),
     };
     list.split(',').filter_map(range).flatten().collect()
+}
+
+/// How the CPUs lie together, from a directory such as /sys/devices/system.
+fn cpu_topology(system: &Path, count: u32) -> Topology {
+    let text = |path: &Path| fs::read_to_string(path).unwrap_or_default();
+    let list = |path: &Path| text(path).parse::<CpuSet>().unwrap_or_default();
+    let online = list(&system.join("cpu/online"));
+    if online.is_empty() {
+        return Topology::plain(count);
+    }
+    let nodes: Vec<(u32, CpuSet)> = list(&system.join("node/online"))
+        .iter()
+        .map(|node| (node, list(&system.join(format!("node/node{node}/cpulist")))))
+        .collect();
+    let of = |cpu: u32| {
+        let dir = system.join(format!("cpu/cpu{cpu}"));
+        let number = |name: &str| text(&dir.join(name)).trim().parse::<u32>().ok();
+        let first = |name: &str| list(&dir.join(name)).iter().next();
+        // The last cache is the one of the highest level that is there.
+        let cache = (2..=4)
+            .rev()
+            .filter(|index| number(&format!("cache/index{index}/level")) >= Some(3))
+            .find_map(|index| first(&format!("cache/index{index}/shared_cpu_list")));
+        let socket = number("topology/physical_package_id").unwrap_or(0);
+        CpuPlace {
+            core: first("topology/core_cpus_list").or_else(|| first("topology/thread_siblings_list")).unwrap_or(cpu),
+            // Without one, what a socket has is one.
+            cache: cache.unwrap_or(u32::MAX - socket.min(u32::MAX / 2)),
+            numa: nodes.iter().find(|(_, cpus)| cpus.contains(cpu)).map_or(0, |(node, _)| *node),
+            socket,
+        }
+    };
+    Topology::new(online.iter().map(|cpu| (cpu, of(cpu))).collect())
 }
 
 fn hugepages() -> BTreeMap<u64, u64> {
@@ -131,6 +165,8 @@ pub struct Place {
     pub dir: std::path::PathBuf,
     /// File with the boot's id.
     pub boot_id: std::path::PathBuf,
+    /// File with the node's own name servers; none where pods get none of them.
+    pub resolver: Option<std::path::PathBuf>,
 }
 
 /// Reads the machine's facts.
@@ -177,6 +213,7 @@ pub fn facts(place: &Place) -> Result<HostFacts, OpError> {
         },
         hostname: text(uname.nodename()),
         cpus,
+        cpu_topology: cpu_topology(Path::new("/sys/devices/system"), cpus),
         numa_nodes: numbers(&line("/sys/devices/system/node/online")),
         memory_bytes: meminfo(&memory, "MemTotal"),
         memory_available_bytes: meminfo(&memory, "MemAvailable"),
@@ -193,7 +230,12 @@ pub fn facts(place: &Place) -> Result<HostFacts, OpError> {
         pids_max: line("/proc/sys/kernel/pid_max").parse().unwrap_or(0),
         pids,
         addresses: addresses(),
-        resolver: resolver(&fs::read_to_string("/etc/resolv.conf").unwrap_or_default()),
+        resolver: place
+            .resolver
+            .as_deref()
+            .map(|path| resolver(&fs::read_to_string(path).unwrap_or_default()))
+            .unwrap_or_default(),
+        apparmor: line("/sys/module/apparmor/parameters/enabled") == "Y",
     })
 }
 
@@ -215,9 +257,40 @@ mod tests {
         );
     }
 
+    /// A directory such as /sys/devices/system of a machine with two sockets of two cores of two threads, one of them off.
+    #[test]
+    fn cpus_are_found_where_they_are() {
+        let dir = tempfile::tempdir().unwrap();
+        let write = |path: String, text: &str| {
+            let path = dir.path().join(path);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, text).unwrap();
+        };
+        write("cpu/online".into(), "0-6\n");
+        write("node/online".into(), "0-1\n");
+        write("node/node0/cpulist".into(), "0-1,4-5\n");
+        write("node/node1/cpulist".into(), "2-3,6\n");
+        for cpu in 0..7 {
+            let core = cpu % 4;
+            write(format!("cpu/cpu{cpu}/topology/physical_package_id"), &format!("{}\n", core / 2));
+            write(format!("cpu/cpu{cpu}/topology/core_cpus_list"), &format!("{core},{}\n", core + 4));
+            write(format!("cpu/cpu{cpu}/cache/index2/level"), "2\n");
+            write(format!("cpu/cpu{cpu}/cache/index3/level"), "3\n");
+            let together = if core < 2 { "0-1,4-5" } else { "2-3,6" };
+            write(format!("cpu/cpu{cpu}/cache/index3/shared_cpu_list"), together);
+        }
+        let place = |core, socket| CpuPlace { core, cache: socket * 2, numa: socket, socket };
+        let expected = [(0, 0), (1, 0), (2, 1), (3, 1), (0, 0), (1, 0), (2, 1)];
+        let expected = (0..).zip(expected).map(|(cpu, (core, socket))| (cpu, place(core, socket))).collect();
+        assert_eq!(cpu_topology(dir.path(), 9), Topology::new(expected));
+        // A machine that tells nothing has so many.
+        assert_eq!(cpu_topology(&dir.path().join("none"), 3), Topology::plain(3));
+    }
+
     #[test]
     fn this_machine_has_facts() {
-        let f = facts(&Place { dir: "/".into(), boot_id: BOOT_ID.into() }).unwrap();
+        let f = facts(&Place { dir: "/".into(), boot_id: BOOT_ID.into(), resolver: Some("/etc/resolv.conf".into()) })
+            .unwrap();
         assert!(f.cpus > 0 && f.memory_bytes > f.memory_available_bytes && f.disk_bytes > 0);
         assert!(!f.boot_id.is_empty() && !f.addresses.is_empty());
     }

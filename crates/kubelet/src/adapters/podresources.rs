@@ -1,4 +1,4 @@
-//! The pod resources service, v1: which pod holds which devices, for monitors on this node.
+//! The pod resources service, v1: which pod holds which devices and CPUs, for monitors on this node.
 
 use std::fs;
 use std::io;
@@ -16,6 +16,7 @@ use tonic::{Request, Response, Status};
 
 use super::backend::Published;
 use super::io_error;
+use crate::cpus::CpuSet;
 use crate::devices::{Device, DeviceView};
 use crate::effects::OpError;
 use crate::spec::pod::{self, ContainerKind};
@@ -77,8 +78,13 @@ fn device(resource: &str, id: &str, listed: Option<&Device>) -> proto::Container
     }
 }
 
+fn cpu_ids(cpus: &CpuSet) -> Vec<i64> {
+    cpus.iter().map(i64::from).collect()
+}
+
 fn of_pod(p: &Pod, view: &DeviceView) -> proto::PodResources {
     let held = view.held.get(&pod::uid(p));
+    let own = view.cpus.assigned.get(&pod::uid(p));
     let containers = pod::init_containers(p)
         .filter(|(kind, _)| *kind == ContainerKind::Sidecar)
         .map(|(_, c)| c)
@@ -94,6 +100,7 @@ fn of_pod(p: &Pod, view: &DeviceView) -> proto::PodResources {
                     allocation.ids.iter().map(move |id| device(resource, id, listed.and_then(|l| l.get(id))))
                 })
                 .collect(),
+            cpu_ids: own.and_then(|own| own.get(&c.name)).map(cpu_ids).unwrap_or_default(),
             ..Default::default()
         })
         .collect();
@@ -128,7 +135,11 @@ impl PodResourcesLister for Lister {
                 list.values().filter(|d| d.healthy).map(move |d| device(resource, &d.id, Some(d)))
             })
             .collect();
-        Ok(Response::new(proto::AllocatableResourcesResponse { devices, ..Default::default() }))
+        Ok(Response::new(proto::AllocatableResourcesResponse {
+            devices,
+            cpu_ids: cpu_ids(&view.cpus.assignable),
+            ..Default::default()
+        }))
     }
 
     async fn get(
@@ -150,6 +161,7 @@ impl PodResourcesLister for Lister {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cpus::CpuView;
     use crate::devices::Allocation;
     use hyper_util::rt::TokioIo;
     use serde_json::json;
@@ -173,6 +185,11 @@ mod tests {
                 "x.io/r".to_owned(),
                 BTreeMap::from([("a".to_owned(), listed("a", true)), ("b".to_owned(), listed("b", false))]),
             )]),
+            cpus: CpuView {
+                assigned: BTreeMap::from([("u".into(), BTreeMap::from([("d".to_owned(), "2-3".parse().unwrap())]))]),
+                assignable: "1-7".parse().unwrap(),
+                ..CpuView::default()
+            },
         };
         let lister = Lister {
             pods: Arc::new(Mutex::new(Arc::new(vec![Arc::new(pod)]))),
@@ -195,6 +212,9 @@ mod tests {
         assert_eq!(held.topology.as_ref().unwrap().nodes[0].id, 1);
         let all = client.get_allocatable_resources(proto::AllocatableResourcesRequest {}).await.unwrap().into_inner();
         assert_eq!(all.devices.len(), 1, "the unhealthy one is none");
+        assert_eq!(all.cpu_ids, [1, 2, 3, 4, 5, 6, 7]);
+        let cpus: Vec<_> = list[0].containers.iter().map(|c| c.cpu_ids.clone()).collect();
+        assert_eq!(cpus, [vec![], vec![2, 3]]);
         let get = |name: &str| proto::GetPodResourcesRequest { pod_name: name.into(), pod_namespace: "n".into() };
         assert_eq!(client.get(get("p")).await.unwrap().into_inner().pod_resources.unwrap(), list[0]);
         assert_eq!(client.get(get("q")).await.unwrap_err().code(), tonic::Code::NotFound);

@@ -1,4 +1,4 @@
-//! The local record and the device checkpoint: small files, replaced whole and flushed.
+//! The local record and the checkpoints of upstream's formats: small files, replaced whole and flushed.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -9,14 +9,30 @@ use std::path::{Path, PathBuf};
 use super::io_error;
 use crate::effects::OpError;
 
-/// Name of the device manager's checkpoint.
-pub const CHECKPOINT: &str = "kubelet_internal_checkpoint";
+/// A checkpoint that upstream's kubelet has, too.
+#[derive(Clone, Copy, Debug)]
+pub enum Kept {
+    /// The device manager's.
+    Devices,
+    /// The CPU manager's.
+    Cpus,
+}
+
+impl Kept {
+    /// Where upstream has it, below the kubelet's directory.
+    fn place(self) -> &'static str {
+        match self {
+            Self::Devices => "device-plugins/kubelet_internal_checkpoint",
+            Self::Cpus => "cpu_manager_state",
+        }
+    }
+}
 
 /// Where documents are kept.
 #[derive(Clone, Debug)]
 pub struct Store {
     records: PathBuf,
-    checkpoint: PathBuf,
+    root: PathBuf,
 }
 
 /// Writes a file so that after a crash it is the old one or the new one, and after success the new.
@@ -41,7 +57,7 @@ impl Store {
         for dir in [&records, &plugins] {
             fs::create_dir_all(dir).map_err(io_error(format!("creating {}", dir.display())))?;
         }
-        Ok(Self { records, checkpoint: plugins.join(CHECKPOINT) })
+        Ok(Self { records, root: root.to_owned() })
     }
 
     fn path(&self, name: &str) -> Result<PathBuf, OpError> {
@@ -97,23 +113,25 @@ impl Store {
         Ok(out)
     }
 
-    /// Keeps the device checkpoint.
+    /// Keeps a checkpoint.
     ///
     /// # Errors
     /// What the disk says.
-    pub fn save_checkpoint(&self, bytes: &[u8]) -> Result<(), OpError> {
-        replace(&self.checkpoint, bytes).map_err(io_error(format!("writing {}", self.checkpoint.display())))
+    pub fn save_checkpoint(&self, which: Kept, bytes: &[u8]) -> Result<(), OpError> {
+        let path = self.root.join(which.place());
+        replace(&path, bytes).map_err(io_error(format!("writing {}", path.display())))
     }
 
-    /// The device checkpoint, if there is one.
+    /// A checkpoint, if there is one.
     ///
     /// # Errors
     /// What the disk says.
-    pub fn load_checkpoint(&self) -> Result<Option<Vec<u8>>, OpError> {
-        match fs::read(&self.checkpoint) {
+    pub fn load_checkpoint(&self, which: Kept) -> Result<Option<Vec<u8>>, OpError> {
+        let path = self.root.join(which.place());
+        match fs::read(&path) {
             Ok(b) => Ok(Some(b)),
             Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(None),
-            Err(e) => Err(io_error(format!("reading {}", self.checkpoint.display()))(e)),
+            Err(e) => Err(io_error(format!("reading {}", path.display()))(e)),
         }
     }
 }
@@ -135,8 +153,10 @@ mod tests {
         fs::write(dir.path().join("records/pod-3.json.new"), b"half").unwrap();
         assert_eq!(store.load().unwrap(), BTreeMap::from([("pod-1".to_owned(), b"b".to_vec())]));
         assert!(store.save("../escape", b"").is_err());
-        assert_eq!(store.load_checkpoint().unwrap(), None);
-        store.save_checkpoint(b"x").unwrap();
-        assert_eq!(store.load_checkpoint().unwrap().as_deref(), Some(&b"x"[..]));
+        for (which, body) in [(Kept::Devices, b"x"), (Kept::Cpus, b"y")] {
+            assert_eq!(store.load_checkpoint(which).unwrap(), None);
+            store.save_checkpoint(which, body).unwrap();
+            assert_eq!(store.load_checkpoint(which).unwrap().as_deref(), Some(&body[..]));
+        }
     }
 }

@@ -250,8 +250,11 @@ pub fn remove_pod(dir: &str, log_dir: &str) -> Result<(), OpError> {
 /// What the disk says; [`OpError::Failed`] for a part that leads out of its volume.
 pub fn prepare_container(files: &ContainerFiles, mount_list: &[Mount], node_network: bool) -> Result<(), OpError> {
     fs::create_dir_all(&files.log_directory).map_err(io_error(what("creating", &files.log_directory)))?;
-    if let Some((path, text)) = files.hosts.as_ref().filter(|_| !node_network) {
-        write_once(path, text.as_bytes(), 0o644)?;
+    if let Some((path, text)) = &files.hosts {
+        // On the node's network it adds to the node's own.
+        let node = if node_network { fs::read_to_string("/etc/hosts").unwrap_or_default() } else { String::new() };
+        let head = if node_network { "# Kubernetes-managed hosts file (host network).\n" } else { "" };
+        write_once(path, format!("{head}{node}{text}").as_bytes(), 0o644)?;
     }
     if !files.termination_log.is_empty() {
         write_once(&files.termination_log, b"", 0o666)?;

@@ -9,7 +9,7 @@ use std::collections::BTreeSet;
 
 use carrack_types::fit::{self, HostPort};
 use carrack_types::placement::{affinity_matches, untolerated};
-use k8s_openapi::api::core::v1::{Node, Pod};
+use k8s_openapi::api::core::v1::{AppArmorProfile, Node, Pod};
 
 use crate::amount::{self, Amounts};
 use crate::devices::{Devices, is_extended};
@@ -61,6 +61,10 @@ pub struct Inputs<'a> {
     pub devices: &'a Devices,
     /// Kernel settings that the node allows besides the safe ones.
     pub allowed_sysctls: &'a [String],
+    /// Whether the runtime gives containers no other groups than they are to have; none where that is not known.
+    pub strict_groups: Option<bool>,
+    /// Whether the kernel enforces AppArmor profiles.
+    pub apparmor: bool,
     /// What the node is low on.
     pub pressure: crate::eviction::Pressure,
     /// A container of it runs, or may.
@@ -118,6 +122,9 @@ pub fn decide(i: &Inputs<'_>) -> Decision {
     if let Some(condition) = refused_under_pressure(i) {
         return reject("Evicted", format!("The node had condition: [{condition}]."));
     }
+    if let Some((reason, why)) = beyond_the_node(i) {
+        return reject(reason, why);
+    }
     if let Some(why) = forbidden_sysctl(i.pod, i.allowed_sysctls) {
         return reject("SysctlForbidden", why);
     }
@@ -152,6 +159,27 @@ pub fn decide(i: &Inputs<'_>) -> Decision {
         }
     }
     waits.unwrap_or(Decision::Admit)
+}
+
+/// What the pod demands of kernel and runtime that these cannot. What is not known yet is no reason.
+fn beyond_the_node(i: &Inputs<'_>) -> Option<(&'static str, String)> {
+    let s = spec(i.pod);
+    let strict = s.security_context.as_ref().is_some_and(|s| s.supplemental_groups_policy.as_deref() == Some("Strict"));
+    if strict && i.strict_groups == Some(false) {
+        let why = "SupplementalGroupsPolicy=Strict is not supported in this node";
+        return Some(("SupplementalGroupsPolicyNotSupported", why.into()));
+    }
+    let of_pod = s.security_context.as_ref().and_then(|s| s.app_armor_profile.as_ref());
+    let of_containers = s
+        .containers
+        .iter()
+        .chain(s.init_containers.iter().flatten())
+        .filter_map(|c| c.security_context.as_ref().and_then(|s| s.app_armor_profile.as_ref()));
+    let confines = |p: &AppArmorProfile| p.type_ != "Unconfined";
+    if !i.apparmor && of_pod.into_iter().chain(of_containers).any(confines) {
+        return Some(("AppArmor", "Cannot enforce AppArmor: AppArmor is not enabled on the host".into()));
+    }
+    None
 }
 
 fn fits(i: &Inputs<'_>, node: &Node, name: &str, need: i128) -> Decision {

@@ -20,6 +20,7 @@ struct World {
     used: Amounts,
     leaving: Amounts,
     devices: Devices,
+    strict_groups: Option<bool>,
 }
 
 impl Default for World {
@@ -36,6 +37,7 @@ impl Default for World {
             used: Amounts::new(),
             leaving: Amounts::new(),
             devices: Devices::default(),
+            strict_groups: None,
         }
     }
 }
@@ -75,6 +77,8 @@ impl World {
             leaving: &self.leaving,
             host_ports: &BTreeSet::from([HostPort { protocol: "TCP".into(), port: 80, ip: "0.0.0.0".into() }]),
             devices: &self.devices,
+            strict_groups: self.strict_groups,
+            apparmor: false,
             pressure: self.pressure,
             allowed_sysctls: &[],
             runs: false,
@@ -117,6 +121,25 @@ fn devices_are_waited_for_and_never_skipped() {
         (World { admitted_before: true, ..vm() }, "admit"),
     ] {
         assert_eq!(world.decide(), expected);
+    }
+}
+
+#[test]
+fn what_the_runtime_cannot_do_is_refused_and_not_left_out() {
+    let strict = json!({"containers": [{"name": "c"}], "securityContext": {"supplementalGroupsPolicy": "Strict"}});
+    let merge = json!({"containers": [{"name": "c"}], "securityContext": {"supplementalGroupsPolicy": "Merge"}});
+    let confined =
+        |kind: &str| json!({"containers": [{"name": "c", "securityContext": {"appArmorProfile": {"type": kind}}}]});
+    for (pod, strict_groups, expected) in [
+        (&strict, Some(true), "admit"),
+        (&strict, None, "admit"),
+        (&strict, Some(false), "reject SupplementalGroupsPolicyNotSupported"),
+        (&merge, Some(false), "admit"),
+        (&confined("RuntimeDefault"), None, "reject AppArmor"),
+        (&confined("Unconfined"), None, "admit"),
+    ] {
+        let world = World { pod: pod.clone(), strict_groups, ..World::default() };
+        assert_eq!(world.decide(), expected, "{pod}");
     }
 }
 

@@ -1,14 +1,12 @@
-//! The last word of admission: whether a pod's devices can lie together.
-
-use std::collections::BTreeMap;
+//! The last word of admission: whether a pod's CPUs and devices can be had, and lie together.
 
 use k8s_openapi::api::core::v1::Pod;
 
 use super::{Fx, KubeletCore};
 use crate::admission::Decision;
-use crate::devices::{Alignment, Need};
+use crate::align::{Alignment, Lay};
+use crate::cpus::Refusal;
 use crate::runtime::Uid;
-use crate::spec::pod;
 use crate::topology::{MAX_NODES, Nodes, Policy};
 
 impl KubeletCore {
@@ -27,30 +25,24 @@ impl KubeletCore {
         }
     }
 
-    /// Chooses and notes the devices of a pod that is admitted otherwise, where the node insists that they lie together.
+    /// Notes what a pod that is admitted otherwise is given: CPUs of its own, and devices where the node insists that they
+    /// lie together.
     pub(super) fn laid_together(&mut self, uid: &Uid, pod: &Pod) -> Decision {
         let ((policy, scope), all) = (self.config.topology, self.numa_nodes());
-        if policy == Policy::None || all.count() == 0 {
+        let policy = if all.count() == 0 { Policy::None } else { policy };
+        if policy == Policy::None && !self.cpus.assigns() {
             return Decision::Admit;
         }
-        let containers = pod::init_containers(pod).map(|(_, c)| c).chain(&pod::spec(pod).containers);
-        let needs: Vec<Need> = containers
-            .filter_map(|c| {
-                let (counts, reusable) = self.device_needs(pod, &c.name)?;
-                let reusable = reusable.into_iter().map(str::to_owned).collect();
-                Some(Need { container: c.name.clone(), counts, reusable })
-            })
-            .collect();
-        let named = |resource: &String| needs.iter().any(|n| n.counts.contains_key(resource));
-        let totals: BTreeMap<String, usize> = pod::requests(pod)
-            .into_iter()
-            .filter(|(resource, _)| named(resource))
-            .map(|(resource, milli)| (resource, usize::try_from(milli / 1000).unwrap_or(0)))
-            .collect();
-        match self.devices.align(uid, policy, scope, all, &needs, &totals) {
-            Alignment::Aligned(news) => {
-                if news {
+        let needs = self.needs(pod);
+        let total = self.total_need(pod, &needs);
+        let lay = Lay { uid, policy, scope, all, needs: &needs, total: &total };
+        match lay.together(&mut self.devices, &mut self.cpus) {
+            Alignment::Aligned { devices, cpus } => {
+                if devices {
                     self.checkpoint.touch();
+                }
+                if cpus {
+                    self.cpus_changed();
                 }
                 Decision::Admit
             }
@@ -61,6 +53,15 @@ impl KubeletCore {
             Alignment::Lacking(resource) => {
                 let message = format!("devices of {resource} are held by containers that are not over yet");
                 Decision::Wait { resource, message }
+            }
+            Alignment::NoCpus(refusal, wanted) => {
+                let leaves = |uid: &Uid| self.workers.get(uid).is_none_or(|w| w.stopping.is_some());
+                if !matches!(refusal, Refusal::Torn { .. }) && self.cpus.free_without(leaves) >= wanted {
+                    let message = "CPUs are held by pods that are terminating".into();
+                    return Decision::Wait { resource: "cpu".into(), message };
+                }
+                let (reason, message) = refusal.rejection();
+                Decision::Reject { reason: reason.into(), message }
             }
         }
     }

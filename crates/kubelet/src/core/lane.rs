@@ -1,7 +1,8 @@
 //! The start of one container, step by step.
 //!
 //! ```text
-//!  image ─▶ (pull) ─▶ devices: intend, write down, allocate, write down, pre-start ─▶ create ─▶ start ─▶ (postStart)
+//!  image ─▶ (pull) ─▶ devices: intend, write down, allocate, write down, pre-start ─▶ (CPUs) ─▶ create ─▶ start
+//!     ─▶ (postStart)
 //! ```
 //!
 //! A failure ends the attempt with a reason to wait; the next look at the pod begins again. Nothing
@@ -20,6 +21,7 @@ use super::worker::{Lane, PodRuntime, Step, Worker};
 use super::{Fx, KubeletCore, Owner, PodOp};
 use crate::devices::NextStep;
 use crate::effects::{Op, OpId, Outcome, Reply};
+use crate::pods::backoff::MAX;
 use crate::pods::plan::{Start, newest};
 use crate::probes::http_action;
 use crate::runtime::{ContainerState, Uid};
@@ -93,7 +95,7 @@ impl KubeletCore {
             self.wake_pod(until, uid);
             return;
         }
-        let mut lane = Lane { start, op: OpId(0), step: Step::FindImage, image: None, preferred: None };
+        let mut lane = Lane { start, op: OpId(0), step: Step::FindImage, image: None, preferred: None, cpus: None };
         let goes_on = match w.found.get(&image).cloned() {
             Some(found) => self.image_found(now, w, &name, &c, Some(found), &mut lane, uid, fx),
             None => {
@@ -206,6 +208,8 @@ impl KubeletCore {
         let Some(c) = pod::container(&w.pod.clone(), name).map(|(_, c)| c.into_owned()) else { return };
         let image = c.image.clone().unwrap_or_default();
         let step = lane.step.clone();
+        // Who waits for CPUs may have waited for this.
+        self.given.due |= matches!(step, Step::Create | Step::Start { .. });
         let next = match (step, outcome) {
             (Step::FindImage, Ok(Reply::Image(found))) => self.image_found(now, w, name, &c, found, &mut lane, uid, fx),
             (Step::PullImage, Ok(Reply::Image(Some(found)))) => {
@@ -275,9 +279,10 @@ impl KubeletCore {
                 false
             }
             (Step::Create, Ok(Reply::Made(container))) => {
+                self.given_cpus(&container, lane.cpus.clone());
                 self.container_event(now, w, name, true, "Created", format!("Created container: {name}"), fx);
                 if lane.start.attempt > 0 {
-                    w.crash.tried(name, now);
+                    w.crash.tried(name, now, self.config.restart_wait);
                 }
                 lane.op = self.lane_op(uid, name, Op::StartContainer(container.clone()), fx);
                 lane.step = Step::Start { id: container };
@@ -330,7 +335,7 @@ impl KubeletCore {
                 }
                 false
             }
-            (Step::Intend { .. } | Step::Grant { .. } | Step::PostStartSleep { .. }, _) => true,
+            (Step::Intend { .. } | Step::Grant { .. } | Step::Cpus | Step::PostStartSleep { .. }, _) => true,
         };
         if next {
             w.lanes.insert(name.to_owned(), lane);
@@ -427,7 +432,7 @@ impl KubeletCore {
         error: &str,
         fx: &mut Fx,
     ) {
-        w.pulls.tried(image, now);
+        w.pulls.tried(image, now, MAX);
         w.pull_failed_at.insert(image.to_owned(), (now, error.to_owned()));
         w.wait(name, reason, error);
         self.container_event(now, w, name, false, "Failed", format!("Error: {reason}"), fx);
@@ -522,6 +527,7 @@ impl KubeletCore {
                     until > now
                 }
                 Step::Grant { version } if saved >= version => self.devices_step(now, uid, w, &name, &mut lane, fx),
+                Step::Cpus => self.create(now, uid, w, &name, &mut lane, fx),
                 _ => true,
             };
             if lives {
@@ -552,6 +558,10 @@ impl KubeletCore {
     fn create(&mut self, now: Time, uid: &Uid, w: &mut Worker, name: &str, lane: &mut Lane, fx: &mut Fx) -> bool {
         let pod = w.pod.clone();
         let Some((kind, c)) = pod::container(&pod, name) else { return false };
+        if !self.may_have_cpus(uid, w, name) {
+            lane.step = Step::Cpus;
+            return true;
+        }
         let (Some(image), Some(sandbox)) = (lane.image.clone(), w.sandbox_spec.clone()) else { return false };
         let env = match self.environment(now, uid, w, &c, fx) {
             Some(Ok(env)) => env,
@@ -585,7 +595,16 @@ impl KubeletCore {
             pod_ips: &self.pod_ips(uid, w),
             node_memory_bytes: self.host.memory_bytes,
             target_id: target,
+            cpus: self.cpus.of(uid, name),
+            own_cpus: self.cpus.own(uid, name).is_some(),
+            handler: self
+                .runtime_info
+                .as_ref()
+                .and_then(|info| info.handlers.get(&sandbox.runtime_handler))
+                .copied()
+                .unwrap_or_default(),
         };
+        lane.cpus.clone_from(&inputs.cpus);
         match container::container(&pod, kind, &c, inputs) {
             Ok(spec) => {
                 lane.op = self.lane_op(uid, name, Op::CreateContainer(sandbox, Box::new(spec)), fx);
@@ -614,7 +633,7 @@ impl KubeletCore {
         let Some(hook) = c.lifecycle.as_ref().and_then(|l| l.post_start.as_ref()) else { return false };
         let pod_ip = self.pod_ips(uid, w).into_iter().next().unwrap_or_default();
         let op = if let Some(e) = &hook.exec {
-            Op::Exec { id: id.to_owned(), command: e.command.clone().unwrap_or_default(), timeout_s: 120 }
+            Op::Exec { id: id.to_owned(), command: e.command.clone().unwrap_or_default(), timeout_s: 0 }
         } else if let Some(action) = hook.http_get.as_ref().and_then(|h| http_action(c, h, &pod_ip)) {
             Op::Net { action, timeout_s: 30 }
         } else if let Some(s) = &hook.sleep {

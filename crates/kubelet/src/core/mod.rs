@@ -6,9 +6,11 @@
 //! completed change of the same pod: after each change the runtime is listed again first.
 
 mod align;
+mod cpus;
 mod csi_limits;
 mod csi_node;
 mod forgotten;
+mod groups;
 mod growth;
 mod kill;
 mod lane;
@@ -32,6 +34,7 @@ use carrack_types::resource::{Kind as _, Object as _};
 use k8s_openapi::api::core::v1::{Node, Pod, Service};
 
 use crate::config::NodeConfig;
+use crate::cpus::Cpus;
 use crate::devices::{self, Devices};
 use crate::effects::{In, Loaded, Op, OpError, OpId, Out, Outcome, Reply};
 use crate::eviction;
@@ -63,6 +66,10 @@ enum Owner {
     ListImages,
     Checkpoint,
     DevicesRecord,
+    CpuState,
+    Groups,
+    /// A running container's CPUs.
+    Cpus(String),
     Logs,
     Usage,
     LocalStorage,
@@ -123,10 +130,12 @@ enum Wake {
     Mirrors,
     Staged,
     CsiNode,
+    Cpus,
+    Groups,
     Pod(Uid),
 }
 
-/// How far the device checkpoint on disk is behind.
+/// How far a checkpoint on disk is behind.
 #[derive(Clone, Copy, Debug, Default)]
 struct Checkpoint {
     /// Counts changes.
@@ -143,6 +152,32 @@ impl Checkpoint {
     fn touch(&mut self) -> u64 {
         self.version += 1;
         self.version
+    }
+
+    /// Whether something is not on disk yet.
+    fn is_behind(&self) -> bool {
+        self.saved < self.version
+    }
+
+    /// Whether to write it now.
+    fn may_save(&self, now: Time) -> bool {
+        self.is_behind() && self.saving.is_none() && now >= self.retry_at
+    }
+
+    /// It is being written.
+    fn saving(&mut self, id: OpId) {
+        self.saving = Some((id, self.version));
+    }
+
+    /// It was written, or not: then the time to try again is returned.
+    fn saved(&mut self, now: Time, written: bool) -> Option<Time> {
+        let (_, version) = self.saving.take()?;
+        if written {
+            self.saved = version;
+            return None;
+        }
+        self.retry_at = now + Duration::from_secs(1);
+        Some(self.retry_at)
     }
 }
 
@@ -174,6 +209,10 @@ pub struct KubeletCore {
     images: Vec<ImageRecord>,
     devices: Devices,
     checkpoint: Checkpoint,
+    cpus: Cpus,
+    cpu_checkpoint: Checkpoint,
+    given: cpus::Given,
+    groups: groups::Groups,
     /// Grants of an earlier boot were dropped and that is not on disk yet.
     boot_unrecorded: bool,
     volumes: Volumes,
@@ -191,6 +230,8 @@ pub struct KubeletCore {
     publish: bool,
     /// The version of the devices that was published.
     published_devices: u64,
+    /// The version of the CPUs that was.
+    published_cpus: u64,
     logs_op: Option<OpId>,
     watch: eviction::Watch,
     /// What the log was told that the node is low on.
@@ -237,6 +278,10 @@ impl KubeletCore {
             images: Vec::new(),
             devices: Devices::default(),
             checkpoint: Checkpoint::default(),
+            cpus: Cpus::new(config.cpus.clone(), config.reserved.get("cpu").copied().unwrap_or(0)),
+            cpu_checkpoint: Checkpoint::default(),
+            given: cpus::Given::default(),
+            groups: groups::Groups::default(),
             boot_unrecorded: false,
             volumes: Volumes::default(),
             staged_due: false,
@@ -250,6 +295,7 @@ impl KubeletCore {
             dirty: BTreeSet::new(),
             publish: false,
             published_devices: 0,
+            published_cpus: 0,
             logs_op: None,
             watch: eviction::Watch::default(),
             low_on: None,
@@ -281,6 +327,12 @@ impl KubeletCore {
     #[must_use]
     pub fn devices(&self) -> &Devices {
         &self.devices
+    }
+
+    /// Which CPUs containers have for themselves, for those who check invariants.
+    #[must_use]
+    pub fn cpus(&self) -> &Cpus {
+        &self.cpus
     }
 
     /// What is known to be mounted for pods and left alone at present, by pod and path.
@@ -403,6 +455,8 @@ impl KubeletCore {
                 Wake::Staged => self.staged_due = true,
                 // Looked at after every step.
                 Wake::CsiNode => {}
+                Wake::Cpus => self.given.due = true,
+                Wake::Groups => self.groups.due = true,
             }
         }
     }
@@ -499,10 +553,16 @@ impl KubeletCore {
                 self.checkpoint.touch();
             }
         }
+        let is_stray = |uid: &&Uid| !self.workers.contains_key(*uid) && !self.runtime.contains_key(*uid);
+        let strays: Vec<Uid> =
+            self.cpus.holders().filter(is_stray).filter(|_| self.listed.is_some()).cloned().collect();
+        for uid in strays {
+            self.release_cpus(&uid);
+        }
     }
 
     fn loaded(&mut self, now: Time, loaded: Loaded, fx: &mut Fx) {
-        self.host = loaded.host;
+        self.host = loaded.host.clone();
         let same_boot = loaded
             .records
             .get(records::DEVICES)
@@ -516,6 +576,7 @@ impl KubeletCore {
                 Err(error) => tracing::error!(%error, "starting with no device allocations"),
             }
         }
+        self.load_cpus(&loaded, fx);
         self.forgotten.open = loaded.checkpoint.is_none();
         self.boot_unrecorded = !same_boot;
         // What was loaded is shown; written again only where it has to be.
@@ -554,6 +615,7 @@ impl KubeletCore {
             self.restore_staged(&loaded.records, loaded.found.as_ref());
         }
         self.loaded = true;
+        self.groups.due = true;
         self.publish = true;
         self.dirty.extend(self.workers.keys().cloned());
         self.register(now, fx);
@@ -621,6 +683,7 @@ impl KubeletCore {
                 w.counted = None;
             }
         }
+        self.given.due |= self.runtime != by_pod;
         self.runtime = by_pod;
         self.count_dead(now);
         self.find_gone();
@@ -677,6 +740,7 @@ impl KubeletCore {
             Owner::Host => {
                 if let Ok(Reply::Host(h)) = outcome {
                     self.host = *h;
+                    self.see_cpus();
                     self.check_pressure(now, fx);
                 }
                 self.check_local_storage(now, fx);
@@ -717,6 +781,9 @@ impl KubeletCore {
                     self.boot_unrecorded = false;
                 }
             }
+            Owner::Groups => self.groups_written(now, id, &outcome),
+            Owner::CpuState => self.cpus_saved(now, &outcome),
+            Owner::Cpus(container) => self.cpus_given(now, &container, id, &outcome),
             Owner::Staged(volume) => self.staged_done(now, &volume, id, &outcome),
             Owner::Pod(uid, op) => {
                 if let Some(mut w) = self.workers.remove(&uid) {
@@ -730,26 +797,22 @@ impl KubeletCore {
 
     /// Writes the device checkpoint if it is behind. What must be in it first waits for its version.
     fn save_checkpoint(&mut self, now: Time, fx: &mut Fx) {
-        let behind = self.checkpoint.saved < self.checkpoint.version;
         // The first one of all tells what plugins the node had; that is asked of the Node.
         let open = !self.loaded || self.forgotten.open;
-        if open || !behind || self.checkpoint.saving.is_some() || now < self.checkpoint.retry_at {
+        if open || !self.checkpoint.may_save(now) {
             return;
         }
         let body = self.devices.checkpoint();
         let id = self.op(Owner::Checkpoint, Op::SaveCheckpoint(body), fx);
-        self.checkpoint.saving = Some((id, self.checkpoint.version));
+        self.checkpoint.saving(id);
     }
 
     fn checkpointed(&mut self, now: Time, outcome: Outcome, fx: &mut Fx) {
-        let Some((_, version)) = self.checkpoint.saving.take() else { return };
-        if let Err(error) = outcome {
-            tracing::error!(%error, "the device checkpoint was not written");
-            self.checkpoint.retry_at = now + Duration::from_secs(1);
-            self.wake(self.checkpoint.retry_at, Wake::Checkpoint);
+        if let Some(at) = self.checkpoint.saved(now, outcome.is_ok()) {
+            tracing::error!(?outcome, "the device checkpoint was not written");
+            self.wake(at, Wake::Checkpoint);
             return;
         }
-        self.checkpoint.saved = version;
         self.dirty.extend(self.workers.iter().filter(|(_, w)| !w.lanes.is_empty()).map(|(uid, _)| uid.clone()));
         // Grants of an earlier boot are gone from the disk: from now on they are this boot's.
         if self.boot_unrecorded {
@@ -875,19 +938,25 @@ impl Core for KubeletCore {
             self.suppose_devices();
         }
         self.woken(now, fx);
+        self.give_cpus(now, fx);
         self.settle(now, fx);
         self.follow_mirrors(now, fx);
         self.step_staged(now, fx);
         self.step_csi_limits(now, fx);
         self.step_csi_node(now, fx);
         self.save_checkpoint(now, fx);
+        self.give_cpus(now, fx);
+        self.save_cpus(now, fx);
+        self.write_groups(now, fx);
         if self.node.dirty {
             self.node_tick(now, fx);
         }
-        if self.published_devices != self.checkpoint.version {
-            self.published_devices = self.checkpoint.version;
+        let version = (self.checkpoint.version, self.cpu_checkpoint.version);
+        if (self.published_devices, self.published_cpus) != version {
+            (self.published_devices, self.published_cpus) = version;
             let id = OpId(fx.fresh());
-            fx.own(Out { id, op: Op::PublishDevices(Arc::new(self.devices.view())) });
+            let view = devices::DeviceView { cpus: self.cpus.view(), ..self.devices.view() };
+            fx.own(Out { id, op: Op::PublishDevices(Arc::new(view)) });
         }
         if self.volumes.take_changed() {
             let id = OpId(fx.fresh());

@@ -70,6 +70,8 @@ impl KubeletCore {
             if self.devices.release(uid) {
                 self.checkpoint.touch();
             }
+            self.release_cpus(uid);
+            self.groups.due = true;
             // What it held may be what another waits for.
             self.devices_changed();
         }

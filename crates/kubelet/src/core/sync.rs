@@ -18,9 +18,9 @@ use crate::effects::{Op, OpId, Outcome, Reply};
 use crate::planted::Planted;
 use crate::pods::plan::{self, Facts, Plan, Start, Verdict};
 use crate::records::{POD_PREFIX, PodRecord};
-use crate::runtime::{ContainerRecord, ContainerState, Uid};
+use crate::runtime::{ContainerRecord, ContainerState, SandboxSpec, Uid};
 use crate::spec::env::Place;
-use crate::spec::{pod, sandbox};
+use crate::spec::{pod, resources, sandbox};
 use crate::status::node::allocatable_amounts;
 use crate::volumes::{NotReady, VolumeAction};
 
@@ -171,6 +171,8 @@ impl KubeletCore {
             host_ports: &ports,
             devices: &self.devices,
             allowed_sysctls: &self.config.allowed_sysctls,
+            strict_groups: self.runtime_info.as_ref().map(|info| info.strict_groups),
+            apparmor: self.host.apparmor,
             pressure: self.pressure(now),
             planted: self.planted,
             runs: self.runtime.get(uid).is_some_and(|r| r.containers.iter().any(ContainerRecord::may_run)),
@@ -180,7 +182,13 @@ impl KubeletCore {
             other => other,
         };
         match decision {
-            Decision::Admit => w.admission = Admission::Admitted,
+            Decision::Admit => {
+                w.admission = Admission::Admitted;
+                self.groups.due = true;
+                if admitted_before {
+                    self.adopt_cpus(now, uid, w, fx);
+                }
+            }
             Decision::Reject { reason, message } => self.reject(now, w, reason, message, fx),
             // The Node is read within moments; that is no news, and has no end.
             Decision::Wait { resource, message } if resource == "node" => {
@@ -256,7 +264,8 @@ impl KubeletCore {
     }
 
     pub(super) fn place(&self, pod_ips: Vec<String>) -> Place {
-        Place { pod_ips, ..Place::new(&self.config.node_name, &self.host, &host_ips(self)) }
+        let allocatable = allocatable_amounts(&self.host, &self.config);
+        Place { node_name: self.config.node_name.clone(), host_ips: host_ips(self), pod_ips, allocatable }
     }
 
     /// `recorded` says that the pod's record is on disk. A sandbox does not wait for it, since the runtime remembers it;
@@ -326,8 +335,8 @@ impl KubeletCore {
             } else {
                 let Some(handler) = self.runtime_handler(now, uid, w, fx) else { return Vec::new() };
                 w.waiting.clear();
-                let spec = sandbox::sandbox(&w.pod, attempt, &self.config, &self.host.resolver);
-                let spec = Arc::new(crate::runtime::SandboxSpec { runtime_handler: handler, ..spec });
+                let spec = self.sandbox_spec(uid, &w.pod, attempt);
+                let spec = Arc::new(SandboxSpec { runtime_handler: handler, ..spec });
                 w.sandbox_op = Some(self.op(Owner::Pod(uid.clone(), PodOp::RunSandbox), Op::RunSandbox(spec), fx));
                 self.find_images(uid, w, fx);
             }
@@ -339,10 +348,19 @@ impl KubeletCore {
         if let Some(s) = plan::current_sandbox(&runtime.sandboxes.iter().collect::<Vec<_>>())
             && w.sandbox_spec.as_ref().is_none_or(|spec| spec.attempt != s.attempt)
         {
-            let spec = sandbox::sandbox(&w.pod, s.attempt, &self.config, &self.host.resolver);
+            let spec = self.sandbox_spec(uid, &w.pod, s.attempt);
             w.sandbox_spec = Some(Arc::new(spec));
         }
         plan.start
+    }
+
+    fn sandbox_spec(&self, uid: &Uid, pod: &Pod, attempt: u32) -> SandboxSpec {
+        let mut spec = sandbox::sandbox(pod, attempt, &self.config, &self.host.resolver);
+        // A limit of the whole pod would throttle who has CPUs for himself.
+        if self.cpus.holds(uid) {
+            spec.cgroup.resources = resources::without_quota(spec.cgroup.resources);
+        }
+        spec
     }
 
     /// Begins to start containers, once their volumes are ready.
@@ -388,30 +406,52 @@ impl KubeletCore {
         }
     }
 
-    /// The handler of the pod's RuntimeClass; none while it is being read, or is not there.
+    /// The handler of the pod's RuntimeClass; none while it is being read, is not there, or cannot do what the pod demands.
     fn runtime_handler(&mut self, now: Time, uid: &Uid, w: &mut Worker, fx: &mut Fx) -> Option<String> {
-        let Some(name) = pod::spec(&w.pod).runtime_class_name.clone().filter(|n| !n.is_empty()) else {
-            return Some(String::new());
+        let name = pod::spec(&w.pod).runtime_class_name.clone().filter(|n| !n.is_empty());
+        let problem = match name.map_or(Ok(Some(String::new())), |name| self.handler_of(now, uid, &name, fx)) {
+            Ok(Some(handler)) => {
+                if pod::spec(&w.pod).host_users != Some(false) {
+                    return Some(handler);
+                }
+                let Some(info) = &self.runtime_info else {
+                    self.wake_pod(now + Duration::from_secs(1), uid);
+                    return None;
+                };
+                if info.handlers.get(&handler).is_some_and(|can| can.user_namespaces) {
+                    return Some(handler);
+                }
+                // Who asks to be apart from the node's users is not started among them.
+                format!("RuntimeClass handler {handler:?} does not support user namespaces")
+            }
+            Ok(None) => return None,
+            Err(problem) => problem,
         };
+        if now >= w.mount_said_at {
+            w.mount_said_at = now + Duration::from_secs(30);
+            let message = format!("Failed to create pod sandbox: {problem}");
+            self.event(now, EventRecord::warning(w.pod.as_ref(), "FailedCreatePodSandBox", message), fx);
+        }
+        self.wake_pod(now + Duration::from_secs(30), uid);
+        None
+    }
+
+    /// The handler of a RuntimeClass; none while it is being read.
+    fn handler_of(&mut self, now: Time, uid: &Uid, name: &str, fx: &mut Fx) -> Result<Option<String>, String> {
         let view = SourceView::new(&self.sources, now);
-        let handler = view.runtime_handler(&name);
+        let handler = view.runtime_handler(name);
         let (wanted, _) = view.finish();
         let again = self.sources.want(now, uid, wanted, fx);
         let problem = match handler {
-            Ok(Some(handler)) => return Some(handler),
-            Err(NotReady::Pending) => return None,
+            Ok(Some(handler)) => return Ok(Some(handler)),
+            Err(NotReady::Pending) => return Ok(None),
             Ok(None) => format!("RuntimeClass \"{name}\" not found"),
             Err(NotReady::Failed(e)) => format!("RuntimeClass \"{name}\" cannot be read: {e}"),
         };
         if let Some(at) = again {
             self.wake_pod(at, uid);
         }
-        if now >= w.mount_said_at {
-            w.mount_said_at = now + Duration::from_secs(30);
-            let message = format!("Failed to create pod sandbox: {problem}");
-            self.event(now, EventRecord::warning(w.pod.as_ref(), "FailedCreatePodSandBox", message), fx);
-        }
-        None
+        Err(problem)
     }
 
     fn want_volumes(&mut self, now: Time, uid: &Uid, w: &mut Worker, fx: &mut Fx) {
@@ -642,6 +682,7 @@ impl KubeletCore {
         w.fresh_after = OpId(fx.fresh());
         w.shown = w.fresh_after;
         w.counted = None;
+        self.given.due = true;
         take(self.runtime.entry(uid.clone()).or_default());
         self.relist_soon(now);
     }
@@ -703,7 +744,7 @@ impl KubeletCore {
         w.probers.retain(|id, _| running.contains_key(id.as_str()));
         let pod_ip = self.pod_ips(uid, w).into_iter().next().unwrap_or_default();
         let pod = w.pod.clone();
-        let mut next: Option<Time> = None;
+        let (mut next, mut errored): (Option<Time>, Vec<_>) = (None, Vec::new());
         for (id, name) in running {
             let Some((_, c)) = pod::container(&pod, name) else { continue };
             if c.startup_probe.is_none() && c.liveness_probe.is_none() && c.readiness_probe.is_none() {
@@ -719,12 +760,21 @@ impl KubeletCore {
                 crate::probes::Prober::new(&c, started.unwrap_or(now), told)
             });
             for (kind, op) in prober.due(now, &c, id, &pod_ip) {
-                let op = start_probe(&mut self.ops, uid, id, kind, op, fx);
-                prober.started(kind, op);
+                match op {
+                    Some(op) => {
+                        let op = start_probe(&mut self.ops, uid, id, kind, op, fx);
+                        prober.started(kind, op);
+                    }
+                    None => errored.push((name.to_owned(), kind)),
+                }
             }
             if let Some(at) = prober.next() {
                 next = Some(next.map_or(at, |n| n.min(at)));
             }
+        }
+        for (name, kind) in errored {
+            let message = format!("{} probe errored: its port is not among the container's", kind.name());
+            self.container_event(now, w, &name, false, "Unhealthy", message, fx);
         }
         if let Some(at) = next {
             self.wake_pod(at, uid);

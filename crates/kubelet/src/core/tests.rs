@@ -2,6 +2,7 @@
 //!
 //! Invariants are checked at every operation; see incidents D1 to D6 and V1, V2 in the design.
 
+mod cpus;
 mod csi_limits;
 mod devices;
 mod growth;
@@ -418,6 +419,10 @@ impl World {
     /// `kill -9` of the kubelet: what was asked for is done, its outcomes are lost.
     fn restart_kubelet(&mut self) {
         self.restart_as(new_core());
+    }
+
+    fn restart_kubelet_as(&mut self, config: NodeConfig) {
+        self.restart_as(KubeletCore::new(config, &Rng::new(1)));
     }
 
     fn restart_as(&mut self, core: KubeletCore) {

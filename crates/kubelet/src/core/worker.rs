@@ -72,6 +72,8 @@ pub(super) enum Step {
     PreStart {
         rest: Vec<PreStart>,
     },
+    /// The CPUs that it is to have for itself are not on disk yet, or somebody still runs there.
+    Cpus,
     Create,
     Start {
         id: String,
@@ -94,6 +96,8 @@ pub(super) struct Lane {
     pub step: Step,
     pub image: Option<ImageRecord>,
     pub preferred: Option<(String, Vec<String>)>,
+    /// The CPUs that it is being made with; none where nobody says.
+    pub cpus: Option<crate::cpus::CpuSet>,
 }
 
 /// A container on its way down.

@@ -15,7 +15,6 @@ mod checkpoint;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-pub use align::{Alignment, Need};
 pub(crate) use checkpoint::from_proto as from_wire;
 pub use checkpoint::{CheckpointError, decode, encode};
 
@@ -89,6 +88,8 @@ pub struct DeviceView {
     pub held: Allocations,
     /// Devices by resource and id.
     pub listed: BTreeMap<String, BTreeMap<String, Device>>,
+    /// CPUs.
+    pub cpus: crate::cpus::CpuView,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -221,6 +222,7 @@ impl Devices {
         DeviceView {
             held: self.allocations.clone(),
             listed: self.resources.iter().map(|(name, r)| (name.clone(), r.devices.clone())).collect(),
+            cpus: crate::cpus::CpuView::default(),
         }
     }
 

@@ -6,7 +6,8 @@ use std::time::Duration;
 use carrack_engine::Time;
 
 const FIRST: Duration = Duration::from_secs(10);
-const MAX: Duration = Duration::from_secs(300);
+/// The longest wait, unless the node has another one (`crashLoopBackOff.maxContainerRestartPeriod`).
+pub const MAX: Duration = Duration::from_secs(300);
 /// Without trouble for this long, the next wait is the first again.
 const RESET: Duration = Duration::from_secs(600);
 
@@ -35,10 +36,10 @@ impl Backoff {
         self.entries.get(key).map_or(Duration::ZERO, |e| e.delay)
     }
     /// It is tried again now.
-    pub fn tried(&mut self, key: &str, now: Time) {
+    pub fn tried(&mut self, key: &str, now: Time, longest: Duration) {
         let delay = match self.entries.get(key) {
-            Some(e) if now.since(e.last) <= RESET => (e.delay * 2).min(MAX),
-            _ => FIRST,
+            Some(e) if now.since(e.last) <= RESET => (e.delay * 2).min(longest),
+            _ => FIRST.min(longest),
         };
         self.entries.insert(key.to_owned(), Entry { delay, last: now });
     }
@@ -58,7 +59,7 @@ mod tests {
         let mut now = Time::from_unix_s(1000);
         assert_eq!(b.until("c", now), None, "the first restart is immediate");
         for seconds in [10, 20, 40, 80, 160, 300, 300] {
-            b.tried("c", now);
+            b.tried("c", now, MAX);
             let ended = now + Duration::from_secs(1);
             assert_eq!(b.until("c", ended), Some(ended + Duration::from_secs(seconds)));
             now = ended + Duration::from_secs(seconds);

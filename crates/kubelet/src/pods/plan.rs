@@ -143,22 +143,16 @@ fn next_attempt(f: &Facts<'_>, name: &str) -> u32 {
     seen.max(told).unwrap_or(0)
 }
 
-/// How the pod ended, if nothing of it may run again under its restart policy.
+/// How the pod ended, if nothing of it may run again.
 fn end(f: &Facts<'_>, sandbox_ready: bool) -> Option<End> {
-    let policy = pod::restart_policy(f.pod);
-    if policy == RestartPolicy::Always {
-        return None;
-    }
-    if policy == RestartPolicy::Never {
-        let init_failed = pod::init_containers(f.pod)
-            .filter(|(kind, _)| *kind == ContainerKind::Init)
-            .any(|(_, c)| newest(f.containers, &c.name).and_then(ContainerRecord::exit_code).is_some_and(|x| x != 0));
-        if init_failed {
-            return Some(End::Failed);
-        }
+    let stays_failed = |kind, c: &Container| {
+        let code = newest(f.containers, &c.name).and_then(ContainerRecord::exit_code);
+        code.is_some_and(|code| code != 0 && !pod::restarts(f.pod, kind, c, code))
+    };
+    if pod::init_containers(f.pod).any(|(kind, c)| kind == ContainerKind::Init && stays_failed(kind, c)) {
+        return Some(End::Failed);
     }
     let regular = &pod::spec(f.pod).containers;
-    let is_regular = |name: &str| regular.iter().any(|c| c.name == name);
     // The exit code of each, 137 for one that ran and was lost; none for one that never started.
     let codes: Vec<Option<i32>> = regular
         .iter()
@@ -167,32 +161,27 @@ fn end(f: &Facts<'_>, sandbox_ready: bool) -> Option<End> {
             None => f.ran_before.contains_key(&c.name).then_some(137),
         })
         .collect();
-    let all_over = codes.iter().all(Option::is_some);
-    match policy {
-        RestartPolicy::Never => {
-            // When its sandbox died under it, a pod that has begun is over even if some of its
-            // containers had not started yet.
-            let begun = codes.iter().any(Option::is_some);
-            let dead = !sandbox_ready
-                && !f.containers.iter().any(|c| is_regular(&c.name) && c.may_run())
-                && !f.sandboxes.is_empty();
-            if all_over || (begun && dead) {
-                let good = codes.iter().all(|c| *c == Some(0));
-                return Some(if good { End::Succeeded } else { End::Failed });
-            }
-            None
-        }
-        _ => (all_over && codes.iter().all(|c| *c == Some(0))).then_some(End::Succeeded),
+    let ended =
+        |(c, code): (&Container, &Option<i32>)| code.map(|code| !pod::restarts(f.pod, ContainerKind::Regular, c, code));
+    let ends: Vec<Option<bool>> = regular.iter().zip(&codes).map(ended).collect();
+    if ends.contains(&Some(false)) {
+        return None;
     }
-}
-
-fn may_restart(policy: RestartPolicy, kind: ContainerKind, code: i32) -> bool {
-    match (kind, policy) {
-        (ContainerKind::Sidecar, _) => true,
-        (ContainerKind::Ephemeral, _) | (_, RestartPolicy::Never) => false,
-        (ContainerKind::Init, _) | (_, RestartPolicy::OnFailure) => code != 0,
-        (ContainerKind::Regular, RestartPolicy::Always) => true,
+    let is_regular = |name: &str| regular.iter().any(|c| c.name == name);
+    // When its sandbox died under it, a pod that is never started again and has begun is over even if some of its
+    // containers had not started yet.
+    let dead = || {
+        pod::restart_policy(f.pod) == RestartPolicy::Never
+            && !sandbox_ready
+            && !f.containers.iter().any(|c| is_regular(&c.name) && c.may_run())
+            && !f.sandboxes.is_empty()
+            && ends.iter().any(Option::is_some)
+    };
+    if (ends.iter().all(Option::is_some) && !ends.is_empty()) || dead() {
+        let good = codes.iter().all(|c| *c == Some(0));
+        return Some(if good { End::Succeeded } else { End::Failed });
     }
+    None
 }
 
 fn check_running(f: &Facts<'_>, c: &Container, r: &ContainerRecord, plan: &mut Plan) {
@@ -247,7 +236,7 @@ fn keep(
             }
             ContainerState::Unknown => false,
             ContainerState::Exited { code, .. } => {
-                if may_restart(pod::restart_policy(f.pod), kind, *code) {
+                if pod::restarts(f.pod, kind, c, *code) {
                     start(plan);
                 }
                 false

@@ -250,3 +250,40 @@ fn a_pod_that_should_stop() {
     case.sandboxes.clear();
     assert_eq!(case.with(|f| text(&forget(f))), "stopped");
 }
+
+#[test]
+fn containers_have_policies_and_rules_of_their_own() {
+    let rule = |operator: &str, values: &[i32]| json!([{"action": "Restart", "exitCodes": {"operator": operator, "values": values}}]);
+    for (of_pod, own, rules, containers, expected) in [
+        ("Never", json!(null), json!(null), "a:0@s0=1", "end Failed"),
+        ("Never", json!("Always"), json!(null), "a:0@s0=0", "+a1"),
+        ("Never", json!("OnFailure"), json!(null), "a:0@s0=1", "+a1"),
+        ("Never", json!("OnFailure"), json!(null), "a:0@s0=0", "end Succeeded"),
+        ("Always", json!("Never"), json!(null), "a:0@s0=1", "end Failed"),
+        ("Always", json!("Never"), json!(null), "a:0@s0=0", "end Succeeded"),
+        ("Never", json!("Never"), rule("In", &[42]), "a:0@s0=42", "+a1"),
+        ("Never", json!("Never"), rule("In", &[42]), "a:0@s0=41", "end Failed"),
+        ("Never", json!("Never"), rule("NotIn", &[1]), "a:0@s0=2", "+a1"),
+        ("Never", json!("Never"), rule("NotIn", &[1]), "a:0@s0=1", "end Failed"),
+        ("Never", json!("OnFailure"), rule("In", &[0]), "a:0@s0=0", "+a1"),
+    ] {
+        let what = format!("{of_pod} {own} {rules} {containers}");
+        let mut p = serde_json::to_value(pod(of_pod, &[], &["a"])).unwrap();
+        p["spec"]["containers"][0]["restartPolicy"] = own.clone();
+        p["spec"]["containers"][0]["restartPolicyRules"] = rules;
+        let p: Pod = serde_json::from_value(p).unwrap();
+        assert_eq!(Case::new(p, &[(0, true)], &[containers]).run(), expected, "{what}");
+    }
+    // One that is started again keeps its pod from ending; one that has ended for good does not end it alone.
+    let mut p = serde_json::to_value(pod("Never", &[("i", false)], &["a", "b"])).unwrap();
+    p["spec"]["containers"][0]["restartPolicy"] = "Always".into();
+    p["spec"]["initContainers"][0]["restartPolicy"] = "OnFailure".into();
+    let p: Pod = serde_json::from_value(p).unwrap();
+    for (containers, expected) in [
+        (&["i:0@s0=1"][..], "+i1"),
+        (&["i:0@s0=0", "a:0@s0=run", "b:0@s0=1"], ""),
+        (&["i:0@s0=0", "a:0@s0=0", "b:0@s0=1"], "+a1"),
+    ] {
+        assert_eq!(Case::new(p.clone(), &[(0, true)], containers).run(), expected, "{containers:?}");
+    }
+}

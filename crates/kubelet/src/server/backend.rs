@@ -7,6 +7,7 @@ use k8s_openapi::api::core::v1::Pod;
 
 use super::stats::{Summary, VolumeStats};
 use crate::adapters::storage_times::{CsiCall, Histogram, StorageOperation};
+use crate::cpus::CpuView;
 use crate::effects::{OpError, ProbeCount};
 use crate::runtime::RuntimeSnapshot;
 use crate::volumes::Census;
@@ -86,6 +87,11 @@ pub trait Backend: Send + Sync + 'static {
     /// How many volumes there are, by plugin.
     fn volume_counts(&self) -> Census {
         Census::new()
+    }
+
+    /// Which CPUs containers have for themselves.
+    fn cpus(&self) -> CpuView {
+        CpuView::default()
     }
 
     /// How long operations on volumes took.

@@ -73,7 +73,8 @@ pub(super) async fn handle(session: &Session, route: Route, request: Request<Inc
             let volumes = backend.volumes().await?;
             let managed = metrics::managed(&backend.volume_counts())
                 + &metrics::storage(&backend.storage_operations())
-                + &metrics::csi(&backend.csi_operations());
+                + &metrics::csi(&backend.csi_operations())
+                + &metrics::cpus(&backend.cpus());
             let runtime = metrics::runtime(&backend.runtime_operations());
             Ok(reply::metrics(page + &runtime + &metrics::volumes(&volumes) + &managed))
         }

@@ -3,6 +3,7 @@
 //! `/metrics` counts what the server does and what runs; `/metrics/resource` is the summary of
 //! [`super::stats`] in the form that metrics-server reads.
 
+mod cpus;
 mod storage;
 
 use std::collections::BTreeMap;
@@ -15,6 +16,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time as MetaTime;
 use super::stats::{CpuStats, MemoryStats, Summary, VolumeStats};
 use crate::effects::ProbeCount;
 
+pub(super) use cpus::cpus;
 pub(super) use storage::{csi, managed, storage};
 
 /// Counts requests by method, first part of the path, and status code.

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
-use k8s_openapi::api::core::v1::{Container, Pod};
+use k8s_openapi::api::core::v1::{AppArmorProfile, Container, Pod};
 
 use super::env::expand;
 use super::pod::{self, ContainerKind, spec};
@@ -11,8 +11,8 @@ use super::{resources, sandbox};
 use crate::config::NodeConfig;
 use crate::devices::AllocateReply;
 use crate::runtime::{
-    ContainerFiles, ContainerSecurity, ContainerSpec, DeviceNode, ImageRecord, Mount, Propagation, SandboxSpec,
-    Sharing, SubPath, labels,
+    ContainerFiles, ContainerSecurity, ContainerSpec, DeviceNode, HandlerFeatures, ImageRecord, Mount, Propagation,
+    Resources, SandboxSpec, Seccomp, Sharing, SubPath, labels,
 };
 
 /// Paths that the runtime hides by default, given to CRI explicitly as upstream does.
@@ -54,6 +54,12 @@ pub struct Inputs<'a> {
     pub node_memory_bytes: u64,
     /// Id of the running container that an ephemeral one targets.
     pub target_id: String,
+    /// The CPUs to run on; none where nobody says.
+    pub cpus: Option<crate::cpus::CpuSet>,
+    /// They are nobody else's.
+    pub own_cpus: bool,
+    /// What the sandbox's handler can.
+    pub handler: HandlerFeatures,
 }
 
 /// Supplemental groups of a pod: its own and its volumes' group.
@@ -111,11 +117,23 @@ pub fn security(
         drop_capabilities: capabilities.drop.unwrap_or_default(),
         masked_paths: list(&MASKED),
         readonly_paths: list(&READ_ONLY),
-        seccomp: sandbox::seccomp(own.seccomp_profile.as_ref().or(shared.seccomp_profile.as_ref()), &config.root_dir),
+        seccomp: sandbox::seccomp(own.seccomp_profile.as_ref().or(shared.seccomp_profile.as_ref()), config),
+        apparmor: own.app_armor_profile.as_ref().or(shared.app_armor_profile.as_ref()).map(apparmor),
+        selinux: own.se_linux_options.as_ref().or(shared.se_linux_options.as_ref()).map(sandbox::selinux),
+        strict_groups: shared.supplemental_groups_policy.as_deref() == Some("Strict"),
     })
 }
 
-/// The file /etc/hosts of a pod. None on the node's network, which keeps the node's own.
+/// An AppArmor profile, which is named as one of seccomp is.
+fn apparmor(profile: &AppArmorProfile) -> Seccomp {
+    match (profile.type_.as_str(), &profile.localhost_profile) {
+        ("Localhost", Some(name)) => Seccomp::Localhost(name.clone()),
+        ("Unconfined", _) => Seccomp::Unconfined,
+        _ => Seccomp::RuntimeDefault,
+    }
+}
+
+/// The file /etc/hosts of a pod that is not on the node's network.
 #[must_use]
 pub fn hosts_file(pod: &Pod, config: &NodeConfig, pod_ips: &[String]) -> String {
     let s = spec(pod);
@@ -137,7 +155,14 @@ pub fn hosts_file(pod: &Pod, config: &NodeConfig, pod_ips: &[String]) -> String 
         // Writing to a String cannot fail.
         line.unwrap_or_default();
     }
-    let aliases = s.host_aliases.as_deref().unwrap_or_default();
+    text.push_str(&aliases(pod));
+    text
+}
+
+/// What a pod adds to its hosts file.
+fn aliases(pod: &Pod) -> String {
+    let mut text = String::new();
+    let aliases = spec(pod).host_aliases.as_deref().unwrap_or_default();
     if !aliases.is_empty() {
         text.push_str("\n# Entries added by HostAliases.\n");
         for a in aliases {
@@ -172,9 +197,8 @@ fn mounts(pod: &Pod, c: &Container, inputs: &Inputs<'_>, env: &BTreeMap<String, 
         {
             return Err(format!("subPath {p} of volume {} must stay inside it", m.name));
         }
-        // Runtimes say among the features of their handlers whether they can do this (containerd since 2.0), which is not read
-        // yet. Who asks for `IfPossible` is content with less.
-        if m.recursive_read_only.as_deref() == Some("Enabled") {
+        // Who asks for `IfPossible` is content with less.
+        if m.recursive_read_only.as_deref() == Some("Enabled") && !inputs.handler.recursive_read_only {
             return Err(format!(
                 "failed to resolve recursive read-only mode: volume \"{}\" requested recursive read-only mode, but it is not \
                  supported by the runtime",
@@ -187,6 +211,9 @@ fn mounts(pod: &Pod, c: &Container, inputs: &Inputs<'_>, env: &BTreeMap<String, 
             container_path,
             host_path: host_path.clone(),
             read_only: m.read_only == Some(true),
+            recursive: m.read_only == Some(true)
+                && inputs.handler.recursive_read_only
+                && matches!(m.recursive_read_only.as_deref(), Some("Enabled" | "IfPossible")),
             propagation: match m.mount_propagation.as_deref() {
                 Some("HostToContainer") => Propagation::HostToContainer,
                 Some("Bidirectional") => Propagation::Bidirectional,
@@ -226,9 +253,11 @@ pub fn container(pod: &Pod, kind: ContainerKind, c: &Container, inputs: Inputs<'
     let pod_dir = inputs.config.pod_dir(&reference.uid);
     let host_network = inputs.sandbox.network == Sharing::Node;
     let mut hosts = None;
-    if !host_network && !mounted_at(&mounts, "/etc/hosts") {
+    let has_aliases = spec(pod).host_aliases.iter().flatten().next().is_some();
+    if (!host_network || has_aliases) && !mounted_at(&mounts, "/etc/hosts") {
         let path = format!("{pod_dir}/etc-hosts");
-        hosts = Some((path.clone(), hosts_file(pod, inputs.config, inputs.pod_ips)));
+        let text = if host_network { aliases(pod) } else { hosts_file(pod, inputs.config, inputs.pod_ips) };
+        hosts = Some((path.clone(), text));
         mounts.push(Mount { container_path: "/etc/hosts".into(), host_path: path, ..Mount::default() });
     }
     let termination_path = c.termination_message_path.clone().unwrap_or_else(|| "/dev/termination-log".into());
@@ -300,7 +329,7 @@ pub fn container(pod: &Pod, kind: ContainerKind, c: &Container, inputs: Inputs<'
         stdin: c.stdin == Some(true),
         stdin_once: c.stdin_once == Some(true),
         tty: c.tty == Some(true),
-        resources: resources::of_container(pod, c, inputs.node_memory_bytes),
+        resources: of_node(resources::of_container(pod, c, inputs.node_memory_bytes), &inputs),
         security: security(pod, c, inputs.image, inputs.config)?,
         pid,
         target_id: inputs.target_id,
@@ -314,10 +343,17 @@ pub fn container(pod: &Pod, kind: ContainerKind, c: &Container, inputs: Inputs<'
     })
 }
 
+/// Limits with the CPUs that a container runs on. Who has them for himself is not throttled there.
+fn of_node(limits: Resources, inputs: &Inputs<'_>) -> Resources {
+    let limits = resources::of_config(limits, inputs.config);
+    let limits = if inputs.own_cpus { resources::without_quota(limits) } else { limits };
+    Resources { cpus: inputs.cpus.as_ref().map(ToString::to_string).unwrap_or_default(), ..limits }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::runtime::Dns;
+    use crate::runtime::{Dns, SeLinux};
     use serde_json::json;
 
     fn build(spec_json: serde_json::Value) -> Result<ContainerSpec, String> {
@@ -343,6 +379,9 @@ mod tests {
                 pod_ips: &["10.0.0.2".into()],
                 node_memory_bytes: 1 << 30,
                 target_id: String::new(),
+                cpus: None,
+                own_cpus: false,
+                handler: HandlerFeatures::default(),
             },
         )
     }
@@ -404,6 +443,39 @@ mod tests {
             let text = hosts_file(&pod, &config, &ips);
             assert_eq!(text.lines().skip(7).collect::<Vec<_>>(), lines, "{spec}");
         }
+    }
+
+    #[test]
+    fn a_pod_on_the_nodes_network_adds_to_its_hosts() {
+        for (aliases, expected) in [
+            (json!(null), None),
+            (json!([{"ip": "1.2.3.4", "hostnames": ["a"]}]), Some("\n# Entries added by HostAliases.\n1.2.3.4\ta\n")),
+        ] {
+            let c = build(json!({"hostNetwork": true, "hostAliases": aliases,
+                "containers": [{"name": "c", "image": "busybox"}]}))
+            .unwrap();
+            assert_eq!(c.files.hosts.map(|(_, text)| text).as_deref(), expected);
+            assert_eq!(c.mounts.iter().any(|m| m.container_path == "/etc/hosts"), expected.is_some());
+        }
+    }
+
+    #[test]
+    fn a_container_is_confined_as_it_or_its_pod_says() {
+        let se_linux = json!({"type": "t", "level": "s0"});
+        let c = build(json!({
+            "securityContext": {"seLinuxOptions": se_linux, "supplementalGroupsPolicy": "Strict",
+                "appArmorProfile": {"type": "RuntimeDefault"}},
+            "containers": [{"name": "c", "image": "busybox",
+                "securityContext": {"appArmorProfile": {"type": "Localhost", "localhostProfile": "web"}}}]}))
+        .unwrap();
+        assert_eq!(c.security.apparmor, Some(Seccomp::Localhost("web".into())));
+        assert_eq!(c.security.selinux, Some(SeLinux { kind: "t".into(), level: "s0".into(), ..SeLinux::default() }));
+        assert!(c.security.strict_groups);
+        let c = build(json!({"containers": [{"name": "c", "image": "busybox"}]})).unwrap();
+        assert_eq!((c.security.apparmor, c.security.selinux, c.security.strict_groups), (None, None, false));
+        assert_eq!(c.security.seccomp, Seccomp::Unconfined);
+        let config = NodeConfig { seccomp_default: true, ..NodeConfig::default() };
+        assert_eq!(sandbox::seccomp(None, &config), Seccomp::RuntimeDefault);
     }
 
     #[test]

@@ -6,8 +6,7 @@ use std::sync::Arc;
 use k8s_openapi::api::core::v1::{ConfigMap, Container, Pod, Secret, Service};
 
 use super::pod::spec;
-use crate::amount;
-use crate::runtime::HostFacts;
+use crate::amount::{self, Amounts};
 
 /// Where environment values come from besides the spec.
 pub trait Sources {
@@ -32,24 +31,8 @@ pub struct Place {
     pub host_ips: Vec<String>,
     /// Pod addresses.
     pub pod_ips: Vec<String>,
-    /// Allocatable CPU of the node in thousandths.
-    pub allocatable_cpu_milli: i128,
-    /// Allocatable memory of the node in bytes.
-    pub allocatable_memory_bytes: i128,
-}
-
-impl Place {
-    /// From the node's facts.
-    #[must_use]
-    pub fn new(node_name: &str, host: &HostFacts, host_ips: &[String]) -> Self {
-        Self {
-            node_name: node_name.to_owned(),
-            host_ips: host_ips.to_vec(),
-            pod_ips: Vec::new(),
-            allocatable_cpu_milli: i128::from(host.cpus) * 1000,
-            allocatable_memory_bytes: i128::from(host.memory_bytes),
-        }
-    }
+    /// What the node can give to pods, in thousandths.
+    pub allocatable: Amounts,
 }
 
 /// A field of the pod by its path, as fieldRef allows
@@ -93,6 +76,9 @@ pub fn field(pod: &Pod, place: &Place, path: &str) -> Result<String, String> {
     })
 }
 
+/// Resources whose limit is the node's where a container has none.
+const LIMITED_BY_NODE: [&str; 3] = ["cpu", "memory", "ephemeral-storage"];
+
 /// A container's resource by its name (`limits.cpu`), divided and rounded up.
 ///
 /// # Errors
@@ -119,8 +105,7 @@ pub fn resource_field(
     let milli = match list.and_then(|l| l.get(name)) {
         Some(q) => amount::milli(q).unwrap_or(0),
         // A limit that is not set is the node's allocatable.
-        None if is_limit && name == "cpu" => place.allocatable_cpu_milli,
-        None if is_limit && name == "memory" => place.allocatable_memory_bytes * 1000,
+        None if is_limit && LIMITED_BY_NODE.contains(&name) => place.allocatable.get(name).copied().unwrap_or(0),
         None => 0,
     };
     let divisor = reference.divisor.as_ref().and_then(amount::milli).filter(|d| *d > 0).unwrap_or(1000);
@@ -310,7 +295,8 @@ mod tests {
             "spec": {"serviceAccountName": "sa", "containers": [container]}
         }))
         .unwrap();
-        let place = Place { node_name: "node".into(), allocatable_cpu_milli: 2000, ..Place::default() };
+        let place =
+            Place { node_name: "node".into(), allocatable: Amounts::from([("cpu".into(), 2000)]), ..Place::default() };
         let got = environment(&pod, &spec(&pod).containers[0], &place, &[("S".into(), "svc".into())], &Fixed);
         let got = got.as_ref().map(|v| v.iter().map(|(k, v)| (k.as_str(), v.as_str())).collect::<Vec<_>>());
         match (got, expected) {

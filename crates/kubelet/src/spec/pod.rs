@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use carrack_engine::Time;
 use carrack_types::resource::Object as _;
-use k8s_openapi::api::core::v1::{Container, EphemeralContainer, Pod, PodSpec};
+use k8s_openapi::api::core::v1::{Container, ContainerRestartRule, EphemeralContainer, Pod, PodSpec};
 
 use crate::amount::{self, Amounts};
 use crate::devices::is_extended;
@@ -58,7 +58,11 @@ pub fn pod_ref(pod: &Pod) -> PodRef {
 /// Restart policy; `Always` by default.
 #[must_use]
 pub fn restart_policy(pod: &Pod) -> RestartPolicy {
-    match spec(pod).restart_policy.as_deref() {
+    policy_named(spec(pod).restart_policy.as_deref())
+}
+
+fn policy_named(name: Option<&str>) -> RestartPolicy {
+    match name {
         Some("Never") => RestartPolicy::Never,
         Some("OnFailure") => RestartPolicy::OnFailure,
         _ => RestartPolicy::Always,
@@ -175,6 +179,37 @@ pub fn extended_resources(c: &Container) -> BTreeMap<String, usize> {
         .collect()
 }
 
+/// Whether a container that ended with this code is started again: by the first of its own rules that fits, else by its own
+/// policy, else by its pod's (upstream's `ContainerShouldRestart`). An init container that has succeeded is done.
+#[must_use]
+pub fn restarts(pod: &Pod, kind: ContainerKind, c: &Container, code: i32) -> bool {
+    match kind {
+        ContainerKind::Sidecar => return true,
+        ContainerKind::Ephemeral => return false,
+        ContainerKind::Init if code == 0 => return false,
+        ContainerKind::Init | ContainerKind::Regular => {}
+    }
+    let fits = |rule: &ContainerRestartRule| {
+        let codes = rule.exit_codes.as_ref();
+        codes.is_some_and(|codes| match codes.operator.as_str() {
+            "In" => codes.values.iter().flatten().any(|value| *value == code),
+            "NotIn" => !codes.values.iter().flatten().any(|value| *value == code),
+            _ => false,
+        })
+    };
+    let by = |policy: RestartPolicy| match policy {
+        RestartPolicy::Always => true,
+        RestartPolicy::OnFailure => code != 0,
+        RestartPolicy::Never => false,
+    };
+    let Some(own) = c.restart_policy.as_deref() else {
+        // Of the pod's init containers those that fail are started again under either policy.
+        return by(restart_policy(pod));
+    };
+    let rule = c.restart_policy_rules.iter().flatten().find(|rule| fits(rule));
+    rule.is_some_and(|rule| rule.action.starts_with("Restart")) || by(policy_named(Some(own)))
+}
+
 /// The pod's quality of service class
 /// (<https://kubernetes.io/docs/concepts/workloads/pods/pod-qos/>).
 #[must_use]
@@ -196,6 +231,19 @@ pub fn qos_class(pod: &Pod) -> &'static str {
         (true, true) => "Guaranteed",
         (true, false) => "Burstable",
     }
+}
+
+/// How many whole CPUs a container of a Guaranteed pod asks for; 0 where it asks for a part of one, or its pod is another.
+/// A pod with resources of its own shares them out among its containers, and none of these gets whole ones.
+#[must_use]
+pub fn whole_cpus(pod: &Pod, c: &Container) -> usize {
+    if spec(pod).resources.is_some() || qos_class(pod) != "Guaranteed" {
+        return 0;
+    }
+    let asked = |list: Option<&BTreeMap<String, _>>| list?.get("cpu").and_then(amount::milli);
+    let r = c.resources.as_ref();
+    let milli = r.and_then(|r| asked(r.requests.as_ref()).or_else(|| asked(r.limits.as_ref()))).unwrap_or(0);
+    if milli % 1000 == 0 { usize::try_from(milli / 1000).unwrap_or(0) } else { 0 }
 }
 
 /// Prefix that tells our hashes from those of an upstream kubelet, whose containers are taken over as

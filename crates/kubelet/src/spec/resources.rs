@@ -8,7 +8,8 @@ use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 
 use super::pod::{self, ContainerKind, spec};
 use crate::amount::{self, Amounts};
-use crate::runtime::{PodCgroup, Resources};
+use crate::config::NodeConfig;
+use crate::runtime::{HostFacts, PodCgroup, Resources};
 
 const PERIOD_US: i64 = 100_000;
 
@@ -45,6 +46,41 @@ pub fn oom_score_adj(pod: &Pod, memory_request_bytes: i64, node_memory_bytes: u6
     }
 }
 
+/// The memory that counts for a container's score: of a sidecar at least as much as of the regular container that requests
+/// least, so that it is not killed before those that need it.
+fn memory_for_score(pod: &Pod, c: &Container, own_bytes: i64) -> i64 {
+    let is_sidecar = pod::init_containers(pod).any(|(kind, s)| kind == ContainerKind::Sidecar && s.name == c.name);
+    let request = |c: &Container| {
+        let r = c.resources.clone().unwrap_or_default();
+        let mut requests = amount::amounts(r.limits.as_ref());
+        requests.extend(amount::amounts(r.requests.as_ref()));
+        bytes(&requests, "memory")
+    };
+    let least = spec(pod).containers.iter().map(request).min().filter(|_| is_sidecar);
+    own_bytes.max(least.unwrap_or(0))
+}
+
+/// The same as the node has it: without a quota of the CPUs, or over another period.
+#[must_use]
+pub fn of_config(limits: Resources, config: &NodeConfig) -> Resources {
+    if !config.cpu_quota {
+        return without_quota(limits);
+    }
+    let period_us = i64::try_from(config.cpu_quota_period.as_micros()).unwrap_or(PERIOD_US);
+    if limits.cpu_quota_us == 0 || period_us == PERIOD_US {
+        return limits;
+    }
+    let quota_us = (limits.cpu_quota_us * period_us / PERIOD_US).max(1000);
+    Resources { cpu_period_us: period_us, cpu_quota_us: quota_us, ..limits }
+}
+
+/// A pod's own group as the node has it.
+#[must_use]
+pub fn of_node(cgroup: PodCgroup, config: &NodeConfig) -> PodCgroup {
+    let resources = of_config(cgroup.resources, config);
+    PodCgroup { resources: Resources { pids: config.pod_pids, ..resources }, ..cgroup }
+}
+
 /// Limits of one container.
 #[must_use]
 pub fn of_container(pod: &Pod, c: &Container, node_memory_bytes: u64) -> Resources {
@@ -58,9 +94,17 @@ pub fn of_container(pod: &Pod, c: &Container, node_memory_bytes: u64) -> Resourc
         cpu_quota_us: quota_us(cpu_limit),
         cpu_shares: shares(requests.get("cpu").copied().unwrap_or(0)),
         memory_limit_bytes: bytes(&limits, "memory"),
-        oom_score_adj: oom_score_adj(pod, bytes(&requests, "memory"), node_memory_bytes),
+        oom_score_adj: oom_score_adj(pod, memory_for_score(pod, c, bytes(&requests, "memory")), node_memory_bytes),
         hugepages: hugepages(&limits),
+        cpus: String::new(),
+        pids: None,
     }
+}
+
+/// The same, with as much time on the CPUs as there is.
+#[must_use]
+pub fn without_quota(limits: Resources) -> Resources {
+    Resources { cpu_period_us: 0, cpu_quota_us: 0, ..limits }
 }
 
 fn hugepages(limits: &Amounts) -> BTreeMap<String, u64> {
@@ -159,8 +203,32 @@ pub fn of_pod(pod: &Pod, root: &str) -> PodCgroup {
             memory_limit_bytes: i64::try_from(limit("memory") / 1000).unwrap_or(i64::MAX),
             oom_score_adj: 0,
             hugepages: BTreeMap::new(),
+            cpus: String::new(),
+            pids: None,
         },
     }
+}
+
+/// The groups that pods are in: all of them, and those of the classes that have one. `burstable` is what Burstable pods
+/// request of the CPUs, in thousandths.
+#[must_use]
+pub fn groups(config: &NodeConfig, host: &HostFacts, burstable: i128) -> Vec<PodCgroup> {
+    let root = &config.cgroup_root;
+    let kept = |name: &str| config.reserved.get(name).copied().unwrap_or(0);
+    let memory = match kept("memory") / 1000 {
+        // What nothing is kept back of needs no bound.
+        0 => 0,
+        kept => i64::try_from(i128::from(host.memory_bytes) - kept).unwrap_or(0).max(0),
+    };
+    let group = |path: String, milli_cpu: i128, memory_limit_bytes: i64| PodCgroup {
+        path,
+        resources: Resources { cpu_shares: shares(milli_cpu), memory_limit_bytes, ..Resources::default() },
+    };
+    vec![
+        group(format!("/{root}"), i128::from(host.cpus) * 1000 - kept("cpu"), memory),
+        group(format!("/{root}/burstable"), burstable, 0),
+        group(format!("/{root}/besteffort"), 0, 0),
+    ]
 }
 
 #[cfg(test)]
@@ -186,6 +254,57 @@ mod tests {
                 expected,
                 "{resources}"
             );
+        }
+    }
+
+    #[test]
+    fn a_sidecar_outlives_those_that_need_it() {
+        let container = |name: &str, memory: &str| json!({"name": name, "resources": {"requests": {"memory": memory}}});
+        let mut sidecar = container("s", "1Gi");
+        sidecar["restartPolicy"] = "Always".into();
+        let pod: Pod = serde_json::from_value(json!({"metadata": {"uid": "u"}, "spec": {
+            "initContainers": [sidecar], "containers": [container("a", "2Gi"), container("b", "3Gi")]}}))
+        .unwrap();
+        let score = |c: &Container| of_container(&pod, c, 4 << 30).oom_score_adj;
+        let sidecar = pod.spec.as_ref().and_then(|s| s.init_containers.as_ref()).map(|c| score(&c[0]));
+        let regular: Vec<_> = spec(&pod).containers.iter().map(score).collect();
+        assert_eq!((sidecar, regular), (Some(500), vec![500, 250]));
+    }
+
+    #[test]
+    fn limits_of_time_are_as_the_node_has_them() {
+        let limits = Resources { cpu_period_us: PERIOD_US, cpu_quota_us: 50_000, ..Resources::default() };
+        let node = |cpu_quota, millis| NodeConfig {
+            cpu_quota,
+            cpu_quota_period: std::time::Duration::from_millis(millis),
+            ..NodeConfig::default()
+        };
+        for (config, period, quota) in [
+            (node(true, 100), 100_000, 50_000),
+            (node(true, 10), 10_000, 5000),
+            (node(false, 100), 0, 0),
+            (node(true, 1), 1000, 1000),
+        ] {
+            let has = of_config(limits.clone(), &config);
+            assert_eq!((has.cpu_period_us, has.cpu_quota_us), (period, quota));
+        }
+    }
+
+    #[test]
+    fn classes_have_their_share() {
+        let host = HostFacts { cpus: 4, memory_bytes: 8 << 30, ..HostFacts::default() };
+        let free = NodeConfig::default();
+        let reserved = [("cpu".to_owned(), 500), ("memory".to_owned(), (1 << 30) * 1000)].into();
+        let kept = NodeConfig { reserved, ..NodeConfig::default() };
+        for (config, burstable, expected) in [
+            (&free, 0, [(4096, 0), (2, 0), (2, 0)]),
+            (&free, 1500, [(4096, 0), (1536, 0), (2, 0)]),
+            (&kept, 250, [(3584, 7 << 30), (256, 0), (2, 0)]),
+        ] {
+            let groups = groups(config, &host, burstable);
+            let has: Vec<_> = groups.iter().map(|g| (g.resources.cpu_shares, g.resources.memory_limit_bytes)).collect();
+            assert_eq!(has, expected, "{burstable}");
+            assert_eq!(groups[1].path, "/kubepods/burstable");
         }
     }
 

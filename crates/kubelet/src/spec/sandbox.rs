@@ -2,12 +2,12 @@
 
 use std::collections::BTreeMap;
 
-use k8s_openapi::api::core::v1::{Pod, SeccompProfile};
+use k8s_openapi::api::core::v1::{Pod, SELinuxOptions, SeccompProfile};
 
 use super::pod::{self, spec};
 use super::resources;
 use crate::config::NodeConfig;
-use crate::runtime::{Dns, PortMapping, SandboxSpec, Seccomp, Sharing, labels};
+use crate::runtime::{Dns, PortMapping, SandboxSpec, SeLinux, Seccomp, Sharing, labels};
 
 /// Kernel settings that a pod may change, since they belong to its own namespaces
 /// (<https://kubernetes.io/docs/tasks/administer-cluster/sysctl-cluster/>).
@@ -73,12 +73,25 @@ fn fit(dns: &mut Dns) {
     dns.searches.truncate(fitting);
 }
 
-/// A seccomp profile; unconfined without one, as upstream does by default.
+/// Labels of SELinux.
 #[must_use]
-pub fn seccomp(profile: Option<&SeccompProfile>, root_dir: &str) -> Seccomp {
+pub fn selinux(options: &SELinuxOptions) -> SeLinux {
+    let text = |field: &Option<String>| field.clone().unwrap_or_default();
+    SeLinux {
+        user: text(&options.user),
+        role: text(&options.role),
+        kind: text(&options.type_),
+        level: text(&options.level),
+    }
+}
+
+/// A seccomp profile; without one unconfined, or as the node has it by default.
+#[must_use]
+pub fn seccomp(profile: Option<&SeccompProfile>, config: &NodeConfig) -> Seccomp {
     match profile.map(|p| (p.type_.as_str(), p.localhost_profile.as_deref())) {
         Some(("RuntimeDefault", _)) => Seccomp::RuntimeDefault,
-        Some(("Localhost", Some(file))) => Seccomp::Localhost(format!("{root_dir}/seccomp/{file}")),
+        Some(("Localhost", Some(file))) => Seccomp::Localhost(format!("{}/seccomp/{file}", config.root_dir)),
+        None if config.seccomp_default => Seccomp::RuntimeDefault,
         _ => Seccomp::Unconfined,
     }
 }
@@ -172,7 +185,7 @@ pub fn sandbox(pod: &Pod, attempt: u32, config: &NodeConfig, node_dns: &Dns) -> 
         ports,
         labels: label_map,
         annotations: pod.metadata.annotations.clone().unwrap_or_default(),
-        cgroup: resources::of_pod(pod, &config.cgroup_root),
+        cgroup: resources::of_node(resources::of_pod(pod, &config.cgroup_root), config),
         sysctls: security.sysctls.iter().flatten().map(|s| (s.name.replace('/', "."), s.value.clone())).collect(),
         network: share(s.host_network),
         pid,
@@ -187,6 +200,7 @@ pub fn sandbox(pod: &Pod, attempt: u32, config: &NodeConfig, node_dns: &Dns) -> 
             .chain(&s.containers)
             .any(|c| c.security_context.as_ref().is_some_and(|s| s.privileged == Some(true))),
         seccomp: Seccomp::RuntimeDefault,
+        selinux: security.se_linux_options.as_ref().map(selinux),
         runtime_handler: String::new(),
         pod: reference,
     }

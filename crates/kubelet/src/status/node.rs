@@ -7,8 +7,8 @@ use carrack_engine::Time;
 use carrack_types::pod::resource_list;
 use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
 use k8s_openapi::api::core::v1::{
-    ContainerImage, DaemonEndpoint, Node, NodeAddress, NodeCondition, NodeDaemonEndpoints, NodeSpec, NodeStatus,
-    NodeSystemInfo,
+    ContainerImage, DaemonEndpoint, Node, NodeAddress, NodeCondition, NodeDaemonEndpoints, NodeFeatures,
+    NodeRuntimeHandler, NodeRuntimeHandlerFeatures, NodeSpec, NodeStatus, NodeSystemInfo,
 };
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
@@ -16,12 +16,10 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference}
 use crate::amount::{self, Amounts};
 use crate::config::NodeConfig;
 use crate::eviction::{Pressure, Signal};
-use crate::runtime::{HostFacts, ImageRecord, RuntimeInfo};
+use crate::runtime::{HandlerFeatures, HostFacts, ImageRecord, RuntimeInfo};
 
 /// Namespace of the nodes' leases.
 pub const LEASE_NAMESPACE: &str = "kube-node-lease";
-/// How many images a Node lists, the largest first.
-const MAX_IMAGES: usize = 50;
 
 /// What the node itself can give, without devices.
 #[must_use]
@@ -230,13 +228,24 @@ pub fn node_status(i: &Inputs<'_>, old: Option<&NodeStatus>) -> NodeStatus {
     status.images = Some(
         images
             .into_iter()
-            .take(MAX_IMAGES)
+            .take(i.config.status_max_images.unwrap_or(usize::MAX))
             .map(|r| ContainerImage {
                 names: Some(r.names.iter().take(5).cloned().collect()),
                 size_bytes: i64::try_from(r.size_bytes).ok(),
             })
             .collect(),
     );
+    if let Some(runtime) = i.runtime.filter(|runtime| !runtime.handlers.is_empty() || runtime.strict_groups) {
+        status.features = Some(NodeFeatures { supplemental_groups_policy: Some(runtime.strict_groups) });
+        let handler = |(name, can): (&String, &HandlerFeatures)| NodeRuntimeHandler {
+            name: Some(name.clone()),
+            features: Some(NodeRuntimeHandlerFeatures {
+                recursive_read_only_mounts: Some(can.recursive_read_only),
+                user_namespaces: Some(can.user_namespaces),
+            }),
+        };
+        status.runtime_handlers = Some(runtime.handlers.iter().map(handler).collect());
+    }
     status
 }
 
@@ -290,7 +299,11 @@ pub fn node(i: &Inputs<'_>) -> Node {
                 .then(|| BTreeMap::from([(CONTROLLER_ATTACH.to_owned(), "true".to_owned())])),
             ..ObjectMeta::default()
         },
-        spec: Some(NodeSpec { taints: Some(i.config.taints.clone()).filter(|t| !t.is_empty()), ..NodeSpec::default() }),
+        spec: Some(NodeSpec {
+            taints: Some(i.config.taints.clone()).filter(|t| !t.is_empty()),
+            provider_id: Some(i.config.provider_id.clone()).filter(|id| !id.is_empty()),
+            ..NodeSpec::default()
+        }),
         status: Some(node_status(i, None)),
     }
 }

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use carrack_engine::Time;
 use k8s_openapi::api::core::v1::{
     Container, ContainerState as ApiState, ContainerStateRunning, ContainerStateTerminated, ContainerStateWaiting,
-    ContainerStatus, HostIP, Pod, PodCondition, PodIP, PodStatus,
+    ContainerStatus, HostIP, Pod, PodCondition, PodIP, PodReadinessGate, PodStatus,
 };
 
 use crate::pods::plan::{Facts, initialized, newest};
@@ -306,11 +306,15 @@ pub fn pod_status(i: &Inputs<'_>) -> PodStatus {
                 .map(|(_, s)| s.name.as_str()),
         )
         .collect();
-    let gate = spec(pod)
-        .readiness_gates
-        .iter()
-        .flatten()
-        .find(|g| !conditions.list.iter().any(|c| c.type_ == g.condition_type && c.status == "True"));
+    let shut = |g: &PodReadinessGate| {
+        let name = &g.condition_type;
+        match conditions.list.iter().find(|c| c.type_ == *name) {
+            None => Some(format!("corresponding condition of pod readiness gate {name:?} does not exist.")),
+            Some(c) if c.status == "True" => None,
+            Some(c) => Some(format!("the status of pod readiness gate {name:?} is not \"True\", but {}", c.status)),
+        }
+    };
+    let shut: Vec<String> = spec(pod).readiness_gates.iter().flatten().filter_map(shut).collect();
     let not_ready = match phase {
         "Succeeded" => Some(("PodCompleted", String::new())),
         "Failed" => Some(("PodFailed", String::new())),
@@ -319,9 +323,7 @@ pub fn pod_status(i: &Inputs<'_>) -> PodStatus {
         }
         _ => None,
     };
-    let gate_message = gate.map(|g| {
-        ("ReadinessGatesNotReady", format!("the status of pod readiness gate \"{}\" is not \"True\"", g.condition_type))
-    });
+    let gate_message = (!shut.is_empty()).then(|| ("ReadinessGatesNotReady", shut.join(", ")));
     match not_ready.clone().or(gate_message) {
         Some((reason, message)) => conditions.set("Ready", false, reason, &message),
         None => conditions.set("Ready", true, "", ""),

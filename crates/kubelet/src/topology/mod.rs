@@ -49,7 +49,7 @@ impl Nodes {
         self.0 & !other.0 == 0
     }
     /// All sets of these nodes that are not empty.
-    fn subsets(self) -> impl Iterator<Item = Self> {
+    pub(crate) fn subsets(self) -> impl Iterator<Item = Self> {
         // Counts through the bits of the set alone; after the whole set comes the empty one.
         let mut next = Some(self.0 & self.0.wrapping_neg()).filter(|bits| *bits != 0);
         std::iter::from_fn(move || {
@@ -57,6 +57,12 @@ impl Nodes {
             next = Some(bits.wrapping_sub(self.0) & self.0).filter(|bits| *bits != 0);
             Some(Self(bits))
         })
+    }
+}
+
+impl FromIterator<Nodes> for Nodes {
+    fn from_iter<T: IntoIterator<Item = Self>>(all: T) -> Self {
+        Self(all.into_iter().fold(0, |sum, nodes| sum | nodes.0))
     }
 }
 

@@ -26,6 +26,8 @@ pub(crate) struct Disk {
     pub records: BTreeMap<String, Vec<u8>>,
     /// The device manager's checkpoint.
     pub checkpoint: Option<Vec<u8>>,
+    /// The CPU manager's state.
+    pub cpus: Option<Vec<u8>>,
     /// Volumes by pod UID and path, with the volume of the node that each is a part of.
     mounts: BTreeMap<(String, String), Option<String>>,
     /// Files of config maps, by pod UID and path.

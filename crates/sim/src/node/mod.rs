@@ -15,6 +15,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use carrack_engine::{Rng, Time};
+use carrack_kubelet::cpus::Topology;
 use carrack_kubelet::runtime::{HostFacts, RuntimeInfo};
 use carrack_kubelet::volumes::CsiNodeInfo;
 use carrack_kubelet::{In, Loaded, Op, OpError, OpId, Outcome, Reply};
@@ -110,8 +111,12 @@ pub(crate) struct Node {
     boot: u32,
     pub(crate) booted_at: Time,
     rng: Rng,
+    /// The chance of what is done on the side ([`is_aside`]): however much of it there is, all else goes as it would without.
+    side: Rng,
     pending: BTreeMap<u64, Pending>,
     next: u64,
+    /// Operations that were asked for, but for those on the side.
+    asked: u64,
 }
 
 impl Node {
@@ -137,9 +142,11 @@ impl Node {
             up: true,
             boot: 1,
             booted_at: now,
+            side: rng.fork("aside"),
             rng,
             pending: BTreeMap::new(),
             next: 0,
+            asked: 0,
         }
     }
 
@@ -159,6 +166,7 @@ impl Node {
             architecture: "amd64".into(),
             hostname: node_name(self.number),
             cpus: CPUS,
+            cpu_topology: Topology::plain(CPUS),
             numa_nodes: vec![0, 1],
             memory_bytes: MEMORY_BYTES,
             memory_available_bytes: MEMORY_BYTES / 2,
@@ -175,6 +183,7 @@ impl Node {
             pids: 100,
             addresses: vec![std::net::IpAddr::from([192, 168, 0, self.number])],
             resolver: carrack_kubelet::runtime::Dns::default(),
+            apparmor: false,
         }
     }
 
@@ -191,14 +200,17 @@ impl Node {
             let what = format!("node{node}'s kubelet asks two things at once about {volume}: {words:?}");
             breaches.push(Breach::new(growth::ONE_CALL, what));
         }
-        let mut delay = self.faults.operation.draw(&mut self.rng);
+        let aside = is_aside(&op);
+        self.asked += u64::from(!aside);
+        let rng = if aside { &mut self.side } else { &mut self.rng };
+        let mut delay = self.faults.operation.draw(rng);
         if let Op::StopContainer { id, timeout_s } = &op {
             delay += self.runtime.time_to_stop(id, *timeout_s, &mut self.rng);
         }
         if matches!(op, Op::ExpandVolume(_)) && self.rng.one_in(self.faults.grows_slowly_one_in) {
             delay += crate::chance::between(&mut self.rng, growth::GROWS.0, growth::GROWS.1);
         }
-        let fate = self.fate();
+        let fate = fate(if aside { &mut self.side } else { &mut self.rng }, &self.faults);
         self.next += 1;
         self.pending.insert(self.next, Pending { life, id, op, fate });
         vec![Follow::Later(delay, NodeEvent::Effect(self.next))]
@@ -232,8 +244,11 @@ impl Node {
 
     /// The kubelet has died. What it had sent may still be carried out, or not.
     pub(crate) fn kubelet_died(&mut self) -> Vec<Follow> {
-        let rng = &mut self.rng;
-        self.pending.retain(|_, _| !rng.one_in(3));
+        let (rng, side) = (&mut self.rng, &mut self.side);
+        self.pending.retain(|_, p| {
+            let is_lost = if is_aside(&p.op) { side.one_in(3) } else { rng.one_in(3) };
+            !is_lost
+        });
         // It writes files itself, and what it had begun ends with it.
         self.pending.retain(|_, p| !matches!(&p.op, Op::SetUpVolume(setup) if crate::settings::files(setup).is_some()));
         self.plugins.kubelet_died()
@@ -271,15 +286,9 @@ impl Node {
         self.plugins.handler_started(life, self.faults.plugin_late_one_in, &mut self.rng)
     }
 
-    /// How an operation ends: well, or failing before or after its effect.
+    /// How an operation ends.
     fn fate(&mut self) -> Fate {
-        if !self.rng.one_in(self.faults.fail_one_in) {
-            Fate::Works
-        } else if self.rng.one_in(2) {
-            Fate::FailsBefore
-        } else {
-            Fate::FailsAfter
-        }
+        fate(&mut self.rng, &self.faults)
     }
 
     /// An event of this node.
@@ -334,7 +343,7 @@ impl Node {
             }
             NodeEvent::Effect(number) => {
                 let Some(Pending { life, id, op, fate }) = self.pending.remove(&number) else { return Vec::new() };
-                let word = describe(&op);
+                let (word, aside) = (describe(&op), is_aside(&op));
                 let stops = if let Op::StopSandbox(id) = &op { Some(id.clone()) } else { None };
                 let outcome = match fate {
                     _ if self.is_busy(number, &op) => {
@@ -358,7 +367,8 @@ impl Node {
                     };
                     follow.push(Follow::Say(format!("node{} {word}: {end}", self.number)));
                 }
-                let back = self.faults.operation.draw(&mut self.rng) / 4;
+                let rng = if aside { &mut self.side } else { &mut self.rng };
+                let back = self.faults.operation.draw(rng) / 4;
                 follow.push(Follow::Kubelet(life, back, Box::new(In::Done(id, outcome))));
                 follow
             }
@@ -404,16 +414,16 @@ impl Node {
             Op::Load => Ok(Reply::Loaded(Box::new(Loaded {
                 records: self.disk.records.clone(),
                 checkpoint: self.disk.checkpoint.clone(),
+                cpus: self.disk.cpus.clone(),
                 host: self.facts(),
                 // Now and then the disk cannot be looked at.
-                found: (!self.next.is_multiple_of(4)).then(|| self.disk.found()),
+                found: (!self.asked.is_multiple_of(4)).then(|| self.disk.found()),
             }))),
             Op::Host => Ok(Reply::Host(Box::new(self.facts()))),
             Op::RuntimeInfo => Ok(Reply::RuntimeInfo(RuntimeInfo {
                 name: "containerd".into(),
                 version: "sim".into(),
-                not_ready: None,
-                network_not_ready: None,
+                ..RuntimeInfo::default()
             })),
             Op::Relist => Ok(Reply::Snapshot(self.runtime.snapshot())),
             Op::ListImages => Ok(Reply::Images(Vec::new())),
@@ -425,6 +435,9 @@ impl Node {
             Op::StartContainer(id) => {
                 if let Some((pod, name, devices)) = self.runtime.devices_of(&id) {
                     self.plugins.check(self.boot, pod, name, devices, observer, breaches);
+                }
+                if let Some(on) = self.runtime.cpus_of(&id) {
+                    crate::cpus::starts(on, self.disk.cpus.as_deref(), observer, breaches);
                 }
                 self.runtime.start(now, &id)
             }
@@ -469,11 +482,17 @@ impl Node {
                 self.disk.checkpoint = Some(body);
                 Ok(Reply::Done)
             }
+            Op::SaveCpus(body) => {
+                self.disk.cpus = Some(body);
+                Ok(Reply::Done)
+            }
+            Op::GiveCpus { id, cpus } => self.runtime.give_cpus(&id, &cpus, observer, breaches),
             Op::Allocate { resource, epoch, ids } => {
                 self.plugins.allocate(kubelet_life, self.boot, &resource, epoch, &ids)
             }
             Op::Prefer { available, count, .. } => Ok(Reply::Preferred(available.into_iter().take(count).collect())),
-            Op::PreStart { .. }
+            Op::WriteGroups(_)
+            | Op::PreStart { .. }
             | Op::RotateLogs { .. }
             | Op::CountProbe(_)
             | Op::PublishDevices(_)
@@ -517,6 +536,22 @@ impl Node {
     }
 }
 
+/// Whether an operation concerns CPUs and shares of them alone.
+fn is_aside(op: &Op) -> bool {
+    matches!(op, Op::SaveCpus(_) | Op::GiveCpus { .. } | Op::WriteGroups(_))
+}
+
+/// How an operation ends: well, or failing before or after its effect.
+fn fate(rng: &mut Rng, faults: &NodeFaults) -> Fate {
+    if !rng.one_in(faults.fail_one_in) {
+        Fate::Works
+    } else if rng.one_in(2) {
+        Fate::FailsBefore
+    } else {
+        Fate::FailsAfter
+    }
+}
+
 /// A call with the machine's time instead of the handler's.
 fn of_machine(call: WatchdogCall, skew_ns: i64) -> WatchdogCall {
     let turned = |limit: Option<Time>| limit.map(|at| Time(at.0.saturating_sub(skew_ns)));
@@ -535,6 +570,7 @@ fn describe(op: &Op) -> Option<String> {
         Op::CreateContainer(_, spec) => Some(format!("creates container {} of {}", spec.name, spec.pod)),
         Op::StartContainer(id) => Some(format!("starts {id}")),
         Op::StopContainer { id, .. } => Some(format!("stops {id}")),
+        Op::GiveCpus { id, cpus } => Some(format!("lets {id} run on {cpus}")),
         Op::TearDownVolume { uid, path, .. } => Some(format!("unmounts {path} of {uid}")),
         Op::StageVolume(s, _) => Some(format!("mounts {} for the node", s.id)),
         Op::UnstageVolume(s) => Some(format!("unmounts {} from the node", s.id)),

@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use carrack_engine::{Rng, Time};
+use carrack_kubelet::cpus::CpuSet;
 use carrack_kubelet::runtime::{
     ContainerRecord, ContainerSpec, ContainerState, ImageRecord, PodRef, RuntimeSnapshot, SandboxRecord, SandboxSpec,
     labels,
@@ -59,6 +60,8 @@ pub(crate) struct Life {
     pub record: ContainerRecord,
     /// Devices, as `resource/id`.
     pub devices: Vec<String>,
+    /// The CPUs that it was given, as the kernel writes them.
+    pub cpus: String,
     /// How quickly its process ends when asked to, in seconds.
     stops_in_s: u64,
 }
@@ -201,6 +204,7 @@ impl Runtime {
         let devices = spec.devices.iter().filter_map(|d| Some(d.container_path.strip_prefix(DEVICE_DIR)?.to_owned()));
         let life = Life {
             devices: devices.collect(),
+            cpus: spec.resources.cpus.clone(),
             stops_in_s: spec.env.iter().find(|(k, _)| k == "STOPS_IN_S").and_then(|(_, v)| v.parse().ok()).unwrap_or(1),
             record: ContainerRecord {
                 id: id.clone(),
@@ -231,6 +235,30 @@ impl Runtime {
         container.record.state = ContainerState::Running;
         container.record.started_at = Some(now);
         Ok(Reply::Started(Box::new(container.record.clone())))
+    }
+
+    /// A container is given other CPUs.
+    pub(super) fn give_cpus(
+        &mut self,
+        id: &str,
+        cpus: &CpuSet,
+        observer: &Observer,
+        breaches: &mut Vec<Breach>,
+    ) -> Outcome {
+        let Some(c) = self.containers.get_mut(id) else { return Err(missing(id)) };
+        if c.record.state != ContainerState::Running {
+            return Err(OpError::Failed(format!("{id} does not run")));
+        }
+        let to = cpus.to_string();
+        crate::cpus::moved((&c.record.pod, &c.record.name, &c.cpus), &to, observer, breaches);
+        c.cpus = to;
+        Ok(Reply::Done)
+    }
+
+    /// The CPUs of a container that is about to start, with its pod and its name.
+    pub(super) fn cpus_of(&self, id: &str) -> Option<(&PodRef, &str, &str)> {
+        let c = self.containers.get(id).filter(|c| c.record.state == ContainerState::Created)?;
+        Some((&c.record.pod, &c.record.name, &c.cpus))
     }
 
     /// How long a container takes to end after its stop signal.

@@ -50,7 +50,7 @@ impl World {
         }
         // A late writer is a second guest as well; what let it in is said first.
         self.breaches.extend(self.writers.breaches());
-        self.checker.nodes(&self.nodes, &mut self.breaches);
+        self.checker.nodes(&self.nodes, &self.observer, &mut self.breaches);
         self.server.check(&mut self.breaches);
         self.breaches.extend(self.rack.breaches());
     }

@@ -1,0 +1,105 @@
+//! CPUs that containers have for themselves: who asks for some, and whether it has them.
+//!
+//! Every kubelet assigns CPUs, and some pods ask for whole ones. What runs was recorded before it started, keeps what it has,
+//! and shares it with no other such container: by what the runtime was told, whatever the kubelet thinks.
+
+use std::collections::BTreeMap;
+
+use carrack_kubelet::cpus::{self, CpuConfig, CpuSet, Options, Policy};
+use carrack_kubelet::runtime::PodRef;
+use serde_json::Value;
+
+use crate::invariants::Breach;
+use crate::observer::{Observer, text, uid};
+
+/// Its name.
+pub(crate) const NAME: &str = "own-cpus-stay-ones-own";
+
+/// CPUs that a node keeps back.
+const RESERVED: u32 = 1;
+/// Most pods of a run that ask for whole CPUs: fewer than the smallest cluster has of them, so that they never wait for each other.
+pub(crate) const MOST_PODS: usize = 2;
+
+/// What a node's kubelet goes by: half of them keep what is reserved free of all pods.
+pub(crate) fn config(node: u8) -> CpuConfig {
+    let options = Options { strict_reservation: node % 2 == 0, ..Options::default() };
+    let reserved = (0..RESERVED).collect();
+    CpuConfig { policy: Policy::Static, options, reserved, ..CpuConfig::default() }
+}
+
+/// What that keeps back of the node, in thousandths of a CPU.
+pub(crate) fn reserved_milli() -> i128 {
+    i128::from(RESERVED) * 1000
+}
+
+/// Has a pod ask for a whole CPU.
+pub(crate) fn ask(limits: &mut Value) {
+    limits["cpu"] = "1".into();
+    limits["memory"] = "64Mi".into();
+}
+
+/// How many whole CPUs a pod's container is to have for itself; none where it shares, or the pod is not there any more.
+fn wanted(pod: &PodRef, observer: &Observer) -> usize {
+    let object = observer.get("pod", &format!("{}/{}", pod.namespace, pod.name)).filter(|p| uid(p) == &*pod.uid);
+    let limit = |name: &str| object.map_or("", |pod| text_of_limit(pod, name));
+    if limit("memory").is_empty() { 0 } else { limit("cpu").parse().unwrap_or(0) }
+}
+
+fn text_of_limit<'a>(pod: &'a Value, name: &str) -> &'a str {
+    let container = pod.pointer("/spec/containers/0").unwrap_or(&Value::Null);
+    match name {
+        "cpu" => text(container, "/resources/limits/cpu"),
+        _ => text(container, "/resources/limits/memory"),
+    }
+}
+
+/// A container starts on these CPUs; the CPU manager's state is as the disk has it.
+pub(crate) fn starts(
+    (pod, name, on): (&PodRef, &str, &str),
+    state: Option<&[u8]>,
+    observer: &Observer,
+    breaches: &mut Vec<Breach>,
+) {
+    let count = wanted(pod, observer);
+    if count == 0 {
+        return;
+    }
+    let recorded = state.and_then(|bytes| cpus::decode(bytes).ok());
+    let own = recorded.and_then(|state| Some(state.assigned.get(&pod.uid)?.get(name)?.to_string())).unwrap_or_default();
+    let has = on.parse::<CpuSet>().map_or(0, |cpus| cpus.len());
+    if has != count || own != on {
+        let what = format!("{name} of {pod} asks for {count} CPUs, starts on {on:?}, and the disk says {own:?}");
+        breaches.push(Breach::new(NAME, what));
+    }
+}
+
+/// A running container is given other CPUs.
+pub(crate) fn moved(
+    (pod, name, from): (&PodRef, &str, &str),
+    to: &str,
+    observer: &Observer,
+    breaches: &mut Vec<Breach>,
+) {
+    if from != to && wanted(pod, observer) > 0 {
+        let what = format!("{name} of {pod} runs on its own {from}, and is moved to {to}");
+        breaches.push(Breach::new(NAME, what));
+    }
+}
+
+/// What runs on a node, with the CPUs that each was given.
+pub(crate) fn shared<'a>(
+    node: u8,
+    running: impl Iterator<Item = (&'a PodRef, &'a str)>,
+    observer: &Observer,
+    breaches: &mut Vec<Breach>,
+) {
+    let mut owners: BTreeMap<u32, &PodRef> = BTreeMap::new();
+    // Who asks for some asks for one: the others are not looked at closer.
+    let alone = running.filter_map(|(pod, on)| Some((pod, on.parse::<u32>().ok()?)));
+    for (pod, cpu) in alone.filter(|(pod, _)| wanted(pod, observer) > 0) {
+        if let Some(other) = owners.insert(cpu, pod).filter(|other| *other != pod) {
+            let what = format!("CPU {cpu} of node{node} is {other}'s own, and {pod}'s");
+            breaches.push(Breach::new(NAME, what));
+        }
+    }
+}
