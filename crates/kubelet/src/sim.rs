@@ -309,7 +309,11 @@ impl SimRuntime {
                 let code = self.exec_codes.get(&c.record.name).copied().unwrap_or(0);
                 Reply::Exited { code, output: String::new() }
             }
-            Op::WriteGroups(_) | Op::Net { .. } | Op::RemovePod { .. } | Op::RotateLogs { .. } | Op::ExpandVolume(_) => Reply::Done,
+            Op::WriteGroups(_)
+            | Op::Net { .. }
+            | Op::RemovePod { .. }
+            | Op::RotateLogs { .. }
+            | Op::ExpandVolume(_) => Reply::Done,
             Op::AskCsiNode(driver) => match self.csi_limits.get(driver) {
                 Some(max_volumes) => Reply::CsiNode(CsiNodeInfo {
                     node_id: "sim".into(),

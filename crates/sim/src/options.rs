@@ -84,7 +84,8 @@ impl Options {
             own.safety = own.safety.min(Duration::from_secs(enough));
         }
         // Leaders are looked for where they cost least.
-        let of_leaders = [Bug::EndlessTerms, Bug::TermlessBindings, Bug::EndlessCalls, Bug::StoppedCalls, Bug::OrphanedCalls];
+        let of_leaders =
+            [Bug::EndlessTerms, Bug::TermlessBindings, Bug::EndlessCalls, Bug::StoppedCalls, Bug::OrphanedCalls];
         own.machines &= !planted.is_some_and(|bug| of_leaders.contains(&bug));
         if planted.is_some_and(Bug::is_of_growth) {
             own.machines = false;
@@ -346,7 +347,8 @@ impl Swarm {
         let rng = &mut rng;
         let mut nodes = 1 + u8::try_from(rng.below(3)).unwrap_or(0);
         let planted = options.plant.map(|p| p.bug);
-        let of_leaders = [Bug::LeaseIsLife, Bug::EndlessTerms, Bug::TermlessBindings, Bug::EndlessCalls, Bug::StoppedCalls];
+        let of_leaders =
+            [Bug::LeaseIsLife, Bug::EndlessTerms, Bug::TermlessBindings, Bug::EndlessCalls, Bug::StoppedCalls];
         let elect = rng.one_in(2) || planted.is_some_and(|bug| of_leaders.contains(&bug));
         // Drawn apart, so that what it is does not change what the others are.
         let needs_one = |bug| matches!(bug, Bug::StoredNominations | Bug::AskedTwice);

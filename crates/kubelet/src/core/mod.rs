@@ -16,6 +16,7 @@ mod kill;
 mod lane;
 mod local_storage;
 mod node;
+mod orphan;
 mod pressure;
 mod report;
 mod sources;
@@ -49,6 +50,7 @@ use crate::volumes::{VolumeKind, Volumes};
 
 use csi_node::CsiNodeState;
 use node::NodeState;
+use orphan::orphan;
 use sources::SourceCache;
 use statics::Statics;
 use worker::{PodRuntime, Worker};
@@ -969,22 +971,6 @@ impl Core for KubeletCore {
         }
         self.arm(fx);
     }
-}
-
-/// A pod made up from what runs, for stopping it.
-fn orphan(runtime: &PodRuntime) -> Option<Pod> {
-    let reference = runtime.sandboxes.first().map(|s| &s.pod).or_else(|| runtime.containers.first().map(|c| &c.pod))?;
-    let mut names: Vec<&str> = runtime.containers.iter().map(|c| c.name.as_str()).collect();
-    names.sort_unstable();
-    names.dedup();
-    serde_json::from_value(serde_json::json!({
-        "metadata": {"name": reference.name, "namespace": reference.namespace, "uid": reference.uid.as_ref()},
-        "spec": {
-            "restartPolicy": "Never",
-            "containers": names.iter().map(|n| serde_json::json!({"name": n})).collect::<Vec<_>>(),
-        }
-    }))
-    .ok()
 }
 
 /// Whether an operation surely did not fail for a reason that may pass.
