@@ -39,7 +39,7 @@ fn authority(at: usize, block: Pem) -> Result<Vec<u8>, String> {
         return Err(format!("entry {at} has bad block type: {}", block.label));
     }
     match X509Certificate::from_der(&block.contents) {
-        Ok((rest, certificate)) if rest.is_empty() => {
+        Ok(([], certificate)) => {
             if !certificate.is_ca() {
                 return Err(format!("entry {at} does not have the CA bit set"));
             }

@@ -383,7 +383,8 @@ pub enum NotReady {
 /// `calculateEmptyDirMemorySize`). In bytes; 0 for no limit of its own.
 fn memory_size(pod: &Pod, limit: i64, place: &Place) -> u64 {
     let of_pod = resources::of_pod(pod, "").resources.memory_limit_bytes;
-    let of_node = i64::try_from(place.allocatable_memory_bytes).unwrap_or(i64::MAX);
+    let of_node = place.allocatable.get("memory").map_or(0, |thousandths| thousandths / 1000);
+    let of_node = i64::try_from(of_node).unwrap_or(i64::MAX);
     let least = [limit, of_pod, of_node].into_iter().filter(|bytes| *bytes > 0).min();
     least.and_then(|bytes| u64::try_from(bytes).ok()).unwrap_or(0)
 }

@@ -154,7 +154,8 @@ fn memory_is_bounded_by_the_volume_the_pod_and_the_node() {
             let resources = serde_json::from_value(json!({"limits": {"memory": limit}})).unwrap();
             p.spec.as_mut().unwrap().containers[0].resources = Some(resources);
         }
-        let place = Place { allocatable_memory_bytes: node, ..Place::default() };
+        let allocatable = [("memory".to_owned(), node * 1000)].into();
+        let place = Place { allocatable, ..Place::default() };
         let volumes = spec(&p).volumes.as_ref().unwrap();
         let kind = setup_of(&p, &volumes[0], &NodeConfig::default(), &place, &Fixed::default()).unwrap().kind;
         let VolumeKind::EmptyDir { size_bytes, .. } = kind else { panic!("{kind:?}") };
