@@ -117,7 +117,7 @@ const SLICES: [Slice; 13] = [
     Slice {
         kind: Kind::Workloads,
         parts: &["deployments", "stateful", "daemon"],
-        controllers: &[DEPLOYMENTS, SETS, VOLUMES],
+        controllers: &[DEPLOYMENTS, SETS, VOLUMES, DISKS],
         collected: OF_WORKLOADS,
     },
     Slice {
