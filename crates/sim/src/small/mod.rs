@@ -90,6 +90,10 @@ const OF_WORKLOADS: &[&str] = &[
     "persistentvolumeclaims",
     "configmaps",
     "secrets",
+    "serviceaccounts",
+    "resourcequotas",
+    "services",
+    "endpoints",
 ];
 
 const SLICES: [Slice; 13] = [
