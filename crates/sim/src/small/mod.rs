@@ -139,7 +139,7 @@ const SLICES: [Slice; 13] = [
     Slice {
         kind: Kind::Workloads,
         parts: &["services", "budgets", "quotas", "endings"],
-        controllers: &[DEPLOYMENTS, NAMESPACES, JOBS, SERVICES, BUDGETS],
+        controllers: &[DEPLOYMENTS, SETS, NAMESPACES, JOBS, SERVICES, BUDGETS],
         collected: OF_WORKLOADS,
     },
     Slice { kind: Kind::Gpus, parts: &[], controllers: &[], collected: &[] },
