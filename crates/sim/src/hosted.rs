@@ -21,6 +21,7 @@ use crate::extender::{BIND, Extender, FILTER, PREEMPT, PRIORITIZE, Verbs};
 use crate::plants::Bug;
 use crate::replicas::Replicas;
 use crate::role::{Role, node_name};
+use crate::small::Slice;
 use crate::workload::User;
 
 /// What a core observes of its own world.
@@ -86,6 +87,8 @@ pub(crate) struct Settings {
     pub flex: Option<bool>,
     /// What the watchdog of this node's machine is set to, if it was left running.
     pub watchdog_left: Option<std::time::Duration>,
+    /// The slice of the system that there is, if that is not all.
+    pub slice: Option<&'static Slice>,
     pub bug: Option<Bug>,
 }
 
@@ -167,8 +170,12 @@ impl Hosted {
                     Some(Bug::DeafObserver) => Some(Planted::Deafness),
                     _ => None,
                 };
-                let config = carrack_controllers::Config { collected: collected(), ca_pem: "the CA".into(), planted };
-                let core = Manager::new("kube-controller-manager", rng).with_all(carrack_controllers::all(&config));
+                let (slice, mut collected) = (settings.slice, collected());
+                collected.retain(|resource| slice.is_none_or(|slice| slice.collects(&resource.plural)));
+                let config = carrack_controllers::Config { collected, ca_pem: "the CA".into(), planted };
+                let mut all = carrack_controllers::all(&config);
+                all.retain(|controller| slice.is_none_or(|slice| slice.has_controller(controller.name())));
+                let core = Manager::new("kube-controller-manager", rng).with_all(all);
                 manager(core, elector(), settings)
             }
             Role::VirtController | Role::StandbyVirt | Role::Cloner => {

@@ -311,6 +311,10 @@ pub(crate) struct Swarm {
     pub crash_one_in_effects: u64,
     /// No fault that has a length is longer.
     pub longest: Duration,
+    /// How many times as long as a store with a clock this one takes to tell watchers how far they know everything.
+    pub leisure: u32,
+    /// How often somebody asks at the most who asks too often.
+    pub flood: u64,
     /// How far clocks of processes are apart, at most.
     pub skew: Duration,
     pub store_pending_one_in: u64,
@@ -710,6 +714,8 @@ impl Swarm {
             intervals,
             crash_one_in_effects,
             longest: Duration::MAX,
+            leisure: 1,
+            flood: 300,
             skew,
             store_pending_one_in,
             store_delay,

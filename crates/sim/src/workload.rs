@@ -602,7 +602,7 @@ fn machines(rng: &mut Rng, safety: Duration, acts: &mut Vec<Act>) {
 /// Machines that are to run all the time, and nothing else.
 fn steady(rng: &mut Rng, acts: &mut Vec<Act>) {
     for n in 0..3 {
-        let name = format!("vm{n}");
+        let name = format!("steady{n}");
         let at = between(rng, Duration::from_secs(1), Duration::from_secs(5));
         let (resource, object) = (VirtualMachine::resource(), machine(&name, "Always", 5));
         acts.push(Act { at, what: What::Create { resource, object, want: Some(("vm", Want::Up)) } });

@@ -20,6 +20,7 @@ use carrack_engine::Rng;
 
 use crate::chance::between;
 use crate::options::{NetFaults, Options, Swarm};
+use crate::role::Role;
 
 pub use batch::{Brief, play};
 
@@ -48,35 +49,142 @@ enum Kind {
 }
 
 /// A slice of the system: what is there, and which parts of the work are done, one or two in a run.
-struct Slice {
+#[derive(Debug)]
+pub(crate) struct Slice {
     kind: Kind,
     /// None: the work of this kind has no parts.
     parts: &'static [&'static str],
+    /// Who takes part besides, of the controllers of the core kinds. Each of them has watches that cost more than its work.
+    controllers: &'static [&'static [&'static str]],
+    /// The kinds, by their plural names, of which garbage is collected.
+    collected: &'static [&'static str],
 }
 
-const fn slice(kind: Kind, parts: &'static [&'static str]) -> Slice {
-    Slice { kind, parts }
-}
+/// Controllers that look after nodes and their pods, which are everywhere.
+const ALWAYS: &[&str] =
+    &["node-lifecycle-controller", "taint-eviction-controller", "pod-garbage-collector", "service-account"];
+const GARBAGE: &[&str] = &["generic-garbage-collector"];
+const NAMESPACES: &[&str] = &["generic-garbage-collector", "namespace"];
+const VOLUMES: &[&str] = &[
+    "persistentvolume-controller",
+    "persistentvolumeclaim-protection-controller",
+    "persistentvolume-protection-controller",
+];
+const DISKS: &[&str] = &["persistentvolume-attach-detach-controller", "flexvolume-attach-detach-controller"];
+const DEPLOYMENTS: &[&str] = &["generic-garbage-collector", "deployment", "replicaset"];
+const SETS: &[&str] = &["replicationcontroller", "statefulset", "daemonset"];
+const JOBS: &[&str] = &["job", "cronjob", "ttl-after-finished"];
+const SERVICES: &[&str] = &["endpointslice-controller", "endpoint-controller"];
+const BUDGETS: &[&str] = &["disruption-controller", "stale-disruption", "resourcequota-controller"];
 
-const SLICES: [Slice; 13] = [
-    slice(Kind::Nodes, &["pods"]),
-    slice(Kind::Nodes, &["claims", "tenants"]),
-    slice(Kind::Nodes, &["growth", "tenants"]),
-    slice(Kind::Nodes, &["settings", "tokens"]),
-    slice(Kind::Nodes, &["parents", "namespaces", "pods"]),
-    slice(Kind::Machines, &["machines", "sets", "keepers", "steady"]),
-    slice(Kind::Workloads, &["deployments", "stateful", "daemon"]),
-    slice(Kind::Workloads, &["jobs", "times", "endings"]),
-    slice(Kind::Workloads, &["claims", "stateful", "scratch"]),
-    slice(Kind::Workloads, &["services", "budgets", "quotas"]),
-    slice(Kind::Gpus, &[]),
-    slice(Kind::Clones, &[]),
-    slice(Kind::Copies, &[]),
+const OF_WORKLOADS: &[&str] = &[
+    "pods",
+    "replicasets",
+    "deployments",
+    "statefulsets",
+    "daemonsets",
+    "replicationcontrollers",
+    "controllerrevisions",
+    "jobs",
+    "cronjobs",
+    "persistentvolumeclaims",
+    "configmaps",
+    "secrets",
+    "serviceaccounts",
+    "resourcequotas",
+    "services",
+    "endpoints",
 ];
 
-/// How many clusters there are of each slice: with one or several nodes and API servers, with elections or without, with clocks
-/// that are apart or not, and so on.
+const SLICES: [Slice; 13] = [
+    Slice { kind: Kind::Nodes, parts: &["pods"], controllers: &[DISKS], collected: &[] },
+    Slice { kind: Kind::Nodes, parts: &["claims"], controllers: &[VOLUMES, DISKS], collected: &[] },
+    Slice {
+        kind: Kind::Nodes,
+        parts: &["growth", "tenants"],
+        controllers: &[VOLUMES, &["persistentvolume-expander-controller"]],
+        collected: &[],
+    },
+    Slice { kind: Kind::Nodes, parts: &["settings", "tokens"], controllers: &[], collected: &[] },
+    Slice {
+        kind: Kind::Nodes,
+        parts: &["parents", "namespaces"],
+        controllers: &[NAMESPACES],
+        collected: &["pods", "configmaps", "secrets", "serviceaccounts"],
+    },
+    Slice {
+        kind: Kind::Machines,
+        parts: &["machines", "sets", "keepers", "steady"],
+        controllers: &[GARBAGE, VOLUMES],
+        collected: &["pods", "persistentvolumeclaims"],
+    },
+    Slice {
+        kind: Kind::Workloads,
+        parts: &["deployments", "stateful", "daemon"],
+        controllers: &[DEPLOYMENTS, SETS, VOLUMES, DISKS],
+        collected: OF_WORKLOADS,
+    },
+    Slice {
+        kind: Kind::Workloads,
+        parts: &["jobs", "times"],
+        controllers: &[GARBAGE, JOBS],
+        collected: &["pods", "jobs", "cronjobs"],
+    },
+    Slice {
+        kind: Kind::Workloads,
+        parts: &["claims", "stateful", "scratch"],
+        controllers: &[DEPLOYMENTS, SETS, VOLUMES, DISKS, &["ephemeral-volume-controller"]],
+        collected: OF_WORKLOADS,
+    },
+    Slice {
+        kind: Kind::Workloads,
+        parts: &["services", "budgets", "quotas", "endings"],
+        controllers: &[DEPLOYMENTS, SETS, NAMESPACES, JOBS, SERVICES, BUDGETS],
+        collected: OF_WORKLOADS,
+    },
+    Slice { kind: Kind::Gpus, parts: &[], controllers: &[], collected: &[] },
+    Slice {
+        kind: Kind::Clones,
+        parts: &[],
+        controllers: &[GARBAGE, VOLUMES],
+        collected: &["pods", "persistentvolumeclaims"],
+    },
+    Slice {
+        kind: Kind::Copies,
+        parts: &[],
+        controllers: &[GARBAGE, VOLUMES],
+        collected: &["pods", "persistentvolumeclaims"],
+    },
+];
+
+impl Slice {
+    /// Whether a controller of the core kinds takes part.
+    pub(crate) fn has_controller(&self, name: &str) -> bool {
+        ALWAYS.contains(&name) || self.controllers.iter().any(|group| group.contains(&name))
+    }
+
+    /// Whether garbage of a kind is collected.
+    pub(crate) fn collects(&self, plural: &str) -> bool {
+        self.collected.contains(&plural)
+    }
+
+    /// Whether a process is part of it that is beside others of its kind alone.
+    pub(crate) fn has(&self, role: Role) -> bool {
+        let any = |parts: &[&str]| self.parts.iter().any(|part| parts.contains(part));
+        match role {
+            Role::Replicas => any(&["parents"]),
+            Role::Attacher | Role::StandbyAttacher => any(&["pods", "claims"]),
+            Role::LocalStorage(_) => any(&["growth", "tenants", "keepers"]),
+            _ => true,
+        }
+    }
+}
+
+/// How many clusters there are of each slice: with one or several nodes and API servers, with clocks that are apart or not, and so
+/// on.
 const VARIANTS: u64 = 4;
+/// In the last one leaders are elected.
+const NODES: [u8; VARIANTS as usize] = [1, 1, 2, 3];
 
 /// One of the clusters that runs begin with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -88,7 +196,8 @@ impl Base {
         Self(seed % (SLICES.len() as u64 * VARIANTS))
     }
 
-    fn slice(self) -> &'static Slice {
+    /// The slice that it is of.
+    pub(crate) fn slice(self) -> &'static Slice {
         let number = usize::try_from(self.0 / VARIANTS).unwrap_or(0);
         &SLICES[number.min(SLICES.len() - 1)]
     }
@@ -120,7 +229,19 @@ impl Base {
 
     /// The cluster before anything fails.
     pub(crate) fn swarm(self, options: &Options) -> Swarm {
-        let mut swarm = Swarm::draw(&self.root(), &Options { plant: None, ..options.clone() });
+        let variant = self.0 % VARIANTS;
+        let drawn = Swarm::draw(&self.root(), &Options { plant: None, ..options.clone() });
+        let (elect, standby) = (variant == VARIANTS - 1, drawn.standby || !drawn.elect);
+        let least = if options.machines { 2 } else { 1 };
+        let nodes = NODES.get(usize::try_from(variant).unwrap_or(0)).copied().unwrap_or(1);
+        let mut swarm = Swarm {
+            elect,
+            standby: elect && standby && !options.gpus,
+            standby_scheduler: elect && drawn.standby_scheduler,
+            standby_attacher: elect,
+            nodes: nodes.max(least),
+            ..drawn
+        };
         swarm.heal();
         swarm
     }
@@ -144,7 +265,8 @@ pub(crate) fn swarm(root: &Rng, options: &Options, base: &Swarm) -> Swarm {
     let sooner = |mean: Option<Duration>| mean.map(|mean| mean / u32::try_from(DENSER).unwrap_or(1));
     let mut rng = root.fork("small swarm");
     let timeout = [2, 5, 30][usize::try_from(rng.below(3)).unwrap_or(0)];
-    let mut swarm = Swarm { longest: LONGEST, ..drawn };
+    let leisure = [4, 20, 40][usize::try_from(rng.below(3)).unwrap_or(0)];
+    let mut swarm = Swarm { longest: LONGEST, leisure, flood: 30, ..drawn };
     let net = &mut swarm.net;
     *net = NetFaults {
         timeout: Duration::from_secs(timeout),
@@ -153,6 +275,8 @@ pub(crate) fn swarm(root: &Rng, options: &Options, base: &Swarm) -> Swarm {
         late_one_in: denser(net.late_one_in),
         repeat_one_in: denser(net.repeat_one_in),
         watch_lags_one_in: denser(net.watch_lags_one_in),
+        // Everybody has many watches: what ends all of them makes more work than all else.
+        watch_breaks_one_in: net.watch_breaks_one_in * 3,
         watch_life: net.watch_life / 4,
         ..*net
     };
@@ -160,6 +284,9 @@ pub(crate) fn swarm(root: &Rng, options: &Options, base: &Swarm) -> Swarm {
     swarm.crash_one_in_effects = denser(swarm.crash_one_in_effects);
     for mean in swarm.intervals.all() {
         *mean = sooner(*mean);
+    }
+    for ends_watches in [&mut swarm.intervals.apiserver_crash, &mut swarm.intervals.expire] {
+        *ends_watches = ends_watches.map(|mean| mean * 2);
     }
     swarm.with_cluster_of(base)
 }

@@ -130,7 +130,7 @@ impl World {
                 }
             }
             Fault::Flood => {
-                let count = 50 + rng.below(250);
+                let count = self.swarm.flood / 6 + rng.below(self.swarm.flood * 5 / 6);
                 let length = between(rng, Duration::from_millis(10), Duration::from_millis(500));
                 self.mark(format_args!("somebody asks {count} times in {} ms", length.as_millis()));
                 for _ in 0..count {

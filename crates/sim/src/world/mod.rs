@@ -43,7 +43,7 @@ use crate::picture::Picture;
 use crate::plants::Bug;
 use crate::role::Role;
 use crate::server::{self, Asked, ConnId, FlightId, Servers};
-use crate::small::Base;
+use crate::small::{Base, Slice};
 use crate::trace::{Trace, Weight};
 use crate::webhook::Webhook;
 use crate::workload::User;
@@ -262,6 +262,8 @@ struct World {
     /// What is not yet as it was asked to be.
     lacking: String,
     over: bool,
+    /// The slice of the system that there is, if that is not all.
+    slice: Option<&'static Slice>,
     /// When the run's own part began.
     begun: Time,
 }
@@ -384,6 +386,7 @@ impl World {
             over: false,
             swarm,
             root,
+            slice: None,
             begun: BEGIN,
         })
     }
@@ -498,6 +501,7 @@ impl World {
                 roles.push(Role::VirtHandler(number));
             }
         }
+        roles.retain(|role| self.slice.is_none_or(|slice| slice.has(*role)));
         let mut start = self.root.fork("start");
         for role in roles {
             let rng = self.root.fork(&format!("process {role}"));
@@ -650,6 +654,7 @@ impl World {
                 _ => None,
             },
             faults: self.options.faults && self.healed.is_none(),
+            slice: self.slice,
             bug: self.bug(),
         };
         let Some(process) = self.processes.get_mut(&role).filter(|p| p.hosted.is_none()) else { return };

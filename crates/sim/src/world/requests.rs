@@ -182,7 +182,7 @@ impl World {
         if let Some(polled) = polled {
             self.polled(id, polled);
         }
-        if let Some(wait) = self.server.mem.untold()
+        if let Some(wait) = self.server.mem.untold().map(|wait| wait * self.swarm.leisure)
             && self.telling.is_none_or(|at| self.queue.now() + wait < at)
         {
             self.telling = Some(self.queue.now() + wait);

@@ -31,6 +31,7 @@ impl Born {
         let own = base.options(options);
         let mut world = World::with(base.root(), &own, base.swarm(&own))?;
         world.trace.line(BEGIN, Weight::Mark, format_args!("{base:?}: {:?}", world.swarm));
+        world.slice = Some(base.slice());
         world.start_all();
         // With a planted bug it may be broken already.
         while world.breaches.is_empty() && (world.queue.now() < BEGIN + base.rests() || !world.rests()) {
