@@ -352,16 +352,20 @@ async fn pods(client: &Client) {
     let mut lines = pods.log_stream(&name, &follow).await.expect("a stream").lines();
     assert_eq!(lines.try_next().await.expect("a line").as_deref(), Some("hello from kube-rs"));
 
-    let mut said =
-        pods.exec(&name, ["sh", "-c", "cat; exit 3"], &AttachParams::default().stdin(true)).await.expect("exec");
-    let status = said.take_status().expect("a status");
+    // The runtime knows no later protocol than v4, in which a WebSocket's stdin ends with the connection: who closes it hears
+    // nothing any more, the status least of all.
+    let mut said = pods.exec(&name, ["cat"], &AttachParams::default().stdin(true)).await.expect("exec");
     let (mut stdin, mut stdout) = (said.stdin().expect("stdin"), said.stdout().expect("stdout"));
     stdin.write_all(b"through stdin").await.expect("written");
-    stdin.shutdown().await.expect("closed");
+    let mut text = [0; b"through stdin".len()];
+    stdout.read_exact(&mut text).await.expect("stdout");
+    assert_eq!(&text, b"through stdin");
     drop(stdin);
+    let mut said = pods.exec(&name, ["sh", "-c", "echo said; exit 3"], &AttachParams::default()).await.expect("exec");
+    let status = said.take_status().expect("a status");
     let mut text = String::new();
-    stdout.read_to_string(&mut text).await.expect("stdout");
-    assert_eq!(text, "through stdin");
+    said.stdout().expect("stdout").read_to_string(&mut text).await.expect("stdout");
+    assert_eq!(text, "said\n");
     let status = status.await.expect("a status");
     assert_eq!((status.reason.as_deref(), status.status.as_deref()), (Some("NonZeroExitCode"), Some("Failure")));
 
@@ -392,7 +396,6 @@ async fn pods(client: &Client) {
 }
 
 #[test]
-#[ignore = "not seen to pass yet since what it found was mended"]
 fn every_verb_of_kube_rs_works_on_it() {
     let sandbox = Sandbox::up(&["busybox"]);
     sandbox.run(async {

@@ -85,6 +85,26 @@ fn the_agent_follows_its_configuration() {
         if (2..=3).contains(&names.len()) { Ok(()) } else { Err(format!("{names:?}")) }
     });
 
+    // Who keeps more on the disk than it may is ended, and in memory there is no room for more.
+    let with_limit = |name: &str, medium: &str, command: &str| {
+        let volume = format!("{{name: v, emptyDir: {{medium: '{medium}', sizeLimit: 1Mi}}}}");
+        let mounted = format!("    volumeMounts: [{{name: v, mountPath: /v}}]\n  volumes: [{volume}]\n");
+        kubectl.apply(&(pod(name, &format!("{command}; while :; do sleep 1; done")) + &mounted));
+    };
+    with_limit("small", "Memory", "df -k /v | tail -n 1; head -c 4194304 /dev/zero >/v/f || echo full");
+    with_limit("modest", "", "head -c 524288 /dev/zero >/v/f");
+    with_limit("greedy", "", "head -c 4194304 /dev/zero >/v/f");
+    eventually("the greedy pod is evicted", 60, || {
+        let status = kubectl.field("pod", "greedy", "/status");
+        let told = status["message"].as_str().unwrap_or_default();
+        let expected = "Usage of EmptyDir volume \"v\" exceeds the limit \"1Mi\"";
+        if status["reason"] == "Evicted" && told.contains(expected) { Ok(()) } else { Err(status.to_string()) }
+    });
+    assert_contains(&kubectl.ok(&["logs", "small"]), &[" 1024 ", "full"]);
+    for name in ["small", "modest"] {
+        assert_eq!(kubectl.field("pod", name, "/status/phase"), "Running", "{name}");
+    }
+
     // What it measures.
     let raw = |path: &str| kubectl.ok(&["get", "--raw", &format!("/api/v1/nodes/{node}/proxy/{path}")]);
     eventually("the containers' use is measured", 30, || {

@@ -108,7 +108,14 @@ fn a_fresh_cluster_has_volumes_for_claims() {
     let node = kubectl.ok(&["get", "nodes", "-o", "jsonpath={.items[0].metadata.name}"]);
     let metrics = kubectl.ok(&["get", "--raw", &format!("/api/v1/nodes/{node}/proxy/metrics")]);
     let labels = "{namespace=\"default\",persistentvolumeclaim=\"notes\"}";
-    assert_contains(&metrics, &[&format!("kubelet_volume_stats_capacity_bytes{labels}")]);
+    let calls = |method: &str| {
+        format!(
+            "csi_operations_seconds_count{{driver_name=\"local.carrack.io\",grpc_status_code=\"OK\",\
+             method_name=\"/csi.v1.Node/{method}\",migrated=\"false\"}}"
+        )
+    };
+    let (published, grown) = (calls("NodePublishVolume"), calls("NodeExpandVolume"));
+    assert_contains(&metrics, &[&format!("kubelet_volume_stats_capacity_bytes{labels}"), &published, &grown]);
 
     // The pods of a StatefulSet have a claim each, and find it again.
     kubectl.ok(&["apply", "-f", &example("statefulset.yaml")]);

@@ -13,6 +13,7 @@ use serde_json::{Value, json};
 
 use crate::body::Response;
 use crate::catalog::{CRD_GROUP, CRDS};
+use crate::object::at;
 use crate::server::ApiServer;
 use crate::status::Status;
 use crate::{admission, aggregate, crd, flow, former, keys, stored};
@@ -70,10 +71,20 @@ impl ApiServer {
             });
             self.ensure("/apis/scheduling.k8s.io/v1/priorityclasses", name, &class).await
         });
-        let levels = flow::bootstrap().into_iter().map(|(plural, object)| async move {
-            let name = object["metadata"]["name"].as_str().unwrap_or_default().to_owned();
-            self.ensure(&format!("/apis/{}/v1/{plural}", flow::GROUP), &name, &object).await
-        });
+        let flow = |wanted: &'static str| {
+            let all = flow::bootstrap().into_iter().filter(move |(plural, _)| *plural == wanted);
+            let made = all.map(|(plural, object)| async move {
+                let name = object["metadata"]["name"].as_str().unwrap_or_default().to_owned();
+                self.ensure(&format!("/apis/{}/v1/{plural}", flow::GROUP), &name, &object).await
+            });
+            together(made.collect())
+        };
+        let flow = async {
+            flow(flow::LEVELS).await?;
+            // They say whether their levels are there.
+            flow(flow::SCHEMAS).await?;
+            self.tell_of_levels().await
+        };
         let objects = bootstrap::objects();
         let access = async {
             together(objects.iter().map(|object| self.reconcile(object)).collect()).await?;
@@ -88,7 +99,7 @@ impl ApiServer {
             aggregate::sync(&self.inner).await
         };
         // None of these rests on another, so they share the store's flushes.
-        try_join5(together(classes.collect()), access, together(levels.collect()), apis, async {
+        try_join5(together(classes.collect()), access, flow, apis, async {
             self.ensure_authentication().await?;
             services.await
         })
@@ -106,6 +117,25 @@ impl ApiServer {
             let name = &stored::memo(&entry).name;
             if let Err(status) = crd::finish(&self.inner, name).await {
                 tracing::warn!(%status, definition = name, "a definition that is to go stays for now");
+            }
+        }
+        Ok(())
+    }
+
+    /// Has FlowSchemas say whether their levels are there that an earlier version left without a word of it.
+    async fn tell_of_levels(&self) -> Result<(), Status> {
+        let prefix = keys::of(flow::GROUP, flow::SCHEMAS, None);
+        let page = self.inner.store.range(Range { prefix, after: None, limit: 0, at: None }).await?;
+        for entry in page.entries {
+            let schema = stored::parse(&entry);
+            if at(&schema, &["status", "conditions"]).is_none() {
+                let path = format!("/apis/{}/v1/{}/{}", flow::GROUP, flow::SCHEMAS, stored::memo(&entry).name);
+                match self.call(Method::PUT, &path, Some(&Value::Object(schema))).await {
+                    Ok(_) => {}
+                    // Whoever was faster has had it said.
+                    Err(status) if matches!(status.code, 404 | 409) => {}
+                    Err(status) => return Err(status),
+                }
             }
         }
         Ok(())

@@ -13,7 +13,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use carrack_auth::Caller;
 use carrack_auth::pki::{
-    RequestFacts, RequestSigner, SIGNER_CLIENT, SIGNER_KUBELET_CLIENT, check_request, read_request,
+    RequestFacts, RequestSigner, SIGNER_CLIENT, SIGNER_KUBELET_CLIENT, bundle_faults, check_request, read_request,
 };
 use serde_json::{Value, json};
 
@@ -25,10 +25,17 @@ use crate::status::Status;
 
 const GROUP: &str = "certificates.k8s.io";
 const REQUESTS: &str = "certificatesigningrequests";
+const BUNDLES: &str = "clustertrustbundles";
 const MASTERS: &str = "system:masters";
 
-/// Completes a certificate request that is about to be written.
+/// Largest bundle of authorities, in bytes.
+const MAX_BUNDLE_BYTES: usize = 1 << 20;
+
+/// Completes a certificate request that is about to be written, and looks into bundles of authorities.
 pub(crate) async fn complete(server: &Inner, attributes: &mut Attributes<'_>) -> Result<(), Status> {
+    if (&*attributes.row.group, &*attributes.row.plural) == (GROUP, BUNDLES) {
+        return check_bundle(attributes);
+    }
     if (&*attributes.row.group, &*attributes.row.plural) != (GROUP, REQUESTS) {
         return Ok(());
     }
@@ -44,6 +51,26 @@ pub(crate) async fn complete(server: &Inner, attributes: &mut Attributes<'_>) ->
         sign(signer, attributes);
     }
     Ok(())
+}
+
+fn check_bundle(attributes: &Attributes<'_>) -> Result<(), Status> {
+    let of = |object: &Object| str_at(object, &["spec", "trustBundle"]).to_owned();
+    let bundle = of(&attributes.object);
+    // What is there stays, whatever is thought of it today.
+    if attributes.operation == Operation::Delete || attributes.old.is_some_and(|old| of(old) == bundle) {
+        return Ok(());
+    }
+    let fault = |reason: &str, text: String| (reason.to_owned(), "spec.trustBundle".to_owned(), text);
+    let faults: Vec<_> = if bundle.len() > MAX_BUNDLE_BYTES {
+        vec![fault("FieldValueTooLong", format!("Too long: may not be more than {MAX_BUNDLE_BYTES} bytes"))]
+    } else {
+        let told = |why: &String| fault("FieldValueInvalid", format!("Invalid value: \"<value omitted>\": {why}"));
+        bundle_faults(&bundle).iter().map(told).collect()
+    };
+    if faults.is_empty() {
+        return Ok(());
+    }
+    Err(Status::invalid(GROUP, "ClusterTrustBundle", &attributes.name, &faults))
 }
 
 fn pem(request: &Object) -> Vec<u8> {

@@ -5,10 +5,12 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use carrack_auth::{Attributes, Caller};
 use carrack_schema::table::{ResourceInfo, Version};
-use carrack_store::Entry;
+use carrack_store::{Check, Entry, Revision};
 use http::HeaderMap;
+use jiff::{SignedDuration, Timestamp};
 
 use crate::accept;
+use crate::catalog::{CRD_GROUP, CRDS};
 use crate::keys;
 use crate::present::Presenter;
 use crate::query::Query;
@@ -39,6 +41,8 @@ pub(crate) struct Cx<'a> {
     pub notes: Mutex<Vec<String>>,
     /// What the audit log says of the request beside who made it.
     pub annotations: Mutex<BTreeMap<String, String>>,
+    /// For how long others were waited for, which says nothing about this server.
+    pub elsewhere: Mutex<SignedDuration>,
 }
 
 impl Cx<'_> {
@@ -48,6 +52,12 @@ impl Cx<'_> {
         if !notes.contains(&text) {
             notes.push(text);
         }
+    }
+
+    /// Webhooks were waited for since then.
+    pub(crate) fn waited(&self, since: Timestamp) {
+        let mut elsewhere = self.elsewhere.lock().unwrap_or_else(PoisonError::into_inner);
+        *elsewhere = elsewhere.saturating_add(self.server.env.now().duration_since(since));
     }
 
     /// Whether anybody reads what [`Self::annotate`] is told.
@@ -92,6 +102,28 @@ impl Cx<'_> {
             return Ok(entry);
         }
         self.server.converter(&self.row).entry(entry, self.version_index).await
+    }
+
+    /// What a write of a custom resource rests on beside its own object: the definition by which the request was read. What is
+    /// written while that changes would be stored as the one before had it, and be taken for complete.
+    pub(crate) fn definition(&self) -> Option<Check> {
+        self.row.is_custom.then(|| Check::Unchanged(definition_key(&self.row), Revision(self.row.defined_at)))
+    }
+
+    /// Looks again how a custom resource is defined, for a write that did not come about.
+    ///
+    /// # Errors
+    /// 404 when it is not served any more; a store that cannot be read.
+    pub(crate) async fn renew(&mut self) -> Result<(), Status> {
+        if !self.row.is_custom {
+            return Ok(());
+        }
+        let catalog = self.server.catalog().await?;
+        let row = catalog.find(&self.row.group, &self.row.plural).ok_or_else(Status::no_such_path)?;
+        let is_asked_for = |version: &Version| version.served && version.name == self.version().name;
+        self.version_index = row.versions.iter().position(is_asked_for).ok_or_else(Status::no_such_path)?;
+        self.row = Arc::clone(row);
+        Ok(())
     }
 
     /// Whether the caller may do this, too, with the request's object or a subresource of it.
@@ -151,6 +183,11 @@ impl Cx<'_> {
     pub(crate) fn forbidden(&self, name: &str, why: &str) -> Status {
         Status::forbidden(&self.row.group, &self.row.plural, name, why)
     }
+}
+
+/// Where the definition of a custom resource is stored.
+pub(crate) fn definition_key(row: &ResourceInfo) -> Arc<str> {
+    format!("{}{}.{}", keys::of(CRD_GROUP, CRDS, None), row.plural, row.group).into()
 }
 
 /// Reads `dryRun`: `All` or nothing.

@@ -138,6 +138,7 @@ pub(crate) async fn finish(server: &Inner, name: &str) -> Result<(), Status> {
                 warnings: Vec::new(),
                 notes: std::sync::Mutex::default(),
                 annotations: std::sync::Mutex::default(),
+                elsewhere: std::sync::Mutex::default(),
             };
             match remove_at(&cx, &instance.key, &memo.name, &own).await {
                 Ok(crate::registry::delete::Deleted::Gone(..)) => {}

@@ -75,7 +75,8 @@ impl ListOptions {
         let number = |name: &str| -> Result<Option<u64>, Status> {
             match query.non_empty(name) {
                 None => Ok(None),
-                Some(text) => text.parse().map(Some).map_err(|_| {
+                // Upstream reads a number with its sign; less than nothing is nothing.
+                Some(text) => text.parse::<i64>().map(|number| u64::try_from(number).ok()).map_err(|_| {
                     Status::bad_request(format!("invalid value {text:?} of parameter {name}: a number is needed"))
                 }),
             }

@@ -11,6 +11,7 @@ use http::{HeaderValue, Method};
 use serde_json::json;
 
 use crate::body::{self, Body, Response, text as text_body, typed};
+use crate::metrics::ObjectLabels;
 use crate::present::bytes_of;
 use crate::query::Query;
 use crate::server::ApiServer;
@@ -88,16 +89,15 @@ fn verbosity(server: &ApiServer, body: &[u8]) -> Result<Response, Status> {
 }
 
 /// How many objects of each resource are stored.
-async fn objects(server: &ApiServer) -> Result<Vec<(String, usize)>, Status> {
+async fn objects(server: &ApiServer) -> Result<Vec<(ObjectLabels, usize)>, Status> {
     let (catalog, store) = (server.catalog().await?, &server.inner.store);
     let mut all = Vec::new();
     for row in catalog.rows().iter().filter(|row| (&row.group, &row.plural) == (&row.storage.0, &row.storage.1)) {
         // Whatever is at hand is new enough to be counted.
         let range = Range { prefix: keys::prefix(row, None), after: None, limit: 1, at: Some(store.revision()) };
         let Ok(page) = store.range(range).await else { continue };
-        let resource =
-            if row.group.is_empty() { row.plural.to_string() } else { format!("{}.{}", row.plural, row.group) };
-        all.push((resource, page.entries.len() + page.remaining));
+        let labels = ObjectLabels { group: row.group.to_string(), resource: row.plural.to_string() };
+        all.push((labels, page.entries.len() + page.remaining));
     }
     Ok(all)
 }

@@ -36,6 +36,8 @@ pub(crate) struct Presenter {
     include: Include,
     env: Arc<dyn Env>,
     api_version: String,
+    /// Objects are other than they are stored, by more than how they begin.
+    differs: bool,
     /// How objects begin, see [`stored::front`].
     front: Bytes,
 }
@@ -79,7 +81,9 @@ impl Presenter {
         };
         let api_version = row.api_version(&row.versions[version].name);
         let front = stored::front(&api_version, &row.kind).into();
-        Ok(Presenter { row, form, version, include, env, api_version, front })
+        // Asked once: lists have many objects.
+        let differs = convert::differs(&row, &row.versions[version]);
+        Ok(Presenter { row, form, version, include, env, api_version, differs, front })
     }
 
     pub(crate) fn version(&self) -> &Version {
@@ -93,7 +97,7 @@ impl Presenter {
     /// One object, in parts that together are its JSON; at another revision if given.
     pub(crate) fn parts(&self, entry: &Entry, at: Option<Revision>) -> Vec<Bytes> {
         match self.form {
-            Form::Object if !convert::differs(&self.row, self.version()) => stored::spliced(entry, &self.front, at),
+            Form::Object if !self.differs => stored::spliced(entry, &self.front, at),
             Form::Object => vec![bytes_of(&Value::Object(self.object(entry, at)))],
             Form::Metadata(version) => vec![bytes_of(&metadata_only(&self.object(entry, at), version))],
             Form::Table(version) => vec![bytes_of(&self.table(
@@ -191,6 +195,28 @@ impl Presenter {
         }
     }
 
+    /// A reply with the `Scale` of an object.
+    pub(crate) fn scale(&self, scale: &Value) -> Response {
+        let object = || scale.as_object().cloned().unwrap_or_default();
+        let value = match self.form {
+            Form::Object => scale.clone(),
+            Form::Metadata(version) => metadata_only(&object(), version),
+            Form::Table(version) => {
+                let (columns, row) = printing::scale(scale, self.env.now(), self.shown(&object(), version));
+                table_of(version, json!({"resourceVersion": scale["metadata"]["resourceVersion"]}), columns, vec![row])
+            }
+        };
+        body::value(200, &value)
+    }
+
+    fn shown(&self, object: &Object, version: &str) -> Value {
+        match self.include {
+            Include::Nothing => Value::Null,
+            Include::Metadata => metadata_only(object, version),
+            Include::Object => Value::Object(object.clone()),
+        }
+    }
+
     fn concatenated(&self, head: &Value, entries: &[Arc<Entry>]) -> Response {
         let mut front = bytes_of(head).to_vec();
         front.pop();
@@ -210,24 +236,15 @@ impl Presenter {
     fn table(&self, version: &str, objects: &[Object], meta: &ListMeta, headings: bool) -> Value {
         let rows: Vec<Value> = objects
             .iter()
-            .map(|object| {
-                let shown = match self.include {
-                    Include::Nothing => Value::Null,
-                    Include::Metadata => metadata_only(object, version),
-                    Include::Object => Value::Object(object.clone()),
-                };
-                printing::row(&self.row, self.version(), object, self.env.now(), shown)
-            })
+            .map(|object| printing::row(&self.row, self.version(), object, self.env.now(), self.shown(object, version)))
             .collect();
         let columns = if headings { printing::columns(&self.row, self.version()) } else { Value::Null };
-        json!({
-            "kind": "Table",
-            "apiVersion": version,
-            "metadata": meta.to_json(),
-            "columnDefinitions": columns,
-            "rows": rows,
-        })
+        table_of(version, meta.to_json(), columns, rows)
     }
+}
+
+fn table_of(version: &str, meta: Value, columns: Value, rows: Vec<Value>) -> Value {
+    json!({"kind": "Table", "apiVersion": version, "metadata": meta, "columnDefinitions": columns, "rows": rows})
 }
 
 /// An object's `PartialObjectMetadata`.

@@ -1,6 +1,6 @@
 //! Rows and columns of tables, in the wire's form.
 
-use carrack_schema::print;
+use carrack_schema::print::{self, Column};
 use carrack_schema::table::{ResourceInfo, Version};
 use jiff::Timestamp;
 use serde_json::{Value, json};
@@ -9,7 +9,11 @@ use crate::object::Object;
 
 /// `columnDefinitions` of a kind.
 pub(crate) fn columns(row: &ResourceInfo, version: &Version) -> Value {
-    print::columns(row, version)
+    headings(print::columns(row, version))
+}
+
+fn headings(columns: Vec<Column>) -> Value {
+    columns
         .into_iter()
         .map(|column| {
             json!({
@@ -27,4 +31,10 @@ pub(crate) fn columns(row: &ResourceInfo, version: &Version) -> Value {
 pub(crate) fn row(row: &ResourceInfo, version: &Version, object: &Object, now: Timestamp, shown: Value) -> Value {
     let value = Value::Object(object.clone());
     json!({"cells": print::cells(row, version, &value, now), "object": shown})
+}
+
+/// The `columnDefinitions` of a `Scale`, and its row.
+pub(crate) fn scale(scale: &Value, now: Timestamp, shown: Value) -> (Value, Value) {
+    let (columns, cells) = print::scale(scale, now);
+    (headings(columns), json!({"cells": cells, "object": shown}))
 }

@@ -2,6 +2,7 @@
 //! whose token is this.
 
 use carrack_auth::{Attributes, Caller, Secret};
+use carrack_schema::error::FieldError;
 use serde_json::{Value, json};
 
 use crate::body::Response;
@@ -10,7 +11,7 @@ use crate::convert::set_type;
 use crate::dispatch;
 use crate::env::rfc3339_s;
 use crate::object::{Object, at, child_mut, str_at};
-use crate::registry::decode;
+use crate::registry::{decode, meta};
 use crate::server::ApiServer;
 use crate::status::Status;
 
@@ -20,16 +21,13 @@ pub(crate) async fn create(server: &ApiServer, cx: &mut Cx<'_>, body: &[u8]) -> 
     let caller = cx.caller.clone();
     let status = match &*cx.row.plural {
         "selfsubjectreviews" => json!({"userInfo": user_info(&caller)}),
-        "selfsubjectaccessreviews" => access(cx, &caller, &review).await?,
-        "subjectaccessreviews" => access(cx, &subject(&review)?, &review).await?,
-        "localsubjectaccessreviews" => {
-            let namespace = cx.namespace().unwrap_or_default();
-            if str_at(&review, &["spec", "resourceAttributes", "namespace"]) != namespace {
-                return Err(Status::bad_request(format!(
-                    "spec.resourceAttributes.namespace must match namespace: {namespace}"
-                )));
+        plural @ ("selfsubjectaccessreviews" | "subjectaccessreviews" | "localsubjectaccessreviews") => {
+            let faults = access_faults(cx, plural, &review);
+            if !faults.is_empty() {
+                return Err(meta::invalid(cx, "", &faults));
             }
-            access(cx, &subject(&review)?, &review).await?
+            let whose = if plural == "selfsubjectaccessreviews" { caller } else { subject(&review) };
+            access(cx, &whose, &review).await?
         }
         "selfsubjectrulesreviews" => rules(cx, &caller, &review).await?,
         "tokenreviews" => token(server, cx, &review).await?,
@@ -62,25 +60,55 @@ fn texts(value: Option<&Value>) -> Vec<String> {
 }
 
 /// The user that a review asks about.
-fn subject(review: &Object) -> Result<Caller, Status> {
+fn subject(review: &Object) -> Caller {
     let user = str_at(review, &["spec", "user"]).to_owned();
     let groups = texts(at(review, &["spec", "groups"]));
-    if user.is_empty() && groups.is_empty() {
-        return Err(Status::bad_request("at least one of user or group must be specified"));
-    }
     let extra = at(review, &["spec", "extra"])
         .and_then(Value::as_object)
         .map(|extra| extra.iter().map(|(key, values)| (key.clone(), texts(Some(values)))).collect())
         .unwrap_or_default();
-    Ok(Caller { user, uid: str_at(review, &["spec", "uid"]).to_owned(), groups, extra })
+    Caller { user, uid: str_at(review, &["spec", "uid"]).to_owned(), groups, extra }
+}
+
+/// What is wrong with a question about access (`pkg/apis/authorization/validation`).
+fn access_faults(cx: &Cx<'_>, plural: &str, review: &Object) -> Vec<FieldError> {
+    let field = |name: &str| at(review, &["spec", name]).cloned().unwrap_or_default();
+    let (resource, path) = (field("resourceAttributes"), field("nonResourceAttributes"));
+    let mut faults = Vec::new();
+    match (resource.is_null(), path.is_null()) {
+        (false, false) => {
+            let why = "cannot be specified in combination with resourceAttributes";
+            faults.push(FieldError::invalid("spec.nonResourceAttributes", path.clone(), why));
+        }
+        (true, true) => {
+            let why = "exactly one of nonResourceAttributes or resourceAttributes must be specified";
+            faults.push(FieldError::invalid("spec.resourceAttributes", Value::Null, why));
+        }
+        _ => {}
+    }
+    let is_nobody = str_at(review, &["spec", "user"]).is_empty() && texts(at(review, &["spec", "groups"])).is_empty();
+    if plural != "selfsubjectaccessreviews" && is_nobody {
+        let why = "at least one of user or group must be specified";
+        faults.push(FieldError::invalid("spec.user", "", why));
+    }
+    if plural == "localsubjectaccessreviews" {
+        let given = resource["namespace"].as_str().unwrap_or_default();
+        if !resource.is_null() && given != cx.namespace().unwrap_or_default() {
+            let why = "must match metadata.namespace";
+            faults.push(FieldError::invalid("spec.resourceAttributes.namespace", given, why));
+        }
+        if !path.is_null() {
+            let why = "disallowed on this kind of request";
+            faults.push(FieldError::invalid("spec.nonResourceAttributes", path, why));
+        }
+    }
+    faults
 }
 
 async fn access(cx: &Cx<'_>, caller: &Caller, review: &Object) -> Result<Value, Status> {
     let field = |path: &[&str]| str_at(review, path);
-    let resource = at(review, &["spec", "resourceAttributes"]).is_some();
-    let path = at(review, &["spec", "nonResourceAttributes"]).is_some();
-    let attributes = match (resource, path) {
-        (true, false) => Attributes {
+    let attributes = if at(review, &["spec", "resourceAttributes"]).is_some() {
+        Attributes {
             verb: field(&["spec", "resourceAttributes", "verb"]),
             group: field(&["spec", "resourceAttributes", "group"]),
             version: field(&["spec", "resourceAttributes", "version"]),
@@ -90,16 +118,10 @@ async fn access(cx: &Cx<'_>, caller: &Caller, review: &Object) -> Result<Value, 
             namespace: field(&["spec", "resourceAttributes", "namespace"]),
             path: "",
             field_selector: field(&["spec", "resourceAttributes", "fieldSelector", "rawSelector"]),
-        },
-        (false, true) => Attributes::path(
-            field(&["spec", "nonResourceAttributes", "verb"]),
-            field(&["spec", "nonResourceAttributes", "path"]),
-        ),
-        _ => {
-            return Err(Status::bad_request(
-                "exactly one of nonResourceAttributes or resourceAttributes must be specified",
-            ));
         }
+    } else {
+        let verb = field(&["spec", "nonResourceAttributes", "verb"]);
+        Attributes::path(verb, field(&["spec", "nonResourceAttributes", "path"]))
     };
     let decision = cx.server.with_authorizer(|authorizer| authorizer.authorize(caller, &attributes)).await?;
     let mut status = json!({"allowed": decision.allowed()});

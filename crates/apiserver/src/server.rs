@@ -97,6 +97,8 @@ pub struct ApiServer {
 
 pub(crate) struct Inner {
     pub store: Arc<dyn Store>,
+    /// The same without being timed, for the few objects that every write looks up: nobody asked for them.
+    pub untimed: Arc<dyn Store>,
     pub env: Arc<dyn Env>,
     pub authenticator: Option<Authenticator>,
     pub issuer: Option<Arc<Issuer>>,
@@ -165,10 +167,11 @@ impl ApiServer {
         plugins.extend(config.plugins);
         let prefixes: Vec<String> = OBSERVED.iter().map(|(group, resource)| keys::of(group, resource, None)).collect();
         let metrics = Metrics::new();
-        let store = Metered::new(config.store, Arc::clone(&config.env), metrics.store.clone());
+        let store = Metered::new(Arc::clone(&config.store), Arc::clone(&config.env), metrics.store.clone());
         ApiServer {
             inner: Arc::new(Inner {
                 store: Arc::new(store),
+                untimed: config.store,
                 env: config.env,
                 authenticator: config.authenticator,
                 issuer,
@@ -272,11 +275,12 @@ impl ApiServer {
             known: &started.known,
         };
         let response = request.answer(acting.caller, &mut notes).await.unwrap_or_else(Response::from);
+        let elsewhere = notes.elsewhere;
         let response = match record {
             Some(record) => record.end(&notes, response),
             None => response,
         };
-        metrics.end(started, response.status().as_u16(), response.body().size_bytes(), env);
+        metrics.end(started, response.status().as_u16(), response.body().size_bytes(), elsewhere, env);
         let response = yaml::lay_out(response, &parts.headers);
         if pretty::wanted(&query, &parts.headers) { pretty::lay_out(response) } else { response }
     }
@@ -478,13 +482,17 @@ impl Request<'_> {
             warnings: row.versions[version_index].deprecation_warning.iter().map(ToString::to_string).collect(),
             notes: Mutex::default(),
             annotations: Mutex::default(),
+            elsewhere: Mutex::default(),
         };
         if row.versions[version_index].deprecation_warning.is_some() {
+            let subresource = request.subresource.as_deref().unwrap_or_default();
+            inner.metrics.deprecated(row, &request.version, subresource);
             cx.annotate("k8s.io/deprecated", "true");
         }
         let result = dispatch::resource(self.server, &mut cx, self.info.verb, self.method, &self.body).await;
         let mut response = result.unwrap_or_else(Response::from);
         audited.annotations = std::mem::take(&mut *cx.annotations.lock().unwrap_or_else(PoisonError::into_inner));
+        audited.elsewhere = *cx.elsewhere.lock().unwrap_or_else(PoisonError::into_inner);
         let notes = std::mem::take(&mut *cx.notes.lock().unwrap_or_else(PoisonError::into_inner));
         for warning in bounded(cx.warnings.iter().chain(&notes)) {
             let text: String =

@@ -178,14 +178,28 @@ impl Running {
     }
 
     async fn secure(&self, identity: Option<Identity>) -> tokio_rustls::client::TlsStream<TcpStream> {
+        self.secure_over(TcpStream::connect(self.address).await.expect("connect"), identity).await
+    }
+
+    async fn secure_over(
+        &self,
+        stream: TcpStream,
+        identity: Option<Identity>,
+    ) -> tokio_rustls::client::TlsStream<TcpStream> {
         let connector = tokio_rustls::TlsConnector::from(Arc::new(self.client_tls(identity)));
-        let stream = TcpStream::connect(self.address).await.expect("connect");
         let name = rustls_pki_types::ServerName::try_from("localhost").expect("name");
         connector.connect(name, stream).await.expect("handshake")
     }
 
     async fn connect(&self, identity: Option<Identity>) -> http1::SendRequest<Full<Bytes>> {
-        let stream = self.secure(identity).await;
+        self.speak(self.secure(identity).await).await
+    }
+
+    async fn connect_over(&self, stream: TcpStream) -> http1::SendRequest<Full<Bytes>> {
+        self.speak(self.secure_over(stream, None).await).await
+    }
+
+    async fn speak(&self, stream: tokio_rustls::client::TlsStream<TcpStream>) -> http1::SendRequest<Full<Bytes>> {
         let (sender, connection) = http1::handshake(TokioIo::new(stream)).await.expect("http");
         tokio::spawn(async move { drop(connection.with_upgrades().await) });
         sender
@@ -298,6 +312,15 @@ async fn a_request_for_somebody_else_has_his_share() {
         let (code, said) = running.send(Some(Identity::Admin), builder.body(Full::default()).expect("request")).await;
         assert_eq!(code, wanted, "{other:?}: {said}");
     }
+    let metrics = running.send(Some(Identity::Admin), get("/metrics")).await.1;
+    let told = |line: &str| metrics.as_str().unwrap_or_default().lines().any(|told| told.starts_with(line));
+    let labels = "priority_level=\"global-default\",flow_schema=\"global-default\"";
+    assert!(
+        told(&format!("apiserver_flowcontrol_rejected_requests_total{{{labels},reason=\"queue-full\"}} 2")),
+        "{metrics}"
+    );
+    let labels = "priority_level=\"exempt\",flow_schema=\"exempt\"";
+    assert!(told(&format!("apiserver_flowcontrol_current_executing_requests{{{labels}}} 1")), "{metrics}");
     let nobody = request("GET", "/api/v1/namespaces").header("impersonate-group", "some");
     assert_eq!(running.send(Some(Identity::Admin), nobody.body(Full::default()).expect("request")).await.0, 400);
     let node = request("GET", "/api/v1/namespaces").header("impersonate-user", "jane").body(Full::default());
@@ -312,8 +335,14 @@ async fn a_request_for_somebody_else_has_his_share() {
             name("impersonatedUser"),
         )
     });
-    let wanted =
-        [(200, false, "-"), (429, false, "jane"), (429, false, "system:admin"), (400, false, "-"), (403, true, "-")];
+    let wanted = [
+        (200, false, "-"),
+        (429, false, "jane"),
+        (429, false, "system:admin"),
+        (200, false, "-"),
+        (400, false, "-"),
+        (403, true, "-"),
+    ];
     assert_eq!(noted.collect::<Vec<_>>(), wanted.map(|(code, node, other)| (code, node, other.to_owned())));
 }
 
@@ -701,4 +730,31 @@ async fn in_the_process_it_is_the_same_api() {
     assert_eq!(events.len(), 6);
     let first: Value = serde_json::from_slice(events[0].as_ref().expect("event")).expect("json");
     assert_eq!(first["object"]["kind"], "PartialObjectMetadata");
+}
+
+/// One who holds all connections keeps nobody out who comes from elsewhere.
+#[tokio::test]
+async fn a_place_is_made_for_who_comes_from_elsewhere() {
+    let running = Running::start(Settings { max_connections: 3, ..Settings::default() }).await;
+    let from_elsewhere = async || {
+        let socket = tokio::net::TcpSocket::new_v4().expect("a socket");
+        socket.bind("127.0.0.2:0".parse().expect("an address")).expect("an address of this machine");
+        socket.connect(running.address).await.expect("connect")
+    };
+    // Each is let in before the next one comes.
+    let mut held = Vec::new();
+    for _ in 0..3 {
+        let mut connection = running.connect_over(from_elsewhere().await).await;
+        within("an answer", connection.send_request(get("/healthz"))).await.expect("reply");
+        held.push(connection);
+    }
+    let mut one_more = from_elsewhere().await;
+    let ended = within("the end of one too many", one_more.read(&mut [0; 1])).await;
+    assert!(matches!(ended, Ok(0) | Err(_)), "{ended:?}");
+    assert_eq!(within("an answer", running.send(None, get("/healthz"))).await.0, 200);
+    let mut left = 0;
+    for connection in &mut held {
+        left += usize::from(within("the other's answer", connection.send_request(get("/healthz"))).await.is_ok());
+    }
+    assert_eq!(left, 2);
 }

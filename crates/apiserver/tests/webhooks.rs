@@ -11,7 +11,7 @@ use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
 use carrack_apiserver::audit::{Audit, AuditSink, Policy};
 use carrack_apiserver::serve::Outbound;
-use carrack_apiserver::{ApiServer, Config};
+use carrack_apiserver::{ApiServer, Body, Config};
 use carrack_auth::Caller;
 use carrack_auth::pki::{Pki, Sans, Server};
 use carrack_auth::tls::{self, Reloadable};
@@ -70,6 +70,10 @@ async fn answer(seen: Seen, request: Request<hyper::body::Incoming>) -> http::Re
         "/annotate-binding" => {
             patch(json!([{"op": "add", "path": "/metadata/annotations", "value": {"zone": "north"}}]))
         }
+        "/elsewhere" => patch(json!([
+            {"op": "replace", "path": "/container", "value": "b"},
+            {"op": "replace", "path": "/command", "value": ["id"]},
+        ])),
         "/two" => patch(json!([{"op": "replace", "path": "/spec/replicas", "value": 2}])),
         "/status" => patch(json!([
             {"op": "add", "path": "/status", "value": {"phase": "Failed"}},
@@ -667,4 +671,30 @@ async fn webhooks_see_what_is_posted_to_subresources() {
         (&scale["object"]["spec"], &scale["oldObject"]["spec"]),
         (&json!({"replicas": 5}), &json!({"replicas": 1}))
     );
+}
+
+#[tokio::test]
+async fn a_webhook_says_how_somebody_connects() {
+    let world = World::new().await;
+    let mut hook = world.hook("/elsewhere");
+    hook["rules"] =
+        json!([{"operations": ["CONNECT"], "apiGroups": [""], "apiVersions": ["v1"], "resources": ["pods/exec"]}]);
+    world.install("Mutating", &[hook]).await;
+    let account = json!({"metadata": {"name": "default"}});
+    assert_eq!(world.post("/api/v1/namespaces/default/serviceaccounts", &account).await.0, 201);
+    let status = json!({"addresses": [{"type": "InternalIP", "address": "10.0.0.1"}]});
+    assert_eq!(world.post("/api/v1/nodes", &json!({"metadata": {"name": "n1"}, "status": status})).await.0, 201);
+    let pods = "/api/v1/namespaces/default/pods";
+    let containers = json!([{"name": "a", "image": "i"}, {"name": "b", "image": "i"}]);
+    let pod = json!({"metadata": {"name": "p"}, "spec": {"nodeName": "n1", "containers": containers}});
+    assert_eq!(world.post(pods, &pod).await.0, 201);
+    let exec = async |query: &str| {
+        let request = Request::post(format!("{pods}/p/exec?{query}")).body(Bytes::new()).expect("request");
+        world.api.handle(request, Caller::new("admin", ["system:masters"])).await
+    };
+    match exec("container=a&command=sh&stdout=true").await.into_body() {
+        Body::Node(target) => assert_eq!(target.path_and_query, "/exec/default/p/b?output=1&command=id"),
+        other => panic!("not carried on: {other:?}"),
+    }
+    assert_eq!(exec("container=a&command=sh&dryRun=All").await.status(), 400);
 }

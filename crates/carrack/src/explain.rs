@@ -6,11 +6,13 @@ use std::sync::Arc;
 
 use anyhow::{Context as _, bail};
 use carrack_engine::{ApiRequest, HttpsTransport, Selector, Transport};
-use carrack_scheduler::{Cluster, Decider, Explained, Objects, PodInfo, Profile, Question, explain, name_of};
+use carrack_scheduler::{
+    Cluster, DEFAULT_SCHEDULER_NAME, Decider, Explained, Objects, Pod, PodInfo, Profile, Question, explain, name_of,
+};
 use carrack_types::resource::{Kind, Object as _};
 use k8s_openapi::api::apps::v1::{ReplicaSet, StatefulSet};
 use k8s_openapi::api::core::v1::{
-    Namespace, Node, PersistentVolume, PersistentVolumeClaim, Pod, ReplicationController, Service,
+    Namespace, Node, PersistentVolume, PersistentVolumeClaim, ReplicationController, Service,
 };
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use k8s_openapi::api::storage::v1::{CSIDriver, CSINode, CSIStorageCapacity, StorageClass, VolumeAttachment};
@@ -98,15 +100,17 @@ async fn pod(args: ExplainPodArgs) -> anyhow::Result<()> {
     let Some(pod) = pods.iter().find(|p| p.namespace() == namespace && p.name() == name) else {
         bail!("there is no pod {namespace}/{name}");
     };
-    let node = pod.spec.as_ref().and_then(|s| s.node_name.as_deref()).unwrap_or_default();
+    let node = &*pod.node;
     if !node.is_empty() {
         return output::print(args.output, &serde_json::json!({"node": node}), || {
             format!("{namespace}/{name} is on {node}: it waits for no node\n")
         });
     }
+    let named = pod.scheduler_name();
+    let other = (args.config.is_none() && named != DEFAULT_SCHEDULER_NAME).then(|| named.to_owned());
     let profile = match &args.config {
         Some(path) => {
-            let wanted = pod.spec.as_ref().and_then(|s| s.scheduler_name.clone()).unwrap_or_default();
+            let wanted = pod.scheduler_name();
             let config = crate::roles::scheduler::read_config(path)?;
             let profile = config.profiles.into_iter().find(|p| p.scheduler_name == wanted);
             profile.with_context(|| format!("no profile in {} is for {wanted:?}", path.display()))?
@@ -115,15 +119,19 @@ async fn pod(args: ExplainPodArgs) -> anyhow::Result<()> {
     };
     let nominees: Vec<(String, Arc<PodInfo>)> = pods
         .iter()
-        .filter(|p| p.uid() != pod.uid() && p.spec.as_ref().is_none_or(|s| s.node_name.is_none()))
-        .filter_map(|p| Some((p.status.as_ref()?.nominated_node_name.clone()?, p.clone())))
+        .filter(|p| p.uid() != pod.uid() && p.node.is_empty())
+        .filter_map(|p| Some((p.nominated.as_deref()?.to_owned(), p.clone())))
         .map(|(node, p)| (node, cluster.read(p)))
         .collect();
     let nominated = |node: &str| nominees.iter().filter(|(n, _)| n == node).map(|(_, p)| p.clone()).collect();
     let info = cluster.read(pod.clone());
     let profile = Arc::new(profile);
     let question = Question { pod: &info, profile: &profile, nominated: &nominated };
-    let explained = explain(&mut Decider::new(cluster), question);
+    let mut explained = explain(&mut Decider::new(cluster), question);
+    if let Some(other) = other {
+        let own = "nodes answer here as the default plugins do, and as its own with --config";
+        explained.held_by.push(format!("its scheduler, {other}, which is the only one that looks at it; {own}"));
+    }
     output::print(args.output, &explained, || text(&format!("{namespace}/{name}"), &explained))
 }
 
@@ -132,6 +140,9 @@ fn text(name: &str, explained: &Explained) -> String {
     let mut text = format!("{name}: {fitting} of {} nodes would take it\n", explained.nodes.len());
     for held in &explained.held_by {
         text.push_str(&format!("held by {held}\n"));
+    }
+    if let Some(said) = &explained.said {
+        text.push_str(&format!("its status says: {said}\n"));
     }
     let width = explained.nodes.iter().map(|n| n.node.len()).max().unwrap_or(0).max(4);
     if !explained.nodes.is_empty() {
@@ -169,9 +180,10 @@ mod tests {
                 changes: vec!["200m more of cpu".into()],
             },
         ];
-        let shown = text("d/p", &Explained { held_by: vec![], nodes, preemption: None });
+        let shown = text("d/p", &Explained { held_by: vec![], said: Some("no room".into()), nodes, preemption: None });
         let lines: Vec<&str> = shown.lines().collect();
         assert_eq!(lines[0], "d/p: 1 of 2 nodes would take it");
-        assert!(lines[4].contains("Insufficient cpu") && lines[5].contains("-> 200m more of cpu"), "{shown}");
+        assert_eq!(lines[1], "its status says: no room");
+        assert!(lines[5].contains("Insufficient cpu") && lines[6].contains("-> 200m more of cpu"), "{shown}");
     }
 }

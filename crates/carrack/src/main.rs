@@ -45,9 +45,9 @@ fn main() -> ExitCode {
     if let Err(error) = rustix::thread::disable_transparent_huge_pages(false) {
         eprintln!("huge pages stay disabled for guests: {error}");
     }
-    // containerd calls it by another name.
-    if roles::networks::is_called() {
-        return roles::networks::run();
+    // containerd calls it by other names.
+    if let Some(called) = roles::networks::called() {
+        return roles::networks::run(called);
     }
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,

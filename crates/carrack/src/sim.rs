@@ -35,6 +35,7 @@ fn request(args: SimArgs) -> Request {
         clones: args.clones,
         copies: args.copies,
         swarm: args.swarm,
+        small: args.small,
         keep_trace: args.trace,
         ..usual
     };

@@ -162,6 +162,8 @@ fn faults() {
         ("self.x.unheard()", "undeclared reference to 'unheard'"),
         ("1 == 'a'", "found no matching overload for '_==_' applied to '(int, string)'"),
         ("1 + 'a'", "found no matching overload for '_+_' applied to '(int, string)'"),
+        ("['a'].sum() == ''", "found no matching overload for 'sum' applied to '(list(string))'"),
+        ("[[1]].isSorted()", "found no matching overload for 'isSorted' applied to '(list(list(int)))'"),
         ("'a' ? 1 : 2", "no matching overload for '_?_:_'"),
         ("[1].all(x, x)", "expected type 'bool' but found 'int'"),
         ("(1).all(x, true)", "cannot be range of a comprehension"),

@@ -24,6 +24,8 @@ const TERMINATED_PODS: usize = 12_500;
 const PERIOD: Duration = Duration::from_secs(20);
 /// The key under which ended pods are counted; no pod has such a name.
 const ENDED: &str = "(ended)";
+/// Index of pods that have ended, all under one value.
+const BY_END: &str = "ended";
 const REASON: &str = "DeletionByPodGC";
 
 /// The pod garbage collector.
@@ -75,7 +77,8 @@ impl PodGc {
             return Plan::none().requeue_after(wait);
         }
         self.counted = Some(now);
-        let mut ended: Vec<_> = view.cache::<Pod>().iter().filter(|p| is_terminal(p) && !p.is_deleting()).collect();
+        let ended = view.cache::<Pod>().by_index(BY_END, ENDED);
+        let mut ended: Vec<_> = ended.filter(|p| !p.is_deleting()).collect();
         let excess = ended.len().saturating_sub(self.threshold);
         if excess == 0 {
             return Plan::none();
@@ -101,6 +104,10 @@ impl PodGc {
         };
         force(marked, pod)
     }
+}
+
+fn by_end(pod: &Pod) -> Vec<String> {
+    is_terminal(pod).then(|| ENDED.to_owned()).into_iter().collect()
 }
 
 fn is_evicted(pod: &Pod) -> bool {
@@ -129,6 +136,7 @@ impl Controller for PodGc {
         // All controllers share their cache of pods: what no one of them looks at is left out where pods are looked after anyway.
         setup.trim::<Pod>(forget_what_nodes_do);
         setup.index::<Pod>(BY_NODE, pods::by_node);
+        setup.index::<Pod>(BY_END, by_end);
         setup.watch::<Pod>(|pod, _| {
             let mut keys = vec![Key::of(pod)];
             if is_terminal(pod) {
@@ -172,7 +180,10 @@ mod tests {
     use crate::testing::{of, words};
 
     fn check(gc: &mut PodGc, key: Key, pods: Vec<Value>, nodes: Vec<Value>, at_s: i64, expected: &[&str]) {
-        let caches = Caches::new().with::<Pod>(pods.iter().cloned().map(of)).with::<Node>(nodes.into_iter().map(of));
+        let caches = Caches::new()
+            .with_index(BY_END, by_end)
+            .with::<Pod>(pods.iter().cloned().map(of))
+            .with::<Node>(nodes.into_iter().map(of));
         let plan = gc.reconcile(&key, &caches.view(), Time::from_unix_s(at_s));
         assert_eq!(words(&plan), expected, "{pods:?} at {at_s}");
     }

@@ -43,12 +43,20 @@ fn deadline(pod: &Pod) -> Option<Time> {
     Some(Time::from(pod.metadata.deletion_timestamp.as_ref()?) + Duration::from_secs(grace_s))
 }
 
+/// Index of the pods that have a time by which they are to be gone: by namespace.
+const BY_DEADLINE: &str = "deadline";
+
+fn by_deadline(pod: &Pod) -> Vec<String> {
+    deadline(pod).map(|_| pod.namespace().to_owned()).into_iter().collect()
+}
+
 impl Controller for QuotaController {
     fn name(&self) -> &'static str {
         "resourcequota-controller"
     }
     fn setup(&self, setup: &mut Setup<'_>) {
         setup.watch_own::<ResourceQuota>();
+        setup.index::<Pod>(BY_DEADLINE, by_deadline);
         setup.watch::<Pod>(|pod, view| {
             if !pod.is_deleting() {
                 return Vec::new();
@@ -63,7 +71,7 @@ impl Controller for QuotaController {
             return Plan::none();
         };
         let pods = view.cache::<Pod>();
-        let ends: Vec<Time> = pods.in_namespace(&key.namespace).filter_map(|pod| deadline(pod)).collect();
+        let ends: Vec<Time> = pods.by_index(BY_DEADLINE, &key.namespace).filter_map(|pod| deadline(pod)).collect();
         let first_since = |time: Time| ends.iter().copied().filter(|end| *end >= time).min();
         let known = self
             .counts
@@ -94,7 +102,10 @@ mod tests {
         let quota = json!({"metadata": {"namespace": "ns", "name": "q", "uid": "q", "resourceVersion": "1"}});
         let mut c = QuotaController::default();
         let mut look = |pods: Vec<Value>, at_s: i64| {
-            let caches = Caches::new().with::<ResourceQuota>([of(quota.clone())]).with::<Pod>(pods.into_iter().map(of));
+            let caches = Caches::new()
+                .with_index(BY_DEADLINE, by_deadline)
+                .with::<ResourceQuota>([of(quota.clone())])
+                .with::<Pod>(pods.into_iter().map(of));
             let plan = c.reconcile(&Key::new("ns", "q"), &caches.view(), Time::from_unix_s(at_s));
             (words(&plan).len(), plan.requeue_after.map_or(0, |d| d.as_secs()))
         };
@@ -116,14 +127,19 @@ mod tests {
         // A pod that was removed when it was overdue gave nothing back.
         let mut c = QuotaController::default();
         let mut look = |pods: Vec<Value>, at_s: i64| {
-            let caches = Caches::new().with::<ResourceQuota>([of(quota.clone())]).with::<Pod>(pods.into_iter().map(of));
+            let caches = Caches::new()
+                .with_index(BY_DEADLINE, by_deadline)
+                .with::<ResourceQuota>([of(quota.clone())])
+                .with::<Pod>(pods.into_iter().map(of));
             words(&c.reconcile(&Key::new("ns", "q"), &caches.view(), Time::from_unix_s(at_s))).len()
         };
         assert_eq!([look(overdue(), 1020), look(vec![], 1051), look(vec![], 1052)], [1, 1, 0]);
         // Whoever was not there when it was due counts when he comes.
         let mut c = QuotaController::default();
-        let caches =
-            Caches::new().with::<ResourceQuota>([of(quota.clone())]).with::<Pod>(overdue().into_iter().map(of));
+        let caches = Caches::new()
+            .with_index(BY_DEADLINE, by_deadline)
+            .with::<ResourceQuota>([of(quota.clone())])
+            .with::<Pod>(overdue().into_iter().map(of));
         let plan = c.reconcile(&Key::new("ns", "q"), &caches.view(), Time::from_unix_s(2000));
         assert_eq!(words(&plan).len(), 1);
     }

@@ -153,7 +153,25 @@ pub fn usage(path: &Path) -> Result<Usage, DiskError> {
     })
 }
 
-/// Whether nobody has a device open or mounted.
+/// Whether nobody has a device mounted, claimed, or open in another mount namespace: then it may be taken away.
+///
+/// # Errors
+/// When somebody has, or it cannot be known.
+pub async fn prove_unused(device: &str) -> Result<(), DiskError> {
+    let device = device.to_owned();
+    let look = tokio::task::spawn_blocking(move || {
+        prove_closed(&device)?;
+        match crate::openers::elsewhere(&device)
+            .map_err(crate::io_error(format!("looking for who has {device} open")))?
+        {
+            None => Ok(()),
+            Some(pid) => Err(DiskError::InUse(format!("{device} is open in process {pid}"))),
+        }
+    });
+    look.await.map_err(|e| DiskError::Failed(e.to_string()))?
+}
+
+/// Whether nobody has a device mounted or claimed; who has merely opened it is not found.
 ///
 /// # Errors
 /// When somebody has, or it cannot be known.

@@ -7,8 +7,10 @@
 pub mod filesystem;
 pub mod loops;
 pub mod mounts;
+pub mod openers;
 pub mod ownership;
 mod program;
+pub mod remove;
 
 use program::program;
 pub use program::{LIMIT, system};

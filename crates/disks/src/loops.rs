@@ -56,7 +56,7 @@ pub async fn attach(file: &Path) -> Result<String, DiskError> {
 /// [`DiskError::InUse`] while anybody has it open or mounted; the kernel would wait for them, and take it then.
 pub async fn detach(file: &Path) -> Result<(), DiskError> {
     let Some(device) = find(file)? else { return Ok(()) };
-    filesystem::prove_closed(&device)?;
+    filesystem::prove_unused(&device).await?;
     system("losetup", &["--detach", &device]).await.map(drop)
 }
 

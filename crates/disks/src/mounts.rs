@@ -5,7 +5,6 @@ use std::fs;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::fs::MetadataExt as _;
-use std::path::Path;
 
 use rustix::fs::{AtFlags, StatxAttributes, StatxFlags};
 use rustix::mount::{MountFlags, UnmountFlags};
@@ -205,15 +204,22 @@ pub fn bind(from: &str, to: &str, read_only: bool) -> io::Result<()> {
     Ok(())
 }
 
-/// Mounts a tmpfs. `size_bytes` 0 is no limit of its own.
+/// Mounts a tmpfs, which is not swapped where the kernel can do that: secrets are to lie on no disk. `size_bytes` 0 is no limit
+/// of its own.
 ///
 /// # Errors
 /// What the kernel says.
 pub fn tmpfs(path: &str, size_bytes: u64) -> io::Result<()> {
     let options = if size_bytes > 0 { format!("size={size_bytes},mode=0777") } else { "mode=0777".into() };
-    let options = CString::new(options)?;
-    rustix::mount::mount("tmpfs", path, "tmpfs", MountFlags::empty(), options.as_c_str())?;
-    Ok(())
+    let mount = |options: String| -> io::Result<()> {
+        let options = CString::new(options)?;
+        Ok(rustix::mount::mount("tmpfs", path, "tmpfs", MountFlags::empty(), options.as_c_str())?)
+    };
+    match mount(format!("{options},noswap")) {
+        // Kernels before 6.4 do not know it, and in a user namespace it is not allowed.
+        Err(e) if e.kind() == io::ErrorKind::InvalidInput => mount(options),
+        done => done,
+    }
 }
 
 /// Mounts huge pages of a size in bytes.
@@ -243,20 +249,6 @@ pub fn bind_fd(from: impl AsFd, to: &str) -> io::Result<()> {
 pub fn unmount(path: &str) -> io::Result<()> {
     rustix::mount::unmount(path, UnmountFlags::NOFOLLOW)?;
     Ok(())
-}
-
-/// Removes a directory with its contents, unless something is mounted in it.
-///
-/// # Errors
-/// When something is mounted there, or is not known not to be; else what the kernel says.
-pub fn remove_dir_unmounted(dir: &str) -> io::Result<()> {
-    if let Some(m) = at_or_below(dir)?.first() {
-        return Err(io::Error::other(format!("{} is still mounted", m.path)));
-    }
-    match fs::remove_dir_all(Path::new(dir)) {
-        Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(()),
-        r => r,
-    }
 }
 
 #[cfg(test)]

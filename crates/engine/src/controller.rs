@@ -52,7 +52,7 @@ pub struct Source {
     pub resource: Resource,
     /// Which objects of it.
     pub selector: Selector,
-    /// Whether only metadata is read, as [`carrack_types::resource::PartialObject`]s.
+    /// Whether only metadata is read, as [`carrack_types::resource::PartialObject`]s without labels and annotations.
     pub metadata_only: bool,
     /// How often it is listed, when it cannot be watched. None: it is watched.
     pub every: Option<Duration>,
@@ -193,6 +193,17 @@ impl Setup<'_> {
             Box::new(move |informer| {
                 if let Some(i) = informer.as_any_mut().downcast_mut::<Informer<K>>() {
                     i.trim_by(trim);
+                }
+            }),
+        ));
+    }
+    /// Files the objects of a kind that is watched whole by their labels ([`Cache::labelled`]).
+    pub fn index_labels<K: Kind>(&mut self) {
+        self.parts.adjustments.push((
+            Source::of::<K>(),
+            Box::new(|informer| {
+                if let Some(i) = informer.as_any_mut().downcast_mut::<Informer<K>>() {
+                    i.index_labels();
                 }
             }),
         ));

@@ -9,6 +9,7 @@
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
 use std::time::Duration;
 
 use carrack_types::resource::Kind;
@@ -114,6 +115,8 @@ struct Series {
 struct Budget {
     left: u32,
     since: Time,
+    /// Its number among all uses of budgets.
+    used: u64,
 }
 
 struct InFlight {
@@ -130,7 +133,10 @@ pub struct EventRecorder {
     host: Option<String>,
     series: BTreeMap<String, Series>,
     order: VecDeque<String>,
-    budgets: BTreeMap<String, Budget>,
+    budgets: BTreeMap<Arc<str>, Budget>,
+    /// Whose budgets these are, in the order in which they were used; each has one place.
+    by_use: BTreeMap<u64, Arc<str>>,
+    uses: u64,
     calls: BTreeMap<CallId, InFlight>,
     waiting: VecDeque<InFlight>,
 }
@@ -145,6 +151,8 @@ impl EventRecorder {
             series: BTreeMap::new(),
             order: VecDeque::new(),
             budgets: BTreeMap::new(),
+            by_use: BTreeMap::new(),
+            uses: 0,
             calls: BTreeMap::new(),
             waiting: VecDeque::new(),
         }
@@ -210,10 +218,22 @@ impl EventRecorder {
     }
 
     fn spend(&mut self, uid: &str, now: Time) -> bool {
-        if self.budgets.len() >= REMEMBERED {
-            self.budgets.retain(|_, b| now.since(b.since) < REFILL * BURST);
+        self.uses += 1;
+        let owner: Arc<str> = match self.budgets.get_key_value(uid) {
+            Some((owner, budget)) => {
+                self.by_use.remove(&budget.used);
+                owner.clone()
+            }
+            None => uid.into(),
+        };
+        self.by_use.insert(self.uses, owner.clone());
+        if self.by_use.len() > REMEMBERED
+            && let Some((_, idle)) = self.by_use.pop_first()
+        {
+            self.budgets.remove(&idle);
         }
-        let b = self.budgets.entry(uid.to_owned()).or_insert(Budget { left: BURST, since: now });
+        let b = self.budgets.entry(owner).or_insert(Budget { left: BURST, since: now, used: 0 });
+        b.used = self.uses;
         let refills = u32::try_from(now.since(b.since).as_nanos() / REFILL.as_nanos()).unwrap_or(u32::MAX);
         if refills > 0 {
             b.left = b.left.saturating_add(refills).min(BURST);

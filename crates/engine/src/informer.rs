@@ -133,7 +133,7 @@ pub struct Informer<K> {
     late: Option<TimerId>,
     /// The words of the last whole list of what is not watched.
     digest: Option<u64>,
-    trim: Option<fn(&mut K)>,
+    trim: Option<Box<dyn FnMut(&mut K) + Send>>,
 }
 
 #[derive(Deserialize)]
@@ -192,17 +192,24 @@ impl<K: Object> Informer<K> {
             trim: None,
         }
     }
+    /// Keeps only so many objects as values, those that were read last, and packs all others.
+    #[must_use]
+    pub fn packed_beyond(mut self, most_open: usize) -> Self {
+        self.cache.pack_beyond(most_open);
+        self
+    }
     /// Leaves out of each object what this takes out of it, before anybody sees it.
     #[must_use]
-    pub fn trimmed_by(mut self, trim: fn(&mut K)) -> Self {
-        self.trim = Some(trim);
+    pub fn trimmed_by(mut self, trim: impl FnMut(&mut K) + Send + 'static) -> Self {
+        self.trim = Some(Box::new(trim));
         self
     }
     /// The same of one that has not started.
     pub(crate) fn trim_by(&mut self, trim: fn(&mut K)) {
-        self.trim = Some(trim);
+        self.trim = Some(Box::new(trim));
     }
-    /// Reads object metadata alone.
+    /// Reads object metadata alone, without labels and annotations: annotations may be long, and whoever asks for metadata wants to know
+    /// what there is and whose it is.
     #[must_use]
     pub fn metadata_only(mut self) -> Self {
         self.metadata_only = true;
@@ -257,6 +264,10 @@ impl<K: Object> Informer<K> {
     /// Adds an index to the cache.
     pub fn add_index(&mut self, name: &'static str, of: IndexFn<K>) {
         self.cache.add_index(name, of);
+    }
+    /// Files objects by their labels.
+    pub fn index_labels(&mut self) {
+        self.cache.index_labels();
     }
     /// What is known.
     #[must_use]
@@ -335,9 +346,22 @@ impl<K: Object> Informer<K> {
         self.late = None;
     }
 
+    /// Packs what has not been read for long, where it packs.
+    pub fn rest(&mut self) {
+        self.cache.rest();
+    }
+
     /// Takes an input if it is this informer's. Returns the changes it brought, or none when the
     /// input is somebody else's.
     pub fn step<E, F>(&mut self, now: Time, input: &Input<E>, fx: &mut Effects<F>) -> Option<Vec<Delta<K>>> {
+        let deltas = self.take(now, input, fx);
+        if deltas.is_some() {
+            self.rest();
+        }
+        deltas
+    }
+
+    fn take<E, F>(&mut self, now: Time, input: &Input<E>, fx: &mut Effects<F>) -> Option<Vec<Delta<K>>> {
         match (input, &mut self.state) {
             (Input::Timer(id), _) if self.late == Some(*id) => {
                 self.is_late(now, fx);
@@ -549,7 +573,11 @@ impl<K: Object> Informer<K> {
     fn put(&mut self, mut object: K) -> Option<Delta<K>> {
         // Who owns which field is of no use to a controller, and not small. A write without it leaves it as it is.
         object.meta_mut().managed_fields = None;
-        if let Some(trim) = self.trim {
+        if self.metadata_only {
+            let meta = object.meta_mut();
+            (meta.annotations, meta.labels, meta.generate_name) = (None, None, None);
+        }
+        if let Some(trim) = &mut self.trim {
             trim(&mut object);
         }
         let object = Arc::new(object);
@@ -604,6 +632,8 @@ pub(crate) trait AnyInformer: Send {
     fn must_show(&mut self, now: Time, revision: u64, fx: &mut Effects<crate::Never>);
     fn caught_up(&self) -> bool;
     fn uid_of(&self, key: &Key) -> Option<String>;
+    fn pack_beyond(&mut self, most_open: usize);
+    fn rest(&mut self);
     fn as_any(&self) -> &dyn Any;
     fn as_any_mut(&mut self) -> &mut dyn Any;
 }
@@ -653,6 +683,12 @@ impl<K: Object> AnyInformer for Informer<K> {
     }
     fn uid_of(&self, key: &Key) -> Option<String> {
         self.cache.get_key(key).map(|o| o.uid().to_owned())
+    }
+    fn pack_beyond(&mut self, most_open: usize) {
+        self.cache.pack_beyond(most_open);
+    }
+    fn rest(&mut self) {
+        Self::rest(self);
     }
     fn as_any(&self) -> &dyn Any {
         self

@@ -133,6 +133,10 @@ enum CallKind {
     Probe,
 }
 
+/// How many objects of each kind are kept as values, those that were read last. All objects of a small cluster are, and what is
+/// under way in a large one.
+const MOST_OPEN: usize = 256;
+
 /// A core that hosts controllers.
 pub struct Manager {
     rng: Rng,
@@ -154,6 +158,7 @@ pub struct Manager {
     unseen: Unseen,
     barrier: bool,
     premises: bool,
+    most_open: usize,
 }
 
 impl Manager {
@@ -176,7 +181,14 @@ impl Manager {
             unseen: Unseen::default(),
             barrier: true,
             premises: true,
+            most_open: MOST_OPEN,
         }
+    }
+    /// Keeps only so many objects of each kind as values, and packs all others: simulators choose few, so that this is played.
+    #[must_use]
+    pub fn keeping_open(mut self, most_open: usize) -> Self {
+        self.most_open = most_open;
+        self
     }
     /// Plants the bug that the barrier exists against: keys are reconciled on caches that may not show
     /// their own writes yet. For the simulator, which must find it; never for a real process.
@@ -261,6 +273,7 @@ impl Manager {
         for (source, make) in parts.informers {
             let rng = self.rng.fork(&format!("{source:?}"));
             let informer = self.informers.entry(source.clone()).or_insert_with(|| make(rng));
+            informer.pack_beyond(self.most_open);
             informer.start(fx);
             self.awaited.extend(informer.awaits().into_iter().flatten().map(|awaited| (awaited, source.clone())));
         }
@@ -443,6 +456,8 @@ impl Manager {
                 };
                 let plan = self.hosted[i].hold_back(now, &key, plan);
                 self.begin(now, i, key, plan, fx);
+                // What it has looked at may be packed again.
+                self.informers.values_mut().for_each(|informer| informer.rest());
             }
         }
         // What waits for its caches looks when they have come, whatever is due by then.

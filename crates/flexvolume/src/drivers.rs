@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use carrack_disks::DiskError;
 
-use crate::run::run;
+use crate::run::{Until, run};
 use crate::{Answer, Capabilities};
 
 /// How long a call may take. Upstream limits waitforattach alone, to ten minutes; a driver that hangs in another call would
@@ -34,6 +34,7 @@ struct Known {
 pub struct Drivers {
     dir: PathBuf,
     limit: Duration,
+    until: Option<Until>,
     known: Arc<Mutex<Known>>,
 }
 
@@ -45,13 +46,19 @@ impl Drivers {
     /// Those below a directory.
     #[must_use]
     pub fn new(dir: PathBuf) -> Self {
-        Self { dir, limit: LIMIT, known: Arc::default() }
+        Self { dir, limit: LIMIT, until: None, known: Arc::default() }
     }
 
     /// With another limit for calls.
     #[must_use]
     pub fn with_limit(self, limit: Duration) -> Self {
         Self { limit, ..self }
+    }
+
+    /// For somebody who may call until then, and no longer: what runs is ended then by itself, even where the caller is stopped.
+    #[must_use]
+    pub fn bound_by(self, until: Until) -> Self {
+        Self { until: Some(until), ..self }
     }
 
     fn known(&self) -> MutexGuard<'_, Known> {
@@ -81,7 +88,7 @@ impl Drivers {
         }
         let path = self.program(driver)?;
         let all: Vec<String> = std::iter::once(verb.to_owned()).chain(args.iter().cloned()).collect();
-        let (code, text) = run(&path, &all, self.limit).await?;
+        let (code, text) = run(&path, &all, self.limit, self.until.clone()).await?;
         // The arguments hold secrets and are not shown.
         let about = format!("FlexVolume driver {driver}, {verb}");
         let code = code.unwrap_or(-1);
@@ -122,6 +129,8 @@ impl Drivers {
 
 #[cfg(test)]
 mod tests {
+    #![expect(clippy::disallowed_methods, reason = "real processes run for a real time")]
+
     use std::fs;
     use std::os::unix::fs::PermissionsExt as _;
     use std::path::Path;
@@ -278,11 +287,66 @@ mod tests {
         end(left);
     }
 
+    /// A leader that is stopped when its time begins to run out, and one that gets more of it.
+    #[tokio::test]
+    async fn a_call_ends_when_its_time_is_over_even_if_its_caller_is_stopped() {
+        let (dir, drivers) = driver(LONG);
+        drop(drivers);
+        let mut caller = calling_for(dir.path(), "5000");
+        let begun = loop {
+            match started(dir.path()) {
+                Some(pid) => break pid,
+                None => tokio::time::sleep(Duration::from_millis(10)).await,
+            }
+        };
+        let pid = rustix::process::Pid::from_child(&caller);
+        rustix::process::kill_process(pid, rustix::process::Signal::STOP).expect("stopped");
+        assert!(fs::exists(format!("/proc/{begun}")).expect("read"), "it has its time");
+        assert!(is_gone(begun).await, "{begun} runs on");
+        let state = fs::read_to_string(format!("/proc/{}/stat", caller.id())).expect("read");
+        assert!(state.contains(") T "), "the caller was stopped: {state}");
+        caller.kill().expect("killed");
+        caller.wait().expect("it ended");
+    }
+
+    #[tokio::test]
+    async fn a_call_goes_on_for_as_long_as_its_caller_gets_more_time() {
+        let soon = || Some(tokio::time::Instant::now() + Duration::from_millis(300));
+        let (leads, until) = tokio::sync::watch::channel(soon());
+        let (dir, drivers) = driver(r#"sleep 1; echo '{"status": "Success"}'"#);
+        let drivers = drivers.with_limit(Duration::from_secs(60)).bound_by(until);
+        let call = drivers.call("v/d", "detach", &[]);
+        let renewed = async {
+            loop {
+                tokio::time::sleep(Duration::from_millis(50)).await;
+                leads.send_replace(soon());
+            }
+        };
+        tokio::select! {
+            said = call => said.map(drop).expect("it has the time that it takes"),
+            () = renewed => {}
+        }
+        // Without more of it, it is ended.
+        leads.send_replace(soon());
+        let said = drivers.call("v/d", "attach", &[]).await.expect_err("its time is over").to_string();
+        assert!(said.contains("exit status -1"), "{said}");
+        drop(dir);
+    }
+
     /// Another process that calls a driver, and waits for it.
+    fn calling_for(drivers: &Path, may_ms: &str) -> std::process::Child {
+        calling_with(drivers, &[("MAY_MS", may_ms)])
+    }
+
     fn calling(drivers: &Path) -> std::process::Child {
+        calling_with(drivers, &[])
+    }
+
+    fn calling_with(drivers: &Path, more: &[(&str, &str)]) -> std::process::Child {
         std::process::Command::new(std::env::current_exe().expect("a path"))
             .args(["--exact", "drivers::tests::calls_and_waits", "--ignored", "--nocapture"])
             .env("DRIVERS", drivers)
+            .envs(more.iter().copied())
             .stdout(std::process::Stdio::null())
             .spawn()
             .expect("it runs")
@@ -303,7 +367,10 @@ mod tests {
     #[ignore = "it is the process that another test kills"]
     async fn calls_and_waits() {
         let Some(dir) = std::env::var_os("DRIVERS") else { return };
-        let drivers = Drivers::new(dir.into());
+        let may_ms = std::env::var("MAY_MS").ok().and_then(|ms| ms.parse().ok());
+        let until = may_ms.map(|ms| tokio::time::Instant::now() + Duration::from_millis(ms));
+        let (_leads, until) = tokio::sync::watch::channel(until);
+        let drivers = Drivers::new(dir.into()).bound_by(until);
         drivers.call("v/d", "detach", &[]).await.expect_err("it does not end");
     }
 

@@ -13,4 +13,5 @@ mod volume;
 
 pub use answer::{Answer, Capabilities};
 pub use drivers::{Drivers, LIMIT, Told};
+pub use run::Until;
 pub use volume::Volume;

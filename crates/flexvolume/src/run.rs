@@ -7,11 +7,19 @@
 //! it has ended (a file system in user space, say) goes on, whether its caller has heard of that or not, and even where it holds
 //! the driver's outputs.
 //!
+//! A caller that is stopped (`SIGSTOP`) keeps its pipe open. So one that may call for a time only, because it leads for that long,
+//! says through the pipe how long that is, and again each time that it becomes longer; when the time is over the watcher kills,
+//! too, whatever became of the caller.
+//!
 //! It takes a shell, and no code that runs between fork and exec: `PR_SET_PDEATHSIG` would end the driver alone and not what it
-//! started, and goes by the thread that forked. What it cannot do: a caller that is stopped (`SIGSTOP`) keeps its pipe open; and
-//! a driver that waits in the kernel (for a disk that does not answer) is not ended by being killed. A call that takes too long
+//! started, and goes by the thread that forked. What it cannot do: a driver that waits in the kernel (for a disk that does not
+//! answer) is not ended by being killed. A call that takes too long
 //! is answered a few seconds later then, and says so; what its program still does it does beside the calls that come after it.
 
+#![expect(clippy::disallowed_methods, reason = "a shell: it tells a program how long it may run")]
+
+use std::convert::Infallible;
+use std::future::pending;
 use std::io::Write as _;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
@@ -24,11 +32,20 @@ use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::{Pid, Signal, kill_process_group, test_kill_process_group};
 use tokio::io::{AsyncRead, AsyncReadExt as _};
 use tokio::process::Child;
+use tokio::sync::watch;
+use tokio::time::Instant;
 
-/// Becomes the driver, its first argument, beside a watcher of the pipe that is its input. A driver that has ended is gone, or
-/// its parent has not heard of it.
+/// Becomes the driver, its first argument, beside a watcher of the pipe that is its input. A line of it is for how many seconds
+/// more the driver may run, or empty when it has ended. A driver that has ended is gone, or its parent has not heard of it.
 const BESIDE_A_WATCHER: &str = r#"exec 3<&0 </dev/null
-( { read -r _ <&3 || case "$(cat /proc/$$/stat)" in ''|*') Z '*) ;; *) kill -KILL 0 ;; esac; } >/dev/null 2>&1 & )
+over() { case "$(cat /proc/$$/stat)" in ''|*') Z '*) ;; *) kill -KILL 0 ;; esac; }
+( { while read -r seconds <&3; do
+  [ -z "$clock" ] || kill "$clock"
+  [ -n "$seconds" ] || exit 0
+  { sleep "$seconds"; over; } & clock=$!
+done
+[ -z "$clock" ] || kill "$clock"
+over; } >/dev/null 2>&1 & )
 exec 3<&- "$0" "$@""#;
 
 /// Most that a driver may say on each of its outputs, in bytes.
@@ -38,6 +55,9 @@ const MAX_OUTPUT: usize = 64 << 10;
 const MORE: Duration = Duration::from_millis(200);
 /// How long is waited for what was killed.
 const GONE_WITHIN: Duration = Duration::from_secs(5);
+
+/// Until when calls may run, where that is limited.
+pub type Until = watch::Receiver<Option<Instant>>;
 
 /// A driver that runs, with all that it started.
 struct Group {
@@ -52,6 +72,22 @@ impl Group {
         self.pid = None;
         // The driver may have ended its watcher itself.
         let _gone = self.alive.write_all(b"\n");
+    }
+
+    /// Tells the watcher until when the driver may run, as often as that changes. It never ends.
+    async fn bound(&self, until: Option<Until>) -> Infallible {
+        let Some(mut until) = until else { return pending().await };
+        loop {
+            let at = *until.borrow_and_update();
+            if let Some(at) = at {
+                let rest = at.saturating_duration_since(Instant::now());
+                // A watcher that is gone has nobody to watch.
+                let _gone = (&self.alive).write_all(format!("{:.3}\n", rest.as_secs_f64()).as_bytes());
+            }
+            if until.changed().await.is_err() {
+                return pending().await;
+            }
+        }
     }
 
     fn kill(&self) {
@@ -100,7 +136,12 @@ async fn read(from: Option<impl AsyncRead + Unpin>, into: &mut Vec<u8>) {
 ///
 /// # Errors
 /// It cannot be run, or takes too long.
-pub(crate) async fn run(driver: &Path, args: &[String], limit: Duration) -> Result<(Option<i32>, String), DiskError> {
+pub(crate) async fn run(
+    driver: &Path,
+    args: &[String],
+    limit: Duration,
+    until: Option<Until>,
+) -> Result<(Option<i32>, String), DiskError> {
     let name = driver.display();
     let meta = std::fs::metadata(driver).map_err(io_error(format!("running {name}")))?;
     if !meta.is_file() || meta.permissions().mode() & 0o111 == 0 {
@@ -126,7 +167,11 @@ pub(crate) async fn run(driver: &Path, args: &[String], limit: Duration) -> Resu
                 _ = outputs.as_mut() => (child.wait().await, true),
             }
         };
-        let Ok((status, all)) = tokio::time::timeout(limit, ends).await else {
+        let ended = tokio::select! {
+            ended = tokio::time::timeout(limit, ends) => ended,
+            never = group.bound(until) => match never {},
+        };
+        let Ok((status, all)) = ended else {
             return Err(match group.end(&mut child).await {
                 true => DiskError::TimedOut(limit.as_secs()),
                 false => DiskError::Failed(format!(

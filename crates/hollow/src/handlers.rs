@@ -22,10 +22,10 @@ use carrack_types::well_known::kubevirt::{HEARTBEAT_ANNOTATION, NODE_LEASE_NAMES
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::Node;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use crate::{AGAIN, Config, node};
+use crate::{AGAIN, Config, MOST_OPEN, node};
 
 /// How often a handler says that it is there (KubeVirt's 60 s).
 const HEARTBEAT_PERIOD: Duration = Duration::from_secs(60);
@@ -34,14 +34,14 @@ const RENEW_PERIOD: Duration = Duration::from_secs(2);
 const LEASE_DURATION: Duration = Duration::from_secs(10);
 
 /// What handlers that pretend read of an instance.
-#[derive(Clone, Debug, Default, Deserialize)]
+#[derive(Clone, Debug, Default, Deserialize, Serialize)]
 #[serde(default)]
 struct Instance {
     metadata: ObjectMeta,
     status: Status,
 }
 
-#[derive(Clone, Debug, Default, Deserialize)]
+#[derive(Clone, Debug, Default, Deserialize, Serialize)]
 #[serde(default, rename_all = "camelCase")]
 struct Status {
     phase: String,
@@ -93,7 +93,9 @@ impl HollowHandlers {
         let resource = VirtualMachineInstance::resource();
         Self {
             nodes: (0..config.nodes).map(|n| (config.name(n), n)).collect(),
-            instances: Informer::new(resource, Selector::all(), rng.fork("instances")).trimmed_by(trim),
+            instances: Informer::new(resource, Selector::all(), rng.fork("instances"))
+                .trimmed_by(trim)
+                .packed_beyond(MOST_OPEN),
             config,
             calls: BTreeMap::new(),
             alarms: BTreeMap::new(),

@@ -82,6 +82,9 @@ impl Config {
     }
 }
 
+/// How many objects these nodes keep as values: what is under way.
+const MOST_OPEN: usize = 256;
+
 /// How long to wait before doing again what failed.
 const AGAIN: Duration = Duration::from_secs(1);
 
@@ -139,7 +142,9 @@ impl HollowNodes {
         Self {
             names: (0..config.nodes).map(|n| (config.name(n), n)).collect(),
             dead: BTreeSet::new(),
-            pods: Informer::new(Pod::resource(), Selector::all(), rng.fork("pods")).trimmed_by(forget_local_volumes),
+            pods: Informer::new(Pod::resource(), Selector::all(), rng.fork("pods"))
+                .trimmed_by(forget_local_volumes)
+                .packed_beyond(MOST_OPEN),
             volumes: config.attentive.then(|| Volumes::new(rng)),
             waiting: BTreeSet::new(),
             reporting: BTreeSet::new(),

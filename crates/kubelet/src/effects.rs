@@ -111,8 +111,8 @@ pub enum Op {
     ListImages,
     /// Remove an image, by its id.
     RemoveImage(String),
-    /// Measure what each pod uses.
-    Usage,
+    /// Measure what these pods use.
+    Usage(BTreeSet<Uid>),
     /// Look for one image.
     FindImage(String),
     /// Pull an image, with each of these credentials in turn; with none where there are none.
@@ -192,6 +192,8 @@ pub enum Op {
     UnstageVolume(Box<Staging>),
     /// Ask a FlexVolume driver whether it attaches.
     AskDriver(String),
+    /// Ask a CSI driver again what it says of this node.
+    AskCsiNode(String),
     /// Let a volume's device and file system follow its size.
     ExpandVolume(Box<crate::volumes::Expanding>),
     /// Remove a pod's directories and its control group. Fails while something is mounted there.
@@ -289,6 +291,8 @@ pub enum Reply {
         /// Its identity: boot id and `major:minor`.
         identity: Option<String>,
     },
+    /// Of [`Op::AskCsiNode`].
+    CsiNode(CsiNodeInfo),
     /// Of [`Op::AskDriver`].
     Attaches(bool),
     /// Of [`Op::Exec`].
@@ -315,6 +319,9 @@ pub enum OpError {
     /// It failed; what was done of it is unknown.
     #[error("{0}")]
     Failed(String),
+    /// It cannot be done as it was asked for, however often: whoever asked has to ask for something else.
+    #[error("{0}")]
+    Infeasible(String),
     /// It took longer than it may; what was done of it is unknown.
     #[error("no answer within {0} s")]
     TimedOut(u64),

@@ -233,10 +233,10 @@ pub struct Usage {
     pub inodes: u64,
     /// Processes.
     pub processes: u64,
-    /// Bytes in each of its own volumes that has a limit.
-    pub volumes: BTreeMap<String, u64>,
-    /// Bytes of the writable layer and the logs of each container that has a limit.
+    /// Writable layer and logs of each container, in bytes.
     pub containers: BTreeMap<String, u64>,
+    /// What is in each emptyDir, in bytes.
+    pub empty_dirs: BTreeMap<String, u64>,
 }
 
 impl Usage {

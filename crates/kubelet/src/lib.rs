@@ -25,7 +25,7 @@ pub mod devices;
 mod effects;
 pub mod eviction;
 pub mod images;
-pub mod local_limits;
+mod local_storage;
 mod planted;
 pub mod pods;
 pub mod probes;

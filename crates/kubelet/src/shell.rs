@@ -125,7 +125,7 @@ async fn carry_out(
             None => Vec::new(),
         }),
         Op::RemoveImage(id) => done(cri.remove_image(&id).await)?,
-        Op::Usage => Reply::Usage(stats.usage(pods).await?),
+        Op::Usage(_) => Reply::Usage(stats.usage(pods).await?),
         Op::RuntimeInfo => Reply::RuntimeInfo(cri.info().await?),
         Op::Relist => Reply::Snapshot(cri.snapshot().await?),
         Op::ListImages => Reply::Images(cri.images().await?),
@@ -157,6 +157,7 @@ async fn carry_out(
         Op::StageVolume(staging, inputs) => drivers.stage(&staging, &inputs).await?,
         Op::UnstageVolume(staging) => drivers.unstage(&staging).await?,
         Op::AskDriver(driver) => Reply::Attaches(drivers.flex.capabilities(&driver).await?.attach),
+        Op::AskCsiNode(driver) => Reply::CsiNode(drivers.csi.about_node(&driver).await?),
         Op::ExpandVolume(expanding) => done(drivers.expand(&expanding).await)?,
         Op::RemovePod { uid, cgroup, log_directory } => {
             let dir = root.join("pods").join(uid.as_ref());
@@ -262,8 +263,11 @@ impl Doer<Out, In> for Machine {
         let (host, root, stats, drivers) =
             (self.host.clone(), self.root.clone(), self.stats.clone(), self.drivers.clone());
         let manifests = self.manifests.clone();
-        let pods = match op {
-            Op::Usage => self.pods.lock().unwrap_or_else(std::sync::PoisonError::into_inner).to_vec(),
+        let pods = match &op {
+            Op::Usage(of) => {
+                let all = self.pods.lock().unwrap_or_else(std::sync::PoisonError::into_inner).clone();
+                all.iter().filter(|pod| of.contains(pod.metadata.uid.as_deref().unwrap_or_default())).cloned().collect()
+            }
             _ => Vec::new(),
         };
         let (name, operations) = (operation(&op), self.operations.clone());
@@ -277,7 +281,7 @@ impl Doer<Out, In> for Machine {
                 (*count, *took) = (*count + 1, *took + now().since(began));
             }
             if let Some(operation) = of_volume {
-                storage.ended(operation, outcome.is_ok(), now().since(began));
+                storage.ended((operation, outcome.is_ok()), now().since(began));
             }
             events.send(In::Done(id, outcome));
         });

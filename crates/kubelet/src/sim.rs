@@ -16,7 +16,7 @@ use crate::runtime::{
     ContainerRecord, ContainerSpec, ContainerState, DeviceNode, HostFacts, ImageRecord, RuntimeInfo, RuntimeSnapshot,
     SandboxRecord, Sharing, Uid, labels,
 };
-use crate::volumes::{Found, VolumeKind};
+use crate::volumes::{CsiNodeInfo, Found, VolumeKind};
 
 /// A device plugin of the simulated node.
 #[derive(Clone, Debug, Default)]
@@ -79,6 +79,8 @@ pub struct SimRuntime {
     pub sandbox_handlers: Vec<String>,
     /// Manifests of static pods; none while they cannot be read.
     pub manifests: Option<Vec<crate::spec::manifest::Manifest>>,
+    /// How many volumes CSI drivers take, as they say when they are asked.
+    pub csi_limits: BTreeMap<String, i64>,
     /// What pods use, for who asks.
     pub usage: BTreeMap<Uid, crate::eviction::Usage>,
     /// User names that each pull was given.
@@ -126,6 +128,7 @@ impl SimRuntime {
             started: BTreeMap::new(),
             sandbox_handlers: Vec::new(),
             manifests: Some(Vec::new()),
+            csi_limits: BTreeMap::new(),
             usage: BTreeMap::new(),
             pulled_as: Vec::new(),
             published: Vec::new(),
@@ -147,7 +150,7 @@ impl SimRuntime {
                 | Op::Relist
                 | Op::ListImages
                 | Op::RemoveImage(_)
-                | Op::Usage
+                | Op::Usage(_)
                 | Op::FindImage(_)
                 | Op::PullImage { .. }
                 | Op::RunSandbox(_)
@@ -210,7 +213,9 @@ impl SimRuntime {
                 Some(list) => Reply::Manifests(list.clone()),
                 None => return Err(OpError::Failed("the directory cannot be read".into())),
             },
-            Op::Usage => Reply::Usage(self.usage.clone()),
+            Op::Usage(pods) => Reply::Usage(
+                self.usage.iter().filter(|(uid, _)| pods.contains(*uid)).map(|(k, v)| (k.clone(), v.clone())).collect(),
+            ),
             Op::RunSandbox(spec) => {
                 if let Some(s) =
                     self.sandboxes.values().find(|s| s.pod == spec.pod && s.attempt == spec.attempt && s.ready)
@@ -309,6 +314,14 @@ impl SimRuntime {
             | Op::RemovePod { .. }
             | Op::RotateLogs { .. }
             | Op::ExpandVolume(_) => Reply::Done,
+            Op::AskCsiNode(driver) => match self.csi_limits.get(driver) {
+                Some(max_volumes) => Reply::CsiNode(CsiNodeInfo {
+                    node_id: "sim".into(),
+                    max_volumes: *max_volumes,
+                    topology: BTreeMap::new(),
+                }),
+                None => return Err(OpError::Failed(format!("driver name {driver} not found"))),
+            },
             Op::AskDriver(_) => Reply::Attaches(false),
             Op::SetUpVolume(v) => {
                 self.volumes.insert(v.path.clone(), v.kind.clone());

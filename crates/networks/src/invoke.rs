@@ -45,6 +45,12 @@ pub enum InvokeError {
     Answer(String, String),
 }
 
+/// An error with its cause.
+#[must_use]
+pub fn said(error: &InvokeError) -> String {
+    crate::plugin::chain(error)
+}
+
 /// Whom a plugin is called for, and where plugins are.
 #[derive(Clone, Debug)]
 pub struct Call<'a> {
@@ -137,7 +143,17 @@ pub fn find_all(dirs: &[PathBuf], network: &Network) -> Result<(), InvokeError> 
     Ok(())
 }
 
-fn run(call: &Call<'_>, command: &str, program: &str, interface: &str, config: &Value) -> Result<String, InvokeError> {
+/// Runs one plugin, and returns what it says.
+///
+/// # Errors
+/// See [`InvokeError`].
+pub fn run(
+    call: &Call<'_>,
+    command: &str,
+    program: &str,
+    interface: &str,
+    config: &Value,
+) -> Result<String, InvokeError> {
     let path = find(call.dirs, program).ok_or_else(|| missing(call.dirs, program))?;
     let search: Vec<String> = call.dirs.iter().map(|dir| dir.display().to_string()).collect();
     let failed = |error: io::Error| InvokeError::Call(program.to_owned(), error);

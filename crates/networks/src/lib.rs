@@ -1,14 +1,16 @@
-//! Further networks of pods, by the interface that the Network Plumbing Working Group has written down and Multus made known:
-//! a pod's annotation names NetworkAttachmentDefinitions, and each gives the pod another interface.
+//! Pods' networks: the pod network ([`pod_network`]), and further ones by the interface that the Network Plumbing Working Group
+//! has written down and Multus made known: a pod's annotation names NetworkAttachmentDefinitions, and each gives the pod another
+//! interface.
 //!
 //! ```text
-//!   containerd ─ADD─▶ bridge ─▶ portmap ─▶ carrack-networks      (the conflist of the pod network)
-//!                                              │ annotation of the pod ──▶ selections
-//!                                              │ API: NetworkAttachmentDefinitions ──▶ configurations
-//!                                              │ record on disk, before anything is made
-//!                                              ├─ADD─▶ the plugins of each network: bridge, macvlan, ptp, …
-//!                                              └─▶ annotation with the networks' status
-//!   containerd ─DEL─▶ carrack-networks: the record alone says what to undo; no API server is needed
+//!   containerd ─ADD─▶ carrack-networks                           (the conflist of the pod network)
+//!                        ├─▶ pod network: address on disk, links, host ports
+//!                        │ annotation of the pod ──▶ selections
+//!                        │ API: NetworkAttachmentDefinitions ──▶ configurations
+//!                        │ record on disk, before anything is made
+//!                        ├─ADD─▶ the plugins of each further network: bridge, macvlan, ptp, …
+//!                        └─▶ annotation with the networks' status
+//!   containerd ─DEL─▶ carrack-networks: record and address alone say what to undo; no API server is needed
 //! ```
 //!
 //! It is a CNI plugin and not a part of the kubelet, so that the runtime's own promises hold for it: a sandbox whose ADD fails
@@ -16,12 +18,14 @@
 //! place; where that is what the runtime calls ([`plugin`]), this one does nothing.
 //!
 //! [`selection`], [`config`] and [`status`] are pure. [`record`] keeps what was made, [`invoke`] runs plugins, [`plugin`] is the
-//! program.
+//! program, and [`loopback`] the one that containerd calls for a sandbox's own link.
 
 pub mod config;
 pub mod definition;
 pub mod invoke;
+pub mod loopback;
 pub mod plugin;
+pub mod pod_network;
 pub mod record;
 pub mod selection;
 pub mod status;

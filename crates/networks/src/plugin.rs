@@ -1,11 +1,12 @@
 //! The plugin: what the runtime asks of it, and what it answers.
 //!
 //! ```text
-//!   ADD    pod without the annotation ─▶ the result of the plugins before it, as it is
+//!   ADD    the pod network, where the configuration says so (`pod_network`), else what the plugins before it made
+//!          pod without the annotation ─▶ that result, as it is
 //!          else: definitions ─▶ record ─▶ plugins of each network ─▶ status annotation
 //!          anything fails ─▶ undo ─▶ failure annotation ─▶ error (the runtime calls DEL once more)
-//!   DEL    record ─▶ plugins in the opposite order ─▶ record gone
-//!   GC     records of sandboxes that the runtime does not know ─▶ as DEL
+//!   DEL    record ─▶ plugins in the opposite order ─▶ record gone ─▶ the pod network
+//!   GC     records and addresses of sandboxes that the runtime does not know ─▶ as DEL
 //! ```
 //!
 //! Whose turn it is: the runtime's configuration directory decides. Where its first file is another network's than the one that
@@ -18,7 +19,9 @@ use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
 use crate::config::{self, Network};
-use crate::invoke::{self, Call, InvokeError};
+use crate::invoke::{self, Call, said};
+use crate::pod_network::addresses::Owner;
+use crate::pod_network::{self, PORTS_CAPABILITY, PodNetwork, PodNetworkError};
 use crate::record::{self, Attachment, Held, Pod, Record};
 use crate::selection::{self, Selection};
 use crate::{FAILURE_ANNOTATION, NETWORKS_ANNOTATION, STATUS_ANNOTATION, status};
@@ -29,8 +32,11 @@ const VERSIONS: [&str; 6] = ["0.3.0", "0.3.1", "0.4.0", "1.0.0", "1.1.0", "0.2.0
 /// The capability by which the runtime tells a pod's annotations.
 pub const ANNOTATIONS_CAPABILITY: &str = "io.kubernetes.cri.pod-annotations";
 
+/// The version that is spoken to whoever names none.
+pub(crate) const LATEST: &str = "1.0.0";
+
 /// The code of errors that the specification has no code for.
-const FAILED: u64 = 100;
+pub(crate) const FAILED: u64 = 100;
 /// The specification's code for a configuration that cannot be used.
 const INVALID: u64 = 7;
 
@@ -94,6 +100,9 @@ struct Settings {
     /// Where the node has networks for definitions that have no configuration.
     #[serde(default)]
     node_conf_dirs: Vec<PathBuf>,
+    /// The pod network, where this plugin makes that, too.
+    #[serde(default)]
+    pod_network: Option<PodNetwork>,
     #[serde(default)]
     prev_result: Option<Value>,
     #[serde(default)]
@@ -140,33 +149,49 @@ enum Refusal {
     Runtime(String),
     #[error("the configuration of {plugin}: {0}", plugin = crate::PLUGIN)]
     Settings(String),
+    #[error("{}", chain(.0))]
+    PodNetwork(#[from] PodNetworkError),
 }
 
 impl Refusal {
     fn code(&self) -> u64 {
-        if matches!(self, Self::Settings(_)) { INVALID } else { FAILED }
+        match self {
+            Self::Settings(_) | Self::PodNetwork(PodNetworkError::Config(_)) => INVALID,
+            _ => FAILED,
+        }
     }
 }
 
-fn said(error: &InvokeError) -> String {
-    match std::error::Error::source(error) {
+/// An error with its cause.
+pub(crate) fn chain(error: &dyn std::error::Error) -> String {
+    match error.source() {
         Some(source) => format!("{error}: {source}"),
         None => error.to_string(),
     }
+}
+
+/// The answer to VERSION.
+pub(crate) fn versions(input: &str) -> Outcome {
+    let version = serde_json::from_str::<Value>(input).ok();
+    let version = version.and_then(|input| input["cniVersion"].as_str().map(str::to_owned));
+    let text = json!({ "cniVersion": version.unwrap_or_else(|| LATEST.to_owned()), "supportedVersions": VERSIONS });
+    Outcome { stdout: text.to_string(), code: 0 }
+}
+
+/// What is said where something was not done.
+pub(crate) fn refusal(version: &str, code: u64, why: &str) -> Outcome {
+    let text = json!({ "cniVersion": version, "code": code, "msg": why });
+    Outcome { stdout: text.to_string(), code: 1 }
 }
 
 /// Does what the runtime asks.
 #[must_use]
 pub fn run(environment: &Environment, input: &str, connect: Connect<'_>) -> Outcome {
     if environment.command == "VERSION" {
-        let version = serde_json::from_str::<Value>(input).ok();
-        let version = version.and_then(|input| input["cniVersion"].as_str().map(str::to_owned));
-        let text =
-            json!({ "cniVersion": version.unwrap_or_else(|| "1.0.0".to_owned()), "supportedVersions": VERSIONS });
-        return Outcome { stdout: text.to_string(), code: 0 };
+        return versions(input);
     }
     let settings: Result<Settings, _> = serde_json::from_str(input);
-    let version = settings.as_ref().map_or_else(|_| "1.0.0".to_owned(), |settings| settings.cni_version.clone());
+    let version = settings.as_ref().map_or_else(|_| LATEST.to_owned(), |settings| settings.cni_version.clone());
     let done = settings.map_err(|error| Refusal::Settings(error.to_string())).and_then(|settings| {
         match environment.command.as_str() {
             "ADD" => add(environment, &settings, connect),
@@ -178,10 +203,7 @@ pub fn run(environment: &Environment, input: &str, connect: Connect<'_>) -> Outc
     });
     match done {
         Ok(stdout) => Outcome { stdout, code: 0 },
-        Err(why) => {
-            let text = json!({ "cniVersion": version, "code": why.code(), "msg": why.to_string() });
-            Outcome { stdout: text.to_string(), code: 1 }
-        }
+        Err(why) => refusal(&version, why.code(), &why.to_string()),
     }
 }
 
@@ -198,8 +220,43 @@ fn is_left_to_another(settings: &Settings) -> bool {
     name.is_some_and(|name| name != settings.name)
 }
 
+/// The sandbox's attachment to the pod network.
+fn on_pod_network<'a>(environment: &'a Environment, settings: &'a Settings) -> pod_network::Attachment<'a> {
+    pod_network::Attachment {
+        name: &settings.name,
+        cni_version: &settings.cni_version,
+        owner: Owner { sandbox: environment.container_id.clone(), interface: environment.interface.clone() },
+        netns: &environment.netns,
+        args: &environment.args,
+        ports: settings.runtime_config.get(PORTS_CAPABILITY).unwrap_or(&Value::Null),
+        bin_dirs: &settings.bin_dirs,
+    }
+}
+
 fn add(environment: &Environment, settings: &Settings, connect: Connect<'_>) -> Result<String, Refusal> {
-    let before = settings.prev_result.clone().unwrap_or_else(|| json!({ "cniVersion": settings.cni_version }));
+    let Some(network) = &settings.pod_network else {
+        let before = settings.prev_result.clone().unwrap_or_else(|| json!({ "cniVersion": settings.cni_version }));
+        return add_further(environment, settings, before, connect);
+    };
+    if settings.prev_result.is_some() {
+        return Err(Refusal::Settings("the pod network is made by the first plugin of a list".to_owned()));
+    }
+    let attachment = on_pod_network(environment, settings);
+    let made = network.add(&attachment)?;
+    add_further(environment, settings, made, connect).map_err(|why| match network.delete(&attachment) {
+        Ok(()) => why,
+        // The runtime's DEL does it again.
+        Err(left) => Refusal::Runtime(format!("{why}; and not undone: {left}")),
+    })
+}
+
+/// Makes the networks that the pod asks for besides.
+fn add_further(
+    environment: &Environment,
+    settings: &Settings,
+    before: Value,
+    connect: Connect<'_>,
+) -> Result<String, Refusal> {
     let annotations = settings.runtime_config.get(ANNOTATIONS_CAPABILITY);
     let asked = annotations.and_then(|all| all.get(NETWORKS_ANNOTATION)).and_then(Value::as_str).unwrap_or_default();
     if asked.trim().is_empty() || is_left_to_another(settings) {
@@ -363,6 +420,14 @@ fn undo(record: &mut Record, netns: &str, held: &Held, settings: &Settings) -> R
 }
 
 fn delete(environment: &Environment, settings: &Settings) -> Result<(), Refusal> {
+    delete_further(environment, settings)?;
+    if let Some(network) = &settings.pod_network {
+        network.delete(&on_pod_network(environment, settings))?;
+    }
+    Ok(())
+}
+
+fn delete_further(environment: &Environment, settings: &Settings) -> Result<(), Refusal> {
     // Nearly all pods have none; their ends must not depend on a disk that can be written.
     if !record::is_begun(&settings.state_dir, &environment.container_id) {
         return Ok(());
@@ -376,6 +441,9 @@ fn delete(environment: &Environment, settings: &Settings) -> Result<(), Refusal>
 }
 
 fn check(environment: &Environment, settings: &Settings) -> Result<(), Refusal> {
+    if let Some(network) = &settings.pod_network {
+        network.check(&on_pod_network(environment, settings), settings.prev_result.as_ref())?;
+    }
     if !record::is_begun(&settings.state_dir, &environment.container_id) {
         return Ok(());
     }
@@ -394,13 +462,13 @@ fn check(environment: &Environment, settings: &Settings) -> Result<(), Refusal> 
 
 /// Undoes what was made for sandboxes that are not valid any more, as far as nobody is at work on them.
 fn collect(settings: &Settings) -> Result<(), Refusal> {
+    let goes = |id: &str| match &settings.stale {
+        Some(stale) => stale.iter().any(|stale| stale == id),
+        None => !settings.valid.iter().any(|valid| valid.container_id == id),
+    };
     let mut first = None;
     for id in record::sandboxes(&settings.state_dir)? {
-        let goes = match &settings.stale {
-            Some(stale) => stale.contains(&id),
-            None => !settings.valid.iter().any(|valid| valid.container_id == id),
-        };
-        if !goes {
+        if !goes(&id) {
             continue;
         }
         let Some(held) = record::hold(&settings.state_dir, &id, false)? else { continue };
@@ -419,6 +487,23 @@ fn collect(settings: &Settings) -> Result<(), Refusal> {
     }
     if settings.remove_bridges {
         bridges::remove_unused(&settings.state_dir)?;
+    }
+    if let Some(network) = &settings.pod_network {
+        for owner in network.owners(&settings.name)?.into_iter().filter(|owner| goes(&owner.sandbox)) {
+            // Its namespace is not known, and its links go with that where they are not found by their name.
+            let attachment = pod_network::Attachment {
+                name: &settings.name,
+                cni_version: &settings.cni_version,
+                owner,
+                netns: "",
+                args: "",
+                ports: &Value::Null,
+                bin_dirs: &settings.bin_dirs,
+            };
+            if let Err(why) = network.collect(&attachment) {
+                first.get_or_insert(why.into());
+            }
+        }
     }
     first.map_or(Ok(()), Err)
 }

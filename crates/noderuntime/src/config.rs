@@ -88,13 +88,13 @@ pub fn snapshotter(host: &HostFacts) -> &'static str {
     if host.overlayfs { "overlayfs" } else { "native" }
 }
 
-/// The conflist of the pod network: a bridge, addresses from host-local, host ports, and what sees to further networks.
+/// The conflist of the pod network: a bridge, addresses, host ports, and further networks, all by the plugin of our own; where
+/// there is none, by CNI's programs, which do the same but for further networks.
 #[must_use]
 pub fn cni_conflist(layout: &Layout, settings: &NodeSettings) -> String {
-    let mut conflist = json!({
-        "cniVersion": "0.4.0",
-        "name": layout.cni_network(),
-        "plugins": [
+    let plugins = match &settings.networks {
+        Some(networks) => json!([networks::plugin(layout, &settings.pod_cidr, networks)]),
+        None => json!([
             {
                 "type": "bridge",
                 "bridge": layout.bridge(),
@@ -108,11 +108,9 @@ pub fn cni_conflist(layout: &Layout, settings: &NodeSettings) -> String {
                 },
             },
             { "type": "portmap", "capabilities": { "portMappings": true }, "snat": true },
-        ],
-    });
-    if let (Some(networks), Some(plugins)) = (&settings.networks, conflist["plugins"].as_array_mut()) {
-        plugins.push(networks::plugin(layout, networks));
-    }
+        ]),
+    };
+    let conflist = json!({ "cniVersion": "0.4.0", "name": layout.cni_network(), "plugins": plugins });
     format!("{conflist:#}\n")
 }
 
@@ -175,6 +173,13 @@ mod tests {
         let value: serde_json::Value = serde_json::from_str(&text).expect("JSON");
         assert_eq!(value["plugins"][0]["bridge"], layout.bridge());
         assert_eq!(value["plugins"][0]["ipam"]["ranges"][0][0]["subnet"], "10.9.0.0/24");
+        assert_eq!(value["name"], layout.cni_network());
+
+        let networks = FurtherNetworks { program: "/c".into(), kubeconfig: "/k".into() };
+        let ours = NodeSettings { networks: Some(networks), ..settings() };
+        let value: serde_json::Value = serde_json::from_str(&cni_conflist(&layout, &ours)).expect("JSON");
+        let expected = json!({"bridge": layout.bridge(), "subnet": "10.9.0.0/24", "dataDir": layout.cni_ipam_dir()});
+        assert_eq!((&value["plugins"][0]["podNetwork"], &value["plugins"][1]), (&expected, &serde_json::Value::Null));
         assert_eq!(value["name"], layout.cni_network());
     }
 }

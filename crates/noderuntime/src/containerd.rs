@@ -14,7 +14,7 @@
 
 use std::collections::BTreeSet;
 use std::fs::{self, File, OpenOptions};
-use std::io;
+use std::io::{self, Write as _};
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
@@ -135,8 +135,10 @@ impl Containerd {
                 .map_err(|source| StartError::Write { path: layout.cni_bin_dir(), source })?;
         }
         write_whole(&layout.containerd_config(), &toml)?;
-        // containerd watches this directory with inotify: the temporary file must lie elsewhere and be renamed in.
-        write_whole(&layout.cni_conflist(), &cni_conflist(layout, settings))?;
+        // containerd watches this directory: the temporary file must lie elsewhere and be renamed in.
+        let conflist = cni_conflist(layout, settings);
+        write_whole(&layout.cni_conflist(), &conflist)?;
+        write_again(&layout.cni_conflist(), &conflist)?;
         let (started, masqueraded) = tokio::join!(adopt_or_spawn(layout, host), masquerade(layout, settings));
         let ((running, version), ()) = (started?, masqueraded?);
         Ok(Self { layout: layout.clone(), host: host.clone(), running, version })
@@ -316,6 +318,13 @@ fn write_whole(path: &Path, text: &str) -> Result<(), StartError> {
     let part = dir.join(format!(".{name}.part"));
     fs::write(&part, text).map_err(failed)?;
     fs::rename(&part, path).map_err(failed)
+}
+
+/// Writes the bytes that are there once more. A containerd that runs passes over files that appear in the directory of its
+/// networks, and reads them all again when one is written; and this is never seen in part.
+fn write_again(path: &Path, text: &str) -> Result<(), StartError> {
+    let written = OpenOptions::new().write(true).open(path).and_then(|mut file| file.write_all(text.as_bytes()));
+    written.map_err(|source| StartError::Write { path: path.to_owned(), source })
 }
 
 fn last_line(path: &Path) -> String {

@@ -1,11 +1,13 @@
-//! Further networks of pods: the plugin for them in the pod network's conflist, and what of theirs is cleared up.
+//! Pods' networks: the plugin for them in the pod network's conflist, and what of theirs is cleared up.
 //!
 //! The plugin is this program under another name ([`carrack_networks::PLUGIN`]), in a directory of the cluster's own that has all
-//! other plugins as links: the runtime looks for plugins in one place only, and nothing is written where the machine's own are.
-//! Networks that nobody knows any more are collected by the plugin itself: those of sandboxes that a containerd was making when
-//! it died, at the next one's start; all of them, with the bridges that were made for them, when the cluster goes.
+//! other plugins as links: the runtime looks for plugins in one place only, and nothing is written where the machine's own are. There
+//! it is `loopback`, too, which the runtime calls for every sandbox.
+//! What nobody knows any more is collected by the plugin itself: networks and addresses of sandboxes that a containerd was making
+//! when it died, at the next one's start; all of them, with the bridges that were made for them, when the cluster goes.
 
 use std::collections::BTreeSet;
+use std::ffi::OsString;
 use std::fs;
 use std::io::{self, Write as _};
 use std::os::unix::process::CommandExt as _;
@@ -13,7 +15,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use carrack_networks::plugin::ANNOTATIONS_CAPABILITY;
-use carrack_networks::{PLUGIN, record};
+use carrack_networks::pod_network::PORTS_CAPABILITY;
+use carrack_networks::pod_network::addresses::Addresses;
+use carrack_networks::{PLUGIN, loopback, record};
 use serde_json::{Value, json};
 
 use crate::host::{CNI_BIN_DIRS, HostFacts};
@@ -31,12 +35,13 @@ pub struct FurtherNetworks {
     pub kubeconfig: PathBuf,
 }
 
-/// The plugin's part of the conflist.
+/// The plugin's part of the conflist, which is all of it.
 #[must_use]
-pub fn plugin(layout: &Layout, networks: &FurtherNetworks) -> Value {
+pub fn plugin(layout: &Layout, pod_cidr: &str, networks: &FurtherNetworks) -> Value {
     json!({
         "type": PLUGIN,
-        "capabilities": { ANNOTATIONS_CAPABILITY: true },
+        "capabilities": { ANNOTATIONS_CAPABILITY: true, PORTS_CAPABILITY: true },
+        "podNetwork": { "bridge": layout.bridge(), "subnet": pod_cidr, "dataDir": layout.cni_ipam_dir() },
         "kubeconfig": networks.kubeconfig,
         "stateDir": layout.cni_networks_dir(),
         "binDirs": CNI_BIN_DIRS,
@@ -71,10 +76,13 @@ fn section(layout: &Layout) -> Option<Value> {
 pub fn link_plugins(layout: &Layout, host: &HostFacts, networks: &FurtherNetworks) -> io::Result<()> {
     let dir = layout.cni_bin_dir();
     fs::create_dir_all(&dir)?;
-    let mut wanted = vec![(PLUGIN.into(), networks.program.clone())];
+    let ours = [PLUGIN, loopback::PLUGIN];
+    let mut wanted: Vec<(OsString, PathBuf)> = ours.map(|name| (name.into(), networks.program.clone())).into();
     for entry in fs::read_dir(&host.cni_bin_dir)? {
         let entry = entry?;
-        wanted.push((entry.file_name(), entry.path()));
+        if !ours.iter().any(|name| entry.file_name() == *name) {
+            wanted.push((entry.file_name(), entry.path()));
+        }
     }
     for (name, target) in &wanted {
         let link = dir.join(name);
@@ -97,12 +105,27 @@ pub fn link_plugins(layout: &Layout, host: &HostFacts, networks: &FurtherNetwork
     Ok(())
 }
 
-/// The sandboxes for which networks were made, or begun.
+/// The sandboxes for which networks were made, or begun. None where the conflist is another's.
 ///
 /// # Errors
 /// They cannot be listed.
 pub fn sandboxes(layout: &Layout) -> io::Result<BTreeSet<String>> {
-    Ok(record::sandboxes(&layout.cni_networks_dir())?.into_iter().collect())
+    if section(layout).is_none() {
+        return Ok(BTreeSet::new());
+    }
+    let mut sandboxes: BTreeSet<String> = record::sandboxes(&layout.cni_networks_dir())?.into_iter().collect();
+    let addresses = Addresses::new(&layout.cni_ipam_dir(), &layout.cni_network()).owners()?;
+    sandboxes.extend(addresses.into_iter().map(|owner| owner.sandbox));
+    Ok(sandboxes)
+}
+
+/// The range that the pods were made with, by the conflist as it lies there.
+#[must_use]
+pub fn configured_pod_cidr(layout: &Layout) -> Option<String> {
+    let conflist: Value = serde_json::from_str(&fs::read_to_string(layout.cni_conflist()).ok()?).ok()?;
+    let first = &conflist["plugins"][0];
+    let bridge = &first["ipam"]["ranges"][0][0]["subnet"];
+    first["podNetwork"]["subnet"].as_str().or_else(|| bridge.as_str()).map(str::to_owned)
 }
 
 /// Undoes what was made for `stale` sandboxes. Blocks.
@@ -153,7 +176,7 @@ fn call(layout: &Layout, stale: Option<&BTreeSet<String>>) -> io::Result<()> {
         return Ok(());
     }
     let said = [output.stdout, output.stderr].concat();
-    Err(io::Error::other(format!("further networks of pods: {}", String::from_utf8_lossy(&said).trim())))
+    Err(io::Error::other(format!("networks of pods: {}", String::from_utf8_lossy(&said).trim())))
 }
 
 /// Whether the containerd that runs was told to look for plugins elsewhere.
@@ -191,6 +214,7 @@ mod tests {
         let plugins = dir.path().join("plugins");
         fs::create_dir_all(&plugins).expect("made");
         fs::write(plugins.join("bridge"), "").expect("written");
+        fs::write(plugins.join("loopback"), "").expect("written");
         let networks = FurtherNetworks { program: "/bin/true".into(), kubeconfig: "/d/node.yaml".into() };
         assert_eq!(configured(&layout), None);
         let settings = NodeSettings {
@@ -204,6 +228,10 @@ mod tests {
         fs::write(layout.cni_conflist(), cni_conflist(&layout, &settings)).expect("written");
         assert_eq!(configured(&layout), Some(networks.clone()));
         assert_eq!(fs::read_link(layout.cni_bin_dir().join("bridge")).expect("a link"), plugins.join("bridge"));
+        for name in [PLUGIN, loopback::PLUGIN] {
+            assert_eq!(fs::read_link(layout.cni_bin_dir().join(name)).expect("a link"), networks.program);
+        }
+        assert_eq!(configured_pod_cidr(&layout).as_deref(), Some("10.9.0.0/24"));
 
         // What the machine has not any more, and what it has anew.
         fs::remove_file(plugins.join("bridge")).expect("removed");
@@ -220,5 +248,17 @@ mod tests {
         let without = NodeSettings { networks: None, ..settings };
         fs::write(layout.containerd_config(), containerd_toml(&layout, &host(&plugins), &without)).expect("written");
         assert!(moved(&layout, &with));
+
+        // What another writes is not ours to collect, and its range is known.
+        let stock = cni_conflist(&layout, &without);
+        fs::write(layout.cni_conflist(), stock).expect("written");
+        let owned = layout.cni_ipam_dir().join(layout.cni_network());
+        fs::create_dir_all(&owned).expect("made");
+        fs::write(owned.join("10.9.0.2"), "s1\r\neth0").expect("written");
+        assert_eq!(configured_pod_cidr(&layout).as_deref(), Some("10.9.0.0/24"));
+        assert_eq!(sandboxes(&layout).expect("listed"), BTreeSet::new());
+        let with = NodeSettings { networks: Some(networks), ..without };
+        fs::write(layout.cni_conflist(), cni_conflist(&layout, &with)).expect("written");
+        assert_eq!(sandboxes(&layout).expect("listed"), BTreeSet::from(["s1".to_owned()]));
     }
 }

@@ -168,7 +168,7 @@ async fn remove_pods(layout: &Layout, options: &Options, say: &mut (dyn FnMut(St
     };
     // No pod is started any more, so that no image is needed.
     let settings = NodeSettings {
-        pod_cidr: configured_pod_cidr(layout),
+        pod_cidr: networks::configured_pod_cidr(layout).unwrap_or_else(|| "10.42.0.0/24".to_owned()),
         sandbox_image: String::new(),
         masquerade: false,
         networks: networks::configured(layout),
@@ -190,13 +190,6 @@ fn has_traces_of_pods(layout: &Layout) -> bool {
     // Besides the addresses there lie a lock and the last address that was handed out.
     let is_address = |name: std::ffi::OsString| name.as_encoded_bytes().first().is_some_and(u8::is_ascii_digit);
     list(tasks).next().is_some() || list(addresses).any(|entry| is_address(entry.file_name()))
-}
-
-/// The range that the pods were made with.
-fn configured_pod_cidr(layout: &Layout) -> String {
-    let text = fs::read_to_string(layout.cni_conflist()).unwrap_or_default();
-    let conflist: serde_json::Value = serde_json::from_str(&text).unwrap_or_default();
-    conflist["plugins"][0]["ipam"]["ranges"][0][0]["subnet"].as_str().unwrap_or("10.42.0.0/24").to_owned()
 }
 
 /// Removes pods until there is none. What is just being started cannot be removed, and is not listed before it is there: the

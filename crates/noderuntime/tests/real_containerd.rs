@@ -56,6 +56,10 @@ async fn client(layout: &Layout) -> RuntimeServiceClient<Channel> {
 
 /// Runs a sandbox and returns its id and its address on the pod network.
 async fn run_sandbox(layout: &Layout, name: &str) -> (String, String) {
+    try_sandbox(layout, name).await.expect("the sandbox runs")
+}
+
+async fn try_sandbox(layout: &Layout, name: &str) -> Result<(String, String), tonic::Status> {
     let mut client = client(layout).await;
     let config = PodSandboxConfig {
         metadata: Some(PodSandboxMetadata {
@@ -72,10 +76,10 @@ async fn run_sandbox(layout: &Layout, name: &str) -> (String, String) {
         ..Default::default()
     };
     let request = RunPodSandboxRequest { config: Some(config), runtime_handler: String::new() };
-    let id = client.run_pod_sandbox(request).await.expect("the sandbox runs").into_inner().pod_sandbox_id;
+    let id = client.run_pod_sandbox(request).await?.into_inner().pod_sandbox_id;
     let request = PodSandboxStatusRequest { pod_sandbox_id: id.clone(), verbose: false };
     let status = client.pod_sandbox_status(request).await.expect("a status").into_inner().status.expect("a status");
-    (id, status.network.expect("a network").ip)
+    Ok((id, status.network.expect("a network").ip))
 }
 
 fn contained(layout: &Layout) -> Vec<ProcessId> {
@@ -152,6 +156,25 @@ async fn a_sandbox_runs_survives_containerd_and_leaves_nothing() {
     assert_eq!(contained(&layout), before, "the same process as before");
     stop.cancel();
     supervisor.await.expect("no panic").expect("the supervisor ends");
+
+    // Another pod network is what the next sandboxes get, from the containerd that runs.
+    let running = ProcessId::from_pidfile(&layout.containerd_pidfile());
+    let moved = NodeSettings { pod_cidr: "10.87.5.0/24".to_owned(), ..settings };
+    let third = Containerd::start(&layout, &facts, &moved).await.expect("containerd is adopted");
+    assert_eq!(Some(third.process()), running.as_ref());
+    drop(third);
+    let on_the_new_range = async {
+        for attempt in 0u32.. {
+            // The bridge has the old range's address, and gets it again from whoever does not know better yet.
+            let gone = Command::new("ip").args(["link", "delete", &layout.bridge()]).output().expect("ip runs");
+            match try_sandbox(&layout, &format!("b{attempt}")).await {
+                Ok((_, ip)) if ip.starts_with("10.87.5.") => return,
+                other => eprintln!("not yet: {other:?}, {gone:?}"),
+            }
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(30), on_the_new_range).await.expect("the new pod network is read");
+    let before = contained(&layout);
 
     // Everything is killed, shims too; the teardown still finds and removes it all.
     // containerd goes first: one that lives would notice the shim's death and remove the container.

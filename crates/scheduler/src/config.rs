@@ -20,7 +20,9 @@ pub struct Config {
     pub extenders: Vec<Extender>,
     /// Delays of its queue.
     pub patience: Patience,
-    /// Whether of several schedulers with this configuration one works at a time. Without a word about it none is elected.
+    /// Whether of several schedulers with this configuration one works at a time, and what a dead one has sent is refused.
+    /// Without a word about it that is so, as in upstream's, but for schedulers that are not the default one: they share its
+    /// user, which may write its Lease alone.
     pub leader_elect: bool,
     /// Name of the Lease by which they elect it, and its namespace.
     pub lease: (String, String),
@@ -32,7 +34,7 @@ impl Default for Config {
             profiles: vec![Profile::default()],
             extenders: Vec::new(),
             patience: Patience::default(),
-            leader_elect: false,
+            leader_elect: true,
             lease: ("kube-system".to_owned(), "kube-scheduler".to_owned()),
         }
     }
@@ -57,7 +59,13 @@ impl Config {
     /// The default plugins for pods that name this scheduler.
     #[must_use]
     pub fn named(scheduler_name: &str) -> Self {
-        Self { profiles: vec![Profile::named(scheduler_name)], ..Self::default() }
+        let lease = (Self::default().lease.0, scheduler_name.to_owned());
+        let named = Self { profiles: vec![Profile::named(scheduler_name)], ..Self::default() };
+        if named.has_default_profile() { named } else { Self { leader_elect: false, lease, ..named } }
+    }
+
+    fn has_default_profile(&self) -> bool {
+        self.profiles.iter().any(|profile| profile.scheduler_name == crate::DEFAULT_SCHEDULER_NAME)
     }
 
     /// Reads YAML or JSON. Files that it names (certificates) are read by `read_file`.
@@ -76,10 +84,14 @@ impl Config {
         if config.patience.max_backoff < config.patience.first_backoff {
             return wrong("podMaxBackoffSeconds", "must be at least podInitialBackoffSeconds");
         }
-        if let Some(percentage) = file.percentage_of_nodes_to_score.filter(|p| !(0..=100).contains(p)) {
-            return wrong("percentageOfNodesToScore", format_args!("{percentage} is not between 0 and 100"));
+        percentage("percentageOfNodesToScore", file.percentage_of_nodes_to_score)?;
+        if file.parallelism.is_some_and(|parallelism| parallelism <= 0) {
+            return wrong("parallelism", "must be greater than 0");
         }
         if let Some(election) = &file.leader_election {
+            if let Some(lock) = election.resource_lock.as_ref().filter(|lock| *lock != "leases") {
+                return wrong("leaderElection.resourceLock", format_args!("{lock:?} is not leases"));
+            }
             config.leader_elect = election.leader_elect.unwrap_or(true);
             let set = |to: &mut String, given: &Option<String>| {
                 if let Some(given) = given.as_ref().filter(|g| !g.is_empty()) {
@@ -106,6 +118,9 @@ impl Config {
                 .map(|(at, p)| plugins::profile(&format!("profiles[{at}]"), p))
                 .collect::<Result<_, _>>()?;
         }
+        if file.leader_election.is_none() {
+            config.leader_elect = config.has_default_profile();
+        }
         for (at, profile) in config.profiles.iter().enumerate() {
             if config.profiles.iter().take(at).any(|other| other.scheduler_name == profile.scheduler_name) {
                 let name = &profile.scheduler_name;
@@ -123,6 +138,14 @@ impl Config {
             profile.ignored_resources.extend(ignored.iter().cloned());
         }
         Ok(config)
+    }
+}
+
+/// All nodes are looked at; what upstream would look at is checked and not used.
+fn percentage(field: &str, given: Option<i64>) -> Result<(), ConfigError> {
+    match given.filter(|percentage| !(0..=100).contains(percentage)) {
+        Some(percentage) => wrong(field, format_args!("{percentage} is not between 0 and 100")),
+        None => Ok(()),
     }
 }
 

@@ -76,6 +76,16 @@ impl Default for Laps {
 /// Why a node that was named by a required node affinity is the only kind that is looked at.
 const NOT_NAMED: &str = "node(s) didn't satisfy plugin(s) [NodeAffinity]";
 
+/// Whether a pod that names its nodes by affinity names any: what each term asks may contradict itself (plugins/nodeaffinity,
+/// `PreFilter`).
+fn names_a_node(question: Question<'_>) -> Result<(), Refusal> {
+    let none = question.pod.only_nodes.as_ref().is_some_and(Vec::is_empty);
+    if none && question.profile.filters.has(Plugin::NodeAffinity) {
+        return Err(Refusal::unresolvable(Plugin::NodeAffinity, "pod affinity terms conflict"));
+    }
+    Ok(())
+}
+
 impl Decider {
     /// A decider that knows a cluster.
     #[must_use]
@@ -105,7 +115,7 @@ impl Decider {
     pub fn find(&mut self, question: Question<'_>, preferred: Option<NodeId>, list: bool, rng: &mut Rng) -> Found {
         let pod = question.pod;
         let mut error = FitError { nodes: self.cluster.len(), ..FitError::default() };
-        let volumes = match self.volumes(question) {
+        let volumes = match self.volumes(question).and_then(|volumes| names_a_node(question).map(|()| volumes)) {
             Ok(volumes) => volumes,
             Err(refusal) => {
                 error.everywhere = refusal.reasons.first().cloned();
@@ -251,7 +261,7 @@ impl Decider {
     /// Whether nothing but single nodes decides about a pod: no spreading, no affinity between pods.
     fn is_simple(&self, question: Question<'_>) -> bool {
         let pod = question.pod;
-        let spreads = pod.spec().is_some_and(|s| s.topology_spread_constraints.as_ref().is_some_and(|c| !c.is_empty()));
+        let spreads = pod.spec().topology_spread_constraints.as_ref().is_some_and(|c| !c.is_empty());
         let tables = &self.cluster.tables;
         let meant =
             |kind| tables.terms.iter().any(|t| !t.counts.is_empty() && t.matcher.matches(kind, &tables.namespaces));
@@ -323,6 +333,11 @@ impl Decider {
     /// Scores of nodes that fit.
     pub fn scores_of(&mut self, question: Question<'_>, nodes: &[NodeId]) -> Vec<(NodeId, i64)> {
         self.with_class(question, |class, _, cluster| class.scores(nodes, cluster))
+    }
+
+    /// Why a node refuses a pod, if it does; without what its volumes have to say.
+    pub fn refusal(&mut self, question: Question<'_>, node: NodeId) -> Option<Refusal> {
+        self.with_class(question, |class, verdict, cluster| class.answer(node, verdict, cluster))
     }
 
     /// What every node says, in the order of their names.

@@ -29,6 +29,9 @@ pub struct NodeExplained {
 pub struct Explained {
     /// What keeps it from being looked at at all.
     pub held_by: Vec<String>,
+    /// What its status says of why it has no node: extenders may have refused what its plugins accept.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub said: Option<String>,
     /// Node by node.
     pub nodes: Vec<NodeExplained>,
     /// Who would have to go, on the best node for that, as `node: namespace/name, …`.
@@ -38,7 +41,7 @@ pub struct Explained {
 /// Explains.
 pub fn explain(decider: &mut Decider, question: Question<'_>) -> Explained {
     let pod = question.pod;
-    let gates = pod.spec().and_then(|s| s.scheduling_gates.as_deref()).unwrap_or_default();
+    let gates = pod.spec().scheduling_gates.as_deref().unwrap_or_default();
     let held_by = gates.iter().map(|g| format!("scheduling gate {}: somebody has to remove it", g.name)).collect();
     let answers = decider.answers(question);
     let nodes: Vec<NodeExplained> = answers
@@ -70,7 +73,8 @@ pub fn explain(decider: &mut Decider, question: Question<'_>) -> Explained {
                 .collect();
             Some(format!("{node}: {}", victims.join(", ")))
         });
-    Explained { held_by, nodes, preemption }
+    let said = pod.pod.unplaced.as_ref().map(|why| why.message.clone());
+    Explained { held_by, said, nodes, preemption }
 }
 
 fn amount(resource: u32, value: i128) -> String {
@@ -84,7 +88,7 @@ fn change(refusal: &Refusal, pod: &Arc<PodInfo>, node: &NodeInfo, decider: &Deci
         Plugin::NodeUnschedulable => vec![format!("kubectl uncordon {}", node.name)],
         Plugin::NodeName => one("spec.nodeName names another node"),
         Plugin::TaintToleration => {
-            let taint = node.node.as_ref().and_then(|n| untolerated(&pod.pod, n, &["NoSchedule", "NoExecute"]));
+            let taint = node.node.as_ref().and_then(|n| untolerated(Some(pod.spec()), n, &["NoSchedule", "NoExecute"]));
             taint.map_or_else(Vec::new, |t| {
                 let value = t.value.as_deref().map(|v| format!("={v}")).unwrap_or_default();
                 vec![format!("tolerate {}{value}:{}, or take the taint off", t.key, t.effect)]

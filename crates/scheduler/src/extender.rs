@@ -8,10 +8,10 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use bytes::Bytes;
-use k8s_openapi::api::core::v1::{Container, Node, Pod};
+use k8s_openapi::api::core::v1::{Container, Node};
 use serde_json::{Value, json};
 
-use crate::PodInfo;
+use crate::{Pod, PodInfo};
 
 /// An extender.
 #[derive(Clone, Debug, PartialEq)]
@@ -99,9 +99,8 @@ impl Extender {
     /// Whether it wants to be asked about a pod.
     #[must_use]
     pub fn is_interested(&self, pod: &Pod) -> bool {
-        let spec = pod.spec.as_ref();
-        let containers: Vec<&Container> =
-            spec.into_iter().flat_map(|s| s.containers.iter().chain(s.init_containers.iter().flatten())).collect();
+        let spec = &pod.spec.pod;
+        let containers: Vec<&Container> = spec.containers.iter().chain(spec.init_containers.iter().flatten()).collect();
         self.managed_resources.is_empty()
             || containers.iter().filter_map(|c| c.resources.as_ref()).any(|r| {
                 let names = r.requests.iter().chain(&r.limits).flat_map(BTreeMap::keys);

@@ -2,18 +2,13 @@
 
 use std::sync::Arc;
 
-use carrack_types::fit::{HostPort, host_ports};
-use carrack_types::pod::{self, is_terminal};
+use carrack_types::fit::HostPort;
 use carrack_types::resource::Object as _;
-use k8s_openapi::api::core::v1::{NodeSelector, Pod, PodAffinityTerm, PodSpec};
+use k8s_openapi::api::core::v1::{NodeSelector, PodAffinityTerm, PodSpec};
 
-use crate::amounts::{Amounts, CPU, MEMORY};
+use crate::amounts::Amounts;
+use crate::pod::{Claim, Pod};
 use crate::tables::{PodKind, PodMatcher, Tables, TermKind};
-
-/// What pods without requests are taken to use in scores, so that many of them don't heap up on one node
-/// (scheduler/util/pod_resources.go): millicores and bytes.
-const DEFAULT_CPU_M: i64 = 100;
-const DEFAULT_MEMORY_B: i64 = 200 << 20;
 
 /// An affinity term of a pod.
 #[derive(Clone, Debug)]
@@ -24,8 +19,16 @@ pub struct OwnTerm {
     pub kind: TermKind,
 }
 
+/// All that matters for where a pod runs but its labels and volumes: equal for pods that are alike.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Shape {
+    spec: Arc<[u8]>,
+    node: Box<str>,
+    deleting: bool,
+}
+
 /// A pod, read.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct PodInfo {
     /// The pod.
     pub pod: Arc<Pod>,
@@ -45,65 +48,45 @@ pub struct PodInfo {
     pub terms: Vec<OwnTerm>,
     /// Numbers of its containers' images.
     pub images: Vec<u32>,
-    /// Names of the claims it mounts, also of those that are made from a template in it.
-    pub claims: Vec<Claim>,
     /// Whether it has volumes that matter for where it runs.
     pub has_volumes: bool,
     /// The only nodes that it can go to, by its required affinity, when it names them.
     pub only_nodes: Option<Vec<String>>,
-    /// All that matters for where it runs but its labels, as bytes: equal for pods that are alike.
-    pub shape: Arc<[u8]>,
-}
-
-/// A claim that a pod mounts.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Claim {
-    /// Name.
-    pub name: String,
-    /// Made from a template in the pod.
-    pub ephemeral: bool,
+    /// What makes it alike to others.
+    pub shape: Shape,
 }
 
 impl PodInfo {
     /// Reads a pod.
     #[must_use]
     pub fn new(pod: Arc<Pod>, tables: &mut Tables) -> Self {
-        let empty = PodSpec::default();
-        let spec = pod.spec.as_ref().unwrap_or(&empty);
-        let (requests, _) = tables.resources.read(&pod::requests(&pod));
-        let or = |amount: i64, default: i64| if amount == 0 { default } else { amount };
-        let nonzero = [or(requests.get(CPU), DEFAULT_CPU_M), or(requests.get(MEMORY), DEFAULT_MEMORY_B)];
-        let kind =
-            PodKind { namespace: pod.namespace().into(), labels: pod.metadata.labels.clone().unwrap_or_default() };
+        let spec = &pod.spec.pod;
+        let asks = pod.spec.asks();
+        let (requests, _) = tables.resources.read(&asks.requests);
+        let kind = PodKind { namespace: pod.namespace().into(), labels: pod.labels.clone() };
         let terms = own_terms(spec, &kind, tables);
         let containers = || spec.containers.iter().chain(spec.init_containers.iter().flatten());
         let images =
             containers().filter_map(|c| c.image.as_deref()).map(|i| tables.images.id(&*normalized(i))).collect();
-        let volumes = spec.volumes.as_deref().unwrap_or_default();
-        let claims: Vec<Claim> = volumes
-            .iter()
-            .filter_map(|v| {
-                let named = v.persistent_volume_claim.as_ref().map(|c| (c.claim_name.clone(), false));
-                let made = v.ephemeral.as_ref().map(|_| (format!("{}-{}", pod.name(), v.name), true));
-                named.or(made).map(|(name, ephemeral)| Claim { name, ephemeral })
-            })
-            .collect();
-        let has_volumes = !claims.is_empty() || volumes.iter().any(crate::plugins::volumes::is_exclusive_disk);
         Self {
             uid: pod.uid().into(),
             priority: spec.priority.unwrap_or(0),
             requests,
-            nonzero,
-            host_ports: host_ports(spec),
+            nonzero: asks.in_scores,
+            host_ports: asks.host_ports.clone(),
             kind: tables.kinds.intern(Arc::new(kind)),
             terms,
             images,
-            claims,
-            has_volumes,
+            has_volumes: !(pod.claims.is_empty() && pod.disks.is_empty()),
             only_nodes: only_nodes(spec),
-            shape: shape(spec, pod.is_deleting()),
+            shape: Shape { spec: pod.spec.bytes.clone(), node: pod.node.clone(), deleting: pod.is_deleting() },
             pod,
         }
+    }
+    /// The same pod as it was heard of later, when nothing has changed that plugins look at.
+    #[must_use]
+    pub fn renewed(&self, pod: Arc<Pod>) -> Self {
+        Self { pod, ..self.clone() }
     }
     /// Its namespace.
     #[must_use]
@@ -115,32 +98,31 @@ impl PodInfo {
     pub fn name(&self) -> &str {
         self.pod.name()
     }
-    /// Its spec, if it has one.
+    /// Its spec, without volumes and the node that it is bound to.
     #[must_use]
-    pub fn spec(&self) -> Option<&PodSpec> {
-        self.pod.spec.as_ref()
+    pub fn spec(&self) -> &PodSpec {
+        &self.pod.spec.pod
+    }
+    /// Claims that it mounts, also those that are made from a template in it.
+    #[must_use]
+    pub fn claims(&self) -> &[Claim] {
+        &self.pod.claims
     }
     /// The node that it is bound to; empty for none.
     #[must_use]
     pub fn node(&self) -> &str {
-        node_of(&self.pod)
+        &self.pod.node
     }
     /// Whether it has ended for good.
     #[must_use]
     pub fn has_ended(&self) -> bool {
-        is_terminal(&self.pod)
+        self.pod.ended
     }
     /// Whether its deletion was asked for.
     #[must_use]
     pub fn is_terminating(&self) -> bool {
         self.pod.is_deleting()
     }
-}
-
-/// The node that a pod is bound to; empty for none.
-#[must_use]
-pub fn node_of(pod: &Pod) -> &str {
-    pod.spec.as_ref().and_then(|s| s.node_name.as_deref()).unwrap_or_default()
 }
 
 /// An image name with the tag that a container runtime would add (plugins/imagelocality, `normalizedImageName`).
@@ -201,23 +183,4 @@ fn own_terms(spec: &PodSpec, kind: &PodKind, tables: &mut Tables) -> Vec<OwnTerm
         }
     }
     terms
-}
-
-/// Everything of a spec that some plugin looks at. Volumes are looked at pod by pod.
-fn shape(spec: &PodSpec, deleting: bool) -> Arc<[u8]> {
-    let containers = spec.containers.iter().chain(spec.init_containers.iter().flatten());
-    let parts: Vec<_> = containers
-        .map(|c| (&c.image, &c.resources, &c.restart_policy, c.ports.as_ref().filter(|p| has_host_port(p))))
-        .collect();
-    let whole = (
-        (parts, spec.containers.len(), &spec.overhead, &spec.resources, spec.priority, &spec.preemption_policy),
-        (&spec.node_selector, &spec.affinity, &spec.tolerations, &spec.topology_spread_constraints),
-        (&spec.node_name, &spec.scheduler_name, deleting),
-    );
-    // Writing to memory cannot fail, and every key of these types is a string.
-    serde_json::to_vec(&whole).unwrap_or_default().into()
-}
-
-fn has_host_port(ports: &[k8s_openapi::api::core::v1::ContainerPort]) -> bool {
-    ports.iter().any(|p| p.host_port.is_some_and(|port| port > 0))
 }

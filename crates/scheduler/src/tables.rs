@@ -20,7 +20,7 @@ pub struct PodKind {
     /// Namespace.
     pub namespace: Arc<str>,
     /// Labels.
-    pub labels: Labels,
+    pub labels: Arc<Labels>,
 }
 
 /// Which pods a term means, wherever they are.

@@ -1,103 +1,126 @@
-//! Of a pod, what the scheduler looks at. Where no extender is to be shown whole pods, nothing else of them is kept.
+//! Of nodes and of the owners of pods, what the scheduler looks at. What is left of pods is [`crate::pod`]'s matter.
 
-use carrack_types::pod::forget_what_nodes_do;
-use k8s_openapi::api::core::v1::{Pod, PodSpec, PodStatus};
+use k8s_openapi::api::apps::v1::{ReplicaSet, ReplicaSetSpec, StatefulSet, StatefulSetSpec};
+use k8s_openapi::api::core::v1::{Node, NodeSpec, NodeStatus, ReplicationController, ReplicationControllerSpec};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
-/// Leaves out of a pod what no plugin looks at.
-pub fn trim(pod: &mut Pod) {
-    pod.metadata.annotations = None;
-    pod.metadata.finalizers = None;
-    pod.metadata.generate_name = None;
-    pod.metadata.self_link = None;
-    if let Some(spec) = pod.spec.take() {
-        pod.spec = Some(PodSpec {
-            affinity: spec.affinity,
-            containers: spec.containers,
-            host_network: spec.host_network,
-            init_containers: spec.init_containers,
-            node_name: spec.node_name,
-            node_selector: spec.node_selector,
-            overhead: spec.overhead,
-            preemption_policy: spec.preemption_policy,
-            priority: spec.priority,
-            resources: spec.resources,
-            scheduler_name: spec.scheduler_name,
-            scheduling_gates: spec.scheduling_gates,
-            tolerations: spec.tolerations,
-            topology_spread_constraints: spec.topology_spread_constraints,
-            volumes: spec.volumes,
-            ..PodSpec::default()
-        });
+/// What names an object, and tells one form of it from another.
+fn names(meta: &mut ObjectMeta) {
+    *meta = ObjectMeta {
+        name: meta.name.take(),
+        namespace: meta.namespace.take(),
+        uid: meta.uid.take(),
+        resource_version: meta.resource_version.take(),
+        ..ObjectMeta::default()
+    };
+}
+
+/// Leaves out of a node what no plugin looks at, above all what its kubelet reports of itself.
+pub fn node(node: &mut Node) {
+    let labels = node.metadata.labels.take();
+    names(&mut node.metadata);
+    node.metadata.labels = labels;
+    if let Some(spec) = node.spec.take() {
+        node.spec = Some(NodeSpec { taints: spec.taints, unschedulable: spec.unschedulable, ..NodeSpec::default() });
     }
-    if let Some(status) = pod.status.take() {
-        let mut conditions = status.conditions.unwrap_or_default();
-        conditions.retain(|condition| condition.type_ == "PodScheduled");
-        pod.status = Some(PodStatus {
-            phase: status.phase,
-            conditions: (!conditions.is_empty()).then_some(conditions),
-            nominated_node_name: status.nominated_node_name,
-            start_time: status.start_time,
-            ..PodStatus::default()
-        });
+    if let Some(status) = node.status.take() {
+        node.status =
+            Some(NodeStatus { allocatable: status.allocatable, images: status.images, ..NodeStatus::default() });
     }
-    forget_what_nodes_do(pod);
+}
+
+/// Leaves of a replica set what chooses its pods.
+pub fn replica_set(set: &mut ReplicaSet) {
+    names(&mut set.metadata);
+    set.status = None;
+    if let Some(spec) = set.spec.take() {
+        set.spec = Some(ReplicaSetSpec { selector: spec.selector, ..ReplicaSetSpec::default() });
+    }
+}
+
+/// The same of a stateful set.
+pub fn stateful_set(set: &mut StatefulSet) {
+    names(&mut set.metadata);
+    set.status = None;
+    if let Some(spec) = set.spec.take() {
+        set.spec = Some(StatefulSetSpec { selector: spec.selector, ..StatefulSetSpec::default() });
+    }
+}
+
+/// The same of a replication controller.
+pub fn replication_controller(controller: &mut ReplicationController) {
+    names(&mut controller.metadata);
+    controller.status = None;
+    if let Some(spec) = controller.spec.take() {
+        controller.spec =
+            Some(ReplicationControllerSpec { selector: spec.selector, ..ReplicationControllerSpec::default() });
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::PodInfo;
-    use crate::tables::Tables;
-    use k8s_openapi::api::core::v1::Volume;
+    use crate::Cluster;
+    use crate::cluster::Objects;
     use serde_json::json;
     use std::sync::Arc;
 
-    /// What is known of a pod is the same with less of it.
+    /// The cluster is the same with less of a node.
     #[test]
-    fn nothing_that_counts_is_left_out() {
-        let object = json!({
-            "metadata": {"namespace": "d", "name": "p", "uid": "u", "labels": {"a": "b"}, "annotations": {"x": "y"},
-                "ownerReferences": [{"apiVersion": "v1", "kind": "ReplicaSet", "name": "r", "uid": "o", "controller": true}]},
-            "spec": {
-                "priority": 5, "preemptionPolicy": "Never", "nodeSelector": {"n": "m"}, "hostNetwork": true,
-                "overhead": {"cpu": "1m"}, "schedulerName": "s", "schedulingGates": [{"name": "g"}],
-                "resources": {"requests": {"cpu": "7"}}, "serviceAccountName": "sa", "hostname": "h",
-                "tolerations": [{"operator": "Exists"}],
-                "topologySpreadConstraints": [{"topologyKey": "k", "maxSkew": 1, "whenUnsatisfiable": "DoNotSchedule"}],
-                "affinity": {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [
-                    {"topologyKey": "k", "labelSelector": {"matchLabels": {"a": "b"}}}]}},
-                "volumes": [{"name": "v", "persistentVolumeClaim": {"claimName": "c"}}, {"name": "e", "ephemeral": {}}],
-                "initContainers": [{"name": "i", "restartPolicy": "Always", "resources": {"requests": {"cpu": "2"}},
-                    "ports": [{"containerPort": 3, "hostPort": 4}]}],
-                "containers": [{"name": "c", "image": "i:1", "env": [{"name": "E", "value": "v"}], "command": ["run"],
-                    "ports": [{"containerPort": 1, "hostPort": 2}], "resources": {"limits": {"example.com/x": "3"}}}]},
-            "status": {"phase": "Pending", "nominatedNodeName": "n", "startTime": "2026-01-01T00:00:00Z",
-                "containerStatuses": [{"name": "c", "image": "i", "imageID": "", "ready": true, "restartCount": 0}],
-                "conditions": [{"type": "PodScheduled", "status": "False"}, {"type": "Ready", "status": "False"}]}});
-        let whole: Pod = serde_json::from_value(object).expect("a pod");
+    fn nothing_that_counts_is_left_out_of_a_node() {
+        let whole: Node = serde_json::from_value(json!({
+            "metadata": {"name": "n", "uid": "u", "resourceVersion": "3", "labels": {"zone": "a"}, "annotations": {"x": "y"}},
+            "spec": {"unschedulable": true, "podCIDR": "10.0.0.0/24", "taints": [{"key": "k", "effect": "NoSchedule"}]},
+            "status": {"allocatable": {"cpu": "4", "pods": "9", "example.com/x": "2"}, "capacity": {"cpu": "5"},
+                "conditions": [{"type": "Ready", "status": "True"}], "addresses": [{"type": "Hostname", "address": "n"}],
+                "images": [{"names": ["i:1"], "sizeBytes": 7}], "nodeInfo": {"architecture": "amd64", "bootID": "",
+                    "containerRuntimeVersion": "", "kernelVersion": "", "kubeProxyVersion": "", "kubeletVersion": "",
+                    "machineID": "", "operatingSystem": "", "osImage": "", "systemUUID": ""}}}))
+        .expect("a node");
         let mut less = whole.clone();
-        trim(&mut less);
-        assert!(less.metadata.annotations.is_none() && less.spec.as_ref().is_some_and(|s| s.hostname.is_none()));
-        assert_eq!(whole.metadata.owner_references, less.metadata.owner_references);
-        let mut with_local = whole.clone();
-        let local = json!([{"name": "a", "emptyDir": {}}, {"name": "b", "secret": {}}, {"name": "c", "hostPath": {"path": "/"}}]);
-        let local: Vec<Volume> = serde_json::from_value(local).expect("volumes");
-        with_local.spec.as_mut().and_then(|s| s.volumes.as_mut()).expect("volumes").extend(local);
-        trim(&mut with_local);
-        assert_eq!(with_local, less, "volumes of the node's own are nothing to the scheduler");
-        let status = |pod: &Pod| pod.status.clone().map(|s| (s.phase, s.nominated_node_name, s.start_time));
-        assert_eq!(status(&whole), status(&less));
-        let mut tables = Tables::default();
-        let seen = |pod: &Pod, tables: &mut Tables| {
-            let info = PodInfo::new(Arc::new(pod.clone()), tables);
-            let spec = info.spec().expect("a spec");
-            let others = format!(
-                "{:?} {:?} {:?} {:?} {:?}",
-                info.nonzero, info.terms, info.only_nodes, spec.scheduling_gates, spec.volumes
-            );
-            let shape = String::from_utf8_lossy(&info.shape).into_owned();
-            (shape, info.requests.clone(), info.host_ports.clone(), info.images.clone(), info.claims.clone(), others)
+        node(&mut less);
+        assert!(less.metadata.annotations.is_none());
+        let status = less.status.as_ref().expect("a status");
+        assert!(status.node_info.is_none() && status.conditions.is_none() && status.capacity.is_none());
+        let (uid, revision) = (&less.metadata.uid, &less.metadata.resource_version);
+        assert_eq!((uid, revision), (&whole.metadata.uid, &whole.metadata.resource_version));
+        let known = |node: Node| {
+            let mut cluster = Cluster::default();
+            cluster.topology("zone");
+            cluster.set_node(Arc::new(node));
+            let node = cluster.named("n").expect("it is there");
+            let image = cluster.image(node.images[0]);
+            let offers = (node.allocatable.clone(), node.most_pods, node.topology.clone(), image.size);
+            (offers, node.labels().cloned(), node.taints().to_vec(), node.is_cordoned())
         };
-        assert_eq!(seen(&whole, &mut tables), seen(&less, &mut tables));
+        assert_eq!(known(whole), known(less));
+    }
+
+    /// Owners choose their pods with less of them as they did.
+    #[test]
+    fn nothing_that_counts_is_left_out_of_owners() {
+        let owner = json!({"metadata": {"name": "o", "namespace": "d", "uid": "o", "labels": {"x": "y"}}, "spec": {"replicas": 3,
+            "selector": {"matchLabels": {"a": "b"}}, "serviceName": "s", "template": {"metadata": {"labels": {"a": "b"}}}}});
+        let mut plain = owner.clone();
+        plain["spec"]["selector"] = json!({"a": "b"});
+        let mut objects = Objects::default();
+        let key = ("d".to_owned(), "o".to_owned());
+        let mut set: ReplicaSet = serde_json::from_value(owner.clone()).expect("a set");
+        replica_set(&mut set);
+        assert!(set.metadata.labels.is_none() && set.spec.as_ref().is_some_and(|s| s.template.is_none()));
+        objects.replica_sets.insert(key.clone(), Arc::new(set));
+        let mut set: StatefulSet = serde_json::from_value(owner).expect("a set");
+        stateful_set(&mut set);
+        objects.stateful_sets.insert(key.clone(), Arc::new(set));
+        let mut controller: ReplicationController = serde_json::from_value(plain).expect("a controller");
+        replication_controller(&mut controller);
+        objects.replication_controllers.insert(key, Arc::new(controller));
+        for kind in ["ReplicaSet", "StatefulSet", "ReplicationController"] {
+            let pod = json!({"metadata": {"namespace": "d", "name": "p", "labels": {"a": "b"}, "ownerReferences": [
+                {"apiVersion": "v1", "kind": kind, "name": "o", "uid": "o", "controller": true}]}});
+            let selector = objects.default_selector(&serde_json::from_value(pod).expect("a pod"));
+            let chosen = selector.and_then(|selector| selector.match_labels).unwrap_or_default();
+            assert_eq!(chosen, [("a".to_owned(), "b".to_owned())].into(), "{kind}");
+        }
     }
 }

@@ -33,6 +33,11 @@ fn served(info: &ResourceInfo) -> impl Iterator<Item = &crate::table::Version> {
     info.versions.iter().filter(|version| version.served)
 }
 
+/// The names of the schemas of a kind and of its list.
+fn names(info: &ResourceInfo) -> Vec<String> {
+    served(info).flat_map(|v| [components::schema_name(info, v), components::list_name(info, v)]).collect()
+}
+
 /// Splits a key of the index into group and version.
 #[must_use]
 pub fn split_path(path: &str) -> Option<(&str, &str)> {
@@ -46,7 +51,8 @@ pub fn split_path(path: &str) -> Option<(&str, &str)> {
 #[must_use]
 pub fn v3_hash(group: &str, version: &str, resources: &[&ResourceInfo]) -> String {
     let mut hash = Sha256::new();
-    hash.update(concat!(env!("CARGO_PKG_VERSION"), "/").as_bytes());
+    // The number counts how often what is said of the same rows has changed.
+    hash.update(concat!(env!("CARGO_PKG_VERSION"), "/2/").as_bytes());
     hash.update(KUBERNETES_VERSION.as_bytes());
     for info in resources.iter().filter(|info| info.group == group) {
         for v in served(info).filter(|v| v.name == version) {
@@ -74,7 +80,9 @@ pub fn v3_index(paths: &[(String, String)]) -> Vec<u8> {
 pub fn v3_document(group: &str, version: &str, resources: &[&ResourceInfo]) -> Vec<u8> {
     let rows: Vec<&ResourceInfo> = resources.iter().copied().filter(|info| info.group == group).collect();
     let mut schemas = components::collect(&rows, Some(version));
-    for schema in schemas.values_mut() {
+    let custom: BTreeSet<String> = rows.iter().filter(|info| info.is_custom).flat_map(|info| names(info)).collect();
+    // What a definition says is in that form already.
+    for (_, schema) in schemas.iter_mut().filter(|(name, _)| !custom.contains(*name)) {
         components::to_v3(schema);
     }
     let mut all_paths = Map::new();

@@ -41,6 +41,13 @@ pub fn columns(info: &ResourceInfo, version: &Version) -> Vec<Column> {
     if info.is_custom { custom::columns(version) } else { columns::builtin(&info.group, &info.kind) }
 }
 
+/// The columns of the `Scale` of an object of any kind, and its cells.
+#[must_use]
+pub fn scale(scale: &Value, now: Timestamp) -> (Vec<Column>, Vec<Value>) {
+    let (group, kind) = ("autoscaling", "Scale");
+    (columns::builtin(group, kind), kinds::cells(group, kind, access::Row::new(scale, now)))
+}
+
 /// The cells of an object, one for each of [`columns`].
 #[must_use]
 pub fn cells(info: &ResourceInfo, version: &Version, object: &Value, now: Timestamp) -> Vec<Value> {

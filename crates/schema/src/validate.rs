@@ -14,6 +14,7 @@ mod crd;
 mod demand;
 mod environment;
 pub mod expressions;
+mod flow_control;
 mod formats;
 mod job_status;
 mod jobs;

@@ -22,6 +22,8 @@ fn main() -> std::io::Result<()> {
         clones: has("--clones"),
         copies: has("--copies"),
         swarm: has("--swarm"),
+        small: has("--small"),
+        whole: has("--whole"),
         machines: !has("--no-machines"),
         faults: !has("--no-faults"),
         keep_trace: has("--trace"),

@@ -27,13 +27,15 @@ pub(crate) const DRIVER: &str = "sim/rack";
 pub(crate) fn is_there(planted: Option<Bug>) -> bool {
     matches!(
         planted,
-        None | Some(Bug::GuessedLoss | Bug::CarelessInlineDetach | Bug::EndlessCalls | Bug::OrphanedCalls)
+        None | Some(
+            Bug::GuessedLoss | Bug::CarelessInlineDetach | Bug::EndlessCalls | Bug::StoppedCalls | Bug::OrphanedCalls
+        )
     )
 }
 
 /// Whether who calls takes part in elections, where others do.
 pub(crate) fn elects(planted: Option<Bug>) -> bool {
-    matches!(planted, None | Some(Bug::EndlessCalls))
+    matches!(planted, None | Some(Bug::EndlessCalls | Bug::StoppedCalls))
 }
 
 /// Makes about half of the disks this driver's, and of those that pods bring.
@@ -136,7 +138,7 @@ impl Runs {
             let again = self.running.values().any(same);
             return if again { Duration::ZERO } else { between(&mut self.rng, LONGEST * 2, LONGEST * 4) };
         }
-        if self.bug == Some(Bug::EndlessCalls) {
+        if matches!(self.bug, Some(Bug::EndlessCalls | Bug::StoppedCalls)) {
             // Detaching takes long now and then, and what follows does not.
             let long = matches!(call, Call::Detach { .. }) && self.rng.one_in(2);
             return if long { between(&mut self.rng, LONGEST / 2, LONGEST * 2) } else { Duration::ZERO };
@@ -186,10 +188,17 @@ impl Runs {
         }
     }
 
-    /// A call takes effect.
-    pub(crate) fn end(&mut self, number: u64, now: Time, rack: &Rack) -> Option<Answered> {
+    /// Who called.
+    pub(crate) fn caller(&self, number: u64) -> Option<Caller> {
+        self.running.get(&number).map(|run| run.caller)
+    }
+
+    /// A call takes effect; its caller may be stopped.
+    pub(crate) fn end(&mut self, number: u64, now: Time, stopped: bool, rack: &Rack) -> Option<Answered> {
         let Run { caller, id, call, fate, ended } = self.running.remove(&number)?;
-        let late = ended || self.until.get(&caller).is_some_and(|until| *until <= now);
+        // It is ended when its time is over, whether its caller can still do that or not.
+        let unwatched = stopped && self.bug == Some(Bug::StoppedCalls);
+        let late = ended || !unwatched && self.until.get(&caller).is_some_and(|until| *until <= now);
         let outcome = match fate {
             _ if late && self.bug != Some(Bug::EndlessCalls) => Err("its caller leads no more".to_owned()),
             Fate::FailsBefore => Err("the driver hiccups".to_owned()),

@@ -21,6 +21,7 @@ use crate::extender::{BIND, Extender, FILTER, PREEMPT, PRIORITIZE, Verbs};
 use crate::plants::Bug;
 use crate::replicas::Replicas;
 use crate::role::{Role, node_name};
+use crate::small::Slice;
 use crate::workload::User;
 
 /// What a core observes of its own world.
@@ -82,8 +83,12 @@ pub(crate) struct Settings {
     pub apart: bool,
     /// virt-handlers use the watchdogs of their machines.
     pub watchdogs: bool,
+    /// Some disks are of FlexVolume drivers that are called; whether who calls takes part in elections, where others do.
+    pub flex: Option<bool>,
     /// What the watchdog of this node's machine is set to, if it was left running.
     pub watchdog_left: Option<std::time::Duration>,
+    /// The slice of the system that there is, if that is not all.
+    pub slice: Option<&'static Slice>,
     pub bug: Option<Bug>,
 }
 
@@ -92,7 +97,9 @@ impl Hosted {
     pub(crate) fn new(role: Role, life: u32, settings: Settings, root: &Rng, rack: &Rack, room: &Room) -> Option<Self> {
         let rng = root.fork(&format!("core {role} {life}"));
         let elector = || crate::leaders::elector(role, life).filter(|_| settings.elect);
-        Some(match role {
+        // In every fourth life of a manager its caches pack nearly all that they know.
+        let packs = rng.fork("packs").below(4) == 0;
+        let hosted = match role {
             // People are made by the workload.
             Role::User | Role::Flooder => return None,
             Role::Scheduler | Role::StandbyScheduler => {
@@ -163,8 +170,12 @@ impl Hosted {
                     Some(Bug::DeafObserver) => Some(Planted::Deafness),
                     _ => None,
                 };
-                let config = carrack_controllers::Config { collected: collected(), ca_pem: "the CA".into(), planted };
-                let core = Manager::new("kube-controller-manager", rng).with_all(carrack_controllers::all(&config));
+                let (slice, mut collected) = (settings.slice, collected());
+                collected.retain(|resource| slice.is_none_or(|slice| slice.collects(&resource.plural)));
+                let config = carrack_controllers::Config { collected, ca_pem: "the CA".into(), planted };
+                let mut all = carrack_controllers::all(&config);
+                all.retain(|controller| slice.is_none_or(|slice| slice.has_controller(controller.name())));
+                let core = Manager::new("kube-controller-manager", rng).with_all(all);
                 manager(core, elector(), settings)
             }
             Role::VirtController | Role::StandbyVirt | Role::Cloner => {
@@ -189,7 +200,7 @@ impl Hosted {
             Role::Host => manager(crate::clones::host(rng, room), None, settings),
             Role::Storage => manager(crate::controllers::storage(rng), None, settings),
             Role::Squatter => manager(Manager::new("squatter", rng).with(Squatter), None, settings),
-            Role::Attacher | Role::StandbyAttacher if !crate::flex::is_there(settings.bug) => {
+            Role::Attacher | Role::StandbyAttacher if settings.flex.is_none() => {
                 let attacher = Attacher { rack: rack.clone(), rng: rng.fork("attacher"), fails: false };
                 manager(Manager::new("attacher", rng).with(attacher), None, settings)
             }
@@ -201,7 +212,7 @@ impl Hosted {
                 };
                 let attacher = Attacher { rack: rack.clone(), rng: rng.fork("attacher"), fails: settings.faults };
                 let core = Manager::new("attacher", rng).with(attacher).with_all(controllers);
-                let core = match elector().filter(|_| crate::flex::elects(settings.bug)) {
+                let core = match elector().filter(|_| settings.flex == Some(true)) {
                     Some(elector) => core.with_elector(elector),
                     None => core,
                 };
@@ -247,6 +258,10 @@ impl Hosted {
                 };
                 Self::Handler(Box::new(core), Effects::new())
             }
+        };
+        Some(match hosted {
+            Self::Manager(core, fx) if packs => Self::Manager(Box::new(core.keeping_open(2)), fx),
+            hosted => hosted,
         })
     }
 

@@ -3,13 +3,14 @@
 //! The ledger has every commit of the store. It follows each watch connection at the server's end, before the network
 //! may lose anything, and compares line by line.
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
 use carrack_store::{MemStore, Revision, Store, Watch, WatchItem};
-use serde_json::Value;
+use serde::Deserialize;
 
 use crate::invariants::Breach;
 use crate::server::ConnId;
@@ -29,6 +30,32 @@ struct Followed {
     told: Revision,
     /// Which objects it has told of at that revision.
     at: BTreeSet<String>,
+}
+
+/// What is looked at of a line.
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct Line<'a> {
+    #[serde(rename = "type", borrow)]
+    kind: Cow<'a, str>,
+    #[serde(borrow)]
+    object: Said<'a>,
+}
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct Said<'a> {
+    #[serde(borrow)]
+    metadata: Metadata<'a>,
+}
+#[derive(Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+struct Metadata<'a> {
+    #[serde(borrow)]
+    resource_version: Cow<'a, str>,
+    #[serde(borrow)]
+    namespace: Cow<'a, str>,
+    #[serde(borrow)]
+    name: Cow<'a, str>,
 }
 
 /// Commits, and the watches that tell of them.
@@ -102,14 +129,12 @@ impl Ledger {
     /// A watch says a line.
     pub(crate) fn said(&mut self, conn: ConnId, line: &[u8]) -> Option<Breach> {
         let followed = self.followed.get_mut(&conn)?;
-        let event: Value = serde_json::from_slice(line).unwrap_or_default();
-        let text = |pointer: &str| event.pointer(pointer).and_then(Value::as_str).unwrap_or_default();
-        let kind = text("/type");
+        let Line { kind, object: Said { metadata } } = serde_json::from_slice(line).unwrap_or_default();
         if kind == "ERROR" {
             return None;
         }
         let breach = |why: String| Some(Breach::new(NAME, format!("watch of {}: {why}", followed.prefix)));
-        let Some(revision) = text("/object/metadata/resourceVersion").parse().ok().map(Revision) else {
+        let Some(revision) = metadata.resource_version.parse().ok().map(Revision) else {
             return breach(format!("{kind} without a revision"));
         };
         let in_order = if kind == "BOOKMARK" {
@@ -140,7 +165,7 @@ impl Ledger {
             followed.at.clear();
             return None;
         }
-        let (namespace, name) = (text("/object/metadata/namespace"), text("/object/metadata/name"));
+        let Metadata { namespace, name, .. } = metadata;
         let place = if namespace.is_empty() { format!("/{name}") } else { format!("/{namespace}/{name}") };
         let changed =
             self.changes.get(&revision).into_iter().flatten().find(|(key, _)| is_ours(key) && key.ends_with(&place));

@@ -12,7 +12,8 @@
 //! [`run`] plays one seed: a safety phase in which anything may fail, then a liveness phase in which
 //! nothing fails any more and the cluster must come to what was asked of it. Everything that happens
 //! is an event in one queue, ordered by time and number, so the same seed gives the same trace, byte
-//! for byte. [`plants`] are bugs that are put in on purpose: they prove that the invariants can fail.
+//! for byte. [`plants`] are bugs that are put in on purpose: they prove that the invariants can fail. [`small`] runs are many:
+//! slices of all this, for seconds.
 
 mod attacher;
 mod chance;
@@ -47,6 +48,7 @@ mod replicas;
 mod role;
 mod server;
 mod settings;
+pub mod small;
 mod storage;
 mod tokens;
 mod trace;

@@ -77,6 +77,11 @@ impl Meters {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Draws other chances from here on.
+    pub(crate) fn reseed(&self, rng: Rng) {
+        self.lock().rng = rng;
+    }
+
     /// Whether its discovery may fail from now on.
     pub(crate) fn may_fail(&self, may: bool) {
         self.lock().may_fail = may;

@@ -11,11 +11,8 @@ use std::time::Duration;
 use carrack_engine::{Rng, Time};
 
 use crate::chance::{Delay, below, between};
-use crate::options::NetFaults;
+use crate::options::{NetFaults, TIMEOUT};
 use crate::role::Role;
-
-/// How long a client waits for a reply.
-const TIMEOUT: Duration = Duration::from_secs(30);
 
 /// What becomes of one request.
 #[derive(Clone, Copy, Debug)]
@@ -85,10 +82,10 @@ impl Net {
         let back = faults.latency.draw(rng);
         if now < link.cut_until {
             // Some clients learn of it at once, others wait for their deadline.
-            let seen = if rng.one_in(2) { there } else { TIMEOUT };
+            let seen = if rng.one_in(2) { there } else { faults.timeout };
             return Passage { arrives: None, again: None, reply: Reply::Lost(seen) };
         }
-        let seen = if rng.one_in(3) { TIMEOUT } else { there + back };
+        let seen = if rng.one_in(3) { faults.timeout } else { there + back };
         let mut passage = Passage { arrives: Some(there), again: None, reply: Reply::After(back) };
         if rng.one_in(faults.lose_request_one_in) {
             passage = Passage { arrives: None, again: None, reply: Reply::Lost(seen) };
@@ -155,6 +152,7 @@ impl NetFaults {
             watch_lag: Duration::ZERO,
             watch_breaks_one_in: 0,
             watch_life: Duration::ZERO,
+            timeout: TIMEOUT,
         }
     }
 }

@@ -41,12 +41,16 @@ pub struct Options {
     pub copies: bool,
     /// Whether the seed chooses what the work is, of all the above, and which parts of it there are.
     pub swarm: bool,
+    /// Whether runs are small: a slice of all the above that the seed chooses, for seconds; see [`crate::small`].
+    pub small: bool,
     /// Which clones, if not those that the seed chooses.
     pub scene: Option<Scene>,
     /// One thing that goes wrong with clones, besides.
     pub mishap: Option<Mishap>,
     /// Whether the controller of clones has a process of its own; the seed decides if nobody else does.
     pub cloner_apart: Option<bool>,
+    /// Which parts of the work there are, if not those that the seed chooses.
+    pub only: Option<Vec<&'static str>>,
 }
 
 impl Options {
@@ -80,7 +84,9 @@ impl Options {
             own.safety = own.safety.min(Duration::from_secs(enough));
         }
         // Leaders are looked for where they cost least.
-        own.machines &= !matches!(planted, Some(Bug::EndlessTerms | Bug::EndlessCalls | Bug::OrphanedCalls));
+        let of_leaders =
+            [Bug::EndlessTerms, Bug::TermlessBindings, Bug::EndlessCalls, Bug::StoppedCalls, Bug::OrphanedCalls];
+        own.machines &= !planted.is_some_and(|bug| of_leaders.contains(&bug));
         if planted.is_some_and(Bug::is_of_growth) {
             own.machines = false;
             own.safety = own.safety.min(Duration::from_secs(60));
@@ -103,7 +109,15 @@ impl Options {
     }
     /// Which parts of the work there are.
     pub(crate) fn parts(&self, root: &Rng) -> Parts {
-        Parts(self.swarm.then(|| root.fork("parts of the work")))
+        match &self.only {
+            Some(only) => Parts::Only(only.clone()),
+            None if self.swarm => Parts::Half(root.fork("parts of the work")),
+            None => Parts::All,
+        }
+    }
+    /// The planted bug, where the rest of the run is made so that it shows. Small runs are as they are.
+    pub(crate) fn hint(&self) -> Option<Bug> {
+        self.plant.filter(|_| !self.small).map(|plant| plant.bug)
     }
 
     /// The command that plays a seed with these options again. Times are whole seconds. Tests alone choose scenes and mishaps of
@@ -125,6 +139,7 @@ impl Options {
             ("--clones", self.clones && !self.copies),
             ("--copies", self.copies),
             ("--swarm", self.swarm),
+            ("--small", self.small),
             ("--no-machines", !self.machines),
             ("--no-faults", !self.faults),
         ] {
@@ -151,23 +166,38 @@ impl Default for Options {
             clones: false,
             copies: false,
             swarm: false,
+            small: false,
             scene: None,
             mishap: None,
             cloner_apart: None,
+            only: None,
         }
     }
 }
 
-/// Which parts of the work there are in a run: all, or in a swarm about half of them.
+/// Which parts of the work there are in a run.
 #[derive(Clone, Debug)]
-pub(crate) struct Parts(Option<Rng>);
+pub(crate) enum Parts {
+    All,
+    /// About half of them: a swarm.
+    Half(Rng),
+    /// A small run.
+    Only(Vec<&'static str>),
+}
 
 impl Parts {
     /// Whether a part is one of them.
     pub(crate) fn has(&self, part: &str) -> bool {
-        self.0.as_ref().is_none_or(|rng| rng.fork(part).one_in(2))
+        match self {
+            Self::All => true,
+            Self::Half(rng) => rng.fork(part).one_in(2),
+            Self::Only(only) => only.contains(&part),
+        }
     }
 }
+
+/// How long a client waits for a reply, as Carrack's do.
+pub(crate) const TIMEOUT: Duration = Duration::from_secs(30);
 
 /// What goes wrong on the network.
 #[derive(Clone, Copy, Debug)]
@@ -183,6 +213,8 @@ pub(crate) struct NetFaults {
     pub watch_lag: Duration,
     pub watch_breaks_one_in: u64,
     pub watch_life: Duration,
+    /// How long a client waits for a reply.
+    pub timeout: Duration,
 }
 
 /// What goes wrong on a node.
@@ -226,6 +258,43 @@ pub(crate) struct Intervals {
     pub strand: Option<Duration>,
 }
 
+impl Intervals {
+    pub(crate) fn all(&mut self) -> [&mut Option<Duration>; 14] {
+        let Self {
+            crash,
+            apiserver_crash,
+            expire,
+            cut,
+            reboot,
+            plugin,
+            container_exit,
+            guest,
+            force_delete,
+            pause,
+            flood,
+            vanish,
+            lose,
+            strand,
+        } = self;
+        [
+            crash,
+            apiserver_crash,
+            expire,
+            cut,
+            reboot,
+            plugin,
+            container_exit,
+            guest,
+            force_delete,
+            pause,
+            flood,
+            vanish,
+            lose,
+            strand,
+        ]
+    }
+}
+
 /// What the seed chose.
 #[derive(Clone, Debug)]
 pub(crate) struct Swarm {
@@ -240,6 +309,12 @@ pub(crate) struct Swarm {
     pub intervals: Intervals,
     /// One in so many effects is the last of its process.
     pub crash_one_in_effects: u64,
+    /// No fault that has a length is longer.
+    pub longest: Duration,
+    /// How many times as long as a store with a clock this one takes to tell watchers how far they know everything.
+    pub leisure: u32,
+    /// How often somebody asks at the most who asks too often.
+    pub flood: u64,
     /// How far clocks of processes are apart, at most.
     pub skew: Duration,
     pub store_pending_one_in: u64,
@@ -276,7 +351,9 @@ impl Swarm {
         let rng = &mut rng;
         let mut nodes = 1 + u8::try_from(rng.below(3)).unwrap_or(0);
         let planted = options.plant.map(|p| p.bug);
-        let elect = rng.one_in(2) || matches!(planted, Some(Bug::LeaseIsLife | Bug::EndlessTerms | Bug::EndlessCalls));
+        let of_leaders =
+            [Bug::LeaseIsLife, Bug::EndlessTerms, Bug::TermlessBindings, Bug::EndlessCalls, Bug::StoppedCalls];
+        let elect = rng.one_in(2) || planted.is_some_and(|bug| of_leaders.contains(&bug));
         // Drawn apart, so that what it is does not change what the others are.
         let needs_one = |bug| matches!(bug, Bug::StoredNominations | Bug::AskedTwice);
         let needs_none = |bug| {
@@ -287,6 +364,7 @@ impl Swarm {
                     | Bug::CacheForLedger
                     | Bug::OneNode
                     | Bug::BaselessBindings
+                    | Bug::TermlessBindings
                     | Bug::BindingsOverwrite
                     | Bug::CrossedRuntimes
             )
@@ -332,6 +410,7 @@ impl Swarm {
             watch_lag: Duration::from_millis(on(50, 5_000).max(50)),
             watch_breaks_one_in: on(1, 6),
             watch_life: Duration::from_secs(on(5, 60).max(20)),
+            timeout: TIMEOUT,
         };
         let mut node = NodeFaults {
             operation,
@@ -499,6 +578,11 @@ impl Swarm {
                 net.late_one_in = 8;
                 intervals.crash = Some(Duration::from_secs(3));
             }
+            Some(Bug::TermlessBindings) => {
+                // Schedulers that die, and bindings of theirs that arrive afterwards.
+                net.late_binding_one_in = 2;
+                intervals.crash = Some(Duration::from_secs(3));
+            }
             Some(Bug::LeaseIsLife) => intervals.cut = Some(Duration::from_secs(3)),
             Some(Bug::BaselessWrites) => {
                 // Pods that are taken away unheard.
@@ -542,6 +626,12 @@ impl Swarm {
                 nodes = 1;
                 crash_one_in_effects = 0;
                 intervals = Intervals { cut: Some(Duration::from_secs(1)), ..Intervals::default() };
+            }
+            Some(Bug::StoppedCalls) => {
+                // Attachers that are stopped in the midst of their calls.
+                nodes = 1;
+                crash_one_in_effects = 0;
+                intervals = Intervals { pause: Some(Duration::from_secs(1)), ..Intervals::default() };
             }
             Some(Bug::OrphanedCalls) => {
                 // Attachers that are killed in the midst of their calls.
@@ -623,6 +713,9 @@ impl Swarm {
             node,
             intervals,
             crash_one_in_effects,
+            longest: Duration::MAX,
+            leisure: 1,
+            flood: 300,
             skew,
             store_pending_one_in,
             store_delay,
@@ -631,7 +724,8 @@ impl Swarm {
             extender,
             standby_scheduler,
             standby_attacher: elect
-                && (planted == Some(Bug::EndlessCalls) || planted.is_none() && root.fork("standby attacher").one_in(2)),
+                && (matches!(planted, Some(Bug::EndlessCalls | Bug::StoppedCalls))
+                    || planted.is_none() && root.fork("standby attacher").one_in(2)),
             launcher_hangs_one_in,
             watchdogs,
             nameless_targets: root.fork("clones").one_in(3),
@@ -639,6 +733,26 @@ impl Swarm {
             webhook,
             webhook_wrong_one_in,
             webhook_delay,
+        }
+    }
+
+    /// The same in a cluster that is there already: who takes part, and where, was decided when it began.
+    pub(crate) fn with_cluster_of(self, other: &Self) -> Self {
+        Self {
+            nodes: other.nodes,
+            servers: other.servers,
+            seats: other.seats,
+            skew: other.skew,
+            webhook: other.webhook,
+            elect: other.elect,
+            standby: other.standby,
+            extender: other.extender,
+            standby_scheduler: other.standby_scheduler,
+            standby_attacher: other.standby_attacher,
+            watchdogs: other.watchdogs,
+            nameless_targets: other.nameless_targets,
+            cloner_apart: other.cloner_apart,
+            ..self
         }
     }
 

@@ -90,8 +90,10 @@ pub(crate) enum Bug {
     Echo,
     LeaseIsLife,
     EndlessTerms,
+    TermlessBindings,
     GuessedLoss,
     EndlessCalls,
+    StoppedCalls,
     OrphanedCalls,
     CarelessInlineDetach,
     SharedTokens,
@@ -596,6 +598,13 @@ pub const PLANTS: &[Plant] = &[
         bug: Bug::EndlessTerms,
     },
     Plant {
+        name: "termless-bindings",
+        what: "a binding is made whoever leads by then, also one that a scheduler's former life has sent",
+        found_by: crate::leaders::NAME,
+        also: &["nodes-are-not-overcommitted"],
+        bug: Bug::TermlessBindings,
+    },
+    Plant {
         name: "read-once",
         what: "a kubelet reads a config map once, and does not hear of what it becomes",
         found_by: "settings-reach-their-files",
@@ -629,6 +638,13 @@ pub const PLANTS: &[Plant] = &[
         found_by: "disk-in-use-stays",
         also: &[],
         bug: Bug::EndlessCalls,
+    },
+    Plant {
+        name: "stopped-calls",
+        what: "a FlexVolume driver goes on while its caller is stopped, and detaches a disk that the next leader has attached again",
+        found_by: "disk-in-use-stays",
+        also: &[],
+        bug: Bug::StoppedCalls,
     },
     Plant {
         name: "orphaned-calls",
@@ -826,6 +842,7 @@ impl Bug {
             self,
             Self::SetsBySpec
                 | Self::EndlessTerms
+                | Self::TermlessBindings
                 | Self::EndsForgotten
                 | Self::TimesTwice
                 | Self::ClaimsGo

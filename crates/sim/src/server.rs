@@ -211,6 +211,19 @@ impl Servers {
         self.apis.len()
     }
 
+    /// Draws other chances from here on.
+    pub(crate) fn reseed(&self, rng: &Rng) {
+        self.env.lock().1 = rng.fork("env");
+        self.pace.reseed(rng.fork("store"));
+        self.webhook.reseed(rng.fork("webhook"));
+        self.meters.reseed(rng.fork("meters"));
+    }
+
+    /// Whether no request is on its way, and no line of a watch.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.flights.is_empty() && self.conns.values().all(|conn| conn.queue.is_empty())
+    }
+
     /// Makes what a cluster begins with: the server's own objects, and these besides.
     ///
     /// # Errors

@@ -36,6 +36,10 @@ impl Pace {
     fn lock(&self) -> MutexGuard<'_, PaceState> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
+    /// Draws other chances from here on.
+    pub(crate) fn reseed(&self, rng: Rng) {
+        self.lock().rng = rng;
+    }
     pub(crate) fn set(&self, pending_one_in: u64, delay: Delay) {
         let mut state = self.lock();
         state.pending_one_in = pending_one_in;

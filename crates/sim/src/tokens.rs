@@ -143,6 +143,11 @@ fn own(setup: &VolumeSetup) -> Option<Option<Value>> {
 }
 
 impl Driver {
+    /// Draws other chances from here on.
+    pub(crate) fn reseed(&mut self, rng: Rng) {
+        self.rng = rng;
+    }
+
     pub(crate) fn new(rng: Rng) -> Self {
         Self { rng, called: BTreeMap::new(), down_until: Time::default() }
     }

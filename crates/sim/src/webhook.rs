@@ -39,6 +39,11 @@ impl Webhook {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Draws other chances from here on.
+    pub(crate) fn reseed(&self, rng: Rng) {
+        self.lock().rng = rng;
+    }
+
     pub(crate) fn set(&self, wrong_one_in: u64, delay: Delay) {
         let mut state = self.lock();
         (state.wrong_one_in, state.delay) = (wrong_one_in, delay);

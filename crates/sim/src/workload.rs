@@ -101,6 +101,11 @@ const TRIES: u32 = 120;
 /// The same of what nobody minds.
 const FEW_TRIES: u32 = 3;
 
+/// How many of something there are at the most in a run: `most`, or a few where it is over in seconds.
+pub(crate) fn up_to(most: u64, safety: Duration) -> u64 {
+    if safety < Duration::from_secs(20) { most.div_ceil(4) } else { most }
+}
+
 /// Adds a part of the work.
 type Part = fn(&mut Rng, Duration, &mut Vec<Act>);
 
@@ -125,7 +130,7 @@ impl User {
             acts.extend(crate::gpu::acts(&mut rng.fork("gpus"), options.safety, !options.workloads));
         }
         if options.workloads {
-            let bug = options.plant.map(|plant| plant.bug);
+            let bug = options.hint();
             acts.extend(crate::controllers::acts(&mut rng.fork("workloads"), options.safety, bug, &parts));
         }
         if options.has_hollow_nodes() && !options.has_whole_nodes() {
@@ -143,12 +148,12 @@ impl User {
         if options.clones {
             return Self::with(crate::clones::acts(&mut rng.fork("clones"), options));
         }
-        if options.plant.is_some_and(|plant| plant.bug.is_of_dead_nodes()) {
+        let bug = options.hint();
+        if bug.is_some_and(Bug::is_of_dead_nodes) {
             let mut acts = Vec::new();
             steady(&mut rng.fork("steady"), &mut acts);
             return Self::with(acts);
         }
-        let bug = options.plant.map(|plant| plant.bug);
         if bug == Some(Bug::StateOfInstances) {
             let mut acts = Vec::new();
             crate::keepers::acts(&mut rng.fork("keepers"), options.safety, true, &mut acts);
@@ -168,13 +173,16 @@ impl User {
         ];
         let of_machines: [(&str, Part); 2] = [("machines", machines), ("sets", sets)];
         let of_machines = of_machines.into_iter().filter(|_| options.machines);
+        if options.only.as_ref().is_some_and(|only| only.contains(&"steady")) {
+            steady(&mut rng.fork("steady"), &mut acts);
+        }
         for (part, add) in of_pods.into_iter().chain(of_machines).filter(|(part, _)| parts.has(part)) {
             add(&mut rng.fork(part), options.safety, &mut acts);
         }
-        if crate::settings::are_there(options.plant.map(|plant| plant.bug)) && parts.has("settings") {
+        if crate::settings::are_there(bug) && parts.has("settings") {
             crate::settings::acts(&mut rng.fork("settings"), options.safety, &mut acts);
         }
-        if crate::tokens::are_there(options.plant.map(|plant| plant.bug)) && parts.has("tokens") {
+        if crate::tokens::are_there(bug) && parts.has("tokens") {
             crate::tokens::acts(&mut rng.fork("tokens"), options.safety, &mut acts);
         }
         if crate::growth::is_there(bug) && parts.has("growth") {
@@ -183,11 +191,11 @@ impl User {
         if options.machines && options.faults && crate::keepers::are_there(bug) && parts.has("keepers") {
             crate::keepers::acts(&mut rng.fork("keepers"), options.safety, false, &mut acts);
         }
-        if crate::flex::is_there(options.plant.map(|plant| plant.bug)) {
+        if crate::flex::is_there(bug) {
             crate::flex::provide(&mut rng.fork("flex"), &mut acts);
         }
         if options.machines && parts.has("machines") {
-            let always = options.plant.is_some_and(|plant| plant.bug == Bug::MissingHeartbeat);
+            let always = bug == Some(Bug::MissingHeartbeat);
             ghost(&mut rng.fork("ghost"), always, &mut acts);
         }
         Self::with(acts)
@@ -323,7 +331,7 @@ impl Core for User {
 }
 
 fn parents(rng: &mut Rng, safety: Duration, acts: &mut Vec<Act>) {
-    for n in 0..1 + rng.below(3) {
+    for n in 0..1 + rng.below(up_to(3, safety)) {
         let name = format!("parent{n}");
         let at = between(rng, Duration::from_secs(1), safety / 3);
         acts.push(create_parent(at, "default", &name));
@@ -370,7 +378,7 @@ fn pods(rng: &mut Rng, safety: Duration, acts: &mut Vec<Act>) {
     acts.push(Act { at: Duration::from_millis(100), what });
     let mut ranks = rng.fork("ranks");
     let mut with_cpus = 0;
-    for n in 0..3 + rng.below(8) {
+    for n in 0..up_to(3, safety) + rng.below(up_to(8, safety)) {
         let name = format!("pod{n}");
         let at = between(rng, Duration::from_secs(1), safety * 2 / 3);
         let restarts = !rng.one_in(4);
@@ -437,7 +445,7 @@ fn claims(rng: &mut Rng, safety: Duration, acts: &mut Vec<Act>) {
         claim["spec"]["resources"] = json!({"requests": {"storage": "1Gi"}});
         acts.push(create(at, PersistentVolumeClaim::resource(), claim));
     }
-    for n in 0..4 + rng.below(8) {
+    for n in 0..up_to(4, safety) + rng.below(up_to(8, safety)) {
         let name = format!("claimant{n}");
         let at = between(rng, Duration::from_secs(2), safety * 3 / 4);
         let claim = format!("claim{}", rng.below(count));
@@ -497,7 +505,7 @@ pub(crate) fn local_driver(acts: &mut Vec<Act>) {
 fn tenants(rng: &mut Rng, safety: Duration, acts: &mut Vec<Act>) {
     let create = |at, resource, object, want| Act { at, what: What::Create { resource, object, want } };
     local_driver(acts);
-    for n in 0..1 + rng.below(5) {
+    for n in 0..1 + rng.below(up_to(5, safety)) {
         let name = format!("tenant{n}");
         let at = between(rng, Duration::from_secs(1), safety * 2 / 3);
         let class = if rng.one_in(2) { "soon" } else { "late" };
@@ -554,7 +562,7 @@ pub(crate) fn machine(name: &str, strategy: &str, grace_s: u64) -> Value {
 
 /// Machines are made, switched on and off, and deleted; each in its own order of things.
 fn machines(rng: &mut Rng, safety: Duration, acts: &mut Vec<Act>) {
-    for n in 0..1 + rng.below(3) {
+    for n in 0..1 + rng.below(up_to(3, safety)) {
         let name = format!("vm{n}");
         let mut at = between(rng, Duration::from_secs(1), safety / 3);
         let up = !rng.one_in(4);
@@ -594,7 +602,7 @@ fn machines(rng: &mut Rng, safety: Duration, acts: &mut Vec<Act>) {
 /// Machines that are to run all the time, and nothing else.
 fn steady(rng: &mut Rng, acts: &mut Vec<Act>) {
     for n in 0..3 {
-        let name = format!("vm{n}");
+        let name = format!("steady{n}");
         let at = between(rng, Duration::from_secs(1), Duration::from_secs(5));
         let (resource, object) = (VirtualMachine::resource(), machine(&name, "Always", 5));
         acts.push(Act { at, what: What::Create { resource, object, want: Some(("vm", Want::Up)) } });

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use k8s_openapi::api::core::v1::{
-    Node, NodeSelector, NodeSelectorRequirement, NodeSelectorTerm, Pod, Taint, Toleration,
+    Node, NodeSelector, NodeSelectorRequirement, NodeSelectorTerm, PodSpec, Taint, Toleration,
 };
 
 /// Whether a toleration covers a taint (k8s.io/component-helpers/scheduling/corev1, `ToleratesTaint`).
@@ -31,8 +31,8 @@ pub fn tolerates(toleration: &Toleration, taint: &Taint) -> bool {
 
 /// The first taint with one of these effects that the pod does not tolerate.
 #[must_use]
-pub fn untolerated<'a>(pod: &Pod, node: &'a Node, effects: &[&str]) -> Option<&'a Taint> {
-    let tolerations = pod.spec.as_ref().and_then(|s| s.tolerations.as_deref()).unwrap_or_default();
+pub fn untolerated<'a>(pod: Option<&PodSpec>, node: &'a Node, effects: &[&str]) -> Option<&'a Taint> {
+    let tolerations = pod.and_then(|s| s.tolerations.as_deref()).unwrap_or_default();
     node.spec
         .as_ref()
         .and_then(|s| s.taints.as_deref())
@@ -88,8 +88,8 @@ pub fn selector_matches(selector: &NodeSelector, node: &Node) -> bool {
 
 /// Whether a node matches the pod's node selector and its required node affinity.
 #[must_use]
-pub fn affinity_matches(pod: &Pod, node: &Node) -> bool {
-    let Some(spec) = &pod.spec else { return true };
+pub fn affinity_matches(pod: Option<&PodSpec>, node: &Node) -> bool {
+    let Some(spec) = pod else { return true };
     let none = BTreeMap::new();
     let labels = node.metadata.labels.as_ref().unwrap_or(&none);
     let selected = spec.node_selector.iter().flatten().all(|(k, v)| labels.get(k) == Some(v));
@@ -104,13 +104,18 @@ pub fn affinity_matches(pod: &Pod, node: &Node) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use k8s_openapi::api::core::v1::Pod;
     use serde_json::json;
 
     fn check(pod: serde_json::Value, node: serde_json::Value, accepts: bool, tolerates: bool) {
         let p: Pod = serde_json::from_value(json!({ "spec": pod })).expect("a pod");
         let n: Node = serde_json::from_value(node.clone()).expect("a node");
-        assert_eq!(affinity_matches(&p, &n), accepts, "{pod} on {node}");
-        assert_eq!(untolerated(&p, &n, &["NoSchedule", "NoExecute"]).is_none(), tolerates, "{pod} on {node}");
+        assert_eq!(affinity_matches(p.spec.as_ref(), &n), accepts, "{pod} on {node}");
+        assert_eq!(
+            untolerated(p.spec.as_ref(), &n, &["NoSchedule", "NoExecute"]).is_none(),
+            tolerates,
+            "{pod} on {node}"
+        );
     }
 
     #[test]

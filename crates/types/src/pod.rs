@@ -45,8 +45,13 @@ fn raise(to: &mut ResourceList, other: &ResourceList) {
     }
 }
 
-fn total(spec: &PodSpec, of: impl Fn(&ResourceRequirements) -> ResourceList) -> ResourceList {
-    let each = |c: &Container| c.resources.as_ref().map(&of).unwrap_or_default();
+/// What a pod's containers take together; `missing` is what each takes of what it does not name.
+fn total(spec: &PodSpec, of: impl Fn(&ResourceRequirements) -> ResourceList, missing: &ResourceList) -> ResourceList {
+    let each = |c: &Container| {
+        let mut list = missing.clone();
+        list.extend(c.resources.as_ref().map(&of).unwrap_or_default());
+        list
+    };
     let mut sum = ResourceList::new();
     for c in &spec.containers {
         add(&mut sum, &each(c));
@@ -77,13 +82,26 @@ fn total(spec: &PodSpec, of: impl Fn(&ResourceRequirements) -> ResourceList) -> 
 /// (k8s.io/component-helpers/resource/helpers.go `PodRequests`).
 #[must_use]
 pub fn requests(pod: &Pod) -> ResourceList {
-    let Some(spec) = &pod.spec else { return ResourceList::new() };
-    let mut sum = total(spec, |r| {
+    pod.spec.as_ref().map(requests_of).unwrap_or_default()
+}
+
+/// The same of its spec.
+#[must_use]
+pub fn requests_of(spec: &PodSpec) -> ResourceList {
+    requests_with(spec, &ResourceList::new())
+}
+
+/// The same, where each container that says nothing of one of these is taken to ask for so much of it
+/// (`NonMissingContainerRequests` there).
+#[must_use]
+pub fn requests_with(spec: &PodSpec, missing: &ResourceList) -> ResourceList {
+    let asks = |r: &ResourceRequirements| {
         // Limits stand in for requests that are not given, as the API server defaults them.
         let mut list = resource_list(r.limits.as_ref());
         list.extend(resource_list(r.requests.as_ref()));
         list
-    });
+    };
+    let mut sum = total(spec, asks, missing);
     add(&mut sum, &resource_list(spec.overhead.as_ref()));
     sum
 }
@@ -92,7 +110,7 @@ pub fn requests(pod: &Pod) -> ResourceList {
 #[must_use]
 pub fn limits(pod: &Pod) -> ResourceList {
     let Some(spec) = &pod.spec else { return ResourceList::new() };
-    total(spec, |r| resource_list(r.limits.as_ref()))
+    total(spec, |r| resource_list(r.limits.as_ref()), &ResourceList::new())
 }
 
 /// Leaves out of a pod the volumes that are its node's own affair: directories there, and files made of what the API has. A
@@ -199,5 +217,13 @@ mod tests {
         assert_eq!(sum["cpu"], Quantity::from_millis(610));
         assert_eq!(sum["memory"].units(), 1 << 20);
         assert_eq!(sum["example.com/d"].units(), 2);
+        use crate::quantity::Form;
+        let missing = ResourceList::from([
+            ("memory".to_owned(), Quantity::from_units(1 << 20, Form::BinarySi)),
+            ("x".into(), Quantity::from_units(1, Form::DecimalSi)),
+        ]);
+        let sum = requests_with(pod.spec.as_ref().expect("a spec"), &missing);
+        // Two containers and the sidecar say nothing of memory, nobody anything of the other.
+        assert_eq!((sum["memory"].units(), sum["x"].units(), sum["cpu"]), (3 << 20, 3, Quantity::from_millis(610)));
     }
 }

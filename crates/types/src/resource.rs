@@ -73,8 +73,8 @@ impl std::fmt::Display for Resource {
     }
 }
 
-/// Anything with object metadata that can be read from an API reply.
-pub trait Object: Clone + DeserializeOwned + Send + Sync + 'static {
+/// Anything with object metadata that can be read from an API reply, and from what was written of it.
+pub trait Object: Clone + Serialize + DeserializeOwned + Send + Sync + 'static {
     /// Its metadata.
     fn meta(&self) -> &ObjectMeta;
     /// Its metadata, to be changed.
@@ -131,7 +131,7 @@ pub trait Object: Clone + DeserializeOwned + Send + Sync + 'static {
 }
 
 /// A kind whose resource is known from its type.
-pub trait Kind: Object + Serialize {
+pub trait Kind: Object {
     /// Its resource.
     fn resource() -> Resource;
 }
@@ -150,7 +150,7 @@ impl ScopeName for k8s_openapi::ClusterResourceScope {
 
 impl<T> Object for T
 where
-    T: k8s_openapi::Metadata<Ty = ObjectMeta> + Clone + DeserializeOwned + Send + Sync + 'static,
+    T: k8s_openapi::Metadata<Ty = ObjectMeta> + Clone + Serialize + DeserializeOwned + Send + Sync + 'static,
 {
     fn meta(&self) -> &ObjectMeta {
         self.metadata()

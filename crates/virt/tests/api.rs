@@ -178,6 +178,11 @@ fn what_an_instance_is_is_said_by_components() {
     assert_eq!(cluster.call(bob(), Method::PATCH, &path, &grace).0, 200);
     let labels = json!({"metadata": {"labels": {"a": "b"}}});
     assert_eq!(cluster.call(bob(), Method::PATCH, &path, &labels).0, 200);
+    // Where it is to run is its machine's affair.
+    let placed = json!({"spec": {"nodeSelector": {"disk": "fast"}, "tolerations": [{"operator": "Exists"}]}});
+    assert_eq!(cluster.call(bob(), Method::PATCH, &path, &placed).0, 422);
+    assert_eq!(cluster.call(controller(), Method::PATCH, &path, &placed).0, 200);
+    assert_eq!(cluster.call(controller(), Method::PATCH, &path, &spec).0, 422);
     // A handler speaks of the instances of its own node only.
     let running = json!({"status": {"phase": "Running"}});
     assert_eq!(cluster.call(Caller::virt_handler("n2"), Method::PATCH, &path, &running).0, 403);
@@ -213,7 +218,7 @@ fn calls_change_machines_or_go_to_the_node() {
     let console = |code: u16| {
         cluster.admin(Method::GET, &format!("{CALLS}/virtualmachineinstances/demo/console"), &Value::Null, code)
     };
-    assert!(console(409)["message"].as_str().is_some_and(|m| m.contains("VMI is not running")));
+    assert!(console(400)["message"].as_str().is_some_and(|m| m.contains("VMI is not running")));
     cluster.admin(Method::PATCH, &format!("{VMIS}/demo"), &json!({"status": {"phase": "Running"}}), 200);
     console(404);
     let node = json!({"metadata": {"name": "n1", "annotations": {"kubevirt.io/virt-handler-port": "9186"}},
@@ -231,7 +236,17 @@ fn calls_change_machines_or_go_to_the_node() {
     let status = cluster.admin(Method::GET, &format!("{VMS}/demo"), &Value::Null, 200)["status"].clone();
     assert_eq!(status["stateChangeRequests"][0]["data"]["gracePeriod"], "0");
     assert_eq!(status["stateChangeRequests"][1]["action"], "Start");
-    put("virtualmachines/demo/restart", json!({}), 409);
+    let underway = put("virtualmachines/demo/restart", json!({}), 500);
+    assert!(underway["message"].as_str().is_some_and(|m| m.contains("stop/start already underway")), "{underway}");
+    put("virtualmachines/demo/restart", json!({"gracePeriodSeconds": 5}), 400);
+    let unpause = || format!("{CALLS}/virtualmachineinstances/demo/unpause");
+    let paused = json!({"status": {"conditions": [{"type": "Paused", "status": "True"}]}});
+    cluster.admin(Method::PATCH, &format!("{VMIS}/demo"), &paused, 200);
+    cluster.admin(Method::PUT, &unpause(), &json!({}), 200);
+    let kept = json!({"status": {"snapshotInProgress": "s"}});
+    cluster.admin(Method::PATCH, &format!("{VMS}/demo/status"), &kept, 200);
+    let held = cluster.admin(Method::PUT, &unpause(), &json!({}), 409);
+    assert!(held["message"].as_str().is_some_and(|m| m.contains("VM snapshot is in progress")), "{held}");
 }
 
 #[test]

@@ -23,9 +23,12 @@ pub(crate) async fn bind(cx: &Cx<'_>, binding: Object) -> Result<Object, Status>
 }
 
 /// Whether those who were added by users let the caller connect to a subresource of the request's object; `options` say
-/// how.
-pub(crate) async fn connect(cx: &Cx<'_>, subresource: &str, options: Object) -> Result<(), Status> {
-    ask(cx, &[], (Operation::Connect, subresource), options, None).await.map(drop)
+/// how, and come back as they are left.
+pub(crate) async fn connect(cx: &Cx<'_>, subresource: &str, options: Object) -> Result<Object, Status> {
+    if cx.query.get("dryRun").is_some() {
+        return Err(Status::bad_request("dryRun is not supported"));
+    }
+    ask(cx, &[], (Operation::Connect, subresource), options, None).await
 }
 
 async fn ask(
@@ -49,10 +52,10 @@ async fn ask(
         managers: None,
         old_entry: None,
         deletion: None,
-        dry_run: operation != Operation::Connect && cx.dry_run()?,
+        dry_run: cx.dry_run()?,
         env: &*cx.server.env,
     };
-    let found = fetch(&*cx.server.store, plugins, &attributes).await?;
+    let found = fetch(&*cx.server.untimed, plugins, &attributes).await?;
     extend::mutate(cx, plugins, &mut attributes, &found).await?;
     for plugin in plugins {
         plugin.validate(&attributes, &found)?;

@@ -14,6 +14,7 @@ mod cluster_role;
 mod consult;
 mod definition;
 pub(crate) mod extend;
+mod flow_schema;
 mod found;
 mod hooks;
 mod ingress;
@@ -226,6 +227,7 @@ pub(crate) fn built_in(network: &Network, issuer: Option<&Arc<Issuer>>) -> Vec<B
         Box::new(runtime_class::RuntimeClass),
         Box::new(ingress::DefaultIngressClass),
         Box::new(cluster_role::Aggregation),
+        Box::new(flow_schema::FlowSchemas),
         Box::new(ServiceAddresses::new(network.clone())),
         Box::new(quota::ResourceQuota),
     ]

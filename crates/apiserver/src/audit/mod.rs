@@ -15,6 +15,7 @@ use bytes::Bytes;
 use carrack_auth::Caller;
 use futures::Stream;
 use http::HeaderMap;
+use jiff::SignedDuration;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
@@ -57,6 +58,8 @@ pub(crate) struct Notes {
     pub allowed: Option<(bool, String)>,
     /// What admission says of it.
     pub annotations: BTreeMap<String, String>,
+    /// For how long webhooks were waited for.
+    pub elsewhere: SignedDuration,
 }
 
 /// A request that is being noted.

@@ -28,8 +28,8 @@ pub(crate) use objects::bootstrap;
 use seats::LevelConfig;
 
 pub(crate) const GROUP: &str = "flowcontrol.apiserver.k8s.io";
-const SCHEMAS: &str = "flowschemas";
-const LEVELS: &str = "prioritylevelconfigurations";
+pub(crate) const SCHEMAS: &str = "flowschemas";
+pub(crate) const LEVELS: &str = "prioritylevelconfigurations";
 /// The level of what no schema is for.
 const LAST: &str = "catch-all";
 
@@ -71,6 +71,8 @@ impl ApiServer {
 pub struct Class {
     /// The priority level's name.
     pub level: String,
+    /// The schema's name.
+    pub schema: String,
     /// UID of the schema, which replies name.
     pub schema_uid: String,
     /// UID of the level, which replies name too.
@@ -105,6 +107,7 @@ impl FlowFold {
         let Some((schema, level)) = schemas.find(|(schema, _)| matches(schema, caller, info)) else {
             return level(LAST).map(|level| Class {
                 level: LAST.to_owned(),
+                schema: LAST.to_owned(),
                 schema_uid: String::new(),
                 level_uid: meta_str(level, "uid").to_owned(),
                 flow: hash(&[LAST]),
@@ -117,6 +120,7 @@ impl FlowFold {
         };
         Some(Class {
             level: name(level).to_owned(),
+            schema: name(schema).to_owned(),
             schema_uid: meta_str(schema, "uid").to_owned(),
             level_uid: meta_str(level, "uid").to_owned(),
             flow: hash(&[name(schema), whose]),

@@ -7,6 +7,7 @@
 //!
 //! Upstream: `k8s.io/apiserver/pkg/endpoints/metrics` and `k8s.io/apiserver/pkg/storage/etcd3/metrics`.
 
+mod flow;
 mod process;
 mod store;
 mod text;
@@ -14,6 +15,7 @@ mod text;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use carrack_schema::table::ResourceInfo;
+use jiff::SignedDuration;
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::{Family, MetricConstructor};
@@ -24,6 +26,7 @@ use prometheus_client::registry::Registry;
 use crate::env::Env;
 use crate::route::RequestInfo;
 
+pub(crate) use flow::Counted;
 pub use process::ProcessStats;
 pub(crate) use store::Metered;
 
@@ -77,6 +80,16 @@ struct KindLabels {
 }
 
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct DeprecatedLabels {
+    group: String,
+    version: String,
+    resource: String,
+    subresource: String,
+    /// In which release it goes; no kind here says so.
+    removed_release: &'static str,
+}
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
 struct InFlightLabels {
     request_kind: &'static str,
 }
@@ -89,16 +102,32 @@ struct BuildLabels {
     platform: &'static str,
 }
 
+/// What is counted of stored objects.
+pub(crate) struct ObjectLabels {
+    pub group: String,
+    pub resource: String,
+}
+
+impl ObjectLabels {
+    fn qualified(&self) -> String {
+        if self.group.is_empty() { self.resource.clone() } else { format!("{}.{}", self.resource, self.group) }
+    }
+}
+
 /// All of a server's metrics.
 pub(crate) struct Metrics {
     registry: Registry,
     requests: Family<CodeLabels, Counter>,
     durations: Family<RequestLabels, Histogram, Bounds>,
+    own_durations: Family<RequestLabels, Histogram, Bounds>,
     sizes: Family<RequestLabels, Histogram, Bounds>,
     in_flight: Family<InFlightLabels, Gauge>,
     long_running: Family<RequestLabels, Gauge>,
     watch_events: Family<KindLabels, Counter>,
     watch_event_sizes: Family<KindLabels, Histogram, Bounds>,
+    deprecated: Family<DeprecatedLabels, Gauge>,
+    pub(crate) broken_handshakes: Counter,
+    pub(crate) flow: flow::FlowMetrics,
     pub(crate) store: store::StoreMetrics,
 }
 
@@ -191,11 +220,15 @@ impl Metrics {
             registry: Registry::default(),
             requests: Family::default(),
             durations: Family::new_with_constructor(Bounds(&SECONDS)),
+            own_durations: Family::new_with_constructor(Bounds(&SECONDS)),
             sizes: Family::new_with_constructor(Bounds(&BYTES)),
             in_flight: Family::default(),
             long_running: Family::default(),
             watch_events: Family::default(),
             watch_event_sizes: family(&EVENT_BYTES),
+            deprecated: Family::default(),
+            broken_handshakes: Counter::default(),
+            flow: flow::FlowMetrics::default(),
             store: store::StoreMetrics::new(),
         };
         let registry = &mut metrics.registry;
@@ -208,6 +241,11 @@ impl Metrics {
             "apiserver_request_duration_seconds",
             "Response latency distribution in seconds for each verb and resource",
             metrics.durations.clone(),
+        );
+        registry.register(
+            "apiserver_request_sli_duration_seconds",
+            "Response latency distribution in seconds for each verb and resource, without the time that webhooks took",
+            metrics.own_durations.clone(),
         );
         registry.register("apiserver_response_sizes", "Response size distribution in bytes", metrics.sizes.clone());
         registry.register(
@@ -230,6 +268,17 @@ impl Metrics {
             "Watch event size distribution in bytes",
             metrics.watch_event_sizes.clone(),
         );
+        registry.register(
+            "apiserver_requested_deprecated_apis",
+            "Deprecated APIs that have been requested",
+            metrics.deprecated.clone(),
+        );
+        registry.register(
+            "apiserver_tls_handshake_errors",
+            "Number of connections whose TLS handshake failed",
+            metrics.broken_handshakes.clone(),
+        );
+        metrics.flow.register(registry);
         metrics.store.register(registry);
         let build: Family<BuildLabels, Gauge> = Family::default();
         let of_this = BuildLabels {
@@ -260,8 +309,27 @@ impl Metrics {
         Started { labels, dry_run, at: env.now(), in_flight, known: AtomicBool::new(false) }
     }
 
-    /// It has been answered with this status and, if known, so many bytes.
-    pub(crate) fn end(&self, mut started: Started, code: u16, bytes: Option<usize>, env: &dyn Env) {
+    /// A request for a deprecated version has come.
+    pub(crate) fn deprecated(&self, row: &ResourceInfo, version: &str, subresource: &str) {
+        let labels = DeprecatedLabels {
+            group: row.group.to_string(),
+            version: version.to_owned(),
+            resource: row.plural.to_string(),
+            subresource: subresource.to_owned(),
+            removed_release: "",
+        };
+        self.deprecated.get_or_create(&labels).set(1);
+    }
+
+    /// It has been answered with this status and, if known, so many bytes; others were waited for so long.
+    pub(crate) fn end(
+        &self,
+        mut started: Started,
+        code: u16,
+        bytes: Option<usize>,
+        elsewhere: SignedDuration,
+        env: &dyn Env,
+    ) {
         let labels = &mut started.labels;
         if !started.known.load(Ordering::Relaxed) {
             // What does not exist could be named in any number of ways, and would fill the memory.
@@ -280,8 +348,10 @@ impl Metrics {
         if started.in_flight.is_none() {
             return;
         }
-        let elapsed_s = env.now().duration_since(started.at).as_secs_f64().max(0.0);
-        self.durations.get_or_create(labels).observe(elapsed_s);
+        let elapsed = env.now().duration_since(started.at);
+        self.durations.get_or_create(labels).observe(elapsed.as_secs_f64().max(0.0));
+        let own = elapsed.saturating_sub(elsewhere);
+        self.own_durations.get_or_create(labels).observe(own.as_secs_f64().max(0.0));
         if let Some(bytes) = bytes {
             self.sizes.get_or_create(labels).observe(bytes as f64);
         }
@@ -314,21 +384,20 @@ impl Metrics {
     }
 
     /// Everything, in Prometheus' text format 0.0.4.
-    pub(crate) fn text(&self, objects: &[(String, usize)], process: Option<ProcessStats>) -> String {
+    pub(crate) fn text(&self, objects: &[(ObjectLabels, usize)], process: Option<ProcessStats>) -> String {
         let mut out = String::new();
         if let Err(error) = prometheus_client::encoding::text::encode(&mut out, &self.registry) {
             // Writing to memory does not fail.
             tracing::error!(%error, "metrics cannot be written");
         }
         let mut out = text::plain(&out);
-        text::family(
-            &mut out,
-            "apiserver_storage_objects",
-            "gauge",
-            "Number of stored objects by resource",
-            objects,
-            "resource",
-        );
+        // Under its former name, too, which upstream keeps for a while.
+        let former = objects.iter().map(|(of, count)| (vec![("resource", of.qualified())], *count));
+        text::family(&mut out, "apiserver_storage_objects", "gauge", "Number of stored objects by resource", former);
+        let objects = objects
+            .iter()
+            .map(|(of, count)| (vec![("group", of.group.clone()), ("resource", of.resource.clone())], *count));
+        text::family(&mut out, "apiserver_resource_objects", "gauge", "Number of stored objects by resource", objects);
         if let Some(process) = process {
             process.write(&mut out);
         }

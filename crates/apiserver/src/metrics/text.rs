@@ -27,11 +27,18 @@ pub(super) fn plain(open: &str) -> String {
     out
 }
 
-/// A family of one label.
-pub(super) fn family(out: &mut String, name: &str, kind: &str, help: &str, samples: &[(String, usize)], label: &str) {
+/// A family: the labels of each sample, and its number.
+pub(super) fn family(
+    out: &mut String,
+    name: &str,
+    kind: &str,
+    help: &str,
+    samples: impl Iterator<Item = (Vec<(&'static str, String)>, usize)>,
+) {
     push(out, format_args!("# HELP {name} {help}.\n# TYPE {name} {kind}\n"));
-    for (value, count) in samples {
-        push(out, format_args!("{name}{{{label}=\"{value}\"}} {count}\n"));
+    for (labels, count) in samples {
+        let labels: Vec<String> = labels.iter().map(|(label, value)| format!("{label}=\"{value}\"")).collect();
+        push(out, format_args!("{name}{{{}}} {count}\n", labels.join(",")));
     }
 }
 

@@ -126,6 +126,7 @@ pub(crate) async fn run(cx: &mut Cx<'_>, half: &Half, mut config: Object) -> Res
         {
             return update::after(cx, changed, dry_run).await.map(Outcome::Changed);
         }
+        cx.renew().await?;
     }
     Err(create::busy())
 }

@@ -39,6 +39,7 @@ pub(crate) async fn create(cx: &mut Cx<'_>, body: &[u8]) -> Result<Response, Sta
         if let Some(made) = attempt(cx, object, managers.as_deref(), dry_run, &mut tries).await? {
             return response(cx, made, &presenter).await;
         }
+        cx.renew().await?;
         // Read once more: that happens less often than it would cost to keep a copy each time.
         cx.warnings.truncate(warnings);
     }
@@ -86,6 +87,7 @@ pub(crate) async fn make_applied(
         if let Some(made) = attempt(cx, object.clone(), managers.as_deref(), dry_run, &mut tries).await? {
             return Ok(made);
         }
+        cx.renew().await?;
     }
 }
 
@@ -140,6 +142,7 @@ async fn attempt(
     let Terms { mut checks, mut ops, mut warnings } = terms;
     // Last of all: what takes its time, as webhooks do, is done.
     checks.extend(rests_on::checks(cx).await?);
+    checks.extend(cx.definition());
     let at = checks.len();
     checks.push(Check::Absent(Arc::clone(&key)));
     ops.insert(0, Op::Put(key, value));
@@ -199,7 +202,7 @@ async fn admit(
         dry_run,
         env: &*server.env,
     };
-    let found = admission::fetch(&*server.store, &server.plugins, &attributes).await?;
+    let found = admission::fetch(&*server.untimed, &server.plugins, &attributes).await?;
     for plugin in &server.plugins {
         plugin.mutate(&mut attributes, &found)?;
     }

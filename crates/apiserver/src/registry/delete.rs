@@ -198,7 +198,7 @@ async fn with_attributes(
         dry_run: asked.is_some_and(|(_, options)| options.dry_run),
         env: &*server.env,
     };
-    let found = admission::fetch(&*server.store, &server.plugins, &attributes).await?;
+    let found = admission::fetch(&*server.untimed, &server.plugins, &attributes).await?;
     if let Some((_, options)) = asked {
         // An eviction was asked about as such.
         let ask = !options.evicts && !options.own;

@@ -4,7 +4,7 @@ use carrack_schema::error::FieldError;
 use serde_json::{Value, json};
 
 use crate::context::{Cx, dry_run};
-use crate::object::{at, str_at};
+use crate::object::{Object, at, str_at};
 use crate::registry::{decode, managers};
 use crate::status::Status;
 
@@ -52,30 +52,36 @@ impl DeleteOptions {
         if !matches!(str_at(&object, &["kind"]), "" | "DeleteOptions") {
             return Err(Status::bad_request(format!("expected DeleteOptions, found {:?}", str_at(&object, &["kind"]))));
         }
+        options.take(&object)?;
+        Ok(options)
+    }
+
+    /// Takes over what `DeleteOptions` say, be they a body or in one.
+    pub(crate) fn take(&mut self, object: &Object) -> Result<(), Status> {
         let mistyped = |field: &str| Status::bad_request(format!("DeleteOptions: {field} is of the wrong type"));
-        if let Some(seconds) = at(&object, &["gracePeriodSeconds"]) {
-            options.grace_period_s = Some(seconds.as_i64().ok_or_else(|| mistyped("gracePeriodSeconds"))?);
+        if let Some(seconds) = at(object, &["gracePeriodSeconds"]) {
+            self.grace_period_s = Some(seconds.as_i64().ok_or_else(|| mistyped("gracePeriodSeconds"))?);
         }
-        if at(&object, &["propagationPolicy"]).is_some() && at(&object, &["orphanDependents"]).is_some() {
+        if at(object, &["propagationPolicy"]).is_some() && at(object, &["orphanDependents"]).is_some() {
             let text = "orphanDependents and deletionPropagation cannot be both set";
             let fault = FieldError::invalid("propagationPolicy", object["propagationPolicy"].clone(), text);
             return Err(managers::options_fault("DeleteOptions", &fault));
         }
-        if let Some(policy) = at(&object, &["propagationPolicy"]) {
-            options.propagation = Some(propagation(policy.as_str().ok_or_else(|| mistyped("propagationPolicy"))?)?);
+        if let Some(policy) = at(object, &["propagationPolicy"]) {
+            self.propagation = Some(propagation(policy.as_str().ok_or_else(|| mistyped("propagationPolicy"))?)?);
         }
-        if let Some(flag) = at(&object, &["orphanDependents"]) {
-            options.propagation = Some(orphan(flag.as_bool().ok_or_else(|| mistyped("orphanDependents"))?));
+        if let Some(flag) = at(object, &["orphanDependents"]) {
+            self.propagation = Some(orphan(flag.as_bool().ok_or_else(|| mistyped("orphanDependents"))?));
         }
-        let text = |path: &[&str]| at(&object, path).and_then(Value::as_str).map(str::to_owned);
-        options.uid = text(&["preconditions", "uid"]);
-        options.resource_version = text(&["preconditions", "resourceVersion"]);
-        if let Some(list) = at(&object, &["dryRun"]).and_then(Value::as_array) {
+        let text = |path: &[&str]| at(object, path).and_then(Value::as_str).map(str::to_owned);
+        self.uid = text(&["preconditions", "uid"]);
+        self.resource_version = text(&["preconditions", "resourceVersion"]);
+        if let Some(list) = at(object, &["dryRun"]).and_then(Value::as_array) {
             let query: Vec<String> =
                 list.iter().filter_map(Value::as_str).map(|value| format!("dryRun={value}")).collect();
-            options.dry_run |= dry_run(&crate::query::Query::parse(&query.join("&")))?;
+            self.dry_run |= dry_run(&crate::query::Query::parse(&query.join("&")))?;
         }
-        Ok(options)
+        Ok(())
     }
 
     /// As those are told who are asked about the deletion.

@@ -3,6 +3,7 @@
 pub(crate) mod apply;
 pub(crate) mod create;
 pub(crate) mod decode;
+pub(crate) mod defined;
 pub(crate) mod delete;
 pub(crate) mod delete_collection;
 pub(crate) mod delete_options;

@@ -16,6 +16,7 @@ use carrack_store::{Entry, Event, Events, Revision};
 use crate::accept::Form;
 use crate::list_options::Filter;
 use crate::present::Presenter;
+use crate::stored;
 
 /// Lines up to this size are put together in one piece; of longer ones, the object's bytes are not copied.
 const COPY_BELOW_BYTES: usize = 16 * 1024;
@@ -33,7 +34,7 @@ pub(crate) struct Text {
 }
 
 /// A change as a watcher sees it: its kind, the object, and the revision if it is not the object's own.
-pub(crate) type Seen<'e> = (&'static str, &'e Arc<Entry>, Option<Revision>);
+pub(crate) type Seen = (&'static str, Arc<Entry>, Option<Revision>);
 
 /// How a watcher wants to see changes.
 pub(crate) struct View {
@@ -54,6 +55,8 @@ struct Key {
     api_version: String,
     form: Form,
     filter: Filter,
+    /// By which definition what is older was completed.
+    defined_at: u64,
 }
 
 /// The lines of events by view.
@@ -112,22 +115,24 @@ impl Text {
 }
 
 impl View {
-    /// What a change is to this view; none when it does not concern it.
-    pub(crate) fn seen<'e>(&self, event: &'e Event) -> Option<Seen<'e>> {
+    /// What a change is to this view; none when it does not concern it. Of custom resources that are older than their definition,
+    /// as that has them.
+    pub(crate) fn seen(&self, event: &Event) -> Option<Seen> {
         let (row, version) = (&self.presenter.row, self.presenter.version());
         let passes = |entry: &&Arc<Entry>| self.filter.matches(entry, row, version);
+        let now = |entry: &Arc<Entry>| stored::caught_up(Arc::clone(entry), row);
         match (event.previous.as_ref().filter(passes), event.current.as_ref().filter(passes)) {
-            (None, Some(entry)) => Some(("ADDED", entry, None)),
-            (Some(_), Some(entry)) => Some(("MODIFIED", entry, None)),
+            (None, Some(entry)) => Some(("ADDED", now(entry), None)),
+            (Some(_), Some(entry)) => Some(("MODIFIED", now(entry), None)),
             // The last state that the client could see, at the revision at which it was gone.
-            (Some(entry), None) => Some(("DELETED", entry, Some(event.revision))),
+            (Some(entry), None) => Some(("DELETED", now(entry), Some(event.revision))),
             (None, None) => None,
         }
     }
 
     /// The lines of events, shared with all who see them in the same way; none where nothing can be shared.
     pub(crate) fn shared(&self, events: &Events) -> Option<Arc<Rendered>> {
-        let form = self.presenter.form;
+        let (form, defined_at) = (self.presenter.form, self.presenter.row.defined_at);
         if matches!(form, Form::Table(_)) || events.len() > SHARED_EVENTS {
             // A table tells ages, and its first event the headings.
             return None;
@@ -135,14 +140,17 @@ impl View {
         let memo = events.memo.get_or_init(|| Arc::new(Memo::default())).downcast_ref::<Memo>()?;
         let mut known = memo.0.lock().unwrap_or_else(PoisonError::into_inner);
         let is_same = |key: &Key| {
-            key.form == form && key.filter == self.filter && key.api_version == self.presenter.api_version()
+            (key.form, key.defined_at) == (form, defined_at)
+                && key.filter == self.filter
+                && key.api_version == self.presenter.api_version()
         };
         if let Some((_, rendered)) = known.iter().find(|(key, _)| is_same(key)) {
             return Some(Arc::clone(rendered));
         }
         let rendered = Arc::new(self.rendered(events));
         if known.len() < SHARED_VIEWS {
-            let key = Key { api_version: self.presenter.api_version().to_owned(), form, filter: self.filter.clone() };
+            let (api_version, filter) = (self.presenter.api_version().to_owned(), self.filter.clone());
+            let key = Key { api_version, form, filter, defined_at };
             known.push((key, Arc::clone(&rendered)));
         }
         Some(rendered)
@@ -150,12 +158,12 @@ impl View {
 
     fn rendered(&self, events: &[Event]) -> Rendered {
         let (mut text, mut sizes) = (Text::default(), Vec::new());
-        let seen: Vec<Seen<'_>> = events.iter().filter_map(|event| self.seen(event)).collect();
+        let seen: Vec<Seen> = events.iter().filter_map(|event| self.seen(event)).collect();
         let small = seen.iter().map(|(_, entry, _)| entry.value.len()).filter(|bytes| *bytes <= COPY_BELOW_BYTES);
         // Each line has a little around the object.
         text.open.reserve(small.map(|bytes| bytes + 48).sum());
         for (kind, entry, at) in seen {
-            sizes.push(text.push(kind, &self.presenter.event_parts(entry, at, false)));
+            sizes.push(text.push(kind, &self.presenter.event_parts(&entry, at, false)));
         }
         Rendered { parts: text.take(), sizes }
     }

@@ -105,6 +105,7 @@ pub(crate) async fn change_of<'c>(
         if let Some(changed) = attempt(cx, half, &entry, &old, new, Managers::Stored(stored), dry_run).await? {
             return after(cx, changed, dry_run).await;
         }
+        cx.renew().await?;
     }
     Err(busy())
 }
@@ -170,6 +171,7 @@ pub(crate) async fn attempt(
     let value = stored::encode_managed(&convert::save(cx, new).await?, managers.as_deref(), &api_version, &kind)?;
     // Last of all: what takes its time, as webhooks do, is done.
     checks.extend(rests_on::checks(cx).await?);
+    checks.extend(cx.definition());
     if stored::is_same(entry, &value) {
         return Ok(Some(Changed::Stored(Arc::clone(entry))));
     }
@@ -219,7 +221,7 @@ async fn admit(
         dry_run,
         env: &*server.env,
     };
-    let found = admission::fetch(&*server.store, &server.plugins, &attributes).await?;
+    let found = admission::fetch(&*server.untimed, &server.plugins, &attributes).await?;
     for plugin in &server.plugins {
         plugin.mutate(&mut attributes, &found)?;
     }

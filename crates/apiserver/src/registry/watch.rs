@@ -25,6 +25,7 @@ use crate::conversion::Converter;
 use crate::list_options::{AtRevision, ListOptions};
 use crate::metrics::Watching;
 use crate::present::bytes_of;
+use crate::registry::defined::Defined;
 use crate::registry::read::collection_prefix;
 use crate::registry::render::{Text, View};
 use crate::status::Status;
@@ -40,6 +41,11 @@ const INITIAL_EVENTS_END: &str = "k8s.io/initial-events-end";
 
 /// Starts a watch of the collection.
 pub(crate) async fn watch(cx: &mut Cx<'_>) -> Result<Response, Status> {
+    let defined = Defined::follow(&*cx.server.store, &cx.row)?;
+    if defined.is_some() {
+        // What comes after this is told to it.
+        cx.renew().await?;
+    }
     let presenter = cx.presenter()?;
     if accept::wants_yaml(cx.headers) {
         // YAML has no frames that a stream could be made of.
@@ -93,6 +99,8 @@ pub(crate) async fn watch(cx: &mut Cx<'_>) -> Result<Response, Status> {
         view: View { presenter, filter: options.filter },
         converter: converter.is_needed().then_some((converter, cx.version_index)),
         converting: None,
+        defined,
+        is_over: false,
     };
     Ok(body::json(200, Body::Watch { lines: Box::pin(lines), timeout_s }))
 }
@@ -120,6 +128,10 @@ struct Lines {
     converter: Option<(Converter, usize)>,
     /// An event whose object is on its way through the webhook.
     converting: Option<Converting>,
+    /// The definition of what is watched, if it has one.
+    defined: Option<Defined>,
+    /// It has changed.
+    is_over: bool,
     watching: Watching,
 }
 
@@ -134,12 +146,12 @@ enum Step {
 }
 
 impl Lines {
-    fn push_event(&mut self, kind: &'static str, entry: &Arc<Entry>, at: Option<Revision>) {
+    fn push_event(&mut self, kind: &'static str, entry: Arc<Entry>, at: Option<Revision>) {
         match &self.converter {
             Some((converter, version)) => {
-                self.converting = Some((kind, at, converter.later(vec![Arc::clone(entry)], *version)));
+                self.converting = Some((kind, at, converter.later(vec![entry], *version)));
             }
-            None => self.push_entry(kind, entry, at),
+            None => self.push_entry(kind, &entry, at),
         }
     }
 
@@ -234,6 +246,9 @@ impl Lines {
             }
             return Step::More;
         }
+        if self.defined.as_mut().is_some_and(|defined| defined.is_over(cx)) {
+            (self.defined, self.is_over) = (None, true);
+        }
         let watch = match &mut self.changes {
             None => return Step::End,
             Some(Err(error)) => {
@@ -244,6 +259,8 @@ impl Lines {
             Some(Ok(watch)) => watch,
         };
         match watch.as_mut().poll_next(cx) {
+            // All that came before the change of the definition has been told.
+            Poll::Pending if self.is_over => self.changes = None,
             Poll::Pending => return Step::Waits,
             Poll::Ready(Some(Ok(WatchItem::Events(events)))) => self.change(events),
             Poll::Ready(Some(Ok(WatchItem::Progress(revision)))) => self.progress(revision),

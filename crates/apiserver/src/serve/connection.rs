@@ -20,6 +20,7 @@ use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 
 use super::flow::Gate;
+use super::places::Place;
 use super::reply::{self, Reply, to_reply};
 use super::{Settings, Shared, gzip, proxy};
 use crate::audit::Source;
@@ -36,7 +37,13 @@ const STREAM_WINDOW: u32 = 256 << 10;
 const CONNECTION_WINDOW: u32 = 4 << 20;
 
 /// Runs a connection to its end. What goes wrong with it concerns its client alone.
-pub(super) async fn run(shared: &Arc<Shared>, stream: TcpStream, acceptor: TlsAcceptor, graceful: Watcher) {
+pub(super) async fn run(
+    shared: &Arc<Shared>,
+    stream: TcpStream,
+    acceptor: TlsAcceptor,
+    graceful: Watcher,
+    place: &Arc<Place>,
+) {
     if let Err(error) = stream.set_nodelay(true) {
         tracing::debug!(%error, "TCP_NODELAY");
     }
@@ -47,10 +54,12 @@ pub(super) async fn run(shared: &Arc<Shared>, stream: TcpStream, acceptor: TlsAc
             return;
         }
         Ok(Err(error)) => {
+            shared.server.inner.metrics.broken_handshakes.inc();
             tracing::debug!(%error, "TLS handshake");
             return;
         }
         Err(_) => {
+            shared.server.inner.metrics.broken_handshakes.inc();
             tracing::debug!("TLS handshake timed out");
             return;
         }
@@ -91,6 +100,7 @@ pub(super) async fn run(shared: &Arc<Shared>, stream: TcpStream, acceptor: TlsAc
         }
         let (shared, peer) = (Arc::clone(shared), Arc::clone(&peer));
         heard.notify_one();
+        place.asked();
         let is_over = until_unix_s.is_some_and(|until| shared.server.inner.env.now().as_second() > until);
         let ends = Arc::clone(&ends);
         async move {

@@ -11,6 +11,7 @@ use tokio::sync::oneshot;
 
 use crate::flow::seats::{Arrival, Seats, Ticket};
 use crate::flow::{Class, Classified};
+use crate::metrics::Counted;
 use crate::server::ApiServer;
 use crate::status::Status;
 
@@ -37,6 +38,8 @@ pub(super) struct Seat {
     gate: Arc<Gate>,
     class: Class,
     state: State,
+    /// It is counted among those that wait, or among those that have a seat.
+    counted: Counted,
 }
 
 #[derive(Clone, Copy, PartialEq)]
@@ -62,7 +65,7 @@ impl Gate {
         let known = gate.inner.lock().unwrap_or_else(PoisonError::into_inner).generation;
         let found = server.classify(caller, method, uri, known, total).await?;
         let Some(Classified { class, levels }) = found else { return Ok(None) };
-        let ticket = gate.next.fetch_add(1, Ordering::Relaxed);
+        let (metrics, ticket) = (&server.inner.metrics.flow, gate.next.fetch_add(1, Ordering::Relaxed));
         let (mut seat, told) = {
             let mut inner = gate.inner.lock().unwrap_or_else(PoisonError::into_inner);
             if let Some((generation, levels)) = levels {
@@ -71,12 +74,19 @@ impl Gate {
                 inner.wake(served);
             }
             match inner.seats.arrive(&class.level, class.flow, ticket) {
-                Arrival::Served => return Ok(Some(Seat { gate: Arc::clone(gate), class, state: State::Served })),
-                Arrival::Refused => return Err(refused(&class)),
+                Arrival::Served => {
+                    let counted = metrics.seated(&class);
+                    return Ok(Some(Seat { gate: Arc::clone(gate), class, state: State::Served, counted }));
+                }
+                Arrival::Refused => {
+                    metrics.rejected(&class, "queue-full");
+                    return Err(refused(&class));
+                }
                 Arrival::Waits => {
                     let (tell, told) = oneshot::channel();
                     inner.waiting.insert(ticket, tell);
-                    (Seat { gate: Arc::clone(gate), class, state: State::Waits(ticket) }, told)
+                    let counted = metrics.waits(&class);
+                    (Seat { gate: Arc::clone(gate), class, state: State::Waits(ticket), counted }, told)
                 }
             }
         };
@@ -84,9 +94,13 @@ impl Gate {
         match tokio::time::timeout(gate.wait, told).await {
             Ok(Ok(())) => {
                 seat.state = State::Served;
+                seat.counted = metrics.seated(&seat.class);
                 Ok(Some(seat))
             }
-            _ => Err(refused(&seat.class)),
+            _ => {
+                metrics.rejected(&seat.class, "time-out");
+                Err(refused(&seat.class))
+            }
         }
     }
 }

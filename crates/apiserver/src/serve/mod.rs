@@ -14,6 +14,7 @@ mod connection;
 mod flow;
 mod gzip;
 mod outbound;
+mod places;
 mod proxy;
 mod reply;
 mod settings;
@@ -63,7 +64,7 @@ pub async fn serve(
     shutdown: impl Future<Output = ()> + Send,
 ) -> std::io::Result<()> {
     let (end, ending) = watch::channel(false);
-    let connections = Arc::new(Semaphore::new(settings.max_connections));
+    let places = places::Places::new(settings.max_connections);
     let drain = settings.drain;
     let gate = Arc::new(flow::Gate::new(settings.max_in_flight, settings.max_wait));
     let shared =
@@ -82,18 +83,10 @@ pub async fn serve(
     let finisher = tokio::spawn(finish_definitions(Arc::clone(&shared)));
     let asker = tokio::spawn(ask_others(Arc::clone(&shared)));
     loop {
-        let permit = tokio::select! {
-            () = &mut shutdown => break,
-            permit = Arc::clone(&connections).acquire_owned() => match permit {
-                Ok(permit) => permit,
-                // Nobody closes the semaphore.
-                Err(_) => break,
-            },
-        };
-        let stream = tokio::select! {
+        let (stream, peer) = tokio::select! {
             () = &mut shutdown => break,
             accepted = listener.accept() => match accepted {
-                Ok((stream, _)) => stream,
+                Ok(accepted) => accepted,
                 Err(error) if is_fatal(&error) => return Err(error),
                 Err(error) => {
                     tracing::warn!(%error, "a connection could not be accepted");
@@ -103,10 +96,17 @@ pub async fn serve(
                 }
             },
         };
+        let Some(place) = places.take(peer.ip()) else {
+            tracing::debug!(%peer, "a connection is refused: all are taken, and from nowhere come more");
+            continue;
+        };
         let (shared, acceptor, watcher) = (Arc::clone(&shared), acceptor.clone(), graceful.watcher());
         tokio::spawn(async move {
-            connection::run(&shared, stream, acceptor, watcher).await;
-            drop(permit);
+            let place = Arc::new(place);
+            tokio::select! {
+                () = connection::run(&shared, stream, acceptor, watcher, &place) => {}
+                () = place.given_up() => tracing::debug!(%peer, "a connection makes room for one from elsewhere"),
+            }
         });
     }
     drop(listener);

@@ -9,7 +9,7 @@ pub struct Settings {
     pub max_body_bytes: usize,
     /// Largest head of a request, in bytes.
     pub max_head_bytes: usize,
-    /// Most connections at a time; more wait.
+    /// Most connections at a time; who comes then takes the place of one from where there are most.
     pub max_connections: usize,
     /// Most requests at a time on one HTTP/2 connection.
     pub max_streams: u32,

@@ -20,12 +20,16 @@ const KUBELET_PORT: u16 = 10250;
 
 /// Forwards a request for a pod to its node.
 pub(crate) async fn pod(cx: &mut Cx<'_>, subresource: &str) -> Result<Response, Status> {
+    let options = match subresource {
+        "log" => Object::new(),
+        _ => admission::connect(cx, subresource, options(cx, subresource)).await?,
+    };
     let pod = stored::parse(&*read::fetch(cx).await?);
     let (namespace, name) = (cx.namespace().unwrap_or_default().to_owned(), cx.name().to_owned());
     let node = str_at(&pod, &["spec", "nodeName"]).to_owned();
     let path = match subresource {
         "log" => {
-            let container = container(cx, &pod, &name)?;
+            let container = container(cx.query.non_empty("container"), &pod, &name)?;
             check_log_options(cx)?;
             if node.is_empty() {
                 // Nothing has been said yet.
@@ -34,7 +38,8 @@ pub(crate) async fn pod(cx: &mut Cx<'_>, subresource: &str) -> Result<Response, 
             format!("/containerLogs/{namespace}/{name}/{container}")
         }
         "exec" | "attach" => {
-            let container = container(cx, &pod, &name)?;
+            let wanted = options.get("container").and_then(Value::as_str).filter(|name| !name.is_empty());
+            let container = container(wanted, &pod, &name)?;
             let ended = matches!(str_at(&pod, &["status", "phase"]), "Succeeded" | "Failed");
             if ended && subresource == "exec" {
                 return Err(Status::bad_request(format!(
@@ -50,10 +55,7 @@ pub(crate) async fn pod(cx: &mut Cx<'_>, subresource: &str) -> Result<Response, 
     if node.is_empty() {
         return Err(Status::bad_request(format!("pod {name} does not have a host assigned")));
     }
-    if subresource != "log" {
-        admission::connect(cx, subresource, options(cx, subresource)).await?;
-    }
-    let query = kubelet_query(cx, subresource);
+    let query = if subresource == "log" { log_query(cx) } else { stream_query(&options) };
     let path_and_query = if query.is_empty() { path } else { format!("{path}?{query}") };
     target(cx, &node, path_and_query).await
 }
@@ -86,33 +88,35 @@ fn options(cx: &Cx<'_>, subresource: &str) -> Object {
     options
 }
 
-/// Whether those who were added by users let the caller connect to what the path below `proxy` names.
-pub(super) async fn may_proxy(cx: &Cx<'_>) -> Result<(), Status> {
+/// Where the caller is led to below `proxy`, with the query, if those who were added by users let it.
+pub(super) async fn may_proxy(cx: &Cx<'_>) -> Result<String, Status> {
     let mut options = options(cx, "proxy");
+    let own = path_of(cx.request);
     if !cx.request.rest.is_empty() || cx.request.ends_in_slash {
-        options.insert("path".to_owned(), path_of(cx.request).into());
+        options.insert("path".to_owned(), own.clone().into());
     }
-    admission::connect(cx, "proxy", options).await
+    let admitted = admission::connect(cx, "proxy", options).await?;
+    let path = match admitted.get("path").and_then(Value::as_str) {
+        Some(path) if path != own => format!("/{}", path.trim_start_matches('/')),
+        _ => own,
+    };
+    let query = cx.query.text();
+    let path_and_query = if query.is_empty() { path } else { format!("{path}?{query}") };
+    match path_and_query.parse::<http::uri::PathAndQuery>() {
+        Ok(_) => Ok(path_and_query),
+        Err(error) => Err(Status::bad_request(format!("admission made no path of {path_and_query:?}: {error}"))),
+    }
 }
 
 /// Forwards a request below nodes/proxy.
 pub(crate) async fn node(cx: &mut Cx<'_>) -> Result<Response, Status> {
     let node = cx.name().to_owned();
-    may_proxy(cx).await?;
+    let path = may_proxy(cx).await?;
     read::fetch(cx).await?;
-    let path = rest(cx);
     target(cx, &node, path).await
 }
 
-/// What stands in the path behind `proxy`, and the query.
-pub(super) fn rest(cx: &Cx<'_>) -> String {
-    let mut path = path_of(cx.request);
-    if !cx.query.text().is_empty() {
-        path.push('?');
-        path.push_str(cx.query.text());
-    }
-    path
-}
+/// What stands in the path behind `proxy`.
 
 fn path_of(request: &ResourceRequest) -> String {
     let segments: Vec<String> = request.rest.iter().map(|segment| carrack_engine::query_escape(segment)).collect();
@@ -141,7 +145,7 @@ async fn target(cx: &Cx<'_>, node: &str, path_and_query: String) -> Result<Respo
 }
 
 /// The container that the request means.
-fn container(cx: &Cx<'_>, pod: &Object, pod_name: &str) -> Result<String, Status> {
+fn container(wanted: Option<&str>, pod: &Object, pod_name: &str) -> Result<String, Status> {
     let names = |list: &str| -> Vec<String> {
         at(pod, &["spec", list])
             .and_then(Value::as_array)
@@ -152,7 +156,7 @@ fn container(cx: &Cx<'_>, pod: &Object, pod_name: &str) -> Result<String, Status
             .collect()
     };
     let (containers, init, ephemeral) = (names("containers"), names("initContainers"), names("ephemeralContainers"));
-    match cx.query.non_empty("container") {
+    match wanted {
         Some(wanted) => {
             if [&containers, &init, &ephemeral].iter().any(|list| list.iter().any(|name| name == wanted)) {
                 Ok(wanted.to_owned())
@@ -188,31 +192,25 @@ fn check_log_options(cx: &Cx<'_>) -> Result<(), Status> {
     Ok(())
 }
 
-/// The query as the kubelet reads it: exec's parameters have older names there.
-fn kubelet_query(cx: &Cx<'_>, subresource: &str) -> String {
-    let mut out = Vec::new();
+/// The query of logs, as the kubelet reads it.
+fn log_query(cx: &Cx<'_>) -> String {
     let escape = carrack_engine::query_escape;
-    if subresource == "log" {
-        for name in
-            ["follow", "previous", "sinceSeconds", "sinceTime", "timestamps", "tailLines", "limitBytes", "stream"]
-        {
-            if let Some(value) = cx.query.non_empty(name) {
-                out.push(format!("{name}={}", escape(value)));
-            }
-        }
-        return out.join("&");
-    }
-    for (name, kubelet_name) in [("stdin", "input"), ("stdout", "output"), ("stderr", "error"), ("tty", "tty")] {
-        if subresource != "portforward" && cx.query.flag(name) {
-            out.push(format!("{kubelet_name}=1"));
-        }
-    }
-    for name in ["command", "port", "ports"] {
-        for value in cx.query.all(name) {
-            out.push(format!("{name}={}", escape(value)));
-        }
-    }
-    out.join("&")
+    ["follow", "previous", "sinceSeconds", "sinceTime", "timestamps", "tailLines", "limitBytes", "stream"]
+        .into_iter()
+        .filter_map(|name| Some(format!("{name}={}", escape(cx.query.non_empty(name)?))))
+        .collect::<Vec<_>>()
+        .join("&")
+}
+
+/// The query of exec, attach and port-forward, whose parameters have older names with the kubelet.
+fn stream_query(options: &Object) -> String {
+    let flags = [("stdin", "input"), ("stdout", "output"), ("stderr", "error"), ("tty", "tty")];
+    let set = flags.iter().filter(|(name, _)| options.get(*name) == Some(&Value::Bool(true)));
+    let list = |name: &str| options.get(name).and_then(Value::as_array).cloned().unwrap_or_default().into_iter();
+    let commands =
+        list("command").filter_map(|word| Some(format!("command={}", carrack_engine::query_escape(word.as_str()?))));
+    let ports = list("ports").filter_map(|port| Some(format!("port={}", port.as_i64()?)));
+    set.map(|(_, name)| format!("{name}=1")).chain(commands).chain(ports).collect::<Vec<_>>().join("&")
 }
 
 #[cfg(test)]

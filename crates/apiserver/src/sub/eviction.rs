@@ -12,12 +12,11 @@ use serde_json::Value;
 use super::disruption::{self, Verdict};
 use crate::admission::{self, Terms};
 use crate::body::{self, Response};
-use crate::context::{Cx, dry_run};
+use crate::context::Cx;
 use crate::convert;
 use crate::env::rfc3339_s;
 use crate::keys;
-use crate::object::{at, meta_str, name};
-use crate::query::Query;
+use crate::object::{Object, meta_str, name};
 use crate::registry::create::busy;
 use crate::registry::decode;
 use crate::registry::delete;
@@ -71,15 +70,10 @@ pub(crate) async fn create(cx: &mut Cx<'_>, body: &[u8]) -> Result<Response, Sta
     Err(busy())
 }
 
-fn options(cx: &Cx<'_>, eviction: &crate::object::Object) -> Result<DeleteOptions, Status> {
-    let text = |path: &[&str]| at(eviction, path).and_then(Value::as_str).map(str::to_owned);
+fn options(cx: &Cx<'_>, eviction: &Object) -> Result<DeleteOptions, Status> {
     let mut options = DeleteOptions { dry_run: cx.dry_run()?, evicts: true, ..DeleteOptions::default() };
-    options.grace_period_s = at(eviction, &["deleteOptions", "gracePeriodSeconds"]).and_then(Value::as_i64);
-    options.uid = text(&["deleteOptions", "preconditions", "uid"]);
-    options.resource_version = text(&["deleteOptions", "preconditions", "resourceVersion"]);
-    if let Some(list) = at(eviction, &["deleteOptions", "dryRun"]).and_then(Value::as_array) {
-        let query: Vec<String> = list.iter().filter_map(Value::as_str).map(|v| format!("dryRun={v}")).collect();
-        options.dry_run |= dry_run(&Query::parse(&query.join("&")))?;
+    if let Some(Value::Object(given)) = eviction.get("deleteOptions") {
+        options.take(given)?;
     }
     Ok(options)
 }

@@ -39,7 +39,7 @@ fn named(text: &str) -> Option<Named<'_>> {
 pub(crate) async fn pod(cx: &Cx<'_>) -> Result<Response, Status> {
     let given = cx.name().to_owned();
     let wanted = named(&given).ok_or_else(|| Status::bad_request(format!("invalid pod request {given:?}")))?;
-    super::connect::may_proxy(cx).await?;
+    let path = super::connect::may_proxy(cx).await?;
     let pod = object(cx, "pods", wanted.name).await?;
     let declared = || -> Option<u16> {
         let containers = at(&pod, &["spec", "containers"])?.as_array()?;
@@ -55,14 +55,14 @@ pub(crate) async fn pod(cx: &Cx<'_>) -> Result<Response, Status> {
     if address.is_empty() {
         return Err(Status::unavailable(format!("pod {:?} has no address yet", wanted.name)));
     }
-    forward(cx, wanted.scheme, &address, port)
+    forward(wanted.scheme, &address, port, path)
 }
 
 /// Forwards a request below services/proxy to one of the service's endpoints.
 pub(crate) async fn service(cx: &Cx<'_>) -> Result<Response, Status> {
     let given = cx.name().to_owned();
     let wanted = named(&given).ok_or_else(|| Status::bad_request(format!("invalid service request {given:?}")))?;
-    super::connect::may_proxy(cx).await?;
+    let path = super::connect::may_proxy(cx).await?;
     let service = object(cx, "services", wanted.name).await?;
     let none = || Status::unavailable(format!("no endpoints available for service {given:?}"));
     if str_at(&service, &["spec", "type"]) == "ExternalName" {
@@ -86,7 +86,7 @@ pub(crate) async fn service(cx: &Cx<'_>) -> Result<Response, Status> {
     }
     let draw = usize::try_from(cx.server.env.random() % found.len() as u64).unwrap_or(0);
     let (address, port) = &found[draw];
-    forward(cx, wanted.scheme, address, *port)
+    forward(wanted.scheme, address, *port, path)
 }
 
 /// The name of the service port that is meant: by its name, its number, or the only one.
@@ -128,11 +128,10 @@ fn is_proxyable(address: IpAddr) -> bool {
     !(address.is_loopback() || address.is_unspecified() || address.is_multicast() || local)
 }
 
-fn forward(cx: &Cx<'_>, scheme: Scheme, address: &str, port: u16) -> Result<Response, Status> {
+fn forward(scheme: Scheme, address: &str, port: u16, path_and_query: String) -> Result<Response, Status> {
     if !address.parse::<IpAddr>().is_ok_and(is_proxyable) {
         return Err(Status::bad_request("address not allowed"));
     }
-    let path_and_query = super::connect::rest(cx);
     let target = NodeTarget { node: String::new(), scheme, host: address.to_owned(), port, path_and_query };
     Ok(json(200, Body::Node(target)))
 }

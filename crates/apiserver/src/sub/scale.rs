@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use crate::accept::content_type;
-use crate::body::{self, Response};
+use crate::body::Response;
 use crate::context::Cx;
 use crate::convert::set_type;
 use crate::object::{Object, at, child_mut, meta, meta_str, put_meta, str_at};
@@ -44,14 +44,17 @@ pub(crate) fn take(cx: &Cx<'_>, object: &mut Object, scale: &Object) {
 /// Gets, updates or patches the scale of the request's object.
 pub(crate) async fn answer(cx: &mut Cx<'_>, verb: &str, body: &[u8]) -> Result<Response, Status> {
     let paths = paths(cx);
+    let presenter = cx.presenter()?;
+    let reply = |cx: &Cx<'_>, object: &Object| presenter.scale(&scale_of(cx, object, &paths));
     if verb == "get" {
         let entry = read::fetch(cx).await?;
         let object = convert::load(cx, &entry).await?;
-        return Ok(body::value(200, &scale_of(cx, &object, &paths)));
+        return Ok(reply(cx, &object));
     }
     let media_type = content_type(cx.headers);
     if verb == "patch" && media_type == apply::MEDIA_TYPE {
-        return applied(cx, &paths, body).await;
+        let object = applied(cx, &paths, body).await?;
+        return Ok(reply(cx, &object));
     }
     let body = body.to_vec();
     let outcome = change(cx, &Half::Main, |cx, old| {
@@ -83,11 +86,11 @@ pub(crate) async fn answer(cx: &mut Cx<'_>, verb: &str, body: &[u8]) -> Result<R
         Changed::Stored(entry) => convert::from_storage(&cx.row, cx.version(), stored::parse(&entry)),
         Changed::Dry(object, _) | Changed::Gone(object, _) => object,
     };
-    Ok(body::value(200, &scale_of(cx, &object, &paths)))
+    Ok(reply(cx, &object))
 }
 
 /// Applies a scale: the object's count of replicas belongs to the applier.
-async fn applied(cx: &mut Cx<'_>, paths: &ScalePaths, body: &[u8]) -> Result<Response, Status> {
+async fn applied(cx: &mut Cx<'_>, paths: &ScalePaths, body: &[u8]) -> Result<Object, Status> {
     let scale = apply::read(cx, body)?;
     if let Some(given) = ["autoscaling/v1"].iter().find(|wanted| str_at(&scale, &["apiVersion"]) != **wanted) {
         return Err(Status::bad_request(format!(
@@ -107,15 +110,14 @@ async fn applied(cx: &mut Cx<'_>, paths: &ScalePaths, body: &[u8]) -> Result<Res
             wanted.ok_or_else(|| Status::bad_request("spec.replicas must be a number that is not negative"))?;
         set(&mut config, &paths.spec_replicas, wanted);
     }
-    let object = match apply::run(cx, &Half::Main, config).await? {
+    Ok(match apply::run(cx, &Half::Main, config).await? {
         Outcome::Created(Made::Stored(entry)) | Outcome::Changed(Changed::Stored(entry)) => {
             convert::from_storage(&cx.row, cx.version(), stored::parse(&entry))
         }
         Outcome::Created(Made::Dry(object)) | Outcome::Changed(Changed::Dry(object, _) | Changed::Gone(object, _)) => {
             object
         }
-    };
-    Ok(body::value(200, &scale_of(cx, &object, paths)))
+    })
 }
 
 fn patched(cx: &Cx<'_>, scale: &mut Value, verb: &str, media_type: &str, body: &[u8]) -> Result<(), Status> {

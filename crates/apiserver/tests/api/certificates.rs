@@ -141,3 +141,29 @@ fn aggregated_roles_show_their_rules() {
     cluster.delete(&format!("{roles}/widgets")).expect(200);
     assert!(!has("view") && !has("edit") && !has("admin"));
 }
+
+#[test]
+fn bundles_of_authorities_are_looked_into() {
+    let cluster = Cluster::new();
+    let bundles = "/apis/certificates.k8s.io/v1beta1/clustertrustbundles";
+    let directory = tempfile::tempdir().expect("temporary directory");
+    let pki = Pki::open_or_create(directory.path(), 1_800_000_000).expect("pki");
+    let bundle = |name: &str, signer: &str, text: &str| json!({"metadata": {"name": name}, "spec": {"signerName": signer, "trustBundle": text}});
+    let (good, place) = (pki.ca_pem(), "spec.trustBundle: Invalid value: \"<value omitted>\": ");
+    for (object, want) in [
+        (bundle("a", "", "none"), format!("{place}at least one trust anchor must be provided")),
+        (bundle("a", "", &format!("{good}{good}")), format!("{place}duplicate trust anchor (indices [0 1])")),
+        (bundle("a:b", "", good), "without signer name must not have \":\" in its name".to_owned()),
+        (bundle("a", "x.io/y", good), "must be named with prefix x.io:y:".to_owned()),
+    ] {
+        cluster.post(bundles, &object).refused(422, "Invalid", &want);
+    }
+    cluster.post(bundles, &bundle("x.io:y:one", "x.io/y", good)).expect(201);
+    let path = format!("{bundles}/x.io:y:one");
+    cluster.merge(&path, &json!({"metadata": {"labels": {"a": "b"}}})).expect(200);
+    cluster.merge(&path, &json!({"spec": {"trustBundle": "none"}})).refused(
+        422,
+        "Invalid",
+        "at least one trust anchor",
+    );
+}

@@ -1,9 +1,11 @@
 //! What the server adds to objects of some kinds, and what it keeps of their statuses.
 
+use carrack_apiserver::storage_prefix;
+use carrack_store::{Op, Store as _, Txn, stamp_place};
 use http::Method;
 use serde_json::{Value, json};
 
-use crate::harness::{Cluster, pod};
+use crate::harness::{Cluster, now, pod};
 
 const JOBS: &str = "/apis/batch/v1/namespaces/default/jobs";
 
@@ -24,6 +26,40 @@ fn new_nodes_take_no_pods_until_somebody_saw_them_ready() {
     // Who takes it away has taken it away.
     let ready = cluster.merge("/api/v1/nodes/n", &json!({"spec": {"taints": null}})).expect(200);
     assert_eq!(ready["spec"]["taints"], Value::Null);
+}
+
+#[test]
+fn flow_schemas_say_whether_their_level_is_there() {
+    let cluster = Cluster::new();
+    let group = "/apis/flowcontrol.apiserver.k8s.io/v1";
+    let dangling = |name: &str| {
+        let schema = cluster.get(&format!("{group}/flowschemas/{name}")).expect(200);
+        let conditions = schema["status"]["conditions"].as_array().expect("conditions").clone();
+        assert_eq!(conditions.len(), 1, "{schema}");
+        (conditions[0]["type"].clone(), conditions[0]["status"].clone(), schema["metadata"]["generation"].clone())
+    };
+    let is = |status: &str| (json!("Dangling"), json!(status), json!(1));
+    assert_eq!(dangling("catch-all"), is("False"));
+    let spec = json!({"matchingPrecedence": 500, "priorityLevelConfiguration": {"name": "own"}});
+    cluster.post(&format!("{group}/flowschemas"), &json!({"metadata": {"name": "s"}, "spec": spec})).expect(201);
+    assert_eq!(dangling("s"), is("True"));
+    let levels = format!("{group}/prioritylevelconfigurations");
+    let spec = json!({"type": "Limited", "limited": {"limitResponse": {"type": "Reject"}}});
+    cluster.post(&levels, &json!({"metadata": {"name": "own"}, "spec": spec})).expect(201);
+    assert_eq!(dangling("s"), is("False"));
+    cluster.delete(&format!("{levels}/own")).expect(200);
+    assert_eq!(dangling("s"), is("True"));
+    // One that an earlier version left without a word of it says it from the next start on.
+    let key = storage_prefix("flowcontrol.apiserver.k8s.io", "flowschemas", None) + "s";
+    let entry = now(cluster.store.get(&key)).expect("readable").0.expect("a schema");
+    let text = String::from_utf8(entry.value.to_vec()).expect("text");
+    let (bare, _) = text.split_once(",\"status\":").expect("a status");
+    let (front, rest) = bare.split_once(&format!("\"{}\"", entry.mod_revision)).expect("its revision");
+    let bare = format!("{front}\"\"{rest}}}");
+    let value = carrack_store::Value { stamp_at: stamp_place(bare.as_bytes()), bytes: bare.into() };
+    cluster.store.commit(Txn { checks: Vec::new(), ops: vec![Op::Put(entry.key.clone(), value)] }).expect("committed");
+    now(cluster.api.bootstrap()).expect("it starts");
+    assert_eq!(dangling("s"), is("True"));
 }
 
 #[test]

@@ -1,8 +1,13 @@
 //! Custom resources as their definition would have them now, whatever was stored and whatever is sent.
 
+use std::sync::{Arc, Mutex};
+
+use carrack_apiserver::admission::{AdmissionPlugin, Attributes, Lookup};
+use carrack_apiserver::{Status, storage_prefix};
+use carrack_store::{Op, Store, Txn};
 use serde_json::{Value, json};
 
-use crate::harness::{Cluster, names};
+use crate::harness::{Cluster, names, now, revision};
 
 const CRDS: &str = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
 const BOATS: &str = "/apis/sea.example.com/v1/namespaces/default/boats";
@@ -50,6 +55,97 @@ fn objects_follow_a_changed_definition() {
     assert_eq!((&told["metadata"]["generation"], &told["spec"]), (&old["metadata"]["generation"], &want));
     // Stored it is as it was, but for what is written.
     assert_eq!(cluster.get(&format!("{BOATS}/old")).expect(200)["status"]["afloat"], true);
+}
+
+#[test]
+fn a_watch_from_before_shows_what_it_replays_as_it_is_defined_now() {
+    let cluster = Cluster::new();
+    let text = json!({"type": "string"});
+    cluster.post(CRDS, &definition(&json!({"sail": text}))).expect(201);
+    let first = cluster.post(BOATS, &boat("old", json!({}))).expect(201);
+    cluster.delete(&format!("{BOATS}/old")).expect(200);
+    let path = format!("{CRDS}/boats.sea.example.com");
+    let mut before = cluster.watch(&format!("{BOATS}?watch=true&resourceVersion={}", revision(&first) - 1));
+    assert_eq!(before.events()[0]["object"]["spec"], json!({}));
+    let lug = json!({"spec": definition(&json!({"sail": {"type": "string", "default": "lug"}}))["spec"]});
+    cluster.merge(&path, &lug).expect(200);
+    let mut after = cluster.watch(&format!("{BOATS}?watch=true&resourceVersion={}", revision(&first) - 1));
+    let told: Vec<_> =
+        after.events().iter().map(|event| (event["type"].clone(), event["object"]["spec"].clone())).collect();
+    assert_eq!(told, [(json!("ADDED"), json!({"sail": "lug"})), (json!("DELETED"), json!({"sail": "lug"}))]);
+}
+
+#[test]
+fn a_watch_ends_with_its_definition() {
+    let cluster = Cluster::new();
+    cluster.post(CRDS, &definition(&json!({"sail": {"type": "string"}}))).expect(201);
+    let path = format!("{CRDS}/boats.sea.example.com");
+    let mut watch = cluster.watch(&format!("{BOATS}?watch=true"));
+    // What changes nothing of what is served ends nothing.
+    cluster.merge(&path, &json!({"metadata": {"labels": {"a": "b"}}})).expect(200);
+    cluster.post(BOATS, &boat("a", json!({"sail": "lug"}))).expect(201);
+    assert_eq!((watch.summary(), watch.ended), (vec!["ADDED a".to_owned()], false));
+    cluster.merge(&path, &json!({"spec": {"names": {"shortNames": ["bo"]}}})).expect(200);
+    assert_eq!((watch.summary(), watch.ended), (vec![], true));
+    // Those who watch are told that all are gone before they are told that nothing is served.
+    let mut watch = cluster.watch(&format!("{BOATS}?watch=true"));
+    cluster.delete(&path).expect(200);
+    assert_eq!((watch.summary(), watch.ended), (vec!["ADDED a".to_owned(), "DELETED a".to_owned()], true));
+}
+
+/// Gives a property of boats a default while a boat is on its way to the store, once.
+struct Shipyard {
+    store: Arc<dyn Store>,
+    next: Arc<Mutex<Option<&'static str>>>,
+}
+
+impl AdmissionPlugin for Shipyard {
+    fn name(&self) -> &'static str {
+        "Shipyard"
+    }
+    fn mutate(&self, attributes: &mut Attributes<'_>, _: &dyn Lookup) -> Result<(), Status> {
+        let next = if attributes.row.plural == "boats" { self.next.lock().expect("lock").take() } else { None };
+        if let Some(property) = next {
+            let key = format!(
+                "{}boats.sea.example.com",
+                storage_prefix("apiextensions.k8s.io", "customresourcedefinitions", None)
+            );
+            let entry = now(self.store.get(&key)).expect("readable").0.expect("a definition");
+            let plain = format!("\"{property}\":{{");
+            let text = String::from_utf8(entry.value.to_vec()).expect("text");
+            let text = text.replacen(&plain, &format!("{plain}\"default\":\"oak\","), 1);
+            let value = carrack_store::Value { bytes: text.into(), stamp_at: None };
+            let ops = vec![Op::Put(entry.key.clone(), value)];
+            now(self.store.transact(Txn { checks: Vec::new(), ops })).expect("committed");
+        }
+        Ok(())
+    }
+}
+
+#[test]
+fn what_is_written_while_its_definition_changes_is_as_that_has_it() {
+    let next = Arc::new(Mutex::new(None));
+    let cluster = Cluster::with(|config| {
+        config.plugins.push(Box::new(Shipyard { store: config.store.clone(), next: next.clone() }));
+    });
+    let text = json!({"type": "string"});
+    cluster
+        .post(CRDS, &definition(&json!({"sail": text, "deck": text, "hull": text, "keel": text, "mast": text})))
+        .expect(201);
+    let path = format!("{BOATS}/a");
+    let applied = "application/apply-patch+yaml";
+    let during = |property| *next.lock().expect("lock") = Some(property);
+    during("deck");
+    assert_eq!(cluster.post(BOATS, &boat("a", json!({}))).expect(201)["spec"], json!({"deck": "oak"}));
+    during("hull");
+    cluster.merge(&path, &json!({"metadata": {"labels": {"a": "b"}}})).expect(200);
+    assert_eq!(cluster.get(&path).expect(200)["spec"], json!({"deck": "oak", "hull": "oak"}));
+    during("keel");
+    cluster.patch(&format!("{path}?fieldManager=me"), applied, &boat("a", json!({}))).expect(200);
+    assert_eq!(cluster.get(&path).expect(200)["spec"]["keel"], "oak");
+    during("mast");
+    cluster.patch(&format!("{BOATS}/b?fieldManager=me"), applied, &boat("b", json!({}))).expect(201);
+    assert_eq!(cluster.get(&format!("{BOATS}/b")).expect(200)["spec"]["mast"], "oak");
 }
 
 #[test]

@@ -91,6 +91,7 @@ fn metrics_have_upstreams_names() {
     cluster.get("/api/v1/namespaces/default").expect(200);
     cluster.get("/api/v1/nothings/a").expect(404);
     cluster.post("/api/v1/namespaces/default/configmaps", &json!({"metadata": {"name": "c"}})).expect(201);
+    cluster.get("/api/v1/namespaces/default/endpoints").expect(200);
     let text = cluster.get("/metrics").expect(200);
     let text = text.as_str().expect("text");
     let has = |line: &str| assert!(text.lines().any(|found| found.starts_with(line)), "{line}\n{text}");
@@ -105,6 +106,11 @@ fn metrics_have_upstreams_names() {
     has("apiserver_current_inflight_requests{request_kind=\"mutating\"} 0");
     has("apiserver_current_inflight_requests{request_kind=\"readOnly\"} 1");
     has("apiserver_storage_objects{resource=\"configmaps\"} 1");
+    has("apiserver_resource_objects{group=\"\",resource=\"configmaps\"} 1");
+    has("apiserver_request_sli_duration_seconds_count{verb=\"POST\",group=\"\",version=\"v1\",resource=\"configmaps\"");
+    has(
+        "apiserver_requested_deprecated_apis{group=\"\",version=\"v1\",resource=\"endpoints\",subresource=\"\",removed_release=\"\"} 1",
+    );
     has("apiserver_storage_objects{resource=\"clusterroles.rbac.authorization.k8s.io\"} ");
     has("etcd_request_duration_seconds_count{operation=\"create\",type=\"configmaps\"} 1");
     has("kubernetes_build_info{");

@@ -126,6 +126,33 @@ fn reviews() {
     let of_others = json!({"spec": {"user": "jane", "resourceAttributes": attributes}});
     let answer = cluster.post("/apis/authorization.k8s.io/v1/subjectaccessreviews", &of_others).expect(201);
     assert_eq!(answer["status"]["allowed"], true);
+    let place = "/apis/authorization.k8s.io/v1";
+    let path = json!({"path": "/healthz", "verb": "get"});
+    for (kind, spec, want) in [
+        ("selfsubjectaccessreviews", json!({}), "spec.resourceAttributes: Invalid value: null: exactly one of"),
+        (
+            "selfsubjectaccessreviews",
+            json!({"resourceAttributes": attributes, "nonResourceAttributes": path}),
+            "cannot be specified in combination with resourceAttributes",
+        ),
+        (
+            "subjectaccessreviews",
+            json!({"resourceAttributes": attributes}),
+            "spec.user: Invalid value: \"\": at least one",
+        ),
+        (
+            "namespaces/other/localsubjectaccessreviews",
+            json!({"user": "jane", "resourceAttributes": attributes}),
+            "spec.resourceAttributes.namespace: Invalid value: \"default\": must match metadata.namespace",
+        ),
+        (
+            "namespaces/default/localsubjectaccessreviews",
+            json!({"user": "jane", "nonResourceAttributes": path}),
+            "spec.nonResourceAttributes: Invalid value: {\"path\":\"/healthz\",\"verb\":\"get\"}: disallowed",
+        ),
+    ] {
+        cluster.post(&format!("{place}/{kind}"), &json!({"spec": spec})).refused(422, "Invalid", want);
+    }
     let me =
         cluster.user("jane", Method::POST, "/apis/authentication.k8s.io/v1/selfsubjectreviews", &json!({})).expect(201);
     assert_eq!(me["status"]["userInfo"]["username"], "jane");

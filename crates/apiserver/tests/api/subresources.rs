@@ -66,6 +66,24 @@ fn evictions_delete_gracefully() {
 }
 
 #[test]
+fn evictions_are_deletions_with_options() {
+    let cluster = Cluster::new();
+    cluster.running_pod("p");
+    let evict = |options: Value| {
+        cluster.post(&format!("{PODS}/p/eviction"), &json!({"metadata": {"name": "p"}, "deleteOptions": options}))
+    };
+    evict(json!({"preconditions": {"uid": "another"}})).refused(409, "Conflict", "does not match the UID in record");
+    evict(json!({"propagationPolicy": "Upwards"})).refused(422, "Invalid", "propagationPolicy: Unsupported value");
+    evict(json!({"propagationPolicy": "Orphan", "gracePeriodSeconds": 7})).expect(201);
+    let metadata = &cluster.get(&format!("{PODS}/p")).expect(200)["metadata"];
+    assert_eq!(
+        (&metadata["finalizers"], &metadata["deletionGracePeriodSeconds"]),
+        (&json!(["orphan"]), &json!(7)),
+        "{metadata}"
+    );
+}
+
+#[test]
 fn evictions_keep_to_budgets() {
     let cluster = Cluster::new();
     let eviction = json!({"metadata": {"name": "p"}});
@@ -126,6 +144,14 @@ fn scale_of_built_in_kinds() {
         (scale["kind"].as_str(), scale["spec"]["replicas"].as_i64(), scale["status"]["selector"].as_str()),
         (Some("Scale"), Some(2), Some("a=b"))
     );
+    let table = cluster.get_as(&format!("{sets}/r/scale"), "application/json;as=Table;v=v1;g=meta.k8s.io").expect(200);
+    let headings = table["columnDefinitions"].as_array().expect("columns").iter().map(|column| &column["name"]);
+    assert_eq!(headings.collect::<Vec<_>>(), ["Name", "Desired", "Available", "Age"]);
+    assert_eq!(
+        table["rows"][0]["cells"].as_array().expect("cells")[..3],
+        [json!("r"), scale["spec"]["replicas"].clone(), json!(0)]
+    );
+    assert_eq!(table["rows"][0]["object"]["metadata"]["name"], "r");
     scale["spec"]["replicas"] = 5.into();
     cluster.put(&format!("{sets}/r/scale"), &scale).expect(200);
     assert_eq!(cluster.get(&format!("{sets}/r")).expect(200)["spec"]["replicas"], 5);

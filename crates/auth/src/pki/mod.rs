@@ -16,6 +16,7 @@
 //! authority goes on with and which is replaced elsewhere. Two processes that share the directory take turns by a lock on `pki/.lock`.
 
 mod ask;
+mod bundle;
 mod files;
 mod identity;
 mod issue;
@@ -26,6 +27,7 @@ mod tests;
 use std::path::{Path, PathBuf};
 
 pub use ask::{CertificateFacts, PairError, Subject, key_fingerprint, new_key, new_request};
+pub use bundle::bundle_faults;
 use files::Directory;
 pub use files::write_private;
 pub use identity::{Identity, Sans, Server};

@@ -108,9 +108,10 @@ pub struct SchedulerArgs {
     /// A KubeSchedulerConfiguration (kubescheduler.config.k8s.io/v1): profiles, plugins, extenders
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
-    /// Of several with the same Lease, work only when elected
-    #[arg(long)]
-    pub leader_elect: bool,
+    /// Of several with the same Lease, work only when elected; so is the default scheduler unless its configuration or this says
+    /// otherwise, and only ever one may then run
+    #[arg(long, value_name = "YES", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+    pub leader_elect: Option<bool>,
     /// Where its metrics are
     #[command(flatten)]
     pub secure: SecureArgs<10259>,

@@ -14,6 +14,9 @@ Examples:
   # A hundred clusters
   carrack sim --runs 100
 
+  # Ten thousand slices of clusters, each in trouble for seconds
+  carrack sim --small --runs 10000
+
   # One of them again, line by line
   carrack sim --seed 42 --trace
 
@@ -70,6 +73,9 @@ pub struct SimArgs {
     /// Whatever the seed chooses of all these, and about half of each
     #[arg(long, conflicts_with_all = ["workloads", "gpus", "whole", "clones", "copies", "no_machines"])]
     pub swarm: bool,
+    /// Small runs: a slice of all these that the seed chooses, in trouble for seconds, from a cluster that is there already
+    #[arg(long, conflicts_with_all = ["workloads", "gpus", "whole", "clones", "copies", "swarm", "no_machines", "safety"])]
+    pub small: bool,
     /// Leave virtual machines out
     #[arg(long)]
     pub no_machines: bool,

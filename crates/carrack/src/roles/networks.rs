@@ -1,7 +1,6 @@
-//! Further networks of pods: the CNI plugin that containerd calls (`carrack_networks`), which is this program under another name,
-//! and the definition of its kind.
+//! Pods' networks: the CNI plugins that containerd calls (`carrack_networks`), which are this program under other names, and the
+//! definition of the kind of further networks.
 
-use std::ffi::OsStr;
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -10,7 +9,7 @@ use anyhow::Context as _;
 use carrack_engine::{ApiError, ApiRequest, ContentType, Method, Transport};
 use carrack_networks::plugin::{self, Cluster, Environment};
 use carrack_networks::record::Pod;
-use carrack_networks::{PLUGIN, definition};
+use carrack_networks::{PLUGIN, definition, loopback};
 use carrack_noderuntime::FurtherNetworks;
 use serde_json::{Map, Value, json};
 use std::sync::Arc;
@@ -18,16 +17,29 @@ use std::sync::Arc;
 /// How often the API server is asked again that gave no answer. The kubelet tries the whole sandbox again later.
 const ATTEMPTS: u32 = 3;
 
-/// Whether the program was called as the plugin.
+/// A plugin that the program can be called as.
+#[derive(Clone, Copy)]
+pub enum Called {
+    /// What makes pods' networks.
+    Networks,
+    /// What sets a sandbox's own link up.
+    Loopback,
+}
+
+/// The plugin that the program was called as, if any.
 #[must_use]
-pub fn is_called() -> bool {
-    let name = std::env::args_os().next().map(PathBuf::from);
-    name.as_deref().and_then(Path::file_name) == Some(OsStr::new(PLUGIN))
+pub fn called() -> Option<Called> {
+    let program = std::env::args_os().next().map(PathBuf::from)?;
+    match program.file_name()?.to_str()? {
+        PLUGIN => Some(Called::Networks),
+        loopback::PLUGIN => Some(Called::Loopback),
+        _ => None,
+    }
 }
 
 /// Does what the runtime asks.
 #[must_use]
-pub fn run() -> ExitCode {
+pub fn run(called: Called) -> ExitCode {
     let part = |name: &str| std::env::var(name).unwrap_or_default();
     let environment = Environment {
         command: part("CNI_COMMAND"),
@@ -41,10 +53,13 @@ pub fn run() -> ExitCode {
         eprintln!("error: the configuration cannot be read: {error}");
         return ExitCode::FAILURE;
     }
-    let outcome = plugin::run(&environment, &input, &|kubeconfig| match Api::connect(kubeconfig) {
-        Ok(api) => Ok(Box::new(api)),
-        Err(error) => Err(format!("{error:#}")),
-    });
+    let outcome = match called {
+        Called::Loopback => loopback::run(&environment, &input),
+        Called::Networks => plugin::run(&environment, &input, &|kubeconfig| match Api::connect(kubeconfig) {
+            Ok(api) => Ok(Box::new(api)),
+            Err(error) => Err(format!("{error:#}")),
+        }),
+    };
     println!("{}", outcome.stdout);
     ExitCode::from(outcome.code)
 }

@@ -147,7 +147,8 @@ pub async fn alone(args: SchedulerArgs) -> anyhow::Result<()> {
         Some(path) => read_config(path)?,
         None => Config::named(&args.scheduler_name),
     };
-    let identity = if args.leader_elect || config.leader_elect { Some(super::process_identity()?) } else { None };
+    let elects = args.leader_elect.unwrap_or(config.leader_elect);
+    let identity = elects.then(super::process_identity).transpose()?;
     let listen = args.secure.listen(&args.role.kubeconfig)?;
     super::alone("kube-scheduler", &args.role, |transport, stop| async move {
         run(config, identity, listen, transport, stop).await

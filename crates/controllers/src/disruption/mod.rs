@@ -64,6 +64,11 @@ fn chooses(budget: &PodDisruptionBudget, pod: &Pod) -> bool {
     selector.is_some_and(|s| selects(s, pod.metadata.labels.as_ref()))
 }
 
+/// One of the labels that a pod must have for a budget to choose it, if there is one.
+fn first_label(budget: &PodDisruptionBudget) -> Option<(&String, &String)> {
+    budget.spec.as_ref()?.selector.as_ref()?.match_labels.as_ref()?.first_key_value()
+}
+
 /// `of` percent or so many; percentages are rounded up.
 fn scaled(value: &IntOrString, of: i64) -> Result<i64, String> {
     match value {
@@ -233,6 +238,7 @@ impl Controller for DisruptionController {
     }
     fn setup(&self, setup: &mut Setup<'_>) {
         setup.watch_own::<PodDisruptionBudget>();
+        setup.index_labels::<Pod>();
         setup.watch::<Pod>(budgets_of);
         // A scale that changes is followed by pods that do.
         setup.watch::<ReplicaSet>(|set, view| of_owned(set.namespace(), set.uid(), view));
@@ -257,7 +263,7 @@ impl Controller for DisruptionController {
         };
         let pods: Vec<&Pod> = view
             .cache::<Pod>()
-            .in_namespace(&key.namespace)
+            .labelled(&key.namespace, first_label(budget))
             .filter(|p| chooses(budget, p))
             .map(AsRef::as_ref)
             .collect();

@@ -12,7 +12,7 @@ use k8s_openapi::api::discovery::v1::{
 };
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 
-use super::{chooses, topology};
+use super::{chooses, first_label, topology};
 use crate::pods;
 
 pub(super) const ZONE: &str = "topology.kubernetes.io/zone";
@@ -155,7 +155,7 @@ pub(super) fn from_pods(service: &Service, hasty: bool, view: &View<'_>) -> (Des
     let mut unknown = false;
     let families = families(service);
     let service_ports = service.spec.as_ref().and_then(|s| s.ports.clone()).unwrap_or_default();
-    let pods = view.cache::<Pod>().in_namespace(service.namespace());
+    let pods = view.cache::<Pod>().labelled(service.namespace(), first_label(service));
     for pod in pods.filter(|p| chooses(service, p) && !is_terminal(p)) {
         let node = node_of(pod, view);
         if node == NodeOf::Gone && !publishes_not_ready(service) {

@@ -14,7 +14,9 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde_json::{Value, json};
 
 use super::desired::{families, hostname, ips, publishes_not_ready, reference, target_port};
-use super::{SINCE, chooses, difference, has_selector, is_external_name, labels_of, ready_since, services_of};
+use super::{
+    SINCE, chooses, difference, first_label, has_selector, is_external_name, labels_of, ready_since, services_of,
+};
 use crate::pods;
 
 const MANAGED_BY: &str = "endpoints.kubernetes.io/managed-by";
@@ -42,7 +44,7 @@ fn subsets(service: &Service, view: &View<'_>) -> (Vec<EndpointSubset>, bool) {
     let mut count = 0;
     let mut pods: Vec<_> = view
         .cache::<Pod>()
-        .in_namespace(service.namespace())
+        .labelled(service.namespace(), first_label(service))
         .filter(|p| chooses(service, p) && !is_terminal(p))
         .collect();
     // Where there are too many, those that are ready come first.
@@ -145,6 +147,7 @@ impl Controller for EndpointsController {
     fn setup(&self, setup: &mut Setup<'_>) {
         setup.watch_own::<Service>();
         setup.watch_own::<Endpoints>();
+        setup.index_labels::<Pod>();
         setup.watch::<Pod>(services_of);
     }
     fn reconcile(&mut self, key: &Key, view: &View<'_>, _: Time) -> Plan {

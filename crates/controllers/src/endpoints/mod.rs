@@ -50,6 +50,11 @@ fn chooses(service: &Service, pod: &Pod) -> bool {
     map_selects(selector, pod.metadata.labels.as_ref())
 }
 
+/// One of the labels that a pod must have for a service to choose it.
+fn first_label(service: &Service) -> Option<(&String, &String)> {
+    service.spec.as_ref()?.selector.as_ref()?.first_key_value()
+}
+
 fn has_selector(service: &Service) -> bool {
     service.spec.as_ref().and_then(|s| s.selector.as_ref()).is_some_and(|s| !s.is_empty())
 }

@@ -384,6 +384,7 @@ impl Controller for EndpointSliceController {
             if service.is_some_and(|s| !has_selector(s)) { vec![Key::of(e)] } else { Vec::new() }
         });
         setup.index::<Pod>(BY_NODE, pods::by_node);
+        setup.index_labels::<Pod>();
         setup.watch::<Pod>(services_of);
         setup.watch::<EndpointSlice>(|slice, _| {
             let service = slice.label(SERVICE_LABEL).filter(|_| is_ours(slice));

@@ -12,7 +12,7 @@ use serde_json::json;
 
 use super::{capacity, is_bound_to, requested};
 
-const CONDITIONS: [&str; 2] = ["Resizing", "FileSystemResizePending"];
+const CONDITIONS: [&str; 4] = ["Resizing", "FileSystemResizePending", "ControllerResizeError", "NodeResizeError"];
 
 /// The expansion controller.
 #[derive(Default)]

@@ -10,7 +10,7 @@ use super::cri::Cri;
 use super::drivers::Drivers;
 use super::podresources::PublishedDevices;
 use super::stats::Stats;
-use super::storage_times::{StorageTime, StorageTimes};
+use super::storage_times::{CsiCall, Histogram, StorageOperation, StorageTimes};
 use crate::cpus::CpuView;
 use crate::effects::ProbeCount;
 use crate::runtime::RuntimeSnapshot;
@@ -144,8 +144,12 @@ impl Backend for Node {
         self.devices.lock().unwrap_or_else(std::sync::PoisonError::into_inner).cpus.clone()
     }
 
-    fn storage_operations(&self) -> Vec<StorageTime> {
+    fn storage_operations(&self) -> Vec<((StorageOperation, bool), Histogram)> {
         self.storage.all()
+    }
+
+    fn csi_operations(&self) -> Vec<(CsiCall, Histogram)> {
+        self.drivers.csi.times.all()
     }
 
     fn health(&self) -> Result<(), String> {

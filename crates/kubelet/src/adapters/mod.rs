@@ -24,7 +24,7 @@ pub mod store;
 mod termination;
 pub mod volumes;
 
-pub(crate) use carrack_disks::mounts;
+pub(crate) use carrack_disks::{mounts, remove};
 
 use crate::effects::OpError;
 pub(crate) use crate::server::clock::now;

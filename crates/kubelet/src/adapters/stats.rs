@@ -1,6 +1,6 @@
 //! What the node and its pods use: from the runtime (CRI stats), /proc and the file systems.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
@@ -14,7 +14,6 @@ use super::cri::Cri;
 use super::{blocking, convert};
 use crate::effects::OpError;
 use crate::eviction::Usage;
-use crate::local_limits;
 use crate::runtime::{Uid, labels};
 use crate::server::{
     ContainerStats, CpuStats, FsStats, MemoryStats, NetworkStats, NodeStats, PodReference, PodStats, Summary,
@@ -173,7 +172,7 @@ impl Stats {
         rate
     }
 
-    /// What each pod uses, for eviction.
+    /// What pods use, for eviction.
     ///
     /// # Errors
     /// When the runtime does not answer.
@@ -185,36 +184,53 @@ impl Stats {
             let u = out.entry(pod.uid).or_default();
             u.memory_bytes += c.memory.as_ref().map_or(0, |m| value(&m.working_set_bytes));
             if let Some(layer) = &c.writable_layer {
-                let name = c.attributes.as_ref().and_then(|a| a.labels.get(labels::CONTAINER_NAME)).cloned();
-                *u.containers.entry(name.unwrap_or_default()).or_default() += value(&layer.used_bytes);
                 u.disk_bytes += value(&layer.used_bytes);
                 u.inodes += value(&layer.inodes_used);
+                let name = c.attributes.as_ref().and_then(|a| a.labels.get(labels::CONTAINER_NAME)).cloned();
+                *u.containers.entry(name.unwrap_or_default()).or_default() += value(&layer.used_bytes);
             }
         }
         let (root, log_dir) = (self.root.clone(), self.log_dir.clone());
         blocking(move || {
+            let mut wanted = BTreeSet::new();
             for p in pods {
                 let reference = crate::spec::pod::pod_ref(&p);
                 let uid = &reference.uid;
                 let volumes = root.join("pods").join(uid.as_ref()).join("volumes/kubernetes.io~empty-dir");
                 let logs = log_dir.join(format!("{}_{}_{uid}", reference.namespace, reference.name));
                 let u = out.entry(uid.clone()).or_default();
-                for (name, _) in local_limits::volumes(&p) {
-                    u.volumes.insert(name.to_owned(), disk_use(&volumes.join(name)).0);
-                }
-                for name in local_limits::containers(&p) {
-                    *u.containers.entry(name.to_owned()).or_default() += disk_use(&logs.join(name)).0;
-                }
-                for dir in [volumes, logs] {
-                    let (bytes, files) = disk_use(&dir);
-                    u.disk_bytes += bytes;
-                    u.inodes += files;
-                }
+                local_use(u, &volumes, &logs);
+                wanted.insert(uid.clone());
             }
+            out.retain(|uid, _| wanted.contains(uid));
             Ok(out)
         })
         .await
     }
+}
+
+/// Adds what a pod has on the node's disk, in its emptyDirs and its containers' logs.
+fn local_use(u: &mut Usage, volumes: &Path, logs: &Path) {
+    let device = |of: &Path| fs::symlink_metadata(of).ok().map(|m| m.dev());
+    for dir in carrack_disks::directories(volumes).unwrap_or_default() {
+        let (bytes, files) = disk_use(&dir);
+        u.empty_dirs.insert(name_of(&dir), bytes);
+        // What is in memory is not on the disk, and has a limit all the same.
+        if device(&dir) == device(volumes) {
+            u.disk_bytes += bytes;
+            u.inodes += files + 1;
+        }
+    }
+    for dir in carrack_disks::directories(logs).unwrap_or_default() {
+        let (bytes, files) = disk_use(&dir);
+        u.disk_bytes += bytes;
+        u.inodes += files;
+        *u.containers.entry(name_of(&dir)).or_default() += bytes;
+    }
+}
+
+fn name_of(dir: &Path) -> String {
+    dir.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default()
 }
 
 fn key(uid: &str, container: &str) -> String {
@@ -313,6 +329,10 @@ mod tests {
         let (bytes, files) = disk_use(dir.path());
         assert!(bytes >= 100_000 && files == 2, "{bytes} {files}");
         assert_eq!(disk_use(&dir.path().join("none")), (0, 0));
+        let mut usage = Usage { containers: BTreeMap::from([("d".into(), 1000)]), ..Usage::default() };
+        local_use(&mut usage, dir.path(), dir.path());
+        assert!(usage.empty_dirs["d"] >= 100_000 && usage.containers["d"] >= 101_000, "{usage:?}");
+        assert!(usage.disk_bytes >= 200_000, "{usage:?}");
         assert_eq!(busy_ns("cpu  1 2 3 100 50 4 5 6 7 8\ncpu0 1\n"), Some(21 * TICK_NS));
         assert_eq!(busy_ns(""), None);
     }

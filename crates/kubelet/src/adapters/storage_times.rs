@@ -1,5 +1,5 @@
 //! How long operations on volumes took, as upstream counts them (`storage_operation_duration_seconds`,
-//! `pkg/volume/util/metrics.go`).
+//! `csi_operations_seconds`, `pkg/volume/util/metrics.go`).
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -20,15 +20,20 @@ pub struct StorageOperation {
     pub operation: &'static str,
 }
 
+/// A call to a CSI driver, by how it ended.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct CsiCall {
+    /// The driver.
+    pub driver: String,
+    /// The method's full name.
+    pub method: String,
+    /// The name of the status.
+    pub status: &'static str,
+}
+
 /// How long operations of one kind took that ended alike.
-#[derive(Clone, Debug, PartialEq)]
-pub struct StorageTime {
-    /// Upstream's name of the plugin.
-    pub plugin: String,
-    /// Upstream's name of the operation.
-    pub operation: &'static str,
-    /// Whether they succeeded.
-    pub good: bool,
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Histogram {
     /// How many.
     pub count: u64,
     /// All of them together.
@@ -37,22 +42,32 @@ pub struct StorageTime {
     pub within: [u64; BUCKETS_S.len()],
 }
 
-#[derive(Clone, Copy, Debug, Default)]
-struct Times {
-    count: u64,
-    took: Duration,
-    within: [u64; BUCKETS_S.len()],
+/// All of them by what tells them apart, since the kubelet started.
+#[derive(Debug)]
+pub struct Histograms<K>(Arc<Mutex<BTreeMap<K, Histogram>>>);
+
+impl<K> Clone for Histograms<K> {
+    fn clone(&self) -> Self {
+        Self(self.0.clone())
+    }
 }
 
-/// All of them, since the kubelet started.
-#[derive(Clone, Debug, Default)]
-pub struct StorageTimes(Arc<Mutex<BTreeMap<(StorageOperation, bool), Times>>>);
+impl<K> Default for Histograms<K> {
+    fn default() -> Self {
+        Self(Arc::default())
+    }
+}
 
-impl StorageTimes {
+/// Operations on volumes, and whether they succeeded.
+pub type StorageTimes = Histograms<(StorageOperation, bool)>;
+/// Calls to CSI drivers (`csi_operations_seconds`).
+pub type CsiTimes = Histograms<CsiCall>;
+
+impl<K: Ord + Clone> Histograms<K> {
     /// One ended after this time.
-    pub fn ended(&self, operation: StorageOperation, good: bool, took: Duration) {
+    pub fn ended(&self, key: K, took: Duration) {
         let mut all = self.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        let times = all.entry((operation, good)).or_default();
+        let times = all.entry(key).or_default();
         times.count += 1;
         times.took += took;
         for (bound_s, within) in BUCKETS_S.iter().zip(&mut times.within) {
@@ -62,17 +77,9 @@ impl StorageTimes {
 
     /// What there is to tell.
     #[must_use]
-    pub fn all(&self) -> Vec<StorageTime> {
+    pub fn all(&self) -> Vec<(K, Histogram)> {
         let all = self.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        let one = |((operation, good), times): (&(StorageOperation, bool), &Times)| StorageTime {
-            plugin: operation.plugin.clone(),
-            operation: operation.operation,
-            good: *good,
-            count: times.count,
-            took: times.took,
-            within: times.within,
-        };
-        all.iter().map(one).collect()
+        all.iter().map(|(key, times)| (key.clone(), *times)).collect()
     }
 }
 

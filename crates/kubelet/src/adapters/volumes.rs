@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{Mode, OFlags, ResolveFlags};
 
-use super::{io_error, mounts};
+use super::{io_error, mounts, remove};
 use crate::effects::OpError;
 use crate::runtime::{ContainerFiles, Mount, SubPath};
 use crate::volumes::{FileEntry, VolumeKind, VolumeSetup};
@@ -130,20 +130,33 @@ fn present(dir: &Path) -> io::Result<Option<Contents>> {
     Ok(Some(out))
 }
 
+/// What the pod's group may do with a file.
+fn group_bits(fs_group: Option<i64>) -> u32 {
+    if fs_group.is_some() { 0o440 } else { 0 }
+}
+
 /// Replaces the contents of a volume at one stroke, as upstream's atomic writer does: the files lie
-/// in a directory of their own, `..data` links to it, and every visible name links through `..data`.
+/// in a directory of their own, `..data` links to it, and every visible name links through `..data`. Who was killed on the way
+/// left some of it undone: whatever there is, all steps are looked at.
 fn write_files(dir: &Path, files: &[FileEntry], fs_group: Option<i64>) -> io::Result<()> {
-    let group_bits = if fs_group.is_some() { 0o440 } else { 0 };
+    let group_bits = group_bits(fs_group);
     let wanted: Contents =
         files.iter().map(|f| (PathBuf::from(&f.path), (f.data.clone(), f.mode | group_bits))).collect();
-    if present(dir)?.as_ref() == Some(&wanted) {
-        return Ok(());
-    }
     let old = fs::read_link(dir.join("..data")).ok();
+    let data = match old.clone().filter(|_| present(dir).is_ok_and(|there| there.as_ref() == Some(&wanted))) {
+        Some(as_wanted) => as_wanted,
+        None => replace(dir, old.as_deref(), files, fs_group)?.into(),
+    };
+    show(dir, &data, files)
+}
+
+/// Writes files into a directory of their own, and lets `..data` lead to it. Returns its name.
+fn replace(dir: &Path, old: Option<&Path>, files: &[FileEntry], fs_group: Option<i64>) -> io::Result<String> {
+    let group_bits = group_bits(fs_group);
     let mut n = 0;
     let fresh = loop {
         let name = format!("..{n:08}");
-        if !dir.join(&name).exists() && old.as_deref() != Some(Path::new(&name)) {
+        if fs::symlink_metadata(dir.join(&name)).is_err() && old != Some(Path::new(&name)) {
             break name;
         }
         n += 1;
@@ -173,6 +186,11 @@ fn write_files(dir: &Path, files: &[FileEntry], fs_group: Option<i64>) -> io::Re
     }
     std::os::unix::fs::symlink(&fresh, &link)?;
     fs::rename(&link, dir.join("..data"))?;
+    Ok(fresh)
+}
+
+/// Lets the visible names be those of the files, and takes away what earlier contents left.
+fn show(dir: &Path, data: &Path, files: &[FileEntry]) -> io::Result<()> {
     let mut names: Vec<&OsStr> = files.iter().filter_map(|f| Path::new(&f.path).iter().next()).collect();
     names.sort_unstable();
     names.dedup();
@@ -186,7 +204,7 @@ fn write_files(dir: &Path, files: &[FileEntry], fs_group: Option<i64>) -> io::Re
         let entry = entry?;
         let name = entry.file_name();
         let hidden = name.to_string_lossy().starts_with("..");
-        if hidden && name != OsStr::new("..data") && name != OsStr::new(&fresh) && entry.file_type()?.is_dir() {
+        if hidden && name != OsStr::new("..data") && name != data.as_os_str() && entry.file_type()?.is_dir() {
             fs::remove_dir_all(entry.path())?;
         } else if !hidden && !names.contains(&name.as_os_str()) {
             fs::remove_file(entry.path())?;
@@ -207,7 +225,7 @@ pub fn tear_down(path: &str) -> Result<(), OpError> {
         unmount_below(&parts.to_string_lossy())?;
     }
     unmount_below(path)?;
-    mounts::remove_dir_unmounted(path).map_err(io_error(what("removing", path)))
+    remove::unmounted(path).map_err(io_error(what("removing", path)))
 }
 
 pub(super) fn unmount_below(dir: &str) -> Result<(), OpError> {
@@ -222,8 +240,8 @@ pub(super) fn unmount_below(dir: &str) -> Result<(), OpError> {
 /// # Errors
 /// While something is mounted in them.
 pub fn remove_pod(dir: &str, log_dir: &str) -> Result<(), OpError> {
-    mounts::remove_dir_unmounted(dir).map_err(io_error(what("removing", dir)))?;
-    mounts::remove_dir_unmounted(log_dir).map_err(io_error(what("removing", log_dir)))
+    remove::unmounted(dir).map_err(io_error(what("removing", dir)))?;
+    remove::unmounted(log_dir).map_err(io_error(what("removing", log_dir)))
 }
 
 /// Makes the files that a container is to find, and binds the parts of volumes that it mounts.
@@ -265,11 +283,10 @@ fn write_once(path: &str, bytes: &[u8], mode: u32) -> Result<(), OpError> {
 }
 
 /// Binds a part of a volume to a path of our own. The part is opened so that no link can lead out of
-/// the volume, and bound through the open file, so that nothing can be swapped in between.
+/// the volume, and bound through the open file, so that nothing can be swapped in between. What was bound for an earlier container
+/// is bound anew where its name has come to be another file's, as those of config maps do (upstream's `prepareSubpathTarget`,
+/// `pkg/volume/util/subpath`).
 fn bind_part(volume: &str, part: &SubPath) -> Result<(), OpError> {
-    if is_mounted(&part.bind_at)? {
-        return Ok(());
-    }
     let root = rustix::fs::open(volume, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
         .map_err(|e| OpError::Failed(format!("opening {volume}: {e}")))?;
     let open = || {
@@ -290,10 +307,22 @@ fn bind_part(volume: &str, part: &SubPath) -> Result<(), OpError> {
         r => r,
     }
     .map_err(|e| OpError::Failed(format!("subPath {} of {volume}: {e}", part.path)))?;
-    let is_dir = rustix::fs::fstat(&fd)
-        .map(|s| rustix::fs::FileType::from_raw_mode(s.st_mode) == rustix::fs::FileType::Directory)
-        .map_err(|e| OpError::Failed(format!("subPath {}: {e}", part.path)))?;
+    let found = rustix::fs::fstat(&fd).map_err(|e| OpError::Failed(format!("subPath {}: {e}", part.path)))?;
+    let is_dir = rustix::fs::FileType::from_raw_mode(found.st_mode) == rustix::fs::FileType::Directory;
     let target = Path::new(&part.bind_at);
+    if is_mounted(&part.bind_at)? {
+        let bound = rustix::fs::stat(target);
+        if bound.is_ok_and(|bound| (bound.st_dev, bound.st_ino) == (found.st_dev, found.st_ino)) {
+            return Ok(());
+        }
+        mounts::unmount(&part.bind_at).map_err(io_error(what("unmounting", &part.bind_at)))?;
+        let made_for_it = if fs::symlink_metadata(target).is_ok_and(|m| m.is_dir()) {
+            fs::remove_dir(target)
+        } else {
+            fs::remove_file(target)
+        };
+        made_for_it.map_err(io_error(what("removing", &part.bind_at)))?;
+    }
     if is_dir {
         fs::create_dir_all(target).map_err(io_error(what("creating", &part.bind_at)))?;
     } else {
@@ -361,8 +390,16 @@ mod tests {
         assert_ne!(fs::read_link(at.join("..data")).unwrap(), before);
         assert_eq!(fs::read_to_string(at.join("a")).unwrap(), "3");
         assert!(!at.join("d").exists());
-        let hidden = fs::read_dir(at).unwrap().filter(|e| e.as_ref().unwrap().path().is_dir()).count();
-        assert_eq!(hidden, 2, "..data and what it links to");
+        let hidden = || fs::read_dir(at).unwrap().filter(|e| e.as_ref().unwrap().path().is_dir()).count();
+        assert_eq!(hidden(), 2, "..data and what it links to");
+        // As one leaves it who was killed behind the stroke: names are not there yet, or still, and old contents.
+        fs::remove_file(at.join("a")).unwrap();
+        std::os::unix::fs::symlink("..data/d", at.join("d")).unwrap();
+        fs::create_dir(at.join("..00000007")).unwrap();
+        set_up(&setup(dir.path(), vec![file("a", "3", 0o644)])).unwrap();
+        assert_eq!(fs::read_to_string(at.join("a")).unwrap(), "3");
+        assert!(fs::symlink_metadata(at.join("d")).is_err());
+        assert_eq!(hidden(), 2, "..data and what it links to");
         tear_down(&first.path).unwrap();
         assert!(!at.exists());
         tear_down(&first.path).unwrap();
@@ -425,6 +462,33 @@ mod tests {
         let pod = dir.path().join("pods/u");
         remove_pod(&pod.to_string_lossy(), &dir.path().join("logs").to_string_lossy()).unwrap();
         assert!(!pod.exists());
+    }
+
+    #[test]
+    fn the_next_container_finds_what_a_part_has_become() {
+        if !rustix::process::geteuid().is_root() {
+            return;
+        }
+        let dir = tempfile::tempdir().unwrap();
+        let of = |files: Vec<FileEntry>| setup(dir.path(), files);
+        let volume = of(vec![file("a", "1", 0o644), file("b", "1", 0o644)]);
+        let at = |name: &str| dir.path().join("pods/u/volume-subpaths/v").join(name).to_string_lossy().into_owned();
+        let bind = |path: &str| {
+            bind_part(&volume.path, &SubPath { path: path.into(), bind_at: at(path) }).unwrap();
+            assert_eq!(mounts::at_or_below(&at(path)).unwrap().len(), 1);
+        };
+        set_up(&volume).unwrap();
+        bind("a");
+        bind("b");
+        bind("a");
+        set_up(&of(vec![file("a", "2", 0o644), file("b/in", "2", 0o644)])).unwrap();
+        // Who runs sees what it began with.
+        assert_eq!(fs::read_to_string(at("a")).unwrap(), "1");
+        bind("a");
+        bind("b");
+        assert_eq!(fs::read_to_string(at("a")).unwrap(), "2");
+        assert_eq!(fs::read_to_string(Path::new(&at("b")).join("in")).unwrap(), "2");
+        tear_down(&volume.path).unwrap();
     }
 
     #[test]

@@ -111,7 +111,8 @@ pub fn decide(i: &Inputs<'_>) -> Decision {
         let message = format!("Allocate failed due to cannot allocate unregistered device {r}, which is unexpected");
         return reject("UnexpectedAdmissionError", message);
     }
-    let judged_again = i.planted == Some(Planted::JudgedAgain) && i.node.is_some_and(|n| !affinity_matches(i.pod, n));
+    let judged_again =
+        i.planted == Some(Planted::JudgedAgain) && i.node.is_some_and(|n| !affinity_matches(i.pod.spec.as_ref(), n));
     if i.admitted_before && !judged_again {
         return Decision::Admit;
     }
@@ -134,10 +135,10 @@ pub fn decide(i: &Inputs<'_>) -> Decision {
         }
         return wait("node", "the Node object has not been read yet");
     };
-    if let Some(taint) = untolerated(i.pod, node, &["NoExecute"]).map(|t| t.key.clone()) {
+    if let Some(taint) = untolerated(i.pod.spec.as_ref(), node, &["NoExecute"]).map(|t| t.key.clone()) {
         return reject("TaintToleration", format!("Predicate TaintToleration failed: node has taint {taint}"));
     }
-    if !affinity_matches(i.pod, node) {
+    if !affinity_matches(i.pod.spec.as_ref(), node) {
         return reject(
             "NodeAffinity",
             "Predicate NodeAffinity failed: node(s) didn't match Pod's node affinity/selector",

@@ -46,6 +46,17 @@ impl CsiNodeState {
         self.drivers.insert(driver, info);
         self.due = true;
     }
+    /// The drivers that are here.
+    pub fn drivers(&self) -> impl Iterator<Item = &str> {
+        self.drivers.keys().map(String::as_str)
+    }
+    /// A driver that is here takes so many volumes now.
+    pub fn takes(&mut self, driver: &str, max_volumes: i64) {
+        if let Some(info) = self.drivers.get_mut(driver).filter(|info| info.max_volumes != max_volumes) {
+            info.max_volumes = max_volumes;
+            self.due = true;
+        }
+    }
     pub fn down(&mut self, driver: &str) {
         self.drivers.remove(driver);
         self.due = true;

@@ -7,13 +7,16 @@
 
 mod align;
 mod cpus;
+mod csi_limits;
 mod csi_node;
 mod forgotten;
 mod groups;
 mod growth;
 mod kill;
 mod lane;
+mod local_storage;
 mod node;
+mod orphan;
 mod pressure;
 mod report;
 mod sources;
@@ -47,6 +50,7 @@ use crate::volumes::{VolumeKind, Volumes};
 
 use csi_node::CsiNodeState;
 use node::NodeState;
+use orphan::orphan;
 use sources::SourceCache;
 use statics::Statics;
 use worker::{PodRuntime, Worker};
@@ -70,8 +74,9 @@ enum Owner {
     Cpus(String),
     Logs,
     Usage,
-    /// The same, for pods that have limits.
-    Limits,
+    LocalStorage,
+    /// How many volumes a CSI driver takes.
+    CsiLimit(String),
     RemoveImage,
     Manifests,
     /// A volume of the node.
@@ -129,7 +134,6 @@ enum Wake {
     CsiNode,
     Cpus,
     Groups,
-    Limits,
     Pod(Uid),
 }
 
@@ -237,6 +241,8 @@ pub struct KubeletCore {
     host_wake: Time,
     /// What pods use is being measured, for the threshold that is crossed.
     usage_op: Option<(OpId, eviction::Crossed)>,
+    /// What pods with limits keep on the node's disk is being measured, or is to be from then on.
+    local_storage: local_storage::Looks,
     known_images: crate::images::Images,
     image_ops: BTreeSet<OpId>,
     images_next: Time,
@@ -245,6 +251,7 @@ pub struct KubeletCore {
     forgotten: forgotten::Forgotten,
     growths: growth::Growths,
     csi_node: CsiNodeState,
+    csi_limits: csi_limits::CsiLimits,
 }
 
 impl KubeletCore {
@@ -296,6 +303,7 @@ impl KubeletCore {
             low_on: None,
             host_wake: Time::default(),
             usage_op: None,
+            local_storage: local_storage::Looks::default(),
             known_images: crate::images::Images::default(),
             image_ops: BTreeSet::new(),
             images_next: Time::default(),
@@ -304,6 +312,7 @@ impl KubeletCore {
             forgotten: forgotten::Forgotten::default(),
             growths: growth::Growths::default(),
             csi_node: CsiNodeState::default(),
+            csi_limits: csi_limits::CsiLimits::default(),
             config: Arc::new(config),
         }
     }
@@ -449,7 +458,6 @@ impl KubeletCore {
                 // Looked at after every step.
                 Wake::CsiNode => {}
                 Wake::Cpus => self.given.due = true,
-                Wake::Limits => self.check_limits(now, fx),
                 Wake::Groups => self.groups.due = true,
             }
         }
@@ -611,7 +619,6 @@ impl KubeletCore {
         self.wake(now + self.config.status_period, Wake::Status);
         self.wake(now, Wake::Lease);
         self.wake(now + self.config.log_monitor_period, Wake::Logs);
-        self.wake(now + pressure::LIMITS_PERIOD, Wake::Limits);
         self.find_gone();
     }
 
@@ -733,6 +740,7 @@ impl KubeletCore {
                     self.see_cpus();
                     self.check_pressure(now, fx);
                 }
+                self.check_local_storage(now, fx);
                 self.node_tick(now, fx);
             }
             Owner::RuntimeInfo => {
@@ -759,8 +767,9 @@ impl KubeletCore {
                 }
             }
             Owner::Manifests => self.manifests_read(now, outcome, fx),
-            Owner::Limits => self.limits_known(now, outcome, fx),
             Owner::Usage => self.usage_known(now, id, outcome, fx),
+            Owner::CsiLimit(driver) => self.csi_limit_told(&driver, id, outcome),
+            Owner::LocalStorage => self.local_storage_known(now, id, outcome, fx),
             Owner::RemoveImage => self.image_removed(id, outcome, fx),
             Owner::Relist => self.relisted(now, id, outcome, fx),
             Owner::Checkpoint => self.checkpointed(now, outcome, fx),
@@ -930,6 +939,7 @@ impl Core for KubeletCore {
         self.settle(now, fx);
         self.follow_mirrors(now, fx);
         self.step_staged(now, fx);
+        self.step_csi_limits(now, fx);
         self.step_csi_node(now, fx);
         self.save_checkpoint(now, fx);
         self.give_cpus(now, fx);
@@ -956,22 +966,6 @@ impl Core for KubeletCore {
         }
         self.arm(fx);
     }
-}
-
-/// A pod made up from what runs, for stopping it.
-fn orphan(runtime: &PodRuntime) -> Option<Pod> {
-    let reference = runtime.sandboxes.first().map(|s| &s.pod).or_else(|| runtime.containers.first().map(|c| &c.pod))?;
-    let mut names: Vec<&str> = runtime.containers.iter().map(|c| c.name.as_str()).collect();
-    names.sort_unstable();
-    names.dedup();
-    serde_json::from_value(serde_json::json!({
-        "metadata": {"name": reference.name, "namespace": reference.namespace, "uid": reference.uid.as_ref()},
-        "spec": {
-            "restartPolicy": "Never",
-            "containers": names.iter().map(|n| serde_json::json!({"name": n})).collect::<Vec<_>>(),
-        }
-    }))
-    .ok()
 }
 
 /// Whether an operation surely did not fail for a reason that may pass.

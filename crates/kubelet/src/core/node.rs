@@ -116,8 +116,7 @@ impl KubeletCore {
         };
         if newer {
             self.node.said.sees(cached.as_ref().map_or(0, |n| n.revision()));
-            self.node.seen = cached;
-            self.staged_due = true;
+            self.see_node(cached);
         }
         self.node.dirty = true;
         // Who waited for the Node to be read.
@@ -130,9 +129,18 @@ impl KubeletCore {
     pub(super) fn node_written(&mut self, node: Node) {
         if self.node.seen.as_ref().is_none_or(|s| node.revision() >= s.revision()) {
             self.node.said.sees(node.revision());
-            self.node.seen = Some(Arc::new(node));
-            self.staged_due = true;
+            self.see_node(Some(Arc::new(node)));
         }
+    }
+
+    fn see_node(&mut self, node: Option<Arc<Node>>) {
+        if self.node.seen.is_none() {
+            // Their volumes may wait for where this node is.
+            self.dirty.extend(self.workers.keys().cloned());
+        }
+        self.sources.node.clone_from(&node);
+        self.node.seen = node;
+        self.staged_due = true;
     }
 
     /// Brings the Node's labels and status up to date.

@@ -9,7 +9,6 @@ use super::worker::{Stopping, Worker};
 use super::{Fx, KubeletCore, Owner, Wake};
 use crate::effects::{Op, OpId, Outcome, Reply};
 use crate::eviction::{self, Candidate, Condition, Crossed, Pressure, Usage};
-use crate::local_limits;
 use crate::runtime::Uid;
 use crate::spec::pod;
 
@@ -17,10 +16,6 @@ use crate::spec::pod;
 const AGAIN: Duration = Duration::from_secs(2);
 /// How often the images' file system is looked at (kubernetes pkg/kubelet: ImageGCPeriod).
 const IMAGE_PERIOD: Duration = Duration::from_secs(300);
-/// How often it is looked at whether pods hold more than they may.
-pub(super) const LIMITS_PERIOD: Duration = Duration::from_secs(10);
-/// The grace period of a pod that is to go at once, as upstream has it.
-const HARD_GRACE: Duration = Duration::from_secs(1);
 /// Priority from which a pod is critical (`system-cluster-critical`).
 const CRITICAL: i32 = 2_000_000_000;
 
@@ -29,8 +24,8 @@ pub(super) fn is_critical(p: &k8s_openapi::api::core::v1::Pod) -> bool {
     pod::spec(p).priority.is_some_and(|priority| priority >= CRITICAL) || pod::is_static(p)
 }
 
-/// Whether a pod may be made to end.
-fn evictable(w: &Worker) -> bool {
+/// Whether a pod is here, goes on, and is none that the node cannot do without.
+pub(super) fn may_be_evicted(w: &Worker) -> bool {
     w.counts() && w.stopping.is_none() && !is_critical(&w.pod)
 }
 
@@ -63,7 +58,8 @@ impl KubeletCore {
             w.stopping.as_ref().is_some_and(|s| s.because.as_ref().is_some_and(|(r, _)| r == EVICTED)) && !w.stopped_all
         });
         if !under_way && self.usage_op.is_none() {
-            self.usage_op = Some((self.op(Owner::Usage, Op::Usage, fx), first));
+            let may_go = self.workers.iter().filter(|(_, w)| may_be_evicted(w)).map(|(uid, _)| uid.clone()).collect();
+            self.usage_op = Some((self.op(Owner::Usage, Op::Usage(may_go), fx), first));
         }
     }
 
@@ -85,50 +81,18 @@ impl KubeletCore {
             return;
         };
         let Some(mut w) = self.workers.remove(&first.uid) else { return };
-        self.evict(now, &mut w, &crossed, &first, fx);
+        let message = low_on(&crossed, &first);
+        // Upstream gives one second at a hard threshold.
+        let grace_s = if crossed.hard { 1 } else { pod::grace_s(&w.pod).min(self.config.eviction.max_pod_grace_s) };
+        self.evict(now, &mut w, message, grace_s, fx);
         self.dirty.insert(first.uid.clone());
         self.workers.insert(first.uid, w);
-    }
-
-    /// Has what pods hold measured, if any of them has a limit.
-    pub(super) fn check_limits(&mut self, now: Time, fx: &mut Fx) {
-        let limited = self.workers.values().any(|w| evictable(w) && local_limits::any(&w.pod));
-        if limited {
-            self.op(Owner::Limits, Op::Usage, fx);
-        } else {
-            self.wake(now + LIMITS_PERIOD, Wake::Limits);
-        }
-    }
-
-    /// What pods hold is known: those go that hold more than they may.
-    pub(super) fn limits_known(&mut self, now: Time, outcome: Outcome, fx: &mut Fx) {
-        self.wake(now + LIMITS_PERIOD, Wake::Limits);
-        let usage = match outcome {
-            Ok(Reply::Usage(usage)) => usage,
-            Ok(_) => return,
-            Err(error) => {
-                tracing::warn!(%error, "what pods hold is not known; none is evicted");
-                return;
-            }
-        };
-        let over: Vec<(Uid, String)> = self
-            .workers
-            .iter()
-            .filter(|(_, w)| evictable(w))
-            .filter_map(|(uid, w)| Some((uid.clone(), local_limits::exceeded(&w.pod, usage.get(uid)?)?)))
-            .collect();
-        for (uid, message) in over {
-            let Some(mut w) = self.workers.remove(&uid) else { continue };
-            self.end_evicted(now, &mut w, HARD_GRACE, message, fx);
-            self.dirty.insert(uid.clone());
-            self.workers.insert(uid, w);
-        }
     }
 
     fn candidates(&self, crossed: &Crossed, usage: &BTreeMap<Uid, Usage>) -> Vec<Candidate> {
         self.workers
             .iter()
-            .filter(|(_, w)| evictable(w))
+            .filter(|(_, w)| may_be_evicted(w))
             .map(|(uid, w)| {
                 let request = pod::requests(&w.pod).get(crossed.signal.resource()).copied().unwrap_or(0) / 1000;
                 Candidate {
@@ -141,25 +105,11 @@ impl KubeletCore {
             .collect()
     }
 
-    fn evict(&mut self, now: Time, w: &mut Worker, crossed: &Crossed, c: &Candidate, fx: &mut Fx) {
-        let message = format!(
-            "The node was low on resource: {}. Threshold quantity: {}, available: {}. The pod was using {}, its request \
-             is {}.",
-            crossed.signal.resource(),
-            crossed.least,
-            crossed.left,
-            c.usage,
-            c.request
-        );
-        let soft_s = pod::grace_s(&w.pod).min(self.config.eviction.max_pod_grace_s);
-        let soft = Duration::from_secs(u64::try_from(soft_s).unwrap_or(0));
-        self.end_evicted(now, w, if crossed.hard { HARD_GRACE } else { soft }, message, fx);
-    }
-
-    fn end_evicted(&mut self, now: Time, w: &mut Worker, grace: Duration, message: String, fx: &mut Fx) {
+    /// Ends a pod, and says why.
+    pub(super) fn evict(&mut self, now: Time, w: &mut Worker, message: String, grace_s: i64, fx: &mut Fx) {
         self.event(now, EventRecord::warning(w.pod.as_ref(), EVICTED, message.clone()), fx);
         tracing::warn!(pod = %pod::pod_ref(&w.pod), message, "pod evicted");
-        let deadline = now + grace;
+        let deadline = now + Duration::from_secs(u64::try_from(grace_s).unwrap_or(0));
         w.stopping = Some(Stopping { deadline, since: OpId(fx.fresh()), because: Some((EVICTED.to_owned(), message)) });
         self.relist(fx);
     }
@@ -224,6 +174,18 @@ impl KubeletCore {
             self.op(Owner::Host, Op::Host, fx);
         }
     }
+}
+
+/// What a pod is told that goes because the node is low on something.
+fn low_on(crossed: &Crossed, c: &Candidate) -> String {
+    format!(
+        "The node was low on resource: {}. Threshold quantity: {}, available: {}. The pod was using {}, its request is {}.",
+        crossed.signal.resource(),
+        crossed.least,
+        crossed.left,
+        c.usage,
+        c.request
+    )
 }
 
 /// Reason of a pod that had to go.

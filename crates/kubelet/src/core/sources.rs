@@ -15,7 +15,8 @@ use carrack_engine::{ApiError, ApiRequest, ApiResponse, CallId, Input, Rng, Time
 use carrack_types::resource::{Kind as _, Object as _};
 use k8s_openapi::api::authentication::v1::TokenRequest;
 use k8s_openapi::api::core::v1::{
-    ConfigMap, PersistentVolume, PersistentVolumeClaim, Pod, Secret, ServiceAccount, ServiceAccountTokenProjection,
+    ConfigMap, Node, PersistentVolume, PersistentVolumeClaim, Pod, Secret, ServiceAccount,
+    ServiceAccountTokenProjection,
 };
 use k8s_openapi::api::node::v1::RuntimeClass;
 use k8s_openapi::api::storage::v1::{CSIDriver, VolumeAttachment};
@@ -39,6 +40,9 @@ const SOON: Duration = Duration::from_millis(500);
 const RETRY: Duration = Duration::from_secs(2);
 /// How old a config map or secret may be that is read whenever it is looked at: its own reply is a reason to look.
 const AT_ONCE: Duration = Duration::from_secs(1);
+
+/// gRPC's code of an attacher for which a node has no room left.
+const RESOURCE_EXHAUSTED: i32 = 8;
 
 /// Something that pods are made of.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -90,6 +94,12 @@ pub(super) struct SourceCache {
     calls: BTreeMap<CallId, SourceKey>,
     detection: ChangeDetection,
     watches: Watches,
+    /// CSI drivers whose limits change, and how often they are to be asked.
+    limits: BTreeMap<String, Duration>,
+    /// CSI drivers that had no room left when a disk was to be attached.
+    exhausted: BTreeSet<String>,
+    /// The Node of this kubelet, once it is known.
+    pub node: Option<Arc<Node>>,
     pub planted: Option<Planted>,
 }
 
@@ -176,6 +186,9 @@ impl PayloadSources for SourceView<'_> {
             _ => Ok((None, asked_at)),
         }
     }
+    fn node(&self) -> Option<Arc<Node>> {
+        self.cache.node.clone()
+    }
     fn token(&self, pod: &Pod, projection: &ServiceAccountTokenProjection) -> Result<Token, NotReady> {
         let account = pod::spec(pod).service_account_name.clone().filter(|s| !s.is_empty());
         let key = SourceKey::Token {
@@ -221,7 +234,16 @@ impl SourceCache {
     /// A cache that holds nothing.
     pub fn new(detection: ChangeDetection, rng: Rng) -> Self {
         let watches = Watches::new(rng);
-        Self { entries: BTreeMap::new(), calls: BTreeMap::new(), detection, watches, planted: None }
+        Self {
+            entries: BTreeMap::new(),
+            calls: BTreeMap::new(),
+            detection,
+            watches,
+            limits: BTreeMap::new(),
+            exhausted: BTreeSet::new(),
+            node: None,
+            planted: None,
+        }
     }
 
     /// As a planted bug has it: a token of the same account, whichever pod it is of.
@@ -233,6 +255,41 @@ impl SourceCache {
             }
             _ => None,
         })
+    }
+
+    /// Whether a CSI driver is to be asked for its limit, now or later.
+    pub fn limits_change(&self) -> bool {
+        !self.limits.is_empty() || !self.exhausted.is_empty()
+    }
+
+    /// How often a CSI driver is to be asked for its limit, if it is.
+    pub fn limit_period(&self, driver: &str) -> Option<Duration> {
+        self.limits.get(driver).copied()
+    }
+
+    /// CSI drivers that have had no room left since this was asked.
+    pub fn take_exhausted(&mut self) -> BTreeSet<String> {
+        std::mem::take(&mut self.exhausted)
+    }
+
+    /// Notes what an answer says of a driver's limit.
+    fn note_limit(&mut self, key: &SourceKey, value: &Value) {
+        match (key, value) {
+            (SourceKey::CsiDriver(driver), Value::CsiDriver(about)) => {
+                let seconds = about.as_ref().and_then(|d| d.spec.node_allocatable_update_period_seconds);
+                match seconds.and_then(|s| u64::try_from(s).ok()).filter(|s| *s > 0) {
+                    Some(seconds) => self.limits.insert(driver.clone(), Duration::from_secs(seconds)),
+                    None => self.limits.remove(driver),
+                };
+            }
+            (SourceKey::Attachment(_), Value::Attachment(Some(attachment))) => {
+                let error = attachment.status.as_ref().and_then(|s| s.attach_error.as_ref());
+                if error.and_then(|e| e.error_code) == Some(RESOURCE_EXHAUSTED) {
+                    self.exhausted.insert(attachment.spec.attacher.clone());
+                }
+            }
+            _ => {}
+        }
     }
 
     /// The claim that a pod's volume is of, as far as it has been read.
@@ -340,6 +397,9 @@ impl SourceCache {
                     )
                 }),
         };
+        if let Ok((value, _)) = &parsed {
+            self.note_limit(&key, value);
+        }
         self.known(now, &key, parsed)
     }
 

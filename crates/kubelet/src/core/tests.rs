@@ -3,7 +3,9 @@
 //! Invariants are checked at every operation; see incidents D1 to D6 and V1, V2 in the design.
 
 mod cpus;
+mod csi_limits;
 mod devices;
+mod eviction;
 mod growth;
 mod pressure;
 mod restarts;

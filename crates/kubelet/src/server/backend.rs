@@ -6,7 +6,7 @@ use std::sync::Arc;
 use k8s_openapi::api::core::v1::Pod;
 
 use super::stats::{Summary, VolumeStats};
-use crate::adapters::storage_times::StorageTime;
+use crate::adapters::storage_times::{CsiCall, Histogram, StorageOperation};
 use crate::cpus::CpuView;
 use crate::effects::{OpError, ProbeCount};
 use crate::runtime::RuntimeSnapshot;
@@ -95,7 +95,12 @@ pub trait Backend: Send + Sync + 'static {
     }
 
     /// How long operations on volumes took.
-    fn storage_operations(&self) -> Vec<StorageTime> {
+    fn storage_operations(&self) -> Vec<((StorageOperation, bool), Histogram)> {
+        Vec::new()
+    }
+
+    /// How long calls to CSI drivers took.
+    fn csi_operations(&self) -> Vec<(CsiCall, Histogram)> {
         Vec::new()
     }
 

@@ -71,8 +71,10 @@ pub(super) async fn handle(session: &Session, route: Route, request: Request<Inc
         Route::Metrics => {
             let page = metrics::own(&shared.node_name, &shared.version, &shared.requests, &backend.pods());
             let volumes = backend.volumes().await?;
-            let managed = metrics::managed(&backend.volume_counts()) + &metrics::storage(&backend.storage_operations());
-            let managed = managed + &metrics::cpus(&backend.cpus());
+            let managed = metrics::managed(&backend.volume_counts())
+                + &metrics::storage(&backend.storage_operations())
+                + &metrics::csi(&backend.csi_operations())
+                + &metrics::cpus(&backend.cpus());
             let runtime = metrics::runtime(&backend.runtime_operations());
             Ok(reply::metrics(page + &runtime + &metrics::volumes(&volumes) + &managed))
         }

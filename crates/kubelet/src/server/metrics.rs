@@ -17,7 +17,7 @@ use super::stats::{CpuStats, MemoryStats, Summary, VolumeStats};
 use crate::effects::ProbeCount;
 
 pub(super) use cpus::cpus;
-pub(super) use storage::{managed, storage};
+pub(super) use storage::{csi, managed, storage};
 
 /// Counts requests by method, first part of the path, and status code.
 #[derive(Debug, Default)]

@@ -69,7 +69,7 @@ pub(super) fn inputs(
         }
         Driver::Csi { driver, handle, stage_secret, publish_secret, ephemeral, .. } => {
             let about = sources.csi_driver(driver)?.map(|d| d.spec.clone());
-            out.pod_info = *ephemeral || about.as_ref().and_then(|s| s.pod_info_on_mount) == Some(true);
+            out.pod_info = about.as_ref().and_then(|s| s.pod_info_on_mount) == Some(true);
             out.republish = about.as_ref().and_then(|s| s.requires_republish) == Some(true);
             let tokens = about.as_ref().map_or(Ok(None), |about| tokens(pod, about, sources))?;
             if *ephemeral {

@@ -28,6 +28,9 @@ pub struct Expanding {
     pub secrets: Secrets,
 }
 
+/// Conditions of claims that are about their size.
+pub const CONDITIONS: [&str; 4] = ["Resizing", "FileSystemResizePending", "ControllerResizeError", "NodeResizeError"];
+
 impl Expanding {
     /// The claim's namespace and name.
     #[must_use]
@@ -35,10 +38,24 @@ impl Expanding {
         (self.claim.namespace().to_owned(), self.claim.name().to_owned())
     }
 
+    /// How far the claim says that it is, where whoever has enlarged its volume keeps account of that
+    /// (`allocatedResourceStatuses`): such a claim can be taken back when it fails.
+    #[must_use]
+    pub fn stage(&self) -> Option<&str> {
+        stage(&self.claim)
+    }
+
     /// What the volume holds, in bytes.
     #[must_use]
     pub fn bytes(&self) -> u64 {
         u64::try_from(self.capacity.units()).unwrap_or(0)
+    }
+
+    /// What its claim was told of last, in bytes.
+    #[must_use]
+    pub fn from_bytes(&self) -> u64 {
+        let told = storage(self.claim.status.as_ref().and_then(|s| s.capacity.as_ref()));
+        told.and_then(|told| u64::try_from(told.units()).ok()).unwrap_or(0)
     }
 }
 
@@ -46,6 +63,20 @@ type Amounts = BTreeMap<String, k8s_openapi::apimachinery::pkg::api::resource::Q
 
 fn storage(of: Option<&Amounts>) -> Option<Quantity> {
     of.and_then(|c| c.get("storage")).and_then(|q| Quantity::try_from(q).ok())
+}
+
+fn stage(claim: &PersistentVolumeClaim) -> Option<&str> {
+    claim.status.as_ref()?.allocated_resource_statuses.as_ref()?.get("storage").map(String::as_str)
+}
+
+/// Whether it is the node's turn. Where account is kept, it says so; a claim that can never be had is left to whoever asked for
+/// it (upstream's `runPreCheck`, `pkg/volume/util/operationexecutor/node_expander.go`).
+fn is_nodes_turn(claim: &PersistentVolumeClaim) -> bool {
+    let allocated = claim.status.as_ref().and_then(|s| s.allocated_resources.as_ref());
+    match stage(claim) {
+        Some(stage) => matches!(stage, "NodeResizePending" | "NodeResizeInProgress"),
+        None => !allocated.is_some_and(|a| a.contains_key("storage")),
+    }
 }
 
 /// The claim of a volume that has more than the claim says, and how much. None also where that cannot be read.
@@ -60,7 +91,7 @@ fn due(published: &Published, sources: &dyn PayloadSources) -> Option<(Arc<Persi
     }
     let has = storage(spec.capacity.as_ref())?;
     let told = storage(claim.status.as_ref()?.capacity.as_ref())?;
-    (has > told).then_some((claim, has))
+    (has > told && is_nodes_turn(&claim)).then_some((claim, has))
 }
 
 impl Volumes {

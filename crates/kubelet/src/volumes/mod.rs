@@ -33,7 +33,7 @@ use serde::{Deserialize, Serialize};
 
 pub use census::{Census, Count, plugin_name};
 pub use found::Found;
-pub use growth::Expanding;
+pub use growth::{CONDITIONS as SIZE_CONDITIONS, Expanding};
 pub use origin::{Driver, Origin};
 pub use payload::{FileEntry, PayloadSources, Token, files};
 pub use staged::{Secrets, StageAction, StagedVolumes, Staging, Told};
@@ -379,6 +379,16 @@ pub enum NotReady {
     Failed(String),
 }
 
+/// How large a volume in memory may grow: as its limit says, and never beyond what its pod, or all pods, may have (upstream's
+/// `calculateEmptyDirMemorySize`). In bytes; 0 for no limit of its own.
+fn memory_size(pod: &Pod, limit: i64, place: &Place) -> u64 {
+    let of_pod = resources::of_pod(pod, "").resources.memory_limit_bytes;
+    let of_node = place.allocatable.get("memory").map_or(0, |thousandths| thousandths / 1000);
+    let of_node = i64::try_from(of_node).unwrap_or(i64::MAX);
+    let least = [limit, of_pod, of_node].into_iter().filter(|bytes| *bytes > 0).min();
+    least.and_then(|bytes| u64::try_from(bytes).ok()).unwrap_or(0)
+}
+
 fn setup_of(
     pod: &Pod,
     volume: &Volume,
@@ -400,7 +410,11 @@ fn setup_of(
             }
         };
         let size = e.size_limit.as_ref().map_or(0, amount::units);
-        VolumeKind::EmptyDir { tmpfs, size_bytes: u64::try_from(size).unwrap_or(0), page_bytes }
+        let size_bytes = match (tmpfs, page_bytes) {
+            (true, 0) => memory_size(pod, size, place),
+            _ => u64::try_from(size).unwrap_or(0),
+        };
+        VolumeKind::EmptyDir { tmpfs, size_bytes, page_bytes }
     } else if let Some(h) = &volume.host_path {
         VolumeKind::HostPath { path_type: h.type_.clone().unwrap_or_default() }
     } else {

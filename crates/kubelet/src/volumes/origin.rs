@@ -6,6 +6,7 @@
 
 use std::collections::BTreeMap;
 
+use carrack_types::placement::term_matches;
 use carrack_types::resource::Object as _;
 use carrack_types::volume::csi_unique_name;
 use k8s_openapi::api::core::v1::{
@@ -265,7 +266,22 @@ fn of_claim(pod: &Pod, name: &str, owner: Option<&Pod>, sources: &dyn PayloadSou
     if !ours {
         return failed(format!("PV {volume_name} belongs to another claim than {namespace}/{name}"));
     }
+    is_reached(&volume, sources)?;
     of_volume(&claim, &volume)
+}
+
+/// A volume that is said to be elsewhere is not looked for here: what lies at its path is another one (upstream's
+/// `checkNodeAffinity`, `pkg/volume/util/operationexecutor`).
+fn is_reached(volume: &PersistentVolume, sources: &dyn PayloadSources) -> Result<(), NotReady> {
+    let affinity = volume.spec.as_ref().and_then(|s| s.node_affinity.as_ref());
+    let Some(required) = affinity.and_then(|a| a.required.as_ref()) else { return Ok(()) };
+    let Some(node) = sources.node() else { return Err(NotReady::Pending) };
+    if required.node_selector_terms.iter().any(|term| term_matches(term, &node)) {
+        return Ok(());
+    }
+    let text =
+        format!("Storage node affinity check failed for volume {:?}: no matching NodeSelectorTerms", volume.name());
+    Err(NotReady::Failed(text))
 }
 
 fn of_volume(claim: &PersistentVolumeClaim, volume: &PersistentVolume) -> Result<Origin, NotReady> {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use carrack_engine::Time;
 use k8s_openapi::api::core::v1::{
-    ConfigMap, DownwardAPIVolumeFile, KeyToPath, PersistentVolume, PersistentVolumeClaim, Pod, Secret,
+    ConfigMap, DownwardAPIVolumeFile, KeyToPath, Node, PersistentVolume, PersistentVolumeClaim, Pod, Secret,
     ServiceAccountTokenProjection, Volume,
 };
 use k8s_openapi::api::storage::v1::{CSIDriver, VolumeAttachment};
@@ -79,6 +79,8 @@ pub trait PayloadSources {
     /// # Errors
     /// When it is not known.
     fn attachment(&self, name: &str) -> Result<(Option<Arc<VolumeAttachment>>, Time), NotReady>;
+    /// The Node of this kubelet; none while it has not been read.
+    fn node(&self) -> Option<Arc<Node>>;
     /// A token of the pod's service account.
     ///
     /// # Errors
@@ -114,7 +116,7 @@ fn pick(
                 owner: None,
             }),
             None if optional => {}
-            None => return Err(NotReady::Failed(format!("{what} references non-existent key: {}", i.key))),
+            None => return Err(NotReady::Failed(format!("{what} key: {}", i.key))),
         }
     }
     Ok(out)
@@ -137,7 +139,7 @@ fn config_map_files(
                 .map(|(k, v)| (k.clone(), v.clone().into_bytes()))
                 .chain(cm.binary_data.iter().flatten().map(|(k, v)| (k.clone(), v.0.clone())))
                 .collect();
-            pick(&data, items, default_mode, optional, "configmap")
+            pick(&data, items, default_mode, optional, "configmap references non-existent config")
         }
         None if optional => Ok(Vec::new()),
         None => Err(NotReady::Failed(format!("configmap \"{name}\" not found"))),
@@ -156,7 +158,7 @@ fn secret_files(
         Some(s) => {
             let data: BTreeMap<String, Vec<u8>> =
                 s.data.iter().flatten().map(|(k, v)| (k.clone(), v.0.clone())).collect();
-            pick(&data, items, default_mode, optional, "secret")
+            pick(&data, items, default_mode, optional, "references non-existent secret")
         }
         None if optional => Ok(Vec::new()),
         None => Err(NotReady::Failed(format!("secret \"{name}\" not found"))),
@@ -228,6 +230,16 @@ pub fn files(
     } else if let Some(v) = &volume.projected {
         let mut all = Vec::new();
         for source in v.sources.iter().flatten() {
+            // An empty file in the place of what somebody trusts would be worse than none.
+            for (what, named) in [
+                ("clusterTrustBundle", source.cluster_trust_bundle.is_some()),
+                ("podCertificate", source.pod_certificate.is_some()),
+            ] {
+                if named {
+                    let text = format!("{what} projection is not enabled in this kubelet");
+                    return Err(NotReady::Failed(text));
+                }
+            }
             if let Some(s) = &source.config_map {
                 let optional = s.optional == Some(true);
                 all.extend(config_map_files(ns, &s.name, s.items.as_ref(), v.default_mode, optional, sources)?);

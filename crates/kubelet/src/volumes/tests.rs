@@ -4,7 +4,7 @@ mod tokens;
 
 use super::*;
 use k8s_openapi::api::core::v1::{
-    ConfigMap, PersistentVolume, PersistentVolumeClaim, Secret, ServiceAccountTokenProjection,
+    ConfigMap, Node, PersistentVolume, PersistentVolumeClaim, Secret, ServiceAccountTokenProjection,
 };
 use k8s_openapi::api::storage::v1::{CSIDriver, VolumeAttachment};
 use serde_json::json;
@@ -20,6 +20,8 @@ struct Fixed {
     read_at: Time,
     /// FlexVolume drivers attach.
     flex_attaches: bool,
+    /// Labels of the Node, once it is read.
+    node: Option<serde_json::Value>,
 }
 
 impl Fixed {
@@ -70,6 +72,10 @@ impl PayloadSources for Fixed {
     }
     fn attachment(&self, name: &str) -> Result<(Option<Arc<VolumeAttachment>>, Time), NotReady> {
         Ok((self.read("VolumeAttachment", "", name)?, self.read_at))
+    }
+    fn node(&self) -> Option<Arc<Node>> {
+        let labels = self.node.clone()?;
+        Some(Arc::new(serde_json::from_value(json!({"metadata": {"name": "n1", "labels": labels}})).unwrap()))
     }
     fn token(&self, _: &Pod, projection: &ServiceAccountTokenProjection) -> Result<Token, NotReady> {
         let audience = projection.audience.clone().unwrap_or_default();
@@ -132,6 +138,32 @@ fn volumes_are_set_up_once_and_again_when_their_contents_change() {
 }
 
 #[test]
+fn memory_is_bounded_by_the_volume_the_pod_and_the_node() {
+    for (volume, pods, node, expected) in [
+        (None, None, 0, 0),
+        (None, None, 1000, 1000),
+        (None, Some("500"), 1000, 500),
+        (Some("300"), Some("500"), 1000, 300),
+        (Some("800"), Some("500"), 1000, 500),
+        (Some("800"), None, 1000, 800),
+        (Some("2000"), None, 1000, 1000),
+        (Some("0"), Some("500"), 1000, 500),
+    ] {
+        let mut p = pod(json!([{"name": "e", "emptyDir": {"medium": "Memory", "sizeLimit": volume}}]));
+        if let Some(limit) = pods {
+            let resources = serde_json::from_value(json!({"limits": {"memory": limit}})).unwrap();
+            p.spec.as_mut().unwrap().containers[0].resources = Some(resources);
+        }
+        let allocatable = [("memory".to_owned(), node * 1000)].into();
+        let place = Place { allocatable, ..Place::default() };
+        let volumes = spec(&p).volumes.as_ref().unwrap();
+        let kind = setup_of(&p, &volumes[0], &NodeConfig::default(), &place, &Fixed::default()).unwrap().kind;
+        let VolumeKind::EmptyDir { size_bytes, .. } = kind else { panic!("{kind:?}") };
+        assert_eq!(size_bytes, expected, "{volume:?} {pods:?} {node}");
+    }
+}
+
+#[test]
 fn a_source_that_cannot_be_read_leaves_what_is_mounted() {
     let p = pod(json!([{"name": "c", "configMap": {"name": "cm"}}]));
     let mut v = Volumes::default();
@@ -175,7 +207,7 @@ fn payloads() {
         (
             json!({"configMap": {"name": "cm", "items": [{"key": "z", "path": "z"}]}}),
             data("k", "v"),
-            Err("non-existent key: z"),
+            Err("configmap references non-existent config key: z"),
         ),
         (
             json!({"configMap": {"name": "cm", "items": [{"key": "k", "path": "../z"}]}}),
@@ -183,6 +215,17 @@ fn payloads() {
             Err("must stay inside"),
         ),
         (json!({"secret": {"secretName": "s"}}), Fixed::default(), Err("secret \"s\" not found")),
+        (
+            json!({"projected": {"sources": [{"clusterTrustBundle": {"path": "ca", "signerName": "s"}}]}}),
+            Fixed::default(),
+            Err("clusterTrustBundle projection is not enabled"),
+        ),
+        (
+            json!({"projected": {"sources": [{"podCertificate": {"keyType": "ED25519", "signerName": "s",
+                "credentialBundlePath": "b"}}]}}),
+            Fixed::default(),
+            Err("podCertificate projection is not enabled"),
+        ),
         (
             json!({"projected": token}),
             data("k", "ca"),
@@ -248,6 +291,18 @@ fn claims_are_used_only_where_they_surely_are_the_pods() {
     }
     let broken = Fixed { broken: Some(NotReady::Failed("API server down".into())), ..Fixed::default() };
     check(&broken, Err("API server down"));
+    // What is elsewhere is not looked for here.
+    let terms = json!([{"matchExpressions": [{"key": "where", "operator": "In", "values": ["here"]}]}]);
+    let affinity = json!({"required": {"nodeSelectorTerms": terms}});
+    let source = json!({"local": {"path": "/disk"}, "nodeAffinity": affinity});
+    for (labels, expected) in [
+        (None, Err("pending")),
+        (Some(json!({"where": "here"})), Ok("kubernetes.io/local-volume/pv1")),
+        (Some(json!({"where": "there"})), Err("node affinity check failed for volume \"pv1\"")),
+        (Some(json!({})), Err("node affinity check failed")),
+    ] {
+        check(&Fixed { node: labels, ..claimed("Bound", "c1", "Filesystem", source.clone()) }, expected);
+    }
 }
 
 #[test]

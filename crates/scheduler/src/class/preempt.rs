@@ -213,8 +213,8 @@ fn violating(pods: &[Seat], cluster: &Cluster) -> Vec<bool> {
                 && selector.match_expressions.as_ref().is_none_or(Vec::is_empty);
             let gone_already = budget.status.as_ref().and_then(|s| s.disrupted_pods.as_ref());
             if empty
-                || pod.metadata.labels.as_ref().is_none_or(BTreeMap::is_empty)
-                || !selects(selector, pod.metadata.labels.as_ref())
+                || pod.labels.is_empty()
+                || !selects(selector, Some(&pod.labels))
                 || gone_already.is_some_and(|pods| pods.contains_key(pod.name()))
             {
                 continue;

@@ -7,6 +7,7 @@ use carrack_types::resource::Object as _;
 
 use super::Class;
 use crate::plugins::spread;
+use crate::pod_info::Shape;
 use crate::{Cluster, PodInfo, Profile};
 
 /// How many answers of nodes are kept over all classes; each is about 150 bytes.
@@ -17,7 +18,7 @@ const LEAST: usize = 8;
 /// Which class a pod belongs to.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ClassKey {
-    shape: Arc<[u8]>,
+    shape: Shape,
     namespace: String,
     /// Labels, as far as anybody looks at them.
     labels: Vec<(String, String)>,
@@ -43,21 +44,22 @@ impl Shelf {
         let default = spread::default_selector(info, profile, cluster);
         let own: Vec<&str> = info
             .spec()
-            .into_iter()
-            .flat_map(|s| s.topology_spread_constraints.iter().flatten())
+            .topology_spread_constraints
+            .iter()
+            .flatten()
             .filter_map(|c| c.label_selector.as_ref())
             .chain(&default)
             .flat_map(|s| {
                 let labels = s.match_labels.iter().flatten().map(|(key, _)| key.as_str());
                 labels.chain(s.match_expressions.iter().flatten().map(|r| r.key.as_str()))
             })
-            .chain(info.spec().into_iter().flat_map(|s| {
-                let all = s.topology_spread_constraints.iter().flatten();
+            .chain({
+                let all = info.spec().topology_spread_constraints.iter().flatten();
                 all.flat_map(|c| c.match_label_keys.iter().flatten().map(String::as_str))
-            }))
+            })
             .collect();
         let looked_at = |key: &str| cluster.tables.relevant.contains(key) || own.contains(&key);
-        let labels = info.pod.metadata.labels.iter().flatten().filter(|(key, _)| looked_at(key));
+        let labels = info.pod.labels.iter().filter(|(key, _)| looked_at(key));
         let key = ClassKey {
             shape: info.shape.clone(),
             namespace: info.pod.namespace().to_owned(),

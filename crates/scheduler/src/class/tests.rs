@@ -4,11 +4,11 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use carrack_engine::Rng;
-use k8s_openapi::api::core::v1::{Node, Pod};
+use k8s_openapi::api::core::v1::Node;
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
-use crate::{Cluster, Decider, Found, NodeId, Plugin, PodInfo, Profile, Question};
+use crate::{Cluster, Decider, Found, NodeId, Plugin, Pod, PodInfo, Profile, Question};
 
 fn node(name: &str, zone: Option<u8>, cpu: u8, tainted: bool) -> Arc<Node> {
     let mut labels = json!({"kubernetes.io/hostname": name});
@@ -120,7 +120,7 @@ fn fits_plainly(cluster: &Cluster, shape: u8, app: u8, candidate: NodeId) -> boo
         .filter(|(id, _)| cluster.node(*id).is_some_and(|n| n.exists()))
         .collect();
     let mine = format!("a{app}");
-    let is_app = |p: &PodInfo, app: &str| p.pod.metadata.labels.as_ref().is_some_and(|l| l["app"] == *app);
+    let is_app = |p: &PodInfo, app: &str| p.pod.labels["app"] == *app;
     let in_domain = |key: &str, of: &str| {
         let here = label(candidate, key)?;
         Some(pods.iter().filter(|(id, p)| label(*id, key).as_ref() == Some(&here) && is_app(p, of)).count())
@@ -135,7 +135,7 @@ fn fits_plainly(cluster: &Cluster, shape: u8, app: u8, candidate: NodeId) -> boo
     }
     // Anti-affinity of those who are there.
     for (id, p) in &pods {
-        let spec = serde_json::to_value(&p.pod.spec).expect("a spec");
+        let spec = serde_json::to_value(p.spec()).expect("a spec");
         let anti = spec.pointer("/affinity/podAntiAffinity/requiredDuringSchedulingIgnoredDuringExecution/0");
         if let Some(term) = anti {
             let key = term["topologyKey"].as_str().expect("a key");
@@ -183,7 +183,7 @@ proptest! {
                 Step::NodeGone(n) => decider.cluster.remove_node(&format!("n{n}")),
                 Step::Place(p, shape, app, n) => {
                     let mut bound = (*pod(&format!("p{p}"), shape, app)).clone();
-                    bound.spec.as_mut().expect("a spec").node_name = Some(format!("n{n}"));
+                    bound.node = format!("n{n}").into();
                     decider.cluster.set_pod(&Arc::new(bound));
                 }
                 Step::Renumber => {

@@ -10,12 +10,12 @@ mod objects;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use carrack_engine::Time;
 use carrack_types::pod;
 use carrack_types::resource::Object as _;
-use k8s_openapi::api::core::v1::{Node, Pod};
+use k8s_openapi::api::core::v1::Node;
 
-use crate::pod_info::{PodInfo, node_of, normalized};
+use crate::pod::Pod;
+use crate::pod_info::{PodInfo, normalized};
 use crate::tables::{Labels, NO_VALUE, Tables};
 
 pub use node::{NodeId, NodeInfo, Seat};
@@ -30,6 +30,8 @@ pub struct NodeChange {
     pub added: bool,
     /// What it offers.
     pub allocatable: bool,
+    /// It offers more of something.
+    pub more: bool,
     /// Its labels.
     pub labels: bool,
     /// Its taints, or whether it is cordoned.
@@ -263,6 +265,8 @@ impl Cluster {
         let change = NodeChange {
             added: old.is_none(),
             allocatable: node.allocatable != allocatable || node.most_pods != most_pods,
+            more: most_pods > node.most_pods
+                || allocatable.iter().any(|(id, amount)| amount > node.allocatable.get(id)),
             labels: old.as_ref().is_none_or(|o| o.metadata.labels != object.metadata.labels),
             taints: old.as_ref().is_none_or(|o| taints(o) != taints(&object)),
             images: node.images != images,
@@ -370,11 +374,11 @@ impl Cluster {
     /// anything.
     pub fn set_pod(&mut self, pod: &Arc<Pod>) -> bool {
         let uid = pod.uid();
-        let node = node_of(pod);
-        if node.is_empty() || pod::is_terminal(pod) {
+        let node = &*pod.node;
+        if node.is_empty() || pod.ended {
             return self.remove_pod(uid).is_some();
         }
-        let started = pod.status.as_ref().and_then(|s| s.start_time.as_ref()).map(Time::from);
+        let started = pod.started;
         if let Some(placed) = self.placed.get_mut(uid)
             && let Some(info) = self.nodes.get_mut(placed.node as usize)
             && &*info.name == node
@@ -382,6 +386,8 @@ impl Cluster {
             && same(&seat.info.pod, pod)
         {
             placed.assumed = false;
+            // What was known of it before need not be kept beside that.
+            seat.info = Arc::new(seat.info.renewed(pod.clone()));
             if seat.started != started {
                 seat.started = started;
                 let id = placed.node;
@@ -412,7 +418,7 @@ impl Cluster {
                 count_term(&mut term.counts, info.topology.get(term.topology as usize).copied(), 1, true);
             }
         }
-        for claim in &seat.info.claims {
+        for claim in seat.info.claims() {
             self.objects.claim_used(seat.info.namespace(), &claim.name, true);
         }
         info.add(seat);
@@ -429,7 +435,7 @@ impl Cluster {
                 count_term(&mut term.counts, node.topology.get(term.topology as usize).copied(), 1, false);
             }
         }
-        for claim in &seat.info.claims {
+        for claim in seat.info.claims() {
             self.objects.claim_used(seat.info.namespace(), &claim.name, false);
         }
         self.touch(id);
@@ -525,11 +531,7 @@ fn count_term(counts: &mut BTreeMap<u32, u32>, value: Option<u32>, by: u32, add:
 
 /// Whether nothing that the scheduler looks at differs.
 fn same(a: &Pod, b: &Pod) -> bool {
-    let (Some(x), Some(y)) = (&a.spec, &b.spec) else { return false };
-    // What else of a spec matters cannot change once the pod has a node.
-    a.metadata.labels == b.metadata.labels
+    a.labels == b.labels
         && a.is_deleting() == b.is_deleting()
-        && x.containers == y.containers
-        && x.init_containers == y.init_containers
-        && x.resources == y.resources
+        && (Arc::ptr_eq(&a.spec, &b.spec) || a.spec.bytes == b.spec.bytes)
 }

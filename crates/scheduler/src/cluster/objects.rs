@@ -6,10 +6,12 @@ use std::sync::Arc;
 use carrack_types::resource::Object;
 use carrack_types::selector::map_selects;
 use k8s_openapi::api::apps::v1::{ReplicaSet, StatefulSet};
-use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, Pod, ReplicationController, Service};
+use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, ReplicationController, Service};
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use k8s_openapi::api::storage::v1::{CSIDriver, CSINode, CSIStorageCapacity, StorageClass, VolumeAttachment};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
+
+use crate::Pod;
 
 /// Namespace and name; the namespace of cluster-wide objects is empty.
 pub type ObjectName = (String, String);
@@ -99,7 +101,7 @@ impl Objects {
     /// None when nothing does.
     #[must_use]
     pub fn default_selector(&self, pod: &Pod) -> Option<LabelSelector> {
-        let (namespace, labels) = (pod.namespace(), pod.metadata.labels.as_ref());
+        let (namespace, labels) = (pod.namespace(), Some(&*pod.labels));
         let mut chosen = LabelSelector::default();
         let mut any = false;
         for (_, service) in
@@ -111,7 +113,7 @@ impl Objects {
                 any = true;
             }
         }
-        let owner = pod.metadata.owner_references.iter().flatten().find(|o| o.controller == Some(true));
+        let owner = pod.meta().owner_references.iter().flatten().find(|o| o.controller == Some(true));
         if let Some(owner) = owner {
             let key = (namespace.to_owned(), owner.name.clone());
             let of = match owner.kind.as_str() {

@@ -21,10 +21,9 @@ pub(super) struct File {
     pub pod_max_backoff_seconds: Option<i64>,
     pub percentage_of_nodes_to_score: Option<i64>,
     pub leader_election: Option<LeaderElection>,
-    #[serde(rename = "parallelism")]
-    _parallelism: Option<i64>,
+    pub parallelism: Option<i64>,
     #[serde(rename = "clientConnection")]
-    _client_connection: Option<Value>,
+    _client_connection: Option<ClientConnection>,
     #[serde(rename = "enableProfiling")]
     _enable_profiling: Option<bool>,
     #[serde(rename = "enableContentionProfiling")]
@@ -47,6 +46,21 @@ impl File {
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
+pub(super) struct ClientConnection {
+    #[serde(rename = "kubeconfig")]
+    _kubeconfig: Option<String>,
+    #[serde(rename = "acceptContentTypes")]
+    _accept_content_types: Option<String>,
+    #[serde(rename = "contentType")]
+    _content_type: Option<String>,
+    #[serde(rename = "qps")]
+    _qps: Option<f64>,
+    #[serde(rename = "burst")]
+    _burst: Option<i64>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "camelCase")]
 pub(super) struct LeaderElection {
     pub leader_elect: Option<bool>,
     pub resource_name: Option<String>,
@@ -57,16 +71,14 @@ pub(super) struct LeaderElection {
     _renew_deadline: Option<String>,
     #[serde(rename = "retryPeriod")]
     _retry_period: Option<String>,
-    #[serde(rename = "resourceLock")]
-    _resource_lock: Option<String>,
+    pub resource_lock: Option<String>,
 }
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 pub(super) struct Profile {
     pub scheduler_name: Option<String>,
-    #[serde(rename = "percentageOfNodesToScore")]
-    _percentage_of_nodes_to_score: Option<i64>,
+    pub percentage_of_nodes_to_score: Option<i64>,
     #[serde(default)]
     pub plugins: Plugins,
     #[serde(default)]

@@ -14,6 +14,9 @@ use crate::{FitStrategy, Plugin, Profile, SpreadDefaults};
 
 type Checked<T> = Result<T, ConfigError>;
 
+/// Upstream's plugins for what this scheduler does not have; a file may turn them off.
+const NOT_HERE: [&str; 4] = ["DynamicResources", "GangScheduling", "NodeDeclaredFeatures", "DeferredPodScheduling"];
+
 /// Reads a profile.
 pub(super) fn profile(field: &str, file: &file::Profile) -> Checked<Profile> {
     let mut profile = Profile::default();
@@ -23,6 +26,7 @@ pub(super) fn profile(field: &str, file: &file::Profile) -> Checked<Profile> {
         }
         profile.scheduler_name.clone_from(name);
     }
+    super::percentage(&format!("{field}.percentageOfNodesToScore"), file.percentage_of_nodes_to_score)?;
     let plugins = &file.plugins;
     let at = |point: &str| format!("{field}.plugins.{point}");
     multi_point(&at("multiPoint"), &plugins.multi_point, &mut profile)?;
@@ -52,6 +56,9 @@ pub(super) fn profile(field: &str, file: &file::Profile) -> Checked<Profile> {
         Switch::read(&at(point), set)?;
     }
     for (at, config) in file.plugin_config.iter().enumerate() {
+        if file.plugin_config.iter().take(at).any(|other| other.name == config.name) {
+            return wrong(&format!("{field}.pluginConfig[{at}].name"), format_args!("{} is there twice", config.name));
+        }
         args(&format!("{field}.pluginConfig[{at}]"), config, &mut profile)?;
     }
     Ok(profile)
@@ -68,7 +75,6 @@ impl Switch {
     fn read(field: &str, set: &file::PluginSet) -> Checked<Self> {
         let find = |list: &str, name: &str| match Plugin::find(name) {
             Some(plugin) => Ok(plugin),
-            // Upstream's plugins that decide nothing here.
             None => wrong(&format!("{field}.{list}"), format_args!("there is no plugin {name:?}")),
         };
         let mut enabled: Vec<(Plugin, Option<i64>)> = Vec::new();
@@ -82,7 +88,8 @@ impl Switch {
             }
             enabled.push((id, plugin.weight.filter(|w| *w != 0)));
         }
-        let named = set.disabled.iter().filter(|p| p.name != "*");
+        // What is not here is off.
+        let named = set.disabled.iter().filter(|p| p.name != "*" && !NOT_HERE.contains(&p.name.as_str()));
         let disabled = named.map(|p| find("disabled", &p.name)).collect::<Result<_, _>>()?;
         Ok(Self { enabled, disabled, all_disabled: set.disabled.iter().any(|p| p.name == "*") })
     }
@@ -94,6 +101,11 @@ impl Switch {
     }
 }
 
+/// The weight of a plugin that is turned on by name: 1 where none is given (framework/runtime, `getScoreWeights`).
+fn given_weight(switch: &Switch, plugin: Plugin) -> Option<i64> {
+    switch.enabled.iter().find(|(enabled, _)| *enabled == plugin).map(|(_, weight)| weight.unwrap_or(1))
+}
+
 fn multi_point(field: &str, set: &file::PluginSet, profile: &mut Profile) -> Checked<()> {
     let switch = Switch::read(field, set)?;
     for plugin in DEFAULT_FILTERS {
@@ -101,9 +113,8 @@ fn multi_point(field: &str, set: &file::PluginSet, profile: &mut Profile) -> Che
             profile.filters.remove(plugin);
         }
     }
-    for (plugin, default) in DEFAULT_WEIGHTS {
-        let given = switch.enabled.iter().find(|(p, _)| *p == plugin).map(|(_, weight)| weight.unwrap_or(default));
-        match given {
+    for (plugin, _) in DEFAULT_WEIGHTS {
+        match given_weight(&switch, plugin) {
             Some(weight) => drop(profile.weights.insert(plugin, weight)),
             None if !switch.of(plugin, true) => drop(profile.weights.remove(&plugin)),
             None => {}
@@ -133,9 +144,8 @@ fn filters(field: &str, set: &file::PluginSet, decides: bool, profile: &mut Prof
 
 fn scores(field: &str, set: &file::PluginSet, profile: &mut Profile) -> Checked<()> {
     let switch = Switch::read(field, set)?;
-    for (plugin, default) in DEFAULT_WEIGHTS {
-        let given = switch.enabled.iter().find(|(p, _)| *p == plugin).map(|(_, weight)| weight.unwrap_or(default));
-        if let Some(weight) = given {
+    for (plugin, _) in DEFAULT_WEIGHTS {
+        if let Some(weight) = given_weight(&switch, plugin) {
             profile.weights.insert(plugin, weight);
         } else if !switch.of(plugin, true) {
             profile.weights.remove(&plugin);
@@ -241,7 +251,10 @@ fn args(field: &str, config: &file::PluginConfig, profile: &mut Profile) -> Chec
         Plugin::PodTopologySpread => {
             let args: SpreadArgs = read(field, name, given)?;
             profile.spread_defaults = match args.defaulting_type.as_deref() {
-                Some("List") => SpreadDefaults::List(args.default_constraints),
+                Some("List") => {
+                    default_constraints(&format!("{field}.args.defaultConstraints"), &args.default_constraints)?;
+                    SpreadDefaults::List(args.default_constraints)
+                }
                 None | Some("System") if args.default_constraints.is_empty() => SpreadDefaults::System,
                 None | Some("System") => {
                     return wrong(&format!("{field}.args.defaultConstraints"), "needs defaultingType List");
@@ -284,13 +297,49 @@ fn args(field: &str, config: &file::PluginConfig, profile: &mut Profile) -> Chec
             if args.min_candidate_nodes_absolute.is_some_and(|n| n < 0) {
                 return wrong(&format!("{field}.args.minCandidateNodesAbsolute"), "is below 0");
             }
+            if (args.min_candidate_nodes_percentage, args.min_candidate_nodes_absolute) == (Some(0), Some(0)) {
+                let what = "minCandidateNodesPercentage and minCandidateNodesAbsolute cannot both be 0";
+                return wrong(&format!("{field}.args"), what);
+            }
         }
         _ => return wrong(&format!("{field}.name"), format_args!("{plugin} takes no arguments")),
     }
     Ok(())
 }
 
+/// Constraints for pods that have none: what they count is deduced for each pod (apis/config/validation,
+/// `ValidatePodTopologySpreadArgs`).
+fn default_constraints(field: &str, list: &[TopologySpreadConstraint]) -> Checked<()> {
+    for (at, constraint) in list.iter().enumerate() {
+        let at_field = |name: &str| format!("{field}[{at}].{name}");
+        let same = |other: &TopologySpreadConstraint| {
+            (&other.topology_key, &other.when_unsatisfiable)
+                == (&constraint.topology_key, &constraint.when_unsatisfiable)
+        };
+        if constraint.max_skew <= 0 {
+            return wrong(&at_field("maxSkew"), "must be greater than 0");
+        }
+        if constraint.topology_key.is_empty() {
+            return wrong(&at_field("topologyKey"), "is empty");
+        }
+        if !matches!(constraint.when_unsatisfiable.as_str(), "DoNotSchedule" | "ScheduleAnyway") {
+            return wrong(&at_field("whenUnsatisfiable"), "is not DoNotSchedule or ScheduleAnyway");
+        }
+        if constraint.label_selector.is_some() {
+            return wrong(&at_field("labelSelector"), "must not be there: it is deduced for each pod");
+        }
+        if list.iter().take(at).any(same) {
+            return wrong(&format!("{field}[{at}]"), "has the topologyKey and the whenUnsatisfiable of another one");
+        }
+    }
+    Ok(())
+}
+
 fn fit_args(field: &str, args: FitArgs, profile: &mut Profile) -> Checked<()> {
+    if let Some(group) = args.ignored_resource_groups.iter().find(|group| group.contains('/')) {
+        let what = format!("{group:?} is a part of a resource's name, without a slash");
+        return wrong(&format!("{field}.args.ignoredResourceGroups"), what);
+    }
     profile.ignored_resources = args.ignored_resources;
     profile.ignored_groups = args.ignored_resource_groups;
     let Some(strategy) = args.scoring_strategy else { return Ok(()) };

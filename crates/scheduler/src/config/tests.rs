@@ -65,6 +65,26 @@ fn refused(rest: &str, part: &str) {
 fn what_is_wrong_is_named() {
     refused("wrong: 1", "wrong");
     refused("podMaxBackoffSeconds: 0", "podMaxBackoffSeconds");
+    refused("parallelism: 0", "parallelism");
+    refused("clientConnection: {wrong: 1}", "wrong");
+    refused("leaderElection: {resourceLock: endpoints}", "leaderElection.resourceLock");
+    refused("profiles: [{percentageOfNodesToScore: 101}]", "profiles[0].percentageOfNodesToScore");
+    refused("profiles: [{plugins: {filter: {enabled: [{name: DynamicResources}]}}}]", "no plugin \"DynamicResources\"");
+    refused("profiles: [{pluginConfig: [{name: VolumeBinding}, {name: VolumeBinding}]}]", "pluginConfig[1].name");
+    let args =
+        |plugin: &str, args: &str| format!("profiles: [{{pluginConfig: [{{name: {plugin}, args: {{{args}}}}}]}}]");
+    let none = "minCandidateNodesPercentage: 0, minCandidateNodesAbsolute: 0";
+    refused(&args("DefaultPreemption", none), "cannot both be 0");
+    refused(&args("NodeResourcesFit", "ignoredResourceGroups: [example.com/x]"), "ignoredResourceGroups");
+    let spread = |constraints: &str| {
+        args("PodTopologySpread", &format!("defaultingType: List, defaultConstraints: [{constraints}]"))
+    };
+    let zone = "topologyKey: zone, whenUnsatisfiable: ScheduleAnyway";
+    refused(&spread(&format!("{{{zone}, maxSkew: 0}}")), "defaultConstraints[0].maxSkew");
+    refused(&spread(&format!("{{{zone}, maxSkew: 1, labelSelector: {{}}}}")), "labelSelector");
+    refused(&spread("{topologyKey: zone, whenUnsatisfiable: Never, maxSkew: 1}"), "whenUnsatisfiable");
+    refused(&spread("{topologyKey: '', whenUnsatisfiable: DoNotSchedule, maxSkew: 1}"), "topologyKey");
+    refused(&spread(&format!("{{{zone}, maxSkew: 1}}, {{{zone}, maxSkew: 2}}")), "defaultConstraints[1]");
     refused("profiles: [{plugins: {filter: {enabled: [{name: Nonsense}]}}}]", "no plugin \"Nonsense\"");
     refused("profiles: [{pluginConfig: [{name: Nonsense}]}]", "profiles[0].pluginConfig[0].name");
     refused("profiles: [{pluginConfig: [{name: NodeResourcesFit, args: {wrong: 1}}]}]", "wrong");
@@ -92,4 +112,49 @@ fn what_is_wrong_is_named() {
             Err(String::new())
         });
     assert!(other.is_err_and(|e| e.to_string().contains("v1beta3")));
+}
+
+/// Whether a scheduler takes part in an election, and by which Lease.
+#[test]
+fn who_is_elected_by_which_lease() {
+    let lease = |rest: &str| {
+        let config = parse(rest).expect("it is good");
+        (config.leader_elect, config.lease.1)
+    };
+    let second = "profiles: [{schedulerName: second}]\n";
+    for (rest, elects, name) in [
+        ("", true, "kube-scheduler"),
+        ("leaderElection: {}", true, "kube-scheduler"),
+        ("leaderElection: {leaderElect: false}", false, "kube-scheduler"),
+        ("profiles: [{schedulerName: second}, {schedulerName: default-scheduler}]", true, "kube-scheduler"),
+        (second, false, "kube-scheduler"),
+        (&format!("{second}leaderElection: {{resourceName: second}}"), true, "second"),
+    ] {
+        assert_eq!(lease(rest), (elects, name.to_owned()), "{rest}");
+    }
+    let named = |name: &str| {
+        let config = Config::named(name);
+        (config.leader_elect, config.lease.1)
+    };
+    assert_eq!(named("default-scheduler"), (true, "kube-scheduler".to_owned()));
+    assert_eq!(named("second"), (false, "second".to_owned()), "no other scheduler has its Lease");
+}
+
+/// A plugin that is turned on by name counts once, whatever it counts otherwise; upstream's that are not here may be turned off.
+#[test]
+fn plugins_are_turned_on_and_off_as_by_upstream() {
+    let weight = |plugins: &str| {
+        let config = parse(&format!("profiles: [{{plugins: {{{plugins}}}}}]")).expect("it is good");
+        config.profiles[0].weight(Plugin::TaintToleration)
+    };
+    for (plugins, expected) in [
+        ("", 3),
+        ("score: {enabled: [{name: TaintToleration}]}", 1),
+        ("multiPoint: {enabled: [{name: TaintToleration}]}", 1),
+        ("multiPoint: {enabled: [{name: TaintToleration, weight: 5}]}", 5),
+        ("score: {disabled: [{name: '*'}], enabled: [{name: ImageLocality}]}", 0),
+        ("multiPoint: {disabled: [{name: DynamicResources}]}", 3),
+    ] {
+        assert_eq!(weight(plugins), expected, "{plugins}");
+    }
 }

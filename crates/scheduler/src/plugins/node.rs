@@ -24,7 +24,7 @@ pub struct Facts {
 }
 
 fn tolerations(pod: &PodInfo) -> &[Toleration] {
-    pod.spec().and_then(|s| s.tolerations.as_deref()).unwrap_or_default()
+    pod.spec().tolerations.as_deref().unwrap_or_default()
 }
 
 /// Whether a cordon keeps the pod away.
@@ -43,9 +43,9 @@ pub fn facts(pod: &PodInfo, node: &NodeInfo, profile: &Profile) -> Facts {
     let Some(object) = &node.node else { return Facts::default() };
     let wanted = pod.node();
     let named = wanted.is_empty() || object.name() == wanted;
-    let matches = affinity_matches(&pod.pod, object);
-    let untolerated = untolerated(&pod.pod, object, &["NoSchedule", "NoExecute"]);
-    let own = pod.spec().and_then(|s| s.affinity.as_ref()).and_then(|a| a.node_affinity.as_ref());
+    let matches = affinity_matches(Some(pod.spec()), object);
+    let untolerated = untolerated(Some(pod.spec()), object, &["NoSchedule", "NoExecute"]);
+    let own = pod.spec().affinity.as_ref().and_then(|a| a.node_affinity.as_ref());
     let added = profile.added_affinity.as_ref();
     let enforced = added
         .and_then(|a| a.required_during_scheduling_ignored_during_execution.as_ref())

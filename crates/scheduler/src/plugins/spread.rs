@@ -56,7 +56,7 @@ fn system_defaults() -> Vec<TopologySpreadConstraint> {
 /// What the default constraints count for a pod: none where it has constraints of its own, or nothing chooses it.
 #[must_use]
 pub fn default_selector(pod: &PodInfo, profile: &Profile, cluster: &Cluster) -> Option<LabelSelector> {
-    let own = pod.spec().and_then(|s| s.topology_spread_constraints.as_deref()).unwrap_or_default();
+    let own = pod.spec().topology_spread_constraints.as_deref().unwrap_or_default();
     let none = matches!(&profile.spread_defaults, SpreadDefaults::List(list) if list.is_empty());
     if !own.is_empty() || none {
         return None;
@@ -72,7 +72,7 @@ pub fn constraints(
     default: Option<&LabelSelector>,
     cluster: &mut Cluster,
 ) -> Constraints {
-    let own = pod.spec().and_then(|s| s.topology_spread_constraints.clone()).unwrap_or_default();
+    let own = pod.spec().topology_spread_constraints.clone().unwrap_or_default();
     let (list, need_all) = match (&profile.spread_defaults, default) {
         _ if !own.is_empty() => (own, true),
         (_, None) => return Constraints::default(),

@@ -70,6 +70,10 @@ fn default_filters() {
         &json!({"containers": [], "nodeSelector": {"zone": "b"}}),
         &["node(s) didn't match Pod's node affinity/selector"],
     );
+    let named = |name: &str| json!({"key": "metadata.name", "operator": "In", "values": [name]});
+    let contradicts = json!({"containers": [], "affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {
+        "nodeSelectorTerms": [{"matchFields": [named("n"), named("m")]}]}}}});
+    check(&plain, &contradicts, &["pod affinity terms conflict"]);
     check(&node(json!({"unschedulable": true})), &asks(json!({})), &["node(s) were unschedulable"]);
     check(
         &node(json!({"taints": [{"key": "k", "value": "v", "effect": "NoSchedule"}]})),

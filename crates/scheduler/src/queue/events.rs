@@ -145,17 +145,17 @@ fn hint(plugin: Plugin, waiting: Waiting<'_>, event: &Event, cluster: &Cluster) 
             Plugin::NodeResourcesFit => cluster.named(node).is_some_and(|node| has_room(waiting, node, cluster)),
             Plugin::Extender => true,
             Plugin::VolumeRestrictions => {
-                let shared = other.claims.iter().any(|c| pod.claims.contains(c));
+                let shared = other.claims().iter().any(|c| pod.claims().contains(c));
                 other.namespace() == pod.namespace() && shared || crate::plugins::volumes::disks_clash(pod, other)
             }
-            Plugin::NodeVolumeLimits => !other.claims.is_empty(),
+            Plugin::NodeVolumeLimits => !other.claims().is_empty(),
             Plugin::PodTopologySpread => pod.namespace() == other.namespace(),
             Plugin::InterPodAffinity => !pod.terms.is_empty() || !other.terms.is_empty(),
             _ => true,
         },
         Event::Claim((namespace, name)) => {
             namespace == pod.namespace()
-                && (pod.claims.iter().any(|c| c.name == *name) || plugin != Plugin::VolumeBinding)
+                && (pod.claims().iter().any(|c| c.name == *name) || plugin != Plugin::VolumeBinding)
         }
         _ => true,
     }
@@ -199,7 +199,7 @@ fn node_hint(plugin: Plugin, waiting: Waiting<'_>, name: &str, change: NodeChang
             let enough = pod.requests.iter().all(|(id, amount)| {
                 node.allocatable.get(id) >= amount || is_ignored(cluster.tables.resources.name(id), profile)
             });
-            (change.added || change.allocatable) && enough && node.most_pods > 0
+            (change.added || change.more) && enough && node.most_pods > 0
         }
         Plugin::PodTopologySpread => change.added || change.labels || change.taints,
         Plugin::InterPodAffinity => change.added || change.labels,

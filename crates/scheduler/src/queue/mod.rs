@@ -87,12 +87,12 @@ mod why {
 }
 
 fn gates(pod: &PodInfo) -> usize {
-    pod.spec().and_then(|s| s.scheduling_gates.as_ref()).map_or(0, Vec::len)
+    pod.spec().scheduling_gates.as_ref().map_or(0, Vec::len)
 }
 
 /// The node that a pod's status names.
 fn written_nomination(pod: &PodInfo) -> Option<&str> {
-    pod.pod.status.as_ref()?.nominated_node_name.as_deref().filter(|node| !node.is_empty())
+    pod.pod.nominated.as_deref()
 }
 
 impl SchedulingQueue {
@@ -136,7 +136,7 @@ impl SchedulingQueue {
         row.profile = profile;
         let changed = old.shape != row.pod.shape
             || old.kind != row.pod.kind
-            || old.pod.metadata.annotations != row.pod.pod.metadata.annotations && row.refused_by.has(Plugin::Extender);
+            || old.pod.annotations() != row.pod.pod.annotations() && row.refused_by.has(Plugin::Extender);
         row.place = match row.place {
             place @ Place::InFlight { .. } => place,
             _ if gated => Place::Gated,

@@ -8,6 +8,7 @@ use std::time::Duration;
 use carrack_engine::Time;
 
 use super::Counts;
+use crate::pod_info::Shape;
 use crate::{PluginSet, PodInfo, Profile};
 
 /// Where a pod is.
@@ -75,7 +76,7 @@ pub struct Row {
 }
 
 /// Pods with the same one are helped by the same events.
-pub(super) type Alike = (PluginSet, u32, Arc<[u8]>, Option<Arc<str>>);
+pub(super) type Alike = (PluginSet, u32, Shape, Option<Arc<str>>);
 
 impl Row {
     fn alike(&self) -> Alike {

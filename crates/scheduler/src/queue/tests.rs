@@ -121,7 +121,10 @@ fn check(node: &serde_json::Value, refused_by: &[Plugin], event: &str, expected:
     let happened = match event {
         "pod gone" => Event::PodGone(other, "n".into()),
         "node added" => Event::Node("n".into(), change),
-        "more offered" => Event::Node("n".into(), crate::NodeChange { allocatable: true, ..Default::default() }),
+        "more offered" => {
+            Event::Node("n".into(), crate::NodeChange { allocatable: true, more: true, ..Default::default() })
+        }
+        "less offered" => Event::Node("n".into(), crate::NodeChange { allocatable: true, ..Default::default() }),
         "other taints" => Event::Node("n".into(), crate::NodeChange { taints: true, ..Default::default() }),
         "other labels" => Event::Node("n".into(), crate::NodeChange { labels: true, ..Default::default() }),
         _ => Event::NodeGone,
@@ -144,6 +147,7 @@ fn events_wake_those_whom_they_may_help() {
         check(&free, &[NodeResourcesFit], event, true);
         check(&full, &[NodeResourcesFit], event, false);
     }
+    check(&free, &[NodeResourcesFit], "less offered", false);
     // What refuses now, and did not when the pod looked, must be looked at, for nothing else would tell of its end.
     check(&tainted, &[NodeResourcesFit], "pod gone", true);
     check(&cordoned, &[NodeResourcesFit], "pod gone", true);

@@ -5,14 +5,13 @@ use std::sync::Arc;
 
 use carrack_engine::{ApiRequest, ContentType, Effects, EventRecord, Rng, Time};
 use carrack_types::resource::{Kind as _, Object as _};
-use k8s_openapi::api::core::v1::Pod;
 use serde_json::{Value, json};
 
 use super::{Call, Out, Scheduler, path_of};
 use crate::decide::Laps;
 use crate::metrics::{Point, Status};
 use crate::queue::Row;
-use crate::{Decider, Ended, Event, FitError, Found, NodeId, Plugin, PluginSet, PodInfo, Question};
+use crate::{Decider, Ended, Event, FitError, Found, NodeId, Plugin, PluginSet, Pod, PodInfo, Question};
 
 impl Scheduler {
     pub(super) fn attempt(&mut self, now: Time, row: Row, fx: &mut Effects<Out>) {
@@ -140,14 +139,8 @@ impl Scheduler {
         nominated: Option<&str>,
         fx: &mut Effects<Out>,
     ) {
-        let status = pod.status.as_ref();
-        let known = status.iter().flat_map(|s| s.conditions.iter().flatten()).any(|c| {
-            c.type_ == "PodScheduled"
-                && c.status == "False"
-                && c.reason.as_deref() == Some(reason)
-                && c.message.as_deref() == Some(message)
-        });
-        let before = status.and_then(|s| s.nominated_node_name.as_deref()).filter(|n| !n.is_empty());
+        let known = pod.unplaced.as_ref().is_some_and(|why| why.reason == reason && why.message == message);
+        let before = pod.nominated.as_deref();
         if known && before == nominated {
             return;
         }

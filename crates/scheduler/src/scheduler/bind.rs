@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use carrack_engine::{ApiError, ApiRequest, ApiResponse, ContentType, Effects, EventRecord, Time, TimerId};
 use carrack_types::resource::{Kind as _, Object as _};
-use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, Pod};
+use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
 use serde_json::json;
 
 use super::{Call, Out, Planted, Scheduler};
@@ -25,9 +25,8 @@ use crate::cluster::{ObjectName, Objects};
 use crate::extender::{Ask, Extender, read_bind};
 use crate::metrics::{Point, Status};
 use crate::plugins::volumes::{Plan, SELECTED_NODE_ANNOTATION, is_bound};
-use crate::pod_info::node_of;
 use crate::queue::Row;
-use crate::{Ended, Event, NodeId};
+use crate::{Ended, Event, NodeId, Pod};
 
 /// Time between tries to learn what became of a binding.
 const CHECK_RETRY: Duration = Duration::from_secs(1);
@@ -303,9 +302,9 @@ impl Scheduler {
             }
             (Step::Check, Stage::Checking, Ok(reply)) => match reply.json::<Pod>() {
                 Ok(live) if live.uid() != uid => self.vanished(now, uid),
-                Ok(live) if node_of(&live).is_empty() => self.unbound(now, uid, live, fx),
+                Ok(live) if live.node.is_empty() => self.unbound(now, uid, live, fx),
                 Ok(live) => {
-                    flight.node = node_of(&live).into();
+                    flight.node = (*live.node).into();
                     // It may be another node than the one on which it was assumed.
                     self.seat(now, &Arc::new(live));
                     self.bound(now, uid, fx);
@@ -388,7 +387,7 @@ impl Scheduler {
         self.release_volumes(now, &flight);
         // The watch may be faster than the reply.
         if matches!(flight.stage, Stage::Binding | Stage::Checking | Stage::Fencing) {
-            self.tell_bound(now, &mut flight, node_of(pod), fx);
+            self.tell_bound(now, &mut flight, &pod.node, fx);
         }
         if let Some(timer) = flight.timer {
             self.timers.remove(&timer);

@@ -22,10 +22,9 @@ use carrack_engine::{
     Time, TimerId,
 };
 use carrack_types::resource::Object as _;
-use k8s_openapi::api::core::v1::Pod;
 
 use crate::extender::{Answer, Ask};
-use crate::{Cluster, Config, Decider, Event, Metrics, Profile, SchedulingQueue, Shown, Stopwatch};
+use crate::{Cluster, Config, Decider, Event, Metrics, Pod, Profile, SchedulingQueue, Shown, Stopwatch};
 
 use ask::Asking;
 use bind::Flight;
@@ -35,6 +34,9 @@ use watch::Informers;
 /// So many pods may be on their way to their binding at once; the others wait in the queue, where who comes first is
 /// still open.
 const MOST_IN_FLIGHT: usize = 1000;
+/// No pod is looked at while so many requests have no answer yet: each takes memory of the API server, which lets those of its own
+/// process wait for nothing.
+const MOST_CALLS: usize = 1000;
 
 enum Call {
     /// Binds a pod, or reads one whose binding's outcome is unknown, or prepares its claims.
@@ -124,7 +126,7 @@ impl Scheduler {
         let recorders = profiles.keys().map(|name| (name.clone(), recorder(name))).collect();
         Self {
             profiles,
-            informers: Informers::new(&rng, !config.extenders.is_empty()),
+            informers: Informers::new(&rng, &config.extenders),
             queue: SchedulingQueue::new(config.patience),
             decider: Decider::new(Cluster::default()),
             flights: BTreeMap::new(),
@@ -220,8 +222,7 @@ impl Scheduler {
     }
 
     fn profile(&self, pod: &Pod) -> Option<&Arc<Profile>> {
-        let name = pod.spec.as_ref().and_then(|s| s.scheduler_name.as_deref());
-        self.profiles.get(name.filter(|n| !n.is_empty()).unwrap_or(crate::DEFAULT_SCHEDULER_NAME))
+        self.profiles.get(pod.scheduler_name())
     }
 
     /// Whether it may act: nobody else does.
@@ -289,7 +290,7 @@ impl Scheduler {
                     Some(row) => row.clone(),
                     None => continue,
                 },
-                None if self.flights.len() >= MOST_IN_FLIGHT => break,
+                None if self.flights.len() >= MOST_IN_FLIGHT || self.calls.len() >= MOST_CALLS => break,
                 None => match self.queue.pop(now) {
                     Some(row) => row,
                     None => break,

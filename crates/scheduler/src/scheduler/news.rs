@@ -3,15 +3,13 @@
 use std::sync::Arc;
 
 use carrack_engine::{Delta, Effects, Time};
-use carrack_types::pod::is_terminal;
 use carrack_types::resource::Object as _;
-use k8s_openapi::api::core::v1::{Node, Pod};
+use k8s_openapi::api::core::v1::Node;
 
 use super::watch::{News, follow};
 use super::{Out, Planted, Scheduler};
 use crate::cluster::Objects;
-use crate::pod_info::node_of;
-use crate::{Event, NodeChange, Seat};
+use crate::{Event, NodeChange, Pod, Seat};
 
 impl Scheduler {
     pub(super) fn heard(&mut self, now: Time, news: News, fx: &mut Effects<Out>) {
@@ -124,18 +122,18 @@ impl Scheduler {
         if self.vanished.contains(uid) {
             return;
         }
-        if pod.is_deleting() || is_terminal(pod) {
+        if pod.is_deleting() || pod.ended {
             self.doomed.remove(uid);
         }
-        if !node_of(pod).is_empty() {
+        if !pod.node.is_empty() {
             self.pod_bound(now, pod, fx);
         } else if let Some(flight) = self.flights.get_mut(uid) {
             // Its owner is the flight; what else changes about it is seen should it come back.
             flight.latest = Some(pod.clone());
-            if pod.is_deleting() || is_terminal(pod) {
+            if pod.is_deleting() || pod.ended {
                 self.drop_pod(now, uid);
             }
-        } else if pod.is_deleting() || is_terminal(pod) {
+        } else if pod.is_deleting() || pod.ended {
             self.drop_pod(now, uid);
         } else if let Some(profile) = self.profile(pod).cloned() {
             if let Some(planted) = &mut self.planted
@@ -166,6 +164,7 @@ impl Scheduler {
 
     fn pod_bound(&mut self, now: Time, pod: &Arc<Pod>, fx: &mut Effects<Out>) {
         self.dequeue(now, pod.uid());
+        self.told.placed(pod);
         if let Some(flight) = self.flights.remove(pod.uid()) {
             self.confirmed(now, flight, pod, fx);
         }

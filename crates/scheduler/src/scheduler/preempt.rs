@@ -5,7 +5,6 @@ use std::sync::Arc;
 
 use carrack_engine::{ApiError, ApiRequest, ApiResponse, DeleteOptions, Effects, EventRecord, LeaderElector, Time};
 use carrack_types::resource::{Kind as _, Object as _};
-use k8s_openapi::api::core::v1::Pod;
 use serde_json::json;
 
 use super::ask::Hopeless;
@@ -15,7 +14,7 @@ use crate::class::rank;
 use crate::metrics::{Point, Status};
 use crate::queue::Row;
 use crate::text::unavailable;
-use crate::{Cluster, FitError, Found, PodInfo, Seat};
+use crate::{Cluster, FitError, Found, NodeInfo, Pod, PodInfo, Seat};
 
 /// So many nodes are shown to extenders.
 const MOST_PROPOSALS: usize = 100;
@@ -152,15 +151,20 @@ impl Scheduler {
     }
 
     /// Whether a pod may have others deleted (plugins/defaultpreemption, `PodEligibleToPreemptOthers`).
-    fn may_preempt(&self, row: &Row) -> Result<(), &'static str> {
-        if row.pod.spec().and_then(|s| s.preemption_policy.as_deref()) == Some("Never") {
+    fn may_preempt(&mut self, row: &Row) -> Result<(), &'static str> {
+        if row.pod.spec().preemption_policy.as_deref() == Some("Never") {
             return Err("not eligible due to preemptionPolicy=Never.");
         }
-        let node = row.nominated.as_deref().and_then(|name| self.decider.cluster.named(name));
+        let Some(id) = row.nominated.as_deref().and_then(|name| self.decider.cluster.find(name)) else { return Ok(()) };
         let going = |p: &PodInfo| p.is_terminating() || self.doomed.contains_key(&p.uid);
-        let waits = node
-            .is_some_and(|n| n.pods.values().any(|seat| seat.info.priority < row.pod.priority && going(&seat.info)));
-        if waits {
+        let waits =
+            |n: &NodeInfo| n.pods.values().any(|seat| seat.info.priority < row.pod.priority && going(&seat.info));
+        // A node that refuses the pod by now whoever leaves it is not waited for.
+        let hopeless = |scheduler: &mut Self| {
+            let refusal = scheduler.with_question(row, |decider, question, _| decider.refusal(question, id));
+            refusal.is_some_and(|refusal| !refusal.resolvable)
+        };
+        if self.decider.cluster.node(id).is_some_and(waits) && !hopeless(self) {
             return Err("not eligible due to a terminating pod on the nominated node.");
         }
         Ok(())

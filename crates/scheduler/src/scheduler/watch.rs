@@ -7,13 +7,15 @@ use carrack_engine::{Delta, Effects, Informer, Input, Rng, Selector, Time};
 use carrack_types::resource::{Kind, Object};
 use k8s_openapi::api::apps::v1::{ReplicaSet, StatefulSet};
 use k8s_openapi::api::core::v1::{
-    Namespace, Node, PersistentVolume, PersistentVolumeClaim, Pod, ReplicationController, Service,
+    Namespace, Node, PersistentVolume, PersistentVolumeClaim, ReplicationController, Service,
 };
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use k8s_openapi::api::storage::v1::{CSIDriver, CSINode, CSIStorageCapacity, StorageClass, VolumeAttachment};
 
 use crate::cluster::{ObjectName, name_of};
-use crate::trim::trim;
+use crate::extender::Extender;
+use crate::pod::{Pod, Shared};
+use crate::trim;
 
 macro_rules! informers {
     ($($field:ident: $kind:ident),* $(,)?) => {
@@ -55,12 +57,17 @@ macro_rules! informers {
 }
 
 impl Informers {
-    /// Informers that have not started. With `whole_pods`, all of a pod is kept, and not only what plugins look at.
-    pub fn new(rng: &Rng, whole_pods: bool) -> Self {
+    /// Informers that have not started. Whole pods and nodes are kept where extenders are shown them, else what plugins look at.
+    pub fn new(rng: &Rng, extenders: &[Extender]) -> Self {
         let mut all = Self::of_all(rng);
-        if !whole_pods {
-            all.pods = all.pods.trimmed_by(trim);
+        let mut shared = Shared::new(!extenders.is_empty());
+        all.pods = all.pods.trimmed_by(move |pod| shared.share(pod));
+        if extenders.iter().all(|extender| extender.node_cache_capable) {
+            all.nodes = all.nodes.trimmed_by(trim::node);
         }
+        all.replica_sets = all.replica_sets.trimmed_by(trim::replica_set);
+        all.stateful_sets = all.stateful_sets.trimmed_by(trim::stateful_set);
+        all.replication_controllers = all.replication_controllers.trimmed_by(trim::replication_controller);
         all
     }
     /// From now on they have caught up only when all is known that was written up to a revision of pods and nodes.

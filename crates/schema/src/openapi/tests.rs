@@ -89,3 +89,21 @@ fn v2_is_whole_in_both_forms() {
     assert_eq!(names.len(), document["definitions"].as_object().expect("definitions").len());
     assert!(parameters.contains(&"dryRun".to_owned()) && parameters.contains(&"fieldValidation".to_owned()));
 }
+
+#[test]
+fn a_custom_kind_is_described_as_it_is_defined() {
+    let mut definition = crate::crd::tests::definition();
+    let said = serde_json::json!({
+        "size": {"type": "string", "format": "quantity"},
+        "port": {"x-kubernetes-int-or-string": true, "anyOf": [{"type": "integer"}, {"type": "string"}]},
+        "more": {"type": "object", "x-kubernetes-preserve-unknown-fields": true, "default": {"format": "quantity", "type": "x"}},
+    });
+    *definition.pointer_mut("/spec/versions/1/schema/openAPIV3Schema/properties/spec/properties").expect("there") =
+        said.clone();
+    let info = crate::crd::resource_info(&definition).expect("a row");
+    let document = v3_document("stable.example.com", "v1", &[&info]);
+    let document: Value = serde_json::from_slice(&document).expect("JSON");
+    let shown = &document["components"]["schemas"]["com.example.stable.v1.CronTab"]["properties"];
+    assert_eq!(shown["spec"]["properties"], said);
+    assert_eq!(document["components"]["schemas"]["io.k8s.apimachinery.pkg.apis.meta.v1.Status"]["type"], "object");
+}

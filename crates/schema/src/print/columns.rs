@@ -53,6 +53,7 @@ fn headings(group: &str, kind: &str) -> &'static str {
             "AttachRequired,PodInfoOnMount,StorageCapacity,TokenRequests,RequiresRepublish,Modes,Age"
         }
         ("storage.k8s.io", "CSIStorageCapacity") => "StorageClassName,Capacity",
+        ("autoscaling", "Scale") => "Desired#,Available#,Age",
         ("autoscaling", "HorizontalPodAutoscaler") => "Reference,Targets,MinPods,MaxPods,Replicas#,Age",
         ("policy", "PodDisruptionBudget") => "Min Available,Max Unavailable,Allowed Disruptions#,Age",
         ("rbac.authorization.k8s.io", "RoleBinding" | "ClusterRoleBinding") => {

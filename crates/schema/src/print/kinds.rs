@@ -21,6 +21,9 @@ pub(super) fn cells(group: &str, kind: &str, row: Row<'_>) -> Vec<Value> {
             let controller = controller.map_or("<none>".to_owned(), owner);
             vec![row.name(), controller.into(), row.number("revision").into(), row.age()]
         }
+        ("autoscaling", "Scale") => {
+            vec![row.name(), row.number("spec.replicas").into(), row.number("status.replicas").into(), row.age()]
+        }
         ("batch", "Job") => workloads::job(row),
         ("batch", "CronJob") => workloads::cron_job(row),
         ("", "Service") => service(row),

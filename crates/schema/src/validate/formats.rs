@@ -56,66 +56,52 @@ fn other(text: &str, name: &str) -> Option<bool> {
     })
 }
 
-/// `1h30m` as Go writes it, or `3 days`.
+/// `1h30m` as Go writes it, or words: `3 days 2 hours`. With words a part whose unit nobody knows counts as nothing, as long as
+/// another one's is known (`k8s.io/kube-openapi/pkg/validation/strfmt/duration.go`).
 fn is_duration(text: &str) -> bool {
-    const UNITS: [&str; 38] = [
-        "ns",
-        "nano",
-        "nanos",
-        "nanosecond",
-        "nanoseconds",
-        "us",
-        "µs",
-        "μs",
-        "micro",
-        "micros",
-        "microsecond",
-        "microseconds",
-        "ms",
-        "milli",
-        "millis",
-        "millisecond",
-        "milliseconds",
-        "s",
-        "sec",
-        "secs",
-        "second",
-        "seconds",
-        "m",
-        "min",
-        "mins",
-        "minute",
-        "minutes",
-        "h",
-        "hr",
-        "hour",
-        "hours",
-        "d",
-        "day",
-        "days",
-        "w",
-        "wk",
-        "week",
-        "weeks",
-    ];
-    let mut rest = text.strip_prefix(['-', '+']).unwrap_or(text).trim();
+    is_go_duration(text) || is_duration_in_words(text)
+}
+
+fn is_go_duration(text: &str) -> bool {
+    const UNITS: [&str; 8] = ["ns", "us", "µs", "μs", "ms", "s", "m", "h"];
+    let mut rest = text.strip_prefix(['-', '+']).unwrap_or(text);
     if rest == "0" {
         return true;
     }
-    let mut any = false;
+    let has_parts = !rest.is_empty();
     while !rest.is_empty() {
-        let number = rest.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(rest.len());
-        let (digits, after) = rest.split_at(number);
-        let after = after.trim_start();
-        let unit = after.find(|c: char| !c.is_alphabetic()).unwrap_or(after.len());
-        let (name, after) = after.split_at(unit);
-        let is_number = digits.bytes().any(|b| b.is_ascii_digit()) && digits.matches('.').count() < 2;
-        if !is_number || !UNITS.contains(&name.to_lowercase().as_str()) {
+        let (number, after) = split_where(rest, |c| !c.is_ascii_digit() && c != '.');
+        let (unit, after) = split_where(after, |c| c.is_ascii_digit() || c == '.');
+        let is_number = number.bytes().any(|b| b.is_ascii_digit()) && number.matches('.').count() < 2;
+        if !is_number || !UNITS.contains(&unit) {
             return false;
         }
-        (any, rest) = (true, after.trim_start());
+        rest = after;
     }
-    any
+    has_parts
+}
+
+fn is_duration_in_words(text: &str) -> bool {
+    const EXACT: [&str; 11] = ["ns", "us", "µs", "ms", "s", "m", "h", "hr", "d", "w", "wk"];
+    const BEGINNINGS: [&str; 8] = ["nano", "micro", "milli", "sec", "min", "hour", "day", "week"];
+    let mut rest = text.trim_ascii();
+    let mut is_known = false;
+    while !rest.is_empty() {
+        let (number, after) = split_where(rest, |c| !c.is_ascii_digit());
+        let (unit, after) = split_where(after.trim_ascii_start(), |c| !c.is_ascii_alphabetic() && c != 'µ');
+        if number.parse::<i64>().is_err() || unit.is_empty() {
+            return false;
+        }
+        let unit = unit.to_lowercase();
+        is_known |= EXACT.contains(&&*unit) || BEGINNINGS.iter().any(|beginning| unit.starts_with(beginning));
+        rest = after.trim_ascii_start();
+    }
+    is_known
+}
+
+/// The text up to the first such character, and from there on.
+fn split_where(text: &str, is_end: impl Fn(char) -> bool) -> (&str, &str) {
+    text.split_at(text.find(is_end).unwrap_or(text.len()))
 }
 
 /// Of 6, 8 or 20 bytes: `00:00:5e:00:53:01`, `00-00-5e-00-53-01`, `0000.5e00.5301`.
@@ -288,7 +274,11 @@ mod tests {
                 &["00:00:5e:00:53:01", "02-00-5E-10-00-00-00-01", "0000.5e00.5301"],
                 &["00:00:5e:00:53", "0:0:5e:0:53:1", "00:00-5e:00:53:01", ""],
             ),
-            ("duration", &["1h30m", "1.5s", "-5ms", "0", "3 days", "2 weeks"], &["", "5", "1x", "h", "1..5s", "-"]),
+            (
+                "duration",
+                &["1h30m", "1.5s", "-5ms", "0", "3 days", " 2 weeks ", "1 hour 30 minutes", "1 day 2 apples"],
+                &["", "5", "1x", "h", "1..5s", "-", "1.5 days", "-3 days", "1 hour, 30 minutes", "2 apples", "1H30.5M"],
+            ),
             (
                 "uuid",
                 &["01234567-89ab-cdef-0123-456789abcdef", "0123456789ABCDEF0123456789abcdef"],

@@ -7,8 +7,8 @@ use serde_json::Value;
 use super::access::{Errors, Place};
 use super::demand::{Change, Demand, Fixed, Row, changes as held_to, check, unique};
 use super::{
-    admission, autoscaling, configuration, crd, job_status, jobs, limits, names, networking, pod, pod_update, rbac,
-    required, service, storage, workloads,
+    admission, autoscaling, configuration, crd, flow_control, job_status, jobs, limits, names, networking, pod,
+    pod_update, rbac, required, service, storage, workloads,
 };
 use crate::error::FieldError;
 use crate::table::ResourceInfo;
@@ -128,6 +128,7 @@ const FIXED: &[OfKind<Fixed>] = &[
     ("", "Secret", &[("type", Change::Never)]),
     ("apps", "ControllerRevision", &[("data", Change::Never)]),
     ("discovery.k8s.io", "EndpointSlice", &[("addressType", Change::Never)]),
+    ("certificates.k8s.io", "ClusterTrustBundle", &[("spec.signerName", Change::Never)]),
     ("networking.k8s.io", "IPAddress", &[("spec.parentRef", Change::Never)]),
     ("networking.k8s.io", "IngressClass", &[("spec.controller", Change::Never)]),
     ("node.k8s.io", "RuntimeClass", &[("handler", Change::Never)]),
@@ -249,6 +250,9 @@ fn both(info: &ResourceInfo, version: &str, object: &Place<'_>, errors: &mut Err
             "admissionregistration.k8s.io",
             kind @ ("ValidatingAdmissionPolicyBinding" | "MutatingAdmissionPolicyBinding"),
         ) => admission::binding(object, kind == "MutatingAdmissionPolicyBinding", errors),
+        ("flowcontrol.apiserver.k8s.io", "FlowSchema") => flow_control::schema(object, errors),
+        ("flowcontrol.apiserver.k8s.io", "PriorityLevelConfiguration") => flow_control::level(object, errors),
+        ("certificates.k8s.io", "ClusterTrustBundle") => limits::trust_bundle(object, errors),
         ("apiregistration.k8s.io", "APIService") => admission::api_service(object, errors),
         _ if rows.is_some() => {}
         _ => {

@@ -279,20 +279,49 @@ pub(super) fn new_certificate_request(spec: &Place<'_>, errors: &mut Errors) {
     }
 }
 
-pub(super) fn certificate_request(spec: &Place<'_>, errors: &mut Errors) {
-    if let Some(signer) = spec.needs_text("signerName", errors) {
-        match signer.split_once('/') {
-            None => errors.push(FieldError::invalid(
-                spec.path_of("signerName"),
-                signer,
-                "must be a fully qualified domain and path of the form 'example.com/signer-name'",
-            )),
-            Some((domain, _)) => {
-                let problem = names::dns1123_subdomain(domain);
-                errors.extend(problem.map(|p| FieldError::invalid(spec.path_of("signerName"), signer, p)));
-            }
+/// Whose bundle it is decides how it is named; the certificates in it are looked at by who can read some.
+pub(super) fn trust_bundle(object: &Place<'_>, errors: &mut Errors) {
+    let spec = object.field("spec");
+    let (signer, metadata) = (spec.text("signerName"), object.field("metadata"));
+    let name = metadata.text("name");
+    if signer.is_empty() {
+        if name.contains(':') {
+            let text = "ClusterTrustBundle without signer name must not have \":\" in its name";
+            errors.push(FieldError::invalid("metadata.name", name, text));
+        } else {
+            metadata.has_form("name", names::dns1123_subdomain, errors);
+        }
+        return;
+    }
+    signer_name(&spec, signer, errors);
+    let prefix = format!("{}:", signer.replace('/', ":"));
+    match name.strip_prefix(&prefix) {
+        None => {
+            let text = format!("ClusterTrustBundle for signerName {signer} must be named with prefix {prefix}");
+            errors.push(FieldError::invalid("metadata.name", name, text));
+        }
+        Some(rest) => {
+            errors.extend(names::dns1123_subdomain(rest).map(|why| FieldError::invalid("metadata.name", name, why)));
         }
     }
+}
+
+pub(super) fn certificate_request(spec: &Place<'_>, errors: &mut Errors) {
+    if let Some(signer) = spec.needs_text("signerName", errors) {
+        signer_name(spec, signer, errors);
+    }
+    request_usages(spec, errors);
+}
+
+fn signer_name(spec: &Place<'_>, signer: &str, errors: &mut Errors) {
+    let problem = match signer.split_once('/') {
+        None => Some("must be a fully qualified domain and path of the form 'example.com/signer-name'".into()),
+        Some((domain, _)) => names::dns1123_subdomain(domain),
+    };
+    errors.extend(problem.map(|problem| FieldError::invalid(spec.path_of("signerName"), signer, problem)));
+}
+
+fn request_usages(spec: &Place<'_>, errors: &mut Errors) {
     let usages = spec.texts("usages");
     if usages.is_empty() {
         errors.push(FieldError::required(spec.path_of("usages"), "usages cannot be empty"));

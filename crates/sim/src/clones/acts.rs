@@ -17,7 +17,7 @@ use crate::chance::{below, between};
 use crate::options::Options;
 use crate::plants::Bug;
 use crate::wants::Want;
-use crate::workload::{Act, What, delete};
+use crate::workload::{Act, What, delete, up_to};
 
 /// A scene that always plays the same, for tests that try everything that can go wrong in it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -69,7 +69,7 @@ pub(super) const SECOND: Duration = Duration::from_secs(1);
 
 /// All acts.
 pub(crate) fn acts(rng: &mut Rng, options: &Options) -> Vec<Act> {
-    let (scene, bug) = (options.scene, options.plant.map(|plant| plant.bug));
+    let (scene, bug) = (options.scene, options.hint());
     let may_go = options.mishap.is_some_and(Mishap::gives_up);
     let mut people = People { acts: Vec::new(), safety: options.safety, may_go };
     people.ground();
@@ -276,7 +276,7 @@ impl People {
             ("VirtualMachine", "golden2"),
             ("VirtualMachineSnapshot", "before2"),
         ];
-        for n in 0..3 + rng.below(5) {
+        for n in 0..up_to(3, safety) + rng.below(up_to(5, safety)) {
             let at = between(rng, soon, safety * 2 / 3);
             let source = sources[usize::try_from(rng.below(6)).unwrap_or(0)];
             let (name, own) = (format!("clone{n}"), format!("copy{n}"));
@@ -298,7 +298,7 @@ impl People {
             if squatted && let Some(Act { what: What::Create { object, .. }, .. }) = self.acts.last_mut() {
                 object["metadata"]["labels"][squatter::LABEL] = "golden0".into();
             }
-            let later = at + below(rng, SECOND * 30);
+            let later = at + below(rng, (SECOND * 30).min(safety));
             match fate {
                 // The target goes, and the clone with it; unless it was not there yet. So nothing is said of the machine.
                 0 if target == Some(own.as_str()) => {

@@ -16,7 +16,7 @@ use crate::chance::{below, between};
 use crate::observer::{Observer, controller, deleting, key_of, text, uid};
 use crate::plants::Bug;
 use crate::wants::Want;
-use crate::workload::{Act, What, delete};
+use crate::workload::{Act, What, delete, up_to};
 
 /// Machines: with an agent in its guest and a disk that storage snapshots, without, and one that is off at first.
 const MACHINES: [&str; 3] = ["live", "mute", "still"];
@@ -91,7 +91,7 @@ impl People {
         self.is_to(SECOND, "still", "Manual");
         self.snapshot(soon, "kept", "still");
         let pick = |rng: &mut Rng| MACHINES[usize::try_from(rng.below(3)).unwrap_or(0)];
-        for n in 0..2 + rng.below(3) {
+        for n in 0..up_to(2, safety) + rng.below(up_to(3, safety)) {
             let (at, name) = (between(rng, soon, safety), format!("snap{n}"));
             let of = if bug.is_some() && rng.one_in(2) { "still" } else { pick(rng) };
             self.snapshot(at, &name, of);
@@ -115,7 +115,7 @@ impl People {
                 self.is_to(at + below(rng, later), "copy", "Always");
             }
         }
-        for n in 0..1 + rng.below(2) {
+        for n in 0..1 + rng.below(up_to(2, safety)) {
             let target = if rng.one_in(3) { "fresh" } else { "still" };
             let at = between(rng, soon * 3, safety);
             self.restore(at, &format!("back{n}"), "kept", target, Want::Any);
@@ -123,7 +123,7 @@ impl People {
                 self.start(at + below(rng, SECOND * 6), target);
             }
         }
-        for _ in 0..2 + rng.below(5) {
+        for _ in 0..up_to(2, safety) + rng.below(up_to(5, safety)) {
             let (at, name) = (between(rng, soon, safety), pick(rng));
             match rng.below(3) {
                 0 if name != "still" => self.is_to(at, name, "Halted"),

@@ -147,6 +147,11 @@ impl Room {
         })))
     }
 
+    /// Draws other chances from here on.
+    pub(crate) fn reseed(&self, rng: Rng) {
+        self.lock().rng = rng;
+    }
+
     fn lock(&self) -> MutexGuard<'_, State> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -13,7 +13,7 @@ use crate::chance::between;
 use crate::options::Parts;
 use crate::plants::Bug;
 use crate::wants::Want;
-use crate::workload::{Act, What, delete};
+use crate::workload::{Act, What, delete, up_to};
 
 /// Annotation of a template: changing it makes another template.
 pub(crate) const VERSION: &str = "sim.carrack.io/version";
@@ -98,7 +98,7 @@ pub(crate) fn acts(rng: &mut Rng, safety: Duration, bug: Option<Bug>, parts: &Pa
         }
         _ => {}
     }
-    let deployments = 1 + rng.below(3);
+    let deployments = 1 + rng.below(up_to(3, safety));
     for n in 0..deployments {
         deployment(rng, safety, &format!("deployment{n}"), &mut acts);
     }
@@ -113,7 +113,7 @@ pub(crate) fn acts(rng: &mut Rng, safety: Duration, bug: Option<Bug>, parts: &Pa
     if parts.has("daemon") {
         daemon_set(&mut rng.fork("daemon"), safety, &mut acts);
     }
-    let jobs = 1 + rng.below(3);
+    let jobs = 1 + rng.below(up_to(3, safety));
     for n in 0..if parts.has("jobs") { jobs } else { 0 } {
         job(&mut rng.fork(&format!("job {n}")), safety, &format!("job{n}"), &mut acts);
     }
@@ -216,16 +216,16 @@ fn deployment(rng: &mut Rng, safety: Duration, name: &str, acts: &mut Vec<Act>) 
     };
     let mut version = 1;
     work.create(
-        json!({"replicas": 1 + rng.below(6), "strategy": strategy, "selector": {"matchLabels": {"app": name}},
+        json!({"replicas": 1 + rng.below(up_to(6, safety)), "strategy": strategy, "selector": {"matchLabels": {"app": name}},
             "revisionHistoryLimit": rng.below(3), "template": template(name, version)}),
         acts,
     );
-    for _ in 0..rng.below(6) {
+    for _ in 0..rng.below(up_to(6, safety)) {
         if !work.wait(rng) {
             return;
         }
         match rng.below(6) {
-            0 => work.patch(json!({"replicas": rng.below(7)}), acts),
+            0 => work.patch(json!({"replicas": rng.below(up_to(7, safety))}), acts),
             1 => {
                 work.patch(json!({"paused": true}), acts);
                 work.at += Duration::from_secs(1 + rng.below(5));
@@ -394,7 +394,7 @@ fn job(rng: &mut Rng, safety: Duration, name: &str, acts: &mut Vec<Act>) {
     // Whom its node takes along has not failed.
     let ignored = json!([{"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]}]);
     let indexed = rng.one_in(2);
-    let mut spec = json!({"completions": 1 + rng.below(6), "parallelism": 1 + rng.below(4), "backoffLimit": rng.below(3),
+    let mut spec = json!({"completions": 1 + rng.below(up_to(6, safety)), "parallelism": 1 + rng.below(4), "backoffLimit": rng.below(3),
         "completionMode": if indexed { "Indexed" } else { "NonIndexed" }, "podFailurePolicy": {"rules": ignored},
         "template": template});
     if indexed && fails && rng.one_in(2) {

@@ -55,7 +55,8 @@ fn cron_job(rng: &mut Rng, safety: Duration, name: &str, acts: &mut Vec<Act>) {
         work.at += Duration::from_secs(1 + rng.below(5));
         work.patch(json!({"suspend": false}), acts);
     }
-    work.at = safety;
+    // It may have been let go on after that.
+    work.at = work.at.max(safety);
     work.patch(json!({"suspend": true}), acts);
 }
 

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use super::MEMORY;
 use crate::chance::{below, between};
 use crate::wants::Want;
-use crate::workload::{Act, What, delete};
+use crate::workload::{Act, What, delete, up_to};
 
 /// No pod goes sooner than a request for it may be late.
 const LIVES: Duration = Duration::from_secs(20);
@@ -30,7 +30,7 @@ fn priority_class() -> Act {
 pub(crate) fn acts(rng: &mut Rng, safety: Duration, lasting: bool) -> Vec<Act> {
     let mut acts = vec![priority_class()];
     let mut ranks = rng.fork("ranks");
-    for burst in 0..2 + rng.below(4) {
+    for burst in 0..up_to(2, safety) + rng.below(up_to(4, safety)) {
         let at = between(rng, Duration::from_secs(3), safety * 2 / 3);
         for n in 0..1 + rng.below(7) {
             let name = format!("gpu{burst}-{n}");

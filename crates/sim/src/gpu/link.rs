@@ -35,6 +35,11 @@ impl Link {
         };
         Self { rng, latency, lose_one_in, twice_one_in, late_one_in, next: 1, asked: BTreeMap::new() }
     }
+    /// Draws other chances from here on, and what its faults are.
+    pub(crate) fn reseed(&mut self, rng: Rng, faults: bool) {
+        let (next, asked) = (self.next, std::mem::take(&mut self.asked));
+        *self = Self { next, asked, ..Self::new(rng, faults) };
+    }
     /// Nothing is lost any more.
     pub(crate) fn heal(&mut self) {
         (self.lose_one_in, self.twice_one_in, self.late_one_in) = (0, 0, 0);

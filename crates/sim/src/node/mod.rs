@@ -120,6 +120,13 @@ pub(crate) struct Node {
 }
 
 impl Node {
+    /// Draws other chances from here on, with other faults.
+    pub(crate) fn reseed(&mut self, rng: Rng, faults: NodeFaults) {
+        self.storage.has_kernel(rng.fork("kernel").one_in(2));
+        self.tokens.reseed(rng.fork("tokens"));
+        (self.rng, self.faults) = (rng, faults);
+    }
+
     pub(crate) fn new(number: u8, now: Time, rng: Rng, faults: NodeFaults, rack: Rack) -> Self {
         Self {
             number,
@@ -446,7 +453,7 @@ impl Node {
             Op::RemoveContainer(id) => self.runtime.remove(&id, observer, breaches),
             Op::ReadManifests => Ok(Reply::Manifests(Vec::new())),
             Op::RemoveImage(_) => Ok(Reply::Done),
-            Op::Usage => Ok(Reply::Usage(BTreeMap::new())),
+            Op::Usage(_) => Ok(Reply::Usage(BTreeMap::new())),
             Op::Exec { .. } => Ok(Reply::Exited { code: 0, output: String::new() }),
             Op::Net { .. } => Ok(Reply::Done),
             Op::SetUpVolume(setup) => {
@@ -462,6 +469,7 @@ impl Node {
                 self.storage.unstage(&staging);
                 self.disk.unstage(&staging, breaches)
             }
+            Op::AskCsiNode(driver) => Err(OpError::Failed(format!("{driver} was asked how many volumes it takes"))),
             Op::AskDriver(driver) => Ok(Reply::Attaches(driver == crate::flex::DRIVER)),
             Op::ExpandVolume(expanding) => {
                 self.storage.expand(&expanding.published.origin)?;

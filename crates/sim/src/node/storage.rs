@@ -49,6 +49,11 @@ impl Storage {
         Self { grows_at_rest, ..Self::default() }
     }
 
+    /// Whether its kernel may let file systems grow at rest alone.
+    pub(super) fn has_kernel(&mut self, grows_at_rest: bool) {
+        self.grows_at_rest = grows_at_rest;
+    }
+
     /// A volume is mounted, if it is there. Its file system takes all of it then, if it was not mounted.
     pub(super) fn stage(&mut self, staging: &Staging) -> Result<(), OpError> {
         if let Some(handle) = own(&staging.origin) {

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use super::{Happening, STAYS, World};
+use super::{Happening, STAYS, STAYS_SMALL, World};
 use crate::hosted::Hosted;
 use crate::invariants::Breach;
 use crate::role::{Role, node_name};
@@ -84,7 +84,7 @@ impl World {
         let lacking = self.user().map_or_else(|| "nobody is there".to_owned(), |user| self.lacking_of(user));
         if lacking.is_empty() {
             let since = *self.good_since.get_or_insert(now);
-            self.over = now.since(since) >= STAYS;
+            self.over = now.since(since) >= if self.options.small { STAYS_SMALL } else { STAYS };
         } else {
             self.good_since = None;
             if now.since(healed) > self.options.liveness {

@@ -65,9 +65,10 @@ impl World {
             return;
         }
         let now = self.queue.now();
-        let blind = self.bug() == Some(Bug::BlindHandler);
+        let (hint, longest) = (self.options.hint(), self.swarm.longest);
+        let blind = hint == Some(Bug::BlindHandler);
         // With calls that go on, it shows in who makes them.
-        let late_calls = matches!(self.bug(), Some(Bug::EndlessCalls | Bug::OrphanedCalls));
+        let late_calls = matches!(hint, Some(Bug::EndlessCalls | Bug::StoppedCalls | Bug::OrphanedCalls));
         let calling = |role: Role| {
             let life = self.processes.get(&role).map(|process| process.life);
             life.is_some_and(|life| self.flex.detaches((role, life)))
@@ -89,10 +90,10 @@ impl World {
             }
             Fault::ServerCrash => {
                 // Now and then for longer than nodes may be silent.
-                let down = if rng.one_in(8) || self.options.plant.is_some_and(|p| p.bug == Bug::DeafObserver) {
+                let down = if rng.one_in(8) || hint == Some(Bug::DeafObserver) {
                     between(rng, Duration::from_secs(50), Duration::from_secs(80))
                 } else {
-                    between(rng, Duration::from_millis(100), Duration::from_secs(20))
+                    between(rng, Duration::from_millis(100), Duration::from_secs(20).min(longest))
                 };
                 // Drawn apart, so that when servers die does not depend on how many there are.
                 let server = usize::try_from(self.servers_rng.below(self.server.count() as u64)).unwrap_or(0);
@@ -109,15 +110,18 @@ impl World {
             Fault::Cut => {
                 let roles: Vec<Role> =
                     self.processes.keys().copied().filter(|r| *r != Role::User && is_of_plant(*r)).collect();
-                let length = between(rng, Duration::from_millis(100), Duration::from_secs(40));
+                let length = between(rng, Duration::from_millis(100), Duration::from_secs(40).min(longest));
                 if let Some(role) = pick(rng, &roles) {
                     self.mark(format_args!("{role} is cut off from the API server for {} ms", length.as_millis()));
                     self.net.cut(role, now + length);
                 }
             }
             Fault::Pause => {
-                let roles: Vec<Role> = self.processes.keys().copied().filter(|r| *r != Role::User).collect();
-                let length = between(rng, Duration::from_millis(500), Duration::from_secs(10));
+                let roles: Vec<Role> =
+                    self.processes.keys().copied().filter(|r| *r != Role::User && is_of_plant(*r)).collect();
+                // With calls that go on, for as long as others take to lead.
+                let longest = Duration::from_secs(if late_calls { 40 } else { 10 }).min(longest);
+                let length = between(rng, Duration::from_millis(500), longest);
                 if let Some(role) = pick(rng, &roles) {
                     self.mark(format_args!("{role} hangs for {} ms", length.as_millis()));
                     if let Some(process) = self.processes.get_mut(&role) {
@@ -126,7 +130,7 @@ impl World {
                 }
             }
             Fault::Flood => {
-                let count = 50 + rng.below(250);
+                let count = self.swarm.flood / 6 + rng.below(self.swarm.flood * 5 / 6);
                 let length = between(rng, Duration::from_millis(10), Duration::from_millis(500));
                 self.mark(format_args!("somebody asks {count} times in {} ms", length.as_millis()));
                 for _ in 0..count {
@@ -158,10 +162,10 @@ impl World {
                     self.nodes.iter().filter(|(n, node)| node.up && **n > 1).map(|(n, _)| *n).collect();
                 // With a planted bug about machines, there is to be one.
                 let idle = |n: &u8| self.nodes.get(n).is_none_or(|node| node.guests.alive().next().is_none());
-                let there: Vec<u8> = there.into_iter().filter(|n| self.options.plant.is_none() || !idle(n)).collect();
+                let there: Vec<u8> = there.into_iter().filter(|n| hint.is_none() || !idle(n)).collect();
                 let away = between(rng, Duration::from_secs(240), Duration::from_secs(300));
-                let thorough = rng.one_in(2) || self.options.plant.is_some_and(|p| p.bug == Bug::VanishedNode);
-                let ends = self.options.plant.map_or_else(|| rng.one_in(3), |p| p.bug == Bug::EndedOnDeadNode);
+                let thorough = rng.one_in(2) || hint == Some(Bug::VanishedNode);
+                let ends = hint.map_or_else(|| rng.one_in(3), |bug| bug == Bug::EndedOnDeadNode);
                 let soon = between(rng, Duration::from_millis(50), Duration::from_millis(1500));
                 let (how, picked) = (pick(rng, &[Doing::PowersOff, Doing::Panics]), pick(rng, &there));
                 if let (Some(number), Some(how), true) = (picked, how, ends && !self.lost) {
@@ -188,8 +192,7 @@ impl World {
                 }
             }
             Fault::Strand => {
-                let planted = self.options.plant.map(|plant| plant.bug);
-                let fits = |node: &crate::node::Node| match planted {
+                let fits = |node: &crate::node::Node| match hint {
                     Some(Bug::TameWatchdogs) => node.guests.watchdog.runs() && node.guests.alive().next().is_some(),
                     Some(_) => node.guests.hanging(),
                     None => true,
@@ -263,7 +266,7 @@ impl World {
                 let (running, waiting): (Vec<_>, Vec<_>) =
                     launchers.cloned().partition(|p| text(p, "/status/phase") == "Running");
                 let pod = pick(rng, &running).or_else(|| pick(rng, &waiting));
-                let away = between(rng, Duration::from_secs(1), Duration::from_secs(60));
+                let away = between(rng, Duration::from_secs(1), Duration::from_secs(60).min(longest));
                 let hangs = rng.one_in(2) || blind;
                 if let Some(pod) = pod {
                     let node = text(&pod, "/spec/nodeName");

@@ -15,6 +15,7 @@ mod nodes;
 mod planted;
 mod requests;
 mod scheduling;
+mod small;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -42,10 +43,12 @@ use crate::picture::Picture;
 use crate::plants::Bug;
 use crate::role::Role;
 use crate::server::{self, Asked, ConnId, FlightId, Servers};
+use crate::small::{Base, Slice};
 use crate::trace::{Trace, Weight};
 use crate::webhook::Webhook;
 use crate::workload::User;
 use crate::writers::Writers;
+pub(crate) use small::Born;
 
 /// When simulated time begins: 2026-11-01T00:00:00Z.
 const BEGIN: Time = Time::from_unix_s(1_793_491_200);
@@ -53,6 +56,8 @@ const BEGIN: Time = Time::from_unix_s(1_793_491_200);
 const MAX_STEPS: u64 = 1_000_000;
 /// How long the cluster must stay as it was asked to be.
 const STAYS: Duration = Duration::from_secs(30);
+/// The same of small runs, of which there are more.
+const STAYS_SMALL: Duration = Duration::from_secs(3);
 /// How long the server lets changes gather before it looks at its watches.
 const PUMP: Duration = Duration::from_millis(5);
 
@@ -257,13 +262,22 @@ struct World {
     /// What is not yet as it was asked to be.
     lacking: String,
     over: bool,
+    /// The slice of the system that there is, if that is not all.
+    slice: Option<&'static Slice>,
+    /// When the run's own part began.
+    begun: Time,
 }
 
 /// Plays one seed.
 #[must_use]
 pub fn run(seed: u64, options: &Options) -> Outcome {
-    let mut world = match World::new(seed, options) {
-        Ok(world) => world,
+    let world = if options.small {
+        Born::new(Base::of(seed), options).map(|born| born.world(seed, options))
+    } else {
+        World::new(seed, options)
+    };
+    match world {
+        Ok(mut world) => world.play(seed, &options.replay(seed)),
         Err(why) => {
             let trace = Trace::new(BEGIN, false);
             let replay = options.replay(seed);
@@ -271,40 +285,23 @@ pub fn run(seed: u64, options: &Options) -> Outcome {
             let (trace_hash, simulated) = (trace.hash(), Duration::ZERO);
             let (end, counts) = (BTreeMap::new(), Counts::default());
             let (failure, picture) = (Some(failure), String::new());
-            return Outcome { seed, trace_hash, simulated, steps: 0, failure, trace, picture, end, counts };
+            Outcome { seed, trace_hash, simulated, steps: 0, failure, trace, picture, end, counts }
         }
-    };
-    let mut steps = 0;
-    while !world.over && world.breaches.is_empty() && steps < MAX_STEPS {
-        let Some(happening) = world.queue.pop() else { break };
-        steps += 1;
-        world.happen(happening);
-        world.check();
     }
-    if steps == MAX_STEPS {
-        world.breaches.push(Breach::new("liveness", format!("more than {MAX_STEPS} events")));
-    }
-    let now = world.queue.now();
-    let failure = world.breaches.first().cloned().map(|Breach { invariant, message }| {
-        world.trace.line(now, Weight::Mark, format_args!("BROKEN {invariant}: {message}"));
-        Failure { invariant, message, timeline: world.trace.timeline(), replay: options.replay(seed) }
-    });
-    let (trace_hash, simulated) = (world.trace.hash(), now.since(BEGIN));
-    let broken = failure.as_ref().map(|failure| (failure.invariant, failure.message.as_str()));
-    let picture = world.picture.svg(&options.replay(seed), now, broken);
-    let end = match world.options.clones {
-        true => crate::clones::end(&world.observer),
-        false => crate::controllers::end(&world.observer),
-    };
-    let counts = world.fate.counts;
-    Outcome { seed, trace_hash, simulated, steps, failure, trace: world.trace, picture, end, counts }
 }
 
 impl World {
     fn new(seed: u64, options: &Options) -> Result<Self, String> {
         let root = Rng::new(seed);
-        let options = &options.of_seed(&root);
-        let swarm = Swarm::draw(&root, options);
+        let options = options.of_seed(&root);
+        let swarm = Swarm::draw(&root, &options);
+        let mut world = Self::with(root, &options, swarm)?;
+        world.begin(seed);
+        Ok(world)
+    }
+
+    /// A cluster of which nothing has started yet.
+    fn with(root: Rng, options: &Options, swarm: Swarm) -> Result<Self, String> {
         let bug = options.plant.map(|plant| plant.bug);
         let settings = server::Settings {
             count: swarm.servers,
@@ -345,7 +342,7 @@ impl World {
         server.bootstrap(&definitions)?;
         let observer = Observer::new(&server.mem);
         let ledger = Ledger::new(&server.mem);
-        let mut world = Self {
+        Ok(Self {
             options: options.clone(),
             net: Net::new(root.fork("net"), swarm.net),
             faults: BTreeMap::new(),
@@ -365,11 +362,7 @@ impl World {
             vanished: BTreeSet::new(),
             extender_rng: root.fork("asking"),
             flex: crate::flex::Runs::new(root.fork("flex"), swarm.node, options.plant.map(|plant| plant.bug)),
-            issuer: crate::tokens::Issuer::new(
-                root.fork("tokens"),
-                options.faults,
-                options.plant.map(|plant| plant.bug),
-            ),
+            issuer: crate::tokens::Issuer::new(root.fork("tokens"), options.faults, options.hint()),
             gpus: crate::gpu::Link::new(root.fork("gpus"), options.faults),
             waiting: crate::gpu::Waiting::default(),
             machines: crate::machines::Machines::default(),
@@ -393,14 +386,48 @@ impl World {
             over: false,
             swarm,
             root,
-        };
-        world.begin(seed);
-        Ok(world)
+            slice: None,
+            begun: BEGIN,
+        })
     }
 
     fn begin(&mut self, seed: u64) {
+        self.trace.line(BEGIN, Weight::Mark, format_args!("seed {seed}: {:?}", self.swarm));
+        self.start_all();
+        self.begin_trouble();
+    }
+
+    /// Plays until all is over.
+    fn play(&mut self, seed: u64, replay: &str) -> Outcome {
+        let mut steps = 0;
+        while !self.over && self.breaches.is_empty() && steps < MAX_STEPS {
+            let Some(happening) = self.queue.pop() else { break };
+            steps += 1;
+            self.happen(happening);
+            self.check();
+        }
+        if steps == MAX_STEPS {
+            self.breaches.push(Breach::new("liveness", format!("more than {MAX_STEPS} events")));
+        }
+        let now = self.queue.now();
+        let failure = self.breaches.first().cloned().map(|Breach { invariant, message }| {
+            self.trace.line(now, Weight::Mark, format_args!("BROKEN {invariant}: {message}"));
+            Failure { invariant, message, timeline: self.trace.timeline(), replay: replay.to_owned() }
+        });
+        let (trace_hash, simulated) = (self.trace.hash(), now.since(self.begun));
+        let broken = failure.as_ref().map(|failure| (failure.invariant, failure.message.as_str()));
+        let picture = self.picture.svg(replay, now, broken);
+        let end = match self.options.clones {
+            true => crate::clones::end(&self.observer),
+            false => crate::controllers::end(&self.observer),
+        };
+        let (counts, trace) = (self.fate.counts, self.trace.clone());
+        Outcome { seed, trace_hash, simulated, steps, failure, trace, picture, end, counts }
+    }
+
+    /// Starts everybody.
+    fn start_all(&mut self) {
         let swarm = self.swarm.clone();
-        self.trace.line(BEGIN, Weight::Mark, format_args!("seed {seed}: {swarm:?}"));
         for server in 0..swarm.servers {
             self.picture.process(BEGIN, format!("apiserver {server}"), "runs", Tone::Good);
         }
@@ -451,6 +478,8 @@ impl World {
         if swarm.standby {
             roles.push(Role::Standby);
         }
+        // What people do there follows from the seed.
+        roles.retain(|role| *role != Role::User || !self.options.small);
         for number in 1..=if self.options.has_whole_nodes() { swarm.nodes } else { 0 } {
             let rng = self.root.fork(&format!("node {number}"));
             let mut node = Node::new(number, BEGIN, rng, swarm.node, self.rack.clone());
@@ -472,27 +501,20 @@ impl World {
                 roles.push(Role::VirtHandler(number));
             }
         }
+        roles.retain(|role| self.slice.is_none_or(|slice| slice.has(*role)));
         let mut start = self.root.fork("start");
         for role in roles {
             let rng = self.root.fork(&format!("process {role}"));
             let most_ns = u64::try_from(swarm.skew.as_nanos()).unwrap_or(0);
             let skew_ns =
                 i64::try_from(start.below(2 * most_ns + 1)).unwrap_or(0) - i64::try_from(most_ns).unwrap_or(0);
-            self.processes.insert(
-                role,
-                Process {
-                    life: 0,
-                    hosted: None,
-                    skew_ns,
-                    hang: Hang::default(),
-                    ending: false,
-                    conns: BTreeMap::new(),
-                    rng,
-                    sent: Default::default(),
-                },
-            );
+            self.processes.insert(role, Process::new(skew_ns, rng));
             self.queue.after(below(&mut start, Duration::from_secs(1)), Happening::Start(role));
         }
+    }
+
+    /// From now on anything may fail, until nothing does.
+    fn begin_trouble(&mut self) {
         for fault in faults::FAULTS {
             self.faults.insert(fault, self.root.fork(&format!("fault {fault:?}")));
             self.next_fault(fault);
@@ -572,7 +594,9 @@ impl World {
                 self.seat();
             }
             Happening::Flex(number) => {
-                if let Some(answered) = self.flex.end(number, now, &self.rack) {
+                let caller = self.flex.caller(number).and_then(|(role, _)| self.processes.get(&role));
+                let stopped = caller.is_some_and(|process| process.hang.hangs(now));
+                if let Some(answered) = self.flex.end(number, now, stopped, &self.rack) {
                     self.act(format_args!("{}", answered.said));
                     let news = OwnIn::Flex(Box::new(answered.answer));
                     self.queue.after(answered.after, Happening::News(answered.role, answered.life, news));
@@ -622,6 +646,7 @@ impl World {
             gpus: self.options.gpus,
             clones: self.options.clones,
             copies: self.options.copies,
+            flex: crate::flex::is_there(self.options.hint()).then(|| crate::flex::elects(self.options.hint())),
             apart: self.swarm.cloner_apart,
             watchdogs: self.swarm.watchdogs.is_some(),
             watchdog_left: match role {
@@ -629,6 +654,7 @@ impl World {
                 _ => None,
             },
             faults: self.options.faults && self.healed.is_none(),
+            slice: self.slice,
             bug: self.bug(),
         };
         let Some(process) = self.processes.get_mut(&role).filter(|p| p.hosted.is_none()) else { return };
@@ -854,7 +880,8 @@ impl World {
             self.server.hang_up(conn);
             self.ledger.closed(conn);
         }
-        let down = between(&mut process.rng, Duration::from_millis(50), Duration::from_secs(15));
+        let down =
+            between(&mut process.rng, Duration::from_millis(50), Duration::from_secs(15).min(self.swarm.longest));
         self.flex.caller_died((role, process.life), &self.rack);
         if let Role::Kubelet(number) | Role::VirtHandler(number) = role
             && let Some(node) = self.nodes.get_mut(&number)

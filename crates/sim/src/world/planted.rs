@@ -42,6 +42,13 @@ impl World {
                 request.rests_on.retain(|premise| premise.term.is_none());
                 return request;
             }
+            (Some(Bug::TermlessBindings), Role::Scheduler | Role::StandbyScheduler)
+                if request.path.ends_with("/binding") =>
+            {
+                let mut request = request;
+                request.rests_on.retain(|premise| premise.term.is_none());
+                return request;
+            }
             (Some(Bug::OneNode), Role::Scheduler) if request.path.ends_with("/binding") => {
                 let mut binding = body(&request);
                 binding["target"]["name"] = node_name(1).into();

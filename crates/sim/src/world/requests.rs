@@ -149,8 +149,8 @@ impl World {
 
     pub(super) fn arrive(&mut self, id: FlightId) {
         self.overwritten(id);
-        // Who binds anew after a crash knows nothing of what its predecessor sent. Where there are no terms, that goes with its
-        // connection.
+        // Who binds anew after a crash knows nothing of what its predecessor sent. That is of a term that is over; where nobody is
+        // elected, the API server is in the same process, as in `carrack up`, and what has not arrived ends with both.
         let dead = |flight: &Flight| flight.label.ends_with(LATE) && self.life(flight.role) != Some(flight.life);
         let dead = |flight: &Flight| !self.swarm.elect && dead(flight);
         if self.server.flight(id).is_some_and(dead) {
@@ -182,7 +182,7 @@ impl World {
         if let Some(polled) = polled {
             self.polled(id, polled);
         }
-        if let Some(wait) = self.server.mem.untold()
+        if let Some(wait) = self.server.mem.untold().map(|wait| wait * self.swarm.leisure)
             && self.telling.is_none_or(|at| self.queue.now() + wait < at)
         {
             self.telling = Some(self.queue.now() + wait);

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use carrack_scheduler::extender::{Answer, Ask};
-use carrack_scheduler::{Decider, Place, Plugin, Question, Row, Scheduler};
+use carrack_scheduler::{Decider, Place, Plugin, Pod as Known, Question, Row, Scheduler};
 use carrack_types::pod::{ResourceList, add, requests, resource_list};
 use k8s_openapi::api::core::v1::{Node, Pod};
 use serde_json::Value;
@@ -143,12 +143,12 @@ fn waiting(role: Role, scheduler: &Scheduler, observer: &Observer, breaches: &mu
         cluster.set_node(node);
     }
     for pod in observer.all("pod") {
-        if let Some(pod) = read::<Pod>(pod) {
+        if let Some(pod) = read::<Known>(pod) {
             cluster.set_pod(&pod);
         }
         let there = scheduler.cluster().node_of(uid(pod)).filter(|_| scheduler.cluster().is_assumed(uid(pod)));
         if let Some(id) = there.and_then(|name| cluster.find(name))
-            && let Some(pod) = read::<Pod>(pod)
+            && let Some(pod) = read::<Known>(pod)
         {
             let info = cluster.read(pod);
             cluster.assume(info, id);

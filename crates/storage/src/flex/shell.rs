@@ -1,11 +1,14 @@
 //! Calls carried out: a driver is a program, and its defaults are upstream's.
 
+#![expect(clippy::disallowed_methods, reason = "a shell: what it runs is told how long it may")]
+
 use std::path::PathBuf;
 
 use carrack_engine::Time;
 use carrack_engine::shell::{Clock, Doer, EventSink};
 use carrack_flexvolume::{Drivers, Told};
 use tokio::sync::watch;
+use tokio::time::Instant;
 
 use super::calls::{Answer, Call, Outcome};
 use crate::asking::{In, Out};
@@ -15,15 +18,18 @@ pub struct Caller {
     drivers: Drivers,
     events: Option<EventSink<In<Outcome>>>,
     clock: Clock,
-    /// Until when calls may run, where that is limited.
+    /// Until when calls may run, where that is limited; for this process, and for what it has begun, should it be stopped.
     until: watch::Sender<Option<Time>>,
+    runs_until: watch::Sender<Option<Instant>>,
 }
 
 impl Caller {
     /// Those below a directory.
     #[must_use]
     pub fn new(dir: PathBuf) -> Self {
-        Self { drivers: Drivers::new(dir), events: None, clock: Clock::default(), until: watch::Sender::new(None) }
+        let (until, runs_until) = (watch::Sender::new(None), watch::Sender::new(None));
+        let drivers = Drivers::new(dir).bound_by(runs_until.subscribe());
+        Self { drivers, events: None, clock: Clock::default(), until, runs_until }
     }
 }
 
@@ -37,6 +43,7 @@ impl Doer<Out<Call>, In<Outcome>> for Caller {
     fn run(&mut self, out: Out<Call>) {
         let (id, call) = match out {
             Out::MayCallUntil(until) => {
+                self.runs_until.send_replace(Some(Instant::now() + until.since(self.clock.now())));
                 self.until.send_replace(Some(until));
                 return;
             }

@@ -63,7 +63,7 @@ fn check_template(
 }
 
 /// What is wrong with a change of an instance. Its spec is what its guest was started from and stays so; only the time
-/// that the guest gets to shut down may change. Labels of KubeVirt's are for its components.
+/// that the guest gets to shut down may change, and where it is to run, by its machine. Labels of KubeVirt's are for its components.
 pub fn check_instance_update(
     old: &VirtualMachineInstance,
     new: &VirtualMachineInstance,
@@ -72,6 +72,12 @@ pub fn check_instance_update(
 ) {
     let mut allowed = old.spec.clone();
     allowed.termination_grace_period_seconds = new.spec.termination_grace_period_seconds;
+    if by_component {
+        // A machine's template hands these on to what runs.
+        allowed.node_selector.clone_from(&new.spec.node_selector);
+        allowed.affinity.clone_from(&new.spec.affinity);
+        allowed.tolerations.clone_from(&new.spec.tolerations);
+    }
     if allowed != new.spec {
         faults.unsupported("spec", "update of VMI object is restricted");
     }

@@ -13,6 +13,31 @@ const TRIES: usize = 5;
 
 const NOT_RUNNING: &str = "VM is not running";
 const ALREADY_RUNNING: &str = "VM is already running";
+const UNDERWAY: &str = "unable to complete request: stop/start already underway";
+const ONLY_FASTER: &str = "Halted only supports manual stop requests with a shorter graceperiod";
+const FAILED_RERUNS: &str = "RerunOnFailure does not support starting VM from failed state";
+const ONLY_AT_ONCE: &str = "For force restart, only gracePeriod=0 is supported for now";
+
+/// Why a machine is left as it is, in KubeVirt's words.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Refusal {
+    /// The call makes no sense for the machine as it is: 409.
+    Conflict(String),
+    /// Another request is being carried out, which KubeVirt tells as an error of the server.
+    Underway,
+}
+
+impl Refusal {
+    fn because(why: impl Into<String>) -> Self {
+        Self::Conflict(why.into())
+    }
+    fn status(&self, name: &str) -> Status {
+        match self {
+            Self::Conflict(why) => Status::conflict("kubevirt.io", "virtualmachine", name, why),
+            Self::Underway => Status::internal(UNDERWAY),
+        }
+    }
+}
 
 /// What is to be changed.
 #[derive(Debug, PartialEq)]
@@ -32,8 +57,18 @@ impl Change {
                 ("", json!({"spec": {"running": *strategy == run_strategy::ALWAYS}}))
             }
             Self::Strategy(strategy) => ("", json!({"spec": {"runStrategy": strategy}})),
+            // Who asks is not made to wait for what failed before.
+            Self::Requests(requests) if vm.status.as_ref().is_some_and(|status| status.start_failure.is_some()) => {
+                ("status", json!({"status": {"stateChangeRequests": requests, "startFailure": null}}))
+            }
             Self::Requests(requests) => ("status", json!({"status": {"stateChangeRequests": requests}})),
         }
+    }
+
+    /// Whether the machine is asked for just that already.
+    pub(crate) fn is_asked(&self, vm: &VirtualMachine) -> bool {
+        let there = vm.status.as_ref().map(|status| json!(status.state_change_requests));
+        matches!(self, Self::Requests(requests) if there.as_ref() == Some(requests))
     }
 }
 
@@ -45,32 +80,38 @@ pub(super) fn plan_start(
     vm: &VirtualMachine,
     vmi: Option<&VirtualMachineInstance>,
     paused: bool,
-) -> Result<Change, String> {
+) -> Result<Change, Refusal> {
     let start =
         if paused { json!({"action": "Start", "data": {"paused": "true"}}) } else { json!({"action": "Start"}) };
-    let alive = vmi.filter(|vmi| !vmi.is_final());
     let strategy = vm.run_strategy();
+    let counts = |vmi: &&VirtualMachineInstance| {
+        let going = vmi.is_deleting() && strategy == run_strategy::HALTED;
+        !vmi.is_final() && !matches!(vmi.phase(), phase::UNSET | phase::UNKNOWN) && !going
+    };
+    if vmi.filter(counts).is_some() {
+        return Err(Refusal::because(ALREADY_RUNNING));
+    }
+    let over = vmi.filter(|vmi| vmi.is_final());
     match strategy {
-        run_strategy::HALTED if alive.is_some_and(|vmi| !vmi.is_deleting()) => Err(ALREADY_RUNNING.to_owned()),
         // The strategy alone would forget how it is to start; the controller changes it when it sees the request.
         run_strategy::HALTED if paused => {
             busy(vm)?;
             Ok(Change::Requests(json!([start])))
         }
         run_strategy::HALTED => Ok(Change::Strategy(run_strategy::ALWAYS)),
+        run_strategy::RERUN_ON_FAILURE if over.is_some_and(|vmi| vmi.phase() == phase::FAILED) => {
+            Err(Refusal::because(FAILED_RERUNS))
+        }
         run_strategy::MANUAL | run_strategy::RERUN_ON_FAILURE => {
-            if alive.is_some() {
-                return Err(ALREADY_RUNNING.to_owned());
-            }
             busy(vm)?;
-            let over = vmi.map(|vmi| json!({"action": "Stop", "uid": vmi.uid()}));
+            let over = over.map(|vmi| json!({"action": "Stop", "uid": vmi.uid()}));
             Ok(Change::Requests(over.into_iter().chain([start]).collect()))
         }
-        _ => Err(format!("{strategy} does not support manual start requests")),
+        _ => Err(Refusal::because(format!("{strategy} does not support manual start requests"))),
     }
 }
 
-/// What stopping changes.
+/// What stopping changes. A stop takes the place of whatever was asked for before.
 ///
 /// # Errors
 /// Why it cannot be stopped.
@@ -78,23 +119,25 @@ pub(crate) fn plan_stop(
     vm: &VirtualMachine,
     vmi: Option<&VirtualMachineInstance>,
     grace_period_s: Option<i64>,
-) -> Result<Change, String> {
+) -> Result<Change, Refusal> {
     let alive = vmi.filter(|vmi| !vmi.is_final());
-    match vm.run_strategy() {
+    match (vm.run_strategy(), alive) {
+        (run_strategy::HALTED | run_strategy::MANUAL | run_strategy::RERUN_ON_FAILURE, None) => {
+            Err(Refusal::because(NOT_RUNNING))
+        }
         // A machine that is being stopped can be stopped faster.
-        run_strategy::HALTED => match alive {
-            Some(vmi) if grace_period_s.is_some() => Ok(Change::Requests(json!([stop_request(vmi, grace_period_s)]))),
-            _ => Err(NOT_RUNNING.to_owned()),
-        },
-        run_strategy::MANUAL => match alive {
-            Some(vmi) => {
-                busy(vm)?;
-                Ok(Change::Requests(json!([stop_request(vmi, grace_period_s)])))
-            }
-            None => Err(NOT_RUNNING.to_owned()),
-        },
+        (run_strategy::HALTED, Some(vmi)) if !is_faster(vmi, grace_period_s) => Err(Refusal::because(ONLY_FASTER)),
+        (run_strategy::HALTED | run_strategy::MANUAL | run_strategy::RERUN_ON_FAILURE, Some(vmi)) => {
+            Ok(Change::Requests(json!([stop_request(vmi, grace_period_s)])))
+        }
         _ => Ok(Change::Strategy(run_strategy::HALTED)),
     }
+}
+
+/// Whether that is less time than the guest has now.
+fn is_faster(vmi: &VirtualMachineInstance, grace_period_s: Option<i64>) -> bool {
+    let has = vmi.spec.termination_grace_period_seconds;
+    grace_period_s.is_some_and(|wanted| has.is_none_or(|has| wanted < has))
 }
 
 /// What restarting changes.
@@ -105,12 +148,12 @@ pub(super) fn plan_restart(
     vm: &VirtualMachine,
     vmi: Option<&VirtualMachineInstance>,
     grace_period_s: Option<i64>,
-) -> Result<Change, String> {
+) -> Result<Change, Refusal> {
     let strategy = vm.run_strategy();
     if matches!(strategy, run_strategy::HALTED | run_strategy::ONCE) {
-        return Err(format!("{strategy} does not support manual restart requests"));
+        return Err(Refusal::because(format!("RunStategy {strategy} does not support manual restart requests")));
     }
-    let Some(vmi) = vmi.filter(|vmi| !vmi.is_final()) else { return Err(NOT_RUNNING.to_owned()) };
+    let Some(vmi) = vmi else { return Err(Refusal::because(format!("{NOT_RUNNING}: {}", run_strategy::HALTED))) };
     busy(vm)?;
     Ok(Change::Requests(json!([stop_request(vmi, grace_period_s), {"action": "Start"}])))
 }
@@ -123,9 +166,9 @@ fn stop_request(vmi: &VirtualMachineInstance, grace_period_s: Option<i64>) -> Va
 }
 
 /// Refuses while another request is being carried out.
-fn busy(vm: &VirtualMachine) -> Result<(), String> {
+fn busy(vm: &VirtualMachine) -> Result<(), Refusal> {
     let open = vm.status.as_ref().is_some_and(|status| !status.state_change_requests.is_empty());
-    if open { Err("unable to complete request: stop/start already underway".to_owned()) } else { Ok(()) }
+    if open { Err(Refusal::Underway) } else { Ok(()) }
 }
 
 pub(super) async fn start(call: &Call<'_>, options: &Value) -> Result<Response, Status> {
@@ -140,6 +183,9 @@ pub(super) async fn stop(call: &Call<'_>, options: &Value) -> Result<Response, S
 
 pub(super) async fn restart(call: &Call<'_>, options: &Value) -> Result<Response, Status> {
     let grace = grace(options, "gracePeriodSeconds")?;
+    if grace.is_some_and(|seconds| seconds > 0) {
+        return Err(Status::bad_request(ONLY_AT_ONCE));
+    }
     change(call, options, None, |vm, vmi| plan_restart(vm, vmi, grace)).await
 }
 
@@ -148,7 +194,7 @@ fn grace(options: &Value, key: &str) -> Result<Option<i64>, Status> {
         Value::Null => Ok(None),
         value => match value.as_i64() {
             Some(seconds) if seconds >= 0 => Ok(Some(seconds)),
-            _ => Err(Status::bad_request(format!("{key} has to be greater or equal to 0"))),
+            _ => Err(Status::bad_request("gracePeriod has to be greater or equal to 0")),
         },
     }
 }
@@ -157,7 +203,7 @@ async fn change(
     call: &Call<'_>,
     options: &Value,
     instance_grace_s: Option<i64>,
-    decide: impl Fn(&VirtualMachine, Option<&VirtualMachineInstance>) -> Result<Change, String>,
+    decide: impl Fn(&VirtualMachine, Option<&VirtualMachineInstance>) -> Result<Change, Refusal>,
 ) -> Result<Response, Status> {
     let dry_run = super::is_dry_run(options);
     let mut result = Ok(());
@@ -165,8 +211,7 @@ async fn change(
         let vm: VirtualMachine = call.get().await?;
         let vmi: Option<VirtualMachineInstance> = call.find().await?;
         let vmi = vmi.filter(|vmi| vmi.controller_uid() == Some(vm.uid()));
-        let change = decide(&vm, vmi.as_ref())
-            .map_err(|why| Status::conflict("kubevirt.io", "virtualmachine", call.name, &why))?;
+        let change = decide(&vm, vmi.as_ref()).map_err(|refusal| refusal.status(call.name))?;
         // With a strategy, nothing else carries the grace to the instance.
         if let (Change::Strategy(_), Some(seconds), Some(_)) = (&change, instance_grace_s, &vmi) {
             let patch = json!({"spec": {"terminationGracePeriodSeconds": seconds}});

@@ -1,8 +1,10 @@
 //! Calls that the handler on the instance's node answers.
 
+use std::borrow::Cow;
+
 use carrack_apiserver::body::json as json_reply;
 use carrack_apiserver::{Body, LocalRequest, NodeTarget, Response, Scheme, Status};
-use carrack_types::kubevirt::VirtualMachineInstance;
+use carrack_types::kubevirt::{VirtualMachine, VirtualMachineInstance, phase};
 use carrack_types::resource::Object;
 use carrack_types::well_known::kubevirt::{HANDLER_PORT, HANDLER_PORT_ANNOTATION};
 use k8s_openapi::api::core::v1::Node;
@@ -10,24 +12,44 @@ use k8s_openapi::api::core::v1::Node;
 use super::lifecycle::is_running;
 use super::objects::Call;
 
-/// Why a call makes no sense for an instance as it is, if it does not.
-pub(super) fn refusal(vmi: &VirtualMachineInstance, sub: &str) -> Option<(u16, &'static str)> {
+const NO_ADDRESS: &str = "no network interfaces are present";
+
+/// Why a call makes no sense for an instance as it is, if it does not: a status code and KubeVirt's words, which speak of the machine
+/// in some calls and of its instance in others.
+pub(super) fn refusal(vmi: &VirtualMachineInstance, sub: &str) -> Option<(u16, Cow<'static, str>)> {
     const NOT_RUNNING: &str = "VMI is not running";
     let devices = &vmi.spec.domain.devices;
+    let words = |code: u16, why: &'static str| Some((code, Cow::from(why)));
     match sub {
-        "console" if devices.autoattach_serial_console == Some(false) => Some((400, "No serial consoles are present.")),
+        "console" if devices.autoattach_serial_console == Some(false) => words(400, "No serial consoles are present."),
+        "console" if vmi.phase() == phase::FAILED => words(409, "VMI is in failed status"),
         "vnc" | "vnc/screenshot" if devices.autoattach_graphics_device == Some(false) => {
-            Some((400, "No graphics devices are present."))
+            words(400, "No graphics devices are present.")
         }
-        _ if !is_running(vmi) => Some((409, NOT_RUNNING)),
-        "pause" if vmi.is_paused() => Some((409, "VMI is already paused")),
-        "unpause" if !vmi.is_paused() => Some((409, "VMI is not paused")),
-        "softreboot" | "freeze" if vmi.is_paused() => Some((409, "VMI is paused")),
+        "portforward" if vmi.is_paused() => words(409, "VMI is paused"),
+        _ if !is_running(vmi) => match sub {
+            "console" | "vnc" | "vnc/screenshot" => words(400, NOT_RUNNING),
+            "portforward" => words(400, NO_ADDRESS),
+            "pause" | "softreboot" | "freeze" => words(409, "VM is not running"),
+            "reset" => {
+                let phase = vmi.phase();
+                let why = "Unable to connect to VirtualMachineInstance because phase is";
+                Some((400, format!("{why} {phase} instead of Running or Scheduled").into()))
+            }
+            _ => words(409, NOT_RUNNING),
+        },
+        // The guest would be taken for dead.
+        "pause" if vmi.spec.liveness_probe.is_some() => {
+            words(403, "Pausing VMIs with LivenessProbe is currently not supported")
+        }
+        "pause" if vmi.is_paused() => words(409, "VMI is already paused"),
+        "unpause" if !vmi.is_paused() => words(409, "VMI is not paused"),
+        "softreboot" | "freeze" if vmi.is_paused() => words(409, "VMI is paused"),
         "guestosinfo" | "userlist" | "filesystemlist" | "freeze" | "unfreeze" if !vmi.is_true("AgentConnected") => {
-            Some((409, "VMI does not have guest agent connected"))
+            words(409, "VMI does not have guest agent connected")
         }
         "softreboot" if !can_be_asked_to_reboot(vmi) => {
-            Some((409, "VMI neither have the agent connected nor the ACPI feature enabled"))
+            words(409, "VMI neither have the agent connected nor the ACPI feature enabled")
         }
         _ => None,
     }
@@ -44,10 +66,16 @@ pub(super) async fn forward(call: &Call<'_>, request: &LocalRequest<'_>, sub: &s
     let vmi: VirtualMachineInstance = call.get().await?;
     match refusal(&vmi, sub) {
         Some((400, why)) => return Err(Status::bad_request(why)),
-        Some((_, why)) => {
-            return Err(Status::conflict("kubevirt.io", "virtualmachineinstance", call.name, why));
-        }
+        Some((403, why)) => return Err(Status::forbidden("kubevirt.io", "virtualmachineinstance", call.name, &why)),
+        Some((_, why)) => return Err(Status::conflict("kubevirt.io", "virtualmachineinstance", call.name, &why)),
         None => {}
+    }
+    // While a guest's disks are kept, it is paused or frozen for that.
+    if sub == "unpause"
+        && let Some(vm) = call.find::<VirtualMachine>().await?
+        && vm.status.is_some_and(|status| status.snapshot_in_progress.is_some())
+    {
+        return Err(Status::conflict("kubevirt.io", "virtualmachine", call.name, "VM snapshot is in progress"));
     }
     let node = vmi.status.as_ref().map_or("", |status| status.node_name.as_str());
     let object: Node = call.get_at(&format!("/api/v1/nodes/{node}")).await?;

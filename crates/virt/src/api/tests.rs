@@ -1,9 +1,10 @@
 //! What each call changes or refuses.
 
+use carrack_engine::Time;
 use carrack_types::kubevirt::{VirtualMachine, VirtualMachineInstance};
 use serde_json::{Value, json};
 
-use super::lifecycle::{Change, plan_restart, plan_start, plan_stop};
+use super::lifecycle::{Change, Refusal, plan_restart, plan_start, plan_stop};
 use super::node::refusal;
 
 fn vm(strategy: &str, requests: Value) -> VirtualMachine {
@@ -17,28 +18,45 @@ fn vmi(phase: &str) -> VirtualMachineInstance {
         .expect("an instance")
 }
 
+fn refused<T>(why: &str) -> Result<T, Refusal> {
+    Err(Refusal::Conflict(why.to_owned()))
+}
+
 #[test]
 fn starting() {
-    let check = |strategy: &str, requests: Value, vmi: Option<VirtualMachineInstance>, wanted: Result<Change, &str>| {
-        let got = plan_start(&vm(strategy, requests), vmi.as_ref(), false);
-        assert_eq!(got, wanted.map_err(str::to_owned), "{strategy}");
-    };
+    let check =
+        |strategy: &str, requests: Value, vmi: Option<VirtualMachineInstance>, wanted: Result<Change, Refusal>| {
+            let got = plan_start(&vm(strategy, requests), vmi.as_ref(), false);
+            assert_eq!(got, wanted, "{strategy}");
+        };
     let none = || json!([]);
     let start = || json!({"action": "Start"});
+    let running = || refused("VM is already running");
     check("Halted", none(), None, Ok(Change::Strategy("Always")));
-    check("Halted", none(), Some(vmi("Running")), Err("VM is already running"));
     check("Manual", none(), None, Ok(Change::Requests(json!([start()]))));
-    check("Manual", none(), Some(vmi("Running")), Err("VM is already running"));
-    check(
-        "Manual",
-        none(),
-        Some(vmi("Failed")),
-        Ok(Change::Requests(json!([{"action": "Stop", "uid": "vmi"}, start()]))),
-    );
-    check("Manual", json!([start()]), None, Err("unable to complete request: stop/start already underway"));
+    for strategy in ["Halted", "Manual", "RerunOnFailure", "Always", "Once"] {
+        check(strategy, none(), Some(vmi("Running")), running());
+        check(strategy, none(), Some(vmi("Scheduling")), running());
+    }
+    // What is not known to be under way holds nobody up, and neither does what is being stopped.
+    check("Manual", none(), Some(vmi("Unknown")), Ok(Change::Requests(json!([start()]))));
+    check("Halted", none(), Some(vmi("")), Ok(Change::Strategy("Always")));
+    let mut going = vmi("Running");
+    going.metadata.deletion_timestamp = Some(Time::from_unix_s(1).meta());
+    check("Halted", none(), Some(going.clone()), Ok(Change::Strategy("Always")));
+    check("Manual", none(), Some(going), running());
+    for phase in ["Failed", "Succeeded"] {
+        let again = json!([{"action": "Stop", "uid": "vmi"}, start()]);
+        check("Manual", none(), Some(vmi(phase)), Ok(Change::Requests(again)));
+    }
+    check("Manual", json!([start()]), None, Err(Refusal::Underway));
     check("RerunOnFailure", none(), None, Ok(Change::Requests(json!([start()]))));
-    check("Always", none(), None, Err("Always does not support manual start requests"));
-    check("Once", none(), None, Err("Once does not support manual start requests"));
+    let again = json!([{"action": "Stop", "uid": "vmi"}, start()]);
+    check("RerunOnFailure", none(), Some(vmi("Succeeded")), Ok(Change::Requests(again)));
+    let failed = refused("RerunOnFailure does not support starting VM from failed state");
+    check("RerunOnFailure", none(), Some(vmi("Failed")), failed);
+    check("Always", none(), None, refused("Always does not support manual start requests"));
+    check("Once", none(), None, refused("Once does not support manual start requests"));
     let paused = plan_start(&vm("Manual", none()), None, true);
     assert_eq!(paused, Ok(Change::Requests(json!([{"action": "Start", "data": {"paused": "true"}}]))));
 }
@@ -46,54 +64,105 @@ fn starting() {
 #[test]
 fn stopping() {
     let check =
-        |strategy: &str, vmi: Option<VirtualMachineInstance>, grace: Option<i64>, wanted: Result<Change, &str>| {
+        |strategy: &str, vmi: Option<VirtualMachineInstance>, grace: Option<i64>, wanted: Result<Change, Refusal>| {
             let got = plan_stop(&vm(strategy, json!([])), vmi.as_ref(), grace);
-            assert_eq!(got, wanted.map_err(str::to_owned), "{strategy}");
+            assert_eq!(got, wanted, "{strategy}");
         };
     let stop = || json!({"action": "Stop", "uid": "vmi"});
     check("Always", Some(vmi("Running")), None, Ok(Change::Strategy("Halted")));
-    check("RerunOnFailure", None, None, Ok(Change::Strategy("Halted")));
-    check("Halted", None, None, Err("VM is not running"));
-    check("Manual", None, None, Err("VM is not running"));
-    check("Manual", Some(vmi("Succeeded")), None, Err("VM is not running"));
-    check("Manual", Some(vmi("Running")), None, Ok(Change::Requests(json!([stop()]))));
-    let faster = json!([{"action": "Stop", "uid": "vmi", "data": {"gracePeriod": "0"}}]);
-    check("Manual", Some(vmi("Running")), Some(0), Ok(Change::Requests(faster.clone())));
-    check("Halted", Some(vmi("Running")), Some(0), Ok(Change::Requests(faster)));
+    check("Once", Some(vmi("Running")), None, Ok(Change::Strategy("Halted")));
+    for strategy in ["Halted", "Manual", "RerunOnFailure"] {
+        check(strategy, None, None, refused("VM is not running"));
+        check(strategy, Some(vmi("Succeeded")), None, refused("VM is not running"));
+    }
+    let faster = || json!([{"action": "Stop", "uid": "vmi", "data": {"gracePeriod": "0"}}]);
+    for strategy in ["Manual", "RerunOnFailure"] {
+        check(strategy, Some(vmi("Running")), None, Ok(Change::Requests(json!([stop()]))));
+        check(strategy, Some(vmi("Running")), Some(0), Ok(Change::Requests(faster())));
+    }
+    let only = || refused("Halted only supports manual stop requests with a shorter graceperiod");
+    check("Halted", Some(vmi("Running")), None, only());
+    check("Halted", Some(vmi("Running")), Some(0), Ok(Change::Requests(faster())));
+    let mut quick = vmi("Running");
+    quick.spec.termination_grace_period_seconds = Some(0);
+    check("Halted", Some(quick), Some(0), only());
+    // A stop takes the place of what was asked for before; one that is asked for already is known as such.
+    let restart = json!([stop(), {"action": "Start"}]);
+    let instead = plan_stop(&vm("Manual", restart.clone()), Some(&vmi("Running")), None).expect("a change");
+    assert_eq!(instead, Change::Requests(json!([stop()])));
+    assert!(!instead.is_asked(&vm("Manual", restart)) && instead.is_asked(&vm("Manual", json!([stop()]))));
 }
 
 #[test]
 fn restarting() {
-    let check = |strategy: &str, vmi: Option<VirtualMachineInstance>, wanted: Result<Change, &str>| {
+    let check = |strategy: &str, vmi: Option<VirtualMachineInstance>, wanted: Result<Change, Refusal>| {
         let got = plan_restart(&vm(strategy, json!([])), vmi.as_ref(), None);
-        assert_eq!(got, wanted.map_err(str::to_owned), "{strategy}");
+        assert_eq!(got, wanted, "{strategy}");
     };
     let again = json!([{"action": "Stop", "uid": "vmi"}, {"action": "Start"}]);
     for strategy in ["Always", "Manual", "RerunOnFailure"] {
         check(strategy, Some(vmi("Running")), Ok(Change::Requests(again.clone())));
-        check(strategy, None, Err("VM is not running"));
+        check(strategy, Some(vmi("Succeeded")), Ok(Change::Requests(again.clone())));
+        check(strategy, None, refused("VM is not running: Halted"));
     }
-    check("Halted", Some(vmi("Running")), Err("Halted does not support manual restart requests"));
+    for strategy in ["Halted", "Once"] {
+        let why = format!("RunStategy {strategy} does not support manual restart requests");
+        check(strategy, Some(vmi("Running")), refused(&why));
+    }
+    let busy = plan_restart(&vm("Always", json!([{"action": "Start"}])), Some(&vmi("Running")), None);
+    assert_eq!(busy, Err(Refusal::Underway));
+}
+
+/// Who asks for something is not made to wait for what failed before.
+#[test]
+fn a_request_forgives_failed_starts() {
+    let mut failing = vm("Manual", json!([]));
+    let change = plan_start(&failing, None, false).expect("a change");
+    assert_eq!(change.patch(&failing).1, json!({"status": {"stateChangeRequests": [{"action": "Start"}]}}));
+    failing.status.get_or_insert_default().start_failure = Some(Default::default());
+    let patch = json!({"status": {"stateChangeRequests": [{"action": "Start"}], "startFailure": null}});
+    assert_eq!(change.patch(&failing), ("status", patch));
 }
 
 #[test]
 fn calls_on_guests() {
-    let check = |more: Value, phase: &str, sub: &str, wanted: Option<&str>| {
+    let check = |more: Value, phase: &str, sub: &str, wanted: Option<(u16, &str)>| {
         let mut object = json!({"status": {"phase": phase}});
         object.as_object_mut().expect("an object").extend(more.as_object().cloned().unwrap_or_default());
         object["status"]["phase"] = json!(phase);
         let vmi: VirtualMachineInstance = serde_json::from_value(object).expect("an instance");
-        assert_eq!(refusal(&vmi, sub).map(|(_, why)| why), wanted, "{sub} {phase}");
+        let got = refusal(&vmi, sub);
+        assert_eq!(got.as_ref().map(|(code, why)| (*code, why.as_ref())), wanted, "{sub} {phase}");
     };
+    let none = || json!({});
     let paused = || json!({"status": {"conditions": [{"type": "Paused", "status": "True"}]}});
     let bare = || json!({"spec": {"domain": {"devices": {"autoattachSerialConsole": false, "autoattachGraphicsDevice": false}}}});
-    check(json!({}), "Running", "console", None);
-    check(json!({}), "Scheduled", "console", Some("VMI is not running"));
-    check(bare(), "Running", "console", Some("No serial consoles are present."));
-    check(bare(), "Running", "vnc", Some("No graphics devices are present."));
-    check(json!({}), "Running", "pause", None);
-    check(paused(), "Running", "pause", Some("VMI is already paused"));
-    check(json!({}), "Running", "unpause", Some("VMI is not paused"));
+    check(none(), "Running", "console", None);
+    for sub in ["console", "vnc", "vnc/screenshot"] {
+        check(none(), "Scheduled", sub, Some((400, "VMI is not running")));
+    }
+    check(none(), "Failed", "console", Some((409, "VMI is in failed status")));
+    check(none(), "Failed", "vnc", Some((400, "VMI is not running")));
+    check(bare(), "Running", "console", Some((400, "No serial consoles are present.")));
+    check(bare(), "Running", "vnc", Some((400, "No graphics devices are present.")));
+    check(none(), "Running", "portforward", None);
+    check(paused(), "Running", "portforward", Some((409, "VMI is paused")));
+    check(none(), "Scheduling", "portforward", Some((400, "no network interfaces are present")));
+    check(none(), "Running", "pause", None);
+    check(paused(), "Running", "pause", Some((409, "VMI is already paused")));
+    check(none(), "Scheduled", "pause", Some((409, "VM is not running")));
+    let probed = json!({"spec": {"domain": {"devices": {}}, "livenessProbe": {"guestAgentPing": {}}}});
+    let why = "Pausing VMIs with LivenessProbe is currently not supported";
+    check(probed, "Running", "pause", Some((403, why)));
+    check(none(), "Running", "unpause", Some((409, "VMI is not paused")));
+    check(none(), "Scheduled", "unpause", Some((409, "VMI is not running")));
     check(paused(), "Running", "unpause", None);
-    check(json!({}), "Running", "softreboot", None);
+    check(none(), "Running", "softreboot", None);
+    check(none(), "Scheduled", "softreboot", Some((409, "VM is not running")));
+    check(none(), "Running", "reset", None);
+    let why = "Unable to connect to VirtualMachineInstance because phase is Pending instead of Running or Scheduled";
+    check(none(), "Pending", "reset", Some((400, why)));
+    let agentless = Some((409, "VMI does not have guest agent connected"));
+    check(none(), "Running", "guestosinfo", agentless);
+    check(none(), "Running", "freeze", agentless);
 }

@@ -2,24 +2,33 @@
 //!
 //! What is made and deleted rests on the set as it was read: a create that arrives late, when its name is free again, would be
 //! one too many. An instance is named after the set's UID and the smallest number whose name nobody has, so that one that is made twice
-//! is made once. Finished instances are deleted and replaced; what is going away does not count any more, and has its
+//! is made once. What the selector chooses and nobody owns is taken over. Finished instances are deleted and replaced; what is going away does not count any more, and has its
 //! name until it is gone.
 
 use std::collections::BTreeSet;
 
-use carrack_engine::{Controller, EventRecord, Key, Plan, Premise, Setup, Time, View, controller_ref, derived_suffix};
+use carrack_engine::{
+    Controller, EventRecord, Key, Plan, Premise, Refusal, Setup, Time, View, Write, controller_ref, derived_suffix,
+};
 use carrack_types::kubevirt::others::ReplicaSetStatus;
 use carrack_types::kubevirt::{
-    Condition, VirtualMachineInstance, VirtualMachineInstanceReplicaSet, phase, set_condition,
+    Condition, VirtualMachineInstance, VirtualMachineInstanceReplicaSet, find_condition, phase, set_condition,
 };
 use carrack_types::resource::Object;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, ObjectMeta};
+use carrack_types::selector::selects;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, ObjectMeta, OwnerReference};
 use serde_json::json;
 
 use crate::diff::merge_patch;
 
 /// Most instances that are made or deleted at once, as upstream.
 const BURST: usize = 10;
+
+const PAUSED: &str = "ReplicaPaused";
+const FAILURE: &str = "ReplicaFailure";
+/// Reasons of a failure, and of its events.
+const FAILED_CREATE: &str = "FailedCreate";
+const FAILED_DELETE: &str = "FailedDelete";
 
 /// Keeps replica sets.
 pub struct ReplicaSetController;
@@ -35,31 +44,86 @@ impl Controller for ReplicaSetController {
     fn setup(&self, setup: &mut Setup<'_>) {
         setup.watch_own::<VirtualMachineInstanceReplicaSet>();
         setup.watch_owned::<VirtualMachineInstance, VirtualMachineInstanceReplicaSet>();
+        // One that nobody owns is news to the sets that choose it.
+        setup.watch::<VirtualMachineInstance>(|vmi, view| {
+            let sets = view.cache::<VirtualMachineInstanceReplicaSet>().in_namespace(vmi.namespace());
+            let chosen = sets.filter(|set| vmi.controller_uid().is_none() && is_sound(set) && chooses(set, vmi));
+            chosen.map(|set| Key::of(set.as_ref())).collect()
+        });
     }
 
     fn reconcile(&mut self, key: &Key, view: &View<'_>, now: Time) -> Plan {
         let Some(set) = view.get::<VirtualMachineInstanceReplicaSet>(&key.namespace, &key.name) else {
             return Plan::none();
         };
-        let owned: Vec<&VirtualMachineInstance> = view
-            .cache::<VirtualMachineInstance>()
-            .by_owner(set.uid())
-            .filter(|vmi| vmi.controller_uid() == Some(set.uid()))
-            .map(AsRef::as_ref)
-            .collect();
-        let report = report(set, &owned, now);
+        if !is_sound(set) {
+            return Plan::none();
+        }
+        let owned = owned(set, view);
+        let claims = claim(set, &owned, view);
+        if !claims.is_none() {
+            return claims;
+        }
+        let report = report(set, &owned, None, now);
         if set.is_deleting() || set.spec.paused {
             return report;
         }
-        let taken: BTreeSet<&str> = view
-            .cache::<VirtualMachineInstance>()
-            .iter()
-            .filter(|vmi| vmi.namespace() == key.namespace)
-            .map(|vmi| vmi.name())
-            .collect();
+        let taken: BTreeSet<&str> =
+            view.cache::<VirtualMachineInstance>().in_namespace(&key.namespace).map(|vmi| vmi.name()).collect();
         // The status comes last: what is made and deleted rests on the set as it was read.
         scale(set, &owned, &taken).resting_on(&Premise::unchanged(set.as_ref())).then(report)
     }
+
+    fn refused(&mut self, key: &Key, view: &View<'_>, refusal: &Refusal<'_>, now: Time) -> Plan {
+        let Some(set) = view.get::<VirtualMachineInstanceReplicaSet>(&key.namespace, &key.name) else {
+            return Plan::none();
+        };
+        let error = &refusal.error.message;
+        let (reason, message) = match refusal.write {
+            Write::Create { .. } => (FAILED_CREATE, format!("Error creating virtual machine instance: {error}")),
+            Write::Delete { key, .. } => {
+                (FAILED_DELETE, format!("Error deleting virtual machine instance {}: {error}", key.name))
+            }
+            _ => return Plan::none(),
+        };
+        let event = EventRecord::warning(set.as_ref(), reason, message);
+        report(set, &owned(set, view), Some((reason, error)), now).event(event)
+    }
+}
+
+/// The instances of a set.
+fn owned<'a>(set: &VirtualMachineInstanceReplicaSet, view: &'a View<'_>) -> Vec<&'a VirtualMachineInstance> {
+    let owned = view.cache::<VirtualMachineInstance>().by_owner(set.uid());
+    owned.filter(|vmi| vmi.controller_uid() == Some(set.uid())).map(AsRef::as_ref).collect()
+}
+
+fn chooses(set: &VirtualMachineInstanceReplicaSet, vmi: &VirtualMachineInstance) -> bool {
+    selects(&set.spec.selector, vmi.metadata.labels.as_ref())
+}
+
+/// Whether the set chooses what it makes, and not everything. Admission refuses others, and upstream leaves them alone, too.
+fn is_sound(set: &VirtualMachineInstanceReplicaSet) -> bool {
+    let made = set.spec.template.as_ref().and_then(|template| template.metadata.as_ref());
+    let labels = made.and_then(|meta| meta.labels.as_ref()).filter(|labels| !labels.is_empty());
+    labels.is_some() && set.spec.selector != LabelSelector::default() && selects(&set.spec.selector, labels)
+}
+
+/// Instances that the set chooses and nobody owns become its own, such as those that a set of its name has left behind; what it does not
+/// choose any more is let go. A change of an instance rests on the instance as it was read, and on the set.
+fn claim(set: &VirtualMachineInstanceReplicaSet, owned: &[&VirtualMachineInstance], view: &View<'_>) -> Plan {
+    if set.is_deleting() {
+        return Plan::none();
+    }
+    let lost = owned.iter().copied().filter(|vmi| !vmi.is_deleting() && !chooses(set, vmi));
+    let found = view.cache::<VirtualMachineInstance>().in_namespace(set.namespace()).map(AsRef::as_ref);
+    let found = found.filter(|vmi| vmi.controller_uid().is_none() && !vmi.is_deleting() && chooses(set, vmi));
+    let plan = lost.chain(found).fold(Plan::none(), |plan, vmi| {
+        let others = vmi.metadata.owner_references.iter().flatten().filter(|owner| owner.uid != set.uid());
+        let mine = chooses(set, vmi).then(|| controller_ref(set));
+        let owners: Vec<OwnerReference> = others.cloned().chain(mine).collect();
+        plan.patch(vmi, json!({"metadata": {"ownerReferences": owners}}))
+    });
+    plan.resting_on(&Premise::unchanged(set))
 }
 
 /// Whether an instance counts.
@@ -75,7 +139,7 @@ fn wanted(set: &VirtualMachineInstanceReplicaSet) -> usize {
 fn scale(set: &VirtualMachineInstanceReplicaSet, owned: &[&VirtualMachineInstance], taken: &BTreeSet<&str>) -> Plan {
     let mut plan = Plan::none();
     for over in owned.iter().filter(|vmi| vmi.is_final() && !vmi.is_deleting()) {
-        plan = delete(set, over, plan);
+        plan = delete(set, over, plan, "Deleted finished virtual machine:");
     }
     let mut live: Vec<&VirtualMachineInstance> = owned.iter().copied().filter(|vmi| counts(vmi)).collect();
     let wanted = wanted(set);
@@ -86,21 +150,21 @@ fn scale(set: &VirtualMachineInstanceReplicaSet, owned: &[&VirtualMachineInstanc
             rank(a).cmp(&rank(b)).then_with(|| b.metadata.creation_timestamp.cmp(&a.metadata.creation_timestamp))
         });
         let many = live.len() - wanted;
-        return live.into_iter().take(many.min(BURST)).fold(plan, |plan, vmi| delete(set, vmi, plan));
+        let said = "Stopped the virtual machine by deleting the virtual machine instance";
+        return live.into_iter().take(many.min(BURST)).fold(plan, |plan, vmi| delete(set, vmi, plan, said));
     }
     let free = (0_u64..)
         .map(|n| format!("{}-{}", set.name(), derived_suffix(&[set.uid(), "vmi", &n.to_string()], 5)))
         .filter(|name| !taken.contains(name.as_str()));
     for name in free.take((wanted - live.len()).min(BURST)) {
-        let message = format!("Created virtual machine instance: {name}");
-        plan = plan.create(&instance(set, name)).event(EventRecord::normal(set, "SuccessfulCreate", message));
+        let message = format!("Started the virtual machine by creating the new virtual machine instance {name}");
+        plan = plan.create(&instance(set, name)).told(EventRecord::normal(set, "SuccessfulCreate", message));
     }
     plan
 }
 
-fn delete(set: &VirtualMachineInstanceReplicaSet, vmi: &VirtualMachineInstance, plan: Plan) -> Plan {
-    let message = format!("Stopped the virtual machine by deleting the virtual machine instance {}", vmi.uid());
-    plan.delete(vmi).event(EventRecord::normal(set, "SuccessfulDelete", message))
+fn delete(set: &VirtualMachineInstanceReplicaSet, vmi: &VirtualMachineInstance, plan: Plan, said: &str) -> Plan {
+    plan.delete(vmi).told(EventRecord::normal(set, "SuccessfulDelete", format!("{said} {}", vmi.uid())))
 }
 
 fn instance(set: &VirtualMachineInstanceReplicaSet, name: String) -> VirtualMachineInstance {
@@ -120,23 +184,46 @@ fn instance(set: &VirtualMachineInstanceReplicaSet, name: String) -> VirtualMach
     }
 }
 
-/// Brings the status up to date, if it is not.
-fn report(set: &VirtualMachineInstanceReplicaSet, owned: &[&VirtualMachineInstance], now: Time) -> Plan {
+/// Brings the status up to date, if it is not. A failure that was told stands as long as the number is not what it should be.
+fn report(
+    set: &VirtualMachineInstanceReplicaSet,
+    owned: &[&VirtualMachineInstance],
+    failure: Option<(&str, &str)>,
+    now: Time,
+) -> Plan {
     let old = set.status.clone().unwrap_or_default();
     let mut new: ReplicaSetStatus = old.clone();
     let count = |n: usize| i32::try_from(n).unwrap_or(i32::MAX);
-    new.replicas = count(owned.iter().filter(|vmi| counts(vmi)).count());
+    let live = owned.iter().filter(|vmi| counts(vmi)).count();
+    new.replicas = count(live);
     new.ready_replicas = count(owned.iter().filter(|vmi| counts(vmi) && vmi.is_true("Ready")).count());
     new.label_selector = selector_text(&set.spec.selector);
+    let was_paused = find_condition(&old.conditions, PAUSED).is_some();
     if set.spec.paused {
-        let paused = Condition::new("ReplicaPaused", "True", "Paused", "Controller got paused");
+        let paused = Condition::new(PAUSED, "True", "Paused", "Controller got paused");
         set_condition(&mut new.conditions, paused, &now.meta());
     } else {
-        new.conditions.retain(|condition| condition.r#type != "ReplicaPaused");
+        new.conditions.retain(|condition| condition.r#type != PAUSED);
     }
-    match merge_patch(&old, &new) {
-        Some(patch) => Plan::none().patch_status(set, json!({"status": patch})),
-        None => Plan::none(),
+    let finished = owned.iter().any(|vmi| vmi.is_final() && !vmi.is_deleting());
+    match failure {
+        Some((reason, why)) => {
+            set_condition(&mut new.conditions, Condition::new(FAILURE, "True", reason, why), &now.meta());
+        }
+        None => new.conditions.retain(|condition| {
+            let stands = match condition.reason.as_str() {
+                FAILED_CREATE => live < wanted(set),
+                _ => live > wanted(set) || finished,
+            };
+            condition.r#type != FAILURE || stands && !set.spec.paused && !set.is_deleting()
+        }),
+    }
+    let Some(patch) = merge_patch(&old, &new) else { return Plan::none() };
+    let plan = Plan::none().patch_status(set, json!({"status": patch}));
+    match (was_paused, set.spec.paused) {
+        (false, true) => plan.told(EventRecord::normal(set, "SuccessfulPaused", "Paused")),
+        (true, false) => plan.told(EventRecord::normal(set, "SuccessfulResumed", "Resumed")),
+        _ => plan,
     }
 }
 
@@ -158,29 +245,107 @@ fn selector_text(selector: &LabelSelector) -> String {
 #[cfg(test)]
 mod tests {
     use carrack_engine::testing::Caches;
-    use carrack_engine::{Controller, Key, Plan, Time, Write};
+    use carrack_engine::{Controller, Key, Plan, Refusal, StatusError, Time, Write};
     use carrack_types::kubevirt::{VirtualMachineInstance, VirtualMachineInstanceReplicaSet};
     use serde_json::{Value, json};
 
     use super::ReplicaSetController;
 
-    fn plan(spec: Value, instances: &[Value]) -> Plan {
+    fn caches(spec: Value, instances: &[Value]) -> Caches {
         let mut object = json!({"metadata": {"name": "web", "namespace": "ns", "uid": "u", "resourceVersion": "1"},
             "spec": {"selector": {"matchLabels": {"app": "web"}}, "template": {"metadata": {"labels": {"app": "web"}},
                 "spec": {"domain": {"devices": {}, "memory": {"guest": "64Mi"}}}}}});
         for (key, value) in spec.as_object().expect("an object") {
-            object["spec"][key] = value.clone();
+            let whole = if key == "status" { &mut object } else { &mut object["spec"] };
+            whole[key] = value.clone();
         }
         let set: VirtualMachineInstanceReplicaSet = serde_json::from_value(object).expect("a set");
         let instances = instances.iter().enumerate().map(|(n, status)| {
-            let object = json!({"metadata": {"name": format!("web-{n}"), "namespace": "ns", "uid": format!("i{n}"),
-                "resourceVersion": "2", "ownerReferences": [{"apiVersion": "kubevirt.io/v1",
+            let mut object = json!({"metadata": {"name": format!("web-{n}"), "namespace": "ns", "uid": format!("i{n}"),
+                "resourceVersion": "2", "labels": {"app": "web"}, "ownerReferences": [{"apiVersion": "kubevirt.io/v1",
                     "kind": "VirtualMachineInstanceReplicaSet", "name": "web", "uid": "u", "controller": true}]},
                 "status": status});
+            for (key, value) in status["metadata"].as_object().into_iter().flatten() {
+                object["metadata"][key] = value.clone();
+            }
             serde_json::from_value::<VirtualMachineInstance>(object).expect("an instance")
         });
-        let caches = Caches::new().with([set]).with(instances);
-        ReplicaSetController.reconcile(&Key::new("ns", "web"), &caches.view(), Time::from_unix_s(9))
+        Caches::new().with([set]).with(instances)
+    }
+
+    const NOW: Time = Time::from_unix_s(9);
+
+    fn plan(spec: Value, instances: &[Value]) -> Plan {
+        ReplicaSetController.reconcile(&Key::new("ns", "web"), &caches(spec, instances).view(), NOW)
+    }
+
+    /// The owners that instances are given.
+    fn owners(plan: &Plan) -> Vec<(String, Value)> {
+        let given = |write: &Write| match write {
+            Write::Patch { key, patch, sub: "", .. } => {
+                Some((key.name.clone(), patch["metadata"]["ownerReferences"].clone()))
+            }
+            _ => None,
+        };
+        plan.writes.iter().filter_map(given).collect()
+    }
+
+    #[test]
+    fn what_the_selector_chooses_is_taken_over() {
+        let running = || json!({"phase": "Running"});
+        let orphan = json!({"phase": "Running", "metadata": {"ownerReferences": []}});
+        let taken = plan(json!({"replicas": 2}), &[running(), orphan.clone()]);
+        let [(name, given)] = &owners(&taken)[..] else { panic!("{taken:?}") };
+        assert_eq!((name.as_str(), &given[0]["uid"], &given[0]["controller"]), ("web-1", &json!("u"), &json!(true)));
+        assert_eq!((acts(&taken).len(), taken.premises.len()), (0, 1), "it is looked at again with what it has then");
+        let other = json!({"phase": "Running", "metadata": {"labels": {"app": "other"}}});
+        let released = plan(json!({"replicas": 2}), &[running(), other]);
+        assert_eq!(owners(&released), [("web-1".to_owned(), json!([]))]);
+        // What belongs to somebody else, or is going, is left alone.
+        let stranger = json!({"phase": "Running", "metadata": {"ownerReferences": [{"apiVersion": "kubevirt.io/v1",
+            "kind": "VirtualMachine", "name": "vm", "uid": "vm", "controller": true}]}});
+        let going = json!({"metadata": {"ownerReferences": [], "deletionTimestamp": "2026-01-01T00:00:00Z"}});
+        assert!(owners(&plan(json!({"replicas": 1}), &[running(), stranger, going])).is_empty());
+        // A set that chooses everything, or not what it makes, does nothing.
+        for selector in [json!({}), json!({"matchLabels": {"app": "other"}})] {
+            assert!(plan(json!({"replicas": 3, "selector": selector}), &[orphan.clone()]).is_none());
+        }
+    }
+
+    #[test]
+    fn refusals_are_told() {
+        let error: StatusError = serde_json::from_value(json!({"message": "exceeded quota"})).expect("a status");
+        let refuse = |spec: Value, write: &Write| {
+            let refusal = Refusal { write, error: &error };
+            ReplicaSetController.refused(&Key::new("ns", "web"), &caches(spec, &[]).view(), &refusal, NOW)
+        };
+        let made = plan(json!({"replicas": 1}), &[]).writes.swap_remove(0);
+        let told = refuse(json!({"replicas": 1}), &made);
+        assert_eq!(told.events[0].message, "Error creating virtual machine instance: exceeded quota");
+        let conditions = |plan: &Plan| match plan.writes.last() {
+            Some(Write::Patch { sub: "status", patch, .. }) => patch["status"]["conditions"].clone(),
+            _ => Value::Null,
+        };
+        let failure = conditions(&told)[0].clone();
+        let of = |field: &str| failure[field].as_str().unwrap_or_default().to_owned();
+        let all = ["type", "status", "reason", "message"].map(of);
+        assert_eq!(all, ["ReplicaFailure", "True", "FailedCreate", "exceeded quota"]);
+        // It stands until there are enough.
+        let failed = |replicas: u8| json!({"replicas": replicas, "status": {"conditions": [failure]}});
+        assert_eq!(conditions(&plan(failed(2), &[json!({"phase": "Running"})])), Value::Null);
+        let enough = plan(failed(1), &[json!({"phase": "Running"})]);
+        let Some(Write::Patch { sub: "status", patch, .. }) = enough.writes.last() else { panic!("{enough:?}") };
+        let left = patch["status"].get("conditions").expect("they change");
+        assert!(left.as_array().is_none_or(Vec::is_empty), "{left}");
+    }
+
+    #[test]
+    fn a_pause_is_told() {
+        let paused = plan(json!({"replicas": 1, "paused": true}), &[]);
+        let told = |plan: &Plan| plan.told.iter().map(|(_, event)| event.reason.clone()).collect::<Vec<_>>();
+        assert_eq!(told(&paused), ["SuccessfulPaused"]);
+        let was = json!({"conditions": [{"type": "ReplicaPaused", "status": "True"}]});
+        assert_eq!(told(&plan(json!({"replicas": 0, "status": was}), &[])), ["SuccessfulResumed"]);
     }
 
     fn acts(plan: &Plan) -> Vec<String> {

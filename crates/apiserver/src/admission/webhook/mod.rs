@@ -165,7 +165,10 @@ pub(super) async fn mutate(
             let Some((version, review)) = webhook.review(asked, attributes).await? else { continue };
             let place = format!("round_{round}_index_{ordinal}");
             ordinal += 1;
-            if let Some(verdict) = webhook.ask(asked, &review, ("mutating", &place)).await? {
+            let since = asked.cx.server.env.now();
+            let verdict = webhook.ask(asked, &review, ("mutating", &place)).await;
+            asked.cx.waited(since);
+            if let Some(verdict) = verdict? {
                 if !verdict.allowed {
                     return Err(review::denied(&webhook.name, &verdict));
                 }
@@ -173,7 +176,7 @@ pub(super) async fn mutate(
                 let told = json!({"configuration": configuration, "webhook": webhook.name, "mutated": mutated});
                 asked.cx.annotate(format!("mutation.webhook.admission.k8s.io/{place}"), told.to_string());
                 if let Some(patch) = verdict.patch.as_deref().filter(|patch| !patch::is_empty(patch)) {
-                    if matches!(attributes.operation, Operation::Delete | Operation::Connect) {
+                    if attributes.operation == Operation::Delete {
                         return Err(Status::internal(format!(
                             "admission webhook \"{}\" attempted to modify the object, which is not supported for this operation",
                             webhook.name
@@ -206,5 +209,11 @@ pub(super) async fn validate(asked: &Asked<'_>, attributes: &Attributes<'_>) -> 
             });
         }
     }
-    join_all(asking).await.into_iter().collect()
+    if asking.is_empty() {
+        return Ok(());
+    }
+    let since = asked.cx.server.env.now();
+    let verdicts = join_all(asking).await;
+    asked.cx.waited(since);
+    verdicts.into_iter().collect()
 }

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 use tokio::task::JoinSet;
@@ -54,9 +54,24 @@ impl Clients {
         make: impl Fn(usize) -> Request + Send + Sync + 'static,
         replies: impl Fn(usize, &[u8]) + Send + Sync + 'static,
     ) -> anyhow::Result<Figure> {
+        self.run_at(name, count, Duration::ZERO, make, replies).await
+    }
+
+    /// The same, with so much time from one request to the next at least, whoever makes it.
+    ///
+    /// # Errors
+    /// A request failed.
+    pub async fn run_at(
+        &mut self,
+        name: &'static str,
+        count: usize,
+        every: Duration,
+        make: impl Fn(usize) -> Request + Send + Sync + 'static,
+        replies: impl Fn(usize, &[u8]) + Send + Sync + 'static,
+    ) -> anyhow::Result<Figure> {
         let shared = Arc::new((AtomicUsize::new(0), make, replies));
         let mut clients = JoinSet::new();
-        let began = Instant::now();
+        let first = Instant::now();
         for mut connection in self.connections.drain(..) {
             let (shared, endpoint) = (Arc::clone(&shared), self.endpoint.clone());
             clients.spawn(async move {
@@ -66,6 +81,10 @@ impl Clients {
                     let number = next.fetch_add(1, Ordering::Relaxed);
                     if number >= count {
                         return Ok((connection, latencies_us));
+                    }
+                    if !every.is_zero() {
+                        let due = u32::try_from(number).map_or(Duration::MAX, |number| every.saturating_mul(number));
+                        tokio::time::sleep(due.saturating_sub(first.elapsed())).await;
                     }
                     let Request { method, path, content_type, body } = make(number);
                     let began = Instant::now();
@@ -83,6 +102,6 @@ impl Clients {
             self.connections.push(connection);
             latencies_us.extend(own);
         }
-        Ok(Figure::of(name, latencies_us, began.elapsed().as_secs_f64()))
+        Ok(Figure::of(name, latencies_us, first.elapsed().as_secs_f64()))
     }
 }

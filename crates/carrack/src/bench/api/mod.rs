@@ -2,7 +2,7 @@
 //! `carrack bench api`: drives an API server, ours or any other, as clients do.
 //!
 //! ```text
-//!   create pods ─► get ─► update ─► patch ─► list all, list by label ─► patch under watch ─► delete
+//!   create pods ─► get ─► update ─► patch ─► list all, list by label ─► patch under watch ─► the same at half the rate ─► delete
 //! ```
 //!
 //! One connection a client, HTTP/1.1 over TLS, JSON, one request in flight on each: what upstream's own
@@ -31,6 +31,8 @@ use crate::progress::Progress;
 use crate::wire::Endpoint;
 
 const NAMESPACE: &str = "carrack-bench";
+/// Changes under watch and what is told of them: as many as can be, and half as many.
+const FAN_OUTS: [[&str; 2]; 2] = [["patch under watch", "watch events"], ["patch at half rate", "events at half rate"]];
 const JSON: &str = "application/json";
 const MERGE: &str = "application/merge-patch+json";
 const STRATEGIC: &str = "application/strategic-merge-patch+json";
@@ -162,10 +164,15 @@ async fn measure(args: &ApiArgs, server: &Server, report: &mut Report, progress:
 
     if args.watchers > 0 {
         progress.step(format!("patching pods under {} watchers", args.watchers));
-        let before = server.spent();
-        let [patches, events] = fan_out(args, endpoint, &mut clients).await?;
-        report.charge(before, patches, server.spent());
-        report.figures.push(events);
+        let mut every = Duration::ZERO;
+        for names in FAN_OUTS {
+            let before = server.spent();
+            let [patches, events] = fan_out(args, endpoint, &mut clients, every, names).await?;
+            // With twice as much time, no change waits for the one before it: what is left is how long telling takes.
+            every = Duration::from_secs_f64(2.0 / patches.rate_per_s.max(1.0));
+            report.charge(before, patches, server.spent());
+            report.figures.push(events);
+        }
     }
 
     progress.step("deleting pods");
@@ -174,7 +181,13 @@ async fn measure(args: &ApiArgs, server: &Server, report: &mut Report, progress:
     Ok(())
 }
 
-async fn fan_out(args: &ApiArgs, endpoint: &Endpoint, clients: &mut Clients) -> anyhow::Result<[Figure; 2]> {
+async fn fan_out(
+    args: &ApiArgs,
+    endpoint: &Endpoint,
+    clients: &mut Clients,
+    every: Duration,
+    [patches, told]: [&'static str; 2],
+) -> anyhow::Result<[Figure; 2]> {
     let pods = args.pods.max(1);
     let events = args.requests.max(1);
     let revision = {
@@ -190,8 +203,8 @@ async fn fan_out(args: &ApiArgs, endpoint: &Endpoint, clients: &mut Clients) -> 
         content_type: MERGE,
         body: Watchers::patch(began),
     };
-    let writes = clients.run("patch under watch", events, patch, |_, _| {}).await?;
-    Ok([writes, watchers.finish("watch events", first).await?])
+    let writes = clients.run_at(patches, events, every, patch, |_, _| {}).await?;
+    Ok([writes, watchers.finish(told, first).await?])
 }
 
 /// One request outside of the measurement.

@@ -77,10 +77,10 @@ pub(super) fn model(set: &DaemonSet, spec: &DaemonSetSpec) -> Pod {
 /// Whether a pod is to run on a node, and whether one that runs there may stay.
 pub(super) fn suits(model: &Pod, node: &Node) -> (bool, bool) {
     let named = pods::node(model);
-    if !named.is_empty() && named != node.name() || !affinity_matches(model, node) {
+    if !named.is_empty() && named != node.name() || !affinity_matches(model.spec.as_ref(), node) {
         return (false, false);
     }
-    let bears = |effects: &[&str]| untolerated(model, node, effects).is_none();
+    let bears = |effects: &[&str]| untolerated(model.spec.as_ref(), node, effects).is_none();
     (bears(&["NoSchedule", "NoExecute"]), bears(&["NoExecute"]))
 }
 

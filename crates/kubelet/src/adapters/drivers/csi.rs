@@ -10,7 +10,7 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::os::unix::fs::FileTypeExt as _;
+use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -22,10 +22,12 @@ use carrack_csi::v1::node_client::NodeClient;
 use carrack_types::volume::digest;
 use csi::node_service_capability::rpc::Type as NodeRpc;
 use csi::volume_capability::access_mode::Mode;
+use tonic::Code;
 use tonic::transport::Channel;
 
 use super::{failed, make_dir, mounted};
-use crate::adapters::sockets;
+use crate::adapters::storage_times::{CsiCall, CsiTimes};
+use crate::adapters::{now, sockets};
 use crate::effects::{In, OpError};
 use crate::runtime::Uid;
 use crate::server::logs::changes::Changes;
@@ -48,7 +50,22 @@ struct Registered {
     mount_group: bool,
     single_node_modes: bool,
     /// The registration socket that announced it.
-    socket: PathBuf,
+    socket: Socket,
+}
+
+/// A socket: where it is, and which of those that were there (a number of a file is given to the next one).
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Socket {
+    path: PathBuf,
+    file: (u64, i64, i64),
+}
+
+impl Socket {
+    /// The socket that is at a path, if there is one.
+    fn at(path: PathBuf) -> Option<Self> {
+        let m = fs::symlink_metadata(&path).ok().filter(|m| m.file_type().is_socket())?;
+        Some(Self { path, file: (m.ino(), m.ctime(), m.ctime_nsec()) })
+    }
 }
 
 /// What a driver measured: available, in total, used.
@@ -64,6 +81,8 @@ pub struct Measured {
 #[derive(Clone, Debug, Default)]
 pub struct Csi {
     drivers: Arc<Mutex<BTreeMap<String, Registered>>>,
+    /// How long calls took.
+    pub times: CsiTimes,
 }
 
 async fn dial(socket: PathBuf) -> Result<Channel, OpError> {
@@ -78,8 +97,38 @@ async fn call<T>(
 ) -> Result<T, OpError> {
     match tokio::time::timeout(CALL, future).await {
         Ok(Ok(reply)) => Ok(reply.into_inner()),
-        Ok(Err(status)) => failed(format!("{what}: rpc error: code = {:?} desc = {}", status.code(), status.message())),
+        Ok(Err(status)) => {
+            let text = format!("{what}: rpc error: code = {} desc = {}", status_name(status.code()), status.message());
+            Err(match status.code() {
+                // As upstream takes them (`isInfeasibleError`, `pkg/volume/csi/expander.go`).
+                Code::InvalidArgument | Code::OutOfRange | Code::NotFound => OpError::Infeasible(text),
+                _ => OpError::Failed(text),
+            })
+        }
         Err(_) => Err(OpError::TimedOut(CALL.as_secs())),
+    }
+}
+
+/// A status as gRPC's implementation in Go writes it.
+fn status_name(code: Code) -> &'static str {
+    match code {
+        Code::Ok => "OK",
+        Code::Cancelled => "Canceled",
+        Code::Unknown => "Unknown",
+        Code::InvalidArgument => "InvalidArgument",
+        Code::DeadlineExceeded => "DeadlineExceeded",
+        Code::NotFound => "NotFound",
+        Code::AlreadyExists => "AlreadyExists",
+        Code::PermissionDenied => "PermissionDenied",
+        Code::ResourceExhausted => "ResourceExhausted",
+        Code::FailedPrecondition => "FailedPrecondition",
+        Code::Aborted => "Aborted",
+        Code::OutOfRange => "OutOfRange",
+        Code::Unimplemented => "Unimplemented",
+        Code::Internal => "Internal",
+        Code::Unavailable => "Unavailable",
+        Code::DataLoss => "DataLoss",
+        Code::Unauthenticated => "Unauthenticated",
     }
 }
 
@@ -87,6 +136,31 @@ impl Csi {
     fn drivers(&self) -> std::sync::MutexGuard<'_, BTreeMap<String, Registered>> {
         // Entries are put in and taken out whole.
         self.drivers.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+    }
+
+    /// Makes a call to a driver's node service within its time, and counts it.
+    async fn ask<T>(
+        &self,
+        driver: &str,
+        method: &str,
+        future: impl Future<Output = Result<tonic::Response<T>, tonic::Status>>,
+    ) -> Result<T, OpError> {
+        let (began, mut status) = (now(), Code::DeadlineExceeded);
+        let code =
+            |r: &Result<tonic::Response<T>, tonic::Status>| r.as_ref().err().map_or(Code::Ok, tonic::Status::code);
+        let outcome = call(method, async {
+            let reply = future.await;
+            status = code(&reply);
+            reply
+        });
+        let outcome = outcome.await;
+        let of = CsiCall {
+            driver: driver.to_owned(),
+            method: format!("/csi.v1.Node/{method}"),
+            status: status_name(status),
+        };
+        self.times.ended(of, now().since(began));
+        outcome
     }
 
     fn driver(&self, name: &str) -> Result<Registered, OpError> {
@@ -128,43 +202,56 @@ impl Csi {
                 return;
             }
         };
-        let sockets: Vec<PathBuf> = entries
-            .flatten()
-            .filter(|e| e.file_type().is_ok_and(|t| t.is_socket()))
-            .map(|e| e.path())
-            .take(256)
-            .collect();
+        let sockets: Vec<Socket> = entries.flatten().filter_map(|e| Socket::at(e.path())).take(256).collect();
         let gone: Vec<String> = {
             let drivers = self.drivers();
-            drivers.iter().filter(|(_, d)| !sockets.contains(&d.socket)).map(|(name, _)| name.clone()).collect()
+            let is_gone = |d: &Registered| !sockets.iter().any(|s| s.path == d.socket.path);
+            drivers.iter().filter(|(_, d)| is_gone(d)).map(|(name, _)| name.clone()).collect()
         };
         for name in gone {
-            tracing::warn!(driver = name, "CSI driver unregistered");
-            self.drivers().remove(&name);
-            report(In::CsiDown { driver: name });
+            self.forget(&name, report);
         }
         for socket in sockets {
+            // Another one at the place of a driver's is that of its next life: it is registered anew, and may have other limits.
             if self.drivers().values().any(|d| d.socket == socket) {
                 continue;
             }
             match self.register(&socket).await {
                 Ok(Some((driver, info))) => {
                     tracing::info!(driver, "CSI driver registered");
+                    let others: Vec<String> = {
+                        let drivers = self.drivers();
+                        let was_here =
+                            |(name, d): &(&String, &Registered)| **name != driver && d.socket.path == socket.path;
+                        drivers.iter().filter(was_here).map(|(name, _)| name.clone()).collect()
+                    };
+                    for name in others {
+                        self.forget(&name, report);
+                    }
                     report(In::CsiUp { driver, info });
                 }
                 Ok(None) => {}
-                Err(error) => tracing::debug!(%error, socket = %socket.display(), "not registered"),
+                Err(error) => tracing::debug!(%error, socket = %socket.path.display(), "not registered"),
             }
         }
     }
 
-    async fn register(&self, socket: &Path) -> Result<Option<(String, CsiNodeInfo)>, OpError> {
-        let mut registration = RegistrationClient::new(dial(socket.to_owned()).await?);
+    fn forget(&self, name: &str, report: &impl Fn(In)) {
+        tracing::warn!(driver = name, "CSI driver unregistered");
+        self.drivers().remove(name);
+        report(In::CsiDown { driver: name.to_owned() });
+    }
+
+    async fn register(&self, socket: &Socket) -> Result<Option<(String, CsiNodeInfo)>, OpError> {
+        let mut registration = RegistrationClient::new(dial(socket.path.clone()).await?);
         let info = call("GetInfo", registration.get_info(InfoRequest {})).await?;
         if info.r#type != "CSIPlugin" {
             return Ok(None);
         }
-        let outcome = self.connect(socket, &info).await;
+        let outcome = match self.registered_elsewhere(&info.name, socket).await {
+            true => failed(format!("another driver of the name {} is registered already", info.name)),
+            false => self.connect(socket, &info).await,
+        };
         let status = RegistrationStatus {
             plugin_registered: outcome.is_ok(),
             error: outcome.as_ref().err().map(ToString::to_string).unwrap_or_default(),
@@ -175,9 +262,18 @@ impl Csi {
         Ok(Some((info.name, about)))
     }
 
+    /// Whether a driver of this name has been announced by another socket, which still answers.
+    async fn registered_elsewhere(&self, name: &str, socket: &Socket) -> bool {
+        let other = self.drivers().get(name).map(|d| d.socket.path.clone()).filter(|path| *path != socket.path);
+        match other {
+            Some(path) => dial(path).await.is_ok(),
+            None => false,
+        }
+    }
+
     async fn connect(
         &self,
-        socket: &Path,
+        socket: &Socket,
         info: &carrack_csi::registration::PluginInfo,
     ) -> Result<(Registered, CsiNodeInfo), OpError> {
         let good = |c: char| c.is_ascii_alphanumeric() || c == '.' || c == '-';
@@ -188,8 +284,10 @@ impl Csi {
             return failed(format!("versions {:?} are not supported, 1.0.0 is", info.supported_versions));
         }
         let mut node = NodeClient::new(dial(PathBuf::from(&info.endpoint)).await?);
-        let about = call("NodeGetInfo", node.node_get_info(csi::NodeGetInfoRequest {})).await?;
-        let can = call("NodeGetCapabilities", node.node_get_capabilities(csi::NodeGetCapabilitiesRequest {})).await?;
+        let about = self.ask(&info.name, "NodeGetInfo", node.node_get_info(csi::NodeGetInfoRequest {})).await?;
+        let can = self
+            .ask(&info.name, "NodeGetCapabilities", node.node_get_capabilities(csi::NodeGetCapabilitiesRequest {}))
+            .await?;
         let has = |wanted: NodeRpc| {
             can.capabilities.iter().any(|c| {
                 let Some(csi::node_service_capability::Type::Rpc(rpc)) = &c.r#type else { return false };
@@ -204,11 +302,19 @@ impl Csi {
             mount_group: has(NodeRpc::VolumeMountGroup),
             single_node_modes: has(NodeRpc::SingleNodeMultiWriter),
             node,
-            socket: socket.to_owned(),
+            socket: socket.clone(),
         };
-        let topology = about.accessible_topology.map(|t| t.segments).unwrap_or_default();
-        let about = CsiNodeInfo { node_id: about.node_id, max_volumes: about.max_volumes_per_node.max(0), topology };
-        Ok((registered, about))
+        Ok((registered, of_node(about)))
+    }
+
+    /// What a driver says of this node now.
+    ///
+    /// # Errors
+    /// What the driver says; and while it is not registered.
+    pub async fn about_node(&self, driver: &str) -> Result<CsiNodeInfo, OpError> {
+        let mut d = self.driver(driver)?;
+        let about = self.ask(driver, "NodeGetInfo", d.node.node_get_info(csi::NodeGetInfoRequest {})).await?;
+        Ok(of_node(about))
     }
 
     /// NodeStageVolume, where the driver has it.
@@ -234,7 +340,7 @@ impl Csi {
             secrets: text(&inputs.secrets)?,
             volume_context: attributes.clone(),
         };
-        call("NodeStageVolume", d.node.node_stage_volume(request)).await.map(drop)
+        self.ask(driver, "NodeStageVolume", d.node.node_stage_volume(request)).await.map(drop)
     }
 
     /// NodeUnstageVolume, where the driver has it.
@@ -248,7 +354,13 @@ impl Csi {
             return Ok(());
         }
         let request = csi::NodeUnstageVolumeRequest { volume_id: handle.clone(), staging_target_path: s.path.clone() };
-        call("NodeUnstageVolume", d.node.node_unstage_volume(request)).await.map(drop)
+        self.ask(driver, "NodeUnstageVolume", d.node.node_unstage_volume(request)).await.map(drop)
+    }
+
+    /// Whether a volume's driver gives what is in it to the pod's group itself (`VOLUME_MOUNT_GROUP`), so that nobody else does;
+    /// none while it has not registered.
+    pub fn mounts_for_groups(&self, driver: &str) -> Option<bool> {
+        self.drivers().get(driver).map(|d| d.mount_group)
     }
 
     /// Whether a volume's driver says how volumes are, beside how full they are.
@@ -278,7 +390,7 @@ impl Csi {
             volume_path: path.to_owned(),
             staging_target_path: if d.stages && !ephemeral { p.stage_path.clone() } else { String::new() },
         };
-        let reply = call("NodeGetVolumeStats", d.node.node_get_volume_stats(request)).await?;
+        let reply = self.ask(driver, "NodeGetVolumeStats", d.node.node_get_volume_stats(request)).await?;
         let mut measured = Measured::default();
         for usage in reply.usage {
             // What is negative is not known.
@@ -313,7 +425,7 @@ impl Csi {
             volume_capability: Some(capability(&p.origin, &d, None)),
             secrets: text(&e.secrets)?,
         };
-        let reply = call("NodeExpandVolume", d.node.node_expand_volume(request)).await?;
+        let reply = self.ask(driver, "NodeExpandVolume", d.node.node_expand_volume(request)).await?;
         // A size that is not told is none.
         if reply.capacity_bytes > 0 && reply.capacity_bytes < bytes {
             return failed(format!("CSI driver {driver} made {handle} {} bytes of {bytes}", reply.capacity_bytes));
@@ -355,7 +467,7 @@ impl Csi {
             secrets: text(&p.secrets)?,
             volume_context,
         };
-        call("NodePublishVolume", d.node.node_publish_volume(request)).await?;
+        self.ask(driver, "NodePublishVolume", d.node.node_publish_volume(request)).await?;
         if !origin.block && mounted(&setup.path)?.is_none() && !Path::new(&setup.path).is_dir() {
             return failed(format!("CSI driver {driver} says that it published {}, and nothing is there", setup.path));
         }
@@ -371,8 +483,13 @@ impl Csi {
         let mut d = self.driver(driver)?;
         let volume_id = if *ephemeral { inline_handle(uid, name) } else { handle.clone() };
         let request = csi::NodeUnpublishVolumeRequest { volume_id, target_path: path.to_owned() };
-        call("NodeUnpublishVolume", d.node.node_unpublish_volume(request)).await.map(drop)
+        self.ask(driver, "NodeUnpublishVolume", d.node.node_unpublish_volume(request)).await.map(drop)
     }
+}
+
+fn of_node(about: csi::NodeGetInfoResponse) -> CsiNodeInfo {
+    let topology = about.accessible_topology.map(|t| t.segments).unwrap_or_default();
+    CsiNodeInfo { node_id: about.node_id, max_volumes: about.max_volumes_per_node.max(0), topology }
 }
 
 /// The id of a volume that lives with its pod: the same each time it is asked for.
@@ -390,20 +507,13 @@ fn text(secrets: &Secrets) -> Result<BTreeMap<String, String>, OpError> {
 }
 
 fn capability(origin: &Origin, d: &Registered, fs_group: Option<i64>) -> csi::VolumeCapability {
-    let has = |mode: &str| origin.access_modes.iter().any(|m| m == mode);
-    // As upstream orders them: the widest that is asked for.
-    let mode = if has("ReadWriteMany") {
-        Mode::MultiNodeMultiWriter
-    } else if has("ReadOnlyMany") && has("ReadWriteOnce") {
-        Mode::MultiNodeSingleWriter
-    } else if has("ReadOnlyMany") {
-        Mode::MultiNodeReaderOnly
-    } else if has("ReadWriteOncePod") && d.single_node_modes {
-        Mode::SingleNodeSingleWriter
-    } else if d.single_node_modes {
-        Mode::SingleNodeMultiWriter
-    } else {
-        Mode::SingleNodeWriter
+    // As upstream: the first that is asked for, and the widest of those that a driver of before 1.5 knows for one node.
+    let mode = match (origin.access_modes.first().map(String::as_str), d.single_node_modes) {
+        (Some("ReadWriteMany"), _) => Mode::MultiNodeMultiWriter,
+        (Some("ReadOnlyMany"), _) => Mode::MultiNodeReaderOnly,
+        (Some("ReadWriteOncePod"), true) => Mode::SingleNodeSingleWriter,
+        (_, true) => Mode::SingleNodeMultiWriter,
+        (_, false) => Mode::SingleNodeWriter,
     };
     let access_type = if origin.block {
         csi::volume_capability::AccessType::Block(csi::volume_capability::BlockVolume {})
@@ -419,3 +529,6 @@ fn capability(origin: &Origin, d: &Registered, fs_group: Option<i64>) -> csi::Vo
         access_type: Some(access_type),
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -25,11 +25,11 @@ impl Looks {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether the server of what is mounted at a path has surely ended.
-    async fn is_dead(&self, path: &str) -> bool {
+    /// Whether the server of what is mounted at a path has surely ended; none where it does not answer.
+    async fn look(&self, path: &str) -> Option<bool> {
         if !self.lock().insert(path.to_owned()) {
             // It has not answered an earlier look yet.
-            return false;
+            return None;
         }
         let (looks, at) = (self.clone(), path.to_owned());
         let look = blocking(move || {
@@ -37,7 +37,12 @@ impl Looks {
             looks.lock().remove(&at);
             Ok(dead)
         });
-        matches!(tokio::time::timeout(SERVER_ANSWERS, look).await, Ok(Ok(true)))
+        tokio::time::timeout(SERVER_ANSWERS, look).await.ok()?.ok()
+    }
+
+    /// Whether what is mounted at a path can be asked for something.
+    pub(super) async fn answers(&self, path: &str) -> bool {
+        self.look(path).await == Some(false)
     }
 
     /// Unmounts what is mounted at a path if it is a driver's whose process has ended. Returns whether it did.
@@ -45,7 +50,7 @@ impl Looks {
     /// # Errors
     /// It cannot be unmounted.
     pub(super) async fn clear_dead(&self, driver: &Driver, path: &str) -> Result<bool, OpError> {
-        if !matches!(driver, Driver::Csi { .. } | Driver::Flex { .. }) || !self.is_dead(path).await {
+        if !matches!(driver, Driver::Csi { .. } | Driver::Flex { .. }) || self.look(path).await != Some(true) {
             return Ok(false);
         }
         let at = path.to_owned();

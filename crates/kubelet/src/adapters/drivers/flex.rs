@@ -132,8 +132,8 @@ impl Flex {
             ));
         }
         // Unmounted here and still in use: somebody else has it.
-        if let Some(device) = s.device.clone() {
-            blocking(move || Ok(disk::prove_closed(&device)?)).await?;
+        if let Some(device) = &s.device {
+            disk::prove_unused(device).await?;
         }
         if s.by_control_plane {
             return Ok(());
@@ -143,7 +143,7 @@ impl Flex {
         Ok(())
     }
 
-    /// Lets the file system follow a device that has grown (`expandfs`). How large it was is not known here.
+    /// Lets the file system follow a device that has grown (`expandfs`).
     ///
     /// # Errors
     /// What the driver or the program of the file system says.
@@ -156,7 +156,7 @@ impl Flex {
         let at = p.stage_path.clone();
         let Some(there) = mounted(&at)? else { return failed(format!("{at} is not mounted")) };
         let device = mounts::device_of(&there).map_err(io_error(format!("looking for the device at {at}")))?;
-        let args = [options, device.clone(), at.clone(), e.bytes().to_string(), "0".to_owned()];
+        let args = [options, device.clone(), at.clone(), e.bytes().to_string(), e.from_bytes().to_string()];
         if let Told::NotSupported = self.call(driver, "expandfs", &args).await? {
             disk::grow(&device, &at).await?;
         }

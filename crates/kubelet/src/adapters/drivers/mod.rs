@@ -7,6 +7,7 @@
 pub mod csi;
 pub mod dead;
 pub mod flex;
+mod nfs;
 pub mod usage;
 
 use std::fs;
@@ -14,9 +15,9 @@ use std::os::unix::fs::FileTypeExt as _;
 use std::path::{Path, PathBuf};
 
 use carrack_disks::filesystem as disk;
-use carrack_disks::{ownership, system};
+use carrack_disks::ownership;
 
-use super::{blocking, io_error, mounts};
+use super::{blocking, io_error, mounts, remove};
 use crate::effects::{OpError, Outcome, Reply};
 use crate::runtime::Uid;
 use crate::volumes::staged::StageInputs;
@@ -37,11 +38,6 @@ pub struct Drivers {
     pub usages: usage::Usages,
     /// Looks at what may have lost its server.
     pub looks: dead::Looks,
-}
-
-/// Whether a kernel's list of file systems has NFS.
-fn has_nfs(filesystems: &str) -> bool {
-    filesystems.lines().any(|line| line.split_whitespace().next_back().is_some_and(|name| name.starts_with("nfs")))
 }
 
 fn failed<T>(text: impl Into<String>) -> Result<T, OpError> {
@@ -127,7 +123,9 @@ impl Drivers {
     pub async fn unstage(&self, s: &Staging) -> Outcome {
         let proof = s.clone();
         let boot = self.boot_id.clone();
-        blocking(move || prove_free(&proof, &boot)).await?;
+        if let Some(device) = blocking(move || prove_free(&proof, &boot)).await? {
+            disk::prove_unused(&device).await?;
+        }
         match &s.origin.driver {
             Driver::Flex { .. } => self.flex.unstage(s).await?,
             Driver::Csi { .. } => self.csi.unstage(s).await?,
@@ -138,7 +136,7 @@ impl Drivers {
             if mounted(&path)?.is_some() {
                 mounts::unmount(&path).map_err(io_error(format!("unmounting {path}")))?;
             }
-            mounts::remove_dir_unmounted(&path).map_err(io_error(format!("removing {path}")))
+            remove::unmounted(&path).map_err(io_error(format!("removing {path}")))
         })
         .await?;
         Ok(Reply::Done)
@@ -165,9 +163,11 @@ impl Drivers {
         }
         if there {
             // What is there is left as it is; a driver may want to renew what it wrote there.
-            if p.republish && !p.confirm_only {
+            let renewed = p.republish && !p.confirm_only;
+            if renewed {
                 self.csi.publish(setup, p).await?;
             }
+            self.give_to_group(setup, p, !renewed).await?;
             return Ok(Reply::Done);
         }
         if p.confirm_only {
@@ -182,17 +182,7 @@ impl Drivers {
             Driver::Flex { .. } => self.flex.publish(setup, p).await?,
             Driver::Nfs { server, path: exported } => {
                 make_dir(path)?;
-                let mut options = origin.mount_options.clone();
-                options.push(if origin.read_only { "ro".into() } else { "rw".into() });
-                let from = format!("{server}:{exported}");
-                if let Err(error) = system("mount", &["-t", "nfs", "-o", &options.join(","), &from, path]).await {
-                    // Mounting loads the kernel's part where that is a module: what lacks then is not there at all.
-                    let known = fs::read_to_string("/proc/filesystems").unwrap_or_default();
-                    return match has_nfs(&known) {
-                        true => Err(error.into()),
-                        false => failed(format!("this node's kernel cannot mount NFS ({from}): {error}")),
-                    };
-                }
+                nfs::mount(origin, server, exported, path).await?;
             }
             Driver::Local { path: local } => {
                 let staged = &p.published.stage_path;
@@ -202,18 +192,39 @@ impl Drivers {
             }
             Driver::HostPath { .. } => {}
         }
-        if let Some(group) = setup.fs_group {
-            let (path, policy) = (path.clone(), p.group_policy);
-            let takes_groups = match &origin.driver {
-                Driver::Flex { driver, .. } => self.flex.capabilities(driver).await?.fs_group,
-                _ => true,
-            };
-            if takes_groups && policy != GroupPolicy::None {
-                let only_on_mismatch = policy == GroupPolicy::OnRootMismatch;
-                blocking(move || Ok(ownership::own(Path::new(&path), group, only_on_mismatch)?)).await?;
-            }
-        }
+        self.give_to_group(setup, p, false).await?;
         Ok(Reply::Done)
+    }
+
+    /// Gives what is in a volume to the pod's group, where that is this kubelet's to do. What was there before is given only where
+    /// that was cut short: the root is given last.
+    async fn give_to_group(&self, setup: &VolumeSetup, p: &Publishing, was_there: bool) -> Result<(), OpError> {
+        let Some(group) = setup.fs_group.filter(|_| p.group_policy != GroupPolicy::None) else { return Ok(()) };
+        let is_ours = match &p.published.origin.driver {
+            Driver::Flex { driver, .. } => self.flex.capabilities(driver).await?.fs_group,
+            // One that has not registered yet is not known.
+            Driver::Csi { driver, .. } => self.csi.mounts_for_groups(driver) == Some(false),
+            // Who has it already keeps what its group may do.
+            Driver::Local { .. } => !self.others_have(&setup.path)?,
+            _ => true,
+        };
+        // What was there may have a server that stands still, and then it is left as it is.
+        if is_ours && (!was_there || self.looks.answers(&setup.path).await) {
+            let only_on_mismatch = was_there || p.group_policy == GroupPolicy::OnRootMismatch;
+            let path = setup.path.clone();
+            blocking(move || Ok(ownership::own(Path::new(&path), group, only_on_mismatch)?)).await?;
+        }
+        Ok(())
+    }
+
+    /// Whether another pod has what is mounted at a path (upstream's `GetMountRefs`, `pkg/volume/local`).
+    fn others_have(&self, path: &str) -> Result<bool, OpError> {
+        let pods = self.root.join("pods");
+        let all = mounts::at_or_below(&pods.to_string_lossy()).map_err(io_error("reading the mount table"))?;
+        let Some(own) = all.iter().find(|m| m.path == path) else { return Ok(false) };
+        let is_volume = |at: &str| Path::new(at).ancestors().nth(2).is_some_and(|dir| dir.ends_with("volumes"));
+        let same = |m: &&mounts::MountPoint| m.path != path && (&m.device, &m.root) == (&own.device, &own.root);
+        Ok(all.iter().filter(same).any(|m| is_volume(&m.path)))
     }
 
     /// Lets the device and the file system of a volume follow its size.
@@ -261,7 +272,7 @@ impl Drivers {
             super::volumes::unmount_below(&path)?;
             match fs::symlink_metadata(&path) {
                 Ok(m) if !m.is_dir() => fs::remove_file(&path).map_err(io_error(format!("removing {path}"))),
-                _ => mounts::remove_dir_unmounted(&path).map_err(io_error(format!("removing {path}"))),
+                _ => remove::unmounted(&path).map_err(io_error(format!("removing {path}"))),
             }
         })
         .await?;
@@ -285,8 +296,8 @@ fn is_of(number: &str, path: &Path) -> Result<bool, OpError> {
     Ok(false)
 }
 
-/// Whether a volume's file system and device are free of everybody but the node's own mount.
-fn prove_free(s: &Staging, boot_id: &str) -> Result<(), OpError> {
+/// Whether a volume's file system is free of everybody but the node's own mount. Returns the device that must be unused besides.
+fn prove_free(s: &Staging, boot_id: &str) -> Result<Option<String>, OpError> {
     let there = mounted(&s.path)?;
     let recorded = s.identity.as_deref().and_then(|i| i.strip_prefix(boot_id)).map(str::trim);
     if let (Some(there), Some(recorded)) = (&there, recorded)
@@ -309,12 +320,9 @@ fn prove_free(s: &Staging, boot_id: &str) -> Result<(), OpError> {
     {
         return failed(format!("the volume is mounted at {at}, as process {pid} sees it"));
     }
-    if there.is_none()
-        && let Some(device) = s.device.as_deref().filter(|d| is_block(d).unwrap_or(false))
-    {
-        disk::prove_closed(device)?;
-    }
-    Ok(())
+    // While it is mounted for the node, that has claimed it.
+    let device = s.device.clone().filter(|d| there.is_none() && is_block(d).unwrap_or(false));
+    Ok(device)
 }
 
 #[cfg(test)]

@@ -18,6 +18,18 @@ fn mount_still(at: &Path) -> fs::File {
     server
 }
 
+/// The drivers of a directory, which is the kubelet's, too.
+pub(super) fn drivers_of(dir: &Path) -> Drivers {
+    Drivers {
+        csi: csi::Csi::default(),
+        flex: flex::Flex::new(dir.to_owned(), "n"),
+        root: dir.to_owned(),
+        boot_id: "boot".into(),
+        usages: usage::Usages::default(),
+        looks: dead::Looks::default(),
+    }
+}
+
 /// A directory with a driver that does this, for volumes without or with a device, and what calls it.
 fn with_driver(script: &str) -> (tempfile::TempDir, Drivers) {
     let dir = tempfile::tempdir().unwrap();
@@ -25,14 +37,7 @@ fn with_driver(script: &str) -> (tempfile::TempDir, Drivers) {
     fs::create_dir(dir.path().join("v~d")).unwrap();
     fs::write(&program, format!("#!/bin/sh\n{script}\n")).unwrap();
     fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
-    let drivers = Drivers {
-        csi: csi::Csi::default(),
-        flex: flex::Flex::new(dir.path().to_owned(), "n"),
-        root: dir.path().to_owned(),
-        boot_id: "boot".into(),
-        usages: usage::Usages::default(),
-        looks: dead::Looks::default(),
-    };
+    let drivers = drivers_of(dir.path());
     (dir, drivers)
 }
 
@@ -41,7 +46,7 @@ const MOUNTS: &str = r#"[ "$1" = mount ] && mount -t tmpfs made "$2"
     echo '{"status": "Success", "capabilities": {"attach": false}}'"#;
 
 /// A FlexVolume that is to be given to a pod.
-fn setup(path: &Path, confirm_only: bool) -> (VolumeSetup, Publishing) {
+pub(super) fn setup(path: &Path, confirm_only: bool) -> (VolumeSetup, Publishing) {
     let origin = Origin {
         spec_name: "v".into(),
         driver: Driver::Flex { driver: "v/d".into(), options: BTreeMap::new(), secret: None },
@@ -165,4 +170,36 @@ async fn a_driver_that_names_a_file_for_a_device_is_refused_and_the_file_is_what
         assert!(refused.contains(expected), "{named}: {refused}");
     }
     assert_eq!(fs::read(&victim).unwrap(), vec![0; 32 << 20]);
+}
+
+#[tokio::test]
+async fn a_local_volume_stays_with_the_group_of_who_had_it_first() {
+    if !rustix::process::geteuid().is_root() {
+        return;
+    }
+    let (dir, drivers) = with_driver("");
+    let local = dir.path().join("disk");
+    fs::create_dir(&local).unwrap();
+    let mut given = Vec::new();
+    for (pod, group, owner) in [("a", 4711, 4711), ("b", 4712, 4711)] {
+        let at = dir.path().join("pods").join(pod).join("volumes/kubernetes.io~local-volume/pv");
+        let (mut volume, mut publishing) = setup(&at, false);
+        publishing.published.origin.driver = Driver::Local { path: local.to_string_lossy().into_owned() };
+        publishing.group_policy = GroupPolicy::Always;
+        volume.fs_group = Some(group);
+        drivers.publish(&volume, &publishing).await.unwrap();
+        assert_eq!(std::os::unix::fs::MetadataExt::gid(&fs::metadata(&local).unwrap()), owner, "{pod}");
+        // As one leaves it who was killed on the way.
+        if pod == "a" {
+            std::os::unix::fs::chown(&local, None, Some(0)).unwrap();
+            drivers.publish(&volume, &publishing).await.unwrap();
+            assert_eq!(std::os::unix::fs::MetadataExt::gid(&fs::metadata(&local).unwrap()), owner, "it was left so");
+        }
+        given.push((pod, volume.path, publishing.published));
+    }
+    for (pod, path, published) in given {
+        drivers.unpublish(&pod.into(), "v", &path, &published).await.unwrap();
+        assert!(!Path::new(&path).exists(), "{pod}");
+    }
+    assert!(local.is_dir());
 }

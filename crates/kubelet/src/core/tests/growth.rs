@@ -99,3 +99,48 @@ fn a_second_pod_gets_its_part_of_a_volume_when_that_has_grown() {
         assert_eq!(given(&w), 2, "seed {seed}: nobody looked again");
     });
 }
+
+/// Where whoever enlarges volumes keeps account, it is the node's turn only as that says, and what fails is told there.
+#[test]
+fn a_claim_that_keeps_account_hears_how_far_its_node_is() {
+    let failed = |text: &str| Err(OpError::Failed(text.into()));
+    let done = || Ok(Reply::Done);
+    let infeasible = Err(OpError::Infeasible("too much".into()));
+    // What it says, how the driver answers; how often that is asked, what the claim says then, and whether it has grown.
+    for (stage, allocated, outcome, asked, left, grows) in [
+        (None, false, done(), 1, None, true),
+        (None, true, done(), 0, None, false),
+        (Some("ControllerResizeInProgress"), true, done(), 0, Some("ControllerResizeInProgress"), false),
+        (Some("NodeResizePending"), true, done(), 1, None, true),
+        (Some("NodeResizeInProgress"), true, done(), 1, None, true),
+        (Some("NodeResizeInfeasible"), true, done(), 0, Some("NodeResizeInfeasible"), false),
+        (Some("NodeResizePending"), true, infeasible, 1, Some("NodeResizeInfeasible"), false),
+        (Some("NodeResizePending"), true, failed("not now"), 2, Some("NodeResizeInProgress"), false),
+    ] {
+        let mut w = World::new(3);
+        w.edit_or_create_node();
+        grown(&mut w);
+        let mut claim = w.api.objects[CLAIM].clone();
+        if let Some(stage) = stage {
+            claim["status"]["allocatedResourceStatuses"] = json!({"storage": stage});
+        }
+        if allocated {
+            claim["status"]["allocatedResources"] = json!({"storage": "2Gi"});
+        }
+        w.api.put(CLAIM, claim);
+        let fails = outcome.is_err();
+        w.growing = (Duration::ZERO, outcome);
+        w.create("p", with_claim());
+        w.run(10);
+        let status = &w.api.objects[CLAIM]["status"];
+        let about = format!("{stage:?} {allocated}: {status}");
+        let calls = w.asked.iter().filter(|(_, op)| matches!(op, Op::ExpandVolume(_))).count();
+        // It is tried again after two seconds, and four, and eight.
+        assert_eq!(calls.min(2), asked, "{about}");
+        assert_eq!(status["allocatedResourceStatuses"]["storage"].as_str(), left, "{about}");
+        assert_eq!(status["capacity"]["storage"] == "2Gi", grows, "{about}");
+        let told = status["conditions"].to_string();
+        assert_eq!(told.contains("NodeResizeError"), fails, "{about}");
+        assert_eq!(w.phase(), "Running", "{about}");
+    }
+}

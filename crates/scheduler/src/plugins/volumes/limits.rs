@@ -31,7 +31,7 @@ pub fn attached_by(claim: &PersistentVolumeClaim, objects: &Objects) -> Option<A
 }
 
 fn of_pod(pod: &PodInfo, objects: &Objects) -> impl Iterator<Item = Attached> {
-    let claims = pod.claims.iter().filter_map(|c| objects.claim(pod.namespace(), &c.name));
+    let claims = pod.claims().iter().filter_map(|c| objects.claim(pod.namespace(), &c.name));
     claims.filter_map(|claim| attached_by(claim, objects))
 }
 
@@ -70,7 +70,7 @@ pub fn check(
     let staying = node.pods.values().map(|s| &s.info);
     let staying = staying.filter(|pod| !hypothesis.without.iter().any(|gone| gone.uid == pod.uid));
     let of_pods = |pods: &mut dyn Iterator<Item = &Arc<PodInfo>>| -> BTreeSet<Attached> {
-        pods.filter(|p| !p.claims.is_empty()).flat_map(|pod| of_pod(pod, objects)).collect()
+        pods.filter(|p| !p.claims().is_empty()).flat_map(|pod| of_pod(pod, objects)).collect()
     };
     let mut there = of_pods(&mut staying.chain(hypothesis.with));
     // What goes with the pods of a hypothesis is detached after them.

@@ -13,10 +13,11 @@ use std::sync::Arc;
 
 use carrack_types::placement::selector_matches;
 use carrack_types::resource::Object as _;
-use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, Pod, Volume};
+use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
 
 use crate::cluster::{ObjectName, Objects};
 use crate::plugins::fit::Hypothesis;
+use crate::pod::Disk;
 use crate::{Cluster, NodeInfo, Plugin, PodInfo, Profile, Refusal};
 
 pub use binding::{SELECTED_NODE_ANNOTATION, is_bound};
@@ -68,7 +69,7 @@ impl Volumes {
         let refuse = |reason: String| Err(Refusal::unresolvable(Plugin::VolumeBinding, reason));
         let mut volumes = Self::default();
         let mut immediate = false;
-        for claim in &pod.claims {
+        for claim in pod.claims() {
             let name = &claim.name;
             let Some(object) = objects.claim(pod.namespace(), name) else {
                 return refuse(if claim.ephemeral {
@@ -159,7 +160,7 @@ impl Volumes {
             let going = hypothesis
                 .without
                 .iter()
-                .filter(|p| p.namespace() == pod.namespace() && p.claims.iter().any(|c| c.name == *name));
+                .filter(|p| p.namespace() == pod.namespace() && p.claims().iter().any(|c| c.name == *name));
             if i64::from(users) > i64::try_from(going.count()).unwrap_or(i64::MAX) {
                 return refuse(
                     "node has pod using PersistentVolumeClaim with the same name and ReadWriteOncePod access mode",
@@ -194,8 +195,10 @@ impl Volumes {
         for volume in &self.bound {
             for (key, zones) in volume.metadata.labels.iter().flatten() {
                 let counts = ZONE_LABELS.contains(&key.as_str());
+                // A volume with the label of old may be reached from a node that has only the one of today.
+                let mine = labels.get(key).or_else(|| labels.get(today(key)));
                 // Several zones are one text.
-                let here = labels.get(key).is_some_and(|mine| zones.split("__").any(|zone| zone == mine));
+                let here = mine.is_some_and(|mine| zones.split("__").any(|zone| zone == mine));
                 if counts && !here {
                     let reason = "node(s) had no available volume zone";
                     return Err(Refusal::unresolvable(Plugin::VolumeZone, reason));
@@ -206,39 +209,18 @@ impl Volumes {
     }
 }
 
-/// What names an exclusive disk of a volume, and whether it is read only.
-fn disk(volume: &Volume) -> Option<(String, bool)> {
-    if let Some(disk) = &volume.gce_persistent_disk {
-        return Some((format!("gce/{}", disk.pd_name), disk.read_only.unwrap_or(false)));
+/// What a label is called today (plugins/volumezone, `translateToGALabel`).
+fn today(label: &str) -> &str {
+    match label {
+        "failure-domain.beta.kubernetes.io/zone" => "topology.kubernetes.io/zone",
+        "failure-domain.beta.kubernetes.io/region" => "topology.kubernetes.io/region",
+        other => other,
     }
-    if let Some(disk) = &volume.aws_elastic_block_store {
-        // Never shared, not even for reading.
-        return Some((format!("aws/{}", disk.volume_id), false));
-    }
-    if let Some(disk) = &volume.iscsi {
-        return Some((format!("iscsi/{}", disk.iqn), disk.read_only.unwrap_or(false)));
-    }
-    let disk = volume.rbd.as_ref()?;
-    let pool = disk.pool.as_deref().unwrap_or("rbd");
-    Some((format!("rbd/{}/{pool}/{}", disk.monitors.join(","), disk.image), disk.read_only.unwrap_or(false)))
-}
-
-/// Whether a volume is a disk that pods on one node don't share.
-#[must_use]
-pub fn is_exclusive_disk(volume: &Volume) -> bool {
-    disk(volume).is_some()
-}
-
-fn disks(pod: &Pod) -> impl Iterator<Item = (String, bool)> {
-    pod.spec.iter().flat_map(|s| s.volumes.iter().flatten()).filter_map(disk)
 }
 
 /// Whether two pods want a disk that only one of them can have.
 #[must_use]
 pub fn disks_clash(pod: &PodInfo, other: &PodInfo) -> bool {
-    if !pod.has_volumes || !other.has_volumes {
-        return false;
-    }
-    let theirs: Vec<(String, bool)> = disks(&other.pod).collect();
-    disks(&pod.pod).any(|(name, read_only)| theirs.iter().any(|(n, r)| *n == name && !(read_only && *r)))
+    let clash = |a: &Disk, b: &Disk| a.name == b.name && !(a.read_only && b.read_only);
+    pod.pod.disks.iter().any(|mine| other.pod.disks.iter().any(|theirs| clash(mine, theirs)))
 }

@@ -55,6 +55,8 @@ fn check_attached(attached: &[(&str, &str)], there: &[Value], asked: &[Value], e
     add(&mut cluster, "far", modes("ReadWriteOnce"), Some(json!({"spec": {"nodeAffinity": only("m")}})));
     add(&mut cluster, "zoned", modes("ReadWriteOnce"), Some(json!({"labels": {ZONE: "b__c"}, "spec": {}})));
     add(&mut cluster, "near", modes("ReadWriteOnce"), Some(json!({"labels": {ZONE: "a__b"}, "spec": {}})));
+    let of_old = json!({"labels": {"failure-domain.beta.kubernetes.io/zone": "a"}, "spec": {}});
+    add(&mut cluster, "old", modes("ReadWriteOnce"), Some(of_old));
     add(&mut cluster, "csi", modes("ReadWriteOnce"), Some(csi("1")));
     add(&mut cluster, "csi2", modes("ReadWriteOnce"), Some(csi("2")));
     add(&mut cluster, "now", modes("ReadWriteOnce"), None);
@@ -142,5 +144,6 @@ fn volumes_are_where_their_pods_can_be() {
     check(&[], &[claim("far")], &["node(s) didn't match PersistentVolume's node affinity"]);
     // VolumeZone.
     check(&[], &[claim("near")], &[]);
+    check(&[], &[claim("old")], &[]);
     check(&[], &[claim("zoned")], &["node(s) had no available volume zone"]);
 }

@@ -19,13 +19,11 @@
 use std::sync::Arc;
 
 use carrack_engine::{ApiError, ApiResponse, Effects, Time};
-use carrack_types::pod::is_terminal;
 use carrack_types::resource::Object as _;
-use k8s_openapi::api::core::v1::Pod;
 use serde_json::json;
 
 use super::{Call, Flight, Out, Scheduler, Stage, Step};
-use crate::pod_info::node_of;
+use crate::Pod;
 use crate::scheduler::attempt::status_patch;
 
 /// So often a pod is bound to the node that was chosen for it, when somebody else writes the pod in between.
@@ -33,7 +31,7 @@ const MOST_BINDINGS: u32 = 3;
 
 /// The revision of a pod.
 pub(super) fn revision(pod: &Pod) -> Option<String> {
-    pod.metadata.resource_version.clone().filter(|revision| !revision.is_empty())
+    pod.meta().resource_version.clone().filter(|revision| !revision.is_empty())
 }
 
 impl Scheduler {
@@ -49,7 +47,7 @@ impl Scheduler {
         let live = Arc::new(live);
         flight.latest = Some(live.clone());
         // It takes no room, wherever it is bound.
-        if live.is_deleting() || is_terminal(&live) {
+        if live.is_deleting() || live.ended {
             return self.forget(now, uid, None, fx);
         }
         let is = revision(&live);
@@ -101,7 +99,7 @@ impl Scheduler {
     ) {
         let Some(flight) = self.flights.get_mut(uid) else { return };
         match result.and_then(|reply| reply.json::<Pod>()) {
-            Ok(pod) if pod.uid() == uid && node_of(&pod).is_empty() && revision(&pod) != flight.rests_on => {
+            Ok(pod) if pod.uid() == uid && pod.node.is_empty() && revision(&pod) != flight.rests_on => {
                 flight.latest = Some(Arc::new(pod));
                 let why = flight.trouble.clone();
                 self.forget(now, uid, Some(&why), fx);

@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use std::fmt::Write as _;
 
 use carrack_engine::StatusError;
-use k8s_openapi::api::core::v1::{Node, Pod as KubePod};
+use k8s_openapi::api::core::v1::Node;
 
 use super::*;
 use crate::Question;
@@ -255,7 +255,7 @@ impl Cluster {
             cluster.set_node(read::<Node>(node));
         }
         for pod in self.pods.values() {
-            let pod = read::<KubePod>(pod);
+            let pod = read::<crate::Pod>(pod);
             cluster.set_pod(&pod);
             let on = core.cluster().node_of(pod.uid()).filter(|_| core.cluster().is_assumed(pod.uid()));
             if let Some(id) = on.and_then(|name| cluster.find(name)) {

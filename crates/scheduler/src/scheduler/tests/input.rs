@@ -114,3 +114,18 @@ fn a_pod_that_somebody_else_binds_frees_what_was_kept_for_it() {
     assert_eq!(world.bound(), [("waits".to_owned(), "a".to_owned())]);
     world.check();
 }
+
+/// Thousands of pods that nobody takes are told so, but not all at once.
+#[test]
+fn what_is_to_be_said_waits_for_answers() {
+    let most = super::super::MOST_CALLS;
+    let pods = (0..most + 50).map(|number| pod(&format!("p{number}"), "2")).collect();
+    let mut world = World::new(Config::default(), vec![node("a", "1")], pods);
+    let conditions = |r: &ApiRequest| r.path.ends_with("/status");
+    let first = world.take(conditions);
+    assert_eq!(first.len(), most);
+    for (call, _) in first {
+        world.reply(call, Ok(json!({})));
+    }
+    assert_eq!(world.take(conditions).len(), 50);
+}

@@ -143,20 +143,26 @@ fn a_victim_that_stays_since_the_term_is_over_keeps_nobody_waiting() {
     world.check();
 }
 
+/// A scheduler that has taken the Lease, with revision 9 and as the fifth, and nothing else yet: its watches tell nothing.
+fn that_has_taken_over(pods: Vec<Value>) -> World {
+    let mut world = elected(Config::default(), pods);
+    for (holder, revision, transitions) in [("", "8", 4), ("me", "9", 5)] {
+        let sent = world.take(|r| r.path.contains("/leases"));
+        let [(call, _)] = sent[..] else { panic!("one request: {sent:?}") };
+        let held = json!({"metadata": {"namespace": "kube-system", "name": "kube-scheduler", "uid": "l",
+            "resourceVersion": revision}, "spec": {"holderIdentity": holder, "leaseDurationSeconds": 2,
+            "leaseTransitions": transitions}});
+        world.reply(call, Ok(held));
+    }
+    assert_eq!(world.bound(), [], "what was written before revision 9 is not known yet");
+    world
+}
+
 /// Who takes over counts what others have bound before, and its own bindings are made only while it leads.
 #[test]
 fn who_takes_over_knows_what_was_bound_before() {
-    let mut world = elected(Config::default(), vec![pod("first", "600m")]);
-    let [(read, _)] = world.take(|r| r.path.contains("/leases"))[..] else { panic!("it reads the Lease") };
-    let held = |holder: &str, revision: &str, transitions: i32| {
-        json!({"metadata": {"namespace": "kube-system", "name": "kube-scheduler", "uid": "l", "resourceVersion": revision},
-            "spec": {"holderIdentity": holder, "leaseDurationSeconds": 2, "leaseTransitions": transitions}})
-    };
-    world.reply(read, Ok(held("", "8", 4)));
-    let [(write, _)] = world.take(|r| r.path.contains("/leases"))[..] else { panic!("it takes the Lease") };
-    world.reply(write, Ok(held("me", "9", 5)));
-    assert_eq!(world.bound(), [], "what was written before revision 9 is not known yet");
-    // What others bound takes the room.
+    let mut world = that_has_taken_over(vec![pod("first", "600m")]);
+    // What others bind takes the room.
     world.revision = 7;
     world.tell("ADDED", bound_to(pod("second", "600m"), "a"));
     world.bookmark(9);
@@ -172,17 +178,7 @@ fn who_takes_over_knows_what_was_bound_before() {
 /// Where watches tell nothing of how far they are, pods and nodes are listed anew.
 #[test]
 fn who_takes_over_does_not_wait_for_silent_watches() {
-    let mut world = elected(Config::default(), vec![pod("first", "600m")]);
-    for _ in 0..2 {
-        let sent = world.take(|r| r.path.contains("/leases"));
-        let [(call, _)] = sent[..] else { panic!("one request: {sent:?}") };
-        world.reply(
-            call,
-            Ok(json!({"metadata": {"name": "kube-scheduler", "uid": "l", "resourceVersion": "9"},
-            "spec": {"holderIdentity": "me", "leaseDurationSeconds": 2}})),
-        );
-    }
-    assert_eq!(world.bound(), []);
+    let mut world = that_has_taken_over(vec![pod("first", "600m")]);
     // Revisions of Leases may be another store's: what matters is when the list was asked for.
     world.now = world.now + CATCH_UP;
     world.pass(Duration::ZERO);

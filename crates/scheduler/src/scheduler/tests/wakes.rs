@@ -155,3 +155,37 @@ fn a_volume_that_was_promised_is_there_for_others_again() {
     assert_eq!(claimed(&mut world), ["second"]);
     world.check();
 }
+
+/// What is asked of the API to have a pod deleted: its mark, and then the deletion, both of which succeed.
+fn evicted(world: &mut World) -> Vec<String> {
+    let marks = world.take(|r| String::from_utf8_lossy(&r.body).contains("DisruptionTarget"));
+    marks.into_iter().for_each(|(call, _)| world.reply(call, Ok(json!({}))));
+    let deletions = world.take(|r| r.method == Method::Delete);
+    deletions
+        .into_iter()
+        .map(|(call, request)| {
+            world.reply(call, Ok(json!({})));
+            request.path.rsplit('/').next().unwrap_or_default().to_owned()
+        })
+        .collect()
+}
+
+/// A victim may take its time to go; its node is waited for as long as it may take the pod afterwards.
+#[test]
+fn a_nominee_whose_node_refuses_it_for_good_makes_room_elsewhere() {
+    let nodes = [node("a", "1"), node("b", "1")];
+    let mut world = World::new(Config::default(), nodes.to_vec(), vec![low("on-a", "a"), low("on-b", "b"), high()]);
+    let victims = evicted(&mut world);
+    let [victim] = &victims[..] else { panic!("one victim: {victims:?}") };
+    let at = victim.trim_start_matches("on-");
+    let mut going = low(victim, at);
+    going["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z".into();
+    world.tell("MODIFIED", going);
+    world.pass(s(400));
+    assert_eq!(evicted(&mut world), Vec::<String>::new(), "it waits for that node");
+    let refusing = nodes.into_iter().find(|node| node["metadata"]["name"] == at).map(tainted).expect("its node");
+    world.tell("MODIFIED", refusing);
+    world.pass(s(400));
+    let other = if at == "a" { "on-b" } else { "on-a" };
+    assert_eq!(evicted(&mut world), [other], "and not when it refuses the pod whoever leaves");
+}

@@ -22,6 +22,7 @@
 mod listener;
 pub mod recovery;
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use carrack_engine::{Controller, EventRecord, Key, Plan, Premise, Setup, Source, Time, View};
@@ -70,6 +71,20 @@ pub(super) fn place_of(vmi: &VirtualMachineInstance) -> &str {
     vmi.status.as_ref().map_or("", |status| status.node_name.as_str())
 }
 
+/// Index of launcher pods, by their node.
+pub(super) const BY_NODE: &str = "launcher-node";
+/// Index of instances, by the node that they were given.
+pub(super) const BY_PLACE: &str = "place";
+
+pub(super) fn by_node(pod: &Pod) -> Vec<String> {
+    node_of(pod).map(str::to_owned).into_iter().collect()
+}
+
+pub(super) fn by_place(vmi: &VirtualMachineInstance) -> Vec<String> {
+    let place = place_of(vmi);
+    if place.is_empty() { Vec::new() } else { vec![place.to_owned()] }
+}
+
 impl Controller for NodeController {
     fn name(&self) -> &'static str {
         "virt-node"
@@ -85,6 +100,8 @@ impl Controller for NodeController {
             let node = place_of(vmi);
             if node.is_empty() { Vec::new() } else { vec![Key::new("", node)] }
         });
+        setup.index::<VirtualMachineInstance>(BY_PLACE, by_place);
+        setup.index::<Pod>(BY_NODE, by_node);
         setup.watch::<Pod>(|pod, _| node_of(pod).map(|node| Key::new("", node)).into_iter().collect());
     }
 
@@ -184,18 +201,25 @@ fn of_lease(lease: &Lease) -> Option<Key> {
     (lease.namespace() == NODE_LEASE_NAMESPACE).then(|| Key::new("", lease.name()))
 }
 
-/// The instances that a node has or is about to have, and those that are over and have left a launcher there.
+/// The instances that a node has or is about to have, and those that are over and have left a launcher there, ordered by key.
 fn guests<'a>(node: &'a str, view: &'a View<'_>, over_too: bool) -> impl Iterator<Item = &'a VirtualMachineInstance> {
-    let has_launcher = move |vmi: &VirtualMachineInstance| {
-        let mut pods = view.cache::<Pod>().by_owner(vmi.uid());
-        pods.any(|pod| pod.controller_uid() == Some(vmi.uid()) && node_of(pod) == Some(node))
+    let placed = view.cache::<VirtualMachineInstance>().by_index(BY_PLACE, node).map(AsRef::as_ref);
+    let placed = placed.filter(|vmi| matches!(vmi.phase(), phase::SCHEDULED | phase::RUNNING));
+    let with_launcher =
+        launched(node, view).filter(move |vmi| vmi.phase() == phase::SCHEDULING || over_too && vmi.is_final());
+    let all: BTreeMap<Key, &VirtualMachineInstance> =
+        placed.chain(with_launcher).map(|vmi| (Key::of(vmi), vmi)).collect();
+    all.into_values()
+}
+
+/// The instances that have a launcher on a node.
+pub(super) fn launched<'a>(node: &str, view: &'a View<'_>) -> impl Iterator<Item = &'a VirtualMachineInstance> {
+    let owner = |pod: &'a Pod| {
+        let owner = pod.metadata.owner_references.iter().flatten().find(|owner| owner.controller == Some(true))?;
+        let vmi = view.get::<VirtualMachineInstance>(pod.namespace(), &owner.name)?;
+        (vmi.uid() == owner.uid).then_some(vmi.as_ref())
     };
-    let is_here = move |vmi: &&VirtualMachineInstance| match vmi.phase() {
-        phase::SCHEDULED | phase::RUNNING => place_of(vmi) == node,
-        phase::SCHEDULING => has_launcher(vmi),
-        _ => over_too && vmi.is_final() && has_launcher(vmi),
-    };
-    view.cache::<VirtualMachineInstance>().iter().map(AsRef::as_ref).filter(is_here)
+    view.cache::<Pod>().by_index(BY_NODE, node).filter_map(move |pod| owner(pod))
 }
 
 #[cfg(test)]

@@ -25,7 +25,7 @@ use carrack_types::well_known::kubevirt::{
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{Node, Pod};
 
-use super::{node_of, place_of};
+use super::{BY_NODE, BY_PLACE, by_node, by_place, launched, node_of, place_of};
 use crate::controllers::Planted;
 use crate::controllers::vmi::enter;
 use crate::diff::merge_patch;
@@ -58,6 +58,8 @@ impl Controller for RecoveryController {
     fn setup(&self, setup: &mut Setup<'_>) {
         setup.watch_own::<VirtualMachineInstance>();
         setup.watch_owned::<Pod, VirtualMachineInstance>();
+        setup.index::<VirtualMachineInstance>(BY_PLACE, by_place);
+        setup.index::<Pod>(BY_NODE, by_node);
         // A node that lives writes its status all the time; only what it says when it does not is of interest.
         setup.watch::<Node>(|node, view| {
             let silent = is_silent(Some(node)) || is_out_of_service(node);
@@ -119,15 +121,9 @@ fn is_out_of_service(node: &Node) -> bool {
 
 /// Instances that a node has or is about to have.
 fn on_node(node: &str, view: &View<'_>, which: impl Fn(&VirtualMachineInstance) -> bool) -> Vec<Key> {
-    let instances = view.cache::<VirtualMachineInstance>();
-    let mut keys: Vec<Key> =
-        instances.iter().filter(|vmi| place_of(vmi) == node && which(vmi)).map(|vmi| Key::of(vmi.as_ref())).collect();
-    let launchers = view.cache::<Pod>().iter().filter(|pod| node_of(pod) == Some(node));
-    for uid in launchers.filter_map(|pod| pod.controller_uid()) {
-        let scheduling = instances.iter().filter(|vmi| vmi.uid() == uid && vmi.phase() == phase::SCHEDULING);
-        keys.extend(scheduling.filter(|vmi| which(vmi)).map(|vmi| Key::of(vmi.as_ref())));
-    }
-    keys
+    let placed = view.cache::<VirtualMachineInstance>().by_index(BY_PLACE, node).map(AsRef::as_ref);
+    let scheduling = launched(node, view).filter(|vmi| vmi.phase() == phase::SCHEDULING);
+    placed.chain(scheduling).filter(|vmi| which(vmi)).map(Key::of).collect()
 }
 
 /// It is over; why.

@@ -53,8 +53,12 @@ fn words(plan: &Plan) -> Vec<String> {
     plan.writes.iter().map(word).collect()
 }
 
+fn indexed() -> Caches {
+    Caches::new().with_index(BY_PLACE, by_place).with_index(BY_NODE, by_node)
+}
+
 fn caches(nodes: &[Node], leases: &[Lease], instances: &[VirtualMachineInstance]) -> Caches {
-    Caches::new().with(nodes.to_vec()).with(leases.to_vec()).with(instances.to_vec()).with::<Pod>([])
+    indexed().with(nodes.to_vec()).with(leases.to_vec()).with(instances.to_vec()).with::<Pod>([])
 }
 
 fn watch(
@@ -160,7 +164,7 @@ fn a_launcher_that_its_node_cannot_end_goes_on_the_same_proof() {
     let mut taken = node("false", None);
     taken.spec = Some(of(json!({"taints": [{"key": "node.kubernetes.io/out-of-service", "effect": "NoExecute"}]})));
     let check = |nodes: &[Node], leases: &[Lease], vmi: VirtualMachineInstance, goes: bool| {
-        let caches = Caches::new().with(nodes.to_vec()).with(leases.to_vec()).with([vmi.clone()]).with([launcher()]);
+        let caches = indexed().with(nodes.to_vec()).with(leases.to_vec()).with([vmi.clone()]).with([launcher()]);
         let plan =
             RecoveryController::default().reconcile(&Key::new("ns", "v"), &caches.view(), Time::from_unix_s(2000));
         let gone: Vec<_> = plan.writes.iter().filter(|w| matches!(w, Write::Delete { .. })).collect();
@@ -183,7 +187,7 @@ fn a_launcher_that_its_node_cannot_end_goes_on_the_same_proof() {
     let mut c = NodeController::default();
     let mut mark = |s: i64, pods: Vec<Pod>| {
         let ended = instance("Failed", "true", "1");
-        let caches = Caches::new().with(silent.to_vec()).with([lease(6, 1, false)]).with([ended]).with(pods);
+        let caches = indexed().with(silent.to_vec()).with([lease(6, 1, false)]).with([ended]).with(pods);
         words(&c.reconcile(&Key::new("", "n"), &caches.view(), Time::from_unix_s(1000 + s)))
     };
     assert_eq!(mark(0, vec![launcher()]), [""; 0]);

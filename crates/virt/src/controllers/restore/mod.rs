@@ -354,14 +354,14 @@ fn wait_for(world: &World<'_>, vm: &VirtualMachine, vmi: &VirtualMachineInstance
                 return Ok(plan);
             }
             match plan_stop(vm, Some(vmi), None) {
-                Ok(change) => {
+                Ok(change) if !change.is_asked(vm) => {
                     let (sub, patch) = change.patch(vm);
                     let stop = Plan::none();
                     let stop = if sub.is_empty() { stop.patch(vm, patch) } else { stop.patch_status(vm, patch) };
                     Ok(stop.then(plan))
                 }
                 // A stop is under way.
-                Err(_) => Ok(plan),
+                Ok(_) | Err(_) => Ok(plan),
             }
         }
         target_readiness::WAIT_EVENTUALLY => {

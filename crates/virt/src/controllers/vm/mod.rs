@@ -19,14 +19,14 @@ mod strategy;
 
 use std::time::Duration;
 
-use carrack_engine::{Controller, EventRecord, Key, Plan, Premise, Setup, Time, View};
+use carrack_engine::{Controller, EventRecord, Key, Plan, Premise, Refusal, Setup, Time, View, Write};
 use carrack_types::kubevirt::instancetype::{
     VirtualMachineClusterInstancetype, VirtualMachineClusterPreference, VirtualMachineInstancetype,
     VirtualMachinePreference,
 };
 use carrack_types::kubevirt::vm::VolumeSnapshotStatus;
-use carrack_types::kubevirt::{VirtualMachine, VirtualMachineInstance, Volume, run_strategy};
-use carrack_types::resource::Object;
+use carrack_types::kubevirt::{KubeVirt, VirtualMachine, VirtualMachineInstance, Volume, run_strategy};
+use carrack_types::resource::{Kind, Object, Resource};
 use carrack_types::snapshots::VolumeSnapshotClass;
 use carrack_types::well_known::kubevirt::{STARTED_WITH_ANNOTATIONS, STATE_CLAIM_ANNOTATION, VM_FINALIZER};
 use k8s_openapi::api::apps::v1::ControllerRevision;
@@ -71,32 +71,19 @@ impl Controller for VmController {
 
     fn setup(&self, setup: &mut Setup<'_>) {
         setup.watch_own::<VirtualMachine>();
+        setup.index::<VirtualMachine>(BY_NEED, needs);
         // By name, not by owner: a stranger's instance in the way is news, too.
         setup.watch_own::<VirtualMachineInstance>();
         setup.watch_owned::<ControllerRevision, VirtualMachine>();
-        setup.watch::<ControllerRevision>(|revision, view| {
-            let (namespace, name) = (revision.namespace().to_owned(), revision.name().to_owned());
-            machines(view, |vm| {
-                let mut places = [instancetype_place(&vm.spec, &namespace), preference_place(&vm.spec, &namespace)]
-                    .into_iter()
-                    .flatten();
-                vm.namespace() == namespace && places.any(|place| place.revision == Some(name.as_str()))
-            })
-        });
+        setup.watch::<ControllerRevision>(|of, view| that_need(view, REVISION, of.namespace(), of.name()));
         setup.watch::<VirtualMachineInstancetype>(|of, view| named(view, INSTANCETYPE, of.name(), of.namespace()));
         setup.watch::<VirtualMachineClusterInstancetype>(|of, view| named(view, CLUSTER_INSTANCETYPE, of.name(), ""));
         setup.watch::<VirtualMachinePreference>(|of, view| named(view, PREFERENCE, of.name(), of.namespace()));
         setup.watch::<VirtualMachineClusterPreference>(|of, view| named(view, CLUSTER_PREFERENCE, of.name(), ""));
-        setup.watch::<PersistentVolumeClaim>(|claim, view| {
-            let (namespace, name) = (claim.namespace().to_owned(), claim.name().to_owned());
-            // A machine's state is on a claim of its own, or on one that was restored for it.
-            let owner = claim.controller_uid().map(str::to_owned);
-            let has = |vm: &VirtualMachine| {
-                let keeps = owner.as_deref() == Some(vm.uid()) || vm.annotation(STATE_CLAIM_ANNOTATION) == Some(&name);
-                keeps || claims(vm).any(|claim| claim == name)
-            };
-            machines(view, |vm| vm.namespace() == namespace && has(vm))
-        });
+        setup.watch::<PersistentVolumeClaim>(|claim, view| that_need(view, CLAIM, claim.namespace(), claim.name()));
+        // A machine's state is on a claim of its own, or on one that was restored for it.
+        setup.watch_owned::<PersistentVolumeClaim, VirtualMachine>();
+        setup.read::<KubeVirt>();
         // They say which volumes can be snapshotted.
         setup.watch::<StorageClass>(|_, view| on_claims(view));
         Kinds::setup(setup);
@@ -130,9 +117,38 @@ impl Controller for VmController {
         let stranger = named.is_some() && instance.is_none();
         let snapshots = classes::statuses(vm, view);
         let unknown = snapshots.is_none();
-        let plan =
-            run(&World { vm, instance, stranger, revisions, size, unbound, snapshots, planted: self.planted }, now);
+        let settings = view.cache::<KubeVirt>().iter().next();
+        let rollout = settings.and_then(|cluster| cluster.spec.configuration.vm_rollout_strategy.as_deref());
+        let live = rollout.is_none_or(|strategy| strategy == "LiveUpdate");
+        let plan = run(
+            &World { vm, instance, stranger, revisions, size, unbound, snapshots, live, planted: self.planted },
+            now,
+        );
         if unknown { plan.requeue_after(KINDS_AGAIN) } else { plan }
+    }
+
+    fn refused(&mut self, key: &Key, view: &View<'_>, refusal: &Refusal<'_>, now: Time) -> Plan {
+        let Some(vm) = view.get::<VirtualMachine>(&key.namespace, &key.name) else { return Plan::none() };
+        let is_instance = |resource: &Resource| *resource == VirtualMachineInstance::resource();
+        let error = &refusal.error.message;
+        let (reason, event, condition) = match refusal.write {
+            Write::Create { resource, .. } if is_instance(resource) => (
+                status::FAILED_CREATE,
+                format!("Error creating virtual machine instance: {error}"),
+                format!("Failure while starting VMI: {error}"),
+            ),
+            Write::Delete { resource, key, .. } if is_instance(resource) => (
+                status::FAILED_DELETE,
+                format!("Error deleting virtual machine instance {}: {error}", key.name),
+                format!("Failure attempting to delete VMI: {error}"),
+            ),
+            _ => return Plan::none(),
+        };
+        let plan = Plan::none().event(EventRecord::warning(vm.as_ref(), reason, event));
+        match status::refused(vm, reason, &condition, now) {
+            Some(status) => plan.patch_status(vm.as_ref(), json!({"status": status})),
+            None => plan,
+        }
     }
 }
 
@@ -157,11 +173,36 @@ fn on_claims(view: &View<'_>) -> Vec<Key> {
 
 /// The machines that name an instance type or a preference.
 fn named(view: &View<'_>, kind: &str, name: &str, namespace: &str) -> Vec<Key> {
-    machines(view, |vm| {
-        let places = [instancetype_place(&vm.spec, vm.namespace()), preference_place(&vm.spec, vm.namespace())];
-        let mut places = places.into_iter().flatten();
-        places.any(|place| place.kind == kind && place.name == name && place.namespace == namespace)
-    })
+    that_need(view, kind, namespace, name)
+}
+
+/// Index of machines, by what else they name.
+const BY_NEED: &str = "need";
+
+/// Kinds of what a machine names, beside those of instance types and preferences.
+const CLAIM: &str = "claim";
+const REVISION: &str = "revision";
+
+fn need(kind: &str, namespace: &str, name: &str) -> String {
+    format!("{kind}/{namespace}/{name}")
+}
+
+fn needs(vm: &VirtualMachine) -> Vec<String> {
+    let namespace = vm.namespace();
+    let state = vm.annotation(STATE_CLAIM_ANNOTATION);
+    let claims = claims(vm).chain(state).map(|claim| need(CLAIM, namespace, claim));
+    let places = [instancetype_place(&vm.spec, namespace), preference_place(&vm.spec, namespace)];
+    let sizes = places.iter().flatten().flat_map(|place| {
+        let revision = place.revision.map(|name| need(REVISION, namespace, name));
+        revision.into_iter().chain([need(place.kind, place.namespace, place.name)])
+    });
+    claims.chain(sizes).collect()
+}
+
+fn that_need(view: &View<'_>, kind: &str, namespace: &str, name: &str) -> Vec<Key> {
+    let needs = need(kind, namespace, name);
+    let machines = view.cache::<VirtualMachine>().by_index(BY_NEED, &needs);
+    machines.map(|vm| Key::of(vm.as_ref())).collect()
 }
 
 /// What a decision about one machine rests on.
@@ -179,6 +220,8 @@ struct World<'a> {
     unbound: bool,
     /// Which of its volumes can be snapshotted, if that is known.
     snapshots: Option<Vec<VolumeSnapshotStatus>>,
+    /// Some changes of its template reach an instance that runs.
+    live: bool,
     planted: Option<Planted>,
 }
 
@@ -198,6 +241,7 @@ fn finish(vm: &VirtualMachine, instance: Option<&VirtualMachineInstance>, now: T
                 size: Ok(Sized::default()),
                 unbound: false,
                 snapshots: None,
+                live: false,
                 planted: None,
             };
             let plan = status_plan(&world, now);
@@ -213,6 +257,10 @@ fn run(world: &World<'_>, now: Time) -> Plan {
     let new = world.size.iter().flat_map(|size| &size.new);
     let plan = new.fold(Plan::none(), |plan, revision| plan.create(revision));
     let plan = plan.then(keep_start(world)).then(status_plan(world, now));
+    let plan = match (world.instance, status::placed_anew(world)) {
+        (Some(vmi), Some(new)) => merge_patch(vmi, &new).into_iter().fold(plan, |plan, patch| plan.patch(vmi, patch)),
+        _ => plan,
+    };
     let plan = match strategy::decide(vm, *instance) {
         Act::Nothing => plan,
         Act::Stop { grace_period_s } => match instance {
@@ -261,7 +309,7 @@ fn start(world: &World<'_>, paused: bool) -> Plan {
         Some(Planted::StartsWhatIsCopied) => create,
         _ => create.resting_on(&copies::at_rest(vm)),
     };
-    create.event(EventRecord::normal(vm, "SuccessfulCreate", message))
+    create.told(EventRecord::normal(vm, "SuccessfulCreate", message))
 }
 
 /// What the running instance was started from gets an object of its own once the machine's spec is another one, or a snapshot is
@@ -290,8 +338,7 @@ fn switch_on(vm: &VirtualMachine) -> Plan {
 }
 
 fn stop(vm: &VirtualMachine, vmi: &VirtualMachineInstance, grace_period_s: Option<i64>) -> Plan {
-    let message =
-        format!("Stopped the virtual machine by deleting the virtual machine instance {} ({})", vmi.name(), vmi.uid());
+    let message = format!("Stopped the virtual machine by deleting the virtual machine instance {}", vmi.uid());
     // A custom resource has no grace period of its own in its deletion; the handler reads the spec's.
     let plan = match grace_period_s {
         Some(seconds) if vmi.spec.termination_grace_period_seconds != Some(seconds) => {
@@ -299,7 +346,7 @@ fn stop(vm: &VirtualMachine, vmi: &VirtualMachineInstance, grace_period_s: Optio
         }
         _ => Plan::none(),
     };
-    plan.delete(vmi).event(EventRecord::normal(vm, "SuccessfulDelete", message))
+    plan.delete(vmi).told(EventRecord::normal(vm, "SuccessfulDelete", message))
 }
 
 /// Revisions of starts that the running instance was not started from, and of sizes that the machine does not have any

@@ -35,7 +35,8 @@ fn wait_s(failures: u64, uid: &str) -> u64 {
 
 /// The failed starts after what is seen now.
 pub(super) fn after(vm: &VirtualMachine, instance: Option<&VirtualMachineInstance>, now: Time) -> Option<StartFailure> {
-    if matches!(vm.run_strategy(), run_strategy::HALTED) {
+    // Who starts machines by hand sees what becomes of it, and decides when to try again.
+    if matches!(vm.run_strategy(), run_strategy::HALTED | run_strategy::MANUAL) {
         return None;
     }
     let old = vm.status.as_ref().and_then(|status| status.start_failure.clone());

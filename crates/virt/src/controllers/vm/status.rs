@@ -16,8 +16,15 @@ use super::size::Trouble;
 use super::strategy::{Act, decide};
 use super::{World, instance, start_failure, started_revision};
 
+/// What may change in a template while its instance runs, and is handed on to that (rollout strategy LiveUpdate, KubeVirt's default).
+const LIVE: [&str; 3] = ["nodeSelector", "affinity", "tolerations"];
+
 /// Conditions that are the machine's own and not its instance's.
 const OWN_CONDITIONS: [&str; 4] = ["Failure", "RestartRequired", "ManualRecoveryRequired", "Initialized"];
+
+/// Reasons of the condition Failure: the server refuses an instance, or its deletion.
+pub(super) const FAILED_CREATE: &str = "FailedCreate";
+pub(super) const FAILED_DELETE: &str = "FailedDelete";
 
 /// How long a status may wait that only tells how a machine is getting on.
 const STATUS_WAIT: Duration = Duration::from_millis(300);
@@ -34,10 +41,10 @@ pub(super) fn compute(world: &World<'_>, now: Time) -> VirtualMachineStatus {
     // An instance that is over may still carry the condition of its life.
     status.ready = instance.is_some_and(|vmi| !vmi.is_final() && vmi.is_true("Ready"));
     status.desired_generation = vm.metadata.generation.unwrap_or(0);
-    status.observed_generation = instance
-        .and_then(|vmi| vmi.annotation(VM_GENERATION_ANNOTATION))
-        .and_then(|text| text.parse().ok())
-        .unwrap_or(status.desired_generation);
+    // What else of a machine changed than its template concerns no instance.
+    let started_at = instance.and_then(|vmi| vmi.annotation(VM_GENERATION_ANNOTATION)?.parse().ok());
+    let is_current = instance.is_some_and(|vmi| before_now(world, vmi).is_some_and(|(before, now)| before == now));
+    status.observed_generation = started_at.filter(|_| !is_current).unwrap_or(status.desired_generation);
     status.start_failure = start_failure::after(vm, instance, now);
     status.state_change_requests = open_requests(vm, instance);
     // A strategy counts as acted on when what it asks for is there.
@@ -86,7 +93,8 @@ fn wants_start(vm: &VirtualMachine) -> bool {
 }
 
 /// The requests that are not carried out yet: a stop is done when the instance that it names is gone, a start when
-/// there is an instance. A failed run under RerunOnFailure asks for a start by itself.
+/// there is an instance. A run that failed by itself under RerunOnFailure asks for a start; one that was being stopped does not, however it
+/// ended.
 fn open_requests(vm: &VirtualMachine, instance: Option<&VirtualMachineInstance>) -> Vec<StateChangeRequest> {
     let requests = vm.status.as_ref().map_or(&[][..], |status| &status.state_change_requests);
     let mut open = Vec::new();
@@ -101,7 +109,7 @@ fn open_requests(vm: &VirtualMachine, instance: Option<&VirtualMachineInstance>)
             open.push(request.clone());
         }
     }
-    let failed = instance.is_some_and(|vmi| vmi.phase() == phase::FAILED);
+    let failed = instance.is_some_and(|vmi| vmi.phase() == phase::FAILED && !vmi.is_deleting());
     if vm.run_strategy() == run_strategy::RERUN_ON_FAILURE
         && failed
         && !open.iter().any(|request| request.action == "Start")
@@ -130,26 +138,50 @@ fn conditions(world: &World<'_>, conditions: &mut Vec<Condition>, now: Time) {
         }
     }
     let at = now.meta();
-    if instance.and_then(|vmi| vmi.condition("Ready")).is_none() {
-        set_condition(conditions, Condition::new("Ready", "False", "VMINotExists", "VMI does not exist"), &at);
+    let unready = |reason: &str, message: &str| Condition::new("Ready", "False", reason, message);
+    match instance {
+        None => _ = set_condition(conditions, unready("VMINotExists", "VMI does not exist"), &at),
+        Some(vmi) if vmi.condition("Ready").is_none() => {
+            let missing = unready("VMIConditionMissing", "VMI is missing the Ready condition");
+            set_condition(conditions, missing, &at);
+        }
+        Some(_) => {}
     }
     if *stranger {
         let message = format!(
             "virtualmachineinstances.kubevirt.io \"{}\" exists and does not belong to this virtual machine",
             vm.name()
         );
-        set_condition(conditions, Condition::new("Failure", "True", "FailedCreate", &message), &at);
+        set_condition(conditions, Condition::new("Failure", "True", FAILED_CREATE, &message), &at);
     } else if let Some(trouble) = trouble(world) {
         set_condition(conditions, Condition::new("Failure", "True", trouble.reason, &trouble.message), &at);
-    } else {
+    } else if !still_refused(world) {
         conditions.retain(|condition| condition.r#type != "Failure");
     }
     if restart_required(world) {
         let message = "a non-live-updatable field was changed in the template spec";
-        set_condition(conditions, Condition::new("RestartRequired", "True", "RestartRequired", message), &at);
+        set_condition(conditions, Condition::new("RestartRequired", "True", "", message), &at);
     } else {
         conditions.retain(|condition| condition.r#type != "RestartRequired");
     }
+}
+
+/// Whether what the server last said of this machine's instance, or of its deletion, may be so still: nothing has shown otherwise, and it
+/// is tried again and again.
+fn still_refused(world: &World<'_>) -> bool {
+    let act = decide(world.vm, world.instance);
+    match world.vm.status.as_ref().and_then(failure).map(|failure| failure.reason.as_str()) {
+        Some(FAILED_CREATE) => world.instance.is_none() && matches!(act, Act::Start { .. } | Act::SwitchOn),
+        Some(FAILED_DELETE) => world.instance.is_some_and(|vmi| !vmi.is_deleting()) && matches!(act, Act::Stop { .. }),
+        _ => false,
+    }
+}
+
+/// What is new in the status of a machine whose instance the server refuses to make, or to delete.
+pub(super) fn refused(vm: &VirtualMachine, reason: &str, message: &str, now: Time) -> Option<Value> {
+    let mut conditions = vm.status.clone().unwrap_or_default().conditions;
+    let failure = Condition::new("Failure", "True", reason, message);
+    set_condition(&mut conditions, failure, &now.meta()).then(|| json!({"conditions": conditions}))
 }
 
 /// Why no instance can be made from the template.
@@ -172,12 +204,47 @@ pub(super) fn restart_required(world: &World<'_>) -> bool {
     {
         return false;
     }
-    let Some(before) = instance::started_from(vmi, started_revision(world)) else { return false };
-    let template = json!(spec.template.as_ref().map(|template| &template.spec));
-    before.pointer("/template/spec").is_some_and(|before| *before != template)
+    let Some(from) = instance::started_from(vmi, started_revision(world)) else { return false };
+    let changed = before_now(world, vmi).is_some_and(|(mut before, mut now)| {
+        for template in [&mut before, &mut now].into_iter().filter(|_| world.live) {
+            template
+                .as_object_mut()
+                .into_iter()
+                .for_each(|spec| spec.retain(|field, _| !LIVE.contains(&field.as_str())));
+        }
+        before != now
+    });
+    changed
         || [("instancetype", json!(spec.instancetype)), ("preference", json!(spec.preference))]
             .into_iter()
-            .any(|(field, now)| before.get(field).unwrap_or(&Value::Null) != &now)
+            .any(|(field, now)| from.get(field).unwrap_or(&Value::Null) != &now)
+}
+
+/// The template's spec that an instance was started from, and the one that there is now.
+fn before_now(world: &World<'_>, vmi: &VirtualMachineInstance) -> Option<(Value, Value)> {
+    let before = instance::started_from(vmi, started_revision(world))?.pointer("/template/spec")?.clone();
+    Some((before, json!(world.vm.spec.template.as_ref().map(|template| &template.spec))))
+}
+
+/// Where the instance is to run, as the template says it by now, if that has changed since it was started and nothing else has. KubeVirt
+/// hands these fields on to what runs, for when it moves.
+pub(super) fn placed_anew(world: &World<'_>) -> Option<VirtualMachineInstance> {
+    let vmi = world.instance.filter(|vmi| world.live && !vmi.is_final() && !vmi.is_deleting())?;
+    let (before, now) = before_now(world, vmi)?;
+    let has_changed = |field: &str| before.get(field) != now.get(field);
+    if restart_required(world) || !LIVE.iter().any(|field| has_changed(field)) {
+        return None;
+    }
+    let (wanted, _) = world.size.as_ref().ok()?.spec(world.vm).ok()?;
+    let mut new = vmi.clone();
+    for field in LIVE.into_iter().filter(|field| has_changed(field)) {
+        match field {
+            "nodeSelector" => new.spec.node_selector.clone_from(&wanted.node_selector),
+            "affinity" => new.spec.affinity.clone_from(&wanted.affinity),
+            _ => new.spec.tolerations.clone_from(&wanted.tolerations),
+        }
+    }
+    (new.spec != vmi.spec).then_some(new)
 }
 
 /// The state in one word. The order of the questions is KubeVirt's: the first that fits counts.
@@ -214,9 +281,6 @@ fn printable(world: &World<'_>, status: &VirtualMachineStatus) -> &'static str {
             _ => printable_status::UNKNOWN,
         };
     }
-    if status.start_failure.as_ref().is_some_and(|failure| failure.consecutive_fail_count > 0) {
-        return printable_status::CRASH_LOOP_BACK_OFF;
-    }
     let again = match decide(vm, instance) {
         Act::Start { .. } | Act::SwitchOn => true,
         // A final instance makes room for the next one.
@@ -225,6 +289,9 @@ fn printable(world: &World<'_>, status: &VirtualMachineStatus) -> &'static str {
     };
     if again && world.unbound {
         return printable_status::WAITING_FOR_VOLUME_BINDING;
+    }
+    if status.start_failure.as_ref().is_some_and(|failure| failure.consecutive_fail_count > 0) {
+        return printable_status::CRASH_LOOP_BACK_OFF;
     }
     if again { printable_status::STARTING } else { printable_status::STOPPED }
 }

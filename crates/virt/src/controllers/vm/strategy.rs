@@ -1,7 +1,7 @@
 //! What a run strategy asks for, given the instance and the requests to start or stop.
 
 use carrack_types::kubevirt::vm::StateChangeRequest;
-use carrack_types::kubevirt::{VirtualMachine, VirtualMachineInstance, phase, run_strategy};
+use carrack_types::kubevirt::{VirtualMachine, VirtualMachineInstance, run_strategy};
 use carrack_types::resource::Object;
 
 /// What to do about a machine's instance.
@@ -38,7 +38,6 @@ fn wanted(vm: &VirtualMachine, instance: Option<&VirtualMachineInstance>) -> Act
     let start = start_request(vm);
     let paused = start.is_some_and(|request| request.data.get("paused").is_some_and(|value| value == "true"));
     let is_final = instance.is_some_and(VirtualMachineInstance::is_final);
-    let failed = instance.is_some_and(|vmi| vmi.phase() == phase::FAILED);
     const STOP: Act = Act::Stop { grace_period_s: None };
     if let Some(request) = stop {
         return Act::Stop { grace_period_s: request.data.get("gracePeriod").and_then(|s| s.parse().ok()) };
@@ -50,7 +49,8 @@ fn wanted(vm: &VirtualMachine, instance: Option<&VirtualMachineInstance>) -> Act
             None => Act::Start { paused },
         },
         run_strategy::RERUN_ON_FAILURE => match instance {
-            Some(_) if failed || (is_final && start.is_some()) => STOP,
+            // One that has ended makes room, whether another one follows or not.
+            Some(_) if is_final => STOP,
             Some(_) => Act::Nothing,
             // With this strategy a machine that shut down stays down. It starts when it comes to this strategy, when
             // it is asked to, and after a failure (which leaves a request behind, see `status`).

@@ -1,12 +1,12 @@
 //! What the VM controller plans, table by table.
 
 use carrack_engine::testing::Caches;
-use carrack_engine::{Controller, Key, Plan, Time, Write};
+use carrack_engine::{Controller, Key, Plan, Refusal, StatusError, Time, Write};
 use carrack_types::kubevirt::instancetype::{
     VirtualMachineClusterInstancetype, VirtualMachineClusterPreference, VirtualMachineInstancetype,
     VirtualMachinePreference,
 };
-use carrack_types::kubevirt::{VirtualMachine, VirtualMachineInstance};
+use carrack_types::kubevirt::{KubeVirt, VirtualMachine, VirtualMachineInstance};
 use k8s_openapi::api::apps::v1::ControllerRevision;
 use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 use serde_json::{Value, json};
@@ -58,6 +58,7 @@ fn caches(vm: VirtualMachine, vmi: Option<VirtualMachineInstance>) -> Caches {
         .with::<VirtualMachinePreference>([])
         .with::<VirtualMachineClusterPreference>([])
         .with::<PersistentVolumeClaim>([])
+        .with::<KubeVirt>([])
 }
 
 fn plan(vm: VirtualMachine, vmi: Option<VirtualMachineInstance>) -> Plan {
@@ -133,7 +134,18 @@ fn run_strategies() {
         Some(vmi("Failed", json!({}))),
         &STOP,
     );
-    check("rerun leaves a finished one", strategy("RerunOnFailure"), reran, Some(vmi("Succeeded", json!({}))), &STATUS);
+    let over = vmi("Succeeded", json!({}));
+    check("rerun clears a finished one up", strategy("RerunOnFailure"), reran.clone(), Some(over), &STOP);
+    let stopped =
+        json!({"runStrategy": "RerunOnFailure", "stateChangeRequests": [{"action": "Stop", "uid": "vmi-uid"}]});
+    check(
+        "rerun stops when asked",
+        strategy("RerunOnFailure"),
+        stopped.clone(),
+        Some(vmi("Running", json!({}))),
+        &STOP,
+    );
+    check("rerun stays down once stopped", strategy("RerunOnFailure"), stopped, None, &STATUS);
     check("once starts", strategy("Once"), none.clone(), None, &START);
     check("once does not start again", strategy("Once"), json!({"runStrategy": "Once"}), None, &STATUS);
     let going = vmi("Running", json!({"metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z"}}));
@@ -180,9 +192,126 @@ fn printable_status() {
     check(always(), Some(vmi("Scheduling", condition("PodScheduled", "False", "Unschedulable"))), "ErrorUnschedulable");
     check(always(), Some(vmi("Unknown", json!({}))), "Unknown");
     check(always(), Some(vmi("Failed", json!({}))), "CrashLoopBackOff");
-    check(vm(json!({"runStrategy": "Manual"}), json!({})), Some(vmi("Succeeded", json!({}))), "CrashLoopBackOff");
+    let once = vm(json!({"runStrategy": "Once"}), json!({"runStrategy": "Once"}));
+    check(once, Some(vmi("Failed", json!({}))), "CrashLoopBackOff");
+    // Who starts a machine by hand decides when it is tried again.
+    check(vm(json!({"runStrategy": "Manual"}), json!({})), Some(vmi("Succeeded", json!({}))), "Stopped");
     let ran = json!({"status": {"phaseTransitionTimestamps": [{"phase": "Running"}]}});
     check(vm(json!({"runStrategy": "Manual"}), json!({})), Some(vmi("Succeeded", ran)), "Stopped");
+}
+
+/// A guest that was asked to stop is not started again, however it ended; one that failed by itself is.
+#[test]
+fn only_what_failed_by_itself_is_run_again() {
+    let requests = |vmi: VirtualMachineInstance| {
+        let stop = json!([{"action": "Stop", "uid": "vmi-uid"}]);
+        let machine = vm(json!({"runStrategy": "RerunOnFailure"}), json!({"stateChangeRequests": stop}));
+        let status = status_of(&plan(machine, Some(vmi)));
+        status["stateChangeRequests"].as_array().map_or(1, Vec::len)
+    };
+    assert_eq!(requests(vmi("Failed", json!({}))), 2);
+    let going = json!({"metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z"}});
+    assert_eq!(requests(vmi("Failed", going)), 1);
+}
+
+/// What the server says of an instance that it refuses is told, and stands until there is one.
+#[test]
+fn refusals_are_told() {
+    let refuse = |status: Value, vmi: Option<VirtualMachineInstance>, write: &Write| {
+        let caches = caches(vm(json!({"runStrategy": "Always"}), status), vmi);
+        let error: StatusError =
+            serde_json::from_value(json!({"code": 403, "message": "exceeded quota"})).expect("a status");
+        let refusal = Refusal { write, error: &error };
+        VmController::default().refused(&Key::new("ns", "demo"), &caches.view(), &refusal, NOW)
+    };
+    let write = |plan: &Plan, what: &str| {
+        let is_it = |write: &&Write| format!("{write:?}").starts_with(what);
+        plan.writes.iter().find(is_it).cloned().expect("a write")
+    };
+    let create = write(&plan(vm(json!({"runStrategy": "Always"}), json!({})), None), "Create");
+    let told = refuse(json!({}), None, &create);
+    assert_eq!(told.events[0].message, "Error creating virtual machine instance: exceeded quota");
+    let failure = status_of(&told)["conditions"][0].clone();
+    assert_eq!((&failure["type"], &failure["reason"]), (&json!("Failure"), &json!("FailedCreate")));
+    assert_eq!(failure["message"], "Failure while starting VMI: exceeded quota");
+    // Said once; and kept while it is tried again, until there is an instance.
+    let failed = || json!({"conditions": [failure.clone()]});
+    assert!(refuse(failed(), None, &create).writes.is_empty());
+    let conditions = |plan: &Plan| -> Option<Vec<Value>> {
+        let of_type = |condition: &Value| condition["type"].clone();
+        Some(status_of(plan)["conditions"].as_array()?.iter().map(of_type).collect())
+    };
+    let has_failed = |vm: VirtualMachine, vmi: Option<VirtualMachineInstance>| {
+        conditions(&plan(vm, vmi)).is_some_and(|all| all.contains(&json!("Failure")))
+    };
+    let always = |status: Value| vm(json!({"runStrategy": "Always"}), status);
+    assert!(has_failed(always(failed()), None));
+    assert!(!has_failed(always(failed()), Some(vmi("Pending", json!({})))));
+    assert!(!has_failed(vm(json!({"runStrategy": "Halted"}), failed()), None));
+    let delete = write(&plan(always(json!({})), Some(vmi("Failed", json!({})))), "Delete");
+    let told = refuse(json!({}), Some(vmi("Failed", json!({}))), &delete);
+    assert_eq!(told.events[0].message, "Error deleting virtual machine instance demo: exceeded quota");
+    assert_eq!(status_of(&told)["conditions"][0]["reason"], "FailedDelete");
+}
+
+/// Where an instance is to run is handed on to it as it runs; what else changes asks for a restart.
+#[test]
+fn what_can_change_as_it_runs() {
+    let machine = || vm(json!({"runStrategy": "Always"}), json!({}));
+    let settings = |strategy: &str| -> KubeVirt {
+        serde_json::from_value(json!({"metadata": {"name": "kubevirt", "namespace": "kubevirt"},
+            "spec": {"configuration": {"vmRolloutStrategy": strategy}}}))
+        .expect("settings")
+    };
+    let changed = |change: Value, strategy: Option<&str>| {
+        let annotations =
+            json!({"kubevirt.io/started-from": json!(machine().spec).to_string(), "kubevirt.io/vm-generation": "2"});
+        let running = vmi(
+            "Running",
+            json!({"metadata": {"annotations": annotations},
+            "spec": {"nodeSelector": {"old": "label"}}}),
+        );
+        let mut now = json!(machine());
+        merge(&mut now["spec"]["template"]["spec"], change);
+        let now: VirtualMachine = serde_json::from_value(now).expect("a machine");
+        let caches = caches(now, Some(running)).with(strategy.map(settings));
+        let plan = VmController::default().reconcile(&Key::new("ns", "demo"), &caches.view(), NOW);
+        let patch = plan.writes.iter().find_map(|write| match write {
+            Write::Patch { resource, patch, sub: "", .. } if resource.plural == "virtualmachineinstances" => {
+                Some(patch["spec"].clone())
+            }
+            _ => None,
+        });
+        let status = status_of(&plan);
+        let conditions = status["conditions"].as_array().cloned().unwrap_or_default();
+        let restart = conditions.into_iter().find(|condition| condition["type"] == "RestartRequired");
+        (patch, restart.map(|condition| condition.get("reason").is_none()), status["observedGeneration"].clone())
+    };
+    let to = || json!({"nodeSelector": {"disk": "fast"}, "tolerations": [{"key": "k", "operator": "Exists"}]});
+    let handed_on =
+        json!({"nodeSelector": {"disk": "fast", "old": null}, "tolerations": [{"key": "k", "operator": "Exists"}]});
+    for strategy in [None, Some("LiveUpdate")] {
+        assert_eq!(changed(to(), strategy), (Some(handed_on.clone()), None, json!(2)), "{strategy:?}");
+    }
+    assert_eq!(changed(to(), Some("Stage")), (None, Some(true), json!(2)));
+    let mut more = to();
+    more["hostname"] = json!("other");
+    assert_eq!(changed(more, None), (None, Some(true), json!(2)), "all waits for the restart then");
+    assert_eq!(changed(json!({}), None), (None, None, json!(3)), "the template is as it was");
+}
+
+#[test]
+fn readiness_is_the_instances() {
+    let ready = |vmi: Option<VirtualMachineInstance>| {
+        let status = status_of(&plan(vm(json!({"runStrategy": "Halted"}), json!({})), vmi));
+        let all = status["conditions"].as_array().cloned().unwrap_or_default();
+        all.into_iter().find(|condition| condition["type"] == "Ready").map(|ready| ready["reason"].clone())
+    };
+    assert_eq!(ready(None), Some(json!("VMINotExists")));
+    assert_eq!(ready(Some(vmi("Pending", json!({})))), Some(json!("VMIConditionMissing")));
+    let unready =
+        json!({"status": {"conditions": [{"type": "Ready", "status": "False", "reason": "GuestNotRunning"}]}});
+    assert_eq!(ready(Some(vmi("Pending", unready))), Some(json!("GuestNotRunning")));
 }
 
 #[test]

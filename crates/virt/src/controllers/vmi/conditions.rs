@@ -9,10 +9,13 @@ use k8s_openapi::api::core::v1::{ContainerStateWaiting, Pod, PodCondition};
 use serde_json::{Value, json};
 
 use super::World;
-use super::progress::{Next, Obstacle};
+use super::progress::{Next, Obstacle, is_terminal};
 
 /// Reason of the condition, and the event, of an instance whose pod does not get its networks.
 const NO_NETWORKS: &str = "FailedAttachNetworks";
+
+/// Reason of the condition, and the event, of an instance whose pod cannot be made.
+pub(super) const FAILED_CREATE: &str = "FailedCreate";
 
 /// Whether an instance's pod does not get its networks.
 pub(super) fn lacks_networks(vmi: &VirtualMachineInstance) -> bool {
@@ -31,6 +34,10 @@ pub(super) fn apply(world: &World<'_>, new: &mut VirtualMachineInstance, next: &
             "Unschedulable",
             "no node is ready to run virtual machines (label kubevirt.io/schedulable=true)",
         )),
+        // As KubeVirt tells it, besides what is not synchronized.
+        Next::Wait(Obstacle::ClaimMissing(claim)) => {
+            Some(Condition::new("PodScheduled", "False", "Unschedulable", &missing(claim)))
+        }
         _ => unscheduled(world.pod()),
     };
     replace(&mut status.conditions, "PodScheduled", scheduled, &at);
@@ -38,7 +45,7 @@ pub(super) fn apply(world: &World<'_>, new: &mut VirtualMachineInstance, next: &
     let before_handoff = matches!(status.phase.as_str(), phase::UNSET | phase::PENDING | phase::SCHEDULING);
     let handed_off_now = matches!(next, Next::Phase(phase::SCHEDULED));
     if before_handoff || handed_off_now {
-        replace(&mut status.conditions, "Synchronized", unsynchronized(world.pod(), next), &at);
+        replace(&mut status.conditions, "Synchronized", unsynchronized(world.vmi, world.pod(), next), &at);
     }
 }
 
@@ -61,7 +68,7 @@ pub(crate) fn ready(pod: Option<&Pod>, phase: &str) -> Condition {
     let Some(pod) = pod else {
         return Condition::new("Ready", "False", "PodNotExists", "virt-launcher pod has not yet been scheduled");
     };
-    if pod.is_deleting() {
+    if pod.is_deleting() || is_terminal(pod) {
         return Condition::new("Ready", "False", "PodTerminating", "virt-launcher pod is terminating");
     }
     if phase != phase::RUNNING {
@@ -94,14 +101,21 @@ fn unscheduled(pod: Option<&Pod>) -> Option<Condition> {
     ))
 }
 
-/// What keeps the instance from getting on.
-fn unsynchronized(pod: Option<&Pod>, next: &Next) -> Option<Condition> {
+fn missing(claim: &str) -> String {
+    format!("PVC {claim} does not exist, waiting for it to appear")
+}
+
+/// What keeps the instance from getting on. What the server has said of its pod stands until there is one.
+fn unsynchronized(vmi: &VirtualMachineInstance, pod: Option<&Pod>, next: &Next) -> Option<Condition> {
     let failure = |reason: &str, message: &str| Some(Condition::new("Synchronized", "False", reason, message));
     match next {
         Next::Wait(Obstacle::ClaimMissing(claim)) => {
-            return failure("FailedPvcNotFound", &format!("PVC {claim} does not exist, waiting for it to appear"));
+            return failure("FailedPvcNotFound", &missing(claim));
         }
-        Next::Wait(Obstacle::Spec(why)) => return failure("FailedCreate", why),
+        Next::Wait(Obstacle::Spec(why)) => return failure(FAILED_CREATE, why),
+        Next::CreatePod(..) => {
+            return vmi.condition("Synchronized").filter(|told| told.reason == FAILED_CREATE).cloned();
+        }
         _ => {}
     }
     if let Some(why) = pod.and_then(|pod| pod.annotation(FAILURE_ANNOTATION)) {

@@ -24,8 +24,10 @@ pub(crate) mod state;
 
 use std::time::Duration;
 
-use carrack_engine::{Controller, DeleteOptions, EventRecord, Key, Plan, Premise, Setup, Time, View, Write};
-use carrack_types::kubevirt::{KubeVirt, VirtualMachine, VirtualMachineInstance, Volume, phase};
+use carrack_engine::{Controller, DeleteOptions, EventRecord, Key, Plan, Premise, Refusal, Setup, Time, View, Write};
+use carrack_types::kubevirt::{
+    Condition, KubeVirt, VirtualMachine, VirtualMachineInstance, Volume, phase, set_condition,
+};
 use carrack_types::pod::forget_what_nodes_do;
 use carrack_types::resource::{Kind, Object};
 use carrack_types::well_known::kubevirt::{
@@ -37,6 +39,7 @@ use serde_json::json;
 use crate::controllers::Config;
 use crate::diff::merge_patch;
 
+use conditions::FAILED_CREATE;
 pub(crate) use conditions::{ready, unpaused_condition};
 pub(crate) use pod::DEFAULT_GRACE_S;
 pub(crate) use progress::enter;
@@ -100,6 +103,7 @@ impl Controller for VmiController {
 
     fn setup(&self, setup: &mut Setup<'_>) {
         setup.watch_own::<VirtualMachineInstance>();
+        setup.index::<VirtualMachineInstance>(BY_WAIT, by_wait);
         setup.watch_owned::<Pod, VirtualMachineInstance>();
         // All of these controllers share the cache, and none of them writes a whole pod back.
         setup.trim::<Pod>(forget_what_nodes_do);
@@ -127,15 +131,44 @@ impl Controller for VmiController {
             .collect();
         reconcile(&World { vmi, pods, view, config: &self.config }, now)
     }
+
+    fn refused(&mut self, key: &Key, view: &View<'_>, refusal: &Refusal<'_>, now: Time) -> Plan {
+        let Some(vmi) = view.get::<VirtualMachineInstance>(&key.namespace, &key.name) else { return Plan::none() };
+        let error = &refusal.error.message;
+        match refusal.write {
+            Write::Create { resource, .. } if *resource == Pod::resource() => {
+                let event = EventRecord::warning(vmi.as_ref(), FAILED_CREATE, format!("Error creating pod: {error}"));
+                let message = format!("failed to create virtual machine pod: {error}");
+                let mut status = vmi.status.clone().unwrap_or_default();
+                let told = Condition::new("Synchronized", "False", FAILED_CREATE, &message);
+                let is_new = set_condition(&mut status.conditions, told, &now.meta());
+                let patch = json!({"status": {"conditions": status.conditions}});
+                let plan = Plan::none().event(event);
+                if is_new { plan.patch(vmi.as_ref(), patch) } else { plan }
+            }
+            Write::Delete { resource, key, .. } if *resource == Pod::resource() => {
+                let message = format!("Failed to delete virtual machine pod {}", key.name);
+                Plan::none().event(EventRecord::warning(vmi.as_ref(), "FailedDelete", message))
+            }
+            _ => Plan::none(),
+        }
+    }
 }
 
 /// Instances that wait for something before they get a pod.
 fn waiting(view: &View<'_>, which: impl Fn(&VirtualMachineInstance) -> bool) -> Vec<Key> {
-    view.cache::<VirtualMachineInstance>()
-        .iter()
-        .filter(|vmi| matches!(vmi.phase(), phase::UNSET | phase::PENDING) && which(vmi))
-        .map(|vmi| Key::of(vmi.as_ref()))
-        .collect()
+    let waiting = view.cache::<VirtualMachineInstance>().by_index(BY_WAIT, WAITS);
+    waiting.filter(|vmi| which(vmi)).map(|vmi| Key::of(vmi.as_ref())).collect()
+}
+
+/// Index of instances that wait for something before they get a pod, all under one value: what they wait for changes often, and most
+/// instances wait for nothing.
+const BY_WAIT: &str = "waits";
+const WAITS: &str = "waits";
+
+fn by_wait(vmi: &VirtualMachineInstance) -> Vec<String> {
+    let waits = matches!(vmi.phase(), phase::UNSET | phase::PENDING);
+    waits.then(|| WAITS.to_owned()).into_iter().collect()
 }
 
 fn reconcile(world: &World<'_>, now: Time) -> Plan {
@@ -182,7 +215,7 @@ fn reconcile(world: &World<'_>, now: Time) -> Plan {
         let message = format!("Created virtual machine pod {}", pod.name());
         // A request that arrives late makes no pod beside the next instance's.
         let make = make.create(pod.as_ref()).resting_on(&Premise::present(vmi));
-        plan = plan.then(make).event(EventRecord::normal(vmi, "SuccessfulCreate", message));
+        plan = plan.then(make).told(EventRecord::normal(vmi, "SuccessfulCreate", message));
     }
     // What is left of one whose node is dead is `node::recovery`'s to clear up.
     let is_lost = new.status.as_ref().is_some_and(|status| status.reason == NODE_UNRESPONSIVE);
@@ -269,11 +302,8 @@ fn clear_up(world: &World<'_>, new: &VirtualMachineInstance, plan: Plan, now: Ti
 fn delete_pods(world: &World<'_>, new: &VirtualMachineInstance, plan: Plan, options: DeleteOptions) -> Plan {
     world.pods.iter().filter(|pod| !pod.is_deleting()).fold(plan, |plan, pod| {
         let message = format!("Deleted virtual machine pod {}", pod.name());
-        plan.delete_with(&Pod::resource(), *pod, options.clone()).event(EventRecord::normal(
-            new,
-            "SuccessfulDelete",
-            message,
-        ))
+        let told = EventRecord::normal(new, "SuccessfulDelete", message);
+        plan.delete_with(&Pod::resource(), *pod, options.clone()).told(told)
     })
 }
 

@@ -121,7 +121,8 @@ fn ended_by_report(world: &World<'_>) -> Next {
     }
 }
 
-fn is_terminal(pod: &Pod) -> bool {
+/// Whether a pod has ended, with all its containers.
+pub(super) fn is_terminal(pod: &Pod) -> bool {
     pod.status.as_ref().and_then(|status| status.phase.as_deref()).is_some_and(|p| matches!(p, "Succeeded" | "Failed"))
 }
 

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use carrack_engine::testing::Caches;
-use carrack_engine::{Controller, Key, Plan, Time, Write};
+use carrack_engine::{Controller, Key, Plan, Refusal, StatusError, Time, Write};
 use carrack_types::kubevirt::{KubeVirt, VirtualMachine, VirtualMachineInstance};
 use k8s_openapi::api::core::v1::{Node, PersistentVolumeClaim, Pod};
 use serde::de::DeserializeOwned;
@@ -84,17 +84,25 @@ fn node(schedulable: &str, devices: &[&str]) -> Node {
         "status": {"capacity": capacity}}))
 }
 
-fn plan_with(vmi: VirtualMachineInstance, pod: Option<Pod>, node: Option<Node>, cluster: Option<KubeVirt>) -> Plan {
-    let caches = Caches::new()
+fn caches(vmi: VirtualMachineInstance, pod: Option<Pod>, node: Option<Node>, cluster: Option<KubeVirt>) -> Caches {
+    Caches::new()
         .with([vmi])
         .with(pod)
         .with(node)
         .with(cluster)
         .with::<PersistentVolumeClaim>([])
-        .with::<VirtualMachine>([]);
+        .with::<VirtualMachine>([])
+}
+
+fn controller() -> VmiController {
     let config =
         Config { launcher_image: "launcher:1".to_owned(), keep_alive_dir: "/opt/keep".to_owned(), planted: None };
-    VmiController::new(config).reconcile(&Key::new("ns", "demo"), &caches.view(), NOW)
+    VmiController::new(config)
+}
+
+fn plan_with(vmi: VirtualMachineInstance, pod: Option<Pod>, node: Option<Node>, cluster: Option<KubeVirt>) -> Plan {
+    let caches = caches(vmi, pod, node, cluster);
+    controller().reconcile(&Key::new("ns", "demo"), &caches.view(), NOW)
 }
 
 fn plan(vmi: VirtualMachineInstance, pod: Option<Pod>) -> Plan {
@@ -290,6 +298,9 @@ fn obstacles_show_in_conditions() {
     let missing = plan(vmi("Pending", claim), None);
     assert!(created(&missing).is_none());
     assert_eq!(condition(&patched(&missing), "Synchronized")["reason"], "FailedPvcNotFound");
+    let unscheduled = condition(&patched(&missing), "PodScheduled").clone();
+    assert_eq!(unscheduled["reason"], "Unschedulable");
+    assert_eq!(unscheduled["message"], "PVC data does not exist, waiting for it to appear");
     assert_eq!(missing.events[0].reason, "FailedPvcNotFound");
 
     let no_node = plan_with(vmi("Pending", json!({})), None, Some(node("false", &["kvm"])), None);
@@ -312,6 +323,39 @@ fn obstacles_show_in_conditions() {
         condition(&patched(&plan(vmi("Scheduling", json!({})), Some(stuck))), "PodScheduled")["message"],
         "0/1 nodes"
     );
+}
+
+/// What the server says of a pod that it refuses is told, and stands until there is one.
+#[test]
+fn a_refused_pod_is_told() {
+    let error: StatusError = read(json!({"code": 403, "message": "exceeded quota"}));
+    let pending = |status: Value| {
+        let mut instance = vmi("Pending", json!({}));
+        if let Some(now) = instance.status.as_mut() {
+            now.conditions = read(status);
+        }
+        instance
+    };
+    let refuse = |conditions: Value| {
+        let made = plan(pending(json!([])), None).writes;
+        let write = made.iter().find(|write| matches!(write, Write::Create { .. })).expect("a pod").clone();
+        let caches = caches(pending(conditions), None, None, None);
+        let refusal = Refusal { write: &write, error: &error };
+        controller().refused(&Key::new("ns", "demo"), &caches.view(), &refusal, NOW)
+    };
+    let told = refuse(json!([]));
+    assert_eq!(told.events[0].message, "Error creating pod: exceeded quota");
+    let told = patched(&told)["status"]["conditions"][0].clone();
+    assert_eq!((&told["type"], &told["reason"]), (&json!("Synchronized"), &json!("FailedCreate")));
+    assert_eq!(told["message"], "failed to create virtual machine pod: exceeded quota");
+    let again = refuse(json!([told]));
+    assert_eq!((again.writes.len(), again.events.len()), (0, 1), "{again:?}");
+    let kept = |pod: Option<Pod>| {
+        let conditions = patched(&plan(pending(json!([told])), pod))["status"]["conditions"].clone();
+        conditions.as_array().is_none_or(|all| all.iter().any(|condition| condition["type"] == "Synchronized"))
+    };
+    assert!(kept(None));
+    assert!(!kept(Some(pod("running", json!({})))));
 }
 
 #[test]

@@ -525,6 +525,10 @@ fn changes(old: &VirtualMachineInstance, new: &VirtualMachineInstance, guest: &G
             }
             _ => None,
         });
+        // What is left of the guest is cleared up: programs wait for KubeVirt's word for that.
+        if new.is_final() {
+            events.push(EventRecord::normal(new, "Deleted", "Signaled Deletion"));
+        }
     }
     let failing =
         |vmi: &VirtualMachineInstance| vmi.condition("Synchronized").map(|condition| condition.message.clone());

@@ -1,0 +1,88 @@
+//! FlowSchemas say in their status whether the priority level that they name is there, in the write that makes it so.
+//!
+//! Upstream's API server has a controller for it (`k8s.io/apiserver/pkg/util/flowcontrol`).
+
+use serde_json::{Value, json};
+
+use super::{AdmissionPlugin, Along, Attributes, Change, Lookup, Needed, Operation, set_condition};
+use crate::env::rfc3339_s;
+use crate::flow::{GROUP, LEVELS, SCHEMAS};
+use crate::object::{Object, at, child_mut, name, str_at};
+use crate::status::Status;
+
+pub(super) struct FlowSchemas;
+
+fn level(schema: &Object) -> &str {
+    str_at(schema, &["spec", "priorityLevelConfiguration", "name"])
+}
+
+/// The schema with the condition, if it has it not.
+fn told(schema: &Object, is_there: bool, now: &str) -> Option<Object> {
+    let level = level(schema);
+    let names = format!("This FlowSchema references the PriorityLevelConfiguration object named {level:?}");
+    let (status, reason, message) = if is_there {
+        ("False", "Found", format!("{names} and it exists"))
+    } else {
+        ("True", "NotFound", format!("{names} but there is no such object"))
+    };
+    let known = at(schema, &["status", "conditions"]).and_then(Value::as_array);
+    let is_said = |condition: &Value| condition["type"] == "Dangling" && condition["message"] == message.as_str();
+    if known.into_iter().flatten().any(is_said) {
+        return None;
+    }
+    let mut conditions = known.cloned().unwrap_or_default();
+    set_condition(&mut conditions, "Dangling", status, reason, &message, now);
+    let mut schema = schema.clone();
+    child_mut(&mut schema, "status").insert("conditions".to_owned(), json!(conditions));
+    Some(schema)
+}
+
+fn writes(attributes: &Attributes<'_>) -> bool {
+    matches!(attributes.operation, Operation::Create | Operation::Update)
+}
+
+impl AdmissionPlugin for FlowSchemas {
+    fn name(&self) -> &'static str {
+        "FlowSchemas"
+    }
+
+    fn needs(&self, attributes: &Attributes<'_>) -> Vec<Needed> {
+        if attributes.is(GROUP, SCHEMAS) && writes(attributes) && !level(&attributes.object).is_empty() {
+            return vec![Needed::one(GROUP, LEVELS, "", level(&attributes.object)).pinned()];
+        }
+        let comes_or_goes = matches!(attributes.operation, Operation::Create | Operation::Delete);
+        if attributes.is(GROUP, LEVELS) && comes_or_goes {
+            return vec![Needed::all(GROUP, SCHEMAS, "")];
+        }
+        Vec::new()
+    }
+
+    fn mutate(&self, attributes: &mut Attributes<'_>, lookup: &dyn Lookup) -> Result<(), Status> {
+        if attributes.is(GROUP, SCHEMAS) && writes(attributes) && !level(&attributes.object).is_empty() {
+            let is_there = lookup.get(GROUP, LEVELS, "", level(&attributes.object)).is_some();
+            if let Some(told) = told(&attributes.object, is_there, &rfc3339_s(attributes.env.now())) {
+                attributes.object = told;
+            }
+        }
+        Ok(())
+    }
+
+    fn along(&self, attributes: &Attributes<'_>, lookup: &dyn Lookup) -> Result<Vec<Along>, Status> {
+        if !attributes.is(GROUP, LEVELS) || attributes.operation == Operation::Update {
+            return Ok(Vec::new());
+        }
+        let now = rfc3339_s(attributes.env.now());
+        let is_there = attributes.operation == Operation::Create;
+        let schemas = lookup.list(GROUP, SCHEMAS, "").into_iter().filter(|schema| level(schema) == attributes.name);
+        let change = |schema: &Object| {
+            Some(Along {
+                group: GROUP,
+                resource: SCHEMAS,
+                namespace: String::new(),
+                name: name(schema).to_owned(),
+                change: Change::Replace(told(schema, is_there, &now)?),
+            })
+        };
+        Ok(schemas.filter_map(change).collect())
+    }
+}

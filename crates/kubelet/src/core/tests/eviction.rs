@@ -1,0 +1,79 @@
+//! Pods and images that go: the node runs low, or a pod keeps more than it may.
+
+use super::*;
+
+#[test]
+fn a_node_low_on_memory_ends_the_pod_that_uses_most_and_takes_no_more() {
+    let mut w = World::new(6);
+    w.edit_or_create_node();
+    w.create("p", plain());
+    w.create("q", plain());
+    w.run(5);
+    let memory = |memory_bytes| crate::eviction::Usage { memory_bytes, ..Default::default() };
+    w.node.usage = [("uid-p".into(), memory(10)), ("uid-q".into(), memory(20))].into();
+    w.node.host.memory_available_bytes = 1 << 20;
+    w.run(13);
+    // What it used is free again.
+    w.node.host.memory_available_bytes = 1 << 30;
+    w.run(10);
+    let q = &w.api.objects["/api/v1/namespaces/n/pods/q"]["status"];
+    assert_eq!((&q["phase"], &q["reason"]), (&json!("Failed"), &json!("Evicted")), "{q}");
+    assert!(q["message"].as_str().unwrap().contains("low on resource: memory"), "{q}");
+    assert!(q["conditions"].to_string().contains("DisruptionTarget"), "{q}");
+    let pressure = |w: &World| {
+        let node = &w.api.objects["/api/v1/nodes/sim"]["status"]["conditions"];
+        node.as_array().unwrap().iter().find(|c| c["type"] == "MemoryPressure").unwrap()["status"] == "True"
+    };
+    assert!(pressure(&w));
+    w.create("r", plain());
+    w.run(5);
+    assert_eq!(w.api.objects["/api/v1/namespaces/n/pods/r"]["status"]["reason"], "Evicted");
+    w.run(320);
+    assert!(!pressure(&w), "it is over");
+    assert!(w.api.events.iter().any(|e| e == "NodeHasInsufficientMemory"), "{:?}", w.api.events);
+}
+
+#[test]
+fn a_pod_that_keeps_more_on_the_disk_than_it_may_goes_and_others_stay() {
+    let mut w = World::new(8);
+    w.edit_or_create_node();
+    let with_limit = json!({"containers": [{"name": "c", "image": "busybox"}],
+        "volumes": [{"name": "v", "emptyDir": {"sizeLimit": "1Mi"}}]});
+    for (name, spec) in [("p", with_limit.clone()), ("q", with_limit), ("r", plain())] {
+        w.create(name, spec);
+    }
+    w.run(5);
+    let keeps = |bytes| crate::eviction::Usage { empty_dirs: [("v".into(), bytes)].into(), ..Default::default() };
+    w.node.usage =
+        [("uid-p".into(), keeps((1 << 20) + 1)), ("uid-q".into(), keeps(1 << 20)), ("uid-r".into(), keeps(1 << 30))]
+            .into();
+    // While the runtime cannot tell, nobody goes.
+    w.node.runtime_down = true;
+    w.run(25);
+    let status = |w: &World, name: &str| w.api.objects[&format!("/api/v1/namespaces/n/pods/{name}")]["status"].clone();
+    assert_eq!(status(&w, "p")["phase"], "Running");
+    w.node.runtime_down = false;
+    w.run(25);
+    let p = status(&w, "p");
+    assert_eq!((&p["phase"], &p["reason"]), (&json!("Failed"), &json!("Evicted")), "{p}");
+    assert_eq!(p["message"], "Usage of EmptyDir volume \"v\" exceeds the limit \"1Mi\". ");
+    for name in ["q", "r"] {
+        assert_eq!(status(&w, name)["phase"], "Running", "{name}");
+    }
+}
+
+#[test]
+fn a_full_disk_takes_images_before_pods() {
+    let mut w = World::new(7);
+    w.edit_or_create_node();
+    w.node.images.insert("unused".into());
+    w.create("p", plain());
+    // Longer than an image must have been there since it was first listed.
+    w.run(150);
+    // A little less than must be left: less than an image.
+    w.node.host.disk_available_bytes = (2 << 30) - (1 << 19);
+    w.run(40);
+    assert_eq!(w.node.images.iter().collect::<Vec<_>>(), ["busybox"]);
+    assert_eq!(w.phase(), "Running");
+    assert!(!w.api.events.iter().any(|e| e == "Evicted"));
+}

@@ -1,0 +1,128 @@
+//! A cluster that small runs begin with, and how a run goes on from there.
+
+use std::time::Duration;
+
+use carrack_engine::Rng;
+use serde_json::Value;
+
+use super::{BEGIN, Happening, Process, World};
+use crate::clones::Fate;
+use crate::hang::Hang;
+use crate::net::Net;
+use crate::observer::text;
+use crate::options::Options;
+use crate::role::{Role, node_name};
+use crate::small::{self, Base};
+use crate::trace::{Trace, Weight};
+use crate::world::Outcome;
+
+/// How long a cluster takes to come to rest at the most.
+const RESTS: Duration = Duration::from_secs(120);
+
+/// A cluster at rest: everybody has started and knows everything, and nobody has asked for anything yet.
+pub(crate) struct Born(Box<World>);
+
+impl Born {
+    /// Plays a cluster's beginning, in which nothing fails.
+    ///
+    /// # Errors
+    /// It does not come to rest.
+    pub(crate) fn new(base: Base, options: &Options) -> Result<Self, String> {
+        let own = base.options(options);
+        let mut world = World::with(base.root(), &own, base.swarm(&own))?;
+        world.trace.line(BEGIN, Weight::Mark, format_args!("{base:?}: {:?}", world.swarm));
+        world.slice = Some(base.slice());
+        world.start_all();
+        // With a planted bug it may be broken already.
+        while world.breaches.is_empty() && (world.queue.now() < BEGIN + base.rests() || !world.rests()) {
+            let Some(happening) = world.queue.pop() else { return Err("nothing happens".into()) };
+            world.happen(happening);
+            world.check();
+            if world.queue.now() > BEGIN + RESTS {
+                return Err("the cluster does not come to rest".into());
+            }
+        }
+        Ok(Self(Box::new(world)))
+    }
+
+    /// Plays a seed, after which this is no beginning any more.
+    pub(crate) fn play(&mut self, seed: u64, options: &Options) -> Outcome {
+        self.0.go_on(seed, options);
+        self.0.play(seed, &options.replay(seed))
+    }
+
+    /// The cluster in which a seed is played.
+    pub(super) fn world(mut self, seed: u64, options: &Options) -> World {
+        self.0.go_on(seed, options);
+        *self.0
+    }
+}
+
+impl World {
+    /// Whether everybody has come to know everything.
+    fn rests(&self) -> bool {
+        let is_ready = |name: &str| crate::wants::node_lacks(&self.observer, name).is_none();
+        let takes_all = |node: &Value| {
+            is_ready(text(node, "/metadata/name"))
+                && node.pointer("/spec/taints").is_none_or(|taints| taints.as_array().is_none_or(Vec::is_empty))
+                && (!self.options.has_machines() || crate::machines::is_offered(node))
+        };
+        let there = self.nodes.keys().all(|number| is_ready(&node_name(*number)));
+        there && self.observer.all("node").all(takes_all) && self.server.is_idle()
+    }
+
+    /// From here on all is the seed's.
+    fn go_on(&mut self, seed: u64, options: &Options) {
+        let now = self.queue.now();
+        let root = Rng::new(seed);
+        self.options = small::options(seed, &root, &self.options);
+        self.options.keep_trace = options.keep_trace;
+        self.swarm = small::swarm(&root, &self.options, &self.swarm);
+        self.trace = Trace::new(BEGIN, options.keep_trace);
+        self.trace.line(now, Weight::Mark, format_args!("seed {seed}: {:?}, {:?}", self.options.only, self.swarm));
+        self.begun = now;
+        let (swarm, faults, bug) = (self.swarm.clone(), self.options.faults, self.bug());
+        self.net = Net::new(root.fork("net"), swarm.net);
+        self.server.reseed(&root.fork("server"));
+        self.server.pace.set(swarm.store_pending_one_in, swarm.store_delay);
+        self.server.webhook.set(swarm.webhook_wrong_one_in, swarm.webhook_delay);
+        self.server.meters.may_fail(faults);
+        self.room.reseed(root.fork("room"));
+        self.flex = crate::flex::Runs::new(root.fork("flex"), swarm.node, bug);
+        self.issuer = crate::tokens::Issuer::new(root.fork("tokens"), faults, None);
+        self.gpus.reseed(root.fork("gpus"), faults);
+        self.fate = Fate::new(&self.options, bug);
+        self.extender_rng = root.fork("asking");
+        self.calls_rng = root.fork("calls");
+        self.servers_rng = root.fork("servers in use");
+        self.ends_rng = root.fork("who is told to end");
+        for (number, node) in &mut self.nodes {
+            node.reseed(root.fork(&format!("node {number}")), swarm.node);
+            node.guests.hangs_one_in = swarm.launcher_hangs_one_in;
+        }
+        for (role, process) in &mut self.processes {
+            process.rng = root.fork(&format!("process {role}"));
+        }
+        let rng = root.fork("process user");
+        self.processes.insert(Role::User, Process::new(0, rng));
+        self.root = root;
+        self.queue.after(Duration::ZERO, Happening::Start(Role::User));
+        self.begin_trouble();
+    }
+}
+
+impl Process {
+    /// One that has not started yet.
+    pub(super) fn new(skew_ns: i64, rng: Rng) -> Self {
+        Self {
+            life: 0,
+            hosted: None,
+            skew_ns,
+            hang: Hang::default(),
+            ending: false,
+            conns: std::collections::BTreeMap::new(),
+            rng,
+            sent: Default::default(),
+        }
+    }
+}
