@@ -135,6 +135,16 @@ impl KubeletCore {
         }
     }
 
+    /// What pods have that nobody knows any more is free.
+    pub(super) fn release_strays(&mut self) {
+        let is_stray = |uid: &&Uid| !self.workers.contains_key(*uid) && !self.runtime.contains_key(*uid);
+        let strays: Vec<Uid> =
+            self.cpus.holders().filter(is_stray).filter(|_| self.listed.is_some()).cloned().collect();
+        for uid in strays {
+            self.release_cpus(&uid);
+        }
+    }
+
     /// Whether a container may be made with the CPUs that it is to have. One that has some for itself waits until that is on
     /// disk, and until nobody else runs there.
     pub(super) fn may_have_cpus(&self, uid: &Uid, w: &Worker, name: &str) -> bool {

@@ -555,12 +555,7 @@ impl KubeletCore {
                 self.checkpoint.touch();
             }
         }
-        let is_stray = |uid: &&Uid| !self.workers.contains_key(*uid) && !self.runtime.contains_key(*uid);
-        let strays: Vec<Uid> =
-            self.cpus.holders().filter(is_stray).filter(|_| self.listed.is_some()).cloned().collect();
-        for uid in strays {
-            self.release_cpus(&uid);
-        }
+        self.release_strays();
     }
 
     fn loaded(&mut self, now: Time, loaded: Loaded, fx: &mut Fx) {
