@@ -72,6 +72,10 @@ impl World {
         self.breaches.extend(self.room.breaches());
         for change in changes.iter().filter(|change| change.resource == "pod" && change.after.is_none()) {
             let (name, id) = (key_of(change.object()), uid(change.object()));
+            if self.checker.forced.contains(id) {
+                // Whoever deletes it by force sees to that, also of what started meanwhile.
+                self.room.kill(id);
+            }
             if self.room.runs(id) {
                 let what = format!("{name} ({id}) is gone from the API, and its process still runs");
                 self.breaches.push(Breach::new("gone-means-stopped", what));
