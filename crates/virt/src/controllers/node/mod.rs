@@ -129,9 +129,10 @@ impl Controller for NodeController {
             }
         };
         let over_too = self.planted != Some(Planted::EndedOnDeadNode);
-        let given_up =
-            guests(&key.name, view, over_too).next().is_none() || self.planted == Some(Planted::VanishedNode);
-        if node.is_none() && lease.is_none() && given_up {
+        // What a node has is looked through only where it matters: a node is looked at whenever one of its guests changes.
+        let is_gone = node.is_none() && lease.is_none();
+        let forgotten = self.planted == Some(Planted::VanishedNode);
+        if is_gone && (forgotten || guests(&key.name, view, over_too).next().is_none()) {
             self.heartbeats.forget(&key.name);
             self.leases.forget(&key.name);
             return Plan::none();

@@ -59,15 +59,16 @@ impl Controller for RecoveryController {
         setup.watch_own::<VirtualMachineInstance>();
         setup.watch_owned::<Pod, VirtualMachineInstance>();
         setup.index::<VirtualMachineInstance>(BY_PLACE, by_place);
+        setup.index::<VirtualMachineInstance>(BY_RECOVERY, by_recovery);
         setup.index::<Pod>(BY_NODE, by_node);
         // A node that lives writes its status all the time; only what it says when it does not is of interest.
         setup.watch::<Node>(|node, view| {
             let silent = is_silent(Some(node)) || is_out_of_service(node);
-            on_node(node.name(), view, |vmi| silent || vmi.condition(RECOVERY_CONDITION).is_some())
+            if silent { on_node(node.name(), view) } else { recovering(view) }
         });
         setup.watch::<Lease>(|lease, view| {
             let marked = lease.namespace() == NODE_LEASE_NAMESPACE && fence::is_marked(lease);
-            if marked { on_node(lease.name(), view, |_| true) } else { Vec::new() }
+            if marked { on_node(lease.name(), view) } else { Vec::new() }
         });
     }
 
@@ -120,10 +121,24 @@ fn is_out_of_service(node: &Node) -> bool {
 }
 
 /// Instances that a node has or is about to have.
-fn on_node(node: &str, view: &View<'_>, which: impl Fn(&VirtualMachineInstance) -> bool) -> Vec<Key> {
+fn on_node(node: &str, view: &View<'_>) -> Vec<Key> {
     let placed = view.cache::<VirtualMachineInstance>().by_index(BY_PLACE, node).map(AsRef::as_ref);
     let scheduling = launched(node, view).filter(|vmi| vmi.phase() == phase::SCHEDULING);
-    placed.chain(scheduling).filter(|vmi| which(vmi)).map(Key::of).collect()
+    placed.chain(scheduling).map(Key::of).collect()
+}
+
+/// Index of instances that say what their recovery waits for, all under one value.
+const BY_RECOVERY: &str = "recovery";
+const RECOVERS: &str = "recovers";
+
+fn by_recovery(vmi: &VirtualMachineInstance) -> Vec<String> {
+    vmi.condition(RECOVERY_CONDITION).map(|_| RECOVERS.to_owned()).into_iter().collect()
+}
+
+/// Instances that wait for word of a node, whichever it is.
+fn recovering(view: &View<'_>) -> Vec<Key> {
+    let waiting = view.cache::<VirtualMachineInstance>().by_index(BY_RECOVERY, RECOVERS);
+    waiting.map(|vmi| Key::of(vmi.as_ref())).collect()
 }
 
 /// It is over; why.
