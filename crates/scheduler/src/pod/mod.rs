@@ -55,6 +55,7 @@ const DEFAULT_MEMORY_B: i64 = 200 << 20;
 
 impl Spec {
     /// What it asks for; added up once for all pods that share it.
+    #[must_use]
     pub fn asks(&self) -> &Asks {
         self.asks.get_or_init(|| {
             let missing = ResourceList::from([
