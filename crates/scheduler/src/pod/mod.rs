@@ -1,8 +1,8 @@
 //! A pod as the scheduler knows it: what some plugin looks at, and nothing else.
 //!
 //! Most pods differ from others in their names alone. So what they ask for, their labels and the form in which both are compared
-//! are shared by all pods that are alike ([`Shared`]), and what remains of a pod is about a kilobyte. A pod of `k8s-openapi`
-//! takes several: a container alone has room for everything that containers can have.
+//! are shared by all pods that are alike ([`Shared`]), and little is left of a pod. One of `k8s-openapi` takes several kilobytes: a
+//! container alone has room for everything that containers can have.
 //!
 //! Where extenders are shown whole pods, the pod is kept as it was read besides.
 
@@ -55,6 +55,7 @@ const DEFAULT_MEMORY_B: i64 = 200 << 20;
 
 impl Spec {
     /// What it asks for; added up once for all pods that share it.
+    #[must_use]
     pub fn asks(&self) -> &Asks {
         self.asks.get_or_init(|| {
             let missing = ResourceList::from([
