@@ -7,7 +7,6 @@ mod csi_limits;
 mod devices;
 mod eviction;
 mod growth;
-mod pressure;
 mod restarts;
 mod settings;
 mod starts;
