@@ -285,10 +285,6 @@ pub(crate) fn swarm(root: &Rng, options: &Options, base: &Swarm) -> Swarm {
     for mean in swarm.intervals.all() {
         *mean = sooner(*mean);
     }
-    if options.machines && !options.clones {
-        // A machine whose disk's container has died before its guest started waits for it for good: that is open (docs/found.md).
-        swarm.intervals.container_exit = None;
-    }
     for ends_watches in [&mut swarm.intervals.apiserver_crash, &mut swarm.intervals.expire] {
         *ends_watches = ends_watches.map(|mean| mean * 2);
     }

@@ -3,7 +3,7 @@
 //! ```text
 //!  launcher says   going?   next
 //!  nothing yet       -      follow its states; after some failures, start a new monitor
-//!  Waiting           no     make ready ─▶ keep a record ─▶ sync
+//!  Waiting           no     make ready ─▶ keep a record ─▶ sync; a disk's container ended before: kill
 //!  Waiting           yes    kill (the launcher ends)
 //!  Starting          -      wait
 //!  Running, Paused   no     wait
@@ -61,6 +61,8 @@ pub(super) struct Guest {
     pub prepared: Option<Prepared>,
     /// What does not work.
     pub trouble: Option<String>,
+    /// Why it can never start.
+    pub doomed: Option<String>,
     /// How often in a row something failed.
     pub failures: u32,
     /// Not to be tried before.
@@ -271,10 +273,16 @@ impl Guest {
     /// that follows from how the pod ended.
     pub fn outcome(&self, pod: Option<&Pod>) -> Option<Domain> {
         let ended = self.domain.as_ref().is_some_and(|domain| domain.phase == Phase::Ended);
-        if !self.dead || ended {
+        let doomed = self.doomed.as_ref().filter(|_| ended || self.dead);
+        if doomed.is_none() && (!self.dead || ended) {
             return self.domain.clone();
         }
         let mut domain = self.domain.clone().unwrap_or_else(|| Domain::waiting(&self.record.place.uid));
+        if let Some(why) = doomed {
+            domain.phase = Phase::Ended;
+            domain.end = Some(End { reason: EndReason::FailedToStart, detail: why.clone() });
+            return Some(domain);
+        }
         let succeeded = pod.and_then(|pod| pod.status.as_ref()?.phase.as_deref()) == Some("Succeeded");
         let reason = if succeeded { EndReason::GuestShutdown } else { EndReason::Crashed };
         domain.phase = Phase::Ended;
@@ -311,6 +319,7 @@ pub(super) fn act(guest: &mut Guest, seen: &Seen<'_>) -> Act {
         // Another container is another launcher; what was said by the one before does not hold.
         guest.record.place = place.clone();
         guest.prepared = None;
+        guest.doomed = None;
     }
     if !guest.watching {
         let started = guest.record.started || seen.vmi.phase() == phase::RUNNING;
@@ -323,7 +332,15 @@ pub(super) fn act(guest: &mut Guest, seen: &Seen<'_>) -> Act {
     match guest.domain.as_ref().map(|domain| domain.phase) {
         None | Some(Phase::Starting | Phase::Ended) => Act::Wait(None),
         Some(Phase::Waiting) if going => repeat(guest, seen.now, &place, Call::Kill),
-        Some(Phase::Waiting) => start(guest, seen, pod, place),
+        Some(Phase::Waiting) => match spec::ended_disk(seen.vmi, pod).filter(|_| guest.prepared.is_none()) {
+            // Containers of launchers are not started again: it would be tried for ever. Whoever made the instance makes another.
+            Some(why) => {
+                guest.trouble = Some(why.clone());
+                guest.doomed = Some(why);
+                repeat(guest, seen.now, &place, Call::Kill)
+            }
+            None => start(guest, seen, pod, place),
+        },
         Some(Phase::Running | Phase::Paused) if going => shut_down(guest, seen, &place),
         Some(Phase::Running) => ask_agent(guest, seen, place),
         Some(Phase::Paused) => Act::Wait(None),

@@ -565,6 +565,39 @@ fn trouble_is_told_and_tried_again() {
     assert!(rig.condition("Synchronized").is_none());
 }
 
+/// Its launcher is ended by whatever tells first, and that is no success.
+#[test]
+fn a_guest_whose_disk_is_gone_before_it_starts_has_failed() {
+    for launcher_tells in [true, false] {
+        let mut rig = Rig::with_instance("Scheduled");
+        rig.start(Vec::new());
+        rig.expect(|op| matches!(op, Op::Watch(_)));
+        let disk_ended = |compute: Value| {
+            json!([
+                container("compute", "c1", compute),
+                container("volumeroot", "c2", json!({"terminated": {"exitCode": 1}}))
+            ])
+        };
+        rig.change(POD, |pod| pod["status"]["containerStatuses"] = disk_ended(json!({"running": {}})));
+        rig.domain(Phase::Waiting, None);
+        rig.answer(|op| matches!(op, Op::Call(_, Call::Kill)), Ok(Reply::Done));
+        rig.settle();
+        assert_eq!(rig.phase(), "Scheduled");
+        let why = "container volumeroot ended with exit code 1 before the guest started";
+        assert_eq!(rig.condition("Synchronized").expect("told")["message"], why);
+        if launcher_tells {
+            rig.domain(Phase::Ended, Some(EndReason::Killed));
+        } else {
+            rig.change(POD, |pod| {
+                pod["status"]["containerStatuses"] = disk_ended(json!({"terminated": {"exitCode": 0}}));
+                pod["status"]["phase"] = json!("Succeeded");
+            });
+        }
+        rig.settle();
+        assert_eq!(rig.phase(), "Failed", "{launcher_tells}");
+    }
+}
+
 #[test]
 fn a_lost_write_is_written_again() {
     let mut rig = Rig::with_instance("Scheduled");

@@ -78,6 +78,20 @@ pub fn preparation(vmi: &VirtualMachineInstance, pod: &Pod, place: &Place) -> Re
     Ok(Preparation { place: place.clone(), disks, links: network::links(vmi)?, secrets })
 }
 
+/// Why nothing can be made ready any more, if the container of a disk, or of the kernel, has ended.
+#[must_use]
+pub fn ended_disk(vmi: &VirtualMachineInstance, pod: &Pod) -> Option<String> {
+    let disks =
+        vmi.spec.volumes.iter().filter(|volume| volume.container_disk.is_some()).map(|volume| volume.name.as_str());
+    let boot = vmi.spec.domain.firmware.as_ref().and_then(|firmware| firmware.kernel_boot.as_ref());
+    let boot = boot.and_then(|boot| boot.container.as_ref()).map(|_| paths::KERNEL_BOOT_VOLUME);
+    disks.chain(boot).find_map(|volume| {
+        let name = paths::disk_container(volume);
+        let ended = status_of(pod, &name)?.state.as_ref()?.terminated.as_ref()?;
+        Some(format!("container {name} ended with exit code {} before the guest started", ended.exit_code))
+    })
+}
+
 /// The credentials that go into a guest by its agent.
 #[must_use]
 pub fn credentials(spec: &VirtualMachineInstanceSpec) -> Vec<Credential> {
