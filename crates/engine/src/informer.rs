@@ -133,8 +133,11 @@ pub struct Informer<K> {
     late: Option<TimerId>,
     /// The words of the last whole list of what is not watched.
     digest: Option<u64>,
-    trim: Option<Box<dyn FnMut(&mut K) + Send>>,
+    trim: Option<Trim<K>>,
 }
+
+/// Leaves out of an object what nobody reads.
+type Trim<K> = Box<dyn FnMut(&mut K) + Send>;
 
 #[derive(Deserialize)]
 struct RawList<'a> {

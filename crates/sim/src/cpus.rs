@@ -22,7 +22,7 @@ pub(crate) const MOST_PODS: usize = 2;
 
 /// What a node's kubelet goes by: half of them keep what is reserved free of all pods.
 pub(crate) fn config(node: u8) -> CpuConfig {
-    let options = Options { strict_reservation: node % 2 == 0, ..Options::default() };
+    let options = Options { strict_reservation: node.is_multiple_of(2), ..Options::default() };
     let reserved = (0..RESERVED).collect();
     CpuConfig { policy: Policy::Static, options, reserved, ..CpuConfig::default() }
 }

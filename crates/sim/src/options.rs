@@ -111,7 +111,7 @@ impl Options {
     pub(crate) fn parts(&self, root: &Rng) -> Parts {
         match &self.only {
             Some(only) => Parts::Only(only.clone()),
-            None if self.swarm => Parts::Half(root.fork("parts of the work")),
+            None if self.swarm => Parts::Half(Box::new(root.fork("parts of the work"))),
             None => Parts::All,
         }
     }
@@ -180,7 +180,7 @@ impl Default for Options {
 pub(crate) enum Parts {
     All,
     /// About half of them: a swarm.
-    Half(Rng),
+    Half(Box<Rng>),
     /// A small run.
     Only(Vec<&'static str>),
 }

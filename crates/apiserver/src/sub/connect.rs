@@ -117,7 +117,6 @@ pub(crate) async fn node(cx: &mut Cx<'_>) -> Result<Response, Status> {
 }
 
 /// What stands in the path behind `proxy`.
-
 fn path_of(request: &ResourceRequest) -> String {
     let segments: Vec<String> = request.rest.iter().map(|segment| carrack_engine::query_escape(segment)).collect();
     let end = if request.ends_in_slash && !segments.is_empty() { "/" } else { "" };

@@ -308,7 +308,7 @@ mod tests {
         assert!(owners(&plan(json!({"replicas": 1}), &[running(), stranger, going])).is_empty());
         // A set that chooses everything, or not what it makes, does nothing.
         for selector in [json!({}), json!({"matchLabels": {"app": "other"}})] {
-            assert!(plan(json!({"replicas": 3, "selector": selector}), &[orphan.clone()]).is_none());
+            assert!(plan(json!({"replicas": 3, "selector": selector}), std::slice::from_ref(&orphan)).is_none());
         }
     }
 
