@@ -379,8 +379,13 @@ async fn pods(client: &Client) {
     // Scale, eviction, restart: each replaces or removes what runs.
     let scale = deployments.get_scale("web").await.expect("a scale");
     assert_eq!(scale.spec.and_then(|spec| spec.replicas), Some(1));
+    let evicted = pods.get(&name).await.expect("it is there").uid();
     pods.evict(&name, &EvictParams::default()).await.expect("evicted");
-    until(&pods, &name, |pod: Option<&Pod>| pod.is_none_or(|pod| pod.metadata.deletion_timestamp.is_some())).await;
+    // Its successor may have its name.
+    until(&pods, &name, |pod: Option<&Pod>| {
+        pod.is_none_or(|pod| pod.metadata.deletion_timestamp.is_some() || pod.uid() != evicted)
+    })
+    .await;
     let before = deployments.get("web").await.expect("it is there").metadata.generation;
     deployments.restart("web").await.expect("restarted");
     assert!(deployments.get("web").await.expect("it is there").metadata.generation > before);

@@ -20,9 +20,9 @@ const MOST: [(&str, &str, &str, u32); 13] = [
     ("virt-controller", "DELETE", "pods", 1),
     // Nothing of it is left on the node.
     ("kubelet", "DELETE", "pods", 1),
-    // It is handed over; on its way there and to its end, once each when that takes long; its finalizer, when its handler has
+    // It is handed over; on its way there twice and to its end once, when that takes long; its finalizer, when its handler has
     // not told its end with it.
-    ("virt-controller", "PATCH", "virtualmachineinstances", 4),
+    ("virt-controller", "PATCH", "virtualmachineinstances", 5),
     // The term in which it runs, that it runs, and that it has ended.
     ("virt-handler", "PATCH", "virtualmachineinstances", 3),
     ("virt-controller", "DELETE", "virtualmachineinstances", 1),
