@@ -20,16 +20,17 @@ const MOST: [(&str, &str, &str, u32); 13] = [
     ("virt-controller", "DELETE", "pods", 1),
     // Nothing of it is left on the node.
     ("kubelet", "DELETE", "pods", 1),
-    // It is handed over; on its way there twice and to its end once, when that takes long; its finalizer, when its handler has
-    // not told its end with it.
+    // It is handed over; on its way there, when that takes long, once more if it had to wait for a node, and to its end; its
+    // finalizer, when its handler has not told its end with it.
     ("virt-controller", "PATCH", "virtualmachineinstances", 5),
     // The term in which it runs, that it runs, and that it has ended.
     ("virt-handler", "PATCH", "virtualmachineinstances", 3),
     ("virt-controller", "DELETE", "virtualmachineinstances", 1),
     ("user", "PATCH", "virtualmachines", 4),
     ("user", "DELETE", "virtualmachines", 1),
-    // Made; starts, and again when that takes long; runs; stops; its instance has ended, its pod has, and it is gone.
-    ("virt-controller", "PATCH", "virtualmachines/status", 8),
+    // Made; starts, waits for a node, and starts again when that takes long; runs; stops; its instance has ended, its pod has, and
+    // it is gone.
+    ("virt-controller", "PATCH", "virtualmachines/status", 9),
     ("virt-controller", "PATCH", "virtualmachines", 1),
 ];
 
