@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 
 use crate::body::Response;
 use crate::catalog::{CRD_GROUP, CRDS};
-use crate::object::at;
+use crate::object::{Object, at};
 use crate::server::ApiServer;
 use crate::status::Status;
 use crate::{admission, aggregate, crd, flow, former, keys, stored};
@@ -126,19 +126,18 @@ impl ApiServer {
     async fn tell_of_levels(&self) -> Result<(), Status> {
         let prefix = keys::of(flow::GROUP, flow::SCHEMAS, None);
         let page = self.inner.store.range(Range { prefix, after: None, limit: 0, at: None }).await?;
-        for entry in page.entries {
-            let schema = stored::parse(&entry);
-            if at(&schema, &["status", "conditions"]).is_none() {
-                let path = format!("/apis/{}/v1/{}/{}", flow::GROUP, flow::SCHEMAS, stored::memo(&entry).name);
-                match self.call(Method::PUT, &path, Some(&Value::Object(schema))).await {
-                    Ok(_) => {}
-                    // Whoever was faster has had it said.
-                    Err(status) if matches!(status.code, 404 | 409) => {}
-                    Err(status) => return Err(status),
-                }
-            }
+        let schemas = page.entries.iter().map(|entry| stored::parse(entry));
+        let silent = schemas.filter(|schema| at(schema, &["status", "conditions"]).is_none());
+        together(silent.map(|schema| self.put_back(flow::GROUP, flow::SCHEMAS, schema)).collect()).await
+    }
+
+    /// Writes an object that was read. Whoever was faster has brought it up to date, or had it go.
+    async fn put_back(&self, group: &str, plural: &str, object: Object) -> Result<(), Status> {
+        let path = format!("/apis/{group}/v1/{plural}/{}", crate::object::name(&object));
+        match self.call(Method::PUT, &path, Some(&Value::Object(object))).await {
+            Err(status) if matches!(status.code, 404 | 409) => Ok(()),
+            other => other.map(drop),
         }
-        Ok(())
     }
 
     /// Says, for the servers of other APIs, whose certificates and which headers to believe.
@@ -179,14 +178,7 @@ impl ApiServer {
             }
             let mut role = role.clone();
             role.insert("rules".to_owned(), rules);
-            writes.push(async move {
-                let path = format!("/apis/rbac.authorization.k8s.io/v1/clusterroles/{name}");
-                match self.call(Method::PUT, &path, Some(&Value::Object(role))).await {
-                    // Whoever changed it has brought it up to date.
-                    Err(status) if status.code == 409 => Ok(()),
-                    other => other.map(drop),
-                }
-            });
+            writes.push(self.put_back("rbac.authorization.k8s.io", "clusterroles", role));
         }
         together(writes).await
     }

@@ -53,11 +53,14 @@ pub(crate) async fn complete(server: &Inner, attributes: &mut Attributes<'_>) ->
     Ok(())
 }
 
+fn trust_bundle(object: &Object) -> &str {
+    str_at(object, &["spec", "trustBundle"])
+}
+
 fn check_bundle(attributes: &Attributes<'_>) -> Result<(), Status> {
-    let of = |object: &Object| str_at(object, &["spec", "trustBundle"]).to_owned();
-    let bundle = of(&attributes.object);
+    let bundle = trust_bundle(&attributes.object);
     // What is there stays, whatever is thought of it today.
-    if attributes.operation == Operation::Delete || attributes.old.is_some_and(|old| of(old) == bundle) {
+    if attributes.old.is_some_and(|old| trust_bundle(old) == bundle) {
         return Ok(());
     }
     let fault = |reason: &str, text: String| (reason.to_owned(), "spec.trustBundle".to_owned(), text);
@@ -65,7 +68,7 @@ fn check_bundle(attributes: &Attributes<'_>) -> Result<(), Status> {
         vec![fault("FieldValueTooLong", format!("Too long: may not be more than {MAX_BUNDLE_BYTES} bytes"))]
     } else {
         let told = |why: &String| fault("FieldValueInvalid", format!("Invalid value: \"<value omitted>\": {why}"));
-        bundle_faults(&bundle).iter().map(told).collect()
+        bundle_faults(bundle).iter().map(told).collect()
     };
     if faults.is_empty() {
         return Ok(());

@@ -12,6 +12,8 @@ use jiff::{SignedDuration, Timestamp};
 use crate::accept;
 use crate::catalog::{CRD_GROUP, CRDS};
 use crate::keys;
+use crate::kinds;
+use crate::object::Object;
 use crate::present::Presenter;
 use crate::query::Query;
 use crate::route::ResourceRequest;
@@ -126,6 +128,14 @@ impl Cx<'_> {
         Ok(())
     }
 
+    /// Drops of what was read before [`Self::renew`] what a custom resource has not any more.
+    pub(crate) fn fit(&self, object: &mut Object) -> Result<(), Status> {
+        if self.row.is_custom {
+            kinds::conform(&self.row, self.version(), object).map_err(Status::internal)?;
+        }
+        Ok(())
+    }
+
     /// Whether the caller may do this, too, with the request's object or a subresource of it.
     pub(crate) async fn may(&self, verb: &'static str, subresource: &str) -> Result<(), Status> {
         let attributes = Attributes {
@@ -187,7 +197,7 @@ impl Cx<'_> {
 
 /// Where the definition of a custom resource is stored.
 pub(crate) fn definition_key(row: &ResourceInfo) -> Arc<str> {
-    format!("{}{}.{}", keys::of(CRD_GROUP, CRDS, None), row.plural, row.group).into()
+    (keys::of(CRD_GROUP, CRDS, None) + &row.group_resource()).into()
 }
 
 /// Reads `dryRun`: `All` or nothing.

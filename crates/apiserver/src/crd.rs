@@ -92,7 +92,7 @@ pub(crate) async fn after_delete(cx: &Cx<'_>) -> Result<(), Status> {
             finish(cx.server, cx.name()).await?;
         }
     } else if cx.row.is_custom {
-        finish(cx.server, &format!("{}.{}", cx.row.plural, cx.row.group)).await?;
+        finish(cx.server, &cx.row.group_resource()).await?;
     }
     Ok(())
 }

@@ -275,12 +275,11 @@ impl ApiServer {
             known: &started.known,
         };
         let response = request.answer(acting.caller, &mut notes).await.unwrap_or_else(Response::from);
-        let elsewhere = notes.elsewhere;
         let response = match record {
             Some(record) => record.end(&notes, response),
             None => response,
         };
-        metrics.end(started, response.status().as_u16(), response.body().size_bytes(), elsewhere, env);
+        metrics.end(started, response.status().as_u16(), response.body().size_bytes(), notes.elsewhere, env);
         let response = yaml::lay_out(response, &parts.headers);
         if pretty::wanted(&query, &parts.headers) { pretty::lay_out(response) } else { response }
     }

@@ -107,13 +107,11 @@ async fn pod(args: ExplainPodArgs) -> anyhow::Result<()> {
         });
     }
     let named = pod.scheduler_name();
-    let other = (args.config.is_none() && named != DEFAULT_SCHEDULER_NAME).then(|| named.to_owned());
     let profile = match &args.config {
         Some(path) => {
-            let wanted = pod.scheduler_name();
             let config = crate::roles::scheduler::read_config(path)?;
-            let profile = config.profiles.into_iter().find(|p| p.scheduler_name == wanted);
-            profile.with_context(|| format!("no profile in {} is for {wanted:?}", path.display()))?
+            let profile = config.profiles.into_iter().find(|p| p.scheduler_name == named);
+            profile.with_context(|| format!("no profile in {} is for {named:?}", path.display()))?
         }
         None => Profile::default(),
     };
@@ -128,9 +126,9 @@ async fn pod(args: ExplainPodArgs) -> anyhow::Result<()> {
     let profile = Arc::new(profile);
     let question = Question { pod: &info, profile: &profile, nominated: &nominated };
     let mut explained = explain(&mut Decider::new(cluster), question);
-    if let Some(other) = other {
+    if args.config.is_none() && named != DEFAULT_SCHEDULER_NAME {
         let own = "nodes answer here as the default plugins do, and as its own with --config";
-        explained.held_by.push(format!("its scheduler, {other}, which is the only one that looks at it; {own}"));
+        explained.held_by.push(format!("its scheduler, {named}, which is the only one that looks at it; {own}"));
     }
     output::print(args.output, &explained, || text(&format!("{namespace}/{name}"), &explained))
 }

@@ -59,6 +59,17 @@ pub fn directories(of: &std::path::Path) -> std::io::Result<Vec<std::path::PathB
     Ok(found)
 }
 
+/// The numbers of all processes.
+pub(crate) fn processes() -> std::io::Result<impl Iterator<Item = String>> {
+    let names = std::fs::read_dir("/proc")?.flatten().filter_map(|entry| entry.file_name().into_string().ok());
+    Ok(names.filter(|name| name.bytes().all(|b| b.is_ascii_digit())))
+}
+
+/// Whether a process that was looked at has ended, or closed a file, meanwhile.
+pub(crate) fn is_gone(e: &std::io::Error) -> bool {
+    e.kind() == std::io::ErrorKind::NotFound || e.raw_os_error() == Some(rustix::io::Errno::SRCH.raw_os_error())
+}
+
 pub(crate) fn mounted(path: &str) -> Result<Option<mounts::MountPoint>, DiskError> {
     mounts::at(path).map_err(io_error("reading the mount table"))
 }

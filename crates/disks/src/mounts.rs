@@ -9,6 +9,8 @@ use std::os::unix::fs::MetadataExt as _;
 use rustix::fs::{AtFlags, StatxAttributes, StatxFlags};
 use rustix::mount::{MountFlags, UnmountFlags};
 
+use crate::{is_gone, processes};
+
 /// A line of mountinfo.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MountPoint {
@@ -153,15 +155,10 @@ pub fn elsewhere(device: &str, root: &str, ours: &str) -> io::Result<Option<(Str
     let own = fs::read_link("/proc/self/ns/mnt")?;
     let known_other = |namespace: &Option<std::path::PathBuf>| namespace.as_ref().is_some_and(|n| *n != own);
     let mut seen = std::collections::BTreeSet::new();
-    for entry in fs::read_dir("/proc")?.flatten() {
-        let name = entry.file_name();
-        let Some(pid) = name.to_str().filter(|n| n.bytes().all(|b| b.is_ascii_digit())) else { continue };
-        let gone = |e: &io::Error| {
-            e.kind() == io::ErrorKind::NotFound || e.raw_os_error() == Some(rustix::io::Errno::SRCH.raw_os_error())
-        };
+    for pid in processes()? {
         let namespace = match fs::read_link(format!("/proc/{pid}/ns/mnt")) {
             Ok(n) => Some(n),
-            Err(e) if gone(&e) => continue,
+            Err(e) if is_gone(&e) => continue,
             // A process with more rights than ours does not show which namespace it is in. Its mounts show
             // all the same; a mount at the very same place is taken for ours.
             Err(e) if e.kind() == io::ErrorKind::PermissionDenied => None,
@@ -173,7 +170,7 @@ pub fn elsewhere(device: &str, root: &str, ours: &str) -> io::Result<Option<(Str
         let text = match fs::read_to_string(format!("/proc/{pid}/mountinfo")) {
             Ok(t) => t,
             // The namespace may have other processes: the next of them is looked at.
-            Err(e) if gone(&e) || e.raw_os_error() == Some(rustix::io::Errno::INVAL.raw_os_error()) => {
+            Err(e) if is_gone(&e) || e.raw_os_error() == Some(rustix::io::Errno::INVAL.raw_os_error()) => {
                 seen.retain(|n| Some(n) != namespace.as_ref());
                 continue;
             }
@@ -182,7 +179,7 @@ pub fn elsewhere(device: &str, root: &str, ours: &str) -> io::Result<Option<(Str
         let same = |m: &MountPoint| m.device == device && is_within(&m.root, root);
         let other = parse(&text).into_iter().find(|m| same(m) && (known_other(&namespace) || m.path != ours));
         if let Some(m) = other {
-            return Ok(Some((pid.to_owned(), m.path)));
+            return Ok(Some((pid, m.path)));
         }
     }
     Ok(None)

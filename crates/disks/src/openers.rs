@@ -10,7 +10,8 @@ use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
 use std::path::Path;
 
 use rustix::fs::{AtFlags, CWD, FileType, StatxFlags, statx};
-use rustix::io::Errno;
+
+use crate::{is_gone, processes};
 
 /// The process of another mount namespace that has a block device open, if there is one. What is no block device, or is not
 /// there, nobody has open.
@@ -25,10 +26,8 @@ pub fn elsewhere(device: &str) -> io::Result<Option<String>> {
         Err(e) => return Err(e),
     };
     let own = fs::read_link("/proc/self/ns/mnt")?;
-    for entry in fs::read_dir("/proc")?.flatten() {
-        let name = entry.file_name();
-        let Some(pid) = name.to_str().filter(|n| n.bytes().all(|b| b.is_ascii_digit())) else { continue };
-        let of = Path::new("/proc").join(pid);
+    for pid in processes()? {
+        let of = Path::new("/proc").join(&pid);
         match fs::read_link(of.join("ns/mnt")) {
             Ok(namespace) if namespace != own => {}
             // One with more rights than ours does not show where it is. It is no container's.
@@ -37,18 +36,13 @@ pub fn elsewhere(device: &str) -> io::Result<Option<String>> {
             Err(e) => return Err(e),
         }
         match has_open(&of, number) {
-            Ok(true) => return Ok(Some(pid.to_owned())),
+            Ok(true) => return Ok(Some(pid)),
             Ok(false) => {}
             Err(e) if is_gone(&e) => {}
             Err(e) => return Err(e),
         }
     }
     Ok(None)
-}
-
-/// Whether it has ended, or closed a file, meanwhile.
-fn is_gone(e: &io::Error) -> bool {
-    e.kind() == io::ErrorKind::NotFound || e.raw_os_error() == Some(Errno::SRCH.raw_os_error())
 }
 
 /// Whether a process has a device open.

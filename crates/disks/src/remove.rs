@@ -97,21 +97,17 @@ fn directories(of: &OwnedFd) -> rustix::io::Result<Vec<std::ffi::CString>> {
         if matches!(name.to_bytes(), b"." | b"..") {
             continue;
         }
-        // Not all file systems say what an entry is.
-        match (entry.file_type(), unlinkat_unless(of, name, entry.file_type())) {
-            (FileType::Directory, _) | (_, Err(Errno::ISDIR)) => found.push(name.to_owned()),
-            (_, removed) => removed?,
+        let removed = match entry.file_type() {
+            FileType::Directory => Err(Errno::ISDIR),
+            // Not all file systems say what an entry is.
+            _ => unlinkat(of, name, AtFlags::empty()),
+        };
+        match removed {
+            Err(Errno::ISDIR) => found.push(name.to_owned()),
+            removed => removed?,
         }
     }
     Ok(found)
-}
-
-/// Removes what is surely, or maybe, no directory.
-fn unlinkat_unless(of: &OwnedFd, name: &std::ffi::CStr, kind: FileType) -> rustix::io::Result<()> {
-    match kind {
-        FileType::Directory => Ok(()),
-        _ => unlinkat(of, name, AtFlags::empty()),
-    }
 }
 
 #[cfg(test)]

@@ -150,6 +150,11 @@ impl<K: Object> Cache<K> {
         *self.opened.get_mut().unwrap_or_else(PoisonError::into_inner) = all.map(|(key, _)| key.clone()).collect();
         self.rest();
     }
+    /// From now on it packs nothing, whatever was said before.
+    pub fn keep_open(&mut self) {
+        self.most_open = None;
+        self.opened.get_mut().unwrap_or_else(PoisonError::into_inner).clear();
+    }
     /// Packs what has not been read for long. Nobody holds a reference into the cache now.
     pub fn rest(&mut self) {
         let Some(most_open) = self.most_open else { return };
@@ -385,5 +390,10 @@ mod tests {
         cache.rest();
         assert_eq!(["a", "b", "c", "d"].map(|name| is_open(&cache, name)), [true, false, false, true]);
         assert!(Arc::ptr_eq(&read.expect("there"), cache.get("ns", "a").expect("there")), "nothing is read twice");
+        // Who goes through all of them again and again has them all.
+        cache.keep_open();
+        assert_eq!(cache.iter().count(), 4);
+        cache.rest();
+        assert_eq!(cache.count_open(), 4);
     }
 }

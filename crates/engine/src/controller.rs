@@ -188,33 +188,27 @@ impl Setup<'_> {
     /// Leaves out of each object of a kind that is watched whole what this takes out of it. All who read the kind see it so, and
     /// none of them may write it back whole.
     pub fn trim<K: Kind>(&mut self, trim: fn(&mut K)) {
-        self.parts.adjustments.push((
-            Source::of::<K>(),
-            Box::new(move |informer| {
-                if let Some(i) = informer.as_any_mut().downcast_mut::<Informer<K>>() {
-                    i.trim_by(trim);
-                }
-            }),
-        ));
+        self.adjust::<K>(move |informer| informer.trim_by(trim));
     }
     /// Files the objects of a kind that is watched whole by their labels ([`Cache::labelled`]).
     pub fn index_labels<K: Kind>(&mut self) {
-        self.parts.adjustments.push((
-            Source::of::<K>(),
-            Box::new(|informer| {
-                if let Some(i) = informer.as_any_mut().downcast_mut::<Informer<K>>() {
-                    i.index_labels();
-                }
-            }),
-        ));
+        self.adjust::<K>(Informer::index_labels);
     }
     /// Adds an index to the cache of a kind that this controller watches whole.
     pub fn index<K: Kind>(&mut self, name: &'static str, of: IndexFn<K>) {
+        self.adjust::<K>(move |informer| informer.add_index(name, of));
+    }
+    /// Keeps all objects of a kind that is watched whole as values: this controller goes through all of them again and again, and would
+    /// open each anew every time.
+    pub fn keep_open<K: Kind>(&mut self) {
+        self.adjust::<K>(Informer::keep_open);
+    }
+    fn adjust<K: Kind>(&mut self, with: impl FnOnce(&mut Informer<K>) + Send + 'static) {
         self.parts.adjustments.push((
             Source::of::<K>(),
-            Box::new(move |informer| {
-                if let Some(i) = informer.as_any_mut().downcast_mut::<Informer<K>>() {
-                    i.add_index(name, of);
+            Box::new(|informer| {
+                if let Some(informer) = informer.as_any_mut().downcast_mut::<Informer<K>>() {
+                    with(informer);
                 }
             }),
         ));

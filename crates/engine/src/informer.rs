@@ -195,7 +195,7 @@ impl<K: Object> Informer<K> {
             trim: None,
         }
     }
-    /// Keeps only so many objects as values, those that were read last, and packs all others.
+    /// Keeps only so many objects as values, those that were opened last, and packs all others.
     #[must_use]
     pub fn packed_beyond(mut self, most_open: usize) -> Self {
         self.cache.pack_beyond(most_open);
@@ -271,6 +271,10 @@ impl<K: Object> Informer<K> {
     /// Files objects by their labels.
     pub fn index_labels(&mut self) {
         self.cache.index_labels();
+    }
+    /// Packs nothing from now on.
+    pub(crate) fn keep_open(&mut self) {
+        self.cache.keep_open();
     }
     /// What is known.
     #[must_use]

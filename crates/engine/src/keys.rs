@@ -31,7 +31,9 @@ impl Keys {
             Self::Few(keys) => {
                 if let Err(place) = keys.binary_search(key) {
                     // A list that grows by itself begins with room for four.
-                    keys.reserve_exact(if keys.is_empty() { 1 } else { keys.len() });
+                    if keys.len() == keys.capacity() {
+                        keys.reserve_exact(keys.len().max(1));
+                    }
                     keys.insert(place, key.clone());
                 }
             }

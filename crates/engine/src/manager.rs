@@ -133,7 +133,7 @@ enum CallKind {
     Probe,
 }
 
-/// How many objects of each kind are kept as values, those that were read last. All objects of a small cluster are, and what is
+/// How many objects of each kind are kept as values, those that were opened last. All objects of a small cluster are, and what is
 /// under way in a large one.
 const MOST_OPEN: usize = 256;
 

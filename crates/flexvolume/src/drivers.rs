@@ -292,7 +292,10 @@ mod tests {
     async fn a_call_ends_when_its_time_is_over_even_if_its_caller_is_stopped() {
         let (dir, drivers) = driver(LONG);
         drop(drivers);
-        let mut caller = calling_for(dir.path(), "5000");
+        // The watcher ends a process of its own, and not the one that the environment calls as it does.
+        let mut bystander = std::process::Command::new("sleep").arg("600").spawn().expect("it runs");
+        let other = bystander.id().to_string();
+        let caller = calling_with(dir.path(), &[("MAY_MS", "5000"), ("clock", other.as_str())]);
         let begun = loop {
             match started(dir.path()) {
                 Some(pid) => break pid,
@@ -305,8 +308,11 @@ mod tests {
         assert!(is_gone(begun).await, "{begun} runs on");
         let state = fs::read_to_string(format!("/proc/{}/stat", caller.id())).expect("read");
         assert!(state.contains(") T "), "the caller was stopped: {state}");
-        caller.kill().expect("killed");
-        caller.wait().expect("it ended");
+        assert_eq!(bystander.try_wait().expect("asked"), None, "somebody else's process was ended");
+        for mut process in [caller, bystander] {
+            process.kill().expect("killed");
+            process.wait().expect("it ended");
+        }
     }
 
     #[tokio::test]
@@ -334,10 +340,6 @@ mod tests {
     }
 
     /// Another process that calls a driver, and waits for it.
-    fn calling_for(drivers: &Path, may_ms: &str) -> std::process::Child {
-        calling_with(drivers, &[("MAY_MS", may_ms)])
-    }
-
     fn calling(drivers: &Path) -> std::process::Child {
         calling_with(drivers, &[])
     }

@@ -39,7 +39,7 @@ use tokio::time::Instant;
 /// more the driver may run, or empty when it has ended. A driver that has ended is gone, or its parent has not heard of it.
 const BESIDE_A_WATCHER: &str = r#"exec 3<&0 </dev/null
 over() { case "$(cat /proc/$$/stat)" in ''|*') Z '*) ;; *) kill -KILL 0 ;; esac; }
-( { while read -r seconds <&3; do
+( clock=; { while read -r seconds <&3; do
   [ -z "$clock" ] || kill "$clock"
   [ -n "$seconds" ] || exit 0
   { sleep "$seconds"; over; } & clock=$!

@@ -71,8 +71,12 @@ impl Lay<'_> {
         outcome
     }
 
-    fn merged(&self, hints: &[Vec<Hint>]) -> Result<Option<Nodes>, Alignment> {
-        let (hint, content) = topology::merge(self.policy, self.all, hints);
+    /// The nodes for all of it. What has no hint at all will do well nowhere.
+    fn merged(&self, mut hints: Vec<Vec<Hint>>) -> Result<Option<Nodes>, Alignment> {
+        for of_one in hints.iter_mut().filter(|of_one| of_one.is_empty()) {
+            of_one.push(Hint::NOWHERE);
+        }
+        let (hint, content) = topology::merge(self.policy, self.all, &hints);
         if content { Ok(hint.nodes) } else { Err(Alignment::Refused) }
     }
 
@@ -102,9 +106,9 @@ impl Lay<'_> {
             hints.push(devices.hints(self.all, &choice.fresh()).ok_or_else(|| Alignment::Lacking(resource.clone()))?);
         }
         if self.total.cpus > 0 {
-            hints.push(somewhere(cpus.hints_of_pod(self.uid, self.total.cpus)));
+            hints.push(cpus.hints_of_pod(self.uid, self.total.cpus));
         }
-        self.merged(&hints).map(Some)
+        self.merged(hints).map(Some)
     }
 
     fn of_container(
@@ -129,11 +133,14 @@ impl Lay<'_> {
         if wants_cpus {
             // What can never be had is told as that, whatever lies where.
             cpus.allows(self.uid, &need.container, need.cpus, &need.reusable).map_err(no_cpus)?;
-            hints.push(somewhere(cpus.hints(self.uid, &need.container, need.cpus, &need.reusable)));
+            // Where nothing comes of them, sets of nodes are not tried: of many nodes there are too many.
+            if of_pod.is_none() && self.policy != Policy::None {
+                hints.push(cpus.hints(self.uid, &need.container, need.cpus, &need.reusable));
+            }
         }
         let nodes = match of_pod {
             Some(nodes) => nodes,
-            None => self.merged(&hints)?,
+            None => self.merged(hints)?,
         };
         for choice in &choices {
             devices.intend(self.uid, &need.container, nodes, choice);
@@ -145,14 +152,10 @@ impl Lay<'_> {
     }
 }
 
-/// Without any hint nothing will do well.
-fn somewhere(hints: Vec<Hint>) -> Vec<Hint> {
-    if hints.is_empty() { vec![Hint::NOWHERE] } else { hints }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cpus::{CpuConfig, Place, Topology};
     use crate::devices::{Device, NextStep, PluginOptions};
 
     const GPU: &str = "example.com/gpu";
@@ -227,6 +230,22 @@ mod tests {
             }
             assert_eq!(last, want, "{policy:?} {scope:?} {pods:?}");
         }
+    }
+
+    #[test]
+    fn sets_of_nodes_are_not_tried_where_nothing_comes_of_them() {
+        let place = |cpu| (cpu, Place { core: cpu, numa: cpu, ..Place::default() });
+        let policy = crate::cpus::Policy::Static;
+        let config = CpuConfig { policy, reserved: "0".parse().unwrap(), ..CpuConfig::default() };
+        let mut cpus = Cpus::new(config, 0);
+        cpus.set_topology(&Topology::new((0..48).map(place).collect())).unwrap();
+        let uid: Uid = "p".into();
+        let needs = [Need { container: "a".into(), cpus: 2, ..Need::default() }];
+        let (policy, scope, all) = (Policy::None, Scope::Container, Nodes::of(0..48));
+        let lay = Lay { uid: &uid, policy, scope, all, needs: &needs, total: &needs[0] };
+        let outcome = lay.together(&mut Devices::default(), &mut cpus);
+        assert_eq!(outcome, Alignment::Aligned { devices: false, cpus: true });
+        assert_eq!(cpus.own("p", "a").map(ToString::to_string).as_deref(), Some("1-2"));
     }
 
     #[test]

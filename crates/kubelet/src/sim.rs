@@ -13,8 +13,8 @@ use k8s_openapi::api::core::v1::Pod;
 use crate::devices::{AllocateReply, Device, PluginOptions};
 use crate::effects::{In, Loaded, Op, OpError, Outcome, Reply};
 use crate::runtime::{
-    ContainerRecord, ContainerSpec, ContainerState, DeviceNode, HostFacts, ImageRecord, RuntimeInfo, RuntimeSnapshot,
-    SandboxRecord, Sharing, Uid, labels,
+    ContainerRecord, ContainerSpec, ContainerState, DeviceNode, HandlerFeatures, HostFacts, ImageRecord, RuntimeInfo,
+    RuntimeSnapshot, SandboxRecord, Sharing, Uid, labels,
 };
 use crate::volumes::{CsiNodeInfo, Found, VolumeKind};
 
@@ -77,6 +77,8 @@ pub struct SimRuntime {
     pub started: BTreeMap<Uid, Time>,
     /// Handlers that sandboxes were asked for with.
     pub sandbox_handlers: Vec<String>,
+    /// What the runtime's handlers can.
+    pub handlers: BTreeMap<String, HandlerFeatures>,
     /// Manifests of static pods; none while they cannot be read.
     pub manifests: Option<Vec<crate::spec::manifest::Manifest>>,
     /// How many volumes CSI drivers take, as they say when they are asked.
@@ -127,6 +129,7 @@ impl SimRuntime {
             runtime_down: false,
             started: BTreeMap::new(),
             sandbox_handlers: Vec::new(),
+            handlers: BTreeMap::new(),
             manifests: Some(Vec::new()),
             csi_limits: BTreeMap::new(),
             usage: BTreeMap::new(),
@@ -189,6 +192,7 @@ impl SimRuntime {
             Op::RuntimeInfo => Reply::RuntimeInfo(RuntimeInfo {
                 name: "containerd".into(),
                 version: "sim".into(),
+                handlers: self.handlers.clone(),
                 ..RuntimeInfo::default()
             }),
             Op::Relist => Reply::Snapshot(RuntimeSnapshot {

@@ -45,12 +45,6 @@ pub enum InvokeError {
     Answer(String, String),
 }
 
-/// An error with its cause.
-#[must_use]
-pub fn said(error: &InvokeError) -> String {
-    crate::plugin::chain(error)
-}
-
 /// Whom a plugin is called for, and where plugins are.
 #[derive(Clone, Debug)]
 pub struct Call<'a> {

@@ -19,7 +19,7 @@ use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
 use crate::config::{self, Network};
-use crate::invoke::{self, Call, said};
+use crate::invoke::{self, Call};
 use crate::pod_network::addresses::Owner;
 use crate::pod_network::{self, PORTS_CAPABILITY, PodNetwork, PodNetworkError};
 use crate::record::{self, Attachment, Held, Pod, Record};
@@ -290,7 +290,7 @@ fn planned(asked: &str, pod: &Pod, settings: &Settings, cluster: &dyn Cluster) -
         let network = network(&selection, settings, cluster)?;
         // Before anything is made: what is not there could not undo it either.
         invoke::find_all(&settings.bin_dirs, &network)
-            .map_err(|error| Refusal::Plugin(full_name(&selection), said(&error)))?;
+            .map_err(|error| Refusal::Plugin(full_name(&selection), chain(&error)))?;
         attachments.push(Attachment { selection, network, result: None });
     }
     Ok(attachments)
@@ -371,7 +371,7 @@ fn make(record: &mut Record, held: &Held, settings: &Settings) -> Result<(), Ref
         let Attachment { selection, network, .. } = &record.attachments[index];
         note_bridges(network, settings)?;
         let result = invoke::add(&call(record, &record.netns, settings), network, selection)
-            .map_err(|error| Refusal::Plugin(full_name(selection), said(&error)))?;
+            .map_err(|error| Refusal::Plugin(full_name(selection), chain(&error)))?;
         record.attachments[index].result = Some(result);
         held.save(record)?;
     }
@@ -413,7 +413,7 @@ fn undo(record: &mut Record, netns: &str, held: &Held, settings: &Settings) -> R
                 record.attachments.remove(index);
                 held.save(record)?;
             }
-            Err(error) => drop(first.get_or_insert(Refusal::Plugin(full_name(selection), said(&error)))),
+            Err(error) => drop(first.get_or_insert(Refusal::Plugin(full_name(selection), chain(&error)))),
         }
     }
     first.map_or(Ok(()), Err)
@@ -455,7 +455,7 @@ fn check(environment: &Environment, settings: &Settings) -> Result<(), Refusal> 
     for Attachment { selection, network, result } in &record.attachments {
         let result = result.clone().unwrap_or_default();
         invoke::check(&call(&record, &environment.netns, settings), network, selection, &result)
-            .map_err(|error| Refusal::Plugin(full_name(selection), said(&error)))?;
+            .map_err(|error| Refusal::Plugin(full_name(selection), chain(&error)))?;
     }
     Ok(())
 }

@@ -21,7 +21,7 @@ pub struct NodeSettings {
     /// Whether the pod network hides pods behind the node's address towards the outside. Of several nodes on one
     /// machine each does that by itself, since other nodes' pods are no outside.
     pub masquerade: bool,
-    /// What sees to further networks of pods; absent, they are left to others.
+    /// What makes pods' networks; absent, CNI's programs make the pod network, and further ones are left to others.
     pub networks: Option<FurtherNetworks>,
 }
 

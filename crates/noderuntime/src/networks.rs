@@ -60,9 +60,14 @@ pub fn configured(layout: &Layout) -> Option<FurtherNetworks> {
     Some(FurtherNetworks { program: linked.or_else(|| std::env::current_exe().ok())?, kubeconfig })
 }
 
+/// The conflist as it lies there.
+fn conflist(layout: &Layout) -> Option<Value> {
+    serde_json::from_str(&fs::read_to_string(layout.cni_conflist()).ok()?).ok()
+}
+
 /// The plugin's part of the conflist as it lies there, with what the runtime adds.
 fn section(layout: &Layout) -> Option<Value> {
-    let conflist: Value = serde_json::from_str(&fs::read_to_string(layout.cni_conflist()).ok()?).ok()?;
+    let conflist = conflist(layout)?;
     let mut section = conflist["plugins"].as_array()?.iter().find(|plugin| plugin["type"] == PLUGIN)?.clone();
     section["name"] = conflist["name"].clone();
     section["cniVersion"] = conflist["cniVersion"].clone();
@@ -122,7 +127,7 @@ pub fn sandboxes(layout: &Layout) -> io::Result<BTreeSet<String>> {
 /// The range that the pods were made with, by the conflist as it lies there.
 #[must_use]
 pub fn configured_pod_cidr(layout: &Layout) -> Option<String> {
-    let conflist: Value = serde_json::from_str(&fs::read_to_string(layout.cni_conflist()).ok()?).ok()?;
+    let conflist = conflist(layout)?;
     let first = &conflist["plugins"][0];
     let bridge = &first["ipam"]["ranges"][0][0]["subnet"];
     first["podNetwork"]["subnet"].as_str().or_else(|| bridge.as_str()).map(str::to_owned)

@@ -115,7 +115,7 @@ impl Decider {
     pub fn find(&mut self, question: Question<'_>, preferred: Option<NodeId>, list: bool, rng: &mut Rng) -> Found {
         let pod = question.pod;
         let mut error = FitError { nodes: self.cluster.len(), ..FitError::default() };
-        let volumes = match self.volumes(question).and_then(|volumes| names_a_node(question).map(|()| volumes)) {
+        let volumes = match names_a_node(question).and_then(|()| self.volumes(question)) {
             Ok(volumes) => volumes,
             Err(refusal) => {
                 error.everywhere = refusal.reasons.first().cloned();

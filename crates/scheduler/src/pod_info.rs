@@ -83,11 +83,6 @@ impl PodInfo {
             pod,
         }
     }
-    /// The same pod as it was heard of later, when nothing has changed that plugins look at.
-    #[must_use]
-    pub fn renewed(&self, pod: Arc<Pod>) -> Self {
-        Self { pod, ..self.clone() }
-    }
     /// Its namespace.
     #[must_use]
     pub fn namespace(&self) -> &str {

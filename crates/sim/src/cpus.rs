@@ -41,16 +41,8 @@ pub(crate) fn ask(limits: &mut Value) {
 /// How many whole CPUs a pod's container is to have for itself; none where it shares, or the pod is not there any more.
 fn wanted(pod: &PodRef, observer: &Observer) -> usize {
     let object = observer.get("pod", &format!("{}/{}", pod.namespace, pod.name)).filter(|p| uid(p) == &*pod.uid);
-    let limit = |name: &str| object.map_or("", |pod| text_of_limit(pod, name));
-    if limit("memory").is_empty() { 0 } else { limit("cpu").parse().unwrap_or(0) }
-}
-
-fn text_of_limit<'a>(pod: &'a Value, name: &str) -> &'a str {
-    let container = pod.pointer("/spec/containers/0").unwrap_or(&Value::Null);
-    match name {
-        "cpu" => text(container, "/resources/limits/cpu"),
-        _ => text(container, "/resources/limits/memory"),
-    }
+    let limits = object.and_then(|pod| pod.pointer("/spec/containers/0/resources/limits")).unwrap_or(&Value::Null);
+    if text(limits, "/memory").is_empty() { 0 } else { text(limits, "/cpu").parse().unwrap_or(0) }
 }
 
 /// A container starts on these CPUs; the CPU manager's state is as the disk has it.

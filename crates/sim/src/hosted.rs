@@ -428,7 +428,7 @@ fn drained<F>(fx: &mut Effects<F>, from: impl Fn(F) -> OwnOut) -> Vec<Effect<Own
 
 /// What the garbage collector and the namespace controller read: the groups that a run uses. All
 /// groups would be three times as many watches, with nothing in them.
-fn collected() -> Vec<Resource> {
+pub(crate) fn collected() -> Vec<Resource> {
     carrack_schema::table::builtin()
         .iter()
         .filter(|row| !row.is_virtual && row.plural != "events" && !row.is_custom)

@@ -84,9 +84,7 @@ impl Options {
             own.safety = own.safety.min(Duration::from_secs(enough));
         }
         // Leaders are looked for where they cost least.
-        let of_leaders =
-            [Bug::EndlessTerms, Bug::TermlessBindings, Bug::EndlessCalls, Bug::StoppedCalls, Bug::OrphanedCalls];
-        own.machines &= !planted.is_some_and(|bug| of_leaders.contains(&bug));
+        own.machines &= !planted.is_some_and(|bug| bug.is_of_leaders() || bug == Bug::OrphanedCalls);
         if planted.is_some_and(Bug::is_of_growth) {
             own.machines = false;
             own.safety = own.safety.min(Duration::from_secs(60));
@@ -259,39 +257,25 @@ pub(crate) struct Intervals {
 }
 
 impl Intervals {
-    pub(crate) fn all(&mut self) -> [&mut Option<Duration>; 14] {
-        let Self {
-            crash,
-            apiserver_crash,
-            expire,
-            cut,
-            reboot,
-            plugin,
-            container_exit,
-            guest,
-            force_delete,
-            pause,
-            flood,
-            vanish,
-            lose,
-            strand,
-        } = self;
-        [
-            crash,
-            apiserver_crash,
-            expire,
-            cut,
-            reboot,
-            plugin,
-            container_exit,
-            guest,
-            force_delete,
-            pause,
-            flood,
-            vanish,
-            lose,
-            strand,
-        ]
+    /// The same with other times.
+    pub(crate) fn map(self, change: impl Fn(Duration) -> Duration) -> Self {
+        let other = |mean: Option<Duration>| mean.map(&change);
+        Self {
+            crash: other(self.crash),
+            apiserver_crash: other(self.apiserver_crash),
+            expire: other(self.expire),
+            cut: other(self.cut),
+            reboot: other(self.reboot),
+            plugin: other(self.plugin),
+            container_exit: other(self.container_exit),
+            guest: other(self.guest),
+            force_delete: other(self.force_delete),
+            pause: other(self.pause),
+            flood: other(self.flood),
+            vanish: other(self.vanish),
+            lose: other(self.lose),
+            strand: other(self.strand),
+        }
     }
 }
 
@@ -351,9 +335,8 @@ impl Swarm {
         let rng = &mut rng;
         let mut nodes = 1 + u8::try_from(rng.below(3)).unwrap_or(0);
         let planted = options.plant.map(|p| p.bug);
-        let of_leaders =
-            [Bug::LeaseIsLife, Bug::EndlessTerms, Bug::TermlessBindings, Bug::EndlessCalls, Bug::StoppedCalls];
-        let elect = rng.one_in(2) || planted.is_some_and(|bug| of_leaders.contains(&bug));
+        let needs_leaders = |bug: Bug| bug.is_of_leaders() || bug == Bug::LeaseIsLife;
+        let elect = rng.one_in(2) || planted.is_some_and(needs_leaders);
         // Drawn apart, so that what it is does not change what the others are.
         let needs_one = |bug| matches!(bug, Bug::StoredNominations | Bug::AskedTwice);
         let needs_none = |bug| {
@@ -724,8 +707,8 @@ impl Swarm {
             extender,
             standby_scheduler,
             standby_attacher: elect
-                && (matches!(planted, Some(Bug::EndlessCalls | Bug::StoppedCalls))
-                    || planted.is_none() && root.fork("standby attacher").one_in(2)),
+                && crate::flex::elects(planted)
+                && (planted.is_some() || root.fork("standby attacher").one_in(2)),
             launcher_hangs_one_in,
             watchdogs,
             nameless_targets: root.fork("clones").one_in(3),

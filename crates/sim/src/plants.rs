@@ -942,6 +942,10 @@ impl Bug {
     pub(crate) fn is_of_growth(self) -> bool {
         matches!(self, Self::GrowthAside | Self::GrowthUnheard | Self::GrowthUnproved)
     }
+    /// Whether it shows when somebody else leads by then, and in nothing else.
+    pub(crate) fn is_of_leaders(self) -> bool {
+        matches!(self, Self::EndlessTerms | Self::TermlessBindings | Self::EndlessCalls | Self::StoppedCalls)
+    }
     /// Whether it is one of the GPU extender.
     pub(crate) fn is_of_gpus(self) -> bool {
         matches!(self, Self::CacheForLedger | Self::HastyRelease | Self::ChosenBefore)

@@ -3,7 +3,7 @@
 //!
 //! A definition is established by the write that makes it valid; there is no controller to wait for.
 
-use carrack_schema::table::{ResourceInfo, builtin};
+use carrack_schema::table::builtin;
 use serde_json::{Map, Value, json};
 
 use super::{AdmissionPlugin, Attributes, Lookup, Needed, Operation};
@@ -17,10 +17,6 @@ pub(crate) const CLEANUP_FINALIZER: &str = "customresourcecleanup.apiextensions.
 
 pub(super) struct Definitions;
 
-fn definition_name(row: &ResourceInfo) -> String {
-    format!("{}.{}", row.plural, row.group)
-}
-
 impl AdmissionPlugin for Definitions {
     fn name(&self) -> &'static str {
         "CustomResourceDefinitions"
@@ -31,8 +27,8 @@ impl AdmissionPlugin for Definitions {
             return vec![Needed::all(CRD_GROUP, CRDS, "")];
         }
         if attributes.row.is_custom && attributes.operation == Operation::Create && attributes.subresource.is_empty() {
-            // Pinned, so that no instance slips in while the definition goes away.
-            return vec![Needed::one(CRD_GROUP, CRDS, "", &definition_name(attributes.row)).pinned()];
+            // The write rests on it (`Cx::definition`), so that no instance slips in while the definition goes away.
+            return vec![Needed::one(CRD_GROUP, CRDS, "", &attributes.row.group_resource())];
         }
         Vec::new()
     }
@@ -63,7 +59,7 @@ impl AdmissionPlugin for Definitions {
         }
         let creates_instance =
             attributes.row.is_custom && attributes.operation == Operation::Create && attributes.subresource.is_empty();
-        if creates_instance && lookup.get(CRD_GROUP, CRDS, "", &definition_name(attributes.row)).is_none_or(is_deleting)
+        if creates_instance && lookup.get(CRD_GROUP, CRDS, "", &attributes.row.group_resource()).is_none_or(is_deleting)
         {
             let mut status = Status::method_not_allowed();
             status.message = "create not allowed while custom resource definition is terminating".to_owned();

@@ -6,19 +6,15 @@ use serde_json::{Value, json};
 
 use super::{AdmissionPlugin, Along, Attributes, Change, Lookup, Needed, Operation, set_condition};
 use crate::env::rfc3339_s;
-use crate::flow::{GROUP, LEVELS, SCHEMAS};
-use crate::object::{Object, at, child_mut, name, str_at};
+use crate::flow::{GROUP, LEVELS, SCHEMAS, level_of};
+use crate::object::{Object, at, child_mut, name};
 use crate::status::Status;
 
 pub(super) struct FlowSchemas;
 
-fn level(schema: &Object) -> &str {
-    str_at(schema, &["spec", "priorityLevelConfiguration", "name"])
-}
-
 /// The schema with the condition, if it has it not.
 fn told(schema: &Object, is_there: bool, now: &str) -> Option<Object> {
-    let level = level(schema);
+    let level = level_of(schema);
     let names = format!("This FlowSchema references the PriorityLevelConfiguration object named {level:?}");
     let (status, reason, message) = if is_there {
         ("False", "Found", format!("{names} and it exists"))
@@ -37,8 +33,9 @@ fn told(schema: &Object, is_there: bool, now: &str) -> Option<Object> {
     Some(schema)
 }
 
-fn writes(attributes: &Attributes<'_>) -> bool {
-    matches!(attributes.operation, Operation::Create | Operation::Update)
+/// The level of the schema that is written, if it is one; what goes has none.
+fn written<'a>(attributes: &'a Attributes<'_>) -> Option<&'a str> {
+    Some(level_of(&attributes.object)).filter(|level| attributes.is(GROUP, SCHEMAS) && !level.is_empty())
 }
 
 impl AdmissionPlugin for FlowSchemas {
@@ -47,8 +44,8 @@ impl AdmissionPlugin for FlowSchemas {
     }
 
     fn needs(&self, attributes: &Attributes<'_>) -> Vec<Needed> {
-        if attributes.is(GROUP, SCHEMAS) && writes(attributes) && !level(&attributes.object).is_empty() {
-            return vec![Needed::one(GROUP, LEVELS, "", level(&attributes.object)).pinned()];
+        if let Some(level) = written(attributes) {
+            return vec![Needed::one(GROUP, LEVELS, "", level).pinned()];
         }
         let comes_or_goes = matches!(attributes.operation, Operation::Create | Operation::Delete);
         if attributes.is(GROUP, LEVELS) && comes_or_goes {
@@ -58,8 +55,8 @@ impl AdmissionPlugin for FlowSchemas {
     }
 
     fn mutate(&self, attributes: &mut Attributes<'_>, lookup: &dyn Lookup) -> Result<(), Status> {
-        if attributes.is(GROUP, SCHEMAS) && writes(attributes) && !level(&attributes.object).is_empty() {
-            let is_there = lookup.get(GROUP, LEVELS, "", level(&attributes.object)).is_some();
+        if let Some(level) = written(attributes) {
+            let is_there = lookup.get(GROUP, LEVELS, "", level).is_some();
             if let Some(told) = told(&attributes.object, is_there, &rfc3339_s(attributes.env.now())) {
                 attributes.object = told;
             }
@@ -73,7 +70,7 @@ impl AdmissionPlugin for FlowSchemas {
         }
         let now = rfc3339_s(attributes.env.now());
         let is_there = attributes.operation == Operation::Create;
-        let schemas = lookup.list(GROUP, SCHEMAS, "").into_iter().filter(|schema| level(schema) == attributes.name);
+        let schemas = lookup.list(GROUP, SCHEMAS, "").into_iter().filter(|schema| level_of(schema) == attributes.name);
         let change = |schema: &Object| {
             Some(Along {
                 group: GROUP,

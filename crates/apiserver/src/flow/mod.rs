@@ -101,8 +101,7 @@ impl FlowFold {
     /// belongs to the last level of all; none while that is not there either.
     pub(crate) fn classify(&self, caller: &Caller, info: &RequestInfo) -> Option<Class> {
         let level = |level_name: &str| self.levels.values().find(|level| name(level) == level_name);
-        let with_level =
-            |schema| Some((schema, level(str_at(schema, &["spec", "priorityLevelConfiguration", "name"]))?));
+        let with_level = |schema| Some((schema, level(level_of(schema))?));
         let mut schemas = self.order.iter().filter_map(|key| with_level(self.schemas.get(key)?));
         let Some((schema, level)) = schemas.find(|(schema, _)| matches(schema, caller, info)) else {
             return level(LAST).map(|level| Class {
@@ -153,6 +152,11 @@ impl FlowFold {
         };
         self.levels.values().map(|level| (name(level).to_owned(), config(level))).collect()
     }
+}
+
+/// The name of a schema's level.
+pub(crate) fn level_of(schema: &Object) -> &str {
+    str_at(schema, &["spec", "priorityLevelConfiguration", "name"])
 }
 
 impl Fold for FlowFold {

@@ -36,8 +36,8 @@ pub(crate) struct FlowMetrics {
 pub(crate) struct Counted(Gauge);
 
 impl Counted {
-    fn new(family: &Family<ClassLabels, Gauge>, class: &Class) -> Self {
-        let gauge = family.get_or_create_owned(&labels(class));
+    fn new(family: &Family<ClassLabels, Gauge>, labels: &ClassLabels) -> Self {
+        let gauge = family.get_or_create_owned(labels);
         gauge.inc();
         Self(gauge)
     }
@@ -79,13 +79,14 @@ impl FlowMetrics {
 
     /// A request has a seat, as long as what is returned is there.
     pub(crate) fn seated(&self, class: &Class) -> Counted {
-        self.dispatched.get_or_create(&labels(class)).inc();
-        Counted::new(&self.executing, class)
+        let labels = labels(class);
+        self.dispatched.get_or_create(&labels).inc();
+        Counted::new(&self.executing, &labels)
     }
 
     /// A request waits, as long as what is returned is there.
     pub(crate) fn waits(&self, class: &Class) -> Counted {
-        Counted::new(&self.waiting, class)
+        Counted::new(&self.waiting, &labels(class))
     }
 
     /// A request is sent away.

@@ -25,6 +25,7 @@ use prometheus_client::registry::Registry;
 
 use crate::env::Env;
 use crate::route::RequestInfo;
+use crate::status::qualified;
 
 pub(crate) use flow::Counted;
 pub use process::ProcessStats;
@@ -106,12 +107,6 @@ struct BuildLabels {
 pub(crate) struct ObjectLabels {
     pub group: String,
     pub resource: String,
-}
-
-impl ObjectLabels {
-    fn qualified(&self) -> String {
-        if self.group.is_empty() { self.resource.clone() } else { format!("{}.{}", self.resource, self.group) }
-    }
 }
 
 /// All of a server's metrics.
@@ -392,7 +387,7 @@ impl Metrics {
         }
         let mut out = text::plain(&out);
         // Under its former name, too, which upstream keeps for a while.
-        let former = objects.iter().map(|(of, count)| (vec![("resource", of.qualified())], *count));
+        let former = objects.iter().map(|(of, count)| (vec![("resource", qualified(&of.group, &of.resource))], *count));
         text::family(&mut out, "apiserver_storage_objects", "gauge", "Number of stored objects by resource", former);
         let objects = objects
             .iter()

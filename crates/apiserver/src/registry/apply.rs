@@ -103,7 +103,10 @@ pub(crate) async fn run(cx: &mut Cx<'_>, half: &Half, mut config: Object) -> Res
     kinds::conform(&cx.row, cx.version(), &mut config)
         .map_err(|error| Status::bad_request(error.status_message(&cx.version().name, &cx.row.kind)))?;
     metadata::settle_name(cx, &mut config)?;
-    for _ in 0..TRIES {
+    for tries in 0..TRIES {
+        if tries > 0 {
+            cx.fit(&mut config)?;
+        }
         let (entry, _) = cx.server.store.get(&cx.key()).await?;
         let Some(entry) = entry else {
             if cx.request.subresource.is_some() {

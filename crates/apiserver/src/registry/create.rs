@@ -88,6 +88,7 @@ pub(crate) async fn make_applied(
             return Ok(made);
         }
         cx.renew().await?;
+        cx.fit(&mut object)?;
     }
 }
 

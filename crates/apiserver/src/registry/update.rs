@@ -91,17 +91,20 @@ pub(crate) async fn change_of<'c>(
     mut make: impl FnMut(&mut Cx<'c>, &Object) -> Result<Object, Status>,
 ) -> Result<Changed, Status> {
     let dry_run = cx.dry_run()?;
-    for _ in 0..TRIES {
+    for tries in 0..TRIES {
         let entry = read::fetch(cx).await?;
         let (old, stored) = convert::load_apart(cx, &entry).await?;
         let old = Whole::from(old);
-        let new = if with_managers {
+        let mut new = if with_managers {
             let mut whole = Object::clone(&old);
             managers::put(&mut whole, stored.as_deref());
             make(cx, &whole)?
         } else {
             make(cx, &old)?
         };
+        if tries > 0 {
+            cx.fit(&mut new)?;
+        }
         if let Some(changed) = attempt(cx, half, &entry, &old, new, Managers::Stored(stored), dry_run).await? {
             return after(cx, changed, dry_run).await;
         }

@@ -42,7 +42,7 @@ pub(super) async fn run(
     stream: TcpStream,
     acceptor: TlsAcceptor,
     graceful: Watcher,
-    place: &Arc<Place>,
+    place: &Place,
 ) {
     if let Err(error) = stream.set_nodelay(true) {
         tracing::debug!(%error, "TCP_NODELAY");

@@ -102,7 +102,6 @@ pub async fn serve(
         };
         let (shared, acceptor, watcher) = (Arc::clone(&shared), acceptor.clone(), graceful.watcher());
         tokio::spawn(async move {
-            let place = Arc::new(place);
             tokio::select! {
                 () = connection::run(&shared, stream, acceptor, watcher, &place) => {}
                 () = place.given_up() => tracing::debug!(%peer, "a connection makes room for one from elsewhere"),

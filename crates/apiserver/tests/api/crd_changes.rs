@@ -93,10 +93,26 @@ fn a_watch_ends_with_its_definition() {
     assert_eq!((watch.summary(), watch.ended), (vec!["ADDED a".to_owned(), "DELETED a".to_owned()], true));
 }
 
-/// Gives a property of boats a default while a boat is on its way to the store, once.
+/// What stands in the definition of boats, and what is to stand there.
+type Next = Arc<Mutex<Option<[String; 2]>>>;
+
+/// Changes the definition of boats while a boat is on its way to the store, once.
 struct Shipyard {
     store: Arc<dyn Store>,
-    next: Arc<Mutex<Option<&'static str>>>,
+    next: Next,
+}
+
+impl Shipyard {
+    /// In a cluster whose boats have these properties, all of them texts.
+    fn with(properties: &[&str]) -> (Cluster, Next) {
+        let next = Next::default();
+        let cluster = Cluster::with(|config| {
+            config.plugins.push(Box::new(Shipyard { store: config.store.clone(), next: next.clone() }));
+        });
+        let properties: Value = properties.iter().map(|name| (*name, json!({"type": "string"}))).collect();
+        cluster.post(CRDS, &definition(&properties)).expect(201);
+        (cluster, next)
+    }
 }
 
 impl AdmissionPlugin for Shipyard {
@@ -105,15 +121,13 @@ impl AdmissionPlugin for Shipyard {
     }
     fn mutate(&self, attributes: &mut Attributes<'_>, _: &dyn Lookup) -> Result<(), Status> {
         let next = if attributes.row.plural == "boats" { self.next.lock().expect("lock").take() } else { None };
-        if let Some(property) = next {
+        if let Some([before, after]) = next {
             let key = format!(
                 "{}boats.sea.example.com",
                 storage_prefix("apiextensions.k8s.io", "customresourcedefinitions", None)
             );
             let entry = now(self.store.get(&key)).expect("readable").0.expect("a definition");
-            let plain = format!("\"{property}\":{{");
-            let text = String::from_utf8(entry.value.to_vec()).expect("text");
-            let text = text.replacen(&plain, &format!("{plain}\"default\":\"oak\","), 1);
+            let text = String::from_utf8(entry.value.to_vec()).expect("text").replacen(&before, &after, 1);
             let value = carrack_store::Value { bytes: text.into(), stamp_at: None };
             let ops = vec![Op::Put(entry.key.clone(), value)];
             now(self.store.transact(Txn { checks: Vec::new(), ops })).expect("committed");
@@ -124,17 +138,14 @@ impl AdmissionPlugin for Shipyard {
 
 #[test]
 fn what_is_written_while_its_definition_changes_is_as_that_has_it() {
-    let next = Arc::new(Mutex::new(None));
-    let cluster = Cluster::with(|config| {
-        config.plugins.push(Box::new(Shipyard { store: config.store.clone(), next: next.clone() }));
-    });
-    let text = json!({"type": "string"});
-    cluster
-        .post(CRDS, &definition(&json!({"sail": text, "deck": text, "hull": text, "keel": text, "mast": text})))
-        .expect(201);
+    let (cluster, next) = Shipyard::with(&["sail", "deck", "hull", "keel", "mast"]);
     let path = format!("{BOATS}/a");
     let applied = "application/apply-patch+yaml";
-    let during = |property| *next.lock().expect("lock") = Some(property);
+    let during = |property: &str| {
+        let plain = format!("\"{property}\":{{");
+        let default = format!("{plain}\"default\":\"oak\",");
+        *next.lock().expect("lock") = Some([plain, default]);
+    };
     during("deck");
     assert_eq!(cluster.post(BOATS, &boat("a", json!({}))).expect(201)["spec"], json!({"deck": "oak"}));
     during("hull");
@@ -146,6 +157,29 @@ fn what_is_written_while_its_definition_changes_is_as_that_has_it() {
     during("mast");
     cluster.patch(&format!("{BOATS}/b?fieldManager=me"), applied, &boat("b", json!({}))).expect(201);
     assert_eq!(cluster.get(&format!("{BOATS}/b")).expect(200)["spec"]["mast"], "oak");
+}
+
+#[test]
+fn what_its_definition_loses_meanwhile_is_not_written() {
+    let (cluster, next) = Shipyard::with(&["sail", "deck", "hull", "keel", "mast"]);
+    let path = format!("{BOATS}/a");
+    let applied = "application/apply-patch+yaml";
+    let during = |property: &str| {
+        *next.lock().expect("lock") = Some([format!("\"{property}\":{{"), format!("\"old-{property}\":{{")]);
+    };
+    let mut made = cluster.post(BOATS, &boat("a", json!({}))).expect(201);
+    made["spec"] = json!({"deck": "oak", "sail": "lug"});
+    during("deck");
+    cluster.put(&path, &made).expect(200);
+    assert_eq!(cluster.get(&path).expect(200)["spec"], json!({"sail": "lug"}));
+    during("hull");
+    let config = boat("a", json!({"hull": "oak", "keel": "elm"}));
+    cluster.patch(&format!("{path}?fieldManager=me"), applied, &config).expect(200);
+    assert_eq!(cluster.get(&path).expect(200)["spec"], json!({"keel": "elm", "sail": "lug"}));
+    during("mast");
+    let config = boat("b", json!({"keel": "elm", "mast": "oak"}));
+    cluster.patch(&format!("{BOATS}/b?fieldManager=me"), applied, &config).expect(201);
+    assert_eq!(cluster.get(&format!("{BOATS}/b")).expect(200)["spec"], json!({"keel": "elm"}));
 }
 
 #[test]

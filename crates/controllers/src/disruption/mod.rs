@@ -239,6 +239,8 @@ impl Controller for DisruptionController {
     fn setup(&self, setup: &mut Setup<'_>) {
         setup.watch_own::<PodDisruptionBudget>();
         setup.index_labels::<Pod>();
+        // Each pod that changes is held against all budgets of its namespace.
+        setup.keep_open::<PodDisruptionBudget>();
         setup.watch::<Pod>(budgets_of);
         // A scale that changes is followed by pods that do.
         setup.watch::<ReplicaSet>(|set, view| of_owned(set.namespace(), set.uid(), view));

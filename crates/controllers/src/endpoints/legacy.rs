@@ -148,6 +148,8 @@ impl Controller for EndpointsController {
         setup.watch_own::<Service>();
         setup.watch_own::<Endpoints>();
         setup.index_labels::<Pod>();
+        // Each pod that changes is held against all services of its namespace.
+        setup.keep_open::<Service>();
         setup.watch::<Pod>(services_of);
     }
     fn reconcile(&mut self, key: &Key, view: &View<'_>, _: Time) -> Plan {

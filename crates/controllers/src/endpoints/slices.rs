@@ -385,6 +385,8 @@ impl Controller for EndpointSliceController {
         });
         setup.index::<Pod>(BY_NODE, pods::by_node);
         setup.index_labels::<Pod>();
+        // Each pod that changes is held against all services of its namespace.
+        setup.keep_open::<Service>();
         setup.watch::<Pod>(services_of);
         setup.watch::<EndpointSlice>(|slice, _| {
             let service = slice.label(SERVICE_LABEL).filter(|_| is_ours(slice));

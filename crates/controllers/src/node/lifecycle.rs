@@ -218,6 +218,8 @@ impl Controller for NodeLifecycle {
     }
     fn setup(&self, setup: &mut Setup<'_>) {
         setup.watch_own::<Node>();
+        // How many of a zone are silent is looked at for each.
+        setup.keep_open::<Node>();
         setup.watch::<Lease>(
             |lease, _| {
                 if lease.namespace() == LEASES { vec![Key::new("", lease.name())] } else { Vec::new() }

@@ -37,7 +37,8 @@ use serde_json::json;
 use super::binder::{BY_REFERENCE, by_reference};
 use super::is_bound_to;
 use super::told::{
-    Detaching, LOOK_AGAIN, attached_names, by_node, follow, may_attach_to, reports_in_use, tell, unique_of,
+    Detaching, LOOK_AGAIN, attached_names, by_node, follow, may_attach_to, node_of_attachment, reports_in_use, tell,
+    unique_of,
 };
 use crate::pods::{self, BY_CLAIM, BY_NODE};
 
@@ -46,6 +47,13 @@ const LAST_NODE: &str = "carrack.io/attached-to";
 
 /// Index of nodes by what they are told is attached to them.
 const BY_ATTACHED: &str = "attached";
+
+/// Index of attachments by their volume.
+const BY_VOLUME: &str = "volume";
+
+fn by_volume(attachment: &VolumeAttachment) -> Vec<String> {
+    attachment.spec.source.persistent_volume_name.iter().cloned().collect()
+}
 
 /// The attach and detach controller.
 #[derive(Default)]
@@ -222,11 +230,13 @@ impl Controller for AttachDetach {
         setup.watch::<VolumeAttachment>(|a, _| {
             a.spec.source.persistent_volume_name.iter().map(|name| Key::new("", name.clone())).collect()
         });
+        setup.index::<VolumeAttachment>(BY_VOLUME, by_volume);
+        setup.index::<VolumeAttachment>(BY_NODE, node_of_attachment);
         setup.index::<PersistentVolume>(BY_REFERENCE, by_reference);
         setup.watch::<Pod>(|pod, view| volumes_of(pod, view).collect());
         setup.watch::<PersistentVolumeClaim>(|claim, _| of_claim(claim).into_iter().collect());
         setup.watch::<Node>(|node, view| {
-            let has = view.cache::<VolumeAttachment>().iter().filter(|a| a.spec.node_name == node.name());
+            let has = view.cache::<VolumeAttachment>().by_index(BY_NODE, node.name());
             let mut keys: BTreeSet<Key> =
                 has.filter_map(|a| a.spec.source.persistent_volume_name.clone()).map(|n| Key::new("", n)).collect();
             let pods = view.cache::<Pod>().by_index(BY_NODE, node.name());
@@ -242,9 +252,8 @@ impl Controller for AttachDetach {
         });
     }
     fn reconcile(&mut self, key: &Key, view: &View<'_>, now: Time) -> Plan {
-        let all = view.cache::<VolumeAttachment>().iter();
         let there: Vec<&Arc<VolumeAttachment>> =
-            all.filter(|a| a.spec.source.persistent_volume_name.as_deref() == Some(key.name.as_str())).collect();
+            view.cache::<VolumeAttachment>().by_index(BY_VOLUME, &key.name).collect();
         let Some(volume) = view.get::<PersistentVolume>("", &key.name) else {
             return self.bereft(&there, key, view, now);
         };

@@ -49,6 +49,7 @@ fn caches(volume: &Value, pods: &[Value], nodes: &[Value], attachments: &[Value]
         .with::<Pod>(pods.iter().cloned().map(of))
         .with_index::<Node>(BY_ATTACHED, attached_names)
         .with::<Node>(nodes.iter().cloned().map(of))
+        .with_index(BY_VOLUME, by_volume)
         .with::<VolumeAttachment>(attachments.iter().cloned().map(of))
 }
 
@@ -209,6 +210,7 @@ fn what_is_attached_of_a_volume_that_is_gone_goes_where_nobody_uses_it() {
         let caches = Caches::new()
             .with::<PersistentVolume>([])
             .with::<Node>([of(node.clone())])
+            .with_index(BY_VOLUME, by_volume)
             .with::<VolumeAttachment>([of(named(attachment("a", true), unique))]);
         let plan = AttachDetach::default().reconcile(&Key::new("", "v"), &caches.view(), Time::default());
         let found: Vec<String> =
@@ -225,6 +227,7 @@ fn what_has_another_name_is_left_alone() {
     let caches = Caches::new()
         .with::<PersistentVolume>([])
         .with::<Node>([of(node("a", false, false))])
+        .with_index(BY_VOLUME, by_volume)
         .with::<VolumeAttachment>([of(odd)]);
     let plan = AttachDetach::default().reconcile(&Key::new("", "v"), &caches.view(), Time::default());
     assert!(plan.writes.is_empty(), "{plan:?}");
@@ -297,6 +300,7 @@ fn a_flexvolume_is_attached_where_its_driver_says_that_it_attaches() {
             .with_index::<Pod>(BY_CLAIM, pods::by_claim)
             .with::<Pod>([of(pod("p", "a"))])
             .with::<Node>([of(node)])
+            .with_index(BY_VOLUME, by_volume)
             .with::<VolumeAttachment>((0..attachments).map(|_| of(attachment.clone())));
         let plan = AttachDetach::default().reconcile(&Key::new("", "pv"), &caches.view(), Time::default());
         let found = words(&plan);

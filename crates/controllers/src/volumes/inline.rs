@@ -25,7 +25,7 @@ use k8s_openapi::api::core::v1::{CSIPersistentVolumeSource, FlexVolumeSource, No
 use k8s_openapi::api::storage::v1::{VolumeAttachment, VolumeAttachmentSource, VolumeAttachmentSpec};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
-use super::told::{Detaching, LOOK_AGAIN, by_node, follow, may_attach_to};
+use super::told::{Detaching, LOOK_AGAIN, by_node, follow, may_attach_to, node_of_attachment};
 use crate::pods::{self, BY_NODE};
 
 /// Name of the index of pods by the FlexVolumes that they bring, as nodes report them.
@@ -134,12 +134,13 @@ impl Controller for InlineAttachDetach {
     fn setup(&self, setup: &mut Setup<'_>) {
         setup.index::<Pod>(BY_FLEX, by_flex);
         setup.index::<Pod>(BY_NODE, pods::by_node);
+        setup.index::<VolumeAttachment>(BY_NODE, node_of_attachment);
         setup.watch::<VolumeAttachment>(|a, _| {
             of_attachment(a).map(|unique| Key::new("", unique)).into_iter().collect()
         });
         setup.watch::<Pod>(|pod, _| keys(pod).collect());
         setup.watch::<Node>(|node, view| {
-            let has = view.cache::<VolumeAttachment>().iter().filter(|a| a.spec.node_name == node.name());
+            let has = view.cache::<VolumeAttachment>().by_index(BY_NODE, node.name());
             let mut all: BTreeSet<Key> =
                 has.filter_map(|a| of_attachment(a)).map(|unique| Key::new("", unique)).collect();
             let pods = view.cache::<Pod>().by_index(BY_NODE, node.name());

@@ -47,6 +47,11 @@ pub(super) fn by_node<'a>(pods: impl Iterator<Item = &'a Arc<Pod>>) -> BTreeMap<
     nodes
 }
 
+/// The node of an attachment, for an index of attachments.
+pub(super) fn node_of_attachment(attachment: &VolumeAttachment) -> Vec<String> {
+    vec![attachment.spec.node_name.clone()]
+}
+
 /// Whether something is to be attached to a node for a pod.
 pub(super) fn may_attach_to(node: &Node, pod: &Pod) -> bool {
     node.annotation(MANAGED) == Some("true") && !pod.is_deleting() && !is_out_of_service(node)

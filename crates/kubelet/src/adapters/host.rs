@@ -37,11 +37,7 @@ fn system_uuid() -> String {
 
 /// The numbers that a list such as `0-3,8` names.
 fn numbers(list: &str) -> Vec<u32> {
-    let range = |part: &str| match part.split_once('-') {
-        Some((a, b)) => Some(a.parse::<u32>().ok()?..=b.parse().ok()?),
-        None => part.parse::<u32>().ok().map(|n| n..=n),
-    };
-    list.split(',').filter_map(range).flatten().collect()
+    list.parse::<CpuSet>().unwrap_or_default().iter().collect()
 }
 
 /// How the CPUs lie together, from a directory such as /sys/devices/system.

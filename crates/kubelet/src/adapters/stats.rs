@@ -1,6 +1,6 @@
 //! What the node and its pods use: from the runtime (CRI stats), /proc and the file systems.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
@@ -177,11 +177,11 @@ impl Stats {
     /// # Errors
     /// When the runtime does not answer.
     pub async fn usage(&self, pods: Vec<Arc<Pod>>) -> Result<BTreeMap<Uid, Usage>, OpError> {
-        let mut out: BTreeMap<Uid, Usage> = BTreeMap::new();
+        let mut out: BTreeMap<Uid, Usage> = pods.iter().map(|p| (crate::spec::pod::uid(p), Usage::default())).collect();
         for c in self.cri.container_stats().await? {
             let Some(pod) = c.attributes.as_ref().and_then(|a| convert::pod_ref(&a.labels)) else { continue };
             let value = |v: &Option<v1::UInt64Value>| v.as_ref().map_or(0, |v| v.value);
-            let u = out.entry(pod.uid).or_default();
+            let Some(u) = out.get_mut(&pod.uid) else { continue };
             u.memory_bytes += c.memory.as_ref().map_or(0, |m| value(&m.working_set_bytes));
             if let Some(layer) = &c.writable_layer {
                 u.disk_bytes += value(&layer.used_bytes);
@@ -192,17 +192,13 @@ impl Stats {
         }
         let (root, log_dir) = (self.root.clone(), self.log_dir.clone());
         blocking(move || {
-            let mut wanted = BTreeSet::new();
             for p in pods {
                 let reference = crate::spec::pod::pod_ref(&p);
                 let uid = &reference.uid;
                 let volumes = root.join("pods").join(uid.as_ref()).join("volumes/kubernetes.io~empty-dir");
                 let logs = log_dir.join(format!("{}_{}_{uid}", reference.namespace, reference.name));
-                let u = out.entry(uid.clone()).or_default();
-                local_use(u, &volumes, &logs);
-                wanted.insert(uid.clone());
+                local_use(out.entry(uid.clone()).or_default(), &volumes, &logs);
             }
-            out.retain(|uid, _| wanted.contains(uid));
             Ok(out)
         })
         .await

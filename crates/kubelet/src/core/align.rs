@@ -25,6 +25,16 @@ impl KubeletCore {
         }
     }
 
+    /// The pod's containers are over: what they had is free.
+    pub(super) fn let_go(&mut self, uid: &Uid) {
+        if self.devices.release(uid) {
+            self.checkpoint.touch();
+        }
+        if self.cpus.release(uid) {
+            self.cpus_changed();
+        }
+    }
+
     /// Notes what a pod that is admitted otherwise is given: CPUs of its own, and devices where the node insists that they
     /// lie together.
     pub(super) fn laid_together(&mut self, uid: &Uid, pod: &Pod) -> Decision {

@@ -16,7 +16,7 @@ use super::worker::{Lane, Step, Worker};
 use super::{Fx, KubeletCore, Owner, Wake};
 use crate::align::Need;
 use crate::cpus::CpuSet;
-use crate::effects::{Loaded, Op, OpId, Outcome};
+use crate::effects::{Op, OpId, Outcome};
 use crate::planted::Planted;
 use crate::runtime::{ContainerState, Uid};
 use crate::spec::pod::{self, ContainerKind};
@@ -36,21 +36,17 @@ pub(super) struct Given {
 
 impl KubeletCore {
     /// Takes over what was on disk, and the machine's CPUs.
-    pub(super) fn load_cpus(&mut self, loaded: &Loaded, fx: &mut Fx) {
-        let state = loaded.cpus.as_deref().filter(|_| self.planted != Some(Planted::ForgottenCpus));
-        if let Err(error) = self.cpus.load(state) {
+    pub(super) fn load_cpus(&mut self, state: Option<&[u8]>, fx: &mut Fx) {
+        if let Err(error) = self.cpus.load(state.filter(|_| self.planted != Some(Planted::ForgottenCpus))) {
             tracing::error!(%error, "starting with no CPUs assigned");
         }
         if let Err(why) = self.cpus.set_topology(&self.host.cpu_topology) {
             fx.exit(why);
         }
-        let written = loaded.cpus.as_ref().is_some_and(|bytes| *bytes == self.cpus.checkpoint());
-        if self.cpus.assigns() && !written {
+        if self.cpus.assigns() && state != Some(self.cpus.checkpoint().as_slice()) {
             self.cpu_checkpoint.touch();
         }
         self.given.due = true;
-        // What was loaded is shown.
-        self.published_cpus = u64::MAX;
     }
 
     /// The machine's CPUs may have become others.
@@ -74,8 +70,7 @@ impl KubeletCore {
         if !self.cpus.assigns() || self.planted == Some(Planted::ForgottenCpus) {
             return;
         }
-        let pod = w.pod.clone();
-        for need in self.needs(&pod).into_iter().filter(|need| need.cpus > 0) {
+        for need in self.needs(&w.pod).into_iter().filter(|need| need.cpus > 0) {
             if self.cpus.own(uid, &need.container).is_some() {
                 continue;
             }
@@ -83,7 +78,7 @@ impl KubeletCore {
                 Ok(()) => self.cpus_changed(),
                 Err(refusal) => {
                     let message = format!("Container {} shares its CPUs: {refusal}", need.container);
-                    self.event(now, EventRecord::warning(pod.as_ref(), "NoExclusiveCPUs", message), fx);
+                    self.event(now, EventRecord::warning(w.pod.as_ref(), "NoExclusiveCPUs", message), fx);
                 }
             }
         }
@@ -128,23 +123,6 @@ impl KubeletCore {
         self.given.due = true;
     }
 
-    /// The pod's containers are over.
-    pub(super) fn release_cpus(&mut self, uid: &Uid) {
-        if self.cpus.release(uid) {
-            self.cpus_changed();
-        }
-    }
-
-    /// What pods have that nobody knows any more is free.
-    pub(super) fn release_strays(&mut self) {
-        let is_stray = |uid: &&Uid| !self.workers.contains_key(*uid) && !self.runtime.contains_key(*uid);
-        let strays: Vec<Uid> =
-            self.cpus.holders().filter(is_stray).filter(|_| self.listed.is_some()).cloned().collect();
-        for uid in strays {
-            self.release_cpus(&uid);
-        }
-    }
-
     /// Whether a container may be made with the CPUs that it is to have. One that has some for itself waits until that is on
     /// disk, and until nobody else runs there.
     pub(super) fn may_have_cpus(&self, uid: &Uid, w: &Worker, name: &str) -> bool {
@@ -164,10 +142,10 @@ impl KubeletCore {
         self.running().any(|(of, id, other)| {
             let itself = of == uid && other == name;
             !itself
+                && self.given.last.get(id).is_none_or(|cpus| cpus.meets(own))
                 && !self.given.refused.contains_key(id)
                 // What it is to have is elsewhere: else it was not assigned together, and waiting is in vain.
                 && self.cpus.of(of, other).is_some_and(|cpus| !cpus.meets(own))
-                && self.given.last.get(id).is_none_or(|cpus| cpus.meets(own))
         })
     }
 

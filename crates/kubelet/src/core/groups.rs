@@ -46,7 +46,10 @@ impl KubeletCore {
         let Some((_, groups)) = self.groups.busy.take_if(|(op, _)| *op == id) else { return };
         self.groups.due = true;
         match outcome {
-            Ok(_) => self.groups.written = Some(groups),
+            Ok(_) => {
+                self.groups.written = Some(groups);
+                self.groups.retry_at = Time::default();
+            }
             Err(error) => {
                 if self.groups.retry_at == Time::default() {
                     tracing::warn!(%error, "the control groups of the pods' classes were not written");

@@ -52,7 +52,7 @@ fn failure(e: &Expanding, error: &OpError, now: Time) -> Option<Value> {
     let message = format!("failed to expand pvc with {error}");
     let conditions: Vec<_> = e.claim.status.iter().flat_map(|s| s.conditions.iter().flatten()).collect();
     let is_told = |c: &&PersistentVolumeClaimCondition| c.type_ == FAILED && c.message.as_deref() == Some(&message);
-    if e.stage() == Some(stage) && conditions.iter().copied().any(|c| is_told(&c)) {
+    if e.stage() == Some(stage) && conditions.iter().any(is_told) {
         return None;
     }
     let mut list: Vec<Value> = conditions.iter().filter(|c| c.type_ != FAILED).map(|c| json!(c)).collect();

@@ -543,23 +543,18 @@ impl KubeletCore {
             }
         }
         // Holdings of pods that nobody knows any more.
-        let strays: Vec<Uid> = self
-            .devices
-            .allocations()
-            .keys()
+        let holders = self.devices.allocations().keys().chain(self.cpus.holders());
+        let strays: BTreeSet<Uid> = holders
             .filter(|uid| !self.workers.contains_key(*uid) && !self.runtime.contains_key(*uid) && self.listed.is_some())
             .cloned()
             .collect();
-        for uid in strays {
-            if self.devices.release(&uid) {
-                self.checkpoint.touch();
-            }
+        for uid in &strays {
+            self.let_go(uid);
         }
-        self.release_strays();
     }
 
     fn loaded(&mut self, now: Time, loaded: Loaded, fx: &mut Fx) {
-        self.host = loaded.host.clone();
+        self.host = loaded.host;
         let same_boot = loaded
             .records
             .get(records::DEVICES)
@@ -573,7 +568,7 @@ impl KubeletCore {
                 Err(error) => tracing::error!(%error, "starting with no device allocations"),
             }
         }
-        self.load_cpus(&loaded, fx);
+        self.load_cpus(loaded.cpus.as_deref(), fx);
         self.forgotten.open = loaded.checkpoint.is_none();
         self.boot_unrecorded = !same_boot;
         // What was loaded is shown; written again only where it has to be.
@@ -680,7 +675,9 @@ impl KubeletCore {
                 w.counted = None;
             }
         }
-        self.given.due |= self.runtime != by_pod;
+        if self.cpus.acts() {
+            self.given.due |= self.runtime != by_pod;
+        }
         self.runtime = by_pod;
         self.count_dead(now);
         self.find_gone();

@@ -67,10 +67,7 @@ impl KubeletCore {
             // What it was made of concerns it no more.
             self.sources.forget(uid, fx);
             tracing::debug!(pod = %pod::pod_ref(&w.pod), "everything of the pod is stopped");
-            if self.devices.release(uid) {
-                self.checkpoint.touch();
-            }
-            self.release_cpus(uid);
+            self.let_go(uid);
             self.groups.due = true;
             // What it held may be what another waits for.
             self.devices_changed();

@@ -410,20 +410,11 @@ impl KubeletCore {
     fn runtime_handler(&mut self, now: Time, uid: &Uid, w: &mut Worker, fx: &mut Fx) -> Option<String> {
         let name = pod::spec(&w.pod).runtime_class_name.clone().filter(|n| !n.is_empty());
         let problem = match name.map_or(Ok(Some(String::new())), |name| self.handler_of(now, uid, &name, fx)) {
-            Ok(Some(handler)) => {
-                if pod::spec(&w.pod).host_users != Some(false) {
-                    return Some(handler);
-                }
-                let Some(info) = &self.runtime_info else {
-                    self.wake_pod(now + Duration::from_secs(1), uid);
-                    return None;
-                };
-                if info.handlers.get(&handler).is_some_and(|can| can.user_namespaces) {
-                    return Some(handler);
-                }
-                // Who asks to be apart from the node's users is not started among them.
-                format!("RuntimeClass handler {handler:?} does not support user namespaces")
+            // Who asks to be apart from the node's users is not started among them: no runtime is told of others here.
+            Ok(Some(_)) if pod::spec(&w.pod).host_users == Some(false) => {
+                "this kubelet does not support user namespaces".to_owned()
             }
+            Ok(Some(handler)) => return Some(handler),
             Ok(None) => return None,
             Err(problem) => problem,
         };

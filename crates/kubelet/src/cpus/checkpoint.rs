@@ -9,6 +9,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use super::{Assignments, CpuSet};
+use crate::devices::hash_of_print;
 
 /// What is on disk.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -60,7 +61,7 @@ fn checksum(file: &File, type_name: &str) -> u64 {
         file.default_cpu_set,
         list(&pods)
     );
-    u64::from(text.bytes().fold(0x811c_9dc5_u32, |hash, byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193)))
+    hash_of_print(&text)
 }
 
 /// Writes the state.

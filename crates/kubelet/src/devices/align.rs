@@ -36,14 +36,14 @@ impl Devices {
         Choice { resource: resource.to_owned(), count, available, reusable }
     }
 
-    /// Sets of nodes that have what is to be chosen; none where there is not enough of it.
+    /// Sets of nodes that have what is to be chosen; nothing where there is not enough of it.
     pub(crate) fn hints(&self, all: Nodes, choice: &Choice) -> Option<Vec<Hint>> {
         let devices = &self.resources.get(&choice.resource)?.devices;
         if choice.available.len() < choice.count {
             return None;
         }
         let hints = topology::hints(all, devices, &choice.available, &choice.reusable, choice.count);
-        Some(hints.map_or(vec![Hint::ANY], |hints| if hints.is_empty() { vec![Hint::NOWHERE] } else { hints }))
+        Some(hints.unwrap_or_else(|| vec![Hint::ANY]))
     }
 
     /// Notes a choice on these nodes.

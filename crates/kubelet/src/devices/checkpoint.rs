@@ -105,6 +105,11 @@ fn checksum(data: &Data) -> u64 {
         }),
     }
     text.push('}');
+    hash_of_print(&text)
+}
+
+/// FNV-1a, 32 bits: what upstream makes of such a print.
+pub(crate) fn hash_of_print(text: &str) -> u64 {
     u64::from(text.bytes().fold(0x811c_9dc5_u32, |hash, byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193)))
 }
 

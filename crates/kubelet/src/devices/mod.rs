@@ -15,8 +15,8 @@ mod checkpoint;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-pub(crate) use checkpoint::from_proto as from_wire;
 pub use checkpoint::{CheckpointError, decode, encode};
+pub(crate) use checkpoint::{from_proto as from_wire, hash_of_print};
 
 use crate::runtime::{DeviceNode, Uid};
 

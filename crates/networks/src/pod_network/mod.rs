@@ -113,7 +113,7 @@ impl Attachment<'_> {
         let call = Call { container_id: &self.owner.sandbox, netns: self.netns, args: self.args, dirs: self.bin_dirs };
         invoke::run(&call, command, PORTMAP, &self.owner.interface, &config)
             .map(drop)
-            .map_err(|error| PodNetworkError::Ports(invoke::said(&error)))
+            .map_err(|error| PodNetworkError::Ports(crate::plugin::chain(&error)))
     }
 }
 

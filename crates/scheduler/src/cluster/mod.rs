@@ -387,7 +387,7 @@ impl Cluster {
         {
             placed.assumed = false;
             // What was known of it before need not be kept beside that.
-            seat.info = Arc::new(seat.info.renewed(pod.clone()));
+            Arc::make_mut(&mut seat.info).pod = pod.clone();
             if seat.started != started {
                 seat.started = started;
                 let id = placed.node;

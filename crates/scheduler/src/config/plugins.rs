@@ -101,9 +101,16 @@ impl Switch {
     }
 }
 
-/// The weight of a plugin that is turned on by name: 1 where none is given (framework/runtime, `getScoreWeights`).
-fn given_weight(switch: &Switch, plugin: Plugin) -> Option<i64> {
-    switch.enabled.iter().find(|(enabled, _)| *enabled == plugin).map(|(_, weight)| weight.unwrap_or(1))
+/// Plugins that score. The weight of one that is turned on by name is 1 where none is given (framework/runtime,
+/// `getScoreWeights`).
+fn weights(switch: &Switch, profile: &mut Profile) {
+    for (plugin, _) in DEFAULT_WEIGHTS {
+        match switch.enabled.iter().find(|(enabled, _)| *enabled == plugin) {
+            Some((_, weight)) => drop(profile.weights.insert(plugin, weight.unwrap_or(1))),
+            None if !switch.of(plugin, true) => drop(profile.weights.remove(&plugin)),
+            None => {}
+        }
+    }
 }
 
 fn multi_point(field: &str, set: &file::PluginSet, profile: &mut Profile) -> Checked<()> {
@@ -113,13 +120,7 @@ fn multi_point(field: &str, set: &file::PluginSet, profile: &mut Profile) -> Che
             profile.filters.remove(plugin);
         }
     }
-    for (plugin, _) in DEFAULT_WEIGHTS {
-        match given_weight(&switch, plugin) {
-            Some(weight) => drop(profile.weights.insert(plugin, weight)),
-            None if !switch.of(plugin, true) => drop(profile.weights.remove(&plugin)),
-            None => {}
-        }
-    }
+    weights(&switch, profile);
     profile.preemption = switch.of(Plugin::DefaultPreemption, true);
     profile.gates = switch.of(Plugin::SchedulingGates, true);
     for needed in [Plugin::PrioritySort, Plugin::DefaultBinder] {
@@ -144,13 +145,7 @@ fn filters(field: &str, set: &file::PluginSet, decides: bool, profile: &mut Prof
 
 fn scores(field: &str, set: &file::PluginSet, profile: &mut Profile) -> Checked<()> {
     let switch = Switch::read(field, set)?;
-    for (plugin, _) in DEFAULT_WEIGHTS {
-        if let Some(weight) = given_weight(&switch, plugin) {
-            profile.weights.insert(plugin, weight);
-        } else if !switch.of(plugin, true) {
-            profile.weights.remove(&plugin);
-        }
-    }
+    weights(&switch, profile);
     Ok(())
 }
 

@@ -59,26 +59,7 @@ fn other(text: &str, name: &str) -> Option<bool> {
 /// `1h30m` as Go writes it, or words: `3 days 2 hours`. With words a part whose unit nobody knows counts as nothing, as long as
 /// another one's is known (`k8s.io/kube-openapi/pkg/validation/strfmt/duration.go`).
 fn is_duration(text: &str) -> bool {
-    is_go_duration(text) || is_duration_in_words(text)
-}
-
-fn is_go_duration(text: &str) -> bool {
-    const UNITS: [&str; 8] = ["ns", "us", "µs", "μs", "ms", "s", "m", "h"];
-    let mut rest = text.strip_prefix(['-', '+']).unwrap_or(text);
-    if rest == "0" {
-        return true;
-    }
-    let has_parts = !rest.is_empty();
-    while !rest.is_empty() {
-        let (number, after) = split_where(rest, |c| !c.is_ascii_digit() && c != '.');
-        let (unit, after) = split_where(after, |c| c.is_ascii_digit() || c == '.');
-        let is_number = number.bytes().any(|b| b.is_ascii_digit()) && number.matches('.').count() < 2;
-        if !is_number || !UNITS.contains(&unit) {
-            return false;
-        }
-        rest = after;
-    }
-    has_parts
+    carrack_cel::parse_duration(text).is_some() || is_duration_in_words(text)
 }
 
 fn is_duration_in_words(text: &str) -> bool {

@@ -124,6 +124,7 @@ impl Node {
     pub(crate) fn reseed(&mut self, rng: Rng, faults: NodeFaults) {
         self.storage.has_kernel(rng.fork("kernel").one_in(2));
         self.tokens.reseed(rng.fork("tokens"));
+        self.side = rng.fork("aside");
         (self.rng, self.faults) = (rng, faults);
     }
 
@@ -580,5 +581,22 @@ fn describe(op: &Op) -> Option<String> {
         Op::DropRecord(name) => Some(format!("drops the record {name}")),
         Op::Allocate { resource, ids, .. } => Some(format!("allocates {resource} {ids:?}")),
         _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What is done on the side draws its chances anew, too.
+    #[test]
+    fn a_node_goes_on_as_another_seed_has_it() {
+        let draws = |seed| {
+            let mut node = Node::new(1, Time::default(), Rng::new(0), NodeFaults::none(), Rack::default());
+            node.reseed(Rng::new(seed), NodeFaults::none());
+            [node.rng.u64(), node.side.u64()]
+        };
+        let (one, other) = (draws(1), draws(2));
+        assert!(one.iter().zip(&other).all(|(a, b)| a != b), "{one:?}, {other:?}");
     }
 }

@@ -38,7 +38,8 @@ pub(super) fn in_copy(act: impl FnOnce() -> Vec<u8>) -> io::Result<Option<Vec<u8
 /// Makes the copy: none in there, its number here.
 #[expect(unsafe_code, reason = "there is no other way to go on from the same memory several times")]
 fn fork() -> io::Result<Option<Pid>> {
-    // SAFETY: the copy's one thread is this one, which holds no lock; the C library keeps its allocator's in order.
+    // SAFETY: the copy's one thread is this one, which holds no lock. `carrack sim` has no other, whatever its allocator is; where
+    // tests have others, the allocator is the C library's, which keeps its locks in order.
     match unsafe { libc::fork() } {
         -1 => Err(io::Error::last_os_error()),
         child => Ok(Pid::from_raw(child)),

@@ -262,7 +262,7 @@ pub(crate) fn options(seed: u64, root: &Rng, options: &Options) -> Options {
 pub(crate) fn swarm(root: &Rng, options: &Options, base: &Swarm) -> Swarm {
     let drawn = Swarm::draw(root, &Options { plant: None, ..options.clone() });
     let denser = |one_in: u64| if one_in == 0 { 0 } else { one_in.div_ceil(DENSER).max(2) };
-    let sooner = |mean: Option<Duration>| mean.map(|mean| mean / u32::try_from(DENSER).unwrap_or(1));
+    let sooner = |mean: Duration| mean / u32::try_from(DENSER).unwrap_or(1);
     let mut rng = root.fork("small swarm");
     let timeout = [2, 5, 30][usize::try_from(rng.below(3)).unwrap_or(0)];
     let leisure = [4, 20, 40][usize::try_from(rng.below(3)).unwrap_or(0)];
@@ -282,11 +282,31 @@ pub(crate) fn swarm(root: &Rng, options: &Options, base: &Swarm) -> Swarm {
     };
     swarm.node.fail_one_in = denser(swarm.node.fail_one_in);
     swarm.crash_one_in_effects = denser(swarm.crash_one_in_effects);
-    for mean in swarm.intervals.all() {
-        *mean = sooner(*mean);
-    }
+    swarm.intervals = swarm.intervals.map(sooner);
     for ends_watches in [&mut swarm.intervals.apiserver_crash, &mut swarm.intervals.expire] {
         *ends_watches = ends_watches.map(|mean| mean * 2);
     }
     swarm.with_cluster_of(base)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    /// What is misnamed would be left out of all runs, and nobody would miss it.
+    #[test]
+    fn slices_name_what_there_is() {
+        let controllers = carrack_controllers::all(&carrack_controllers::Config::default());
+        let of_slices = SLICES.iter().flat_map(|slice| slice.controllers.iter().copied().flatten());
+        for name in ALWAYS.iter().chain(of_slices) {
+            assert!(controllers.iter().any(|controller| controller.name() == *name), "there is no controller {name}");
+        }
+        let kinds: BTreeSet<String> =
+            crate::hosted::collected().into_iter().map(|resource| resource.plural.to_string()).collect();
+        for plural in SLICES.iter().flat_map(|slice| slice.collected) {
+            assert!(kinds.contains(*plural), "there are no {plural}");
+        }
+    }
 }

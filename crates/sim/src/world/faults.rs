@@ -379,9 +379,7 @@ impl World {
         self.flex.heal();
         self.issuer.heal();
         self.room.heal();
-        self.server.pace.set(0, self.swarm.store_delay);
-        self.server.webhook.set(0, self.swarm.webhook_delay);
-        self.server.meters.may_fail(false);
+        self.set_server(false);
         for node in self.nodes.values_mut() {
             node.faults = self.swarm.node;
             node.guests.hangs_one_in = 0;

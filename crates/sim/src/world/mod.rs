@@ -272,7 +272,7 @@ struct World {
 #[must_use]
 pub fn run(seed: u64, options: &Options) -> Outcome {
     let world = if options.small {
-        Born::new(Base::of(seed), options).map(|born| born.world(seed, options))
+        Born::new(Base::of(seed), options).map(|born| born.world(seed))
     } else {
         World::new(seed, options)
     };
@@ -431,9 +431,7 @@ impl World {
         for server in 0..swarm.servers {
             self.picture.process(BEGIN, format!("apiserver {server}"), "runs", Tone::Good);
         }
-        self.server.pace.set(swarm.store_pending_one_in, swarm.store_delay);
-        self.server.webhook.set(swarm.webhook_wrong_one_in, swarm.webhook_delay);
-        self.server.meters.may_fail(self.options.faults);
+        self.set_server(self.options.faults);
         let mut roles = vec![Role::User, Role::Scheduler, Role::Controllers, Role::Replicas];
         if swarm.extender.is_some() {
             roles.push(Role::Extender);
@@ -511,6 +509,13 @@ impl World {
             self.processes.insert(role, Process::new(skew_ns, rng));
             self.queue.after(below(&mut start, Duration::from_secs(1)), Happening::Start(role));
         }
+    }
+
+    /// From now on the store and the webhook fail as often as the swarm says, and the discovery of meters where it may.
+    fn set_server(&self, meters_fail: bool) {
+        self.server.pace.set(self.swarm.store_pending_one_in, self.swarm.store_delay);
+        self.server.webhook.set(self.swarm.webhook_wrong_one_in, self.swarm.webhook_delay);
+        self.server.meters.may_fail(meters_fail);
     }
 
     /// From now on anything may fail, until nothing does.

@@ -33,21 +33,21 @@ fn with_body(request: &ApiRequest, body: &Value) -> ApiRequest {
     ApiRequest { body: body.to_string().into(), ..request.clone() }
 }
 
+/// The same, whoever leads by then.
+fn of_any_term(mut request: ApiRequest) -> ApiRequest {
+    request.rests_on.retain(|premise| premise.term.is_none());
+    request
+}
+
 impl World {
     /// What is sent instead of a request.
     pub(super) fn tampered(&mut self, role: Role, request: ApiRequest) -> ApiRequest {
         match (self.bug(), role) {
-            (Some(Bug::EndlessTerms), _) => {
-                let mut request = request;
-                request.rests_on.retain(|premise| premise.term.is_none());
-                return request;
-            }
+            (Some(Bug::EndlessTerms), _) => return of_any_term(request),
             (Some(Bug::TermlessBindings), Role::Scheduler | Role::StandbyScheduler)
                 if request.path.ends_with("/binding") =>
             {
-                let mut request = request;
-                request.rests_on.retain(|premise| premise.term.is_none());
-                return request;
+                return of_any_term(request);
             }
             (Some(Bug::OneNode), Role::Scheduler) if request.path.ends_with("/binding") => {
                 let mut binding = body(&request);

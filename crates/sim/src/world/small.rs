@@ -47,13 +47,13 @@ impl Born {
 
     /// Plays a seed, after which this is no beginning any more.
     pub(crate) fn play(&mut self, seed: u64, options: &Options) -> Outcome {
-        self.0.go_on(seed, options);
+        self.0.go_on(seed);
         self.0.play(seed, &options.replay(seed))
     }
 
     /// The cluster in which a seed is played.
-    pub(super) fn world(mut self, seed: u64, options: &Options) -> World {
-        self.0.go_on(seed, options);
+    pub(super) fn world(mut self, seed: u64) -> World {
+        self.0.go_on(seed);
         *self.0
     }
 }
@@ -72,21 +72,18 @@ impl World {
     }
 
     /// From here on all is the seed's.
-    fn go_on(&mut self, seed: u64, options: &Options) {
+    fn go_on(&mut self, seed: u64) {
         let now = self.queue.now();
         let root = Rng::new(seed);
         self.options = small::options(seed, &root, &self.options);
-        self.options.keep_trace = options.keep_trace;
         self.swarm = small::swarm(&root, &self.options, &self.swarm);
-        self.trace = Trace::new(BEGIN, options.keep_trace);
+        self.trace = Trace::new(BEGIN, self.options.keep_trace);
         self.trace.line(now, Weight::Mark, format_args!("seed {seed}: {:?}, {:?}", self.options.only, self.swarm));
         self.begun = now;
         let (swarm, faults, bug) = (self.swarm.clone(), self.options.faults, self.bug());
         self.net = Net::new(root.fork("net"), swarm.net);
         self.server.reseed(&root.fork("server"));
-        self.server.pace.set(swarm.store_pending_one_in, swarm.store_delay);
-        self.server.webhook.set(swarm.webhook_wrong_one_in, swarm.webhook_delay);
-        self.server.meters.may_fail(faults);
+        self.set_server(faults);
         self.room.reseed(root.fork("room"));
         self.flex = crate::flex::Runs::new(root.fork("flex"), swarm.node, bug);
         self.issuer = crate::tokens::Issuer::new(root.fork("tokens"), faults, None);

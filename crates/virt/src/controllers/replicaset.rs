@@ -5,8 +5,6 @@
 //! is made once. What the selector chooses and nobody owns is taken over. Finished instances are deleted and replaced; what is going away does not count any more, and has its
 //! name until it is gone.
 
-use std::collections::BTreeSet;
-
 use carrack_engine::{
     Controller, EventRecord, Key, Plan, Premise, Refusal, Setup, Time, View, Write, controller_ref, derived_suffix,
 };
@@ -45,9 +43,13 @@ impl Controller for ReplicaSetController {
         setup.watch_own::<VirtualMachineInstanceReplicaSet>();
         setup.watch_owned::<VirtualMachineInstance, VirtualMachineInstanceReplicaSet>();
         // One that nobody owns is news to the sets that choose it.
+        setup.index::<VirtualMachineInstance>(BY_ORPHANED, by_orphaned);
         setup.watch::<VirtualMachineInstance>(|vmi, view| {
+            if vmi.controller_uid().is_some() {
+                return Vec::new();
+            }
             let sets = view.cache::<VirtualMachineInstanceReplicaSet>().in_namespace(vmi.namespace());
-            let chosen = sets.filter(|set| vmi.controller_uid().is_none() && is_sound(set) && chooses(set, vmi));
+            let chosen = sets.filter(|set| is_sound(set) && chooses(set, vmi));
             chosen.map(|set| Key::of(set.as_ref())).collect()
         });
     }
@@ -68,10 +70,8 @@ impl Controller for ReplicaSetController {
         if set.is_deleting() || set.spec.paused {
             return report;
         }
-        let taken: BTreeSet<&str> =
-            view.cache::<VirtualMachineInstance>().in_namespace(&key.namespace).map(|vmi| vmi.name()).collect();
         // The status comes last: what is made and deleted rests on the set as it was read.
-        scale(set, &owned, &taken).resting_on(&Premise::unchanged(set.as_ref())).then(report)
+        scale(set, &owned, view).resting_on(&Premise::unchanged(set.as_ref())).then(report)
     }
 
     fn refused(&mut self, key: &Key, view: &View<'_>, refusal: &Refusal<'_>, now: Time) -> Plan {
@@ -89,6 +89,13 @@ impl Controller for ReplicaSetController {
         let event = EventRecord::warning(set.as_ref(), reason, message);
         report(set, &owned(set, view), Some((reason, error)), now).event(event)
     }
+}
+
+/// Index of instances that nobody owns, by namespace.
+const BY_ORPHANED: &str = "orphaned";
+
+fn by_orphaned(vmi: &VirtualMachineInstance) -> Vec<String> {
+    vmi.controller_uid().is_none().then(|| vmi.namespace().to_owned()).into_iter().collect()
 }
 
 /// The instances of a set.
@@ -115,8 +122,8 @@ fn claim(set: &VirtualMachineInstanceReplicaSet, owned: &[&VirtualMachineInstanc
         return Plan::none();
     }
     let lost = owned.iter().copied().filter(|vmi| !vmi.is_deleting() && !chooses(set, vmi));
-    let found = view.cache::<VirtualMachineInstance>().in_namespace(set.namespace()).map(AsRef::as_ref);
-    let found = found.filter(|vmi| vmi.controller_uid().is_none() && !vmi.is_deleting() && chooses(set, vmi));
+    let found = view.cache::<VirtualMachineInstance>().by_index(BY_ORPHANED, set.namespace()).map(AsRef::as_ref);
+    let found = found.filter(|vmi| !vmi.is_deleting() && chooses(set, vmi));
     let plan = lost.chain(found).fold(Plan::none(), |plan, vmi| {
         let others = vmi.metadata.owner_references.iter().flatten().filter(|owner| owner.uid != set.uid());
         let mine = chooses(set, vmi).then(|| controller_ref(set));
@@ -136,7 +143,7 @@ fn wanted(set: &VirtualMachineInstanceReplicaSet) -> usize {
 }
 
 /// Makes instances that are missing, and deletes those that are too many or have finished.
-fn scale(set: &VirtualMachineInstanceReplicaSet, owned: &[&VirtualMachineInstance], taken: &BTreeSet<&str>) -> Plan {
+fn scale(set: &VirtualMachineInstanceReplicaSet, owned: &[&VirtualMachineInstance], view: &View<'_>) -> Plan {
     let mut plan = Plan::none();
     for over in owned.iter().filter(|vmi| vmi.is_final() && !vmi.is_deleting()) {
         plan = delete(set, over, plan, "Deleted finished virtual machine:");
@@ -155,7 +162,7 @@ fn scale(set: &VirtualMachineInstanceReplicaSet, owned: &[&VirtualMachineInstanc
     }
     let free = (0_u64..)
         .map(|n| format!("{}-{}", set.name(), derived_suffix(&[set.uid(), "vmi", &n.to_string()], 5)))
-        .filter(|name| !taken.contains(name.as_str()));
+        .filter(|name| view.get::<VirtualMachineInstance>(set.namespace(), name).is_none());
     for name in free.take((wanted - live.len()).min(BURST)) {
         let message = format!("Started the virtual machine by creating the new virtual machine instance {name}");
         plan = plan.create(&instance(set, name)).told(EventRecord::normal(set, "SuccessfulCreate", message));
@@ -249,7 +256,7 @@ mod tests {
     use carrack_types::kubevirt::{VirtualMachineInstance, VirtualMachineInstanceReplicaSet};
     use serde_json::{Value, json};
 
-    use super::ReplicaSetController;
+    use super::{BY_ORPHANED, ReplicaSetController, by_orphaned};
 
     fn caches(spec: Value, instances: &[Value]) -> Caches {
         let mut object = json!({"metadata": {"name": "web", "namespace": "ns", "uid": "u", "resourceVersion": "1"},
@@ -270,7 +277,7 @@ mod tests {
             }
             serde_json::from_value::<VirtualMachineInstance>(object).expect("an instance")
         });
-        Caches::new().with([set]).with(instances)
+        Caches::new().with_index(BY_ORPHANED, by_orphaned).with([set]).with(instances)
     }
 
     const NOW: Time = Time::from_unix_s(9);

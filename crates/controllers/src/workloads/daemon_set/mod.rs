@@ -103,6 +103,8 @@ impl Controller for DaemonSetController {
             |set: &DaemonSet, labels: Labels<'_>| set.spec.as_ref().is_some_and(|s| selects(&s.selector, labels));
         watch::<Pod, DaemonSet>(setup, chooses);
         watch::<ControllerRevision, DaemonSet>(setup, chooses);
+        // Every set goes through all nodes.
+        setup.keep_open::<Node>();
         // Every set looks at a node that is new, gone, or another than before; a heartbeat renews a Lease and not a Node.
         setup.watch::<Node>(|_, view| view.cache::<DaemonSet>().keys().cloned().collect());
     }

@@ -146,11 +146,9 @@ impl Csi {
         future: impl Future<Output = Result<tonic::Response<T>, tonic::Status>>,
     ) -> Result<T, OpError> {
         let (began, mut status) = (now(), Code::DeadlineExceeded);
-        let code =
-            |r: &Result<tonic::Response<T>, tonic::Status>| r.as_ref().err().map_or(Code::Ok, tonic::Status::code);
         let outcome = call(method, async {
             let reply = future.await;
-            status = code(&reply);
+            status = reply.as_ref().err().map_or(Code::Ok, tonic::Status::code);
             reply
         });
         let outcome = outcome.await;

@@ -175,3 +175,21 @@ fn the_runtime_is_listed_once_a_second_however_much_has_happened() {
     let listed = w.saw(|op| matches!(op, Op::Relist).then_some(())).len() - before;
     assert!((15..=20).contains(&listed), "{listed} listings in 20 s");
 }
+
+#[test]
+fn who_asks_to_be_apart_from_the_nodes_users_is_not_started_among_them() {
+    let mut w = World::new(14);
+    w.edit_or_create_node();
+    // The runtime could, if it were told of other users.
+    let can = crate::runtime::HandlerFeatures { user_namespaces: true, ..Default::default() };
+    w.node.handlers.insert(String::new(), can);
+    for (name, host_users) in [("p", false), ("q", true)] {
+        let mut spec = plain();
+        spec["hostUsers"] = host_users.into();
+        w.create(name, spec);
+    }
+    w.run(40);
+    assert!(w.node.running("uid-p").is_empty() && !w.node.running("uid-q").is_empty());
+    assert_eq!(w.node.sandboxes.len(), 1, "{:?}", w.node.sandboxes);
+    assert!(w.api.events.iter().any(|e| e == "FailedCreatePodSandBox"), "{:?}", w.api.events);
+}

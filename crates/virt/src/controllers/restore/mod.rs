@@ -119,10 +119,18 @@ fn is_by<K: Object>(restore: &VirtualMachineRestore, object: &K) -> bool {
     object.annotation(LAST_RESTORE_ANNOTATION) == Some(mark(restore).as_str())
 }
 
+/// Index of restores that still have something to do, by namespace.
+const BY_OPEN: &str = "open";
+
+fn by_open(restore: &VirtualMachineRestore) -> Vec<String> {
+    let is_open = restore.is_progressing() || restore.is_deleting();
+    is_open.then(|| restore.namespace().to_owned()).into_iter().collect()
+}
+
+/// Restores of a namespace that still have something to do, and fit.
 fn open(view: &View<'_>, namespace: &str, fits: impl Fn(&VirtualMachineRestore) -> bool) -> Vec<Key> {
-    let all = view.cache::<VirtualMachineRestore>().in_namespace(namespace);
-    let open = all.filter(|restore| (restore.is_progressing() || restore.is_deleting()) && fits(restore));
-    open.map(|restore| Key::of(restore.as_ref())).collect()
+    let open = view.cache::<VirtualMachineRestore>().by_index(BY_OPEN, namespace);
+    open.filter(|restore| fits(restore)).map(|restore| Key::of(restore.as_ref())).collect()
 }
 
 impl Controller for RestoreController {
@@ -135,6 +143,7 @@ impl Controller for RestoreController {
 
     fn setup(&self, setup: &mut Setup<'_>) {
         setup.watch_own::<VirtualMachineRestore>();
+        setup.index::<VirtualMachineRestore>(BY_OPEN, by_open);
         setup.watch::<VirtualMachine>(|vm, view| {
             let mut keys = open(view, vm.namespace(), |restore| restore.spec.target.name == vm.name());
             let holder = vm.status.as_ref().and_then(|status| status.restore_in_progress.clone());

@@ -62,14 +62,21 @@ impl ContentController {
     }
 }
 
+/// Index of contents that are not taken yet, by namespace.
+const BY_OPEN: &str = "open";
+
+fn by_open(content: &VirtualMachineSnapshotContent) -> Vec<String> {
+    (!content.is_created()).then(|| content.namespace().to_owned()).into_iter().collect()
+}
+
 /// Contents of machines of this name that are not taken yet.
 fn of_machine(view: &View<'_>, namespace: &str, name: &str) -> Vec<Key> {
     let is_of = |content: &VirtualMachineSnapshotContent| {
         let vm = content.spec.source.virtual_machine.as_ref().and_then(|vm| vm.metadata.as_ref());
-        !content.is_created() && vm.and_then(|metadata| metadata.name.as_deref()) == Some(name)
+        vm.and_then(|metadata| metadata.name.as_deref()) == Some(name)
     };
-    let all = view.cache::<VirtualMachineSnapshotContent>().in_namespace(namespace);
-    all.filter(|content| is_of(content)).map(|content| Key::of(content.as_ref())).collect()
+    let open = view.cache::<VirtualMachineSnapshotContent>().by_index(BY_OPEN, namespace);
+    open.filter(|content| is_of(content)).map(|content| Key::of(content.as_ref())).collect()
 }
 
 impl Controller for ContentController {
@@ -82,6 +89,7 @@ impl Controller for ContentController {
 
     fn setup(&self, setup: &mut Setup<'_>) {
         setup.watch_own::<VirtualMachineSnapshotContent>();
+        setup.index::<VirtualMachineSnapshotContent>(BY_OPEN, by_open);
         setup.watch::<VirtualMachineSnapshot>(|snapshot, _| {
             vec![Key::new(snapshot.namespace(), content_name(snapshot.uid()))]
         });

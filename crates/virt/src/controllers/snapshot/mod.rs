@@ -103,11 +103,18 @@ pub(super) struct World<'a> {
     now: Time,
 }
 
+/// Index of snapshots that still have something to do, by namespace.
+const BY_OPEN: &str = "open";
+
+fn by_open(snapshot: &VirtualMachineSnapshot) -> Vec<String> {
+    let is_open = snapshot.is_progressing() || snapshot.is_deleting();
+    is_open.then(|| snapshot.namespace().to_owned()).into_iter().collect()
+}
+
 /// Snapshots of a namespace that still have something to do, and fit.
 fn open(view: &View<'_>, namespace: &str, fits: impl Fn(&VirtualMachineSnapshot) -> bool) -> Vec<Key> {
-    let all = view.cache::<VirtualMachineSnapshot>().in_namespace(namespace);
-    let open = all.filter(|snapshot| (snapshot.is_progressing() || snapshot.is_deleting()) && fits(snapshot));
-    open.map(|snapshot| Key::of(snapshot.as_ref())).collect()
+    let open = view.cache::<VirtualMachineSnapshot>().by_index(BY_OPEN, namespace);
+    open.filter(|snapshot| fits(snapshot)).map(|snapshot| Key::of(snapshot.as_ref())).collect()
 }
 
 impl Controller for SnapshotController {
@@ -120,6 +127,7 @@ impl Controller for SnapshotController {
 
     fn setup(&self, setup: &mut Setup<'_>) {
         setup.watch_own::<VirtualMachineSnapshot>();
+        setup.index::<VirtualMachineSnapshot>(BY_OPEN, by_open);
         setup.watch::<VirtualMachineSnapshotContent>(|content, _| {
             let name = content.spec.virtual_machine_snapshot_name.clone();
             name.map(|name| Key::new(content.namespace(), name)).into_iter().collect()

@@ -76,10 +76,12 @@ impl Controller for VmController {
         setup.watch_own::<VirtualMachineInstance>();
         setup.watch_owned::<ControllerRevision, VirtualMachine>();
         setup.watch::<ControllerRevision>(|of, view| that_need(view, REVISION, of.namespace(), of.name()));
-        setup.watch::<VirtualMachineInstancetype>(|of, view| named(view, INSTANCETYPE, of.name(), of.namespace()));
-        setup.watch::<VirtualMachineClusterInstancetype>(|of, view| named(view, CLUSTER_INSTANCETYPE, of.name(), ""));
-        setup.watch::<VirtualMachinePreference>(|of, view| named(view, PREFERENCE, of.name(), of.namespace()));
-        setup.watch::<VirtualMachineClusterPreference>(|of, view| named(view, CLUSTER_PREFERENCE, of.name(), ""));
+        setup.watch::<VirtualMachineInstancetype>(|of, view| that_need(view, INSTANCETYPE, of.namespace(), of.name()));
+        setup.watch::<VirtualMachineClusterInstancetype>(|of, view| {
+            that_need(view, CLUSTER_INSTANCETYPE, "", of.name())
+        });
+        setup.watch::<VirtualMachinePreference>(|of, view| that_need(view, PREFERENCE, of.namespace(), of.name()));
+        setup.watch::<VirtualMachineClusterPreference>(|of, view| that_need(view, CLUSTER_PREFERENCE, "", of.name()));
         setup.watch::<PersistentVolumeClaim>(|claim, view| that_need(view, CLAIM, claim.namespace(), claim.name()));
         // A machine's state is on a claim of its own, or on one that was restored for it.
         setup.watch_owned::<PersistentVolumeClaim, VirtualMachine>();
@@ -162,18 +164,10 @@ fn claims(vm: &VirtualMachine) -> impl Iterator<Item = &str> {
     vm.spec.template.iter().flat_map(|template| &template.spec.volumes).filter_map(Volume::claim_name)
 }
 
-fn machines(view: &View<'_>, which: impl Fn(&VirtualMachine) -> bool) -> Vec<Key> {
-    view.cache::<VirtualMachine>().iter().filter(|vm| which(vm)).map(|vm| Key::of(vm.as_ref())).collect()
-}
-
 /// The machines that have something on a claim.
 fn on_claims(view: &View<'_>) -> Vec<Key> {
-    machines(view, |vm| claims(vm).next().is_some() || classes::state_claim(vm, view).is_some())
-}
-
-/// The machines that name an instance type or a preference.
-fn named(view: &View<'_>, kind: &str, name: &str, namespace: &str) -> Vec<Key> {
-    that_need(view, kind, namespace, name)
+    let has_claims = |vm: &VirtualMachine| claims(vm).next().is_some() || classes::state_claim(vm, view).is_some();
+    view.cache::<VirtualMachine>().iter().filter(|vm| has_claims(vm)).map(|vm| Key::of(vm.as_ref())).collect()
 }
 
 /// Index of machines, by what else they name.
@@ -199,6 +193,7 @@ fn needs(vm: &VirtualMachine) -> Vec<String> {
     claims.chain(sizes).collect()
 }
 
+/// The machines that name an object of a kind.
 fn that_need(view: &View<'_>, kind: &str, namespace: &str, name: &str) -> Vec<Key> {
     let needs = need(kind, namespace, name);
     let machines = view.cache::<VirtualMachine>().by_index(BY_NEED, &needs);

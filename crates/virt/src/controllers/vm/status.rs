@@ -42,9 +42,12 @@ pub(super) fn compute(world: &World<'_>, now: Time) -> VirtualMachineStatus {
     status.ready = instance.is_some_and(|vmi| !vmi.is_final() && vmi.is_true("Ready"));
     status.desired_generation = vm.metadata.generation.unwrap_or(0);
     // What else of a machine changed than its template concerns no instance.
-    let started_at = instance.and_then(|vmi| vmi.annotation(VM_GENERATION_ANNOTATION)?.parse().ok());
-    let is_current = instance.is_some_and(|vmi| before_now(world, vmi).is_some_and(|(before, now)| before == now));
-    status.observed_generation = started_at.filter(|_| !is_current).unwrap_or(status.desired_generation);
+    let started_at: Option<i64> = instance.and_then(|vmi| vmi.annotation(VM_GENERATION_ANNOTATION)?.parse().ok());
+    let is_current = |vmi: &VirtualMachineInstance| before_now(world, vmi).is_some_and(|(before, now)| before == now);
+    status.observed_generation = match started_at {
+        Some(at) if at != status.desired_generation && !instance.is_some_and(is_current) => at,
+        _ => status.desired_generation,
+    };
     status.start_failure = start_failure::after(vm, instance, now);
     status.state_change_requests = open_requests(vm, instance);
     // A strategy counts as acted on when what it asks for is there.
@@ -200,8 +203,7 @@ fn trouble(world: &World<'_>) -> Option<Trouble> {
 pub(super) fn restart_required(world: &World<'_>) -> bool {
     let Some(vmi) = world.instance.filter(|vmi| !vmi.is_final() && !vmi.is_deleting()) else { return false };
     let spec = &world.vm.spec;
-    if vmi.annotation(VM_GENERATION_ANNOTATION) == Some(world.vm.metadata.generation.unwrap_or(0).to_string().as_str())
-    {
+    if is_of_now(world.vm, vmi) {
         return false;
     }
     let Some(from) = instance::started_from(vmi, started_revision(world)) else { return false };
@@ -220,6 +222,11 @@ pub(super) fn restart_required(world: &World<'_>) -> bool {
             .any(|(field, now)| from.get(field).unwrap_or(&Value::Null) != &now)
 }
 
+/// Whether an instance was started from the very spec that its machine has now, by its generation.
+fn is_of_now(vm: &VirtualMachine, vmi: &VirtualMachineInstance) -> bool {
+    vmi.annotation(VM_GENERATION_ANNOTATION) == Some(vm.metadata.generation.unwrap_or(0).to_string().as_str())
+}
+
 /// The template's spec that an instance was started from, and the one that there is now.
 fn before_now(world: &World<'_>, vmi: &VirtualMachineInstance) -> Option<(Value, Value)> {
     let before = instance::started_from(vmi, started_revision(world))?.pointer("/template/spec")?.clone();
@@ -230,6 +237,9 @@ fn before_now(world: &World<'_>, vmi: &VirtualMachineInstance) -> Option<(Value,
 /// hands these fields on to what runs, for when it moves.
 pub(super) fn placed_anew(world: &World<'_>) -> Option<VirtualMachineInstance> {
     let vmi = world.instance.filter(|vmi| world.live && !vmi.is_final() && !vmi.is_deleting())?;
+    if is_of_now(world.vm, vmi) {
+        return None;
+    }
     let (before, now) = before_now(world, vmi)?;
     let has_changed = |field: &str| before.get(field) != now.get(field);
     if restart_required(world) || !LIVE.iter().any(|field| has_changed(field)) {

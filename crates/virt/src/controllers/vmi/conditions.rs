@@ -3,13 +3,14 @@
 use carrack_engine::Time;
 use carrack_networks::FAILURE_ANNOTATION;
 use carrack_types::kubevirt::{Condition, VirtualMachineInstance, phase, set_condition};
+use carrack_types::pod::is_terminal;
 use carrack_types::resource::Object;
 use carrack_types::well_known::kubevirt::UNPAUSED_CONDITION;
 use k8s_openapi::api::core::v1::{ContainerStateWaiting, Pod, PodCondition};
 use serde_json::{Value, json};
 
 use super::World;
-use super::progress::{Next, Obstacle, is_terminal};
+use super::progress::{Next, Obstacle};
 
 /// Reason of the condition, and the event, of an instance whose pod does not get its networks.
 const NO_NETWORKS: &str = "FailedAttachNetworks";

@@ -108,6 +108,8 @@ impl Controller for VmiController {
         // All of these controllers share the cache, and none of them writes a whole pod back.
         setup.trim::<Pod>(forget_what_nodes_do);
         setup.watch::<Node>(|_, view| waiting(view, |_| true));
+        // What nodes have is looked through for each instance that begins.
+        setup.keep_open::<Node>();
         setup.watch::<PersistentVolumeClaim>(|claim, view| {
             let (namespace, name) = (claim.namespace().to_owned(), claim.name().to_owned());
             waiting(view, |vmi| {

@@ -6,6 +6,7 @@ use carrack_engine::Time;
 use carrack_types::kubevirt::domain::CpuTopology;
 use carrack_types::kubevirt::vmi::{MemoryStatus, PhaseTransition, VirtualMachineInstanceStatus, VolumeStatus};
 use carrack_types::kubevirt::{Quantity, Volume, phase};
+use carrack_types::pod::is_terminal;
 use carrack_types::resource::Object;
 use carrack_types::well_known::kubevirt::{COMPUTE_CONTAINER, NODE_NAME_LABEL};
 use k8s_openapi::api::core::v1::{ContainerStatus, Node, PersistentVolumeClaim, Pod};
@@ -119,11 +120,6 @@ fn ended_by_report(world: &World<'_>) -> Next {
         }
         Some(_) => Next::Stay,
     }
-}
-
-/// Whether a pod has ended, with all its containers.
-pub(super) fn is_terminal(pod: &Pod) -> bool {
-    pod.status.as_ref().and_then(|status| status.phase.as_deref()).is_some_and(|p| matches!(p, "Succeeded" | "Failed"))
 }
 
 fn statuses(pod: &Pod) -> &[ContainerStatus] {

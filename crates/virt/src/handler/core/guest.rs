@@ -27,7 +27,7 @@ use super::Flight;
 use crate::controllers::vmi::DEFAULT_GRACE_S;
 use crate::fence;
 use crate::handler::effects::{AgentQuestion, AgentReport, Call, Outcome, Place, Preparation, Prepared, Record, Reply};
-use crate::handler::spec;
+use crate::handler::spec::{self, Unready};
 
 /// How often the power button is pressed: a guest that still boots misses the first time.
 const PRESS_PERIOD: Duration = Duration::from_secs(5);
@@ -332,15 +332,7 @@ pub(super) fn act(guest: &mut Guest, seen: &Seen<'_>) -> Act {
     match guest.domain.as_ref().map(|domain| domain.phase) {
         None | Some(Phase::Starting | Phase::Ended) => Act::Wait(None),
         Some(Phase::Waiting) if going => repeat(guest, seen.now, &place, Call::Kill),
-        Some(Phase::Waiting) => match spec::ended_disk(seen.vmi, pod).filter(|_| guest.prepared.is_none()) {
-            // Containers of launchers are not started again: it would be tried for ever. Whoever made the instance makes another.
-            Some(why) => {
-                guest.trouble = Some(why.clone());
-                guest.doomed = Some(why);
-                repeat(guest, seen.now, &place, Call::Kill)
-            }
-            None => start(guest, seen, pod, place),
-        },
+        Some(Phase::Waiting) => start(guest, seen, pod, place),
         Some(Phase::Running | Phase::Paused) if going => shut_down(guest, seen, &place),
         Some(Phase::Running) => ask_agent(guest, seen, place),
         Some(Phase::Paused) => Act::Wait(None),
@@ -384,7 +376,13 @@ fn start(guest: &mut Guest, seen: &Seen<'_>, pod: &Pod, place: Place) -> Act {
     let Some(prepared) = &guest.prepared else {
         return match spec::preparation(seen.vmi, pod, &place) {
             Ok(preparation) => Act::Prepare(Box::new(preparation)),
-            Err(why) => Act::Fail(why),
+            Err(Unready::Yet(why)) => Act::Fail(why),
+            // Containers of launchers are not started again: it would be tried for ever. Whoever made the instance makes another.
+            Err(Unready::Ended(why)) => {
+                guest.trouble = Some(why.clone());
+                guest.doomed = Some(why);
+                repeat(guest, seen.now, &place, Call::Kill)
+            }
         };
     };
     if fence::is_bound(seen.vmi) {

@@ -39,14 +39,29 @@ pub fn place(vmi: &VirtualMachineInstance, pod: &Pod) -> Option<Place> {
     Some(Place { uid: vmi.uid().to_owned(), pod_uid: pod.uid().to_owned(), compute_id: container_id(status)? })
 }
 
+/// Why nothing can be made ready.
+#[derive(Debug)]
+pub enum Unready {
+    /// Something is not as it must be, and may be so later.
+    Yet(String),
+    /// The container of a disk, or of the kernel, has ended: nothing starts it again.
+    Ended(String),
+}
+
 /// What must be made ready before the guest starts.
 ///
 /// # Errors
 /// Why it cannot be told.
-pub fn preparation(vmi: &VirtualMachineInstance, pod: &Pod, place: &Place) -> Result<Preparation, String> {
+pub fn preparation(vmi: &VirtualMachineInstance, pod: &Pod, place: &Place) -> Result<Preparation, Unready> {
     let running = |name: &str| {
-        let id = status_of(pod, name).and_then(container_id);
-        id.ok_or_else(|| format!("container {name} is not reported to run"))
+        let status = status_of(pod, name);
+        if let Some(ended) = status.and_then(|status| status.state.as_ref()?.terminated.as_ref()) {
+            let code = ended.exit_code;
+            let why = format!("container {name} ended with exit code {code} before the guest started");
+            return Err(Unready::Ended(why));
+        }
+        let id = status.and_then(container_id);
+        id.ok_or_else(|| Unready::Yet(format!("container {name} is not reported to run")))
     };
     let mut disks = Vec::new();
     let mut secrets = Vec::new();
@@ -75,21 +90,8 @@ pub fn preparation(vmi: &VirtualMachineInstance, pod: &Pod, place: &Place) -> Re
             }));
         }
     }
-    Ok(Preparation { place: place.clone(), disks, links: network::links(vmi)?, secrets })
-}
-
-/// Why nothing can be made ready any more, if the container of a disk, or of the kernel, has ended.
-#[must_use]
-pub fn ended_disk(vmi: &VirtualMachineInstance, pod: &Pod) -> Option<String> {
-    let disks =
-        vmi.spec.volumes.iter().filter(|volume| volume.container_disk.is_some()).map(|volume| volume.name.as_str());
-    let boot = vmi.spec.domain.firmware.as_ref().and_then(|firmware| firmware.kernel_boot.as_ref());
-    let boot = boot.and_then(|boot| boot.container.as_ref()).map(|_| paths::KERNEL_BOOT_VOLUME);
-    disks.chain(boot).find_map(|volume| {
-        let name = paths::disk_container(volume);
-        let ended = status_of(pod, &name)?.state.as_ref()?.terminated.as_ref()?;
-        Some(format!("container {name} ended with exit code {} before the guest started", ended.exit_code))
-    })
+    let links = network::links(vmi).map_err(Unready::Yet)?;
+    Ok(Preparation { place: place.clone(), disks, links, secrets })
 }
 
 /// The credentials that go into a guest by its agent.
