@@ -90,6 +90,30 @@ impl Inventory {
         Ok(Self { gpus, shared_files: Vec::new() })
     }
 
+    /// The same GPUs under the numbers that they had before: choices are written down by number, and a driver numbers anew when
+    /// it misses one. Who is missing, or does not answer, is broken and keeps its number; new ones come after all others, but for
+    /// one that sits where a broken one was.
+    #[must_use]
+    pub fn numbered_as(mut self, before: &Self) -> Self {
+        let broken = |old: &Device| Device { broken: true, ..old.clone() };
+        let in_place = |(new, old): (&Device, &Device)| new.uuid == old.uuid || new.broken || old.broken;
+        if self.gpus.len() == before.gpus.len() && self.gpus.iter().zip(&before.gpus).all(in_place) {
+            for (new, old) in self.gpus.iter_mut().zip(&before.gpus).filter(|(new, _)| new.broken) {
+                *new = broken(old);
+            }
+            return self;
+        }
+        let mut gpus = Vec::new();
+        for old in &before.gpus {
+            let found = self.gpus.iter().position(|gpu| gpu.uuid == old.uuid);
+            gpus.push(found.map_or_else(|| broken(old), |at| self.gpus.remove(at)));
+        }
+        // What does not answer has no UUID of its own, and is one of those that are missing.
+        self.gpus.retain(|gpu| !gpu.broken);
+        gpus.append(&mut self.gpus);
+        Self { gpus, ..self }
+    }
+
     /// All of it as JSON, for people.
     #[must_use]
     pub fn describe(&self) -> String {
@@ -161,6 +185,30 @@ mod tests {
         assert!(
             Inventory::from_json(r#"[{"memory_mib": 1024, "uuid": "x"}, {"memory_mib": 1024, "uuid": "x"}]"#).is_err()
         );
+    }
+
+    /// GPUs before and now, by UUID, with a `!` for one that is broken, and what they are by number.
+    fn check_numbers(before: &[&str], now: &[&str], expected: &[&str]) {
+        let gpus = |uuids: &[&str]| {
+            let gpu = |uuid: &&str| {
+                let (name, broken) = uuid.strip_suffix('!').map_or((*uuid, false), |name| (name, true));
+                Device { uuid: name.to_owned(), broken, ..Device::default() }
+            };
+            Inventory { gpus: uuids.iter().map(gpu).collect(), shared_files: Vec::new() }
+        };
+        assert_eq!(gpus(now).numbered_as(&gpus(before)), gpus(expected), "{before:?} {now:?}");
+    }
+
+    #[test]
+    fn gpus_keep_their_numbers() {
+        check_numbers(&["a", "b", "c"], &["a", "b", "c"], &["a", "b", "c"]);
+        check_numbers(&["a", "b", "c"], &["a", "lost!", "c"], &["a", "b!", "c"]);
+        check_numbers(&["a", "b", "c"], &["a", "c"], &["a", "b!", "c"]);
+        check_numbers(&["a", "b!", "c"], &["c", "b", "a"], &["a", "b", "c"]);
+        check_numbers(&["a", "b"], &["d", "a", "b!"], &["a", "b!", "d"]);
+        check_numbers(&["a", "lost!"], &["a", "b"], &["a", "b"]);
+        check_numbers(&["a"], &[], &["a!"]);
+        check_numbers(&[], &["a"], &["a"]);
     }
 
     #[test]

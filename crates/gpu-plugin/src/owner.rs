@@ -7,7 +7,8 @@
 //!    cores, have GPUs chosen for them, and that the checkpoint does not have yet; of several the one chosen first, as with
 //!    upstream's plugin. That is a guess when two such pods come at once.
 //! 3. Before the container starts, the checkpoint names it for certain ([`verify`]). If rule 2 guessed wrong, it does not
-//!    start: it has another one's GPUs, and the extender would count them for somebody else.
+//!    start: it has another one's GPUs, and the extender would count them for somebody else. What was found right stays so, so
+//!    that a container can start again without the API server.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -139,13 +140,18 @@ fn cores(want: Want) -> usize {
     }
 }
 
+/// Who was granted something for these devices.
+pub fn granted<'a>(held: &'a [Held], ids: &'a BTreeSet<String>) -> impl Iterator<Item = &'a Held> {
+    held.iter().filter(move |held| held.ids == *ids && held.env.is_some())
+}
+
 /// Checks, before a container starts, that it was given its own GPUs.
 ///
 /// # Errors
 /// It was given others, or the kubelet has not noted it.
 pub fn verify(known: Known<'_>, inventory: &Inventory, ids: &BTreeSet<String>) -> Result<(), String> {
     let granted: Vec<(&Held, &BTreeMap<String, String>)> =
-        known.held.iter().filter(|h| h.ids == *ids).filter_map(|h| Some((h, h.env.as_ref()?))).collect();
+        granted(known.held, ids).filter_map(|held| Some((held, held.env.as_ref()?))).collect();
     if granted.is_empty() {
         return Err("the kubelet has no note of these devices".to_owned());
     }

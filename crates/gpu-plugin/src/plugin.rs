@@ -9,7 +9,7 @@ use std::collections::BTreeSet;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use carrack_deviceplugin as pb;
@@ -105,7 +105,7 @@ pub async fn run(config: Config, api: Arc<dyn Transport>, stop: CancellationToke
     }
     let (tell, known) = watch::channel(Arc::new(first));
     let names = config.names.clone();
-    let shared = Arc::new(Shared { config, api, known });
+    let shared = Arc::new(Shared { config, api, known, verified: Mutex::default() });
     let core = Plugin { shared: shared.clone(), resource: names.core, kind: Kind::Core };
     let memory = Plugin { shared: shared.clone(), resource: names.memory, kind: Kind::Memory };
     tokio::select! {
@@ -123,12 +123,8 @@ async fn watch_gpus(gpus: &Gpus, tell: &watch::Sender<Arc<Inventory>>) {
     loop {
         tokio::time::sleep(ASK).await;
         match gpus.look() {
-            Ok(mut found) => tell.send_if_modified(|known| {
-                for (new, old) in found.gpus.iter_mut().zip(&known.gpus) {
-                    if new.broken {
-                        *new = crate::Device { broken: true, ..old.clone() };
-                    }
-                }
+            Ok(found) => tell.send_if_modified(|known| {
+                let found = found.numbered_as(known);
                 let differs = **known != found;
                 if differs {
                     *known = Arc::new(found);
@@ -175,9 +171,25 @@ struct Shared {
     config: Config,
     api: Arc<dyn Transport>,
     known: watch::Receiver<Arc<Inventory>>,
+    /// Grants that were found right.
+    verified: Mutex<Vec<Held>>,
 }
 
 impl Shared {
+    /// Whether all that the kubelet has noted of these devices was found right before: a bound pod's choice moves no more, and its
+    /// container may have to start again while the API server does not answer.
+    fn is_verified(&self, ids: &BTreeSet<String>) -> bool {
+        let verified = self.verified.lock().unwrap_or_else(PoisonError::into_inner);
+        let granted = self.held().map(|held| owner::granted(&held, ids).cloned().collect::<Vec<Held>>());
+        granted.is_ok_and(|granted| !granted.is_empty() && granted.iter().all(|held| verified.contains(held)))
+    }
+    /// What the kubelet has noted of these devices was found right.
+    fn remember(&self, ids: &BTreeSet<String>) {
+        let Ok(held) = self.held() else { return };
+        let mut verified = self.verified.lock().unwrap_or_else(PoisonError::into_inner);
+        verified.retain(|known| held.contains(known) && known.ids != *ids);
+        verified.extend(owner::granted(&held, ids).cloned());
+    }
     /// The pods of this node, read live: who was bound a moment ago is among them.
     async fn pods(&self) -> Result<Vec<Pod>, String> {
         let mut pods = Vec::new();
@@ -392,8 +404,11 @@ impl DevicePlugin for Plugin {
         request: Request<pb::PreStartContainerRequest>,
     ) -> Answer<pb::PreStartContainerResponse> {
         let ids: BTreeSet<String> = request.into_inner().devices_ids.into_iter().collect();
-        let inventory = self.shared.known.borrow().clone();
-        self.shared.find(|known| owner::verify(known, &inventory, &ids)).await?;
+        if !self.shared.is_verified(&ids) {
+            let inventory = self.shared.known.borrow().clone();
+            self.shared.find(|known| owner::verify(known, &inventory, &ids)).await?;
+            self.shared.remember(&ids);
+        }
         Ok(Response::new(pb::PreStartContainerResponse::default()))
     }
 }

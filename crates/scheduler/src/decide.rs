@@ -13,7 +13,7 @@ use crate::plugins::node::facts;
 use crate::plugins::spread::default_selector;
 use crate::plugins::volumes::{Plan, Volumes};
 use crate::text::FitError;
-use crate::{Cluster, NodeId, Plugin, PodInfo, Profile, Refusal, Stopwatch};
+use crate::{Cluster, NodeId, Plugin, PodInfo, Probe, Profile, Refusal, Stopwatch};
 
 /// What came of looking for a node.
 #[derive(Clone, Debug)]
@@ -53,6 +53,8 @@ pub struct Decider {
     pub cluster: Cluster,
     /// How long it took.
     pub laps: Laps,
+    /// What plugins were asked.
+    pub probe: Probe,
     shelf: Shelf,
 }
 
@@ -76,6 +78,9 @@ impl Default for Laps {
 /// Why a node that was named by a required node affinity is the only kind that is looked at.
 const NOT_NAMED: &str = "node(s) didn't satisfy plugin(s) [NodeAffinity]";
 
+/// What a pod is told that asks for devices by claims. Bound without them it would fail on its node.
+const NO_DEVICES: &str = "pod has resource claims, for which this scheduler allocates no devices";
+
 /// Whether a pod that names its nodes by affinity names any: what each term asks may contradict itself (plugins/nodeaffinity,
 /// `PreFilter`).
 fn names_a_node(question: Question<'_>) -> Result<(), Refusal> {
@@ -96,14 +101,14 @@ impl Decider {
     fn with_class<T>(
         &mut self,
         question: Question<'_>,
-        ask: impl FnOnce(&mut Class, &Verdict, &mut Cluster) -> T,
+        ask: impl FnOnce(&mut Class, &Verdict, &mut Cluster, &mut Probe) -> T,
     ) -> T {
         let begun = (self.laps.stopwatch)();
         let (key, mut class) = self.shelf.take(question.pod, question.profile, &mut self.cluster);
-        class.sync(&self.cluster, question.nominated);
-        let verdict = class.verdict(&self.cluster, question.nominated);
+        class.sync(&self.cluster, question.nominated, &mut self.probe);
+        let verdict = class.verdict(&self.cluster, question.nominated, &mut self.probe);
         let judged = (self.laps.stopwatch)();
-        let answer = ask(&mut class, &verdict, &mut self.cluster);
+        let answer = ask(&mut class, &verdict, &mut self.cluster, &mut self.probe);
         let done = (self.laps.stopwatch)();
         self.laps.filter = judged.saturating_sub(begun);
         self.laps.score = done.saturating_sub(judged);
@@ -123,16 +128,26 @@ impl Decider {
                 return Found::Nobody(Box::new(error));
             }
         };
-        if let Some(names) = pod.only_nodes.clone()
-            && self.is_simple(question)
-        {
-            return self.find_named(question, &names, volumes.as_ref(), list, error);
+        if let Some(names) = self.names_only(question) {
+            let mut plans = self.look_at_named(question, &names, volumes.as_ref(), &mut error.refusals);
+            let fitting: Vec<NodeId> = plans.keys().copied().collect();
+            if list && !fitting.is_empty() {
+                return Found::List(fitting, error.refusals);
+            }
+            let chosen = preferred.filter(|id| plans.contains_key(id)).or_else(|| match fitting[..] {
+                [] | [_] => fitting.first().copied(),
+                _ => best(&self.scores_of(question, &fitting), rng),
+            });
+            return match chosen {
+                Some(id) => Found::Node(id, plans.remove(&id).unwrap_or_default()),
+                None => Found::Nobody(Box::new(error)),
+            };
         }
         let profile = question.profile.clone();
-        self.with_class(question, |class, verdict, cluster| {
+        self.with_class(question, |class, verdict, cluster, probe| {
             let mut refusals = verdict.refusals.clone();
             if volumes.is_none() && !list && preferred.is_none() {
-                if let Some(node) = class.choose(verdict, cluster, rng) {
+                if let Some(node) = class.choose(verdict, cluster, rng, probe) {
                     return Found::Node(node, Plan::default());
                 }
                 error.refusals = refusals;
@@ -146,7 +161,7 @@ impl Decider {
                     let mut fit = Vec::new();
                     for id in fitting {
                         let Some(node) = cluster.node(id) else { continue };
-                        match volumes.filter(pod, node, cluster, &profile, &Hypothesis::default()) {
+                        match volumes.filter(pod, node, cluster, &profile, &Hypothesis::default(), probe) {
                             Ok(plan) => {
                                 plans.insert(id, plan);
                                 fit.push(id);
@@ -166,7 +181,7 @@ impl Decider {
             }
             let chosen = preferred
                 .filter(|id| fitting.binary_search(id).is_ok())
-                .or_else(|| best(&class.scores(&fitting, cluster), rng));
+                .or_else(|| best(&class.scores(&fitting, cluster, probe), rng));
             match chosen {
                 Some(id) => Found::Node(id, plans.remove(&id).unwrap_or_default()),
                 None => Found::Nobody(Box::new(error)),
@@ -183,15 +198,15 @@ impl Decider {
         rng: &mut Rng,
     ) -> Option<(NodeId, Plan)> {
         let volumes = self.volumes(question).ok()?;
-        let simple = question.pod.only_nodes.is_some() && self.is_simple(question);
+        let simple = self.names_only(question).is_some_and(|names| names.len() == 1);
         let profile = question.profile.clone();
         let scores = if simple {
             accepted.iter().filter(|id| self.check_node(question, **id).is_ok()).map(|id| (*id, 0)).collect()
         } else {
-            self.with_class(question, |class, verdict, cluster| {
+            self.with_class(question, |class, verdict, cluster, probe| {
                 let fitting: BTreeSet<NodeId> = class.fitting(verdict).into_iter().collect();
                 let left: Vec<NodeId> = accepted.iter().copied().filter(|id| fitting.contains(id)).collect();
-                class.scores(&left, cluster)
+                class.scores(&left, cluster, probe)
             })
         };
         let mut plans: BTreeMap<NodeId, Plan> = BTreeMap::new();
@@ -199,8 +214,9 @@ impl Decider {
             scores.into_iter().map(|(id, score)| (id, score + extra.get(&id).copied().unwrap_or(0))).collect();
         if let Some(volumes) = &volumes {
             scores.retain(|(id, _)| {
-                let plan = self.cluster.node(*id).and_then(|node| {
-                    volumes.filter(question.pod, node, &self.cluster, &profile, &Hypothesis::default()).ok()
+                let (cluster, none) = (&self.cluster, Hypothesis::default());
+                let plan = cluster.node(*id).and_then(|node| {
+                    volumes.filter(question.pod, node, cluster, &profile, &none, &mut self.probe).ok()
                 });
                 plan.is_some_and(|plan| {
                     plans.insert(*id, plan);
@@ -230,14 +246,14 @@ impl Decider {
         };
         let profile = question.profile.clone();
         let most = if volumes.is_some() { most.max(256) } else { most };
-        self.with_class(question, |class, verdict, cluster| {
+        self.with_class(question, |class, verdict, cluster, probe| {
             let mut found = class.candidates(verdict, cluster, question.nominated, most)?;
             if let Some(volumes) = &volumes {
                 found.retain(|candidate| {
                     let hypothesis = Hypothesis { with: &[], without: &candidate.victims };
-                    cluster
-                        .node(candidate.node)
-                        .is_some_and(|node| volumes.filter(question.pod, node, cluster, &profile, &hypothesis).is_ok())
+                    cluster.node(candidate.node).is_some_and(|node| {
+                        volumes.filter(question.pod, node, cluster, &profile, &hypothesis, probe).is_ok()
+                    })
                 });
                 if found.is_empty() {
                     let reason = "No preemption victims found for incoming pod".to_owned();
@@ -248,7 +264,11 @@ impl Decider {
         })
     }
 
+    /// A pod's volumes, unless they, or devices that nobody allocates, keep it from every node.
     fn volumes(&self, question: Question<'_>) -> Result<Option<Volumes>, Refusal> {
+        if question.pod.spec().resource_claims.as_ref().is_some_and(|claims| !claims.is_empty()) {
+            return Err(Refusal::unresolvable(Plugin::DynamicResources, NO_DEVICES));
+        }
         if !question.pod.has_volumes {
             return Ok(None);
         }
@@ -274,55 +294,54 @@ impl Decider {
     fn check_node(&mut self, question: Question<'_>, id: NodeId) -> Result<(), Refusal> {
         let fit = Fit::new(question.pod, question.profile, &mut self.cluster.tables);
         let Some(node) = self.cluster.node(id) else { return Ok(()) };
-        if let Some(refusal) = facts(question.pod, node, question.profile).refusal {
+        if let Some(refusal) = facts(question.pod, node, question.profile, &mut self.probe).refusal {
             return Err(refusal);
         }
         let mut beside = (question.nominated)(&node.name);
         beside.retain(|p| p.priority >= question.pod.priority && p.uid != question.pod.uid);
-        fit.filter(question.pod, node, &Hypothesis { with: &beside, without: &[] })
+        fit.filter(question.pod, node, &Hypothesis { with: &beside, without: &[] }, &mut self.probe)
     }
 
-    /// A pod that names its nodes by affinity, as those of daemon sets do, needs no look at the others.
-    fn find_named(
+    /// The nodes that a pod names by affinity, as those of daemon sets do, if nothing else decides than those nodes: then the others
+    /// need not be looked at.
+    fn names_only(&self, question: Question<'_>) -> Option<Vec<String>> {
+        let names = question.pod.only_nodes.as_ref()?;
+        let counts = question.profile.filters.has(Plugin::NodeAffinity) && self.is_simple(question);
+        counts.then(|| names.clone())
+    }
+
+    /// Which of the nodes that a pod names take it, with what has to be done about its volumes there; and why others don't.
+    fn look_at_named(
         &mut self,
         question: Question<'_>,
         names: &[String],
         volumes: Option<&Volumes>,
-        list: bool,
-        mut error: FitError,
-    ) -> Found {
-        let mut fitting = Vec::new();
-        let mut looked_at = 0;
+        refusals: &mut BTreeMap<Refusal, usize>,
+    ) -> BTreeMap<NodeId, Plan> {
+        let mut fitting = BTreeMap::new();
+        let mut others = self.cluster.len();
         for name in names {
             let Some(id) = self.cluster.find(name).filter(|id| self.cluster.node(*id).is_some_and(|n| n.exists()))
             else {
                 continue;
             };
-            looked_at += 1;
-            let with_volumes = |decider: &Self| match (volumes, decider.cluster.node(id)) {
+            others = others.saturating_sub(1);
+            let with_volumes = |decider: &mut Self| match (volumes, decider.cluster.node(id)) {
                 (Some(volumes), Some(node)) => {
-                    volumes.filter(question.pod, node, &decider.cluster, question.profile, &Hypothesis::default())
+                    let (cluster, probe) = (&decider.cluster, &mut decider.probe);
+                    volumes.filter(question.pod, node, cluster, question.profile, &Hypothesis::default(), probe)
                 }
                 _ => Ok(Plan::default()),
             };
             match self.check_node(question, id).and_then(|()| with_volumes(self)) {
-                Ok(plan) => fitting.push((id, plan)),
-                Err(refusal) => *error.refusals.entry(refusal).or_default() += 1,
+                Ok(plan) => drop(fitting.insert(id, plan)),
+                Err(refusal) => *refusals.entry(refusal).or_default() += 1,
             }
         }
-        if list && !fitting.is_empty() {
-            return Found::List(fitting.into_iter().map(|(id, _)| id).collect(), error.refusals);
+        if others > 0 {
+            refusals.insert(Refusal::unresolvable(Plugin::NodeAffinity, NOT_NAMED), others);
         }
-        match fitting.into_iter().next() {
-            Some((id, plan)) => Found::Node(id, plan),
-            None => {
-                let others = error.nodes.saturating_sub(looked_at);
-                if others > 0 {
-                    error.refusals.insert(Refusal::unresolvable(Plugin::NodeAffinity, NOT_NAMED), others);
-                }
-                Found::Nobody(Box::new(error))
-            }
-        }
+        fitting
     }
 
     /// Forgets what nodes answered; it is asked for anew.
@@ -332,12 +351,12 @@ impl Decider {
 
     /// Scores of nodes that fit.
     pub fn scores_of(&mut self, question: Question<'_>, nodes: &[NodeId]) -> Vec<(NodeId, i64)> {
-        self.with_class(question, |class, _, cluster| class.scores(nodes, cluster))
+        self.with_class(question, |class, _, cluster, probe| class.scores(nodes, cluster, probe))
     }
 
     /// Why a node refuses a pod, if it does; without what its volumes have to say.
     pub fn refusal(&mut self, question: Question<'_>, node: NodeId) -> Option<Refusal> {
-        self.with_class(question, |class, verdict, cluster| class.answer(node, verdict, cluster))
+        self.with_class(question, |class, verdict, cluster, _| class.answer(node, verdict, cluster))
     }
 
     /// What every node says, in the order of their names.
@@ -345,7 +364,7 @@ impl Decider {
         let volumes = self.volumes(question);
         let profile = question.profile.clone();
         let pod = question.pod;
-        self.with_class(question, |class, verdict, cluster| {
+        self.with_class(question, |class, verdict, cluster, probe| {
             let ids: Vec<NodeId> = cluster.nodes().map(|(id, _)| id).collect();
             let mut answers: Vec<NodeAnswer> = Vec::new();
             for id in ids {
@@ -354,7 +373,7 @@ impl Decider {
                 match &volumes {
                     Err(refusal) => refusals.push(refusal.clone()),
                     Ok(Some(volumes)) => {
-                        let asked = volumes.filter(pod, node, cluster, &profile, &Hypothesis::default());
+                        let asked = volumes.filter(pod, node, cluster, &profile, &Hypothesis::default(), probe);
                         refusals.extend(asked.err());
                     }
                     Ok(None) => {}

@@ -122,11 +122,13 @@ fn change(refusal: &Refusal, pod: &Arc<PodInfo>, node: &NodeInfo, decider: &Deci
             texts
         }
         Plugin::VolumeRestrictions => one("the pod that uses the same disk or claim ends"),
-        Plugin::NodeVolumeLimits => one("fewer volumes attached to the node"),
+        Plugin::NodeVolumeLimits if refusal.resolvable => one("fewer volumes attached to the node"),
+        Plugin::NodeVolumeLimits => one("the volumes' CSI driver on the node"),
         Plugin::VolumeBinding => one("a volume that suits the claim, reachable from the node"),
         Plugin::VolumeZone => one("a volume in the node's zone"),
         Plugin::PodTopologySpread => one("more pods elsewhere, a larger maxSkew, or the node's topology label"),
         Plugin::InterPodAffinity => one("other pods there, or other affinity terms"),
+        Plugin::DynamicResources => one("a scheduler with the plugin DynamicResources, named by spec.schedulerName"),
         _ => Vec::new(),
     }
 }

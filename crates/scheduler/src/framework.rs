@@ -26,14 +26,15 @@ macro_rules! plugins {
 plugins! {
     NodeUnschedulable, NodeName, TaintToleration, NodeAffinity, NodePorts, NodeResourcesFit, VolumeRestrictions,
     NodeVolumeLimits, VolumeBinding, VolumeZone, PodTopologySpread, InterPodAffinity, NodeResourcesBalancedAllocation,
-    ImageLocality, SchedulingGates, PrioritySort, DefaultBinder, DefaultPreemption, Extender,
+    ImageLocality, SchedulingGates, PrioritySort, DefaultBinder, DefaultPreemption, DynamicResources, Extender,
 }
 
 impl Plugin {
-    /// The plugin of a name.
+    /// The plugin of a name. `DynamicResources` is a name for what is refused without it.
     #[must_use]
     pub fn find(name: &str) -> Option<Self> {
-        Self::ALL.iter().copied().find(|plugin| plugin.name() == name && *plugin != Self::Extender)
+        let is_one = |plugin: &Self| !matches!(plugin, Self::DynamicResources | Self::Extender);
+        Self::ALL.iter().copied().find(|plugin| plugin.name() == name && is_one(plugin))
     }
 }
 

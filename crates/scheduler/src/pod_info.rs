@@ -1,4 +1,4 @@
-//! A pod with what plugins ask of it, computed once.
+//! A pod with what plugins ask of it, computed once for all pods that are alike.
 
 use std::sync::Arc;
 
@@ -27,6 +27,27 @@ pub struct Shape {
     deleting: bool,
 }
 
+/// What pods that are alike have in common, computed once for all of them.
+#[derive(Debug)]
+pub struct Common {
+    /// Their priority; 0 where none is given.
+    pub priority: i32,
+    /// What each asks of a node.
+    pub requests: Amounts,
+    /// CPU and memory as scores count them.
+    pub nonzero: [i64; 2],
+    /// Host ports that each takes.
+    pub host_ports: Vec<HostPort>,
+    /// Number of their namespace and labels.
+    pub kind: u32,
+    /// Their affinity and anti-affinity towards pods.
+    pub terms: Vec<OwnTerm>,
+    /// Numbers of the images of their containers and volumes.
+    pub images: Vec<u32>,
+    /// The only nodes that they can go to, by their required affinity, when it names them.
+    pub only_nodes: Option<Vec<String>>,
+}
+
 /// A pod, read.
 #[derive(Clone, Debug)]
 pub struct PodInfo {
@@ -34,52 +55,61 @@ pub struct PodInfo {
     pub pod: Arc<Pod>,
     /// Its UID.
     pub uid: Arc<str>,
-    /// Its priority; 0 where none is given.
-    pub priority: i32,
-    /// What it asks of a node.
-    pub requests: Amounts,
-    /// CPU and memory as scores count them.
-    pub nonzero: [i64; 2],
-    /// Host ports it takes.
-    pub host_ports: Vec<HostPort>,
-    /// Number of its namespace and labels.
-    pub kind: u32,
-    /// Its affinity and anti-affinity towards pods.
-    pub terms: Vec<OwnTerm>,
-    /// Numbers of its containers' images.
-    pub images: Vec<u32>,
     /// Whether it has volumes that matter for where it runs.
     pub has_volumes: bool,
-    /// The only nodes that it can go to, by its required affinity, when it names them.
-    pub only_nodes: Option<Vec<String>>,
     /// What makes it alike to others.
     pub shape: Shape,
+    common: Arc<Common>,
+}
+
+impl std::ops::Deref for PodInfo {
+    type Target = Common;
+    fn deref(&self) -> &Common {
+        &self.common
+    }
+}
+
+impl Common {
+    fn new(pod: &Pod, kind: &PodKind, number: u32, tables: &mut Tables) -> Self {
+        let spec = &pod.spec.pod;
+        let asks = pod.spec.asks();
+        let (requests, _) = tables.resources.read(&asks.requests);
+        let containers = || spec.containers.iter().chain(spec.init_containers.iter().flatten());
+        let of_volumes = spec.volumes.iter().flatten().filter_map(|v| v.image.as_ref()?.reference.as_deref());
+        let images = containers().filter_map(|c| c.image.as_deref()).chain(of_volumes);
+        let images = images.map(|image| tables.images.id(&*normalized(image))).collect();
+        Self {
+            priority: spec.priority.unwrap_or(0),
+            requests,
+            nonzero: asks.in_scores,
+            host_ports: asks.host_ports.clone(),
+            kind: number,
+            terms: own_terms(spec, kind, tables),
+            images,
+            only_nodes: only_nodes(spec),
+        }
+    }
 }
 
 impl PodInfo {
     /// Reads a pod.
     #[must_use]
     pub fn new(pod: Arc<Pod>, tables: &mut Tables) -> Self {
-        let spec = &pod.spec.pod;
-        let asks = pod.spec.asks();
-        let (requests, _) = tables.resources.read(&asks.requests);
-        let kind = PodKind { namespace: pod.namespace().into(), labels: pod.labels.clone() };
-        let terms = own_terms(spec, &kind, tables);
-        let containers = || spec.containers.iter().chain(spec.init_containers.iter().flatten());
-        let images =
-            containers().filter_map(|c| c.image.as_deref()).map(|i| tables.images.id(&*normalized(i))).collect();
+        let kind = Arc::new(PodKind { namespace: pod.namespace().into(), labels: pod.labels.clone() });
+        let number = tables.kinds.intern(kind.clone());
+        let common = match tables.alike.get(number, &pod.spec.bytes) {
+            Some(common) => common,
+            None => {
+                let common = Arc::new(Common::new(&pod, &kind, number, tables));
+                tables.alike.put(number, pod.spec.bytes.clone(), common.clone());
+                common
+            }
+        };
         Self {
             uid: pod.uid().into(),
-            priority: spec.priority.unwrap_or(0),
-            requests,
-            nonzero: asks.in_scores,
-            host_ports: asks.host_ports.clone(),
-            kind: tables.kinds.intern(Arc::new(kind)),
-            terms,
-            images,
             has_volumes: !(pod.claims.is_empty() && pod.disks.is_empty()),
-            only_nodes: only_nodes(spec),
             shape: Shape { spec: pod.spec.bytes.clone(), node: pod.node.clone(), deleting: pod.is_deleting() },
+            common,
             pod,
         }
     }
@@ -107,6 +137,11 @@ impl PodInfo {
     #[must_use]
     pub fn node(&self) -> &str {
         &self.pod.node
+    }
+    /// Whether it holds less of anything than another form of it.
+    #[must_use]
+    pub fn asks_less_than(&self, other: &Self) -> bool {
+        other.requests.iter().any(|(id, amount)| self.requests.get(id) < amount)
     }
     /// Whether it has ended for good.
     #[must_use]

@@ -10,6 +10,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 
 use crate::amounts::ResourceNames;
 use crate::intern::Interner;
+use crate::pod_info::Common;
 
 /// Labels of an object.
 pub type Labels = BTreeMap<String, String>;
@@ -157,6 +158,43 @@ impl Topology {
     }
 }
 
+/// So many are kept at least before those that no pod has any more are looked for.
+const LEAST_ALIKE: usize = 256;
+
+/// What pods of one spec, namespace and labels have in common, as long as there are such pods.
+#[derive(Debug, Default)]
+pub struct Alike {
+    known: BTreeMap<(u32, Arc<[u8]>), Arc<Common>>,
+    /// When there are so many, those that nobody has any more go.
+    swept_at: usize,
+}
+
+impl Alike {
+    /// By the number of namespace and labels, and the spec.
+    #[must_use]
+    pub fn get(&self, kind: u32, spec: &Arc<[u8]>) -> Option<Arc<Common>> {
+        self.known.get(&(kind, spec.clone())).cloned()
+    }
+    /// Keeps it.
+    pub fn put(&mut self, kind: u32, spec: Arc<[u8]>, common: Arc<Common>) {
+        if self.known.len() >= self.swept_at.max(LEAST_ALIKE) {
+            self.known.retain(|_, common| Arc::strong_count(common) > 1);
+            self.swept_at = 2 * self.known.len();
+        }
+        self.known.insert((kind, spec), common);
+    }
+    /// How many there are.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.known.len()
+    }
+    /// Whether there are none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.known.is_empty()
+    }
+}
+
 /// All tables.
 #[derive(Debug, Default)]
 pub struct Tables {
@@ -164,6 +202,8 @@ pub struct Tables {
     pub resources: ResourceNames,
     /// Namespaces and labels of pods.
     pub kinds: Interner<Arc<PodKind>>,
+    /// What is read of pods that are alike.
+    pub alike: Alike,
     /// Images by name.
     pub images: Interner<Arc<str>>,
     /// Values of node labels.

@@ -1,8 +1,10 @@
 //! API types of Carrack's own (KubeVirt's groups), resource names and well-known labels.
 pub mod fit;
+pub mod held;
 pub mod kubevirt;
 pub mod placement;
 pub mod pod;
+pub mod qos;
 pub mod quantity;
 pub mod resource;
 pub mod selector;

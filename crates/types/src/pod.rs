@@ -95,15 +95,17 @@ pub fn requests_of(spec: &PodSpec) -> ResourceList {
 /// (`NonMissingContainerRequests` there).
 #[must_use]
 pub fn requests_with(spec: &PodSpec, missing: &ResourceList) -> ResourceList {
-    let asks = |r: &ResourceRequirements| {
-        // Limits stand in for requests that are not given, as the API server defaults them.
-        let mut list = resource_list(r.limits.as_ref());
-        list.extend(resource_list(r.requests.as_ref()));
-        list
-    };
-    let mut sum = total(spec, asks, missing);
+    let mut sum = total(spec, asked_by, missing);
     add(&mut sum, &resource_list(spec.overhead.as_ref()));
     sum
+}
+
+/// What somebody asks for. Limits stand in for requests that are not given, as the API server defaults them.
+#[must_use]
+pub fn asked_by(resources: &ResourceRequirements) -> ResourceList {
+    let mut list = resource_list(resources.limits.as_ref());
+    list.extend(resource_list(resources.requests.as_ref()));
+    list
 }
 
 /// What a pod may use at most, where it says so.

@@ -1,8 +1,12 @@
 //! What several roles must say of volumes alike: their names, which each derives by itself, and which class is the default.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 
+use k8s_openapi::api::core::v1::{PersistentVolume, Pod};
 use sha2::{Digest as _, Sha256};
+
+use crate::resource::Object as _;
 
 /// How a node reports a CSI volume, in `volumesInUse` and `volumesAttached`
 /// (<https://kubernetes.io/docs/reference/kubernetes-api/cluster-resources/node-v1/#NodeStatus>).
@@ -37,6 +41,40 @@ pub fn flex_attachment_name(unique: &str, node: &str) -> String {
     format!("flexvolume-{}", digest(&format!("{unique}{node}")))
 }
 
+/// A volume that may have to be attached to a node.
+#[derive(Clone, Debug)]
+pub struct Attachable<'a> {
+    /// Who does it.
+    pub attacher: &'a str,
+    /// How nodes report it.
+    pub unique: String,
+    /// The handle; none of a FlexVolume.
+    pub handle: Option<&'a str>,
+}
+
+impl<'a> Attachable<'a> {
+    /// What a PersistentVolume is; none if it is never attached.
+    #[must_use]
+    pub fn of(volume: &'a PersistentVolume) -> Option<Self> {
+        let spec = volume.spec.as_ref()?;
+        if let Some(csi) = &spec.csi {
+            let unique = csi_unique_name(&csi.driver, &csi.volume_handle);
+            return Some(Self { attacher: &csi.driver, unique, handle: Some(&csi.volume_handle) });
+        }
+        let unique = flex_unique_name(&spec.flex_volume.as_ref()?.driver, volume.name());
+        Some(Self { attacher: FLEX_ATTACHER, unique, handle: None })
+    }
+
+    /// Name of its VolumeAttachment to a node.
+    #[must_use]
+    pub fn attachment(&self, node: &str) -> String {
+        match self.handle {
+            Some(handle) => attachment_name(self.attacher, handle, node),
+            None => flex_attachment_name(&self.unique, node),
+        }
+    }
+}
+
 /// Whether a StorageClass serves claims that name none, by its annotations: today's key or the older one
 /// (pkg/apis/storage/v1/util, `IsDefaultAnnotation`).
 #[must_use]
@@ -54,8 +92,35 @@ pub const FLEX_ATTACHER: &str = "flexvolume.carrack.io";
 pub const FLEX_ATTACHES: &str = "flexvolume.carrack.io/attach";
 /// Annotation of VolumeAttachments: how nodes report the volume.
 pub const UNIQUE_NAME: &str = "carrack.io/volume";
+/// Annotation of Nodes: who may have each volume of `volumesInUse`, as [`Users`] in JSON. A node names a user before it mounts a
+/// volume for one of its pods, and until nothing of that is left.
+pub const VOLUME_USERS: &str = "carrack.io/volume-users";
+/// Annotation of VolumeAttachments: the UIDs, with commas between, of users that had the volume on its node, of which nothing
+/// writes there any more nor ever will, for certain.
+pub const DEAD_USERS: &str = "carrack.io/dead-users";
+/// UIDs of those that may have a volume, by its unique name: see [`user_of`].
+pub type Users = BTreeMap<String, BTreeSet<String>>;
+
+/// As whom a pod has its volumes: as its controller, which is still known when somebody has removed the pod; as itself where it
+/// has none.
+#[must_use]
+pub fn user_of(pod: &Pod) -> &str {
+    pod.controller_uid().unwrap_or(pod.uid())
+}
 /// In an attachment's metadata: the device, for the node's `volumesAttached`.
 pub const DEVICE_PATH: &str = "devicePath";
+
+/// What a node says of who has its volumes, by its annotation [`VOLUME_USERS`]; none of one that says nothing, or nothing that can
+/// be read.
+#[must_use]
+pub fn users(annotation: Option<&str>) -> Option<Users> {
+    serde_json::from_str(annotation?).ok()
+}
+
+/// The users that an annotation [`DEAD_USERS`] names.
+pub fn dead_users(annotation: Option<&str>) -> impl Iterator<Item = &str> {
+    annotation.into_iter().flat_map(|list| list.split(',')).filter(|uid| !uid.is_empty())
+}
 
 /// Whether a pod's annotation [`FLEX_ATTACHES`] names a driver.
 #[must_use]
@@ -85,6 +150,11 @@ mod tests {
         assert_eq!((flex.as_str(), flex_of_unique_name(&flex)), ("flexvolume-v/d/pv", Some(("v/d", "pv"))));
         assert_eq!(flex_of_unique_name("kubernetes.io/csi/d.example^h"), None);
         assert!(lists_driver("v/d,v/e", "v/e") && !lists_driver("v/d,v/e", "v") && !lists_driver("", "v/d"));
+        let said = users(Some(r#"{"kubernetes.io/csi/d^h":["a","b"]}"#)).expect("what a node says");
+        assert_eq!(said["kubernetes.io/csi/d^h"], BTreeSet::from(["a".to_owned(), "b".to_owned()]));
+        assert_eq!((users(None), users(Some("")), users(Some(r#"["a"]"#))), (None, None, None));
+        assert_eq!(dead_users(Some("a,,b")).collect::<Vec<_>>(), ["a", "b"]);
+        assert_eq!(dead_users(None).count(), 0);
         // printf '%s' hdn | sha256sum
         let digest = "9072ed11cc1acb5fa433a877ff339b6311d013f33bddd1d0092711a8ace5b16d";
         assert_eq!(attachment_name("d", "h", "n"), format!("csi-{digest}"));

@@ -19,6 +19,8 @@ pub mod kubevirt {
     pub const NODE_NAME_LABEL: &str = "kubevirt.io/nodeName";
     /// Label of an instance: its launcher's image is not the newest.
     pub const OUTDATED_LAUNCHER_IMAGE_LABEL: &str = "kubevirt.io/outdatedLauncherImage";
+    /// Labels of a node: whether its kubelet gives whole CPUs to those pods that are to have them. Upstream has two names for it.
+    pub const CPU_MANAGER_LABELS: [&str; 2] = ["cpumanager", "kubevirt.io/cpumanager"];
     /// Label of a node: whether instances may be placed on it.
     pub const SCHEDULABLE_LABEL: &str = "kubevirt.io/schedulable";
     /// Annotation of a node: when its handler last said that it lives.
@@ -55,6 +57,9 @@ pub mod kubevirt {
     pub const FENCED_ANNOTATION: &str = "kubevirt.io/fenced";
     /// Annotation of a silent node: when its guests count as dead, should it stay silent. Our own.
     pub const FENCED_BY_ANNOTATION: &str = "kubevirt.io/fenced-by";
+    /// Annotation of a launcher pod: what the cluster's settings say of SMBIOS, where they say anything. Our own: upstream's handlers
+    /// read the settings.
+    pub const SMBIOS_ANNOTATION: &str = "kubevirt.io/smbios";
     /// Annotation of a node: resources of its handler that its kubelet still lists, of former days, and that the machine
     /// does not have any more; with commas between them. Our own.
     pub const LOST_DEVICES_ANNOTATION: &str = "kubevirt.io/lost-devices";

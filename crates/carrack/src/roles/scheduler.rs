@@ -151,6 +151,13 @@ pub async fn alone(args: SchedulerArgs) -> anyhow::Result<()> {
     let identity = elects.then(super::process_identity).transpose()?;
     let listen = args.secure.listen(&args.role.kubeconfig)?;
     super::alone("kube-scheduler", &args.role, |transport, stop| async move {
+        if identity.is_none() {
+            tracing::warn!(
+                lease = format!("{}/{}", config.lease.0, config.lease.1),
+                "this scheduler is not elected: only ever one with these profiles may run, and what one that has died has sent may \
+                 still bind pods; leaderElection in its configuration, with a Lease that its user may write, is the way out"
+            );
+        }
         run(config, identity, listen, transport, stop).await
     })
     .await

@@ -193,10 +193,15 @@ impl GpuExtender {
         self.ledger.set(pod.uid(), Entry { namespace, name, node: node.to_owned(), places, holds, stage });
     }
 
-    /// A place for a pod on the node that somebody chose: the one that was offered, or one found now.
+    /// A place for a pod on the node that somebody chose: the one that was offered, as long as it is one, or one found now. A
+    /// choice that may be written already stays.
     pub(super) fn reserve(&mut self, pod: &Pod, node: &str, demand: &Demand) -> Result<(), String> {
         let uid = pod.uid();
-        if let Some(entry) = self.ledger.get(uid).filter(|e| e.node == node && self.planted != Some(Planted::Cache)) {
+        let stands = |entry: &&Entry| {
+            let is_good = !matches!(entry.stage, Stage::Offered { .. }) || self.still_fits(node, uid);
+            entry.node == node && is_good && self.planted != Some(Planted::Cache)
+        };
+        if let Some(entry) = self.ledger.get(uid).filter(stands) {
             let places = entry.places.clone();
             self.count(pod, node, demand, places, Stage::Binding);
             return Ok(());

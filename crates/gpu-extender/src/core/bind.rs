@@ -261,7 +261,7 @@ impl GpuExtender {
         let keys = annotations::keys(self.names(), pod);
         if keys.is_empty() {
             // They are gone, and so the pod was written since.
-            self.ledger.remove(uid);
+            self.release(uid);
             return self.end(uid, &Err("the binding was undone".to_owned()), fx);
         }
         let nothing: Map<String, Value> = keys.into_iter().map(|key| (key, Value::Null)).collect();
@@ -270,6 +270,13 @@ impl GpuExtender {
         let (namespace, name) = (pod.namespace(), pod.name());
         let request = ApiRequest::patch(&Pod::resource(), namespace, name, "", ContentType::MergePatch, &patch);
         self.send(uid, Step::Unwriting, request, fx);
+    }
+
+    /// What a binding that is undone has held is free. A filter may have made the pod another offer meanwhile, which stays.
+    fn release(&mut self, uid: &str) {
+        if self.ledger.get(uid).is_some_and(|entry| !matches!(entry.stage, Stage::Offered { .. })) {
+            self.ledger.remove(uid);
+        }
     }
 
     /// A timer of a flight fired.
@@ -371,7 +378,7 @@ impl GpuExtender {
             }
             (Step::Annotating | Step::Binding, Err(error)) => self.undo(now, uid, &error.to_string(), true, fx),
             (Step::Unwriting, Ok(_)) => {
-                self.ledger.remove(uid);
+                self.release(uid);
                 self.end(uid, &Err("the binding was undone".to_owned()), fx);
             }
             (_, _) => self.pause(now + AGAIN, uid, Step::Clearing, fx),

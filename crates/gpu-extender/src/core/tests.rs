@@ -339,6 +339,50 @@ fn a_refused_binding_releases() {
     assert_eq!(b.stages(), []);
 }
 
+/// The scheduler tries again while the annotations of the failed attempt are being taken away.
+#[test]
+fn an_offer_outlives_the_end_of_the_attempt_before_it() {
+    let mut b = Bench::started(&[pod("a", 100)], &[node("n1", 1)]);
+    let id = b.bind("a", "n1");
+    b.answer("Patch", Ok(json!({"metadata": {"resourceVersion": "11"}})));
+    b.answer("binding", status(403, "Forbidden"));
+    assert!(b.error(id).is_some_and(|why| why.contains("Forbidden")));
+    b.wait(Duration::ZERO);
+    let mut written = bound(pod("a", 100), "n1", "0", 11);
+    written["spec"]["nodeName"] = Value::Null;
+    b.answer("Get", Ok(written.clone()));
+    assert_eq!(b.filter(&written, &["n1"]), json!(["n1"]));
+    b.answer("Patch", Ok(json!({"metadata": {"resourceVersion": "12"}})));
+    assert_eq!(b.stages(), [("u-a", "offered")]);
+    assert_eq!(b.filter(&pod("b", 100), &["n1"]), json!([]), "it is not given twice");
+}
+
+/// A GPU breaks after it was offered, and before the pod is bound.
+#[test]
+fn a_broken_gpu_is_written_into_no_pod() {
+    let with = |broken: &str, revision: &str| {
+        let mut node = node("n1", 2);
+        node["metadata"]["resourceVersion"] = revision.into();
+        let gpus = format!("[{{\"memory\": 16, \"broken\": {broken}}}, {{\"memory\": 16}}]");
+        node["metadata"]["annotations"] = json!({"tencent.com/gpu-devices": gpus});
+        node
+    };
+    let mut b = Bench::started(&[pod("a", 100)], &[with("false", "1")]);
+    assert_eq!(b.filter(&pod("a", 100), &["n1"]), json!(["n1"]));
+    let (id, _) = *b.watches.iter().rev().find(|(_, path)| path.contains("/nodes")).expect("a watch");
+    let event = json!({"type": "MODIFIED", "object": with("true", "6")}).to_string();
+    b.give(Input::Watch { id, item: WatchItem::Event(event.into()) });
+    b.bind("a", "n1");
+    let patch = b.answer("Patch", LOST);
+    assert_eq!(patch["metadata"]["annotations"]["tencent.com/predicate-gpu-idx-0"], "1");
+    // Once it may be written it stays.
+    let event = json!({"type": "MODIFIED", "object": with("false", "7")}).to_string();
+    b.give(Input::Watch { id, item: WatchItem::Event(event.into()) });
+    b.answer("Get", Ok(pod("a", 100)));
+    let patch = b.answer("Patch", Ok(json!({"metadata": {"resourceVersion": "11"}})));
+    assert_eq!(patch["metadata"]["annotations"]["tencent.com/predicate-gpu-idx-0"], "1");
+}
+
 #[test]
 fn a_new_life_undoes_what_a_former_one_began() {
     let mut begun = bound(pod("a", 100), "n1", "0", 4);
@@ -437,6 +481,8 @@ fn check_victims(shown: &[&str], cores: u32, priority: i32, expected: Option<(&[
 fn victims_are_as_many_as_free_a_place_and_no_more() {
     // Half a GPU is free once one of them goes.
     check_victims(&["a"], 50, 10, Some((&["a"], 0)));
+    // Whoever is named twice gives back what it has once.
+    check_victims(&["a", "a"], 100, 1, None);
     // The sum is enough, and no GPU is whole: the less important of the two that are in the way goes too.
     check_victims(&["a", "c"], 100, 10, Some((&["a", "c", "b"], 1)));
     check_victims(&["a", "b"], 100, 10, Some((&["a", "b"], 0)));

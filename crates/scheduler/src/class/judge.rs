@@ -11,7 +11,7 @@ use crate::framework::MAX_SCORE;
 use crate::plugins::fit::Hypothesis;
 use crate::plugins::images;
 use crate::tables::{NO_VALUE, TermKind, ValueId};
-use crate::{Cluster, NodeId, NodeInfo, Plugin, PodInfo, Refusal};
+use crate::{Cluster, NodeId, NodeInfo, Plugin, PodInfo, Probe, Refusal};
 
 const SPREAD: &str = "node(s) didn't match pod topology spread constraints";
 const SPREAD_LABEL: &str = "node(s) didn't match pod topology spread constraints (missing required label)";
@@ -48,13 +48,13 @@ struct Shift<'a> {
 
 impl Class {
     /// Asks all nodes.
-    pub fn verdict(&self, cluster: &Cluster, nominated: Nominated<'_>) -> Verdict {
+    pub fn verdict(&self, cluster: &Cluster, nominated: Nominated<'_>, probe: &mut Probe) -> Verdict {
         let mut verdict = Verdict::default();
         for (refusal, count) in self.refusals.iter().filter(|(_, count)| *count > 0) {
             verdict.refusals.insert(refusal.clone(), *count);
         }
         for (id, group) in self.groups.iter() {
-            match self.judge(&group.key, cluster, None) {
+            match self.judge(&group.key, cluster, None, probe) {
                 Ok(()) => {
                     verdict.groups.push(id);
                     verdict.fitting += group.nodes;
@@ -83,7 +83,8 @@ impl Class {
             Answer::Fits(place) => {
                 let key = &self.groups.get(place.group)?.key;
                 let spread = Refusal::resolvable(Plugin::InterPodAffinity, EXISTING);
-                self.judge(key, cluster, None).err().or_else(|| verdict.excluded.contains(&id).then_some(spread))
+                let refusal = self.judge(key, cluster, None, &mut Probe::default()).err();
+                refusal.or_else(|| verdict.excluded.contains(&id).then_some(spread))
             }
         }
     }
@@ -92,9 +93,10 @@ impl Class {
     pub fn refusals_of(&self, id: NodeId, verdict: &Verdict, cluster: &Cluster) -> Vec<Refusal> {
         let (Some(entry), Some(node)) = (self.entries.get(id as usize), cluster.node(id)) else { return Vec::new() };
         let mut all: Vec<Refusal> = entry.facts.refusal.iter().cloned().collect();
-        all.extend(self.fit.filter(&self.info, node, &Hypothesis::default()).err());
+        let mut probe = Probe::default();
+        all.extend(self.fit.filter(&self.info, node, &Hypothesis::default(), &mut probe).err());
         let key = self.key(id, node, entry, cluster);
-        all.extend(self.judge(&key, cluster, None).err());
+        all.extend(self.judge(&key, cluster, None, &mut probe).err());
         if all.is_empty() {
             // It would fit but for pods that are nominated to it.
             all.extend(self.answer(id, verdict, cluster));
@@ -112,14 +114,14 @@ impl Class {
     }
 
     /// The best of the nodes that fit; one by chance where several are equally good.
-    pub fn choose(&self, verdict: &Verdict, cluster: &Cluster, rng: &mut Rng) -> Option<NodeId> {
+    pub fn choose(&self, verdict: &Verdict, cluster: &Cluster, rng: &mut Rng, probe: &mut Probe) -> Option<NodeId> {
         if !verdict.excluded.is_empty() {
-            let scores = self.scores(&self.fitting(verdict), cluster);
+            let scores = self.scores(&self.fitting(verdict), cluster, probe);
             return best(&scores, rng);
         }
         let groups: Vec<(u32, usize)> =
             verdict.groups.iter().filter_map(|id| Some((*id, self.groups.get(*id)?.nodes))).collect();
-        let totals = self.totals(&groups, cluster);
+        let totals = self.totals(&groups, cluster, probe);
         let mut top: Vec<&Vec<NodeId>> = Vec::new();
         let mut most = i64::MIN;
         for ((id, _), total) in groups.iter().zip(totals) {
@@ -145,7 +147,7 @@ impl Class {
     }
 
     /// Scores of some of the nodes that fit: those that nobody else refused.
-    pub fn scores(&self, nodes: &[NodeId], cluster: &Cluster) -> Vec<(NodeId, i64)> {
+    pub fn scores(&self, nodes: &[NodeId], cluster: &Cluster, probe: &mut Probe) -> Vec<(NodeId, i64)> {
         let mut counts: BTreeMap<u32, usize> = BTreeMap::new();
         let place = |id: &NodeId| match self.entries.get(*id as usize).map(|e| &e.answer) {
             Some(Answer::Fits(place)) => Some(*place),
@@ -155,7 +157,8 @@ impl Class {
             *counts.entry(place.group).or_default() += 1;
         }
         let groups: Vec<(u32, usize)> = counts.into_iter().collect();
-        let totals: BTreeMap<u32, i64> = groups.iter().map(|(id, _)| *id).zip(self.totals(&groups, cluster)).collect();
+        let totals = self.totals(&groups, cluster, probe);
+        let totals: BTreeMap<u32, i64> = groups.iter().map(|(id, _)| *id).zip(totals).collect();
         nodes
             .iter()
             .filter_map(|id| place(id).map(|place| (*id, totals.get(&place.group).unwrap_or(&0) + place.score)))
@@ -163,24 +166,32 @@ impl Class {
     }
 
     /// Scores of groups, normalized over them, each with how many nodes of it there are.
-    fn totals(&self, groups: &[(u32, usize)], cluster: &Cluster) -> Vec<i64> {
+    fn totals(&self, groups: &[(u32, usize)], cluster: &Cluster, probe: &mut Probe) -> Vec<i64> {
         let weight = |plugin| self.profile.weight(plugin);
+        for plugin in [Plugin::TaintToleration, Plugin::NodeAffinity, Plugin::ImageLocality] {
+            probe.scored(plugin, if weight(plugin) != 0 { groups.len() as u64 } else { 0 });
+        }
         let mut raws: Vec<(Raw, &GroupKey)> = groups
             .iter()
             .filter_map(|(id, nodes)| {
                 let key = &self.groups.get(*id)?.key;
-                let raw = Raw { group: *id, nodes: *nodes, attraction: self.attraction(key, cluster), spread: None };
-                Some((raw, key))
+                let attraction = match self.looks_at_pods() && weight(Plugin::InterPodAffinity) != 0 {
+                    true => probe.score(Plugin::InterPodAffinity, || self.attraction(key, cluster)),
+                    false => 0,
+                };
+                Some((Raw { group: *id, nodes: *nodes, attraction, spread: None }, key))
             })
             .collect();
-        self.spread_scores(&mut raws);
+        let soft = self.constraints.list.iter().any(|c| !c.hard);
+        if soft && weight(Plugin::PodTopologySpread) != 0 {
+            probe.score(Plugin::PodTopologySpread, || self.spread_scores(&mut raws));
+        }
         let most = |of: fn(&GroupKey) -> i64| raws.iter().map(|(_, key)| of(key)).max().unwrap_or(0);
         let (most_intolerable, most_preferred) = (most(|k| k.intolerable), most(|k| k.preferred));
         let attractions = || raws.iter().map(|(raw, _)| raw.attraction);
         let (least_pull, most_pull) = (attractions().min().unwrap_or(0), attractions().max().unwrap_or(0));
         let spreads = || raws.iter().filter_map(|(raw, _)| raw.spread);
         let (least_spread, most_spread) = (spreads().min().unwrap_or(0), spreads().max().unwrap_or(0));
-        let soft = self.constraints.list.iter().any(|c| !c.hard);
         let total = |raw: &Raw, key: &GroupKey| {
             let taints = MAX_SCORE - share(key.intolerable, most_intolerable);
             let affinity = share(key.preferred, most_preferred);
@@ -220,12 +231,19 @@ impl Class {
     }
 
     /// Asks PodTopologySpread and InterPodAffinity.
-    fn judge(&self, key: &GroupKey, cluster: &Cluster, shift: Option<&Shift<'_>>) -> Result<(), Refusal> {
-        if self.profile.filters.has(Plugin::PodTopologySpread) {
-            self.judge_spread(key, cluster, shift)?;
+    fn judge(
+        &self,
+        key: &GroupKey,
+        cluster: &Cluster,
+        shift: Option<&Shift<'_>>,
+        probe: &mut Probe,
+    ) -> Result<(), Refusal> {
+        let filters = self.profile.filters;
+        if filters.has(Plugin::PodTopologySpread) && self.constraints.list.iter().any(|c| c.hard) {
+            probe.filter(Plugin::PodTopologySpread, || self.judge_spread(key, cluster, shift))?;
         }
-        if self.profile.filters.has(Plugin::InterPodAffinity) {
-            self.judge_affinity(key, cluster, shift)?;
+        if filters.has(Plugin::InterPodAffinity) && self.looks_at_pods() {
+            probe.filter(Plugin::InterPodAffinity, || self.judge_affinity(key, cluster, shift))?;
         }
         Ok(())
     }
@@ -364,12 +382,13 @@ impl Class {
         if let Some(refusal) = &entry.facts.refusal {
             return Err(refusal.clone());
         }
-        self.fit.filter(&self.info, node, hypothesis)?;
+        let mut probe = Probe::default();
+        self.fit.filter(&self.info, node, hypothesis, &mut probe)?;
         if !self.is_global() {
             return Ok(());
         }
         let key = self.key(id, node, entry, cluster);
-        self.judge(&key, cluster, Some(&Shift { node, hypothesis }))
+        self.judge(&key, cluster, Some(&Shift { node, hypothesis }), &mut probe)
     }
 
     /// A pod of this class.

@@ -27,7 +27,7 @@ use crate::plugins::fit::{Fit, Hypothesis};
 use crate::plugins::node::{Facts, facts};
 use crate::plugins::{images, spread};
 use crate::tables::{PodMatcher, TermKind, TopologyId};
-use crate::{Cluster, NodeId, NodeInfo, Plugin, PodInfo, Profile, Refusal};
+use crate::{Cluster, NodeId, NodeInfo, Plugin, PodInfo, Probe, Profile, Refusal};
 
 use counter::Counter;
 use group::{GroupKey, Groups, Place};
@@ -207,22 +207,29 @@ impl Class {
     }
 
     /// Looks at the nodes that changed.
-    pub fn sync(&mut self, cluster: &Cluster, nominated: Nominated<'_>) {
+    pub fn sync(&mut self, cluster: &Cluster, nominated: Nominated<'_>, probe: &mut Probe) {
         if self.entries.len() < cluster.capacity() {
             self.entries.resize_with(cluster.capacity(), Entry::default);
         }
         let seen = std::mem::replace(&mut self.seen, cluster.clock());
         for id in cluster.changed_since(seen) {
             let Some(node) = cluster.node(id) else { continue };
-            self.refresh(id, node, cluster, &nominated(&node.name));
+            self.refresh(id, node, cluster, &nominated(&node.name), probe);
         }
     }
 
-    fn refresh(&mut self, id: NodeId, node: &NodeInfo, cluster: &Cluster, nominated: &[Arc<PodInfo>]) {
+    fn refresh(
+        &mut self,
+        id: NodeId,
+        node: &NodeInfo,
+        cluster: &Cluster,
+        nominated: &[Arc<PodInfo>],
+        probe: &mut Probe,
+    ) {
         let mut entry = std::mem::take(&mut self.entries[id as usize]);
         if entry.version != node.object_version || matches!(entry.answer, Answer::Absent) {
             entry.version = node.object_version;
-            entry.facts = facts(&self.info, node, &self.profile);
+            entry.facts = facts(&self.info, node, &self.profile, probe);
             entry.images = images::present(&self.info, node);
         }
         for (of, counter) in &mut self.counters {
@@ -237,7 +244,7 @@ impl Class {
         let fits = match &entry.facts.refusal {
             _ if !node.exists() => None,
             Some(refusal) => Some(Err(refusal.clone())),
-            None => Some(self.fit.filter(&self.info, node, &hypothesis)),
+            None => Some(self.fit.filter(&self.info, node, &hypothesis, probe)),
         };
         self.doubtful.remove(&id);
         match fits {
@@ -253,7 +260,7 @@ impl Class {
             }
             Some(Ok(())) => {
                 let key = self.key(id, node, &entry, cluster);
-                let score = self.fit.score(&self.info, node);
+                let score = self.fit.score(&self.info, node, probe);
                 let stays = matches!(&entry.answer, Answer::Fits(place) if self.groups.stays(*place, &key, score));
                 if !stays {
                     self.leave(&entry.answer);
@@ -275,6 +282,11 @@ impl Class {
     #[must_use]
     pub fn is_global(&self) -> bool {
         !self.counters.is_empty() || !self.existing.is_empty()
+    }
+
+    /// Whether some pods want to be near to others, or far from them.
+    fn looks_at_pods(&self) -> bool {
+        !self.existing.is_empty() || self.counters.iter().any(|(of, _)| !matches!(of, Use::Spread(_)))
     }
 
     fn leave(&mut self, answer: &Answer) {

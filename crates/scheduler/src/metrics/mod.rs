@@ -8,7 +8,7 @@ mod page;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use crate::{Counts, Plugin};
+use crate::{Counts, Plugin, Probe};
 
 pub use page::{Bounds, Histogram, Page};
 
@@ -16,13 +16,15 @@ pub use page::{Bounds, Histogram, Page};
 pub type Stopwatch = fn() -> Duration;
 
 /// Of attempts, and of the algorithm: from 1 ms, in seconds.
-const ATTEMPT: Bounds = Bounds { first: 0.001, count: 15 };
+const ATTEMPT: Bounds = Bounds { first: 0.001, factor: 2.0, count: 15 };
 /// Of pods' way from the queue to their binding: from 10 ms, in seconds.
-const POD: Bounds = Bounds { first: 0.01, count: 20 };
+const POD: Bounds = Bounds { first: 0.01, factor: 2.0, count: 20 };
 /// Of extension points: from 0.1 ms, in seconds.
-const POINT: Bounds = Bounds { first: 0.0001, count: 12 };
-const VICTIMS: Bounds = Bounds { first: 1.0, count: 7 };
-const ATTEMPTS: Bounds = Bounds { first: 1.0, count: 5 };
+const POINT: Bounds = Bounds { first: 0.0001, factor: 2.0, count: 12 };
+const VICTIMS: Bounds = Bounds { first: 1.0, factor: 2.0, count: 7 };
+/// Of telling pods that wait of an event: from 0.1 ms, in seconds.
+const EVENT: Bounds = Bounds { first: 0.0001, factor: 2.0, count: 12 };
+const ATTEMPTS: Bounds = Bounds { first: 1.0, factor: 2.0, count: 5 };
 
 /// How an attempt ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -62,7 +64,7 @@ pub enum Point {
 }
 
 impl Point {
-    fn name(self) -> &'static str {
+    pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Filter => "Filter",
             Self::PostFilter => "PostFilter",
@@ -113,6 +115,10 @@ pub struct Shown<'a> {
     pub assumed: usize,
     /// Name of its Lease, and whether it holds it.
     pub leads: Option<(&'a str, bool)>,
+    /// What plugins were asked.
+    pub probe: Option<&'a Probe>,
+    /// Requests about pods that have no answer yet, by what they are.
+    pub calls: BTreeMap<&'static str, usize>,
 }
 
 /// All of them.
@@ -125,6 +131,11 @@ pub struct Metrics {
     points: BTreeMap<(Point, String, Status), Option<Histogram>>,
     preemptions: u64,
     victims: Option<Histogram>,
+    /// Pods that were bound after they had waited so long that they were tried without any event.
+    after_flush: u64,
+    events: BTreeMap<&'static str, Histogram>,
+    /// Requests about pods that were answered, by what they are, and whether with success.
+    calls: BTreeMap<(&'static str, bool), u64>,
 }
 
 fn observe(slot: &mut Option<Histogram>, bounds: Bounds, duration: Duration) {
@@ -138,8 +149,9 @@ impl Metrics {
         *count += 1;
         observe(histogram, ATTEMPT, took);
     }
-    /// A pod was bound, after so many attempts and so long after it first came.
-    pub fn scheduled(&mut self, attempts: u32, took: Duration) {
+    /// A pod was bound, after so many attempts and so long after it first came, and whether no event had woken it.
+    pub fn scheduled(&mut self, attempts: u32, took: Duration, flushed: bool) {
+        self.after_flush += u64::from(flushed);
         observe(self.pods.entry(attempts.min(16)).or_default(), POD, took);
         self.tries.get_or_insert_with(|| Histogram::new(ATTEMPTS)).observe_number(attempts.into());
     }
@@ -150,6 +162,14 @@ impl Metrics {
     /// A part of a cycle took so long.
     pub fn point(&mut self, point: Point, profile: &str, status: Status, took: Duration) {
         observe(self.points.entry((point, profile.to_owned(), status)).or_default(), POINT, took);
+    }
+    /// Pods that wait were told of an event, which took so long.
+    pub fn told_of(&mut self, event: &'static str, took: Duration) {
+        self.events.entry(event).or_insert_with(|| Histogram::new(EVENT)).observe(took);
+    }
+    /// A request about a pod was answered.
+    pub fn called(&mut self, what: &'static str, success: bool) {
+        *self.calls.entry((what, success)).or_default() += 1;
     }
     /// A node was chosen to be made free.
     #[expect(clippy::cast_precision_loss, reason = "pods of one node need no 53 bits")]
@@ -225,6 +245,28 @@ impl Metrics {
         self.tries.iter().for_each(|h| {
             page.histogram(&[], h);
         });
+        page.family(
+            "scheduler_pod_scheduled_after_flush_total",
+            "counter",
+            "Pods that were bound after they had waited so long that they were tried without any event.",
+        );
+        page.value(&[], self.after_flush);
+        page.family(
+            "scheduler_event_handling_duration_seconds",
+            "histogram",
+            "Time in which pods that wait were told of an event, in seconds.",
+        );
+        for (event, histogram) in &self.events {
+            page.histogram(&[("event", event)], histogram);
+        }
+        page.family(
+            "scheduler_async_api_call_execution_total",
+            "counter",
+            "Requests about pods that were answered, by what they are and how it ended.",
+        );
+        for ((what, success), count) in &self.calls {
+            page.value(&[("call_type", what), ("result", if *success { "success" } else { "error" })], count);
+        }
         page.family("scheduler_preemption_attempts_total", "counter", "How often room for a pod was to be made.");
         page.value(&[], self.preemptions);
         page.family("scheduler_preemption_victims", "histogram", "How many pods had to go for another one.");
@@ -267,6 +309,13 @@ impl Shown<'_> {
         page.family("scheduler_cache_size", "gauge", "Nodes, pods and assumed pods that are known.");
         for (kind, count) in [("assumed_pods", self.assumed), ("nodes", self.nodes), ("pods", self.pods)] {
             page.value(&[("type", kind)], count);
+        }
+        page.family("scheduler_pending_async_api_calls", "gauge", "Requests about pods that have no answer yet.");
+        for (what, count) in &self.calls {
+            page.value(&[("call_type", what)], count);
+        }
+        if let Some(probe) = self.probe {
+            probe.write(page);
         }
         if let Some((lease, leads)) = self.leads {
             page.family("leader_election_master_status", "gauge", "Whether this process holds the Lease of a name.");

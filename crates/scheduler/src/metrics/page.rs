@@ -12,18 +12,21 @@ pub struct Histogram {
     sum: f64,
 }
 
-/// Upper bounds: the first, and by how much each is more than the one before.
+/// Upper bounds, each so many times the one before.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Bounds {
     /// The first one.
     pub first: f64,
-    /// How many there are; each is twice the one before it.
+    /// How many times the one before it each other one is.
+    pub factor: f64,
+    /// How many there are.
     pub count: u32,
 }
 
 impl Bounds {
-    fn at(self, number: u32) -> f64 {
-        self.first * 2_f64.powi(i32::try_from(number).unwrap_or(i32::MAX))
+    /// All of them, from the least (`ExponentialBuckets` of Prometheus' client).
+    fn all(self) -> impl Iterator<Item = f64> {
+        std::iter::successors(Some(self.first), move |bound| Some(bound * self.factor)).take(self.count as usize)
     }
 }
 
@@ -39,8 +42,7 @@ impl Histogram {
     }
     /// Counts a number.
     pub fn observe_number(&mut self, value: f64) {
-        let bucket = (0..self.bounds.count).find(|at| value <= self.bounds.at(*at));
-        if let Some(slot) = bucket.and_then(|at| self.buckets.get_mut(at as usize)) {
+        if let Some((slot, _)) = self.buckets.iter_mut().zip(self.bounds.all()).find(|(_, bound)| value <= *bound) {
             *slot += 1;
         }
         self.count += 1;
@@ -77,9 +79,8 @@ impl Page {
         let (name, labels) = (self.name, joined(labels));
         let comma = if labels.is_empty() { "" } else { "," };
         let mut sum = 0;
-        for (at, count) in (0..).zip(&histogram.buckets) {
+        for (bound, count) in histogram.bounds.all().zip(&histogram.buckets) {
             sum += count;
-            let bound = histogram.bounds.at(at);
             self.line(format_args!("{name}_bucket{{{labels}{comma}le=\"{bound}\"}} {sum}"));
         }
         self.line(format_args!("{name}_bucket{{{labels}{comma}le=\"+Inf\"}} {}", histogram.count));
@@ -111,7 +112,7 @@ mod tests {
 
     #[test]
     fn families_have_their_samples() {
-        let mut histogram = Histogram::new(Bounds { first: 0.5, count: 2 });
+        let mut histogram = Histogram::new(Bounds { first: 0.5, factor: 2.0, count: 2 });
         for value in [0.5, 0.75, 3.0] {
             histogram.observe_number(value);
         }

@@ -7,7 +7,7 @@ use crate::amounts::{CPU, EPHEMERAL, MEMORY};
 use crate::framework::MAX_SCORE;
 use crate::profile::FitStrategy;
 use crate::tables::Tables;
-use crate::{NodeInfo, Plugin, PodInfo, Profile, Refusal};
+use crate::{NodeInfo, Plugin, PodInfo, Probe, Profile, Refusal};
 
 /// Arguments with the numbers of their resources.
 #[derive(Clone, Debug)]
@@ -58,16 +58,27 @@ impl Fit {
     ///
     /// # Errors
     /// Why it does not fit.
-    pub fn filter(&self, pod: &PodInfo, node: &NodeInfo, hypothesis: &Hypothesis<'_>) -> Result<(), Refusal> {
-        if self.check_ports && !pod.host_ports.is_empty() && self.port_clashes(pod, node, hypothesis) {
-            return Err(Refusal::resolvable(
-                Plugin::NodePorts,
-                "node(s) didn't have free ports for the requested pod ports",
-            ));
+    pub fn filter(
+        &self,
+        pod: &PodInfo,
+        node: &NodeInfo,
+        hypothesis: &Hypothesis<'_>,
+        probe: &mut Probe,
+    ) -> Result<(), Refusal> {
+        const NO_PORTS: &str = "node(s) didn't have free ports for the requested pod ports";
+        if self.check_ports && !pod.host_ports.is_empty() {
+            probe.filter(Plugin::NodePorts, || match self.port_clashes(pod, node, hypothesis) {
+                true => Err(Refusal::resolvable(Plugin::NodePorts, NO_PORTS)),
+                false => Ok(()),
+            })?;
         }
         if !self.check_fit {
             return Ok(());
         }
+        probe.filter(Plugin::NodeResourcesFit, || self.has_enough(node, hypothesis))
+    }
+
+    fn has_enough(&self, node: &NodeInfo, hypothesis: &Hypothesis<'_>) -> Result<(), Refusal> {
         let mut refusal: Option<Refusal> = None;
         let mut refuse = |reason: String, resolvable: bool| {
             let refusal = refusal.get_or_insert(Refusal {
@@ -106,13 +117,14 @@ impl Fit {
 
     /// The scores of both plugins that score resources, with their weights.
     #[must_use]
-    pub fn score(&self, pod: &PodInfo, node: &NodeInfo) -> i64 {
+    pub fn score(&self, pod: &PodInfo, node: &NodeInfo, probe: &mut Probe) -> i64 {
         let mut score = 0;
         if self.fit_weight != 0 {
-            score += self.fit_weight * self.fit_score(pod, node);
+            score += self.fit_weight * probe.score(Plugin::NodeResourcesFit, || self.fit_score(pod, node));
         }
         if self.balanced_weight != 0 && !self.balanced.is_empty() {
-            score += self.balanced_weight * self.balanced_score(pod, node);
+            let balanced = || self.balanced_score(pod, node);
+            score += self.balanced_weight * probe.score(Plugin::NodeResourcesBalancedAllocation, balanced);
         }
         score
     }
@@ -154,17 +166,26 @@ impl Fit {
         i64::try_from(score).unwrap_or(0).clamp(0, MAX_SCORE)
     }
 
+    /// How much better balanced the node is with the pod than without it: 75 where that changes nothing, from 50 to 100
+    /// (plugins/noderesources/balanced_allocation.go, kubernetes #135573).
+    fn balanced_score(&self, pod: &PodInfo, node: &NodeInfo) -> i64 {
+        let change = self.balance(pod, node, true) - self.balance(pod, node, false);
+        MAX_SCORE / 2 + (MAX_SCORE / 2 + change) / 2
+    }
+
+    /// How evenly a node's resources are used, with a pod or without it: 100 where all are to the same part.
     #[expect(clippy::cast_precision_loss, reason = "fractions of a node need no 53 bits")]
     #[expect(clippy::cast_possible_truncation, reason = "between 0 and 100")]
-    fn balanced_score(&self, pod: &PodInfo, node: &NodeInfo) -> i64 {
+    fn balance(&self, pod: &PodInfo, node: &NodeInfo, with_pod: bool) -> i64 {
         let mut fractions = [0.0_f64; 16];
         let mut n = 0;
         for (id, _) in &self.balanced {
             let whole = node.allocatable.get(*id);
-            if whole == 0 || (*id > EPHEMERAL && pod.requests.get(*id) == 0) {
+            let asked = pod.requests.get(*id);
+            if whole == 0 || (*id > EPHEMERAL && asked == 0) {
                 continue;
             }
-            let used = node.requested.get(*id) + i128::from(pod.requests.get(*id));
+            let used = node.requested.get(*id) + if with_pod { i128::from(asked) } else { 0 };
             if let Some(slot) = fractions.get_mut(n) {
                 *slot = (used as f64 / whole as f64).min(1.0);
                 n += 1;

@@ -1,5 +1,5 @@
 //! ImageLocality: nodes that have the pod's images are better, the more so the larger the images and the more common they
-//! are (plugins/imagelocality).
+//! are; images of containers, and those that are volumes (plugins/imagelocality).
 
 use crate::framework::MAX_SCORE;
 use crate::{Cluster, NodeInfo, PodInfo};

@@ -4,7 +4,7 @@ use carrack_types::placement::{affinity_matches, selector_matches, term_matches,
 use carrack_types::resource::Object as _;
 use k8s_openapi::api::core::v1::{NodeAffinity, PreferredSchedulingTerm, Taint, Toleration};
 
-use crate::{NodeInfo, Plugin, PodInfo, Profile, Refusal};
+use crate::{NodeInfo, Plugin, PodInfo, Probe, Profile, Refusal};
 
 const UNSCHEDULABLE_TAINT: &str = "node.kubernetes.io/unschedulable";
 
@@ -39,33 +39,39 @@ fn preferred_terms(affinity: Option<&NodeAffinity>) -> &[PreferredSchedulingTerm
 
 /// Asks the plugins that look at the node's object, in their order.
 #[must_use]
-pub fn facts(pod: &PodInfo, node: &NodeInfo, profile: &Profile) -> Facts {
+pub fn facts(pod: &PodInfo, node: &NodeInfo, profile: &Profile, probe: &mut Probe) -> Facts {
     let Some(object) = &node.node else { return Facts::default() };
     let wanted = pod.node();
-    let named = wanted.is_empty() || object.name() == wanted;
-    let matches = affinity_matches(Some(pod.spec()), object);
-    let untolerated = untolerated(Some(pod.spec()), object, &["NoSchedule", "NoExecute"]);
     let own = pod.spec().affinity.as_ref().and_then(|a| a.node_affinity.as_ref());
     let added = profile.added_affinity.as_ref();
     let enforced = added
         .and_then(|a| a.required_during_scheduling_ignored_during_execution.as_ref())
         .is_none_or(|selector| selector_matches(selector, object));
-    let on = |plugin| profile.filters.has(plugin);
-    let refuse = |plugin, reason: &str| Some(Refusal::unresolvable(plugin, reason));
-    let refusal = if on(Plugin::NodeUnschedulable) && kept_by_cordon(pod, node) {
-        refuse(Plugin::NodeUnschedulable, "node(s) were unschedulable")
-    } else if on(Plugin::NodeName) && !named {
-        refuse(Plugin::NodeName, "node(s) didn't match the requested node name")
-    } else if untolerated.is_some() && on(Plugin::TaintToleration) {
-        // Which taint it is, who may read nodes is told by `carrack explain` (kubernetes #134740).
-        refuse(Plugin::TaintToleration, "node(s) had untolerated taint(s)")
-    } else if on(Plugin::NodeAffinity) && !enforced {
-        refuse(Plugin::NodeAffinity, "node(s) didn't match scheduler-enforced node affinity")
-    } else if on(Plugin::NodeAffinity) && !matches {
-        refuse(Plugin::NodeAffinity, "node(s) didn't match Pod's node affinity/selector")
-    } else {
-        None
+    let (mut tolerated, mut matches) = (None, None);
+    let tolerates_all = || untolerated(Some(pod.spec()), object, &["NoSchedule", "NoExecute"]).is_none();
+    let matches_own = || affinity_matches(Some(pod.spec()), object);
+    let mut refusal = None;
+    let mut ask = |plugin: Plugin, why: &mut dyn FnMut() -> Option<&'static str>| {
+        if refusal.is_none() && profile.filters.has(plugin) {
+            let asked = || why().map_or(Ok(()), |reason| Err(Refusal::unresolvable(plugin, reason)));
+            refusal = probe.filter(plugin, asked).err();
+        }
     };
+    ask(Plugin::NodeUnschedulable, &mut || kept_by_cordon(pod, node).then_some("node(s) were unschedulable"));
+    ask(Plugin::NodeName, &mut || {
+        let named = wanted.is_empty() || object.name() == wanted;
+        (!named).then_some("node(s) didn't match the requested node name")
+    });
+    ask(Plugin::TaintToleration, &mut || {
+        // Which taint it is, who may read nodes is told by `carrack explain` (kubernetes #134740).
+        (!*tolerated.insert(tolerates_all())).then_some("node(s) had untolerated taint(s)")
+    });
+    ask(Plugin::NodeAffinity, &mut || {
+        if !enforced {
+            return Some("node(s) didn't match scheduler-enforced node affinity");
+        }
+        (!*matches.insert(matches_own())).then_some("node(s) didn't match Pod's node affinity/selector")
+    });
     let soft: Vec<&Toleration> = tolerations(pod)
         .iter()
         .filter(|t| matches!(t.effect.as_deref().unwrap_or_default(), "" | "PreferNoSchedule"))
@@ -83,8 +89,8 @@ pub fn facts(pod: &PodInfo, node: &NodeInfo, profile: &Profile) -> Facts {
         .sum();
     Facts {
         refusal,
-        matches,
-        tolerated: untolerated.is_none(),
+        matches: matches.unwrap_or_else(matches_own),
+        tolerated: tolerated.unwrap_or_else(tolerates_all),
         intolerable: i64::try_from(intolerable).unwrap_or(i64::MAX),
         preferred,
     }

@@ -83,6 +83,8 @@ fn default_filters() {
     let mut full = plain.clone();
     full["status"]["allocatable"]["pods"] = "1".into();
     check(&full, &asks(json!({})), &["Too many pods"]);
+    let devices = json!({"containers": [], "resourceClaims": [{"name": "gpu", "resourceClaimName": "c"}]});
+    check(&plain, &devices, &["pod has resource claims, for which this scheduler allocates no devices"]);
     let claim = json!({"containers": [], "volumes": [{"name": "v", "persistentVolumeClaim": {"claimName": "gone"}}]});
     check(&plain, &claim, &["persistentvolumeclaim \"gone\" not found"]);
     let hard = json!([{"topologyKey": "rack", "maxSkew": 1, "whenUnsatisfiable": "DoNotSchedule",
@@ -130,6 +132,19 @@ fn scores_choose() {
     let spec = json!({"containers": [{"name": "c", "image": "big", "resources": {"requests": {"cpu": "1", "memory": "2Gi"}}}]});
     let busy = [there("one", "t", json!({"cpu": "1", "memory": "2Gi"}))];
     chosen(none(), none(), &busy, &spec, Profile::default(), "two");
+    // Of the nodes that a pod names the better one, unless nobody looks at what it names.
+    let naming = |names: &[&str]| {
+        let mut spec = spec.clone();
+        let named = json!([{"key": "metadata.name", "operator": "In", "values": names}]);
+        spec["affinity"] = json!({"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {
+            "nodeSelectorTerms": [{"matchFields": named}]}}});
+        spec
+    };
+    chosen(none(), none(), &busy, &naming(&["one", "two"]), Profile::default(), "two");
+    chosen(none(), none(), &busy, &naming(&["one"]), Profile::default(), "one");
+    let mut careless = Profile::default();
+    careless.filters.remove(crate::Plugin::NodeAffinity);
+    chosen(none(), none(), &busy, &naming(&["one"]), careless, "two");
     let most = Profile { fit_strategy: FitStrategy::MostAllocated, ..Profile::default() };
     chosen(none(), none(), &busy, &spec, most, "one");
     let ratio = FitStrategy::RequestedToCapacityRatio(vec![(0, 0), (100, 10)]);
@@ -137,11 +152,18 @@ fn scores_choose() {
     // CPU and memory used alike is better.
     let uneven = [there("one", "t", json!({"cpu": "2"})), there("two", "u", json!({"cpu": "1", "memory": "2Gi"}))];
     chosen(none(), none(), &uneven, &spec, Profile::default(), "two");
+    // What makes a node's use more even goes before what is even there already.
+    let memory = json!({"containers": [{"name": "c", "resources": {"requests": {"memory": "2Gi"}}}]});
+    chosen(none(), none(), &uneven, &memory, Profile::default(), "one");
     let soft = json!({"/spec": {"taints": [{"key": "k", "effect": "PreferNoSchedule"}]}});
     chosen(soft, none(), &[], &spec, Profile::default(), "two");
     let image = json!({"/status": {"allocatable": {"cpu": "4", "memory": "8Gi", "pods": "110"},
         "images": [{"names": ["big:latest"], "sizeBytes": 900 << 20}]}});
-    chosen(none(), image, &[], &spec, Profile::default(), "two");
+    chosen(none(), image.clone(), &[], &spec, Profile::default(), "two");
+    let mut mounts = spec.clone();
+    mounts["containers"][0]["image"] = "small".into();
+    mounts["volumes"] = json!([{"name": "v", "image": {"reference": "big"}}]);
+    chosen(none(), image, &[], &mounts, Profile::default(), "two");
     let prefers = |kind: &str| {
         let mut with = spec.clone();
         with["affinity"] = json!({kind: {"preferredDuringSchedulingIgnoredDuringExecution": [{"weight": 100,
@@ -229,9 +251,15 @@ fn the_least_important_pods_go() {
 
 /// Three nodes in two zones, with so many pods of `app: x` each; which take a pod of the same app, and what the others say.
 fn check_among(pods: [usize; 3], spec: &Value, expected: [&str; 3]) {
+    check_tainted(None, pods, spec, expected);
+}
+
+/// The same with a taint on one of the nodes.
+fn check_tainted(tainted: Option<&str>, pods: [usize; 3], spec: &Value, expected: [&str; 3]) {
     let node = |name: &str, zone: &str| {
+        let taints = if tainted == Some(name) { json!([{"key": "k", "effect": "NoSchedule"}]) } else { json!([]) };
         json!({"metadata": {"name": name, "labels": {"kubernetes.io/hostname": name, "zone": zone}},
-            "status": {"allocatable": {"cpu": "4", "memory": "8Gi", "pods": "110"}}})
+            "spec": {"taints": taints}, "status": {"allocatable": {"cpu": "4", "memory": "8Gi", "pods": "110"}}})
     };
     let names = ["one", "two", "three"];
     let nodes: Vec<Value> = names.iter().zip(["a", "a", "b"]).map(|(name, zone)| node(name, zone)).collect();
@@ -243,6 +271,7 @@ fn check_among(pods: [usize; 3], spec: &Value, expected: [&str; 3]) {
     let there: Vec<Value> =
         names.iter().zip(pods).flat_map(|(node, count)| (0..count).map(move |n| there(node, n))).collect();
     let mut decider = Decider::new(cluster(&nodes, &there));
+    decider.cluster.set_namespace("d", Some([("env".to_owned(), "prod".to_owned())].into()));
     let info = decider.cluster.read(Arc::new(serde_json::from_value(pod_of(spec)).expect("a pod")));
     let profile = Arc::new(Profile::default());
     let answers = decider.answers(Question { pod: &info, profile: &profile, nominated: &nobody });
@@ -290,6 +319,13 @@ fn what_is_elsewhere_decides() {
     let mismatch = "node(s) didn't match Pod's node affinity/selector";
     check_among([1, 0, 0], &elsewhere("Honor"), ["", "", mismatch]);
     check_among([1, 0, 0], &elsewhere("Ignore"), [SKEWED, SKEWED, mismatch]);
+    let tainted = "node(s) had untolerated taint(s)";
+    check_tainted(Some("three"), [1, 0, 0], &spread("zone", json!({})), [SKEWED, SKEWED, tainted]);
+    check_tainted(Some("three"), [1, 0, 0], &spread("zone", json!({"nodeTaintsPolicy": "Honor"})), ["", "", tainted]);
+    // The pod's own labels decide beside the selector.
+    let keys = |app_of: Value| json!({"labelSelector": app_of, "matchLabelKeys": ["app", "none"]});
+    check_among([1, 0, 0], &spread("zone", keys(json!({}))), [SKEWED, SKEWED, ""]);
+    check_among([9, 0, 0], &spread("zone", keys(app("y"))), ["", "", ""]);
     let affinity = |kind: &str, of: &str, key: &str| {
         let terms = json!([{"topologyKey": key, "labelSelector": app(of)}]);
         json!({"containers": [], "affinity": {kind: {"requiredDuringSchedulingIgnoredDuringExecution": terms}}})
@@ -302,4 +338,26 @@ fn what_is_elsewhere_decides() {
     check_among([1, 0, 0], &affinity("podAntiAffinity", "x", "zone"), [TOO_NEAR, TOO_NEAR, ""]);
     check_among([1, 0, 0], &affinity("podAntiAffinity", "x", HOST), [TOO_NEAR, "", ""]);
     check_among([1, 1, 1], &affinity("podAntiAffinity", "y", HOST), ["", "", ""]);
+    // Of which namespaces, and which labels beside the selector.
+    let anti = |more: &Value| {
+        let mut term = json!({"topologyKey": HOST, "labelSelector": app("x")});
+        for (field, value) in more.as_object().into_iter().flatten() {
+            term[field] = value.clone();
+        }
+        json!({"containers": [], "affinity": {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}})
+    };
+    let env = |env: &str| json!({"matchLabels": {"env": env}});
+    for (more, meant) in [
+        (json!({"namespaces": ["d"]}), true),
+        (json!({"namespaces": ["other"]}), false),
+        (json!({"namespaceSelector": {}}), true),
+        (json!({"namespaceSelector": env("prod")}), true),
+        (json!({"namespaceSelector": env("test")}), false),
+        (json!({"namespaces": ["d"], "namespaceSelector": env("test")}), true),
+        (json!({"labelSelector": {}, "matchLabelKeys": ["app", "none"]}), true),
+        (json!({"labelSelector": {}, "mismatchLabelKeys": ["app", "none"]}), false),
+        (json!({"labelSelector": null}), false),
+    ] {
+        check_among([1, 0, 0], &anti(&more), [if meant { TOO_NEAR } else { "" }, "", ""]);
+    }
 }

@@ -30,7 +30,8 @@ pub use shared::Shared;
 /// What a pod asks of the node it is on. Pods that are alike share it.
 #[derive(Debug)]
 pub struct Spec {
-    /// All that plugins look at but volumes, and the node that the pod is bound to.
+    /// All that plugins look at but volumes other than images, and the node that the pod is bound to. Its requests are what the pod holds, where
+    /// that is more than it asks for ([`carrack_types::held`]).
     pub pod: PodSpec,
     /// The same as bytes, by which pods are compared.
     pub bytes: Arc<[u8]>,
@@ -117,6 +118,8 @@ pub struct Pod {
     pub disks: Box<[Disk]>,
     /// It has ended for good.
     pub ended: bool,
+    /// A scheduler has it go, so that another pod can come.
+    pub preempted: bool,
     /// Node that its status says is being made free for it.
     pub nominated: Option<Box<str>>,
     /// The condition `PodScheduled`, where that is false.

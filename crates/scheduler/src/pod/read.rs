@@ -4,9 +4,10 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
 
 use carrack_engine::Time;
+use carrack_types::held::{self, Held, Running};
 use k8s_openapi::api::core::v1::{
-    Affinity, Container, ContainerPort, PodSchedulingGate, PodSpec, ResourceRequirements, Toleration,
-    TopologySpreadConstraint,
+    Affinity, Container, ContainerPort, ImageVolumeSource, PodResourceClaim, PodSchedulingGate, PodSpec,
+    ResourceRequirements, Toleration, TopologySpreadConstraint, Volume,
 };
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference, Time as MetaTime};
@@ -50,6 +51,7 @@ struct ReadSpec {
     overhead: Option<BTreeMap<String, Quantity>>,
     preemption_policy: Option<String>,
     priority: Option<i32>,
+    resource_claims: Option<Vec<PodResourceClaim>>,
     resources: Option<ResourceRequirements>,
     scheduler_name: Option<String>,
     scheduling_gates: Option<Vec<PodSchedulingGate>>,
@@ -61,6 +63,7 @@ struct ReadSpec {
 #[derive(Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 struct ReadContainer {
+    name: String,
     image: Option<String>,
     ports: Option<Vec<ContainerPort>>,
     resources: Option<ResourceRequirements>,
@@ -75,6 +78,7 @@ struct ReadVolume {
     ephemeral: Option<IgnoredAny>,
     gce_persistent_disk: Option<ReadDisk>,
     aws_elastic_block_store: Option<ReadDisk>,
+    image: Option<ImageVolumeSource>,
     iscsi: Option<ReadDisk>,
     rbd: Option<ReadDisk>,
 }
@@ -102,10 +106,31 @@ struct ReadDisk {
 #[derive(Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 struct ReadStatus {
+    allocated_resources: Option<BTreeMap<String, Quantity>>,
     conditions: Option<Vec<ReadCondition>>,
+    container_statuses: Option<Vec<Held>>,
+    init_container_statuses: Option<Vec<Held>>,
     nominated_node_name: Option<String>,
     phase: Option<String>,
+    resources: Option<Running>,
     start_time: Option<MetaTime>,
+}
+
+impl ReadStatus {
+    /// What it says that the pod holds of its node.
+    fn held(&mut self) -> held::Status {
+        let containers = [self.container_statuses.take(), self.init_container_statuses.take()];
+        let mut conditions = self.conditions.iter().flatten();
+        held::Status {
+            containers: containers.into_iter().flatten().flatten().collect(),
+            pod: Held {
+                allocated_resources: self.allocated_resources.take(),
+                resources: self.resources.take(),
+                ..Held::default()
+            },
+            is_infeasible: conditions.any(|c| held::says_infeasible(&c.kind, c.reason.as_deref())),
+        }
+    }
 }
 
 #[derive(Default, Deserialize)]
@@ -124,13 +149,18 @@ struct ReadCondition {
 /// It is none.
 pub(super) fn pod(whole: Box<RawValue>) -> serde_json::Result<Pod> {
     let Read { metadata, spec, status } = serde_json::from_str(whole.get())?;
-    let (metadata, mut spec, status) =
+    let (metadata, mut spec, mut status) =
         (metadata.unwrap_or_default(), spec.unwrap_or_default(), status.unwrap_or_default());
     let node = spec.node_name.take().unwrap_or_default().into_boxed_str();
-    let volumes = spec.volumes.take().unwrap_or_default();
+    let mut volumes = spec.volumes.take().unwrap_or_default();
+    let images: Vec<Volume> = volumes.iter_mut().filter_map(ReadVolume::image).collect();
     let name = metadata.name.as_deref().unwrap_or_default();
     let claims: Vec<Claim> = volumes.iter().filter_map(|volume| volume.claim(name)).collect();
     let disks: Vec<Disk> = volumes.iter().flat_map(ReadVolume::disks).collect();
+    let held = status.held();
+    let gives_way =
+        |c: &ReadCondition| c.kind == "DisruptionTarget" && c.reason.as_deref() == Some("PreemptionByScheduler");
+    let preempted = status.conditions.iter().flatten().any(|c| c.status == "True" && gives_way(c));
     let unplaced = status.conditions.into_iter().flatten().find(|c| c.kind == "PodScheduled" && c.status == "False");
     Ok(Pod {
         labels: Arc::new(metadata.labels.unwrap_or_default()),
@@ -144,10 +174,11 @@ pub(super) fn pod(whole: Box<RawValue>) -> serde_json::Result<Pod> {
             uid: metadata.uid,
             ..ObjectMeta::default()
         },
-        spec: Arc::new(Spec::new(spec.kept())?),
+        spec: Arc::new(Spec::new(spec.kept(&held, images))?),
         node,
         claims: claims.into(),
         disks: disks.into(),
+        preempted,
         ended: matches!(status.phase.as_deref(), Some("Succeeded" | "Failed")),
         nominated: status.nominated_node_name.filter(|node| !node.is_empty()).map(String::into_boxed_str),
         unplaced: unplaced.map(|c| {
@@ -166,10 +197,11 @@ impl Spec {
 }
 
 impl ReadSpec {
-    fn kept(self) -> PodSpec {
+    /// What is kept of it, with what the pod holds for what it asks for.
+    fn kept(self, held: &held::Status, images: Vec<Volume>) -> PodSpec {
         let on_host = self.host_network == Some(true);
         let keep = |containers: Vec<ReadContainer>| containers.into_iter().map(|c| c.kept(on_host)).collect();
-        PodSpec {
+        let mut kept = PodSpec {
             affinity: self.affinity,
             containers: keep(self.containers.unwrap_or_default()),
             host_network: self.host_network.filter(|on_host| *on_host),
@@ -178,22 +210,31 @@ impl ReadSpec {
             overhead: self.overhead,
             preemption_policy: self.preemption_policy,
             priority: self.priority,
+            resource_claims: self.resource_claims.filter(|claims| !claims.is_empty()),
             resources: self.resources,
             scheduler_name: self.scheduler_name,
             scheduling_gates: self.scheduling_gates,
             tolerations: self.tolerations,
             topology_spread_constraints: self.topology_spread_constraints,
+            volumes: (!images.is_empty()).then_some(images),
             ..PodSpec::default()
+        };
+        held.lay_over(&mut kept);
+        // A container's name makes no difference any more.
+        for container in kept.containers.iter_mut().chain(kept.init_containers.iter_mut().flatten()) {
+            container.name.clear();
         }
+        kept
     }
 }
 
 impl ReadContainer {
-    /// Its name, and ports that are no ports of the node, make no difference.
+    /// Ports that are no ports of the node make no difference.
     fn kept(self, on_host: bool) -> Container {
         let is_nodes = |port: &ContainerPort| on_host || port.host_port.is_some_and(|port| port > 0);
         let ports: Vec<ContainerPort> = self.ports.into_iter().flatten().filter(is_nodes).collect();
         Container {
+            name: self.name,
             image: self.image,
             ports: (!ports.is_empty()).then_some(ports),
             resources: self.resources,
@@ -204,6 +245,13 @@ impl ReadContainer {
 }
 
 impl ReadVolume {
+    /// The volume if it is an image's content; its name makes no difference.
+    fn image(&mut self) -> Option<Volume> {
+        let image = self.image.take()?;
+        let image = Some(ImageVolumeSource { reference: image.reference, ..ImageVolumeSource::default() });
+        Some(Volume { image, ..Volume::default() })
+    }
+
     fn claim(&self, pod: &str) -> Option<Claim> {
         let named = self.persistent_volume_claim.as_ref();
         let named = named.map(|claim| Claim { name: claim.claim_name.clone(), ephemeral: false });

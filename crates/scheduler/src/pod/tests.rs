@@ -19,7 +19,7 @@ fn object() -> Value {
         "spec": {
             "priority": 5, "preemptionPolicy": "Never", "nodeSelector": {"n": "m"}, "hostNetwork": true, "nodeName": "here",
             "overhead": {"cpu": "1m"}, "schedulerName": "s", "schedulingGates": [{"name": "g"}], "unheardOf": {"x": 1},
-            "resources": {"requests": {"cpu": "7"}}, "serviceAccountName": "sa", "hostname": "h",
+            "resources": {"requests": {"cpu": "7"}}, "resourceClaims": [{"name": "g", "resourceClaimName": "r"}], "serviceAccountName": "sa", "hostname": "h",
             "tolerations": [{"operator": "Exists"}],
             "topologySpreadConstraints": [{"topologyKey": "k", "maxSkew": 1, "whenUnsatisfiable": "DoNotSchedule"}],
             "affinity": {
@@ -28,15 +28,18 @@ fn object() -> Value {
                 "podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [
                     {"topologyKey": "k", "labelSelector": {"matchLabels": {"a": "b"}}}]}},
             "volumes": [{"name": "v", "persistentVolumeClaim": {"claimName": "c"}}, {"name": "e", "ephemeral": {}},
-                {"name": "s", "secret": {"secretName": "x"}}, {"name": "g", "gcePersistentDisk": {"pdName": "d", "readOnly": true}}],
+                {"name": "s", "secret": {"secretName": "x"}}, {"name": "im", "image": {"reference": "v:1"}}, {"name": "g", "gcePersistentDisk": {"pdName": "d", "readOnly": true}}],
             "initContainers": [{"name": "i", "restartPolicy": "Always", "resources": {"requests": {"cpu": "2"}},
                 "ports": [{"containerPort": 3, "hostPort": 4}]}],
             "containers": [{"name": "c", "image": "i:1", "env": [{"name": "E", "value": "v"}], "command": ["run"],
                 "ports": [{"containerPort": 1, "hostPort": 2}], "resources": {"limits": {"example.com/x": "3"}}}]},
         "status": {"phase": "Failed", "nominatedNodeName": "n", "startTime": "2026-01-01T00:00:00Z",
-            "containerStatuses": [{"name": "c", "image": "i", "imageID": "", "ready": true, "restartCount": 0}],
+            "containerStatuses": [{"name": "c", "image": "i", "imageID": "", "ready": true, "restartCount": 0,
+                "allocatedResources": {"example.com/x": "3"}}],
+            "resources": {"requests": {"cpu": "7001m"}},
             "conditions": [{"type": "PodScheduled", "status": "False", "reason": "r", "message": "m"},
-                {"type": "Ready", "status": "False"}]}})
+                {"type": "Ready", "status": "False"},
+                {"type": "DisruptionTarget", "status": "True", "reason": "PreemptionByScheduler"}]}})
 }
 
 fn pod(object: &Value) -> Pod {
@@ -64,11 +67,30 @@ fn nothing_that_counts_is_left_out() {
     );
     assert_eq!(spec.topology_spread_constraints, all.topology_spread_constraints);
     assert_eq!((&spec.scheduling_gates, &spec.preemption_policy), (&all.scheduling_gates, &all.preemption_policy));
+    assert_eq!((&spec.resource_claims, pod.preempted), (&all.resource_claims, true));
     assert_eq!(carrack_types::pod::requests_of(spec), requests(&whole));
     assert_eq!(carrack_types::fit::host_ports(spec), carrack_types::fit::host_ports(&all));
     let info = PodInfo::new(Arc::new(pod), &mut Tables::default());
-    assert_eq!((info.priority, info.images.len(), info.terms.len()), (5, 1, 1));
+    assert_eq!((info.priority, info.images.len(), info.terms.len()), (5, 2, 1));
     assert_eq!(info.only_nodes.as_deref(), Some(&["n".to_owned()][..]));
+}
+
+/// What a pod holds while it is resized is what it holds by the whole of it.
+#[test]
+fn a_pod_that_is_resized_holds_what_its_status_says() {
+    for (pointer, value) in [
+        ("/status/containerStatuses/0/allocatedResources", json!({"example.com/x": "5", "memory": "9"})),
+        ("/status/resources/requests/cpu", json!("9001m")),
+        ("/status/conditions/1", json!({"type": "PodResizePending", "status": "True", "reason": "Infeasible"})),
+    ] {
+        let mut object = object();
+        object["spec"]["containers"][0]["resources"]["limits"]["example.com/x"] = "4".into();
+        *object.pointer_mut(pointer).expect("a field") = value;
+        let whole: WholePod = serde_json::from_value(object.clone()).expect("a pod");
+        let (held, asked) = (carrack_types::held::requests(&whole), requests(&whole));
+        assert_eq!(carrack_types::pod::requests_of(&pod(&object).spec.pod), held, "{pointer}");
+        assert_ne!(held, asked, "{pointer}");
+    }
 }
 
 /// Each field that a plugin looks at makes pods differ; what no plugin looks at does not.
@@ -91,6 +113,8 @@ fn pods_are_alike_when_plugins_cannot_tell_them_apart() {
         ("/spec/schedulerName", json!("t")),
         ("/spec/resources/requests/cpu", json!("8")),
         ("/spec/tolerations", json!([])),
+        ("/spec/resourceClaims", json!([])),
+        ("/spec/volumes/3/image/reference", json!("v:2")),
         ("/spec/topologySpreadConstraints/0/maxSkew", json!(2)),
         ("/spec/affinity/nodeAffinity", json!(null)),
         ("/spec/affinity/podAntiAffinity", json!(null)),
@@ -98,6 +122,8 @@ fn pods_are_alike_when_plugins_cannot_tell_them_apart() {
         ("/spec/initContainers/0/ports/0/hostPort", json!(5)),
         ("/spec/containers/0/image", json!("i:2")),
         ("/spec/containers/0/resources/limits", json!({"example.com/x": "4"})),
+        ("/status/containerStatuses/0/allocatedResources", json!({"example.com/x": "4"})),
+        ("/status/resources", json!({"requests": {"cpu": "8"}})),
         ("/metadata/deletionTimestamp", json!(null)),
     ] {
         assert!(!alike(pointer, value.clone()), "{pointer}: {value}");
@@ -108,7 +134,9 @@ fn pods_are_alike_when_plugins_cannot_tell_them_apart() {
         ("/metadata/labels", json!({})),
         ("/spec/containers/0/env", json!([])),
         ("/spec/containers/0/name", json!("d")),
-        ("/spec/volumes", json!([])),
+        ("/spec/volumes/0", json!({"name": "v", "persistentVolumeClaim": {"claimName": "d"}})),
+        ("/spec/volumes/3/name", json!("other")),
+        ("/status/containerStatuses/0/allocatedResources", json!({"example.com/x": "3"})),
         ("/status", json!({})),
     ] {
         assert!(alike(pointer, value.clone()), "{pointer}: {value}");
@@ -120,6 +148,7 @@ fn what_pods_have_in_common_is_there_once_and_goes_with_them() {
     let mut shared = Shared::default();
     let read = |shared: &mut Shared, name: &str, label: &str, cpu: &str| {
         let mut object = object();
+        object["status"]["resources"] = Value::Null;
         object["metadata"]["name"] = name.into();
         object["metadata"]["labels"] = json!({"a": label});
         object["spec"]["resources"]["requests"]["cpu"] = cpu.into();
@@ -137,6 +166,31 @@ fn what_pods_have_in_common_is_there_once_and_goes_with_them() {
     }
     let fourth = read(&mut shared, "fourth", "x", "1");
     assert!(Arc::ptr_eq(&one.spec, &fourth.spec), "those of pods that are there stay");
+}
+
+/// What is computed of pods that are alike is there once, and goes with them.
+#[test]
+fn pods_that_are_alike_are_read_once() {
+    let mut tables = Tables::default();
+    let mut read = |name: &str, cpu: &str, app: &str| {
+        let mut object = object();
+        object["metadata"]["name"] = name.into();
+        object["metadata"]["labels"] = json!({"app": app});
+        object["spec"]["resources"]["requests"]["cpu"] = cpu.into();
+        (PodInfo::new(Arc::new(pod(&object)), &mut tables), tables.alike.len())
+    };
+    let ((one, _), (other, count)) = (read("one", "9", "a"), read("other", "9", "a"));
+    assert_eq!((count, one.requests.get(0), one.kind), (1, 9001, other.kind));
+    assert!(std::ptr::eq(&*one, &*other) && one.name() != other.name());
+    let ((more, _), (labelled, count)) = (read("more", "10", "a"), read("labelled", "9", "b"));
+    assert_eq!((count, more.requests.get(0), labelled.requests.get(0)), (3, 10_001, 9001));
+    assert!(labelled.kind != one.kind && more.kind == one.kind);
+    for number in 0..2000 {
+        let (_, count) = read("brief", "9", &number.to_string());
+        assert!(count <= 260, "{count}: those of pods that are gone go, too");
+    }
+    let (last, _) = read("last", "9", "a");
+    assert!(std::ptr::eq(&*last, &*one), "those of pods that are there stay");
 }
 
 #[test]

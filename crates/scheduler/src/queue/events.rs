@@ -7,7 +7,7 @@ use crate::cluster::{NodeChange, ObjectName};
 use crate::plugins::fit::is_ignored;
 use crate::plugins::node::facts;
 use crate::tables::TermKind;
-use crate::{Cluster, NodeInfo, Plugin, PluginSet, PodInfo, Profile};
+use crate::{Cluster, NodeInfo, Plugin, PluginSet, PodInfo, Probe, Profile};
 
 /// Something that changed.
 #[derive(Clone, Debug)]
@@ -16,8 +16,10 @@ pub enum Event {
     Node(Arc<str>, NodeChange),
     /// A node went: fewer domains to spread over.
     NodeGone,
-    /// A pod has a node now, or other labels there.
+    /// A pod has a node now.
     PodPlaced(Arc<PodInfo>),
+    /// A pod has become another one where it is: what it was, what it is, and its node. It may hold less, or have other labels.
+    PodChanged(Arc<PodInfo>, Arc<PodInfo>, Arc<str>),
     /// A pod takes nothing any more of the node of this name, or nothing is kept for it there any more.
     PodGone(Arc<PodInfo>, Arc<str>),
     /// A claim.
@@ -39,7 +41,7 @@ impl Event {
     #[must_use]
     pub fn room_of(&self) -> Option<&Arc<str>> {
         match self {
-            Self::PodGone(_, node) => Some(node),
+            Self::PodGone(_, node) | Self::PodChanged(_, _, node) => Some(node),
             _ => None,
         }
     }
@@ -54,11 +56,14 @@ impl Event {
             Self::Node(..) => "NodeUpdate",
             Self::NodeGone => "NodeDelete",
             Self::PodPlaced(_) => "AssignedPodAdd",
+            Self::PodChanged(before, after, _) if before.kind != after.kind => "AssignedPodUpdatePodLabel",
+            Self::PodChanged(before, after, _) if after.asks_less_than(before) => "AssignedPodUpdatePodScaleDown",
+            Self::PodChanged(..) => "AssignedPodUpdate",
             Self::PodGone(..) => "AssignedPodDelete",
             Self::Claim(_) => "PersistentVolumeClaimUpdate",
             Self::Volume => "PersistentVolumeUpdate",
-            Self::Csi => "CSINodeUpdate",
-            Self::Detached => "VolumeAttachmentDelete",
+            Self::Csi => "storage.k8s.io/CSINodeUpdate",
+            Self::Detached => "storage.k8s.io/VolumeAttachmentDelete",
             Self::Namespace => "NamespaceUpdate",
             Self::Extender => "ForceActivate",
         }
@@ -84,6 +89,8 @@ impl Event {
             // Who wants to be near to pods that are nowhere any more may be the first of them.
             Self::NodeGone => &[PodTopologySpread, InterPodAffinity, Extender],
             Self::PodPlaced(_) => &[PodTopologySpread, InterPodAffinity, Extender],
+            // Its ports and volumes stay what they are.
+            Self::PodChanged(..) => &[NodeResourcesFit, PodTopologySpread, InterPodAffinity, Extender],
             Self::PodGone(..) => &[
                 NodePorts,
                 NodeResourcesFit,
@@ -129,34 +136,47 @@ fn hint(plugin: Plugin, waiting: Waiting<'_>, event: &Event, cluster: &Cluster) 
     let pod = waiting.pod;
     match event {
         Event::Node(name, change) => node_hint(plugin, waiting, name, *change, cluster),
-        Event::PodPlaced(other) => match plugin {
-            // Its own kind, which may be what it wants to be near to, or what it was spread against.
-            Plugin::PodTopologySpread => pod.namespace() == other.namespace(),
-            Plugin::InterPodAffinity => cluster.tables.kind(other.kind).is_some_and(|kind| {
-                let required = pod.terms.iter().filter(|t| t.kind == TermKind::Required);
-                let mut terms = required.filter_map(|t| cluster.tables.terms.get(t.term as usize));
-                terms.any(|t| t.matcher.matches(kind, &cluster.tables.namespaces))
-            }),
-            _ => true,
-        },
-        Event::PodGone(other, node) => match plugin {
-            Plugin::NodePorts => other.host_ports.iter().any(|p| pod.host_ports.iter().any(|own| own.clashes(p))),
-            // A place among the pods is given back too.
-            Plugin::NodeResourcesFit => cluster.named(node).is_some_and(|node| has_room(waiting, node, cluster)),
-            Plugin::Extender => true,
-            Plugin::VolumeRestrictions => {
-                let shared = other.claims().iter().any(|c| pod.claims().contains(c));
-                other.namespace() == pod.namespace() && shared || crate::plugins::volumes::disks_clash(pod, other)
-            }
-            Plugin::NodeVolumeLimits => !other.claims().is_empty(),
-            Plugin::PodTopologySpread => pod.namespace() == other.namespace(),
-            Plugin::InterPodAffinity => !pod.terms.is_empty() || !other.terms.is_empty(),
-            _ => true,
-        },
+        Event::PodPlaced(other) => placed_hint(plugin, pod, other, cluster),
+        Event::PodGone(other, node) => gone_hint(plugin, waiting, other, node, cluster),
+        Event::PodChanged(before, after, node) => {
+            gone_hint(plugin, waiting, before, node, cluster) || placed_hint(plugin, pod, after, cluster)
+        }
         Event::Claim((namespace, name)) => {
             namespace == pod.namespace()
                 && (pod.claims().iter().any(|c| c.name == *name) || plugin != Plugin::VolumeBinding)
         }
+        _ => true,
+    }
+}
+
+/// Whether a pod that has a node may help another.
+fn placed_hint(plugin: Plugin, pod: &PodInfo, other: &PodInfo, cluster: &Cluster) -> bool {
+    match plugin {
+        // Its own kind, which may be what it wants to be near to, or what it was spread against.
+        Plugin::PodTopologySpread => pod.namespace() == other.namespace(),
+        Plugin::InterPodAffinity => cluster.tables.kind(other.kind).is_some_and(|kind| {
+            let required = pod.terms.iter().filter(|t| t.kind == TermKind::Required);
+            let mut terms = required.filter_map(|t| cluster.tables.terms.get(t.term as usize));
+            terms.any(|t| t.matcher.matches(kind, &cluster.tables.namespaces))
+        }),
+        other => other == Plugin::Extender,
+    }
+}
+
+/// Whether a pod that takes nothing of a node any more, or less, may help another.
+fn gone_hint(plugin: Plugin, waiting: Waiting<'_>, other: &PodInfo, node: &str, cluster: &Cluster) -> bool {
+    let pod = waiting.pod;
+    match plugin {
+        Plugin::NodePorts => other.host_ports.iter().any(|p| pod.host_ports.iter().any(|own| own.clashes(p))),
+        // A place among the pods is given back too.
+        Plugin::NodeResourcesFit => cluster.named(node).is_some_and(|node| has_room(waiting, node, cluster)),
+        Plugin::VolumeRestrictions => {
+            let shared = other.claims().iter().any(|c| pod.claims().contains(c));
+            other.namespace() == pod.namespace() && shared || crate::plugins::volumes::disks_clash(pod, other)
+        }
+        Plugin::NodeVolumeLimits => !other.claims().is_empty(),
+        Plugin::PodTopologySpread => pod.namespace() == other.namespace(),
+        Plugin::InterPodAffinity => !pod.terms.is_empty() || !other.terms.is_empty(),
         _ => true,
     }
 }
@@ -168,7 +188,7 @@ fn hint(plugin: Plugin, waiting: Waiting<'_>, event: &Event, cluster: &Cluster) 
 /// when the pod looked at it) is not, and its end would wake nobody; so the pod looks again, and waits for that instead.
 fn has_room(waiting: Waiting<'_>, node: &NodeInfo, cluster: &Cluster) -> bool {
     let Waiting { pod, profile, nominated, refused_by } = waiting;
-    if facts(pod, node, profile).refusal.is_some_and(|refusal| refused_by.has(refusal.plugin)) {
+    if facts(pod, node, profile, &mut Probe::default()).refusal.is_some_and(|refusal| refused_by.has(refusal.plugin)) {
         return false;
     }
     let beside = || nominated.iter().filter(|p| p.priority >= pod.priority && p.uid != pod.uid);
@@ -189,7 +209,7 @@ fn node_hint(plugin: Plugin, waiting: Waiting<'_>, name: &str, change: NodeChang
     let Some(node) = cluster.named(name) else { return false };
     let (pod, profile) = (waiting.pod, waiting.profile);
     let only = |of: Plugin| Profile { filters: PluginSet::of(of), ..Profile::default() };
-    let passes = |of: Plugin| facts(pod, node, &only(of)).refusal.is_none();
+    let passes = |of: Plugin| facts(pod, node, &only(of), &mut Probe::default()).refusal.is_none();
     match plugin {
         Plugin::NodeUnschedulable | Plugin::TaintToleration => (change.added || change.taints) && passes(plugin),
         Plugin::NodeName => change.added && passes(plugin),
@@ -203,6 +223,8 @@ fn node_hint(plugin: Plugin, waiting: Waiting<'_>, name: &str, change: NodeChang
         }
         Plugin::PodTopologySpread => change.added || change.labels || change.taints,
         Plugin::InterPodAffinity => change.added || change.labels,
+        // No node has devices for it.
+        Plugin::DynamicResources => false,
         _ => change.matters(),
     }
 }

@@ -78,16 +78,35 @@ pub struct SchedulingQueue {
 /// Why a pod comes into a part of the queue, where no event of the cluster brings it: upstream's names.
 mod why {
     pub const NEW: &str = "UnschedulablePodAdd";
-    pub const CHANGED: &str = "PodUpdate";
-    pub const UNGATED: &str = "PodUpdatePodSchedulingGatesEliminated";
+    pub const CHANGED: &str = "TargetPodUpdate";
+    pub const RELABELLED: &str = "TargetPodUpdatePodLabel";
+    pub const ASKS_LESS: &str = "TargetPodUpdatePodScaleDown";
+    pub const TOLERATES: &str = "TargetPodUpdatePodToleration";
+    pub const UNGATED: &str = "TargetPodUpdatePodSchedulingGatesEliminated";
     pub const REFUSED: &str = "ScheduleAttemptFailure";
     pub const BACKOFF_OVER: &str = "BackoffComplete";
+    pub const HAD_THE_FIELD: &str = "PopFromBackoffQ";
     pub const WAITED_LONG: &str = "UnschedulableTimeout";
     pub const HURRIED: &str = "ForceActivate";
 }
 
 fn gates(pod: &PodInfo) -> usize {
     pod.spec().scheduling_gates.as_ref().map_or(0, Vec::len)
+}
+
+/// What changed about a pod that waits, by upstream's name (framework/events.go, `PodSchedulingPropertiesChange`).
+fn change_of(old: &PodInfo, new: &PodInfo) -> &'static str {
+    if gates(old) > 0 && gates(new) == 0 {
+        why::UNGATED
+    } else if old.kind != new.kind {
+        why::RELABELLED
+    } else if new.asks_less_than(old) {
+        why::ASKS_LESS
+    } else if old.spec().tolerations != new.spec().tolerations {
+        why::TOLERATES
+    } else {
+        why::CHANGED
+    }
 }
 
 /// The node that a pod's status names.
@@ -101,8 +120,11 @@ impl SchedulingQueue {
     pub fn new(patience: Patience) -> Self {
         Self { patience, ..Self::default() }
     }
+    /// Errors have a backoff of their own (backend/queue, `calculateBackoffDuration`): how long nobody has taken a pod says nothing of
+    /// how soon the API server will answer again.
     fn backoff_end(&self, row: &Row) -> Time {
-        let doublings = row.attempts.saturating_sub(1).min(16);
+        let count = if row.errors > 0 { row.errors } else { row.refusals };
+        let doublings = count.saturating_sub(1).min(16);
         row.failed + self.patience.first_backoff.saturating_mul(1 << doublings).min(self.patience.max_backoff)
     }
 
@@ -123,10 +145,13 @@ impl SchedulingQueue {
                 profile,
                 place: if gated { Place::Gated } else { Place::Active },
                 attempts: 0,
+                refusals: 0,
+                errors: 0,
                 first_seen: now,
                 entered: now,
                 popped: now,
                 failed: now,
+                flushed: false,
                 refused_by: PluginSet::default(),
             };
             return self.put(row, why::NEW);
@@ -149,7 +174,8 @@ impl SchedulingQueue {
             return self.rows.put(row);
         }
         row.entered = if row.place == Place::Active { now } else { row.entered };
-        self.put(row, if before == Place::Gated { why::UNGATED } else { why::CHANGED });
+        let what = change_of(&old, &row.pod);
+        self.put(row, what);
     }
     /// Where a row goes whose wait was ended by an event.
     fn after_event(&self, row: &Row, now: Time) -> Place {
@@ -167,6 +193,9 @@ impl SchedulingQueue {
         self.flush(now);
         let uid = self.rows.next()?;
         let mut row = self.rows.take(&uid)?;
+        if matches!(row.place, Place::Backoff { .. }) {
+            *self.incoming.entry((Place::Active.name(), why::HAD_THE_FIELD)).or_default() += 1;
+        }
         row.attempts += 1;
         row.popped = now;
         row.place = Place::InFlight { since_event: self.first_event + self.events.len() as u64 };
@@ -192,6 +221,9 @@ impl SchedulingQueue {
         let Some(mut row) = self.rows.take(uid) else { return };
         let Place::InFlight { since_event } = row.place else { return self.rows.put(row) };
         row.refused_by = refused_by;
+        row.refusals = row.refusals.saturating_add(1);
+        row.errors = 0;
+        row.flushed = false;
         row.failed = now;
         row.entered = now;
         let missed = since_event < self.first_event;
@@ -210,6 +242,8 @@ impl SchedulingQueue {
         if !matches!(row.place, Place::InFlight { .. }) {
             return self.rows.put(row);
         }
+        row.errors = row.errors.saturating_add(1);
+        row.flushed = false;
         row.failed = now;
         row.entered = now;
         row.refused_by = PluginSet::default();
@@ -291,8 +325,9 @@ impl SchedulingQueue {
     fn flush(&mut self, now: Time) {
         while let Some(uid) = self.rows.due(now, MAX_UNSCHEDULABLE) {
             let Some(mut row) = self.rows.take(&uid) else { break };
-            let why =
-                if matches!(row.place, Place::Unschedulable { .. }) { why::WAITED_LONG } else { why::BACKOFF_OVER };
+            let waited_long = matches!(row.place, Place::Unschedulable { .. });
+            let why = if waited_long { why::WAITED_LONG } else { why::BACKOFF_OVER };
+            row.flushed |= waited_long;
             row.place = match row.place {
                 Place::Unschedulable { .. } => self.after_event(&row, now),
                 _ => Place::Active,

@@ -61,6 +61,10 @@ pub struct Row {
     pub place: Place,
     /// How often it was popped.
     pub attempts: u32,
+    /// How often nobody took it.
+    pub refusals: u32,
+    /// How often something went wrong since nobody last took it.
+    pub errors: u32,
     /// When it first came.
     pub first_seen: Time,
     /// Since when it waits for its turn: equal priorities are popped in this order.
@@ -69,6 +73,8 @@ pub struct Row {
     pub popped: Time,
     /// When it last came back.
     pub failed: Time,
+    /// It was last popped since it had waited long, though no event said that this would help.
+    pub flushed: bool,
     /// Plugins that refused it on some node.
     pub refused_by: PluginSet,
     /// The node that is being made free for it.

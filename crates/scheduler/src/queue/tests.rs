@@ -120,6 +120,7 @@ fn check(node: &serde_json::Value, refused_by: &[Plugin], event: &str, expected:
     q.unschedulable("p", refused_by.iter().copied().collect(), at(0), &cluster);
     let happened = match event {
         "pod gone" => Event::PodGone(other, "n".into()),
+        "pod changed" => Event::PodChanged(other.clone(), other, "n".into()),
         "node added" => Event::Node("n".into(), change),
         "more offered" => {
             Event::Node("n".into(), crate::NodeChange { allocatable: true, more: true, ..Default::default() })
@@ -137,13 +138,14 @@ fn check(node: &serde_json::Value, refused_by: &[Plugin], event: &str, expected:
 #[test]
 fn events_wake_those_whom_they_may_help() {
     use Plugin::{
-        InterPodAffinity, NodeAffinity, NodeResourcesFit, NodeUnschedulable, PodTopologySpread, TaintToleration,
+        InterPodAffinity, NodeAffinity, NodePorts, NodeResourcesFit, NodeUnschedulable, PodTopologySpread,
+        TaintToleration,
     };
     let node = |cpu: &str, spec: serde_json::Value| json!({"metadata": {"name": "n"}, "spec": spec, "status": {"allocatable": {"cpu": cpu, "pods": "10"}}});
     let (free, full) = (node("1", json!({})), node("100m", json!({})));
     let tainted = node("1", json!({"taints": [{"key": "k", "effect": "NoSchedule"}]}));
     let cordoned = node("1", json!({"unschedulable": true}));
-    for event in ["pod gone", "node added", "more offered"] {
+    for event in ["pod gone", "pod changed", "node added", "more offered"] {
         check(&free, &[NodeResourcesFit], event, true);
         check(&full, &[NodeResourcesFit], event, false);
     }
@@ -158,9 +160,46 @@ fn events_wake_those_whom_they_may_help() {
         check(node, &[NodeResourcesFit], "other taints", false);
         check(node, &[NodeAffinity], "other labels", true);
     }
+    check(&free, &[NodePorts], "pod changed", false);
+    check(&free, &[PodTopologySpread], "pod changed", true);
     check(&free, &[PodTopologySpread], "node gone", true);
     check(&free, &[InterPodAffinity], "node gone", true);
     check(&free, &[NodeResourcesFit], "node gone", false);
+}
+
+/// How a pod's attempts ended, refused or with an error, and how long it then waits, in seconds.
+fn check_backoff(ends: &str, expected_s: i64) {
+    let mut cluster = Cluster::default();
+    let mut q = SchedulingQueue::default();
+    q.set(pod(&mut cluster, "a", 0, false), Arc::default(), at(0));
+    let mut now = 0;
+    for end in ends.chars() {
+        now += 1000;
+        q.pop(at(now)).expect("its time has come");
+        match end {
+            'r' => q.unschedulable("a", PluginSet::default(), at(now), &cluster),
+            _ => q.retry("a", at(now)),
+        }
+    }
+    assert_eq!(q.next_due(), Some(at(now + expected_s)), "{ends}");
+}
+
+#[test]
+fn errors_and_refusals_back_off_apart() {
+    for (ends, expected_s) in [
+        ("r", 1),
+        ("rr", 2),
+        ("rrr", 4),
+        ("rrrrrr", 10),
+        ("e", 1),
+        ("ee", 2),
+        ("rrre", 1),
+        ("rree", 2),
+        ("rer", 2),
+        ("eer", 1),
+    ] {
+        check_backoff(ends, expected_s);
+    }
 }
 
 #[test]

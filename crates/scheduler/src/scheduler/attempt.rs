@@ -34,7 +34,9 @@ impl Scheduler {
     pub(super) fn look(&mut self, row: &Row, list: bool) -> Found {
         let preferred: Option<NodeId> = row.nominated.as_deref().and_then(|name| self.decider.cluster.find(name));
         let begun = (self.decider.laps.stopwatch)();
+        self.decider.probe.begin(&row.profile.scheduler_name);
         let found = self.with_question(row, |decider, question, rng| decider.find(question, preferred, list, rng));
+        self.decider.probe.end();
         let Laps { stopwatch, filter, score } = self.decider.laps;
         let (profile, metrics) = (row.profile.scheduler_name.as_str(), &mut self.metrics);
         metrics.algorithm(stopwatch().saturating_sub(begun));

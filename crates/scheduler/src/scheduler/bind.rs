@@ -200,6 +200,10 @@ impl Scheduler {
         let plan = &flight.plan;
         if plan.bindings.iter().all(|(claim, _)| bound(claim)) && plan.provisions.iter().all(bound) {
             flight.timer = None;
+            // It may ask for more by now.
+            if self.has_become_another(uid) {
+                return self.forget(now, uid, None, fx);
+            }
             return self.bind(now, uid, fx);
         }
         let given_up = plan.provisions.iter().find(|name| {
@@ -379,7 +383,7 @@ impl Scheduler {
             self.metrics.point(Point::Bind, profile, Status::Success, now.since(*since));
         }
         self.metrics.attempt(Ended::Scheduled, profile, now.since(row.popped));
-        self.metrics.scheduled(row.attempts, now.since(row.first_seen));
+        self.metrics.scheduled(row.attempts, now.since(row.first_seen), row.flushed);
     }
 
     /// The watch shows that a pod in flight is bound, wherever.
@@ -408,6 +412,26 @@ impl Scheduler {
         for uid in uids {
             self.forget(now, &uid, None, fx);
         }
+    }
+
+    /// A pod whose binding was not sent yet goes back into the queue when another is to have its room; nobody need delete it
+    /// (kubernetes #135502).
+    pub(super) fn gives_way(&mut self, now: Time, uid: &str, fx: &mut Effects<Out>) -> bool {
+        let early = self.flights.get(uid).is_some_and(|f| matches!(f.stage, Stage::Writing(_) | Stage::Waiting));
+        if early {
+            self.forget(now, uid, None, fx);
+        }
+        early
+    }
+
+    /// Whether a pod that flies is not the one any more for which its node was chosen.
+    fn has_become_another(&mut self, uid: &str) -> bool {
+        let Some((flight, latest)) = self.flights.get(uid).and_then(|f| Some((f, f.latest.clone()?))) else {
+            return false;
+        };
+        let chosen_for = flight.row.pod.clone();
+        let is = self.decider.cluster.read(latest);
+        (&is.shape, is.kind) != (&chosen_for.shape, chosen_for.kind)
     }
 
     /// Volumes that were promised to a pod's claims are free for others, who have to be told: nothing else may ever change

@@ -51,6 +51,19 @@ enum Call {
     Renounce { pod: String },
 }
 
+impl Call {
+    /// What it is by upstream's name (framework/api_calls), if it writes a pod.
+    fn name(&self) -> Option<&'static str> {
+        match self {
+            Self::Flight(_, bind::Step::Bind) => Some("pod_binding"),
+            Self::Flight(_, bind::Step::Fence) | Self::Condition { .. } | Self::Mark(_) | Self::Renounce { .. } => {
+                Some("pod_status_patch")
+            }
+            Self::Flight(..) | Self::Evict(_) => None,
+        }
+    }
+}
+
 /// Names are numbered anew when there are so many, and so many times the objects that there are.
 const LEAST_NAMES: usize = 20_000;
 const NAMES_PER_OBJECT: usize = 8;
@@ -97,7 +110,7 @@ pub struct Scheduler {
     asking: Option<Asking>,
     /// Pods in flight that wait for their turn with the extenders.
     to_ask: BTreeSet<(Reverse<i32>, Time, Arc<str>)>,
-    /// Victims whose deletion was asked for and not yet seen, with the pod that they make room for.
+    /// Victims whose deletion was asked for and that are still there, with the pod that they make room for.
     doomed: BTreeMap<Arc<str>, Arc<str>>,
     told: Told,
     /// Pods that a live read has shown to be gone, until the watch shows it too.
@@ -160,6 +173,7 @@ impl Scheduler {
     #[must_use]
     pub fn with_stopwatch(mut self, stopwatch: Stopwatch) -> Self {
         self.decider.laps.stopwatch = stopwatch;
+        self.decider.probe.set_stopwatch(stopwatch);
         self
     }
     /// Puts back the bug of the fourth incident: nominations are stored beside the queue, updates of pods in flight put
@@ -212,8 +226,18 @@ impl Scheduler {
             nodes: cluster.len(),
             pods: cluster.pods(),
             assumed: cluster.assumed().count(),
+            probe: Some(&self.decider.probe),
+            calls: self.pending_calls(),
             leads: self.elector.as_ref().map(|_| (self.config.lease.1.as_str(), self.led)),
         })
+    }
+    /// Requests about pods that have no answer yet, by upstream's names of them.
+    fn pending_calls(&self) -> BTreeMap<&'static str, usize> {
+        let mut pending = BTreeMap::new();
+        for name in self.calls.values().filter_map(Call::name) {
+            *pending.entry(name).or_default() += 1;
+        }
+        pending
     }
     /// What was counted.
     #[must_use]
@@ -306,6 +330,9 @@ impl Scheduler {
     }
 
     fn answered(&mut self, now: Time, call: Call, result: Result<ApiResponse, ApiError>, fx: &mut Effects<Out>) {
+        if let Some(name) = call.name() {
+            self.metrics.called(name, result.is_ok());
+        }
         match call {
             Call::Flight(uid, step) => self.flight_answered(now, &uid, step, result, fx),
             Call::Condition { pod } | Call::Renounce { pod } => {

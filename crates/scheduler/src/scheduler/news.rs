@@ -101,7 +101,10 @@ impl Scheduler {
         if self.planted_bug == Some(Planted::DeafQueue) && event.room_of().is_some() {
             return;
         }
+        let (name, stopwatch) = (event.name(), self.decider.laps.stopwatch);
+        let begun = stopwatch();
         self.queue.happened(event, now, &self.decider.cluster);
+        self.metrics.told_of(name, stopwatch().saturating_sub(begun));
     }
 
     fn pod_changed(&mut self, now: Time, delta: &Delta<Pod>, fx: &mut Effects<Out>) {
@@ -122,7 +125,7 @@ impl Scheduler {
         if self.vanished.contains(uid) {
             return;
         }
-        if pod.is_deleting() || pod.ended {
+        if pod.ended {
             self.doomed.remove(uid);
         }
         if !pod.node.is_empty() {
@@ -181,8 +184,10 @@ impl Scheduler {
         }
         match (before, self.decider.cluster.pod(uid).map(|seat| seat.info.clone())) {
             (Some(Seat { info, .. }), None) => self.happened(now, Event::PodGone(info, node)),
+            (Some(Seat { info: before, .. }), Some(after)) if *node == *pod.node => {
+                self.happened(now, Event::PodChanged(before, after, node));
+            }
             (before, Some(info)) => {
-                // Smaller, or differently labelled, than it was.
                 if let Some(Seat { info, .. }) = before {
                     self.happened(now, Event::PodGone(info, node));
                 }

@@ -156,7 +156,8 @@ impl Scheduler {
             return Err("not eligible due to preemptionPolicy=Never.");
         }
         let Some(id) = row.nominated.as_deref().and_then(|name| self.decider.cluster.find(name)) else { return Ok(()) };
-        let going = |p: &PodInfo| p.is_terminating() || self.doomed.contains_key(&p.uid);
+        // Who goes for another reason may take its time (`podTerminatingByPreemption`).
+        let going = |p: &PodInfo| p.is_terminating() && p.pod.preempted || self.doomed.contains_key(&p.uid);
         let waits =
             |n: &NodeInfo| n.pods.values().any(|seat| seat.info.priority < row.pod.priority && going(&seat.info));
         // A node that refuses the pod by now whoever leaves it is not waited for.
@@ -192,6 +193,9 @@ impl Scheduler {
             let message = format!("Preempted by pod {} on node {}", row.pod.uid, proposal.node);
             let told = EventRecord::normal(&*pod.pod, "Preempted", message);
             self.record(now, &row.profile.scheduler_name, told, fx);
+            if self.gives_way(now, &pod.uid, fx) {
+                continue;
+            }
             self.doomed.insert(pod.uid.clone(), row.pod.uid.clone());
             let name = &row.profile.scheduler_name;
             let patch = json!({"metadata": {"uid": &*pod.uid}, "status": {"conditions": [{

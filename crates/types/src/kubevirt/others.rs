@@ -189,6 +189,23 @@ api! {
         pub vm_state_storage_class: Option<String>,
         /// What all machines have or do without.
         pub virtual_machine_options: Option<VirtualMachineOptions>,
+        /// What firmware tells guests of their machines; KubeVirt's own strings where nothing is said.
+        pub smbios: Option<SmBiosConfiguration>,
+    }
+
+    /// Strings of SMBIOS type 1. Fields that nothing reads yet are kept as they are.
+    #[schemars(extend("x-kubernetes-preserve-unknown-fields" = true))]
+    pub struct SmBiosConfiguration {
+        /// Default KubeVirt.
+        pub manufacturer: Option<String>,
+        /// Default None.
+        pub product: Option<String>,
+        /// Version.
+        pub version: Option<String>,
+        /// SKU number.
+        pub sku: Option<String>,
+        /// Default KubeVirt.
+        pub family: Option<String>,
     }
 
     /// Defaults of networks. Fields that nothing reads yet are kept as they are.

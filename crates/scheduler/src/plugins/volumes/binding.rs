@@ -29,7 +29,8 @@ fn class_name(claim: &PersistentVolumeClaim) -> &str {
     annotation.or_else(|| claim.spec.as_ref()?.storage_class_name.as_deref()).unwrap_or_default()
 }
 
-fn class<'a>(claim: &PersistentVolumeClaim, objects: &'a Objects) -> Option<&'a Arc<StorageClass>> {
+/// The class of a claim.
+pub(super) fn class<'a>(claim: &PersistentVolumeClaim, objects: &'a Objects) -> Option<&'a Arc<StorageClass>> {
     Objects::global(&objects.classes, class_name(claim))
 }
 

@@ -2,6 +2,9 @@
 //!
 //! What pods on the node have counts, and what is attached to it besides: a volume whose pod has just ended, or whose pod
 //! was deleted by force, takes its place until it is detached (upstream's `getNodeVolumeAttachmentInfo`).
+//!
+//! A driver that a node does not have attaches as many as one likes there, unless it says that its pods may not go where it is
+//! missing (`preventPodSchedulingIfMissing`).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -9,7 +12,7 @@ use std::sync::Arc;
 use carrack_types::resource::Object as _;
 use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 
-use super::is_bound;
+use super::binding::class;
 use crate::cluster::Objects;
 use crate::plugins::fit::Hypothesis;
 use crate::{NodeInfo, Plugin, PodInfo, Refusal};
@@ -19,14 +22,13 @@ pub type Attached = (String, String);
 
 /// What a claim makes its driver attach, if a driver does.
 pub fn attached_by(claim: &PersistentVolumeClaim, objects: &Objects) -> Option<Attached> {
-    let spec = claim.spec.as_ref()?;
-    if is_bound(claim) {
-        let volume = Objects::global(&objects.volumes, spec.volume_name.as_deref()?)?;
+    let named = claim.spec.as_ref()?.volume_name.as_deref().unwrap_or_default();
+    if let Some(volume) = Objects::global(&objects.volumes, named) {
         let csi = volume.spec.as_ref()?.csi.as_ref()?;
         return Some((csi.driver.clone(), csi.volume_handle.clone()));
     }
     // It will be a volume of its own, of the class's driver.
-    let class = Objects::global(&objects.classes, spec.storage_class_name.as_deref()?)?;
+    let class = class(claim, objects)?;
     Some((class.provisioner.clone(), format!("{}/{}", claim.namespace(), claim.name())))
 }
 
@@ -45,19 +47,34 @@ fn at_node<'a>(node: &'a str, objects: &'a Objects) -> impl Iterator<Item = Atta
     })
 }
 
+/// Whether a driver's pods may not go to a node without it.
+fn must_be_there(driver: &str, objects: &Objects) -> bool {
+    Objects::global(&objects.drivers, driver)
+        .is_some_and(|driver| driver.spec.prevent_pod_scheduling_if_missing == Some(true))
+}
+
 /// Asks the plugin.
 ///
 /// # Errors
-/// The node has too many volumes already.
+/// The node has too many volumes already, or lacks a driver.
 pub fn check(
     wanted: &BTreeSet<Attached>,
     node: &NodeInfo,
     objects: &Objects,
     hypothesis: &Hypothesis<'_>,
 ) -> Result<(), Refusal> {
-    let Some(known) = Objects::global(&objects.csi_nodes, &node.name).filter(|_| !wanted.is_empty()) else {
+    if wanted.is_empty() {
         return Ok(());
-    };
+    }
+    let known = Objects::global(&objects.csi_nodes, &node.name);
+    let has = |driver: &str| known.is_some_and(|known| known.spec.drivers.iter().any(|d| d.name == driver));
+    if wanted.iter().any(|(driver, _)| !has(driver) && must_be_there(driver, objects)) {
+        return Err(Refusal::unresolvable(
+            Plugin::NodeVolumeLimits,
+            "node(s) didn't have the CSI driver of the pod's volumes",
+        ));
+    }
+    let Some(known) = known else { return Ok(()) };
     let limits: BTreeMap<&str, i64> = known
         .spec
         .drivers

@@ -18,7 +18,7 @@ use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
 use crate::cluster::{ObjectName, Objects};
 use crate::plugins::fit::Hypothesis;
 use crate::pod::Disk;
-use crate::{Cluster, NodeInfo, Plugin, PodInfo, Profile, Refusal};
+use crate::{Cluster, NodeInfo, Plugin, PodInfo, Probe, Profile, Refusal};
 
 pub use binding::{SELECTED_NODE_ANNOTATION, is_bound};
 
@@ -128,16 +128,22 @@ impl Volumes {
         cluster: &Cluster,
         profile: &Profile,
         hypothesis: &Hypothesis<'_>,
+        probe: &mut Probe,
     ) -> Result<Plan, Refusal> {
-        if profile.filters.has(Plugin::VolumeRestrictions) {
-            self.restrictions(pod, node, cluster, hypothesis)?;
+        let on = |plugin| profile.filters.has(plugin);
+        if on(Plugin::VolumeRestrictions) {
+            probe.filter(Plugin::VolumeRestrictions, || self.restrictions(pod, node, cluster, hypothesis))?;
         }
-        if profile.filters.has(Plugin::NodeVolumeLimits) {
-            limits::check(&self.attached, node, &cluster.objects, hypothesis)?;
+        if on(Plugin::NodeVolumeLimits) {
+            let limits = || limits::check(&self.attached, node, &cluster.objects, hypothesis);
+            probe.filter(Plugin::NodeVolumeLimits, limits)?;
         }
-        let plan = if profile.filters.has(Plugin::VolumeBinding) { self.bind(node, cluster)? } else { Plan::default() };
-        if profile.filters.has(Plugin::VolumeZone) {
-            self.zone(node)?;
+        let plan = match on(Plugin::VolumeBinding) {
+            true => probe.filter(Plugin::VolumeBinding, || self.bind(node, cluster))?,
+            false => Plan::default(),
+        };
+        if on(Plugin::VolumeZone) {
+            probe.filter(Plugin::VolumeZone, || self.zone(node))?;
         }
         Ok(plan)
     }

@@ -33,7 +33,7 @@ fn add(cluster: &mut Cluster, name: &str, claim: Value, volume: Option<Value>) {
 
 /// What a node in zone `a` says to a pod with these volumes, beside one with those. Claims: `plain` and `csi` are bound, `alone` may
 /// be used by one pod, `far` is elsewhere, `zoned` is in zones `b` or `c`, `near` in `a` or `b`, `csi2` is another of a driver that
-/// takes one, `now` is not bound, `later` will be made, `kept` has a volume of another class that somebody keeps for it, and
+/// takes one, `now` is not bound, `later` will be made, and `guarded`, by a driver that must be on the node, `kept` has a volume of another class that somebody keeps for it, and
 /// `static` has none.
 fn check(there: &[Value], asked: &[Value], expected: &[&str]) {
     check_attached(&[], there, asked, expected);
@@ -63,6 +63,14 @@ fn check_attached(attached: &[(&str, &str)], there: &[Value], asked: &[Value], e
     add(&mut cluster, "later", json!({"accessModes": ["ReadWriteOnce"], "storageClassName": "made"}), None);
     let class = json!({"metadata": {"name": "made"}, "provisioner": "x", "volumeBindingMode": "WaitForFirstConsumer"});
     cluster.objects.classes.insert(key("", "made"), read(class));
+    for driver in ["d", "guarded"] {
+        let object = json!({"metadata": {"name": driver}, "spec": {"preventPodSchedulingIfMissing": true}});
+        cluster.objects.drivers.insert(key("", driver), read(object));
+    }
+    let class =
+        json!({"metadata": {"name": "guarded"}, "provisioner": "guarded", "volumeBindingMode": "WaitForFirstConsumer"});
+    cluster.objects.classes.insert(key("", "guarded"), read(class));
+    add(&mut cluster, "guarded", json!({"accessModes": ["ReadWriteOnce"], "storageClassName": "guarded"}), None);
     for name in ["kept", "static"] {
         add(&mut cluster, name, json!({"accessModes": ["ReadWriteOnce"], "storageClassName": "static"}), None);
     }
@@ -135,6 +143,7 @@ fn volumes_are_where_their_pods_can_be() {
     check_attached(&[("csi", "n")], &[], &[claim("csi")], &[]);
     check_attached(&[("csi", "n")], &[claim("csi")], &[claim("csi")], &[]);
     check_attached(&[("gone", "n")], &[], &[claim("csi")], &[]);
+    check(&[], &[claim("guarded")], &["node(s) didn't have the CSI driver of the pod's volumes"]);
     // VolumeBinding.
     check(&[], &[claim("none")], &["persistentvolumeclaim \"none\" not found"]);
     check(&[], &[claim("now")], &["pod has unbound immediate PersistentVolumeClaims"]);
@@ -146,4 +155,51 @@ fn volumes_are_where_their_pods_can_be() {
     check(&[], &[claim("near")], &[]);
     check(&[], &[claim("old")], &[]);
     check(&[], &[claim("zoned")], &["node(s) had no available volume zone"]);
+}
+
+/// Whether a node in zone `a` takes a pod whose volume of 1 GiB is to be made by a driver that tells this of its room.
+fn check_room(rooms: &[Value], expected: &[&str]) {
+    let mut cluster = Cluster::default();
+    cluster.set_node(read(json!({"metadata": {"name": "n", "labels": {ZONE: "a"}},
+        "status": {"allocatable": {"cpu": "4", "pods": "9"}}})));
+    let driver = json!({"metadata": {"name": "x"}, "spec": {"storageCapacity": true}});
+    cluster.objects.drivers.insert(key("", "x"), read(driver));
+    let class = json!({"metadata": {"name": "made"}, "provisioner": "x", "volumeBindingMode": "WaitForFirstConsumer"});
+    cluster.objects.classes.insert(key("", "made"), read(class));
+    let claim = json!({"accessModes": ["ReadWriteOnce"], "storageClassName": "made",
+        "resources": {"requests": {"storage": "1Gi"}}});
+    add(&mut cluster, "claim", claim, None);
+    for (number, room) in rooms.iter().enumerate() {
+        let mut object = json!({"metadata": {"name": "r", "namespace": "s"}, "storageClassName": "made",
+            "nodeTopology": {"matchLabels": {ZONE: "a"}}});
+        for (field, value) in room.as_object().into_iter().flatten() {
+            object[field] = value.clone();
+        }
+        cluster.objects.capacities.insert(key("s", &number.to_string()), read(object));
+    }
+    let pod = json!({"metadata": {"name": "p", "namespace": "d", "uid": "p"}, "spec": {"containers": [],
+        "volumes": [{"name": "v", "persistentVolumeClaim": {"claimName": "claim"}}]}});
+    let info = cluster.read(read(pod));
+    let profile = Arc::new(Profile::default());
+    let question = Question { pod: &info, profile: &profile, nominated: &|_| Vec::new() };
+    let reasons: Vec<String> = match Decider::new(cluster).find(question, None, false, &mut Rng::new(1)) {
+        Found::Nobody(error) => error.reasons().into_keys().collect(),
+        _ => Vec::new(),
+    };
+    assert_eq!(reasons, expected, "{rooms:?}");
+}
+
+#[test]
+fn volumes_are_made_where_there_is_room_for_them() {
+    let full: &[&str] = &["node(s) did not have enough free storage"];
+    check_room(&[], full);
+    check_room(&[json!({})], full);
+    check_room(&[json!({"capacity": "1Gi"})], &[]);
+    check_room(&[json!({"capacity": "1023Mi"})], full);
+    check_room(&[json!({"capacity": "9Gi", "maximumVolumeSize": "1Gi"})], &[]);
+    check_room(&[json!({"capacity": "9Gi", "maximumVolumeSize": "512Mi"})], full);
+    check_room(&[json!({"capacity": "9Gi", "storageClassName": "other"})], full);
+    check_room(&[json!({"capacity": "9Gi", "nodeTopology": {"matchLabels": {ZONE: "b"}}})], full);
+    check_room(&[json!({"capacity": "9Gi", "nodeTopology": null})], full);
+    check_room(&[json!({"capacity": "1Mi"}), json!({"capacity": "2Gi"})], &[]);
 }

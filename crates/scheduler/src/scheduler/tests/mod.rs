@@ -2,6 +2,7 @@
 
 mod extenders;
 mod fences;
+mod flights;
 mod hints;
 mod input;
 mod leaders;

@@ -37,6 +37,55 @@ fn what_came_and_went_while_a_pod_waited_for_room_keeps_it_from_nothing() {
     }
 }
 
+/// A pod is resized where it is. Its node has room for others once nothing of the pod is as large as it was.
+#[test]
+fn a_pod_that_is_scaled_down_gives_back_its_room_when_its_kubelet_has_it() {
+    let there = |asks: &str, allocated: &str, runs_with: &str, pending: &str| {
+        let mut there = bound_to(pod("there", asks), "a");
+        there["status"]["containerStatuses"] = json!([{"name": "c", "allocatedResources": {"cpu": allocated},
+            "resources": {"requests": {"cpu": runs_with}}}]);
+        if !pending.is_empty() {
+            there["status"]["conditions"] = json!([{"type": "PodResizePending", "status": "True", "reason": pending}]);
+        }
+        there
+    };
+    // What becomes of the pod, and whether another with half a core has room beside it then.
+    for (steps, fits) in [
+        (vec![there("400m", "900m", "900m", "")], false),
+        (vec![there("400m", "400m", "900m", "")], false),
+        (vec![there("400m", "400m", "900m", ""), there("400m", "400m", "400m", "")], true),
+        // It asks for more than there is: that counts until its node can never grant it.
+        (vec![there("2", "400m", "400m", "Deferred")], false),
+        (vec![there("2", "400m", "400m", "Deferred"), there("2", "400m", "400m", "Infeasible")], true),
+        (vec![there("2", "400m", "400m", "Infeasible")], true),
+    ] {
+        let before = there("900m", "900m", "900m", "");
+        let mut world = World::new(Config::default(), vec![node("a", "1")], vec![before, pod("waits", "500m")]);
+        assert!(world.told()[0].1.contains("Insufficient cpu"));
+        for step in &steps {
+            assert_eq!(world.bound(), [], "{steps:?}");
+            world.tell("MODIFIED", step.clone());
+        }
+        assert_eq!(!world.bound().is_empty(), fits, "{steps:?}");
+        let woken = "scheduler_queue_incoming_pods_total{event=\"AssignedPodUpdatePodScaleDown\",queue=\"backoff\"} 1";
+        assert_eq!(world.core.metrics().contains(woken), fits, "{steps:?}: {}", world.core.metrics());
+        world.check();
+    }
+}
+
+#[test]
+fn a_pod_that_waits_and_asks_for_less_is_looked_at_again() {
+    let mut world = World::new(Config::default(), vec![node("a", "1")], vec![pod("waits", "2")]);
+    assert!(world.told()[0].1.contains("Insufficient cpu"));
+    world.tell("MODIFIED", pod("waits", "1500m"));
+    assert_eq!(world.bound(), []);
+    world.tell("MODIFIED", pod("waits", "800m"));
+    assert_eq!(world.bound(), [("waits".to_owned(), "a".to_owned())]);
+    let woken = "event=\"TargetPodUpdatePodScaleDown\"";
+    assert!(world.core.metrics().contains(woken), "{}", world.core.metrics());
+    world.check();
+}
+
 /// A node was made free for an important pod, about which an extender is asked once more, and another pod waits for what
 /// would be left beside it.
 fn beside_a_nominee() -> (World, Value, Ask) {
