@@ -352,15 +352,17 @@ async fn pods(client: &Client) {
     let mut lines = pods.log_stream(&name, &follow).await.expect("a stream").lines();
     assert_eq!(lines.try_next().await.expect("a line").as_deref(), Some("hello from kube-rs"));
 
-    // The runtime knows no later protocol than v4, in which a WebSocket's stdin ends with the connection: who closes it hears
-    // nothing any more, the status least of all.
+    // Whoever closes stdin hears what came of it, though the runtime may know no WebSocket that can say so.
     let mut said = pods.exec(&name, ["cat"], &AttachParams::default().stdin(true)).await.expect("exec");
     let (mut stdin, mut stdout) = (said.stdin().expect("stdin"), said.stdout().expect("stdout"));
+    let status = said.take_status().expect("a status");
     stdin.write_all(b"through stdin").await.expect("written");
     let mut text = [0; b"through stdin".len()];
     stdout.read_exact(&mut text).await.expect("stdout");
     assert_eq!(&text, b"through stdin");
-    drop(stdin);
+    // This client's stdin ends when it is shut down, and not when it is dropped.
+    stdin.shutdown().await.expect("closed");
+    assert_eq!(status.await.expect("a status").status.as_deref(), Some("Success"));
     let mut said = pods.exec(&name, ["sh", "-c", "echo said; exit 3"], &AttachParams::default()).await.expect("exec");
     let status = said.take_status().expect("a status");
     let mut text = String::new();

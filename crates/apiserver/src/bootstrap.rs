@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 
 use crate::body::Response;
 use crate::catalog::{CRD_GROUP, CRDS};
-use crate::object::{Object, at};
+use crate::object::Object;
 use crate::server::ApiServer;
 use crate::status::Status;
 use crate::{admission, aggregate, crd, flow, former, keys, stored};
@@ -83,7 +83,7 @@ impl ApiServer {
             flow(flow::LEVELS).await?;
             // They say whether their levels are there.
             flow(flow::SCHEMAS).await?;
-            self.tell_of_levels().await
+            admission::flow_schema::settle(&self.inner).await
         };
         let objects = bootstrap::objects();
         let access = async {
@@ -120,15 +120,6 @@ impl ApiServer {
             }
         }
         Ok(())
-    }
-
-    /// Has FlowSchemas say whether their levels are there that an earlier version left without a word of it.
-    async fn tell_of_levels(&self) -> Result<(), Status> {
-        let prefix = keys::of(flow::GROUP, flow::SCHEMAS, None);
-        let page = self.inner.store.range(Range { prefix, after: None, limit: 0, at: None }).await?;
-        let schemas = page.entries.iter().map(|entry| stored::parse(entry));
-        let silent = schemas.filter(|schema| at(schema, &["status", "conditions"]).is_none());
-        together(silent.map(|schema| self.put_back(flow::GROUP, flow::SCHEMAS, schema)).collect()).await
     }
 
     /// Writes an object that was read. Whoever was faster has brought it up to date, or had it go.

@@ -16,6 +16,7 @@ use crate::kinds;
 use crate::object::Object;
 use crate::present::Presenter;
 use crate::query::Query;
+use crate::registry::options;
 use crate::route::ResourceRequest;
 use crate::server::Inner;
 use crate::status::Status;
@@ -200,16 +201,11 @@ pub(crate) fn definition_key(row: &ResourceInfo) -> Arc<str> {
     (keys::of(CRD_GROUP, CRDS, None) + &row.group_resource()).into()
 }
 
-/// Reads `dryRun`: `All` or nothing.
-pub(crate) fn dry_run(query: &Query) -> Result<bool, Status> {
-    let mut found = false;
-    for value in query.all("dryRun").filter(|v| !v.is_empty()) {
-        if value != "All" {
-            return Err(Status::bad_request(format!(
-                "invalid dry run: Unsupported value: {value:?}: supported values: \"All\""
-            )));
-        }
-        found = true;
+/// Reads `dryRun`: `All` or nothing. Of all writes but deletions, it has been looked at before.
+fn dry_run(query: &Query) -> Result<bool, Status> {
+    let values: Vec<&str> = query.all("dryRun").collect();
+    match options::dry_run(&values) {
+        Some(fault) => Err(options::invalid("DeleteOptions", &[fault])),
+        None => Ok(!values.is_empty()),
     }
-    Ok(found)
 }

@@ -3,11 +3,12 @@
 use bytes::Bytes;
 use http::Method;
 
+use crate::admission::flow_schema;
 use crate::body::{Body, Response};
 use crate::context::Cx;
 use crate::object::Object;
 use crate::registry::strategy::Half;
-use crate::registry::{create, delete, delete_collection, patch, read, update, watch};
+use crate::registry::{create, delete, delete_collection, options, patch, read, update, watch};
 use crate::server::ApiServer;
 use crate::status::Status;
 use crate::{crd, reviews, sub};
@@ -35,6 +36,7 @@ pub(crate) async fn resource(
     }
     let named = cx.request.named_in_path;
     if cx.row.is_virtual {
+        options::check(cx, verb)?;
         return match (&*cx.row.group, &*cx.row.plural) {
             ("", "bindings") => sub::binding::create(cx, body, None).await,
             _ => reviews::create(server, cx, body).await,
@@ -44,6 +46,7 @@ pub(crate) async fn resource(
         return component_status(cx, verb);
     }
     let needs_one_namespace = cx.row.namespaced && cx.namespace().is_none() && !matches!(verb, "list" | "watch");
+    options::check(cx, verb)?;
     match (verb, named) {
         _ if needs_one_namespace => Err(Status::method_not_allowed()),
         ("get", true) => read::get(cx).await,
@@ -51,32 +54,51 @@ pub(crate) async fn resource(
         ("watch", _) => watch::watch(cx).await,
         ("create", false) => {
             let response = create::create(cx, body).await?;
-            crd::after_write(cx).await?;
+            after_write(cx).await?;
             Ok(response)
         }
         ("update", true) => {
             let response = update::update(cx, Half::Main, body).await?;
-            crd::after_write(cx).await?;
+            after_write(cx).await?;
             Ok(response)
         }
         ("patch", true) => {
             let response = patch::patch(cx, Half::Main, body).await?;
-            crd::after_write(cx).await?;
+            after_write(cx).await?;
             Ok(response)
         }
         ("delete", true) => {
             let response = delete::delete(cx, body).await?;
-            crd::after_delete(cx).await?;
+            after_delete(cx).await?;
             Ok(response)
         }
         ("deletecollection", false) => {
             let response = delete_collection::delete_collection(cx, body).await?;
-            crd::after_delete(cx).await?;
+            after_delete(cx).await?;
             Ok(response)
         }
         _ => Err(Status::method_not_allowed()),
     }
 }
+
+/// What follows from an object that has been written.
+async fn after_write(cx: &Cx<'_>) -> Result<(), Status> {
+    settle_levels(cx).await?;
+    crd::after_write(cx).await
+}
+
+/// What follows from objects that have been deleted.
+async fn after_delete(cx: &Cx<'_>) -> Result<(), Status> {
+    settle_levels(cx).await?;
+    crd::after_delete(cx).await
+}
+
+async fn settle_levels(cx: &Cx<'_>) -> Result<(), Status> {
+    if flow_schema::is_level(&cx.row) { flow_schema::settle(cx.server).await } else { Ok(()) }
+}
+
+/// Subresources that somebody connects to, whose verbs write nothing.
+const CONNECTED: [&str; 5] = ["attach", "exec", "log", "portforward", "proxy"];
 
 async fn subresource_request(
     cx: &mut Cx<'_>,
@@ -86,6 +108,9 @@ async fn subresource_request(
 ) -> Result<Response, Status> {
     if cx.row.namespaced && cx.namespace().is_none() {
         return Err(Status::method_not_allowed());
+    }
+    if !CONNECTED.contains(&subresource) {
+        options::check(cx, verb)?;
     }
     if let Some(half) = Half::of(subresource) {
         return match verb {

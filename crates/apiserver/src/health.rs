@@ -37,6 +37,14 @@ fn checks(server: &ApiServer, endpoint: &str) -> Vec<Check> {
     checks
 }
 
+/// All checks of all endpoints, and whether they fail.
+pub(crate) fn told(server: &ApiServer) -> Vec<(&'static str, &'static str, bool)> {
+    let of = |endpoint: &'static str| {
+        checks(server, endpoint).into_iter().map(move |(name, failure)| (name, endpoint, failure.is_some()))
+    };
+    ["healthz", "livez", "readyz"].into_iter().flat_map(of).collect()
+}
+
 /// Answers `/<endpoint><rest>`, where the rest is empty or names a check.
 pub(crate) fn answer(server: &ApiServer, endpoint: &str, rest: &str, query: &Query) -> Result<Response, Status> {
     let checks = checks(server, endpoint);

@@ -3,10 +3,12 @@
 //! The rules on which of them go together are those of
 //! `k8s.io/apimachinery/pkg/apis/meta/internalversion/validation`.
 
+use carrack_schema::error::FieldError;
 use carrack_schema::table::{ResourceInfo, Version};
 use carrack_store::{Entry, Revision};
 
 use crate::query::Query;
+use crate::registry::options;
 use crate::selector::{FieldSelector, LabelSelector};
 use crate::status::Status;
 use crate::stored;
@@ -84,7 +86,7 @@ impl ListOptions {
         let limit = usize::try_from(number("limit")?.unwrap_or(0)).unwrap_or(MAX_PAGE).min(MAX_PAGE);
         let continue_token = query.non_empty("continue").map(str::to_owned);
         let send_initial_events = query.get("sendInitialEvents").map(|_| query.flag("sendInitialEvents"));
-        let at = revision(query, watch, continue_token.is_some(), limit > 0, send_initial_events)?;
+        let at = revision(query, watch, limit > 0, send_initial_events)?;
         Ok(ListOptions {
             filter: Filter { labels, fields },
             at,
@@ -97,104 +99,89 @@ impl ListOptions {
     }
 }
 
+/// What is wrong with the way in which options go together (`ValidateListOptions`).
+fn faults(query: &Query, watch: bool, send_initial_events: Option<bool>) -> Vec<FieldError> {
+    const MATCH: &str = "resourceVersionMatch";
+    let version = query.get("resourceVersion").unwrap_or_default();
+    let wanted = query.non_empty(MATCH);
+    let continues = query.non_empty("continue").is_some();
+    let mut faults = Vec::new();
+    if watch {
+        if send_initial_events.is_some() && wanted != Some("NotOlderThan") {
+            let why = "sendInitialEvents requires setting resourceVersionMatch to NotOlderThan";
+            faults.push(FieldError::forbidden(MATCH, why));
+        }
+        let Some(wanted) = wanted else { return faults };
+        if send_initial_events.is_none() {
+            let why = "resourceVersionMatch is forbidden for watch unless sendInitialEvents is provided";
+            faults.push(FieldError::forbidden(MATCH, why));
+        }
+        if wanted != "NotOlderThan" {
+            faults.push(FieldError::not_supported(MATCH, wanted, &["NotOlderThan"]));
+        }
+        if continues {
+            faults.push(FieldError::forbidden(MATCH, "resourceVersionMatch is forbidden when continue is provided"));
+        }
+        return faults;
+    }
+    if let Some(wanted) = wanted {
+        if version.is_empty() {
+            let why = "resourceVersionMatch is forbidden unless resourceVersion is provided";
+            faults.push(FieldError::forbidden(MATCH, why));
+        }
+        if continues {
+            faults.push(FieldError::forbidden(MATCH, "resourceVersionMatch is forbidden when continue is provided"));
+        }
+        if !matches!(wanted, "Exact" | "NotOlderThan") {
+            faults.push(FieldError::not_supported(MATCH, wanted, &["Exact", "NotOlderThan", ""]));
+        }
+        if wanted == "Exact" && version == "0" {
+            let why = "resourceVersionMatch \"exact\" is forbidden for resourceVersion \"0\"";
+            faults.push(FieldError::forbidden(MATCH, why));
+        }
+    }
+    if send_initial_events.is_some() {
+        faults.push(FieldError::forbidden("sendInitialEvents", "sendInitialEvents is forbidden for list"));
+    }
+    faults
+}
+
 /// Reads `resourceVersion` and `resourceVersionMatch`.
 fn revision(
     query: &Query,
     watch: bool,
-    continues: bool,
     is_paged: bool,
     send_initial_events: Option<bool>,
 ) -> Result<AtRevision, Status> {
-    let invalid = |field: &str, why: &str| {
-        Status::invalid(
-            "meta.k8s.io",
-            "ListOptions",
-            "",
-            &[("FieldValueForbidden".to_owned(), field.to_owned(), format!("Forbidden: {why}"))],
-        )
-    };
+    let mut faults = faults(query, watch, send_initial_events);
     let version = query.get("resourceVersion").unwrap_or_default();
-    let wanted = query.non_empty("resourceVersionMatch");
-    let number: u64 = match version {
-        "" => 0,
-        text => text.parse().map_err(|_| {
-            Status::invalid(
-                "meta.k8s.io",
-                "ListOptions",
-                "",
-                &[(
-                    "FieldValueInvalid".to_owned(),
-                    "resourceVersion".to_owned(),
-                    format!("Invalid value: {text:?}: strconv.ParseUint: parsing {text:?}: invalid syntax"),
-                )],
-            )
-        })?,
-    };
+    let number: u64 = if version.is_empty() { 0 } else { version.parse().unwrap_or(u64::MAX) };
+    if !version.is_empty() && version.parse::<u64>().is_err() {
+        let why = format!("strconv.ParseUint: parsing {version:?}: invalid syntax");
+        faults.push(FieldError::invalid("resourceVersion", version, why));
+    }
+    options::refuse("ListOptions", &faults)?;
     if watch {
-        match (send_initial_events, wanted) {
-            (None, Some(_)) => {
-                return Err(invalid(
-                    "resourceVersionMatch",
-                    "resourceVersionMatch is forbidden for watch unless sendInitialEvents is provided",
-                ));
-            }
-            (Some(_), None) => {
-                return Err(invalid(
-                    "resourceVersionMatch",
-                    "sendInitialEvents requires setting resourceVersionMatch to NotOlderThan",
-                ));
-            }
-            (Some(_), Some(other)) if other != "NotOlderThan" => {
-                return Err(invalid(
-                    "resourceVersionMatch",
-                    "sendInitialEvents requires setting resourceVersionMatch to NotOlderThan",
-                ));
-            }
-            _ => {}
-        }
         return Ok(match (version, number) {
             ("", _) => AtRevision::Newest,
             (_, 0) => AtRevision::Any,
             (_, n) => AtRevision::NotOlderThan(Revision(n)),
         });
     }
-    if send_initial_events.is_some() {
-        return Err(invalid("sendInitialEvents", "sendInitialEvents is forbidden for list"));
-    }
-    if continues {
-        if wanted.is_some() {
-            return Err(invalid("resourceVersionMatch", "resourceVersionMatch is forbidden when continue is provided"));
-        }
+    if query.non_empty("continue").is_some() {
         if number != 0 {
             return Err(Status::bad_request("specifying resource version is not allowed when using continue"));
         }
         return Ok(AtRevision::Newest);
     }
-    match (wanted, version) {
-        (Some(_), "") => {
-            Err(invalid("resourceVersionMatch", "resourceVersionMatch is forbidden unless resourceVersion is provided"))
-        }
-        (Some("Exact"), _) if number == 0 => Err(invalid(
-            "resourceVersionMatch",
-            "resourceVersionMatch \"Exact\" is forbidden for resourceVersion \"0\"",
-        )),
-        (Some("Exact"), _) => Ok(AtRevision::Exact(Revision(number))),
-        (None, "") => Ok(AtRevision::Newest),
-        (None | Some("NotOlderThan"), _) if number == 0 => Ok(AtRevision::Any),
+    Ok(match (query.non_empty("resourceVersionMatch"), version) {
+        (_, "") => AtRevision::Newest,
+        (Some("Exact"), _) => AtRevision::Exact(Revision(number)),
+        _ if number == 0 => AtRevision::Any,
         // So it was before there was a match, and so it has stayed.
-        (None, _) if is_paged => Ok(AtRevision::Exact(Revision(number))),
-        (None | Some("NotOlderThan"), _) => Ok(AtRevision::NotOlderThan(Revision(number))),
-        (Some(other), _) => Err(Status::invalid(
-            "meta.k8s.io",
-            "ListOptions",
-            "",
-            &[(
-                "FieldValueNotSupported".to_owned(),
-                "resourceVersionMatch".to_owned(),
-                format!("Unsupported value: {other:?}: supported values: \"Exact\", \"NotOlderThan\", \"\""),
-            )],
-        )),
-    }
+        (None, _) if is_paged => AtRevision::Exact(Revision(number)),
+        _ => AtRevision::NotOlderThan(Revision(number)),
+    })
 }
 
 /// Where a list in pages goes on: the snapshot's revision and the last key that was returned.
@@ -262,13 +249,51 @@ mod tests {
             ("resourceVersion=7&resourceVersionMatch=NotOlderThan", true, Err(422)),
             ("sendInitialEvents=true", true, Err(422)),
             ("sendInitialEvents=true&resourceVersionMatch=NotOlderThan", true, Ok(AtRevision::Newest)),
+            ("resourceVersion=0&continue=x", false, Ok(AtRevision::Newest)),
+            ("resourceVersion=-1", true, Err(422)),
         ] {
             let query_parsed = Query::parse(query);
             let initial = query_parsed.get("sendInitialEvents").map(|_| true);
-            let continues = query_parsed.non_empty("continue").is_some();
             let is_paged = query_parsed.get("limit").is_some();
-            let got = revision(&query_parsed, watch, continues, is_paged, initial).map_err(|s| s.code);
+            let got = revision(&query_parsed, watch, is_paged, initial).map_err(|s| s.code);
             assert_eq!(got, want, "{query}");
+        }
+    }
+
+    #[test]
+    fn options_that_do_not_go_together() {
+        let unless = "resourceVersionMatch: Forbidden: resourceVersionMatch is forbidden";
+        let requires =
+            "resourceVersionMatch: Forbidden: sendInitialEvents requires setting resourceVersionMatch to NotOlderThan";
+        let continued = format!("{unless} when continue is provided");
+        let ungiven = format!("{unless} unless resourceVersion is provided");
+        let watched = format!("{unless} for watch unless sendInitialEvents is provided");
+        let unknown = |value: &str, known: &str| {
+            format!("resourceVersionMatch: Unsupported value: \"{value}\": supported values: {known}")
+        };
+        let (of_list, of_watch) = ("\"Exact\", \"NotOlderThan\", \"\"", "\"NotOlderThan\"");
+        for (query, watch, want) in [
+            ("", false, vec![]),
+            ("resourceVersionMatch=", true, vec![]),
+            ("resourceVersionMatch=Newer", false, vec![ungiven.clone(), unknown("Newer", of_list)]),
+            ("resourceVersionMatch=Exact&continue=x", false, vec![ungiven, continued.clone()]),
+            (
+                "resourceVersion=0&resourceVersionMatch=Exact&sendInitialEvents=false",
+                false,
+                vec![
+                    "resourceVersionMatch: Forbidden: resourceVersionMatch \"exact\" is forbidden for resourceVersion \"0\"".to_owned(),
+                    "sendInitialEvents: Forbidden: sendInitialEvents is forbidden for list".to_owned(),
+                ],
+            ),
+            ("sendInitialEvents=false", true, vec![requires.to_owned()]),
+            ("sendInitialEvents=1&resourceVersionMatch=Exact", true, vec![requires.to_owned(), unknown("Exact", of_watch)]),
+            ("resourceVersionMatch=NotOlderThan&continue=x", true, vec![watched.clone(), continued]),
+            ("resourceVersionMatch=Exact", true, vec![watched, unknown("Exact", of_watch)]),
+        ] {
+            let query = Query::parse(query);
+            let initial = query.get("sendInitialEvents").map(|_| query.flag("sendInitialEvents"));
+            let got: Vec<String> = faults(&query, watch, initial).iter().map(ToString::to_string).collect();
+            assert_eq!(got, want, "{}", query.text());
         }
     }
 

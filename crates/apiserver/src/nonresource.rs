@@ -11,12 +11,13 @@ use http::{HeaderValue, Method};
 use serde_json::json;
 
 use crate::body::{self, Body, Response, text as text_body, typed};
-use crate::metrics::ObjectLabels;
+use crate::metrics::{Now, ObjectLabels};
+use crate::object::at;
 use crate::present::bytes_of;
 use crate::query::Query;
 use crate::server::ApiServer;
 use crate::status::Status;
-use crate::{discovery, health, keys, openapi};
+use crate::{discovery, health, keys, openapi, stored};
 
 /// What `/version` says; clients compare the minor version.
 pub(crate) const MAJOR: &str = "1";
@@ -49,8 +50,13 @@ pub(crate) async fn answer(
         "/version" => return Ok(body::value(200, &version())),
         "/metrics" => {
             let content_type = HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8");
-            let objects = objects(server).await?;
-            let text = server.inner.metrics.text(&objects, server.inner.env.process());
+            let now = Now {
+                objects: objects(server).await?,
+                size_bytes: server.inner.store.size_bytes(),
+                checks: health::told(server),
+                api_services: api_services(server).await?,
+            };
+            let text = server.inner.metrics.text(&now, server.inner.env.process());
             return Ok(typed(200, content_type, Body::Full(text.into())));
         }
         "" => return paths(server).await,
@@ -100,6 +106,19 @@ async fn objects(server: &ApiServer) -> Result<Vec<(ObjectLabels, usize)>, Statu
         all.push((labels, page.entries.len() + page.remaining));
     }
     Ok(all)
+}
+
+/// The APIServices, and whether their servers answer.
+async fn api_services(server: &ApiServer) -> Result<Vec<(String, bool)>, Status> {
+    let prefix = keys::of("apiregistration.k8s.io", "apiservices", None);
+    let page = server.inner.store.range(Range { prefix, after: None, limit: 0, at: None }).await?;
+    let told = |entry: &std::sync::Arc<carrack_store::Entry>| {
+        let object = stored::parse(entry);
+        let conditions = at(&object, &["status", "conditions"]).and_then(serde_json::Value::as_array);
+        let is_there = conditions.into_iter().flatten().any(|c| c["type"] == "Available" && c["status"] == "True");
+        (stored::memo(entry).name.clone(), is_there)
+    };
+    Ok(page.entries.iter().map(told).collect())
 }
 
 fn version() -> serde_json::Value {

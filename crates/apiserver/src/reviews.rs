@@ -170,7 +170,12 @@ async fn token(server: &ApiServer, cx: &Cx<'_>, review: &Object) -> Result<Value
     let now_unix_s = cx.server.env.now().as_second();
     let audiences = texts(at(review, &["spec", "audiences"]));
     let for_us = audiences.is_empty() || audiences.iter().any(|one| authenticator.api_audiences().contains(one));
-    match cx.server.bootstrap_caller(&Secret::new(token)).await {
+    let token = Secret::new(token);
+    let known = match cx.server.bootstrap_caller(&token).await {
+        Ok(None) => cx.server.providers.caller(&*cx.server.env, &token).await,
+        known => known,
+    };
+    match known {
         // It is good for this server alone.
         Ok(Some(_)) if !for_us => return Ok(refused("the token is for other audiences".to_owned())),
         Ok(Some(caller)) => {
@@ -181,7 +186,7 @@ async fn token(server: &ApiServer, cx: &Cx<'_>, review: &Object) -> Result<Value
         Ok(None) => {}
         Err(status) => return Ok(refused(status.message)),
     }
-    let presented = match authenticator.present_token(&Secret::new(token), &audiences, now_unix_s) {
+    let presented = match authenticator.present_token(&token, &audiences, now_unix_s) {
         Ok(presented) => presented,
         Err(error) => return Ok(refused(error.to_string())),
     };

@@ -35,10 +35,12 @@ use crate::follow::{Fold, Follower};
 use crate::health::Phase;
 use crate::keys;
 use crate::local::{LocalApi, LocalRequest};
-use crate::metrics::{Metered, Metrics};
+use crate::metrics::{Known, Metered, Metrics};
+use crate::oidc::{AuthenticationConfiguration, Providers};
 use crate::openapi::Documents;
 use crate::pretty;
 use crate::query::Query;
+use crate::registry::defined::Definitions;
 use crate::route::{RequestInfo, ResourceRequest};
 use crate::services::Network;
 use crate::status::Status;
@@ -52,6 +54,8 @@ pub struct Config {
     pub env: Arc<dyn Env>,
     /// Knows who presents which credentials. Without one, every request over a socket is refused.
     pub authenticator: Option<Authenticator>,
+    /// Whose tokens are taken besides those of the cluster's own.
+    pub authentication: AuthenticationConfiguration,
     /// Signs service account tokens.
     pub issuer: Option<Issuer>,
     /// Admission plugins besides the built-in ones, which come first.
@@ -77,6 +81,7 @@ impl Config {
             store,
             env,
             authenticator: None,
+            authentication: AuthenticationConfiguration::default(),
             issuer: None,
             plugins: Vec::new(),
             apis: Vec::new(),
@@ -101,6 +106,7 @@ pub(crate) struct Inner {
     pub untimed: Arc<dyn Store>,
     pub env: Arc<dyn Env>,
     pub authenticator: Option<Authenticator>,
+    pub providers: Providers,
     pub issuer: Option<Arc<Issuer>>,
     pub plugins: Vec<Box<dyn AdmissionPlugin>>,
     pub apis: Vec<Arc<dyn LocalApi>>,
@@ -116,6 +122,7 @@ pub(crate) struct Inner {
     pub remote_documents: aggregate::Documents,
     pub front_proxy_ca_pem: String,
     pub documents: Documents,
+    pub definitions: Arc<Definitions>,
     pub metrics: Metrics,
     pub phase: Phase,
 }
@@ -166,7 +173,8 @@ impl ApiServer {
         let mut plugins = admission::built_in(&config.network, issuer.as_ref());
         plugins.extend(config.plugins);
         let prefixes: Vec<String> = OBSERVED.iter().map(|(group, resource)| keys::of(group, resource, None)).collect();
-        let metrics = Metrics::new();
+        let mut metrics = Metrics::new();
+        metrics.admission.know(plugins.iter().map(|plugin| plugin.name()));
         let store = Metered::new(Arc::clone(&config.store), Arc::clone(&config.env), metrics.store.clone());
         ApiServer {
             inner: Arc::new(Inner {
@@ -174,6 +182,7 @@ impl ApiServer {
                 untimed: config.store,
                 env: config.env,
                 authenticator: config.authenticator,
+                providers: Providers::new(config.authentication.providers),
                 issuer,
                 plugins,
                 apis: config.apis,
@@ -189,6 +198,7 @@ impl ApiServer {
                 remote_documents: aggregate::Documents::default(),
                 front_proxy_ca_pem: config.front_proxy_ca_pem,
                 documents: Documents::default(),
+                definitions: Arc::default(),
                 metrics,
                 phase: Phase::default(),
             }),
@@ -261,7 +271,7 @@ impl ApiServer {
         let path_and_query = parts.uri.path_and_query().map_or("/", |both| both.as_str());
         let (metrics, env) = (&self.inner.metrics, &*self.inner.env);
         let audit = self.inner.audit.as_ref();
-        let record = audit.and_then(|audit| audit.begin(&self.inner.env, &acting, &info, parts, &body));
+        let record = audit.and_then(|audit| audit.begin(&self.inner, &acting, &info, parts, &body));
         let mut notes = Notes::default();
         let started = metrics.start(&info, query.non_empty("dryRun").is_some(), env);
         let request = Request {
@@ -305,7 +315,7 @@ impl ApiServer {
         let audit = self.inner.audit.as_ref()?;
         let query = Query::parse(parts.uri.query().unwrap_or_default());
         let info = RequestInfo::parse(&parts.method, parts.uri.path(), &query);
-        audit.begin(&self.inner.env, acting, &info, parts, &[])
+        audit.begin(&self.inner, acting, &info, parts, &[])
     }
 
     /// Who makes a request with these headers, over a connection whose client certificate is
@@ -314,13 +324,30 @@ impl ApiServer {
     /// # Errors
     /// 401, or 503 when it cannot be found out.
     pub async fn authenticate(&self, peer: Option<&Caller>, headers: &HeaderMap) -> Result<Caller, Status> {
+        let began = self.inner.env.now();
+        let outcome = self.authenticated(peer, headers).await;
+        let elapsed_s = self.inner.env.now().duration_since(began).as_secs_f64();
+        let (known, user) = match &outcome {
+            Ok(caller) => (Known::Yes, caller.user.as_str()),
+            Err(status) if status.code == 401 => (Known::No, ""),
+            Err(_) => (Known::Error, ""),
+        };
+        self.inner.metrics.access.authenticated(known, user, elapsed_s);
+        outcome
+    }
+
+    async fn authenticated(&self, peer: Option<&Caller>, headers: &HeaderMap) -> Result<Caller, Status> {
         let authenticator = self.inner.authenticator.as_ref().ok_or_else(Status::unauthorized)?;
         let now_unix_s = self.inner.env.now().as_second();
         if peer.is_none()
             && let Some(token) = authn::bearer_token(headers).map_err(refused)?
-            && let Some(caller) = self.inner.bootstrap_caller(&token).await?
         {
-            return Ok(caller);
+            if let Some(caller) = self.inner.bootstrap_caller(&token).await? {
+                return Ok(caller);
+            }
+            if let Some(caller) = self.inner.providers.caller(&*self.inner.env, &token).await? {
+                return Ok(caller);
+            }
         }
         let presented = authenticator.present(peer, headers, now_unix_s).map_err(refused)?;
         let found = self.inner.bound_objects(presented.needs()).await;
@@ -441,8 +468,12 @@ impl Request<'_> {
                 field_selector,
             },
         };
-        let decision =
-            self.server.inner.with_authorizer(|authorizer| authorizer.authorize(caller, &attributes)).await?;
+        let inner = &*self.server.inner;
+        let began = inner.env.now();
+        let decision = inner.with_authorizer(|authorizer| authorizer.authorize(caller, &attributes)).await;
+        let elapsed_s = inner.env.now().duration_since(began).as_secs_f64();
+        inner.metrics.access.authorized(decision.as_ref().ok().map(|decision| decision.allowed()), elapsed_s);
+        let decision = decision?;
         notes.allowed = Some((decision.allowed(), decision.reason().to_owned()));
         if decision.allowed() {
             return Ok(());

@@ -7,10 +7,8 @@ use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
-use carrack_apiserver::serve::{NodeIo, NodeProxy, Settings, serve};
-use carrack_apiserver::{
-    ApiServer, Body, Config, Env, LocalApi, LocalGroupVersion, LocalRequest, NodeTarget, Response,
-};
+use carrack_apiserver::serve::{Settings, serve};
+use carrack_apiserver::{ApiServer, Body, Config, Env, LocalApi, LocalGroupVersion, LocalRequest, Response};
 use carrack_auth::pki::{Identity, Pki, Sans, Server};
 use carrack_auth::tls::{self, Reloadable, Trust};
 use carrack_auth::token::{DEFAULT_ISSUER, Issuer, SigningKey, Verifier};
@@ -27,6 +25,10 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
+
+mod kubelet;
+
+use kubelet::FakeKubelet;
 
 struct TestEnv;
 
@@ -50,56 +52,6 @@ impl Env for Ahead {
     }
     fn random(&self) -> u64 {
         TestEnv.random()
-    }
-}
-
-/// A kubelet that echoes upgraded connections, and has no logs.
-struct FakeKubelet;
-
-impl NodeProxy for FakeKubelet {
-    fn connect(&self, target: &NodeTarget) -> BoxFuture<'static, std::io::Result<Box<dyn NodeIo>>> {
-        let target = target.clone();
-        Box::pin(async move {
-            if target.node == "gone" {
-                return Err(std::io::Error::from(std::io::ErrorKind::ConnectionRefused));
-            }
-            let (ours, theirs) = tokio::io::duplex(64 * 1024);
-            tokio::spawn(async move {
-                let service = hyper::service::service_fn(|mut request: Request<hyper::body::Incoming>| async move {
-                    assert!(request.headers().get("authorization").is_none(), "credentials do not go on");
-                    let path = request.uri().to_string();
-                    if path.starts_with("/exec") {
-                        let upgrade = hyper::upgrade::on(&mut request);
-                        tokio::spawn(async move {
-                            let mut io = TokioIo::new(upgrade.await.expect("upgraded"));
-                            io.write_all(format!("you asked for {path}\n").as_bytes()).await.expect("write");
-                            let mut buffer = [0; 64];
-                            while let Ok(count @ 1..) = io.read(&mut buffer).await {
-                                io.write_all(&buffer[..count]).await.expect("write");
-                            }
-                        });
-                        return http::Response::builder()
-                            .status(StatusCode::SWITCHING_PROTOCOLS)
-                            .header("connection", "Upgrade")
-                            .header("upgrade", "SPDY/3.1")
-                            .body(Full::new(Bytes::new()));
-                    }
-                    let (code, text) = if path.contains("tailLines") {
-                        (200, "line\n")
-                    } else {
-                        (400, "container \"c\" is waiting to start")
-                    };
-                    http::Response::builder().status(code).body(Full::new(Bytes::from(text)))
-                });
-                drop(
-                    hyper::server::conn::http1::Builder::new()
-                        .serve_connection(TokioIo::new(theirs), service)
-                        .with_upgrades()
-                        .await,
-                );
-            });
-            Ok(Box::new(ours) as Box<dyn NodeIo>)
-        })
     }
 }
 
@@ -624,30 +576,6 @@ async fn a_body_that_waits_keeps_back_no_other_of_its_connection() {
     }
     assert!(!waits.is_finished(), "there is no seat for it");
     waits.abort();
-}
-
-#[tokio::test]
-async fn exec_passes_through_to_the_kubelet() {
-    let running = Running::start(Settings::default()).await;
-    running.pod_on("n1").await;
-    let exec = request("POST", "/api/v1/namespaces/default/pods/n1/exec?command=sh&stdin=true&stdout=true")
-        .header("connection", "Upgrade")
-        .header("upgrade", "SPDY/3.1")
-        .header("authorization", "Basic unused")
-        .body(Full::default())
-        .expect("request");
-    let mut sender = running.connect(Some(Identity::Admin)).await;
-    let response = within("the upgrade", sender.send_request(exec)).await.expect("reply");
-    assert_eq!(
-        (response.status().as_u16(), &response.headers()["upgrade"]),
-        (101, &"SPDY/3.1".parse::<http::HeaderValue>().expect("header"))
-    );
-    let mut io = TokioIo::new(hyper::upgrade::on(response).await.expect("upgraded"));
-    io.write_all(b"ping").await.expect("write");
-    let want = b"you asked for /exec/default/n1/c?input=1&output=1&command=sh\nping";
-    let mut got = vec![0; want.len()];
-    within("the echo", io.read_exact(&mut got)).await.expect("read");
-    assert_eq!(String::from_utf8_lossy(&got), String::from_utf8_lossy(want));
 }
 
 #[tokio::test]

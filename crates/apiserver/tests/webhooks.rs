@@ -253,6 +253,37 @@ async fn validating_webhooks_refuse_as_upstream_does() {
         let error = carrack_engine::ApiError::from_reply(found, reply.to_string().as_bytes());
         assert!(!error.may_have_acted(), "{path} {policy}: {reply}");
     }
+    let caller = Caller::new("admin", ["system:masters"]);
+    let request = Request::builder().uri("/metrics").body(Bytes::new()).expect("request");
+    let bytes = world.api.handle(request, caller).await.into_body().into_bytes();
+    let text = String::from_utf8(bytes.to_vec()).expect("text");
+    let of = |name: &str| format!("name=\"{name}.hooks.example.com\",operation=\"CREATE\"");
+    for line in [
+        format!(
+            "apiserver_admission_webhook_request_total{{code=\"200\",{},rejected=\"false\",type=\"validating\"}} 1",
+            of("allow")
+        ),
+        format!(
+            "apiserver_admission_webhook_request_total{{code=\"409\",{},rejected=\"true\",type=\"validating\"}} 1",
+            of("deny")
+        ),
+        format!(
+            "apiserver_admission_webhook_rejection_count{{error_type=\"no_error\",{},rejection_code=\"409\",type=\"validating\"}} 1",
+            of("deny")
+        ),
+        format!(
+            "apiserver_admission_webhook_rejection_count{{error_type=\"calling_webhook_error\",{},rejection_code=\"500\",type=\"validating\"}} 1",
+            of("error")
+        ),
+        "apiserver_admission_webhook_fail_open_count{name=\"error.hooks.example.com\",type=\"validating\"} 1"
+            .to_owned(),
+        format!(
+            "apiserver_admission_webhook_admission_duration_seconds_count{{{},rejected=\"true\",type=\"validating\"}} 1",
+            of("deny")
+        ),
+    ] {
+        assert!(text.lines().any(|found| found == line), "{line}\n{text}");
+    }
 }
 
 #[tokio::test]

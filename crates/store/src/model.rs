@@ -224,6 +224,10 @@ pub trait Store: Send + Sync + 'static {
     fn fault(&self) -> Option<StoreError> {
         None
     }
+    /// How many bytes its files take on disk, where it has any of its own.
+    fn size_bytes(&self) -> Option<u64> {
+        None
+    }
     /// Forgets history up to and including `revision`; the newest state stays.
     fn compact(&self, revision: Revision) -> StoreFuture<'_, ()>;
 }

@@ -1,6 +1,6 @@
 //! Asks about a request that is not a plain write: an eviction, a token, a binding, a connection.
 
-use super::{AdmissionPlugin, Attributes, Operation, extend, fetch};
+use super::{Asked, Attributes, Found, Operation, fetch, steps};
 use crate::context::Cx;
 use crate::object::Object;
 use crate::status::Status;
@@ -12,14 +12,14 @@ pub(crate) async fn consult(
     object: Object,
     stored: Option<&Object>,
 ) -> Result<Object, Status> {
-    ask(cx, &cx.server.plugins, (Operation::Create, subresource), object, stored).await
+    ask(cx, Asked::CHECKED, (Operation::Create, subresource), object, stored).await
 }
 
 /// Whether those who were added by users let a pod be bound so. It is posted to the pod's subresource, or to the resource
 /// of all bindings.
 pub(crate) async fn bind(cx: &Cx<'_>, binding: Object) -> Result<Object, Status> {
     let subresource = cx.request.subresource.as_deref().unwrap_or_default();
-    ask(cx, &[], (Operation::Create, subresource), binding, None).await
+    ask(cx, Asked::ADDED, (Operation::Create, subresource), binding, None).await
 }
 
 /// Whether those who were added by users let the caller connect to a subresource of the request's object; `options` say
@@ -28,12 +28,12 @@ pub(crate) async fn connect(cx: &Cx<'_>, subresource: &str, options: Object) -> 
     if cx.query.get("dryRun").is_some() {
         return Err(Status::bad_request("dryRun is not supported"));
     }
-    ask(cx, &[], (Operation::Connect, subresource), options, None).await
+    ask(cx, Asked::ADDED, (Operation::Connect, subresource), options, None).await
 }
 
 async fn ask(
     cx: &Cx<'_>,
-    plugins: &[Box<dyn AdmissionPlugin>],
+    asked: Asked,
     (operation, subresource): (Operation, &str),
     object: Object,
     stored: Option<&Object>,
@@ -55,11 +55,11 @@ async fn ask(
         dry_run: cx.dry_run()?,
         env: &*cx.server.env,
     };
-    let found = fetch(&*cx.server.untimed, plugins, &attributes).await?;
-    extend::mutate(cx, plugins, &mut attributes, &found).await?;
-    for plugin in plugins {
-        plugin.validate(&attributes, &found)?;
-    }
-    extend::validate(cx, &attributes).await?;
+    let found = match asked.plugins {
+        true => fetch(&*cx.server.untimed, &cx.server.plugins, &attributes).await?,
+        false => Found::default(),
+    };
+    steps::admit(cx, asked, &mut attributes, &found).await?;
+    steps::validate(cx, asked, &attributes, &found).await?;
     Ok(attributes.object)
 }

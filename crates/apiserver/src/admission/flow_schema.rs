@@ -1,14 +1,23 @@
 //! FlowSchemas say in their status whether the priority level that they name is there, in the write that makes it so.
 //!
+//! A level that is made sees the schemas that are there, and not one that is just being made and did not find it. So once it
+//! is written, those are looked at again ([`settle`]), and at the start, should that have been cut short.
+//!
 //! Upstream's API server has a controller for it (`k8s.io/apiserver/pkg/util/flowcontrol`).
 
+use std::sync::Arc;
+
+use carrack_schema::table::{self, ResourceInfo};
+use carrack_store::{Check, Op, Range, Txn};
 use serde_json::{Value, json};
 
 use super::{AdmissionPlugin, Along, Attributes, Change, Lookup, Needed, Operation, set_condition};
 use crate::env::rfc3339_s;
 use crate::flow::{GROUP, LEVELS, SCHEMAS, level_of};
 use crate::object::{Object, at, child_mut, name};
+use crate::server::Inner;
 use crate::status::Status;
+use crate::{convert, keys, stored};
 
 pub(super) struct FlowSchemas;
 
@@ -31,6 +40,35 @@ fn told(schema: &Object, is_there: bool, now: &str) -> Option<Object> {
     let mut schema = schema.clone();
     child_mut(&mut schema, "status").insert("conditions".to_owned(), json!(conditions));
     Some(schema)
+}
+
+/// Whether it is a priority level that a request is about.
+pub(crate) fn is_level(row: &ResourceInfo) -> bool {
+    row.group == GROUP && row.plural == LEVELS
+}
+
+/// Corrects what schemas say of levels that came or went while they were written, or what they do not say.
+pub(crate) async fn settle(server: &Inner) -> Result<(), Status> {
+    let all = |resource: &str, at| Range { prefix: keys::of(GROUP, resource, None), after: None, limit: 0, at };
+    let schemas = server.store.range(all(SCHEMAS, None)).await?;
+    let levels = server.store.range(all(LEVELS, Some(schemas.revision))).await?;
+    let Some(row) = table::find(GROUP, SCHEMAS) else { return Ok(()) };
+    let (api_version, kind) = convert::storage_type(row);
+    let now = rfc3339_s(server.env.now());
+    for entry in schemas.entries {
+        let schema = stored::parse(&entry);
+        let level: Arc<str> = (keys::of(GROUP, LEVELS, None) + level_of(&schema)).into();
+        let is_there = levels.entries.iter().any(|entry| entry.key == level);
+        let Some(told) = told(&schema, is_there, &now) else { continue };
+        let checks = vec![
+            Check::Unchanged(Arc::clone(&entry.key), entry.mod_revision),
+            if is_there { Check::Exists(level) } else { Check::Absent(level) },
+        ];
+        let ops = vec![Op::Put(Arc::clone(&entry.key), stored::encode(&told, &api_version, &kind))];
+        // Whoever was faster says it themselves.
+        server.store.transact(Txn { checks, ops }).await?;
+    }
+    Ok(())
 }
 
 /// The level of the schema that is written, if it is one; what goes has none.

@@ -14,7 +14,7 @@ mod cluster_role;
 mod consult;
 mod definition;
 pub(crate) mod extend;
-mod flow_schema;
+pub(crate) mod flow_schema;
 mod found;
 mod hooks;
 mod ingress;
@@ -30,6 +30,7 @@ mod quota;
 mod runtime_class;
 mod select;
 mod service_account;
+pub(crate) mod steps;
 pub(crate) mod webhook;
 mod world;
 
@@ -52,6 +53,8 @@ pub(crate) use consult::{bind, connect, consult};
 pub(crate) use definition::{CLEANUP_FINALIZER, set_condition, settle, waits_for_names};
 pub(crate) use found::{Found, fetch};
 pub(crate) use hooks::{Hooks, HooksFold};
+pub(crate) use select::verb;
+pub(crate) use steps::Asked;
 
 /// What is being done to an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -16,13 +16,14 @@ use carrack_auth::Caller;
 use futures::Stream;
 use http::HeaderMap;
 use jiff::SignedDuration;
+use prometheus_client::metrics::counter::Counter;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
 use crate::body::{Body, Lines, Response};
 use crate::env::{Env, new_uid};
 use crate::route::RequestInfo;
-use crate::server::Acting;
+use crate::server::{Acting, Inner};
 
 use policy::Decision;
 pub use policy::{Level, Policy, Stage};
@@ -66,6 +67,8 @@ pub(crate) struct Notes {
 pub(crate) struct Record {
     audit: Audit,
     env: Arc<dyn Env>,
+    /// Counts what is written.
+    written: Counter,
     decision: Decision,
     event: Map<String, Value>,
     /// What became of it has been noted, or will be by somebody else.
@@ -111,7 +114,7 @@ impl Audit {
     /// Begins with a request; none when it is not noted.
     pub(crate) fn begin(
         &self,
-        env: &Arc<dyn Env>,
+        server: &Inner,
         acting: &Acting,
         info: &RequestInfo,
         parts: &http::request::Parts,
@@ -119,6 +122,8 @@ impl Audit {
     ) -> Option<Record> {
         let real = acting.real.as_ref().unwrap_or(&acting.caller);
         let decision = self.policy.decide(real, info);
+        server.metrics.access.noted(decision.level);
+        let env = &server.env;
         if decision.level == Level::None {
             return None;
         }
@@ -144,7 +149,8 @@ impl Audit {
             put("objectRef", reference);
         }
         put("requestReceivedTimestamp", micros(&**env).into());
-        let mut record = Record { audit: self.clone(), env: Arc::clone(env), decision, event, ended: false };
+        let written = server.metrics.access.events();
+        let mut record = Record { audit: self.clone(), env: Arc::clone(env), written, decision, event, ended: false };
         record.stage(Stage::RequestReceived, None);
         if record.decision.level >= Level::Request && !matches!(info.verb, "get" | "list" | "watch") {
             record.body("requestObject", body);
@@ -239,6 +245,7 @@ impl Record {
         if let Some(status) = status {
             self.event.insert("responseStatus".to_owned(), status);
         }
+        self.written.inc();
         // Writing a tree of JSON values to memory cannot fail.
         self.audit.sink.write(&serde_json::to_string(&self.event).unwrap_or_default());
     }

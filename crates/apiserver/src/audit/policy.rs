@@ -24,7 +24,7 @@ pub enum Level {
 }
 
 impl Level {
-    pub(super) fn text(self) -> &'static str {
+    pub(crate) fn text(self) -> &'static str {
         match self {
             Level::None => "None",
             Level::Metadata => "Metadata",

@@ -2,13 +2,18 @@
 //!
 //! Upstream: `k8s.io/apiserver/pkg/util/flowcontrol/metrics`.
 
+use std::collections::BTreeMap;
+
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::Registry;
 
+use super::Bounds;
 use crate::flow::Class;
+use crate::flow::seats::LevelConfig;
 
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
 struct ClassLabels {
@@ -23,13 +28,28 @@ struct RejectedLabels {
     reason: &'static str,
 }
 
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct LevelLabels {
+    priority_level: String,
+}
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct WaitLabels {
+    execute: &'static str,
+    flow_schema: String,
+    priority_level: String,
+}
+
+const WAIT_SECONDS: [f64; 13] = [0.0, 0.005, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 15.0, 30.0];
+
 /// Metrics of the seats.
-#[derive(Default)]
 pub(crate) struct FlowMetrics {
     dispatched: Family<ClassLabels, Counter>,
     rejected: Family<RejectedLabels, Counter>,
     executing: Family<ClassLabels, Gauge>,
     waiting: Family<ClassLabels, Gauge>,
+    waits: Family<WaitLabels, Histogram, Bounds>,
+    nominal: Family<LevelLabels, Gauge>,
 }
 
 /// Counted as long as it is there.
@@ -54,6 +74,17 @@ fn labels(class: &Class) -> ClassLabels {
 }
 
 impl FlowMetrics {
+    pub(super) fn new() -> Self {
+        Self {
+            dispatched: Family::default(),
+            rejected: Family::default(),
+            executing: Family::default(),
+            waiting: Family::default(),
+            waits: Family::new_with_constructor(Bounds(&WAIT_SECONDS)),
+            nominal: Family::default(),
+        }
+    }
+
     pub(super) fn register(&self, registry: &mut Registry) {
         registry.register(
             "apiserver_flowcontrol_dispatched_requests",
@@ -75,6 +106,39 @@ impl FlowMetrics {
             "Number of requests that wait for a seat now",
             self.waiting.clone(),
         );
+        // Every request takes one.
+        registry.register(
+            "apiserver_flowcontrol_current_executing_seats",
+            "Number of seats that are taken now",
+            self.executing.clone(),
+        );
+        registry.register(
+            "apiserver_flowcontrol_request_wait_duration_seconds",
+            "How long requests waited for a seat, and whether they got one",
+            self.waits.clone(),
+        );
+        registry.register(
+            "apiserver_flowcontrol_nominal_limit_seats",
+            "Number of seats that a priority level has by its share",
+            self.nominal.clone(),
+        );
+    }
+
+    /// The levels have become these.
+    pub(crate) fn levels(&self, levels: &BTreeMap<String, LevelConfig>) {
+        self.nominal.clear();
+        for (name, level) in levels.iter().filter(|(_, level)| !level.exempt) {
+            let labels = LevelLabels { priority_level: name.clone() };
+            self.nominal.get_or_create(&labels).set(i64::try_from(level.nominal).unwrap_or(i64::MAX));
+        }
+    }
+
+    /// A request has waited for so long, and has a seat or none.
+    pub(crate) fn waited(&self, class: &Class, gets_one: bool, elapsed_s: f64) {
+        let ClassLabels { priority_level, flow_schema } = labels(class);
+        let execute = if gets_one { "true" } else { "false" };
+        let labels = WaitLabels { execute, flow_schema, priority_level };
+        self.waits.get_or_create(&labels).observe(elapsed_s.max(0.0));
     }
 
     /// A request has a seat, as long as what is returned is there.

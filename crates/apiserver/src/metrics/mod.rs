@@ -7,6 +7,8 @@
 //!
 //! Upstream: `k8s.io/apiserver/pkg/endpoints/metrics` and `k8s.io/apiserver/pkg/storage/etcd3/metrics`.
 
+mod access;
+mod admission;
 mod flow;
 mod process;
 mod store;
@@ -27,6 +29,8 @@ use crate::env::Env;
 use crate::route::RequestInfo;
 use crate::status::qualified;
 
+pub(crate) use access::Known;
+pub(crate) use admission::{Called, Step};
 pub(crate) use flow::Counted;
 pub use process::ProcessStats;
 pub(crate) use store::Metered;
@@ -103,10 +107,26 @@ struct BuildLabels {
     platform: &'static str,
 }
 
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct AnsweredLabels {
+    code: u32,
+}
+
 /// What is counted of stored objects.
 pub(crate) struct ObjectLabels {
     pub group: String,
     pub resource: String,
+}
+
+/// What is not counted as it happens, but looked up when somebody asks.
+pub(crate) struct Now {
+    /// How many objects of each resource are stored.
+    pub objects: Vec<(ObjectLabels, usize)>,
+    pub size_bytes: Option<u64>,
+    /// Checks of health: name, endpoint, and whether they fail.
+    pub checks: Vec<(&'static str, &'static str, bool)>,
+    /// APIServices, and whether what they stand for is available.
+    pub api_services: Vec<(String, bool)>,
 }
 
 /// All of a server's metrics.
@@ -122,7 +142,11 @@ pub(crate) struct Metrics {
     watch_event_sizes: Family<KindLabels, Histogram, Bounds>,
     deprecated: Family<DeprecatedLabels, Gauge>,
     pub(crate) broken_handshakes: Counter,
+    pub(crate) access: access::AccessMetrics,
+    pub(crate) admission: admission::AdmissionMetrics,
     pub(crate) flow: flow::FlowMetrics,
+    translated: Family<AnsweredLabels, Counter>,
+    tunnelled: Family<AnsweredLabels, Counter>,
     pub(crate) store: store::StoreMetrics,
 }
 
@@ -223,7 +247,11 @@ impl Metrics {
             watch_event_sizes: family(&EVENT_BYTES),
             deprecated: Family::default(),
             broken_handshakes: Counter::default(),
-            flow: flow::FlowMetrics::default(),
+            access: access::AccessMetrics::new(),
+            admission: admission::AdmissionMetrics::new(),
+            flow: flow::FlowMetrics::new(),
+            translated: Family::default(),
+            tunnelled: Family::default(),
             store: store::StoreMetrics::new(),
         };
         let registry = &mut metrics.registry;
@@ -273,6 +301,18 @@ impl Metrics {
             "Number of connections whose TLS handshake failed",
             metrics.broken_handshakes.clone(),
         );
+        registry.register(
+            "apiserver_stream_translator_requests",
+            "Number of requests for exec and attach by WebSockets of version 5, which become SPDY",
+            metrics.translated.clone(),
+        );
+        registry.register(
+            "apiserver_stream_tunnel_requests",
+            "Number of requests for port-forward by SPDY inside of WebSockets",
+            metrics.tunnelled.clone(),
+        );
+        metrics.access.register(registry);
+        metrics.admission.register(registry);
         metrics.flow.register(registry);
         metrics.store.register(registry);
         let build: Family<BuildLabels, Gauge> = Family::default();
@@ -352,6 +392,12 @@ impl Metrics {
         }
     }
 
+    /// A request for streams that are translated, or tunnelled, has been answered so.
+    pub(crate) fn streamed(&self, tunnelled: bool, code: u16) {
+        let family = if tunnelled { &self.tunnelled } else { &self.translated };
+        family.get_or_create(&AnsweredLabels { code: code.into() }).inc();
+    }
+
     /// A watch begins.
     pub(crate) fn watch(&self, row: &ResourceInfo, version: &str, info: &crate::route::ResourceRequest) -> Watching {
         let kind =
@@ -379,7 +425,8 @@ impl Metrics {
     }
 
     /// Everything, in Prometheus' text format 0.0.4.
-    pub(crate) fn text(&self, objects: &[(ObjectLabels, usize)], process: Option<ProcessStats>) -> String {
+    pub(crate) fn text(&self, now: &Now, process: Option<ProcessStats>) -> String {
+        let Now { objects, size_bytes, checks, api_services } = now;
         let mut out = String::new();
         if let Err(error) = prometheus_client::encoding::text::encode(&mut out, &self.registry) {
             // Writing to memory does not fail.
@@ -393,6 +440,20 @@ impl Metrics {
             .iter()
             .map(|(of, count)| (vec![("group", of.group.clone()), ("resource", of.resource.clone())], *count));
         text::family(&mut out, "apiserver_resource_objects", "gauge", "Number of stored objects by resource", objects);
+        if let Some(bytes) = size_bytes {
+            let bytes = usize::try_from(*bytes).unwrap_or(usize::MAX);
+            // Upstream numbers the stores that it has.
+            let size = [(vec![("storage_cluster_id", "etcd-0".to_owned())], bytes)].into_iter();
+            text::family(&mut out, "apiserver_storage_size_bytes", "gauge", "Bytes that the store takes on disk", size);
+        }
+        let checks = checks.iter().map(|(name, endpoint, fails)| {
+            (vec![("name", (*name).to_owned()), ("type", (*endpoint).to_owned())], usize::from(!fails))
+        });
+        text::family(&mut out, "kubernetes_healthcheck", "gauge", "Whether a check of health succeeds", checks);
+        let services =
+            api_services.iter().map(|(name, is_there)| (vec![("name", name.clone())], usize::from(!is_there)));
+        let help = "Whether an APIService is not available";
+        text::family(&mut out, "aggregator_unavailable_apiservice", "gauge", help, services);
         if let Some(process) = process {
             process.write(&mut out);
         }

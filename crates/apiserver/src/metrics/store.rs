@@ -126,6 +126,10 @@ impl Store for Metered {
         self.store.fault()
     }
 
+    fn size_bytes(&self) -> Option<u64> {
+        self.store.size_bytes()
+    }
+
     fn compact(&self, revision: Revision) -> StoreFuture<'_, ()> {
         self.store.compact(revision)
     }

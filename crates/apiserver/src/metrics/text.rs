@@ -2,23 +2,36 @@
 
 use std::fmt::Write as _;
 
+/// Counters whose names upstream gave them before all had to end in `_total`.
+const BARE: [&str; 4] = [
+    "apiserver_admission_webhook_fail_open_count",
+    "apiserver_admission_webhook_rejection_count",
+    "authenticated_user_requests",
+    "authentication_attempts",
+];
+
 /// The same metrics in the format 0.0.4: there a counter's name is that of its samples.
 pub(super) fn plain(open: &str) -> String {
     let mut out = String::with_capacity(open.len());
     let mut help: Option<(&str, &str)> = None;
+    // The counter whose samples lose their ending.
+    let mut bare: Option<&str> = None;
     for line in open.lines() {
         if let Some(rest) = line.strip_prefix("# HELP ") {
             help = rest.split_once(' ');
             continue;
         }
         let Some((name, kind)) = line.strip_prefix("# TYPE ").and_then(|rest| rest.split_once(' ')) else {
-            if !line.starts_with('#') {
-                out.push_str(line);
-                out.push('\n');
+            let sample = bare.and_then(|name| Some((name, line.strip_prefix(name)?.strip_prefix("_total")?)));
+            match sample {
+                Some((name, rest)) => push(&mut out, format_args!("{name}{rest}\n")),
+                None if !line.starts_with('#') => push(&mut out, format_args!("{line}\n")),
+                None => {}
             }
             continue;
         };
-        let suffix = if kind == "counter" { "_total" } else { "" };
+        bare = BARE.into_iter().find(|bare| *bare == name);
+        let suffix = if kind == "counter" && bare.is_none() { "_total" } else { "" };
         if let Some((_, text)) = help.take() {
             push(&mut out, format_args!("# HELP {name}{suffix} {text}\n"));
         }
@@ -60,6 +73,9 @@ mod tests {
 
     #[test]
     fn counters_are_named_as_their_samples() {
+        let old = "# TYPE authentication_attempts counter\nauthentication_attempts_total{result=\"a\"} 1\n# TYPE b counter\nb_total 2\n";
+        let bare = "# TYPE authentication_attempts counter\nauthentication_attempts{result=\"a\"} 1\n# TYPE b_total counter\nb_total 2\n";
+        assert_eq!(plain(old), bare);
         let open = "# HELP a Some text.\n# TYPE a counter\na_total{x=\"y\"} 1\n# HELP b_seconds More.\n# TYPE b_seconds histogram\n# UNIT b_seconds seconds\nb_seconds_sum 0.5\n# EOF\n";
         assert_eq!(
             plain(open),

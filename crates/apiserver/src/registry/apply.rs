@@ -7,7 +7,6 @@ use std::sync::Arc;
 
 use carrack_schema::apply::{self, ApplyError, Managed};
 use carrack_schema::decode::{self, Format, Limits};
-use carrack_schema::error::FieldError;
 use serde_json::Value;
 
 use crate::body::Response;
@@ -46,13 +45,8 @@ pub(crate) async fn apply(cx: &mut Cx<'_>, half: Half, body: &[u8]) -> Result<Re
 }
 
 /// Who applies, and whether by force.
-fn options(cx: &Cx<'_>) -> Result<(String, bool), Status> {
-    let manager = managers::given_name(cx, "PatchOptions")?;
-    if manager.is_empty() {
-        let fault = FieldError::required("fieldManager", "is required for apply patch");
-        return Err(managers::options_fault("PatchOptions", &fault));
-    }
-    Ok((manager.to_owned(), cx.query.flag("force")))
+fn options(cx: &Cx<'_>) -> (String, bool) {
+    (managers::given_name(cx).to_owned(), cx.query.flag("force"))
 }
 
 /// Reads a body, which is YAML and so may be JSON.
@@ -99,7 +93,7 @@ fn settle(cx: &Cx<'_>, config: &Object) -> Result<(), Status> {
 /// Applies an object of the request's kind.
 pub(crate) async fn run(cx: &mut Cx<'_>, half: &Half, mut config: Object) -> Result<Outcome, Status> {
     let dry_run = cx.dry_run()?;
-    let (manager, force) = options(cx)?;
+    let (manager, force) = options(cx);
     kinds::conform(&cx.row, cx.version(), &mut config)
         .map_err(|error| Status::bad_request(error.status_message(&cx.version().name, &cx.row.kind)))?;
     metadata::settle_name(cx, &mut config)?;

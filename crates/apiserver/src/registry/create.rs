@@ -5,7 +5,7 @@ use std::sync::Arc;
 use carrack_schema::apply::Managed;
 use carrack_store::{Check, Op, Revision, Txn, TxnOutcome};
 
-use crate::admission::{self, Attributes, Operation, Terms, extend};
+use crate::admission::{self, Asked, Attributes, Operation, Terms, extend, steps};
 use crate::body::Response;
 use crate::context::Cx;
 use crate::convert;
@@ -35,7 +35,7 @@ pub(crate) async fn create(cx: &mut Cx<'_>, body: &[u8]) -> Result<Response, Sta
             meta::settle_name(cx, &mut object)?;
         }
         prepare(cx, &mut object)?;
-        let managers = managers::created(cx, &mut object)?;
+        let managers = managers::created(cx, &mut object);
         if let Some(made) = attempt(cx, object, managers.as_deref(), dry_run, &mut tries).await? {
             return response(cx, made, &presenter).await;
         }
@@ -204,10 +204,7 @@ async fn admit(
         env: &*server.env,
     };
     let found = admission::fetch(&*server.untimed, &server.plugins, &attributes).await?;
-    for plugin in &server.plugins {
-        plugin.mutate(&mut attributes, &found)?;
-    }
-    extend::mutate(cx, &server.plugins, &mut attributes, &found).await?;
+    steps::admit(cx, Asked::ALL, &mut attributes, &found).await?;
     crate::certificates::complete(server, &mut attributes).await?;
     kinds::default(&cx.row, cx.version(), &mut attributes.object);
     let errors = kinds::validate_create(&cx.row, cx.version(), &mut attributes.object);
@@ -215,10 +212,7 @@ async fn admit(
         return Err(meta::invalid(cx, name, &errors));
     }
     extend::annotate(cx, &attributes, &found);
-    for plugin in &server.plugins {
-        plugin.validate(&attributes, &found)?;
-    }
-    extend::validate(cx, &attributes).await?;
+    steps::validate(cx, Asked::ALL, &attributes, &found).await?;
     server.check_privileges(cx, &attributes.object, None).await?;
     let terms = admission::terms(&server.plugins, &attributes, found)?;
     let Attributes { object, .. } = attributes;

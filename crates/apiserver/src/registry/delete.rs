@@ -14,7 +14,7 @@ use carrack_store::{Check, Entry, Op, Revision, Txn, TxnOutcome};
 use jiff::SignedDuration;
 use serde_json::Value;
 
-use crate::admission::{self, Attributes, Operation, Terms, extend, set_condition};
+use crate::admission::{self, Asked, Attributes, Operation, Terms, set_condition, steps};
 use crate::body::Response;
 use crate::context::Cx;
 use crate::convert;
@@ -201,16 +201,10 @@ async fn with_attributes(
     let found = admission::fetch(&*server.untimed, &server.plugins, &attributes).await?;
     if let Some((_, options)) = asked {
         // An eviction was asked about as such.
-        let ask = !options.evicts && !options.own;
-        if ask {
-            extend::mutate(cx, &server.plugins, &mut attributes, &found).await?;
-        }
-        for plugin in &server.plugins {
-            plugin.validate(&attributes, &found)?;
-        }
-        if ask {
-            extend::validate(cx, &attributes).await?;
-        }
+        let added = !options.evicts && !options.own;
+        let asked = Asked { added, ..Asked::CHECKED };
+        steps::admit(cx, asked, &mut attributes, &found).await?;
+        steps::validate(cx, asked, &attributes, &found).await?;
     }
     admission::terms(&server.plugins, &attributes, found)
 }

@@ -3,9 +3,9 @@
 use carrack_schema::error::FieldError;
 use serde_json::{Value, json};
 
-use crate::context::{Cx, dry_run};
+use crate::context::Cx;
 use crate::object::{Object, at, str_at};
-use crate::registry::{decode, managers};
+use crate::registry::{decode, options};
 use crate::status::Status;
 
 /// What becomes of an object's dependents.
@@ -39,12 +39,14 @@ impl DeleteOptions {
                 text.parse().map_err(|_| Status::bad_request(format!("invalid gracePeriodSeconds {text:?}")))?;
             options.grace_period_s = Some(seconds);
         }
+        let mut said = Object::new();
         if let Some(text) = cx.query.non_empty("propagationPolicy") {
-            options.propagation = Some(propagation(text)?);
+            said.insert("propagationPolicy".to_owned(), text.into());
         }
         if cx.query.get("orphanDependents").is_some() {
-            options.propagation = Some(orphan(cx.query.flag("orphanDependents")));
+            said.insert("orphanDependents".to_owned(), cx.query.flag("orphanDependents").into());
         }
+        options.take(&said)?;
         if body.is_empty() {
             return Ok(options);
         }
@@ -65,7 +67,7 @@ impl DeleteOptions {
         if at(object, &["propagationPolicy"]).is_some() && at(object, &["orphanDependents"]).is_some() {
             let text = "orphanDependents and deletionPropagation cannot be both set";
             let fault = FieldError::invalid("propagationPolicy", object["propagationPolicy"].clone(), text);
-            return Err(managers::options_fault("DeleteOptions", &fault));
+            return Err(options::invalid("DeleteOptions", &[fault]));
         }
         if let Some(policy) = at(object, &["propagationPolicy"]) {
             self.propagation = Some(propagation(policy.as_str().ok_or_else(|| mistyped("propagationPolicy"))?)?);
@@ -77,9 +79,11 @@ impl DeleteOptions {
         self.uid = text(&["preconditions", "uid"]);
         self.resource_version = text(&["preconditions", "resourceVersion"]);
         if let Some(list) = at(object, &["dryRun"]).and_then(Value::as_array) {
-            let query: Vec<String> =
-                list.iter().filter_map(Value::as_str).map(|value| format!("dryRun={value}")).collect();
-            self.dry_run |= dry_run(&crate::query::Query::parse(&query.join("&")))?;
+            let values: Vec<&str> = list.iter().map(|value| value.as_str().unwrap_or_default()).collect();
+            if let Some(fault) = options::dry_run(&values) {
+                return Err(options::invalid("DeleteOptions", &[fault]));
+            }
+            self.dry_run |= !values.is_empty();
         }
         Ok(())
     }
@@ -132,9 +136,8 @@ fn propagation(text: &str) -> Result<Propagation, Status> {
         "Background" => Ok(Propagation::Background),
         "Foreground" => Ok(Propagation::Foreground),
         other => {
-            let known = ["Background", "Foreground", "Orphan", "nil"];
-            let fault = FieldError::not_supported("propagationPolicy", other, &known);
-            Err(managers::options_fault("DeleteOptions", &fault))
+            let known = ["Foreground", "Background", "Orphan", "nil"];
+            Err(options::invalid("DeleteOptions", &[FieldError::not_supported("propagationPolicy", other, &known)]))
         }
     }
 }

@@ -5,7 +5,6 @@
 //! changes are nobody's.
 
 use carrack_schema::apply::{self, Kind, Managed, Other, Writer};
-use carrack_schema::error::FieldError;
 use http::header::USER_AGENT;
 use serde_json::Value;
 
@@ -13,11 +12,9 @@ use crate::context::Cx;
 use crate::convert;
 use crate::env::rfc3339_s;
 use crate::object::{Object, put_meta};
+use crate::registry::options::MAX_NAME_BYTES;
 use crate::registry::strategy;
-use crate::status::Status;
 
-/// The longest name of a manager, in bytes.
-const MAX_NAME_BYTES: usize = 128;
 /// The manager of writes that say nothing of who makes them.
 const UNKNOWN: &str = "unknown";
 
@@ -40,36 +37,22 @@ pub(crate) fn put(object: &mut Object, managers: Option<&str>) {
     put_meta(object, "managedFields", managers.and_then(|text| serde_json::from_str(text).ok()));
 }
 
-/// The name given by `fieldManager`; empty if it is not given.
-pub(crate) fn given_name<'a>(cx: &'a Cx<'_>, options: &str) -> Result<&'a str, Status> {
-    let name = cx.query.get("fieldManager").unwrap_or_default();
-    let fault = if name.len() > MAX_NAME_BYTES {
-        FieldError::invalid("fieldManager", name, format!("may not be more than {MAX_NAME_BYTES} bytes"))
-    } else if name.chars().any(|c| c.is_control()) {
-        FieldError::invalid("fieldManager", name, "should only contain printable characters")
-    } else {
-        return Ok(name);
-    };
-    Err(options_fault(options, &fault))
-}
-
-/// A 422 for the options of a request.
-pub(crate) fn options_fault(options: &str, fault: &FieldError) -> Status {
-    let faults = [(fault.reason().to_owned(), fault.path.clone(), fault.message())];
-    Status::invalid("meta.k8s.io", options, "", &faults)
+/// The name given by `fieldManager`, which [`super::options`] has checked; empty if it is not given.
+pub(crate) fn given_name<'a>(cx: &'a Cx<'_>) -> &'a str {
+    cx.query.get("fieldManager").unwrap_or_default()
 }
 
 /// The manager of a write that is no apply: what the client says, or its user agent up to the first slash.
-fn name(cx: &Cx<'_>, options: &str) -> Result<String, Status> {
-    let given = given_name(cx, options)?;
+fn name(cx: &Cx<'_>) -> String {
+    let given = given_name(cx);
     if !given.is_empty() {
-        return Ok(given.to_owned());
+        return given.to_owned();
     }
     let agent = cx.headers.get(USER_AGENT).and_then(|value| value.to_str().ok()).unwrap_or_default();
     let mut name: String = agent.split('/').next().unwrap_or_default().chars().filter(|c| !c.is_control()).collect();
     // Header values that are text are ASCII.
     name.truncate(MAX_NAME_BYTES);
-    Ok(if name.is_empty() { UNKNOWN.to_owned() } else { name })
+    if name.is_empty() { UNKNOWN.to_owned() } else { name }
 }
 
 /// Calls with the writer and the kind of a request.
@@ -96,8 +79,8 @@ pub(crate) fn with<R>(cx: &Cx<'_>, manager: &str, f: impl FnOnce(&Kind<'_>, &Wri
 }
 
 /// The managers of a new object that was not applied.
-pub(crate) fn created(cx: &Cx<'_>, new: &mut Object) -> Result<Option<String>, Status> {
-    let manager = name(cx, "CreateOptions")?;
+pub(crate) fn created(cx: &Cx<'_>, new: &mut Object) -> Option<String> {
+    let manager = name(cx);
     // A status that the server sets is nobody's.
     let status = if strategy::takes_status_from_creator(cx) { None } else { new.remove("status") };
     let nothing = apply::nothing(cx.row.is_custom, new);
@@ -106,7 +89,7 @@ pub(crate) fn created(cx: &Cx<'_>, new: &mut Object) -> Result<Option<String>, S
     if let Some(status) = status {
         new.insert("status".to_owned(), status);
     }
-    Ok(managed.into_text())
+    managed.into_text()
 }
 
 /// The managers of an object after an update. `sent` are those that the client sent: it may change
@@ -117,8 +100,8 @@ pub(crate) fn updated(
     new: &Object,
     stored: Option<&str>,
     sent: Option<Value>,
-) -> Result<Option<String>, Status> {
-    let manager = name(cx, "UpdateOptions")?;
+) -> Option<String> {
+    let manager = name(cx);
     let sent = sent.filter(|sent| cx.request.subresource.is_none() && stored != Some(&*sent.to_string()));
     let mut managed = match sent {
         Some(sent) if is_reset(&sent) => Managed::default(),
@@ -128,10 +111,10 @@ pub(crate) fn updated(
         None => stored.map(Managed::stored).unwrap_or_default(),
     };
     if managed.is_empty() {
-        return Ok(None);
+        return None;
     }
     with(cx, &manager, |kind, writer| apply::update(old, new, kind, &mut managed, writer));
-    Ok(managed.into_text())
+    managed.into_text()
 }
 
 fn is_reset(sent: &Value) -> bool {

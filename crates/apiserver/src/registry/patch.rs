@@ -14,11 +14,11 @@ use crate::context::{Cx, FieldValidation};
 use crate::convert::set_type;
 use crate::kinds;
 use crate::object::Object;
+use crate::registry::apply;
 use crate::registry::decode as bodies;
 use crate::registry::operations::{self, Fault, Missing};
 use crate::registry::strategy::Half;
 use crate::registry::update::change_of;
-use crate::registry::{apply, managers};
 use crate::status::Status;
 
 /// Media types of patches, for the 415.
@@ -60,10 +60,6 @@ pub(crate) async fn patch(cx: &mut Cx<'_>, half: Half, body: &[u8]) -> Result<Re
         return apply::apply(cx, half, body).await;
     }
     let presenter = cx.presenter()?;
-    if cx.query.get("force").is_some() {
-        let fault = FieldError::forbidden("force", "may not be specified for non-apply patch");
-        return Err(managers::options_fault("PatchOptions", &fault));
-    }
     let patch = read(cx, body)?;
     // Patches may change who owns what; few do.
     let with_managers = body.windows(MANAGERS.len()).any(|window| window == MANAGERS);

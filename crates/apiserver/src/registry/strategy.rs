@@ -1,11 +1,11 @@
 //! What a kind needs beyond the table: states that the server sets when an object is made, and which
 //! half of an object a write may touch.
 
+use carrack_types::qos;
 use serde_json::{Value, json};
 
 use crate::context::Cx;
 use crate::object::{Object, child_mut, meta, put_meta};
-use crate::registry::qos;
 
 /// Kinds whose status is taken from the creator: agents register themselves with it.
 const STATUS_FROM_CREATOR: [(&str, &str); 2] = [("", "nodes"), ("resource.k8s.io", "resourceslices")];
@@ -72,7 +72,7 @@ pub(crate) fn prepare_create(cx: &Cx<'_>, object: &mut Object) {
     }
     match id {
         ("", "pods") => {
-            let class = qos::class(object);
+            let class = qos::class(object.get("spec").unwrap_or(&Value::Null));
             object.insert("status".to_owned(), json!({"phase": "Pending", "qosClass": class}));
         }
         ("", "namespaces") => {
@@ -255,6 +255,13 @@ pub(crate) fn restrict(cx: &Cx<'_>, half: &Half, new: &mut Object, old: &Object)
         Half::PodSpec => {
             keep(new, "status");
             keep_metadata(new, old);
+            let spec = match cx.request.subresource.as_deref() {
+                Some("resize") => resized(new, old),
+                _ => with_ephemeral(new, old),
+            };
+            if let Some(spec) = spec {
+                new.insert("spec".to_owned(), spec);
+            }
         }
         Half::Approval => {
             keep(new, "spec");
@@ -271,6 +278,39 @@ pub(crate) fn restrict(cx: &Cx<'_>, half: &Half, new: &mut Object, old: &Object)
             put(child_mut(new, "spec"), "finalizers", finalizers);
         }
     }
+}
+
+/// The spec as it was, with the ephemeral containers of the new one (`dropNonEphemeralContainerUpdates` of
+/// `pkg/registry/core/pod`).
+fn with_ephemeral(new: &Object, old: &Object) -> Option<Value> {
+    const FIELD: &str = "ephemeralContainers";
+    let mut spec = old.get("spec")?.clone();
+    let ephemeral = new.get("spec").and_then(|spec| spec.get(FIELD)).cloned();
+    put(spec.as_object_mut()?, FIELD, ephemeral);
+    Some(spec)
+}
+
+/// The spec as it was, with what the new one's containers are to have; none when they are not the same containers, which the
+/// validation refuses (`dropNonResizeUpdates` there).
+fn resized(new: &Object, old: &Object) -> Option<Value> {
+    let mut spec = old.get("spec")?.clone();
+    let new = new.get("spec")?;
+    for list in ["containers", "initContainers"] {
+        let wanted = new.get(list).and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
+        let mut before = spec.get_mut(list).and_then(Value::as_array_mut);
+        if before.as_ref().map_or(0, |list| list.len()) != wanted.len() {
+            return None;
+        }
+        for (container, wanted) in before.iter_mut().flat_map(|list| list.iter_mut()).zip(wanted) {
+            if container.get("name") != wanted.get("name") {
+                return None;
+            }
+            for field in ["resources", "resizePolicy"] {
+                put(container.as_object_mut()?, field, wanted.get(field).cloned());
+            }
+        }
+    }
+    Some(spec)
 }
 
 const CERTIFICATE_REQUESTS: (&str, &str) = ("certificates.k8s.io", "certificatesigningrequests");

@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use carrack_store::{Check, Entry, Op, Revision, Txn, TxnOutcome};
 
-use crate::admission::{self, Attributes, Operation, Terms, extend};
+use crate::admission::{self, Asked, Attributes, Operation, Terms, extend, steps};
 use crate::body::Response;
 use crate::context::Cx;
 use crate::convert;
@@ -142,7 +142,7 @@ pub(crate) async fn attempt(
     set_meta(&mut new, "resourceVersion", revision.as_str());
     kinds::default(&cx.row, cx.version(), &mut new);
     let managers = match managers {
-        Managers::Stored(stored) => managers::updated(cx, old, &new, stored.as_deref(), sent)?,
+        Managers::Stored(stored) => managers::updated(cx, old, &new, stored.as_deref(), sent),
         Managers::Applied(managed) => managed.into_text(),
     };
     let admitted = admit(cx, new, old, (&**entry, managers.as_deref()), dry_run).await?;
@@ -225,10 +225,7 @@ async fn admit(
         env: &*server.env,
     };
     let found = admission::fetch(&*server.untimed, &server.plugins, &attributes).await?;
-    for plugin in &server.plugins {
-        plugin.mutate(&mut attributes, &found)?;
-    }
-    extend::mutate(cx, &server.plugins, &mut attributes, &found).await?;
+    steps::admit(cx, Asked::ALL, &mut attributes, &found).await?;
     crate::certificates::complete(server, &mut attributes).await?;
     let mut errors = kinds::validate_update(&cx.row, cx.version(), &mut attributes.object, old, &subresource);
     errors.extend(meta::check_finalizers(&attributes.object, old));
@@ -236,10 +233,7 @@ async fn admit(
         return Err(meta::invalid(cx, cx.name(), &errors));
     }
     extend::annotate(cx, &attributes, &found);
-    for plugin in &server.plugins {
-        plugin.validate(&attributes, &found)?;
-    }
-    extend::validate(cx, &attributes).await?;
+    steps::validate(cx, Asked::ALL, &attributes, &found).await?;
     server.check_privileges(cx, &attributes.object, Some(old)).await?;
     let terms = admission::terms(&server.plugins, &attributes, found)?;
     let Attributes { object, .. } = attributes;

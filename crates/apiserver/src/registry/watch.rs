@@ -41,7 +41,7 @@ const INITIAL_EVENTS_END: &str = "k8s.io/initial-events-end";
 
 /// Starts a watch of the collection.
 pub(crate) async fn watch(cx: &mut Cx<'_>) -> Result<Response, Status> {
-    let defined = Defined::follow(&*cx.server.store, &cx.row)?;
+    let defined = cx.server.definitions.follow(&*cx.server.store, &cx.row)?;
     if defined.is_some() {
         // What comes after this is told to it.
         cx.renew().await?;

@@ -65,21 +65,28 @@ impl Gate {
         let known = gate.inner.lock().unwrap_or_else(PoisonError::into_inner).generation;
         let found = server.classify(caller, method, uri, known, total).await?;
         let Some(Classified { class, levels }) = found else { return Ok(None) };
+        let (env, began) = (&*server.inner.env, server.inner.env.now());
+        let waited = |class: &Class, gets_one| {
+            server.inner.metrics.flow.waited(class, gets_one, env.now().duration_since(began).as_secs_f64());
+        };
         let (metrics, ticket) = (&server.inner.metrics.flow, gate.next.fetch_add(1, Ordering::Relaxed));
         let (mut seat, told) = {
             let mut inner = gate.inner.lock().unwrap_or_else(PoisonError::into_inner);
             if let Some((generation, levels)) = levels {
                 inner.generation = generation;
+                metrics.levels(&levels);
                 let served = inner.seats.configure(total, levels);
                 inner.wake(served);
             }
             match inner.seats.arrive(&class.level, class.flow, ticket) {
                 Arrival::Served => {
                     let counted = metrics.seated(&class);
+                    waited(&class, true);
                     return Ok(Some(Seat { gate: Arc::clone(gate), class, state: State::Served, counted }));
                 }
                 Arrival::Refused => {
                     metrics.rejected(&class, "queue-full");
+                    waited(&class, false);
                     return Err(refused(&class));
                 }
                 Arrival::Waits => {
@@ -94,11 +101,13 @@ impl Gate {
         match tokio::time::timeout(gate.wait, told).await {
             Ok(Ok(())) => {
                 seat.state = State::Served;
+                waited(&seat.class, true);
                 seat.counted = metrics.seated(&seat.class);
                 Ok(Some(seat))
             }
             _ => {
                 metrics.rejected(&seat.class, "time-out");
+                waited(&seat.class, false);
                 Err(refused(&seat.class))
             }
         }

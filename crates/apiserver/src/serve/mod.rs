@@ -4,7 +4,7 @@
 //!   accept ─► TLS (client certificate optional) ─► HTTP/1.1 or 2 ─► read body ─► authenticate ─► handle
 //!                                                    ▲                                            │
 //!                    whole, parts, watch lines ──────┴────────────────────────────────────────────┤
-//!                    kubelet's reply, or both connections joined (proxy) ◄─ Body::Node ───────────┤
+//!         kubelet's reply, or both connections joined (proxy, translate) ◄─ Body::Node ────────────┤
 //!                    the connection itself, handed over ◄─ Body::Upgrade ─────────────────────────┘
 //! ```
 
@@ -18,6 +18,7 @@ mod places;
 mod proxy;
 mod reply;
 mod settings;
+mod translate;
 
 use std::future::Future;
 use std::sync::Arc;

@@ -1,6 +1,7 @@
 //! Carries requests on to a node's kubelet, and joins the two connections when it upgrades.
 //!
-//! Nothing is understood on the way: exec speaks WebSocket or SPDY between client and kubelet.
+//! Nothing is understood on the way: exec speaks WebSocket or SPDY between client and kubelet. What kubelets do not know is
+//! [`translate`]d.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -28,6 +29,7 @@ use tokio_rustls::TlsConnector;
 
 use super::Shared;
 use super::reply::Reply;
+use super::translate::Translation;
 use crate::body::{NodeTarget, Scheme};
 use crate::call::Call;
 use crate::env::Env;
@@ -117,6 +119,10 @@ pub(super) struct Forwarded {
     follows: bool,
     /// The path up to `proxy`, below which the client sees what it is carried to.
     below: Option<String>,
+    /// Whether the client asks a pod for exec, attach or port-forward.
+    streams: bool,
+    /// What the upgraded connections have between them.
+    translation: Option<Translation>,
 }
 
 impl Forwarded {
@@ -147,8 +153,19 @@ impl Forwarded {
             is_log: false,
             follows,
             below: proxied_below(&parts.method, &parts.uri),
+            streams: is_stream(&parts.method, &parts.uri),
+            translation: None,
         }
     }
+}
+
+/// Whether it is a pod's streams that a request is for.
+fn is_stream(method: &Method, uri: &http::Uri) -> bool {
+    let info = RequestInfo::parse(method, uri.path(), &Query::default());
+    info.resource.is_some_and(|resource| {
+        resource.resource == "pods"
+            && matches!(resource.subresource.as_deref(), Some("exec" | "attach" | "portforward"))
+    })
 }
 
 /// The path of a request to a `proxy` subresource, without what comes behind that.
@@ -213,7 +230,22 @@ pub(super) async fn forward(
         .map_err(|error| dial_failed(format!("{}:{}: {error}", target.host, target.port)))?;
     let host = format!("{}:{}", bracketed(&target.host), target.port);
     forwarded.is_log = target.scheme == Scheme::Agent && target.path_and_query.starts_with("/containerLogs/");
-    carry(shared, io, &host, &target.path_and_query, forwarded, client).await
+    if forwarded.upgrades && forwarded.streams {
+        forwarded.translation = Translation::of(&forwarded.headers, &target.path_and_query);
+    }
+    if let Some(translation) = &forwarded.translation {
+        translation.ask(&mut forwarded.headers);
+        forwarded.method = Method::POST;
+    }
+    let tunnelled = forwarded.translation.as_ref().map(Translation::is_tunnel);
+    let reply = carry(shared, io, &host, &target.path_and_query, forwarded, client).await;
+    if let Some(tunnelled) = tunnelled {
+        let code = reply.as_ref().map_or_else(|status| status.code, |reply| reply.status().as_u16());
+        // Upstream counts what was translated as any other success.
+        let code = if code == 101 && !tunnelled { 200 } else { code };
+        shared.server.inner.metrics.streamed(tunnelled, code);
+    }
+    reply
 }
 
 /// Carries a request to the server of another API and the reply back.
@@ -323,10 +355,15 @@ async fn carry(
         .map_err(|error| Status::internal(format!("the backend did not answer: {}", carrack_engine::causes(&error))))?;
     if forwarded.upgrades && response.status() == StatusCode::SWITCHING_PROTOCOLS {
         let kubelet = hyper::upgrade::on(&mut response);
-        tokio::spawn(join(client, kubelet));
         let mut reply = Response::new(Reply::parts(Vec::new()));
         *reply.status_mut() = StatusCode::SWITCHING_PROTOCOLS;
-        *reply.headers_mut() = response.headers().clone();
+        *reply.headers_mut() = match forwarded.translation {
+            Some(translation) => translation.begin(response.headers(), client, kubelet)?,
+            None => {
+                tokio::spawn(join(client, kubelet));
+                response.headers().clone()
+            }
+        };
         return Ok(reply);
     }
     if forwarded.is_log && !response.status().is_success() {

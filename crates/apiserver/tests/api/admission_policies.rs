@@ -36,6 +36,10 @@ fn check(spec: Value, binding: Value, data: Value, expected: Option<(u16, &str)>
     let cluster = Cluster::new();
     install(&cluster, spec.clone(), binding);
     let reply = cluster.post(CONFIG_MAPS, &config_map(&data));
+    let metrics = cluster.get("/metrics").expect(200);
+    let denied = "apiserver_validating_admission_policy_check_total{enforcement_action=\"deny\"";
+    let is_told = metrics.as_str().is_some_and(|text| text.lines().any(|line| line.starts_with(denied)));
+    assert_eq!(is_told, expected.is_some(), "{metrics}");
     match expected {
         None => assert_eq!(reply.code, 201, "{spec}: {}", reply.json),
         Some((code, message)) => {

@@ -1,7 +1,10 @@
 //! What the server adds to objects of some kinds, and what it keeps of their statuses.
 
-use carrack_apiserver::storage_prefix;
-use carrack_store::{Op, Store as _, Txn, stamp_place};
+use std::sync::{Arc, Mutex};
+
+use carrack_apiserver::admission::{AdmissionPlugin, Attributes, Lookup};
+use carrack_apiserver::{Status, storage_prefix};
+use carrack_store::{Op, Store, Txn, stamp_place};
 use http::Method;
 use serde_json::{Value, json};
 
@@ -28,9 +31,36 @@ fn new_nodes_take_no_pods_until_somebody_saw_them_ready() {
     assert_eq!(ready["spec"]["taints"], Value::Null);
 }
 
+/// A key and the object that is put under it.
+type Meanwhile = Arc<Mutex<Option<(Arc<str>, String)>>>;
+
+/// Somebody who writes while a priority level is on its way to the store, once.
+struct Faster {
+    store: Arc<dyn Store>,
+    put: Meanwhile,
+}
+
+impl AdmissionPlugin for Faster {
+    fn name(&self) -> &'static str {
+        "Faster"
+    }
+    fn mutate(&self, attributes: &mut Attributes<'_>, _: &dyn Lookup) -> Result<(), Status> {
+        let is_level = attributes.row.plural == "prioritylevelconfigurations";
+        let put = if is_level { self.put.lock().expect("lock").take() } else { None };
+        if let Some((key, text)) = put {
+            let value = carrack_store::Value { stamp_at: stamp_place(text.as_bytes()), bytes: text.into() };
+            now(self.store.transact(Txn { checks: Vec::new(), ops: vec![Op::Put(key, value)] })).expect("committed");
+        }
+        Ok(())
+    }
+}
+
 #[test]
 fn flow_schemas_say_whether_their_level_is_there() {
-    let cluster = Cluster::new();
+    let meanwhile_made: Meanwhile = Meanwhile::default();
+    let cluster = Cluster::with(|config| {
+        config.plugins.push(Box::new(Faster { store: config.store.clone(), put: meanwhile_made.clone() }));
+    });
     let group = "/apis/flowcontrol.apiserver.k8s.io/v1";
     let dangling = |name: &str| {
         let schema = cluster.get(&format!("{group}/flowschemas/{name}")).expect(200);
@@ -49,6 +79,18 @@ fn flow_schemas_say_whether_their_level_is_there() {
     assert_eq!(dangling("s"), is("False"));
     cluster.delete(&format!("{levels}/own")).expect(200);
     assert_eq!(dangling("s"), is("True"));
+    // One that was made while its level was, and that the level did not see.
+    let key = storage_prefix("flowcontrol.apiserver.k8s.io", "flowschemas", None);
+    let meanwhile = now(cluster.store.get(&(key.clone() + "s"))).expect("readable").0.expect("a schema");
+    let text = String::from_utf8(meanwhile.value.to_vec()).expect("text");
+    let text = text.replacen("\"name\":\"s\"", "\"name\":\"t\"", 1);
+    let text = text.replacen(&format!("\"{}\"", meanwhile.mod_revision), "\"\"", 1);
+    *meanwhile_made.lock().expect("lock") = Some(((key + "t").into(), text));
+    let spec = json!({"type": "Limited", "limited": {"limitResponse": {"type": "Reject"}}});
+    cluster.post(&levels, &json!({"metadata": {"name": "own"}, "spec": spec})).expect(201);
+    assert_eq!((dangling("s"), dangling("t")), (is("False"), is("False")));
+    cluster.delete(&format!("{levels}/own")).expect(200);
+    assert_eq!((dangling("s"), dangling("t")), (is("True"), is("True")));
     // One that an earlier version left without a word of it says it from the next start on.
     let key = storage_prefix("flowcontrol.apiserver.k8s.io", "flowschemas", None) + "s";
     let entry = now(cluster.store.get(&key)).expect("readable").0.expect("a schema");

@@ -1,10 +1,11 @@
 //! Custom resources as their definition would have them now, whatever was stored and whatever is sent.
 
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use carrack_apiserver::admission::{AdmissionPlugin, Attributes, Lookup};
 use carrack_apiserver::{Status, storage_prefix};
-use carrack_store::{Op, Store, Txn};
+use carrack_store::{Entry, Op, Range, RangePage, Revision, Store, StoreError, StoreFuture, Txn, TxnOutcome, Watch};
 use serde_json::{Value, json};
 
 use crate::harness::{Cluster, names, now, revision};
@@ -91,6 +92,70 @@ fn a_watch_ends_with_its_definition() {
     let mut watch = cluster.watch(&format!("{BOATS}?watch=true"));
     cluster.delete(&path).expect(200);
     assert_eq!((watch.summary(), watch.ended), (vec!["ADDED a".to_owned(), "DELETED a".to_owned()], true));
+}
+
+/// A store that counts the watches that have been opened on definitions.
+struct Counted {
+    store: Arc<dyn Store>,
+    opened: AtomicUsize,
+}
+
+impl Store for Counted {
+    fn transact(&self, txn: Txn) -> StoreFuture<'_, TxnOutcome> {
+        self.store.transact(txn)
+    }
+    fn get<'a>(&'a self, key: &'a str) -> StoreFuture<'a, (Option<Arc<Entry>>, Revision)> {
+        self.store.get(key)
+    }
+    fn range(&self, range: Range) -> StoreFuture<'_, RangePage> {
+        self.store.range(range)
+    }
+    fn watch(&self, prefix: &str, after: Revision) -> Result<Watch, StoreError> {
+        if prefix.ends_with("boats.sea.example.com") {
+            self.opened.fetch_add(1, Ordering::Relaxed);
+        }
+        self.store.watch(prefix, after)
+    }
+    fn revision(&self) -> Revision {
+        self.store.revision()
+    }
+    fn compact(&self, revision: Revision) -> StoreFuture<'_, ()> {
+        self.store.compact(revision)
+    }
+}
+
+#[test]
+fn however_many_watch_a_definition_is_watched_once() {
+    let mut counted = None;
+    let cluster = Cluster::with(|config| {
+        let store = Arc::new(Counted { store: config.store.clone(), opened: AtomicUsize::new(0) });
+        config.store = store.clone();
+        counted = Some(store);
+    });
+    let counted = counted.expect("the store");
+    let opened = || counted.opened.load(Ordering::Relaxed);
+    cluster.post(CRDS, &definition(&json!({"sail": {"type": "string"}}))).expect(201);
+    let path = format!("{CRDS}/boats.sea.example.com");
+    let watch = || cluster.watch(&format!("{BOATS}?watch=true"));
+    let mut all: Vec<_> = (0..5).map(|_| watch()).collect();
+    assert_eq!(opened(), 1);
+    // Whoever looks first, and whoever has gone, all are told that another one is in force.
+    all.remove(0);
+    assert!(all.iter_mut().all(|watch| watch.events().is_empty() && !watch.ended));
+    all.remove(2);
+    cluster.merge(&path, &json!({"spec": {"names": {"shortNames": ["bo"]}}})).expect(200);
+    // Who comes now follows the new one.
+    let mut late = watch();
+    assert!(all.iter_mut().all(|watch| watch.events().is_empty() && watch.ended));
+    assert!(late.events().is_empty() && !late.ended);
+    assert_eq!(opened(), 2);
+    cluster.merge(&path, &json!({"spec": {"names": {"shortNames": ["bt"]}}})).expect(200);
+    assert!(late.events().is_empty() && late.ended);
+    // When all have gone, nothing is left of it.
+    drop((all, late));
+    drop(watch());
+    drop(watch());
+    assert_eq!(opened(), 4);
 }
 
 /// What stands in the definition of boats, and what is to stand there.

@@ -114,6 +114,25 @@ fn metrics_have_upstreams_names() {
     has("apiserver_storage_objects{resource=\"clusterroles.rbac.authorization.k8s.io\"} ");
     has("etcd_request_duration_seconds_count{operation=\"create\",type=\"configmaps\"} 1");
     has("kubernetes_build_info{");
+    has(
+        "apiserver_admission_controller_admission_duration_seconds_count{name=\"NamespaceLifecycle\",operation=\"CREATE\",rejected=\"false\",type=\"validate\"} ",
+    );
+    has(
+        "apiserver_admission_step_admission_duration_seconds_count{operation=\"CREATE\",rejected=\"false\",type=\"admit\"} ",
+    );
+    has("authorization_attempts_total{result=\"allowed\"} ");
+    has("kubernetes_healthcheck{name=\"ping\",type=\"livez\"} 1");
+    has("kubernetes_healthcheck{name=\"shutdown\",type=\"readyz\"} 1");
+    // What is refused is told apart.
+    cluster.post("/api/v1/namespaces/gone/configmaps", &json!({"metadata": {"name": "c"}})).expect(404);
+    let text = cluster.get("/metrics").expect(200);
+    let text = text.as_str().expect("text");
+    for line in [
+        "apiserver_admission_controller_admission_duration_seconds_count{name=\"NamespaceLifecycle\",operation=\"CREATE\",rejected=\"true\",type=\"admit\"} 1",
+        "apiserver_admission_step_admission_duration_seconds_count{operation=\"CREATE\",rejected=\"true\",type=\"admit\"} 1",
+    ] {
+        assert!(text.lines().any(|found| found == line), "{line}\n{text}");
+    }
 }
 
 #[test]

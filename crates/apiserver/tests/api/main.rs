@@ -17,6 +17,7 @@ mod fuzz;
 mod harness;
 mod hostile;
 mod model;
+mod oidc;
 mod policies;
 mod quota;
 mod rbac;

@@ -44,6 +44,54 @@ fn a_pod_is_bound_once() {
 }
 
 #[test]
+fn resizes_change_what_containers_have_and_nothing_else() {
+    let cluster = Cluster::new();
+    let mut sized = pod("p");
+    sized["spec"]["containers"][0]["resources"] = json!({"requests": {"cpu": "100m"}, "limits": {"memory": "64Mi"}});
+    let made = cluster.post(PODS, &sized).expect(201);
+    let path = format!("{PODS}/p/resize");
+    let mut wanted = made.clone();
+    wanted["spec"]["containers"][0]["resources"]["requests"]["cpu"] = json!("200m");
+    // What is not to be resized stays, whatever is sent.
+    wanted["spec"]["containers"][0]["image"] = json!("other");
+    wanted["spec"]["hostname"] = json!("other");
+    wanted["metadata"]["labels"] = json!({"a": "b"});
+    wanted["status"]["phase"] = json!("Running");
+    let resized = cluster.put(&path, &wanted).expect(200);
+    let mut want = made.clone();
+    want["spec"]["containers"][0]["resources"]["requests"]["cpu"] = json!("200m");
+    want["metadata"]["generation"] = json!(2);
+    for field in ["resourceVersion", "managedFields"] {
+        want["metadata"][field] = resized["metadata"][field].clone();
+    }
+    assert_eq!(resized, want);
+    // The pod itself does not take it, nor its class another one.
+    let cpu = json!({"spec": {"containers": [{"name": "c", "resources": {"requests": {"cpu": "300m"}}}]}});
+    let strategic = "application/strategic-merge-patch+json";
+    cluster.patch(&format!("{PODS}/p"), strategic, &cpu).refused(422, "Invalid", "pod updates may not change fields");
+    let all = json!({"requests": {"cpu": "1", "memory": "64Mi"}, "limits": {"cpu": "1", "memory": "64Mi"}});
+    let patch = json!({"spec": {"containers": [{"name": "c", "resources": all}]}});
+    let why = "Pod QOS Class may not change as a result of resizing";
+    cluster.patch(&path, strategic, &patch).refused(422, "Invalid", why);
+    let mut renamed = resized.clone();
+    renamed["spec"]["containers"][0]["name"] = json!("d");
+    cluster.put(&path, &renamed).refused(422, "Invalid", "containers may not be renamed or reordered on resize");
+    // Nobody whose quota is used up.
+    let quota = json!({"metadata": {"name": "q"}, "spec": {"hard": {"requests.cpu": "250m"}}});
+    cluster.post("/api/v1/namespaces/default/resourcequotas", &quota).expect(201);
+    cluster.patch(&path, strategic, &cpu).refused(403, "Forbidden", "exceeded quota: q");
+    // Nor do ephemeral containers bring anything along.
+    let mut debugged = resized;
+    debugged["spec"]["ephemeralContainers"] = json!([{"name": "e", "image": "i"}]);
+    debugged["spec"]["hostname"] = json!("other");
+    let debugged = cluster.put(&format!("{PODS}/p/ephemeralcontainers"), &debugged).expect(200);
+    assert_eq!(
+        (&debugged["spec"]["ephemeralContainers"][0]["name"], &debugged["spec"]["hostname"]),
+        (&json!("e"), &Value::Null)
+    );
+}
+
+#[test]
 fn evictions_delete_gracefully() {
     let cluster = Cluster::new();
     cluster.running_pod("p");

@@ -110,7 +110,7 @@ fn unknown_and_duplicate_fields() {
     let ignored = send("Ignore");
     assert!(ignored.headers.get("warning").is_none());
     ignored.expect(201);
-    send("Sometimes").refused(400, "BadRequest", "fieldValidation");
+    send("Sometimes").refused(422, "Invalid", "fieldValidation: Unsupported value: \"Sometimes\"");
 }
 
 #[test]
@@ -276,10 +276,28 @@ fn a_dry_run_changes_nothing() {
     cluster.delete(&path).expect(200);
     assert_eq!(cluster.get(&format!("{CONFIG_MAPS}/m")).expect(200)["data"]["v"], "1");
     cluster.post(&format!("{CONFIG_MAPS}?dryRun=Some"), &config_map("m", "1")).refused(
-        400,
-        "BadRequest",
-        "invalid dry run",
+        422,
+        "Invalid",
+        "CreateOptions.meta.k8s.io \"\" is invalid: dryRun: Unsupported value: [\"Some\"]: supported values: \"All\"",
     );
+    for (query, body, want) in [
+        ("dryRun=Some", Value::Null, "dryRun: Unsupported value: [\"Some\"]: supported values: \"All\""),
+        ("", json!({"dryRun": ["All", "x"]}), "dryRun: Unsupported value: [\"All\",\"x\"]: supported values: \"All\""),
+        (
+            "propagationPolicy=Up",
+            Value::Null,
+            "propagationPolicy: Unsupported value: \"Up\": supported values: \"Foreground\", \"Background\", \"Orphan\", \"nil\"",
+        ),
+        (
+            "propagationPolicy=Orphan&orphanDependents=true",
+            Value::Null,
+            "orphanDependents and deletionPropagation cannot be both set",
+        ),
+    ] {
+        let path = format!("{CONFIG_MAPS}/m?{query}");
+        cluster.delete_with(&path, &body).refused(422, "Invalid", want);
+    }
+    cluster.delete(&format!("{CONFIG_MAPS}/m?gracePeriodSeconds=x")).refused(400, "BadRequest", "gracePeriodSeconds");
 }
 
 #[test]

@@ -158,6 +158,8 @@ fn agents(b: &mut Builder) {
             rule("get list watch update patch", CORE, "nodes"),
             rule(READ, CORE, "namespaces persistentvolumes configmaps"),
             rule(READ, &["storage.k8s.io"], "storageclasses"),
+            // Who of those that had a disk on a dead node is dead for certain, so that it may go elsewhere.
+            rule("get list watch patch", &["storage.k8s.io"], "volumeattachments"),
             // Snapshots: freezes guests, has volumes snapshotted, and makes claims of that.
             rule("get list watch create update patch delete", &[SNAPSHOT_GROUP.0], SNAPSHOT_GROUP.1),
             rule(

@@ -3,6 +3,7 @@
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
 
 use super::claims::Claims;
 use super::key::{KeyError, SigningKey};
@@ -52,6 +53,11 @@ impl<'a> Parts<'a> {
         }
         let json = URL_SAFE_NO_PAD.decode(self.payload).ok()?;
         Some(serde_json::from_slice::<Iss>(&json).ok()?.iss)
+    }
+
+    /// All claims, whatever they are; call it only after the signature has been verified.
+    pub(super) fn payload(&self) -> Option<Map<String, Value>> {
+        serde_json::from_slice(&URL_SAFE_NO_PAD.decode(self.payload).ok()?).ok()
     }
 
     /// The claims; call it only after the signature has been verified.

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context as _;
+use carrack_apiserver::AuthenticationConfiguration;
 use carrack_apiserver::audit::{Audit, Policy};
 use carrack_apiserver::serve::AuditLog;
 use carrack_auth::authn::StaticTokens;
@@ -16,6 +17,9 @@ pub struct AccessArgs {
     /// File of tokens that are accepted: lines of token,user,uid,"group1,group2"
     #[arg(long, value_name = "FILE")]
     pub token_auth_file: Option<PathBuf>,
+    /// Providers of OpenID Connect whose tokens are accepted (apiserver.config.k8s.io/v1 AuthenticationConfiguration)
+    #[arg(long, value_name = "FILE")]
+    pub authentication_config: Option<PathBuf>,
     /// How long certificates last at most that somebody asked for, such as 24h; a year without it
     #[arg(long, value_name = "DURATION", value_parser = carrack_kubelet::configuration::duration)]
     pub cluster_signing_duration: Option<Duration>,
@@ -42,6 +46,17 @@ impl AccessArgs {
         let Some(path) = &self.token_auth_file else { return Ok(StaticTokens::default()) };
         let text = std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
         StaticTokens::parse(&text).with_context(|| format!("{} cannot be used", path.display()))
+    }
+
+    /// Whose tokens are accepted besides those of the cluster's own issuer.
+    ///
+    /// # Errors
+    /// The file cannot be read, or says something that cannot be done.
+    pub fn authentication(&self, own_issuer: &str) -> anyhow::Result<AuthenticationConfiguration> {
+        let Some(path) = &self.authentication_config else { return Ok(AuthenticationConfiguration::default()) };
+        let text = std::fs::read(path).with_context(|| format!("cannot read {}", path.display()))?;
+        AuthenticationConfiguration::parse(&text, own_issuer)
+            .map_err(|why| anyhow::anyhow!("{} cannot be used: {why}", path.display()))
     }
 
     /// The audit log, if one is wanted.

@@ -151,7 +151,12 @@ impl Role {
             ),
         };
         let mut config = Config::new(store, Arc::new(env));
-        config.authenticator = Some(Authenticator::new(verifier).with_static_tokens(access.tokens()?));
+        let authenticator = Authenticator::new(verifier).with_static_tokens(access.tokens()?);
+        config.authentication = access.authentication(ISSUER)?;
+        config.authenticator = Some(match config.authentication.anonymous {
+            Some(false) => authenticator.without_anonymous(),
+            _ => authenticator,
+        });
         config.audit = access.audit()?;
         config.issuer = Some(Issuer::new(ISSUER, key));
         config.plugins = plugins();

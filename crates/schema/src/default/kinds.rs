@@ -48,6 +48,11 @@ pub(super) fn apply(group: &str, version: &str, kind: &str, object: &mut Fields)
         }),
         ("autoscaling", "HorizontalPodAutoscaler") => with_new(object, "spec", |spec| {
             set(spec, "minReplicas", 1);
+            if version == "v1" {
+                // What it says beyond that is not said here (`convert`).
+                set(spec, "targetCPUUtilizationPercentage", 80);
+            }
+            with(spec, "behavior", scaling);
             if version == "v2" && spec.get("metrics").is_none_or(|m| m.as_array().is_none_or(Vec::is_empty)) {
                 let target = json!({"type": "Utilization", "averageUtilization": 80});
                 spec.insert(
@@ -158,6 +163,21 @@ fn limit(limit: &mut Fields) {
             }
         });
     }
+}
+
+/// How fast an autoscaler goes, where something of it is said (`GenerateHPAScaleUpRules` and `GenerateHPAScaleDownRules`).
+fn scaling(behavior: &mut Fields) {
+    let percent = json!({"type": "Percent", "value": 100, "periodSeconds": 15});
+    let pods = json!({"type": "Pods", "value": 4, "periodSeconds": 15});
+    with_new(behavior, "scaleUp", |rules| {
+        set(rules, "stabilizationWindowSeconds", 0);
+        set(rules, "selectPolicy", "Max");
+        set(rules, "policies", json!([pods, percent]));
+    });
+    with_new(behavior, "scaleDown", |rules| {
+        set(rules, "selectPolicy", "Max");
+        set(rules, "policies", json!([percent]));
+    });
 }
 
 fn replication_controller(object: &mut Fields) {

@@ -54,6 +54,25 @@ fn pods() {
 }
 
 #[test]
+fn autoscalers() {
+    let percent = json!({"type": "Percent", "value": 100, "periodSeconds": 15});
+    let pods = json!({"type": "Pods", "value": 4, "periodSeconds": 15});
+    let cpu = json!([{"type": "Resource", "resource": {"name": "cpu", "target": {"type": "Utilization", "averageUtilization": 80}}}]);
+    let autoscaler = |version, spec: Value, expected: Value| {
+        check("autoscaling", version, "HorizontalPodAutoscaler", json!({"spec": spec}), json!({"spec": expected}));
+    };
+    autoscaler("v1", json!({}), json!({"minReplicas": 1, "targetCPUUtilizationPercentage": 80}));
+    autoscaler("v2", json!({}), json!({"minReplicas": 1, "metrics": cpu}));
+    autoscaler(
+        "v2",
+        json!({"metrics": cpu, "behavior": {"scaleDown": {"stabilizationWindowSeconds": 5}}}),
+        json!({"minReplicas": 1, "metrics": cpu, "behavior": {
+            "scaleUp": {"stabilizationWindowSeconds": 0, "selectPolicy": "Max", "policies": [pods, percent]},
+            "scaleDown": {"stabilizationWindowSeconds": 5, "selectPolicy": "Max", "policies": [percent]}}}),
+    );
+}
+
+#[test]
 fn other_kinds() {
     check(
         "",

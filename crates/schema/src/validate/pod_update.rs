@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use carrack_types::qos;
 use serde_json::{Map, Value};
 
 use super::access::{Errors, Place};
@@ -211,15 +212,43 @@ fn ephemeral(object: &Place<'_>, old_object: &Place<'_>, errors: &mut Errors) {
 
 fn resize(object: &Place<'_>, old_object: &Place<'_>, errors: &mut Errors) {
     let (new, old) = (object.field("spec"), old_object.field("spec"));
-    if is_mirror(old_object) {
-        errors.push(FieldError::forbidden("", "static pods cannot be resized"));
-        return;
-    }
-    if old.field("os").text("name") == "windows" {
-        errors.push(FieldError::forbidden("", "windows pods cannot be resized"));
+    let has_own = |spec: &Place<'_>| {
+        ["requests", "limits"]
+            .iter()
+            .any(|list| spec.at(&["resources", list]).value.as_object().is_some_and(|l| !l.is_empty()))
+    };
+    let never = if has_own(&old) || has_own(&new) {
+        Some("pods with pod-level resources cannot be resized")
+    } else if is_mirror(old_object) {
+        Some("static pods cannot be resized")
+    } else if old.field("os").text("name") == "windows" {
+        Some("windows pods cannot be resized")
+    } else {
+        None
+    };
+    if let Some(why) = never {
+        errors.push(FieldError::forbidden("", why));
         return;
     }
     pod::object(object, errors);
+    let class = match old_object.at(&["status"]).text("qosClass") {
+        "" => qos::class(old.value),
+        class => class,
+    };
+    if class != qos::class(new.value) {
+        let text = "Pod QOS Class may not change as a result of resizing";
+        errors.push(FieldError::invalid(new.path.clone(), class, text));
+    }
+    if !is_resized_by_its_node(old_object) {
+        errors.push(FieldError::forbidden(new.path.clone(), "Pod running on node without support for resize"));
+    }
+    let known = errors.len();
+    for list in ["containers", "initContainers"] {
+        same_containers(list, &new, &old, errors);
+    }
+    if errors.len() > known {
+        return;
+    }
     for list in ["containers", "initContainers"] {
         for (now, before) in new.items(list).zip(old.items(list)) {
             if list == "initContainers" && before.text("restartPolicy") != "Always" {
@@ -246,6 +275,29 @@ fn resize(object: &Place<'_>, old_object: &Place<'_>, errors: &mut Errors) {
     if !changed.is_empty() {
         let text = format!("only cpu and memory resources are mutable\nchanged: {}", changed.join(", "));
         errors.push(FieldError::forbidden(new.path.clone(), text));
+    }
+}
+
+/// Whether the node of a pod that runs tells what its containers have: one that does not resizes nothing
+/// (`isPodResizeRequestSupported`).
+fn is_resized_by_its_node(pod: &Place<'_>) -> bool {
+    let status = pod.field("status");
+    let mut running = status.items("containerStatuses").filter(|one| one.at(&["state"]).some("running").is_some());
+    running.next().is_none_or(|one| one.some("resources").is_some())
+}
+
+/// Containers stay what they are, in their order (`validatePodResizeContainerOrdering`).
+fn same_containers(list: &str, new: &Place<'_>, old: &Place<'_>, errors: &mut Errors) {
+    if new.items(list).count() != old.items(list).count() {
+        let text = format!("{list} may not be added or removed on resize");
+        errors.push(FieldError::forbidden(new.path_of(list), text));
+        return;
+    }
+    for (now, before) in new.items(list).zip(old.items(list)) {
+        if now.text("name") != before.text("name") {
+            let text = format!("{list} may not be renamed or reordered on resize");
+            errors.push(FieldError::forbidden(now.path_of("name"), text));
+        }
     }
 }
 

@@ -107,6 +107,7 @@ impl OpenError {
 
 /// A store in a directory of this machine. Dropping it closes it.
 pub struct EmbeddedStore {
+    dir: PathBuf,
     published: Arc<Published>,
     queue: mpsc::Sender<Command>,
     writer: Option<JoinHandle<()>>,
@@ -139,7 +140,7 @@ impl EmbeddedStore {
             .name("store-writer".into())
             .spawn(move || writer.run(&commands))
             .map_err(OpenError::io("start the writer thread of", &path))?;
-        Ok(Self { published, queue, writer: Some(thread), fault })
+        Ok(Self { dir: path, published, queue, writer: Some(thread), fault })
     }
 
     /// The oldest revision that can be read or watched from.
@@ -202,6 +203,12 @@ impl Store for EmbeddedStore {
     fn fault(&self) -> Option<StoreError> {
         let ended = self.writer.as_ref().is_some_and(JoinHandle::is_finished);
         self.fault.get().cloned().or_else(|| ended.then_some(StoreError::Closed))
+    }
+
+    fn size_bytes(&self) -> Option<u64> {
+        // A file that goes meanwhile counts no more.
+        let files = std::fs::read_dir(&self.dir).ok()?.flatten();
+        Some(files.filter_map(|file| file.metadata().ok()).map(|file| file.len()).sum())
     }
 
     fn compact(&self, revision: Revision) -> StoreFuture<'_, ()> {

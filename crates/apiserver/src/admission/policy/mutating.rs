@@ -10,6 +10,7 @@ use super::super::world::{World, all_hold};
 use super::super::{Attributes, Operation};
 use super::validating::bound_version;
 use super::{MAX_COST, Mutation, Policy, params};
+use crate::metrics::Step;
 use crate::object::Object;
 use crate::status::Status;
 
@@ -22,6 +23,7 @@ pub(in crate::admission) async fn mutate(asked: &Asked<'_>, attributes: &mut Att
     for binding in asked.hooks.mutating_bindings.values() {
         let Some(policy) = asked.hooks.mutating_policies.get(&binding.policy) else { continue };
         let Some(version) = bound_version(policy, binding, asked, attributes) else { continue };
+        let since = asked.cx.server.env.now();
         let changed = match params::find(asked, policy, binding, attributes.namespace).await {
             Err(why) => Err(format!("failed to configure binding: {why}")),
             Ok(all) => {
@@ -36,6 +38,13 @@ pub(in crate::admission) async fn mutate(asked: &Asked<'_>, attributes: &mut Att
                 changed
             }
         };
+        let told = match &changed {
+            Ok(()) => ("allow", "no_error"),
+            Err(_) if policy.ignores_failure => ("allow", "invalid_error"),
+            Err(_) => ("deny", "invalid_error"),
+        };
+        let took = asked.cx.server.env.now().duration_since(since);
+        asked.cx.server.metrics.admission.policy(Step::Admit, (&policy.name, &binding.name), told, took);
         match changed {
             Ok(()) => {}
             Err(why) if policy.ignores_failure => {

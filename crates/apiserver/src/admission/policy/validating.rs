@@ -9,6 +9,7 @@ use super::super::Attributes;
 use super::super::extend::Asked;
 use super::super::world::{World, all_hold};
 use super::{Binding, MAX_COST, Policy, Validation, params};
+use crate::metrics::Step;
 use crate::status::{Status, known_reason};
 
 /// A validation that does not hold, or of which that cannot be said. What becomes of either is the binding's to say.
@@ -17,6 +18,8 @@ struct Failure {
     reason: &'static str,
     /// Which one of its policy it is.
     index: usize,
+    /// What went wrong, in the words of upstream's metrics.
+    error: &'static str,
 }
 
 /// What a policy says of a request.
@@ -33,6 +36,12 @@ type Outcome = Result<Said, String>;
 /// Longest message that an expression may make, in bytes; upstream's bound.
 const MAX_MESSAGE_BYTES: usize = 5 << 10;
 
+/// What went wrong with an expression, in the words of upstream's metrics.
+const NO_ERROR: &str = "no_error";
+const INVALID: &str = "invalid_error";
+const NOT_COMPILED: &str = "compile_error";
+const EXHAUSTED: &str = "out_of_budget";
+
 /// The annotation of an audit event that has what was found and is to be audited
 /// (`k8s.io/apiserver/pkg/admission/plugin/policy/validating/dispatcher.go`).
 const AUDIT_FAILURES: &str = "validation.policy.admission.k8s.io/validation_failure";
@@ -47,6 +56,8 @@ pub(in crate::admission) async fn validate(asked: &Asked<'_>, attributes: &Attri
     for binding in asked.hooks.bindings.values() {
         let Some(policy) = asked.hooks.policies.get(&binding.policy) else { continue };
         let Some(version) = bound_version(policy, binding, asked, attributes) else { continue };
+        let since = asked.cx.server.env.now();
+        let mut told: Option<(&'static str, &'static str)> = None;
         let outcomes = match params::find(asked, policy, binding, attributes.namespace).await {
             Err(why) => vec![Err(format!("failed to configure binding: {why}"))],
             Ok(all) => {
@@ -62,12 +73,13 @@ pub(in crate::admission) async fn validate(asked: &Asked<'_>, attributes: &Attri
                 Ok(said) => said,
                 Err(why) if policy.ignores_failure => {
                     tracing::warn!(policy = policy.name, binding = binding.name, %why, "a policy cannot be evaluated, and goes without");
+                    told.get_or_insert(("allow", INVALID));
                     continue;
                 }
                 Err(why) => {
-                    let status =
-                        refusal(attributes, policy, binding, &Failure { message: why, reason: "Invalid", index: 0 });
-                    denied.get_or_insert(status);
+                    let failure = Failure { message: why, reason: "Invalid", index: 0, error: INVALID };
+                    denied.get_or_insert(refusal(attributes, policy, binding, &failure));
+                    told = Some(("deny", INVALID));
                     continue;
                 }
             };
@@ -76,6 +88,15 @@ pub(in crate::admission) async fn validate(asked: &Asked<'_>, attributes: &Attri
             }
             for failure in failures {
                 for action in &binding.actions {
+                    let word = match action.as_str() {
+                        "Deny" => "deny",
+                        "Warn" => "warn",
+                        _ => "audit",
+                    };
+                    // A refusal outweighs what is merely said.
+                    if word == "deny" || told.is_none_or(|(action, _)| action == "allow") {
+                        told = Some((word, failure.error));
+                    }
                     match action.as_str() {
                         "Deny" => {
                             denied.get_or_insert_with(|| refusal(attributes, policy, binding, &failure));
@@ -95,6 +116,9 @@ pub(in crate::admission) async fn validate(asked: &Asked<'_>, attributes: &Attri
                 }
             }
         }
+        let took = asked.cx.server.env.now().duration_since(since);
+        let told = told.unwrap_or(("allow", NO_ERROR));
+        asked.cx.server.metrics.admission.policy(Step::Validate, (&policy.name, &binding.name), told, took);
     }
     for (key, values) in annotations {
         asked.cx.annotate(key, values.into_iter().collect::<Vec<_>>().join(", "));
@@ -167,18 +191,18 @@ async fn evaluate(
 
 fn judge(policy: &Policy, world: &World<'_>) -> Outcome {
     let mut failures = Vec::new();
-    let mut fault = |index: usize, why: String| {
+    let mut fault = |index: usize, error: &'static str, why: String| {
         if policy.ignores_failure {
             tracing::warn!(policy = policy.name, %why, "a policy's expression cannot be evaluated, and goes without");
         } else {
-            failures.push(Failure { message: why, reason: "Invalid", index });
+            failures.push(Failure { message: why, reason: "Invalid", index, error });
         }
     };
     match all_hold(&policy.conditions, world) {
         Ok(true) => {}
         Ok(false) => return Ok(Said::default()),
         Err(why) => {
-            fault(0, why);
+            fault(0, INVALID, why);
             return Ok(Said { failures, annotations: Vec::new() });
         }
     }
@@ -188,21 +212,23 @@ fn judge(policy: &Policy, world: &World<'_>) -> Outcome {
         let result = match &validation.program {
             Ok(program) => program.eval(world, &mut budget),
             Err(why) => {
-                fault(index, format!("compilation error: {why}"));
+                fault(index, NOT_COMPILED, format!("compilation error: {why}"));
                 continue;
             }
         };
         match result {
             Ok(Cel::Bool(true)) => {}
             Ok(Cel::Bool(false)) => untrue.push(failure((index, validation), world, &mut budget)),
-            Ok(_) => fault(index, format!("expression '{}' is no boolean", validation.source)),
+            Ok(_) => fault(index, INVALID, format!("expression '{}' is no boolean", validation.source)),
             Err(EvalError::Exhausted) => {
                 let why =
                     "validation failed due to running out of cost budget, no further validation rules will be run";
-                fault(index, why.to_owned());
+                fault(index, EXHAUSTED, why.to_owned());
                 break;
             }
-            Err(error) => fault(index, format!("expression '{}' resulted in error: {error}", validation.source)),
+            Err(error) => {
+                fault(index, INVALID, format!("expression '{}' resulted in error: {error}", validation.source));
+            }
         }
     }
     failures.extend(untrue);
@@ -233,5 +259,5 @@ fn failure((index, validation): (usize, &Validation), world: &World<'_>, budget:
         None => validation.message.trim().to_owned(),
     };
     let reason = known_reason(&validation.reason);
-    Failure { message, reason: if reason.is_empty() { "Invalid" } else { reason }, index }
+    Failure { message, reason: if reason.is_empty() { "Invalid" } else { reason }, index, error: NO_ERROR }
 }

@@ -3,10 +3,10 @@
 use std::collections::BTreeSet;
 
 use carrack_types::pod::ResourceList;
+use carrack_types::qos;
 use serde_json::Value;
 
 use crate::object::{Object, at, str_at};
-use crate::registry::qos;
 
 /// Whether a quota is for this object: its scopes all match. Scopes other than that for claims are
 /// about pods; a quota that has them is for nothing else.
@@ -21,6 +21,11 @@ pub(super) fn matches(quota: &Object, plural: &str, object: &Object) -> bool {
                 expression["values"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
             holds(text("scopeName"), text("operator"), &values, plural, object)
         })
+}
+
+/// A pod's quality-of-service class.
+fn class(pod: &Object) -> &'static str {
+    qos::class(pod.get("spec").unwrap_or(&Value::Null))
 }
 
 fn holds(scope: &str, operator: &str, values: &[&str], plural: &str, object: &Object) -> bool {
@@ -39,8 +44,8 @@ fn holds(scope: &str, operator: &str, values: &[&str], plural: &str, object: &Ob
     match scope {
         "Terminating" => has_deadline(object),
         "NotTerminating" => !has_deadline(object),
-        "BestEffort" => qos::class(object) == "BestEffort",
-        "NotBestEffort" => qos::class(object) != "BestEffort",
+        "BestEffort" => class(object) == "BestEffort",
+        "NotBestEffort" => class(object) != "BestEffort",
         "PriorityClass" => by_value(str_at(object, &["spec", "priorityClassName"])),
         "CrossNamespacePodAffinity" => crosses_namespaces(object),
         _ => false,

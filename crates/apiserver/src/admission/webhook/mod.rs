@@ -18,6 +18,7 @@ use super::extend::{Asked, take};
 use super::select::Selection;
 use super::world::{Condition, World, all_hold};
 use super::{Attributes, Operation};
+use crate::metrics::{Called, Step};
 use crate::object::{Object, name};
 use crate::status::Status;
 
@@ -112,6 +113,27 @@ impl Webhook {
         &self,
         asked: &Asked<'_>,
         review: &Value,
+        operation: Operation,
+        (kind, place): (&str, &str),
+    ) -> Result<Option<review::Verdict>, Status> {
+        let since = asked.cx.server.env.now();
+        let outcome = self.asked(asked, review, (kind, place)).await;
+        let called = match &outcome {
+            Ok(Some(verdict)) if verdict.allowed => Called::Allowed,
+            Ok(Some(verdict)) => Called::Denied(review::denied(&self.name, verdict).code),
+            Ok(None) => Called::Open,
+            Err(status) => Called::Failed(status.code),
+        };
+        let step = if kind == "mutating" { Step::Admit } else { Step::Validate };
+        let took = asked.cx.server.env.now().duration_since(since);
+        asked.cx.server.metrics.admission.webhook(&self.name, (step, operation), called, took);
+        outcome
+    }
+
+    async fn asked(
+        &self,
+        asked: &Asked<'_>,
+        review: &Value,
         (kind, place): (&str, &str),
     ) -> Result<Option<review::Verdict>, Status> {
         let verdict = if self.knows_v1 {
@@ -166,7 +188,7 @@ pub(super) async fn mutate(
             let place = format!("round_{round}_index_{ordinal}");
             ordinal += 1;
             let since = asked.cx.server.env.now();
-            let verdict = webhook.ask(asked, &review, ("mutating", &place)).await;
+            let verdict = webhook.ask(asked, &review, attributes.operation, ("mutating", &place)).await;
             asked.cx.waited(since);
             if let Some(verdict) = verdict? {
                 if !verdict.allowed {
@@ -202,7 +224,7 @@ pub(super) async fn validate(asked: &Asked<'_>, attributes: &Attributes<'_>) -> 
         if let Some((_, review)) = webhook.review(asked, attributes).await? {
             let place = format!("round_0_index_{}", asking.len());
             asking.push(async move {
-                match webhook.ask(asked, &review, ("validating", &place)).await? {
+                match webhook.ask(asked, &review, attributes.operation, ("validating", &place)).await? {
                     Some(verdict) if !verdict.allowed => Err(review::denied(&webhook.name, &verdict)),
                     _ => Ok(()),
                 }

@@ -200,6 +200,7 @@ fn kubelets() {
 fn virt_handlers() {
     use Operation::Update;
     let node = |name: &str, key: &str| json!({"metadata": {"name": name, "labels": {key: "x"}, "annotations": {key: "x"}}, "spec": {}});
+    let labels = |key: &str| json!({"metadata": {"name": "n1", "labels": {key: "x"}}, "spec": {}});
     let plain = json!({"metadata": {"name": "n1"}, "spec": {}});
     let vmi = |n: &str| json!({"metadata": {"name": "vm", "namespace": "ns"}, "status": {"nodeName": n}});
     let vmis = ("kubevirt.io", "virtualmachineinstances", "");
@@ -214,6 +215,8 @@ fn virt_handlers() {
         ),
         ("foreign label", ("", "nodes", ""), node("n1", "kubernetes.io/hostname"), plain.clone(), false),
         ("label without a domain", ("", "nodes", ""), node("n1", "gpu"), plain.clone(), false),
+        ("the label of CPUs", ("", "nodes", ""), labels("cpumanager"), plain.clone(), true),
+        ("an annotation of its name", ("", "nodes", ""), node("n1", "cpumanager"), plain.clone(), false),
         (
             "another node",
             ("", "nodes", ""),

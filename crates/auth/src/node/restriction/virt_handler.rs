@@ -3,7 +3,10 @@
 use super::{Write, changed_keys, differs, in_domain, text};
 use crate::bootstrap::NODE_LEASE_NAMESPACE as LEASES;
 
-/// A virt-handler writes its own node's KubeVirt labels and annotations, its Lease, and the machines that run,
+/// The one label of KubeVirt's that has no domain: whether the kubelet gives whole CPUs to pods.
+const CPU_MANAGER: &str = "cpumanager";
+
+/// A virt-handler writes its own node's KubeVirt labels (one of which has no domain) and annotations, its Lease, and the machines that run,
 /// come or go there.
 pub(super) fn restrict(node: &str, w: &Write<'_>) -> Result<(), String> {
     match (w.group, w.resource) {
@@ -17,7 +20,7 @@ pub(super) fn restrict(node: &str, w: &Write<'_>) -> Result<(), String> {
             for pointer in ["/metadata/labels", "/metadata/annotations"] {
                 let foreign = changed_keys(w, pointer).into_iter().find(|key| {
                     let domain = key.split_once('/').map_or("", |(domain, _)| domain);
-                    !in_domain(domain, "kubevirt.io")
+                    !(in_domain(domain, "kubevirt.io") || pointer == "/metadata/labels" && *key == CPU_MANAGER)
                 });
                 if let Some(key) = foreign {
                     return Err(format!("virt-handler of {node:?} is not allowed to modify {key:?}"));

@@ -633,8 +633,21 @@ fn subresources() {
             (
                 "/spec/containers/0/resources",
                 json!({}),
-                &["Forbidden spec.containers[0].resources.requests", "Forbidden spec.containers[0].resources.limits"],
+                &[
+                    "Invalid spec",
+                    "Forbidden spec.containers[0].resources.requests",
+                    "Forbidden spec.containers[0].resources.limits",
+                ],
             ),
+            ("/spec/containers/0/name", json!("b"), &["Forbidden spec.containers[0].name"]),
+            (
+                "/spec/containers",
+                json!([{"name": "a", "image": "x", "ports": [{"containerPort": 80, "name": "web"}], "resources":
+                    {"limits": {"cpu": "1", "memory": "1Gi"}}}, {"name": "b", "image": "x"}]),
+                &["Forbidden spec.containers"],
+            ),
+            ("/spec/initContainers", json!([{"name": "i", "image": "x"}]), &["Forbidden spec.initContainers"]),
+            ("/spec/resources", json!({"limits": {"cpu": "1"}}), &["Forbidden "]),
             (
                 "/spec/containers/0/resources/limits/ephemeral-storage",
                 json!("1Gi"),
@@ -644,6 +657,39 @@ fn subresources() {
             ("/spec/hostname", json!("h"), &["Forbidden spec"]),
         ],
     );
+}
+
+#[test]
+fn what_is_never_resized() {
+    let wanted = ("/spec/containers/0/resources/limits/cpu", json!("2"));
+    let mut mirror = pod();
+    mirror["metadata"]["annotations"] = json!({"kubernetes.io/config.mirror": "x"});
+    let mut windows = pod();
+    windows["spec"]["os"] = json!({"name": "windows"});
+    let mut whole = pod();
+    whole["spec"]["resources"] = json!({"limits": {"memory": "2Gi"}});
+    // Its node says what containers have, or it does not resize them.
+    let mut told = pod();
+    told["status"] = json!({"qosClass": "Burstable", "containerStatuses": [
+        {"name": "a", "state": {"running": {}}, "resources": {}}]});
+    let mut silent = told.clone();
+    silent["status"]["containerStatuses"][0] = json!({"name": "a", "state": {"running": {}}});
+    let mut waits = silent.clone();
+    waits["status"]["containerStatuses"][0] = json!({"name": "a", "state": {"waiting": {}}});
+    // The class that a pod has been given counts.
+    let mut other = told.clone();
+    other["status"]["qosClass"] = json!("Guaranteed");
+    for (base, expected) in [
+        (mirror, &["Forbidden "][..]),
+        (windows, &["Forbidden "]),
+        (whole, &["Forbidden "]),
+        (silent, &["Forbidden spec"]),
+        (waits, &[]),
+        (told, &[]),
+        (other, &["Invalid spec"]),
+    ] {
+        changed("", "Pod", "resize", &base, &[(wanted.0, wanted.1.clone(), expected)]);
+    }
 }
 
 #[test]

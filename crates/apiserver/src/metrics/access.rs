@@ -1,0 +1,147 @@
+//! Who was known, who was let in, and what was noted of it.
+//!
+//! Upstream: `k8s.io/apiserver/pkg/endpoints/filters/metrics.go` and `k8s.io/apiserver/pkg/audit/metrics.go`.
+
+use prometheus_client::encoding::EncodeLabelSet;
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::histogram::Histogram;
+use prometheus_client::registry::Registry;
+
+use super::Bounds;
+use crate::audit::Level;
+
+/// From a millisecond to sixteen seconds, each twice the one before.
+const SECONDS: [f64; 15] =
+    [0.001, 0.002, 0.004, 0.008, 0.016, 0.032, 0.064, 0.128, 0.256, 0.512, 1.024, 2.048, 4.096, 8.192, 16.384];
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct ResultLabels {
+    result: &'static str,
+}
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct UserLabels {
+    username: &'static str,
+}
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct LevelLabels {
+    level: &'static str,
+}
+
+/// What came of credentials.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Known {
+    Yes,
+    No,
+    /// They could not be looked at.
+    Error,
+}
+
+/// Metrics of access.
+pub(crate) struct AccessMetrics {
+    attempts: Family<ResultLabels, Counter>,
+    durations: Family<ResultLabels, Histogram, Bounds>,
+    users: Family<UserLabels, Counter>,
+    authorizations: Family<ResultLabels, Counter>,
+    authorization_durations: Family<ResultLabels, Histogram, Bounds>,
+    events: Counter,
+    levels: Family<LevelLabels, Counter>,
+}
+
+/// The name under which a user is counted: those of the cluster alone, and all others as one. Anybody can have any number of
+/// names (`compressUsername`).
+fn counted(user: &str) -> &'static str {
+    match user {
+        "admin" => "admin",
+        "kube-apiserver" => "kube-apiserver",
+        _ if user.starts_with("system:anonymous") => "system:anonymous",
+        "client" => "client",
+        "system:kube-controller-manager" => "system:kube-controller-manager",
+        "system:kube-proxy" => "system:kube-proxy",
+        "system:kube-scheduler" => "system:kube-scheduler",
+        _ if user.contains('@') => "email_id",
+        _ => "other",
+    }
+}
+
+impl AccessMetrics {
+    pub(super) fn new() -> Self {
+        let family = || Family::new_with_constructor(Bounds(&SECONDS));
+        Self {
+            attempts: Family::default(),
+            durations: family(),
+            users: Family::default(),
+            authorizations: Family::default(),
+            authorization_durations: family(),
+            events: Counter::default(),
+            levels: Family::default(),
+        }
+    }
+
+    pub(super) fn register(&self, registry: &mut Registry) {
+        registry.register("authentication_attempts", "Number of attempts to authenticate", self.attempts.clone());
+        registry.register(
+            "authentication_duration_seconds",
+            "Latency of authentication in seconds",
+            self.durations.clone(),
+        );
+        registry.register(
+            "authenticated_user_requests",
+            "Number of authenticated requests, by user",
+            self.users.clone(),
+        );
+        registry.register(
+            "authorization_attempts",
+            "Number of decisions on what requests may do",
+            self.authorizations.clone(),
+        );
+        registry.register(
+            "authorization_duration_seconds",
+            "Latency of authorization in seconds",
+            self.authorization_durations.clone(),
+        );
+        registry.register("apiserver_audit_event", "Number of audit events that were written", self.events.clone());
+        registry.register(
+            "apiserver_audit_level",
+            "Number of requests by the level at which the policy has them noted",
+            self.levels.clone(),
+        );
+    }
+
+    /// Credentials were looked at for so long.
+    pub(crate) fn authenticated(&self, known: Known, user: &str, elapsed_s: f64) {
+        let result = match known {
+            Known::Yes => "success",
+            Known::No => "failure",
+            Known::Error => "error",
+        };
+        self.attempts.get_or_create(&ResultLabels { result }).inc();
+        self.durations.get_or_create(&ResultLabels { result }).observe(elapsed_s.max(0.0));
+        if known == Known::Yes {
+            self.users.get_or_create(&UserLabels { username: counted(user) }).inc();
+        }
+    }
+
+    /// It was decided whether a request may be made; none when that is not known.
+    pub(crate) fn authorized(&self, allowed: Option<bool>, elapsed_s: f64) {
+        let result = match allowed {
+            Some(true) => "allowed",
+            Some(false) => "denied",
+            None => "error",
+        };
+        self.authorizations.get_or_create(&ResultLabels { result }).inc();
+        self.authorization_durations.get_or_create(&ResultLabels { result }).observe(elapsed_s.max(0.0));
+    }
+
+    /// A request is noted at this level, or not.
+    pub(crate) fn noted(&self, level: Level) {
+        self.levels.get_or_create(&LevelLabels { level: level.text() }).inc();
+    }
+
+    /// What audit events are counted by, for those who write them.
+    pub(crate) fn events(&self) -> Counter {
+        self.events.clone()
+    }
+}

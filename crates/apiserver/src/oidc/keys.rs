@@ -1,0 +1,106 @@
+//! The keys of a provider: fetched when they are first needed, again when a token was signed by none of them, and each hour.
+
+use bytes::Bytes;
+use carrack_auth::token::{ForeignKeys, ForeignToken};
+use futures::lock::Mutex;
+use http::header::ACCEPT;
+use http::{HeaderMap, HeaderValue, Method, Uri};
+use serde_json::{Map, Value};
+
+use super::config::Provider;
+use crate::call::{Call, Trust};
+use crate::env::Env;
+use crate::status::Status;
+
+/// How long a provider may take.
+const TIMEOUT_MS: u64 = 10_000;
+/// Longest document that is read.
+const MAX_BYTES: usize = 1 << 20;
+/// A provider is asked no more often than this: anybody can make tokens that no key has signed.
+const PAUSE_S: i64 = 10;
+/// Keys that a provider has withdrawn are good for so long, if it can be asked.
+const MAX_AGE_S: i64 = 3600;
+
+/// What is known of a provider's keys. Whoever needs them while they are fetched waits for that.
+#[derive(Debug, Default)]
+pub(super) struct Keys(Mutex<Held>);
+
+#[derive(Debug, Default)]
+struct Held {
+    keys: ForeignKeys,
+    /// When they were fetched, and when that was last tried, in seconds since the epoch.
+    fetched_s: Option<i64>,
+    tried_s: Option<i64>,
+    /// Why they could not be fetched.
+    fault: Option<String>,
+}
+
+impl Keys {
+    /// The claims of a token that the provider has signed.
+    pub(super) async fn verify(
+        &self,
+        env: &dyn Env,
+        provider: &Provider,
+        token: &ForeignToken<'_>,
+    ) -> Result<Map<String, Value>, Status> {
+        let mut held = self.0.lock().await;
+        let now_s = env.now().as_second();
+        if held.fetched_s.is_some_and(|at| now_s - at < MAX_AGE_S)
+            && let Some(claims) = token.verify(&held.keys)
+        {
+            return Ok(claims);
+        }
+        if held.tried_s.is_none_or(|at| now_s - at >= PAUSE_S) {
+            held.tried_s = Some(now_s);
+            match fetch(env, provider).await {
+                Ok(keys) => (held.keys, held.fetched_s, held.fault) = (keys, Some(env.now().as_second()), None),
+                Err(why) => {
+                    tracing::warn!(issuer = provider.url, %why, "a provider's keys are not to be had");
+                    held.fault = Some(why);
+                }
+            }
+        }
+        match (token.verify(&held.keys), &held.fault) {
+            (Some(claims), _) => Ok(claims),
+            // A key that is new may have signed it.
+            (None, Some(why)) => Err(Status::unavailable(format!("the credentials could not be checked: {why}"))),
+            (None, None) => Err(Status::unauthorized()),
+        }
+    }
+}
+
+/// Asks a provider where its keys are, and for them.
+async fn fetch(env: &dyn Env, provider: &Provider) -> Result<ForeignKeys, String> {
+    let url = provider
+        .discovery_url
+        .clone()
+        .unwrap_or_else(|| format!("{}/.well-known/openid-configuration", provider.url.trim_end_matches('/')));
+    let document: Value =
+        serde_json::from_slice(&get(env, provider, &url).await?).map_err(|error| format!("{url}: {error}"))?;
+    if document["issuer"] != provider.url.as_str() {
+        return Err(format!("{url}: the issuer is {}, not {:?}", document["issuer"], provider.url));
+    }
+    let url = document["jwks_uri"].as_str().ok_or_else(|| format!("{url}: there is no jwks_uri"))?;
+    ForeignKeys::parse(&get(env, provider, url).await?).map_err(|error| format!("{url}: {error}"))
+}
+
+async fn get(env: &dyn Env, provider: &Provider, url: &str) -> Result<Bytes, String> {
+    let uri: Uri = url.parse().map_err(|error| format!("{url}: {error}"))?;
+    let host = uri.host().filter(|_| uri.scheme_str() == Some("https")).ok_or_else(|| format!("{url}: not https"))?;
+    let mut headers = HeaderMap::new();
+    headers.insert(ACCEPT, HeaderValue::from_static("application/json"));
+    let call = Call {
+        method: Method::GET,
+        server_name: host.trim_matches(['[', ']']).to_owned(),
+        address: None,
+        port: uri.port_u16().unwrap_or(443),
+        path_and_query: uri.path_and_query().map_or_else(|| "/".to_owned(), ToString::to_string),
+        trust: provider.authorities_pem.clone().map_or(Trust::Own, Trust::Authorities),
+        headers,
+        body: Bytes::new(),
+        timeout_ms: TIMEOUT_MS,
+        max_reply_bytes: MAX_BYTES,
+    };
+    let answer = env.call(call).await.map_err(|error| format!("{url}: {error}"))?;
+    if answer.code == 200 { Ok(answer.body) } else { Err(format!("{url}: HTTP status {}", answer.code)) }
+}
