@@ -446,3 +446,56 @@ fn firmware_keeps_its_variables() {
     kubectl.ok(&["delete", "vm", "keeps", "--timeout=90s"]);
     eventually_true("the claim goes with the machine", 60, || claim().is_empty());
 }
+
+/// A machine whose processor has a CPU to itself, with a trusted platform module.
+fn own() -> String {
+    let head = "apiVersion: kubevirt.io/v1\nkind: VirtualMachine\nmetadata: {name: own}\nspec:\n  runStrategy: Always\n  template:\n";
+    let domain = "cpu: {cores: 1, dedicatedCpuPlacement: true}\n        memory: {guest: 64Mi}\n        \
+                  devices: {autoattachGraphicsDevice: false, interfaces: [], tpm: {}}\n";
+    format!("{head}    spec:\n      terminationGracePeriodSeconds: 0\n      domain:\n        {domain}")
+}
+
+#[test]
+fn processors_on_cpus_of_their_own() {
+    let online = std::fs::read_to_string("/sys/devices/system/cpu/online").unwrap_or_default();
+    if online.trim() == "0" {
+        eprintln!("skipped: a CPU of one's own needs a second one, and there is only {online}");
+        return;
+    }
+    let sandbox = Sandbox::new();
+    let file = sandbox.home().join("kubelet.yaml");
+    let kind = "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\n";
+    let text = format!("{kind}reservedSystemCPUs: '0'\ncpuManagerPolicy: static\n");
+    std::fs::write(&file, text).expect("written");
+    let start = || sandbox.start(&["--kubelet-config", &file.display().to_string()]);
+    start();
+    let kubectl = sandbox.kubectl();
+    let nodes = ["get", "nodes", "-l", "cpumanager=true,kubevirt.io/cpumanager=true", "-o", "name"];
+    eventually_true("the node gives whole CPUs away", 60, || kubectl.ok(&nodes).starts_with("node/"));
+    let refused = kubectl.run(&["apply", "-f", "-"]).input(own().replace("cores: 1", "cores: 1, threads: 3")).fails();
+    assert_contains(&refused, &["Not more than two threads must be provided"]);
+    kubectl.apply(&own());
+    wait_status(&kubectl, "own", "Running");
+    let class = ["get", "pods", "-l", "vm.kubevirt.io/name=own", "-o", "jsonpath={.items[*].status.qosClass}"];
+    assert_eq!(kubectl.ok(&class), "Guaranteed");
+    // Their own processes, among those of all: who looks does not find itself by what it looks for.
+    let uid = kubectl.field("vmi", "own", "/metadata/uid").as_str().expect("a UID").to_owned();
+    let (first, rest) = uid.split_at(1);
+    let module = format!("grep -lae '--tpmstate.*[{first}]{rest}' /proc/[0-9]*/cmdline 2>/dev/null || true");
+    let pinned = || {
+        let line = "for qemu in $(grep -lae 'guest=default_ow[n],' /proc/[0-9]*/cmdline 2>/dev/null); do \
+                    for thread in $(grep -l '^CPU 0/' ${qemu%cmdline}task/*/comm); do \
+                    grep Cpus_allowed_list ${thread%comm}status; done; done";
+        let said = sandbox.shell(line).ok();
+        assert_eq!(said.split_whitespace().last(), Some("1"), "{said}");
+        assert_eq!(sandbox.shell(&module).ok().lines().count(), 1, "its module");
+    };
+    pinned();
+    // Neither changes with who looks after it.
+    sandbox.kill_9();
+    start();
+    wait_status(&kubectl, "own", "Running");
+    pinned();
+    kubectl.ok(&["delete", "vm", "own", "--timeout=60s"]);
+    eventually_true("its module is gone", 30, || sandbox.shell(&module).ok().trim().is_empty());
+}

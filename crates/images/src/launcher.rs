@@ -13,6 +13,9 @@ use std::path::Path;
 const QEMU: (&str, &str) = ("/usr/bin/qemu-system-x86_64", "qemu-system-x86");
 const QEMU_IMG: (&str, &str) = ("/usr/bin/qemu-img", "qemu-utils");
 
+/// Emulates trusted platform modules for machines that have one; an image without it has none.
+const SWTPM: &str = "/usr/bin/swtpm";
+
 /// What QEMU loads only when it is asked for: its emulator, the screens with virtio.
 const MODULES: [(&str, &str); 3] = [
     ("/usr/lib/x86_64-linux-gnu/qemu/accel-tcg-x86_64.so", "qemu-system-x86"),
@@ -58,7 +61,10 @@ pub fn build_virt_launcher(dir: &Path, program: &Path) -> Result<Built, ImageErr
     let recipe = Recipe::new(
         dir,
         "virt-launcher",
-        &[format!("{config:?}{FIRMWARE:?}{MODULES:?}").as_bytes(), program.as_os_str().as_encoded_bytes()],
+        &[
+            format!("{config:?}{FIRMWARE:?}{MODULES:?}{}", has_swtpm()).as_bytes(),
+            program.as_os_str().as_encoded_bytes(),
+        ],
     );
     if let Some(built) = recipe.unchanged() {
         return Ok(built);
@@ -77,11 +83,18 @@ pub fn build_virt_launcher(dir: &Path, program: &Path) -> Result<Built, ImageErr
     recipe.finish(built, inputs)
 }
 
+fn has_swtpm() -> bool {
+    Path::new(SWTPM).exists()
+}
+
 fn base_layer() -> Result<Layer, ImageError> {
     let mut layer = Layer::new();
     let qemu = require(QEMU.0, QEMU.1)?;
     elf::add(&mut layer, &qemu)?;
     elf::add(&mut layer, &require(QEMU_IMG.0, QEMU_IMG.1)?)?;
+    if has_swtpm() {
+        elf::add(&mut layer, Path::new(SWTPM))?;
+    }
     let loader = elf::interpreter(&qemu)?;
     for (path, package) in MODULES {
         let module = require(path, package)?;

@@ -32,6 +32,24 @@ pub struct Board {
     pub clock: Option<String>,
     /// Ticks of the real-time clock that the guest missed are dropped and not made up for.
     pub drop_missed_ticks: bool,
+    /// The real-time clock stands while the guest does.
+    #[serde(skip_serializing_if = "is_false")] // As all that follows for which it stands.
+    pub clock_follows_guest: bool,
+    /// Ticks of the interval timer that the guest missed are dropped.
+    #[serde(skip_serializing_if = "is_false")]
+    pub drop_missed_pit_ticks: bool,
+    /// A guest that restarts itself has ended.
+    #[serde(skip_serializing_if = "is_false")]
+    pub ends_with_reboot: bool,
+    /// By what the guest can tell that it has panicked, beside the ISA port that each machine has for it.
+    #[serde(skip_serializing_if = "is_false")]
+    pub pci_panic_device: bool,
+    /// A trusted platform module, whose state goes with the machine.
+    #[serde(skip_serializing_if = "is_false")]
+    pub tpm: bool,
+    /// A sound card, which nobody hears.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub sound: Option<Sound>,
     /// What a watchdog does that the guest has not fed; absent, there is none.
     pub watchdog: Option<WatchdogAction>,
     /// The screen's device.
@@ -42,6 +60,20 @@ pub struct Board {
     pub chassis: Chassis,
     /// The guest's memory lies in huge pages, in this directory of a mounted hugetlbfs.
     pub hugepages: Option<PathBuf>,
+}
+
+/// Whether a setting is as machines have it that say nothing of it: a launcher of the version before knows no other.
+pub(crate) fn is_false(value: &bool) -> bool {
+    !value
+}
+
+/// A sound card.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+#[expect(missing_docs, reason = "the variants are the names of the devices")]
+pub enum Sound {
+    Ich9,
+    Ac97,
 }
 
 impl Board {

@@ -43,6 +43,9 @@ pub struct Domain {
     /// The guest agent's channel is open inside the guest.
     #[serde(default)]
     pub agent_connected: bool,
+    /// It stands because one of its disks did not do what it was asked to.
+    #[serde(default)]
+    pub io_error: bool,
     /// The last trouble that did not end the machine, such as a disk error.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub warning: Option<String>,
@@ -143,6 +146,7 @@ impl Domain {
             restart_requested: false,
             resets: 0,
             agent_connected: false,
+            io_error: false,
             warning: None,
         }
     }
@@ -184,6 +188,16 @@ impl Domain {
         Todo { publish: *self != before, restart: false, quit: self.phase == Phase::Ended }
     }
 
+    /// Whether QEMU was ever started for it.
+    pub fn has_begun(&self) -> bool {
+        self.accel.is_some()
+    }
+
+    fn goes_on(&mut self) {
+        self.phase = Phase::Running;
+        self.io_error = false;
+    }
+
     fn restarted(&mut self) {
         self.resets = self.resets.saturating_add(1);
         self.shutdown_requested = false;
@@ -198,13 +212,15 @@ impl Domain {
     /// Upstream reference: the enumeration RunState in QEMU's qapi/run-state.json.
     fn run_state(&mut self, state: &str) {
         match state {
-            "running" => self.phase = Phase::Running,
+            "running" => self.goes_on(),
             "shutdown" => self.finish(EndReason::GuestShutdown, "the guest shut down".to_owned()),
             "guest-panicked" => self.finish(EndReason::Crashed, "the guest panicked".to_owned()),
             "internal-error" => self.finish(EndReason::Crashed, "QEMU met an internal error".to_owned()),
             "io-error" => {
                 self.phase = Phase::Paused;
-                self.warning = Some("stopped by a disk error".to_owned());
+                if !std::mem::replace(&mut self.io_error, true) {
+                    self.warning = Some("stopped by a disk error".to_owned());
+                }
             }
             _ => self.phase = Phase::Paused,
         }
@@ -215,6 +231,10 @@ impl Domain {
         let text = |key: &str| data[key].as_str().unwrap_or("unknown");
         match name {
             "SHUTDOWN" => match text("reason") {
+                // Machines whose end it is when they are restarted, whoever does it.
+                "guest-reset" | "host-qmp-system-reset" => {
+                    self.finish(EndReason::GuestShutdown, "the guest was restarted, which ends it".to_owned());
+                }
                 "guest-shutdown" => self.finish(EndReason::GuestShutdown, "the guest shut down".to_owned()),
                 "guest-panic" => self.finish(EndReason::Crashed, "the guest panicked".to_owned()),
                 "host-qmp-quit" => self.finish(EndReason::Killed, "QEMU was told to quit".to_owned()),
@@ -224,8 +244,9 @@ impl Domain {
             "GUEST_PANICKED" => self.warning = Some("the guest panicked".to_owned()),
             "RESET" if data["guest"] == true => self.restarted(),
             "STOP" => self.phase = Phase::Paused,
-            "RESUME" => self.phase = Phase::Running,
+            "RESUME" => self.goes_on(),
             "BLOCK_IO_ERROR" => {
+                self.io_error |= data["action"] == "stop";
                 self.warning =
                     Some(format!("{} on {} failed: {}", text("operation"), text("node-name"), text("reason")));
             }
@@ -287,10 +308,32 @@ mod tests {
             (vec![Observed::RunState("shutdown".to_owned())], ended(EndReason::GuestShutdown)),
             (vec![Observed::RunState("paused".to_owned())], (Phase::Paused, None)),
             (vec![event("RESET", json!({ "guest": true }))], (Phase::Running, None)),
+            (vec![shutdown("guest-reset")], ended(EndReason::GuestShutdown)),
+            (vec![shutdown("host-qmp-system-reset")], ended(EndReason::GuestShutdown)),
             (vec![event("UNKNOWN", json!(null)), event("SHUTDOWN", json!([]))], ended(EndReason::Crashed)),
         ];
         for (more, (phase, end)) in cases {
             check(more, phase, end);
+        }
+    }
+
+    #[test]
+    fn it_is_told_what_makes_it_stand() {
+        let failed = |action: &str| event("BLOCK_IO_ERROR", json!({ "action": action, "operation": "write" }));
+        let [stop, go] = ["STOP", "RESUME"].map(|name| event(name, json!({})));
+        let cases = [
+            (vec![stop.clone()], false),
+            (vec![failed("stop"), stop.clone()], true),
+            (vec![failed("report"), stop.clone()], false),
+            (vec![Observed::RunState("io-error".to_owned())], true),
+            (vec![failed("stop"), stop.clone(), go, stop], false),
+        ];
+        for (more, io_error) in cases {
+            let mut domain = Domain::waiting("u");
+            for observed in started().into_iter().chain(more.clone()) {
+                domain.observe(observed);
+            }
+            assert_eq!((domain.phase, domain.io_error), (Phase::Paused, io_error), "{more:?}");
         }
     }
 

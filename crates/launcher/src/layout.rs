@@ -110,6 +110,16 @@ impl Layout {
         self.machine_dir().join("firmware-vars.fd")
     }
 
+    /// The state of the trusted platform module.
+    pub fn tpm_dir(&self) -> PathBuf {
+        self.machine_dir().join("tpm")
+    }
+
+    /// The socket by which QEMU finds the trusted platform module.
+    pub fn tpm_socket(&self) -> PathBuf {
+        self.machine_dir().join("tpm-control")
+    }
+
     /// Where the volume for a copy of a disk is, as long as the copy is begun; of several, the one with this number.
     pub fn copy_dir(&self, number: usize) -> PathBuf {
         self.machine_dir().join(format!("copy-{number}"))

@@ -34,6 +34,7 @@ pub mod iso;
 pub mod layout;
 mod lines;
 mod monitor;
+mod pinning;
 mod prepare;
 pub mod promise;
 pub mod proto;
@@ -41,6 +42,7 @@ pub mod qmp;
 pub mod receive;
 pub mod spec;
 mod tail;
+mod tpm;
 mod trim;
 pub mod writer;
 

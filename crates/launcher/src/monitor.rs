@@ -17,11 +17,12 @@ use crate::dhcp;
 use crate::domain::{Domain, EndReason, Observed, Phase, Todo};
 use crate::layout::{self, Layout};
 use crate::lines::split;
+use crate::pinning;
 use crate::prepare::{prepare, replace, resume};
 use crate::promise;
 use crate::proto::{Call, CopiedDisk, LINE_LIMIT_BYTES, Request, Response, VERSION};
 use crate::qmp::{Event, Qmp, QmpError};
-use crate::spec::MachineSpec;
+use crate::spec::{CpuSpec, MachineSpec};
 use crate::trim::Rest;
 use crate::writer::{self, Held};
 use rustix::fs::FlockOperation;
@@ -92,6 +93,8 @@ struct Monitor {
     domain: Domain,
     states: watch::Sender<Domain>,
     qmp: Option<Qmp>,
+    /// The processors that QEMU was started with.
+    cpu: CpuSpec,
     helpers: JoinSet<()>,
     /// The disks that the guest writes, and who looks whether it still may.
     disks: Vec<Arc<Held>>,
@@ -132,6 +135,7 @@ pub(crate) async fn run(layout: Layout, start: Start) -> Result<Option<EndReason
         domain,
         states,
         qmp: None,
+        cpu: CpuSpec::default(),
         helpers: JoinSet::new(),
         disks: Vec::new(),
         lookout: JoinSet::new(),
@@ -149,6 +153,7 @@ pub(crate) async fn run(layout: Layout, start: Start) -> Result<Option<EndReason
             Err(error) => tracing::error!(%error, "the guest gets no address"),
         }
         monitor.hold(resume(&spec));
+        monitor.cpu = spec.cpu;
         monitor.attach().await;
         monitor.restart_if_due().await;
         monitor.copies.spawn(copying::end_old(monitor.layout.clone(), monitor.turn.clone()));
@@ -231,7 +236,10 @@ impl Monitor {
         while let Some(command) = commands.recv().await {
             self.command(command).await;
         }
+        // A container says how its machine has ended, also to who never heard of it otherwise: one that was ended before it
+        // began has done nothing of what it was for.
         let end = self.domain.end.as_ref().map(|end| end.reason);
+        let end = if self.domain.has_begun() { end } else { end.map(|_| EndReason::FailedToStart) };
         if end == Some(EndReason::GuestShutdown) {
             // Its processors have stopped, and all that they wrote is on its way; QEMU holds its own lock to its end.
             self.disks.iter().for_each(|disk| disk.leave());
@@ -301,9 +309,18 @@ impl Monitor {
                 }
             }
         };
+        let pinned = pinning::apply(&mut qmp, &self.cpu).await;
         match qmp.run_state().await {
             Ok(state) => {
                 self.qmp = Some(qmp);
+                match pinned {
+                    // Without CPUs of its own it is not what was asked for; one that runs for long is not ended for that.
+                    Err(why) if self.domain.phase == Phase::Starting && self.start == Start::Fresh => {
+                        return self.observe(Observed::FailedToStart(why));
+                    }
+                    Err(why) => tracing::error!(why, "the machine's threads run on any CPU"),
+                    Ok(()) => {}
+                }
                 self.observe(Observed::RunState(state))
             }
             Err(error) => {
@@ -356,9 +373,16 @@ impl Monitor {
             Call::Reset => self.execute("system_reset").await,
             // It is answered when it has begun.
             Call::Copy { .. } => Ok(()),
-            Call::Screenshot { name } => {
+            Call::Screenshot { name, move_cursor } => {
                 if name.is_empty() || name.len() > 64 || !name.bytes().all(|byte| byte.is_ascii_alphanumeric()) {
                     return Err("a picture's name has letters and digits".to_owned());
+                }
+                if move_cursor {
+                    for at in [1 << 14, 0] {
+                        let axis = |axis: &str| json!({ "type": "abs", "data": { "axis": axis, "value": at } });
+                        let events = json!({ "events": [axis("x"), axis("y")] });
+                        self.execute_with("input-send-event", events).await?;
+                    }
                 }
                 let file = self.layout.screenshot(&name);
                 self.execute_with("screendump", json!({ "filename": file, "format": "png" })).await
@@ -460,6 +484,10 @@ impl Monitor {
         if promise::is_over(&self.layout.promise_file()) {
             return Err("the node's lease has run out".to_owned());
         }
+        if let Err(why) = pinning::check(&spec.cpu) {
+            self.observe(Observed::FailedToStart(why.clone()));
+            return Err(why);
+        }
         let prepared = match prepare(spec, &self.layout).await {
             // A disk may have been waited for.
             Ok(_) if promise::is_over(&self.layout.promise_file()) => Err("the node's lease has run out".to_owned()),
@@ -468,6 +496,7 @@ impl Monitor {
         };
         let started = prepared.and_then(|(argv, held, servers)| {
             self.hold(held);
+            self.cpu = spec.cpu.clone();
             self.observe(Observed::Accepted { accel: spec.accel });
             self.serve_dhcp(servers);
             hand_over(self.start, &argv).map_err(|error| format!("the first process is gone: {error}"))

@@ -5,6 +5,7 @@ use crate::image::{self, ImageFormat, InspectError};
 use crate::iso::{self, VolumeError};
 use crate::layout::Layout;
 use crate::spec::{DiskSource, DiskSpec, MachineSpec};
+use crate::tpm;
 use crate::writer::{Held, TakeError};
 use std::os::unix::fs::{DirBuilderExt as _, FileTypeExt as _};
 use std::path::{Path, PathBuf};
@@ -35,6 +36,8 @@ pub(crate) enum PrepareError {
     Taken { disk: String, source: TakeError },
     #[error("the disk {disk}: qemu-img failed: {detail}")]
     QemuImg { disk: String, detail: String },
+    #[error("the trusted platform module: {0}")]
+    Tpm(String),
     #[error("cannot write {}: {source}", path.display())]
     Write { path: PathBuf, source: std::io::Error },
 }
@@ -68,6 +71,9 @@ pub(crate) async fn prepare(spec: &MachineSpec, layout: &Layout) -> Result<(Vec<
         }
     }
     let argv = argv::argv(spec, layout, &backings)?;
+    if spec.board.tpm {
+        tpm::start(layout).await.map_err(PrepareError::Tpm)?;
+    }
     let file = layout.spec_file();
     let text = serde_json::to_vec(spec).map_err(|error| write(file.clone())(error.into()))?;
     replace(&file, &text).map_err(write(file))?;

@@ -10,6 +10,7 @@
 //! Every answer is the whole domain: what was missed while nobody listened cannot be missing. A connection
 //! takes one request after the other; after `watch` it only sends.
 
+use crate::board::is_false;
 use crate::domain::Domain;
 use crate::spec::MachineSpec;
 use serde::{Deserialize, Serialize};
@@ -55,6 +56,9 @@ pub enum Call {
     Screenshot {
         /// Letters and digits.
         name: String,
+        /// The pointer is moved before, so that a screen which is dark for want of use is not.
+        #[serde(default, skip_serializing_if = "is_false")]
+        move_cursor: bool,
     },
     /// Begin to copy disks to qcow2 files in these directories, as they are now; see [`crate::receive`]. A copy that was
     /// begun under this id is not begun again. The directories are needed until this is answered.

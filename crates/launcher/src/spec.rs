@@ -5,7 +5,7 @@
 //! container.
 
 use crate::accel::Accel;
-use crate::board::Board;
+use crate::board::{Board, is_false};
 use crate::writer::Writer;
 use serde::{Deserialize, Serialize};
 use std::net::Ipv4Addr;
@@ -89,6 +89,14 @@ impl MachineSpec {
 }
 
 impl DiskSpec {
+    /// Which caches its writes go through. A writer that is ended must leave nothing behind that the kernel would still write
+    /// when somebody else has the disk. (KubeVirt's choice, too: `SetDriverCacheMode` in virt-launcher's converter.)
+    #[must_use]
+    pub fn cache(&self) -> CacheMode {
+        let outlives = matches!(self.source, DiskSource::Persistent { .. });
+        self.tuning.cache.unwrap_or(if outlives { CacheMode::None } else { CacheMode::Writeback })
+    }
+
     /// The image that has a record of who writes it: one that outlives the machine and has one writer at a time.
     #[must_use]
     pub fn exclusive_image(&self) -> Option<&Path> {
@@ -130,11 +138,30 @@ pub struct CpuSpec {
     /// Features switched on and off, in QEMU's form: `+name`, `-name` or `name=value`.
     #[serde(default)]
     pub features: Vec<String>,
+    /// Each virtual processor has a CPU of the container's to itself.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub dedicated: Option<Dedicated>,
+}
+
+/// How CPUs of the container's are given to the machine's threads.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Dedicated {
+    /// What else QEMU does has a CPU of its own, too.
+    pub isolate_emulator: bool,
+}
+
+impl CpuSpec {
+    /// How many virtual processors there are, if that is a number.
+    #[must_use]
+    pub fn count(&self) -> Option<u32> {
+        self.sockets.checked_mul(self.cores)?.checked_mul(self.threads)
+    }
 }
 
 impl Default for CpuSpec {
     fn default() -> Self {
-        Self { sockets: 1, cores: 1, threads: 1, model: None, features: Vec::new() }
+        Self { sockets: 1, cores: 1, threads: 1, model: None, features: Vec::new(), dedicated: None }
     }
 }
 
@@ -190,10 +217,14 @@ pub struct DiskSpec {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct DiskTuning {
-    /// Which caches writes go through.
+    /// Which caches writes go through. Absent, a disk that outlives the machine is written past the host's cache where that
+    /// can be, and else through it; others into it.
     pub cache: Option<CacheMode>,
     /// The kernel's asynchronous I/O in place of threads; only without the host's cache.
     pub native_io: bool,
+    /// Threads, also where the kernel's would do better.
+    #[serde(skip_serializing_if = "is_false")]
+    pub threaded_io: bool,
     /// What an I/O error does; absent, it stops the machine, as under KubeVirt.
     pub on_error: Option<OnError>,
     /// Logical block size in bytes.
@@ -204,6 +235,9 @@ pub struct DiskTuning {
     pub shared: bool,
     /// An I/O thread of its own (virtio only).
     pub own_thread: bool,
+    /// The I/O thread of this number, which disks share (virtio only).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub shared_thread: Option<u32>,
 }
 
 /// Which caches writes go through.
@@ -330,12 +364,19 @@ pub struct NicSpec {
     /// Packets are moved by the kernel (`/dev/vhost-net`) and not by QEMU.
     #[serde(default)]
     pub vhost: bool,
+    /// In how many queues the guest has its packets, where that is more than one (virtio only). The tap device was made for
+    /// several then.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub queues: Option<u32>,
     /// The MTU that the guest is told, where the model can.
     #[serde(default)]
     pub mtu: Option<u16>,
     /// Its place in the boot order, from 1.
     #[serde(default)]
     pub boot_order: Option<u32>,
+    /// The number by which the guest's firmware tells it from others, and many guests name it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub acpi_index: Option<u32>,
     /// What the guest gets by DHCP; absent, no server runs.
     #[serde(default)]
     pub dhcp: Option<DhcpSpec>,
@@ -382,4 +423,7 @@ pub struct DhcpSpec {
     /// The guest's host name.
     #[serde(default)]
     pub hostname: Option<String>,
+    /// What the guest is told besides: numbers of options, and their values as they are sent.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub options: Vec<(u8, Vec<u8>)>,
 }

@@ -28,6 +28,19 @@ pub fn keeps_state(domain: &DomainSpec) -> bool {
     loader.and_then(|loader| loader.efi.as_ref()).is_some_and(|efi| efi.persistent == Some(true))
 }
 
+/// Whether a machine has ACPI, and with it a power button.
+#[must_use]
+pub fn has_acpi(domain: &DomainSpec) -> bool {
+    let acpi = domain.features.as_ref().and_then(|features| features.acpi.as_ref());
+    acpi.is_none_or(|acpi| acpi.enabled != Some(false))
+}
+
+/// Whether a machine has a trusted platform module.
+#[must_use]
+pub fn has_tpm(domain: &DomainSpec) -> bool {
+    domain.devices.tpm.as_ref().is_some_and(|tpm| tpm.enabled != Some(false))
+}
+
 /// Name of the claim that keeps what a machine keeps beside its disks: `persistent-state-for-<machine>-<suffix of its UID>`.
 #[must_use]
 pub fn state_claim_name(machine: &str, uid: &str) -> String {

@@ -23,7 +23,8 @@ pub(super) fn machine(line: &mut Line, spec: &MachineSpec, layout: &Layout) -> R
     match spec.accel {
         Accel::Kvm => {
             line.option("-accel", "kvm");
-            line.option("-global", "kvm-pit.lost_tick_policy=delay");
+            let missed = if board.drop_missed_pit_ticks { "discard" } else { "delay" };
+            line.option("-global", format!("kvm-pit.lost_tick_policy={missed}"));
         }
         Accel::Tcg => {
             line.option("-accel", format!("tcg,thread=multi,tb-size={TRANSLATION_BUFFER_MIB}"));
@@ -31,15 +32,16 @@ pub(super) fn machine(line: &mut Line, spec: &MachineSpec, layout: &Layout) -> R
     }
     line.option("-cpu", cpu_model(spec)?);
     let cpu = &spec.cpu;
-    let count = cpu.sockets.checked_mul(cpu.cores).and_then(|n| n.checked_mul(cpu.threads));
-    let count = count.filter(|count| (1..=255).contains(count)).ok_or(invalid("cpu", "1 to 255 processors"))?;
+    let count = cpu.count().filter(|count| (1..=255).contains(count)).ok_or(invalid("cpu", "1 to 255 processors"))?;
     line.option("-smp", format!("cpus={count},sockets={},cores={},threads={}", cpu.sockets, cpu.cores, cpu.threads));
     memory(line, spec)?;
     line.option("-rtc", clock(spec)?);
-    line.option("-boot", "menu=off,strict=on");
+    // As KubeVirt: who looks at a machine before it runs may want to get into its firmware.
+    line.option("-boot", if spec.start_paused { "menu=on,splash-time=10000,strict=on" } else { "menu=off,strict=on" });
     // The monitor writes down why a machine ended before it lets QEMU go.
     let watchdog = board.watchdog.map_or("reset", |action| action.qemu());
-    line.option("-action", format!("reboot=reset,shutdown=pause,panic=shutdown,watchdog={watchdog}"));
+    let reboot = if board.ends_with_reboot { "shutdown" } else { "reset" };
+    line.option("-action", format!("reboot={reboot},shutdown=pause,panic=shutdown,watchdog={watchdog}"));
     if let Some(direct) = &board.kernel {
         if let Some(kernel) = &direct.kernel {
             line.option("-kernel", path(kernel));
@@ -63,7 +65,7 @@ fn machine_option(spec: &MachineSpec) -> String {
         MachineType::Q35 => "q35",
         MachineType::Pc => "pc",
     };
-    let mut text = format!("{name},usb=off,dump-guest-core=off");
+    let mut text = format!("{name},usb=off,vmport=off,dump-guest-core=off");
     let switch = |on: bool| if on { "on" } else { "off" };
     let smm = if board.firmware == Firmware::EfiSecure { Some(true) } else { board.smm };
     for (property, value) in [
@@ -125,7 +127,8 @@ fn clock(spec: &MachineSpec) -> Result<String, MachineError> {
         Some(at) if at.len() == 19 && at.bytes().all(|b| b.is_ascii_digit() || matches!(b, b'-' | b':' | b'T')) => at,
         Some(_) => return Err(invalid("board.clock", "not a date and time")),
     };
-    Ok(format!("base={base},driftfix={drift}"))
+    let follows = if spec.board.clock_follows_guest { ",clock=vm" } else { "" };
+    Ok(format!("base={base},driftfix={drift}{follows}"))
 }
 
 fn cpu_model(spec: &MachineSpec) -> Result<String, MachineError> {

@@ -7,6 +7,7 @@
 mod board;
 mod storage;
 
+use crate::board::Sound;
 use crate::image::ImageFormat;
 use crate::layout::Layout;
 use crate::spec::{DiskBus, MachineSpec, NicModel, NicSpec, Smbios};
@@ -48,6 +49,8 @@ pub struct NodeKind {
     pub direct: bool,
     /// QEMU locks it: others may open it at the same time.
     pub locked: bool,
+    /// All of its blocks are there already.
+    pub allocated: bool,
 }
 
 /// Why there is no command line for a machine.
@@ -88,6 +91,11 @@ pub fn argv(spec: &MachineSpec, layout: &Layout, backings: &[Backing]) -> Result
         network(&mut line, index, nic)?;
     }
     helpers(&mut line, spec);
+    if spec.board.tpm {
+        line.option("-chardev", format!("socket,id=chartpm,path={}", doubled(&path(&layout.tpm_socket()))));
+        line.option("-tpmdev", "emulator,id=tpm0,chardev=chartpm");
+        line.device(json!({ "driver": "tpm-tis", "id": "tpm-tis0", "tpmdev": "tpm0" }));
+    }
     Ok(line.0)
 }
 
@@ -197,7 +205,10 @@ fn network(line: &mut Line, index: usize, nic: &NicSpec) -> Result<(), MachineEr
         return Err(invalid(field("mac"), "not a hardware address"));
     }
     let vhost = if nic.vhost { "on" } else { "off" };
-    line.option("-netdev", format!("tap,id=hostnet{index},ifname={},script=no,downscript=no,vhost={vhost}", nic.tap));
+    let queues = nic.queues.filter(|count| *count > 1 && nic.model == NicModel::Virtio);
+    let many = queues.map_or_else(String::new, |count| format!(",queues={count}"));
+    let netdev = format!("tap,id=hostnet{index},ifname={},script=no,downscript=no,vhost={vhost}{many}", nic.tap);
+    line.option("-netdev", netdev);
     let driver = match nic.model {
         NicModel::Virtio => "virtio-net-pci",
         NicModel::E1000 => "e1000",
@@ -217,6 +228,14 @@ fn network(line: &mut Line, index: usize, nic: &NicSpec) -> Result<(), MachineEr
     if let (NicModel::Virtio, Some(mtu)) = (nic.model, nic.mtu) {
         device["host_mtu"] = json!(mtu);
     }
+    if let Some(count) = queues {
+        device["mq"] = json!(true);
+        // One for each direction of each, one for changes of settings, one for the queue by which the guest makes them.
+        device["vectors"] = json!(count.saturating_mul(2).saturating_add(2));
+    }
+    if let Some(index) = nic.acpi_index {
+        device["acpi-index"] = json!(index);
+    }
     line.device(device);
     Ok(())
 }
@@ -229,14 +248,28 @@ pub(crate) fn is_mac(text: &str) -> bool {
 
 fn helpers(line: &mut Line, spec: &MachineSpec) {
     if spec.balloon {
-        // Pages that the guest frees go back to the host by themselves.
-        line.device(json!({ "driver": "virtio-balloon-pci", "id": "balloon0", "free-page-reporting": true }));
+        // Pages that the guest frees go back to the host by themselves, unless the machine's memory or time is its own.
+        let reports = spec.board.hugepages.is_none() && spec.cpu.dedicated.is_none();
+        line.device(json!({ "driver": "virtio-balloon-pci", "id": "balloon0", "free-page-reporting": reports }));
     }
     if spec.rng {
         line.option("-object", json!({ "qom-type": "rng-builtin", "id": "rng0" }).to_string());
         line.device(json!({ "driver": "virtio-rng-pci", "id": "virtio-rng0", "rng": "rng0" }));
     }
     line.device(json!({ "driver": "pvpanic", "id": "panic0" }));
+    if spec.board.pci_panic_device {
+        line.device(json!({ "driver": "pvpanic-pci", "id": "panic1" }));
+    }
+    if let Some(sound) = spec.board.sound {
+        line.option("-audiodev", json!({ "driver": "none", "id": "audio0" }).to_string());
+        match sound {
+            Sound::Ich9 => {
+                line.device(json!({ "driver": "ich9-intel-hda", "id": "sound0" }));
+                line.device(json!({ "driver": "hda-duplex", "bus": "sound0.0", "audiodev": "audio0" }));
+            }
+            Sound::Ac97 => line.device(json!({ "driver": "AC97", "id": "sound0", "audiodev": "audio0" })),
+        }
+    }
     if spec.board.watchdog.is_some() {
         line.device(json!({ "driver": "i6300esb", "id": "watchdog0" }));
     }

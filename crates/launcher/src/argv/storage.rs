@@ -4,6 +4,7 @@ use super::{Backing, Line, MachineError, NodeKind, invalid, path};
 use crate::image::ImageFormat;
 use crate::spec::{CacheMode, DiskBus, DiskSpec, DiskTuning, MachineSpec, MachineType, OnError};
 use serde_json::{Value, json};
+use std::collections::BTreeSet;
 use std::path::Path;
 
 /// Ports of an AHCI controller.
@@ -24,6 +25,9 @@ pub(super) fn disks(line: &mut Line, spec: &MachineSpec, backings: &[Backing]) -
     // Without an order of the user's, disks boot in the order in which they are given.
     let ordered =
         spec.disks.iter().any(|disk| disk.boot_order.is_some()) || spec.nics.iter().any(|nic| nic.boot_order.is_some());
+    for thread in spec.disks.iter().filter_map(shared_thread).collect::<BTreeSet<_>>() {
+        line.option("-object", json!({ "qom-type": "iothread", "id": thread }).to_string());
+    }
     let mut sata_ports = 0;
     for (index, (disk, backing)) in spec.disks.iter().zip(backings).enumerate() {
         let node = format!("disk-{index}");
@@ -79,13 +83,13 @@ fn tune(line: &mut Line, device: &mut Value, disk: &DiskSpec, backing: &Backing,
         device["werror"] = json!(on_write);
         device["rerror"] = json!(on_read);
     }
-    // As KubeVirt: what cannot be had past the host's cache is at least written through it.
-    let through = match tuning.cache {
-        Some(CacheMode::Writethrough) => true,
-        Some(CacheMode::None) => matches!(backing, Backing::Direct { node, .. } if !node.direct),
-        _ => false,
+    // What cannot be had past the host's cache is at least written through it.
+    let through = match disk.cache() {
+        CacheMode::Writethrough => true,
+        CacheMode::None => matches!(backing, Backing::Direct { node, .. } if !node.direct),
+        CacheMode::Writeback => false,
     };
-    if through {
+    if through && !disk.read_only && !disk.cdrom {
         device["write-cache"] = json!("off");
     }
     for (name, bytes) in
@@ -102,27 +106,52 @@ fn tune(line: &mut Line, device: &mut Value, disk: &DiskSpec, backing: &Backing,
         let id = format!("thread-{node}");
         line.option("-object", json!({ "qom-type": "iothread", "id": id }).to_string());
         device["iothread"] = json!(id);
+    } else if let Some(thread) = shared_thread(disk) {
+        device["iothread"] = json!(thread);
     }
+}
+
+/// The thread that a disk shares with others.
+fn shared_thread(disk: &DiskSpec) -> Option<String> {
+    let shares = disk.bus == DiskBus::Virtio && !disk.tuning.own_thread;
+    disk.tuning.shared_thread.filter(|_| shares).map(|number| format!("thread-{number}"))
 }
 
 fn blockdev(node: &str, backing: &Backing, disk: &DiskSpec) -> Value {
     let read_only = disk.read_only || disk.cdrom;
     let mut value = match backing {
         Backing::Overlay { overlay, base, format: base_format } => {
-            let mut value = layer(ImageFormat::Qcow2, overlay, read_only, NodeKind::default(), &DiskTuning::default());
-            value["backing"] = layer(*base_format, base, true, NodeKind::default(), &DiskTuning::default());
+            let mut value = layer(ImageFormat::Qcow2, overlay, read_only, NodeKind::default(), None);
+            value["backing"] = layer(*base_format, base, true, NodeKind::default(), None);
             value
         }
-        Backing::Direct { path, format, node } => layer(*format, path, read_only, *node, &disk.tuning),
+        Backing::Direct { path, format, node } => layer(*format, path, read_only, *node, past_cache(disk, *node)),
     };
     value["discard"] = json!("unmap");
     value["node-name"] = json!(node);
     value
 }
 
+/// Who moves a disk's data.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Io {
+    /// Threads of QEMU's.
+    Threads,
+    /// The kernel. It must wait for nothing meanwhile, such as for room to be found in a file system: as KubeVirt, by
+    /// itself only for what has all its room already (`SetOptimalIOMode` in virt-launcher's converter).
+    Native,
+}
+
+/// How a disk is read and written that is past the host's cache; `None` if it is not.
+fn past_cache(disk: &DiskSpec, kind: NodeKind) -> Option<Io> {
+    let DiskTuning { native_io, threaded_io, .. } = disk.tuning;
+    let native = native_io || !threaded_io && (kind.device || kind.allocated);
+    (disk.cache() == CacheMode::None && kind.direct).then_some(if native { Io::Native } else { Io::Threads })
+}
+
 /// A format over its file. Every node below the first is given in full, so that nothing is opened because a header says
 /// so.
-fn layer(format: ImageFormat, file: &Path, read_only: bool, kind: NodeKind, tuning: &DiskTuning) -> Value {
+fn layer(format: ImageFormat, file: &Path, read_only: bool, kind: NodeKind, past_cache: Option<Io>) -> Value {
     let driver = if kind.device { "host_device" } else { "file" };
     let mut below = json!({ "driver": driver, "filename": path(file), "read-only": read_only });
     if kind.locked {
@@ -130,11 +159,11 @@ fn layer(format: ImageFormat, file: &Path, read_only: bool, kind: NodeKind, tuni
         below["locking"] = json!("on");
     }
     let mut value = json!({ "driver": format.driver(), "read-only": read_only });
-    if tuning.cache == Some(CacheMode::None) && kind.direct {
+    if let Some(io) = past_cache {
         let cache = json!({ "direct": true, "no-flush": false });
         below["cache"] = cache.clone();
         value["cache"] = cache;
-        if tuning.native_io {
+        if io == Io::Native {
             below["aio"] = json!("native");
         }
     }

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::accel::Accel;
-use crate::board::{Board, Firmware, InputDevice, Kernel, Video, WatchdogAction};
+use crate::board::{Board, Firmware, InputDevice, Kernel, Sound, Video, WatchdogAction};
 use crate::spec::{CacheMode, CpuSpec, DiskBus, DiskSource, DiskSpec, DiskTuning, MachineType, OnError};
 
 fn spec() -> MachineSpec {
@@ -47,8 +47,10 @@ fn nic() -> NicSpec {
         mac: "52:54:00:12:34:56".to_owned(),
         model: NicModel::Virtio,
         vhost: false,
+        queues: None,
         mtu: None,
         boot_order: None,
+        acpi_index: None,
         dhcp: None,
     }
 }
@@ -57,7 +59,7 @@ fn build(spec: &MachineSpec) -> Result<Vec<String>, MachineError> {
     let direct = Backing::Direct {
         path: "/d,1".into(),
         format: ImageFormat::Raw,
-        node: NodeKind { device: false, direct: true, locked: false },
+        node: NodeKind { direct: true, ..NodeKind::default() },
     };
     let overlay = Backing::Overlay { overlay: "/o".into(), base: "/b".into(), format: ImageFormat::Raw };
     let backings: Vec<_> = [overlay, direct].into_iter().cycle().take(spec.disks.len()).collect();
@@ -92,6 +94,9 @@ fn options() {
     check(same, "-smbios", "manufacturer=KubeVirt,product=None,family=KubeVirt", true);
     check(|s| s.smbios.serial = Some("a,b=c".to_owned()), "-smbios", ",serial=a,,b=c", true);
     check(same, "-action", "shutdown=pause", true);
+    check(same, "-machine", ",vmport=off", true);
+    check(same, "-boot", "menu=off", true);
+    check(|s| s.start_paused = true, "-boot", "menu=on,splash-time=10000", true);
     check(same, "-display", "none", true);
     check(|s| s.graphics = true, "-vnc", "unix:/var/run/kubevirt-private/u1/virt-vnc", true);
     check(|s| s.graphics = true, "-device", "usb-tablet", true);
@@ -139,6 +144,12 @@ fn networks() {
     };
     check(changed(|n| n.vhost = true), "-netdev", "vhost=on", true);
     check(changed(|n| n.mtu = Some(1450)), "-device", r#""host_mtu":1450"#, true);
+    check(changed(|n| n.acpi_index = Some(7)), "-device", r#""acpi-index":7"#, true);
+    check(changed(|n| n.queues = Some(4)), "-netdev", ",queues=4", true);
+    check(changed(|n| n.queues = Some(4)), "-device", r#""mq":true,"#, true);
+    check(changed(|n| n.queues = Some(4)), "-device", r#""vectors":10"#, true);
+    check(changed(|n| n.queues = Some(1)), "-netdev", ",queues=", false);
+    check(changed(|n| (n.queues, n.model) = (Some(4), NicModel::E1000)), "-netdev", ",queues=", false);
     check(changed(|n| n.boot_order = Some(1)), "-device", r#""bootindex":1,"driver":"virtio-net-pci""#, true);
     // With an order of the user's, a disk without one is not booted from.
     check(changed(|n| n.boot_order = Some(1)), "-device", r#"{"drive":"disk-0""#, true);
@@ -202,6 +213,23 @@ fn boards() {
     check(secure, "-global", "property=secure", true);
     check(|s| s.board.clock = Some("2026-01-02T03:04:05".to_owned()), "-rtc", "base=2026-01-02T03:04:05,", true);
     check(|s| s.board.drop_missed_ticks = true, "-rtc", "driftfix=none", true);
+    check(|s| s.board.clock_follows_guest = true, "-rtc", "driftfix=slew,clock=vm", true);
+    check(same, "-rtc", "clock=", false);
+    let pit = |s: &mut MachineSpec| (s.accel, s.board.drop_missed_pit_ticks) = (Accel::Kvm, true);
+    check(pit, "-global", "kvm-pit.lost_tick_policy=discard", true);
+    check(|s| s.accel = Accel::Kvm, "-global", "kvm-pit.lost_tick_policy=delay", true);
+    check(same, "-action", "reboot=reset,", true);
+    check(|s| s.board.ends_with_reboot = true, "-action", "reboot=shutdown,", true);
+    check(same, "-device", "pvpanic-pci", false);
+    check(|s| s.board.pci_panic_device = true, "-device", "pvpanic-pci", true);
+    check(same, "-tpmdev", "emulator", false);
+    check(|s| s.board.tpm = true, "-tpmdev", "emulator,id=tpm0,chardev=chartpm", true);
+    check(|s| s.board.tpm = true, "-chardev", "path=/var/run/kubevirt-private/u1/tpm-control", true);
+    check(|s| s.board.tpm = true, "-device", r#""driver":"tpm-tis""#, true);
+    check(same, "-audiodev", "none", false);
+    check(|s| s.board.sound = Some(Sound::Ich9), "-audiodev", r#""driver":"none""#, true);
+    check(|s| s.board.sound = Some(Sound::Ich9), "-device", r#""bus":"sound0.0","driver":"hda-duplex""#, true);
+    check(|s| s.board.sound = Some(Sound::Ac97), "-device", r#""driver":"AC97""#, true);
     check(|s| s.cpu.features = vec!["+avx".to_owned(), "kvm=off".to_owned()], "-cpu", ",+avx,kvm=off", true);
     check(|s| s.board.hugepages = Some("/dev/hugepages".into()), "-object", "memory-backend-file", true);
     check(|s| s.board.hugepages = Some("/dev/hugepages".into()), "-machine", ",memory-backend=mem0", true);
@@ -241,4 +269,36 @@ fn disks_as_they_are_tuned() {
     check(tuned(|t| t.shared = true), "-device", r#""share-rw":true"#, true);
     check(tuned(|t| t.own_thread = true), "-device", r#""iothread":"thread-disk-1""#, true);
     check(tuned(|t| t.own_thread = true), "-object", "iothread", true);
+    check(tuned(|t| t.shared_thread = Some(2)), "-object", r#""id":"thread-2""#, true);
+    check(tuned(|t| t.shared_thread = Some(2)), "-device", r#""iothread":"thread-2""#, true);
+    let own: fn(&mut DiskTuning) = |t| (t.own_thread, t.shared_thread) = (true, Some(2));
+    check(tuned(own), "-object", r#""id":"thread-2""#, false);
+}
+
+/// What stays when a writer is ended must not lie in the host's cache any more.
+#[test]
+fn disks_that_outlive_their_machine_are_not_cached() {
+    let check = |change: fn(&mut DiskTuning), kind: NodeKind, cached: bool, through: bool, native: bool| {
+        let mut spec = spec();
+        spec.disks.truncate(1);
+        spec.disks[0].source = DiskSource::Persistent { path: "/d".into(), create_bytes: None };
+        change(&mut spec.disks[0].tuning);
+        let backing = Backing::Direct { path: "/d".into(), format: ImageFormat::Raw, node: kind };
+        let line = argv(&spec, &Layout::in_container("u1"), &[backing]).expect("a command line").join(" ");
+        let has = |text: &str| line.contains(text);
+        let found = (!has(r#""direct":true"#), has(r#""write-cache":"off""#), has(r#""aio":"native""#));
+        assert_eq!(found, (cached, through, native), "{kind:?}: {line}");
+    };
+    let plain = NodeKind::default();
+    let direct = NodeKind { direct: true, ..plain };
+    let full = NodeKind { allocated: true, ..direct };
+    check(|_| {}, direct, false, false, false);
+    check(|_| {}, plain, true, true, false);
+    check(|_| {}, full, false, false, true);
+    check(|_| {}, NodeKind { device: true, ..direct }, false, false, true);
+    check(|_| {}, NodeKind { allocated: true, ..plain }, true, true, false);
+    check(|t| t.threaded_io = true, full, false, false, false);
+    check(|t| t.native_io = true, direct, false, false, true);
+    check(|t| t.cache = Some(CacheMode::Writeback), full, true, false, false);
+    check(|t| t.cache = Some(CacheMode::Writethrough), full, true, true, false);
 }

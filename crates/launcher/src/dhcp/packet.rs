@@ -149,6 +149,9 @@ fn write(request: &[u8], kind: u8, inform: bool, lease: &DhcpSpec) -> Vec<u8> {
         if let Some(mtu) = lease.mtu {
             push(&mut out, option::MTU, &mtu.to_be_bytes());
         }
+        for (code, value) in lease.options.iter().filter(|(code, _)| !matches!(*code, option::PAD | option::END)) {
+            push(&mut out, *code, value);
+        }
     }
     out.push(option::END);
     out.resize(out.len().max(MIN_BYTES), option::PAD);
@@ -199,6 +202,7 @@ mod tests {
             search: vec!["default.svc.cluster.local".to_owned(), "svc.cluster.local".to_owned()],
             mtu: Some(1450),
             hostname: Some("demo".to_owned()),
+            options: vec![(66, b"tftp.example".to_vec()), (option::END, b"x".to_vec()), (224, b"ours".to_vec())],
         }
     }
 
@@ -275,7 +279,9 @@ mod tests {
     #[test]
     fn what_the_guest_is_told() {
         let ack = answer(&request(kind::DISCOVER, [0; 4], &[]), MAC, &lease()).expect("an answer").bytes;
-        let expected: [(u8, &[u8]); 9] = [
+        let expected: [(u8, &[u8]); 11] = [
+            (66, b"tftp.example"),
+            (224, b"ours"),
             (option::SUBNET_MASK, &[255, 255, 255, 0]),
             (option::BROADCAST, &[10, 0, 2, 255]),
             (option::ROUTER, &SERVER),

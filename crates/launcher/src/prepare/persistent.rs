@@ -7,7 +7,7 @@ use crate::argv::NodeKind;
 use crate::receive::sync_name;
 use std::fs::File;
 use std::io;
-use std::os::unix::fs::{FileTypeExt as _, OpenOptionsExt as _};
+use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _, OpenOptionsExt as _};
 use std::path::Path;
 
 /// How much smaller than asked for an image may be, in percent.
@@ -37,7 +37,9 @@ pub(super) fn ready(path: &Path, create_bytes: Option<u64>) -> Result<NodeKind, 
     if meta.is_file() && meta.len() == 0 {
         return Err(format!("the image {} is empty", path.display()));
     }
-    Ok(NodeKind { device, direct: opens_directly(path), locked: !device })
+    // Files say in units of 512 bytes what they have.
+    let allocated = meta.is_file() && meta.blocks().saturating_mul(512) >= meta.len();
+    Ok(NodeKind { device, direct: opens_directly(path), locked: !device, allocated })
 }
 
 /// Sees to it that there are a firmware's variables at `path`: those that are there, or else as they come.
@@ -145,6 +147,14 @@ mod tests {
         assert_eq!(std::fs::read_to_string(&path).expect("read"), "something");
         std::fs::write(&path, "").expect("written");
         assert!(ready(&path, Some(8 << 20)).is_err_and(|why| why.contains("empty")));
+        // Made sparse; what was written is all there.
+        let known = |bytes: u64| {
+            let path = dir.path().join(format!("{bytes}.img"));
+            std::fs::write(&path, vec![1; 1 << 16]).expect("written");
+            std::fs::File::options().write(true).open(&path).and_then(|file| file.set_len(bytes)).expect("sized");
+            ready(&path, None).expect("there").allocated
+        };
+        assert_eq!((known(1 << 16), known(8 << 20)), (true, false));
         assert!(ready(dir.path(), None).is_err_and(|why| why.contains("neither")));
         assert!(ready(std::path::Path::new("/dev/null"), None).is_err());
     }

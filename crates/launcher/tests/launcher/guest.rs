@@ -31,7 +31,7 @@ impl Network {
             &["link", "add", "k6t-eth0", "type", "bridge"],
             &["addr", "add", "10.0.2.1/24", "dev", "k6t-eth0"],
             &["link", "set", "k6t-eth0", "up"],
-            &["tuntap", "add", "tap0", "mode", "tap"],
+            &["tuntap", "add", "tap0", "mode", "tap", "multi_queue"],
             &["link", "set", "tap0", "master", "k6t-eth0"],
             &["link", "set", "tap0", "up"],
         ];
@@ -63,6 +63,7 @@ fn nic() -> NicSpec {
         search: vec!["default.svc.cluster.local".to_owned()],
         mtu: Some(1400),
         hostname: Some("demo".to_owned()),
+        options: Vec::new(),
     };
     NicSpec {
         name: "default".to_owned(),
@@ -70,8 +71,10 @@ fn nic() -> NicSpec {
         mac: "52:54:00:12:34:56".to_owned(),
         model: NicModel::Virtio,
         vhost: false,
+        queues: Some(2),
         mtu: Some(1400),
         boot_order: None,
+        acpi_index: Some(3),
         dhcp: Some(lease),
     }
 }
@@ -90,12 +93,15 @@ async fn from_boot_to_power_off() {
     let public_key = made.lines().find(|line| line.starts_with("ssh-ed25519 ")).expect("a public key");
     let mut spec = demo(pod.dir.path(), &format!("{USER_DATA}  - {public_key}\n"));
     spec.nics = vec![nic()];
+    spec.cpu.cores = 2;
     pod.sync(&spec).await.expect("started");
     let mut console = Console::open(&pod.layout).await;
     console.expect("Carrack demo guest \"kim-vm\"").await;
     console.log_in("kim", "se cret#1").await;
     console.type_line("echo name=$(hostname)").await;
     console.expect("name=kim-vm\r\n").await;
+    console.type_line("echo queues=$(ls -d /sys/class/net/eth0/queues/rx-* | wc -l)").await;
+    console.expect("queues=2\r\n").await;
 
     // The lease arrives in the background: ask until it is there.
     console.type_line("until ifconfig eth0 | grep -q 'inet addr'; do sleep 0.1; done; ifconfig eth0; route -n").await;

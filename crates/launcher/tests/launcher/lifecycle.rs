@@ -4,7 +4,7 @@ use crate::pod::{Pod, bare, dead, kill};
 use carrack_launcher::client::ClientError;
 use carrack_launcher::proto::Call;
 use carrack_launcher::qmp::Qmp;
-use carrack_launcher::spec::{DiskBus, DiskSource, DiskSpec};
+use carrack_launcher::spec::{CpuSpec, Dedicated, DiskBus, DiskSource, DiskSpec};
 use carrack_launcher::{EndReason, Phase};
 use rustix::process::Signal;
 use serde_json::json;
@@ -80,6 +80,29 @@ async fn a_container_is_not_stopped_by_its_stop_signal() {
 }
 
 #[tokio::test]
+async fn a_restart_ends_a_machine_that_is_to_end_then() {
+    let mut pod = Pod::start();
+    let mut spec = bare();
+    spec.board.ends_with_reboot = true;
+    pod.sync(&spec).await.expect("started");
+    pod.until(|domain| domain.phase == Phase::Running).await;
+    pod.call(Call::Reset).await.expect("reset");
+    assert!(pod.ended().await.success());
+    assert_eq!(reason(&pod.written()), Some(EndReason::GuestShutdown));
+}
+
+#[tokio::test]
+async fn more_cpus_of_its_own_than_there_are() {
+    let mut pod = Pod::start();
+    let mut spec = bare();
+    spec.cpu = CpuSpec { cores: 255, dedicated: Some(Dedicated { isolate_emulator: true }), ..CpuSpec::default() };
+    let Err(ClientError::Refused(why)) = pod.sync(&spec).await else { panic!("it was taken") };
+    assert!(why.contains("is to have 256 CPUs for itself"), "{why}");
+    assert!(!pod.ended().await.success());
+    assert_eq!(reason(&pod.written()), Some(EndReason::FailedToStart));
+}
+
+#[tokio::test]
 async fn qemu_that_cannot_start_is_a_failure() {
     let mut pod = Pod::start();
     let mut spec = bare();
@@ -121,8 +144,9 @@ async fn a_launcher_that_never_got_a_machine_ends() {
     .await;
     assert!(matches!(pod.call(Call::Pause).await, Err(ClientError::Refused(_))));
     assert!(pod.exec(&["shutdown"]).success());
-    assert!(pod.ended().await.success());
-    assert_eq!(reason(&pod.written()), Some(EndReason::Killed));
+    // Whoever sees the container alone is to know that nothing ran.
+    assert!(!pod.ended().await.success());
+    assert_eq!((reason(&pod.written()), pod.written().has_begun()), (Some(EndReason::Killed), false));
 }
 
 #[tokio::test]

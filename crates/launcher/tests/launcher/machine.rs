@@ -2,10 +2,10 @@
 
 use crate::pod::{Console, Pod, bare, demo};
 use carrack_launcher::agent::Agent;
-use carrack_launcher::board::{Board, Chassis, Firmware, Kernel, Video};
+use carrack_launcher::board::{Board, Chassis, Firmware, Kernel, Sound, Video};
 use carrack_launcher::proto::Call;
 use carrack_launcher::spec::{
-    CacheMode, ConfigDriveSpec, CpuSpec, DiskBus, DiskSource, DiskSpec, DiskTuning, MachineSpec,
+    CacheMode, ConfigDriveSpec, CpuSpec, Dedicated, DiskBus, DiskSource, DiskSpec, DiskTuning, MachineSpec,
 };
 use serde_json::json;
 use std::path::PathBuf;
@@ -59,10 +59,16 @@ async fn disks_processors_screen_and_agent() {
     let kept = DiskSpec { serial: Some("KEPT-1".to_owned()), tuning, ..disk("kept", kept, DiskBus::Virtio, false) };
     spec.disks.push(kept);
     spec.disks.push(disk("scratch", DiskSource::Empty { capacity_bytes: 8 << 20 }, DiskBus::Scsi, false));
-    spec.cpu = CpuSpec { cores: 2, ..CpuSpec::default() };
+    // Each on a CPU of this machine's, where it has as many.
+    let own = std::thread::available_parallelism().is_ok_and(|count| count.get() >= 2);
+    let dedicated = own.then_some(Dedicated { isolate_emulator: false });
+    spec.cpu = CpuSpec { cores: 2, dedicated, ..CpuSpec::default() };
     spec.graphics = true;
     spec.board = Board {
         video: Video::Virtio,
+        tpm: true,
+        sound: Some(Sound::Ich9),
+        pci_panic_device: true,
         chassis: Chassis { asset: Some("rack-7".to_owned()), ..Chassis::default() },
         ..Board::default()
     };
@@ -73,6 +79,16 @@ async fn disks_processors_screen_and_agent() {
     assert_eq!(os["id"], "carrack-demo", "{os}");
     assert_eq!(in_guest(&mut agent, "hostname").await, "from-config-drive\n");
     assert_eq!(in_guest(&mut agent, "nproc").await, "2\n");
+    if own {
+        let [first, second] = ["CPU 0/", "CPU 1/"].map(|name| pod.allowed_cpus(name));
+        assert!(first.parse::<u32>().is_ok() && second.parse::<u32>().is_ok(), "{first} {second}");
+        assert_ne!(first, second);
+    }
+    // The guest is told of the module, which has begun its life. This guest's kernel has no driver for it.
+    let found = "test -s /sys/firmware/acpi/tables/TPM2 && ls /sys/bus/acpi/devices | grep MSFT0101";
+    assert_eq!(in_guest(&mut agent, found).await, "MSFT0101:00\n");
+    assert!(pod.layout.tpm_dir().join("tpm2-00.permall").exists());
+    in_guest(&mut agent, "grep -qx 0x040300 /sys/bus/pci/devices/*/class").await;
     assert_eq!(in_guest(&mut agent, "cat /sys/class/dmi/id/chassis_asset_tag").await, "rack-7\n");
     let read = "mkdir -p /mnt && mount -o ro $(findfs LABEL=settings) /mnt && cat /mnt/greeting";
     assert_eq!(in_guest(&mut agent, read).await, "hello from a config map\n");
@@ -91,10 +107,10 @@ async fn disks_processors_screen_and_agent() {
     assert!(pod.exec(&["probe", "--timeout-s", "10", "--", "/bin/true"]).success());
     assert!(!pod.exec(&["probe", "--timeout-s", "10", "--", "/bin/false"]).success());
     // The screen.
-    pod.call(Call::Screenshot { name: "one".to_owned() }).await.expect("taken");
+    pod.call(Call::Screenshot { name: "one".to_owned(), move_cursor: true }).await.expect("taken");
     let picture = std::fs::read(pod.layout.screenshot("one")).expect("read");
     assert!(picture.starts_with(b"\x89PNG\r\n\x1a\n"), "{} bytes", picture.len());
-    assert!(pod.call(Call::Screenshot { name: "../one".to_owned() }).await.is_err());
+    assert!(pod.call(Call::Screenshot { name: "../one".to_owned(), move_cursor: false }).await.is_err());
     assert!(pod.exec(&["shutdown"]).success());
     assert!(pod.ended().await.success());
 }

@@ -83,6 +83,18 @@ impl Pod {
         std::fs::read_to_string(path).expect("read").trim().parse().expect("one child")
     }
 
+    /// The CPUs that a thread of QEMU's may run on, by what its name begins with.
+    pub fn allowed_cpus(&self, name: &str) -> String {
+        let tasks = std::fs::read_dir(format!("/proc/{}/task", self.first_process())).expect("read");
+        let threads = tasks.map(|task| task.expect("read").path());
+        let is_it =
+            |path: &PathBuf| std::fs::read_to_string(path.join("comm")).is_ok_and(|comm| comm.starts_with(name));
+        let thread = threads.into_iter().find(is_it).expect(name);
+        let status = std::fs::read_to_string(thread.join("status")).expect("read");
+        let list = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:")).expect("a list");
+        list.trim().to_owned()
+    }
+
     /// The process id, on the host, of the monitor, known by its command line: the table of file locks would name
     /// it too, but reading that table may skip lines while others lock and unlock.
     pub fn monitor(&self) -> Option<u32> {

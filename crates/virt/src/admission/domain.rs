@@ -1,5 +1,7 @@
 //! The guest's machine: memory, CPUs, and what this version cannot give it.
 
+use std::collections::BTreeMap;
+
 use carrack_types::kubevirt::domain::{Clock, Cpu, Memory};
 use carrack_types::kubevirt::{DomainSpec, Quantity};
 
@@ -167,6 +169,9 @@ fn cpu(field: &str, domain: &DomainSpec, faults: &mut Faults) {
             faults.invalid(format!("{at}.name"), "not a processor feature");
         }
     }
+    if cpu.dedicated_cpu_placement {
+        dedicated(field, domain, cpu, faults);
+    }
     if cpu.isolate_emulator_thread && !cpu.dedicated_cpu_placement {
         let message = "IsolateEmulatorThread should be only set in combination with DedicatedCPUPlacement";
         faults.invalid(format!("{at}.isolateEmulatorThread"), message);
@@ -176,6 +181,55 @@ fn cpu(field: &str, domain: &DomainSpec, faults: &mut Faults) {
     {
         let message = "Number of sockets in CPU topology is greater than the maximum sockets allowed";
         faults.invalid(format!("{at}.sockets"), message);
+    }
+}
+
+/// CPUs of its own come in whole numbers, and memory and CPUs are limited to what is asked for. (Upstream: `validateCpuPinning`
+/// in the admitter of instances; the words are its own, with their faults.)
+fn dedicated(field: &str, domain: &DomainSpec, cpu: &Cpu, faults: &mut Faults) {
+    let (requests, limits) = (&domain.resources.requests, &domain.resources.limits);
+    let at = |list: &str, name: &str| format!("{field}.resources.{list}.{name}");
+    let of =
+        |amounts: &BTreeMap<String, Quantity>, name: &str| amounts.get(name).and_then(Quantity::units).unwrap_or(0);
+    let memory = [of(requests, "memory"), of(limits, "memory")];
+    let given = domain.memory.as_ref().is_some_and(|memory| memory.guest.is_some() || memory.hugepages.is_some());
+    let [asked, most] = [at("requests", "memory"), at("limits", "memory")];
+    if memory == [0, 0] && !given {
+        let [pages, guest] = ["hugepages", "guest"].map(|name| format!("{field}.memory.{name}"));
+        faults.invalid(&most, format!("{asked}, {most}, {pages} or {guest} should be provided"));
+    }
+    for (list, amounts) in [("requests", requests), ("limits", limits)] {
+        if amounts.get("cpu").and_then(Quantity::millis).is_some_and(|millis| millis > 0 && millis % 1000 != 0) {
+            faults.invalid(at(list, "cpu"), format!("provided resources CPU {list} must be an interger"));
+        }
+    }
+    if memory[0] > 0 && memory[1] > 0 && memory[0] != memory[1] {
+        faults.invalid(&asked, format!("{asked} must be equal to {most}"));
+    }
+    let here = format!("{field}.cpu.dedicatedCpuPlacement");
+    let [asked, most, cores] = [at("requests", "cpu"), at("limits", "cpu"), format!("{field}.cpu.cores")];
+    let cpus = [of(requests, "cpu"), of(limits, "cpu")];
+    let has_topology = [cpu.cores, cpu.sockets, cpu.threads].iter().any(|count| count.is_some_and(|count| count > 0));
+    let vcpus = if has_topology { i64::from(cpu.vcpus()) } else { 0 };
+    if cpus == [0, 0] && vcpus == 0 {
+        let message =
+            format!("either {asked} or {most} or {cores} must be provided when DedicatedCPUPlacement is true ");
+        faults.invalid(&here, message);
+    }
+    if cpus[0] > 0 && cpus[1] > 0 && cpus[0] != cpus[1] {
+        faults.invalid(&here, format!("{asked} or {most} must be equal when DedicatedCPUPlacement is true "));
+    }
+    if cpus != [0, 0] && vcpus > 0 && !cpus.contains(&vcpus) {
+        let message = format!(
+            "{asked} or {most} must not be provided at the same time with {cores} when DedicatedCPUPlacement is true "
+        );
+        faults.invalid(&here, message);
+    }
+    if let Some(threads) = cpu.threads.filter(|threads| *threads > 2) {
+        let message = format!(
+            "Not more than two threads must be provided at {field}.cpu.threads (got {threads}) when DedicatedCPUPlacement is true"
+        );
+        faults.invalid(here, message);
     }
 }
 
@@ -218,6 +272,16 @@ fn devices(field: &str, domain: &DomainSpec, faults: &mut Faults) {
             faults.invalid(format!("{at}.panicDevices[{index}].model"), "must be one of hyperv, isa, pvpanic");
         }
     }
+    if let Some(sound) = &devices.sound {
+        // Upstream's path and name of it.
+        let of = format!("{}.Sound", field.trim_end_matches(".domain"));
+        if !is_one_of(sound.model.as_deref(), &["", "ich9", "ac97"]) {
+            faults.invalid(&of, "Sound device type is not supported. Options: 'ich9' or 'ac97'");
+        }
+        if sound.name.is_empty() {
+            faults.invalid(&of, "Sound device requires a name field.");
+        }
+    }
     let policy = domain.io_threads_policy.as_deref();
     if !is_one_of(policy, &["shared", "auto", "supplementalPool"]) {
         let message = format!("Invalid IOThreadsPolicy ({})", policy.unwrap_or_default());
@@ -232,18 +296,16 @@ fn devices(field: &str, domain: &DomainSpec, faults: &mut Faults) {
 
 fn unsupported(field: &str, domain: &DomainSpec, faults: &mut Faults) {
     let devices = &domain.devices;
-    let Cpu { dedicated_cpu_placement, numa, realtime, .. } = domain.cpu.clone().unwrap_or_default();
+    let Cpu { numa, realtime, .. } = domain.cpu.clone().unwrap_or_default();
     let Clock { timezone, .. } = domain.clock.clone().unwrap_or_default();
     let asked = [
         ("launchSecurity", domain.launch_security.is_some()),
-        ("rebootPolicy", !is_one_of(domain.reboot_policy.as_deref(), &["Reboot"])),
+        ("rebootPolicy", !is_one_of(domain.reboot_policy.as_deref(), &["Reboot", "Terminate"])),
         ("clock.timezone", timezone.is_some()),
-        ("cpu.dedicatedCpuPlacement", dedicated_cpu_placement),
         ("cpu.numa", numa.is_some()),
         ("cpu.realtime", realtime.is_some()),
         ("ioThreadsPolicy", domain.io_threads_policy.as_deref() == Some("supplementalPool")),
-        ("devices.tpm", devices.tpm.as_ref().is_some_and(|tpm| tpm.enabled != Some(false))),
-        ("devices.sound", devices.sound.is_some()),
+        ("devices.tpm.persistent", devices.tpm.as_ref().is_some_and(|tpm| tpm.persistent == Some(true))),
         ("devices.gpus", !devices.gpus.is_empty()),
         ("devices.hostDevices", !devices.host_devices.is_empty()),
         ("devices.filesystems", !devices.filesystems.is_empty()),

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use carrack_types::kubevirt::devices::DhcpOptions;
 use carrack_types::kubevirt::others::KubeVirtConfiguration;
 use carrack_types::kubevirt::{Interface, Network, VirtualMachineInstanceSpec};
 
@@ -143,11 +144,30 @@ fn attributes(at: &str, interface: &Interface, faults: &mut Faults) {
     if interface.pci_address.is_some() {
         faults.unsupported(format!("{at}.pciAddress"), "PCI addresses are not supported");
     }
-    if interface.dhcp_options.is_some() {
-        faults.unsupported(format!("{at}.dhcpOptions"), "further DHCP options are not supported");
+    if let Some(options) = &interface.dhcp_options {
+        dhcp_options(&format!("{at}.dhcpOptions"), options, faults);
     }
     if !is_one_of(interface.state.as_deref(), &["", "up"]) {
         faults.unsupported(format!("{at}.state"), "only state up is supported");
+    }
+}
+
+fn dhcp_options(at: &str, options: &DhcpOptions, faults: &mut Faults) {
+    let mut seen = BTreeSet::new();
+    for (index, own) in options.private_options.iter().enumerate() {
+        let at = format!("{at}.privateOptions[{index}]");
+        if !seen.insert(own.option) {
+            faults.invalid(&at, "Found Duplicates: you have provided duplicate DHCPPrivateOptions");
+        }
+        if !(224..=254).contains(&own.option) {
+            faults.invalid(at, "provided DHCPPrivateOptions are out of range, must be in range 224 to 254");
+        }
+    }
+    for (index, server) in options.ntp_servers.iter().enumerate() {
+        if server.parse::<std::net::Ipv4Addr>().is_err() {
+            let at = format!("{at}.ntpServers[{index}]");
+            faults.invalid(at, "NTP servers must be a list of valid IPv4 addresses.");
+        }
     }
 }
 

@@ -213,7 +213,23 @@ fn faults_name_their_fields() {
     );
     check(devices(json!({"watchdog": {"name": "w", "i6300esb": {"action": "poweroff"}}})), &[]);
     check(devices(json!({"autoattachGraphicsDevice": false, "video": {"type": "vga"}})), &["spec.video"]);
-    check(devices(json!({"tpm": {}})), &["spec.domain.devices.tpm"]);
+    let told = |options: Value| {
+        devices(json!({"interfaces": [{"name": "default", "masquerade": {}, "dhcpOptions": options}]}))
+    };
+    let at = |what: &str| format!("spec.domain.devices.interfaces[0].dhcpOptions.{what}");
+    check(told(json!({"bootFileName": "b", "tftpServerName": "t", "ntpServers": ["10.0.0.1"]})), &[]);
+    check(told(json!({"ntpServers": ["::1"]})), &[&at("ntpServers[0]")]);
+    let own = |option: i32| json!({"option": option, "value": "x"});
+    check(told(json!({"privateOptions": [own(224), own(254)]})), &[]);
+    check(told(json!({"privateOptions": [own(223)]})), &[&at("privateOptions[0]")]);
+    check(told(json!({"privateOptions": [own(240), own(240)]})), &[&at("privateOptions[1]")]);
+    check(devices(json!({"sound": {"name": "s", "model": "sb16"}})), &["spec.Sound"]);
+    check(devices(json!({"sound": {"name": ""}})), &["spec.Sound"]);
+    check(devices(json!({"sound": {"name": "s"}})), &[]);
+    check(json!({"domain": {"rebootPolicy": "Terminate"}}), &[]);
+    check(json!({"domain": {"rebootPolicy": "Sometimes"}}), &["spec.domain.rebootPolicy"]);
+    check(devices(json!({"tpm": {}})), &[]);
+    check(devices(json!({"tpm": {"persistent": true}})), &["spec.domain.devices.tpm.persistent"]);
     check(json!({"domain": {"machine": {"type": "virt"}}}), &["spec.domain.machine.type"]);
     check(json!({"terminationGracePeriodSeconds": -1}), &["spec.terminationGracePeriodSeconds"]);
     check(json!({"hostname": "Not a label"}), &["spec.hostname"]);
@@ -274,6 +290,41 @@ fn faults_name_their_fields() {
         sized(json!({"custom": {"logical": 512, "physical": 512}, "matchVolume": {}})),
         &["spec.domain.devices.disks[0].blockSize"],
     );
+}
+
+#[test]
+fn cpus_of_their_own() {
+    let check = |cpu: Value, resources: Value, wanted: &[&str]| {
+        let mut spec = spec(json!({"domain": {"cpu": cpu}}));
+        spec.domain.resources = serde_json::from_value(resources.clone()).expect("resources");
+        spec.domain.cpu.get_or_insert_default().dedicated_cpu_placement = true;
+        let mut faults = Faults::default();
+        super::check_instance_spec("spec", &spec, &KubeVirtConfiguration::default(), &mut faults);
+        assert_eq!(fields(faults), wanted, "{cpu} {resources}");
+    };
+    let here = "spec.domain.cpu.dedicatedCpuPlacement";
+    let memory = || json!({"requests": {"memory": "64Mi"}});
+    let two = || json!({"cores": 2});
+    check(two(), memory(), &[]);
+    check(two(), json!({}), &["spec.domain.resources.limits.memory"]);
+    check(json!({}), memory(), &[here]);
+    check(json!({}), json!({"requests": {"memory": "64Mi", "cpu": "2"}}), &[]);
+    check(json!({}), json!({"requests": {"memory": "64Mi", "cpu": "1500m"}}), &["spec.domain.resources.requests.cpu"]);
+    check(
+        json!({}),
+        json!({"requests": {"memory": "64Mi"}, "limits": {"cpu": "1500m"}}),
+        &["spec.domain.resources.limits.cpu"],
+    );
+    check(
+        two(),
+        json!({"requests": {"memory": "64Mi"}, "limits": {"memory": "65Mi"}}),
+        &["spec.domain.resources.requests.memory"],
+    );
+    check(json!({}), json!({"requests": {"memory": "64Mi", "cpu": "2"}, "limits": {"cpu": "3"}}), &[here]);
+    check(two(), json!({"requests": {"memory": "64Mi", "cpu": "3"}}), &[here]);
+    check(two(), json!({"requests": {"memory": "64Mi", "cpu": "2"}}), &[]);
+    check(json!({"cores": 2, "threads": 3}), memory(), &[here]);
+    check(json!({"cores": 2, "isolateEmulatorThread": true}), memory(), &[]);
 }
 
 #[test]

@@ -11,6 +11,7 @@ use k8s_openapi::api::core::v1::Node;
 
 use super::lifecycle::is_running;
 use super::objects::Call;
+use crate::identity::has_acpi;
 
 const NO_ADDRESS: &str = "no network interfaces are present";
 
@@ -56,9 +57,7 @@ pub(super) fn refusal(vmi: &VirtualMachineInstance, sub: &str) -> Option<(u16, C
 }
 
 fn can_be_asked_to_reboot(vmi: &VirtualMachineInstance) -> bool {
-    let features = vmi.spec.domain.features.as_ref();
-    let acpi = features.and_then(|features| features.acpi.as_ref()).is_none_or(|acpi| acpi.enabled != Some(false));
-    vmi.is_true("AgentConnected") || acpi
+    vmi.is_true("AgentConnected") || has_acpi(&vmi.spec.domain)
 }
 
 /// Sends the request on.
@@ -90,8 +89,10 @@ pub(super) async fn forward(call: &Call<'_>, request: &LocalRequest<'_>, sub: &s
         path.push('/');
         path.push_str(part);
     }
-    if request.query.flag("preserveSession") {
-        path.push_str("?preserveSession=true");
+    for option in ["preserveSession", "moveCursor"] {
+        if request.query.flag(option) {
+            path.push_str(&format!("{}{option}=true", if path.contains('?') { '&' } else { '?' }));
+        }
     }
     // Pause and unpause have an option that leaves everything as it is.
     if request.method == http::Method::PUT && super::is_dry_run(&super::options(request)?) {

@@ -9,6 +9,10 @@ pub enum Planted {
     VanishedNode,
     /// Nobody clears up the pods of instances that ended just before their node died.
     EndedOnDeadNode,
+    /// Nobody writes that a dead machine's disks are left by it.
+    KeptDisks,
+    /// A machine's disks count as left by it as soon as its node is silent.
+    BuriedAlive,
     /// What a machine keeps beside its disks belongs to its instance.
     StateOfInstances,
     /// Disks count as copied as soon as a pod is there that copies them.

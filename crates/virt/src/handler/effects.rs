@@ -82,6 +82,8 @@ pub struct PodLink {
     pub bridge: String,
     /// The guest's tap device.
     pub tap: String,
+    /// It has several queues.
+    pub multi_queue: bool,
     /// How they are joined.
     pub binding: Binding,
 }
@@ -339,6 +341,8 @@ pub enum In {
     /// The states of a guest are not followed any more: no launcher answered, or it hung up. Says nothing about the
     /// guest.
     WatchClosed(String, String),
+    /// The kubelet gives whole CPUs to those pods that are to have them, or not, as its own state says.
+    CpuManager(bool),
     /// A device is there or not, and its plugin is registered with the kubelet or not.
     Device {
         /// Resource name.

@@ -12,8 +12,8 @@ use carrack_types::resource::Object;
 use k8s_openapi::api::core::v1::Pod;
 use serde_json::Value;
 
-use super::effects::AgentReport;
-use super::spec::{POD_INTERFACE, mac_of, pod_interface};
+use super::effects::{AgentInterface, AgentReport};
+use super::spec::{POD_INTERFACE, mac_of, pod_interface, queues, targets};
 use crate::controllers::vmi::{enter, ready};
 
 /// How a run ended, for the status.
@@ -66,6 +66,10 @@ pub(super) fn apply(vmi: &mut VirtualMachineInstance, seen: &Seen<'_>, now: Time
                 set_condition(&mut status.conditions, ready(pod, phase::RUNNING), &at);
             }
             enter(&mut status, phase::RUNNING, now);
+            let targets = targets(&spec.domain.devices.disks);
+            for volume in &mut status.volume_status {
+                volume.target = targets.get(&volume.name).cloned().unwrap_or_default();
+            }
             status.machine = Some(Machine { r#type: spec.domain.machine.and_then(|machine| machine.r#type) });
         }
         guest_conditions(&mut status, domain, &at);
@@ -108,8 +112,11 @@ fn guest_conditions(
         }
     };
     let paused = match &domain.warning {
-        Some(warning) => Condition::new("Paused", "True", "PausedIOError", warning),
-        None => Condition::new("Paused", "True", "PausedByUser", "VMI was paused by user"),
+        Some(warning) if domain.io_error => {
+            let message = format!("VMI was paused, low-level IO error detected: {warning}");
+            Condition::new("Paused", "True", "PausedIOError", &message)
+        }
+        _ => Condition::new("Paused", "True", "PausedByUser", "VMI was paused by user"),
     };
     flag(domain.phase == Phase::Paused, paused);
     flag(domain.agent_connected && is_alive(domain), Condition::new("AgentConnected", "True", "", ""));
@@ -183,11 +190,33 @@ fn interfaces(
             ip_addresses,
             pod_interface_name,
             info_source: sources.join(", "),
-            queue_count: 1,
+            queue_count: i32::try_from(queues(vmi, nic)).unwrap_or(1),
             link_state: "up".to_owned(),
         }
     };
-    interfaces.map(status).collect()
+    let mut all: Vec<NetworkInterfaceStatus> = interfaces.map(status).collect();
+    // Those that are the guest's own affair, such as a bridge of its own, are told of by their names there. (Upstream:
+    // `updateInterfacesStatusFromGuestAgent` in pkg/network/setup.)
+    match agent {
+        Some(agent) => {
+            let others = agent.interfaces.iter().filter(|inside| !all.iter().any(|known| known.mac == inside.mac));
+            let others: Vec<_> = others.map(inside_only).collect();
+            all.extend(others);
+        }
+        None => all.extend(before.iter().filter(|known| known.name.is_empty() && unasked).cloned()),
+    }
+    all
+}
+
+fn inside_only(inside: &AgentInterface) -> NetworkInterfaceStatus {
+    NetworkInterfaceStatus {
+        mac: inside.mac.clone(),
+        interface_name: inside.name.clone(),
+        ip_address: inside.addresses.first().cloned().unwrap_or_default(),
+        ip_addresses: inside.addresses.clone(),
+        info_source: "guest-agent".to_owned(),
+        ..NetworkInterfaceStatus::default()
+    }
 }
 
 /// What the pod is told of one of its further networks, by the interface there.

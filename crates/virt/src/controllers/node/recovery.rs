@@ -7,27 +7,35 @@
 //!
 //! While an instance waits for a silent node, its condition `Recovery` says for what, and until when.
 //!
+//! Before an instance fails so, it is written on the attachments of its disks that nothing of it has them any more. So they may
+//! be attached elsewhere, though the dead node has never said that it has done with them (`controllers/src/volumes/attach.rs`).
+//! Its launcher, which nobody is there to end, is removed at once.
+//!
 //! An instance that ended by itself just before its node died is over, and its launcher is not: nobody is there to end it, and
 //! its machine waits for it. On the same proof it is cleared up.
 //!
 //! Keys are instances: each is looked at again in time, whether there is a Node object or not.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
 use carrack_engine::{Controller, DeleteOptions, EventRecord, Key, Plan, Setup, Time, View};
 use carrack_types::kubevirt::{Condition, VirtualMachineInstance, phase, set_condition};
 use carrack_types::resource::{Kind as _, Object};
+use carrack_types::volume::{Attachable, DEAD_USERS, dead_users};
 use carrack_types::well_known::kubevirt::{
     FAILOVER_ANNOTATION, FENCED_BY_ANNOTATION, NODE_LEASE_NAMESPACE, NODE_UNRESPONSIVE, RECOVERY_CONDITION,
     SCHEDULABLE_LABEL,
 };
 use k8s_openapi::api::coordination::v1::Lease;
-use k8s_openapi::api::core::v1::{Node, Pod};
+use k8s_openapi::api::core::v1::{Node, PersistentVolume, PersistentVolumeClaim, Pod};
+use k8s_openapi::api::storage::v1::VolumeAttachment;
+use serde_json::json;
 
 use super::{BY_NODE, BY_PLACE, by_node, by_place, launched, node_of, place_of};
 use crate::controllers::Planted;
-use crate::controllers::vmi::enter;
+use crate::controllers::vmi::{enter, state};
 use crate::diff::merge_patch;
 use crate::fence;
 
@@ -61,6 +69,9 @@ impl Controller for RecoveryController {
         setup.index::<VirtualMachineInstance>(BY_PLACE, by_place);
         setup.index::<VirtualMachineInstance>(BY_RECOVERY, by_recovery);
         setup.index::<Pod>(BY_NODE, by_node);
+        setup.read::<PersistentVolumeClaim>();
+        setup.read::<PersistentVolume>();
+        setup.read::<VolumeAttachment>();
         // A node that lives writes its status all the time; only what it says when it does not is of interest.
         setup.watch::<Node>(|node, view| {
             let silent = is_silent(Some(node)) || is_out_of_service(node);
@@ -78,13 +89,14 @@ impl Controller for RecoveryController {
         let pods: Vec<&Pod> = pods.map(AsRef::as_ref).collect();
         let is_lost = vmi.is_final() && vmi.status.as_ref().is_some_and(|status| status.reason == NODE_UNRESPONSIVE);
         if is_lost {
-            return clear_up(&pods);
+            return self.clear_up(vmi, &pods, view);
         }
         if vmi.is_final() {
             if self.planted == Some(Planted::EndedOnDeadNode) {
                 return describe(vmi, None, now);
             }
-            return clear_up(&pods.into_iter().filter(|pod| is_left_for_good(vmi, pod, view)).collect::<Vec<_>>());
+            let left: Vec<_> = pods.into_iter().filter(|pod| is_left_for_good(vmi, pod, view)).collect();
+            return self.clear_up(vmi, &left, view);
         }
         let place = match vmi.phase() {
             phase::SCHEDULED | phase::RUNNING => place_of(vmi),
@@ -97,15 +109,57 @@ impl Controller for RecoveryController {
         }
         let lease = view.get::<Lease>(NODE_LEASE_NAMESPACE, place).map(AsRef::as_ref);
         if lease.is_some_and(|lease| fence::proves_dead(lease, vmi)) {
-            return fail(vmi, &format!("the lease of node {place} has run out; its guests have stopped"), now);
+            let why = format!("the lease of node {place} has run out; its guests have stopped");
+            return self.leave_disks(vmi, place, view).then(fail(vmi, &why, now));
         }
         if node.is_some_and(is_out_of_service) {
-            return fail(vmi, &format!("node {place} is out of service, as its taint says"), now);
+            let why = format!("node {place} is out of service, as its taint says");
+            return self.leave_disks(vmi, place, view).then(fail(vmi, &why, now));
         }
         if is_silent(node) {
+            if self.planted == Some(Planted::BuriedAlive) {
+                return self.leave_disks(vmi, place, view);
+            }
             return describe(vmi, Some(&waiting(vmi, place, node)), now).requeue_after(RECHECK);
         }
         describe(vmi, None, now)
+    }
+}
+
+impl RecoveryController {
+    /// Nobody is there to end the pods of a dead node in their own time.
+    fn clear_up(&self, vmi: &VirtualMachineInstance, pods: &[&Pod], view: &View<'_>) -> Plan {
+        let options = || DeleteOptions { grace_period_s: Some(0), ..DeleteOptions::default() };
+        let places: BTreeSet<&str> = pods.iter().filter_map(|pod| node_of(pod)).collect();
+        let plan = places.into_iter().fold(Plan::none(), |plan, place| plan.then(self.leave_disks(vmi, place, view)));
+        pods.iter().fold(plan, |plan, pod| plan.delete_with(&Pod::resource(), *pod, options()))
+    }
+
+    /// Writes on the attachments of an instance's disks that nothing of it has them any more on a node. Launchers have them as their
+    /// instance ([`user_of`](carrack_types::volume::user_of)).
+    fn leave_disks(&self, vmi: &VirtualMachineInstance, place: &str, view: &View<'_>) -> Plan {
+        if self.planted == Some(Planted::KeptDisks) {
+            return Plan::none();
+        }
+        let claims = vmi.spec.volumes.iter().filter_map(|volume| volume.claim_name().map(str::to_owned));
+        let bound = claims.chain(state::claim_name(vmi)).filter_map(|name| {
+            let claim = view.get::<PersistentVolumeClaim>(vmi.namespace(), &name)?;
+            view.get::<PersistentVolume>("", claim.spec.as_ref()?.volume_name.as_deref()?)
+        });
+        let names: BTreeSet<String> =
+            bound.filter_map(|volume| Some(Attachable::of(volume)?.attachment(place))).collect();
+        names.into_iter().fold(Plan::none(), |plan, name| {
+            let Some(attachment) = view.get::<VolumeAttachment>("", &name) else {
+                // It may be there, and not seen here yet.
+                return plan.confirm_absent(&VolumeAttachment::resource(), Key::new("", name), "");
+            };
+            let mut dead: BTreeSet<&str> = dead_users(attachment.annotation(DEAD_USERS)).collect();
+            if !dead.insert(vmi.uid()) {
+                return plan;
+            }
+            let dead = dead.into_iter().collect::<Vec<_>>().join(",");
+            plan.patch(attachment.as_ref(), json!({"metadata": {"annotations": {DEAD_USERS: dead}}}))
+        })
     }
 }
 
@@ -162,12 +216,6 @@ fn is_left_for_good(vmi: &VirtualMachineInstance, pod: &Pod, view: &View<'_>) ->
     let is_dead = |lease: &Arc<Lease>| fence::proves_dead(lease, vmi);
     view.get::<Lease>(NODE_LEASE_NAMESPACE, place).is_some_and(is_dead)
         || view.get::<Node>("", place).is_some_and(|node| is_out_of_service(node))
-}
-
-/// Nobody is there to end the pods of a dead node in their own time.
-fn clear_up(pods: &[&Pod]) -> Plan {
-    let options = || DeleteOptions { grace_period_s: Some(0), ..DeleteOptions::default() };
-    pods.iter().fold(Plan::none(), |plan, pod| plan.delete_with(&Pod::resource(), *pod, options()))
 }
 
 /// What an instance of a silent node waits for.

@@ -1,8 +1,11 @@
 //! Silence, suspicion, fencing, and what becomes of instances.
 
 use carrack_engine::testing::Caches;
-use carrack_engine::{Controller, Key, Plan, Time, Write};
+use carrack_engine::{Absent, Controller, Key, Plan, Time, Write};
+use carrack_types::volume::{DEAD_USERS, attachment_name, flex_attachment_name};
 use k8s_openapi::api::coordination::v1::Lease;
+use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
+use k8s_openapi::api::storage::v1::VolumeAttachment;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
@@ -193,6 +196,74 @@ fn a_launcher_that_its_node_cannot_end_goes_on_the_same_proof() {
     assert_eq!(mark(0, vec![launcher()]), [""; 0]);
     assert_eq!(mark(60, Vec::new()), [""; 0]);
     assert_eq!(mark(60, vec![launcher()]), ["n at \"6\": mark"]);
+}
+
+/// The control plane may take the disks of a dead node's machine: that is written before the machine may go on elsewhere.
+#[test]
+fn a_dead_machine_leaves_its_disks() {
+    let vmi = |phase: &str| -> VirtualMachineInstance {
+        let mut vmi = instance(phase, "true", "3");
+        vmi.spec.volumes = of(json!([
+            {"name": "a", "persistentVolumeClaim": {"claimName": "bound"}},
+            {"name": "b", "persistentVolumeClaim": {"claimName": "unbound"}},
+            {"name": "c", "persistentVolumeClaim": {"claimName": "gone"}},
+            {"name": "d", "emptyDisk": {"capacity": "1Gi"}}]));
+        vmi
+    };
+    let launcher: Pod = of(
+        json!({"metadata": {"namespace": "ns", "name": "p", "uid": "p", "labels": {"kubevirt.io": "virt-launcher"},
+            "ownerReferences": [{"apiVersion": "kubevirt.io/v1", "kind": "VirtualMachineInstance", "name": "v", "uid": "v",
+                "controller": true}]}, "spec": {"nodeName": "n", "containers": []}}),
+    );
+    let claim = |name: &str, volume: Option<&str>| -> PersistentVolumeClaim {
+        of(json!({"metadata": {"namespace": "ns", "name": name, "uid": name}, "spec": {"volumeName": volume}}))
+    };
+    let volume = |source: &Value| -> PersistentVolume { of(json!({"metadata": {"name": "pv"}, "spec": source})) };
+    let attachment = |name: &str, dead: Option<&str>| -> VolumeAttachment {
+        let annotations = dead.map_or(json!({}), |dead| json!({DEAD_USERS: dead}));
+        of(json!({"metadata": {"name": name, "uid": "va", "resourceVersion": "4", "annotations": annotations},
+            "spec": {"attacher": "d", "nodeName": "n", "source": {"persistentVolumeName": "pv"}}}))
+    };
+    let csi = json!({"csi": {"driver": "d", "volumeHandle": "h"}});
+    let flex = json!({"flexVolume": {"driver": "v/d"}});
+    let (of_csi, of_flex) = (attachment_name("d", "h", "n"), flex_attachment_name("flexvolume-v/d/pv", "n"));
+    let check = |source: &Value, there: Option<VolumeAttachment>, expected: &[String]| {
+        for (phase, last) in [("Running", "v fails"), ("Failed", "p goes")] {
+            let caches = indexed()
+                .with([node("false", None)])
+                .with([lease(9, 3, true)])
+                .with([vmi(phase)])
+                .with([launcher.clone()])
+                .with([claim("bound", Some("pv")), claim("unbound", None)])
+                .with([volume(source)])
+                .with(there.clone().into_iter().collect::<Vec<_>>());
+            let plan =
+                RecoveryController::default().reconcile(&Key::new("ns", "v"), &caches.view(), Time::from_unix_s(2000));
+            let word = |write: &Write| match write {
+                Write::Patch { key, patch, .. } if patch["status"]["phase"] == "Failed" => {
+                    format!("{} fails", key.name)
+                }
+                Write::Patch { key, patch, .. } => {
+                    format!("{}: {}", key.name, patch["metadata"]["annotations"][DEAD_USERS])
+                }
+                Write::Confirm { absent: Absent::Object { key, uid }, .. } if uid.is_empty() => {
+                    format!("no {}", key.name)
+                }
+                Write::Delete { key, .. } => format!("{} goes", key.name),
+                other => format!("{other:?}"),
+            };
+            let all: Vec<String> = expected.iter().cloned().chain([last.to_owned()]).collect();
+            assert_eq!(plan.writes.iter().map(word).collect::<Vec<_>>(), all, "{phase} {there:?}");
+        }
+    };
+    for (source, name) in [(&csi, &of_csi), (&flex, &of_flex)] {
+        check(source, Some(attachment(name, None)), &[format!("{name}: \"v\"")]);
+        check(source, Some(attachment(name, Some("o,w"))), &[format!("{name}: \"o,v,w\"")]);
+        check(source, Some(attachment(name, Some("v"))), &[]);
+        // It may have been made since.
+        check(source, None, &[format!("no {name}")]);
+    }
+    check(&json!({"hostPath": {"path": "/d"}}), None, &[]);
 }
 
 #[test]

@@ -2,6 +2,8 @@
 
 use carrack_types::kubevirt::DomainSpec;
 
+use crate::identity::has_tpm;
+
 const MIB: u64 = 1 << 20;
 
 /// The launcher itself, and QEMU's code, heap and device state.
@@ -10,6 +12,8 @@ const FIXED: u64 = 96 * MIB;
 const PER_VCPU: u64 = 8 * MIB;
 /// Frame buffer of the graphics device.
 const GRAPHICS: u64 = 32 * MIB;
+/// The process that emulates a trusted platform module.
+const TPM: u64 = 16 * MIB;
 /// Page tables: 8 bytes for each 4 KiB page.
 const PAGE_TABLES_DIVISOR: u64 = 512;
 
@@ -19,5 +23,28 @@ const PAGE_TABLES_DIVISOR: u64 = 512;
 pub fn memory_overhead_bytes(domain: &DomainSpec) -> u64 {
     let guest = domain.guest_memory_bytes().unwrap_or(0);
     let graphics = if domain.devices.autoattach_graphics_device == Some(false) { 0 } else { GRAPHICS };
-    FIXED + graphics + PER_VCPU.saturating_mul(u64::from(domain.vcpus())) + guest / PAGE_TABLES_DIVISOR
+    let tpm = if has_tpm(domain) { TPM } else { 0 };
+    FIXED + graphics + tpm + PER_VCPU.saturating_mul(u64::from(domain.vcpus())) + guest / PAGE_TABLES_DIVISOR
+}
+
+#[cfg(test)]
+mod tests {
+    use super::memory_overhead_bytes;
+    use carrack_types::kubevirt::DomainSpec;
+    use serde_json::{Value, json};
+
+    #[test]
+    fn what_a_launcher_needs_besides() {
+        let check = |domain: Value, mebibytes: u64| {
+            let spec: DomainSpec = serde_json::from_value(domain.clone()).expect("a domain");
+            assert_eq!(memory_overhead_bytes(&spec), mebibytes << 20, "{domain}");
+        };
+        let screenless = || json!({"autoattachGraphicsDevice": false});
+        check(json!({"devices": {}}), 96 + 32 + 8);
+        check(json!({"devices": screenless()}), 96 + 8);
+        check(json!({"devices": screenless(), "cpu": {"cores": 4}}), 96 + 4 * 8);
+        check(json!({"devices": screenless(), "memory": {"guest": "1Gi"}}), 96 + 8 + 2);
+        check(json!({"devices": {"autoattachGraphicsDevice": false, "tpm": {}}}), 96 + 8 + 16);
+        check(json!({"devices": {"autoattachGraphicsDevice": false, "tpm": {"enabled": false}}}), 96 + 8);
+    }
 }

@@ -110,6 +110,8 @@ fn ended_by_report(world: &World<'_>) -> Next {
     match world.pod() {
         Some(pod) if is_terminal(pod) && all_containers_ended(pod) => {
             let succeeded = pod.status.as_ref().and_then(|s| s.phase.as_deref()) == Some("Succeeded");
+            // The launcher of a guest that has not begun fails when it is ended, also when that is what was asked for.
+            let succeeded = succeeded || world.vmi.phase() == phase::SCHEDULED && world.vmi.is_deleting();
             Next::Phase(if succeeded { phase::SUCCEEDED } else { phase::FAILED })
         }
         None => {

@@ -29,7 +29,7 @@ pub(crate) const LABEL: &str = "persistent-state-for";
 const SIZE: &str = "10Mi";
 
 /// The claim that keeps an instance's state, if it has any to keep.
-pub(super) fn claim_name(vmi: &VirtualMachineInstance) -> Option<String> {
+pub(in crate::controllers) fn claim_name(vmi: &VirtualMachineInstance) -> Option<String> {
     keeps_state(&vmi.spec.domain).then(|| name(vmi, &owner(vmi).uid))
 }
 

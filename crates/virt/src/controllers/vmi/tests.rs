@@ -136,6 +136,33 @@ fn condition<'a>(patch: &'a Value, kind: &str) -> &'a Value {
     all.iter().find(|condition| condition["type"] == kind).unwrap_or(&Value::Null)
 }
 
+/// Its pod is Guaranteed, and goes where CPUs are given away.
+#[test]
+fn a_machine_with_cpus_of_its_own() {
+    let check = |cpu: Value, resources: Value, cpus: &str| {
+        let mut instance = vmi("", json!({"spec": {"domain": {"cpu": cpu, "devices": {"logSerialConsole": true}}}}));
+        instance.spec.domain.resources = read(resources.clone());
+        let pod = created(&plan(instance, None)).expect("a pod");
+        assert_eq!(pod["spec"]["nodeSelector"]["cpumanager"], "true");
+        for container in pod["spec"]["containers"].as_array().expect("containers") {
+            let of = |list: &str| ["cpu", "memory"].map(|name| container["resources"][list][name].clone());
+            assert_eq!(of("requests"), of("limits"), "{resources} {}", container["name"]);
+            if container["name"] == "compute" {
+                assert_eq!(of("requests")[0], cpus, "{resources}");
+            }
+        }
+    };
+    let memory = || json!({"requests": {"memory": "64Mi"}});
+    let own = |cores: u32, isolated: bool| json!({"cores": cores, "dedicatedCpuPlacement": true, "isolateEmulatorThread": isolated});
+    check(own(2, false), memory(), "2");
+    check(own(2, true), memory(), "3");
+    check(own(2, false), json!({"requests": {"memory": "64Mi", "cpu": "2"}}), "2");
+    check(own(2, false), json!({"limits": {"memory": "64Mi"}}), "2");
+    check(own(2, true), json!({"limits": {"memory": "64Mi", "cpu": "2"}}), "3");
+    let plain = created(&plan(vmi("", json!({})), None)).expect("a pod");
+    assert_eq!(plain["spec"]["nodeSelector"].get("cpumanager"), None);
+}
+
 const GOING: &str = "2026-01-01T00:00:00Z";
 
 #[test]
@@ -201,6 +228,10 @@ fn phases() {
         Some("Scheduled"),
         0,
     );
+    let failed = || json!({"status": {"phase": "Failed"}});
+    check("its launcher failed", vmi("Scheduled", json!({})), Some(pod("ended", failed())), Some("Failed"), 1);
+    let pod_failed = Some(pod("ended", failed()));
+    check("deleted before its guest began", vmi("Scheduled", deleting.clone()), pod_failed, Some("Succeeded"), 1);
     check("a running one's pod ended", vmi("Running", json!({})), Some(pod("ended", json!({}))), Some("Succeeded"), 1);
     // The pod's phase alone is no proof while a container is still reported to run.
     check(
@@ -443,6 +474,22 @@ fn the_launcher_pod() {
     // 128 MiB for the guest; 96 fixed, 32 for graphics, 16 for two CPUs, 128/512 for page tables.
     let memory = (128 + 96 + 32 + 16) * 1024 * 1024 + 128 * 1024 * 1024 / 512;
     assert_eq!(resources["requests"]["memory"], memory.to_string());
+}
+
+/// The node's handler reads them off the pod.
+#[test]
+fn the_clusters_smbios_strings_go_along() {
+    let told = |configuration: Value| {
+        let cluster = read(json!({"metadata": {"name": "kubevirt", "namespace": "kubevirt"},
+            "spec": {"configuration": configuration}}));
+        let theirs = json!({"metadata": {"annotations": {"kubevirt.io/smbios": "theirs"}}});
+        let pod = created(&plan_with(vmi("", theirs), None, Some(node("true", &[])), Some(cluster))).expect("a pod");
+        let text = pod["metadata"]["annotations"]["kubevirt.io/smbios"].as_str().map(str::to_owned);
+        text.map(|text| serde_json::from_str::<Value>(&text).expect("JSON"))
+    };
+    assert_eq!(told(json!({})), None);
+    let strings = json!({"manufacturer": "Acme", "sku": "7"});
+    assert_eq!(told(json!({"smbios": strings})), Some(strings));
 }
 
 #[test]

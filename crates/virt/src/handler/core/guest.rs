@@ -3,7 +3,7 @@
 //! ```text
 //!  launcher says   going?   next
 //!  nothing yet       -      follow its states; after some failures, start a new monitor
-//!  Waiting           no     make ready ─▶ keep a record ─▶ sync; a disk's container ended before: kill
+//!  Waiting           no     make ready ─▶ keep a record ─▶ sync; a disk's container ended before: kill, and it has failed
 //!  Waiting           yes    kill (the launcher ends)
 //!  Starting          -      wait
 //!  Running, Paused   no     wait
@@ -28,6 +28,7 @@ use crate::controllers::vmi::DEFAULT_GRACE_S;
 use crate::fence;
 use crate::handler::effects::{AgentQuestion, AgentReport, Call, Outcome, Place, Preparation, Prepared, Record, Reply};
 use crate::handler::spec::{self, Unready};
+use crate::identity::has_acpi;
 
 /// How often the power button is pressed: a guest that still boots misses the first time.
 const PRESS_PERIOD: Duration = Duration::from_secs(5);
@@ -61,8 +62,6 @@ pub(super) struct Guest {
     pub prepared: Option<Prepared>,
     /// What does not work.
     pub trouble: Option<String>,
-    /// Why it can never start.
-    pub doomed: Option<String>,
     /// How often in a row something failed.
     pub failures: u32,
     /// Not to be tried before.
@@ -257,6 +256,13 @@ impl Guest {
         }
     }
 
+    /// Why a guest's launcher ended before the guest began.
+    fn never_began(&self, vmi: &VirtualMachineInstance, pod: Option<&Pod>) -> String {
+        let disk = pod.and_then(|pod| spec::ended_before(vmi, pod));
+        let why = disk.or_else(|| self.trouble.clone());
+        why.unwrap_or_else(|| "its launcher ended before the guest started".to_owned())
+    }
+
     /// Whether it is a fact that no guest runs.
     pub fn is_over(&self) -> bool {
         self.dead
@@ -270,22 +276,32 @@ impl Guest {
     }
 
     /// The guest's state for the status: what the launcher said, or, when it is a fact that nothing is left, the end
-    /// that follows from how the pod ended.
-    pub fn outcome(&self, pod: Option<&Pod>) -> Option<Domain> {
-        let ended = self.domain.as_ref().is_some_and(|domain| domain.phase == Phase::Ended);
-        let doomed = self.doomed.as_ref().filter(|_| ended || self.dead);
-        if doomed.is_none() && (!self.dead || ended) {
-            return self.domain.clone();
+    /// that follows from how the pod ended. All of it can be seen again by a handler that comes later.
+    pub fn outcome(&self, vmi: &VirtualMachineInstance, pod: Option<&Pod>) -> Option<Domain> {
+        let known = self.domain.as_ref().filter(|domain| domain.phase == Phase::Ended || !self.dead);
+        if let Some(known) = known {
+            let mut domain = known.clone();
+            // Who asked for its end had no machine yet to end: only if nobody wants the instance any more is that as it should be.
+            if !domain.has_begun() && !vmi.is_deleting() {
+                let killed = domain.end.as_mut().filter(|end| end.reason == EndReason::Killed);
+                if let Some(end) = killed {
+                    *end = End { reason: EndReason::FailedToStart, detail: self.never_began(vmi, pod) };
+                }
+            }
+            return Some(domain);
+        }
+        if !self.dead {
+            return None;
         }
         let mut domain = self.domain.clone().unwrap_or_else(|| Domain::waiting(&self.record.place.uid));
-        if let Some(why) = doomed {
-            domain.phase = Phase::Ended;
-            domain.end = Some(End { reason: EndReason::FailedToStart, detail: why.clone() });
+        domain.phase = Phase::Ended;
+        if !self.record.started && vmi.phase() != phase::RUNNING {
+            let reason = if vmi.is_deleting() { EndReason::Killed } else { EndReason::FailedToStart };
+            domain.end = Some(End { reason, detail: self.never_began(vmi, pod) });
             return Some(domain);
         }
         let succeeded = pod.and_then(|pod| pod.status.as_ref()?.phase.as_deref()) == Some("Succeeded");
         let reason = if succeeded { EndReason::GuestShutdown } else { EndReason::Crashed };
-        domain.phase = Phase::Ended;
         domain.end = Some(End { reason, detail: "its container ended".to_owned() });
         Some(domain)
     }
@@ -319,7 +335,6 @@ pub(super) fn act(guest: &mut Guest, seen: &Seen<'_>) -> Act {
         // Another container is another launcher; what was said by the one before does not hold.
         guest.record.place = place.clone();
         guest.prepared = None;
-        guest.doomed = None;
     }
     if !guest.watching {
         let started = guest.record.started || seen.vmi.phase() == phase::RUNNING;
@@ -379,8 +394,7 @@ fn start(guest: &mut Guest, seen: &Seen<'_>, pod: &Pod, place: Place) -> Act {
             Err(Unready::Yet(why)) => Act::Fail(why),
             // Containers of launchers are not started again: it would be tried for ever. Whoever made the instance makes another.
             Err(Unready::Ended(why)) => {
-                guest.trouble = Some(why.clone());
-                guest.doomed = Some(why);
+                guest.trouble = Some(why);
                 repeat(guest, seen.now, &place, Call::Kill)
             }
         };
@@ -421,7 +435,11 @@ fn shut_down(guest: &mut Guest, seen: &Seen<'_>, place: &Place) -> Act {
     if guest.saved.as_ref() != Some(&guest.record) {
         return Act::Save(guest.record.clone());
     }
-    let grace_s = seen.vmi.spec.termination_grace_period_seconds.unwrap_or(DEFAULT_GRACE_S);
+    // A guest without a power button would be waited for in vain. (Upstream: `isACPIEnabled` in pkg/virt-handler.)
+    let grace_s = match has_acpi(&seen.vmi.spec.domain) {
+        true => seen.vmi.spec.termination_grace_period_seconds.unwrap_or(DEFAULT_GRACE_S),
+        false => 0,
+    };
     let deadline = Time(since) + Duration::from_secs(u64::try_from(grace_s).unwrap_or(0));
     if seen.now >= deadline {
         return repeat(guest, seen.now, place, Call::Kill);

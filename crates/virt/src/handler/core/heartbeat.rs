@@ -9,6 +9,9 @@
 //! in the node's allocatable amounts, the kubelet in the node's readiness, a silent handler by the node controller,
 //! which sets the label to false.
 //!
+//! The labels `cpumanager` and `kubevirt.io/cpumanager` say whether the kubelet gives whole CPUs to pods, as machines with
+//! dedicated CPUs need it (upstream: `isCPUManagerEnabled` in pkg/virt-handler/heartbeat).
+//!
 //! A kubelet lists for ever what plugins have once offered it. So that nobody waits for what is gone for good, the
 //! annotation `kubevirt.io/lost-devices` names the devices that this machine had once and has not any more.
 
@@ -18,8 +21,8 @@ use std::time::Duration;
 use carrack_engine::{ApiError, ApiResponse, Rng, Time};
 use carrack_types::resource::Object;
 use carrack_types::well_known::kubevirt::{
-    DEVICE_RESOURCES, FENCED_BY_ANNOTATION, HANDLER_PORT, HANDLER_PORT_ANNOTATION, HEARTBEAT_ANNOTATION,
-    LOST_DEVICES_ANNOTATION, SCHEDULABLE_LABEL, WATCHDOG_ANNOTATION,
+    CPU_MANAGER_LABELS, DEVICE_RESOURCES, FENCED_BY_ANNOTATION, HANDLER_PORT, HANDLER_PORT_ANNOTATION,
+    HEARTBEAT_ANNOTATION, LOST_DEVICES_ANNOTATION, SCHEDULABLE_LABEL, WATCHDOG_ANNOTATION,
 };
 use k8s_openapi::api::core::v1::Node;
 use serde_json::{Value, json};
@@ -43,6 +46,8 @@ pub(super) struct Heartbeat {
     pub all_seen: bool,
     /// The port of the console server.
     pub port: u16,
+    /// Whether the kubelet gives whole CPUs away, once that is known.
+    pub cpu_manager: Option<bool>,
 }
 
 impl Heartbeat {
@@ -56,6 +61,7 @@ impl Heartbeat {
             barrier: 0,
             all_seen: false,
             port: HANDLER_PORT,
+            cpu_manager: None,
         }
     }
 
@@ -107,7 +113,12 @@ impl Heartbeat {
         let current = node.label(SCHEDULABLE_LABEL);
         let label = if able && self.offers_devices(node) { "true" } else { current.unwrap_or("false") };
         let lost = self.lost(node);
+        // What is not known stays as it was said.
+        let [first, second] = CPU_MANAGER_LABELS;
+        let cpus = self.cpu_manager.map(|is_on| is_on.to_string());
+        let cpus = cpus.as_deref().or_else(|| node.label(first));
         let said = current == Some(label)
+            && CPU_MANAGER_LABELS.iter().all(|name| node.label(name) == cpus)
             && node.annotation(LOST_DEVICES_ANNOTATION) == lost.as_deref()
             && node.annotation(WATCHDOG_ANNOTATION) == watchdog;
         if said && self.due.is_some_and(|due| now < due) {
@@ -119,7 +130,7 @@ impl Heartbeat {
         // The usual port is nowhere written down, so that nodes look as upstream's.
         let port = (self.port != HANDLER_PORT).then(|| self.port.to_string());
         let patch = json!({"metadata": {
-            "labels": {SCHEDULABLE_LABEL: label},
+            "labels": {SCHEDULABLE_LABEL: label, first: cpus, second: cpus},
             "annotations": {HEARTBEAT_ANNOTATION: now.rfc3339(), HANDLER_PORT_ANNOTATION: port,
                 FENCED_BY_ANNOTATION: null, LOST_DEVICES_ANNOTATION: lost, WATCHDOG_ANNOTATION: watchdog},
         }});

@@ -22,6 +22,7 @@ use carrack_engine::{
     ApiRequest, CallId, ContentType, Core, Effects, EventRecord, EventRecorder, Informer, Input, Rng, Selector, Time,
     TimerId,
 };
+use carrack_launcher::Domain;
 use carrack_launcher::accel::{Accel, Probe};
 use carrack_launcher::domain::Phase;
 use carrack_types::kubevirt::{VirtualMachineInstance, phase};
@@ -305,7 +306,7 @@ impl Handler {
             return;
         }
         let mut new = vmi.as_ref().clone();
-        let domain = guest.outcome(pod);
+        let domain = guest.outcome(vmi, pod);
         let seen = status::Seen {
             pod,
             domain: domain.as_ref(),
@@ -330,7 +331,7 @@ impl Handler {
             }
         }
         let Some(mut patch) = merge_patch(vmi.as_ref(), &new) else { return };
-        for event in changes(vmi, &new, guest) {
+        for event in changes(vmi, &new, domain.as_ref(), guest.trouble.as_deref()) {
             self.recorder.record(now, event, fx);
         }
         let mut metadata = patch["metadata"].as_object().cloned().unwrap_or_default();
@@ -427,6 +428,7 @@ impl Handler {
                 }
                 self.consider(now, &uid, fx);
             }
+            In::CpuManager(is_on) => self.heartbeat.cpu_manager = Some(is_on),
             In::Device { resource, present, registered } => self.heartbeat.device(resource, present, registered),
         }
     }
@@ -509,10 +511,15 @@ impl Handler {
 }
 
 /// What is worth an event about a status change.
-fn changes(old: &VirtualMachineInstance, new: &VirtualMachineInstance, guest: &Guest) -> Vec<EventRecord> {
+fn changes(
+    old: &VirtualMachineInstance,
+    new: &VirtualMachineInstance,
+    domain: Option<&Domain>,
+    trouble: Option<&str>,
+) -> Vec<EventRecord> {
     let mut events = Vec::new();
     if old.phase() != new.phase() {
-        let detail = guest.domain.as_ref().and_then(|domain| domain.end.as_ref()).map(|end| end.detail.clone());
+        let detail = domain.and_then(|domain| domain.end.as_ref()).map(|end| end.detail.as_str());
         if new.phase() == phase::RUNNING {
             events.push(EventRecord::normal(new, "Created", "VirtualMachineInstance defined."));
         }
@@ -520,7 +527,7 @@ fn changes(old: &VirtualMachineInstance, new: &VirtualMachineInstance, guest: &G
             phase::RUNNING => Some(EventRecord::normal(new, "Started", "VirtualMachineInstance started.")),
             phase::SUCCEEDED => Some(EventRecord::normal(new, "Stopped", "The VirtualMachineInstance was shut down.")),
             phase::FAILED => {
-                let why = detail.or_else(|| guest.trouble.clone()).unwrap_or_else(|| "its pod ended".to_owned());
+                let why = detail.or(trouble).unwrap_or("its pod ended");
                 Some(EventRecord::warning(new, "Stopped", format!("The VirtualMachineInstance crashed: {why}")))
             }
             _ => None,

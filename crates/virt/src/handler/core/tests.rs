@@ -36,6 +36,8 @@ struct Rig {
     timers: Vec<(Time, TimerId)>,
     ops: VecDeque<Out>,
     events: Vec<String>,
+    /// What they say.
+    told: Vec<String>,
     /// Writes are lost on the way.
     deaf: bool,
     /// The node's Lease.
@@ -56,6 +58,7 @@ impl Rig {
             timers: Vec::new(),
             ops: VecDeque::new(),
             events: Vec::new(),
+            told: Vec::new(),
             deaf: false,
             lease: None,
             cut_off: false,
@@ -176,6 +179,7 @@ impl Rig {
             Method::Post | Method::Patch => {
                 let event: Value = serde_json::from_slice(&request.body).expect("JSON");
                 self.events.extend(event["reason"].as_str().map(str::to_owned));
+                self.told.extend(event["message"].as_str().map(str::to_owned));
                 ok(&event)
             }
             _ => panic!("{request:?}"),
@@ -233,9 +237,18 @@ impl Rig {
     }
 
     fn domain(&mut self, phase: Phase, end: Option<EndReason>) {
+        self.says(phase, end, phase != Phase::Waiting);
+    }
+
+    /// The launcher ends without ever having begun its machine.
+    fn ends_unbegun(&mut self) {
+        self.says(Phase::Ended, Some(EndReason::Killed), false);
+    }
+
+    fn says(&mut self, phase: Phase, end: Option<EndReason>, has_begun: bool) {
         let domain = Domain {
             phase,
-            accel: (phase != Phase::Waiting).then_some(Accel::Tcg),
+            accel: has_begun.then_some(Accel::Tcg),
             end: end.map(|reason| End { reason, detail: "as said".to_owned() }),
             ..Domain::waiting("vmi")
         };
@@ -251,6 +264,15 @@ impl Rig {
             self.step(Input::Timer(next.1));
         }
         self.now = until;
+    }
+
+    /// Another handler in place of the one before.
+    fn restart(&mut self, records: Vec<Record>) {
+        self.core = Handler::new("n1", &Rng::new(2));
+        self.watches.clear();
+        self.timers.clear();
+        self.ops.clear();
+        self.start(records);
     }
 
     /// Brings the guest up.
@@ -354,6 +376,7 @@ fn a_guest_is_brought_up() {
 #[test]
 fn an_agent_is_asked_beside_all_else_and_believed_about_itself() {
     let mut rig = Rig::with_instance("Scheduled");
+    rig.change(VMI, |vmi| vmi["status"]["volumeStatus"] = json!([{"name": "root"}]));
     rig.start(Vec::new());
     rig.boot();
     let alive = |connected: bool| {
@@ -377,12 +400,18 @@ fn an_agent_is_asked_beside_all_else_and_believed_about_itself() {
     let mut report = AgentReport::default();
     report.os.id = "demo".to_owned();
     report.interfaces.push(AgentInterface { name: "ens3".to_owned(), mac, ..AgentInterface::default() });
+    let addresses = vec!["172.17.0.1".to_owned()];
+    report.interfaces.push(AgentInterface { name: "docker0".to_owned(), mac: "02:42:0".to_owned(), addresses });
     rig.answer(ask, Ok(Reply::Agent(Box::new(report))));
     let status = rig.objects[VMI]["status"].clone();
     assert_eq!(status["guestOSInfo"]["id"], "demo");
     assert_eq!(status["interfaces"][0]["interfaceName"], "ens3");
     assert_eq!(status["interfaces"][0]["infoSource"], "domain, guest-agent");
     assert_eq!(status["interfaces"][0]["ipAddress"], "10.1.0.5");
+    let own = json!({"mac": "02:42:0", "interfaceName": "docker0", "ipAddress": "172.17.0.1", "ipAddresses": ["172.17.0.1"],
+        "infoSource": "guest-agent"});
+    assert_eq!(status["interfaces"][1], own);
+    assert_eq!(status["volumeStatus"][0], json!({"name": "root", "target": "vda"}));
     rig.pass(Duration::from_secs(119));
     assert!(rig.idle());
     // A question that is under way does not keep the power button from being pressed.
@@ -446,6 +475,17 @@ fn deletion_presses_the_power_button_then_waits_then_kills() {
 }
 
 #[test]
+fn a_guest_without_a_power_button_is_ended_at_once() {
+    let mut rig = Rig::with_instance("Scheduled");
+    rig.change(VMI, |vmi| vmi["spec"]["domain"]["features"] = json!({"acpi": {"enabled": false}}));
+    rig.start(Vec::new());
+    rig.boot();
+    rig.change(VMI, |vmi| vmi["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z"));
+    rig.answer(|op| matches!(op, Op::Save(_)), Ok(Reply::Done));
+    rig.expect(|op| matches!(op, Op::Call(_, Call::Kill)));
+}
+
+#[test]
 fn an_end_that_was_asked_for_is_told_in_the_write_that_lets_the_instance_go() {
     let check = |end: EndReason, phases: [&str; 2], finalizers: Value| {
         let mut rig = Rig::with_instance("Scheduled");
@@ -472,7 +512,7 @@ fn a_guest_that_never_started_is_not_started_to_be_stopped() {
     rig.expect(|op| matches!(op, Op::Watch(_)));
     rig.domain(Phase::Waiting, None);
     rig.answer(|op| matches!(op, Op::Call(_, Call::Kill)), Ok(Reply::Done));
-    rig.domain(Phase::Ended, Some(EndReason::Killed));
+    rig.ends_unbegun();
     rig.remove(POD);
     assert_eq!(rig.phase(), "Succeeded");
 }
@@ -565,10 +605,10 @@ fn trouble_is_told_and_tried_again() {
     assert!(rig.condition("Synchronized").is_none());
 }
 
-/// Its launcher is ended by whatever tells first, and that is no success.
+/// Its launcher is ended by whatever tells first, to whichever handler, and that is no success.
 #[test]
 fn a_guest_whose_disk_is_gone_before_it_starts_has_failed() {
-    for launcher_tells in [true, false] {
+    for (launcher_tells, restarts) in [(true, false), (false, false), (true, true), (false, true)] {
         let mut rig = Rig::with_instance("Scheduled");
         rig.start(Vec::new());
         rig.expect(|op| matches!(op, Op::Watch(_)));
@@ -585,8 +625,13 @@ fn a_guest_whose_disk_is_gone_before_it_starts_has_failed() {
         assert_eq!(rig.phase(), "Scheduled");
         let why = "container volumeroot ended with exit code 1 before the guest started";
         assert_eq!(rig.condition("Synchronized").expect("told")["message"], why);
+        if restarts {
+            rig.restart(Vec::new());
+            rig.expect(|op| matches!(op, Op::Watch(_)));
+        }
+        rig.told.clear();
         if launcher_tells {
-            rig.domain(Phase::Ended, Some(EndReason::Killed));
+            rig.ends_unbegun();
         } else {
             rig.change(POD, |pod| {
                 pod["status"]["containerStatuses"] = disk_ended(json!({"terminated": {"exitCode": 0}}));
@@ -594,7 +639,9 @@ fn a_guest_whose_disk_is_gone_before_it_starts_has_failed() {
             });
         }
         rig.settle();
-        assert_eq!(rig.phase(), "Failed", "{launcher_tells}");
+        assert_eq!(rig.phase(), "Failed", "{launcher_tells} {restarts}");
+        let told = rig.told.iter().filter(|told| told.contains(why)).count();
+        assert!(told > 0, "{launcher_tells} {restarts}: {:?}", rig.told);
     }
 }
 
@@ -664,6 +711,24 @@ fn a_node_is_schedulable_when_its_devices_are_on_offer() {
     rig.settle();
     rig.pass(Duration::from_secs(73));
     assert_ne!(rig.objects[NODE]["metadata"]["annotations"]["kubevirt.io/heartbeat"], before);
+}
+
+#[test]
+fn a_node_tells_whether_it_gives_whole_cpus_away() {
+    let mut rig = Rig::new();
+    rig.put(NODE, json!({"metadata": {"name": "n1", "labels": {"cpumanager": "true"}}, "status": {"capacity": {}}}));
+    rig.start(Vec::new());
+    let labels = |rig: &Rig| {
+        ["cpumanager", "kubevirt.io/cpumanager"].map(|name| rig.objects[NODE]["metadata"]["labels"].get(name).cloned())
+    };
+    let both = |value: &str| [Some(json!(value)), Some(json!(value))];
+    // What is not known yet stays.
+    assert_eq!(labels(&rig), both("true"));
+    for is_on in [false, true] {
+        rig.settle();
+        rig.step(Input::Own(In::CpuManager(is_on)));
+        assert_eq!(labels(&rig), both(&is_on.to_string()));
+    }
 }
 
 /// An instance that runs under the node's Lease, up to its guest's start.

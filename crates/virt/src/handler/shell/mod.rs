@@ -5,6 +5,7 @@
 
 mod agent;
 mod anchor;
+mod cpu_manager;
 mod disks;
 mod metrics;
 mod network;
@@ -144,6 +145,7 @@ impl Doer<Out, In> for NodeDoer {
 
     fn start(&mut self, events: EventSink<In>) {
         self.tasks.spawn(plugin::run_all(self.config.kubelet_dir.join("device-plugins"), events.clone()));
+        self.tasks.spawn(cpu_manager::follow(self.config.kubelet_dir.clone(), events.clone()));
         self.tasks.spawn(agent::thaw_all(self.config.clone(), self.agents.clone()));
         self.events = Some(events);
     }

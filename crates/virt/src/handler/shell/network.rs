@@ -56,6 +56,7 @@ fn facts(said: &str) -> Option<LinkFacts> {
 /// The tap device outlives the QEMU that opens it and belongs to root, so that QEMU needs no capability to open it.
 fn masquerade(link: &PodLink, network: &Masquerade) -> String {
     let PodLink { pod_interface, bridge, tap, .. } = link;
+    let queues = queues(link);
     let Masquerade { gateway, prefix_bits, .. } = network;
     let rules = rules(pod_interface, network);
     format!(
@@ -66,7 +67,7 @@ at_once() {{
 ip -batch - <<END
 link add name {bridge} mtu $mtu type bridge stp_state 0 forward_delay 0
 address add {gateway}/{prefix_bits} dev {bridge}
-tuntap add dev {tap} mode tap user 0
+tuntap add dev {tap} mode tap user 0{queues}
 link set dev {tap} mtu $mtu master {bridge} up
 link set dev {bridge} up
 END
@@ -75,7 +76,7 @@ exists() {{ ip link show dev \"$1\" >/dev/null 2>&1; }}
 one_by_one() {{
 exists {bridge} || ip link add name {bridge} type bridge stp_state 0 forward_delay 0
 ip address replace {gateway}/{prefix_bits} dev {bridge}
-exists {tap} || ip tuntap add dev {tap} mode tap user 0
+exists {tap} || ip tuntap add dev {tap} mode tap user 0{queues}
 ip link set dev {tap} mtu $mtu master {bridge} up
 ip link set dev {bridge} mtu $mtu up
 }}
@@ -86,6 +87,11 @@ nft -f - <<END
 echo $mtu
 "
     )
+}
+
+/// What a tap device is told that has several queues: QEMU opens it once for each.
+fn queues(link: &PodLink) -> &'static str {
+    if link.multi_queue { " multi_queue" } else { "" }
 }
 
 /// The table, in place of what it was.
@@ -126,6 +132,7 @@ table ip {TABLE} {{
 /// would hear nobody, and nobody would know why.
 fn bridge(link: &PodLink, port_mac: &str) -> String {
     let PodLink { pod_interface: pod, bridge, tap, .. } = link;
+    let queues = queues(link);
     // At most fifteen characters, as names of interfaces are.
     let nic: String = format!("{}-nic", pod.chars().take(11).collect::<String>());
     format!(
@@ -151,7 +158,7 @@ fi
 set -- $was
 mtu=$1 address=$2
 echo 1 > /proc/sys/net/ipv4/conf/all/arp_ignore
-exists {tap} || ip tuntap add dev {tap} mode tap user 0
+exists {tap} || ip tuntap add dev {tap} mode tap user 0{queues}
 ip link set dev {tap} mtu $mtu master {bridge} up
 ip address replace {BRIDGE_ADDRESS} dev {bridge}
 ip link set dev {bridge} mtu $mtu up

@@ -177,7 +177,11 @@ async fn answer(config: &Config, guests: &Guests, request: Request<Incoming>) ->
             stream::device(guests, &guest, "console", &layout.serial_socket(), request).await
         }
         (&Method::GET, ["vnc"]) => stream::device(guests, &guest, "vnc", &layout.vnc_socket(), request).await,
-        (&Method::GET, ["vnc", "screenshot"]) => guest::screenshot(&layout).await,
+        (&Method::GET, ["vnc", "screenshot"]) => {
+            let moves =
+                request.uri().query().is_some_and(|query| query.split('&').any(|word| word == "moveCursor=true"));
+            guest::screenshot(&layout, moves).await
+        }
         (&Method::GET, ["portforward", port] | ["portforward", port, "tcp"]) => {
             stream::port(&guest, port, request).await
         }

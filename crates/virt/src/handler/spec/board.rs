@@ -2,13 +2,13 @@
 
 use carrack_engine::Time;
 use carrack_launcher::accel::Accel;
-use carrack_launcher::board::{Board, Chassis, Firmware, InputDevice, Kernel, Video, WatchdogAction};
+use carrack_launcher::board::{Board, Chassis, Firmware, InputDevice, Kernel, Sound, Video, WatchdogAction};
 use carrack_types::kubevirt::DomainSpec;
 use carrack_types::kubevirt::devices::FeatureState;
-use carrack_types::kubevirt::domain::{FeatureHyperv, KernelBoot};
+use carrack_types::kubevirt::domain::{FeatureHyperv, KernelBoot, Timer};
 use std::time::Duration;
 
-use crate::identity::keeps_state;
+use crate::identity::{has_acpi, has_tpm, keeps_state};
 use crate::paths;
 
 /// Hyper-V's spinlock retries, unless the spec says otherwise.
@@ -66,10 +66,19 @@ pub(super) fn of(domain: &DomainSpec, now: Time) -> Result<Board, String> {
         firmware: boots,
         nvram: keeps_state(domain).then(|| paths::nvram(boots == Firmware::EfiSecure).into()),
         kernel: firmware.kernel_boot.as_ref().map(kernel),
-        no_acpi: features.acpi.as_ref().is_some_and(|acpi| acpi.enabled == Some(false)),
+        no_acpi: !has_acpi(domain),
         smm: features.smm.as_ref().map(is_on),
         hpet: timers.hpet.as_ref().map(|timer| timer.present != Some(false)),
         clock: (offset_s != 0).then(|| shifted(now, offset_s)),
+        clock_follows_guest: timers.rtc.as_ref().is_some_and(|rtc| rtc.track.as_deref() == Some("guest")),
+        drop_missed_pit_ticks: timers.pit.as_ref().is_some_and(|pit| pit.tick_policy.as_deref() == Some("discard")),
+        ends_with_reboot: domain.reboot_policy.as_deref() == Some("Terminate"),
+        pci_panic_device: devices.panic_devices.iter().any(|device| device.model.as_deref() == Some("pvpanic")),
+        tpm: has_tpm(domain),
+        sound: devices.sound.as_ref().map(|sound| match sound.model.as_deref() {
+            Some("ac97") => Sound::Ac97,
+            _ => Sound::Ich9,
+        }),
         drop_missed_ticks: timers.rtc.as_ref().is_some_and(|rtc| rtc.tick_policy.as_deref() == Some("delay")),
         watchdog,
         video,
@@ -129,8 +138,46 @@ pub(super) fn cpu_features(domain: &DomainSpec, accel: Accel) -> Vec<String> {
             features.push("hv-passthrough=on".to_owned());
         }
         features.extend(of.hyperv.iter().flat_map(hyperv));
+        let timers = domain.clock.clone().and_then(|clock| clock.timer).unwrap_or_default();
+        let has = |timer: &Option<Timer>| timer.as_ref().is_some_and(|timer| timer.present != Some(false));
+        if has(&timers.hyperv) {
+            features.push("hv-time=on".to_owned());
+        }
+        complete_hyperv(&mut features);
+        if timers.kvm.is_some() && !has(&timers.kvm) {
+            features.push("kvmclock=off".to_owned());
+        }
+        if cpu.dedicated_cpu_placement {
+            // The guest need not give way to others.
+            features.push("kvm-hint-dedicated=on".to_owned());
+        }
+        if domain.devices.panic_devices.iter().any(|device| device.model.as_deref() == Some("hyperv")) {
+            features.push("hv-crash=on".to_owned());
+        }
     }
     features
+}
+
+/// What each of Hyper-V's features rests on: QEMU starts no machine that has one without the other. Those that nothing was said
+/// of come along (upstream: `SetHypervFeatureDependencies` in pkg/hypervisor; QEMU: `kvm_hyperv_properties`).
+const HYPERV_NEEDS: [(&str, &str); 7] = [
+    ("hv-stimer-direct", "hv-stimer"),
+    ("hv-stimer", "hv-synic"),
+    ("hv-stimer", "hv-time"),
+    ("hv-evmcs", "hv-vapic"),
+    ("hv-synic", "hv-vpindex"),
+    ("hv-tlbflush", "hv-vpindex"),
+    ("hv-ipi", "hv-vpindex"),
+];
+
+fn complete_hyperv(features: &mut Vec<String>) {
+    for (feature, needed) in HYPERV_NEEDS {
+        let is_on = features.iter().any(|known| known.strip_suffix("=on") == Some(feature));
+        let is_said = features.iter().any(|known| known.split('=').next() == Some(needed));
+        if is_on && !is_said {
+            features.push(format!("{needed}=on"));
+        }
+    }
 }
 
 fn hyperv(of: &FeatureHyperv) -> Vec<String> {

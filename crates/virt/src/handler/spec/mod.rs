@@ -7,18 +7,20 @@ mod network;
 use carrack_engine::Time;
 use carrack_launcher::MachineSpec;
 use carrack_launcher::accel::Accel;
-use carrack_launcher::spec::{CpuSpec, MachineType, Smbios};
+use carrack_launcher::spec::{CpuSpec, Dedicated, MachineType, Smbios};
+use carrack_types::kubevirt::others::SmBiosConfiguration;
 use carrack_types::kubevirt::vmi::CredentialSource;
 use carrack_types::kubevirt::{VirtualMachineInstance, VirtualMachineInstanceSpec};
 use carrack_types::resource::Object;
-use carrack_types::well_known::kubevirt::{COMPUTE_CONTAINER, KVM_RESOURCE};
+use carrack_types::well_known::kubevirt::{COMPUTE_CONTAINER, KVM_RESOURCE, SMBIOS_ANNOTATION};
 use k8s_openapi::api::core::v1::{ContainerStatus, Pod};
 
 use super::effects::{ContainerDisk, Credential, Place, Preparation, Prepared};
 use crate::paths;
 
-pub(super) use network::pod_interface;
+pub(super) use disks::targets;
 pub use network::{POD_INTERFACE, mac_of};
+pub(super) use network::{pod_interface, queues};
 
 /// Id of a container as the kubelet reports it, without the runtime's name.
 fn container_id(status: &ContainerStatus) -> Option<String> {
@@ -48,19 +50,27 @@ pub enum Unready {
     Ended(String),
 }
 
+/// What is told of a disk's container, or the kernel's, that has ended while the guest had not begun.
+pub(super) fn ended_before(vmi: &VirtualMachineInstance, pod: &Pod) -> Option<String> {
+    let disks = vmi.spec.volumes.iter().filter(|volume| volume.container_disk.is_some());
+    let names = disks.map(|volume| paths::disk_container(&volume.name));
+    let mut names = names.chain([paths::disk_container(paths::KERNEL_BOOT_VOLUME)]);
+    names.find_map(|name| {
+        let code = status_of(pod, &name)?.state.as_ref()?.terminated.as_ref()?.exit_code;
+        Some(format!("container {name} ended with exit code {code} before the guest started"))
+    })
+}
+
 /// What must be made ready before the guest starts.
 ///
 /// # Errors
 /// Why it cannot be told.
 pub fn preparation(vmi: &VirtualMachineInstance, pod: &Pod, place: &Place) -> Result<Preparation, Unready> {
+    if let Some(why) = ended_before(vmi, pod) {
+        return Err(Unready::Ended(why));
+    }
     let running = |name: &str| {
-        let status = status_of(pod, name);
-        if let Some(ended) = status.and_then(|status| status.state.as_ref()?.terminated.as_ref()) {
-            let code = ended.exit_code;
-            let why = format!("container {name} ended with exit code {code} before the guest started");
-            return Err(Unready::Ended(why));
-        }
-        let id = status.and_then(container_id);
+        let id = status_of(pod, name).and_then(container_id);
         id.ok_or_else(|| Unready::Yet(format!("container {name} is not reported to run")))
     };
     let mut disks = Vec::new();
@@ -136,6 +146,8 @@ pub fn machine(
     } else {
         (cpu.sockets.unwrap_or(1).max(1), cpu.cores.unwrap_or(1).max(1), cpu.threads.unwrap_or(1).max(1))
     };
+    let strings = pod.annotation(SMBIOS_ANNOTATION).and_then(|text| serde_json::from_str(text).ok());
+    let strings: SmBiosConfiguration = strings.unwrap_or_default();
     let pc =
         domain.machine.as_ref().and_then(|machine| machine.r#type.as_deref()).and_then(crate::admission::machine_type)
             == Some(false);
@@ -151,12 +163,19 @@ pub fn machine(
             threads: topology.2,
             model: cpu.model,
             features: board::cpu_features(domain, accel),
+            dedicated: cpu
+                .dedicated_cpu_placement
+                .then_some(Dedicated { isolate_emulator: cpu.isolate_emulator_thread }),
         },
         memory_bytes: domain.guest_memory_bytes().ok_or("the guest's memory is not given")?,
         smbios: Smbios {
             uuid: Some(firmware.uuid.unwrap_or_else(|| vmi.uid().to_owned())),
             serial: firmware.serial,
-            ..Smbios::default()
+            manufacturer: strings.manufacturer,
+            product: strings.product,
+            family: strings.family,
+            version: strings.version,
+            sku: strings.sku,
         },
         disks: disks::all(vmi, pod, prepared)?,
         nics: network::nics(vmi, pod, prepared)?,
@@ -190,3 +209,6 @@ fn has_device(pod: &Pod, resource: &str) -> bool {
 pub fn accel(pod: &Pod, works: Accel) -> Accel {
     if works == Accel::Kvm && has_device(pod, KVM_RESOURCE) { Accel::Kvm } else { Accel::Tcg }
 }
+
+#[cfg(test)]
+mod tests;

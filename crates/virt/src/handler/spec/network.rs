@@ -3,6 +3,7 @@
 use std::net::Ipv4Addr;
 
 use carrack_launcher::spec::{DhcpSpec, NicModel, NicSpec};
+use carrack_types::kubevirt::devices::DhcpOptions;
 use carrack_types::kubevirt::{Interface, Network, VirtualMachineInstance};
 use carrack_types::resource::Object;
 use carrack_types::well_known::kubevirt::VHOST_NET_RESOURCE;
@@ -11,6 +12,13 @@ use k8s_openapi::api::core::v1::Pod;
 use super::{has_device, host_name};
 use crate::handler::effects::{Binding, Masquerade, PodLink, Prepared};
 use crate::identity::{hashed_network, mac_address};
+
+const NTP_SERVERS: u8 = 42;
+const TFTP_SERVER: u8 = 66;
+const BOOT_FILE: u8 = 67;
+
+/// Most queues that a tap device has.
+const MAX_QUEUES: u32 = 256;
 
 /// The pod's interface on the pod network.
 pub const POD_INTERFACE: &str = "eth0";
@@ -64,7 +72,16 @@ fn link(vmi: &VirtualMachineInstance, nic: &Interface) -> Result<PodLink, String
     } else {
         Binding::Masquerade(masquerade(network, nic)?)
     };
-    Ok(PodLink { pod_interface: pod, bridge, tap, binding })
+    Ok(PodLink { pod_interface: pod, bridge, tap, multi_queue: queues(vmi, nic) > 1, binding })
+}
+
+/// In how many queues a guest has an interface's packets: in as many as it has processors, where that is asked for.
+/// (Upstream: `NetworkQueuesCapacity` in virt-launcher's converter.)
+pub(in crate::handler) fn queues(vmi: &VirtualMachineInstance, nic: &Interface) -> u32 {
+    let domain = &vmi.spec.domain;
+    let asked = domain.devices.network_interface_multiqueue == Some(true);
+    let able = nic.model.as_deref().unwrap_or("virtio") == "virtio";
+    if asked && able { domain.vcpus().clamp(1, MAX_QUEUES) } else { 1 }
 }
 
 /// The guest's network: the first address is its router's, the second its own.
@@ -107,6 +124,21 @@ pub(in crate::handler) fn pod_interface(vmi: &VirtualMachineInstance, nic: &Inte
     network_of(vmi, nic).map_or_else(|_| String::new(), |network| names(network).pod)
 }
 
+/// What a guest is told by DHCP besides, by the numbers of RFC 2132.
+fn further_options(options: &DhcpOptions) -> Vec<(u8, Vec<u8>)> {
+    let text = |code: u8, text: &Option<String>| text.as_ref().map(|text| (code, text.clone().into_bytes()));
+    let servers = options.ntp_servers.iter().filter_map(|server| server.parse::<Ipv4Addr>().ok());
+    let private = options.private_options.iter();
+    let private = private.filter_map(|own| Some((u8::try_from(own.option).ok()?, own.value.clone().into_bytes())));
+    [text(TFTP_SERVER, &options.tftp_server_name), text(BOOT_FILE, &options.boot_file_name)]
+        .into_iter()
+        .flatten()
+        .chain([(NTP_SERVERS, servers.flat_map(|server| server.octets()).collect())])
+        .chain(private)
+        .filter(|(_, value)| !value.is_empty())
+        .collect()
+}
+
 /// The guest's interfaces.
 ///
 /// # Errors
@@ -117,7 +149,7 @@ pub(super) fn nics(vmi: &VirtualMachineInstance, pod: &Pod, prepared: &Prepared)
 
 fn nic_spec(vmi: &VirtualMachineInstance, pod: &Pod, nic: &Interface, prepared: &Prepared) -> Result<NicSpec, String> {
     let network = network_of(vmi, nic)?;
-    let PodLink { pod_interface, bridge, tap, binding } = link(vmi, nic)?;
+    let PodLink { pod_interface, bridge, tap, binding, .. } = link(vmi, nic)?;
     let found = prepared.links.get(&pod_interface).cloned().unwrap_or_default();
     let model = match nic.model.as_deref().unwrap_or("virtio") {
         "virtio" => NicModel::Virtio,
@@ -144,8 +176,10 @@ fn nic_spec(vmi: &VirtualMachineInstance, pod: &Pod, nic: &Interface, prepared: 
         mac: mac_of(vmi, nic),
         vhost: model == NicModel::Virtio && has_device(pod, VHOST_NET_RESOURCE),
         model,
+        queues: Some(queues(vmi, nic)).filter(|count| *count > 1),
         mtu: found.mtu,
         boot_order: nic.boot_order,
+        acpi_index: nic.acpi_index.and_then(|index| u32::try_from(index).ok()).filter(|index| *index > 0),
         dhcp: lease.map(|(server, address, prefix_bits, router)| DhcpSpec {
             interface: bridge,
             server,
@@ -156,6 +190,7 @@ fn nic_spec(vmi: &VirtualMachineInstance, pod: &Pod, nic: &Interface, prepared: 
             search: if primary { prepared.search.clone() } else { Vec::new() },
             mtu: found.mtu,
             hostname: Some(host_name(vmi)),
+            options: nic.dhcp_options.as_ref().map(further_options).unwrap_or_default(),
         }),
     })
 }

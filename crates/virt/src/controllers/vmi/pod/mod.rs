@@ -13,13 +13,15 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use carrack_engine::controller_ref;
 use carrack_networks::NETWORKS_ANNOTATION;
+use carrack_types::kubevirt::others::SmBiosConfiguration;
 use carrack_types::kubevirt::{KubeVirt, VirtualMachineInstance};
 use carrack_types::resource::Object;
 use carrack_types::well_known::kubernetes::{ARCH_LABEL, DEFAULT_CONTAINER_ANNOTATION};
 use carrack_types::well_known::kubevirt::{
-    APP_LABEL, COMPUTE_CONTAINER, CONSOLE_LOG_CONTAINER, CREATED_BY_LABEL, DEVICE_RESOURCES, DOMAIN_ANNOTATION,
-    KVM_RESOURCE, LAUNCHER, LOST_DEVICES_ANNOTATION, MIGRATION_TRANSPORT_UNIX_ANNOTATION, SCHEDULABLE_LABEL,
-    TUN_RESOURCE, UNPAUSED_CONDITION, VHOST_NET_RESOURCE, VM_NAME_LABEL, VMI_ID_LABEL,
+    APP_LABEL, COMPUTE_CONTAINER, CONSOLE_LOG_CONTAINER, CPU_MANAGER_LABELS, CREATED_BY_LABEL, DEVICE_RESOURCES,
+    DOMAIN_ANNOTATION, KVM_RESOURCE, LAUNCHER, LOST_DEVICES_ANNOTATION, MIGRATION_TRANSPORT_UNIX_ANNOTATION,
+    SCHEDULABLE_LABEL, SMBIOS_ANNOTATION, TUN_RESOURCE, UNPAUSED_CONDITION, VHOST_NET_RESOURCE, VM_NAME_LABEL,
+    VMI_ID_LABEL,
 };
 use k8s_openapi::api::core::v1::{
     Capabilities, Container, ExecAction, Lifecycle, LifecycleHandler, LocalObjectReference, Node, Pod,
@@ -82,6 +84,10 @@ pub(super) fn build(
     let settings = &cluster.spec.configuration;
     let mut node_selector = spec.node_selector.clone();
     node_selector.insert(SCHEDULABLE_LABEL.to_owned(), "true".to_owned());
+    if is_dedicated(vmi) {
+        let [label, _] = CPU_MANAGER_LABELS;
+        node_selector.insert(label.to_owned(), "true".to_owned());
+    }
     node_selector.insert(ARCH_LABEL.to_owned(), spec.architecture.clone().unwrap_or_else(|| "amd64".to_owned()));
     let compute = Container {
         name: COMPUTE_CONTAINER.to_owned(),
@@ -125,7 +131,7 @@ pub(super) fn build(
     }
     let grace_s = spec.termination_grace_period_seconds.unwrap_or(DEFAULT_GRACE_S);
     Ok(Pod {
-        metadata: metadata(vmi),
+        metadata: metadata(vmi, settings.smbios.as_ref()),
         spec: Some(PodSpec {
             containers,
             volumes: Some(volumes.volumes),
@@ -173,7 +179,7 @@ fn console_log(vmi: &VirtualMachineInstance, compute: &Container) -> Container {
         [("cpu", "15m"), ("memory", "60M")].map(|(k, v)| (k.to_owned(), Quantity(v.to_owned()))).into();
     let requests: Amounts =
         [("cpu", "5m"), ("memory", "35M")].map(|(k, v)| (k.to_owned(), Quantity(v.to_owned()))).into();
-    let guaranteed = vmi.spec.domain.cpu.as_ref().is_some_and(|cpu| cpu.dedicated_cpu_placement);
+    let guaranteed = is_dedicated(vmi);
     Container {
         name: CONSOLE_LOG_CONTAINER.to_owned(),
         image: compute.image.clone(),
@@ -195,7 +201,7 @@ fn console_log(vmi: &VirtualMachineInstance, compute: &Container) -> Container {
     }
 }
 
-fn metadata(vmi: &VirtualMachineInstance) -> ObjectMeta {
+fn metadata(vmi: &VirtualMachineInstance, smbios: Option<&SmBiosConfiguration>) -> ObjectMeta {
     let mut labels = vmi.metadata.labels.clone().unwrap_or_default();
     for (key, value) in [
         (APP_LABEL, LAUNCHER.to_owned()),
@@ -220,6 +226,9 @@ fn metadata(vmi: &VirtualMachineInstance) -> ObjectMeta {
         ("descheduler.alpha.kubernetes.io/request-evict-only", ""),
     ] {
         annotations.insert(key.to_owned(), value.to_owned());
+    }
+    if let Some(strings) = smbios.and_then(|strings| serde_json::to_string(strings).ok()) {
+        annotations.insert(SMBIOS_ANNOTATION.to_owned(), strings);
     }
     if let Some(networks) = attachments(vmi) {
         annotations.insert(NETWORKS_ANNOTATION.to_owned(), networks);
@@ -297,6 +306,19 @@ fn compute_resources(
             limits.insert("memory".to_owned(), with_overhead(limit));
         }
     }
+    if is_dedicated(vmi) {
+        // Whole CPUs, and no more memory than is asked for: so the pod is Guaranteed, and its kubelet gives the CPUs to it
+        // alone. (Upstream: `WithCPUPinning` in pkg/virt-controller/services/renderresources.go.)
+        let isolated = domain.cpu.as_ref().is_some_and(|cpu| cpu.isolate_emulator_thread);
+        let cpus = u64::from(domain.vcpus()).saturating_add(isolated.into());
+        requests.insert("cpu".to_owned(), Quantity(cpus.to_string()));
+        if huge_page_size(vmi).is_none() {
+            requests.insert("memory".to_owned(), with_overhead(request.max(guest)));
+        }
+        for name in ["cpu", "memory"] {
+            limits.extend(requests.get(name).map(|amount| (name.to_owned(), amount.clone())));
+        }
+    }
     if !requests.contains_key("cpu") {
         let ratio = developer.cpu_allocation_ratio.unwrap_or(CPU_ALLOCATION_RATIO).max(1);
         let millis = (i64::from(domain.vcpus()) * 1000 / ratio).max(1);
@@ -311,6 +333,11 @@ fn compute_resources(
         }
     }
     Ok(ResourceRequirements { requests: Some(requests), limits: Some(limits), claims: None })
+}
+
+/// Whether a machine's processors have CPUs of their own.
+pub(super) fn is_dedicated(vmi: &VirtualMachineInstance) -> bool {
+    vmi.spec.domain.cpu.as_ref().is_some_and(|cpu| cpu.dedicated_cpu_placement)
 }
 
 /// Size of the huge pages that an instance asks for.

@@ -69,7 +69,7 @@ fn network(ports: &[(&str, u16)]) -> PodLink {
 
 fn link(binding: Binding) -> PodLink {
     let [pod_interface, bridge, tap] = ["eth0", "k6t-eth0", "tap0"].map(str::to_owned);
-    PodLink { pod_interface, bridge, tap, binding }
+    PodLink { pod_interface, bridge, tap, multi_queue: false, binding }
 }
 
 fn bridged() -> Binding {

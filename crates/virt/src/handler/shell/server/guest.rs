@@ -26,9 +26,9 @@ const MAX_OPTIONS: usize = 64 << 10;
 static PICTURES: AtomicU64 = AtomicU64::new(0);
 
 /// A picture of the guest's screen.
-pub(super) async fn screenshot(layout: &Layout) -> Response<Body> {
+pub(super) async fn screenshot(layout: &Layout, move_cursor: bool) -> Response<Body> {
     let name = format!("{}x{}", std::process::id(), PICTURES.fetch_add(1, Ordering::Relaxed));
-    let call = Call::Screenshot { name: name.clone() };
+    let call = Call::Screenshot { name: name.clone(), move_cursor };
     if let Err(error) = client::call(&layout.command_socket(), call, CALL_DEADLINE).await {
         return text(StatusCode::INTERNAL_SERVER_ERROR, carrack_engine::causes(&error));
     }

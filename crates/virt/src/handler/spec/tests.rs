@@ -1,0 +1,172 @@
+//! What a machine becomes of what an instance says, field by field.
+
+use carrack_engine::Time;
+use carrack_launcher::accel::Accel;
+use carrack_types::kubevirt::VirtualMachineInstance;
+use k8s_openapi::api::core::v1::Pod;
+use serde_json::{Value, json};
+
+use super::machine;
+use crate::handler::effects::Prepared;
+
+/// The field of the machine is this, where `null` is what is not there.
+#[track_caller]
+fn check(domain: Value, accel: Accel, field: &str, wanted: Value) {
+    let mut spec = json!({"memory": {"guest": "64Mi"}, "devices": {}});
+    for (key, value) in domain.as_object().expect("an object") {
+        spec[key] = value.clone();
+    }
+    let names = spec["devices"]["disks"].as_array().cloned().unwrap_or_default();
+    let volumes: Vec<Value> =
+        names.iter().map(|disk| json!({"name": disk["name"], "emptyDisk": {"capacity": "1Mi"}})).collect();
+    let vmi: VirtualMachineInstance = serde_json::from_value(json!({
+        "metadata": {"name": "demo", "namespace": "ns", "uid": "11111111-2222-3333-4444-555555555555"},
+        "spec": {"domain": spec, "volumes": volumes, "networks": [{"name": "default", "pod": {}}]}}))
+    .expect("an instance");
+    let mut pod = Pod::default();
+    let strings = r#"{"manufacturer": "Acme", "version": "2"}"#;
+    pod.metadata.annotations = Some([("kubevirt.io/smbios".to_owned(), strings.to_owned())].into());
+    let made = machine(&vmi, &pod, &Prepared::default(), accel, Time::from_unix_s(0)).expect("a machine");
+    let made = serde_json::to_value(made).expect("JSON");
+    assert_eq!(made.pointer(field).cloned().unwrap_or_default(), wanted, "{domain}");
+}
+
+#[test]
+fn clocks() {
+    let timer = |timer: Value| json!({"clock": {"utc": {}, "timer": timer}});
+    let features = |of: Value, accel: Accel, wanted: Value| check(timer(of), accel, "/cpu/features", wanted);
+    features(json!({"hyperv": {}}), Accel::Kvm, json!(["hv-time=on"]));
+    features(json!({"hyperv": {"present": false}}), Accel::Kvm, json!([]));
+    // The emulator has neither.
+    features(json!({"hyperv": {}, "kvm": {"present": false}}), Accel::Tcg, json!([]));
+    features(json!({"kvm": {"present": false}}), Accel::Kvm, json!(["kvmclock=off"]));
+    features(json!({"kvm": {}}), Accel::Kvm, json!([]));
+    let board =
+        |of: Value, field: &str, wanted: Value| check(timer(of), Accel::Kvm, &format!("/board/{field}"), wanted);
+    board(json!({"rtc": {"track": "guest"}}), "clock_follows_guest", json!(true));
+    board(json!({"rtc": {"track": "wall"}}), "clock_follows_guest", Value::Null);
+    board(json!({"rtc": {"tickPolicy": "delay"}}), "drop_missed_ticks", json!(true));
+    board(json!({"pit": {"tickPolicy": "discard"}}), "drop_missed_pit_ticks", json!(true));
+    board(json!({"pit": {"tickPolicy": "delay"}}), "drop_missed_pit_ticks", Value::Null);
+}
+
+#[test]
+fn hyperv_brings_what_it_rests_on() {
+    let check = |hyperv: Value, wanted: Value| {
+        check(json!({"features": {"hyperv": hyperv}}), Accel::Kvm, "/cpu/features", wanted)
+    };
+    check(json!({"relaxed": {}, "vapic": {}}), json!(["hv-relaxed=on", "hv-vapic=on"]));
+    check(json!({"synictimer": {}}), json!(["hv-stimer=on", "hv-synic=on", "hv-time=on", "hv-vpindex=on"]));
+    check(json!({"tlbflush": {}, "vpindex": {}}), json!(["hv-vpindex=on", "hv-tlbflush=on"]));
+    check(json!({"evmcs": {}}), json!(["hv-evmcs=on", "hv-vapic=on"]));
+    // What was switched off on purpose is not switched on: QEMU says what is wrong.
+    check(json!({"ipi": {}, "vpindex": {"enabled": false}}), json!(["hv-vpindex=off", "hv-ipi=on"]));
+}
+
+#[test]
+fn devices() {
+    let panics = |model: &str| json!({"devices": {"panicDevices": [{"model": model}]}});
+    check(panics("pvpanic"), Accel::Kvm, "/board/pci_panic_device", json!(true));
+    check(panics("isa"), Accel::Kvm, "/board/pci_panic_device", Value::Null);
+    check(panics("hyperv"), Accel::Kvm, "/cpu/features", json!(["hv-crash=on"]));
+    check(json!({"devices": {"sound": {"name": "s"}}}), Accel::Kvm, "/board/sound", json!("ich9"));
+    check(json!({"devices": {"sound": {"name": "s", "model": "ac97"}}}), Accel::Kvm, "/board/sound", json!("ac97"));
+    check(json!({"devices": {"tpm": {}}}), Accel::Kvm, "/board/tpm", json!(true));
+    check(json!({"devices": {"tpm": {"enabled": false}}}), Accel::Kvm, "/board/tpm", Value::Null);
+    check(json!({"rebootPolicy": "Terminate"}), Accel::Kvm, "/board/ends_with_reboot", json!(true));
+    check(json!({"rebootPolicy": "Reboot"}), Accel::Kvm, "/board/ends_with_reboot", Value::Null);
+}
+
+#[test]
+fn what_firmware_says() {
+    for (name, wanted) in [("manufacturer", json!("Acme")), ("version", json!("2")), ("product", Value::Null)] {
+        check(json!({}), Accel::Kvm, &format!("/smbios/{name}"), wanted);
+    }
+    check(json!({"firmware": {"serial": "s"}}), Accel::Kvm, "/smbios/serial", json!("s"));
+}
+
+#[test]
+fn processors() {
+    let cpu = |more: Value| json!({"cpu": more});
+    check(cpu(json!({"cores": 2})), Accel::Kvm, "/cpu/dedicated", Value::Null);
+    let own = || cpu(json!({"cores": 2, "dedicatedCpuPlacement": true}));
+    check(own(), Accel::Kvm, "/cpu/dedicated", json!({"isolate_emulator": false}));
+    check(own(), Accel::Kvm, "/cpu/features", json!(["kvm-hint-dedicated=on"]));
+    check(own(), Accel::Tcg, "/cpu/features", json!([]));
+    let isolated = cpu(json!({"dedicatedCpuPlacement": true, "isolateEmulatorThread": true}));
+    check(isolated, Accel::Kvm, "/cpu/dedicated", json!({"isolate_emulator": true}));
+}
+
+#[test]
+fn threads() {
+    let check = |policy: Value, own: &[usize], cpus: u32, wanted: [Option<u32>; 4]| {
+        let disks: Vec<Value> = (0..5)
+            .map(|n| {
+                let bus = if n == 4 { "sata" } else { "virtio" };
+                json!({"name": format!("d{n}"), "disk": {"bus": bus}, "dedicatedIOThread": own.contains(&n)})
+            })
+            .collect();
+        let domain = json!({"devices": {"disks": disks}, "ioThreadsPolicy": policy,
+            "resources": {"requests": {"cpu": cpus.to_string()}}});
+        for (n, wanted) in wanted.into_iter().chain([None]).enumerate() {
+            let field = format!("/disks/{n}/tuning/shared_thread");
+            check(domain.clone(), Accel::Kvm, &field, wanted.map_or(Value::Null, Value::from));
+        }
+    };
+    check(Value::Null, &[], 1, [None; 4]);
+    check(Value::Null, &[1], 1, [Some(1), None, Some(1), Some(1)]);
+    check(json!("shared"), &[], 1, [Some(1); 4]);
+    check(json!("auto"), &[], 1, [Some(1), Some(2), Some(1), Some(2)]);
+    check(json!("auto"), &[0], 2, [None, Some(1), Some(2), Some(3)]);
+    check(json!("auto"), &[0, 1, 2], 1, [None, None, None, Some(1)]);
+}
+
+#[test]
+fn names_of_disks() {
+    let disk = |bus: &str| json!({"name": "x", "disk": {"bus": bus}});
+    let disks = [disk("virtio"), disk("sata"), json!({"name": "x", "cdrom": {}}), disk("scsi"), disk("virtio")];
+    let disks: Vec<_> = disks
+        .into_iter()
+        .enumerate()
+        .map(|(index, mut disk)| {
+            disk["name"] = index.to_string().into();
+            serde_json::from_value(disk).expect("a disk")
+        })
+        .collect();
+    let named = super::targets(&disks);
+    assert_eq!(named.values().collect::<Vec<_>>(), ["vda", "sda", "sdb", "sdc", "vdb"]);
+    let many: Vec<_> = (0..28)
+        .map(|index| {
+            serde_json::from_value(json!({"name": format!("{index:02}"), "disk": {"bus": "virtio"}})).expect("a disk")
+        })
+        .collect();
+    let named: Vec<String> = super::targets(&many).into_values().collect();
+    assert_eq!(named[25..], ["vdz", "vdaa", "vdab"]);
+}
+
+#[test]
+fn further_dhcp_options() {
+    let told = |options: Value| {
+        let nic = json!([{"name": "default", "masquerade": {}, "dhcpOptions": options}]);
+        json!({"devices": {"interfaces": nic}})
+    };
+    let all = json!({"bootFileName": "b", "tftpServerName": "t", "ntpServers": ["10.0.0.1", "10.0.0.2"],
+        "privateOptions": [{"option": 240, "value": "x"}]});
+    let wanted = json!([[66, [116]], [67, [98]], [42, [10, 0, 0, 1, 10, 0, 0, 2]], [240, [120]]]);
+    check(told(all), Accel::Kvm, "/nics/0/dhcp/options", wanted);
+    check(told(json!({})), Accel::Kvm, "/nics/0/dhcp/options", Value::Null);
+}
+
+#[test]
+fn queues() {
+    let check = |devices: Value, cores: u32, model: &str, wanted: Value| {
+        let mut devices = devices;
+        devices["interfaces"] = json!([{"name": "default", "masquerade": {}, "model": model}]);
+        let domain = json!({"devices": devices, "cpu": {"cores": cores}});
+        check(domain, Accel::Kvm, "/nics/0/queues", wanted);
+    };
+    check(json!({}), 4, "virtio", Value::Null);
+    check(json!({"networkInterfaceMultiqueue": true}), 4, "virtio", json!(4));
+    check(json!({"networkInterfaceMultiqueue": true}), 1, "virtio", Value::Null);
+    check(json!({"networkInterfaceMultiqueue": true}), 4, "e1000", Value::Null);
+}
