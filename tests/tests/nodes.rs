@@ -8,7 +8,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use carrack_e2e::{Kubectl, Sandbox, eventually, eventually_true, root};
+use carrack_e2e::{Disks, Kubectl, Sandbox, eventually, eventually_true, root};
 
 /// A sandbox with three nodes and these images on all of them.
 fn three(images: &[&str]) -> Sandbox {
@@ -146,28 +146,39 @@ fn lone_writer(disk: &Path) -> String {
 }
 
 fn shared(disk: &Path, sharing: &str) -> String {
-    let names = "[node-1, node-2, node-3]";
+    let source = format!(
+        "hostPath: {{path: {}, type: Directory}}\n  nodeAffinity: {{required: {{nodeSelectorTerms: [{{matchExpressions: [\n    \
+         {{key: kubernetes.io/hostname, operator: In, values: [node-1, node-2, node-3]}}]}}]}}}}",
+        disk.display()
+    );
+    machine(&source, "ReadWriteMany", sharing)
+}
+
+/// The same, with a disk that is attached to one node at a time, by its driver.
+fn attached_writer() -> String {
+    machine("flexVolume: {driver: carrack/loopdisk, fsType: ext4}", "ReadWriteOnce", "")
+}
+
+fn machine(source: &str, mode: &str, sharing: &str) -> String {
     format!(
         r#"apiVersion: v1
 kind: PersistentVolume
 metadata: {{name: shared}}
 spec:
-  accessModes: [ReadWriteMany]
-  capacity: {{storage: 32Mi}}
+  accessModes: [{mode}]
+  capacity: {{storage: 16Mi}}
   storageClassName: ""
   claimRef: {{namespace: default, name: shared}}
-  hostPath: {{path: {}, type: Directory}}
-  nodeAffinity: {{required: {{nodeSelectorTerms: [{{matchExpressions: [
-    {{key: kubernetes.io/hostname, operator: In, values: {names}}}]}}]}}}}
+  {source}
 ---
 apiVersion: v1
 kind: PersistentVolumeClaim
 metadata: {{name: shared}}
 spec:
-  accessModes: [ReadWriteMany]
+  accessModes: [{mode}]
   storageClassName: ""
   volumeName: shared
-  resources: {{requests: {{storage: 32Mi}}}}
+  resources: {{requests: {{storage: 16Mi}}}}
 ---
 apiVersion: kubevirt.io/v1
 kind: VirtualMachine
@@ -200,8 +211,7 @@ spec:
             done &
       - name: shared
         persistentVolumeClaim: {{claimName: shared}}
-"#,
-        disk.display()
+"#
     )
 }
 
@@ -324,6 +334,83 @@ fn a_machine_that_moves_never_writes_twice_at_once() {
         let shows = writers(&before, &now).is_err();
         before = now;
         shows
+    });
+}
+
+/// The node of each attachment of a disk.
+fn attached_to(kubectl: &Kubectl<'_>) -> String {
+    kubectl.ok(&["get", "volumeattachments", "-o", "jsonpath={.items[*].spec.nodeName}"])
+}
+
+/// A dead node never says that it has done with a disk. The machine takes it along all the same: nobody else has it there, and
+/// that the machine does not run there any more is proved by its node's Lease.
+#[test]
+fn a_disk_that_is_attached_goes_with_its_machine() {
+    let sandbox = three(&["demo"]);
+    let disks = Disks::install(&sandbox);
+    for node in 1..=3 {
+        let plugins = sandbox.data_dir().join(format!("nodes/node-{node}/volume-plugins"));
+        std::os::unix::fs::symlink(sandbox.data_dir().join("volume-plugins"), plugins).expect("a link");
+    }
+    let kubectl = sandbox.kubectl();
+    kubectl.apply(&attached_writer());
+    // The guest's disk, as the node that has it sees it.
+    let seen = sandbox.home().join("copy");
+    let lines_at = |node: &str| {
+        let mounts = sandbox.data_dir().join(format!("nodes/{node}/kubelet/plugins/kubernetes.io/flexvolume"));
+        let (mounts, copy) = (mounts.display(), seen.display());
+        let script = format!("cp $(find {mounts} -name disk.img) {copy} || : > {copy}");
+        sandbox.carrack(&["node", "exec", node, "--", "sh", "-c", &script]).done();
+        lines(&seen)
+    };
+    let writes = |node: &str, boots: usize, before: &[String]| {
+        eventually("the machine writes", 120, || {
+            let now = lines_at(node);
+            let seen = writers(before, &now)?;
+            let more = now.iter().filter(|line| seen.last().is_some_and(|boot| line.starts_with(boot))).count();
+            if seen.len() == boots && more > 5 { Ok(now) } else { Err(format!("{} boots, {more} lines", seen.len())) }
+        })
+    };
+    eventually_true("the machine runs", 120, || !place(&kubectl).is_empty());
+    let first = place(&kubectl);
+    assert_eq!(text(&kubectl, "vmi", "demo", "/metadata/annotations/kubevirt.io~1failover"), "true");
+    let before = writes(&first, 1, &[]);
+    assert_eq!(attached_to(&kubectl), first);
+    let uid = text(&kubectl, "vmi", "demo", "/metadata/uid");
+    let users = text(&kubectl, "node", &first, "/metadata/annotations/carrack.io~1volume-users");
+    assert_eq!(users, format!("{{\"flexvolume-carrack/loopdisk/shared\":[\"{uid}\"]}}"));
+
+    sandbox.carrack(&["node", "off", &first]).limit_s(60).done();
+    let second = comes_back(&sandbox, &kubectl, &first);
+    assert_eq!(attached_to(&kubectl), second);
+    // What had reached the disk when the power went is there, and the machine goes on behind it.
+    let before: Vec<String> = before.into_iter().take(1).collect();
+    writes(&second, 2, &before);
+
+    // Whoever shares a disk with the machine is not known to be dead with it.
+    let lodger = pod("lodger", &second, "while :; do sleep 1; done").replace(
+        "  containers:\n  - name: c\n",
+        "  volumes:\n  - name: v\n    persistentVolumeClaim: {claimName: shared}\n  containers:\n  - name: c\n    \
+         volumeMounts: [{name: v, mountPath: /data}]\n",
+    );
+    sandbox.carrack(&["image", "build", "busybox"]).limit_s(300).done();
+    kubectl.apply(&lodger);
+    kubectl.ok(&["wait", "--for=condition=Ready", "pod/lodger", "--timeout=60s"]);
+    sandbox.carrack(&["node", "off", &second]).limit_s(60).done();
+    sandbox.carrack(&["node", "on", &first]).limit_s(60).done();
+    eventually("it waits for the disk", 120, || {
+        let said = kubectl.ok(&["get", "events", "--field-selector", "reason=FailedAttachVolume"]);
+        if said.contains("Multi-Attach error") { Ok(()) } else { Err(said) }
+    });
+    assert_eq!((attached_to(&kubectl), guests(&sandbox)), (second.clone(), vec![]));
+    // Until its node is back, or somebody says that it does not come back.
+    kubectl.ok(&["taint", "node", &second, "node.kubernetes.io/out-of-service=nodeshutdown:NoExecute"]);
+    let third = comes_back(&sandbox, &kubectl, &second);
+    assert_eq!(attached_to(&kubectl), third);
+    kubectl.ok(&["delete", "vm", "demo", "--timeout=90s"]);
+    eventually("the disk is detached", 60, || {
+        let at = attached_to(&kubectl);
+        if at.is_empty() && !disks.attached() { Ok(()) } else { Err(at) }
     });
 }
 

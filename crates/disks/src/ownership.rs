@@ -26,20 +26,38 @@ fn error(doing: &str, path: &Path) -> impl Fn(Errno) -> DiskError {
     move |e| DiskError::Failed(format!("{what}: {e}"))
 }
 
+/// The group that is to have a volume.
+fn gid(group: i64) -> Result<Gid, DiskError> {
+    match u32::try_from(group) {
+        Ok(gid) if gid != u32::MAX => Ok(Gid::from_raw(gid)),
+        _ => failed(format!("fsGroup {group} is out of range")),
+    }
+}
+
+/// Whether what this is of has been given to a group.
+fn has(meta: &Stat, gid: Gid) -> bool {
+    meta.st_gid == gid.as_raw() && meta.st_mode & 0o2070 == 0o2070
+}
+
+/// Whether a volume has been given to a group, all of it: the root is given last.
+///
+/// # Errors
+/// What the kernel says.
+pub fn is_own(root: &Path, group: i64) -> Result<bool, DiskError> {
+    let meta = rustix::fs::lstat(root).map_err(error("looking at", root))?;
+    Ok(has(&meta, gid(group)?))
+}
+
 /// Gives everything in a volume to a group, unless the root has it already and that is enough.
 ///
 /// # Errors
 /// What the kernel says.
 pub fn own(root: &Path, group: i64, only_on_mismatch: bool) -> Result<(), DiskError> {
-    let gid = match u32::try_from(group) {
-        Ok(gid) if gid != u32::MAX => Gid::from_raw(gid),
-        _ => return failed(format!("fsGroup {group} is out of range")),
-    };
+    let gid = gid(group)?;
     let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let volume = open(root, flags | OFlags::DIRECTORY, Mode::empty()).map_err(error("opening", root))?;
     let meta = fstat(&volume).map_err(error("looking at", root))?;
-    let matches = meta.st_gid == gid.as_raw() && meta.st_mode & 0o2070 == 0o2070;
-    if only_on_mismatch && matches {
+    if only_on_mismatch && has(&meta, gid) {
         return Ok(());
     }
     // The root comes last: a walk that was cut short is done again.
@@ -121,7 +139,9 @@ mod tests {
         }
         let dir = tempfile::tempdir().unwrap();
         let (volume, secret) = volume(dir.path());
+        assert!(!is_own(&volume, GROUP).unwrap());
         own(&volume, GROUP, false).unwrap();
+        assert!(is_own(&volume, GROUP).unwrap() && !is_own(&volume, GROUP + 1).unwrap());
         for (path, mode) in
             [("", 0o2775), ("a", 0o2775), ("a/b", 0o2775), ("a/b/f", 0o660), ("out", 0o777), ("a/out", 0o777)]
         {

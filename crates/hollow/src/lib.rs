@@ -30,6 +30,7 @@ use carrack_engine::{
 };
 use carrack_types::pod::forget_local_volumes;
 use carrack_types::resource::{Kind as _, Object as _, PartialObject};
+use carrack_types::volume::Users;
 use k8s_openapi::api::core::v1::{Node, Pod};
 
 pub use handlers::HollowHandlers;
@@ -96,7 +97,7 @@ enum Call {
     /// A pod, and the resourceVersion that was acted on.
     Pod(Key, String),
     /// A node's report of the volumes that it uses.
-    Report(usize, BTreeSet<String>),
+    Report(usize, Users),
     /// A node's word that it is ready.
     Ready(usize),
 }

@@ -6,13 +6,13 @@
 //! ```
 //!
 //! What a node mounts it has reported before, and what it has read to be attached is at least as new as its report: so of a
-//! detach and a mount one comes first, and the other sees it.
+//! detach and a mount one comes first, and the other sees it. It reports, too, who may have each of them.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use carrack_engine::{ApiRequest, ContentType, Effects, Informer, Input, Never, Rng, Selector, Time};
 use carrack_types::resource::{Kind as _, Object as _};
-use carrack_types::volume::csi_unique_name;
+use carrack_types::volume::{Users, VOLUME_USERS, csi_unique_name, user_of, users};
 use k8s_openapi::api::core::v1::{Node, PersistentVolume, PersistentVolumeClaim, Pod};
 use serde_json::json;
 
@@ -21,10 +21,10 @@ pub(crate) struct Volumes {
     nodes: Informer<Node>,
     claims: Informer<PersistentVolumeClaim>,
     volumes: Informer<PersistentVolume>,
-    /// By node and volume, the UIDs of the pods that have it mounted.
-    mounted: BTreeMap<String, BTreeMap<String, BTreeSet<String>>>,
+    /// By node and volume, the UIDs of the pods that have it mounted, with their users.
+    mounted: BTreeMap<String, BTreeMap<String, BTreeMap<String, String>>>,
     /// What each node has reported last, and at which revision that was written.
-    reported: BTreeMap<String, (BTreeSet<String>, u64)>,
+    reported: BTreeMap<String, (Users, u64)>,
 }
 
 /// The claims that a pod names.
@@ -33,8 +33,11 @@ pub(crate) fn claims(pod: &Pod) -> impl Iterator<Item = &str> {
     volumes.filter_map(|v| v.persistent_volume_claim.as_ref()).map(|c| c.claim_name.as_str())
 }
 
-fn in_use(node: &Node) -> BTreeSet<String> {
-    node.status.iter().flat_map(|s| s.volumes_in_use.iter().flatten()).cloned().collect()
+/// What a node says of its volumes and of who may have them.
+fn in_use(node: &Node) -> Users {
+    let mut said = users(node.annotation(VOLUME_USERS)).unwrap_or_default();
+    let names = node.status.iter().flat_map(|s| s.volumes_in_use.iter().flatten());
+    names.map(|name| (name.clone(), said.remove(name).unwrap_or_default())).collect()
 }
 
 /// Whether the control plane holds the node for ready.
@@ -93,7 +96,8 @@ impl Volumes {
         let attached: BTreeSet<&String> =
             seen.status.iter().flat_map(|s| s.volumes_attached.iter().flatten()).map(|a| &a.name).collect();
         let told = in_use(seen);
-        let good = |unique: &String| report.contains(unique) && told.contains(unique) && attached.contains(unique);
+        let names = |of: &Users, unique: &String| of.get(unique).is_some_and(|users| users.contains(user_of(pod)));
+        let good = |unique: &String| names(report, unique) && names(&told, unique) && attached.contains(unique);
         if !wanted.is_empty() && (seen.revision() < *revision || !wanted.iter().all(good)) {
             return false;
         }
@@ -109,7 +113,7 @@ impl Volumes {
     fn note(&mut self, pod: &Pod, node: &str, all: BTreeSet<String>) {
         let here = self.mounted.entry(node.to_owned()).or_default();
         for unique in all {
-            here.entry(unique).or_default().insert(pod.uid().to_owned());
+            here.entry(unique).or_default().insert(pod.uid().to_owned(), user_of(pod).to_owned());
         }
     }
     /// A pod has ended.
@@ -127,15 +131,17 @@ impl Volumes {
         self.reported.remove(node);
     }
     /// What a node has to report, given the pods that are bound to it and have not ended; none when it has.
-    pub(crate) fn report<'a>(&self, node: &str, pods: impl Iterator<Item = &'a Pod>) -> Option<BTreeSet<String>> {
+    pub(crate) fn report<'a>(&self, node: &str, pods: impl Iterator<Item = &'a Pod>) -> Option<Users> {
         let seen = self.nodes.cache().get("", node).filter(|_| self.synced())?;
-        let mut wanted: BTreeSet<String> =
-            self.mounted.get(node).into_iter().flat_map(BTreeMap::keys).cloned().collect();
+        let here = self.mounted.get(node).into_iter().flatten();
+        let mut wanted: Users = here.map(|(id, pods)| (id.clone(), pods.values().cloned().collect())).collect();
         for pod in pods {
             match self.of(pod) {
-                Some(all) => wanted.extend(all),
+                Some(all) => {
+                    all.into_iter().for_each(|id| _ = wanted.entry(id).or_default().insert(user_of(pod).to_owned()));
+                }
                 // What it has cannot be told now, so nothing is taken back.
-                None => wanted.extend(in_use(seen)),
+                None => in_use(seen).into_iter().for_each(|(id, users)| wanted.entry(id).or_default().extend(users)),
             }
         }
         let fresh = match self.reported.get(node) {
@@ -145,14 +151,18 @@ impl Volumes {
         (!fresh).then_some(wanted)
     }
     /// The request of a report. It rests on the node as it was seen: one that arrives late must not take a later one back.
-    pub(crate) fn request(&self, node: &str, report: &BTreeSet<String>) -> ApiRequest {
+    pub(crate) fn request(&self, node: &str, report: &Users) -> ApiRequest {
         let seen = self.nodes.cache().get("", node).map(|n| (n.uid(), n.metadata.resource_version.as_deref()));
         let (uid, revision) = seen.unwrap_or_default();
-        let patch = json!({"metadata": {"uid": uid, "resourceVersion": revision}, "status": {"volumesInUse": report}});
+        // Maps of strings: this cannot fail.
+        let text = (!report.is_empty()).then(|| serde_json::to_string(report).unwrap_or_default());
+        let names: Vec<&String> = report.keys().collect();
+        let metadata = json!({"uid": uid, "resourceVersion": revision, "annotations": {VOLUME_USERS: text}});
+        let patch = json!({"metadata": metadata, "status": {"volumesInUse": names}});
         ApiRequest::patch(&Node::resource(), "", node, "status", ContentType::MergePatch, &patch)
     }
     /// A report was written at a revision; none: nobody knows whether it was.
-    pub(crate) fn reported(&mut self, node: &str, report: BTreeSet<String>, revision: Option<u64>) {
+    pub(crate) fn reported(&mut self, node: &str, report: Users, revision: Option<u64>) {
         match revision {
             Some(revision) => _ = self.reported.insert(node.to_owned(), (report, revision)),
             None => _ = self.reported.remove(node),

@@ -92,6 +92,8 @@ pub struct NodeConfig {
     pub file_check_period: Duration,
     /// When the node is low on something, and pods are evicted.
     pub eviction: crate::eviction::Thresholds,
+    /// Which pods end when the machine is shut down, and how long each has.
+    pub shutdown: crate::shutdown::Groups,
     /// How many containers that are over are kept.
     pub container_gc: crate::pods::dead::Policy,
     /// When images that nobody uses go.
@@ -157,6 +159,7 @@ impl Default for NodeConfig {
             static_pod_path: None,
             file_check_period: Duration::from_secs(20),
             eviction: crate::eviction::Thresholds::default(),
+            shutdown: crate::shutdown::Groups::default(),
             container_gc: crate::pods::dead::Policy::default(),
             image_gc: crate::images::Policy::default(),
             log_max_bytes: 10 << 20,

@@ -18,6 +18,7 @@ use serde_json::{Map, Value};
 use crate::config::{ChangeDetection, NodeConfig};
 use crate::cpus;
 use crate::eviction::{Least, Signal, Thresholds};
+use crate::shutdown::{Group, Groups};
 use crate::topology::{Policy, Scope};
 
 /// The version of the file.
@@ -43,7 +44,6 @@ const NO_EFFECT: &[&str] = &[
     "enforceNodeAllocatable",
     "eventBurst",
     "eventRecordQPS",
-    "evictionMinimumReclaim",
     "failCgroupV1",
     "failSwapOn",
     "featureGates",
@@ -84,9 +84,6 @@ const NO_EFFECT: &[&str] = &[
     "runtimeRequestTimeout",
     "serializeImagePulls",
     "showHiddenMetricsForVersion",
-    "shutdownGracePeriod",
-    "shutdownGracePeriodByPodPriority",
-    "shutdownGracePeriodCriticalPods",
     "singleProcessOOMKill",
     "staticPodURL",
     "staticPodURLHeader",
@@ -146,7 +143,11 @@ pub struct Configuration {
     eviction_soft_grace_period: BTreeMap<String, Span>,
     eviction_pressure_transition_period: Span,
     eviction_max_pod_grace_period: Option<i64>,
+    eviction_minimum_reclaim: BTreeMap<String, String>,
     merge_default_eviction_settings: bool,
+    shutdown_grace_period: Span,
+    shutdown_grace_period_critical_pods: Span,
+    shutdown_grace_period_by_pod_priority: Vec<ShutdownGrace>,
     container_log_max_size: String,
     container_log_max_files: Option<usize>,
     container_log_monitor_interval: Span,
@@ -182,6 +183,14 @@ pub struct Configuration {
 #[serde(deny_unknown_fields, default, rename_all = "camelCase")]
 struct CrashLoopBackOff {
     max_container_restart_period: Span,
+}
+
+/// How long pods from a priority on have when the machine is shut down.
+#[derive(Clone, Copy, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default, rename_all = "camelCase")]
+struct ShutdownGrace {
+    priority: i32,
+    shutdown_grace_period_seconds: u32,
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -283,14 +292,31 @@ fn finish(mut fields: Map<String, Value>) -> Result<(Configuration, Vec<String>)
     fields.retain(|_, value| !value.is_null());
     let configuration: Configuration = serde_json::from_value(Value::Object(fields)).map_err(|e| e.to_string())?;
     configuration.check()?;
+    let c = &configuration;
+    for (field, map) in [("evictionHard", &c.eviction_hard), ("evictionSoft", &c.eviction_soft)] {
+        without
+            .extend(OF_CONTAINERS.iter().filter(|name| map.contains_key(**name)).map(|name| format!("{field}.{name}")));
+    }
     Ok((configuration, without))
 }
 
-fn thresholds(map: &BTreeMap<String, String>) -> Result<BTreeMap<Signal, Least>, String> {
+/// Signals of upstream about the file system of containers' writable layers. It is the kubelet's or the images', and so are its
+/// thresholds, whatever is said of its own (upstream's `UpdateContainerFsThresholds`).
+const OF_CONTAINERS: [&str; 2] = ["containerfs.available", "containerfs.inodesFree"];
+
+/// The signal of a name; none for one whose threshold is another's.
+fn signal(name: &str) -> Result<Option<Signal>, String> {
+    match Signal::ALL.into_iter().find(|s| s.name() == name) {
+        None if !OF_CONTAINERS.contains(&name) => Err(format!("{name:?} is no eviction signal that is known here")),
+        found => Ok(found),
+    }
+}
+
+/// The amounts by signal; none where a share means never.
+fn thresholds(map: &BTreeMap<String, String>) -> Result<BTreeMap<Signal, Option<Least>>, String> {
     let mut out = BTreeMap::new();
     for (name, text) in map {
-        let signal = Signal::ALL.into_iter().find(|s| s.name() == name);
-        let signal = signal.ok_or_else(|| format!("{name:?} is no eviction signal that is known here"))?;
+        let signal = signal(name)?;
         let bad = || format!("{text:?} is no threshold for {name}");
         let least = match text.strip_suffix('%') {
             Some(percent) => {
@@ -298,20 +324,17 @@ fn thresholds(map: &BTreeMap<String, String>) -> Result<BTreeMap<Signal, Least>,
                 if !(0.0..=100.0).contains(&percent) {
                     return Err(bad());
                 }
-                // 0 % and 100 % mean never, as upstream has it.
-                if percent == 0.0 || percent == 100.0 {
-                    continue;
-                }
                 #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "between 0 and 10000")]
-                let share = (percent * 100.0) as u64;
-                Least::OfAll(share)
+                let share = (percent * 100.0).round() as u64;
+                // 0 % and 100 % mean never, as upstream has it.
+                Some(Least::OfAll(share)).filter(|_| percent > 0.0 && percent < 100.0)
             }
             None => {
                 let amount: Quantity = text.parse().map_err(|_| bad())?;
-                Least::Amount(u64::try_from(amount.units()).map_err(|_| bad())?)
+                Some(Least::Amount(u64::try_from(amount.units()).map_err(|_| bad())?))
             }
         };
-        out.insert(signal, least);
+        out.extend(signal.map(|signal| (signal, least)));
     }
     Ok(out)
 }
@@ -391,6 +414,7 @@ impl Configuration {
         node.controller_attach = self.enable_controller_attach_detach.unwrap_or(node.controller_attach);
         node.max_pods = self.max_pods.unwrap_or(node.max_pods);
         self.apply_eviction(&mut node.eviction)?;
+        self.apply_shutdown(node)?;
         if !self.container_log_max_size.is_empty() {
             let size: Option<Quantity> = self.container_log_max_size.parse().ok();
             let size = size.and_then(|s| u64::try_from(s.units()).ok());
@@ -471,21 +495,70 @@ impl Configuration {
         Ok(())
     }
 
+    /// As upstream has it (`ValidateKubeletConfiguration`, `pkg/kubelet/apis/config/validation`).
+    fn apply_shutdown(&self, node: &mut NodeConfig) -> Result<(), String> {
+        let (all, critical) = (self.shutdown_grace_period.0, self.shutdown_grace_period_critical_pods.0);
+        let groups = &self.shutdown_grace_period_by_pod_priority;
+        for (field, span) in [("shutdownGracePeriod", all), ("shutdownGracePeriodCriticalPods", critical)] {
+            if span.is_some_and(|span| span < Duration::from_secs(1)) {
+                return Err(format!("{field} must be zero, or a second at least"));
+            }
+        }
+        if critical > all {
+            return Err("shutdownGracePeriodCriticalPods must not be longer than shutdownGracePeriod".into());
+        }
+        let of = |g: &ShutdownGrace| Group {
+            priority: g.priority,
+            grace: Duration::from_secs(u64::from(g.shutdown_grace_period_seconds)),
+        };
+        match (all, groups.is_empty()) {
+            (Some(_), false) => {
+                return Err("shutdownGracePeriodByPodPriority cannot be used together with shutdownGracePeriod".into());
+            }
+            (Some(all), true) => node.shutdown = Groups::of_two(all, critical.unwrap_or_default()),
+            (None, false) => node.shutdown = Groups::new(groups.iter().map(of).collect()),
+            (None, true) => {}
+        }
+        Ok(())
+    }
+
     fn apply_eviction(&self, to: &mut Thresholds) -> Result<(), String> {
         if !self.eviction_hard.is_empty() {
-            let own = thresholds(&self.eviction_hard)?;
             if !self.merge_default_eviction_settings {
                 to.hard.clear();
             }
-            to.hard.extend(own);
+            for (signal, least) in positive(&self.eviction_hard)? {
+                // What is said never to be crossed is not, whatever the default.
+                match least {
+                    Some(least) => to.hard.insert(signal, least),
+                    None => to.hard.remove(&signal),
+                };
+            }
         }
-        for (signal, least) in thresholds(&self.eviction_soft)? {
+        for (signal, least) in positive(&self.eviction_soft)? {
             let grace = self.eviction_soft_grace_period.get(signal.name()).and_then(|s| s.0).unwrap_or_default();
-            to.soft.insert(signal, (least, grace));
+            to.soft.extend(least.map(|least| (signal, (least, grace))));
+        }
+        for name in self.eviction_soft_grace_period.keys() {
+            signal(name)?;
+        }
+        for (signal, more) in thresholds(&self.eviction_minimum_reclaim)? {
+            let none =
+                || format!("evictionMinimumReclaim of {}: a share must be above 0% and below 100%", signal.name());
+            to.reclaim.insert(signal, more.ok_or_else(none)?);
         }
         to.max_pod_grace_s = self.eviction_max_pod_grace_period.unwrap_or(to.max_pod_grace_s);
         to.transition = self.eviction_pressure_transition_period.0.unwrap_or(to.transition);
         Ok(())
+    }
+}
+
+/// The amounts by signal, none of them zero.
+fn positive(map: &BTreeMap<String, String>) -> Result<BTreeMap<Signal, Option<Least>>, String> {
+    let all = thresholds(map)?;
+    match all.iter().find(|(_, least)| **least == Some(Least::Amount(0))) {
+        Some((signal, _)) => Err(format!("the threshold for {} must be positive", signal.name())),
+        None => Ok(all),
     }
 }
 
@@ -502,6 +575,7 @@ mod tests {
              syncFrequency: 0s\nfileCheckFrequency: 1m30s\ncontainerLogMaxSize: 5Mi\ncontainerLogMaxFiles: 3\n\
              evictionHard: {{memory.available: 300Mi, nodefs.available: 7.5%, imagefs.available: 0%}}\n\
              evictionSoft: {{memory.available: 1Gi}}\nevictionSoftGracePeriod: {{memory.available: 1m}}\n\
+             evictionMinimumReclaim: {{memory.available: 200Mi, nodefs.available: 2.29%}}\n\
              systemReserved: {{cpu: 500m, memory: 1Gi}}\nkubeReserved: {{cpu: '1'}}\nimageGCHighThresholdPercent: 90\n\
              authentication:\n  anonymous: {{enabled: false}}\n  x509: {{clientCAFile: /ca.crt}}\nlogging: {{format: json}}\n\
              rotateCertificates: true\nserverTLSBootstrap: true\ntopologyManagerPolicy: restricted\n\
@@ -530,6 +604,13 @@ mod tests {
             ])
         );
         assert_eq!(n.eviction.soft[&Signal::MemoryAvailable].1, Duration::from_secs(60));
+        assert_eq!(
+            n.eviction.reclaim,
+            BTreeMap::from([
+                (Signal::MemoryAvailable, Least::Amount(200 << 20)),
+                (Signal::NodefsAvailable, Least::OfAll(229)),
+            ])
+        );
         // CPUs that are named take the place of those that are counted.
         assert_eq!((n.reserved["cpu"], n.reserved["memory"]), (3000, (1 << 30) * 1000));
         assert_eq!((n.cpus.policy, n.cpus.reserved.to_string()), (cpus::Policy::Static, "0-1,4".into()));
@@ -538,6 +619,71 @@ mod tests {
         assert_eq!((n.status_max_images, n.pod_pids, n.resolv_conf.clone()), (None, Some(1000), None));
         assert_eq!((n.seccomp_default, n.provider_id.as_str()), (true, "a:///b"));
         assert_eq!((n.image_gc.high_percent, n.taints.len(), n.cgroup_root.as_str()), (90, 1, "kubepods"));
+    }
+
+    #[test]
+    fn pods_have_their_time_when_the_machine_is_shut_down() {
+        let list = "shutdownGracePeriodByPodPriority:";
+        for (text, expected) in [
+            ("", Ok("")),
+            ("shutdownGracePeriod: 30s\nshutdownGracePeriodCriticalPods: 10s\n", Ok("0:20 2000000000:10")),
+            ("shutdownGracePeriod: 1m\n", Ok("0:60 2000000000:0")),
+            (
+                &format!(
+                    "{list}\n- {{priority: 1000, shutdownGracePeriodSeconds: 60}}\n- {{shutdownGracePeriodSeconds: 5}}\n"
+                ),
+                Ok("0:5 1000:60"),
+            ),
+            ("shutdownGracePeriodCriticalPods: 10s\n", Err("must not be longer")),
+            ("shutdownGracePeriod: 5s\nshutdownGracePeriodCriticalPods: 10s\n", Err("must not be longer")),
+            ("shutdownGracePeriod: 500ms\n", Err("a second at least")),
+            (&format!("shutdownGracePeriod: 5s\n{list} [{{priority: 1}}]\n"), Err("cannot be used together")),
+            (&format!("{list} [{{priority: 1, shutdownGracePeriodSeconds: -1}}]\n"), Err("invalid value")),
+        ] {
+            let read = read(format!("{HEAD}{text}").as_bytes()).map(|(c, _)| {
+                let mut n = NodeConfig::default();
+                c.apply(&mut n).unwrap();
+                let groups = n.shutdown.list().iter().map(|g| format!("{}:{}", g.priority, g.grace.as_secs()));
+                groups.collect::<Vec<_>>().join(" ")
+            });
+            match (&read, expected) {
+                (Ok(found), Ok(expected)) => assert_eq!(found, expected, "{text}"),
+                (Err(why), Err(part)) => assert!(why.contains(part), "{text}: {why}"),
+                _ => panic!("{text}: {read:?}"),
+            }
+        }
+    }
+
+    /// Which hard thresholds there are, by the names of their signals.
+    fn check_hard(said: &str, merged: bool, expected: &[&str]) {
+        let text = format!("{HEAD}evictionHard: {{{said}}}\nmergeDefaultEvictionSettings: {merged}\n");
+        let mut n = NodeConfig::default();
+        read(text.as_bytes()).unwrap().0.apply(&mut n).unwrap();
+        let named: Vec<_> = n.eviction.hard.keys().map(|s| s.name()).collect();
+        assert_eq!(named, expected, "{said} merged {merged}");
+    }
+
+    #[test]
+    fn hard_thresholds_stand_for_themselves_or_beside_the_defaults() {
+        let (inodes, rest) = (["nodefs.available", "nodefs.inodesFree"], ["imagefs.inodesFree", "pid.available"]);
+        let with = |first: &[&'static str]| [first, &inodes, &["imagefs.available"], &rest].concat();
+        check_hard("", false, &with(&["memory.available"]));
+        check_hard("memory.available: 1Gi", true, &with(&["memory.available"]));
+        check_hard("memory.available: 1Gi", false, &["memory.available"]);
+        check_hard("allocatableMemory.available: 1Gi", false, &["allocatableMemory.available"]);
+        check_hard("memory.available: 0%", true, &with(&[]));
+        check_hard("imagefs.available: 100%", true, &[&["memory.available"], &inodes[..], &rest[..]].concat());
+        check_hard("containerfs.available: 5%, nodefs.available: 5%", false, &["nodefs.available"]);
+    }
+
+    #[test]
+    fn thresholds_of_the_containers_file_system_are_named_as_without_effect() {
+        let text = format!(
+            "{HEAD}evictionHard: {{containerfs.available: 5%}}\nevictionSoft: {{containerfs.inodesFree: 9%}}\n\
+             evictionSoftGracePeriod: {{containerfs.inodesFree: 1m}}\n"
+        );
+        let (_, without) = read(text.as_bytes()).unwrap();
+        assert_eq!(without, ["evictionHard.containerfs.available", "evictionSoft.containerfs.inodesFree"]);
     }
 
     #[test]
@@ -576,6 +722,11 @@ mod tests {
             (&format!("{HEAD}fileCheckFrequency: 20x\n"), "no duration"),
             (&format!("{HEAD}evictionHard: {{memory.free: 1Gi}}\n"), "no eviction signal"),
             (&format!("{HEAD}evictionHard: {{memory.available: 120%}}\n"), "no threshold"),
+            (&format!("{HEAD}evictionHard: {{memory.available: '0'}}\n"), "must be positive"),
+            (&format!("{HEAD}evictionHard: {{memory.available: '-1'}}\n"), "no threshold"),
+            (&format!("{HEAD}evictionSoftGracePeriod: {{memory.free: 1m}}\n"), "no eviction signal"),
+            (&format!("{HEAD}evictionMinimumReclaim: {{memory.available: 0%}}\n"), "above 0%"),
+            (&format!("{HEAD}evictionMinimumReclaim: {{memory.free: 1Gi}}\n"), "no eviction signal"),
             (&format!("{HEAD}evictionSoft: {{memory.available: 1Gi}}\n"), "no evictionSoftGracePeriod"),
             (&format!("{HEAD}imageGCHighThresholdPercent: 50\n"), "must be above"),
             (&format!("{HEAD}containerLogMaxFiles: 1\n"), "at least 2"),

@@ -8,6 +8,7 @@ use crate::amount::Amounts;
 use crate::config::NodeConfig;
 use crate::configuration::{API_VERSION, KIND};
 use crate::eviction::Least;
+use crate::shutdown::Group;
 
 /// A duration as Go writes it.
 fn span(duration: Duration) -> String {
@@ -103,6 +104,14 @@ pub fn page(node: &NodeConfig) -> Value {
         let graces = soft.iter().map(|(signal, (_, grace))| (signal.name(), span(*grace)));
         shown["evictionSoftGracePeriod"] = map(graces.collect());
     }
+    let group = |g: &Group| json!({"priority": g.priority, "shutdownGracePeriodSeconds": g.grace.as_secs()});
+    if !node.shutdown.is_empty() {
+        shown["shutdownGracePeriodByPodPriority"] = node.shutdown.list().iter().map(group).collect();
+    }
+    let reclaim = &node.eviction.reclaim;
+    if !reclaim.is_empty() {
+        shown["evictionMinimumReclaim"] = map(reclaim.iter().map(|(signal, l)| (signal.name(), least(l))).collect());
+    }
     if let Some(path) = &node.static_pod_path {
         shown["staticPodPath"] = path.as_str().into();
     }
@@ -155,6 +164,8 @@ mod tests {
         let text = "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\nmaxPods: 7\n\
             staticPodPath: /manifests\nevictionHard: {memory.available: 300Mi, nodefs.available: 7.5%}\n\
             evictionSoft: {memory.available: 1Gi}\nevictionSoftGracePeriod: {memory.available: 1m}\n\
+            shutdownGracePeriod: 30s\nshutdownGracePeriodCriticalPods: 10s\n\
+            evictionMinimumReclaim: {memory.available: 200Mi, nodefs.available: 2.5%}\n\
             systemReserved: {cpu: 500m, memory: 1Gi}\nimageMaximumGCAge: 24h\nclusterDNS: [10.96.0.10]\n\
             topologyManagerPolicy: restricted\ntopologyManagerScope: pod\ncpuManagerPolicy: static\n\
             cpuManagerPolicyOptions: {full-pcpus-only: 'true', prefer-align-cpus-by-uncorecache: '1'}\nallowedUnsafeSysctls: [kernel.msg*]\n\

@@ -132,6 +132,20 @@ pub enum Op {
     CreateContainer(Arc<SandboxSpec>, Box<ContainerSpec>),
     /// Start a container that was made.
     StartContainer(String),
+    /// Let a running container have these CPUs and this memory; all else of it stays as it is.
+    UpdateContainer {
+        /// Container.
+        id: String,
+        /// Its limits.
+        limits: Box<crate::runtime::Resources>,
+    },
+    /// Read how a pod's control group is limited, and what is used in it.
+    ReadGroup {
+        /// The group.
+        path: String,
+        /// Containers whose use of memory is to be known.
+        containers: Vec<String>,
+    },
     /// Stop a container: its stop signal, then after a time SIGKILL.
     StopContainer {
         /// Container.
@@ -205,6 +219,8 @@ pub enum Op {
         /// Directory of its logs.
         log_directory: String,
     },
+    /// Hold the machine up no more: it may go down.
+    LetGoDown,
     /// Make the control groups that pods are in, with these limits.
     WriteGroups(Vec<crate::runtime::PodCgroup>),
     /// Keep a document in the local record, durably, before success is reported.
@@ -220,6 +236,10 @@ pub enum Op {
     SaveCheckpoint(Vec<u8>),
     /// Keep the CPU manager's state, durably.
     SaveCpus(Vec<u8>),
+    /// Keep what is allocated to pods, durably.
+    SaveAllocated(Vec<u8>),
+    /// Keep what of it was brought about, durably.
+    SaveActuated(Vec<u8>),
     /// Ask a plugin for devices.
     Allocate {
         /// Resource.
@@ -255,6 +275,8 @@ pub enum Op {
     PublishDevices(Arc<crate::devices::DeviceView>),
     /// Show how many volumes there are to those who ask. No outcome returns.
     PublishVolumes(crate::volumes::Census),
+    /// Show what is counted of resizes to those who ask. No outcome returns.
+    PublishResizes(Box<crate::allocation::ResizeCounts>),
     /// Show the pods to the kubelet's own server. No outcome returns.
     Publish(Vec<Arc<Pod>>),
 }
@@ -308,6 +330,8 @@ pub enum Reply {
     Allocated(AllocateReply),
     /// Of [`Op::Prefer`].
     Preferred(Vec<String>),
+    /// Of [`Op::ReadGroup`].
+    Group(Box<crate::allocation::Reading>),
 }
 
 /// Why an operation failed.
@@ -331,7 +355,14 @@ impl Op {
     /// Whether it only shows something to those who ask: no outcome returns.
     #[must_use]
     pub fn only_shows(&self) -> bool {
-        matches!(self, Self::CountProbe(_) | Self::PublishDevices(_) | Self::PublishVolumes(_) | Self::Publish(_))
+        matches!(
+            self,
+            Self::CountProbe(_)
+                | Self::PublishDevices(_)
+                | Self::PublishVolumes(_)
+                | Self::PublishResizes(_)
+                | Self::Publish(_)
+        )
     }
 }
 
@@ -356,6 +387,10 @@ pub struct Loaded {
     pub checkpoint: Option<Vec<u8>>,
     /// The CPU manager's state, if there is one.
     pub cpus: Option<Vec<u8>>,
+    /// What was allocated to pods, if that was kept.
+    pub allocated: Option<Vec<u8>>,
+    /// What of it was brought about, if that was kept.
+    pub actuated: Option<Vec<u8>>,
     /// Facts of the machine.
     pub host: HostFacts,
     /// What of the volumes is there; none where that could not be read.
@@ -386,6 +421,12 @@ pub enum In {
         /// What the driver says.
         message: String,
     },
+    /// The machine is to go down, and is held up until [`Op::LetGoDown`].
+    ShutdownBegins,
+    /// It stays after all.
+    ShutdownCancelled,
+    /// It cannot be held up, for this reason.
+    ShutdownUnheld(String),
     /// An operation ended.
     Done(OpId, Outcome),
     /// A device plugin registered and was connected to.

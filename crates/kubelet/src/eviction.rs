@@ -6,9 +6,10 @@
 //!                                      └─▶ images that nobody uses go ─▶ usage of pods ─▶ the first in rank ends
 //! ```
 //!
-//! One pod at a time: the next one is chosen once the last one has stopped and the facts were read again.
+//! One pod at a time: the next one is chosen once the last one has stopped and the facts were read again. A threshold that called
+//! for an eviction does so until there is more than it by what is to be won back (`evictionMinimumReclaim`).
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use carrack_engine::Time;
@@ -20,6 +21,8 @@ use crate::runtime::{HostFacts, Uid};
 pub enum Signal {
     /// Memory that can be had without swapping.
     MemoryAvailable,
+    /// Memory that is left of what all pods together may have, where that is bounded.
+    AllocatableMemoryAvailable,
     /// Bytes of the kubelet's file system.
     NodefsAvailable,
     /// Inodes of the kubelet's file system.
@@ -45,8 +48,9 @@ pub enum Condition {
 
 impl Signal {
     /// All of them.
-    pub const ALL: [Self; 6] = [
+    pub const ALL: [Self; 7] = [
         Self::MemoryAvailable,
+        Self::AllocatableMemoryAvailable,
         Self::NodefsAvailable,
         Self::NodefsInodesFree,
         Self::ImagefsAvailable,
@@ -59,6 +63,7 @@ impl Signal {
     pub fn name(self) -> &'static str {
         match self {
             Self::MemoryAvailable => "memory.available",
+            Self::AllocatableMemoryAvailable => "allocatableMemory.available",
             Self::NodefsAvailable => "nodefs.available",
             Self::NodefsInodesFree => "nodefs.inodesFree",
             Self::ImagefsAvailable => "imagefs.available",
@@ -71,7 +76,7 @@ impl Signal {
     #[must_use]
     pub fn condition(self) -> Condition {
         match self {
-            Self::MemoryAvailable => Condition::Memory,
+            Self::MemoryAvailable | Self::AllocatableMemoryAvailable => Condition::Memory,
             Self::PidAvailable => Condition::Pid,
             _ => Condition::Disk,
         }
@@ -81,7 +86,7 @@ impl Signal {
     #[must_use]
     pub fn resource(self) -> &'static str {
         match self {
-            Self::MemoryAvailable => "memory",
+            Self::MemoryAvailable | Self::AllocatableMemoryAvailable => "memory",
             Self::NodefsAvailable | Self::ImagefsAvailable => "ephemeral-storage",
             Self::NodefsInodesFree | Self::ImagefsInodesFree => "inodes",
             Self::PidAvailable => "pids",
@@ -93,6 +98,7 @@ impl Signal {
     pub fn read(self, h: &HostFacts) -> Option<(u64, u64)> {
         let (left, all) = match self {
             Self::MemoryAvailable => (h.memory_available_bytes, h.memory_bytes),
+            Self::AllocatableMemoryAvailable => (h.pods_memory_available_bytes, h.pods_memory_bytes),
             Self::NodefsAvailable => (h.disk_available_bytes, h.disk_bytes),
             Self::NodefsInodesFree => (h.inodes_free, h.inodes),
             Self::ImagefsAvailable => (h.image_disk_available_bytes, h.image_disk_bytes),
@@ -133,6 +139,8 @@ pub struct Thresholds {
     pub hard: BTreeMap<Signal, Least>,
     /// Below these, for the time given, pods are ended with a grace period.
     pub soft: BTreeMap<Signal, (Least, Duration)>,
+    /// Who has crossed one has crossed it until there is so much more than that again.
+    pub reclaim: BTreeMap<Signal, Least>,
     /// Longest grace period of a pod that a soft threshold ends, in seconds.
     pub max_pod_grace_s: i64,
     /// How long a condition stays after its threshold was last crossed.
@@ -152,9 +160,27 @@ impl Default for Thresholds {
                 (Signal::PidAvailable, Least::OfAll(500)),
             ]),
             soft: BTreeMap::new(),
+            reclaim: BTreeMap::new(),
             max_pod_grace_s: 0,
             transition: Duration::from_secs(300),
         }
+    }
+}
+
+impl Thresholds {
+    /// The hard one of a signal. What all pods have is to leave as much as the machine itself, unless it is said otherwise
+    /// (upstream's `addAllocatableThresholds`).
+    fn hard_of(&self, signal: Signal) -> Option<Least> {
+        let of_machine =
+            self.hard.get(&Signal::MemoryAvailable).filter(|_| signal == Signal::AllocatableMemoryAvailable);
+        self.hard.get(&signal).or(of_machine).copied()
+    }
+
+    /// What is to be won back beyond a threshold.
+    fn reclaim_of(&self, signal: Signal, all: u64) -> u64 {
+        let of_machine =
+            self.reclaim.get(&Signal::MemoryAvailable).filter(|_| signal == Signal::AllocatableMemoryAvailable);
+        self.reclaim.get(&signal).or(of_machine).map_or(0, |least| least.of(all))
     }
 }
 
@@ -186,29 +212,39 @@ pub struct Crossed {
 #[derive(Clone, Debug, Default)]
 pub struct Watch {
     soft_since: BTreeMap<Signal, Time>,
+    /// Thresholds that called for an eviction when the facts were read last, the hard ones marked.
+    met: BTreeSet<(Signal, bool)>,
     last: BTreeMap<Condition, Time>,
 }
 
 impl Watch {
     /// Takes new facts; returns the thresholds that call for an eviction, memory first.
     pub fn observe(&mut self, now: Time, host: &HostFacts, thresholds: &Thresholds) -> Vec<Crossed> {
-        let mut out = Vec::new();
+        let mut out: Vec<Crossed> = Vec::new();
+        let before = std::mem::take(&mut self.met);
         for signal in Signal::ALL {
             let Some((left, all)) = signal.read(host) else { continue };
-            let hard = thresholds.hard.get(&signal).map(|l| l.of(all)).filter(|least| left < *least);
-            let soft = thresholds.soft.get(&signal).map(|(l, grace)| (l.of(all), *grace)).filter(|(l, _)| left < *l);
+            let is_below = |least: u64, hard: bool| {
+                let more = if before.contains(&(signal, hard)) { thresholds.reclaim_of(signal, all) } else { 0 };
+                left < least.saturating_add(more)
+            };
+            let hard = thresholds.hard_of(signal).map(|l| l.of(all)).filter(|least| is_below(*least, true));
+            let soft = thresholds.soft.get(&signal).map(|(l, grace)| (l.of(all), *grace));
+            let soft = soft.filter(|(least, _)| is_below(*least, false));
             if soft.is_none() {
                 self.soft_since.remove(&signal);
             }
+            let since = soft.map(|_| *self.soft_since.entry(signal).or_insert(now));
+            if hard.is_some() || soft.is_some() {
+                self.last.insert(signal.condition(), now);
+            }
+            let over = soft.zip(since).filter(|((_, grace), since)| now.since(*since) >= *grace).map(|(soft, _)| soft);
+            self.met.extend(hard.map(|_| (signal, true)).into_iter().chain(over.map(|_| (signal, false))));
             if let Some(least) = hard {
-                self.last.insert(signal.condition(), now);
                 out.push(Crossed { signal, hard: true, least, left });
-            } else if let Some((least, grace)) = soft {
-                let since = *self.soft_since.entry(signal).or_insert(now);
-                self.last.insert(signal.condition(), now);
-                if now.since(since) >= grace {
-                    out.push(Crossed { signal, hard: false, least, left });
-                }
+            } else if let Some((least, grace)) = over {
+                // Without a grace period it is a hard one.
+                out.push(Crossed { signal, hard: grace.is_zero(), least, left });
             }
         }
         out
@@ -231,6 +267,10 @@ pub struct Usage {
     pub disk_bytes: u64,
     /// Inodes of these.
     pub inodes: u64,
+    /// Of these bytes, those of writable layers.
+    pub layer_bytes: u64,
+    /// Of these inodes, those of writable layers.
+    pub layer_inodes: u64,
     /// Processes.
     pub processes: u64,
     /// Writable layer and logs of each container, in bytes.
@@ -240,11 +280,15 @@ pub struct Usage {
 }
 
 impl Usage {
-    /// Of what a signal is about.
+    /// Of what a signal is about. Where images have a file system of their own, writable layers lie there, and nothing else of a pod.
     #[must_use]
-    pub fn of(&self, signal: Signal) -> u64 {
+    pub fn of(&self, signal: Signal, images_apart: bool) -> u64 {
         match signal {
-            Signal::MemoryAvailable => self.memory_bytes,
+            Signal::MemoryAvailable | Signal::AllocatableMemoryAvailable => self.memory_bytes,
+            Signal::NodefsAvailable if images_apart => self.disk_bytes.saturating_sub(self.layer_bytes),
+            Signal::ImagefsAvailable if images_apart => self.layer_bytes,
+            Signal::NodefsInodesFree if images_apart => self.inodes.saturating_sub(self.layer_inodes),
+            Signal::ImagefsInodesFree if images_apart => self.layer_inodes,
             Signal::NodefsAvailable | Signal::ImagefsAvailable => self.disk_bytes,
             Signal::NodefsInodesFree | Signal::ImagefsInodesFree => self.inodes,
             Signal::PidAvailable => self.processes,
@@ -325,6 +369,67 @@ mod tests {
                 "400:  m=false d=false",
             ]
         );
+    }
+
+    /// What a node with 1000 bytes of disk shows, reading after reading, ten seconds apart: `!` stands for a hard threshold.
+    fn check_disk(what: &str, thresholds: &Thresholds, readings: &[(u64, &str)]) {
+        let mut w = Watch::default();
+        for (n, (left, expected)) in (0..).zip(readings) {
+            let crossed = w.observe(Time::from_unix_s(1000 + 10 * n), &host(1 << 29, *left), thresholds);
+            let shown: Vec<String> =
+                crossed.iter().map(|c| format!("{}{}", c.least, if c.hard { "!" } else { "" })).collect();
+            assert_eq!(shown.join(" "), *expected, "{what}: reading {n}, {left} left");
+        }
+    }
+
+    #[test]
+    fn a_threshold_that_was_crossed_is_crossed_until_enough_is_won_back() {
+        let none = Thresholds { hard: BTreeMap::new(), ..Thresholds::default() };
+        let disk = |least| BTreeMap::from([(Signal::NodefsAvailable, least)]);
+        let soft =
+            |grace_s| BTreeMap::from([(Signal::NodefsAvailable, (Least::Amount(200), Duration::from_secs(grace_s)))]);
+        let hard = Thresholds { hard: disk(Least::Amount(100)), ..none.clone() };
+        check_disk("nothing more", &hard, &[(100, ""), (99, "100!"), (100, ""), (99, "100!")]);
+        let more = Thresholds { reclaim: disk(Least::Amount(50)), ..hard.clone() };
+        check_disk("more", &more, &[(120, ""), (99, "100!"), (149, "100!"), (150, ""), (149, ""), (99, "100!")]);
+        let share = Thresholds { reclaim: disk(Least::OfAll(500)), ..hard.clone() };
+        check_disk("a share more", &share, &[(99, "100!"), (149, "100!"), (150, "")]);
+        // A soft one counts from when it was crossed, also while the hard one was, and what is to be won back from when it called.
+        let both = Thresholds { soft: soft(20), ..more.clone() };
+        check_disk(
+            "both",
+            &both,
+            &[(99, "100!"), (160, ""), (160, "200"), (249, "200"), (250, ""), (199, ""), (249, "")],
+        );
+        check_disk("soft without grace", &Thresholds { soft: soft(0), ..none }, &[(199, "200!"), (200, "")]);
+    }
+
+    #[test]
+    fn pods_together_leave_as_much_of_their_share_as_the_machine_has_to() {
+        let share = |left: u64, all: u64| HostFacts {
+            pods_memory_available_bytes: left << 20,
+            pods_memory_bytes: all << 20,
+            ..host(500 << 20, 500)
+        };
+        for (left, all, expected) in [(99, 1000, true), (100, 1000, false), (0, 0, false)] {
+            let crossed = Watch::default().observe(Time::from_unix_s(1), &share(left, all), &Thresholds::default());
+            let named: Vec<_> = crossed.iter().map(|c| (c.signal, c.signal.condition())).collect();
+            let one = [(Signal::AllocatableMemoryAvailable, Condition::Memory)];
+            assert_eq!(named, if expected { &one[..] } else { &[] }, "{left} of {all}");
+        }
+    }
+
+    #[test]
+    fn disks_are_used_by_what_lies_there() {
+        let usage = Usage { disk_bytes: 100, layer_bytes: 70, inodes: 9, layer_inodes: 4, ..Usage::default() };
+        for (signal, together, apart) in [
+            (Signal::NodefsAvailable, 100, 30),
+            (Signal::ImagefsAvailable, 100, 70),
+            (Signal::NodefsInodesFree, 9, 5),
+            (Signal::ImagefsInodesFree, 9, 4),
+        ] {
+            assert_eq!((usage.of(signal, false), usage.of(signal, true)), (together, apart), "{signal:?}");
+        }
     }
 
     #[test]

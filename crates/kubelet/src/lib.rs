@@ -14,6 +14,7 @@
 mod adapters;
 pub mod admission;
 pub mod align;
+pub mod allocation;
 pub mod amount;
 pub mod certificates;
 mod config;
@@ -33,6 +34,7 @@ pub mod records;
 pub mod runtime;
 pub mod server;
 mod shell;
+pub mod shutdown;
 pub mod sim;
 pub mod spec;
 pub mod status;

@@ -24,6 +24,12 @@ pub enum Planted {
     ForgottenMounts,
     /// A restarted kubelet does not read which CPUs it had assigned.
     ForgottenCpus,
+    /// A restarted kubelet does not read what it had allocated: pods are given what they ask for, whether there is room or not.
+    ForgottenAllocations,
+    /// Pods whose resize was deferred are not looked at again when others leave room.
+    DeferredForever,
+    /// A machine that is shut down is let go at once, whatever runs on it.
+    HastyShutdowns,
     /// Every container that is over is forgotten at once, the newest too.
     ForgottenEnds,
     /// A config map is read once, and what it becomes is not heard of.

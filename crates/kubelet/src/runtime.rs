@@ -33,6 +33,8 @@ pub mod labels {
     pub const TERMINATION_POLICY: &str = "io.kubernetes.container.terminationMessagePolicy";
     /// Annotation: the pod's grace period in seconds.
     pub const GRACE_PERIOD: &str = "io.kubernetes.pod.terminationGracePeriod";
+    /// Annotation of ours: the CPUs and the memory that a container was made with, as JSON.
+    pub const SIZE: &str = "carrack.io/size";
 }
 
 /// Names a pod for the runtime.
@@ -351,6 +353,8 @@ pub struct SandboxRecord {
     pub created_at: Time,
     /// Addresses; empty for a pod on the node's network.
     pub ips: Vec<IpAddr>,
+    /// The handler of the runtime that runs it; empty for the default one.
+    pub runtime_handler: String,
 }
 
 /// Where a container is in its life.
@@ -400,6 +404,17 @@ pub struct ContainerRecord {
     pub image_ref: String,
     /// Value of [`labels::CONTAINER_HASH`].
     pub hash: String,
+    /// How large it is.
+    pub size: ContainerSize,
+}
+
+/// What is known of a container's size.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ContainerSize {
+    /// What it was made with: value of [`labels::SIZE`], where it has one.
+    pub made_with: Option<String>,
+    /// The limits that it has, where the runtime tells.
+    pub actual: Option<Resources>,
 }
 
 impl ContainerRecord {
@@ -501,12 +516,18 @@ pub struct HostFacts {
     pub memory_bytes: u64,
     /// Memory that can be had without swapping, in bytes.
     pub memory_available_bytes: u64,
+    /// Memory that all pods together may have, in bytes; 0 where nothing bounds it but the machine.
+    pub pods_memory_bytes: u64,
+    /// What of it they do not use.
+    pub pods_memory_available_bytes: u64,
     /// Hugepages reserved, in bytes by size in bytes.
     pub hugepages_bytes: BTreeMap<u64, u64>,
     /// Size of the file system of the kubelet's directory, in bytes.
     pub disk_bytes: u64,
     /// Free bytes of it.
     pub disk_available_bytes: u64,
+    /// Images have a file system of their own.
+    pub images_apart: bool,
     /// Size of the file system of the images, in bytes.
     pub image_disk_bytes: u64,
     /// Free bytes of it.

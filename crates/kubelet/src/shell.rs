@@ -7,13 +7,15 @@ use std::sync::{Arc, Mutex};
 use carrack_engine::shell::{Doer, EventSink, random_seed, run_core};
 use carrack_engine::{Rng, Transport};
 
-use crate::adapters::backend::{self, Node, Operations, ProbeCounts, Published, VolumeCounts};
+use crate::adapters::backend::{self, Node, Operations, ProbeCounts, Published, Resizes, VolumeCounts};
 use crate::adapters::cri::Cri;
 use crate::adapters::drivers::Drivers;
 use crate::adapters::drivers::csi::Csi;
 use crate::adapters::drivers::dead::Looks;
 use crate::adapters::drivers::flex::Flex;
 use crate::adapters::drivers::usage::Usages;
+use crate::adapters::found_cpus::FoundCpus;
+use crate::adapters::logind::Logind;
 use crate::adapters::plugins::Plugins;
 use crate::adapters::podresources::{Lister, PublishedDevices};
 use crate::adapters::reviews::Reviews;
@@ -21,6 +23,7 @@ use crate::adapters::stats::Stats;
 use crate::adapters::storage_times::StorageTimes;
 use crate::adapters::store::{Kept, Store};
 use crate::adapters::{blocking, cgroups, found, host, io_error, logs, manifests, net, now, storage_times, volumes};
+use crate::allocation::Reading;
 use crate::config::KubeletConfig;
 use crate::configz;
 use crate::core::KubeletCore;
@@ -57,6 +60,7 @@ struct Machine {
     probes: ProbeCounts,
     operations: Operations,
     volumes: VolumeCounts,
+    resizes: Resizes,
     storage: StorageTimes,
     devices: PublishedDevices,
     lister: Option<tokio::task::JoinHandle<()>>,
@@ -64,12 +68,20 @@ struct Machine {
     serving: Option<tokio::task::JoinHandle<()>>,
     following: Option<tokio::task::JoinHandle<()>>,
     judging: Option<tokio::task::JoinHandle<()>>,
+    logind: Logind,
+    inhibiting: Option<tokio::task::JoinHandle<()>>,
     failed: tokio::sync::mpsc::UnboundedSender<OpError>,
 }
 
 impl Drop for Machine {
     fn drop(&mut self) {
-        let tasks = [self.serving.take(), self.lister.take(), self.following.take(), self.judging.take()];
+        let tasks = [
+            self.serving.take(),
+            self.lister.take(),
+            self.following.take(),
+            self.judging.take(),
+            self.inhibiting.take(),
+        ];
         for task in tasks.into_iter().flatten() {
             task.abort();
         }
@@ -100,13 +112,15 @@ async fn carry_out(
                     store.load()?,
                     store.load_checkpoint(Kept::Devices)?,
                     store.load_checkpoint(Kept::Cpus)?,
+                    store.load_checkpoint(Kept::Allocated)?,
+                    store.load_checkpoint(Kept::Actuated)?,
                     host::facts(&host)?,
                 ))
             };
-            let (records, checkpoint, cpus, host) = blocking(read).await?;
+            let (records, checkpoint, cpus, allocated, actuated, host) = blocking(read).await?;
             let found = blocking(move || found::read(&root).map_err(io_error("looking for volumes"))).await;
             let found = found.inspect_err(|error| tracing::warn!(%error, "volumes are looked for one by one")).ok();
-            Reply::Loaded(Box::new(Loaded { records, checkpoint, cpus, host, found }))
+            Reply::Loaded(Box::new(Loaded { records, checkpoint, cpus, allocated, actuated, host, found }))
         }
         Op::Host => {
             // An unknown place is that of the kubelet.
@@ -114,7 +128,7 @@ async fn carry_out(
             let facts = blocking(move || {
                 let mut facts = host::facts(&host)?;
                 if let Some(dir) = images {
-                    host::image_disk(&mut facts, &dir);
+                    host::image_disk(&mut facts, &dir, &host);
                 }
                 Ok(facts)
             });
@@ -138,6 +152,12 @@ async fn carry_out(
         Op::CreateContainer(sandbox, spec) => Reply::Made(cri.create(&sandbox, &spec).await?),
         Op::StartContainer(id) => cri.start(&id).await?,
         Op::GiveCpus { id, cpus } => done(cri.give_cpus(&id, &cpus).await)?,
+        Op::UpdateContainer { id, limits } => done(cri.resize(&id, &limits).await)?,
+        Op::ReadGroup { path, containers } => {
+            let read = blocking(move || cgroups::read(&path).map_err(io_error("reading a control group"))).await?;
+            let containers = cri.memory_of(&containers).await?;
+            Reply::Group(Box::new(Reading { containers, ..read }))
+        }
         Op::StopContainer { id, timeout_s } => done(cri.stop(&id, timeout_s).await)?,
         Op::RemoveContainer(id) => done(cri.remove(&id).await)?,
         Op::Exec { id, command, timeout_s } => {
@@ -177,6 +197,8 @@ async fn carry_out(
         Op::DropRecord(name) => done(blocking(move || store.drop_record(&name)).await)?,
         Op::SaveCheckpoint(body) => done(blocking(move || store.save_checkpoint(Kept::Devices, &body)).await)?,
         Op::SaveCpus(body) => done(blocking(move || store.save_checkpoint(Kept::Cpus, &body)).await)?,
+        Op::SaveAllocated(body) => done(blocking(move || store.save_checkpoint(Kept::Allocated, &body)).await)?,
+        Op::SaveActuated(body) => done(blocking(move || store.save_checkpoint(Kept::Actuated, &body)).await)?,
         Op::Allocate { resource, epoch, ids } => {
             Reply::Allocated(plugins.ok_or_else(no_plugins)?.allocate(&resource, epoch, ids).await?)
         }
@@ -186,7 +208,12 @@ async fn carry_out(
         Op::PreStart { resource, epoch, ids } => {
             done(plugins.ok_or_else(no_plugins)?.pre_start(&resource, epoch, ids).await)?
         }
-        Op::Publish(_) | Op::PublishDevices(_) | Op::PublishVolumes(_) | Op::CountProbe(_) => Reply::Done,
+        Op::LetGoDown
+        | Op::Publish(_)
+        | Op::PublishDevices(_)
+        | Op::PublishVolumes(_)
+        | Op::PublishResizes(_)
+        | Op::CountProbe(_) => Reply::Done,
     })
 }
 
@@ -199,7 +226,7 @@ fn operation(op: &Op) -> Option<&'static str> {
         Op::CreateContainer(..) => "create_container",
         Op::StartContainer(_) => "start_container",
         Op::StopContainer { .. } => "stop_container",
-        Op::GiveCpus { .. } => "update_container",
+        Op::GiveCpus { .. } | Op::UpdateContainer { .. } => "update_container",
         Op::RemoveContainer(_) => "remove_container",
         Op::FindImage(_) => "image_status",
         Op::PullImage { .. } => "pull_image",
@@ -237,6 +264,8 @@ impl Doer<Out, In> for Machine {
         }
         let sink = events.clone();
         self.judging = Some(self.drivers.follow_health(move |event| sink.send(event)));
+        let sink = events.clone();
+        self.inhibiting = self.logind.follow(move |event| sink.send(event));
         self.events = Some(events);
     }
 
@@ -254,11 +283,20 @@ impl Doer<Out, In> for Machine {
             *self.volumes.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = census;
             return;
         }
+        if let Op::PublishResizes(counts) = op {
+            *self.resizes.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = *counts;
+            return;
+        }
         if let Op::CountProbe(probe) = op {
             backend::count(&self.probes, probe, &self.pods);
             return;
         }
         let Some(events) = self.events.clone() else { return };
+        if matches!(op, Op::LetGoDown) {
+            self.logind.let_go();
+            events.send(In::Done(id, Ok(Reply::Done)));
+            return;
+        }
         let (cri, store, plugins) = (self.cri.clone(), self.store.clone(), self.plugins.clone());
         let (host, root, stats, drivers) =
             (self.host.clone(), self.root.clone(), self.stats.clone(), self.drivers.clone());
@@ -306,12 +344,15 @@ pub async fn run(
     let pods: Published = Arc::new(Mutex::new(Arc::new(Vec::new())));
     let (probes, operations) = (ProbeCounts::default(), Operations::default());
     let (volume_counts, storage) = (VolumeCounts::default(), StorageTimes::default());
+    let resizes = Resizes::default();
     let stats = Arc::new(Stats::new(cri.clone(), root.clone(), PathBuf::from(&config.node.log_dir)));
     let mut node = config.node;
     let host = host::Place {
         dir: root.clone(),
         boot_id: config.boot_id_file.clone().unwrap_or_else(|| host::BOOT_ID.into()),
         resolver: node.resolv_conf.clone(),
+        pods_group: node.cgroup_root.clone(),
+        cpus: FoundCpus::default(),
     };
     let facts = {
         let host = host.clone();
@@ -352,6 +393,7 @@ pub async fn run(
             stats: stats.clone(),
             operations: operations.clone(),
             volumes: volume_counts.clone(),
+            resizes: resizes.clone(),
             devices: devices.clone(),
             storage: storage.clone(),
             node_name: node.node_name.clone(),
@@ -374,6 +416,7 @@ pub async fn run(
         probes,
         operations,
         volumes: volume_counts,
+        resizes,
         storage,
         devices,
         lister: None,
@@ -381,6 +424,8 @@ pub async fn run(
         serving: None,
         following: None,
         judging: None,
+        logind: Logind::new(node.shutdown.total()),
+        inhibiting: None,
         failed,
     };
     let core = KubeletCore::new(node, &Rng::new(random_seed()));

@@ -10,11 +10,12 @@ use std::sync::Arc;
 use carrack_engine::Time;
 use k8s_openapi::api::core::v1::Pod;
 
+use crate::allocation::{GroupLimits, Reading};
 use crate::devices::{AllocateReply, Device, PluginOptions};
 use crate::effects::{In, Loaded, Op, OpError, Outcome, Reply};
 use crate::runtime::{
-    ContainerRecord, ContainerSpec, ContainerState, DeviceNode, HandlerFeatures, HostFacts, ImageRecord, RuntimeInfo,
-    RuntimeSnapshot, SandboxRecord, Sharing, Uid, labels,
+    ContainerRecord, ContainerSize, ContainerSpec, ContainerState, DeviceNode, HandlerFeatures, HostFacts, ImageRecord,
+    RuntimeInfo, RuntimeSnapshot, SandboxRecord, Sharing, Uid, labels,
 };
 use crate::volumes::{CsiNodeInfo, Found, VolumeKind};
 
@@ -49,6 +50,14 @@ pub struct SimRuntime {
     pub checkpoint: Option<Vec<u8>>,
     /// The CPU manager's state.
     pub cpus: Option<Vec<u8>>,
+    /// What is allocated to pods, as it was kept.
+    pub allocated: Option<Vec<u8>>,
+    /// What of it was brought about, as it was kept.
+    pub actuated: Option<Vec<u8>>,
+    /// Control groups of pods, by their paths.
+    pub groups: BTreeMap<String, GroupLimits>,
+    /// Memory that pods use, by the paths of their groups.
+    pub group_memory_bytes: BTreeMap<String, u64>,
     /// Containers whose CPUs cannot be changed, by name.
     pub stubborn: BTreeSet<String>,
     /// Sandboxes.
@@ -115,6 +124,10 @@ impl SimRuntime {
             records: BTreeMap::new(),
             checkpoint: None,
             cpus: None,
+            allocated: None,
+            actuated: None,
+            groups: BTreeMap::new(),
+            group_memory_bytes: BTreeMap::new(),
             stubborn: BTreeSet::new(),
             sandboxes: BTreeMap::new(),
             torn_down: BTreeSet::new(),
@@ -163,6 +176,7 @@ impl SimRuntime {
                 | Op::StartContainer(_)
                 | Op::StopContainer { .. }
                 | Op::GiveCpus { .. }
+                | Op::UpdateContainer { .. }
                 | Op::RemoveContainer(_)
                 | Op::Exec { .. }
         );
@@ -185,6 +199,8 @@ impl SimRuntime {
                 records: self.records.clone(),
                 checkpoint: self.checkpoint.clone(),
                 cpus: self.cpus.clone(),
+                allocated: self.allocated.clone(),
+                actuated: self.actuated.clone(),
                 host: self.host.clone(),
                 found: Some(self.found()),
             })),
@@ -235,7 +251,9 @@ impl SimRuntime {
                     ready: true,
                     created_at: now,
                     ips: if spec.network == Sharing::Node { Vec::new() } else { vec![ip] },
+                    runtime_handler: spec.runtime_handler.clone(),
                 };
+                self.groups.insert(spec.cgroup.path.clone(), (&spec.cgroup.resources).into());
                 self.sandboxes.insert(id, record.clone());
                 self.sandbox_handlers.push(spec.runtime_handler.clone());
                 Reply::Sandbox(Box::new(record))
@@ -277,6 +295,7 @@ impl SimRuntime {
                     image: spec.image.clone(),
                     image_ref: spec.image_ref.clone(),
                     hash: spec.annotations.get(labels::CONTAINER_HASH).cloned().unwrap_or_default(),
+                    size: ContainerSize { made_with: spec.annotations.get(labels::SIZE).cloned(), actual: None },
                 };
                 self.containers.insert(id.clone(), SimContainer { record, spec: (**spec).clone() });
                 Reply::Made(id)
@@ -313,11 +332,40 @@ impl SimRuntime {
                 let code = self.exec_codes.get(&c.record.name).copied().unwrap_or(0);
                 Reply::Exited { code, output: String::new() }
             }
-            Op::WriteGroups(_)
-            | Op::Net { .. }
-            | Op::RemovePod { .. }
-            | Op::RotateLogs { .. }
-            | Op::ExpandVolume(_) => Reply::Done,
+            Op::WriteGroups(groups) => {
+                for group in groups {
+                    self.groups.insert(group.path.clone(), (&group.resources).into());
+                }
+                Reply::Done
+            }
+            Op::ReadGroup { path, containers } => Reply::Group(Box::new(Reading {
+                limits: self.groups.get(path).copied(),
+                memory_bytes: self.group_memory_bytes.get(path).copied(),
+                containers: containers.iter().map(|id| (id.clone(), 0)).collect(),
+            })),
+            Op::UpdateContainer { id, limits } => {
+                let Some(c) = self.containers.get_mut(id).filter(|c| c.record.may_run()) else {
+                    return Err(OpError::NotFound(id.clone()));
+                };
+                if self.stubborn.contains(&c.record.name) {
+                    return Err(OpError::Failed("the control group cannot be written".into()));
+                }
+                let r = &mut c.spec.resources;
+                (r.cpu_period_us, r.cpu_quota_us) = (limits.cpu_period_us, limits.cpu_quota_us);
+                (r.cpu_shares, r.memory_limit_bytes) = (limits.cpu_shares, limits.memory_limit_bytes);
+                Reply::Done
+            }
+            Op::SaveAllocated(bytes) => {
+                self.allocated = Some(bytes.clone());
+                Reply::Done
+            }
+            Op::SaveActuated(bytes) => {
+                self.actuated = Some(bytes.clone());
+                Reply::Done
+            }
+            Op::Net { .. } | Op::RemovePod { .. } | Op::RotateLogs { .. } | Op::ExpandVolume(_) | Op::LetGoDown => {
+                Reply::Done
+            }
             Op::AskCsiNode(driver) => match self.csi_limits.get(driver) {
                 Some(max_volumes) => Reply::CsiNode(CsiNodeInfo {
                     node_id: "sim".into(),
@@ -390,7 +438,11 @@ impl SimRuntime {
                 self.plugin(resource, *epoch)?;
                 Reply::Done
             }
-            Op::Publish(_) | Op::PublishDevices(_) | Op::PublishVolumes(_) | Op::CountProbe(_) => Reply::Done,
+            Op::Publish(_)
+            | Op::PublishDevices(_)
+            | Op::PublishVolumes(_)
+            | Op::PublishResizes(_)
+            | Op::CountProbe(_) => Reply::Done,
         })
     }
 
@@ -474,6 +526,7 @@ impl SimRuntime {
         self.host.boot_id = boot_id.into();
         self.host.booted_at = now;
         self.plugins.clear();
+        self.groups.clear();
         let all: Vec<String> = self.containers.keys().cloned().collect();
         for id in all {
             self.exit(now, &id, 255);

@@ -17,7 +17,6 @@ use k8s_openapi::api::core::v1::PersistentVolume;
 use k8s_openapi::api::storage::v1::VolumeAttachment;
 use serde_json::json;
 
-use crate::invariants::Breach;
 use crate::role::node_name;
 
 /// Name of the driver.
@@ -36,7 +35,8 @@ struct Disks {
     /// Those that are gone when their node is switched off.
     until_off: BTreeSet<(String, String)>,
     last: u64,
-    breaches: Vec<String>,
+    /// Disks that were detached from nodes that had them mounted.
+    taken: Vec<(String, String)>,
 }
 
 /// Where the disks are.
@@ -71,7 +71,7 @@ impl Rack {
         let mut disks = self.lock();
         let place = (disk.to_owned(), node.to_owned());
         if disks.staged.contains(&place) {
-            disks.breaches.push(format!("{disk} is detached from {node}, which has it mounted"));
+            disks.taken.push(place.clone());
         }
         disks.attached.remove(&place);
         disks.until_off.remove(&place);
@@ -106,10 +106,9 @@ impl Rack {
         }
     }
 
-    /// What broke.
-    pub(crate) fn breaches(&self) -> Vec<Breach> {
-        let found = std::mem::take(&mut self.lock().breaches);
-        found.into_iter().map(|what| Breach::new("disk-in-use-stays", what)).collect()
+    /// What was detached since the last look from nodes that had it mounted, with the node.
+    pub(crate) fn taken(&self) -> Vec<(String, String)> {
+        std::mem::take(&mut self.lock().taken)
     }
 }
 

@@ -24,6 +24,8 @@ pub(crate) struct Hall {
     /// Who is served, by level.
     served: BTreeMap<String, usize>,
     waiting: BTreeMap<FlightId, Class>,
+    /// Whether anything has changed since it was checked.
+    changed: bool,
     /// The planted bug, if it is one of these.
     fault: Option<Fault>,
 }
@@ -53,7 +55,7 @@ impl Hall {
 
     /// Other levels. Who is served now.
     pub(crate) fn configure(&mut self, generation: u64, levels: BTreeMap<String, LevelConfig>) -> Vec<FlightId> {
-        self.generation = generation;
+        (self.generation, self.changed) = (generation, true);
         self.levels = levels.clone();
         let next = self.seats.configure(self.total, levels);
         self.seated(&next);
@@ -69,6 +71,7 @@ impl Hall {
     }
 
     pub(crate) fn arrive(&mut self, flight: FlightId, class: &Class) -> Arrival {
+        self.changed = true;
         let arrival = self.seats.arrive(self.line(class), class.flow, flight);
         match arrival {
             Arrival::Served => self.sits(class),
@@ -84,6 +87,7 @@ impl Hall {
 
     /// A request that was served has ended. Who is served in its place.
     pub(crate) fn leave(&mut self, class: &Class) -> Vec<FlightId> {
+        self.changed = true;
         if let Some(count) = self.served.get_mut(&class.level) {
             *count = count.saturating_sub(1);
         }
@@ -98,11 +102,15 @@ impl Hall {
     /// A request waits no longer; false when it does not wait.
     pub(crate) fn give_up(&mut self, flight: FlightId) -> bool {
         let Some(class) = self.waiting.remove(&flight) else { return false };
+        self.changed = true;
         self.seats.give_up(self.line(&class), flight)
     }
 
     /// No more are served than there are seats, and nobody waits while their level has fewer than its own.
-    pub(crate) fn check(&self, breaches: &mut Vec<Breach>) {
+    pub(crate) fn check(&mut self, breaches: &mut Vec<Breach>) {
+        if !std::mem::take(&mut self.changed) {
+            return;
+        }
         let exempt = |level: &str| self.levels.get(level).is_none_or(|config| config.exempt);
         let served: usize = self.served.iter().filter(|(level, _)| !exempt(level)).map(|(_, count)| count).sum();
         // Each level has a seat at the least, however few there are.

@@ -236,6 +236,7 @@ impl Hosted {
                     topology,
                     cpus: crate::cpus::config(node),
                     reserved,
+                    shutdown: crate::node::shutdown_groups(),
                     ..NodeConfig::default()
                 };
                 let core = KubeletCore::new(config, &rng).with_planted(settings.bug.and_then(Bug::of_kubelet));

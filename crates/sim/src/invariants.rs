@@ -44,8 +44,20 @@ pub const INVARIANTS: &[Invariant] = &[
         sentence: "An instance fails for its node's silence only when its guest has stopped for certain, and from a phase in which its node had it.",
     },
     Invariant {
+        name: crate::reruns::NAME,
+        sentence: "A machine that is to run again after failures alone has no other instance after one whose guest has shut down.",
+    },
+    Invariant {
+        name: "success-takes-a-run",
+        sentence: "An instance that nobody has deleted succeeds only if its guest has begun.",
+    },
+    Invariant {
         name: "silent-nodes-take-no-machines",
         sentence: "A node whose virt-handler is not heard takes no machines soon after, whether or not it was ever heard.",
+    },
+    Invariant {
+        name: crate::node::HELD_UP,
+        sentence: "A machine that is shut down in order goes down when no container runs there, or when the time of its pods is over.",
     },
     Invariant {
         name: crate::node::HEALTHY_HOSTS,
@@ -62,6 +74,14 @@ pub const INVARIANTS: &[Invariant] = &[
     Invariant {
         name: "machines-leave-silent-nodes",
         sentence: "An instance that may be started elsewhere is over, and its launcher gone, soon after its node was last heard, whether or not the node is still known or ever was heard.",
+    },
+    Invariant {
+        name: crate::roaming::DEAD,
+        sentence: "Of whom an attachment says that it is dead on its node, no guest runs there.",
+    },
+    Invariant {
+        name: crate::roaming::LEFT,
+        sentence: "A disk whose machine is over does not stay attached to a node that was not heard for long.",
     },
     Invariant {
         name: crate::keepers::NAME,
@@ -137,6 +157,14 @@ pub const INVARIANTS: &[Invariant] = &[
     Invariant {
         name: crate::growth::TRUE_SIZES,
         sentence: "A claim's status never tells of more than the file system of its volume holds.",
+    },
+    Invariant {
+        name: crate::resizes::FITS,
+        sentence: "A node's kubelet never has allocated more to its pods than the node can give.",
+    },
+    Invariant {
+        name: crate::resizes::SETTLES,
+        sentence: "Once nothing fails any more, a running pod soon has the size that its spec asks for, in its containers and its group, unless it is told that this does not fit, and that is so.",
     },
     Invariant {
         name: crate::growth::HEARD,
@@ -364,9 +392,11 @@ const ALL_SILENT: Duration = Duration::from_secs(75);
 /// the slowest of delays.
 const LEAVES_WITHIN: Duration = Duration::from_secs(60);
 
-/// What a pod asks for.
+/// What a pod holds of its node. What it wishes beside that may have come while another pod was on its way there.
 fn requests(pod: &Value) -> BTreeMap<String, Quantity> {
-    serde_json::from_value(pod.clone()).map(|pod| carrack_types::pod::requests(&pod)).unwrap_or_default()
+    serde_json::from_value(crate::resizes::as_granted(pod))
+        .map(|pod| carrack_types::held::requests(&pod))
+        .unwrap_or_default()
 }
 
 impl Checker {
@@ -395,7 +425,10 @@ impl Checker {
                 "lease" => {
                     self.renewed.insert(text(change.object(), "/metadata/name").to_owned(), now);
                 }
-                "vmi" if change.before.is_some() && change.after.is_some() => lost(change, nodes, breaches),
+                "vmi" if change.before.is_some() && change.after.is_some() => {
+                    lost(change, nodes, breaches);
+                    succeeded(change, nodes, breaches);
+                }
                 "vmi" | "secret" if change.before.is_none() => children(change, observer, breaches),
                 _ => {}
             }
@@ -675,6 +708,18 @@ fn lost(change: &Change, nodes: &BTreeMap<u8, Node>, breaches: &mut Vec<Breach>)
             let what = format!("{name} is failed while its guest runs in {compute} on node{}", node.number);
             breaches.push(Breach::new("failed-on-proof", what));
         }
+    }
+}
+
+/// An instance that has just succeeded: it ran, or nobody wanted it any more.
+fn succeeded(change: &Change, nodes: &BTreeMap<u8, Node>, breaches: &mut Vec<Breach>) {
+    let (Some(old), Some(new)) = (&change.before, &change.after) else { return };
+    let is_over = |vmi: &Value| text(vmi, "/status/phase") == "Succeeded";
+    // Where no whole node is, guests only pretend.
+    let has_begun = || nodes.is_empty() || nodes.values().any(|node| node.guests.has_begun(uid(new)));
+    if is_over(new) && !is_over(old) && !deleting(new) && !has_begun() {
+        let what = format!("{} has succeeded, and its guest has never begun", key_of(new));
+        breaches.push(Breach::new("success-takes-a-run", what));
     }
 }
 

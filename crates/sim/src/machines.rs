@@ -14,7 +14,7 @@ use serde_json::Value;
 
 use crate::invariants::Breach;
 use crate::node::Node;
-use crate::observer::{Change, Observer, controller, key_of, text, uid};
+use crate::observer::{Change, Observer, controller, key_of, label, text, uid};
 use crate::wants::{Want, guests_of};
 
 /// After how long without a renewal a node is suspected, and fenced; and without a heartbeat, where there is no Lease.
@@ -23,6 +23,8 @@ const FENCED: Duration = Duration::from_secs(13);
 const WITHOUT_LEASE: Duration = Duration::from_secs(300);
 /// How late that may be noticed: one interval at which nodes are looked at again, and what a new leader takes to begin.
 const NOTICED: Duration = Duration::from_secs(60 + 60);
+/// What is then still to be done about a disk: its node is told, the attachment is deleted, and who does it may begin anew.
+const DETACHED: Duration = Duration::from_secs(30);
 /// How long a machine may be down: the longest wait after failed starts, and a start with plugins that are late.
 const BACK_WITHIN: Duration = Duration::from_secs(600);
 
@@ -33,11 +35,6 @@ pub(crate) struct Machines {
     heard: BTreeMap<String, Time>,
     /// Since when machines that should run do not.
     down: BTreeMap<String, Time>,
-}
-
-/// A label or an annotation; their names have slashes.
-fn label<'a>(object: &'a Value, kind: &str, name: &str) -> &'a str {
-    object["metadata"][kind][name].as_str().unwrap_or_default()
 }
 
 impl Machines {
@@ -68,6 +65,11 @@ impl Machines {
     /// For how long a node's handler has not been heard, since then at most.
     fn silent(&self, node: &str, since: Time, now: Time) -> Duration {
         now.since(self.heard.get(node).copied().unwrap_or_default().max(since))
+    }
+
+    /// Whether a node's handler has not been heard for so long that everything of its machines has gone from it.
+    pub(crate) fn has_left(&self, node: &str, since: Time, now: Time) -> bool {
+        self.silent(node, since, now) > FENCED + NOTICED + DETACHED
     }
 
     /// Looked at from time to time, while nothing has failed since then.

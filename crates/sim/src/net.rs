@@ -11,7 +11,7 @@ use std::time::Duration;
 use carrack_engine::{Rng, Time};
 
 use crate::chance::{Delay, below, between};
-use crate::options::{NetFaults, TIMEOUT};
+use crate::options::{LATEST, NetFaults, TIMEOUT};
 use crate::role::Role;
 
 /// What becomes of one request.
@@ -94,7 +94,7 @@ impl Net {
         } else if rng.one_in(faults.late_one_in) && !matches!(role, Role::Replicas | Role::User) {
             // Only derived names survive a request that arrives when nobody expects it any more; that
             // controller draws its names, and what people ask for is what they get, also when it comes late.
-            let late = seen + below(rng, Duration::from_secs(10));
+            let late = seen + below(rng, faults.latest);
             passage = Passage { arrives: Some(late), again: None, reply: Reply::Lost(seen) };
         } else if idempotent && rng.one_in(faults.repeat_one_in) {
             passage.again = Some(there + faults.latency.draw(rng));
@@ -109,7 +109,7 @@ impl Net {
             return None;
         }
         let seen = faults.latency.draw(rng) + faults.latency.draw(rng);
-        let late = seen + below(rng, Duration::from_secs(10));
+        let late = seen + below(rng, faults.latest);
         Some(Passage { arrives: Some(late), again: None, reply: Reply::Lost(seen) })
     }
 
@@ -146,6 +146,7 @@ impl NetFaults {
             lose_request_one_in: 0,
             lose_reply_one_in: 0,
             late_one_in: 0,
+            latest: LATEST,
             late_binding_one_in: 0,
             repeat_one_in: 0,
             watch_lags_one_in: 0,

@@ -67,6 +67,13 @@ pub(crate) struct Observer {
 }
 
 impl Observer {
+    /// These objects, each of its kind.
+    #[cfg(test)]
+    pub(crate) fn of(objects: impl IntoIterator<Item = (&'static str, Value)>) -> Self {
+        let objects = objects.into_iter().map(|(kind, object)| ((kind, key_of(&object)), object)).collect();
+        Self { watch: None, objects, revision: Revision::default(), changed: BTreeMap::new() }
+    }
+
     /// From the store's present state on.
     pub(crate) fn new(store: &Arc<MemStore>) -> Self {
         let mut observer =
@@ -157,6 +164,11 @@ pub(crate) fn text<'a>(object: &'a Value, pointer: &str) -> &'a str {
         None => object.pointer(pointer),
     };
     found.and_then(Value::as_str).unwrap_or_default()
+}
+
+/// A label or an annotation; their names have slashes.
+pub(crate) fn label<'a>(object: &'a Value, kind: &str, name: &str) -> &'a str {
+    object["metadata"][kind][name].as_str().unwrap_or_default()
 }
 
 /// `namespace/name`, or the name alone.

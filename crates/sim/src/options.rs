@@ -85,7 +85,7 @@ impl Options {
         }
         // Leaders are looked for where they cost least.
         own.machines &= !planted.is_some_and(|bug| bug.is_of_leaders() || bug == Bug::OrphanedCalls);
-        if planted.is_some_and(Bug::is_of_growth) {
+        if planted.is_some_and(|bug| bug.is_of_growth() || crate::resizes::is_of_resizes(bug)) {
             own.machines = false;
             own.safety = own.safety.min(Duration::from_secs(60));
         }
@@ -194,6 +194,8 @@ impl Parts {
     }
 }
 
+/// How late a request arrives at the most, mostly.
+pub(crate) const LATEST: Duration = Duration::from_secs(10);
 /// How long a client waits for a reply, as Carrack's do.
 pub(crate) const TIMEOUT: Duration = Duration::from_secs(30);
 
@@ -204,6 +206,8 @@ pub(crate) struct NetFaults {
     pub lose_request_one_in: u64,
     pub lose_reply_one_in: u64,
     pub late_one_in: u64,
+    /// How long after its sender has given it up a late request arrives at the most.
+    pub latest: Duration,
     /// One in so many bindings arrives after its sender has given it up.
     pub late_binding_one_in: u64,
     pub repeat_one_in: u64,
@@ -387,6 +391,7 @@ impl Swarm {
             lose_request_one_in: on(20, 300),
             lose_reply_one_in: on(20, 300),
             late_one_in: on(50, 500),
+            latest: LATEST,
             late_binding_one_in: 0,
             repeat_one_in: on(20, 300),
             watch_lags_one_in: on(5, 50),
@@ -426,6 +431,10 @@ impl Swarm {
         let mut own = root.fork("late bindings");
         if own.one_in(2) && options.faults && options.plant.is_none() {
             net.late_binding_one_in = 2 + own.below(8);
+        }
+        // Some arrive when their sender's Lease has run out, and somebody else leads.
+        if root.fork("how late").one_in(3) && options.plant.is_none() {
+            net.latest = LATEST * 3;
         }
         // A guest that has lost its monitor, too, would be watched by nobody.
         let mut own = root.fork("strand");
@@ -483,7 +492,8 @@ impl Swarm {
                 | Bug::DesiredStateAlone
                 | Bug::JudgedAgain
                 | Bug::ForgottenMounts
-                | Bug::ForgottenCpus,
+                | Bug::ForgottenCpus
+                | Bug::ForgottenAllocations,
             ) => {
                 nodes = 1;
                 crash_one_in_effects = 0;
@@ -494,7 +504,8 @@ impl Swarm {
                 | Bug::StaleGrants
                 | Bug::ForgottenDeletions
                 | Bug::ForgottenNetworks
-                | Bug::RecordsAreMounts,
+                | Bug::RecordsAreMounts
+                | Bug::HastyShutdowns,
             ) => {
                 nodes = 1;
                 crash_one_in_effects = 0;
@@ -506,7 +517,7 @@ impl Swarm {
                 crash_one_in_effects = 0;
                 intervals = Intervals { apiserver_crash: Some(Duration::from_secs(15)), ..Intervals::default() };
             }
-            Some(Bug::BrokenPromise) => {
+            Some(Bug::BrokenPromise | Bug::BuriedAlive) => {
                 // Handlers that are cut off, and other nodes to go to.
                 nodes = 3;
                 crash_one_in_effects = 0;
@@ -518,7 +529,7 @@ impl Swarm {
                 crash_one_in_effects = 0;
                 intervals = Intervals { strand: Some(Duration::from_secs(8)), ..Intervals::default() };
             }
-            Some(Bug::HalfClosed) => {
+            Some(Bug::HalfClosed | Bug::RerunsAlways) => {
                 // Guests that end and come back where everybody lives.
                 crash_one_in_effects = 0;
                 intervals = Intervals { guest: Some(Duration::from_secs(5)), ..Intervals::default() };
@@ -541,11 +552,22 @@ impl Swarm {
                 launcher_hangs_one_in = 1;
                 intervals = Intervals { strand: Some(Duration::from_secs(8)), ..Intervals::default() };
             }
-            Some(Bug::VanishedNode | Bug::EndedOnDeadNode) => {
+            Some(Bug::HollowSuccess) => {
+                // Disks whose containers end before anything has begun.
+                crash_one_in_effects = 0;
+                intervals = Intervals { container_exit: Some(Duration::from_millis(200)), ..Intervals::default() };
+            }
+            Some(Bug::VanishedNode | Bug::EndedOnDeadNode | Bug::KeptDisks) => {
                 // A node with machines that goes for good, and others to go to.
                 nodes = 3;
                 crash_one_in_effects = 0;
                 intervals = Intervals { lose: Some(Duration::from_secs(10)), ..Intervals::default() };
+            }
+            // Wishes that were put off, and a kubelet that lives on.
+            Some(Bug::DeferredForever) => {
+                nodes = 1;
+                crash_one_in_effects = 0;
+                intervals = Intervals::default();
             }
             Some(Bug::StoredNominations | Bug::OneNode | Bug::BindingsOverwrite) => nodes = 3,
             Some(Bug::BaselessBindings) => (nodes, net.late_binding_one_in) = (1, 2),
@@ -562,9 +584,9 @@ impl Swarm {
                 intervals.crash = Some(Duration::from_secs(3));
             }
             Some(Bug::TermlessBindings) => {
-                // Schedulers that die, and bindings of theirs that arrive afterwards.
-                net.late_binding_one_in = 2;
-                intervals.crash = Some(Duration::from_secs(3));
+                // Bindings that arrive when others lead. Who has sent one dies before it sees to it that this one is not made.
+                (net.late_binding_one_in, net.latest) = (2, LATEST * 3);
+                intervals = Intervals::default();
             }
             Some(Bug::LeaseIsLife) => intervals.cut = Some(Duration::from_secs(3)),
             Some(Bug::BaselessWrites) => {

@@ -1,5 +1,7 @@
 //! Bugs put in on purpose. Each is a switch that a run can be given; the simulator must find it.
 
+mod parts;
+
 /// A planted bug.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Plant {
@@ -54,6 +56,9 @@ pub(crate) enum Bug {
     ForgottenMounts,
     ForgottenEnds,
     ForgottenCpus,
+    HastyShutdowns,
+    ForgottenAllocations,
+    DeferredForever,
     ReadOnce,
     UnreadIsAbsent,
     RecordsAreMounts,
@@ -75,8 +80,12 @@ pub(crate) enum Bug {
     MissingHeartbeat,
     VanishedNode,
     EndedOnDeadNode,
+    KeptDisks,
+    BuriedAlive,
     StateOfInstances,
     LateWriter,
+    HollowSuccess,
+    RerunsAlways,
     BaselessWrites,
     OneNode,
     BindingsOverwrite,
@@ -299,14 +308,15 @@ pub const PLANTS: &[Plant] = &[
         name: "broken-promise",
         what: "guests run on when their node can renew its lease no more (incident 2)",
         found_by: "failed-on-proof",
-        also: &[],
+        // What is written of its disks comes just before.
+        also: &[crate::roaming::DEAD],
         bug: Bug::BrokenPromise,
     },
     Plant {
         name: "tame-watchdogs",
         what: "something pets machines' watchdogs that does not know what their nodes have promised",
         found_by: "failed-on-proof",
-        also: &["one-guest-per-vm"],
+        also: &["one-guest-per-vm", crate::roaming::DEAD],
         bug: Bug::TameWatchdogs,
     },
     Plant {
@@ -371,6 +381,27 @@ pub const PLANTS: &[Plant] = &[
         found_by: crate::cpus::NAME,
         also: &[],
         bug: Bug::ForgottenCpus,
+    },
+    Plant {
+        name: "hasty-shutdowns",
+        what: "a machine that is shut down goes down at once, whatever runs on it",
+        found_by: crate::node::HELD_UP,
+        also: &[],
+        bug: Bug::HastyShutdowns,
+    },
+    Plant {
+        name: "forgotten-allocations",
+        what: "a restarted kubelet does not read what it had allocated, and gives pods what they ask for",
+        found_by: crate::resizes::FITS,
+        also: &[],
+        bug: Bug::ForgottenAllocations,
+    },
+    Plant {
+        name: "deferred-forever",
+        what: "a pod whose resize was deferred is not looked at again when others leave room",
+        found_by: crate::resizes::SETTLES,
+        also: &[],
+        bug: Bug::DeferredForever,
     },
     Plant {
         name: "random-clone-names",
@@ -499,12 +530,40 @@ pub const PLANTS: &[Plant] = &[
         bug: Bug::EndedOnDeadNode,
     },
     Plant {
+        name: "kept-disks",
+        what: "a disk stays attached to a dead node for as long as that says that it uses it, whoever is known to be dead",
+        found_by: crate::roaming::LEFT,
+        also: &[],
+        bug: Bug::KeptDisks,
+    },
+    Plant {
+        name: "buried-alive",
+        what: "a machine's disks count as left by it as soon as its node is silent",
+        found_by: crate::roaming::DEAD,
+        also: &[],
+        bug: Bug::BuriedAlive,
+    },
+    Plant {
         name: "late-writer",
         what: "a launcher that hung for longer than its node's lease starts its machine, whatever the record of its disk says",
         found_by: crate::writers::NAME,
         // Its instance was failed on the proof that nothing of it starts there any more.
         also: &["one-guest-per-vm", "failed-on-proof"],
         bug: Bug::LateWriter,
+    },
+    Plant {
+        name: "hollow-success",
+        what: "a launcher that is ended before its machine has begun ends as if it had run",
+        found_by: "success-takes-a-run",
+        also: &[],
+        bug: Bug::HollowSuccess,
+    },
+    Plant {
+        name: "reruns-always",
+        what: "a machine that has shut down is taken for one that was asked to start again, though only failures are to do that",
+        found_by: crate::reruns::NAME,
+        also: &[],
+        bug: Bug::RerunsAlways,
     },
     Plant {
         name: "baseless-writes",
@@ -806,148 +865,4 @@ pub const PLANTS: &[Plant] = &[
 #[must_use]
 pub fn find(name: &str) -> Option<&'static Plant> {
     PLANTS.iter().find(|plant| plant.name == name)
-}
-
-impl Bug {
-    /// What it is for a kubelet.
-    pub(crate) fn of_kubelet(self) -> Option<carrack_kubelet::Planted> {
-        use carrack_kubelet::Planted;
-        Some(match self {
-            Self::FinalRejection => Planted::FinalRejection,
-            Self::DesiredStateAlone => Planted::DesiredStateAlone,
-            Self::JudgedAgain => Planted::JudgedAgain,
-            Self::StaleGrants => Planted::StaleGrants,
-            Self::ForgottenDeletions => Planted::ForgottenDeletions,
-            Self::ForgottenNetworks => Planted::ForgottenNetworks,
-            Self::UnreadIsUnwanted => Planted::UnreadIsUnwanted,
-            Self::MountsUntold => Planted::MountsUntold,
-            Self::ForgottenMounts => Planted::ForgottenMounts,
-            Self::ForgottenEnds => Planted::ForgottenEnds,
-            Self::ForgottenCpus => Planted::ForgottenCpus,
-            Self::ReadOnce => Planted::ReadOnce,
-            Self::UnreadIsAbsent => Planted::UnreadIsAbsent,
-            Self::RecordsAreMounts => Planted::RecordsAreMounts,
-            Self::SharedTokens => Planted::SharedTokens,
-            Self::ExpiredTokens => Planted::ExpiredTokens,
-            Self::PublishedOnce => Planted::PublishedOnce,
-            Self::GrowthAside => Planted::GrowthAside,
-            Self::GrowthUnheard => Planted::GrowthUnheard,
-            Self::GrowthUnproved => Planted::GrowthUnproved,
-            _ => return None,
-        })
-    }
-    /// Whether it is one of controllers of workloads.
-    pub(crate) fn is_of_workloads(self) -> bool {
-        matches!(
-            self,
-            Self::SetsBySpec
-                | Self::EndlessTerms
-                | Self::TermlessBindings
-                | Self::EndsForgotten
-                | Self::TimesTwice
-                | Self::ClaimsGo
-                | Self::ClaimsByName
-                | Self::TakesFree
-                | Self::CarelessDetach
-                | Self::HastyOrphans
-                | Self::BaselessWrites
-                | Self::UnplacedStay
-                | Self::IgnoredUntold
-                | Self::OrphansHeld
-                | Self::AdoptedUnheld
-                | Self::HastySlices
-                | Self::GrantsForgotten
-                | Self::ChargesLost
-                | Self::HastyOwners
-                | Self::StaleDependents
-                | Self::UnprovedEmptiness
-                | Self::UnreadServers
-                | Self::TakenClaims
-        )
-    }
-    /// Whether it is one of the controller of clones.
-    pub(crate) fn of_clones(self) -> Option<carrack_virt::controllers::clone::Planted> {
-        use carrack_virt::controllers::clone::Planted;
-        Some(match self {
-            Self::RandomCloneNames => Planted::RandomNames,
-            Self::NamesClearedEarly => Planted::NamesClearedEarly,
-            Self::RestoreNotCreatedYet => Planted::RestoreNotCreatedYet,
-            Self::CacheMissIsTerminal => Planted::CacheMissIsTerminal,
-            Self::AdoptsAnything => Planted::AdoptsAnything,
-            Self::TargetDrawnLate => Planted::TargetDrawnLate,
-            Self::StateUnminded => Planted::StateUnminded,
-            _ => return None,
-        })
-    }
-    /// Whether it shows in clones, and in nothing else.
-    pub(crate) fn is_of_clones(self) -> bool {
-        self.of_clones().is_some() || self == Self::CopiesUnread || self.is_of_copies()
-    }
-    /// Whether it shows in machines that are copied while they run, or would start, and in nothing else.
-    pub(crate) fn is_of_copies(self) -> bool {
-        matches!(
-            self,
-            Self::StartsWhatIsCopied
-                | Self::CopiesWhatRuns
-                | Self::UnwantedCopies
-                | Self::CopiesOneByOne
-                | Self::UnfrozenDisks
-                | Self::StateLeftBehind
-                | Self::StateUnowned
-                | Self::StateUnminded
-        )
-    }
-    /// The scene of clones in which it shows, where what the seed chooses would seldom bring it about.
-    pub(crate) fn scene(self) -> Option<crate::clones::Scene> {
-        use crate::clones::Scene;
-        match self {
-            Self::CopiesWhatRuns => Some(Scene::Awoken),
-            Self::CopiesOneByOne | Self::UnwantedCopies => Some(Scene::Speechless),
-            Self::UnfrozenDisks | Self::StateLeftBehind => Some(Scene::Running),
-            Self::StateUnowned => Some(Scene::Hasty),
-            Self::StateUnminded => Some(Scene::Unkept),
-            _ => None,
-        }
-    }
-    /// What it is for the controllers of machines.
-    pub(crate) fn of_machines(self) -> Option<carrack_virt::controllers::Planted> {
-        use carrack_virt::controllers::Planted;
-        Some(match self {
-            Self::MissingHeartbeat => Planted::MissingHeartbeat,
-            Self::VanishedNode => Planted::VanishedNode,
-            Self::EndedOnDeadNode => Planted::EndedOnDeadNode,
-            Self::StateOfInstances => Planted::StateOfInstances,
-            Self::CopiesUnread => Planted::CopiesUnread,
-            Self::StartsWhatIsCopied => Planted::StartsWhatIsCopied,
-            Self::CopiesWhatRuns => Planted::CopiesWhatRuns,
-            Self::UnfrozenDisks => Planted::UnfrozenDisks,
-            Self::StateLeftBehind => Planted::StateLeftBehind,
-            Self::StateUnowned => Planted::StateUnowned,
-            _ => return None,
-        })
-    }
-    /// Whether it shows in machines of nodes that die, and in nothing else.
-    pub(crate) fn is_of_dead_nodes(self) -> bool {
-        matches!(
-            self,
-            Self::VanishedNode
-                | Self::EndedOnDeadNode
-                | Self::LateWriter
-                | Self::BrokenPromise
-                | Self::TameWatchdogs
-                | Self::HalfClosed
-        )
-    }
-    /// Whether it shows in claims that ask for more, and in nothing else.
-    pub(crate) fn is_of_growth(self) -> bool {
-        matches!(self, Self::GrowthAside | Self::GrowthUnheard | Self::GrowthUnproved)
-    }
-    /// Whether it shows when somebody else leads by then, and in nothing else.
-    pub(crate) fn is_of_leaders(self) -> bool {
-        matches!(self, Self::EndlessTerms | Self::TermlessBindings | Self::EndlessCalls | Self::StoppedCalls)
-    }
-    /// Whether it is one of the GPU extender.
-    pub(crate) fn is_of_gpus(self) -> bool {
-        matches!(self, Self::CacheForLedger | Self::HastyRelease | Self::ChosenBefore)
-    }
 }

@@ -481,8 +481,8 @@ impl Servers {
     }
 
     /// What holds of seats.
-    pub(crate) fn check(&self, breaches: &mut Vec<Breach>) {
-        for hall in &self.halls {
+    pub(crate) fn check(&mut self, breaches: &mut Vec<Breach>) {
+        for hall in &mut self.halls {
             hall.check(breaches);
         }
     }
@@ -513,6 +513,21 @@ impl Servers {
         self.conns.get_mut(&id)
     }
 
+    /// What is on its way to clients arrives at this time at the latest. Returns the connections with such lines.
+    pub(crate) fn hurry(&mut self, at: Time) -> Vec<ConnId> {
+        let mut hurried = Vec::new();
+        for (id, conn) in self.conns.iter_mut().filter(|(_, conn)| conn.last > at) {
+            conn.last = at;
+            for (due, _) in &mut conn.queue {
+                *due = at.min(*due);
+            }
+            if !conn.queue.is_empty() {
+                hurried.push(*id);
+            }
+        }
+        hurried
+    }
+
     /// Drops a connection, whoever still writes to it.
     pub(crate) fn hang_up(&mut self, id: ConnId) {
         self.conns.remove(&id);
@@ -521,6 +536,18 @@ impl Servers {
     /// Whether a connection has something to be read.
     pub(crate) fn has_woken(&self) -> bool {
         !self.woken.lock().unwrap_or_else(PoisonError::into_inner).is_empty()
+    }
+
+    /// A watch of a role.
+    #[cfg(test)]
+    pub(crate) fn conn_of(&self, role: Role) -> Option<ConnId> {
+        self.conns.iter().find(|(_, conn)| conn.role == role).map(|(id, _)| *id)
+    }
+
+    /// How many lines are on their way to a client.
+    #[cfg(test)]
+    pub(crate) fn held_up(&self, conn: ConnId) -> usize {
+        self.conns.get(&conn).map_or(0, |conn| conn.queue.len())
     }
 
     /// Polls the connections whose wakers were called. Returns what each has to say; a closed one

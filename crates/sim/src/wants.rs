@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use carrack_kubelet::shutdown;
 use serde_json::Value;
 
 use crate::node::{Node, WIDGET, WIDGETS};
@@ -110,7 +111,13 @@ pub(crate) fn guests_of(name: &str, nodes: &BTreeMap<u8, Node>) -> usize {
     nodes.values().flat_map(|n| n.guests.alive()).filter(|(_, guest)| guest.name == name).count()
 }
 
-fn machine_lacks(machine: &Value, name: &str, observer: &Observer, nodes: &BTreeMap<u8, Node>) -> Option<String> {
+/// Why a machine does not run as it is to.
+pub(crate) fn machine_lacks(
+    machine: &Value,
+    name: &str,
+    observer: &Observer,
+    nodes: &BTreeMap<u8, Node>,
+) -> Option<String> {
     let status = text(machine, "/status/printableStatus");
     let phase = observer.get("vmi", name).map_or("no instance", |vmi| text(vmi, "/status/phase"));
     let (ready, guests) = (condition(machine, "Ready"), guests_of(name, nodes));
@@ -138,6 +145,8 @@ fn pod_lacks(pod: &Value, restarts: bool, observer: &Observer, finicky: bool) ->
     match phase {
         "Running" if condition(pod, "Ready") == "True" => None,
         "Succeeded" | "Failed" if !restarts => None,
+        // Its node was shut down in order, which ends its pods for good, and takes none meanwhile.
+        "Failed" if [shutdown::REASON, shutdown::REJECTED.0].contains(&text(pod, "/status/reason")) => None,
         "Pending" if condition(pod, "PodScheduled") == "False" => waits_lacking(pod, observer, finicky),
         _ => Some(format!("is {phase:?}, ready {:?}", condition(pod, "Ready"))),
     }

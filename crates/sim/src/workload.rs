@@ -62,6 +62,11 @@ pub(crate) enum What {
         kind: &'static str,
         want: Option<Want>,
     },
+    /// A pod of the default namespace is given another size, if it runs: one that waits for a node is asked for as it was made.
+    Resize {
+        name: String,
+        containers: Value,
+    },
     /// It may be refused.
     Evict {
         namespace: String,
@@ -159,9 +164,19 @@ impl User {
             crate::keepers::acts(&mut rng.fork("keepers"), options.safety, true, &mut acts);
             return Self::with(acts);
         }
+        if bug == Some(Bug::RerunsAlways) {
+            let mut acts = Vec::new();
+            crate::reruns::acts(&mut rng.fork("reruns"), options.safety, &mut acts);
+            return Self::with(acts);
+        }
         if bug.is_some_and(Bug::is_of_growth) {
             let mut acts = Vec::new();
             crate::growth::acts(&mut rng.fork("growth"), options.safety, &mut acts);
+            return Self::with(acts);
+        }
+        if bug.is_some_and(crate::resizes::is_of_resizes) {
+            let mut acts = Vec::new();
+            crate::resizes::acts(&mut rng.fork("resizes"), options.safety, true, &mut acts);
             return Self::with(acts);
         }
         let of_pods: [(&str, Part); 5] = [
@@ -188,8 +203,14 @@ impl User {
         if crate::growth::is_there(bug) && parts.has("growth") {
             crate::growth::acts(&mut rng.fork("growth"), options.safety, &mut acts);
         }
+        if crate::resizes::are_there(bug) && parts.has("resizes") {
+            crate::resizes::acts(&mut rng.fork("resizes"), options.safety, false, &mut acts);
+        }
         if options.machines && options.faults && crate::keepers::are_there(bug) && parts.has("keepers") {
             crate::keepers::acts(&mut rng.fork("keepers"), options.safety, false, &mut acts);
+        }
+        if options.machines && crate::reruns::are_there(bug) && parts.has("reruns") {
+            crate::reruns::acts(&mut rng.fork("reruns"), options.safety, &mut acts);
         }
         if crate::flex::is_there(bug) {
             crate::flex::provide(&mut rng.fork("flex"), &mut acts);
@@ -249,6 +270,11 @@ impl User {
             What::Patch { resource, namespace, name, patch, .. } => {
                 ApiRequest::patch(resource, namespace, name, "", ContentType::MergePatch, patch)
             }
+            What::Resize { name, containers } => {
+                let patch = json!([{"op": "test", "path": "/status/phase", "value": "Running"},
+                    {"op": "replace", "path": "/spec/containers", "value": containers}]);
+                ApiRequest::patch(&Pod::resource(), "default", name, "resize", ContentType::JsonPatch, &patch)
+            }
             What::Evict { namespace, name } => {
                 let eviction = json!({"apiVersion": "policy/v1", "kind": "Eviction",
                     "metadata": {"namespace": namespace, "name": name}});
@@ -265,6 +291,7 @@ impl User {
             // The first try had taken effect.
             (Some(e), What::Create { .. }) => e.is_already_exists(),
             (Some(e), What::Delete { .. }) => e.is_not_found(),
+            (Some(e), What::Resize { .. }) => e.is_not_found() || e.to_string().contains("patch cannot be applied"),
             (Some(_), What::Try { .. } | What::Patch { .. }) => false,
             (Some(e), What::Evict { .. }) => !e.is_unknown(),
         };
@@ -303,6 +330,7 @@ impl User {
             What::Create { want: None, .. }
             | What::Patch { want: None, .. }
             | What::Try { .. }
+            | What::Resize { .. }
             | What::Evict { .. } => {}
         }
         self.next += 1;
@@ -604,7 +632,11 @@ fn steady(rng: &mut Rng, acts: &mut Vec<Act>) {
     for n in 0..3 {
         let name = format!("steady{n}");
         let at = between(rng, Duration::from_secs(1), Duration::from_secs(5));
-        let (resource, object) = (VirtualMachine::resource(), machine(&name, "Always", 5));
+        let (resource, mut object) = (VirtualMachine::resource(), machine(&name, "Always", 5));
+        // Its disk is there before it.
+        if rng.fork(&name).one_in(2) {
+            object = crate::roaming::with_disk(at / 2, object, acts);
+        }
         acts.push(Act { at, what: What::Create { resource, object, want: Some(("vm", Want::Up)) } });
     }
 }

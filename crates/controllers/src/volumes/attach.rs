@@ -11,9 +11,11 @@
 //! has read that the disk is attached. So the one write that begins a detach takes it from `volumesAttached` and rests
 //! on the node being exactly as it was read: of the two, one comes first, and the other sees it.
 //!
-//! A disk that a node reports in use is taken from it only on proof that the node does not run any more: an operator's
-//! out-of-service taint on a node that is not ready, or a node that is surely gone for six minutes, in which a kubelet
-//! that lives would have come back. Time alone never is a proof.
+//! A disk that a node reports in use is taken from it only on proof that nobody there writes to it any more: an operator's
+//! out-of-service taint on a node that is not ready; a node that is surely gone for six minutes, in which a kubelet that
+//! lives would have come back; or the death of everybody whom the node, which is not heard, names as one that may have the
+//! disk. Who knows of a death for certain writes it on the attachment (`carrack.io/dead-users`: the node controller of virtual
+//! machines, by the Lease under which they ran). Time alone never is a proof.
 //!
 //! A disk that one node may have at a time is given to a node in two steps, each of which rests on the other's object (see
 //! [`attach`]), so that no two attachments of it are ever there.
@@ -26,9 +28,7 @@ use std::sync::Arc;
 
 use carrack_engine::{Controller, EventRecord, Key, Plan, Premise, Setup, Time, View};
 use carrack_types::resource::{Kind as _, Object as _};
-use carrack_types::volume::{
-    FLEX_ATTACHER, FLEX_ATTACHES, UNIQUE_NAME, attachment_name, csi_unique_name, flex_attachment_name, flex_unique_name,
-};
+use carrack_types::volume::{Attachable, FLEX_ATTACHES, UNIQUE_NAME};
 use k8s_openapi::api::core::v1::{Node, PersistentVolume, PersistentVolumeClaim, Pod};
 use k8s_openapi::api::storage::v1::{CSIDriver, VolumeAttachment, VolumeAttachmentSource, VolumeAttachmentSpec};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
@@ -67,49 +67,19 @@ impl AttachDetach {
     }
 }
 
-/// A volume that can be attached.
-struct Disk<'a> {
-    /// Who does it.
-    attacher: &'a str,
-    /// How nodes report it.
-    unique: String,
-    /// The handle; none of a FlexVolume.
-    handle: Option<&'a str>,
-}
-
-impl<'a> Disk<'a> {
-    fn of(volume: &'a PersistentVolume) -> Option<Self> {
-        let spec = volume.spec.as_ref()?;
-        if let Some(csi) = &spec.csi {
-            let unique = csi_unique_name(&csi.driver, &csi.volume_handle);
-            return Some(Self { attacher: &csi.driver, unique, handle: Some(&csi.volume_handle) });
-        }
-        let unique = flex_unique_name(&spec.flex_volume.as_ref()?.driver, volume.name());
-        Some(Self { attacher: FLEX_ATTACHER, unique, handle: None })
-    }
-
-    /// Whether it has to be attached before a node can use it. What a FlexVolume driver can is known once it was asked.
-    fn needs_attaching(&self, volume: &PersistentVolume, view: &View<'_>) -> bool {
-        match self.handle {
-            None => volume.annotation(FLEX_ATTACHES) == Some("true"),
-            Some(_) => {
-                view.get::<CSIDriver>("", self.attacher).is_none_or(|driver| driver.spec.attach_required != Some(false))
-            }
-        }
-    }
-
-    /// Name of its attachment to a node.
-    fn attachment(&self, node: &str) -> String {
-        match self.handle {
-            Some(handle) => attachment_name(self.attacher, handle, node),
-            None => flex_attachment_name(&self.unique, node),
+/// Whether it has to be attached before a node can use it. What a FlexVolume driver can is known once it was asked.
+fn needs_attaching(disk: &Attachable<'_>, volume: &PersistentVolume, view: &View<'_>) -> bool {
+    match disk.handle {
+        None => volume.annotation(FLEX_ATTACHES) == Some("true"),
+        Some(_) => {
+            view.get::<CSIDriver>("", disk.attacher).is_none_or(|driver| driver.spec.attach_required != Some(false))
         }
     }
 }
 
 /// The name under which nodes report a volume, if it can be attached.
 pub(super) fn unique_name(volume: &PersistentVolume) -> Option<String> {
-    Disk::of(volume).map(|disk| disk.unique)
+    Attachable::of(volume).map(|disk| disk.unique)
 }
 
 /// Whether several nodes may have it at once.
@@ -146,7 +116,7 @@ impl AttachDetach {
 
 /// Takes the volume from what nodes are told of that have no attachment of it: somebody else ended that, and the node would take
 /// it for attached when a pod comes.
-fn forgotten(disk: &Disk<'_>, there: &[&Arc<VolumeAttachment>], view: &View<'_>) -> Plan {
+fn forgotten(disk: &Attachable<'_>, there: &[&Arc<VolumeAttachment>], view: &View<'_>) -> Plan {
     let told = view.cache::<Node>().by_index(BY_ATTACHED, &disk.unique);
     let bare = told.filter(|node| there.iter().all(|attachment| attachment.spec.node_name != node.name()));
     bare.filter(|node| !reports_in_use(node, &disk.unique)).fold(Plan::none(), |plan, node| {
@@ -170,7 +140,7 @@ fn in_use_elsewhere(volume: &PersistentVolume, wanted: &BTreeMap<String, &Arc<Po
 }
 
 /// Attaches the volume for this pod, if its claim is surely the volume's.
-fn attach(disk: &Disk<'_>, volume: &PersistentVolume, node: &Node, pod: &Pod, view: &View<'_>) -> Plan {
+fn attach(disk: &Attachable<'_>, volume: &PersistentVolume, node: &Node, pod: &Pod, view: &View<'_>) -> Plan {
     let reference = volume.spec.as_ref().and_then(|s| s.claim_ref.as_ref());
     let text = |part: Option<&String>| part.cloned().unwrap_or_default();
     let (namespace, name) = reference.map(|r| (text(r.namespace.as_ref()), text(r.name.as_ref()))).unwrap_or_default();
@@ -257,9 +227,9 @@ impl Controller for AttachDetach {
         let Some(volume) = view.get::<PersistentVolume>("", &key.name) else {
             return self.bereft(&there, key, view, now);
         };
-        let Some(disk) = Disk::of(volume) else { return Plan::none() };
+        let Some(disk) = Attachable::of(volume) else { return Plan::none() };
         let unique = disk.unique.as_str();
-        let wanted = if disk.needs_attaching(volume, view) { wanted(volume, view) } else { BTreeMap::new() };
+        let wanted = if needs_attaching(&disk, volume, view) { wanted(volume, view) } else { BTreeMap::new() };
         let mut plan = forgotten(&disk, &there, view);
         for attachment in &there {
             let node = &attachment.spec.node_name;

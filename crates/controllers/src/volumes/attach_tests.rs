@@ -3,6 +3,8 @@
 
 use carrack_engine::testing::Caches;
 use carrack_engine::{Absent, Rng, Write};
+use carrack_types::volume::{DEAD_USERS, FLEX_ATTACHER, VOLUME_USERS, attachment_name, flex_attachment_name};
+use carrack_types::well_known::kubevirt::SCHEDULABLE_LABEL;
 use serde_json::{Value, json};
 
 use super::super::told::MANAGED;
@@ -90,6 +92,24 @@ fn single_decisions() {
         node["metadata"]["annotations"] = json!({});
         node
     };
+    // A node that says who has the volume, and whether it is heard; and an attachment that says who of them is dead.
+    let named = |users: &str, ready: &str| {
+        let mut node = node("a", true, true);
+        node["metadata"]["annotations"][VOLUME_USERS] = users.into();
+        node["status"]["conditions"][0]["status"] = ready.into();
+        node
+    };
+    let unheard = |mut node: Value| {
+        node["metadata"]["labels"] = json!({SCHEDULABLE_LABEL: "false"});
+        node
+    };
+    let by = |users: &str| format!("{{\"{UNIQUE}\":{users}}}");
+    let left = |dead: &str| {
+        let mut attachment = attachment("a", true);
+        attachment["metadata"]["annotations"] = json!({});
+        attachment["metadata"]["annotations"][DEAD_USERS] = dead.into();
+        attachment
+    };
     let none = Vec::<String>::new;
     let give =
         || ["confirm alive ns/p", "patch v annotations={\"carrack.io/attached-to\":\"a\"}"].map(str::to_owned).to_vec();
@@ -125,6 +145,16 @@ fn single_decisions() {
         // Somebody else ended the attachment, and the node is still told of it.
         (vec![], vec![node("a", false, true)], vec![], vec!["confirm absent va-a".to_owned(), told("[]")]),
         (vec![], vec![node("a", true, true)], vec![], none()),
+        // Everybody is dead who may have it on a node that is not heard.
+        (vec![], vec![named(&by(r#"["p"]"#), "Unknown")], vec![left("p")], untold()),
+        (vec![], vec![named(&by(r#"["p","q"]"#), "Unknown")], vec![left("o,q,p")], untold()),
+        (vec![], vec![named(&by(r#"["p","q"]"#), "Unknown")], vec![left("p")], none()),
+        (vec![], vec![named(&by(r#"["p"]"#), "True")], vec![left("p")], none()),
+        (vec![], vec![unheard(named(&by(r#"["p"]"#), "True"))], vec![left("p")], untold()),
+        (vec![], vec![named(&by("[]"), "Unknown")], vec![left("p")], none()),
+        (vec![], vec![named("{}", "Unknown")], vec![left("p")], none()),
+        (vec![], vec![named("p", "Unknown")], vec![left("p")], none()),
+        (vec![pod("p", "a")], vec![named(&by(r#"["p"]"#), "Unknown")], vec![left("p")], none()),
         // Proof that the node is down, by an operator.
         (vec![], vec![out_of_service(node("a", true, true))], vec![attachment("a", true)], untold()),
     ] {

@@ -89,16 +89,21 @@ fn set_volume(volume: &PersistentVolume, before: Plan, phase: &str, message: &st
     before.patch_status(volume, json!({ "status": status }))
 }
 
+/// Makes a volume the claim's.
+fn take(before: Plan, claim: &PersistentVolumeClaim, volume: &PersistentVolume) -> Plan {
+    let mut patch = json!({"spec": {"claimRef": {
+        "apiVersion": "v1", "kind": "PersistentVolumeClaim", "namespace": claim.namespace(), "name": claim.name(),
+        "uid": claim.uid(), "resourceVersion": claim.metadata.resource_version}}});
+    if volume.spec.as_ref().is_some_and(|s| s.claim_ref.is_none()) {
+        patch["metadata"]["annotations"][BOUND_BY_CONTROLLER] = "yes".into();
+    }
+    before.patch(volume, patch)
+}
+
 /// Makes them each other's, one write of each at a time: the volume first.
 fn bind(claim: &PersistentVolumeClaim, volume: &PersistentVolume, now: Time) -> Plan {
     if !is_bound_to(volume, claim) {
-        let mut patch = json!({"spec": {"claimRef": {
-            "apiVersion": "v1", "kind": "PersistentVolumeClaim", "namespace": claim.namespace(), "name": claim.name(),
-            "uid": claim.uid(), "resourceVersion": claim.metadata.resource_version}}});
-        if volume.spec.as_ref().is_some_and(|s| s.claim_ref.is_none()) {
-            patch["metadata"]["annotations"][BOUND_BY_CONTROLLER] = "yes".into();
-        }
-        return Plan::none().patch(volume, patch);
+        return take(Plan::none(), claim, volume);
     }
     if volume_phase(volume) != "Bound" {
         return set_volume(volume, Plan::none(), "Bound", "", now);
@@ -147,6 +152,12 @@ fn unbound_claim(claim: &PersistentVolumeClaim, view: &View<'_>, planted: Option
         let selected = claim.annotation(SELECTED_NODE).is_some();
         let delayed = waits && !(selected && planted == Some(Planted::TakesFree));
         return match matching::find(view.cache::<PersistentVolume>().iter(), claim, delayed) {
+            // One of which nothing was heard may say that the claim waits: that there is none of its name is to be proved. Upstream's
+            // binder takes any volume then (`IsDelayBindingMode` in volume/persistentvolume/util.go).
+            Some(volume) if class.is_none() && !class_of_claim(claim).is_empty() && !is_bound_to(volume, claim) => {
+                let name = Key::new("", class_of_claim(claim));
+                take(Plan::none().confirm_absent(&StorageClass::resource(), name, ""), claim, volume)
+            }
             Some(volume) => bind(claim, volume, now),
             None if waits && !selected => pending(claim, first_consumer(claim, view)),
             None => match default_class(view).filter(|_| has_no_class(claim)) {

@@ -124,6 +124,9 @@ fn claims_come_to_volumes() {
         // The scheduler has had a volume made at a node: another one, perhaps elsewhere, is not what it wants.
         (selected(), vec![free()], later(), vec![call], vec!["ExternalProvisioning"]),
         (claim("u", "", "Pending", false, "c"), vec![mine("Bound")], later(), vec![name], vec![]),
+        // A class that nobody has heard of may be one that waits; there need not be one of that name, though.
+        (claim("u", "", "Pending", false, "c"), vec![free()], vec![], vec!["confirm absent c", take], vec![]),
+        (claim("u", "", "Pending", false, "c"), vec![mine("Bound")], vec![], vec![name], vec![]),
         (claim("u", "", "Pending", false, "c"), vec![], vec![], vec![], vec!["ProvisioningFailed"]),
         (claim("u", "", "Pending", false, ""), vec![], vec![], vec![], vec!["FailedBinding"]),
         (

@@ -1,13 +1,16 @@
 //! What nodes are told of what is attached to them, and what they say of what they use: common to all that attach.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
 use carrack_engine::{EventRecord, Key, Plan, Premise, Time, View};
 use carrack_types::pod::is_terminal;
 use carrack_types::resource::{Kind as _, Object as _};
-use carrack_types::volume::{DEVICE_PATH, UNIQUE_NAME, attachment_name, csi_unique_name};
+use carrack_types::volume::{
+    DEAD_USERS, DEVICE_PATH, UNIQUE_NAME, VOLUME_USERS, attachment_name, csi_unique_name, dead_users, users,
+};
+use carrack_types::well_known::kubevirt::SCHEDULABLE_LABEL;
 use k8s_openapi::api::core::v1::{AttachedVolume, ContainerState, Node, Pod};
 use k8s_openapi::api::storage::v1::VolumeAttachment;
 use serde_json::json;
@@ -94,6 +97,20 @@ fn is_out_of_service(node: &Node) -> bool {
     !is_ready(node) && taints.any(|t| t.key == OUT_OF_SERVICE_TAINT)
 }
 
+/// Whether a node is not heard: by its kubelet for so long that it counts as not ready, or by what sees to its virtual machines,
+/// whose silence is noticed sooner. A node that is heard ends by itself what the dead have left there.
+fn is_silent(node: &Node) -> bool {
+    !is_ready(node) || node.label(SCHEDULABLE_LABEL) == Some("false")
+}
+
+/// Whether everybody is dead who may have the volume on a node that is not heard: the node has named them all, and of each it is
+/// written that nothing of it runs any more.
+fn is_left_by_the_dead(attachment: &VolumeAttachment, node: &Node, unique: &str) -> bool {
+    let named = users(node.annotation(VOLUME_USERS)).and_then(|mut all| all.remove(unique)).unwrap_or_default();
+    let dead: BTreeSet<&str> = dead_users(attachment.annotation(DEAD_USERS)).collect();
+    is_silent(node) && !named.is_empty() && named.iter().all(|user| dead.contains(user.as_str()))
+}
+
 /// The node is told that it has the volume, or that it has not.
 pub(super) fn tell(node: &Node, unique: &str, device: Option<&str>) -> Plan {
     let mut list: Vec<AttachedVolume> = attached(node).iter().filter(|a| a.name != unique).cloned().collect();
@@ -135,7 +152,8 @@ impl Detaching {
             return plan.delete(attachment).resting_on(&gone);
         };
         self.missing.remove(name);
-        if reports_in_use(node, unique) && !is_out_of_service(node) && !self.careless {
+        let is_free = is_out_of_service(node) || is_left_by_the_dead(attachment, node, unique) || self.careless;
+        if reports_in_use(node, unique) && !is_free {
             // The node says when it is done.
             return Plan::none();
         }

@@ -11,6 +11,7 @@ use super::drivers::Drivers;
 use super::podresources::PublishedDevices;
 use super::stats::Stats;
 use super::storage_times::{CsiCall, Histogram, StorageOperation, StorageTimes};
+use crate::allocation::ResizeCounts;
 use crate::cpus::CpuView;
 use crate::effects::ProbeCount;
 use crate::runtime::RuntimeSnapshot;
@@ -25,6 +26,9 @@ pub(crate) type Operations = Arc<Mutex<BTreeMap<&'static str, (u64, std::time::D
 
 /// How many volumes there are, as the core counted them last.
 pub(crate) type VolumeCounts = Arc<Mutex<Census>>;
+
+/// What is counted of resizes, as the core counted it last.
+pub(crate) type Resizes = Arc<Mutex<ResizeCounts>>;
 
 /// How often which probe was answered how.
 pub(crate) type ProbeCounts = Arc<Mutex<BTreeMap<ProbeCount, u64>>>;
@@ -50,6 +54,7 @@ pub(crate) struct Node {
     pub stats: Arc<Stats>,
     pub operations: Operations,
     pub volumes: VolumeCounts,
+    pub resizes: Resizes,
     pub devices: PublishedDevices,
     pub storage: StorageTimes,
     pub node_name: String,
@@ -138,6 +143,10 @@ impl Backend for Node {
 
     fn volume_counts(&self) -> Census {
         self.volumes.lock().unwrap_or_else(std::sync::PoisonError::into_inner).clone()
+    }
+
+    fn resize_counts(&self) -> ResizeCounts {
+        self.resizes.lock().unwrap_or_else(std::sync::PoisonError::into_inner).clone()
     }
 
     fn cpus(&self) -> CpuView {

@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Once, OnceLock};
 
 use super::mounts;
+use crate::allocation::{GroupLimits, Reading};
 use crate::runtime::PodCgroup;
 
 /// How the machine's control groups are mounted.
@@ -100,9 +101,7 @@ fn make_v2(root: &Path, cgroup: &PodCgroup) -> io::Result<()> {
         dir.push(part);
         fs::create_dir_all(&dir)?;
     }
-    // cgroup v2's weight for v1's shares, by the mapping that runtimes use.
-    let weight = 1 + (r.cpu_shares.clamp(2, 262_144) - 2) * 9999 / 262_142;
-    write(&dir, "cpu.weight", weight)?;
+    write(&dir, "cpu.weight", weight(r.cpu_shares))?;
     if r.cpu_quota_us > 0 {
         write(&dir, "cpu.max", format!("{} {}", r.cpu_quota_us, r.cpu_period_us))?;
     }
@@ -113,6 +112,69 @@ fn make_v2(root: &Path, cgroup: &PodCgroup) -> io::Result<()> {
         write(&dir, "pids.max", pids)?;
     }
     Ok(())
+}
+
+/// cgroup v2's weight for v1's shares, by the mapping that runtimes use.
+fn weight(shares: i64) -> i64 {
+    1 + (shares.clamp(2, 262_144) - 2) * 9999 / 262_142
+}
+
+/// The least shares that have a weight.
+fn shares(weight: i64) -> i64 {
+    2 + ((weight.clamp(1, 10_000) - 1) * 262_142 + 9998) / 9999
+}
+
+/// A number in a file of a group; 0 where it says that there is no limit.
+fn number(dir: &Path, file: &str) -> io::Result<i64> {
+    let path = dir.join(file);
+    let text = fs::read_to_string(&path).map_err(|e| io::Error::new(e.kind(), format!("{}: {e}", path.display())))?;
+    let first = text.split_whitespace().next().unwrap_or_default();
+    // v1 has a number that no machine has the memory for.
+    Ok(first.parse::<i64>().ok().filter(|n| *n > 0 && *n < i64::MAX / 2).unwrap_or(0))
+}
+
+fn read_v1(mounts: &[(String, PathBuf)], path: &str) -> io::Result<Reading> {
+    let dir = |controller: &str| {
+        let mount = mounts.iter().find(|(c, _)| c == controller).map(|(_, mount)| mount);
+        mount.map(|mount| mount.join(path.trim_start_matches('/'))).filter(|dir| dir.is_dir())
+    };
+    let (Some(cpu), Some(memory)) = (dir("cpu"), dir("memory")) else { return Ok(Reading::default()) };
+    let limits = GroupLimits {
+        cpu_period_us: number(&cpu, "cpu.cfs_period_us")?,
+        cpu_quota_us: number(&cpu, "cpu.cfs_quota_us")?,
+        cpu_shares: number(&cpu, "cpu.shares")?,
+        memory_limit_bytes: number(&memory, "memory.limit_in_bytes")?,
+    };
+    let used = u64::try_from(number(&memory, "memory.usage_in_bytes")?).ok();
+    Ok(Reading { limits: Some(limits), memory_bytes: used, ..Reading::default() })
+}
+
+fn read_v2(root: &Path, path: &str) -> io::Result<Reading> {
+    let dir = root.join(path.trim_start_matches('/'));
+    if !dir.is_dir() {
+        return Ok(Reading::default());
+    }
+    let max = fs::read_to_string(dir.join("cpu.max"))?;
+    let limits = GroupLimits {
+        cpu_period_us: max.split_whitespace().nth(1).and_then(|n| n.parse().ok()).unwrap_or(0),
+        cpu_quota_us: number(&dir, "cpu.max")?,
+        cpu_shares: shares(number(&dir, "cpu.weight")?),
+        memory_limit_bytes: number(&dir, "memory.max")?,
+    };
+    let used = u64::try_from(number(&dir, "memory.current")?).ok();
+    Ok(Reading { limits: Some(limits), memory_bytes: used, ..Reading::default() })
+}
+
+/// Reads how a pod's control group is limited, and how much memory is used in it. No limits where pods have none.
+///
+/// # Errors
+/// What the kernel says.
+pub fn read(path: &str) -> io::Result<Reading> {
+    match here() {
+        Hierarchy::V1(mounts) => read_v1(mounts, path),
+        Hierarchy::V2(root) => read_v2(root, path),
+        Hierarchy::None => Ok(Reading::default()),
+    }
 }
 
 /// Makes control groups that pods are in. Where that is not permitted pods run without, as [`parent`] tells.
@@ -146,6 +208,44 @@ pub fn parent(cgroup: &PodCgroup) -> String {
             String::new()
         }
     }
+}
+
+/// What a control group may have of the machine's memory, and what it uses of that: its working set. None where nothing bounds it,
+/// and where that cannot be read.
+#[must_use]
+pub fn memory(path: &str) -> Option<(u64, u64)> {
+    match here() {
+        Hierarchy::V1(mounts) => {
+            let (_, mount) = mounts.iter().find(|(controller, _)| controller == "memory")?;
+            let files = ["memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"];
+            memory_of(&mount.join(path.trim_start_matches('/')), files)
+        }
+        Hierarchy::V2(root) => {
+            memory_of(&root.join(path.trim_start_matches('/')), ["memory.max", "memory.current", "inactive_file"])
+        }
+        Hierarchy::None => None,
+    }
+}
+
+fn memory_of(dir: &Path, [most, used, reclaimable]: [&str; 3]) -> Option<(u64, u64)> {
+    let number = |file: &str| fs::read_to_string(dir.join(file)).ok()?.trim().parse::<u64>().ok();
+    // The older hierarchy has no word for what has no bound, but a number that no machine has bytes for.
+    let most = number(most).filter(|bytes| *bytes < 1 << 60)?;
+    let stat = fs::read_to_string(dir.join("memory.stat")).ok()?;
+    let reclaimable = stat.lines().find_map(|l| l.strip_prefix(reclaimable)?.trim().parse::<u64>().ok())?;
+    Some((most, number(used)?.saturating_sub(reclaimable)))
+}
+
+/// The parent to give to the runtime for a pod that has a sandbox: its group is there, and is limited as it was last told.
+#[must_use]
+pub fn parent_of_running(cgroup: &PodCgroup) -> String {
+    let below = |root: &Path| root.join(cgroup.path.trim_start_matches('/')).is_dir();
+    let there = match here() {
+        Hierarchy::V1(mounts) => mounts.iter().filter(|(c, _)| c == "cpu" || c == "memory").all(|(_, m)| below(m)),
+        Hierarchy::V2(root) => below(root),
+        Hierarchy::None => false,
+    };
+    if there { cgroup.path.clone() } else { parent(cgroup) }
 }
 
 /// Removes a pod's control group with what is below it. What still holds processes stays.
@@ -202,6 +302,26 @@ mod tests {
     }
 
     #[test]
+    fn memory_is_read_from_either_hierarchy() {
+        let v1 = ["memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"];
+        let v2 = ["memory.max", "memory.current", "inactive_file"];
+        for (files, most, expected) in [
+            (v2, "1000", Some((1000, 70))),
+            (v2, "max", None),
+            (v2, "", None),
+            (v1, "1000", Some((1000, 60))),
+            (v1, "9223372036854771712", None),
+        ] {
+            let dir = tempfile::tempdir().unwrap();
+            let write = |file: &str, text: &str| fs::write(dir.path().join(file), format!("{text}\n")).unwrap();
+            write(files[0], most);
+            write(files[1], "100");
+            write("memory.stat", "anon 5\ninactive_file 30\ntotal_inactive_file 40");
+            assert_eq!(memory_of(dir.path(), files), expected, "{files:?} {most}");
+        }
+    }
+
+    #[test]
     fn limits_are_written_for_either_hierarchy() {
         let resources = crate::runtime::Resources {
             cpu_period_us: 100_000,
@@ -243,5 +363,35 @@ mod tests {
         ] {
             assert_eq!(read(path).as_deref(), want, "{path}");
         }
+        // What was written is read back, and what is not limited has no limit.
+        for (group, file, text) in [
+            ("v1/cpu/kubepods/podv", "cpu.cfs_period_us", "100000"),
+            ("v1/cpu/kubepods/podv", "cpu.cfs_quota_us", "-1"),
+            ("v1/memory/kubepods/podv", "memory.limit_in_bytes", "9223372036854771712"),
+            ("v1/memory/kubepods/podv", "memory.usage_in_bytes", "4096"),
+            ("v1/memory/kubepods/burstable/podu", "memory.usage_in_bytes", "4096"),
+            ("v2/kubepods/podv", "cpu.max", "max 100000"),
+            ("v2/kubepods/podv", "memory.max", "max"),
+            ("v2/kubepods/podv", "memory.current", "4096"),
+            ("v2/kubepods/burstable/podu", "memory.current", "4096"),
+        ] {
+            fs::write(dir.path().join(group).join(file), text).unwrap();
+        }
+        let of = |cpu_quota_us, cpu_shares, memory_limit_bytes| {
+            let limits = GroupLimits { cpu_period_us: 100_000, cpu_quota_us, cpu_shares, memory_limit_bytes };
+            Reading { limits: Some(limits), memory_bytes: Some(4096), ..Reading::default() }
+        };
+        for (path, quota, shares, memory) in
+            [("/kubepods/burstable/podu", 50_000, 512, 64 << 20), ("/kubepods/podv", 0, 2, 0)]
+        {
+            assert_eq!(read_v1(&mounts, path).unwrap(), of(quota, shares, memory), "{path}");
+            let read = read_v2(&root, path).unwrap();
+            // Shares are rounded to what has the same weight.
+            let has = read.limits.unwrap().cpu_shares;
+            assert_eq!(weight(has), weight(shares), "{path}");
+            assert_eq!(read, of(quota, has, memory), "{path}");
+        }
+        assert_eq!(read_v1(&mounts, "/kubepods/podw").unwrap(), Reading::default());
+        assert_eq!(read_v2(&root, "/kubepods/podw").unwrap(), Reading::default());
     }
 }

@@ -57,6 +57,29 @@ fn resources(r: &Resources) -> v1::LinuxContainerResources {
     }
 }
 
+/// The CPUs and the memory of a container, and nothing else of its limits.
+pub(super) fn size(r: &Resources) -> v1::LinuxContainerResources {
+    v1::LinuxContainerResources {
+        cpu_period: r.cpu_period_us,
+        cpu_quota: r.cpu_quota_us,
+        cpu_shares: r.cpu_shares,
+        memory_limit_in_bytes: r.memory_limit_bytes,
+        ..Default::default()
+    }
+}
+
+/// The same, as a container's status tells it.
+pub(super) fn size_of(status: &v1::ContainerStatus) -> Option<Resources> {
+    let r = status.resources.as_ref()?.linux.as_ref()?;
+    Some(Resources {
+        cpu_period_us: r.cpu_period,
+        cpu_quota_us: r.cpu_quota.max(0),
+        cpu_shares: r.cpu_shares,
+        memory_limit_bytes: r.memory_limit_in_bytes.max(0),
+        ..Resources::default()
+    })
+}
+
 /// What a handler of the runtime can.
 pub(super) fn handler(h: &v1::RuntimeHandler) -> (String, HandlerFeatures) {
     let can = |what: fn(&v1::RuntimeHandlerFeatures) -> bool| h.features.as_ref().is_some_and(what);

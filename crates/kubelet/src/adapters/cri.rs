@@ -21,8 +21,8 @@ use super::{cgroups, convert, io_error, oom, termination, volumes};
 use crate::cpus::CpuSet;
 use crate::effects::{OpError, RegistryAuth, Reply};
 use crate::runtime::{
-    ContainerRecord, ContainerSpec, ContainerState, ImageRecord, RuntimeInfo, RuntimeSnapshot, SandboxRecord,
-    SandboxSpec, Sharing, labels,
+    ContainerRecord, ContainerSize, ContainerSpec, ContainerState, ImageRecord, Resources, RuntimeInfo,
+    RuntimeSnapshot, SandboxRecord, SandboxSpec, Sharing, labels,
 };
 
 /// Largest message, in bytes, as upstream allows.
@@ -173,6 +173,7 @@ impl Cri {
             ready,
             created_at: Time(s.created_at),
             ips,
+            runtime_handler: s.runtime_handler.clone(),
         }))
     }
 
@@ -239,6 +240,7 @@ impl Cri {
             image: c.image.as_ref().map(|i| i.image.clone()).unwrap_or_default(),
             image_ref: c.image_ref.clone(),
             hash: c.annotations.get(labels::CONTAINER_HASH).cloned().unwrap_or_default(),
+            size: ContainerSize { made_with: c.annotations.get(labels::SIZE).cloned(), actual: None },
         };
         if state == v1::ContainerState::ContainerCreated {
             return Ok(Some(record));
@@ -255,6 +257,7 @@ impl Cri {
         let status = self.status(&record.id).await?;
         record.started_at = convert::time(status.started_at);
         record.image_ref.clone_from(&status.image_ref);
+        record.size.actual = convert::size_of(&status);
         if let Some(image) = status.image.as_ref().map(|i| i.image.clone()).filter(|i| !i.is_empty()) {
             record.image = image;
         }
@@ -333,6 +336,7 @@ impl Cri {
             attempt: spec.attempt,
             created_at: Time(status.created_at),
             ips: self.read_ips(&status),
+            runtime_handler: spec.runtime_handler.clone(),
             id,
         })))
     }
@@ -371,7 +375,7 @@ impl Cri {
         let r = v1::CreateContainerRequest {
             pod_sandbox_id: spec.sandbox_id.clone(),
             config: Some(oom::clamped(convert::container(spec, sandbox))),
-            sandbox_config: Some(convert::sandbox(sandbox, cgroups::parent(&sandbox.cgroup))),
+            sandbox_config: Some(convert::sandbox(sandbox, cgroups::parent_of_running(&sandbox.cgroup))),
         };
         let id = within(SLOW, client.create_container(request(r, SLOW))).await?.container_id;
         let record = ContainerRecord {
@@ -387,6 +391,7 @@ impl Cri {
             image: spec.image.clone(),
             image_ref: spec.image_ref.clone(),
             hash: spec.annotations.get(labels::CONTAINER_HASH).cloned().unwrap_or_default(),
+            size: ContainerSize { made_with: spec.annotations.get(labels::SIZE).cloned(), actual: None },
         };
         self.known().made.insert(id.clone(), record);
         Ok(id)
@@ -413,8 +418,23 @@ impl Cri {
     /// # Errors
     /// What the runtime says.
     pub async fn give_cpus(&self, id: &str, cpus: &CpuSet) -> Result<(), OpError> {
-        let mut client = self.runtime.clone();
         let linux = v1::LinuxContainerResources { cpuset_cpus: cpus.to_string(), ..Default::default() };
+        self.update(id, linux).await
+    }
+
+    /// Lets a running container have these CPUs and this memory; all else of it stays as it is.
+    ///
+    /// # Errors
+    /// What the runtime says.
+    pub async fn resize(&self, id: &str, limits: &Resources) -> Result<(), OpError> {
+        let result = self.update(id, convert::size(limits)).await;
+        // What it was is known no more, also where this failed half-way.
+        self.known().running.remove(id);
+        result
+    }
+
+    async fn update(&self, id: &str, linux: v1::LinuxContainerResources) -> Result<(), OpError> {
+        let mut client = self.runtime.clone();
         let r = v1::UpdateContainerResourcesRequest {
             container_id: id.to_owned(),
             linux: Some(linux),
@@ -577,6 +597,16 @@ impl Cri {
         Ok(dir.filter(|d| !d.is_empty()).map(PathBuf::from))
     }
 
+    /// What images use of the file system where they are; none where the runtime does not say.
+    ///
+    /// # Errors
+    /// When the runtime does not answer.
+    pub async fn image_use(&self) -> Result<Option<v1::FilesystemUsage>, OpError> {
+        let mut client = self.images.clone();
+        let info = within(QUICK, client.image_fs_info(request(v1::ImageFsInfoRequest {}, QUICK))).await?;
+        Ok(info.image_filesystems.into_iter().next())
+    }
+
     /// What all containers use.
     ///
     /// # Errors
@@ -585,6 +615,24 @@ impl Cri {
         let mut client = self.runtime.clone();
         let r = v1::ListContainerStatsRequest::default();
         Ok(within(QUICK, client.list_container_stats(request(r, QUICK))).await?.stats)
+    }
+
+    /// How much memory each of these containers uses, in bytes. What is not known is left out.
+    ///
+    /// # Errors
+    /// When the runtime does not answer.
+    pub async fn memory_of(&self, ids: &[String]) -> Result<BTreeMap<String, u64>, OpError> {
+        if ids.is_empty() {
+            return Ok(BTreeMap::new());
+        }
+        let used = |c: &v1::ContainerStats| {
+            let id = c.attributes.as_ref().map(|a| a.id.clone()).filter(|id| ids.contains(id))?;
+            let memory = c.memory.as_ref()?;
+            // Older runtimes tell of the working set alone.
+            let told = [&memory.usage_bytes, &memory.working_set_bytes].into_iter().flatten().map(|v| v.value).max()?;
+            Some((id, told))
+        };
+        Ok(self.container_stats().await?.iter().filter_map(used).collect())
     }
 
     /// What all sandboxes use, their networks included.

@@ -3,11 +3,13 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::net::{IpAddr, UdpSocket};
+use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 
 use carrack_engine::Time;
 
-use crate::cpus::{CpuSet, Place as CpuPlace, Topology};
+use super::found_cpus::FoundCpus;
+use crate::cpus::CpuSet;
 use crate::effects::OpError;
 use crate::runtime::{Dns, HostFacts};
 
@@ -38,39 +40,6 @@ fn system_uuid() -> String {
 /// The numbers that a list such as `0-3,8` names.
 fn numbers(list: &str) -> Vec<u32> {
     list.parse::<CpuSet>().unwrap_or_default().iter().collect()
-}
-
-/// How the CPUs lie together, from a directory such as /sys/devices/system.
-fn cpu_topology(system: &Path, count: u32) -> Topology {
-    let text = |path: &Path| fs::read_to_string(path).unwrap_or_default();
-    let list = |path: &Path| text(path).parse::<CpuSet>().unwrap_or_default();
-    let online = list(&system.join("cpu/online"));
-    if online.is_empty() {
-        return Topology::plain(count);
-    }
-    let nodes: Vec<(u32, CpuSet)> = list(&system.join("node/online"))
-        .iter()
-        .map(|node| (node, list(&system.join(format!("node/node{node}/cpulist")))))
-        .collect();
-    let of = |cpu: u32| {
-        let dir = system.join(format!("cpu/cpu{cpu}"));
-        let number = |name: &str| text(&dir.join(name)).trim().parse::<u32>().ok();
-        let first = |name: &str| list(&dir.join(name)).iter().next();
-        // The last cache is the one of the highest level that is there.
-        let cache = (2..=4)
-            .rev()
-            .filter(|index| number(&format!("cache/index{index}/level")) >= Some(3))
-            .find_map(|index| first(&format!("cache/index{index}/shared_cpu_list")));
-        let socket = number("topology/physical_package_id").unwrap_or(0);
-        CpuPlace {
-            core: first("topology/core_cpus_list").or_else(|| first("topology/thread_siblings_list")).unwrap_or(cpu),
-            // Without one, what a socket has is one.
-            cache: cache.unwrap_or(u32::MAX - socket.min(u32::MAX / 2)),
-            numa: nodes.iter().find(|(_, cpus)| cpus.contains(cpu)).map_or(0, |(node, _)| *node),
-            socket,
-        }
-    };
-    Topology::new(online.iter().map(|cpu| (cpu, of(cpu))).collect())
 }
 
 fn hugepages() -> BTreeMap<u64, u64> {
@@ -141,8 +110,10 @@ fn resolver(text: &str) -> Dns {
     dns
 }
 
-/// Adds what is left where the runtime keeps its images.
-pub fn image_disk(facts: &mut HostFacts, dir: &Path) {
+/// Adds what is left where the runtime keeps its images, and whether that is another file system than the kubelet's.
+pub fn image_disk(facts: &mut HostFacts, dir: &Path, place: &Place) {
+    let device = |of: &Path| fs::metadata(of).ok().map(|m| m.dev());
+    facts.images_apart = device(dir).zip(device(&place.dir)).is_some_and(|(images, own)| images != own);
     match rustix::fs::statvfs(dir) {
         Ok(disk) => {
             facts.image_disk_bytes = disk.f_blocks * disk.f_frsize;
@@ -163,6 +134,10 @@ pub struct Place {
     pub boot_id: std::path::PathBuf,
     /// File with the node's own name servers; none where pods get none of them.
     pub resolver: Option<std::path::PathBuf>,
+    /// The control group that pods are in.
+    pub pods_group: String,
+    /// The CPUs as they were found last.
+    pub cpus: FoundCpus,
 }
 
 /// Reads the machine's facts.
@@ -172,6 +147,7 @@ pub struct Place {
 pub fn facts(place: &Place) -> Result<HostFacts, OpError> {
     let dir = &place.dir;
     let memory = fs::read_to_string("/proc/meminfo").map_err(super::io_error("reading /proc/meminfo"))?;
+    let of_pods = super::cgroups::memory(&place.pods_group);
     let boot_id = line(&place.boot_id.to_string_lossy());
     if boot_id.is_empty() {
         return Err(OpError::Failed(format!("{} tells no boot id", place.boot_id.display())));
@@ -209,14 +185,17 @@ pub fn facts(place: &Place) -> Result<HostFacts, OpError> {
         },
         hostname: text(uname.nodename()),
         cpus,
-        cpu_topology: cpu_topology(Path::new("/sys/devices/system"), cpus),
+        cpu_topology: place.cpus.look(Path::new("/sys/devices/system"), cpus),
         numa_nodes: numbers(&line("/sys/devices/system/node/online")),
         memory_bytes: meminfo(&memory, "MemTotal"),
         memory_available_bytes: meminfo(&memory, "MemAvailable"),
+        pods_memory_bytes: of_pods.map_or(0, |(most, _)| most),
+        pods_memory_available_bytes: of_pods.map_or(0, |(most, used)| most.saturating_sub(used)),
         hugepages_bytes: hugepages(),
         disk_bytes: disk.f_blocks * disk.f_frsize,
         disk_available_bytes: disk.f_bavail * disk.f_frsize,
         // Until the runtime tells where it keeps images.
+        images_apart: false,
         image_disk_bytes: disk.f_blocks * disk.f_frsize,
         image_disk_available_bytes: disk.f_bavail * disk.f_frsize,
         image_inodes: disk.f_files,
@@ -253,40 +232,16 @@ mod tests {
         );
     }
 
-    /// A directory such as /sys/devices/system of a machine with two sockets of two cores of two threads, one of them off.
-    #[test]
-    fn cpus_are_found_where_they_are() {
-        let dir = tempfile::tempdir().unwrap();
-        let write = |path: String, text: &str| {
-            let path = dir.path().join(path);
-            fs::create_dir_all(path.parent().unwrap()).unwrap();
-            fs::write(path, text).unwrap();
-        };
-        write("cpu/online".into(), "0-6\n");
-        write("node/online".into(), "0-1\n");
-        write("node/node0/cpulist".into(), "0-1,4-5\n");
-        write("node/node1/cpulist".into(), "2-3,6\n");
-        for cpu in 0..7 {
-            let core = cpu % 4;
-            write(format!("cpu/cpu{cpu}/topology/physical_package_id"), &format!("{}\n", core / 2));
-            write(format!("cpu/cpu{cpu}/topology/core_cpus_list"), &format!("{core},{}\n", core + 4));
-            write(format!("cpu/cpu{cpu}/cache/index2/level"), "2\n");
-            write(format!("cpu/cpu{cpu}/cache/index3/level"), "3\n");
-            let together = if core < 2 { "0-1,4-5" } else { "2-3,6" };
-            write(format!("cpu/cpu{cpu}/cache/index3/shared_cpu_list"), together);
-        }
-        let place = |core, socket| CpuPlace { core, cache: socket * 2, numa: socket, socket };
-        let expected = [(0, 0), (1, 0), (2, 1), (3, 1), (0, 0), (1, 0), (2, 1)];
-        let expected = (0..).zip(expected).map(|(cpu, (core, socket))| (cpu, place(core, socket))).collect();
-        assert_eq!(cpu_topology(dir.path(), 9), Topology::new(expected));
-        // A machine that tells nothing has so many.
-        assert_eq!(cpu_topology(&dir.path().join("none"), 3), Topology::plain(3));
-    }
-
     #[test]
     fn this_machine_has_facts() {
-        let f = facts(&Place { dir: "/".into(), boot_id: BOOT_ID.into(), resolver: Some("/etc/resolv.conf".into()) })
-            .unwrap();
+        let place = Place {
+            dir: "/".into(),
+            boot_id: BOOT_ID.into(),
+            resolver: Some("/etc/resolv.conf".into()),
+            pods_group: "kubepods".into(),
+            cpus: FoundCpus::default(),
+        };
+        let f = facts(&place).unwrap();
         assert!(f.cpus > 0 && f.memory_bytes > f.memory_available_bytes && f.disk_bytes > 0);
         assert!(!f.boot_id.is_empty() && !f.addresses.is_empty());
     }

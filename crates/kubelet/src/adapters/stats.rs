@@ -9,6 +9,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use carrack_engine::Time;
 use k8s_cri::v1;
 use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time as MetaTime;
 
 use super::cri::Cri;
 use super::{blocking, convert};
@@ -16,7 +17,8 @@ use crate::effects::OpError;
 use crate::eviction::Usage;
 use crate::runtime::{Uid, labels};
 use crate::server::{
-    ContainerStats, CpuStats, FsStats, MemoryStats, NetworkStats, NodeStats, PodReference, PodStats, Summary,
+    ContainerStats, CpuStats, FsStats, InterfaceStats, MemoryStats, NetworkStats, NodeStats, PodReference, PodStats,
+    ProcessStats, RlimitStats, RuntimeStats, Summary, SwapStats,
 };
 
 /// Ticks a second of the kernel's CPU times: fixed for user space.
@@ -50,23 +52,36 @@ impl Stats {
         let containers = self.cri.container_stats().await?;
         // Older runtimes lack it; then the network is left out.
         let sandboxes = self.cri.sandbox_stats().await.unwrap_or_default();
+        let images = self.images().await;
+        let layers = containers.iter().filter_map(|c| c.writable_layer.as_ref());
+        let layers = (
+            layers.clone().filter_map(|l| l.used_bytes.as_ref()).map(|v| v.value).reduce(|a, b| a + b),
+            layers.filter_map(|l| l.inodes_used.as_ref()).map(|v| v.value).reduce(|a, b| a + b),
+        );
         let mut by_pod: BTreeMap<String, Vec<v1::ContainerStats>> = BTreeMap::new();
         for c in containers {
             let uid = c.attributes.as_ref().and_then(|a| a.labels.get(labels::POD_UID)).cloned();
             by_pod.entry(uid.unwrap_or_default()).or_default().push(c);
         }
-        let mut networks: BTreeMap<String, NetworkStats> = sandboxes
-            .iter()
-            .filter_map(|s| Some((s.attributes.as_ref()?.metadata.as_ref()?.uid.clone(), network(s)?)))
-            .collect();
+        let mut networks: BTreeMap<String, NetworkStats> =
+            sandboxes.iter().filter_map(|s| Some((uid_of(s).to_owned(), network(s)?))).collect();
         let mut out = Vec::new();
         for p in pods {
             let uid = p.metadata.uid.clone().unwrap_or_default();
             let Some(containers) = by_pod.remove(&uid) else { continue };
-            out.push(self.pod(p, &uid, containers, networks.remove(&uid)));
+            let mut pod = self.pod(p, &uid, containers, networks.remove(&uid), images.as_ref());
+            let of_pod = sandboxes.iter().find(|s| uid_of(s) == uid);
+            pod.processes =
+                of_pod.map(processes).filter(|n| *n > 0).map(|process_count| ProcessStats { process_count });
+            out.push(pod);
         }
         let (root, node_name) = (self.root.clone(), node_name.to_owned());
         let mut node = blocking(move || Ok(node(&root, &node_name))).await?;
+        // Writable layers lie where images do.
+        node.runtime = images.map(|images| {
+            let container_fs = FsStats { used_bytes: layers.0, inodes_used: layers.1, ..images.clone() };
+            RuntimeStats { image_fs: images, container_fs }
+        });
         if let Some(cpu) = &mut node.cpu {
             cpu.usage_nano_cores = self.rate("node", super::now(), cpu.usage_core_nano_seconds);
         }
@@ -77,8 +92,28 @@ impl Stats {
         Ok(Summary { node, pods: out })
     }
 
-    fn pod(&self, p: &Pod, uid: &str, stats: Vec<v1::ContainerStats>, network: Option<NetworkStats>) -> PodStats {
+    /// The file system where the runtime keeps images, with what it uses of that.
+    async fn images(&self) -> Option<FsStats> {
+        let used =
+            self.cri.image_use().await.inspect_err(|error| tracing::debug!(%error, "no use of images")).ok()??;
+        let dir = used.fs_id.map(|id| PathBuf::from(id.mountpoint)).filter(|dir| dir.is_absolute())?;
+        let disk = blocking(move || Ok(file_system(&dir, super::now().meta()))).await.ok()??;
+        let own = |v: Option<v1::UInt64Value>| v.map(|v| v.value);
+        Some(FsStats { used_bytes: own(used.used_bytes), inodes_used: own(used.inodes_used), ..disk })
+    }
+
+    fn pod(
+        &self,
+        p: &Pod,
+        uid: &str,
+        stats: Vec<v1::ContainerStats>,
+        network: Option<NetworkStats>,
+        images: Option<&FsStats>,
+    ) -> PodStats {
         let status = p.status.as_ref();
+        let reference = crate::spec::pod::pod_ref(p);
+        let logs = self.log_dir.join(format!("{}_{}_{uid}", reference.namespace, reference.name));
+        let log_disk = file_system(&self.log_dir, super::now().meta());
         let mut containers = Vec::new();
         for c in stats {
             let Some(name) = c.attributes.as_ref().and_then(|a| a.labels.get(labels::CONTAINER_NAME)).cloned() else {
@@ -112,17 +147,29 @@ impl Stats {
                     usage_bytes: value(&m.usage_bytes).filter(|n| *n > 0),
                     working_set_bytes: value(&m.working_set_bytes),
                     rss_bytes: value(&m.rss_bytes).filter(|n| *n > 0),
+                    page_faults: value(&m.page_faults).filter(|n| *n > 0),
+                    major_page_faults: value(&m.major_page_faults),
                 }
             });
             let rootfs = c.writable_layer.as_ref().map(|l| FsStats {
                 time: Time(l.timestamp).meta(),
-                available_bytes: None,
-                capacity_bytes: None,
+                available_bytes: images.and_then(|f| f.available_bytes),
+                capacity_bytes: images.and_then(|f| f.capacity_bytes),
                 used_bytes: l.used_bytes.as_ref().map(|v| v.value),
-                inodes_free: None,
-                inodes: None,
+                inodes_free: images.and_then(|f| f.inodes_free),
+                inodes: images.and_then(|f| f.inodes),
+                inodes_used: l.inodes_used.as_ref().map(|v| v.value),
             });
-            containers.push(ContainerStats { name, start_time: started, cpu, memory, rootfs });
+            let logs = log_disk.clone().map(|disk| {
+                let (bytes, files) = disk_use(&logs.join(&name));
+                FsStats { used_bytes: Some(bytes), inodes_used: Some(files), ..disk }
+            });
+            let swap = c.swap.as_ref().map(|s| SwapStats {
+                time: Time(s.timestamp).meta(),
+                swap_available_bytes: s.swap_available_bytes.as_ref().map(|v| v.value),
+                swap_usage_bytes: s.swap_usage_bytes.as_ref().map(|v| v.value),
+            });
+            containers.push(ContainerStats { name, start_time: started, cpu, memory, rootfs, logs, swap });
         }
         let sum = |f: &dyn Fn(&ContainerStats) -> Option<u64>| containers.iter().filter_map(f).reduce(|a, b| a + b);
         let cpu = containers.iter().find_map(|c| c.cpu.clone()).map(|c| CpuStats {
@@ -136,6 +183,8 @@ impl Stats {
             usage_bytes: sum(&|c| c.memory.as_ref()?.usage_bytes),
             working_set_bytes: sum(&|c| c.memory.as_ref()?.working_set_bytes),
             rss_bytes: sum(&|c| c.memory.as_ref()?.rss_bytes),
+            page_faults: sum(&|c| c.memory.as_ref()?.page_faults),
+            major_page_faults: sum(&|c| c.memory.as_ref()?.major_page_faults),
         });
         PodStats {
             pod_ref: PodReference {
@@ -149,6 +198,7 @@ impl Stats {
             memory,
             network,
             volumes: Vec::new(),
+            processes: None,
         }
     }
 
@@ -185,9 +235,17 @@ impl Stats {
             u.memory_bytes += c.memory.as_ref().map_or(0, |m| value(&m.working_set_bytes));
             if let Some(layer) = &c.writable_layer {
                 u.disk_bytes += value(&layer.used_bytes);
+                u.layer_bytes += value(&layer.used_bytes);
                 u.inodes += value(&layer.inodes_used);
+                u.layer_inodes += value(&layer.inodes_used);
                 let name = c.attributes.as_ref().and_then(|a| a.labels.get(labels::CONTAINER_NAME)).cloned();
                 *u.containers.entry(name.unwrap_or_default()).or_default() += value(&layer.used_bytes);
+            }
+        }
+        // Older runtimes lack it; then processes are not known.
+        for s in self.cri.sandbox_stats().await.unwrap_or_default() {
+            if let Some(u) = out.get_mut(uid_of(&s)) {
+                u.processes += processes(&s);
             }
         }
         let (root, log_dir) = (self.root.clone(), self.log_dir.clone());
@@ -233,24 +291,73 @@ fn key(uid: &str, container: &str) -> String {
     format!("{uid}/{container}")
 }
 
+/// The pod that a sandbox is of.
+fn uid_of(s: &v1::PodSandboxStats) -> &str {
+    s.attributes.as_ref().and_then(|a| a.metadata.as_ref()).map_or("", |m| m.uid.as_str())
+}
+
+/// The file system that a directory is on; none where that cannot be asked.
+fn file_system(dir: &Path, time: MetaTime) -> Option<FsStats> {
+    let s = rustix::fs::statvfs(dir).ok()?;
+    Some(FsStats {
+        time,
+        available_bytes: Some(s.f_bavail * s.f_frsize),
+        capacity_bytes: Some(s.f_blocks * s.f_frsize),
+        used_bytes: Some(s.f_blocks.saturating_sub(s.f_bfree) * s.f_frsize),
+        inodes_free: Some(s.f_ffree),
+        inodes: Some(s.f_files),
+        inodes_used: Some(s.f_files.saturating_sub(s.f_ffree)),
+    })
+}
+
+/// Processes of a pod.
+fn processes(s: &v1::PodSandboxStats) -> u64 {
+    let of = s.linux.as_ref().and_then(|l| l.process.as_ref()?.process_count.as_ref());
+    of.map_or(0, |count| count.value)
+}
+
 fn network(s: &v1::PodSandboxStats) -> Option<NetworkStats> {
     let n = s.linux.as_ref()?.network.as_ref()?;
-    let i = n.default_interface.as_ref()?;
     let value = |v: &Option<v1::UInt64Value>| v.as_ref().map(|v| v.value);
-    Some(NetworkStats {
-        time: Time(n.timestamp).meta(),
+    let interface = |i: &v1::NetworkInterfaceUsage| InterfaceStats {
         name: i.name.clone(),
         rx_bytes: value(&i.rx_bytes),
         rx_errors: value(&i.rx_errors),
         tx_bytes: value(&i.tx_bytes),
         tx_errors: value(&i.tx_errors),
-    })
+    };
+    let default = interface(n.default_interface.as_ref()?);
+    let interfaces = std::iter::once(default.clone()).chain(n.interfaces.iter().map(interface)).collect();
+    Some(NetworkStats { time: Time(n.timestamp).meta(), default, interfaces })
+}
+
+/// The interfaces of the node, from the texts of /proc/net/dev and /proc/net/route; those of pods' links are left out, as upstream
+/// does it.
+fn node_network(dev: &str, routes: &str, time: MetaTime) -> Option<NetworkStats> {
+    let default = routes.lines().find_map(|l| {
+        let fields: Vec<&str> = l.split_whitespace().collect();
+        (fields.get(1) == Some(&"00000000")).then(|| fields[0].to_owned())
+    });
+    let interface = |line: &str| {
+        let (name, counts) = line.split_once(':')?;
+        let counts: Vec<u64> = counts.split_whitespace().map_while(|n| n.parse().ok()).collect();
+        let at = |n: usize| counts.get(n).copied();
+        let name = name.trim().to_owned();
+        Some(InterfaceStats { name, rx_bytes: at(0), rx_errors: at(2), tx_bytes: at(8), tx_errors: at(10) })
+    };
+    let is_nodes = |i: &InterfaceStats| i.name != "lo" && !i.name.starts_with("veth");
+    let interfaces: Vec<InterfaceStats> = dev.lines().filter_map(interface).filter(is_nodes).collect();
+    let default = interfaces.iter().find(|i| Some(&i.name) == default.as_ref())?.clone();
+    Some(NetworkStats { time, default, interfaces })
 }
 
 fn node(root: &Path, name: &str) -> NodeStats {
     let time = super::now().meta();
-    let stat = fs::read_to_string("/proc/stat").unwrap_or_default();
-    let memory = fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    let text = |path: &str| fs::read_to_string(path).unwrap_or_default();
+    let (stat, memory, vmstat) = (text("/proc/stat"), text("/proc/meminfo"), text("/proc/vmstat"));
+    let events = |name: &str| vmstat.lines().find_map(|l| l.strip_prefix(name)?.strip_prefix(' ')?.parse::<u64>().ok());
+    let now = text("/proc/loadavg").split_whitespace().nth(3).and_then(|f| f.split_once('/')?.1.parse::<u64>().ok());
+    let processes = now.zip(text("/proc/sys/kernel/pid_max").trim().parse::<u64>().ok());
     let bytes = |key: &str| super::host::meminfo(&memory, key);
     let (total, available) = (bytes("MemTotal"), bytes("MemAvailable"));
     let booted = stat.lines().find_map(|l| l.strip_prefix("btime ")?.parse::<i64>().ok());
@@ -268,14 +375,17 @@ fn node(root: &Path, name: &str) -> NodeStats {
             usage_bytes: Some(total.saturating_sub(bytes("MemFree"))),
             working_set_bytes: Some(total.saturating_sub(available)),
             rss_bytes: Some(bytes("AnonPages")),
+            page_faults: events("pgfault"),
+            major_page_faults: events("pgmajfault"),
         }),
-        fs: rustix::fs::statvfs(root).ok().map(|s| FsStats {
+        network: node_network(&text("/proc/net/dev"), &text("/proc/net/route"), time.clone()),
+        fs: file_system(root, time.clone()),
+        runtime: None,
+        rlimit: processes.map(|(now, most)| RlimitStats { time: time.clone(), most, now }),
+        swap: Some(SwapStats {
             time,
-            available_bytes: Some(s.f_bavail * s.f_frsize),
-            capacity_bytes: Some(s.f_blocks * s.f_frsize),
-            used_bytes: Some(s.f_blocks.saturating_sub(s.f_bfree) * s.f_frsize),
-            inodes_free: Some(s.f_ffree),
-            inodes: Some(s.f_files),
+            swap_available_bytes: Some(bytes("SwapFree")),
+            swap_usage_bytes: Some(bytes("SwapTotal").saturating_sub(bytes("SwapFree"))),
         }),
     }
 }
@@ -331,6 +441,41 @@ mod tests {
         assert!(usage.disk_bytes >= 200_000, "{usage:?}");
         assert_eq!(busy_ns("cpu  1 2 3 100 50 4 5 6 7 8\ncpu0 1\n"), Some(21 * TICK_NS));
         assert_eq!(busy_ns(""), None);
+    }
+
+    #[test]
+    fn networks_of_the_node_are_read() {
+        let dev = "Inter-|   Receive        |  Transmit\n face |bytes packets errs |bytes packets errs\n\
+            \x20   lo: 1 2 3 0 0 0 0 0 4 5 6 0 0 0 0 0\n  eth0: 10 2 3 0 0 0 0 0 40 5 6 0 0 0 0 0\n\
+            veth7: 9 9 9 0 0 0 0 0 9 9 9 0 0 0 0 0\n  br0: 7 2 0 0 0 0 0 0 8 5 0 0 0 0 0 0\n";
+        let routes = "Iface\tDestination\tGateway\neth0\t0000A8C0\t00000000\neth0\t00000000\t0100A8C0\n";
+        let time = Time::from_unix_s(1).meta();
+        let network = node_network(dev, routes, time.clone()).unwrap();
+        let of = |i: &InterfaceStats| (i.name.clone(), i.rx_bytes, i.rx_errors, i.tx_bytes, i.tx_errors);
+        assert_eq!(of(&network.default), ("eth0".into(), Some(10), Some(3), Some(40), Some(6)));
+        let names: Vec<&str> = network.interfaces.iter().map(|i| i.name.as_str()).collect();
+        assert_eq!(names, ["eth0", "br0"]);
+        assert_eq!(node_network(dev, "Iface\tDestination\n", time), None);
+        let shown = serde_json::to_value(&network).unwrap();
+        assert_eq!((&shown["name"], &shown["txBytes"]), (&"eth0".into(), &40.into()), "{shown}");
+        assert_eq!(shown["interfaces"][1]["name"], "br0");
+    }
+
+    #[test]
+    fn this_machine_has_numbers() {
+        let shown = serde_json::to_value(node(Path::new("/"), "n")).unwrap();
+        for path in [
+            "/cpu/usageCoreNanoSeconds",
+            "/memory/pageFaults",
+            "/memory/majorPageFaults",
+            "/fs/inodesUsed",
+            "/rlimit/maxpid",
+            "/rlimit/curproc",
+            "/swap/swapUsageBytes",
+            "/swap/swapAvailableBytes",
+        ] {
+            assert!(shown.pointer(path).is_some_and(serde_json::Value::is_number), "{path} of {shown}");
+        }
     }
 
     #[tokio::test]

@@ -16,6 +16,10 @@ pub enum Kept {
     Devices,
     /// The CPU manager's.
     Cpus,
+    /// What is allocated to pods.
+    Allocated,
+    /// What of it was brought about.
+    Actuated,
 }
 
 impl Kept {
@@ -24,6 +28,8 @@ impl Kept {
         match self {
             Self::Devices => "device-plugins/kubelet_internal_checkpoint",
             Self::Cpus => "cpu_manager_state",
+            Self::Allocated => "allocated_pods_state",
+            Self::Actuated => "actuated_pods_state",
         }
     }
 }
@@ -153,7 +159,9 @@ mod tests {
         fs::write(dir.path().join("records/pod-3.json.new"), b"half").unwrap();
         assert_eq!(store.load().unwrap(), BTreeMap::from([("pod-1".to_owned(), b"b".to_vec())]));
         assert!(store.save("../escape", b"").is_err());
-        for (which, body) in [(Kept::Devices, b"x"), (Kept::Cpus, b"y")] {
+        for (which, body) in
+            [(Kept::Devices, b"x"), (Kept::Cpus, b"y"), (Kept::Allocated, b"z"), (Kept::Actuated, b"a")]
+        {
             assert_eq!(store.load_checkpoint(which).unwrap(), None);
             store.save_checkpoint(which, body).unwrap();
             assert_eq!(store.load_checkpoint(which).unwrap().as_deref(), Some(&body[..]));

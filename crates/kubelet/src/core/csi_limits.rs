@@ -5,7 +5,7 @@
 //! `pkg/volume/csi/csi_node_updater.go`). The CSIDriver is taken as it was last read for a pod here: a driver that no pod of this
 //! node has used is not asked.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use carrack_engine::Time;
@@ -18,11 +18,16 @@ const LEAST: Duration = Duration::from_secs(10);
 
 /// What is known of drivers that are asked.
 #[derive(Debug, Default)]
-pub(super) struct CsiLimits(BTreeMap<String, Limit>);
+pub(super) struct CsiLimits {
+    asked: BTreeMap<String, Limit>,
+    /// Drivers that had no room left, and were not asked since with an answer.
+    had_no_room: BTreeSet<String>,
+}
 
 #[derive(Debug, Default)]
 struct Limit {
-    op: Option<OpId>,
+    /// The question under way, and whether it is asked since there was no room left.
+    op: Option<(OpId, bool)>,
     /// Or since when it is known that it is to be asked.
     asked_at: Option<Time>,
 }
@@ -30,40 +35,45 @@ struct Limit {
 impl KubeletCore {
     /// Asks the drivers for which it is time.
     pub(super) fn step_csi_limits(&mut self, now: Time, fx: &mut Fx) {
-        if !self.sources.limits_change() {
+        self.csi_limits.had_no_room.extend(self.sources.take_exhausted());
+        if !self.sources.limits_change() && self.csi_limits.had_no_room.is_empty() {
             return;
         }
-        let exhausted = self.sources.take_exhausted();
+        // One that is not here is asked once it is.
         let drivers: Vec<String> = self.csi_node.drivers().map(str::to_owned).collect();
-        self.csi_limits.0.retain(|name, limit| limit.op.is_some() || drivers.contains(name));
+        self.csi_limits.asked.retain(|name, limit| limit.op.is_some() || drivers.contains(name));
         for driver in drivers {
-            let limit = self.csi_limits.0.entry(driver.clone()).or_default();
-            let since = |from: Option<Time>| from.is_none_or(|at| now.since(at) >= LEAST);
-            let had_no_room = exhausted.contains(&driver) && since(limit.asked_at);
+            let limit = self.csi_limits.asked.entry(driver.clone()).or_default();
+            let had_no_room = self.csi_limits.had_no_room.contains(&driver);
+            let soon = had_no_room.then(|| limit.asked_at.map_or(now, |at| at + LEAST));
             // Its registration said how many the first time.
             let period = self.sources.limit_period(&driver).map(|period| period.max(LEAST));
             let due = period.map(|period| *limit.asked_at.get_or_insert(now) + period);
-            if limit.op.is_some() {
+            let Some(due) = soon.into_iter().chain(due).min().filter(|_| limit.op.is_none()) else { continue };
+            if due > now {
+                self.wake(due, Wake::CsiNode);
                 continue;
             }
-            if had_no_room || due.is_some_and(|due| due <= now) {
-                limit.asked_at = Some(now);
-                let op = self.op(Owner::CsiLimit(driver.clone()), Op::AskCsiNode(driver.clone()), fx);
-                self.csi_limits.0.entry(driver).or_default().op = Some(op);
-            } else if let Some(due) = due {
-                self.wake(due, Wake::CsiNode);
-            }
+            limit.asked_at = Some(now);
+            self.csi_limits.had_no_room.remove(&driver);
+            let op = self.op(Owner::CsiLimit(driver.clone()), Op::AskCsiNode(driver.clone()), fx);
+            self.csi_limits.asked.entry(driver).or_default().op = Some((op, had_no_room));
         }
     }
 
     /// A driver has said how many volumes it takes, or not.
     pub(super) fn csi_limit_told(&mut self, driver: &str, id: OpId, outcome: Outcome) {
-        let Some(limit) = self.csi_limits.0.get_mut(driver).filter(|limit| limit.op == Some(id)) else { return };
-        limit.op = None;
+        let limit = self.csi_limits.asked.get_mut(driver);
+        let Some((_, had_no_room)) = limit.and_then(|limit| limit.op.take_if(|(op, _)| *op == id)) else { return };
         match outcome {
             Ok(Reply::CsiNode(info)) => self.csi_node.takes(driver, info.max_volumes),
             Ok(_) => {}
-            Err(error) => tracing::warn!(driver, %error, "a CSI driver does not say how many volumes it takes"),
+            Err(error) => {
+                tracing::warn!(driver, %error, "a CSI driver does not say how many volumes it takes");
+                if had_no_room {
+                    self.csi_limits.had_no_room.insert(driver.to_owned());
+                }
+            }
         }
     }
 }

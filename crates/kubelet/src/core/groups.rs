@@ -20,7 +20,7 @@ pub(super) struct Groups {
     written: Option<Vec<PodCgroup>>,
     busy: Option<(OpId, Vec<PodCgroup>)>,
     retry_at: Time,
-    /// Pods came or went since it was looked at.
+    /// Pods came or went since it was looked at, or the machine has become another.
     pub due: bool,
 }
 

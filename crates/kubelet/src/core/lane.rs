@@ -13,12 +13,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use carrack_engine::{EventRecord, Time};
-use k8s_openapi::api::core::v1::{Container, Pod, Secret};
+use k8s_openapi::api::core::v1::{Container, Pod, ResourceRequirements, Secret};
 
 use super::sources::SourceView;
 use super::sync::with_facts;
 use super::worker::{Lane, PodRuntime, Step, Worker};
 use super::{Fx, KubeletCore, Owner, PodOp};
+use crate::allocation::carried;
 use crate::devices::NextStep;
 use crate::effects::{Op, OpId, Outcome, Reply};
 use crate::pods::backoff::MAX;
@@ -95,7 +96,8 @@ impl KubeletCore {
             self.wake_pod(until, uid);
             return;
         }
-        let mut lane = Lane { start, op: OpId(0), step: Step::FindImage, image: None, preferred: None, cpus: None };
+        let (op, step, size) = (OpId(0), Step::FindImage, ResourceRequirements::default());
+        let mut lane = Lane { start, op, step, image: None, preferred: None, cpus: None, size };
         let goes_on = match w.found.get(&image).cloned() {
             Some(found) => self.image_found(now, w, &name, &c, Some(found), &mut lane, uid, fx),
             None => {
@@ -280,6 +282,7 @@ impl KubeletCore {
             }
             (Step::Create, Ok(Reply::Made(container))) => {
                 self.given_cpus(&container, lane.cpus.clone());
+                self.size_given(uid, &w.pod, name, &container, &lane.size);
                 self.container_event(now, w, name, true, "Created", format!("Created container: {name}"), fx);
                 if lane.start.attempt > 0 {
                     w.crash.tried(name, now, self.config.restart_wait);
@@ -558,7 +561,7 @@ impl KubeletCore {
     fn create(&mut self, now: Time, uid: &Uid, w: &mut Worker, name: &str, lane: &mut Lane, fx: &mut Fx) -> bool {
         let pod = w.pod.clone();
         let Some((kind, c)) = pod::container(&pod, name) else { return false };
-        if !self.may_have_cpus(uid, w, name) {
+        if !self.may_have_cpus(uid, w, name) || self.waits_for_group(now, uid, w) {
             lane.step = Step::Cpus;
             return true;
         }
@@ -605,6 +608,7 @@ impl KubeletCore {
                 .unwrap_or_default(),
         };
         lane.cpus.clone_from(&inputs.cpus);
+        lane.size = carried(c.resources.as_ref());
         match container::container(&pod, kind, &c, inputs) {
             Ok(spec) => {
                 lane.op = self.lane_op(uid, name, Op::CreateContainer(sandbox, Box::new(spec)), fx);

@@ -1,13 +1,13 @@
 //! Pods that keep more on the node's disk than they may: they are measured from time to time, and go.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use carrack_engine::Time;
 
 use super::pressure::may_be_evicted;
-use super::{Fx, KubeletCore, Owner};
-use crate::effects::{Op, OpId, Outcome, Reply};
+use super::{Fx, KubeletCore};
+use crate::eviction::Usage;
 use crate::local_storage;
 use crate::runtime::Uid;
 
@@ -17,49 +17,41 @@ const AT_MOST_EACH: Duration = Duration::from_secs(5);
 /// How long such a pod has to end, in seconds (upstream's `immediateEvictionGracePeriodSeconds`).
 const GRACE_S: i64 = 1;
 
-/// The look under way, and when the next one is due.
+/// When the next look is due.
 #[derive(Debug, Default)]
 pub(super) struct Looks {
-    op: Option<OpId>,
     next: Time,
 }
 
 impl KubeletCore {
     /// Asks what the pods with limits keep, where it is time for that.
     pub(super) fn check_local_storage(&mut self, now: Time, fx: &mut Fx) {
-        if self.local_storage.op.is_some() || now < self.local_storage.next {
+        if now < self.local_storage.next {
             return;
         }
         let bound = self.workers.iter().filter(|(_, w)| may_be_evicted(w) && local_storage::is_limited(&w.pod));
         let bound: BTreeSet<Uid> = bound.map(|(uid, _)| uid.clone()).collect();
         if !bound.is_empty() {
-            self.local_storage.op = Some(self.op(Owner::LocalStorage, Op::Usage(bound), fx));
+            self.measure(bound, false, fx);
         }
     }
 
-    /// It is known: who keeps more than it may goes.
-    pub(super) fn local_storage_known(&mut self, now: Time, id: OpId, outcome: Outcome, fx: &mut Fx) {
-        if self.local_storage.op.take_if(|op| *op == id).is_none() {
-            return;
-        }
+    /// It is known what pods use: who keeps more than it may goes. True when somebody does.
+    pub(super) fn evict_who_keeps_too_much(&mut self, now: Time, usage: &BTreeMap<Uid, Usage>, fx: &mut Fx) -> bool {
         self.local_storage.next = now + AT_MOST_EACH;
-        let usage = match outcome {
-            Ok(Reply::Usage(usage)) => usage,
-            Ok(_) => return,
-            Err(error) => {
-                tracing::warn!(%error, "what pods keep on the disk is not known; none is evicted");
-                return;
-            }
-        };
+        let mut goes = false;
         for (uid, usage) in usage {
-            let Some(mut w) = self.workers.remove(&uid) else { continue };
+            let Some(mut w) = self.workers.remove(uid) else { continue };
             if may_be_evicted(&w)
-                && let Some(message) = local_storage::exceeded(&w.pod, &usage)
+                && let Some(message) = local_storage::exceeded(&w.pod, usage)
             {
-                self.evict(now, &mut w, message, GRACE_S, fx);
+                // It brought that on itself: nobody disrupts it.
+                self.evict(now, &mut w, message, GRACE_S, false, fx);
                 self.dirty.insert(uid.clone());
+                goes = true;
             }
-            self.workers.insert(uid, w);
+            self.workers.insert(uid.clone(), w);
         }
+        goes
     }
 }

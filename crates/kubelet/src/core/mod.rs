@@ -5,7 +5,10 @@
 //! what lacks, leaving out what is already under way. Nothing is acted on that is older than the last
 //! completed change of the same pod: after each change the runtime is listed again first.
 
+mod actuate;
+mod admit;
 mod align;
+mod checkpoint;
 mod cpus;
 mod csi_limits;
 mod csi_node;
@@ -19,6 +22,8 @@ mod node;
 mod orphan;
 mod pressure;
 mod report;
+mod resize;
+mod shutdown;
 mod sources;
 mod staged;
 mod statics;
@@ -48,6 +53,7 @@ use crate::spec::{manifest, pod};
 use crate::status::node as node_status;
 use crate::volumes::{VolumeKind, Volumes};
 
+use checkpoint::Checkpoint;
 use csi_node::CsiNodeState;
 use node::NodeState;
 use orphan::orphan;
@@ -69,12 +75,14 @@ enum Owner {
     Checkpoint,
     DevicesRecord,
     CpuState,
+    Allocated,
+    Actuated,
     Groups,
     /// A running container's CPUs.
     Cpus(String),
     Logs,
     Usage,
-    LocalStorage,
+    Shutdown,
     /// How many volumes a CSI driver takes.
     CsiLimit(String),
     RemoveImage,
@@ -95,6 +103,7 @@ enum PodOp {
     Lane(String),
     Kill(String),
     Volume(String, Option<VolumeKind>),
+    Resize,
     Grow(Box<crate::volumes::Expanding>),
     Probe(String, ProbeKind),
     RemovePod,
@@ -134,53 +143,9 @@ enum Wake {
     CsiNode,
     Cpus,
     Groups,
+    Sizes,
+    Shutdown,
     Pod(Uid),
-}
-
-/// How far a checkpoint on disk is behind.
-#[derive(Clone, Copy, Debug, Default)]
-struct Checkpoint {
-    /// Counts changes.
-    version: u64,
-    /// The last change that is surely on disk.
-    saved: u64,
-    /// The write under way, and the change it holds.
-    saving: Option<(OpId, u64)>,
-    retry_at: Time,
-}
-
-impl Checkpoint {
-    /// Something changed; returns the version that holds it.
-    fn touch(&mut self) -> u64 {
-        self.version += 1;
-        self.version
-    }
-
-    /// Whether something is not on disk yet.
-    fn is_behind(&self) -> bool {
-        self.saved < self.version
-    }
-
-    /// Whether to write it now.
-    fn may_save(&self, now: Time) -> bool {
-        self.is_behind() && self.saving.is_none() && now >= self.retry_at
-    }
-
-    /// It is being written.
-    fn saving(&mut self, id: OpId) {
-        self.saving = Some((id, self.version));
-    }
-
-    /// It was written, or not: then the time to try again is returned.
-    fn saved(&mut self, now: Time, written: bool) -> Option<Time> {
-        let (_, version) = self.saving.take()?;
-        if written {
-            self.saved = version;
-            return None;
-        }
-        self.retry_at = now + Duration::from_secs(1);
-        Some(self.retry_at)
-    }
 }
 
 /// How soon the runtime is listed when nobody waits for it: what was started may have ended at once.
@@ -215,6 +180,7 @@ pub struct KubeletCore {
     cpu_checkpoint: Checkpoint,
     given: cpus::Given,
     groups: groups::Groups,
+    resizes: resize::Resizes,
     /// Grants of an earlier boot were dropped and that is not on disk yet.
     boot_unrecorded: bool,
     volumes: Volumes,
@@ -239,9 +205,11 @@ pub struct KubeletCore {
     /// What the log was told that the node is low on.
     low_on: Option<eviction::Signal>,
     host_wake: Time,
-    /// What pods use is being measured, for the threshold that is crossed.
-    usage_op: Option<(OpId, eviction::Crossed)>,
-    /// What pods with limits keep on the node's disk is being measured, or is to be from then on.
+    /// The threshold that is crossed, when the facts were read last.
+    crossed: Option<eviction::Crossed>,
+    /// What pods use is being measured, of all that may go or of some.
+    measuring: Option<(OpId, bool)>,
+    /// What pods with limits keep on the node's disk is to be measured from then on.
     local_storage: local_storage::Looks,
     known_images: crate::images::Images,
     image_ops: BTreeSet<OpId>,
@@ -252,6 +220,7 @@ pub struct KubeletCore {
     growths: growth::Growths,
     csi_node: CsiNodeState,
     csi_limits: csi_limits::CsiLimits,
+    shutdown: shutdown::Shutdown,
 }
 
 impl KubeletCore {
@@ -284,6 +253,7 @@ impl KubeletCore {
             cpu_checkpoint: Checkpoint::default(),
             given: cpus::Given::default(),
             groups: groups::Groups::default(),
+            resizes: resize::Resizes::default(),
             boot_unrecorded: false,
             volumes: Volumes::default(),
             staged_due: false,
@@ -302,7 +272,8 @@ impl KubeletCore {
             watch: eviction::Watch::default(),
             low_on: None,
             host_wake: Time::default(),
-            usage_op: None,
+            crossed: None,
+            measuring: None,
             local_storage: local_storage::Looks::default(),
             known_images: crate::images::Images::default(),
             image_ops: BTreeSet::new(),
@@ -313,6 +284,7 @@ impl KubeletCore {
             growths: growth::Growths::default(),
             csi_node: CsiNodeState::default(),
             csi_limits: csi_limits::CsiLimits::default(),
+            shutdown: shutdown::Shutdown::default(),
             config: Arc::new(config),
         }
     }
@@ -459,6 +431,8 @@ impl KubeletCore {
                 Wake::CsiNode => {}
                 Wake::Cpus => self.given.due = true,
                 Wake::Groups => self.groups.due = true,
+                // Looked at after every step.
+                Wake::Shutdown | Wake::Sizes => {}
             }
         }
     }
@@ -483,7 +457,7 @@ impl KubeletCore {
                     w.deleted = true;
                     w.confirmed = true;
                     if old.revision() > w.pod.revision() {
-                        w.pod = old.clone();
+                        w.take(old.clone(), self.resizes.allocated.get(&uid));
                     }
                 }
             }
@@ -504,11 +478,13 @@ impl KubeletCore {
     }
 
     fn pod_seen(&mut self, new: &Arc<Pod>) {
-        let w = self.workers.entry(pod::uid(new)).or_insert_with(|| Worker::new(new.clone()));
+        let uid = pod::uid(new);
+        let w = self.workers.entry(uid.clone()).or_insert_with(|| Worker::new(new.clone()));
         w.confirmed = true;
         // Our own write may have shown us a newer one already.
         if new.revision() >= w.pod.revision() {
-            w.pod = new.clone();
+            self.resizes.asked(&w.desired, new);
+            w.take(new.clone(), self.resizes.allocated.get(&uid));
         }
     }
 
@@ -543,13 +519,14 @@ impl KubeletCore {
             }
         }
         // Holdings of pods that nobody knows any more.
-        let holders = self.devices.allocations().keys().chain(self.cpus.holders());
+        let holders = self.devices.allocations().keys().chain(self.cpus.holders()).chain(self.resizes.holders());
         let strays: BTreeSet<Uid> = holders
             .filter(|uid| !self.workers.contains_key(*uid) && !self.runtime.contains_key(*uid) && self.listed.is_some())
             .cloned()
             .collect();
         for uid in &strays {
             self.let_go(uid);
+            self.resizes.forget(uid);
         }
     }
 
@@ -569,6 +546,7 @@ impl KubeletCore {
             }
         }
         self.load_cpus(loaded.cpus.as_deref(), fx);
+        self.load_sizes((loaded.allocated.as_deref(), loaded.actuated.as_deref()), &loaded.records);
         self.forgotten.open = loaded.checkpoint.is_none();
         self.boot_unrecorded = !same_boot;
         // What was loaded is shown; written again only where it has to be.
@@ -594,6 +572,8 @@ impl KubeletCore {
                 self.volumes.believe(&uid);
             }
             let w = self.workers.entry(uid.clone()).or_insert_with(|| Worker::new(Arc::new(record.pod)));
+            w.take(w.desired.clone(), self.resizes.allocated.get(&uid));
+            w.resize.restarting = self.resizes.actuated.get(&uid).map(|a| a.restarting.clone()).unwrap_or_default();
             w.admitted_before = record.admitted;
             if record.deleted {
                 w.deleted = true;
@@ -733,6 +713,8 @@ impl KubeletCore {
             },
             Owner::Host => {
                 if let Ok(Reply::Host(h)) = outcome {
+                    self.groups.due |= (h.cpus, h.memory_bytes) != (self.host.cpus, self.host.memory_bytes);
+                    self.resizes.due = true;
                     self.host = *h;
                     self.see_cpus();
                     self.check_pressure(now, fx);
@@ -765,8 +747,8 @@ impl KubeletCore {
             }
             Owner::Manifests => self.manifests_read(now, outcome, fx),
             Owner::Usage => self.usage_known(now, id, outcome, fx),
+            Owner::Shutdown => self.shutdown_told(now, &outcome),
             Owner::CsiLimit(driver) => self.csi_limit_told(&driver, id, outcome),
-            Owner::LocalStorage => self.local_storage_known(now, id, outcome, fx),
             Owner::RemoveImage => self.image_removed(id, outcome, fx),
             Owner::Relist => self.relisted(now, id, outcome, fx),
             Owner::Checkpoint => self.checkpointed(now, outcome, fx),
@@ -777,6 +759,8 @@ impl KubeletCore {
             }
             Owner::Groups => self.groups_written(now, id, &outcome),
             Owner::CpuState => self.cpus_saved(now, &outcome),
+            Owner::Allocated => self.allocated_saved(now, &outcome),
+            Owner::Actuated => self.actuated_saved(now, &outcome),
             Owner::Cpus(container) => self.cpus_given(now, &container, id, &outcome),
             Owner::Staged(volume) => self.staged_done(now, &volume, id, &outcome),
             Owner::Pod(uid, op) => {
@@ -820,6 +804,9 @@ impl KubeletCore {
         match event {
             In::CsiUp { driver, info } => self.csi_node.up(driver, info),
             In::CsiDown { driver } => self.csi_node.down(&driver),
+            In::ShutdownBegins => self.shutdown_begins(now, fx),
+            In::ShutdownCancelled => self.shutdown_ends(now, fx),
+            In::ShutdownUnheld(why) => self.shutdown_unheld(now, why, fx),
             In::VolumeAbnormal { uid, volume, message } => self.volume_abnormal(now, &uid, &volume, &message, fx),
             In::Done(id, outcome) => match self.sources.told(now, id, &outcome) {
                 Some(users) => self.dirty.extend(users),
@@ -933,7 +920,12 @@ impl Core for KubeletCore {
         }
         self.woken(now, fx);
         self.give_cpus(now, fx);
+        self.step_shutdown(now, fx);
         self.settle(now, fx);
+        self.step_shutdown(now, fx);
+        if self.decide_resizes(now, fx) {
+            self.settle(now, fx);
+        }
         self.follow_mirrors(now, fx);
         self.step_staged(now, fx);
         self.step_csi_limits(now, fx);
@@ -941,6 +933,7 @@ impl Core for KubeletCore {
         self.save_checkpoint(now, fx);
         self.give_cpus(now, fx);
         self.save_cpus(now, fx);
+        self.save_sizes(now, fx);
         self.write_groups(now, fx);
         if self.node.dirty {
             self.node_tick(now, fx);

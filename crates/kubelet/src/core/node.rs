@@ -4,18 +4,20 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use carrack_engine::{ApiError, ApiRequest, ApiResponse, CallId, ContentType, EventRecord, Time};
 use carrack_types::resource::{Kind as _, Object as _};
+use carrack_types::volume::{VOLUME_USERS, users};
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{Node, NodeStatus};
 use serde_json::json;
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::staged::user_name;
 use super::worker::Admission;
 use super::{Call, Fx, KubeletCore, Wake};
 use crate::planted::Planted;
 use crate::status::node as status;
 
-/// What this kubelet has said of its volumes in use, and what of it may still reach the API server.
+/// What this kubelet has said of its volumes in use and of who may have them, and what of it may still reach the API server.
 ///
 /// A write rests on the revision that it was computed from, so it can land only while the Node is still at that
 /// revision. Writes of an earlier life of this kubelet may still be under way until this life has written once.
@@ -23,7 +25,7 @@ use crate::status::node as status;
 pub(super) struct Said {
     /// This life has written; nothing of an earlier one can land any more.
     heard: bool,
-    /// The revision that is known, and the volumes that every write resting on it names.
+    /// The revision that is known, and the volumes and users that every write resting on it names.
     resting_on: u64,
     named: Option<BTreeSet<String>>,
 }
@@ -47,7 +49,7 @@ impl Said {
         }
     }
 
-    /// A volume that the known revision names in use stays named, whatever is still under way.
+    /// A volume or a user that the known revision names stays named, whatever is still under way.
     pub fn stands(&self, id: &str) -> bool {
         self.heard && self.named.as_ref().is_none_or(|names| names.contains(id))
     }
@@ -88,6 +90,7 @@ impl KubeletCore {
             devices,
             images: &self.images,
             pressure: self.pressure(now),
+            goes_down: self.shutdown.is_under_way(),
             volumes_in_use: match self.planted {
                 Some(Planted::MountsUntold) => Vec::new(),
                 _ => self.volumes.node.in_use().map(str::to_owned).collect(),
@@ -109,6 +112,7 @@ impl KubeletCore {
     }
 
     pub(super) fn node_seen(&mut self) {
+        self.resizes.due = true;
         let cached = self.nodes.cache().get("", &self.config.node_name).cloned();
         let newer = match (&self.node.seen, &cached) {
             (Some(seen), Some(new)) => new.revision() >= seen.revision() || new.uid() != seen.uid(),
@@ -188,14 +192,22 @@ impl KubeletCore {
         let new = status::node_status(&self.node_inputs(now, &devices), Some(&old));
         self.tell_node(now, &node, &old, &new, fx);
         let stale = now.since(self.node.sent_at) >= self.config.status_report_period;
-        if !status::differs(&old, &new) && !stale {
+        // In one write with the volumes in use: no revision has the one without the other.
+        let has = self.volume_users();
+        let is_told = users(node.annotation(VOLUME_USERS)).unwrap_or_default() == has;
+        if !status::differs(&old, &new) && is_told && !stale {
             return;
         }
-        self.node.said.sends(node.revision(), &new.volumes_in_use.iter().flatten().cloned().collect());
-        let patch = json!({
-            "metadata": {"uid": node.uid(), "resourceVersion": node.metadata.resource_version},
-            "status": new,
-        });
+        let by_user = has.iter().flat_map(|(id, users)| users.iter().map(|user| user_name(id, user)));
+        let names = new.volumes_in_use.iter().flatten().cloned().chain(by_user).collect();
+        self.node.said.sends(node.revision(), &names);
+        let mut metadata = json!({"uid": node.uid(), "resourceVersion": node.metadata.resource_version});
+        if !is_told {
+            // Maps of strings: this cannot fail.
+            let text = (!has.is_empty()).then(|| serde_json::to_string(&has).unwrap_or_default());
+            metadata["annotations"] = json!({VOLUME_USERS: text});
+        }
+        let patch = json!({"metadata": metadata, "status": new});
         let call = fx.api(ApiRequest::patch(
             &Node::resource(),
             "",

@@ -8,16 +8,16 @@ use carrack_engine::{EventRecord, Time};
 use super::worker::{Stopping, Worker};
 use super::{Fx, KubeletCore, Owner, Wake};
 use crate::effects::{Op, OpId, Outcome, Reply};
-use crate::eviction::{self, Candidate, Condition, Crossed, Pressure, Usage};
+use crate::eviction::{self, Candidate, Condition, Crossed, Pressure, Signal, Usage};
 use crate::runtime::Uid;
+use crate::shutdown::CRITICAL;
 use crate::spec::pod;
+use crate::status::pod::Ended;
 
 /// How soon facts are read again while a threshold is crossed.
 const AGAIN: Duration = Duration::from_secs(2);
 /// How often the images' file system is looked at (kubernetes pkg/kubelet: ImageGCPeriod).
 const IMAGE_PERIOD: Duration = Duration::from_secs(300);
-/// Priority from which a pod is critical (`system-cluster-critical`).
-const CRITICAL: i32 = 2_000_000_000;
 
 /// Whether a pod is one that the node cannot do without.
 pub(super) fn is_critical(p: &k8s_openapi::api::core::v1::Pod) -> bool {
@@ -37,7 +37,8 @@ impl KubeletCore {
     /// New facts of the machine: is it low on something?
     pub(super) fn check_pressure(&mut self, now: Time, fx: &mut Fx) {
         let crossed = self.watch.observe(now, &self.host, &self.config.eviction);
-        let Some(first) = crossed.first().cloned() else {
+        self.crossed = crossed.first().cloned();
+        let Some(first) = self.crossed.clone() else {
             self.low_on = None;
             self.collect_images(now, false, fx);
             return;
@@ -49,23 +50,36 @@ impl KubeletCore {
         }
         if self.low_on.replace(first.signal) != Some(first.signal) {
             tracing::warn!(signal = first.signal.name(), left = first.left, least = first.least, "the node runs low");
+            if let Some(node) = self.node.seen.clone() {
+                let message = format!("Attempting to reclaim {}", first.signal.resource());
+                self.event(now, EventRecord::warning(node.as_ref(), "EvictionThresholdMet", message), fx);
+            }
         }
         if first.signal.condition() == Condition::Disk && self.collect_images(now, true, fx) {
             // What that frees is seen first.
             return;
         }
         let under_way = self.workers.values().any(|w| {
-            w.stopping.as_ref().is_some_and(|s| s.because.as_ref().is_some_and(|(r, _)| r == EVICTED)) && !w.stopped_all
+            let because = w.stopping.as_ref().and_then(|s| s.because.as_ref());
+            because.is_some_and(|ended| ended.reason == EVICTED) && !w.stopped_all
         });
-        if !under_way && self.usage_op.is_none() {
+        if !under_way {
             let may_go = self.workers.iter().filter(|(_, w)| may_be_evicted(w)).map(|(uid, _)| uid.clone()).collect();
-            self.usage_op = Some((self.op(Owner::Usage, Op::Usage(may_go), fx), first));
+            self.measure(may_go, true, fx);
         }
     }
 
-    /// What the pods use is known: the first in rank goes.
+    /// Has pods measured, unless that is under way already: who wants more asks again when the facts are read the next time.
+    pub(super) fn measure(&mut self, pods: BTreeSet<Uid>, all: bool, fx: &mut Fx) {
+        if self.measuring.is_none() {
+            self.measuring = Some((self.op(Owner::Usage, Op::Usage(pods), fx), all));
+        }
+    }
+
+    /// What pods use is known. Those that keep more on the disk than they may go; if there are none and the node runs low, the first
+    /// in rank does, provided that all were measured (upstream's `synchronize`).
     pub(super) fn usage_known(&mut self, now: Time, id: OpId, outcome: Outcome, fx: &mut Fx) {
-        let Some((_, crossed)) = self.usage_op.take_if(|(op, _)| *op == id) else { return };
+        let Some((_, all)) = self.measuring.take_if(|(op, _)| *op == id) else { return };
         let usage = match outcome {
             Ok(Reply::Usage(usage)) => usage,
             Ok(_) => return,
@@ -74,17 +88,27 @@ impl KubeletCore {
                 return;
             }
         };
-        let mut candidates = self.candidates(&crossed, &usage);
+        if self.evict_who_keeps_too_much(now, &usage, fx) {
+            return;
+        }
+        if let Some(crossed) = self.crossed.clone().filter(|_| all) {
+            self.evict_first(now, &crossed, &usage, fx);
+        }
+    }
+
+    /// The first in rank goes.
+    fn evict_first(&mut self, now: Time, crossed: &Crossed, usage: &BTreeMap<Uid, Usage>, fx: &mut Fx) {
+        let mut candidates = self.candidates(crossed, usage);
         eviction::rank(&mut candidates);
         let Some(first) = candidates.into_iter().next() else {
             tracing::debug!(signal = crossed.signal.name(), "the node runs low, and has no pod to evict");
             return;
         };
         let Some(mut w) = self.workers.remove(&first.uid) else { return };
-        let message = low_on(&crossed, &first);
+        let message = low_on(crossed, &first);
         // Upstream gives one second at a hard threshold.
         let grace_s = if crossed.hard { 1 } else { pod::grace_s(&w.pod).min(self.config.eviction.max_pod_grace_s) };
-        self.evict(now, &mut w, message, grace_s, fx);
+        self.evict(now, &mut w, message, grace_s, true, fx);
         self.dirty.insert(first.uid.clone());
         self.workers.insert(first.uid, w);
     }
@@ -99,18 +123,27 @@ impl KubeletCore {
                     uid: uid.clone(),
                     priority: pod::spec(&w.pod).priority.unwrap_or(0),
                     request: u64::try_from(request).unwrap_or(0),
-                    usage: usage.get(uid).map_or(0, |u| u.of(crossed.signal)),
+                    usage: usage.get(uid).map_or(0, |u| u.of(crossed.signal, self.host.images_apart)),
                 }
             })
             .collect()
     }
 
-    /// Ends a pod, and says why.
-    pub(super) fn evict(&mut self, now: Time, w: &mut Worker, message: String, grace_s: i64, fx: &mut Fx) {
+    /// Ends a pod, and says why. It is disrupted where that is not of its own doing.
+    pub(super) fn evict(
+        &mut self,
+        now: Time,
+        w: &mut Worker,
+        message: String,
+        grace_s: i64,
+        disrupts: bool,
+        fx: &mut Fx,
+    ) {
         self.event(now, EventRecord::warning(w.pod.as_ref(), EVICTED, message.clone()), fx);
         tracing::warn!(pod = %pod::pod_ref(&w.pod), message, "pod evicted");
         let deadline = now + Duration::from_secs(u64::try_from(grace_s).unwrap_or(0));
-        w.stopping = Some(Stopping { deadline, since: OpId(fx.fresh()), because: Some((EVICTED.to_owned(), message)) });
+        let because = Some(Ended { reason: EVICTED.into(), message, disrupts });
+        w.stopping = Some(Stopping { deadline, since: OpId(fx.fresh()), because });
         self.relist(fx);
     }
 
@@ -181,12 +214,46 @@ fn low_on(crossed: &Crossed, c: &Candidate) -> String {
     format!(
         "The node was low on resource: {}. Threshold quantity: {}, available: {}. The pod was using {}, its request is {}.",
         crossed.signal.resource(),
-        crossed.least,
-        crossed.left,
-        c.usage,
-        c.request
+        shown(crossed.signal, crossed.least),
+        shown(crossed.signal, crossed.left),
+        shown(crossed.signal, c.usage),
+        shown(crossed.signal, c.request)
     )
+}
+
+/// An amount as the API writes it: bytes in the largest unit that they are a whole number of.
+fn shown(signal: Signal, amount: u64) -> String {
+    let units =
+        if matches!(signal.resource(), "memory" | "ephemeral-storage") { &["Ki", "Mi", "Gi", "Ti"][..] } else { &[] };
+    let (mut amount, mut unit) = (amount, "");
+    for larger in units {
+        if amount == 0 || amount % 1024 != 0 {
+            break;
+        }
+        (amount, unit) = (amount / 1024, larger);
+    }
+    format!("{amount}{unit}")
 }
 
 /// Reason of a pod that had to go.
 pub(super) const EVICTED: &str = "Evicted";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn amounts_are_shown_in_whole_units() {
+        for (signal, amount, expected) in [
+            (Signal::MemoryAvailable, 100 << 20, "100Mi"),
+            (Signal::MemoryAvailable, (100 << 20) + 1024, "102401Ki"),
+            (Signal::NodefsAvailable, 7, "7"),
+            (Signal::ImagefsAvailable, 0, "0"),
+            (Signal::NodefsAvailable, 2048 << 40, "2048Ti"),
+            (Signal::NodefsInodesFree, 2048, "2048"),
+            (Signal::PidAvailable, 1024, "1024"),
+        ] {
+            assert_eq!(shown(signal, amount), expected, "{signal:?} {amount}");
+        }
+    }
+}

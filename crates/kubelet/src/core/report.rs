@@ -14,6 +14,7 @@ use super::{Call, Fx, KubeletCore, host_ips};
 use crate::runtime::Uid;
 use crate::spec::pod;
 use crate::status::pod::{Admitted, Inputs, pod_status};
+use crate::status::resize::Sizes;
 use crate::status::urgency::hold;
 
 impl KubeletCore {
@@ -36,6 +37,15 @@ impl KubeletCore {
         let host_ips = host_ips(self);
         let shown = verdicts(w);
         let ran: BTreeMap<String, u32> = ran_before(&w.pod);
+        let actual = self.actual_sizes(uid, &w.pod, &runtime);
+        let sizes = Sizes {
+            allocated: self.resizes.allocated.get(uid),
+            actual: Some(&actual),
+            overhead: pod::spec(&w.pod).overhead.as_ref(),
+            whole: self.resizes.actuated.get(uid).and_then(|a| a.pod.as_ref()),
+            pending: w.resize.pending.as_ref(),
+            progress: w.resize.progress.as_ref(),
+        };
         let admitted = match &w.admission {
             Admission::Undecided => Admitted::NotYet(None),
             Admission::Waiting { message, .. } => Admitted::NotYet(Some(message.clone())),
@@ -52,6 +62,7 @@ impl KubeletCore {
                 ended_because: w.stopping.as_ref().and_then(|s| s.because.as_ref()),
                 host_ips: &host_ips,
                 pod_ips: &pod_ips,
+                sizes,
             })
         })
     }
@@ -66,6 +77,10 @@ impl KubeletCore {
             return;
         }
         if !self.is_fresh(w) && !matches!(w.admission, Admission::Rejected(..)) {
+            return;
+        }
+        // Nor of what it is allocated before that is on disk.
+        if !self.is_allocated_on_disk(w) {
             return;
         }
         let is_static = pod::is_static(&w.pod);
@@ -133,7 +148,7 @@ impl KubeletCore {
                 }
                 // Read our own write: the watch will show it, but not later than this.
                 if pod::uid(&pod) == *uid && pod.revision() >= w.pod.revision() {
-                    w.pod = std::sync::Arc::new(pod);
+                    w.take(std::sync::Arc::new(pod), self.resizes.allocated.get(uid));
                 }
             }
             Err(e) if e.is_not_found() => {

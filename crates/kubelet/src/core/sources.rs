@@ -257,9 +257,9 @@ impl SourceCache {
         })
     }
 
-    /// Whether a CSI driver is to be asked for its limit, now or later.
+    /// Whether CSI drivers are to be asked for their limits from time to time.
     pub fn limits_change(&self) -> bool {
-        !self.limits.is_empty() || !self.exhausted.is_empty()
+        !self.limits.is_empty()
     }
 
     /// How often a CSI driver is to be asked for its limit, if it is.

@@ -1,15 +1,21 @@
 //! Volumes of the node as a whole: what [`StagedVolumes`](crate::volumes::StagedVolumes) asks for is started here.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use carrack_engine::Time;
-use carrack_types::volume::digest;
+use carrack_types::resource::Object as _;
+use carrack_types::volume::{Users, VOLUME_USERS, digest, users};
 
 use super::{Fx, KubeletCore, Owner, Wake};
 use crate::effects::{Op, OpId, Outcome};
 use crate::planted::Planted;
 use crate::records::VOLUME_PREFIX;
 use crate::volumes::{Found, StageAction, Staging, Told, Use};
+
+/// How [`Said`](super::node::Said) names a user of a volume.
+pub(super) fn user_name(id: &str, user: &str) -> String {
+    format!("{id}\n{user}")
+}
 
 fn record_name(id: &str) -> String {
     format!("{VOLUME_PREFIX}{}", digest(id))
@@ -40,6 +46,20 @@ impl KubeletCore {
             && self.runtime.keys().all(|uid| self.workers.get(uid).is_some_and(|w| w.record_saved.is_some()))
     }
 
+    /// What the Node is to say of who may have its volumes. What it says of pods that may be unknown here stays.
+    pub(super) fn volume_users(&self) -> Users {
+        let mut all = self.volumes.users_in_use();
+        if !self.users_known() {
+            let said = self.node.seen.as_ref().and_then(|node| users(node.annotation(VOLUME_USERS)));
+            for (id, users) in said.into_iter().flatten() {
+                if let Some(of) = all.get_mut(&id) {
+                    of.extend(users);
+                }
+            }
+        }
+        all
+    }
+
     /// Starts what is to be done about the node's volumes.
     pub(super) fn step_staged(&mut self, now: Time, fx: &mut Fx) {
         if !self.loaded || !std::mem::take(&mut self.staged_due) {
@@ -50,24 +70,33 @@ impl KubeletCore {
         let told = status.and_then(|s| s.volumes_in_use.clone()).unwrap_or_default();
         let attached = status.iter().flat_map(|s| s.volumes_attached.iter().flatten());
         let attached: BTreeMap<String, String> = attached.map(|a| (a.name.clone(), a.device_path.clone())).collect();
+        let named = self.node.seen.as_ref().and_then(|node| users(node.annotation(VOLUME_USERS)));
+        let is_to_name = self.volume_users();
         let mut node = std::mem::take(&mut self.volumes.node);
         let said = &self.node.said;
+        let users_of = |id: &str| -> BTreeSet<String> {
+            let of = named.as_ref().and_then(|named| named.get(id)).into_iter().flatten();
+            of.filter(|user| said.stands(&user_name(id, user))).cloned().collect()
+        };
         let uses = self.volumes.uses();
         let of = |id: &str| uses.get(id).copied().unwrap_or_default();
-        let actions = node.step(
+        let (actions, newly_told) = node.step(
             now,
             known,
             |id| Use { there: of(id).there && self.planted != Some(Planted::DesiredStateAlone), ..of(id) },
             |id| match self.planted {
                 Some(Planted::MountsUntold) => {
-                    Told { in_use: true, attached: Some(attached.get(id).cloned().unwrap_or_default()) }
+                    let attached = Some(attached.get(id).cloned().unwrap_or_default());
+                    Told { in_use: true, attached, users: is_to_name.get(id).cloned().unwrap_or_default() }
                 }
                 _ => Told {
                     in_use: told.iter().any(|t| t == id) && said.stands(id),
                     attached: attached.get(id).cloned(),
+                    users: users_of(id),
                 },
             },
         );
+        self.dirty.extend(newly_told.iter().flat_map(|id| self.volumes.users(id)));
         for action in actions {
             let (id, op) = match action.clone() {
                 StageAction::Record(s) => {
@@ -87,7 +116,7 @@ impl KubeletCore {
         }
         self.volumes.node = node;
         let in_use = self.volumes.node.in_use();
-        if !in_use.eq(told.iter().map(String::as_str)) {
+        if !in_use.eq(told.iter().map(String::as_str)) || named.unwrap_or_default() != self.volume_users() {
             self.node.dirty = true;
         }
     }

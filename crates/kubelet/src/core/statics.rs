@@ -123,7 +123,8 @@ impl KubeletCore {
             w.mirror.take_if(|m| m.uid() == mirror.uid());
         } else if w.mirror.as_ref().is_none_or(|m| m.uid() != mirror.uid() || mirror.revision() >= m.revision()) {
             w.mirror = Some(mirror.clone());
-            w.pod = Arc::new(Pod { status: mirror.status.clone(), ..Pod::clone(&w.pod) });
+            let told = Pod { status: mirror.status.clone(), ..Pod::clone(&w.desired) };
+            w.take(Arc::new(told), self.resizes.allocated.get(&uid));
         }
         self.dirty.insert(uid);
     }

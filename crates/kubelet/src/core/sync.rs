@@ -5,27 +5,23 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use carrack_engine::{EventRecord, Time};
-use carrack_types::fit;
 use carrack_types::resource::Object as _;
 use k8s_openapi::api::core::v1::Pod;
 
 use super::sources::SourceView;
 use super::worker::{Admission, Lane, PodRuntime, RecordMark, Stopping, Worker};
 use super::{Fx, KubeletCore, Owner, PodOp, host_ips, is_absent};
-use crate::admission::{self, Decision};
-use crate::amount::Amounts;
 use crate::effects::{Op, OpId, Outcome, Reply};
 use crate::planted::Planted;
 use crate::pods::plan::{self, Facts, Plan, Start, Verdict};
 use crate::records::{POD_PREFIX, PodRecord};
-use crate::runtime::{ContainerRecord, ContainerState, SandboxSpec, Uid};
+use crate::runtime::{ContainerState, SandboxSpec, Uid};
 use crate::spec::env::Place;
-use crate::spec::{pod, resources, sandbox};
+use crate::spec::{pod, sandbox};
 use crate::status::node::allocatable_amounts;
+use crate::status::pod::Ended;
 use crate::volumes::{NotReady, VolumeAction};
 
-/// How long a wait for a plugin lasts before it is told again.
-const WAIT_REPORT: Duration = Duration::from_secs(300);
 /// How long a pod's volumes have to be missing until that is told.
 const MISSING_IS_TOLD: Duration = Duration::from_secs(2);
 
@@ -49,10 +45,12 @@ impl KubeletCore {
                 })
                 .collect();
             batch.sort();
+            self.resizes.due |= !batch.is_empty();
             for (_, _, uid) in batch {
                 let Some(mut w) = self.workers.remove(&uid) else { continue };
                 self.look(now, &uid, &mut w, fx);
                 if w.gone {
+                    self.resizes.forget(&uid);
                     self.statics.dirty |= pod::is_static(&w.pod);
                     self.sources.forget(&uid, fx);
                     self.volumes.forget(&uid);
@@ -66,7 +64,7 @@ impl KubeletCore {
     }
 
     /// It began here before: by the record, the runtime, or the API's word.
-    fn was_admitted(&self, uid: &Uid, w: &Worker) -> bool {
+    pub(super) fn was_admitted(&self, uid: &Uid, w: &Worker) -> bool {
         w.admission == Admission::Admitted
             || w.admitted_before
             || self.runtime.contains_key(uid)
@@ -97,7 +95,9 @@ impl KubeletCore {
         if w.stopping.is_some() {
             self.stop_pod(now, uid, w, fx);
         }
-        if !w.gone {
+        // Nothing is said of a wish that has not been judged: that comes in a moment.
+        let unjudged = self.note_wish(uid, w);
+        if !w.gone && !unjudged {
             self.report(now, uid, w, fx);
         }
     }
@@ -132,108 +132,13 @@ impl KubeletCore {
         }
     }
 
-    fn admit(&mut self, now: Time, uid: &Uid, w: &mut Worker, fx: &mut Fx) {
-        if matches!(w.admission, Admission::Rejected(..)) {
-            return;
-        }
-        // Whether it began here before is not known before the runtime was listed once.
-        if self.listed.is_none() {
-            return;
-        }
-        let admitted_before = self.was_admitted(uid, w);
-        let (mut used, mut leaving, mut ports) = (Amounts::new(), Amounts::new(), BTreeSet::new());
-        // Who began here before is not judged by what others have.
-        for other in self.workers.values().filter(|o| !admitted_before && o.counts()) {
-            let mut requests = pod::requests(&other.pod);
-            requests.insert("pods".into(), 1000);
-            pod::add(&mut used, &requests);
-            if other.stopping.is_some() {
-                pod::add(&mut leaving, &requests);
-            }
-            ports.extend(fit::host_ports_of(&other.pod));
-        }
-        let bound_at = w
-            .pod
-            .status
-            .iter()
-            .flat_map(|s| s.conditions.iter().flatten())
-            .find(|c| c.type_ == "PodScheduled")
-            .and_then(|c| c.last_transition_time.as_ref().map(Time::from))
-            .unwrap_or_else(|| pod::created_at(&w.pod));
-        let decision = admission::decide(&admission::Inputs {
-            pod: &w.pod,
-            node: self.node.seen.as_deref(),
-            admitted_before,
-            bound_before_start: bound_at < self.started_at,
-            allocatable: &allocatable_amounts(&self.host, &self.config),
-            used: &used,
-            leaving: &leaving,
-            host_ports: &ports,
-            devices: &self.devices,
-            allowed_sysctls: &self.config.allowed_sysctls,
-            strict_groups: self.runtime_info.as_ref().map(|info| info.strict_groups),
-            apparmor: self.host.apparmor,
-            pressure: self.pressure(now),
-            planted: self.planted,
-            runs: self.runtime.get(uid).is_some_and(|r| r.containers.iter().any(ContainerRecord::may_run)),
-        });
-        let decision = match decision {
-            Decision::Admit if !admitted_before => self.laid_together(uid, &w.pod),
-            other => other,
-        };
-        match decision {
-            Decision::Admit => {
-                w.admission = Admission::Admitted;
-                self.groups.due = true;
-                if admitted_before {
-                    self.adopt_cpus(now, uid, w, fx);
-                }
-            }
-            Decision::Reject { reason, message } => self.reject(now, w, reason, message, fx),
-            // The Node is read within moments; that is no news, and has no end.
-            Decision::Wait { resource, message } if resource == "node" => {
-                w.admission = Admission::Waiting { message, since: now, report_at: now };
-            }
-            Decision::Wait { message, .. } => self.wait_admission(now, uid, w, &message, fx),
-        }
-    }
-
-    /// It waits for a resource, until its deadline.
-    fn wait_admission(&mut self, now: Time, uid: &Uid, w: &mut Worker, why: &str, fx: &mut Fx) {
-        let (since, told) = match &w.admission {
-            Admission::Waiting { since, report_at, .. } if *report_at > now => (*since, Some(*report_at)),
-            Admission::Waiting { since, report_at, .. } if report_at > since => (*since, None),
-            _ => (now, None),
-        };
-        let deadline = since + self.config.resource_wait;
-        if now >= deadline {
-            let message = format!("{why}, and was not within {} s", self.config.resource_wait.as_secs());
-            self.reject(now, w, "ResourceNotReady".into(), message, fx);
-            return;
-        }
-        let message = format!("{why}; it is waited for until {}", deadline.rfc3339());
-        let report_at = told.unwrap_or_else(|| {
-            self.event(now, EventRecord::warning(w.pod.as_ref(), "WaitingForResource", message.clone()), fx);
-            now + WAIT_REPORT
-        });
-        self.wake_pod(report_at.min(deadline), uid);
-        w.admission = Admission::Waiting { message, since, report_at };
-    }
-
-    fn reject(&mut self, now: Time, w: &mut Worker, reason: String, message: String, fx: &mut Fx) {
-        tracing::info!(pod = %pod::pod_ref(&w.pod), reason, message, "pod rejected");
-        self.event(now, EventRecord::warning(w.pod.as_ref(), reason.clone(), message.clone()), fx);
-        w.admission = Admission::Rejected(reason, message);
-        w.stopping = Some(Stopping { deadline: now, since: OpId(fx.fresh()), because: None });
-        self.relist(fx);
-    }
-
     /// Whether the pod's record is on disk; writes it if it is not.
     pub(super) fn recorded(&mut self, now: Time, uid: &Uid, w: &mut Worker, fx: &mut Fx) -> bool {
         let journal = self.volumes.journal_version(uid);
         let mark = RecordMark { terminating: w.stopping.is_some(), deleted: w.deleted, journal };
         let saved = w.record_saved == Some(mark);
-        if !saved && w.record_op.is_none() {
+        // What a record rests on is on disk before it.
+        if !saved && w.record_op.is_none() && self.is_allocated_on_disk(w) {
             if w.record_retry_at > now {
                 self.wake_pod(w.record_retry_at, uid);
             } else {
@@ -277,6 +182,7 @@ impl KubeletCore {
         }
         let Some(runtime) = self.fresh_runtime(uid, w) else { return };
         self.probe(now, uid, w, &runtime, fx);
+        self.find_outgrown(uid, w, &runtime);
         let verdicts = verdicts(w);
         let ran = ran_before(&w.pod);
         let plan = with_facts(w, &runtime, &verdicts, &ran, plan::run);
@@ -287,6 +193,7 @@ impl KubeletCore {
         let starts = self.carry_out(now, uid, w, &runtime, plan, fx);
         if recorded {
             self.start_containers(now, uid, w, &runtime, starts, fx);
+            self.actuate(now, uid, w, &runtime, fx);
         }
     }
 
@@ -327,6 +234,7 @@ impl KubeletCore {
         }
         // Volumes are made ready meanwhile.
         if let Some(attempt) = plan.run_sandbox
+            && self.is_allocated_on_disk(w)
             && w.sandbox_op.is_none()
             && w.busy.is_empty()
         {
@@ -337,6 +245,7 @@ impl KubeletCore {
                 w.waiting.clear();
                 let spec = self.sandbox_spec(uid, &w.pod, attempt);
                 let spec = Arc::new(SandboxSpec { runtime_handler: handler, ..spec });
+                w.resize.group_sent = Some((&spec.cgroup.resources).into());
                 w.sandbox_op = Some(self.op(Owner::Pod(uid.clone(), PodOp::RunSandbox), Op::RunSandbox(spec), fx));
                 self.find_images(uid, w, fx);
             }
@@ -344,23 +253,21 @@ impl KubeletCore {
         if w.sandbox_op.is_some() {
             return Vec::new();
         }
-        // A restarted kubelet has the sandbox, and makes up its description again.
+        // The runtime has the sandbox: its description is made up again from that, in this life of the kubelet or a later one.
         if let Some(s) = plan::current_sandbox(&runtime.sandboxes.iter().collect::<Vec<_>>())
             && w.sandbox_spec.as_ref().is_none_or(|spec| spec.attempt != s.attempt)
         {
             let spec = self.sandbox_spec(uid, &w.pod, s.attempt);
+            // The class may be another one by now, or gone: what runs has the handler that it was made with.
+            let spec = SandboxSpec { runtime_handler: s.runtime_handler.clone(), ..spec };
             w.sandbox_spec = Some(Arc::new(spec));
         }
         plan.start
     }
 
     fn sandbox_spec(&self, uid: &Uid, pod: &Pod, attempt: u32) -> SandboxSpec {
-        let mut spec = sandbox::sandbox(pod, attempt, &self.config, &self.host.resolver);
-        // A limit of the whole pod would throttle who has CPUs for himself.
-        if self.cpus.holds(uid) {
-            spec.cgroup.resources = resources::without_quota(spec.cgroup.resources);
-        }
-        spec
+        let spec = sandbox::sandbox(pod, attempt, &self.config, &self.host.resolver);
+        SandboxSpec { cgroup: self.group_of(uid, pod), ..spec }
     }
 
     /// Begins to start containers, once their volumes are ready.
@@ -618,6 +525,7 @@ impl KubeletCore {
                     }
                 }
             }
+            PodOp::Resize => self.resize_done(now, uid, w, id, outcome, fx),
             PodOp::Grow(expanding) => self.growth_done(now, uid, &w.pod.clone(), (id, &expanding), &outcome, fx),
             PodOp::Probe(container, kind) => self.probe_done(now, w, &container, kind, id, outcome, fx),
             PodOp::RemovePod => {
@@ -683,6 +591,7 @@ impl KubeletCore {
         match outcome {
             Ok(Reply::Sandbox(made)) => {
                 w.sandbox_failures = 0;
+                self.group_made(uid, w);
                 self.changed_to(now, uid, w, fx, |runtime| {
                     runtime.sandboxes.retain(|s| s.id != made.id);
                     runtime.sandboxes.push(*made);
@@ -690,6 +599,7 @@ impl KubeletCore {
             }
             Ok(_) => {
                 w.sandbox_failures = 0;
+                self.group_made(uid, w);
                 self.changed(w, fx);
             }
             Err(error) => {
@@ -830,6 +740,8 @@ pub(super) fn with_facts<T>(
         verdicts,
         ran_before,
         surplus: &w.surplus,
+        outgrown: &w.resize.outgrown,
+        restarting: &w.resize.restarting,
     })
 }
 
@@ -852,15 +764,16 @@ pub(super) fn ran_before(pod: &Pod) -> BTreeMap<String, u32> {
 }
 
 /// Why the pod has run for too long, if it has. Else wakes when it will have.
-fn overdue(now: Time, w: &Worker, uid: &Uid, wake: &mut dyn FnMut(Time, &Uid)) -> Option<(String, String)> {
+fn overdue(now: Time, w: &Worker, uid: &Uid, wake: &mut dyn FnMut(Time, &Uid)) -> Option<Ended> {
     let limit = u64::try_from(pod::spec(&w.pod).active_deadline_seconds?).ok()?;
     let start = Time::from(w.pod.status.as_ref()?.start_time.as_ref()?);
     let end = start + Duration::from_secs(limit);
     if now >= end {
-        return Some((
-            "DeadlineExceeded".into(),
-            "Pod was active on the node longer than the specified deadline".into(),
-        ));
+        return Some(Ended {
+            reason: "DeadlineExceeded".into(),
+            message: "Pod was active on the node longer than the specified deadline".into(),
+            disrupts: false,
+        });
     }
     wake(end, uid);
     None

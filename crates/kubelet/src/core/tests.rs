@@ -7,8 +7,11 @@ mod csi_limits;
 mod devices;
 mod eviction;
 mod growth;
+mod machine;
+mod resize;
 mod restarts;
 mod settings;
+mod shutdown;
 mod starts;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};

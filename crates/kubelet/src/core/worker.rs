@@ -4,15 +4,18 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use carrack_engine::{CallId, Time};
-use k8s_openapi::api::core::v1::{Pod, PodStatus};
+use k8s_openapi::api::core::v1::{Pod, PodStatus, ResourceRequirements};
 
+use super::actuate::Acting;
+use crate::allocation::{Allocation, GroupLimits};
 use crate::devices::PreStart;
 use crate::effects::OpId;
 use crate::pods::backoff::Backoff;
 use crate::pods::plan::{End, Start};
 use crate::probes::Prober;
 use crate::runtime::{ContainerRecord, ImageRecord, SandboxRecord, SandboxSpec};
-use crate::status::pod::Waiting;
+use crate::status::pod::{Ended, Waiting};
+use crate::status::resize::{Pending, Progress};
 
 /// How admission stands.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -43,7 +46,7 @@ pub(super) struct Stopping {
     /// Listings of the runtime at least as new as this count as proof.
     pub since: OpId,
     /// Why, when the kubelet itself ended the pod.
-    pub because: Option<(String, String)>,
+    pub because: Option<Ended>,
 }
 
 /// Where the start of a container is.
@@ -72,7 +75,8 @@ pub(super) enum Step {
     PreStart {
         rest: Vec<PreStart>,
     },
-    /// The CPUs that it is to have for itself are not on disk yet, or somebody still runs there.
+    /// The CPUs that it is to have for itself are not on disk yet, or somebody still runs there; or its pod's group is not as
+    /// large yet as it is to be.
     Cpus,
     Create,
     Start {
@@ -98,6 +102,8 @@ pub(super) struct Lane {
     pub preferred: Option<(String, Vec<String>)>,
     /// The CPUs that it is being made with; none where nobody says.
     pub cpus: Option<crate::cpus::CpuSet>,
+    /// The size that it is being made with.
+    pub size: ResourceRequirements,
 }
 
 /// A container on its way down.
@@ -132,10 +138,40 @@ pub(super) struct StatusState {
     pub conflicts: u32,
 }
 
+/// How far a pod's resize is.
+#[derive(Debug, Default)]
+pub(super) struct Resize {
+    /// It asks for something else than it is allocated, and that was judged.
+    pub pending: Option<Pending>,
+    /// What it is allocated is being brought about.
+    pub progress: Option<Progress>,
+    /// The version of what is allocated that must be on disk before anything of the pod rests on it.
+    pub rests_on: u64,
+    /// Some container that runs is to be started again for its size.
+    pub is_outgrown: bool,
+    /// Those of them that may be stopped by now.
+    pub outgrown: BTreeSet<String>,
+    /// Those, and those that have been stopped and were not started yet.
+    pub restarting: BTreeSet<String>,
+    /// The version of what was brought about that must be on disk before they are stopped, or anything is given.
+    pub stops_on: u64,
+    pub acting: Option<Acting>,
+    /// Not before this time is it tried again.
+    pub retry_at: Time,
+    /// The limits with which the pod's group is being made.
+    pub group_sent: Option<GroupLimits>,
+    /// It was looked at in this life.
+    pub was_looked_at: bool,
+}
+
 /// One pod.
 #[derive(Debug)]
 pub(super) struct Worker {
+    /// With what it is allocated in place of what its spec asks for ([`Self::take`]).
     pub pod: Arc<Pod>,
+    /// As it was last read.
+    pub desired: Arc<Pod>,
+    pub resize: Resize,
     /// The API's picture of it, when it is a static pod.
     pub mirror: Option<Arc<Pod>>,
     /// Its spec was read from the API in this life of the kubelet.
@@ -208,7 +244,9 @@ pub(super) struct RecordMark {
 impl Worker {
     pub fn new(pod: Arc<Pod>) -> Self {
         Self {
+            desired: pod.clone(),
             pod,
+            resize: Resize::default(),
             mirror: None,
             confirmed: false,
             deleted: false,
@@ -251,6 +289,12 @@ impl Worker {
             volumes_lack_since: None,
             secrets_said_at: Time::default(),
         }
+    }
+
+    /// It is read anew: it is looked at as it is allocated.
+    pub fn take(&mut self, pod: Arc<Pod>, allocated: Option<&Allocation>) {
+        self.pod = allocated.map_or_else(|| pod.clone(), |allocated| allocated.applied(&pod));
+        self.desired = pod;
     }
 
     /// Whether it holds, or may hold, resources of the node.

@@ -98,6 +98,7 @@ mod tests {
                 image: "i".into(),
                 image_ref: String::new(),
                 hash: String::new(),
+                size: Default::default(),
             }
         };
         (0..).zip(text.split(' ')).map(one).collect()

@@ -51,6 +51,17 @@ pub struct Facts<'a> {
     pub ran_before: &'a BTreeMap<String, u32>,
     /// Containers that are over and to be forgotten ([`dead::surplus`](super::dead::surplus)).
     pub surplus: &'a BTreeSet<String>,
+    /// Containers that are to be started again for another size.
+    pub outgrown: &'a BTreeSet<String>,
+    /// Containers that are or were stopped for that: how they end says nothing.
+    pub restarting: &'a BTreeSet<String>,
+}
+
+impl Facts<'_> {
+    /// Whether a container that ended with this code is started again.
+    fn restarts(&self, kind: ContainerKind, c: &Container, r: &ContainerRecord, code: i32) -> bool {
+        self.restarting.contains(&r.id) || pod::restarts(self.pod, kind, c, code)
+    }
 }
 
 /// A container to start.
@@ -161,8 +172,10 @@ fn end(f: &Facts<'_>, sandbox_ready: bool) -> Option<End> {
             None => f.ran_before.contains_key(&c.name).then_some(137),
         })
         .collect();
-    let ended =
-        |(c, code): (&Container, &Option<i32>)| code.map(|code| !pod::restarts(f.pod, ContainerKind::Regular, c, code));
+    let ended = |(c, code): (&Container, &Option<i32>)| {
+        let again = newest(f.containers, &c.name).is_some_and(|r| f.restarting.contains(&r.id));
+        code.map(|code| !again && !pod::restarts(f.pod, ContainerKind::Regular, c, code))
+    };
     let ends: Vec<Option<bool>> = regular.iter().zip(&codes).map(ended).collect();
     if ends.contains(&Some(false)) {
         return None;
@@ -192,6 +205,9 @@ fn check_running(f: &Facts<'_>, c: &Container, r: &ContainerRecord, plan: &mut P
             name: c.name.clone(),
             message: format!("Container {} definition changed, will be restarted", c.name),
         });
+    } else if f.outgrown.contains(&r.id) {
+        let message = format!("Container {} resize requires restart", c.name);
+        plan.kill.push(Kill { id: r.id.clone(), name: c.name.clone(), message });
     } else if let Some(v) = f.verdicts.get(&r.id).filter(|v| v.must_restart) {
         let which = if v.started { "liveness" } else { "startup" };
         plan.kill.push(Kill {
@@ -236,7 +252,7 @@ fn keep(
             }
             ContainerState::Unknown => false,
             ContainerState::Exited { code, .. } => {
-                if pod::restarts(f.pod, kind, c, *code) {
+                if f.restarts(kind, c, r, *code) {
                     start(plan);
                 }
                 false

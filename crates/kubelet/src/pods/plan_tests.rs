@@ -33,6 +33,7 @@ fn sandbox(attempt: u32, ready: bool) -> SandboxRecord {
         ready,
         created_at: Time(i64::from(attempt)),
         ips: vec![],
+        runtime_handler: String::new(),
     }
 }
 
@@ -64,6 +65,7 @@ fn container(text: &str) -> ContainerRecord {
         image: "i".into(),
         image_ref: String::new(),
         hash: String::new(),
+        size: Default::default(),
     }
 }
 
@@ -91,6 +93,8 @@ struct Case {
     stopped: BTreeSet<String>,
     verdicts: BTreeMap<String, Verdict>,
     ran_before: BTreeMap<String, u32>,
+    outgrown: BTreeSet<String>,
+    restarting: BTreeSet<String>,
 }
 
 impl Case {
@@ -102,6 +106,8 @@ impl Case {
             stopped: BTreeSet::new(),
             verdicts: BTreeMap::new(),
             ran_before: BTreeMap::new(),
+            outgrown: BTreeSet::new(),
+            restarting: BTreeSet::new(),
         }
     }
     fn with<T>(&self, f: impl FnOnce(&Facts<'_>) -> T) -> T {
@@ -115,6 +121,8 @@ impl Case {
             verdicts: &self.verdicts,
             ran_before: &self.ran_before,
             surplus: &super::super::dead::surplus(Time(0), &Default::default(), &self.containers),
+            outgrown: &self.outgrown,
+            restarting: &self.restarting,
         })
     }
     fn run(&self) -> String {
@@ -223,6 +231,23 @@ fn probes_and_changed_images_restart_a_container() {
         let mut case = Case::new(pod(policy, &[], &["a"]), &[(0, true)], &["a:0@s0=run"]);
         case.containers[0].hash = hash.into();
         assert_eq!(case.run(), expected, "{policy} {hash}");
+    }
+}
+
+/// A container that is stopped for its size is started again, however it ends and whatever its pod's policy is.
+#[test]
+fn another_size_starts_a_container_again() {
+    for (policy, ends, expected) in [("Always", 0, "+a1"), ("OnFailure", 0, "+a1"), ("OnFailure", 143, "+a1")] {
+        let mut case = Case::new(pod(policy, &[], &["a"]), &[(0, true)], &["a:0@s0=run"]);
+        case.outgrown.insert("a0".into());
+        case.restarting.insert("a0".into());
+        assert_eq!(case.run(), "-a0", "{policy}");
+        case.containers = vec![container(&format!("a:0@s0={ends}"))];
+        assert_eq!(case.run(), expected, "{policy} {ends}");
+        // Another one that ends by itself is judged as ever.
+        case.restarting.clear();
+        let alone = if policy == "OnFailure" && ends == 0 { "end Succeeded" } else { "+a1" };
+        assert_eq!(case.run(), alone, "{policy} {ends}");
     }
 }
 

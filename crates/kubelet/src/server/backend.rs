@@ -7,6 +7,7 @@ use k8s_openapi::api::core::v1::Pod;
 
 use super::stats::{Summary, VolumeStats};
 use crate::adapters::storage_times::{CsiCall, Histogram, StorageOperation};
+use crate::allocation::ResizeCounts;
 use crate::cpus::CpuView;
 use crate::effects::{OpError, ProbeCount};
 use crate::runtime::RuntimeSnapshot;
@@ -87,6 +88,11 @@ pub trait Backend: Send + Sync + 'static {
     /// How many volumes there are, by plugin.
     fn volume_counts(&self) -> Census {
         Census::new()
+    }
+
+    /// What is counted of resizes.
+    fn resize_counts(&self) -> ResizeCounts {
+        ResizeCounts::default()
     }
 
     /// Which CPUs containers have for themselves.

@@ -67,20 +67,29 @@ pub(super) async fn handle(session: &Session, route: Route, request: Request<Inc
             let text = format!("command exited with {}: {}", done.code, String::from_utf8_lossy(&done.output));
             Err(Refusal::new(StatusCode::INTERNAL_SERVER_ERROR, text))
         }
-        Route::StatsSummary => reply::json(&backend.stats().await?),
+        Route::StatsSummary => {
+            let summary = backend.stats().await?;
+            let less = query.flag("only_cpu_and_memory");
+            reply::json(&if less { summary.only_cpu_and_memory() } else { summary })
+        }
         Route::Metrics => {
             let page = metrics::own(&shared.node_name, &shared.version, &shared.requests, &backend.pods());
             let volumes = backend.volumes().await?;
             let managed = metrics::managed(&backend.volume_counts())
                 + &metrics::storage(&backend.storage_operations())
                 + &metrics::csi(&backend.csi_operations())
-                + &metrics::cpus(&backend.cpus());
+                + &metrics::cpus(&backend.cpus())
+                + &metrics::resizes(&backend.resize_counts());
             let runtime = metrics::runtime(&backend.runtime_operations());
             Ok(reply::metrics(page + &runtime + &metrics::volumes(&volumes) + &managed))
         }
         Route::ResourceMetrics => {
             let summary = backend.stats().await.inspect_err(|error| tracing::debug!(%error, "no stats")).ok();
             Ok(reply::metrics(metrics::resources(summary.as_ref())))
+        }
+        Route::CadvisorMetrics => {
+            let (summary, runtime) = (backend.stats().await?, backend.runtime().await?);
+            Ok(reply::metrics(metrics::cadvisor(&summary, &runtime)))
         }
         Route::ProbeMetrics => Ok(reply::metrics(metrics::probes(&backend.probe_counts()))),
         Route::Configz => reply::json(&shared.configz),

@@ -1,9 +1,11 @@
 //! Metrics in Prometheus' text form, under upstream's names.
 //!
 //! `/metrics` counts what the server does and what runs; `/metrics/resource` is the summary of
-//! [`super::stats`] in the form that metrics-server reads.
+//! [`super::stats`] in the form that metrics-server reads, `/metrics/cadvisor` the same once more, with more of it.
 
+mod cadvisor;
 mod cpus;
+mod resizes;
 mod storage;
 
 use std::collections::BTreeMap;
@@ -16,7 +18,9 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time as MetaTime;
 use super::stats::{CpuStats, MemoryStats, Summary, VolumeStats};
 use crate::effects::ProbeCount;
 
+pub(super) use cadvisor::cadvisor;
 pub(super) use cpus::cpus;
+pub(super) use resizes::resizes;
 pub(super) use storage::{csi, managed, storage};
 
 /// Counts requests by method, first part of the path, and status code.
@@ -127,7 +131,7 @@ pub(super) fn volumes(all: &[VolumeStats]) -> String {
         ("used_bytes", "Number of used bytes in the volume", |v| v.fs.used_bytes),
         ("inodes", "Maximum number of inodes in the volume", |v| v.fs.inodes),
         ("inodes_free", "Number of free inodes in the volume", |v| v.fs.inodes_free),
-        ("inodes_used", "Number of used inodes in the volume", |v| v.inodes_used),
+        ("inodes_used", "Number of used inodes in the volume", |v| v.fs.inodes_used),
         ("health_status_abnormal", "Whether the volume's driver finds something wrong with it, 0 or 1", |v| {
             v.volume_health_stats.map(|h| u64::from(h.abnormal))
         }),
@@ -306,6 +310,8 @@ mod tests {
                 usage_bytes: None,
                 working_set_bytes: None,
                 rss_bytes: None,
+                page_faults: None,
+                major_page_faults: None,
             };
             Some(MemoryStats { working_set_bytes: Some(bytes), ..none })
         };
@@ -319,6 +325,8 @@ mod tests {
                     cpu: cpu(3),
                     memory: memory(4),
                     rootfs: None,
+                    logs: None,
+                    swap: None,
                 }],
                 memory: memory(5),
                 ..PodStats::default()

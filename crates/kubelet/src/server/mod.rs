@@ -47,8 +47,8 @@ pub use authority::Authority;
 pub use backend::{Answer, Backend, ExecOutput, Streams};
 pub use settings::Settings;
 pub use stats::{
-    ClaimReference, ContainerStats, CpuStats, FsStats, MemoryStats, NetworkStats, NodeStats, PodReference, PodStats,
-    Summary, VolumeHealth, VolumeStats,
+    ClaimReference, ContainerStats, CpuStats, FsStats, InterfaceStats, MemoryStats, NetworkStats, NodeStats,
+    PodReference, PodStats, ProcessStats, RlimitStats, RuntimeStats, Summary, SwapStats, VolumeHealth, VolumeStats,
 };
 
 use crate::config::ServingTls;

@@ -34,6 +34,7 @@ pub(super) enum Route {
     StatsSummary,
     Metrics,
     ResourceMetrics,
+    CadvisorMetrics,
     ProbeMetrics,
     Configz,
 }
@@ -57,6 +58,7 @@ pub(super) fn route(method: &Method, path: &str) -> Result<Route, Refusal> {
         ["stats", "summary"] => (Route::StatsSummary, READ),
         ["metrics"] => (Route::Metrics, READ),
         ["metrics", "resource"] => (Route::ResourceMetrics, READ),
+        ["metrics", "cadvisor"] => (Route::CadvisorMetrics, READ),
         ["metrics", "probes"] => (Route::ProbeMetrics, READ),
         ["configz"] => (Route::Configz, READ),
         ["containerLogs", rest @ ..] => (Route::Logs(container(rest).ok_or_else(nothing)?), READ),
@@ -91,7 +93,9 @@ pub(super) fn bucket(path: &str) -> &'static str {
     const NAMES: [&str; 10] =
         ["healthz", "pods", "runningpods", "containerLogs", "exec", "attach", "run", "portForward", "stats", "configz"];
     let path = path.trim_matches('/');
-    if let Some(page) = ["metrics", "metrics/resource", "metrics/probes"].into_iter().find(|page| *page == path) {
+    if let Some(page) =
+        ["metrics", "metrics/resource", "metrics/cadvisor", "metrics/probes"].into_iter().find(|page| *page == path)
+    {
         return page;
     }
     let first = path.split('/').next().unwrap_or_default();
@@ -123,6 +127,7 @@ mod tests {
             (Method::GET, "/stats/summary", Ok(Route::StatsSummary)),
             (Method::GET, "/metrics", Ok(Route::Metrics)),
             (Method::GET, "/metrics/resource", Ok(Route::ResourceMetrics)),
+            (Method::GET, "/metrics/cadvisor", Ok(Route::CadvisorMetrics)),
             (Method::GET, "/metrics/probes", Ok(Route::ProbeMetrics)),
             (Method::GET, "/configz", Ok(Route::Configz)),
             (Method::GET, "/", Err(404)),

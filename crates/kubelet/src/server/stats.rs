@@ -28,9 +28,95 @@ pub struct NodeStats {
     /// Memory.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub memory: Option<MemoryStats>,
+    /// Network.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub network: Option<NetworkStats>,
     /// File system of the kubelet's directory.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub fs: Option<FsStats>,
+    /// File systems of the container runtime.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub runtime: Option<RuntimeStats>,
+    /// Processes, and how many there may be.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub rlimit: Option<RlimitStats>,
+    /// Swap.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub swap: Option<SwapStats>,
+}
+
+impl NodeStats {
+    /// Processors and memory alone.
+    fn only_cpu_and_memory(self) -> Self {
+        Self {
+            node_name: self.node_name,
+            start_time: self.start_time,
+            cpu: self.cpu,
+            memory: self.memory,
+            ..Self::default()
+        }
+    }
+}
+
+impl Summary {
+    /// Processors and memory alone, for who asks for no more (`only_cpu_and_memory`).
+    #[must_use]
+    pub fn only_cpu_and_memory(self) -> Self {
+        let container = |c: ContainerStats| ContainerStats { rootfs: None, logs: None, swap: None, ..c };
+        let pod = |p: PodStats| PodStats {
+            containers: p.containers.into_iter().map(container).collect(),
+            pod_ref: p.pod_ref,
+            start_time: p.start_time,
+            cpu: p.cpu,
+            memory: p.memory,
+            ..PodStats::default()
+        };
+        Self { node: self.node.only_cpu_and_memory(), pods: self.pods.into_iter().map(pod).collect() }
+    }
+}
+
+/// File systems of the container runtime.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct RuntimeStats {
+    /// Where images are; what they use of it.
+    pub image_fs: FsStats,
+    /// Where containers' writable layers are.
+    pub container_fs: FsStats,
+}
+
+/// Processes of the node.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct RlimitStats {
+    /// When it was read.
+    pub time: MetaTime,
+    /// Most process ids.
+    #[serde(rename = "maxpid")]
+    pub most: u64,
+    /// Processes now.
+    #[serde(rename = "curproc")]
+    pub now: u64,
+}
+
+/// Use of swap, in bytes.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct SwapStats {
+    /// When it was read.
+    pub time: MetaTime,
+    /// What is left.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub swap_available_bytes: Option<u64>,
+    /// What is used.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub swap_usage_bytes: Option<u64>,
+}
+
+/// Processes of a pod.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct ProcessStats {
+    /// How many.
+    pub process_count: u64,
 }
 
 /// What a pod uses.
@@ -56,6 +142,9 @@ pub struct PodStats {
     /// Volumes of drivers; others are part of the node's disk.
     #[serde(rename = "volume", skip_serializing_if = "Vec::is_empty")]
     pub volumes: Vec<VolumeStats>,
+    /// Processes.
+    #[serde(rename = "process_stats", skip_serializing_if = "Option::is_none")]
+    pub processes: Option<ProcessStats>,
 }
 
 /// How full a volume is.
@@ -65,9 +154,6 @@ pub struct VolumeStats {
     /// Its file system.
     #[serde(flatten)]
     pub fs: FsStats,
-    /// Used inodes.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub inodes_used: Option<u64>,
     /// Its name in the pod.
     pub name: String,
     /// Its claim.
@@ -94,12 +180,24 @@ pub struct VolumeHealth {
     pub abnormal: bool,
 }
 
-/// What went over a network interface.
+/// What went over a network: over the interface of the default route, and over all.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct NetworkStats {
     /// When it was read.
     pub time: MetaTime,
+    /// The interface of the default route.
+    #[serde(flatten)]
+    pub default: InterfaceStats,
+    /// All.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub interfaces: Vec<InterfaceStats>,
+}
+
+/// What went over a network interface.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct InterfaceStats {
     /// The interface.
     pub name: String,
     /// Bytes received.
@@ -134,6 +232,12 @@ pub struct ContainerStats {
     /// Its writable layer.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rootfs: Option<FsStats>,
+    /// Its logs.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub logs: Option<FsStats>,
+    /// Swap.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub swap: Option<SwapStats>,
     /// Its name.
     pub name: String,
     /// When it started.
@@ -179,6 +283,12 @@ pub struct MemoryStats {
     /// Anonymous memory.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rss_bytes: Option<u64>,
+    /// How often a page was not mapped.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub page_faults: Option<u64>,
+    /// How often it had to be read.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub major_page_faults: Option<u64>,
 }
 
 /// Use of a file system.
@@ -202,4 +312,7 @@ pub struct FsStats {
     /// Inodes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub inodes: Option<u64>,
+    /// Used inodes.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub inodes_used: Option<u64>,
 }

@@ -8,6 +8,7 @@ use k8s_openapi::api::core::v1::{AppArmorProfile, Container, Pod};
 use super::env::expand;
 use super::pod::{self, ContainerKind, spec};
 use super::{resources, sandbox};
+use crate::allocation;
 use crate::config::NodeConfig;
 use crate::devices::AllocateReply;
 use crate::runtime::{
@@ -293,6 +294,11 @@ pub fn container(pod: &Pod, kind: ContainerKind, c: &Container, inputs: Inputs<'
     }
     annotations.insert(labels::CONTAINER_HASH.into(), pod::container_hash(c));
     annotations.insert(labels::RESTART_COUNT.into(), inputs.attempt.to_string());
+    if matches!(kind, ContainerKind::Regular | ContainerKind::Sidecar) {
+        // Strings alone: this cannot fail.
+        let size = serde_json::to_string(&allocation::carried(c.resources.as_ref())).unwrap_or_default();
+        annotations.insert(labels::SIZE.into(), size);
+    }
     annotations.insert(labels::TERMINATION_PATH.into(), termination_path);
     annotations.insert(
         labels::TERMINATION_POLICY.into(),
@@ -329,7 +335,7 @@ pub fn container(pod: &Pod, kind: ContainerKind, c: &Container, inputs: Inputs<'
         stdin: c.stdin == Some(true),
         stdin_once: c.stdin_once == Some(true),
         tty: c.tty == Some(true),
-        resources: of_node(resources::of_container(pod, c, inputs.node_memory_bytes), &inputs),
+        resources: of_node(pod, c, &inputs),
         security: security(pod, c, inputs.image, inputs.config)?,
         pid,
         target_id: inputs.target_id,
@@ -343,10 +349,16 @@ pub fn container(pod: &Pod, kind: ContainerKind, c: &Container, inputs: Inputs<'
     })
 }
 
-/// Limits with the CPUs that a container runs on. Who has them for himself is not throttled there.
-fn of_node(limits: Resources, inputs: &Inputs<'_>) -> Resources {
-    let limits = resources::of_config(limits, inputs.config);
-    let limits = if inputs.own_cpus { resources::without_quota(limits) } else { limits };
+/// Limits of a container as the node has them. Who has CPUs for himself is not throttled there.
+#[must_use]
+pub fn limits(pod: &Pod, c: &Container, node_memory_bytes: u64, config: &NodeConfig, own_cpus: bool) -> Resources {
+    let limits = resources::of_config(resources::of_container(pod, c, node_memory_bytes), config);
+    if own_cpus { resources::without_quota(limits) } else { limits }
+}
+
+/// The same with the CPUs that it runs on.
+fn of_node(pod: &Pod, c: &Container, inputs: &Inputs<'_>) -> Resources {
+    let limits = limits(pod, c, inputs.node_memory_bytes, inputs.config, inputs.own_cpus);
     Resources { cpus: inputs.cpus.as_ref().map(ToString::to_string).unwrap_or_default(), ..limits }
 }
 

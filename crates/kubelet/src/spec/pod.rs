@@ -216,8 +216,11 @@ pub fn restarts(pod: &Pod, kind: ContainerKind, c: &Container, code: i32) -> boo
 pub fn qos_class(pod: &Pod) -> &'static str {
     let mut any = false;
     let mut guaranteed = true;
-    for (_, c) in all_containers(pod).into_iter().filter(|(k, _)| *k != ContainerKind::Ephemeral) {
-        let r = c.resources.unwrap_or_default();
+    // A pod with resources of its own is of the class that these say.
+    let whole = spec(pod).resources.as_ref().filter(|r| r.requests.is_some() || r.limits.is_some());
+    let containers = all_containers(pod).into_iter().filter(|(k, _)| whole.is_none() && *k != ContainerKind::Ephemeral);
+    let of_containers = containers.map(|(_, c)| c.resources.unwrap_or_default());
+    for r in whole.cloned().into_iter().chain(of_containers) {
         let (requests, limits) = (amount::amounts(r.requests.as_ref()), amount::amounts(r.limits.as_ref()));
         for name in ["cpu", "memory"] {
             let limit = limits.get(name).copied().unwrap_or(0);
@@ -300,6 +303,11 @@ mod tests {
                        "overhead": {"cpu": "100m"}}),
                 "Guaranteed",
                 3100,
+            ),
+            (
+                json!({"containers": [{"name": "a", "resources": r("500m", "1")}, {"name": "b"}], "resources": r("2", "2")}),
+                "Guaranteed",
+                2000,
             ),
         ] {
             let p = pod(spec);

@@ -85,9 +85,13 @@ pub fn of_node(cgroup: PodCgroup, config: &NodeConfig) -> PodCgroup {
 #[must_use]
 pub fn of_container(pod: &Pod, c: &Container, node_memory_bytes: u64) -> Resources {
     let r = c.resources.clone().unwrap_or_default();
-    let limits = amount::amounts(r.limits.as_ref());
-    let mut requests = limits.clone();
+    let own = amount::amounts(r.limits.as_ref());
+    let mut requests = own.clone();
     requests.extend(amount::amounts(r.requests.as_ref()));
+    // Who has no limit has that of the whole pod.
+    let mut limits = spec(pod).resources.as_ref().map(|r| amount::amounts(r.limits.as_ref())).unwrap_or_default();
+    limits.retain(|name, _| matches!(name.as_str(), "cpu" | "memory"));
+    limits.extend(own);
     let cpu_limit = limits.get("cpu").copied().unwrap_or(0);
     Resources {
         cpu_period_us: if cpu_limit > 0 { PERIOD_US } else { 0 },
@@ -168,7 +172,12 @@ pub fn of_pod(pod: &Pod, root: &str) -> PodCgroup {
         "BestEffort" => format!("/{root}/besteffort/pod{}", pod::uid(pod)),
         _ => format!("/{root}/burstable/pod{}", pod::uid(pod)),
     };
-    let limit = |name: &str| -> i128 {
+    let whole = spec(pod).resources.as_ref().map(|r| amount::amounts(r.limits.as_ref())).unwrap_or_default();
+    let overhead = amount::amounts(spec(pod).overhead.as_ref());
+    let without_overhead = |name: &str| -> i128 {
+        if let Some(own) = whole.get(name).filter(|own| **own > 0) {
+            return *own;
+        }
         let of = |c: &Container| {
             c.resources.as_ref().and_then(|r| r.limits.as_ref()?.get(name)).and_then(amount::milli).unwrap_or(0)
         };
@@ -191,6 +200,11 @@ pub fn of_pod(pod: &Pod, root: &str) -> PodCgroup {
             }
         }
         sum.max(peak)
+    };
+    // What is not limited stays so.
+    let limit = |name: &str| match without_overhead(name) {
+        0 => 0,
+        limit => limit + overhead.get(name).unwrap_or(&0),
     };
     let cpu_limit = limit("cpu");
     let requests = pod::requests(pod);
@@ -255,6 +269,21 @@ mod tests {
                 "{resources}"
             );
         }
+    }
+
+    #[test]
+    fn a_whole_pod_has_limits() {
+        let pod: Pod = serde_json::from_value(json!({"metadata": {"uid": "u"}, "spec": {
+            "resources": {"limits": {"cpu": "2", "memory": "1Gi"}},
+            "containers": [{"name": "a"}, {"name": "b", "resources": {"limits": {"cpu": "500m"}}}]}}))
+        .unwrap();
+        let limits = |r: &Resources| (r.cpu_quota_us, r.memory_limit_bytes);
+        assert_eq!(limits(&of_pod(&pod, "kubepods").resources), (200_000, 1 << 30));
+        let mut heavier = pod.clone();
+        heavier.spec.as_mut().unwrap().overhead = Some([("cpu".to_owned(), Quantity("100m".into()))].into());
+        assert_eq!(limits(&of_pod(&heavier, "kubepods").resources), (210_000, 1 << 30));
+        let of = |n: usize| limits(&of_container(&pod, &spec(&pod).containers[n], 4 << 30));
+        assert_eq!([of(0), of(1)], [(200_000, 1 << 30), (50_000, 1 << 30)]);
     }
 
     #[test]

@@ -7,7 +7,7 @@ use k8s_openapi::api::core::v1::{Pod, SELinuxOptions, SeccompProfile};
 use super::pod::{self, spec};
 use super::resources;
 use crate::config::NodeConfig;
-use crate::runtime::{Dns, PortMapping, SandboxSpec, SeLinux, Seccomp, Sharing, labels};
+use crate::runtime::{Dns, PodCgroup, PortMapping, SandboxSpec, SeLinux, Seccomp, Sharing, labels};
 
 /// Kernel settings that a pod may change, since they belong to its own namespaces
 /// (<https://kubernetes.io/docs/tasks/administer-cluster/sysctl-cluster/>).
@@ -145,6 +145,12 @@ pub fn dns(pod: &Pod, config: &NodeConfig, node: &Dns) -> Dns {
     dns
 }
 
+/// A pod's own control group, as the node has it.
+#[must_use]
+pub fn cgroup(pod: &Pod, config: &NodeConfig) -> PodCgroup {
+    resources::of_node(resources::of_pod(pod, &config.cgroup_root), config)
+}
+
 /// Builds the sandbox.
 #[must_use]
 pub fn sandbox(pod: &Pod, attempt: u32, config: &NodeConfig, node_dns: &Dns) -> SandboxSpec {
@@ -185,7 +191,7 @@ pub fn sandbox(pod: &Pod, attempt: u32, config: &NodeConfig, node_dns: &Dns) -> 
         ports,
         labels: label_map,
         annotations: pod.metadata.annotations.clone().unwrap_or_default(),
-        cgroup: resources::of_node(resources::of_pod(pod, &config.cgroup_root), config),
+        cgroup: cgroup(pod, config),
         sysctls: security.sysctls.iter().flatten().map(|s| (s.name.replace('/', "."), s.value.clone())).collect(),
         network: share(s.host_network),
         pid,

@@ -2,4 +2,5 @@
 
 pub mod node;
 pub mod pod;
+pub mod resize;
 pub mod urgency;

@@ -77,6 +77,8 @@ pub struct Inputs<'a> {
     pub images: &'a [ImageRecord],
     /// What the node is low on.
     pub pressure: Pressure,
+    /// The machine is being shut down.
+    pub goes_down: bool,
     /// Volumes that a control plane must not detach.
     pub volumes_in_use: Vec<String>,
     /// The node's settings.
@@ -130,6 +132,11 @@ fn conditions(i: &Inputs<'_>, old: Option<&NodeStatus>) -> Vec<NodeCondition> {
             .as_ref()
             .map(|e| format!("container runtime is not ready: {e}"))
             .or_else(|| r.network_not_ready.as_ref().map(|e| format!("container runtime network not ready: {e}"))),
+    };
+    let not_ready = match (not_ready, i.goes_down) {
+        (Some(message), true) => Some(format!("[{message}, node is shutting down]")),
+        (None, true) => Some("node is shutting down".to_owned()),
+        (message, false) => message,
     };
     let one = |type_: &str, holds: bool, yes: (&str, &str), no: (&str, &str)| {
         let (reason, message) = if holds { yes } else { no };
@@ -372,8 +379,14 @@ mod tests {
                 watch.observe(Time::from_unix_s(1), host, &config.eviction);
                 watch.pressure(Time::from_unix_s(1), &config.eviction)
             },
+            goes_down: false,
             config: &config,
         };
+        let down = Inputs { goes_down: true, volumes_in_use: Vec::new(), ..i };
+        let down = node_status(&down, None).conditions.unwrap();
+        let ready = down.iter().find(|c| c.type_ == "Ready").unwrap();
+        assert_eq!((ready.status.as_str(), ready.reason.as_deref()), ("False", Some("KubeletNotReady")));
+        assert!(ready.message.as_ref().unwrap().contains("node is shutting down"), "{ready:?}");
         let s = node_status(&i, None);
         assert_eq!(s.capacity.as_ref().unwrap()["d.io/kvm"].0, "10");
         assert_eq!(s.allocatable.as_ref().unwrap()["d.io/kvm"].0, "7");

@@ -15,6 +15,7 @@ use k8s_openapi::api::core::v1::{
 use crate::pods::plan::{Facts, initialized, newest};
 use crate::runtime::{ContainerRecord, ContainerState};
 use crate::spec::pod::{self, ContainerKind, spec};
+use crate::status::resize::{self, Sizes};
 
 /// Why a container does not run yet.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -36,6 +37,18 @@ pub enum Admitted {
     No(String, String),
 }
 
+/// Why the kubelet itself ended a pod.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Ended {
+    /// In a word, such as `Evicted`.
+    pub reason: String,
+    /// For those who read it.
+    pub message: String,
+    /// It goes for the sake of others or of the node, and not of its own doing (condition DisruptionTarget): who counts a pod's
+    /// failures may leave that out.
+    pub disrupts: bool,
+}
+
 /// What a status rests on.
 pub struct Inputs<'a> {
     /// Now.
@@ -48,12 +61,14 @@ pub struct Inputs<'a> {
     pub admitted: &'a Admitted,
     /// Everything of the pod is stopped for good.
     pub stopped: bool,
-    /// Why the kubelet itself ended it, with reason and message.
-    pub ended_because: Option<&'a (String, String)>,
+    /// Why the kubelet itself ended it, if it did.
+    pub ended_because: Option<&'a Ended>,
     /// Addresses of the node.
     pub host_ips: &'a [String],
     /// Addresses of the pod.
     pub pod_ips: &'a [String],
+    /// How large it is, and is to be.
+    pub sizes: Sizes<'a>,
 }
 
 /// Condition that shows what a pod waits for before it may start.
@@ -195,6 +210,12 @@ fn container_status(i: &Inputs<'_>, kind: ContainerKind, c: &Container, init_don
     s
 }
 
+fn sized_status(i: &Inputs<'_>, kind: ContainerKind, c: &Container, init_done: bool) -> ContainerStatus {
+    let mut s = container_status(i, kind, c, init_done);
+    i.sizes.tell_container(&mut s);
+    s
+}
+
 fn old_status<'a>(pod: &'a Pod, kind: ContainerKind, name: &str) -> Option<&'a ContainerStatus> {
     let s = pod.status.as_ref()?;
     let list = match kind {
@@ -261,16 +282,34 @@ impl Conditions<'_> {
     }
 }
 
+/// Conditions of a resize are there while they hold. They are of the spec that was judged or allocated.
+fn tell_resize(conditions: &mut Conditions<'_>, sizes: &Sizes<'_>) {
+    let error = |p: &resize::Progress| p.error.as_ref().map_or(("", String::new()), |e| ("Error", e.clone()));
+    let pending = sizes.pending.map(|p| (p.reason, p.message.clone(), p.generation));
+    let progress = sizes.progress.map(|p| (error(p).0, error(p).1, p.generation));
+    for (type_, told) in [(resize::PENDING, pending), (resize::IN_PROGRESS, progress)] {
+        let Some((reason, message, generation)) = told else {
+            conditions.list.retain(|c| c.type_ != type_);
+            continue;
+        };
+        // Another reason is news as another status is.
+        conditions.list.retain(|c| c.type_ != type_ || c.reason.as_deref().unwrap_or_default() == reason);
+        conditions.set(type_, true, reason, &message);
+        if let Some(c) = conditions.list.iter_mut().find(|c| c.type_ == type_) {
+            c.observed_generation = generation;
+        }
+    }
+}
+
 /// Computes the status.
 #[must_use]
 pub fn pod_status(i: &Inputs<'_>) -> PodStatus {
     let pod = i.facts.pod;
     let init_done = initialized(&i.facts) || (i.stopped && i.facts.containers.iter().any(|c| is_regular(pod, &c.name)));
     let mut status = pod.status.clone().unwrap_or_default();
-    let init: Vec<ContainerStatus> =
-        pod::init_containers(pod).map(|(k, c)| container_status(i, k, c, init_done)).collect();
+    let init: Vec<ContainerStatus> = pod::init_containers(pod).map(|(k, c)| sized_status(i, k, c, init_done)).collect();
     let regular: Vec<ContainerStatus> =
-        spec(pod).containers.iter().map(|c| container_status(i, ContainerKind::Regular, c, init_done)).collect();
+        spec(pod).containers.iter().map(|c| sized_status(i, ContainerKind::Regular, c, init_done)).collect();
     let ephemeral: Vec<ContainerStatus> = pod::ephemeral_containers(pod)
         .iter()
         .map(|(c, _)| container_status(i, ContainerKind::Ephemeral, c, init_done))
@@ -339,9 +378,10 @@ pub fn pod_status(i: &Inputs<'_>) -> PodStatus {
         Admitted::Yes if conditions.list.iter().any(|c| c.type_ == ADMITTED) => conditions.set(ADMITTED, true, "", ""),
         _ => {}
     }
-    if let Some((_, message)) = i.ended_because.filter(|(reason, _)| reason == "Evicted") {
-        conditions.set("DisruptionTarget", true, "TerminationByKubelet", message);
+    if let Some(ended) = i.ended_because.filter(|ended| ended.disrupts) {
+        conditions.set("DisruptionTarget", true, "TerminationByKubelet", &ended.message);
     }
+    tell_resize(&mut conditions, &i.sizes);
     status.conditions = Some(conditions.list);
     status.phase = Some(phase.into());
     match (i.admitted, i.ended_because) {
@@ -349,9 +389,9 @@ pub fn pod_status(i: &Inputs<'_>) -> PodStatus {
             status.reason = Some(reason.clone());
             status.message = Some(format!("Pod was rejected: {message}"));
         }
-        (_, Some((reason, message))) => {
-            status.reason = Some(reason.clone());
-            status.message = Some(message.clone());
+        (_, Some(ended)) => {
+            status.reason = Some(ended.reason.clone());
+            status.message = Some(ended.message.clone());
         }
         _ => {}
     }
@@ -370,6 +410,7 @@ pub fn pod_status(i: &Inputs<'_>) -> PodStatus {
     if matches!(i.admitted, Admitted::No(..)) && i.facts.containers.is_empty() {
         return status;
     }
+    i.sizes.tell_pod(&mut status);
     let list = |l: Vec<ContainerStatus>| Some(l).filter(|l| !l.is_empty());
     status.init_container_statuses = list(init);
     status.container_statuses = list(regular);

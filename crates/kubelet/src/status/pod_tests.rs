@@ -19,11 +19,16 @@ fn record(name: &str, attempt: u32, state: ContainerState) -> ContainerRecord {
         image: "i".into(),
         image_ref: "sha256:1".into(),
         hash: String::new(),
+        size: Default::default(),
     }
 }
 
 fn exited(code: i32) -> ContainerState {
     ContainerState::Exited { code, reason: String::new(), message: String::new(), finished_at: Time::from_unix_s(2) }
+}
+
+fn ended(reason: &str, disrupts: bool) -> Ended {
+    Ended { reason: reason.into(), message: "m".into(), disrupts }
 }
 
 struct Case {
@@ -33,7 +38,7 @@ struct Case {
     waiting: BTreeMap<String, Waiting>,
     admitted: Admitted,
     stopped: bool,
-    ended_because: Option<(String, String)>,
+    ended_because: Option<Ended>,
     verdicts: BTreeMap<String, Verdict>,
 }
 
@@ -62,6 +67,7 @@ impl Case {
             ready: true,
             created_at: Time(0),
             ips: vec![],
+            runtime_handler: String::new(),
         };
         let containers: Vec<_> = self.containers.iter().collect();
         pod_status(&Inputs {
@@ -74,6 +80,8 @@ impl Case {
                 verdicts: &self.verdicts,
                 ran_before: &BTreeMap::new(),
                 surplus: &BTreeSet::new(),
+                outgrown: &BTreeSet::new(),
+                restarting: &BTreeSet::new(),
             },
             waiting: &self.waiting,
             admitted: &self.admitted,
@@ -81,6 +89,7 @@ impl Case {
             ended_because: self.ended_because.as_ref(),
             host_ips: &["192.0.2.1".into()],
             pod_ips: &["10.0.0.2".into()],
+            sizes: Sizes::default(),
         })
     }
     /// Phase, then the conditions that hold by their initials, then container states.
@@ -148,7 +157,7 @@ fn a_pods_way() {
         (
             Case {
                 stopped: true,
-                ended_because: Some(("DeadlineExceeded".into(), "m".into())),
+                ended_because: Some(ended("DeadlineExceeded", false)),
                 ..Case::new(vec![record("a", 0, exited(0))])
             },
             "Failed I a=Completed(0)x0",
@@ -201,4 +210,26 @@ fn an_end_is_not_its_own_last_state() {
     assert_eq!(last(&before), (false, true));
     let after = Case { status: serde_json::to_value(&before).unwrap(), stopped: true, ..ended }.status();
     assert_eq!(last(&after), (true, false));
+}
+
+/// The condition by which others tell a pod that had to make room from one that failed.
+#[test]
+fn who_is_disrupted_is_told_apart() {
+    for (why, expected) in [
+        (None, None),
+        (Some(ended("DeadlineExceeded", false)), None),
+        (Some(ended("Evicted", false)), None),
+        (Some(ended("Evicted", true)), Some("TerminationByKubelet: m")),
+        (Some(ended("Terminated", true)), Some("TerminationByKubelet: m")),
+    ] {
+        let what = format!("{why:?}");
+        let reason = why.as_ref().map(|ended| ended.reason.clone());
+        let status = Case { ended_because: why, ..Case::new(vec![record("a", 0, exited(0))]) }.status();
+        let told = status.conditions.iter().flatten().find(|c| c.type_ == "DisruptionTarget");
+        let told = told.map(|c| {
+            format!("{}: {}", c.reason.as_deref().unwrap_or_default(), c.message.as_deref().unwrap_or_default())
+        });
+        assert_eq!(told.as_deref(), expected, "{what}");
+        assert_eq!(status.reason, reason, "{what}");
+    }
 }

@@ -23,11 +23,11 @@ pub mod origin;
 mod payload;
 pub mod staged;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use carrack_engine::Time;
-use carrack_types::volume::digest;
+use carrack_types::volume::{Users, digest, user_of};
 use k8s_openapi::api::core::v1::{Pod, Volume};
 use serde::{Deserialize, Serialize};
 
@@ -239,6 +239,8 @@ enum Doing {
 
 #[derive(Clone, Debug, Default)]
 struct State {
+    /// As whom its pod has it, where it is the node's volume.
+    user: String,
     path: String,
     owned: bool,
     /// A driver's volume. It has been resolved, and is in the record once `since` is.
@@ -437,6 +439,7 @@ impl Volumes {
         let volumes = self.pods.entry(uid.clone()).or_default();
         for e in journal {
             volumes.entry(e.name.clone()).or_insert_with(|| State {
+                user: user_of(pod).to_owned(),
                 path: e.path.clone(),
                 owned: e.owned,
                 published: e.published.clone(),
@@ -501,6 +504,19 @@ impl Volumes {
         flex.filter_map(|p| Some((p.id.clone()?, p.origin.clone()))).collect()
     }
 
+    /// For each volume of the node that can be attached: who has a part in it, or is to get one.
+    #[must_use]
+    pub fn users_in_use(&self) -> Users {
+        let mut all: Users = self.node.in_use().map(|id| (id.to_owned(), BTreeSet::new())).collect();
+        for v in self.pods.values().flat_map(BTreeMap::values) {
+            let id = v.published.as_ref().and_then(|p| p.id.as_deref());
+            if let Some(users) = id.and_then(|id| all.get_mut(id)) {
+                users.insert(v.user.clone());
+            }
+        }
+        all
+    }
+
     /// Pods with a part in a volume of the node.
     pub fn users(&self, id: &str) -> Vec<Uid> {
         let part = |v: &State| v.published.as_ref().is_some_and(|p| p.id.as_deref() == Some(id));
@@ -524,6 +540,9 @@ impl Volumes {
             let state = volumes.entry(v.name.clone()).or_default();
             self.changed |= !state.wants;
             state.wants = true;
+            if state.user.is_empty() {
+                user_of(pod).clone_into(&mut state.user);
+            }
             if state.op.is_some() || state.retry_at > now {
                 continue;
             }
@@ -777,7 +796,10 @@ fn drivers_part(
     };
     let mut staging = None;
     if let Some(id) = &published.id {
-        match node.want(id, &published.origin, published.stage_path.clone(), inputs.stage.clone()) {
+        // What may be there already was told of before.
+        let newcomer = (state.actual == Actual::Absent).then(|| state.user.clone());
+        let (path, stage) = (published.stage_path.clone(), inputs.stage.clone());
+        match node.want(id, &published.origin, path, stage, newcomer.as_deref()) {
             staged::Progress::Staged(s) => staging = Some(*s),
             staged::Progress::Pending => return Ok(Some(Part::Unready)),
             staged::Progress::Failed(error) => {

@@ -11,12 +11,15 @@
 //! use and attached, and no write of this kubelet can come after that revision without the volume: whoever detaches
 //! begins with a write that rests on the Node not naming it in use. The attachment itself is read after that.
 //!
+//! Who has it the Node tells in the same write. A pod gets its part only when its user is named there, so that the control plane
+//! knows everybody who may write to the disk of a node that has died.
+//!
 //! The record comes before the first call to the driver, and goes after the last. A volume has a user
 //! as long as any pod's part of it is or may be there; what a restarted kubelet finds in its records
 //! counts as a user until it is proved away. Whether the device is free is proved once more by whoever
 //! carries [`Staging`] back: it looks at every mount namespace and at who has the device open.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use carrack_engine::Time;
@@ -131,6 +134,8 @@ struct State {
     failures: u32,
     /// Since when the control plane has been bound to leave it where it is.
     held_since: Option<Time>,
+    /// Of whom the control plane knows that they may have it.
+    users: BTreeSet<String>,
     /// Nothing of it is here any more, and the control plane has not detached it yet: another volume of its name would be
     /// taken for it.
     left: bool,
@@ -143,6 +148,8 @@ pub struct Told {
     pub in_use: bool,
     /// `volumesAttached` names it, with this device: no detach has begun.
     pub attached: Option<String>,
+    /// Who is named as one that may have it ([`VOLUME_USERS`](carrack_types::volume::VOLUME_USERS)).
+    pub users: BTreeSet<String>,
 }
 
 /// Something to do about a volume of the node.
@@ -203,13 +210,22 @@ impl StagedVolumes {
             retry_at: Time::default(),
             failures: 0,
             held_since: None,
+            users: BTreeSet::new(),
             left: false,
         };
         self.volumes.entry(staging.id).or_insert(state);
     }
 
-    /// A pod wants it; tells how far it is.
-    pub fn want(&mut self, id: &str, origin: &Origin, path: String, inputs: StageInputs) -> Progress {
+    /// A pod wants it; tells how far it is. `newcomer` names the user whose pod has no part in it yet: it gets one when the
+    /// control plane knows of that user.
+    pub fn want(
+        &mut self,
+        id: &str,
+        origin: &Origin,
+        path: String,
+        inputs: StageInputs,
+        newcomer: Option<&str>,
+    ) -> Progress {
         let v = self.volumes.entry(id.to_owned()).or_insert_with(|| State {
             staging: Staging {
                 id: id.to_owned(),
@@ -227,11 +243,14 @@ impl StagedVolumes {
             retry_at: Time::default(),
             failures: 0,
             held_since: None,
+            users: BTreeSet::new(),
             left: false,
         });
         v.inputs = inputs;
         v.left = false;
+        let untold = newcomer.is_some_and(|user| v.staging.origin.attachable() && !v.users.contains(user));
         match (&v.actual, &v.error, &v.inputs.attached) {
+            (Actual::Staged, ..) if untold => Progress::Pending,
             (Actual::Staged, ..) if !matches!(v.op, Some((_, Doing::Unstaging | Doing::Dropping))) => {
                 Progress::Staged(Box::new(v.staging.clone()))
             }
@@ -262,19 +281,23 @@ impl StagedVolumes {
         self.volumes.get(id).map(|v| &v.staging)
     }
 
-    /// What to do now. `uses` says what pods have to do with a volume, `told` what the Node says of it; `users_known`,
-    /// that every pod of this node has been heard of, so that no user is missing from `uses`.
+    /// What to do now, and the volumes of which another user has just been told. `uses` says what pods have to do with a volume, `told` what the Node
+    /// says of it; `users_known`, that every pod of this node has been heard of, so that no user is missing from `uses`.
     pub fn step(
         &mut self,
         now: Time,
         users_known: bool,
         uses: impl Fn(&str) -> Use,
         told: impl Fn(&str) -> Told,
-    ) -> Vec<StageAction> {
-        let mut actions = Vec::new();
+    ) -> (Vec<StageAction>, Vec<String>) {
+        let (mut actions, mut newly) = (Vec::new(), Vec::new());
         self.volumes.retain(|id, v| {
             let said = told(id);
             let held = v.held(&said, now);
+            if !said.users.is_subset(&v.users) {
+                newly.push(id.clone());
+            }
+            v.users.clone_from(&said.users);
             if v.op.is_some() || v.retry_at > now {
                 return true;
             }
@@ -303,7 +326,7 @@ impl StagedVolumes {
             }
             true
         });
-        actions
+        (actions, newly)
     }
 
     /// An action was started under an id.

@@ -7,6 +7,7 @@ use k8s_openapi::api::core::v1::{
     ConfigMap, Node, PersistentVolume, PersistentVolumeClaim, Secret, ServiceAccountTokenProjection,
 };
 use k8s_openapi::api::storage::v1::{CSIDriver, VolumeAttachment};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use serde_json::json;
 use std::sync::Arc;
 
@@ -310,7 +311,7 @@ fn a_volume_that_the_control_plane_attaches_is_staged_as_what_its_node_says() {
     let p = pod(json!([{"name": "v", "persistentVolumeClaim": {"claimName": "data"}}]));
     let own = pod(json!([{"name": "v", "flexVolume": {"driver": "v/d"}}]));
     let claimed = || claimed("Bound", "c1", "Filesystem", json!({"flexVolume": {"driver": "v/d"}}));
-    let told = |device: Option<&str>| Told { in_use: true, attached: device.map(str::to_owned) };
+    let told = |device: Option<&str>| Told { in_use: true, attached: device.map(str::to_owned), ..Told::default() };
     // Whether it is the control plane's, with what the Node says, and whether that is enough, and for what.
     for (pod, flex_attaches, controller_attach, device, expected) in [
         (&p, true, true, None, Err("volume \"pv1\" is not attached to the node yet")),
@@ -332,11 +333,11 @@ fn a_volume_that_the_control_plane_attaches_is_staged_as_what_its_node_says() {
         v.journal_saved("u", 1);
         assert_eq!(look(&mut v), 0);
         let mut node = std::mem::take(&mut v.node);
-        let record = node.step(Time(0), true, |_| USED, |_| told(device));
+        let (record, _) = node.step(Time(0), true, |_| USED, |_| told(device));
         let [StageAction::Record(staging)] = &record[..] else { panic!("{case}: {record:?}") };
         node.started(&record[0], OpId(7));
         node.done(Time(0), &staging.id, OpId(7), &Ok(Reply::Done));
-        let next = node.step(Time(0), true, |_| USED, |_| told(device));
+        let (next, _) = node.step(Time(0), true, |_| USED, |_| told(device));
         v.node = node;
         match (&next[..], expected) {
             ([StageAction::Stage(s, inputs)], Ok((by_control_plane, device))) => {
@@ -387,7 +388,7 @@ fn a_volume_is_not_mistaken_for_another_of_its_name() {
         // What was mounted for one that is gone is another's still, until it is taken down.
         let mut node = std::mem::take(&mut v.node);
         let origin = origin::resolve(&first, &spec(&first).volumes.as_ref().unwrap()[0], &sources).unwrap().unwrap();
-        node.want("flexvolume-v/d/pv1", &origin, "/staged".into(), staged::StageInputs::default());
+        node.want("flexvolume-v/d/pv1", &origin, "/staged".into(), staged::StageInputs::default(), None);
         let mut later = Volumes { node, ..Volumes::default() };
         later.wanted(Time(0), &second, &NodeConfig::default(), &Place::default(), &sources);
         assert_eq!(later.users("flexvolume-v/d/pv1").is_empty(), refused, "{second:?}");
@@ -403,12 +404,14 @@ fn a_volume_that_is_left_holds_its_name_until_it_is_detached() {
         let attached = if by_control_plane { staged::Attached::ByNode } else { staged::Attached::NotNeeded };
         let mut node = StagedVolumes::default();
         let inputs = staged::StageInputs { attached, ..staged::StageInputs::default() };
-        node.want(id, &origin, "/staged".into(), inputs);
+        node.want(id, &origin, "/staged".into(), inputs, None);
         assert_eq!(node.in_use().count(), 1);
-        let told = |attached: bool| move |_: &str| Told { in_use: true, attached: attached.then(String::new) };
-        assert_eq!(node.step(Time(0), true, |_| Use::default(), told(true)), vec![]);
+        let told = |attached: bool| {
+            move |_: &str| Told { in_use: true, attached: attached.then(String::new), ..Told::default() }
+        };
+        assert_eq!(node.step(Time(0), true, |_| Use::default(), told(true)).0, vec![]);
         assert_eq!((node.get(id).is_some(), node.in_use().count()), (by_control_plane, 0));
-        assert_eq!(node.step(Time(0), true, |_| Use::default(), told(false)), vec![]);
+        assert_eq!(node.step(Time(0), true, |_| Use::default(), told(false)).0, vec![]);
         assert!(node.get(id).is_none());
     }
 }
@@ -418,11 +421,12 @@ const USED: Use = Use { wanted: true, there: true, busy: false };
 
 /// What the node's volumes ask for, by name, when everything that is asked is done at once.
 fn ask(v: &mut Volumes, next: &mut u64, known: bool, in_use: bool) -> Vec<&'static str> {
-    let told = Told { in_use, attached: None };
+    let users = v.users_in_use().remove("flexvolume-v/d/pv1").filter(|_| in_use).unwrap_or_default();
+    let told = Told { in_use, attached: None, users };
     let mut node = std::mem::take(&mut v.node);
     let uses = v.uses();
     let of = |id: &str| uses.get(id).copied().unwrap_or_default();
-    let actions = node.step(Time(0), known, of, |_| told.clone());
+    let (actions, _) = node.step(Time(0), known, of, |_| told.clone());
     let names = actions.iter().map(|a| match a {
         StageAction::Record(_) => "record",
         StageAction::Stage(..) => "stage",
@@ -485,6 +489,55 @@ fn a_drivers_volume_goes_one_way_up_and_the_same_way_down() {
     assert_eq!(again.node.in_use().count(), 1);
     assert_eq!(ask(&mut again, &mut n, true, true), Vec::<&str>::new());
     assert_eq!(again.node.in_use().count(), 0);
+}
+
+/// A second pod of a volume that is there already gets its part when the Node names it among those that may have it, and what
+/// may be its part already is no news.
+#[test]
+fn a_pod_gets_its_part_when_the_control_plane_knows_of_it() {
+    let named = |uid: &str| -> Pod {
+        let mut p = pod(json!([{"name": "v", "persistentVolumeClaim": {"claimName": "data"}}]));
+        (p.metadata.uid, p.metadata.name) = (Some(uid.to_owned()), Some(uid.to_owned()));
+        p
+    };
+    let (first, second) = (named("u"), named("w"));
+    let sources = claimed("Bound", "c1", "Filesystem", json!({"flexVolume": {"driver": "v/d"}}));
+    let (mut v, mut n) = (Volumes::default(), 1000);
+    let look =
+        |v: &mut Volumes, p: &Pod| v.wanted(Time(0), p, &NodeConfig::default(), &Place::default(), &sources).len();
+    look(&mut v, &first);
+    v.journal_saved("u", 1);
+    look(&mut v, &first);
+    for asked in ["record", "stage", "record"] {
+        assert_eq!(ask(&mut v, &mut n, true, true), [asked]);
+    }
+    assert_eq!(look(&mut v, &first), 1);
+    look(&mut v, &second);
+    v.journal_saved("w", 1);
+    assert_eq!(look(&mut v, &second), 0, "nobody has been told of it");
+    let id = "flexvolume-v/d/pv1";
+    assert_eq!(v.users_in_use()[id], ["u", "w"].map(str::to_owned).into());
+    let mut told = |users: &[&str]| {
+        let users = users.iter().map(|uid| (*uid).to_owned()).collect();
+        v.node.step(Time(0), true, |_| USED, |_| Told { in_use: true, attached: None, users: Clone::clone(&users) }).1
+    };
+    assert_eq!(told(&["u"]), [""; 0]);
+    assert_eq!(told(&["u", "w"]), [id], "whoever waited for it looks again");
+    assert_eq!(told(&["u", "w"]), [""; 0]);
+    assert_eq!(look(&mut v, &second), 1);
+    // Pods of one controller are one user: the next of them is no news.
+    let mut third = named("x");
+    third.metadata.owner_references =
+        Some(vec![OwnerReference { uid: "w".to_owned(), controller: Some(true), ..OwnerReference::default() }]);
+    look(&mut v, &third);
+    v.journal_saved("x", 1);
+    assert_eq!((look(&mut v, &third), v.users_in_use()[id].len()), (1, 2));
+    // A kubelet that starts again, and whose Node nobody can read, goes on with what may be there.
+    let (journal, _) = v.journal(&first, &NodeConfig::default());
+    let mut again = Volumes::default();
+    again.restore(&"u".into(), &first, &journal, None);
+    again.node.restore(v.node.get(id).unwrap().clone(), true);
+    assert_eq!(look(&mut again, &first), 1);
 }
 
 #[test]

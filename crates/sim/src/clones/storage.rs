@@ -3,6 +3,8 @@
 //!
 //! Of a claim whose name begins with `bad` no snapshot is ever taken.
 
+use std::sync::Arc;
+
 use carrack_engine::{Controller, Key, Manager, Plan, Premise, Rng, Setup, Time, View, fnv1a};
 use carrack_types::kubevirt::snapshot::names::COPYING_LABEL;
 use carrack_types::resource::{Kind as _, Object as _};
@@ -90,6 +92,13 @@ impl Controller for Copier {
     }
 }
 
+/// The snapshots of a claim.
+fn snapshots_of(namespace: &str, claim: &str, view: &View<'_>) -> Vec<Key> {
+    let of = |s: &&Arc<VolumeSnapshot>| s.spec.source.persistent_volume_claim_name.as_deref() == Some(claim);
+    let snapshots = view.cache::<VolumeSnapshot>().in_namespace(namespace);
+    snapshots.filter(of).map(|snapshot| Key::of(snapshot.as_ref())).collect()
+}
+
 /// Takes snapshots of volumes, as they are when it makes their contents.
 struct Snapshotter(Room);
 
@@ -103,15 +112,13 @@ impl Controller for Snapshotter {
             let of = &content.spec.volume_snapshot_ref;
             vec![Key::new(of.namespace.clone().unwrap_or_default(), of.name.clone().unwrap_or_default())]
         });
-        setup.watch::<PersistentVolumeClaim>(|claim, view| {
-            let (namespace, name) = (claim.namespace().to_owned(), claim.name().to_owned());
-            let snapshots = view.cache::<VolumeSnapshot>().in_namespace(&namespace);
-            let of = |s: &&std::sync::Arc<VolumeSnapshot>| {
-                s.spec.source.persistent_volume_claim_name.as_ref() == Some(&name)
-            };
-            snapshots.filter(of).map(|snapshot| Key::of(snapshot.as_ref())).collect()
+        setup.watch::<PersistentVolumeClaim>(|claim, view| snapshots_of(claim.namespace(), claim.name(), view));
+        // It may be heard of after its claim.
+        setup.watch::<PersistentVolume>(|volume, view| {
+            let Some(of) = volume.spec.as_ref().and_then(|spec| spec.claim_ref.as_ref()) else { return Vec::new() };
+            let (namespace, name) = (of.namespace.as_deref(), of.name.as_deref());
+            snapshots_of(namespace.unwrap_or_default(), name.unwrap_or_default(), view)
         });
-        setup.read::<PersistentVolume>();
     }
     fn reconcile(&mut self, key: &Key, view: &View<'_>, now: Time) -> Plan {
         let Some(snapshot) = view.get::<VolumeSnapshot>(&key.namespace, &key.name) else { return Plan::none() };

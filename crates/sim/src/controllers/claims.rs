@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use carrack_engine::Rng;
 use carrack_types::resource::{Kind as _, Resource};
-use carrack_types::volume::{csi_unique_name, flex_unique_name};
+use carrack_types::volume::{DEAD_USERS, VOLUME_USERS, csi_unique_name, dead_users, flex_unique_name, users};
 use k8s_openapi::api::apps::v1::{Deployment, StatefulSet};
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
 use k8s_openapi::api::storage::v1::StorageClass;
@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use super::acts::{Work, new_version, start, template};
 use super::storage::DRIVER;
 use crate::invariants::Breach;
-use crate::observer::{Change, Observer, deleting, key_of, terminal, text, uid};
+use crate::observer::{Change, Observer, deleting, key_of, label, terminal, text, uid};
 use crate::wants::Want;
 use crate::workload::{Act, What};
 
@@ -250,7 +250,7 @@ fn list<'a>(node: &'a Value, pointer: &str) -> BTreeSet<&'a str> {
 }
 
 /// What an attachment is about, as nodes report it, and for which node.
-fn about<'a>(attachment: &'a Value, observer: &'a Observer) -> Option<(String, &'a str)> {
+pub(crate) fn about<'a>(attachment: &'a Value, observer: &'a Observer) -> Option<(String, &'a str)> {
     let node = text(attachment, "/spec/nodeName");
     let brought = text(attachment, "/spec/source/inlineVolumeSpec/csi/volumeHandle");
     if !brought.is_empty() {
@@ -289,7 +289,20 @@ fn attachment(change: &Change, observer: &Observer, breaches: &mut Vec<Breach>) 
     }
 }
 
-/// A node is told of a volume only while it is attached for good, and loses none that it uses.
+/// Whether everybody is called dead who may have a volume on a node.
+fn is_left(node: &Value, name: &str, unique: &str, observer: &Observer) -> bool {
+    let named = users(Some(label(node, "annotations", VOLUME_USERS))).and_then(|mut all| all.remove(unique));
+    let named = named.unwrap_or_default();
+    let of = |a: &&Value| about(a, observer).is_some_and(|(u, node)| u == unique && node == name);
+    let dead: BTreeSet<&str> = observer
+        .all("attachment")
+        .filter(of)
+        .flat_map(|a| dead_users(Some(label(a, "annotations", DEAD_USERS))))
+        .collect();
+    !named.is_empty() && named.iter().all(|user| dead.contains(user.as_str()))
+}
+
+/// A node is told of a volume only while it is attached for good, and loses none that it uses, but for the use of the dead.
 fn node(change: &Change, observer: &Observer, breaches: &mut Vec<Breach>) {
     let (Some(after), name) = (&change.after, key_of(change.object())) else { return };
     let none = Value::Null;
@@ -306,7 +319,8 @@ fn node(change: &Change, observer: &Observer, breaches: &mut Vec<Breach>) {
         }
     }
     let used = list(before, "/status/volumesInUse");
-    if let Some(unique) = had.difference(&has).find(|u| used.contains(**u)).filter(|_| uid(before) == uid(after)) {
+    let is_used = |u: &&&str| used.contains(**u) && !is_left(before, &name, u, observer);
+    if let Some(unique) = had.difference(&has).find(is_used).filter(|_| uid(before) == uid(after)) {
         breach(format!("{unique} is taken from {name}, which uses it"));
     }
 }

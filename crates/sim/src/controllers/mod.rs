@@ -18,7 +18,7 @@ mod wants;
 
 pub(crate) use acts::acts;
 pub(crate) use bounds::Bounds;
-pub(crate) use claims::lacks as claim_lacks;
+pub(crate) use claims::{about, lacks as claim_lacks};
 pub(crate) use storage::manager as storage;
 pub(crate) use wants::{end, lacks};
 

@@ -28,6 +28,10 @@ pub(crate) struct Disk {
     pub checkpoint: Option<Vec<u8>>,
     /// The CPU manager's state.
     pub cpus: Option<Vec<u8>>,
+    /// What is allocated to pods.
+    pub allocated: Option<Vec<u8>>,
+    /// What of it was brought about.
+    pub actuated: Option<Vec<u8>>,
     /// Volumes by pod UID and path, with the volume of the node that each is a part of.
     mounts: BTreeMap<(String, String), Option<String>>,
     /// Files of config maps, by pod UID and path.
@@ -102,6 +106,11 @@ impl Disk {
     /// Whether a volume of a pod is mounted.
     pub(crate) fn has(&self, uid: &str, path: &str) -> bool {
         self.mounts.contains_key(&(uid.to_owned(), path.to_owned()))
+    }
+    /// UIDs of the pods that have a part of one of these volumes of the node.
+    pub(crate) fn pods_of<'a>(&'a self, ids: &'a [String]) -> impl Iterator<Item = &'a str> {
+        let is_part = |of: &Option<String>| of.as_ref().is_some_and(|id| ids.contains(id));
+        self.mounts.iter().filter(move |(_, of)| is_part(of)).map(|((pod, _), _)| pod.as_str())
     }
     /// Whether a pod has a part of a volume of the node.
     pub(crate) fn part_of(&self, uid: &str, id: &str) -> bool {

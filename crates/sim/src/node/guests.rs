@@ -5,7 +5,7 @@
 //! care), crashes, and ends with its container. The launcher's monitor may die and be replaced; the
 //! guest does not notice.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use carrack_engine::{Rng, Time};
@@ -81,12 +81,16 @@ pub(crate) struct Guests {
     pub faithless: bool,
     /// A planted bug: a launcher that hung starts its machine whatever has become of it meanwhile.
     pub heedless: bool,
+    /// A planted bug: a launcher says of a machine that has not begun that it has.
+    pub hollow: bool,
     /// One launcher in so many hangs while it starts its machine.
     pub hangs_one_in: u64,
     /// The disks that all nodes can open.
     pub writers: Writers,
     /// The machine's watchdog.
     pub watchdog: Watchdog,
+    /// The instances whose guests have begun here.
+    begun: BTreeSet<String>,
     /// Until when guests may run, as it lies with their monitors.
     promises: BTreeMap<String, Time>,
 }
@@ -284,7 +288,7 @@ impl Guests {
         rng: &mut Rng,
         follow: &mut Vec<Follow>,
     ) -> Outcome {
-        let compute = place.compute_id.clone();
+        let (compute, hollow) = (place.compute_id.clone(), self.hollow);
         // With the planted bug, a machine's first launcher hangs and the others do not.
         let hangs = match &call {
             Call::Sync(spec) if self.heedless => spec.writer().is_some_and(|writer| self.writers.is_new(&writer)),
@@ -316,6 +320,9 @@ impl Guests {
                 }
             }
             Call::Kill => {
+                if hollow && !guest.domain.has_begun() {
+                    guest.domain.observe(Observed::Accepted { accel: Accel::Tcg });
+                }
                 guest.domain.observe(Observed::KillRequested);
                 follow.push(Follow::Say(format!("guest of {} is killed in {compute}", guest.name)));
                 let quits = between(rng, Duration::from_millis(10), Duration::from_secs(1));
@@ -349,6 +356,9 @@ impl Guests {
             None => (Observed::Accepted { accel: spec.accel }, "starts".to_owned()),
         };
         guest.domain.observe(observed);
+        if guest.domain.has_begun() {
+            self.begun.insert(guest.domain.uid.clone());
+        }
         follow.push(Follow::Say(format!("guest of {} in {compute} {what}", guest.name)));
         let boots = between(rng, Duration::from_millis(100), Duration::from_secs(3));
         let doing = if guest.alive() { Doing::Boots } else { Doing::Quits };
@@ -462,6 +472,21 @@ impl Guests {
         self.pending.clear();
         self.watchdog.power_off();
         self.probed = None;
+    }
+
+    /// Whether a guest of an instance has ever begun here.
+    pub(crate) fn has_begun(&self, uid: &str) -> bool {
+        self.begun.contains(uid)
+    }
+
+    /// Whether the machine of a launcher has begun.
+    pub(super) fn has_begun_in(&self, container: &str) -> bool {
+        self.guests.get(container).is_some_and(|guest| guest.domain.has_begun())
+    }
+
+    /// How a container ends by itself: a launcher whose machine has not begun fails.
+    pub(super) fn exit_code(&self, container: &str, is_launcher: bool, code: i32) -> i32 {
+        if is_launcher && !self.has_begun_in(container) { 1 } else { code }
     }
 
     /// Whether a launcher hangs that was about to start its machine.

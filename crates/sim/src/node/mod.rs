@@ -8,6 +8,7 @@ mod disk;
 mod guests;
 mod plugins;
 mod runtime;
+mod shutdown;
 mod storage;
 mod watchdog;
 
@@ -16,7 +17,7 @@ use std::time::Duration;
 
 use carrack_engine::{Rng, Time};
 use carrack_kubelet::cpus::Topology;
-use carrack_kubelet::runtime::{HostFacts, RuntimeInfo};
+use carrack_kubelet::runtime::{HostFacts, PodRef, RuntimeInfo};
 use carrack_kubelet::volumes::CsiNodeInfo;
 use carrack_kubelet::{In, Loaded, Op, OpError, OpId, Outcome, Reply};
 use carrack_virt::handler::effects::WatchdogCall;
@@ -31,6 +32,7 @@ pub(crate) use disk::Disk;
 pub(crate) use guests::{Doing, Guests};
 pub(crate) use plugins::{Plugins, WIDGET, WIDGETS};
 pub(crate) use runtime::Runtime;
+pub(crate) use shutdown::{NAME as HELD_UP, groups as shutdown_groups};
 pub(crate) use storage::{Storage, orphan, traces};
 pub(crate) use watchdog::NAME as HEALTHY_HOSTS;
 
@@ -56,6 +58,8 @@ pub(crate) enum NodeEvent {
     Guest(String, Doing),
     /// The machine's watchdog may bite.
     Watchdog,
+    /// Nobody holds up any more the machine of this boot, which is being shut down.
+    GoesDown(u32),
     /// The node is up again after a reboot.
     Booted,
 }
@@ -75,6 +79,8 @@ pub(crate) enum Follow {
     Say(String),
     /// The machine is reset.
     Reset,
+    /// The machine goes down as it was told to, and comes up again.
+    Down,
 }
 
 struct Pending {
@@ -110,6 +116,10 @@ pub(crate) struct Node {
     pub up: bool,
     boot: u32,
     pub(crate) booted_at: Time,
+    /// Since when it is held up that is being shut down.
+    held_since: Option<Time>,
+    /// Somebody has shut it down since it was started, even if that was called off: pods that were to end by then do.
+    pods_end: bool,
     rng: Rng,
     /// The chance of what is done on the side ([`is_aside`]): however much of it there is, all else goes as it would without.
     side: Rng,
@@ -143,6 +153,8 @@ impl Node {
             up: true,
             boot: 1,
             booted_at: now,
+            held_since: None,
+            pods_end: false,
             side: rng.fork("aside"),
             rng,
             pending: BTreeMap::new(),
@@ -171,9 +183,12 @@ impl Node {
             numa_nodes: vec![0, 1],
             memory_bytes: MEMORY_BYTES,
             memory_available_bytes: MEMORY_BYTES / 2,
+            pods_memory_bytes: 0,
+            pods_memory_available_bytes: 0,
             hugepages_bytes: BTreeMap::new(),
             disk_bytes: 100 << 30,
             disk_available_bytes: 50 << 30,
+            images_apart: false,
             image_disk_bytes: 100 << 30,
             image_disk_available_bytes: 50 << 30,
             image_inodes: 1_000_000,
@@ -251,8 +266,14 @@ impl Node {
             !is_lost
         });
         // It writes files itself, and what it had begun ends with it.
-        self.pending.retain(|_, p| !matches!(&p.op, Op::SetUpVolume(setup) if crate::settings::files(setup).is_some()));
-        self.plugins.kubelet_died()
+        self.pending.retain(|_, p| match &p.op {
+            Op::SetUpVolume(setup) => crate::settings::files(setup).is_none(),
+            Op::WriteGroups(_) | Op::SaveAllocated(_) | Op::SaveActuated(_) => false,
+            _ => true,
+        });
+        let mut follow = self.plugins.kubelet_died();
+        follow.extend(self.unheld());
+        follow
     }
 
     /// A new kubelet of a life has started: the plugins will find it, and it the driver.
@@ -285,6 +306,17 @@ impl Node {
     /// A new virt-handler has started.
     pub(crate) fn handler_started(&mut self, life: u32) -> Vec<Follow> {
         self.plugins.handler_started(life, self.faults.plugin_late_one_in, &mut self.rng)
+    }
+
+    /// The containers of machines' disks whose launchers wait for their machines.
+    pub(crate) fn disks_in_wait(&self) -> Vec<String> {
+        let waits = |pod: &PodRef| {
+            let mut launchers =
+                self.runtime.running().filter(|c| c.record.pod == *pod && self.runtime.is_launcher(&c.record.id));
+            launchers.any(|launcher| !self.guests.has_begun_in(&launcher.record.id))
+        };
+        let of_disks = self.runtime.running().filter(|c| c.record.name.starts_with("volume") && waits(&c.record.pod));
+        of_disks.map(|container| container.record.id.clone()).collect()
     }
 
     /// How an operation ends.
@@ -336,7 +368,7 @@ impl Node {
             NodeEvent::Guest(compute, doing) => {
                 let mut follow = Vec::new();
                 if let Some(ends) = self.guests.does(&compute, doing, now, &mut self.rng, &mut follow)
-                    && self.runtime.exit(now, &ends, 0)
+                    && self.runtime.exit(now, &ends, self.guests.exit_code(&ends, true, 0))
                 {
                     follow.push(Follow::Say(format!("node{} {ends} ends with its guest", self.number)));
                 }
@@ -346,9 +378,13 @@ impl Node {
                 let Some(Pending { life, id, op, fate }) = self.pending.remove(&number) else { return Vec::new() };
                 let (word, aside) = (describe(&op), is_aside(&op));
                 let stops = if let Op::StopSandbox(id) = &op { Some(id.clone()) } else { None };
+                let lets_go = matches!(op, Op::LetGoDown) && life == kubelet_life && fate != Fate::FailsBefore;
                 let outcome = match fate {
                     _ if self.is_busy(number, &op) => {
                         Err(OpError::Failed("the driver is busy with this volume".into()))
+                    }
+                    _ if self.runtime.is_overtaken(number, &op) => {
+                        Err(OpError::Failed("the container was given something else since".into()))
                     }
                     Fate::FailsBefore => Err(OpError::Failed("the node's runtime hiccups".into())),
                     _ => self.carry_out(now, kubelet_life, op, observer, breaches),
@@ -359,6 +395,9 @@ impl Node {
                     self.runtime.acknowledge(&id);
                 }
                 let mut follow = Vec::new();
+                if lets_go {
+                    follow.extend(self.let_go(now, breaches));
+                }
                 if let Some(word) = word {
                     let end = match &outcome {
                         Ok(Reply::Made(id)) => format!("made {id}"),
@@ -373,10 +412,13 @@ impl Node {
                 follow.push(Follow::Kubelet(life, back, Box::new(In::Done(id, outcome))));
                 follow
             }
-            NodeEvent::Exit { container, code } => match self.runtime.exit(now, &container, code) {
-                true => vec![Follow::Say(format!("node{} {container} exits with {code}", self.number))],
-                false => Vec::new(),
-            },
+            NodeEvent::Exit { container, code } => {
+                let code = self.guests.exit_code(&container, self.runtime.is_launcher(&container), code);
+                match self.runtime.exit(now, &container, code) {
+                    true => vec![Follow::Say(format!("node{} {container} exits with {code}", self.number))],
+                    false => Vec::new(),
+                }
+            }
             NodeEvent::PluginStart { resource, generation } => {
                 self.plugins.connect(kubelet_life, resource, generation, &mut self.rng)
             }
@@ -387,6 +429,7 @@ impl Node {
                     Vec::new()
                 }
             }
+            NodeEvent::GoesDown(boot) => self.goes_down(boot),
             NodeEvent::Booted => {
                 self.up = true;
                 Vec::new()
@@ -416,6 +459,8 @@ impl Node {
                 records: self.disk.records.clone(),
                 checkpoint: self.disk.checkpoint.clone(),
                 cpus: self.disk.cpus.clone(),
+                allocated: self.disk.allocated.clone(),
+                actuated: self.disk.actuated.clone(),
                 host: self.facts(),
                 // Now and then the disk cannot be looked at.
                 found: (!self.asked.is_multiple_of(4)).then(|| self.disk.found()),
@@ -430,7 +475,12 @@ impl Node {
             Op::ListImages => Ok(Reply::Images(Vec::new())),
             Op::FindImage(image) | Op::PullImage { image, .. } => Ok(Reply::Image(Some(runtime::image(&image)))),
             Op::RunSandbox(spec) => self.runtime.run_sandbox(now, &spec, observer, breaches),
-            Op::StopSandbox(id) => self.runtime.stop_sandbox(now, &id, observer, breaches),
+            Op::StopSandbox(id) => {
+                // Who shuts the node down asks for the end of all its pods.
+                let (shut_down, mut asked_for) = (self.pods_end, Vec::new());
+                let breaches = if shut_down { &mut asked_for } else { breaches };
+                self.runtime.stop_sandbox(now, &id, observer, breaches)
+            }
             Op::RemoveSandbox(id) => self.runtime.remove_sandbox(&id, breaches),
             Op::CreateContainer(_, spec) => self.runtime.create(now, &spec),
             Op::StartContainer(id) => {
@@ -449,6 +499,8 @@ impl Node {
                         self.tear_down(&uid, &path, observer, breaches)?;
                     }
                 }
+                let (shut_down, mut asked_for) = (self.pods_end, Vec::new());
+                let breaches = if shut_down { &mut asked_for } else { breaches };
                 self.runtime.stop(now, &id, observer, breaches)
             }
             Op::RemoveContainer(id) => self.runtime.remove(&id, observer, breaches),
@@ -487,17 +539,32 @@ impl Node {
                 self.disk.cpus = Some(body);
                 Ok(Reply::Done)
             }
+            Op::SaveAllocated(body) => {
+                self.disk.allocated = Some(body);
+                Ok(Reply::Done)
+            }
+            Op::SaveActuated(body) => {
+                self.disk.actuated = Some(body);
+                Ok(Reply::Done)
+            }
+            Op::ReadGroup { path, .. } => Ok(Reply::Group(Box::new(self.runtime.group(&path)))),
+            Op::WriteGroups(groups) => {
+                self.runtime.limit_groups(&groups);
+                Ok(Reply::Done)
+            }
+            Op::UpdateContainer { id, limits } => self.runtime.resize(&id, &limits),
             Op::GiveCpus { id, cpus } => self.runtime.give_cpus(&id, &cpus, observer, breaches),
             Op::Allocate { resource, epoch, ids } => {
                 self.plugins.allocate(kubelet_life, self.boot, &resource, epoch, &ids)
             }
             Op::Prefer { available, count, .. } => Ok(Reply::Preferred(available.into_iter().take(count).collect())),
-            Op::WriteGroups(_)
+            Op::LetGoDown
             | Op::PreStart { .. }
             | Op::RotateLogs { .. }
             | Op::CountProbe(_)
             | Op::PublishDevices(_)
             | Op::PublishVolumes(_)
+            | Op::PublishResizes(_)
             | Op::Publish(_) => Ok(Reply::Done),
         }
     }
@@ -516,6 +583,7 @@ impl Node {
     pub(crate) fn power_off(&mut self, now: Time) {
         self.up = false;
         self.boot += 1;
+        (self.held_since, self.pods_end) = (None, false);
         self.pending.clear();
         self.guests.power_off();
         self.runtime.power_off(now);
@@ -537,9 +605,18 @@ impl Node {
     }
 }
 
-/// Whether an operation concerns CPUs and shares of them alone.
+/// Whether an operation concerns CPUs and sizes of pods alone.
 fn is_aside(op: &Op) -> bool {
-    matches!(op, Op::SaveCpus(_) | Op::GiveCpus { .. } | Op::WriteGroups(_))
+    matches!(
+        op,
+        Op::SaveCpus(_)
+            | Op::GiveCpus { .. }
+            | Op::WriteGroups(_)
+            | Op::ReadGroup { .. }
+            | Op::UpdateContainer { .. }
+            | Op::SaveAllocated(_)
+            | Op::SaveActuated(_)
+    )
 }
 
 /// How an operation ends: well, or failing before or after its effect.
@@ -572,6 +649,9 @@ fn describe(op: &Op) -> Option<String> {
         Op::StartContainer(id) => Some(format!("starts {id}")),
         Op::StopContainer { id, .. } => Some(format!("stops {id}")),
         Op::GiveCpus { id, cpus } => Some(format!("lets {id} run on {cpus}")),
+        Op::UpdateContainer { id, limits } => {
+            Some(format!("gives {id} a quota of {} and {} bytes", limits.cpu_quota_us, limits.memory_limit_bytes))
+        }
         Op::TearDownVolume { uid, path, .. } => Some(format!("unmounts {path} of {uid}")),
         Op::StageVolume(s, _) => Some(format!("mounts {} for the node", s.id)),
         Op::UnstageVolume(s) => Some(format!("unmounts {} from the node", s.id)),
@@ -580,6 +660,7 @@ fn describe(op: &Op) -> Option<String> {
         Op::SaveRecord { name, .. } => Some(format!("keeps the record {name}")),
         Op::DropRecord(name) => Some(format!("drops the record {name}")),
         Op::Allocate { resource, ids, .. } => Some(format!("allocates {resource} {ids:?}")),
+        Op::LetGoDown => Some("holds the machine up no more".to_owned()),
         _ => None,
     }
 }

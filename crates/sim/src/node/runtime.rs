@@ -8,12 +8,14 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use carrack_engine::{Rng, Time};
+use carrack_kubelet::allocation::{GroupLimits, Reading};
 use carrack_kubelet::cpus::CpuSet;
 use carrack_kubelet::runtime::{
-    ContainerRecord, ContainerSpec, ContainerState, ImageRecord, PodRef, RuntimeSnapshot, SandboxRecord, SandboxSpec,
-    labels,
+    ContainerRecord, ContainerSize, ContainerSpec, ContainerState, ImageRecord, PodCgroup, PodRef, Resources,
+    RuntimeSnapshot, SandboxRecord, SandboxSpec, labels,
 };
-use carrack_kubelet::{OpError, Outcome, Reply};
+use carrack_kubelet::{Op, OpError, Outcome, Reply};
+use carrack_types::well_known::kubevirt::COMPUTE_CONTAINER;
 
 use super::plugins::DEVICE_DIR;
 use crate::chance::below;
@@ -50,6 +52,7 @@ impl Sandbox {
             ready: self.ready,
             created_at: self.created_at,
             ips: vec![self.ip],
+            runtime_handler: String::new(),
         }
     }
 }
@@ -62,6 +65,10 @@ pub(crate) struct Life {
     pub devices: Vec<String>,
     /// The CPUs that it was given, as the kernel writes them.
     pub cpus: String,
+    /// How large it is.
+    pub limits: Resources,
+    /// The last request to give it something else. The runtime does one thing after another to a container.
+    updated: u64,
     /// How quickly its process ends when asked to, in seconds.
     stops_in_s: u64,
 }
@@ -72,6 +79,8 @@ pub(crate) struct Runtime {
     node: u8,
     sandboxes: BTreeMap<String, Sandbox>,
     containers: BTreeMap<String, Life>,
+    /// Control groups of pods, by their paths.
+    groups: BTreeMap<String, GroupLimits>,
     next: u64,
 }
 
@@ -101,7 +110,7 @@ fn wanted(observer: &Observer, pod: &PodRef) -> bool {
 
 impl Runtime {
     pub(super) fn new(node: u8) -> Self {
-        Self { node, sandboxes: BTreeMap::new(), containers: BTreeMap::new(), next: 0 }
+        Self { node, sandboxes: BTreeMap::new(), containers: BTreeMap::new(), groups: BTreeMap::new(), next: 0 }
     }
 
     fn id(&mut self, kind: &str) -> String {
@@ -146,6 +155,7 @@ impl Runtime {
         };
         let record = sandbox.record(&id);
         self.sandboxes.insert(id, sandbox);
+        self.limit_groups(std::slice::from_ref(&spec.cgroup));
         Ok(Reply::Sandbox(Box::new(record)))
     }
 
@@ -205,6 +215,8 @@ impl Runtime {
         let life = Life {
             devices: devices.collect(),
             cpus: spec.resources.cpus.clone(),
+            limits: spec.resources.clone(),
+            updated: 0,
             stops_in_s: spec.env.iter().find(|(k, _)| k == "STOPS_IN_S").and_then(|(_, v)| v.parse().ok()).unwrap_or(1),
             record: ContainerRecord {
                 id: id.clone(),
@@ -218,6 +230,7 @@ impl Runtime {
                 image: spec.image.clone(),
                 image_ref: spec.image_ref.clone(),
                 hash: spec.annotations.get(labels::CONTAINER_HASH).cloned().unwrap_or_default(),
+                size: ContainerSize { made_with: spec.annotations.get(labels::SIZE).cloned(), actual: None },
             },
         };
         self.containers.insert(id.clone(), life);
@@ -255,6 +268,43 @@ impl Runtime {
         Ok(Reply::Done)
     }
 
+    /// Pods' groups are limited.
+    pub(super) fn limit_groups(&mut self, groups: &[PodCgroup]) {
+        self.groups.extend(groups.iter().map(|group| (group.path.clone(), (&group.resources).into())));
+    }
+
+    /// How a pod's group is limited.
+    pub(super) fn group(&self, path: &str) -> Reading {
+        Reading { limits: self.groups.get(path).copied(), ..Reading::default() }
+    }
+
+    /// The group of a pod.
+    pub(crate) fn group_of(&self, uid: &str) -> Option<&GroupLimits> {
+        let ends = format!("/pod{uid}");
+        self.groups.iter().find(|(path, _)| path.ends_with(&ends)).map(|(_, limits)| limits)
+    }
+
+    /// Whether a request to give a container something else comes after a later one, whose caller came when its own was dead.
+    pub(super) fn is_overtaken(&mut self, number: u64, op: &Op) -> bool {
+        let Op::UpdateContainer { id, .. } = op else { return false };
+        let Some(c) = self.containers.get_mut(id) else { return false };
+        c.updated = c.updated.max(number);
+        c.updated > number
+    }
+
+    /// A container is given other CPUs and other memory.
+    pub(super) fn resize(&mut self, id: &str, limits: &Resources) -> Outcome {
+        let Some(c) = self.containers.get_mut(id) else { return Err(missing(id)) };
+        if c.record.state != ContainerState::Running {
+            return Err(OpError::Failed(format!("{id} does not run")));
+        }
+        c.limits.cpu_period_us = limits.cpu_period_us;
+        c.limits.cpu_quota_us = limits.cpu_quota_us;
+        c.limits.cpu_shares = limits.cpu_shares;
+        c.limits.memory_limit_bytes = limits.memory_limit_bytes;
+        Ok(Reply::Done)
+    }
+
     /// The CPUs of a container that is about to start, with its pod and its name.
     pub(super) fn cpus_of(&self, id: &str) -> Option<(&PodRef, &str, &str)> {
         let c = self.containers.get(id).filter(|c| c.record.state == ContainerState::Created)?;
@@ -279,7 +329,9 @@ impl Runtime {
     /// Ends a container from outside.
     fn end(&mut self, now: Time, id: &str, code: i32, observer: &Observer, breaches: &mut Vec<Breach>) {
         let Some(container) = self.containers.get(id) else { return };
-        if container.record.state == ContainerState::Running && wanted(observer, &container.record.pod) {
+        let pod = &container.record.pod;
+        let outgrown = crate::resizes::may_start_again(pod, observer);
+        if container.record.state == ContainerState::Running && wanted(observer, pod) && !outgrown {
             let what = format!(
                 "{id} ({}) of {} is killed, and nobody asked for it",
                 container.record.name, container.record.pod
@@ -287,6 +339,11 @@ impl Runtime {
             breaches.push(Breach::new("wanted-containers-are-not-killed", what));
         }
         self.exit(now, id, code);
+    }
+
+    /// Whether a container is a machine's launcher.
+    pub(super) fn is_launcher(&self, id: &str) -> bool {
+        self.containers.get(id).is_some_and(|container| container.record.name == COMPUTE_CONTAINER)
     }
 
     /// A container's process ends. False when it did not run.
@@ -321,6 +378,7 @@ impl Runtime {
     }
 
     pub(super) fn power_off(&mut self, now: Time) {
+        self.groups.clear();
         for sandbox in self.sandboxes.values_mut() {
             sandbox.ready = false;
         }

@@ -19,7 +19,7 @@ use std::time::Duration;
 use carrack_engine::Rng;
 
 use crate::chance::between;
-use crate::options::{NetFaults, Options, Swarm};
+use crate::options::{LATEST, NetFaults, Options, Swarm};
 use crate::role::Role;
 
 pub use batch::{Brief, play};
@@ -105,7 +105,7 @@ const SLICES: [Slice; 13] = [
         controllers: &[VOLUMES, &["persistentvolume-expander-controller"]],
         collected: &[],
     },
-    Slice { kind: Kind::Nodes, parts: &["settings", "tokens"], controllers: &[], collected: &[] },
+    Slice { kind: Kind::Nodes, parts: &["settings", "tokens", "resizes"], controllers: &[], collected: &[] },
     Slice {
         kind: Kind::Nodes,
         parts: &["parents", "namespaces"],
@@ -114,8 +114,8 @@ const SLICES: [Slice; 13] = [
     },
     Slice {
         kind: Kind::Machines,
-        parts: &["machines", "sets", "keepers", "steady"],
-        controllers: &[GARBAGE, VOLUMES],
+        parts: &["machines", "reruns", "sets", "keepers", "steady"],
+        controllers: &[GARBAGE, VOLUMES, DISKS],
         collected: &["pods", "persistentvolumeclaims"],
     },
     Slice {
@@ -173,7 +173,7 @@ impl Slice {
         let any = |parts: &[&str]| self.parts.iter().any(|part| parts.contains(part));
         match role {
             Role::Replicas => any(&["parents"]),
-            Role::Attacher | Role::StandbyAttacher => any(&["pods", "claims"]),
+            Role::Attacher | Role::StandbyAttacher => any(&["pods", "claims", "steady"]),
             Role::LocalStorage(_) => any(&["growth", "tenants", "keepers"]),
             _ => true,
         }
@@ -273,6 +273,7 @@ pub(crate) fn swarm(root: &Rng, options: &Options, base: &Swarm) -> Swarm {
         lose_request_one_in: denser(net.lose_request_one_in),
         lose_reply_one_in: denser(net.lose_reply_one_in),
         late_one_in: denser(net.late_one_in),
+        latest: LATEST,
         repeat_one_in: denser(net.repeat_one_in),
         watch_lags_one_in: denser(net.watch_lags_one_in),
         // Everybody has many watches: what ends all of them makes more work than all else.

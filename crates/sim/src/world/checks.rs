@@ -3,6 +3,8 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use carrack_engine::Time;
+
 use super::{Happening, STAYS, STAYS_SMALL, World};
 use crate::hosted::Hosted;
 use crate::invariants::Breach;
@@ -40,6 +42,7 @@ impl World {
         crate::growth::told(&changes, &self.observer, &self.nodes, &mut self.breaches);
         if self.options.machines {
             self.machines.changed(self.queue.now(), &changes, &self.observer, &mut self.breaches);
+            self.reruns.changed(&changes, &self.observer, &mut self.breaches);
         }
         if self.options.clones {
             self.begin_fate(&changes);
@@ -52,7 +55,8 @@ impl World {
         self.breaches.extend(self.writers.breaches());
         self.checker.nodes(&self.nodes, &self.observer, &mut self.breaches);
         self.server.check(&mut self.breaches);
-        self.breaches.extend(self.rack.breaches());
+        self.roaming.changed(&changes, &self.observer, &self.nodes, &mut self.breaches);
+        self.roaming.taken(&self.rack, &self.nodes, &mut self.breaches);
     }
 
     pub(super) fn user(&self) -> Option<&User> {
@@ -67,21 +71,19 @@ impl World {
         let now = self.queue.now();
         self.queue.after(Duration::from_secs(1), Happening::Look);
         self.check_schedulers();
-        let Some(healed) = self.healed else { return };
-        self.checker.leaving(now, &self.observer, &self.nodes, &mut self.breaches);
-        self.growth.look(now, &self.observer, &self.nodes, &mut self.breaches);
-        self.settings.look(now, &self.observer, &self.nodes, &mut self.breaches);
-        crate::tokens::look(now, healed, &self.observer, &self.nodes, &mut self.breaches);
-        let none = BTreeMap::new();
-        let wants = match self.processes.get(&Role::User).and_then(|process| process.hosted.as_ref()) {
-            Some(Hosted::User(user, _)) => user.wants(),
-            _ => &none,
-        };
-        self.machines.look(now, healed, wants, &self.observer, &self.nodes, &mut self.breaches);
-        if self.options.gpus {
-            self.waiting.look(now, &self.observer, &mut self.breaches);
+        for (role, process) in &self.processes {
+            if let (Role::Kubelet(number), Some(Hosted::Kubelet(core, _))) = (role, &process.hosted) {
+                crate::resizes::set_aside(core, *number, &mut self.breaches);
+            }
         }
-        let lacking = self.user().map_or_else(|| "nobody is there".to_owned(), |user| self.lacking_of(user));
+        let Some(healed) = self.healed else { return };
+        let lacking = match self.calm() {
+            None => "no API server is there".to_owned(),
+            Some(calm) => {
+                self.look_for_time(now, calm);
+                self.user().map_or_else(|| "nobody is there".to_owned(), |user| self.lacking_of(user))
+            }
+        };
         if lacking.is_empty() {
             let since = *self.good_since.get_or_insert(now);
             self.over = now.since(since) >= if self.options.small { STAYS_SMALL } else { STAYS };
@@ -94,6 +96,26 @@ impl World {
         if lacking != self.lacking {
             self.mark(format_args!("lacking: {}", if lacking.is_empty() { "nothing" } else { &lacking }));
             self.lacking = lacking;
+        }
+    }
+
+    /// What has only so much time once nothing fails any more.
+    fn look_for_time(&mut self, now: Time, calm: Time) {
+        self.checker.leaving(now, &self.observer, &self.nodes, &mut self.breaches);
+        self.growth.look(now, &self.observer, &self.nodes, &mut self.breaches);
+        self.resizes.look(now, &self.observer, &self.nodes, &mut self.breaches);
+        self.settings.look(now, &self.observer, &self.nodes, &mut self.breaches);
+        crate::tokens::look(now, calm, &self.observer, &self.nodes, &mut self.breaches);
+        let none = BTreeMap::new();
+        let wants = match self.processes.get(&Role::User).and_then(|process| process.hosted.as_ref()) {
+            Some(Hosted::User(user, _)) => user.wants(),
+            _ => &none,
+        };
+        self.machines.look(now, calm, wants, &self.observer, &self.nodes, &mut self.breaches);
+        let is_dead = |node: &str| self.machines.has_left(node, calm, now);
+        self.roaming.look(is_dead, &self.observer, &mut self.breaches);
+        if self.options.gpus {
+            self.waiting.look(now, &self.observer, &mut self.breaches);
         }
     }
 
@@ -113,8 +135,10 @@ impl World {
         let finicky = self.swarm.extender.is_some_and(|verbs| verbs.finicky);
         let lacking = crate::wants::lacking(user.wants(), &self.observer, &self.nodes, self.lost, finicky);
         lacking
+            .or_else(|| self.reruns.lack(&self.observer, &self.nodes))
             .or_else(|| self.settings.lack())
             .or_else(|| self.growth.lack())
+            .or_else(|| self.resizes.lack())
             .or_else(|| crate::tokens::lack(self.healed?, &self.observer, &self.nodes))
             .or_else(|| self.gpus_lack())
             .or_else(|| self.clones_lack())

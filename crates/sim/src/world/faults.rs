@@ -12,8 +12,7 @@ use k8s_openapi::api::core::v1::{Node as KubeNode, Pod};
 
 use super::{Fault, Happening, World, may_crash};
 use crate::chance::{below, between};
-use crate::hosted::Hosted;
-use crate::node::{Doing, NodeEvent};
+use crate::node::{Doing, Node, NodeEvent};
 use crate::observer::{controller, text, uid};
 use crate::plants::Bug;
 use crate::role::{Role, node_name};
@@ -167,6 +166,7 @@ impl World {
                 let thorough = rng.one_in(2) || hint == Some(Bug::VanishedNode);
                 let ends = hint.map_or_else(|| rng.one_in(3), |bug| bug == Bug::EndedOnDeadNode);
                 let soon = between(rng, Duration::from_millis(50), Duration::from_millis(1500));
+                let stays = hint.map_or_else(|| rng.fork("stays").one_in(2), |bug| bug == Bug::KeptDisks);
                 let (how, picked) = (pick(rng, &[Doing::PowersOff, Doing::Panics]), pick(rng, &there));
                 if let (Some(number), Some(how), true) = (picked, how, ends && !self.lost) {
                     // It is heard how its guests ended, and nothing any more of their pods.
@@ -176,6 +176,10 @@ impl World {
                         self.node(number, NodeEvent::Guest(guest, how));
                     }
                     self.queue.after(soon, Happening::GoesDark(number, away));
+                } else if let Some(number) = picked.filter(|_| stays && !self.lost) {
+                    // Nobody does anything about it.
+                    self.lost = true;
+                    self.goes_dark(number, away);
                 } else if let Some(number) = picked.filter(|_| !self.lost) {
                     self.lost = true;
                     let name = node_name(number);
@@ -214,7 +218,13 @@ impl World {
             Fault::Reboot => {
                 let numbers: Vec<u8> = self.nodes.iter().filter(|(_, n)| n.up).map(|(n, _)| *n).collect();
                 if let Some(number) = pick(rng, &numbers) {
-                    self.reboot(number);
+                    // Drawn apart. Bugs are planted where machines lose their power.
+                    let orderly = hint.map_or_else(|| self.shutdowns_rng.one_in(2), |bug| bug == Bug::HastyShutdowns);
+                    if orderly {
+                        self.shut_down(number);
+                    } else {
+                        self.reboot(number);
+                    }
                 }
             }
             Fault::Plugin => {
@@ -227,11 +237,13 @@ impl World {
                 }
             }
             Fault::ContainerExit => {
-                let running: Vec<(u8, String)> = self
-                    .nodes
-                    .values()
-                    .flat_map(|n| n.runtime.running().map(|c| (n.number, c.record.id.clone())))
-                    .collect();
+                let hollow = hint == Some(Bug::HollowSuccess);
+                let of = |node: &Node| match hollow {
+                    true => node.disks_in_wait(),
+                    false => node.runtime.running().map(|c| c.record.id.clone()).collect(),
+                };
+                let running: Vec<(u8, String)> =
+                    self.nodes.values().flat_map(|n| of(n).into_iter().map(|id| (n.number, id))).collect();
                 let code = i32::from(rng.one_in(2));
                 if self.options.copies
                     && let Some(pod) = pick(rng, &self.room.running())
@@ -262,7 +274,16 @@ impl World {
                 // Whoever does this does it because something hangs: mostly a node's kubelet.
                 // The end of a Job says how its pods ended.
                 let of_job = |p: &serde_json::Value| self.observer.all("job").any(|j| uid(j) == controller(p));
-                let launchers = self.observer.all("pod").filter(|p| !controller(p).is_empty() && !of_job(p));
+                // With a planted bug about disks, whoever has one.
+                let has_disk = |p: &serde_json::Value| {
+                    let volumes = p.pointer("/spec/volumes").and_then(serde_json::Value::as_array);
+                    volumes.into_iter().flatten().any(|volume| volume.get("persistentVolumeClaim").is_some())
+                };
+                let is_one = |p: &&serde_json::Value| match hint {
+                    Some(Bug::MountsUntold) => has_disk(p),
+                    _ => !controller(p).is_empty() && !of_job(p),
+                };
+                let launchers = self.observer.all("pod").filter(is_one);
                 let (running, waiting): (Vec<_>, Vec<_>) =
                     launchers.cloned().partition(|p| text(p, "/status/phase") == "Running");
                 let pod = pick(rng, &running).or_else(|| pick(rng, &waiting));
@@ -348,6 +369,19 @@ impl World {
         self.queue.after(away, Happening::Node(number, NodeEvent::Booted));
     }
 
+    /// Somebody shuts a node down in order. Where no kubelet holds it up, it goes down at once.
+    fn shut_down(&mut self, number: u8) {
+        let now = self.queue.now();
+        self.mark(format_args!("somebody shuts node{number} down"));
+        match (self.life(Role::Kubelet(number)), self.nodes.get_mut(&number)) {
+            (Some(life), Some(node)) => {
+                let follow = node.shut_down(now, life);
+                self.follow(number, follow);
+            }
+            _ => self.reboot(number),
+        }
+    }
+
     pub(super) fn reboot(&mut self, number: u8) {
         let now = self.queue.now();
         self.power_off(number);
@@ -367,29 +401,6 @@ impl World {
         }
         if let Some(node) = self.nodes.get_mut(&number) {
             node.power_off(now);
-        }
-    }
-
-    pub(super) fn heal(&mut self) {
-        self.mark(format_args!("nothing fails from here on"));
-        self.healed = Some(self.queue.now());
-        self.swarm.heal();
-        self.net.heal();
-        self.gpus.heal();
-        self.flex.heal();
-        self.issuer.heal();
-        self.room.heal();
-        self.set_server(false);
-        for node in self.nodes.values_mut() {
-            node.faults = self.swarm.node;
-            node.guests.hangs_one_in = 0;
-        }
-        for number in self.vanished.clone() {
-            self.power(number, true);
-        }
-        let extender = self.processes.get_mut(&Role::Extender).and_then(|p| p.hosted.as_mut());
-        if let Some(Hosted::Extender(core, _)) = extender {
-            core.heal();
         }
     }
 }

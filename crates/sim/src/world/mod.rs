@@ -11,6 +11,7 @@ mod checks;
 mod clones;
 mod faults;
 mod gpus;
+mod heal;
 mod nodes;
 mod planted;
 mod requests;
@@ -203,6 +204,8 @@ struct Process {
     conns: BTreeMap<WatchId, ConnId>,
     /// Draws the effects that it does not survive.
     rng: Rng,
+    /// How much it has observed.
+    observed: u64,
     /// How often it has sent each request lately, by a hash of it, and since when "lately" is.
     sent: (Time, BTreeMap<u64, u32>),
 }
@@ -227,6 +230,8 @@ struct World {
     lines: u64,
     checker: Checker,
     asked: scheduling::Asked,
+    /// In which state each scheduler was when it was last held against the API.
+    compared: BTreeMap<Role, (u32, u64, (u64, u64))>,
     /// Hollow nodes without power.
     vanished: BTreeSet<usize>,
     extender_rng: Rng,
@@ -236,9 +241,12 @@ struct World {
     /// Pods that wait though a node has GPUs for them.
     waiting: crate::gpu::Waiting,
     machines: crate::machines::Machines,
+    roaming: crate::roaming::Roaming,
     promises: crate::promises::Promises,
+    reruns: crate::reruns::Reruns,
     settings: crate::settings::Settings,
     growth: crate::growth::Growth,
+    resizes: crate::resizes::Resizes,
     /// A node of machines was taken out, power and Node object.
     lost: bool,
     clones: Clones,
@@ -250,9 +258,13 @@ struct World {
     servers_rng: Rng,
     /// Draws which processes are told to end, and not killed.
     ends_rng: Rng,
+    /// Draws which nodes are shut down in order, and do not lose their power.
+    shutdowns_rng: Rng,
     breaches: Vec<Breach>,
     /// A planted bug has begun to repeat something.
     echoes: bool,
+    /// A life of a process that is not to do anything more, so that a planted bug shows.
+    doomed: Option<(Role, u32)>,
     pumping: bool,
     /// When watchers are to be told how far they know everything.
     telling: Option<Time>,
@@ -359,6 +371,7 @@ impl World {
             lines: 0,
             checker: Checker::default(),
             asked: scheduling::Asked::default(),
+            compared: BTreeMap::new(),
             vanished: BTreeSet::new(),
             extender_rng: root.fork("asking"),
             flex: crate::flex::Runs::new(root.fork("flex"), swarm.node, options.plant.map(|plant| plant.bug)),
@@ -366,9 +379,12 @@ impl World {
             gpus: crate::gpu::Link::new(root.fork("gpus"), options.faults),
             waiting: crate::gpu::Waiting::default(),
             machines: crate::machines::Machines::default(),
+            roaming: crate::roaming::Roaming::default(),
             promises: crate::promises::Promises::default(),
+            reruns: crate::reruns::Reruns::default(),
             settings: crate::settings::Settings::default(),
             growth: crate::growth::Growth::default(),
+            resizes: crate::resizes::Resizes::default(),
             lost: false,
             clones: Clones::default(),
             room: Room::new(BEGIN, root.fork("room"), options.faults, bug),
@@ -376,8 +392,10 @@ impl World {
             fate: Fate::new(options, bug),
             servers_rng: root.fork("servers in use"),
             ends_rng: root.fork("who is told to end"),
+            shutdowns_rng: root.fork("who is shut down"),
             breaches: Vec::new(),
             echoes: false,
+            doomed: None,
             pumping: false,
             telling: None,
             healed: None,
@@ -486,6 +504,7 @@ impl World {
             node.storage.makes_room = self.bug() == Some(Bug::MakesRoom);
             node.guests.faithless = self.bug() == Some(Bug::BrokenPromise);
             node.guests.heedless = self.bug() == Some(Bug::LateWriter);
+            node.guests.hollow = self.bug() == Some(Bug::HollowSuccess);
             node.guests.hangs_one_in = swarm.launcher_hangs_one_in;
             node.guests.writers = self.writers.clone();
             node.guests.watchdog.timeout_s =
@@ -734,6 +753,7 @@ impl World {
         if let Input::Api { id, result } = &input {
             self.promises.heard(role, *id, result.is_ok());
         }
+        process.observed += 1;
         let local = Time(now.0 + process.skew_ns);
         let led = hosted.leads();
         let mut effects = hosted.step(local, input);
@@ -780,6 +800,7 @@ impl World {
         }
         let Some(hosted) = process.hosted.as_mut().filter(|_| !process.ending) else { return };
         process.ending = true;
+        process.observed += 1;
         let life = process.life;
         let effects = hosted.stop(Time(now.0 + process.skew_ns));
         self.mark(format_args!("{role} is told to end"));
@@ -869,6 +890,10 @@ impl World {
     /// Whether a process dies before its next effect.
     fn dies(&mut self, role: Role) -> bool {
         let one_in = self.swarm.crash_one_in_effects;
+        let doomed = self.doomed.take_if(|(of, _)| *of == role);
+        if doomed.is_some_and(|(_, life)| self.life(role) == Some(life)) {
+            return true;
+        }
         may_crash(role) && self.processes.get_mut(&role).is_some_and(|p| p.rng.one_in(one_in))
     }
 

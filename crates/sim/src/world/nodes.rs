@@ -42,6 +42,10 @@ impl World {
                     self.queue.after(delay, Happening::News(Role::LocalStorage(number), life, OwnIn::Storage(answer)));
                 }
                 Follow::Say(text) => self.act(format_args!("{text}")),
+                Follow::Down => {
+                    self.mark(format_args!("node{number} goes down as it was told to"));
+                    self.reboot(number);
+                }
                 Follow::Reset => {
                     self.mark(format_args!("the watchdog of node{number} resets it"));
                     let now = self.queue.now();

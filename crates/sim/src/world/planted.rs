@@ -9,7 +9,7 @@ use carrack_engine::{ApiRequest, CallId, DeleteOptions, Effect, Method};
 use carrack_kubelet::Op;
 use carrack_types::resource::Kind as _;
 use k8s_openapi::api::core::v1::Pod;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::{Happening, World};
 use crate::extender::FILTER;
@@ -78,6 +78,17 @@ impl World {
                     status["status"]["phase"] = "Running".into();
                     let again = with_body(&request, &status);
                     self.queue.after(LATER, Happening::Planted(role, Box::new(again)));
+                }
+            }
+            (Some(Bug::RerunsAlways), Role::VirtController | Role::StandbyVirt)
+                if request.path.contains("/virtualmachines/") && request.path.ends_with("/status") =>
+            {
+                let name = request.path.rsplit('/').nth(1).unwrap_or_default();
+                let mut vms = self.observer.all("vm").filter(|vm| text(vm, "/metadata/name") == name);
+                if vms.any(|vm| self.reruns.has_shut_down(vm)) {
+                    let mut status = body(&request);
+                    status["status"]["stateChangeRequests"] = json!([{"action": "Start"}]);
+                    return with_body(&request, &status);
                 }
             }
             (Some(Bug::Echo), Role::Controllers)

@@ -42,6 +42,9 @@ impl World {
         {
             passage = late;
             label.push_str(LATE);
+            if self.options.hint() == Some(Bug::TermlessBindings) {
+                self.doomed = Some((role, life));
+            }
         }
         if self.loses(role, &request) {
             passage = Passage { arrives: None, again: None, reply: Reply::Lost(LOST_AFTER) };
@@ -338,8 +341,10 @@ impl World {
     }
 
     pub(super) fn item(&mut self, id: ConnId) {
+        let now = self.queue.now();
         let Some(conn) = self.server.conn(id) else { return };
-        let Some((_, item)) = conn.queue.pop_front() else { return };
+        // Where lines were hurried, nothing is due any more when they were to come.
+        let Some((_, item)) = conn.queue.pop_front_if(|(due, _)| *due <= now) else { return };
         let (role, life, watch) = (conn.role, conn.life, conn.watch);
         if let Some((at, _)) = conn.queue.front() {
             self.queue.at(*at, Happening::Item(id));

@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use carrack_scheduler::extender::{Answer, Ask};
 use carrack_scheduler::{Decider, Place, Plugin, Pod as Known, Question, Row, Scheduler};
-use carrack_types::pod::{ResourceList, add, requests, resource_list};
+use carrack_types::held::requests;
+use carrack_types::pod::{ResourceList, add, resource_list};
 use k8s_openapi::api::core::v1::{Node, Pod};
 use serde_json::Value;
 
@@ -191,7 +192,13 @@ impl World {
             let Some(process) = self.processes.get(&role).filter(|p| !p.hang.hangs(now)) else { continue };
             let Some(Hosted::Scheduler(core, _)) = &process.hosted else { continue };
             let Some((pods, nodes)) = core.heard_up_to() else { continue };
-            if pods < self.observer.changed("pod").0 || nodes < self.observer.changed("node").0 {
+            let committed = (self.observer.changed("pod").0, self.observer.changed("node").0);
+            if pods < committed.0 || nodes < committed.1 {
+                continue;
+            }
+            // Where neither side has changed since, both say what they said.
+            let state = (process.life, process.observed, committed);
+            if self.compared.insert(role, state) == Some(state) {
                 continue;
             }
             books(role, core, &self.observer, &mut self.breaches);

@@ -93,6 +93,7 @@ impl World {
         self.calls_rng = root.fork("calls");
         self.servers_rng = root.fork("servers in use");
         self.ends_rng = root.fork("who is told to end");
+        self.shutdowns_rng = root.fork("who is shut down");
         for (number, node) in &mut self.nodes {
             node.reseed(root.fork(&format!("node {number}")), swarm.node);
             node.guests.hangs_one_in = swarm.launcher_hangs_one_in;
@@ -119,6 +120,7 @@ impl Process {
             ending: false,
             conns: std::collections::BTreeMap::new(),
             rng,
+            observed: 0,
             sent: Default::default(),
         }
     }

@@ -202,8 +202,10 @@ impl Drivers {
         let Some(group) = setup.fs_group.filter(|_| p.group_policy != GroupPolicy::None) else { return Ok(()) };
         let is_ours = match &p.published.origin.driver {
             Driver::Flex { driver, .. } => self.flex.capabilities(driver).await?.fs_group,
-            // One that has not registered yet is not known.
-            Driver::Csi { driver, .. } => self.csi.mounts_for_groups(driver) == Some(false),
+            Driver::Csi { driver, .. } => match self.csi.mounts_for_groups(driver) {
+                Some(by_driver) => !by_driver,
+                None => return self.is_given(&setup.path, group, driver).await,
+            },
             // Who has it already keeps what its group may do.
             Driver::Local { .. } => !self.others_have(&setup.path)?,
             _ => true,
@@ -215,6 +217,19 @@ impl Drivers {
             blocking(move || Ok(ownership::own(Path::new(&path), group, only_on_mismatch)?)).await?;
         }
         Ok(())
+    }
+
+    /// Makes sure that what was there before a restart has been given to the pod's group, by whoever is to do that: while its driver
+    /// has not registered, that is not known. A driver that gives it itself may show the group otherwise; then it is waited for, too.
+    async fn is_given(&self, path: &str, group: i64, driver: &str) -> Result<(), OpError> {
+        let root = PathBuf::from(path);
+        let answers = self.looks.answers(path).await;
+        if answers && blocking(move || Ok(ownership::is_own(&root, group)?)).await? {
+            return Ok(());
+        }
+        failed(format!(
+            "driver {driver} has not registered yet, and whether it gives volumes to the pod's group is not known"
+        ))
     }
 
     /// Whether another pod has what is mounted at a path (upstream's `GetMountRefs`, `pkg/volume/local`).

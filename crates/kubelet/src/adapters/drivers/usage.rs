@@ -170,8 +170,8 @@ impl Drivers {
                 used_bytes: None,
                 inodes_free: None,
                 inodes: None,
+                inodes_used: None,
             },
-            inodes_used: None,
             volume_health_stats: None,
         };
         if let Driver::Csi { .. } = &m.published.origin.driver
@@ -182,7 +182,7 @@ impl Drivers {
             stats.fs.used_bytes = usage.bytes.map(|u| u.2);
             stats.fs.inodes_free = usage.inodes.map(|u| u.0);
             stats.fs.inodes = usage.inodes.map(|u| u.1);
-            stats.inodes_used = usage.inodes.map(|u| u.2);
+            stats.fs.inodes_used = usage.inodes.map(|u| u.2);
             stats.volume_health_stats = condition.as_ref().map(|c| VolumeHealth { abnormal: c.abnormal });
             return Ok((stats, condition));
         }
@@ -201,7 +201,7 @@ impl Drivers {
         stats.fs.used_bytes = Some(u.used_bytes);
         stats.fs.inodes_free = Some(u.inodes_free);
         stats.fs.inodes = Some(u.inodes);
-        stats.inodes_used = Some(u.inodes.saturating_sub(u.inodes_free));
+        stats.fs.inodes_used = Some(u.inodes.saturating_sub(u.inodes_free));
         Ok((stats, None))
     }
 }

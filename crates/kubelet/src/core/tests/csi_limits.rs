@@ -66,3 +66,42 @@ fn a_driver_is_asked_again_as_often_as_it_wants_and_when_it_had_no_room() {
     assert_eq!(w.api.objects[CSI_NODE]["spec"]["drivers"][0]["allocatable"]["count"], 3);
     assert!(w.asked.iter().filter(|(_, op)| matches!(op, Op::AskCsiNode(_))).count() >= 2);
 }
+
+/// A driver that had no room left is asked until it answers, though nobody's disk waits any more.
+#[test]
+fn a_question_is_not_lost_with_a_driver_that_does_not_answer() {
+    let about = json!({"metadata": {"name": DRIVER}, "spec": {"attachRequired": true}});
+    let attachment = |status: Value| json!({"metadata": {"name": "a"}, "spec": {"attacher": DRIVER, "nodeName": "sim", "source": {}}, "status": status});
+    let error = json!({"time": "2026-01-01T00:00:00Z", "message": "no", "errorCode": 8});
+    for (gone_s, restarts) in [(25, false), (25, true), (3, true)] {
+        let what = format!("gone for {gone_s} s, restarts {restarts}");
+        let refused = attachment(json!({"attached": false, "attachError": error}));
+        let mut w = world(&about, Some(&refused));
+        w.node.csi_limits.clear();
+        w.run(2);
+        assert!(w.asked.iter().any(|(_, op)| matches!(op, Op::AskCsiNode(_))), "{what}");
+        // Another pod has let go of its disk meanwhile.
+        let path = format!(
+            "/apis/storage.k8s.io/v1/volumeattachments/{}",
+            carrack_types::volume::attachment_name(DRIVER, "h", "sim")
+        );
+        w.api.put(&path, attachment(json!({"attached": true})));
+        if restarts {
+            w.input(Input::Own(In::CsiDown { driver: DRIVER.into() }));
+        }
+        w.run(gone_s);
+        if restarts {
+            // As many as it said the last time.
+            let info = CsiNodeInfo { node_id: "sim".into(), max_volumes: 3, topology: BTreeMap::new() };
+            w.input(Input::Own(In::CsiUp { driver: DRIVER.into(), info }));
+        }
+        w.node.csi_limits.insert(DRIVER.into(), 2);
+        w.run(15);
+        assert_eq!(w.api.objects[CSI_NODE]["spec"]["drivers"][0]["allocatable"]["count"], 2, "{what}");
+        // Then it is not asked again.
+        let asked = |w: &World| w.asked.iter().filter(|(_, op)| matches!(op, Op::AskCsiNode(_))).count();
+        let before = asked(&w);
+        w.run(60);
+        assert_eq!(asked(&w), before, "{what}");
+    }
+}

@@ -77,3 +77,38 @@ fn a_full_disk_takes_images_before_pods() {
     assert_eq!(w.phase(), "Running");
     assert!(!w.api.events.iter().any(|e| e == "Evicted"));
 }
+
+/// A node low on memory, with one pod that keeps more on the disk than it may, and one that uses more memory.
+#[test]
+fn what_pods_use_is_measured_for_both_ends_at_once() {
+    let mut w = World::new(9);
+    w.edit_or_create_node();
+    let with_limit = json!({"terminationGracePeriodSeconds": 5, "containers": [{"name": "c", "image": "busybox"}],
+        "volumes": [{"name": "v", "emptyDir": {"sizeLimit": "1Mi"}}]});
+    w.create("p", with_limit);
+    w.create("q", plain());
+    w.run(5);
+    let usage = |memory_bytes, kept| crate::eviction::Usage {
+        memory_bytes,
+        empty_dirs: [("v".into(), kept)].into(),
+        ..Default::default()
+    };
+    w.node.usage = [("uid-p".into(), usage(10, 2 << 20)), ("uid-q".into(), usage(20, 0))].into();
+    w.node.host.memory_available_bytes = 1 << 20;
+    let before = w.asked.len();
+    w.run(40);
+    let status = |name: &str| &w.api.objects[&format!("/api/v1/namespaces/n/pods/{name}")]["status"];
+    for (name, message, disrupted) in [
+        ("p", "Usage of EmptyDir", false),
+        ("q", "low on resource: memory. Threshold quantity: 100Mi, available: 1Mi.", true),
+    ] {
+        let status = status(name);
+        assert_eq!(status["reason"], "Evicted", "{name}: {status}");
+        assert!(status["message"].as_str().unwrap().contains(message), "{status}");
+        assert_eq!(status["conditions"].to_string().contains("DisruptionTarget"), disrupted, "{status}");
+    }
+    let measured: Vec<Time> =
+        w.asked[before..].iter().filter(|(_, op)| matches!(op, Op::Usage(_))).map(|(at, _)| *at).collect();
+    assert!(measured.windows(2).all(|two| two[0] < two[1]), "{measured:?}");
+    assert!(w.api.events.iter().any(|e| e == "EvictionThresholdMet"), "{:?}", w.api.events);
+}

@@ -193,3 +193,42 @@ fn who_asks_to_be_apart_from_the_nodes_users_is_not_started_among_them() {
     assert_eq!(w.node.sandboxes.len(), 1, "{:?}", w.node.sandboxes);
     assert!(w.api.events.iter().any(|e| e == "FailedCreatePodSandBox"), "{:?}", w.api.events);
 }
+
+/// Whether the handler of the pod's class and the default one make mounts read-only all the way down, and whether the container
+/// that demands it runs.
+#[test]
+fn a_container_gets_what_the_handler_of_its_sandbox_can() {
+    const CLASS: &str = "/apis/node.k8s.io/v1/runtimeclasses/kata";
+    for (of_class, of_default, runs) in [(true, false, true), (false, true, false), (true, true, true)] {
+        let what = format!("class {of_class}, default {of_default}");
+        let mut w = World::new(15);
+        w.edit_or_create_node();
+        for (handler, recursive_read_only) in [("kata-fc", of_class), ("", of_default)] {
+            let can = crate::runtime::HandlerFeatures { recursive_read_only, ..Default::default() };
+            w.node.handlers.insert(handler.into(), can);
+        }
+        w.api.objects.insert(CLASS.into(), json!({"handler": "kata-fc"}));
+        // Until the runtime has been asked again what it can.
+        w.run(12);
+        let mut spec = plain();
+        spec["runtimeClassName"] = "kata".into();
+        let mount = &mut spec["containers"][0]["volumeMounts"][0];
+        (mount["readOnly"], mount["recursiveReadOnly"]) = (true.into(), "Enabled".into());
+        w.create("p", spec);
+        w.run(10);
+        let running = w.node.running("uid-p");
+        assert_eq!(!running.is_empty(), runs, "{what}: {}", w.api.objects[POD]["status"]);
+        let Some(first) = running.get("c") else { continue };
+        assert!(w.node.containers[first].spec.mounts.iter().any(|m| m.recursive), "{what}");
+        // The sandbox is what it was made as, whatever has become of the class since.
+        w.api.objects.insert(CLASS.into(), json!({"handler": "other"}));
+        w.restart_kubelet();
+        w.run(10);
+        let now = w.now;
+        w.node.exit(now, first, 1);
+        w.run(30);
+        let again = w.node.running("uid-p");
+        assert!(again.get("c").is_some_and(|id| id != first), "{what}: {:?}", w.api.objects[POD]["status"]);
+        assert_eq!(w.node.sandboxes.len(), 1, "{what}");
+    }
+}

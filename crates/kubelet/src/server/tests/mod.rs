@@ -103,6 +103,7 @@ impl World {
             ready: true,
             created_at: Default::default(),
             ips: vec![],
+            runtime_handler: String::new(),
         };
         let snapshot = RuntimeSnapshot { sandboxes: vec![sandbox], containers: vec![record("id", "c", 0, state)] };
         lock(&self.node.runtime).insert("uid".into(), snapshot);

@@ -231,6 +231,34 @@ async fn a_volume_is_given_to_the_group_by_its_driver_or_by_the_kubelet() {
 }
 
 #[tokio::test]
+async fn a_group_is_not_forgotten_while_the_driver_has_not_registered() {
+    use rustix::mount::{MountFlags, mount};
+    if !rustix::process::geteuid().is_root() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    fs::create_dir(dir.path().join("registry")).unwrap();
+    // As a kubelet leaves it that is killed between the mount and the group.
+    let at = dir.path().join("volume/mount");
+    fs::create_dir_all(&at).unwrap();
+    mount("made", &at, "tmpfs", MountFlags::empty(), None).unwrap();
+    let (mut setup, mut publishing) = setup(&at, false);
+    publishing.published.origin = origin(&["ReadWriteOnce"]);
+    publishing.group_policy = GroupPolicy::Always;
+    setup.fs_group = Some(4711);
+    let drivers = drivers_of(dir.path());
+    let refused = drivers.publish(&setup, &publishing).await.unwrap_err().to_string();
+    assert!(refused.contains("driver d has not registered yet"), "{refused}");
+    let _life = Life::begin(dir.path(), "a.sock", 0, false);
+    look(&drivers.csi, dir.path()).await;
+    drivers.publish(&setup, &publishing).await.unwrap();
+    assert_eq!(fs::metadata(&at).unwrap().gid(), 4711);
+    // The next life of the kubelet finds it given, and needs no driver for that.
+    drivers_of(dir.path()).publish(&setup, &publishing).await.unwrap();
+    crate::adapters::mounts::unmount(&at.to_string_lossy()).unwrap();
+}
+
+#[tokio::test]
 async fn access_modes_are_told_as_far_as_the_driver_knows_them() {
     use Mode::{
         MultiNodeMultiWriter, MultiNodeReaderOnly, SingleNodeMultiWriter, SingleNodeSingleWriter, SingleNodeWriter,

@@ -1,0 +1,206 @@
+//! `/metrics/cadvisor`: what containers use, under the names of cAdvisor (`docs/storage/prometheus.md` there), by which most
+//! dashboards ask. It is the summary of [`super::super::stats`] once more, with each container's id and image as the runtime has them.
+//! cAdvisor's other families, of the kernel's inner life, are not there.
+
+use super::Page;
+use crate::runtime::{ContainerRecord, ContainerState, RuntimeSnapshot};
+use crate::server::stats::{ContainerStats, FsStats, InterfaceStats, MemoryStats, PodStats, Summary};
+
+/// A number of a container, and when it was read, in milliseconds.
+type Value = fn(&ContainerStats) -> Option<(String, i64)>;
+/// What is told of each container: a family's name, its kind, its help, labels of its own, and the number.
+type Row = (&'static str, &'static str, &'static str, &'static [(&'static str, &'static str)], Value);
+
+fn cpu(c: &ContainerStats) -> Option<(String, i64)> {
+    let (cpu, ns) = c.cpu.as_ref().and_then(|cpu| Some((cpu, cpu.usage_core_nano_seconds?)))?;
+    Some((format!("{}.{:09}", ns / 1_000_000_000, ns % 1_000_000_000), cpu.time.0.as_millisecond()))
+}
+
+fn memory(c: &ContainerStats, field: fn(&MemoryStats) -> Option<u64>) -> Option<(String, i64)> {
+    let memory = c.memory.as_ref()?;
+    Some((field(memory)?.to_string(), memory.time.0.as_millisecond()))
+}
+
+fn disk(c: &ContainerStats, field: fn(&FsStats) -> Option<u64>) -> Option<(String, i64)> {
+    let disk = c.rootfs.as_ref()?;
+    Some((field(disk)?.to_string(), disk.time.0.as_millisecond()))
+}
+
+fn swap(c: &ContainerStats) -> Option<(String, i64)> {
+    let swap = c.swap.as_ref()?;
+    Some((swap.swap_usage_bytes?.to_string(), swap.time.0.as_millisecond()))
+}
+
+/// The page.
+pub(in crate::server) fn cadvisor(summary: &Summary, runtime: &RuntimeSnapshot) -> String {
+    let mut page = Page::default();
+    let failures = "container_memory_failures_total";
+    let counted = "Cumulative count of memory allocation failures.";
+    let rows: [Row; 9] = [
+        (
+            "container_cpu_usage_seconds_total",
+            "counter",
+            "Cumulative cpu time consumed in seconds.",
+            &[("cpu", "total")],
+            cpu,
+        ),
+        ("container_memory_usage_bytes", "gauge", "Current memory usage in bytes, of all kinds.", &[], |c| {
+            memory(c, |m| m.usage_bytes)
+        }),
+        ("container_memory_working_set_bytes", "gauge", "Current working set in bytes.", &[], |c| {
+            memory(c, |m| m.working_set_bytes)
+        }),
+        ("container_memory_rss", "gauge", "Size of RSS in bytes.", &[], |c| memory(c, |m| m.rss_bytes)),
+        (failures, "counter", counted, &[("failure_type", "pgfault"), ("scope", "container")], |c| {
+            memory(c, |m| m.page_faults)
+        }),
+        (failures, "counter", counted, &[("failure_type", "pgmajfault"), ("scope", "container")], |c| {
+            memory(c, |m| m.major_page_faults)
+        }),
+        ("container_memory_swap", "gauge", "Container swap usage in bytes.", &[], swap),
+        ("container_fs_usage_bytes", "gauge", "Number of bytes that the container has on its file system.", &[], |c| {
+            disk(c, |f| f.used_bytes)
+        }),
+        ("container_fs_limit_bytes", "gauge", "Number of bytes that its file system has room for.", &[], |c| {
+            disk(c, |f| f.capacity_bytes)
+        }),
+    ];
+    let mut last = "";
+    for (name, kind, help, own, value) in rows {
+        if std::mem::replace(&mut last, name) != name {
+            page.family(name, kind, help);
+        }
+        for (pod, container) in summary.pods.iter().flat_map(|pod| pod.containers.iter().map(move |c| (pod, c))) {
+            if let Some((value, at_ms)) = value(container) {
+                let labels = [own, of_container(pod, container, runtime).as_slice()].concat();
+                page.sample(name, &labels, format!("{value} {at_ms}"));
+            }
+        }
+    }
+    let name = "container_start_time_seconds";
+    page.family(name, "gauge", "Start time of the container since unix epoch in seconds.");
+    for pod in &summary.pods {
+        for container in &pod.containers {
+            if let Some(start) = &container.start_time {
+                page.sample(name, &of_container(pod, container, runtime), start.0.as_second());
+            }
+        }
+    }
+    networks(&mut page, summary);
+    page.0
+}
+
+fn of_container<'a>(
+    pod: &'a PodStats,
+    container: &'a ContainerStats,
+    runtime: &'a RuntimeSnapshot,
+) -> Vec<(&'static str, &'a str)> {
+    let is_it = |r: &&ContainerRecord| {
+        *r.pod.uid == *pod.pod_ref.uid && r.name == container.name && r.state == ContainerState::Running
+    };
+    let record = runtime.containers.iter().find(is_it);
+    vec![
+        ("container", container.name.as_str()),
+        ("image", record.map_or("", |r| r.image.as_str())),
+        ("name", record.map_or("", |r| r.id.as_str())),
+        ("namespace", pod.pod_ref.namespace.as_str()),
+        ("pod", pod.pod_ref.name.as_str()),
+    ]
+}
+
+/// What went over the interfaces of pods.
+fn networks(page: &mut Page, summary: &Summary) {
+    type Count = fn(&InterfaceStats) -> Option<u64>;
+    let families: [(&str, &str, Count); 4] = [
+        ("receive_bytes", "bytes received", |i| i.rx_bytes),
+        ("receive_errors", "errors encountered while receiving", |i| i.rx_errors),
+        ("transmit_bytes", "bytes transmitted", |i| i.tx_bytes),
+        ("transmit_errors", "errors encountered while transmitting", |i| i.tx_errors),
+    ];
+    for (what, words, count) in families {
+        let name = format!("container_network_{what}_total");
+        page.family(&name, "counter", &format!("Cumulative count of {words}"));
+        let of_pods = summary.pods.iter().filter_map(|pod| Some((pod, pod.network.as_ref()?)));
+        for (pod, network) in of_pods {
+            for interface in &network.interfaces {
+                let labels = [
+                    ("interface", interface.name.as_str()),
+                    ("namespace", pod.pod_ref.namespace.as_str()),
+                    ("pod", pod.pod_ref.name.as_str()),
+                ];
+                if let Some(count) = count(interface) {
+                    page.sample(&name, &labels, format!("{count} {}", network.time.0.as_millisecond()));
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::runtime::PodRef;
+    use crate::server::stats::{CpuStats, NetworkStats, PodReference};
+
+    #[test]
+    fn what_dashboards_ask_for_is_there() {
+        let time = carrack_engine::Time::from_unix_s(7).meta();
+        let memory = MemoryStats {
+            time: time.clone(),
+            available_bytes: None,
+            usage_bytes: Some(6),
+            working_set_bytes: Some(5),
+            rss_bytes: None,
+            page_faults: Some(3),
+            major_page_faults: Some(0),
+        };
+        let cpu = CpuStats { time: time.clone(), usage_nano_cores: None, usage_core_nano_seconds: Some(1_500_000_001) };
+        let container = ContainerStats {
+            name: "c".into(),
+            start_time: Some(time.clone()),
+            cpu: Some(cpu),
+            memory: Some(memory),
+            ..ContainerStats::default()
+        };
+        let eth = InterfaceStats { name: "eth0".into(), rx_bytes: Some(9), ..InterfaceStats::default() };
+        let network = NetworkStats { time, default: eth.clone(), interfaces: vec![eth] };
+        let pod = PodStats {
+            pod_ref: PodReference { name: "p".into(), namespace: "ns".into(), uid: "u".into() },
+            containers: vec![container],
+            network: Some(network),
+            ..PodStats::default()
+        };
+        let record = |attempt: u32, state| ContainerRecord {
+            id: format!("id{attempt}"),
+            sandbox_id: "s".into(),
+            pod: PodRef { namespace: "ns".into(), name: "p".into(), uid: "u".into() },
+            name: "c".into(),
+            attempt,
+            state,
+            created_at: carrack_engine::Time(0),
+            started_at: None,
+            image: "busybox".into(),
+            image_ref: String::new(),
+            hash: String::new(),
+            size: Default::default(),
+        };
+        let runtime = RuntimeSnapshot {
+            sandboxes: Vec::new(),
+            containers: vec![record(0, ContainerState::Created), record(1, ContainerState::Running)],
+        };
+        let page = cadvisor(&Summary { pods: vec![pod], ..Summary::default() }, &runtime);
+        let of = "container=\"c\",image=\"busybox\",name=\"id1\",namespace=\"ns\",pod=\"p\"";
+        for line in [
+            format!("container_cpu_usage_seconds_total{{cpu=\"total\",{of}}} 1.500000001 7000"),
+            format!("container_memory_usage_bytes{{{of}}} 6 7000"),
+            format!("container_memory_working_set_bytes{{{of}}} 5 7000"),
+            format!("container_memory_failures_total{{failure_type=\"pgfault\",scope=\"container\",{of}}} 3 7000"),
+            format!("container_memory_failures_total{{failure_type=\"pgmajfault\",scope=\"container\",{of}}} 0 7000"),
+            format!("container_start_time_seconds{{{of}}} 7"),
+            "container_network_receive_bytes_total{interface=\"eth0\",namespace=\"ns\",pod=\"p\"} 9 7000".into(),
+        ] {
+            assert!(page.lines().any(|l| l == line), "{line} is missing of\n{page}");
+        }
+        assert!(!page.contains("container_memory_rss{"), "what is not known is left out:\n{page}");
+    }
+}

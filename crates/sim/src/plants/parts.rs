@@ -1,0 +1,154 @@
+//! What a planted bug is for the part that it is planted in, and in which worlds it shows.
+
+use super::Bug;
+
+impl Bug {
+    /// What it is for a kubelet.
+    pub(crate) fn of_kubelet(self) -> Option<carrack_kubelet::Planted> {
+        use carrack_kubelet::Planted;
+        Some(match self {
+            Self::FinalRejection => Planted::FinalRejection,
+            Self::DesiredStateAlone => Planted::DesiredStateAlone,
+            Self::JudgedAgain => Planted::JudgedAgain,
+            Self::StaleGrants => Planted::StaleGrants,
+            Self::ForgottenDeletions => Planted::ForgottenDeletions,
+            Self::ForgottenNetworks => Planted::ForgottenNetworks,
+            Self::UnreadIsUnwanted => Planted::UnreadIsUnwanted,
+            Self::MountsUntold => Planted::MountsUntold,
+            Self::ForgottenMounts => Planted::ForgottenMounts,
+            Self::ForgottenEnds => Planted::ForgottenEnds,
+            Self::ForgottenCpus => Planted::ForgottenCpus,
+            Self::HastyShutdowns => Planted::HastyShutdowns,
+            Self::ForgottenAllocations => Planted::ForgottenAllocations,
+            Self::DeferredForever => Planted::DeferredForever,
+            Self::ReadOnce => Planted::ReadOnce,
+            Self::UnreadIsAbsent => Planted::UnreadIsAbsent,
+            Self::RecordsAreMounts => Planted::RecordsAreMounts,
+            Self::SharedTokens => Planted::SharedTokens,
+            Self::ExpiredTokens => Planted::ExpiredTokens,
+            Self::PublishedOnce => Planted::PublishedOnce,
+            Self::GrowthAside => Planted::GrowthAside,
+            Self::GrowthUnheard => Planted::GrowthUnheard,
+            Self::GrowthUnproved => Planted::GrowthUnproved,
+            _ => return None,
+        })
+    }
+    /// Whether it is one of controllers of workloads.
+    pub(crate) fn is_of_workloads(self) -> bool {
+        matches!(
+            self,
+            Self::SetsBySpec
+                | Self::EndlessTerms
+                | Self::TermlessBindings
+                | Self::EndsForgotten
+                | Self::TimesTwice
+                | Self::ClaimsGo
+                | Self::ClaimsByName
+                | Self::TakesFree
+                | Self::CarelessDetach
+                | Self::HastyOrphans
+                | Self::BaselessWrites
+                | Self::UnplacedStay
+                | Self::IgnoredUntold
+                | Self::OrphansHeld
+                | Self::AdoptedUnheld
+                | Self::HastySlices
+                | Self::GrantsForgotten
+                | Self::ChargesLost
+                | Self::HastyOwners
+                | Self::StaleDependents
+                | Self::UnprovedEmptiness
+                | Self::UnreadServers
+                | Self::TakenClaims
+        )
+    }
+    /// Whether it is one of the controller of clones.
+    pub(crate) fn of_clones(self) -> Option<carrack_virt::controllers::clone::Planted> {
+        use carrack_virt::controllers::clone::Planted;
+        Some(match self {
+            Self::RandomCloneNames => Planted::RandomNames,
+            Self::NamesClearedEarly => Planted::NamesClearedEarly,
+            Self::RestoreNotCreatedYet => Planted::RestoreNotCreatedYet,
+            Self::CacheMissIsTerminal => Planted::CacheMissIsTerminal,
+            Self::AdoptsAnything => Planted::AdoptsAnything,
+            Self::TargetDrawnLate => Planted::TargetDrawnLate,
+            Self::StateUnminded => Planted::StateUnminded,
+            _ => return None,
+        })
+    }
+    /// Whether it shows in clones, and in nothing else.
+    pub(crate) fn is_of_clones(self) -> bool {
+        self.of_clones().is_some() || self == Self::CopiesUnread || self.is_of_copies()
+    }
+    /// Whether it shows in machines that are copied while they run, or would start, and in nothing else.
+    pub(crate) fn is_of_copies(self) -> bool {
+        matches!(
+            self,
+            Self::StartsWhatIsCopied
+                | Self::CopiesWhatRuns
+                | Self::UnwantedCopies
+                | Self::CopiesOneByOne
+                | Self::UnfrozenDisks
+                | Self::StateLeftBehind
+                | Self::StateUnowned
+                | Self::StateUnminded
+        )
+    }
+    /// The scene of clones in which it shows, where what the seed chooses would seldom bring it about.
+    pub(crate) fn scene(self) -> Option<crate::clones::Scene> {
+        use crate::clones::Scene;
+        match self {
+            Self::CopiesWhatRuns => Some(Scene::Awoken),
+            Self::CopiesOneByOne | Self::UnwantedCopies => Some(Scene::Speechless),
+            Self::UnfrozenDisks | Self::StateLeftBehind => Some(Scene::Running),
+            Self::StateUnowned => Some(Scene::Hasty),
+            Self::StateUnminded => Some(Scene::Unkept),
+            _ => None,
+        }
+    }
+    /// What it is for the controllers of machines.
+    pub(crate) fn of_machines(self) -> Option<carrack_virt::controllers::Planted> {
+        use carrack_virt::controllers::Planted;
+        Some(match self {
+            Self::MissingHeartbeat => Planted::MissingHeartbeat,
+            Self::VanishedNode => Planted::VanishedNode,
+            Self::EndedOnDeadNode => Planted::EndedOnDeadNode,
+            Self::KeptDisks => Planted::KeptDisks,
+            Self::BuriedAlive => Planted::BuriedAlive,
+            Self::StateOfInstances => Planted::StateOfInstances,
+            Self::CopiesUnread => Planted::CopiesUnread,
+            Self::StartsWhatIsCopied => Planted::StartsWhatIsCopied,
+            Self::CopiesWhatRuns => Planted::CopiesWhatRuns,
+            Self::UnfrozenDisks => Planted::UnfrozenDisks,
+            Self::StateLeftBehind => Planted::StateLeftBehind,
+            Self::StateUnowned => Planted::StateUnowned,
+            _ => return None,
+        })
+    }
+    /// Whether it shows in machines of nodes that die, and in nothing else.
+    pub(crate) fn is_of_dead_nodes(self) -> bool {
+        matches!(
+            self,
+            Self::VanishedNode
+                | Self::EndedOnDeadNode
+                | Self::KeptDisks
+                | Self::BuriedAlive
+                | Self::LateWriter
+                | Self::BrokenPromise
+                | Self::TameWatchdogs
+                | Self::HalfClosed
+        )
+    }
+    /// Whether it shows in claims that ask for more, and in nothing else.
+    pub(crate) fn is_of_growth(self) -> bool {
+        matches!(self, Self::GrowthAside | Self::GrowthUnheard | Self::GrowthUnproved)
+    }
+    /// Whether it shows when somebody else leads by then, and in nothing else.
+    pub(crate) fn is_of_leaders(self) -> bool {
+        matches!(self, Self::EndlessTerms | Self::TermlessBindings | Self::EndlessCalls | Self::StoppedCalls)
+    }
+    /// Whether it is one of the GPU extender.
+    pub(crate) fn is_of_gpus(self) -> bool {
+        matches!(self, Self::CacheForLedger | Self::HastyRelease | Self::ChosenBefore)
+    }
+}
