@@ -86,6 +86,8 @@ pub struct SimRuntime {
     pub started: BTreeMap<Uid, Time>,
     /// Handlers that sandboxes were asked for with.
     pub sandbox_handlers: Vec<String>,
+    /// Records are written, and nobody hears of it.
+    pub mute_disk: bool,
     /// What the runtime's handlers can.
     pub handlers: BTreeMap<String, HandlerFeatures>,
     /// Manifests of static pods; none while they cannot be read.
@@ -142,6 +144,7 @@ impl SimRuntime {
             runtime_down: false,
             started: BTreeMap::new(),
             sandbox_handlers: Vec::new(),
+            mute_disk: false,
             handlers: BTreeMap::new(),
             manifests: Some(Vec::new()),
             csi_limits: BTreeMap::new(),
@@ -393,6 +396,9 @@ impl SimRuntime {
             }
             Op::SaveRecord { name, body } => {
                 self.records.insert(name.clone(), body.clone());
+                if self.mute_disk {
+                    return Err(OpError::Failed("no answer".into()));
+                }
                 Reply::Done
             }
             Op::DropRecord(name) => {

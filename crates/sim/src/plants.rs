@@ -210,7 +210,8 @@ pub const PLANTS: &[Plant] = &[
         name: "desired-state-alone",
         what: "a disk goes from its node when no pod is known to want it, whatever is still mounted (incident 5)",
         found_by: "disk-in-use-stays",
-        also: &[],
+        // The pod's own part of it may be on its way out.
+        also: &["one-call-a-volume"],
         bug: Bug::DesiredStateAlone,
     },
     Plant {

@@ -581,6 +581,7 @@ impl KubeletCore {
             }
             let mark = worker::RecordMark { terminating: record.terminating, deleted: record.deleted, journal: 0 };
             w.record_saved = Some(mark);
+            w.record_made = true;
             self.dirty.insert(uid);
         }
         if self.planted != Some(Planted::ForgottenMounts) {

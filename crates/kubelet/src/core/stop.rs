@@ -154,7 +154,7 @@ impl KubeletCore {
             w.delete_call = Some(call);
             return;
         }
-        if w.record_saved.is_none() && w.record_op.is_none() {
+        if !w.record_made {
             w.gone = true;
         } else if w.record_op.is_none() && w.drop_op.is_none() && !self.not_yet(now, uid, w, "drop-record") {
             let op = Op::DropRecord(format!("{POD_PREFIX}{uid}"));

@@ -152,6 +152,7 @@ impl KubeletCore {
                 // Strings, numbers and lists: this cannot fail.
                 let body = serde_json::to_vec(&record).unwrap_or_default();
                 let op = Op::SaveRecord { name: format!("{POD_PREFIX}{uid}"), body };
+                w.record_made = true;
                 w.record_op = Some((self.op(Owner::Pod(uid.clone(), PodOp::Record), op, fx), mark));
             }
         }
@@ -546,6 +547,7 @@ impl KubeletCore {
                     Ok(_) => {
                         // Nothing is to be written again that was dropped.
                         w.record_saved = None;
+                        w.record_made = false;
                         w.gone = true;
                     }
                     Err(error) => {

@@ -181,6 +181,8 @@ pub(super) struct Worker {
     pub admission: Admission,
     /// The record says that it was admitted before.
     pub admitted_before: bool,
+    /// A record may be on disk, whatever was heard of its writing.
+    pub record_made: bool,
     /// The record that is on disk, and the one being written.
     pub record_saved: Option<RecordMark>,
     pub record_op: Option<(OpId, RecordMark)>,
@@ -252,6 +254,7 @@ impl Worker {
             deleted: false,
             admission: Admission::Undecided,
             admitted_before: false,
+            record_made: false,
             record_saved: None,
             record_op: None,
             record_retry_at: Time::default(),

@@ -50,6 +50,23 @@ fn a_sandbox_does_not_wait_for_volumes_and_containers_do() {
     w.assert_clean();
 }
 
+/// Small runs of the simulator found it, seed 8383: the record stayed until the kubelet was started again.
+#[test]
+fn a_record_goes_with_its_pod_though_nobody_heard_of_its_writing() {
+    each_seed(|seed| {
+        let mut w = World::new(seed);
+        w.edit_or_create_node();
+        w.node.mute_disk = true;
+        w.create("p", plain());
+        w.run(5);
+        assert_eq!((w.phase(), w.node.containers.len()), ("Pending", 0), "seed {seed}");
+        assert!(w.node.records.keys().any(|name| name.starts_with("pod-")), "seed {seed}");
+        w.delete(5);
+        w.run(20);
+        w.assert_clean();
+    });
+}
+
 #[test]
 fn nothing_is_mounted_or_started_before_the_pod_is_recorded() {
     let mut w = World::new(8);

@@ -472,7 +472,9 @@ impl Handler {
     /// Says that the node lives, when it is time to or something changed.
     fn beat(&mut self, now: Time, fx: &mut Effects<Out>) {
         let node = self.node.cache().get("", &self.node_name).cloned();
-        let able = self.loaded && self.probe.is_some() && !self.lease.is_marked();
+        // Who cannot renew its Lease knows nothing of a mark on it, which the control plane would defend for ever.
+        let holds = self.lease.promised(now).is_some() && !self.lease.is_marked();
+        let able = self.loaded && self.probe.is_some() && holds;
         let (patch, next) = self.heartbeat.next(now, node.as_deref(), able, self.watchdog.said());
         if let Some(patch) = patch {
             let request =

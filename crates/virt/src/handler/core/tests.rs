@@ -711,6 +711,17 @@ fn a_node_is_schedulable_when_its_devices_are_on_offer() {
     rig.settle();
     rig.pass(Duration::from_secs(73));
     assert_ne!(rig.objects[NODE]["metadata"]["annotations"]["kubevirt.io/heartbeat"], before);
+    // One that cannot renew its Lease says nothing against it: the Lease may have been marked meanwhile, and two would write
+    // against each other as fast as they can (the simulator, seed 1 with `--plant read-once`).
+    rig.cut_off = true;
+    rig.pass(Duration::from_secs(9));
+    rig.change(NODE, |node| node["metadata"]["labels"]["kubevirt.io/schedulable"] = json!("false"));
+    rig.settle();
+    rig.pass(Duration::from_secs(73));
+    assert_eq!(label(&rig), "false");
+    rig.cut_off = false;
+    rig.pass(Duration::from_secs(5));
+    assert_eq!(label(&rig), "true");
 }
 
 #[test]
