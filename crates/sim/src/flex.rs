@@ -131,17 +131,12 @@ impl Runs {
 
     /// How much longer a call takes than others.
     fn longer(&mut self, call: &Call) -> Duration {
-        if matches!(self.bug, Some(Bug::OrphanedCalls | Bug::StoppedCalls)) {
+        if matches!(self.bug, Some(Bug::OrphanedCalls | Bug::StoppedCalls | Bug::EndlessCalls)) {
             // Detaching takes long, until the next caller asks for the same.
             let Call::Detach { disk, node } = call else { return Duration::ZERO };
             let same = |run: &Run| matches!(&run.call, Call::Detach { disk: d, node: n } if (&d.volume, n) == (&disk.volume, node));
             let again = self.running.values().any(same);
             return if again { Duration::ZERO } else { between(&mut self.rng, LONGEST * 2, LONGEST * 4) };
-        }
-        if self.bug == Some(Bug::EndlessCalls) {
-            // Detaching takes long now and then, and what follows does not.
-            let long = matches!(call, Call::Detach { .. }) && self.rng.one_in(2);
-            return if long { between(&mut self.rng, LONGEST / 2, LONGEST * 2) } else { Duration::ZERO };
         }
         let long = self.fail_one_in > 0 && self.rng.one_in(LONG_ONE_IN);
         if long { below(&mut self.rng, LONGEST) } else { Duration::ZERO }

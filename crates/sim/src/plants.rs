@@ -324,7 +324,8 @@ pub const PLANTS: &[Plant] = &[
         name: "judged-again",
         what: "a restarted kubelet asks anew whether its pods may be on the node, and rejects those that run (incident 1)",
         found_by: "wanted-containers-are-not-killed",
-        also: &[],
+        // The same with a device whose plugin is not there.
+        also: &["plugin-absence-never-fails-a-pod"],
         bug: Bug::JudgedAgain,
     },
     Plant {

@@ -719,6 +719,7 @@ fn a_node_is_schedulable_when_its_devices_are_on_offer() {
     rig.settle();
     rig.pass(Duration::from_secs(73));
     assert_eq!(label(&rig), "false");
+    rig.settle();
     rig.cut_off = false;
     rig.pass(Duration::from_secs(5));
     assert_eq!(label(&rig), "true");
