@@ -17,8 +17,8 @@ use super::*;
 const PATH: &str = "/org/freedesktop/login1";
 const MANAGER: &str = "org.freedesktop.login1.Manager";
 
-/// A bus of the test's own. None where this machine has none to start.
-async fn bus(dir: &Path) -> Option<(Child, String)> {
+/// A bus of the test's own.
+async fn bus(dir: &Path) -> (Child, String) {
     let (socket, config) = (dir.join("bus"), dir.join("bus.conf"));
     let text = format!(
         "<busconfig><type>session</type><listen>unix:path={}</listen><auth>EXTERNAL</auth><policy context='default'>\
@@ -28,12 +28,12 @@ async fn bus(dir: &Path) -> Option<(Child, String)> {
     fs::write(&config, text).unwrap();
     let mut daemon = Command::new("dbus-daemon");
     daemon.arg(format!("--config-file={}", config.display())).args(["--nofork", "--print-address"]);
-    let mut daemon = daemon.stdout(Stdio::piped()).kill_on_drop(true).spawn().ok()?;
+    let mut daemon = daemon.stdout(Stdio::piped()).kill_on_drop(true).spawn().expect("dbus-daemon is there");
     // It says where it listens once it does.
     let mut said = String::new();
     BufReader::new(daemon.stdout.take().unwrap()).read_line(&mut said).await.unwrap();
     assert!(said.contains("unix:path="), "{said}");
-    Some((daemon, format!("unix:path={}", socket.display())))
+    (daemon, format!("unix:path={}", socket.display()))
 }
 
 /// Who plays logind, and systemd, which lets it read its settings.
@@ -100,9 +100,9 @@ impl Drop for Machine {
 }
 
 impl Machine {
-    async fn new(delay_s: u64, deaf: bool, goes_down: bool) -> Option<Self> {
+    async fn new(delay_s: u64, deaf: bool, goes_down: bool) -> Self {
         let dir = tempfile::tempdir().unwrap();
-        let (daemon, address) = bus(dir.path()).await?;
+        let (daemon, address) = bus(dir.path()).await;
         let (given, locks) = unbounded_channel();
         let plays = Plays {
             delay: Arc::new(AtomicU64::new(delay_s * 1_000_000)),
@@ -124,7 +124,7 @@ impl Machine {
         let plays = served.build().await.unwrap();
         let (report, heard) = unbounded_channel();
         let following = logind.follow(move |event| drop(report.send(event))).unwrap();
-        Some(Self { dir, daemon, plays, locks, heard, logind, following })
+        Self { dir, daemon, plays, locks, heard, logind, following }
     }
 
     async fn says(&self, begins: bool) {
@@ -157,7 +157,7 @@ fn is_free(lock: &PipeReader) -> bool {
 #[tokio::test]
 async fn a_shutdown_waits_until_it_is_let_go() {
     for (delay_s, written) in [(45, false), (5, true)] {
-        let Some(mut machine) = Machine::new(delay_s, false, false).await else { return };
+        let mut machine = Machine::new(delay_s, false, false).await;
         let first = machine.lock().await;
         let settings = machine.dir.path().join("settings/99-kubelet.conf");
         assert_eq!(settings.exists(), written, "{delay_s}");
@@ -178,18 +178,18 @@ async fn a_shutdown_waits_until_it_is_let_go() {
 
 #[tokio::test]
 async fn a_machine_that_goes_down_already_is_told_at_once() {
-    let Some(mut machine) = Machine::new(45, false, true).await else { return };
+    let mut machine = Machine::new(45, false, true).await;
     assert_eq!(machine.heard().await, "ShutdownBegins");
     assert!(machine.locks.try_recv().is_err(), "it is too late for a lock");
 }
 
 #[tokio::test]
 async fn who_cannot_hold_a_machine_up_says_so() {
-    let Some(mut deaf) = Machine::new(5, true, false).await else { return };
+    let mut deaf = Machine::new(5, true, false).await;
     let heard = deaf.heard().await;
     assert!(heard.contains("ShutdownUnheld") && heard.contains("for 5 s at most, and not 30 s"), "{heard}");
     // The bus goes away.
-    let mut machine = Machine::new(45, false, false).await.unwrap();
+    let mut machine = Machine::new(45, false, false).await;
     let _lock = machine.lock().await;
     machine.daemon.kill().await.unwrap();
     let heard = machine.heard().await;
