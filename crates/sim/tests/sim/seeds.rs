@@ -1,38 +1,34 @@
 //! The simulator itself: a seed decides everything, a cluster in trouble keeps its promises, and bugs
 //! that are put in are found.
 
-#![expect(clippy::panic, reason = "a test fails by panicking")]
-
-#[path = "seeds/writes.rs"]
 mod writes;
 
 use std::time::Duration;
 
-use carrack_sim::{Options, Outcome, plants, run};
+use carrack_sim::{Options, plants, run};
+
+use crate::{must_hold, seeds_played};
 
 fn options() -> Options {
     Options { safety: Duration::from_secs(90), ..Options::default() }
 }
 
-fn must_hold(outcome: &Outcome) {
-    if let Some(failure) = &outcome.failure {
-        panic!("{failure}");
-    }
-}
-
 #[test]
 fn a_quiet_cluster_boots_a_machine_soon() {
     let outcome = run(1, &Options { faults: false, keep_trace: true, ..options() });
-    must_hold(&outcome);
+    must_hold("quiet", &outcome);
     writes::are_few(&outcome);
 }
 
 /// Machines and pods on whole nodes, and all workloads beside them on hollow ones, under one scheduler and the same controllers.
 #[test]
 fn a_whole_cluster_with_all_work_at_once_keeps_its_promises() {
-    let seeds: u64 = std::env::var("SEEDS").ok().and_then(|s| s.parse().ok()).unwrap_or(1);
+    let seeds = seeds_played(1);
     for seed in 1..=seeds {
-        must_hold(&run(seed, &Options { whole: true, safety: Duration::from_secs(40), ..options() }));
+        must_hold(
+            &format!("seed {seed}"),
+            &run(seed, &Options { whole: true, safety: Duration::from_secs(40), ..options() }),
+        );
     }
 }
 
@@ -53,7 +49,7 @@ fn the_same_seed_gives_the_same_trace() {
 #[test]
 fn a_cluster_in_trouble_keeps_its_promises() {
     for seed in 1..6 {
-        must_hold(&run(seed, &options()));
+        must_hold(&format!("seed {seed}"), &run(seed, &options()));
     }
 }
 

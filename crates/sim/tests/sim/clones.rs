@@ -1,23 +1,17 @@
 //! Clones in trouble: whatever lags, is lost, comes twice or in another order, and whoever dies, a clone makes its children
 //! once, forgets them only when they are gone, and ends as it would have ended without any of that.
 
-#![expect(clippy::panic, reason = "a test fails by panicking")]
-
 use std::time::Duration;
 
 use carrack_sim::{Mishap, Options, Outcome, Scene, run};
 
-fn must_hold(what: &str, outcome: &Outcome) {
-    if let Some(failure) = &outcome.failure {
-        panic!("{what}: {failure}");
-    }
-}
+use crate::{must_hold, seeds_played};
 
 #[test]
 fn clones_in_trouble_leave_nothing_behind() {
     let options = |faults| Options { clones: true, faults, ..Options::default() };
     must_hold("seed 1 without faults", &run(1, &options(false)));
-    let seeds: u64 = std::env::var("SEEDS").ok().and_then(|s| s.parse().ok()).unwrap_or(4);
+    let seeds = seeds_played(4);
     for seed in 1..=seeds {
         must_hold(&format!("seed {seed}"), &run(seed, &options(true)));
     }

@@ -1,16 +1,10 @@
 //! Machines that are copied while they run, and machines that would start while a pod copies or fills their disks.
 
-#![expect(clippy::panic, reason = "a test fails by panicking")]
-
 use std::time::Duration;
 
-use carrack_sim::{Options, Outcome, Scene, run};
+use carrack_sim::{Options, Scene, run};
 
-fn must_hold(what: &str, outcome: &Outcome) {
-    if let Some(failure) = &outcome.failure {
-        panic!("{what}: {failure}");
-    }
-}
+use crate::{must_hold, seeds_played};
 
 #[test]
 fn a_machine_is_cloned_while_it_runs() {
@@ -57,7 +51,7 @@ fn a_pod_that_comes_late_copies_nothing_that_runs() {
 
 #[test]
 fn copies_in_trouble_leave_machines_as_they_were_asked_to_be() {
-    let seeds: u64 = std::env::var("SEEDS").ok().and_then(|s| s.parse().ok()).unwrap_or(3);
+    let seeds = seeds_played(3);
     for seed in 1..=seeds {
         let options = Options { copies: true, safety: Duration::from_secs(60), ..Options::default() };
         must_hold(&format!("seed {seed}"), &run(seed, &options));
