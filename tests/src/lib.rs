@@ -49,6 +49,19 @@ pub fn carrack() -> PathBuf {
     path
 }
 
+/// The machine's CPUs as the kernel lists them, if a pod can have one to itself beside the first, which is kept back. Where none can,
+/// the test that asks is told of as skipped.
+#[must_use]
+pub fn several_cpus() -> Option<String> {
+    let online = std::fs::read_to_string("/sys/devices/system/cpu/online").unwrap_or_default();
+    let online = online.trim().to_owned();
+    if online == "0" {
+        eprintln!("skipped: a CPU of one's own needs a second one, and there is only {online}");
+        return None;
+    }
+    Some(online)
+}
+
 /// Asks until the answer is there, and returns it. The last reason why it is not there ends up in the panic.
 ///
 /// # Panics

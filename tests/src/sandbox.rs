@@ -37,6 +37,10 @@ pub struct Sandbox {
     _turn: File,
 }
 
+fn kubelet_configuration(lines: &str) -> String {
+    format!("apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\n{lines}{LIMITS}")
+}
+
 impl Sandbox {
     /// An empty sandbox, beside others. Waits while one is alone.
     ///
@@ -65,8 +69,7 @@ impl Sandbox {
         let dir = tempfile::Builder::new().prefix("ce").tempdir_in("/tmp").expect("a temp dir");
         fs::create_dir(dir.path().join("home")).expect("a home");
         fs::write(dir.path().join("home/boot_id"), "boot-1\n").expect("a boot id");
-        let kind = "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\n";
-        fs::write(dir.path().join("home/limits.yaml"), [kind, LIMITS].concat()).expect("a configuration");
+        fs::write(dir.path().join("home/limits.yaml"), kubelet_configuration("")).expect("a configuration");
         ip(&["netns", "add", &netns]);
         let sandbox = Self { netns, dir, _turn: turn };
         let outside = sandbox.outside();
@@ -79,6 +82,17 @@ impl Sandbox {
         }
         sandbox.ip(&["route", "add", "default", "via", OUTSIDE_IP]);
         sandbox
+    }
+
+    /// Writes a configuration of kubelets with these lines, and what sandboxes need besides; the file for `--kubelet-config`.
+    ///
+    /// # Panics
+    /// It cannot be written.
+    #[must_use]
+    pub fn kubelet_config(&self, lines: &str) -> String {
+        let file = self.home().join("kubelet.yaml");
+        fs::write(&file, kubelet_configuration(lines)).expect("a configuration");
+        file.display().to_string()
     }
 
     /// A sandbox with a running cluster and these images.

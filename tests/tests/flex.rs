@@ -5,7 +5,7 @@
 use std::fs;
 use std::process::Command;
 
-use carrack_e2e::{Disks, Kubectl, LIMITS, Sandbox, assert_contains, eventually, eventually_true, may_grow_mounted};
+use carrack_e2e::{Disks, Kubectl, Sandbox, assert_contains, eventually, eventually_true, may_grow_mounted};
 use serde_json::Value;
 
 /// A claim of 32Mi that may grow, with its volume.
@@ -273,11 +273,8 @@ fn losetup(args: &[&str]) {
 #[test]
 fn a_node_that_is_told_to_attaches_by_itself() {
     let sandbox = Sandbox::new();
-    let config = sandbox.home().join("kubelet.yaml");
-    let text =
-        "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\nenableControllerAttachDetach: false\n";
-    fs::write(&config, [text, LIMITS].concat()).expect("written");
-    sandbox.start(&["--kubelet-config", &config.to_string_lossy()]);
+    let config = sandbox.kubelet_config("enableControllerAttachDetach: false\n");
+    sandbox.start(&["--kubelet-config", &config]);
     sandbox.carrack(&["image", "build", "busybox"]).limit_s(300).done();
     let disks = Disks::install(&sandbox);
     let kubectl = sandbox.kubectl();

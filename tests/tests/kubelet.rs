@@ -1,6 +1,6 @@
 //! The node agent on real parts: static pods, rotation of logs, what it measures and says, its configuration file.
 
-use carrack_e2e::{LIMITS, Sandbox, assert_contains, eventually, eventually_true};
+use carrack_e2e::{LIMITS, Sandbox, assert_contains, eventually, eventually_true, several_cpus};
 
 const CONFIGURATION: &str = "\
 apiVersion: kubelet.config.k8s.io/v1beta1
@@ -131,20 +131,12 @@ fn the_agent_follows_its_configuration() {
 /// A container has a CPU of its own and others share the rest; agents die, the policy changes, and nothing that runs ends.
 #[test]
 fn a_container_has_a_cpu_of_its_own() {
-    let online = std::fs::read_to_string("/sys/devices/system/cpu/online").unwrap_or_default();
-    if online.trim() == "0" {
-        eprintln!("skipped: a CPU of one's own needs a second one, and there is only {online}");
-        return;
-    }
+    let Some(online) = several_cpus() else { return };
     let sandbox = Sandbox::new();
-    let file = sandbox.home().join("kubelet.yaml");
-    let configure = |policy: &str| {
-        let kind = "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\nreservedSystemCPUs: '0'\n";
-        let text = format!("{kind}cpuManagerPolicy: {policy}\n{LIMITS}");
-        std::fs::write(&file, text).unwrap_or_else(|error| panic!("{error}"));
-    };
-    let start = || sandbox.start(&["--kubelet-config", &file.display().to_string()]);
-    configure("static");
+    let configure =
+        |policy: &str| sandbox.kubelet_config(&format!("reservedSystemCPUs: '0'\ncpuManagerPolicy: {policy}\n"));
+    let config = configure("static");
+    let start = || sandbox.start(&["--kubelet-config", &config]);
     start();
     sandbox.carrack(&["image", "build", "busybox"]).limit_s(300).done();
     let kubectl = sandbox.kubectl();
@@ -156,20 +148,19 @@ fn a_container_has_a_cpu_of_its_own() {
         let status = kubectl.ok(&["exec", name, "--", "grep", "Cpus_allowed_list", "/proc/self/status"]);
         status.split_whitespace().last().unwrap_or_default().to_owned()
     };
-    assert_eq!(cpus("shares"), online.trim());
+    assert_eq!(cpus("shares"), online);
     kubectl.apply(&own);
     kubectl.ok(&["wait", "--for=condition=Ready", "pod/own", "--timeout=60s"]);
     assert_eq!(cpus("own"), "1");
     let shared = cpus("shares");
-    assert!(shared != online.trim() && !shared.starts_with('1'), "{shared}");
+    assert!(shared != online && !shared.starts_with('1'), "{shared}");
     let ids = || ["shares", "own"].map(|name| kubectl.field("pod", name, "/status/containerStatuses/0/containerID"));
     let before = ids();
     // All agents are killed; then the policy is another one, and the first again.
-    for (policy, expected) in
-        [("static", ["1", &shared]), ("none", [online.trim(), online.trim()]), ("static", ["1", &shared])]
-    {
+    for (policy, expected) in [("static", ["1", &shared]), ("none", [online.as_str(); 2]), ("static", ["1", &shared])] {
         sandbox.kill_9();
-        configure(policy);
+        // In the same place.
+        assert_eq!(configure(policy), config);
         start();
         let has = || [cpus("own"), cpus("shares")];
         eventually_true(&format!("CPUs are as with {policy}"), 60, || has() == expected);
@@ -177,5 +168,5 @@ fn a_container_has_a_cpu_of_its_own() {
     }
     // What it had is everybody's when it is gone.
     kubectl.ok(&["delete", "pod", "own", "--timeout=60s"]);
-    eventually_true("the other runs everywhere", 30, || cpus("shares") == online.trim());
+    eventually_true("the other runs everywhere", 30, || cpus("shares") == online);
 }

@@ -1,7 +1,7 @@
 //! What a machine can have: disks of all kinds, the pod's address by a bridge, an agent, probes, a screen, a size from
 //! an instance type, and brothers in a replica set. All in one cluster, with real guests.
 
-use carrack_e2e::{Kubectl, Sandbox, assert_contains, eventually, eventually_true};
+use carrack_e2e::{Kubectl, Sandbox, assert_contains, eventually, eventually_true, several_cpus};
 
 const BOOT_S: u64 = 240;
 const VMIS: &str = "/apis/subresources.kubevirt.io/v1/namespaces/default/virtualmachineinstances";
@@ -457,17 +457,12 @@ fn own() -> String {
 
 #[test]
 fn processors_on_cpus_of_their_own() {
-    let online = std::fs::read_to_string("/sys/devices/system/cpu/online").unwrap_or_default();
-    if online.trim() == "0" {
-        eprintln!("skipped: a CPU of one's own needs a second one, and there is only {online}");
+    if several_cpus().is_none() {
         return;
     }
     let sandbox = Sandbox::new();
-    let file = sandbox.home().join("kubelet.yaml");
-    let kind = "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\n";
-    let text = format!("{kind}reservedSystemCPUs: '0'\ncpuManagerPolicy: static\n");
-    std::fs::write(&file, text).expect("written");
-    let start = || sandbox.start(&["--kubelet-config", &file.display().to_string()]);
+    let config = sandbox.kubelet_config("reservedSystemCPUs: '0'\ncpuManagerPolicy: static\n");
+    let start = || sandbox.start(&["--kubelet-config", &config]);
     start();
     let kubectl = sandbox.kubectl();
     let nodes = ["get", "nodes", "-l", "cpumanager=true,kubevirt.io/cpumanager=true", "-o", "name"];

@@ -1,7 +1,7 @@
 //! Content negotiation: which form of an object a client takes, and what a body is.
 
 use http::HeaderMap;
-use http::header::{ACCEPT, CONTENT_TYPE};
+use http::header::{ACCEPT, CONTENT_TYPE, HeaderName};
 
 use crate::status::Status;
 
@@ -46,13 +46,15 @@ impl MediaRange<'_> {
     }
 }
 
+/// The elements of a header that is a list.
+pub(crate) fn listed(headers: &HeaderMap, name: HeaderName) -> impl Iterator<Item = &str> {
+    let values = headers.get_all(name).iter().filter_map(|value| value.to_str().ok());
+    values.flat_map(|value| value.split(',')).map(str::trim)
+}
+
 /// The ranges of the `Accept` header, best first. No header is `*/*`.
 pub fn ranges(headers: &HeaderMap) -> Vec<MediaRange<'_>> {
-    let mut ranges: Vec<(u32, MediaRange<'_>)> = headers
-        .get_all(ACCEPT)
-        .iter()
-        .filter_map(|value| value.to_str().ok())
-        .flat_map(|value| value.split(','))
+    let mut ranges: Vec<(u32, MediaRange<'_>)> = listed(headers, ACCEPT)
         .filter_map(|range| {
             let mut parts = range.split(';').map(str::trim);
             let media_type = parts.next().filter(|t| !t.is_empty())?.to_ascii_lowercase();

@@ -1,4 +1,4 @@
-//! Looks up what a service account token is bound to.
+//! Looks up what tokens stand for: whose they are, and what those of service accounts are bound to.
 
 use std::collections::BTreeMap;
 
@@ -13,8 +13,16 @@ use crate::status::Status;
 use crate::stored;
 
 impl Inner {
+    /// Whose bootstrap token, or token of a provider, this is; none when it is neither.
+    pub(crate) async fn token_caller(&self, token: &Secret) -> Result<Option<Caller>, Status> {
+        match self.bootstrap_caller(token).await? {
+            None => self.providers.caller(&*self.env, token).await,
+            known => Ok(known),
+        }
+    }
+
     /// Whose bootstrap token this is; none when it is no such token.
-    pub(crate) async fn bootstrap_caller(&self, token: &Secret) -> Result<Option<Caller>, Status> {
+    async fn bootstrap_caller(&self, token: &Secret) -> Result<Option<Caller>, Status> {
         let Some(token) = BootstrapToken::parse(token) else { return Ok(None) };
         let key = keys::of("", "secrets", Some(bootstrap_tokens::NAMESPACE)) + &token.secret_name();
         let (entry, _) = self.store.get(&key).await?;

@@ -164,8 +164,13 @@ impl Cx<'_> {
         Presenter::new(Arc::clone(&self.row), self.version_index, form, self.query, Arc::clone(&self.server.env))
     }
 
+    /// Reads `dryRun`: `All` or nothing. Of all writes but deletions, it has been looked at before.
     pub(crate) fn dry_run(&self) -> Result<bool, Status> {
-        dry_run(self.query)
+        let values: Vec<&str> = self.query.all("dryRun").collect();
+        match options::dry_run(&values) {
+            Some(fault) => Err(options::invalid("DeleteOptions", &[fault])),
+            None => Ok(!values.is_empty()),
+        }
     }
 
     pub(crate) fn field_validation(&self) -> Result<FieldValidation, Status> {
@@ -199,13 +204,4 @@ impl Cx<'_> {
 /// Where the definition of a custom resource is stored.
 pub(crate) fn definition_key(row: &ResourceInfo) -> Arc<str> {
     (keys::of(CRD_GROUP, CRDS, None) + &row.group_resource()).into()
-}
-
-/// Reads `dryRun`: `All` or nothing. Of all writes but deletions, it has been looked at before.
-fn dry_run(query: &Query) -> Result<bool, Status> {
-    let values: Vec<&str> = query.all("dryRun").collect();
-    match options::dry_run(&values) {
-        Some(fault) => Err(options::invalid("DeleteOptions", &[fault])),
-        None => Ok(!values.is_empty()),
-    }
 }

@@ -35,8 +35,8 @@ pub(crate) async fn resource(
         return Err(Status::method_not_allowed());
     }
     let named = cx.request.named_in_path;
+    options::check(cx, verb)?;
     if cx.row.is_virtual {
-        options::check(cx, verb)?;
         return match (&*cx.row.group, &*cx.row.plural) {
             ("", "bindings") => sub::binding::create(cx, body, None).await,
             _ => reviews::create(server, cx, body).await,
@@ -46,7 +46,6 @@ pub(crate) async fn resource(
         return component_status(cx, verb);
     }
     let needs_one_namespace = cx.row.namespaced && cx.namespace().is_none() && !matches!(verb, "list" | "watch");
-    options::check(cx, verb)?;
     match (verb, named) {
         _ if needs_one_namespace => Err(Status::method_not_allowed()),
         ("get", true) => read::get(cx).await,

@@ -155,11 +155,14 @@ fn revision(
 ) -> Result<AtRevision, Status> {
     let mut faults = faults(query, watch, send_initial_events);
     let version = query.get("resourceVersion").unwrap_or_default();
-    let number: u64 = if version.is_empty() { 0 } else { version.parse().unwrap_or(u64::MAX) };
-    if !version.is_empty() && version.parse::<u64>().is_err() {
-        let why = format!("strconv.ParseUint: parsing {version:?}: invalid syntax");
-        faults.push(FieldError::invalid("resourceVersion", version, why));
-    }
+    let number: u64 = match version {
+        "" => 0,
+        version => version.parse().unwrap_or_else(|_| {
+            let why = format!("strconv.ParseUint: parsing {version:?}: invalid syntax");
+            faults.push(FieldError::invalid("resourceVersion", version, why));
+            0
+        }),
+    };
     options::refuse("ListOptions", &faults)?;
     if watch {
         return Ok(match (version, number) {

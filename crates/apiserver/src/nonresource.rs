@@ -17,7 +17,7 @@ use crate::present::bytes_of;
 use crate::query::Query;
 use crate::server::ApiServer;
 use crate::status::Status;
-use crate::{discovery, health, keys, openapi, stored};
+use crate::{aggregate, discovery, health, keys, openapi, stored};
 
 /// What `/version` says; clients compare the minor version.
 pub(crate) const MAJOR: &str = "1";
@@ -110,7 +110,7 @@ async fn objects(server: &ApiServer) -> Result<Vec<(ObjectLabels, usize)>, Statu
 
 /// The APIServices, and whether their servers answer.
 async fn api_services(server: &ApiServer) -> Result<Vec<(String, bool)>, Status> {
-    let prefix = keys::of("apiregistration.k8s.io", "apiservices", None);
+    let prefix = keys::of(aggregate::GROUP, aggregate::API_SERVICES, None);
     let page = server.inner.store.range(Range { prefix, after: None, limit: 0, at: None }).await?;
     let told = |entry: &std::sync::Arc<carrack_store::Entry>| {
         let object = stored::parse(entry);

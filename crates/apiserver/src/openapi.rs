@@ -12,7 +12,7 @@ use flate2::read::GzDecoder;
 use flate2::write::GzEncoder;
 use http::header::{ACCEPT_ENCODING, CONTENT_ENCODING, ETAG, HeaderMap, HeaderValue, IF_NONE_MATCH, VARY};
 
-use crate::accept::ranges;
+use crate::accept::{listed, ranges};
 use crate::body::{Body, Response, typed};
 use crate::catalog::Catalog;
 use crate::server::ApiServer;
@@ -121,11 +121,7 @@ fn compressed(document: &[u8]) -> Bytes {
 fn send(content_type: HeaderValue, document: &Bytes, headers: &HeaderMap) -> Result<Response, Status> {
     let etag = format!("\"{:016X}\"", fnv(document));
     let unchanged = headers.get(IF_NONE_MATCH).is_some_and(|value| value.as_bytes() == etag.as_bytes());
-    let gzip = headers
-        .get_all(ACCEPT_ENCODING)
-        .iter()
-        .filter_map(|value| value.to_str().ok())
-        .flat_map(|value| value.split(','))
+    let gzip = listed(headers, ACCEPT_ENCODING)
         .any(|coding| coding.split(';').next().is_some_and(|name| name.trim().eq_ignore_ascii_case("gzip")));
     let body = if unchanged {
         Bytes::new()

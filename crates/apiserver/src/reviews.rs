@@ -171,11 +171,7 @@ async fn token(server: &ApiServer, cx: &Cx<'_>, review: &Object) -> Result<Value
     let audiences = texts(at(review, &["spec", "audiences"]));
     let for_us = audiences.is_empty() || audiences.iter().any(|one| authenticator.api_audiences().contains(one));
     let token = Secret::new(token);
-    let known = match cx.server.bootstrap_caller(&token).await {
-        Ok(None) => cx.server.providers.caller(&*cx.server.env, &token).await,
-        known => known,
-    };
-    match known {
+    match cx.server.token_caller(&token).await {
         // It is good for this server alone.
         Ok(Some(_)) if !for_us => return Ok(refused("the token is for other audiences".to_owned())),
         Ok(Some(caller)) => {

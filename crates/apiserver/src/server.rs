@@ -173,8 +173,7 @@ impl ApiServer {
         let mut plugins = admission::built_in(&config.network, issuer.as_ref());
         plugins.extend(config.plugins);
         let prefixes: Vec<String> = OBSERVED.iter().map(|(group, resource)| keys::of(group, resource, None)).collect();
-        let mut metrics = Metrics::new();
-        metrics.admission.know(plugins.iter().map(|plugin| plugin.name()));
+        let metrics = Metrics::new(plugins.iter().map(|plugin| plugin.name()));
         let store = Metered::new(Arc::clone(&config.store), Arc::clone(&config.env), metrics.store.clone());
         ApiServer {
             inner: Arc::new(Inner {
@@ -341,13 +340,9 @@ impl ApiServer {
         let now_unix_s = self.inner.env.now().as_second();
         if peer.is_none()
             && let Some(token) = authn::bearer_token(headers).map_err(refused)?
+            && let Some(caller) = self.inner.token_caller(&token).await?
         {
-            if let Some(caller) = self.inner.bootstrap_caller(&token).await? {
-                return Ok(caller);
-            }
-            if let Some(caller) = self.inner.providers.caller(&*self.inner.env, &token).await? {
-                return Ok(caller);
-            }
+            return Ok(caller);
         }
         let presented = authenticator.present(peer, headers, now_unix_s).map_err(refused)?;
         let found = self.inner.bound_objects(presented.needs()).await;

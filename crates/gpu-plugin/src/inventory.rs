@@ -96,7 +96,9 @@ impl Inventory {
     #[must_use]
     pub fn numbered_as(mut self, before: &Self) -> Self {
         let broken = |old: &Device| Device { broken: true, ..old.clone() };
-        let in_place = |(new, old): (&Device, &Device)| new.uuid == old.uuid || new.broken || old.broken;
+        let is_known = |gpu: &Device| before.gpus.iter().any(|old| old.uuid == gpu.uuid);
+        let in_place =
+            |(new, old): (&Device, &Device)| new.uuid == old.uuid || new.broken || old.broken && !is_known(new);
         if self.gpus.len() == before.gpus.len() && self.gpus.iter().zip(&before.gpus).all(in_place) {
             for (new, old) in self.gpus.iter_mut().zip(&before.gpus).filter(|(new, _)| new.broken) {
                 *new = broken(old);
@@ -208,6 +210,7 @@ mod tests {
         check_numbers(&["a", "b"], &["d", "a", "b!"], &["a", "b!", "d"]);
         check_numbers(&["a", "lost!"], &["a", "b"], &["a", "b"]);
         check_numbers(&["a"], &[], &["a!"]);
+        check_numbers(&["a!", "b!"], &["b", "a"], &["a", "b"]);
         check_numbers(&[], &["a"], &["a"]);
     }
 

@@ -179,16 +179,16 @@ impl Shared {
     /// Whether all that the kubelet has noted of these devices was found right before: a bound pod's choice moves no more, and its
     /// container may have to start again while the API server does not answer.
     fn is_verified(&self, ids: &BTreeSet<String>) -> bool {
+        let Ok(held) = self.held() else { return false };
         let verified = self.verified.lock().unwrap_or_else(PoisonError::into_inner);
-        let granted = self.held().map(|held| owner::granted(&held, ids).cloned().collect::<Vec<Held>>());
-        granted.is_ok_and(|granted| !granted.is_empty() && granted.iter().all(|held| verified.contains(held)))
+        let mut granted = owner::granted(&held, ids).peekable();
+        granted.peek().is_some() && granted.all(|held| verified.contains(held))
     }
-    /// What the kubelet has noted of these devices was found right.
-    fn remember(&self, ids: &BTreeSet<String>) {
-        let Ok(held) = self.held() else { return };
+    /// What the kubelet has noted of these devices, as it was read, was found right.
+    fn remember(&self, held: &[Held], ids: &BTreeSet<String>) {
         let mut verified = self.verified.lock().unwrap_or_else(PoisonError::into_inner);
         verified.retain(|known| held.contains(known) && known.ids != *ids);
-        verified.extend(owner::granted(&held, ids).cloned());
+        verified.extend(owner::granted(held, ids).cloned());
     }
     /// The pods of this node, read live: who was bound a moment ago is among them.
     async fn pods(&self) -> Result<Vec<Pod>, String> {
@@ -406,8 +406,12 @@ impl DevicePlugin for Plugin {
         let ids: BTreeSet<String> = request.into_inner().devices_ids.into_iter().collect();
         if !self.shared.is_verified(&ids) {
             let inventory = self.shared.known.borrow().clone();
-            self.shared.find(|known| owner::verify(known, &inventory, &ids)).await?;
-            self.shared.remember(&ids);
+            let right = |known: Known<'_>| {
+                owner::verify(known, &inventory, &ids)?;
+                self.shared.remember(known.held, &ids);
+                Ok(())
+            };
+            self.shared.find(right).await?;
         }
         Ok(Response::new(pb::PreStartContainerResponse::default()))
     }

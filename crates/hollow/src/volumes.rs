@@ -12,7 +12,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use carrack_engine::{ApiRequest, ContentType, Effects, Informer, Input, Never, Rng, Selector, Time};
 use carrack_types::resource::{Kind as _, Object as _};
-use carrack_types::volume::{Users, VOLUME_USERS, csi_unique_name, user_of, users};
+use carrack_types::volume::{Users, VOLUME_USERS, csi_unique_name, user_of, users, users_text};
 use k8s_openapi::api::core::v1::{Node, PersistentVolume, PersistentVolumeClaim, Pod};
 use serde_json::json;
 
@@ -154,10 +154,9 @@ impl Volumes {
     pub(crate) fn request(&self, node: &str, report: &Users) -> ApiRequest {
         let seen = self.nodes.cache().get("", node).map(|n| (n.uid(), n.metadata.resource_version.as_deref()));
         let (uid, revision) = seen.unwrap_or_default();
-        // Maps of strings: this cannot fail.
-        let text = (!report.is_empty()).then(|| serde_json::to_string(report).unwrap_or_default());
         let names: Vec<&String> = report.keys().collect();
-        let metadata = json!({"uid": uid, "resourceVersion": revision, "annotations": {VOLUME_USERS: text}});
+        let metadata =
+            json!({"uid": uid, "resourceVersion": revision, "annotations": {VOLUME_USERS: users_text(report)}});
         let patch = json!({"metadata": metadata, "status": {"volumesInUse": names}});
         ApiRequest::patch(&Node::resource(), "", node, "status", ContentType::MergePatch, &patch)
     }

@@ -167,21 +167,11 @@ impl Default for Thresholds {
     }
 }
 
-impl Thresholds {
-    /// The hard one of a signal. What all pods have is to leave as much as the machine itself, unless it is said otherwise
-    /// (upstream's `addAllocatableThresholds`).
-    fn hard_of(&self, signal: Signal) -> Option<Least> {
-        let of_machine =
-            self.hard.get(&Signal::MemoryAvailable).filter(|_| signal == Signal::AllocatableMemoryAvailable);
-        self.hard.get(&signal).or(of_machine).copied()
-    }
-
-    /// What is to be won back beyond a threshold.
-    fn reclaim_of(&self, signal: Signal, all: u64) -> u64 {
-        let of_machine =
-            self.reclaim.get(&Signal::MemoryAvailable).filter(|_| signal == Signal::AllocatableMemoryAvailable);
-        self.reclaim.get(&signal).or(of_machine).map_or(0, |least| least.of(all))
-    }
+/// What is set for a signal. What all pods have is to leave as much as the machine itself, unless it is said otherwise (upstream's
+/// `addAllocatableThresholds`).
+fn of_signal(set: &BTreeMap<Signal, Least>, signal: Signal) -> Option<Least> {
+    let of_machine = set.get(&Signal::MemoryAvailable).filter(|_| signal == Signal::AllocatableMemoryAvailable);
+    set.get(&signal).or(of_machine).copied()
 }
 
 /// Which conditions hold.
@@ -225,10 +215,11 @@ impl Watch {
         for signal in Signal::ALL {
             let Some((left, all)) = signal.read(host) else { continue };
             let is_below = |least: u64, hard: bool| {
-                let more = if before.contains(&(signal, hard)) { thresholds.reclaim_of(signal, all) } else { 0 };
+                let reclaim = of_signal(&thresholds.reclaim, signal).filter(|_| before.contains(&(signal, hard)));
+                let more = reclaim.map_or(0, |l| l.of(all));
                 left < least.saturating_add(more)
             };
-            let hard = thresholds.hard_of(signal).map(|l| l.of(all)).filter(|least| is_below(*least, true));
+            let hard = of_signal(&thresholds.hard, signal).map(|l| l.of(all)).filter(|least| is_below(*least, true));
             let soft = thresholds.soft.get(&signal).map(|(l, grace)| (l.of(all), *grace));
             let soft = soft.filter(|(least, _)| is_below(*least, false));
             if soft.is_none() {

@@ -98,13 +98,10 @@ pub(crate) async fn apply(qmp: &mut Qmp, spec: &CpuSpec) -> Result<(), String> {
     Ok(())
 }
 
-/// All threads of the process that a thread is of.
+/// All threads of the process that a thread is of: any thread's directory names them all.
 fn threads_beside(thread: Pid) -> Result<Vec<Pid>, String> {
-    let id = thread.as_raw_nonzero();
-    let failed = |error: std::io::Error| format!("QEMU's threads cannot be looked at: {error}");
-    let status = std::fs::read_to_string(format!("/proc/{id}/status")).map_err(failed)?;
-    let process = status.lines().find_map(|line| line.strip_prefix("Tgid:")).map_or("", str::trim);
-    let tasks = std::fs::read_dir(format!("/proc/{process}/task")).map_err(failed)?;
+    let tasks = std::fs::read_dir(format!("/proc/{}/task", thread.as_raw_nonzero()));
+    let tasks = tasks.map_err(|error| format!("QEMU's threads cannot be looked at: {error}"))?;
     let names = tasks.filter_map(|task| task.ok()?.file_name().to_str()?.parse().ok());
     Ok(names.filter_map(Pid::from_raw).collect())
 }

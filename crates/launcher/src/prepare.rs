@@ -161,16 +161,20 @@ async fn create(disk: &str, overlay: &Path, from: CreateFrom<'_>) -> Result<(), 
             command.arg(overlay).arg(capacity_bytes.to_string());
         }
     }
+    ends(command, IMAGE_DEADLINE).await.map_err(|error| failed(error.to_string()))
+}
+
+/// Runs a program to its end; what it complained of is in the error.
+pub(crate) async fn ends(mut command: Command, deadline: Duration) -> std::io::Result<()> {
+    use std::io::{Error, ErrorKind};
     command.stdin(Stdio::null()).kill_on_drop(true);
-    match tokio::time::timeout(IMAGE_DEADLINE, command.output()).await {
-        Err(_) => Err(failed(format!("no end after {} s", IMAGE_DEADLINE.as_secs()))),
-        Ok(Err(error)) => Err(failed(error.to_string())),
-        Ok(Ok(output)) if output.status.success() => Ok(()),
-        Ok(Ok(output)) => {
-            let said = String::from_utf8_lossy(&output.stderr);
-            Err(failed(format!("{}: {:.300}", output.status, said.trim())))
-        }
+    let late = |_| Error::new(ErrorKind::TimedOut, format!("no end after {} s", deadline.as_secs()));
+    let output = tokio::time::timeout(deadline, command.output()).await.map_err(late)??;
+    if output.status.success() {
+        return Ok(());
     }
+    let said = String::from_utf8_lossy(&output.stderr);
+    Err(Error::other(format!("{}: {:.300}", output.status, said.trim())))
 }
 
 /// Writes a file so that it is seen either as it was or as a whole, by nobody but the owner.

@@ -6,9 +6,9 @@
 //! virt-launcher.
 
 use crate::layout::Layout;
+use crate::prepare::ends;
 use std::os::unix::fs::DirBuilderExt as _;
 use std::path::Path;
-use std::process::Stdio;
 use std::time::Duration;
 use tokio::process::Command;
 
@@ -32,19 +32,12 @@ pub(crate) async fn start(layout: &Layout) -> Result<(), String> {
     command.args(["socket", "--tpm2", "--daemon", "--terminate", "--flags", "startup-clear"]);
     command.arg("--tpmstate").arg(option("dir", &state)?);
     command.arg("--ctrl").arg(format!("type=unixio,{}", option("path", &layout.tpm_socket())?));
-    command.stdin(Stdio::null()).kill_on_drop(true);
-    match tokio::time::timeout(DEADLINE, command.output()).await {
-        Err(_) => Err(format!("{PROGRAM} does not begin within {} s", DEADLINE.as_secs())),
-        Ok(Err(error)) if error.kind() == std::io::ErrorKind::NotFound => Err(format!(
-            "{PROGRAM} is missing: the launcher's image was made on a machine without the package {PROGRAM}"
-        )),
-        Ok(Err(error)) => Err(format!("{PROGRAM}: {error}")),
-        Ok(Ok(output)) if output.status.success() => Ok(()),
-        Ok(Ok(output)) => {
-            let said = String::from_utf8_lossy(&output.stderr);
-            Err(format!("{PROGRAM}: {}: {:.300}", output.status, said.trim()))
+    ends(command, DEADLINE).await.map_err(|error| match error.kind() {
+        std::io::ErrorKind::NotFound => {
+            format!("{PROGRAM} is missing: the launcher's image was made on a machine without the package {PROGRAM}")
         }
-    }
+        _ => format!("{PROGRAM}: {error}"),
+    })
 }
 
 /// One of swtpm's options, for nobody but the owner. It has no way to write a comma in a path.

@@ -129,7 +129,7 @@ impl Decider {
             }
         };
         if let Some(names) = self.names_only(question) {
-            let mut plans = self.look_at_named(question, &names, volumes.as_ref(), &mut error.refusals);
+            let mut plans = self.look_at_named(question, names, volumes.as_ref(), &mut error.refusals);
             let fitting: Vec<NodeId> = plans.keys().copied().collect();
             if list && !fitting.is_empty() {
                 return Found::List(fitting, error.refusals);
@@ -304,10 +304,10 @@ impl Decider {
 
     /// The nodes that a pod names by affinity, as those of daemon sets do, if nothing else decides than those nodes: then the others
     /// need not be looked at.
-    fn names_only(&self, question: Question<'_>) -> Option<Vec<String>> {
-        let names = question.pod.only_nodes.as_ref()?;
+    fn names_only<'q>(&self, question: Question<'q>) -> Option<&'q [String]> {
+        let names = question.pod.only_nodes.as_deref()?;
         let counts = question.profile.filters.has(Plugin::NodeAffinity) && self.is_simple(question);
-        counts.then(|| names.clone())
+        counts.then_some(names)
     }
 
     /// Which of the nodes that a pod names take it, with what has to be done about its volumes there; and why others don't.

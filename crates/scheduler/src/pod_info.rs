@@ -92,6 +92,12 @@ impl Common {
 }
 
 impl PodInfo {
+    /// Whether no plugin can tell it from another form of it.
+    #[must_use]
+    pub fn is_like(&self, other: &Self) -> bool {
+        (&self.shape, self.kind) == (&other.shape, other.kind)
+    }
+
     /// Reads a pod.
     #[must_use]
     pub fn new(pod: Arc<Pod>, tables: &mut Tables) -> Self {

@@ -57,13 +57,11 @@ impl Probe {
     pub fn begin(&mut self, profile: &str) {
         self.timed = self.cycles.is_multiple_of(TIMED);
         self.cycles += 1;
-        if self.asked.get(self.at).is_none_or(|asked| asked.profile != profile) {
-            let known = self.asked.iter().position(|asked| asked.profile == profile);
-            self.at = known.unwrap_or_else(|| {
-                self.asked.push(Asked { profile: profile.to_owned(), ..Asked::default() });
-                self.asked.len() - 1
-            });
-        }
+        let known = self.asked.iter().position(|asked| asked.profile == profile);
+        self.at = known.unwrap_or_else(|| {
+            self.asked.push(Asked { profile: profile.to_owned(), ..Asked::default() });
+            self.asked.len() - 1
+        });
     }
 
     /// A cycle is over: what is asked until the next one does not count.

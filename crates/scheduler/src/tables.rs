@@ -185,13 +185,8 @@ impl Alike {
     }
     /// How many there are.
     #[must_use]
-    pub fn len(&self) -> usize {
+    pub fn count(&self) -> usize {
         self.known.len()
-    }
-    /// Whether there are none.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.known.is_empty()
     }
 }
 

@@ -10,7 +10,7 @@ use carrack_kubelet::runtime::PodRef;
 use serde_json::Value;
 
 use crate::invariants::Breach;
-use crate::observer::{Observer, text, uid};
+use crate::observer::{Observer, text};
 
 /// Its name.
 pub(crate) const NAME: &str = "own-cpus-stay-ones-own";
@@ -40,8 +40,8 @@ pub(crate) fn ask(limits: &mut Value) {
 
 /// How many whole CPUs a pod's container is to have for itself; none where it shares, or the pod is not there any more.
 fn wanted(pod: &PodRef, observer: &Observer) -> usize {
-    let object = observer.get("pod", &format!("{}/{}", pod.namespace, pod.name)).filter(|p| uid(p) == &*pod.uid);
-    let limits = object.and_then(|pod| pod.pointer("/spec/containers/0/resources/limits")).unwrap_or(&Value::Null);
+    let limits =
+        observer.pod(pod).and_then(|pod| pod.pointer("/spec/containers/0/resources/limits")).unwrap_or(&Value::Null);
     if text(limits, "/memory").is_empty() { 0 } else { text(limits, "/cpu").parse().unwrap_or(0) }
 }
 

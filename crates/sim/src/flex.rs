@@ -25,12 +25,7 @@ pub(crate) const DRIVER: &str = "sim/rack";
 
 /// Whether this is part of the work, given what is planted: other bugs are looked for among what there was without it.
 pub(crate) fn is_there(planted: Option<Bug>) -> bool {
-    matches!(
-        planted,
-        None | Some(
-            Bug::GuessedLoss | Bug::CarelessInlineDetach | Bug::EndlessCalls | Bug::StoppedCalls | Bug::OrphanedCalls
-        )
-    )
+    planted.is_none_or(|bug| bug.is_of_calls() || matches!(bug, Bug::GuessedLoss | Bug::CarelessInlineDetach))
 }
 
 /// Whether who calls takes part in elections, where others do.
@@ -131,7 +126,7 @@ impl Runs {
 
     /// How much longer a call takes than others.
     fn longer(&mut self, call: &Call) -> Duration {
-        if matches!(self.bug, Some(Bug::OrphanedCalls | Bug::StoppedCalls | Bug::EndlessCalls)) {
+        if self.bug.is_some_and(Bug::is_of_calls) {
             // Detaching takes long, until the next caller asks for the same.
             let Call::Detach { disk, node } = call else { return Duration::ZERO };
             let same = |run: &Run| matches!(&run.call, Call::Detach { disk: d, node: n } if (&d.volume, n) == (&disk.volume, node));

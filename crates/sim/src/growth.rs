@@ -19,10 +19,9 @@ use serde_json::{Value, json};
 
 use crate::chance::{below, between};
 use crate::invariants::Breach;
-use crate::node::Node;
+use crate::node::{Node, named};
 use crate::observer::{Change, Observer, deleting, key_of, text, uid};
 use crate::plants::Bug;
-use crate::role::node_name;
 use crate::wants::Want;
 use crate::workload::{Act, What, delete, local_driver, user_of};
 
@@ -120,7 +119,7 @@ pub(crate) fn told(changes: &[Change], observer: &Observer, nodes: &BTreeMap<u8,
 
 /// Claims of a running pod that have not what they ask for, though the node on which the pod has them mounted could give it.
 fn behind<'a>(pod: &'a Value, observer: &'a Observer, nodes: &BTreeMap<u8, Node>) -> Vec<&'a Value> {
-    let node = nodes.values().find(|n| n.up && node_name(n.number) == text(pod, "/spec/nodeName"));
+    let node = named(nodes, text(pod, "/spec/nodeName")).filter(|n| n.up);
     let Some(node) = node.filter(|_| !deleting(pod) && text(pod, "/status/phase") == "Running") else {
         return Vec::new();
     };

@@ -12,7 +12,7 @@ use carrack_types::quantity::Quantity;
 use serde_json::Value;
 
 use crate::controllers::Bounds;
-use crate::node::Node;
+use crate::node::{Node, named};
 use crate::observer::{Change, Observer, controller, deleting, key_of, terminal, text, uid};
 use crate::replicas;
 
@@ -483,7 +483,7 @@ impl Checker {
     ) {
         self.mounted(now, observer, nodes, breaches);
         let left = |pod: &Value| {
-            let node = nodes.values().find(|n| crate::role::node_name(n.number) == text(pod, "/spec/nodeName"));
+            let node = named(nodes, text(pod, "/spec/nodeName"));
             let finalizers =
                 pod.pointer("/metadata/finalizers").and_then(Value::as_array).is_some_and(|f| !f.is_empty());
             finalizers
@@ -641,7 +641,7 @@ impl Checker {
                     breaches.push(Breach::new("one-guest-per-vm", what));
                 }
             }
-            let on = node.runtime.running().map(|c| (&c.record.pod, c.cpus.as_str()));
+            let on = node.runtime.running().map(|c| (&c.record.pod, c.limits.cpus.as_str()));
             crate::cpus::shared(node.number, on, observer, breaches);
             let mut holders: BTreeMap<&str, &str> = BTreeMap::new();
             for container in node.runtime.running() {

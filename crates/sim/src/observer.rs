@@ -5,6 +5,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
+use carrack_kubelet::runtime::PodRef;
 use carrack_store::{MemStore, Range, Revision, Store, Watch, WatchItem};
 use serde_json::Value;
 
@@ -148,6 +149,11 @@ impl Observer {
     /// One object, by `namespace/name` or name.
     pub(crate) fn get(&self, resource: &'static str, key: &str) -> Option<&Value> {
         self.objects.get(&(resource, key.to_owned()))
+    }
+
+    /// A pod, unless what has its name now is another.
+    pub(crate) fn pod(&self, pod: &PodRef) -> Option<&Value> {
+        self.get("pod", &format!("{}/{}", pod.namespace, pod.name)).filter(|found| uid(found) == &*pod.uid)
     }
 }
 

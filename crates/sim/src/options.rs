@@ -84,8 +84,8 @@ impl Options {
             own.safety = own.safety.min(Duration::from_secs(enough));
         }
         // Leaders are looked for where they cost least.
-        own.machines &= !planted.is_some_and(|bug| bug.is_of_leaders() || bug == Bug::OrphanedCalls);
-        if planted.is_some_and(|bug| bug.is_of_growth() || crate::resizes::is_of_resizes(bug)) {
+        own.machines &= !planted.is_some_and(|bug| bug.is_of_leaders() || bug.is_of_calls());
+        if planted.is_some_and(|bug| bug.is_of_growth() || bug.is_of_resizes()) {
             own.machines = false;
             own.safety = own.safety.min(Duration::from_secs(60));
         }

@@ -10,7 +10,7 @@
 //! How an instance ended is what the API says of it, since that is all that a control plane can know: a guest that has shut down on
 //! a node that died before it was heard has failed.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use carrack_engine::Rng;
@@ -53,9 +53,9 @@ fn reruns(vm: &Value) -> bool {
     text(vm, "/spec/runStrategy") == run_strategy::RERUN_ON_FAILURE
 }
 
-/// How the last instance of each machine ended, by the machine's UID.
+/// UIDs of the machines whose last instance has gone after its guest had shut down.
 #[derive(Debug, Default)]
-pub(crate) struct Reruns(BTreeMap<String, String>);
+pub(crate) struct Reruns(BTreeSet<String>);
 
 impl Reruns {
     /// Something was committed.
@@ -71,9 +71,10 @@ impl Reruns {
                         breaches.push(Breach::new(NAME, what));
                     }
                 }
-                (Some(old), None) => {
-                    self.0.insert(controller(old).to_owned(), text(old, "/status/phase").to_owned());
+                (Some(old), None) if text(old, "/status/phase") == "Succeeded" => {
+                    self.0.insert(controller(old).to_owned());
                 }
+                (Some(old), None) => _ = self.0.remove(controller(old)),
                 _ => {}
             }
         }
@@ -81,7 +82,7 @@ impl Reruns {
 
     /// Whether a machine's last instance has gone after its guest had shut down.
     pub(crate) fn has_shut_down(&self, vm: &Value) -> bool {
-        self.0.get(uid(vm)).is_some_and(|phase| phase == "Succeeded")
+        self.0.contains(uid(vm))
     }
 
     /// What is not as it is to be in the end: what has shut down stays so, and everything else runs.

@@ -19,8 +19,8 @@ use serde_json::{Value, json};
 
 use crate::chance::between;
 use crate::invariants::Breach;
-use crate::node::{CPUS, Node};
-use crate::observer::{Observer, deleting, key_of, terminal, text, uid};
+use crate::node::{CPUS, Node, named};
+use crate::observer::{Observer, deleting, key_of, label, terminal, text, uid};
 use crate::plants::Bug;
 use crate::role::node_name;
 use crate::wants::Want;
@@ -40,14 +40,9 @@ const NODE: u8 = 1;
 /// other; no node has the largest.
 const SIZES: [i64; 5] = [100, 400, 1200, 1900, 9100];
 
-/// Whether a planted bug shows in these pods alone.
-pub(crate) fn is_of_resizes(bug: Bug) -> bool {
-    matches!(bug, Bug::ForgottenAllocations | Bug::DeferredForever)
-}
-
 /// Whether this is part of the work, given what is planted: other bugs are looked for among what there was without it.
 pub(crate) fn are_there(planted: Option<Bug>) -> bool {
-    planted.is_none_or(is_of_resizes)
+    planted.is_none_or(Bug::is_of_resizes)
 }
 
 fn container(milli: i64, restarts: bool) -> Value {
@@ -92,27 +87,30 @@ pub(crate) fn acts(rng: &mut Rng, safety: Duration, alone: bool, acts: &mut Vec<
             let size = usize::try_from(rng.below(SIZES.len() as u64)).unwrap_or(0);
             acts.push(resize(at, SIZES[size]));
         }
-        // What stays asks for much while the others are still there; where others need the node, for as little as it can.
-        acts.push(resize(safety, if n == 0 && alone { SIZES[3] } else { SIZES[0] }));
+        // What stays asks for much while the others are still there and have it all; where somebody else needs the node, all ask
+        // for as little as they can.
+        let (at, milli) = match (alone, n) {
+            (true, 0) => (safety, SIZES[3]),
+            (true, _) => (safety.saturating_sub(Duration::from_secs(1)), SIZES[2]),
+            (false, _) => (safety, SIZES[0]),
+        };
+        acts.push(resize(at, milli));
         if n > 0 {
             acts.push(delete(safety + Duration::from_secs(10), Pod::resource(), "default", &name, "pod"));
         }
     }
-    if alone {
-        // They have it all when the one that stays asks.
-        for n in 1..3 {
-            let what = What::Resize { name: format!("resized{n}"), containers: container(1200, false) };
-            acts.push(Act { at: safety.saturating_sub(Duration::from_secs(1)), what });
-        }
-        acts.retain(|act| !matches!(&act.what, What::Resize { name, .. } if name != "resized0" && act.at == safety));
-    }
+}
+
+/// Whether a pod is one of these.
+fn is_ours(pod: &Value) -> bool {
+    label(pod, "labels", LABEL) == "true"
 }
 
 /// A pod with what is set aside for it in place of what it asks for, as far as its status tells.
 pub(crate) fn as_granted(pod: &Value) -> Value {
     let mut granted = pod.clone();
     let told = pod.pointer("/status/containerStatuses/0/allocatedResources").cloned();
-    if text(pod, &format!("/metadata/labels/{LABEL}")) == "true"
+    if is_ours(pod)
         && let Some(told) = told
         && let Some(resources) = granted.pointer_mut("/spec/containers/0/resources")
     {
@@ -124,8 +122,7 @@ pub(crate) fn as_granted(pod: &Value) -> Value {
 /// Whether a pod's container may be stopped in order to start again with another size: its policy says so, and it has asked
 /// for one.
 pub(crate) fn may_start_again(pod: &PodRef, observer: &Observer) -> bool {
-    let object = observer.get("pod", &format!("{}/{}", pod.namespace, pod.name));
-    object.filter(|object| uid(object) == &*pod.uid).is_some_and(|object| {
+    observer.pod(pod).is_some_and(|object| {
         text(object, "/spec/containers/0/resizePolicy/0/restartPolicy") == "RestartContainer"
             && object.pointer("/metadata/generation").and_then(Value::as_i64) > Some(1)
     })
@@ -159,7 +156,7 @@ fn others(of: &Value, observer: &Observer) -> i64 {
     });
     let has = |pod: &Value| -> i64 {
         let told = quantity(pod, "/status/containerStatuses/0/allocatedResources/cpu");
-        if text(pod, &format!("/metadata/labels/{LABEL}")) == "true" && !told.is_zero() {
+        if is_ours(pod) && !told.is_zero() {
             return told.millis();
         }
         let pod: Option<Pod> = serde_json::from_value(pod.clone()).ok();
@@ -216,12 +213,10 @@ impl Resizes {
         nodes: &BTreeMap<u8, Node>,
         breaches: &mut Vec<Breach>,
     ) {
-        let label = format!("/metadata/labels/{LABEL}");
-        let ours = observer
-            .all("pod")
-            .filter(|pod| text(pod, &label) == "true" && !deleting(pod) && text(pod, "/status/phase") == "Running");
+        let ours =
+            observer.all("pod").filter(|pod| is_ours(pod) && !deleting(pod) && text(pod, "/status/phase") == "Running");
         let lacking = ours.filter_map(|pod| {
-            let node = nodes.values().find(|n| n.up && node_name(n.number) == text(pod, "/spec/nodeName"))?;
+            let node = named(nodes, text(pod, "/spec/nodeName")).filter(|n| n.up)?;
             Some((key_of(pod), lacks(pod, observer, node)?))
         });
         let since = lacking.map(|(pod, why)| {
@@ -262,7 +257,7 @@ mod tests {
 
     #[test]
     fn bugs_of_resizes_are_found() {
-        for plant in PLANTS.iter().filter(|plant| is_of_resizes(plant.bug)) {
+        for plant in PLANTS.iter().filter(|plant| plant.bug.is_of_resizes()) {
             let options = Options { plant: Some(plant), ..options() };
             let found = (1..20).filter_map(|seed| run(seed, &options).failure).any(|failure| {
                 let known = failure.invariant == plant.found_by || failure.invariant == "liveness";

@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use carrack_types::resource::Kind as _;
-use carrack_types::volume::{DEAD_USERS, VOLUME_USERS, csi_unique_name, dead_users, flex_unique_name, users};
+use carrack_types::volume::{DEAD_USERS, VOLUME_USERS, csi_unique_name, dead_users, flex_unique_name, users_of};
 use carrack_types::well_known::kubevirt::{APP_LABEL, LAUNCHER};
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
 use serde_json::{Value, json};
@@ -17,10 +17,9 @@ use serde_json::{Value, json};
 use crate::attacher::{DRIVER, Rack};
 use crate::controllers::about;
 use crate::invariants::Breach;
-use crate::node::Node;
+use crate::node::{Node, named};
 use crate::observer::{Change, Observer, deleting, key_of, label, terminal, text, uid};
-use crate::role::node_name;
-use crate::workload::{Act, What};
+use crate::workload::{Act, What, disk};
 
 /// Nobody who lives is called dead.
 pub(crate) const DEAD: &str = "dead-users-are-dead";
@@ -30,17 +29,8 @@ pub(crate) const LEFT: &str = "disks-leave-dead-nodes";
 /// A machine's disk that every node can have, one at a time; what makes it, and the machine with it.
 pub(crate) fn with_disk(at: Duration, mut machine: Value, acts: &mut Vec<Act>) -> Value {
     let name = format!("{}-roams", text(&machine, "/metadata/name"));
-    let spec = json!({"accessModes": ["ReadWriteOnce"], "storageClassName": ""});
-    let (mut of_volume, mut of_claim) = (spec.clone(), spec);
-    of_volume["capacity"] = json!({"storage": "1Gi"});
-    of_volume["persistentVolumeReclaimPolicy"] = "Retain".into();
-    of_volume["csi"] = json!({"driver": DRIVER, "volumeHandle": name});
-    of_volume["claimRef"] = json!({"namespace": "default", "name": name});
-    of_claim["volumeName"] = name.clone().into();
-    of_claim["resources"] = json!({"requests": {"storage": "1Gi"}});
-    let of = |kind: &str, metadata: Value, spec: Value| json!({"apiVersion": "v1", "kind": kind, "metadata": metadata, "spec": spec});
-    let volume = of("PersistentVolume", json!({"name": name}), of_volume);
-    let claim = of("PersistentVolumeClaim", json!({"namespace": "default", "name": name}), of_claim);
+    let (mut volume, claim) = disk(&name, &name, &name);
+    volume["spec"]["claimRef"] = json!({"namespace": "default", "name": name});
     for (resource, object) in [(PersistentVolume::resource(), volume), (PersistentVolumeClaim::resource(), claim)] {
         acts.push(Act { at, what: What::Create { resource, object, want: None } });
     }
@@ -87,7 +77,7 @@ impl Roaming {
     /// What was detached from nodes that had it mounted: only of such whose machines are dead.
     pub(crate) fn taken(&self, rack: &Rack, nodes: &BTreeMap<u8, Node>, breaches: &mut Vec<Breach>) {
         for (disk, at) in rack.taken() {
-            let Some((_, node)) = nodes.iter().find(|(number, _)| node_name(**number) == at) else { continue };
+            let Some(node) = named(nodes, &at) else { continue };
             let ids = [csi_unique_name(DRIVER, &disk), flex_unique_name(crate::flex::DRIVER, &disk)];
             let pods: Vec<&str> = node.disk.pods_of(&ids).collect();
             let writes = |pod: &&str| {
@@ -111,8 +101,7 @@ impl Roaming {
         for attachment in observer.all("attachment").filter(|attachment| !deleting(attachment)) {
             let Some((unique, name)) = about(attachment, observer).filter(|(_, name)| is_dead(name)) else { continue };
             let Some(node) = observer.get("node", name) else { continue };
-            let named = users(Some(label(node, "annotations", VOLUME_USERS))).and_then(|mut all| all.remove(&unique));
-            let named = named.unwrap_or_default();
+            let named = users_of(Some(label(node, "annotations", VOLUME_USERS)), &unique);
             let lives = |user: &String| observer.all("vmi").any(|vmi| uid(vmi) == user && !terminal(vmi));
             let is_left = |user: &String| self.instances.contains(user) && !lives(user);
             if !named.is_empty() && named.iter().all(is_left) {
@@ -136,7 +125,7 @@ fn called_dead(
     };
     let before = change.before.as_ref().map(said).unwrap_or_default();
     let Some((unique, at)) = about(attachment, observer) else { return };
-    let Some((_, node)) = nodes.iter().find(|(number, _)| node_name(**number) == at) else { return };
+    let Some(node) = named(nodes, at) else { return };
     for user in said(attachment).difference(&before) {
         if node.guests.alive().any(|(_, guest)| guest.domain.uid == *user) {
             let what =

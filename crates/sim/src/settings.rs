@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 
 use crate::chance::between;
 use crate::invariants::Breach;
-use crate::node::Node;
+use crate::node::{Node, named};
 use crate::observer::{Observer, deleting, text, uid};
 use crate::plants::Bug;
 use crate::wants::Want;
@@ -100,7 +100,7 @@ fn behind<'a>(pod: &'a Value, observer: &Observer, nodes: &BTreeMap<u8, Node>) -
     }
     let name = format!("{}/{}", text(pod, "/metadata/namespace"), volume["configMap"]["name"].as_str()?);
     let wanted = observer.get("configmap", &name)?["data"].as_object()?;
-    let node = nodes.values().find(|n| n.up && crate::role::node_name(n.number) == text(pod, "/spec/nodeName"))?;
+    let node = named(nodes, text(pod, "/spec/nodeName")).filter(|n| n.up)?;
     let files = node.disk.files_of(uid(pod), volume["name"].as_str()?);
     let same = files.is_some_and(|files| {
         files.len() == wanted.len()

@@ -21,7 +21,7 @@ use serde_json::{Value, json};
 
 use crate::chance::between;
 use crate::invariants::Breach;
-use crate::node::Node;
+use crate::node::{Node, named};
 use crate::observer::{Observer, deleting, text, uid};
 use crate::plants::Bug;
 use crate::wants::Want;
@@ -212,8 +212,7 @@ fn bearers<'a>(
     };
     let runs = |pod: &&Value| !deleting(pod) && text(pod, "/status/phase") == "Running";
     observer.all("pod").filter(runs).filter(has).filter_map(|pod| {
-        let at = text(pod, "/spec/nodeName");
-        let node = nodes.values().find(|n| n.up && crate::role::node_name(n.number) == at)?;
+        let node = named(nodes, text(pod, "/spec/nodeName")).filter(|n| n.up)?;
         Some((uid(pod), node.number, node.tokens.called(uid(pod))))
     })
 }

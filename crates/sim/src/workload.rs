@@ -174,7 +174,7 @@ impl User {
             crate::growth::acts(&mut rng.fork("growth"), options.safety, &mut acts);
             return Self::with(acts);
         }
-        if bug.is_some_and(crate::resizes::is_of_resizes) {
+        if bug.is_some_and(Bug::is_of_resizes) {
             let mut acts = Vec::new();
             crate::resizes::acts(&mut rng.fork("resizes"), options.safety, true, &mut acts);
             return Self::with(acts);
@@ -451,26 +451,30 @@ fn pods(rng: &mut Rng, safety: Duration, acts: &mut Vec<Act>) {
     }
 }
 
+/// A volume of the attacher's driver, and a claim that asks for it.
+pub(crate) fn disk(volume: &str, handle: &str, claim: &str) -> (Value, Value) {
+    let of_volume = json!({"apiVersion": "v1", "kind": "PersistentVolume", "metadata": {"name": volume},
+        "spec": {"accessModes": ["ReadWriteOnce"], "storageClassName": "", "capacity": {"storage": "1Gi"},
+            "persistentVolumeReclaimPolicy": "Retain",
+            "csi": {"driver": crate::attacher::DRIVER, "volumeHandle": handle}}});
+    let of_claim = json!({"apiVersion": "v1", "kind": "PersistentVolumeClaim",
+        "metadata": {"namespace": "default", "name": claim},
+        "spec": {"accessModes": ["ReadWriteOnce"], "storageClassName": "", "volumeName": volume,
+            "resources": {"requests": {"storage": "1Gi"}}}});
+    (of_volume, of_claim)
+}
+
 /// Claims of disks that are attached to their node from outside, and pods that come and go with them.
 fn claims(rng: &mut Rng, safety: Duration, acts: &mut Vec<Act>) {
     let create = |at, resource, object| Act { at, what: What::Create { resource, object, want: None } };
     let count = 1 + rng.below(2);
     for n in 0..count {
         let at = between(rng, Duration::from_millis(100), Duration::from_secs(2));
-        let spec = json!({"accessModes": ["ReadWriteOnce"], "storageClassName": ""});
-        let mut volume = json!({"apiVersion": "v1", "kind": "PersistentVolume", "metadata": {"name": format!("disk{n}")},
-            "spec": spec});
-        volume["spec"]["capacity"] = json!({"storage": "1Gi"});
-        volume["spec"]["persistentVolumeReclaimPolicy"] = "Retain".into();
-        volume["spec"]["csi"] = json!({"driver": crate::attacher::DRIVER, "volumeHandle": format!("handle{n}")});
+        let (mut volume, claim) = disk(&format!("disk{n}"), &format!("handle{n}"), &format!("claim{n}"));
         // All at one node: a disk that is wanted by two would be waited for without end.
         volume["spec"]["nodeAffinity"] = json!({"required": {"nodeSelectorTerms": [{"matchExpressions": [
             {"key": "kubernetes.io/hostname", "operator": "In", "values": [crate::role::node_name(1)]}]}]}});
         acts.push(create(at, PersistentVolume::resource(), volume));
-        let mut claim = json!({"apiVersion": "v1", "kind": "PersistentVolumeClaim",
-            "metadata": {"namespace": "default", "name": format!("claim{n}")}, "spec": spec});
-        claim["spec"]["volumeName"] = format!("disk{n}").into();
-        claim["spec"]["resources"] = json!({"requests": {"storage": "1Gi"}});
         acts.push(create(at, PersistentVolumeClaim::resource(), claim));
     }
     for n in 0..up_to(4, safety) + rng.below(up_to(8, safety)) {

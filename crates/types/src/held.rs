@@ -101,17 +101,16 @@ impl Status {
     }
 
     fn raise(&self, resources: &mut Option<ResourceRequirements>, held: &Held, overhead: &ResourceList) {
-        let asked = resources.as_ref().map(pod::asked_by).unwrap_or_default();
-        let mut lists = held.lists(overhead).peekable();
-        if lists.peek().is_none() {
+        let lists: Vec<ResourceList> = held.lists(overhead).collect();
+        if lists.is_empty() {
             return;
         }
+        let asked = resources.as_ref().map(pod::asked_by).unwrap_or_default();
         let mut holds = if self.is_infeasible { ResourceList::new() } else { asked.clone() };
-        // Of a pod as a whole only what it names itself counts: of all else its containers are the sum.
-        let counts = |name: &str| !held.name.is_empty() || asked.contains_key(name);
-        for (name, amount) in lists.flatten().filter(|(name, _)| counts(name)) {
-            let most = holds.entry(name).or_default();
-            *most = amount.max(*most);
+        for mut list in lists {
+            // Of a pod as a whole only what it names itself counts: of all else its containers are the sum.
+            list.retain(|name, _| !held.name.is_empty() || asked.contains_key(name));
+            pod::raise(&mut holds, &list);
         }
         if holds != asked {
             let requests = holds.into_iter().map(|(name, amount)| (name, amount.into())).collect();

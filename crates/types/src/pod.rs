@@ -36,7 +36,7 @@ pub fn subtract(to: &mut ResourceList, other: &ResourceList) {
     }
 }
 
-fn raise(to: &mut ResourceList, other: &ResourceList) {
+pub(crate) fn raise(to: &mut ResourceList, other: &ResourceList) {
     for (name, quantity) in other {
         let have = to.entry(name.clone()).or_default();
         if *quantity > *have {

@@ -10,10 +10,11 @@ use crate::quantity::Quantity;
 const COUNTED: [&str; 2] = ["cpu", "memory"];
 
 /// `Guaranteed`, `Burstable` or `BestEffort`, by a pod's spec. Where the pod itself says what it needs, its containers do not
-/// count.
+/// count; one that has resources of its own and neither requests nor limits there says nothing.
 #[must_use]
 pub fn class(spec: &Value) -> &'static str {
-    let own = spec.get("resources").filter(|resources| resources.is_object());
+    let lists = |own: &&Value| ["requests", "limits"].iter().any(|list| own.get(list).is_some_and(Value::is_object));
+    let own = spec.get("resources").filter(lists);
     let containers =
         ["initContainers", "containers"].into_iter().filter_map(|list| spec.get(list)?.as_array()).flatten();
     let counted: Vec<Option<&Value>> = match own {
@@ -73,7 +74,8 @@ mod tests {
             ),
             (json!({"limits": {"nvidia.com/gpu": 1}}), json!(null), "BestEffort"),
             (json!({}), full.clone(), "Guaranteed"),
-            (full, json!({"requests": {"cpu": "1"}}), "Burstable"),
+            (full.clone(), json!({"requests": {"cpu": "1"}}), "Burstable"),
+            (full, json!({}), "Guaranteed"),
         ] {
             let spec = json!({"resources": own, "containers": [{"name": "a", "resources": resources}]});
             assert_eq!(class(&spec), want, "{resources} {own}");

@@ -117,6 +117,19 @@ pub fn users(annotation: Option<&str>) -> Option<Users> {
     serde_json::from_str(annotation?).ok()
 }
 
+/// Who may have one volume, by what its node says in [`VOLUME_USERS`]: nobody where nothing is said.
+#[must_use]
+pub fn users_of(annotation: Option<&str>, unique: &str) -> BTreeSet<String> {
+    users(annotation).and_then(|mut all| all.remove(unique)).unwrap_or_default()
+}
+
+/// The annotation [`VOLUME_USERS`] that says this; none where nobody has any volume.
+#[must_use]
+pub fn users_text(all: &Users) -> Option<String> {
+    // Maps of strings: this cannot fail.
+    (!all.is_empty()).then(|| serde_json::to_string(all).unwrap_or_default())
+}
+
 /// The users that an annotation [`DEAD_USERS`] names.
 pub fn dead_users(annotation: Option<&str>) -> impl Iterator<Item = &str> {
     annotation.into_iter().flat_map(|list| list.split(',')).filter(|uid| !uid.is_empty())
@@ -150,8 +163,12 @@ mod tests {
         assert_eq!((flex.as_str(), flex_of_unique_name(&flex)), ("flexvolume-v/d/pv", Some(("v/d", "pv"))));
         assert_eq!(flex_of_unique_name("kubernetes.io/csi/d.example^h"), None);
         assert!(lists_driver("v/d,v/e", "v/e") && !lists_driver("v/d,v/e", "v") && !lists_driver("", "v/d"));
-        let said = users(Some(r#"{"kubernetes.io/csi/d^h":["a","b"]}"#)).expect("what a node says");
+        let text = r#"{"kubernetes.io/csi/d^h":["a","b"]}"#;
+        let said = users(Some(text)).expect("what a node says");
         assert_eq!(said["kubernetes.io/csi/d^h"], BTreeSet::from(["a".to_owned(), "b".to_owned()]));
+        assert_eq!(users_of(Some(text), "kubernetes.io/csi/d^h"), said["kubernetes.io/csi/d^h"]);
+        assert_eq!((users_of(Some(text), "d^h"), users_of(None, "d^h")), (BTreeSet::new(), BTreeSet::new()));
+        assert_eq!((users_text(&said).as_deref(), users_text(&Users::new())), (Some(text), None));
         assert_eq!((users(None), users(Some("")), users(Some(r#"["a"]"#))), (None, None, None));
         assert_eq!(dead_users(Some("a,,b")).collect::<Vec<_>>(), ["a", "b"]);
         assert_eq!(dead_users(None).count(), 0);

@@ -1,6 +1,6 @@
 //! Asks about a request that is not a plain write: an eviction, a token, a binding, a connection.
 
-use super::{Asked, Attributes, Found, Operation, fetch, steps};
+use super::{Asked, Attributes, Operation, fetch, steps};
 use crate::context::Cx;
 use crate::object::Object;
 use crate::status::Status;
@@ -55,10 +55,7 @@ async fn ask(
         dry_run: cx.dry_run()?,
         env: &*cx.server.env,
     };
-    let found = match asked.plugins {
-        true => fetch(&*cx.server.untimed, &cx.server.plugins, &attributes).await?,
-        false => Found::default(),
-    };
+    let found = fetch(&*cx.server.untimed, asked.plugins(cx), &attributes).await?;
     steps::admit(cx, asked, &mut attributes, &found).await?;
     steps::validate(cx, asked, &attributes, &found).await?;
     Ok(attributes.object)

@@ -26,7 +26,8 @@ impl Asked {
     /// About what no plugin knows.
     pub(crate) const ADDED: Asked = Asked { plugins: false, ..Asked::CHECKED };
 
-    fn plugins<'a>(self, cx: &Cx<'a>) -> &'a [Box<dyn AdmissionPlugin>] {
+    /// Those of the server's plugins that are asked.
+    pub(super) fn plugins<'a>(self, cx: &Cx<'a>) -> &'a [Box<dyn AdmissionPlugin>] {
         if self.plugins { &cx.server.plugins } else { &[] }
     }
 }

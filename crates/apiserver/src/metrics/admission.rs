@@ -44,7 +44,7 @@ impl Step {
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
 struct StepLabels {
     operation: &'static str,
-    rejected: &'static str,
+    rejected: bool,
     r#type: &'static str,
 }
 
@@ -52,7 +52,7 @@ struct StepLabels {
 struct NamedLabels {
     name: String,
     operation: &'static str,
-    rejected: &'static str,
+    rejected: bool,
     r#type: &'static str,
 }
 
@@ -61,7 +61,7 @@ struct CallLabels {
     code: u32,
     name: String,
     operation: &'static str,
-    rejected: &'static str,
+    rejected: bool,
     r#type: &'static str,
 }
 
@@ -101,8 +101,8 @@ pub(crate) enum Called {
     Failed(u16),
 }
 
-/// One histogram for each operation.
-type Once = [OnceLock<Histogram>; OPERATIONS.len()];
+/// One histogram for each operation, of which this is the last.
+type Once = [OnceLock<Histogram>; Operation::Connect as usize + 1];
 /// How many evaluations of policies, and how long they took.
 type Checks = (Family<PolicyLabels, Counter>, Family<PolicyLabels, Histogram, Bounds>);
 
@@ -120,22 +120,17 @@ pub(crate) struct AdmissionMetrics {
     checks: [Checks; 2],
 }
 
-const OPERATIONS: [Operation; 4] = [Operation::Create, Operation::Update, Operation::Delete, Operation::Connect];
-
-fn flag(flag: bool) -> &'static str {
-    if flag { "true" } else { "false" }
-}
-
 fn seconds(elapsed: SignedDuration) -> f64 {
     elapsed.as_secs_f64().max(0.0)
 }
 
 impl AdmissionMetrics {
-    pub(super) fn new() -> Self {
+    /// Of these plugins, in their order.
+    pub(super) fn new(plugins: impl Iterator<Item = &'static str>) -> Self {
         let policies = || (Family::default(), Family::new_with_constructor(Bounds(&POLICY_SECONDS)));
         Self {
             plugins: Family::new_with_constructor(Bounds(&SECONDS)),
-            known: Vec::new(),
+            known: plugins.map(|name| (name, Default::default())).collect(),
             steps: Family::new_with_constructor(Bounds(&SECONDS)),
             webhooks: Family::new_with_constructor(Bounds(&WEBHOOK_SECONDS)),
             calls: Family::default(),
@@ -190,11 +185,6 @@ impl AdmissionMetrics {
         }
     }
 
-    /// These are the plugins, in their order.
-    pub(crate) fn know(&mut self, names: impl Iterator<Item = &'static str>) {
-        self.known = names.map(|name| (name, Default::default())).collect();
-    }
-
     /// A plugin, the `index`th of all, took so long.
     pub(crate) fn plugin(
         &self,
@@ -206,20 +196,19 @@ impl AdmissionMetrics {
         let Some((name, known)) = self.known.get(index) else { return };
         let histogram = || {
             let (name, operation) = ((*name).to_owned(), verb(operation));
-            let labels = NamedLabels { name, operation, rejected: flag(refuses), r#type: step.text() };
+            let labels = NamedLabels { name, operation, rejected: refuses, r#type: step.text() };
             self.plugins.get_or_create_owned(&labels)
         };
         if refuses {
             histogram().observe(seconds(took));
             return;
         }
-        let place = OPERATIONS.iter().position(|known| *known == operation).unwrap_or(0);
-        known[usize::from(step == Step::Validate)][place].get_or_init(histogram).observe(seconds(took));
+        known[step as usize][operation as usize].get_or_init(histogram).observe(seconds(took));
     }
 
     /// A half of admission, which began then, is over.
     pub(crate) fn step(&self, (step, operation): (Step, Operation), refuses: bool, began: Timestamp, env: &dyn Env) {
-        let labels = StepLabels { operation: verb(operation), rejected: flag(refuses), r#type: step.text() };
+        let labels = StepLabels { operation: verb(operation), rejected: refuses, r#type: step.text() };
         self.steps.get_or_create(&labels).observe(seconds(env.now().duration_since(began)));
     }
 
@@ -241,9 +230,9 @@ impl AdmissionMetrics {
             Called::Open => (500, false),
         };
         let (code, name, operation) = (u32::from(code.min(MAX_CODE)), name.to_owned(), verb(operation));
-        let labels = NamedLabels { name: name.clone(), operation, rejected: flag(rejected), r#type };
+        let labels = NamedLabels { name: name.clone(), operation, rejected, r#type };
         self.webhooks.get_or_create(&labels).observe(seconds(took));
-        let labels = CallLabels { code, name: name.clone(), operation, rejected: flag(rejected), r#type };
+        let labels = CallLabels { code, name: name.clone(), operation, rejected, r#type };
         self.calls.get_or_create(&labels).inc();
         let error_type = match called {
             Called::Allowed => return,

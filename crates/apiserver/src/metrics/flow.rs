@@ -35,7 +35,7 @@ struct LevelLabels {
 
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
 struct WaitLabels {
-    execute: &'static str,
+    execute: bool,
     flow_schema: String,
     priority_level: String,
 }
@@ -134,18 +134,19 @@ impl FlowMetrics {
     }
 
     /// A request has waited for so long, and has a seat or none.
-    pub(crate) fn waited(&self, class: &Class, gets_one: bool, elapsed_s: f64) {
-        let ClassLabels { priority_level, flow_schema } = labels(class);
-        let execute = if gets_one { "true" } else { "false" };
+    fn waited(&self, class: ClassLabels, execute: bool, elapsed_s: f64) {
+        let ClassLabels { priority_level, flow_schema } = class;
         let labels = WaitLabels { execute, flow_schema, priority_level };
         self.waits.get_or_create(&labels).observe(elapsed_s.max(0.0));
     }
 
-    /// A request has a seat, as long as what is returned is there.
-    pub(crate) fn seated(&self, class: &Class) -> Counted {
+    /// A request that waited for so long has a seat, as long as what is returned is there.
+    pub(crate) fn seated(&self, class: &Class, waited_s: f64) -> Counted {
         let labels = labels(class);
         self.dispatched.get_or_create(&labels).inc();
-        Counted::new(&self.executing, &labels)
+        let counted = Counted::new(&self.executing, &labels);
+        self.waited(labels, true, waited_s);
+        counted
     }
 
     /// A request waits, as long as what is returned is there.
@@ -153,8 +154,9 @@ impl FlowMetrics {
         Counted::new(&self.waiting, &labels(class))
     }
 
-    /// A request is sent away.
-    pub(crate) fn rejected(&self, class: &Class, reason: &'static str) {
+    /// A request that waited for so long is sent away.
+    pub(crate) fn rejected(&self, class: &Class, reason: &'static str, waited_s: f64) {
+        self.waited(labels(class), false, waited_s);
         let ClassLabels { priority_level, flow_schema } = labels(class);
         self.rejected.get_or_create(&RejectedLabels { priority_level, flow_schema, reason }).inc();
     }

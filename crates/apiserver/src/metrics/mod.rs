@@ -233,7 +233,8 @@ fn labels(info: &RequestInfo, verb: &'static str) -> RequestLabels {
 }
 
 impl Metrics {
-    pub(crate) fn new() -> Self {
+    /// Of a server with these admission plugins, in their order.
+    pub(crate) fn new(plugins: impl Iterator<Item = &'static str>) -> Self {
         let family = |bounds| Family::new_with_constructor(Bounds(bounds));
         let mut metrics = Self {
             registry: Registry::default(),
@@ -248,7 +249,7 @@ impl Metrics {
             deprecated: Family::default(),
             broken_handshakes: Counter::default(),
             access: access::AccessMetrics::new(),
-            admission: admission::AdmissionMetrics::new(),
+            admission: admission::AdmissionMetrics::new(plugins),
             flow: flow::FlowMetrics::new(),
             translated: Family::default(),
             tunnelled: Family::default(),

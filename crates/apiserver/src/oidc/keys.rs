@@ -1,8 +1,9 @@
 //! The keys of a provider: fetched when they are first needed, again when a token was signed by none of them, and each hour.
 
+use std::sync::{Arc, Mutex, PoisonError};
+
 use bytes::Bytes;
 use carrack_auth::token::{ForeignKeys, ForeignToken};
-use futures::lock::Mutex;
 use http::header::ACCEPT;
 use http::{HeaderMap, HeaderValue, Method, Uri};
 use serde_json::{Map, Value};
@@ -21,18 +22,31 @@ const PAUSE_S: i64 = 10;
 /// Keys that a provider has withdrawn are good for so long, if it can be asked.
 const MAX_AGE_S: i64 = 3600;
 
-/// What is known of a provider's keys. Whoever needs them while they are fetched waits for that.
+/// What is known of a provider's keys. Whose token none of them has signed waits while they are fetched; nobody else does,
+/// since anybody can have a provider asked, which may be slow.
 #[derive(Debug, Default)]
-pub(super) struct Keys(Mutex<Held>);
+pub(super) struct Keys {
+    held: Mutex<Held>,
+    /// Taken by who asks the provider.
+    fetching: futures::lock::Mutex<()>,
+}
 
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 struct Held {
-    keys: ForeignKeys,
+    keys: Arc<ForeignKeys>,
     /// When they were fetched, and when that was last tried, in seconds since the epoch.
     fetched_s: Option<i64>,
     tried_s: Option<i64>,
     /// Why they could not be fetched.
     fault: Option<String>,
+}
+
+impl Held {
+    /// The claims of a token that the provider has signed, as far as keys say so that are young enough.
+    fn claims(&self, token: &ForeignToken<'_>, now_s: i64) -> Option<Map<String, Value>> {
+        let is_fresh = self.fetched_s.is_some_and(|at| now_s - at < MAX_AGE_S);
+        is_fresh.then(|| token.verify(&self.keys)).flatten()
+    }
 }
 
 impl Keys {
@@ -43,22 +57,29 @@ impl Keys {
         provider: &Provider,
         token: &ForeignToken<'_>,
     ) -> Result<Map<String, Value>, Status> {
-        let mut held = self.0.lock().await;
-        let now_s = env.now().as_second();
-        if held.fetched_s.is_some_and(|at| now_s - at < MAX_AGE_S)
-            && let Some(claims) = token.verify(&held.keys)
-        {
+        if let Some(claims) = self.held().claims(token, env.now().as_second()) {
+            return Ok(claims);
+        }
+        let _fetching = self.fetching.lock().await;
+        // Somebody else may have asked meanwhile.
+        let (mut held, now_s) = (self.held(), env.now().as_second());
+        if let Some(claims) = held.claims(token, now_s) {
             return Ok(claims);
         }
         if held.tried_s.is_none_or(|at| now_s - at >= PAUSE_S) {
             held.tried_s = Some(now_s);
+            // Whoever waits for this may go away, and it counts as tried.
+            self.publish(&held);
             match fetch(env, provider).await {
-                Ok(keys) => (held.keys, held.fetched_s, held.fault) = (keys, Some(env.now().as_second()), None),
+                Ok(keys) => {
+                    (held.keys, held.fetched_s, held.fault) = (Arc::new(keys), Some(env.now().as_second()), None);
+                }
                 Err(why) => {
                     tracing::warn!(issuer = provider.url, %why, "a provider's keys are not to be had");
                     held.fault = Some(why);
                 }
             }
+            self.publish(&held);
         }
         match (token.verify(&held.keys), &held.fault) {
             (Some(claims), _) => Ok(claims),
@@ -66,6 +87,15 @@ impl Keys {
             (None, Some(why)) => Err(Status::unavailable(format!("the credentials could not be checked: {why}"))),
             (None, None) => Err(Status::unauthorized()),
         }
+    }
+
+    fn held(&self) -> Held {
+        self.held.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Lets everybody know; only for who is `fetching`.
+    fn publish(&self, held: &Held) {
+        *self.held.lock().unwrap_or_else(PoisonError::into_inner) = held.clone();
     }
 }
 

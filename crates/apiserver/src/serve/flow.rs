@@ -66,9 +66,7 @@ impl Gate {
         let found = server.classify(caller, method, uri, known, total).await?;
         let Some(Classified { class, levels }) = found else { return Ok(None) };
         let (env, began) = (&*server.inner.env, server.inner.env.now());
-        let waited = |class: &Class, gets_one| {
-            server.inner.metrics.flow.waited(class, gets_one, env.now().duration_since(began).as_secs_f64());
-        };
+        let waited_s = || env.now().duration_since(began).as_secs_f64();
         let (metrics, ticket) = (&server.inner.metrics.flow, gate.next.fetch_add(1, Ordering::Relaxed));
         let (mut seat, told) = {
             let mut inner = gate.inner.lock().unwrap_or_else(PoisonError::into_inner);
@@ -80,13 +78,11 @@ impl Gate {
             }
             match inner.seats.arrive(&class.level, class.flow, ticket) {
                 Arrival::Served => {
-                    let counted = metrics.seated(&class);
-                    waited(&class, true);
+                    let counted = metrics.seated(&class, waited_s());
                     return Ok(Some(Seat { gate: Arc::clone(gate), class, state: State::Served, counted }));
                 }
                 Arrival::Refused => {
-                    metrics.rejected(&class, "queue-full");
-                    waited(&class, false);
+                    metrics.rejected(&class, "queue-full", waited_s());
                     return Err(refused(&class));
                 }
                 Arrival::Waits => {
@@ -101,13 +97,11 @@ impl Gate {
         match tokio::time::timeout(gate.wait, told).await {
             Ok(Ok(())) => {
                 seat.state = State::Served;
-                waited(&seat.class, true);
-                seat.counted = metrics.seated(&seat.class);
+                seat.counted = metrics.seated(&seat.class, waited_s());
                 Ok(Some(seat))
             }
             _ => {
-                metrics.rejected(&seat.class, "time-out");
-                waited(&seat.class, false);
+                metrics.rejected(&seat.class, "time-out", waited_s());
                 Err(refused(&seat.class))
             }
         }

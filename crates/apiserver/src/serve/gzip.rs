@@ -10,6 +10,8 @@ use flate2::write::GzEncoder;
 use http::HeaderMap;
 use http::header::ACCEPT_ENCODING;
 
+use crate::accept::listed;
+
 /// Smaller ones are sent as they are: the time would be worth more than the bytes.
 pub(super) const MIN_BYTES: u64 = 128 * 1024;
 /// How much is put out at a time. Other requests get their turn in between.
@@ -19,17 +21,12 @@ const STEP_BYTES: usize = 64 * 1024;
 
 /// Whether the client takes gzip.
 pub(super) fn accepted(headers: &HeaderMap) -> bool {
-    headers
-        .get_all(ACCEPT_ENCODING)
-        .iter()
-        .filter_map(|value| value.to_str().ok())
-        .flat_map(|text| text.split(','))
-        .any(|coding| {
-            let mut parts = coding.split(';').map(str::trim);
-            let name = parts.next().unwrap_or_default();
-            let refused = parts.any(|part| part.strip_prefix("q=").and_then(|q| q.parse().ok()) == Some(0.0_f32));
-            (name.eq_ignore_ascii_case("gzip") || name == "*") && !refused
-        })
+    listed(headers, ACCEPT_ENCODING).any(|coding| {
+        let mut parts = coding.split(';').map(str::trim);
+        let name = parts.next().unwrap_or_default();
+        let refused = parts.any(|part| part.strip_prefix("q=").and_then(|q| q.parse().ok()) == Some(0.0_f32));
+        (name.eq_ignore_ascii_case("gzip") || name == "*") && !refused
+    })
 }
 
 /// Parts on their way through the compressor.

@@ -30,11 +30,12 @@ use tokio_rustls::TlsConnector;
 use super::Shared;
 use super::reply::Reply;
 use super::translate::Translation;
+use crate::accept::listed;
 use crate::body::{NodeTarget, Scheme};
 use crate::call::Call;
 use crate::env::Env;
 use crate::query::Query;
-use crate::route::RequestInfo;
+use crate::route::{RequestInfo, ResourceRequest};
 use crate::status::Status;
 
 /// Longest error text that is taken from a kubelet, in bytes.
@@ -144,6 +145,8 @@ impl Forwarded {
             headers.remove(name);
         }
         without_tokens(&mut headers);
+        let path = parts.uri.path();
+        let resource = RequestInfo::parse(&parts.method, path, &Query::default()).resource;
         let follows = parts.uri.query().is_some_and(|query| Query::parse(query).flag("follow"));
         Forwarded {
             method: parts.method.clone(),
@@ -152,27 +155,24 @@ impl Forwarded {
             upgrades,
             is_log: false,
             follows,
-            below: proxied_below(&parts.method, &parts.uri),
-            streams: is_stream(&parts.method, &parts.uri),
+            below: resource.as_ref().and_then(|resource| proxied_below(path, resource)),
+            streams: resource.as_ref().is_some_and(is_stream),
             translation: None,
         }
     }
 }
 
 /// Whether it is a pod's streams that a request is for.
-fn is_stream(method: &Method, uri: &http::Uri) -> bool {
-    let info = RequestInfo::parse(method, uri.path(), &Query::default());
-    info.resource.is_some_and(|resource| {
-        resource.resource == "pods"
-            && matches!(resource.subresource.as_deref(), Some("exec" | "attach" | "portforward"))
-    })
+fn is_stream(resource: &ResourceRequest) -> bool {
+    resource.resource == "pods" && matches!(resource.subresource.as_deref(), Some("exec" | "attach" | "portforward"))
 }
 
 /// The path of a request to a `proxy` subresource, without what comes behind that.
-fn proxied_below(method: &Method, uri: &http::Uri) -> Option<String> {
-    let info = RequestInfo::parse(method, uri.path(), &Query::default());
-    let resource = info.resource.filter(|resource| resource.subresource.as_deref() == Some("proxy"))?;
-    let mut path = uri.path().trim_end_matches('/');
+fn proxied_below(path: &str, resource: &ResourceRequest) -> Option<String> {
+    if resource.subresource.as_deref() != Some("proxy") {
+        return None;
+    }
+    let mut path = path.trim_end_matches('/');
     for _ in &resource.rest {
         path = path.rsplit_once('/')?.0.trim_end_matches('/');
     }
@@ -196,13 +196,7 @@ fn relocated(location: &str, host: &str, below: &str) -> Option<String> {
 
 /// A browser's bearer token comes as a WebSocket subprotocol; it is the API server's to see, and nobody's behind it.
 fn without_tokens(headers: &mut HeaderMap) {
-    let all: Vec<String> = headers
-        .get_all(SEC_WEBSOCKET_PROTOCOL)
-        .iter()
-        .filter_map(|value| value.to_str().ok())
-        .flat_map(|value| value.split(','))
-        .map(|protocol| protocol.trim().to_owned())
-        .collect();
+    let all: Vec<String> = listed(headers, SEC_WEBSOCKET_PROTOCOL).map(str::to_owned).collect();
     if !all.iter().any(|protocol| protocol.starts_with(WEBSOCKET_TOKEN_PREFIX)) {
         return;
     }
@@ -445,7 +439,8 @@ mod tests {
             ("/api/v1/namespaces/a/pods/p/log", None),
             ("/apis/metrics.k8s.io/v1beta1/proxy", None),
         ] {
-            assert_eq!(proxied_below(&Method::GET, &path.parse().expect("a path")).as_deref(), below, "{path}");
+            let resource = RequestInfo::parse(&Method::GET, path, &Query::default()).resource.expect("a resource");
+            assert_eq!(proxied_below(path, &resource).as_deref(), below, "{path}");
         }
         for (location, moved) in [
             ("/login?to=/", Some(format!("{pod}/login?to=/"))),

@@ -1,7 +1,9 @@
 //! Tokens of OpenID Connect providers, which a configuration makes users of.
 
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::pin::pin;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
+use std::task::{Context, Waker};
 
 use carrack_apiserver::{Answer, AuthenticationConfiguration, Call, CallError, Calling, Env, Trust};
 use carrack_auth::token::{DEFAULT_ISSUER, Verifier};
@@ -24,6 +26,8 @@ struct Provider {
     env: Arc<dyn Env>,
     keys: Mutex<Value>,
     is_silent: Mutex<bool>,
+    /// Whether it leaves those who ask waiting.
+    hangs: AtomicBool,
     asked: AtomicUsize,
 }
 
@@ -49,6 +53,9 @@ impl Env for Provider {
         } else {
             Ok(Answer { code: 200, headers: HeaderMap::new(), body: body.to_string().into() })
         };
+        if self.hangs.load(Ordering::Relaxed) {
+            return Box::pin(std::future::pending());
+        }
         Box::pin(std::future::ready(answer))
     }
 }
@@ -76,7 +83,8 @@ fn cluster(configuration: &str) -> (Cluster, Arc<Provider>) {
     let cluster = Cluster::with(|config| {
         let keys = Mutex::new(vectors()["jwks"].clone());
         let env = config.env.clone();
-        let own = Arc::new(Provider { env, keys, is_silent: Mutex::default(), asked: AtomicUsize::new(0) });
+        let (is_silent, hangs, asked) = (Mutex::default(), AtomicBool::new(false), AtomicUsize::new(0));
+        let own = Arc::new(Provider { env, keys, is_silent, hangs, asked });
         config.env = own.clone();
         provider = Some(own);
         config.authentication =
@@ -86,12 +94,17 @@ fn cluster(configuration: &str) -> (Cluster, Arc<Provider>) {
     (cluster, provider.expect("a provider"))
 }
 
-/// Who the bearer of a token is, or the code that he is told.
-fn bearer(cluster: &Cluster, token: &str) -> Result<Caller, u16> {
+/// The headers of a token's bearer.
+fn headers(token: &str) -> HeaderMap {
     let mut headers = HeaderMap::new();
     let token = vectors()["tokens"][token].as_str().unwrap_or(token).to_owned();
     headers.insert("authorization", format!("Bearer {token}").parse().expect("header"));
-    now(cluster.api.authenticate(None, &headers)).map_err(|status| status.code)
+    headers
+}
+
+/// Who the bearer of a token is, or the code that he is told.
+fn bearer(cluster: &Cluster, token: &str) -> Result<Caller, u16> {
+    now(cluster.api.authenticate(None, &headers(token))).map_err(|status| status.code)
 }
 
 fn text(caller: Result<Caller, u16>) -> Result<String, u16> {
@@ -187,6 +200,34 @@ fn keys_that_are_new_are_asked_for_now_and_then() {
     let forged = format!("{}.{}", parts("jane").0, parts("RS256").1);
     assert_eq!((text(bearer(&cluster, &forged)), asked()), (Err(503), 5));
     assert_eq!((bearer(&cluster, "ES384").is_ok(), asked()), (true, 5));
+}
+
+#[test]
+fn a_key_that_is_known_waits_for_no_other() {
+    let (cluster, provider) = cluster(&configuration("    username: {claim: sub, prefix: ''}", ""));
+    let asked = || provider.asked.load(Ordering::Relaxed);
+    let all = vectors()["jwks"].clone();
+    *provider.keys.lock().expect("lock") = json!({"keys": [all["keys"][0]]});
+    assert_eq!((bearer(&cluster, "RS256").is_ok(), asked()), (true, 2));
+    cluster.env.advance(10);
+    provider.hangs.store(true, Ordering::Relaxed);
+    let unknown = headers("ES256");
+    let mut cx = Context::from_waker(Waker::noop());
+    {
+        let mut first = pin!(cluster.api.authenticate(None, &unknown));
+        let mut second = pin!(cluster.api.authenticate(None, &unknown));
+        assert!(first.as_mut().poll(&mut cx).is_pending());
+        assert_eq!((bearer(&cluster, "RS256").is_ok(), asked()), (true, 3));
+        // The other waits for the same answer.
+        assert!(second.as_mut().poll(&mut cx).is_pending());
+        assert_eq!((bearer(&cluster, "RS256").is_ok(), asked()), (true, 3));
+    }
+    // Who went away has had the provider asked all the same.
+    provider.hangs.store(false, Ordering::Relaxed);
+    *provider.keys.lock().expect("lock") = all;
+    assert_eq!((text(bearer(&cluster, "ES256")), asked()), (Err(401), 3));
+    cluster.env.advance(10);
+    assert_eq!((bearer(&cluster, "ES256").is_ok(), asked()), (true, 5));
 }
 
 #[test]

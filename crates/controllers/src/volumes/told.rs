@@ -8,7 +8,7 @@ use carrack_engine::{EventRecord, Key, Plan, Premise, Time, View};
 use carrack_types::pod::is_terminal;
 use carrack_types::resource::{Kind as _, Object as _};
 use carrack_types::volume::{
-    DEAD_USERS, DEVICE_PATH, UNIQUE_NAME, VOLUME_USERS, attachment_name, csi_unique_name, dead_users, users,
+    DEAD_USERS, DEVICE_PATH, UNIQUE_NAME, VOLUME_USERS, attachment_name, csi_unique_name, dead_users, users_of,
 };
 use carrack_types::well_known::kubevirt::SCHEDULABLE_LABEL;
 use k8s_openapi::api::core::v1::{AttachedVolume, ContainerState, Node, Pod};
@@ -106,7 +106,7 @@ fn is_silent(node: &Node) -> bool {
 /// Whether everybody is dead who may have the volume on a node that is not heard: the node has named them all, and of each it is
 /// written that nothing of it runs any more.
 fn is_left_by_the_dead(attachment: &VolumeAttachment, node: &Node, unique: &str) -> bool {
-    let named = users(node.annotation(VOLUME_USERS)).and_then(|mut all| all.remove(unique)).unwrap_or_default();
+    let named = users_of(node.annotation(VOLUME_USERS), unique);
     let dead: BTreeSet<&str> = dead_users(attachment.annotation(DEAD_USERS)).collect();
     is_silent(node) && !named.is_empty() && named.iter().all(|user| dead.contains(user.as_str()))
 }

@@ -198,8 +198,9 @@ impl GpuExtender {
     pub(super) fn reserve(&mut self, pod: &Pod, node: &str, demand: &Demand) -> Result<(), String> {
         let uid = pod.uid();
         let stands = |entry: &&Entry| {
-            let is_good = !matches!(entry.stage, Stage::Offered { .. }) || self.still_fits(node, uid);
-            entry.node == node && is_good && self.planted != Some(Planted::Cache)
+            entry.node == node
+                && self.planted != Some(Planted::Cache)
+                && (!matches!(entry.stage, Stage::Offered { .. }) || self.still_fits(node, uid))
         };
         if let Some(entry) = self.ledger.get(uid).filter(stands) {
             let places = entry.places.clone();

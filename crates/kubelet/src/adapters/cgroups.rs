@@ -124,13 +124,25 @@ fn shares(weight: i64) -> i64 {
     2 + ((weight.clamp(1, 10_000) - 1) * 262_142 + 9998) / 9999
 }
 
+fn text(dir: &Path, file: &str) -> io::Result<String> {
+    let path = dir.join(file);
+    fs::read_to_string(&path).map_err(|e| io::Error::new(e.kind(), format!("{}: {e}", path.display())))
+}
+
+/// A word of a file as a number; none where there is another word, or none.
+fn word(text: &str, number: usize) -> Option<i64> {
+    text.split_whitespace().nth(number)?.parse().ok()
+}
+
+/// The limit that a file says; 0 where it says that there is none.
+fn limit(text: &str) -> i64 {
+    // v1 has a number that no machine has the memory for.
+    word(text, 0).filter(|n| *n > 0 && *n < i64::MAX / 2).unwrap_or(0)
+}
+
 /// A number in a file of a group; 0 where it says that there is no limit.
 fn number(dir: &Path, file: &str) -> io::Result<i64> {
-    let path = dir.join(file);
-    let text = fs::read_to_string(&path).map_err(|e| io::Error::new(e.kind(), format!("{}: {e}", path.display())))?;
-    let first = text.split_whitespace().next().unwrap_or_default();
-    // v1 has a number that no machine has the memory for.
-    Ok(first.parse::<i64>().ok().filter(|n| *n > 0 && *n < i64::MAX / 2).unwrap_or(0))
+    text(dir, file).map(|text| limit(&text))
 }
 
 fn read_v1(mounts: &[(String, PathBuf)], path: &str) -> io::Result<Reading> {
@@ -154,10 +166,10 @@ fn read_v2(root: &Path, path: &str) -> io::Result<Reading> {
     if !dir.is_dir() {
         return Ok(Reading::default());
     }
-    let max = fs::read_to_string(dir.join("cpu.max"))?;
+    let max = text(&dir, "cpu.max")?;
     let limits = GroupLimits {
-        cpu_period_us: max.split_whitespace().nth(1).and_then(|n| n.parse().ok()).unwrap_or(0),
-        cpu_quota_us: number(&dir, "cpu.max")?,
+        cpu_period_us: word(&max, 1).unwrap_or(0),
+        cpu_quota_us: limit(&max),
         cpu_shares: shares(number(&dir, "cpu.weight")?),
         memory_limit_bytes: number(&dir, "memory.max")?,
     };
@@ -228,12 +240,12 @@ pub fn memory(path: &str) -> Option<(u64, u64)> {
 }
 
 fn memory_of(dir: &Path, [most, used, reclaimable]: [&str; 3]) -> Option<(u64, u64)> {
-    let number = |file: &str| fs::read_to_string(dir.join(file)).ok()?.trim().parse::<u64>().ok();
+    let bytes = |file: &str| u64::try_from(word(&text(dir, file).ok()?, 0)?).ok();
     // The older hierarchy has no word for what has no bound, but a number that no machine has bytes for.
-    let most = number(most).filter(|bytes| *bytes < 1 << 60)?;
-    let stat = fs::read_to_string(dir.join("memory.stat")).ok()?;
+    let most = bytes(most).filter(|bytes| *bytes < 1 << 60)?;
+    let stat = text(dir, "memory.stat").ok()?;
     let reclaimable = stat.lines().find_map(|l| l.strip_prefix(reclaimable)?.trim().parse::<u64>().ok())?;
-    Some((most, number(used)?.saturating_sub(reclaimable)))
+    Some((most, bytes(used)?.saturating_sub(reclaimable)))
 }
 
 /// The parent to give to the runtime for a pod that has a sandbox: its group is there, and is limited as it was last told.

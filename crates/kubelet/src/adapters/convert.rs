@@ -42,10 +42,6 @@ fn seccomp(s: &Seccomp) -> v1::SecurityProfile {
 
 fn resources(r: &Resources) -> v1::LinuxContainerResources {
     v1::LinuxContainerResources {
-        cpu_period: r.cpu_period_us,
-        cpu_quota: r.cpu_quota_us,
-        cpu_shares: r.cpu_shares,
-        memory_limit_in_bytes: r.memory_limit_bytes,
         oom_score_adj: r.oom_score_adj,
         cpuset_cpus: r.cpus.clone(),
         hugepage_limits: r
@@ -53,7 +49,7 @@ fn resources(r: &Resources) -> v1::LinuxContainerResources {
             .iter()
             .map(|(size, limit)| v1::HugepageLimit { page_size: size.clone(), limit: *limit })
             .collect(),
-        ..Default::default()
+        ..size(r)
     }
 }
 

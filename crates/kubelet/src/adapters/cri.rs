@@ -591,9 +591,7 @@ impl Cri {
     /// # Errors
     /// When the runtime does not answer.
     pub async fn image_dir(&self) -> Result<Option<PathBuf>, OpError> {
-        let mut client = self.images.clone();
-        let info = within(QUICK, client.image_fs_info(request(v1::ImageFsInfoRequest {}, QUICK))).await?;
-        let dir = info.image_filesystems.into_iter().find_map(|f| f.fs_id).map(|id| id.mountpoint);
+        let dir = self.image_file_systems().await?.into_iter().find_map(|f| f.fs_id).map(|id| id.mountpoint);
         Ok(dir.filter(|d| !d.is_empty()).map(PathBuf::from))
     }
 
@@ -602,9 +600,13 @@ impl Cri {
     /// # Errors
     /// When the runtime does not answer.
     pub async fn image_use(&self) -> Result<Option<v1::FilesystemUsage>, OpError> {
+        Ok(self.image_file_systems().await?.into_iter().next())
+    }
+
+    async fn image_file_systems(&self) -> Result<Vec<v1::FilesystemUsage>, OpError> {
         let mut client = self.images.clone();
-        let info = within(QUICK, client.image_fs_info(request(v1::ImageFsInfoRequest {}, QUICK))).await?;
-        Ok(info.image_filesystems.into_iter().next())
+        let asked = client.image_fs_info(request(v1::ImageFsInfoRequest {}, QUICK));
+        Ok(within(QUICK, asked).await?.image_filesystems)
     }
 
     /// What all containers use.

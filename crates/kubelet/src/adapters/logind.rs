@@ -68,6 +68,8 @@ impl Logind {
                     Ok(()) => OpError::Failed("the bus has closed the connection".into()),
                     Err(why) => why,
                 };
+                // Nobody would hear that the machine is to go down, and let it.
+                this.hold(None);
                 tracing::warn!(error = %why, "nobody holds this machine up when it is shut down");
                 report(In::ShutdownUnheld(why.to_string()));
                 tokio::time::sleep(if held { AGAIN.0 } else { AGAIN.1 }).await;
@@ -77,12 +79,12 @@ impl Logind {
 
     /// Holds the machine up no more.
     pub fn let_go(&self) {
-        drop(self.take(None));
+        self.hold(None);
     }
 
-    /// Puts another lock in the place of the one that is held, and returns that.
-    fn take(&self, lock: Option<OwnedFd>) -> Option<OwnedFd> {
-        std::mem::replace(&mut *self.lock.lock().unwrap_or_else(PoisonError::into_inner), lock)
+    /// Holds this lock in the place of the one that is held, which is let go.
+    fn hold(&self, lock: Option<OwnedFd>) {
+        *self.lock.lock().unwrap_or_else(PoisonError::into_inner) = lock;
     }
 
     /// Follows one connection to its end.
@@ -115,7 +117,6 @@ impl Logind {
                 held?;
             }
         }
-        drop(self.take(None));
         Ok(())
     }
 
@@ -123,7 +124,7 @@ impl Logind {
     async fn inhibit(&self, manager: &Proxy<'_>) -> Result<(), OpError> {
         let asked = ("shutdown", "kubelet", "Kubelet needs time to handle node shutdown", "delay");
         let lock: Passed = manager.call("Inhibit", &asked).await.map_err(failed("delaying a shutdown"))?;
-        drop(self.take(Some(lock.into())));
+        self.hold(Some(lock.into()));
         Ok(())
     }
 

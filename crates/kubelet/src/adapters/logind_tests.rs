@@ -184,6 +184,17 @@ async fn a_machine_that_goes_down_already_is_told_at_once() {
 }
 
 #[tokio::test]
+async fn who_listens_no_more_holds_nothing_up() {
+    let mut machine = Machine::new(45, false, false).await;
+    let lock = machine.lock().await;
+    let nonsense = ("soon",);
+    machine.plays.emit_signal(None::<&str>, PATH, MANAGER, "PrepareForShutdown", &nonsense).await.unwrap();
+    let heard = machine.heard().await;
+    assert!(heard.contains("ShutdownUnheld"), "{heard}");
+    freed(lock).await;
+}
+
+#[tokio::test]
 async fn who_cannot_hold_a_machine_up_says_so() {
     let mut deaf = Machine::new(5, true, false).await;
     let heard = deaf.heard().await;

@@ -6,6 +6,7 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
+use carrack_disks::filesystem;
 use carrack_engine::Time;
 use k8s_cri::v1;
 use k8s_openapi::api::core::v1::Pod;
@@ -65,7 +66,7 @@ impl Stats {
         }
         let mut networks: BTreeMap<String, NetworkStats> =
             sandboxes.iter().filter_map(|s| Some((uid_of(s).to_owned(), network(s)?))).collect();
-        let mut out = Vec::new();
+        let (mut out, mut logs) = (Vec::new(), Vec::new());
         for p in pods {
             let uid = p.metadata.uid.clone().unwrap_or_default();
             let Some(containers) = by_pod.remove(&uid) else { continue };
@@ -74,9 +75,14 @@ impl Stats {
             pod.processes =
                 of_pod.map(processes).filter(|n| *n > 0).map(|process_count| ProcessStats { process_count });
             out.push(pod);
+            logs.push(logs_of(&self.log_dir, p));
         }
-        let (root, node_name) = (self.root.clone(), node_name.to_owned());
-        let mut node = blocking(move || Ok(node(&root, &node_name))).await?;
+        let (root, log_dir, node_name) = (self.root.clone(), self.log_dir.clone(), node_name.to_owned());
+        let (mut node, out) = blocking(move || {
+            add_logs(&mut out, &log_dir, &logs);
+            Ok((node(&root, &node_name), out))
+        })
+        .await?;
         // Writable layers lie where images do.
         node.runtime = images.map(|images| {
             let container_fs = FsStats { used_bytes: layers.0, inodes_used: layers.1, ..images.clone() };
@@ -102,6 +108,7 @@ impl Stats {
         Some(FsStats { used_bytes: own(used.used_bytes), inodes_used: own(used.inodes_used), ..disk })
     }
 
+    /// What one pod uses; of its logs nothing yet.
     fn pod(
         &self,
         p: &Pod,
@@ -111,9 +118,6 @@ impl Stats {
         images: Option<&FsStats>,
     ) -> PodStats {
         let status = p.status.as_ref();
-        let reference = crate::spec::pod::pod_ref(p);
-        let logs = self.log_dir.join(format!("{}_{}_{uid}", reference.namespace, reference.name));
-        let log_disk = file_system(&self.log_dir, super::now().meta());
         let mut containers = Vec::new();
         for c in stats {
             let Some(name) = c.attributes.as_ref().and_then(|a| a.labels.get(labels::CONTAINER_NAME)).cloned() else {
@@ -160,16 +164,12 @@ impl Stats {
                 inodes: images.and_then(|f| f.inodes),
                 inodes_used: l.inodes_used.as_ref().map(|v| v.value),
             });
-            let logs = log_disk.clone().map(|disk| {
-                let (bytes, files) = disk_use(&logs.join(&name));
-                FsStats { used_bytes: Some(bytes), inodes_used: Some(files), ..disk }
-            });
             let swap = c.swap.as_ref().map(|s| SwapStats {
                 time: Time(s.timestamp).meta(),
                 swap_available_bytes: s.swap_available_bytes.as_ref().map(|v| v.value),
                 swap_usage_bytes: s.swap_usage_bytes.as_ref().map(|v| v.value),
             });
-            containers.push(ContainerStats { name, start_time: started, cpu, memory, rootfs, logs, swap });
+            containers.push(ContainerStats { name, start_time: started, cpu, memory, rootfs, logs: None, swap });
         }
         let sum = |f: &dyn Fn(&ContainerStats) -> Option<u64>| containers.iter().filter_map(f).reduce(|a, b| a + b);
         let cpu = containers.iter().find_map(|c| c.cpu.clone()).map(|c| CpuStats {
@@ -251,15 +251,30 @@ impl Stats {
         let (root, log_dir) = (self.root.clone(), self.log_dir.clone());
         blocking(move || {
             for p in pods {
-                let reference = crate::spec::pod::pod_ref(&p);
-                let uid = &reference.uid;
+                let uid = crate::spec::pod::uid(&p);
                 let volumes = root.join("pods").join(uid.as_ref()).join("volumes/kubernetes.io~empty-dir");
-                let logs = log_dir.join(format!("{}_{}_{uid}", reference.namespace, reference.name));
-                local_use(out.entry(uid.clone()).or_default(), &volumes, &logs);
+                local_use(out.entry(uid).or_default(), &volumes, &logs_of(&log_dir, &p));
             }
             Ok(out)
         })
         .await
+    }
+}
+
+/// The directory of a pod's logs.
+fn logs_of(log_dir: &Path, pod: &Pod) -> PathBuf {
+    let of = crate::spec::pod::pod_ref(pod);
+    log_dir.join(format!("{}_{}_{}", of.namespace, of.name, of.uid))
+}
+
+/// Adds what containers' logs use, of pods whose logs are in these directories.
+fn add_logs(pods: &mut [PodStats], log_dir: &Path, of_pods: &[PathBuf]) {
+    let Some(disk) = file_system(log_dir, super::now().meta()) else { return };
+    for (pod, logs) in pods.iter_mut().zip(of_pods) {
+        for container in &mut pod.containers {
+            let (bytes, files) = disk_use(&logs.join(&container.name));
+            container.logs = Some(FsStats { used_bytes: Some(bytes), inodes_used: Some(files), ..disk.clone() });
+        }
     }
 }
 
@@ -298,16 +313,20 @@ fn uid_of(s: &v1::PodSandboxStats) -> &str {
 
 /// The file system that a directory is on; none where that cannot be asked.
 fn file_system(dir: &Path, time: MetaTime) -> Option<FsStats> {
-    let s = rustix::fs::statvfs(dir).ok()?;
-    Some(FsStats {
+    Some(told(&filesystem::usage(dir).ok()?, time))
+}
+
+/// What is used of a file system, as it is told.
+pub(super) fn told(u: &filesystem::Usage, time: MetaTime) -> FsStats {
+    FsStats {
         time,
-        available_bytes: Some(s.f_bavail * s.f_frsize),
-        capacity_bytes: Some(s.f_blocks * s.f_frsize),
-        used_bytes: Some(s.f_blocks.saturating_sub(s.f_bfree) * s.f_frsize),
-        inodes_free: Some(s.f_ffree),
-        inodes: Some(s.f_files),
-        inodes_used: Some(s.f_files.saturating_sub(s.f_ffree)),
-    })
+        available_bytes: Some(u.available_bytes),
+        capacity_bytes: Some(u.total_bytes),
+        used_bytes: Some(u.used_bytes),
+        inodes_free: Some(u.inodes_free),
+        inodes: Some(u.inodes),
+        inodes_used: Some(u.inodes.saturating_sub(u.inodes_free)),
+    }
 }
 
 /// Processes of a pod.

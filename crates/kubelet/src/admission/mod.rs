@@ -85,12 +85,11 @@ fn wait(resource: &str, message: impl Into<String>) -> Decision {
 /// and process id pressure all but critical ones
 /// (<https://kubernetes.io/docs/concepts/scheduling-eviction/node-pressure-eviction/>).
 fn refused_under_pressure(i: &Inputs<'_>) -> Option<&'static str> {
-    let s = spec(i.pod);
-    if s.priority.is_some_and(|p| p >= 2_000_000_000) || pod::is_static(i.pod) {
+    if pod::is_critical(i.pod) {
         return None;
     }
     let tolerated = |key: &str| {
-        s.tolerations.iter().flatten().any(|t| {
+        spec(i.pod).tolerations.iter().flatten().any(|t| {
             t.key.as_deref().unwrap_or_default() == key || (t.key.is_none() && t.operator.as_deref() == Some("Exists"))
         })
     };

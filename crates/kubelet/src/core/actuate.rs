@@ -50,7 +50,7 @@ enum Doing {
 }
 
 /// A container that runs, with what it has.
-struct Running<'a> {
+pub(super) struct Running<'a> {
     container: &'a Container,
     record: &'a ContainerRecord,
     has: Option<ResourceRequirements>,
@@ -91,7 +91,8 @@ impl KubeletCore {
         carried.or_else(|| given.filter(|given| given.id.is_empty()).map(|given| given.resources.clone()))
     }
 
-    fn running_sizes<'a>(&self, uid: &Uid, pod: &'a Pod, runtime: &'a PodRuntime) -> Vec<Running<'a>> {
+    /// The containers that run in the pod's sandbox, with what they have.
+    pub(super) fn running_sizes<'a>(&self, uid: &Uid, pod: &'a Pod, runtime: &'a PodRuntime) -> Vec<Running<'a>> {
         let sandboxes: Vec<_> = runtime.sandboxes.iter().collect();
         let Some(sandbox) = current_sandbox(&sandboxes).filter(|s| s.ready) else { return Vec::new() };
         let here: Vec<_> = runtime.containers.iter().filter(|c| c.sandbox_id == sandbox.id).collect();
@@ -154,9 +155,7 @@ impl KubeletCore {
 
     /// Finds the containers that have to be started again to have the size that they are allocated. That is written down
     /// before any is stopped: who ends by his own policy as well is not taken for having done so.
-    pub(super) fn find_outgrown(&mut self, uid: &Uid, w: &mut Worker, runtime: &PodRuntime) {
-        let pod = w.pod.clone();
-        let running = self.running_sizes(uid, &pod, runtime);
+    pub(super) fn find_outgrown(&mut self, uid: &Uid, w: &mut Worker, runtime: &PodRuntime, running: &[Running<'_>]) {
         let outgrown: BTreeSet<String> =
             running.iter().filter(|r| r.is_outgrown()).map(|r| r.record.id.clone()).collect();
         // One that was made and not started yet may never be.
@@ -197,14 +196,21 @@ impl KubeletCore {
     }
 
     /// Begins to bring about what lacks.
-    pub(super) fn actuate(&mut self, now: Time, uid: &Uid, w: &mut Worker, runtime: &PodRuntime, fx: &mut Fx) {
+    pub(super) fn actuate(
+        &mut self,
+        now: Time,
+        uid: &Uid,
+        w: &mut Worker,
+        runtime: &PodRuntime,
+        running: &[Running<'_>],
+        fx: &mut Fx,
+    ) {
         let sandboxes: Vec<_> = runtime.sandboxes.iter().collect();
         if !current_sandbox(&sandboxes).is_some_and(|s| s.ready) {
             return;
         }
         let (pod, group) = (w.pod.clone(), self.group_of(uid, &w.pod));
         let target = GroupLimits::from(&group.resources);
-        let running = self.running_sizes(uid, &pod, runtime);
         let none = allocation::Actuated::default();
         let actuated = self.resizes.actuated.get(uid).unwrap_or(&none);
         let whole = pod::spec(&pod).resources.as_ref();

@@ -12,7 +12,7 @@ use super::{Fx, KubeletCore};
 use crate::admission::{self, Decision};
 use crate::amount::Amounts;
 use crate::effects::OpId;
-use crate::runtime::{ContainerRecord, Uid};
+use crate::runtime::Uid;
 use crate::spec::pod;
 use crate::status::node::allocatable_amounts;
 
@@ -135,7 +135,7 @@ impl KubeletCore {
             apparmor: self.host.apparmor,
             pressure: self.pressure(now),
             planted: self.planted,
-            runs: self.runtime.get(uid).is_some_and(|r| r.containers.iter().any(ContainerRecord::may_run)),
+            runs: self.is_alive(uid),
         })
     }
 }

@@ -58,7 +58,7 @@ impl Checkpoint {
 /// One whose changes may wait for a moment, unless somebody waits for them.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Patient {
-    pub checkpoint: Checkpoint,
+    checkpoint: Checkpoint,
     /// The last change that is waited for.
     urgent: u64,
     /// By when the others are to be written.
@@ -80,6 +80,18 @@ impl Patient {
     /// Whether a version is on disk.
     pub fn has(&self, version: u64) -> bool {
         self.checkpoint.saved >= version
+    }
+
+    /// It is being written.
+    pub fn saving(&mut self, id: OpId) {
+        self.checkpoint.saving(id);
+    }
+
+    /// It was written: who waits for a change after the version that is returned may wait no more. Or it was not: then the time
+    /// to try again is returned.
+    pub fn saved(&mut self, now: Time, written: bool) -> Result<u64, Time> {
+        let before = self.checkpoint.saved;
+        self.checkpoint.saved(now, written).map_or(Ok(before), Err)
     }
 
     /// Whether to write it now; else when to look again, if anything is to be written.

@@ -75,8 +75,7 @@ enum Owner {
     Checkpoint,
     DevicesRecord,
     CpuState,
-    Allocated,
-    Actuated,
+    Sizes(resize::Kept),
     Groups,
     /// A running container's CPUs.
     Cpus(String),
@@ -572,8 +571,6 @@ impl KubeletCore {
                 self.volumes.believe(&uid);
             }
             let w = self.workers.entry(uid.clone()).or_insert_with(|| Worker::new(Arc::new(record.pod)));
-            w.take(w.desired.clone(), self.resizes.allocated.get(&uid));
-            w.resize.restarting = self.resizes.actuated.get(&uid).map(|a| a.restarting.clone()).unwrap_or_default();
             w.admitted_before = record.admitted;
             if record.deleted {
                 w.deleted = true;
@@ -583,6 +580,12 @@ impl KubeletCore {
             w.record_saved = Some(mark);
             w.record_made = true;
             self.dirty.insert(uid);
+        }
+        // Recorded here, or read from the API meanwhile.
+        for (uid, w) in &mut self.workers {
+            w.take(w.desired.clone(), self.resizes.allocated.get(uid));
+            let of_pod = self.resizes.actuated.get(uid);
+            w.resize.restarting = of_pod.map(|a| a.restarting.clone()).unwrap_or_default();
         }
         if self.planted != Some(Planted::ForgottenMounts) {
             self.restore_staged(&loaded.records, loaded.found.as_ref());
@@ -760,8 +763,7 @@ impl KubeletCore {
             }
             Owner::Groups => self.groups_written(now, id, &outcome),
             Owner::CpuState => self.cpus_saved(now, &outcome),
-            Owner::Allocated => self.allocated_saved(now, &outcome),
-            Owner::Actuated => self.actuated_saved(now, &outcome),
+            Owner::Sizes(kept) => self.sizes_saved(now, kept, &outcome),
             Owner::Cpus(container) => self.cpus_given(now, &container, id, &outcome),
             Owner::Staged(volume) => self.staged_done(now, &volume, id, &outcome),
             Owner::Pod(uid, op) => {

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use carrack_engine::{ApiError, ApiRequest, ApiResponse, CallId, ContentType, EventRecord, Time};
 use carrack_types::resource::{Kind as _, Object as _};
-use carrack_types::volume::{VOLUME_USERS, users};
+use carrack_types::volume::{VOLUME_USERS, users, users_text};
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{Node, NodeStatus};
 use serde_json::json;
@@ -203,9 +203,7 @@ impl KubeletCore {
         self.node.said.sends(node.revision(), &names);
         let mut metadata = json!({"uid": node.uid(), "resourceVersion": node.metadata.resource_version});
         if !is_told {
-            // Maps of strings: this cannot fail.
-            let text = (!has.is_empty()).then(|| serde_json::to_string(&has).unwrap_or_default());
-            metadata["annotations"] = json!({VOLUME_USERS: text});
+            metadata["annotations"] = json!({VOLUME_USERS: users_text(&has)});
         }
         let patch = json!({"metadata": metadata, "status": new});
         let call = fx.api(ApiRequest::patch(

@@ -10,7 +10,6 @@ use super::{Fx, KubeletCore, Owner, Wake};
 use crate::effects::{Op, OpId, Outcome, Reply};
 use crate::eviction::{self, Candidate, Condition, Crossed, Pressure, Signal, Usage};
 use crate::runtime::Uid;
-use crate::shutdown::CRITICAL;
 use crate::spec::pod;
 use crate::status::pod::Ended;
 
@@ -19,14 +18,9 @@ const AGAIN: Duration = Duration::from_secs(2);
 /// How often the images' file system is looked at (kubernetes pkg/kubelet: ImageGCPeriod).
 const IMAGE_PERIOD: Duration = Duration::from_secs(300);
 
-/// Whether a pod is one that the node cannot do without.
-pub(super) fn is_critical(p: &k8s_openapi::api::core::v1::Pod) -> bool {
-    pod::spec(p).priority.is_some_and(|priority| priority >= CRITICAL) || pod::is_static(p)
-}
-
 /// Whether a pod is here, goes on, and is none that the node cannot do without.
 pub(super) fn may_be_evicted(w: &Worker) -> bool {
-    w.counts() && w.stopping.is_none() && !is_critical(&w.pod)
+    w.counts() && w.stopping.is_none() && !pod::is_critical(&w.pod)
 }
 
 impl KubeletCore {

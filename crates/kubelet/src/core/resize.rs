@@ -15,6 +15,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use carrack_engine::{EventRecord, Time};
 use k8s_openapi::api::core::v1::Pod;
 
+use super::admit::taken;
 use super::checkpoint::Patient;
 use super::worker::{Admission, Worker};
 use super::{Fx, KubeletCore, Owner, Wake};
@@ -33,14 +34,29 @@ use crate::status::resize::{PENDING, Pending, Progress};
 /// What a judgement rests on: nothing else is a reason to judge again.
 #[derive(Clone, Debug, PartialEq)]
 struct Grounds {
+    /// What pods have, pods themselves included.
     used: Amounts,
     allocatable: Amounts,
     pressure: Pressure,
     node_known: bool,
-    /// How many pods there are.
-    pods: usize,
     /// Who asks, and for which generation of its spec.
     asked: BTreeMap<Uid, Option<i64>>,
+}
+
+impl Grounds {
+    /// How many pods there are, in thousandths.
+    fn pods(&self) -> i128 {
+        self.used.get("pods").copied().unwrap_or(0)
+    }
+}
+
+/// What is written down, each in a file of its own.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Kept {
+    /// What is set aside for pods.
+    Allocated,
+    /// What they have of it.
+    Actuated,
 }
 
 /// What is set aside for pods, and what they have of it.
@@ -65,6 +81,13 @@ pub(super) struct Resizes {
 }
 
 impl Resizes {
+    fn file(&mut self, kept: Kept) -> &mut Patient {
+        match kept {
+            Kept::Allocated => &mut self.allocated_file,
+            Kept::Actuated => &mut self.actuated_file,
+        }
+    }
+
     /// Nothing is kept of a pod that is gone.
     pub fn forget(&mut self, uid: &Uid) {
         self.touched |= self.pending.remove(uid) | self.busy.remove(uid);
@@ -94,8 +117,7 @@ impl KubeletCore {
     /// What is set aside for pods, and what there is, for those who check invariants; none before anything is known of it.
     #[must_use]
     pub fn set_aside(&self) -> Option<(Amounts, Amounts)> {
-        let takers = self.workers.iter().filter(|(uid, w)| self.takes_room(uid, w)).map(|(_, w)| w);
-        self.loaded.then(|| (super::admit::taken(takers).0, allocatable_amounts(&self.host, &self.config)))
+        self.loaded.then(|| (taken(self.takers()).0, allocatable_amounts(&self.host, &self.config)))
     }
 
     /// Takes over what was kept. Where that lacks a pod which was admitted, its record says what it was admitted with.
@@ -116,17 +138,15 @@ impl KubeletCore {
         }
         for (name, bytes) in records {
             let Some(uid) = name.strip_prefix(POD_PREFIX).map(Uid::from) else { continue };
+            if self.resizes.allocated.contains_key(&uid) {
+                continue;
+            }
             // One that cannot be read is told where the pods are taken over.
             let Ok(record) = serde_json::from_slice::<PodRecord>(bytes) else { continue };
-            if record.admitted && !self.resizes.allocated.contains_key(&uid) {
+            if record.admitted {
                 self.resizes.allocated.insert(uid, Allocation::of(&record.pod));
                 self.resizes.allocated_file.touch();
             }
-        }
-        for (uid, w) in &mut self.workers {
-            let of_pod = self.resizes.actuated.get(uid);
-            w.resize.restarting = of_pod.map(|a| a.restarting.clone()).unwrap_or_default();
-            w.take(w.desired.clone(), self.resizes.allocated.get(uid));
         }
     }
 
@@ -151,8 +171,7 @@ impl KubeletCore {
     /// Notes whether a pod asks for another size. True while that has not been judged, and nothing can be said of it.
     pub(super) fn note_wish(&mut self, uid: &Uid, w: &mut Worker) -> bool {
         let goes_on = w.admission == Admission::Admitted && w.stopping.is_none();
-        let asks = self.resizes.allocated.get(uid).is_some_and(|a| a.differs(&w.desired));
-        if !(goes_on && asks) {
+        if !(goes_on && w.asks_otherwise()) {
             self.resizes.touched |= self.resizes.pending.remove(uid);
             w.resize.pending = None;
             return false;
@@ -167,23 +186,20 @@ impl KubeletCore {
         !w.stopped_all && (w.admission == Admission::Admitted || !over && self.was_admitted(uid, w))
     }
 
+    /// Pods that take room of the node.
+    fn takers(&self) -> impl Iterator<Item = &Worker> {
+        self.workers.iter().filter(move |(uid, w)| self.takes_room(uid, w)).map(|(_, w)| w)
+    }
+
     fn grounds(&self, now: Time) -> Grounds {
-        let takers = self.workers.iter().filter(|(uid, w)| self.takes_room(uid, w));
-        let mut grounds = Grounds {
-            used: Amounts::new(),
+        let generation = |uid: &Uid| self.workers.get(uid).and_then(|w| w.desired.metadata.generation);
+        Grounds {
+            used: taken(self.takers()).0,
             allocatable: allocatable_amounts(&self.host, &self.config),
             pressure: self.pressure(now),
             node_known: self.node.seen.is_some(),
-            pods: 0,
-            asked: BTreeMap::new(),
-        };
-        for (_, w) in takers {
-            grounds.pods += 1;
-            pod::add(&mut grounds.used, &pod::requests(&w.pod));
+            asked: self.resizes.pending.iter().map(|uid| (uid.clone(), generation(uid))).collect(),
         }
-        let generation = |uid: &Uid| self.workers.get(uid).and_then(|w| w.desired.metadata.generation);
-        grounds.asked = self.resizes.pending.iter().map(|uid| (uid.clone(), generation(uid))).collect();
-        grounds
     }
 
     /// Judges those who ask for another size, if anything has changed since. True when something was decided.
@@ -205,7 +221,9 @@ impl KubeletCore {
         while self.judge_all(now, before.as_ref(), resized, fx) {
             resized = true;
         }
-        self.resizes.judged = Some(self.grounds(now));
+        if resized {
+            self.resizes.judged = Some(self.grounds(now));
+        }
         self.resizes.touched = true;
         true
     }
@@ -236,12 +254,12 @@ impl KubeletCore {
     /// What led to this judgement, as upstream counts it.
     fn trigger(&self, before: Option<&Grounds>, uid: &Uid, w: &Worker) -> &'static str {
         let Some(before) = before else { return "periodic_retry" };
-        let pods = self.resizes.judged.as_ref().map_or(0, |now| now.pods);
+        let pods = self.resizes.judged.as_ref().map_or(0, Grounds::pods);
         if before.asked.get(uid) != Some(&w.desired.metadata.generation) {
             "pod_updated"
-        } else if pods < before.pods {
+        } else if pods < before.pods() {
             "pods_removed"
-        } else if pods > before.pods {
+        } else if pods > before.pods() {
             "pods_added"
         } else {
             "pod_resized"
@@ -259,8 +277,7 @@ impl KubeletCore {
             }
             return false;
         }
-        let others = self.workers.iter().filter(|(uid, o)| self.takes_room(uid, o)).map(|(_, o)| o);
-        let (used, _, ports) = super::admit::taken(others);
+        let (used, _, ports) = taken(self.takers());
         // Who is about to go has what it has until it is gone.
         let desired = w.desired.clone();
         match self.judge(now, uid, &desired, false, (&used, &Amounts::new(), &ports)) {
@@ -328,53 +345,41 @@ impl KubeletCore {
         if !self.loaded {
             return;
         }
-        match self.resizes.allocated_file.may_save(now) {
-            Ok(()) => {
-                let body = allocation::encode_allocated(&self.resizes.allocated);
-                let id = self.op(Owner::Allocated, Op::SaveAllocated(body), fx);
-                self.resizes.allocated_file.checkpoint.saving(id);
+        for kept in [Kept::Allocated, Kept::Actuated] {
+            match self.resizes.file(kept).may_save(now) {
+                Ok(()) => {
+                    let op = match kept {
+                        Kept::Allocated => Op::SaveAllocated(allocation::encode_allocated(&self.resizes.allocated)),
+                        Kept::Actuated => Op::SaveActuated(allocation::encode_actuated(&self.resizes.actuated)),
+                    };
+                    let id = self.op(Owner::Sizes(kept), op, fx);
+                    self.resizes.file(kept).saving(id);
+                }
+                Err(Some(at)) => self.wake(at, Wake::Sizes),
+                Err(None) => {}
             }
-            Err(Some(at)) => self.wake(at, Wake::Sizes),
-            Err(None) => {}
-        }
-        match self.resizes.actuated_file.may_save(now) {
-            Ok(()) => {
-                let body = allocation::encode_actuated(&self.resizes.actuated);
-                let id = self.op(Owner::Actuated, Op::SaveActuated(body), fx);
-                self.resizes.actuated_file.checkpoint.saving(id);
-            }
-            Err(Some(at)) => self.wake(at, Wake::Sizes),
-            Err(None) => {}
         }
         self.show_resizes(fx);
     }
 
-    /// What is allocated was written, or not.
-    pub(super) fn allocated_saved(&mut self, now: Time, outcome: &Outcome) {
-        let before = self.resizes.allocated_file.checkpoint.saved;
-        match self.resizes.allocated_file.checkpoint.saved(now, outcome.is_ok()) {
-            Some(at) => {
-                tracing::error!(?outcome, "what pods are allocated was not written");
-                self.wake(at, Wake::Sizes);
-            }
-            None => {
-                let waited = self.workers.iter().filter(|(_, w)| w.resize.rests_on > before);
+    /// What is allocated or what was brought about was written, or not.
+    pub(super) fn sizes_saved(&mut self, now: Time, kept: Kept, outcome: &Outcome) {
+        let waits_for = |w: &Worker| match kept {
+            Kept::Allocated => w.resize.rests_on,
+            Kept::Actuated => w.resize.stops_on,
+        };
+        match self.resizes.file(kept).saved(now, outcome.is_ok()) {
+            Ok(before) => {
+                let waited = self.workers.iter().filter(|(_, w)| waits_for(w) > before);
                 self.dirty.extend(waited.map(|(uid, _)| uid.clone()));
             }
-        }
-    }
-
-    /// What was brought about was written, or not.
-    pub(super) fn actuated_saved(&mut self, now: Time, outcome: &Outcome) {
-        let before = self.resizes.actuated_file.checkpoint.saved;
-        match self.resizes.actuated_file.checkpoint.saved(now, outcome.is_ok()) {
-            Some(at) => {
-                tracing::error!(?outcome, "what pods have of their allocations was not written");
+            Err(at) => {
+                let what = match kept {
+                    Kept::Allocated => "what pods are allocated",
+                    Kept::Actuated => "what pods have of their allocations",
+                };
+                tracing::error!(?outcome, "{what} was not written");
                 self.wake(at, Wake::Sizes);
-            }
-            None => {
-                let waited = self.workers.iter().filter(|(_, w)| w.resize.stops_on > before);
-                self.dirty.extend(waited.map(|(uid, _)| uid.clone()));
             }
         }
     }

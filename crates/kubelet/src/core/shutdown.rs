@@ -168,7 +168,7 @@ impl KubeletCore {
     }
 
     /// Whether a container of a pod may run, whoever's pod that is.
-    fn is_alive(&self, uid: &Uid) -> bool {
+    pub(super) fn is_alive(&self, uid: &Uid) -> bool {
         self.runtime.get(uid).is_some_and(|r| r.containers.iter().any(ContainerRecord::may_run))
     }
 

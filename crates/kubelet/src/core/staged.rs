@@ -71,7 +71,8 @@ impl KubeletCore {
         let attached = status.iter().flat_map(|s| s.volumes_attached.iter().flatten());
         let attached: BTreeMap<String, String> = attached.map(|a| (a.name.clone(), a.device_path.clone())).collect();
         let named = self.node.seen.as_ref().and_then(|node| users(node.annotation(VOLUME_USERS)));
-        let is_to_name = self.volume_users();
+        let untold = self.planted == Some(Planted::MountsUntold);
+        let is_to_name = if untold { self.volume_users() } else { Users::new() };
         let mut node = std::mem::take(&mut self.volumes.node);
         let said = &self.node.said;
         let users_of = |id: &str| -> BTreeSet<String> {
@@ -84,12 +85,12 @@ impl KubeletCore {
             now,
             known,
             |id| Use { there: of(id).there && self.planted != Some(Planted::DesiredStateAlone), ..of(id) },
-            |id| match self.planted {
-                Some(Planted::MountsUntold) => {
+            |id| match untold {
+                true => {
                     let attached = Some(attached.get(id).cloned().unwrap_or_default());
                     Told { in_use: true, attached, users: is_to_name.get(id).cloned().unwrap_or_default() }
                 }
-                _ => Told {
+                false => Told {
                     in_use: told.iter().any(|t| t == id) && said.stands(id),
                     attached: attached.get(id).cloned(),
                     users: users_of(id),

@@ -183,7 +183,10 @@ impl KubeletCore {
         }
         let Some(runtime) = self.fresh_runtime(uid, w) else { return };
         self.probe(now, uid, w, &runtime, fx);
-        self.find_outgrown(uid, w, &runtime);
+        // Nothing below changes what they have: that takes an operation, and its end.
+        let pod = w.pod.clone();
+        let running = self.running_sizes(uid, &pod, &runtime);
+        self.find_outgrown(uid, w, &runtime, &running);
         let verdicts = verdicts(w);
         let ran = ran_before(&w.pod);
         let plan = with_facts(w, &runtime, &verdicts, &ran, plan::run);
@@ -194,7 +197,7 @@ impl KubeletCore {
         let starts = self.carry_out(now, uid, w, &runtime, plan, fx);
         if recorded {
             self.start_containers(now, uid, w, &runtime, starts, fx);
-            self.actuate(now, uid, w, &runtime, fx);
+            self.actuate(now, uid, w, &runtime, &running, fx);
         }
     }
 

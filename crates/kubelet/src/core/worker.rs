@@ -300,6 +300,12 @@ impl Worker {
         self.desired = pod;
     }
 
+    /// Whether it asks for something else than it is allocated. [`Self::take`] has compared them, and made another pod of it
+    /// only where they differ.
+    pub fn asks_otherwise(&self) -> bool {
+        !Arc::ptr_eq(&self.pod, &self.desired)
+    }
+
     /// Whether it holds, or may hold, resources of the node.
     pub fn counts(&self) -> bool {
         self.admission == Admission::Admitted && !self.stopped_all

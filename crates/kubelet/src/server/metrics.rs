@@ -239,14 +239,18 @@ pub(super) fn resources(summary: Option<&Summary>) -> String {
     page.0
 }
 
+/// Nanoseconds as seconds, none of them lost.
+fn seconds(ns: u64) -> String {
+    format!("{}.{:09}", ns / 1_000_000_000, ns % 1_000_000_000)
+}
+
 fn group(page: &mut Page, what: &str, all: &[Measured<'_>]) {
     let stamped = |value: String, time: &MetaTime| format!("{value} {}", time.0.as_millisecond());
     let name = format!("{what}_cpu_usage_seconds_total");
     page.family(&name, "counter", &format!("[STABLE] Cumulative cpu time consumed by the {what} in core-seconds"));
     for one in all {
         if let Some((cpu, ns)) = one.cpu.and_then(|cpu| Some((cpu, cpu.usage_core_nano_seconds?))) {
-            let seconds = format!("{}.{:09}", ns / 1_000_000_000, ns % 1_000_000_000);
-            page.sample(&name, &one.labels, stamped(seconds, &cpu.time));
+            page.sample(&name, &one.labels, stamped(seconds(ns), &cpu.time));
         }
     }
     let name = format!("{what}_memory_working_set_bytes");

@@ -6,10 +6,12 @@ use std::collections::BTreeMap;
 use carrack_engine::Time;
 use carrack_types::resource::Object as _;
 use k8s_openapi::api::core::v1::{Container, ContainerRestartRule, EphemeralContainer, Pod, PodSpec};
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 
 use crate::amount::{self, Amounts};
-use crate::devices::is_extended;
+use crate::devices::{hash_of_print, is_extended};
 use crate::runtime::{PodRef, Uid};
+use crate::shutdown::CRITICAL;
 
 /// What a container is to its pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -142,6 +144,12 @@ pub fn is_static(pod: &Pod) -> bool {
     })
 }
 
+/// Whether it is one that the node cannot do without.
+#[must_use]
+pub fn is_critical(pod: &Pod) -> bool {
+    spec(pod).priority.is_some_and(|priority| priority >= CRITICAL) || is_static(pod)
+}
+
 /// When it was created.
 #[must_use]
 pub fn created_at(pod: &Pod) -> Time {
@@ -218,13 +226,14 @@ pub fn qos_class(pod: &Pod) -> &'static str {
     let mut guaranteed = true;
     // A pod with resources of its own is of the class that these say.
     let whole = spec(pod).resources.as_ref().filter(|r| r.requests.is_some() || r.limits.is_some());
-    let containers = all_containers(pod).into_iter().filter(|(k, _)| whole.is_none() && *k != ContainerKind::Ephemeral);
-    let of_containers = containers.map(|(_, c)| c.resources.unwrap_or_default());
-    for r in whole.cloned().into_iter().chain(of_containers) {
-        let (requests, limits) = (amount::amounts(r.requests.as_ref()), amount::amounts(r.limits.as_ref()));
+    let containers = init_containers(pod).map(|(_, c)| c).chain(&spec(pod).containers).filter(|_| whole.is_none());
+    for r in whole.map(Some).into_iter().chain(containers.map(|c| c.resources.as_ref())) {
+        // What is not a quantity counts as 0.
+        let of =
+            |list: Option<&BTreeMap<String, Quantity>>, name: &str| Some(amount::milli(list?.get(name)?).unwrap_or(0));
         for name in ["cpu", "memory"] {
-            let limit = limits.get(name).copied().unwrap_or(0);
-            let request = requests.get(name).copied().unwrap_or(limit);
+            let limit = of(r.and_then(|r| r.limits.as_ref()), name).unwrap_or(0);
+            let request = of(r.and_then(|r| r.requests.as_ref()), name).unwrap_or(limit);
             any |= limit > 0 || request > 0;
             guaranteed &= limit > 0 && limit == request;
         }
@@ -258,8 +267,7 @@ pub const HASH_PREFIX: &str = "carrack-";
 #[must_use]
 pub fn container_hash(c: &Container) -> String {
     let text = format!("{}\0{}", c.name, c.image.as_deref().unwrap_or_default());
-    let hash = text.bytes().fold(0x811c_9dc5_u32, |h, b| (h ^ u32::from(b)).wrapping_mul(0x0100_0193));
-    format!("{HASH_PREFIX}{hash:08x}")
+    format!("{HASH_PREFIX}{:08x}", hash_of_print(&text))
 }
 
 /// Hostname in the pod: its own choice or its name, cut to what Linux takes.

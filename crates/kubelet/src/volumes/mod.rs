@@ -797,9 +797,9 @@ fn drivers_part(
     let mut staging = None;
     if let Some(id) = &published.id {
         // What may be there already was told of before.
-        let newcomer = (state.actual == Actual::Absent).then(|| state.user.clone());
+        let newcomer = (state.actual == Actual::Absent).then_some(state.user.as_str());
         let (path, stage) = (published.stage_path.clone(), inputs.stage.clone());
-        match node.want(id, &published.origin, path, stage, newcomer.as_deref()) {
+        match node.want(id, &published.origin, path, stage, newcomer) {
             staged::Progress::Staged(s) => staging = Some(*s),
             staged::Progress::Pending => return Ok(Some(Part::Unready)),
             staged::Progress::Failed(error) => {

@@ -281,8 +281,9 @@ impl StagedVolumes {
         self.volumes.get(id).map(|v| &v.staging)
     }
 
-    /// What to do now, and the volumes of which another user has just been told. `uses` says what pods have to do with a volume, `told` what the Node
-    /// says of it; `users_known`, that every pod of this node has been heard of, so that no user is missing from `uses`.
+    /// What to do now, and the volumes of which another user has just been told. `uses` says what pods have to do with a volume,
+    /// `told` what the Node says of it; `users_known`, that every pod of this node has been heard of, so that no user is missing
+    /// from `uses`.
     pub fn step(
         &mut self,
         now: Time,
@@ -297,7 +298,7 @@ impl StagedVolumes {
             if !said.users.is_subset(&v.users) {
                 newly.push(id.clone());
             }
-            v.users.clone_from(&said.users);
+            v.users = said.users;
             if v.op.is_some() || v.retry_at > now {
                 return true;
             }

@@ -19,11 +19,9 @@ pub type Stopwatch = fn() -> Duration;
 const ATTEMPT: Bounds = Bounds { first: 0.001, factor: 2.0, count: 15 };
 /// Of pods' way from the queue to their binding: from 10 ms, in seconds.
 const POD: Bounds = Bounds { first: 0.01, factor: 2.0, count: 20 };
-/// Of extension points: from 0.1 ms, in seconds.
+/// Of extension points, and of telling pods that wait of an event: from 0.1 ms, in seconds.
 const POINT: Bounds = Bounds { first: 0.0001, factor: 2.0, count: 12 };
 const VICTIMS: Bounds = Bounds { first: 1.0, factor: 2.0, count: 7 };
-/// Of telling pods that wait of an event: from 0.1 ms, in seconds.
-const EVENT: Bounds = Bounds { first: 0.0001, factor: 2.0, count: 12 };
 const ATTEMPTS: Bounds = Bounds { first: 1.0, factor: 2.0, count: 5 };
 
 /// How an attempt ended.
@@ -165,7 +163,7 @@ impl Metrics {
     }
     /// Pods that wait were told of an event, which took so long.
     pub fn told_of(&mut self, event: &'static str, took: Duration) {
-        self.events.entry(event).or_insert_with(|| Histogram::new(EVENT)).observe(took);
+        self.events.entry(event).or_insert_with(|| Histogram::new(POINT)).observe(took);
     }
     /// A request about a pod was answered.
     pub fn called(&mut self, what: &'static str, success: bool) {

@@ -177,7 +177,7 @@ fn pods_that_are_alike_are_read_once() {
         object["metadata"]["name"] = name.into();
         object["metadata"]["labels"] = json!({"app": app});
         object["spec"]["resources"]["requests"]["cpu"] = cpu.into();
-        (PodInfo::new(Arc::new(pod(&object)), &mut tables), tables.alike.len())
+        (PodInfo::new(Arc::new(pod(&object)), &mut tables), tables.alike.count())
     };
     let ((one, _), (other, count)) = (read("one", "9", "a"), read("other", "9", "a"));
     assert_eq!((count, one.requests.get(0), one.kind), (1, 9001, other.kind));

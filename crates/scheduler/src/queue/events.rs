@@ -159,7 +159,7 @@ fn placed_hint(plugin: Plugin, pod: &PodInfo, other: &PodInfo, cluster: &Cluster
             let mut terms = required.filter_map(|t| cluster.tables.terms.get(t.term as usize));
             terms.any(|t| t.matcher.matches(kind, &cluster.tables.namespaces))
         }),
-        other => other == Plugin::Extender,
+        _ => plugin == Plugin::Extender,
     }
 }
 

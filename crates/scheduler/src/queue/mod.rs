@@ -159,8 +159,7 @@ impl SchedulingQueue {
         let old = std::mem::replace(&mut row.pod, pod);
         let before = row.place;
         row.profile = profile;
-        let changed = old.shape != row.pod.shape
-            || old.kind != row.pod.kind
+        let changed = !old.is_like(&row.pod)
             || old.pod.annotations() != row.pod.pod.annotations() && row.refused_by.has(Plugin::Extender);
         row.place = match row.place {
             place @ Place::InFlight { .. } => place,

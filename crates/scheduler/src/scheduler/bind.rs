@@ -426,12 +426,9 @@ impl Scheduler {
 
     /// Whether a pod that flies is not the one any more for which its node was chosen.
     fn has_become_another(&mut self, uid: &str) -> bool {
-        let Some((flight, latest)) = self.flights.get(uid).and_then(|f| Some((f, f.latest.clone()?))) else {
-            return false;
-        };
-        let chosen_for = flight.row.pod.clone();
-        let is = self.decider.cluster.read(latest);
-        (&is.shape, is.kind) != (&chosen_for.shape, chosen_for.kind)
+        let Some(flight) = self.flights.get(uid) else { return false };
+        let Some(latest) = flight.latest.clone() else { return false };
+        !self.decider.cluster.read(latest).is_like(&flight.row.pod)
     }
 
     /// Volumes that were promised to a pod's claims are free for others, who have to be told: nothing else may ever change

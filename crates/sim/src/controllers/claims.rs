@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use carrack_engine::Rng;
 use carrack_types::resource::{Kind as _, Resource};
-use carrack_types::volume::{DEAD_USERS, VOLUME_USERS, csi_unique_name, dead_users, flex_unique_name, users};
+use carrack_types::volume::{DEAD_USERS, VOLUME_USERS, csi_unique_name, dead_users, flex_unique_name, users_of};
 use k8s_openapi::api::apps::v1::{Deployment, StatefulSet};
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
 use k8s_openapi::api::storage::v1::StorageClass;
@@ -257,7 +257,7 @@ pub(crate) fn about<'a>(attachment: &'a Value, observer: &'a Observer) -> Option
         return Some((brought.to_owned(), node));
     }
     let name = text(attachment, "/spec/source/persistentVolumeName");
-    let volume = observer.all("volume").find(|v| text(v, "/metadata/name") == name)?;
+    let volume = observer.get("volume", name)?;
     let unique = match volume.pointer("/spec/flexVolume/driver").and_then(Value::as_str) {
         Some(driver) => flex_unique_name(driver, name),
         None => csi_unique_name(text(volume, "/spec/csi/driver"), text(volume, "/spec/csi/volumeHandle")),
@@ -291,8 +291,7 @@ fn attachment(change: &Change, observer: &Observer, breaches: &mut Vec<Breach>) 
 
 /// Whether everybody is called dead who may have a volume on a node.
 fn is_left(node: &Value, name: &str, unique: &str, observer: &Observer) -> bool {
-    let named = users(Some(label(node, "annotations", VOLUME_USERS))).and_then(|mut all| all.remove(unique));
-    let named = named.unwrap_or_default();
+    let named = users_of(Some(label(node, "annotations", VOLUME_USERS)), unique);
     let of = |a: &&Value| about(a, observer).is_some_and(|(u, node)| u == unique && node == name);
     let dead: BTreeSet<&str> = observer
         .all("attachment")

@@ -484,11 +484,6 @@ impl Guests {
         self.guests.get(container).is_some_and(|guest| guest.domain.has_begun())
     }
 
-    /// How a container ends by itself: a launcher whose machine has not begun fails.
-    pub(super) fn exit_code(&self, container: &str, is_launcher: bool, code: i32) -> i32 {
-        if is_launcher && !self.has_begun_in(container) { 1 } else { code }
-    }
-
     /// Whether a launcher hangs that was about to start its machine.
     pub(crate) fn hanging(&self) -> bool {
         self.guests.values().any(|guest| guest.hangs.is_some())

@@ -118,8 +118,6 @@ pub(crate) struct Node {
     pub(crate) booted_at: Time,
     /// Since when it is held up that is being shut down.
     held_since: Option<Time>,
-    /// Somebody has shut it down since it was started, even if that was called off: pods that were to end by then do.
-    pods_end: bool,
     rng: Rng,
     /// The chance of what is done on the side ([`is_aside`]): however much of it there is, all else goes as it would without.
     side: Rng,
@@ -154,7 +152,6 @@ impl Node {
             boot: 1,
             booted_at: now,
             held_since: None,
-            pods_end: false,
             side: rng.fork("aside"),
             rng,
             pending: BTreeMap::new(),
@@ -368,7 +365,7 @@ impl Node {
             NodeEvent::Guest(compute, doing) => {
                 let mut follow = Vec::new();
                 if let Some(ends) = self.guests.does(&compute, doing, now, &mut self.rng, &mut follow)
-                    && self.runtime.exit(now, &ends, self.guests.exit_code(&ends, true, 0))
+                    && self.exits(now, &ends, 0).is_some()
                 {
                     follow.push(Follow::Say(format!("node{} {ends} ends with its guest", self.number)));
                 }
@@ -413,11 +410,9 @@ impl Node {
                 follow
             }
             NodeEvent::Exit { container, code } => {
-                let code = self.guests.exit_code(&container, self.runtime.is_launcher(&container), code);
-                match self.runtime.exit(now, &container, code) {
-                    true => vec![Follow::Say(format!("node{} {container} exits with {code}", self.number))],
-                    false => Vec::new(),
-                }
+                let code = self.exits(now, &container, code);
+                let said = code.map(|code| format!("node{} {container} exits with {code}", self.number));
+                said.map(Follow::Say).into_iter().collect()
             }
             NodeEvent::PluginStart { resource, generation } => {
                 self.plugins.connect(kubelet_life, resource, generation, &mut self.rng)
@@ -435,6 +430,13 @@ impl Node {
                 Vec::new()
             }
         }
+    }
+
+    /// A container ends by itself: a launcher whose machine has not begun fails. Returns its code; none when it did not run.
+    fn exits(&mut self, now: Time, container: &str, code: i32) -> Option<i32> {
+        let fails = self.runtime.is_launcher(container) && !self.guests.has_begun_in(container);
+        let code = if fails { 1 } else { code };
+        self.runtime.exit(now, container, code).then_some(code)
     }
 
     /// Whether the node's own driver is busy with the volume of a call: with one that began earlier, and whose caller may be
@@ -475,12 +477,7 @@ impl Node {
             Op::ListImages => Ok(Reply::Images(Vec::new())),
             Op::FindImage(image) | Op::PullImage { image, .. } => Ok(Reply::Image(Some(runtime::image(&image)))),
             Op::RunSandbox(spec) => self.runtime.run_sandbox(now, &spec, observer, breaches),
-            Op::StopSandbox(id) => {
-                // Who shuts the node down asks for the end of all its pods.
-                let (shut_down, mut asked_for) = (self.pods_end, Vec::new());
-                let breaches = if shut_down { &mut asked_for } else { breaches };
-                self.runtime.stop_sandbox(now, &id, observer, breaches)
-            }
+            Op::StopSandbox(id) => self.runtime.stop_sandbox(now, &id, observer, breaches),
             Op::RemoveSandbox(id) => self.runtime.remove_sandbox(&id, breaches),
             Op::CreateContainer(_, spec) => self.runtime.create(now, &spec),
             Op::StartContainer(id) => {
@@ -499,8 +496,6 @@ impl Node {
                         self.tear_down(&uid, &path, observer, breaches)?;
                     }
                 }
-                let (shut_down, mut asked_for) = (self.pods_end, Vec::new());
-                let breaches = if shut_down { &mut asked_for } else { breaches };
                 self.runtime.stop(now, &id, observer, breaches)
             }
             Op::RemoveContainer(id) => self.runtime.remove(&id, observer, breaches),
@@ -583,7 +578,7 @@ impl Node {
     pub(crate) fn power_off(&mut self, now: Time) {
         self.up = false;
         self.boot += 1;
-        (self.held_since, self.pods_end) = (None, false);
+        self.held_since = None;
         self.pending.clear();
         self.guests.power_off();
         self.runtime.power_off(now);
@@ -603,6 +598,11 @@ impl Node {
     pub(crate) fn power_on_after(&mut self, now: Time, delay: Duration) {
         self.booted_at = now + delay;
     }
+}
+
+/// The node of a name.
+pub(crate) fn named<'a>(nodes: &'a BTreeMap<u8, Node>, name: &str) -> Option<&'a Node> {
+    nodes.values().find(|node| node_name(node.number) == name)
 }
 
 /// Whether an operation concerns CPUs and sizes of pods alone.

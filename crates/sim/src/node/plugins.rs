@@ -15,7 +15,7 @@ use carrack_virt::handler::effects::In as HandlerIn;
 use super::{Follow, NodeEvent};
 use crate::chance::between;
 use crate::invariants::Breach;
-use crate::observer::{Observer, uid};
+use crate::observer::Observer;
 
 /// A resource with few devices, so that pods compete for them.
 pub(crate) const WIDGET: &str = "sim.carrack.io/widget";
@@ -225,8 +225,7 @@ impl Plugins {
         observer: &Observer,
         breaches: &mut Vec<Breach>,
     ) {
-        let key = format!("{}/{}", pod.namespace, pod.name);
-        let Some(shown) = observer.get("pod", &key).filter(|shown| uid(shown) == &*pod.uid) else { return };
+        let Some(shown) = observer.pod(pod) else { return };
         let all =
             ["/spec/containers", "/spec/initContainers"].into_iter().filter_map(|list| shown.pointer(list)?.as_array());
         let limits =

@@ -20,7 +20,7 @@ use carrack_types::well_known::kubevirt::COMPUTE_CONTAINER;
 use super::plugins::DEVICE_DIR;
 use crate::chance::below;
 use crate::invariants::Breach;
-use crate::observer::{Observer, deleting, terminal, uid};
+use crate::observer::{Observer, deleting, terminal};
 
 /// How long what has ended is remembered by the runtime itself: for ever, until it is removed.
 #[derive(Clone, Debug)]
@@ -63,9 +63,7 @@ pub(crate) struct Life {
     pub record: ContainerRecord,
     /// Devices, as `resource/id`.
     pub devices: Vec<String>,
-    /// The CPUs that it was given, as the kernel writes them.
-    pub cpus: String,
-    /// How large it is.
+    /// How large it is, and the CPUs that it was given, as the kernel writes them.
     pub limits: Resources,
     /// The last request to give it something else. The runtime does one thing after another to a container.
     updated: u64,
@@ -81,6 +79,8 @@ pub(crate) struct Runtime {
     containers: BTreeMap<String, Life>,
     /// Control groups of pods, by their paths.
     groups: BTreeMap<String, GroupLimits>,
+    /// Somebody has shut the node down since it was started, even if that was called off: pods that were to end by then do.
+    pub(super) pods_end: bool,
     next: u64,
 }
 
@@ -103,14 +103,13 @@ fn missing(id: &str) -> OpError {
 
 /// A pod is wanted when its object is there with this UID, runs, and is not to go.
 fn wanted(observer: &Observer, pod: &PodRef) -> bool {
-    observer
-        .get("pod", &format!("{}/{}", pod.namespace, pod.name))
-        .is_some_and(|p| uid(p) == &*pod.uid && !deleting(p) && !terminal(p))
+    observer.pod(pod).is_some_and(|p| !deleting(p) && !terminal(p))
 }
 
 impl Runtime {
     pub(super) fn new(node: u8) -> Self {
-        Self { node, sandboxes: BTreeMap::new(), containers: BTreeMap::new(), groups: BTreeMap::new(), next: 0 }
+        let (sandboxes, containers, groups) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
+        Self { node, sandboxes, containers, groups, pods_end: false, next: 0 }
     }
 
     fn id(&mut self, kind: &str) -> String {
@@ -135,8 +134,7 @@ impl Runtime {
         if self.sandboxes.values().any(|s| s.pod.uid == spec.pod.uid && s.attempt == spec.attempt) {
             return Err(OpError::Failed(format!("the name of sandbox {} of {} is taken", spec.attempt, spec.pod)));
         }
-        let key = format!("{}/{}", spec.pod.namespace, spec.pod.name);
-        if let Some(pod) = observer.get("pod", &key).filter(|p| uid(p) == &*spec.pod.uid) {
+        if let Some(pod) = observer.pod(&spec.pod) {
             let bound = crate::observer::text(pod, "/spec/nodeName");
             if bound != crate::role::node_name(self.node) {
                 let what = format!("{} runs on node{} and is bound to {bound:?}", spec.pod, self.node);
@@ -214,7 +212,6 @@ impl Runtime {
         let devices = spec.devices.iter().filter_map(|d| Some(d.container_path.strip_prefix(DEVICE_DIR)?.to_owned()));
         let life = Life {
             devices: devices.collect(),
-            cpus: spec.resources.cpus.clone(),
             limits: spec.resources.clone(),
             updated: 0,
             stops_in_s: spec.env.iter().find(|(k, _)| k == "STOPS_IN_S").and_then(|(_, v)| v.parse().ok()).unwrap_or(1),
@@ -263,8 +260,8 @@ impl Runtime {
             return Err(OpError::Failed(format!("{id} does not run")));
         }
         let to = cpus.to_string();
-        crate::cpus::moved((&c.record.pod, &c.record.name, &c.cpus), &to, observer, breaches);
-        c.cpus = to;
+        crate::cpus::moved((&c.record.pod, &c.record.name, &c.limits.cpus), &to, observer, breaches);
+        c.limits.cpus = to;
         Ok(Reply::Done)
     }
 
@@ -308,7 +305,7 @@ impl Runtime {
     /// The CPUs of a container that is about to start, with its pod and its name.
     pub(super) fn cpus_of(&self, id: &str) -> Option<(&PodRef, &str, &str)> {
         let c = self.containers.get(id).filter(|c| c.record.state == ContainerState::Created)?;
-        Some((&c.record.pod, &c.record.name, &c.cpus))
+        Some((&c.record.pod, &c.record.name, &c.limits.cpus))
     }
 
     /// How long a container takes to end after its stop signal.
@@ -330,8 +327,9 @@ impl Runtime {
     fn end(&mut self, now: Time, id: &str, code: i32, observer: &Observer, breaches: &mut Vec<Breach>) {
         let Some(container) = self.containers.get(id) else { return };
         let pod = &container.record.pod;
-        let outgrown = crate::resizes::may_start_again(pod, observer);
-        if container.record.state == ContainerState::Running && wanted(observer, pod) && !outgrown {
+        // Who shuts the node down asks for the end of all its pods.
+        let asked_for = || self.pods_end || !wanted(observer, pod) || crate::resizes::may_start_again(pod, observer);
+        if container.record.state == ContainerState::Running && !asked_for() {
             let what = format!(
                 "{id} ({}) of {} is killed, and nobody asked for it",
                 container.record.name, container.record.pod
@@ -379,6 +377,7 @@ impl Runtime {
 
     pub(super) fn power_off(&mut self, now: Time) {
         self.groups.clear();
+        self.pods_end = false;
         for sandbox in self.sandboxes.values_mut() {
             sandbox.ready = false;
         }

@@ -31,7 +31,8 @@ impl Node {
         if !self.up || self.held_since.is_some() {
             return Vec::new();
         }
-        (self.held_since, self.pods_end) = (Some(now), true);
+        self.held_since = Some(now);
+        self.runtime.pods_end = true;
         let told = Follow::Kubelet(kubelet_life, Duration::from_millis(20), Box::new(In::ShutdownBegins));
         vec![told, self.goes_down_after(groups().total() + HEARING)]
     }

@@ -143,6 +143,14 @@ impl Bug {
     pub(crate) fn is_of_growth(self) -> bool {
         matches!(self, Self::GrowthAside | Self::GrowthUnheard | Self::GrowthUnproved)
     }
+    /// Whether it shows in pods that ask for another size while they run, and in nothing else.
+    pub(crate) fn is_of_resizes(self) -> bool {
+        matches!(self, Self::ForgottenAllocations | Self::DeferredForever)
+    }
+    /// Whether it shows in calls of a driver's program that go on for too long.
+    pub(crate) fn is_of_calls(self) -> bool {
+        matches!(self, Self::EndlessCalls | Self::StoppedCalls | Self::OrphanedCalls)
+    }
     /// Whether it shows when somebody else leads by then, and in nothing else.
     pub(crate) fn is_of_leaders(self) -> bool {
         matches!(self, Self::EndlessTerms | Self::TermlessBindings | Self::EndlessCalls | Self::StoppedCalls)

@@ -55,7 +55,9 @@ impl World {
         self.breaches.extend(self.writers.breaches());
         self.checker.nodes(&self.nodes, &self.observer, &mut self.breaches);
         self.server.check(&mut self.breaches);
-        self.roaming.changed(&changes, &self.observer, &self.nodes, &mut self.breaches);
+        if self.options.machines {
+            self.roaming.changed(&changes, &self.observer, &self.nodes, &mut self.breaches);
+        }
         self.roaming.taken(&self.rack, &self.nodes, &mut self.breaches);
     }
 
@@ -112,8 +114,10 @@ impl World {
             _ => &none,
         };
         self.machines.look(now, calm, wants, &self.observer, &self.nodes, &mut self.breaches);
-        let is_dead = |node: &str| self.machines.has_left(node, calm, now);
-        self.roaming.look(is_dead, &self.observer, &mut self.breaches);
+        if self.options.machines {
+            let is_dead = |node: &str| self.machines.has_left(node, calm, now);
+            self.roaming.look(is_dead, &self.observer, &mut self.breaches);
+        }
         if self.options.gpus {
             self.waiting.look(now, &self.observer, &mut self.breaches);
         }

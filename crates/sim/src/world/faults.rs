@@ -67,7 +67,7 @@ impl World {
         let (hint, longest) = (self.options.hint(), self.swarm.longest);
         let blind = hint == Some(Bug::BlindHandler);
         // With calls that go on, it shows in who makes them.
-        let late_calls = matches!(hint, Some(Bug::EndlessCalls | Bug::StoppedCalls | Bug::OrphanedCalls));
+        let late_calls = hint.is_some_and(Bug::is_of_calls);
         let calling = |role: Role| {
             let life = self.processes.get(&role).map(|process| process.life);
             life.is_some_and(|life| self.flex.detaches((role, life)))

@@ -8,7 +8,7 @@ use super::super::extend::{Asked, take};
 use super::super::webhook::apply_patch;
 use super::super::world::{World, all_hold};
 use super::super::{Attributes, Operation};
-use super::validating::bound_version;
+use super::validating::{INVALID, NO_ERROR, bound_version};
 use super::{MAX_COST, Mutation, Policy, params};
 use crate::metrics::Step;
 use crate::object::Object;
@@ -39,9 +39,9 @@ pub(in crate::admission) async fn mutate(asked: &Asked<'_>, attributes: &mut Att
             }
         };
         let told = match &changed {
-            Ok(()) => ("allow", "no_error"),
-            Err(_) if policy.ignores_failure => ("allow", "invalid_error"),
-            Err(_) => ("deny", "invalid_error"),
+            Ok(()) => ("allow", NO_ERROR),
+            Err(_) if policy.ignores_failure => ("allow", INVALID),
+            Err(_) => ("deny", INVALID),
         };
         let took = asked.cx.server.env.now().duration_since(since);
         asked.cx.server.metrics.admission.policy(Step::Admit, (&policy.name, &binding.name), told, took);

@@ -37,8 +37,8 @@ type Outcome = Result<Said, String>;
 const MAX_MESSAGE_BYTES: usize = 5 << 10;
 
 /// What went wrong with an expression, in the words of upstream's metrics.
-const NO_ERROR: &str = "no_error";
-const INVALID: &str = "invalid_error";
+pub(super) const NO_ERROR: &str = "no_error";
+pub(super) const INVALID: &str = "invalid_error";
 const NOT_COMPILED: &str = "compile_error";
 const EXHAUSTED: &str = "out_of_budget";
 
@@ -89,29 +89,31 @@ pub(in crate::admission) async fn validate(asked: &Asked<'_>, attributes: &Attri
             for failure in failures {
                 for action in &binding.actions {
                     let word = match action.as_str() {
-                        "Deny" => "deny",
-                        "Warn" => "warn",
-                        _ => "audit",
+                        "Deny" => {
+                            denied.get_or_insert_with(|| refusal(attributes, policy, binding, &failure));
+                            "deny"
+                        }
+                        "Warn" => {
+                            asked.cx.note(format!(
+                                "Validation failed for ValidatingAdmissionPolicy '{}' with binding '{}': {}",
+                                policy.name, binding.name, failure.message
+                            ));
+                            "warn"
+                        }
+                        _ => {
+                            audited.push(json!({
+                                "message": failure.message,
+                                "policy": policy.name,
+                                "binding": binding.name,
+                                "expressionIndex": failure.index,
+                                "validationActions": binding.actions,
+                            }));
+                            "audit"
+                        }
                     };
                     // A refusal outweighs what is merely said.
                     if word == "deny" || told.is_none_or(|(action, _)| action == "allow") {
                         told = Some((word, failure.error));
-                    }
-                    match action.as_str() {
-                        "Deny" => {
-                            denied.get_or_insert_with(|| refusal(attributes, policy, binding, &failure));
-                        }
-                        "Warn" => asked.cx.note(format!(
-                            "Validation failed for ValidatingAdmissionPolicy '{}' with binding '{}': {}",
-                            policy.name, binding.name, failure.message
-                        )),
-                        _ => audited.push(json!({
-                            "message": failure.message,
-                            "policy": policy.name,
-                            "binding": binding.name,
-                            "expressionIndex": failure.index,
-                            "validationActions": binding.actions,
-                        })),
                     }
                 }
             }

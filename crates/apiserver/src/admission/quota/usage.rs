@@ -4,9 +4,10 @@
 
 use std::collections::BTreeMap;
 
+use carrack_types::held::says_infeasible;
 use carrack_types::pod::{self, ResourceList};
 use carrack_types::quantity::{Form, Quantity};
-use k8s_openapi::api::core::v1::{Pod, PodCondition};
+use k8s_openapi::api::core::v1::Pod;
 use serde_json::Value;
 
 use crate::object::{Object, at, meta, str_at};
@@ -143,8 +144,7 @@ fn has_ended(pod: &Object, now_unix_s: i64) -> bool {
 /// `determineContainerReqs`).
 fn as_held(pod: &mut Pod) {
     let (Some(spec), Some(status)) = (&mut pod.spec, &pod.status) else { return };
-    let refused = |c: &PodCondition| c.type_ == "PodResizePending" && c.reason.as_deref() == Some("Infeasible");
-    let stays = status.conditions.iter().flatten().any(refused);
+    let stays = status.conditions.iter().flatten().any(|c| says_infeasible(&c.type_, c.reason.as_deref()));
     let statuses = || status.container_statuses.iter().chain(&status.init_container_statuses).flatten();
     for container in spec.containers.iter_mut().chain(spec.init_containers.iter_mut().flatten()) {
         let Some(told) = statuses().find(|told| told.name == container.name) else { continue };

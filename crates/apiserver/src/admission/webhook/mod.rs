@@ -108,23 +108,22 @@ impl Webhook {
     }
 
     /// Asks the webhook. None when it could not be asked and that does not matter; the audit log is told so, under
-    /// the kind of webhook and its place among those that are asked.
+    /// the kind of webhook, which is the step's, and its place among those that are asked.
     async fn ask(
         &self,
         asked: &Asked<'_>,
         review: &Value,
-        operation: Operation,
-        (kind, place): (&str, &str),
+        (step, operation): (Step, Operation),
+        place: &str,
     ) -> Result<Option<review::Verdict>, Status> {
         let since = asked.cx.server.env.now();
-        let outcome = self.asked(asked, review, (kind, place)).await;
+        let outcome = self.asked(asked, review, (step, place)).await;
         let called = match &outcome {
             Ok(Some(verdict)) if verdict.allowed => Called::Allowed,
-            Ok(Some(verdict)) => Called::Denied(review::denied(&self.name, verdict).code),
+            Ok(Some(verdict)) => Called::Denied(review::code(verdict)),
             Ok(None) => Called::Open,
             Err(status) => Called::Failed(status.code),
         };
-        let step = if kind == "mutating" { Step::Admit } else { Step::Validate };
         let took = asked.cx.server.env.now().duration_since(since);
         asked.cx.server.metrics.admission.webhook(&self.name, (step, operation), called, took);
         outcome
@@ -134,7 +133,7 @@ impl Webhook {
         &self,
         asked: &Asked<'_>,
         review: &Value,
-        (kind, place): (&str, &str),
+        (step, place): (Step, &str),
     ) -> Result<Option<review::Verdict>, Status> {
         let verdict = if self.knows_v1 {
             match post(&*asked.cx.server.store, &*asked.cx.server.env, &self.client, review, self.timeout_ms).await {
@@ -156,6 +155,10 @@ impl Webhook {
             }
             Err(why) if self.ignores_failure => {
                 tracing::warn!(webhook = self.name, %why, "a webhook could not be asked, and goes without");
+                let kind = match step {
+                    Step::Admit => "mutating",
+                    Step::Validate => "validating",
+                };
                 asked.cx.annotate(format!("failed-open.{kind}.webhook.admission.k8s.io/{place}"), self.name.as_str());
                 Ok(None)
             }
@@ -188,7 +191,7 @@ pub(super) async fn mutate(
             let place = format!("round_{round}_index_{ordinal}");
             ordinal += 1;
             let since = asked.cx.server.env.now();
-            let verdict = webhook.ask(asked, &review, attributes.operation, ("mutating", &place)).await;
+            let verdict = webhook.ask(asked, &review, (Step::Admit, attributes.operation), &place).await;
             asked.cx.waited(since);
             if let Some(verdict) = verdict? {
                 if !verdict.allowed {
@@ -224,7 +227,7 @@ pub(super) async fn validate(asked: &Asked<'_>, attributes: &Attributes<'_>) -> 
         if let Some((_, review)) = webhook.review(asked, attributes).await? {
             let place = format!("round_0_index_{}", asking.len());
             asking.push(async move {
-                match webhook.ask(asked, &review, attributes.operation, ("validating", &place)).await? {
+                match webhook.ask(asked, &review, (Step::Validate, attributes.operation), &place).await? {
                     Some(verdict) if !verdict.allowed => Err(review::denied(&webhook.name, &verdict)),
                     _ => Ok(()),
                 }

@@ -76,6 +76,11 @@ fn short(value: &Value) -> String {
     value.to_string().chars().take(100).collect()
 }
 
+/// The code of the refusal that a webhook's answer is: what says no is never a success, whatever it says.
+pub(super) fn code(verdict: &Verdict) -> u16 {
+    if (400..600).contains(&verdict.code) { verdict.code } else { 400 }
+}
+
 /// The refusal that a webhook's answer is.
 pub(super) fn denied(webhook: &str, verdict: &Verdict) -> Status {
     let by = format!("admission webhook \"{webhook}\" denied the request");
@@ -85,8 +90,7 @@ pub(super) fn denied(webhook: &str, verdict: &Verdict) -> Status {
         (message, _) => format!("{by}: {message}"),
     };
     let mut status = Status::bad_request(message);
-    // What says no is never a success, whatever it says.
-    status.code = if (400..600).contains(&verdict.code) { verdict.code } else { 400 };
+    status.code = code(verdict);
     status.reason = known_reason(&verdict.reason);
     status.details = verdict.details.clone().map(Box::new);
     status

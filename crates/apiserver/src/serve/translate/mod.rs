@@ -27,6 +27,7 @@ use tokio_tungstenite::WebSocketStream;
 use tokio_tungstenite::tungstenite::handshake::derive_accept_key;
 use tokio_tungstenite::tungstenite::protocol::{Role, WebSocketConfig};
 
+use crate::accept::listed;
 use crate::query::Query;
 use crate::status::Status;
 
@@ -180,12 +181,6 @@ impl Translation {
 
 fn header(text: &str) -> Result<HeaderValue, Status> {
     HeaderValue::from_str(text).map_err(Status::internal)
-}
-
-/// The elements of a header that is a list.
-fn listed(headers: &HeaderMap, name: HeaderName) -> impl Iterator<Item = &str> {
-    let values: Vec<&HeaderValue> = headers.get_all(name).iter().collect();
-    values.into_iter().filter_map(|value| value.to_str().ok()).flat_map(|value| value.split(',')).map(str::trim)
 }
 
 #[cfg(test)]

@@ -15,6 +15,7 @@ use carrack_engine::Time;
 
 use super::{Drivers, blocking};
 use crate::adapters::now;
+use crate::adapters::stats::told;
 use crate::effects::{In, OpError};
 use crate::runtime::Uid;
 use crate::server::{ClaimReference, FsStats, VolumeHealth, VolumeStats};
@@ -196,12 +197,7 @@ impl Drivers {
         }
         let path = PathBuf::from(&m.path);
         let u = blocking(move || Ok(filesystem::usage(&path)?)).await?;
-        stats.fs.available_bytes = Some(u.available_bytes);
-        stats.fs.capacity_bytes = Some(u.total_bytes);
-        stats.fs.used_bytes = Some(u.used_bytes);
-        stats.fs.inodes_free = Some(u.inodes_free);
-        stats.fs.inodes = Some(u.inodes);
-        stats.fs.inodes_used = Some(u.inodes.saturating_sub(u.inodes_free));
+        stats.fs = told(&u, at.meta());
         Ok((stats, None))
     }
 }

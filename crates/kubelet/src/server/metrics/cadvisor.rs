@@ -2,7 +2,7 @@
 //! dashboards ask. It is the summary of [`super::super::stats`] once more, with each container's id and image as the runtime has them.
 //! cAdvisor's other families, of the kernel's inner life, are not there.
 
-use super::Page;
+use super::{Page, seconds};
 use crate::runtime::{ContainerRecord, ContainerState, RuntimeSnapshot};
 use crate::server::stats::{ContainerStats, FsStats, InterfaceStats, MemoryStats, PodStats, Summary};
 
@@ -13,7 +13,7 @@ type Row = (&'static str, &'static str, &'static str, &'static [(&'static str, &
 
 fn cpu(c: &ContainerStats) -> Option<(String, i64)> {
     let (cpu, ns) = c.cpu.as_ref().and_then(|cpu| Some((cpu, cpu.usage_core_nano_seconds?)))?;
-    Some((format!("{}.{:09}", ns / 1_000_000_000, ns % 1_000_000_000), cpu.time.0.as_millisecond()))
+    Some((seconds(ns), cpu.time.0.as_millisecond()))
 }
 
 fn memory(c: &ContainerStats, field: fn(&MemoryStats) -> Option<u64>) -> Option<(String, i64)> {
@@ -65,25 +65,25 @@ pub(in crate::server) fn cadvisor(summary: &Summary, runtime: &RuntimeSnapshot) 
             disk(c, |f| f.capacity_bytes)
         }),
     ];
+    let all = summary.pods.iter().flat_map(|pod| pod.containers.iter().map(move |c| (pod, c)));
+    let containers: Vec<_> = all.map(|(pod, c)| (of_container(pod, c, runtime), c)).collect();
     let mut last = "";
     for (name, kind, help, own, value) in rows {
         if std::mem::replace(&mut last, name) != name {
             page.family(name, kind, help);
         }
-        for (pod, container) in summary.pods.iter().flat_map(|pod| pod.containers.iter().map(move |c| (pod, c))) {
+        for (labels, container) in &containers {
             if let Some((value, at_ms)) = value(container) {
-                let labels = [own, of_container(pod, container, runtime).as_slice()].concat();
+                let labels = [own, labels.as_slice()].concat();
                 page.sample(name, &labels, format!("{value} {at_ms}"));
             }
         }
     }
     let name = "container_start_time_seconds";
     page.family(name, "gauge", "Start time of the container since unix epoch in seconds.");
-    for pod in &summary.pods {
-        for container in &pod.containers {
-            if let Some(start) = &container.start_time {
-                page.sample(name, &of_container(pod, container, runtime), start.0.as_second());
-            }
+    for (labels, container) in &containers {
+        if let Some(start) = &container.start_time {
+            page.sample(name, labels, start.0.as_second());
         }
     }
     networks(&mut page, summary);

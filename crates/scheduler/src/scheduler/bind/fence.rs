@@ -69,7 +69,7 @@ impl Scheduler {
         let info = self.decider.cluster.read(live.clone());
         let Some(flight) = self.flights.get_mut(uid) else { return };
         let is_there = self.decider.cluster.named(&flight.node).is_some_and(crate::NodeInfo::exists);
-        let same = (&info.shape, info.kind) == (&flight.row.pod.shape, flight.row.pod.kind);
+        let same = info.is_like(&flight.row.pod);
         // Another may have led since it was decided, and given the room away.
         let decided_now = self.led && flight.of_term == self.since;
         if !(decided_now && is_there && same && flight.sent < MOST_BINDINGS) {

@@ -108,12 +108,12 @@ impl Controller for RecoveryController {
             return describe(vmi, None, now);
         }
         let lease = view.get::<Lease>(NODE_LEASE_NAMESPACE, place).map(AsRef::as_ref);
-        if lease.is_some_and(|lease| fence::proves_dead(lease, vmi)) {
-            let why = format!("the lease of node {place} has run out; its guests have stopped");
-            return self.leave_disks(vmi, place, view).then(fail(vmi, &why, now));
-        }
-        if node.is_some_and(is_out_of_service) {
-            let why = format!("node {place} is out of service, as its taint says");
+        let why = if lease.is_some_and(|lease| fence::proves_dead(lease, vmi)) {
+            Some(format!("the lease of node {place} has run out; its guests have stopped"))
+        } else {
+            node.is_some_and(is_out_of_service).then(|| format!("node {place} is out of service, as its taint says"))
+        };
+        if let Some(why) = why {
             return self.leave_disks(vmi, place, view).then(fail(vmi, &why, now));
         }
         if is_silent(node) {
@@ -141,8 +141,7 @@ impl RecoveryController {
         if self.planted == Some(Planted::KeptDisks) {
             return Plan::none();
         }
-        let claims = vmi.spec.volumes.iter().filter_map(|volume| volume.claim_name().map(str::to_owned));
-        let bound = claims.chain(state::claim_name(vmi)).filter_map(|name| {
+        let bound = state::claims(vmi).filter_map(|name| {
             let claim = view.get::<PersistentVolumeClaim>(vmi.namespace(), &name)?;
             view.get::<PersistentVolume>("", claim.spec.as_ref()?.volume_name.as_deref()?)
         });

@@ -25,9 +25,7 @@ pub(crate) mod state;
 use std::time::Duration;
 
 use carrack_engine::{Controller, DeleteOptions, EventRecord, Key, Plan, Premise, Refusal, Setup, Time, View, Write};
-use carrack_types::kubevirt::{
-    Condition, KubeVirt, VirtualMachine, VirtualMachineInstance, Volume, phase, set_condition,
-};
+use carrack_types::kubevirt::{Condition, KubeVirt, VirtualMachine, VirtualMachineInstance, phase, set_condition};
 use carrack_types::pod::forget_what_nodes_do;
 use carrack_types::resource::{Kind, Object};
 use carrack_types::well_known::kubevirt::{
@@ -112,11 +110,7 @@ impl Controller for VmiController {
         setup.keep_open::<Node>();
         setup.watch::<PersistentVolumeClaim>(|claim, view| {
             let (namespace, name) = (claim.namespace().to_owned(), claim.name().to_owned());
-            waiting(view, |vmi| {
-                let mut claims = vmi.spec.volumes.iter().filter_map(Volume::claim_name);
-                let has = claims.any(|claim| claim == name) || state::claim_name(vmi).as_ref() == Some(&name);
-                has && vmi.namespace() == namespace
-            })
+            waiting(view, |vmi| vmi.namespace() == namespace && state::claims(vmi).any(|claim| claim == name))
         });
         setup.watch::<KubeVirt>(|_, view| waiting(view, |_| true));
         setup.read::<PersistentVolume>();

@@ -29,8 +29,14 @@ pub(crate) const LABEL: &str = "persistent-state-for";
 const SIZE: &str = "10Mi";
 
 /// The claim that keeps an instance's state, if it has any to keep.
-pub(in crate::controllers) fn claim_name(vmi: &VirtualMachineInstance) -> Option<String> {
+pub(super) fn claim_name(vmi: &VirtualMachineInstance) -> Option<String> {
     keeps_state(&vmi.spec.domain).then(|| name(vmi, &owner(vmi).uid))
+}
+
+/// The claims that an instance has: those of its volumes, and the one that keeps its state.
+pub(in crate::controllers) fn claims(vmi: &VirtualMachineInstance) -> impl Iterator<Item = String> {
+    let of_volumes = vmi.spec.volumes.iter().filter_map(|volume| volume.claim_name());
+    of_volumes.map(str::to_owned).chain(claim_name(vmi))
 }
 
 /// The claim that keeps a machine's state, if it has ever kept any: whatever its template says by itself, which preferences change.

@@ -178,9 +178,7 @@ async fn answer(config: &Config, guests: &Guests, request: Request<Incoming>) ->
         }
         (&Method::GET, ["vnc"]) => stream::device(guests, &guest, "vnc", &layout.vnc_socket(), request).await,
         (&Method::GET, ["vnc", "screenshot"]) => {
-            let moves =
-                request.uri().query().is_some_and(|query| query.split('&').any(|word| word == "moveCursor=true"));
-            guest::screenshot(&layout, moves).await
+            guest::screenshot(&layout, stream::has_option(&request, "moveCursor")).await
         }
         (&Method::GET, ["portforward", port] | ["portforward", port, "tcp"]) => {
             stream::port(&guest, port, request).await

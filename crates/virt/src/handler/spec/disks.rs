@@ -44,10 +44,7 @@ pub(super) fn all(vmi: &VirtualMachineInstance, pod: &Pod, prepared: &Prepared) 
 pub(in crate::handler) fn targets(disks: &[Disk]) -> BTreeMap<String, String> {
     let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
     let target = |disk: &Disk| {
-        let own = disk.cdrom.as_ref().map_or(disk.disk.as_ref().and_then(|disk| disk.bus.as_deref()), |drive| {
-            Some(drive.bus.as_deref().unwrap_or("sata"))
-        });
-        let prefix = if own.unwrap_or("virtio") == "virtio" { "vd" } else { "sd" };
+        let prefix = if bus_of(disk) == "virtio" { "vd" } else { "sd" };
         let count = counts.entry(prefix).or_default();
         let name = format!("{prefix}{}", letters(*count));
         *count += 1;
@@ -70,7 +67,7 @@ fn letters(mut index: usize) -> String {
 
 /// The numbers of the threads that virtio disks share in turns: none where I/O threads were not asked for. (Upstream:
 /// `GetIOThreadsCountType` in virt-launcher's converter.)
-fn shared_threads(domain: &DomainSpec) -> Box<dyn Iterator<Item = u32>> {
+fn shared_threads(domain: &DomainSpec) -> impl Iterator<Item = u32> + use<> {
     let disks = &domain.devices.disks;
     let own = disks.iter().filter(|disk| disk.dedicated_io_thread == Some(true)).count();
     let most = match domain.io_threads_policy.as_deref() {
@@ -81,19 +78,28 @@ fn shared_threads(domain: &DomainSpec) -> Box<dyn Iterator<Item = u32>> {
         }
         Some(_) => 1,
         None if own > 0 => 1,
-        None => return Box::new(std::iter::empty()),
+        None => 0,
     };
-    let count = (disks.len() - own).min(most.saturating_sub(own)).max(1);
-    Box::new((1..=u32::try_from(count).unwrap_or(1)).cycle())
+    let count = if most == 0 { 0 } else { (disks.len() - own).min(most.saturating_sub(own)).max(1) };
+    (1..=u32::try_from(count).unwrap_or(1)).cycle()
+}
+
+/// What a disk's drive is attached to.
+fn bus_of(disk: &Disk) -> &str {
+    match (&disk.disk, &disk.cdrom) {
+        (_, Some(target)) => target.bus.as_deref().unwrap_or("sata"),
+        (Some(target), None) => target.bus.as_deref().unwrap_or("virtio"),
+        (None, None) => "virtio",
+    }
 }
 
 fn attached(disk: &Disk, source: DiskSource) -> Result<DiskSpec, String> {
-    let (cdrom, bus, read_only) = match (&disk.disk, &disk.cdrom) {
-        (_, Some(target)) => (true, target.bus.as_deref().unwrap_or("sata"), target.readonly.unwrap_or(true)),
-        (Some(target), None) => (false, target.bus.as_deref().unwrap_or("virtio"), target.readonly),
-        (None, None) => (false, "virtio", false),
+    let (cdrom, read_only) = match (&disk.disk, &disk.cdrom) {
+        (_, Some(target)) => (true, target.readonly.unwrap_or(true)),
+        (Some(target), None) => (false, target.readonly),
+        (None, None) => (false, false),
     };
-    let bus = match bus {
+    let bus = match bus_of(disk) {
         "virtio" => DiskBus::Virtio,
         "sata" => DiskBus::Sata,
         "scsi" => DiskBus::Scsi,

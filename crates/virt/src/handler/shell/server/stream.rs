@@ -33,6 +33,11 @@ const MAX_DATAGRAM: usize = 65_535;
 /// How long connecting to a guest's socket may take.
 const CONNECT_DEADLINE: Duration = Duration::from_secs(5);
 
+/// Whether the API server passes an option on.
+pub(super) fn has_option(request: &Request<Incoming>, name: &str) -> bool {
+    request.uri().query().is_some_and(|query| carrack_apiserver::Query::parse(query).flag(name))
+}
+
 /// Joins the client to a device of the guest that one client at a time can have: a new one takes it over.
 pub(super) async fn device(
     guests: &Guests,
@@ -44,7 +49,7 @@ pub(super) async fn device(
     if accept_key(request.headers()).is_none() {
         return no_websocket();
     }
-    let preserve = request.uri().query().is_some_and(|query| query.contains("preserveSession=true"));
+    let preserve = has_option(&request, "preserveSession");
     let Some(held) = guests.hold(&guest.place.uid, name, preserve) else {
         // KubeVirt's words, for the screen; a console has no such choice.
         return text(StatusCode::INTERNAL_SERVER_ERROR, "Active VNC connection. Request denied.");
