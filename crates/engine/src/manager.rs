@@ -353,6 +353,10 @@ impl Manager {
             }
         }
         let deltas = informer.step_any(now, input, fx);
+        // What has shown enough once stays so for this term.
+        if informer.caught_up() {
+            self.hosted.iter_mut().for_each(|hosted| _ = hosted.required.remove(&source));
+        }
         self.awaited.extend(informer.awaits().into_iter().flatten().map(|awaited| (awaited, source.clone())));
         // A timer that nobody waits for any more is nobody's.
         let Some(deltas) = deltas else { return false };
@@ -443,9 +447,6 @@ impl Manager {
             return;
         }
         for i in 0..self.hosted.len() {
-            // What has shown enough once stays so; this runs at every step.
-            let informers = &self.informers;
-            self.hosted[i].required.retain(|s| informers.get(s).is_some_and(|x| !x.caught_up()));
             if !self.hosted[i].required.is_empty() {
                 continue;
             }

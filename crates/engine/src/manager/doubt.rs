@@ -53,6 +53,11 @@ impl Manager {
             for source in &sources {
                 self.with_informer(source, |informer| informer.must_show(now, revision, fx));
             }
+            // Some show it already, and need not hear of anything more.
+            let informers = &self.informers;
+            for hosted in &mut self.hosted {
+                hosted.required.retain(|s| informers.get(s).is_some_and(|informer| !informer.caught_up()));
+            }
         }
         for (i, key, write) in std::mem::take(&mut self.doubts) {
             self.one_less(i, &key);

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use carrack_engine::{Controller, DeleteOptions, Key, Manager, Plan, Rng, Setup, Time, View, Write};
+use carrack_engine::{Controller, DeleteOptions, Key, Manager, Plan, Premise, Rng, Setup, Time, View, Write};
 use carrack_types::kubevirt::snapshot::names::COPYING_LABEL;
 use carrack_types::kubevirt::{VirtualMachineInstance, Volume, phase};
 use carrack_types::resource::{Kind as _, Object as _};
@@ -188,14 +188,19 @@ impl Controller for Kubelet {
         let Some(pod) = pod else { return Plan::none() };
         let is_bound = pod.spec.as_ref().is_some_and(|spec| spec.node_name.is_some());
         if !is_bound {
-            if pod.is_deleting() || work(pod, view).is_none() {
+            let claims = volumes(pod).filter_map(|(_, claim)| view.get::<PersistentVolumeClaim>(&key.namespace, claim));
+            let claims: Vec<_> = claims.collect();
+            if pod.is_deleting() || claims.iter().any(|claim| claim.is_deleting()) || work(pod, view).is_none() {
                 return Plan::none();
             }
             let target = json!({"apiVersion": "v1", "kind": "Node", "name": config().name(0)});
             let body = json!({"apiVersion": "v1", "kind": "Binding", "target": target,
                 "metadata": {"namespace": key.namespace, "name": key.name, "uid": pod.uid()}});
             let (resource, key) = (Pod::resource(), key.clone());
-            return Plan::none().write(Write::Post { resource, key, sub: "binding", body });
+            // It is the scheduler and the kubelet in one: this one looks at the claims themselves once the pod is bound, and does
+            // not start it with one that is going.
+            let plan = Plan::none().write(Write::Post { resource, key, sub: "binding", body });
+            return claims.iter().fold(plan, |plan, claim| plan.resting_on(&Premise::unchanged(claim.as_ref())));
         }
         if pod.is_deleting() {
             return self.to_go(pod, now);
