@@ -72,6 +72,16 @@ impl Names {
     pub fn init_container(&self, number: usize) -> String {
         format!("{}/predicate-gpu-init-idx-{number}", self.prefix)
     }
+    /// Pod annotation: the UUIDs of the same GPUs, in the same order, where the node names them. Upstream has none.
+    #[must_use]
+    pub fn container_uuids(&self, number: usize) -> String {
+        format!("{}/predicate-gpu-uuid-{number}", self.prefix)
+    }
+    /// The same for an init container.
+    #[must_use]
+    pub fn init_container_uuids(&self, number: usize) -> String {
+        format!("{}/predicate-gpu-init-uuid-{number}", self.prefix)
+    }
 }
 
 #[cfg(test)]

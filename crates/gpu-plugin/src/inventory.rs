@@ -1,8 +1,9 @@
 //! The GPUs of a node: what is known of them, and how they are offered.
 
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 
-use carrack_gpu_extender::{CORES, Gpu};
+use carrack_gpu_extender::{CORES, Gpu, demand};
 use carrack_types::quantity::Quantity;
 use serde::{Deserialize, Serialize};
 
@@ -10,6 +11,8 @@ use serde::{Deserialize, Serialize};
 pub const MEMORY_UNIT_MIB: u64 = 256;
 /// More GPUs than this has no node.
 const MAX_GPUS: usize = 64;
+/// More memory than this has no GPU.
+const MAX_MEMORY_MIB: u64 = 16 << 20;
 
 /// A GPU.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -74,7 +77,7 @@ impl Inventory {
             if gpu.uuid.is_empty() {
                 gpu.uuid = format!("GPU-fake-{number}");
             }
-            if gpu.memory_mib < MEMORY_UNIT_MIB || gpu.memory_mib > 16 << 20 {
+            if gpu.memory_mib < MEMORY_UNIT_MIB || gpu.memory_mib > MAX_MEMORY_MIB {
                 return Err(format!("GPU {number} has {} MiB of memory: 256 to 16777216 are possible", gpu.memory_mib));
             }
             if !gpu.uuid.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-') {
@@ -114,6 +117,63 @@ impl Inventory {
         self.gpus.retain(|gpu| !gpu.broken);
         gpus.append(&mut self.gpus);
         Self { gpus, ..self }
+    }
+
+    /// The GPUs that a node's annotation names ([`Self::annotation`]), by the numbers that they have there. None where it does not
+    /// name all of them, or tells of what no node has.
+    #[must_use]
+    pub fn noted(annotation: &str) -> Option<Self> {
+        let noted: Vec<Gpu> = serde_json::from_str(annotation).ok()?;
+        let device = |gpu: Gpu| Device {
+            uuid: gpu.uuid,
+            memory_mib: gpu.memory.saturating_mul(MEMORY_UNIT_MIB),
+            near: gpu.near,
+            broken: gpu.broken,
+            files: Vec::new(),
+        };
+        let gpus: Vec<Device> = noted.into_iter().map(device).collect();
+        let possible = |gpu: &Device| !gpu.uuid.is_empty() && gpu.memory_mib <= MAX_MEMORY_MIB;
+        let all = gpus.len() <= demand::MAX_GPUS && gpus.iter().all(possible);
+        all.then_some(Self { gpus, shared_files: Vec::new() })
+    }
+
+    /// What a driver tells of at the start, by the numbers that are noted. Those that are missing and in no use were taken out: one
+    /// that is new is in its place, and at the end of the list they are forgotten.
+    #[must_use]
+    pub fn recalled(self, noted: &Self, in_use: &BTreeSet<usize>) -> Self {
+        let silent = self.gpus.iter().any(|gpu| gpu.broken);
+        let there: BTreeSet<String> = self.gpus.iter().map(|gpu| gpu.uuid.clone()).collect();
+        let mut all = self.numbered_as(noted);
+        // Who does not answer may be one of those that are missing.
+        if silent {
+            return all;
+        }
+        let is_free = |gpus: &[Device], number: usize| {
+            gpus.get(number).is_some_and(|gpu| !there.contains(&gpu.uuid)) && !in_use.contains(&number)
+        };
+        for number in 0..noted.gpus.len() {
+            if is_free(&all.gpus, number) && all.gpus.len() > noted.gpus.len() {
+                let new = all.gpus.remove(noted.gpus.len());
+                all.gpus[number] = new;
+            }
+        }
+        while is_free(&all.gpus, all.gpus.len().saturating_sub(1)) {
+            all.gpus.pop();
+        }
+        all
+    }
+
+    /// The numbers of GPUs by their UUIDs, and those that are not here.
+    #[must_use]
+    pub fn find(&self, uuids: &[&str]) -> (Vec<usize>, Vec<String>) {
+        let (mut here, mut gone) = (Vec::new(), Vec::new());
+        for uuid in uuids {
+            match self.gpus.iter().position(|gpu| gpu.uuid == *uuid) {
+                Some(number) => here.push(number),
+                None => gone.push((*uuid).to_owned()),
+            }
+        }
+        (here, gone)
     }
 
     /// All of it as JSON, for people.
@@ -189,15 +249,17 @@ mod tests {
         );
     }
 
-    /// GPUs before and now, by UUID, with a `!` for one that is broken, and what they are by number.
-    fn check_numbers(before: &[&str], now: &[&str], expected: &[&str]) {
-        let gpus = |uuids: &[&str]| {
-            let gpu = |uuid: &&str| {
-                let (name, broken) = uuid.strip_suffix('!').map_or((*uuid, false), |name| (name, true));
-                Device { uuid: name.to_owned(), broken, ..Device::default() }
-            };
-            Inventory { gpus: uuids.iter().map(gpu).collect(), shared_files: Vec::new() }
+    /// GPUs by UUID, with a `!` for one that is broken.
+    fn gpus(uuids: &[&str]) -> Inventory {
+        let gpu = |uuid: &&str| {
+            let (name, broken) = uuid.strip_suffix('!').map_or((*uuid, false), |name| (name, true));
+            Device { uuid: name.to_owned(), broken, ..Device::default() }
         };
+        Inventory { gpus: uuids.iter().map(gpu).collect(), shared_files: Vec::new() }
+    }
+
+    /// GPUs before and now, and what they are by number.
+    fn check_numbers(before: &[&str], now: &[&str], expected: &[&str]) {
         assert_eq!(gpus(now).numbered_as(&gpus(before)), gpus(expected), "{before:?} {now:?}");
     }
 
@@ -212,6 +274,47 @@ mod tests {
         check_numbers(&["a"], &[], &["a!"]);
         check_numbers(&["a!", "b!"], &["b", "a"], &["a", "b"]);
         check_numbers(&[], &["a"], &["a"]);
+    }
+
+    /// GPUs that are noted, which numbers are in use, what the driver tells of at the start, and what comes of it.
+    fn check_recalled(noted: &[&str], in_use: &[usize], now: &[&str], expected: &[&str]) {
+        let noted = Inventory::noted(&gpus(noted).annotation()).expect("GPUs with names");
+        let recalled = gpus(now).recalled(&noted, &in_use.iter().copied().collect());
+        assert_eq!(recalled, gpus(expected), "{noted:?} {in_use:?} {now:?}");
+    }
+
+    #[test]
+    fn numbers_outlive_a_reboot() {
+        check_recalled(&["a", "b", "c"], &[], &["a", "b", "c"], &["a", "b", "c"]);
+        // One is lost, and the driver numbers the others anew.
+        check_recalled(&["a", "b", "c"], &[], &["b", "c"], &["a!", "b", "c"]);
+        check_recalled(&["a", "b", "c"], &[2], &["a", "b"], &["a", "b", "c!"]);
+        check_recalled(&["a!", "b", "c"], &[], &["b", "c", "a"], &["a", "b", "c"]);
+        // Nobody has the last ones.
+        check_recalled(&["a", "b", "c"], &[0], &["a"], &["a"]);
+        check_recalled(&["a", "b", "c"], &[1], &["a"], &["a", "b!"]);
+        check_recalled(&["a", "b"], &[], &["a", "lost!"], &["a", "b!"]);
+        check_recalled(&["a", "b"], &[1], &["c", "a"], &["a", "b!", "c"]);
+        // Others are in their places.
+        check_recalled(&["a", "b"], &[], &["b", "c"], &["c", "b"]);
+        check_recalled(&["a", "b", "c"], &[1], &["x", "y"], &["x", "b!", "y"]);
+        check_recalled(&["a", "b"], &[], &["x", "y", "z"], &["x", "y", "z"]);
+        check_recalled(&["a", "b", "c"], &[], &["x"], &["x"]);
+        check_recalled(&["a", "b"], &[], &["b", "c", "lost!"], &["a!", "b", "c"]);
+        check_recalled(&[], &[], &["a"], &["a"]);
+    }
+
+    #[test]
+    fn notes_of_others_are_no_numbers() {
+        let none = |text: &str| assert_eq!(Inventory::noted(text), None, "{text}");
+        none("");
+        none("{}");
+        none(r#"[{"memory": 4}]"#);
+        none(r#"[{"uuid": "a", "memory": 4}, {"memory": 4}]"#);
+        none(r#"[{"uuid": "a", "memory": 18446744073709551615}]"#);
+        let found = Inventory::made_up("2x1Gi").expect("two GPUs");
+        assert_eq!(Inventory::noted(&found.annotation()), Some(found.clone()));
+        assert_eq!(found.find(&["GPU-fake-1", "x"]), (vec![1], vec!["x".to_owned()]));
     }
 
     #[test]

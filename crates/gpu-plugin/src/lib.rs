@@ -12,10 +12,12 @@
 //! GPUs, as upstream's plugin does; and before a container starts it is checked against what the kubelet has noted then.
 //! A container that was given another one's GPUs never starts.
 //!
-//! The plugin writes nothing about pods, and keeps nothing that a restart would lose.
+//! The plugin writes nothing about pods, and keeps nothing that a restart would lose: which numbers its GPUs have it reads from the
+//! node's annotation when it starts (module `numbers`).
 
 pub mod checkpoint;
 pub mod inventory;
+mod numbers;
 mod nvml;
 pub mod owner;
 mod plugin;

@@ -9,6 +9,9 @@
 //! 3. Before the container starts, the checkpoint names it for certain ([`verify`]). If rule 2 guessed wrong, it does not
 //!    start: it has another one's GPUs, and the extender would count them for somebody else. What was found right stays so, so
 //!    that a container can start again without the API server.
+//!
+//! A container has the cards that were chosen for it, by their UUIDs where these are written down. When one of them is there no
+//! more, or does not work, it is told so, and gets no other one.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -18,7 +21,7 @@ use carrack_types::resource::Object as _;
 use k8s_openapi::api::core::v1::Pod;
 
 use crate::checkpoint::Held;
-use crate::inventory::{Inventory, MEMORY_UNIT_MIB};
+use crate::inventory::{Device, Inventory, MEMORY_UNIT_MIB};
 
 /// Variable with the UUIDs of a container's GPUs: what NVIDIA's container runtime goes by.
 pub const VISIBLE: &str = "NVIDIA_VISIBLE_DEVICES";
@@ -32,11 +35,30 @@ pub struct Grant {
     pub container: String,
     /// Its GPUs, by number.
     pub gpus: Vec<usize>,
+    /// UUIDs of those that are there no more.
+    pub gone: Vec<String>,
     /// What it asks for.
     pub want: Want,
 }
 
 impl Grant {
+    /// Its GPUs, if all of them are there and work.
+    ///
+    /// # Errors
+    /// The one that is not, or does not.
+    pub fn devices<'a>(&self, inventory: &'a Inventory) -> Result<Vec<&'a Device>, String> {
+        let chosen = format!("which was chosen for container {} of {}", self.container, self.pod);
+        if !self.gone.is_empty() {
+            return Err(format!("GPU {}, {chosen}, is gone: delete the pod", self.gone.join(", ")));
+        }
+        let device = |number: &usize| match inventory.gpus.get(*number) {
+            None => Err(format!("this node has no GPU {number}, {chosen}: delete the pod")),
+            Some(gpu) if gpu.broken => Err(format!("GPU {number} ({}), {chosen}, is broken or gone", gpu.uuid)),
+            Some(gpu) => Ok(gpu),
+        };
+        self.gpus.iter().map(device).collect()
+    }
+
     /// The variables for its environment.
     ///
     /// Besides the GPUs themselves these are limits: `CUDA_MPS_*` is what NVIDIA's Multi-Process Service enforces where it
@@ -75,6 +97,8 @@ pub struct Known<'a> {
     pub pods: &'a [Pod],
     /// What the kubelet has noted of the core resource.
     pub held: &'a [Held],
+    /// The node's GPUs.
+    pub inventory: &'a Inventory,
 }
 
 impl Known<'_> {
@@ -82,9 +106,13 @@ impl Known<'_> {
         let demand = demand::of(pod, self.names).unwrap_or_default();
         let places = annotations::read(self.names, pod, self.node, &demand).unwrap_or_default();
         let grant = |asking: &Asking| {
-            let gpus = places.get(&asking.slot)?.clone();
+            let numbers = places.get(&asking.slot)?;
+            let (gpus, gone) = match annotations::uuids(self.names, pod, asking.slot, numbers.len()) {
+                Some(uuids) => self.inventory.find(&uuids),
+                None => (numbers.clone(), Vec::new()),
+            };
             let pod = format!("{}/{}", pod.namespace(), pod.name());
-            Some(Grant { pod, container: asking.name.clone(), gpus, want: asking.want })
+            Some(Grant { pod, container: asking.name.clone(), gpus, gone, want: asking.want })
         };
         demand.iter().filter(|asking| container(asking)).filter_map(grant).collect()
     }
@@ -120,7 +148,8 @@ pub fn of(known: Known<'_>, ids: &BTreeSet<String>) -> Result<Grant, String> {
         }
     }
     waiting.sort_by_key(|(place, _)| *place);
-    let several = waiting.iter().any(|(_, grant)| grant.gpus != waiting[0].1.gpus);
+    let cards = |grant: &Grant| (grant.gpus.clone(), grant.gone.clone());
+    let several = waiting.iter().any(|(_, grant)| cards(grant) != cards(&waiting[0].1));
     let (_, grant) =
         waiting.into_iter().next().ok_or_else(|| format!("no container here waits for {} cores", ids.len()))?;
     if several {
@@ -145,11 +174,18 @@ pub fn granted<'a>(held: &'a [Held], ids: &'a BTreeSet<String>) -> impl Iterator
     held.iter().filter(move |held| held.ids == *ids && held.env.is_some())
 }
 
-/// Checks, before a container starts, that it was given its own GPUs.
+/// Whether all GPUs that a container was given are there and work.
+#[must_use]
+pub fn work(held: &Held, inventory: &Inventory) -> bool {
+    let given = held.env.as_ref().and_then(|env| env.get(VISIBLE)).map_or("", String::as_str);
+    given.split(',').all(|uuid| inventory.gpus.iter().any(|gpu| gpu.uuid == uuid && !gpu.broken))
+}
+
+/// Checks, before a container starts, that it was given its own GPUs, and that these work.
 ///
 /// # Errors
-/// It was given others, or the kubelet has not noted it.
-pub fn verify(known: Known<'_>, inventory: &Inventory, ids: &BTreeSet<String>) -> Result<(), String> {
+/// It was given others, one of them is gone or broken, or the kubelet has not noted it.
+pub fn verify(known: Known<'_>, ids: &BTreeSet<String>) -> Result<(), String> {
     let granted: Vec<(&Held, &BTreeMap<String, String>)> =
         granted(known.held, ids).filter_map(|held| Some((held, held.env.as_ref()?))).collect();
     if granted.is_empty() {
@@ -158,7 +194,8 @@ pub fn verify(known: Known<'_>, inventory: &Inventory, ids: &BTreeSet<String>) -
     // An init container and the one that takes over its devices are in one pod; each is checked.
     for (held, env) in granted {
         let own = known.named(held)?;
-        let (should, is) = (own.env(inventory).remove(VISIBLE), env.get(VISIBLE).cloned());
+        own.devices(known.inventory)?;
+        let (should, is) = (own.env(known.inventory).remove(VISIBLE), env.get(VISIBLE).cloned());
         if should != is {
             return Err(format!(
                 "container {} of {} was given {}, and {} was chosen for it: delete the pod",

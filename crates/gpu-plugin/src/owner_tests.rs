@@ -29,8 +29,8 @@ fn held(uid: &str, container: &str, ids: BTreeSet<String>, visible: Option<&str>
 }
 
 fn check(pods: &[Pod], noted: &[Held], asked: &BTreeSet<String>, expected: Result<(&str, &str, &[usize]), &str>) {
-    let names = Names::default();
-    let found = of(Known { names: &names, node: "n", pods, held: noted }, asked);
+    let (names, inventory) = (Names::default(), Inventory::made_up("4x1Gi").expect("GPUs"));
+    let found = of(Known { names: &names, node: "n", pods, held: noted, inventory: &inventory }, asked);
     match (&found, expected) {
         (Ok(grant), Ok((pod, container, gpus))) => {
             assert_eq!((grant.pod.as_str(), grant.container.as_str(), grant.gpus.as_slice()), (pod, container, gpus));
@@ -72,7 +72,8 @@ fn a_container_with_anothers_gpus_does_not_start() {
     let inventory = Inventory::made_up("2x1Gi").expect("GPUs");
     let pods = [pod("a", 1, &[("c", 50, "0")]), pod("b", 2, &[("c", 50, "1")])];
     let good = |noted: &[Held]| {
-        verify(Known { names: &names, node: "n", pods: &pods, held: noted }, &inventory, &ids(0, 50)).is_ok()
+        let known = Known { names: &names, node: "n", pods: &pods, held: noted, inventory: &inventory };
+        verify(known, &ids(0, 50)).is_ok()
     };
     assert!(good(&[held("a", "c", ids(0, 50), Some("GPU-fake-0"))]));
     assert!(!good(&[held("b", "c", ids(0, 50), Some("GPU-fake-0"))]));
@@ -80,11 +81,63 @@ fn a_container_with_anothers_gpus_does_not_start() {
     assert!(!good(&[]));
 }
 
+/// A pod with the card `GPU-b`, which had number 1, on a node with these now: what it is given, and before it starts.
+fn check_card(now: &[(&str, bool)], expected: Result<usize, &str>) {
+    let names = Names::default();
+    let device = |(uuid, broken): &(&str, bool)| Device { uuid: (*uuid).into(), broken: *broken, ..Device::default() };
+    let inventory = Inventory { gpus: now.iter().map(device).collect(), shared_files: Vec::new() };
+    let mut with_card = pod("a", 1, &[("c", 50, "1")]);
+    let annotations = with_card.metadata.annotations.get_or_insert_default();
+    annotations.insert("tencent.com/predicate-gpu-uuid-0".to_owned(), "GPU-b".to_owned());
+    let (pods, noted) = ([with_card], [held("a", "c", ids(0, 50), Some("GPU-b"))]);
+    let known = Known { names: &names, node: "n", pods: &pods, held: &noted, inventory: &inventory };
+    let grant = of(known, &ids(0, 50)).expect("it is this one's");
+    let (given, starts) = (grant.devices(&inventory), verify(known, &ids(0, 50)));
+    match expected {
+        Ok(number) => {
+            assert_eq!((grant.gpus.as_slice(), starts), (&[number][..], Ok(())), "{now:?}");
+            assert_eq!(given.expect("a card")[0].uuid, "GPU-b", "{now:?}");
+        }
+        Err(part) => {
+            assert!(given.expect_err("no card").contains(part), "{now:?}");
+            assert!(starts.expect_err("it does not start").contains(part), "{now:?}");
+        }
+    }
+}
+
+#[test]
+fn a_pod_keeps_its_card_or_is_told_that_it_is_gone() {
+    check_card(&[("GPU-a", false), ("GPU-b", false)], Ok(1));
+    check_card(&[("GPU-b", false), ("GPU-a", false)], Ok(0));
+    check_card(
+        &[("GPU-a", false), ("GPU-c", false)],
+        Err("GPU GPU-b, which was chosen for container c of d/a, is gone"),
+    );
+    check_card(&[("GPU-a", false)], Err("is gone: delete the pod"));
+    check_card(&[("GPU-a", false), ("GPU-b", true)], Err("is broken or gone"));
+}
+
+#[test]
+fn what_was_given_works_as_long_as_all_of_it_does() {
+    let mut inventory = Inventory::made_up("3x1Gi").expect("GPUs");
+    inventory.gpus[2].broken = true;
+    for (given, works) in [
+        (Some("GPU-fake-0"), true),
+        (Some("GPU-fake-0,GPU-fake-1"), true),
+        (Some("GPU-fake-0,GPU-fake-2"), false),
+        (Some("GPU-fake-9"), false),
+        (Some(""), false),
+        (None, false),
+    ] {
+        assert_eq!(work(&held("a", "c", ids(0, 50), given), &inventory), works, "{given:?}");
+    }
+}
+
 #[test]
 fn environments() {
     let inventory = Inventory::made_up("2x1Gi").expect("GPUs");
     let env = |gpus: &[usize], want| {
-        let grant = Grant { pod: "p".into(), container: "c".into(), gpus: gpus.to_vec(), want };
+        let grant = Grant { pod: "p".into(), container: "c".into(), gpus: gpus.to_vec(), gone: Vec::new(), want };
         grant.env(&inventory)
     };
     let share = env(&[1], Want::Share { cores: 30, memory: 2 });

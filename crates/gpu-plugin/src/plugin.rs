@@ -13,11 +13,11 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use carrack_deviceplugin as pb;
-use carrack_engine::{ApiRequest, ContentType, Selector, Transport, causes};
+use carrack_engine::{ApiRequest, ContentType, Transport, causes};
 use carrack_gpu_extender::Names;
 use carrack_types::resource::Kind as _;
 use hyper_util::rt::TokioIo;
-use k8s_openapi::api::core::v1::{Node, Pod};
+use k8s_openapi::api::core::v1::Node;
 use pb::device_plugin_server::{DevicePlugin, DevicePluginServer};
 use pb::registration_client::RegistrationClient;
 use serde_json::json;
@@ -31,6 +31,7 @@ use tonic::{Request, Response, Status};
 
 use crate::checkpoint::{self, Held};
 use crate::inventory::Inventory;
+use crate::numbers;
 use crate::nvml::Driver;
 use crate::owner::{self, Known};
 
@@ -99,7 +100,11 @@ impl Gpus {
 /// There is no driver to ask.
 pub async fn run(config: Config, api: Arc<dyn Transport>, stop: CancellationToken) -> Result<(), String> {
     let gpus = Gpus::of(&config.source)?;
-    let first = gpus.look()?;
+    let found = gpus.look()?;
+    let first = tokio::select! {
+        () = stop.cancelled() => return Ok(()),
+        first = numbers::recall(&config, &*api, found) => first,
+    };
     for (number, gpu) in first.gpus.iter().enumerate() {
         tracing::info!(number, uuid = gpu.uuid, memory_mib = gpu.memory_mib, near = gpu.near.join("/"), "a GPU");
     }
@@ -176,35 +181,20 @@ struct Shared {
 }
 
 impl Shared {
-    /// Whether all that the kubelet has noted of these devices was found right before: a bound pod's choice moves no more, and its
-    /// container may have to start again while the API server does not answer.
+    /// Whether all that the kubelet has noted of these devices was found right before, and works still: a bound pod's choice moves no
+    /// more, and its container may have to start again while the API server does not answer.
     fn is_verified(&self, ids: &BTreeSet<String>) -> bool {
         let Ok(held) = self.held() else { return false };
+        let inventory = self.known.borrow().clone();
         let verified = self.verified.lock().unwrap_or_else(PoisonError::into_inner);
         let mut granted = owner::granted(&held, ids).peekable();
-        granted.peek().is_some() && granted.all(|held| verified.contains(held))
+        granted.peek().is_some() && granted.all(|held| verified.contains(held) && owner::work(held, &inventory))
     }
     /// What the kubelet has noted of these devices, as it was read, was found right.
     fn remember(&self, held: &[Held], ids: &BTreeSet<String>) {
         let mut verified = self.verified.lock().unwrap_or_else(PoisonError::into_inner);
         verified.retain(|known| held.contains(known) && known.ids != *ids);
         verified.extend(owner::granted(held, ids).cloned());
-    }
-    /// The pods of this node, read live: who was bound a moment ago is among them.
-    async fn pods(&self) -> Result<Vec<Pod>, String> {
-        let mut pods = Vec::new();
-        let mut token = String::new();
-        let selector = Selector::fields(format!("spec.nodeName={}", self.config.node));
-        loop {
-            let request = ApiRequest::list(&Pod::resource(), &selector, 500, &token);
-            let reply = self.api.send(request).await.map_err(|error| error.to_string())?;
-            let page: k8s_openapi::List<Pod> = reply.json().map_err(|error| error.to_string())?;
-            pods.extend(page.items);
-            token = page.metadata.continue_.unwrap_or_default();
-            if token.is_empty() {
-                return Ok(pods);
-            }
-        }
     }
     fn held(&self) -> Result<Vec<Held>, String> {
         let path = self.config.sockets.join(checkpoint::FILE);
@@ -220,8 +210,10 @@ impl Shared {
         let deadline = tokio::time::Instant::now() + FIND;
         loop {
             let Config { names, node, .. } = &self.config;
-            let answer = match (self.pods().await, self.held()) {
-                (Ok(pods), Ok(held)) => ask(Known { names, node, pods: &pods, held: &held }),
+            let pods = numbers::pods(&*self.api, node).await;
+            let inventory = self.known.borrow().clone();
+            let answer = match (pods, self.held()) {
+                (Ok(pods), Ok(held)) => ask(Known { names, node, pods: &pods, held: &held, inventory: &inventory }),
                 (Err(error), _) | (_, Err(error)) => Err(error),
             };
             match answer {
@@ -326,12 +318,7 @@ impl Plugin {
         let grant = self.shared.find(|known| owner::of(known, ids)).await?;
         let inventory = self.shared.known.borrow().clone();
         let mut files = inventory.shared_files.clone();
-        for number in &grant.gpus {
-            let gpu = inventory.gpus.get(*number);
-            let gpu = gpu.ok_or_else(|| Status::failed_precondition(format!("this node has no GPU {number}")))?;
-            if gpu.broken {
-                return Err(Status::failed_precondition(format!("GPU {number} ({}) is broken", gpu.uuid)));
-            }
+        for gpu in grant.devices(&inventory).map_err(Status::failed_precondition)? {
             files.extend(gpu.files.iter().cloned());
         }
         tracing::info!(pod = grant.pod, container = grant.container, gpus = ?grant.gpus, "GPUs are handed out");
@@ -405,9 +392,8 @@ impl DevicePlugin for Plugin {
     ) -> Answer<pb::PreStartContainerResponse> {
         let ids: BTreeSet<String> = request.into_inner().devices_ids.into_iter().collect();
         if !self.shared.is_verified(&ids) {
-            let inventory = self.shared.known.borrow().clone();
             let right = |known: Known<'_>| {
-                owner::verify(known, &inventory, &ids)?;
+                owner::verify(known, &ids)?;
                 self.shared.remember(known.held, &ids);
                 Ok(())
             };

@@ -92,6 +92,7 @@ impl Config {
             if let Some(lock) = election.resource_lock.as_ref().filter(|lock| *lock != "leases") {
                 return wrong("leaderElection.resourceLock", format_args!("{lock:?} is not leases"));
             }
+            lease_times(election)?;
             config.leader_elect = election.leader_elect.unwrap_or(true);
             let set = |to: &mut String, given: &Option<String>| {
                 if let Some(given) = given.as_ref().filter(|g| !g.is_empty()) {
@@ -157,6 +158,29 @@ fn seconds(field: &str, given: Option<i64>, default_s: u64) -> Result<Duration, 
     }
 }
 
+/// A duration; none, and one of nothing, are the default, as in upstream's defaults.
+fn duration(field: &str, given: Option<&str>, default_s: u64) -> Result<Duration, ConfigError> {
+    let default = Duration::from_secs(default_s);
+    let Some(text) = given else { return Ok(default) };
+    match plugins::go_duration(text) {
+        Some(duration) if duration.is_zero() => Ok(default),
+        Some(duration) => Ok(duration),
+        None => wrong(field, format_args!("{text:?} is no duration such as 5s or 1m30s")),
+    }
+}
+
+/// How long a Lease lasts is the same for all roles; what upstream would take is checked and not used (component-base,
+/// `ValidateLeaderElectionConfiguration`).
+fn lease_times(election: &file::LeaderElection) -> Result<(), ConfigError> {
+    let lease = duration("leaderElection.leaseDuration", election.lease_duration.as_deref(), 15)?;
+    let renew = duration("leaderElection.renewDeadline", election.renew_deadline.as_deref(), 10)?;
+    duration("leaderElection.retryPeriod", election.retry_period.as_deref(), 2)?;
+    if election.leader_elect != Some(false) && lease < renew {
+        return wrong("leaderElection.leaseDuration", "must be at least the renewDeadline");
+    }
+    Ok(())
+}
+
 fn extender(
     field: &str,
     file: &file::Extender,
@@ -186,13 +210,7 @@ fn extender(
             return wrong(&at("managedResources"), format_args!("{:?} is no extended resource", resource.name));
         }
     }
-    let timeout = match &file.http_timeout {
-        None => Duration::from_secs(5),
-        Some(text) => match plugins::go_duration(text) {
-            Some(timeout) if !timeout.is_zero() => timeout,
-            _ => return wrong(&at("httpTimeout"), format_args!("{text:?} is no duration above 0 such as 5s")),
-        },
-    };
+    let timeout = duration(&at("httpTimeout"), file.http_timeout.as_deref(), 5)?;
     let mut tls = Tls::default();
     if let Some(given) = &file.tls_config {
         let load = |name: &str, file: &str, data: &str| match (file.is_empty(), data.is_empty()) {

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use carrack_engine::Rng;
 
-use crate::class::{Candidate, Class, Nominated, Shelf, Verdict, best};
+use crate::class::{Candidate, Class, Nominated, Shelf, Verdict, WithVolumes, best};
 use crate::plugins::fit::{Fit, Hypothesis};
 use crate::plugins::node::facts;
 use crate::plugins::spread::default_selector;
@@ -91,6 +91,13 @@ fn names_a_node(question: Question<'_>) -> Result<(), Refusal> {
     Ok(())
 }
 
+/// Who is nominated to a node and has to be left room there by the pod (framework/runtime, `addGENominatedPods`).
+fn nominees(question: Question<'_>, node: &str) -> Vec<Arc<PodInfo>> {
+    let mut pods = (question.nominated)(node);
+    pods.retain(|p| p.priority >= question.pod.priority && p.uid != question.pod.uid);
+    pods
+}
+
 impl Decider {
     /// A decider that knows a cluster.
     #[must_use]
@@ -119,6 +126,8 @@ impl Decider {
     /// Looks for a node: `preferred`, if it fits, or the best. With `list`, for all that fit.
     pub fn find(&mut self, question: Question<'_>, preferred: Option<NodeId>, list: bool, rng: &mut Rng) -> Found {
         let pod = question.pod;
+        // What the question before took says nothing of this one.
+        (self.laps.filter, self.laps.score) = (Duration::ZERO, Duration::ZERO);
         let mut error = FitError { nodes: self.cluster.len(), ..FitError::default() };
         let volumes = match names_a_node(question).and_then(|()| self.volumes(question)) {
             Ok(volumes) => volumes,
@@ -129,7 +138,10 @@ impl Decider {
             }
         };
         if let Some(names) = self.names_only(question) {
+            let begun = (self.laps.stopwatch)();
             let mut plans = self.look_at_named(question, names, volumes.as_ref(), &mut error.refusals);
+            let judged = (self.laps.stopwatch)();
+            self.laps.filter = judged.saturating_sub(begun);
             let fitting: Vec<NodeId> = plans.keys().copied().collect();
             if list && !fitting.is_empty() {
                 return Found::List(fitting, error.refusals);
@@ -138,6 +150,9 @@ impl Decider {
                 [] | [_] => fitting.first().copied(),
                 _ => best(&self.scores_of(question, &fitting), rng),
             });
+            // Scores are a class's, which has its own nodes to look at first: all that counts with them.
+            self.laps.filter = judged.saturating_sub(begun);
+            self.laps.score = (self.laps.stopwatch)().saturating_sub(judged);
             return match chosen {
                 Some(id) => Found::Node(id, plans.remove(&id).unwrap_or_default()),
                 None => Found::Nobody(Box::new(error)),
@@ -161,7 +176,9 @@ impl Decider {
                     let mut fit = Vec::new();
                     for id in fitting {
                         let Some(node) = cluster.node(id) else { continue };
-                        match volumes.filter(pod, node, cluster, &profile, &Hypothesis::default(), probe) {
+                        let beside = nominees(question, &node.name);
+                        let hypothesis = Hypothesis { with: &beside, without: &[] };
+                        match volumes.filter(pod, node, cluster, &profile, &hypothesis, probe) {
                             Ok(plan) => {
                                 plans.insert(id, plan);
                                 fit.push(id);
@@ -214,9 +231,11 @@ impl Decider {
             scores.into_iter().map(|(id, score)| (id, score + extra.get(&id).copied().unwrap_or(0))).collect();
         if let Some(volumes) = &volumes {
             scores.retain(|(id, _)| {
-                let (cluster, none) = (&self.cluster, Hypothesis::default());
+                let cluster = &self.cluster;
                 let plan = cluster.node(*id).and_then(|node| {
-                    volumes.filter(question.pod, node, cluster, &profile, &none, &mut self.probe).ok()
+                    let beside = nominees(question, &node.name);
+                    let hypothesis = Hypothesis { with: &beside, without: &[] };
+                    volumes.filter(question.pod, node, cluster, &profile, &hypothesis, &mut self.probe).ok()
                 });
                 plan.is_some_and(|plan| {
                     plans.insert(*id, plan);
@@ -244,23 +263,12 @@ impl Decider {
                 return Err(BTreeMap::from([(reason, self.cluster.len())]));
             }
         };
-        let profile = question.profile.clone();
-        let most = if volumes.is_some() { most.max(256) } else { most };
-        self.with_class(question, |class, verdict, cluster, probe| {
-            let mut found = class.candidates(verdict, cluster, question.nominated, most)?;
-            if let Some(volumes) = &volumes {
-                found.retain(|candidate| {
-                    let hypothesis = Hypothesis { with: &[], without: &candidate.victims };
-                    cluster.node(candidate.node).is_some_and(|node| {
-                        volumes.filter(question.pod, node, cluster, &profile, &hypothesis, probe).is_ok()
-                    })
-                });
-                if found.is_empty() {
-                    let reason = "No preemption victims found for incoming pod".to_owned();
-                    return Err(BTreeMap::from([(reason, cluster.len())]));
-                }
+        self.with_class(question, |class, verdict, cluster, _| match &volumes {
+            None => class.candidates(verdict, cluster, question.nominated, most),
+            Some(volumes) => {
+                let own = WithVolumes { pod: question.pod, volumes };
+                class.candidates_with_volumes(verdict, cluster, question.nominated, own, most)
             }
-            Ok(found)
         })
     }
 
@@ -297,8 +305,7 @@ impl Decider {
         if let Some(refusal) = facts(question.pod, node, question.profile, &mut self.probe).refusal {
             return Err(refusal);
         }
-        let mut beside = (question.nominated)(&node.name);
-        beside.retain(|p| p.priority >= question.pod.priority && p.uid != question.pod.uid);
+        let beside = nominees(question, &node.name);
         fit.filter(question.pod, node, &Hypothesis { with: &beside, without: &[] }, &mut self.probe)
     }
 
@@ -329,7 +336,9 @@ impl Decider {
             let with_volumes = |decider: &mut Self| match (volumes, decider.cluster.node(id)) {
                 (Some(volumes), Some(node)) => {
                     let (cluster, probe) = (&decider.cluster, &mut decider.probe);
-                    volumes.filter(question.pod, node, cluster, question.profile, &Hypothesis::default(), probe)
+                    let beside = nominees(question, &node.name);
+                    let hypothesis = Hypothesis { with: &beside, without: &[] };
+                    volumes.filter(question.pod, node, cluster, question.profile, &hypothesis, probe)
                 }
                 _ => Ok(Plan::default()),
             };
@@ -373,7 +382,9 @@ impl Decider {
                 match &volumes {
                     Err(refusal) => refusals.push(refusal.clone()),
                     Ok(Some(volumes)) => {
-                        let asked = volumes.filter(pod, node, cluster, &profile, &Hypothesis::default(), probe);
+                        let beside = nominees(question, &node.name);
+                        let hypothesis = Hypothesis { with: &beside, without: &[] };
+                        let asked = volumes.filter(pod, node, cluster, &profile, &hypothesis, probe);
                         refusals.extend(asked.err());
                     }
                     Ok(None) => {}
@@ -385,3 +396,6 @@ impl Decider {
         })
     }
 }
+
+#[cfg(test)]
+mod tests;

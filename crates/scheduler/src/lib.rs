@@ -44,6 +44,6 @@ pub use pod::{Claim, Pod};
 pub use pod_info::PodInfo;
 pub use probe::Probe;
 pub use profile::{DEFAULT_SCHEDULER_NAME, FitStrategy, Profile, SpreadDefaults};
-pub use queue::{Counts, Event, Patience, Place, Row, SchedulingQueue};
+pub use queue::{Counts, Event, Hints, Patience, Place, Row, SchedulingQueue};
 pub use scheduler::{In, Out, Planted, Scheduler};
 pub use text::FitError;

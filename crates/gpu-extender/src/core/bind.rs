@@ -218,7 +218,13 @@ impl GpuExtender {
             return self.undo(now, uid, &why, true, fx);
         }
         let places = self.ledger.get(uid).map(|entry| entry.places.clone()).unwrap_or_default();
-        let chosen = annotations::write(self.names(), &node, &places, now);
+        let gpus = self.shape(&node).map_or(&[][..], |shape| &shape.gpus);
+        let chosen = annotations::write(self.names(), &node, &places, gpus, now);
+        let mut chosen: Map<String, Value> = chosen.into_iter().map(|(key, text)| (key, text.into())).collect();
+        // What the pod says of that besides is another attempt's, or its owner's: the node's plugin would believe it.
+        for key in annotations::keys(self.names(), pod) {
+            chosen.entry(key).or_insert(Value::Null);
+        }
         let patch = json!({"metadata": {"uid": uid, "resourceVersion": revision, "annotations": chosen}});
         let (namespace, name) = (pod.namespace(), pod.name());
         let request = ApiRequest::patch(&Pod::resource(), namespace, name, "", ContentType::MergePatch, &patch);

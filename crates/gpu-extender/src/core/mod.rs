@@ -171,12 +171,16 @@ impl GpuExtender {
     }
     fn node_changed(&mut self, delta: &Delta<Node>) {
         let node = delta.object();
-        match delta {
-            Delta::Removed(_) => self.shapes.remove(node.name()),
+        let before = match delta {
+            Delta::Removed(_) => {
+                self.shapes.remove(node.name());
+                return;
+            }
             Delta::Added(_) | Delta::Updated(..) => {
                 self.shapes.insert(node.name().to_owned(), node::of(node, &self.config.names))
             }
         };
+        self.renumber(node.name(), before.as_ref());
     }
 
     /// What all pods but these hold of a node's GPUs.

@@ -1,13 +1,17 @@
 //! What the watch of pods tells: pods that others bound, pods that ended, attempts that failed.
 
+use std::sync::Arc;
+
 use carrack_engine::{Delta, Effects};
 use carrack_types::resource::Object as _;
 use k8s_openapi::api::core::v1::Pod;
 
 use super::{GpuExtender, Reply, is_over, node_of};
 use crate::annotations;
-use crate::demand;
+use crate::demand::{self, Asking, Demand};
 use crate::ledger::{Entry, Stage};
+use crate::node::{Gpu, Shape};
+use crate::place::Places;
 
 impl GpuExtender {
     pub(super) fn heard(&mut self, delta: Delta<Pod>, fx: &mut Effects<Reply>) {
@@ -62,7 +66,7 @@ impl GpuExtender {
         if demand.is_empty() {
             return;
         }
-        match annotations::read(self.names(), pod, node, &demand) {
+        match self.places_of(pod, node, &demand) {
             Some(places) => self.count(pod, node, &demand, places, Stage::Held),
             // Its node's plugin has nothing to hand out for it.
             None => {
@@ -74,6 +78,62 @@ impl GpuExtender {
                     "a pod was bound past the GPU extender"
                 );
             }
+        }
+    }
+
+    /// The GPUs that a pod's annotations name, by the numbers that they have by now.
+    fn places_of(&self, pod: &Pod, node: &str, demand: &Demand) -> Option<Places> {
+        let gpus = self.shape(node).map_or(&[][..], |shape| &shape.gpus);
+        annotations::read_by_uuid(self.names(), pod, node, demand, gpus)
+    }
+
+    /// What a pod that is in the ledger holds by now, if its annotations name its cards.
+    fn by_cards(&self, uid: &str, entry: &Entry) -> Option<(Arc<Pod>, Demand, Places)> {
+        let pod = self.pod(&entry.namespace, &entry.name, uid)?.clone();
+        let demand = demand::of(&pod, self.names()).ok()?;
+        let named = |asking: &Asking| annotations::uuids(self.names(), &pod, asking.slot, asking.want.gpus()).is_some();
+        let places = self.places_of(&pod, &entry.node, &demand).filter(|_| demand.iter().all(named))?;
+        Some((pod, demand, places))
+    }
+
+    /// A node's GPUs have changed: those that have other numbers now are held under these, those that are there no more by nobody,
+    /// and one that is there again by who had it. Who is just being bound keeps the numbers that are being written.
+    pub(super) fn renumber(&mut self, node: &str, before: Option<&Shape>) {
+        let Some(after) = self.shapes.get(node) else { return };
+        // A node without any is one whose plugin has not come yet, after a reboot: nobody loses a card by that.
+        let uuids = |shape: &Shape| -> Option<Vec<String>> {
+            let uuid = |gpu: &Gpu| Some(gpu.uuid.clone()).filter(|uuid| !uuid.is_empty());
+            Some(&shape.gpus).filter(|gpus| !gpus.is_empty())?.iter().map(uuid).collect()
+        };
+        // Where they had no names before, numbers say nothing of which they were.
+        let old = before.and_then(uuids);
+        let Some(new) = uuids(after).filter(|new| old.as_ref() != Some(new)) else { return };
+        let number = |before: &usize| {
+            let uuid = old.as_ref()?.get(*before)?;
+            new.iter().position(|now| now == uuid)
+        };
+        let here = self.ledger.iter().filter(|(_, entry)| entry.node == node);
+        let here: Vec<(String, Entry)> = here.map(|(uid, entry)| (uid.to_owned(), entry.clone())).collect();
+        for (uid, mut entry) in here {
+            if entry.stage == Stage::Held
+                && let Some((pod, demand, places)) = self.by_cards(&uid, &entry)
+            {
+                self.count(&pod, node, &demand, places, Stage::Held);
+                continue;
+            }
+            if old.is_none() || matches!(entry.stage, Stage::Binding | Stage::Undoing) {
+                continue;
+            }
+            let is_lost = entry.holds.keys().any(|gpu| number(gpu).is_none());
+            if is_lost && matches!(entry.stage, Stage::Offered { .. }) {
+                self.ledger.remove(&uid);
+                continue;
+            }
+            for gpus in entry.places.values_mut() {
+                *gpus = gpus.iter().filter_map(number).collect();
+            }
+            entry.holds = entry.holds.iter().filter_map(|(gpu, used)| Some((number(gpu)?, *used))).collect();
+            self.ledger.set(&uid, entry);
         }
     }
 
@@ -91,7 +151,7 @@ impl GpuExtender {
         // A former life meant to bind it, and its request may yet arrive. Until it cannot, the pod counts.
         let node = pod.annotation(&self.names().node).unwrap_or_default().to_owned();
         let demand = demand::of(pod, self.names()).unwrap_or_default();
-        if let Some(places) = annotations::read(self.names(), pod, &node, &demand).filter(|places| !places.is_empty()) {
+        if let Some(places) = self.places_of(pod, &node, &demand).filter(|places| !places.is_empty()) {
             self.count(pod, &node, &demand, places, Stage::Undoing);
         }
         self.undo_found(pod, &node, fx);

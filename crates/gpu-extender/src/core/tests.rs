@@ -111,7 +111,10 @@ impl Bench {
         self.replies.get(&id).map(|reply| reply["Error"].as_str().expect("a text"))
     }
     fn watch(&mut self, kind: &str, object: &Value) {
-        let (id, _) = *self.watches.iter().rev().find(|(_, path)| path.contains("/pods")).expect("a watch");
+        self.watch_of("/pods", kind, object);
+    }
+    fn watch_of(&mut self, resource: &str, kind: &str, object: &Value) {
+        let (id, _) = *self.watches.iter().rev().find(|(_, path)| path.contains(resource)).expect("a watch");
         let event = json!({"type": kind, "object": object}).to_string();
         self.give(Input::Watch { id, item: WatchItem::Event(event.into()) });
     }
@@ -491,4 +494,98 @@ fn victims_are_as_many_as_free_a_place_and_no_more() {
     check_victims(&["a", "c"], 100, 6, Some((&["a", "c", "b"], 1)));
     check_victims(&["a", "c"], 200, 10, Some((&["a", "c", "b", "d"], 2)));
     check_victims(&["a", "c"], 300, 10, None);
+}
+
+/// A node of two GPUs that says which it has.
+fn naming(uuids: &[&str], revision: u64) -> Value {
+    let list: Vec<Value> = uuids.iter().map(|uuid| json!({"uuid": uuid, "memory": 16})).collect();
+    let mut node = node("n", 2);
+    node["metadata"]["annotations"] = json!({"tencent.com/gpu-devices": Value::from(list).to_string()});
+    node["metadata"]["resourceVersion"] = revision.to_string().into();
+    node
+}
+
+/// A pod keeps its card, whatever number that has by now, and holds nothing of another one when it is gone.
+#[test]
+fn cards_are_held_and_not_numbers() {
+    let mut there = bound(pod("a", 100), "n", "0", 3);
+    there["metadata"]["annotations"]["tencent.com/predicate-gpu-uuid-0"] = "x".into();
+    let cases: [(&[&str], Vec<usize>); 4] =
+        [(&["x", "y"], vec![0]), (&["y", "x"], vec![1]), (&["y"], vec![]), (&["y", "z"], vec![])];
+    for (now, held) in cases {
+        let holds = |b: &Bench| -> Vec<usize> {
+            b.core.ledger().get("u-a").map(|entry| entry.holds.keys().copied().collect()).expect("an entry")
+        };
+        let fresh = Bench::started(std::slice::from_ref(&there), &[naming(now, 4)]);
+        assert_eq!(holds(&fresh), held, "a new life, {now:?}");
+        let mut b = Bench::started(std::slice::from_ref(&there), &[naming(&["x", "y"], 4)]);
+        assert_eq!(holds(&b), [0]);
+        b.watch_of("/nodes", "MODIFIED", &naming(now, 6));
+        assert_eq!(holds(&b), held, "the same life, {now:?}");
+        b.watch_of("/nodes", "MODIFIED", &naming(&["w", "x"], 7));
+        assert_eq!(holds(&b), [1], "it is there again, {now:?}");
+        // A node that is made anew.
+        b.watch_of("/nodes", "DELETED", &naming(&["w", "x"], 8));
+        b.watch_of("/nodes", "ADDED", &naming(&["x"], 9));
+        assert_eq!(holds(&b), [0], "another node, {now:?}");
+    }
+}
+
+/// What was chosen by number alone stays where the card goes, as long as it is known which one that was.
+#[test]
+fn numbers_without_cards_move_with_them() {
+    let there = bound(pod("a", 100), "n", "0", 3);
+    let mut nameless = node("n", 2);
+    nameless["metadata"]["resourceVersion"] = "6".into();
+    for (now, held) in [(naming(&["y", "x"], 6), 1), (nameless, 0)] {
+        let mut b = Bench::started(std::slice::from_ref(&there), &[naming(&["x", "y"], 4)]);
+        b.watch_of("/nodes", "MODIFIED", &now);
+        let holds: Vec<usize> = b.core.ledger().get("u-a").expect("an entry").holds.keys().copied().collect();
+        assert_eq!(holds, [held], "{now}");
+        assert_eq!(b.filter(&pod("b", 100), &["n"]), json!(["n"]));
+    }
+}
+
+/// After a reboot a node has no devices before its plugin has come.
+#[test]
+fn a_node_without_devices_for_a_while_keeps_its_pods_cards() {
+    let numbered = bound(pod("a", 100), "n", "1", 3);
+    let mut named = numbered.clone();
+    named["metadata"]["annotations"]["tencent.com/predicate-gpu-uuid-0"] = "y".into();
+    for there in [numbered, named] {
+        let mut b = Bench::started(std::slice::from_ref(&there), &[naming(&["x", "y"], 4)]);
+        let mut bare = naming(&["x", "y"], 6);
+        bare["status"] = json!({});
+        b.watch_of("/nodes", "MODIFIED", &bare);
+        b.watch_of("/nodes", "MODIFIED", &naming(&["x", "y"], 7));
+        let holds: Vec<usize> = b.core.ledger().get("u-a").expect("an entry").holds.keys().copied().collect();
+        assert_eq!(holds, [1], "{there}");
+    }
+}
+
+/// Where the node names no cards, the number is all that is chosen, whatever the pod's owner has written.
+#[test]
+fn nobody_chooses_a_card_for_himself() {
+    let mut own = pod("a", 100);
+    own["metadata"]["annotations"] = json!({"tencent.com/predicate-gpu-uuid-0": "y", "mine": "stays"});
+    let mut b = Bench::started(&[], &[node("n", 2)]);
+    b.watch("ADDED", &own);
+    b.filter(&own, &["n"]);
+    b.bind("a", "n");
+    let written = b.answer("Patch", Ok(json!({"metadata": {"resourceVersion": "11"}})));
+    let annotations = written["metadata"]["annotations"].as_object().expect("annotations");
+    assert_eq!(annotations["tencent.com/predicate-gpu-idx-0"], "0", "{written}");
+    assert_eq!(annotations.get("tencent.com/predicate-gpu-uuid-0"), Some(&Value::Null), "{written}");
+    assert_eq!(annotations.get("mine"), None, "{written}");
+}
+
+#[test]
+fn the_card_is_written_beside_its_number() {
+    let mut b = Bench::started(&[pod("a", 100)], &[naming(&["x", "y"], 4)]);
+    b.filter(&pod("a", 100), &["n"]);
+    b.bind("a", "n");
+    let written = b.answer("Patch", Ok(json!({"metadata": {"resourceVersion": "11"}})));
+    let annotations = &written["metadata"]["annotations"];
+    assert_eq!(annotations["tencent.com/predicate-gpu-idx-0"], "0", "{written}");
+    assert_eq!(annotations["tencent.com/predicate-gpu-uuid-0"], "x", "{written}");
 }

@@ -32,7 +32,7 @@ use crate::{Cluster, NodeId, NodeInfo, Plugin, PodInfo, Probe, Profile, Refusal}
 use counter::Counter;
 use group::{GroupKey, Groups, Place};
 pub use judge::{Verdict, best};
-pub use preempt::{Candidate, rank};
+pub use preempt::{Candidate, WithVolumes, rank};
 pub use shelf::Shelf;
 
 /// Tells which pods are nominated to a node, by its name.

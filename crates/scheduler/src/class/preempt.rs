@@ -1,7 +1,8 @@
 //! DefaultPreemption: on which node the fewest and least important pods would have to go for a pod to fit.
 //!
 //! The same filters are asked as in scheduling, without the pods that would go and with those that are nominated to the
-//! node. What came out for a node is kept until the node changes, like its other answers.
+//! node. What came out for a node is kept until the node changes, like its other answers. Volumes differ from pod to pod: only nodes
+//! where those of a pod clash with others are looked at for that pod alone.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
@@ -13,10 +14,14 @@ use carrack_types::selector::selects;
 use super::{Answer, Class, Nominated, Verdict};
 use crate::cluster::Seat;
 use crate::plugins::fit::Hypothesis;
-use crate::{Cluster, NodeId, PodInfo};
+use crate::plugins::volumes::Volumes;
+use crate::{Cluster, NodeId, NodeInfo, PodInfo, Probe, Refusal};
 
 const NO_VICTIMS: &str = "No preemption victims found for incoming pod";
 const NOT_HELPFUL: &str = "Preemption is not helpful for scheduling";
+/// Where a pod's volumes clash, so many candidates are enough, or a tenth of all nodes if that is more: upstream's defaults
+/// (`calculateNumCandidates`).
+const ENOUGH: usize = 100;
 
 /// A node that would take the pod, and who would have to go.
 #[derive(Clone, Debug)]
@@ -27,6 +32,15 @@ pub struct Candidate {
     pub victims: Vec<Arc<PodInfo>>,
     /// How many disruption budgets would be overdrawn.
     pub violations: usize,
+}
+
+/// A pod of a class with its volumes: for one that only a single pod may use, another may have to go.
+#[derive(Clone, Copy)]
+pub struct WithVolumes<'a> {
+    /// The pod.
+    pub pod: &'a PodInfo,
+    /// Its volumes.
+    pub volumes: &'a Volumes,
 }
 
 /// How much it takes to free a node. Less is better (framework/preemption, `pickOneNodeForPreemption`).
@@ -43,6 +57,17 @@ pub struct Rank {
 enum Outcome {
     Candidate(Rank),
     Not(Vec<String>),
+}
+
+impl Outcome {
+    /// What comes of who would have to go.
+    fn of(victims: Result<(Vec<Seat>, usize), Vec<String>>) -> Self {
+        match victims {
+            Err(reasons) => Self::Not(reasons),
+            Ok((victims, _)) if victims.is_empty() => Self::Not(vec![NO_VICTIMS.to_owned()]),
+            Ok((victims, violations)) => Self::Candidate(rank(&victims, violations)),
+        }
+    }
 }
 
 /// What came out for each node.
@@ -100,6 +125,12 @@ impl Class {
         nominated: Nominated<'_>,
         most: usize,
     ) -> Result<Vec<Candidate>, BTreeMap<String, usize>> {
+        self.look_again(verdict, cluster, nominated);
+        self.best_of(&self.preempt, cluster, nominated, None, most)
+    }
+
+    /// Asks the nodes that have changed.
+    fn look_again(&mut self, verdict: &Verdict, cluster: &Cluster, nominated: Nominated<'_>) {
         let mut index = std::mem::take(&mut self.preempt);
         // What other nodes' pods are like decides too, or budgets that any pod may have changed.
         if self.is_global() || index.budgets != cluster.objects.budgets_version {
@@ -110,34 +141,97 @@ impl Class {
             let outcome = self.outcome(id, verdict, cluster, nominated);
             index.set(id, outcome);
         }
+        self.preempt = index;
+    }
+
+    /// The same for one pod with volumes. A node where these have room whoever is there says what it says to all pods of the class.
+    ///
+    /// # Errors
+    /// There is none.
+    pub fn candidates_with_volumes(
+        &mut self,
+        verdict: &Verdict,
+        cluster: &Cluster,
+        nominated: Nominated<'_>,
+        own: WithVolumes<'_>,
+        most: usize,
+    ) -> Result<Vec<Candidate>, BTreeMap<String, usize>> {
+        self.look_again(verdict, cluster, nominated);
+        let mut index = Index::default();
+        let mut clashing = Vec::new();
+        for (id, node) in cluster.nodes() {
+            let Some(known) = self.preempt.outcomes.get(&id) else { continue };
+            let fits = self.answer(id, verdict, cluster).is_none();
+            let outcome = match known {
+                // Whoever went, it would have no room.
+                Outcome::Not(_) if !fits => known.clone(),
+                _ => {
+                    let beside = self.beside(&nominated(&node.name));
+                    let as_it_is = Hypothesis { with: &beside, without: &[] };
+                    match self.ask_volumes(own, node, &as_it_is, cluster) {
+                        Ok(()) => known.clone(),
+                        Err(refusal) if refusal.resolvable => {
+                            clashing.push(id);
+                            continue;
+                        }
+                        Err(_) if fits => Outcome::Not(vec![NOT_HELPFUL.to_owned()]),
+                        Err(refusal) => Outcome::Not(refusal.reasons),
+                    }
+                }
+            };
+            index.set(id, Some(outcome));
+        }
+        let enough = ENOUGH.max(cluster.len() / 10);
+        for id in clashing {
+            if index.order.len() >= enough && index.order.first().is_some_and(|(rank, _)| rank.violations == 0) {
+                break;
+            }
+            let outcome = Outcome::of(self.victims(id, cluster, nominated, Some(own)));
+            index.set(id, Some(outcome));
+        }
+        self.best_of(&index, cluster, nominated, Some(own), most)
+    }
+
+    fn best_of(
+        &self,
+        index: &Index,
+        cluster: &Cluster,
+        nominated: Nominated<'_>,
+        own: Option<WithVolumes<'_>>,
+        most: usize,
+    ) -> Result<Vec<Candidate>, BTreeMap<String, usize>> {
         let found: Vec<Candidate> = index
             .order
             .iter()
             .take(most)
             .filter_map(|(_, id)| {
-                let (victims, violations) = self.victims(*id, cluster, nominated).ok()?;
+                let (victims, violations) = self.victims(*id, cluster, nominated, own).ok()?;
                 Some(Candidate { node: *id, victims: victims.into_iter().map(|s| s.info).collect(), violations })
             })
             .collect();
-        let reasons = if found.is_empty() { Err(index.reasons.clone()) } else { Ok(found) };
-        self.preempt = index;
-        reasons
+        if found.is_empty() { Err(index.reasons.clone()) } else { Ok(found) }
     }
 
     fn outcome(&self, id: NodeId, verdict: &Verdict, cluster: &Cluster, nominated: Nominated<'_>) -> Option<Outcome> {
         if matches!(self.entries.get(id as usize)?.answer, Answer::Absent) {
             return None;
         }
-        let not = |reason: &str| Some(Outcome::Not(vec![reason.to_owned()]));
-        let resolvable = self.answer(id, verdict, cluster).is_none_or(|refusal| refusal.resolvable);
-        if !resolvable {
-            return not(NOT_HELPFUL);
+        if self.answer(id, verdict, cluster).is_some_and(|refusal| !refusal.resolvable) {
+            return Some(Outcome::Not(vec![NOT_HELPFUL.to_owned()]));
         }
-        match self.victims(id, cluster, nominated) {
-            Err(reasons) => Some(Outcome::Not(reasons)),
-            Ok((victims, _)) if victims.is_empty() => not(NO_VICTIMS),
-            Ok((victims, violations)) => Some(Outcome::Candidate(rank(&victims, violations))),
-        }
+        Some(Outcome::of(self.victims(id, cluster, nominated, None)))
+    }
+
+    /// All that the plugins of volumes have to say.
+    fn ask_volumes(
+        &self,
+        own: WithVolumes<'_>,
+        node: &NodeInfo,
+        hypothesis: &Hypothesis<'_>,
+        cluster: &Cluster,
+    ) -> Result<(), Refusal> {
+        let asked = own.volumes.filter(own.pod, node, cluster, &self.profile, hypothesis, &mut Probe::default());
+        asked.map(drop)
     }
 
     /// Who would have to go from a node, and how many budgets that overdraws.
@@ -146,6 +240,7 @@ impl Class {
         id: NodeId,
         cluster: &Cluster,
         nominated: Nominated<'_>,
+        own: Option<WithVolumes<'_>>,
     ) -> Result<(Vec<Seat>, usize), Vec<String>> {
         let Some(node) = cluster.node(id) else { return Err(Vec::new()) };
         let me = self.info.priority;
@@ -156,8 +251,19 @@ impl Class {
         lower.sort_by_key(|seat| (Reverse(seat.info.priority), started(seat), seat.info.uid.clone()));
         let beside = self.beside(&nominated(&node.name));
         let mut without: Vec<Arc<PodInfo>> = lower.iter().map(|s| s.info.clone()).collect();
-        let try_without = |without: &[Arc<PodInfo>]| self.trial(id, &Hypothesis { with: &beside, without }, cluster);
+        let try_without = |without: &[Arc<PodInfo>]| -> Result<(), Refusal> {
+            let hypothesis = Hypothesis { with: &beside, without };
+            self.trial(id, &hypothesis, cluster)?;
+            own.map_or(Ok(()), |WithVolumes { pod, volumes }| {
+                volumes.share(pod, node, cluster, &self.profile, &hypothesis, &mut Probe::default())
+            })
+        };
         try_without(&without).map_err(|refusal| refusal.reasons)?;
+        // Where its volumes can be at all depends on nobody who may go, so it is asked once.
+        if let Some(own) = own {
+            let all_gone = Hypothesis { with: &beside, without: &without };
+            self.ask_volumes(own, node, &all_gone, cluster).map_err(|refusal| refusal.reasons)?;
+        }
         // Spare as many as fits: first those whose budget is spent, the more important first.
         let violating = violating(&lower, cluster);
         let (first, second): (Vec<_>, Vec<_>) = lower.iter().zip(violating).partition(|(_, violates)| *violates);

@@ -65,12 +65,9 @@ pub(super) struct LeaderElection {
     pub leader_elect: Option<bool>,
     pub resource_name: Option<String>,
     pub resource_namespace: Option<String>,
-    #[serde(rename = "leaseDuration")]
-    _lease_duration: Option<String>,
-    #[serde(rename = "renewDeadline")]
-    _renew_deadline: Option<String>,
-    #[serde(rename = "retryPeriod")]
-    _retry_period: Option<String>,
+    pub lease_duration: Option<String>,
+    pub renew_deadline: Option<String>,
+    pub retry_period: Option<String>,
     pub resource_lock: Option<String>,
 }
 

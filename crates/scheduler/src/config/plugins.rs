@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use k8s_openapi::api::core::v1::{NodeAffinity, TopologySpreadConstraint};
+use k8s_openapi::api::core::v1::{NodeAffinity, NodeSelectorTerm, TopologySpreadConstraint};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
@@ -64,6 +64,23 @@ pub(super) fn profile(field: &str, file: &file::Profile) -> Checked<Profile> {
     Ok(profile)
 }
 
+/// Whether a plugin can be turned on at an extension point. Upstream refuses others (framework/runtime, `updatePluginList`); what only
+/// prepares or follows up is not looked at, since it does nothing by itself here.
+fn extends(point: &str, plugin: Plugin) -> bool {
+    match point {
+        "filter" => DEFAULT_FILTERS.contains(&plugin),
+        // VolumeBinding scores as well, if it is told to look at what is free.
+        "score" => plugin == Plugin::VolumeBinding || DEFAULT_WEIGHTS.iter().any(|(scores, _)| *scores == plugin),
+        "postFilter" => plugin == Plugin::DefaultPreemption,
+        // DefaultPreemption keeps pods out whose victims are still being deleted.
+        "preEnqueue" => matches!(plugin, Plugin::SchedulingGates | Plugin::DefaultPreemption),
+        "queueSort" => plugin == Plugin::PrioritySort,
+        "bind" => plugin == Plugin::DefaultBinder,
+        "permit" | "postBind" => false,
+        _ => true,
+    }
+}
+
 /// What one extension point turns on and off.
 struct Switch {
     enabled: Vec<(Plugin, Option<i64>)>,
@@ -78,8 +95,12 @@ impl Switch {
             None => wrong(&format!("{field}.{list}"), format_args!("there is no plugin {name:?}")),
         };
         let mut enabled: Vec<(Plugin, Option<i64>)> = Vec::new();
+        let point = field.rsplit_once('.').map_or(field, |(_, point)| point);
         for plugin in &set.enabled {
             let id = find("enabled", &plugin.name)?;
+            if !extends(point, id) {
+                return wrong(&format!("{field}.enabled"), format_args!("{id} does not extend {point}"));
+            }
             if enabled.iter().any(|(other, _)| *other == id) {
                 return wrong(&format!("{field}.enabled"), format_args!("{id} is there twice"));
             }
@@ -273,6 +294,9 @@ fn args(field: &str, config: &file::PluginConfig, profile: &mut Profile) -> Chec
         }
         Plugin::NodeAffinity => {
             let args: NodeAffinityArgs = read(field, name, given)?;
+            if let Some(affinity) = &args.added_affinity {
+                added_affinity(&format!("{field}.args.addedAffinity"), affinity)?;
+            }
             profile.added_affinity = args.added_affinity;
         }
         Plugin::VolumeBinding => {
@@ -298,6 +322,35 @@ fn args(field: &str, config: &file::PluginConfig, profile: &mut Profile) -> Chec
             }
         }
         _ => return wrong(&format!("{field}.name"), format_args!("{plugin} takes no arguments")),
+    }
+    Ok(())
+}
+
+/// Affinity for every pod (apis/config/validation, `ValidateNodeAffinityArgs`): with a requirement that no node can meet, no pod would
+/// ever have a node.
+fn added_affinity(field: &str, affinity: &NodeAffinity) -> Checked<()> {
+    let required = affinity.required_during_scheduling_ignored_during_execution.iter();
+    let required = required.flat_map(|selector| &selector.node_selector_terms);
+    let preferred = affinity.preferred_during_scheduling_ignored_during_execution.iter().flatten();
+    required.chain(preferred.map(|term| &term.preference)).try_for_each(|term| node_term(field, term))
+}
+
+fn node_term(field: &str, term: &NodeSelectorTerm) -> Checked<()> {
+    for (list, of_fields) in [(&term.match_expressions, false), (&term.match_fields, true)] {
+        for asked in list.iter().flatten() {
+            let values = asked.values.as_deref().unwrap_or_default();
+            let is_good = match &*asked.operator {
+                "In" | "NotIn" if of_fields => asked.key == "metadata.name" && values.len() == 1,
+                "In" | "NotIn" => !values.is_empty(),
+                "Exists" | "DoesNotExist" => !of_fields && values.is_empty(),
+                "Gt" | "Lt" => !of_fields && matches!(values, [value] if value.parse::<i64>().is_ok()),
+                _ => false,
+            };
+            if !is_good {
+                let (key, operator) = (&asked.key, &asked.operator);
+                return wrong(field, format_args!("{key} {operator} {values:?} is nothing that a node can be asked"));
+            }
+        }
     }
     Ok(())
 }
@@ -372,24 +425,47 @@ fn resources(field: &str, list: Vec<Resource>) -> Checked<Vec<(String, i64)>> {
         .collect()
 }
 
-/// Reads a duration as Go writes it: `1m30s`, `500ms`.
+/// Reads a duration as Go does (`time.ParseDuration`): `1m30s`, `1.5s`, `500ms`. None below zero, since nothing here can be.
 pub(super) fn go_duration(text: &str) -> Option<Duration> {
-    let mut left = text;
-    let mut sum = Duration::ZERO;
+    let mut left = text.strip_prefix('+').unwrap_or(text);
+    if left == "0" {
+        return Some(Duration::ZERO);
+    }
+    if left.is_empty() {
+        return None;
+    }
+    let mut sum_ns = 0_u64;
     while !left.is_empty() {
-        let digits = left.find(|c: char| !c.is_ascii_digit()).filter(|at| *at > 0)?;
-        let amount: u64 = left[..digits].parse().ok()?;
-        left = &left[digits..];
-        let end = left.find(|c: char| c.is_ascii_digit()).unwrap_or(left.len());
-        let unit_ms = match &left[..end] {
-            "ms" => 1,
-            "s" => 1000,
-            "m" => 60_000,
-            "h" => 3_600_000,
+        let digits = left.find(|c: char| !c.is_ascii_digit() && c != '.').filter(|at| *at > 0)?;
+        let (number, rest) = left.split_at(digits);
+        let (unit, rest) = rest.split_at(rest.find(|c: char| c.is_ascii_digit() || c == '.').unwrap_or(rest.len()));
+        let unit_ns = match unit {
+            "ns" => 1,
+            "us" | "\u{b5}s" | "\u{3bc}s" => 1_000,
+            "ms" => 1_000_000,
+            "s" => 1_000_000_000,
+            "m" => 60_000_000_000,
+            "h" => 3_600_000_000_000,
             _ => return None,
         };
-        sum += Duration::from_millis(amount.checked_mul(unit_ms)?);
-        left = &left[end..];
+        sum_ns = sum_ns.checked_add(times(number, unit_ns)?)?;
+        left = rest;
     }
-    (!text.is_empty()).then_some(sum)
+    // Go's are no longer.
+    i64::try_from(sum_ns).is_ok().then(|| Duration::from_nanos(sum_ns))
+}
+
+/// A decimal number of units, without what is less than one nanosecond.
+fn times(number: &str, unit_ns: u64) -> Option<u64> {
+    let (whole, part) = number.split_once('.').unwrap_or((number, ""));
+    if whole.len() + part.len() == 0 || !part.bytes().all(|b| b.is_ascii_digit()) {
+        return None;
+    }
+    let whole: u64 = if whole.is_empty() { 0 } else { whole.parse().ok()? };
+    let (mut sum_ns, mut unit_ns) = (whole.checked_mul(unit_ns)?, unit_ns);
+    for digit in part.bytes() {
+        unit_ns /= 10;
+        sum_ns = sum_ns.checked_add(u64::from(digit - b'0') * unit_ns)?;
+    }
+    Some(sum_ns)
 }

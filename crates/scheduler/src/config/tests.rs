@@ -68,11 +68,38 @@ fn what_is_wrong_is_named() {
     refused("parallelism: 0", "parallelism");
     refused("clientConnection: {wrong: 1}", "wrong");
     refused("leaderElection: {resourceLock: endpoints}", "leaderElection.resourceLock");
+    refused("leaderElection: {leaseDuration: soon}", "leaderElection.leaseDuration");
+    refused("leaderElection: {retryPeriod: -2s}", "leaderElection.retryPeriod");
+    refused("leaderElection: {leaseDuration: 9s}", "at least the renewDeadline");
+    refused("leaderElection: {leaseDuration: 20s, renewDeadline: 20.5s}", "at least the renewDeadline");
     refused("profiles: [{percentageOfNodesToScore: 101}]", "profiles[0].percentageOfNodesToScore");
     refused("profiles: [{plugins: {filter: {enabled: [{name: DynamicResources}]}}}]", "no plugin \"DynamicResources\"");
     refused("profiles: [{pluginConfig: [{name: VolumeBinding}, {name: VolumeBinding}]}]", "pluginConfig[1].name");
     let args =
         |plugin: &str, args: &str| format!("profiles: [{{pluginConfig: [{{name: {plugin}, args: {{{args}}}}}]}}]");
+    let point =
+        |point: &str, plugin: &str| format!("profiles: [{{plugins: {{{point}: {{enabled: [{{name: {plugin}}}]}}}}}}]");
+    refused(&point("score", "NodeName"), "profiles[0].plugins.score.enabled: NodeName does not extend score");
+    refused(&point("filter", "ImageLocality"), "ImageLocality does not extend filter");
+    refused(&point("postFilter", "NodePorts"), "does not extend postFilter");
+    refused(&point("preEnqueue", "NodeName"), "does not extend preEnqueue");
+    refused(&point("queueSort", "NodeAffinity"), "does not extend queueSort");
+    refused(&point("bind", "VolumeBinding"), "does not extend bind");
+    refused(&point("permit", "NodeResourcesFit"), "does not extend permit");
+    for (extended, plugin) in
+        [("preEnqueue", "DefaultPreemption"), ("score", "VolumeBinding"), ("multiPoint", "ImageLocality")]
+    {
+        assert!(parse(&point(extended, plugin)).is_ok(), "{plugin} extends {extended}");
+    }
+    let added = |asked: &str| {
+        let required = "requiredDuringSchedulingIgnoredDuringExecution";
+        let terms = format!("{{nodeSelectorTerms: [{{matchExpressions: [{asked}]}}]}}");
+        args("NodeAffinity", &format!("addedAffinity: {{{required}: {terms}}}"))
+    };
+    refused(&added("{key: a, operator: Is, values: [b]}"), "args.addedAffinity: a Is [\"b\"]");
+    refused(&added("{key: a, operator: In}"), "addedAffinity");
+    refused(&added("{key: a, operator: Gt, values: [many]}"), "addedAffinity");
+    assert!(parse(&added("{key: a, operator: Gt, values: ['1']}, {key: b, operator: Exists}")).is_ok());
     let none = "minCandidateNodesPercentage: 0, minCandidateNodesAbsolute: 0";
     refused(&args("DefaultPreemption", none), "cannot both be 0");
     refused(&args("NodeResourcesFit", "ignoredResourceGroups: [example.com/x]"), "ignoredResourceGroups");
@@ -112,6 +139,38 @@ fn what_is_wrong_is_named() {
             Err(String::new())
         });
     assert!(other.is_err_and(|e| e.to_string().contains("v1beta3")));
+}
+
+#[test]
+fn durations_are_read_as_by_go() {
+    let ms = Duration::from_millis;
+    for (text, expected) in [
+        ("5s", Some(ms(5000))),
+        ("1m30s", Some(ms(90_000))),
+        ("1.5s", Some(ms(1500))),
+        (".5h", Some(ms(1_800_000))),
+        ("500ms", Some(ms(500))),
+        ("1500us", Some(Duration::from_micros(1500))),
+        ("0", Some(ms(0))),
+        ("+2s", Some(ms(2000))),
+        ("", None),
+        ("+", None),
+        ("5", None),
+        ("s", None),
+        (".s", None),
+        ("1.2.3s", None),
+        ("-5s", None),
+        ("1d", None),
+        ("2562048h", None),
+        ("18446744073709551615s", None),
+    ] {
+        assert_eq!(plugins::go_duration(text), expected, "{text:?}");
+    }
+    let timeout = |text: &str| {
+        let config = parse(&format!("extenders: [{{urlPrefix: 'http://x', filterVerb: f, httpTimeout: {text}}}]"));
+        config.expect("it is good").extenders[0].timeout
+    };
+    assert_eq!((timeout("1.5s"), timeout("0s")), (ms(1500), ms(5000)));
 }
 
 /// Whether a scheduler takes part in an election, and by which Lease.

@@ -8,6 +8,7 @@ mod page;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use crate::queue::Hints;
 use crate::{Counts, Plugin, Probe};
 
 pub use page::{Bounds, Histogram, Page};
@@ -15,7 +16,7 @@ pub use page::{Bounds, Histogram, Page};
 /// Tells the time that has passed since some moment, on a clock that never goes back.
 pub type Stopwatch = fn() -> Duration;
 
-/// Of attempts, and of the algorithm: from 1 ms, in seconds.
+/// Of attempts, of the algorithm, and of requests: from 1 ms, in seconds.
 const ATTEMPT: Bounds = Bounds { first: 0.001, factor: 2.0, count: 15 };
 /// Of pods' way from the queue to their binding: from 10 ms, in seconds.
 const POD: Bounds = Bounds { first: 0.01, factor: 2.0, count: 20 };
@@ -115,6 +116,8 @@ pub struct Shown<'a> {
     pub leads: Option<(&'a str, bool)>,
     /// What plugins were asked.
     pub probe: Option<&'a Probe>,
+    /// What they were asked about events.
+    pub hints: Option<&'a Hints>,
     /// Requests about pods that have no answer yet, by what they are.
     pub calls: BTreeMap<&'static str, usize>,
 }
@@ -132,8 +135,8 @@ pub struct Metrics {
     /// Pods that were bound after they had waited so long that they were tried without any event.
     after_flush: u64,
     events: BTreeMap<&'static str, Histogram>,
-    /// Requests about pods that were answered, by what they are, and whether with success.
-    calls: BTreeMap<(&'static str, bool), u64>,
+    /// How long requests about pods took that were answered, by what they are, and whether with success.
+    calls: BTreeMap<(&'static str, bool), Histogram>,
 }
 
 fn observe(slot: &mut Option<Histogram>, bounds: Bounds, duration: Duration) {
@@ -165,9 +168,9 @@ impl Metrics {
     pub fn told_of(&mut self, event: &'static str, took: Duration) {
         self.events.entry(event).or_insert_with(|| Histogram::new(POINT)).observe(took);
     }
-    /// A request about a pod was answered.
-    pub fn called(&mut self, what: &'static str, success: bool) {
-        *self.calls.entry((what, success)).or_default() += 1;
+    /// A request about a pod was answered after so long.
+    pub fn called(&mut self, what: &'static str, success: bool, took: Duration) {
+        self.calls.entry((what, success)).or_insert_with(|| Histogram::new(ATTEMPT)).observe(took);
     }
     /// A node was chosen to be made free.
     #[expect(clippy::cast_precision_loss, reason = "pods of one node need no 53 bits")]
@@ -262,8 +265,17 @@ impl Metrics {
             "counter",
             "Requests about pods that were answered, by what they are and how it ended.",
         );
-        for ((what, success), count) in &self.calls {
-            page.value(&[("call_type", what), ("result", if *success { "success" } else { "error" })], count);
+        let result = |success: &bool| if *success { "success" } else { "error" };
+        for ((what, success), took) in &self.calls {
+            page.value(&[("call_type", what), ("result", result(success))], took.count());
+        }
+        page.family(
+            "scheduler_async_api_call_execution_duration_seconds",
+            "histogram",
+            "Time until requests about pods were answered, in seconds.",
+        );
+        for ((what, success), took) in &self.calls {
+            page.histogram(&[("call_type", what), ("result", result(success))], took);
         }
         page.family("scheduler_preemption_attempts_total", "counter", "How often room for a pod was to be made.");
         page.value(&[], self.preemptions);
@@ -314,6 +326,9 @@ impl Shown<'_> {
         }
         if let Some(probe) = self.probe {
             probe.write(page);
+        }
+        if let Some(hints) = self.hints {
+            hints.write(page);
         }
         if let Some((lease, leads)) = self.leads {
             page.family("leader_election_master_status", "gauge", "Whether this process holds the Lease of a name.");

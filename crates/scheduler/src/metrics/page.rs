@@ -40,6 +40,11 @@ impl Histogram {
     pub fn observe(&mut self, duration: Duration) {
         self.observe_number(duration.as_secs_f64());
     }
+    /// How often it has counted something.
+    #[must_use]
+    pub fn count(&self) -> u64 {
+        self.count
+    }
     /// Counts a number.
     pub fn observe_number(&mut self, value: f64) {
         if let Some((slot, _)) = self.buckets.iter_mut().zip(self.bounds.all()).find(|(_, bound)| value <= *bound) {

@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 
+use super::hints::Hints;
 use crate::cluster::{NodeChange, ObjectName};
 use crate::plugins::fit::is_ignored;
 use crate::plugins::node::facts;
@@ -124,12 +125,13 @@ pub struct Waiting<'a> {
     pub nominated: &'a [Arc<PodInfo>],
 }
 
-/// Whether an event may help a pod. For pods that are alike (`Row::alike`) the answer is the same, unless one is nominated to the event's
+/// Whether an event may help a pod, as plugins say. For pods that are alike (`Row::alike`) the answer is the same, unless one is nominated to the event's
 /// node.
 #[must_use]
-pub fn helps(waiting: Waiting<'_>, event: &Event, cluster: &Cluster) -> bool {
+pub fn helps(waiting: Waiting<'_>, event: &Event, cluster: &Cluster, hints: &mut Hints) -> bool {
     let heard_by = event.plugins();
-    waiting.refused_by.iter().filter(|plugin| heard_by.has(*plugin)).any(|plugin| hint(plugin, waiting, event, cluster))
+    let mut asked = waiting.refused_by.iter().filter(|plugin| heard_by.has(*plugin));
+    asked.any(|plugin| hints.ask(plugin, event, || hint(plugin, waiting, event, cluster)))
 }
 
 fn hint(plugin: Plugin, waiting: Waiting<'_>, event: &Event, cluster: &Cluster) -> bool {

@@ -13,6 +13,7 @@
 //! gone. A pod that is in flight is not popped again, whatever is heard of it; what was heard waits for its cycle's end.
 
 mod events;
+mod hints;
 mod rows;
 
 use std::collections::{BTreeMap, VecDeque};
@@ -21,10 +22,11 @@ use std::time::Duration;
 
 use carrack_engine::Time;
 
-use crate::{Cluster, Plugin, PluginSet, PodInfo, Profile};
+use crate::{Cluster, Plugin, PluginSet, PodInfo, Profile, Stopwatch};
 
 pub use events::Event;
 use events::{Waiting, helps};
+pub use hints::Hints;
 use rows::Rows;
 pub use rows::{Place, Row};
 
@@ -73,6 +75,7 @@ pub struct SchedulingQueue {
     first_event: u64,
     /// How many came into which part, and why.
     incoming: BTreeMap<(&'static str, &'static str), u64>,
+    hints: Hints,
 }
 
 /// Why a pod comes into a part of the queue, where no event of the cluster brings it: upstream's names.
@@ -114,7 +117,24 @@ fn written_nomination(pod: &PodInfo) -> Option<&str> {
     pod.pod.nominated.as_deref()
 }
 
+/// Whether an event may help a pod beside those that are nominated to the event's node.
+fn may_help(rows: &Rows, hints: &mut Hints, row: &Row, event: &Event, cluster: &Cluster) -> bool {
+    let nominated: Vec<Arc<PodInfo>> =
+        event.room_of().map(|node| rows.nominated_to(node).cloned().collect()).unwrap_or_default();
+    let waiting = Waiting { pod: &row.pod, profile: &row.profile, refused_by: row.refused_by, nominated: &nominated };
+    helps(waiting, event, cluster, hints)
+}
+
 impl SchedulingQueue {
+    /// Has the time that plugins take to think about events told by this stopwatch.
+    pub fn set_stopwatch(&mut self, stopwatch: Stopwatch) {
+        self.hints.set_stopwatch(stopwatch);
+    }
+    /// How long plugins thought about events.
+    #[must_use]
+    pub fn hints(&self) -> &Hints {
+        &self.hints
+    }
     /// A queue with these delays.
     #[must_use]
     pub fn new(patience: Patience) -> Self {
@@ -173,6 +193,10 @@ impl SchedulingQueue {
             return self.rows.put(row);
         }
         row.entered = if row.place == Place::Active { now } else { row.entered };
+        // Whoever holds it back by a gate is none of this queue's slowness.
+        if before == Place::Gated && row.attempts == 0 {
+            row.first_seen = now;
+        }
         let what = change_of(&old, &row.pod);
         self.put(row, what);
     }
@@ -226,8 +250,10 @@ impl SchedulingQueue {
         row.failed = now;
         row.entered = now;
         let missed = since_event < self.first_event;
-        let heard = self.events.iter().skip(usize::try_from(since_event.saturating_sub(self.first_event)).unwrap_or(0));
-        let helped = missed || refused_by.is_empty() || heard.into_iter().any(|e| self.helps(&row, e, cluster));
+        let known = usize::try_from(since_event.saturating_sub(self.first_event)).unwrap_or(0);
+        let Self { rows, hints, events, .. } = &mut *self;
+        let mut heard = events.iter().skip(known);
+        let helped = missed || refused_by.is_empty() || heard.any(|e| may_help(rows, hints, &row, e, cluster));
         row.place = match helped {
             true => Place::Backoff { until: self.backoff_end(&row), failed: false },
             false => Place::Unschedulable { since: now },
@@ -289,28 +315,23 @@ impl SchedulingQueue {
     }
     /// Unschedulable pods that an event may help. Of pods that are alike one is asked, and those that are nominated to
     /// the event's node, for which there is room that the others don't have.
-    fn helped(&self, event: &Event, cluster: &Cluster) -> Vec<Arc<str>> {
+    fn helped(&mut self, event: &Event, cluster: &Cluster) -> Vec<Arc<str>> {
+        let (rows, hints) = (&self.rows, &mut self.hints);
         let mut helped = Vec::new();
-        for uids in self.rows.alike(event.plugins()) {
+        for uids in rows.alike(event.plugins()) {
             let elsewhere = |row: &&Row| event.room_of().is_none_or(|node| row.nominated.as_ref() != Some(node));
-            let one = uids.iter().find_map(|uid| self.rows.get(uid).filter(elsewhere));
-            if one.is_some_and(|row| self.helps(row, event, cluster)) {
+            let one = uids.iter().find_map(|uid| rows.get(uid).filter(elsewhere));
+            if one.is_some_and(|row| may_help(rows, hints, row, event, cluster)) {
                 helped.extend(uids.iter().cloned());
             }
         }
         if let Some(node) = event.room_of() {
-            let nominees = self.rows.nominated_to(node).filter_map(|pod| self.rows.get(&pod.uid));
+            let nominees = rows.nominated_to(node).filter_map(|pod| rows.get(&pod.uid));
             let nominees = nominees.filter(|row| matches!(row.place, Place::Unschedulable { .. }));
-            helped.extend(nominees.filter(|row| self.helps(row, event, cluster)).map(|row| row.pod.uid.clone()));
+            let woken = nominees.filter(|row| may_help(rows, hints, row, event, cluster));
+            helped.extend(woken.map(|row| row.pod.uid.clone()));
         }
         helped
-    }
-    fn helps(&self, row: &Row, event: &Event, cluster: &Cluster) -> bool {
-        let nominated: Vec<Arc<PodInfo>> =
-            event.room_of().map(|node| self.rows.nominated_to(node).cloned().collect()).unwrap_or_default();
-        let waiting =
-            Waiting { pod: &row.pod, profile: &row.profile, refused_by: row.refused_by, nominated: &nominated };
-        helps(waiting, event, cluster)
     }
     /// Forgets events that all pods in flight knew when they were popped.
     fn trim(&mut self) {
@@ -399,12 +420,17 @@ impl SchedulingQueue {
     pub fn counts(&self) -> Counts {
         self.rows.counts()
     }
-    /// How many unschedulable pods each plugin has refused, by the name of their profile.
+    /// How many unschedulable pods each plugin has refused, or holds back, by the name of their profile.
     #[must_use]
     pub fn refused(&self) -> BTreeMap<(Plugin, &str), usize> {
         let mut refused = BTreeMap::new();
-        for row in self.rows.iter().filter(|row| matches!(row.place, Place::Unschedulable { .. })) {
-            for plugin in row.refused_by.iter() {
+        for row in self.rows.iter() {
+            let by = match row.place {
+                Place::Unschedulable { .. } => row.refused_by,
+                Place::Gated => PluginSet::of(Plugin::SchedulingGates),
+                Place::Active | Place::Backoff { .. } | Place::InFlight { .. } => PluginSet::default(),
+            };
+            for plugin in by.iter() {
                 *refused.entry((plugin, row.profile.scheduler_name.as_str())).or_default() += 1;
             }
         }

@@ -65,7 +65,7 @@ pub struct Row {
     pub refusals: u32,
     /// How often something went wrong since nobody last took it.
     pub errors: u32,
-    /// When it first came.
+    /// When it first came, or was held back by gates no more.
     pub first_seen: Time,
     /// Since when it waits for its turn: equal priorities are popped in this order.
     pub entered: Time,

@@ -36,6 +36,21 @@ fn priority_comes_first_then_age() {
     assert_eq!(order, ["c", "b", "a"]);
 }
 
+/// How long a gate is closed is up to whoever put it there.
+#[test]
+fn who_is_held_back_by_gates_is_counted_and_has_not_come_yet() {
+    let mut cluster = Cluster::default();
+    let mut q = SchedulingQueue::default();
+    q.set(pod(&mut cluster, "a", 0, true), Arc::default(), at(0));
+    let gates = (Plugin::SchedulingGates, DEFAULT_SCHEDULER_NAME);
+    assert_eq!(q.refused(), [(gates, 1)].into());
+    q.set(pod(&mut cluster, "a", 0, false), Arc::default(), at(100));
+    assert_eq!(q.refused(), BTreeMap::new());
+    assert_eq!(q.pop(at(101)).expect("a").first_seen, at(100));
+    q.retry("a", at(101));
+    assert_eq!(q.pop(at(110)).expect("a").first_seen, at(100), "each other try is of the same wait");
+}
+
 #[test]
 fn a_pod_in_flight_has_one_owner() {
     let mut cluster = Cluster::default();

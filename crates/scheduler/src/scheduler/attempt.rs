@@ -150,13 +150,16 @@ impl Scheduler {
             return;
         }
         let mut patch = json!({"metadata": {"uid": pod.uid()}, "status": {"conditions": [{
-            "type": "PodScheduled", "status": "False", "reason": reason, "message": message,
-            "lastTransitionTime": now.rfc3339()}]}});
+            "type": "PodScheduled", "status": "False", "reason": reason, "message": message}]}});
+        // Another reason is no transition (`UpdatePodCondition` in pkg/api/v1/pod).
+        if pod.unplaced.is_none() {
+            patch["status"]["conditions"][0]["lastTransitionTime"] = now.rfc3339().into();
+        }
         if before != nominated {
             patch["status"]["nominatedNodeName"] = nominated.map_or(Value::Null, Value::from);
         }
         let request = status_patch(pod, &patch);
-        self.calls.insert(self.send(request, fx), Call::Condition { pod: path_of(pod) });
+        self.awaits(now, self.send(request, fx), Call::Condition { pod: path_of(pod) });
     }
 }
 

@@ -11,6 +11,7 @@
 //! What fencing is for says [`fence`].
 
 mod fence;
+mod waiting;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -27,6 +28,8 @@ use crate::metrics::{Point, Status};
 use crate::plugins::volumes::{Plan, SELECTED_NODE_ANNOTATION, is_bound};
 use crate::queue::Row;
 use crate::{Ended, Event, NodeId, Pod};
+
+pub use waiting::Waiting;
 
 /// Time between tries to learn what became of a binding.
 const CHECK_RETRY: Duration = Duration::from_secs(1);
@@ -103,6 +106,12 @@ impl Flight {
             trouble: String::new(),
         }
     }
+
+    /// Whether others have to do something before it goes on: make its volumes.
+    #[cfg(test)]
+    pub fn waits_for_claims(&self) -> bool {
+        self.stage == Stage::Waiting
+    }
 }
 
 impl Scheduler {
@@ -168,7 +177,7 @@ impl Scheduler {
         }
         flight.stage = Stage::Writing(requests.len());
         for request in requests {
-            self.calls.insert(self.send(request, fx), Call::Flight(uid.clone(), Step::Write));
+            self.awaits(now, self.send(request, fx), Call::Flight(uid.clone(), Step::Write));
         }
         let timer = fx.timer(now + flight.row.profile.bind_timeout);
         self.timers.insert(timer, uid.clone());
@@ -180,15 +189,14 @@ impl Scheduler {
     fn claims_written(&mut self, now: Time, uid: &str, fx: &mut Effects<Out>) {
         if let Some(flight) = self.flights.get_mut(uid).filter(|f| f.stage == Stage::Writing(0)) {
             flight.stage = Stage::Waiting;
+            self.waiting.add(&flight.row.pod.uid, &flight.plan);
             self.claims_bound(now, uid, fx);
         }
     }
 
-    /// Claims or volumes changed: some pods may have waited for that.
-    pub(super) fn volumes_changed(&mut self, now: Time, fx: &mut Effects<Out>) {
-        let waiting: Vec<Arc<str>> =
-            self.flights.iter().filter(|(_, f)| f.stage == Stage::Waiting).map(|(uid, _)| uid.clone()).collect();
-        for uid in waiting {
+    /// A claim changed: some pods may have waited for that.
+    pub(super) fn claim_changed(&mut self, now: Time, claim: &ObjectName, fx: &mut Effects<Out>) {
+        for uid in self.waiting.for_claim(claim) {
             self.claims_bound(now, &uid, fx);
         }
     }
@@ -226,6 +234,7 @@ impl Scheduler {
             let took = now.since(flight.since);
             self.metrics.point(Point::PreBind, &flight.row.profile.scheduler_name, Status::Success, took);
         }
+        self.waiting.remove(uid, &flight.plan);
         flight.stage = Stage::Binding;
         flight.since = now;
         flight.sent += 1;
@@ -249,7 +258,7 @@ impl Scheduler {
         let request = ApiRequest::create_sub(&Pod::resource(), pod.namespace(), pod.name(), "binding", &body);
         tracing::trace!(pod = pod.name(), node, %uid, ?now, "binding");
         let call = Call::Flight(pod.uid.clone(), Step::Bind);
-        self.calls.insert(self.send(request, fx), call);
+        self.awaits(now, self.send(request, fx), call);
     }
 
     /// An extender that binds pods answered.
@@ -269,7 +278,7 @@ impl Scheduler {
                 // Whatever it says, it may have bound the pod: only the pod itself can tell.
                 tracing::warn!(uid, error, "an extender did not bind a pod");
                 self.troubled(uid, &error);
-                self.check(uid, fx);
+                self.check(now, uid, fx);
             }
         }
     }
@@ -298,7 +307,7 @@ impl Scheduler {
                 // It may have taken effect, now or before, or the pod may be gone: only the pod itself can tell.
                 tracing::warn!(uid, node = &*flight.node, %error, "a binding's outcome is unknown");
                 self.troubled(uid, &error);
-                self.check(uid, fx);
+                self.check(now, uid, fx);
             }
             (Step::Bind, Stage::Binding, Err(error)) => {
                 let message = self.troubled(uid, &error);
@@ -332,12 +341,12 @@ impl Scheduler {
         flight.trouble.clone()
     }
 
-    fn check(&mut self, uid: &str, fx: &mut Effects<Out>) {
+    fn check(&mut self, now: Time, uid: &str, fx: &mut Effects<Out>) {
         let Some(flight) = self.flights.get_mut(uid) else { return };
         flight.stage = Stage::Checking;
-        let pod = &flight.row.pod;
+        let pod = flight.row.pod.clone();
         let id = fx.api(ApiRequest::get(&Pod::resource(), pod.namespace(), pod.name()));
-        self.calls.insert(id, Call::Flight(pod.uid.clone(), Step::Check));
+        self.awaits(now, id, Call::Flight(pod.uid.clone(), Step::Check));
     }
     fn check_later(&mut self, now: Time, uid: &str, fx: &mut Effects<Out>) {
         self.set_timer(now + CHECK_RETRY, uid, fx);
@@ -357,7 +366,7 @@ impl Scheduler {
                 let limit_s = flight.row.profile.bind_timeout.as_secs();
                 self.forget(now, uid, Some(&format!("binding volumes: not done within {limit_s} s")), fx);
             }
-            Stage::Checking | Stage::Bound => self.check(uid, fx),
+            Stage::Checking | Stage::Bound => self.check(now, uid, fx),
             Stage::Binding | Stage::Fencing => {}
         }
     }
@@ -431,9 +440,10 @@ impl Scheduler {
         !self.decider.cluster.read(latest).is_like(&flight.row.pod)
     }
 
-    /// Volumes that were promised to a pod's claims are free for others, who have to be told: nothing else may ever change
-    /// about these.
+    /// A flight ends. Volumes that were promised to its pod's claims are free for others, who have to be told: nothing else may ever
+    /// change about these.
     pub(super) fn release_volumes(&mut self, now: Time, flight: &Flight) {
+        self.waiting.remove(&flight.row.pod.uid, &flight.plan);
         let promised = &mut self.decider.cluster.objects.promised;
         let mut released = false;
         for (_, volume) in &flight.plan.bindings {

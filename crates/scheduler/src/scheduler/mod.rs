@@ -27,12 +27,12 @@ use crate::extender::{Answer, Ask};
 use crate::{Cluster, Config, Decider, Event, Metrics, Pod, Profile, SchedulingQueue, Shown, Stopwatch};
 
 use ask::Asking;
-use bind::Flight;
+use bind::{Flight, Waiting};
 use told::Told;
 use watch::Informers;
 
 /// So many pods may be on their way to their binding at once; the others wait in the queue, where who comes first is
-/// still open.
+/// still open. Those whose claims wait for a volume don't count: that may take minutes, and is no reason for others to wait.
 const MOST_IN_FLIGHT: usize = 1000;
 /// No pod is looked at while so many requests have no answer yet: each takes memory of the API server, which lets those of its own
 /// process wait for nothing.
@@ -62,6 +62,12 @@ impl Call {
             Self::Flight(..) | Self::Evict(_) => None,
         }
     }
+}
+
+/// A request that has no answer yet.
+struct Sent {
+    call: Call,
+    at: Time,
 }
 
 /// Names are numbered anew when there are so many, and so many times the objects that there are.
@@ -103,7 +109,9 @@ pub struct Scheduler {
     queue: SchedulingQueue,
     decider: Decider,
     flights: BTreeMap<Arc<str>, Flight>,
-    calls: BTreeMap<CallId, Call>,
+    /// Those of the flights that wait for their claims to be bound.
+    waiting: Waiting,
+    calls: BTreeMap<CallId, Sent>,
     /// Bindings that extenders were asked for.
     binds: BTreeMap<u64, Arc<str>>,
     timers: BTreeMap<TimerId, Arc<str>>,
@@ -143,6 +151,7 @@ impl Scheduler {
             queue: SchedulingQueue::new(config.patience),
             decider: Decider::new(Cluster::default()),
             flights: BTreeMap::new(),
+            waiting: Waiting::default(),
             calls: BTreeMap::new(),
             binds: BTreeMap::new(),
             timers: BTreeMap::new(),
@@ -174,6 +183,7 @@ impl Scheduler {
     pub fn with_stopwatch(mut self, stopwatch: Stopwatch) -> Self {
         self.decider.laps.stopwatch = stopwatch;
         self.decider.probe.set_stopwatch(stopwatch);
+        self.queue.set_stopwatch(stopwatch);
         self
     }
     /// Puts back the bug of the fourth incident: nominations are stored beside the queue, updates of pods in flight put
@@ -227,6 +237,7 @@ impl Scheduler {
             pods: cluster.pods(),
             assumed: cluster.assumed().count(),
             probe: Some(&self.decider.probe),
+            hints: Some(self.queue.hints()),
             calls: self.pending_calls(),
             leads: self.elector.as_ref().map(|_| (self.config.lease.1.as_str(), self.led)),
         })
@@ -234,7 +245,7 @@ impl Scheduler {
     /// Requests about pods that have no answer yet, by upstream's names of them.
     fn pending_calls(&self) -> BTreeMap<&'static str, usize> {
         let mut pending = BTreeMap::new();
-        for name in self.calls.values().filter_map(Call::name) {
+        for name in self.calls.values().filter_map(|sent| sent.call.name()) {
             *pending.entry(name).or_default() += 1;
         }
         pending
@@ -302,6 +313,12 @@ impl Scheduler {
         self.decider.forget_classes();
     }
 
+    /// Whether so much is under way that no other pod is looked at.
+    fn is_busy(&self) -> bool {
+        let flying = self.flights.len().saturating_sub(self.waiting.count());
+        self.calls.len() >= MOST_CALLS || flying >= MOST_IN_FLIGHT
+    }
+
     fn schedule(&mut self, now: Time, fx: &mut Effects<Out>) {
         if !self.informers.synced() || !self.led {
             return;
@@ -314,7 +331,7 @@ impl Scheduler {
                     Some(row) => row.clone(),
                     None => continue,
                 },
-                None if self.flights.len() >= MOST_IN_FLIGHT || self.calls.len() >= MOST_CALLS => break,
+                None if self.is_busy() => break,
                 None => match self.queue.pop(now) {
                     Some(row) => row,
                     None => break,
@@ -329,11 +346,16 @@ impl Scheduler {
         }
     }
 
-    fn answered(&mut self, now: Time, call: Call, result: Result<ApiResponse, ApiError>, fx: &mut Effects<Out>) {
-        if let Some(name) = call.name() {
-            self.metrics.called(name, result.is_ok());
+    /// Remembers what a request was sent for, and when.
+    fn awaits(&mut self, now: Time, id: CallId, call: Call) {
+        self.calls.insert(id, Sent { call, at: now });
+    }
+
+    fn answered(&mut self, now: Time, sent: Sent, result: Result<ApiResponse, ApiError>, fx: &mut Effects<Out>) {
+        if let Some(name) = sent.call.name() {
+            self.metrics.called(name, result.is_ok(), now.since(sent.at));
         }
-        match call {
+        match sent.call {
             Call::Flight(uid, step) => self.flight_answered(now, &uid, step, result, fx),
             Call::Condition { pod } | Call::Renounce { pod } => {
                 if let Err(error) = result
@@ -392,8 +414,8 @@ impl Core for Scheduler {
         {
             match input {
                 Input::Api { id, result } => {
-                    if let Some(call) = self.calls.remove(&id) {
-                        self.answered(now, call, result, fx);
+                    if let Some(sent) = self.calls.remove(&id) {
+                        self.answered(now, sent, result, fx);
                     }
                 }
                 Input::Own(In::Extender(answer)) => self.extender_answered(now, answer, fx),

@@ -18,15 +18,14 @@ impl Scheduler {
             News::Pod(deltas) => return deltas.iter().for_each(|delta| self.pod_changed(now, delta, fx)),
             News::Node(deltas) => return deltas.iter().for_each(|delta| self.node_changed(now, delta)),
             News::PersistentVolumeClaim(deltas) => {
-                for delta in &deltas {
-                    let name = follow(&mut self.decider.cluster.objects.claims, delta);
-                    self.happened(now, Event::Claim(name));
+                let names: Vec<_> = deltas.iter().map(|delta| follow(&mut objects.claims, delta)).collect();
+                for name in &names {
+                    self.happened(now, Event::Claim(name.clone()));
                 }
-                return self.volumes_changed(now, fx);
+                return names.iter().for_each(|name| self.claim_changed(now, name, fx));
             }
             News::PersistentVolume(deltas) => {
                 deltas.iter().for_each(|delta| drop(follow(&mut objects.volumes, delta)));
-                self.volumes_changed(now, fx);
                 Event::Volume
             }
             News::StorageClass(deltas) => {

@@ -203,8 +203,8 @@ impl Scheduler {
                 "message": format!("{name}: preempting to accommodate a higher priority pod"),
                 "lastTransitionTime": now.rfc3339()}]}});
             let call = self.send(status_patch(&pod.pod, &patch), fx);
-            self.calls
-                .insert(call, Call::Mark(Box::new(Victim { pod, for_pod: row.pod.uid.clone(), of_term: self.since })));
+            let victim = Victim { pod, for_pod: row.pod.uid.clone(), of_term: self.since };
+            self.awaits(now, call, Call::Mark(Box::new(victim)));
         }
         if let Some(planted) = &mut self.planted {
             planted.store(row.pod.clone(), proposal.node.clone());
@@ -222,7 +222,7 @@ impl Scheduler {
             self.queue.hurry(&pod.uid, now);
             let patch = json!({"metadata": {"uid": &*pod.uid}, "status": {"nominatedNodeName": null}});
             let call = self.send(status_patch(&pod.pod, &patch), fx);
-            self.calls.insert(call, Call::Renounce { pod: path_of(&pod.pod) });
+            self.awaits(now, call, Call::Renounce { pod: path_of(&pod.pod) });
         }
         self.touch_renominated();
     }
@@ -247,7 +247,7 @@ impl Scheduler {
                 let pod = &victim.pod;
                 let options = DeleteOptions { uid: Some(pod.uid.to_string()), ..DeleteOptions::default() };
                 let request = ApiRequest::delete(&Pod::resource(), pod.namespace(), pod.name(), &options);
-                self.calls.insert(self.send(request, fx), Call::Evict(Box::new(victim)));
+                self.awaits(now, self.send(request, fx), Call::Evict(Box::new(victim)));
             }
         }
     }
@@ -276,7 +276,7 @@ impl Scheduler {
         if let Some(pod) = renounced.and_then(|_| self.queue.get(&victim.for_pod)).map(|row| row.pod.pod.clone()) {
             let patch = json!({"metadata": {"uid": pod.uid()}, "status": {"nominatedNodeName": null}});
             let call = self.send(status_patch(&pod, &patch), fx);
-            self.calls.insert(call, Call::Renounce { pod: path_of(&pod) });
+            self.awaits(now, call, Call::Renounce { pod: path_of(&pod) });
         }
     }
 }

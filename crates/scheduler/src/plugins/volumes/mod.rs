@@ -130,14 +130,8 @@ impl Volumes {
         hypothesis: &Hypothesis<'_>,
         probe: &mut Probe,
     ) -> Result<Plan, Refusal> {
+        self.share(pod, node, cluster, profile, hypothesis, probe)?;
         let on = |plugin| profile.filters.has(plugin);
-        if on(Plugin::VolumeRestrictions) {
-            probe.filter(Plugin::VolumeRestrictions, || self.restrictions(pod, node, cluster, hypothesis))?;
-        }
-        if on(Plugin::NodeVolumeLimits) {
-            let limits = || limits::check(&self.attached, node, &cluster.objects, hypothesis);
-            probe.filter(Plugin::NodeVolumeLimits, limits)?;
-        }
         let plan = match on(Plugin::VolumeBinding) {
             true => probe.filter(Plugin::VolumeBinding, || self.bind(node, cluster))?,
             false => Plan::default(),
@@ -146,6 +140,30 @@ impl Volumes {
             probe.filter(Plugin::VolumeZone, || self.zone(node))?;
         }
         Ok(plan)
+    }
+
+    /// Asks those plugins alone whose answers depend on which pods are on the node.
+    ///
+    /// # Errors
+    /// Whom the volumes can't be shared with.
+    pub fn share(
+        &self,
+        pod: &PodInfo,
+        node: &NodeInfo,
+        cluster: &Cluster,
+        profile: &Profile,
+        hypothesis: &Hypothesis<'_>,
+        probe: &mut Probe,
+    ) -> Result<(), Refusal> {
+        let on = |plugin| profile.filters.has(plugin);
+        if on(Plugin::VolumeRestrictions) {
+            probe.filter(Plugin::VolumeRestrictions, || self.restrictions(pod, node, cluster, hypothesis))?;
+        }
+        if on(Plugin::NodeVolumeLimits) {
+            let limits = || limits::check(&self.attached, node, &cluster.objects, hypothesis);
+            probe.filter(Plugin::NodeVolumeLimits, limits)?;
+        }
+        Ok(())
     }
 
     fn restrictions(
@@ -157,17 +175,19 @@ impl Volumes {
     ) -> Result<(), Refusal> {
         let refuse = |reason: &str| Err(Refusal::resolvable(Plugin::VolumeRestrictions, reason));
         let gone = |uid: &str| hypothesis.without.iter().any(|p| &*p.uid == uid);
-        let mut others = node.pods.values().map(|seat| &seat.info).filter(|other| !gone(&other.uid));
-        if others.any(|other| disks_clash(pod, other)) {
+        let mut there = node.pods.values().map(|seat| &seat.info).chain(hypothesis.with);
+        if !pod.pod.disks.is_empty() && there.any(|other| disks_clash(pod, other) && !gone(&other.uid)) {
             return refuse("node(s) had no available disk");
         }
         for name in &self.alone {
-            let users = cluster.objects.claim_users(pod.namespace(), name);
-            let going = hypothesis
-                .without
-                .iter()
-                .filter(|p| p.namespace() == pod.namespace() && p.claims().iter().any(|c| c.name == *name));
-            if i64::from(users) > i64::try_from(going.count()).unwrap_or(i64::MAX) {
+            // A pod that has a claim twice is counted twice, as in the claim's users.
+            let users_of = |pods: &[Arc<PodInfo>]| {
+                let of_here = pods.iter().filter(|p| p.namespace() == pod.namespace());
+                let uses = of_here.flat_map(|p| p.claims()).filter(|claim| claim.name == *name);
+                i64::try_from(uses.count()).unwrap_or(i64::MAX)
+            };
+            let users = i64::from(cluster.objects.claim_users(pod.namespace(), name));
+            if users.saturating_add(users_of(hypothesis.with)) > users_of(hypothesis.without) {
                 return refuse(
                     "node has pod using PersistentVolumeClaim with the same name and ReadWriteOncePod access mode",
                 );

@@ -86,7 +86,8 @@ impl Scheduler {
         let patch = json!({"metadata": {"uid": uid, "resourceVersion": revision(live)}, "status": {"conditions": [{
             "type": "PodScheduled", "status": "False", "reason": "SchedulerError", "message": flight.trouble,
             "lastTransitionTime": now.rfc3339()}]}});
-        self.calls.insert(fx.api(status_patch(live, &patch)), Call::Flight(flight.row.pod.uid.clone(), Step::Fence));
+        let call = Call::Flight(flight.row.pod.uid.clone(), Step::Fence);
+        self.awaits(now, fx.api(status_patch(live, &patch)), call);
     }
 
     /// What became of [`Self::fence`].
@@ -106,7 +107,7 @@ impl Scheduler {
             }
             Err(error) if error.is_not_found() => self.vanished(now, uid),
             // Somebody else has written it, which is as good.
-            Err(error) if error.is_conflict() => self.check(uid, fx),
+            Err(error) if error.is_conflict() => self.check(now, uid, fx),
             // Unknown, or it said what the pod says already: the same words have another time in a while.
             _ => {
                 flight.stage = Stage::Checking;

@@ -63,6 +63,30 @@ fn a_pod_that_waits_for_its_claim_gives_way_without_being_deleted() {
     world.check();
 }
 
+/// A provisioner that is slow, or dead, holds up those alone who wait for its volumes.
+#[test]
+fn who_waits_for_claims_holds_up_nobody_else() {
+    let mut big = node("a", "4");
+    big["status"]["allocatable"]["pods"] = (MOST_IN_FLIGHT + 10).to_string().into();
+    let mut world = World::new(Config::default(), vec![big], Vec::new());
+    let class = json!({"apiVersion": "storage.k8s.io/v1", "kind": "StorageClass", "metadata": {"name": "disks", "uid": "c"},
+        "provisioner": "x", "volumeBindingMode": "WaitForFirstConsumer"});
+    world.tell_of("/apis/storage.k8s.io/v1/storageclasses", "ADDED", class);
+    let mut shared = claim();
+    shared["metadata"]["annotations"] = json!({"volume.kubernetes.io/selected-node": "a"});
+    world.tell_of("/api/v1/persistentvolumeclaims", "ADDED", shared);
+    for number in 0..=MOST_IN_FLIGHT {
+        let mut waits = first("0");
+        waits["metadata"]["name"] = format!("waits-{number}").into();
+        waits["metadata"]["uid"] = format!("uid-waits-{number}").into();
+        world.tell("ADDED", waits);
+    }
+    assert_eq!((world.bound(), world.core.cluster().assumed().count()), (Vec::new(), MOST_IN_FLIGHT + 1));
+    world.tell("ADDED", pod("plain", "1"));
+    assert_eq!(world.bound(), [("plain".to_owned(), "a".to_owned())]);
+    world.check();
+}
+
 /// What becomes of the pod until its claim is bound, and when it goes to its node: at once, later, never.
 fn check_change(cpu: &str, at_once: bool, later: bool) {
     let mut world = waiting_for_its_claim();
@@ -131,11 +155,13 @@ fn what_plugins_and_the_api_are_asked_is_counted() {
     }
     check_metrics(&world, &["scheduler_pending_async_api_calls{call_type=\"pod_binding\"} 1"]);
     let [(call, ..)] = world.bindings()[..] else { panic!("one binding") };
+    world.pass(s(3));
     world.reply(call, Ok(json!({})));
     check_metrics(
         &world,
         &[
             "scheduler_async_api_call_execution_total{call_type=\"pod_binding\",result=\"success\"} 1",
+            "scheduler_async_api_call_execution_duration_seconds_sum{call_type=\"pod_binding\",result=\"success\"} 3",
             "scheduler_plugin_execution_duration_seconds_count{extension_point=\"Filter\",plugin=\"NodeName\",status=\"Success\"} 1",
             "scheduler_event_handling_duration_seconds_count{event=\"AssignedPodAdd\"} 1",
             "scheduler_pod_scheduled_after_flush_total 0",
@@ -155,4 +181,19 @@ fn who_is_bound_though_no_event_woke_it_is_counted() {
     let [(call, ..)] = world.bindings()[..] else { panic!("one binding") };
     world.reply(call, Ok(json!({})));
     check_metrics(&world, &["scheduler_pod_scheduled_after_flush_total 1"]);
+}
+
+#[test]
+fn what_plugins_say_of_events_is_timed() {
+    let there = bound_to(pod("there", "900m"), "a");
+    let mut world = World::new(Config::default(), vec![node("a", "1")], vec![there.clone(), pod("waits", "500m")]);
+    world.tell("ADDED", node("b", "100m"));
+    world.tell("DELETED", there);
+    let count = |event: &str, hint: &str| {
+        format!(
+            "scheduler_queueing_hint_execution_duration_seconds_count{{event=\"{event}\",hint=\"{hint}\",\
+             plugin=\"NodeResourcesFit\"}} 1"
+        )
+    };
+    check_metrics(&world, &[&count("NodeAdd", "QueueSkip"), &count("AssignedPodDelete", "Queue")]);
 }

@@ -191,6 +191,8 @@ impl World {
         for uid in self.core.cluster().assumed() {
             assert!(self.core.flights.contains_key(uid), "{uid} is counted, and does not fly");
         }
+        let wait = self.core.flights.values().filter(|flight| flight.waits_for_claims()).count();
+        assert_eq!(self.core.waiting.count(), wait, "who waits for claims");
         for (uid, node) in self.core.nominations() {
             assert!(self.core.queue().get(uid).is_some() && !node.is_empty(), "{uid} on {node:?}");
         }
@@ -299,6 +301,23 @@ fn counts_by_reason_are_named_as_upstream_names_them() {
     world.pass(s(301));
     assert_eq!(world.core.queue().get("uid-p").map(|row| row.attempts), Some(2));
     assert_eq!(world.told(), []);
+}
+
+/// A pod waits since it has no node, not since it was last told why.
+#[test]
+fn another_reason_is_no_transition() {
+    let waits = json!({"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "no node"});
+    for (condition, since_now) in [(None, true), (Some(waits), false)] {
+        let mut asks = pod("p", "2");
+        asks["status"]["conditions"] = condition.iter().cloned().collect::<Vec<Value>>().into();
+        let mut world = World::new(Config::default(), vec![node("a", "1")], vec![asks]);
+        let sent = world.take(|request| request.path.ends_with("/status"));
+        let [(_, request)] = &sent[..] else { panic!("one condition: {sent:?}") };
+        let body: Value = serde_json::from_slice(&request.body).expect("JSON");
+        let told = &body["status"]["conditions"][0];
+        assert!(told["message"].as_str().is_some_and(|text| text.contains("Insufficient cpu")), "{body}");
+        assert_eq!(told.get("lastTransitionTime").is_some(), since_now, "{body}");
+    }
 }
 
 #[test]
