@@ -100,6 +100,16 @@ pub fn form(headers: &HeaderMap) -> Result<Form, Status> {
     Err(Status::not_acceptable(OFFERED))
 }
 
+/// Refuses a client that takes what is answered on the spot in another form alone: it has none.
+///
+/// # Errors
+/// 406 then.
+pub(crate) fn whole(headers: &HeaderMap) -> Result<(), Status> {
+    let (others, plain): (Vec<_>, Vec<_>) =
+        ranges(headers).into_iter().filter(MediaRange::takes_objects).partition(|range| range.param("as").is_some());
+    if plain.is_empty() && !others.is_empty() { Err(Status::not_acceptable(OFFERED)) } else { Ok(()) }
+}
+
 /// Whether the reply is to be YAML: what is accepted best of what can be made.
 pub fn wants_yaml(headers: &HeaderMap) -> bool {
     // Not many do; the header need not be taken apart for all others.
@@ -148,6 +158,20 @@ mod tests {
                 headers.insert(ACCEPT, HeaderValue::from_static(accept));
             }
             assert_eq!(form(&headers).map_err(|s| s.code), want, "{accept:?}");
+        }
+    }
+
+    #[test]
+    fn what_has_one_form() {
+        for (accept, is_taken) in [
+            ("application/json", true),
+            ("application/json;as=Table;v=v1;g=meta.k8s.io, application/json", true),
+            ("application/json;as=Table;v=v1;g=meta.k8s.io", false),
+            ("application/json;as=PartialObjectMetadata;v=v1;g=meta.k8s.io", false),
+            ("application/vnd.kubernetes.protobuf", true),
+        ] {
+            let headers = HeaderMap::from_iter([(ACCEPT, HeaderValue::from_static(accept))]);
+            assert_eq!(whole(&headers).map_err(|s| s.code), if is_taken { Ok(()) } else { Err(406) }, "{accept}");
         }
     }
 }

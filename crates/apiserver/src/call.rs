@@ -7,7 +7,7 @@ use std::net::IpAddr;
 
 use bytes::Bytes;
 use futures::future::BoxFuture;
-use http::{HeaderMap, Method};
+use http::{HeaderMap, Method, Uri};
 
 /// A call over HTTPS.
 #[derive(Clone, Debug)]
@@ -32,6 +32,32 @@ pub struct Call {
     pub timeout_ms: u64,
     /// Longest reply that is read, in bytes.
     pub max_reply_bytes: usize,
+}
+
+/// Where a URL leads.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Destination {
+    /// Name or address, without brackets.
+    pub host: String,
+    pub port: u16,
+    pub path_and_query: String,
+}
+
+impl Destination {
+    /// Reads a URL.
+    ///
+    /// # Errors
+    /// In words, where it is none, or not one of HTTPS.
+    pub(crate) fn parse(url: &str) -> Result<Destination, String> {
+        let uri: Uri = url.parse().map_err(|error| format!("{url:?} is not a URL: {error}"))?;
+        let host = uri.host().filter(|_| uri.scheme_str() == Some("https"));
+        let host = host.ok_or_else(|| format!("{url:?} is not an https URL"))?;
+        Ok(Destination {
+            host: host.trim_matches(['[', ']']).to_owned(),
+            port: uri.port_u16().unwrap_or(443),
+            path_and_query: uri.path_and_query().map_or_else(|| "/".to_owned(), ToString::to_string),
+        })
+    }
 }
 
 /// Whose certificates a server may show.
@@ -79,5 +105,26 @@ impl Call {
         let host =
             if self.server_name.contains(':') { format!("[{}]", self.server_name) } else { self.server_name.clone() };
         format!("https://{host}:{}{}", self.port, self.path_and_query)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn urls() {
+        for (url, want) in [
+            ("https://a.example.com", Ok(("a.example.com", 443, "/"))),
+            ("https://a.example.com:8443/b?c=d", Ok(("a.example.com", 8443, "/b?c=d"))),
+            ("https://[::1]:1/x", Ok(("::1", 1, "/x"))),
+            ("http://a.example.com", Err("\"http://a.example.com\" is not an https URL")),
+            ("/a", Err("\"/a\" is not an https URL")),
+        ] {
+            let got = Destination::parse(url);
+            let got = got.as_ref().map(|to| (to.host.as_str(), to.port, to.path_and_query.as_str()));
+            assert_eq!(got.map_err(String::as_str), want, "{url}");
+        }
+        assert!(Destination::parse("https://a b").is_err_and(|why| why.contains("is not a URL")));
     }
 }

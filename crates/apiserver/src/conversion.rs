@@ -18,7 +18,8 @@ use serde_json::{Map, Value, json};
 use crate::admission::webhook::{Client, post};
 use crate::env::{Env, new_uid};
 use crate::kinds;
-use crate::object::{Object, meta_str};
+use crate::metrics::{ConversionMetrics, Failure};
+use crate::object::{Object, meta_str, str_at};
 use crate::status::Status;
 use crate::stored;
 
@@ -52,7 +53,11 @@ pub(crate) struct Converter {
     pub store: Arc<dyn Store>,
     pub env: Arc<dyn Env>,
     pub row: Arc<ResourceInfo>,
+    pub metrics: ConversionMetrics,
 }
+
+/// Why objects are not converted: for the metrics, and for the client.
+type Fault = (Failure, Status);
 
 impl Converter {
     /// Whether objects as they are stored may be in another form than those of this version.
@@ -67,24 +72,41 @@ impl Converter {
         let is_there = |object: &Object| object.get("apiVersion").is_some_and(|given| *given == *api_version);
         let others: Vec<Value> =
             objects.iter().filter(|object| !is_there(object)).map(|object| Value::Object(object.clone())).collect();
-        if others.is_empty() {
-            return Ok(objects);
-        }
+        let Some(first) = others.first() else { return Ok(objects) };
+        let from = first["apiVersion"].as_str().and_then(|given| given.rsplit('/').next()).unwrap_or_default();
+        let (from, to) = (from.to_owned(), &*self.row.versions[version].name);
+        let began = self.env.now();
+        let outcome = self.convert(config, (objects, others), version, &api_version).await;
+        let failure = outcome.as_ref().err().map(|(failure, _)| *failure);
+        let took = self.env.now().duration_since(began);
+        self.metrics.converted(&self.row.group_resource(), (from.as_str(), to), failure, took);
+        outcome.map_err(|(_, status)| status)
+    }
+
+    /// Has those of the objects converted, `others`, that are in another version than the one of that `apiVersion`.
+    async fn convert(
+        &self,
+        config: &Value,
+        (objects, others): (Vec<Object>, Vec<Value>),
+        version: usize,
+        api_version: &str,
+    ) -> Result<Vec<Object>, Fault> {
         let mut all = Vec::with_capacity(others.len());
         for some in batches(others) {
-            all.extend(self.ask(config, some, &api_version).await?);
+            all.extend(self.ask(config, some, api_version).await?);
         }
         let mut converted = all.into_iter();
         let mut out = Vec::with_capacity(objects.len());
         for object in objects {
-            if is_there(&object) {
+            if str_at(&object, &["apiVersion"]) == api_version {
                 out.push(object);
                 continue;
             }
             let made = converted.next().unwrap_or_default();
-            let mut made = self.checked(&object, made, &api_version)?;
+            let mut made = self.checked(&object, made, api_version)?;
             let version = &self.row.versions[version];
-            kinds::conform(&self.row, version, &mut made).map_err(Status::internal)?;
+            kinds::conform(&self.row, version, &mut made)
+                .map_err(|error| (Failure::Invalid, Status::internal(error)))?;
             kinds::default(&self.row, version, &mut made);
             out.push(made);
         }
@@ -133,16 +155,16 @@ impl Converter {
         Box::pin(async move { this.entries(entries, version).await })
     }
 
-    fn failed(&self, why: &str) -> Status {
+    fn failed(&self, failure: Failure, why: &str) -> Fault {
         let kind = format!(
             "{}, Kind={}",
             self.row.api_version(self.row.storage_version().map_or("", |v| &v.name)),
             self.row.kind
         );
-        Status::internal(format!("conversion webhook for {kind} failed: {why}"))
+        (failure, Status::internal(format!("conversion webhook for {kind} failed: {why}")))
     }
 
-    async fn ask(&self, config: &Value, objects: Vec<Value>, api_version: &str) -> Result<Vec<Value>, Status> {
+    async fn ask(&self, config: &Value, objects: Vec<Value>, api_version: &str) -> Result<Vec<Value>, Fault> {
         let count = objects.len();
         let uid = new_uid(&*self.env);
         let review = json!({
@@ -150,33 +172,36 @@ impl Converter {
             "request": {"uid": uid, "desiredAPIVersion": api_version, "objects": objects},
         });
         let client = Client::read(config);
-        let answer =
-            post(&*self.store, &*self.env, &client, &review, TIMEOUT_MS).await.map_err(|why| self.failed(&why))?;
+        let answer = post(&*self.store, &*self.env, &client, &review, TIMEOUT_MS)
+            .await
+            .map_err(|why| self.failed(Failure::Call, &why))?;
         let response = &answer["response"];
         if answer["kind"] != "ConversionReview" || response["uid"] != uid {
-            return Err(self.failed("the reply does not answer the request"));
+            return Err(self.failed(Failure::Malformed, "the reply does not answer the request"));
         }
         if response["result"]["status"] != "Success" {
-            return Err(self.failed(response["result"]["message"].as_str().unwrap_or("it gives no reason")));
+            let why = response["result"]["message"].as_str().unwrap_or("it gives no reason");
+            return Err(self.failed(Failure::Malformed, why));
         }
         match response["convertedObjects"].as_array() {
             Some(converted) if converted.len() == count => Ok(converted.clone()),
             found => {
                 let found = found.map_or(0, Vec::len);
-                Err(self.failed(&format!("expected {count} converted objects, got {found}")))
+                Err(self.failed(Failure::Partial, &format!("expected {count} converted objects, got {found}")))
             }
         }
     }
 
     /// The converted object, if it is the one that was given.
-    fn checked(&self, before: &Object, after: Value, api_version: &str) -> Result<Object, Status> {
-        let Value::Object(mut after) = after else { return Err(self.failed("a converted object is none")) };
+    fn checked(&self, before: &Object, after: Value, api_version: &str) -> Result<Object, Fault> {
+        let failed = |why: &str| self.failed(Failure::Invalid, why);
+        let Value::Object(mut after) = after else { return Err(failed("a converted object is none")) };
         if after.get("apiVersion").is_none_or(|given| given != api_version) || after.get("kind") != before.get("kind") {
-            return Err(self.failed(&format!("expected {api_version}, Kind={}", self.row.kind)));
+            return Err(failed(&format!("expected {api_version}, Kind={}", self.row.kind)));
         }
         for field in ["name", "namespace", "uid"] {
             if meta_str(&after, field) != meta_str(before, field) {
-                return Err(self.failed(&format!("metadata.{field} was changed")));
+                return Err(failed(&format!("metadata.{field} was changed")));
             }
         }
         let own = after.get("metadata").and_then(Value::as_object).cloned().unwrap_or_default();

@@ -72,7 +72,7 @@ async fn accept_names(server: &Inner) -> Result<(), Status> {
             continue;
         }
         let mut settled = definition.clone();
-        settle(&mut settled, Some(definition), &all.iter().collect::<Vec<_>>(), &now);
+        settle(&mut settled, Some(definition), Some(definition), &all.iter().collect::<Vec<_>>(), &now);
         if settled == *definition {
             continue;
         }

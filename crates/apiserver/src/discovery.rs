@@ -205,7 +205,7 @@ impl Groups {
             "metadata": {},
             "items": items,
         }));
-        let etag = format!("\"{:016x}\"", crate::openapi::fnv(&document));
+        let etag = format!("\"{:016x}\"", carrack_engine::fnv1a(&document));
         let unchanged = headers.get(IF_NONE_MATCH).is_some_and(|value| value.as_bytes() == etag.as_bytes());
         let content_type = match api_version {
             "v2" => HeaderValue::from_static("application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList"),

@@ -5,6 +5,7 @@ use std::io::{Read as _, Write as _};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use bytes::Bytes;
+use carrack_engine::fnv1a;
 use carrack_schema::openapi;
 use carrack_schema::table::ResourceInfo;
 use flate2::Compression;
@@ -119,7 +120,7 @@ fn compressed(document: &[u8]) -> Bytes {
 
 /// Sends a compressed document as the client takes it.
 fn send(content_type: HeaderValue, document: &Bytes, headers: &HeaderMap) -> Result<Response, Status> {
-    let etag = format!("\"{:016X}\"", fnv(document));
+    let etag = format!("\"{:016X}\"", fnv1a(document));
     let unchanged = headers.get(IF_NONE_MATCH).is_some_and(|value| value.as_bytes() == etag.as_bytes());
     let gzip = listed(headers, ACCEPT_ENCODING)
         .any(|coding| coding.split(';').next().is_some_and(|name| name.trim().eq_ignore_ascii_case("gzip")));
@@ -142,9 +143,4 @@ fn send(content_type: HeaderValue, document: &Bytes, headers: &HeaderMap) -> Res
         head.insert(ETAG, etag);
     }
     Ok(response)
-}
-
-/// A 64-bit FNV-1a hash: names a document's content, and protects nothing.
-pub(crate) fn fnv(bytes: &[u8]) -> u64 {
-    bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3))
 }

@@ -5,6 +5,7 @@ use carrack_auth::{Attributes, Caller, Secret};
 use carrack_schema::error::FieldError;
 use serde_json::{Value, json};
 
+use crate::accept;
 use crate::body::Response;
 use crate::context::Cx;
 use crate::convert::set_type;
@@ -17,6 +18,7 @@ use crate::status::Status;
 
 /// Answers the review in the body.
 pub(crate) async fn create(server: &ApiServer, cx: &mut Cx<'_>, body: &[u8]) -> Result<Response, Status> {
+    accept::whole(cx.headers)?;
     let mut review = decode::object(cx, body)?;
     let caller = cx.caller.clone();
     let status = match &*cx.row.plural {

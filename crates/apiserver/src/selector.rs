@@ -60,6 +60,12 @@ impl LabelSelector {
                     parser.rest
                 )));
             }
+            parser.space();
+            if parser.rest.is_empty() {
+                return Err(Status::bad_request(
+                    "unable to parse requirement: found '', expected: identifier after ','",
+                ));
+            }
         }
         Ok(LabelSelector(requirements))
     }
@@ -320,7 +326,7 @@ mod tests {
             let selector = LabelSelector::parse(text).expect(text);
             assert_eq!(selector.matches(&labels()), want, "{text}");
         }
-        for bad in ["a b", "a in b", "a in (b", "=x", "a=b c", "a>x", "a=-b", "/x=1"] {
+        for bad in ["a b", "a in b", "a in (b", "=x", "a=b c", "a>x", "a=-b", "/x=1", "a=b,", ",a=b", "a, "] {
             assert_eq!(LabelSelector::parse(bad).map_err(|s| s.code), Err(400), "{bad}");
         }
     }

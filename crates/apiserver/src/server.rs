@@ -560,7 +560,12 @@ impl Inner {
 
     /// Converts objects of a resource.
     pub(crate) fn converter(&self, row: &Arc<ResourceInfo>) -> Converter {
-        Converter { store: Arc::clone(&self.store), env: Arc::clone(&self.env), row: Arc::clone(row) }
+        Converter {
+            store: Arc::clone(&self.store),
+            env: Arc::clone(&self.env),
+            row: Arc::clone(row),
+            metrics: self.metrics.conversion.clone(),
+        }
     }
 
     /// The groups that other servers serve.

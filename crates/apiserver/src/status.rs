@@ -72,7 +72,7 @@ impl std::error::Error for Status {}
 const MAX_FAULTS: usize = 1000;
 
 /// Reasons of statuses that others make.
-const REASONS: [&str; 16] = [
+const REASONS: [&str; 19] = [
     "AlreadyExists",
     "BadRequest",
     "Conflict",
@@ -85,10 +85,13 @@ const REASONS: [&str; 16] = [
     "NotAcceptable",
     "NotFound",
     "RequestEntityTooLarge",
+    "ServerTimeout",
     "ServiceUnavailable",
+    "StorageReadError",
     "Timeout",
     "TooManyRequests",
     "Unauthorized",
+    "UnsupportedMediaType",
 ];
 
 /// The reason of that name; none when it is not one of Kubernetes'.

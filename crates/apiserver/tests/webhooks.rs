@@ -307,6 +307,13 @@ async fn what_a_webhook_is_told() {
     assert_eq!((&create["object"]["metadata"]["name"], &create["oldObject"]), (&json!("told"), &Value::Null));
     assert_eq!((&update["object"]["data"], &update["oldObject"]["data"]["a"]), (&json!({"a": "b"}), &Value::Null));
     assert_eq!((&delete["object"], &delete["oldObject"]["data"]), (&Value::Null, &json!({"a": "b"})));
+    // A namespace is in itself.
+    let mut of_namespaces = world.hook("/allow");
+    of_namespaces["rules"][0]["resources"] = json!(["namespaces"]);
+    world.install("Validating", &[of_namespaces]).await;
+    let (code, made) = world.post("/api/v1/namespaces", &json!({"metadata": {"name": "own"}})).await;
+    assert_eq!(code, 201, "{made}");
+    assert_eq!(world.seen.lock().expect("lock")[0].1["request"]["namespace"], "own");
 }
 
 #[tokio::test]
@@ -537,6 +544,16 @@ async fn versions_that_a_webhook_converts() {
             .contains("conversion webhook for wall.example.com/v1, Kind=Gate failed"),
         "{failed}"
     );
+    let metrics = Request::builder().uri("/metrics").body(Bytes::new()).expect("request");
+    let told = world.api.handle(metrics, Caller::new("admin", ["system:masters"])).await.into_body().into_bytes();
+    let told = String::from_utf8(told.to_vec()).expect("text");
+    for wanted in [
+        "apiserver_conversion_webhook_request_total{failure_type=\"\",result=\"success\"} ",
+        "apiserver_conversion_webhook_request_total{failure_type=\"conversion_webhook_call_failure\",result=\"failure\"} 1",
+        "apiserver_crd_conversion_webhook_duration_seconds_count{crd_name=\"gates.wall.example.com\",from_version=\"v1\",succeeded=\"false\",to_version=\"v2\"} 1",
+    ] {
+        assert!(told.lines().any(|line| line.starts_with(wanted)), "{wanted}\n{told}");
+    }
 }
 
 #[tokio::test]

@@ -1,10 +1,11 @@
 //! Conversion between versions of built-in kinds whose forms differ.
 //!
 //! Only HorizontalPodAutoscaler has two: `autoscaling/v1` knows a CPU target, `autoscaling/v2` any
-//! metrics. It is stored as v2. What v1 has no fields for travels in annotations upstream; here v1
-//! leaves out what it cannot say, and a write through v1 keeps what was there only if it is CPU.
+//! metrics. It is stored as v2, and what v1 has no fields for travels in annotations.
 
-use serde_json::{Map, Value, json};
+mod autoscaler;
+
+use serde_json::{Map, Value};
 
 /// Whether objects of a kind need [`convert`] between two of its versions; otherwise only
 /// `apiVersion` differs.
@@ -22,62 +23,34 @@ pub fn convert(group: &str, kind: &str, to_version: &str, object: &mut Value) {
         return;
     }
     match to_version {
-        "v1" => autoscaler_to_v1(map),
-        _ => autoscaler_to_v2(map),
+        "v1" => autoscaler::to_v1(map),
+        _ => autoscaler::to_v2(map),
     }
 }
 
-fn object<'a>(map: &'a mut Map<String, Value>, key: &str) -> Option<&'a mut Map<String, Value>> {
-    map.get_mut(key).and_then(Value::as_object_mut)
+/// Whether an object of a version with fewer fields says in annotations by which other metrics it goes.
+pub(crate) fn has_other_metrics(object: &Map<String, Value>) -> bool {
+    autoscaler::has_other_metrics(object)
 }
 
-/// CPU utilization out of metrics, `key` being what holds the number.
-fn take_cpu(map: &mut Map<String, Value>, list: &str, inner: &str) -> Option<Value> {
-    let metrics = map.remove(list)?;
-    let cpu = metrics.as_array()?.iter().find(|m| m.pointer("/resource/name").is_some_and(|n| n == "cpu"))?.clone();
-    cpu.pointer(&format!("/resource/{inner}/averageUtilization")).filter(|v| !v.is_null()).cloned()
-}
-
-fn autoscaler_to_v1(map: &mut Map<String, Value>) {
-    if let Some(spec) = object(map, "spec") {
-        if let Some(target) = take_cpu(spec, "metrics", "target") {
-            spec.insert("targetCPUUtilizationPercentage".to_owned(), target);
-        }
-        spec.remove("behavior");
-    }
-    if let Some(status) = object(map, "status") {
-        if let Some(current) = take_cpu(status, "currentMetrics", "current") {
-            status.insert("currentCPUUtilizationPercentage".to_owned(), current);
-        }
-        status.remove("conditions");
-    }
-}
-
-fn autoscaler_to_v2(map: &mut Map<String, Value>) {
-    if let Some(spec) = object(map, "spec")
-        && let Some(target) = spec.remove("targetCPUUtilizationPercentage")
-    {
-        let target = json!({"type": "Utilization", "averageUtilization": target});
-        spec.insert("metrics".to_owned(), json!([{"type": "Resource", "resource": {"name": "cpu", "target": target}}]));
-    }
-    if let Some(status) = object(map, "status")
-        && let Some(current) = status.remove("currentCPUUtilizationPercentage")
-    {
-        let current = json!({"averageUtilization": current});
-        status.insert(
-            "currentMetrics".to_owned(),
-            json!([{"type": "Resource", "resource": {"name": "cpu", "current": current}}]),
-        );
+/// Restores what an object says in annotations of a field that a write may not touch, `spec` or `status`, as
+/// [`convert()`] would take them for that. `old` is the object before; none when it is new.
+pub fn keep(group: &str, kind: &str, field: &str, new: &mut Map<String, Value>, old: Option<&Map<String, Value>>) {
+    if differs(group, kind) {
+        autoscaler::keep(field, new, old);
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
 
     #[test]
     fn autoscalers_keep_their_cpu_target_both_ways() {
-        let v1 = json!({"apiVersion": "autoscaling/v1", "kind": "HorizontalPodAutoscaler", "spec": {"maxReplicas": 3, "targetCPUUtilizationPercentage": 50},
+        let v1 = json!({"apiVersion": "autoscaling/v1", "kind": "HorizontalPodAutoscaler", "metadata": {"name": "h"},
+            "spec": {"maxReplicas": 3, "targetCPUUtilizationPercentage": 50},
             "status": {"currentReplicas": 1, "currentCPUUtilizationPercentage": 20}});
         let mut object = v1.clone();
         convert("autoscaling", "HorizontalPodAutoscaler", "v2", &mut object);
@@ -85,6 +58,6 @@ mod tests {
         assert_eq!(object["spec"]["metrics"][0]["resource"]["target"]["averageUtilization"], 50);
         assert_eq!(object["spec"].get("targetCPUUtilizationPercentage"), None);
         convert("autoscaling", "HorizontalPodAutoscaler", "v1", &mut object);
-        assert_eq!(object, v1);
+        assert_eq!((&object["spec"], &object["status"]), (&v1["spec"], &v1["status"]));
     }
 }

@@ -41,7 +41,9 @@ impl AdmissionPlugin for Definitions {
         let others = lookup.list(CRD_GROUP, CRDS, "");
         let now = rfc3339_s(attributes.env.now());
         let old = attributes.old.cloned();
-        settle(&mut attributes.object, old.as_ref(), &others, &now);
+        // Who writes the status says which versions are stored no more, and adds conditions.
+        let sent = (attributes.subresource == "status").then(|| attributes.object.clone());
+        settle(&mut attributes.object, old.as_ref(), sent.as_ref().or(old.as_ref()), &others, &now);
         Ok(())
     }
 
@@ -94,16 +96,24 @@ pub(crate) fn waits_for_names(definition: &Object) -> bool {
     condition(definition, "NamesAccepted") == Some("False")
 }
 
-/// Sets the status that upstream's naming and establishing controllers would.
-pub(crate) fn settle(definition: &mut Object, old: Option<&Object>, others: &[&Object], now: &str) {
+/// Sets the status that upstream's naming and establishing controllers would. `told` has the stored versions and the
+/// conditions from which it goes on.
+pub(crate) fn settle(
+    definition: &mut Object,
+    old: Option<&Object>,
+    told: Option<&Object>,
+    others: &[&Object],
+    now: &str,
+) {
     let names = at(definition, &["spec", "names"]).cloned().unwrap_or_default();
     let conflict = conflict(definition, others);
     let stored: Vec<String> = {
-        let mut stored: Vec<String> = old
-            .and_then(|old| at(old, &["status", "storedVersions"]))
-            .and_then(Value::as_array)
-            .map(|list| list.iter().filter_map(Value::as_str).map(str::to_owned).collect())
-            .unwrap_or_default();
+        // Who says nothing of them has moved no objects.
+        let mut lists =
+            [told, old].into_iter().flatten().filter_map(|of| at(of, &["status", "storedVersions"])?.as_array());
+        let named = lists.find(|list| !list.is_empty());
+        let mut stored: Vec<String> =
+            named.into_iter().flatten().filter_map(Value::as_str).map(str::to_owned).collect();
         let versions = at(definition, &["spec", "versions"]).and_then(Value::as_array);
         for version in versions.into_iter().flatten() {
             let name = version["name"].as_str().unwrap_or_default();
@@ -128,8 +138,11 @@ pub(crate) fn settle(definition: &mut Object, old: Option<&Object>, others: &[&O
     let accepted_names = if conflict.is_none() { Some(names) } else { old_names };
     status.insert("acceptedNames".to_owned(), accepted_names.unwrap_or_else(|| json!({"kind": "", "plural": ""})));
     status.insert("storedVersions".to_owned(), json!(stored));
-    let mut conditions =
-        old.and_then(|old| at(old, &["status", "conditions"])).and_then(Value::as_array).cloned().unwrap_or_default();
+    let mut conditions = told
+        .and_then(|told| at(told, &["status", "conditions"]))
+        .and_then(Value::as_array)
+        .cloned()
+        .unwrap_or_default();
     set_condition(&mut conditions, "NamesAccepted", accepted, why, &what, now);
     set_condition(&mut conditions, "Established", established, e_why, &e_what, now);
     status.insert("conditions".to_owned(), conditions.into());

@@ -142,11 +142,13 @@ impl<'a> Asked<'a> {
             "options": options,
         });
         let name = name_of(attributes);
+        // A namespace is asked about as if it were in itself (`k8s.io/apiserver/pkg/endpoints/handlers/create.go`).
+        let is_namespace = row.group.is_empty() && row.plural == "namespaces";
         let optional = [
             ("subResource", attributes.subresource),
             ("requestSubResource", attributes.subresource),
             ("name", &name),
-            ("namespace", attributes.namespace),
+            ("namespace", if is_namespace { name.as_str() } else { attributes.namespace }),
         ];
         for (key, value) in optional.into_iter().filter(|(_, value)| !value.is_empty()) {
             request[key] = value.into();

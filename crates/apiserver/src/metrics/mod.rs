@@ -9,6 +9,8 @@
 
 mod access;
 mod admission;
+mod cel;
+mod conversion;
 mod flow;
 mod process;
 mod store;
@@ -31,6 +33,7 @@ use crate::status::qualified;
 
 pub(crate) use access::Known;
 pub(crate) use admission::{Called, Step};
+pub(crate) use conversion::{ConversionMetrics, Failure};
 pub(crate) use flow::Counted;
 pub use process::ProcessStats;
 pub(crate) use store::Metered;
@@ -144,6 +147,8 @@ pub(crate) struct Metrics {
     pub(crate) broken_handshakes: Counter,
     pub(crate) access: access::AccessMetrics,
     pub(crate) admission: admission::AdmissionMetrics,
+    pub(crate) conversion: ConversionMetrics,
+    pub(crate) cel: cel::CelMetrics,
     pub(crate) flow: flow::FlowMetrics,
     translated: Family<AnsweredLabels, Counter>,
     tunnelled: Family<AnsweredLabels, Counter>,
@@ -250,6 +255,8 @@ impl Metrics {
             broken_handshakes: Counter::default(),
             access: access::AccessMetrics::new(),
             admission: admission::AdmissionMetrics::new(plugins),
+            conversion: ConversionMetrics::new(),
+            cel: cel::CelMetrics::new(),
             flow: flow::FlowMetrics::new(),
             translated: Family::default(),
             tunnelled: Family::default(),
@@ -314,6 +321,8 @@ impl Metrics {
         );
         metrics.access.register(registry);
         metrics.admission.register(registry);
+        metrics.conversion.register(registry);
+        metrics.cel.register(registry);
         metrics.flow.register(registry);
         metrics.store.register(registry);
         let build: Family<BuildLabels, Gauge> = Family::default();

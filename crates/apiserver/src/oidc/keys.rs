@@ -5,11 +5,11 @@ use std::sync::{Arc, Mutex, PoisonError};
 use bytes::Bytes;
 use carrack_auth::token::{ForeignKeys, ForeignToken};
 use http::header::ACCEPT;
-use http::{HeaderMap, HeaderValue, Method, Uri};
+use http::{HeaderMap, HeaderValue, Method};
 use serde_json::{Map, Value};
 
 use super::config::Provider;
-use crate::call::{Call, Trust};
+use crate::call::{Call, Destination, Trust};
 use crate::env::Env;
 use crate::status::Status;
 
@@ -115,16 +115,15 @@ async fn fetch(env: &dyn Env, provider: &Provider) -> Result<ForeignKeys, String
 }
 
 async fn get(env: &dyn Env, provider: &Provider, url: &str) -> Result<Bytes, String> {
-    let uri: Uri = url.parse().map_err(|error| format!("{url}: {error}"))?;
-    let host = uri.host().filter(|_| uri.scheme_str() == Some("https")).ok_or_else(|| format!("{url}: not https"))?;
+    let Destination { host, port, path_and_query } = Destination::parse(url)?;
     let mut headers = HeaderMap::new();
     headers.insert(ACCEPT, HeaderValue::from_static("application/json"));
     let call = Call {
         method: Method::GET,
-        server_name: host.trim_matches(['[', ']']).to_owned(),
+        server_name: host,
         address: None,
-        port: uri.port_u16().unwrap_or(443),
-        path_and_query: uri.path_and_query().map_or_else(|| "/".to_owned(), ToString::to_string),
+        port,
+        path_and_query,
         trust: provider.authorities_pem.clone().map_or(Trust::Own, Trust::Authorities),
         headers,
         body: Bytes::new(),

@@ -207,7 +207,9 @@ async fn admit(
     steps::admit(cx, Asked::ALL, &mut attributes, &found).await?;
     crate::certificates::complete(server, &mut attributes).await?;
     kinds::default(&cx.row, cx.version(), &mut attributes.object);
-    let errors = kinds::validate_create(&cx.row, cx.version(), &mut attributes.object);
+    let errors = server.metrics.cel.timed(&cx.row, cx.version(), &*server.env, || {
+        kinds::validate_create(&cx.row, cx.version(), &mut attributes.object)
+    });
     if !errors.is_empty() {
         return Err(meta::invalid(cx, name, &errors));
     }

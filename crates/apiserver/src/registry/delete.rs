@@ -35,6 +35,13 @@ const DEFAULT_GRACE_S: i64 = 30;
 const ORPHAN: &str = "orphan";
 const FOREGROUND: &str = "foregroundDeletion";
 
+/// Kinds whose dependents stay where nobody says what becomes of them (`DefaultGarbageCollectionPolicy` of upstream's
+/// strategies): so it was when their clients looked after the pods.
+const LEFT_BEHIND: [(&str, &str); 2] = [("", "replicationcontrollers"), ("batch", "jobs")];
+
+/// What who deletes Jobs without a word of their pods is told, as upstream says it.
+const PODS_STAY: &str = "child pods are preserved by default when jobs are deleted; set propagationPolicy=Background to remove them or set propagationPolicy=Orphan to suppress this warning";
+
 /// Kinds of which upstream returns the object when it is gone, not a `Status`.
 const RETURNED: [(&str, &str); 7] = [
     ("", "pods"),
@@ -67,6 +74,7 @@ pub(crate) enum Last {
 /// Deletes the request's object.
 pub(crate) async fn delete(cx: &mut Cx<'_>, body: &[u8]) -> Result<Response, Status> {
     let options = DeleteOptions::read(cx, body)?;
+    warn(cx, &options);
     let presenter = cx.presenter()?;
     let deleted = remove(cx, cx.name(), &options).await?;
     Ok(match deleted {
@@ -84,6 +92,13 @@ pub(crate) async fn delete(cx: &mut Cx<'_>, body: &[u8]) -> Result<Response, Sta
             Status::success(&cx.row.group, &cx.row.plural, cx.name(), &uid).into()
         }
     })
+}
+
+/// Warns of dependents that stay because nothing was said of them.
+pub(crate) fn warn(cx: &mut Cx<'_>, options: &DeleteOptions) {
+    if options.propagation.is_none() && (&*cx.row.group, &*cx.row.plural) == ("batch", "jobs") {
+        cx.warnings.push(PODS_STAY.to_owned());
+    }
 }
 
 /// Deletes an object of the request's resource and namespace.
@@ -232,7 +247,7 @@ fn marked(cx: &Cx<'_>, old: &Object, options: &DeleteOptions) -> Object {
     if options.evicts {
         evict(cx, &mut new, old);
     }
-    propagate(&mut new, options.propagation);
+    propagate(&mut new, options.propagation.or_else(|| unsaid(cx, old)));
     if !is_deleting(old) {
         crate::crd::before_delete(cx, &mut new);
     }
@@ -285,6 +300,13 @@ fn mark(cx: &Cx<'_>, object: &mut Object, grace_s: i64, before: Option<(&str, i6
     };
     set_meta(object, "deletionTimestamp", rfc3339_s(at));
     set_meta(object, "deletionGracePeriodSeconds", grace_s);
+}
+
+/// What becomes of the dependents where the caller does not say it: what the object says, else what its kind does.
+fn unsaid(cx: &Cx<'_>, old: &Object) -> Option<Propagation> {
+    let stay = LEFT_BEHIND.contains(&(&*cx.row.group, &*cx.row.plural))
+        && !finalizers(old).iter().any(|f| f == ORPHAN || f == FOREGROUND);
+    stay.then_some(Propagation::Orphan)
 }
 
 /// Notes for the garbage collector what becomes of the dependents.

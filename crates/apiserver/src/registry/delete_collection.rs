@@ -3,7 +3,7 @@
 use crate::body::Response;
 use crate::context::Cx;
 use crate::list_options::ListOptions;
-use crate::registry::delete::{Deleted, remove_at};
+use crate::registry::delete::{Deleted, remove_at, warn};
 use crate::registry::delete_options::DeleteOptions;
 use crate::registry::read::select;
 use crate::status::Status;
@@ -12,6 +12,7 @@ use crate::stored;
 /// Deletes the objects that the query selects, and returns them as they were.
 pub(crate) async fn delete_collection(cx: &mut Cx<'_>, body: &[u8]) -> Result<Response, Status> {
     let options = DeleteOptions::read(cx, body)?;
+    warn(cx, &options);
     let presenter = cx.presenter()?;
     let list = ListOptions::parse(cx.query, cx.version(), false)?;
     let (entries, meta) = select(cx, &list).await?;

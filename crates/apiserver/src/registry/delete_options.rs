@@ -31,23 +31,12 @@ pub(crate) struct DeleteOptions {
 }
 
 impl DeleteOptions {
-    /// Reads them; the body, if there is one, has the say over the query.
+    /// Reads them of the body, or of the query if there is none: never of both, as upstream has it. Only that nothing
+    /// is to be deleted at all is heard from wherever it is said.
     pub(crate) fn read(cx: &Cx<'_>, body: &[u8]) -> Result<DeleteOptions, Status> {
         let mut options = DeleteOptions { dry_run: cx.dry_run()?, ..DeleteOptions::default() };
-        if let Some(text) = cx.query.non_empty("gracePeriodSeconds") {
-            let seconds =
-                text.parse().map_err(|_| Status::bad_request(format!("invalid gracePeriodSeconds {text:?}")))?;
-            options.grace_period_s = Some(seconds);
-        }
-        let mut said = Object::new();
-        if let Some(text) = cx.query.non_empty("propagationPolicy") {
-            said.insert("propagationPolicy".to_owned(), text.into());
-        }
-        if cx.query.get("orphanDependents").is_some() {
-            said.insert("orphanDependents".to_owned(), cx.query.flag("orphanDependents").into());
-        }
-        options.take(&said)?;
         if body.is_empty() {
+            options.take_query(cx)?;
             return Ok(options);
         }
         let object = decode::any(cx.headers, body, "io.k8s.apimachinery.pkg.apis.meta.v1.DeleteOptions")?;
@@ -56,6 +45,22 @@ impl DeleteOptions {
         }
         options.take(&object)?;
         Ok(options)
+    }
+
+    fn take_query(&mut self, cx: &Cx<'_>) -> Result<(), Status> {
+        let mut said = Object::new();
+        if let Some(text) = cx.query.non_empty("gracePeriodSeconds") {
+            let seconds: i64 =
+                text.parse().map_err(|_| Status::bad_request(format!("invalid gracePeriodSeconds {text:?}")))?;
+            said.insert("gracePeriodSeconds".to_owned(), seconds.into());
+        }
+        if let Some(text) = cx.query.non_empty("propagationPolicy") {
+            said.insert("propagationPolicy".to_owned(), text.into());
+        }
+        if cx.query.get("orphanDependents").is_some() {
+            said.insert("orphanDependents".to_owned(), cx.query.flag("orphanDependents").into());
+        }
+        self.take(&said)
     }
 
     /// Takes over what `DeleteOptions` say, be they a body or in one.

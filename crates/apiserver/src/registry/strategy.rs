@@ -1,6 +1,7 @@
 //! What a kind needs beyond the table: states that the server sets when an object is made, and which
 //! half of an object a write may touch.
 
+use carrack_schema::convert;
 use carrack_types::qos;
 use serde_json::{Value, json};
 
@@ -69,6 +70,7 @@ pub(crate) fn prepare_create(cx: &Cx<'_>, object: &mut Object) {
     let id = (&*cx.row.group, &*cx.row.plural);
     if !takes_status_from_creator(cx) {
         object.remove("status");
+        convert::keep(id.0, &cx.row.kind, "status", object, None);
     }
     match id {
         ("", "pods") => {
@@ -159,11 +161,44 @@ const JOB_LABELS: [(&str, &str); 4] = [
     ("batch.kubernetes.io/controller-uid", "uid"),
 ];
 
-/// Completes a new object that has its name: a Job without a selector of its own is given one.
+/// Completes a new object that has its name, beside what its creator owns of it.
 pub(crate) fn name_given(cx: &Cx<'_>, object: &mut Object) {
-    if (&*cx.row.group, &*cx.row.plural) != ("batch", "jobs") {
-        return;
+    match (&*cx.row.group, &*cx.row.plural) {
+        ("batch", "jobs") => select_pods(object),
+        ("", "persistentvolumeclaims") => settle_sources(child_mut(object, "spec")),
+        _ => {}
     }
+}
+
+/// What a claim is filled from has two names, the older of which is for claims and snapshots alone; who gives one gives
+/// both (`EnforceDataSourceBackwardsCompatibility` and `NormalizeDataSources` of `pkg/api/persistentvolumeclaim`).
+fn settle_sources(spec: &mut Object) {
+    const SNAPSHOTS: &str = "snapshot.storage.k8s.io";
+    let given = |field: &str| spec.get(field).filter(|source| source.is_object()).cloned();
+    let text = |source: &Value, field: &str| source.get(field).and_then(Value::as_str).unwrap_or_default().to_owned();
+    let has_old_name = |source: &Value| {
+        let (group, kind) = (text(source, "apiGroup"), text(source, "kind"));
+        matches!((&*group, &*kind), ("", "PersistentVolumeClaim") | (SNAPSHOTS, "VolumeSnapshot"))
+    };
+    match (given("dataSource").filter(has_old_name), given("dataSourceRef")) {
+        (Some(source), None) => {
+            spec.insert("dataSourceRef".to_owned(), source);
+        }
+        (None, Some(mut reference)) if text(&reference, "namespace").is_empty() => {
+            if let Value::Object(reference) = &mut reference {
+                reference.remove("namespace");
+            }
+            spec.insert("dataSource".to_owned(), reference);
+        }
+        (None, _) => {
+            spec.remove("dataSource");
+        }
+        (Some(_), Some(_)) => {}
+    }
+}
+
+/// Gives a Job without a selector of its own one.
+fn select_pods(object: &mut Object) {
     let of_job = |field: &str| meta(object, field).cloned().unwrap_or_default();
     let values = JOB_LABELS.map(|(label, field)| (label, of_job(field)));
     let spec = child_mut(object, "spec");
@@ -218,10 +253,12 @@ pub(crate) fn restrict(cx: &Cx<'_>, half: &Half, new: &mut Object, old: &Object)
             new.remove(field);
         }
     };
+    let keep_notes = |new: &mut Object, field: &str| convert::keep(&cx.row.group, &cx.row.kind, field, new, Some(old));
     match half {
         Half::Main => {
             if cx.version().has_status() {
                 keep(new, "status");
+                keep_notes(new, "status");
             }
             if (&*cx.row.group, &*cx.row.plural) == ("", "namespaces") {
                 let finalizers = old.get("spec").and_then(|spec| spec.get("finalizers")).cloned();
@@ -234,6 +271,7 @@ pub(crate) fn restrict(cx: &Cx<'_>, half: &Half, new: &mut Object, old: &Object)
             for field in others {
                 if !matches!(field.as_str(), "apiVersion" | "kind") {
                     keep(new, &field);
+                    keep_notes(new, &field);
                 }
             }
             if (&*cx.row.group, &*cx.row.plural) == ("", "pods") {

@@ -3,6 +3,7 @@
 use carrack_auth::token::{BoundTo, IssueError, Reference, TokenSpec};
 use serde_json::{Value, json};
 
+use crate::accept;
 use crate::admission;
 use crate::context::Cx;
 use crate::dispatch;
@@ -15,6 +16,7 @@ use crate::{body::Response, stored};
 
 /// Issues the token that the body asks for.
 pub(crate) async fn create(cx: &mut Cx<'_>, body: &[u8]) -> Result<Response, Status> {
+    accept::whole(cx.headers)?;
     let issuer = cx.server.issuer.as_ref().ok_or_else(|| Status::unavailable("this server issues no tokens"))?;
     let mut request = decode::any(cx.headers, body, "io.k8s.api.authentication.v1.TokenRequest")?;
     decode::check_type(&request, "authentication.k8s.io/v1", "TokenRequest")?;

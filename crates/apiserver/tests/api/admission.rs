@@ -43,6 +43,28 @@ fn pods_find_their_credentials() {
 }
 
 #[test]
+fn claims_name_what_they_are_filled_from_twice() {
+    let cluster = Cluster::new();
+    let claims = "/api/v1/namespaces/default/persistentvolumeclaims";
+    let snapshot = json!({"apiGroup": "snapshot.storage.k8s.io", "kind": "VolumeSnapshot", "name": "s"});
+    let other = json!({"apiGroup": "example.com", "kind": "Picture", "name": "p"});
+    for (name, given, source, reference) in [
+        ("a", json!({"dataSource": snapshot}), &snapshot, &snapshot),
+        ("b", json!({"dataSourceRef": snapshot}), &snapshot, &snapshot),
+        // Nobody filled a claim from anything else by the older name.
+        ("c", json!({"dataSource": other}), &Value::Null, &Value::Null),
+        ("d", json!({"dataSourceRef": other}), &other, &other),
+        ("e", json!({"dataSource": other, "dataSourceRef": snapshot}), &snapshot, &snapshot),
+    ] {
+        let mut claim = json!({"metadata": {"name": name},
+            "spec": {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}}});
+        claim["spec"].as_object_mut().expect("a spec").extend(given.as_object().cloned().expect("fields"));
+        let made = cluster.post(claims, &claim).expect(201);
+        assert_eq!((&made["spec"]["dataSource"], &made["spec"]["dataSourceRef"]), (source, reference), "{given}");
+    }
+}
+
+#[test]
 fn priorities() {
     let cluster = Cluster::new();
     let made = cluster.post(PODS, &pod("p")).expect(201);

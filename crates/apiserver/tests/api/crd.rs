@@ -79,6 +79,38 @@ fn served_at_once() {
 }
 
 #[test]
+fn a_version_goes_once_nothing_is_stored_in_it() {
+    let cluster = Cluster::new();
+    cluster.post(CRDS, &definition()).expect(201);
+    let path = format!("{CRDS}/ships.sea.example.com");
+    let patch = |patch: Value| cluster.patch(&path, "application/json-patch+json", &patch);
+    let moved = patch(json!([
+        {"op": "replace", "path": "/spec/versions/0/storage", "value": false},
+        {"op": "replace", "path": "/spec/versions/1/storage", "value": true},
+    ]))
+    .expect(200);
+    assert_eq!(moved["status"]["storedVersions"], json!(["v1", "v1alpha1"]));
+    let gone = json!([{"op": "remove", "path": "/spec/versions/0"}]);
+    patch(gone.clone()).refused(422, "Invalid", "status.storedVersions[0]");
+    // Who says nothing of them has moved none, and nobody has moved them to what is not there.
+    let say =
+        |versions: Value| cluster.merge(&format!("{path}/status"), &json!({"status": {"storedVersions": versions}}));
+    assert_eq!(say(json!([])).expect(200)["status"]["storedVersions"], json!(["v1", "v1alpha1"]));
+    say(json!(["v1alpha1", "v9"])).refused(422, "Invalid", "status.storedVersions[1]");
+    // Whoever has moved the objects says so, and may say more.
+    let mut status = moved["status"].clone();
+    status["storedVersions"] = json!(["v1alpha1"]);
+    let own = json!({"type": "Moved", "status": "True", "reason": "x", "message": "y", "lastTransitionTime": null});
+    status["conditions"].as_array_mut().expect("conditions").push(own);
+    let told = cluster.merge(&format!("{path}/status"), &json!({"status": status})).expect(200);
+    assert_eq!(told["status"]["storedVersions"], json!(["v1alpha1"]));
+    let kinds: Vec<_> =
+        told["status"]["conditions"].as_array().expect("conditions").iter().map(|c| &c["type"]).collect();
+    assert_eq!(kinds, ["NamesAccepted", "Established", "Moved"]);
+    assert_eq!(patch(gone).expect(200)["status"]["storedVersions"], json!(["v1alpha1"]));
+}
+
+#[test]
 fn objects_are_defaulted_pruned_and_validated() {
     let cluster = Cluster::new();
     cluster.post(CRDS, &definition()).expect(201);
@@ -268,6 +300,13 @@ fn rules_hold_and_bad_ones_are_refused() {
     ship["metadata"]["resourceVersion"] = now["metadata"]["resourceVersion"].clone();
     ship["spec"]["masts"] = 6.into();
     cluster.put(&format!("{SHIPS}/one"), &ship).refused(422, "Invalid", "failed rule: self.masts < 5");
+    let told = cluster.get("/metrics").expect(200);
+    let told = told.as_str().expect("text");
+    for name in ["compilation", "evaluation"] {
+        let count = format!("apiserver_cel_{name}_duration_seconds_count ");
+        let counted = told.lines().find_map(|line| line.strip_prefix(&count));
+        assert!(counted.is_some_and(|count| count != "0"), "{name}: {counted:?}");
+    }
 }
 
 #[test]

@@ -45,7 +45,12 @@ fn a_running_pod_is_given_time() {
     let cluster = Cluster::new();
     cluster.running_pod("p");
     let path = format!("{PODS}/p");
-    let marked = cluster.delete(&path).expect(200);
+    // Beside a body, the query says nothing but that it is a dry run.
+    let body = json!({"kind": "DeleteOptions", "apiVersion": "v1"});
+    let dry = cluster.delete_with(&format!("{path}?gracePeriodSeconds=0&dryRun=All"), &body).expect(200);
+    assert_eq!(dry["metadata"]["deletionGracePeriodSeconds"], 30);
+    assert_eq!(cluster.get(&path).expect(200)["metadata"].get("deletionTimestamp"), None);
+    let marked = cluster.delete_with(&format!("{path}?gracePeriodSeconds=0"), &body).expect(200);
     assert_eq!(marked["kind"], "Pod");
     assert_eq!(marked["metadata"]["deletionGracePeriodSeconds"], 30);
     assert_eq!(marked["metadata"]["deletionTimestamp"], "2027-01-15T08:00:30Z");
@@ -123,6 +128,59 @@ fn a_graceful_pod_with_a_finalizer_waits_for_both() {
     assert_eq!(stopped["metadata"]["deletionGracePeriodSeconds"], 0);
     cluster.merge(&path, &json!({"metadata": {"finalizers": []}})).expect(200);
     cluster.get(&path).expect(404);
+}
+
+#[test]
+fn pods_of_jobs_and_replication_controllers_stay_where_nothing_is_said() {
+    let cluster = Cluster::new();
+    let template = |policy: &str| {
+        json!({"metadata": {"labels": {"a": "b"}}, "spec": {"restartPolicy": policy,
+            "containers": [{"name": "c", "image": "i"}]}})
+    };
+    let batch = "/apis/batch/v1/namespaces/default/jobs";
+    let sets = "/apis/apps/v1/namespaces/default/replicasets";
+    let controllers = "/api/v1/namespaces/default/replicationcontrollers";
+    let job = json!({"metadata": {"name": "o"}, "spec": {"template": template("Never")}});
+    let controller = json!({"metadata": {"name": "o"}, "spec": {"template": template("Always")}});
+    let set = json!({"metadata": {"name": "o"},
+        "spec": {"selector": {"matchLabels": {"a": "b"}}, "template": template("Always")}});
+    let none = Value::Null;
+    let background = json!({"propagationPolicy": "Background"});
+    let foreground = json!({"propagationPolicy": "Foreground"});
+    // The kind, what it says itself, what is asked, what it says then (nothing: it is gone), how often it is warned of
+    let (orphan, waits) = (json!(["orphan"]), json!(["foregroundDeletion"]));
+    for (path, object, before, options, want, told) in [
+        (batch, &job, &none, &none, &orphan, 1),
+        (batch, &job, &none, &json!({}), &orphan, 1),
+        (batch, &job, &none, &background, &none, 0),
+        (batch, &job, &none, &foreground, &waits, 0),
+        (batch, &job, &waits, &none, &waits, 1),
+        (controllers, &controller, &none, &none, &orphan, 0),
+        (controllers, &controller, &none, &background, &none, 0),
+        (sets, &set, &none, &none, &none, 0),
+    ] {
+        let at = format!("{path}/o");
+        let mut object = object.clone();
+        if !before.is_null() {
+            object["metadata"]["finalizers"] = before.clone();
+        }
+        cluster.post(path, &object).expect(201);
+        let reply = cluster.delete_with(&at, options);
+        let note = format!("{path} {before} {options}");
+        assert_eq!(reply.headers.get_all("warning").iter().count(), told, "{note}");
+        let reply = reply.expect(200);
+        assert_eq!(reply["metadata"]["finalizers"], *want, "{note}");
+        if !want.is_null() {
+            assert!(reply["metadata"]["deletionTimestamp"].is_string(), "{note}");
+            cluster.merge(&at, &json!({"metadata": {"finalizers": null}})).expect(200);
+        }
+        cluster.get(&at).expect(404);
+    }
+    cluster.post(batch, &job).expect(201);
+    let reply = cluster.delete(batch);
+    assert_eq!(reply.headers.get_all("warning").iter().count(), 1);
+    reply.expect(200);
+    assert_eq!(cluster.get(&format!("{batch}/o")).expect(200)["metadata"]["finalizers"], orphan);
 }
 
 #[test]

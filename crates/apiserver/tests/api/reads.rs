@@ -193,6 +193,35 @@ fn an_autoscaler_is_seen_in_both_versions() {
 }
 
 #[test]
+fn an_autoscaler_loses_nothing_to_a_client_of_the_old_version() {
+    const OLD: &str = "/apis/autoscaling/v1/namespaces/default/horizontalpodautoscalers";
+    const NEW: &str = "/apis/autoscaling/v2/namespaces/default/horizontalpodautoscalers";
+    const NOTE: &str = "autoscaling.alpha.kubernetes.io";
+    let cluster = Cluster::new();
+    let memory = json!({"type": "Resource", "resource": {"name": "memory", "target": {"type": "AverageValue", "averageValue": "1Gi"}}});
+    let scaler = json!({
+        "metadata": {"name": "h"},
+        "spec": {"maxReplicas": 3, "metrics": [memory], "behavior": {"scaleDown": {"stabilizationWindowSeconds": 5}},
+            "scaleTargetRef": {"kind": "Deployment", "name": "d", "apiVersion": "apps/v1"}},
+    });
+    let made = cluster.post(NEW, &scaler).expect(201);
+    let status = json!({"status": {"currentReplicas": 1, "desiredReplicas": 1,
+        "conditions": [{"type": "AbleToScale", "status": "True"}]}});
+    cluster.merge(&format!("{NEW}/h/status"), &status).expect(200);
+    // What is read is written back, with one change, and a lie about the status.
+    let mut old = cluster.get(&format!("{OLD}/h")).expect(200);
+    assert_eq!(old["spec"].get("targetCPUUtilizationPercentage"), None, "{old}");
+    old["spec"]["maxReplicas"] = json!(7);
+    old["metadata"]["annotations"][format!("{NOTE}/conditions")] = json!("[]");
+    cluster.put(&format!("{OLD}/h"), &old).expect(200);
+    let new = cluster.get(&format!("{NEW}/h")).expect(200);
+    assert_eq!((&new["spec"]["metrics"], &new["spec"]["behavior"]), (&json!([memory]), &made["spec"]["behavior"]));
+    assert_eq!(new["spec"]["maxReplicas"], 7);
+    assert_eq!(new["status"]["conditions"], status["status"]["conditions"]);
+    assert_eq!(new["metadata"].get("annotations"), None);
+}
+
+#[test]
 fn replies_come_as_yaml_to_who_wants_that() {
     let cluster = Cluster::new();
     cluster.post(CONFIG_MAPS, &config_map("m", "yes: \"no\"\n")).expect(201);

@@ -9,6 +9,8 @@ use carrack_types::resource::{Kind, Object as _};
 use k8s_openapi::api::core::v1::{Pod, PodCondition, PodTemplateSpec};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
+pub(crate) use crate::pods::{condition, node_of as node};
+
 /// Annotation that says how much a pod's deletion costs; the cheapest goes first.
 const DELETION_COST: &str = "controller.kubernetes.io/pod-deletion-cost";
 
@@ -27,11 +29,6 @@ pub(crate) fn active(pod: &Pod) -> bool {
     !terminal(pod) && !pod.is_deleting()
 }
 
-/// Its condition of a kind.
-pub(crate) fn condition<'a>(pod: &'a Pod, kind: &str) -> Option<&'a PodCondition> {
-    pod.status.as_ref()?.conditions.as_ref()?.iter().find(|c| c.type_ == kind)
-}
-
 fn ready_condition(pod: &Pod) -> Option<&PodCondition> {
     condition(pod, "Ready").filter(|c| c.status == "True")
 }
@@ -48,11 +45,6 @@ pub(crate) fn available(pod: &Pod, min_ready_s: i32, now: Time) -> Result<(), Op
     let since = condition.last_transition_time.as_ref().map_or(now, Time::from);
     let left = needed.saturating_sub(now.since(since));
     if left.is_zero() { Ok(()) } else { Err(Some(left)) }
-}
-
-/// The node that it is bound to; empty for none.
-pub(crate) fn node(pod: &Pod) -> &str {
-    pod.spec.as_ref().and_then(|s| s.node_name.as_deref()).unwrap_or_default()
 }
 
 /// How often the container of a pod was restarted that was restarted most, and of its sidecars that one.

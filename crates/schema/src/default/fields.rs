@@ -20,6 +20,13 @@ pub(super) fn set_text(map: &mut Fields, key: &str, value: &str) {
     }
 }
 
+/// Sets a number that is absent, null or 0, of those that upstream's types cannot tell from absent ones.
+pub(super) fn set_number(map: &mut Fields, key: &str, value: i64) {
+    if map.get(key).is_none_or(|given| given.is_null() || *given == 0) {
+        map.insert(key.to_owned(), value.into());
+    }
+}
+
 /// A text, empty when absent.
 pub(super) fn text<'a>(map: &'a Fields, key: &str) -> &'a str {
     map.get(key).and_then(Value::as_str).unwrap_or("")

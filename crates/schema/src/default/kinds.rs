@@ -2,8 +2,9 @@
 
 use serde_json::{Value, json};
 
-use super::fields::{Fields, at, each, set, set_text, text, with, with_new};
+use super::fields::{Fields, at, each, set, set_number, set_text, text, with, with_new};
 use super::{pod, service};
+use crate::convert;
 
 const RBAC: &str = "rbac.authorization.k8s.io";
 
@@ -44,23 +45,15 @@ pub(super) fn apply(group: &str, version: &str, kind: &str, object: &mut Fields)
             set(spec, "suspend", false);
             set(spec, "successfulJobsHistoryLimit", 3);
             set(spec, "failedJobsHistoryLimit", 1);
-            with(spec, "jobTemplate", |template| with(template, "spec", |spec| with(spec, "template", pod::template)));
+            at(spec, &["jobTemplate", "spec"], |spec| {
+                failure_policy(spec);
+                with(spec, "template", pod::template);
+            });
         }),
-        ("autoscaling", "HorizontalPodAutoscaler") => with_new(object, "spec", |spec| {
-            set(spec, "minReplicas", 1);
-            if version == "v1" {
-                // What it says beyond that is not said here (`convert`).
-                set(spec, "targetCPUUtilizationPercentage", 80);
-            }
-            with(spec, "behavior", scaling);
-            if version == "v2" && spec.get("metrics").is_none_or(|m| m.as_array().is_none_or(Vec::is_empty)) {
-                let target = json!({"type": "Utilization", "averageUtilization": 80});
-                spec.insert(
-                    "metrics".to_owned(),
-                    json!([{"type": "Resource", "resource": {"name": "cpu", "target": target}}]),
-                );
-            }
-        }),
+        ("autoscaling", "HorizontalPodAutoscaler") => {
+            let knows_cpu_alone = version == "v1" && !convert::has_other_metrics(object);
+            with_new(object, "spec", |spec| autoscaler(spec, version, knows_cpu_alone));
+        }
         (RBAC, "RoleBinding" | "ClusterRoleBinding") => {
             with(object, "roleRef", |role| set_text(role, "apiGroup", RBAC));
             each(object, "subjects", |subject| match text(subject, "kind") {
@@ -75,6 +68,9 @@ pub(super) fn apply(group: &str, version: &str, kind: &str, object: &mut Fields)
         ("storage.k8s.io", "CSIDriver") => with_new(object, "spec", csi_driver),
         ("scheduling.k8s.io", "PriorityClass") => set_text(object, "preemptionPolicy", "PreemptLowerPriority"),
         ("networking.k8s.io", "NetworkPolicy") => with_new(object, "spec", network_policy),
+        ("networking.k8s.io", "IngressClass") => {
+            at(object, &["spec", "parameters"], |parameters| set_text(parameters, "scope", "Cluster"))
+        }
         ("discovery.k8s.io", "EndpointSlice") => each(object, "ports", |port| {
             set(port, "name", "");
             set_text(port, "protocol", "TCP");
@@ -98,7 +94,7 @@ pub(super) fn apply(group: &str, version: &str, kind: &str, object: &mut Fields)
             at(object, &["spec", "service"], |service| set(service, "port", 443))
         }
         ("flowcontrol.apiserver.k8s.io", "FlowSchema") => {
-            with_new(object, "spec", |spec| set(spec, "matchingPrecedence", 1000))
+            with_new(object, "spec", |spec| set_number(spec, "matchingPrecedence", 1000))
         }
         ("flowcontrol.apiserver.k8s.io", "PriorityLevelConfiguration") => with(object, "spec", priority_level),
         ("authentication.k8s.io", "TokenRequest") => {
@@ -162,6 +158,19 @@ fn limit(limit: &mut Fields) {
                 target.entry(name).or_insert(value);
             }
         });
+    }
+}
+
+/// `knows_cpu_alone`: it can have no other target than that for the CPU.
+fn autoscaler(spec: &mut Fields, version: &str, knows_cpu_alone: bool) {
+    set(spec, "minReplicas", 1);
+    if knows_cpu_alone {
+        set(spec, "targetCPUUtilizationPercentage", 80);
+    }
+    with(spec, "behavior", scaling);
+    if version == "v2" && spec.get("metrics").is_none_or(|m| m.as_array().is_none_or(Vec::is_empty)) {
+        let target = json!({"type": "Utilization", "averageUtilization": 80});
+        spec.insert("metrics".to_owned(), json!([{"type": "Resource", "resource": {"name": "cpu", "target": target}}]));
     }
 }
 
@@ -262,7 +271,15 @@ fn job(object: &mut Fields) {
         let policy = if spec.contains_key("podFailurePolicy") { "Failed" } else { "TerminatingOrFailed" };
         set(spec, "podReplacementPolicy", policy);
         set(spec, "manualSelector", false);
+        failure_policy(spec);
         with(spec, "template", pod::template);
+    });
+}
+
+/// What a Job's policy says of conditions that have no status.
+fn failure_policy(spec: &mut Fields) {
+    with(spec, "podFailurePolicy", |policy| {
+        each(policy, "rules", |rule| each(rule, "onPodConditions", |pattern| set_text(pattern, "status", "True")));
     });
 }
 
@@ -327,9 +344,9 @@ fn priority_level(spec: &mut Fields) {
         set(limited, "nominalConcurrencyShares", 30);
         set(limited, "lendablePercent", 0);
         at(limited, &["limitResponse", "queuing"], |queuing| {
-            set(queuing, "queues", 64);
-            set(queuing, "handSize", 8);
-            set(queuing, "queueLengthLimit", 50);
+            set_number(queuing, "queues", 64);
+            set_number(queuing, "handSize", 8);
+            set_number(queuing, "queueLengthLimit", 50);
         });
     });
     with(spec, "exempt", |exempt| {

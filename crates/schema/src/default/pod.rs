@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::fields::{Fields, each, set, set_text, text, with, with_new};
+use super::fields::{Fields, each, set, set_number, set_text, text, with, with_new};
 
 /// Mode of files in volumes: 0644.
 const DEFAULT_MODE: i64 = 420;
@@ -16,10 +16,25 @@ pub(super) fn pod(object: &mut Fields) {
             set(spec, "priority", 0);
             set(spec, "preemptionPolicy", "PreemptLowerPriority");
         }
+        let host_network = spec.get("hostNetwork") == Some(&Value::Bool(true));
         for list in ["containers", "initContainers"] {
-            each(spec, list, |container| with(container, "resources", requests_from_limits));
+            each(spec, list, |container| {
+                with(container, "resources", requests_from_limits);
+                // Not of templates: there they would stay when their pods leave the node's network.
+                if host_network {
+                    each(container, "ports", host_port);
+                }
+            });
         }
     });
+}
+
+/// A port in the node's network is the node's.
+fn host_port(port: &mut Fields) {
+    let is_set = port.get("hostPort").is_some_and(|given| !given.is_null() && *given != 0);
+    if !is_set && let Some(number) = port.get("containerPort").cloned() {
+        port.insert("hostPort".to_owned(), number);
+    }
 }
 
 /// Defaults of a template (`metadata` and `spec`).
@@ -40,14 +55,13 @@ fn spec_defaults(spec: &mut Fields) {
         spec.insert("serviceAccountName".to_owned(), account.clone().into());
         spec.insert("serviceAccount".to_owned(), account.into());
     }
-    let host_network = spec.get("hostNetwork").and_then(Value::as_bool).unwrap_or(false);
     for list in ["containers", "initContainers", "ephemeralContainers"] {
-        each(spec, list, |container| container_defaults(container, host_network));
+        each(spec, list, container_defaults);
     }
     each(spec, "volumes", volume);
 }
 
-fn container_defaults(container: &mut Fields, host_network: bool) {
+fn container_defaults(container: &mut Fields) {
     if text(container, "imagePullPolicy").is_empty() {
         let policy = if is_latest(text(container, "image")) { "Always" } else { "IfNotPresent" };
         container.insert("imagePullPolicy".to_owned(), policy.into());
@@ -55,21 +69,16 @@ fn container_defaults(container: &mut Fields, host_network: bool) {
     set_text(container, "terminationMessagePath", "/dev/termination-log");
     set_text(container, "terminationMessagePolicy", "File");
     set(container, "resources", json!({}));
-    each(container, "ports", |port| {
-        set_text(port, "protocol", "TCP");
-        if host_network && let Some(number) = port.get("containerPort").cloned() {
-            set(port, "hostPort", number);
-        }
-    });
+    each(container, "ports", |port| set_text(port, "protocol", "TCP"));
     each(container, "env", |variable| {
         with(variable, "valueFrom", |from| with(from, "fieldRef", |field| set_text(field, "apiVersion", "v1")))
     });
     for probe in ["livenessProbe", "readinessProbe", "startupProbe"] {
         with(container, probe, |probe| {
-            set(probe, "timeoutSeconds", 1);
-            set(probe, "periodSeconds", 10);
-            set(probe, "successThreshold", 1);
-            set(probe, "failureThreshold", 3);
+            set_number(probe, "timeoutSeconds", 1);
+            set_number(probe, "periodSeconds", 10);
+            set_number(probe, "successThreshold", 1);
+            set_number(probe, "failureThreshold", 3);
             handler(probe);
             with(probe, "grpc", |grpc| set(grpc, "service", ""));
         });

@@ -9,6 +9,10 @@ pub(super) fn service(object: &mut Fields) {
         set_text(spec, "sessionAffinity", "None");
         set_text(spec, "type", "ClusterIP");
         let kind = text(spec, "type").to_owned();
+        if text(spec, "sessionAffinity") == "None" {
+            // Who asks for none need not know what has been there.
+            spec.remove("sessionAffinityConfig");
+        }
         if text(spec, "sessionAffinity") == "ClientIP" {
             with_new(spec, "sessionAffinityConfig", |config| {
                 with_new(config, "clientIP", |client| set(client, "timeoutSeconds", 10_800))

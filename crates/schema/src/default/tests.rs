@@ -54,6 +54,58 @@ fn pods() {
 }
 
 #[test]
+fn what_is_left_out_within() {
+    let pod =
+        json!({"hostNetwork": true, "containers": [{"name": "c", "image": "i", "ports": [{"containerPort": 80}]}]});
+    let job = json!({"podFailurePolicy": {"rules": [{"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget"}]}]}});
+    let status = "podFailurePolicy/rules/0/onPodConditions/0/status";
+    for (group, kind, mut object, path, expected) in [
+        // A port in the node's network is the node's; a template's becomes that with its pods.
+        ("", "Pod", json!({"spec": pod}), "/spec/containers/0/ports/0/hostPort", json!(80)),
+        (
+            "apps",
+            "Deployment",
+            json!({"spec": {"template": {"spec": pod}}}),
+            "/spec/template/spec/containers/0/ports/0/hostPort",
+            Value::Null,
+        ),
+        // Nothing is as good as absent in some places.
+        (
+            "",
+            "Pod",
+            json!({"spec": {"containers": [{"name": "c", "image": "i", "livenessProbe": {"periodSeconds": 0}}]}}),
+            "/spec/containers/0/livenessProbe/periodSeconds",
+            json!(10),
+        ),
+        (
+            "",
+            "Service",
+            json!({"spec": {"sessionAffinity": "None", "sessionAffinityConfig": {"clientIP": {"timeoutSeconds": 5}}}}),
+            "/spec/sessionAffinityConfig",
+            Value::Null,
+        ),
+        ("batch", "Job", json!({"spec": job}), format!("/spec/{status}").as_str(), json!("True")),
+        (
+            "batch",
+            "CronJob",
+            json!({"spec": {"jobTemplate": {"spec": job}}}),
+            format!("/spec/jobTemplate/spec/{status}").as_str(),
+            json!("True"),
+        ),
+        (
+            "networking.k8s.io",
+            "IngressClass",
+            json!({"spec": {"parameters": {"kind": "K", "name": "n"}}}),
+            "/spec/parameters/scope",
+            json!("Cluster"),
+        ),
+    ] {
+        apply(table::find_kind(group, kind).expect(kind), "v1", &mut object);
+        assert_eq!(object.pointer(path).cloned().unwrap_or_default(), expected, "{kind} {object}");
+    }
+}
+
+#[test]
 fn autoscalers() {
     let percent = json!({"type": "Percent", "value": 100, "periodSeconds": 15});
     let pods = json!({"type": "Pods", "value": 4, "periodSeconds": 15});
@@ -62,6 +114,15 @@ fn autoscalers() {
         check("autoscaling", version, "HorizontalPodAutoscaler", json!({"spec": spec}), json!({"spec": expected}));
     };
     autoscaler("v1", json!({}), json!({"minReplicas": 1, "targetCPUUtilizationPercentage": 80}));
+    // Who goes by other metrics may want nothing of the CPU.
+    let metadata = json!({"annotations": {"autoscaling.alpha.kubernetes.io/metrics": "[]"}});
+    check(
+        "autoscaling",
+        "v1",
+        "HorizontalPodAutoscaler",
+        json!({"metadata": metadata, "spec": {}}),
+        json!({"metadata": metadata, "spec": {"minReplicas": 1}}),
+    );
     autoscaler("v2", json!({}), json!({"minReplicas": 1, "metrics": cpu}));
     autoscaler(
         "v2",

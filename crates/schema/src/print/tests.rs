@@ -49,6 +49,35 @@ fn durations() {
     }
 }
 
+#[test]
+fn autoscalers_look_alike_in_all_versions() {
+    let reference = json!({"kind": "Deployment", "name": "d"});
+    let memory = |field: &str, value: &str| json!({"type": "Resource", "resource": {"name": "memory", field: value}});
+    let note = |metrics: Value| json!({"autoscaling.alpha.kubernetes.io/metrics": metrics.to_string()});
+    let of_cpu = json!({"maxReplicas": 3, "scaleTargetRef": reference, "targetCPUUtilizationPercentage": 70});
+    let of_memory = json!({"maxReplicas": 3, "scaleTargetRef": reference});
+    for (metadata, spec, targets) in [
+        (json!({"name": "h"}), of_cpu, "cpu: 20%/70%"),
+        (
+            json!({"name": "h", "annotations": note(json!([memory("targetAverageValue", "1Gi")]))}),
+            of_memory,
+            "memory: <unknown>/1Gi",
+        ),
+    ] {
+        let status = match targets {
+            "cpu: 20%/70%" => json!({"currentReplicas": 1, "currentCPUUtilizationPercentage": 20}),
+            _ => json!({"currentReplicas": 1}),
+        };
+        let v1 = json!({"apiVersion": "autoscaling/v1", "kind": "HorizontalPodAutoscaler",
+            "metadata": metadata, "spec": spec, "status": status});
+        let mut v2 = v1.clone();
+        crate::convert::convert("autoscaling", "HorizontalPodAutoscaler", "v2", &mut v2);
+        let expected = json!(["h", "Deployment/d", targets, "<unset>", "3", 1, "<unknown>"]);
+        check("autoscaling", "HorizontalPodAutoscaler", v1, expected.clone());
+        check("autoscaling", "HorizontalPodAutoscaler", v2, expected);
+    }
+}
+
 /// A pod with one container in the state, and its first cells.
 #[track_caller]
 fn check_pod(pod: Value, ready: &str, status: &str, restarts: &str) {

@@ -5,6 +5,7 @@ use serde_json::{Value, json};
 
 use super::access::{Row, condition, joined, labels, list, selector, text};
 use super::duration::human_duration;
+use crate::convert;
 
 fn images_and_names(row: Row<'_>, path: &str) -> [Value; 2] {
     let containers = row.list(path);
@@ -130,16 +131,19 @@ pub(super) fn pod_template(row: Row<'_>) -> Vec<Value> {
 }
 
 pub(super) fn autoscaler(row: Row<'_>) -> Vec<Value> {
+    let spelled_out;
+    let row = if row.text("apiVersion") == "autoscaling/v1" {
+        let mut value = row.value.clone();
+        convert::convert("autoscaling", "HorizontalPodAutoscaler", "v2", &mut value);
+        spelled_out = value;
+        Row::new(&spelled_out, row.now)
+    } else {
+        row
+    };
     let current = row.list("status.currentMetrics");
     let targets: Vec<String> =
         row.list("spec.metrics").iter().enumerate().map(|(index, metric)| target(metric, current.get(index))).collect();
-    let targets = match row.get("spec.targetCPUUtilizationPercentage").and_then(Value::as_i64) {
-        Some(wanted) => {
-            let now = row.get("status.currentCPUUtilizationPercentage").and_then(Value::as_i64);
-            format!("cpu: {}/{wanted}%", now.map_or("<unknown>".to_owned(), |n| format!("{n}%")))
-        }
-        None => joined(targets.iter().map(String::as_str), ", ", "<none>"),
-    };
+    let targets = joined(targets.iter().map(String::as_str), ", ", "<none>");
     let reference = format!("{}/{}", row.text("spec.scaleTargetRef.kind"), row.text("spec.scaleTargetRef.name"));
     vec![
         row.name(),

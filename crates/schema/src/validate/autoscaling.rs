@@ -3,6 +3,7 @@
 use super::access::{Errors, Place};
 use super::demand::{Demand, Row, check, quantity};
 use super::names;
+use crate::convert;
 use crate::error::FieldError;
 
 const TARGETS: &[&str] = &["AverageValue", "Utilization", "Value"];
@@ -18,13 +19,22 @@ const SOURCES: [(&str, &str); 5] = [
 const MAX_WINDOW_S: i64 = 3600;
 const MAX_PERIOD_S: i64 = 1800;
 
+/// Checks an autoscaler, of v1 as what it says in v2.
 pub(super) fn autoscaler(object: &Place<'_>, errors: &mut Errors) {
+    if object.text("apiVersion") != "autoscaling/v1" {
+        return spelled_out(object, errors);
+    }
+    let mut value = object.value.clone();
+    convert::convert("autoscaling", "HorizontalPodAutoscaler", "v2", &mut value);
+    spelled_out(&Place { value: &value, path: object.path.clone() }, errors);
+}
+
+fn spelled_out(object: &Place<'_>, errors: &mut Errors) {
     const ROWS: &[Row] = &[
         ("scaleTargetRef.kind", Demand::Required),
         ("scaleTargetRef.kind", Demand::Form(names::path_segment)),
         ("scaleTargetRef.name", Demand::Required),
         ("scaleTargetRef.name", Demand::Form(names::path_segment)),
-        ("targetCPUUtilizationPercentage", Demand::AtLeast(1, "must be greater than 0")),
     ];
     let spec = object.field("spec");
     check(&spec, ROWS, errors);

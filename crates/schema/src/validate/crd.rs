@@ -203,9 +203,14 @@ pub(super) fn changes(new: &Place<'_>, old: &Place<'_>, errors: &mut Errors) {
         unchanged(&new_spec.at(&["names", "kind"]), &old_spec.at(&["names", "kind"]), errors);
     }
     unchanged(&new_spec.at(&["names", "plural"]), &old_spec.at(&["names", "plural"]), errors);
-    // A version in which objects are stored cannot go.
-    let names: Vec<&str> = new_spec.items("versions").map(|version| version.text("name")).collect();
-    for (index, version) in old.field("status").texts("storedVersions").into_iter().enumerate() {
+    stored_versions(new, errors);
+}
+
+/// A version in which objects are stored cannot go, and none is told that is not there.
+pub(super) fn stored_versions(definition: &Place<'_>, errors: &mut Errors) {
+    let spec = definition.field("spec");
+    let names: Vec<&str> = spec.items("versions").map(|version| version.text("name")).collect();
+    for (index, version) in definition.field("status").texts("storedVersions").into_iter().enumerate() {
         if !names.contains(&version) {
             let text = "missing from spec.versions; ".to_owned()
                 + version

@@ -175,6 +175,7 @@ pub(super) fn status(info: &ResourceInfo, object: &Value, old: &Value) -> Errors
         ("", "ReplicationController") => workloads::status("ReplicationController", &new, &old, &mut errors),
         ("batch", "Job") => job_status::status(&new, &old, &mut errors),
         ("storage.k8s.io", "VolumeAttachment") => storage::attachment(&new, &mut errors),
+        ("apiextensions.k8s.io", "CustomResourceDefinition") => crd::stored_versions(&new, &mut errors),
         _ => {}
     }
     errors

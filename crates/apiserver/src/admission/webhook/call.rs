@@ -5,10 +5,10 @@ use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
 use carrack_store::Store;
 use http::header::{ACCEPT, CONTENT_TYPE};
-use http::{HeaderMap, HeaderValue, Method, Uri};
+use http::{HeaderMap, HeaderValue, Method};
 use serde_json::Value;
 
-use crate::call::{Call, Trust};
+use crate::call::{Call, Destination, Trust};
 use crate::env::Env;
 use crate::locate;
 
@@ -24,11 +24,7 @@ pub(crate) struct Client {
 
 #[derive(Clone, Debug)]
 enum Place {
-    Url {
-        host: String,
-        port: u16,
-        path_and_query: String,
-    },
+    Url(Destination),
     Service {
         namespace: String,
         name: String,
@@ -47,15 +43,7 @@ impl Client {
         let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
         let service = &config["service"];
         let place = match config["url"].as_str() {
-            Some(url) => match url.parse::<Uri>() {
-                Ok(uri) if uri.scheme_str() == Some("https") => Place::Url {
-                    host: uri.host().unwrap_or_default().trim_matches(['[', ']']).to_owned(),
-                    port: uri.port_u16().unwrap_or(443),
-                    path_and_query: uri.path_and_query().map_or_else(|| "/".to_owned(), ToString::to_string),
-                },
-                Ok(_) => Place::Nowhere(format!("{url:?} is not an https URL")),
-                Err(error) => Place::Nowhere(format!("{url:?} is not a URL: {error}")),
-            },
+            Some(url) => Destination::parse(url).map_or_else(Place::Nowhere, Place::Url),
             None if service.is_object() => Place::Service {
                 namespace: text(&service["namespace"]),
                 name: text(&service["name"]),
@@ -85,9 +73,9 @@ impl Client {
         };
         let path = match &self.place {
             Place::Nowhere(why) => return Err(why.clone()),
-            Place::Url { host, port, path_and_query } => {
-                (call.server_name, call.port) = (host.clone(), *port);
-                path_and_query.clone()
+            Place::Url(to) => {
+                (call.server_name, call.port) = (to.host.clone(), to.port);
+                to.path_and_query.clone()
             }
             Place::Service { namespace, name, port, path } => {
                 let located = locate::service(store, env, namespace, name, *port).await.map_err(|status| {

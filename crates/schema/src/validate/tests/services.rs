@@ -37,11 +37,8 @@ fn services() {
             ("/spec/type", json!("ExternalName"), &["Required spec.externalName"]),
             ("/spec/sessionAffinity", json!("Odd"), &["NotSupported spec.sessionAffinity"]),
             ("/spec/sessionAffinity", json!("ClientIP"), &[]),
-            (
-                "/spec/sessionAffinityConfig",
-                json!({"clientIP": {"timeoutSeconds": 5}}),
-                &["Forbidden spec.sessionAffinityConfig"],
-            ),
+            // What belongs to no affinity is forgotten with it.
+            ("/spec/sessionAffinityConfig", json!({"clientIP": {"timeoutSeconds": 5}}), &[]),
             ("/spec/clusterIP", json!("x"), &["Invalid spec.clusterIPs[0]"]),
             ("/spec/clusterIP", json!("None"), &[]),
             ("/spec/selector", json!({"a b": "c"}), &["Invalid spec.selector"]),

@@ -510,4 +510,25 @@ fn autoscalers() {
             ),
         ],
     );
+    let base = named(json!({
+        "apiVersion": "autoscaling/v1",
+        "spec": {"scaleTargetRef": {"kind": "Deployment", "name": "d", "apiVersion": "apps/v1"}, "maxReplicas": 3},
+    }));
+    created(
+        "autoscaling",
+        "HorizontalPodAutoscaler",
+        &base,
+        &[
+            (
+                "/spec/targetCPUUtilizationPercentage",
+                json!(0),
+                &["Invalid spec.metrics[0].resource.target.averageUtilization"],
+            ),
+            (
+                "/metadata/annotations",
+                json!({"autoscaling.alpha.kubernetes.io/metrics": r#"[{"type": "Odd"}]"#}),
+                &["NotSupported spec.metrics[0].type"],
+            ),
+        ],
+    );
 }
