@@ -5,9 +5,12 @@
 use crate::domain::Domain;
 use crate::layout;
 use crate::lines::{LineError, LineReader, LineWriter, split};
-use crate::proto::{Call, LINE_LIMIT_BYTES, Request, Response, VERSION};
+use crate::proto::{Call, Request, Response, VERSION};
 use std::path::Path;
 use std::time::Duration;
+
+/// Longest answer. The other end is in a container, and whoever is there may send what he likes.
+const ANSWER_LIMIT_BYTES: usize = 256 << 10;
 
 /// Why a call brought no domain.
 #[derive(Debug, thiserror::Error)]
@@ -46,7 +49,7 @@ pub async fn call(socket: &Path, call: Call, deadline: Duration) -> Result<Domai
 
 async fn open(socket: &Path, call: Call) -> Result<(LineReader, LineWriter), ClientError> {
     let stream = layout::connect(socket).await.map_err(ClientError::Connect)?;
-    let (reader, mut writer) = split(stream, LINE_LIMIT_BYTES);
+    let (reader, mut writer) = split(stream, ANSWER_LIMIT_BYTES);
     writer.write(&Request { v: VERSION, call }).await?;
     Ok((reader, writer))
 }

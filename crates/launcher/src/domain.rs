@@ -13,6 +13,7 @@
 //! that finds QEMU stopped by a shutdown knows what happened.
 
 use crate::accel::Accel;
+use crate::argv::AGENT_PORT;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -113,6 +114,8 @@ pub enum Observed {
     ShutdownRequested,
     /// The guest was asked to shut down and shall start again then.
     RestartRequested,
+    /// The machine was reset after that, and its processors go on.
+    Restarted,
     /// An end was asked for.
     KillRequested,
     /// The time until which the guest may run is over.
@@ -128,7 +131,8 @@ pub enum Observed {
 pub struct Todo {
     /// Write the state down and tell those who watch.
     pub publish: bool,
-    /// Reset the machine and let its processors go on.
+    /// Reset the machine and let its processors go on, and observe then [`Observed::Restarted`]. Until that is written
+    /// down, a monitor that takes over finds that it is to be done.
     pub restart: bool,
     /// Tell QEMU to quit, after publishing.
     pub quit: bool,
@@ -158,9 +162,8 @@ impl Domain {
             return Todo { quit: !matches!(observed, Observed::QemuGone), ..Todo::default() };
         }
         let before = self.clone();
-        if self.restart_requested && is_guest_shutdown(&observed) {
-            self.restarted();
-            return Todo { publish: true, restart: true, quit: false };
+        if self.restart_requested && is_to_start_again(&observed) {
+            return Todo { restart: true, ..Todo::default() };
         }
         match observed {
             Observed::Accepted { accel } => {
@@ -170,8 +173,13 @@ impl Domain {
             Observed::FailedToStart(detail) => self.finish(EndReason::FailedToStart, detail),
             Observed::RunState(state) => self.run_state(&state),
             Observed::Event { name, data } => self.event(&name, &data),
-            Observed::ShutdownRequested => self.shutdown_requested = true,
+            Observed::ShutdownRequested => {
+                self.shutdown_requested = true;
+                // The last word counts: a guest that has not heeded the one before is not to come back.
+                self.restart_requested = false;
+            }
             Observed::RestartRequested => self.restart_requested = true,
+            Observed::Restarted => self.restarted(),
             Observed::KillRequested => self.finish(EndReason::Killed, "ended on request".to_owned()),
             Observed::PromiseOver => {
                 self.finish(EndReason::Fenced, "its node could not renew its lease".to_owned());
@@ -251,17 +259,18 @@ impl Domain {
                     Some(format!("{} on {} failed: {}", text("operation"), text("node-name"), text("reason")));
             }
             "WATCHDOG" => self.warning = Some(format!("the watchdog fired: {}", text("action"))),
-            "VSERPORT_CHANGE" if text("id") == "channel0" => self.agent_connected = data["open"] == true,
+            "VSERPORT_CHANGE" if text("id") == AGENT_PORT => self.agent_connected = data["open"] == true,
             _ => {}
         }
     }
 }
 
-/// The guest powered itself off: said by an event, or found by a monitor that came later.
-fn is_guest_shutdown(observed: &Observed) -> bool {
+/// The guest powered itself off: said by an event, or found by a monitor that came later, also between the reset and
+/// the processors' going on (`prelaunch`).
+fn is_to_start_again(observed: &Observed) -> bool {
     match observed {
         Observed::Event { name, data } => name == "SHUTDOWN" && data["reason"] == "guest-shutdown",
-        Observed::RunState(state) => state == "shutdown",
+        Observed::RunState(state) => matches!(state.as_str(), "shutdown" | "prelaunch"),
         _ => false,
     }
 }
@@ -310,6 +319,20 @@ mod tests {
             (vec![event("RESET", json!({ "guest": true }))], (Phase::Running, None)),
             (vec![shutdown("guest-reset")], ended(EndReason::GuestShutdown)),
             (vec![shutdown("host-qmp-system-reset")], ended(EndReason::GuestShutdown)),
+            (
+                vec![Observed::RestartRequested, Observed::ShutdownRequested, shutdown("guest-shutdown")],
+                ended(EndReason::GuestShutdown),
+            ),
+            (
+                // It had shut down already, and is looked at once more before it is started again.
+                vec![
+                    Observed::RestartRequested,
+                    shutdown("guest-shutdown"),
+                    Observed::ShutdownRequested,
+                    Observed::RunState("shutdown".to_owned()),
+                ],
+                ended(EndReason::GuestShutdown),
+            ),
             (vec![event("UNKNOWN", json!(null)), event("SHUTDOWN", json!([]))], ended(EndReason::Crashed)),
         ];
         for (more, (phase, end)) in cases {
@@ -350,19 +373,23 @@ mod tests {
 
     #[test]
     fn a_requested_restart_is_no_end() {
-        for shutdown in [
-            event("SHUTDOWN", json!({ "guest": true, "reason": "guest-shutdown" })),
-            Observed::RunState("shutdown".to_owned()),
-        ] {
+        let powered_off = || event("SHUTDOWN", json!({ "guest": true, "reason": "guest-shutdown" }));
+        for shutdown in
+            [powered_off(), Observed::RunState("shutdown".to_owned()), Observed::RunState("prelaunch".to_owned())]
+        {
             let mut domain = Domain::waiting("u");
             for observed in started().into_iter().chain([Observed::RestartRequested]) {
                 domain.observe(observed);
             }
-            let todo = domain.observe(shutdown.clone());
-            assert_eq!(todo, Todo { publish: true, restart: true, quit: false }, "{shutdown:?}");
-            assert_eq!(domain.resets, 1);
+            // However often a monitor dies on the way.
+            for _ in 0..2 {
+                let todo = domain.observe(shutdown.clone());
+                assert_eq!(todo, Todo { publish: false, restart: true, quit: false }, "{shutdown:?}");
+            }
+            assert!(domain.observe(Observed::Restarted).publish);
+            assert_eq!((domain.resets, domain.restart_requested), (1, false));
             // Only the one that was asked for.
-            assert!(domain.observe(shutdown).quit);
+            assert!(domain.observe(powered_off()).quit);
         }
     }
 
@@ -376,6 +403,7 @@ mod tests {
             Just(Observed::PromiseOver),
             Just(Observed::ShutdownRequested),
             Just(Observed::RestartRequested),
+            Just(Observed::Restarted),
             prop::sample::select(vec!["running", "paused", "shutdown", "io-error", "?"])
                 .prop_map(|state| Observed::RunState(state.to_owned())),
             (prop::sample::select(names.to_vec()), prop::sample::select(reasons.to_vec()), any::<bool>())

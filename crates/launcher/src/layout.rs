@@ -2,9 +2,15 @@
 //!
 //! Three directories of the pod are shared with virt-handler, under KubeVirt's names: `sockets` with the
 //! command socket, `public` with the domain's state, and `private` with everything of QEMU's.
+//!
+//! Whoever is in the container writes there what he likes: a link to a socket of the host, or the node of a device. So
+//! nothing there is opened by its path alone, but only what lies in the directory itself and is what it should be.
+//! Upstream reference: KubeVirt's `pkg/safepath`.
 
+use rustix::fs::{AtFlags, FileType, Mode, OFlags};
+use std::ffi::OsStr;
 use std::io;
-use std::os::fd::AsRawFd as _;
+use std::os::fd::{AsRawFd as _, OwnedFd};
 use std::path::{Path, PathBuf};
 
 /// Longer paths do not fit into a socket address (`sun_path` holds 108 bytes with its end).
@@ -136,13 +142,59 @@ impl Layout {
     }
 }
 
-/// Connects to the unix socket at `path`, however long the path is.
+/// Connects to the unix socket at `path`, however long the path is. No link is followed, neither there nor in its
+/// directory's place.
 ///
 /// # Errors
-/// Those of opening the directory and of connecting.
+/// Those of opening the directory and of connecting; what lies there is no socket.
 pub async fn connect(path: &Path) -> io::Result<tokio::net::UnixStream> {
-    let (_directory, path) = short(path)?;
-    tokio::net::UnixStream::connect(path).await
+    let socket = found(path, FileType::Socket)?;
+    tokio::net::UnixStream::connect(by_descriptor(&socket)).await
+}
+
+/// Opens the regular file at `path` to be read. No link is followed, neither there nor in its directory's place, and
+/// nothing else is opened: not even to look at it, as that alone may start a device.
+///
+/// # Errors
+/// Those of opening; what lies there is no regular file.
+pub fn open_file(path: &Path) -> io::Result<std::fs::File> {
+    let file = found(path, FileType::RegularFile)?;
+    std::fs::File::open(by_descriptor(&file))
+}
+
+/// Removes the file at `path`, or the link that lies there. No link in its directory's place is followed.
+///
+/// # Errors
+/// Those of opening the directory and of removing.
+pub fn remove_file(path: &Path) -> io::Result<()> {
+    let (directory, name) = split(path)?;
+    Ok(rustix::fs::unlinkat(&directory, name, AtFlags::empty())?)
+}
+
+/// What lies at `path`, itself and not opened, if it is of this kind.
+fn found(path: &Path, kind: FileType) -> io::Result<OwnedFd> {
+    let (directory, name) = split(path)?;
+    let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let found = rustix::fs::openat(&directory, name, flags, Mode::empty())?;
+    let is = FileType::from_raw_mode(rustix::fs::fstat(&found)?.st_mode);
+    if is != kind {
+        return Err(io::Error::other(format!("{} is a {is:?} and no {kind:?}", path.display())));
+    }
+    Ok(found)
+}
+
+/// The directory of a path, which is no link, and the name in it.
+fn split(path: &Path) -> io::Result<(OwnedFd, &OsStr)> {
+    let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "a file needs a directory and a name"));
+    };
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    Ok((rustix::fs::open(parent, flags, Mode::empty())?, name))
+}
+
+/// A path to what is open.
+fn by_descriptor(open: &OwnedFd) -> PathBuf {
+    Path::new("/proc/self/fd").join(open.as_raw_fd().to_string())
 }
 
 /// Listens on a unix socket at `path`, however long the path is, in place of what lies there.
@@ -189,5 +241,36 @@ mod tests {
             accepted.expect("accepted");
             connected.expect("connected");
         }
+    }
+
+    #[tokio::test]
+    async fn what_a_container_puts_in_the_way_is_not_followed() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let (hosts, guests) = (dir.path().join("host"), dir.path().join("guest"));
+        for directory in [&hosts, &guests] {
+            std::fs::create_dir(directory).expect("made");
+        }
+        let (socket, secret) = (hosts.join("socket"), hosts.join("secret"));
+        let _listener = listen(&socket).expect("listens");
+        std::fs::write(&secret, "the host's").expect("written");
+        let link = |to: &Path, name: &str| {
+            let path = guests.join(name);
+            std::os::unix::fs::symlink(to, &path).expect("linked");
+            path
+        };
+        let directory = link(&hosts, "directory");
+        connect(&socket).await.expect("the socket itself");
+        assert!(connect(&link(&socket, "a-socket")).await.is_err());
+        assert!(connect(&directory.join("socket")).await.is_err());
+        assert!(connect(&secret).await.is_err());
+        let read = |path: &Path| open_file(path).and_then(std::io::read_to_string);
+        assert_eq!(read(&secret).expect("the file itself"), "the host's");
+        let file = link(&secret, "a-file");
+        assert!(read(&file).is_err() && read(&directory.join("secret")).is_err());
+        // One that is opened as a file would be waited for.
+        assert!(read(&socket).is_err() && read(Path::new("/dev/null")).is_err());
+        remove_file(&file).expect("the link is removed");
+        assert!(remove_file(&directory.join("secret")).is_err());
+        assert!(!file.is_symlink() && secret.exists());
     }
 }

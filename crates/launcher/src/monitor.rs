@@ -12,6 +12,7 @@
 //!                                 └──► domain.json
 //! ```
 
+use crate::argv::{AGENT_CHARDEV, AGENT_PORT};
 use crate::copying;
 use crate::dhcp;
 use crate::domain::{Domain, EndReason, Observed, Phase, Todo};
@@ -37,6 +38,13 @@ use tokio::task::{JoinError, JoinSet};
 
 /// QEMU makes its sockets within a few hundredths of a second; a busy machine may need longer.
 const ATTACH_DEADLINE: Duration = Duration::from_secs(30);
+/// So much longer may one take for each gibibyte of memory: huge pages are taken, and cleared, before QEMU answers.
+/// (Upstream: `qemuConnectMonitor` in libvirt.)
+const ATTACH_PER_GIB: Duration = Duration::from_secs(1);
+/// How often it is tried.
+const ATTACH_PERIOD: Duration = Duration::from_millis(5);
+/// How often one that hangs is tried.
+const HUNG_PERIOD: Duration = Duration::from_secs(1);
 
 /// How long those who watch may take to read the last state and hang up, before QEMU is let go.
 const FAREWELL_DEADLINE: Duration = Duration::from_secs(5);
@@ -95,12 +103,17 @@ struct Monitor {
     qmp: Option<Qmp>,
     /// The processors that QEMU was started with.
     cpu: CpuSpec,
+    /// The machine has no power button.
+    no_acpi: bool,
+    /// How large its memory is, in whole gibibytes.
+    memory_gib: u32,
     helpers: JoinSet<()>,
     /// The disks that the guest writes, and who looks whether it still may.
     disks: Vec<Arc<Held>>,
     lookout: JoinSet<String>,
-    /// The guest has shut down to be started again.
+    /// The guest has shut down to be started again, and it is being started.
     restart_due: bool,
+    restarting: bool,
     /// The copy of the disks that is being made, and who tells when it has begun.
     copying: Option<UnderWay>,
     begun: Option<oneshot::Receiver<()>>,
@@ -136,10 +149,13 @@ pub(crate) async fn run(layout: Layout, start: Start) -> Result<Option<EndReason
         states,
         qmp: None,
         cpu: CpuSpec::default(),
+        no_acpi: false,
+        memory_gib: 0,
         helpers: JoinSet::new(),
         disks: Vec::new(),
         lookout: JoinSet::new(),
         restart_due: false,
+        restarting: false,
         copying: None,
         begun: None,
         copies: JoinSet::new(),
@@ -153,7 +169,7 @@ pub(crate) async fn run(layout: Layout, start: Start) -> Result<Option<EndReason
             Err(error) => tracing::error!(%error, "the guest gets no address"),
         }
         monitor.hold(resume(&spec));
-        monitor.cpu = spec.cpu;
+        monitor.know(&spec);
         monitor.attach().await;
         monitor.restart_if_due().await;
         monitor.copies.spawn(copying::end_old(monitor.layout.clone(), monitor.turn.clone()));
@@ -258,6 +274,11 @@ impl Monitor {
 
     /// Takes in what was observed. That QEMU must quit is seen by the phase when the loop ends.
     fn observe(&mut self, observed: Observed) {
+        let stop = matches!(&observed, Observed::Event { name, .. } if name == "STOP");
+        if stop && (self.restart_due || self.restarting) {
+            // Nobody has paused it.
+            return;
+        }
         tracing::debug!(?observed, "observed");
         let Todo { publish, restart, quit: _ } = self.domain.observe(observed);
         if publish {
@@ -284,50 +305,76 @@ impl Monitor {
         if !std::mem::take(&mut self.restart_due) {
             return;
         }
-        for command in ["system_reset", "cont"] {
-            if let Err(error) = self.execute(command).await {
-                tracing::error!(command, error, "the guest was not restarted");
+        if !self.domain.restart_requested {
+            // Somebody wants it to end, and said so when it had shut down, but before that was seen.
+            return self.observe(Observed::RunState("shutdown".to_owned()));
+        }
+        self.restarting = true;
+        let restarted = self.restart().await;
+        self.restarting = false;
+        // What was told twice, as a state that was found and as an event, was done.
+        self.restart_due = false;
+        match restarted {
+            Ok(()) => self.observe(Observed::Restarted),
+            Err(error) => {
+                tracing::error!(error, "the guest was not restarted");
+                self.observe(Observed::Event { name: "STOP".to_owned(), data: json!({}) });
             }
         }
+    }
+
+    async fn restart(&mut self) -> Result<(), String> {
+        self.execute("system_reset").await?;
+        self.execute("cont").await
     }
 
     /// Connects to QEMU, which may be just starting, and finds out how it is.
     async fn attach(&mut self) {
         let started = Instant::now();
-        let mut qmp = loop {
-            match Qmp::connect(&self.layout.monitor_qmp_socket()).await {
-                Ok(qmp) => break qmp,
+        let patience = ATTACH_DEADLINE + ATTACH_PER_GIB.saturating_mul(self.memory_gib);
+        loop {
+            let Err(error) = self.meet().await else { return };
+            let in_time = started.elapsed() < patience && rustix::process::getppid() == self.parent;
+            if may_answer(&error, self.start, in_time) {
                 // QEMU makes the socket some time after it starts, and nothing tells when.
-                Err(QmpError::Connect(_))
-                    if started.elapsed() < ATTACH_DEADLINE && rustix::process::getppid() == self.parent =>
-                {
-                    tokio::time::sleep(Duration::from_millis(5)).await;
-                }
-                Err(error) => {
-                    tracing::error!(error = &error as &dyn std::error::Error, "QEMU cannot be reached");
-                    return self.observe(Observed::QemuGone);
-                }
+                tokio::time::sleep(if in_time { ATTACH_PERIOD } else { HUNG_PERIOD }).await;
+                continue;
             }
-        };
-        let pinned = pinning::apply(&mut qmp, &self.cpu).await;
-        match qmp.run_state().await {
-            Ok(state) => {
-                self.qmp = Some(qmp);
-                match pinned {
-                    // Without CPUs of its own it is not what was asked for; one that runs for long is not ended for that.
-                    Err(why) if self.domain.phase == Phase::Starting && self.start == Start::Fresh => {
-                        return self.observe(Observed::FailedToStart(why));
-                    }
-                    Err(why) => tracing::error!(why, "the machine's threads run on any CPU"),
-                    Ok(()) => {}
-                }
-                self.observe(Observed::RunState(state))
-            }
-            Err(error) => {
-                tracing::error!(error = &error as &dyn std::error::Error, "QEMU does not answer");
-                self.observe(Observed::QemuGone)
-            }
+            tracing::error!(error = &error as &dyn std::error::Error, "QEMU cannot be reached");
+            let end = if is_silent(&error) { Observed::FailedToStart(error.to_string()) } else { Observed::QemuGone };
+            return self.observe(end);
         }
+    }
+
+    async fn meet(&mut self) -> Result<(), QmpError> {
+        let mut qmp = Qmp::connect(&self.layout.monitor_qmp_socket()).await?;
+        let pinned = pinning::apply(&mut qmp, &self.cpu).await;
+        // What became of the agent's channel while nobody listened is not told again.
+        let agent = match self.start {
+            Start::TakeOver => qmp.is_open(AGENT_CHARDEV).await,
+            Start::Fresh => Ok(None),
+        };
+        let state = qmp.run_state().await?;
+        self.qmp = Some(qmp);
+        match pinned {
+            // Without CPUs of its own it is not what was asked for; one that runs for long is not ended for that.
+            Err(why) if self.domain.phase == Phase::Starting && self.start == Start::Fresh => {
+                self.observe(Observed::FailedToStart(why));
+                return Ok(());
+            }
+            Err(why) => tracing::error!(why, "the machine's threads run on any CPU"),
+            Ok(()) => {}
+        }
+        self.observe(Observed::RunState(state));
+        match agent {
+            Ok(Some(open)) => {
+                let data = json!({ "id": AGENT_PORT, "open": open });
+                self.observe(Observed::Event { name: "VSERPORT_CHANGE".to_owned(), data });
+            }
+            Ok(None) => {}
+            Err(error) => tracing::warn!(%error, "whether the guest's agent is there is not known"),
+        }
+        Ok(())
     }
 
     async fn command(&mut self, command: Command) {
@@ -363,6 +410,7 @@ impl Monitor {
                 self.observe(Observed::ShutdownRequested);
                 Ok(())
             }
+            Call::SoftReboot if self.no_acpi => Err("the machine has no power button: ACPI is off".to_owned()),
             Call::SoftReboot => {
                 // Before the button: the guest may be fast.
                 self.observe(Observed::RestartRequested);
@@ -496,7 +544,7 @@ impl Monitor {
         };
         let started = prepared.and_then(|(argv, held, servers)| {
             self.hold(held);
-            self.cpu = spec.cpu.clone();
+            self.know(spec);
             self.observe(Observed::Accepted { accel: spec.accel });
             self.serve_dhcp(servers);
             hand_over(self.start, &argv).map_err(|error| format!("the first process is gone: {error}"))
@@ -505,6 +553,13 @@ impl Monitor {
             self.observe(Observed::FailedToStart(reason.clone()));
         }
         started
+    }
+
+    /// What is needed of a machine's specification as long as it runs.
+    fn know(&mut self, spec: &MachineSpec) {
+        self.no_acpi = spec.board.no_acpi;
+        self.memory_gib = u32::try_from(spec.memory_bytes >> 30).unwrap_or(u32::MAX);
+        self.cpu = spec.cpu.clone();
     }
 
     /// The guest writes these disks from now on, for as long as nobody newer takes them.
@@ -519,6 +574,25 @@ impl Monitor {
         for server in servers {
             self.helpers.spawn(server.run());
         }
+    }
+}
+
+/// Whether a QEMU that could not be spoken to may answer yet. One that runs is there as long as this process is, which
+/// ends with it: when it does not answer, it hangs, with its storage most likely.
+fn may_answer(error: &QmpError, start: Start, in_time: bool) -> bool {
+    match error {
+        error if is_silent(error) => in_time || start == Start::TakeOver,
+        QmpError::Connect(_) => in_time,
+        QmpError::Silent { .. } | QmpError::Line(_) | QmpError::Refused { .. } => false,
+    }
+}
+
+/// QEMU is there and says nothing: it does not answer, or takes no more connections, after those that have given up.
+fn is_silent(error: &QmpError) -> bool {
+    match error {
+        QmpError::Silent { .. } => true,
+        QmpError::Connect(why) => why.kind() == io::ErrorKind::WouldBlock,
+        QmpError::Line(_) | QmpError::Refused { .. } => false,
     }
 }
 
@@ -650,5 +724,30 @@ fn rotate_serial_log(layout: &Layout) {
         .and_then(|file| file.set_len(0));
     if let Err(error) = cut {
         tracing::warn!(%error, "the console's log cannot be cut");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn silence_of_a_machine_that_runs_is_no_end() {
+        let check = |error: QmpError, start: Start, expected: [bool; 2]| {
+            let found = [true, false].map(|in_time| may_answer(&error, start, in_time));
+            assert_eq!(found, expected, "{error:?} {start:?}");
+        };
+        let silent = || QmpError::Silent { command: "the greeting".to_owned() };
+        let connect = || QmpError::Connect(io::ErrorKind::ConnectionRefused.into());
+        // Its backlog is full of those that have given up, such as of earlier attempts.
+        let full = || QmpError::Connect(io::ErrorKind::WouldBlock.into());
+        check(silent(), Start::TakeOver, [true, true]);
+        check(silent(), Start::Fresh, [true, false]);
+        check(full(), Start::TakeOver, [true, true]);
+        check(full(), Start::Fresh, [true, false]);
+        check(connect(), Start::TakeOver, [true, false]);
+        check(connect(), Start::Fresh, [true, false]);
+        let refused = QmpError::Refused { command: "query-status".to_owned(), message: "no".to_owned() };
+        check(refused, Start::TakeOver, [false, false]);
     }
 }

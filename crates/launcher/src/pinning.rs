@@ -66,6 +66,19 @@ pub(crate) fn check(spec: &CpuSpec) -> Result<(), String> {
     plan(&cpus(affinity(None)?), spec, dedicated).map(drop)
 }
 
+/// Keeps this thread, and what it starts from now on, to the CPU for everything that is not a processor, where the
+/// machine has one. That is where helpers of QEMU's belong (upstream: libvirt's `qemuExtDevicesSetupCgroup`).
+///
+/// # Errors
+/// What went wrong, for people.
+pub(crate) fn step_aside(spec: &CpuSpec) -> Result<(), String> {
+    let Some(dedicated) = spec.dedicated else { return Ok(()) };
+    match plan(&cpus(affinity(None)?), spec, dedicated)?.emulator {
+        Some(emulator) => pin(None, emulator),
+        None => Ok(()),
+    }
+}
+
 /// Keeps a machine's threads to their CPUs. Doing it again changes nothing.
 ///
 /// # Errors
@@ -137,7 +150,7 @@ fn cpus(ids: BTreeSet<u32>) -> Vec<Cpu> {
 
 #[cfg(test)]
 mod tests {
-    use super::{Cpu, Plan, plan};
+    use super::{Cpu, Plan, affinity, check as can_be, plan, step_aside};
     use crate::spec::{CpuSpec, Dedicated};
 
     /// CPUs as `(core, id)`, and what each virtual processor and the rest get.
@@ -162,5 +175,21 @@ mod tests {
         check(&[(0, 0)], [1, 1], true, None);
         check(&[(0, 0)], [2, 1], false, None);
         check(&[], [1, 1], false, None);
+    }
+
+    #[test]
+    fn what_is_started_for_a_machine_leaves_its_processors_alone() {
+        let spec = CpuSpec { dedicated: Some(Dedicated { isolate_emulator: true }), ..CpuSpec::default() };
+        if can_be(&spec).is_err() {
+            // This machine has one CPU.
+            return;
+        }
+        step_aside(&spec).expect("kept");
+        let here = affinity(None).expect("told");
+        assert_eq!(here.len(), 1);
+        let child = std::process::Command::new("cat").arg("/proc/self/status").output().expect("cat runs");
+        let status = String::from_utf8(child.stdout).expect("text");
+        let allowed = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:")).expect("told");
+        assert_eq!(Some(allowed.trim()), here.first().map(u32::to_string).as_deref());
     }
 }

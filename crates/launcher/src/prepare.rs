@@ -4,6 +4,7 @@ use crate::argv::{self, Backing, MachineError, NodeKind};
 use crate::image::{self, ImageFormat, InspectError};
 use crate::iso::{self, VolumeError};
 use crate::layout::Layout;
+use crate::pinning;
 use crate::spec::{DiskSource, DiskSpec, MachineSpec};
 use crate::tpm;
 use crate::writer::{Held, TakeError};
@@ -72,6 +73,7 @@ pub(crate) async fn prepare(spec: &MachineSpec, layout: &Layout) -> Result<(Vec<
     }
     let argv = argv::argv(spec, layout, &backings)?;
     if spec.board.tpm {
+        pinning::step_aside(&spec.cpu).map_err(PrepareError::Tpm)?;
         tpm::start(layout).await.map_err(PrepareError::Tpm)?;
     }
     let file = layout.spec_file();
@@ -177,12 +179,17 @@ pub(crate) async fn ends(mut command: Command, deadline: Duration) -> std::io::R
     Err(Error::other(format!("{}: {:.300}", output.status, said.trim())))
 }
 
-/// Writes a file so that it is seen either as it was or as a whole, by nobody but the owner.
+/// Writes a file so that it is seen either as it was or as a whole, by nobody but the owner. One at a time for each.
 pub(crate) fn replace(path: &Path, bytes: &[u8]) -> std::io::Result<()> {
     use std::io::Write as _;
     use std::os::unix::fs::OpenOptionsExt as _;
     let partial = path.with_extension("partial");
-    let mut file = std::fs::File::options().write(true).create(true).truncate(true).mode(0o600).open(&partial)?;
+    // The host writes so, too, where a container does: what that has put under this name is not written through.
+    match std::fs::remove_file(&partial) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    let mut file = std::fs::File::options().write(true).create_new(true).mode(0o600).open(&partial)?;
     file.write_all(bytes)?;
     std::fs::rename(partial, path)
 }

@@ -10,7 +10,11 @@
 
 use std::io;
 use std::path::Path;
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
+
+/// Who writes: two that make the same file ready would put half of one in its place, and that allows nothing.
+static WRITING: Mutex<()> = Mutex::new(());
 
 /// How often the file is looked at. A machine that was suspended is not told by a timer.
 const LOOK: Duration = Duration::from_millis(500);
@@ -29,6 +33,7 @@ pub fn now_ns() -> u64 {
 /// # Errors
 /// The file cannot be written: the old promise holds then.
 pub fn write(path: &Path, until_ns: u64) -> io::Result<()> {
+    let _turn = WRITING.lock().unwrap_or_else(PoisonError::into_inner);
     crate::prepare::replace(path, until_ns.to_string().as_bytes())
 }
 
@@ -83,5 +88,34 @@ mod tests {
         write(&path, now_ns() + 50_000_000).expect("written");
         over(&path).await;
         assert!(read(&path).expect("a time").is_some_and(|until| until <= now_ns()));
+    }
+
+    #[test]
+    fn what_a_container_puts_in_the_way_is_not_written_through() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let (path, elsewhere) = (dir.path().join("promise"), dir.path().join("elsewhere"));
+        std::fs::write(&elsewhere, "the host's").expect("written");
+        for name in ["promise", "promise.partial"] {
+            std::os::unix::fs::symlink(&elsewhere, dir.path().join(name)).expect("linked");
+        }
+        write(&path, 5).expect("written");
+        assert_eq!(read(&path).expect("a time"), Some(5));
+        assert_eq!(std::fs::read_to_string(&elsewhere).expect("read"), "the host's");
+    }
+
+    #[test]
+    fn promises_at_the_same_time_are_whole() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let path = dir.path().join("promise");
+        write(&path, 1).expect("written");
+        std::thread::scope(|scope| {
+            for writer in 1..=4 {
+                let path = &path;
+                scope.spawn(move || (0..200).for_each(|_| write(path, writer).expect("written")));
+            }
+            for _ in 0..200 {
+                assert!(read(&path).expect("whole").is_some());
+            }
+        });
     }
 }

@@ -217,4 +217,15 @@ impl Qmp {
         let status = self.execute("query-status", json!({})).await?;
         Ok(status["status"].as_str().unwrap_or_default().to_owned())
     }
+
+    /// Whether the guest has opened what a character device is connected to; none when QEMU does not say. Upstream
+    /// reference: `frontend-open` in QEMU's qapi/char.json.
+    ///
+    /// # Errors
+    /// As for [`Self::execute`].
+    pub async fn is_open(&mut self, chardev: &str) -> Result<Option<bool>, QmpError> {
+        let devices = self.execute("query-chardev", json!({})).await?;
+        let device = devices.as_array().into_iter().flatten().find(|device| device["label"] == chardev);
+        Ok(device.and_then(|device| device["frontend-open"].as_bool()))
+    }
 }

@@ -17,6 +17,10 @@ use std::path::{Path, PathBuf};
 /// QEMU's name.
 pub const PROGRAM: &str = "qemu-system-x86_64";
 
+/// The guest agent's channel, as the character device that the host has and as the port that the guest has.
+pub(crate) const AGENT_CHARDEV: &str = "charagent";
+pub(crate) const AGENT_PORT: &str = "channel0";
+
 /// The files behind a disk.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Backing {
@@ -166,9 +170,9 @@ fn channels(line: &mut Line, spec: &MachineSpec, layout: &Layout) {
         line.device(json!({ "driver": "isa-serial", "id": "serial0", "chardev": "charserial0", "index": 0 }));
     }
     line.device(json!({ "driver": "virtio-serial-pci", "id": "virtio-serial0" }));
-    line.option("-chardev", socket("charagent", &layout.agent_socket()));
+    line.option("-chardev", socket(AGENT_CHARDEV, &layout.agent_socket()));
     line.device(json!({
-        "driver": "virtserialport", "id": "channel0", "bus": "virtio-serial0.0", "chardev": "charagent",
+        "driver": "virtserialport", "id": AGENT_PORT, "bus": "virtio-serial0.0", "chardev": AGENT_CHARDEV,
         "name": "org.qemu.guest_agent.0",
     }));
     if spec.graphics {

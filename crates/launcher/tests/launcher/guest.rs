@@ -149,7 +149,11 @@ async fn restarts_and_an_end_that_nobody_saw() {
     // The name comes from meta-data when user-data has none.
     console.expect("from-meta-data login: ").await;
     pod.call(Call::SoftReboot).await.expect("pressed");
-    let after = pod.until(|domain| domain.resets >= 1).await;
+    let restarted = |domain: &Domain| {
+        assert_ne!(domain.phase, Phase::Paused, "nobody has paused it");
+        domain.resets >= 1
+    };
+    let after = pod.until(restarted).await;
     assert!(!after.restart_requested);
     console.expect("from-meta-data login: ").await;
     console.type_line("root").await;

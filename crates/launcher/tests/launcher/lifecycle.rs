@@ -60,6 +60,45 @@ async fn a_monitor_may_die_at_any_time() {
 }
 
 #[tokio::test]
+async fn a_new_monitor_finds_what_was_not_told_again() {
+    let pod = Pod::start();
+    let mut spec = bare();
+    spec.board.no_acpi = true;
+    pod.sync(&spec).await.expect("started");
+    pod.until(|domain| domain.phase == Phase::Running).await;
+    let refused = |result: Result<_, _>| matches!(result, Err(ClientError::Refused(_)));
+    assert!(refused(pod.call(Call::SoftReboot).await), "there is no power button");
+    dead(pod.kill_monitor()).await;
+    // An agent was there, and went while nobody listened.
+    let known = pod.written();
+    let text = serde_json::to_vec(&carrack_launcher::Domain { agent_connected: true, ..known }).expect("JSON");
+    std::fs::write(pod.layout.domain_file(), text).expect("written");
+    assert!(pod.exec(&["monitor", "--detach"]).success());
+    let found = pod.call(Call::Status).await.expect("answered");
+    assert_eq!((found.phase, found.agent_connected), (Phase::Running, false));
+    assert!(refused(pod.call(Call::SoftReboot).await), "there is none still");
+}
+
+#[tokio::test]
+async fn a_restart_that_a_monitor_did_not_live_to_finish_is_finished() {
+    let pod = Pod::start();
+    pod.sync(&bare()).await.expect("started");
+    pod.until(|domain| domain.phase == Phase::Running).await;
+    pod.call(Call::SoftReboot).await.expect("pressed");
+    assert!(pod.written().restart_requested);
+    let killed = pod.kill_monitor();
+    let mut spare = Qmp::connect(&pod.layout.spare_qmp_socket()).await.expect("connected");
+    // As it is between the reset and the processors' going on.
+    for command in ["stop", "system_reset"] {
+        spare.execute(command, json!({})).await.expect("done");
+    }
+    dead(killed).await;
+    assert!(pod.exec(&["monitor", "--detach"]).success());
+    let found = pod.call(Call::Status).await.expect("answered");
+    assert_eq!((found.phase, found.restart_requested, found.resets), (Phase::Running, false, 1));
+}
+
+#[tokio::test]
 async fn a_container_is_not_stopped_by_its_stop_signal() {
     let mut pod = Pod::start();
     pod.sync(&bare()).await.expect("started");

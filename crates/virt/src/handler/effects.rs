@@ -341,6 +341,10 @@ pub enum In {
     /// The states of a guest are not followed any more: no launcher answered, or it hung up. Says nothing about the
     /// guest.
     WatchClosed(String, String),
+    /// Somebody has changed what a guest's agent says, such as that its file systems are frozen: it is asked again.
+    AgentChanged(String),
+    /// What [`Op::Probe`] found is in doubt, as on a machine that was too busy: it is asked once more.
+    ProbeAgain,
     /// The kubelet gives whole CPUs to those pods that are to have them, or not, as its own state says.
     CpuManager(bool),
     /// A device is there or not, and its plugin is registered with the kubelet or not.

@@ -97,6 +97,8 @@ pub(super) struct AgentState {
     pub report: Option<AgentReport>,
     /// It is being asked.
     pub asking: bool,
+    /// What it says has changed since, so that the answer may be from before.
+    pub changed: bool,
     /// When it is to be asked again.
     pub due: Option<Time>,
     /// The credentials that are in the guest.
@@ -205,6 +207,12 @@ impl Guest {
         }
     }
 
+    /// Somebody has changed what the agent says: it is asked at once, and again if it was being asked.
+    pub fn agent_changed(&mut self) {
+        self.agent.due = None;
+        self.agent.changed = self.agent.asking;
+    }
+
     /// The agent was asked.
     pub fn asked_agent(&mut self, now: Time, outcome: Outcome) {
         self.agent.asking = false;
@@ -223,6 +231,9 @@ impl Guest {
                 tracing::debug!(uid = self.record.place.uid, %error, "a guest's agent gave no answer");
                 self.agent.due = Some(now + AGENT_RETRY);
             }
+        }
+        if std::mem::take(&mut self.agent.changed) {
+            self.agent.due = None;
         }
     }
 

@@ -70,6 +70,11 @@ impl Heartbeat {
         self.devices.insert(resource, (present, registered));
     }
 
+    /// Whether a device was looked for and was not there.
+    pub fn is_missing(&self, resource: &str) -> bool {
+        self.devices.get(resource).is_some_and(|(present, _)| !present)
+    }
+
     /// Whether instances may come: every device is accounted for, and those that exist are on offer.
     fn offers_devices(&self, node: &Node) -> bool {
         let capacity = node.status.as_ref().and_then(|status| status.capacity.as_ref());

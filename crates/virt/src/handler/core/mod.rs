@@ -27,7 +27,7 @@ use carrack_launcher::accel::{Accel, Probe};
 use carrack_launcher::domain::Phase;
 use carrack_types::kubevirt::{VirtualMachineInstance, phase};
 use carrack_types::resource::{Kind, Object};
-use carrack_types::well_known::kubevirt::{APP_LABEL, CREATED_BY_LABEL, LAUNCHER, NODE_NAME_LABEL, VMI_FINALIZER};
+use carrack_types::well_known::kubevirt::{APP_LABEL, KVM_RESOURCE, LAUNCHER, NODE_NAME_LABEL, VMI_FINALIZER};
 use k8s_openapi::api::core::v1::{Node, Pod};
 
 use super::effects::{Call, In, Op, OpId, Out, Outcome, Record, Reply, Served};
@@ -173,8 +173,21 @@ impl Handler {
         self.vmis.cache().iter().find(|vmi| vmi.uid() == uid).cloned()
     }
 
+    /// The pod of an instance: one beside it whose controlling owner it is. What only bears a launcher's labels was
+    /// made by somebody else, who must not be told what is for the launcher, and whose end says nothing. Once a guest
+    /// was started, no other pod than its own takes its place.
     fn pod(&self, uid: &str) -> Option<Arc<Pod>> {
-        self.pods.cache().iter().find(|pod| pod.label(CREATED_BY_LABEL) == Some(uid)).cloned()
+        let record = self.guests.get(uid).map(|guest| &guest.record);
+        let known = record.map(|record| record.namespace.as_str()).filter(|namespace| !namespace.is_empty());
+        let vmi = if known.is_none() { self.instance(uid) } else { None };
+        let namespace = known.or_else(|| vmi.as_deref().map(|vmi| vmi.namespace()))?;
+        let started = record.filter(|record| record.started && !record.place.pod_uid.is_empty());
+        let is_own = |pod: &&Arc<Pod>| {
+            pod.controller_uid() == Some(uid)
+                && pod.namespace() == namespace
+                && started.is_none_or(|record| record.place.pod_uid == pod.uid())
+        };
+        self.pods.cache().iter().find(is_own).cloned()
     }
 
     fn ready(&self) -> bool {
@@ -428,8 +441,21 @@ impl Handler {
                 }
                 self.consider(now, &uid, fx);
             }
+            In::AgentChanged(uid) => {
+                if let Some(guest) = self.guests.get_mut(&uid) {
+                    guest.agent_changed();
+                }
+                self.consider(now, &uid, fx);
+            }
+            In::ProbeAgain => self.op(fx, Op::Probe, Flight::Probe),
             In::CpuManager(is_on) => self.heartbeat.cpu_manager = Some(is_on),
-            In::Device { resource, present, registered } => self.heartbeat.device(resource, present, registered),
+            In::Device { resource, present, registered } => {
+                // KVM's module may be loaded after this process was started.
+                if present && resource == KVM_RESOURCE && self.heartbeat.is_missing(&resource) {
+                    self.op(fx, Op::Probe, Flight::Probe);
+                }
+                self.heartbeat.device(resource, present, registered);
+            }
         }
     }
 
@@ -556,7 +582,7 @@ impl Core for Handler {
             deltas.iter().for_each(|delta| self.consider(now, delta.object().uid(), fx));
         } else if let Some(deltas) = self.pods.step(now, &input, fx) {
             for delta in &deltas {
-                if let Some(uid) = delta.object().label(CREATED_BY_LABEL) {
+                if let Some(uid) = delta.object().controller_uid() {
                     self.consider(now, uid, fx);
                 }
             }

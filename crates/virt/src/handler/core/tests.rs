@@ -82,7 +82,9 @@ impl Rig {
         );
         rig.put(POD, json!({
             "metadata": {"name": "virt-launcher-demo", "namespace": "ns", "uid": "pod",
-                "labels": {"kubevirt.io": "virt-launcher", "kubevirt.io/created-by": "vmi"}},
+                "labels": {"kubevirt.io": "virt-launcher", "kubevirt.io/created-by": "vmi"},
+                "ownerReferences": [{"apiVersion": "kubevirt.io/v1", "kind": "VirtualMachineInstance", "name": "demo",
+                    "uid": "vmi", "controller": true}]},
             "spec": {"nodeName": "n1", "containers": [{"name": "compute"}, {"name": "volumeroot"}]},
             "status": {"phase": "Running", "podIP": "10.1.0.5", "podIPs": [{"ip": "10.1.0.5"}], "containerStatuses": [
                 container("compute", "c1", json!({"running": {}})), container("volumeroot", "c2", json!({"running": {}}))]}}));
@@ -402,7 +404,7 @@ fn an_agent_is_asked_beside_all_else_and_believed_about_itself() {
     report.interfaces.push(AgentInterface { name: "ens3".to_owned(), mac, ..AgentInterface::default() });
     let addresses = vec!["172.17.0.1".to_owned()];
     report.interfaces.push(AgentInterface { name: "docker0".to_owned(), mac: "02:42:0".to_owned(), addresses });
-    rig.answer(ask, Ok(Reply::Agent(Box::new(report))));
+    rig.answer(ask, Ok(Reply::Agent(Box::new(report.clone()))));
     let status = rig.objects[VMI]["status"].clone();
     assert_eq!(status["guestOSInfo"]["id"], "demo");
     assert_eq!(status["interfaces"][0]["interfaceName"], "ens3");
@@ -412,6 +414,20 @@ fn an_agent_is_asked_beside_all_else_and_believed_about_itself() {
         "infoSource": "guest-agent"});
     assert_eq!(status["interfaces"][1], own);
     assert_eq!(status["volumeStatus"][0], json!({"name": "root", "target": "vda"}));
+    // What somebody has changed is told at once.
+    let frozen = |rig: &Rig| rig.objects[VMI]["status"]["fsFreezeStatus"].clone();
+    assert_eq!(frozen(&rig), Value::Null);
+    rig.settle();
+    let before = report.clone();
+    report.frozen = true;
+    // The second while it is being asked: that answer may be from before.
+    for _ in 0..2 {
+        rig.step(Input::Own(In::AgentChanged("vmi".to_owned())));
+    }
+    rig.answer(ask, Ok(Reply::Agent(Box::new(before))));
+    rig.answer(ask, Ok(Reply::Agent(Box::new(report))));
+    assert_eq!(frozen(&rig), "frozen");
+    rig.settle();
     rig.pass(Duration::from_secs(119));
     assert!(rig.idle());
     // A question that is under way does not keep the power button from being pressed.
@@ -575,6 +591,41 @@ fn a_vanished_pod_is_no_proof() {
 }
 
 #[test]
+fn a_pod_that_only_looks_like_the_launchers_says_nothing() {
+    // It comes first in the cache, and says that its launcher has ended.
+    let put = |rig: &mut Rig, path: &'static str, change: &dyn Fn(&mut Value)| {
+        let mut pod = rig.objects[POD].clone();
+        pod["metadata"]["name"] = json!("a");
+        pod["metadata"]["uid"] = json!("other");
+        pod["status"]["phase"] = json!("Failed");
+        let ended = json!({"terminated": {"exitCode": 1}});
+        pod["status"]["containerStatuses"] = json!([container("compute", "c9", ended)]);
+        change(&mut pod);
+        rig.put(path, pod);
+    };
+    let nobodys: &dyn Fn(&mut Value) = &|pod| pod["metadata"]["ownerReferences"] = json!([]);
+    let elsewhere: &dyn Fn(&mut Value) = &|pod| pod["metadata"]["namespace"] = json!("a");
+    let owned: &dyn Fn(&mut Value) = &|_| {};
+    let cases = [
+        ("/api/v1/namespaces/ns/pods/a", nobodys, false),
+        ("/api/v1/namespaces/a/pods/a", elsewhere, false),
+        // Whoever may make pods may also say whose they are, but not before the guest was started in its own.
+        ("/api/v1/namespaces/ns/pods/a", owned, true),
+    ];
+    for (path, change, late) in cases {
+        let mut rig = Rig::with_instance("Scheduled");
+        if !late {
+            put(&mut rig, path, change);
+        }
+        rig.start(Vec::new());
+        rig.boot();
+        put(&mut rig, path, change);
+        rig.settle();
+        assert_eq!(rig.phase(), "Running", "{path}");
+    }
+}
+
+#[test]
 fn the_kubelets_word_is_proof() {
     let mut rig = Rig::with_instance("Scheduled");
     rig.start(Vec::new());
@@ -703,6 +754,11 @@ fn a_node_is_schedulable_when_its_devices_are_on_offer() {
     assert_eq!(lost(&rig), Some(json!("devices.kubevirt.io/kvm")));
     device(&mut rig, "kvm", true, true);
     assert_eq!(lost(&rig), None);
+    // What could not be found out without it can now.
+    let probe = Probe { accel: Accel::Kvm, reason: "a guest ran".to_owned() };
+    rig.answer(|op| matches!(op, Op::Probe), Ok(Reply::Probed(probe)));
+    rig.step(Input::Own(In::ProbeAgain));
+    rig.expect(|op| matches!(op, Op::Probe));
     // The controller may have taken a silent node out; a living one is back at once.
     let before = rig.objects[NODE]["metadata"]["annotations"]["kubevirt.io/heartbeat"].clone();
     device(&mut rig, "tun", true, true);

@@ -4,24 +4,30 @@
 )]
 //! Asks guests' agents. One question at a time for each guest: the channel serves one client.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime};
 
+use carrack_engine::shell::EventSink;
 use carrack_launcher::Layout;
 use carrack_launcher::agent::{Agent, AgentError};
 use serde_json::{Value, json};
 use tokio::sync::Mutex as AsyncMutex;
+use tokio::task::JoinSet;
 
 use super::{Config, lock, record};
 use crate::handler::agent::{Answers, interfaces, os_info};
-use crate::handler::effects::{AgentQuestion, AgentReport, Credential, Place};
+use crate::handler::effects::{AgentQuestion, AgentReport, Credential, In, Place};
 
 /// How long an agent may take for one answer.
 const DEADLINE: Duration = Duration::from_secs(5);
 /// How long freezing may take: the guest writes everything out first.
 const FREEZE_DEADLINE: Duration = Duration::from_secs(60);
+/// How long an agent may take to say that it does not restart its guest.
+const REFUSAL_WITHIN: Duration = Duration::from_secs(2);
+/// Wait before a guest is thawed again that was not.
+const THAW_AGAIN: Duration = Duration::from_secs(5);
 /// How long a guest stays frozen unless somebody says otherwise; KubeVirt's choice.
 pub(super) const UNFREEZE_AFTER: Duration = Duration::from_secs(300);
 
@@ -143,8 +149,80 @@ pub(super) async fn ask(
 ) -> Result<Value, AgentError> {
     let turn = agents.turn(uid);
     let _turn = turn.lock().await;
+    ask_in_turn(layout, command).await
+}
+
+/// One question of whose turn it is.
+async fn ask_in_turn(layout: &Layout, command: &'static str) -> Result<Value, AgentError> {
     let deadline = if command.starts_with("guest-fsfreeze") { FREEZE_DEADLINE } else { DEADLINE };
     Agent::connect(&layout.agent_socket()).await?.execute(command, json!({}), deadline).await
+}
+
+/// Freezes a guest's file systems, until they are thawed or the time is over. That is written down in the same turn:
+/// whoever thaws strikes out what was there before, and not this.
+///
+/// # Errors
+/// It cannot be written down, and nothing was done; or the agent's. After any but one that is known to have done
+/// nothing, the guest is thawed when its time is over.
+pub(super) async fn freeze(
+    agents: &Agents,
+    frozen: &Frozen,
+    place: &Place,
+    layout: &Layout,
+    after: Duration,
+) -> std::io::Result<Result<(), AgentError>> {
+    let turn = agents.turn(&place.uid);
+    let _turn = turn.lock().await;
+    frozen.remember(place, after)?;
+    let Err(error) = ask_in_turn(layout, "guest-fsfreeze-freeze").await else { return Ok(Ok(())) };
+    match &error {
+        AgentError::Refused { .. } => match ask_in_turn(layout, "guest-fsfreeze-status").await {
+            // It refuses what is done already. (Upstream: `FreezeVMI` in pkg/virt-launcher.)
+            Ok(said) if said == "frozen" => return Ok(Ok(())),
+            Ok(_) => frozen.forget(&place.uid),
+            Err(error) => tracing::debug!(uid = place.uid, %error, "whether a guest is frozen is not known"),
+        },
+        error if is_gone(error) => frozen.forget(&place.uid),
+        _ => {}
+    }
+    Ok(Err(error))
+}
+
+/// Thaws a guest's file systems, and strikes out that they are to be.
+///
+/// # Errors
+/// The agent's.
+pub(super) async fn thaw(agents: &Agents, frozen: &Frozen, place: &Place, layout: &Layout) -> Result<(), AgentError> {
+    let turn = agents.turn(&place.uid);
+    let _turn = turn.lock().await;
+    ask_in_turn(layout, "guest-fsfreeze-thaw").await?;
+    frozen.forget(&place.uid);
+    Ok(())
+}
+
+/// Thaws a guest whose time is over, unless somebody has frozen it anew or thawed it meanwhile.
+async fn thaw_if_due(agents: &Agents, frozen: &Frozen, place: &Place, layout: &Layout) -> Result<(), AgentError> {
+    let turn = agents.turn(&place.uid);
+    let _turn = turn.lock().await;
+    if !frozen.due().contains(place) {
+        return Ok(());
+    }
+    match ask_in_turn(layout, "guest-fsfreeze-thaw").await {
+        Err(error) if !is_gone(&error) => return Err(error),
+        _ => frozen.forget(&place.uid),
+    }
+    Ok(())
+}
+
+/// Asks for a restart. An agent that does it does not answer: it goes with its guest.
+pub(super) async fn reboot(agents: &Agents, uid: &str, layout: &Layout) -> Result<(), AgentError> {
+    let turn = agents.turn(uid);
+    let _turn = turn.lock().await;
+    let mut agent = Agent::connect(&layout.agent_socket()).await?;
+    match agent.execute("guest-shutdown", json!({"mode": "reboot"}), REFUSAL_WITHIN).await {
+        Ok(_) | Err(AgentError::Silent(_) | AgentError::Line(_)) => Ok(()),
+        Err(refused) => Err(refused),
+    }
 }
 
 /// Guests that were frozen, and until when. Kept on the node: a handler that dies must not leave a guest frozen.
@@ -192,21 +270,93 @@ impl Frozen {
     }
 }
 
-/// Thaws guests whose time is over, as long as the handler runs.
-pub(super) async fn thaw_all(config: Arc<Config>, agents: Agents) {
+/// Thaws guests whose time is over, as long as the handler runs: each by itself, since one may not answer for long.
+pub(super) async fn thaw_all(config: Arc<Config>, agents: Agents, events: EventSink<In>) {
     let frozen = Frozen::new(&config.state_dir);
     let mut tick = tokio::time::interval(Duration::from_secs(1));
     tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    let mut thaws: JoinSet<String> = JoinSet::new();
+    let mut under_way: BTreeSet<String> = BTreeSet::new();
     loop {
         tick.tick().await;
-        for place in frozen.due() {
-            let layout = config.layout(&place);
-            match ask(&agents, &place.uid, &layout, "guest-fsfreeze-thaw").await {
-                Ok(_) => frozen.forget(&place.uid),
-                // The guest is gone, and with it what was frozen.
-                Err(AgentError::Connect(_)) => frozen.forget(&place.uid),
-                Err(error) => tracing::warn!(uid = place.uid, %error, "a frozen guest was not thawed"),
+        while let Some(ended) = thaws.try_join_next() {
+            match ended {
+                Ok(uid) => {
+                    under_way.remove(&uid);
+                    events.send(In::AgentChanged(uid));
+                }
+                // Which one it was is not known: all that are due are looked at again.
+                Err(error) => {
+                    tracing::error!(%error, "thawing a guest has failed");
+                    under_way.clear();
+                }
             }
         }
+        for place in frozen.due() {
+            if under_way.insert(place.uid.clone()) {
+                thaws.spawn(thaw_in_time(config.clone(), agents.clone(), place));
+            }
+        }
+    }
+}
+
+/// Thaws a guest, or waits a little. Returns its UID.
+async fn thaw_in_time(config: Arc<Config>, agents: Agents, place: Place) -> String {
+    let frozen = Frozen::new(&config.state_dir);
+    if let Err(error) = thaw_if_due(&agents, &frozen, &place, &config.layout(&place)).await {
+        tracing::warn!(uid = place.uid, %error, "a frozen guest was not thawed");
+        tokio::time::sleep(THAW_AGAIN).await;
+    }
+    place.uid
+}
+
+/// Whether it is a fact that the guest is gone, and with it what was frozen: there is no channel, or nobody at its end.
+fn is_gone(error: &AgentError) -> bool {
+    use std::io::ErrorKind::{ConnectionRefused, NotFound};
+    matches!(error, AgentError::Connect(why) if matches!(why.kind(), ConnectionRefused | NotFound))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Error, ErrorKind};
+    use std::time::Duration;
+
+    use carrack_launcher::Layout;
+
+    use super::{AgentError, Agents, Frozen, Place, freeze, is_gone, thaw_if_due};
+
+    #[tokio::test]
+    async fn what_is_written_down_about_a_frozen_guest_is_of_the_last_turn() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let (agents, frozen) = (Agents::default(), Frozen::new(dir.path()));
+        let place = Place { uid: "vmi".to_owned(), ..Place::default() };
+        let layout = Layout::on_host(&dir.path().join("none"), "vmi");
+        let hour = Duration::from_secs(3600);
+        let turn = agents.turn("vmi");
+        let held = turn.lock().await;
+        let waiting = freeze(&agents, &frozen, &place, &layout, hour);
+        assert!(tokio::time::timeout(Duration::ZERO, waiting).await.is_err(), "it is somebody else's turn");
+        assert!(!frozen.file("vmi").exists(), "who has the turn might strike it out");
+        drop(held);
+        let answer = freeze(&agents, &frozen, &place, &layout, hour).await.expect("written down");
+        assert!(matches!(answer, Err(AgentError::Connect(_))), "{answer:?}");
+        assert!(!frozen.file("vmi").exists(), "no guest, nothing frozen");
+        // What was frozen anew is left alone; what is due and gone is struck out.
+        for (after, is_left) in [(hour, true), (Duration::ZERO, false)] {
+            frozen.remember(&place, after).expect("written down");
+            thaw_if_due(&agents, &frozen, &place, &layout).await.expect("thawed");
+            assert_eq!(frozen.file("vmi").exists(), is_left);
+        }
+    }
+
+    #[test]
+    fn what_is_not_known_to_be_gone_stays_frozen_in_the_books() {
+        let check = |error: AgentError, gone: bool| assert_eq!(is_gone(&error), gone, "{error:?}");
+        let connect = |kind: ErrorKind| AgentError::Connect(Error::from(kind));
+        check(connect(ErrorKind::NotFound), true);
+        check(connect(ErrorKind::ConnectionRefused), true);
+        check(connect(ErrorKind::WouldBlock), false);
+        check(connect(ErrorKind::PermissionDenied), false);
+        check(AgentError::Silent("guest-sync"), false);
     }
 }

@@ -151,7 +151,7 @@ fn namespace(pid: u32) -> Result<File, String> {
 }
 
 /// A thread that changes its mount namespace is good for nothing else afterwards.
-fn in_own_thread(work: impl FnOnce() -> Result<(), String> + Send) -> Result<(), String> {
+pub(super) fn in_own_thread(work: impl FnOnce() -> Result<(), String> + Send) -> Result<(), String> {
     let work = || own_filesystem_view().and_then(|()| work());
     std::thread::scope(|scope| scope.spawn(work).join()).map_err(|_| "the mounting thread failed".to_owned())?
 }

@@ -7,6 +7,7 @@ mod agent;
 mod anchor;
 mod cpu_manager;
 mod disks;
+mod enter;
 mod metrics;
 mod network;
 mod plugin;
@@ -34,6 +35,12 @@ use crate::fence::GUEST_RUNS;
 
 /// How long a launcher may take to answer.
 const CALL_DEADLINE: Duration = Duration::from_secs(10);
+/// KVM's device.
+const KVM: &str = "/dev/kvm";
+/// Least time between two states of a guest.
+const STATE_PAUSE: Duration = Duration::from_millis(5);
+/// Wait before it is found out once more whether guests can run on KVM, where that is in doubt.
+const PROBE_AGAIN: Duration = Duration::from_secs(60);
 /// How long a command run on the node may take.
 const COMMAND_DEADLINE: Duration = Duration::from_secs(20);
 
@@ -146,7 +153,8 @@ impl Doer<Out, In> for NodeDoer {
     fn start(&mut self, events: EventSink<In>) {
         self.tasks.spawn(plugin::run_all(self.config.kubelet_dir.join("device-plugins"), events.clone()));
         self.tasks.spawn(cpu_manager::follow(self.config.kubelet_dir.clone(), events.clone()));
-        self.tasks.spawn(agent::thaw_all(self.config.clone(), self.agents.clone()));
+        self.tasks.spawn(agent::thaw_all(self.config.clone(), self.agents.clone(), events.clone()));
+        self.guests.tell_to(events.clone());
         self.events = Some(events);
     }
 
@@ -175,6 +183,18 @@ impl Doer<Out, In> for NodeDoer {
                         .map(|said| Reply::Agent(Box::new(said)))
                         .map_err(|error| OpError(carrack_engine::causes(&error)));
                     report(&events, id, outcome);
+                });
+            }
+            Op::Probe => {
+                let config = self.config.clone();
+                self.tasks.spawn(async move {
+                    let (found, lasting) = probe_once(&config.state_dir).await;
+                    report(&events, id, Ok(Reply::Probed(found)));
+                    // Without the device it is asked for when the device comes.
+                    if !lasting && Path::new(KVM).exists() {
+                        tokio::time::sleep(PROBE_AGAIN).await;
+                        events.send(In::ProbeAgain);
+                    }
                 });
             }
             Op::Watchdog(call) => {
@@ -213,7 +233,6 @@ async fn carry_out(config: &Arc<Config>, anchor: &Anchor, op: Op) -> Outcome {
     let shared = config.clone();
     match op {
         Op::Load => blocking(move || load(&shared)).await,
-        Op::Probe => Ok(Reply::Probed(probe_once(&config.state_dir).await)),
         Op::Save(record) => {
             blocking(move || {
                 record::save(&shared.state_dir, &record).map(|()| Reply::Done).map_err(failed("cannot keep a record"))
@@ -257,8 +276,10 @@ async fn carry_out(config: &Arc<Config>, anchor: &Anchor, op: Op) -> Outcome {
             })
             .await
         }
-        // Handled before; they have no outcome.
-        Op::Watch(_) | Op::Unwatch(_) | Op::Publish(_) | Op::AskAgent(_) | Op::Watchdog(_) => Ok(Reply::Done),
+        // Handled before.
+        Op::Watch(_) | Op::Unwatch(_) | Op::Publish(_) | Op::AskAgent(_) | Op::Watchdog(_) | Op::Probe => {
+            Ok(Reply::Done)
+        }
     }
 }
 
@@ -278,8 +299,9 @@ fn boot_id() -> String {
     std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default().trim().to_owned()
 }
 
-/// What the probe found holds until the machine is started again.
-async fn probe_once(state_dir: &Path) -> Probe {
+/// What the probe found, and whether that holds until the machine is started again. A machine that has just been
+/// started is busy: it is asked once more then.
+async fn probe_once(state_dir: &Path) -> (Probe, bool) {
     let boot_id = boot_id();
     let path = state_dir.join("accel.json");
     let known = std::fs::read(&path).ok().and_then(|text| serde_json::from_slice::<(String, Probe)>(&text).ok());
@@ -287,14 +309,20 @@ async fn probe_once(state_dir: &Path) -> Probe {
         && at == boot_id
         && !boot_id.is_empty()
     {
-        return found;
+        return (found, true);
     }
-    let found = probe(PROBE_DEADLINE).await;
+    let (mut found, mut lasting) = probe(PROBE_DEADLINE).await;
+    if !lasting && Path::new(KVM).exists() {
+        (found, lasting) = probe(PROBE_DEADLINE).await;
+    }
+    if !lasting {
+        return (found, false);
+    }
     let text = serde_json::to_vec(&(&boot_id, &found)).unwrap_or_default();
     if let Err(error) = record::replace(&path, &text) {
         tracing::warn!(%error, "what the KVM probe found is not kept");
     }
-    found
+    (found, true)
 }
 
 async fn prepare(config: &Arc<Config>, preparation: Preparation) -> Outcome {
@@ -363,34 +391,23 @@ async fn follow(layout: Layout, uid: String, events: EventSink<In>) {
                 Ok(domain) => events.send(In::Domain(uid.clone(), Box::new(domain))),
                 Err(error) => break error,
             }
+            // Whoever is in a container may send states without end; what is not read yet waits there, and not here.
+            tokio::time::sleep(STATE_PAUSE).await;
         },
         Err(error) => error,
     };
     events.send(In::WatchClosed(uid, carrack_engine::causes(&error)));
 }
 
-/// Runs a new monitor in the launcher's container. It becomes a process of that container in every respect that
-/// matters to it (files, network, processes) and ends with it.
+/// Runs a new monitor in the launcher's container.
 async fn take_over(place: &Place) -> Outcome {
     let pid = find(&place.compute_id).await?;
-    let pid = pid.to_string();
-    let arguments = [
-        "--target",
-        &pid,
-        "--mount",
-        "--uts",
-        "--ipc",
-        "--net",
-        "--pid",
-        "--",
-        "/usr/bin/carrack",
-        "virt-launcher",
-        "monitor",
-        "--detach",
-        "--uid",
-        &place.uid,
-    ];
-    command("nsenter", &arguments, None).await.map(|_| Reply::Done).map_err(OpError)
+    let uid = place.uid.clone();
+    let work = move || {
+        let arguments = ["virt-launcher", "monitor", "--detach", "--uid", &uid];
+        enter::run(pid, "/usr/bin/carrack", &arguments).map(|()| Reply::Done).map_err(OpError)
+    };
+    blocking(work).await
 }
 
 /// Runs a command to its end and returns what it printed.

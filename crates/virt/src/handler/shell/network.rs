@@ -10,13 +10,20 @@
 //! was like is written into the bridge's alias before anything is taken from it, so that a handler that comes back half
 //! way finds it there.
 
+use std::io::Read as _;
 use std::net::Ipv4Addr;
+use std::path::Path;
+
+use carrack_launcher::layout;
 
 use super::command;
 use crate::handler::effects::{Binding, LinkFacts, Masquerade, PodLink};
 
 /// Name of the nftables table.
 const TABLE: &str = "kubevirt-masquerade";
+
+/// Most of a container's file of name servers that is read, bytes.
+const MAX_RESOLVER: u64 = 64 << 10;
 
 /// The DHCP server's address on a bridge that has none of its own; KubeVirt's choice.
 const BRIDGE_ADDRESS: &str = "169.254.75.10/32";
@@ -181,7 +188,12 @@ echo $was
 /// Name servers and search domains of a container, for its guest. What cannot be read is left out: a guest without name
 /// servers still has an address.
 pub(super) fn resolver(pid: u32) -> (Vec<Ipv4Addr>, Vec<String>) {
-    let text = std::fs::read_to_string(format!("/proc/{pid}/root/etc/resolv.conf")).unwrap_or_default();
+    let mut text = String::new();
+    // Whoever is in the container can make something else of it.
+    let file = layout::open_file(Path::new(&format!("/proc/{pid}/root/etc/resolv.conf")));
+    if let Err(error) = file.and_then(|file| file.take(MAX_RESOLVER).read_to_string(&mut text)) {
+        tracing::warn!(pid, %error, "a pod's name servers are not known");
+    }
     parse_resolver(&text)
 }
 

@@ -17,6 +17,7 @@ use bytes::Bytes;
 use carrack_auth::Caller;
 use carrack_auth::caller::GROUP_MASTERS;
 use carrack_auth::pki::Identity;
+use carrack_engine::shell::EventSink;
 use carrack_launcher::proto::Call;
 use carrack_launcher::{Layout, client};
 use http::{HeaderValue, Method, Request, Response, StatusCode};
@@ -33,11 +34,13 @@ use tokio_util::sync::CancellationToken;
 use super::agent::Agents;
 use super::{CALL_DEADLINE, Config, lock, metrics};
 use crate::copying::COPY_VOLUMES;
-use crate::handler::effects::Served;
+use crate::handler::effects::{In, Served};
 use crate::requests::Requests;
 
 /// Connections at a time.
 const CONNECTIONS: usize = 256;
+/// Wait after a connection that could not be accepted: there are too many open files, most likely.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(200);
 /// How long a connection may take to begin.
 const HEAD_DEADLINE: Duration = Duration::from_secs(10);
 
@@ -53,6 +56,8 @@ pub struct Guests {
     pub(super) agents: Agents,
     /// What the role has asked the API server.
     pub(super) requests: Requests,
+    /// Where the core hears of what calls have changed.
+    news: Arc<Mutex<Option<EventSink<In>>>>,
 }
 
 impl Guests {
@@ -61,6 +66,18 @@ impl Guests {
         self.agents.retain(|uid| served.iter().any(|guest| guest.place.uid == uid));
         *lock(&self.served) =
             served.into_iter().map(|guest| ((guest.namespace.clone(), guest.name.clone()), guest)).collect();
+    }
+
+    /// Where the core hears of what calls have changed.
+    pub(super) fn tell_to(&self, events: EventSink<In>) {
+        *lock(&self.news) = Some(events);
+    }
+
+    /// A call has changed what a guest's agent says.
+    fn agent_changed(&self, uid: &str) {
+        if let Some(events) = lock(&self.news).as_ref() {
+            events.send(In::AgentChanged(uid.to_owned()));
+        }
     }
 
     fn find(&self, namespace: &str, name: &str) -> Option<Served> {
@@ -87,7 +104,7 @@ impl Guests {
 /// Serves until `stop`.
 ///
 /// # Errors
-/// Those of accepting connections.
+/// It listens no more. A connection that cannot be accepted is none.
 pub async fn serve(
     listener: TcpListener,
     mut tls: rustls::ServerConfig,
@@ -106,7 +123,17 @@ pub async fn serve(
         let Ok(slot) = slots.clone().acquire_owned().await else { return Ok(()) };
         let stream = tokio::select! {
             () = stop.cancelled() => return Ok(()),
-            accepted = listener.accept() => accepted?.0,
+            accepted = listener.accept() => match accepted {
+                Ok((stream, _)) => stream,
+                // It listens no more.
+                Err(error) if error.kind() == std::io::ErrorKind::InvalidInput => return Err(error),
+                // The handler has more to do than this: the node's guests depend on it.
+                Err(error) => {
+                    tracing::warn!(%error, "a connection could not be accepted");
+                    tokio::time::sleep(ACCEPT_PAUSE).await;
+                    continue;
+                }
+            },
         };
         while connections.try_join_next().is_some() {}
         let (acceptor, state) = (acceptor.clone(), state.clone());
@@ -188,12 +215,12 @@ async fn answer(config: &Config, guests: &Guests, request: Request<Incoming>) ->
         (&Method::GET, [info @ ("guestosinfo" | "userlist" | "filesystemlist")]) => {
             guest::info(&guests.agents, &guest, &layout, info).await
         }
-        (&Method::PUT, ["freeze"]) => guest::freeze(config, &guests.agents, &guest, request).await,
-        (&Method::PUT, ["unfreeze"]) => guest::unfreeze(config, &guests.agents, &guest).await,
+        (&Method::PUT, ["freeze"]) => guest::freeze(config, guests, &guest, request).await,
+        (&Method::PUT, ["unfreeze"]) => guest::unfreeze(config, guests, &guest).await,
         (&Method::PUT, [COPY_VOLUMES]) => copies::begin(config, &guest, request).await,
         (&Method::PUT, ["pause"]) => tell(&layout, Call::Pause).await,
         (&Method::PUT, ["unpause"]) => tell(&layout, Call::Unpause).await,
-        (&Method::PUT, ["softreboot"]) => tell(&layout, Call::SoftReboot).await,
+        (&Method::PUT, ["softreboot"]) => guest::soft_reboot(&guests.agents, &guest, &layout).await,
         (&Method::PUT, ["reset"]) => tell(&layout, Call::Reset).await,
         (_, [_, ..]) => text(StatusCode::METHOD_NOT_ALLOWED, "no such call"),
         _ => text(StatusCode::NOT_FOUND, "no such path"),

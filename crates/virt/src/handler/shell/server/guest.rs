@@ -1,19 +1,21 @@
 //! What a guest shows and says of itself: its screen, and its agent's answers.
 
+use std::io::{self, Read as _};
+use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
 use carrack_launcher::agent::AgentError;
 use carrack_launcher::proto::Call;
-use carrack_launcher::{Layout, client};
+use carrack_launcher::{Layout, client, layout};
 use http::{HeaderValue, Request, Response, StatusCode};
 use http_body_util::{BodyExt as _, Full, Limited};
 use hyper::body::Incoming;
 use serde_json::{Value, json};
 
 use super::super::agent::{self, Agents, Frozen, UNFREEZE_AFTER};
-use super::{Body, CALL_DEADLINE, Config, text};
+use super::{Body, CALL_DEADLINE, Config, Guests, tell, text};
 use crate::duration::go_duration;
 use crate::handler::agent::{agent_info, filesystems, users};
 use crate::handler::effects::Served;
@@ -34,9 +36,8 @@ pub(super) async fn screenshot(layout: &Layout, move_cursor: bool) -> Response<B
     }
     let path = layout.screenshot(&name);
     let read = tokio::task::spawn_blocking(move || {
-        let long = std::fs::metadata(&path)?.len() > MAX_PICTURE;
-        let bytes = if long { Err(std::io::Error::other("the picture is too large")) } else { std::fs::read(&path) };
-        std::fs::remove_file(&path)?;
+        let bytes = picture(&path);
+        layout::remove_file(&path)?;
         bytes
     });
     match read.await {
@@ -44,6 +45,30 @@ pub(super) async fn screenshot(layout: &Layout, move_cursor: bool) -> Response<B
         Ok(Err(error)) => text(StatusCode::INTERNAL_SERVER_ERROR, format!("the picture cannot be read: {error}")),
         Err(error) => text(StatusCode::INTERNAL_SERVER_ERROR, error.to_string()),
     }
+}
+
+/// What the launcher has written. It may be anything that somebody in its container has put there instead.
+fn picture(path: &Path) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    layout::open_file(path)?.take(MAX_PICTURE + 1).read_to_end(&mut bytes)?;
+    if u64::try_from(bytes.len()).is_ok_and(|length| length <= MAX_PICTURE) {
+        return Ok(bytes);
+    }
+    Err(io::Error::other("the picture is too large"))
+}
+
+/// Has the guest start again: by its agent, if there is one that can, and else by the power button. (Upstream:
+/// `SoftRebootVMI` in pkg/virt-launcher, which does not try the button where there is an agent.)
+pub(super) async fn soft_reboot(agents: &Agents, guest: &Served, layout: &Layout) -> Response<Body> {
+    let known = client::call(&layout.command_socket(), Call::Status, CALL_DEADLINE).await;
+    if known.is_ok_and(|domain| domain.agent_connected) {
+        let uid = &guest.place.uid;
+        match agent::reboot(agents, uid, layout).await {
+            Ok(()) => return Response::new(Full::default()),
+            Err(error) => tracing::info!(uid, %error, "a guest is not restarted by its agent"),
+        }
+    }
+    tell(layout, Call::SoftReboot).await
 }
 
 /// Answers of the guest's agent: `guestosinfo`, `userlist` or `filesystemlist`.
@@ -73,7 +98,7 @@ pub(super) async fn info(agents: &Agents, guest: &Served, layout: &Layout, what:
 /// Freezes the guest's file systems, until they are thawed or the time is over.
 pub(super) async fn freeze(
     config: &Config,
-    agents: &Agents,
+    guests: &Guests,
     guest: &Served,
     request: Request<Incoming>,
 ) -> Response<Body> {
@@ -98,29 +123,23 @@ pub(super) async fn freeze(
             None => return text(StatusCode::BAD_REQUEST, format!("unfreezeTimeout {given:?} is no duration")),
         },
     };
-    let frozen = Frozen::new(&config.state_dir);
-    if let Err(error) = frozen.remember(&guest.place, after) {
-        return text(StatusCode::INTERNAL_SERVER_ERROR, format!("it cannot be written down: {error}"));
-    }
-    match agent::ask(agents, &guest.place.uid, &config.layout(&guest.place), "guest-fsfreeze-freeze").await {
-        Ok(_) => Response::new(Full::default()),
-        Err(error) => {
-            // A refusal says that nothing was frozen; after anything else, the guest is thawed when its time is over.
-            if matches!(error, AgentError::Refused { .. } | AgentError::Connect(_)) {
-                frozen.forget(&guest.place.uid);
-            }
-            refused(&error)
-        }
+    let (frozen, place) = (Frozen::new(&config.state_dir), &guest.place);
+    let answer = agent::freeze(&guests.agents, &frozen, place, &config.layout(place), after).await;
+    guests.agent_changed(&place.uid);
+    match answer {
+        Ok(Ok(())) => Response::new(Full::default()),
+        Ok(Err(error)) => refused(&error),
+        Err(error) => text(StatusCode::INTERNAL_SERVER_ERROR, format!("it cannot be written down: {error}")),
     }
 }
 
 /// Thaws the guest's file systems.
-pub(super) async fn unfreeze(config: &Config, agents: &Agents, guest: &Served) -> Response<Body> {
-    match agent::ask(agents, &guest.place.uid, &config.layout(&guest.place), "guest-fsfreeze-thaw").await {
-        Ok(_) => {
-            Frozen::new(&config.state_dir).forget(&guest.place.uid);
-            Response::new(Full::default())
-        }
+pub(super) async fn unfreeze(config: &Config, guests: &Guests, guest: &Served) -> Response<Body> {
+    let (frozen, place) = (Frozen::new(&config.state_dir), &guest.place);
+    let answer = agent::thaw(&guests.agents, &frozen, place, &config.layout(place)).await;
+    guests.agent_changed(&place.uid);
+    match answer {
+        Ok(()) => Response::new(Full::default()),
         Err(error) => refused(&error),
     }
 }

@@ -54,16 +54,14 @@ pub(super) async fn device(
         // KubeVirt's words, for the screen; a console has no such choice.
         return text(StatusCode::INTERNAL_SERVER_ERROR, "Active VNC connection. Request denied.");
     };
+    // A client that hangs up meanwhile ends this future.
+    let held = held.drop_guard();
     match tokio::time::timeout(CONNECT_DEADLINE, layout::connect(socket)).await {
-        Ok(Ok(stream)) => upgrade(request, stream, held),
+        Ok(Ok(stream)) => upgrade(request, stream, held.disarm()),
         Ok(Err(error)) => {
-            held.cancel();
             text(StatusCode::INTERNAL_SERVER_ERROR, format!("the guest's {name} cannot be reached: {error}"))
         }
-        Err(_) => {
-            held.cancel();
-            text(StatusCode::INTERNAL_SERVER_ERROR, format!("the guest's {name} does not answer"))
-        }
+        Err(_) => text(StatusCode::INTERNAL_SERVER_ERROR, format!("the guest's {name} does not answer")),
     }
 }
 
@@ -159,10 +157,11 @@ fn upgrade<S>(request: Request<Incoming>, stream: S, held: CancellationToken) ->
 where
     S: AsyncRead + AsyncWrite + Send + 'static,
 {
+    // The device is free again at the end, also when nothing was ever joined.
+    let free = held.clone().drop_guard();
     agree(request, move |client| async move {
-        join(client, stream, held.clone()).await;
-        // The device is free again.
-        held.cancel();
+        join(client, stream, held).await;
+        drop(free);
     })
 }
 

@@ -156,6 +156,7 @@ async fn refusals() {
     check(server(), &format!("GET {base}/demo/console"), "400", "a websocket is expected").await;
     check(server(), &format!("GET {base}/demo/pause"), "405", "no such call").await;
     check(server(), &format!("PUT {base}/demo/pause"), "500", "cannot reach the launcher").await;
+    check(server(), &format!("PUT {base}/demo/softreboot"), "500", "cannot reach the launcher").await;
     check(server(), &format!("GET {base}/demo/portforward/53/sctp"), "400", "only TCP").await;
     check(server(), &format!("GET {base}/demo/portforward/x"), "400", "no such port").await;
 }
