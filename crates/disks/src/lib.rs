@@ -7,6 +7,7 @@
 pub mod filesystem;
 pub mod loops;
 pub mod mounts;
+pub mod namespaces;
 pub mod openers;
 pub mod ownership;
 mod program;

@@ -9,8 +9,6 @@ use std::os::unix::fs::MetadataExt as _;
 use rustix::fs::{AtFlags, StatxAttributes, StatxFlags};
 use rustix::mount::{MountFlags, UnmountFlags};
 
-use crate::{is_gone, processes};
-
 /// A line of mountinfo.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MountPoint {
@@ -26,22 +24,46 @@ pub struct MountPoint {
     pub super_options: String,
 }
 
+/// A line of mountinfo, with what ties its mount to others.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Line {
+    /// The mount.
+    pub point: MountPoint,
+    /// Its number.
+    pub id: u64,
+    /// The number of the mount that it lies on.
+    pub parent: u64,
+    /// The group of mounts with which it shares what is mounted on it.
+    pub shared: Option<u64>,
+    /// The groups from which it gets what is mounted on them.
+    pub from: Vec<u64>,
+}
+
 /// Reads the text of mountinfo (proc(5)).
+pub(crate) fn lines(text: &str) -> Vec<Line> {
+    text.lines().filter_map(line).collect()
+}
+
+fn line(text: &str) -> Option<Line> {
+    let (left, right) = text.split_once(" - ")?;
+    let mut left = left.split(' ');
+    let (id, parent) = (left.next()?.parse().ok()?, left.next()?.parse().ok()?);
+    let device = left.next()?.to_owned();
+    let (root, path) = (unescape(left.next()?), unescape(left.next()?));
+    let tags: Vec<&str> = left.skip(1).collect();
+    let group = |name: &str| tags.iter().find_map(|tag| tag.strip_prefix(name)?.parse().ok());
+    let (shared, from) = (group("shared:"), [group("master:"), group("propagate_from:")]);
+    let mut right = right.split(' ');
+    let fs_type = right.next()?.to_owned();
+    let super_options = right.nth(1).unwrap_or_default().to_owned();
+    let point = MountPoint { path, device, root, fs_type, super_options };
+    Some(Line { point, id, parent, shared, from: from.into_iter().flatten().collect() })
+}
+
+/// The mounts in the text of mountinfo (proc(5)).
 #[must_use]
 pub fn parse(text: &str) -> Vec<MountPoint> {
-    text.lines()
-        .filter_map(|line| {
-            let (left, right) = line.split_once(" - ")?;
-            let mut left = left.split(' ').skip(2);
-            let device = left.next()?.to_owned();
-            let root = unescape(left.next()?);
-            let path = unescape(left.next()?);
-            let mut right = right.split(' ');
-            let fs_type = right.next()?.to_owned();
-            let super_options = right.nth(1).unwrap_or_default().to_owned();
-            Some(MountPoint { path, device, root, fs_type, super_options })
-        })
-        .collect()
+    lines(text).into_iter().map(|line| line.point).collect()
 }
 
 /// mountinfo writes blanks and backslashes in octal.
@@ -136,55 +158,6 @@ pub fn device_of(mount: &MountPoint) -> io::Result<String> {
     Ok(format!("/dev/{name}"))
 }
 
-/// Whether a part of a file system is within another: `/a/b` is within `/a` and `/`, and `/ab` is not within `/a`.
-fn is_within(part: &str, whole: &str) -> bool {
-    let whole = whole.trim_end_matches('/');
-    part.strip_prefix(whole).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
-}
-
-/// Who has a part of a device's file system, or something within it, mounted elsewhere than at a path of ours, in any mount
-/// namespace: the process through which the namespace was seen, and the mount point there. A process that ends meanwhile
-/// is left out; one that cannot be looked at is an error, since then nothing is known.
-///
-/// Where the part is a directory of a larger file system, whoever has the larger one mounted does not count: it is there
-/// for its own sake.
-///
-/// # Errors
-/// When a namespace cannot be looked at.
-pub fn elsewhere(device: &str, root: &str, ours: &str) -> io::Result<Option<(String, String)>> {
-    let own = fs::read_link("/proc/self/ns/mnt")?;
-    let known_other = |namespace: &Option<std::path::PathBuf>| namespace.as_ref().is_some_and(|n| *n != own);
-    let mut seen = std::collections::BTreeSet::new();
-    for pid in processes()? {
-        let namespace = match fs::read_link(format!("/proc/{pid}/ns/mnt")) {
-            Ok(n) => Some(n),
-            Err(e) if is_gone(&e) => continue,
-            // A process with more rights than ours does not show which namespace it is in. Its mounts show
-            // all the same; a mount at the very same place is taken for ours.
-            Err(e) if e.kind() == io::ErrorKind::PermissionDenied => None,
-            Err(e) => return Err(e),
-        };
-        if namespace.as_ref().is_some_and(|n| !seen.insert(n.clone())) {
-            continue;
-        }
-        let text = match fs::read_to_string(format!("/proc/{pid}/mountinfo")) {
-            Ok(t) => t,
-            // The namespace may have other processes: the next of them is looked at.
-            Err(e) if is_gone(&e) || e.raw_os_error() == Some(rustix::io::Errno::INVAL.raw_os_error()) => {
-                seen.retain(|n| Some(n) != namespace.as_ref());
-                continue;
-            }
-            Err(e) => return Err(e),
-        };
-        let same = |m: &MountPoint| m.device == device && is_within(&m.root, root);
-        let other = parse(&text).into_iter().find(|m| same(m) && (known_other(&namespace) || m.path != ours));
-        if let Some(m) = other {
-            return Ok(Some((pid, m.path)));
-        }
-    }
-    Ok(None)
-}
-
 /// Binds a path to another, both of the same kind.
 ///
 /// # Errors
@@ -253,21 +226,6 @@ mod tests {
     use super::*;
 
     #[test]
-    fn parts_are_told_from_their_neighbours() {
-        for (part, whole, within) in [
-            ("/", "/", true),
-            ("/a", "/", true),
-            ("/a/b", "/a", true),
-            ("/a", "/a", true),
-            ("/ab", "/a", false),
-            ("/", "/a", false),
-            ("/b/a", "/a", false),
-        ] {
-            assert_eq!(is_within(part, whole), within, "{part} in {whole}");
-        }
-    }
-
-    #[test]
     fn mountinfo_reads() {
         let text = "36 35 98:0 /mnt1 /mnt\\0402 rw,noatime master:1 - ext3 /dev/root rw,errors=continue\nbroken\n";
         let expected = MountPoint {
@@ -278,5 +236,18 @@ mod tests {
             super_options: "rw,errors=continue".into(),
         };
         assert_eq!(parse(text), vec![expected]);
+        let of = |tags: &str| {
+            let all = lines(&format!("36 35 98:0 / /at rw {tags}- ext3 /dev/root rw\n"));
+            all.into_iter().map(|line| (line.id, line.parent, line.shared, line.from)).collect::<Vec<_>>()
+        };
+        for (tags, shared, from) in [
+            ("", None, vec![]),
+            ("shared:7 ", Some(7), vec![]),
+            ("shared:7 master:1 ", Some(7), vec![1]),
+            ("master:3 propagate_from:2 ", None, vec![3, 2]),
+            ("unbindable ", None, vec![]),
+        ] {
+            assert_eq!(of(tags), [(36, 35, shared, from)], "{tags}");
+        }
     }
 }

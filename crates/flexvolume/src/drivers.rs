@@ -1,8 +1,9 @@
 //! The drivers of a directory: `VENDOR~DRIVER/DRIVER`, run once for each call.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::PathBuf;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use carrack_disks::DiskError;
@@ -23,10 +24,22 @@ pub enum Told {
     NotSupported,
 }
 
+/// Which program is at a driver's place: its number, its size, and when it was put there.
+type Program = (u64, u64, i64, i64);
+
+/// The program at a path, if there is one.
+fn at(path: &Path) -> Option<Program> {
+    let meta = std::fs::metadata(path).ok()?;
+    Some((meta.ino(), meta.size(), meta.ctime(), meta.ctime_nsec()))
+}
+
+/// What a driver has said of itself.
 #[derive(Debug, Default)]
 struct Known {
-    capabilities: BTreeMap<String, Capabilities>,
-    not_supported: BTreeSet<(String, &'static str)>,
+    /// By which program.
+    program: Option<Program>,
+    capabilities: Option<Capabilities>,
+    not_supported: BTreeSet<&'static str>,
 }
 
 /// The drivers of a directory.
@@ -35,7 +48,7 @@ pub struct Drivers {
     dir: PathBuf,
     limit: Duration,
     until: Option<Until>,
-    known: Arc<Mutex<Known>>,
+    known: Arc<Mutex<BTreeMap<String, Known>>>,
 }
 
 fn failed<T>(text: String) -> Result<T, DiskError> {
@@ -61,9 +74,16 @@ impl Drivers {
         Self { until: Some(until), ..self }
     }
 
-    fn known(&self) -> MutexGuard<'_, Known> {
+    /// What is known of a driver. Another program at its place is another driver (upstream notices that, too, `probe.go`); where
+    /// none is there, what was said last holds.
+    fn known<T>(&self, driver: &str, program: Option<Program>, look: impl FnOnce(&mut Known) -> T) -> T {
         // Entries are put in whole.
-        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+        let mut all = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = all.entry(driver.to_owned()).or_default();
+        if program.is_some() && known.program != program {
+            *known = Known { program, ..Known::default() };
+        }
+        look(known)
     }
 
     /// Where a driver is. Its name comes from users, and does not lead out of the directory.
@@ -82,11 +102,11 @@ impl Drivers {
     /// # Errors
     /// It fails, hangs, or does not say what it did.
     pub async fn call(&self, driver: &str, verb: &'static str, args: &[String]) -> Result<Told, DiskError> {
-        let key = (driver.to_owned(), verb);
-        if self.known().not_supported.contains(&key) {
+        let path = self.program(driver)?;
+        let program = at(&path);
+        if self.known(driver, program, |known| known.not_supported.contains(verb)) {
             return Ok(Told::NotSupported);
         }
-        let path = self.program(driver)?;
         let all: Vec<String> = std::iter::once(verb.to_owned()).chain(args.iter().cloned()).collect();
         let (code, text) = run(&path, &all, self.limit, self.until.clone()).await?;
         // The arguments hold secrets and are not shown.
@@ -101,7 +121,7 @@ impl Drivers {
         };
         match (answer.status.as_str(), code) {
             ("Not supported", _) => {
-                self.known().not_supported.insert(key);
+                self.known(driver, program, |known| known.not_supported.insert(verb));
                 Ok(Told::NotSupported)
             }
             ("Success", 0) => Ok(Told::Answer(answer)),
@@ -115,14 +135,15 @@ impl Drivers {
     /// # Errors
     /// There is no such driver, or it fails.
     pub async fn capabilities(&self, driver: &str) -> Result<Capabilities, DiskError> {
-        if let Some(known) = self.known().capabilities.get(driver) {
-            return Ok(*known);
+        let program = at(&self.program(driver)?);
+        if let Some(known) = self.known(driver, program, |known| known.capabilities) {
+            return Ok(known);
         }
         let found = match self.call(driver, "init", &[]).await? {
             Told::Answer(answer) => answer.capabilities.unwrap_or_default(),
             Told::NotSupported => return failed(format!("FlexVolume driver {driver} does not support init")),
         };
-        self.known().capabilities.insert(driver.to_owned(), found);
+        self.known(driver, program, |known| known.capabilities = Some(found));
         Ok(found)
     }
 }
@@ -133,20 +154,23 @@ mod tests {
 
     use std::fs;
     use std::os::unix::fs::PermissionsExt as _;
-    use std::path::Path;
 
     use super::*;
 
     /// A driver that does this, in a directory of its own.
     fn driver(script: &str) -> (tempfile::TempDir, Drivers) {
         let dir = tempfile::tempdir().expect("a directory");
-        let at = dir.path().join("v~d");
-        fs::create_dir(&at).expect("a directory");
-        fs::write(at.join("d"), format!("#!/bin/sh\necho \"$1\" >>{}/calls\n{script}\n", dir.path().display()))
-            .expect("written");
-        fs::set_permissions(at.join("d"), fs::Permissions::from_mode(0o755)).expect("made executable");
+        put(dir.path(), script);
         let drivers = Drivers::new(dir.path().to_owned()).with_limit(Duration::from_secs(1));
         (dir, drivers)
+    }
+
+    fn put(dir: &Path, script: &str) {
+        let at = dir.join("v~d");
+        fs::create_dir_all(&at).expect("a directory");
+        fs::write(at.join("d"), format!("#!/bin/sh\necho \"$1\" >>{}/calls\n{script}\n", dir.display()))
+            .expect("written");
+        fs::set_permissions(at.join("d"), fs::Permissions::from_mode(0o755)).expect("made executable");
     }
 
     #[tokio::test]
@@ -184,6 +208,23 @@ mod tests {
             assert!(!drivers.capabilities("v/d").await.expect("known").attach);
         }
         assert_eq!(fs::read_to_string(dir.path().join("calls")).expect("read"), "getvolumename\ninit\n");
+    }
+
+    #[tokio::test]
+    async fn another_driver_at_the_place_of_one_is_asked_anew() {
+        let (dir, drivers) = driver(
+            r#"[ "$1" = init ] && { echo '{"status": "Success", "capabilities": {"attach": false}}'; exit; }
+            echo '{"status": "Not supported"}'"#,
+        );
+        assert!(!drivers.capabilities("v/d").await.expect("known").attach);
+        assert_eq!(drivers.call("v/d", "mountdevice", &[]).await, Ok(Told::NotSupported));
+        put(dir.path(), r#"echo '{"status": "Success"}'"#);
+        assert!(drivers.capabilities("v/d").await.expect("known").attach);
+        let did = drivers.call("v/d", "mountdevice", &[]).await;
+        assert!(matches!(did, Ok(Told::Answer(_))), "{did:?}");
+        // While it is not there, what it said last holds.
+        fs::remove_file(dir.path().join("v~d/d")).expect("removed");
+        assert!(drivers.capabilities("v/d").await.expect("known").attach);
     }
 
     /// What a driver started is there, in that file.

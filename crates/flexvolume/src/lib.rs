@@ -2,7 +2,8 @@
 //! (<https://github.com/kubernetes/community/blob/master/contributors/devel/sig-storage/flexvolume.md>).
 //!
 //! For the kubelet, which mounts, and for the controllers, which attach, detach and enlarge. A call that a driver does not
-//! support has a default, which is its caller's to know; it is asked for once, and the answer is remembered.
+//! support has a default, which is its caller's to know; it is asked for once, and the answer is remembered for as long as the
+//! program is the same.
 
 mod answer;
 mod drivers;

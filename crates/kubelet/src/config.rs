@@ -122,6 +122,15 @@ pub struct NodeConfig {
     pub cpu_quota_period: Duration,
     /// Most processes of one pod.
     pub pod_pids: Option<u64>,
+    /// Containers may use some of the node's swap (`memorySwap.swapBehavior: LimitedSwap`); else none.
+    pub limited_swap: bool,
+    /// When a container has no memory left one process of it is killed, and not all (`singleProcessOOMKill`). With the older
+    /// control groups it is always one.
+    pub single_process_oom_kill: bool,
+    /// The kubelet's server lets those who may look into containers, run commands there and read logs.
+    pub debugging: bool,
+    /// The kubelet does not start on a machine with swap.
+    pub fail_on_swap: bool,
     /// File with the node's own name servers; none where pods get none of them.
     pub resolv_conf: Option<PathBuf>,
     /// How many images a Node lists, the largest first; all without a number.
@@ -174,6 +183,11 @@ impl Default for NodeConfig {
             cpu_quota: true,
             cpu_quota_period: Duration::from_millis(100),
             pod_pids: None,
+            limited_swap: false,
+            single_process_oom_kill: false,
+            debugging: true,
+            // Upstream's default is another; where nobody swaps, swap is no reason not to start.
+            fail_on_swap: false,
             resolv_conf: Some("/etc/resolv.conf".into()),
             status_max_images: Some(50),
             provider_id: String::new(),

@@ -36,7 +36,6 @@ const NO_EFFECT: &[&str] = &[
     "draManagerReconcilePeriod",
     "enableContentionProfiling",
     "enableDebugFlagsHandler",
-    "enableDebuggingHandlers",
     "enableProfilingHandler",
     "enableServer",
     "enableSystemLogHandler",
@@ -45,7 +44,6 @@ const NO_EFFECT: &[&str] = &[
     "eventBurst",
     "eventRecordQPS",
     "failCgroupV1",
-    "failSwapOn",
     "featureGates",
     "hairpinMode",
     "healthzBindAddress",
@@ -65,9 +63,7 @@ const NO_EFFECT: &[&str] = &[
     "makeIPTablesUtilChains",
     "maxOpenFiles",
     "maxParallelImagePulls",
-    "memoryManagerPolicy",
     "memoryReservationPolicy",
-    "memorySwap",
     "memoryThrottlingFactor",
     "oomScoreAdj",
     "podCIDR",
@@ -84,7 +80,6 @@ const NO_EFFECT: &[&str] = &[
     "runtimeRequestTimeout",
     "serializeImagePulls",
     "showHiddenMetricsForVersion",
-    "singleProcessOOMKill",
     "staticPodURL",
     "staticPodURLHeader",
     "streamingConnectionIdleTimeout",
@@ -175,6 +170,12 @@ pub struct Configuration {
     provider_id: String,
     resolv_conf: Option<String>,
     seccomp_default: bool,
+    memory_swap: MemorySwap,
+    fail_swap_on: Option<bool>,
+    memory_manager_policy: String,
+    #[serde(rename = "singleProcessOOMKill")]
+    single_process_oom_kill: Option<bool>,
+    enable_debugging_handlers: Option<bool>,
     /// Socket of the container runtime.
     pub container_runtime_endpoint: String,
 }
@@ -183,6 +184,12 @@ pub struct Configuration {
 #[serde(deny_unknown_fields, default, rename_all = "camelCase")]
 struct CrashLoopBackOff {
     max_container_restart_period: Span,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default, rename_all = "camelCase")]
+struct MemorySwap {
+    swap_behavior: String,
 }
 
 /// How long pods from a priority on have when the machine is shut down.
@@ -411,6 +418,7 @@ impl Configuration {
         if let Some(low) = self.image_gc_low_threshold_percent {
             node.image_gc.low_percent = u64::from(low);
         }
+        node.debugging = self.enable_debugging_handlers.unwrap_or(node.debugging);
         node.controller_attach = self.enable_controller_attach_detach.unwrap_or(node.controller_attach);
         node.max_pods = self.max_pods.unwrap_or(node.max_pods);
         self.apply_eviction(&mut node.eviction)?;
@@ -440,7 +448,27 @@ impl Configuration {
             Scope::named(scope).ok_or_else(|| bad("topologyManagerScope", scope))?,
         );
         self.apply_pods(node)?;
+        self.apply_memory(node)?;
         self.apply_cpus(node)
+    }
+
+    fn apply_memory(&self, node: &mut NodeConfig) -> Result<(), String> {
+        match self.memory_swap.swap_behavior.as_str() {
+            "" => {}
+            "NoSwap" => node.limited_swap = false,
+            "LimitedSwap" => node.limited_swap = true,
+            other => return Err(format!("{other:?} is no memorySwap.swapBehavior that is known here")),
+        }
+        node.fail_on_swap = self.fail_swap_on.unwrap_or(node.fail_on_swap);
+        node.single_process_oom_kill = self.single_process_oom_kill.unwrap_or(node.single_process_oom_kill);
+        // Who relies on memory of his own must not run without.
+        match self.memory_manager_policy.as_str() {
+            "" | "None" => Ok(()),
+            "Static" => {
+                Err("memoryManagerPolicy Static is not supported: memory is not kept to NUMA nodes here".into())
+            }
+            other => Err(format!("{other:?} is no memoryManagerPolicy that is known here")),
+        }
     }
 
     /// What holds for each pod and container.
@@ -581,7 +609,7 @@ mod tests {
              rotateCertificates: true\nserverTLSBootstrap: true\ntopologyManagerPolicy: restricted\n\
              topologyManagerScope: pod\ncpuCFSQuota: false\ncpuCFSQuotaPeriod: 10ms\nnodeStatusMaxImages: -1\n\
              crashLoopBackOff: {{maxContainerRestartPeriod: 30s}}\npodPidsLimit: 1000\nresolvConf: ''\nproviderID: a:///b\n\
-             seccompDefault: true\ncpuManagerPolicy: static\nreservedSystemCPUs: 0-1,4\ncpuManagerReconcilePeriod: 5s\n\
+             seccompDefault: true\nmemorySwap: {{swapBehavior: LimitedSwap}}\nfailSwapOn: true\nmemoryManagerPolicy: None\nsingleProcessOOMKill: true\nenableDebuggingHandlers: false\ncpuManagerPolicy: static\nreservedSystemCPUs: 0-1,4\ncpuManagerReconcilePeriod: 5s\n\
              cpuManagerPolicyOptions: {{full-pcpus-only: 'true', strict-cpu-reservation: 'false'}}\nconfigMapAndSecretChangeDetectionStrategy: Cache\nallowedUnsafeSysctls: [kernel/msg*]\nnodeStatusUpdateFrequency: 5s\nregisterWithTaints: [{{key: a, effect: NoSchedule}}]\ncgroupRoot: null\n"
         );
         let (c, without) = read(text.as_bytes()).unwrap();
@@ -618,6 +646,7 @@ mod tests {
         assert_eq!((n.cpu_quota, n.cpu_quota_period.as_millis(), n.restart_wait.as_secs()), (false, 10, 30));
         assert_eq!((n.status_max_images, n.pod_pids, n.resolv_conf.clone()), (None, Some(1000), None));
         assert_eq!((n.seccomp_default, n.provider_id.as_str()), (true, "a:///b"));
+        assert!(n.limited_swap && n.fail_on_swap && n.single_process_oom_kill && !n.debugging);
         assert_eq!((n.image_gc.high_percent, n.taints.len(), n.cgroup_root.as_str()), (90, 1, "kubepods"));
     }
 
@@ -738,6 +767,9 @@ mod tests {
             (&format!("{HEAD}crashLoopBackOff: {{maxContainerRestartPeriod: 10m}}\n"), "between 1s and 300s"),
             (&format!("{HEAD}nodeStatusMaxImages: -2\n"), "-1 or greater"),
             (&format!("{HEAD}cpuManagerPolicy: dynamic\n"), "no cpuManagerPolicy"),
+            (&format!("{HEAD}memoryManagerPolicy: Static\n"), "Static is not supported"),
+            (&format!("{HEAD}memoryManagerPolicy: static\n"), "no memoryManagerPolicy"),
+            (&format!("{HEAD}memorySwap: {{swapBehavior: UnlimitedSwap}}\n"), "no memorySwap.swapBehavior"),
             (&format!("{HEAD}reservedSystemCPUs: some\n"), "no list of CPUs"),
             (
                 &format!("{HEAD}cpuManagerPolicy: static\ncpuManagerPolicyOptions: {{align-by-socket: 'true'}}\n"),

@@ -89,6 +89,11 @@ pub fn page(node: &NodeConfig) -> Value {
         "cpuManagerPolicy": node.cpus.policy.name(),
         "cpuManagerReconcilePeriod": span(node.cpus.retry),
     });
+    shown["enableDebuggingHandlers"] = node.debugging.into();
+    shown["singleProcessOOMKill"] = node.single_process_oom_kill.into();
+    shown["failSwapOn"] = node.fail_on_swap.into();
+    shown["memorySwap"] = json!({"swapBehavior": if node.limited_swap { "LimitedSwap" } else { "NoSwap" }});
+    shown["memoryManagerPolicy"] = "None".into();
     if !node.cpus.reserved.is_empty() {
         shown["reservedSystemCPUs"] = node.cpus.reserved.to_string().into();
     }
@@ -169,7 +174,8 @@ mod tests {
             systemReserved: {cpu: 500m, memory: 1Gi}\nimageMaximumGCAge: 24h\nclusterDNS: [10.96.0.10]\n\
             topologyManagerPolicy: restricted\ntopologyManagerScope: pod\ncpuManagerPolicy: static\n\
             cpuManagerPolicyOptions: {full-pcpus-only: 'true', prefer-align-cpus-by-uncorecache: '1'}\nallowedUnsafeSysctls: [kernel.msg*]\n\
-            registerWithTaints: [{key: a, effect: NoSchedule}]\nconfigMapAndSecretChangeDetectionStrategy: Get\n";
+            registerWithTaints: [{key: a, effect: NoSchedule}]\nconfigMapAndSecretChangeDetectionStrategy: Get\n\
+            failSwapOn: true\nmemorySwap: {swapBehavior: LimitedSwap}\n";
         let mut full = NodeConfig::default();
         crate::configuration::read(text.as_bytes()).unwrap().0.apply(&mut full).unwrap();
         let shown = page(&full);

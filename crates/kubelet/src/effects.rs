@@ -94,6 +94,15 @@ pub struct ProbeCount {
     pub result: &'static str,
 }
 
+/// What is counted for the metrics, one by one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Counted {
+    /// A probe's answer.
+    Probe(ProbeCount),
+    /// A pod that had to go, and for what: a signal's name, or the limit that it did not keep to (upstream's `eviction_signal`).
+    Eviction(&'static str),
+}
+
 /// Something to do on the node.
 #[derive(Clone, Debug)]
 pub enum Op {
@@ -269,8 +278,8 @@ pub enum Op {
         /// Devices.
         ids: BTreeSet<String>,
     },
-    /// Count a probe's answer for the metrics. No outcome returns.
-    CountProbe(ProbeCount),
+    /// Count a probe's answer, or a pod that had to go, for the metrics. No outcome returns.
+    Count(Counted),
     /// Show the devices to those who ask. No outcome returns.
     PublishDevices(Arc<crate::devices::DeviceView>),
     /// Show how many volumes there are to those who ask. No outcome returns.
@@ -357,7 +366,7 @@ impl Op {
     pub fn only_shows(&self) -> bool {
         matches!(
             self,
-            Self::CountProbe(_)
+            Self::Count(_)
                 | Self::PublishDevices(_)
                 | Self::PublishVolumes(_)
                 | Self::PublishResizes(_)

@@ -93,6 +93,17 @@ impl Signal {
         }
     }
 
+    /// Whether some of it may be had without a pod going: containers that are over, and images, lie on that disk (upstream's
+    /// `buildSignalToNodeReclaimFuncs`). Where images have a file system of their own, so have containers' layers.
+    #[must_use]
+    pub fn is_won_back_without_pods(self, images_apart: bool) -> bool {
+        match self {
+            Self::ImagefsAvailable | Self::ImagefsInodesFree => true,
+            Self::NodefsAvailable | Self::NodefsInodesFree => !images_apart,
+            Self::MemoryAvailable | Self::AllocatableMemoryAvailable | Self::PidAvailable => false,
+        }
+    }
+
     /// How much is left, and how much there is; none where it is not counted.
     #[must_use]
     pub fn read(self, h: &HostFacts) -> Option<(u64, u64)> {
@@ -420,6 +431,15 @@ mod tests {
             (Signal::ImagefsInodesFree, 9, 4),
         ] {
             assert_eq!((usage.of(signal, false), usage.of(signal, true)), (together, apart), "{signal:?}");
+        }
+        for (signal, together, apart) in [
+            (Signal::MemoryAvailable, false, false),
+            (Signal::NodefsAvailable, true, false),
+            (Signal::NodefsInodesFree, true, false),
+            (Signal::ImagefsAvailable, true, true),
+        ] {
+            let won_back = [false, true].map(|apart| signal.is_won_back_without_pods(apart));
+            assert_eq!(won_back, [together, apart], "{signal:?}");
         }
     }
 

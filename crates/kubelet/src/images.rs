@@ -29,10 +29,20 @@ impl Default for Policy {
     }
 }
 
+/// How long an image that the runtime would not remove is left alone, and not counted on.
+const LEFT_ALONE: Duration = Duration::from_secs(300);
+
 #[derive(Clone, Copy, Debug)]
 struct Known {
     found_at: Time,
     used_at: Option<Time>,
+    kept_at: Option<Time>,
+}
+
+impl Known {
+    fn new(now: Time) -> Self {
+        Self { found_at: now, used_at: None, kept_at: None }
+    }
 }
 
 /// What is remembered of images.
@@ -55,10 +65,17 @@ impl Images {
     pub fn listed(&mut self, now: Time, images: &[ImageRecord], used: &BTreeSet<&str>) {
         self.known.retain(|id, _| images.iter().any(|i| i.id == *id));
         for image in images {
-            let known = self.known.entry(image.id.clone()).or_insert(Known { found_at: now, used_at: None });
+            let known = self.known.entry(image.id.clone()).or_insert(Known::new(now));
             if is_used(image, used) {
                 known.used_at = Some(now);
             }
+        }
+    }
+
+    /// The runtime would not remove an image.
+    pub fn not_removed(&mut self, now: Time, id: &str) {
+        if let Some(known) = self.known.get_mut(id) {
+            known.kept_at = Some(now);
         }
     }
 
@@ -88,6 +105,7 @@ impl Images {
             .filter(|i| !i.pinned && !is_used(i, used) && !i.names.iter().all(|n| n.starts_with("localhost/")))
             .filter_map(|i| Some((i, *self.known.get(&i.id)?)))
             .filter(|(_, k)| now.since(k.found_at) >= policy.min_age)
+            .filter(|(_, k)| k.kept_at.is_none_or(|at| now.since(at) >= LEFT_ALONE))
             .collect();
         candidates.sort_by_key(|(i, k)| (k.used_at, k.found_at, i.id.clone()));
         for (image, known) in candidates {
@@ -136,6 +154,14 @@ mod tests {
             let s = images.select(now, &all, &used, (left, 1000), &Policy::default(), everything);
             assert_eq!((s.remove.join(" ").as_str(), s.lacking_bytes), (expected, lacking), "{left}");
         }
+        // One that stays is left alone for a while, and the next one goes in its place.
+        let mut stays = images.clone();
+        stays.not_removed(t1, "a");
+        let mut after = |s: i64| {
+            stays.listed(Time::from_unix_s(1000 + s), &all, &used);
+            stays.select(Time::from_unix_s(1000 + s), &all, &used, (160, 1000), &Policy::default(), true).remove
+        };
+        assert_eq!((after(299).join(" "), after(300).join(" ")), ("c b".into(), "a c b".into()));
         let policy = Policy { max_unused: Some(Duration::from_secs(900)), ..Policy::default() };
         let s = images.select(t1, &all, &used, (900, 1000), &policy, false);
         assert_eq!(s.remove, ["a", "c", "b"]);

@@ -28,25 +28,29 @@ pub fn is_limited(pod: &Pod) -> bool {
     empty_dirs(pod).next().is_some() || carrack_types::pod::limits(pod).contains_key(RESOURCE)
 }
 
-/// Why a pod has to go that keeps more than it may; none where it keeps to its limits.
+/// Why a pod has to go that keeps more than it may: the limit, as upstream's metrics name it, and the same for people. None where
+/// it keeps to its limits.
 #[must_use]
-pub fn exceeded(pod: &Pod, usage: &Usage) -> Option<String> {
+pub fn exceeded(pod: &Pod, usage: &Usage) -> Option<(&'static str, String)> {
     let is_above = |used: u64, limit: &Quantity| i128::from(used) > i128::from(amount::units(limit));
     for (name, limit) in empty_dirs(pod) {
         if usage.empty_dirs.get(name).is_some_and(|used| is_above(*used, limit)) {
-            return Some(format!("Usage of EmptyDir volume {name:?} exceeds the limit {:?}. ", limit.0));
+            let message = format!("Usage of EmptyDir volume {name:?} exceeds the limit {:?}. ", limit.0);
+            return Some(("emptydirfs.limit", message));
         }
     }
     if let Some(all) = carrack_types::pod::limits(pod).get(RESOURCE)
         && i128::from(usage.disk_bytes) > i128::from(all.units())
     {
-        return Some(format!("Pod ephemeral local storage usage exceeds the total limit of containers {all}. "));
+        let message = format!("Pod ephemeral local storage usage exceeds the total limit of containers {all}. ");
+        return Some(("ephemeralpodfs.limit", message));
     }
     let over =
         |c: &&Container| limit(c).is_some_and(|l| usage.containers.get(&c.name).is_some_and(|u| is_above(*u, l)));
     let container = spec(pod).containers.iter().find(over)?;
     let limit = limit(container).map(|l| l.0.as_str()).unwrap_or_default();
-    Some(format!("Container {} exceeded its local ephemeral storage limit {limit:?}. ", container.name))
+    let message = format!("Container {} exceeded its local ephemeral storage limit {limit:?}. ", container.name);
+    Some(("ephemeralcontainerfs.limit", message))
 }
 
 #[cfg(test)]
@@ -73,9 +77,11 @@ mod tests {
         };
         let some = |limit: &str| json!({"ephemeral-storage": limit});
         let none = Value::Null;
-        let volume = Some("Usage of EmptyDir volume \"v\" exceeds the limit \"1Ki\". ");
-        let total = Some("Pod ephemeral local storage usage exceeds the total limit of containers 2Ki. ");
-        let one = Some("Container b exceeded its local ephemeral storage limit \"1Ki\". ");
+        let volume = Some(("emptydirfs.limit", "Usage of EmptyDir volume \"v\" exceeds the limit \"1Ki\". "));
+        let total = "Pod ephemeral local storage usage exceeds the total limit of containers 2Ki. ";
+        let total = Some(("ephemeralpodfs.limit", total));
+        let one = "Container b exceeded its local ephemeral storage limit \"1Ki\". ";
+        let one = Some(("ephemeralcontainerfs.limit", one));
         for (size_limit, a, b, usage, limited, expected) in [
             (none.clone(), none.clone(), none.clone(), used(9999, 9999, 9999), false, None),
             (json!("1Ki"), none.clone(), none.clone(), used(1024, 9999, 0), true, None),
@@ -92,7 +98,8 @@ mod tests {
         ] {
             let pod = of(size_limit, a, b);
             assert_eq!(is_limited(&pod), limited, "{pod:?}");
-            assert_eq!(exceeded(&pod, &usage).as_deref(), expected, "{usage:?} of {pod:?}");
+            let found = exceeded(&pod, &usage);
+            assert_eq!(found.as_ref().map(|(l, m)| (*l, m.as_str())), expected, "{usage:?} of {pod:?}");
         }
     }
 }

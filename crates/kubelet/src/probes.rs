@@ -2,8 +2,9 @@
 //! (kubernetes pkg/kubelet/prober).
 //!
 //! A startup probe holds the others back until it passes once. Readiness begins as failed, liveness
-//! as passed. An answer that never came is a failure of that probe; an operation that could not be
-//! carried out at all (the runtime is away) is no answer, and changes nothing.
+//! as passed. A container that is to stop is asked no more but whether it still serves. An answer that never came is a
+//! failure of that probe; an operation that could not be carried out at all (the runtime is away) is no answer, and changes
+//! nothing.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -50,6 +51,8 @@ impl One {
 #[derive(Clone, Debug, Default)]
 pub struct Prober {
     probes: BTreeMap<ProbeKind, One>,
+    /// The container is to stop.
+    stops: bool,
 }
 
 /// An answer.
@@ -160,7 +163,19 @@ impl Prober {
                 );
             }
         }
-        Self { probes }
+        Self { probes, stops: false }
+    }
+
+    /// The container is to stop: whoever sends it requests until then still hears whether it serves, and nothing restarts it
+    /// (upstream's `StopLivenessAndStartup`).
+    pub fn stop(&mut self) {
+        self.stops = true;
+    }
+
+    /// Whether a probe is asked at present.
+    fn applies(&self, kind: ProbeKind) -> bool {
+        let started = self.verdict().started;
+        (kind == ProbeKind::Startup) != started && (kind == ProbeKind::Readiness || !self.stops)
     }
 
     /// What the probes amount to.
@@ -190,11 +205,10 @@ impl Prober {
     /// One that has nowhere to go, since its port has a name that the container does not know, has failed (upstream's
     /// `errored`): what to do is none, then.
     pub fn due(&mut self, now: Time, c: &Container, id: &str, pod_ip: &str) -> Vec<(ProbeKind, Option<Op>)> {
-        let started = self.verdict().started;
+        let apply: Vec<ProbeKind> = self.probes.keys().copied().filter(|kind| self.applies(*kind)).collect();
         let mut out = Vec::new();
         for (kind, one) in &mut self.probes {
-            let applies = (*kind == ProbeKind::Startup) != started;
-            if !applies || one.in_flight.is_some() || one.next > now {
+            if !apply.contains(kind) || one.in_flight.is_some() || one.next > now {
                 continue;
             }
             let op = operation(c, id, &one.probe, pod_ip);
@@ -239,10 +253,9 @@ impl Prober {
     /// When the next probe is due.
     #[must_use]
     pub fn next(&self) -> Option<Time> {
-        let started = self.verdict().started;
         self.probes
             .iter()
-            .filter(|(kind, one)| (**kind == ProbeKind::Startup) != started && one.in_flight.is_none())
+            .filter(|(kind, one)| self.applies(**kind) && one.in_flight.is_none())
             .map(|(_, one)| one.next)
             .min()
     }
@@ -252,6 +265,28 @@ impl Prober {
 mod tests {
     use super::*;
     use serde_json::json;
+
+    #[test]
+    fn a_container_that_stops_is_asked_whether_it_serves_and_nothing_else() {
+        let c: Container = serde_json::from_value(json!({"name": "c", "image": "i",
+            "livenessProbe": {"tcpSocket": {"port": 1}}, "readinessProbe": {"tcpSocket": {"port": 1}, "failureThreshold": 1},
+            "startupProbe": {"tcpSocket": {"port": 1}}}))
+        .unwrap();
+        let told = Verdict { started: true, ready: true, must_restart: false };
+        for (told, expected) in [(Some(told), &[ProbeKind::Readiness][..]), (None, &[][..])] {
+            let mut p = Prober::new(&c, Time(0), told);
+            p.stop();
+            let due = p.due(Time(0), &c, "id", "10.0.0.1");
+            let kinds: Vec<ProbeKind> = due.iter().map(|(kind, _)| *kind).collect();
+            assert_eq!(kinds, expected, "{told:?}");
+            for kind in kinds {
+                p.started(kind, OpId(1));
+                p.answered(kind, OpId(1), Answer::Failure("no".into()));
+            }
+            let verdict = p.verdict();
+            assert!(!verdict.ready && !verdict.must_restart, "{verdict:?}");
+        }
+    }
 
     #[test]
     fn a_probe_that_has_nowhere_to_go_fails() {

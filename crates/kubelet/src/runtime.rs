@@ -97,6 +97,10 @@ pub struct Resources {
     pub cpus: String,
     /// Most processes; none for no limit. Of pods alone.
     pub pids: Option<u64>,
+    /// Memory in bytes in proportion to which the machine's swap may be used; 0 for no swap. Of containers alone.
+    pub swap_for_bytes: i64,
+    /// When there is no memory left all of its processes are killed, and not one of them. Of containers alone.
+    pub dies_whole: bool,
 }
 
 /// The control group of a pod: the parent of its containers' groups.

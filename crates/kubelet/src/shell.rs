@@ -1,13 +1,13 @@
 //! The kubelet's process: the core on tokio, with the adapters that carry its operations out.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
 use carrack_engine::shell::{Doer, EventSink, random_seed, run_core};
 use carrack_engine::{Rng, Transport};
 
-use crate::adapters::backend::{self, Node, Operations, ProbeCounts, Published, Resizes, VolumeCounts};
+use crate::adapters::backend::{self, Node, Operations, Published, Resizes, SharedCounts, VolumeCounts};
 use crate::adapters::cri::Cri;
 use crate::adapters::drivers::Drivers;
 use crate::adapters::drivers::csi::Csi;
@@ -22,7 +22,9 @@ use crate::adapters::reviews::Reviews;
 use crate::adapters::stats::Stats;
 use crate::adapters::storage_times::StorageTimes;
 use crate::adapters::store::{Kept, Store};
-use crate::adapters::{blocking, cgroups, found, host, io_error, logs, manifests, net, now, storage_times, volumes};
+use crate::adapters::{
+    blocking, cgroups, found, host, io_error, log_links, logs, manifests, net, now, storage_times, volumes,
+};
 use crate::allocation::Reading;
 use crate::config::KubeletConfig;
 use crate::configz;
@@ -57,7 +59,7 @@ struct Machine {
     /// Where static pods' manifests are, and the node's name.
     manifests: Option<(PathBuf, String)>,
     pods: Published,
-    probes: ProbeCounts,
+    counts: SharedCounts,
     operations: Operations,
     volumes: VolumeCounts,
     resizes: Resizes,
@@ -66,6 +68,7 @@ struct Machine {
     lister: Option<tokio::task::JoinHandle<()>>,
     events: Option<EventSink<In>>,
     serving: Option<tokio::task::JoinHandle<()>>,
+    announcing: Option<tokio::task::JoinHandle<()>>,
     following: Option<tokio::task::JoinHandle<()>>,
     judging: Option<tokio::task::JoinHandle<()>>,
     logind: Logind,
@@ -77,6 +80,7 @@ impl Drop for Machine {
     fn drop(&mut self) {
         let tasks = [
             self.serving.take(),
+            self.announcing.take(),
             self.lister.take(),
             self.following.take(),
             self.judging.take(),
@@ -184,6 +188,10 @@ async fn carry_out(
             done(
                 blocking(move || {
                     cgroups::remove(&cgroup);
+                    // A link that stays keeps no pod.
+                    if let Err(error) = log_links::remove_all(Path::new(&log_directory)) {
+                        tracing::warn!(%error, log_directory, "links to a pod's logs stay");
+                    }
                     volumes::remove_pod(&dir.to_string_lossy(), &log_directory)
                 })
                 .await,
@@ -213,7 +221,7 @@ async fn carry_out(
         | Op::PublishDevices(_)
         | Op::PublishVolumes(_)
         | Op::PublishResizes(_)
-        | Op::CountProbe(_) => Reply::Done,
+        | Op::Count(_) => Reply::Done,
     })
 }
 
@@ -252,6 +260,7 @@ impl Doer<Out, In> for Machine {
             // Nobody listens only when the kubelet is ending anyway.
             Err(e) => drop(self.failed.send(e)),
         }
+        self.announcing = Some(plugins.follow(self.root.join("plugins_registry")));
         self.plugins = Some(plugins);
         match (Lister { pods: self.pods.clone(), devices: self.devices.clone() }).serve(&self.root) {
             Ok(task) => self.lister = Some(task),
@@ -287,8 +296,8 @@ impl Doer<Out, In> for Machine {
             *self.resizes.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = *counts;
             return;
         }
-        if let Op::CountProbe(probe) = op {
-            backend::count(&self.probes, probe, &self.pods);
+        if let Op::Count(what) = op {
+            backend::count(&self.counts, what, &self.pods);
             return;
         }
         let Some(events) = self.events.clone() else { return };
@@ -314,9 +323,7 @@ impl Doer<Out, In> for Machine {
             let began = now();
             let outcome = carry_out(cri, store, plugins, drivers, stats, pods, host, manifests, root, op).await;
             if let Some(name) = name {
-                let mut all = operations.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-                let (count, took) = all.entry(name).or_default();
-                (*count, *took) = (*count + 1, *took + now().since(began));
+                operations.ended((name, outcome.is_ok()), now().since(began));
             }
             if let Some(operation) = of_volume {
                 storage.ended((operation, outcome.is_ok()), now().since(began));
@@ -342,11 +349,12 @@ pub async fn run(
     };
     let cri = Arc::new(Cri::new(config.runtime_endpoint.clone())?);
     let pods: Published = Arc::new(Mutex::new(Arc::new(Vec::new())));
-    let (probes, operations) = (ProbeCounts::default(), Operations::default());
+    let (counts, operations) = (SharedCounts::default(), Operations::default());
     let (volume_counts, storage) = (VolumeCounts::default(), StorageTimes::default());
     let resizes = Resizes::default();
-    let stats = Arc::new(Stats::new(cri.clone(), root.clone(), PathBuf::from(&config.node.log_dir)));
     let mut node = config.node;
+    let (log_dir, pods_group) = (PathBuf::from(&node.log_dir), node.cgroup_root.clone());
+    let stats = Arc::new(Stats::new(cri.clone(), root.clone(), log_dir, pods_group));
     let host = host::Place {
         dir: root.clone(),
         boot_id: config.boot_id_file.clone().unwrap_or_else(|| host::BOOT_ID.into()),
@@ -358,6 +366,10 @@ pub async fn run(
         let host = host.clone();
         blocking(move || host::facts(&host)).await?
     };
+    if node.fail_on_swap && blocking(|| Ok(host::swap_bytes())).await? > 0 {
+        let why = "the machine has swap, and failSwapOn says not to run then";
+        return Err(KubeletError::Start(OpError::Failed(why.into())));
+    }
     let drivers = Drivers {
         looks: Looks::default(),
         csi: Csi::default(),
@@ -380,7 +392,7 @@ pub async fn run(
             node_name: node.node_name.clone(),
             version: node.version.clone(),
             configz: configz::page(&node),
-            settings: Settings::default(),
+            settings: Settings { debugging: node.debugging, ..Settings::default() },
         })
         .await
         .map_err(|e| KubeletError::Server(format!("{bind}: {e}")))?;
@@ -389,7 +401,7 @@ pub async fn run(
         let backend = Node {
             cri: cri.clone(),
             pods: pods.clone(),
-            probes: probes.clone(),
+            counts: counts.clone(),
             stats: stats.clone(),
             operations: operations.clone(),
             volumes: volume_counts.clone(),
@@ -413,7 +425,7 @@ pub async fn run(
         host,
         root,
         pods,
-        probes,
+        counts,
         operations,
         volumes: volume_counts,
         resizes,
@@ -422,6 +434,7 @@ pub async fn run(
         lister: None,
         events: None,
         serving: None,
+        announcing: None,
         following: None,
         judging: None,
         logind: Logind::new(node.shutdown.total()),

@@ -68,6 +68,8 @@ pub struct SimRuntime {
     pub containers: BTreeMap<String, SimContainer>,
     /// Images present.
     pub images: BTreeSet<String>,
+    /// Those of them that cannot be removed.
+    pub kept_images: BTreeSet<String>,
     /// Directories that are mounted or filled, with what they are.
     pub volumes: BTreeMap<String, VolumeKind>,
     /// Volumes made ready for the node, by unique name.
@@ -135,6 +137,7 @@ impl SimRuntime {
             torn_down: BTreeSet::new(),
             containers: BTreeMap::new(),
             images: images.iter().map(|s| (*s).to_owned()).collect(),
+            kept_images: BTreeSet::new(),
             volumes: BTreeMap::new(),
             staged: BTreeSet::new(),
             plugins: BTreeMap::new(),
@@ -225,6 +228,9 @@ impl SimRuntime {
                 return Err(OpError::Failed(format!("no registry holds {image}")));
             }
             Op::RemoveImage(id) => {
+                if self.kept_images.iter().any(|name| image(name).id == *id) {
+                    return Err(OpError::Failed("the image is in use".into()));
+                }
                 let before = self.images.len();
                 self.images.retain(|name| image(name).id != *id);
                 let freed = (before - self.images.len()) as u64 * image("").size_bytes;
@@ -444,11 +450,9 @@ impl SimRuntime {
                 self.plugin(resource, *epoch)?;
                 Reply::Done
             }
-            Op::Publish(_)
-            | Op::PublishDevices(_)
-            | Op::PublishVolumes(_)
-            | Op::PublishResizes(_)
-            | Op::CountProbe(_) => Reply::Done,
+            Op::Publish(_) | Op::PublishDevices(_) | Op::PublishVolumes(_) | Op::PublishResizes(_) | Op::Count(_) => {
+                Reply::Done
+            }
         })
     }
 

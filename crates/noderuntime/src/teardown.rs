@@ -126,6 +126,7 @@ pub async fn teardown(layout: &Layout, options: &Options, say: &mut (dyn FnMut(S
         say(format!("removing {}", layout.data_dir().display()));
         check("removing the kubelet's directory", remove_tree(&layout.kubelet_root()));
         check("removing the pods' logs", remove_tree(&layout.pod_log_dir()));
+        check("removing the links to them", remove_log_links(&layout.pod_log_dir()));
         check("removing the data directory", remove_tree(layout.data_dir()));
     }
     failures
@@ -410,9 +411,49 @@ pub(crate) fn remove_tree(dir: &Path) -> io::Result<()> {
     }
 }
 
+/// Removes the links that a kubelet made to pods' logs, and their directory where nothing else is in it.
+fn remove_log_links(pod_log_dir: &Path) -> io::Result<()> {
+    let dir = pod_log_dir.with_file_name("containers");
+    let entries = match fs::read_dir(&dir) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        entries => entries?,
+    };
+    for entry in entries {
+        let path = entry?.path();
+        if fs::read_link(&path).is_ok_and(|target| target.starts_with(pod_log_dir)) {
+            fs::remove_file(&path)?;
+        }
+    }
+    match fs::remove_dir(&dir) {
+        Err(error) if error.kind() == io::ErrorKind::DirectoryNotEmpty => Ok(()),
+        removed => removed,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn links_to_logs_go_and_others_stay() {
+        let dir = tempfile::tempdir().unwrap();
+        let (pods, links) = (dir.path().join("pods"), dir.path().join("containers"));
+        remove_log_links(&pods).unwrap();
+        let link = |to: PathBuf, name: &str| std::os::unix::fs::symlink(to, links.join(name)).unwrap();
+        for other in [true, false] {
+            fs::create_dir_all(&links).unwrap();
+            link(pods.join("n_p_u/a/0.log"), "ours.log");
+            if other {
+                link(dir.path().join("elsewhere/0.log"), "other.log");
+            }
+            remove_log_links(&pods).unwrap();
+            let left = fs::read_dir(&links).map(|entries| entries.count()).unwrap_or_default();
+            assert_eq!((left, links.exists()), if other { (1, true) } else { (0, false) });
+            if other {
+                fs::remove_dir_all(&links).unwrap();
+            }
+        }
+    }
 
     #[test]
     fn only_this_clusters_shims_and_containerd_are_ours() {

@@ -167,6 +167,18 @@ pub const INVARIANTS: &[Invariant] = &[
         sentence: "Once nothing fails any more, a running pod soon has the size that its spec asks for, in its containers and its group, unless it is told that this does not fit, and that is so.",
     },
     Invariant {
+        name: crate::critical::LESS,
+        sentence: "A pod that a node cannot do without is not ended there to make room for others.",
+    },
+    Invariant {
+        name: crate::critical::ROOM,
+        sentence: "A pod that a node cannot do without is not rejected for want of room that others could have made for it.",
+    },
+    Invariant {
+        name: crate::given::NAME,
+        sentence: "No pod gets a part of a disk that is attached from outside unless its Node has named the disk attached since the pod is there.",
+    },
+    Invariant {
         name: crate::growth::HEARD,
         sentence: "Once nothing fails any more, a claim that a running pod has mounted soon has what it asks for, and no condition that it is resized.",
     },
@@ -619,7 +631,8 @@ impl Checker {
     fn placed(&self, node: &str, observer: &Observer, breaches: &mut Vec<Breach>) {
         let Some(offered) = self.offered.get(node) else { return };
         let mut asked = BTreeMap::new();
-        for pod in observer.all("pod").filter(|p| text(p, "/spec/nodeName") == node && !terminal(p)) {
+        let is_placed = |p: &&Value| text(p, "/spec/nodeName") == node && !terminal(p) && !crate::critical::is_ours(p);
+        for pod in observer.all("pod").filter(is_placed) {
             carrack_types::pod::add(&mut asked, &requests(pod));
         }
         for (resource, amount) in asked {

@@ -85,7 +85,7 @@ impl Options {
         }
         // Leaders are looked for where they cost least.
         own.machines &= !planted.is_some_and(|bug| bug.is_of_leaders() || bug.is_of_calls());
-        if planted.is_some_and(|bug| bug.is_of_growth() || bug.is_of_resizes()) {
+        if planted.is_some_and(|bug| bug.is_of_growth() || bug.is_of_resizes() || bug.is_of_critical()) {
             own.machines = false;
             own.safety = own.safety.min(Duration::from_secs(60));
         }
@@ -102,6 +102,9 @@ impl Options {
             own.whole = kind == 5;
             own.workloads |= own.whole;
             own.gpus |= own.whole && root.fork("gpus beside").one_in(2);
+            if !own.machines && own.only.is_none() && root.fork(crate::critical::PART).one_in(4) {
+                own.only = Some(vec![crate::critical::PART]);
+            }
         }
         own
     }
@@ -563,8 +566,8 @@ impl Swarm {
                 crash_one_in_effects = 0;
                 intervals = Intervals { lose: Some(Duration::from_secs(10)), ..Intervals::default() };
             }
-            // Wishes that were put off, and a kubelet that lives on.
-            Some(Bug::DeferredForever) => {
+            // Wishes that were put off, or critical pods, and a kubelet that lives on.
+            Some(Bug::DeferredForever | Bug::CriticalEnded | Bug::CriticalRefused) => {
                 nodes = 1;
                 crash_one_in_effects = 0;
                 intervals = Intervals::default();
@@ -697,6 +700,7 @@ impl Swarm {
                 | Bug::GoingIsGone
                 | Bug::AskedTwice
                 | Bug::Echo
+                | Bug::PartsAhead
                 | Bug::ReadOnce,
             )
             | None => {}

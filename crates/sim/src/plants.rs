@@ -123,6 +123,9 @@ pub(crate) enum Bug {
     UnprovedEmptiness,
     UnreadServers,
     TakenClaims,
+    CriticalEnded,
+    CriticalRefused,
+    PartsAhead,
 }
 
 /// All planted bugs.
@@ -860,6 +863,27 @@ pub const PLANTS: &[Plant] = &[
         found_by: "healthy-hosts-stay-up",
         also: &[],
         bug: Bug::HalfClosed,
+    },
+    Plant {
+        name: "critical-ended",
+        what: "a kubelet tells of a critical pod that it was ended to make room for another one",
+        found_by: crate::critical::LESS,
+        also: &[],
+        bug: Bug::CriticalEnded,
+    },
+    Plant {
+        name: "critical-refused",
+        what: "a kubelet tells of a critical pod that there is no room for it, though others could make some",
+        found_by: crate::critical::ROOM,
+        also: &[],
+        bug: Bug::CriticalRefused,
+    },
+    Plant {
+        name: "parts-ahead",
+        what: "a pod has its part of a disk as soon as it is bound, whether or not its Node names the disk attached",
+        found_by: crate::given::NAME,
+        also: &[],
+        bug: Bug::PartsAhead,
     },
 ];
 

@@ -179,6 +179,12 @@ impl User {
             crate::resizes::acts(&mut rng.fork("resizes"), options.safety, true, &mut acts);
             return Self::with(acts);
         }
+        let critical = crate::critical::PART;
+        if bug.is_some_and(Bug::is_of_critical) || options.only.as_ref().is_some_and(|only| only.contains(&critical)) {
+            let mut acts = Vec::new();
+            crate::critical::acts(&mut rng.fork(critical), options.safety, &mut acts);
+            return Self::with(acts);
+        }
         let of_pods: [(&str, Part); 5] = [
             ("parents", parents),
             ("namespaces", namespaces),

@@ -10,10 +10,10 @@ use super::cri::Cri;
 use super::drivers::Drivers;
 use super::podresources::PublishedDevices;
 use super::stats::Stats;
-use super::storage_times::{CsiCall, Histogram, StorageOperation, StorageTimes};
+use super::storage_times::{CsiCall, Histogram, Histograms, StorageOperation, StorageTimes};
 use crate::allocation::ResizeCounts;
 use crate::cpus::CpuView;
-use crate::effects::ProbeCount;
+use crate::effects::{Counted, ProbeCount};
 use crate::runtime::RuntimeSnapshot;
 use crate::server::{Answer, Backend, ExecOutput, Streams, Summary, VolumeStats};
 use crate::volumes::Census;
@@ -21,8 +21,8 @@ use crate::volumes::Census;
 /// The pods as the core last published them.
 pub(crate) type Published = Arc<Mutex<Arc<Vec<Arc<Pod>>>>>;
 
-/// Operations of the runtime: how many, and how long they took together.
-pub(crate) type Operations = Arc<Mutex<BTreeMap<&'static str, (u64, std::time::Duration)>>>;
+/// How long operations of the runtime took, by their names and whether they succeeded.
+pub(crate) type Operations = Histograms<(&'static str, bool)>;
 
 /// How many volumes there are, as the core counted them last.
 pub(crate) type VolumeCounts = Arc<Mutex<Census>>;
@@ -30,27 +30,43 @@ pub(crate) type VolumeCounts = Arc<Mutex<Census>>;
 /// What is counted of resizes, as the core counted it last.
 pub(crate) type Resizes = Arc<Mutex<ResizeCounts>>;
 
-/// How often which probe was answered how.
-pub(crate) type ProbeCounts = Arc<Mutex<BTreeMap<ProbeCount, u64>>>;
+/// What is counted one by one.
+#[derive(Debug, Default)]
+pub(crate) struct Counts {
+    /// How often which probe was answered how.
+    probes: BTreeMap<ProbeCount, u64>,
+    /// How many pods had to go, by what for.
+    evictions: BTreeMap<&'static str, u64>,
+}
+
+/// The same, of all who count and ask.
+pub(crate) type SharedCounts = Arc<Mutex<Counts>>;
 
 /// Most probes that are counted each; pods that are gone make room.
 const MAX_COUNTED: usize = 10_000;
 
-/// Counts a probe's answer.
-pub(crate) fn count(counts: &ProbeCounts, probe: ProbeCount, pods: &Published) {
+/// Counts a probe's answer, or a pod that had to go.
+pub(crate) fn count(counts: &SharedCounts, what: Counted, pods: &Published) {
     let mut counts = counts.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-    if counts.len() >= MAX_COUNTED {
+    let probe = match what {
+        Counted::Probe(probe) => probe,
+        Counted::Eviction(signal) => {
+            *counts.evictions.entry(signal).or_default() += 1;
+            return;
+        }
+    };
+    if counts.probes.len() >= MAX_COUNTED {
         let pods = pods.lock().unwrap_or_else(std::sync::PoisonError::into_inner).clone();
-        counts.retain(|c, _| pods.iter().any(|p| p.metadata.uid.as_deref() == Some(&*c.pod.uid)));
+        counts.probes.retain(|c, _| pods.iter().any(|p| p.metadata.uid.as_deref() == Some(&*c.pod.uid)));
     }
-    *counts.entry(probe).or_default() += 1;
+    *counts.probes.entry(probe).or_default() += 1;
 }
 
 /// The server's view of the kubelet.
 pub(crate) struct Node {
     pub cri: Arc<Cri>,
     pub pods: Published,
-    pub probes: ProbeCounts,
+    pub counts: SharedCounts,
     pub stats: Arc<Stats>,
     pub operations: Operations,
     pub volumes: VolumeCounts,
@@ -127,18 +143,29 @@ impl Backend for Node {
         })
     }
 
+    fn cpu_and_memory(&self) -> Answer<'_, Summary> {
+        Box::pin(async move {
+            let summary = self.stats.cpu_and_memory(&self.node_name, &self.published()).await?;
+            Ok(summary.only_cpu_and_memory())
+        })
+    }
+
     fn volumes(&self) -> Answer<'_, Vec<VolumeStats>> {
         Box::pin(async move { Ok(self.drivers.usage().await.into_iter().map(|(_, volume)| volume).collect()) })
     }
 
     fn probe_counts(&self) -> Vec<(ProbeCount, u64)> {
-        let counts = self.probes.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        counts.iter().map(|(probe, count)| (probe.clone(), *count)).collect()
+        let counts = self.counts.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        counts.probes.iter().map(|(probe, count)| (probe.clone(), *count)).collect()
     }
 
-    fn runtime_operations(&self) -> Vec<(&'static str, u64, std::time::Duration)> {
-        let all = self.operations.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        all.iter().map(|(name, (count, took))| (*name, *count, *took)).collect()
+    fn evictions(&self) -> Vec<(&'static str, u64)> {
+        let counts = self.counts.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        counts.evictions.iter().map(|(signal, count)| (*signal, *count)).collect()
+    }
+
+    fn runtime_operations(&self) -> Vec<((&'static str, bool), Histogram)> {
+        self.operations.all()
     }
 
     fn volume_counts(&self) -> Census {

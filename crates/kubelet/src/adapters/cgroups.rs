@@ -229,23 +229,116 @@ pub fn memory(path: &str) -> Option<(u64, u64)> {
     match here() {
         Hierarchy::V1(mounts) => {
             let (_, mount) = mounts.iter().find(|(controller, _)| controller == "memory")?;
-            let files = ["memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"];
-            memory_of(&mount.join(path.trim_start_matches('/')), files)
+            memory_of(&mount.join(path.trim_start_matches('/')), MEMORY_V1)
+        }
+        Hierarchy::V2(root) => memory_of(&root.join(path.trim_start_matches('/')), MEMORY_V2),
+        Hierarchy::None => None,
+    }
+}
+
+/// The files that tell of memory in the older hierarchy, and in the newer one: the bound, what is used, and the name in
+/// `memory.stat` of what can be taken back of that.
+const MEMORY_V1: [&str; 3] = ["memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"];
+const MEMORY_V2: [&str; 3] = ["memory.max", "memory.current", "inactive_file"];
+
+fn memory_of(dir: &Path, files: [&str; 3]) -> Option<(u64, u64)> {
+    let found = memory_in(dir, files);
+    found.most_bytes.zip(found.working_set_bytes)
+}
+
+fn memory_in(dir: &Path, [most, used, reclaimable]: [&str; 3]) -> Use {
+    let bytes = |file: &str| u64::try_from(word(&text(dir, file).ok()?, 0)?).ok();
+    let memory_bytes = bytes(used);
+    let stat = text(dir, "memory.stat").unwrap_or_default();
+    let reclaimable = stat.lines().find_map(|l| l.strip_prefix(reclaimable)?.trim().parse::<u64>().ok());
+    Use {
+        cpu_ns: None,
+        memory_bytes,
+        working_set_bytes: memory_bytes.zip(reclaimable).map(|(used, reclaimable)| used.saturating_sub(reclaimable)),
+        // The older hierarchy has no word for what has no bound, but a number that no machine has bytes for.
+        most_bytes: bytes(most).filter(|bytes| *bytes < 1 << 60),
+    }
+}
+
+/// What runs in a control group uses.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Use {
+    /// Time on the CPUs, in nanoseconds.
+    pub cpu_ns: Option<u64>,
+    /// Memory, caches included, in bytes.
+    pub memory_bytes: Option<u64>,
+    /// What of it cannot be taken back.
+    pub working_set_bytes: Option<u64>,
+    /// The memory that it may have, in bytes; none where nothing bounds it.
+    pub most_bytes: Option<u64>,
+}
+
+/// What runs in a control group uses; none where there is no such group.
+#[must_use]
+pub fn usage(path: &str) -> Option<Use> {
+    let path = path.trim_start_matches('/');
+    match here() {
+        Hierarchy::V1(mounts) => {
+            let dir = |controller: &str| {
+                let (_, mount) = mounts.iter().find(|(c, _)| c == controller)?;
+                Some(mount.join(path)).filter(|dir| dir.is_dir())
+            };
+            let cpu = dir("cpuacct").and_then(|dir| text(&dir, "cpuacct.usage").ok());
+            let cpu_ns = cpu.and_then(|text| text.trim().parse().ok());
+            Some(Use { cpu_ns, ..memory_in(&dir("memory")?, MEMORY_V1) })
         }
         Hierarchy::V2(root) => {
-            memory_of(&root.join(path.trim_start_matches('/')), ["memory.max", "memory.current", "inactive_file"])
+            let dir = Some(root.join(path)).filter(|dir| dir.is_dir())?;
+            let stat = text(&dir, "cpu.stat").unwrap_or_default();
+            let cpu_us = stat.lines().find_map(|l| l.strip_prefix("usage_usec ")?.trim().parse::<u64>().ok());
+            Some(Use { cpu_ns: cpu_us.map(|us| us.saturating_mul(1000)), ..memory_in(&dir, MEMORY_V2) })
         }
         Hierarchy::None => None,
     }
 }
 
-fn memory_of(dir: &Path, [most, used, reclaimable]: [&str; 3]) -> Option<(u64, u64)> {
-    let bytes = |file: &str| u64::try_from(word(&text(dir, file).ok()?, 0)?).ok();
-    // The older hierarchy has no word for what has no bound, but a number that no machine has bytes for.
-    let most = bytes(most).filter(|bytes| *bytes < 1 << 60)?;
-    let stat = text(dir, "memory.stat").ok()?;
-    let reclaimable = stat.lines().find_map(|l| l.strip_prefix(reclaimable)?.trim().parse::<u64>().ok())?;
-    Some((most, bytes(used)?.saturating_sub(reclaimable)))
+/// Whether the machine has one hierarchy for all controllers.
+#[must_use]
+pub fn is_unified() -> bool {
+    matches!(here(), Hierarchy::V2(_))
+}
+
+/// Whether groups below one can be bounded by a file of the newer hierarchy: it has that file itself.
+#[must_use]
+pub fn bounds(path: &str, file: &str) -> bool {
+    match here() {
+        Hierarchy::V2(root) => root.join(path.trim_start_matches('/')).join(file).exists(),
+        Hierarchy::V1(_) | Hierarchy::None => false,
+    }
+}
+
+/// Whether groups below one can be bounded in huge pages of a size, in the notation of the files.
+#[must_use]
+pub fn bounds_pages(path: &str, page: &str) -> bool {
+    match here() {
+        Hierarchy::V1(mounts) => {
+            let mount = mounts.iter().find(|(controller, _)| controller == "hugetlb");
+            mount.is_some_and(|(_, mount)| mount.join(format!("hugetlb.{page}.limit_in_bytes")).exists())
+        }
+        Hierarchy::V2(_) => bounds(path, &format!("hugetlb.{page}.max")),
+        Hierarchy::None => false,
+    }
+}
+
+/// The control group that this process is in; none where it is in none of its own.
+#[must_use]
+pub fn own() -> Option<String> {
+    own_in(&fs::read_to_string("/proc/self/cgroup").ok()?)
+}
+
+fn own_in(text: &str) -> Option<String> {
+    let fields = text.lines().filter_map(|l| l.split_once(':')?.1.split_once(':'));
+    let of_memory = |controllers: &str| controllers.split(',').any(|c| c == "memory");
+    // The newer hierarchy names no controllers.
+    let mut paths: Vec<(bool, &str)> =
+        fields.filter(|(c, _)| c.is_empty() || of_memory(c)).map(|(c, path)| (c.is_empty(), path)).collect();
+    paths.sort_unstable();
+    paths.first().map(|(_, path)| (*path).to_owned()).filter(|path| !path.trim_matches('/').is_empty())
 }
 
 /// The parent to give to the runtime for a pod that has a sandbox: its group is there, and is limited as it was last told.
@@ -315,8 +408,7 @@ mod tests {
 
     #[test]
     fn memory_is_read_from_either_hierarchy() {
-        let v1 = ["memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"];
-        let v2 = ["memory.max", "memory.current", "inactive_file"];
+        let (v1, v2) = (MEMORY_V1, MEMORY_V2);
         for (files, most, expected) in [
             (v2, "1000", Some((1000, 70))),
             (v2, "max", None),
@@ -330,6 +422,19 @@ mod tests {
             write(files[1], "100");
             write("memory.stat", "anon 5\ninactive_file 30\ntotal_inactive_file 40");
             assert_eq!(memory_of(dir.path(), files), expected, "{files:?} {most}");
+        }
+    }
+
+    #[test]
+    fn a_process_knows_its_group() {
+        for (text, expected) in [
+            ("0::/system.slice/kubelet.service\n", Some("/system.slice/kubelet.service")),
+            ("4:memory:/a\n3:cpu,cpuacct:/b\n0::/\n", Some("/a")),
+            ("4:cpu,memory:/a:b\n", Some("/a:b")),
+            ("0::/\n", None),
+            ("3:cpu:/b\n", None),
+        ] {
+            assert_eq!(own_in(text).as_deref(), expected, "{text}");
         }
     }
 

@@ -4,7 +4,7 @@
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ use k8s_cri::v1::image_service_client::ImageServiceClient;
 use k8s_cri::v1::runtime_service_client::RuntimeServiceClient;
 use tonic::transport::{Channel, Endpoint};
 
-use super::{cgroups, convert, io_error, oom, termination, volumes};
+use super::{blocking, cgroups, convert, io_error, log_links, logs, oom, termination, volumes, withheld};
 use crate::cpus::CpuSet;
 use crate::effects::{OpError, RegistryAuth, Reply};
 use crate::runtime::{
@@ -50,6 +50,15 @@ pub struct Cri {
     runtime: RuntimeServiceClient<Channel>,
     images: ImageServiceClient<Channel>,
     known: Mutex<Known>,
+}
+
+/// Removes the log of a container with its other name.
+fn remove_log(s: &v1::ContainerStatus) -> Result<(), OpError> {
+    let log = Path::new(&s.log_path);
+    if let (Some(pod), Some(name)) = (convert::pod_ref(&s.labels), s.labels.get(labels::CONTAINER_NAME)) {
+        log_links::remove(log, &pod, name, &s.id).map_err(io_error("removing the link of a log"))?;
+    }
+    logs::remove(log)
 }
 
 fn failed(status: tonic::Status) -> OpError {
@@ -372,12 +381,14 @@ impl Cri {
             .await
             .map_err(|e| OpError::Failed(e.to_string()))??;
         let mut client = self.runtime.clone();
+        let config = withheld::from(convert::container(spec, sandbox), &spec.resources, &sandbox.cgroup.path);
         let r = v1::CreateContainerRequest {
             pod_sandbox_id: spec.sandbox_id.clone(),
-            config: Some(oom::clamped(convert::container(spec, sandbox))),
+            config: Some(oom::clamped(config)),
             sandbox_config: Some(convert::sandbox(sandbox, cgroups::parent_of_running(&sandbox.cgroup))),
         };
         let id = within(SLOW, client.create_container(request(r, SLOW))).await?.container_id;
+        self.link_log(sandbox, spec, &id).await;
         let record = ContainerRecord {
             id: id.clone(),
             sandbox_id: spec.sandbox_id.clone(),
@@ -395,6 +406,16 @@ impl Cri {
         };
         self.known().made.insert(id.clone(), record);
         Ok(id)
+    }
+
+    /// Gives the log of a container its other name. Who has none runs all the same.
+    async fn link_log(&self, sandbox: &SandboxSpec, spec: &ContainerSpec, id: &str) {
+        let log = PathBuf::from(&sandbox.log_directory).join(&spec.log_path);
+        let (pod, name, id) = (spec.pod.clone(), spec.name.clone(), id.to_owned());
+        let link = move || log_links::make(&log, &pod, &name, &id).map_err(io_error("linking a log"));
+        if let Err(error) = blocking(link).await {
+            tracing::warn!(container = spec.name, %error, "the log of a container has no link");
+        }
     }
 
     /// Starts a container, and says what it is like where it was made in this life: no listing has to be waited for.
@@ -427,7 +448,7 @@ impl Cri {
     /// # Errors
     /// What the runtime says.
     pub async fn resize(&self, id: &str, limits: &Resources) -> Result<(), OpError> {
-        let result = self.update(id, convert::size(limits)).await;
+        let result = self.update(id, withheld::resized(convert::size(limits), limits)).await;
         // What it was is known no more, also where this failed half-way.
         self.known().running.remove(id);
         result
@@ -459,11 +480,20 @@ impl Cri {
     /// # Errors
     /// What the runtime says.
     pub async fn remove(&self, id: &str) -> Result<(), OpError> {
+        // Once it is forgotten nobody knows where its log is.
+        let status = self.status(id).await.ok().filter(|s| Path::new(&s.log_path).is_absolute());
         let mut client = self.runtime.clone();
         let r = v1::RemoveContainerRequest { container_id: id.to_owned() };
         self.known().made.remove(id);
         let removed = within(SLOW, client.remove_container(request(r, SLOW))).await.map(drop);
-        self.delete_forgotten(id, removed).await
+        self.delete_forgotten(id, removed).await?;
+        if let Some(status) = status
+            && let Err(error) = blocking(move || remove_log(&status)).await
+        {
+            // It goes with its pod's directory.
+            tracing::warn!(id, %error, "the log of a container that is gone stays");
+        }
+        Ok(())
     }
 
     /// Where a removal was refused for a task that the runtime forgot: deletes that, so that the next removal succeeds.

@@ -42,7 +42,8 @@ fn numbers(list: &str) -> Vec<u32> {
     list.parse::<CpuSet>().unwrap_or_default().iter().collect()
 }
 
-fn hugepages() -> BTreeMap<u64, u64> {
+/// Huge pages reserved, in bytes by the size of a page in bytes.
+pub(super) fn hugepages() -> BTreeMap<u64, u64> {
     let mut out = BTreeMap::new();
     for entry in fs::read_dir("/sys/kernel/mm/hugepages").into_iter().flatten().flatten() {
         let name = entry.file_name().to_string_lossy().into_owned();
@@ -123,6 +124,12 @@ pub fn image_disk(facts: &mut HostFacts, dir: &Path, place: &Place) {
         }
         Err(error) => tracing::debug!(dir = %dir.display(), %error, "the images' file system is not known"),
     }
+}
+
+/// Swap that the machine has, in bytes.
+#[must_use]
+pub fn swap_bytes() -> u64 {
+    fs::read_to_string("/proc/meminfo").map_or(0, |text| meminfo(&text, "SwapTotal"))
 }
 
 /// Where the facts are read that are not the kernel's alone.

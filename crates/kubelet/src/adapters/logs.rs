@@ -92,6 +92,26 @@ fn older(path: &Path) -> Result<Vec<PathBuf>, OpError> {
     Ok(out)
 }
 
+/// Removes a log with its rotated files, of a container that is forgotten (upstream's `Clean`, in
+/// `pkg/kubelet/logs/container_log_manager.go`). What is not there is no failure.
+///
+/// # Errors
+/// What cannot be read or removed.
+pub fn remove(path: &Path) -> Result<(), OpError> {
+    if !path.parent().is_some_and(Path::is_dir) {
+        return Ok(());
+    }
+    for file in older(path)?.iter().map(PathBuf::as_path).chain([path]) {
+        match fs::remove_file(file) {
+            Err(e) if e.kind() != io::ErrorKind::NotFound => {
+                return Err(io_error(format!("removing {}", file.display()))(e));
+            }
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
 fn compress(file: &Path) -> Result<(), OpError> {
     let with = |suffix: &str| {
         let mut name = file.as_os_str().to_owned();
@@ -141,5 +161,20 @@ mod tests {
         assert_eq!(names[0], "0.log.20200103-000000.gz");
         let stamp = aside.extension().unwrap().to_str().unwrap();
         assert!(stamp.len() == 15 && stamp.as_bytes()[8] == b'-', "{stamp}");
+    }
+
+    #[test]
+    fn a_log_goes_with_what_was_put_aside_of_it() {
+        let dir = tempfile::tempdir().unwrap();
+        for name in ["0.log", "0.log.20200101-000000.gz", "0.log.20200102-000000", "1.log", "10.log"] {
+            fs::write(dir.path().join(name), "text").unwrap();
+        }
+        remove(&dir.path().join("0.log")).unwrap();
+        let mut left: Vec<String> =
+            fs::read_dir(dir.path()).unwrap().map(|e| e.unwrap().file_name().into_string().unwrap()).collect();
+        left.sort();
+        assert_eq!(left, ["1.log", "10.log"]);
+        remove(&dir.path().join("0.log")).unwrap();
+        remove(&dir.path().join("gone/0.log")).unwrap();
     }
 }

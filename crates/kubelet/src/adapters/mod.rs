@@ -11,6 +11,7 @@ pub mod drivers;
 pub mod found;
 pub mod found_cpus;
 pub mod host;
+pub mod log_links;
 pub mod logind;
 pub mod logs;
 pub mod manifests;
@@ -25,6 +26,7 @@ pub mod storage_times;
 pub mod store;
 mod termination;
 pub mod volumes;
+mod withheld;
 
 pub(crate) use carrack_disks::{mounts, remove};
 

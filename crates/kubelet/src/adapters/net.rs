@@ -14,6 +14,8 @@ use crate::effects::{NetAction, OpError, Outcome, Reply};
 
 /// How much of a reply is kept for the event, in bytes.
 const MAX_REPLY: usize = 10 << 10;
+/// Most requests of one probe that is sent on and on, as of upstream's client.
+const MAX_REDIRECTIONS: usize = 10;
 
 /// Carries an action out. What the other side did wrong is an exit code of 1 with a text.
 pub async fn act(action: NetAction, timeout_s: i64) -> Outcome {
@@ -24,7 +26,9 @@ pub async fn act(action: NetAction, timeout_s: i64) -> Outcome {
                 TcpStream::connect((host.as_str(), port)).await.map(drop).map_err(|e| e.to_string())
             }
             NetAction::Grpc { host, port, service } => health(&host, port, service).await,
-            NetAction::Http { https, host, port, path, headers } => get(https, &host, port, &path, &headers).await,
+            NetAction::Http { https, host, port, path, headers } => {
+                get(Place { https, host, port, path }, &headers).await
+            }
         }
     };
     match tokio::time::timeout(Duration::from_secs(seconds), work).await {
@@ -68,43 +72,110 @@ async fn health(host: &str, port: u16, service: String) -> Result<(), String> {
     }
 }
 
-async fn get(https: bool, host: &str, port: u16, path: &str, headers: &[(String, String)]) -> Result<(), String> {
-    let tcp = TcpStream::connect((host, port)).await.map_err(|e| e.to_string())?;
-    if https {
-        let config = no_verification().map_err(|e| e.to_string())?;
-        let name = ServerName::try_from(host.to_owned()).map_err(|e| e.to_string())?;
-        let tls =
-            tokio_rustls::TlsConnector::from(Arc::new(config)).connect(name, tcp).await.map_err(|e| e.to_string())?;
-        send(TokioIo::new(tls), host, port, path, headers).await
-    } else {
-        send(TokioIo::new(tcp), host, port, path, headers).await
+/// Where a GET goes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Place {
+    https: bool,
+    host: String,
+    port: u16,
+    /// With its query.
+    path: String,
+}
+
+impl Place {
+    /// As headers and error texts name it.
+    fn authority(&self) -> String {
+        let host = if self.host.contains(':') { format!("[{}]", self.host) } else { self.host.clone() };
+        format!("{host}:{}", self.port)
+    }
+
+    /// Where it is sent from here; none where that is another host, of which nothing is asked (upstream's
+    /// `RedirectChecker`).
+    fn redirected(&self, location: &str) -> Result<Option<Self>, String> {
+        let bad = || format!("failed to parse Location header {location:?}");
+        let location = location.split('#').next().unwrap_or_default();
+        let scheme = if self.https { "https" } else { "http" };
+        let location = if location.starts_with("//") { format!("{scheme}:{location}") } else { location.to_owned() };
+        let is_scheme = |text: &str| !text.is_empty() && text.bytes().all(|b| b.is_ascii_alphanumeric());
+        if !location.split_once("://").is_some_and(|(scheme, _)| is_scheme(scheme)) {
+            let own = self.path.split('?').next().unwrap_or_default();
+            let directory = own.rsplit_once('/').map_or("", |(directory, _)| directory);
+            let path = match location.bytes().next() {
+                Some(b'/') => location,
+                Some(b'?') | None => format!("{own}{location}"),
+                Some(_) => format!("{directory}/{location}"),
+            };
+            return Ok(Some(Self { path, ..self.clone() }));
+        }
+        let uri: http::Uri = location.parse().map_err(|_| bad())?;
+        let https = match uri.scheme_str() {
+            Some("https") => true,
+            Some("http") => false,
+            _ => return Err(bad()),
+        };
+        let host = uri.host().ok_or_else(bad)?.trim_matches(['[', ']']);
+        if !host.eq_ignore_ascii_case(&self.host) {
+            return Ok(None);
+        }
+        let port = uri.port_u16().unwrap_or(if https { 443 } else { 80 });
+        let path = uri.path_and_query().map_or("/", http::uri::PathAndQuery::as_str).to_owned();
+        Ok(Some(Self { https, host: self.host.clone(), port, path }))
     }
 }
 
-async fn send<I>(io: I, host: &str, port: u16, path: &str, headers: &[(String, String)]) -> Result<(), String>
+/// Asks, and follows redirections on the same host.
+async fn get(mut place: Place, headers: &[(String, String)]) -> Result<(), String> {
+    for _ in 0..MAX_REDIRECTIONS {
+        let Some(location) = ask(&place, headers).await? else { return Ok(()) };
+        match place.redirected(&location)? {
+            Some(next) => place = next,
+            None => return Ok(()),
+        }
+    }
+    Err(format!("stopped after {MAX_REDIRECTIONS} redirects"))
+}
+
+/// Asks once. Returns where it is sent on to, if it is.
+async fn ask(place: &Place, headers: &[(String, String)]) -> Result<Option<String>, String> {
+    let tcp = TcpStream::connect((place.host.as_str(), place.port)).await.map_err(|e| e.to_string())?;
+    if place.https {
+        let config = no_verification().map_err(|e| e.to_string())?;
+        let name = ServerName::try_from(place.host.clone()).map_err(|e| e.to_string())?;
+        let tls =
+            tokio_rustls::TlsConnector::from(Arc::new(config)).connect(name, tcp).await.map_err(|e| e.to_string())?;
+        send(TokioIo::new(tls), place, headers).await
+    } else {
+        send(TokioIo::new(tcp), place, headers).await
+    }
+}
+
+async fn send<I>(io: I, place: &Place, headers: &[(String, String)]) -> Result<Option<String>, String>
 where
     I: hyper::rt::Read + hyper::rt::Write + Unpin + Send + 'static,
 {
     let (mut sender, connection) = hyper::client::conn::http1::handshake(io).await.map_err(|e| e.to_string())?;
-    let mut request = http::Request::get(path);
-    let mut has = (false, false);
+    let mut request = http::Request::get(place.path.as_str());
     for (name, value) in headers {
-        has.0 |= name.eq_ignore_ascii_case("host");
-        has.1 |= name.eq_ignore_ascii_case("user-agent");
         request = request.header(name, value);
     }
-    if !has.0 {
-        request = request.header("Host", format!("{host}:{port}"));
-    }
-    if !has.1 {
-        request = request.header("User-Agent", "kube-probe/1.36");
+    let usual =
+        [("Host", place.authority()), ("User-Agent", "kube-probe/1.36".to_owned()), ("Accept", "*/*".to_owned())];
+    for (name, value) in usual {
+        if !headers.iter().any(|(own, _)| own.eq_ignore_ascii_case(name)) {
+            request = request.header(name, value);
+        }
     }
     let request = request.body(Empty::<bytes::Bytes>::new()).map_err(|e| e.to_string())?;
     let exchange = async {
         let response = sender.send_request(request).await.map_err(|e| e.to_string())?;
         let status = response.status().as_u16();
+        if matches!(status, 301 | 302 | 303 | 307 | 308)
+            && let Some(location) = response.headers().get(http::header::LOCATION).filter(|l| !l.is_empty())
+        {
+            return location.to_str().map(|text| Some(text.to_owned())).map_err(|e| e.to_string());
+        }
         if (200..400).contains(&status) {
-            return Ok(());
+            return Ok(None);
         }
         let body = Limited::new(response.into_body(), MAX_REPLY).collect().await;
         let text = body.map(|b| String::from_utf8_lossy(&b.to_bytes()).into_owned()).unwrap_or_default();
@@ -202,6 +273,59 @@ mod tests {
         assert!(matches!(act(tcp(), 5).await, Ok(Reply::Done)));
         server.await.unwrap();
         assert!(matches!(act(tcp(), 5).await, Ok(Reply::Exited { code: 1, .. })));
+    }
+
+    #[test]
+    fn redirections_are_followed_on_the_same_host() {
+        let place = |https, host: &str, port, path: &str| Place { https, host: host.into(), port, path: path.into() };
+        let from = place(false, "10.0.0.1", 8080, "/a/b?x=1");
+        let here = |path: &str| Ok(Some(place(false, "10.0.0.1", 8080, path)));
+        for (location, expected) in [
+            ("/c?next=http://d/#e", here("/c?next=http://d/")),
+            ("c", here("/a/c")),
+            ("?y=2", here("/a/b?y=2")),
+            ("http://10.0.0.1:8080/c", here("/c")),
+            ("//10.0.0.1:8080", here("/")),
+            ("https://10.0.0.1/c?x", Ok(Some(place(true, "10.0.0.1", 443, "/c?x")))),
+            ("http://example.com/c", Ok(None)),
+            ("ftp://10.0.0.1/c", Err("failed to parse Location header \"ftp://10.0.0.1/c\"".to_owned())),
+        ] {
+            assert_eq!(from.redirected(location), expected, "{location}");
+        }
+        let six = place(false, "fd00::1", 80, "/");
+        assert_eq!(six.redirected("http://[fd00::1]/c"), Ok(Some(place(false, "fd00::1", 80, "/c"))));
+        assert_eq!((six.authority(), from.authority()), ("[fd00::1]:80".into(), "10.0.0.1:8080".into()));
+    }
+
+    #[tokio::test]
+    async fn what_a_redirection_leads_to_counts() {
+        for (replies, expected) in [
+            (&["302 Found\r\nLocation: /y", "503 No"][..], Some("HTTP probe failed with statuscode: 503")),
+            (&["302 Found\r\nLocation: /y", "200 OK"][..], None),
+            (&["302 Found\r\nLocation: http://192.0.2.1/y"][..], None),
+            // One that does not say where is followed nowhere.
+            (&["302 Found\r\nLocation: "][..], None),
+            (&["302 Found\r\nLocation: /x"; MAX_REDIRECTIONS][..], Some("stopped after 10 redirects")),
+        ] {
+            let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+            let port = listener.local_addr().unwrap().port();
+            let server = async {
+                for reply in replies {
+                    let (mut s, _) = listener.accept().await.unwrap();
+                    let mut buffer = [0; 1024];
+                    assert!(s.read(&mut buffer).await.unwrap() > 0);
+                    s.write_all(format!("HTTP/1.1 {reply}\r\nContent-Length: 0\r\n\r\n").as_bytes()).await.unwrap();
+                }
+            };
+            let http =
+                NetAction::Http { https: false, host: "127.0.0.1".into(), port, path: "/x".into(), headers: vec![] };
+            let (outcome, ()) = tokio::join!(act(http, 5), server);
+            match (&outcome, expected) {
+                (Ok(Reply::Done), None) => {}
+                (Ok(Reply::Exited { code: 1, output }), Some(text)) => assert_eq!(output, text),
+                _ => panic!("{replies:?}: {outcome:?}"),
+            }
+        }
     }
 
     #[tokio::test]

@@ -8,6 +8,8 @@
 //! Each registration has an epoch of its own. A plugin that hangs up, or that is registered anew,
 //! ends its epoch; calls that name an older one fail.
 
+mod announced;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
@@ -135,19 +137,23 @@ impl Plugins {
         if r.version != VERSION {
             return Err(format!("version {:?} is not supported, {VERSION} is", r.version));
         }
-        if !is_extended(&r.resource_name) || r.resource_name.len() > 253 + 64 {
-            return Err(format!("the ResourceName {:?} is invalid", r.resource_name));
-        }
         let plain = Path::new(&r.endpoint).file_name().is_some_and(|f| f == r.endpoint.as_str());
         if !plain || r.endpoint == KUBELET_SOCKET {
             return Err(format!("the endpoint {:?} is no name of a socket", r.endpoint));
         }
-        let mut client = connect(self.0.dir.join(&r.endpoint)).await?;
+        self.take(r.resource_name, self.0.dir.join(&r.endpoint)).await.map(drop)
+    }
+
+    /// Connects to a plugin and follows what it lists. Returns the epoch of this registration.
+    async fn take(&self, resource: String, socket: PathBuf) -> Result<u64, String> {
+        if !is_extended(&resource) || resource.len() > 253 + 64 {
+            return Err(format!("the ResourceName {resource:?} is invalid"));
+        }
+        let mut client = connect(socket).await?;
         let options = within(CONNECT, client.get_device_plugin_options(proto::Empty {}))
             .await
             .map_err(|e| format!("options: {e}"))?;
         let epoch = self.0.epochs.fetch_add(1, Ordering::Relaxed);
-        let resource = r.resource_name;
         // It is announced before anything that it lists can be.
         (self.0.report)(In::PluginUp {
             resource: resource.clone(),
@@ -157,12 +163,16 @@ impl Plugins {
                 preferred_allocation: options.get_preferred_allocation_available,
             },
         });
-        let watch = tokio::spawn(self.clone().watch(resource.clone(), epoch, client.clone())).abort_handle();
-        let old = self.plugins().insert(resource, Connected { epoch, client, watch });
+        let old = {
+            // One that hangs up at once is taken out after it was put in.
+            let mut plugins = self.plugins();
+            let watch = tokio::spawn(self.clone().watch(resource.clone(), epoch, client.clone())).abort_handle();
+            plugins.insert(resource, Connected { epoch, client, watch })
+        };
         if let Some(old) = old {
             old.watch.abort();
         }
-        Ok(())
+        Ok(epoch)
     }
 
     /// Follows a plugin's list of devices until it hangs up.

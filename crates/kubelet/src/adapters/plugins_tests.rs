@@ -183,3 +183,114 @@ async fn what_is_no_plugin_is_refused() {
     }
     assert!(events.try_recv().is_err());
 }
+
+/// Announces a plugin, and hears what became of that.
+struct Announcer {
+    info: carrack_csi::registration::PluginInfo,
+    told: mpsc::UnboundedSender<carrack_csi::registration::RegistrationStatus>,
+}
+
+#[tonic::async_trait]
+impl carrack_csi::registration::registration_server::Registration for Announcer {
+    async fn get_info(
+        &self,
+        _: Request<carrack_csi::registration::InfoRequest>,
+    ) -> Result<Response<carrack_csi::registration::PluginInfo>, Status> {
+        Ok(Response::new(self.info.clone()))
+    }
+    async fn notify_registration_status(
+        &self,
+        r: Request<carrack_csi::registration::RegistrationStatus>,
+    ) -> Result<Response<carrack_csi::registration::RegistrationStatusResponse>, Status> {
+        self.told.send(r.into_inner()).unwrap();
+        Ok(Response::new(carrack_csi::registration::RegistrationStatusResponse {}))
+    }
+}
+
+/// Announces the plugin at an endpoint by a socket. Returns what ends that, and what is heard of it.
+fn announce(
+    socket: &Path,
+    endpoint: &str,
+    version: &str,
+) -> (tokio::task::AbortHandle, mpsc::UnboundedReceiver<carrack_csi::registration::RegistrationStatus>) {
+    use carrack_csi::registration::PluginInfo;
+    use carrack_csi::registration::registration_server::RegistrationServer;
+
+    let (told, heard) = mpsc::unbounded_channel();
+    let info = PluginInfo {
+        r#type: "DevicePlugin".into(),
+        name: RESOURCE.into(),
+        endpoint: endpoint.into(),
+        supported_versions: vec![version.into()],
+    };
+    let server = tonic::transport::Server::builder()
+        .add_service(RegistrationServer::new(Announcer { info, told }))
+        .serve_with_incoming(UnixListenerStream::new(UnixListener::bind(socket).unwrap()));
+    (tokio::spawn(server).abort_handle(), heard)
+}
+
+#[tokio::test]
+async fn a_plugin_may_announce_itself_by_a_socket() {
+    let dir = tempfile::tempdir().unwrap();
+    let (plugins, _task, mut events) = kubelet(dir.path());
+    let mut plugin = Plugin::new(dir.path(), RESOURCE, &[("a", true)]);
+    plugin.serve().unwrap();
+    let registry = dir.path().join("registry");
+    fs::create_dir(&registry).unwrap();
+    let follower = plugins.follow(registry.clone());
+    let endpoint = dir.path().join(plugin.endpoint()).display().to_string();
+    for (version, accepted) in [("v1alpha1", false), (VERSION, true)] {
+        let socket = registry.join("kvm-reg.sock");
+        let (server, mut heard) = announce(&socket, &endpoint, version);
+        let status = tokio::time::timeout(Duration::from_secs(10), heard.recv()).await.expect("in time").unwrap();
+        assert_eq!((status.plugin_registered, status.error.is_empty()), (accepted, accepted), "{status:?}");
+        if accepted {
+            let epoch = up(&mut events).await;
+            assert_eq!(listed(&mut events, epoch).await, [("a".into(), true)]);
+            assert!(plugins.allocate(RESOURCE, epoch, ids(&["a"])).await.is_ok());
+        }
+        // It goes with its socket.
+        fs::remove_file(&socket).unwrap();
+        if accepted {
+            assert!(matches!(next(&mut events).await, In::PluginDown { resource, .. } if resource == RESOURCE));
+        }
+        server.abort();
+    }
+    follower.abort();
+}
+
+#[tokio::test]
+async fn two_that_announce_the_same_do_not_take_turns() {
+    let dir = tempfile::tempdir().unwrap();
+    let (plugins, _task, mut events) = kubelet(dir.path());
+    let mut plugin = Plugin::new(dir.path(), RESOURCE, &[("a", true)]);
+    plugin.serve().unwrap();
+    let registry = dir.path().join("registry");
+    fs::create_dir(&registry).unwrap();
+    let endpoint = dir.path().join(plugin.endpoint()).display().to_string();
+    let mut told = || {
+        let mut words = Vec::new();
+        while let Ok(event) = events.try_recv() {
+            match event {
+                In::PluginUp { .. } => words.push("up"),
+                In::PluginDown { .. } => words.push("down"),
+                _ => {}
+            }
+        }
+        words
+    };
+    let (mut known, mut announcers) = (BTreeMap::new(), Vec::new());
+    // One that is not shown yet is about to be given its name.
+    for name in ["a.sock", "b.sock", ".c.sock"] {
+        announcers.push(announce(&registry.join(name), &endpoint, VERSION));
+        plugins.look(&registry, &mut known).await;
+    }
+    plugins.look(&registry, &mut known).await;
+    assert_eq!(told(), ["up", "up"]);
+    // When the last one goes the other has its place.
+    fs::remove_file(registry.join("b.sock")).unwrap();
+    for _ in 0..3 {
+        plugins.look(&registry, &mut known).await;
+    }
+    assert_eq!(told(), ["down", "up"]);
+}

@@ -1,10 +1,12 @@
-//! What the node and its pods use: from the runtime (CRI stats), /proc and the file systems.
+//! What the node and its pods use: from the runtime (CRI stats), /proc, control groups and the file systems.
+
+mod disk;
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use carrack_disks::filesystem;
 use carrack_engine::Time;
@@ -13,36 +15,43 @@ use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time as MetaTime;
 
 use super::cri::Cri;
-use super::{blocking, convert};
+use super::{blocking, cgroups, convert};
 use crate::effects::OpError;
 use crate::eviction::Usage;
 use crate::runtime::{Uid, labels};
 use crate::server::{
     ContainerStats, CpuStats, FsStats, InterfaceStats, MemoryStats, NetworkStats, NodeStats, PodReference, PodStats,
-    ProcessStats, RlimitStats, RuntimeStats, Summary, SwapStats,
+    ProcessStats, RlimitStats, RuntimeStats, Summary, SwapStats, VolumeStats,
 };
+use disk::{Files, Kept};
 
 /// Ticks a second of the kernel's CPU times: fixed for user space.
 const TICK_NS: u64 = 10_000_000;
-/// Most files of one pod that are looked at; a pod with more is counted up to here.
-const MAX_FILES: u64 = 1_000_000;
+/// How long what a pod keeps on the disk counts as measured, for who only wants to see it (upstream's `volumeStatsAggPeriod`).
+const KEPT_AGE: Duration = Duration::from_secs(60);
 
 /// When, nanoseconds of a core until then, and the rate found then.
 type Sample = (Time, u64, Option<u64>);
+
+/// When, and what a pod kept then.
+type Measured = (Time, Arc<Kept>);
 
 /// Where things are, and the samples that rates are made of.
 pub struct Stats {
     cri: Arc<Cri>,
     root: PathBuf,
     log_dir: PathBuf,
+    /// The control group that pods are in.
+    pods_group: String,
     last: Mutex<BTreeMap<String, Sample>>,
+    kept: Arc<Mutex<BTreeMap<Uid, Measured>>>,
 }
 
 impl Stats {
-    /// For the kubelet's directory and the pods' logs.
+    /// For the kubelet's directory, the pods' logs and their control group.
     #[must_use]
-    pub fn new(cri: Arc<Cri>, root: PathBuf, log_dir: PathBuf) -> Self {
-        Self { cri, root, log_dir, last: Mutex::default() }
+    pub fn new(cri: Arc<Cri>, root: PathBuf, log_dir: PathBuf, pods_group: String) -> Self {
+        Self { cri, root, log_dir, pods_group, last: Mutex::default(), kept: Arc::default() }
     }
 
     /// Everything at once.
@@ -59,43 +68,95 @@ impl Stats {
             layers.clone().filter_map(|l| l.used_bytes.as_ref()).map(|v| v.value).reduce(|a, b| a + b),
             layers.filter_map(|l| l.inodes_used.as_ref()).map(|v| v.value).reduce(|a, b| a + b),
         );
-        let mut by_pod: BTreeMap<String, Vec<v1::ContainerStats>> = BTreeMap::new();
-        for c in containers {
-            let uid = c.attributes.as_ref().and_then(|a| a.labels.get(labels::POD_UID)).cloned();
-            by_pod.entry(uid.unwrap_or_default()).or_default().push(c);
-        }
         let mut networks: BTreeMap<String, NetworkStats> =
             sandboxes.iter().filter_map(|s| Some((uid_of(s).to_owned(), network(s)?))).collect();
-        let (mut out, mut logs) = (Vec::new(), Vec::new());
+        let mut by_pod = by_pod(containers);
+        let (mut out, mut of_pods) = (Vec::new(), Vec::new());
         for p in pods {
             let uid = p.metadata.uid.clone().unwrap_or_default();
             let Some(containers) = by_pod.remove(&uid) else { continue };
-            let mut pod = self.pod(p, &uid, containers, networks.remove(&uid), images.as_ref());
+            let mut pod = self.pod(p, &uid, containers, images.as_ref());
+            pod.network = networks.remove(&uid);
             let of_pod = sandboxes.iter().find(|s| uid_of(s) == uid);
             pod.processes =
                 of_pod.map(processes).filter(|n| *n > 0).map(|process_count| ProcessStats { process_count });
             out.push(pod);
-            logs.push(logs_of(&self.log_dir, p));
+            of_pods.push(p.clone());
         }
-        let (root, log_dir, node_name) = (self.root.clone(), self.log_dir.clone(), node_name.to_owned());
-        let (mut node, out) = blocking(move || {
-            add_logs(&mut out, &log_dir, &logs);
-            Ok((node(&root, &node_name), out))
+        let (root, log_dir, kept) = (self.root.clone(), self.log_dir.clone(), self.kept.clone());
+        let out = blocking(move || {
+            add_kept(&mut out, &kept_by(&kept, &of_pods, &root, &log_dir), &root, &log_dir);
+            Ok(out)
         })
         .await?;
+        let mut node = self.node(node_name).await?;
         // Writable layers lie where images do.
         node.runtime = images.map(|images| {
             let container_fs = FsStats { used_bytes: layers.0, inodes_used: layers.1, ..images.clone() };
             RuntimeStats { image_fs: images, container_fs }
         });
+        Ok(self.finished(node, out))
+    }
+
+    /// CPUs and memory alone: no disk is looked at for it.
+    ///
+    /// # Errors
+    /// When the runtime does not answer.
+    pub async fn cpu_and_memory(&self, node_name: &str, pods: &[Arc<Pod>]) -> Result<Summary, OpError> {
+        let mut by_pod = by_pod(self.cri.container_stats().await?);
+        let of_pod = |p: &Arc<Pod>| {
+            let uid = p.metadata.uid.clone().unwrap_or_default();
+            Some(self.pod(p, &uid, by_pod.remove(&uid)?, None))
+        };
+        let pods = pods.iter().filter_map(of_pod).collect();
+        Ok(self.finished(self.node(node_name).await?, pods))
+    }
+
+    /// What the node uses, and the parts of it that run in control groups of their own.
+    async fn node(&self, name: &str) -> Result<NodeStats, OpError> {
+        let (root, name, pods_group) = (self.root.clone(), name.to_owned(), self.pods_group.clone());
+        let (mut node, groups) = blocking(move || {
+            let own = cgroups::own().and_then(|path| cgroups::usage(&path));
+            let groups = [("kubelet", own), ("pods", cgroups::usage(&pods_group))];
+            Ok((node(&root, &name), groups))
+        })
+        .await?;
+        let now = super::now();
         if let Some(cpu) = &mut node.cpu {
-            cpu.usage_nano_cores = self.rate("node", super::now(), cpu.usage_core_nano_seconds);
+            cpu.usage_nano_cores = self.rate("node", now, cpu.usage_core_nano_seconds);
         }
+        let used = groups.into_iter().filter_map(|(name, used)| Some((name, used?)));
+        node.system_containers = used.map(|(name, used)| self.system_container(name, now, used)).collect();
+        Ok(node)
+    }
+
+    fn system_container(&self, name: &str, now: Time, used: cgroups::Use) -> ContainerStats {
+        let cpu = CpuStats {
+            time: now.meta(),
+            usage_nano_cores: self.rate(name, now, used.cpu_ns),
+            usage_core_nano_seconds: used.cpu_ns,
+        };
+        let memory = MemoryStats {
+            time: now.meta(),
+            available_bytes: used.most_bytes.zip(used.working_set_bytes).map(|(most, used)| most.saturating_sub(used)),
+            usage_bytes: used.memory_bytes,
+            working_set_bytes: used.working_set_bytes,
+            rss_bytes: None,
+            page_faults: None,
+            major_page_faults: None,
+        };
+        ContainerStats { name: name.to_owned(), cpu: Some(cpu), memory: Some(memory), ..ContainerStats::default() }
+    }
+
+    /// All of it; samples of what is gone are forgotten.
+    fn finished(&self, node: NodeStats, pods: Vec<PodStats>) -> Summary {
         let seen: Vec<String> =
-            out.iter().flat_map(|p| p.containers.iter().map(|c| key(&p.pod_ref.uid, &c.name))).collect();
+            pods.iter().flat_map(|p| p.containers.iter().map(|c| key(&p.pod_ref.uid, &c.name))).collect();
         let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
-        last.retain(|k, _| k == "node" || seen.contains(k));
-        Ok(Summary { node, pods: out })
+        // Those of pods have their UIDs in front.
+        last.retain(|k, _| !k.contains('/') || seen.contains(k));
+        drop(last);
+        Summary { node, pods }
     }
 
     /// The file system where the runtime keeps images, with what it uses of that.
@@ -108,15 +169,8 @@ impl Stats {
         Some(FsStats { used_bytes: own(used.used_bytes), inodes_used: own(used.inodes_used), ..disk })
     }
 
-    /// What one pod uses; of its logs nothing yet.
-    fn pod(
-        &self,
-        p: &Pod,
-        uid: &str,
-        stats: Vec<v1::ContainerStats>,
-        network: Option<NetworkStats>,
-        images: Option<&FsStats>,
-    ) -> PodStats {
+    /// What one pod uses of CPUs and memory, and in its containers' layers.
+    fn pod(&self, p: &Pod, uid: &str, stats: Vec<v1::ContainerStats>, images: Option<&FsStats>) -> PodStats {
         let status = p.status.as_ref();
         let mut containers = Vec::new();
         for c in stats {
@@ -193,12 +247,11 @@ impl Stats {
                 uid: uid.to_owned(),
             },
             start_time: status.and_then(|s| s.start_time.clone()),
-            containers,
             cpu,
             memory,
-            network,
-            volumes: Vec::new(),
-            processes: None,
+            swap: swap_of(&containers),
+            containers,
+            ..PodStats::default()
         }
     }
 
@@ -251,9 +304,7 @@ impl Stats {
         let (root, log_dir) = (self.root.clone(), self.log_dir.clone());
         blocking(move || {
             for p in pods {
-                let uid = crate::spec::pod::uid(&p);
-                let volumes = root.join("pods").join(uid.as_ref()).join("volumes/kubernetes.io~empty-dir");
-                local_use(out.entry(uid).or_default(), &volumes, &logs_of(&log_dir, &p));
+                Kept::of(&p, &root, &log_dir).add_to(out.entry(crate::spec::pod::uid(&p)).or_default());
             }
             Ok(out)
         })
@@ -261,45 +312,72 @@ impl Stats {
     }
 }
 
-/// The directory of a pod's logs.
-fn logs_of(log_dir: &Path, pod: &Pod) -> PathBuf {
-    let of = crate::spec::pod::pod_ref(pod);
-    log_dir.join(format!("{}_{}_{}", of.namespace, of.name, of.uid))
+/// Containers' numbers by the UIDs of their pods.
+fn by_pod(all: Vec<v1::ContainerStats>) -> BTreeMap<String, Vec<v1::ContainerStats>> {
+    let mut out: BTreeMap<String, Vec<v1::ContainerStats>> = BTreeMap::new();
+    for c in all {
+        let uid = c.attributes.as_ref().and_then(|a| a.labels.get(labels::POD_UID)).cloned();
+        out.entry(uid.unwrap_or_default()).or_default().push(c);
+    }
+    out
 }
 
-/// Adds what containers' logs use, of pods whose logs are in these directories.
-fn add_logs(pods: &mut [PodStats], log_dir: &Path, of_pods: &[PathBuf]) {
-    let Some(disk) = file_system(log_dir, super::now().meta()) else { return };
-    for (pod, logs) in pods.iter_mut().zip(of_pods) {
+/// What containers use of swap together; none where nobody tells.
+fn swap_of(containers: &[ContainerStats]) -> Option<SwapStats> {
+    let sum = |f: fn(&SwapStats) -> Option<u64>| {
+        containers.iter().filter_map(|c| f(c.swap.as_ref()?)).reduce(|a, b| a.saturating_add(b))
+    };
+    let first = containers.iter().find_map(|c| c.swap.as_ref())?;
+    Some(SwapStats {
+        time: first.time.clone(),
+        swap_available_bytes: sum(|s| s.swap_available_bytes),
+        swap_usage_bytes: sum(|s| s.swap_usage_bytes),
+    })
+}
+
+/// What each of these pods keeps on the disk: as it was measured last, where that is not long ago.
+fn kept_by(known: &Mutex<BTreeMap<Uid, Measured>>, pods: &[Arc<Pod>], root: &Path, log_dir: &Path) -> Vec<Arc<Kept>> {
+    let now = super::now();
+    let lock = || known.lock().unwrap_or_else(PoisonError::into_inner);
+    let kept = pods.iter().map(|p| {
+        let uid = crate::spec::pod::uid(p);
+        let young = lock().get(&uid).filter(|(at, _)| now.since(*at) < KEPT_AGE).map(|(_, kept)| kept.clone());
+        young.unwrap_or_else(|| {
+            let kept = Arc::new(Kept::of(p, root, log_dir));
+            lock().insert(uid, (now, kept.clone()));
+            kept
+        })
+    });
+    let kept = kept.collect();
+    lock().retain(|uid, _| pods.iter().any(|p| p.metadata.uid.as_deref() == Some(&**uid)));
+    kept
+}
+
+/// Adds what pods keep on the disk: logs, emptyDirs, and all of it with their containers' layers.
+fn add_kept(pods: &mut [PodStats], kept: &[Arc<Kept>], root: &Path, log_dir: &Path) {
+    let time = super::now().meta();
+    let (Some(disk), Some(of_logs)) = (file_system(root, time.clone()), file_system(log_dir, time.clone())) else {
+        return;
+    };
+    let used = |f: Files, of: &FsStats| FsStats { used_bytes: Some(f.bytes), inodes_used: Some(f.count), ..of.clone() };
+    for (pod, kept) in pods.iter_mut().zip(kept) {
         for container in &mut pod.containers {
-            let (bytes, files) = disk_use(&logs.join(&container.name));
-            container.logs = Some(FsStats { used_bytes: Some(bytes), inodes_used: Some(files), ..disk.clone() });
+            let files = kept.logs.get(&container.name).copied().unwrap_or_default();
+            container.logs = Some(used(files, &of_logs));
         }
+        pod.volumes.extend(kept.empty_dirs.iter().filter_map(|v| {
+            let of_memory = || file_system(&v.dir, time.clone());
+            let fs = if v.is_on_disk { disk.clone() } else { of_memory()? };
+            Some(VolumeStats { fs: used(v.files, &fs), name: v.name.clone(), pvc_ref: None, volume_health_stats: None })
+        }));
+        let layers = |f: fn(&FsStats) -> Option<u64>| -> u64 {
+            pod.containers.iter().filter_map(|c| f(c.rootfs.as_ref()?)).sum()
+        };
+        let on_disk = kept.on_disk();
+        let all =
+            Files { bytes: on_disk.bytes + layers(|f| f.used_bytes), count: on_disk.count + layers(|f| f.inodes_used) };
+        pod.ephemeral_storage = Some(used(all, &disk));
     }
-}
-
-/// Adds what a pod has on the node's disk, in its emptyDirs and its containers' logs.
-fn local_use(u: &mut Usage, volumes: &Path, logs: &Path) {
-    let device = |of: &Path| fs::symlink_metadata(of).ok().map(|m| m.dev());
-    for dir in carrack_disks::directories(volumes).unwrap_or_default() {
-        let (bytes, files) = disk_use(&dir);
-        u.empty_dirs.insert(name_of(&dir), bytes);
-        // What is in memory is not on the disk, and has a limit all the same.
-        if device(&dir) == device(volumes) {
-            u.disk_bytes += bytes;
-            u.inodes += files + 1;
-        }
-    }
-    for dir in carrack_disks::directories(logs).unwrap_or_default() {
-        let (bytes, files) = disk_use(&dir);
-        u.disk_bytes += bytes;
-        u.inodes += files;
-        *u.containers.entry(name_of(&dir)).or_default() += bytes;
-    }
-}
-
-fn name_of(dir: &Path) -> String {
-    dir.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default()
 }
 
 fn key(uid: &str, container: &str) -> String {
@@ -397,6 +475,7 @@ fn node(root: &Path, name: &str) -> NodeStats {
             page_faults: events("pgfault"),
             major_page_faults: events("pgmajfault"),
         }),
+        system_containers: Vec::new(),
         network: node_network(&text("/proc/net/dev"), &text("/proc/net/route"), time.clone()),
         fs: file_system(root, time.clone()),
         runtime: None,
@@ -418,48 +497,55 @@ fn busy_ns(stat: &str) -> Option<u64> {
     Some(busy * TICK_NS)
 }
 
-/// Bytes and files below a directory, on its file system alone.
-fn disk_use(dir: &Path) -> (u64, u64) {
-    let Ok(top) = fs::symlink_metadata(dir) else { return (0, 0) };
-    let (mut bytes, mut files) = (0, 0);
-    let mut todo = vec![dir.to_owned()];
-    while let Some(dir) = todo.pop() {
-        for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
-            let Ok(m) = entry.metadata() else { continue };
-            if m.dev() != top.dev() {
-                continue;
-            }
-            bytes += m.blocks() * 512;
-            files += 1;
-            if files >= MAX_FILES {
-                return (bytes, files);
-            }
-            if m.is_dir() {
-                todo.push(entry.path());
-            }
-        }
-    }
-    (bytes, files)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn files_and_times_are_counted() {
-        let dir = tempfile::tempdir().unwrap();
-        fs::create_dir(dir.path().join("d")).unwrap();
-        fs::write(dir.path().join("d/f"), vec![1; 100_000]).unwrap();
-        let (bytes, files) = disk_use(dir.path());
-        assert!(bytes >= 100_000 && files == 2, "{bytes} {files}");
-        assert_eq!(disk_use(&dir.path().join("none")), (0, 0));
-        let mut usage = Usage { containers: BTreeMap::from([("d".into(), 1000)]), ..Usage::default() };
-        local_use(&mut usage, dir.path(), dir.path());
-        assert!(usage.empty_dirs["d"] >= 100_000 && usage.containers["d"] >= 101_000, "{usage:?}");
-        assert!(usage.disk_bytes >= 200_000, "{usage:?}");
+    fn times_are_counted() {
         assert_eq!(busy_ns("cpu  1 2 3 100 50 4 5 6 7 8\ncpu0 1\n"), Some(21 * TICK_NS));
         assert_eq!(busy_ns(""), None);
+    }
+
+    #[test]
+    fn what_pods_keep_is_told_and_measured_once_a_minute() {
+        let dir = tempfile::tempdir().unwrap();
+        let pod: Arc<Pod> = serde_json::from_value(serde_json::json!(
+            {"metadata": {"name": "p", "namespace": "n", "uid": "u"}, "spec": {"containers": [{"name": "c"}]}}))
+        .map(Arc::new)
+        .unwrap();
+        let volume = dir.path().join("pods/u/volumes/kubernetes.io~empty-dir/v");
+        let log = dir.path().join("n_p_u/c");
+        for dir in [&volume, &log] {
+            fs::create_dir_all(dir).unwrap();
+            fs::write(dir.join("f"), vec![1; 100_000]).unwrap();
+        }
+        let layer = FsStats { used_bytes: Some(1000), ..file_system(dir.path(), Time::from_unix_s(1).meta()).unwrap() };
+        let container = ContainerStats { name: "c".into(), rootfs: Some(layer), ..ContainerStats::default() };
+        let known = Mutex::default();
+        let told = || {
+            let mut pods = [PodStats { containers: vec![container.clone()], ..PodStats::default() }];
+            add_kept(
+                &mut pods,
+                &kept_by(&known, std::slice::from_ref(&pod), dir.path(), dir.path()),
+                dir.path(),
+                dir.path(),
+            );
+            serde_json::to_value(&pods[0]).unwrap()
+        };
+        let first = told();
+        for (path, least) in [
+            ("/ephemeral-storage/usedBytes", 201_000),
+            ("/containers/0/logs/usedBytes", 100_000),
+            ("/volume/0/usedBytes", 100_000),
+        ] {
+            assert!(first.pointer(path).and_then(serde_json::Value::as_u64) >= Some(least), "{path} of {first}");
+        }
+        assert_eq!(first["volume"][0]["name"], "v");
+        fs::write(volume.join("g"), vec![1; 100_000]).unwrap();
+        assert_eq!(told()["volume"][0]["usedBytes"], first["volume"][0]["usedBytes"]);
+        assert!(kept_by(&known, &[], dir.path(), dir.path()).is_empty());
+        assert!(told()["volume"][0]["usedBytes"].as_u64() > first["volume"][0]["usedBytes"].as_u64());
     }
 
     #[test]
@@ -500,7 +586,7 @@ mod tests {
     #[tokio::test]
     async fn rates_come_of_two_samples() {
         let cri = Arc::new(Cri::new("/nowhere".into()).unwrap());
-        let stats = Stats::new(cri, "/".into(), "/".into());
+        let stats = Stats::new(cri, "/".into(), "/".into(), "kubepods".into());
         let at = Time::from_unix_s;
         assert_eq!(stats.rate("a", at(10), Some(1_000)), None);
         assert_eq!(stats.rate("a", at(12), Some(1_000 + 3_000_000_000)), Some(1_500_000_000));

@@ -1,5 +1,5 @@
-//! How long operations on volumes took, as upstream counts them (`storage_operation_duration_seconds`,
-//! `csi_operations_seconds`, `pkg/volume/util/metrics.go`).
+//! How long operations took: on volumes, as upstream counts them (`storage_operation_duration_seconds`,
+//! `csi_operations_seconds`, `pkg/volume/util/metrics.go`), and of others in the same buckets.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -40,6 +40,17 @@ pub struct Histogram {
     pub took: Duration,
     /// How many were within each of [`BUCKETS_S`].
     pub within: [u64; BUCKETS_S.len()],
+}
+
+impl Histogram {
+    /// Counts others in.
+    pub fn add(&mut self, other: &Self) {
+        self.count += other.count;
+        self.took += other.took;
+        for (within, more) in self.within.iter_mut().zip(other.within) {
+            *within += more;
+        }
+    }
 }
 
 /// All of them by what tells them apart, since the kubelet started.

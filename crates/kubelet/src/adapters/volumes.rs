@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::fs::{self, File, Permissions};
 use std::io::{self, Write as _};
+use std::os::fd::AsRawFd as _;
 use std::os::unix::fs::{FileTypeExt as _, OpenOptionsExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 
@@ -29,22 +30,12 @@ fn is_mounted(path: &str) -> Result<bool, OpError> {
 pub fn set_up(v: &VolumeSetup) -> Result<(), OpError> {
     match &v.kind {
         VolumeKind::HostPath { path_type } => return host_path(&v.path, path_type),
-        VolumeKind::EmptyDir { tmpfs, size_bytes, page_bytes } => {
-            if *page_bytes > 0 {
-                fs::create_dir_all(&v.path).map_err(io_error(what("creating", &v.path)))?;
-                if !is_mounted(&v.path)? {
-                    let doing = format!("mounting huge pages of {page_bytes} bytes at {}", v.path);
-                    mounts::hugetlbfs(&v.path, *page_bytes).map_err(io_error(doing))?;
-                }
-            } else {
-                make_dir(&v.path, *tmpfs, *size_bytes)?;
-            }
-            if let Some(group) = v.fs_group {
-                own(Path::new(&v.path), group, 0o2770).map_err(io_error(what("owning", &v.path)))?;
-            }
+        VolumeKind::EmptyDir { tmpfs: false, .. } => empty_dir(&v.path, v.fs_group)?,
+        VolumeKind::EmptyDir { tmpfs: true, size_bytes, page_bytes } => {
+            empty_memory(&v.path, *size_bytes, *page_bytes, v.fs_group)?;
         }
         VolumeKind::Files { tmpfs, files } => {
-            make_dir(&v.path, *tmpfs, 0)?;
+            make_dir(&v.path, *tmpfs)?;
             write_files(Path::new(&v.path), files, v.fs_group).map_err(io_error(what("writing", &v.path)))?;
         }
         VolumeKind::Published(_) => return Err(OpError::Failed("a driver's volume is published by its driver".into())),
@@ -52,13 +43,52 @@ pub fn set_up(v: &VolumeSetup) -> Result<(), OpError> {
     Ok(())
 }
 
-fn make_dir(path: &str, tmpfs: bool, size_bytes: u64) -> Result<(), OpError> {
+/// The mode of an empty directory that nobody has touched.
+const EMPTY: u32 = 0o777;
+
+/// Makes an empty directory, under its name only when all is done: what is there is the pod's, with the mode and the group
+/// that it has given it since (upstream's readiness file, `pkg/volume/emptydir/empty_dir.go`).
+fn empty_dir(path: &str, fs_group: Option<i64>) -> Result<(), OpError> {
+    match fs::symlink_metadata(path) {
+        Ok(_) => return Ok(()),
+        Err(e) if e.kind() == io::ErrorKind::NotFound => {}
+        Err(e) => return Err(io_error(what("looking at", path))(e)),
+    }
+    // No volume of a pod has a dot in its name.
+    let new = format!("{path}.new");
+    make_dir(&new, false)?;
+    give(&new, fs_group)?;
+    fs::rename(&new, path).map_err(io_error(what("creating", path)))
+}
+
+/// Mounts memory, or huge pages. What is mounted is the pod's as well: the group is given it as long as it is untouched.
+fn empty_memory(path: &str, size_bytes: u64, page_bytes: u64, fs_group: Option<i64>) -> Result<(), OpError> {
+    fs::create_dir_all(path).map_err(io_error(what("creating", path)))?;
+    if !is_mounted(path)? {
+        if page_bytes > 0 {
+            let doing = format!("mounting huge pages of {page_bytes} bytes at {path}");
+            mounts::hugetlbfs(path, page_bytes).map_err(io_error(doing))?;
+        } else {
+            mounts::tmpfs(path, size_bytes).map_err(io_error(what("mounting tmpfs at", path)))?;
+        }
+    }
+    let found = fs::metadata(path).map_err(io_error(what("looking at", path)))?;
+    if found.permissions().mode() & 0o7777 == EMPTY { give(path, fs_group) } else { Ok(()) }
+}
+
+/// Gives a directory to the pod's group, if it has one.
+fn give(path: &str, fs_group: Option<i64>) -> Result<(), OpError> {
+    let Some(group) = fs_group else { return Ok(()) };
+    own(Path::new(path), group, 0o2770).map_err(io_error(what("owning", path)))
+}
+
+fn make_dir(path: &str, tmpfs: bool) -> Result<(), OpError> {
     fs::create_dir_all(path).map_err(io_error(what("creating", path)))?;
     if tmpfs && !is_mounted(path)? {
-        mounts::tmpfs(path, size_bytes).map_err(io_error(what("mounting tmpfs at", path)))?;
+        mounts::tmpfs(path, 0).map_err(io_error(what("mounting tmpfs at", path)))?;
     }
     // The mode that the umask took away from.
-    fs::set_permissions(path, Permissions::from_mode(0o777)).map_err(io_error(what("setting the mode of", path)))
+    fs::set_permissions(path, Permissions::from_mode(EMPTY)).map_err(io_error(what("setting the mode of", path)))
 }
 
 /// Gives a directory to the pod's group.
@@ -334,21 +364,26 @@ fn bind_part(volume: &str, part: &SubPath) -> Result<(), OpError> {
     mounts::bind_fd(&fd, &part.bind_at).map_err(io_error(what("binding", &part.bind_at)))
 }
 
-/// Makes directories one by one, each opened beneath the one before.
+/// Makes directories one by one, each opened beneath the one before. They get the mode of the volume: whoever may write
+/// there may write in its parts (upstream's `makeMounts`, `pkg/kubelet/kubelet_pods.go`).
 fn make_beneath(root: &impl std::os::fd::AsFd, path: &str) -> rustix::io::Result<()> {
+    let mode = Mode::from_raw_mode(rustix::fs::fstat(root)?.st_mode & 0o2777);
+    let beneath = ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS;
     let mut at = rustix::io::fcntl_dupfd_cloexec(root, 0)?;
     for part in path.split('/').filter(|p| !p.is_empty() && *p != ".") {
-        match rustix::fs::mkdirat(&at, part, Mode::from_raw_mode(0o755)) {
-            Err(rustix::io::Errno::EXIST) | Ok(()) => {}
+        let made = match rustix::fs::mkdirat(&at, part, mode) {
+            Ok(()) => true,
+            Err(rustix::io::Errno::EXIST) => false,
             Err(e) => return Err(e),
+        };
+        // What has just been made is no link; one that is there may be.
+        let resolve = if made { beneath | ResolveFlags::NO_SYMLINKS } else { beneath };
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        at = rustix::fs::openat2(&at, part, flags, Mode::empty(), resolve)?;
+        if made {
+            // The mode that the umask took away from.
+            rustix::fs::chmod(format!("/proc/self/fd/{}", at.as_raw_fd()), mode)?;
         }
-        at = rustix::fs::openat2(
-            &at,
-            part,
-            OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC,
-            Mode::empty(),
-            ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS,
-        )?;
     }
     Ok(())
 }
@@ -358,6 +393,8 @@ mod races;
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::MetadataExt as _;
+
     use super::*;
 
     fn file(path: &str, data: &str, mode: u32) -> FileEntry {
@@ -403,6 +440,54 @@ mod tests {
         tear_down(&first.path).unwrap();
         assert!(!at.exists());
         tear_down(&first.path).unwrap();
+    }
+
+    #[test]
+    fn what_a_pod_makes_of_its_empty_directory_stays_so() {
+        let root = rustix::process::geteuid().is_root();
+        let mode = |path: &str| fs::metadata(path).unwrap().permissions().mode() & 0o7777;
+        for (tmpfs, fs_group, made) in [(false, None, 0o777), (false, Some(1234), 0o2777), (true, Some(1234), 0o2777)] {
+            // Mounting and giving away take privileges.
+            if !root && (tmpfs || fs_group.is_some()) {
+                continue;
+            }
+            let dir = tempfile::tempdir().unwrap();
+            let kind = VolumeKind::EmptyDir { tmpfs, size_bytes: 0, page_bytes: 0 };
+            let v = VolumeSetup { kind, fs_group, ..setup(dir.path(), vec![]) };
+            // As one leaves it who was killed before it was done.
+            fs::create_dir_all(format!("{}.new", v.path)).unwrap();
+            fs::set_permissions(format!("{}.new", v.path), Permissions::from_mode(0o700)).unwrap();
+            set_up(&v).unwrap();
+            assert_eq!(mode(&v.path), made, "{tmpfs} {fs_group:?}");
+            if let Some(group) = fs_group {
+                assert_eq!(i64::from(fs::metadata(&v.path).unwrap().gid()), group, "{tmpfs}");
+            }
+            fs::write(Path::new(&v.path).join("f"), "1").unwrap();
+            fs::set_permissions(&v.path, Permissions::from_mode(0o700)).unwrap();
+            // A kubelet that starts again sets up once more.
+            set_up(&v).unwrap();
+            assert_eq!(mode(&v.path), 0o700, "{tmpfs} {fs_group:?}");
+            assert_eq!(fs::read_to_string(Path::new(&v.path).join("f")).unwrap(), "1");
+            tear_down(&v.path).unwrap();
+        }
+    }
+
+    #[test]
+    fn a_part_that_is_made_may_be_written_by_whoever_may_write_the_volume() {
+        let dir = tempfile::tempdir().unwrap();
+        for (of_volume, expected) in [(0o777, 0o777), (0o2775, 0o2775), (0o750, 0o750), (0o4777, 0o777)] {
+            let at = dir.path().join(format!("{of_volume:o}"));
+            fs::create_dir_all(at.join("there")).unwrap();
+            let there = Permissions::from_mode(0o711);
+            fs::set_permissions(at.join("there"), there).unwrap();
+            fs::set_permissions(&at, Permissions::from_mode(of_volume)).unwrap();
+            let root = rustix::fs::open(&at, OFlags::PATH | OFlags::DIRECTORY, Mode::empty()).unwrap();
+            make_beneath(&root, "there/new/part").unwrap();
+            for (part, expected) in [("there", 0o711), ("there/new", expected), ("there/new/part", expected)] {
+                let mode = fs::metadata(at.join(part)).unwrap().permissions().mode() & 0o7777;
+                assert_eq!(mode, expected, "{part} of {of_volume:o}");
+            }
+        }
     }
 
     #[test]

@@ -19,12 +19,18 @@ use crate::status::node::allocatable_amounts;
 /// How long a wait for a plugin lasts before it is told again.
 const WAIT_REPORT: Duration = Duration::from_secs(300);
 
+/// What a pod takes of the node, itself included.
+pub(super) fn takes(pod: &Pod) -> Amounts {
+    let mut requests = pod::requests(pod);
+    requests.insert("pods".into(), 1000);
+    requests
+}
+
 /// What pods have of the node: all of it, what of it belongs to those that are leaving, and ports.
 pub(super) fn taken<'a>(pods: impl Iterator<Item = &'a Worker>) -> (Amounts, Amounts, BTreeSet<HostPort>) {
     let (mut used, mut leaving, mut ports) = (Amounts::new(), Amounts::new(), BTreeSet::new());
     for other in pods {
-        let mut requests = pod::requests(&other.pod);
-        requests.insert("pods".into(), 1000);
+        let requests = takes(&other.pod);
         pod::add(&mut used, &requests);
         if other.stopping.is_some() {
             pod::add(&mut leaving, &requests);
@@ -58,6 +64,14 @@ impl KubeletCore {
             Decision::Admit if !admitted_before => self.laid_together(uid, &w.pod),
             other => other,
         };
+        // Who has room made for it waits until those have ended who make it.
+        let lacks_room = matches!(&decision, Decision::Reject { reason, .. } if reason.starts_with("OutOf"));
+        let decision =
+            if lacks_room && pod::is_critical(&pod) && self.make_room(now, uid, &pod, (&used, &leaving, &ports), fx) {
+                Decision::Wait { resource: "room".into(), message: "pods that matter less make room for it".into() }
+            } else {
+                decision
+            };
         match decision {
             Decision::Admit => {
                 w.admission = Admission::Admitted;

@@ -5,8 +5,9 @@
 //!     └─ claim says NodeResizePending ─▶ NodeResizeInProgress ─┘ └─ it failed ─▶ NodeResizeError; NodeResizeInfeasible: no more
 //! ```
 //!
-//! A volume is looked at as long as a pod has it mounted; one that is nowhere mounted follows when it is. Nothing here can
-//! take a volume away: what cannot be read, or fails, is tried again.
+//! A volume is looked at as long as a pod has it mounted; one that is nowhere mounted follows when it is. One that several nodes
+//! have follows at each of them, and the first tells the claim. Nothing here can take a volume away: what cannot be read, or
+//! fails, is tried again.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -152,6 +153,10 @@ impl KubeletCore {
             return;
         }
         *self.growths.0.entry(name).or_default() = Growth::default();
+        self.volumes.followed(e);
+        if e.is_told() {
+            return;
+        }
         let conditions = e.claim.status.iter().flat_map(|s| s.conditions.iter().flatten());
         let left = conditions.filter(|c| !SIZE_CONDITIONS.contains(&c.type_.as_str()));
         let left: Vec<Value> = left.map(|c| json!(c)).collect();

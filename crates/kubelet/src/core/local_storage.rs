@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use carrack_engine::Time;
 
-use super::pressure::may_be_evicted;
+use super::pressure::{Eviction, may_be_evicted};
 use super::{Fx, KubeletCore};
 use crate::eviction::Usage;
 use crate::local_storage;
@@ -43,10 +43,11 @@ impl KubeletCore {
         for (uid, usage) in usage {
             let Some(mut w) = self.workers.remove(uid) else { continue };
             if may_be_evicted(&w)
-                && let Some(message) = local_storage::exceeded(&w.pod, usage)
+                && let Some((signal, message)) = local_storage::exceeded(&w.pod, usage)
             {
                 // It brought that on itself: nobody disrupts it.
-                self.evict(now, &mut w, message, GRACE_S, false, fx);
+                let eviction = Eviction { signal, message, grace_s: GRACE_S, disrupts: false };
+                self.evict(now, &mut w, eviction, fx);
                 self.dirty.insert(uid.clone());
                 goes = true;
             }

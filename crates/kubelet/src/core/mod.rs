@@ -20,6 +20,7 @@ mod lane;
 mod local_storage;
 mod node;
 mod orphan;
+mod preempt;
 mod pressure;
 mod report;
 mod resize;
@@ -42,7 +43,7 @@ use k8s_openapi::api::core::v1::{Node, Pod, Service};
 use crate::config::NodeConfig;
 use crate::cpus::Cpus;
 use crate::devices::{self, Devices};
-use crate::effects::{In, Loaded, Op, OpError, OpId, Out, Outcome, Reply};
+use crate::effects::{Counted, In, Loaded, Op, OpError, OpId, Out, Outcome, Reply};
 use crate::eviction;
 use crate::planted::Planted;
 use crate::pods::dead;
@@ -211,7 +212,8 @@ pub struct KubeletCore {
     /// What pods with limits keep on the node's disk is to be measured from then on.
     local_storage: local_storage::Looks,
     known_images: crate::images::Images,
-    image_ops: BTreeSet<OpId>,
+    /// Images that are being removed.
+    image_ops: BTreeMap<OpId, String>,
     images_next: Time,
     node: NodeState,
     planted: Option<Planted>,
@@ -275,7 +277,7 @@ impl KubeletCore {
             measuring: None,
             local_storage: local_storage::Looks::default(),
             known_images: crate::images::Images::default(),
-            image_ops: BTreeSet::new(),
+            image_ops: BTreeMap::new(),
             images_next: Time::default(),
             node: NodeState::default(),
             planted: None,
@@ -753,7 +755,7 @@ impl KubeletCore {
             Owner::Usage => self.usage_known(now, id, outcome, fx),
             Owner::Shutdown => self.shutdown_told(now, &outcome),
             Owner::CsiLimit(driver) => self.csi_limit_told(&driver, id, outcome),
-            Owner::RemoveImage => self.image_removed(id, outcome, fx),
+            Owner::RemoveImage => self.image_removed(now, id, outcome, fx),
             Owner::Relist => self.relisted(now, id, outcome, fx),
             Owner::Checkpoint => self.checkpointed(now, outcome, fx),
             Owner::DevicesRecord => {
@@ -959,6 +961,12 @@ impl Core for KubeletCore {
         }
         self.arm(fx);
     }
+}
+
+/// Counts something for the metrics.
+fn count_one(what: Counted, fx: &mut Fx) {
+    let id = OpId(fx.fresh());
+    fx.own(Out { id, op: Op::Count(what) });
 }
 
 /// Whether an operation surely did not fail for a reason that may pass.

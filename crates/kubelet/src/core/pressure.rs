@@ -1,22 +1,36 @@
-//! The node runs low: images that nobody needs go, then one pod after another.
+//! The node runs low: what has ended goes and images that nobody needs, then one pod after another.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use carrack_engine::{EventRecord, Time};
+use carrack_types::quantity::{Form, Quantity};
+use carrack_types::resource::Object as _;
 
 use super::worker::{Stopping, Worker};
-use super::{Fx, KubeletCore, Owner, Wake};
-use crate::effects::{Op, OpId, Outcome, Reply};
-use crate::eviction::{self, Candidate, Condition, Crossed, Pressure, Signal, Usage};
+use super::{Fx, KubeletCore, Owner, Wake, count_one};
+use crate::effects::{Counted, Op, OpId, Outcome, Reply};
+use crate::eviction::{self, Candidate, Crossed, Pressure, Signal, Usage};
 use crate::runtime::Uid;
 use crate::spec::pod;
-use crate::status::pod::Ended;
+use crate::status::pod::{Ended, is_told_whole};
 
 /// How soon facts are read again while a threshold is crossed.
 const AGAIN: Duration = Duration::from_secs(2);
 /// How often the images' file system is looked at (kubernetes pkg/kubelet: ImageGCPeriod).
 const IMAGE_PERIOD: Duration = Duration::from_secs(300);
+
+/// A pod that has to go.
+pub(super) struct Eviction {
+    /// For what: a signal's name, or the limit that it did not keep to.
+    pub signal: &'static str,
+    /// The same for people.
+    pub message: String,
+    /// How long it has to end, in seconds.
+    pub grace_s: i64,
+    /// It goes for the sake of others, and not of its own doing.
+    pub disrupts: bool,
+}
 
 /// Whether a pod is here, goes on, and is none that the node cannot do without.
 pub(super) fn may_be_evicted(w: &Worker) -> bool {
@@ -49,7 +63,8 @@ impl KubeletCore {
                 self.event(now, EventRecord::warning(node.as_ref(), "EvictionThresholdMet", message), fx);
             }
         }
-        if first.signal.condition() == Condition::Disk && self.collect_images(now, true, fx) {
+        let is_won_back = first.signal.is_won_back_without_pods(self.host.images_apart);
+        if is_won_back && (self.forget_ended(now, fx) || self.collect_images(now, true, fx)) {
             // What that frees is seen first.
             return;
         }
@@ -102,7 +117,8 @@ impl KubeletCore {
         let message = low_on(crossed, &first);
         // Upstream gives one second at a hard threshold.
         let grace_s = if crossed.hard { 1 } else { pod::grace_s(&w.pod).min(self.config.eviction.max_pod_grace_s) };
-        self.evict(now, &mut w, message, grace_s, true, fx);
+        let eviction = Eviction { signal: crossed.signal.name(), message, grace_s, disrupts: true };
+        self.evict(now, &mut w, eviction, fx);
         self.dirty.insert(first.uid.clone());
         self.workers.insert(first.uid, w);
     }
@@ -123,21 +139,45 @@ impl KubeletCore {
             .collect()
     }
 
+    /// Has containers forgotten that are over, of pods that have ended and whose end the API knows: their layers and logs are
+    /// all that they take (upstream's `DeleteAllUnusedContainers`). True while something is expected of that.
+    fn forget_ended(&mut self, now: Time, fx: &mut Fx) -> bool {
+        // Not before the API has the last word of each container: nobody could say it afterwards.
+        let is_told = |w: &Worker| w.last_status == w.pod.status && w.pod.status.as_ref().is_some_and(is_told_whole);
+        let has_ended = |w: &Worker| w.stopped_all && !w.deleted && !w.pod.is_deleting() && is_told(w);
+        let ended: Vec<Uid> = self.workers.iter().filter(|(_, w)| has_ended(w)).map(|(uid, _)| uid.clone()).collect();
+        let mut is_expected = false;
+        for uid in ended {
+            let containers = self.runtime.get(&uid).into_iter().flat_map(|r| &r.containers);
+            let over: Vec<String> = containers.filter(|c| c.exit_code().is_some()).map(|c| c.id.clone()).collect();
+            if over.is_empty() {
+                continue;
+            }
+            let Some(mut w) = self.workers.remove(&uid) else { continue };
+            for id in over {
+                // One that the runtime would not forget is tried again, and not waited for.
+                is_expected |= !w.retry_at.contains_key(&id);
+                self.remove(now, &uid, &mut w, id.clone(), Op::RemoveContainer(id), fx);
+            }
+            self.workers.insert(uid, w);
+        }
+        is_expected
+    }
+
     /// Ends a pod, and says why. It is disrupted where that is not of its own doing.
-    pub(super) fn evict(
-        &mut self,
-        now: Time,
-        w: &mut Worker,
-        message: String,
-        grace_s: i64,
-        disrupts: bool,
-        fx: &mut Fx,
-    ) {
-        self.event(now, EventRecord::warning(w.pod.as_ref(), EVICTED, message.clone()), fx);
-        tracing::warn!(pod = %pod::pod_ref(&w.pod), message, "pod evicted");
+    pub(super) fn evict(&mut self, now: Time, w: &mut Worker, eviction: Eviction, fx: &mut Fx) {
+        let Eviction { signal, message, grace_s, disrupts } = eviction;
+        count_one(Counted::Eviction(signal), fx);
+        self.end_pod(now, w, Ended { reason: EVICTED.into(), message, disrupts }, grace_s, fx);
+    }
+
+    /// Ends a pod that would go on, within a time in seconds, and says why.
+    pub(super) fn end_pod(&mut self, now: Time, w: &mut Worker, ended: Ended, grace_s: i64, fx: &mut Fx) {
+        let (reason, message) = (ended.reason.clone(), ended.message.clone());
+        tracing::warn!(pod = %pod::pod_ref(&w.pod), reason, message, "a pod has to go");
+        self.event(now, EventRecord::warning(w.pod.as_ref(), reason, message), fx);
         let deadline = now + Duration::from_secs(u64::try_from(grace_s).unwrap_or(0));
-        let because = Some(Ended { reason: EVICTED.into(), message, disrupts });
-        w.stopping = Some(Stopping { deadline, since: OpId(fx.fresh()), because });
+        w.stopping = Some(Stopping { deadline, since: OpId(fx.fresh()), because: Some(ended) });
         self.relist(fx);
     }
 
@@ -185,16 +225,17 @@ impl KubeletCore {
         }
         for id in selection.remove {
             tracing::info!(image = id, "an image that nobody uses goes");
-            let op = self.op(Owner::RemoveImage, Op::RemoveImage(id), fx);
-            self.image_ops.insert(op);
+            let op = self.op(Owner::RemoveImage, Op::RemoveImage(id.clone()), fx);
+            self.image_ops.insert(op, id);
         }
         !self.image_ops.is_empty()
     }
 
-    pub(super) fn image_removed(&mut self, id: OpId, outcome: Outcome, fx: &mut Fx) {
-        self.image_ops.remove(&id);
+    pub(super) fn image_removed(&mut self, now: Time, id: OpId, outcome: Outcome, fx: &mut Fx) {
+        let Some(image) = self.image_ops.remove(&id) else { return };
         if let Err(error) = outcome {
-            tracing::warn!(%error, "an image was not removed");
+            tracing::warn!(image, %error, "an image was not removed");
+            self.known_images.not_removed(now, &image);
         }
         if self.image_ops.is_empty() {
             self.op(Owner::ListImages, Op::ListImages, fx);
@@ -216,17 +257,10 @@ fn low_on(crossed: &Crossed, c: &Candidate) -> String {
 }
 
 /// An amount as the API writes it: bytes in the largest unit that they are a whole number of.
-fn shown(signal: Signal, amount: u64) -> String {
-    let units =
-        if matches!(signal.resource(), "memory" | "ephemeral-storage") { &["Ki", "Mi", "Gi", "Ti"][..] } else { &[] };
-    let (mut amount, mut unit) = (amount, "");
-    for larger in units {
-        if amount == 0 || amount % 1024 != 0 {
-            break;
-        }
-        (amount, unit) = (amount / 1024, larger);
-    }
-    format!("{amount}{unit}")
+fn shown(signal: Signal, amount: u64) -> Quantity {
+    let is_bytes = matches!(signal.resource(), "memory" | "ephemeral-storage");
+    let form = if is_bytes { Form::BinarySi } else { Form::DecimalSi };
+    Quantity::from_units(i64::try_from(amount).unwrap_or(i64::MAX), form)
 }
 
 /// Reason of a pod that had to go.
@@ -243,11 +277,11 @@ mod tests {
             (Signal::MemoryAvailable, (100 << 20) + 1024, "102401Ki"),
             (Signal::NodefsAvailable, 7, "7"),
             (Signal::ImagefsAvailable, 0, "0"),
-            (Signal::NodefsAvailable, 2048 << 40, "2048Ti"),
+            (Signal::NodefsAvailable, 2048 << 40, "2Pi"),
             (Signal::NodefsInodesFree, 2048, "2048"),
-            (Signal::PidAvailable, 1024, "1024"),
+            (Signal::PidAvailable, 12_000, "12k"),
         ] {
-            assert_eq!(shown(signal, amount), expected, "{signal:?} {amount}");
+            assert_eq!(shown(signal, amount).to_string(), expected, "{signal:?} {amount}");
         }
     }
 }

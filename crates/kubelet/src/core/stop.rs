@@ -37,6 +37,7 @@ impl KubeletCore {
         }
         let none = BTreeMap::new();
         if !w.stopped_all {
+            self.probe(now, uid, w, &runtime, fx);
             // A sandbox or container that is being made is waited for, then stopped.
             if w.sandbox_op.is_some() || !w.lanes.is_empty() {
                 self.cancel_lanes(w);

@@ -640,7 +640,8 @@ impl KubeletCore {
     }
 
     /// Asks the probes that are due.
-    fn probe(&mut self, now: Time, uid: &Uid, w: &mut Worker, runtime: &PodRuntime, fx: &mut Fx) {
+    pub(super) fn probe(&mut self, now: Time, uid: &Uid, w: &mut Worker, runtime: &PodRuntime, fx: &mut Fx) {
+        let stops = w.stopping.is_some();
         let running: BTreeMap<&str, &str> = runtime
             .containers
             .iter()
@@ -665,6 +666,9 @@ impl KubeletCore {
                 let told = told_verdict(&pod, id);
                 crate::probes::Prober::new(&c, started.unwrap_or(now), told)
             });
+            if stops {
+                prober.stop();
+            }
             for (kind, op) in prober.due(now, &c, id, &pod_ip) {
                 match op {
                     Some(op) => {

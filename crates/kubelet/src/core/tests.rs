@@ -8,6 +8,7 @@ mod devices;
 mod eviction;
 mod growth;
 mod machine;
+mod preempt;
 mod resize;
 mod restarts;
 mod settings;
@@ -757,6 +758,27 @@ fn probes_hooks_and_config_maps() {
     assert!(w.ready("Ready"));
     w.delete(5);
     w.run(20);
+    w.assert_clean();
+}
+
+#[test]
+fn a_pod_that_ends_is_asked_whether_it_serves() {
+    let mut w = World::new(2);
+    w.edit_or_create_node();
+    let mut spec = plain();
+    let probe = json!({"exec": {"command": ["x"]}, "periodSeconds": 1, "failureThreshold": 1});
+    spec["containers"][0]["readinessProbe"] = probe;
+    spec["containers"][0]["lifecycle"] = json!({"preStop": {"sleep": {"seconds": 20}}});
+    w.create("p", spec);
+    w.run(10);
+    w.delete(30);
+    w.run(3);
+    assert!(w.ready("Ready"), "{}", w.api.objects[POD]["status"]);
+    w.node.exec_codes.insert("c".into(), 1);
+    w.run(5);
+    assert_eq!(w.node.running("uid-p").len(), 1, "its hook goes on");
+    assert!(!w.ready("Ready"), "{}", w.api.objects[POD]["status"]);
+    w.run(40);
     w.assert_clean();
 }
 

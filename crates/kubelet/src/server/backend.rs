@@ -70,6 +70,11 @@ pub trait Backend: Send + Sync + 'static {
     /// What the node and its pods use.
     fn stats(&self) -> Answer<'_, Summary>;
 
+    /// The same of CPUs and memory alone: nobody has to look at a disk for it.
+    fn cpu_and_memory(&self) -> Answer<'_, Summary> {
+        Box::pin(async move { Ok(self.stats().await?.only_cpu_and_memory()) })
+    }
+
     /// How full the volumes of drivers are.
     fn volumes(&self) -> Answer<'_, Vec<VolumeStats>> {
         Box::pin(async { Ok(Vec::new()) })
@@ -80,8 +85,13 @@ pub trait Backend: Send + Sync + 'static {
         Vec::new()
     }
 
-    /// Operations of the runtime by upstream's names for them: how many, and how long they took together.
-    fn runtime_operations(&self) -> Vec<(&'static str, u64, std::time::Duration)> {
+    /// How many pods had to go since the kubelet started, by what for.
+    fn evictions(&self) -> Vec<(&'static str, u64)> {
+        Vec::new()
+    }
+
+    /// How long operations of the runtime took, by upstream's names for them and whether they succeeded.
+    fn runtime_operations(&self) -> Vec<((&'static str, bool), Histogram)> {
         Vec::new()
     }
 

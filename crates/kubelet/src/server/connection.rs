@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use carrack_auth::tls;
-use http::{Request, Response};
+use http::{Request, Response, StatusCode};
 use hyper::body::Incoming;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
@@ -19,7 +19,7 @@ use super::authority::Authority;
 use super::backend::Backend;
 use super::handle::handle;
 use super::metrics::Requests;
-use super::reply::Reply;
+use super::reply::{Refusal, Reply};
 use super::route::{bucket, route};
 use super::settings::Settings;
 
@@ -121,7 +121,11 @@ async fn answer(session: &Session, access: &Access, request: Request<Incoming>) 
     let (method, path) = (request.method().clone(), request.uri().path().to_owned());
     let authority = session.shared.authority.as_deref();
     let allowed = access.check(authority, &method, &path, request.headers()).await.and_then(|()| route(&method, &path));
+    let debugging = session.shared.settings.debugging;
     let result = match allowed {
+        Ok(route) if route.is_for_debugging() && !debugging => {
+            Err(Refusal::new(StatusCode::METHOD_NOT_ALLOWED, "Debug endpoints are disabled."))
+        }
         Ok(route) => handle(session, route, request).await,
         Err(refusal) => Err(refusal),
     };

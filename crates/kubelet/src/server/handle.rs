@@ -68,9 +68,8 @@ pub(super) async fn handle(session: &Session, route: Route, request: Request<Inc
             Err(Refusal::new(StatusCode::INTERNAL_SERVER_ERROR, text))
         }
         Route::StatsSummary => {
-            let summary = backend.stats().await?;
             let less = query.flag("only_cpu_and_memory");
-            reply::json(&if less { summary.only_cpu_and_memory() } else { summary })
+            reply::json(&if less { backend.cpu_and_memory().await? } else { backend.stats().await? })
         }
         Route::Metrics => {
             let page = metrics::own(&shared.node_name, &shared.version, &shared.requests, &backend.pods());
@@ -79,12 +78,13 @@ pub(super) async fn handle(session: &Session, route: Route, request: Request<Inc
                 + &metrics::storage(&backend.storage_operations())
                 + &metrics::csi(&backend.csi_operations())
                 + &metrics::cpus(&backend.cpus())
-                + &metrics::resizes(&backend.resize_counts());
+                + &metrics::resizes(&backend.resize_counts())
+                + &metrics::evictions(&backend.evictions());
             let runtime = metrics::runtime(&backend.runtime_operations());
             Ok(reply::metrics(page + &runtime + &metrics::volumes(&volumes) + &managed))
         }
         Route::ResourceMetrics => {
-            let summary = backend.stats().await.inspect_err(|error| tracing::debug!(%error, "no stats")).ok();
+            let summary = backend.cpu_and_memory().await.inspect_err(|error| tracing::debug!(%error, "no stats")).ok();
             Ok(reply::metrics(metrics::resources(summary.as_ref())))
         }
         Route::CadvisorMetrics => {

@@ -6,6 +6,7 @@
 mod cadvisor;
 mod cpus;
 mod resizes;
+mod runtime;
 mod storage;
 
 use std::collections::BTreeMap;
@@ -15,12 +16,13 @@ use std::sync::{Arc, Mutex, PoisonError};
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time as MetaTime;
 
-use super::stats::{CpuStats, MemoryStats, Summary, VolumeStats};
+use super::stats::{CpuStats, MemoryStats, Summary, SwapStats, VolumeStats};
 use crate::effects::ProbeCount;
 
 pub(super) use cadvisor::cadvisor;
 pub(super) use cpus::cpus;
 pub(super) use resizes::resizes;
+pub(super) use runtime::runtime;
 pub(super) use storage::{csi, managed, storage};
 
 /// Counts requests by method, first part of the path, and status code.
@@ -96,27 +98,6 @@ pub(super) fn own(node: &str, version: &str, requests: &Requests, pods: &[Arc<Po
     page.0
 }
 
-/// What `/metrics` says of the runtime's operations.
-pub(super) fn runtime(operations: &[(&'static str, u64, std::time::Duration)]) -> String {
-    let mut page = Page::default();
-    page.family(
-        "kubelet_runtime_operations_total",
-        "counter",
-        "[ALPHA] Cumulative number of runtime operations by operation type.",
-    );
-    for (operation, count, _) in operations {
-        page.sample("kubelet_runtime_operations_total", &[("operation_type", operation)], count);
-    }
-    let name = "kubelet_runtime_operations_duration_seconds";
-    page.family(name, "summary", "[ALPHA] Duration in seconds of runtime operations. Broken down by operation type.");
-    for (operation, count, took) in operations {
-        let labels = [("operation_type", *operation)];
-        page.sample(&format!("{name}_sum"), &labels, took.as_secs_f64());
-        page.sample(&format!("{name}_count"), &labels, count);
-    }
-    page.0
-}
-
 /// What `/metrics` says of claims' volumes. Several pods may have one; it is told once.
 pub(super) fn volumes(all: &[VolumeStats]) -> String {
     let mut page = Page::default();
@@ -144,6 +125,17 @@ pub(super) fn volumes(all: &[VolumeStats]) -> String {
                 page.sample(&name, &[("namespace", namespace), ("persistentvolumeclaim", claim)], value);
             }
         }
+    }
+    page.0
+}
+
+/// What `/metrics` says of pods that had to go.
+pub(super) fn evictions(counts: &[(&'static str, u64)]) -> String {
+    let mut page = Page::default();
+    let name = "kubelet_evictions";
+    page.family(name, "counter", "[ALPHA] Cumulative number of pod evictions by eviction signal");
+    for (signal, count) in counts {
+        page.sample(name, &[("eviction_signal", signal)], count);
     }
     page.0
 }
@@ -196,6 +188,7 @@ struct Measured<'a> {
     start: Option<&'a MetaTime>,
     cpu: Option<&'a CpuStats>,
     memory: Option<&'a MemoryStats>,
+    swap: Option<&'a SwapStats>,
 }
 
 /// `/metrics/resource`. Without a summary it says that reading failed, as upstream's does.
@@ -203,8 +196,13 @@ pub(super) fn resources(summary: Option<&Summary>) -> String {
     let mut page = Page::default();
     if let Some(summary) = summary {
         let node = &summary.node;
-        let of_node =
-            Measured { labels: Vec::new(), start: None, cpu: node.cpu.as_ref(), memory: node.memory.as_ref() };
+        let of_node = Measured {
+            labels: Vec::new(),
+            start: None,
+            cpu: node.cpu.as_ref(),
+            memory: node.memory.as_ref(),
+            swap: node.swap.as_ref(),
+        };
         let (mut of_pods, mut of_containers) = (Vec::new(), Vec::new());
         for pod in &summary.pods {
             let labels = vec![("namespace", pod.pod_ref.namespace.as_str()), ("pod", pod.pod_ref.name.as_str())];
@@ -216,9 +214,16 @@ pub(super) fn resources(summary: Option<&Summary>) -> String {
                     start: container.start_time.as_ref(),
                     cpu: container.cpu.as_ref(),
                     memory: container.memory.as_ref(),
+                    swap: container.swap.as_ref(),
                 });
             }
-            of_pods.push(Measured { labels, start: None, cpu: pod.cpu.as_ref(), memory: pod.memory.as_ref() });
+            of_pods.push(Measured {
+                labels,
+                start: None,
+                cpu: pod.cpu.as_ref(),
+                memory: pod.memory.as_ref(),
+                swap: pod.swap.as_ref(),
+            });
         }
         group(&mut page, "node", &[of_node]);
         group(&mut page, "pod", &of_pods);
@@ -260,7 +265,23 @@ fn group(page: &mut Page, what: &str, all: &[Measured<'_>]) {
             page.sample(&name, &one.labels, stamped(bytes.to_string(), &memory.time));
         }
     }
+    let name = format!("{what}_swap_usage_bytes");
+    page.family(&name, "gauge", &format!("[ALPHA] Current swap usage of the {what} in bytes"));
+    for one in all {
+        if let Some((swap, bytes)) = one.swap.and_then(|swap| Some((swap, swap.swap_usage_bytes?))) {
+            page.sample(&name, &one.labels, stamped(bytes.to_string(), &swap.time));
+        }
+    }
     if what == "container" {
+        let name = "container_swap_limit_bytes";
+        page.family(name, "gauge", "[ALPHA] Current swap limit of the container in bytes");
+        for one in all {
+            if let Some((swap, left)) = one.swap.and_then(|swap| Some((swap, swap.swap_available_bytes?))) {
+                // A container without a limit has as much left as there are numbers.
+                let limit = left.saturating_add(swap.swap_usage_bytes.unwrap_or(0));
+                page.sample(name, &one.labels, stamped(limit.to_string(), &swap.time));
+            }
+        }
         page.family(
             "container_start_time_seconds",
             "gauge",
@@ -304,6 +325,18 @@ mod tests {
     }
 
     #[test]
+    fn evictions_are_told_by_their_signals() {
+        let page = evictions(&[("emptydirfs.limit", 2), ("memory.available", 1)]);
+        for line in [
+            "# TYPE kubelet_evictions counter",
+            "kubelet_evictions{eviction_signal=\"emptydirfs.limit\"} 2",
+            "kubelet_evictions{eviction_signal=\"memory.available\"} 1",
+        ] {
+            assert!(page.lines().any(|l| l == line), "{line} is missing of\n{page}");
+        }
+    }
+
+    #[test]
     fn resources_of_all_levels() {
         let time = carrack_engine::Time::from_unix_s(7).meta();
         let cpu = |ns| Some(CpuStats { time: time.clone(), usage_nano_cores: None, usage_core_nano_seconds: Some(ns) });
@@ -330,7 +363,11 @@ mod tests {
                     memory: memory(4),
                     rootfs: None,
                     logs: None,
-                    swap: None,
+                    swap: Some(SwapStats {
+                        time: time.clone(),
+                        swap_available_bytes: Some(6),
+                        swap_usage_bytes: Some(2),
+                    }),
                 }],
                 memory: memory(5),
                 ..PodStats::default()
@@ -342,6 +379,8 @@ mod tests {
             "pod_memory_working_set_bytes{namespace=\"ns\",pod=\"p\"} 5 7000",
             "container_cpu_usage_seconds_total{container=\"c\",namespace=\"ns\",pod=\"p\"} 0.000000003 7000",
             "container_memory_working_set_bytes{container=\"c\",namespace=\"ns\",pod=\"p\"} 4 7000",
+            "container_swap_usage_bytes{container=\"c\",namespace=\"ns\",pod=\"p\"} 2 7000",
+            "container_swap_limit_bytes{container=\"c\",namespace=\"ns\",pod=\"p\"} 8 7000",
             "container_start_time_seconds{container=\"c\",namespace=\"ns\",pod=\"p\"} 7",
             "resource_scrape_error 0",
         ] {

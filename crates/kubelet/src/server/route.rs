@@ -39,6 +39,28 @@ pub(super) enum Route {
     Configz,
 }
 
+impl Route {
+    /// Whether it is for looking into containers (upstream's `InstallDebuggingDisabledHandlers`).
+    pub(super) fn is_for_debugging(&self) -> bool {
+        match self {
+            Self::RunningPods
+            | Self::Logs(_)
+            | Self::Exec(_)
+            | Self::Attach(_)
+            | Self::Run(_)
+            | Self::PortForward(_) => true,
+            Self::Healthz
+            | Self::Pods
+            | Self::StatsSummary
+            | Self::Metrics
+            | Self::ResourceMetrics
+            | Self::CadvisorMetrics
+            | Self::ProbeMetrics
+            | Self::Configz => false,
+        }
+    }
+}
+
 const READ: &[Method] = &[Method::GET];
 const STREAM: &[Method] = &[Method::GET, Method::POST];
 const RUN: &[Method] = &[Method::POST];

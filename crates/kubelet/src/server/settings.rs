@@ -1,10 +1,12 @@
-//! Bounds of the server in size and time.
+//! What the server serves, and its bounds in size and time.
 
 use std::time::Duration;
 
-/// Bounds; the defaults suit a node.
+/// What is served, and bounds; the defaults suit a node.
 #[derive(Clone, Debug)]
 pub struct Settings {
+    /// Whether anybody may look into containers, run commands there and read logs (`enableDebuggingHandlers`).
+    pub debugging: bool,
     /// Most connections at a time, those of exec and port-forward included; more wait.
     pub max_connections: usize,
     /// Largest head of a request, in bytes. A command of exec is part of it.
@@ -36,6 +38,7 @@ pub struct Settings {
 impl Default for Settings {
     fn default() -> Self {
         Self {
+            debugging: true,
             max_connections: 1024,
             max_head_bytes: 256 << 10,
             handshake: Duration::from_secs(10),

@@ -43,32 +43,38 @@ pub struct NodeStats {
     /// Swap.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub swap: Option<SwapStats>,
+    /// What runs on it in control groups of its own: `pods` for all pods, and `kubelet`.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub system_containers: Vec<ContainerStats>,
 }
 
 impl NodeStats {
-    /// Processors and memory alone.
+    /// Processors and memory alone, swap with it.
     fn only_cpu_and_memory(self) -> Self {
         Self {
             node_name: self.node_name,
             start_time: self.start_time,
             cpu: self.cpu,
             memory: self.memory,
+            swap: self.swap,
+            system_containers: self.system_containers,
             ..Self::default()
         }
     }
 }
 
 impl Summary {
-    /// Processors and memory alone, for who asks for no more (`only_cpu_and_memory`).
+    /// Processors and memory alone, swap with it, for who asks for no more (`only_cpu_and_memory`).
     #[must_use]
     pub fn only_cpu_and_memory(self) -> Self {
-        let container = |c: ContainerStats| ContainerStats { rootfs: None, logs: None, swap: None, ..c };
+        let container = |c: ContainerStats| ContainerStats { rootfs: None, logs: None, ..c };
         let pod = |p: PodStats| PodStats {
             containers: p.containers.into_iter().map(container).collect(),
             pod_ref: p.pod_ref,
             start_time: p.start_time,
             cpu: p.cpu,
             memory: p.memory,
+            swap: p.swap,
             ..PodStats::default()
         };
         Self { node: self.node.only_cpu_and_memory(), pods: self.pods.into_iter().map(pod).collect() }
@@ -139,7 +145,13 @@ pub struct PodStats {
     /// Network.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub network: Option<NetworkStats>,
-    /// Volumes of drivers; others are part of the node's disk.
+    /// What it has on the node's disk: its containers' layers and logs, and its emptyDirs there.
+    #[serde(rename = "ephemeral-storage", skip_serializing_if = "Option::is_none")]
+    pub ephemeral_storage: Option<FsStats>,
+    /// Swap.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub swap: Option<SwapStats>,
+    /// Volumes of drivers, and emptyDirs.
     #[serde(rename = "volume", skip_serializing_if = "Vec::is_empty")]
     pub volumes: Vec<VolumeStats>,
     /// Processes.

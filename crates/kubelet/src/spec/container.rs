@@ -16,10 +16,12 @@ use crate::runtime::{
     Resources, SandboxSpec, Seccomp, Sharing, SubPath, labels,
 };
 
-/// Paths that the runtime hides by default, given to CRI explicitly as upstream does.
-const MASKED: [&str; 10] = [
+/// Paths that the runtime hides by default, given to CRI explicitly as upstream does: what is not named here is shown. The
+/// counters of interrupts and of the power that the machine takes tell what others on it do.
+const MASKED: [&str; 12] = [
     "/proc/asound",
     "/proc/acpi",
+    "/proc/interrupts",
     "/proc/kcore",
     "/proc/keys",
     "/proc/latency_stats",
@@ -28,6 +30,7 @@ const MASKED: [&str; 10] = [
     "/proc/sched_debug",
     "/proc/scsi",
     "/sys/firmware",
+    "/sys/devices/virtual/powercap",
 ];
 const READ_ONLY: [&str; 5] = ["/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger"];
 
@@ -102,15 +105,20 @@ pub fn security(
             }
         }
     }
+    // Who is nobody in particular is root, and is said to be where he has a group: a runtime gives one to none but users that
+    // are named (upstream's `getImageUser`). Whom it is not told it does not look up in the image.
+    let run_as_group = own.run_as_group.or(shared.run_as_group);
+    let is_root = image.username.is_empty() && run_as_group.is_some();
+    let user = run_as_user.or(image.uid).or(is_root.then_some(0));
     let privileged = own.privileged == Some(true);
     let capabilities = own.capabilities.unwrap_or_default();
     let unmasked = privileged || own.proc_mount.as_deref() == Some("Unmasked");
     let list = |l: &[&str]| if unmasked { Vec::new() } else { l.iter().map(|s| (*s).to_owned()).collect() };
     Ok(ContainerSecurity {
         privileged,
-        run_as_user: run_as_user.or(image.uid),
-        run_as_username: if run_as_user.or(image.uid).is_none() { image.username.clone() } else { String::new() },
-        run_as_group: own.run_as_group.or(shared.run_as_group),
+        run_as_user: user,
+        run_as_username: if user.is_none() { image.username.clone() } else { String::new() },
+        run_as_group,
         supplemental_groups: pod_groups(pod),
         read_only_root: own.read_only_root_filesystem == Some(true),
         no_new_privs: own.allow_privilege_escalation == Some(false),
@@ -178,6 +186,20 @@ fn aliases(pod: &Pod) -> String {
     text
 }
 
+/// Whether a volume is for reading alone, whatever a container asks for: what the kubelet makes of API objects, and what the
+/// pod says so of (what volumes' `GetAttributes` tell upstream's `makeMounts`, `pkg/kubelet/kubelet_pods.go`).
+fn is_for_reading(pod: &Pod, name: &str) -> bool {
+    let Some(v) = spec(pod).volumes.iter().flatten().find(|v| v.name == name) else { return false };
+    let says = [
+        v.persistent_volume_claim.as_ref().and_then(|of| of.read_only),
+        v.nfs.as_ref().and_then(|of| of.read_only),
+        v.csi.as_ref().and_then(|of| of.read_only),
+        v.flex_volume.as_ref().and_then(|of| of.read_only),
+    ];
+    let made = v.config_map.is_some() || v.secret.is_some() || v.projected.is_some() || v.downward_api.is_some();
+    made || says.contains(&Some(true))
+}
+
 fn mounts(pod: &Pod, c: &Container, inputs: &Inputs<'_>, env: &BTreeMap<String, String>) -> Result<Vec<Mount>, String> {
     let mut out = Vec::new();
     for (index, m) in c.volume_mounts.iter().flatten().enumerate() {
@@ -211,7 +233,7 @@ fn mounts(pod: &Pod, c: &Container, inputs: &Inputs<'_>, env: &BTreeMap<String, 
         out.push(Mount {
             container_path,
             host_path: host_path.clone(),
-            read_only: m.read_only == Some(true),
+            read_only: m.read_only == Some(true) || is_for_reading(pod, &m.name),
             recursive: m.read_only == Some(true)
                 && inputs.handler.recursive_read_only
                 && matches!(m.recursive_read_only.as_deref(), Some("Enabled" | "IfPossible")),
@@ -289,7 +311,7 @@ pub fn container(pod: &Pod, kind: ContainerKind, c: &Container, inputs: Inputs<'
         devices.push(DeviceNode {
             container_path: d.device_path.clone(),
             host_path: host_path.clone(),
-            permissions: "mrw".into(),
+            permissions: if is_for_reading(pod, &d.name) { "r" } else { "mrw" }.into(),
         });
     }
     annotations.insert(labels::CONTAINER_HASH.into(), pod::container_hash(c));
@@ -353,6 +375,8 @@ pub fn container(pod: &Pod, kind: ContainerKind, c: &Container, inputs: Inputs<'
 #[must_use]
 pub fn limits(pod: &Pod, c: &Container, node_memory_bytes: u64, config: &NodeConfig, own_cpus: bool) -> Resources {
     let limits = resources::of_config(resources::of_container(pod, c, node_memory_bytes), config);
+    let swap_for_bytes = if config.limited_swap { resources::swap_for(pod, c) } else { 0 };
+    let limits = Resources { swap_for_bytes, dies_whole: !config.single_process_oom_kill, ..limits };
     if own_cpus { resources::without_quota(limits) } else { limits }
 }
 
@@ -415,6 +439,33 @@ mod tests {
     }
 
     #[test]
+    fn whoever_it_runs_as_has_the_group_that_is_asked_for() {
+        let pod = |context: serde_json::Value| -> Pod {
+            serde_json::from_value(json!({"spec": {"securityContext": context, "containers": [{"name": "c"}]}}))
+                .unwrap()
+        };
+        let of_image =
+            |uid: Option<i64>, username: &str| ImageRecord { uid, username: username.into(), ..ImageRecord::default() };
+        for (context, image, user, username) in [
+            (json!({"runAsGroup": 3}), of_image(None, ""), Some(0), ""),
+            (json!({"runAsGroup": 3}), of_image(Some(5), ""), Some(5), ""),
+            (json!({"runAsGroup": 3}), of_image(None, "web"), None, "web"),
+            (json!({"runAsGroup": 3, "runAsUser": 7}), of_image(None, "web"), Some(7), ""),
+            (json!({}), of_image(None, ""), None, ""),
+        ] {
+            let group = context["runAsGroup"].as_i64();
+            let pod = pod(context);
+            let s = security(&pod, &spec(&pod).containers[0], &image, &NodeConfig::default()).unwrap();
+            assert_eq!(
+                (s.run_as_user, s.run_as_username.as_str(), s.run_as_group),
+                (user, username, group),
+                "{image:?}"
+            );
+            assert!(s.masked_paths.iter().any(|path| path == "/sys/devices/virtual/powercap"));
+        }
+    }
+
+    #[test]
     fn mounts_in_a_volume_go_the_ways_that_are_asked_for() {
         for (asked, expected) in [
             (json!(null), Propagation::Private),
@@ -426,6 +477,37 @@ mod tests {
                 "volumeMounts": [{"name": "v", "mountPath": "/data", "mountPropagation": asked}]}]}))
             .unwrap();
             assert_eq!(c.mounts[0].propagation, expected, "{asked}");
+        }
+    }
+
+    #[test]
+    fn what_is_for_reading_cannot_be_written_whatever_a_container_asks_for() {
+        let claim = |read_only: bool| json!({"persistentVolumeClaim": {"claimName": "c", "readOnly": read_only}});
+        for (volume, expected) in [
+            (json!({"configMap": {"name": "m"}}), true),
+            (json!({"secret": {"secretName": "s"}}), true),
+            (json!({"downwardAPI": {"items": []}}), true),
+            (json!({"projected": {"sources": []}}), true),
+            (claim(true), true),
+            (claim(false), false),
+            (json!({"persistentVolumeClaim": {"claimName": "c"}}), false),
+            (json!({"nfs": {"server": "s", "path": "/p", "readOnly": true}}), true),
+            (json!({"csi": {"driver": "d", "readOnly": true}}), true),
+            (json!({"flexVolume": {"driver": "v/d", "readOnly": true}}), true),
+            (json!({"flexVolume": {"driver": "v/d"}}), false),
+            (json!({"emptyDir": {}}), false),
+            (json!({"hostPath": {"path": "/p"}}), false),
+        ] {
+            let mut volume = volume;
+            volume["name"] = "v".into();
+            let with = |field: &str, uses: serde_json::Value| {
+                let container = json!({"name": "c", "image": "busybox", field: [uses]});
+                build(json!({"volumes": [volume.clone()], "containers": [container]})).unwrap()
+            };
+            let c = with("volumeMounts", json!({"name": "v", "mountPath": "/data", "readOnly": false}));
+            assert_eq!(c.mounts[0].read_only, expected, "{volume}");
+            let c = with("volumeDevices", json!({"name": "v", "devicePath": "/dev/data"}));
+            assert_eq!(c.devices[0].permissions, if expected { "r" } else { "mrw" }, "{volume}");
         }
     }
 

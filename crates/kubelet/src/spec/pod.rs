@@ -4,9 +4,9 @@ pub use carrack_types::pod::is_terminal;
 use std::collections::BTreeMap;
 
 use carrack_engine::Time;
+use carrack_types::qos;
 use carrack_types::resource::Object as _;
 use k8s_openapi::api::core::v1::{Container, ContainerRestartRule, EphemeralContainer, Pod, PodSpec};
-use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 
 use crate::amount::{self, Amounts};
 use crate::devices::{hash_of_print, is_extended};
@@ -218,38 +218,17 @@ pub fn restarts(pod: &Pod, kind: ContainerKind, c: &Container, code: i32) -> boo
     rule.is_some_and(|rule| rule.action.starts_with("Restart")) || by(policy_named(Some(own)))
 }
 
-/// The pod's quality of service class
-/// (<https://kubernetes.io/docs/concepts/workloads/pods/pod-qos/>).
+/// The pod's quality of service class.
 #[must_use]
 pub fn qos_class(pod: &Pod) -> &'static str {
-    let mut any = false;
-    let mut guaranteed = true;
-    // A pod with resources of its own is of the class that these say.
-    let whole = spec(pod).resources.as_ref().filter(|r| r.requests.is_some() || r.limits.is_some());
-    let containers = init_containers(pod).map(|(_, c)| c).chain(&spec(pod).containers).filter(|_| whole.is_none());
-    for r in whole.map(Some).into_iter().chain(containers.map(|c| c.resources.as_ref())) {
-        // What is not a quantity counts as 0.
-        let of =
-            |list: Option<&BTreeMap<String, Quantity>>, name: &str| Some(amount::milli(list?.get(name)?).unwrap_or(0));
-        for name in ["cpu", "memory"] {
-            let limit = of(r.and_then(|r| r.limits.as_ref()), name).unwrap_or(0);
-            let request = of(r.and_then(|r| r.requests.as_ref()), name).unwrap_or(limit);
-            any |= limit > 0 || request > 0;
-            guaranteed &= limit > 0 && limit == request;
-        }
-    }
-    match (any, guaranteed) {
-        (false, _) => "BestEffort",
-        (true, true) => "Guaranteed",
-        (true, false) => "Burstable",
-    }
+    qos::class_of(spec(pod))
 }
 
 /// How many whole CPUs a container of a Guaranteed pod asks for; 0 where it asks for a part of one, or its pod is another.
 /// A pod with resources of its own shares them out among its containers, and none of these gets whole ones.
 #[must_use]
 pub fn whole_cpus(pod: &Pod, c: &Container) -> usize {
-    if spec(pod).resources.is_some() || qos_class(pod) != "Guaranteed" {
+    if qos::own(spec(pod)).is_some() || qos_class(pod) != "Guaranteed" {
         return 0;
     }
     let asked = |list: Option<&BTreeMap<String, _>>| list?.get("cpu").and_then(amount::milli);

@@ -3,7 +3,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use k8s_openapi::api::core::v1::{Container, Pod};
+use carrack_types::qos;
+use k8s_openapi::api::core::v1::{Container, Pod, PodSpec};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 
 use super::pod::{self, ContainerKind, spec};
@@ -57,7 +58,19 @@ fn memory_for_score(pod: &Pod, c: &Container, own_bytes: i64) -> i64 {
         bytes(&requests, "memory")
     };
     let least = spec(pod).containers.iter().map(request).min().filter(|_| is_sidecar);
-    own_bytes.max(least.unwrap_or(0))
+    own_bytes.max(least.unwrap_or(0)).saturating_add(share_of_pod(pod))
+}
+
+/// What each container has of the memory that its pod as a whole requests beyond what its containers do, in bytes (upstream's
+/// `remainingPodMemReqPerContainer`, `pkg/kubelet/qos/policy.go`).
+fn share_of_pod(pod: &Pod) -> i64 {
+    let spec = spec(pod);
+    let asked = qos::own(spec).map(|own| amount::of_list(&carrack_types::pod::asked_by(own)));
+    let Some(whole) = asked.map(|asked| bytes(&asked, "memory")).filter(|whole| *whole > 0) else { return 0 };
+    let alone = PodSpec { resources: None, overhead: None, ..spec.clone() };
+    let of_containers = bytes(&amount::of_list(&carrack_types::pod::requests_of(&alone)), "memory");
+    let count = spec.containers.len() + spec.init_containers.iter().flatten().count();
+    (whole - of_containers).max(0) / i64::try_from(count.max(1)).unwrap_or(i64::MAX)
 }
 
 /// The same as the node has it: without a quota of the CPUs, or over another period.
@@ -90,7 +103,7 @@ pub fn of_container(pod: &Pod, c: &Container, node_memory_bytes: u64) -> Resourc
     requests.extend(amount::amounts(r.requests.as_ref()));
     // Who has no limit has that of the whole pod.
     let mut limits = spec(pod).resources.as_ref().map(|r| amount::amounts(r.limits.as_ref())).unwrap_or_default();
-    limits.retain(|name, _| matches!(name.as_str(), "cpu" | "memory"));
+    limits.retain(|name, _| matches!(name.as_str(), "cpu" | "memory") || name.starts_with("hugepages-"));
     limits.extend(own);
     let cpu_limit = limits.get("cpu").copied().unwrap_or(0);
     Resources {
@@ -102,7 +115,23 @@ pub fn of_container(pod: &Pod, c: &Container, node_memory_bytes: u64) -> Resourc
         hugepages: hugepages(&limits),
         cpus: String::new(),
         pids: None,
+        swap_for_bytes: 0,
+        dies_whole: false,
     }
+}
+
+/// The memory in proportion to which a container may use the node's swap, in bytes, where containers may have some
+/// (`LimitedSwap`; upstream's `GetContainerSwapBehavior`): what it requests, if that is less than its limit, of a pod that is
+/// Burstable and that the node can do without.
+#[must_use]
+pub fn swap_for(pod: &Pod, c: &Container) -> i64 {
+    let r = c.resources.clone().unwrap_or_default();
+    let limits = amount::amounts(r.limits.as_ref());
+    let mut requests = limits.clone();
+    requests.extend(amount::amounts(r.requests.as_ref()));
+    let (request, limit) = (bytes(&requests, "memory"), bytes(&limits, "memory"));
+    let may = request != limit && pod::qos_class(pod) == "Burstable" && !pod::is_critical(pod);
+    if may { request } else { 0 }
 }
 
 /// The same, with as much time on the CPUs as there is.
@@ -219,6 +248,8 @@ pub fn of_pod(pod: &Pod, root: &str) -> PodCgroup {
             hugepages: BTreeMap::new(),
             cpus: String::new(),
             pids: None,
+            swap_for_bytes: 0,
+            dies_whole: false,
         },
     }
 }
@@ -272,6 +303,24 @@ mod tests {
     }
 
     #[test]
+    fn who_may_swap() {
+        let memory = |request: &str, limit: &str| json!({"requests": {"memory": request}, "limits": {"memory": limit}});
+        for (resources, priority, expected) in [
+            (memory("1Gi", "2Gi"), 0, 1 << 30),
+            (json!({"requests": {"memory": "1Gi"}}), 0, 1 << 30),
+            (memory("1Gi", "1Gi"), 0, 0),
+            (json!({"limits": {"memory": "1Gi"}}), 0, 0),
+            (json!({"requests": {"cpu": "1"}}), 0, 0),
+            (json!({}), 0, 0),
+            (memory("1Gi", "2Gi"), 2_000_000_000, 0),
+        ] {
+            let spec = json!({"priority": priority, "containers": [{"name": "a", "resources": resources}]});
+            let pod: Pod = serde_json::from_value(json!({"metadata": {"uid": "u"}, "spec": spec})).unwrap();
+            assert_eq!(swap_for(&pod, &pod::spec(&pod).containers[0]), expected, "{resources} {priority}");
+        }
+    }
+
+    #[test]
     fn a_whole_pod_has_limits() {
         let pod: Pod = serde_json::from_value(json!({"metadata": {"uid": "u"}, "spec": {
             "resources": {"limits": {"cpu": "2", "memory": "1Gi"}},
@@ -298,6 +347,24 @@ mod tests {
         let sidecar = pod.spec.as_ref().and_then(|s| s.init_containers.as_ref()).map(|c| score(&c[0]));
         let regular: Vec<_> = spec(&pod).containers.iter().map(score).collect();
         assert_eq!((sidecar, regular), (Some(500), vec![500, 250]));
+    }
+
+    #[test]
+    fn what_a_whole_pod_requests_counts_for_each_of_its_containers() {
+        let container = |memory: &str| json!({"name": "c", "resources": {"requests": {"memory": memory}}});
+        for (whole, containers, expected) in [
+            (json!({"requests": {"memory": "2Gi"}}), vec![json!({"name": "a"}), json!({"name": "b"})], [750, 750]),
+            // What they request themselves is taken off, and comes on top.
+            (json!({"requests": {"memory": "3Gi"}}), vec![container("1Gi"), json!({"name": "b"})], [500, 750]),
+            (json!({"requests": {"memory": "1Gi"}}), vec![container("1Gi"), json!({"name": "b"})], [750, 999]),
+            (json!({"requests": {"cpu": "1"}}), vec![container("1Gi"), json!({"name": "b"})], [750, 999]),
+        ] {
+            let spec = json!({"resources": whole, "containers": containers});
+            let pod: Pod = serde_json::from_value(json!({"metadata": {"uid": "u"}, "spec": spec})).unwrap();
+            let scores: Vec<_> =
+                pod::spec(&pod).containers.iter().map(|c| of_container(&pod, c, 4 << 30).oom_score_adj).collect();
+            assert_eq!(scores, expected, "{whole}");
+        }
     }
 
     #[test]
@@ -370,5 +437,12 @@ mod tests {
         .unwrap();
         let r = of_container(&pod, &pod::spec(&pod).containers[0], 4 << 30);
         assert_eq!(r.hugepages, BTreeMap::from([("2MB".into(), 64 << 20), ("1GB".into(), 2 << 30)]));
+        // Who asks for none of a size may have those that the whole pod has.
+        let pod: Pod = serde_json::from_value(json!({"metadata": {"uid": "u"}, "spec": {
+            "resources": {"limits": {"hugepages-2Mi": "4Mi", "hugepages-1Gi": "1Gi"}},
+            "containers": [{"name": "a", "resources": {"limits": {"hugepages-2Mi": "2Mi"}}}]}}))
+        .unwrap();
+        let r = of_container(&pod, &pod::spec(&pod).containers[0], 4 << 30);
+        assert_eq!(r.hugepages, BTreeMap::from([("2MB".into(), 2 << 20), ("1GB".into(), 1 << 30)]));
     }
 }

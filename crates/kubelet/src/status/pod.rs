@@ -301,10 +301,34 @@ fn tell_resize(conditions: &mut Conditions<'_>, sizes: &Sizes<'_>) {
     }
 }
 
+/// What is told of all of a pod's containers.
+fn statuses(status: &PodStatus) -> impl Iterator<Item = &ContainerStatus> {
+    let others = status.init_container_statuses.iter().chain(&status.ephemeral_container_statuses).flatten();
+    status.container_statuses.iter().flatten().chain(others)
+}
+
+/// Whether a pod's last word was said, of each of its containers: the runtime may forget them.
+#[must_use]
+pub fn is_told_whole(status: &PodStatus) -> bool {
+    let is_over = matches!(status.phase.as_deref(), Some("Succeeded" | "Failed"));
+    let has_any = status.container_statuses.as_ref().is_some_and(|all| !all.is_empty());
+    is_over && has_any && statuses(status).all(|s| s.state.as_ref().is_some_and(|state| state.running.is_none()))
+}
+
+/// Whether the runtime has forgotten containers, one or all, of a pod whose last word was said.
+fn is_forgotten(told: &PodStatus, containers: &[&ContainerRecord]) -> bool {
+    let is_here = |id: &str| containers.iter().any(|c| container_id(&c.id) == id);
+    let mut ids = statuses(told).filter_map(|s| s.container_id.as_deref()).filter(|id| !id.is_empty());
+    is_told_whole(told) && containers.iter().all(|c| c.exit_code().is_some()) && ids.any(|id| !is_here(id))
+}
+
 /// Computes the status.
 #[must_use]
 pub fn pod_status(i: &Inputs<'_>) -> PodStatus {
     let pod = i.facts.pod;
+    if let Some(told) = pod.status.as_ref().filter(|told| is_forgotten(told, i.facts.containers)) {
+        return PodStatus { observed_generation: pod.metadata.generation, ..told.clone() };
+    }
     let init_done = initialized(&i.facts) || (i.stopped && i.facts.containers.iter().any(|c| is_regular(pod, &c.name)));
     let mut status = pod.status.clone().unwrap_or_default();
     let init: Vec<ContainerStatus> = pod::init_containers(pod).map(|(k, c)| sized_status(i, k, c, init_done)).collect();

@@ -233,3 +233,29 @@ fn who_is_disrupted_is_told_apart() {
         assert_eq!(status.reason, reason, "{what}");
     }
 }
+
+#[test]
+fn what_was_told_of_a_pod_that_is_over_stays_when_the_runtime_forgets_it() {
+    let container = |name: &str, state: Value| {
+        json!({"name": name, "image": "i", "imageID": "sha256:1", "containerID": format!("containerd://{name}2"),
+            "ready": name == "i", "restartCount": 2, "state": state})
+    };
+    let over = || json!({"terminated": {"exitCode": 0, "reason": "Completed"}});
+    for (phase, state, left, stays) in [
+        ("Failed", over(), vec![], true),
+        ("Succeeded", over(), vec![], true),
+        // They go one after another.
+        ("Failed", over(), vec![record("a", 2, exited(0))], true),
+        // Who was not told the end of one is told it.
+        ("Failed", json!({"running": {}}), vec![], false),
+        ("Running", over(), vec![], false),
+    ] {
+        let told = json!({"phase": phase, "initContainerStatuses": [container("i", over())],
+            "containerStatuses": [container("a", state)], "conditions": [{"type": "Initialized", "status": "True"}]});
+        let spec =
+            json!({"initContainers": [{"name": "i", "image": "i"}], "containers": [{"name": "a", "image": "i"}]});
+        let case = Case { spec, status: told.clone(), stopped: true, ..Case::new(left) };
+        let expected: PodStatus = serde_json::from_value(told.clone()).unwrap();
+        assert_eq!(case.status() == expected, stays, "{told}");
+    }
+}

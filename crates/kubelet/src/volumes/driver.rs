@@ -72,14 +72,8 @@ pub(super) fn inputs(
             out.pod_info = about.as_ref().and_then(|s| s.pod_info_on_mount) == Some(true);
             out.republish = about.as_ref().and_then(|s| s.requires_republish) == Some(true);
             let tokens = about.as_ref().map_or(Ok(None), |about| tokens(pod, about, sources))?;
-            if *ephemeral {
-                let modes = about.as_ref().and_then(|s| s.volume_lifecycle_modes.clone()).unwrap_or_default();
-                if !modes.iter().any(|m| m == "Ephemeral") {
-                    let text =
-                        format!("volume mode \"Ephemeral\" not supported by driver {driver} (no CSIDriver says so)");
-                    return Err(NotReady::Failed(text));
-                }
-            } else if about.as_ref().and_then(|s| s.attach_required) != Some(false) {
+            serves(driver, if *ephemeral { "Ephemeral" } else { "Persistent" }, about.as_ref())?;
+            if !*ephemeral && about.as_ref().and_then(|s| s.attach_required) != Some(false) {
                 out.stage.attached = attached(handle, driver, config, sources)?;
                 if let Attached::With { context, .. } = &out.stage.attached {
                     out.publish_context.clone_from(context);
@@ -105,6 +99,20 @@ pub(super) fn inputs(
         out.group_policy = GroupPolicy::None;
     }
     Ok(out)
+}
+
+/// Whether a driver has volumes that live so; without a word from it, they are persistent (upstream's
+/// `supportsVolumeLifecycleMode`, `pkg/volume/csi/csi_mounter.go`).
+fn serves(driver: &str, mode: &str, about: Option<&CSIDriverSpec>) -> Result<(), NotReady> {
+    let modes = about.and_then(|s| s.volume_lifecycle_modes.as_deref()).unwrap_or_default();
+    let (serves, why) = match modes {
+        [] => (mode == "Persistent", "no CSIDriver says so".to_owned()),
+        modes => (modes.iter().any(|m| m == mode), format!("it supports {}", modes.join(", "))),
+    };
+    match serves {
+        true => Ok(()),
+        false => Err(NotReady::Failed(format!("volume mode \"{mode}\" not supported by driver {driver} ({why})"))),
+    }
 }
 
 /// The tokens that a driver wants of the pod's service account, by audience (upstream's `podServiceAccountTokenAttrs`).

@@ -51,6 +51,13 @@ impl Expanding {
         u64::try_from(self.capacity.units()).unwrap_or(0)
     }
 
+    /// Whether its claim has been told of it already: by another node.
+    #[must_use]
+    pub fn is_told(&self) -> bool {
+        let told = storage(self.claim.status.as_ref().and_then(|s| s.capacity.as_ref()));
+        told.is_some_and(|told| told >= self.capacity)
+    }
+
     /// What its claim was told of last, in bytes.
     #[must_use]
     pub fn from_bytes(&self) -> u64 {
@@ -79,27 +86,48 @@ fn is_nodes_turn(claim: &PersistentVolumeClaim) -> bool {
     }
 }
 
-/// The claim of a volume that has more than the claim says, and how much. None also where that cannot be read.
-fn due(published: &Published, sources: &dyn PayloadSources) -> Option<(Arc<PersistentVolumeClaim>, Quantity)> {
-    let (namespace, name) = published.origin.claim.as_ref()?;
-    let claim = sources.claim(namespace, name).ok()??;
-    let volume = sources.persistent_volume(&published.origin.spec_name).ok()??;
-    let spec = volume.spec.as_ref()?;
-    // The record says what is mounted; a claim of that name may be another one by now.
-    if spec.claim_ref.as_ref()?.uid.as_deref() != Some(claim.uid()) {
-        return None;
+/// How large a volume is.
+struct Sizes {
+    claim: Arc<PersistentVolumeClaim>,
+    /// What it holds.
+    has: Quantity,
+    /// What its claim says.
+    told: Quantity,
+}
+
+impl Sizes {
+    /// None where something cannot be read.
+    fn of(published: &Published, sources: &dyn PayloadSources) -> Option<Self> {
+        let (namespace, name) = published.origin.claim.as_ref()?;
+        let claim = sources.claim(namespace, name).ok()??;
+        let volume = sources.persistent_volume(&published.origin.spec_name).ok()??;
+        let spec = volume.spec.as_ref()?;
+        // The record says what is mounted; a claim of that name may be another one by now.
+        if spec.claim_ref.as_ref()?.uid.as_deref() != Some(claim.uid()) {
+            return None;
+        }
+        let has = storage(spec.capacity.as_ref())?;
+        let told = storage(claim.status.as_ref()?.capacity.as_ref())?;
+        Some(Self { claim, has, told })
     }
-    let has = storage(spec.capacity.as_ref())?;
-    let told = storage(claim.status.as_ref()?.capacity.as_ref())?;
-    (has > told && is_nodes_turn(&claim)).then_some((claim, has))
+
+    /// Whether this node is to let it follow, which has followed so far. The claim of a volume that several nodes have is told by
+    /// the first of them that has followed, and the others follow all the same (`pvcAlreadyUpdated` in upstream's
+    /// `node_expander.go`).
+    fn is_due(&self, followed: Option<Quantity>) -> bool {
+        if self.has > self.told {
+            return is_nodes_turn(&self.claim);
+        }
+        followed.is_some_and(|followed| followed < self.has) && stage(&self.claim).is_none()
+    }
 }
 
 impl Volumes {
     /// Volumes of a pod that have grown. Where something cannot be read, nothing is done.
     #[must_use]
-    pub fn grown(&self, uid: &str, sources: &dyn PayloadSources) -> Vec<Expanding> {
+    pub fn grown(&mut self, uid: &str, sources: &dyn PayloadSources) -> Vec<Expanding> {
         let mut grown = Vec::new();
-        for (name, v) in self.pods.get(uid).into_iter().flatten() {
+        for (name, v) in self.pods.get_mut(uid).into_iter().flatten() {
             let Some(published) = v.published.as_deref().filter(|_| v.actual == Actual::Mounted && v.op.is_none())
             else {
                 continue;
@@ -109,7 +137,13 @@ impl Volumes {
             {
                 continue;
             }
-            let Some((claim, capacity)) = due(published, sources) else { continue };
+            let Some(sizes) = Sizes::of(published, sources) else { continue };
+            // As large as its claim says, it was when it was looked at first.
+            let followed = *v.followed.get_or_insert(sizes.told);
+            let is_shared = origin.access_modes.iter().any(|mode| mode == "ReadWriteMany");
+            if !sizes.is_due(is_shared.then_some(followed)) {
+                continue;
+            }
             let secret = match &origin.driver {
                 Driver::Csi { expand_secret, .. } => expand_secret.as_ref(),
                 Driver::Flex { secret, .. } => secret.as_ref(),
@@ -117,9 +151,21 @@ impl Volumes {
             };
             let Ok(secrets) = driver::secrets(secret, sources) else { continue };
             let (name, path) = (name.clone(), v.path.clone());
-            grown.push(Expanding { name, published: published.clone(), path, claim, capacity, secrets });
+            let (published, Sizes { claim, has: capacity, .. }) = (published.clone(), sizes);
+            grown.push(Expanding { name, published, path, claim, capacity, secrets });
         }
         grown
+    }
+
+    /// A volume has followed, for whichever pod: this node's others have nothing left to do for it.
+    pub fn followed(&mut self, e: &Expanding) {
+        let of = &e.published.origin;
+        let is_it = |p: &Published| p.origin.spec_name == of.spec_name && p.origin.claim == of.claim;
+        for v in self.pods.values_mut().flat_map(BTreeMap::values_mut) {
+            if v.published.as_deref().is_some_and(is_it) {
+                v.followed = Some(e.capacity);
+            }
+        }
     }
 
     /// A volume of a pod is let follow under an id: until that has ended ([`Volumes::done`]) it is not taken away either.

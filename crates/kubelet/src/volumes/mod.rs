@@ -27,6 +27,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use carrack_engine::Time;
+use carrack_types::quantity::Quantity;
 use carrack_types::volume::{Users, digest, user_of};
 use k8s_openapi::api::core::v1::{Pod, Volume};
 use serde::{Deserialize, Serialize};
@@ -254,6 +255,8 @@ struct State {
     made: Option<VolumeKind>,
     /// When that was.
     made_at: Time,
+    /// How large it is here, device and file system, as far as is known.
+    followed: Option<Quantity>,
     op: Option<(OpId, Doing)>,
     error: Option<String>,
     retry_at: Time,
@@ -504,6 +507,25 @@ impl Volumes {
         flex.filter_map(|p| Some((p.id.clone()?, p.origin.clone()))).collect()
     }
 
+    /// Volumes of the node that one pod at a time may have and of which another pod than this has a part or may have one; none
+    /// where this one lacks no part. Where a volume has several modes, it is not known which a pod means (upstream's
+    /// `IsVolumeMountedElsewhere`, `pkg/volume/util/operationexecutor`).
+    fn taken(&self, uid: &str, pod: &Pod) -> BTreeSet<String> {
+        let of_pod = self.pods.get(uid);
+        let lacks = |v: &Volume| {
+            (v.persistent_volume_claim.is_some() || v.ephemeral.is_some())
+                && of_pod.and_then(|of| of.get(&v.name)).is_some_and(|s| s.actual == Actual::Absent)
+        };
+        if !spec(pod).volumes.iter().flatten().any(lacks) {
+            return BTreeSet::new();
+        }
+        let others = self.pods.iter().filter(|(other, _)| ***other != *uid).flat_map(|(_, of)| of.values());
+        let there = others.filter(|s| s.op.is_some() || s.actual != Actual::Absent);
+        let published = there.filter_map(|s| s.published.as_deref());
+        let alone = |p: &&Published| matches!(p.origin.access_modes.as_slice(), [one] if one == "ReadWriteOncePod");
+        published.filter(alone).filter_map(|p| p.id.clone()).collect()
+    }
+
     /// For each volume of the node that can be attached: who has a part in it, or is to get one.
     #[must_use]
     pub fn users_in_use(&self) -> Users {
@@ -535,6 +557,7 @@ impl Volumes {
         let uid = pod::uid(pod);
         let mut out = Vec::new();
         let named = self.named(&uid, pod);
+        let taken = self.taken(&uid, pod);
         let volumes = self.pods.entry(uid.clone()).or_default();
         for v in spec(pod).volumes.iter().flatten() {
             let state = volumes.entry(v.name.clone()).or_default();
@@ -549,7 +572,7 @@ impl Volumes {
             // From here on it waits for something else, or fails anew: a time that has passed wakes nobody.
             state.retry_at = Time::default();
             let journal = self.journals.entry(uid.clone()).or_default();
-            match drivers_part(now, pod, v, config, sources, state, journal, &named, &mut self.node) {
+            match drivers_part(now, pod, v, config, sources, state, journal, &named, &taken, &mut self.node) {
                 Ok(None) => {}
                 Ok(Some(Part::Unready)) => continue,
                 Ok(Some(Part::SetUp(setup))) => {
@@ -754,6 +777,7 @@ fn drivers_part(
     state: &mut State,
     journal: &mut (u32, u32),
     named: &[(String, Origin)],
+    taken: &BTreeSet<String>,
     node: &mut StagedVolumes,
 ) -> Result<Option<Part>, NotReady> {
     if state.published.is_none() {
@@ -796,6 +820,13 @@ fn drivers_part(
     };
     let mut staging = None;
     if let Some(id) = &published.id {
+        if state.actual == Actual::Absent && taken.contains(id) {
+            let text = "volume uses the ReadWriteOncePod access mode and is already in use by another pod";
+            state.error = Some(text.to_owned());
+            // Whoever has it is done with it some day, and its users are told of that.
+            state.retry_at = Time::default();
+            return Ok(Some(Part::Unready));
+        }
         // What may be there already was told of before.
         let newcomer = (state.actual == Actual::Absent).then_some(state.user.as_str());
         let (path, stage) = (published.stage_path.clone(), inputs.stage.clone());

@@ -12,7 +12,9 @@
 //! begins with a write that rests on the Node not naming it in use. The attachment itself is read after that.
 //!
 //! Who has it the Node tells in the same write. A pod gets its part only when its user is named there, so that the control plane
-//! knows everybody who may write to the disk of a node that has died.
+//! knows everybody who may write to the disk of a node that has died; and only while that same revision has the volume attached.
+//! A volume that was taken from a node while that was not heard is mounted there still, and may be another node's by now: no
+//! pod gets a part of that mount any more, and it is undone before the volume is made ready anew.
 //!
 //! The record comes before the first call to the driver, and goes after the last. A volume has a user
 //! as long as any pod's part of it is or may be there; what a restarted kubelet finds in its records
@@ -134,8 +136,12 @@ struct State {
     failures: u32,
     /// Since when the control plane has been bound to leave it where it is.
     held_since: Option<Time>,
-    /// Of whom the control plane knows that they may have it.
+    /// What the Node says of it, as of the last look: that it is in use, that it is attached, and who may have it.
+    in_use: bool,
+    attached: bool,
     users: BTreeSet<String>,
+    /// It was taken from the node while it was ready.
+    lost: bool,
     /// Nothing of it is here any more, and the control plane has not detached it yet: another volume of its name would be
     /// taken for it.
     left: bool,
@@ -183,12 +189,31 @@ pub struct StagedVolumes {
 }
 
 impl State {
+    /// Whether the control plane has to attach it.
+    fn is_attached_by_others(&self) -> bool {
+        self.staging.origin.attachable() && self.inputs.attached != Attached::NotNeeded
+    }
+
+    /// Whether nobody else takes it away.
+    fn stays(&self) -> bool {
+        !self.staging.origin.attachable() || self.in_use && (self.attached || !self.is_attached_by_others())
+    }
+
+    /// Takes note of what the Node says. Returns whether pods may get parts that could not before.
+    fn hears(&mut self, told: &Told) -> bool {
+        let stayed = self.stays();
+        let is_new = !told.users.is_subset(&self.users);
+        (self.in_use, self.attached) = (told.in_use, told.attached.is_some());
+        self.users.clone_from(&told.users);
+        let ready = self.actual == Actual::Staged;
+        self.lost |= ready && self.in_use && !self.attached && self.is_attached_by_others();
+        is_new || !stayed && self.stays()
+    }
+
     /// Whether it may be made ready: nobody else takes it away meanwhile, and what is known of its attachment is of the
     /// one that cannot end now.
-    fn held(&mut self, told: &Told, now: Time) -> bool {
-        let needed = self.inputs.attached != Attached::NotNeeded;
-        let stays = !self.staging.origin.attachable() || (told.in_use && (told.attached.is_some() || !needed));
-        self.held_since = if stays { self.held_since.or(Some(now)) } else { None };
+    fn held(&mut self, now: Time) -> bool {
+        self.held_since = if self.stays() { self.held_since.or(Some(now)) } else { None };
         match (&self.inputs.attached, self.held_since) {
             (_, None) | (Attached::Waiting(_), _) => false,
             (Attached::With { read_at, .. }, Some(since)) => *read_at >= since,
@@ -210,7 +235,10 @@ impl StagedVolumes {
             retry_at: Time::default(),
             failures: 0,
             held_since: None,
+            in_use: false,
+            attached: false,
             users: BTreeSet::new(),
+            lost: false,
             left: false,
         };
         self.volumes.entry(staging.id).or_insert(state);
@@ -243,13 +271,18 @@ impl StagedVolumes {
             retry_at: Time::default(),
             failures: 0,
             held_since: None,
+            in_use: false,
+            attached: false,
             users: BTreeSet::new(),
+            lost: false,
             left: false,
         });
         v.inputs = inputs;
         v.left = false;
-        let untold = newcomer.is_some_and(|user| v.staging.origin.attachable() && !v.users.contains(user));
+        let newcomer = newcomer.filter(|_| v.staging.origin.attachable());
+        let untold = newcomer.is_some_and(|user| !v.users.contains(user) || !v.stays());
         match (&v.actual, &v.error, &v.inputs.attached) {
+            (Actual::Staged, _, Attached::Waiting(what)) if newcomer.is_some() => Progress::Failed(what.clone()),
             (Actual::Staged, ..) if untold => Progress::Pending,
             (Actual::Staged, ..) if !matches!(v.op, Some((_, Doing::Unstaging | Doing::Dropping))) => {
                 Progress::Staged(Box::new(v.staging.clone()))
@@ -281,9 +314,9 @@ impl StagedVolumes {
         self.volumes.get(id).map(|v| &v.staging)
     }
 
-    /// What to do now, and the volumes of which another user has just been told. `uses` says what pods have to do with a volume,
-    /// `told` what the Node says of it; `users_known`, that every pod of this node has been heard of, so that no user is missing
-    /// from `uses`.
+    /// What to do now, and the volumes of which pods may get parts that could not before: another user has just been told, or it is
+    /// attached. `uses` says what pods have to do with a volume, `told` what the Node says of it; `users_known`, that every pod of
+    /// this node has been heard of, so that no user is missing from `uses`.
     pub fn step(
         &mut self,
         now: Time,
@@ -294,17 +327,18 @@ impl StagedVolumes {
         let (mut actions, mut newly) = (Vec::new(), Vec::new());
         self.volumes.retain(|id, v| {
             let said = told(id);
-            let held = v.held(&said, now);
-            if !said.users.is_subset(&v.users) {
+            if v.hears(&said) {
                 newly.push(id.clone());
             }
-            v.users = said.users;
+            let held = v.held(now);
             if v.op.is_some() || v.retry_at > now {
                 return true;
             }
             let behind = v.recorded.as_ref() != Some(&v.staging);
             let of = uses(id);
-            if of.wanted {
+            // Who wants it has no part of it yet, and is not to get one of this.
+            let void = v.lost && v.actual != Actual::Absent && !of.there && users_known;
+            if of.wanted && !void {
                 v.left = false;
                 let ready = v.actual == Actual::Staged;
                 if behind {
@@ -367,6 +401,7 @@ impl StagedVolumes {
                     (Doing::Staging, _) => v.actual = Actual::Staged,
                     (Doing::Unstaging, _) => {
                         v.actual = Actual::Absent;
+                        v.lost = false;
                         // The next device may be another one. The record on disk still names this one, which
                         // only makes the next look at it more careful.
                         v.staging.device = None;

@@ -1,5 +1,7 @@
 //! Tables for the volume manager.
 
+mod alone;
+mod taken;
 mod tokens;
 
 use super::*;
@@ -591,5 +593,37 @@ fn a_volume_goes_to_the_pods_group_as_its_driver_and_its_pod_want_it() {
         let inputs = driver::inputs(&p, &published, &NodeConfig::default(), &sources).unwrap();
         let about = format!("{volume} of {source}, {mode}, {of_driver:?}, {group:?}, {change:?}");
         assert_eq!(inputs.group_policy, expected, "{about}");
+    }
+}
+
+#[test]
+fn a_driver_is_asked_for_what_it_says_that_it_has() {
+    let own = json!({"csi": {"driver": "d"}});
+    let of_claim = json!({"persistentVolumeClaim": {"claimName": "data"}});
+    for (volume, modes, expected) in [
+        (&of_claim, None, true),
+        (&own, None, false),
+        (&of_claim, Some(json!([])), true),
+        (&own, Some(json!([])), false),
+        (&of_claim, Some(json!(["Persistent"])), true),
+        (&own, Some(json!(["Persistent"])), false),
+        (&of_claim, Some(json!(["Ephemeral"])), false),
+        (&own, Some(json!(["Ephemeral"])), true),
+        (&of_claim, Some(json!(["Persistent", "Ephemeral"])), true),
+        (&own, Some(json!(["Persistent", "Ephemeral"])), true),
+    ] {
+        let mut sources = claimed("Bound", "c1", "Filesystem", json!({"csi": {"driver": "d", "volumeHandle": "h"}}));
+        if let Some(modes) = &modes {
+            sources.objects.push(json!({"kind": "CSIDriver", "metadata": {"name": "d"},
+                "spec": {"attachRequired": false, "volumeLifecycleModes": modes}}));
+        }
+        let mut volume = volume.clone();
+        volume["name"] = "v".into();
+        let p = pod(json!([volume]));
+        let origin = origin::resolve(&p, &spec(&p).volumes.as_ref().unwrap()[0], &sources).unwrap().unwrap();
+        let published = Published { origin, id: None, stage_path: String::new() };
+        let found = driver::inputs(&p, &published, &NodeConfig::default(), &sources);
+        let refused = matches!(&found, Err(NotReady::Failed(why)) if why.contains("not supported by driver d"));
+        assert_eq!((found.is_ok(), refused), (expected, !expected), "{volume} {modes:?}: {found:?}");
     }
 }

@@ -409,9 +409,9 @@ fn job(rng: &mut Rng, safety: Duration, name: &str, acts: &mut Vec<Act>) {
     }
     if rng.one_in(4) && work.wait(rng) {
         work.delete(acts);
-        // Some after their pods: those let go of it, whatever becomes of them.
-        if let (true, Some(Act { what: What::Delete { options, .. }, .. })) = (indexed, acts.last_mut()) {
-            options.propagation = Some("Foreground");
+        // Some after their pods: those let go of it, whatever becomes of them. Who says nothing leaves a Job's pods behind.
+        if let Some(Act { what: What::Delete { options, .. }, .. }) = acts.last_mut() {
+            options.propagation = Some(if indexed { "Foreground" } else { "Background" });
         }
     }
 }

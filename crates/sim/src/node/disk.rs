@@ -38,6 +38,8 @@ pub(crate) struct Disk {
     files: BTreeMap<(String, String), Files>,
     /// Volumes that are mounted for the node, by unique name, with where.
     staged: BTreeMap<String, String>,
+    /// Parts of volumes of the node that pods have got since the last look, by pod UID and volume.
+    given: Vec<(String, String)>,
 }
 
 impl Disk {
@@ -57,8 +59,23 @@ impl Disk {
             crate::settings::written(setup, &files, breaches);
             self.files.insert(place.clone(), files);
         }
-        self.mounts.insert(place, part_of);
+        self.put(place, part_of);
         Ok(Reply::Done)
+    }
+    fn put(&mut self, place: (String, String), part_of: Option<String>) {
+        let pod = place.0.clone();
+        if self.mounts.insert(place, part_of.clone()).is_none() {
+            self.given.extend(part_of.map(|id| (pod, id)));
+        }
+    }
+    /// A planted bug: a pod has a part of a volume, whatever its kubelet knows of that.
+    pub(crate) fn give(&mut self, uid: &str, id: &str) {
+        let path = format!("/var/lib/kubelet/pods/{uid}/volumes/ahead");
+        self.put((uid.to_owned(), path), Some(id.to_owned()));
+    }
+    /// Parts of volumes of the node that pods have got since the last look, by pod UID and volume.
+    pub(crate) fn given(&mut self) -> Vec<(String, String)> {
+        std::mem::take(&mut self.given)
     }
     pub(super) fn stage(&mut self, staging: &Staging, inputs: &StageInputs, boot_id: &str) -> Outcome {
         let of_rack = match &staging.origin.driver {

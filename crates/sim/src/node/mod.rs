@@ -556,7 +556,7 @@ impl Node {
             Op::LetGoDown
             | Op::PreStart { .. }
             | Op::RotateLogs { .. }
-            | Op::CountProbe(_)
+            | Op::Count(_)
             | Op::PublishDevices(_)
             | Op::PublishVolumes(_)
             | Op::PublishResizes(_)

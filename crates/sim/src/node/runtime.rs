@@ -328,7 +328,9 @@ impl Runtime {
         let Some(container) = self.containers.get(id) else { return };
         let pod = &container.record.pod;
         // Who shuts the node down asks for the end of all its pods.
-        let asked_for = || self.pods_end || !wanted(observer, pod) || crate::resizes::may_start_again(pod, observer);
+        let may_end =
+            || crate::resizes::may_start_again(pod, observer) || crate::critical::may_be_preempted(pod, observer);
+        let asked_for = || self.pods_end || !wanted(observer, pod) || may_end();
         if container.record.state == ContainerState::Running && !asked_for() {
             let what = format!(
                 "{id} ({}) of {} is killed, and nobody asked for it",

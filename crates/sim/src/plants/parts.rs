@@ -147,6 +147,10 @@ impl Bug {
     pub(crate) fn is_of_resizes(self) -> bool {
         matches!(self, Self::ForgottenAllocations | Self::DeferredForever)
     }
+    /// Whether it shows in critical pods on a full node, and in nothing else.
+    pub(crate) fn is_of_critical(self) -> bool {
+        matches!(self, Self::CriticalEnded | Self::CriticalRefused)
+    }
     /// Whether it shows in calls of a driver's program that go on for too long.
     pub(crate) fn is_of_calls(self) -> bool {
         matches!(self, Self::EndlessCalls | Self::StoppedCalls | Self::OrphanedCalls)

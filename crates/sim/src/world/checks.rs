@@ -40,6 +40,11 @@ impl World {
             }
         }
         crate::growth::told(&changes, &self.observer, &self.nodes, &mut self.breaches);
+        crate::critical::changed(&changes, &self.observer, &mut self.breaches);
+        if crate::given::is_looked_after(self.bug()) {
+            self.given.changed(self.queue.now(), &changes);
+            self.given.look(&mut self.nodes, &self.observer, &mut self.breaches);
+        }
         if self.options.machines {
             self.machines.changed(self.queue.now(), &changes, &self.observer, &mut self.breaches);
             self.reruns.changed(&changes, &self.observer, &mut self.breaches);

@@ -247,6 +247,7 @@ struct World {
     settings: crate::settings::Settings,
     growth: crate::growth::Growth,
     resizes: crate::resizes::Resizes,
+    given: crate::given::Given,
     /// A node of machines was taken out, power and Node object.
     lost: bool,
     clones: Clones,
@@ -385,6 +386,7 @@ impl World {
             settings: crate::settings::Settings::default(),
             growth: crate::growth::Growth::default(),
             resizes: crate::resizes::Resizes::default(),
+            given: crate::given::Given::default(),
             lost: false,
             clones: Clones::default(),
             room: Room::new(BEGIN, root.fork("room"), options.faults, bug),

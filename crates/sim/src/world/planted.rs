@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use super::{Happening, World};
 use crate::extender::FILTER;
 use crate::hosted::{Hosted, OwnOut};
-use crate::observer::{Change, deleting, key_of, text};
+use crate::observer::{Change, deleting, key_of, text, uid};
 use crate::plants::Bug;
 use crate::role::{Role, node_name};
 use crate::server::{Asked, FlightId};
@@ -79,6 +79,15 @@ impl World {
                     let again = with_body(&request, &status);
                     self.queue.after(LATER, Happening::Planted(role, Box::new(again)));
                 }
+            }
+            (Some(bug @ (Bug::CriticalEnded | Bug::CriticalRefused)), Role::Kubelet(_))
+                if request.path.contains("/pods/critical") && request.path.ends_with("/status") =>
+            {
+                let reason = if bug == Bug::CriticalEnded { "Preempting" } else { "OutOfcpu" };
+                let mut status = body(&request);
+                status["status"]["phase"] = "Failed".into();
+                status["status"]["reason"] = reason.into();
+                return with_body(&request, &status);
             }
             (Some(Bug::RerunsAlways), Role::VirtController | Role::StandbyVirt)
                 if request.path.contains("/virtualmachines/") && request.path.ends_with("/status") =>
@@ -187,6 +196,16 @@ impl World {
                         &used(pods),
                         &used("0"),
                     );
+                }
+            }
+        }
+        if self.bug() == Some(Bug::PartsAhead) {
+            for pod in changes.iter().filter(|change| change.resource == "pod").filter_map(|c| c.after.as_ref()) {
+                let at = text(pod, "/spec/nodeName");
+                if let Some(node) = self.nodes.values_mut().find(|node| node_name(node.number) == at) {
+                    for disk in crate::given::disks_of(pod, &self.observer) {
+                        node.disk.give(uid(pod), &disk);
+                    }
                 }
             }
         }

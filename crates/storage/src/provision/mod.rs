@@ -23,6 +23,7 @@ mod snapshots;
 mod tests;
 
 use carrack_engine::{Manager, Rng};
+use carrack_types::resource::Object as _;
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
 
 use crate::asking::{self, Asking};
@@ -93,9 +94,13 @@ fn is_here(volume: &PersistentVolume, node: &str) -> bool {
     node_of(volume) == Some(node)
 }
 
+/// The annotation that named a claim's class before there was a field for it, and still wins.
+const CLASS: &str = "volume.beta.kubernetes.io/storage-class";
+
 /// What a claim's storage class is called; empty for none.
 fn class_of(claim: &PersistentVolumeClaim) -> &str {
-    claim.spec.as_ref().and_then(|s| s.storage_class_name.as_deref()).unwrap_or_default()
+    let field = || claim.spec.as_ref().and_then(|s| s.storage_class_name.as_deref());
+    claim.annotation(CLASS).or_else(field).unwrap_or_default()
 }
 
 /// A list of finalizers without one of them, or with it.

@@ -126,6 +126,19 @@ fn claims_get_their_volumes() {
             vec![TRACED],
             false,
         ),
+        (
+            "its class is named by the annotation",
+            claim(|c| {
+                c["spec"]["storageClassName"] = "another".into();
+                c["metadata"]["annotations"][super::CLASS] = "local".into();
+            }),
+            "WaitForFirstConsumer",
+            false,
+            created(),
+            1,
+            vec!["create pvc-u"],
+            false,
+        ),
         ("another node's", claim(|c| selected(c, "n2".into())), "Immediate", false, created(), 0, vec![], false),
         (
             "nobody's yet",

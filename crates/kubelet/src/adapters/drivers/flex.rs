@@ -116,7 +116,8 @@ impl Flex {
     /// What the driver says.
     pub async fn unstage(&self, s: &Staging) -> Result<(), OpError> {
         let Driver::Flex { driver, .. } = &s.origin.driver else { return Ok(()) };
-        if !self.capabilities(driver).await?.attach {
+        // What has a device was attached, whatever the driver says of itself by now.
+        if s.device.is_none() && !self.capabilities(driver).await?.attach {
             return Ok(());
         }
         if mounted(&s.path)?.is_some()

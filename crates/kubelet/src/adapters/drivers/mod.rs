@@ -2,7 +2,8 @@
 //!
 //! What is mounted already is left as it is: after a restart the mount table and the record say what there
 //! is, and no driver is called about a volume that a container may be writing to. Nothing is undone for the
-//! node while any mount namespace has it mounted or anybody has the device open.
+//! node while any mount namespace has it mounted, other than as a copy that goes with the node's mount, or anybody has the
+//! device open.
 
 pub mod csi;
 pub mod dead;
@@ -15,7 +16,7 @@ use std::os::unix::fs::FileTypeExt as _;
 use std::path::{Path, PathBuf};
 
 use carrack_disks::filesystem as disk;
-use carrack_disks::ownership;
+use carrack_disks::{namespaces, ownership};
 
 use super::{blocking, io_error, mounts, remove};
 use crate::effects::{OpError, Outcome, Reply};
@@ -122,8 +123,8 @@ impl Drivers {
     /// While anybody has it, or when that is not known; and what the driver or the kernel says.
     pub async fn unstage(&self, s: &Staging) -> Outcome {
         let proof = s.clone();
-        let boot = self.boot_id.clone();
-        if let Some(device) = blocking(move || prove_free(&proof, &boot)).await? {
+        let (boot, plugins) = (self.boot_id.clone(), self.root.join("plugins"));
+        if let Some(device) = blocking(move || prove_free(&proof, &boot, &plugins)).await? {
             disk::prove_unused(&device).await?;
         }
         match &s.origin.driver {
@@ -311,8 +312,16 @@ fn is_of(number: &str, path: &Path) -> Result<bool, OpError> {
     Ok(false)
 }
 
-/// Whether a volume's file system is free of everybody but the node's own mount. Returns the device that must be unused besides.
-fn prove_free(s: &Staging, boot_id: &str) -> Result<Option<String>, OpError> {
+/// The node's own mounts of a file system that a volume is, beside that of the volume itself. Where there is no device, a file
+/// server's directory say, two volumes may be one file system, and each would wait for the other to go.
+fn of_node(path: &str, number: &str, staged: &[mounts::MountPoint]) -> Vec<String> {
+    let beside = staged.iter().filter(|m| number.starts_with("0:") && m.device == number);
+    std::iter::once(path.to_owned()).chain(beside.map(|m| m.path.clone())).collect()
+}
+
+/// Whether a volume's file system is free of everybody but the node's own mounts, which are in a directory. Returns the device
+/// that must be unused besides.
+fn prove_free(s: &Staging, boot_id: &str, plugins: &Path) -> Result<Option<String>, OpError> {
     let there = mounted(&s.path)?;
     let recorded = s.identity.as_deref().and_then(|i| i.strip_prefix(boot_id)).map(str::trim);
     if let (Some(there), Some(recorded)) = (&there, recorded)
@@ -323,17 +332,19 @@ fn prove_free(s: &Staging, boot_id: &str) -> Result<Option<String>, OpError> {
     let number = there.as_ref().map(|m| m.device.as_str()).or(recorded);
     // What is bound from the node's own disk has no device to give back. Once it is unmounted, nothing tells it from the rest
     // of that disk; while it is mounted, its root does.
-    let of_node = match (&there, number) {
+    let is_nodes = match (&there, number) {
         (None, Some(number)) => is_of(number, Path::new(&s.path))?,
         _ => false,
     };
-    let shared = of_node || matches!(s.origin.driver, Driver::Local { .. }) && s.device.is_none();
+    let shared = is_nodes || matches!(s.origin.driver, Driver::Local { .. }) && s.device.is_none();
     let root = there.as_ref().map_or("/", |m| m.root.as_str());
-    if let Some(number) = number.filter(|_| !shared)
-        && let Some((pid, at)) =
-            mounts::elsewhere(number, root, &s.path).map_err(io_error("looking at mount namespaces"))?
-    {
-        return failed(format!("the volume is mounted at {at}, as process {pid} sees it"));
+    if let Some(number) = number.filter(|_| !shared) {
+        let staged = mounts::at_or_below(&plugins.to_string_lossy()).map_err(io_error("reading the mount table"))?;
+        let ours = of_node(&s.path, number, &staged);
+        let found = namespaces::elsewhere(number, root, &ours).map_err(io_error("looking at mount namespaces"))?;
+        if let Some((pid, at)) = found {
+            return failed(format!("the volume is mounted at {at}, as process {pid} sees it"));
+        }
     }
     // While it is mounted for the node, that has claimed it.
     let device = s.device.clone().filter(|d| there.is_none() && is_block(d).unwrap_or(false));

@@ -203,3 +203,23 @@ async fn a_local_volume_stays_with_the_group_of_who_had_it_first() {
     }
     assert!(local.is_dir());
 }
+
+#[test]
+fn volumes_that_are_one_file_system_do_not_wait_for_each_other() {
+    let staged = |at: &str, device: &str| mounts::MountPoint {
+        path: at.into(),
+        device: device.into(),
+        root: "/".into(),
+        fs_type: "f".into(),
+        super_options: String::new(),
+    };
+    let all = [staged("/k/a", "0:60"), staged("/k/b", "0:60"), staged("/k/c", "8:16"), staged("/k/d", "8:16")];
+    for (path, number, expected) in [
+        ("/k/a", "0:60", &["/k/a", "/k/a", "/k/b"][..]),
+        ("/k/e", "0:61", &["/k/e"]),
+        // A device that goes would go from both.
+        ("/k/c", "8:16", &["/k/c"]),
+    ] {
+        assert_eq!(of_node(path, number, &all), expected, "{path}");
+    }
+}

@@ -1,6 +1,7 @@
 //! Pods and images that go: the node runs low, or a pod keeps more than it may.
 
 use super::*;
+use crate::effects::Counted;
 
 #[test]
 fn a_node_low_on_memory_ends_the_pod_that_uses_most_and_takes_no_more() {
@@ -76,6 +77,56 @@ fn a_full_disk_takes_images_before_pods() {
     assert_eq!(w.node.images.iter().collect::<Vec<_>>(), ["busybox"]);
     assert_eq!(w.phase(), "Running");
     assert!(!w.api.events.iter().any(|e| e == "Evicted"));
+}
+
+#[test]
+fn what_has_ended_goes_from_a_full_disk_before_images_and_pods() {
+    let mut w = World::new(10);
+    w.edit_or_create_node();
+    w.node.images.insert("unused".into());
+    let mut once = plain();
+    once["restartPolicy"] = "Never".into();
+    w.create("p", plain());
+    w.create("q", once);
+    w.run(150);
+    let (_, id) = w.node.running("uid-q").pop_first().unwrap();
+    w.node.exit(w.now, &id, 3);
+    w.run(10);
+    let status = |w: &World| w.api.objects["/api/v1/namespaces/n/pods/q"]["status"].clone();
+    let told = status(&w);
+    assert_eq!(told["phase"], "Failed", "{told}");
+    assert!(w.node.containers.contains_key(&id));
+    w.node.host.disk_available_bytes = (2 << 30) - (1 << 19);
+    w.run(40);
+    assert!(!w.node.containers.contains_key(&id));
+    assert_eq!(w.phase(), "Running");
+    let place = |is_it: &dyn Fn(&Op) -> bool| w.asked.iter().position(|(_, op)| is_it(op));
+    let container = place(&|op| matches!(op, Op::RemoveContainer(removed) if *removed == id));
+    let image = place(&|op| matches!(op, Op::RemoveImage(_)));
+    assert!(container.is_some() && container < image, "{container:?} {image:?}");
+    // How it ended is known all the same, also to a kubelet that starts.
+    assert_eq!(status(&w), told);
+    w.restart_kubelet();
+    w.run(30);
+    assert_eq!(status(&w), told);
+}
+
+#[test]
+fn an_image_that_stays_saves_no_pod() {
+    let mut w = World::new(11);
+    w.edit_or_create_node();
+    w.node.images.insert("unused".into());
+    w.node.kept_images.insert("unused".into());
+    w.create("p", plain());
+    w.run(150);
+    w.node.host.disk_available_bytes = 1 << 20;
+    w.run(40);
+    let p = &w.api.objects[POD]["status"];
+    assert_eq!((&p["phase"], &p["reason"]), (&json!("Failed"), &json!("Evicted")), "{p}");
+    let unused = |op: &Op| matches!(op, Op::RemoveImage(id) if id == "sha256:unused");
+    assert_eq!(w.asked.iter().filter(|(_, op)| unused(op)).count(), 1);
+    let counted = |op: &Op| matches!(op, Op::Count(Counted::Eviction("nodefs.available")));
+    assert_eq!(w.asked.iter().filter(|(_, op)| counted(op)).count(), 1);
 }
 
 /// A node low on memory, with one pod that keeps more on the disk than it may, and one that uses more memory.

@@ -144,3 +144,43 @@ fn a_claim_that_keeps_account_hears_how_far_its_node_is() {
         assert_eq!(w.phase(), "Running", "{about}");
     }
 }
+
+/// The claim of a volume that several nodes have was told by another one of them: this one lets it follow all the same, once for
+/// however many pods.
+#[test]
+fn a_node_follows_what_another_one_has_told() {
+    let volume = "/api/v1/persistentvolumes/pv";
+    for (mode, pods, expected) in
+        [("ReadWriteMany", &["p"][..], 1), ("ReadWriteMany", &["p", "q"], 1), ("ReadWriteOnce", &["p"], 0)]
+    {
+        let mut w = World::new(5);
+        w.edit_or_create_node();
+        grown(&mut w);
+        let has = |w: &mut World, size: &str| {
+            let mut of = w.api.objects[volume].clone();
+            of["spec"]["accessModes"] = json!([mode]);
+            of["spec"]["capacity"]["storage"] = size.into();
+            w.api.put(volume, of);
+        };
+        let says = |w: &mut World, size: &str| {
+            let mut claim = w.api.objects[CLAIM].clone();
+            claim["status"] = json!({"phase": "Bound", "capacity": {"storage": size}});
+            w.api.put(CLAIM, claim);
+        };
+        has(&mut w, "1Gi");
+        says(&mut w, "1Gi");
+        for pod in pods {
+            w.create(pod, with_claim());
+        }
+        w.run(10);
+        assert_eq!(w.phase(), "Running", "{mode}: {:?}", w.api.events);
+        let calls = |w: &World| w.asked.iter().filter(|(_, op)| matches!(op, Op::ExpandVolume(_))).count();
+        assert_eq!(calls(&w), 0, "{mode}: nothing has grown");
+        // It is known here before the size itself is.
+        says(&mut w, "2Gi");
+        w.run(200);
+        has(&mut w, "2Gi");
+        w.run(300);
+        assert_eq!((calls(&w), told(&w)), (expected, ("2Gi".to_owned(), 0)), "{mode}");
+    }
+}

@@ -58,7 +58,7 @@ pub(in crate::server) fn csi(all: &[(CsiCall, Histogram)]) -> String {
 }
 
 impl Page {
-    fn histogram(&mut self, name: &str, labels: &[(&str, &str)], times: &Histogram) {
+    pub(super) fn histogram(&mut self, name: &str, labels: &[(&str, &str)], times: &Histogram) {
         let bounds = BUCKETS_S.iter().map(ToString::to_string).chain(["+Inf".to_owned()]);
         for (bound, count) in bounds.zip(times.within.iter().copied().chain([times.count])) {
             let labels: Vec<(&str, &str)> = labels.iter().copied().chain([("le", bound.as_str())]).collect();

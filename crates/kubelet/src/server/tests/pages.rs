@@ -58,3 +58,23 @@ async fn one_connection_serves_many_requests() {
         text(response).await;
     }
 }
+
+#[tokio::test]
+async fn containers_are_closed_where_nobody_may_look_into_them() {
+    let world =
+        World::with(Settings { debugging: false, ..Settings::default() }).await.with_pod(ContainerState::Running);
+    for (method, path) in [
+        (Method::POST, "/exec/ns/p/c?command=ls&output=1"),
+        (Method::POST, "/attach/ns/p/c?output=1"),
+        (Method::POST, "/portForward/ns/p"),
+        (Method::POST, "/run/ns/p/c?cmd=ls"),
+        (Method::GET, "/containerLogs/ns/p/c"),
+        (Method::GET, "/runningpods/"),
+    ] {
+        let answer = world.ask(method, path).await;
+        assert_eq!(answer, (405, "Debug endpoints are disabled.".into()), "{path}");
+    }
+    for path in ["/healthz", "/pods", "/metrics", "/stats/summary"] {
+        assert_eq!(world.get(path).await.0, 200, "{path}");
+    }
+}
