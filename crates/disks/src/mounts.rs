@@ -114,26 +114,51 @@ pub fn is_dead(path: &str) -> bool {
     matches!(rustix::fs::statfs(path), Err(rustix::io::Errno::NOTCONN))
 }
 
-/// Mount points at a directory and below it, deepest first.
+/// What the kernel calls a path in its tables: it has followed the links on the way there. What is at the path is left alone unless
+/// it is a link itself, since it may be a file system without its server. A path that leads nowhere stays as it is.
+pub(crate) fn without_links(path: &str) -> String {
+    let whole = path.trim_end_matches('/');
+    if fs::read_link(whole).is_ok()
+        && let Ok(real) = fs::canonicalize(whole)
+    {
+        return real.to_string_lossy().into_owned();
+    }
+    let Some((parent, name)) = whole.rsplit_once('/').filter(|(parent, _)| !parent.is_empty()) else {
+        return if whole.is_empty() { path.to_owned() } else { whole.to_owned() };
+    };
+    match fs::canonicalize(parent) {
+        Ok(parent) => parent.join(name).to_string_lossy().into_owned(),
+        Err(_) => whole.to_owned(),
+    }
+}
+
+/// Mount points at a directory and below it, deepest first. Their paths begin as the directory's does, whatever links lead there.
 ///
 /// # Errors
 /// When mountinfo cannot be read: then nothing is known about mounts.
 pub fn at_or_below(dir: &str) -> io::Result<Vec<MountPoint>> {
+    let real = without_links(dir);
+    let (real, asked) = (real.trim_end_matches('/'), dir.trim_end_matches('/'));
     let text = fs::read_to_string("/proc/self/mountinfo")?;
-    let below = format!("{}/", dir.trim_end_matches('/'));
-    let mut found: Vec<MountPoint> =
-        parse(&text).into_iter().filter(|m| m.path == dir || m.path.starts_with(&below)).collect();
+    let within = |mut m: MountPoint| {
+        let rest = m.path.strip_prefix(real).filter(|rest| rest.is_empty() || rest.starts_with('/'))?;
+        m.path = format!("{asked}{rest}");
+        Some(m)
+    };
+    let mut found: Vec<MountPoint> = parse(&text).into_iter().filter_map(within).collect();
     found.sort_by_key(|m| std::cmp::Reverse(m.path.len()));
     Ok(found)
 }
 
-/// What is mounted at a path itself; the uppermost, when it is several things.
+/// What is mounted at a path itself, whatever links lead there; the uppermost, when it is several things.
 ///
 /// # Errors
 /// When mountinfo cannot be read: then nothing is known about mounts.
 pub fn at(path: &str) -> io::Result<Option<MountPoint>> {
+    let real = without_links(path);
     let text = fs::read_to_string("/proc/self/mountinfo")?;
-    Ok(parse(&text).into_iter().rev().find(|m| m.path == path))
+    let found = parse(&text).into_iter().rev().find(|m| m.path == real);
+    Ok(found.map(|m| MountPoint { path: path.to_owned(), ..m }))
 }
 
 /// Where the file system of a block device is mounted in this namespace; the first mount, if there are several.
@@ -249,5 +274,30 @@ mod tests {
         ] {
             assert_eq!(of(tags), [(36, 35, shared, from)], "{tags}");
         }
+    }
+
+    #[test]
+    fn mounts_are_found_through_links() {
+        if !rustix::process::geteuid().is_root() {
+            return;
+        }
+        let dir = tempfile::tempdir().unwrap();
+        let [real, link, dead] = ["real", "link", "nowhere"].map(|name| dir.path().join(name));
+        fs::create_dir_all(real.join("a/b")).unwrap();
+        std::os::unix::fs::symlink(&real, &link).unwrap();
+        std::os::unix::fs::symlink(dir.path().join("gone"), &dead).unwrap();
+        let text = |path: &std::path::Path| path.to_string_lossy().into_owned();
+        let (top, below) = (text(&link.join("a")), text(&link.join("a/b")));
+        tmpfs(&below, 4096).unwrap();
+        let paths = |dir: &str| -> Vec<String> { at_or_below(dir).unwrap().into_iter().map(|m| m.path).collect() };
+        for dir in [&text(&link), &top, &below] {
+            assert_eq!(paths(dir), std::slice::from_ref(&below), "{dir}");
+        }
+        assert_eq!(paths(&text(&real)), [text(&real.join("a/b"))]);
+        assert_eq!((at(&below).unwrap().map(|m| m.path), at(&top).unwrap()), (Some(below.clone()), None));
+        assert_eq!(paths(&text(&dead)), Vec::<String>::new());
+        assert!(paths("/").contains(&"/".to_owned()) && at("/").unwrap().is_some());
+        unmount(&below).unwrap();
+        assert_eq!(paths(&top), Vec::<String>::new());
     }
 }

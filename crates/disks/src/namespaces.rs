@@ -18,7 +18,7 @@ use std::fs;
 use std::io;
 use std::path::PathBuf;
 
-use crate::mounts::{Line, lines};
+use crate::mounts::{Line, lines, without_links};
 use crate::{is_gone, processes};
 
 /// What concerns a part of a file system in a mount namespace, as a process sees it.
@@ -156,6 +156,7 @@ fn view_of(pid: &str) -> io::Result<(PathBuf, PathBuf)> {
 /// When a namespace cannot be looked at.
 pub fn elsewhere(device: &str, root: &str, ours: &[String]) -> io::Result<Option<(String, String)>> {
     let part = Part { device, root };
+    let ours: Vec<String> = ours.iter().map(|path| without_links(path)).collect();
     let mut seen: BTreeSet<(PathBuf, PathBuf)> = BTreeSet::new();
     let mut all = Vec::new();
     for pid in processes()? {
@@ -180,7 +181,7 @@ pub fn elsewhere(device: &str, root: &str, ours: &[String]) -> io::Result<Option
     }
     // Read last: what the numbers say of it is not older than what they say of others.
     let text = fs::read_to_string("/proc/self/mountinfo")?;
-    Ok(user(&part, ours, &lines(&text), &all))
+    Ok(user(&part, &ours, &lines(&text), &all))
 }
 
 #[cfg(test)]

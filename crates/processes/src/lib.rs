@@ -119,8 +119,11 @@ fn is_first_in_namespace(dir: &Path) -> io::Result<bool> {
     Ok(pids.len() > 1 && pids.last() == Some(&"1"))
 }
 
+/// Whether nothing of a process is left but its number. Its first thread may be over while another still writes.
 fn is_zombie(dir: &Path) -> io::Result<bool> {
-    Ok(status_field(dir, "State:")?.is_some_and(|state| state.starts_with('Z')))
+    let is_over = status_field(dir, "State:")?.is_some_and(|state| state.starts_with('Z'));
+    let has_others = status_field(dir, "Threads:")?.is_some_and(|threads| threads.parse().is_ok_and(|n: u32| n > 1));
+    Ok(is_over && !has_others)
 }
 
 #[cfg(test)]
@@ -141,6 +144,9 @@ mod tests {
         process(50, &format!("/kubepods/burstable/pod1111-2222/{id}"), "50 7", "S (sleeping)");
         process(60, &format!("/kubepods/burstable/pod1111-2222/{id}"), "60 1", "S (sleeping)");
         process(70, &format!("/kubepods-pod3333_4444.slice/cri-containerd-{other}.scope"), "70 1", "Z (zombie)");
+        // Its first thread is over, and another hangs in its storage.
+        let hangs = format!("/kubepods/pod7777-8888/{id}");
+        process(80, &hangs, "80 9", "Z (zombie)\nThreads:\t2");
         std::fs::create_dir(dir.path().join("90")).expect("made");
         let found = |id: &str| init_of(dir.path(), id).expect("listed");
         assert_eq!(found(&id), Some(60));
@@ -151,6 +157,7 @@ mod tests {
         assert!(left("1111-2222"));
         assert!(!left("3333-4444"));
         assert!(!left("5555-6666"));
+        assert!(left("7777-8888"));
         assert!(any_left(&dir.path().join("none"), "1111-2222").is_err());
     }
 }

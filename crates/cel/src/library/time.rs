@@ -10,58 +10,10 @@ use jiff::{SignedDuration, Timestamp};
 use super::{Found, fail};
 use crate::value::Value;
 
-/// (unit, nanoseconds)
-const UNITS: [(&str, i128); 8] = [
-    ("ns", 1),
-    ("us", 1_000),
-    ("µs", 1_000),
-    ("μs", 1_000),
-    ("ms", 1_000_000),
-    ("s", 1_000_000_000),
-    ("m", 60_000_000_000),
-    ("h", 3_600_000_000_000),
-];
-
 /// A duration as Go writes it: `1h30m`, `-1.5s`. None if it is no duration, or more than Go's have room for.
 #[must_use]
 pub fn parse_duration(text: &str) -> Option<SignedDuration> {
-    let (negative, mut rest) = match text.strip_prefix('-') {
-        Some(rest) => (true, rest),
-        None => (false, text.strip_prefix('+').unwrap_or(text)),
-    };
-    if rest.is_empty() {
-        return None;
-    }
-    let mut nanos: i128 = 0;
-    if rest != "0" {
-        while !rest.is_empty() {
-            let end = rest.find(|c: char| !c.is_ascii_digit()).unwrap_or(rest.len());
-            let whole = &rest[..end];
-            rest = &rest[end..];
-            let mut fraction = "";
-            if let Some(after) = rest.strip_prefix('.') {
-                let end = after.find(|c: char| !c.is_ascii_digit()).unwrap_or(after.len());
-                fraction = &after[..end];
-                rest = &after[end..];
-            }
-            if whole.is_empty() && fraction.is_empty() {
-                return None;
-            }
-            // The longest unit that fits: `ms` before `m`.
-            let (name, unit) =
-                UNITS.iter().filter(|(name, _)| rest.starts_with(name)).max_by_key(|(name, _)| name.len())?;
-            rest = &rest[name.len()..];
-            let whole: i128 = if whole.is_empty() { 0 } else { whole.parse().ok()? };
-            nanos = nanos.checked_add(whole.checked_mul(*unit)?)?;
-            let digits = &fraction[..fraction.len().min(15)];
-            if !digits.is_empty() {
-                let scale = 10_i128.checked_pow(u32::try_from(digits.len()).ok()?)?;
-                nanos = nanos.checked_add(digits.parse::<i128>().ok()? * unit / scale)?;
-            }
-        }
-    }
-    // As many as Go's durations hold.
-    i64::try_from(if negative { -nanos } else { nanos }).ok().map(SignedDuration::from_nanos)
+    carrack_types::duration::parse(text).map(SignedDuration::from_nanos)
 }
 
 /// A duration as CEL writes it: in seconds.
