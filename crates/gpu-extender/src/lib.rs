@@ -29,6 +29,7 @@ pub mod near;
 pub mod node;
 pub mod place;
 pub mod serve;
+mod trim;
 pub mod wire;
 
 pub use core::{Call, Config, GpuExtender, Planted, Reply, Verb};

@@ -62,6 +62,11 @@ impl Names {
         }
         Err(format!("{prefix:?} is no prefix of resources: it is a DNS name, such as {DEFAULT_PREFIX}"))
     }
+    /// Whether a name is one of these.
+    #[must_use]
+    pub fn is_ours(&self, name: &str) -> bool {
+        name.strip_prefix(&self.prefix).is_some_and(|rest| rest.starts_with('/'))
+    }
     /// Pod annotation: the GPUs of the container of a number, such as `0,2`.
     #[must_use]
     pub fn container(&self, number: usize) -> String {
@@ -95,6 +100,9 @@ mod tests {
         {
             assert_eq!(Names::check(prefix).is_ok(), good, "{prefix}");
         }
-        assert_eq!(Names::default().container(3), "tencent.com/predicate-gpu-idx-3");
+        let names = Names::default();
+        assert_eq!(names.container(3), "tencent.com/predicate-gpu-idx-3");
+        assert!(names.is_ours(&names.init_container_uuids(0)) && names.is_ours(&names.devices));
+        assert!(!names.is_ours("tencent.company/x") && !names.is_ours("x.tencent.com/x"));
     }
 }

@@ -86,6 +86,15 @@ impl Grant {
     }
 }
 
+/// Why a question has no answer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Trouble {
+    /// Something is not known yet, and may be soon.
+    Unknown(String),
+    /// No waiting helps.
+    Final(String),
+}
+
 /// What is known when somebody asks.
 #[derive(Clone, Copy, Debug)]
 pub struct Known<'a> {
@@ -184,26 +193,26 @@ pub fn work(held: &Held, inventory: &Inventory) -> bool {
 /// Checks, before a container starts, that it was given its own GPUs, and that these work.
 ///
 /// # Errors
-/// It was given others, one of them is gone or broken, or the kubelet has not noted it.
-pub fn verify(known: Known<'_>, ids: &BTreeSet<String>) -> Result<(), String> {
+/// It was given others, or one of them is gone or broken, for good; or the kubelet has not noted it yet.
+pub fn verify(known: Known<'_>, ids: &BTreeSet<String>) -> Result<(), Trouble> {
     let granted: Vec<(&Held, &BTreeMap<String, String>)> =
         granted(known.held, ids).filter_map(|held| Some((held, held.env.as_ref()?))).collect();
     if granted.is_empty() {
-        return Err("the kubelet has no note of these devices".to_owned());
+        return Err(Trouble::Unknown("the kubelet has no note of these devices".to_owned()));
     }
     // An init container and the one that takes over its devices are in one pod; each is checked.
     for (held, env) in granted {
-        let own = known.named(held)?;
-        own.devices(known.inventory)?;
+        let own = known.named(held).map_err(Trouble::Unknown)?;
+        own.devices(known.inventory).map_err(Trouble::Final)?;
         let (should, is) = (own.env(known.inventory).remove(VISIBLE), env.get(VISIBLE).cloned());
         if should != is {
-            return Err(format!(
+            return Err(Trouble::Final(format!(
                 "container {} of {} was given {}, and {} was chosen for it: delete the pod",
                 own.container,
                 own.pod,
                 is.unwrap_or_default(),
                 should.unwrap_or_default()
-            ));
+            )));
         }
     }
     Ok(())

@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use carrack_deviceplugin as pb;
-use carrack_engine::{ApiRequest, ContentType, Transport, causes};
+use carrack_engine::{ApiRequest, ContentType, Transport, causes, derived_suffix};
 use carrack_gpu_extender::Names;
 use carrack_types::resource::Kind as _;
 use hyper_util::rt::TokioIo;
@@ -33,7 +33,7 @@ use crate::checkpoint::{self, Held};
 use crate::inventory::Inventory;
 use crate::numbers;
 use crate::nvml::Driver;
-use crate::owner::{self, Known};
+use crate::owner::{self, Known, Trouble};
 
 /// How often sockets are looked at.
 const LOOK: Duration = Duration::from_millis(500);
@@ -43,6 +43,8 @@ const ASK: Duration = Duration::from_secs(10);
 const REGISTER: Duration = Duration::from_secs(10);
 /// How long a container's pod is looked for.
 const FIND: Duration = Duration::from_secs(20);
+/// The longest wait between two looks: each is a list of the node's pods.
+const MOST_WAIT: Duration = Duration::from_secs(4);
 
 /// Where GPUs come from.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -205,25 +207,28 @@ impl Shared {
         }
     }
 
-    /// Asks a question about pods and holdings until it has an answer, or for long enough.
-    async fn find<T>(&self, ask: impl Fn(Known<'_>) -> Result<T, String>) -> Result<T, Status> {
+    /// Asks a question about pods and holdings until it has an answer, or for long enough. What no waiting helps is said at once.
+    async fn find<T>(&self, ask: impl Fn(Known<'_>) -> Result<T, Trouble>) -> Result<T, Status> {
         let deadline = tokio::time::Instant::now() + FIND;
+        let mut wait = LOOK;
         loop {
             let Config { names, node, .. } = &self.config;
             let pods = numbers::pods(&*self.api, node).await;
             let inventory = self.known.borrow().clone();
             let answer = match (pods, self.held()) {
                 (Ok(pods), Ok(held)) => ask(Known { names, node, pods: &pods, held: &held, inventory: &inventory }),
-                (Err(error), _) | (_, Err(error)) => Err(error),
+                (Err(error), _) | (_, Err(error)) => Err(Trouble::Unknown(error)),
             };
+            let now = tokio::time::Instant::now();
             match answer {
                 Ok(found) => return Ok(found),
-                Err(error) if tokio::time::Instant::now() >= deadline => {
+                Err(Trouble::Unknown(error)) if now < deadline => tracing::debug!(error, "will look again"),
+                Err(Trouble::Unknown(error) | Trouble::Final(error)) => {
                     return Err(Status::failed_precondition(error));
                 }
-                Err(error) => tracing::debug!(error, "will look again"),
             }
-            tokio::time::sleep(LOOK).await;
+            tokio::time::sleep_until((now + wait).min(deadline)).await;
+            wait = (wait * 2).min(MOST_WAIT);
         }
     }
 }
@@ -232,6 +237,18 @@ impl Shared {
 enum Kind {
     Core,
     Memory,
+}
+
+impl Kind {
+    /// Name of the socket of a resource, in the directory that all plugins of the node share. Plugins with other prefixes have
+    /// others, and a path may have no more than 107 bytes, so the prefix is not in it as it is.
+    fn endpoint(self, resource: &str) -> String {
+        let kind = match self {
+            Self::Core => "core",
+            Self::Memory => "mem",
+        };
+        format!("carrack-gpu-{kind}-{}.sock", derived_suffix(&[resource], 8))
+    }
 }
 
 #[derive(Clone)]
@@ -258,11 +275,8 @@ impl Plugin {
         let sockets = &self.shared.config.sockets;
         let kubelet_socket = sockets.join(pb::KUBELET_SOCKET);
         let kubelet = identity(&kubelet_socket).ok_or("the kubelet does not listen")?;
-        let endpoint = match self.kind {
-            Kind::Core => "carrack-gpu-core.sock",
-            Kind::Memory => "carrack-gpu-mem.sock",
-        };
-        let socket = sockets.join(endpoint);
+        let endpoint = self.kind.endpoint(&self.resource);
+        let socket = sockets.join(&endpoint);
         if let Err(error) = std::fs::remove_file(&socket)
             && error.kind() != std::io::ErrorKind::NotFound
         {
@@ -276,7 +290,7 @@ impl Plugin {
             .add_service(DevicePluginServer::new(self.clone()))
             .serve_with_incoming_shutdown(UnixListenerStream::new(listener), stop.cancelled_owned());
         let watching = async {
-            let registered = tokio::time::timeout(REGISTER, self.register(&kubelet_socket, endpoint)).await;
+            let registered = tokio::time::timeout(REGISTER, self.register(&kubelet_socket, &endpoint)).await;
             registered.map_err(|_| "the kubelet did not answer the registration".to_owned())??;
             tracing::info!(resource = self.resource, "registered");
             while identity(&kubelet_socket) == Some(kubelet) && identity(&socket) == own {
@@ -315,7 +329,7 @@ impl Plugin {
     }
 
     async fn grant(&self, ids: &BTreeSet<String>) -> Result<pb::ContainerAllocateResponse, Status> {
-        let grant = self.shared.find(|known| owner::of(known, ids)).await?;
+        let grant = self.shared.find(|known| owner::of(known, ids).map_err(Trouble::Unknown)).await?;
         let inventory = self.shared.known.borrow().clone();
         let mut files = inventory.shared_files.clone();
         for gpu in grant.devices(&inventory).map_err(Status::failed_precondition)? {
@@ -400,5 +414,24 @@ impl DevicePlugin for Plugin {
             self.shared.find(right).await?;
         }
         Ok(Response::new(pb::PreStartContainerResponse::default()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn plugins_of_different_prefixes_have_sockets_of_their_own() {
+        let mut endpoints = BTreeSet::new();
+        for prefix in ["tencent.com", "example.org", "a.b".repeat(60).as_str()] {
+            let names = Names::new(prefix);
+            for (kind, resource) in [(Kind::Core, &names.core), (Kind::Memory, &names.memory)] {
+                let endpoint = kind.endpoint(resource);
+                let path = format!("/var/lib/kubelet/device-plugins/{endpoint}");
+                assert!(path.len() <= 107 && endpoints.insert(endpoint), "{path}");
+            }
+        }
+        assert_eq!(endpoints.len(), 6);
     }
 }

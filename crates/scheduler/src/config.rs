@@ -5,6 +5,8 @@ mod plugins;
 
 use std::time::Duration;
 
+use carrack_types::duration::parse_unsigned;
+
 use crate::extender::{Extender, Tls};
 use crate::{Patience, Profile};
 
@@ -162,7 +164,7 @@ fn seconds(field: &str, given: Option<i64>, default_s: u64) -> Result<Duration, 
 fn duration(field: &str, given: Option<&str>, default_s: u64) -> Result<Duration, ConfigError> {
     let default = Duration::from_secs(default_s);
     let Some(text) = given else { return Ok(default) };
-    match plugins::go_duration(text) {
+    match parse_unsigned(text) {
         Some(duration) if duration.is_zero() => Ok(default),
         Some(duration) => Ok(duration),
         None => wrong(field, format_args!("{text:?} is no duration such as 5s or 1m30s")),

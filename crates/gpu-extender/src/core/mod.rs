@@ -21,7 +21,7 @@ use crate::metrics::Metrics;
 use crate::names::Names;
 use crate::node::{self, Shape};
 use crate::place::{self, Uses};
-use crate::{Ledger, annotations, demand, wire};
+use crate::{Ledger, annotations, demand, trim, wire};
 use bind::Flight;
 
 /// What the extender is told.
@@ -129,10 +129,13 @@ impl GpuExtender {
     /// One that has not started.
     #[must_use]
     pub fn new(config: Config, rng: &Rng) -> Self {
+        let (of_pods, of_nodes) = (config.names.clone(), config.names.clone());
+        let pods = Informer::new(Pod::resource(), Selector::all(), rng.fork("pods"));
+        let nodes = Informer::new(Node::resource(), Selector::all(), rng.fork("nodes"));
         Self {
             config,
-            pods: Informer::new(Pod::resource(), Selector::all(), rng.fork("pods")),
-            nodes: Informer::new(Node::resource(), Selector::all(), rng.fork("nodes")),
+            pods: pods.trimmed_by(move |pod| trim::pod(pod, &of_pods)),
+            nodes: nodes.trimmed_by(move |node| trim::node(node, &of_nodes)),
             shapes: BTreeMap::new(),
             ready: false,
             ledger: Ledger::default(),

@@ -251,11 +251,13 @@ impl Class {
         lower.sort_by_key(|seat| (Reverse(seat.info.priority), started(seat), seat.info.uid.clone()));
         let beside = self.beside(&nominated(&node.name));
         let mut without: Vec<Arc<PodInfo>> = lower.iter().map(|s| s.info.clone()).collect();
+        let counted = own.map(|own| own.volumes.count(node, cluster, &beside));
         let try_without = |without: &[Arc<PodInfo>]| -> Result<(), Refusal> {
             let hypothesis = Hypothesis { with: &beside, without };
             self.trial(id, &hypothesis, cluster)?;
             own.map_or(Ok(()), |WithVolumes { pod, volumes }| {
-                volumes.share(pod, node, cluster, &self.profile, &hypothesis, &mut Probe::default())
+                let mut probe = Probe::default();
+                volumes.share(pod, node, cluster, &self.profile, &hypothesis, counted.as_ref(), &mut probe)
             })
         };
         try_without(&without).map_err(|refusal| refusal.reasons)?;

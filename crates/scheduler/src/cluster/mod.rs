@@ -315,7 +315,12 @@ impl Cluster {
         for image in self.nodes.get(id as usize).map(|n| n.images.clone()).unwrap_or_default() {
             self.images.entry(image).or_default().nodes += 1;
         }
-        self.images.retain(|_, state| state.nodes > 0);
+        // Whichever has no node any more had this one.
+        for image in before {
+            if self.images.get(image).is_some_and(|state| state.nodes == 0) {
+                self.images.remove(image);
+            }
+        }
     }
 
     /// The labels of a node are others than before: it moves to other domains, and its pods with it.

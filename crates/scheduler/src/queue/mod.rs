@@ -173,11 +173,21 @@ impl SchedulingQueue {
                 failed: now,
                 flushed: false,
                 refused_by: PluginSet::default(),
+                wrote: Vec::new(),
             };
             return self.put(row, why::NEW);
         };
         let old = std::mem::replace(&mut row.pod, pod);
         let before = row.place;
+        // Somebody else may say where it is to go (`NominatedNodeNameForExpectation`). What this scheduler wrote it knows, and may
+        // have thought better of it since. Whoever is in flight is beyond that.
+        let written: Option<Arc<str>> = written_nomination(&row.pod).map(Arc::from);
+        if written_nomination(&old) != written.as_deref()
+            && !row.has_written(written.as_deref())
+            && !matches!(before, Place::InFlight { .. })
+        {
+            row.nominated = written;
+        }
         row.profile = profile;
         let changed = !old.is_like(&row.pod)
             || old.pod.annotations() != row.pod.pod.annotations() && row.refused_by.has(Plugin::Extender);
@@ -223,6 +233,17 @@ impl SchedulingQueue {
         row.popped = now;
         row.place = Place::InFlight { since_event: self.first_event + self.events.len() as u64 };
         self.rows.put(row.clone());
+        Some(row)
+    }
+    /// A pod in flight that has waited for its turn looks at the cluster now, and sees what has happened until then.
+    pub fn look(&mut self, uid: &str) -> Option<Row> {
+        let next = self.first_event + self.events.len() as u64;
+        let mut row = self.rows.take(uid)?;
+        if let Place::InFlight { since_event } = &mut row.place {
+            *since_event = next;
+        }
+        self.rows.put(row.clone());
+        self.trim();
         Some(row)
     }
     /// Whether some pod could be popped.
@@ -369,9 +390,15 @@ impl SchedulingQueue {
         self.rows.put(row);
         old
     }
+    /// A pod's nomination is being written into its status: once it is seen there, it is no news.
+    pub fn wrote_nomination(&mut self, uid: &str, node: Option<&str>) {
+        self.rows.wrote(uid, node.map(Arc::from));
+    }
     /// Pods that are not in flight are nominated to where their status says, whoever wrote it. Returns those that were
     /// nominated elsewhere, with the node.
     pub fn take_nominations_as_written(&mut self) -> Vec<(Arc<PodInfo>, Arc<str>)> {
+        // Nothing that was written in a former term is still to be seen.
+        self.rows.forget_written();
         let differs = |row: &Row| row.nominated.as_deref() != written_nomination(&row.pod);
         let waits = |row: &&Row| !matches!(row.place, Place::InFlight { .. }) && differs(row);
         let pods: Vec<Arc<PodInfo>> = self.rows.iter().filter(waits).map(|row| row.pod.clone()).collect();

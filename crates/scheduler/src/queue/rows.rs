@@ -77,18 +77,32 @@ pub struct Row {
     pub flushed: bool,
     /// Plugins that refused it on some node.
     pub refused_by: PluginSet,
-    /// The node that is being made free for it.
+    /// The node that is being made free for it, or that somebody else has named for it.
     pub nominated: Option<Arc<str>>,
+    /// What of that was written into its status, and was not seen there yet, the oldest first.
+    pub(super) wrote: Vec<Option<Arc<str>>>,
 }
 
-/// Pods with the same one are helped by the same events.
-pub(super) type Alike = (PluginSet, u32, Shape, Option<Arc<str>>);
+/// So many nominations that were written and never seen are kept of a pod.
+const MOST_WRITTEN: usize = 8;
+
+/// Pods with the same one that the same plugins refused are helped by the same events.
+pub(super) type Alike = (u32, Shape, Option<Arc<str>>);
 
 impl Row {
     fn alike(&self) -> Alike {
         // What claims and disks an event is about differs from pod to pod.
         let own = self.pod.has_volumes.then(|| self.pod.uid.clone());
-        (self.refused_by, self.pod.kind, self.pod.shape.clone(), own)
+        (self.pod.kind, self.pod.shape.clone(), own)
+    }
+    /// Whether this scheduler wrote the nomination that the pod's status has now; then nothing that it wrote before will be
+    /// seen any more.
+    pub(super) fn has_written(&mut self, nomination: Option<&str>) -> bool {
+        let at = self.wrote.iter().position(|wrote| wrote.as_deref() == nomination);
+        if let Some(at) = at {
+            drop(self.wrote.drain(..=at));
+        }
+        at.is_some()
     }
 }
 
@@ -102,7 +116,8 @@ pub(super) struct Rows {
     backoff: BTreeSet<(Time, Arc<str>)>,
     impatient: BTreeSet<ActiveKey>,
     unschedulable: BTreeSet<(Time, Arc<str>)>,
-    alike: BTreeMap<Alike, BTreeSet<Arc<str>>>,
+    /// By the plugins that refused them, so that those whom an event cannot help need not be gone through.
+    alike: BTreeMap<PluginSet, BTreeMap<Alike, BTreeSet<Arc<str>>>>,
     nominees: BTreeMap<Arc<str>, BTreeSet<Arc<str>>>,
     renominated: Vec<Arc<str>>,
     gated: usize,
@@ -155,7 +170,11 @@ impl Rows {
             }
             Place::Unschedulable { since } => {
                 keep(&mut self.unschedulable, (since, uid.clone()), add);
-                file(&mut self.alike, row.alike(), uid, add);
+                let groups = self.alike.entry(row.refused_by).or_default();
+                file(groups, row.alike(), uid, add);
+                if groups.is_empty() {
+                    self.alike.remove(&row.refused_by);
+                }
             }
             Place::Gated => self.gated = step(self.gated),
             Place::InFlight { since_event } => {
@@ -178,6 +197,18 @@ impl Rows {
     pub fn get(&self, uid: &str) -> Option<&Row> {
         self.rows.get(uid)
     }
+    /// A pod's nomination is written into its status.
+    pub fn wrote(&mut self, uid: &str, nomination: Option<Arc<str>>) {
+        let Some(row) = self.rows.get_mut(uid).filter(|row| row.wrote.last() != Some(&nomination)) else { return };
+        if row.wrote.len() >= MOST_WRITTEN {
+            row.wrote.remove(0);
+        }
+        row.wrote.push(nomination);
+    }
+    /// No nomination that was written is waited for any more.
+    pub fn forget_written(&mut self) {
+        self.rows.values_mut().for_each(|row| row.wrote.clear());
+    }
     pub fn iter(&self) -> impl ExactSizeIterator<Item = &Row> {
         self.rows.values()
     }
@@ -198,7 +229,8 @@ impl Rows {
     }
     /// Pods that wait for an event and that some of these plugins refused, those together that are alike.
     pub fn alike(&self, plugins: PluginSet) -> impl Iterator<Item = &BTreeSet<Arc<str>>> {
-        self.alike.iter().filter(move |((refused_by, ..), _)| refused_by.meets(plugins)).map(|(_, uids)| uids)
+        let groups = self.alike.iter().filter(move |(refused_by, _)| refused_by.meets(plugins));
+        groups.flat_map(|(_, groups)| groups.values())
     }
     pub fn in_flight(&self) -> usize {
         self.in_flight

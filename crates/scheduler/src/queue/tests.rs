@@ -69,6 +69,51 @@ fn a_pod_in_flight_has_one_owner() {
     assert_eq!(q.nominated_to("n").count(), 0);
 }
 
+/// Where a pod is nominated to after this, in this order: nominations that the queue's owner wrote, those that its
+/// status has when it is heard of, and attempts.
+fn check_nomination(steps: &[(&str, &str)], expected: Option<&str>) {
+    let mut cluster = Cluster::default();
+    let mut q = SchedulingQueue::default();
+    let mut pod = |nominated: &str| {
+        let object = json!({"metadata": {"name": "a", "uid": "a"},
+            "spec": {"containers": [], "schedulerName": DEFAULT_SCHEDULER_NAME}, "status": {"nominatedNodeName": nominated}});
+        cluster.read(Arc::new(serde_json::from_value(object).expect("a pod")))
+    };
+    q.set(pod(""), Arc::default(), at(0));
+    for (what, node) in steps {
+        let node = Some(*node).filter(|node| !node.is_empty());
+        match *what {
+            "written" => {
+                q.nominate("a", node.map(Arc::from));
+                q.wrote_nomination("a", node);
+            }
+            "heard" => q.set(pod(node.unwrap_or_default()), Arc::default(), at(1)),
+            _ => drop(q.pop(at(1))),
+        }
+    }
+    assert_eq!(q.get("a").and_then(|row| row.nominated.as_deref()), expected, "{steps:?}");
+    assert_eq!(q.nominated_to(expected.unwrap_or("m")).count(), usize::from(expected.is_some()), "{steps:?}");
+}
+
+#[test]
+fn others_say_where_a_pod_is_to_go_while_it_waits() {
+    check_nomination(&[("heard", "n")], Some("n"));
+    check_nomination(&[("heard", "n"), ("heard", "")], None);
+    check_nomination(&[("heard", "n"), ("heard", "n")], Some("n"));
+    check_nomination(&[("attempt", ""), ("heard", "n")], None);
+    check_nomination(&[("written", "m")], Some("m"));
+    check_nomination(&[("written", "m"), ("heard", "")], Some("m"));
+    check_nomination(&[("written", "m"), ("heard", "m")], Some("m"));
+    check_nomination(&[("written", "m"), ("heard", "n")], Some("n"));
+    check_nomination(&[("written", "m"), ("heard", "m"), ("heard", "")], None);
+    // What comes back late, and is not meant any more.
+    check_nomination(&[("written", "m"), ("written", ""), ("heard", "m")], None);
+    check_nomination(&[("written", "m"), ("written", "n"), ("heard", "m")], Some("n"));
+    check_nomination(&[("written", "m"), ("written", "n"), ("heard", "m"), ("heard", "n")], Some("n"));
+    // Of two only the later one is seen.
+    check_nomination(&[("written", "m"), ("written", "n"), ("heard", "n"), ("heard", "m")], Some("m"));
+}
+
 #[test]
 fn events_are_kept_while_a_pod_in_flight_does_not_know_them() {
     let mut cluster = Cluster::default();
@@ -93,6 +138,25 @@ fn events_are_kept_while_a_pod_in_flight_does_not_know_them() {
     let place = |uid| q.get(uid).map(|row| row.place);
     assert!(matches!(place("b"), Some(Place::Backoff { .. })), "the volume came while it was in flight");
     assert!(matches!(place("c"), Some(Place::Unschedulable { .. })), "it had seen the volume");
+}
+
+/// Who waits for its turn with an extender looks long after it was popped.
+#[test]
+fn what_happened_before_a_pod_looked_is_no_news_to_it() {
+    for looks_late in [false, true] {
+        let mut cluster = Cluster::default();
+        let mut q = SchedulingQueue::default();
+        q.set(pod(&mut cluster, "a", 0, false), Arc::default(), at(0));
+        q.pop(at(0)).expect("a");
+        q.happened(Event::Volume, at(0), &cluster);
+        if looks_late {
+            q.look("a").expect("a");
+            assert!(q.kept_events().is_empty(), "nobody has to be told of it");
+        }
+        q.unschedulable("a", PluginSet::of(Plugin::VolumeBinding), at(0), &cluster);
+        let waits = matches!(q.get("a").map(|row| row.place), Some(Place::Unschedulable { .. }));
+        assert_eq!(waits, looks_late);
+    }
 }
 
 #[test]

@@ -190,8 +190,9 @@ impl Scheduler {
     ) {
         match result.and_then(|body| read_filter(&body)) {
             Ok(filtered) => {
-                asking.hopeless.extend(sort_out(&asking.nodes, &filtered, &mut asking.refusals));
-                asking.nodes.retain(|node| filtered.accepted.iter().any(|n| **n == **node));
+                let accepted: BTreeSet<&str> = filtered.accepted.iter().map(String::as_str).collect();
+                asking.hopeless.extend(sort_out(&asking.nodes, &accepted, &filtered, &mut asking.refusals));
+                asking.nodes.retain(|node| accepted.contains(&**node));
                 self.ask_filter(now, asking, extender + 1, fx);
             }
             Err(error) if self.config.extenders[extender].ignorable => {
@@ -279,11 +280,12 @@ impl Scheduler {
 /// names so, and those of which it says nothing (upstream's `NodeToStatus` takes a node without a status for one of these).
 fn sort_out(
     offered: &BTreeSet<Arc<str>>,
+    accepted: &BTreeSet<&str>,
     filtered: &Filtered,
     refusals: &mut BTreeMap<Refusal, usize>,
 ) -> BTreeSet<Arc<str>> {
     let mut hopeless = BTreeSet::new();
-    for node in offered.iter().filter(|node| !filtered.accepted.iter().any(|n| **n == ***node)) {
+    for node in offered.iter().filter(|node| !accepted.contains(&***node)) {
         let refusal = match (filtered.hopeless.get(&**node), filtered.failed.get(&**node)) {
             (Some(reason), _) => Refusal::unresolvable(Plugin::Extender, reason.clone()),
             (None, Some(reason)) => Refusal::resolvable(Plugin::Extender, reason.clone()),

@@ -122,7 +122,9 @@ impl Scheduler {
         let pod = self.latest(row);
         let told = EventRecord::warning(&*pod, "FailedScheduling", message);
         self.record(now, &row.profile.scheduler_name, told, fx);
-        self.tell(now, &pod, "SchedulerError", message, row.nominated.as_deref(), fx);
+        // Whoever was reserved a node is nominated to none any more.
+        let nominated = self.queue.get(&row.pod.uid).and_then(|row| row.nominated.clone());
+        self.tell(now, &pod, "SchedulerError", message, nominated.as_deref(), fx);
         self.queue.retry(&row.pod.uid, now);
     }
 
@@ -157,6 +159,7 @@ impl Scheduler {
         }
         if before != nominated {
             patch["status"]["nominatedNodeName"] = nominated.map_or(Value::Null, Value::from);
+            self.queue.wrote_nomination(pod.uid(), nominated);
         }
         let request = status_patch(pod, &patch);
         self.awaits(now, self.send(request, fx), Call::Condition { pod: path_of(pod) });

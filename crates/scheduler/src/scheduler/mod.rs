@@ -327,8 +327,8 @@ impl Scheduler {
             let waiting = if self.asking.is_none() { self.to_ask.pop_first() } else { None };
             let row = match waiting {
                 // It may have gone while it waited.
-                Some((_, _, uid)) => match self.queue.get(&uid) {
-                    Some(row) => row.clone(),
+                Some((_, _, uid)) => match self.queue.look(&uid) {
+                    Some(row) => row,
                     None => continue,
                 },
                 None if self.is_busy() => break,

@@ -9,7 +9,7 @@ use k8s_openapi::api::core::v1::Node;
 use super::watch::{News, follow};
 use super::{Out, Planted, Scheduler};
 use crate::cluster::Objects;
-use crate::{Event, NodeChange, Pod, Seat};
+use crate::{Event, NodeChange, Pod, PodInfo, Seat};
 
 impl Scheduler {
     pub(super) fn heard(&mut self, now: Time, news: News, fx: &mut Effects<Out>) {
@@ -146,8 +146,12 @@ impl Scheduler {
             let info = self.decider.cluster.read(pod.clone());
             let kept = self.queue.get(uid).and_then(|row| Some((row.pod.clone(), row.nominated.clone()?)));
             self.queue.set(info.clone(), profile, now);
-            // Perhaps less is kept for it than was.
-            if let Some((before, node)) = kept.filter(|(before, _)| before.shape != info.shape) {
+            // Perhaps less is kept for it than was, or nothing there any more.
+            let now_kept = self.queue.get(uid).and_then(|row| row.nominated.clone());
+            let differs = |(before, node): &(Arc<PodInfo>, Arc<str>)| {
+                before.shape != info.shape || now_kept.as_ref() != Some(node)
+            };
+            if let Some((before, node)) = kept.filter(differs) {
                 self.happened(now, Event::PodGone(before, node));
             }
         } else {

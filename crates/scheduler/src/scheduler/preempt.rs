@@ -220,11 +220,17 @@ impl Scheduler {
         for pod in lower {
             self.renominate(now, &pod.uid, None);
             self.queue.hurry(&pod.uid, now);
-            let patch = json!({"metadata": {"uid": &*pod.uid}, "status": {"nominatedNodeName": null}});
-            let call = self.send(status_patch(&pod.pod, &patch), fx);
-            self.awaits(now, call, Call::Renounce { pod: path_of(&pod.pod) });
+            self.write_renounced(now, &pod.pod, fx);
         }
         self.touch_renominated();
+    }
+
+    /// Takes back what the status of a pod says of its nomination.
+    fn write_renounced(&mut self, now: Time, pod: &Pod, fx: &mut Effects<Out>) {
+        let patch = json!({"metadata": {"uid": pod.uid()}, "status": {"nominatedNodeName": null}});
+        self.queue.wrote_nomination(pod.uid(), None);
+        let call = self.send(status_patch(pod, &patch), fx);
+        self.awaits(now, call, Call::Renounce { pod: path_of(pod) });
     }
 
     pub(super) fn marked(
@@ -274,9 +280,7 @@ impl Scheduler {
         self.queue.hurry(&victim.for_pod, now);
         self.touch_renominated();
         if let Some(pod) = renounced.and_then(|_| self.queue.get(&victim.for_pod)).map(|row| row.pod.pod.clone()) {
-            let patch = json!({"metadata": {"uid": pod.uid()}, "status": {"nominatedNodeName": null}});
-            let call = self.send(status_patch(&pod, &patch), fx);
-            self.awaits(now, call, Call::Renounce { pod: path_of(&pod) });
+            self.write_renounced(now, &pod, fx);
         }
     }
 }

@@ -1,5 +1,7 @@
 //! Claims that wait for their first consumer: an existing volume, or one to be made, for each of them.
 
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use carrack_types::placement::term_matches;
@@ -8,6 +10,7 @@ use carrack_types::resource::Object as _;
 use carrack_types::selector::selects;
 use k8s_openapi::api::core::v1::{Node, PersistentVolume, PersistentVolumeClaim};
 use k8s_openapi::api::storage::v1::StorageClass;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 
 use super::Plan;
 use crate::cluster::{ObjectName, Objects};
@@ -39,28 +42,55 @@ pub fn is_delayed(claim: &PersistentVolumeClaim, objects: &Objects) -> bool {
     class(claim, objects).is_some_and(|c| c.volume_binding_mode.as_deref() == Some("WaitForFirstConsumer"))
 }
 
+/// A claim that waits for its first consumer, with all that could be its volume wherever the pod goes: looked up once, and
+/// not again for each node.
+#[derive(Clone, Debug)]
+pub struct Delayed {
+    claim: Arc<PersistentVolumeClaim>,
+    name: ObjectName,
+    size: Quantity,
+    /// Volumes that suit it where they can be reached, the best first.
+    volumes: Vec<Arc<PersistentVolume>>,
+    /// Where there is room for one to be made, if its driver tells of that.
+    room: Option<Room>,
+}
+
+impl Delayed {
+    /// Looks up what could be a claim's volume.
+    pub fn of(claim: &Arc<PersistentVolumeClaim>, objects: &Objects) -> Self {
+        let name: ObjectName = (claim.namespace().to_owned(), claim.name().to_owned());
+        let size = size_of(claim);
+        // Nobody chooses for one whose volume is being made already.
+        let is_open = claim.annotation(SELECTED_NODE_ANNOTATION).is_none();
+        let volumes = if is_open { suiting(claim, &name, size, objects) } else { Vec::new() };
+        let room = class(claim, objects).filter(|_| is_open).and_then(|class| Room::of(class, size, objects));
+        Self { claim: claim.clone(), name, size, volumes, room }
+    }
+    /// Puts the larger ones first, which are harder to please.
+    pub fn smallness(&self) -> Reverse<Quantity> {
+        Reverse(self.size)
+    }
+}
+
 /// What would have to be done for these claims at a node.
 ///
 /// # Errors
 /// Why it cannot be done.
-pub fn plan(claims: &[Arc<PersistentVolumeClaim>], node: &Node, objects: &Objects) -> Result<Plan, &'static str> {
+pub fn plan(claims: &[Delayed], node: &Node, objects: &Objects) -> Result<Plan, &'static str> {
     const NO_VOLUME: &str = "node(s) didn't find available persistent volumes to bind";
     let mut plan = Plan::default();
-    // The larger ones are harder to please.
-    let mut claims: Vec<&Arc<PersistentVolumeClaim>> = claims.iter().collect();
-    claims.sort_by_key(|claim| std::cmp::Reverse(size_of(claim)));
-    for claim in claims {
-        let name: ObjectName = (claim.namespace().to_owned(), claim.name().to_owned());
+    for Delayed { claim, name, volumes, room, .. } in claims {
         if let Some(selected) = claim.annotation(SELECTED_NODE_ANNOTATION) {
             // Its volume is being made at that node.
             if selected != node.name() {
                 return Err(NO_VOLUME);
             }
-            plan.provisions.push(name);
+            plan.provisions.push(name.clone());
             continue;
         }
-        if let Some(volume) = best_volume(claim, node, objects, &plan) {
-            plan.bindings.push((name, volume));
+        let is_taken = |volume: &PersistentVolume| plan.bindings.iter().any(|(_, taken)| taken == volume.name());
+        if let Some(volume) = volumes.iter().find(|volume| reaches(volume, node) && !is_taken(volume)) {
+            plan.bindings.push((name.clone(), volume.name().to_owned()));
             continue;
         }
         let Some(class) = class(claim, objects).filter(|c| !matches!(&*c.provisioner, "" | NO_PROVISIONER)) else {
@@ -69,10 +99,10 @@ pub fn plan(claims: &[Arc<PersistentVolumeClaim>], node: &Node, objects: &Object
         if !topology_allowed(class, node) {
             return Err(NO_VOLUME);
         }
-        if !has_room(class, claim, node, objects) {
+        if !room.as_ref().is_none_or(|room| room.is_at(node)) {
             return Err("node(s) did not have enough free storage");
         }
-        plan.provisions.push(name);
+        plan.provisions.push(name.clone());
     }
     Ok(plan)
 }
@@ -82,45 +112,51 @@ fn size_of(claim: &PersistentVolumeClaim) -> Quantity {
     requests.and_then(|r| r.get("storage")).and_then(|q| Quantity::try_from(q).ok()).unwrap_or_default()
 }
 
-/// The smallest volume that suits a claim at a node (volume/persistentvolume/util, `FindMatchingVolume`).
-fn best_volume(claim: &PersistentVolumeClaim, node: &Node, objects: &Objects, plan: &Plan) -> Option<String> {
-    let key = (claim.namespace().to_owned(), claim.name().to_owned());
-    let wanted = claim.spec.as_ref()?;
-    let size = size_of(claim);
+/// The volumes that suit a claim where they can be reached, the smallest first, and before them those that are meant for it
+/// (volume/persistentvolume/util, `FindMatchingVolume`).
+fn suiting(
+    claim: &PersistentVolumeClaim,
+    key: &ObjectName,
+    size: Quantity,
+    objects: &Objects,
+) -> Vec<Arc<PersistentVolume>> {
+    let Some(wanted) = &claim.spec else { return Vec::new() };
+    let class = class_name(claim);
     let mode = |mode: &Option<String>| mode.clone().unwrap_or_else(|| "Filesystem".to_owned());
-    let mut best: Option<(bool, Quantity, &str)> = None;
+    let mut found: Vec<(bool, Quantity, &Arc<PersistentVolume>)> = Vec::new();
     for volume in objects.volumes.values() {
         let Some(spec) = &volume.spec else { continue };
-        let capacity = spec.capacity.as_ref().and_then(|c| c.get("storage")).and_then(|q| Quantity::try_from(q).ok());
-        let capacity = capacity.unwrap_or_default();
         let mine = spec.claim_ref.as_ref().is_some_and(|r| {
             r.name.as_deref() == Some(claim.name())
                 && r.namespace.as_deref() == Some(claim.namespace())
                 && r.uid.as_deref().is_none_or(|uid| uid.is_empty() || uid == claim.uid())
         });
-        let free = volume.status.as_ref().and_then(|s| s.phase.as_deref()).is_none_or(|p| p == "Available");
-        let promised = objects.promised.get(volume.name()).is_some_and(|to| *to != key)
-            || plan.bindings.iter().any(|(_, taken)| taken == volume.name());
+        let free = || volume.status.as_ref().and_then(|s| s.phase.as_deref()).is_none_or(|p| p == "Available");
+        let of_class = || spec.storage_class_name.as_deref().unwrap_or_default() == class;
+        // Most volumes are another's: what says so is looked at first.
+        if !(mine || spec.claim_ref.is_none() && of_class() && free()) {
+            continue;
+        }
+        let capacity = spec.capacity.as_ref().and_then(|c| c.get("storage")).and_then(|q| Quantity::try_from(q).ok());
+        let capacity = capacity.unwrap_or_default();
+        let promised = objects.promised.get(volume.name()).is_some_and(|to| to != key);
         let suits = !promised
             && !volume.is_deleting()
-            && (mine || (spec.claim_ref.is_none() && free))
             && capacity >= size
             && mode(&spec.volume_mode) == mode(&wanted.volume_mode)
-            && (mine || spec.storage_class_name.as_deref().unwrap_or_default() == class_name(claim))
             && wanted
                 .access_modes
                 .iter()
                 .flatten()
                 .all(|mode| spec.access_modes.as_ref().is_some_and(|modes| modes.contains(mode)))
-            && (mine || wanted.selector.as_ref().is_none_or(|s| selects(s, volume.metadata.labels.as_ref())))
-            && reaches(volume, node);
-        // One that is meant for the claim goes before a smaller one.
-        let better = best.is_none_or(|(m, c, _)| (mine && !m) || (mine == m && capacity < c));
-        if suits && better {
-            best = Some((mine, capacity, volume.name()));
+            && (mine || wanted.selector.as_ref().is_none_or(|s| selects(s, volume.metadata.labels.as_ref())));
+        if suits {
+            found.push((mine, capacity, volume));
         }
     }
-    best.map(|(_, _, name)| name.to_owned())
+    // Of equals the first by name stays first.
+    found.sort_by_key(|(mine, capacity, _)| (!mine, *capacity));
+    found.into_iter().map(|(_, _, volume)| volume.clone()).collect()
 }
 
 fn reaches(volume: &PersistentVolume, node: &Node) -> bool {
@@ -138,22 +174,47 @@ fn topology_allowed(class: &StorageClass, node: &Node) -> bool {
         })
 }
 
-/// Whether a driver that tells its room has enough at a node.
-fn has_room(class: &StorageClass, claim: &PersistentVolumeClaim, node: &Node, objects: &Objects) -> bool {
-    let tells = Objects::global(&objects.drivers, &class.provisioner)
-        .is_some_and(|driver| driver.spec.storage_capacity == Some(true));
-    if !tells {
-        return true;
+/// Where a driver has room enough for a volume: what chooses such nodes, by a label that they have for it.
+#[derive(Clone, Debug, Default)]
+struct Room {
+    /// By key and value of a label.
+    by_label: BTreeMap<String, BTreeMap<String, Vec<LabelSelector>>>,
+    others: Vec<LabelSelector>,
+}
+
+impl Room {
+    /// Where there is room for a volume of a class; none where its driver does not tell.
+    fn of(class: &StorageClass, size: Quantity, objects: &Objects) -> Option<Self> {
+        let driver = Objects::global(&objects.drivers, &class.provisioner)?;
+        if driver.spec.storage_capacity != Some(true) {
+            return None;
+        }
+        let quantity = |q: &Option<k8s_openapi::apimachinery::pkg::api::resource::Quantity>| {
+            q.as_ref().and_then(|q| Quantity::try_from(q).ok())
+        };
+        let mut room = Self::default();
+        for told in objects.capacities.values().filter(|told| told.storage_class_name == class.name()) {
+            // The largest single volume, where the driver knows it.
+            let most = quantity(&told.maximum_volume_size).or_else(|| quantity(&told.capacity)).unwrap_or_default();
+            if let Some(nodes) = told.node_topology.as_ref().filter(|_| most >= size) {
+                room.add(nodes);
+            }
+        }
+        Some(room)
     }
-    let size = size_of(claim);
-    let quantity = |q: &Option<k8s_openapi::apimachinery::pkg::api::resource::Quantity>| {
-        q.as_ref().and_then(|q| Quantity::try_from(q).ok())
-    };
-    objects.capacities.values().any(|room| {
-        // The largest single volume, where the driver knows it.
-        let most = quantity(&room.maximum_volume_size).or_else(|| quantity(&room.capacity)).unwrap_or_default();
-        room.storage_class_name == class.name()
-            && most >= size
-            && room.node_topology.as_ref().is_some_and(|s| selects(s, node.metadata.labels.as_ref()))
-    })
+    fn add(&mut self, nodes: &LabelSelector) {
+        let list = match nodes.match_labels.iter().flatten().next() {
+            Some((key, value)) => self.by_label.entry(key.clone()).or_default().entry(value.clone()).or_default(),
+            None => &mut self.others,
+        };
+        list.push(nodes.clone());
+    }
+    fn is_at(&self, node: &Node) -> bool {
+        let labels = node.metadata.labels.as_ref();
+        let chosen = |list: &Vec<LabelSelector>| list.iter().any(|nodes| selects(nodes, labels));
+        let of_label = |(key, lists): (&String, &BTreeMap<String, Vec<LabelSelector>>)| {
+            labels.and_then(|labels| labels.get(key)).and_then(|value| lists.get(value)).is_some_and(chosen)
+        };
+        chosen(&self.others) || self.by_label.iter().any(of_label)
+    }
 }

@@ -14,7 +14,6 @@ use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 
 use super::binding::class;
 use crate::cluster::Objects;
-use crate::plugins::fit::Hypothesis;
 use crate::{NodeInfo, Plugin, PodInfo, Refusal};
 
 /// A volume as its driver names it: driver, and volume or claim.
@@ -53,52 +52,87 @@ fn must_be_there(driver: &str, objects: &Objects) -> bool {
         .is_some_and(|driver| driver.spec.prevent_pod_scheduling_if_missing == Some(true))
 }
 
-/// Asks the plugin.
-///
-/// # Errors
-/// The node has too many volumes already, or lacks a driver.
-pub fn check(
-    wanted: &BTreeSet<Attached>,
-    node: &NodeInfo,
-    objects: &Objects,
-    hypothesis: &Hypothesis<'_>,
-) -> Result<(), Refusal> {
-    if wanted.is_empty() {
-        return Ok(());
-    }
-    let known = Objects::global(&objects.csi_nodes, &node.name);
-    let has = |driver: &str| known.is_some_and(|known| known.spec.drivers.iter().any(|d| d.name == driver));
-    if wanted.iter().any(|(driver, _)| !has(driver) && must_be_there(driver, objects)) {
-        return Err(Refusal::unresolvable(
-            Plugin::NodeVolumeLimits,
-            "node(s) didn't have the CSI driver of the pod's volumes",
-        ));
-    }
-    let Some(known) = known else { return Ok(()) };
-    let limits: BTreeMap<&str, i64> = known
-        .spec
-        .drivers
-        .iter()
-        .filter_map(|d| Some((d.name.as_str(), i64::from(d.allocatable.as_ref()?.count?))))
-        .collect();
-    if !wanted.iter().any(|(driver, _)| limits.contains_key(driver.as_str())) {
-        return Ok(());
-    }
-    let staying = node.pods.values().map(|s| &s.info);
-    let staying = staying.filter(|pod| !hypothesis.without.iter().any(|gone| gone.uid == pod.uid));
-    let of_pods = |pods: &mut dyn Iterator<Item = &Arc<PodInfo>>| -> BTreeSet<Attached> {
-        pods.filter(|p| !p.claims().is_empty()).flat_map(|pod| of_pod(pod, objects)).collect()
-    };
-    let mut there = of_pods(&mut staying.chain(hypothesis.with));
-    // What goes with the pods of a hypothesis is detached after them.
-    let going = of_pods(&mut hypothesis.without.iter());
-    there.extend(at_node(&node.name, objects).filter(|volume| !going.contains(volume)));
-    for (driver, limit) in limits {
-        let of = |set: &BTreeSet<Attached>| set.iter().filter(|(d, _)| d == driver).count();
-        let new = wanted.iter().filter(|v| v.0 == driver && !there.contains(*v)).count();
-        if new > 0 && i64::try_from(of(&there) + new).unwrap_or(i64::MAX) > limit {
-            return Err(Refusal::resolvable(Plugin::NodeVolumeLimits, "node(s) exceed max volume count"));
+/// The volumes of a node, counted once, for whatever is then supposed about who goes from there: those of drivers that have a
+/// limit there and of which the pod that asks wants something.
+#[derive(Debug, Default)]
+pub struct Counted {
+    /// The pod wants a volume of a driver that its pods need there, and that is missing.
+    lacks_a_driver: bool,
+    /// How many volumes each driver attaches at most, where there may be more.
+    limits: BTreeMap<String, i64>,
+    /// What is attached there, or is to be, with the number of pods that have it.
+    volumes: BTreeMap<Attached, usize>,
+    /// What each pod there has of it, by UID.
+    of_pods: BTreeMap<Arc<str>, BTreeSet<Attached>>,
+}
+
+impl Counted {
+    /// Counts, for a pod that wants these volumes, what is at a node, with some pods more there.
+    pub fn of(wanted: &BTreeSet<Attached>, node: &NodeInfo, objects: &Objects, with: &[Arc<PodInfo>]) -> Self {
+        let mut counted = Self::default();
+        if wanted.is_empty() {
+            return counted;
         }
+        let known = Objects::global(&objects.csi_nodes, &node.name);
+        let drivers = || known.into_iter().flat_map(|known| &known.spec.drivers);
+        let has = |driver: &str| drivers().any(|d| d.name == driver);
+        counted.lacks_a_driver = wanted.iter().any(|(driver, _)| !has(driver) && must_be_there(driver, objects));
+        let is_wanted = |driver: &str| wanted.iter().any(|(wanted, _)| wanted == driver);
+        let limited = drivers().filter(|d| is_wanted(&d.name));
+        let limits = limited.filter_map(|d| Some((d.name.clone(), i64::from(d.allocatable.as_ref()?.count?))));
+        counted.limits = limits.collect();
+        // Where all claims and attachments together are not too many, whose they are need not be looked up.
+        let claims = node.pods.values().map(|seat| &seat.info).chain(with).map(|pod| pod.claims().len());
+        let most = claims.sum::<usize>() + objects.attachments_of(&node.name).count() + wanted.len();
+        counted.limits.retain(|_, limit| usize::try_from(*limit).unwrap_or(0) < most);
+        if counted.limits.is_empty() {
+            return counted;
+        }
+        for attached in at_node(&node.name, objects).filter(|(driver, _)| counted.limits.contains_key(driver)) {
+            counted.volumes.entry(attached).or_default();
+        }
+        let there = node.pods.values().map(|seat| (true, &seat.info)).chain(with.iter().map(|pod| (false, pod)));
+        for (is_there, pod) in there.filter(|(_, pod)| !pod.claims().is_empty()) {
+            let volumes = of_pod(pod, objects).filter(|(driver, _)| counted.limits.contains_key(driver));
+            let volumes: BTreeSet<Attached> = volumes.collect();
+            for attached in &volumes {
+                *counted.volumes.entry(attached.clone()).or_default() += 1;
+            }
+            if is_there && !volumes.is_empty() {
+                counted.of_pods.insert(pod.uid.clone(), volumes);
+            }
+        }
+        counted
     }
-    Ok(())
+
+    /// Asks the plugin, as if some pods were not there.
+    ///
+    /// # Errors
+    /// The node has too many volumes already, or lacks a driver.
+    pub fn check(&self, wanted: &BTreeSet<Attached>, without: &[Arc<PodInfo>]) -> Result<(), Refusal> {
+        if self.lacks_a_driver {
+            return Err(Refusal::unresolvable(
+                Plugin::NodeVolumeLimits,
+                "node(s) didn't have the CSI driver of the pod's volumes",
+            ));
+        }
+        if self.limits.is_empty() {
+            return Ok(());
+        }
+        let mut leaving: BTreeMap<&Attached, usize> = BTreeMap::new();
+        for volume in without.iter().filter_map(|pod| self.of_pods.get(&pod.uid)).flatten() {
+            *leaving.entry(volume).or_default() += 1;
+        }
+        // What goes with all pods that have it is detached after them.
+        let leaves = |volume: &Attached| leaving.get(volume).is_some_and(|pods| self.volumes.get(volume) == Some(pods));
+        for (driver, limit) in &self.limits {
+            let is_new = |volume: &&Attached| !self.volumes.contains_key(*volume) || leaves(volume);
+            let new = wanted.iter().filter(|(of, _)| of == driver).filter(is_new).count();
+            let there = self.volumes.keys().filter(|volume| volume.0 == *driver && !leaves(volume)).count();
+            if new > 0 && i64::try_from(there + new).unwrap_or(i64::MAX) > *limit {
+                return Err(Refusal::resolvable(Plugin::NodeVolumeLimits, "node(s) exceed max volume count"));
+            }
+        }
+        Ok(())
+    }
 }

@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 use carrack_types::placement::selector_matches;
 use carrack_types::resource::Object as _;
-use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
+use k8s_openapi::api::core::v1::PersistentVolume;
 
 use crate::cluster::{ObjectName, Objects};
 use crate::plugins::fit::Hypothesis;
@@ -21,6 +21,7 @@ use crate::pod::Disk;
 use crate::{Cluster, NodeInfo, Plugin, PodInfo, Probe, Profile, Refusal};
 
 pub use binding::{SELECTED_NODE_ANNOTATION, is_bound};
+pub use limits::Counted;
 
 /// A claim's volume must be in the zone and region of its label.
 const ZONE_LABELS: [&str; 4] = [
@@ -53,7 +54,8 @@ pub struct Volumes {
     bound: Vec<Arc<PersistentVolume>>,
     /// Some claim names a volume that is not there.
     lost: bool,
-    delayed: Vec<Arc<PersistentVolumeClaim>>,
+    /// Claims that wait for their first consumer, the largest first.
+    delayed: Vec<binding::Delayed>,
     /// Claims that only one pod may use.
     alone: Vec<String>,
     /// Volumes that CSI drivers would have to attach.
@@ -106,7 +108,7 @@ impl Volumes {
                     None => volumes.lost = true,
                 }
             } else if volume.is_empty() && binding::is_delayed(object, objects) {
-                volumes.delayed.push(object.clone());
+                volumes.delayed.push(binding::Delayed::of(object, objects));
             } else {
                 immediate = true;
             }
@@ -114,6 +116,7 @@ impl Volumes {
         if immediate {
             return refuse("pod has unbound immediate PersistentVolumeClaims".to_owned());
         }
+        volumes.delayed.sort_by_key(binding::Delayed::smallness);
         Ok(volumes)
     }
 
@@ -130,7 +133,7 @@ impl Volumes {
         hypothesis: &Hypothesis<'_>,
         probe: &mut Probe,
     ) -> Result<Plan, Refusal> {
-        self.share(pod, node, cluster, profile, hypothesis, probe)?;
+        self.share(pod, node, cluster, profile, hypothesis, None, probe)?;
         let on = |plugin| profile.filters.has(plugin);
         let plan = match on(Plugin::VolumeBinding) {
             true => probe.filter(Plugin::VolumeBinding, || self.bind(node, cluster))?,
@@ -142,10 +145,18 @@ impl Volumes {
         Ok(plan)
     }
 
-    /// Asks those plugins alone whose answers depend on which pods are on the node.
+    /// Counts the volumes that are at a node, for hypotheses with these pods there and others gone.
+    #[must_use]
+    pub fn count(&self, node: &NodeInfo, cluster: &Cluster, with: &[Arc<PodInfo>]) -> Counted {
+        Counted::of(&self.attached, node, &cluster.objects, with)
+    }
+
+    /// Asks those plugins alone whose answers depend on which pods are on the node. Who asks for many hypotheses counts the
+    /// node's volumes once before ([`Self::count`]).
     ///
     /// # Errors
     /// Whom the volumes can't be shared with.
+    #[expect(clippy::too_many_arguments, reason = "what all filters are asked with, and what was counted")]
     pub fn share(
         &self,
         pod: &PodInfo,
@@ -153,6 +164,7 @@ impl Volumes {
         cluster: &Cluster,
         profile: &Profile,
         hypothesis: &Hypothesis<'_>,
+        counted: Option<&Counted>,
         probe: &mut Probe,
     ) -> Result<(), Refusal> {
         let on = |plugin| profile.filters.has(plugin);
@@ -160,8 +172,10 @@ impl Volumes {
             probe.filter(Plugin::VolumeRestrictions, || self.restrictions(pod, node, cluster, hypothesis))?;
         }
         if on(Plugin::NodeVolumeLimits) {
-            let limits = || limits::check(&self.attached, node, &cluster.objects, hypothesis);
-            probe.filter(Plugin::NodeVolumeLimits, limits)?;
+            probe.filter(Plugin::NodeVolumeLimits, || match counted {
+                Some(counted) => counted.check(&self.attached, hypothesis.without),
+                None => self.count(node, cluster, hypothesis.with).check(&self.attached, hypothesis.without),
+            })?;
         }
         Ok(())
     }

@@ -201,5 +201,115 @@ fn volumes_are_made_where_there_is_room_for_them() {
     check_room(&[json!({"capacity": "9Gi", "storageClassName": "other"})], full);
     check_room(&[json!({"capacity": "9Gi", "nodeTopology": {"matchLabels": {ZONE: "b"}}})], full);
     check_room(&[json!({"capacity": "9Gi", "nodeTopology": null})], full);
+    check_room(&[json!({"capacity": "9Gi", "nodeTopology": {}})], &[]);
+    let among = |zones: &[&str]| json!({"key": ZONE, "operator": "In", "values": zones});
+    let by_expression = |zones| json!({"capacity": "9Gi", "nodeTopology": {"matchExpressions": [among(zones)]}});
+    check_room(&[by_expression(&["a", "b"])], &[]);
+    check_room(&[by_expression(&["b", "c"])], full);
+    let rack = |zone: &str| json!({"capacity": "9Gi", "nodeTopology": {"matchLabels": {ZONE: zone, "rack": "r"}}});
+    check_room(&[rack("a"), rack("b")], full);
+    check_room(&[rack("a"), json!({"capacity": "9Gi"})], &[]);
     check_room(&[json!({"capacity": "1Mi"}), json!({"capacity": "2Gi"})], &[]);
+}
+
+/// Who goes from a node where a driver attaches two volumes, for a more important pod with the volume `new`. There are pods with
+/// volumes, the first of which is spared first, and volumes that are attached whoever wanted them.
+fn check_victims(attached: &[&str], there: &[(&str, &[&str])], expected: &[&str]) {
+    let mut cluster = Cluster::default();
+    cluster.set_node(read(json!({"metadata": {"name": "n"}, "status": {"allocatable": {"cpu": "4", "pods": "9"}}})));
+    let node = json!({"metadata": {"name": "n"}, "spec": {"drivers": [{"name": "d", "nodeID": "n", "allocatable": {"count": 2}}]}});
+    cluster.objects.csi_nodes.insert(key("", "n"), read(node));
+    for name in ["new", "v1", "v2", "v3", "v4"] {
+        let csi = json!({"spec": {"csi": {"driver": "d", "volumeHandle": name}}});
+        add(&mut cluster, name, json!({"accessModes": ["ReadWriteMany"]}), Some(csi));
+    }
+    for volume in attached {
+        let attachment = json!({"metadata": {"name": volume},
+            "spec": {"attacher": "d", "nodeName": "n", "source": {"persistentVolumeName": volume}}});
+        let attachment = read(attachment);
+        cluster.objects.attachments.insert(Objects::attachment_key(&attachment), attachment);
+    }
+    let pod = |name: &str, priority: i32, claims: &[&str], node: Option<&str>| {
+        let source = |claim: &&str| json!({"name": claim, "persistentVolumeClaim": {"claimName": claim}});
+        let volumes: Vec<Value> = claims.iter().map(source).collect();
+        json!({"metadata": {"name": name, "namespace": "d", "uid": name},
+            "spec": {"containers": [], "nodeName": node, "priority": priority, "volumes": volumes}})
+    };
+    for (name, claims) in there {
+        cluster.set_pod(&read(pod(name, 0, claims, Some("n"))));
+    }
+    let info = cluster.read(read(pod("p", 10, &["new"], None)));
+    let profile = Arc::new(Profile::default());
+    let question = Question { pod: &info, profile: &profile, nominated: &|_| Vec::new() };
+    let found = Decider::new(cluster).candidates(question, 1).unwrap_or_default();
+    let victims: Vec<&str> = found.iter().flat_map(|candidate| &candidate.victims).map(|pod| pod.name()).collect();
+    assert_eq!(victims, expected, "{there:?}, and {attached:?} attached");
+}
+
+#[test]
+fn whoever_goes_takes_along_volumes_that_nobody_else_has() {
+    check_victims(&[], &[("a", &["v1"]), ("b", &["v2"])], &["b"]);
+    check_victims(&[], &[("a", &["v1"]), ("b", &["v1"]), ("c", &["v2"])], &["c"]);
+    check_victims(&[], &[("a", &["v1", "v2"]), ("b", &["v1"]), ("c", &["v2"])], &["a", "c"]);
+    check_victims(&["v1", "v2"], &[("a", &["v1"]), ("b", &["v2"])], &["b"]);
+    // What is attached for nobody is not detached for anybody.
+    check_victims(&["v3"], &[("a", &["v1"])], &["a"]);
+    check_victims(&["v3", "v4"], &[("a", &["v1"])], &[]);
+    // Who has the same volume need not go, nor anybody else.
+    check_victims(&[], &[("a", &["new"]), ("b", &["v1"])], &[]);
+}
+
+/// Which volumes claims of these sizes get at the node `n`, the larger claims first. Of each volume there are its name, its size,
+/// the claim that it is meant for, if any, and the node that reaches it.
+fn check_choice(volumes: &[(&str, &str, &str, &str)], claims: &[(&str, &str)], expected: &[(&str, &str)]) {
+    let mut cluster = Cluster::default();
+    cluster.set_node(read(json!({"metadata": {"name": "n", "labels": {"kubernetes.io/hostname": "n"}},
+        "status": {"allocatable": {"cpu": "4", "pods": "9"}}})));
+    let class = json!({"metadata": {"name": "static"}, "provisioner": "kubernetes.io/no-provisioner",
+        "volumeBindingMode": "WaitForFirstConsumer"});
+    cluster.objects.classes.insert(key("", "static"), read(class));
+    for (name, size, claim, host) in volumes {
+        let affinity = json!({"required": {"nodeSelectorTerms": [{"matchExpressions": [
+            {"key": "kubernetes.io/hostname", "operator": "In", "values": [host]}]}]}});
+        let mut volume = json!({"metadata": {"name": name}, "status": {"phase": "Available"},
+            "spec": {"capacity": {"storage": size}, "accessModes": ["ReadWriteOnce"], "storageClassName": "static",
+                "nodeAffinity": affinity}});
+        if !claim.is_empty() {
+            volume["spec"]["claimRef"] = json!({"namespace": "d", "name": claim});
+        }
+        cluster.objects.volumes.insert(key("", name), read(volume));
+    }
+    for (name, size) in claims {
+        let claim = json!({"accessModes": ["ReadWriteOnce"], "storageClassName": "static",
+            "resources": {"requests": {"storage": size}}});
+        add(&mut cluster, name, claim, None);
+    }
+    let source = |(name, _): &(&str, &str)| json!({"name": name, "persistentVolumeClaim": {"claimName": name}});
+    let sources: Vec<Value> = claims.iter().map(source).collect();
+    let pod = json!({"metadata": {"name": "p", "namespace": "d", "uid": "p"}, "spec": {"containers": [], "volumes": sources}});
+    let info = cluster.read(read(pod));
+    let profile = Arc::new(Profile::default());
+    let question = Question { pod: &info, profile: &profile, nominated: &|_| Vec::new() };
+    let bindings = match Decider::new(cluster).find(question, None, false, &mut Rng::new(1)) {
+        Found::Node(_, plan) => plan.bindings,
+        _ => Vec::new(),
+    };
+    let chosen: Vec<(&str, &str)> =
+        bindings.iter().map(|((_, claim), volume)| (claim.as_str(), volume.as_str())).collect();
+    assert_eq!(chosen, expected, "{claims:?} of {volumes:?}");
+}
+
+#[test]
+fn the_smallest_volume_that_suits_is_taken_and_by_one_claim() {
+    check_choice(
+        &[("a", "5Gi", "", "n"), ("b", "2Gi", "", "n"), ("c", "3Gi", "", "n")],
+        &[("x", "2Gi")],
+        &[("x", "b")],
+    );
+    check_choice(&[("a", "2Gi", "", "n"), ("b", "5Gi", "x", "n")], &[("x", "2Gi")], &[("x", "b")]);
+    check_choice(&[("a", "2Gi", "other", "n"), ("b", "5Gi", "", "n")], &[("x", "2Gi")], &[("x", "b")]);
+    check_choice(&[("a", "2Gi", "", "m"), ("b", "5Gi", "", "n")], &[("x", "2Gi")], &[("x", "b")]);
+    let two = [("b", "2Gi", "", "n"), ("a", "2Gi", "", "n")];
+    check_choice(&two, &[("x", "1Gi"), ("y", "2Gi")], &[("y", "a"), ("x", "b")]);
+    check_choice(&two, &[("x", "1Gi"), ("y", "3Gi")], &[]);
 }

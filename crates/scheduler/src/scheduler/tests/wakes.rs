@@ -238,3 +238,22 @@ fn a_nominee_whose_node_refuses_it_for_good_makes_room_elsewhere() {
     let other = if at == "a" { "on-b" } else { "on-a" };
     assert_eq!(evicted(&mut world), [other], "and not when it refuses the pod whoever leaves");
 }
+
+/// Somebody else may say where a pod is to go while it waits, and take that back.
+#[test]
+fn a_pod_goes_where_somebody_else_nominates_it() {
+    for (nominations, expected) in [(vec![], "large"), (vec!["small"], "small"), (vec!["small", ""], "large")] {
+        let mut waits = pod("p", "500m");
+        waits["spec"]["schedulingGates"] = json!([{"name": "g"}]);
+        let mut world =
+            World::new(Config::default(), vec![node("large", "8"), node("small", "1")], vec![waits.clone()]);
+        for nominated in &nominations {
+            waits["status"]["nominatedNodeName"] = (*nominated).into();
+            world.tell("MODIFIED", waits.clone());
+        }
+        waits["spec"]["schedulingGates"] = json!([]);
+        world.tell("MODIFIED", waits);
+        assert_eq!(world.bound(), [("p".to_owned(), expected.to_owned())], "{nominations:?}");
+        world.check();
+    }
+}
