@@ -9,12 +9,15 @@
 //! The signers are those of upstream's controller manager; requests for others wait for their own. An
 //! upstream controller manager beside this server finds nothing left to do.
 
+mod conditions;
+
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use carrack_auth::Caller;
 use carrack_auth::pki::{
     RequestFacts, RequestSigner, SIGNER_CLIENT, SIGNER_KUBELET_CLIENT, bundle_faults, check_request, read_request,
 };
+use carrack_schema::error::FieldError;
 use serde_json::{Value, json};
 
 use crate::admission::{Attributes, Operation};
@@ -44,13 +47,44 @@ pub(crate) async fn complete(server: &Inner, attributes: &mut Attributes<'_>) ->
             let facts = read(attributes)?;
             approve_kubelet(server, attributes, &facts).await?;
         }
-        (Operation::Update, "approval" | "status") => {}
+        (Operation::Update, "approval" | "status") => settle_status(attributes)?,
         _ => return Ok(()),
     }
     if let Some(signer) = &server.signer {
         sign(signer, attributes);
     }
     Ok(())
+}
+
+/// Completes a status that is about to be written, and looks whether it may be: what was decided and what was issued
+/// stay.
+fn settle_status(attributes: &mut Attributes<'_>) -> Result<(), Status> {
+    let old = attributes.old.map(conditions_of).unwrap_or_default();
+    let now = rfc3339_s(attributes.env.now());
+    let status = attributes.object.get_mut("status").and_then(Value::as_object_mut);
+    if let Some(Value::Array(new)) = status.and_then(|status| status.get_mut("conditions")) {
+        conditions::stamp(new, old, &now);
+    }
+    let mut faults = conditions::faults(conditions_of(&attributes.object), old);
+    let issued = attributes.old.map(certificate_of).unwrap_or_default();
+    if !issued.is_empty() && issued != certificate_of(&attributes.object) {
+        let why = "updates may not modify existing certificate content";
+        faults.push(FieldError::forbidden("status.certificate", why));
+    }
+    if faults.is_empty() {
+        return Ok(());
+    }
+    let faults: Vec<_> =
+        faults.iter().map(|fault| (fault.reason().to_owned(), fault.path.clone(), fault.message())).collect();
+    Err(Status::invalid(GROUP, "CertificateSigningRequest", &attributes.name, &faults))
+}
+
+fn certificate_of(request: &Object) -> &str {
+    str_at(request, &["status", "certificate"])
+}
+
+fn conditions_of(request: &Object) -> &[Value] {
+    at(request, &["status", "conditions"]).and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default()
 }
 
 fn trust_bundle(object: &Object) -> &str {
@@ -122,8 +156,7 @@ async fn approve_kubelet(server: &Inner, attributes: &mut Attributes<'_>, facts:
 }
 
 fn has_condition(request: &Object, kind: &str) -> bool {
-    let conditions = at(request, &["status", "conditions"]).and_then(Value::as_array).into_iter().flatten();
-    conditions.into_iter().any(|condition| condition["type"] == kind)
+    conditions_of(request).iter().any(|condition| condition["type"] == kind)
 }
 
 fn add_condition(request: &mut Object, kind: &str, reason: &str, message: &str, now: &str) {

@@ -107,8 +107,29 @@ fn access_faults(cx: &Cx<'_>, plural: &str, review: &Object) -> Vec<FieldError> 
     faults
 }
 
+/// The field selector that a question is about, as text; those that are given in parts are put together of what a
+/// selector can say (`FieldSelectorAsSelector` of `k8s.io/apiserver/pkg/authorization`).
+fn field_selector(review: &Object) -> String {
+    let Some(selector) = at(review, &["spec", "resourceAttributes", "fieldSelector"]) else { return String::new() };
+    let raw = selector["rawSelector"].as_str().unwrap_or_default();
+    let parts = selector["requirements"].as_array().into_iter().flatten().filter_map(|part| {
+        let values = texts(part.get("values"));
+        let [value] = &values[..] else { return None };
+        let value = value.replace('\\', r"\\").replace(',', r"\,").replace('=', r"\=");
+        // No path of a field has these, and one that had would be read as more than one part.
+        let key = part["key"].as_str().filter(|key| !key.contains([',', '=', '!', '\\']))?;
+        match part["operator"].as_str()? {
+            "In" => Some(format!("{key}={value}")),
+            "NotIn" => Some(format!("{key}!={value}")),
+            _ => None,
+        }
+    });
+    if raw.is_empty() { parts.collect::<Vec<_>>().join(",") } else { raw.to_owned() }
+}
+
 async fn access(cx: &Cx<'_>, caller: &Caller, review: &Object) -> Result<Value, Status> {
     let field = |path: &[&str]| str_at(review, path);
+    let field_selector = field_selector(review);
     let attributes = if at(review, &["spec", "resourceAttributes"]).is_some() {
         Attributes {
             verb: field(&["spec", "resourceAttributes", "verb"]),
@@ -119,7 +140,7 @@ async fn access(cx: &Cx<'_>, caller: &Caller, review: &Object) -> Result<Value, 
             name: field(&["spec", "resourceAttributes", "name"]),
             namespace: field(&["spec", "resourceAttributes", "namespace"]),
             path: "",
-            field_selector: field(&["spec", "resourceAttributes", "fieldSelector", "rawSelector"]),
+            field_selector: &field_selector,
         }
     } else {
         let verb = field(&["spec", "nonResourceAttributes", "verb"]);
@@ -197,4 +218,25 @@ async fn token(server: &ApiServer, cx: &Cx<'_>, review: &Object) -> Result<Value
         Ok(caller) => json!({"authenticated": true, "user": user_info(&caller), "audiences": accepted}),
         Err(error) => refused(error.to_string()),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn field_selectors_as_text() {
+        let part = |operator: &str, values: &[&str]| json!({"key": "k", "operator": operator, "values": values});
+        for (selector, want) in [
+            (Value::Null, ""),
+            (json!({"rawSelector": "a=b,c!=d"}), "a=b,c!=d"),
+            (json!({"requirements": [part("In", &["x"]), part("NotIn", &["y"])]}), "k=x,k!=y"),
+            (json!({"requirements": [part("In", &["x", "y"]), part("Exists", &[])]}), ""),
+            (json!({"requirements": [part("In", &["x,spec.nodeName=n"])]}), r"k=x\,spec.nodeName\=n"),
+        ] {
+            let review = json!({"spec": {"resourceAttributes": {"fieldSelector": selector}}});
+            let Value::Object(review) = review else { panic!("no object") };
+            assert_eq!(field_selector(&review), want, "{review:?}");
+        }
+    }
 }

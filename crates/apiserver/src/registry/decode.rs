@@ -1,5 +1,6 @@
 //! From a request's body to an object of the request's kind.
 
+use carrack_schema::builtin;
 use carrack_schema::decode::{self, Finding, Format, Limits};
 use carrack_schema::table::SchemaSource;
 use http::HeaderMap;
@@ -17,10 +18,24 @@ use crate::status::Status;
 const TAKEN: &str = "application/json, application/yaml, application/vnd.kubernetes.protobuf";
 
 /// Reads a body that is an object of a built-in type, given by its OpenAPI name, and not necessarily
-/// the request's own kind. Bodies without a content type are JSON.
+/// the request's own kind. Bodies without a content type are JSON. What the type does not have is dropped.
+///
+/// # Errors
+/// 400 for what is of another type than its field, too: taken for absent, a token would be for anybody, and a
+/// deletion would know no precondition.
 pub(crate) fn any(headers: &HeaderMap, body: &[u8], type_name: &str) -> Result<Object, Status> {
-    parse(headers, body, Some(type_name), "", type_name.rsplit('.').next().unwrap_or_default())
-        .map(|(object, _)| object)
+    let mut parts = type_name.rsplit('.');
+    let (kind, version) = (parts.next().unwrap_or_default(), parts.next().unwrap_or_default());
+    let (object, _) = parse(headers, body, Some(type_name), version, kind)?;
+    let mut value = Value::Object(object);
+    if let Some(schema) = builtin::schema(type_name) {
+        decode::conform(&mut value, schema)
+            .map_err(|error| Status::bad_request(error.status_message(version, kind)))?;
+    }
+    match value {
+        Value::Object(object) => Ok(object),
+        _ => Err(Status::bad_request("the body is not an object")),
+    }
 }
 
 /// Reads a body that is an object of the request's kind; unknown and duplicate fields are treated as

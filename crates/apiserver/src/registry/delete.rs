@@ -227,15 +227,15 @@ async fn with_attributes(
 /// The object with its deletion asked for.
 fn marked(cx: &Cx<'_>, old: &Object, options: &DeleteOptions) -> Object {
     let mut new = old.clone();
-    let grace_s = grace_s(cx, old, options);
     if is_deleting(old) {
         let left_s = meta(old, "deletionGracePeriodSeconds").and_then(Value::as_i64).unwrap_or(0);
-        if left_s > 0 && grace_s < left_s && (options.grace_period_s.is_some() || grace_s == 0) {
-            // Sooner than was said before; never later.
+        // Sooner than was said before, by who says so; never later. That it has ended since is for its node to
+        // tell, which may still have to clean up after it.
+        if let Some(grace_s) = asked_s(options).filter(|grace_s| *grace_s < left_s) {
             mark(cx, &mut new, grace_s, Some((meta_str(old, "deletionTimestamp"), left_s)));
         }
     } else {
-        mark(cx, &mut new, grace_s, None);
+        mark(cx, &mut new, grace_s(cx, old, options), None);
         if cx.row.has_generation {
             metadata::bump_generation(&mut new);
         }
@@ -282,8 +282,16 @@ fn grace_s(cx: &Cx<'_>, old: &Object, options: &DeleteOptions) -> i64 {
         return 0;
     }
     let own = || crate::object::at(old, &["spec", "terminationGracePeriodSeconds"]).and_then(Value::as_i64);
-    let grace_s = options.grace_period_s.or_else(own).unwrap_or(DEFAULT_GRACE_S);
-    // Less than nothing is a second, as upstream has it: only who says 0 does without the node's word.
+    asked_s(options).or_else(|| own().map(counted)).unwrap_or(DEFAULT_GRACE_S)
+}
+
+/// How long it may take as far as the caller is concerned, in seconds.
+fn asked_s(options: &DeleteOptions) -> Option<i64> {
+    options.grace_period_s.map(counted)
+}
+
+/// Less than nothing is a second, as upstream has it: only who says 0 does without the node's word.
+fn counted(grace_s: i64) -> i64 {
     if grace_s < 0 { 1 } else { grace_s }
 }
 

@@ -1,13 +1,11 @@
 //! What writes may do to an object's metadata.
 
-use std::collections::BTreeSet;
-
 use carrack_schema::error::FieldError;
 use serde_json::{Map, Value};
 
 use crate::context::Cx;
 use crate::env::{name_suffix, new_uid, rfc3339_s};
-use crate::object::{Object, finalizers, is_deleting, meta, meta_str, metadata_mut, put_meta, set_meta};
+use crate::object::{Object, meta, meta_str, metadata_mut, put_meta, set_meta};
 use crate::registry::strategy;
 use crate::status::Status;
 
@@ -150,24 +148,6 @@ pub(crate) fn prepare_update(cx: &Cx<'_>, new: &mut Object, old: &Object, revisi
     }
     set_meta(new, "resourceVersion", revision);
     Ok(())
-}
-
-/// Refuses finalizers that are added while the object is going away.
-pub(crate) fn check_finalizers(new: &Object, old: &Object) -> Option<FieldError> {
-    if !is_deleting(old) {
-        return None;
-    }
-    let known: BTreeSet<String> = finalizers(old).into_iter().collect();
-    let added: Vec<String> = finalizers(new).into_iter().filter(|f| !known.contains(f)).collect();
-    (!added.is_empty()).then(|| {
-        FieldError::forbidden(
-            "metadata.finalizers",
-            format!(
-                "no new finalizers can be added if the object is being deleted, found new finalizers []string{{{}}}",
-                added.iter().map(|f| format!("{f:?}")).collect::<Vec<_>>().join(", ")
-            ),
-        )
-    })
 }
 
 /// Counts up `metadata.generation`.

@@ -116,8 +116,7 @@ fn patched(cx: &mut Cx<'_>, patch: &Patch, old: &Object) -> Result<Object, Statu
     let kind = cx.row.kind.to_string();
     bodies::check_type(&new, &api_version, &kind)?;
     set_type(&mut new, &api_version, &kind);
-    let touched = patch.how.touched().filter(|_| !cx.row.is_custom);
-    settle(cx, &mut new, &patch.findings, touched.as_deref())?;
+    settle(cx, &mut new, patch)?;
     Ok(new)
 }
 
@@ -141,14 +140,20 @@ fn unprocessable(cx: &Cx<'_>, path: &str, why: &str) -> Status {
 }
 
 /// Makes a patched object fit its schema. What it should not have is treated as `fieldValidation` says, and is the
-/// patch's fault: a 422 of upstream's form.
-fn settle(cx: &mut Cx<'_>, new: &mut Object, findings: &[Finding], touched: Option<&[&str]>) -> Result<(), Status> {
+/// patch's fault: a 422 of upstream's form, which shows a strategic patch itself, and of others the object that they
+/// make.
+fn settle(cx: &mut Cx<'_>, new: &mut Object, patch: &Patch) -> Result<(), Status> {
     let mode = cx.field_validation()?;
     let refused = |new: &Object, why: &str| {
-        let fault = FieldError::invalid("patch", serde_json::to_string(new).unwrap_or_default(), why);
+        let shown = match &patch.how {
+            How::Strategic(patch) => as_go_prints(patch),
+            How::Json(_) | How::Merge(_) => serde_json::to_string(new).unwrap_or_default(),
+        };
+        let fault = FieldError::invalid("patch", shown, why);
         Status::invalid("", "", "", &[(fault.reason().to_owned(), fault.path.clone(), fault.message())])
     };
-    let conformed = match touched {
+    let touched = patch.how.touched().filter(|_| !cx.row.is_custom);
+    let conformed = match touched.as_deref() {
         Some(fields) => kinds::conform_fields(&cx.row, cx.version(), new, fields),
         None => kinds::conform(&cx.row, cx.version(), new),
     };
@@ -156,7 +161,7 @@ fn settle(cx: &mut Cx<'_>, new: &mut Object, findings: &[Finding], touched: Opti
         Ok(unknown) => unknown,
         Err(error) => return Err(refused(new, &error.to_string())),
     };
-    let texts: Vec<String> = findings.iter().chain(&unknown).map(ToString::to_string).collect();
+    let texts: Vec<String> = patch.findings.iter().chain(&unknown).map(ToString::to_string).collect();
     match mode {
         _ if texts.is_empty() => {}
         FieldValidation::Ignore => {}
@@ -170,4 +175,21 @@ fn settle(cx: &mut Cx<'_>, new: &mut Object, findings: &[Finding], touched: Opti
         }
     }
     Ok(())
+}
+
+/// A value as Go prints one for people (`%+v`): texts without quotes, maps in the order of their keys.
+fn as_go_prints(value: &Value) -> String {
+    let joined = |parts: Vec<String>| parts.join(" ");
+    match value {
+        Value::Null => "<nil>".to_owned(),
+        Value::String(text) => text.clone(),
+        Value::Bool(_) | Value::Number(_) => value.to_string(),
+        Value::Array(items) => format!("[{}]", joined(items.iter().map(as_go_prints).collect())),
+        Value::Object(fields) => {
+            let mut fields: Vec<(&String, &Value)> = fields.iter().collect();
+            fields.sort_unstable_by_key(|(key, _)| *key);
+            let parts = fields.into_iter().map(|(key, value)| format!("{key}:{}", as_go_prints(value)));
+            format!("map[{}]", joined(parts.collect()))
+        }
+    }
 }

@@ -6,7 +6,7 @@ use carrack_types::qos;
 use serde_json::{Value, json};
 
 use crate::context::Cx;
-use crate::object::{Object, child_mut, meta, put_meta};
+use crate::object::{Object, at, child_mut, meta, put_meta};
 
 /// Kinds whose status is taken from the creator: agents register themselves with it.
 const STATUS_FROM_CREATOR: [(&str, &str); 2] = [("", "nodes"), ("resource.k8s.io", "resourceslices")];
@@ -165,14 +165,17 @@ const JOB_LABELS: [(&str, &str); 4] = [
 pub(crate) fn name_given(cx: &Cx<'_>, object: &mut Object) {
     match (&*cx.row.group, &*cx.row.plural) {
         ("batch", "jobs") => select_pods(object),
-        ("", "persistentvolumeclaims") => settle_sources(child_mut(object, "spec")),
+        CLAIMS => settle_sources(child_mut(object, "spec"), None),
         _ => {}
     }
 }
 
-/// What a claim is filled from has two names, the older of which is for claims and snapshots alone; who gives one gives
-/// both (`EnforceDataSourceBackwardsCompatibility` and `NormalizeDataSources` of `pkg/api/persistentvolumeclaim`).
-fn settle_sources(spec: &mut Object) {
+const CLAIMS: (&str, &str) = ("", "persistentvolumeclaims");
+
+/// What a claim is filled from has two names, the older of which is for claims and snapshots alone, unless the claim
+/// has another there already; who gives one gives both (`EnforceDataSourceBackwardsCompatibility` and
+/// `NormalizeDataSources` of `pkg/api/persistentvolumeclaim`).
+fn settle_sources(spec: &mut Object, old: Option<&Object>) {
     const SNAPSHOTS: &str = "snapshot.storage.k8s.io";
     let given = |field: &str| spec.get(field).filter(|source| source.is_object()).cloned();
     let text = |source: &Value, field: &str| source.get(field).and_then(Value::as_str).unwrap_or_default().to_owned();
@@ -180,7 +183,8 @@ fn settle_sources(spec: &mut Object) {
         let (group, kind) = (text(source, "apiGroup"), text(source, "kind"));
         matches!((&*group, &*kind), ("", "PersistentVolumeClaim") | (SNAPSHOTS, "VolumeSnapshot"))
     };
-    match (given("dataSource").filter(has_old_name), given("dataSourceRef")) {
+    let is_kept = old.and_then(|old| at(old, &["spec", "dataSource"])).is_some();
+    match (given("dataSource").filter(|source| is_kept || has_old_name(source)), given("dataSourceRef")) {
         (Some(source), None) => {
             spec.insert("dataSourceRef".to_owned(), source);
         }
@@ -195,6 +199,14 @@ fn settle_sources(spec: &mut Object) {
         }
         (Some(_), Some(_)) => {}
     }
+}
+
+/// Whether a claim says what it is filled from by all names that it can have.
+fn is_settled(claim: &Object) -> bool {
+    let before = at(claim, &["spec"]).and_then(Value::as_object).cloned().unwrap_or_default();
+    let mut spec = before.clone();
+    settle_sources(&mut spec, Some(claim));
+    spec == before
 }
 
 /// Gives a Job without a selector of its own one.
@@ -260,9 +272,14 @@ pub(crate) fn restrict(cx: &Cx<'_>, half: &Half, new: &mut Object, old: &Object)
                 keep(new, "status");
                 keep_notes(new, "status");
             }
-            if (&*cx.row.group, &*cx.row.plural) == ("", "namespaces") {
-                let finalizers = old.get("spec").and_then(|spec| spec.get("finalizers")).cloned();
-                put(child_mut(new, "spec"), "finalizers", finalizers);
+            match (&*cx.row.group, &*cx.row.plural) {
+                ("", "namespaces") => {
+                    let finalizers = old.get("spec").and_then(|spec| spec.get("finalizers")).cloned();
+                    put(child_mut(new, "spec"), "finalizers", finalizers);
+                }
+                // Clients may know one of the names alone. So may a claim that was stored before there were two: it stays as it is.
+                CLAIMS if is_settled(old) => settle_sources(child_mut(new, "spec"), Some(old)),
+                _ => {}
             }
         }
         Half::Status => {
@@ -411,4 +428,26 @@ pub(crate) fn may_go(cx: &Cx<'_>, object: &Object) -> bool {
         && grace_s == 0
         && !namespace_full
         && crate::object::finalizers(object).is_empty()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    /// Claims that were stored before there were two names are as they are.
+    #[test]
+    fn claims_with_all_names_are_settled() {
+        let source = || json!({"kind": "PersistentVolumeClaim", "name": "a"});
+        for (spec, settled) in [
+            (json!({}), true),
+            (json!({"dataSource": source()}), false),
+            (json!({"dataSourceRef": source()}), false),
+            (json!({"dataSource": source(), "dataSourceRef": source()}), true),
+        ] {
+            let claim = Object::from_iter([("spec".to_owned(), spec)]);
+            assert_eq!(is_settled(&claim), settled, "{claim:?}");
+        }
+    }
 }

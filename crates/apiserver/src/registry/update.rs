@@ -227,10 +227,9 @@ async fn admit(
     let found = admission::fetch(&*server.untimed, &server.plugins, &attributes).await?;
     steps::admit(cx, Asked::ALL, &mut attributes, &found).await?;
     crate::certificates::complete(server, &mut attributes).await?;
-    let mut errors = server.metrics.cel.timed(&cx.row, cx.version(), &*server.env, || {
+    let errors = server.metrics.cel.timed(&cx.row, cx.version(), &*server.env, || {
         kinds::validate_update(&cx.row, cx.version(), &mut attributes.object, old, &subresource)
     });
-    errors.extend(meta::check_finalizers(&attributes.object, old));
     if !errors.is_empty() {
         return Err(meta::invalid(cx, cx.name(), &errors));
     }

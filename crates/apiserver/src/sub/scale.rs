@@ -16,10 +16,14 @@ use crate::registry::update::{Changed, change};
 use crate::registry::{decode, read};
 use crate::status::Status;
 use crate::{convert, stored};
+use carrack_schema::builtin;
+use carrack_schema::error::FieldError;
 use carrack_schema::table::ScalePaths;
 
 /// The subresource's name.
 pub(crate) const NAME: &str = "scale";
+/// The OpenAPI name of its type.
+const TYPE: &str = "io.k8s.api.autoscaling.v1.Scale";
 
 /// Where the request's object has the numbers of its scale.
 fn paths(cx: &Cx<'_>) -> ScalePaths {
@@ -125,7 +129,7 @@ fn patched(cx: &Cx<'_>, scale: &mut Value, verb: &str, media_type: &str, body: &
         serde_json::from_slice(body).map_err(|error| Status::bad_request(format!("the body cannot be read: {error}")))
     };
     if verb == "update" {
-        let new = decode::any(cx.headers, body, "io.k8s.api.autoscaling.v1.Scale")?;
+        let new = decode::any(cx.headers, body, TYPE)?;
         decode::check_type(&new, "autoscaling/v1", "Scale")?;
         *scale = Value::Object(new);
         return Ok(());
@@ -134,16 +138,30 @@ fn patched(cx: &Cx<'_>, scale: &mut Value, verb: &str, media_type: &str, body: &
         "application/json-patch+json" => {
             let patch: json_patch::Patch = serde_json::from_slice(body)
                 .map_err(|error| Status::bad_request(format!("error decoding patch: {error}")))?;
-            operations::apply(scale, &patch, Missing::Fault).map_err(|fault| refused(cx, &fault))
+            operations::apply(scale, &patch, Missing::Fault).map_err(|fault| refused(cx, &fault))?;
         }
         // A Scale has no lists, so both merge alike.
         "application/merge-patch+json" | "application/strategic-merge-patch+json" => {
             carrack_schema::strategic::merge(scale, &parse()?);
-            Ok(())
         }
-        _ => Err(Status::unsupported_media_type(
-            "application/json-patch+json, application/merge-patch+json, application/strategic-merge-patch+json, application/apply-patch+yaml",
-        )),
+        _ => {
+            return Err(Status::unsupported_media_type(
+                "application/json-patch+json, application/merge-patch+json, application/strategic-merge-patch+json, application/apply-patch+yaml",
+            ));
+        }
+    }
+    conform(scale)
+}
+
+/// Refuses what a patch made of a scale when it is none any more: a count that is no number is not none.
+fn conform(scale: &mut Value) -> Result<(), Status> {
+    let Some(schema) = builtin::schema(TYPE) else { return Ok(()) };
+    match carrack_schema::decode::conform(scale, schema) {
+        Ok(_unknown) => Ok(()),
+        Err(error) => {
+            let fault = FieldError::invalid("patch", scale.to_string(), error.to_string());
+            Err(Status::invalid("", "", "", &[(fault.reason().to_owned(), fault.path.clone(), fault.message())]))
+        }
     }
 }
 

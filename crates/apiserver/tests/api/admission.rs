@@ -61,6 +61,13 @@ fn claims_name_what_they_are_filled_from_twice() {
         claim["spec"].as_object_mut().expect("a spec").extend(given.as_object().cloned().expect("fields"));
         let made = cluster.post(claims, &claim).expect(201);
         assert_eq!((&made["spec"]["dataSource"], &made["spec"]["dataSourceRef"]), (source, reference), "{given}");
+        // Who knows one of the names alone writes the claim back as it was.
+        for unknown in ["dataSource", "dataSourceRef"] {
+            let mut back = made.clone();
+            back["spec"].as_object_mut().expect("a spec").remove(unknown);
+            let written = cluster.put(&format!("{claims}/{name}"), &back).expect(200);
+            assert_eq!(written["spec"], made["spec"], "{given} without {unknown}");
+        }
     }
 }
 

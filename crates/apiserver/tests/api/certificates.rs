@@ -67,6 +67,20 @@ fn what_is_approved_is_signed() {
     );
     let approved = approval(Caller::new("admin", ["system:masters"])).expect(200);
     assert!(certificate(&approved).is_some_and(|pem| pem.starts_with("-----BEGIN CERTIFICATE-----")), "{approved}");
+    // When is the server's to say, and what was decided stays.
+    let condition = &approved["status"]["conditions"][0];
+    assert!(condition["lastUpdateTime"].is_string() && condition["lastTransitionTime"].is_string(), "{approved}");
+    cluster.merge(&format!("{REQUESTS}/jane/approval"), &json!({"status": {"conditions": null}})).refused(
+        422,
+        "Invalid",
+        "status.conditions: Forbidden: updates may not remove a condition of type \"Approved\"",
+    );
+    let other = json!({"status": {"certificate": "bm9uZQ=="}});
+    cluster.merge(&format!("{REQUESTS}/jane/status"), &other).refused(
+        422,
+        "Invalid",
+        "status.certificate: Forbidden: updates may not modify existing certificate content",
+    );
 
     cluster.post(REQUESTS, &request("bad", "nonsense", "example.com/x")).refused(
         422,

@@ -35,6 +35,12 @@ fn preconditions() {
         "Conflict",
         "the ResourceVersion in the precondition (1) does not match",
     );
+    // One that cannot be read is not none.
+    cluster.delete_with(&path, &json!({"preconditions": {"uid": 5}})).refused(
+        400,
+        "BadRequest",
+        "DeleteOptions in version \"v1\" cannot be handled as a DeleteOptions: json: cannot unmarshal number",
+    );
     let right =
         json!({"preconditions": {"uid": made["metadata"]["uid"], "resourceVersion": revision(&made).to_string()}});
     cluster.delete_with(&path, &right).expect(200);
@@ -86,6 +92,19 @@ fn a_pod_that_does_not_run_goes_at_once() {
     cluster.running_pod("forced");
     cluster.delete(&format!("{PODS}/forced?gracePeriodSeconds=0")).expect(200);
     cluster.get(&format!("{PODS}/forced")).expect(404);
+    // One that ended on its way goes when its node says so.
+    cluster.running_pod("going");
+    let going = format!("{PODS}/going");
+    cluster.delete(&going).expect(200);
+    cluster.merge(&format!("{going}/status"), &json!({"status": {"phase": "Succeeded"}})).expect(200);
+    for (asked, left_s) in
+        [(json!({}), 30), (json!({"gracePeriodSeconds": 40}), 30), (json!({"gracePeriodSeconds": -5}), 1)]
+    {
+        let marked = cluster.delete_with(&going, &asked).expect(200);
+        assert_eq!(marked["metadata"]["deletionGracePeriodSeconds"], left_s, "{asked}");
+    }
+    cluster.delete(&format!("{going}?gracePeriodSeconds=0")).expect(200);
+    cluster.get(&going).expect(404);
 }
 
 #[test]
@@ -102,11 +121,12 @@ fn finalizers_hold_an_object() {
     );
     assert!(marked["metadata"]["deletionTimestamp"].is_string());
     let added = json!({"metadata": {"finalizers": ["example.com/a", "example.com/b", "example.com/c"]}});
-    cluster.merge(&path, &added).refused(
+    let refused = cluster.merge(&path, &added).refused(
         422,
         "Invalid",
         "no new finalizers can be added if the object is being deleted",
     );
+    assert_eq!(refused["details"]["causes"].as_array().map(Vec::len), Some(1), "{refused}");
     cluster
         .merge(&path, &json!({"metadata": {"deletionTimestamp": null, "finalizers": ["example.com/b"]}}))
         .expect(200);

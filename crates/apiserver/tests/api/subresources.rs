@@ -207,6 +207,12 @@ fn scale_of_built_in_kinds() {
     scale["metadata"]["resourceVersion"] = "".into();
     scale["spec"]["replicas"] = (-1).into();
     cluster.put(&format!("{sets}/r/scale"), &scale).refused(422, "Invalid", "spec.replicas");
+    // A count that is no number is not none.
+    let why = "cannot unmarshal string into Go struct field ScaleSpec.spec.replicas of type int32";
+    cluster.merge(&format!("{sets}/r/scale"), &json!({"spec": {"replicas": "3"}})).refused(422, "Invalid", why);
+    scale["spec"]["replicas"] = "3".into();
+    cluster.put(&format!("{sets}/r/scale"), &scale).refused(400, "BadRequest", why);
+    assert_eq!(cluster.get(&format!("{sets}/r")).expect(200)["spec"]["replicas"], 5);
 }
 
 /// A cluster that issues tokens.
@@ -301,6 +307,9 @@ fn tokens_are_issued_and_die_with_what_they_are_bound_to() {
     cluster.post(tokens, &none).refused(404, "NotFound", "pods \"p\" not found");
     let short = json!({"spec": {"expirationSeconds": 5}});
     cluster.post(tokens, &short).refused(422, "Invalid", "spec.expirationSeconds");
+    // What cannot be read is not left out: the token would be good for everything.
+    let mistyped = json!({"spec": {"audiences": "vault"}});
+    cluster.post(tokens, &mistyped).refused(400, "BadRequest", "cannot unmarshal string");
     assert_eq!(presents(&cluster, "nonsense"), Err(401));
 }
 

@@ -243,6 +243,13 @@ fn patches() {
         "Invalid",
         "strict decoding error: unknown field \"nothing\"",
     );
+    // Who merges strategically is shown the patch, not what it would make of the object.
+    let unknown = json!({"spec": {"b": [1, 2], "a": true, "c": "x y"}});
+    cluster.patch(&strict, "application/strategic-merge-patch+json", &unknown).refused(
+        422,
+        "Invalid",
+        "patch: Invalid value: \"map[spec:map[a:true b:[1 2] c:x y]]\": strict decoding error: unknown field \"spec\"",
+    );
     cluster.patch(&path, "text/plain", &json!({})).refused(415, "UnsupportedMediaType", "application/merge-patch+json");
     cluster.patch(&path, "application/merge-patch+json", &json!({"metadata": {"name": "other"}})).refused(
         400,

@@ -82,7 +82,12 @@ impl Walk {
                 Ok(())
             }
             Type::String => match value {
-                Value::String(text) => self.text(text, node),
+                Value::String(text) if node.format == Format::DateTime && text.is_empty() => {
+                    *value = Value::Null;
+                    Ok(())
+                }
+                Value::String(text) if node.format == Format::DateTime => time(text, type_name == MICRO_TIME),
+                Value::String(text) => text_of(text, node),
                 _ => Err(self.mistyped(value, owner, &go_type(schema))),
             },
             Type::Integer => self.integer(value, schema, owner),
@@ -110,7 +115,13 @@ impl Walk {
     fn special(&self, value: &mut Value, node: &Schema) -> Result<(), DecodeError> {
         match (&*value, node.int_or_string) {
             (Value::String(_), true) => Ok(()),
-            (Value::Number(number), true) if whole(number).is_some_and(|n| i32::try_from(n).is_ok()) => Ok(()),
+            (Value::Number(number), true) if whole(number).is_some_and(|n| i32::try_from(n).is_ok()) => {
+                // Clients in Go read no whole number that is written with a point.
+                if let Some(whole) = whole(number).filter(|_| number.is_f64()) {
+                    *value = whole.into();
+                }
+                Ok(())
+            }
             (other, true) => Err(DecodeError::Mistyped(format!(
                 "json: cannot unmarshal {} into Go value of type int32",
                 json_type(other)
@@ -123,22 +134,6 @@ impl Walk {
                 *value = Value::String(quantity.to_string());
                 Ok(())
             }
-        }
-    }
-
-    fn text(&self, text: &str, node: &Schema) -> Result<(), DecodeError> {
-        match node.format {
-            Format::DateTime if !text.is_empty() => match text.parse::<jiff::Timestamp>() {
-                Ok(_) => Ok(()),
-                Err(_) => Err(DecodeError::Mistyped(format!(
-                    "parsing time {text:?} as \"2006-01-02T15:04:05Z07:00\": cannot parse {text:?} as \"2006\""
-                ))),
-            },
-            Format::Byte => match illegal_base64(text) {
-                None => Ok(()),
-                Some(at) => Err(DecodeError::Mistyped(format!("illegal base64 data at input byte {at}"))),
-            },
-            _ => Ok(()),
         }
     }
 
@@ -193,6 +188,44 @@ impl Walk {
             known
         });
     }
+}
+
+fn text_of(text: &str, node: &Schema) -> Result<(), DecodeError> {
+    match node.format {
+        Format::Byte => match illegal_base64(text) {
+            None => Ok(()),
+            Some(at) => Err(DecodeError::Mistyped(format!("illegal base64 data at input byte {at}"))),
+        },
+        _ => Ok(()),
+    }
+}
+
+/// The type of times with microseconds; those of the other one have whole seconds.
+const MICRO_TIME: &str = "MicroTime";
+/// The first second of the year 0: Go's clients read no year with a sign.
+const YEAR_ZERO_UNIX_S: i64 = -62_167_219_200;
+
+/// Puts a time in the form in which upstream shows it, in UTC: clients in Go cannot read a list in which one time has
+/// another, be it that the seconds are missing, or the microseconds of a `MicroTime`.
+fn time(text: &mut String, is_micro: bool) -> Result<(), DecodeError> {
+    let at = text.parse::<jiff::Timestamp>().ok().filter(|at| at.as_second() >= YEAR_ZERO_UNIX_S);
+    let Some(at) = at else {
+        return Err(DecodeError::Mistyped(format!(
+            "parsing time {text:?} as \"2006-01-02T15:04:05Z07:00\": cannot parse {text:?} as \"2006\""
+        )));
+    };
+    if !is_as_shown(text.as_bytes(), is_micro) {
+        *text = at.strftime(if is_micro { "%Y-%m-%dT%H:%M:%S%.6fZ" } else { "%Y-%m-%dT%H:%M:%SZ" }).to_string();
+    }
+    Ok(())
+}
+
+/// Whether what is a time has the form of one that is shown.
+fn is_as_shown(text: &[u8], is_micro: bool) -> bool {
+    let form: &[u8] = if is_micro { b"0000-00-00T00:00:00.000000Z" } else { b"0000-00-00T00:00:00Z" };
+    let fits = |(form, byte): (&u8, &u8)| if *form == b'0' { byte.is_ascii_digit() } else { form == byte };
+    // A leap second is none to Go.
+    text.len() == form.len() && form.iter().zip(text).all(fits) && text.get(17) != Some(&b'6')
 }
 
 /// An item of a list, or a value of a map, that is null is Go's zero value: a null label is an empty one, and whoever

@@ -208,6 +208,35 @@ fn keeps_what_is_right() {
 }
 
 #[test]
+fn whole_numbers_are_kept_without_a_point() {
+    let mut service = json!({"spec": {"ports": [{"port": 80.0, "targetPort": 8080.0}]}});
+    assert_eq!(conform(&mut service, schema("io.k8s.api.core.v1.Service")), Ok(Vec::new()));
+    assert_eq!(service, json!({"spec": {"ports": [{"port": 80, "targetPort": 8080}]}}));
+}
+
+#[test]
+fn times_are_shown_as_go_shows_them() {
+    for (given, seconds, micros) in [
+        ("2026-01-02T03:04:05Z", "2026-01-02T03:04:05Z", "2026-01-02T03:04:05.000000Z"),
+        ("2026-01-02T03:04:05.678901Z", "2026-01-02T03:04:05Z", "2026-01-02T03:04:05.678901Z"),
+        ("2026-01-02T03:04:05.5+02:00", "2026-01-02T01:04:05Z", "2026-01-02T01:04:05.500000Z"),
+        ("2026-01-02 03:04:05Z", "2026-01-02T03:04:05Z", "2026-01-02T03:04:05.000000Z"),
+        ("2026-01-02T03:04:60Z", "2026-01-02T03:04:59Z", "2026-01-02T03:04:59.000000Z"),
+    ] {
+        let mut lease =
+            json!({"metadata": {"creationTimestamp": given}, "spec": {"renewTime": given, "acquireTime": ""}});
+        assert_eq!(conform(&mut lease, schema("io.k8s.api.coordination.v1.Lease")), Ok(Vec::new()), "{given}");
+        let want = json!({"metadata": {"creationTimestamp": seconds}, "spec": {"renewTime": micros}});
+        assert_eq!(lease, want, "{given}");
+    }
+    for given in ["yesterday", "-000001-01-02T03:04:05Z", "2026-01-02"] {
+        let mut pod = json!({"metadata": {"creationTimestamp": given}});
+        let why = conform(&mut pod, schema("io.k8s.api.core.v1.Pod")).expect_err(given).to_string();
+        assert!(why.starts_with("parsing time "), "{why}");
+    }
+}
+
+#[test]
 fn every_builtin_kind_has_a_schema() {
     for row in crate::table::builtin() {
         for version in &row.versions {

@@ -222,9 +222,13 @@ fn stateful_set(spec: &mut Fields) {
     set(spec, "revisionHistoryLimit", 10);
     set_text(spec, "podManagementPolicy", "OrderedReady");
     with_new(spec, "updateStrategy", |strategy| {
+        if text(strategy, "type").is_empty() {
+            // Who says how to update is left to say all of it.
+            set(strategy, "rollingUpdate", json!({}));
+        }
         set_text(strategy, "type", "RollingUpdate");
         if text(strategy, "type") == "RollingUpdate" {
-            with_new(strategy, "rollingUpdate", |rolling| set(rolling, "partition", 0));
+            with(strategy, "rollingUpdate", |rolling| set(rolling, "partition", 0));
         }
     });
     with_new(spec, "persistentVolumeClaimRetentionPolicy", |policy| {

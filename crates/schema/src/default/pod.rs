@@ -96,15 +96,22 @@ fn handler(handler: &mut Fields) {
     });
 }
 
-/// Whether an image's tag is `latest`, given or meant. A digest pins an image.
+/// Whether an image's tag is `latest`, given or, where no digest says which it is, meant.
 fn is_latest(image: &str) -> bool {
-    if image.contains('@') {
+    let (name, digest) = image.split_once('@').map_or((image, None), |(name, digest)| (name, Some(digest)));
+    // What cannot be read has no tag.
+    if digest.is_some_and(|digest| !is_digest(digest)) {
         return false;
     }
-    match image.rsplit('/').next().unwrap_or(image).rsplit_once(':') {
+    match name.rsplit('/').next().unwrap_or(name).rsplit_once(':') {
         Some((_, tag)) => tag == "latest",
-        None => true,
+        None => digest.is_none(),
     }
+}
+
+/// Whether a text is an algorithm and the 32 or more digits that it makes.
+fn is_digest(text: &str) -> bool {
+    text.split_once(':').is_some_and(|(_, digits)| digits.len() >= 32 && digits.bytes().all(|b| b.is_ascii_hexdigit()))
 }
 
 fn requests_from_limits(resources: &mut Fields) {

@@ -15,6 +15,9 @@ fn check(group: &str, version: &str, kind: &str, mut object: Value, expected: Va
     assert_eq!(again, object, "{kind} defaulted twice");
 }
 
+/// An image whose tag is what counts, for all its digest.
+const DIGEST_TOO: &str = "x:latest@sha256:0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
+
 #[test]
 fn pods() {
     check(
@@ -30,6 +33,7 @@ fn pods() {
                 {"name": "b", "image": "reg:5000/x/y:1.2", "imagePullPolicy": "Never"},
                 {"name": "c", "image": "reg:5000/x/y"},
                 {"name": "d", "image": "x:latest@sha256:00"},
+                {"name": "e", "image": DIGEST_TOO},
             ],
             "volumes": [{"name": "e"}, {"name": "s", "secret": {"secretName": "s"}},
                 {"name": "p", "projected": {"sources": [{"serviceAccountToken": {"path": "token"}}]}}, {"name": "h", "hostPath": {"path": "/x"}}],
@@ -46,6 +50,7 @@ fn pods() {
                 {"name": "b", "image": "reg:5000/x/y:1.2", "imagePullPolicy": "Never", "terminationMessagePath": "/dev/termination-log", "terminationMessagePolicy": "File", "resources": {}},
                 {"name": "c", "image": "reg:5000/x/y", "imagePullPolicy": "Always", "terminationMessagePath": "/dev/termination-log", "terminationMessagePolicy": "File", "resources": {}},
                 {"name": "d", "image": "x:latest@sha256:00", "imagePullPolicy": "IfNotPresent", "terminationMessagePath": "/dev/termination-log", "terminationMessagePolicy": "File", "resources": {}},
+                {"name": "e", "image": DIGEST_TOO, "imagePullPolicy": "Always", "terminationMessagePath": "/dev/termination-log", "terminationMessagePolicy": "File", "resources": {}},
             ],
             "volumes": [{"name": "e", "emptyDir": {}}, {"name": "s", "secret": {"secretName": "s", "defaultMode": 420}},
                 {"name": "p", "projected": {"defaultMode": 420, "sources": [{"serviceAccountToken": {"path": "token", "expirationSeconds": 3600}}]}}, {"name": "h", "hostPath": {"path": "/x", "type": ""}}],
@@ -166,6 +171,20 @@ fn other_kinds() {
             "strategy": {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": "25%", "maxUnavailable": "25%"}},
             "template": {"spec": {"containers": [], "dnsPolicy": "ClusterFirst", "restartPolicy": "Always", "schedulerName": "default-scheduler", "securityContext": {}, "terminationGracePeriodSeconds": 30}}}}),
     );
+    let retention = json!({"whenDeleted": "Retain", "whenScaled": "Retain"});
+    for (given, expected) in [
+        (Value::Null, json!({"type": "RollingUpdate", "rollingUpdate": {"partition": 0}})),
+        (json!({"type": "RollingUpdate"}), json!({"type": "RollingUpdate"})),
+        (
+            json!({"type": "RollingUpdate", "rollingUpdate": {}}),
+            json!({"type": "RollingUpdate", "rollingUpdate": {"partition": 0}}),
+        ),
+        (json!({"type": "OnDelete"}), json!({"type": "OnDelete"})),
+    ] {
+        let spec = json!({"replicas": 1, "revisionHistoryLimit": 10, "podManagementPolicy": "OrderedReady",
+            "updateStrategy": expected, "persistentVolumeClaimRetentionPolicy": retention});
+        check("apps", "v1", "StatefulSet", json!({"spec": {"updateStrategy": given}}), json!({"spec": spec}));
+    }
     check(
         "rbac.authorization.k8s.io",
         "v1",
