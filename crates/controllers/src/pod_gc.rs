@@ -87,7 +87,8 @@ impl PodGc {
         ended.sort_by_key(|p| {
             (!is_evicted(p), p.metadata.creation_timestamp.as_ref().map(|t| t.0), Key::of(p.as_ref()))
         });
-        ended.into_iter().take(excess).fold(Plan::none(), |plan, pod| force(plan, pod))
+        // One that may not go keeps no other.
+        ended.into_iter().take(excess).fold(Plan::none(), |plan, pod| force(plan, pod)).each_apart()
     }
 
     fn orphaned(&mut self, pod: &Pod, now: Time) -> Plan {
@@ -238,6 +239,15 @@ mod tests {
         let ended = ["patch ns/p/status phase=Failed", "delete ns/p"];
         check(&mut gc, key(), vec![pod("p", "n", "Running", true)], dead(), 200, &ended);
         check(&mut gc, key(), vec![pod("p", "n", "Succeeded", true)], dead(), 200, &["delete ns/p"]);
+    }
+
+    #[test]
+    fn an_ended_pod_that_may_not_go_keeps_no_other() {
+        let mut gc = PodGc { threshold: 0, ..PodGc::default() };
+        let pods = ["a", "b"].map(|name| of::<Pod>(pod(name, "n", "Succeeded", false)));
+        let caches = Caches::new().with_index(BY_END, by_end).with::<Pod>(pods);
+        let plan = gc.reconcile(&Key::new("", ENDED), &caches.view(), Time::default());
+        assert_eq!((plan.writes.len(), plan.apart.len()), (2, 2));
     }
 
     #[test]

@@ -63,6 +63,13 @@ pub(super) fn identity(endpoint: &Endpoint) -> String {
     uid.unwrap_or_else(|| endpoint.addresses.first().cloned().unwrap_or_default())
 }
 
+/// The same of what is mirrored: whoever wrote it may tell several addresses of one thing, and several names of one address
+/// (k8s.io/endpointslice/util, `hashEndpoint`).
+pub(super) fn mirrored_identity(endpoint: &Endpoint) -> String {
+    let address = endpoint.addresses.first().map_or("", String::as_str);
+    format!("{address} {} {}", endpoint.hostname.as_deref().unwrap_or_default(), identity(endpoint))
+}
+
 fn protocol(protocol: Option<&str>) -> String {
     protocol.filter(|p| !p.is_empty()).unwrap_or("TCP").to_owned()
 }
@@ -262,7 +269,7 @@ pub(super) fn from_endpoints(endpoints: &Endpoints) -> (Desired, Vec<EventRecord
                 target_ref: address.target_ref.clone(),
                 ..Endpoint::default()
             };
-            desired.entry(group).or_default().insert(identity(&endpoint), endpoint);
+            desired.entry(group).or_default().insert(mirrored_identity(&endpoint), endpoint);
         }
         skipped += all.len() - taken;
     }

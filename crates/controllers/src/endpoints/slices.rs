@@ -19,7 +19,9 @@ use k8s_openapi::api::discovery::v1::{Endpoint, EndpointSlice};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference, Time as MetaTime};
 use serde_json::json;
 
-use super::desired::{Desired, Group, MIRRORED, ZONE, families, from_endpoints, from_pods, identity};
+use super::desired::{
+    Desired, Group, MIRRORED, ZONE, families, from_endpoints, from_pods, identity, mirrored_identity,
+};
 use super::topology::{self, Capacity, Part};
 use super::{SINCE, difference, has_selector, is_external_name, labels_of, ready_since, services_of};
 use crate::Planted;
@@ -157,6 +159,11 @@ impl Wanted<'_> {
         }
     }
 
+    /// By what its endpoints are known again.
+    fn who(&self) -> fn(&Endpoint) -> String {
+        if self.managed_by == MIRRORING { mirrored_identity } else { identity }
+    }
+
     /// Whether a slice is of those that are looked after here: not of a former service of that name, nor made for another reason.
     fn has(&self, slice: &EndpointSlice) -> bool {
         let owners = slice.metadata.owner_references.as_deref().unwrap_or_default();
@@ -233,12 +240,13 @@ fn fill<'a>(
     slices: Vec<&'a EndpointSlice>,
     mut left: BTreeMap<String, Endpoint>,
     full: usize,
+    who: fn(&Endpoint) -> String,
     is_labelled: impl Fn(&EndpointSlice) -> bool,
 ) -> (Vec<Kept<'a>>, Vec<Endpoint>) {
     let mut kept: Vec<Kept<'a>> = Vec::new();
     for slice in slices {
         let had = had(slice);
-        let endpoints: Vec<_> = had.iter().filter_map(|e| left.remove(&identity(e))).take(full).collect();
+        let endpoints: Vec<_> = had.iter().filter_map(|e| left.remove(&who(e))).take(full).collect();
         let same = endpoints.len() == had.len() && endpoints.iter().zip(had).all(|(a, b)| topology::is_alike(a, b));
         kept.push(Kept { slice, endpoints, is_written: !same || !is_labelled(slice) });
     }
@@ -280,7 +288,7 @@ fn places<'a>(
             continue;
         }
         let is_labelled = |slice: &EndpointSlice| slice.metadata.labels.as_ref() == Some(&labels);
-        let (kept, rest) = fill(slices, endpoints.clone(), wanted.full, is_labelled);
+        let (kept, rest) = fill(slices, endpoints.clone(), wanted.full, wanted.who(), is_labelled);
         for Kept { slice, endpoints, .. } in kept {
             if endpoints.is_empty() {
                 gone.push(slice);

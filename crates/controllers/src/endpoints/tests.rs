@@ -169,7 +169,7 @@ fn check_fill(slices: &[(usize, usize)], come: usize, expected: (&[usize], usize
         .collect();
     let stay = slices.iter().enumerate().flat_map(|(at, (_, stay))| of(at, *stay));
     let desired = stay.chain(of(99, come)).map(|endpoint| (identity(&endpoint), endpoint)).collect();
-    let (mut kept, rest) = fill(there.iter().collect(), desired, 10, |_| true);
+    let (mut kept, rest) = fill(there.iter().collect(), desired, 10, identity, |_| true);
     kept.sort_by_key(|kept| kept.slice.name().to_owned());
     let sizes: Vec<_> = kept.iter().map(|kept| kept.endpoints.len()).collect();
     assert_eq!((&sizes[..], rest.len()), expected, "{slices:?} {come}");
@@ -272,6 +272,21 @@ fn what_somebody_wrote_is_mirrored() {
     }
     reconcile(&service(json!({"type": "ExternalName", "externalName": "x"})), &[], &mut slices, &[]);
     assert_eq!(slices, []);
+}
+
+#[test]
+fn all_addresses_and_names_of_a_thing_are_mirrored() {
+    let plain = service(json!({"ports": [{"port": 5432}]}));
+    let node = json!({"kind": "Node", "name": "n", "uid": "n"});
+    let address = |ip: &str, hostname: Option<&str>| json!({"ip": ip, "hostname": hostname, "targetRef": node});
+    let addresses = [address("192.0.2.1", None), address("192.0.2.2", None), address("192.0.2.2", Some("a"))];
+    let endpoints = json!({"metadata": {"namespace": "ns", "name": "web", "uid": "e"},
+        "subsets": [{"addresses": addresses, "ports": [{"port": 5432}]}]});
+    let mut slices = Vec::new();
+    assert_eq!(reconcile(&plain, &[], &mut slices, std::slice::from_ref(&endpoints)), 1);
+    let told: Vec<&str> = slices[0].endpoints.iter().flatten().map(|e| e.addresses[0].as_str()).collect();
+    assert_eq!(told, ["192.0.2.1", "192.0.2.2", "192.0.2.2"]);
+    assert_eq!(reconcile(&plain, &[], &mut slices, &[endpoints]), 0);
 }
 
 #[test]

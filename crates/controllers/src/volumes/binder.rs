@@ -140,9 +140,10 @@ fn bind(claim: &PersistentVolumeClaim, volume: &PersistentVolume, now: Time) -> 
 
 fn unbound_claim(claim: &PersistentVolumeClaim, view: &View<'_>, planted: Option<Planted>, now: Time) -> Plan {
     let wanted = volume_name(claim);
-    let by_name = planted == Some(Planted::ClaimsByName);
-    let named = |v: &&std::sync::Arc<PersistentVolume>| by_name && matching::names(v, claim);
-    if let Some(volume) = view.cache::<PersistentVolume>().iter().find(named).filter(|_| wanted.is_empty()) {
+    if planted == Some(Planted::ClaimsByName)
+        && wanted.is_empty()
+        && let Some(volume) = view.cache::<PersistentVolume>().iter().find(|v| matching::names(v, claim))
+    {
         return bind(claim, volume, now);
     }
     if wanted.is_empty() {

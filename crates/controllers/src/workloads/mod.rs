@@ -5,8 +5,8 @@
 //! see: the engine holds a key until the caches show what was written for it.
 //!
 //! A reconcile first settles whose the pods are, and plans nothing else while something is to be settled; then it makes or
-//! removes children; and only when there is nothing to make or remove it writes the status. So a status is never written from
-//! a count that the same plan is about to change.
+//! removes children; and only when there is nothing to make or remove, or the server refuses that, it writes the status. So a
+//! status is never written from a count that the same plan is about to change.
 
 #[cfg(test)]
 mod bad_input_tests;
@@ -18,6 +18,8 @@ mod deployment;
 mod job;
 mod names;
 mod pods;
+#[cfg(test)]
+mod refused_tests;
 mod replica_set;
 mod revisions;
 mod scale;

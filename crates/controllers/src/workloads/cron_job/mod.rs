@@ -99,7 +99,8 @@ impl Controller for CronJobController {
             // Written before a Job is removed: one that is gone does not say any more for which time it was.
             return plan.then(write(status));
         }
-        let plan = plan.then(clean_up(spec, cron, &jobs));
+        // One that may not go keeps none that is due from being made.
+        let plan = plan.then(clean_up(spec, cron, &jobs).each_apart());
         if cron.is_deleting() || spec.suspend == Some(true) {
             return plan;
         }

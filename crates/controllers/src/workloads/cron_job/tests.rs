@@ -185,3 +185,13 @@ fn the_jobs_that_began_first_go_first() {
     let plan = look(json!({"suspend": true, "successfulJobsHistoryLimit": 1}), json!({}), &jobs);
     assert_eq!(events(&plan), ["SuccessfulDelete: Deleted job early", "SuccessfulDelete: Deleted job late"]);
 }
+
+#[test]
+fn a_job_that_may_not_go_holds_up_none_that_is_due() {
+    let over = |name: &str| job(name, None, Some("Complete"));
+    let plan = look(json!({"successfulJobsHistoryLimit": 1}), json!({}), &[over("a"), over("b")]);
+    let [Write::Delete { .. }, Write::Create { .. }, Write::Update { .. }] = &plan.writes[..] else {
+        panic!("{:?}", plan.writes)
+    };
+    assert_eq!(plan.apart.into_iter().collect::<Vec<_>>(), [0]);
+}

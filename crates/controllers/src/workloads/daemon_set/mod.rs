@@ -27,7 +27,7 @@ use k8s_openapi::api::core::v1::{Node, Pod};
 use super::claim::{Claim, Labels, claim, watch};
 use super::scale::scaled;
 use super::{pods, revisions};
-use revisions::Found;
+use revisions::{Found, Revisions};
 
 /// The controller of DaemonSets.
 #[derive(Default)]
@@ -121,35 +121,16 @@ impl Controller for DaemonSetController {
         if !selects(&spec.selector, pods::template_labels(&spec.template)) {
             return Plan::none().event(pods::foreign_template(set.as_ref()));
         }
-        let collisions = set.status.as_ref().and_then(|s| s.collision_count);
-        let revisions =
-            match revisions::find(view, set.as_ref(), &spec.selector, &spec.template, collisions, revisions::LABEL) {
-                Found::Settled(revisions) => revisions,
-                Found::ToSettle(plan) => return plan,
-                Found::Collision => return status::collided(set.as_ref()),
-            };
-        let chooses = |pod: &Pod| selects(&spec.selector, pod.metadata.labels.as_ref());
-        let all = match claim::<DaemonSet, Pod>(view, set.as_ref(), chooses, |_| true) {
+        let revisions = match revisions_of(view, set, spec) {
+            Found::Settled(revisions) => revisions,
+            Found::ToSettle(plan) => return plan,
+            Found::Collision => return status::collided(set.as_ref()),
+        };
+        let all = match pods_of(view, set, spec) {
             Claim::Settled(pods) => pods,
             Claim::ToSettle(plan) => return plan,
         };
-        let mut by_node: BTreeMap<String, Vec<Arc<Pod>>> = BTreeMap::new();
-        for pod in &all {
-            by_node.entry(place::target(pod)).or_default().push(pod.clone());
-        }
-        let model = place::model(set.as_ref(), spec);
-        let nodes = view.cache::<Node>().iter().map(|node| {
-            let (runs, stays) = place::suits(&model, node);
-            (node.clone(), runs, stays)
-        });
-        let known = Known {
-            set,
-            spec,
-            hash: revisions::hash(&revisions.current).to_owned(),
-            by_node,
-            nodes: nodes.collect(),
-            now,
-        };
+        let known = known(view, (set.as_ref(), spec), &revisions, &all, now);
         let plan = place::plan(view, &known, &mut self.ended);
         if !plan.writes.is_empty() {
             return plan.resting_on(&Premise::unchanged(set.as_ref()));
@@ -165,7 +146,7 @@ impl Controller for DaemonSetController {
         let keep = spec.revision_history_limit.unwrap_or(10);
         plan.then(update).then(revisions::clean_up(&revisions.all, keep, in_use)).then(status::write(&known))
     }
-    fn refused(&mut self, key: &Key, view: &View<'_>, refusal: &Refusal<'_>, _: Time) -> Plan {
+    fn refused(&mut self, key: &Key, view: &View<'_>, refusal: &Refusal<'_>, now: Time) -> Plan {
         let Some(set) = view.get::<DaemonSet>(&key.namespace, &key.name) else { return Plan::none() };
         let (reason, doing) = match refusal.write {
             Write::Create { .. } => ("FailedCreate", "creating"),
@@ -173,6 +154,48 @@ impl Controller for DaemonSetController {
             _ => return Plan::none(),
         };
         let message = format!("Error {doing}: {}", refusal.error.message);
-        Plan::none().event(EventRecord::warning(set.as_ref(), reason, message))
+        as_it_is(view, set, now).event(EventRecord::warning(set.as_ref(), reason, message))
     }
+}
+
+/// The revisions of a set, and which of them is its template's.
+fn revisions_of(view: &View<'_>, set: &DaemonSet, spec: &DaemonSetSpec) -> Found {
+    let collisions = set.status.as_ref().and_then(|s| s.collision_count);
+    revisions::find(view, set, &spec.selector, &spec.template, collisions, revisions::LABEL)
+}
+
+/// The pods of a set.
+fn pods_of(view: &View<'_>, set: &DaemonSet, spec: &DaemonSetSpec) -> Claim<Pod> {
+    let chooses = |pod: &Pod| selects(&spec.selector, pod.metadata.labels.as_ref());
+    claim::<DaemonSet, Pod>(view, set, chooses, |_| true)
+}
+
+/// Puts together what is known.
+fn known<'a>(
+    view: &View<'_>,
+    (set, spec): (&'a DaemonSet, &'a DaemonSetSpec),
+    revisions: &Revisions,
+    all: &[Arc<Pod>],
+    now: Time,
+) -> Known<'a> {
+    let mut by_node: BTreeMap<String, Vec<Arc<Pod>>> = BTreeMap::new();
+    for pod in all {
+        by_node.entry(place::target(pod)).or_default().push(pod.clone());
+    }
+    let model = place::model(set, spec);
+    let nodes = view.cache::<Node>().iter().map(|node| {
+        let (runs, stays) = place::suits(&model, node);
+        (node.clone(), runs, stays)
+    });
+    Known { set, spec, hash: revisions::hash(&revisions.current).to_owned(), by_node, nodes: nodes.collect(), now }
+}
+
+/// The status of a set whose pods cannot be made or removed as it asks: while that is so, nobody else would write it.
+fn as_it_is(view: &View<'_>, set: &DaemonSet, now: Time) -> Plan {
+    let Some(spec) = set.spec.as_ref() else { return Plan::none() };
+    let (Found::Settled(revisions), Claim::Settled(all)) = (revisions_of(view, set, spec), pods_of(view, set, spec))
+    else {
+        return Plan::none();
+    };
+    status::write(&known(view, (set, spec), &revisions, &all, now))
 }

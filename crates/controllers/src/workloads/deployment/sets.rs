@@ -176,7 +176,7 @@ fn sized(set: &Arc<ReplicaSet>) -> ReplicaSet {
     ReplicaSet { metadata: set.metadata.clone(), spec: Some(spec), status: None }
 }
 
-/// Removes old sets without pods, beyond the history that is kept.
+/// Removes old sets without pods, beyond the history that is kept. One that may not go keeps nothing from being told.
 pub(crate) fn clean_up(wanted: Wanted<'_>, sets: &Sets) -> Plan {
     let keep = usize::try_from(wanted.spec.revision_history_limit.unwrap_or(10)).unwrap_or(usize::MAX);
     let mut old: Vec<&Arc<ReplicaSet>> = sets.old.iter().filter(|s| !s.is_deleting()).collect();
@@ -194,4 +194,5 @@ pub(crate) fn clean_up(wanted: Wanted<'_>, sets: &Sets) -> Plan {
                 && set.metadata.generation.unwrap_or(0) <= status.observed_generation.unwrap_or(0)
         })
         .fold(Plan::none(), |plan, set| plan.delete(set.as_ref()))
+        .each_apart()
 }

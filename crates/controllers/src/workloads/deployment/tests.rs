@@ -185,3 +185,14 @@ fn a_set_has_the_part_that_its_annotation_says() {
         check_part(max, 0, &[("web-1", 5), ("web-2", 15)]);
     }
 }
+
+#[test]
+fn an_old_set_that_may_not_go_keeps_nothing_from_being_told() {
+    let mut done = deployment(2, 10, json!({"deployment.kubernetes.io/revision": "2"}));
+    done["spec"]["revisionHistoryLimit"] = 0.into();
+    let plan = look(done, &[set(1, 0), set(2, 10)]);
+    let [Write::Delete { .. }, Write::Update { sub: "status", .. }] = &plan.writes[..] else {
+        panic!("{:?}", plan.writes)
+    };
+    assert_eq!(plan.apart.into_iter().collect::<Vec<_>>(), [0]);
+}

@@ -36,7 +36,7 @@ use carrack_types::selector::selects;
 use k8s_openapi::api::batch::v1::{Job, JobSpec, JobStatus};
 use k8s_openapi::api::core::v1::Pod;
 
-use super::claim::{Claim, Labels, claim_held, controller_of, watch};
+use super::claim::{Claim, Labels, claim_held, controlled, controller_of, watch};
 use super::{conditions, pods};
 use crate::Planted;
 use conditions::Condition as _;
@@ -157,6 +157,11 @@ fn chooses(job: &Job, labels: Labels<'_>) -> bool {
     job.spec.as_ref().and_then(|s| s.selector.as_ref()).is_some_and(|s| selects(s, labels))
 }
 
+/// Whether a pod that a Job controls is chosen by it.
+fn fits(job: &Job, pod: &Pod) -> bool {
+    job.spec.as_ref().is_none_or(|s| s.selector.is_none()) || chooses(job, pod.metadata.labels.as_ref())
+}
+
 impl Controller for JobController {
     fn name(&self) -> &'static str {
         "job"
@@ -195,7 +200,7 @@ impl Controller for JobController {
         if is_finished(job) {
             return released(key, job, view, |_| true);
         }
-        let fits = |pod: &Pod| spec.selector.is_none() || chooses(job, pod.metadata.labels.as_ref());
+        let fits = |pod: &Pod| fits(job, pod);
         // One that has ended, too: what it did counts.
         let adopts = |_: &Pod| spec.selector.is_some();
         if job.is_deleting() {
@@ -224,7 +229,7 @@ impl Controller for JobController {
         }
         plan.then(verdict::plan(&known, view))
     }
-    fn refused(&mut self, key: &Key, view: &View<'_>, refusal: &Refusal<'_>, _: Time) -> Plan {
+    fn refused(&mut self, key: &Key, view: &View<'_>, refusal: &Refusal<'_>, now: Time) -> Plan {
         let Some(job) = view.get::<Job>(&key.namespace, &key.name) else { return Plan::none() };
         let (reason, doing) = match refusal.write {
             Write::Create { .. } => ("FailedCreate", "creating"),
@@ -232,8 +237,19 @@ impl Controller for JobController {
             _ => return Plan::none(),
         };
         let message = format!("Error {doing}: {}", refusal.error.message);
-        Plan::none().event(EventRecord::warning(job.as_ref(), reason, message))
+        as_it_is(view, job, now).event(EventRecord::warning(job.as_ref(), reason, message))
     }
+}
+
+/// Counts of the pods of a Job some of which cannot be made or removed: while that is so, nobody else would write them.
+fn as_it_is(view: &View<'_>, job: &Job, now: Time) -> Plan {
+    let Some(spec) = job.spec.as_ref().filter(|_| !is_finished(job)) else { return Plan::none() };
+    let pods = controlled::<Pod>(view, job).filter(|pod| fits(job, pod)).cloned().collect();
+    let known = Known { job, spec, pods, now, streak: Streak::default(), forgets: false, untold: false };
+    let old = known.status();
+    let mut status = old.clone();
+    verdict::present(&known, &mut status);
+    verdict::write(&known, &old, status, Plan::none())
 }
 
 /// Of a Job's pods these let go.

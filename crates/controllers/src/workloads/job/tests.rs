@@ -292,6 +292,15 @@ fn what_is_said_of_a_pause_is_said_once() {
     }
 }
 
+#[test]
+fn a_pod_that_may_not_go_keeps_no_other_of_a_job_that_failed() {
+    let status = json!({"active": 2, "ready": 0, "terminating": 0, "conditions": [
+        {"type": "FailureTarget", "status": "True", "reason": "DeadlineExceeded"}]});
+    let pods = ["a", "b"].map(|name| pod(name, "Running", json!({})));
+    let plan = look(json!({"completions": 2, "parallelism": 2}), status, &pods);
+    assert_eq!((words(&plan), plan.apart.len()), (vec!["delete a".to_owned(), "delete b".to_owned()], 2));
+}
+
 /// A Job whose selector chooses `app: j`, and what is planned for it.
 fn look_at_selecting(mut meta: Value, status: Value, pods: &[Value], key: &str) -> Vec<String> {
     let more = json!({"namespace": "ns", "name": "j", "uid": "j", "resourceVersion": "1"});

@@ -82,7 +82,8 @@ pub(super) fn plan(known: &Known<'_>, view: &View<'_>) -> Plan {
             MET => manage::dismiss(known, known.active()),
             _ => {
                 let one = |plan: Plan, pod: &Arc<Pod>| plan.delete(pod.as_ref()).told(manage::deleted(known, pod));
-                known.active().fold(Plan::none(), one)
+                // One that may not go keeps no other.
+                known.active().fold(Plan::none(), one).each_apart()
             }
         };
         let counted = !known.pods.iter().any(|p| tracked(p)) && waiting(&status) == 0;
@@ -112,7 +113,8 @@ fn waiting(status: &JobStatus) -> usize {
     lists.flatten().map(Vec::len).sum()
 }
 
-fn write(known: &Known<'_>, old: &JobStatus, new: JobStatus, plan: Plan) -> Plan {
+/// Writes a status, if it is another one than before, and then the rest.
+pub(super) fn write(known: &Known<'_>, old: &JobStatus, new: JobStatus, plan: Plan) -> Plan {
     if *old == new {
         return plan;
     }

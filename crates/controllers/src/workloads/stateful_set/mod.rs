@@ -20,7 +20,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use carrack_engine::{Controller, EventRecord, Key, Plan, Premise, Refusal, Setup, Time, View, Write};
-use carrack_types::resource::Object as _;
+use carrack_types::resource::{Kind as _, Object as _};
 use carrack_types::selector::selects;
 use k8s_openapi::api::apps::v1::{ControllerRevision, StatefulSet, StatefulSetSpec};
 use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
@@ -115,16 +115,12 @@ impl Controller for StatefulSetController {
         if !selects(&spec.selector, pods::template_labels(&spec.template)) {
             return Plan::none().event(pods::foreign_template(set.as_ref()));
         }
-        let collisions = set.status.as_ref().and_then(|s| s.collision_count);
-        let revisions =
-            match revisions::find(view, set.as_ref(), &spec.selector, &spec.template, collisions, revisions::HASH) {
-                Found::Settled(revisions) => revisions,
-                Found::ToSettle(plan) => return plan,
-                Found::Collision => return status::collided(set),
-            };
-        let chooses =
-            |pod: &Pod| selects(&spec.selector, pod.metadata.labels.as_ref()) && identity::ordinal(set, pod).is_some();
-        let all = match claim::<StatefulSet, Pod>(view, set.as_ref(), chooses, |_| true) {
+        let revisions = match revisions_of(view, set, spec) {
+            Found::Settled(revisions) => revisions,
+            Found::ToSettle(plan) => return plan,
+            Found::Collision => return status::collided(set),
+        };
+        let all = match pods_of(view, set, spec) {
             Claim::Settled(pods) => pods,
             Claim::ToSettle(plan) => return plan,
         };
@@ -148,7 +144,7 @@ impl Controller for StatefulSetController {
         let keep = spec.revision_history_limit.unwrap_or(10);
         plan.then(revisions::clean_up(&revisions.all, keep, in_use)).then(status::write(&known))
     }
-    fn refused(&mut self, key: &Key, view: &View<'_>, refusal: &Refusal<'_>, _: Time) -> Plan {
+    fn refused(&mut self, key: &Key, view: &View<'_>, refusal: &Refusal<'_>, now: Time) -> Plan {
         let Some(set) = view.get::<StatefulSet>(&key.namespace, &key.name) else { return Plan::none() };
         let (reason, doing) = match refusal.write {
             Write::Create { .. } => ("FailedCreate", "create"),
@@ -162,8 +158,34 @@ impl Controller for StatefulSetController {
             _ => format!("{kind} {name}"),
         };
         let message = format!("{doing} {what} in StatefulSet {} failed error: {}", set.name(), refusal.error.message);
-        Plan::none().event(EventRecord::warning(set.as_ref(), reason, message))
+        // What it says of itself was refused just now.
+        let is_own = *refusal.write.resource() == StatefulSet::resource();
+        let plan = if is_own { Plan::none() } else { as_it_is(view, set, now) };
+        plan.event(EventRecord::warning(set.as_ref(), reason, message))
     }
+}
+
+/// The revisions of a set, and which of them is its template's.
+fn revisions_of(view: &View<'_>, set: &StatefulSet, spec: &StatefulSetSpec) -> Found {
+    let collisions = set.status.as_ref().and_then(|s| s.collision_count);
+    revisions::find(view, set, &spec.selector, &spec.template, collisions, revisions::HASH)
+}
+
+/// The pods of a set.
+fn pods_of(view: &View<'_>, set: &StatefulSet, spec: &StatefulSetSpec) -> Claim<Pod> {
+    let chooses =
+        |pod: &Pod| selects(&spec.selector, pod.metadata.labels.as_ref()) && identity::ordinal(set, pod).is_some();
+    claim::<StatefulSet, Pod>(view, set, chooses, |_| true)
+}
+
+/// The status of a set whose pods cannot be made or removed as it asks: while that is so, nobody else would write it.
+fn as_it_is(view: &View<'_>, set: &StatefulSet, now: Time) -> Plan {
+    let Some(spec) = set.spec.as_ref() else { return Plan::none() };
+    let (Found::Settled(revisions), Claim::Settled(all)) = (revisions_of(view, set, spec), pods_of(view, set, spec))
+    else {
+        return Plan::none();
+    };
+    status::write(&known(set, spec, &revisions, all, now))
 }
 
 /// Puts together what is known. Of the pods, those of ordinals of this set.
