@@ -3,6 +3,7 @@
 //! Upstream references: the NoCloud and ConfigDrive data sources of cloud-init; KubeVirt's config disks.
 
 use crate::spec::{ConfigDriveSpec, NoCloudSpec};
+use base64::Engine as _;
 use hadris_fs::{Content, Node, Tree};
 use hadris_iso::{IsoId, IsoOptions};
 use hadris_storage::host::FileDevice;
@@ -35,7 +36,8 @@ pub fn no_cloud(out: &Path, data: &NoCloudSpec) -> Result<(), VolumeError> {
         meta["public-keys"] = json!(data.public_keys);
     }
     // JSON is YAML, and quotes what needs it.
-    let mut files = files([("user-data", data.user_data.clone()), ("meta-data", meta.to_string())]);
+    let mut files = files([("meta-data", meta.to_string())]);
+    files.insert("user-data".to_owned(), user_data(out, &data.user_data, data.user_data_base64.as_deref())?);
     if let Some(network) = &data.network_data {
         files.insert("network-config".to_owned(), network.clone().into_bytes());
     }
@@ -60,10 +62,9 @@ pub fn config_drive(out: &Path, data: &ConfigDriveSpec) -> Result<(), VolumeErro
     if !data.public_keys.is_empty() {
         meta.insert("public_keys".to_owned(), json!(data.public_keys));
     }
-    let mut files = files([
-        (&format!("{LATEST}/meta_data.json"), Value::Object(meta).to_string()),
-        (&format!("{LATEST}/user_data"), data.user_data.clone()),
-    ]);
+    let mut files = files([(&format!("{LATEST}/meta_data.json"), Value::Object(meta).to_string())]);
+    let user_data = user_data(out, &data.user_data, data.user_data_base64.as_deref())?;
+    files.insert(format!("{LATEST}/user_data"), user_data);
     if let Some(network) = &data.network_data {
         files.insert(format!("{LATEST}/network_data.json"), network.clone().into_bytes());
     }
@@ -110,6 +111,14 @@ fn collect(
         }
     }
     Ok(())
+}
+
+/// User data, of which some is no text: cloud-init takes it compressed, too.
+fn user_data(out: &Path, text: &str, encoded: Option<&str>) -> Result<Vec<u8>, VolumeError> {
+    let Some(encoded) = encoded else { return Ok(text.as_bytes().to_vec()) };
+    let failed =
+        |error: base64::DecodeError| VolumeError { path: out.to_path_buf(), reason: format!("user data: {error}") };
+    base64::engine::general_purpose::STANDARD.decode(encoded).map_err(failed)
 }
 
 fn files<const N: usize>(texts: [(&str, String); N]) -> BTreeMap<String, Vec<u8>> {
@@ -182,7 +191,9 @@ mod tests {
             &[("/user-data", &data.user_data), ("/network-config", "version: 2\n"), ("/meta-data", meta)],
         );
         data.public_keys.insert("0".to_owned(), "ssh-ed25519 A".to_owned());
+        data.user_data_base64 = Some("I3g=".to_owned());
         no_cloud(&out, &data).expect("written");
+        check(&out, "cidata", &[("/user-data", "#x")]);
         let meta = r#"{"instance-id":"i-\"1\"","local-hostname":"demo","public-keys":{"0":"ssh-ed25519 A"}}"#;
         check(&out, "cidata", &[("/meta-data", meta)]);
     }
@@ -209,6 +220,8 @@ mod tests {
                 ("/openstack/latest/network_data.json", "{}"),
             ],
         );
+        config_drive(&out, &ConfigDriveSpec { user_data_base64: Some("I3g=".to_owned()), ..data }).expect("written");
+        check(&out, "config-2", &[("/openstack/latest/user_data", "#x")]);
     }
 
     #[test]

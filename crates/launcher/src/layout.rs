@@ -7,7 +7,7 @@
 //! nothing there is opened by its path alone, but only what lies in the directory itself and is what it should be.
 //! Upstream reference: KubeVirt's `pkg/safepath`.
 
-use rustix::fs::{AtFlags, FileType, Mode, OFlags};
+use rustix::fs::{AtFlags, FileType, Mode, OFlags, ResolveFlags};
 use std::ffi::OsStr;
 use std::io;
 use std::os::fd::{AsRawFd as _, OwnedFd};
@@ -162,6 +162,19 @@ pub fn open_file(path: &Path) -> io::Result<std::fs::File> {
     std::fs::File::open(by_descriptor(&file))
 }
 
+/// Opens the regular file at `path` of the file system whose root is `root`, as those who live there see it: links are
+/// followed, and none leads out of it. Nothing else than a regular file is opened.
+///
+/// # Errors
+/// Those of opening; what lies there is no regular file.
+pub fn open_inside(root: &Path, path: &Path) -> io::Result<std::fs::File> {
+    let root = rustix::fs::open(root, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
+    let resolve = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS;
+    let found = rustix::fs::openat2(&root, path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty(), resolve)?;
+    is_kind(&found, path, FileType::RegularFile)?;
+    std::fs::File::open(by_descriptor(&found))
+}
+
 /// Removes the file at `path`, or the link that lies there. No link in its directory's place is followed.
 ///
 /// # Errors
@@ -176,11 +189,16 @@ fn found(path: &Path, kind: FileType) -> io::Result<OwnedFd> {
     let (directory, name) = split(path)?;
     let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let found = rustix::fs::openat(&directory, name, flags, Mode::empty())?;
-    let is = FileType::from_raw_mode(rustix::fs::fstat(&found)?.st_mode);
-    if is != kind {
-        return Err(io::Error::other(format!("{} is a {is:?} and no {kind:?}", path.display())));
-    }
+    is_kind(&found, path, kind)?;
     Ok(found)
+}
+
+fn is_kind(found: &OwnedFd, path: &Path, kind: FileType) -> io::Result<()> {
+    let is = FileType::from_raw_mode(rustix::fs::fstat(found)?.st_mode);
+    if is == kind {
+        return Ok(());
+    }
+    Err(io::Error::other(format!("{} is a {is:?} and no {kind:?}", path.display())))
 }
 
 /// The directory of a path, which is no link, and the name in it.
@@ -241,6 +259,35 @@ mod tests {
             accepted.expect("accepted");
             connected.expect("connected");
         }
+    }
+
+    #[test]
+    fn links_are_followed_inside_a_root_only() {
+        use std::os::unix::fs::symlink;
+        let dir = tempfile::tempdir().expect("a directory");
+        let root = dir.path().join("root");
+        for directory in ["etc", "run"] {
+            std::fs::create_dir_all(root.join(directory)).expect("made");
+        }
+        let secret = dir.path().join("secret");
+        std::fs::write(&secret, "the host's").expect("written");
+        std::fs::write(root.join("run/resolv.conf"), "its own").expect("written");
+        symlink("/run/resolv.conf", root.join("etc/absolute")).expect("linked");
+        symlink("../run/resolv.conf", root.join("etc/relative")).expect("linked");
+        symlink(&secret, root.join("etc/out")).expect("linked");
+        symlink("../../secret", root.join("etc/up")).expect("linked");
+        let check = |name: &str, is_there: bool| {
+            let opened = open_inside(&root, &Path::new("etc").join(name)).map(std::io::read_to_string);
+            assert_eq!(opened.is_ok(), is_there, "{name}");
+            if let Ok(text) = opened {
+                assert_eq!(text.expect("read"), "its own", "{name}");
+            }
+        };
+        check("absolute", true);
+        check("relative", true);
+        check("out", false);
+        check("up", false);
+        check("", false);
     }
 
     #[tokio::test]

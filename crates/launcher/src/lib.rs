@@ -49,4 +49,5 @@ pub mod writer;
 pub use accel::Accel;
 pub use domain::{Domain, EndReason, Phase};
 pub use layout::Layout;
+pub use lines::LineError;
 pub use spec::MachineSpec;

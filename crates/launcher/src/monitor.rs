@@ -334,7 +334,8 @@ impl Monitor {
         let patience = ATTACH_DEADLINE + ATTACH_PER_GIB.saturating_mul(self.memory_gib);
         loop {
             let Err(error) = self.meet().await else { return };
-            let in_time = started.elapsed() < patience && rustix::process::getppid() == self.parent;
+            let stays = rustix::process::getppid() == self.parent;
+            let in_time = started.elapsed() < patience && may_begin(self.start, stays);
             if may_answer(&error, self.start, in_time) {
                 // QEMU makes the socket some time after it starts, and nothing tells when.
                 tokio::time::sleep(if in_time { ATTACH_PERIOD } else { HUNG_PERIOD }).await;
@@ -577,6 +578,12 @@ impl Monitor {
     }
 }
 
+/// Whether the process that becomes QEMU may be there, by whether the monitor's parent stays. It is the parent of a monitor
+/// that was with it from the start; that of one that has taken over is the command that started it, which ends by itself.
+fn may_begin(start: Start, parent_stays: bool) -> bool {
+    parent_stays || start == Start::TakeOver
+}
+
 /// Whether a QEMU that could not be spoken to may answer yet. One that runs is there as long as this process is, which
 /// ends with it: when it does not answer, it hangs, with its storage most likely.
 fn may_answer(error: &QmpError, start: Start, in_time: bool) -> bool {
@@ -749,5 +756,11 @@ mod tests {
         check(connect(), Start::Fresh, [true, false]);
         let refused = QmpError::Refused { command: "query-status".to_owned(), message: "no".to_owned() };
         check(refused, Start::TakeOver, [false, false]);
+    }
+
+    #[test]
+    fn a_monitor_that_took_over_outlives_the_command_that_started_it() {
+        let may = |start: Start| [true, false].map(|parent_stays| may_begin(start, parent_stays));
+        assert_eq!([may(Start::Fresh), may(Start::TakeOver)], [[true, false], [true, true]]);
     }
 }

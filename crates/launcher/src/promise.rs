@@ -8,13 +8,15 @@
 //! The time is the machine's own clock since its boot, suspended time included, so that no jump of the wall clock
 //! matters and all processes of the machine mean the same.
 
+use std::collections::BTreeSet;
 use std::io;
-use std::path::Path;
-use std::sync::{Mutex, PoisonError};
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// Who writes: two that make the same file ready would put half of one in its place, and that allows nothing.
-static WRITING: Mutex<()> = Mutex::new(());
+/// What is being written: two that make the same file ready would put half of one in its place, and that allows
+/// nothing. Each file by itself, so that a file system that hangs holds up nobody else's.
+static WRITING: Mutex<BTreeSet<PathBuf>> = Mutex::new(BTreeSet::new());
 
 /// How often the file is looked at. A machine that was suspended is not told by a timer.
 const LOOK: Duration = Duration::from_millis(500);
@@ -31,10 +33,33 @@ pub fn now_ns() -> u64 {
 /// Keeps until when the guest may run.
 ///
 /// # Errors
-/// The file cannot be written: the old promise holds then.
+/// The file cannot be written, or somebody is still writing it (`WouldBlock`), as on storage that hangs: the old
+/// promise holds then.
 pub fn write(path: &Path, until_ns: u64) -> io::Result<()> {
-    let _turn = WRITING.lock().unwrap_or_else(PoisonError::into_inner);
+    let _turn = Turn::take(path)?;
     crate::prepare::replace(path, until_ns.to_string().as_bytes())
+}
+
+/// The right to write a file, until it is dropped. Nobody waits for it: whoever did would hang with the one who has it.
+struct Turn<'a>(&'a Path);
+
+impl<'a> Turn<'a> {
+    fn take(path: &'a Path) -> io::Result<Self> {
+        if Self::writing().insert(path.to_path_buf()) {
+            return Ok(Self(path));
+        }
+        Err(io::Error::new(io::ErrorKind::WouldBlock, "the last one is still being written"))
+    }
+
+    fn writing() -> MutexGuard<'static, BTreeSet<PathBuf>> {
+        WRITING.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        Self::writing().remove(self.0);
+    }
 }
 
 /// Until when the guest may run; none when nothing was promised.
@@ -111,11 +136,28 @@ mod tests {
         std::thread::scope(|scope| {
             for writer in 1..=4 {
                 let path = &path;
-                scope.spawn(move || (0..200).for_each(|_| write(path, writer).expect("written")));
+                scope.spawn(move || {
+                    for _ in 0..200 {
+                        let written = write(path, writer).map_err(|error| error.kind());
+                        assert!(matches!(written, Ok(()) | Err(io::ErrorKind::WouldBlock)), "{written:?}");
+                    }
+                });
             }
             for _ in 0..200 {
                 assert!(read(&path).expect("whole").is_some());
             }
         });
+    }
+
+    #[test]
+    fn a_file_that_hangs_holds_up_no_other() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let (hung, other) = (dir.path().join("hung"), dir.path().join("other"));
+        let turn = Turn::take(&hung).expect("its turn");
+        let kind = |written: io::Result<()>| written.map_err(|error| error.kind());
+        assert_eq!(kind(write(&hung, 1)), Err(io::ErrorKind::WouldBlock));
+        assert_eq!(kind(write(&other, 1)), Ok(()));
+        drop(turn);
+        assert_eq!(kind(write(&hung, 1)), Ok(()));
     }
 }

@@ -294,7 +294,7 @@ pub enum DiskSource {
     ConfigDrive(ConfigDriveSpec),
     /// The files of a directory, as they are when the machine starts (configMap, secret, downwardAPI, serviceAccount).
     Files {
-        /// The directory. Names that begin with a dot are the kubelet's own and left out.
+        /// The directory. Names that begin with two dots are the kubelet's own and left out.
         directory: PathBuf,
         /// Label of the volume in the guest.
         label: String,
@@ -307,6 +307,9 @@ pub enum DiskSource {
 pub struct ConfigDriveSpec {
     /// `user_data`, decoded.
     pub user_data: String,
+    /// `user_data` that is no text, such as what is compressed, in base64; in place of the other.
+    #[serde(skip_serializing_if = "Option::is_none")] // A launcher of the version before knows no such word.
+    pub user_data_base64: Option<String>,
     /// `network_data.json`, decoded.
     pub network_data: Option<String>,
     /// `uuid` and `instance_id` of `meta_data.json`.
@@ -323,6 +326,9 @@ pub struct ConfigDriveSpec {
 pub struct NoCloudSpec {
     /// `user-data`, decoded.
     pub user_data: String,
+    /// `user-data` that is no text, such as what is compressed, in base64; in place of the other.
+    #[serde(skip_serializing_if = "Option::is_none")] // A launcher of the version before knows no such word.
+    pub user_data_base64: Option<String>,
     /// `network-config`, decoded.
     pub network_data: Option<String>,
     /// `instance-id` of `meta-data`.
@@ -358,7 +364,7 @@ pub struct NicSpec {
     pub tap: String,
     /// The guest's hardware address.
     pub mac: String,
-    /// The device model, one of KubeVirt's: virtio, e1000, e1000e, igb, ne2k_pci, pcnet, rtl8139.
+    /// The device model, one of KubeVirt's: virtio, e1000, e1000e, ne2k_pci, pcnet, rtl8139.
     #[serde(default)]
     pub model: NicModel,
     /// Packets are moved by the kernel (`/dev/vhost-net`) and not by QEMU.

@@ -52,12 +52,16 @@ fn wait_in(directories: &[PathBuf]) -> JoinHandle<Result<(), String>> {
     }
     let waiting = directories.to_vec();
     let receiver = std::thread::spawn(move || receive::run(UID, &waiting).map_err(|error| error.to_string()));
+    until_wanted(&directories[0]);
+    receiver
+}
+
+fn until_wanted(directory: &Path) {
     let started = Instant::now();
-    while !is_wanted(&directories[0], UID) {
+    while !is_wanted(directory, UID) {
         assert!(started.elapsed() < PATIENCE, "nobody waits");
         std::thread::sleep(Duration::from_millis(5));
     }
-    receiver
 }
 
 fn copy(id: &str, volumes: &[&str], directories: &[PathBuf]) -> Call {
@@ -90,9 +94,11 @@ async fn at_speed(qmp: &mut Qmp, bytes_per_s: u64) {
     }
 }
 
-/// Jobs that would take for ever.
-async fn slow(qmp: &mut Qmp) {
+/// Whether jobs are under way that take for ever from now on.
+async fn slow(qmp: &mut Qmp) -> bool {
     at_speed(qmp, 1).await;
+    let half = |job: &Value| job["current-progress"].as_u64() < job["total-progress"].as_u64().map(|all| all / 2);
+    jobs(qmp).await.as_array().is_some_and(|all| !all.is_empty() && all.iter().all(half))
 }
 
 async fn fast(qmp: &mut Qmp) {
@@ -134,6 +140,30 @@ async fn begin(pod: &Pod, call: Call) {
     }
 }
 
+/// Begins a copy that does not end by itself, for somebody who waits for it. One that was quicker than its brake is begun anew.
+async fn begin_slowly<W>(
+    (pod, qmp): (&Pod, &mut Qmp),
+    (id, volumes): (&str, &[&str]),
+    to: &[PathBuf],
+    mut wait: impl FnMut() -> W,
+) -> W {
+    let started = Instant::now();
+    loop {
+        let waiting = wait();
+        begin(pod, copy(&format!("{id}-{}", started.elapsed().as_nanos()), volumes, to)).await;
+        if slow(qmp).await {
+            return waiting;
+        }
+        assert!(started.elapsed() < PATIENCE, "{id} is too quick");
+        fast(qmp).await;
+        until_no_jobs(qmp).await;
+        for directory in to {
+            until_removed(&directory.join(PARTIAL)).await;
+            std::fs::remove_dir_all(directory).expect("removed");
+        }
+    }
+}
+
 fn raw(copy: &Path) -> Vec<u8> {
     let raw = copy.with_extension("raw");
     let done = Command::new("qemu-img").args(["convert", "-f", "qcow2", "-O", "raw"]).arg(copy).arg(&raw).status();
@@ -145,9 +175,7 @@ fn raw(copy: &Path) -> Vec<u8> {
 async fn disks_are_copied_as_they_were_when_it_began() {
     let (pod, mut spare) = machine(Pod::start()).await;
     let to = [pod.dir.path().join("a"), pod.dir.path().join("b")];
-    let receiver = wait_in(&to);
-    pod.call(copy("first", &["one", "two"], &to)).await.expect("begun");
-    slow(&mut spare).await;
+    let receiver = begin_slowly((&pod, &mut spare), ("first", &["one", "two"]), &to, || wait_in(&to)).await;
     write(&mut spare, "disk-0", 8).await;
     fast(&mut spare).await;
     receiver.join().expect("no panic").expect("received");
@@ -159,14 +187,15 @@ async fn disks_are_copied_as_they_were_when_it_began() {
     let now = std::fs::read(pod.dir.path().join("one.img")).expect("read");
     assert!(now.iter().all(|byte| *byte == 8), "the guest has written meanwhile");
     until_no_jobs(&mut spare).await;
-    // It is not begun again under its name, and another is.
+    // Another is begun, and none again under its name.
     std::fs::remove_dir_all(&to[0]).expect("removed");
-    pod.call(copy("first", &["one"], &to[..1])).await.expect("begun before");
-    assert!(!to[0].exists());
     let receiver = wait_in(&to[..1]);
     pod.call(copy("second", &["one"], &to[..1])).await.expect("begun");
     receiver.join().expect("no panic").expect("received");
     assert!(raw(&to[0].join(WHOLE)).iter().all(|byte| *byte == 8));
+    std::fs::remove_dir_all(&to[0]).expect("removed");
+    pod.call(copy("second", &["one"], &to[..1])).await.expect("begun before");
+    assert!(!to[0].exists());
 }
 
 #[tokio::test]
@@ -214,15 +243,15 @@ async fn a_copy_that_ends_early_leaves_nothing() {
 
     // Whoever wants it dies.
     let gone = to("gone");
-    std::fs::create_dir(&gone[0]).expect("made");
-    let mut child = Pod::spawn(&pod.layout, &["receive", &gone[0].to_string_lossy()]);
-    while !is_wanted(&gone[0], UID) {
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
-    pod.call(copy("gone", &["one"], &gone)).await.expect("begun");
-    slow(&mut spare).await;
+    let receive = || {
+        std::fs::create_dir(&gone[0]).expect("made");
+        let child = Pod::spawn(&pod.layout, &["receive", &gone[0].to_string_lossy()]);
+        until_wanted(&gone[0]);
+        child
+    };
+    let mut child = begin_slowly((&pod, &mut spare), ("gone", &["one"]), &gone, receive).await;
     let another = to("another");
-    let waiting = wait_in(&another);
+    let mut waits = Some(wait_in(&another));
     assert!(pod.call(copy("another", &["two"], &another)).await.is_err(), "one at a time");
     child.kill().expect("killed");
     child.wait().expect("waited for");
@@ -231,8 +260,8 @@ async fn a_copy_that_ends_early_leaves_nothing() {
     assert!(!gone[0].join(WHOLE).exists());
 
     // The monitor dies: who waits is told at once, and the next one clears up.
-    begin(&pod, copy("another", &["two"], &another)).await;
-    slow(&mut spare).await;
+    let again = || waits.take().unwrap_or_else(|| wait_in(&another));
+    let waiting = begin_slowly((&pod, &mut spare), ("another", &["two"]), &another, again).await;
     dead(pod.kill_monitor()).await;
     let said = waiting.join().expect("no panic").expect_err("nothing");
     assert!(said.contains("interrupted"), "{said}");
@@ -257,9 +286,7 @@ async fn a_copy_that_ends_early_leaves_nothing() {
 async fn a_file_that_is_not_closed_is_no_copy() {
     let (pod, mut spare) = machine(Pod::start()).await;
     let to = [pod.dir.path().join("a")];
-    let receiver = wait_in(&to);
-    pod.call(copy("held", &["one"], &to)).await.expect("begun");
-    slow(&mut spare).await;
+    let receiver = begin_slowly((&pod, &mut spare), ("held", &["one"]), &to, || wait_in(&to)).await;
     let holder = json!({ "driver": "raw", "node-name": "holder", "file": "copy-0", "read-only": true });
     spare.execute("blockdev-add", holder).await.expect("held");
     fast(&mut spare).await;
@@ -301,9 +328,7 @@ async fn what_was_put_in_a_copys_place_is_not_followed() {
 
     // What is put there while it is written is not taken for the copy.
     let to = [pod.dir.path().join("b")];
-    let receiver = wait_in(&to);
-    pod.call(copy("replaced", &["one"], &to)).await.expect("begun");
-    slow(&mut spare).await;
+    let receiver = begin_slowly((&pod, &mut spare), ("replaced", &["one"]), &to, || wait_in(&to)).await;
     std::fs::remove_file(to[0].join(PARTIAL)).expect("removed");
     std::os::unix::fs::symlink(&elsewhere, to[0].join(PARTIAL)).expect("linked");
     fast(&mut spare).await;

@@ -122,7 +122,7 @@ pub struct Prepared {
     /// Search domains of the pod.
     pub search: Vec<String>,
     /// Contents of the secrets: pod volume, then key.
-    pub secrets: BTreeMap<String, BTreeMap<String, String>>,
+    pub secrets: BTreeMap<String, BTreeMap<String, Vec<u8>>>,
 }
 
 /// What is kept about an instance on the node, so that a restart of the handler knows what was asked of its guest.
@@ -290,7 +290,7 @@ pub enum Op {
     Promise(Vec<Place>, Time),
     /// End the processes of a pod at once, from outside, whatever its launcher says.
     Destroy(Place),
-    /// Look whether any process of a pod still runs.
+    /// Look whether any process of a pod still runs; without the pod's UID, any of the instance.
     LookForProcesses(Place),
     /// Ask a guest's agent.
     AskAgent(Box<AgentQuestion>),

@@ -150,14 +150,18 @@ pub(super) fn compute_runs(pod: &Pod) -> bool {
     compute.and_then(|compute| compute.state.as_ref()).is_some_and(|state| state.running.is_some())
 }
 
-/// Whether no container can still run: each that the node ever reported has ended.
+/// Whether no container can still run: each that the node reports has ended. A kubelet that gives a pod up after its
+/// own restart leaves out what becomes of the containers, which it ends only then: that is no report. (Upstream:
+/// `rejectPod` in pkg/kubelet.)
 fn all_containers_ended(pod: &Pod) -> bool {
-    statuses(pod).iter().all(|status| {
+    let has_ended = |status: &ContainerStatus| {
         status.state.as_ref().is_some_and(|state| {
             // A container that never started shows as waiting, with no id.
             state.terminated.is_some() || (state.running.is_none() && status.container_id.is_none())
         })
-    })
+    };
+    let statuses = statuses(pod);
+    statuses.iter().any(|status| status.name == COMPUTE_CONTAINER) && statuses.iter().all(has_ended)
 }
 
 /// Enters a phase.

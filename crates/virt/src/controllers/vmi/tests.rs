@@ -241,6 +241,8 @@ fn phases() {
         None,
         0,
     );
+    let unsaid = json!({"status": {"phase": "Failed", "containerStatuses": []}});
+    check("a running one's pod was given up", vmi("Running", json!({})), Some(pod("running", unsaid)), None, 0);
     check("a running one's pod is gone, its node is not", vmi("Running", json!({})), None, None, 0);
     check("final: the pod goes", vmi("Succeeded", json!({})), Some(pod("running", json!({}))), None, 1);
     let just = json!({"status": {"nodeName": "n1", "phaseTransitionTimestamps": [

@@ -19,9 +19,10 @@ use carrack_launcher::accel::Accel;
 use carrack_launcher::domain::{End, EndReason, Phase};
 use carrack_launcher::spec::Run;
 use carrack_types::kubevirt::{VirtualMachineInstance, phase};
+use carrack_types::pod::is_terminal;
 use carrack_types::resource::Object;
 use carrack_types::well_known::kubevirt::COMPUTE_CONTAINER;
-use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::core::v1::{ContainerStatus, Pod};
 
 use super::Flight;
 use crate::controllers::vmi::DEFAULT_GRACE_S;
@@ -74,6 +75,8 @@ pub(super) struct Guest {
     pub write_at: Option<Time>,
     /// Revision of the last status write.
     pub barrier: u64,
+    /// Reasons and messages of the events that went with a status write whose success is not known.
+    pub told: Vec<(String, String)>,
     /// What the launcher was last called for, and when.
     pub last_call: Option<(Asked, Time)>,
     /// The shutdown was told as an event.
@@ -338,8 +341,11 @@ pub(super) fn act(guest: &mut Guest, seen: &Seen<'_>) -> Act {
         return Act::Wait(Some(at));
     }
     let Some(pod) = seen.pod else { return vanished(guest, seen) };
-    if compute_has_ended(pod) {
-        return Act::Lost;
+    match compute(pod) {
+        Some(compute) if compute.state.as_ref().is_some_and(|state| state.terminated.is_some()) => return Act::Lost,
+        // Its kubelet has given it up, such as after a restart, and says nothing of the containers that it had.
+        None if is_terminal(pod) => return vanished(guest, seen),
+        _ => {}
     }
     let Some(place) = spec::place(seen.vmi, pod) else { return Act::Wait(None) };
     if guest.record.place != place {
@@ -379,23 +385,23 @@ fn ask_agent(guest: &Guest, seen: &Seen<'_>, place: Place) -> Act {
     }
 }
 
-/// The pod is not in the API any more, by an operator's force or a lost node's clean-up. Whether its guest still runs
-/// is seen here only.
+/// The pod is not in the API any more, by an operator's force or a lost node's clean-up, or tells nothing of its
+/// containers. Whether its guest still runs is seen here only.
 fn vanished(guest: &Guest, seen: &Seen<'_>) -> Act {
     let mut place = guest.record.place.clone();
     if place.pod_uid.is_empty() {
-        // Known from before this handler's time.
-        let pods = seen.vmi.status.as_ref().map(|status| &status.active_pods);
-        let Some(pod_uid) = pods.and_then(|pods| pods.keys().next()) else { return Act::Lost };
-        place = Place { uid: seen.vmi.uid().to_owned(), pod_uid: pod_uid.clone(), compute_id: String::new() };
+        // Known from before this handler's time. Where no pod is named any more, its processes are looked for, too.
+        let active = seen.vmi.status.as_ref().and_then(|status| status.active_pods.keys().next());
+        let pod_uid = seen.pod.map(Object::uid).or(active.map(String::as_str)).unwrap_or_default().to_owned();
+        place = Place { uid: seen.vmi.uid().to_owned(), pod_uid, compute_id: String::new() };
     }
     Act::Look(place)
 }
 
-fn compute_has_ended(pod: &Pod) -> bool {
-    let Some(status) = &pod.status else { return false };
-    let compute = status.container_statuses.iter().flatten().find(|status| status.name == COMPUTE_CONTAINER);
-    compute.and_then(|compute| compute.state.as_ref()).is_some_and(|state| state.terminated.is_some())
+/// What the pod tells of the compute container.
+fn compute(pod: &Pod) -> Option<&ContainerStatus> {
+    let statuses = pod.status.as_ref()?.container_statuses.as_ref()?;
+    statuses.iter().find(|status| status.name == COMPUTE_CONTAINER)
 }
 
 fn start(guest: &mut Guest, seen: &Seen<'_>, pod: &Pod, place: Place) -> Act {

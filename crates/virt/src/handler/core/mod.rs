@@ -343,9 +343,15 @@ impl Handler {
                 }
             }
         }
+        // What was told with a write that failed is not told again with the next.
+        let told = std::mem::take(&mut guest.told);
         let Some(mut patch) = merge_patch(vmi.as_ref(), &new) else { return };
         for event in changes(vmi, &new, domain.as_ref(), guest.trouble.as_deref()) {
-            self.recorder.record(now, event, fx);
+            let words = (event.reason.clone(), event.message.clone());
+            if !told.contains(&words) {
+                self.recorder.record(now, event, fx);
+            }
+            guest.told.push(words);
         }
         let mut metadata = patch["metadata"].as_object().cloned().unwrap_or_default();
         metadata.insert("uid".to_owned(), uid.into());
@@ -358,7 +364,13 @@ impl Handler {
     }
 
     fn done(&mut self, now: Time, id: OpId, outcome: Outcome, fx: &mut Effects<Out>) {
-        let Some(flight) = self.flights.remove(&id) else { return };
+        let Some(flight) = self.flights.remove(&id) else {
+            // Nobody waits for it; what it is for ends guests, all the same, when it fails again and again.
+            if let Err(error) = outcome {
+                tracing::warn!(%error, "something that was asked of the node has failed");
+            }
+            return;
+        };
         let uid = match flight {
             Flight::Load => return self.was_loaded(now, outcome, fx),
             Flight::Probe => return self.was_probed(now, outcome, fx),
@@ -476,10 +488,15 @@ impl Handler {
                 if let Some(guest) = self.guests.get_mut(&uid) {
                     guest.writing = false;
                     match result {
-                        Ok(reply) => match reply.json::<VirtualMachineInstance>() {
-                            Ok(vmi) => guest.barrier = vmi.revision(),
-                            Err(error) => tracing::warn!(uid, %error, "the reply to a status write is not understood"),
-                        },
+                        Ok(reply) => {
+                            guest.told.clear();
+                            match reply.json::<VirtualMachineInstance>() {
+                                Ok(vmi) => guest.barrier = vmi.revision(),
+                                Err(error) => {
+                                    tracing::warn!(uid, %error, "the reply to a status write is not understood");
+                                }
+                            }
+                        }
                         // The newer object comes by the watch; a second later it is tried again in any case.
                         Err(error) => {
                             tracing::debug!(uid, %error, "a status was not written");

@@ -38,6 +38,8 @@ struct Rig {
     events: Vec<String>,
     /// What they say.
     told: Vec<String>,
+    /// How often one was told once more.
+    recounted: usize,
     /// Writes are lost on the way.
     deaf: bool,
     /// The node's Lease.
@@ -59,6 +61,7 @@ impl Rig {
             ops: VecDeque::new(),
             events: Vec::new(),
             told: Vec::new(),
+            recounted: 0,
             deaf: false,
             lease: None,
             cut_off: false,
@@ -182,6 +185,7 @@ impl Rig {
                 let event: Value = serde_json::from_slice(&request.body).expect("JSON");
                 self.events.extend(event["reason"].as_str().map(str::to_owned));
                 self.told.extend(event["message"].as_str().map(str::to_owned));
+                self.recounted += usize::from(request.method == Method::Patch);
                 ok(&event)
             }
             _ => panic!("{request:?}"),
@@ -588,6 +592,58 @@ fn a_vanished_pod_is_no_proof() {
     rig.pass(Duration::from_secs(6));
     rig.answer(look, Ok(Reply::Processes(false)));
     assert_eq!(rig.phase(), "Failed");
+}
+
+#[test]
+fn a_pod_that_its_kubelet_gives_up_without_a_word_of_its_containers_is_no_proof() {
+    let mut rig = Rig::with_instance("Scheduled");
+    rig.start(Vec::new());
+    rig.boot();
+    rig.change(POD, |pod| pod["status"] = json!({"phase": "Failed", "reason": "NodeAffinity"}));
+    let look = |op: &Op| *op == Op::LookForProcesses(place());
+    rig.answer(look, Ok(Reply::Processes(true)));
+    rig.settle();
+    assert_eq!(rig.phase(), "Running");
+    rig.pass(Duration::from_secs(6));
+    rig.answer(look, Ok(Reply::Processes(false)));
+    assert_eq!(rig.phase(), "Failed");
+}
+
+#[test]
+fn an_instance_whose_pod_nobody_knows_is_no_lost_one() {
+    let mut rig = Rig::with_instance("Running");
+    rig.objects.get_mut(VMI).expect("there")["status"]["activePods"] = json!({});
+    rig.objects.remove(POD);
+    rig.start(Vec::new());
+    let nowhere = Place { uid: "vmi".to_owned(), ..Place::default() };
+    let look = |op: &Op| *op == Op::LookForProcesses(nowhere.clone());
+    rig.answer(look, Ok(Reply::Processes(true)));
+    rig.settle();
+    assert_eq!(rig.phase(), "Running");
+    rig.pass(Duration::from_secs(6));
+    rig.answer(look, Ok(Reply::Processes(false)));
+    assert_eq!(rig.phase(), "Failed");
+}
+
+#[test]
+fn what_was_told_with_a_write_that_failed_is_not_told_again() {
+    let mut rig = Rig::with_instance("Scheduled");
+    rig.start(Vec::new());
+    rig.expect(|op| matches!(op, Op::Watch(_)));
+    // Somebody's change is not seen before the write that it refuses.
+    rig.revision += 1;
+    let unseen = json!(rig.revision.to_string());
+    rig.objects.get_mut(VMI).expect("there")["metadata"]["resourceVersion"] = unseen;
+    rig.domain(Phase::Running, None);
+    assert_eq!(rig.phase(), "Running");
+    // The API server is away for a while.
+    rig.deaf = true;
+    rig.domain(Phase::Ended, Some(EndReason::GuestShutdown));
+    rig.pass(Duration::from_secs(5));
+    rig.deaf = false;
+    rig.pass(Duration::from_secs(5));
+    assert_eq!(rig.phase(), "Succeeded");
+    assert_eq!((rig.events.join(" ").as_str(), rig.recounted), ("Created Started Stopped Deleted", 0));
 }
 
 #[test]

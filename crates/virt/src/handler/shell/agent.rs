@@ -10,8 +10,8 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime};
 
 use carrack_engine::shell::EventSink;
-use carrack_launcher::Layout;
 use carrack_launcher::agent::{Agent, AgentError};
+use carrack_launcher::{Layout, LineError};
 use serde_json::{Value, json};
 use tokio::sync::Mutex as AsyncMutex;
 use tokio::task::JoinSet;
@@ -99,7 +99,8 @@ async fn credentials(
     for (credential, files) in wanted {
         match credential {
             Credential::Keys { users, .. } => {
-                let lines = files.values().flat_map(|text| text.lines()).map(str::trim);
+                let texts: Vec<_> = files.values().map(|bytes| String::from_utf8_lossy(bytes)).collect();
+                let lines = texts.iter().flat_map(|text| text.lines()).map(str::trim);
                 let keys: Vec<&str> = lines.filter(|line| !line.is_empty() && !line.starts_with('#')).collect();
                 for user in users {
                     let arguments = json!({"username": user, "keys": keys, "reset": true});
@@ -110,7 +111,7 @@ async fn credentials(
             Credential::Passwords { .. } => {
                 for (user, password) in &files {
                     let password =
-                        base64::Engine::encode(&base64::engine::general_purpose::STANDARD, password.trim_end());
+                        base64::Engine::encode(&base64::engine::general_purpose::STANDARD, password.trim_ascii_end());
                     let arguments = json!({"username": user, "password": password, "crypted": false});
                     let answer = agent.execute("guest-set-user-password", arguments, DEADLINE).await;
                     answer.map_err(|error| format!("the password of {user}: {}", carrack_engine::causes(&error)))?;
@@ -220,9 +221,15 @@ pub(super) async fn reboot(agents: &Agents, uid: &str, layout: &Layout) -> Resul
     let _turn = turn.lock().await;
     let mut agent = Agent::connect(&layout.agent_socket()).await?;
     match agent.execute("guest-shutdown", json!({"mode": "reboot"}), REFUSAL_WITHIN).await {
-        Ok(_) | Err(AgentError::Silent(_) | AgentError::Line(_)) => Ok(()),
-        Err(refused) => Err(refused),
+        Err(error) if !is_gone_with_its_guest(&error) => Err(error),
+        _ => Ok(()),
     }
+}
+
+/// Whether what came in place of an answer is what an agent leaves that restarts its guest. Words that are not
+/// understood are no such thing.
+fn is_gone_with_its_guest(error: &AgentError) -> bool {
+    matches!(error, AgentError::Silent(_) | AgentError::Line(LineError::Closed | LineError::Io(_)))
 }
 
 /// Guests that were frozen, and until when. Kept on the node: a handler that dies must not leave a guest frozen.
@@ -323,7 +330,7 @@ mod tests {
 
     use carrack_launcher::Layout;
 
-    use super::{AgentError, Agents, Frozen, Place, freeze, is_gone, thaw_if_due};
+    use super::{AgentError, Agents, Frozen, LineError, Place, freeze, is_gone, is_gone_with_its_guest, thaw_if_due};
 
     #[tokio::test]
     async fn what_is_written_down_about_a_frozen_guest_is_of_the_last_turn() {
@@ -347,6 +354,20 @@ mod tests {
             thaw_if_due(&agents, &frozen, &place, &layout).await.expect("thawed");
             assert_eq!(frozen.file("vmi").exists(), is_left);
         }
+    }
+
+    #[test]
+    fn words_that_are_not_understood_are_no_restart() {
+        let check = |error: AgentError, expected: bool| {
+            assert_eq!(is_gone_with_its_guest(&error), expected, "{error:?}");
+        };
+        check(AgentError::Silent("guest-shutdown"), true);
+        check(AgentError::Line(LineError::Closed), true);
+        check(AgentError::Line(LineError::Io(ErrorKind::BrokenPipe.into())), true);
+        check(AgentError::Line(LineError::TooLong(1)), false);
+        check(AgentError::Line(serde_json::from_str::<u8>("no").expect_err("no number").into()), false);
+        check(AgentError::Odd("guest-shutdown"), false);
+        check(AgentError::Refused { command: "guest-shutdown", message: "no".to_owned() }, false);
     }
 
     #[test]

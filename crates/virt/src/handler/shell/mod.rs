@@ -8,6 +8,7 @@ mod anchor;
 mod cpu_manager;
 mod disks;
 mod enter;
+mod lost;
 mod metrics;
 mod network;
 mod plugin;
@@ -39,6 +40,13 @@ const CALL_DEADLINE: Duration = Duration::from_secs(10);
 const KVM: &str = "/dev/kvm";
 /// Least time between two states of a guest.
 const STATE_PAUSE: Duration = Duration::from_millis(5);
+/// What a kept finding about KVM begins with. One without it may be what an earlier version kept where no guest could
+/// be tried, as before KVM's module is loaded.
+const PROBE_FORMAT: u32 = 2;
+/// How often a promise is tried while the one before is being written, which takes no time on storage that works.
+const PROMISE_TRIES: u32 = 50;
+/// Wait before it is tried again.
+const PROMISE_AGAIN: Duration = Duration::from_millis(20);
 /// Wait before it is found out once more whether guests can run on KVM, where that is in doubt.
 const PROBE_AGAIN: Duration = Duration::from_secs(60);
 /// How long a command run on the node may take.
@@ -250,14 +258,7 @@ async fn carry_out(config: &Arc<Config>, anchor: &Anchor, op: Op) -> Outcome {
         Op::TakeOver(place) => take_over(&place).await,
         Op::Promise(places, until) => {
             let until_ns = anchor.boot_ns(until, GUEST_RUNS)?;
-            blocking(move || {
-                let kept = places.iter().map(|place| promise::write(&shared.layout(place).promise_file(), until_ns));
-                match kept.collect::<Vec<_>>().into_iter().find_map(Result::err) {
-                    Some(error) => Err(failed("until when a guest may run cannot be kept")(error)),
-                    None => Ok(Reply::Done),
-                }
-            })
-            .await
+            keep_promises(config, places, until_ns).await
         }
         Op::Destroy(place) => {
             blocking(move || {
@@ -270,7 +271,7 @@ async fn carry_out(config: &Arc<Config>, anchor: &Anchor, op: Op) -> Outcome {
         }
         Op::LookForProcesses(place) => {
             blocking(move || {
-                carrack_processes::any_left(Path::new("/proc"), &place.pod_uid)
+                lost::any_process_left(Path::new("/proc"), &place)
                     .map(Reply::Processes)
                     .map_err(failed("cannot look for processes"))
             })
@@ -280,6 +281,41 @@ async fn carry_out(config: &Arc<Config>, anchor: &Anchor, op: Op) -> Outcome {
         Op::Watch(_) | Op::Unwatch(_) | Op::Publish(_) | Op::AskAgent(_) | Op::Watchdog(_) | Op::Probe => {
             Ok(Reply::Done)
         }
+    }
+}
+
+/// Tells monitors until when their guests may run, each by itself: one whose file system hangs keeps no other from
+/// hearing of it in time.
+async fn keep_promises(config: &Config, places: Vec<Place>, until_ns: u64) -> Outcome {
+    let mut writes = JoinSet::new();
+    for place in places {
+        let file = config.layout(&place).promise_file();
+        writes.spawn(async move {
+            let written = keep_promise(file, until_ns).await;
+            written.map_err(|error| format!("{}: {error}", place.uid))
+        });
+    }
+    let mut failures = Vec::new();
+    while let Some(written) = writes.join_next().await {
+        failures.extend(written.unwrap_or_else(|error| Err(error.to_string())).err());
+    }
+    if failures.is_empty() {
+        return Ok(Reply::Done);
+    }
+    Err(OpError(format!("until when a guest may run cannot be kept: {}", failures.join("; "))))
+}
+
+/// Writes one promise. While another one is being written it is tried again, for a while.
+async fn keep_promise(file: PathBuf, until_ns: u64) -> std::io::Result<()> {
+    let mut tries_left = PROMISE_TRIES;
+    loop {
+        let path = file.clone();
+        let written = tokio::task::spawn_blocking(move || promise::write(&path, until_ns)).await;
+        match written.unwrap_or_else(|error| Err(std::io::Error::other(error))) {
+            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock && tries_left > 0 => tries_left -= 1,
+            other => return other,
+        }
+        tokio::time::sleep(PROMISE_AGAIN).await;
     }
 }
 
@@ -304,8 +340,9 @@ fn boot_id() -> String {
 async fn probe_once(state_dir: &Path) -> (Probe, bool) {
     let boot_id = boot_id();
     let path = state_dir.join("accel.json");
-    let known = std::fs::read(&path).ok().and_then(|text| serde_json::from_slice::<(String, Probe)>(&text).ok());
-    if let Some((at, found)) = known
+    let text = std::fs::read(&path).ok();
+    let known = text.and_then(|text| serde_json::from_slice::<(u32, String, Probe)>(&text).ok());
+    if let Some((PROBE_FORMAT, at, found)) = known
         && at == boot_id
         && !boot_id.is_empty()
     {
@@ -318,7 +355,7 @@ async fn probe_once(state_dir: &Path) -> (Probe, bool) {
     if !lasting {
         return (found, false);
     }
-    let text = serde_json::to_vec(&(&boot_id, &found)).unwrap_or_default();
+    let text = serde_json::to_vec(&(PROBE_FORMAT, &boot_id, &found)).unwrap_or_default();
     if let Err(error) = record::replace(&path, &text) {
         tracing::warn!(%error, "what the KVM probe found is not kept");
     }

@@ -189,8 +189,10 @@ echo $was
 /// servers still has an address.
 pub(super) fn resolver(pid: u32) -> (Vec<Ipv4Addr>, Vec<String>) {
     let mut text = String::new();
-    // Whoever is in the container can make something else of it.
-    let file = layout::open_file(Path::new(&format!("/proc/{pid}/root/etc/resolv.conf")));
+    // Whoever is in the container can make something else of it. An image may have a link there.
+    let root = format!("/proc/{pid}/root");
+    let file = layout::open_file(&Path::new(&root).join("etc/resolv.conf"))
+        .or_else(|_| layout::open_inside(Path::new(&root), Path::new("etc/resolv.conf")));
     if let Err(error) = file.and_then(|file| file.take(MAX_RESOLVER).read_to_string(&mut text)) {
         tracing::warn!(pid, %error, "a pod's name servers are not known");
     }

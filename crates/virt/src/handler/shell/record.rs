@@ -67,8 +67,8 @@ pub(super) fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
     path.parent().map_or(Ok(()), |parent| File::open(parent)?.sync_all())
 }
 
-/// The files of a secret volume, by name.
-pub(super) fn read_files(directory: &Path) -> io::Result<BTreeMap<String, String>> {
+/// The files of a secret volume, by name. Not all are text, such as user data that is compressed.
+pub(super) fn read_files(directory: &Path) -> io::Result<BTreeMap<String, Vec<u8>>> {
     let mut files = BTreeMap::new();
     for entry in fs::read_dir(directory)? {
         let entry = entry?;
@@ -77,9 +77,9 @@ pub(super) fn read_files(directory: &Path) -> io::Result<BTreeMap<String, String
         if name.starts_with("..") {
             continue;
         }
-        let mut text = String::new();
-        File::open(entry.path())?.take(MAX_SECRET_FILE).read_to_string(&mut text)?;
-        files.insert(name, text);
+        let mut bytes = Vec::new();
+        File::open(entry.path())?.take(MAX_SECRET_FILE).read_to_end(&mut bytes)?;
+        files.insert(name, bytes);
     }
     Ok(files)
 }

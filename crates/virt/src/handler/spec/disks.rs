@@ -222,32 +222,45 @@ pub(super) fn network_data_volume(volume: &Volume) -> String {
     format!("{}-ndata", volume.name)
 }
 
-/// User data and network data, from where they are.
-fn data(volume: &Volume, source: &CloudInitSource, prepared: &Prepared) -> Result<(String, Option<String>), String> {
-    let decode = |text: &str| -> Result<String, String> {
-        let bytes = base64::engine::general_purpose::STANDARD
-            .decode(text)
-            .map_err(|error| format!("volume {}: bad base64: {error}", volume.name))?;
-        String::from_utf8(bytes).map_err(|_| format!("volume {}: cloud-init data is not UTF-8", volume.name))
+/// What cloud-init is given.
+struct Data {
+    user: String,
+    /// User data that is no text, in base64, in place of the other.
+    user_base64: Option<String>,
+    network: Option<String>,
+}
+
+/// User data and network data, from where they are. What is empty is not there.
+fn data(volume: &Volume, source: &CloudInitSource, prepared: &Prepared) -> Result<Data, String> {
+    let base64 = base64::engine::general_purpose::STANDARD;
+    let decode = |text: &str| -> Result<Vec<u8>, String> {
+        base64.decode(text).map_err(|error| format!("volume {}: bad base64: {error}", volume.name))
     };
-    let secret = |pod_volume: &str, keys: [&str; 2]| -> Result<String, String> {
+    let secret = |pod_volume: &str, keys: [&str; 2]| -> Result<Vec<u8>, String> {
         let files = prepared.secrets.get(pod_volume);
         keys.iter()
             .find_map(|key| files?.get(*key).cloned())
             .ok_or_else(|| format!("volume {}: its secret has no key {} or {}", volume.name, keys[0], keys[1]))
     };
-    let user_data = match (&source.user_data_secret_ref, &source.user_data_base64, &source.user_data) {
+    let given = |text: &Option<String>| text.clone().filter(|text| !text.is_empty());
+    let user = match (&source.user_data_secret_ref, given(&source.user_data_base64), &source.user_data) {
         (Some(_), _, _) => secret(&user_data_volume(volume), ["userdata", "userData"])?,
-        (_, Some(encoded), _) => decode(encoded)?,
-        (_, _, Some(plain)) => plain.clone(),
-        _ => String::new(),
+        (_, Some(encoded), _) => decode(&encoded)?,
+        (_, _, plain) => plain.clone().unwrap_or_default().into_bytes(),
     };
-    let network_data = match (&source.network_data_secret_ref, &source.network_data_base64, &source.network_data) {
+    let network = match (&source.network_data_secret_ref, given(&source.network_data_base64), &source.network_data) {
         (Some(_), _, _) => Some(secret(&network_data_volume(volume), ["networkdata", "networkData"])?),
-        (_, Some(encoded), _) => Some(decode(encoded)?),
-        (_, _, plain) => plain.clone(),
+        (_, Some(encoded), _) => Some(decode(&encoded)?),
+        (_, _, plain) => plain.clone().map(String::into_bytes),
     };
-    Ok((user_data, network_data))
+    let network = network.map(String::from_utf8).transpose();
+    let network = network.map_err(|_| format!("volume {}: cloud-init's network data is not UTF-8", volume.name))?;
+    // What is compressed is cloud-init's to unpack.
+    let (user, user_base64) = match String::from_utf8(user) {
+        Ok(text) => (text, None),
+        Err(error) => (String::new(), Some(base64.encode(error.into_bytes()))),
+    };
+    Ok(Data { user, user_base64, network })
 }
 
 fn no_cloud(
@@ -256,10 +269,11 @@ fn no_cloud(
     source: &CloudInitSource,
     prepared: &Prepared,
 ) -> Result<NoCloudSpec, String> {
-    let (user_data, network_data) = data(volume, source, prepared)?;
+    let Data { user, user_base64, network } = data(volume, source, prepared)?;
     Ok(NoCloudSpec {
-        user_data,
-        network_data,
+        user_data: user,
+        user_data_base64: user_base64,
+        network_data: network,
         instance_id: instance_id(vmi),
         local_hostname: host_name(vmi),
         public_keys: public_keys(vmi, prepared, |way| way.no_cloud.is_some()),
@@ -272,10 +286,11 @@ fn config_drive(
     source: &CloudInitSource,
     prepared: &Prepared,
 ) -> Result<ConfigDriveSpec, String> {
-    let (user_data, network_data) = data(volume, source, prepared)?;
+    let Data { user, user_base64, network } = data(volume, source, prepared)?;
     Ok(ConfigDriveSpec {
-        user_data,
-        network_data,
+        user_data: user,
+        user_data_base64: user_base64,
+        network_data: network,
         instance_id: instance_id(vmi),
         hostname: host_name(vmi),
         public_keys: public_keys(vmi, prepared, |way| way.config_drive.is_some()),
@@ -301,10 +316,10 @@ fn public_keys(
         .filter_map(|credential| credential.source.secret.as_ref())
         .filter_map(|secret| prepared.secrets.get(&paths::access_credential_volume(&secret.secret_name)))
         .flat_map(|files| files.values())
-        .flat_map(|text| text.lines())
-        .map(str::trim)
+        .map(|bytes| String::from_utf8_lossy(bytes))
+        .flat_map(|text| text.lines().map(|line| line.trim().to_owned()).collect::<Vec<_>>())
         .filter(|key| !key.is_empty() && !key.starts_with('#'))
         .enumerate()
-        .map(|(index, key)| (index.to_string(), key.to_owned()))
+        .map(|(index, key)| (index.to_string(), key))
         .collect()
 }

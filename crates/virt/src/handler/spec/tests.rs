@@ -170,3 +170,28 @@ fn queues() {
     check(json!({"networkInterfaceMultiqueue": true}), 1, "virtio", Value::Null);
     check(json!({"networkInterfaceMultiqueue": true}), 4, "e1000", Value::Null);
 }
+
+#[test]
+fn user_data_reaches_the_guest_also_when_it_is_no_text() {
+    let check = |source: Value, secret: &[u8], wanted: Value| {
+        let vmi: VirtualMachineInstance = serde_json::from_value(json!({
+            "metadata": {"name": "demo", "namespace": "ns", "uid": "11111111-2222-3333-4444-555555555555"},
+            "spec": {"domain": {"memory": {"guest": "64Mi"}, "devices": {"disks": [{"name": "seed", "disk": {}}]}},
+                "volumes": [{"name": "seed", "cloudInitNoCloud": source}]}}))
+        .expect("an instance");
+        let files = std::collections::BTreeMap::from([("userdata".to_owned(), secret.to_vec())]);
+        let prepared = Prepared { secrets: [("seed-udata".to_owned(), files)].into(), ..Prepared::default() };
+        let made = machine(&vmi, &Pod::default(), &prepared, Accel::Tcg, Time::from_unix_s(0)).expect("a machine");
+        let made = serde_json::to_value(made).expect("JSON");
+        let of = &made["disks"][0]["source"];
+        assert_eq!(json!([of["user_data"], of["user_data_base64"]]), wanted, "{source}");
+    };
+    let secret = json!({"secretRef": {"name": "s"}});
+    check(json!({"userData": "#x"}), b"", json!(["#x", null]));
+    check(json!({"userData": "#x", "userDataBase64": ""}), b"", json!(["#x", null]));
+    check(json!({"userDataBase64": "I3g="}), b"", json!(["#x", null]));
+    check(secret.clone(), b"#x", json!(["#x", null]));
+    // What gzip makes begins so.
+    check(json!({"userDataBase64": "H4s="}), b"", json!(["", "H4s="]));
+    check(secret, b"\x1f\x8b", json!(["", "H4s="]));
+}
