@@ -290,9 +290,11 @@ impl DevicePlugin for Served {
             .into_iter()
             .map(|r| {
                 self.shared.note(Call::Prefer(r.available_device_i_ds.clone(), r.allocation_size));
-                // The last ones, so that it shows.
+                // What must be among them, and the last ones, so that it shows.
                 let count = usize::try_from(r.allocation_size).unwrap_or(0);
-                let device_i_ds = r.available_device_i_ds.into_iter().rev().take(count).collect();
+                let must = r.must_include_device_i_ds;
+                let rest = r.available_device_i_ds.into_iter().rev().filter(|id| !must.contains(id));
+                let device_i_ds = must.iter().cloned().chain(rest).take(count).collect();
                 ContainerPreferredAllocationResponse { device_i_ds }
             })
             .collect();

@@ -129,6 +129,10 @@ pub struct NodeConfig {
     pub single_process_oom_kill: bool,
     /// The kubelet's server lets those who may look into containers, run commands there and read logs.
     pub debugging: bool,
+    /// The kubelet creates its Node, and keeps its labels; else somebody else does, and it tells the status alone.
+    pub register_node: bool,
+    /// Most pods for each CPU; 0 for as many as there may be at all.
+    pub pods_per_core: u32,
     /// The kubelet does not start on a machine with swap.
     pub fail_on_swap: bool,
     /// File with the node's own name servers; none where pods get none of them.
@@ -186,6 +190,8 @@ impl Default for NodeConfig {
             limited_swap: false,
             single_process_oom_kill: false,
             debugging: true,
+            register_node: true,
+            pods_per_core: 0,
             // Upstream's default is another; where nobody swaps, swap is no reason not to start.
             fail_on_swap: false,
             resolv_conf: Some("/etc/resolv.conf".into()),

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use carrack_schema::decode::{self, Format, Limits};
 use carrack_schema::strategic;
+use carrack_types::duration::parse_unsigned;
 use carrack_types::quantity::Quantity;
 use k8s_openapi::api::core::v1::Taint;
 use serde::Deserialize;
@@ -67,12 +68,10 @@ const NO_EFFECT: &[&str] = &[
     "memoryThrottlingFactor",
     "oomScoreAdj",
     "podCIDR",
-    "podsPerCore",
     "preloadedImagesVerificationAllowlist",
     "protectKernelDefaults",
     "qosReserved",
     "readOnlyPort",
-    "registerNode",
     "registryBurst",
     "registryPullQPS",
     "reservedMemory",
@@ -133,6 +132,8 @@ pub struct Configuration {
     image_gc_low_threshold_percent: Option<u8>,
     cgroup_root: String,
     max_pods: Option<u32>,
+    pods_per_core: Option<u32>,
+    register_node: Option<bool>,
     eviction_hard: BTreeMap<String, String>,
     eviction_soft: BTreeMap<String, String>,
     eviction_soft_grace_period: BTreeMap<String, Span>,
@@ -222,24 +223,8 @@ impl TryFrom<String> for Span {
     type Error = String;
 
     fn try_from(text: String) -> Result<Self, String> {
-        let bad = || format!("{text:?} is no duration such as 1m30s");
-        let mut rest = text.as_str();
-        let mut total = Duration::ZERO;
-        if rest == "0" {
-            return Ok(Self(None));
-        }
-        while !rest.is_empty() {
-            let end = rest.find(|c: char| !c.is_ascii_digit() && c != '.').ok_or_else(bad)?;
-            let amount: f64 = rest[..end].parse().map_err(|_| bad())?;
-            let (unit, length) = [("ns", 1e-9), ("us", 1e-6), ("ms", 1e-3), ("s", 1.0), ("m", 60.0), ("h", 3600.0)]
-                .into_iter()
-                .find(|(unit, _)| rest[end..].starts_with(unit))
-                .ok_or_else(bad)?;
-            let part = Duration::try_from_secs_f64(amount * length).map_err(|_| bad())?;
-            total = total.checked_add(part).ok_or_else(bad)?;
-            rest = &rest[end + unit.len()..];
-        }
-        if text.is_empty() { Err(bad()) } else { Ok(Self(Some(total).filter(|t| !t.is_zero()))) }
+        let span = parse_unsigned(&text).ok_or_else(|| format!("{text:?} is no duration such as 1m30s"))?;
+        Ok(Self(Some(span).filter(|span| !span.is_zero())))
     }
 }
 
@@ -421,6 +406,8 @@ impl Configuration {
         node.debugging = self.enable_debugging_handlers.unwrap_or(node.debugging);
         node.controller_attach = self.enable_controller_attach_detach.unwrap_or(node.controller_attach);
         node.max_pods = self.max_pods.unwrap_or(node.max_pods);
+        node.pods_per_core = self.pods_per_core.unwrap_or(node.pods_per_core);
+        node.register_node = self.register_node.unwrap_or(node.register_node);
         self.apply_eviction(&mut node.eviction)?;
         self.apply_shutdown(node)?;
         if !self.container_log_max_size.is_empty() {
@@ -609,7 +596,7 @@ mod tests {
              rotateCertificates: true\nserverTLSBootstrap: true\ntopologyManagerPolicy: restricted\n\
              topologyManagerScope: pod\ncpuCFSQuota: false\ncpuCFSQuotaPeriod: 10ms\nnodeStatusMaxImages: -1\n\
              crashLoopBackOff: {{maxContainerRestartPeriod: 30s}}\npodPidsLimit: 1000\nresolvConf: ''\nproviderID: a:///b\n\
-             seccompDefault: true\nmemorySwap: {{swapBehavior: LimitedSwap}}\nfailSwapOn: true\nmemoryManagerPolicy: None\nsingleProcessOOMKill: true\nenableDebuggingHandlers: false\ncpuManagerPolicy: static\nreservedSystemCPUs: 0-1,4\ncpuManagerReconcilePeriod: 5s\n\
+             seccompDefault: true\nmemorySwap: {{swapBehavior: LimitedSwap}}\nfailSwapOn: true\nmemoryManagerPolicy: None\nsingleProcessOOMKill: true\npodsPerCore: 10\nregisterNode: false\nenableDebuggingHandlers: false\ncpuManagerPolicy: static\nreservedSystemCPUs: 0-1,4\ncpuManagerReconcilePeriod: 5s\n\
              cpuManagerPolicyOptions: {{full-pcpus-only: 'true', strict-cpu-reservation: 'false'}}\nconfigMapAndSecretChangeDetectionStrategy: Cache\nallowedUnsafeSysctls: [kernel/msg*]\nnodeStatusUpdateFrequency: 5s\nregisterWithTaints: [{{key: a, effect: NoSchedule}}]\ncgroupRoot: null\n"
         );
         let (c, without) = read(text.as_bytes()).unwrap();
@@ -647,6 +634,7 @@ mod tests {
         assert_eq!((n.status_max_images, n.pod_pids, n.resolv_conf.clone()), (None, Some(1000), None));
         assert_eq!((n.seccomp_default, n.provider_id.as_str()), (true, "a:///b"));
         assert!(n.limited_swap && n.fail_on_swap && n.single_process_oom_kill && !n.debugging);
+        assert_eq!((n.pods_per_core, n.register_node), (10, false));
         assert_eq!((n.image_gc.high_percent, n.taints.len(), n.cgroup_root.as_str()), (90, 1, "kubepods"));
     }
 

@@ -91,6 +91,10 @@ pub fn page(node: &NodeConfig) -> Value {
     });
     shown["enableDebuggingHandlers"] = node.debugging.into();
     shown["singleProcessOOMKill"] = node.single_process_oom_kill.into();
+    shown["registerNode"] = node.register_node.into();
+    if node.pods_per_core > 0 {
+        shown["podsPerCore"] = node.pods_per_core.into();
+    }
     shown["failSwapOn"] = node.fail_on_swap.into();
     shown["memorySwap"] = json!({"swapBehavior": if node.limited_swap { "LimitedSwap" } else { "NoSwap" }});
     shown["memoryManagerPolicy"] = "None".into();
@@ -175,13 +179,15 @@ mod tests {
             topologyManagerPolicy: restricted\ntopologyManagerScope: pod\ncpuManagerPolicy: static\n\
             cpuManagerPolicyOptions: {full-pcpus-only: 'true', prefer-align-cpus-by-uncorecache: '1'}\nallowedUnsafeSysctls: [kernel.msg*]\n\
             registerWithTaints: [{key: a, effect: NoSchedule}]\nconfigMapAndSecretChangeDetectionStrategy: Get\n\
-            failSwapOn: true\nmemorySwap: {swapBehavior: LimitedSwap}\n";
+            podsPerCore: 5\nregisterNode: false\nfailSwapOn: true\nmemorySwap: {swapBehavior: LimitedSwap}\n";
         let mut full = NodeConfig::default();
         crate::configuration::read(text.as_bytes()).unwrap().0.apply(&mut full).unwrap();
         let shown = page(&full);
         assert_eq!(again(&full), shown);
         assert_eq!(shown["kubeletconfig"]["evictionHard"]["nodefs.available"], "7.5%");
         assert_eq!(shown["kubeletconfig"]["systemReserved"]["cpu"], "500m");
+        assert_eq!(shown["kubeletconfig"]["podsPerCore"], 5);
+        assert_eq!(shown["kubeletconfig"]["registerNode"], false);
         assert_eq!(shown["kubeletconfig"]["configMapAndSecretChangeDetectionStrategy"], "Get");
     }
 }

@@ -101,6 +101,8 @@ pub enum Counted {
     Probe(ProbeCount),
     /// A pod that had to go, and for what: a signal's name, or the limit that it did not keep to (upstream's `eviction_signal`).
     Eviction(&'static str),
+    /// A pod that made room for a critical one, and of what (upstream's `preemption_signal`).
+    Preemption(String),
 }
 
 /// Something to do on the node.
@@ -266,6 +268,8 @@ pub enum Op {
         epoch: u64,
         /// Devices to choose from.
         available: BTreeSet<String>,
+        /// Those of them that are chosen already.
+        required: BTreeSet<String>,
         /// How many.
         count: usize,
     },
@@ -326,6 +330,8 @@ pub enum Reply {
     CsiNode(CsiNodeInfo),
     /// Of [`Op::AskDriver`].
     Attaches(bool),
+    /// Of [`Op::Net`]: it did well, with something to tell of it.
+    Warned(String),
     /// Of [`Op::Exec`].
     Exited {
         /// Exit code.

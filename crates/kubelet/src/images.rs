@@ -102,7 +102,7 @@ impl Images {
         let mut out = Selection::default();
         let mut candidates: Vec<(&ImageRecord, Known)> = images
             .iter()
-            .filter(|i| !i.pinned && !is_used(i, used) && !i.names.iter().all(|n| n.starts_with("localhost/")))
+            .filter(|i| !i.pinned && !is_used(i, used) && !is_local(i))
             .filter_map(|i| Some((i, *self.known.get(&i.id)?)))
             .filter(|(_, k)| now.since(k.found_at) >= policy.min_age)
             .filter(|(_, k)| k.kept_at.is_none_or(|at| now.since(at) >= LEFT_ALONE))
@@ -118,6 +118,11 @@ impl Images {
         out.lacking_bytes = if all { 0 } else { free_bytes };
         out
     }
+}
+
+/// Whether it came from no registry. One whose name was given to another image has none left, and nobody asks for it again.
+fn is_local(image: &ImageRecord) -> bool {
+    !image.names.is_empty() && image.names.iter().all(|name| name.starts_with("localhost/"))
 }
 
 fn is_used(image: &ImageRecord, used: &BTreeSet<&str>) -> bool {
@@ -162,6 +167,13 @@ mod tests {
             stays.select(Time::from_unix_s(1000 + s), &all, &used, (160, 1000), &Policy::default(), true).remove
         };
         assert_eq!((after(299).join(" "), after(300).join(" ")), ("c b".into(), "a c b".into()));
+        let nameless = [ImageRecord { names: Vec::new(), ..image("nameless", 10) }];
+        let mut others = Images::default();
+        others.listed(t0, &nameless, &BTreeSet::new());
+        for (used, expected) in [(BTreeSet::new(), "nameless"), (BTreeSet::from(["nameless"]), "")] {
+            let s = others.select(t1, &nameless, &used, (900, 1000), &Policy::default(), true);
+            assert_eq!(s.remove.join(" "), expected);
+        }
         let policy = Policy { max_unused: Some(Duration::from_secs(900)), ..Policy::default() };
         let s = images.select(t1, &all, &used, (900, 1000), &policy, false);
         assert_eq!(s.remove, ["a", "c", "b"]);

@@ -27,6 +27,23 @@ pub struct PodRecord {
     pub deleted: bool,
     /// What may be mounted for it.
     pub volumes: Vec<JournalEntry>,
+    /// Why the kubelet itself ends it, and by when: else a restart would let it go on.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ended: Option<EndedRecord>,
+}
+
+/// Why the kubelet itself ends a pod ([`crate::status::pod::Ended`]).
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct EndedRecord {
+    /// In a word.
+    pub reason: String,
+    /// For those who read it.
+    pub message: String,
+    /// It goes for the sake of others.
+    pub disrupts: bool,
+    /// When what still runs of it is killed, in nanoseconds since the Unix epoch.
+    pub deadline_ns: i64,
 }
 
 /// The boot in which the grants in the device checkpoint were given.

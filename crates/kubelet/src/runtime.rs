@@ -520,6 +520,8 @@ pub struct HostFacts {
     pub memory_bytes: u64,
     /// Memory that can be had without swapping, in bytes.
     pub memory_available_bytes: u64,
+    /// Swap, in bytes.
+    pub swap_bytes: u64,
     /// Memory that all pods together may have, in bytes; 0 where nothing bounds it but the machine.
     pub pods_memory_bytes: u64,
     /// What of it they do not use.

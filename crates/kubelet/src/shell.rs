@@ -210,8 +210,9 @@ async fn carry_out(
         Op::Allocate { resource, epoch, ids } => {
             Reply::Allocated(plugins.ok_or_else(no_plugins)?.allocate(&resource, epoch, ids).await?)
         }
-        Op::Prefer { resource, epoch, available, count } => {
-            Reply::Preferred(plugins.ok_or_else(no_plugins)?.prefer(&resource, epoch, available, count).await?)
+        Op::Prefer { resource, epoch, available, required, count } => {
+            let plugins = plugins.ok_or_else(no_plugins)?;
+            Reply::Preferred(plugins.prefer(&resource, epoch, (available, required), count).await?)
         }
         Op::PreStart { resource, epoch, ids } => {
             done(plugins.ok_or_else(no_plugins)?.pre_start(&resource, epoch, ids).await)?

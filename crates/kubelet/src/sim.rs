@@ -80,6 +80,8 @@ pub struct SimRuntime {
     pub exec_codes: BTreeMap<String, i32>,
     /// Containers in which commands never end.
     pub exec_hangs: BTreeSet<String>,
+    /// What is to be told of connections that do well.
+    pub net_warning: Option<String>,
     /// Exit code of a container that is told to stop.
     pub stop_code: i32,
     /// While set, the runtime answers nothing.
@@ -143,6 +145,7 @@ impl SimRuntime {
             plugins: BTreeMap::new(),
             exec_codes: BTreeMap::new(),
             exec_hangs: BTreeSet::new(),
+            net_warning: None,
             stop_code: 143,
             runtime_down: false,
             started: BTreeMap::new(),
@@ -372,9 +375,8 @@ impl SimRuntime {
                 self.actuated = Some(bytes.clone());
                 Reply::Done
             }
-            Op::Net { .. } | Op::RemovePod { .. } | Op::RotateLogs { .. } | Op::ExpandVolume(_) | Op::LetGoDown => {
-                Reply::Done
-            }
+            Op::Net { .. } => self.net_warning.clone().map_or(Reply::Done, Reply::Warned),
+            Op::RemovePod { .. } | Op::RotateLogs { .. } | Op::ExpandVolume(_) | Op::LetGoDown => Reply::Done,
             Op::AskCsiNode(driver) => match self.csi_limits.get(driver) {
                 Some(max_volumes) => Reply::CsiNode(CsiNodeInfo {
                     node_id: "sim".into(),
@@ -442,7 +444,7 @@ impl SimRuntime {
                     .collect();
                 Reply::Allocated(AllocateReply { devices, ..AllocateReply::default() })
             }
-            Op::Prefer { resource, epoch, available, count } => {
+            Op::Prefer { resource, epoch, available, count, .. } => {
                 self.plugin(resource, *epoch)?;
                 Reply::Preferred(available.iter().take(*count).cloned().collect())
             }

@@ -37,6 +37,8 @@ pub(crate) struct Counts {
     probes: BTreeMap<ProbeCount, u64>,
     /// How many pods had to go, by what for.
     evictions: BTreeMap<&'static str, u64>,
+    /// How many pods made room for critical ones, by what of.
+    preemptions: BTreeMap<String, u64>,
 }
 
 /// The same, of all who count and ask.
@@ -52,6 +54,10 @@ pub(crate) fn count(counts: &SharedCounts, what: Counted, pods: &Published) {
         Counted::Probe(probe) => probe,
         Counted::Eviction(signal) => {
             *counts.evictions.entry(signal).or_default() += 1;
+            return;
+        }
+        Counted::Preemption(resource) => {
+            *counts.preemptions.entry(resource).or_default() += 1;
             return;
         }
     };
@@ -162,6 +168,11 @@ impl Backend for Node {
     fn evictions(&self) -> Vec<(&'static str, u64)> {
         let counts = self.counts.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         counts.evictions.iter().map(|(signal, count)| (*signal, *count)).collect()
+    }
+
+    fn preemptions(&self) -> Vec<(String, u64)> {
+        let counts = self.counts.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        counts.preemptions.iter().map(|(resource, count)| (resource.clone(), *count)).collect()
     }
 
     fn runtime_operations(&self) -> Vec<((&'static str, bool), Histogram)> {

@@ -377,15 +377,19 @@ impl Cri {
     /// What the disk or the runtime says.
     pub async fn create(&self, sandbox: &SandboxSpec, spec: &ContainerSpec) -> Result<String, OpError> {
         let (files, mounts, node_network) = (spec.files.clone(), spec.mounts.clone(), sandbox.network == Sharing::Node);
-        tokio::task::spawn_blocking(move || volumes::prepare_container(&files, &mounts, node_network))
-            .await
-            .map_err(|e| OpError::Failed(e.to_string()))??;
+        let (limits, group) = (spec.resources.clone(), sandbox.cgroup.clone());
+        let config = convert::container(spec, sandbox);
+        let (config, parent) = blocking(move || {
+            volumes::prepare_container(&files, &mounts, node_network)?;
+            let config = oom::clamped(withheld::from(config, &limits, &group.path));
+            Ok((config, cgroups::parent_of_running(&group)))
+        })
+        .await?;
         let mut client = self.runtime.clone();
-        let config = withheld::from(convert::container(spec, sandbox), &spec.resources, &sandbox.cgroup.path);
         let r = v1::CreateContainerRequest {
             pod_sandbox_id: spec.sandbox_id.clone(),
-            config: Some(oom::clamped(config)),
-            sandbox_config: Some(convert::sandbox(sandbox, cgroups::parent_of_running(&sandbox.cgroup))),
+            config: Some(config),
+            sandbox_config: Some(convert::sandbox(sandbox, parent)),
         };
         let id = within(SLOW, client.create_container(request(r, SLOW))).await?.container_id;
         self.link_log(sandbox, spec, &id).await;
@@ -448,7 +452,9 @@ impl Cri {
     /// # Errors
     /// What the runtime says.
     pub async fn resize(&self, id: &str, limits: &Resources) -> Result<(), OpError> {
-        let result = self.update(id, withheld::resized(convert::size(limits), limits)).await;
+        let (size, of) = (convert::size(limits), limits.clone());
+        let size = blocking(move || Ok(withheld::resized(size, &of))).await?;
+        let result = self.update(id, size).await;
         // What it was is known no more, also where this failed half-way.
         self.known().running.remove(id);
         result
@@ -480,20 +486,22 @@ impl Cri {
     /// # Errors
     /// What the runtime says.
     pub async fn remove(&self, id: &str) -> Result<(), OpError> {
-        // Once it is forgotten nobody knows where its log is.
-        let status = self.status(id).await.ok().filter(|s| Path::new(&s.log_path).is_absolute());
+        // Its log goes first: once it is forgotten nobody knows where that is, and whether the reply comes is not known.
+        match self.status(id).await {
+            Ok(status) if Path::new(&status.log_path).is_absolute() => {
+                if let Err(error) = blocking(move || remove_log(&status)).await {
+                    // It goes with its pod's directory.
+                    tracing::warn!(id, %error, "the log of a container that goes stays");
+                }
+            }
+            Ok(_) | Err(OpError::NotFound(_)) => {}
+            Err(error) => return Err(error),
+        }
         let mut client = self.runtime.clone();
         let r = v1::RemoveContainerRequest { container_id: id.to_owned() };
         self.known().made.remove(id);
         let removed = within(SLOW, client.remove_container(request(r, SLOW))).await.map(drop);
-        self.delete_forgotten(id, removed).await?;
-        if let Some(status) = status
-            && let Err(error) = blocking(move || remove_log(&status)).await
-        {
-            // It goes with its pod's directory.
-            tracing::warn!(id, %error, "the log of a container that is gone stays");
-        }
-        Ok(())
+        self.delete_forgotten(id, removed).await
     }
 
     /// Where a removal was refused for a task that the runtime forgot: deletes that, so that the next removal succeeds.

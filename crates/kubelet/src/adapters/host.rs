@@ -196,6 +196,7 @@ pub fn facts(place: &Place) -> Result<HostFacts, OpError> {
         numa_nodes: numbers(&line("/sys/devices/system/node/online")),
         memory_bytes: meminfo(&memory, "MemTotal"),
         memory_available_bytes: meminfo(&memory, "MemAvailable"),
+        swap_bytes: meminfo(&memory, "SwapTotal"),
         pods_memory_bytes: of_pods.map_or(0, |(most, _)| most),
         pods_memory_available_bytes: of_pods.map_or(0, |(most, used)| most.saturating_sub(used)),
         hugepages_bytes: hugepages(),

@@ -23,16 +23,17 @@ pub async fn act(action: NetAction, timeout_s: i64) -> Outcome {
     let work = async {
         match action {
             NetAction::Tcp { host, port } => {
-                TcpStream::connect((host.as_str(), port)).await.map(drop).map_err(|e| e.to_string())
+                TcpStream::connect((host.as_str(), port)).await.map(|_| None).map_err(|e| e.to_string())
             }
-            NetAction::Grpc { host, port, service } => health(&host, port, service).await,
+            NetAction::Grpc { host, port, service } => health(&host, port, service).await.map(|()| None),
             NetAction::Http { https, host, port, path, headers } => {
                 get(Place { https, host, port, path }, &headers).await
             }
         }
     };
     match tokio::time::timeout(Duration::from_secs(seconds), work).await {
-        Ok(Ok(())) => Ok(Reply::Done),
+        Ok(Ok(None)) => Ok(Reply::Done),
+        Ok(Ok(Some(warning))) => Ok(Reply::Warned(warning)),
         Ok(Err(output)) => Ok(Reply::Exited { code: 1, output }),
         Err(_) => Err(OpError::TimedOut(seconds)),
     }
@@ -123,20 +124,28 @@ impl Place {
     }
 }
 
-/// Asks, and follows redirections on the same host.
-async fn get(mut place: Place, headers: &[(String, String)]) -> Result<(), String> {
+/// Where somebody is sent on to, and what is said to that.
+struct Redirection {
+    location: String,
+    body: String,
+}
+
+/// Asks, and follows redirections on the same host. One to another host is well, and returned as a warning.
+async fn get(mut place: Place, headers: &[(String, String)]) -> Result<Option<String>, String> {
     for _ in 0..MAX_REDIRECTIONS {
-        let Some(location) = ask(&place, headers).await? else { return Ok(()) };
-        match place.redirected(&location)? {
+        let Some(Redirection { location, body }) = ask(&place, headers).await? else { return Ok(None) };
+        // One that does not say where is followed nowhere.
+        let next = if location.is_empty() { None } else { place.redirected(&location)? };
+        match next {
             Some(next) => place = next,
-            None => return Ok(()),
+            None => return Ok(Some(format!("Probe terminated redirects, Response body: {body}"))),
         }
     }
     Err(format!("stopped after {MAX_REDIRECTIONS} redirects"))
 }
 
 /// Asks once. Returns where it is sent on to, if it is.
-async fn ask(place: &Place, headers: &[(String, String)]) -> Result<Option<String>, String> {
+async fn ask(place: &Place, headers: &[(String, String)]) -> Result<Option<Redirection>, String> {
     let tcp = TcpStream::connect((place.host.as_str(), place.port)).await.map_err(|e| e.to_string())?;
     if place.https {
         let config = no_verification().map_err(|e| e.to_string())?;
@@ -149,7 +158,7 @@ async fn ask(place: &Place, headers: &[(String, String)]) -> Result<Option<Strin
     }
 }
 
-async fn send<I>(io: I, place: &Place, headers: &[(String, String)]) -> Result<Option<String>, String>
+async fn send<I>(io: I, place: &Place, headers: &[(String, String)]) -> Result<Option<Redirection>, String>
 where
     I: hyper::rt::Read + hyper::rt::Write + Unpin + Send + 'static,
 {
@@ -172,13 +181,16 @@ where
         if matches!(status, 301 | 302 | 303 | 307 | 308)
             && let Some(location) = response.headers().get(http::header::LOCATION).filter(|l| !l.is_empty())
         {
-            return location.to_str().map(|text| Some(text.to_owned())).map_err(|e| e.to_string());
+            let location = location.to_str().map_err(|e| e.to_string())?.to_owned();
+            return Ok(Some(Redirection { location, body: text(response.into_body()).await }));
         }
-        if (200..400).contains(&status) {
+        if (200..300).contains(&status) {
             return Ok(None);
         }
-        let body = Limited::new(response.into_body(), MAX_REPLY).collect().await;
-        let text = body.map(|b| String::from_utf8_lossy(&b.to_bytes()).into_owned()).unwrap_or_default();
+        let text = text(response.into_body()).await;
+        if (300..400).contains(&status) {
+            return Ok(Some(Redirection { location: String::new(), body: text }));
+        }
         Err(format!("HTTP probe failed with statuscode: {status} {text}").trim().to_owned())
     };
     // Beside the exchange, not against it: a server may close as soon as it has answered.
@@ -189,6 +201,12 @@ where
         }
     });
     exchange.await
+}
+
+/// What a reply says; nothing where that is too much, or does not come to its end.
+async fn text(body: hyper::body::Incoming) -> String {
+    let body = Limited::new(body, MAX_REPLY).collect().await;
+    body.map(|b| String::from_utf8_lossy(&b.to_bytes()).into_owned()).unwrap_or_default()
 }
 
 /// Probes ask whether something answers, not who it is: as upstream, certificates are not checked.
@@ -300,12 +318,15 @@ mod tests {
     #[tokio::test]
     async fn what_a_redirection_leads_to_counts() {
         for (replies, expected) in [
-            (&["302 Found\r\nLocation: /y", "503 No"][..], Some("HTTP probe failed with statuscode: 503")),
-            (&["302 Found\r\nLocation: /y", "200 OK"][..], None),
-            (&["302 Found\r\nLocation: http://192.0.2.1/y"][..], None),
-            // One that does not say where is followed nowhere.
-            (&["302 Found\r\nLocation: "][..], None),
-            (&["302 Found\r\nLocation: /x"; MAX_REDIRECTIONS][..], Some("stopped after 10 redirects")),
+            (&["302 Found\r\nLocation: /y", "503 No"][..], Err("HTTP probe failed with statuscode: 503 abc")),
+            (&["302 Found\r\nLocation: /y", "200 OK"][..], Ok(None)),
+            (
+                &["302 Found\r\nLocation: http://192.0.2.1/y"][..],
+                Ok(Some("Probe terminated redirects, Response body: abc")),
+            ),
+            (&["302 Found\r\nLocation: "][..], Ok(Some("Probe terminated redirects, Response body: abc"))),
+            (&["300 Multiple Choices"][..], Ok(Some("Probe terminated redirects, Response body: abc"))),
+            (&["302 Found\r\nLocation: /x"; MAX_REDIRECTIONS][..], Err("stopped after 10 redirects")),
         ] {
             let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
             let port = listener.local_addr().unwrap().port();
@@ -314,15 +335,16 @@ mod tests {
                     let (mut s, _) = listener.accept().await.unwrap();
                     let mut buffer = [0; 1024];
                     assert!(s.read(&mut buffer).await.unwrap() > 0);
-                    s.write_all(format!("HTTP/1.1 {reply}\r\nContent-Length: 0\r\n\r\n").as_bytes()).await.unwrap();
+                    s.write_all(format!("HTTP/1.1 {reply}\r\nContent-Length: 3\r\n\r\nabc").as_bytes()).await.unwrap();
                 }
             };
             let http =
                 NetAction::Http { https: false, host: "127.0.0.1".into(), port, path: "/x".into(), headers: vec![] };
             let (outcome, ()) = tokio::join!(act(http, 5), server);
             match (&outcome, expected) {
-                (Ok(Reply::Done), None) => {}
-                (Ok(Reply::Exited { code: 1, output }), Some(text)) => assert_eq!(output, text),
+                (Ok(Reply::Done), Ok(None)) => {}
+                (Ok(Reply::Warned(warning)), Ok(Some(text))) => assert_eq!(warning, text),
+                (Ok(Reply::Exited { code: 1, output }), Err(text)) => assert_eq!(output, text),
                 _ => panic!("{replies:?}: {outcome:?}"),
             }
         }

@@ -235,7 +235,7 @@ impl Plugins {
         }
     }
 
-    /// Asks which devices a plugin would rather give.
+    /// Asks which devices a plugin would rather give, of those that are available, with those that are required.
     ///
     /// # Errors
     /// What the plugin says, or that it is not there.
@@ -243,14 +243,14 @@ impl Plugins {
         &self,
         resource: &str,
         epoch: u64,
-        available: BTreeSet<String>,
+        (available, required): (BTreeSet<String>, BTreeSet<String>),
         count: usize,
     ) -> Result<Vec<String>, OpError> {
         let mut client = self.client(resource, epoch)?;
         let r = proto::PreferredAllocationRequest {
             container_requests: vec![proto::ContainerPreferredAllocationRequest {
                 available_device_i_ds: available.into_iter().collect(),
-                must_include_device_i_ds: Vec::new(),
+                must_include_device_i_ds: required.into_iter().collect(),
                 allocation_size: i32::try_from(count).unwrap_or(i32::MAX),
             }],
         };

@@ -60,12 +60,18 @@ async fn a_plugin_registers_lists_allocates_dies_and_comes_back() {
 
     let reply = plugins.allocate(RESOURCE, first, ids(&["a"])).await.unwrap();
     assert_eq!((reply.env["TEST_DEVICES"].as_str(), reply.cdi_devices[0].as_str()), ("a", "vendor.io/gpu=0"));
-    assert_eq!(plugins.prefer(RESOURCE, first, ids(&["a", "b"]), 1).await.unwrap(), ["b"]);
+    assert_eq!(plugins.prefer(RESOURCE, first, (ids(&["a", "b"]), ids(&["a"])), 1).await.unwrap(), ["a"]);
+    assert_eq!(plugins.prefer(RESOURCE, first, (ids(&["a", "b"]), ids(&[])), 1).await.unwrap(), ["b"]);
     plugins.pre_start(RESOURCE, first, ids(&["a"])).await.unwrap();
     let a = || vec!["a".to_owned()];
     assert_eq!(
         plugin.calls(),
-        [Call::Allocate(a()), Call::Prefer(vec!["a".into(), "b".into()], 1), Call::PreStart(a())]
+        [
+            Call::Allocate(a()),
+            Call::Prefer(vec!["a".into(), "b".into()], 1),
+            Call::Prefer(vec!["a".into(), "b".into()], 1),
+            Call::PreStart(a())
+        ]
     );
 
     plugin.list(&[("a", false)]);

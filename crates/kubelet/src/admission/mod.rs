@@ -8,8 +8,8 @@
 use std::collections::BTreeSet;
 
 use carrack_types::fit::{self, HostPort};
-use carrack_types::placement::{affinity_matches, untolerated};
-use k8s_openapi::api::core::v1::{AppArmorProfile, Node, Pod};
+use carrack_types::placement::{affinity_matches, tolerates, untolerated};
+use k8s_openapi::api::core::v1::{AppArmorProfile, Node, Pod, Taint};
 
 use crate::amount::{self, Amounts};
 use crate::devices::{Devices, is_extended};
@@ -81,24 +81,25 @@ fn wait(resource: &str, message: impl Into<String>) -> Decision {
     Decision::Wait { resource: resource.into(), message: message.into() }
 }
 
-/// The condition of the node that keeps this pod out: memory pressure keeps those out that promise to use none, disk
-/// and process id pressure all but critical ones
-/// (<https://kubernetes.io/docs/concepts/scheduling-eviction/node-pressure-eviction/>).
-fn refused_under_pressure(i: &Inputs<'_>) -> Option<&'static str> {
-    if pod::is_critical(i.pod) {
+/// The conditions of the node that keep this pod out. Memory pressure alone keeps those out that promise to use none and do not
+/// tolerate it; the others all but critical ones, whatever they tolerate (upstream: `Admit` of
+/// `pkg/kubelet/eviction/eviction_manager.go`).
+fn refused_under_pressure(i: &Inputs<'_>) -> Option<String> {
+    let p = i.pressure;
+    let conditions = [("MemoryPressure", p.memory), ("DiskPressure", p.disk), ("PIDPressure", p.pid)];
+    let holding: Vec<&str> = conditions.into_iter().filter(|(_, holds)| *holds).map(|(name, _)| name).collect();
+    if holding.is_empty() || pod::is_critical(i.pod) {
         return None;
     }
-    let tolerated = |key: &str| {
-        spec(i.pod).tolerations.iter().flatten().any(|t| {
-            t.key.as_deref().unwrap_or_default() == key || (t.key.is_none() && t.operator.as_deref() == Some("Exists"))
-        })
-    };
-    if i.pressure.memory && pod::qos_class(i.pod) == "BestEffort" && !tolerated("node.kubernetes.io/memory-pressure") {
-        return Some("MemoryPressure");
+    if holding == ["MemoryPressure"] {
+        let taint =
+            Taint { key: "node.kubernetes.io/memory-pressure".into(), effect: "NoSchedule".into(), ..Taint::default() };
+        let tolerated = || spec(i.pod).tolerations.iter().flatten().any(|t| tolerates(t, &taint));
+        if pod::qos_class(i.pod) != "BestEffort" || tolerated() {
+            return None;
+        }
     }
-    (i.pressure.disk && !tolerated("node.kubernetes.io/disk-pressure"))
-        .then_some("DiskPressure")
-        .or((i.pressure.pid && !tolerated("node.kubernetes.io/pid-pressure")).then_some("PIDPressure"))
+    Some(holding.join(" "))
 }
 
 /// Decides.
@@ -118,8 +119,8 @@ pub fn decide(i: &Inputs<'_>) -> Decision {
     if spec(i.pod).os.as_ref().is_some_and(|os| os.name != "linux") {
         return reject("PodOSNotSupported", "Failed to admit pod as the OS field doesn't match node OS");
     }
-    if let Some(condition) = refused_under_pressure(i) {
-        return reject("Evicted", format!("The node had condition: [{condition}]."));
+    if let Some(conditions) = refused_under_pressure(i) {
+        return reject("Evicted", format!("The node had condition: [{conditions}]. "));
     }
     if let Some((reason, why)) = beyond_the_node(i) {
         return reject(reason, why);

@@ -144,6 +144,45 @@ fn what_the_runtime_cannot_do_is_refused_and_not_left_out() {
 }
 
 #[test]
+fn a_node_that_is_low_on_something_takes_few() {
+    use crate::eviction::Pressure;
+    let (memory, disk, pid) = (
+        Pressure { memory: true, ..Pressure::default() },
+        Pressure { disk: true, ..Pressure::default() },
+        Pressure { pid: true, ..Pressure::default() },
+    );
+    let all = Pressure { memory: true, disk: true, pid: true };
+    let tolerating = |t: Value| json!({"containers": [{"name": "c"}], "tolerations": [t]});
+    let plain = || json!({"containers": [{"name": "c"}]});
+    let asking = || json!({"containers": [{"name": "c", "resources": {"requests": {"cpu": "1"}}}]});
+    let any = || tolerating(json!({"operator": "Exists"}));
+    let key = |key: &str, effect: &str| tolerating(json!({"key": key, "operator": "Exists", "effect": effect}));
+    let mut critical = plain();
+    critical["priority"] = 2_000_000_000.into();
+    for (pod, pressure, expected) in [
+        (plain(), memory, "reject Evicted"),
+        (asking(), memory, "admit"),
+        (any(), memory, "admit"),
+        (key("node.kubernetes.io/memory-pressure", "NoSchedule"), memory, "admit"),
+        (key("node.kubernetes.io/memory-pressure", "NoExecute"), memory, "reject Evicted"),
+        (key("node.kubernetes.io/disk-pressure", "NoSchedule"), memory, "reject Evicted"),
+        // What else it is low on keeps out who tolerates it, too.
+        (asking(), disk, "reject Evicted"),
+        (any(), disk, "reject Evicted"),
+        (key("node.kubernetes.io/disk-pressure", "NoSchedule"), disk, "reject Evicted"),
+        (key("node.kubernetes.io/pid-pressure", "NoSchedule"), pid, "reject Evicted"),
+        (any(), all, "reject Evicted"),
+        (critical, all, "admit"),
+        (plain(), Pressure::default(), "admit"),
+    ] {
+        let world = World { pod: pod.clone(), pressure, ..World::default() };
+        assert_eq!(world.decide(), expected, "{pod} {pressure:?}");
+        let admitted = World { admitted_before: true, ..world };
+        assert_eq!(admitted.decide(), "admit", "who runs is evicted or left alone: {pod}");
+    }
+}
+
+#[test]
 fn resources() {
     for (world, expected) in [
         (World::default(), "admit"),

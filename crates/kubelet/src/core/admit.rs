@@ -97,7 +97,8 @@ impl KubeletCore {
             Admission::Waiting { since, report_at, .. } if report_at > since => (*since, None),
             _ => (now, None),
         };
-        let deadline = since + self.config.resource_wait;
+        // Those who make room for it may have longer than that to end.
+        let deadline = since.max(self.has_room_by(&w.pod)) + self.config.resource_wait;
         if now >= deadline {
             let message = format!("{why}, and was not within {} s", self.config.resource_wait.as_secs());
             self.reject(now, w, "ResourceNotReady".into(), message, fx);

@@ -150,8 +150,15 @@ impl KubeletCore {
         outcome: Outcome,
         fx: &mut Fx,
     ) {
+        if let Ok(Reply::Warned(warning)) = &outcome
+            && let Some(name) = self.container_name(&w.pod, container)
+        {
+            // It counts as a success all the same (upstream: `pkg/kubelet/prober`).
+            let message = format!("{} probe warning: {warning}", kind.name());
+            self.container_event(now, w, &name, false, "ProbeWarning", message, fx);
+        }
         let answer = match outcome {
-            Ok(Reply::Exited { code: 0, .. } | Reply::Done) => Answer::Success,
+            Ok(Reply::Exited { code: 0, .. } | Reply::Done | Reply::Warned(_)) => Answer::Success,
             Ok(Reply::Exited { code, output }) => {
                 Answer::Failure(if output.is_empty() { format!("exit code {code}") } else { output })
             }

@@ -455,9 +455,9 @@ impl KubeletCore {
                 lane.step = Step::PreStart { rest: list };
                 self.next_pre_start(now, uid, w, name, lane, fx)
             }
-            NextStep::Prefer { resource, epoch, available, count } => {
-                lane.op =
-                    self.lane_op(uid, name, Op::Prefer { resource: resource.clone(), epoch, available, count }, fx);
+            NextStep::Prefer { resource, epoch, available, required, count } => {
+                let op = Op::Prefer { resource: resource.clone(), epoch, available, required, count };
+                lane.op = self.lane_op(uid, name, op, fx);
                 lane.step = Step::Prefer { resource };
                 true
             }

@@ -60,7 +60,7 @@ use node::NodeState;
 use orphan::orphan;
 use sources::SourceCache;
 use statics::Statics;
-use worker::{PodRuntime, Worker};
+use worker::{PodRuntime, Stopping, Worker};
 
 /// Effects of this core.
 type Fx = Effects<Out>;
@@ -555,6 +555,7 @@ impl KubeletCore {
         if !same_boot {
             self.checkpoint.touch();
         }
+        let mut ends = false;
         for (name, bytes) in &loaded.records {
             let Some(uid) = name.strip_prefix(records::POD_PREFIX) else { continue };
             let record: PodRecord = match serde_json::from_slice(bytes) {
@@ -578,10 +579,18 @@ impl KubeletCore {
                 w.deleted = true;
                 w.confirmed = true;
             }
+            if let Some(ended) = record.ended.filter(|_| w.stopping.is_none()) {
+                w.stopping = Some(Stopping::restored(ended, OpId(fx.fresh())));
+                ends = true;
+            }
             let mark = worker::RecordMark { terminating: record.terminating, deleted: record.deleted, journal: 0 };
             w.record_saved = Some(mark);
             w.record_made = true;
             self.dirty.insert(uid);
+        }
+        if ends {
+            // How far they are is seen by a listing of this life.
+            self.relist(fx);
         }
         // Recorded here, or read from the API meanwhile.
         for (uid, w) in &mut self.workers {

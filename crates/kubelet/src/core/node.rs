@@ -99,9 +99,9 @@ impl KubeletCore {
         }
     }
 
-    /// Creates the Node, or takes over the one that is there.
+    /// Creates the Node, or takes over the one that is there; unless that is somebody else's to do.
     pub(super) fn register(&mut self, now: Time, fx: &mut Fx) {
-        if self.node.registered || self.node.register_call.is_some() {
+        if !self.config.register_node || self.node.registered || self.node.register_call.is_some() {
             return;
         }
         let devices = self.devices.capacity();
@@ -157,12 +157,14 @@ impl KubeletCore {
             self.wake(self.node.retry_at, Wake::NodeTick);
             return;
         }
-        if !self.node.registered {
+        // Who does not create the Node waits until it is there.
+        let keeps = self.config.register_node;
+        if keeps && !self.node.registered {
             self.register(now, fx);
             return;
         }
         let Some(node) = self.node.seen.clone() else { return };
-        if !self.node.labels_done && self.node.labels_call.is_none() {
+        if keeps && !self.node.labels_done && self.node.labels_call.is_none() {
             let wanted = status::labels(&self.host, &self.config);
             let has = node.metadata.labels.clone().unwrap_or_default();
             let attach = self.config.controller_attach.then_some("true");

@@ -14,14 +14,18 @@ use k8s_openapi::api::core::v1::Pod;
 
 use super::admit::takes;
 use super::worker::Worker;
-use super::{Fx, KubeletCore};
+use super::{Fx, KubeletCore, count_one};
 use crate::admission::Decision;
 use crate::amount::Amounts;
 use crate::devices::is_extended;
+use crate::effects::Counted;
 use crate::runtime::Uid;
 use crate::spec::pod;
 use crate::status::node::allocatable_amounts;
 use crate::status::pod::Ended;
+
+/// Reason of a pod that makes room.
+const PREEMPTING: &str = "Preempting";
 
 /// A pod that might go.
 #[derive(Clone, Debug)]
@@ -113,16 +117,28 @@ impl KubeletCore {
         if matches!(self.judge(now, uid, pod, false, (used, &free, ports)), Decision::Reject { .. }) {
             return false;
         }
+        let of_what = lacking.keys().next().cloned().unwrap_or_default();
         for uid in chosen {
             let Some(mut w) = self.workers.remove(&uid) else { continue };
+            count_one(Counted::Preemption(of_what.clone()), fx);
             let message = "Preempted in order to admit critical pod".to_owned();
-            let ended = Ended { reason: "Preempting".into(), message, disrupts: true };
+            let ended = Ended { reason: PREEMPTING.into(), message, disrupts: true };
             let grace_s = pod::grace_s(&w.pod);
             self.end_pod(now, &mut w, ended, grace_s, fx);
             self.dirty.insert(uid.clone());
             self.workers.insert(uid, w);
         }
         true
+    }
+
+    /// When those have ended at the latest who make room for a critical pod; long ago where nobody does.
+    pub(super) fn has_room_by(&self, pod: &Pod) -> Time {
+        let makes_room = |w: &Worker| {
+            let stopping = w.stopping.as_ref()?;
+            (stopping.because.as_ref()?.reason == PREEMPTING).then_some(stopping.deadline)
+        };
+        let others = self.workers.iter().filter(|(uid, w)| pod::is_critical(pod) && self.takes_room(uid, w));
+        others.filter_map(|(_, w)| makes_room(w)).max().unwrap_or_default()
     }
 }
 

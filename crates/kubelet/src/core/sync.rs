@@ -148,6 +148,7 @@ impl KubeletCore {
                     terminating: mark.terminating,
                     deleted: mark.deleted,
                     volumes: self.volumes.journal(&w.pod, &self.config).0,
+                    ended: w.stopping.as_ref().and_then(Stopping::record),
                 };
                 // Strings, numbers and lists: this cannot fail.
                 let body = serde_json::to_vec(&record).unwrap_or_default();

@@ -13,6 +13,7 @@ use crate::effects::OpId;
 use crate::pods::backoff::Backoff;
 use crate::pods::plan::{End, Start};
 use crate::probes::Prober;
+use crate::records::EndedRecord;
 use crate::runtime::{ContainerRecord, ImageRecord, SandboxRecord, SandboxSpec};
 use crate::status::pod::{Ended, Waiting};
 use crate::status::resize::{Pending, Progress};
@@ -47,6 +48,26 @@ pub(super) struct Stopping {
     pub since: OpId,
     /// Why, when the kubelet itself ended the pod.
     pub because: Option<Ended>,
+}
+
+impl Stopping {
+    /// What of it must be known after a restart: else the pod would go on. One that ends with the machine is judged anew when
+    /// that is back.
+    pub fn record(&self) -> Option<EndedRecord> {
+        let because = self.because.as_ref().filter(|ended| ended.reason != crate::shutdown::REASON)?;
+        Some(EndedRecord {
+            reason: because.reason.clone(),
+            message: because.message.clone(),
+            disrupts: because.disrupts,
+            deadline_ns: self.deadline.0,
+        })
+    }
+
+    /// What an earlier life of the kubelet began. Listings as new as `since` count.
+    pub fn restored(record: EndedRecord, since: OpId) -> Self {
+        let EndedRecord { reason, message, disrupts, deadline_ns } = record;
+        Self { deadline: Time(deadline_ns), since, because: Some(Ended { reason, message, disrupts }) }
+    }
 }
 
 /// Where the start of a container is.

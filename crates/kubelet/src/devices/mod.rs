@@ -118,6 +118,8 @@ pub enum NextStep {
         epoch: u64,
         /// To choose from.
         available: BTreeSet<String>,
+        /// Those of them that it has in any case.
+        required: BTreeSet<String>,
         /// How many.
         count: usize,
     },
@@ -377,6 +379,7 @@ impl Devices {
                                 resource: resource.clone(),
                                 epoch: plugin.epoch,
                                 available: others,
+                                required: BTreeSet::new(),
                                 count,
                             };
                         }
@@ -445,7 +448,13 @@ impl Devices {
                 && from_init.len() < count
                 && available.len() > count
             {
-                return NextStep::Prefer { resource: resource.clone(), epoch: plugin.epoch, available, count };
+                return NextStep::Prefer {
+                    resource: resource.clone(),
+                    epoch: plugin.epoch,
+                    available,
+                    required: from_init,
+                    count,
+                };
             }
             let mut ids = from_init;
             // The plugin's wish is advice: what is not free is left out, what lacks is filled up.

@@ -165,6 +165,27 @@ fn preference_is_asked_for_and_is_only_advice() {
 }
 
 #[test]
+fn a_plugin_that_is_asked_hears_what_the_container_has_in_any_case() {
+    let options = PluginOptions { preferred_allocation: true, ..PluginOptions::default() };
+    let mut d = Devices::default();
+    d.plugin_up(KVM, 1, options);
+    d.plugin_devices(KVM, 1, devices(&[("a", true), ("b", true), ("c", true)]));
+    let (uid, wish): (Uid, _) = ("p".into(), ["b".to_owned()]);
+    d.next_step(&uid, "init", &needs(1), &[], Some((KVM, &wish)));
+    assert!(d.allocated("p", "init", KVM, &set(&["b"]), AllocateReply::default()));
+    assert_eq!(
+        d.next_step(&uid, "c", &needs(2), &["init"], None),
+        NextStep::Prefer {
+            resource: KVM.into(),
+            epoch: 1,
+            available: set(&["a", "b", "c"]),
+            required: set(&["b"]),
+            count: 2
+        }
+    );
+}
+
+#[test]
 fn extended_names() {
     for (name, extended) in [
         ("devices.kubevirt.io/kvm", true),

@@ -90,6 +90,11 @@ pub trait Backend: Send + Sync + 'static {
         Vec::new()
     }
 
+    /// How many pods made room for critical ones since the kubelet started, by the resource that these lacked.
+    fn preemptions(&self) -> Vec<(String, u64)> {
+        Vec::new()
+    }
+
     /// How long operations of the runtime took, by upstream's names for them and whether they succeeded.
     fn runtime_operations(&self) -> Vec<((&'static str, bool), Histogram)> {
         Vec::new()

@@ -126,6 +126,7 @@ async fn answer(session: &Session, access: &Access, request: Request<Incoming>) 
         Ok(route) if route.is_for_debugging() && !debugging => {
             Err(Refusal::new(StatusCode::METHOD_NOT_ALLOWED, "Debug endpoints are disabled."))
         }
+        Ok(route) if route.goes_with_debugging() && !debugging => Err(Refusal::not_found("404 page not found\n")),
         Ok(route) => handle(session, route, request).await,
         Err(refusal) => Err(refusal),
     };

@@ -79,7 +79,8 @@ pub(super) async fn handle(session: &Session, route: Route, request: Request<Inc
                 + &metrics::csi(&backend.csi_operations())
                 + &metrics::cpus(&backend.cpus())
                 + &metrics::resizes(&backend.resize_counts())
-                + &metrics::evictions(&backend.evictions());
+                + &metrics::evictions(&backend.evictions())
+                + &metrics::preemptions(&backend.preemptions());
             let runtime = metrics::runtime(&backend.runtime_operations());
             Ok(reply::metrics(page + &runtime + &metrics::volumes(&volumes) + &managed))
         }

@@ -59,6 +59,11 @@ impl Route {
             | Self::Configz => false,
         }
     }
+
+    /// Whether it is not there where nobody may look into containers: upstream's `InstallDebuggingHandlers` alone has it.
+    pub(super) fn goes_with_debugging(&self) -> bool {
+        matches!(self, Self::Configz)
+    }
 }
 
 const READ: &[Method] = &[Method::GET];

@@ -8,7 +8,7 @@ use carrack_types::pod::resource_list;
 use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
 use k8s_openapi::api::core::v1::{
     ContainerImage, DaemonEndpoint, Node, NodeAddress, NodeCondition, NodeDaemonEndpoints, NodeFeatures,
-    NodeRuntimeHandler, NodeRuntimeHandlerFeatures, NodeSpec, NodeStatus, NodeSystemInfo,
+    NodeRuntimeHandler, NodeRuntimeHandlerFeatures, NodeSpec, NodeStatus, NodeSwapStatus, NodeSystemInfo,
 };
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
@@ -39,12 +39,19 @@ pub fn allocatable(host: &HostFacts, config: &NodeConfig) -> BTreeMap<String, Qu
         ("cpu".to_owned(), cpu),
         ("memory".to_owned(), amount::kibibytes(less(host.memory_bytes, Signal::MemoryAvailable).saturating_sub(huge))),
         ("ephemeral-storage".to_owned(), amount::plain(less(host.disk_bytes, Signal::NodefsAvailable))),
-        ("pods".to_owned(), amount::plain(u64::from(config.max_pods))),
+        ("pods".to_owned(), amount::plain(most_pods(host, config))),
     ]);
     for (size, bytes) in &host.hugepages_bytes {
         out.insert(hugepage_resource(*size), amount::plain(*bytes));
     }
     out
+}
+
+/// How many pods the node takes: as many as it may, and no more than so many for each CPU where that is said.
+fn most_pods(host: &HostFacts, config: &NodeConfig) -> u64 {
+    let of_cpus = u64::from(host.cpus) * u64::from(config.pods_per_core);
+    let most = u64::from(config.max_pods);
+    if config.pods_per_core > 0 { most.min(of_cpus) } else { most }
 }
 
 fn hugepage_resource(size: u64) -> String {
@@ -228,7 +235,8 @@ pub fn node_status(i: &Inputs<'_>, old: Option<&NodeStatus>) -> NodeStatus {
         operating_system: "linux".into(),
         os_image: i.host.os_image.clone(),
         system_uuid: i.host.system_uuid.clone(),
-        swap: None,
+        // Who has none says nothing.
+        swap: (i.host.swap_bytes > 0).then(|| NodeSwapStatus { capacity: i64::try_from(i.host.swap_bytes).ok() }),
     });
     let mut images: Vec<&ImageRecord> = i.images.iter().filter(|r| !r.names.is_empty()).collect();
     images.sort_by(|a, b| b.size_bytes.cmp(&a.size_bytes).then_with(|| a.names.cmp(&b.names)));
@@ -355,6 +363,7 @@ mod tests {
             cpus: 2,
             memory_bytes: 4 << 30,
             memory_available_bytes: 2 << 30,
+            swap_bytes: 1 << 30,
             disk_bytes: 100 << 30,
             disk_available_bytes: 50 << 30,
             hugepages_bytes: BTreeMap::from([(2 << 20, 512 << 20)]),
@@ -391,6 +400,7 @@ mod tests {
         assert_eq!(s.capacity.as_ref().unwrap()["d.io/kvm"].0, "10");
         assert_eq!(s.allocatable.as_ref().unwrap()["d.io/kvm"].0, "7");
         assert_eq!(s.allocatable.as_ref().unwrap()["hugepages-2Mi"].0, (512 << 20).to_string());
+        assert_eq!(s.node_info.as_ref().unwrap().swap.as_ref().unwrap().capacity, Some(1 << 30));
         assert!(!differs(&s, &node_status(&Inputs { now: Time::from_unix_s(9), ..i }, Some(&s))));
         s.conditions.unwrap().into_iter().map(|c| (c.type_, c.status)).collect()
     }
@@ -411,6 +421,15 @@ mod tests {
         ] {
             let got = check(&host, runtime, error);
             assert_eq!([&got["Ready"], &got["MemoryPressure"], &got["DiskPressure"]], expected);
+        }
+    }
+
+    #[test]
+    fn a_node_takes_as_many_pods_as_it_may_and_its_cpus_bear() {
+        for (max_pods, pods_per_core, expected) in [(110, 0, "110"), (110, 10, "20"), (15, 10, "15"), (110, 100, "110")]
+        {
+            let config = NodeConfig { max_pods, pods_per_core, ..NodeConfig::default() };
+            assert_eq!(allocatable(&host(), &config)["pods"].0, expected, "{max_pods} {pods_per_core}");
         }
     }
 

@@ -45,12 +45,21 @@ pub fn unmount_all(layout: &Layout) -> io::Result<usize> {
     Err(io::Error::other("mounts come back after unmounting"))
 }
 
-/// All mount points below `dir`, `dir` itself left out: it may be a filesystem that the user mounted there.
+/// All mount points below `dir`, `dir` itself left out: it may be a filesystem that the user mounted there, or a link to one.
 ///
 /// # Errors
-/// The mount table cannot be read.
+/// The mount table cannot be read, or it is not known where `dir` is.
 pub fn below(dir: &Path) -> io::Result<Vec<PathBuf>> {
-    Ok(parse(&fs::read("/proc/self/mountinfo")?, dir))
+    let Some(dir) = real(dir)? else { return Ok(Vec::new()) };
+    Ok(parse(&fs::read("/proc/self/mountinfo")?, &dir))
+}
+
+/// Where a directory is for the kernel, which names mounts by the places that links lead to; none where there is none.
+fn real(dir: &Path) -> io::Result<Option<PathBuf>> {
+    match dir.canonicalize() {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        real => real.map(Some),
+    }
 }
 
 fn parse(mountinfo: &[u8], dir: &Path) -> Vec<PathBuf> {
@@ -83,6 +92,23 @@ fn unescape(field: &[u8]) -> PathBuf {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_directory_is_where_its_links_lead_to() {
+        let dir = tempfile::tempdir().unwrap();
+        let dir = dir.path().canonicalize().unwrap();
+        fs::create_dir_all(dir.join("disk/kubelet")).unwrap();
+        std::os::unix::fs::symlink(dir.join("disk/kubelet"), dir.join("kubelet")).unwrap();
+        std::os::unix::fs::symlink(dir.join("nowhere"), dir.join("broken")).unwrap();
+        for (name, expected) in [
+            ("kubelet", Some("disk/kubelet")),
+            ("disk/kubelet", Some("disk/kubelet")),
+            ("missing", None),
+            ("broken", None),
+        ] {
+            assert_eq!(real(&dir.join(name)).unwrap(), expected.map(|path| dir.join(path)), "{name}");
+        }
+    }
 
     #[test]
     fn mounts_are_found_by_whole_path_components() {

@@ -180,6 +180,7 @@ impl Node {
             numa_nodes: vec![0, 1],
             memory_bytes: MEMORY_BYTES,
             memory_available_bytes: MEMORY_BYTES / 2,
+            swap_bytes: 0,
             pods_memory_bytes: 0,
             pods_memory_available_bytes: 0,
             hugepages_bytes: BTreeMap::new(),

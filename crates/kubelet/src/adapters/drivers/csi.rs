@@ -8,15 +8,13 @@
 //! A driver that is not there, or dies in a call, fails the call; the volume manager calls again. All of the
 //! calls made here may be made twice.
 
+mod following;
+
 use std::collections::BTreeMap;
-use std::fs;
-use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use carrack_csi::registration::registration_client::RegistrationClient;
-use carrack_csi::registration::{InfoRequest, RegistrationStatus};
 use carrack_csi::v1 as csi;
 use carrack_csi::v1::node_client::NodeClient;
 use carrack_types::volume::digest;
@@ -26,18 +24,16 @@ use tonic::Code;
 use tonic::transport::Channel;
 
 use super::{failed, make_dir, mounted};
+use crate::adapters::now;
+use crate::adapters::sockets::{self, File};
 use crate::adapters::storage_times::{CsiCall, CsiTimes};
-use crate::adapters::{now, sockets};
-use crate::effects::{In, OpError};
+use crate::effects::OpError;
 use crate::runtime::Uid;
-use crate::server::logs::changes::Changes;
 use crate::volumes::staged::{Secrets, StageInputs};
 use crate::volumes::{CsiNodeInfo, Driver, Expanding, Origin, Published, Publishing, Staging, VolumeSetup};
 
 /// Upstream's limit of a call.
 const CALL: Duration = Duration::from_secs(120);
-/// Looked at at least this often: a socket that refused may answer now.
-const AGAIN: Duration = Duration::from_secs(2);
 
 /// A driver that registered.
 #[derive(Clone, Debug)]
@@ -53,19 +49,11 @@ struct Registered {
     socket: Socket,
 }
 
-/// A socket: where it is, and which of those that were there (a number of a file is given to the next one).
+/// A socket: where it is, and which of those that were there.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Socket {
     path: PathBuf,
-    file: (u64, i64, i64),
-}
-
-impl Socket {
-    /// The socket that is at a path, if there is one.
-    fn at(path: PathBuf) -> Option<Self> {
-        let m = fs::symlink_metadata(&path).ok().filter(|m| m.file_type().is_socket())?;
-        Some(Self { path, file: (m.ino(), m.ctime(), m.ctime_nsec()) })
-    }
+    file: File,
 }
 
 /// What a driver measured: available, in total, used.
@@ -166,107 +154,6 @@ impl Csi {
         known.ok_or_else(|| {
             OpError::Failed(format!("driver name {name} not found in the list of registered CSI drivers"))
         })
-    }
-
-    /// Follows the directory of registration sockets for ever.
-    ///
-    /// # Errors
-    /// When the directory cannot be made.
-    pub fn follow(
-        &self,
-        dir: PathBuf,
-        report: impl Fn(In) + Send + Sync + 'static,
-    ) -> Result<tokio::task::JoinHandle<()>, OpError> {
-        make_dir(&dir)?;
-        let this = self.clone();
-        Ok(tokio::spawn(async move {
-            let changes = Changes::of(&dir);
-            loop {
-                this.look(&dir, &report).await;
-                tokio::select! {
-                    () = changes.next() => {}
-                    () = tokio::time::sleep(AGAIN) => {}
-                }
-            }
-        }))
-    }
-
-    /// Registers what is new in the directory, and forgets what went.
-    async fn look(&self, dir: &Path, report: &(impl Fn(In) + Send + Sync)) {
-        let entries = match fs::read_dir(dir) {
-            Ok(entries) => entries,
-            Err(error) => {
-                tracing::warn!(%error, dir = %dir.display(), "registration sockets cannot be looked at");
-                return;
-            }
-        };
-        let sockets: Vec<Socket> = entries.flatten().filter_map(|e| Socket::at(e.path())).take(256).collect();
-        let gone: Vec<String> = {
-            let drivers = self.drivers();
-            let is_gone = |d: &Registered| !sockets.iter().any(|s| s.path == d.socket.path);
-            drivers.iter().filter(|(_, d)| is_gone(d)).map(|(name, _)| name.clone()).collect()
-        };
-        for name in gone {
-            self.forget(&name, report);
-        }
-        for socket in sockets {
-            // Another one at the place of a driver's is that of its next life: it is registered anew, and may have other limits.
-            if self.drivers().values().any(|d| d.socket == socket) {
-                continue;
-            }
-            match self.register(&socket).await {
-                Ok(Some((driver, info))) => {
-                    tracing::info!(driver, "CSI driver registered");
-                    let others: Vec<String> = {
-                        let drivers = self.drivers();
-                        let was_here =
-                            |(name, d): &(&String, &Registered)| **name != driver && d.socket.path == socket.path;
-                        drivers.iter().filter(was_here).map(|(name, _)| name.clone()).collect()
-                    };
-                    for name in others {
-                        self.forget(&name, report);
-                    }
-                    report(In::CsiUp { driver, info });
-                }
-                Ok(None) => {}
-                Err(error) => tracing::debug!(%error, socket = %socket.path.display(), "not registered"),
-            }
-        }
-    }
-
-    fn forget(&self, name: &str, report: &impl Fn(In)) {
-        tracing::warn!(driver = name, "CSI driver unregistered");
-        self.drivers().remove(name);
-        report(In::CsiDown { driver: name.to_owned() });
-    }
-
-    async fn register(&self, socket: &Socket) -> Result<Option<(String, CsiNodeInfo)>, OpError> {
-        let mut registration = RegistrationClient::new(dial(socket.path.clone()).await?);
-        let info = call("GetInfo", registration.get_info(InfoRequest {})).await?;
-        if info.r#type != "CSIPlugin" {
-            return Ok(None);
-        }
-        let outcome = match self.registered_elsewhere(&info.name, socket).await {
-            true => failed(format!("another driver of the name {} is registered already", info.name)),
-            false => self.connect(socket, &info).await,
-        };
-        let status = RegistrationStatus {
-            plugin_registered: outcome.is_ok(),
-            error: outcome.as_ref().err().map(ToString::to_string).unwrap_or_default(),
-        };
-        call("NotifyRegistrationStatus", registration.notify_registration_status(status)).await?;
-        let (registered, about) = outcome?;
-        self.drivers().insert(info.name.clone(), registered);
-        Ok(Some((info.name, about)))
-    }
-
-    /// Whether a driver of this name has been announced by another socket, which still answers.
-    async fn registered_elsewhere(&self, name: &str, socket: &Socket) -> bool {
-        let other = self.drivers().get(name).map(|d| d.socket.path.clone()).filter(|path| *path != socket.path);
-        match other {
-            Some(path) => dial(path).await.is_ok(),
-            None => false,
-        }
     }
 
     async fn connect(

@@ -9,9 +9,6 @@
 //! Who takes the socket away hangs up.
 
 use std::collections::BTreeMap;
-use std::fs;
-use std::io;
-use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -21,18 +18,13 @@ use carrack_deviceplugin::VERSION;
 use tokio::task::{JoinHandle, JoinSet};
 
 use super::{Plugins, within};
-use crate::adapters::sockets::{self, CONNECT};
+use crate::adapters::sockets::{self, CONNECT, File, MAX_ASKED};
 use crate::effects::In;
 
 /// The type of what announces devices.
 const TYPE: &str = "DevicePlugin";
 /// How often the directory is looked at.
 const LOOK: Duration = Duration::from_secs(2);
-/// Most sockets that are asked.
-const MAX_SOCKETS: usize = 256;
-
-/// Which file a socket is: a number of a file is given to the next one.
-pub(super) type File = (u64, i64, i64);
 
 /// What a socket announced.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -41,32 +33,6 @@ pub(super) enum Announced {
     Other,
     /// This resource, registered in this epoch.
     Devices(String, u64),
-}
-
-/// The sockets in a directory, but for those that are not shown; the first ones by name where there are too many.
-///
-/// # Errors
-/// What cannot be read: then it is not known which are there.
-fn sockets_in(dir: &Path) -> io::Result<BTreeMap<PathBuf, File>> {
-    let mut found = BTreeMap::new();
-    for entry in fs::read_dir(dir)? {
-        let entry = entry?;
-        if entry.file_name().as_encoded_bytes().starts_with(b".") {
-            continue;
-        }
-        match entry.metadata() {
-            Ok(m) if m.file_type().is_socket() => {
-                found.insert(entry.path(), (m.ino(), m.ctime(), m.ctime_nsec()));
-                if found.len() > MAX_SOCKETS {
-                    found.pop_last();
-                }
-            }
-            Ok(_) => {}
-            Err(e) if e.kind() == io::ErrorKind::NotFound => {}
-            Err(e) => return Err(e),
-        }
-    }
-    Ok(found)
 }
 
 impl Plugins {
@@ -86,7 +52,7 @@ impl Plugins {
     /// Takes what is new in the directory, and lets go of what went.
     pub(super) async fn look(&self, dir: &Path, known: &mut BTreeMap<PathBuf, (File, Announced)>) {
         // What is not known changes nothing.
-        let Ok(sockets) = sockets_in(dir) else { return };
+        let Ok(sockets) = sockets::listed(dir).await else { return };
         let (mut kept, mut gone) = (BTreeMap::new(), Vec::new());
         for (path, (file, what)) in std::mem::take(known) {
             let here = sockets.get(&path);
@@ -106,7 +72,7 @@ impl Plugins {
         }
         // All at once: however many hang, a look takes no longer than one of them.
         let mut asked = JoinSet::new();
-        for (path, file) in sockets.into_iter().filter(|(path, _)| !known.contains_key(path)) {
+        for (path, file) in sockets.into_iter().filter(|(path, _)| !known.contains_key(path)).take(MAX_ASKED) {
             let this = self.clone();
             asked.spawn(async move {
                 let what = this.announced(&path).await;

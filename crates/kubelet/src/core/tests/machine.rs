@@ -19,3 +19,17 @@ fn the_groups_of_pods_follow_the_machine() {
         assert_eq!(found, Some((shares, limit_gib << 30)), "{cpus} CPUs, {memory_gib} GiB");
     }
 }
+
+#[test]
+fn who_is_not_to_make_the_node_waits_for_it_and_tells_its_status_alone() {
+    let mut w = World::new(1);
+    w.restart_kubelet_as(NodeConfig { node_name: "sim".into(), register_node: false, ..NodeConfig::default() });
+    w.run(20);
+    let path = "/api/v1/nodes/sim";
+    assert!(!w.api.objects.contains_key(path));
+    w.edit_or_create_node();
+    w.run(5);
+    let node = &w.api.objects[path];
+    assert_eq!(node["metadata"]["labels"], json!({"kubevirt.io/schedulable": "true"}));
+    assert!(node["status"]["conditions"].to_string().contains("KubeletReady"), "{node}");
+}

@@ -180,6 +180,23 @@ fn a_probe_that_hangs_has_failed() {
 }
 
 #[test]
+fn a_probe_that_is_sent_to_another_host_does_well_and_is_told_of() {
+    for (warning, warned) in [(None, false), (Some("Probe terminated redirects, Response body: x".to_owned()), true)] {
+        let mut w = World::new(12);
+        w.edit_or_create_node();
+        w.node.net_warning.clone_from(&warning);
+        let mut spec = plain();
+        spec["containers"][0]["readinessProbe"] = json!({"httpGet": {"port": 80}, "periodSeconds": 1});
+        w.create("p", spec);
+        w.run(10);
+        assert!(w.ready("Ready"), "{warning:?}: {}", w.api.objects[POD]["status"]);
+        let is_told = w.api.events.iter().any(|e| e == "ProbeWarning");
+        assert_eq!(is_told, warned, "{warning:?}: {:?}", w.api.events);
+        assert!(!w.api.events.iter().any(|e| e == "Unhealthy"), "{:?}", w.api.events);
+    }
+}
+
+#[test]
 fn the_runtime_is_listed_once_a_second_however_much_has_happened() {
     let mut w = World::new(13);
     w.edit_or_create_node();

@@ -77,4 +77,5 @@ async fn containers_are_closed_where_nobody_may_look_into_them() {
     for path in ["/healthz", "/pods", "/metrics", "/stats/summary"] {
         assert_eq!(world.get(path).await.0, 200, "{path}");
     }
+    assert_eq!(world.get("/configz").await, (404, "404 page not found\n".into()));
 }

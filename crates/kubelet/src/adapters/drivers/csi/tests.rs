@@ -1,9 +1,11 @@
 //! A driver that starts again, one that has another's name, and what drivers are told.
 
+use std::fs;
 use std::os::unix::fs::MetadataExt as _;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use carrack_csi::registration::registration_server::{Registration, RegistrationServer};
-use carrack_csi::registration::{PluginInfo, RegistrationStatusResponse};
+use carrack_csi::registration::{InfoRequest, PluginInfo, RegistrationStatus, RegistrationStatusResponse};
 use csi::node_server::{Node, NodeServer};
 use tokio::net::UnixListener;
 use tokio::task::JoinHandle;
@@ -12,7 +14,9 @@ use tonic::transport::{Endpoint, Server};
 use tonic::{Request, Response, Status};
 
 use super::super::tests::{drivers_of, setup};
+use super::following::Asking;
 use super::*;
+use crate::effects::In;
 use crate::volumes::GroupPolicy;
 
 /// What a driver was told.
@@ -148,19 +152,69 @@ impl Life {
     }
 }
 
-/// What the kubelet hears when it looks once.
-async fn look(drivers: &Csi, dir: &Path) -> Vec<String> {
+/// What the kubelet hears when it looks once, and as many answer as are waited for.
+async fn look_for(drivers: &Csi, dir: &Path, asking: &mut Asking, answers: usize) -> Vec<String> {
     let heard = Mutex::new(Vec::new());
-    drivers
-        .look(&dir.join("registry"), &|event| {
-            heard.lock().unwrap().push(match event {
-                In::CsiUp { driver, info } => format!("{driver} up, {}", info.max_volumes),
-                In::CsiDown { driver } => format!("{driver} down"),
-                other => format!("{other:?}"),
-            });
-        })
-        .await;
+    let report = |event: In| {
+        heard.lock().unwrap().push(match event {
+            In::CsiUp { driver, info } => format!("{driver} up, {}", info.max_volumes),
+            In::CsiDown { driver } => format!("{driver} down"),
+            other => format!("{other:?}"),
+        });
+    };
+    drivers.look(&dir.join("registry"), asking, &report).await;
+    for _ in 0..answers {
+        let Some(answer) = asking.tasks.join_next_with_id().await else { break };
+        drivers.answered(answer, asking, &report);
+    }
     heard.into_inner().unwrap()
+}
+
+/// What the kubelet hears when it looks once and all have answered.
+async fn look(drivers: &Csi, dir: &Path) -> Vec<String> {
+    look_for(drivers, dir, &mut Asking::default(), usize::MAX).await
+}
+
+/// Announces something else than a driver, and counts how often it is asked.
+struct Other(Arc<AtomicUsize>);
+
+#[tonic::async_trait]
+impl Registration for Other {
+    async fn get_info(&self, _: Request<InfoRequest>) -> Reply<PluginInfo> {
+        self.0.fetch_add(1, Ordering::Relaxed);
+        Ok(Response::new(PluginInfo { r#type: "DevicePlugin".into(), ..PluginInfo::default() }))
+    }
+    async fn notify_registration_status(&self, _: Request<RegistrationStatus>) -> Reply<RegistrationStatusResponse> {
+        nothing()
+    }
+}
+
+#[tokio::test]
+async fn who_hangs_holds_up_nobody_and_who_is_no_driver_is_asked_once() {
+    let dir = tempfile::tempdir().unwrap();
+    let registry = dir.path().join("registry");
+    fs::create_dir(&registry).unwrap();
+    // It takes connections and never says a word.
+    let _hangs = UnixListener::bind(registry.join("a.sock")).unwrap();
+    let asked = Arc::new(AtomicUsize::new(0));
+    let listener = UnixListener::bind(registry.join("b.sock")).unwrap();
+    let serving = Server::builder()
+        .add_service(RegistrationServer::new(Other(asked.clone())))
+        .serve_with_incoming(UnixListenerStream::new(listener));
+    let other = tokio::spawn(serving);
+    let _driver = Life::begin(dir.path(), "c.sock", 3, false);
+    // One that is about to be given another name.
+    let _hidden = UnixListener::bind(registry.join(".d.sock")).unwrap();
+    let (drivers, mut asking) = (Csi::default(), Asking::default());
+    assert_eq!(look_for(&drivers, dir.path(), &mut asking, 2).await, ["d up, 3"]);
+    assert_eq!(look_for(&drivers, dir.path(), &mut asking, 0).await, [""; 0]);
+    assert_eq!((asked.load(Ordering::Relaxed), asking.tasks.len()), (1, 1), "only the one that hangs is being asked");
+    // Nobody is taken for gone where the directory cannot be read.
+    fs::rename(&registry, dir.path().join("away")).unwrap();
+    assert_eq!(look_for(&drivers, dir.path(), &mut asking, 0).await, [""; 0]);
+    fs::create_dir(&registry).unwrap();
+    assert_eq!(look_for(&drivers, dir.path(), &mut asking, 0).await, ["d down"]);
+    other.abort();
 }
 
 #[tokio::test]
