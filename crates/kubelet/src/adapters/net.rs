@@ -286,7 +286,7 @@ mod tests {
             Ok(Reply::Exited { code: 1, output }) => assert_eq!(output, "HTTP probe failed with statuscode: 500 abc"),
             other => panic!("{other:?}"),
         }
-        assert!(matches!(act(http(), 5).await, Ok(Reply::Done)));
+        assert!(matches!(act(http(), 5).await, Ok(Reply::Warned(_))), "it does not say where");
         let tcp = || NetAction::Tcp { host: "127.0.0.1".into(), port };
         assert!(matches!(act(tcp(), 5).await, Ok(Reply::Done)));
         server.await.unwrap();
