@@ -671,10 +671,20 @@ impl Checker {
     }
 }
 
+/// Whether a pod's kubelet has said that it ends the pod, since the machine goes down or lacks something. That it has ended is told
+/// in a later write, which may take longer than to take its volumes away.
+fn is_ended_by_its_node(pod: &Value) -> bool {
+    let said =
+        |c: &Value| c["type"] == "DisruptionTarget" && c["status"] == "True" && c["reason"] == "TerminationByKubelet";
+    pod.pointer("/status/conditions").and_then(Value::as_array).is_some_and(|all| all.iter().any(said))
+}
+
 /// A volume of a pod is unmounted: not while the pod is to go on.
 pub(crate) fn unmounted(id: &str, path: &str, observer: &Observer, breaches: &mut Vec<Breach>) {
     // One that is not restarted may have ended before anybody was told.
-    let goes_on = |pod: &&Value| text(pod, "/spec/restartPolicy") == "Always" && !deleting(pod) && !terminal(pod);
+    let goes_on = |pod: &&Value| {
+        text(pod, "/spec/restartPolicy") == "Always" && !deleting(pod) && !terminal(pod) && !is_ended_by_its_node(pod)
+    };
     if let Some(pod) = observer.all("pod").find(|pod| uid(pod) == id).filter(goes_on) {
         let what = format!("{path} is unmounted, and {} has not ended and is not to go", key_of(pod));
         breaches.push(Breach::new("unmounted-on-proof", what));

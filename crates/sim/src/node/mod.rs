@@ -263,10 +263,19 @@ impl Node {
             let is_lost = if is_aside(&p.op) { side.one_in(3) } else { rng.one_in(3) };
             !is_lost
         });
-        // It writes files itself, and what it had begun ends with it.
+        // It writes files itself, and what it had begun ends with it: a record is there by now, or will never be.
+        let disk = &mut self.disk;
         self.pending.retain(|_, p| match &p.op {
             Op::SetUpVolume(setup) => crate::settings::files(setup).is_none(),
             Op::WriteGroups(_) | Op::SaveAllocated(_) | Op::SaveActuated(_) => false,
+            Op::SaveRecord { name, body } => {
+                disk.records.insert(name.clone(), body.clone());
+                false
+            }
+            Op::DropRecord(name) => {
+                disk.records.remove(name);
+                false
+            }
             _ => true,
         });
         let mut follow = self.plugins.kubelet_died();
