@@ -74,9 +74,7 @@ fn settle_status(attributes: &mut Attributes<'_>) -> Result<(), Status> {
     if faults.is_empty() {
         return Ok(());
     }
-    let faults: Vec<_> =
-        faults.iter().map(|fault| (fault.reason().to_owned(), fault.path.clone(), fault.message())).collect();
-    Err(Status::invalid(GROUP, "CertificateSigningRequest", &attributes.name, &faults))
+    Err(Status::faulty(GROUP, "CertificateSigningRequest", &attributes.name, &faults))
 }
 
 fn certificate_of(request: &Object) -> &str {

@@ -4,6 +4,7 @@
 
 use std::collections::BTreeSet;
 
+use carrack_schema::error::FieldError;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
@@ -235,6 +236,13 @@ impl Status {
             status = status.because(reason, text.clone(), field);
         }
         status
+    }
+
+    /// The same for faults as the checks of objects and options find them.
+    pub(crate) fn faulty(group: &str, kind: &str, name: &str, faults: &[FieldError]) -> Status {
+        let faults: Vec<_> =
+            faults.iter().map(|fault| (fault.reason().to_owned(), fault.path.clone(), fault.message())).collect();
+        Status::invalid(group, kind, name, &faults)
     }
 
     /// 405: the resource has no such verb.

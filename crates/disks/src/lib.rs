@@ -12,6 +12,8 @@ pub mod openers;
 pub mod ownership;
 mod program;
 pub mod remove;
+#[cfg(test)]
+mod testing;
 
 use program::program;
 pub use program::{LIMIT, system};

@@ -132,18 +132,24 @@ pub(crate) fn without_links(path: &str) -> String {
     }
 }
 
+/// What of a path is below a directory, with the slash before it: `/b` for `/a/b` in `/a`, and nothing for `/a` itself. None
+/// where it is elsewhere, as `/ab` is.
+pub(crate) fn below<'a>(path: &'a str, dir: &str) -> Option<&'a str> {
+    let rest = path.strip_prefix(dir.trim_end_matches('/'))?;
+    (rest.is_empty() || rest.starts_with('/')).then_some(rest)
+}
+
 /// Mount points at a directory and below it, deepest first. Their paths begin as the directory's does, whatever links lead there.
 ///
 /// # Errors
 /// When mountinfo cannot be read: then nothing is known about mounts.
 pub fn at_or_below(dir: &str) -> io::Result<Vec<MountPoint>> {
     let real = without_links(dir);
-    let (real, asked) = (real.trim_end_matches('/'), dir.trim_end_matches('/'));
+    let asked = dir.trim_end_matches('/');
     let text = fs::read_to_string("/proc/self/mountinfo")?;
-    let within = |mut m: MountPoint| {
-        let rest = m.path.strip_prefix(real).filter(|rest| rest.is_empty() || rest.starts_with('/'))?;
-        m.path = format!("{asked}{rest}");
-        Some(m)
+    let within = |m: MountPoint| {
+        let path = format!("{asked}{}", below(&m.path, &real)?);
+        Some(MountPoint { path, ..m })
     };
     let mut found: Vec<MountPoint> = parse(&text).into_iter().filter_map(within).collect();
     found.sort_by_key(|m| std::cmp::Reverse(m.path.len()));
@@ -249,6 +255,21 @@ pub fn unmount(path: &str) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn parts_are_told_from_their_neighbours() {
+        for (part, whole, within) in [
+            ("/", "/", true),
+            ("/a", "/", true),
+            ("/a/b", "/a", true),
+            ("/a", "/a", true),
+            ("/ab", "/a", false),
+            ("/", "/a", false),
+            ("/b/a", "/a", false),
+        ] {
+            assert_eq!(below(part, whole).is_some(), within, "{part} in {whole}");
+        }
+    }
 
     #[test]
     fn mountinfo_reads() {

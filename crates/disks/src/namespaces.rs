@@ -18,7 +18,7 @@ use std::fs;
 use std::io;
 use std::path::PathBuf;
 
-use crate::mounts::{Line, lines, without_links};
+use crate::mounts::{Line, below, lines, without_links};
 use crate::{is_gone, processes};
 
 /// What concerns a part of a file system in a mount namespace, as a process sees it.
@@ -56,19 +56,13 @@ struct Part<'a> {
 impl Part<'_> {
     /// Whether a mount is of it, or of something within it.
     fn is(&self, mount: &Line) -> bool {
-        mount.point.device == self.device && is_within(&mount.point.root, self.root)
+        mount.point.device == self.device && below(&mount.point.root, self.root).is_some()
     }
-}
-
-/// Whether a part of a file system is within another: `/a/b` is within `/a` and `/`, and `/ab` is not within `/a`.
-fn is_within(part: &str, whole: &str) -> bool {
-    let whole = whole.trim_end_matches('/');
-    part.strip_prefix(whole).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
 }
 
 /// Where on the file system of the mount that it lies on a mount is: that file system's device, and the path in it.
 fn place<'a>(mount: &Line, on: &'a Line) -> Option<(&'a str, String)> {
-    let rest = mount.point.path.strip_prefix(on.point.path.trim_end_matches('/'))?;
+    let rest = below(&mount.point.path, &on.point.path)?;
     Some((on.point.device.as_str(), format!("{}{rest}", on.point.root.trim_end_matches('/'))))
 }
 
@@ -186,25 +180,11 @@ pub fn elsewhere(device: &str, root: &str, ours: &[String]) -> io::Result<Option
 
 #[cfg(test)]
 mod tests {
-    use std::process::{Command, Stdio};
+    use std::process::Command;
 
     use super::*;
     use crate::mounts;
-
-    #[test]
-    fn parts_are_told_from_their_neighbours() {
-        for (part, whole, within) in [
-            ("/", "/", true),
-            ("/a", "/", true),
-            ("/a/b", "/a", true),
-            ("/a", "/a", true),
-            ("/ab", "/a", false),
-            ("/", "/a", false),
-            ("/b/a", "/a", false),
-        ] {
-            assert_eq!(is_within(part, whole), within, "{part} in {whole}");
-        }
-    }
+    use crate::testing::apart;
 
     #[test]
     fn copies_that_go_with_the_mount_are_no_use_of_it() {
@@ -277,16 +257,8 @@ mod tests {
             fs::create_dir(&at).unwrap();
             mount(&["-t", "tmpfs", "volume", &at]);
             let device = mounts::at(&at).unwrap().unwrap().device;
-            let mut other = Command::new("unshare")
-                .args(more)
-                .args(["--mount", "--propagation", propagation, "sh", "-c", "echo there; read -r _"])
-                .stdin(Stdio::piped())
-                .stdout(Stdio::piped())
-                .spawn()
-                .unwrap();
-            let mut said = String::new();
-            let out = other.stdout.take().unwrap();
-            io::BufRead::read_line(&mut io::BufReader::new(out), &mut said).unwrap();
+            let waits = ["--mount", "--propagation", propagation, "sh", "-c", "echo there; read -r _"];
+            let mut other = apart(&[more, waits.as_slice()].concat());
             let pid = other.id().to_string();
             let seen_by = |pid: &str| lines(&fs::read_to_string(format!("/proc/{pid}/mountinfo")).unwrap());
             let own = seen_by("self");

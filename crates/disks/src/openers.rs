@@ -67,8 +67,7 @@ fn has_open(process: &Path, number: u64) -> io::Result<bool> {
 
 #[cfg(test)]
 mod tests {
-    use std::process::{Command, Stdio};
-
+    use crate::testing::apart;
     use crate::{DiskError, filesystem, loops};
 
     #[tokio::test]
@@ -85,17 +84,8 @@ mod tests {
         let own = std::fs::File::open(&device).unwrap();
         filesystem::prove_unused(&device).await.unwrap();
         drop(own);
-        let opens = r#"exec 3<>"$0"; echo open; read -r _"#;
-        let mut other = Command::new("unshare")
-            .args(["--mount", "sh", "-c", opens, &device])
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap();
-        let mut said = String::new();
-        let out = other.stdout.take().unwrap();
-        std::io::BufRead::read_line(&mut std::io::BufReader::new(out), &mut said).unwrap();
-        assert_eq!(said, "open\n");
+        let opens = r#"exec 3<>"$0"; echo there; read -r _"#;
+        let mut other = apart(&["--mount", "sh", "-c", opens, &device]);
         let in_use = filesystem::prove_unused(&device).await.unwrap_err();
         assert!(matches!(&in_use, DiskError::InUse(text) if text.contains(&other.id().to_string())), "{in_use}");
         assert!(loops::detach(&file).await.is_err(), "it would be taken away as soon as it is closed");

@@ -3,7 +3,10 @@
 //! That nothing is mounted is looked up first. But a driver may be late and mount something a moment after; and who walked into
 //! it would empty a volume. So nothing is opened across file systems, and what is in a directory that is to go is first moved up
 //! to the top, which the kernel refuses for what is mounted. That also bounds how deep one has to go, whatever a pod has left.
+//!
+//! Single files go here, too, and links to what is in such a directory.
 
+use std::fs;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
@@ -110,9 +113,38 @@ fn directories(of: &OwnedFd) -> rustix::io::Result<Vec<std::ffi::CString>> {
     Ok(found)
 }
 
+/// Removes a file. One that is not there is gone.
+///
+/// # Errors
+/// What the kernel says.
+pub fn file(path: &Path) -> io::Result<()> {
+    match fs::remove_file(path) {
+        Err(e) if e.kind() != io::ErrorKind::NotFound => Err(e),
+        _ => Ok(()),
+    }
+}
+
+/// Removes the links in a directory that lead to another one or to what is below that. Where there is no such directory there
+/// are none.
+///
+/// # Errors
+/// What the kernel says.
+pub fn links(dir: &Path, to: &Path) -> io::Result<()> {
+    let entries = match fs::read_dir(dir) {
+        Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(()),
+        entries => entries?,
+    };
+    for entry in entries {
+        let path = entry?.path();
+        if fs::read_link(&path).is_ok_and(|target| target.starts_with(to)) {
+            file(&path)?;
+        }
+    }
+    Ok(())
+}
+
 #[cfg(test)]
 mod tests {
-    use std::fs;
     use std::os::unix::fs::symlink;
 
     use super::*;

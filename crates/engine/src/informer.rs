@@ -609,7 +609,7 @@ impl<K: Object> Informer<K> {
 
 /// The words of a list, one object after the other, as a number.
 fn digest_with(before: u64, item: &str) -> u64 {
-    fnv1a(&[&before.to_le_bytes(), item.as_bytes()].concat())
+    fnv1a(before.to_le_bytes().iter().chain(item.as_bytes()))
 }
 
 /// The same of a list in one piece; none when it is no list.

@@ -1,5 +1,7 @@
 //! Seeded randomness. A core that needs chance gets one of these, so that a seed decides a run.
 
+use std::borrow::Borrow;
+
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng as _, SeedableRng};
 
@@ -55,24 +57,21 @@ impl Rng {
 
 /// FNV-1a, 64 bits: a small hash with a fixed definition, for derived names.
 #[must_use]
-pub fn fnv1a(bytes: &[u8]) -> u64 {
-    bytes.iter().fold(0xcbf2_9ce4_8422_2325, |h, b| (h ^ u64::from(*b)).wrapping_mul(0x0100_0000_01b3))
+pub fn fnv1a(bytes: impl IntoIterator<Item = impl Borrow<u8>>) -> u64 {
+    bytes
+        .into_iter()
+        .fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(*byte.borrow())).wrapping_mul(0x0100_0000_01b3))
 }
 
 /// `len` characters fit for the end of a name, derived from `parts`: a child's name is a function of
 /// its parent's UID and its role, so that making it twice makes it once.
 #[must_use]
 pub fn derived_suffix(parts: &[&str], len: usize) -> String {
-    let mut bytes = Vec::new();
-    for p in parts {
-        bytes.extend_from_slice(p.as_bytes());
-        bytes.push(0);
-    }
-    let mut hash = fnv1a(&bytes);
+    let mut hash = fnv1a(parts.iter().flat_map(|part| part.bytes().chain([0])));
     (0..len)
         .map(|_| {
             let c = NAME_ALPHABET[(hash % 27) as usize];
-            hash = fnv1a(&hash.to_le_bytes());
+            hash = fnv1a(hash.to_le_bytes());
             char::from(c)
         })
         .collect()

@@ -157,8 +157,10 @@ pub fn of(known: Known<'_>, ids: &BTreeSet<String>) -> Result<Grant, String> {
         }
     }
     waiting.sort_by_key(|(place, _)| *place);
-    let cards = |grant: &Grant| (grant.gpus.clone(), grant.gone.clone());
-    let several = waiting.iter().any(|(_, grant)| cards(grant) != cards(&waiting[0].1));
+    let several = waiting.iter().any(|(_, other)| {
+        let (_, first) = &waiting[0];
+        (&other.gpus, &other.gone) != (&first.gpus, &first.gone)
+    });
     let (_, grant) =
         waiting.into_iter().next().ok_or_else(|| format!("no container here waits for {} cores", ids.len()))?;
     if several {

@@ -12,18 +12,7 @@ use crate::shutdown::Group;
 
 /// A duration as Go writes it.
 fn span(duration: Duration) -> String {
-    let (seconds, millis) = (duration.as_secs(), duration.subsec_millis());
-    if seconds == 0 && millis > 0 {
-        return format!("{millis}ms");
-    }
-    let fraction = if millis > 0 { format!(".{millis:03}").trim_end_matches('0').to_owned() } else { String::new() };
-    let (hours, minutes) = (seconds / 3600, seconds % 3600 / 60);
-    let rest = format!("{}{fraction}s", seconds % 60);
-    match (hours, minutes) {
-        (0, 0) => rest,
-        (0, _) => format!("{minutes}m{rest}"),
-        _ => format!("{hours}h{minutes}m{rest}"),
-    }
+    carrack_types::duration::format(i64::try_from(duration.as_nanos()).unwrap_or(i64::MAX))
 }
 
 #[expect(clippy::cast_precision_loss, reason = "hundredths of a percent")]

@@ -121,6 +121,11 @@ fn operation(c: &Container, id: &str, probe: &Probe, pod_ip: &str) -> Option<Op>
     Some(Op::Net { action, timeout_s })
 }
 
+/// Whether a probe of a kind is asked at present, by whether its container has started and is to stop.
+fn applies(kind: ProbeKind, started: bool, stops: bool) -> bool {
+    (kind == ProbeKind::Startup) != started && (kind == ProbeKind::Readiness || !stops)
+}
+
 impl ProbeKind {
     /// Its name in events and metrics.
     #[must_use]
@@ -172,12 +177,6 @@ impl Prober {
         self.stops = true;
     }
 
-    /// Whether a probe is asked at present.
-    fn applies(&self, kind: ProbeKind) -> bool {
-        let started = self.verdict().started;
-        (kind == ProbeKind::Startup) != started && (kind == ProbeKind::Readiness || !self.stops)
-    }
-
     /// What the probes amount to.
     #[must_use]
     pub fn verdict(&self) -> Verdict {
@@ -205,10 +204,10 @@ impl Prober {
     /// One that has nowhere to go, since its port has a name that the container does not know, has failed (upstream's
     /// `errored`): what to do is none, then.
     pub fn due(&mut self, now: Time, c: &Container, id: &str, pod_ip: &str) -> Vec<(ProbeKind, Option<Op>)> {
-        let apply: Vec<ProbeKind> = self.probes.keys().copied().filter(|kind| self.applies(*kind)).collect();
+        let (started, stops) = (self.verdict().started, self.stops);
         let mut out = Vec::new();
         for (kind, one) in &mut self.probes {
-            if !apply.contains(kind) || one.in_flight.is_some() || one.next > now {
+            if !applies(*kind, started, stops) || one.in_flight.is_some() || one.next > now {
                 continue;
             }
             let op = operation(c, id, &one.probe, pod_ip);
@@ -253,9 +252,10 @@ impl Prober {
     /// When the next probe is due.
     #[must_use]
     pub fn next(&self) -> Option<Time> {
+        let (started, stops) = (self.verdict().started, self.stops);
         self.probes
             .iter()
-            .filter(|(kind, one)| self.applies(**kind) && one.in_flight.is_none())
+            .filter(|(kind, one)| applies(**kind, started, stops) && one.in_flight.is_none())
             .map(|(_, one)| one.next)
             .min()
     }

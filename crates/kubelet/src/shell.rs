@@ -367,7 +367,7 @@ pub async fn run(
         let host = host.clone();
         blocking(move || host::facts(&host)).await?
     };
-    if node.fail_on_swap && blocking(|| Ok(host::swap_bytes())).await? > 0 {
+    if node.fail_on_swap && facts.swap_bytes > 0 {
         let why = "the machine has swap, and failSwapOn says not to run then";
         return Err(KubeletError::Start(OpError::Failed(why.into())));
     }

@@ -35,9 +35,11 @@ pub fn no_cloud(out: &Path, data: &NoCloudSpec) -> Result<(), VolumeError> {
     if !data.public_keys.is_empty() {
         meta["public-keys"] = json!(data.public_keys);
     }
-    // JSON is YAML, and quotes what needs it.
-    let mut files = files([("meta-data", meta.to_string())]);
-    files.insert("user-data".to_owned(), user_data(out, &data.user_data, data.user_data_base64.as_deref())?);
+    let mut files = BTreeMap::from([
+        ("user-data".to_owned(), user_data(out, &data.user_data, data.user_data_base64.as_deref())?),
+        // JSON is YAML, and quotes what needs it.
+        ("meta-data".to_owned(), meta.to_string().into_bytes()),
+    ]);
     if let Some(network) = &data.network_data {
         files.insert("network-config".to_owned(), network.clone().into_bytes());
     }
@@ -62,9 +64,10 @@ pub fn config_drive(out: &Path, data: &ConfigDriveSpec) -> Result<(), VolumeErro
     if !data.public_keys.is_empty() {
         meta.insert("public_keys".to_owned(), json!(data.public_keys));
     }
-    let mut files = files([(&format!("{LATEST}/meta_data.json"), Value::Object(meta).to_string())]);
-    let user_data = user_data(out, &data.user_data, data.user_data_base64.as_deref())?;
-    files.insert(format!("{LATEST}/user_data"), user_data);
+    let mut files = BTreeMap::from([
+        (format!("{LATEST}/meta_data.json"), Value::Object(meta).to_string().into_bytes()),
+        (format!("{LATEST}/user_data"), user_data(out, &data.user_data, data.user_data_base64.as_deref())?),
+    ]);
     if let Some(network) = &data.network_data {
         files.insert(format!("{LATEST}/network_data.json"), network.clone().into_bytes());
     }
@@ -119,10 +122,6 @@ fn user_data(out: &Path, text: &str, encoded: Option<&str>) -> Result<Vec<u8>, V
     let failed =
         |error: base64::DecodeError| VolumeError { path: out.to_path_buf(), reason: format!("user data: {error}") };
     base64::engine::general_purpose::STANDARD.decode(encoded).map_err(failed)
-}
-
-fn files<const N: usize>(texts: [(&str, String); N]) -> BTreeMap<String, Vec<u8>> {
-    texts.into_iter().map(|(name, text)| (name.to_owned(), text.into_bytes())).collect()
 }
 
 /// Writes a volume, readable by nobody else: it may hold passwords.

@@ -10,7 +10,7 @@
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, ResolveFlags};
 use std::ffi::OsStr;
 use std::io;
-use std::os::fd::{AsRawFd as _, OwnedFd};
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
 /// Longer paths do not fit into a socket address (`sun_path` holds 108 bytes with its end).
@@ -211,7 +211,7 @@ fn split(path: &Path) -> io::Result<(OwnedFd, &OsStr)> {
 }
 
 /// A path to what is open.
-fn by_descriptor(open: &OwnedFd) -> PathBuf {
+fn by_descriptor(open: &impl AsRawFd) -> PathBuf {
     Path::new("/proc/self/fd").join(open.as_raw_fd().to_string())
 }
 
@@ -237,7 +237,7 @@ fn short(path: &Path) -> io::Result<(Option<std::fs::File>, PathBuf)> {
         return Err(io::Error::new(io::ErrorKind::InvalidInput, "a socket needs a directory and a name"));
     };
     let directory = std::fs::File::open(parent)?;
-    let short = Path::new("/proc/self/fd").join(directory.as_raw_fd().to_string()).join(name);
+    let short = by_descriptor(&directory).join(name);
     Ok((Some(directory), short))
 }
 

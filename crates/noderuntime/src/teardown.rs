@@ -414,18 +414,9 @@ pub(crate) fn remove_tree(dir: &Path) -> io::Result<()> {
 /// Removes the links that a kubelet made to pods' logs, and their directory where nothing else is in it.
 fn remove_log_links(pod_log_dir: &Path) -> io::Result<()> {
     let dir = pod_log_dir.with_file_name("containers");
-    let entries = match fs::read_dir(&dir) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
-        entries => entries?,
-    };
-    for entry in entries {
-        let path = entry?.path();
-        if fs::read_link(&path).is_ok_and(|target| target.starts_with(pod_log_dir)) {
-            fs::remove_file(&path)?;
-        }
-    }
+    carrack_disks::remove::links(&dir, pod_log_dir)?;
     match fs::remove_dir(&dir) {
-        Err(error) if error.kind() == io::ErrorKind::DirectoryNotEmpty => Ok(()),
+        Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::DirectoryNotEmpty) => Ok(()),
         removed => removed,
     }
 }

@@ -6,8 +6,11 @@
 pub mod tasks;
 
 use std::fs;
-use std::io;
+use std::io::{self, Read as _};
 use std::path::Path;
+
+/// Most of a command line that is read: a process can make its own as long as its memory. QEMU's has some kilobytes.
+const MAX_LINE_BYTES: u64 = 1 << 20;
 
 /// The first process of a container, by the container's id; none when there surely is no process of it.
 ///
@@ -43,6 +46,24 @@ pub fn any_left(proc: &Path, pod_uid: &str) -> io::Result<bool> {
         Ok(())
     })?;
     Ok(left)
+}
+
+/// Whether any process bears a text of eight bytes or more on its command line. Of each the first MiB is read.
+///
+/// # Errors
+/// The text is too short to tell one from another, or processes could not be listed: then nobody knows.
+pub fn any_bears(proc: &Path, text: &str) -> io::Result<bool> {
+    if text.len() < 8 {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "no UID"));
+    }
+    let mut found = false;
+    each(proc, |_, dir| {
+        let mut line = Vec::new();
+        fs::File::open(dir.join("cmdline"))?.take(MAX_LINE_BYTES).read_to_end(&mut line)?;
+        found = found || line.windows(text.len()).any(|part| part == text.as_bytes());
+        Ok(())
+    })?;
+    Ok(found)
 }
 
 /// Kills all processes of a pod. Returns how many there were.
@@ -122,8 +143,11 @@ fn is_first_in_namespace(dir: &Path) -> io::Result<bool> {
 /// Whether nothing of a process is left but its number. Its first thread may be over while another still writes.
 fn is_zombie(dir: &Path) -> io::Result<bool> {
     let is_over = status_field(dir, "State:")?.is_some_and(|state| state.starts_with('Z'));
+    if !is_over {
+        return Ok(false);
+    }
     let has_others = status_field(dir, "Threads:")?.is_some_and(|threads| threads.parse().is_ok_and(|n: u32| n > 1));
-    Ok(is_over && !has_others)
+    Ok(!has_others)
 }
 
 #[cfg(test)]

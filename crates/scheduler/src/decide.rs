@@ -11,9 +11,9 @@ use crate::class::{Candidate, Class, Nominated, Shelf, Verdict, WithVolumes, bes
 use crate::plugins::fit::{Fit, Hypothesis};
 use crate::plugins::node::facts;
 use crate::plugins::spread::default_selector;
-use crate::plugins::volumes::{Plan, Volumes};
+use crate::plugins::volumes::{Asked, Plan, Volumes};
 use crate::text::FitError;
-use crate::{Cluster, NodeId, Plugin, PodInfo, Probe, Profile, Refusal, Stopwatch};
+use crate::{Cluster, NodeId, NodeInfo, Plugin, PodInfo, Probe, Profile, Refusal, Stopwatch};
 
 /// What came of looking for a node.
 #[derive(Clone, Debug)]
@@ -98,6 +98,19 @@ fn nominees(question: Question<'_>, node: &str) -> Vec<Arc<PodInfo>> {
     pods
 }
 
+/// What has to be done about a pod's volumes at a node, beside who is nominated there; or why they can't be there.
+fn ask_volumes(
+    volumes: &Volumes,
+    question: Question<'_>,
+    node: &NodeInfo,
+    cluster: &Cluster,
+    probe: &mut Probe,
+) -> Result<Plan, Refusal> {
+    let beside = nominees(question, &node.name);
+    let asked = Asked { pod: question.pod, node, cluster, profile: question.profile };
+    volumes.filter(asked, &Hypothesis { with: &beside, without: &[] }, probe)
+}
+
 impl Decider {
     /// A decider that knows a cluster.
     #[must_use]
@@ -125,7 +138,6 @@ impl Decider {
 
     /// Looks for a node: `preferred`, if it fits, or the best. With `list`, for all that fit.
     pub fn find(&mut self, question: Question<'_>, preferred: Option<NodeId>, list: bool, rng: &mut Rng) -> Found {
-        let pod = question.pod;
         // What the question before took says nothing of this one.
         (self.laps.filter, self.laps.score) = (Duration::ZERO, Duration::ZERO);
         let mut error = FitError { nodes: self.cluster.len(), ..FitError::default() };
@@ -158,7 +170,6 @@ impl Decider {
                 None => Found::Nobody(Box::new(error)),
             };
         }
-        let profile = question.profile.clone();
         self.with_class(question, |class, verdict, cluster, probe| {
             let mut refusals = verdict.refusals.clone();
             if volumes.is_none() && !list && preferred.is_none() {
@@ -176,9 +187,7 @@ impl Decider {
                     let mut fit = Vec::new();
                     for id in fitting {
                         let Some(node) = cluster.node(id) else { continue };
-                        let beside = nominees(question, &node.name);
-                        let hypothesis = Hypothesis { with: &beside, without: &[] };
-                        match volumes.filter(pod, node, cluster, &profile, &hypothesis, probe) {
+                        match ask_volumes(volumes, question, node, cluster, probe) {
                             Ok(plan) => {
                                 plans.insert(id, plan);
                                 fit.push(id);
@@ -216,7 +225,6 @@ impl Decider {
     ) -> Option<(NodeId, Plan)> {
         let volumes = self.volumes(question).ok()?;
         let simple = self.names_only(question).is_some_and(|names| names.len() == 1);
-        let profile = question.profile.clone();
         let scores = if simple {
             accepted.iter().filter(|id| self.check_node(question, **id).is_ok()).map(|id| (*id, 0)).collect()
         } else {
@@ -232,11 +240,8 @@ impl Decider {
         if let Some(volumes) = &volumes {
             scores.retain(|(id, _)| {
                 let cluster = &self.cluster;
-                let plan = cluster.node(*id).and_then(|node| {
-                    let beside = nominees(question, &node.name);
-                    let hypothesis = Hypothesis { with: &beside, without: &[] };
-                    volumes.filter(question.pod, node, cluster, &profile, &hypothesis, &mut self.probe).ok()
-                });
+                let node = cluster.node(*id);
+                let plan = node.and_then(|node| ask_volumes(volumes, question, node, cluster, &mut self.probe).ok());
                 plan.is_some_and(|plan| {
                     plans.insert(*id, plan);
                     true
@@ -335,10 +340,7 @@ impl Decider {
             others = others.saturating_sub(1);
             let with_volumes = |decider: &mut Self| match (volumes, decider.cluster.node(id)) {
                 (Some(volumes), Some(node)) => {
-                    let (cluster, probe) = (&decider.cluster, &mut decider.probe);
-                    let beside = nominees(question, &node.name);
-                    let hypothesis = Hypothesis { with: &beside, without: &[] };
-                    volumes.filter(question.pod, node, cluster, question.profile, &hypothesis, probe)
+                    ask_volumes(volumes, question, node, &decider.cluster, &mut decider.probe)
                 }
                 _ => Ok(Plan::default()),
             };
@@ -371,8 +373,6 @@ impl Decider {
     /// What every node says, in the order of their names.
     pub fn answers(&mut self, question: Question<'_>) -> Vec<NodeAnswer> {
         let volumes = self.volumes(question);
-        let profile = question.profile.clone();
-        let pod = question.pod;
         self.with_class(question, |class, verdict, cluster, probe| {
             let ids: Vec<NodeId> = cluster.nodes().map(|(id, _)| id).collect();
             let mut answers: Vec<NodeAnswer> = Vec::new();
@@ -382,10 +382,7 @@ impl Decider {
                 match &volumes {
                     Err(refusal) => refusals.push(refusal.clone()),
                     Ok(Some(volumes)) => {
-                        let beside = nominees(question, &node.name);
-                        let hypothesis = Hypothesis { with: &beside, without: &[] };
-                        let asked = volumes.filter(pod, node, cluster, &profile, &hypothesis, probe);
-                        refusals.extend(asked.err());
+                        refusals.extend(ask_volumes(volumes, question, node, cluster, probe).err());
                     }
                     Ok(None) => {}
                 }

@@ -5,7 +5,11 @@
 
 mod autoscaler;
 
+use std::borrow::Cow;
+
 use serde_json::{Map, Value};
+
+pub(crate) use autoscaler::{DEFAULT_CPU_PERCENT, cpu_metric, has_other_metrics};
 
 /// Whether objects of a kind need [`convert`] between two of its versions; otherwise only
 /// `apiVersion` differs.
@@ -28,9 +32,14 @@ pub fn convert(group: &str, kind: &str, to_version: &str, object: &mut Value) {
     }
 }
 
-/// Whether an object of a version with fewer fields says in annotations by which other metrics it goes.
-pub(crate) fn has_other_metrics(object: &Map<String, Value>) -> bool {
-    autoscaler::has_other_metrics(object)
+/// An autoscaler with fields for all that it says: one of v1 as v2 has it.
+pub(crate) fn spelled_out(object: &Value) -> Cow<'_, Value> {
+    if object.get("apiVersion").is_none_or(|version| version != "autoscaling/v1") {
+        return Cow::Borrowed(object);
+    }
+    let mut object = object.clone();
+    convert("autoscaling", "HorizontalPodAutoscaler", "v2", &mut object);
+    Cow::Owned(object)
 }
 
 /// Restores what an object says in annotations of a field that a write may not touch, `spec` or `status`, as

@@ -83,9 +83,9 @@ impl Given {
     pub(crate) fn look(&self, nodes: &mut BTreeMap<u8, Node>, observer: &Observer, breaches: &mut Vec<Breach>) {
         let disks = csi_unique_name(DRIVER, "");
         for node in nodes.values_mut() {
-            let name = node_name(node.number);
             for (pod, disk) in node.disk.given().into_iter().filter(|(_, disk)| disk.starts_with(&disks)) {
                 let Some(born) = self.born.get(&pod) else { continue };
+                let name = node_name(node.number);
                 let is_named = observer.get("node", &name).is_some_and(|node| attached(node).any(|d| d == disk));
                 let was_named = || self.named.get(&(name.clone(), disk.clone())).is_some_and(|last| last >= born);
                 if !is_named && !was_named() {

@@ -20,7 +20,7 @@ use serde_json::{Value, json};
 use crate::chance::{below, between};
 use crate::invariants::Breach;
 use crate::node::{Node, named};
-use crate::observer::{Change, Observer, deleting, key_of, text, uid};
+use crate::observer::{Change, Observer, conditions, deleting, key_of, text, uid};
 use crate::plants::Bug;
 use crate::wants::Want;
 use crate::workload::{Act, What, delete, local_driver, user_of};
@@ -131,9 +131,7 @@ fn behind<'a>(pod: &'a Value, observer: &'a Observer, nodes: &BTreeMap<u8, Node>
     let is_behind = |claim: &&Value| {
         let Some(handle) = handle(claim, observer) else { return false };
         let wanted = bytes(claim, "/spec/resources/requests/storage");
-        let conditions = claim.pointer("/status/conditions").and_then(Value::as_array).into_iter().flatten();
-        let resizes =
-            conditions.into_iter().any(|c| matches!(text(c, "/type"), "Resizing" | "FileSystemResizePending"));
+        let resizes = conditions(claim).any(|c| matches!(text(c, "/type"), "Resizing" | "FileSystemResizePending"));
         (resizes || bytes(claim, "/status/capacity/storage") < wanted)
             && node.disk.part_of(uid(pod), &csi_unique_name(carrack_storage::DRIVER, handle))
             && node.storage.may_hold(handle, wanted)

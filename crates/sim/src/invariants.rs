@@ -13,7 +13,7 @@ use serde_json::Value;
 
 use crate::controllers::Bounds;
 use crate::node::{Node, named};
-use crate::observer::{Change, Observer, controller, deleting, key_of, terminal, text, uid};
+use crate::observer::{Change, Observer, conditions, controller, deleting, key_of, terminal, text, uid};
 use crate::replicas;
 
 /// Something that must hold.
@@ -676,7 +676,7 @@ impl Checker {
 fn is_ended_by_its_node(pod: &Value) -> bool {
     let said =
         |c: &Value| c["type"] == "DisruptionTarget" && c["status"] == "True" && c["reason"] == "TerminationByKubelet";
-    pod.pointer("/status/conditions").and_then(Value::as_array).is_some_and(|all| all.iter().any(said))
+    conditions(pod).any(said)
 }
 
 /// A volume of a pod is unmounted: not while the pod is to go on.

@@ -201,6 +201,16 @@ pub(crate) fn deleting(object: &Value) -> bool {
     object.pointer("/metadata/deletionTimestamp").is_some_and(|t| !t.is_null())
 }
 
+/// An object's conditions.
+pub(crate) fn conditions(object: &Value) -> impl Iterator<Item = &Value> {
+    object.pointer("/status/conditions").and_then(Value::as_array).into_iter().flatten()
+}
+
+/// Whether a condition of an object is true.
+pub(crate) fn is_true(object: &Value, kind: &str) -> bool {
+    conditions(object).any(|c| c["type"] == kind && c["status"] == "True")
+}
+
 /// Whether a pod has ended.
 pub(crate) fn terminal(pod: &Value) -> bool {
     matches!(text(pod, "/status/phase"), "Succeeded" | "Failed")

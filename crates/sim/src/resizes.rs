@@ -20,7 +20,7 @@ use serde_json::{Value, json};
 use crate::chance::between;
 use crate::invariants::Breach;
 use crate::node::{CPUS, Node, named};
-use crate::observer::{Observer, deleting, key_of, label, terminal, text, uid};
+use crate::observer::{Observer, conditions, deleting, key_of, label, terminal, text, uid};
 use crate::plants::Bug;
 use crate::role::node_name;
 use crate::wants::Want;
@@ -145,8 +145,7 @@ fn quantity(object: &Value, place: &str) -> Quantity {
 }
 
 fn condition<'a>(pod: &'a Value, type_: &str) -> Option<&'a Value> {
-    let conditions = pod.pointer("/status/conditions").and_then(Value::as_array)?;
-    conditions.iter().find(|c| text(c, "/type") == type_)
+    conditions(pod).find(|c| text(c, "/type") == type_)
 }
 
 /// CPUs that are set aside on a node for all but one pod, as statuses and specs tell, in thousandths.

@@ -6,7 +6,7 @@ use carrack_kubelet::shutdown;
 use serde_json::Value;
 
 use crate::node::{Node, WIDGET, WIDGETS};
-use crate::observer::{Observer, controller, key_of, terminal, text, uid};
+use crate::observer::{Observer, conditions, controller, key_of, terminal, text, uid};
 use crate::replicas;
 
 /// What is to be true of an object in the end.
@@ -51,8 +51,7 @@ pub(crate) fn node_lacks(observer: &Observer, name: &str) -> Option<String> {
 
 /// Status of a condition.
 fn condition<'a>(object: &'a Value, kind: &str) -> &'a str {
-    let conditions = object.pointer("/status/conditions").and_then(Value::as_array);
-    conditions.into_iter().flatten().find(|c| c["type"] == kind).and_then(|c| c["status"].as_str()).unwrap_or_default()
+    conditions(object).find(|c| c["type"] == kind).and_then(|c| c["status"].as_str()).unwrap_or_default()
 }
 
 /// The first thing that is not as it was asked to be. `lost` says that a node was taken out with what it ran.

@@ -59,8 +59,9 @@ impl List {
     }
 }
 
-/// What a pod may have as a whole (upstream's `IsSupportedPodLevelResource`).
-fn may_be_of_pod(resource: &str) -> bool {
+/// Whether a pod may have a resource as a whole (upstream's `IsSupportedPodLevelResource`).
+#[must_use]
+pub fn may_be_of_pod(resource: &str) -> bool {
     COUNTED.contains(&resource) || resource.starts_with("hugepages-")
 }
 

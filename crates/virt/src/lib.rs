@@ -8,7 +8,6 @@ pub mod api;
 pub mod controllers;
 mod copying;
 mod diff;
-mod duration;
 mod exposition;
 pub mod fence;
 pub mod handler;

@@ -12,6 +12,7 @@ pub mod seats;
 use std::collections::BTreeMap;
 
 use carrack_auth::Caller;
+use carrack_engine::fnv1a;
 use carrack_store::Entry;
 use serde_json::Value;
 
@@ -183,12 +184,9 @@ impl Fold for FlowFold {
     }
 }
 
-/// FNV-1a, which needs no state and is the same everywhere.
+/// A hash of texts that needs no state and is the same everywhere.
 fn hash(texts: &[&str]) -> u64 {
-    texts
-        .iter()
-        .flat_map(|text| text.bytes().chain([0]))
-        .fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))
+    fnv1a(texts.iter().flat_map(|text| text.bytes().chain([0])))
 }
 
 fn items<'a>(value: &'a Value, field: &str) -> impl Iterator<Item = &'a Value> {

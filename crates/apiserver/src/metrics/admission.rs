@@ -13,7 +13,7 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::Registry;
 
-use super::Bounds;
+use super::{Bounds, seconds};
 use crate::admission::{Operation, verb};
 use crate::env::Env;
 
@@ -118,10 +118,6 @@ pub(crate) struct AdmissionMetrics {
     open: Family<OpenLabels, Counter>,
     /// Validating ones, then mutating ones.
     checks: [Checks; 2],
-}
-
-fn seconds(elapsed: SignedDuration) -> f64 {
-    elapsed.as_secs_f64().max(0.0)
 }
 
 impl AdmissionMetrics {

@@ -6,6 +6,7 @@ use carrack_schema::table::{ResourceInfo, SchemaSource, Version};
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::Registry;
 
+use super::seconds;
 use crate::catalog::{CRD_GROUP, CRDS};
 use crate::env::Env;
 
@@ -51,7 +52,7 @@ impl CelMetrics {
         };
         let began = env.now();
         let result = validate();
-        histogram.observe(env.now().duration_since(began).as_secs_f64().max(0.0));
+        histogram.observe(seconds(env.now().duration_since(began)));
         result
     }
 }

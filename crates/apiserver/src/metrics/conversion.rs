@@ -9,7 +9,7 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::Registry;
 
-use super::Bounds;
+use super::{Bounds, seconds};
 
 const SECONDS: [f64; 15] = [0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 30.0, 45.0, 60.0];
 /// From a millisecond to sixteen seconds, each twice the one before.
@@ -97,17 +97,16 @@ impl ConversionMetrics {
         failure: Option<Failure>,
         took: SignedDuration,
     ) {
-        let seconds = took.as_secs_f64().max(0.0);
         let result = if failure.is_none() { "success" } else { "failure" };
         let labels = ResultLabels { failure_type: failure.map_or("", Failure::text), result };
         self.requests.get_or_create(&labels).inc();
-        self.durations.get_or_create(&labels).observe(seconds);
+        self.durations.get_or_create(&labels).observe(seconds(took));
         let labels = DefinitionLabels {
             crd_name: definition.to_owned(),
             from_version: from.to_owned(),
             succeeded: failure.is_none(),
             to_version: to.to_owned(),
         };
-        self.definitions.get_or_create(&labels).observe(seconds);
+        self.definitions.get_or_create(&labels).observe(seconds(took));
     }
 }

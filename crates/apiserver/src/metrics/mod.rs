@@ -45,6 +45,11 @@ const SECONDS: [f64; 23] = [
 const BYTES: [f64; 7] = [1e3, 1e4, 1e5, 1e6, 1e7, 1e8, 1e9];
 const EVENT_BYTES: [f64; 8] = [1024.0, 2048.0, 4096.0, 8192.0, 16384.0, 32768.0, 65536.0, 131_072.0];
 
+/// How long something took, as histograms have it: a clock that was set back makes nothing of it.
+fn seconds(elapsed: SignedDuration) -> f64 {
+    elapsed.as_secs_f64().max(0.0)
+}
+
 /// A histogram with these bounds.
 #[derive(Clone)]
 pub(crate) struct Bounds(&'static [f64]);
@@ -394,9 +399,9 @@ impl Metrics {
             return;
         }
         let elapsed = env.now().duration_since(started.at);
-        self.durations.get_or_create(labels).observe(elapsed.as_secs_f64().max(0.0));
+        self.durations.get_or_create(labels).observe(seconds(elapsed));
         let own = elapsed.saturating_sub(elsewhere);
-        self.own_durations.get_or_create(labels).observe(own.as_secs_f64().max(0.0));
+        self.own_durations.get_or_create(labels).observe(seconds(own));
         if let Some(bytes) = bytes {
             self.sizes.get_or_create(labels).observe(bytes as f64);
         }

@@ -158,7 +158,5 @@ pub(crate) fn bump_generation(object: &mut Object) {
 
 /// A 422 with these faults.
 pub(crate) fn invalid(cx: &Cx<'_>, name: &str, errors: &[FieldError]) -> Status {
-    let faults: Vec<(String, String, String)> =
-        errors.iter().map(|error| (error.reason().to_owned(), error.path.clone(), error.message())).collect();
-    Status::invalid(&cx.row.group, &cx.row.kind, name, &faults)
+    Status::faulty(&cx.row.group, &cx.row.kind, name, errors)
 }

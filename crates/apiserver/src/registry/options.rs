@@ -38,9 +38,7 @@ pub(crate) fn refuse(options: &str, faults: &[FieldError]) -> Result<(), Status>
 
 /// A 422 for the options of a request.
 pub(crate) fn invalid(options: &str, faults: &[FieldError]) -> Status {
-    let faults: Vec<_> =
-        faults.iter().map(|fault| (fault.reason().to_owned(), fault.path.clone(), fault.message())).collect();
-    Status::invalid("meta.k8s.io", options, "", &faults)
+    Status::faulty("meta.k8s.io", options, "", faults)
 }
 
 /// What is wrong with options; `applies` is whether a patch is one that applies an object.

@@ -149,8 +149,7 @@ fn settle(cx: &mut Cx<'_>, new: &mut Object, patch: &Patch) -> Result<(), Status
             How::Strategic(patch) => as_go_prints(patch),
             How::Json(_) | How::Merge(_) => serde_json::to_string(new).unwrap_or_default(),
         };
-        let fault = FieldError::invalid("patch", shown, why);
-        Status::invalid("", "", "", &[(fault.reason().to_owned(), fault.path.clone(), fault.message())])
+        Status::faulty("", "", "", &[FieldError::invalid("patch", shown, why)])
     };
     let touched = patch.how.touched().filter(|_| !cx.row.is_custom);
     let conformed = match touched.as_deref() {

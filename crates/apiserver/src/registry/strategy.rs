@@ -203,10 +203,11 @@ fn settle_sources(spec: &mut Object, old: Option<&Object>) {
 
 /// Whether a claim says what it is filled from by all names that it can have.
 fn is_settled(claim: &Object) -> bool {
-    let before = at(claim, &["spec"]).and_then(Value::as_object).cloned().unwrap_or_default();
-    let mut spec = before.clone();
-    settle_sources(&mut spec, Some(claim));
-    spec == before
+    at(claim, &["spec"]).and_then(Value::as_object).is_none_or(|before| {
+        let mut spec = before.clone();
+        settle_sources(&mut spec, Some(claim));
+        spec == *before
+    })
 }
 
 /// Gives a Job without a selector of its own one.

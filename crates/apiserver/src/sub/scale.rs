@@ -160,7 +160,7 @@ fn conform(scale: &mut Value) -> Result<(), Status> {
         Ok(_unknown) => Ok(()),
         Err(error) => {
             let fault = FieldError::invalid("patch", scale.to_string(), error.to_string());
-            Err(Status::invalid("", "", "", &[(fault.reason().to_owned(), fault.path.clone(), fault.message())]))
+            Err(Status::faulty("", "", "", &[fault]))
         }
     }
 }

@@ -187,8 +187,7 @@ impl GpuExtender {
 
     /// Makes a pod's entry.
     pub(super) fn count(&mut self, pod: &Pod, node: &str, demand: &Demand, places: Places, stage: Stage) {
-        let gpus = self.shape(node).map_or(&[][..], |shape| &shape.gpus);
-        let holds = place::holds(demand, &places, gpus);
+        let holds = place::holds(demand, &places, self.gpus(node));
         let (namespace, name) = (pod.namespace().to_owned(), pod.name().to_owned());
         self.ledger.set(pod.uid(), Entry { namespace, name, node: node.to_owned(), places, holds, stage });
     }

@@ -218,8 +218,7 @@ impl GpuExtender {
             return self.undo(now, uid, &why, true, fx);
         }
         let places = self.ledger.get(uid).map(|entry| entry.places.clone()).unwrap_or_default();
-        let gpus = self.shape(&node).map_or(&[][..], |shape| &shape.gpus);
-        let chosen = annotations::write(self.names(), &node, &places, gpus, now);
+        let chosen = annotations::write(self.names(), &node, &places, self.gpus(&node), now);
         let mut chosen: Map<String, Value> = chosen.into_iter().map(|(key, text)| (key, text.into())).collect();
         // What the pod says of that besides is another attempt's, or its owner's: the node's plugin would believe it.
         for key in annotations::keys(self.names(), pod) {

@@ -19,7 +19,7 @@ use k8s_openapi::api::core::v1::{Node, Pod};
 
 use crate::metrics::Metrics;
 use crate::names::Names;
-use crate::node::{self, Shape};
+use crate::node::{self, Gpu, Shape};
 use crate::place::{self, Uses};
 use crate::{Ledger, annotations, demand, trim, wire};
 use bind::Flight;
@@ -171,6 +171,10 @@ impl GpuExtender {
     }
     fn shape(&self, node: &str) -> Option<&Shape> {
         self.shapes.get(node)
+    }
+    /// A node's GPUs; none of one that is not known.
+    fn gpus(&self, node: &str) -> &[Gpu] {
+        self.shape(node).map_or(&[][..], |shape| &shape.gpus)
     }
     fn node_changed(&mut self, delta: &Delta<Node>) {
         let node = delta.object();

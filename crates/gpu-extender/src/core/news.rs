@@ -83,8 +83,7 @@ impl GpuExtender {
 
     /// The GPUs that a pod's annotations name, by the numbers that they have by now.
     fn places_of(&self, pod: &Pod, node: &str, demand: &Demand) -> Option<Places> {
-        let gpus = self.shape(node).map_or(&[][..], |shape| &shape.gpus);
-        annotations::read_by_uuid(self.names(), pod, node, demand, gpus)
+        annotations::read_by_uuid(self.names(), pod, node, demand, self.gpus(node))
     }
 
     /// What a pod that is in the ledger holds by now, if its annotations name its cards.

@@ -145,11 +145,19 @@ fn number(dir: &Path, file: &str) -> io::Result<i64> {
     text(dir, file).map(|text| limit(&text))
 }
 
+/// A number that a file has behind a name, in a line of its own.
+fn named(dir: &Path, file: &str, name: &str) -> Option<u64> {
+    text(dir, file).ok()?.lines().find_map(|l| l.strip_prefix(name)?.trim().parse().ok())
+}
+
+/// The directory of a group in a controller's hierarchy, if it has one there.
+fn dir_v1(mounts: &[(String, PathBuf)], controller: &str, path: &str) -> Option<PathBuf> {
+    let (_, mount) = mounts.iter().find(|(c, _)| c == controller)?;
+    Some(mount.join(path.trim_start_matches('/'))).filter(|dir| dir.is_dir())
+}
+
 fn read_v1(mounts: &[(String, PathBuf)], path: &str) -> io::Result<Reading> {
-    let dir = |controller: &str| {
-        let mount = mounts.iter().find(|(c, _)| c == controller).map(|(_, mount)| mount);
-        mount.map(|mount| mount.join(path.trim_start_matches('/'))).filter(|dir| dir.is_dir())
-    };
+    let dir = |controller: &str| dir_v1(mounts, controller, path);
     let (Some(cpu), Some(memory)) = (dir("cpu"), dir("memory")) else { return Ok(Reading::default()) };
     let limits = GroupLimits {
         cpu_period_us: number(&cpu, "cpu.cfs_period_us")?,
@@ -227,10 +235,7 @@ pub fn parent(cgroup: &PodCgroup) -> String {
 #[must_use]
 pub fn memory(path: &str) -> Option<(u64, u64)> {
     match here() {
-        Hierarchy::V1(mounts) => {
-            let (_, mount) = mounts.iter().find(|(controller, _)| controller == "memory")?;
-            memory_of(&mount.join(path.trim_start_matches('/')), MEMORY_V1)
-        }
+        Hierarchy::V1(mounts) => memory_of(&dir_v1(mounts, "memory", path)?, MEMORY_V1),
         Hierarchy::V2(root) => memory_of(&root.join(path.trim_start_matches('/')), MEMORY_V2),
         Hierarchy::None => None,
     }
@@ -249,8 +254,7 @@ fn memory_of(dir: &Path, files: [&str; 3]) -> Option<(u64, u64)> {
 fn memory_in(dir: &Path, [most, used, reclaimable]: [&str; 3]) -> Use {
     let bytes = |file: &str| u64::try_from(word(&text(dir, file).ok()?, 0)?).ok();
     let memory_bytes = bytes(used);
-    let stat = text(dir, "memory.stat").unwrap_or_default();
-    let reclaimable = stat.lines().find_map(|l| l.strip_prefix(reclaimable)?.trim().parse::<u64>().ok());
+    let reclaimable = named(dir, "memory.stat", reclaimable);
     Use {
         cpu_ns: None,
         memory_bytes,
@@ -276,21 +280,15 @@ pub struct Use {
 /// What runs in a control group uses; none where there is no such group.
 #[must_use]
 pub fn usage(path: &str) -> Option<Use> {
-    let path = path.trim_start_matches('/');
     match here() {
         Hierarchy::V1(mounts) => {
-            let dir = |controller: &str| {
-                let (_, mount) = mounts.iter().find(|(c, _)| c == controller)?;
-                Some(mount.join(path)).filter(|dir| dir.is_dir())
-            };
-            let cpu = dir("cpuacct").and_then(|dir| text(&dir, "cpuacct.usage").ok());
+            let cpu = dir_v1(mounts, "cpuacct", path).and_then(|dir| text(&dir, "cpuacct.usage").ok());
             let cpu_ns = cpu.and_then(|text| text.trim().parse().ok());
-            Some(Use { cpu_ns, ..memory_in(&dir("memory")?, MEMORY_V1) })
+            Some(Use { cpu_ns, ..memory_in(&dir_v1(mounts, "memory", path)?, MEMORY_V1) })
         }
         Hierarchy::V2(root) => {
-            let dir = Some(root.join(path)).filter(|dir| dir.is_dir())?;
-            let stat = text(&dir, "cpu.stat").unwrap_or_default();
-            let cpu_us = stat.lines().find_map(|l| l.strip_prefix("usage_usec ")?.trim().parse::<u64>().ok());
+            let dir = Some(root.join(path.trim_start_matches('/'))).filter(|dir| dir.is_dir())?;
+            let cpu_us = named(&dir, "cpu.stat", "usage_usec ");
             Some(Use { cpu_ns: cpu_us.map(|us| us.saturating_mul(1000)), ..memory_in(&dir, MEMORY_V2) })
         }
         Hierarchy::None => None,
@@ -317,8 +315,8 @@ pub fn bounds(path: &str, file: &str) -> bool {
 pub fn bounds_pages(path: &str, page: &str) -> bool {
     match here() {
         Hierarchy::V1(mounts) => {
-            let mount = mounts.iter().find(|(controller, _)| controller == "hugetlb");
-            mount.is_some_and(|(_, mount)| mount.join(format!("hugetlb.{page}.limit_in_bytes")).exists())
+            let top = dir_v1(mounts, "hugetlb", "/");
+            top.is_some_and(|top| top.join(format!("hugetlb.{page}.limit_in_bytes")).exists())
         }
         Hierarchy::V2(_) => bounds(path, &format!("hugetlb.{page}.max")),
         Hierarchy::None => false,

@@ -27,13 +27,6 @@ fn link(log: &Path, pod: &PodRef, container: &str, id: &str) -> Option<PathBuf> 
     Some(directory.join(name + SUFFIX))
 }
 
-fn remove_file(path: &Path) -> io::Result<()> {
-    match fs::remove_file(path) {
-        Err(e) if e.kind() != io::ErrorKind::NotFound => Err(e),
-        _ => Ok(()),
-    }
-}
-
 /// Makes the link to the log of a container.
 ///
 /// # Errors
@@ -52,7 +45,7 @@ pub fn make(log: &Path, pod: &PodRef, container: &str, id: &str) -> io::Result<(
 /// # Errors
 /// What the disk says.
 pub fn remove(log: &Path, pod: &PodRef, container: &str, id: &str) -> io::Result<()> {
-    link(log, pod, container, id).map_or(Ok(()), |link| remove_file(&link))
+    link(log, pod, container, id).map_or(Ok(()), |link| super::remove::file(&link))
 }
 
 /// Removes all links to what is below the directory of a pod's logs: its containers may be long gone.
@@ -61,18 +54,7 @@ pub fn remove(log: &Path, pod: &PodRef, container: &str, id: &str) -> io::Result
 /// What the disk says.
 pub fn remove_all(pod_log_dir: &Path) -> io::Result<()> {
     let Some(directory) = pod_log_dir.parent().and_then(directory) else { return Ok(()) };
-    let entries = match fs::read_dir(directory) {
-        Ok(entries) => entries,
-        Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(()),
-        Err(e) => return Err(e),
-    };
-    for entry in entries {
-        let path = entry?.path();
-        if fs::read_link(&path).is_ok_and(|target| target.starts_with(pod_log_dir)) {
-            remove_file(&path)?;
-        }
-    }
-    Ok(())
+    super::remove::links(&directory, pod_log_dir)
 }
 
 #[cfg(test)]

@@ -102,12 +102,7 @@ pub fn remove(path: &Path) -> Result<(), OpError> {
         return Ok(());
     }
     for file in older(path)?.iter().map(PathBuf::as_path).chain([path]) {
-        match fs::remove_file(file) {
-            Err(e) if e.kind() != io::ErrorKind::NotFound => {
-                return Err(io_error(format!("removing {}", file.display()))(e));
-            }
-            _ => {}
-        }
+        super::remove::file(file).map_err(io_error(format!("removing {}", file.display())))?;
     }
     Ok(())
 }

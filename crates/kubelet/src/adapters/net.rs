@@ -124,9 +124,9 @@ impl Place {
     }
 }
 
-/// Where somebody is sent on to, and what is said to that.
+/// Where somebody is sent on to, if that is said, and what else is said.
 struct Redirection {
-    location: String,
+    location: Option<String>,
     body: String,
 }
 
@@ -135,7 +135,10 @@ async fn get(mut place: Place, headers: &[(String, String)]) -> Result<Option<St
     for _ in 0..MAX_REDIRECTIONS {
         let Some(Redirection { location, body }) = ask(&place, headers).await? else { return Ok(None) };
         // One that does not say where is followed nowhere.
-        let next = if location.is_empty() { None } else { place.redirected(&location)? };
+        let next = match location {
+            Some(location) => place.redirected(&location)?,
+            None => None,
+        };
         match next {
             Some(next) => place = next,
             None => return Ok(Some(format!("Probe terminated redirects, Response body: {body}"))),
@@ -178,18 +181,15 @@ where
     let exchange = async {
         let response = sender.send_request(request).await.map_err(|e| e.to_string())?;
         let status = response.status().as_u16();
-        if matches!(status, 301 | 302 | 303 | 307 | 308)
-            && let Some(location) = response.headers().get(http::header::LOCATION).filter(|l| !l.is_empty())
-        {
-            let location = location.to_str().map_err(|e| e.to_string())?.to_owned();
-            return Ok(Some(Redirection { location, body: text(response.into_body()).await }));
-        }
         if (200..300).contains(&status) {
             return Ok(None);
         }
+        let is_followed = matches!(status, 301 | 302 | 303 | 307 | 308);
+        let location = response.headers().get(http::header::LOCATION).filter(|l| is_followed && !l.is_empty());
+        let location = location.map(|l| l.to_str().map(str::to_owned)).transpose().map_err(|e| e.to_string())?;
         let text = text(response.into_body()).await;
         if (300..400).contains(&status) {
-            return Ok(Some(Redirection { location: String::new(), body: text }));
+            return Ok(Some(Redirection { location, body: text }));
         }
         Err(format!("HTTP probe failed with statuscode: {status} {text}").trim().to_owned())
     };

@@ -210,13 +210,15 @@ impl Plugins {
             }
             Err(error) => tracing::warn!(resource, error = error.message(), "the device plugin lists nothing"),
         }
-        {
-            let mut plugins = self.plugins();
-            if plugins.get(&resource).is_some_and(|c| c.epoch == epoch) {
-                plugins.remove(&resource);
-            }
-        }
+        drop(self.forget(&resource, epoch));
         (self.0.report)(In::PluginDown { resource, epoch });
+    }
+
+    /// Forgets a registration, unless the plugin has been registered anew.
+    fn forget(&self, resource: &str, epoch: u64) -> Option<Connected> {
+        let mut plugins = self.plugins();
+        let is_it = plugins.get(resource).is_some_and(|c| c.epoch == epoch);
+        if is_it { plugins.remove(resource) } else { None }
     }
 
     /// Asks for devices of one container.

@@ -235,16 +235,22 @@ fn announce(
     (tokio::spawn(server).abort_handle(), heard)
 }
 
+/// A plugin that serves, the directory that it is to be announced in, and its endpoint.
+fn unannounced(dir: &Path) -> (Plugin, PathBuf, String) {
+    let mut plugin = Plugin::new(dir, RESOURCE, &[("a", true)]);
+    plugin.serve().unwrap();
+    let registry = dir.join("registry");
+    fs::create_dir(&registry).unwrap();
+    let endpoint = dir.join(plugin.endpoint()).display().to_string();
+    (plugin, registry, endpoint)
+}
+
 #[tokio::test]
 async fn a_plugin_may_announce_itself_by_a_socket() {
     let dir = tempfile::tempdir().unwrap();
     let (plugins, _task, mut events) = kubelet(dir.path());
-    let mut plugin = Plugin::new(dir.path(), RESOURCE, &[("a", true)]);
-    plugin.serve().unwrap();
-    let registry = dir.path().join("registry");
-    fs::create_dir(&registry).unwrap();
+    let (_plugin, registry, endpoint) = unannounced(dir.path());
     let follower = plugins.follow(registry.clone());
-    let endpoint = dir.path().join(plugin.endpoint()).display().to_string();
     for (version, accepted) in [("v1alpha1", false), (VERSION, true)] {
         let socket = registry.join("kvm-reg.sock");
         let (server, mut heard) = announce(&socket, &endpoint, version);
@@ -269,11 +275,7 @@ async fn a_plugin_may_announce_itself_by_a_socket() {
 async fn two_that_announce_the_same_do_not_take_turns() {
     let dir = tempfile::tempdir().unwrap();
     let (plugins, _task, mut events) = kubelet(dir.path());
-    let mut plugin = Plugin::new(dir.path(), RESOURCE, &[("a", true)]);
-    plugin.serve().unwrap();
-    let registry = dir.path().join("registry");
-    fs::create_dir(&registry).unwrap();
-    let endpoint = dir.path().join(plugin.endpoint()).display().to_string();
+    let (_plugin, registry, endpoint) = unannounced(dir.path());
     let mut told = || {
         let mut words = Vec::new();
         while let Ok(event) = events.try_recv() {

@@ -147,11 +147,9 @@ pub fn decide(i: &Inputs<'_>) -> Decision {
     if let Some(p) = fit::taken(&fit::host_ports_of(i.pod), i.host_ports.iter()) {
         return reject("NodePorts", format!("Predicate NodePorts failed: {}/{} is in use", p.port, p.protocol));
     }
-    let mut requests = pod::requests(i.pod);
-    requests.insert("pods".into(), 1000);
     // All of it is looked at first: what can never fit rejects, even if something else may come.
     let mut waits = None;
-    for (name, need) in requests.iter().filter(|(_, n)| **n > 0) {
+    for (name, need) in pod::takes(i.pod).iter().filter(|(_, n)| **n > 0) {
         match fits(i, node, name, *need) {
             Decision::Admit => {}
             r @ Decision::Reject { .. } => return r,

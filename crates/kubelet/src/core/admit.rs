@@ -19,18 +19,11 @@ use crate::status::node::allocatable_amounts;
 /// How long a wait for a plugin lasts before it is told again.
 const WAIT_REPORT: Duration = Duration::from_secs(300);
 
-/// What a pod takes of the node, itself included.
-pub(super) fn takes(pod: &Pod) -> Amounts {
-    let mut requests = pod::requests(pod);
-    requests.insert("pods".into(), 1000);
-    requests
-}
-
 /// What pods have of the node: all of it, what of it belongs to those that are leaving, and ports.
 pub(super) fn taken<'a>(pods: impl Iterator<Item = &'a Worker>) -> (Amounts, Amounts, BTreeSet<HostPort>) {
     let (mut used, mut leaving, mut ports) = (Amounts::new(), Amounts::new(), BTreeSet::new());
     for other in pods {
-        let requests = takes(&other.pod);
+        let requests = pod::takes(&other.pod);
         pod::add(&mut used, &requests);
         if other.stopping.is_some() {
             pod::add(&mut leaving, &requests);
@@ -56,8 +49,7 @@ impl KubeletCore {
             return;
         }
         // Who began here before is not judged by what others have.
-        let others = self.workers.iter().filter(|(uid, o)| !admitted_before && self.takes_room(uid, o));
-        let (used, leaving, ports) = taken(others.map(|(_, o)| o));
+        let (used, leaving, ports) = taken(self.takers().filter(|_| !admitted_before));
         let pod = w.pod.clone();
         let decision = self.judge(now, uid, &pod, admitted_before, (&used, &leaving, &ports));
         let decision = match decision {

@@ -6,7 +6,7 @@ use carrack_engine::{EventRecord, Time};
 use k8s_openapi::api::core::v1::Pod;
 
 use super::worker::{Hook, Killing, Worker};
-use super::{Fx, KubeletCore, Owner, PodOp, count_one, is_absent};
+use super::{Fx, KubeletCore, Owner, PodOp, is_absent, show};
 use crate::effects::{Counted, Op, OpId, Outcome, ProbeCount, Reply};
 use crate::pods::plan::Kill;
 use crate::probes::{Answer, ProbeKind, http_action};
@@ -174,7 +174,7 @@ impl KubeletCore {
                 Answer::Unknown => "unknown",
             };
             let count = ProbeCount { pod: pod::pod_ref(&w.pod), container: name, kind: kind.name(), result };
-            count_one(Counted::Probe(count), fx);
+            show(Op::Count(Counted::Probe(count)), fx);
         }
         let Some(prober) = w.probers.get_mut(container) else { return };
         if let Some(message) = prober.answered(kind, op, answer) {

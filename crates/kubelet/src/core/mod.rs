@@ -43,7 +43,7 @@ use k8s_openapi::api::core::v1::{Node, Pod, Service};
 use crate::config::NodeConfig;
 use crate::cpus::Cpus;
 use crate::devices::{self, Devices};
-use crate::effects::{Counted, In, Loaded, Op, OpError, OpId, Out, Outcome, Reply};
+use crate::effects::{In, Loaded, Op, OpError, OpId, Out, Outcome, Reply};
 use crate::eviction;
 use crate::planted::Planted;
 use crate::pods::dead;
@@ -955,27 +955,23 @@ impl Core for KubeletCore {
         let version = (self.checkpoint.version, self.cpu_checkpoint.version);
         if (self.published_devices, self.published_cpus) != version {
             (self.published_devices, self.published_cpus) = version;
-            let id = OpId(fx.fresh());
             let view = devices::DeviceView { cpus: self.cpus.view(), ..self.devices.view() };
-            fx.own(Out { id, op: Op::PublishDevices(Arc::new(view)) });
+            show(Op::PublishDevices(Arc::new(view)), fx);
         }
         if self.volumes.take_changed() {
-            let id = OpId(fx.fresh());
-            fx.own(Out { id, op: Op::PublishVolumes(self.volumes.census()) });
+            show(Op::PublishVolumes(self.volumes.census()), fx);
         }
         if std::mem::take(&mut self.publish) {
-            let pods = self.workers.values().map(|w| w.pod.clone()).collect();
-            let id = OpId(fx.fresh());
-            fx.own(Out { id, op: Op::Publish(pods) });
+            show(Op::Publish(self.workers.values().map(|w| w.pod.clone()).collect()), fx);
         }
         self.arm(fx);
     }
 }
 
-/// Counts something for the metrics.
-fn count_one(what: Counted, fx: &mut Fx) {
+/// Shows something to those who ask, or counts it for them ([`Op::only_shows`]): no outcome returns.
+fn show(op: Op, fx: &mut Fx) {
     let id = OpId(fx.fresh());
-    fx.own(Out { id, op: Op::Count(what) });
+    fx.own(Out { id, op });
 }
 
 /// Whether an operation surely did not fail for a reason that may pass.

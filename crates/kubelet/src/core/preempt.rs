@@ -12,13 +12,12 @@ use carrack_engine::Time;
 use carrack_types::fit::HostPort;
 use k8s_openapi::api::core::v1::Pod;
 
-use super::admit::takes;
 use super::worker::Worker;
-use super::{Fx, KubeletCore, count_one};
+use super::{Fx, KubeletCore, show};
 use crate::admission::Decision;
 use crate::amount::Amounts;
 use crate::devices::is_extended;
-use crate::effects::Counted;
+use crate::effects::{Counted, Op};
 use crate::runtime::Uid;
 use crate::spec::pod;
 use crate::status::node::allocatable_amounts;
@@ -90,7 +89,7 @@ impl KubeletCore {
     ) -> bool {
         let allocatable = allocatable_amounts(&self.host, &self.config);
         let lacks = |name: &str, need: i128| need + of(used, name) - of(leaving, name) - of(&allocatable, name);
-        let lacking: Amounts = takes(pod)
+        let lacking: Amounts = pod::takes(pod)
             .into_iter()
             .filter(|(name, need)| *need > 0 && !is_extended(name))
             .map(|(name, need)| (name.clone(), lacks(&name, need)))
@@ -104,7 +103,7 @@ impl KubeletCore {
         let candidates = self.workers.iter().filter(|(_, w)| gives_way(w, pod)).map(|(uid, w)| Candidate {
             uid: uid.clone(),
             matters: (pod::is_critical(&w.pod), class(&w.pod), pod::spec(&w.pod).priority.unwrap_or(0)),
-            requests: takes(&w.pod),
+            requests: pod::takes(&w.pod),
         });
         let chosen = choose(candidates.collect(), &lacking).unwrap_or_default();
         if chosen.is_empty() {
@@ -112,7 +111,7 @@ impl KubeletCore {
         }
         let mut free = leaving.clone();
         for w in chosen.iter().filter_map(|uid| self.workers.get(uid)) {
-            pod::add(&mut free, &takes(&w.pod));
+            pod::add(&mut free, &pod::takes(&w.pod));
         }
         if matches!(self.judge(now, uid, pod, false, (used, &free, ports)), Decision::Reject { .. }) {
             return false;
@@ -120,7 +119,7 @@ impl KubeletCore {
         let of_what = lacking.keys().next().cloned().unwrap_or_default();
         for uid in chosen {
             let Some(mut w) = self.workers.remove(&uid) else { continue };
-            count_one(Counted::Preemption(of_what.clone()), fx);
+            show(Op::Count(Counted::Preemption(of_what.clone())), fx);
             let message = "Preempted in order to admit critical pod".to_owned();
             let ended = Ended { reason: PREEMPTING.into(), message, disrupts: true };
             let grace_s = pod::grace_s(&w.pod);
@@ -133,12 +132,14 @@ impl KubeletCore {
 
     /// When those have ended at the latest who make room for a critical pod; long ago where nobody does.
     pub(super) fn has_room_by(&self, pod: &Pod) -> Time {
+        if !pod::is_critical(pod) {
+            return Time::default();
+        }
         let makes_room = |w: &Worker| {
             let stopping = w.stopping.as_ref()?;
             (stopping.because.as_ref()?.reason == PREEMPTING).then_some(stopping.deadline)
         };
-        let others = self.workers.iter().filter(|(uid, w)| pod::is_critical(pod) && self.takes_room(uid, w));
-        others.filter_map(|(_, w)| makes_room(w)).max().unwrap_or_default()
+        self.takers().filter_map(makes_room).max().unwrap_or_default()
     }
 }
 

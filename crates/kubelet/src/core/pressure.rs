@@ -8,7 +8,7 @@ use carrack_types::quantity::{Form, Quantity};
 use carrack_types::resource::Object as _;
 
 use super::worker::{Stopping, Worker};
-use super::{Fx, KubeletCore, Owner, Wake, count_one};
+use super::{Fx, KubeletCore, Owner, Wake, show};
 use crate::effects::{Counted, Op, OpId, Outcome, Reply};
 use crate::eviction::{self, Candidate, Crossed, Pressure, Signal, Usage};
 use crate::runtime::Uid;
@@ -167,7 +167,7 @@ impl KubeletCore {
     /// Ends a pod, and says why. It is disrupted where that is not of its own doing.
     pub(super) fn evict(&mut self, now: Time, w: &mut Worker, eviction: Eviction, fx: &mut Fx) {
         let Eviction { signal, message, grace_s, disrupts } = eviction;
-        count_one(Counted::Eviction(signal), fx);
+        show(Op::Count(Counted::Eviction(signal)), fx);
         self.end_pod(now, w, Ended { reason: EVICTED.into(), message, disrupts }, grace_s, fx);
     }
 

@@ -18,11 +18,11 @@ use k8s_openapi::api::core::v1::Pod;
 use super::admit::taken;
 use super::checkpoint::Patient;
 use super::worker::{Admission, Worker};
-use super::{Fx, KubeletCore, Owner, Wake};
+use super::{Fx, KubeletCore, Owner, Wake, show};
 use crate::admission::Decision;
 use crate::allocation::{self, Actuated, Allocation, DEFERRED, INFEASIBLE, Rank, ResizeCounts, Size, infeasible};
 use crate::amount::Amounts;
-use crate::effects::{Op, OpId, Out, Outcome};
+use crate::effects::{Op, Outcome};
 use crate::eviction::Pressure;
 use crate::planted::Planted;
 use crate::records::{POD_PREFIX, PodRecord};
@@ -181,13 +181,13 @@ impl KubeletCore {
     }
 
     /// Whether a pod takes room of the node: also where it began here before, and is not admitted in this life.
-    pub(super) fn takes_room(&self, uid: &Uid, w: &Worker) -> bool {
+    fn takes_room(&self, uid: &Uid, w: &Worker) -> bool {
         let over = matches!(w.admission, Admission::Rejected(..)) || pod::is_terminal(&w.pod);
         !w.stopped_all && (w.admission == Admission::Admitted || !over && self.was_admitted(uid, w))
     }
 
     /// Pods that take room of the node.
-    fn takers(&self) -> impl Iterator<Item = &Worker> {
+    pub(super) fn takers(&self) -> impl Iterator<Item = &Worker> {
         self.workers.iter().filter(move |(uid, w)| self.takes_room(uid, w)).map(|(_, w)| w)
     }
 
@@ -396,9 +396,7 @@ impl KubeletCore {
         let pending = [("deferred", of(DEFERRED)), ("infeasible", of(INFEASIBLE))].into();
         let in_progress = self.resizes.busy.len();
         self.resizes.counts = ResizeCounts { pending, in_progress, ..std::mem::take(&mut self.resizes.counts) };
-        let op = Op::PublishResizes(Box::new(self.resizes.counts.clone()));
-        let id = OpId(fx.fresh());
-        fx.own(Out { id, op });
+        show(Op::PublishResizes(Box::new(self.resizes.counts.clone())), fx);
     }
 }
 

@@ -71,8 +71,7 @@ impl KubeletCore {
         let attached = status.iter().flat_map(|s| s.volumes_attached.iter().flatten());
         let attached: BTreeMap<String, String> = attached.map(|a| (a.name.clone(), a.device_path.clone())).collect();
         let named = self.node.seen.as_ref().and_then(|node| users(node.annotation(VOLUME_USERS)));
-        let untold = self.planted == Some(Planted::MountsUntold);
-        let is_to_name = if untold { self.volume_users() } else { Users::new() };
+        let as_told = (self.planted == Some(Planted::MountsUntold)).then(|| self.volume_users());
         let mut node = std::mem::take(&mut self.volumes.node);
         let said = &self.node.said;
         let users_of = |id: &str| -> BTreeSet<String> {
@@ -85,12 +84,12 @@ impl KubeletCore {
             now,
             known,
             |id| Use { there: of(id).there && self.planted != Some(Planted::DesiredStateAlone), ..of(id) },
-            |id| match untold {
-                true => {
+            |id| match &as_told {
+                Some(is_to_name) => {
                     let attached = Some(attached.get(id).cloned().unwrap_or_default());
                     Told { in_use: true, attached, users: is_to_name.get(id).cloned().unwrap_or_default() }
                 }
-                false => Told {
+                None => Told {
                     in_use: told.iter().any(|t| t == id) && said.stands(id),
                     attached: attached.get(id).cloned(),
                     users: users_of(id),

@@ -19,7 +19,7 @@ use crate::runtime::{ContainerState, SandboxSpec, Uid};
 use crate::spec::env::Place;
 use crate::spec::{pod, sandbox};
 use crate::status::node::allocatable_amounts;
-use crate::status::pod::Ended;
+use crate::status::pod::{Ended, statuses};
 use crate::volumes::{NotReady, VolumeAction};
 
 /// How long a pod's volumes have to be missing until that is told.
@@ -758,11 +758,7 @@ pub(super) fn with_facts<T>(
 /// Containers that the API knows to have been started, with their restart counts.
 pub(super) fn ran_before(pod: &Pod) -> BTreeMap<String, u32> {
     let Some(s) = &pod.status else { return BTreeMap::new() };
-    s.container_statuses
-        .iter()
-        .chain(s.ephemeral_container_statuses.iter())
-        .chain(s.init_container_statuses.iter())
-        .flatten()
+    statuses(s)
         .filter(|c| {
             let started = |st: &Option<k8s_openapi::api::core::v1::ContainerState>| {
                 st.as_ref().is_some_and(|s| s.running.is_some() || s.terminated.is_some())

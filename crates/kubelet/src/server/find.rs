@@ -12,6 +12,7 @@ use k8s_openapi::api::core::v1::{ContainerStatus, Pod};
 use super::reply::Refusal;
 use super::route::PodPath;
 use crate::runtime::{ContainerRecord, ContainerState, RuntimeSnapshot, SandboxRecord};
+use crate::status::pod::statuses;
 
 /// The pod under a name: of several (one may still be going away) the newest that stays.
 pub(super) fn pod(pods: &[Arc<Pod>], path: &PodPath) -> Result<Arc<Pod>, Refusal> {
@@ -52,12 +53,7 @@ pub(super) fn declared(pod: &Pod, container: &str) -> Result<(), Refusal> {
 }
 
 fn status<'a>(pod: &'a Pod, container: &str) -> Option<&'a ContainerStatus> {
-    let status = pod.status.as_ref()?;
-    [&status.container_statuses, &status.init_container_statuses, &status.ephemeral_container_statuses]
-        .into_iter()
-        .flatten()
-        .flatten()
-        .find(|status| status.name == container)
+    statuses(pod.status.as_ref()?).find(|status| status.name == container)
 }
 
 /// The run of a container whose log is meant.

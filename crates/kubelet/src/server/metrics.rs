@@ -59,6 +59,20 @@ impl Page {
         }
     }
 
+    /// A counter by one label.
+    fn counter(
+        &mut self,
+        name: &str,
+        help: &str,
+        label: &str,
+        counts: impl IntoIterator<Item = (impl AsRef<str>, u64)>,
+    ) {
+        self.family(name, "counter", help);
+        for (value, count) in counts {
+            self.sample(name, &[(label, value.as_ref())], count);
+        }
+    }
+
     fn line(&mut self, line: std::fmt::Arguments<'_>) {
         // Writing to a String cannot fail.
         writeln!(self.0, "{line}").unwrap_or_default();
@@ -132,22 +146,17 @@ pub(super) fn volumes(all: &[VolumeStats]) -> String {
 /// What `/metrics` says of pods that had to go.
 pub(super) fn evictions(counts: &[(&'static str, u64)]) -> String {
     let mut page = Page::default();
-    let name = "kubelet_evictions";
-    page.family(name, "counter", "[ALPHA] Cumulative number of pod evictions by eviction signal");
-    for (signal, count) in counts {
-        page.sample(name, &[("eviction_signal", signal)], count);
-    }
+    let help = "[ALPHA] Cumulative number of pod evictions by eviction signal";
+    page.counter("kubelet_evictions", help, "eviction_signal", counts.iter().copied());
     page.0
 }
 
 /// What `/metrics` says of pods that made room for critical ones.
 pub(super) fn preemptions(counts: &[(String, u64)]) -> String {
     let mut page = Page::default();
-    let name = "kubelet_preemptions";
-    page.family(name, "counter", "[ALPHA] Cumulative number of pod preemptions by preemption resource");
-    for (resource, count) in counts {
-        page.sample(name, &[("preemption_signal", resource)], count);
-    }
+    let help = "[ALPHA] Cumulative number of pod preemptions by preemption resource";
+    let counts = counts.iter().map(|(resource, count)| (resource, *count));
+    page.counter("kubelet_preemptions", help, "preemption_signal", counts);
     page.0
 }
 
@@ -260,39 +269,48 @@ fn seconds(ns: u64) -> String {
     format!("{}.{:09}", ns / 1_000_000_000, ns % 1_000_000_000)
 }
 
+/// One family, of those whose value is known, each with the time when it was measured.
+fn measured<'a, V: Display>(
+    page: &mut Page,
+    (name, kind, help): (&str, &str, &str),
+    all: &[Measured<'a>],
+    value: impl Fn(&Measured<'a>) -> Option<(V, &'a MetaTime)>,
+) {
+    page.family(name, kind, help);
+    for one in all {
+        if let Some((value, time)) = value(one) {
+            page.sample(name, &one.labels, format_args!("{value} {}", time.0.as_millisecond()));
+        }
+    }
+}
+
 fn group(page: &mut Page, what: &str, all: &[Measured<'_>]) {
-    let stamped = |value: String, time: &MetaTime| format!("{value} {}", time.0.as_millisecond());
     let name = format!("{what}_cpu_usage_seconds_total");
-    page.family(&name, "counter", &format!("[STABLE] Cumulative cpu time consumed by the {what} in core-seconds"));
-    for one in all {
-        if let Some((cpu, ns)) = one.cpu.and_then(|cpu| Some((cpu, cpu.usage_core_nano_seconds?))) {
-            page.sample(&name, &one.labels, stamped(seconds(ns), &cpu.time));
-        }
-    }
+    let help = format!("[STABLE] Cumulative cpu time consumed by the {what} in core-seconds");
+    measured(page, (&name, "counter", &help), all, |one| {
+        let cpu = one.cpu?;
+        Some((seconds(cpu.usage_core_nano_seconds?), &cpu.time))
+    });
     let name = format!("{what}_memory_working_set_bytes");
-    page.family(&name, "gauge", &format!("[STABLE] Current working set of the {what} in bytes"));
-    for one in all {
-        if let Some((memory, bytes)) = one.memory.and_then(|memory| Some((memory, memory.working_set_bytes?))) {
-            page.sample(&name, &one.labels, stamped(bytes.to_string(), &memory.time));
-        }
-    }
+    let help = format!("[STABLE] Current working set of the {what} in bytes");
+    measured(page, (&name, "gauge", &help), all, |one| {
+        let memory = one.memory?;
+        Some((memory.working_set_bytes?, &memory.time))
+    });
     let name = format!("{what}_swap_usage_bytes");
-    page.family(&name, "gauge", &format!("[ALPHA] Current swap usage of the {what} in bytes"));
-    for one in all {
-        if let Some((swap, bytes)) = one.swap.and_then(|swap| Some((swap, swap.swap_usage_bytes?))) {
-            page.sample(&name, &one.labels, stamped(bytes.to_string(), &swap.time));
-        }
-    }
+    let help = format!("[ALPHA] Current swap usage of the {what} in bytes");
+    measured(page, (&name, "gauge", &help), all, |one| {
+        let swap = one.swap?;
+        Some((swap.swap_usage_bytes?, &swap.time))
+    });
     if what == "container" {
-        let name = "container_swap_limit_bytes";
-        page.family(name, "gauge", "[ALPHA] Current swap limit of the container in bytes");
-        for one in all {
-            if let Some((swap, left)) = one.swap.and_then(|swap| Some((swap, swap.swap_available_bytes?))) {
-                // A container without a limit has as much left as there are numbers.
-                let limit = left.saturating_add(swap.swap_usage_bytes.unwrap_or(0));
-                page.sample(name, &one.labels, stamped(limit.to_string(), &swap.time));
-            }
-        }
+        let help = "[ALPHA] Current swap limit of the container in bytes";
+        measured(page, ("container_swap_limit_bytes", "gauge", help), all, |one| {
+            let swap = one.swap?;
+            // A container without a limit has as much left as there are numbers.
+            let limit = swap.swap_available_bytes?.saturating_add(swap.swap_usage_bytes.unwrap_or(0));
+            Some((limit, &swap.time))
+        });
         page.family(
             "container_start_time_seconds",
             "gauge",

@@ -168,6 +168,14 @@ pub fn requests(pod: &Pod) -> Amounts {
     amount::of_list(&carrack_types::pod::requests(pod))
 }
 
+/// What it takes of the node: what it requests, and itself.
+#[must_use]
+pub fn takes(pod: &Pod) -> Amounts {
+    let mut takes = requests(pod);
+    takes.insert("pods".into(), 1000);
+    takes
+}
+
 /// Adds amounts.
 pub fn add(to: &mut Amounts, more: &Amounts) {
     for (k, v) in more {

@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use carrack_types::qos;
-use k8s_openapi::api::core::v1::{Container, Pod, PodSpec};
+use k8s_openapi::api::core::v1::{Container, Pod, PodSpec, ResourceRequirements};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 
 use super::pod::{self, ContainerKind, spec};
@@ -30,6 +30,15 @@ fn bytes(amounts: &Amounts, name: &str) -> i64 {
     amounts.get(name).map_or(0, |m| i64::try_from(m / 1000).unwrap_or(i64::MAX))
 }
 
+/// What somebody asks for; limits stand in for requests that are not given.
+fn asked(resources: Option<&ResourceRequirements>) -> Amounts {
+    resources.map(|r| amount::of_list(&carrack_types::pod::asked_by(r))).unwrap_or_default()
+}
+
+fn limits_of(resources: Option<&ResourceRequirements>) -> Amounts {
+    amount::amounts(resources.and_then(|r| r.limits.as_ref()))
+}
+
 /// Score adjustment: what is guaranteed dies last, what promised nothing dies first.
 #[must_use]
 pub fn oom_score_adj(pod: &Pod, memory_request_bytes: i64, node_memory_bytes: u64) -> i64 {
@@ -51,12 +60,7 @@ pub fn oom_score_adj(pod: &Pod, memory_request_bytes: i64, node_memory_bytes: u6
 /// least, so that it is not killed before those that need it.
 fn memory_for_score(pod: &Pod, c: &Container, own_bytes: i64) -> i64 {
     let is_sidecar = pod::init_containers(pod).any(|(kind, s)| kind == ContainerKind::Sidecar && s.name == c.name);
-    let request = |c: &Container| {
-        let r = c.resources.clone().unwrap_or_default();
-        let mut requests = amount::amounts(r.limits.as_ref());
-        requests.extend(amount::amounts(r.requests.as_ref()));
-        bytes(&requests, "memory")
-    };
+    let request = |c: &Container| bytes(&asked(c.resources.as_ref()), "memory");
     let least = spec(pod).containers.iter().map(request).min().filter(|_| is_sidecar);
     own_bytes.max(least.unwrap_or(0)).saturating_add(share_of_pod(pod))
 }
@@ -65,8 +69,10 @@ fn memory_for_score(pod: &Pod, c: &Container, own_bytes: i64) -> i64 {
 /// `remainingPodMemReqPerContainer`, `pkg/kubelet/qos/policy.go`).
 fn share_of_pod(pod: &Pod) -> i64 {
     let spec = spec(pod);
-    let asked = qos::own(spec).map(|own| amount::of_list(&carrack_types::pod::asked_by(own)));
-    let Some(whole) = asked.map(|asked| bytes(&asked, "memory")).filter(|whole| *whole > 0) else { return 0 };
+    let whole = bytes(&asked(qos::own(spec)), "memory");
+    if whole <= 0 {
+        return 0;
+    }
     let alone = PodSpec { resources: None, overhead: None, ..spec.clone() };
     let of_containers = bytes(&amount::of_list(&carrack_types::pod::requests_of(&alone)), "memory");
     let count = spec.containers.len() + spec.init_containers.iter().flatten().count();
@@ -97,14 +103,11 @@ pub fn of_node(cgroup: PodCgroup, config: &NodeConfig) -> PodCgroup {
 /// Limits of one container.
 #[must_use]
 pub fn of_container(pod: &Pod, c: &Container, node_memory_bytes: u64) -> Resources {
-    let r = c.resources.clone().unwrap_or_default();
-    let own = amount::amounts(r.limits.as_ref());
-    let mut requests = own.clone();
-    requests.extend(amount::amounts(r.requests.as_ref()));
+    let requests = asked(c.resources.as_ref());
     // Who has no limit has that of the whole pod.
-    let mut limits = spec(pod).resources.as_ref().map(|r| amount::amounts(r.limits.as_ref())).unwrap_or_default();
-    limits.retain(|name, _| matches!(name.as_str(), "cpu" | "memory") || name.starts_with("hugepages-"));
-    limits.extend(own);
+    let mut limits = limits_of(spec(pod).resources.as_ref());
+    limits.retain(|name, _| qos::may_be_of_pod(name));
+    limits.extend(limits_of(c.resources.as_ref()));
     let cpu_limit = limits.get("cpu").copied().unwrap_or(0);
     Resources {
         cpu_period_us: if cpu_limit > 0 { PERIOD_US } else { 0 },
@@ -125,11 +128,8 @@ pub fn of_container(pod: &Pod, c: &Container, node_memory_bytes: u64) -> Resourc
 /// Burstable and that the node can do without.
 #[must_use]
 pub fn swap_for(pod: &Pod, c: &Container) -> i64 {
-    let r = c.resources.clone().unwrap_or_default();
-    let limits = amount::amounts(r.limits.as_ref());
-    let mut requests = limits.clone();
-    requests.extend(amount::amounts(r.requests.as_ref()));
-    let (request, limit) = (bytes(&requests, "memory"), bytes(&limits, "memory"));
+    let resources = c.resources.as_ref();
+    let (request, limit) = (bytes(&asked(resources), "memory"), bytes(&limits_of(resources), "memory"));
     let may = request != limit && pod::qos_class(pod) == "Burstable" && !pod::is_critical(pod);
     if may { request } else { 0 }
 }
@@ -201,7 +201,7 @@ pub fn of_pod(pod: &Pod, root: &str) -> PodCgroup {
         "BestEffort" => format!("/{root}/besteffort/pod{}", pod::uid(pod)),
         _ => format!("/{root}/burstable/pod{}", pod::uid(pod)),
     };
-    let whole = spec(pod).resources.as_ref().map(|r| amount::amounts(r.limits.as_ref())).unwrap_or_default();
+    let whole = limits_of(spec(pod).resources.as_ref());
     let overhead = amount::amounts(spec(pod).overhead.as_ref());
     let without_overhead = |name: &str| -> i128 {
         if let Some(own) = whole.get(name).filter(|own| **own > 0) {

@@ -302,7 +302,7 @@ fn tell_resize(conditions: &mut Conditions<'_>, sizes: &Sizes<'_>) {
 }
 
 /// What is told of all of a pod's containers.
-fn statuses(status: &PodStatus) -> impl Iterator<Item = &ContainerStatus> {
+pub fn statuses(status: &PodStatus) -> impl Iterator<Item = &ContainerStatus> {
     let others = status.init_container_statuses.iter().chain(&status.ephemeral_container_statuses).flatten();
     status.container_statuses.iter().flatten().chain(others)
 }

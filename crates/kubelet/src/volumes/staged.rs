@@ -189,6 +189,26 @@ pub struct StagedVolumes {
 }
 
 impl State {
+    /// One of which nothing has been heard, and nothing is recorded.
+    fn new(staging: Staging, actual: Actual) -> Self {
+        Self {
+            staging,
+            inputs: StageInputs::default(),
+            actual,
+            recorded: None,
+            op: None,
+            error: None,
+            retry_at: Time::default(),
+            failures: 0,
+            held_since: None,
+            in_use: false,
+            attached: false,
+            users: BTreeSet::new(),
+            lost: false,
+            left: false,
+        }
+    }
+
     /// Whether the control plane has to attach it.
     fn is_attached_by_others(&self) -> bool {
         self.staging.origin.attachable() && self.inputs.attached != Attached::NotNeeded
@@ -225,23 +245,10 @@ impl State {
 impl StagedVolumes {
     /// Takes over a record. `is_there` says that the disk shows the same device mounted in the same boot.
     pub fn restore(&mut self, staging: Staging, is_there: bool) {
-        let state = State {
-            staging: staging.clone(),
-            inputs: StageInputs::default(),
-            actual: if is_there { Actual::Staged } else { Actual::Uncertain },
-            recorded: Some(staging.clone()),
-            op: None,
-            error: None,
-            retry_at: Time::default(),
-            failures: 0,
-            held_since: None,
-            in_use: false,
-            attached: false,
-            users: BTreeSet::new(),
-            lost: false,
-            left: false,
-        };
-        self.volumes.entry(staging.id).or_insert(state);
+        let actual = if is_there { Actual::Staged } else { Actual::Uncertain };
+        self.volumes
+            .entry(staging.id.clone())
+            .or_insert_with(|| State { recorded: Some(staging.clone()), ..State::new(staging, actual) });
     }
 
     /// A pod wants it; tells how far it is. `newcomer` names the user whose pod has no part in it yet: it gets one when the
@@ -254,28 +261,16 @@ impl StagedVolumes {
         inputs: StageInputs,
         newcomer: Option<&str>,
     ) -> Progress {
-        let v = self.volumes.entry(id.to_owned()).or_insert_with(|| State {
-            staging: Staging {
+        let v = self.volumes.entry(id.to_owned()).or_insert_with(|| {
+            let staging = Staging {
                 id: id.to_owned(),
                 origin: origin.clone(),
                 path,
                 device: None,
                 identity: None,
                 by_control_plane: inputs.attached == Attached::ByNode,
-            },
-            inputs: StageInputs::default(),
-            actual: Actual::Absent,
-            recorded: None,
-            op: None,
-            error: None,
-            retry_at: Time::default(),
-            failures: 0,
-            held_since: None,
-            in_use: false,
-            attached: false,
-            users: BTreeSet::new(),
-            lost: false,
-            left: false,
+            };
+            State::new(staging, Actual::Absent)
         });
         v.inputs = inputs;
         v.left = false;

@@ -14,8 +14,8 @@ use carrack_types::selector::selects;
 use super::{Answer, Class, Nominated, Verdict};
 use crate::cluster::Seat;
 use crate::plugins::fit::Hypothesis;
-use crate::plugins::volumes::Volumes;
-use crate::{Cluster, NodeId, NodeInfo, PodInfo, Probe, Refusal};
+use crate::plugins::volumes::{Asked, Volumes};
+use crate::{Cluster, NodeId, PodInfo, Probe, Refusal};
 
 const NO_VICTIMS: &str = "No preemption victims found for incoming pod";
 const NOT_HELPFUL: &str = "Preemption is not helpful for scheduling";
@@ -168,8 +168,9 @@ impl Class {
                 _ => {
                     let beside = self.beside(&nominated(&node.name));
                     let as_it_is = Hypothesis { with: &beside, without: &[] };
-                    match self.ask_volumes(own, node, &as_it_is, cluster) {
-                        Ok(()) => known.clone(),
+                    let asked = Asked { pod: own.pod, node, cluster, profile: &self.profile };
+                    match own.volumes.filter(asked, &as_it_is, &mut Probe::default()) {
+                        Ok(_) => known.clone(),
                         Err(refusal) if refusal.resolvable => {
                             clashing.push(id);
                             continue;
@@ -222,18 +223,6 @@ impl Class {
         Some(Outcome::of(self.victims(id, cluster, nominated, None)))
     }
 
-    /// All that the plugins of volumes have to say.
-    fn ask_volumes(
-        &self,
-        own: WithVolumes<'_>,
-        node: &NodeInfo,
-        hypothesis: &Hypothesis<'_>,
-        cluster: &Cluster,
-    ) -> Result<(), Refusal> {
-        let asked = own.volumes.filter(own.pod, node, cluster, &self.profile, hypothesis, &mut Probe::default());
-        asked.map(drop)
-    }
-
     /// Who would have to go from a node, and how many budgets that overdraws.
     fn victims(
         &self,
@@ -251,20 +240,19 @@ impl Class {
         lower.sort_by_key(|seat| (Reverse(seat.info.priority), started(seat), seat.info.uid.clone()));
         let beside = self.beside(&nominated(&node.name));
         let mut without: Vec<Arc<PodInfo>> = lower.iter().map(|s| s.info.clone()).collect();
-        let counted = own.map(|own| own.volumes.count(node, cluster, &beside));
+        let own = own.map(|own| (own.volumes, Asked { pod: own.pod, node, cluster, profile: &self.profile }));
+        let counted = own.map(|(volumes, asked)| volumes.count(asked, &beside));
         let try_without = |without: &[Arc<PodInfo>]| -> Result<(), Refusal> {
             let hypothesis = Hypothesis { with: &beside, without };
             self.trial(id, &hypothesis, cluster)?;
-            own.map_or(Ok(()), |WithVolumes { pod, volumes }| {
-                let mut probe = Probe::default();
-                volumes.share(pod, node, cluster, &self.profile, &hypothesis, counted.as_ref(), &mut probe)
+            own.map_or(Ok(()), |(volumes, asked)| {
+                volumes.share(asked, &hypothesis, counted.as_ref(), &mut Probe::default())
             })
         };
         try_without(&without).map_err(|refusal| refusal.reasons)?;
         // Where its volumes can be at all depends on nobody who may go, so it is asked once.
-        if let Some(own) = own {
-            let all_gone = Hypothesis { with: &beside, without: &without };
-            self.ask_volumes(own, node, &all_gone, cluster).map_err(|refusal| refusal.reasons)?;
+        if let Some((volumes, asked)) = own {
+            volumes.reach(asked, &mut Probe::default()).map_err(|refusal| refusal.reasons)?;
         }
         // Spare as many as fits: first those whose budget is spent, the more important first.
         let violating = violating(&lower, cluster);

@@ -38,6 +38,14 @@ fn pod(name: &str, cpu: &str, priority: i32, claim: Option<&str>) -> Value {
         "containers": [{"name": "c", "resources": {"requests": {"cpu": cpu}}}]}})
 }
 
+/// The nodes that would have room for a pod without others, at most so many.
+fn candidates(mut cluster: Cluster, pod: Value, most: usize) -> Result<Vec<Candidate>, BTreeMap<String, usize>> {
+    let info = cluster.read(read(pod));
+    let profile = Arc::new(Profile::default());
+    let question = Question { pod: &info, profile: &profile, nominated: &|_| Vec::new() };
+    Decider::new(cluster).candidates(question, most)
+}
+
 /// Who has to go from the node, where these pods are, for a pod of priority 10 with this claim.
 fn check_victims(
     there: &[(&str, &str, i32, Option<&str>)],
@@ -51,10 +59,7 @@ fn check_victims(
         there["spec"]["nodeName"] = "n".into();
         cluster.set_pod(&read(there));
     }
-    let info = cluster.read(read(pod("high", cpu, 10, claim)));
-    let profile = Arc::new(Profile::default());
-    let question = Question { pod: &info, profile: &profile, nominated: &|_| Vec::new() };
-    let found = Decider::new(cluster).candidates(question, 1);
+    let found = candidates(cluster, pod("high", cpu, 10, claim), 1);
     let case = format!("{claim:?} of {cpu} beside {there:?}: {found:?}");
     match (&found, expected) {
         (Ok(found), Ok(victims)) => {
@@ -88,10 +93,7 @@ fn who_has_a_claim_twice_goes_for_a_more_important_one() {
     let again = json!({"name": "w", "persistentVolumeClaim": {"claimName": "alone"}});
     there["spec"]["volumes"].as_array_mut().expect("volumes").push(again);
     cluster.set_pod(&read(there));
-    let info = cluster.read(read(pod("high", "1", 10, Some("alone"))));
-    let profile = Arc::new(Profile::default());
-    let question = Question { pod: &info, profile: &profile, nominated: &|_| Vec::new() };
-    let found = Decider::new(cluster).candidates(question, 1);
+    let found = candidates(cluster, pod("high", "1", 10, Some("alone")), 1);
     assert_eq!(found.expect("a node")[0].victims[0].name(), "t");
 }
 
@@ -114,10 +116,7 @@ fn disks_of_others_are_no_hindrance_where_they_are_not() {
         }
         let mut high = pod("high", cpu, 10, None);
         high["spec"]["volumes"] = disk.clone();
-        let info = cluster.read(read(high));
-        let profile = Arc::new(Profile::default());
-        let question = Question { pod: &info, profile: &profile, nominated: &|_| Vec::new() };
-        let found = Decider::new(cluster).candidates(question, 2).expect("a node");
+        let found = candidates(cluster, high, 2).expect("a node");
         assert_eq!(found[0].victims[0].name(), expected, "{with_disk} {elsewhere} {cpu}: {found:?}");
     }
 }

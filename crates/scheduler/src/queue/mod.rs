@@ -231,13 +231,13 @@ impl SchedulingQueue {
         }
         row.attempts += 1;
         row.popped = now;
-        row.place = Place::InFlight { since_event: self.first_event + self.events.len() as u64 };
+        row.place = Place::InFlight { since_event: self.next_event() };
         self.rows.put(row.clone());
         Some(row)
     }
     /// A pod in flight that has waited for its turn looks at the cluster now, and sees what has happened until then.
     pub fn look(&mut self, uid: &str) -> Option<Row> {
-        let next = self.first_event + self.events.len() as u64;
+        let next = self.next_event();
         let mut row = self.rows.take(uid)?;
         if let Place::InFlight { since_event } = &mut row.place {
             *since_event = next;
@@ -354,10 +354,13 @@ impl SchedulingQueue {
         }
         helped
     }
+    /// Number of the first event that has not come yet.
+    fn next_event(&self) -> u64 {
+        self.first_event + self.events.len() as u64
+    }
     /// Forgets events that all pods in flight knew when they were popped.
     fn trim(&mut self) {
-        let next = self.first_event + self.events.len() as u64;
-        let unknown = self.rows.first_unknown().unwrap_or(next);
+        let unknown = self.rows.first_unknown().unwrap_or_else(|| self.next_event());
         while self.first_event < unknown && self.events.pop_front().is_some() {
             self.first_event += 1;
         }

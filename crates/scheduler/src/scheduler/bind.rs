@@ -206,7 +206,7 @@ impl Scheduler {
         let claims = &self.decider.cluster.objects.claims;
         let bound = |name: &ObjectName| claims.get(name).is_some_and(|claim| is_bound(claim));
         let plan = &flight.plan;
-        if plan.bindings.iter().all(|(claim, _)| bound(claim)) && plan.provisions.iter().all(bound) {
+        if plan.claims().all(bound) {
             flight.timer = None;
             // It may ask for more by now.
             if self.has_become_another(uid) {

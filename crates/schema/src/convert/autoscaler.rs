@@ -26,7 +26,7 @@ const CPU_TARGET: &str = "targetCPUUtilizationPercentage";
 const CPU_CURRENT: &str = "currentCPUUtilizationPercentage";
 
 /// How much of the CPU that they request pods are to use where nothing is said of any metric, in percent.
-const DEFAULT_CPU_PERCENT: i64 = 80;
+pub(crate) const DEFAULT_CPU_PERCENT: i64 = 80;
 
 /// What stands for `@` in [`FIELDS`]: in what is wanted, and in what is.
 const WANTED: &str = "target";
@@ -104,10 +104,7 @@ pub(super) fn to_v2(map: &mut Fields) {
         let target = spec.remove(CPU_TARGET).filter(|target| !target.is_null());
         // Only the annotation tells whether there is anything else to go by.
         let target = target.or_else(|| metrics.is_empty().then(|| DEFAULT_CPU_PERCENT.into()));
-        metrics.extend(target.map(|target| {
-            let target = json!({"type": "Utilization", "averageUtilization": target});
-            json!({"type": "Resource", "resource": {"name": "cpu", "target": target}})
-        }));
+        metrics.extend(target.map(cpu_metric));
         spec.insert("metrics".to_owned(), metrics.into());
         if let Some(behavior) = behavior.filter(|behavior| !is_empty(behavior)) {
             spec.insert("behavior".to_owned(), behavior);
@@ -127,8 +124,15 @@ pub(super) fn to_v2(map: &mut Fields) {
     }
 }
 
+/// A metric of v2: pods are to use so much of the CPU that they request, in percent.
+pub(crate) fn cpu_metric(percent: impl Into<Value>) -> Value {
+    let percent: Value = percent.into();
+    let target = json!({"type": "Utilization", "averageUtilization": percent});
+    json!({"type": "Resource", "resource": {"name": "cpu", "target": target}})
+}
+
 /// Whether an object of v1 says in an annotation that it goes by other metrics than the CPU.
-pub(super) fn has_other_metrics(map: &Fields) -> bool {
+pub(crate) fn has_other_metrics(map: &Fields) -> bool {
     map.get("metadata").and_then(|metadata| metadata.get("annotations")).is_some_and(|all| all.get(METRICS).is_some())
 }
 

@@ -81,15 +81,18 @@ impl Walk {
                 }
                 Ok(())
             }
-            Type::String => match value {
-                Value::String(text) if node.format == Format::DateTime && text.is_empty() => {
-                    *value = Value::Null;
-                    Ok(())
+            Type::String => {
+                let Value::String(text) = value else { return Err(self.mistyped(value, owner, &go_type(schema))) };
+                match node.format {
+                    Format::DateTime if text.is_empty() => {
+                        *value = Value::Null;
+                        Ok(())
+                    }
+                    Format::DateTime => time(text, type_name == MICRO_TIME),
+                    Format::Byte => bytes(text),
+                    _ => Ok(()),
                 }
-                Value::String(text) if node.format == Format::DateTime => time(text, type_name == MICRO_TIME),
-                Value::String(text) => text_of(text, node),
-                _ => Err(self.mistyped(value, owner, &go_type(schema))),
-            },
+            }
             Type::Integer => self.integer(value, schema, owner),
             Type::Number if value.is_number() => Ok(()),
             Type::Boolean if value.is_boolean() => Ok(()),
@@ -190,13 +193,10 @@ impl Walk {
     }
 }
 
-fn text_of(text: &str, node: &Schema) -> Result<(), DecodeError> {
-    match node.format {
-        Format::Byte => match illegal_base64(text) {
-            None => Ok(()),
-            Some(at) => Err(DecodeError::Mistyped(format!("illegal base64 data at input byte {at}"))),
-        },
-        _ => Ok(()),
+fn bytes(text: &str) -> Result<(), DecodeError> {
+    match illegal_base64(text) {
+        None => Ok(()),
+        Some(at) => Err(DecodeError::Mistyped(format!("illegal base64 data at input byte {at}"))),
     }
 }
 

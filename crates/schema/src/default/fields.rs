@@ -21,7 +21,7 @@ pub(super) fn set_text(map: &mut Fields, key: &str, value: &str) {
 }
 
 /// Sets a number that is absent, null or 0, of those that upstream's types cannot tell from absent ones.
-pub(super) fn set_number(map: &mut Fields, key: &str, value: i64) {
+pub(super) fn set_number(map: &mut Fields, key: &str, value: impl Into<Value>) {
     if map.get(key).is_none_or(|given| given.is_null() || *given == 0) {
         map.insert(key.to_owned(), value.into());
     }

@@ -165,12 +165,11 @@ fn limit(limit: &mut Fields) {
 fn autoscaler(spec: &mut Fields, version: &str, knows_cpu_alone: bool) {
     set(spec, "minReplicas", 1);
     if knows_cpu_alone {
-        set(spec, "targetCPUUtilizationPercentage", 80);
+        set(spec, "targetCPUUtilizationPercentage", convert::DEFAULT_CPU_PERCENT);
     }
     with(spec, "behavior", scaling);
     if version == "v2" && spec.get("metrics").is_none_or(|m| m.as_array().is_none_or(Vec::is_empty)) {
-        let target = json!({"type": "Utilization", "averageUtilization": 80});
-        spec.insert("metrics".to_owned(), json!([{"type": "Resource", "resource": {"name": "cpu", "target": target}}]));
+        spec.insert("metrics".to_owned(), json!([convert::cpu_metric(convert::DEFAULT_CPU_PERCENT)]));
     }
 }
 

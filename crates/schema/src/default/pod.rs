@@ -31,9 +31,8 @@ pub(super) fn pod(object: &mut Fields) {
 
 /// A port in the node's network is the node's.
 fn host_port(port: &mut Fields) {
-    let is_set = port.get("hostPort").is_some_and(|given| !given.is_null() && *given != 0);
-    if !is_set && let Some(number) = port.get("containerPort").cloned() {
-        port.insert("hostPort".to_owned(), number);
+    if let Some(number) = port.get("containerPort").cloned() {
+        set_number(port, "hostPort", number);
     }
 }
 

@@ -131,15 +131,8 @@ pub(super) fn pod_template(row: Row<'_>) -> Vec<Value> {
 }
 
 pub(super) fn autoscaler(row: Row<'_>) -> Vec<Value> {
-    let spelled_out;
-    let row = if row.text("apiVersion") == "autoscaling/v1" {
-        let mut value = row.value.clone();
-        convert::convert("autoscaling", "HorizontalPodAutoscaler", "v2", &mut value);
-        spelled_out = value;
-        Row::new(&spelled_out, row.now)
-    } else {
-        row
-    };
+    let object = convert::spelled_out(row.value);
+    let row = Row::new(&object, row.now);
     let current = row.list("status.currentMetrics");
     let targets: Vec<String> =
         row.list("spec.metrics").iter().enumerate().map(|(index, metric)| target(metric, current.get(index))).collect();

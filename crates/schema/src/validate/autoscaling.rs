@@ -21,22 +21,14 @@ const MAX_PERIOD_S: i64 = 1800;
 
 /// Checks an autoscaler, of v1 as what it says in v2.
 pub(super) fn autoscaler(object: &Place<'_>, errors: &mut Errors) {
-    if object.text("apiVersion") != "autoscaling/v1" {
-        return spelled_out(object, errors);
-    }
-    let mut value = object.value.clone();
-    convert::convert("autoscaling", "HorizontalPodAutoscaler", "v2", &mut value);
-    spelled_out(&Place { value: &value, path: object.path.clone() }, errors);
-}
-
-fn spelled_out(object: &Place<'_>, errors: &mut Errors) {
     const ROWS: &[Row] = &[
         ("scaleTargetRef.kind", Demand::Required),
         ("scaleTargetRef.kind", Demand::Form(names::path_segment)),
         ("scaleTargetRef.name", Demand::Required),
         ("scaleTargetRef.name", Demand::Form(names::path_segment)),
     ];
-    let spec = object.field("spec");
+    let value = convert::spelled_out(object.value);
+    let spec = Place { value: &value, path: object.path.clone() }.field("spec");
     check(&spec, ROWS, errors);
     let min = spec.number("minReplicas").unwrap_or(1);
     if min < 1 {

@@ -16,7 +16,7 @@ use super::ends::data;
 use super::host::MUTE;
 use super::room::INSTANT;
 use crate::invariants::Breach;
-use crate::observer::{Change, Observer, controller, deleting, key_of, text, uid};
+use crate::observer::{Change, Observer, controller, deleting, is_true, key_of, text, uid};
 
 /// For how long a reason to fail may be over when the failure is written: as long as a write may be on its way.
 const STALE: Duration = Duration::from_secs(60);
@@ -295,11 +295,6 @@ fn instants(content: &Value, observer: &Observer, breaches: &mut Vec<Breach>) {
     }
 }
 
-fn condition(object: &Value, kind: &str) -> bool {
-    let conditions = object.pointer("/status/conditions").and_then(Value::as_array);
-    conditions.into_iter().flatten().any(|c| c["type"] == kind && c["status"] == "True")
-}
-
 /// Which machines restores are to make, and for whom.
 struct Targets<'a>(BTreeMap<&'a str, BTreeSet<&'a str>>);
 
@@ -332,7 +327,7 @@ fn has_reason(clone: &Value, targets: &Targets<'_>, observer: &Observer) -> bool
     let begun = named("snapshotName") || named("restoreName");
     let lost = begun && snapshot.is_none() || named("restoreName") && own_restore.is_none();
     let failed = snapshot.is_some_and(|s| text(s, "/status/phase") == "Failed")
-        || own_restore.is_some_and(|restore| condition(restore, "Failure"));
+        || own_restore.is_some_and(|restore| is_true(restore, "Failure"));
     squatted
         || lost
         || failed

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde_json::{Value, json};
 
 use super::checks::{children, claims, is_of_clone};
-use crate::observer::{Observer, controller, deleting, key_of, text, uid};
+use crate::observer::{Observer, conditions, controller, deleting, key_of, text, uid};
 use crate::provisioner::DATA;
 
 /// What a claim's volume holds; none while it has none.
@@ -46,8 +46,7 @@ pub(crate) fn lacks(clone: &Value, may_fail: bool, observer: &Observer) -> Optio
             let kind = if text(clone, "/spec/source/kind") == "VirtualMachine" { "vm" } else { "vmsnapshot" };
             let waits = find(kind, text(clone, "/spec/source/name")).is_none();
             // Its source has something that cannot be kept.
-            let conditions = clone.pointer("/status/conditions").and_then(Value::as_array).into_iter().flatten();
-            let pending = may_fail && conditions.into_iter().any(|condition| condition["reason"] == "Pending");
+            let pending = may_fail && conditions(clone).any(|condition| condition["reason"] == "Pending");
             (!waits && !pending).then(|| format!("has not begun: {}", clone["status"]))
         }
         phase => Some(format!("is {phase}: {}", clone["status"]["conditions"])),
@@ -152,8 +151,7 @@ pub(crate) fn end(observer: &Observer) -> BTreeMap<String, Value> {
     };
     let mut end = BTreeMap::new();
     let conditions = |object: &Value| -> Vec<Value> {
-        let conditions = object.pointer("/status/conditions").and_then(Value::as_array).into_iter().flatten();
-        conditions.map(|c| json!([c["type"], c["status"], without_uids(text(c, "/reason"))])).collect()
+        conditions(object).map(|c| json!([c["type"], c["status"], without_uids(text(c, "/reason"))])).collect()
     };
     for kind in ["vmsnapshot", "vmrestore"] {
         for object in observer.all(kind) {

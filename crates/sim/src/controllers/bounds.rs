@@ -17,7 +17,7 @@ use super::services::Served;
 use super::times::Times;
 use super::wants::pods_of;
 use crate::invariants::Breach;
-use crate::observer::{Change, Observer, controller, deleting, key_of, terminal, text, uid};
+use crate::observer::{Change, Observer, conditions, controller, deleting, is_true, key_of, terminal, text, uid};
 
 /// The bounds of one Deployment.
 #[derive(Debug)]
@@ -64,13 +64,7 @@ fn number(object: &Value, pointer: &str) -> i64 {
 }
 
 pub(super) fn is_ready(pod: &Value) -> bool {
-    let conditions = pod.pointer("/status/conditions").and_then(Value::as_array);
-    conditions.into_iter().flatten().any(|c| c["type"] == "Ready" && c["status"] == "True")
-}
-
-fn is_disrupted(pod: &Value) -> bool {
-    let conditions = pod.pointer("/status/conditions").and_then(Value::as_array);
-    conditions.into_iter().flatten().any(|c| c["type"] == "DisruptionTarget" && c["status"] == "True")
+    is_true(pod, "Ready")
 }
 
 fn counts(pod: &Value) -> bool {
@@ -222,7 +216,9 @@ impl Bounds {
         }
         let index = |p: &Value| label(p, INDEX).to_owned();
         // One that the Job took away, or that was taken along, is none of the index's failures.
-        if text(pod, "/status/phase") == "Failed" && pod.pointer("/metadata/finalizers").is_some() && !is_disrupted(pod)
+        if text(pod, "/status/phase") == "Failed"
+            && pod.pointer("/metadata/finalizers").is_some()
+            && !is_true(pod, "DisruptionTarget")
         {
             ends.failed_of_index.entry(index(pod)).or_default().insert(uid(pod).to_owned());
         }
@@ -259,10 +255,7 @@ impl Bounds {
         let Some(before) = change.before.as_ref().filter(|p| !terminal(p)) else { return };
         let given_up = match &change.after {
             None => true,
-            Some(after) => {
-                let conditions = after.pointer("/status/conditions").and_then(Value::as_array).into_iter().flatten();
-                terminal(after) && conditions.into_iter().any(|c| c["reason"] == "DeletionByPodGC")
-            }
+            Some(after) => terminal(after) && conditions(after).any(|c| c["reason"] == "DeletionByPodGC"),
         };
         let since = self.gone.get(text(before, "/spec/nodeName")).filter(|_| given_up);
         if let Some(left) = since.map(|at| now.since(*at)).filter(|gone| *gone < QUARANTINE) {

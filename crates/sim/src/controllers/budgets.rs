@@ -13,7 +13,7 @@ use super::acts::{Work, start, template};
 use super::bounds::is_ready;
 use crate::chance::between;
 use crate::invariants::Breach;
-use crate::observer::{Change, deleting, key_of, text};
+use crate::observer::{Change, conditions, deleting, key_of, text};
 use crate::workload::{Act, What};
 
 const NAME: &str = "guarded";
@@ -57,9 +57,8 @@ pub(super) struct Guarded {
 }
 
 fn is_evicted(pod: &Value) -> bool {
-    let conditions = pod.pointer("/status/conditions").and_then(Value::as_array).into_iter().flatten();
     let told = |c: &Value| c["type"] == "DisruptionTarget" && c["reason"] == "EvictionByEvictionAPI";
-    deleting(pod) && conditions.into_iter().any(told)
+    deleting(pod) && conditions(pod).any(told)
 }
 
 impl Guarded {

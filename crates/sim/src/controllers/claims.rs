@@ -132,7 +132,7 @@ pub(super) fn shrinking_set(claims_go: bool, class: &str, safety: Duration, acts
 /// Why a claim is not as it should be.
 pub(crate) fn lacks(claim: &Value, observer: &Observer) -> Option<String> {
     let phase = text(claim, "/status/phase");
-    let volume = observer.all("volume").find(|v| text(v, "/metadata/name") == text(claim, "/spec/volumeName"));
+    let volume = observer.get("volume", text(claim, "/spec/volumeName"));
     let bound =
         volume.is_some_and(|v| text(v, "/spec/claimRef/uid") == uid(claim) && text(v, "/status/phase") == "Bound");
     (phase != "Bound" || !bound).then(|| format!("is {phase:?}, its volume bound to it: {bound}"))
@@ -232,7 +232,7 @@ fn bound(change: &Change, observer: &Observer, breaches: &mut Vec<Breach>) {
     let Some(claim) = change.after.as_ref().filter(|c| text(c, "/status/phase") == "Bound") else { return };
     let name = text(claim, "/spec/volumeName");
     let mut breach = |what: String| breaches.push(Breach::new("one-claim-one-volume", what));
-    let volume = observer.all("volume").find(|v| text(v, "/metadata/name") == name);
+    let volume = observer.get("volume", name);
     if !deleting(claim) && volume.is_none_or(|v| text(v, "/spec/claimRef/uid") != uid(claim)) {
         breach(format!("{} is bound to {name:?}, which is not its own", key_of(claim)));
     }

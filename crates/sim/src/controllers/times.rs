@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use super::acts::{Work, start, template};
 use crate::invariants::Breach;
-use crate::observer::{Change, Observer, controller, key_of, text, uid};
+use crate::observer::{Change, Observer, controller, is_true, key_of, text, uid};
 use crate::workload::Act;
 
 const SCHEDULED: &str = "batch.kubernetes.io/cronjob-scheduled-timestamp";
@@ -64,9 +64,8 @@ fn cron_job(rng: &mut Rng, safety: Duration, name: &str, acts: &mut Vec<Act>) {
 #[derive(Default)]
 pub(super) struct Times(BTreeSet<(String, String)>);
 
-fn is_over(job: &Value) -> bool {
-    let conditions = job.pointer("/status/conditions").and_then(Value::as_array).into_iter().flatten();
-    conditions.into_iter().any(|c| (c["type"] == "Complete" || c["type"] == "Failed") && c["status"] == "True")
+pub(super) fn is_over(job: &Value) -> bool {
+    is_true(job, "Complete") || is_true(job, "Failed")
 }
 
 impl Times {

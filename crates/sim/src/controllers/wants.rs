@@ -5,7 +5,9 @@ use std::collections::BTreeMap;
 use serde_json::{Value, json};
 
 use super::acts::{ROLLBACK, VERSION};
-use crate::observer::{Observer, controller, deleting, key_of, terminal, text, uid};
+use super::bounds::is_ready;
+use super::times::is_over;
+use crate::observer::{Observer, conditions, controller, deleting, key_of, terminal, text, uid};
 
 fn number(object: &Value, pointer: &str) -> i64 {
     object.pointer(pointer).and_then(Value::as_i64).unwrap_or(0)
@@ -23,11 +25,6 @@ fn version(object: &Value, at: &str) -> String {
 pub(super) fn pods_of<'a>(object: &'a Value, observer: &'a Observer) -> impl Iterator<Item = &'a Value> {
     let sets: Vec<&str> = observer.all("replicaset").filter(|s| controller(s) == uid(object)).map(uid).collect();
     observer.all("pod").filter(move |p| controller(p) == uid(object) || sets.contains(&controller(p)))
-}
-
-fn ready(pod: &Value) -> bool {
-    let conditions = pod.pointer("/status/conditions").and_then(Value::as_array);
-    conditions.into_iter().flatten().any(|c| c["type"] == "Ready" && c["status"] == "True")
 }
 
 /// Whether a node is one of those that pods of a workload ask for.
@@ -78,8 +75,9 @@ pub(crate) fn lacks(kind: &str, object: &Value, observer: &Observer) -> Option<S
     }
     let pods: Vec<&Value> = pods_of(object, observer).collect();
     let version_wanted = version(object, "/spec/template");
-    let good =
-        |p: &Value| ready(p) && !deleting(p) && (kind == "replicationcontroller" || version(p, "") == version_wanted);
+    let good = |p: &Value| {
+        is_ready(p) && !deleting(p) && (kind == "replicationcontroller" || version(p, "") == version_wanted)
+    };
     if let Some(pod) = pods.iter().find(|p| !good(p)) {
         return Some(format!("has the pod {}, which is not what it should be", key_of(pod)));
     }
@@ -87,9 +85,7 @@ pub(crate) fn lacks(kind: &str, object: &Value, observer: &Observer) -> Option<S
 }
 
 fn job_lacks(job: &Value, observer: &Observer) -> Option<String> {
-    let conditions = job.pointer("/status/conditions").and_then(Value::as_array);
-    let over = |kind: &str| conditions.into_iter().flatten().any(|c| c["type"] == kind && c["status"] == "True");
-    if !over("Complete") && !over("Failed") {
+    if !is_over(job) {
         return Some("is not over".to_owned());
     }
     if let Some(left) = super::heirs::left(observer) {
@@ -109,18 +105,14 @@ pub(crate) fn end(observer: &Observer) -> BTreeMap<String, Value> {
         .map(|(kind, object)| {
             let mut pods: Vec<Value> = pods_of(object, observer)
                 .filter(|p| !terminal(p))
-                .map(|p| json!([version(p, ""), text(p, "/status/phase"), ready(p)]))
+                .map(|p| json!([version(p, ""), text(p, "/status/phase"), is_ready(p)]))
                 .collect();
             pods.sort_by_key(Value::to_string);
-            let conditions = object.pointer("/status/conditions").and_then(Value::as_array);
-            let mut conditions: Vec<Value> =
-                // Whether a Job was over before it was suspended is a matter of time, too.
-                conditions
-                    .into_iter()
-                    .flatten()
-                    .filter(|c| c["type"] != "Suspended")
-                    .map(|c| json!([c["type"], c["status"], c["reason"]]))
-                    .collect();
+            // Whether a Job was over before it was suspended is a matter of time, too.
+            let mut conditions: Vec<Value> = conditions(object)
+                .filter(|c| c["type"] != "Suspended")
+                .map(|c| json!([c["type"], c["status"], c["reason"]]))
+                .collect();
             conditions.sort_by_key(Value::to_string);
             let status = object.get("status").and_then(Value::as_object);
             // How often a Job's pods fail depends on when it is suspended; which revisions there are to go back to, on when it is

@@ -12,7 +12,7 @@ use k8s_openapi::api::core::v1::{Node, Pod};
 use serde_json::Value;
 
 use crate::invariants::Breach;
-use crate::observer::{Change, Observer, terminal, text, uid};
+use crate::observer::{Change, Observer, is_true, terminal, text, uid};
 
 /// How far the extender's clock may be behind.
 const SKEW: Duration = Duration::from_secs(5);
@@ -140,7 +140,7 @@ pub(crate) fn lacks(pod: &Value, observer: &Observer) -> Option<String> {
         "Running" | "Succeeded" => return None,
         "Pending" => {}
         // Its node went, and took it along.
-        "Failed" if disrupted(pod) => return None,
+        "Failed" if is_true(pod, "DisruptionTarget") => return None,
         other => return Some(format!("is {other:?}")),
     }
     if !text(pod, "/spec/nodeName").is_empty() {
@@ -175,11 +175,6 @@ fn lacks_by_sums(shape: &Shape, held: &Uses, demand: &Demand) -> bool {
     let all = u64::from(CORES) * u64::try_from(shape.gpus.len()).unwrap_or(0);
     let whole: u64 = shape.gpus.iter().map(|gpu| gpu.memory).sum();
     used(|u| u64::from(u.cores)) + cores > all || used(|u| u.memory) + memory > whole
-}
-
-fn disrupted(pod: &Value) -> bool {
-    let conditions = pod.pointer("/status/conditions").and_then(Value::as_array);
-    conditions.into_iter().flatten().any(|c| c["type"] == "DisruptionTarget" && c["status"] == "True")
 }
 
 /// What the extender's ledger says otherwise than the API: with nothing under way, it is what pods hold.

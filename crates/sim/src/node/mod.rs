@@ -264,20 +264,13 @@ impl Node {
             !is_lost
         });
         // It writes files itself, and what it had begun ends with it: a record is there by now, or will never be.
-        let disk = &mut self.disk;
-        self.pending.retain(|_, p| match &p.op {
-            Op::SetUpVolume(setup) => crate::settings::files(setup).is_none(),
-            Op::WriteGroups(_) | Op::SaveAllocated(_) | Op::SaveActuated(_) => false,
-            Op::SaveRecord { name, body } => {
-                disk.records.insert(name.clone(), body.clone());
-                false
+        for (_, ended) in self.pending.extract_if(.., |_, p| ends_with_kubelet(&p.op)) {
+            match ended.op {
+                Op::SaveRecord { name, body } => _ = self.disk.records.insert(name, body),
+                Op::DropRecord(name) => _ = self.disk.records.remove(&name),
+                _ => {}
             }
-            Op::DropRecord(name) => {
-                disk.records.remove(name);
-                false
-            }
-            _ => true,
-        });
+        }
         let mut follow = self.plugins.kubelet_died();
         follow.extend(self.unheld());
         follow
@@ -613,6 +606,17 @@ impl Node {
 /// The node of a name.
 pub(crate) fn named<'a>(nodes: &'a BTreeMap<u8, Node>, name: &str) -> Option<&'a Node> {
     nodes.values().find(|node| node_name(node.number) == name)
+}
+
+/// Whether the kubelet itself does this to files: it ends with the kubelet.
+fn ends_with_kubelet(op: &Op) -> bool {
+    match op {
+        Op::SetUpVolume(setup) => crate::settings::files(setup).is_some(),
+        Op::WriteGroups(_) | Op::SaveAllocated(_) | Op::SaveActuated(_) | Op::SaveRecord { .. } | Op::DropRecord(_) => {
+            true
+        }
+        _ => false,
+    }
 }
 
 /// Whether an operation concerns CPUs and sizes of pods alone.

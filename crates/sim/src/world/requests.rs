@@ -120,7 +120,7 @@ impl World {
         if now.since(*since) > SPIN_WINDOW {
             (*since, *sent) = (now, BTreeMap::new());
         }
-        let count = sent.entry(fnv1a(&[label.as_bytes(), body].concat())).or_default();
+        let count = sent.entry(fnv1a(label.as_bytes().iter().chain(body))).or_default();
         *count += 1;
         if *count > SPIN_LIMIT {
             let what = format!("{role} has sent {label} {count} times since {}", since.rfc3339());

@@ -3,6 +3,7 @@
 //! KubeVirt's webhooks for `snapshot.kubevirt.io`; fields and sentences are theirs.
 
 use carrack_apiserver::admission::{Attributes, Lookup, Needed, Operation};
+use carrack_types::duration::parse_unsigned;
 use carrack_types::kubevirt::snapshot::{
     GROUP, TypedLocalReference, VirtualMachineRestoreSpec, deletion_policy, volume_ownership, volume_restore,
 };
@@ -13,7 +14,6 @@ use carrack_types::resource::Object as _;
 use carrack_types::well_known::kubevirt::GROUP as MACHINES;
 
 use super::{Faults, is_dns_subdomain};
-use crate::duration::go_duration;
 use crate::patches;
 
 pub(super) const SNAPSHOTS: &str = "virtualmachinesnapshots";
@@ -60,7 +60,7 @@ pub fn check_snapshot(snapshot: &VirtualMachineSnapshot, faults: &mut Faults) {
     if let Some(policy) = spec.deletion_policy.as_deref().filter(|policy| !deletion_policy::ALL.contains(policy)) {
         faults.invalid("spec.deletionPolicy", format!("deletion policy \"{policy}\" doesn't exist"));
     }
-    if let Some(deadline) = spec.failure_deadline.as_deref().filter(|text| go_duration(text).is_none()) {
+    if let Some(deadline) = spec.failure_deadline.as_deref().filter(|text| parse_unsigned(text).is_none()) {
         faults.invalid("spec.failureDeadline", format!("time: invalid duration \"{deadline}\""));
     }
 }

@@ -128,12 +128,7 @@ impl Plugins {
 
     /// Lets go of a plugin, unless it has been registered anew.
     fn hang_up(&self, resource: &str, epoch: u64) {
-        let connected = {
-            let mut plugins = self.plugins();
-            let is_it = plugins.get(resource).is_some_and(|c| c.epoch == epoch);
-            if is_it { plugins.remove(resource) } else { None }
-        };
-        if let Some(connected) = connected {
+        if let Some(connected) = self.forget(resource, epoch) {
             connected.watch.abort();
             (self.0.report)(In::PluginDown { resource: resource.to_owned(), epoch });
         }

@@ -18,16 +18,11 @@ pub(in crate::server) fn runtime(all: &[((&'static str, bool), Histogram)]) -> S
             failed.insert(operation, times.count);
         }
     }
-    let name = "kubelet_runtime_operations_total";
-    page.family(name, "counter", "[ALPHA] Cumulative number of runtime operations by operation type.");
-    for (operation, times) in &by_name {
-        page.sample(name, &[("operation_type", operation)], times.count);
-    }
-    let name = "kubelet_runtime_operations_errors_total";
-    page.family(name, "counter", "[ALPHA] Cumulative number of runtime operation errors by operation type.");
-    for (operation, count) in &failed {
-        page.sample(name, &[("operation_type", operation)], count);
-    }
+    let help = "[ALPHA] Cumulative number of runtime operations by operation type.";
+    let counts = by_name.iter().map(|(operation, times)| (operation, times.count));
+    page.counter("kubelet_runtime_operations_total", help, "operation_type", counts);
+    let help = "[ALPHA] Cumulative number of runtime operation errors by operation type.";
+    page.counter("kubelet_runtime_operations_errors_total", help, "operation_type", failed);
     let name = "kubelet_runtime_operations_duration_seconds";
     page.family(name, "histogram", "[ALPHA] Duration in seconds of runtime operations. Broken down by operation type.");
     for (operation, times) in &by_name {

@@ -4,7 +4,7 @@ use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use carrack_types::placement::term_matches;
+use carrack_types::placement::selector_matches;
 use carrack_types::quantity::Quantity;
 use carrack_types::resource::Object as _;
 use carrack_types::selector::selects;
@@ -159,9 +159,10 @@ fn suiting(
     found.into_iter().map(|(_, _, volume)| volume.clone()).collect()
 }
 
-fn reaches(volume: &PersistentVolume, node: &Node) -> bool {
+/// Whether a volume can be used on a node.
+pub(super) fn reaches(volume: &PersistentVolume, node: &Node) -> bool {
     let required = volume.spec.as_ref().and_then(|s| s.node_affinity.as_ref()).and_then(|a| a.required.as_ref());
-    required.is_none_or(|s| s.node_selector_terms.iter().any(|t| term_matches(t, node)))
+    required.is_none_or(|selector| selector_matches(selector, node))
 }
 
 fn topology_allowed(class: &StorageClass, node: &Node) -> bool {

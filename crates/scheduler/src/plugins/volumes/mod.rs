@@ -11,7 +11,6 @@ mod tests;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use carrack_types::placement::selector_matches;
 use carrack_types::resource::Object as _;
 use k8s_openapi::api::core::v1::PersistentVolume;
 
@@ -31,6 +30,19 @@ const ZONE_LABELS: [&str; 4] = [
     "failure-domain.beta.kubernetes.io/region",
 ];
 
+/// What plugins are asked about.
+#[derive(Clone, Copy)]
+pub struct Asked<'a> {
+    /// The pod whose volumes these are.
+    pub pod: &'a PodInfo,
+    /// Where they would have to be.
+    pub node: &'a NodeInfo,
+    /// What else is there.
+    pub cluster: &'a Cluster,
+    /// Which plugins are asked.
+    pub profile: &'a Profile,
+}
+
 /// What has to be done about a pod's claims before it can be bound to a node.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Plan {
@@ -45,6 +57,10 @@ impl Plan {
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.bindings.is_empty() && self.provisions.is_empty()
+    }
+    /// The claims.
+    pub fn claims(&self) -> impl Iterator<Item = &ObjectName> {
+        self.bindings.iter().map(|(claim, _)| claim).chain(&self.provisions)
     }
 }
 
@@ -124,16 +140,17 @@ impl Volumes {
     ///
     /// # Errors
     /// Why the volumes can't be there.
-    pub fn filter(
-        &self,
-        pod: &PodInfo,
-        node: &NodeInfo,
-        cluster: &Cluster,
-        profile: &Profile,
-        hypothesis: &Hypothesis<'_>,
-        probe: &mut Probe,
-    ) -> Result<Plan, Refusal> {
-        self.share(pod, node, cluster, profile, hypothesis, None, probe)?;
+    pub fn filter(&self, asked: Asked<'_>, hypothesis: &Hypothesis<'_>, probe: &mut Probe) -> Result<Plan, Refusal> {
+        self.share(asked, hypothesis, None, probe)?;
+        self.reach(asked, probe)
+    }
+
+    /// Asks those plugins alone whose answers depend on no pod of the node: whether the volumes can be there at all.
+    ///
+    /// # Errors
+    /// Why they can't.
+    pub fn reach(&self, asked: Asked<'_>, probe: &mut Probe) -> Result<Plan, Refusal> {
+        let Asked { node, cluster, profile, .. } = asked;
         let on = |plugin| profile.filters.has(plugin);
         let plan = match on(Plugin::VolumeBinding) {
             true => probe.filter(Plugin::VolumeBinding, || self.bind(node, cluster))?,
@@ -147,8 +164,8 @@ impl Volumes {
 
     /// Counts the volumes that are at a node, for hypotheses with these pods there and others gone.
     #[must_use]
-    pub fn count(&self, node: &NodeInfo, cluster: &Cluster, with: &[Arc<PodInfo>]) -> Counted {
-        Counted::of(&self.attached, node, &cluster.objects, with)
+    pub fn count(&self, asked: Asked<'_>, with: &[Arc<PodInfo>]) -> Counted {
+        Counted::of(&self.attached, asked.node, &asked.cluster.objects, with)
     }
 
     /// Asks those plugins alone whose answers depend on which pods are on the node. Who asks for many hypotheses counts the
@@ -156,37 +173,28 @@ impl Volumes {
     ///
     /// # Errors
     /// Whom the volumes can't be shared with.
-    #[expect(clippy::too_many_arguments, reason = "what all filters are asked with, and what was counted")]
     pub fn share(
         &self,
-        pod: &PodInfo,
-        node: &NodeInfo,
-        cluster: &Cluster,
-        profile: &Profile,
+        asked: Asked<'_>,
         hypothesis: &Hypothesis<'_>,
         counted: Option<&Counted>,
         probe: &mut Probe,
     ) -> Result<(), Refusal> {
-        let on = |plugin| profile.filters.has(plugin);
+        let on = |plugin| asked.profile.filters.has(plugin);
         if on(Plugin::VolumeRestrictions) {
-            probe.filter(Plugin::VolumeRestrictions, || self.restrictions(pod, node, cluster, hypothesis))?;
+            probe.filter(Plugin::VolumeRestrictions, || self.restrictions(asked, hypothesis))?;
         }
         if on(Plugin::NodeVolumeLimits) {
             probe.filter(Plugin::NodeVolumeLimits, || match counted {
                 Some(counted) => counted.check(&self.attached, hypothesis.without),
-                None => self.count(node, cluster, hypothesis.with).check(&self.attached, hypothesis.without),
+                None => self.count(asked, hypothesis.with).check(&self.attached, hypothesis.without),
             })?;
         }
         Ok(())
     }
 
-    fn restrictions(
-        &self,
-        pod: &PodInfo,
-        node: &NodeInfo,
-        cluster: &Cluster,
-        hypothesis: &Hypothesis<'_>,
-    ) -> Result<(), Refusal> {
+    fn restrictions(&self, asked: Asked<'_>, hypothesis: &Hypothesis<'_>) -> Result<(), Refusal> {
+        let Asked { pod, node, cluster, .. } = asked;
         let refuse = |reason: &str| Err(Refusal::resolvable(Plugin::VolumeRestrictions, reason));
         let gone = |uid: &str| hypothesis.without.iter().any(|p| &*p.uid == uid);
         let mut there = node.pods.values().map(|seat| &seat.info).chain(hypothesis.with);
@@ -216,12 +224,7 @@ impl Volumes {
             return refuse("node(s) unavailable due to one or more pvc(s) bound to non-existent pv(s)");
         }
         let Some(object) = &node.node else { return Ok(Plan::default()) };
-        let reaches = |volume: &Arc<PersistentVolume>| {
-            let required =
-                volume.spec.as_ref().and_then(|s| s.node_affinity.as_ref()).and_then(|a| a.required.as_ref());
-            required.is_none_or(|selector| selector_matches(selector, object))
-        };
-        if !self.bound.iter().all(reaches) {
+        if !self.bound.iter().all(|volume| binding::reaches(volume, object)) {
             return refuse("node(s) didn't match PersistentVolume's node affinity");
         }
         binding::plan(&self.delayed, object, &cluster.objects).or_else(refuse)

@@ -13,15 +13,11 @@ pub struct Waiting {
     by_claim: BTreeMap<ObjectName, BTreeSet<Arc<str>>>,
 }
 
-fn claims(plan: &Plan) -> impl Iterator<Item = &ObjectName> {
-    plan.bindings.iter().map(|(claim, _)| claim).chain(&plan.provisions)
-}
-
 impl Waiting {
     /// A pod waits for what its plan says.
     pub fn add(&mut self, uid: &Arc<str>, plan: &Plan) {
         self.pods.insert(uid.clone());
-        for claim in claims(plan) {
+        for claim in plan.claims() {
             self.by_claim.entry(claim.clone()).or_default().insert(uid.clone());
         }
     }
@@ -30,7 +26,7 @@ impl Waiting {
         if !self.pods.remove(uid) {
             return;
         }
-        for claim in claims(plan) {
+        for claim in plan.claims() {
             if let Some(pods) = self.by_claim.get_mut(claim) {
                 pods.remove(uid);
                 if pods.is_empty() {

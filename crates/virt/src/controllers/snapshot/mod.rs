@@ -25,6 +25,7 @@ mod status;
 use std::time::Duration;
 
 use carrack_engine::{Controller, DeleteOptions, EventRecord, Key, Plan, Premise, Setup, Time, View};
+use carrack_types::duration::parse_unsigned;
 use carrack_types::kubevirt::snapshot::names::SNAPSHOT_FINALIZER;
 use carrack_types::kubevirt::snapshot::{content_name, deletion_policy};
 use carrack_types::kubevirt::{
@@ -39,7 +40,6 @@ use serde_json::json;
 
 use super::{Config, Planted};
 use crate::diff::merge_patch;
-use crate::duration::go_duration;
 use classes::{Classes, Kinds};
 pub use content::ContentController;
 use source::Source;
@@ -56,7 +56,7 @@ pub(crate) const KINDS_AGAIN: Duration = Duration::from_secs(1);
 
 /// How long a snapshot may take; none for as long as it takes.
 pub(super) fn deadline(snapshot: &VirtualMachineSnapshot) -> Option<Duration> {
-    let said = snapshot.spec.failure_deadline.as_deref().and_then(go_duration).unwrap_or(DEFAULT_DEADLINE);
+    let said = snapshot.spec.failure_deadline.as_deref().and_then(parse_unsigned).unwrap_or(DEFAULT_DEADLINE);
     (!said.is_zero()).then_some(said)
 }
 

@@ -22,7 +22,7 @@ use carrack_types::kubevirt::{VirtualMachineInstance, phase};
 use carrack_types::pod::is_terminal;
 use carrack_types::resource::Object;
 use carrack_types::well_known::kubevirt::COMPUTE_CONTAINER;
-use k8s_openapi::api::core::v1::{ContainerStatus, Pod};
+use k8s_openapi::api::core::v1::Pod;
 
 use super::Flight;
 use crate::controllers::vmi::DEFAULT_GRACE_S;
@@ -341,7 +341,7 @@ pub(super) fn act(guest: &mut Guest, seen: &Seen<'_>) -> Act {
         return Act::Wait(Some(at));
     }
     let Some(pod) = seen.pod else { return vanished(guest, seen) };
-    match compute(pod) {
+    match spec::status_of(pod, COMPUTE_CONTAINER) {
         Some(compute) if compute.state.as_ref().is_some_and(|state| state.terminated.is_some()) => return Act::Lost,
         // Its kubelet has given it up, such as after a restart, and says nothing of the containers that it had.
         None if is_terminal(pod) => return vanished(guest, seen),
@@ -396,12 +396,6 @@ fn vanished(guest: &Guest, seen: &Seen<'_>) -> Act {
         place = Place { uid: seen.vmi.uid().to_owned(), pod_uid, compute_id: String::new() };
     }
     Act::Look(place)
-}
-
-/// What the pod tells of the compute container.
-fn compute(pod: &Pod) -> Option<&ContainerStatus> {
-    let statuses = pod.status.as_ref()?.container_statuses.as_ref()?;
-    statuses.iter().find(|status| status.name == COMPUTE_CONTAINER)
 }
 
 fn start(guest: &mut Guest, seen: &Seen<'_>, pod: &Pod, place: Place) -> Act {

@@ -176,11 +176,8 @@ impl Handler {
     /// The pod of an instance: one beside it whose controlling owner it is. What only bears a launcher's labels was
     /// made by somebody else, who must not be told what is for the launcher, and whose end says nothing. Once a guest
     /// was started, no other pod than its own takes its place.
-    fn pod(&self, uid: &str) -> Option<Arc<Pod>> {
+    fn pod(&self, namespace: &str, uid: &str) -> Option<Arc<Pod>> {
         let record = self.guests.get(uid).map(|guest| &guest.record);
-        let known = record.map(|record| record.namespace.as_str()).filter(|namespace| !namespace.is_empty());
-        let vmi = if known.is_none() { self.instance(uid) } else { None };
-        let namespace = known.or_else(|| vmi.as_deref().map(|vmi| vmi.namespace()))?;
         let started = record.filter(|record| record.started && !record.place.pod_uid.is_empty());
         let is_own = |pod: &&Arc<Pod>| {
             pod.controller_uid() == Some(uid)
@@ -216,7 +213,7 @@ impl Handler {
             self.forget(now, uid, fx);
             return;
         };
-        let pod = self.pod(uid);
+        let pod = self.pod(vmi.namespace(), uid);
         let lease = self.hold(now);
         let guest = self.guests.entry(uid.to_owned()).or_default();
         guest.record.namespace = vmi.namespace().to_owned();
@@ -539,7 +536,7 @@ impl Handler {
                 namespace: guest.record.namespace.clone(),
                 name: guest.record.name.clone(),
                 place: guest.record.place.clone(),
-                address: self.pod(uid).and_then(|pod| pod.status.as_ref()?.pod_ip.clone()),
+                address: self.pod(&guest.record.namespace, uid).and_then(|pod| pod.status.as_ref()?.pod_ip.clone()),
                 disks: Vec::new(),
             })
             .collect();

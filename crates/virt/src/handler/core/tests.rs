@@ -293,6 +293,17 @@ impl Rig {
         assert_eq!(self.phase(), "Running");
     }
 
+    /// Processes are looked for at a place, and the guest has not ended before there are none.
+    fn ends_with_the_processes_of(&mut self, place: Place) {
+        let look = Op::LookForProcesses(place);
+        self.answer(|op| *op == look, Ok(Reply::Processes(true)));
+        self.settle();
+        assert_eq!(self.phase(), "Running");
+        self.pass(Duration::from_secs(6));
+        self.answer(|op| *op == look, Ok(Reply::Processes(false)));
+        assert_eq!(self.phase(), "Failed");
+    }
+
     fn phase(&self) -> &str {
         self.objects[VMI]["status"]["phase"].as_str().unwrap_or_default()
     }
@@ -600,13 +611,7 @@ fn a_pod_that_its_kubelet_gives_up_without_a_word_of_its_containers_is_no_proof(
     rig.start(Vec::new());
     rig.boot();
     rig.change(POD, |pod| pod["status"] = json!({"phase": "Failed", "reason": "NodeAffinity"}));
-    let look = |op: &Op| *op == Op::LookForProcesses(place());
-    rig.answer(look, Ok(Reply::Processes(true)));
-    rig.settle();
-    assert_eq!(rig.phase(), "Running");
-    rig.pass(Duration::from_secs(6));
-    rig.answer(look, Ok(Reply::Processes(false)));
-    assert_eq!(rig.phase(), "Failed");
+    rig.ends_with_the_processes_of(place());
 }
 
 #[test]
@@ -615,14 +620,7 @@ fn an_instance_whose_pod_nobody_knows_is_no_lost_one() {
     rig.objects.get_mut(VMI).expect("there")["status"]["activePods"] = json!({});
     rig.objects.remove(POD);
     rig.start(Vec::new());
-    let nowhere = Place { uid: "vmi".to_owned(), ..Place::default() };
-    let look = |op: &Op| *op == Op::LookForProcesses(nowhere.clone());
-    rig.answer(look, Ok(Reply::Processes(true)));
-    rig.settle();
-    assert_eq!(rig.phase(), "Running");
-    rig.pass(Duration::from_secs(6));
-    rig.answer(look, Ok(Reply::Processes(false)));
-    assert_eq!(rig.phase(), "Failed");
+    rig.ends_with_the_processes_of(Place { uid: "vmi".to_owned(), ..Place::default() });
 }
 
 #[test]

@@ -13,12 +13,13 @@ use carrack_engine::shell::EventSink;
 use carrack_launcher::agent::{Agent, AgentError};
 use carrack_launcher::{Layout, LineError};
 use serde_json::{Value, json};
-use tokio::sync::Mutex as AsyncMutex;
+use tokio::sync::{Mutex as AsyncMutex, OwnedMutexGuard};
 use tokio::task::JoinSet;
 
 use super::{Config, lock, record};
 use crate::handler::agent::{Answers, interfaces, os_info};
 use crate::handler::effects::{AgentQuestion, AgentReport, Credential, In, Place};
+use crate::handler::spec::ssh_keys;
 
 /// How long an agent may take for one answer.
 const DEADLINE: Duration = Duration::from_secs(5);
@@ -38,9 +39,10 @@ pub struct Agents {
 }
 
 impl Agents {
-    /// The turn of a guest.
-    pub(super) fn turn(&self, uid: &str) -> Arc<AsyncMutex<()>> {
-        lock(&self.turns).entry(uid.to_owned()).or_default().clone()
+    /// Waits for the turn to ask a guest's agent, which lasts until it is dropped.
+    async fn turn(&self, uid: &str) -> OwnedMutexGuard<()> {
+        let turn = lock(&self.turns).entry(uid.to_owned()).or_default().clone();
+        turn.lock_owned().await
     }
 
     /// Forgets guests that are gone.
@@ -56,8 +58,7 @@ pub(super) async fn report(
     question: &AgentQuestion,
 ) -> Result<AgentReport, AgentError> {
     let place = &question.place;
-    let turn = agents.turn(&place.uid);
-    let _turn = turn.lock().await;
+    let _turn = agents.turn(&place.uid).await;
     let mut agent = Agent::connect(&config.layout(place).agent_socket()).await?;
     let os = agent.execute("guest-get-osinfo", json!({}), DEADLINE).await?;
     let nics = optional(agent.execute("guest-network-get-interfaces", json!({}), DEADLINE).await)?;
@@ -99,9 +100,7 @@ async fn credentials(
     for (credential, files) in wanted {
         match credential {
             Credential::Keys { users, .. } => {
-                let texts: Vec<_> = files.values().map(|bytes| String::from_utf8_lossy(bytes)).collect();
-                let lines = texts.iter().flat_map(|text| text.lines()).map(str::trim);
-                let keys: Vec<&str> = lines.filter(|line| !line.is_empty() && !line.starts_with('#')).collect();
+                let keys = ssh_keys(&files);
                 for user in users {
                     let arguments = json!({"username": user, "keys": keys, "reset": true});
                     let answer = agent.execute("guest-ssh-add-authorized-keys", arguments, DEADLINE).await;
@@ -124,8 +123,7 @@ async fn credentials(
 
 /// Everything that `guestosinfo` shows.
 pub(super) async fn ask_all(agents: &Agents, uid: &str, layout: &Layout) -> Result<Answers, AgentError> {
-    let turn = agents.turn(uid);
-    let _turn = turn.lock().await;
+    let _turn = agents.turn(uid).await;
     let mut agent = Agent::connect(&layout.agent_socket()).await?;
     let mut answers = Answers { info: agent.execute("guest-info", json!({}), DEADLINE).await?, ..Answers::default() };
     for (command, into) in [
@@ -148,8 +146,7 @@ pub(super) async fn ask(
     layout: &Layout,
     command: &'static str,
 ) -> Result<Value, AgentError> {
-    let turn = agents.turn(uid);
-    let _turn = turn.lock().await;
+    let _turn = agents.turn(uid).await;
     ask_in_turn(layout, command).await
 }
 
@@ -172,8 +169,7 @@ pub(super) async fn freeze(
     layout: &Layout,
     after: Duration,
 ) -> std::io::Result<Result<(), AgentError>> {
-    let turn = agents.turn(&place.uid);
-    let _turn = turn.lock().await;
+    let _turn = agents.turn(&place.uid).await;
     frozen.remember(place, after)?;
     let Err(error) = ask_in_turn(layout, "guest-fsfreeze-freeze").await else { return Ok(Ok(())) };
     match &error {
@@ -194,8 +190,7 @@ pub(super) async fn freeze(
 /// # Errors
 /// The agent's.
 pub(super) async fn thaw(agents: &Agents, frozen: &Frozen, place: &Place, layout: &Layout) -> Result<(), AgentError> {
-    let turn = agents.turn(&place.uid);
-    let _turn = turn.lock().await;
+    let _turn = agents.turn(&place.uid).await;
     ask_in_turn(layout, "guest-fsfreeze-thaw").await?;
     frozen.forget(&place.uid);
     Ok(())
@@ -203,8 +198,7 @@ pub(super) async fn thaw(agents: &Agents, frozen: &Frozen, place: &Place, layout
 
 /// Thaws a guest whose time is over, unless somebody has frozen it anew or thawed it meanwhile.
 async fn thaw_if_due(agents: &Agents, frozen: &Frozen, place: &Place, layout: &Layout) -> Result<(), AgentError> {
-    let turn = agents.turn(&place.uid);
-    let _turn = turn.lock().await;
+    let _turn = agents.turn(&place.uid).await;
     if !frozen.due().contains(place) {
         return Ok(());
     }
@@ -217,8 +211,7 @@ async fn thaw_if_due(agents: &Agents, frozen: &Frozen, place: &Place, layout: &L
 
 /// Asks for a restart. An agent that does it does not answer: it goes with its guest.
 pub(super) async fn reboot(agents: &Agents, uid: &str, layout: &Layout) -> Result<(), AgentError> {
-    let turn = agents.turn(uid);
-    let _turn = turn.lock().await;
+    let _turn = agents.turn(uid).await;
     let mut agent = Agent::connect(&layout.agent_socket()).await?;
     match agent.execute("guest-shutdown", json!({"mode": "reboot"}), REFUSAL_WITHIN).await {
         Err(error) if !is_gone_with_its_guest(&error) => Err(error),
@@ -339,8 +332,7 @@ mod tests {
         let place = Place { uid: "vmi".to_owned(), ..Place::default() };
         let layout = Layout::on_host(&dir.path().join("none"), "vmi");
         let hour = Duration::from_secs(3600);
-        let turn = agents.turn("vmi");
-        let held = turn.lock().await;
+        let held = agents.turn("vmi").await;
         let waiting = freeze(&agents, &frozen, &place, &layout, hour);
         assert!(tokio::time::timeout(Duration::ZERO, waiting).await.is_err(), "it is somebody else's turn");
         assert!(!frozen.file("vmi").exists(), "who has the turn might strike it out");

@@ -1,13 +1,9 @@
 //! Looks for what is left of an instance's pod, also where nobody knows any more which pod that was.
 
-use std::fs;
-use std::io::{self, Read as _};
+use std::io;
 use std::path::Path;
 
 use crate::handler::effects::Place;
-
-/// Most of a command line that is read: a process can make its own as long as its memory. QEMU's has some kilobytes.
-const MAX_LINE_BYTES: u64 = 1 << 20;
 
 /// Whether any process of an instance is left: of its pod or, where that is not known, any that bears the instance's
 /// UID on its command line, as QEMU, its monitor and the launcher do.
@@ -18,36 +14,13 @@ pub(super) fn any_process_left(proc: &Path, place: &Place) -> io::Result<bool> {
     if !place.pod_uid.is_empty() {
         return carrack_processes::any_left(proc, &place.pod_uid);
     }
-    if place.uid.len() < 8 {
-        return Err(io::Error::new(io::ErrorKind::InvalidInput, "no UID"));
-    }
-    for entry in fs::read_dir(proc)? {
-        let entry = entry?;
-        if entry.file_name().to_str().is_none_or(|name| name.parse::<u32>().is_err()) {
-            continue;
-        }
-        let mut line = Vec::new();
-        let file = fs::File::open(entry.path().join("cmdline"));
-        match file.and_then(|file| file.take(MAX_LINE_BYTES).read_to_end(&mut line)) {
-            Ok(_) if bears(&line, place.uid.as_bytes()) => return Ok(true),
-            Err(error) if !has_ended(&error) => return Err(error),
-            _ => {}
-        }
-    }
-    Ok(false)
-}
-
-fn bears(line: &[u8], uid: &[u8]) -> bool {
-    line.windows(uid.len()).any(|part| part == uid)
-}
-
-/// A process that ends while it is looked at is none.
-fn has_ended(error: &io::Error) -> bool {
-    error.kind() == io::ErrorKind::NotFound || error.raw_os_error() == Some(rustix::io::Errno::SRCH.raw_os_error())
+    carrack_processes::any_bears(proc, &place.uid)
 }
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
 
     #[test]

@@ -26,6 +26,7 @@ use tokio_util::sync::CancellationToken;
 use tonic::transport::{Endpoint, Server};
 use tonic::{Request, Response, Status};
 
+use super::KVM;
 use crate::handler::effects::In;
 
 use carrack_deviceplugin as pb;
@@ -46,7 +47,7 @@ const VERSION: &str = "v1beta1";
 
 /// Resource, its name in socket and device names, its device node.
 const DEVICES: [(&str, &str, &str); 3] = [
-    (KVM_RESOURCE, "kvm", "/dev/kvm"),
+    (KVM_RESOURCE, "kvm", KVM),
     (TUN_RESOURCE, "tun", "/dev/net/tun"),
     (VHOST_NET_RESOURCE, "vhost-net", "/dev/vhost-net"),
 ];

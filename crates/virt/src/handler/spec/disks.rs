@@ -13,7 +13,7 @@ use k8s_openapi::api::core::v1::Pod;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-use super::host_name;
+use super::{host_name, ssh_keys};
 use crate::handler::effects::Prepared;
 use crate::paths;
 
@@ -315,10 +315,7 @@ fn public_keys(
         .filter(|credential| by(&credential.propagation_method))
         .filter_map(|credential| credential.source.secret.as_ref())
         .filter_map(|secret| prepared.secrets.get(&paths::access_credential_volume(&secret.secret_name)))
-        .flat_map(|files| files.values())
-        .map(|bytes| String::from_utf8_lossy(bytes))
-        .flat_map(|text| text.lines().map(|line| line.trim().to_owned()).collect::<Vec<_>>())
-        .filter(|key| !key.is_empty() && !key.starts_with('#'))
+        .flat_map(ssh_keys)
         .enumerate()
         .map(|(index, key)| (index.to_string(), key))
         .collect()

@@ -4,6 +4,8 @@ mod board;
 mod disks;
 mod network;
 
+use std::collections::BTreeMap;
+
 use carrack_engine::Time;
 use carrack_launcher::MachineSpec;
 use carrack_launcher::accel::Accel;
@@ -29,7 +31,8 @@ fn container_id(status: &ContainerStatus) -> Option<String> {
     (!id.is_empty()).then(|| id.to_owned())
 }
 
-fn status_of<'a>(pod: &'a Pod, name: &str) -> Option<&'a ContainerStatus> {
+/// What a pod tells of a container.
+pub(super) fn status_of<'a>(pod: &'a Pod, name: &str) -> Option<&'a ContainerStatus> {
     pod.status.as_ref()?.container_statuses.as_ref()?.iter().find(|status| status.name == name)
 }
 
@@ -102,6 +105,13 @@ pub fn preparation(vmi: &VirtualMachineInstance, pod: &Pod, place: &Place) -> Re
     }
     let links = network::links(vmi).map_err(Unready::Yet)?;
     Ok(Preparation { place: place.clone(), disks, links, secrets })
+}
+
+/// The SSH keys in the files of a secret: a line each, comments left out.
+pub(super) fn ssh_keys(files: &BTreeMap<String, Vec<u8>>) -> Vec<String> {
+    let texts = files.values().map(|bytes| String::from_utf8_lossy(bytes));
+    let lines = texts.flat_map(|text| text.lines().map(|line| line.trim().to_owned()).collect::<Vec<_>>());
+    lines.filter(|line| !line.is_empty() && !line.starts_with('#')).collect()
 }
 
 /// The credentials that go into a guest by its agent.

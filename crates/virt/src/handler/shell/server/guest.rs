@@ -9,6 +9,7 @@ use bytes::Bytes;
 use carrack_launcher::agent::AgentError;
 use carrack_launcher::proto::Call;
 use carrack_launcher::{Layout, client, layout};
+use carrack_types::duration::parse_unsigned;
 use http::{HeaderValue, Request, Response, StatusCode};
 use http_body_util::{BodyExt as _, Full, Limited};
 use hyper::body::Incoming;
@@ -16,7 +17,6 @@ use serde_json::{Value, json};
 
 use super::super::agent::{self, Agents, Frozen, UNFREEZE_AFTER};
 use super::{Body, CALL_DEADLINE, Config, Guests, tell, text};
-use crate::duration::go_duration;
 use crate::handler::agent::{agent_info, filesystems, users};
 use crate::handler::effects::Served;
 
@@ -116,7 +116,7 @@ pub(super) async fn freeze(
     };
     let after = match options["unfreezeTimeout"].as_str().filter(|text| !text.is_empty()) {
         None => UNFREEZE_AFTER,
-        Some(given) => match go_duration(given) {
+        Some(given) => match parse_unsigned(given) {
             // Zero is KubeVirt's word for never; a guest that is never thawed is of no use, so that is bounded, too.
             Some(Duration::ZERO) => Duration::from_secs(3600),
             Some(after) => after,
