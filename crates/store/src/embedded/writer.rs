@@ -47,6 +47,11 @@ enum Pending {
 }
 
 impl Pending {
+    /// Whether it is a transaction that has been made.
+    fn is_made(&self) -> bool {
+        matches!(self, Self::Transact(_, Ok(TxnOutcome::Committed { .. })))
+    }
+
     /// Answers; that nobody waits for it any more is no fault.
     fn resolve(self, broken: Option<&StoreError>) {
         fn answer<T>(to: Answer<T>, result: Result<T, StoreError>, broken: Option<&StoreError>) {
@@ -164,6 +169,9 @@ impl Writer {
         if self.tasks.broken.is_none() {
             self.publish(next, &events);
         }
+        // Who has to try again is told first, and so stands before those who have just won when they come again:
+        // were it otherwise, the last of those who write the same object would stay the last for ever.
+        pending.sort_by_key(Pending::is_made);
         pending.into_iter().for_each(|pending| pending.resolve(self.tasks.broken.as_ref()));
         if self.tasks.broken.is_none() {
             self.cut_log();
