@@ -164,8 +164,9 @@ where
         shell.step(input, &mut doer)?;
         while shell.tasks.try_join_next().is_some() {}
     }
-    shell.core.stop(shell.clock.now(), &mut shell.fx);
-    shell.carry_out(&mut doer)?;
+    let now = shell.clock.now();
+    shell.core.stop(now, &mut shell.fx);
+    shell.carry_out(now, &mut doer)?;
     let last_words = async {
         while !shell.core.ended() {
             match inbox.recv().await {
@@ -193,11 +194,12 @@ where
     C::In: Send + 'static,
 {
     fn step(&mut self, input: Input<C::In>, doer: &mut impl Doer<C::Out, C::In>) -> Result<(), String> {
-        self.core.step(self.clock.now(), input, &mut self.fx);
-        self.carry_out(doer)
+        let now = self.clock.now();
+        self.core.step(now, input, &mut self.fx);
+        self.carry_out(now, doer)
     }
 
-    fn carry_out(&mut self, doer: &mut impl Doer<C::Out, C::In>) -> Result<(), String> {
+    fn carry_out(&mut self, now: Time, doer: &mut impl Doer<C::Out, C::In>) -> Result<(), String> {
         while let Some(effect) = self.fx.pop() {
             match effect {
                 Effect::Api(id, request) => self.call(id, request),
@@ -207,8 +209,9 @@ where
                         task.abort();
                     }
                 }
+                // What was due before it was asked for stands behind what is due already, which it would keep off for ever.
                 Effect::Timer(id, at) => {
-                    self.timers.insert((at, id));
+                    self.timers.insert((at.max(now), id));
                 }
                 Effect::Own(effect) => doer.run(effect),
                 Effect::Exit(reason) => return Err(reason),
