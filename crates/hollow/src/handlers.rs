@@ -47,6 +47,7 @@ struct Status {
     phase: String,
     node_name: String,
     phase_transition_timestamps: Vec<Value>,
+    conditions: Vec<Value>,
 }
 
 impl Object for Instance {
@@ -205,9 +206,17 @@ fn due(instance: &Instance, start_after: Duration) -> Option<(Time, &'static str
 fn entered(instance: &Instance, phase: &str, now: Time) -> Value {
     let mut timestamps = instance.status.phase_transition_timestamps.clone();
     timestamps.push(json!({"phase": phase, "phaseTransitionTimestamp": now.rfc3339()}));
+    let mut status = json!({"phase": phase, "phaseTransitionTimestamps": timestamps});
+    // A guest that runs is ready, which handlers say in the same write.
+    if phase == phase::RUNNING {
+        let mut conditions = instance.status.conditions.clone();
+        conditions.retain(|condition| condition["type"] != "Ready");
+        conditions.push(json!({"type": "Ready", "status": "True", "lastTransitionTime": now.rfc3339()}));
+        status["conditions"] = conditions.into();
+    }
     json!({
         "metadata": {"uid": instance.uid(), "resourceVersion": instance.metadata.resource_version},
-        "status": {"phase": phase, "phaseTransitionTimestamps": timestamps}})
+        "status": status})
 }
 
 impl Core for HollowHandlers {
@@ -290,5 +299,8 @@ mod tests {
             .map(|t| &t["phase"])
             .collect();
         assert_eq!(phases, ["Scheduled", "Running"]);
+        let ready = json!([{"type": "Ready", "status": "True", "lastTransitionTime": "1970-01-01T00:00:05Z"}]);
+        assert_eq!(patch["status"]["conditions"], ready);
+        assert!(entered(&instance, "Succeeded", Time::from_unix_s(5))["status"]["conditions"].is_null());
     }
 }

@@ -28,7 +28,7 @@ use carrack_engine::{
     ApiError, ApiRequest, ApiResponse, CallId, ContentType, Core, DeleteOptions, Delta, Effects, Informer, Input, Key,
     Never, Rng, Selector, Time, TimerId,
 };
-use carrack_types::pod::forget_local_volumes;
+use carrack_types::pod::forget_what_nodes_do;
 use carrack_types::resource::{Kind as _, Object as _, PartialObject};
 use carrack_types::volume::Users;
 use k8s_openapi::api::core::v1::{Node, Pod};
@@ -144,7 +144,7 @@ impl HollowNodes {
             names: (0..config.nodes).map(|n| (config.name(n), n)).collect(),
             dead: BTreeSet::new(),
             pods: Informer::new(Pod::resource(), Selector::all(), rng.fork("pods"))
-                .trimmed_by(forget_local_volumes)
+                .trimmed_by(forget_what_nodes_do)
                 .packed_beyond(MOST_OPEN),
             volumes: config.attentive.then(|| Volumes::new(rng)),
             waiting: BTreeSet::new(),

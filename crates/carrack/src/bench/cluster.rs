@@ -10,6 +10,7 @@ use anyhow::{Context as _, bail};
 use carrack_engine::{ApiRequest, ApiResponse, ContentType, Method, Transport};
 use carrack_noderuntime::Layout;
 use carrack_noderuntime::process::ProcessId;
+use carrack_types::well_known::kubevirt::SCHEDULABLE_LABEL;
 use serde_json::Value;
 
 use crate::cli::{BuiltIn, ImagesDir};
@@ -157,13 +158,12 @@ impl Cluster {
             tokio::time::sleep(Duration::from_millis(100)).await;
         }
         self.wait(
-            "the node is not ready",
+            "the node is not ready for pods and virtual machines",
             |list| {
-                let conditions = list["items"][0]["status"]["conditions"].as_array();
-                conditions
-                    .into_iter()
-                    .flatten()
-                    .any(|condition| condition["type"] == "Ready" && condition["status"] == "True")
+                let node = &list["items"][0];
+                let mut conditions = node["status"]["conditions"].as_array().into_iter().flatten();
+                conditions.any(|condition| condition["type"] == "Ready" && condition["status"] == "True")
+                    && node["metadata"]["labels"][SCHEDULABLE_LABEL] == "true"
             },
             "/api/v1/nodes",
         )

@@ -17,9 +17,10 @@ const LIMIT: Duration = Duration::from_secs(60);
 const WRITTEN: [&str; 4] = [
     "/apis/kubevirt.io/v1/namespaces/default/virtualmachines",
     INSTANCES,
-    "/api/v1/namespaces/default/pods",
+    PODS,
     "/apis/apps/v1/namespaces/default/controllerrevisions",
 ];
+const PODS: &str = "/api/v1/namespaces/default/pods";
 const INSTANCES: &str = "/apis/kubevirt.io/v1/namespaces/default/virtualmachineinstances";
 
 /// What one machine's life cost.
@@ -29,6 +30,8 @@ pub struct Life {
     pub running_ms: f64,
     /// Writes of the machine, its instance, its pods and its revisions, from the first to the last.
     pub writes: [f64; 4],
+    /// Those of them that are its node's and its scheduler's: a launcher is bound, its status is told, it is removed at last.
+    pub by_its_node: f64,
     /// Updates of its instance until that was Running.
     pub updates: f64,
     /// Each of these writes, for people: its kind, and which fields it changed.
@@ -85,15 +88,17 @@ pub async fn life(cluster: &Cluster, round: u32, rest: Duration) -> anyhow::Resu
     cluster.api.send(ApiRequest::new(Method::Delete, &path)).await.map_err(|error| anyhow::anyhow!("{error}"))?;
     let gone = |list: &serde_json::Value| list["items"].as_array().is_some_and(Vec::is_empty);
     cluster.wait("the machine is still there", gone, collection).await?;
-    cluster.wait("its pod is still there", gone, "/api/v1/namespaces/default/pods").await?;
-    let Writes { all, updates, told } = writes(cluster, &start).await?;
-    Ok(Life { running_ms: elapsed.as_secs_f64() * 1000.0, writes: all, updates, told, beside_mb })
+    cluster.wait("its pod is still there", gone, PODS).await?;
+    let Writes { all, by_its_node, updates, told } = writes(cluster, &start).await?;
+    Ok(Life { running_ms: elapsed.as_secs_f64() * 1000.0, writes: all, by_its_node, updates, told, beside_mb })
 }
 
 /// What was written since a revision.
 struct Writes {
     /// By kind.
     all: [f64; 4],
+    /// Of the pods, by scheduler and node.
+    by_its_node: f64,
     /// Of the instance, until it was Running.
     updates: f64,
     told: Vec<String>,
@@ -101,7 +106,7 @@ struct Writes {
 
 /// Counts the writes since a revision by kind, as a watch tells them; and those of the instance until it was Running.
 async fn writes(cluster: &Cluster, since: &str) -> anyhow::Result<Writes> {
-    let (mut all, mut updates, mut told) = ([0.0; 4], 0.0, Vec::new());
+    let (mut all, mut by_its_node, mut updates, mut told) = ([0.0; 4], 0.0, 0.0, Vec::new());
     for (path, count) in WRITTEN.into_iter().zip(&mut all) {
         let (mut started, mut before) = (false, Value::Null);
         for event in cluster.writes_since(path, since).await? {
@@ -115,6 +120,9 @@ async fn writes(cluster: &Cluster, since: &str) -> anyhow::Result<Writes> {
             let plural = path.rsplit('/').next().unwrap_or_default();
             let revision = object["metadata"]["resourceVersion"].as_str().unwrap_or_default();
             told.push(format!("{revision} {plural} {kind} {}", changed.join(" ")));
+            if path == PODS && is_of_its_node(kind, &before, object) {
+                by_its_node += 1.0;
+            }
             before = object.clone();
             if path == INSTANCES && kind == "MODIFIED" && !started {
                 updates += 1.0;
@@ -123,7 +131,14 @@ async fn writes(cluster: &Cluster, since: &str) -> anyhow::Result<Writes> {
         }
     }
     told.sort_by_key(|line| line.split(' ').next().and_then(|revision| revision.parse::<u64>().ok()));
-    Ok(Writes { all, updates, told })
+    Ok(Writes { all, by_its_node, updates, told })
+}
+
+/// Whether a write of a launcher is its scheduler's or its kubelet's: all but that it is made, and that it is asked to go. KubeVirt
+/// counts the requests of its own components alone (`perfscale-audit`).
+fn is_of_its_node(kind: &str, before: &Value, now: &Value) -> bool {
+    let is_asked = |pod: &Value| pod["metadata"]["deletionTimestamp"].is_string();
+    kind == "DELETED" || kind == "MODIFIED" && is_asked(before) == is_asked(now)
 }
 
 /// The fields that differ, with what they became.

@@ -23,6 +23,7 @@ pub mod restore;
 pub mod snapshot;
 #[cfg(test)]
 pub(crate) mod testing;
+mod trim;
 pub mod vm;
 pub mod vmi;
 

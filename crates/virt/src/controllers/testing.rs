@@ -1,12 +1,21 @@
 //! Objects from JSON, and short words for plans, so that tables of them can be read.
 
 use carrack_engine::{Absent, Plan, Write};
+use k8s_openapi::api::core::v1::Pod;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
+
+use super::trim;
 
 /// An object from its JSON.
 pub(crate) fn of<K: DeserializeOwned>(value: Value) -> K {
     serde_json::from_value(value.clone()).unwrap_or_else(|error| panic!("{error}: {value}"))
+}
+
+/// A pod as the controllers see it: their cache keeps no more of it.
+pub(crate) fn cached(mut pod: Pod) -> Pod {
+    trim::pod(&mut pod);
+    pod
 }
 
 /// JSON with some of its fields changed.

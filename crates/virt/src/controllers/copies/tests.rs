@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 use crate::controllers::restore::RestoreController;
 use crate::controllers::snapshot::classes::definitions;
 use crate::controllers::snapshot::{ContentController, SnapshotController};
-use crate::controllers::testing::{of, with, words};
+use crate::controllers::testing::{cached, of, with, words};
 
 mod ends;
 mod kept;
@@ -178,7 +178,7 @@ impl World {
             .with(self.vm.clone().map(of::<VirtualMachine>))
             .with(self.vmi.iter().chain([&newest]).cloned().map(of::<VirtualMachineInstance>))
             .with(self.claims.iter().chain([&newest]).cloned().map(of::<PersistentVolumeClaim>))
-            .with(self.pods.iter().cloned().map(of::<Pod>))
+            .with(self.pods.iter().cloned().map(of::<Pod>).map(cached))
             .with([of::<ControllerRevision>(with(newest.clone(), json!({"revision": 1})))])
             .with(self.classes.iter().cloned().map(of::<StorageClass>))
             .with_metadata(definitions(), defined)

@@ -7,8 +7,8 @@ use carrack_types::kubevirt::domain::DomainSpec;
 use carrack_types::kubevirt::vm::InstancetypeMatcher;
 use carrack_types::kubevirt::{Quantity, VirtualMachine, Volume, printable_status as is};
 use carrack_types::resource::Object;
-use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 
+use super::kept::Claim;
 use crate::exposition::{Family, Page};
 
 const INFO: &str = "kubevirt_vm_info";
@@ -26,6 +26,11 @@ const ERROR: &str = "kubevirt_vm_error_status_last_transition_timestamp_seconds"
 
 /// What upstream says where there is nothing to say.
 const NONE: &str = "<none>";
+
+/// What those annotations of a machine's template begin with that are told.
+pub(super) const ANNOTATIONS: &str = "vm.kubevirt.io/";
+/// The conditions that say when a machine came to its status.
+pub(super) const CONDITIONS: [&str; 3] = ["Ready", "Failure", "Paused"];
 
 pub(super) const FAMILIES: [Family; 12] = [
     family(INFO, "gauge", "Information about Virtual Machines."),
@@ -68,11 +73,7 @@ const GROUPS: [(&str, &str, &[&str]); 5] = [
 ];
 
 /// Tells of one machine.
-pub(super) fn tell<'a>(
-    vm: &VirtualMachine,
-    claim: impl Fn(&str) -> Option<&'a PersistentVolumeClaim>,
-    page: &mut Page,
-) {
+pub(super) fn tell<'a>(vm: &VirtualMachine, claim: impl Fn(&str) -> Option<&'a Claim>, page: &mut Page) {
     let labels = [("name", vm.name()), ("namespace", vm.namespace())];
     info(vm, labels, page);
     if let Some(created) = vm.metadata.creation_timestamp.as_ref() {
@@ -82,22 +83,19 @@ pub(super) fn tell<'a>(
     if let Some(template) = &vm.spec.template {
         resources(&template.spec.domain, labels, page);
         for volume in &template.spec.volumes {
-            if let Some(claim) = volume.claim_name().and_then(&claim) {
-                disk(volume, claim, labels, page);
+            let Some(name) = volume.claim_name() else { continue };
+            if let Some(claim) = claim(name) {
+                disk(volume, name, claim, labels, page);
             }
         }
     }
 }
 
-/// Tells how many machines there are and were made.
-pub(super) fn count<'a>(
-    machines: impl Iterator<Item = &'a VirtualMachine>,
-    created: &BTreeMap<String, u64>,
-    page: &mut Page,
-) {
+/// Tells how many machines there are and were made, from the namespace of each.
+pub(super) fn count<'a>(namespaces: impl Iterator<Item = &'a str>, created: &BTreeMap<String, u64>, page: &mut Page) {
     let mut there: BTreeMap<&str, u32> = BTreeMap::new();
-    for machine in machines {
-        *there.entry(machine.namespace()).or_default() += 1;
+    for namespace in namespaces {
+        *there.entry(namespace).or_default() += 1;
     }
     there.iter().for_each(|(namespace, count)| page.add(NUMBER, &[("namespace", namespace)], f64::from(*count)));
     for (namespace, count) in created {
@@ -117,7 +115,7 @@ fn info(vm: &VirtualMachine, labels: Labels<'_>, page: &mut Page) {
     let template = vm.spec.template.as_ref();
     let annotations = template.and_then(|template| template.metadata.as_ref()?.annotations.as_ref());
     let annotation = |name: &str| {
-        let value = annotations.and_then(|all| all.get(&format!("vm.kubevirt.io/{name}")));
+        let value = annotations.and_then(|all| all.get(&format!("{ANNOTATIONS}{name}")));
         value.map_or(NONE, String::as_str)
     };
     let machine = template.and_then(|template| template.spec.domain.machine.as_ref()?.r#type.as_deref());
@@ -146,7 +144,7 @@ fn transitions(vm: &VirtualMachine, labels: Labels<'_>, page: &mut Page) {
     // A status that upstream does not know is an error to it.
     let group = GROUPS.iter().find(|(_, _, all)| all.contains(&status.printable_status.as_str()));
     let family = group.map_or(ERROR, |(_, family, _)| family);
-    let telling = status.conditions.iter().filter(|c| ["Ready", "Failure", "Paused"].contains(&c.r#type.as_str()));
+    let telling = status.conditions.iter().filter(|c| CONDITIONS.contains(&c.r#type.as_str()));
     let last = telling.filter_map(|condition| condition.last_transition_time.as_ref()).map(Time::from).max();
     for (_, each, _) in GROUPS {
         page.add(each, &labels, if each == family { last.map_or(-1.0, |at| unix_s(&at)) } else { 0.0 });
@@ -185,19 +183,15 @@ fn resources(domain: &DomainSpec, labels: Labels<'_>, page: &mut Page) {
     }
 }
 
-fn disk(volume: &Volume, claim: &PersistentVolumeClaim, labels: Labels<'_>, page: &mut Page) {
-    let spec = claim.spec.as_ref();
-    let requests = spec.and_then(|spec| spec.resources.as_ref()?.requests.as_ref());
-    let Some(bytes) = requests.and_then(|requests| requests.get("storage")) else { return };
-    let Some(bytes) = amount(&Quantity(bytes.0.clone())) else { return };
-    let mode = spec.and_then(|spec| spec.volume_mode.as_deref()).unwrap_or("Filesystem");
-    let more = [("persistentvolumeclaim", claim.name()), ("volume_mode", mode), ("device", volume.name.as_str())];
-    page.add(DISK, &with(labels, &more), bytes);
+fn disk(volume: &Volume, name: &str, claim: &Claim, labels: Labels<'_>, page: &mut Page) {
+    let more =
+        [("persistentvolumeclaim", name), ("volume_mode", claim.mode.as_str()), ("device", volume.name.as_str())];
+    page.add(DISK, &with(labels, &more), claim.bytes);
 }
 
 /// A quantity in units (bytes, CPUs), to thousandths.
 #[expect(clippy::cast_precision_loss, reason = "samples are floating-point numbers")]
-fn amount(quantity: &Quantity) -> Option<f64> {
+pub(super) fn amount(quantity: &Quantity) -> Option<f64> {
     quantity.millis().filter(|millis| *millis < i64::MAX).map(|millis| millis as f64 / 1000.0)
 }
 

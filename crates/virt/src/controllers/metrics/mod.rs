@@ -4,10 +4,11 @@
 //!   caches ─▶ MetricsController: what there is, and which phases were entered ─▶ Measures ─▶ text, when somebody asks
 //! ```
 //!
-//! The controller writes nothing. What it has seen lies in [`Measures`], which the shell reads: objects are the caches' own, so
-//! that a machine costs a few pointers, and are put into words only when somebody asks. Names, labels and types are upstream's
+//! The controller writes nothing. What it has seen lies in [`Measures`], which the shell reads: a few hundred bytes for a
+//! machine (`kept`), of which a page is made when somebody asks. Names, labels and types are upstream's
 //! (`docs/observability/metrics.md` and `pkg/monitoring/metrics/virt-controller` in kubevirt/kubevirt).
 
+mod kept;
 mod machines;
 mod phases;
 
@@ -20,6 +21,7 @@ use carrack_types::resource::Object;
 use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 
 use crate::exposition::{Family, Page};
+use kept::{Claim, Machine};
 use phases::Phases;
 
 /// What was seen.
@@ -28,8 +30,8 @@ pub struct Measures(Arc<Mutex<Seen>>);
 
 #[derive(Default)]
 struct Seen {
-    machines: BTreeMap<Key, Arc<VirtualMachine>>,
-    claims: BTreeMap<Key, Arc<PersistentVolumeClaim>>,
+    machines: BTreeMap<Key, Machine>,
+    claims: BTreeMap<Key, Claim>,
     /// Machines that were made while somebody looked, by namespace.
     created: BTreeMap<String, u64>,
     phases: Phases,
@@ -43,11 +45,11 @@ impl Measures {
     pub fn text(&self) -> String {
         let seen = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let mut page = Page::default();
-        for machine in seen.machines.values() {
-            let claim = |name: &str| seen.claims.get(&Key::new(machine.namespace(), name)).map(AsRef::as_ref);
-            machines::tell(machine, claim, &mut page);
+        for machine in seen.machines.values().filter_map(Machine::open) {
+            let claim = |name: &str| seen.claims.get(&Key::new(machine.namespace(), name));
+            machines::tell(&machine, claim, &mut page);
         }
-        machines::count(seen.machines.values().map(AsRef::as_ref), &seen.created, &mut page);
+        machines::count(seen.machines.keys().map(|key| key.namespace.as_str()), &seen.created, &mut page);
         seen.phases.tell(&mut page);
         let families: Vec<Family> = machines::FAMILIES.into_iter().chain(phases::FAMILIES).collect();
         page.text(&families)
@@ -84,16 +86,16 @@ impl Controller for MetricsController {
         let since = *seen.since.get_or_insert(now);
         let machine = view.get::<VirtualMachine>(&key.namespace, &key.name);
         if let Some(machine) = machine {
-            let before = seen.machines.insert(key.clone(), Arc::clone(machine));
-            let is_new = before.is_none_or(|before| before.uid() != machine.uid());
+            let before = seen.machines.insert(key.clone(), Machine::of(machine));
+            let is_new = before.is_none_or(|before| before.uid != machine.uid());
             if is_new && made_since(machine.as_ref(), since) {
                 *seen.created.entry(key.namespace.clone()).or_default() += 1;
             }
         } else {
             seen.machines.remove(key);
         }
-        match view.get::<PersistentVolumeClaim>(&key.namespace, &key.name) {
-            Some(claim) => drop(seen.claims.insert(key.clone(), Arc::clone(claim))),
+        match view.get::<PersistentVolumeClaim>(&key.namespace, &key.name).and_then(|claim| Claim::of(claim)) {
+            Some(claim) => drop(seen.claims.insert(key.clone(), claim)),
             None => drop(seen.claims.remove(key)),
         }
         let instance = view.get::<VirtualMachineInstance>(&key.namespace, &key.name);

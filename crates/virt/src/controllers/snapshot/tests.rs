@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 
 use super::classes::{definitions, statuses};
 use super::{ContentController, SnapshotController};
-use crate::controllers::testing::{of, with, words};
+use crate::controllers::testing::{cached, of, with, words};
 
 mod sizes;
 
@@ -149,7 +149,7 @@ impl World {
             .with(self.vm.clone().map(of::<VirtualMachine>))
             .with(self.vmi.iter().chain([&newest]).cloned().map(of::<VirtualMachineInstance>))
             .with(self.claim.iter().chain([&newest]).cloned().map(of::<PersistentVolumeClaim>))
-            .with(self.pod.clone().map(of::<Pod>))
+            .with(self.pod.clone().map(of::<Pod>).map(cached))
             .with([of::<ControllerRevision>(revision)])
             .with([of::<StorageClass>(json!({"metadata": {"name": "local", "resourceVersion": "100"},
                 "provisioner": self.provisioner, "volumeBindingMode": self.binding}))]);

@@ -26,7 +26,6 @@ use std::time::Duration;
 
 use carrack_engine::{Controller, DeleteOptions, EventRecord, Key, Plan, Premise, Refusal, Setup, Time, View, Write};
 use carrack_types::kubevirt::{Condition, KubeVirt, VirtualMachine, VirtualMachineInstance, phase, set_condition};
-use carrack_types::pod::forget_what_nodes_do;
 use carrack_types::resource::{Kind, Object};
 use carrack_types::well_known::kubevirt::{
     FAILOVER_ANNOTATION, KEEP_LAUNCHER_ANNOTATION, NODE_UNRESPONSIVE, VMI_FINALIZER,
@@ -34,7 +33,7 @@ use carrack_types::well_known::kubevirt::{
 use k8s_openapi::api::core::v1::{Node, PersistentVolume, PersistentVolumeClaim, Pod};
 use serde_json::json;
 
-use crate::controllers::Config;
+use crate::controllers::{Config, trim};
 use crate::diff::merge_patch;
 
 use conditions::FAILED_CREATE;
@@ -104,7 +103,7 @@ impl Controller for VmiController {
         setup.index::<VirtualMachineInstance>(BY_WAIT, by_wait);
         setup.watch_owned::<Pod, VirtualMachineInstance>();
         // All of these controllers share the cache, and none of them writes a whole pod back.
-        setup.trim::<Pod>(forget_what_nodes_do);
+        setup.trim::<Pod>(trim::pod);
         setup.watch::<Node>(|_, view| waiting(view, |_| true));
         // What nodes have is looked through for each instance that begins.
         setup.keep_open::<Node>();

@@ -11,6 +11,7 @@ use serde_json::{Value, json};
 
 use super::VmiController;
 use crate::controllers::Config;
+use crate::controllers::testing::cached;
 
 const NOW: Time = Time::from_unix_s(1_000_000);
 
@@ -87,7 +88,7 @@ fn node(schedulable: &str, devices: &[&str]) -> Node {
 fn caches(vmi: VirtualMachineInstance, pod: Option<Pod>, node: Option<Node>, cluster: Option<KubeVirt>) -> Caches {
     Caches::new()
         .with([vmi])
-        .with(pod)
+        .with(pod.map(cached))
         .with(node)
         .with(cluster)
         .with::<PersistentVolumeClaim>([])

@@ -44,6 +44,9 @@ pub const COMPONENT: &str = "virt-handler";
 /// How long the end of a guest whose instance is deleted may wait for the end of its pod.
 const END_WAIT: Duration = Duration::from_secs(3);
 
+/// Index of instances by their UIDs: after each step it is looked which guests there are.
+const BY_UID: &str = "uid";
+
 /// What an operation in flight is for.
 #[derive(Clone, Debug)]
 enum Flight {
@@ -109,9 +112,12 @@ impl Handler {
             ..Selector::fields(format!("spec.nodeName={node_name}"))
         };
         let own = Selector::fields(format!("metadata.name={node_name}"));
+        let mut vmis: Informer<VirtualMachineInstance> =
+            Informer::new(VirtualMachineInstance::resource(), on_node, rng.fork("vmis"));
+        vmis.add_index(BY_UID, |vmi| vec![vmi.uid().to_owned()]);
         Self {
             node_name: node_name.to_owned(),
-            vmis: Informer::new(VirtualMachineInstance::resource(), on_node, rng.fork("vmis")),
+            vmis,
             pods: Informer::new(Pod::resource(), launchers, rng.fork("pods")),
             node: Informer::new(Node::resource(), own, rng.fork("node")),
             recorder: EventRecorder::new(COMPONENT, rng.fork("events")).on_host(node_name),
@@ -170,7 +176,7 @@ impl Handler {
     }
 
     fn instance(&self, uid: &str) -> Option<Arc<VirtualMachineInstance>> {
-        self.vmis.cache().iter().find(|vmi| vmi.uid() == uid).cloned()
+        self.vmis.cache().by_index(BY_UID, uid).next().cloned()
     }
 
     /// The pod of an instance: one beside it whose controlling owner it is. What only bears a launcher's labels was
@@ -184,7 +190,7 @@ impl Handler {
                 && pod.namespace() == namespace
                 && started.is_none_or(|record| record.place.pod_uid == pod.uid())
         };
-        self.pods.cache().iter().find(is_own).cloned()
+        self.pods.cache().by_owner(uid).find(is_own).cloned()
     }
 
     fn ready(&self) -> bool {
