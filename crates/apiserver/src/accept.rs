@@ -1,7 +1,7 @@
 //! Content negotiation: which form of an object a client takes, and what a body is.
 
 use http::HeaderMap;
-use http::header::{ACCEPT, CONTENT_TYPE, HeaderName};
+use http::header::{ACCEPT, ACCEPT_ENCODING, CONTENT_TYPE, HeaderName};
 
 use crate::status::Status;
 
@@ -52,23 +52,52 @@ pub(crate) fn listed(headers: &HeaderMap, name: HeaderName) -> impl Iterator<Ite
     values.flat_map(|value| value.split(',')).map(str::trim)
 }
 
-/// The ranges of the `Accept` header, best first. No header is `*/*`.
+/// How much somebody wants what he wants most, in thousandths.
+const MAX_QUALITY: u32 = 1000;
+
+/// How much something is wanted, in thousandths, which is all that a header can say; none where the parameter is
+/// another, or no number (RFC 9110, section 12.4.2).
+fn quality(name: &str, value: &str) -> Option<u32> {
+    if !name.trim().eq_ignore_ascii_case("q") {
+        return None;
+    }
+    let quality: f64 = value.trim().parse().ok()?;
+    Some((quality.clamp(0.0, 1.0) * f64::from(MAX_QUALITY)).round() as u32)
+}
+
+/// Whether the client takes gzip: it is named, or what is not named is taken. A quality of 0 refuses either
+/// (RFC 9110, section 12.5.3).
+pub(crate) fn takes_gzip(headers: &HeaderMap) -> bool {
+    let (mut named, mut others) = (None, false);
+    for coding in listed(headers, ACCEPT_ENCODING) {
+        let mut parts = coding.split(';').map(str::trim);
+        let name = parts.next().unwrap_or_default();
+        let quality = parts.filter_map(|part| part.split_once('=')).find_map(|(name, value)| quality(name, value));
+        let is_taken = quality != Some(0);
+        if name == "*" {
+            others = is_taken;
+        } else if name.eq_ignore_ascii_case("gzip") || name.eq_ignore_ascii_case("x-gzip") {
+            named = Some(is_taken);
+        }
+    }
+    named.unwrap_or(others)
+}
+
+/// The ranges of the `Accept` header, best first, without those that are refused. No header is `*/*`.
 pub fn ranges(headers: &HeaderMap) -> Vec<MediaRange<'_>> {
     let mut ranges: Vec<(u32, MediaRange<'_>)> = listed(headers, ACCEPT)
         .filter_map(|range| {
             let mut parts = range.split(';').map(str::trim);
             let media_type = parts.next().filter(|t| !t.is_empty())?.to_ascii_lowercase();
             let params: Vec<_> = parts.filter_map(|p| p.split_once('=')).collect();
-            let quality =
-                params.iter().find(|(n, _)| *n == "q").and_then(|(_, q)| q.parse::<f64>().ok()).unwrap_or(1.0);
-            // Rounds to thousandths, which is all that the header can say.
-            let quality = (quality.clamp(0.0, 1.0) * 1000.0).round() as u32;
+            let quality = params.iter().find_map(|(name, value)| quality(name, value)).unwrap_or(MAX_QUALITY);
             Some((quality, MediaRange { media_type, params }))
         })
         .collect();
     if ranges.is_empty() {
         return vec![MediaRange { media_type: "*/*".to_owned(), params: Vec::new() }];
     }
+    ranges.retain(|(quality, _)| *quality > 0);
     ranges.sort_by_key(|(quality, _)| std::cmp::Reverse(*quality));
     ranges.into_iter().map(|(_, range)| range).collect()
 }
@@ -152,6 +181,8 @@ mod tests {
             (Some("application/vnd.kubernetes.protobuf, application/json;q=0.5"), Ok(Form::Object)),
             (Some("application/vnd.kubernetes.protobuf"), Err(406)),
             (Some("text/html"), Err(406)),
+            (Some("text/html, application/json;q=0"), Err(406)),
+            (Some("text/html, application/json; Q=0.1"), Ok(Form::Object)),
         ] {
             let mut headers = HeaderMap::new();
             if let Some(accept) = accept {
@@ -159,6 +190,30 @@ mod tests {
             }
             assert_eq!(form(&headers).map_err(|s| s.code), want, "{accept:?}");
         }
+    }
+
+    #[test]
+    fn who_takes_gzip() {
+        for (value, wanted) in [
+            ("gzip", true),
+            ("x-gzip", true),
+            ("deflate, GZIP;q=0.5", true),
+            ("gzip; q=0.001", true),
+            ("gzip;q=0", false),
+            ("gzip; Q=0.0, deflate", false),
+            ("gzip;level=0", true),
+            ("*", true),
+            ("*;q=0", false),
+            ("gzip;q=0, *", false),
+            ("*;q=0, gzip", true),
+            ("identity;q=0, *;q=0.5", true),
+            ("br", false),
+            ("", false),
+        ] {
+            let headers = HeaderMap::from_iter([(ACCEPT_ENCODING, HeaderValue::from_static(value))]);
+            assert_eq!(takes_gzip(&headers), wanted, "{value}");
+        }
+        assert!(!takes_gzip(&HeaderMap::new()));
     }
 
     #[test]

@@ -20,14 +20,13 @@ use crate::env::rfc3339_s;
 use crate::keys;
 use crate::object::{child_mut, finalizers, is_deleting, meta, set_finalizers, set_meta};
 use crate::query::Query;
+use crate::registry::create::{TRIES, busy};
 use crate::registry::delete::remove_at;
 use crate::registry::delete_options::DeleteOptions;
 use crate::route::ResourceRequest;
 use crate::server::Inner;
 use crate::status::Status;
 use crate::{aggregate, convert, stored};
-
-const TRIES: usize = 64;
 
 /// Marks a definition that is about to be deleted, so that it waits for its instances.
 pub(crate) fn before_delete(cx: &Cx<'_>, object: &mut crate::object::Object) {
@@ -168,5 +167,5 @@ pub(crate) async fn finish(server: &Inner, name: &str) -> Result<(), Status> {
             return aggregate::sync(server).await;
         }
     }
-    Err(crate::registry::create::busy())
+    Err(busy())
 }

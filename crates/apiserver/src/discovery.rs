@@ -3,12 +3,13 @@
 
 use std::sync::Arc;
 
-use http::header::{ETAG, HeaderMap, HeaderValue, IF_NONE_MATCH, VARY};
+use http::header::{HeaderMap, HeaderValue};
 use serde_json::{Value, json};
 
 use crate::accept::ranges;
-use crate::body::{self, Body, Response, typed};
+use crate::body::{self, Response};
 use crate::catalog::{Catalog, version_rank};
+use crate::etag;
 use crate::local::LocalGroupVersion;
 use crate::present::bytes_of;
 use crate::server::ApiServer;
@@ -205,22 +206,13 @@ impl Groups {
             "metadata": {},
             "items": items,
         }));
-        let etag = format!("\"{:016x}\"", carrack_engine::fnv1a(&document));
-        let unchanged = headers.get(IF_NONE_MATCH).is_some_and(|value| value.as_bytes() == etag.as_bytes());
+        let tag = etag::of(&document);
         let content_type = match api_version {
             "v2" => HeaderValue::from_static("application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList"),
             _ => HeaderValue::from_static("application/json;g=apidiscovery.k8s.io;v=v2beta1;as=APIGroupDiscoveryList"),
         };
-        let mut response = if unchanged {
-            typed(304, content_type, Body::Full(bytes::Bytes::new()))
-        } else {
-            typed(200, content_type, Body::Full(document))
-        };
-        response.headers_mut().insert(VARY, HeaderValue::from_static("Accept"));
-        if let Ok(etag) = HeaderValue::from_str(&etag) {
-            response.headers_mut().insert(ETAG, etag);
-        }
-        response
+        let document = (!etag::is_known(headers, &tag)).then_some(document);
+        etag::reply(content_type, &tag, "Accept", document)
     }
 
     fn aggregated_resources(&self, group: &str, version: &str) -> Vec<Value> {

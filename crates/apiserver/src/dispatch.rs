@@ -1,6 +1,7 @@
 //! From a resource request to the handler that answers it.
 
 use bytes::Bytes;
+use carrack_schema::table::Subresource;
 use http::Method;
 
 use crate::admission::flow_schema;
@@ -21,12 +22,15 @@ pub(crate) async fn resource(
     method: &Method,
     body: &Bytes,
 ) -> Result<Response, Status> {
-    if *method == Method::HEAD {
+    // What is behind a proxy may have an answer where objects have none.
+    let is_proxied = cx.request.subresource.as_deref() == Some("proxy");
+    if *method == Method::HEAD && !is_proxied {
         return Err(Status::method_not_allowed());
     }
     if let Some(subresource) = cx.request.subresource.clone() {
         let known = cx.version().subresource(&subresource).ok_or_else(Status::no_such_path)?;
-        if !known.verbs.iter().any(|v| v == verb) {
+        let is_let_through = is_proxied && *method == Method::OPTIONS;
+        if !is_let_through && !known.verbs.iter().any(|v| v == verb) {
             return Err(Status::method_not_allowed());
         }
         return subresource_request(cx, &subresource, verb, body).await;
@@ -96,9 +100,6 @@ async fn settle_levels(cx: &Cx<'_>) -> Result<(), Status> {
     if flow_schema::is_level(&cx.row) { flow_schema::settle(cx.server).await } else { Ok(()) }
 }
 
-/// Subresources that somebody connects to, whose verbs write nothing.
-const CONNECTED: [&str; 5] = ["attach", "exec", "log", "portforward", "proxy"];
-
 async fn subresource_request(
     cx: &mut Cx<'_>,
     subresource: &str,
@@ -108,7 +109,8 @@ async fn subresource_request(
     if cx.row.namespaced && cx.namespace().is_none() {
         return Err(Status::method_not_allowed());
     }
-    if !CONNECTED.contains(&subresource) {
+    // Whatever the verb of a connection is, it writes nothing.
+    if !cx.version().subresource(subresource).is_some_and(Subresource::connects) {
         options::check(cx, verb)?;
     }
     if let Some(half) = Half::of(subresource) {

@@ -30,6 +30,7 @@ mod crd;
 mod discovery;
 mod dispatch;
 mod env;
+mod etag;
 mod expiry;
 mod flow;
 mod follow;

@@ -5,17 +5,17 @@ use std::io::{Read as _, Write as _};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use bytes::Bytes;
-use carrack_engine::fnv1a;
 use carrack_schema::openapi;
 use carrack_schema::table::ResourceInfo;
 use flate2::Compression;
 use flate2::read::GzDecoder;
 use flate2::write::GzEncoder;
-use http::header::{ACCEPT_ENCODING, CONTENT_ENCODING, ETAG, HeaderMap, HeaderValue, IF_NONE_MATCH, VARY};
+use http::header::{CONTENT_ENCODING, HeaderMap, HeaderValue};
 
-use crate::accept::{listed, ranges};
-use crate::body::{Body, Response, typed};
+use crate::accept::{ranges, takes_gzip};
+use crate::body::Response;
 use crate::catalog::Catalog;
+use crate::etag;
 use crate::server::ApiServer;
 use crate::status::Status;
 
@@ -120,27 +120,20 @@ fn compressed(document: &[u8]) -> Bytes {
 
 /// Sends a compressed document as the client takes it.
 fn send(content_type: HeaderValue, document: &Bytes, headers: &HeaderMap) -> Result<Response, Status> {
-    let etag = format!("\"{:016X}\"", fnv1a(document));
-    let unchanged = headers.get(IF_NONE_MATCH).is_some_and(|value| value.as_bytes() == etag.as_bytes());
-    let gzip = listed(headers, ACCEPT_ENCODING)
-        .any(|coding| coding.split(';').next().is_some_and(|name| name.trim().eq_ignore_ascii_case("gzip")));
-    let body = if unchanged {
-        Bytes::new()
-    } else if gzip {
-        document.clone()
-    } else {
-        let mut plain = Vec::new();
-        GzDecoder::new(&document[..]).read_to_end(&mut plain).map_err(Status::internal)?;
-        plain.into()
+    let (tag, zipped) = (etag::of(document), takes_gzip(headers));
+    let body = match (etag::is_known(headers, &tag), zipped) {
+        (true, _) => None,
+        (false, true) => Some(document.clone()),
+        (false, false) => {
+            let mut plain = Vec::new();
+            GzDecoder::new(&document[..]).read_to_end(&mut plain).map_err(Status::internal)?;
+            Some(plain.into())
+        }
     };
-    let mut response = typed(if unchanged { 304 } else { 200 }, content_type, Body::Full(body));
-    let head = response.headers_mut();
-    if gzip && !unchanged {
-        head.insert(CONTENT_ENCODING, HeaderValue::from_static("gzip"));
-    }
-    head.insert(VARY, HeaderValue::from_static("Accept-Encoding, Accept"));
-    if let Ok(etag) = HeaderValue::from_str(&etag) {
-        head.insert(ETAG, etag);
+    let is_sent = body.is_some();
+    let mut response = etag::reply(content_type, &tag, "Accept-Encoding, Accept", body);
+    if zipped && is_sent {
+        response.headers_mut().insert(CONTENT_ENCODING, HeaderValue::from_static("gzip"));
     }
     Ok(response)
 }

@@ -8,8 +8,10 @@
 
 mod components;
 mod gnostic;
+mod parameters;
 mod paths;
 mod swagger;
+mod v3;
 
 use std::collections::BTreeSet;
 
@@ -52,11 +54,13 @@ pub fn split_path(path: &str) -> Option<(&str, &str)> {
 pub fn v3_hash(group: &str, version: &str, resources: &[&ResourceInfo]) -> String {
     let mut hash = Sha256::new();
     // The number counts how often what is said of the same rows has changed.
-    hash.update(concat!(env!("CARGO_PKG_VERSION"), "/2/").as_bytes());
+    hash.update(concat!(env!("CARGO_PKG_VERSION"), "/3/").as_bytes());
     hash.update(KUBERNETES_VERSION.as_bytes());
     for info in resources.iter().filter(|info| info.group == group) {
         for v in served(info).filter(|v| v.name == version) {
-            hash.update(format!("\n{} {} {}", info.plural, info.kind, info.namespaced).as_bytes());
+            let subresources: Vec<&str> = v.subresources.iter().map(|sub| &*sub.name).collect();
+            let ResourceInfo { plural, kind, list_kind, namespaced, .. } = info;
+            hash.update(format!("\n{plural} {kind} {list_kind} {namespaced} {subresources:?}").as_bytes());
             if let SchemaSource::Custom(custom) = &v.schema {
                 hash.update(custom.raw.to_string().as_bytes());
             }
@@ -88,7 +92,9 @@ pub fn v3_document(group: &str, version: &str, resources: &[&ResourceInfo]) -> V
     let mut all_paths = Map::new();
     for info in &rows {
         for version in served(info).filter(|v| v.name == version) {
-            paths::v3(info, version, &mut all_paths);
+            for path in paths::of(info, version) {
+                all_paths.insert(path.path.clone(), path.describe(v3::operation, v3::parameter));
+            }
         }
     }
     let document = json!({

@@ -186,6 +186,15 @@ impl ResourceInfo {
     }
 }
 
+impl Subresource {
+    /// Whether somebody connects to the object through it (exec, attach, port-forward, proxy). Its kind is then that of
+    /// the connection's options, such as `PodExecOptions`, which come in the query.
+    #[must_use]
+    pub fn connects(&self) -> bool {
+        self.group.is_empty() && self.kind.ends_with("Options")
+    }
+}
+
 impl Version {
     /// A subresource by its path segment.
     #[must_use]

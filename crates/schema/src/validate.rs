@@ -42,6 +42,7 @@ use crate::error::FieldError;
 use crate::rules;
 use crate::table::{ResourceInfo, SchemaSource};
 
+pub use metadata::is_qualified_finalizer;
 pub use schema::schema;
 
 /// Checks a new object: metadata, and what its kind demands. The object is decoded and defaulted.

@@ -1,6 +1,6 @@
 //! Asks about a request that is not a plain write: an eviction, a token, a binding, a connection.
 
-use super::{Asked, Attributes, Operation, fetch, steps};
+use super::{Asked, Attributes, Operation, fetch, steps, topology};
 use crate::context::Cx;
 use crate::object::Object;
 use crate::status::Status;
@@ -15,9 +15,10 @@ pub(crate) async fn consult(
     ask(cx, Asked::CHECKED, (Operation::Create, subresource), object, stored).await
 }
 
-/// Whether those who were added by users let a pod be bound so. It is posted to the pod's subresource, or to the resource
-/// of all bindings.
-pub(crate) async fn bind(cx: &Cx<'_>, binding: Object) -> Result<Object, Status> {
+/// Whether those who were added by users let a pod be bound so, with the labels that the node gives it. It is posted to
+/// the pod's subresource, or to the resource of all bindings.
+pub(crate) async fn bind(cx: &Cx<'_>, mut binding: Object) -> Result<Object, Status> {
+    topology::bind(cx, &mut binding).await?;
     let subresource = cx.request.subresource.as_deref().unwrap_or_default();
     ask(cx, Asked::ADDED, (Operation::Create, subresource), binding, None).await
 }

@@ -3,17 +3,23 @@
 //!
 //! A definition is established by the write that makes it valid; there is no controller to wait for.
 
+use std::collections::BTreeSet;
+
 use carrack_schema::table::builtin;
+use carrack_schema::validate::is_qualified_finalizer;
 use serde_json::{Map, Value, json};
 
 use super::{AdmissionPlugin, Attributes, Lookup, Needed, Operation};
 use crate::catalog::{CRD_GROUP, CRDS};
 use crate::env::rfc3339_s;
-use crate::object::{Object, at, child_mut, is_deleting, name, str_at};
+use crate::object::{Object, at, child_mut, finalizers, is_deleting, name, str_at};
 use crate::status::Status;
 
 /// Holds a definition until its custom resources are gone.
 pub(crate) const CLEANUP_FINALIZER: &str = "customresourcecleanup.apiextensions.k8s.io";
+
+/// What is said of a finalizer without a domain.
+const UNQUALIFIED: &str = "prefer a domain-qualified finalizer name including a path (/) to avoid accidental conflicts with other finalizer writers";
 
 pub(super) struct Definitions;
 
@@ -68,6 +74,20 @@ impl AdmissionPlugin for Definitions {
             return Err(status);
         }
         Ok(())
+    }
+
+    /// Finalizers of custom resources need no domain, but who adds one without is told that others may take that name
+    /// (`k8s.io/apiextensions-apiserver/pkg/registry/customresource/strategy.go`).
+    fn warnings(&self, attributes: &Attributes<'_>, _: &dyn Lookup) -> Vec<String> {
+        if !attributes.row.is_custom || !attributes.subresource.is_empty() {
+            return Vec::new();
+        }
+        let before = attributes.old.map(finalizers).unwrap_or_default();
+        let added: BTreeSet<String> = finalizers(&attributes.object)
+            .into_iter()
+            .filter(|name| !before.contains(name) && !is_qualified_finalizer(name))
+            .collect();
+        added.iter().map(|name| format!("metadata.finalizers: {name:?}: {UNQUALIFIED}")).collect()
     }
 }
 

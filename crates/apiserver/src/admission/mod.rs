@@ -31,6 +31,7 @@ mod runtime_class;
 mod select;
 mod service_account;
 pub(crate) mod steps;
+mod topology;
 pub(crate) mod webhook;
 mod world;
 
@@ -229,6 +230,7 @@ pub(crate) fn built_in(network: &Network, issuer: Option<&Arc<Issuer>>) -> Vec<B
         Box::new(persistent::ClaimResize),
         Box::new(runtime_class::RuntimeClass),
         Box::new(ingress::DefaultIngressClass),
+        Box::new(topology::PodTopologyLabels),
         Box::new(cluster_role::Aggregation),
         Box::new(flow_schema::FlowSchemas),
         Box::new(ServiceAddresses::new(network.clone())),

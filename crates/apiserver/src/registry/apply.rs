@@ -24,8 +24,6 @@ use crate::status::{Cause, Details, Status};
 
 /// The media type of objects that are applied.
 pub(crate) const MEDIA_TYPE: &str = "application/apply-patch+yaml";
-/// How often applying is tried against other writers.
-const TRIES: usize = 64;
 
 /// What applying came to.
 pub(crate) enum Outcome {
@@ -97,7 +95,7 @@ pub(crate) async fn run(cx: &mut Cx<'_>, half: &Half, mut config: Object) -> Res
     kinds::conform(&cx.row, cx.version(), &mut config)
         .map_err(|error| Status::bad_request(error.status_message(&cx.version().name, &cx.row.kind)))?;
     metadata::settle_name(cx, &mut config)?;
-    for tries in 0..TRIES {
+    for tries in 0..create::TRIES {
         if tries > 0 {
             cx.fit(&mut config)?;
         }

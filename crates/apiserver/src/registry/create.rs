@@ -21,8 +21,9 @@ use crate::stored;
 
 /// How many generated names are tried.
 const NAME_TRIES: usize = 8;
-/// How often a write is tried against changing preconditions before the client is told to come back.
-const TRIES: usize = 32;
+/// How often a write is tried against other writers before the client is told to come back. Upstream tries until the
+/// request's time is up (`etcd3.store.GuaranteedUpdate`); where requests have none, this is the end.
+pub(crate) const TRIES: usize = 1000;
 
 /// Creates the object in the body.
 pub(crate) async fn create(cx: &mut Cx<'_>, body: &[u8]) -> Result<Response, Status> {

@@ -20,15 +20,13 @@ use crate::context::Cx;
 use crate::convert;
 use crate::env::rfc3339_s;
 use crate::object::{Object, child_mut, finalizers, is_deleting, meta, meta_str, set_finalizers, set_meta, str_at};
-use crate::registry::create::busy;
+use crate::registry::create::{TRIES, busy};
 use crate::registry::delete_options::{DeleteOptions, Propagation};
 use crate::registry::{managers, meta as metadata, strategy};
 use crate::rests_on;
 use crate::status::Status;
 use crate::stored;
 
-/// How often a deletion is tried against other writers.
-const TRIES: usize = 64;
 /// A pod's grace period when it says none, in seconds.
 const DEFAULT_GRACE_S: i64 = 30;
 

@@ -17,16 +17,13 @@ use crate::convert;
 use crate::kinds;
 use crate::object::{Object, Whole, meta_str, set_meta};
 use crate::present::Presenter;
-use crate::registry::create::busy;
+use crate::registry::create::{TRIES, busy};
 use crate::registry::managers::{self, Managers};
 use crate::registry::strategy::{self, Half};
 use crate::registry::{create, decode, delete, meta, read};
 use crate::rests_on;
 use crate::status::Status;
 use crate::stored;
-
-/// How often a change is tried against other writers.
-const TRIES: usize = 64;
 
 /// How a change ended.
 pub(crate) enum Changed {

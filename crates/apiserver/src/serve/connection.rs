@@ -22,7 +22,8 @@ use tokio_rustls::server::TlsStream;
 use super::flow::Gate;
 use super::places::Place;
 use super::reply::{self, Reply, to_reply};
-use super::{Settings, Shared, gzip, proxy};
+use super::{Settings, Shared, proxy};
+use crate::accept::takes_gzip;
 use crate::audit::Source;
 use crate::body::{self, Body};
 use crate::server::Acting;
@@ -213,7 +214,7 @@ async fn exchange(
         Ok(other) => Acting::new(caller, other),
         Err(status) => return Err(turned_away(&Acting::new(caller, None), (status, Some(incoming)))),
     };
-    let zip = gzip::accepted(&parts.headers);
+    let zip = takes_gzip(&parts.headers);
     let mut arriving = Arriving::new(incoming);
     let room = shared.small.try_acquire().ok().filter(|_| arriving.is_small());
     if room.is_some()

@@ -7,10 +7,6 @@ use std::io::Write as _;
 use bytes::Bytes;
 use flate2::Compression;
 use flate2::write::GzEncoder;
-use http::HeaderMap;
-use http::header::ACCEPT_ENCODING;
-
-use crate::accept::listed;
 
 /// Smaller ones are sent as they are: the time would be worth more than the bytes.
 pub(super) const MIN_BYTES: u64 = 128 * 1024;
@@ -18,16 +14,6 @@ pub(super) const MIN_BYTES: u64 = 128 * 1024;
 const PIECE_BYTES: usize = 32 * 1024;
 /// How much of the input is taken at a time.
 const STEP_BYTES: usize = 64 * 1024;
-
-/// Whether the client takes gzip.
-pub(super) fn accepted(headers: &HeaderMap) -> bool {
-    listed(headers, ACCEPT_ENCODING).any(|coding| {
-        let mut parts = coding.split(';').map(str::trim);
-        let name = parts.next().unwrap_or_default();
-        let refused = parts.any(|part| part.strip_prefix("q=").and_then(|q| q.parse().ok()) == Some(0.0_f32));
-        (name.eq_ignore_ascii_case("gzip") || name == "*") && !refused
-    })
-}
 
 /// Parts on their way through the compressor.
 pub(crate) struct Zipped {
@@ -86,20 +72,5 @@ mod tests {
         flate2::read::GzDecoder::new(&*out).read_to_end(&mut back).expect("it is gzip");
         assert!(pieces > 1 && out.len() < whole.len());
         assert_eq!(back, whole);
-    }
-
-    #[test]
-    fn who_takes_it() {
-        for (value, wanted) in [
-            ("gzip", true),
-            ("deflate, GZIP;q=0.5", true),
-            ("gzip;q=0", false),
-            ("*", true),
-            ("br", false),
-            ("", false),
-        ] {
-            let headers = HeaderMap::from_iter([(ACCEPT_ENCODING, value.parse().expect("a header"))]);
-            assert_eq!(accepted(&headers), wanted, "{value}");
-        }
     }
 }

@@ -90,7 +90,7 @@ pub(crate) fn to_reply(shared: &Shared, response: body::Response, zip: bool) -> 
     let large = body.size_bytes().is_some_and(|bytes| bytes as u64 >= gzip::MIN_BYTES);
     let zip = zip && large && !head.headers.contains_key(header::CONTENT_ENCODING);
     if large {
-        head.headers.insert(header::VARY, HeaderValue::from_static("Accept-Encoding"));
+        head.headers.append(header::VARY, HeaderValue::from_static("Accept-Encoding"));
     }
     if zip {
         head.headers.insert(header::CONTENT_ENCODING, HeaderValue::from_static("gzip"));

@@ -10,12 +10,11 @@ use crate::body::{self, Response};
 use crate::context::Cx;
 use crate::env::rfc3339_s;
 use crate::object::{Object, child_mut, is_deleting, meta, meta_str, metadata_mut, str_at};
+use crate::registry::create::{TRIES, busy};
 use crate::registry::decode;
 use crate::status::Status;
 use crate::{convert, keys, rests_on, stored};
 use carrack_store::{Check, Op, Txn, TxnOutcome};
-
-const TRIES: usize = 64;
 
 /// Binds a pod; its name is in the path or in the binding.
 pub(crate) async fn create(cx: &mut Cx<'_>, body: &[u8], name: Option<String>) -> Result<Response, Status> {
@@ -75,7 +74,7 @@ pub(crate) async fn create(cx: &mut Cx<'_>, body: &[u8], name: Option<String>) -
         status.details = None;
         return Ok(body::value(201, &status.to_json()));
     }
-    Err(crate::registry::create::busy())
+    Err(busy())
 }
 
 /// Why this pod cannot be bound.
@@ -136,6 +135,8 @@ fn bound(cx: &Cx<'_>, binding: &Object, mut pod: Object, node: &str) -> Object {
     }
     let now = rfc3339_s(cx.server.env.now());
     let status = child_mut(&mut pod, "status");
+    // It has come where it was to come (ClearingNominatedNodeNameAfterBinding).
+    status.remove("nominatedNodeName");
     let conditions = status.entry("conditions").or_insert_with(|| json!([]));
     if let Some(list) = conditions.as_array_mut() {
         list.retain(|condition| condition["type"] != "PodScheduled");

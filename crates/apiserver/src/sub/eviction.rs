@@ -17,14 +17,13 @@ use crate::convert;
 use crate::env::rfc3339_s;
 use crate::keys;
 use crate::object::{Object, meta_str, name};
-use crate::registry::create::busy;
+use crate::registry::create::{TRIES, busy};
 use crate::registry::decode;
 use crate::registry::delete;
 use crate::registry::delete_options::DeleteOptions;
 use crate::status::Status;
 use crate::stored;
 
-const TRIES: usize = 64;
 const GROUP: &str = "policy";
 const BUDGETS: &str = "poddisruptionbudgets";
 

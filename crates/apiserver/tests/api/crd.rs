@@ -207,6 +207,28 @@ fn tables_have_the_columns_of_the_definition() {
 }
 
 #[test]
+fn finalizers_without_a_domain_are_warned_of() {
+    let cluster = Cluster::new();
+    cluster.post(CRDS, &definition()).expect(201);
+    let mut held = ship("held");
+    held["metadata"]["finalizers"] = json!(["mine"]);
+    let made = cluster.post(SHIPS, &held);
+    let told = made.headers["warning"].to_str().expect("text").to_owned();
+    assert!(told.contains("metadata.finalizers: \\\"mine\\\": prefer a domain-qualified finalizer name"), "{told}");
+    made.expect(201);
+    // Once said, it is not said again.
+    for (finalizers, is_told) in [
+        (json!(["mine", "example.com/f"]), false),
+        (json!(["mine", "yours"]), true),
+        (json!(["yours", "foregroundDeletion"]), false),
+    ] {
+        let changed = cluster.merge(&format!("{SHIPS}/held"), &json!({"metadata": {"finalizers": finalizers}}));
+        assert_eq!(changed.headers.contains_key("warning"), is_told, "{finalizers}");
+        changed.expect(200);
+    }
+}
+
+#[test]
 fn a_definition_takes_its_objects_along() {
     let cluster = Cluster::new();
     cluster.post(CRDS, &definition()).expect(201);

@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 
+use bytes::Bytes;
 use carrack_apiserver::{Body, LocalApi, LocalGroupVersion, LocalRequest, Response, body};
+use carrack_auth::Caller;
 use futures::future::BoxFuture;
 use http::Method;
 use serde_json::{Value, json};
@@ -164,6 +166,57 @@ fn open_api() {
     let reply = cluster.get_as("/openapi/v2", "application/com.github.proto-openapi.spec.v2@v1.0+protobuf");
     assert_eq!(reply.code, 200);
     assert_eq!(reply.headers["content-type"], "application/com.github.proto-openapi.spec.v2.v1.0+protobuf");
+}
+
+#[test]
+fn documents_are_sent_as_they_are_taken_and_once() {
+    const DOCUMENT: &str = "/openapi/v3/apis/apps/v1";
+    let cluster = Cluster::new();
+    let ask = |path: &str, headers: &[(&str, &str)]| {
+        let caller = Caller::new("admin", ["system:masters"]);
+        cluster.raw(caller, Method::GET, path, headers, Bytes::new())
+    };
+    for (encoding, is_zipped) in [("gzip", true), ("gzip;q=0", false), ("gzip;q=0, *", false), ("identity", false)] {
+        let reply = ask(DOCUMENT, &[("accept-encoding", encoding)]);
+        assert_eq!(reply.headers().contains_key("content-encoding"), is_zipped, "{encoding}");
+    }
+    for (path, accept) in [(DOCUMENT, "application/json"), ("/apis", AGGREGATED)] {
+        let tag = ask(path, &[("accept", accept)]).headers()["etag"].to_str().expect("text").to_owned();
+        let both = format!("\"other\", W/{tag}");
+        for known in [tag.as_str(), both.as_str()] {
+            let reply = ask(path, &[("accept", accept), ("if-none-match", known), ("accept-encoding", "gzip")]);
+            assert_eq!(reply.status(), 304, "{path} {known}");
+            assert_eq!(reply.headers()["etag"], tag.as_str(), "{path}");
+            assert!(!reply.headers().contains_key("content-encoding"), "{path}");
+        }
+        let other = ask(path, &[("accept", accept), ("if-none-match", "\"other\"")]);
+        assert_eq!(other.status(), 200, "{path}");
+    }
+}
+
+/// What documents say can be done, can be asked for: nobody is told that there is no such path or method.
+#[test]
+fn whatever_is_described_is_served() {
+    let cluster = Cluster::new();
+    let index = cluster.get("/openapi/v3").expect(200);
+    for place in index["paths"].as_object().expect("paths").keys() {
+        let document = cluster.get(&format!("/openapi/v3/{place}")).expect(200);
+        for (path, item) in document["paths"].as_object().expect("paths") {
+            let path = path.replace("{namespace}", "default").replace("{name}", "x").replace("{path}", "y");
+            for method in item.as_object().expect("methods").keys().filter(|key| *key != "parameters") {
+                let method: Method = method.to_uppercase().parse().expect("a method");
+                let caller = Caller::new("admin", ["system:masters"]);
+                let reply = cluster.raw(caller, method.clone(), &path, &[], Bytes::from_static(b"{}"));
+                let code = reply.status().as_u16();
+                assert_ne!(code, 405, "{method} {path}");
+                if code == 404 {
+                    let said = reply.into_body().into_bytes();
+                    let said = String::from_utf8_lossy(&said);
+                    assert!(!said.contains("could not find the requested resource"), "{method} {path}");
+                }
+            }
+        }
+    }
 }
 
 /// A group as crates/virt serves subresources.kubevirt.io.

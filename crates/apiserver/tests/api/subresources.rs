@@ -44,6 +44,33 @@ fn a_pod_is_bound_once() {
 }
 
 #[test]
+fn a_pod_on_a_node_carries_its_zone() {
+    let cluster = Cluster::new();
+    let own = json!({"app": "a", "topology.kubernetes.io/zone": "mine"});
+    let carried = json!({"app": "a", "topology.kubernetes.io/zone": "z", "topology.kubernetes.io/region": "r"});
+    let mut labels = carried.clone();
+    labels["kubernetes.io/hostname"] = "n1".into();
+    cluster.post("/api/v1/nodes", &json!({"metadata": {"name": "n1", "labels": labels}})).expect(201);
+    for (name, target, want) in [
+        ("known", json!({"kind": "Node", "name": "n1"}), &carried),
+        ("unsaid", json!({"name": "n1"}), &own),
+        ("unknown", json!({"kind": "Node", "name": "n2"}), &own),
+    ] {
+        let mut made = pod(name);
+        made["metadata"]["labels"] = own.clone();
+        cluster.post(PODS, &made).expect(201);
+        let binding = json!({"metadata": {"name": name}, "target": target});
+        cluster.post(&format!("{PODS}/{name}/binding"), &binding).expect(201);
+        assert_eq!(cluster.get(&format!("{PODS}/{name}")).expect(200)["metadata"]["labels"], *want, "{name}");
+    }
+    // One that is made for a node needs no binding.
+    let mut placed = pod("placed");
+    placed["metadata"]["labels"] = own.clone();
+    placed["spec"]["nodeName"] = "n1".into();
+    assert_eq!(cluster.post(PODS, &placed).expect(201)["metadata"]["labels"], carried);
+}
+
+#[test]
 fn resizes_change_what_containers_have_and_nothing_else() {
     let cluster = Cluster::new();
     let mut sized = pod("p");
@@ -364,8 +391,14 @@ fn logs_and_exec_go_to_the_node() {
         ),
         (Method::POST, format!("{PODS}/p/portforward"), "/portForward/default/p"),
         (Method::GET, "/api/v1/nodes/n1/proxy/stats/a%20b?only=cpu".to_owned(), "/stats/a%20b?only=cpu"),
+        (Method::HEAD, "/api/v1/nodes/n1/proxy/healthz".to_owned(), "/healthz"),
+        (Method::OPTIONS, "/api/v1/nodes/n1/proxy/pods/".to_owned(), "/pods/"),
     ] {
         assert_eq!(target(method, &path), format!("n1 10.1.2.3:10250 {want}"), "{path}");
+    }
+    for (method, path) in [(Method::HEAD, "p"), (Method::OPTIONS, "p/log")] {
+        let refused = cluster.raw(Caller::apiserver(), method, &format!("{PODS}/{path}"), &[], Bytes::new());
+        assert_eq!(refused.status(), 405, "{path}");
     }
     cluster.get(&format!("{PODS}/p/log?container=none")).refused(
         400,

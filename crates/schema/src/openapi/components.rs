@@ -6,11 +6,12 @@ use serde_json::{Map, Value, json};
 
 use crate::builtin;
 use crate::rows::type_name;
-use crate::table::{ResourceInfo, SchemaSource, Version};
+use crate::table::{ResourceInfo, SchemaSource, Subresource, Version};
 
 /// Where a v3 document keeps schemas.
 pub(super) const V3_PREFIX: &str = "#/components/schemas/";
-const META: &str = "io.k8s.apimachinery.pkg.apis.meta.v1";
+/// The package of the types that all groups share.
+pub(super) const META: &str = "io.k8s.apimachinery.pkg.apis.meta.v1";
 
 /// The name of a kind's schema.
 pub(super) fn schema_name(info: &ResourceInfo, version: &Version) -> String {
@@ -30,6 +31,15 @@ pub(super) fn list_name(info: &ResourceInfo, version: &Version) -> String {
     format!("{package}{}", info.list_kind)
 }
 
+/// The name of the schema of what is read and written through a subresource.
+pub(super) fn subresource_name(info: &ResourceInfo, version: &Version, sub: &Subresource) -> String {
+    if (&sub.group, &sub.kind) == (&info.group, &info.kind) {
+        schema_name(info, version)
+    } else {
+        type_name(&sub.group, &sub.version, &sub.kind)
+    }
+}
+
 /// All schemas that the rows need, by name, in the form of the data files; of one version or all.
 pub(super) fn collect(rows: &[&ResourceInfo], version: Option<&str>) -> BTreeMap<String, Value> {
     let mut collector = Collector::default();
@@ -40,6 +50,9 @@ pub(super) fn collect(rows: &[&ResourceInfo], version: Option<&str>) -> BTreeMap
     }
     for name in ["DeleteOptions", "Status"] {
         collector.want(&format!("{META}.{name}"));
+    }
+    for (name, schema) in [("Patch", patch()), ("WatchEvent", watch_event())] {
+        collector.insert(&format!("{META}.{name}"), schema);
     }
     collector.resolve();
     collector.done
@@ -75,8 +88,8 @@ impl Collector {
         for (name, kind) in [(name, &info.kind), (list, &info.list_kind)] {
             self.tag(&name, &info.group, &version.name, kind);
         }
-        for sub in version.subresources.iter().filter(|sub| sub.kind != info.kind) {
-            let body = type_name(&sub.group, &sub.version, &sub.kind);
+        for sub in &version.subresources {
+            let body = subresource_name(info, version, sub);
             self.take(&body);
             self.tag(&body, &sub.group, &sub.version, &sub.kind);
         }
@@ -126,6 +139,25 @@ fn references(value: &Value, out: &mut Vec<String>) {
 
 fn reference(name: &str, description: &str) -> Value {
     json!({"allOf": [{"$ref": format!("{V3_PREFIX}{name}")}], "description": description})
+}
+
+/// The body of a patch, which is of many forms.
+fn patch() -> Value {
+    json!({"type": "object", "description": "A patch, in the form that its media type names."})
+}
+
+/// What a watch is answered with, one after the other.
+fn watch_event() -> Value {
+    let object = reference("io.k8s.apimachinery.pkg.runtime.RawExtension", "The object, or the Status of an error.");
+    json!({
+        "type": "object",
+        "description": "What has become of an object that is watched.",
+        "required": ["type", "object"],
+        "properties": {
+            "type": {"type": "string", "description": "ADDED, MODIFIED, DELETED, BOOKMARK or ERROR."},
+            "object": object,
+        },
+    })
 }
 
 fn type_fields() -> [(&'static str, Value); 2] {

@@ -44,18 +44,40 @@ struct NamedPathItem {
 
 #[derive(Clone, PartialEq, Message)]
 struct PathItem {
+    #[prost(message, optional, tag = "2")]
+    get: Option<Operation>,
+    #[prost(message, optional, tag = "3")]
+    put: Option<Operation>,
+    #[prost(message, optional, tag = "4")]
+    post: Option<Operation>,
+    #[prost(message, optional, tag = "5")]
+    delete: Option<Operation>,
+    #[prost(message, optional, tag = "6")]
+    options: Option<Operation>,
+    #[prost(message, optional, tag = "7")]
+    head: Option<Operation>,
     #[prost(message, optional, tag = "8")]
     patch: Option<Operation>,
+    #[prost(message, repeated, tag = "9")]
+    parameters: Vec<ParametersItem>,
 }
 
 #[derive(Clone, PartialEq, Message)]
 struct Operation {
+    #[prost(string, repeated, tag = "1")]
+    tags: Vec<String>,
     #[prost(string, tag = "5")]
     operation_id: String,
+    #[prost(string, repeated, tag = "6")]
+    produces: Vec<String>,
+    #[prost(string, repeated, tag = "7")]
+    consumes: Vec<String>,
     #[prost(message, repeated, tag = "8")]
     parameters: Vec<ParametersItem>,
     #[prost(message, optional, tag = "9")]
     responses: Option<Responses>,
+    #[prost(string, repeated, tag = "10")]
+    schemes: Vec<String>,
     #[prost(message, repeated, tag = "13")]
     vendor_extension: Vec<NamedAny>,
 }
@@ -68,14 +90,30 @@ struct ParametersItem {
 
 #[derive(Clone, PartialEq, Message)]
 struct Parameter {
+    #[prost(message, optional, tag = "1")]
+    body_parameter: Option<BodyParameter>,
     #[prost(message, optional, tag = "2")]
     non_body_parameter: Option<NonBodyParameter>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct BodyParameter {
+    #[prost(string, tag = "2")]
+    name: String,
+    #[prost(string, tag = "3")]
+    r#in: String,
+    #[prost(bool, tag = "4")]
+    required: bool,
+    #[prost(message, optional, tag = "5")]
+    schema: Option<Schema>,
 }
 
 #[derive(Clone, PartialEq, Message)]
 struct NonBodyParameter {
     #[prost(message, optional, tag = "3")]
     query_parameter_sub_schema: Option<QueryParameter>,
+    #[prost(message, optional, tag = "4")]
+    path_parameter_sub_schema: Option<PathParameter>,
 }
 
 #[derive(Clone, PartialEq, Message)]
@@ -87,6 +125,20 @@ struct QueryParameter {
     #[prost(string, tag = "6")]
     r#type: String,
     #[prost(bool, tag = "20")]
+    unique_items: bool,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct PathParameter {
+    #[prost(bool, tag = "1")]
+    required: bool,
+    #[prost(string, tag = "2")]
+    r#in: String,
+    #[prost(string, tag = "4")]
+    name: String,
+    #[prost(string, tag = "5")]
+    r#type: String,
+    #[prost(bool, tag = "19")]
     unique_items: bool,
 }
 
@@ -114,6 +166,14 @@ struct ResponseValue {
 struct Response {
     #[prost(string, tag = "1")]
     description: String,
+    #[prost(message, optional, tag = "2")]
+    schema: Option<SchemaItem>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct SchemaItem {
+    #[prost(message, optional, tag = "1")]
+    schema: Option<Schema>,
 }
 
 #[derive(Clone, PartialEq, Message)]
@@ -220,6 +280,11 @@ fn text(value: &Value, key: &str) -> String {
     value.get(key).and_then(Value::as_str).unwrap_or_default().to_owned()
 }
 
+fn texts(value: &Value, key: &str) -> Vec<String> {
+    let list = value.get(key).and_then(Value::as_array).into_iter().flatten();
+    list.filter_map(Value::as_str).map(str::to_owned).collect()
+}
+
 fn entries<'a>(value: &'a Value, key: &str) -> impl Iterator<Item = (&'a String, &'a Value)> {
     value.get(key).and_then(Value::as_object).into_iter().flat_map(Map::iter)
 }
@@ -236,39 +301,61 @@ fn extensions(value: &Value) -> Vec<NamedAny> {
 }
 
 fn path(name: &str, item: &Value) -> NamedPathItem {
-    let patch = item.get("patch").map(|operation| Operation {
-        operation_id: text(operation, "operationId"),
-        parameters: operation
-            .get("parameters")
-            .and_then(Value::as_array)
-            .into_iter()
-            .flatten()
-            .map(parameter)
-            .collect(),
-        responses: Some(Responses {
-            response_code: entries(operation, "responses")
-                .map(|(code, response)| NamedResponseValue {
-                    name: code.clone(),
-                    value: Some(ResponseValue {
-                        response: Some(Response { description: text(response, "description") }),
-                    }),
-                })
-                .collect(),
-        }),
-        vendor_extension: extensions(operation),
-    });
-    NamedPathItem { name: name.to_owned(), value: Some(PathItem { patch }) }
+    let at = |method: &str| item.get(method).map(operation);
+    let value = PathItem {
+        get: at("get"),
+        put: at("put"),
+        post: at("post"),
+        delete: at("delete"),
+        options: at("options"),
+        head: at("head"),
+        patch: at("patch"),
+        parameters: parameters(item),
+    };
+    NamedPathItem { name: name.to_owned(), value: Some(value) }
 }
 
-fn parameter(parameter: &Value) -> ParametersItem {
-    let query = QueryParameter {
-        r#in: text(parameter, "in"),
-        name: text(parameter, "name"),
-        r#type: text(parameter, "type"),
-        unique_items: true,
+fn operation(operation: &Value) -> Operation {
+    Operation {
+        tags: texts(operation, "tags"),
+        operation_id: text(operation, "operationId"),
+        produces: texts(operation, "produces"),
+        consumes: texts(operation, "consumes"),
+        parameters: parameters(operation),
+        responses: Some(Responses {
+            response_code: entries(operation, "responses").map(|(code, answer)| response(code, answer)).collect(),
+        }),
+        schemes: texts(operation, "schemes"),
+        vendor_extension: extensions(operation),
+    }
+}
+
+fn response(code: &str, response: &Value) -> NamedResponseValue {
+    let schema = response.get("schema").map(|found| SchemaItem { schema: Some(schema(found)) });
+    let response = Response { description: text(response, "description"), schema };
+    NamedResponseValue { name: code.to_owned(), value: Some(ResponseValue { response: Some(response) }) }
+}
+
+fn parameters(value: &Value) -> Vec<ParametersItem> {
+    let all = value.get("parameters").and_then(Value::as_array).into_iter().flatten();
+    all.map(|found| ParametersItem { parameter: Some(parameter(found)) }).collect()
+}
+
+fn parameter(parameter: &Value) -> Parameter {
+    let (place, name, type_) = (text(parameter, "in"), text(parameter, "name"), text(parameter, "type"));
+    let required = parameter.get("required").and_then(Value::as_bool).unwrap_or_default();
+    if place == "body" {
+        let body = BodyParameter { name, r#in: place, required, schema: parameter.get("schema").map(schema) };
+        return Parameter { body_parameter: Some(body), non_body_parameter: None };
+    }
+    let other = if place == "path" {
+        let path = PathParameter { required, r#in: place, name, r#type: type_, unique_items: true };
+        NonBodyParameter { query_parameter_sub_schema: None, path_parameter_sub_schema: Some(path) }
+    } else {
+        let query = QueryParameter { r#in: place, name, r#type: type_, unique_items: true };
+        NonBodyParameter { query_parameter_sub_schema: Some(query), path_parameter_sub_schema: None }
     };
-    let non_body = NonBodyParameter { query_parameter_sub_schema: Some(query) };
-    ParametersItem { parameter: Some(Parameter { non_body_parameter: Some(non_body) }) }
+    Parameter { body_parameter: None, non_body_parameter: Some(other) }
 }
 
 fn named_schemas(value: &Value, key: &str) -> Vec<NamedSchema> {
@@ -291,7 +378,7 @@ fn schema(value: &Value) -> Schema {
         pattern: text(value, "pattern"),
         max_items: count("maxItems"),
         min_items: count("minItems"),
-        required: list("required").filter_map(|name| name.as_str().map(str::to_owned)).collect(),
+        required: texts(value, "required"),
         r#enum: list("enum").map(any).collect(),
         additional_properties: value.get("additionalProperties").map(|additional| {
             Box::new(match additional {

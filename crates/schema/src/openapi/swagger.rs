@@ -1,9 +1,13 @@
-//! The v2 document: the schemas of v3 narrowed to what Swagger can say.
+//! The v2 document: the schemas of v3 narrowed to what Swagger can say, and the same paths.
 
 use serde_json::{Map, Value, json};
 
+use super::paths::{Content, Operation};
 use super::{KUBERNETES_VERSION, components, paths, served};
 use crate::table::ResourceInfo;
+
+/// Where a v2 document keeps schemas.
+const V2_PREFIX: &str = "#/definitions/";
 
 /// The whole document.
 pub(super) fn document(resources: &[&ResourceInfo]) -> Value {
@@ -12,7 +16,9 @@ pub(super) fn document(resources: &[&ResourceInfo]) -> Value {
     let mut all_paths = Map::new();
     for info in resources {
         for version in served(info) {
-            paths::v2(info, version, &mut all_paths);
+            for path in paths::of(info, version) {
+                all_paths.insert(path.path.clone(), path.describe(operation, parameter));
+            }
         }
     }
     json!({
@@ -21,6 +27,47 @@ pub(super) fn document(resources: &[&ResourceInfo]) -> Value {
         "paths": all_paths,
         "definitions": definitions,
     })
+}
+
+/// A parameter: where it is, its name and its type.
+fn parameter(place: &str, name: &str, type_: &str) -> Value {
+    let mut parameter = json!({"in": place, "name": name, "type": type_, "uniqueItems": true});
+    if place == "path" {
+        parameter["required"] = true.into();
+    }
+    parameter
+}
+
+/// One method of a path.
+fn operation(operation: &Operation<'_>) -> Value {
+    let body = operation.request.as_ref().map(|request| {
+        let mut body = json!({"in": "body", "name": "body", "schema": schema(&request.content)});
+        if request.required {
+            body["required"] = true.into();
+        }
+        body
+    });
+    let query = operation.parameters.iter().map(|(name, type_)| parameter("query", name, type_));
+    let consumes = operation.request.as_ref().map_or(paths::ANYTHING, |request| request.content.media_types);
+    let [group, version, kind] = operation.kind;
+    json!({
+        "operationId": operation.id,
+        "tags": [operation.tag],
+        "schemes": ["https"],
+        "consumes": consumes,
+        "produces": operation.response.media_types,
+        "parameters": body.into_iter().chain(query).collect::<Vec<_>>(),
+        "responses": operation.responses("schema", &schema(&operation.response)),
+        "x-kubernetes-action": operation.action,
+        "x-kubernetes-group-version-kind": {"group": group, "version": version, "kind": kind},
+    })
+}
+
+fn schema(content: &Content) -> Value {
+    match &content.schema {
+        Some(name) => json!({"$ref": format!("{V2_PREFIX}{name}")}),
+        None => json!({"type": "string"}),
+    }
 }
 
 /// Narrows a schema: no alternatives, no null, one reference without company.
@@ -34,7 +81,7 @@ fn narrow(value: &mut Value) {
         map.insert("$ref".to_owned(), reference);
     }
     if let Some(Value::String(reference)) = map.get_mut("$ref") {
-        *reference = reference.replace(components::V3_PREFIX, "#/definitions/");
+        *reference = reference.replace(components::V3_PREFIX, V2_PREFIX);
     }
     for key in ["oneOf", "anyOf", "allOf", "not", "nullable", "default", "x-kubernetes-validations"] {
         map.remove(key);

@@ -1,5 +1,7 @@
 //! Documents are whole: every reference leads somewhere, every kind is there.
 
+use std::collections::BTreeMap;
+
 use serde_json::Value;
 
 use super::*;
@@ -106,4 +108,202 @@ fn a_custom_kind_is_described_as_it_is_defined() {
     let shown = &document["components"]["schemas"]["com.example.stable.v1.CronTab"]["properties"];
     assert_eq!(shown["spec"]["properties"], said);
     assert_eq!(document["components"]["schemas"]["io.k8s.apimachinery.pkg.apis.meta.v1.Status"]["type"], "object");
+}
+
+/// What a document says of a path: `method action id kind`, in the order of methods.
+#[track_caller]
+fn check_path(document: &Value, path: &str, want: &[&str]) {
+    let item = document["paths"][path].as_object().unwrap_or_else(|| panic!("there is no {path}"));
+    let mut said: Vec<String> = item
+        .iter()
+        .filter(|(method, _)| *method != "parameters")
+        .map(|(method, operation)| {
+            let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+            let kind = &operation["x-kubernetes-group-version-kind"];
+            let kind = [&kind["group"], &kind["version"], &kind["kind"]].map(text).join("/");
+            let (action, id) = (text(&operation["x-kubernetes-action"]), text(&operation["operationId"]));
+            format!("{method} {action} {id} {kind}")
+        })
+        .collect();
+    said.sort();
+    assert_eq!(said, want, "{path}");
+    let names: Vec<&str> = item
+        .get("parameters")
+        .and_then(Value::as_array)
+        .into_iter()
+        .flatten()
+        .filter_map(|parameter| parameter["name"].as_str())
+        .collect();
+    for name in names {
+        assert!(path.contains(&format!("{{{name}}}")), "{path}: {name}");
+    }
+}
+
+/// Ids and actions are those of upstream's `api/openapi-spec`.
+const PATHS: [(&str, &str, &[&str]); 14] = [
+    (
+        "apis/apps/v1",
+        "/apis/apps/v1/deployments",
+        &["get list listAppsV1DeploymentForAllNamespaces apps/v1/Deployment"],
+    ),
+    (
+        "apis/apps/v1",
+        "/apis/apps/v1/namespaces/{namespace}/deployments",
+        &[
+            "delete deletecollection deleteAppsV1CollectionNamespacedDeployment apps/v1/Deployment",
+            "get list listAppsV1NamespacedDeployment apps/v1/Deployment",
+            "post post createAppsV1NamespacedDeployment apps/v1/Deployment",
+        ],
+    ),
+    (
+        "apis/apps/v1",
+        "/apis/apps/v1/namespaces/{namespace}/deployments/{name}/scale",
+        &[
+            "get get readAppsV1NamespacedDeploymentScale autoscaling/v1/Scale",
+            "patch patch patchAppsV1NamespacedDeploymentScale autoscaling/v1/Scale",
+            "put put replaceAppsV1NamespacedDeploymentScale autoscaling/v1/Scale",
+        ],
+    ),
+    (
+        "apis/apps/v1",
+        "/apis/apps/v1/watch/deployments",
+        &["get watchlist watchAppsV1DeploymentListForAllNamespaces apps/v1/Deployment"],
+    ),
+    (
+        "apis/apps/v1",
+        "/apis/apps/v1/watch/namespaces/{namespace}/deployments/{name}",
+        &["get watch watchAppsV1NamespacedDeployment apps/v1/Deployment"],
+    ),
+    (
+        "api/v1",
+        "/api/v1/namespaces/{namespace}/pods/{name}/eviction",
+        &["post post createCoreV1NamespacedPodEviction policy/v1/Eviction"],
+    ),
+    (
+        "api/v1",
+        "/api/v1/namespaces/{namespace}/pods/{name}/exec",
+        &[
+            "get connect connectCoreV1GetNamespacedPodExec /v1/PodExecOptions",
+            "post connect connectCoreV1PostNamespacedPodExec /v1/PodExecOptions",
+        ],
+    ),
+    ("api/v1", "/api/v1/namespaces/{namespace}/pods/{name}/log", &["get get readCoreV1NamespacedPodLog /v1/Pod"]),
+    (
+        "api/v1",
+        "/api/v1/namespaces/{namespace}/services/{name}/proxy/{path}",
+        &[
+            "delete connect connectCoreV1DeleteNamespacedServiceProxyWithPath /v1/ServiceProxyOptions",
+            "get connect connectCoreV1GetNamespacedServiceProxyWithPath /v1/ServiceProxyOptions",
+            "head connect connectCoreV1HeadNamespacedServiceProxyWithPath /v1/ServiceProxyOptions",
+            "options connect connectCoreV1OptionsNamespacedServiceProxyWithPath /v1/ServiceProxyOptions",
+            "patch connect connectCoreV1PatchNamespacedServiceProxyWithPath /v1/ServiceProxyOptions",
+            "post connect connectCoreV1PostNamespacedServiceProxyWithPath /v1/ServiceProxyOptions",
+            "put connect connectCoreV1PutNamespacedServiceProxyWithPath /v1/ServiceProxyOptions",
+        ],
+    ),
+    (
+        "api/v1",
+        "/api/v1/namespaces/{namespace}/serviceaccounts/{name}/token",
+        &["post post createCoreV1NamespacedServiceAccountToken authentication.k8s.io/v1/TokenRequest"],
+    ),
+    ("api/v1", "/api/v1/namespaces/{name}/finalize", &["put put replaceCoreV1NamespaceFinalize /v1/Namespace"]),
+    ("api/v1", "/api/v1/watch/nodes", &["get watchlist watchCoreV1NodeList /v1/Node"]),
+    (
+        "apis/rbac.authorization.k8s.io/v1",
+        "/apis/rbac.authorization.k8s.io/v1/roles",
+        &["get list listRbacAuthorizationV1RoleForAllNamespaces rbac.authorization.k8s.io/v1/Role"],
+    ),
+    (
+        "apis/authorization.k8s.io/v1",
+        "/apis/authorization.k8s.io/v1/subjectaccessreviews",
+        &["post post createAuthorizationV1SubjectAccessReview authorization.k8s.io/v1/SubjectAccessReview"],
+    ),
+];
+
+#[test]
+fn what_can_be_done_is_said() {
+    let rows = rows();
+    let v2: Value = serde_json::from_slice(&v2_json(&rows)).expect("JSON");
+    let mut documents: BTreeMap<&str, Value> = BTreeMap::new();
+    for (place, path, want) in PATHS {
+        let v3 = documents.entry(place).or_insert_with(|| {
+            let (group, version) = split_path(place).expect(place);
+            serde_json::from_slice(&v3_document(group, version, &rows)).expect("JSON")
+        });
+        check_path(v3, path, want);
+        check_path(&v2, path, want);
+    }
+}
+
+/// Every operation has an id of its own, and says what it takes and gives.
+#[test]
+fn no_two_operations_are_called_the_same() {
+    let rows = rows();
+    let document: Value = serde_json::from_slice(&v3_document("", "v1", &rows)).expect("JSON");
+    let mut ids = BTreeSet::new();
+    for (path, item) in document["paths"].as_object().expect("paths") {
+        for (method, operation) in item.as_object().expect(path).iter().filter(|(key, _)| *key != "parameters") {
+            let id = operation["operationId"].as_str().expect("an id");
+            assert!(ids.insert(id.to_owned()), "{id}");
+            assert!(operation["responses"]["200"]["content"].is_object(), "{method} {path}");
+            let writes = matches!(operation["x-kubernetes-action"].as_str(), Some("post" | "put" | "patch"));
+            assert_eq!(operation["requestBody"]["required"] == true, writes, "{method} {path}");
+            // kubectl takes the first patch of a kind that it finds for all of them.
+            let parameters = operation["parameters"].as_array().expect("parameters");
+            let validates = parameters.iter().any(|parameter| parameter["name"] == "fieldValidation");
+            assert_eq!(validates, writes, "{method} {path}");
+        }
+    }
+    let log = &document["paths"]["/api/v1/namespaces/{namespace}/pods/{name}/log"]["get"];
+    assert_eq!(log["responses"]["200"]["content"]["text/plain"]["schema"]["type"], "string");
+    let exec = &document["paths"]["/api/v1/namespaces/{namespace}/pods/{name}/exec"]["post"]["parameters"];
+    assert_eq!(exec[0]["name"], "command");
+}
+
+#[test]
+fn custom_kinds_have_the_paths_of_their_definition() {
+    let mut definition = crate::crd::tests::definition();
+    let info = crate::crd::resource_info(&definition).expect("a row");
+    let [document, beta] = ["v1", "v1beta1"].map(|version| {
+        let document = v3_document("stable.example.com", version, &[&info]);
+        serde_json::from_slice::<Value>(&document).expect("JSON")
+    });
+    let kind = "stable.example.com/v1/CronTab";
+    let of = |prefix: &str, suffix: &str| format!("{prefix}StableExampleComV1{suffix} {kind}");
+    let item = "/apis/stable.example.com/v1/namespaces/{namespace}/crontabs/{name}";
+    for (path, want) in [
+        ("/apis/stable.example.com/v1/crontabs".to_owned(), vec![of("get list list", "CronTabForAllNamespaces")]),
+        (
+            format!("{item}/status"),
+            vec![
+                of("get get read", "NamespacedCronTabStatus"),
+                of("patch patch patch", "NamespacedCronTabStatus"),
+                of("put put replace", "NamespacedCronTabStatus"),
+            ],
+        ),
+        (
+            format!("{item}/scale"),
+            vec![
+                of("get get read", "NamespacedCronTabScale"),
+                of("patch patch patch", "NamespacedCronTabScale"),
+                of("put put replace", "NamespacedCronTabScale"),
+            ],
+        ),
+    ] {
+        let want: Vec<&str> = want.iter().map(String::as_str).collect();
+        check_path(&document, &path, &want);
+    }
+    let patch = &document["paths"][item]["patch"]["requestBody"]["content"];
+    assert_eq!(patch.as_object().map(Map::len), Some(3), "{patch}");
+    let scale = &document["paths"][format!("{item}/scale")]["put"]["requestBody"]["content"]["application/json"];
+    assert_eq!(scale["schema"]["$ref"], "#/components/schemas/io.k8s.api.autoscaling.v1.Scale");
+    check_references(&document, "#/components/schemas/", &document["components"]["schemas"]);
+    // The older version has no subresources, and custom kinds no paths of their own for watches.
+    let known: Vec<&String> = beta["paths"].as_object().expect("paths").keys().collect();
+    assert!(known.iter().all(|path| !path.ends_with("status") && !path.contains("watch")), "{known:?}");
+    // Who takes a subresource away changes the document.
+    let hash = v3_hash("stable.example.com", "v1", &[&info]);
+    *definition.pointer_mut("/spec/versions/1/subresources").expect("there") = serde_json::json!({"status": {}});
+    let info = crate::crd::resource_info(&definition).expect("a row");
+    assert_ne!(v3_hash("stable.example.com", "v1", &[&info]), hash);
 }

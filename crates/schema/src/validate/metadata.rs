@@ -14,6 +14,10 @@ const MAX_ANNOTATIONS: usize = 256 << 10;
 /// The name that is generated is the given one, cut to this, and five letters.
 const MAX_GENERATED_BASE: usize = 58;
 
+/// Finalizers of the garbage collector.
+const ORPHAN: &str = "orphan";
+const FOREGROUND: &str = "foregroundDeletion";
+
 /// What a generated name starts with: `generateName`, cut so that the name stays a DNS label.
 fn generated_name_base(generate_name: &str) -> &str {
     let end = (0..=MAX_GENERATED_BASE.min(generate_name.len()))
@@ -55,6 +59,12 @@ pub(super) fn create(info: &ResourceInfo, object: &Value) -> Errors {
     }
     namespace(info, &metadata, &mut errors);
     common(&metadata, &mut errors);
+    qualified_finalizers(info, &metadata, &[], &mut errors);
+    let finalizers = metadata.texts("finalizers");
+    if [ORPHAN, FOREGROUND].iter().all(|standard| finalizers.contains(standard)) {
+        let text = format!("finalizer {ORPHAN} and {FOREGROUND} cannot be both set");
+        errors.push(FieldError::invalid("metadata.finalizers", json!(finalizers), text));
+    }
     errors
 }
 
@@ -80,6 +90,41 @@ fn common(metadata: &Place<'_>, errors: &mut Errors) {
         }
     }
     metadata.not_negative("generation", errors);
+}
+
+/// Whether a finalizer says whose it is, or is one that everybody knows.
+#[must_use]
+pub fn is_qualified_finalizer(name: &str) -> bool {
+    name.contains('/') || ["kubernetes", ORPHAN, FOREGROUND].contains(&name)
+}
+
+/// Groups and kinds whose finalizers need no domain: their validation upstream is that of the API machinery
+/// (`k8s.io/apimachinery/pkg/api/validation`) and not that of core kinds (`pkg/apis/core/validation`).
+const WITHOUT_DOMAIN: [(&str, &str); 8] = [
+    ("", "Event"),
+    ("admissionregistration.k8s.io", ""),
+    ("apiextensions.k8s.io", ""),
+    ("apiregistration.k8s.io", ""),
+    ("coordination.k8s.io", ""),
+    ("events.k8s.io", ""),
+    ("node.k8s.io", ""),
+    ("policy", ""),
+];
+
+/// Finalizers of built-in kinds have a domain (upstream's `validateKubeFinalizerName`). Upstream asks that of all with
+/// each write; here those that an older release let in may stay, so that the object can still be written.
+fn qualified_finalizers(info: &ResourceInfo, metadata: &Place<'_>, before: &[&str], errors: &mut Errors) {
+    let is_free = |(group, kind): &(&str, &str)| *group == info.group && (kind.is_empty() || *kind == info.kind);
+    if info.is_custom || WITHOUT_DOMAIN.iter().any(is_free) {
+        return;
+    }
+    for finalizer in metadata.items("finalizers") {
+        let name = finalizer.value.as_str().unwrap_or_default();
+        if !before.contains(&name) && !is_qualified_finalizer(name) {
+            let text = "name is neither a standard finalizer name nor is it fully qualified";
+            errors.push(FieldError::invalid(finalizer.path, name, text));
+        }
+    }
 }
 
 /// Checks a map of labels.
@@ -116,7 +161,7 @@ fn annotations(metadata: &Place<'_>, errors: &mut Errors) {
 }
 
 fn owner_references(metadata: &Place<'_>, errors: &mut Errors) {
-    let mut controller: Option<&str> = None;
+    let mut controller: Option<String> = None;
     for owner in metadata.items("ownerReferences") {
         let api_version = owner.text("apiVersion");
         if api_version.is_empty() || api_version.ends_with('/') {
@@ -135,8 +180,8 @@ fn owner_references(metadata: &Place<'_>, errors: &mut Errors) {
             ));
         }
         if owner.flag("controller") {
-            let name = owner.text("name");
-            match controller {
+            let name = format!("{}/{}", owner.text("kind"), owner.text("name"));
+            match &controller {
                 None => controller = Some(name),
                 Some(first) => {
                     let text = format!(
@@ -181,5 +226,6 @@ pub(super) fn update(info: &ResourceInfo, object: &Value, old: &Value) -> Errors
     }
     namespace(info, &new, &mut errors);
     common(&new, &mut errors);
+    qualified_finalizers(info, &new, &old.texts("finalizers"), &mut errors);
     errors
 }

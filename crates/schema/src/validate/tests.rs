@@ -124,9 +124,40 @@ fn metadata_is_checked() {
         &meta(&[("/metadata/ownerReferences", json!([owner("a"), owner("b")]))]),
     ));
     assert!(
-        two.iter().any(|t| t
-            .ends_with("Only one reference can have Controller set to true. Found \"true\" in references for a and b")),
+        two.iter().any(|t| t.ends_with("Controller set to true. Found \"true\" in references for Node/a and Node/b")),
         "{two:?}"
+    );
+}
+
+#[test]
+fn finalizers_have_a_domain() {
+    const UNQUALIFIED: &str = "name is neither a standard finalizer name nor is it fully qualified";
+    let with = |finalizers: &[&str]| json!({"metadata": {"name": "n", "finalizers": finalizers}});
+    let bare = format!("metadata.finalizers[1]: Invalid value: \"mine\": {UNQUALIFIED}");
+    let both = "metadata.finalizers: Invalid value: [\"orphan\",\"foregroundDeletion\"]: finalizer orphan and foregroundDeletion cannot be both set";
+    let all = ["orphan", "mine", "kubernetes", "example.com/mine"];
+    for (group, kind, finalizers, want) in [
+        ("", "Node", &all[..], &[bare.as_str()][..]),
+        ("storage.k8s.io", "CSINode", &all[..], &[bare.as_str()][..]),
+        ("coordination.k8s.io", "Lease", &all[..], &[][..]),
+        ("", "Node", &["orphan", "foregroundDeletion"][..], &[both][..]),
+    ] {
+        let info = table::find_kind(group, kind).expect(kind);
+        let mut object = with(finalizers);
+        if info.namespaced {
+            object["metadata"]["namespace"] = "d".into();
+        }
+        let said: Vec<String> =
+            texts(&create(info, "v1", &object)).into_iter().filter(|text| text.contains("finalizers")).collect();
+        assert_eq!(said, want, "{kind}");
+    }
+    // What an older release let in does not bar a change of something else.
+    let info = table::find_kind("", "Node").expect("nodes");
+    let (old, more) = (with(&["mine"]), with(&["mine", "yours"]));
+    assert_eq!(texts(&update(info, "v1", &old, &old, "")), Vec::<String>::new());
+    assert_eq!(
+        texts(&update(info, "v1", &more, &old, "")),
+        [format!("metadata.finalizers[1]: Invalid value: \"yours\": {UNQUALIFIED}")]
     );
 }
 
