@@ -1,8 +1,9 @@
-//! `/openapi/v2` and `/openapi/v3`: documents made from the catalog, kept until it changes.
+//! `/openapi/v2` and `/openapi/v3`: documents made from the catalog when they are asked for, and kept until what they
+//! say changes.
 
 use std::collections::BTreeMap;
 use std::io::{Read as _, Write as _};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use bytes::Bytes;
 use carrack_schema::openapi;
@@ -10,6 +11,7 @@ use carrack_schema::table::ResourceInfo;
 use flate2::Compression;
 use flate2::read::GzDecoder;
 use flate2::write::GzEncoder;
+use futures::lock::Mutex;
 use http::header::{CONTENT_ENCODING, HeaderMap, HeaderValue};
 
 use crate::accept::{ranges, takes_gzip};
@@ -31,30 +33,52 @@ const V2_PROTOBUF_ALIASES: [&str; 3] = [
     "application/com.github.googleapis.gnostic.openapiv2+protobuf",
 ];
 
-/// What names of the index begin with.
-const INDEX: &str = "v3 ";
+/// What the index is kept as.
+const INDEX: &str = "v3";
 
-/// Documents by name, for one generation of the catalog. They are large and rarely asked for, so they
-/// are kept, and mostly sent, compressed.
+/// Documents by name. They are large and rarely asked for, so they are kept, and mostly sent, compressed.
 #[derive(Default)]
 pub(crate) struct Documents {
-    kept: Mutex<(u64, BTreeMap<String, Bytes>)>,
+    /// Held while one is made: who asks for it meanwhile waits, without a thread.
+    kept: Mutex<BTreeMap<String, Kept>>,
+}
+
+struct Kept {
+    /// The generation of the catalog that it was held against last.
+    generation: u64,
+    /// What it says, in short.
+    hash: String,
+    document: Bytes,
 }
 
 impl Documents {
-    fn get(&self, catalog: &Catalog, name: &str, make: impl FnOnce(&[&ResourceInfo]) -> Vec<u8>) -> Bytes {
-        let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
-        if kept.0 != catalog.generation {
-            *kept = (catalog.generation, BTreeMap::new());
-        }
-        if let Some(document) = kept.1.get(name) {
-            return document.clone();
-        }
+    /// A document. Where the catalog has changed since it was made, `hash` tells whether it would say something else, which
+    /// costs less than to make it: of a definition that changes, only the documents of its group and the one of all are
+    /// made again.
+    async fn get(
+        &self,
+        catalog: &Catalog,
+        name: &str,
+        hash: impl FnOnce(&[&ResourceInfo]) -> String,
+        make: impl FnOnce(&[&ResourceInfo]) -> Vec<u8>,
+    ) -> Bytes {
+        let generation = catalog.generation;
+        let mut kept = self.kept.lock().await;
         let rows: Vec<&ResourceInfo> = catalog.rows().iter().map(|row| &**row).collect();
+        let known = kept.get_mut(name);
+        let hash = match &known {
+            // Of the index there is one for each state of the other servers, too.
+            Some(known) if known.generation == generation && name != INDEX => return known.document.clone(),
+            _ => hash(&rows),
+        };
+        if let Some(known) = known.filter(|known| known.hash == hash) {
+            known.generation = generation;
+            return known.document.clone();
+        }
         let document = compressed(&make(&rows));
-        // Of the index there is one for each state of the other servers, of which the last counts.
-        kept.1.retain(|known, _| !(known.starts_with(INDEX) && name.starts_with(INDEX)));
-        kept.1.insert(name.to_owned(), document.clone());
+        // Those of groups that are gone would be asked for no more.
+        kept.retain(|name, _| openapi::split_path(name).is_none_or(|(group, version)| catalog.serves(group, version)));
+        kept.insert(name.to_owned(), Kept { generation, hash, document: document.clone() });
         document
     }
 }
@@ -64,14 +88,15 @@ pub(crate) async fn answer(server: &ApiServer, path: &str, headers: &HeaderMap) 
     let catalog = server.catalog().await?;
     let documents = &server.inner.documents;
     match path {
-        "/openapi/v2" => v2(documents, &catalog, headers),
+        "/openapi/v2" => v2(documents, &catalog, headers).await,
         "/openapi/v3" => {
             let remotes = server.inner.remotes().await?;
             let id = |remote: &crate::aggregate::Remote| {
                 (format!("apis/{}/{}", remote.group, remote.version), format!("{:016X}", remote.revision))
             };
             let others: Vec<(String, String)> = remotes.values().map(|remote| id(remote)).collect();
-            let document = documents.get(&catalog, &format!("{INDEX}{others:?}"), |rows| {
+            let state = |_: &[&ResourceInfo]| format!("{} {others:?}", catalog.generation);
+            let index = |rows: &[&ResourceInfo]| {
                 let mut paths: Vec<(String, String)> = openapi::v3_paths(rows)
                     .into_iter()
                     .map(|path| {
@@ -82,7 +107,8 @@ pub(crate) async fn answer(server: &ApiServer, path: &str, headers: &HeaderMap) 
                     .collect();
                 paths.extend(others.iter().cloned());
                 openapi::v3_index(&paths)
-            });
+            };
+            let document = documents.get(&catalog, INDEX, state, index).await;
             send(HeaderValue::from_static("application/json"), &document, headers)
         }
         _ => {
@@ -91,21 +117,23 @@ pub(crate) async fn answer(server: &ApiServer, path: &str, headers: &HeaderMap) 
             if !catalog.serves(group, version) {
                 return Err(Status::no_such_path());
             }
-            let document = documents.get(&catalog, name, |rows| openapi::v3_document(group, version, rows));
+            let hash = |rows: &[&ResourceInfo]| openapi::v3_hash(group, version, rows);
+            let whole = |rows: &[&ResourceInfo]| openapi::v3_document(group, version, rows);
+            let document = documents.get(&catalog, name, hash, whole).await;
             send(HeaderValue::from_static("application/json"), &document, headers)
         }
     }
 }
 
-fn v2(documents: &Documents, catalog: &Arc<Catalog>, headers: &HeaderMap) -> Result<Response, Status> {
+async fn v2(documents: &Documents, catalog: &Arc<Catalog>, headers: &HeaderMap) -> Result<Response, Status> {
     for range in ranges(headers) {
         if V2_PROTOBUF_ALIASES.contains(&range.media_type.as_str()) {
-            let document = documents.get(catalog, "v2.pb", openapi::v2_protobuf);
+            let document = documents.get(catalog, "v2.pb", openapi::v2_hash, openapi::v2_protobuf).await;
             let content_type = HeaderValue::from_static(V2_PROTOBUF_ANSWER);
             return send(content_type, &document, headers);
         }
         if range.takes_json() {
-            let document = documents.get(catalog, "v2", openapi::v2_json);
+            let document = documents.get(catalog, "v2", openapi::v2_hash, openapi::v2_json).await;
             return send(HeaderValue::from_static("application/json"), &document, headers);
         }
     }
@@ -136,4 +164,41 @@ fn send(content_type: HeaderValue, document: &Bytes, headers: &HeaderMap) -> Res
         response.headers_mut().insert(CONTENT_ENCODING, HeaderValue::from_static("gzip"));
     }
     Ok(response)
+}
+
+#[cfg(test)]
+mod tests {
+    use futures::FutureExt as _;
+
+    use super::*;
+    use crate::catalog::CatalogFold;
+    use crate::follow::Fold as _;
+
+    #[test]
+    fn documents_are_made_when_they_say_something_new() {
+        let (documents, mut fold) = (Documents::default(), CatalogFold::new());
+        let mut made = 0;
+        for (name, hash, want) in [
+            ("api/v1", "a", 1),
+            ("v2", "a", 2),
+            // The catalog has changed, and not what they say.
+            ("api/v1", "a", 2),
+            ("v2", "b", 3),
+            ("api/v1", "b", 4),
+            ("apis/gone.example.com/v1", "a", 5),
+            // With one that was made anew, those of groups that are gone go.
+            ("v2", "c", 6),
+            ("apis/gone.example.com/v1", "a", 7),
+        ] {
+            fold.settle();
+            let catalog = fold.catalog();
+            let make = |_: &[&ResourceInfo]| {
+                made += 1;
+                Vec::<u8>::new()
+            };
+            let document = documents.get(&catalog, name, |_| hash.to_owned(), make).now_or_never();
+            assert!(document.is_some(), "nobody holds them");
+            assert_eq!(made, want, "{name} {hash}");
+        }
+    }
 }

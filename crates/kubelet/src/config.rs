@@ -98,6 +98,8 @@ pub struct NodeConfig {
     pub container_gc: crate::pods::dead::Policy,
     /// When images that nobody uses go.
     pub image_gc: crate::images::Policy,
+    /// Which images that are on the node a pod has to be able to pull, to use them.
+    pub image_verification: crate::pulled::Verification,
     /// Size at which a container's log is put aside, in bytes; 0 for never.
     pub log_max_bytes: u64,
     /// Most files of one container's log, at least 2.
@@ -175,6 +177,7 @@ impl Default for NodeConfig {
             shutdown: crate::shutdown::Groups::default(),
             container_gc: crate::pods::dead::Policy::default(),
             image_gc: crate::images::Policy::default(),
+            image_verification: crate::pulled::Verification::default(),
             log_max_bytes: 10 << 20,
             log_max_files: 5,
             log_monitor_period: Duration::from_secs(10),
@@ -212,7 +215,7 @@ impl NodeConfig {
     /// Directory of one pod's logs.
     #[must_use]
     pub fn pod_log_dir(&self, pod: &crate::runtime::PodRef) -> String {
-        format!("{}/{}_{}_{}", self.log_dir, pod.namespace, pod.name, pod.uid)
+        format!("{}/{}", self.log_dir, pod.log_dir_name())
     }
 }
 

@@ -19,6 +19,7 @@ use serde_json::{Map, Value};
 use crate::config::{ChangeDetection, NodeConfig};
 use crate::cpus;
 use crate::eviction::{Least, Signal, Thresholds};
+use crate::pulled::Verification;
 use crate::shutdown::{Group, Groups};
 use crate::topology::{Policy, Scope};
 
@@ -50,7 +51,6 @@ const NO_EFFECT: &[&str] = &[
     "healthzBindAddress",
     "healthzPort",
     "httpCheckFrequency",
-    "imagePullCredentialsVerificationPolicy",
     "imageServiceEndpoint",
     "iptablesDropBit",
     "iptablesMasqueradeBit",
@@ -68,7 +68,6 @@ const NO_EFFECT: &[&str] = &[
     "memoryThrottlingFactor",
     "oomScoreAdj",
     "podCIDR",
-    "preloadedImagesVerificationAllowlist",
     "protectKernelDefaults",
     "qosReserved",
     "readOnlyPort",
@@ -165,6 +164,8 @@ pub struct Configuration {
     #[serde(rename = "cpuCFSQuotaPeriod")]
     cpu_cfs_quota_period: Span,
     crash_loop_back_off: CrashLoopBackOff,
+    image_pull_credentials_verification_policy: String,
+    preloaded_images_verification_allowlist: Vec<String>,
     node_status_max_images: Option<i32>,
     pod_pids_limit: Option<i64>,
     #[serde(rename = "providerID")]
@@ -434,6 +435,10 @@ impl Configuration {
             Policy::named(policy).ok_or_else(|| bad("topologyManagerPolicy", policy))?,
             Scope::named(scope).ok_or_else(|| bad("topologyManagerScope", scope))?,
         );
+        node.image_verification = Verification::named(
+            &self.image_pull_credentials_verification_policy,
+            &self.preloaded_images_verification_allowlist,
+        )?;
         self.apply_pods(node)?;
         self.apply_memory(node)?;
         self.apply_cpus(node)
@@ -754,6 +759,8 @@ mod tests {
             (&format!("{HEAD}cpuCFSQuotaPeriod: 2s\n"), "between 1ms and 1s"),
             (&format!("{HEAD}crashLoopBackOff: {{maxContainerRestartPeriod: 10m}}\n"), "between 1s and 300s"),
             (&format!("{HEAD}nodeStatusMaxImages: -2\n"), "-1 or greater"),
+            (&format!("{HEAD}imagePullCredentialsVerificationPolicy: Never\n"), "no imagePullCredentials"),
+            (&format!("{HEAD}preloadedImagesVerificationAllowlist: [r.io/a]\n"), "is for imagePullCredentials"),
             (&format!("{HEAD}cpuManagerPolicy: dynamic\n"), "no cpuManagerPolicy"),
             (&format!("{HEAD}memoryManagerPolicy: Static\n"), "Static is not supported"),
             (&format!("{HEAD}memoryManagerPolicy: static\n"), "no memoryManagerPolicy"),

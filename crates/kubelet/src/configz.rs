@@ -81,6 +81,10 @@ pub fn page(node: &NodeConfig) -> Value {
     shown["enableDebuggingHandlers"] = node.debugging.into();
     shown["singleProcessOOMKill"] = node.single_process_oom_kill.into();
     shown["registerNode"] = node.register_node.into();
+    shown["imagePullCredentialsVerificationPolicy"] = node.image_verification.name().into();
+    if !node.image_verification.list().is_empty() {
+        shown["preloadedImagesVerificationAllowlist"] = json!(node.image_verification.list());
+    }
     if node.pods_per_core > 0 {
         shown["podsPerCore"] = node.pods_per_core.into();
     }
@@ -168,7 +172,9 @@ mod tests {
             topologyManagerPolicy: restricted\ntopologyManagerScope: pod\ncpuManagerPolicy: static\n\
             cpuManagerPolicyOptions: {full-pcpus-only: 'true', prefer-align-cpus-by-uncorecache: '1'}\nallowedUnsafeSysctls: [kernel.msg*]\n\
             registerWithTaints: [{key: a, effect: NoSchedule}]\nconfigMapAndSecretChangeDetectionStrategy: Get\n\
-            podsPerCore: 5\nregisterNode: false\nfailSwapOn: true\nmemorySwap: {swapBehavior: LimitedSwap}\n";
+            podsPerCore: 5\nregisterNode: false\nfailSwapOn: true\nmemorySwap: {swapBehavior: LimitedSwap}\n\
+            imagePullCredentialsVerificationPolicy: NeverVerifyAllowlistedImages\n\
+            preloadedImagesVerificationAllowlist: [r.io/a]\n";
         let mut full = NodeConfig::default();
         crate::configuration::read(text.as_bytes()).unwrap().0.apply(&mut full).unwrap();
         let shown = page(&full);
@@ -176,6 +182,7 @@ mod tests {
         assert_eq!(shown["kubeletconfig"]["evictionHard"]["nodefs.available"], "7.5%");
         assert_eq!(shown["kubeletconfig"]["systemReserved"]["cpu"], "500m");
         assert_eq!(shown["kubeletconfig"]["podsPerCore"], 5);
+        assert_eq!(shown["kubeletconfig"]["preloadedImagesVerificationAllowlist"], json!(["r.io/a"]));
         assert_eq!(shown["kubeletconfig"]["registerNode"], false);
         assert_eq!(shown["kubeletconfig"]["configMapAndSecretChangeDetectionStrategy"], "Get");
     }

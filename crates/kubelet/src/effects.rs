@@ -14,6 +14,7 @@ use crate::runtime::{
     ContainerRecord, ContainerSpec, HostFacts, ImageRecord, RuntimeInfo, RuntimeSnapshot, SandboxRecord, SandboxSpec,
     Uid,
 };
+use crate::spec::env_file::{EnvFile, EnvFiles};
 use crate::volumes::staged::StageInputs;
 use crate::volumes::{CsiNodeInfo, Published, Staging, VolumeSetup};
 
@@ -139,6 +140,8 @@ pub enum Op {
     StopSandbox(String),
     /// Forget a stopped sandbox.
     RemoveSandbox(String),
+    /// Read files of a pod's volumes that a container gets variables from, each with the directory of its volume.
+    ReadEnvFiles(BTreeMap<EnvFile, String>),
     /// Make a container and the files it needs.
     CreateContainer(Arc<SandboxSpec>, Box<ContainerSpec>),
     /// Start a container that was made.
@@ -311,8 +314,18 @@ pub enum Reply {
     Snapshot(RuntimeSnapshot),
     /// Of [`Op::ListImages`].
     Images(Vec<ImageRecord>),
-    /// Of [`Op::FindImage`]: none when the node surely lacks it. Of [`Op::PullImage`].
+    /// Of [`Op::FindImage`]: none when the node surely lacks it. Of [`Op::PullImage`], where it is not known which credentials
+    /// did.
     Image(Option<ImageRecord>),
+    /// Of [`Op::PullImage`].
+    Pulled {
+        /// The image; none where the runtime did not show it afterwards.
+        image: Option<ImageRecord>,
+        /// Which of the credentials did; none where it was pulled without.
+        with: Option<usize>,
+    },
+    /// Of [`Op::ReadEnvFiles`].
+    EnvFiles(EnvFiles),
     /// Of [`Op::CreateContainer`]: an id. Of [`Op::RunSandbox`], where no more is known of it.
     Made(String),
     /// Of [`Op::RunSandbox`]: what was made, as the runtime lists it.

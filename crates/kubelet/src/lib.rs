@@ -30,6 +30,7 @@ mod local_storage;
 mod planted;
 pub mod pods;
 pub mod probes;
+pub mod pulled;
 pub mod records;
 pub mod runtime;
 pub mod server;

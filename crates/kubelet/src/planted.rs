@@ -50,4 +50,6 @@ pub enum Planted {
     GrowthUnheard,
     /// However that ended, the claim is told of the new size.
     GrowthUnproved,
+    /// A restarted kubelet does not read what it had pulled, and with what.
+    ForgottenPulls,
 }

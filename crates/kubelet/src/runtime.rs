@@ -48,6 +48,14 @@ pub struct PodRef {
     pub uid: Uid,
 }
 
+impl PodRef {
+    /// Name of the directory of its logs, as upstream has it.
+    #[must_use]
+    pub fn log_dir_name(&self) -> String {
+        format!("{}_{}_{}", self.namespace, self.name, self.uid)
+    }
+}
+
 impl std::fmt::Display for PodRef {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{}/{} ({})", self.namespace, self.name, self.uid)

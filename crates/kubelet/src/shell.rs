@@ -23,7 +23,7 @@ use crate::adapters::stats::Stats;
 use crate::adapters::storage_times::StorageTimes;
 use crate::adapters::store::{Kept, Store};
 use crate::adapters::{
-    blocking, cgroups, found, host, io_error, log_links, logs, manifests, net, now, storage_times, volumes,
+    blocking, cgroups, env_files, found, host, io_error, log_links, logs, manifests, net, now, storage_times, volumes,
 };
 use crate::allocation::Reading;
 use crate::config::KubeletConfig;
@@ -148,11 +148,15 @@ async fn carry_out(
         Op::Relist => Reply::Snapshot(cri.snapshot().await?),
         Op::ListImages => Reply::Images(cri.images().await?),
         Op::FindImage(name) => Reply::Image(cri.image(&name).await?),
-        Op::PullImage { image, auths } => Reply::Image(cri.pull(&image, auths).await?),
+        Op::PullImage { image, auths } => {
+            let (image, with) = cri.pull(&image, auths).await?;
+            Reply::Pulled { image, with }
+        }
         Op::RotateLogs { logs, max_bytes, max_files } => done(logs::rotate(&cri, logs, max_bytes, max_files).await)?,
         Op::RunSandbox(spec) => cri.run_sandbox(&spec).await?,
         Op::StopSandbox(id) => done(cri.stop_sandbox(&id).await)?,
         Op::RemoveSandbox(id) => done(cri.remove_sandbox(&id).await)?,
+        Op::ReadEnvFiles(files) => Reply::EnvFiles(blocking(move || env_files::read(&files)).await?),
         Op::CreateContainer(sandbox, spec) => Reply::Made(cri.create(&sandbox, &spec).await?),
         Op::StartContainer(id) => cri.start(&id).await?,
         Op::GiveCpus { id, cpus } => done(cri.give_cpus(&id, &cpus).await)?,

@@ -17,6 +17,7 @@ use crate::runtime::{
     ContainerRecord, ContainerSize, ContainerSpec, ContainerState, DeviceNode, HandlerFeatures, HostFacts, ImageRecord,
     RuntimeInfo, RuntimeSnapshot, SandboxRecord, Sharing, Uid, labels,
 };
+use crate::spec::env_file::EnvText;
 use crate::volumes::{CsiNodeInfo, Found, VolumeKind};
 
 /// A device plugin of the simulated node.
@@ -70,6 +71,10 @@ pub struct SimRuntime {
     pub images: BTreeSet<String>,
     /// Those of them that cannot be removed.
     pub kept_images: BTreeSet<String>,
+    /// What containers have written, by path.
+    pub files: BTreeMap<String, String>,
+    /// Records whose names begin so are not written.
+    pub unwritten: Option<&'static str>,
     /// Directories that are mounted or filled, with what they are.
     pub volumes: BTreeMap<String, VolumeKind>,
     /// Volumes made ready for the node, by unique name.
@@ -102,6 +107,8 @@ pub struct SimRuntime {
     pub usage: BTreeMap<Uid, crate::eviction::Usage>,
     /// User names that each pull was given.
     pub pulled_as: Vec<Vec<String>>,
+    /// Images that registries have, each with the user that may pull it; anybody may without one.
+    pub registry: BTreeMap<String, Option<String>>,
     /// Pods as last published.
     pub published: Vec<Arc<Pod>>,
     next: u32,
@@ -140,6 +147,8 @@ impl SimRuntime {
             containers: BTreeMap::new(),
             images: images.iter().map(|s| (*s).to_owned()).collect(),
             kept_images: BTreeSet::new(),
+            files: BTreeMap::new(),
+            unwritten: None,
             volumes: BTreeMap::new(),
             staged: BTreeSet::new(),
             plugins: BTreeMap::new(),
@@ -156,6 +165,7 @@ impl SimRuntime {
             csi_limits: BTreeMap::new(),
             usage: BTreeMap::new(),
             pulled_as: Vec::new(),
+            registry: BTreeMap::new(),
             published: Vec::new(),
             next: 1,
         }
@@ -226,9 +236,18 @@ impl SimRuntime {
             }),
             Op::ListImages => Reply::Images(self.images.iter().map(|i| image(i)).collect()),
             Op::FindImage(name) => Reply::Image(self.images.contains(name).then(|| image(name))),
-            Op::PullImage { image, auths } => {
+            Op::PullImage { image: name, auths } => {
                 self.pulled_as.push(auths.iter().map(|a| a.username.clone()).collect());
-                return Err(OpError::Failed(format!("no registry holds {image}")));
+                let with = match self.registry.get(name) {
+                    None => return Err(OpError::Failed(format!("no registry holds {name}"))),
+                    Some(None) => (!auths.is_empty()).then_some(0),
+                    Some(Some(user)) => match auths.iter().position(|a| a.username == *user) {
+                        None => return Err(OpError::Failed("pull access denied".into())),
+                        found => found,
+                    },
+                };
+                self.images.insert(name.clone());
+                Reply::Pulled { image: Some(image(name)), with }
             }
             Op::RemoveImage(id) => {
                 if self.kept_images.iter().any(|name| image(name).id == *id) {
@@ -289,6 +308,12 @@ impl SimRuntime {
                 self.containers.retain(|_, c| c.record.sandbox_id != *id);
                 self.sandboxes.remove(id);
                 Reply::Done
+            }
+            Op::ReadEnvFiles(files) => {
+                let text = |path: String| self.files.get(&path).map(|text| EnvText(text.clone()));
+                Reply::EnvFiles(
+                    files.iter().map(|(file, dir)| (file.clone(), text(format!("{dir}/{}", file.1)))).collect(),
+                )
             }
             Op::CreateContainer(_, spec) => {
                 if !self.sandboxes.get(&spec.sandbox_id).is_some_and(|s| s.ready) {
@@ -401,6 +426,9 @@ impl SimRuntime {
             Op::UnstageVolume(staging) => {
                 self.staged.remove(&staging.id);
                 Reply::Done
+            }
+            Op::SaveRecord { name, .. } if self.unwritten.is_some_and(|prefix| name.starts_with(prefix)) => {
+                return Err(OpError::Failed("no space left on device".into()));
             }
             Op::SaveRecord { name, body } => {
                 self.records.insert(name.clone(), body.clone());

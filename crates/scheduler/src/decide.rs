@@ -171,6 +171,16 @@ impl Decider {
             };
         }
         self.with_class(question, |class, verdict, cluster, probe| {
+            // Whoever has a node, as one that was made free for it, needs no list of the others.
+            if let Some(id) = preferred.filter(|id| !list && class.takes(*id, verdict))
+                && let Some(node) = cluster.node(id)
+                && let Ok(plan) = match &volumes {
+                    Some(volumes) => ask_volumes(volumes, question, node, cluster, probe),
+                    None => Ok(Plan::default()),
+                }
+            {
+                return Found::Node(id, plan);
+            }
             let mut refusals = verdict.refusals.clone();
             if volumes.is_none() && !list && preferred.is_none() {
                 if let Some(node) = class.choose(verdict, cluster, rng, probe) {

@@ -96,6 +96,11 @@ pub struct Answer {
 }
 
 impl Extender {
+    /// Whether it has a say in where pods go, and not only binds them.
+    #[must_use]
+    pub fn is_asked(&self) -> bool {
+        [&self.filter_verb, &self.prioritize_verb, &self.preempt_verb].iter().any(|verb| !verb.is_empty())
+    }
     /// Whether it wants to be asked about a pod.
     #[must_use]
     pub fn is_interested(&self, pod: &Pod) -> bool {

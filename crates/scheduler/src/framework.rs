@@ -66,6 +66,11 @@ impl PluginSet {
     pub fn meets(self, other: Self) -> bool {
         self.0 & other.0 != 0
     }
+    /// Those of it that another set does not have.
+    #[must_use]
+    pub fn without(self, other: Self) -> Self {
+        Self(self.0 & !other.0)
+    }
     /// Puts a plugin in.
     pub fn insert(&mut self, plugin: Plugin) {
         self.0 |= 1 << plugin as u32;

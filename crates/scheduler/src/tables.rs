@@ -61,6 +61,11 @@ impl PodMatcher {
             || self.namespace_selector.as_ref().is_some_and(|s| selects(s, namespaces.get(&*kind.namespace)));
         here && selects(selector, Some(&kind.labels))
     }
+    /// Whether labels of namespaces decide which pods it means.
+    #[must_use]
+    pub fn looks_at_namespaces(&self) -> bool {
+        self.namespace_selector.is_some()
+    }
     /// The label keys of pods that it looks at.
     pub fn keys(&self) -> impl Iterator<Item = &str> {
         let selector = self.selector.as_ref();

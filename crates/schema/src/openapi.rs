@@ -3,8 +3,8 @@
 //!
 //! Clients use them for `explain`, for validation before sending, for strategic merge patches of
 //! `apply`, and to find out whether the server knows `fieldValidation` and `dryRun`. Documents are
-//! made anew at each call and are large; the caller keeps them, compressed, under the hash that
-//! [`v3_hash`] gives.
+//! made anew at each call and are large; the caller keeps them, compressed, as long as [`v3_hash`] or
+//! [`v2_hash`] stays the same.
 
 mod components;
 mod gnostic;
@@ -67,6 +67,14 @@ pub fn v3_hash(group: &str, version: &str, resources: &[&ResourceInfo]) -> Strin
         }
     }
     hash.finalize().iter().map(|byte| format!("{byte:02X}")).collect()
+}
+
+/// The same for [`v2_json`] and [`v2_protobuf`], which are about everything.
+#[must_use]
+pub fn v2_hash(resources: &[&ResourceInfo]) -> String {
+    let paths = v3_paths(resources);
+    let versions = paths.iter().filter_map(|path| split_path(path));
+    versions.map(|(group, version)| v3_hash(group, version, resources)).collect()
 }
 
 /// The index at `/openapi/v3`, as JSON: each key of [`v3_paths`] with its hash.

@@ -7,7 +7,7 @@ use carrack_hollow::HollowNodes;
 use carrack_kubelet::topology::{Policy, Scope};
 use carrack_kubelet::{KubeletCore, NodeConfig};
 use carrack_scheduler::extender as asking;
-use carrack_scheduler::{Config, In, Out, Scheduler};
+use carrack_scheduler::{Config, In, Limits, Out, Scheduler};
 use carrack_storage::asking::{self as calling, Asking};
 use carrack_storage::flex::{self, calls};
 use carrack_storage::provision::{self, Provisioner};
@@ -23,6 +23,9 @@ use crate::replicas::Replicas;
 use crate::role::{Role, node_name};
 use crate::small::Slice;
 use crate::workload::User;
+
+/// How much a scheduler may have under way: so little that clusters as small as these have it too busy now and then.
+const LIMITS: Limits = Limits { in_flight: 6, calls: 6 };
 
 /// What a core observes of its own world.
 #[derive(Debug)]
@@ -83,6 +86,8 @@ pub(crate) struct Settings {
     pub apart: bool,
     /// virt-handlers use the watchdogs of their machines.
     pub watchdogs: bool,
+    /// Kubelets say in which zones their nodes are.
+    pub zones: bool,
     /// Some disks are of FlexVolume drivers that are called; whether who calls takes part in elections, where others do.
     pub flex: Option<bool>,
     /// What the watchdog of this node's machine is set to, if it was left running.
@@ -118,11 +123,12 @@ impl Hosted {
                 if settings.gpus {
                     config.extenders.push(crate::gpu::extender());
                 }
-                let core = Scheduler::new(config, rng);
+                let core = Scheduler::new(config, rng).with_limits(LIMITS);
                 let core = match settings.bug {
                     Some(Bug::StoredNominations) => core.with_planted_stored_nominations(),
                     Some(Bug::LeakedAssumptions) => core.with_planted(carrack_scheduler::Planted::LeakedAssumptions),
                     Some(Bug::DeafQueue) => core.with_planted(carrack_scheduler::Planted::DeafQueue),
+                    Some(Bug::Restless) => core.with_planted(carrack_scheduler::Planted::Restless),
                     _ => core,
                 };
                 let core = match elector() {
@@ -233,6 +239,7 @@ impl Hosted {
                 let reserved = [("cpu".to_owned(), crate::cpus::reserved_milli())].into();
                 let config = NodeConfig {
                     node_name: node_name(node),
+                    labels: if settings.zones { crate::zones::labels(node) } else { std::collections::BTreeMap::new() },
                     topology,
                     cpus: crate::cpus::config(node),
                     reserved,

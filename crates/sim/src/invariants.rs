@@ -89,6 +89,10 @@ pub const INVARIANTS: &[Invariant] = &[
     },
     Invariant { name: "pod-bound-once", sentence: "A pod that is bound to a node stays bound to that node." },
     Invariant {
+        name: crate::zones::NAME,
+        sentence: "A pod that comes to a node comes there with the node's zone among its labels.",
+    },
+    Invariant {
         name: "pod-runs-where-bound",
         sentence: "A pod's sandbox is made only on the node that the pod is bound to.",
     },
@@ -177,6 +181,18 @@ pub const INVARIANTS: &[Invariant] = &[
     Invariant {
         name: crate::given::NAME,
         sentence: "No pod gets a part of a disk that is attached from outside unless its Node has named the disk attached since the pod is there.",
+    },
+    Invariant {
+        name: crate::images::NAME,
+        sentence: "No container is made of a private image for a pod whose secrets cannot pull it, whoever has brought the image to the node.",
+    },
+    Invariant {
+        name: crate::reimaged::NAME,
+        sentence: "A pod that is never restarted has not ended when its container is stopped to be given another image.",
+    },
+    Invariant {
+        name: crate::env_files::NAME,
+        sentence: "A container is made with the variables that an init container has written into a file for it, also where the file cannot be read at first.",
     },
     Invariant {
         name: crate::growth::HEARD,
@@ -270,8 +286,12 @@ pub const INVARIANTS: &[Invariant] = &[
         sentence: "A pod that is nominated to a node is in the scheduler's queue or in flight, and neither bound nor assumed; with nobody waiting, nobody is nominated.",
     },
     Invariant {
+        name: crate::nominations::NAME,
+        sentence: "Once nothing fails any more, no pod says for long that it is to go where its scheduler does not mean it to go; and one that comes to a node says nothing of that any more.",
+    },
+    Invariant {
         name: "one-filter-a-pop",
-        sentence: "An extender is asked to filter once for each time that a pod is popped, and never for one that is bound or assumed.",
+        sentence: "An extender is asked to filter once for each time that a pod is popped, of one pod at a time, and never for one that is bound or assumed.",
     },
     Invariant {
         name: "gpus-within-bounds",
@@ -349,7 +369,7 @@ pub const INVARIANTS: &[Invariant] = &[
     Invariant { name: "liveness", sentence: "Once nothing fails any more, the cluster comes to what was asked of it." },
     Invariant {
         name: "roles-do-not-spin",
-        sentence: "No role repeats the very same request without end: at most 60 times in ten seconds.",
+        sentence: "No role repeats the very same request without end, at most 60 times in ten seconds, and none wakes itself without that time passes.",
     },
     Invariant {
         name: crate::leaders::NAME,

@@ -85,7 +85,10 @@ impl Options {
         }
         // Leaders are looked for where they cost least.
         own.machines &= !planted.is_some_and(|bug| bug.is_of_leaders() || bug.is_of_calls());
-        if planted.is_some_and(|bug| bug.is_of_growth() || bug.is_of_resizes() || bug.is_of_critical()) {
+        own.machines &= planted != Some(Bug::NominationsKept);
+        let is_of_pods =
+            |bug: Bug| bug.is_of_growth() || bug.is_of_resizes() || bug.is_of_starts() || bug.is_of_critical();
+        if planted.is_some_and(is_of_pods) {
             own.machines = false;
             own.safety = own.safety.min(Duration::from_secs(60));
         }
@@ -333,6 +336,8 @@ pub(crate) struct Swarm {
     pub nameless_targets: bool,
     /// The controller of clones has a process of its own.
     pub cloner_apart: bool,
+    /// Kubelets say in which zones their nodes are.
+    pub zones: bool,
 }
 
 impl Swarm {
@@ -351,6 +356,7 @@ impl Swarm {
                 bug,
                 Bug::LeakedAssumptions
                     | Bug::DeafQueue
+                    | Bug::Restless
                     | Bug::CacheForLedger
                     | Bug::OneNode
                     | Bug::BaselessBindings
@@ -496,7 +502,9 @@ impl Swarm {
                 | Bug::JudgedAgain
                 | Bug::ForgottenMounts
                 | Bug::ForgottenCpus
-                | Bug::ForgottenAllocations,
+                | Bug::ForgottenAllocations
+                | Bug::ForgottenPulls
+                | Bug::ForgottenStops,
             ) => {
                 nodes = 1;
                 crash_one_in_effects = 0;
@@ -566,6 +574,12 @@ impl Swarm {
                 crash_one_in_effects = 0;
                 intervals = Intervals { lose: Some(Duration::from_secs(10)), ..Intervals::default() };
             }
+            Some(Bug::UnreadFiles) => {
+                // Reads that fail.
+                crash_one_in_effects = 0;
+                intervals = Intervals::default();
+                node.fail_one_in = 20;
+            }
             // Wishes that were put off, or critical pods, and a kubelet that lives on.
             Some(Bug::DeferredForever | Bug::CriticalEnded | Bug::CriticalRefused) => {
                 nodes = 1;
@@ -613,7 +627,8 @@ impl Swarm {
                 net.lose_request_one_in = 8;
                 net.lose_reply_one_in = 8;
             }
-            Some(Bug::CacheForLedger) => crash_one_in_effects = 0,
+            // A scheduler that lives on, so often as it wakes.
+            Some(Bug::CacheForLedger | Bug::Restless) => crash_one_in_effects = 0,
             Some(Bug::HastyRelease) => net.lose_reply_one_in = 6,
             Some(Bug::OneLine | Bug::TwoForOne) => {
                 seats = 8;
@@ -673,6 +688,8 @@ impl Swarm {
                 | Bug::ExpiredTokens
                 | Bug::PublishedOnce
                 | Bug::DeafQueue
+                | Bug::ZonesLost
+                | Bug::NominationsKept
                 | Bug::ChosenBefore
                 | Bug::Traceless
                 | Bug::AdoptsAnything
@@ -739,6 +756,7 @@ impl Swarm {
             watchdogs,
             nameless_targets: root.fork("clones").one_in(3),
             cloner_apart,
+            zones: crate::zones::are_there(root, planted),
             webhook,
             webhook_wrong_one_in,
             webhook_delay,
@@ -761,6 +779,7 @@ impl Swarm {
             watchdogs: other.watchdogs,
             nameless_targets: other.nameless_targets,
             cloner_apart: other.cloner_apart,
+            zones: other.zones,
             ..self
         }
     }

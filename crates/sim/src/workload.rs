@@ -67,6 +67,11 @@ pub(crate) enum What {
         name: String,
         containers: Value,
     },
+    /// A pod of the default namespace is given another image, if it runs.
+    Image {
+        name: String,
+        image: String,
+    },
     /// It may be refused.
     Evict {
         namespace: String,
@@ -169,6 +174,12 @@ impl User {
             crate::reruns::acts(&mut rng.fork("reruns"), options.safety, &mut acts);
             return Self::with(acts);
         }
+        let unmade = crate::nominations::PART;
+        if bug == Some(Bug::NominationsKept) {
+            let mut acts = Vec::new();
+            crate::nominations::acts(&mut rng.fork(unmade), options.safety, true, &mut acts);
+            return Self::with(acts);
+        }
         if bug.is_some_and(Bug::is_of_growth) {
             let mut acts = Vec::new();
             crate::growth::acts(&mut rng.fork("growth"), options.safety, &mut acts);
@@ -177,6 +188,16 @@ impl User {
         if bug.is_some_and(Bug::is_of_resizes) {
             let mut acts = Vec::new();
             crate::resizes::acts(&mut rng.fork("resizes"), options.safety, true, &mut acts);
+            return Self::with(acts);
+        }
+        if bug.is_some_and(Bug::is_of_starts) {
+            let mut acts = Vec::new();
+            let rng = &mut rng.fork("starts");
+            match bug {
+                Some(Bug::ForgottenPulls) => crate::images::acts(rng, options.safety, &mut acts),
+                Some(Bug::ForgottenStops) => crate::reimaged::acts(rng, options.safety, &mut acts),
+                _ => crate::env_files::acts(rng, options.safety, &mut acts),
+            }
             return Self::with(acts);
         }
         let critical = crate::critical::PART;
@@ -205,6 +226,19 @@ impl User {
         }
         if crate::tokens::are_there(bug) && parts.has("tokens") {
             crate::tokens::acts(&mut rng.fork("tokens"), options.safety, &mut acts);
+        }
+        if crate::images::are_there(rng, options, bug) && parts.has(crate::images::PART) {
+            crate::images::acts(&mut rng.fork(crate::images::PART), options.safety, &mut acts);
+        }
+        if options.faults && crate::nominations::are_there(bug) && parts.has(unmade) {
+            let always = options.only.is_some();
+            crate::nominations::acts(&mut rng.fork(unmade), options.safety, always, &mut acts);
+        }
+        if crate::reimaged::are_there(rng, options, bug) && parts.has(crate::reimaged::PART) {
+            crate::reimaged::acts(&mut rng.fork(crate::reimaged::PART), options.safety, &mut acts);
+        }
+        if crate::env_files::are_there(rng, options, bug) && parts.has(crate::env_files::PART) {
+            crate::env_files::acts(&mut rng.fork(crate::env_files::PART), options.safety, &mut acts);
         }
         if crate::growth::is_there(bug) && parts.has("growth") {
             crate::growth::acts(&mut rng.fork("growth"), options.safety, &mut acts);
@@ -281,6 +315,11 @@ impl User {
                     {"op": "replace", "path": "/spec/containers", "value": containers}]);
                 ApiRequest::patch(&Pod::resource(), "default", name, "resize", ContentType::JsonPatch, &patch)
             }
+            What::Image { name, image } => {
+                let patch = json!([{"op": "test", "path": "/status/phase", "value": "Running"},
+                    {"op": "replace", "path": "/spec/containers/0/image", "value": image}]);
+                ApiRequest::patch(&Pod::resource(), "default", name, "", ContentType::JsonPatch, &patch)
+            }
             What::Evict { namespace, name } => {
                 let eviction = json!({"apiVersion": "policy/v1", "kind": "Eviction",
                     "metadata": {"namespace": namespace, "name": name}});
@@ -297,7 +336,9 @@ impl User {
             // The first try had taken effect.
             (Some(e), What::Create { .. }) => e.is_already_exists(),
             (Some(e), What::Delete { .. }) => e.is_not_found(),
-            (Some(e), What::Resize { .. }) => e.is_not_found() || e.to_string().contains("patch cannot be applied"),
+            (Some(e), What::Resize { .. } | What::Image { .. }) => {
+                e.is_not_found() || e.to_string().contains("patch cannot be applied")
+            }
             (Some(_), What::Try { .. } | What::Patch { .. }) => false,
             (Some(e), What::Evict { .. }) => !e.is_unknown(),
         };
@@ -337,6 +378,7 @@ impl User {
             | What::Patch { want: None, .. }
             | What::Try { .. }
             | What::Resize { .. }
+            | What::Image { .. }
             | What::Evict { .. } => {}
         }
         self.next += 1;

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use k8s_openapi::api::core::v1::{Container, Pod, PodSpec, ResourceRequirements};
+use k8s_openapi::api::core::v1::{Container, Pod, PodSpec, ResourceRequirements, Volume};
 
 use crate::quantity::Quantity;
 
@@ -115,14 +115,17 @@ pub fn limits(pod: &Pod) -> ResourceList {
     total(spec, |r| resource_list(r.limits.as_ref()), &ResourceList::new())
 }
 
+/// Whether a volume's files are made of what the API has.
+#[must_use]
+pub fn is_made_of_objects(v: &Volume) -> bool {
+    v.config_map.is_some() || v.secret.is_some() || v.projected.is_some() || v.downward_api.is_some()
+}
+
 /// Leaves out of a pod the volumes that are its node's own affair: directories there, and files made of what the API has. A
 /// volume in memory has room for every source that there is, and takes more than 3 KB.
 pub fn forget_local_volumes(pod: &mut Pod) {
     let Some(volumes) = pod.spec.as_mut().and_then(|spec| spec.volumes.as_mut()) else { return };
-    volumes.retain(|v| {
-        let made = v.config_map.is_some() || v.secret.is_some() || v.projected.is_some() || v.downward_api.is_some();
-        !(made || v.empty_dir.is_some() || v.host_path.is_some() || v.image.is_some())
-    });
+    volumes.retain(|v| !(is_made_of_objects(v) || v.empty_dir.is_some() || v.host_path.is_some() || v.image.is_some()));
     volumes.shrink_to_fit();
 }
 

@@ -19,6 +19,12 @@
 //! however old the news is, and an instance without a token that is failed can never be started: both writes rest on
 //! the instance's resourceVersion.
 //!
+//! Who hands an instance over to its node puts the term there that it has seen in the Lease, and the handler does only
+//! where that is not the one in which it starts the guest. What was seen may be old. But whoever wrote the token, a
+//! guest starts only while its node holds the term that the token names, and a term in which a Lease was marked is held
+//! by nobody any more: a guest whose token is of a marked term, or of one before, is dead, or will not start before
+//! another write of the token, which rests on the instance as it is then.
+//!
 //! A Lease that is missing allows no start either. So its place can be taken: thirteen seconds after an observer has missed
 //! it, no promise is left that was given under one which somebody deleted, and the observer may make one with a mark. That
 //! holds of every guest that is bound, because nothing but a handler which keeps to the above can start it: launchers speak

@@ -95,8 +95,8 @@ pub(crate) async fn run(cx: &mut Cx<'_>, half: &Half, mut config: Object) -> Res
     kinds::conform(&cx.row, cx.version(), &mut config)
         .map_err(|error| Status::bad_request(error.status_message(&cx.version().name, &cx.row.kind)))?;
     metadata::settle_name(cx, &mut config)?;
-    for tries in 0..create::TRIES {
-        if tries > 0 {
+    for round in create::tries(&cx.server.env) {
+        if round > 0 {
             cx.fit(&mut config)?;
         }
         let (entry, _) = cx.server.store.get(&cx.key()).await?;

@@ -4,11 +4,13 @@ use std::sync::Arc;
 
 use carrack_schema::apply::Managed;
 use carrack_store::{Check, Op, Revision, Txn, TxnOutcome};
+use jiff::SignedDuration;
 
 use crate::admission::{self, Asked, Attributes, Operation, Terms, extend, steps};
 use crate::body::Response;
 use crate::context::Cx;
 use crate::convert;
+use crate::env::Env;
 use crate::keys;
 use crate::kinds;
 use crate::object::{Object, meta_str, set_meta};
@@ -22,14 +24,23 @@ use crate::stored;
 /// How many generated names are tried.
 const NAME_TRIES: usize = 8;
 /// How often a write is tried against other writers before the client is told to come back. Upstream tries until the
-/// request's time is up (`etcd3.store.GuaranteedUpdate`); where requests have none, this is the end.
+/// request's time is up (`etcd3.store.GuaranteedUpdate`).
 pub(crate) const TRIES: usize = 1000;
+/// For how long it is tried: as long as a request over a socket may take. Those in the process have no end of their own,
+/// and each try asks webhooks again.
+const MAX_TIME: SignedDuration = SignedDuration::from_secs(60);
+
+/// The tries of a write, counted from 0, until there have been too many or the time is up.
+pub(crate) fn tries(env: &Arc<dyn Env>) -> impl Iterator<Item = usize> + Send + use<> {
+    let (env, began) = (Arc::clone(env), env.now());
+    (0..TRIES).take_while(move |round| *round == 0 || env.now().duration_since(began) <= MAX_TIME)
+}
 
 /// Creates the object in the body.
 pub(crate) async fn create(cx: &mut Cx<'_>, body: &[u8]) -> Result<Response, Status> {
     let presenter = cx.presenter()?;
     let dry_run = cx.dry_run()?;
-    let (warnings, mut tries) = (cx.warnings.len(), Tries::new());
+    let (warnings, mut tries) = (cx.warnings.len(), Tries::new(&cx.server.env));
     loop {
         let mut object = decode::object(cx, body)?;
         if cx.request.named_in_path {
@@ -83,7 +94,7 @@ pub(crate) async fn make_applied(
     dry_run: bool,
 ) -> Result<Made, Status> {
     prepare(cx, &mut object)?;
-    let (managers, mut tries) = (managed.into_text(), Tries::new());
+    let (managers, mut tries) = (managed.into_text(), Tries::new(&cx.server.env));
     loop {
         if let Some(made) = attempt(cx, object.clone(), managers.as_deref(), dry_run, &mut tries).await? {
             return Ok(made);
@@ -96,12 +107,12 @@ pub(crate) async fn make_applied(
 /// How often it is tried yet.
 struct Tries {
     names: usize,
-    all: usize,
+    all: Box<dyn Iterator<Item = usize> + Send>,
 }
 
 impl Tries {
-    fn new() -> Tries {
-        Tries { names: NAME_TRIES, all: TRIES }
+    fn new(env: &Arc<dyn Env>) -> Tries {
+        Tries { names: NAME_TRIES, all: Box::new(tries(env)) }
     }
 }
 
@@ -120,7 +131,7 @@ async fn attempt(
     dry_run: bool,
     tries: &mut Tries,
 ) -> Result<Option<Made>, Status> {
-    tries.all = tries.all.checked_sub(1).ok_or_else(busy)?;
+    tries.all.next().ok_or_else(busy)?;
     let name = meta::generated_name(cx, &object);
     meta::check_name(cx, &name)?;
     let generated = meta_str(&object, "name").is_empty() && !name.is_empty();
@@ -220,4 +231,34 @@ async fn admit(
     let terms = admission::terms(&server.plugins, &attributes, found)?;
     let Attributes { object, .. } = attributes;
     Ok((object, terms))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicI64, Ordering};
+
+    use jiff::Timestamp;
+
+    use super::*;
+
+    /// A clock that is so many seconds later whenever somebody looks.
+    struct Steps(i64, AtomicI64);
+
+    impl Env for Steps {
+        fn now(&self) -> Timestamp {
+            Timestamp::UNIX_EPOCH + SignedDuration::from_secs(self.1.fetch_add(self.0, Ordering::Relaxed))
+        }
+
+        fn random(&self) -> u64 {
+            0
+        }
+    }
+
+    #[test]
+    fn tries_come_to_an_end() {
+        for (step_s, want) in [(0, TRIES), (10, 7), (61, 1)] {
+            let env: Arc<dyn Env> = Arc::new(Steps(step_s, AtomicI64::new(0)));
+            assert_eq!(tries(&env).count(), want, "{step_s} s each");
+        }
+    }
 }

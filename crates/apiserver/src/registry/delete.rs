@@ -20,7 +20,7 @@ use crate::context::Cx;
 use crate::convert;
 use crate::env::rfc3339_s;
 use crate::object::{Object, child_mut, finalizers, is_deleting, meta, meta_str, set_finalizers, set_meta, str_at};
-use crate::registry::create::{TRIES, busy};
+use crate::registry::create::{busy, tries};
 use crate::registry::delete_options::{DeleteOptions, Propagation};
 use crate::registry::{managers, meta as metadata, strategy};
 use crate::rests_on;
@@ -106,7 +106,7 @@ pub(crate) async fn remove(cx: &Cx<'_>, name: &str, options: &DeleteOptions) -> 
 
 /// Deletes the object under a key of the request's resource.
 pub(crate) async fn remove_at(cx: &Cx<'_>, key: &str, name: &str, options: &DeleteOptions) -> Result<Deleted, Status> {
-    for _ in 0..TRIES {
+    for _ in tries(&cx.server.env) {
         let entry = cx.server.store.get(key).await?.0.ok_or_else(|| cx.not_found(name))?;
         if let Some(deleted) = attempt(cx, &entry, name, options, Terms::default()).await? {
             return Ok(deleted);

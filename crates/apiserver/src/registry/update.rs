@@ -17,7 +17,7 @@ use crate::convert;
 use crate::kinds;
 use crate::object::{Object, Whole, meta_str, set_meta};
 use crate::present::Presenter;
-use crate::registry::create::{TRIES, busy};
+use crate::registry::create::{busy, tries};
 use crate::registry::managers::{self, Managers};
 use crate::registry::strategy::{self, Half};
 use crate::registry::{create, decode, delete, meta, read};
@@ -88,7 +88,7 @@ pub(crate) async fn change_of<'c>(
     mut make: impl FnMut(&mut Cx<'c>, &Object) -> Result<Object, Status>,
 ) -> Result<Changed, Status> {
     let dry_run = cx.dry_run()?;
-    for tries in 0..TRIES {
+    for round in tries(&cx.server.env) {
         let entry = read::fetch(cx).await?;
         let (old, stored) = convert::load_apart(cx, &entry).await?;
         let old = Whole::from(old);
@@ -99,7 +99,7 @@ pub(crate) async fn change_of<'c>(
         } else {
             make(cx, &old)?
         };
-        if tries > 0 {
+        if round > 0 {
             cx.fit(&mut new)?;
         }
         if let Some(changed) = attempt(cx, half, &entry, &old, new, Managers::Stored(stored), dry_run).await? {

@@ -10,7 +10,7 @@ use crate::body::{self, Response};
 use crate::context::Cx;
 use crate::env::rfc3339_s;
 use crate::object::{Object, child_mut, is_deleting, meta, meta_str, metadata_mut, str_at};
-use crate::registry::create::{TRIES, busy};
+use crate::registry::create::{busy, tries};
 use crate::registry::decode;
 use crate::status::Status;
 use crate::{convert, keys, rests_on, stored};
@@ -53,7 +53,7 @@ pub(crate) async fn create(cx: &mut Cx<'_>, body: &[u8], name: Option<String>) -
     let catalog = cx.server.catalog().await?;
     let pods = catalog.find("", "pods").ok_or_else(Status::no_such_path)?;
     let key = keys::key(pods, Some(&namespace), &name);
-    for _ in 0..TRIES {
+    for _ in tries(&cx.server.env) {
         let (entry, _) = cx.server.store.get(&key).await?;
         let entry = entry.ok_or_else(|| Status::not_found("", "pods", &name))?;
         let old = stored::parse(&entry);

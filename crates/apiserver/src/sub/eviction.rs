@@ -17,7 +17,7 @@ use crate::convert;
 use crate::env::rfc3339_s;
 use crate::keys;
 use crate::object::{Object, meta_str, name};
-use crate::registry::create::{TRIES, busy};
+use crate::registry::create::{busy, tries};
 use crate::registry::decode;
 use crate::registry::delete;
 use crate::registry::delete_options::DeleteOptions;
@@ -39,7 +39,7 @@ pub(crate) async fn create(cx: &mut Cx<'_>, body: &[u8]) -> Result<Response, Sta
         )));
     }
     options(cx, &eviction)?;
-    for _ in 0..TRIES {
+    for _ in tries(&cx.server.env) {
         let entry = cx.server.store.get(&cx.key()).await?.0.ok_or_else(|| cx.not_found(&pod_name))?;
         let pod = stored::parse(&entry);
         let admitted = admission::consult(cx, "eviction", eviction.clone(), Some(&pod)).await?;

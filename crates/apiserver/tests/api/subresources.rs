@@ -43,6 +43,22 @@ fn a_pod_is_bound_once() {
     );
 }
 
+/// Where a pod was to go is no news once it is there. What is written afterwards stays, as upstream: its pod strategy leaves
+/// that to the writers of the status.
+#[test]
+fn a_binding_ends_a_nomination() {
+    let cluster = Cluster::new();
+    cluster.post(PODS, &pod("p")).expect(201);
+    let nominate = |node: &str| {
+        cluster.merge(&format!("{PODS}/p/status"), &json!({"status": {"nominatedNodeName": node}})).expect(200)
+    };
+    assert_eq!(nominate("n1")["status"]["nominatedNodeName"], "n1");
+    let binding = json!({"metadata": {"name": "p"}, "target": {"kind": "Node", "name": "n1"}});
+    cluster.post(&format!("{PODS}/p/binding"), &binding).expect(201);
+    assert_eq!(cluster.get(&format!("{PODS}/p")).expect(200)["status"]["nominatedNodeName"], Value::Null);
+    assert_eq!(nominate("n2")["status"]["nominatedNodeName"], "n2");
+}
+
 #[test]
 fn a_pod_on_a_node_carries_its_zone() {
     let cluster = Cluster::new();

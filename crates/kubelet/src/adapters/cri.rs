@@ -581,11 +581,15 @@ impl Cri {
         Ok(within(QUICK, client.image_status(request(r, QUICK))).await?.image.map(convert::image))
     }
 
-    /// Pulls an image, with each of these credentials until one will do.
+    /// Pulls an image, with each of these credentials until one will do. Returns which of them did, besides the image.
     ///
     /// # Errors
     /// What the runtime or the registry says; of several tries, the last.
-    pub async fn pull(&self, name: &str, auths: Vec<RegistryAuth>) -> Result<Option<ImageRecord>, OpError> {
+    pub async fn pull(
+        &self,
+        name: &str,
+        auths: Vec<RegistryAuth>,
+    ) -> Result<(Option<ImageRecord>, Option<usize>), OpError> {
         let mut client = self.images.clone();
         // Layers may be large: what does not move at all is the runtime's to notice.
         let limit = Duration::from_secs(1800);
@@ -594,7 +598,9 @@ impl Cri {
             tries.push(None);
         }
         let mut result = Ok(());
-        for auth in tries {
+        let mut with = None;
+        for (number, auth) in tries.into_iter().enumerate() {
+            with = auth.is_some().then_some(number);
             let r = v1::PullImageRequest {
                 image: Some(v1::ImageSpec { image: name.to_owned(), ..Default::default() }),
                 auth: auth.map(|a| v1::AuthConfig {
@@ -611,7 +617,12 @@ impl Cri {
             }
         }
         result?;
-        self.image(name).await
+        // Pulled it is, also where it cannot be looked at.
+        let image = self.image(name).await.unwrap_or_else(|error| {
+            tracing::warn!(image = name, %error, "an image that was pulled cannot be looked at");
+            None
+        });
+        Ok((image, with))
     }
 
     /// Removes an image.

@@ -12,8 +12,8 @@ use crate::spec::manifest::{self, Manifest};
 const MAX_FILES: usize = 512;
 const MAX_BYTES: u64 = 1 << 20;
 
-/// Reads them all. One that is wrong says so; a directory that cannot be read fails the whole, since its pods would
-/// seem to be gone. One that is not there holds none.
+/// Reads them all. One that is wrong says so; a directory that cannot be read, or a file that cannot be looked at, fails the
+/// whole, since their pods would seem to be gone. A directory that is not there holds none.
 ///
 /// # Errors
 /// What the disk says.
@@ -26,7 +26,7 @@ pub fn read(path: &Path, node: &str) -> Result<Vec<Manifest>, OpError> {
             for entry in fs::read_dir(path).map_err(io_error(format!("reading {}", path.display())))? {
                 let entry = entry.map_err(io_error(format!("reading {}", path.display())))?;
                 // Editors' and tools' files are no manifests.
-                if !entry.file_name().to_string_lossy().starts_with('.') && entry.path().is_file() {
+                if !entry.file_name().to_string_lossy().starts_with('.') && is_file(&entry.path())? {
                     files.push(entry.path());
                 }
             }
@@ -39,6 +39,15 @@ pub fn read(path: &Path, node: &str) -> Result<Vec<Manifest>, OpError> {
         files.truncate(MAX_FILES);
     }
     files.into_iter().map(|file| one(&file, node)).collect()
+}
+
+/// Whether there is a file behind a name, which may be a link. Only what surely is none, or not there, is left out.
+fn is_file(path: &Path) -> Result<bool, OpError> {
+    match fs::metadata(path) {
+        Ok(m) => Ok(m.is_file()),
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(false),
+        Err(e) => Err(io_error(format!("looking at {}", path.display()))(e)),
+    }
 }
 
 fn one(file: &PathBuf, node: &str) -> Result<Manifest, OpError> {
@@ -78,5 +87,17 @@ mod tests {
         assert_eq!((said.len(), said[0].as_str(), said[2].as_str()), (3, "a-n", "it is larger than 1048576 bytes"));
         assert!(said[1].contains("version/kind"), "{said:?}");
         assert_eq!(read(&dir.path().join("a.yaml"), "n").unwrap().len(), 1);
+    }
+
+    #[test]
+    fn what_cannot_be_looked_at_is_not_gone() {
+        use std::os::unix::fs::symlink;
+        let dir = tempfile::tempdir().unwrap();
+        fs::create_dir(dir.path().join("sub")).unwrap();
+        symlink(dir.path().join("none"), dir.path().join("dangling.yaml")).unwrap();
+        assert_eq!(read(dir.path(), "n").unwrap(), []);
+        // A link to itself leads nowhere, and is there.
+        symlink(dir.path().join("loop.yaml"), dir.path().join("loop.yaml")).unwrap();
+        assert!(read(dir.path(), "n").unwrap_err().to_string().contains("loop.yaml"));
     }
 }

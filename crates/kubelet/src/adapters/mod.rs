@@ -8,6 +8,7 @@ pub mod cgroups;
 mod convert;
 pub mod cri;
 pub mod drivers;
+pub mod env_files;
 pub mod found;
 pub mod found_cpus;
 pub mod host;

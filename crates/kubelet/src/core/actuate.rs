@@ -22,9 +22,10 @@ use super::worker::{PodRuntime, Worker};
 use super::{Fx, KubeletCore, Owner, PodOp, is_absent};
 use crate::allocation::{self, Change, Given, GroupLimits, Size, Step, held_back, resizable, steps};
 use crate::effects::{Op, OpId, Outcome, Reply};
-use crate::pods::plan::{current_sandbox, newest};
+use crate::pods::plan::{current_sandbox, is_redefined, newest};
 use crate::runtime::{ContainerRecord, ContainerState, PodCgroup, Uid};
-use crate::spec::{container, pod};
+use crate::spec::container;
+use crate::spec::pod::{self, ContainerKind};
 use crate::status::resize::{IN_PROGRESS, Progress};
 
 /// How soon it is tried again.
@@ -153,11 +154,16 @@ impl KubeletCore {
         self.resizes.actuated_file.touch();
     }
 
-    /// Finds the containers that have to be started again to have the size that they are allocated. That is written down
-    /// before any is stopped: who ends by his own policy as well is not taken for having done so.
-    pub(super) fn find_outgrown(&mut self, uid: &Uid, w: &mut Worker, runtime: &PodRuntime, running: &[Running<'_>]) {
+    /// Finds the containers that have to be started again to have the size that they are allocated, or the image that their pod
+    /// names by now. That is written down before any is stopped: who ends by his own policy as well is not taken for having done
+    /// so.
+    pub(super) fn find_restarts(&mut self, uid: &Uid, w: &mut Worker, runtime: &PodRuntime, running: &[Running<'_>]) {
         let outgrown: BTreeSet<String> =
             running.iter().filter(|r| r.is_outgrown()).map(|r| r.record.id.clone()).collect();
+        let ends_with_it = |r: &&Running<'_>| {
+            is_redefined(r.container, r.record) && !pod::restarts(&w.pod, ContainerKind::Regular, r.container, 0)
+        };
+        let redefined: BTreeSet<String> = running.iter().filter(ends_with_it).map(|r| r.record.id.clone()).collect();
         // One that was made and not started yet may never be.
         let all: Vec<_> = runtime.containers.iter().filter(|c| c.state != ContainerState::Created).collect();
         let waits_to_start = |id: &String| {
@@ -165,8 +171,11 @@ impl KubeletCore {
             ended.is_some_and(|c| newest(&all, &c.name).is_some_and(|newest| newest.id == c.id))
         };
         let mut restarting = w.resize.restarting.clone();
-        restarting.retain(|id| outgrown.contains(id) || waits_to_start(id));
-        restarting.extend(outgrown.iter().cloned());
+        // Who is being stopped starts again, also when its image has been changed back meanwhile.
+        let is_stopping = |id: &String| w.killing.contains_key(id);
+        restarting
+            .retain(|id| outgrown.contains(id) || redefined.contains(id) || is_stopping(id) || waits_to_start(id));
+        restarting.extend(outgrown.iter().chain(&redefined).cloned());
         if restarting != w.resize.restarting {
             let is_more = !restarting.is_subset(&w.resize.restarting);
             w.resize.restarting.clone_from(&restarting);
@@ -179,7 +188,7 @@ impl KubeletCore {
         }
         let written_down = self.resizes.actuated_file.has(w.resize.stops_on) && self.is_allocated_on_disk(w);
         w.resize.is_outgrown = !outgrown.is_empty();
-        w.resize.outgrown = if written_down { outgrown } else { BTreeSet::new() };
+        (w.resize.outgrown, w.resize.redefined) = if written_down { (outgrown, redefined) } else { Default::default() };
     }
 
     /// Whether a container has to wait for its pod's group, which may be too small for it yet.

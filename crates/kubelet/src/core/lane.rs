@@ -1,8 +1,8 @@
 //! The start of one container, step by step.
 //!
 //! ```text
-//!  image ─▶ (pull) ─▶ devices: intend, write down, allocate, write down, pre-start ─▶ (CPUs) ─▶ create ─▶ start
-//!     ─▶ (postStart)
+//!  image ─▶ (write down, pull, write down) ─▶ devices: intend, write down, allocate, write down, pre-start
+//!     ─▶ (CPUs) ─▶ (files with variables) ─▶ create ─▶ start ─▶ (postStart)
 //! ```
 //!
 //! A failure ends the attempt with a reason to wait; the next look at the pod begins again. Nothing
@@ -26,6 +26,7 @@ use crate::pods::backoff::MAX;
 use crate::pods::plan::{Start, newest};
 use crate::probes::http_action;
 use crate::runtime::{ContainerState, Uid};
+use crate::spec::env_file::{self, EnvFiles};
 use crate::spec::pod::{self, ContainerKind};
 use crate::spec::{container, env, pull};
 use crate::volumes::{NotReady, PayloadSources};
@@ -65,7 +66,7 @@ impl KubeletCore {
         }
         let Some((_, c)) = pod::container(&w.pod.clone(), &name).map(|(k, c)| (k, c.into_owned())) else { return };
         // What its environment is made of is read first, so that a start does not stall half-way.
-        match self.environment(now, uid, w, &c, fx) {
+        match self.environment(now, uid, w, &c, None, fx) {
             None => return,
             Some(Err(message)) => {
                 self.config_error(now, uid, w, &name, "CreateContainerConfigError", &message, fx);
@@ -73,9 +74,7 @@ impl KubeletCore {
             }
             Some(Ok(_)) => {}
         }
-        if self.pull_auths(now, uid, w, fx).is_none() {
-            return;
-        }
+        let Some(secrets) = self.pull_auths(now, uid, w, fx) else { return };
         let pod = w.pod.clone();
         if let Some((needs, reusable)) = self.device_needs(&pod, &name)
             && let NextStep::Wait { resource, why } = self.devices.peek_step(uid, &name, &needs, &reusable, None)
@@ -97,7 +96,9 @@ impl KubeletCore {
             return;
         }
         let (op, step, size) = (OpId(0), Step::FindImage, ResourceRequirements::default());
-        let mut lane = Lane { start, op, step, image: None, preferred: None, cpus: None, size };
+        let credentials = pull::credentials(&image, &secrets);
+        let mut lane =
+            Lane { start, op, step, image: None, credentials, preferred: None, files: None, cpus: None, size };
         let goes_on = match w.found.get(&image).cloned() {
             Some(found) => self.image_found(now, w, &name, &c, Some(found), &mut lane, uid, fx),
             None => {
@@ -129,12 +130,13 @@ impl KubeletCore {
         uid: &Uid,
         w: &Worker,
         c: &Container,
+        files: Option<&EnvFiles>,
         fx: &mut Fx,
     ) -> Option<Result<Vec<(String, String)>, String>> {
         let place = self.place(self.pod_ips(uid, w));
         let services = self.service_env(w);
         let view = SourceView::new(&self.sources, now);
-        let result = env::environment(&w.pod, c, &place, &services, &view);
+        let result = env::environment(&w.pod, c, &place, &services, &view, files);
         let (wanted, lacking) = view.finish();
         if let Some(at) = self.sources.want(now, uid, wanted, fx)
             && result.is_err()
@@ -214,7 +216,7 @@ impl KubeletCore {
         self.given.due |= matches!(step, Step::Create | Step::Start { .. });
         let next = match (step, outcome) {
             (Step::FindImage, Ok(Reply::Image(found))) => self.image_found(now, w, name, &c, found, &mut lane, uid, fx),
-            (Step::PullImage, Ok(Reply::Image(Some(found)))) => {
+            (Step::PullImage, Ok(Reply::Image(Some(found)) | Reply::Pulled { image: Some(found), .. })) => {
                 w.pulls.clear(&image);
                 w.pull_failed_at.remove(&image);
                 self.container_event(
@@ -227,7 +229,8 @@ impl KubeletCore {
                     fx,
                 );
                 lane.image = Some(found);
-                self.devices_step(now, uid, w, name, &mut lane, fx)
+                lane.step = Step::NotePull;
+                self.use_pulled(now, uid, w, name, &mut lane, fx)
             }
             (Step::FindImage | Step::PullImage, Ok(_)) => {
                 self.image_failed(now, uid, w, name, &image, "ErrImagePull", "the image was not found", fx);
@@ -273,6 +276,15 @@ impl KubeletCore {
             (Step::PreStart { .. }, Err(e)) => {
                 let message = format!("PreStartContainer of a device plugin failed: {e}");
                 self.config_error(now, uid, w, name, "PreStartContainerError", &message, fx);
+                false
+            }
+            (Step::ReadEnv, Ok(Reply::EnvFiles(files))) => {
+                lane.files = Some(files);
+                self.create(now, uid, w, name, &mut lane, fx)
+            }
+            (Step::ReadEnv, outcome) => {
+                let error = outcome.err().map_or_else(|| "an answer of another kind".into(), |e| e.to_string());
+                self.config_error(now, uid, w, name, "CreateContainerConfigError", &error, fx);
                 false
             }
             // The pod began to stop while it was made: it never runs, and is removed with the pod.
@@ -338,7 +350,15 @@ impl KubeletCore {
                 }
                 false
             }
-            (Step::Intend { .. } | Step::Grant { .. } | Step::Cpus | Step::PostStartSleep { .. }, _) => true,
+            (
+                Step::MeanPull { .. }
+                | Step::NotePull
+                | Step::Intend { .. }
+                | Step::Grant { .. }
+                | Step::Cpus
+                | Step::PostStartSleep { .. },
+                _,
+            ) => true,
         };
         if next {
             w.lanes.insert(name.to_owned(), lane);
@@ -393,10 +413,15 @@ impl KubeletCore {
     ) -> bool {
         let image = c.image.clone().unwrap_or_default();
         let policy = c.image_pull_policy.as_deref().unwrap_or("IfNotPresent");
+        // One that the pod may not use is as good as not there: that it is, is not told.
+        let found = found.filter(|found| {
+            policy == "Always" || self.may_use(now, &image, found, &lane.credentials) || self.has_used(uid, found)
+        });
         match (found, policy) {
             (Some(found), "Never" | "IfNotPresent") => {
                 w.pull_failed_at.remove(&image);
-                let message = format!("Container image \"{image}\" already present on machine");
+                let message =
+                    format!("Container image \"{image}\" already present on machine and can be accessed by the pod");
                 self.container_event(now, w, name, true, "Pulled", message, fx);
                 lane.image = Some(found);
                 self.devices_step(now, uid, w, name, lane, fx)
@@ -413,14 +438,32 @@ impl KubeletCore {
                 false
             }
             _ => {
-                self.container_event(now, w, name, true, "Pulling", format!("Pulling image \"{image}\""), fx);
-                let secrets = self.pull_auths(now, uid, w, fx).unwrap_or_default();
-                let auths = pull::credentials(&image, &secrets);
-                lane.op = self.lane_op(uid, name, Op::PullImage { image, auths }, fx);
-                lane.step = Step::PullImage;
+                self.pulls.mean(&image);
+                if self.pulls.is_meant(&image) {
+                    self.pull(now, uid, w, name, &image, lane, fx);
+                } else {
+                    lane.step = Step::MeanPull { image };
+                }
                 true
             }
         }
+    }
+
+    #[expect(clippy::too_many_arguments, reason = "an image and everything that it is for")]
+    fn pull(&mut self, now: Time, uid: &Uid, w: &Worker, name: &str, image: &str, lane: &mut Lane, fx: &mut Fx) {
+        self.container_event(now, w, name, true, "Pulling", format!("Pulling image \"{image}\""), fx);
+        let given = lane.credentials.iter().map(|c| (c.auth.clone(), c.secret.clone()));
+        let (auths, secrets): (Vec<_>, Vec<_>) = given.unzip();
+        lane.op = self.lane_op(uid, name, Op::PullImage { image: image.to_owned(), auths }, fx);
+        self.pulls.started(lane.op, image, secrets);
+        lane.step = Step::PullImage;
+    }
+
+    /// Goes on with an image that was pulled, once it is on disk with what: then whoever may use it may do so in a later life
+    /// of the kubelet, too. True while the lane lives.
+    fn use_pulled(&mut self, now: Time, uid: &Uid, w: &mut Worker, name: &str, lane: &mut Lane, fx: &mut Fx) -> bool {
+        let is_noted = lane.image.as_ref().is_none_or(|image| self.pulls.is_noted(&image.id));
+        !is_noted || self.devices_step(now, uid, w, name, lane, fx)
     }
 
     #[expect(clippy::too_many_arguments, reason = "a failure and everything that it is for")]
@@ -517,6 +560,11 @@ impl KubeletCore {
         for name in names {
             let Some(mut lane) = w.lanes.remove(&name) else { continue };
             let lives = match lane.step.clone() {
+                Step::MeanPull { image } if self.pulls.is_meant(&image) => {
+                    self.pull(now, uid, w, &name, &image, &mut lane, fx);
+                    true
+                }
+                Step::NotePull => self.use_pulled(now, uid, w, &name, &mut lane, fx),
                 Step::Intend { version, resource, epoch, ids } if saved >= version => {
                     let op = Op::Allocate { resource: resource.clone(), epoch, ids: ids.clone() };
                     lane.op = self.lane_op(uid, &name, op, fx);
@@ -566,7 +614,22 @@ impl KubeletCore {
             return true;
         }
         let (Some(image), Some(sandbox)) = (lane.image.clone(), w.sandbox_spec.clone()) else { return false };
-        let env = match self.environment(now, uid, w, &c, fx) {
+        let Ok(volumes) = self.volumes.ready(&pod) else { return false };
+        if lane.files.is_none() {
+            match env_file::files(&pod, &c, &volumes) {
+                Ok(files) if files.is_empty() => {}
+                Ok(files) => {
+                    lane.op = self.lane_op(uid, name, Op::ReadEnvFiles(files), fx);
+                    lane.step = Step::ReadEnv;
+                    return true;
+                }
+                Err(message) => {
+                    self.config_error(now, uid, w, name, "CreateContainerConfigError", &message, fx);
+                    return false;
+                }
+            }
+        }
+        let env = match self.environment(now, uid, w, &c, lane.files.as_ref(), fx) {
             Some(Ok(env)) => env,
             Some(Err(message)) => {
                 self.config_error(now, uid, w, name, "CreateContainerConfigError", &message, fx);
@@ -574,7 +637,6 @@ impl KubeletCore {
             }
             None => return false,
         };
-        let Ok(volumes) = self.volumes.ready(&pod) else { return false };
         let runtime = self.runtime.get(uid).cloned().unwrap_or_default();
         let target = pod::ephemeral_containers(&pod)
             .into_iter()

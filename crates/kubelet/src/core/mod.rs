@@ -22,6 +22,7 @@ mod node;
 mod orphan;
 mod preempt;
 mod pressure;
+mod pulled;
 mod report;
 mod resize;
 mod shutdown;
@@ -87,6 +88,8 @@ enum Owner {
     CsiLimit(String),
     RemoveImage,
     Manifests,
+    /// A document about a pull.
+    Pulls(String),
     /// A volume of the node.
     Staged(String),
     Pod(Uid, PodOp),
@@ -143,6 +146,7 @@ enum Wake {
     CsiNode,
     Cpus,
     Groups,
+    Pulls,
     Sizes,
     Shutdown,
     Pod(Uid),
@@ -174,6 +178,7 @@ pub struct KubeletCore {
     runtime_info: Option<RuntimeInfo>,
     runtime_error: Option<String>,
     images: Vec<ImageRecord>,
+    pulls: pulled::Pulls,
     devices: Devices,
     checkpoint: Checkpoint,
     cpus: Cpus,
@@ -248,6 +253,7 @@ impl KubeletCore {
             runtime_info: None,
             runtime_error: None,
             images: Vec::new(),
+            pulls: pulled::Pulls::default(),
             devices: Devices::default(),
             checkpoint: Checkpoint::default(),
             cpus: Cpus::new(config.cpus.clone(), config.reserved.get("cpu").copied().unwrap_or(0)),
@@ -432,6 +438,7 @@ impl KubeletCore {
                 Wake::CsiNode => {}
                 Wake::Cpus => self.given.due = true,
                 Wake::Groups => self.groups.due = true,
+                Wake::Pulls => self.pulls.due = true,
                 // Looked at after every step.
                 Wake::Shutdown | Wake::Sizes => {}
             }
@@ -548,6 +555,9 @@ impl KubeletCore {
         }
         self.load_cpus(loaded.cpus.as_deref(), fx);
         self.load_sizes((loaded.allocated.as_deref(), loaded.actuated.as_deref()), &loaded.records);
+        if self.planted != Some(Planted::ForgottenPulls) {
+            self.pulls.load(now, &loaded.records, &self.images);
+        }
         self.forgotten.open = loaded.checkpoint.is_none();
         self.boot_unrecorded = !same_boot;
         // What was loaded is shown; written again only where it has to be.
@@ -746,12 +756,8 @@ impl KubeletCore {
                 }
             }
             Owner::ListImages => {
-                if let Ok(Reply::Images(i)) = outcome {
-                    if self.images != i {
-                        self.images = i;
-                        self.node.dirty = true;
-                    }
-                    self.images_listed(now);
+                if let Ok(Reply::Images(images)) = outcome {
+                    self.images_listed(now, id, images);
                 }
             }
             Owner::Logs => {
@@ -765,6 +771,7 @@ impl KubeletCore {
             Owner::Shutdown => self.shutdown_told(now, &outcome),
             Owner::CsiLimit(driver) => self.csi_limit_told(&driver, id, outcome),
             Owner::RemoveImage => self.image_removed(now, id, outcome, fx),
+            Owner::Pulls(name) => self.pull_written(now, &name, id, &outcome),
             Owner::Relist => self.relisted(now, id, outcome, fx),
             Owner::Checkpoint => self.checkpointed(now, outcome, fx),
             Owner::DevicesRecord => {
@@ -822,10 +829,13 @@ impl KubeletCore {
             In::ShutdownCancelled => self.shutdown_ends(now, fx),
             In::ShutdownUnheld(why) => self.shutdown_unheld(now, why, fx),
             In::VolumeAbnormal { uid, volume, message } => self.volume_abnormal(now, &uid, &volume, &message, fx),
-            In::Done(id, outcome) => match self.sources.told(now, id, &outcome) {
-                Some(users) => self.dirty.extend(users),
-                None => self.done(now, id, outcome, fx),
-            },
+            In::Done(id, outcome) => {
+                self.pull_ended(now, id, &outcome, fx);
+                match self.sources.told(now, id, &outcome) {
+                    Some(users) => self.dirty.extend(users),
+                    None => self.done(now, id, outcome, fx),
+                }
+            }
             In::PluginUp { resource, epoch, options } => {
                 tracing::info!(resource, epoch, "device plugin registered");
                 self.devices.plugin_up(&resource, epoch, options);
@@ -948,6 +958,7 @@ impl Core for KubeletCore {
         self.give_cpus(now, fx);
         self.save_cpus(now, fx);
         self.save_sizes(now, fx);
+        self.write_pulls(now, fx);
         self.write_groups(now, fx);
         if self.node.dirty {
             self.node_tick(now, fx);

@@ -11,7 +11,7 @@ use super::worker::{Stopping, Worker};
 use super::{Fx, KubeletCore, Owner, Wake, show};
 use crate::effects::{Counted, Op, OpId, Outcome, Reply};
 use crate::eviction::{self, Candidate, Crossed, Pressure, Signal, Usage};
-use crate::runtime::Uid;
+use crate::runtime::{ImageRecord, Uid};
 use crate::spec::pod;
 use crate::status::pod::{Ended, is_told_whole};
 
@@ -194,7 +194,12 @@ impl KubeletCore {
     }
 
     /// A listing of images was read.
-    pub(super) fn images_listed(&mut self, now: Time) {
+    pub(super) fn images_listed(&mut self, now: Time, id: OpId, images: Vec<ImageRecord>) {
+        if self.images != images {
+            self.images = images;
+            self.node.dirty = true;
+        }
+        self.pulls.listed(now, id, &self.images);
         let mut known = std::mem::take(&mut self.known_images);
         known.listed(now, &self.images, &self.used_images());
         self.known_images = known;
@@ -210,6 +215,7 @@ impl KubeletCore {
             return false;
         }
         self.images_next = now + IMAGE_PERIOD;
+        self.pulls.prune(&self.images);
         let disk = (self.host.image_disk_available_bytes, self.host.image_disk_bytes);
         let selection =
             self.known_images.select(now, &self.images, &self.used_images(), disk, &self.config.image_gc, all);

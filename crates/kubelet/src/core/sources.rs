@@ -327,6 +327,8 @@ impl SourceCache {
                 let at_each_look = self.detection == ChangeDetection::Get && Watches::covers(&key);
                 let due =
                     if at_each_look && entry.error.is_none() { entry.sent_at + MAX_AGE } else { entry.refresh_at };
+                // It may have been asked for long ago.
+                let due = due.max(now + AT_ONCE);
                 again = Some(again.map_or(due, |a| a.min(due)));
                 continue;
             }

@@ -187,7 +187,7 @@ impl KubeletCore {
         // Nothing below changes what they have: that takes an operation, and its end.
         let pod = w.pod.clone();
         let running = self.running_sizes(uid, &pod, &runtime);
-        self.find_outgrown(uid, w, &runtime, &running);
+        self.find_restarts(uid, w, &runtime, &running);
         let verdicts = verdicts(w);
         let ran = ran_before(&w.pod);
         let plan = with_facts(w, &runtime, &verdicts, &ran, plan::run);
@@ -751,6 +751,7 @@ pub(super) fn with_facts<T>(
         ran_before,
         surplus: &w.surplus,
         outgrown: &w.resize.outgrown,
+        redefined: &w.resize.redefined,
         restarting: &w.resize.restarting,
     })
 }

@@ -9,6 +9,7 @@ mod eviction;
 mod growth;
 mod machine;
 mod preempt;
+mod pulled;
 mod resize;
 mod restarts;
 mod settings;

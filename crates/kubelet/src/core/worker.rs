@@ -15,6 +15,8 @@ use crate::pods::plan::{End, Start};
 use crate::probes::Prober;
 use crate::records::EndedRecord;
 use crate::runtime::{ContainerRecord, ImageRecord, SandboxRecord, SandboxSpec};
+use crate::spec::env_file::EnvFiles;
+use crate::spec::pull::Credential;
 use crate::status::pod::{Ended, Waiting};
 use crate::status::resize::{Pending, Progress};
 
@@ -74,7 +76,13 @@ impl Stopping {
 #[derive(Clone, Debug)]
 pub(super) enum Step {
     FindImage,
+    /// That it is to be pulled is being written down.
+    MeanPull {
+        image: String,
+    },
     PullImage,
+    /// With what it was pulled is being written down.
+    NotePull,
     Prefer {
         resource: String,
     },
@@ -99,6 +107,8 @@ pub(super) enum Step {
     /// The CPUs that it is to have for itself are not on disk yet, or somebody still runs there; or its pod's group is not as
     /// large yet as it is to be.
     Cpus,
+    /// The files are being read that it gets variables from.
+    ReadEnv,
     Create,
     Start {
         id: String,
@@ -120,7 +130,11 @@ pub(super) struct Lane {
     pub op: OpId,
     pub step: Step,
     pub image: Option<ImageRecord>,
+    /// What the pod gives for pulling it.
+    pub credentials: Vec<Credential>,
     pub preferred: Option<(String, Vec<String>)>,
+    /// What is in the files that it gets variables from, once they were read.
+    pub files: Option<EnvFiles>,
     /// The CPUs that it is being made with; none where nobody says.
     pub cpus: Option<crate::cpus::CpuSet>,
     /// The size that it is being made with.
@@ -172,7 +186,9 @@ pub(super) struct Resize {
     pub is_outgrown: bool,
     /// Those of them that may be stopped by now.
     pub outgrown: BTreeSet<String>,
-    /// Those, and those that have been stopped and were not started yet.
+    /// Those that may be stopped by now for another definition, and would not be started again for how they end.
+    pub redefined: BTreeSet<String>,
+    /// All that are to be stopped for either, and those that have been and were not started yet.
     pub restarting: BTreeSet<String>,
     /// The version of what was brought about that must be on disk before they are stopped, or anything is given.
     pub stops_on: u64,

@@ -53,8 +53,17 @@ pub struct Facts<'a> {
     pub surplus: &'a BTreeSet<String>,
     /// Containers that are to be started again for another size.
     pub outgrown: &'a BTreeSet<String>,
-    /// Containers that are or were stopped for that: how they end says nothing.
+    /// Containers that are to be started again for another definition, and would not be for how they end.
+    pub redefined: &'a BTreeSet<String>,
+    /// Containers that are or were stopped for either: how they end says nothing.
     pub restarting: &'a BTreeSet<String>,
+}
+
+/// Whether a running container is of another definition than its pod's now. One that an upstream kubelet made is taken over as
+/// it is.
+#[must_use]
+pub fn is_redefined(c: &Container, r: &ContainerRecord) -> bool {
+    r.hash.starts_with(pod::HASH_PREFIX) && r.hash != pod::container_hash(c)
 }
 
 impl Facts<'_> {
@@ -197,9 +206,11 @@ fn end(f: &Facts<'_>, sandbox_ready: bool) -> Option<End> {
     None
 }
 
-fn check_running(f: &Facts<'_>, c: &Container, r: &ContainerRecord, plan: &mut Plan) {
-    let policy = pod::restart_policy(f.pod);
-    if r.hash.starts_with(pod::HASH_PREFIX) && r.hash != pod::container_hash(c) && policy != RestartPolicy::Never {
+/// Another definition is a reason to start a container again whatever the policy is (upstream's `computePodActions`). Who is
+/// started again for any end is stopped at once, others when it is known why ([`Facts::redefined`]).
+fn check_running(f: &Facts<'_>, kind: ContainerKind, c: &Container, r: &ContainerRecord, plan: &mut Plan) {
+    let starts_anyway = pod::restarts(f.pod, kind, c, 0);
+    if is_redefined(c, r) && (starts_anyway || f.redefined.contains(&r.id)) {
         plan.kill.push(Kill {
             id: r.id.clone(),
             name: c.name.clone(),
@@ -247,7 +258,7 @@ fn keep(
                 false
             }
             ContainerState::Running => {
-                check_running(f, c, r, plan);
+                check_running(f, kind, c, r, plan);
                 f.verdicts.get(&r.id).copied().unwrap_or_default().started
             }
             ContainerState::Unknown => false,

@@ -94,6 +94,7 @@ struct Case {
     verdicts: BTreeMap<String, Verdict>,
     ran_before: BTreeMap<String, u32>,
     outgrown: BTreeSet<String>,
+    redefined: BTreeSet<String>,
     restarting: BTreeSet<String>,
 }
 
@@ -107,6 +108,7 @@ impl Case {
             verdicts: BTreeMap::new(),
             ran_before: BTreeMap::new(),
             outgrown: BTreeSet::new(),
+            redefined: BTreeSet::new(),
             restarting: BTreeSet::new(),
         }
     }
@@ -122,6 +124,7 @@ impl Case {
             ran_before: &self.ran_before,
             surplus: &super::super::dead::surplus(Time(0), &Default::default(), &self.containers),
             outgrown: &self.outgrown,
+            redefined: &self.redefined,
             restarting: &self.restarting,
         })
     }
@@ -226,12 +229,32 @@ fn probes_and_changed_images_restart_a_container() {
         ("Always", "carrack-00000000", "-a0"),
         ("Always", "c0ffee", ""),
         ("Always", "", ""),
+        // These would be over then: why they are stopped is written down first.
+        ("OnFailure", "carrack-00000000", ""),
         ("Never", "carrack-00000000", ""),
     ] {
         let mut case = Case::new(pod(policy, &[], &["a"]), &[(0, true)], &["a:0@s0=run"]);
         case.containers[0].hash = hash.into();
         assert_eq!(case.run(), expected, "{policy} {hash}");
     }
+}
+
+#[test]
+fn another_image_starts_a_container_again_whatever_its_policy_is() {
+    for (policy, ends) in [("Always", 0), ("OnFailure", 0), ("OnFailure", 143), ("Never", 0), ("Never", 143)] {
+        let mut case = Case::new(pod(policy, &[], &["a"]), &[(0, true)], &["a:0@s0=run"]);
+        case.containers[0].hash = "carrack-00000000".into();
+        case.redefined.insert("a0".into());
+        case.restarting.insert("a0".into());
+        assert_eq!(case.run(), "-a0", "{policy}");
+        case.redefined.clear();
+        case.containers = vec![container(&format!("a:0@s0={ends}"))];
+        assert_eq!(case.run(), "+a1", "{policy} {ends}");
+    }
+    // What a container does once is not done twice for it.
+    let mut case = Case::new(pod("Always", &[("i", false)], &["a"]), &[(0, true)], &["i:0@s0=run"]);
+    case.containers[0].hash = "carrack-00000000".into();
+    assert_eq!(case.run(), "");
 }
 
 /// A container that is stopped for its size is started again, however it ends and whatever its pod's policy is.

@@ -101,10 +101,7 @@ pub(super) fn logged<'a>(
 
 /// Where a run's log is: upstream's layout, which the kubelet gives the runtime when it makes containers.
 pub(super) fn log_path(log_dir: &std::path::Path, run: &ContainerRecord) -> std::path::PathBuf {
-    log_dir
-        .join(format!("{}_{}_{}", run.pod.namespace, run.pod.name, run.pod.uid))
-        .join(&run.name)
-        .join(format!("{}.log", run.attempt))
+    log_dir.join(run.pod.log_dir_name()).join(&run.name).join(format!("{}.log", run.attempt))
 }
 
 /// The running run of a container.

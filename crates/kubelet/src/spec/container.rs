@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
+use carrack_types::pod::is_made_of_objects;
 use k8s_openapi::api::core::v1::{AppArmorProfile, Container, Pod};
 
 use super::env::expand;
@@ -196,8 +197,7 @@ fn is_for_reading(pod: &Pod, name: &str) -> bool {
         v.csi.as_ref().and_then(|of| of.read_only),
         v.flex_volume.as_ref().and_then(|of| of.read_only),
     ];
-    let made = v.config_map.is_some() || v.secret.is_some() || v.projected.is_some() || v.downward_api.is_some();
-    made || says.contains(&Some(true))
+    is_made_of_objects(v) || says.contains(&Some(true))
 }
 
 fn mounts(pod: &Pod, c: &Container, inputs: &Inputs<'_>, env: &BTreeMap<String, String>) -> Result<Vec<Mount>, String> {

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::{ConfigMap, Container, Pod, Secret, Service};
 
+use super::env_file::{self, EnvFiles};
 use super::pod::spec;
 use crate::amount::{self, Amounts};
 
@@ -176,7 +177,7 @@ pub fn service_env(services: &[Arc<Service>]) -> Vec<(String, String)> {
     out
 }
 
-/// The whole environment of a container, in order, later ones winning.
+/// The whole environment of a container, in order, later ones winning. Without `files`, what comes of them lacks.
 ///
 /// # Errors
 /// What lacks, for the container's waiting message (`CreateContainerConfigError`).
@@ -186,6 +187,7 @@ pub fn environment(
     place: &Place,
     services: &[(String, String)],
     sources: &dyn Sources,
+    files: Option<&EnvFiles>,
 ) -> Result<Vec<(String, String)>, String> {
     let ns = pod.metadata.namespace.as_deref().unwrap_or_default();
     let mut vars: BTreeMap<String, String> = BTreeMap::new();
@@ -250,6 +252,11 @@ pub fn environment(
                         None if found.is_none() => return Err(format!("secret \"{}\" not found", r.name)),
                         None => return Err(format!("couldn't find key {} in Secret {ns}/{}", r.key, r.name)),
                     }
+                } else if let Some(r) = &from.file_key_ref {
+                    match files {
+                        Some(files) => env_file::variable(r, files)?,
+                        None => None,
+                    }
                 } else {
                     return Err(format!("environment variable {} has an unsupported source", e.name));
                 }
@@ -297,7 +304,10 @@ mod tests {
         .unwrap();
         let place =
             Place { node_name: "node".into(), allocatable: Amounts::from([("cpu".into(), 2000)]), ..Place::default() };
-        let got = environment(&pod, &spec(&pod).containers[0], &place, &[("S".into(), "svc".into())], &Fixed);
+        let text = env_file::EnvText("F='file'\n".into());
+        let files = EnvFiles::from([(("e".into(), "f".into()), Some(text))]);
+        let services = [("S".into(), "svc".into())];
+        let got = environment(&pod, &spec(&pod).containers[0], &place, &services, &Fixed, Some(&files));
         let got = got.as_ref().map(|v| v.iter().map(|(k, v)| (k.as_str(), v.as_str())).collect::<Vec<_>>());
         match (got, expected) {
             (Ok(got), Ok(expected)) => {
@@ -339,6 +349,12 @@ mod tests {
             json!({"name": "c", "env": [{"name": "K", "valueFrom": {"configMapKeyRef": {"name": "cm", "key": "zz"}}}]}),
             Err("couldn't find key zz in ConfigMap n/cm"),
         );
+        let of_file = |key: &str| json!({"fileKeyRef": {"volumeName": "e", "path": "f", "key": key}});
+        check(
+            json!({"name": "c", "env": [{"name": "K", "valueFrom": of_file("F")}, {"name": "L", "value": "a $(K)"}]}),
+            Ok(&[("K", "file"), ("L", "a file")]),
+        );
+        check(json!({"name": "c", "env": [{"name": "K", "valueFrom": of_file("G")}]}), Err("key \"G\" not found"));
     }
 
     #[test]

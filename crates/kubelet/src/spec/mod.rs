@@ -2,6 +2,8 @@
 
 pub mod container;
 pub mod env;
+pub mod env_file;
+pub mod image_name;
 pub mod manifest;
 pub mod pod;
 pub mod pull;

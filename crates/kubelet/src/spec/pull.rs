@@ -6,10 +6,12 @@ use std::sync::Arc;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
+use carrack_types::volume::digest;
 use k8s_openapi::api::core::v1::Secret;
 use serde::Deserialize;
 
 use crate::effects::RegistryAuth;
+use crate::pulled::PullSecret;
 
 /// Most registries of one secret that are looked at.
 const MAX_ENTRIES: usize = 256;
@@ -19,6 +21,7 @@ const MAX_ENTRIES: usize = 256;
 struct Entry {
     username: String,
     password: String,
+    email: Option<String>,
     auth: String,
 }
 
@@ -28,23 +31,64 @@ struct DockerConfig {
     auths: BTreeMap<String, Entry>,
 }
 
+/// Credentials, and whose they are.
+#[derive(Clone, Debug)]
+pub struct Credential {
+    /// What the registry is told.
+    pub auth: RegistryAuth,
+    /// The secret that they are from.
+    pub secret: PullSecret,
+}
+
 /// Credentials that fit an image, those for the longest part of its name first. What cannot be read is left out: the
 /// registry's answer tells.
 #[must_use]
-pub fn credentials(image: &str, secrets: &[Arc<Secret>]) -> Vec<RegistryAuth> {
+pub fn credentials(image: &str, secrets: &[Arc<Secret>]) -> Vec<Credential> {
     let (host, path) = repository(image);
-    let mut out: Vec<(usize, RegistryAuth)> = Vec::new();
-    for (server, entry) in secrets.iter().flat_map(|s| entries(s)).take(MAX_ENTRIES) {
+    let mut out: Vec<(usize, Credential)> = Vec::new();
+    let all = secrets.iter().flat_map(|s| entries(s).into_iter().map(move |(server, entry)| (s, server, entry)));
+    for (secret, server, entry) in all.take(MAX_ENTRIES) {
         let (key_host, key_path) = registry(&server);
         if !host_matches(&key_host, &host) || !path_matches(&key_path, &path) {
             continue;
         }
         if let Some((username, password)) = login(&entry) {
-            out.push((key_path.len(), RegistryAuth { server, username, password }));
+            let credential_hash = hash(&username, &password, entry.email.as_deref().unwrap_or_default());
+            let auth = RegistryAuth { server, username, password };
+            out.push((key_path.len(), Credential { auth, secret: named(secret, credential_hash) }));
         }
     }
     out.sort_by_key(|(length, _)| std::cmp::Reverse(*length));
-    out.into_iter().map(|(_, auth)| auth).collect()
+    out.into_iter().map(|(_, credential)| credential).collect()
+}
+
+fn named(secret: &Secret, credential_hash: String) -> PullSecret {
+    let m = &secret.metadata;
+    let text = |of: &Option<String>| of.clone().unwrap_or_default();
+    PullSecret { namespace: text(&m.namespace), name: text(&m.name), uid: text(&m.uid), credential_hash }
+}
+
+/// The hash by which credentials are known again: upstream's, of its `AuthConfig` as Go writes it in JSON
+/// (`hashAuthConfig`, `pkg/credentialprovider/keyring.go`).
+fn hash(username: &str, password: &str, email: &str) -> String {
+    let all = [("username", username), ("password", password), ("email", email)];
+    let given = all.into_iter().filter(|(_, value)| !value.is_empty());
+    let fields: Vec<String> = given.map(|(key, value)| format!("\"{key}\":{}", go_text(value))).collect();
+    digest(&format!("{{{}}}", fields.join(",")))
+}
+
+/// A text in JSON as Go writes it: what means something to HTML is escaped.
+fn go_text(text: &str) -> String {
+    // A text alone: this cannot fail.
+    let mut json = serde_json::to_string(text).unwrap_or_default();
+    for (character, escaped) in
+        [('<', "\\u003c"), ('>', "\\u003e"), ('&', "\\u0026"), ('\u{2028}', "\\u2028"), ('\u{2029}', "\\u2029")]
+    {
+        if json.contains(character) {
+            json = json.replace(character, escaped);
+        }
+    }
+    json
 }
 
 fn entries(secret: &Secret) -> Vec<(String, Entry)> {
@@ -169,10 +213,28 @@ mod tests {
             ("bad/x", "hub"),
         ] {
             let found = credentials(image, &secrets);
-            let names: Vec<&str> = found.iter().map(|a| a.username.as_str()).collect();
+            let names: Vec<&str> = found.iter().map(|c| c.auth.username.as_str()).collect();
             assert_eq!(names.join(" "), users, "{image}");
             assert!(!format!("{found:?}").contains("pw"), "a password shows");
         }
-        assert_eq!(credentials("r.example.com/team/x", &secrets)[0].password, "pw2:3");
+        assert_eq!(credentials("r.example.com/team/x", &secrets)[0].auth.password, "pw2:3");
+    }
+
+    #[test]
+    fn credentials_are_known_by_upstreams_hash() {
+        for (username, password, email, expected) in [
+            // printf '%s' '{"username":"u","password":"p"}' | sha256sum
+            ("u", "p", "", "edbd57ca9372e64eb1c9070ecf3a049ac553596b0529acf034c7a71d4e618e88"),
+            // Of '{"username":"u","password":"a\u003cb","email":"e@x"}'.
+            ("u", "a<b", "e@x", "07d2968481f7afd358eeac6dc2baa511f874a8e33a4b9b7895a083117e2a4b26"),
+        ] {
+            assert_eq!(hash(username, password, email), expected, "{username}");
+        }
+        let config = json!({"auths": {"r.io": {"username": "u", "password": "p", "email": null}}}).to_string();
+        let object = json!({"metadata": {"namespace": "n", "name": "s", "uid": "1"},
+            "type": "kubernetes.io/dockerconfigjson", "data": {".dockerconfigjson": STANDARD.encode(config)}});
+        let found = credentials("r.io/a", &[Arc::new(serde_json::from_value(object).unwrap())]);
+        assert_eq!((found.len(), format!("{:?}", found[0].secret).as_str()), (1, "secret n/s (1)"));
+        assert!(found[0].secret.credential_hash.starts_with("edbd57"));
     }
 }

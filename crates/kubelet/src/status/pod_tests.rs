@@ -81,6 +81,7 @@ impl Case {
                 ran_before: &BTreeMap::new(),
                 surplus: &BTreeSet::new(),
                 outgrown: &BTreeSet::new(),
+                redefined: &BTreeSet::new(),
                 restarting: &BTreeSet::new(),
             },
             waiting: &self.waiting,

@@ -616,12 +616,12 @@ impl Volumes {
         volumes.values_mut().for_each(|v| v.wants = false);
         volumes.retain(|_, v| v.op.is_some() || (v.owned && v.actual != Actual::Absent));
         volumes
-            .iter()
+            .iter_mut()
             .filter(|(_, v)| v.op.is_none() && v.retry_at <= now)
-            .map(|(name, v)| VolumeAction::TearDown {
-                name: name.clone(),
-                path: v.path.clone(),
-                published: v.published.clone(),
+            .map(|(name, v)| {
+                // From here on it is done, or waits for somebody else: a time that has passed wakes nobody.
+                v.retry_at = Time::default();
+                VolumeAction::TearDown { name: name.clone(), path: v.path.clone(), published: v.published.clone() }
             })
             .collect()
     }

@@ -14,7 +14,8 @@
 //! Who has it the Node tells in the same write. A pod gets its part only when its user is named there, so that the control plane
 //! knows everybody who may write to the disk of a node that has died; and only while that same revision has the volume attached.
 //! A volume that was taken from a node while that was not heard is mounted there still, and may be another node's by now: no
-//! pod gets a part of that mount any more, and it is undone before the volume is made ready anew.
+//! pod gets a part of that mount until the Node has it attached again, and once no pod has a part of it, it is undone before
+//! the volume is made ready anew.
 //!
 //! The record comes before the first call to the driver, and goes after the last. A volume has a user
 //! as long as any pod's part of it is or may be there; what a restarted kubelet finds in its records

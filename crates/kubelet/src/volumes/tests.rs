@@ -192,6 +192,7 @@ fn a_restored_journal_is_set_up_again_or_torn_down_but_never_forgotten() {
     assert!(!v.all_gone("u"));
     assert!(v.unwanted(Time(0), "u").is_empty(), "backs off");
     assert_eq!(v.unwanted(v.next_retry("u").unwrap(), "u").len(), 1);
+    assert_eq!(v.next_retry("u"), None, "a time that has passed wakes nobody");
     v.started("u", "e", OpId(2), None);
     v.done(Time(0), "u", "e", OpId(2), &Ok(Reply::Done));
     assert!(v.all_gone("u"));

@@ -22,7 +22,7 @@ const EXISTING: &str = "node(s) didn't satisfy existing pods anti-affinity rules
 /// What the nodes said to a pod.
 #[derive(Clone, Debug, Default)]
 pub struct Verdict {
-    /// Groups whose nodes fit.
+    /// Groups whose nodes fit, in the order of their numbers.
     pub(super) groups: Vec<u32>,
     /// Fitting nodes that don't fit beside who is nominated to them.
     pub(super) excluded: std::collections::BTreeSet<NodeId>,
@@ -30,6 +30,13 @@ pub struct Verdict {
     pub refusals: BTreeMap<Refusal, usize>,
     /// How many nodes fit.
     pub fitting: usize,
+}
+
+impl Verdict {
+    /// Whether the nodes of a group fit.
+    pub(super) fn has(&self, group: u32) -> bool {
+        self.groups.binary_search(&group).is_ok()
+    }
 }
 
 /// Raw scores of a group.
@@ -63,8 +70,7 @@ impl Class {
             }
         }
         for id in &self.doubtful {
-            let fits =
-                matches!(&self.entries[*id as usize].answer, Answer::Fits(p) if verdict.groups.contains(&p.group));
+            let fits = matches!(&self.entries[*id as usize].answer, Answer::Fits(p) if verdict.has(p.group));
             let beside = cluster.node(*id).map(|n| self.beside(&nominated(&n.name))).unwrap_or_default();
             if fits && let Err(refusal) = self.trial(*id, &Hypothesis { with: &beside, without: &[] }, cluster) {
                 verdict.excluded.insert(*id);

@@ -87,6 +87,8 @@ pub struct Class {
     attracts_itself: bool,
     /// Terms of placed pods that mean it.
     existing: Vec<u32>,
+    /// One of them keeps it away.
+    unwanted_by_others: bool,
     /// Topology keys with more than one node to a value that matter to it, as they are in the group keys.
     shared: Vec<TopologyId>,
     entries: Vec<Entry>,
@@ -122,6 +124,7 @@ impl Class {
             counters: Vec::new(),
             attracts_itself: false,
             existing: Vec::new(),
+            unwanted_by_others: false,
             shared: Vec::new(),
             entries: Vec::new(),
             groups: Groups::default(),
@@ -194,6 +197,7 @@ impl Class {
         for (id, term) in (0..).zip(&tables.terms).skip(first) {
             if term.matcher.matches(me, &tables.namespaces) {
                 known &= unique(cluster, term.topology) || self.shared.contains(&term.topology);
+                self.unwanted_by_others |= term.kind == TermKind::RequiredAnti;
                 self.existing.push(id);
             }
         }
@@ -278,10 +282,23 @@ impl Class {
     fn beside(&self, nominated: &[Arc<PodInfo>]) -> Vec<Arc<PodInfo>> {
         nominated.iter().filter(|p| p.priority >= self.info.priority).cloned().collect()
     }
-    /// Whether more than the node itself decides.
+    /// Whether more than the node itself decides if it takes the pod: constraints and terms that only make one node
+    /// better than another do not.
     #[must_use]
     pub fn is_global(&self) -> bool {
-        !self.counters.is_empty() || !self.existing.is_empty()
+        let decides = |of: &Use| match of {
+            Use::Spread(at) => self.constraints.list.get(*at).is_some_and(|constraint| constraint.hard),
+            Use::Required | Use::Anti => true,
+            Use::Preferred(_) => false,
+        };
+        self.unwanted_by_others || self.counters.iter().any(|(of, _)| decides(of))
+    }
+    /// Whether a node takes the pod.
+    #[must_use]
+    pub fn takes(&self, id: NodeId, verdict: &Verdict) -> bool {
+        let entry = self.entries.get(id as usize);
+        entry.is_some_and(|entry| matches!(&entry.answer, Answer::Fits(place) if verdict.has(place.group)))
+            && !verdict.excluded.contains(&id)
     }
 
     /// Whether some pods want to be near to others, or far from them.

@@ -8,6 +8,7 @@ use k8s_openapi::api::core::v1::Node;
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
+use super::Class;
 use crate::{Cluster, Decider, Found, NodeId, Plugin, Pod, PodInfo, Profile, Question};
 
 fn node(name: &str, zone: Option<u8>, cpu: u8, tainted: bool) -> Arc<Node> {
@@ -206,6 +207,56 @@ proptest! {
                 }
             }
         }
+    }
+}
+
+/// Whether what pods are elsewhere decides if a node takes a pod, by the shapes of the pod and of one that has a node.
+/// Where it only decides how good nodes are, what preemption has found out about each of them is kept.
+#[test]
+fn what_makes_nodes_better_keeps_nobody_away() {
+    let check = |shape: u8, placed: u8, expected: bool| {
+        let mut cluster = Cluster::default();
+        cluster.set_node(node("n0", Some(0), 4, false));
+        let mut there = (*pod("p0", placed, 0)).clone();
+        there.node = "n0".into();
+        cluster.set_pod(&Arc::new(there));
+        let info = cluster.read(pod("asking", shape, 0));
+        let class = Class::new(info, Arc::new(Profile::default()), None, &mut cluster);
+        assert_eq!(class.is_global(), expected, "shape {shape} beside {placed}");
+    };
+    for shape in [0, 6, 7, 8, 10, 11] {
+        check(shape, 0, false);
+        // Who is wanted near, and who is wanted away.
+        check(shape, 1, false);
+        check(shape, 8, false);
+        check(shape, 2, true);
+        check(shape, 3, true);
+    }
+    for shape in [1, 2, 3, 4, 5, 9] {
+        check(shape, 0, true);
+    }
+}
+
+/// A namespace that comes is a reason to ask all nodes anew where a pod chooses others by the labels of their
+/// namespaces.
+#[test]
+fn namespaces_matter_to_who_chooses_by_them() {
+    for chooses in [false, true] {
+        let mut cluster = Cluster::default();
+        let mut wants = term(0, "zone");
+        if chooses {
+            wants["namespaceSelector"] = json!({"matchLabels": {"team": "a"}});
+        }
+        let object = json!({"metadata": {"name": "p", "uid": "p", "namespace": "d"}, "spec": {"containers": [],
+            "affinity": {"podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [wants]}}}});
+        cluster.read(Arc::new(serde_json::from_value(object).expect("a pod")));
+        let before = cluster.epoch();
+        let labels = [("team".to_owned(), "a".to_owned())];
+        cluster.set_namespace("others", Some(labels.clone().into()));
+        assert_eq!(cluster.epoch() != before, chooses, "chooses: {chooses}");
+        let before = cluster.epoch();
+        cluster.set_namespace("others", Some(labels.into()));
+        assert_eq!(cluster.epoch(), before, "nothing has changed");
     }
 }
 

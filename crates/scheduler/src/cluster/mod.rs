@@ -477,12 +477,14 @@ impl Cluster {
 
     /// A namespace came, changed or went.
     pub fn set_namespace(&mut self, name: &str, labels: Option<Labels>) {
-        let before = match labels {
+        let changed = match labels {
             Some(labels) => self.tables.namespaces.insert(name.to_owned(), labels.clone()) != Some(labels),
             None => self.tables.namespaces.remove(name).is_some(),
         };
-        // Terms that choose namespaces by labels may mean other pods now.
-        self.epoch += u64::from(before);
+        // Terms that choose namespaces by labels may mean other pods now. Where there are none, a namespace that comes
+        // is no reason to ask all nodes anew.
+        let is_looked_at = self.tables.terms.iter().any(|term| term.matcher.looks_at_namespaces());
+        self.epoch += u64::from(changed && is_looked_at);
     }
     /// How many names, sets of labels and terms were given numbers, of whatever is there or was there once.
     #[must_use]

@@ -18,12 +18,15 @@ pub type Stopwatch = fn() -> Duration;
 
 /// Of attempts, of the algorithm, and of requests: from 1 ms, in seconds.
 const ATTEMPT: Bounds = Bounds { first: 0.001, factor: 2.0, count: 15 };
-/// Of pods' way from the queue to their binding: from 10 ms, in seconds.
+/// Of pods' way from the queue to their binding, and of preemptions until their victims were deleted: from 10 ms, in
+/// seconds.
 const POD: Bounds = Bounds { first: 0.01, factor: 2.0, count: 20 };
 /// Of extension points, and of telling pods that wait of an event: from 0.1 ms, in seconds.
 const POINT: Bounds = Bounds { first: 0.0001, factor: 2.0, count: 12 };
 const VICTIMS: Bounds = Bounds { first: 1.0, factor: 2.0, count: 7 };
 const ATTEMPTS: Bounds = Bounds { first: 1.0, factor: 2.0, count: 5 };
+/// Pods with so many attempts or more are counted together (`getAttemptsLabel`).
+const MANY_ATTEMPTS: u32 = 15;
 
 /// How an attempt ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -100,6 +103,10 @@ impl Status {
 pub struct Shown<'a> {
     /// Pods in the queue.
     pub queue: Counts,
+    /// Of these, pods in flight that look for a node.
+    pub looking: usize,
+    /// Pods between the choice of their node and the end of their binding.
+    pub binding: usize,
     /// Unschedulable pods by plugin and profile.
     pub refused: BTreeMap<(Plugin, &'a str), usize>,
     /// Pods that came into a part of the queue, by the part and by why.
@@ -132,6 +139,8 @@ pub struct Metrics {
     points: BTreeMap<(Point, String, Status), Option<Histogram>>,
     preemptions: u64,
     victims: Option<Histogram>,
+    /// How long it took until the deletion of all victims of a preemption was acknowledged, or not, by whether it was.
+    evictions: BTreeMap<bool, Histogram>,
     /// Pods that were bound after they had waited so long that they were tried without any event.
     after_flush: u64,
     events: BTreeMap<&'static str, Histogram>,
@@ -153,7 +162,7 @@ impl Metrics {
     /// A pod was bound, after so many attempts and so long after it first came, and whether no event had woken it.
     pub fn scheduled(&mut self, attempts: u32, took: Duration, flushed: bool) {
         self.after_flush += u64::from(flushed);
-        observe(self.pods.entry(attempts.min(16)).or_default(), POD, took);
+        observe(self.pods.entry(attempts.min(MANY_ATTEMPTS)).or_default(), POD, took);
         self.tries.get_or_insert_with(|| Histogram::new(ATTEMPTS)).observe_number(attempts.into());
     }
     /// The choice of a node took so long.
@@ -176,6 +185,10 @@ impl Metrics {
     #[expect(clippy::cast_precision_loss, reason = "pods of one node need no 53 bits")]
     pub fn preempted(&mut self, victims: usize) {
         self.victims.get_or_insert_with(|| Histogram::new(VICTIMS)).observe_number(victims as f64);
+    }
+    /// All that was asked of the API for one preemption was answered, after so long, and whether with success.
+    pub fn evicted(&mut self, success: bool, took: Duration) {
+        self.evictions.entry(success).or_insert_with(|| Histogram::new(POD)).observe(took);
     }
     /// Preemption was tried.
     pub fn preempts(&mut self) {
@@ -234,8 +247,9 @@ impl Metrics {
             "Time from when a pod came into the queue until it was bound, in seconds.",
         );
         for (attempts, histogram) in &self.pods {
+            let label = if *attempts < MANY_ATTEMPTS { attempts.to_string() } else { format!("{attempts}+") };
             histogram.iter().for_each(|h| {
-                page.histogram(&[("attempts", &attempts.to_string())], h);
+                page.histogram(&[("attempts", &label)], h);
             });
         }
         page.family(
@@ -260,12 +274,12 @@ impl Metrics {
         for (event, histogram) in &self.events {
             page.histogram(&[("event", event)], histogram);
         }
+        let result = |success: &bool| if *success { "success" } else { "error" };
         page.family(
             "scheduler_async_api_call_execution_total",
             "counter",
             "Requests about pods that were answered, by what they are and how it ended.",
         );
-        let result = |success: &bool| if *success { "success" } else { "error" };
         for ((what, success), took) in &self.calls {
             page.value(&[("call_type", what), ("result", result(success))], took.count());
         }
@@ -283,6 +297,22 @@ impl Metrics {
         self.victims.iter().for_each(|h| {
             page.histogram(&[], h);
         });
+        page.family(
+            "scheduler_preemption_goroutines_execution_total",
+            "counter",
+            "Preemptions for which the deletion of all victims was asked for, by how it ended.",
+        );
+        for (success, took) in &self.evictions {
+            page.value(&[("result", result(success))], took.count());
+        }
+        page.family(
+            "scheduler_preemption_goroutines_duration_seconds",
+            "histogram",
+            "Time until the deletion of all victims of a preemption was acknowledged, in seconds.",
+        );
+        for (success, took) in &self.evictions {
+            page.histogram(&[("result", result(success))], took);
+        }
         shown.write(&mut page);
         page.text()
     }
@@ -312,10 +342,13 @@ impl Shown<'_> {
         for ((plugin, profile), count) in &self.refused {
             page.value(&[("plugin", plugin.name()), ("profile", profile)], count);
         }
-        page.family("scheduler_inflight_events", "gauge", "Events kept for pods whose cycle is not over.");
+        page.family("scheduler_inflight_events", "gauge", "Pods that look for a node, and events kept for them.");
+        page.value(&[("event", "PodPopped")], self.looking);
         for (event, count) in &self.events {
             page.value(&[("event", event)], count);
         }
+        page.family("scheduler_goroutines", "gauge", "Pods whose node was chosen and that are not bound yet.");
+        page.value(&[("operation", "binding")], self.binding);
         page.family("scheduler_cache_size", "gauge", "Nodes, pods and assumed pods that are known.");
         for (kind, count) in [("assumed_pods", self.assumed), ("nodes", self.nodes), ("pods", self.pods)] {
             page.value(&[("type", kind)], count);
@@ -333,6 +366,24 @@ impl Shown<'_> {
         if let Some((lease, leads)) = self.leads {
             page.family("leader_election_master_status", "gauge", "Whether this process holds the Lease of a name.");
             page.value(&[("name", lease)], u8::from(leads));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pods_with_many_attempts_are_counted_together() {
+        let mut metrics = Metrics::default();
+        for attempts in [1, 14, 15, 16, 400] {
+            metrics.scheduled(attempts, Duration::from_secs(1), false);
+        }
+        let text = metrics.text(&Shown::default());
+        for (label, count) in [("1", 1), ("14", 1), ("15+", 3)] {
+            let line = format!("scheduler_pod_scheduling_sli_duration_seconds_count{{attempts=\"{label}\"}} {count}");
+            assert!(text.lines().any(|is| is == line), "{line} in\n{text}");
         }
     }
 }

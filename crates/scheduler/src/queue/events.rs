@@ -112,6 +112,19 @@ impl Event {
     }
 }
 
+impl Event {
+    /// Those of [`Self::plugins`] to which it says another thing for each pod, by the pod's own volumes. To all others
+    /// it says one thing of pods that are alike otherwise.
+    pub(super) fn plugins_about_own_volumes(&self) -> PluginSet {
+        match self {
+            Self::Claim(_) => PluginSet::of(Plugin::VolumeBinding),
+            // Who had no volumes shared none.
+            Self::PodGone(other, _) if other.has_volumes => PluginSet::of(Plugin::VolumeRestrictions),
+            _ => PluginSet::default(),
+        }
+    }
+}
+
 /// A pod that waits.
 #[derive(Clone, Copy)]
 pub struct Waiting<'a> {
@@ -125,12 +138,12 @@ pub struct Waiting<'a> {
     pub nominated: &'a [Arc<PodInfo>],
 }
 
-/// Whether an event may help a pod, as plugins say. For pods that are alike (`Row::alike`) the answer is the same, unless one is nominated to the event's
-/// node.
+/// Whether an event may help a pod, as those of these plugins say that refused it. For pods that are alike
+/// (`Row::alike`) the answer is the same, unless one is nominated to the event's node, or the event is about its
+/// volumes ([`Event::plugins_about_own_volumes`]).
 #[must_use]
-pub fn helps(waiting: Waiting<'_>, event: &Event, cluster: &Cluster, hints: &mut Hints) -> bool {
-    let heard_by = event.plugins();
-    let mut asked = waiting.refused_by.iter().filter(|plugin| heard_by.has(*plugin));
+pub fn helps(waiting: Waiting<'_>, event: &Event, asked: PluginSet, cluster: &Cluster, hints: &mut Hints) -> bool {
+    let mut asked = waiting.refused_by.iter().filter(|plugin| asked.has(*plugin));
     asked.any(|plugin| hints.ask(plugin, event, || hint(plugin, waiting, event, cluster)))
 }
 

@@ -11,6 +11,8 @@
 //!
 //! There is one table. A pod is nominated to a node as long as its row says so: when the row goes, the nomination has
 //! gone. A pod that is in flight is not popped again, whatever is heard of it; what was heard waits for its cycle's end.
+//! Who has to wait for an extender waits here, where it keeps its place and nothing has to be remembered for it
+//! ([`SchedulingQueue::pop_plain`]).
 
 mod events;
 mod hints;
@@ -22,6 +24,7 @@ use std::time::Duration;
 
 use carrack_engine::Time;
 
+use crate::extender::Extender;
 use crate::{Cluster, Plugin, PluginSet, PodInfo, Profile, Stopwatch};
 
 pub use events::Event;
@@ -70,7 +73,9 @@ pub struct Counts {
 pub struct SchedulingQueue {
     rows: Rows,
     patience: Patience,
-    /// Events since the oldest pod in flight was popped, with the number of the first.
+    /// Those that are asked where pods are to go.
+    extenders: Vec<Extender>,
+    /// Events since the oldest pod in flight that looks for a node was popped, with the number of the first.
     events: VecDeque<Event>,
     first_event: u64,
     /// How many came into which part, and why.
@@ -117,12 +122,12 @@ fn written_nomination(pod: &PodInfo) -> Option<&str> {
     pod.pod.nominated.as_deref()
 }
 
-/// Whether an event may help a pod beside those that are nominated to the event's node.
-fn may_help(rows: &Rows, hints: &mut Hints, row: &Row, event: &Event, cluster: &Cluster) -> bool {
+/// Whether an event may help a pod beside those that are nominated to the event's node, as some plugins say.
+fn may_help(rows: &Rows, hints: &mut Hints, row: &Row, event: &Event, asked: PluginSet, cluster: &Cluster) -> bool {
     let nominated: Vec<Arc<PodInfo>> =
         event.room_of().map(|node| rows.nominated_to(node).cloned().collect()).unwrap_or_default();
     let waiting = Waiting { pod: &row.pod, profile: &row.profile, refused_by: row.refused_by, nominated: &nominated };
-    helps(waiting, event, cluster, hints)
+    helps(waiting, event, asked, cluster, hints)
 }
 
 impl SchedulingQueue {
@@ -139,6 +144,11 @@ impl SchedulingQueue {
     #[must_use]
     pub fn new(patience: Patience) -> Self {
         Self { patience, ..Self::default() }
+    }
+    /// Pods about which one of these is asked have to wait for it.
+    #[must_use]
+    pub fn with_extenders(self, extenders: &[Extender]) -> Self {
+        Self { extenders: extenders.iter().filter(|e| e.is_asked()).cloned().collect(), ..self }
     }
     /// Errors have a backoff of their own (backend/queue, `calculateBackoffDuration`): how long nobody has taken a pod says nothing of
     /// how soon the API server will answer again.
@@ -157,12 +167,14 @@ impl SchedulingQueue {
     pub fn set(&mut self, pod: Arc<PodInfo>, profile: Arc<Profile>, now: Time) {
         let uid = pod.uid.clone();
         let gated = gates(&pod) > 0 && profile.gates;
+        let asks = self.extenders.iter().any(|extender| extender.is_interested(&pod.pod));
         let Some(mut row) = self.rows.take(&uid) else {
             let row = Row {
                 // A nomination that outlived the scheduler that made it counts until the pod's first attempt.
                 nominated: written_nomination(&pod).map(Arc::from),
                 pod,
                 profile,
+                asks,
                 place: if gated { Place::Gated } else { Place::Active },
                 attempts: 0,
                 refusals: 0,
@@ -189,6 +201,7 @@ impl SchedulingQueue {
             row.nominated = written;
         }
         row.profile = profile;
+        row.asks = asks;
         let changed = !old.is_like(&row.pod)
             || old.pod.annotations() != row.pod.pod.annotations() && row.refused_by.has(Plugin::Extender);
         row.place = match row.place {
@@ -223,33 +236,36 @@ impl SchedulingQueue {
     }
     /// Takes the next pod. It is in flight until [`Self::remove`], [`Self::unschedulable`] or [`Self::retry`].
     pub fn pop(&mut self, now: Time) -> Option<Row> {
+        self.pop_of(now, true)
+    }
+    /// Takes the next of the pods about which no extender is asked.
+    pub fn pop_plain(&mut self, now: Time) -> Option<Row> {
+        self.pop_of(now, false)
+    }
+    fn pop_of(&mut self, now: Time, with_asking: bool) -> Option<Row> {
         self.flush(now);
-        let uid = self.rows.next()?;
+        let uid = self.rows.next(with_asking)?;
         let mut row = self.rows.take(&uid)?;
         if matches!(row.place, Place::Backoff { .. }) {
             *self.incoming.entry((Place::Active.name(), why::HAD_THE_FIELD)).or_default() += 1;
         }
         row.attempts += 1;
         row.popped = now;
-        row.place = Place::InFlight { since_event: self.next_event() };
+        row.place = Place::InFlight { since_event: Some(self.next_event()) };
         self.rows.put(row.clone());
         Some(row)
     }
-    /// A pod in flight that has waited for its turn looks at the cluster now, and sees what has happened until then.
-    pub fn look(&mut self, uid: &str) -> Option<Row> {
-        let next = self.next_event();
+    /// A node was chosen for a pod in flight, which is nominated to none any more: returns the one to which it was.
+    /// What happens from now on is no news to it (upstream's `Done`, before PreBind).
+    pub fn chosen(&mut self, uid: &str) -> Option<Arc<str>> {
         let mut row = self.rows.take(uid)?;
+        let nominated = row.nominated.take();
         if let Place::InFlight { since_event } = &mut row.place {
-            *since_event = next;
+            *since_event = None;
         }
-        self.rows.put(row.clone());
+        self.rows.put(row);
         self.trim();
-        Some(row)
-    }
-    /// Whether some pod could be popped.
-    pub fn is_ready(&mut self, now: Time) -> bool {
-        self.flush(now);
-        self.rows.next().is_some()
+        nominated
     }
     /// A popped pod goes back as if it had not been popped.
     pub fn unpop(&mut self, uid: &str) {
@@ -270,11 +286,13 @@ impl SchedulingQueue {
         row.flushed = false;
         row.failed = now;
         row.entered = now;
+        let since_event = since_event.unwrap_or_else(|| self.next_event());
         let missed = since_event < self.first_event;
         let known = usize::try_from(since_event.saturating_sub(self.first_event)).unwrap_or(0);
         let Self { rows, hints, events, .. } = &mut *self;
         let mut heard = events.iter().skip(known);
-        let helped = missed || refused_by.is_empty() || heard.any(|e| may_help(rows, hints, &row, e, cluster));
+        let mut is_told = || heard.any(|e| may_help(rows, hints, &row, e, e.plugins(), cluster));
+        let helped = missed || refused_by.is_empty() || is_told();
         row.place = match helped {
             true => Place::Backoff { until: self.backoff_end(&row), failed: false },
             false => Place::Unschedulable { since: now },
@@ -326,7 +344,7 @@ impl SchedulingQueue {
                 self.put(row, event.name());
             }
         }
-        if self.rows.in_flight() > 0 {
+        if self.looking() > 0 {
             self.events.push_back(event);
             if self.events.len() > MOST_EVENTS {
                 self.events.pop_front();
@@ -335,30 +353,45 @@ impl SchedulingQueue {
         }
     }
     /// Unschedulable pods that an event may help. Of pods that are alike one is asked, and those that are nominated to
-    /// the event's node, for which there is room that the others don't have.
+    /// the event's node, for which there is room that the others don't have. What is about volumes is asked of each whose own
+    /// they may be.
     fn helped(&mut self, event: &Event, cluster: &Cluster) -> Vec<Arc<str>> {
         let (rows, hints) = (&self.rows, &mut self.hints);
+        let (all, own) = (event.plugins(), event.plugins_about_own_volumes());
         let mut helped = Vec::new();
-        for uids in rows.alike(event.plugins()) {
+        for uids in rows.alike(all) {
             let elsewhere = |row: &&Row| event.room_of().is_none_or(|node| row.nominated.as_ref() != Some(node));
-            let one = uids.iter().find_map(|uid| rows.get(uid).filter(elsewhere));
-            if one.is_some_and(|row| may_help(rows, hints, row, event, cluster)) {
+            let Some(one) = uids.iter().find_map(|uid| rows.get(uid).filter(elsewhere)) else { continue };
+            if may_help(rows, hints, one, event, all.without(own), cluster) {
                 helped.extend(uids.iter().cloned());
+            } else if one.refused_by.meets(own) && !matches!(event, Event::Claim(_)) {
+                let alike = uids.iter().filter_map(|uid| rows.get(uid)).filter(elsewhere);
+                let woken = alike.filter(|row| may_help(rows, hints, row, event, own, cluster));
+                helped.extend(woken.map(|row| row.pod.uid.clone()));
             }
+        }
+        if let Event::Claim(claim) = event {
+            let woken = rows.claimants(claim).filter(|row| may_help(rows, hints, row, event, own, cluster));
+            helped.extend(woken.map(|row| row.pod.uid.clone()));
         }
         if let Some(node) = event.room_of() {
             let nominees = rows.nominated_to(node).filter_map(|pod| rows.get(&pod.uid));
             let nominees = nominees.filter(|row| matches!(row.place, Place::Unschedulable { .. }));
-            let woken = nominees.filter(|row| may_help(rows, hints, row, event, cluster));
+            let woken = nominees.filter(|row| may_help(rows, hints, row, event, all, cluster));
             helped.extend(woken.map(|row| row.pod.uid.clone()));
         }
         helped
+    }
+    /// How many pods in flight look for a node.
+    #[must_use]
+    pub fn looking(&self) -> usize {
+        self.rows.looking()
     }
     /// Number of the first event that has not come yet.
     fn next_event(&self) -> u64 {
         self.first_event + self.events.len() as u64
     }
-    /// Forgets events that all pods in flight knew when they were popped.
+    /// Forgets events that all pods in flight that look for a node knew when they were popped.
     fn trim(&mut self) {
         let unknown = self.rows.first_unknown().unwrap_or_else(|| self.next_event());
         while self.first_event < unknown && self.events.pop_front().is_some() {

@@ -8,8 +8,9 @@ use std::time::Duration;
 use carrack_engine::Time;
 
 use super::Counts;
+use crate::cluster::ObjectName;
 use crate::pod_info::Shape;
-use crate::{PluginSet, PodInfo, Profile};
+use crate::{Plugin, PluginSet, PodInfo, Profile};
 
 /// Where a pod is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,8 +33,9 @@ pub enum Place {
     Gated,
     /// Was popped, and is neither bound nor back.
     InFlight {
-        /// Number of the first event that its cycle does not know.
-        since_event: u64,
+        /// Number of the first event that its cycle does not know. None once a node was chosen: if it comes back, it is
+        /// tried again whatever has happened.
+        since_event: Option<u64>,
     },
 }
 
@@ -57,6 +59,8 @@ pub struct Row {
     pub pod: Arc<PodInfo>,
     /// Its plugins.
     pub profile: Arc<Profile>,
+    /// Whether an extender is asked where it is to go.
+    pub asks: bool,
     /// Where it is.
     pub place: Place,
     /// How often it was popped.
@@ -86,14 +90,23 @@ pub struct Row {
 /// So many nominations that were written and never seen are kept of a pod.
 const MOST_WRITTEN: usize = 8;
 
-/// Pods with the same one that the same plugins refused are helped by the same events.
-pub(super) type Alike = (u32, Shape, Option<Arc<str>>);
+/// Pods with the same one that the same plugins refused are helped by the same events, but for those that are about the
+/// volumes of one of them.
+pub(super) type Alike = (u32, Shape);
 
 impl Row {
     fn alike(&self) -> Alike {
-        // What claims and disks an event is about differs from pod to pod.
-        let own = self.pod.has_volumes.then(|| self.pod.uid.clone());
-        (self.pod.kind, self.pod.shape.clone(), own)
+        (self.pod.kind, self.pod.shape.clone())
+    }
+    /// The claims of which each change is news to it.
+    fn claims_to_hear_of(&self) -> impl Iterator<Item = ObjectName> {
+        let claims = if self.refused_by.has(Plugin::VolumeBinding) { self.pod.claims() } else { &[] };
+        claims.iter().map(|claim| (self.pod.namespace().to_owned(), claim.name.clone()))
+    }
+    /// Whether its status says that it is nominated so, and nothing else was written since.
+    pub(crate) fn is_written(&self, nomination: Option<&str>) -> bool {
+        self.pod.pod.nominated.as_deref() == nomination
+            && self.wrote.last().is_none_or(|wrote| wrote.as_deref() == nomination)
     }
     /// Whether this scheduler wrote the nomination that the pod's status has now; then nothing that it wrote before will be
     /// seen any more.
@@ -108,26 +121,65 @@ impl Row {
 
 type ActiveKey = (Reverse<i32>, Time, Arc<str>);
 
+/// Pods in the order in which they are popped. Those that an extender is asked about have a lane of their own, since
+/// they wait for it, too, and hold up nobody else meanwhile.
+#[derive(Debug, Default)]
+struct Lanes {
+    plain: BTreeSet<ActiveKey>,
+    asking: BTreeSet<ActiveKey>,
+}
+
+impl Lanes {
+    fn keep(&mut self, row: &Row, add: bool) {
+        let lane = if row.asks { &mut self.asking } else { &mut self.plain };
+        keep(lane, (Reverse(row.pod.priority), row.entered, row.pod.uid.clone()), add);
+    }
+    fn first(&self, with_asking: bool) -> Option<&ActiveKey> {
+        let asking = self.asking.first().filter(|_| with_asking);
+        self.plain.first().into_iter().chain(asking).min()
+    }
+    fn len(&self) -> usize {
+        self.plain.len() + self.asking.len()
+    }
+}
+
+fn keep<T: Ord>(set: &mut BTreeSet<T>, value: T, add: bool) {
+    if add {
+        set.insert(value);
+    } else {
+        set.remove(&value);
+    }
+}
+
+fn file<K: Ord>(map: &mut BTreeMap<K, BTreeSet<Arc<str>>>, key: K, uid: Arc<str>, add: bool) {
+    if add {
+        map.entry(key).or_default().insert(uid);
+    } else if let Some(uids) = map.get_mut(&key) {
+        uids.remove(&uid);
+        if uids.is_empty() {
+            map.remove(&key);
+        }
+    }
+}
+
 #[derive(Debug, Default)]
 pub(super) struct Rows {
     rows: BTreeMap<Arc<str>, Row>,
-    active: BTreeSet<ActiveKey>,
+    active: Lanes,
     /// Pods that wait for a time, and those that can do with less.
     backoff: BTreeSet<(Time, Arc<str>)>,
-    impatient: BTreeSet<ActiveKey>,
+    impatient: Lanes,
     unschedulable: BTreeSet<(Time, Arc<str>)>,
     /// By the plugins that refused them, so that those whom an event cannot help need not be gone through.
     alike: BTreeMap<PluginSet, BTreeMap<Alike, BTreeSet<Arc<str>>>>,
+    /// Those that wait for an event, by the claims that may be it.
+    claimants: BTreeMap<ObjectName, BTreeSet<Arc<str>>>,
     nominees: BTreeMap<Arc<str>, BTreeSet<Arc<str>>>,
     renominated: Vec<Arc<str>>,
     gated: usize,
     in_flight: usize,
-    /// How many pods in flight know all events before one of this number.
+    /// How many pods in flight that look for a node know all events before one of this number.
     since_events: BTreeMap<u64, usize>,
-}
-
-fn active_key(row: &Row) -> ActiveKey {
-    (Reverse(row.pod.priority), row.entered, row.pod.uid.clone())
 }
 
 impl Rows {
@@ -142,34 +194,20 @@ impl Rows {
     }
     fn order(&mut self, row: &Row, add: bool) {
         let uid = row.pod.uid.clone();
-        fn keep<T: Ord>(set: &mut BTreeSet<T>, value: T, add: bool) {
-            if add {
-                set.insert(value);
-            } else {
-                set.remove(&value);
-            }
-        }
-        fn file<K: Ord>(map: &mut BTreeMap<K, BTreeSet<Arc<str>>>, key: K, uid: Arc<str>, add: bool) {
-            if add {
-                map.entry(key).or_default().insert(uid);
-            } else if let Some(uids) = map.get_mut(&key) {
-                uids.remove(&uid);
-                if uids.is_empty() {
-                    map.remove(&key);
-                }
-            }
-        }
         let step = |count: usize| if add { count + 1 } else { count.saturating_sub(1) };
         match row.place {
-            Place::Active => keep(&mut self.active, active_key(row), add),
+            Place::Active => self.active.keep(row, add),
             Place::Backoff { until, failed } => {
                 keep(&mut self.backoff, (until, uid), add);
                 if !failed {
-                    keep(&mut self.impatient, active_key(row), add);
+                    self.impatient.keep(row, add);
                 }
             }
             Place::Unschedulable { since } => {
                 keep(&mut self.unschedulable, (since, uid.clone()), add);
+                for claim in row.claims_to_hear_of() {
+                    file(&mut self.claimants, claim, uid.clone(), add);
+                }
                 let groups = self.alike.entry(row.refused_by).or_default();
                 file(groups, row.alike(), uid, add);
                 if groups.is_empty() {
@@ -179,11 +217,13 @@ impl Rows {
             Place::Gated => self.gated = step(self.gated),
             Place::InFlight { since_event } => {
                 self.in_flight = step(self.in_flight);
-                let count = step(self.since_events.get(&since_event).copied().unwrap_or(0));
-                if count > 0 {
-                    self.since_events.insert(since_event, count);
-                } else {
-                    self.since_events.remove(&since_event);
+                if let Some(since) = since_event {
+                    let count = step(self.since_events.get(&since).copied().unwrap_or(0));
+                    if count > 0 {
+                        self.since_events.insert(since, count);
+                    } else {
+                        self.since_events.remove(&since);
+                    }
                 }
             }
         }
@@ -212,9 +252,11 @@ impl Rows {
     pub fn iter(&self) -> impl ExactSizeIterator<Item = &Row> {
         self.rows.values()
     }
-    /// The next pod to pop: an active one, or one that only gives others precedence.
-    pub fn next(&self) -> Option<Arc<str>> {
-        self.active.first().or_else(|| self.impatient.first()).map(|(_, _, uid)| uid.clone())
+    /// The next pod to pop, of all or of those that no extender is asked about: an active one, or one that only gives
+    /// others precedence.
+    pub fn next(&self, with_asking: bool) -> Option<Arc<str>> {
+        let next = self.active.first(with_asking).or_else(|| self.impatient.first(with_asking));
+        next.map(|(_, _, uid)| uid.clone())
     }
     /// A pod whose time has come.
     pub fn due(&self, now: Time, most: Duration) -> Option<Arc<str>> {
@@ -232,10 +274,16 @@ impl Rows {
         let groups = self.alike.iter().filter(move |(refused_by, _)| refused_by.meets(plugins));
         groups.flat_map(|(_, groups)| groups.values())
     }
-    pub fn in_flight(&self) -> usize {
-        self.in_flight
+    /// Pods that wait for an event, and use a claim that may be it.
+    pub fn claimants(&self, claim: &ObjectName) -> impl Iterator<Item = &Row> {
+        let uids = self.claimants.get(claim).into_iter().flatten();
+        uids.filter_map(|uid| self.rows.get(uid))
     }
-    /// Number of the first event that some pod in flight does not know.
+    /// How many pods in flight look for a node.
+    pub fn looking(&self) -> usize {
+        self.since_events.values().sum()
+    }
+    /// Number of the first event that some of these do not know.
     pub fn first_unknown(&self) -> Option<u64> {
         self.since_events.keys().next().copied()
     }

@@ -140,23 +140,91 @@ fn events_are_kept_while_a_pod_in_flight_does_not_know_them() {
     assert!(matches!(place("c"), Some(Place::Unschedulable { .. })), "it had seen the volume");
 }
 
-/// Who waits for its turn with an extender looks long after it was popped.
+/// Who has to be asked about when the extender is busy keeps its place, and holds up nobody.
 #[test]
-fn what_happened_before_a_pod_looked_is_no_news_to_it() {
-    for looks_late in [false, true] {
-        let mut cluster = Cluster::default();
-        let mut q = SchedulingQueue::default();
-        q.set(pod(&mut cluster, "a", 0, false), Arc::default(), at(0));
-        q.pop(at(0)).expect("a");
-        q.happened(Event::Volume, at(0), &cluster);
-        if looks_late {
-            q.look("a").expect("a");
-            assert!(q.kept_events().is_empty(), "nobody has to be told of it");
-        }
-        q.unschedulable("a", PluginSet::of(Plugin::VolumeBinding), at(0), &cluster);
-        let waits = matches!(q.get("a").map(|row| row.place), Some(Place::Unschedulable { .. }));
-        assert_eq!(waits, looks_late);
+fn who_waits_for_an_extender_waits_in_the_queue() {
+    const GPU: &str = "example.com/gpu";
+    let mut cluster = Cluster::default();
+    let binds = Extender { bind_verb: "bind".to_owned(), ..Extender::default() };
+    let filters =
+        Extender { filter_verb: "filter".to_owned(), managed_resources: vec![GPU.to_owned()], ..Extender::default() };
+    let mut q = SchedulingQueue::default().with_extenders(&[binds, filters]);
+    for (uid, priority, resource) in [("a", 5, GPU), ("b", 0, "cpu"), ("c", 0, GPU), ("d", 9, GPU)] {
+        let object = json!({"metadata": {"name": uid, "uid": uid}, "spec": {"priority": priority,
+            "schedulerName": DEFAULT_SCHEDULER_NAME,
+            "containers": [{"name": "c", "resources": {"limits": {resource: "1"}}}]}});
+        let pod = cluster.read(Arc::new(serde_json::from_value(object).expect("a pod")));
+        q.set(pod, Arc::default(), at(0));
     }
+    let popped = |row: Option<Row>| row.map(|row| row.pod.uid.to_string());
+    assert_eq!(popped(q.pop_plain(at(1))).as_deref(), Some("b"));
+    assert_eq!(popped(q.pop_plain(at(1))), None);
+    assert_eq!((q.counts().active, q.counts().in_flight), (3, 1));
+    let order: Vec<String> = std::iter::from_fn(|| popped(q.pop(at(1)))).collect();
+    assert_eq!(order, ["d", "a", "c"]);
+}
+
+/// A pod with a claim.
+fn claimant(cluster: &mut Cluster, uid: &str, claim: &str) -> Arc<PodInfo> {
+    let object = json!({"metadata": {"namespace": "d", "name": uid, "uid": uid}, "spec": {"containers": [],
+        "schedulerName": DEFAULT_SCHEDULER_NAME,
+        "volumes": [{"name": "v", "persistentVolumeClaim": {"claimName": claim}}]}});
+    cluster.read(Arc::new(serde_json::from_value(object).expect("a pod")))
+}
+
+/// Who is woken by an event about a claim, of pods a and b with claim x and c with claim y that are alike otherwise and
+/// that these plugins refused.
+fn check_claimants(refused_by: &[Plugin], event: &str, claim: &str, expected: &[&str]) {
+    let mut cluster = Cluster::default();
+    cluster.set_node(node("n"));
+    let mut q = SchedulingQueue::default();
+    for (uid, claim) in [("a", "x"), ("b", "x"), ("c", "y")] {
+        q.set(claimant(&mut cluster, uid, claim), Arc::default(), at(0));
+        q.pop(at(0)).expect("it came");
+        q.unschedulable(uid, refused_by.iter().copied().collect(), at(0), &cluster);
+    }
+    let happened = match event {
+        "claim" => Event::Claim(("d".to_owned(), claim.to_owned())),
+        "gone" => Event::PodGone(claimant(&mut cluster, "other", claim), "n".into()),
+        _ => Event::PodGone(pod(&mut cluster, "other", 0, false), "n".into()),
+    };
+    q.happened(happened, at(100), &cluster);
+    let mut woken: Vec<String> = std::iter::from_fn(|| q.pop(at(100))).map(|row| row.pod.uid.to_string()).collect();
+    woken.sort();
+    assert_eq!(woken, expected, "{event} of {claim}, refused by {refused_by:?}");
+}
+
+#[test]
+fn pods_that_are_alike_but_for_their_volumes_hear_of_their_own() {
+    use Plugin::{NodeResourcesFit, VolumeBinding, VolumeRestrictions};
+    check_claimants(&[VolumeBinding], "claim", "y", &["c"]);
+    check_claimants(&[NodeResourcesFit, VolumeBinding], "claim", "x", &["a", "b"]);
+    check_claimants(&[VolumeBinding], "claim", "z", &[]);
+    check_claimants(&[NodeResourcesFit], "claim", "x", &[]);
+    check_claimants(&[VolumeRestrictions], "claim", "z", &["a", "b", "c"]);
+    check_claimants(&[VolumeRestrictions], "gone", "x", &["a", "b"]);
+    check_claimants(&[VolumeRestrictions], "gone without volumes", "", &[]);
+    check_claimants(&[NodeResourcesFit, VolumeRestrictions], "gone", "z", &["a", "b", "c"]);
+}
+
+/// How many pods with volumes wait says nothing of how often a plugin is asked about room.
+#[test]
+fn of_pods_that_are_alike_but_for_their_volumes_one_is_asked_about_room() {
+    let mut cluster = Cluster::default();
+    let mut q = SchedulingQueue::default();
+    for number in 0..50 {
+        let uid = format!("p{number}");
+        q.set(claimant(&mut cluster, &uid, &uid), Arc::default(), at(0));
+        q.pop(at(0)).expect("it came");
+        q.unschedulable(&uid, fit(), at(0), &cluster);
+    }
+    let other = claimant(&mut cluster, "other", "p7");
+    q.happened(Event::PodGone(other, "of a node that is not there".into()), at(100), &cluster);
+    let mut page = crate::metrics::Page::default();
+    q.hints().write(&mut page);
+    let text = page.text();
+    let asked = "_count{event=\"AssignedPodDelete\",hint=\"QueueSkip\",plugin=\"NodeResourcesFit\"} 1";
+    assert!(text.lines().any(|line| line.ends_with(asked)), "{text}");
 }
 
 #[test]

@@ -5,8 +5,9 @@
 //!      └───────────┴── none left ─▶ preemption ─▶ victims 1 ─▶ victims 2 ─▶ … ─▶ nominate
 //! ```
 //!
-//! One pod is asked about at a time, and each extender filters once for a pop. Answers are about names: a node that went
-//! in the meantime, or that others have filled, is not taken.
+//! One pod is asked about at a time, since extenders that were written for upstream expect that; the others wait in the
+//! queue. Each extender filters once for a pop. Answers are about names: a node that went in the meantime, or that
+//! others have filled, is not taken.
 //!
 //! Of victims only those extenders are asked that have a verb for them, as upstream does it (`callExtenders` in
 //! pkg/scheduler/framework/preemption): one that filters alone would be shown a node with its victims still on it, and could
@@ -49,11 +50,6 @@ impl Scheduler {
     fn asks(&self, row: &Row, verb: impl Fn(&crate::extender::Extender) -> &String) -> Vec<usize> {
         let asked = self.config.extenders.iter().enumerate();
         asked.filter(|(_, e)| !verb(e).is_empty() && e.is_interested(&row.pod.pod)).map(|(at, _)| at).collect()
-    }
-    /// Whether some extender has a say about a pod's node.
-    pub(super) fn must_ask(&self, row: &Row) -> bool {
-        let asks = |verb: fn(&crate::extender::Extender) -> &String| !self.asks(row, verb).is_empty();
-        asks(|e| &e.filter_verb) || asks(|e| &e.prioritize_verb) || self.must_ask_of_victims(row)
     }
     /// Whether some extender has a say about a pod's victims.
     pub(super) fn must_ask_of_victims(&self, row: &Row) -> bool {
@@ -119,12 +115,10 @@ impl Scheduler {
         self.asking = Some(asking);
     }
 
-    /// Gives up the cycle under way, and those that wait for their turn: somebody else decides now.
+    /// Gives up the cycle under way: somebody else decides now.
     pub(super) fn stop_asking(&mut self, now: Time) {
-        let waiting = std::mem::take(&mut self.to_ask).into_iter().map(|(_, _, uid)| uid);
-        let asking = self.asking.take().map(|asking| asking.row.pod.uid.clone());
-        for uid in waiting.chain(asking) {
-            self.queue.retry(&uid, now);
+        if let Some(asking) = self.asking.take() {
+            self.queue.retry(&asking.row.pod.uid, now);
         }
     }
 

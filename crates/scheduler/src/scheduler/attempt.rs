@@ -1,26 +1,21 @@
 //! One attempt to find a node for a pod.
 
-use std::cmp::Reverse;
 use std::sync::Arc;
 
-use carrack_engine::{ApiRequest, ContentType, Effects, EventRecord, Rng, Time};
+use carrack_engine::{ApiError, ApiRequest, ApiResponse, ContentType, Effects, EventRecord, Rng, Time};
 use carrack_types::resource::{Kind as _, Object as _};
 use serde_json::{Value, json};
 
+use super::told::Words;
 use super::{Call, Out, Scheduler, path_of};
 use crate::decide::Laps;
 use crate::metrics::{Point, Status};
-use crate::queue::Row;
+use crate::queue::{Place, Row};
 use crate::{Decider, Ended, Event, FitError, Found, NodeId, Plugin, PluginSet, Pod, PodInfo, Question};
 
 impl Scheduler {
     pub(super) fn attempt(&mut self, now: Time, row: Row, fx: &mut Effects<Out>) {
-        if self.must_ask(&row) {
-            if self.asking.is_some() {
-                // One at a time: extenders that were written for upstream expect that.
-                self.to_ask.insert((Reverse(row.pod.priority), row.entered, row.pod.uid.clone()));
-                return;
-            }
+        if row.asks {
             return self.begin_asking(now, row, fx);
         }
         match self.look(&row, false) {
@@ -133,37 +128,93 @@ impl Scheduler {
         self.queue.get(&row.pod.uid).map_or_else(|| row.pod.pod.clone(), |row| row.pod.pod.clone())
     }
 
-    /// Writes what a pod waits for into its status, if that is news.
+    /// Writes what a pod waits for into its status, if that is news. The write rests on the pod as it is known: one that is
+    /// late comes to a pod that was bound meanwhile, and must not say of it that it has no node.
     fn tell(
         &mut self,
         now: Time,
         pod: &Pod,
-        reason: &str,
+        reason: &'static str,
         message: &str,
         nominated: Option<&str>,
         fx: &mut Effects<Out>,
     ) {
+        self.told.take_unsaid(pod.uid());
         let known = pod.unplaced.as_ref().is_some_and(|why| why.reason == reason && why.message == message);
-        let before = pod.nominated.as_deref();
-        if known && before == nominated {
+        // What was written, and was not seen yet, counts too: it would stay when it is not so any more.
+        let is_written = self.queue.get(pod.uid()).is_none_or(|row| row.is_written(nominated));
+        if known && is_written {
             return;
         }
         if !self.told.is_news(&path_of(pod), pod, [reason, message, nominated.unwrap_or_default()]) {
             return;
         }
-        let mut patch = json!({"metadata": {"uid": pod.uid()}, "status": {"conditions": [{
-            "type": "PodScheduled", "status": "False", "reason": reason, "message": message}]}});
+        let words = Words {
+            uid: pod.uid().into(),
+            path: path_of(pod),
+            reason,
+            message: message.to_owned(),
+            attempts: self.queue.get(pod.uid()).map_or(0, |row| row.attempts),
+            rests_on: revision(pod),
+        };
+        let mut patch = json!({"metadata": {"uid": pod.uid(), "resourceVersion": words.rests_on},
+            "status": {"conditions": [{
+                "type": "PodScheduled", "status": "False", "reason": reason, "message": message}]}});
         // Another reason is no transition (`UpdatePodCondition` in pkg/api/v1/pod).
         if pod.unplaced.is_none() {
             patch["status"]["conditions"][0]["lastTransitionTime"] = now.rfc3339().into();
         }
-        if before != nominated {
+        if !is_written {
             patch["status"]["nominatedNodeName"] = nominated.map_or(Value::Null, Value::from);
             self.queue.wrote_nomination(pod.uid(), nominated);
         }
         let request = status_patch(pod, &patch);
-        self.awaits(now, self.send(request, fx), Call::Condition { pod: path_of(pod) });
+        self.awaits(now, self.send(request, fx), Call::Condition(Box::new(words)));
     }
+
+    /// What became of [`Self::tell`].
+    pub(super) fn said(
+        &mut self,
+        now: Time,
+        words: Words,
+        result: Result<ApiResponse, ApiError>,
+        fx: &mut Effects<Out>,
+    ) {
+        let Some(error) = result.err().filter(|error| !error.is_not_found()) else { return };
+        self.told.forget(&words.path);
+        if !error.is_conflict() {
+            tracing::warn!(pod = words.path, %error, "the pod's status could not be written");
+            return;
+        }
+        let uid = words.uid.clone();
+        if self.is_meant(&words) {
+            self.told.keep_unsaid(words);
+            self.say_again(now, &uid, fx);
+        }
+    }
+
+    /// Somebody else had written a pod when something was to be said of it: it is said of the pod as it is now, once that
+    /// is known.
+    pub(super) fn say_again(&mut self, now: Time, uid: &str, fx: &mut Effects<Out>) {
+        let Some(words) = self.told.take_unsaid(uid).filter(|words| self.is_meant(words)) else { return };
+        let Some(row) = self.queue.get(uid) else { return };
+        let (pod, nominated) = (row.pod.pod.clone(), row.nominated.clone());
+        if revision(&pod) == words.rests_on {
+            return self.told.keep_unsaid(words);
+        }
+        self.tell(now, &pod, words.reason, &words.message, nominated.as_deref(), fx);
+    }
+
+    /// Whether this is still what there is to say of a pod: it waits, and was not looked at since.
+    fn is_meant(&self, words: &Words) -> bool {
+        let row = self.queue.get(&words.uid).filter(|row| !matches!(row.place, Place::InFlight { .. }));
+        self.led && row.is_some_and(|row| row.attempts == words.attempts)
+    }
+}
+
+/// The revision of a pod.
+pub(super) fn revision(pod: &Pod) -> Option<String> {
+    pod.meta().resource_version.clone().filter(|revision| !revision.is_empty())
 }
 
 pub(super) fn status_patch(pod: &Pod, patch: &Value) -> ApiRequest {

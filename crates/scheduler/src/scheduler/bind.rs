@@ -8,8 +8,9 @@
 //!      └──────────────────── forgotten: back into the queue ◀── fencing ◀────────────────────────┘
 //! ```
 //!
-//! What fencing is for says [`fence`].
+//! What fencing is for says [`fence`], and what is told of pods whose claims are written, [`announce`].
 
+mod announce;
 mod fence;
 mod waiting;
 
@@ -58,6 +59,8 @@ pub struct Flight {
     sent: u32,
     /// What is to be said of the last one, should it come to nothing.
     trouble: String,
+    /// The pod's status says where it is to go, or will say so.
+    is_announced: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -79,6 +82,8 @@ enum Stage {
 /// What a request of a flight is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
+    /// It is told where the pod is to go.
+    Announce,
     /// A claim or a volume is written.
     Write,
     /// The binding.
@@ -104,9 +109,14 @@ impl Flight {
             rests_on: None,
             sent: 0,
             trouble: String::new(),
+            is_announced: false,
         }
     }
 
+    /// Whether its binding was acknowledged.
+    pub fn is_bound(&self) -> bool {
+        self.stage == Stage::Bound
+    }
     /// Whether others have to do something before it goes on: make its volumes.
     #[cfg(test)]
     pub fn waits_for_claims(&self) -> bool {
@@ -121,7 +131,7 @@ impl Scheduler {
         };
         let uid = row.pod.uid.clone();
         // From here on the pod itself is counted there. Where else room was kept for it, there is some for others.
-        let kept = self.queue.nominate(&uid, None);
+        let kept = self.queue.chosen(&uid);
         self.decider.cluster.assume(row.pod.clone(), node);
         if let Some(kept) = kept.filter(|kept| *kept != name) {
             self.happened(now, Event::PodGone(row.pod.clone(), kept));
@@ -175,7 +185,8 @@ impl Scheduler {
             let resource = PersistentVolumeClaim::resource();
             requests.push(ApiRequest::patch(&resource, namespace, name, "", ContentType::MergePatch, &patch));
         }
-        flight.stage = Stage::Writing(requests.len());
+        let announces = self.announce(now, &mut flight, fx);
+        flight.stage = Stage::Writing(requests.len() + usize::from(announces));
         for request in requests {
             self.awaits(now, self.send(request, fx), Call::Flight(uid.clone(), Step::Write));
         }
@@ -300,6 +311,7 @@ impl Scheduler {
             (Step::Write, Stage::Writing(_), Err(error)) => {
                 self.forget(now, uid, Some(&format!("binding volumes: {error}")), fx);
             }
+            (Step::Announce, _, result) => self.announced(now, uid, result, fx),
             (Step::Bind, Stage::Binding, Ok(_)) => self.bound(now, uid, fx),
             (Step::Bind, Stage::Binding, Err(error))
                 if error.may_have_acted() || error.is_conflict() || error.is_not_found() =>
@@ -467,7 +479,12 @@ impl Scheduler {
         }
         match why {
             Some(message) => self.failed(now, &flight.row, message, fx),
-            None => self.queue.retry(uid, now),
+            None => {
+                self.queue.retry(uid, now);
+                if flight.is_announced {
+                    self.take_back(now, uid, fx);
+                }
+            }
         }
     }
 }

@@ -8,12 +8,12 @@
 mod ask;
 mod attempt;
 mod bind;
+mod evictions;
 mod news;
 mod preempt;
 mod told;
 mod watch;
 
-use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -28,21 +28,15 @@ use crate::{Cluster, Config, Decider, Event, Metrics, Pod, Profile, SchedulingQu
 
 use ask::Asking;
 use bind::{Flight, Waiting};
+use evictions::Evictions;
 use told::Told;
 use watch::Informers;
-
-/// So many pods may be on their way to their binding at once; the others wait in the queue, where who comes first is
-/// still open. Those whose claims wait for a volume don't count: that may take minutes, and is no reason for others to wait.
-const MOST_IN_FLIGHT: usize = 1000;
-/// No pod is looked at while so many requests have no answer yet: each takes memory of the API server, which lets those of its own
-/// process wait for nothing.
-const MOST_CALLS: usize = 1000;
 
 enum Call {
     /// Binds a pod, or reads one whose binding's outcome is unknown, or prepares its claims.
     Flight(Arc<str>, bind::Step),
     /// Tells what a pod waits for.
-    Condition { pod: String },
+    Condition(Box<told::Words>),
     /// Marks a victim before it goes.
     Mark(Box<preempt::Victim>),
     /// Deletes a victim.
@@ -56,9 +50,10 @@ impl Call {
     fn name(&self) -> Option<&'static str> {
         match self {
             Self::Flight(_, bind::Step::Bind) => Some("pod_binding"),
-            Self::Flight(_, bind::Step::Fence) | Self::Condition { .. } | Self::Mark(_) | Self::Renounce { .. } => {
-                Some("pod_status_patch")
-            }
+            Self::Flight(_, bind::Step::Announce | bind::Step::Fence)
+            | Self::Condition(_)
+            | Self::Mark(_)
+            | Self::Renounce { .. } => Some("pod_status_patch"),
             Self::Flight(..) | Self::Evict(_) => None,
         }
     }
@@ -99,6 +94,25 @@ pub enum Planted {
     LeakedAssumptions,
     /// Pods that wait are not told that another one went.
     DeafQueue,
+    /// It wakes for pods that are due also while it looks at none.
+    Restless,
+}
+
+/// How much may be under way.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// So many pods may be on their way to their binding at once; the others wait in the queue, where who comes first is
+    /// still open. Those whose claims wait for a volume don't count: that may take minutes, and is no reason for others to wait.
+    pub in_flight: usize,
+    /// No pod is looked at while so many requests have no answer yet: each takes memory of the API server, which lets those
+    /// of its own process wait for nothing.
+    pub calls: usize,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self { in_flight: 1000, calls: 1000 }
+    }
 }
 
 /// The scheduler.
@@ -116,10 +130,9 @@ pub struct Scheduler {
     binds: BTreeMap<u64, Arc<str>>,
     timers: BTreeMap<TimerId, Arc<str>>,
     asking: Option<Asking>,
-    /// Pods in flight that wait for their turn with the extenders.
-    to_ask: BTreeSet<(Reverse<i32>, Time, Arc<str>)>,
     /// Victims whose deletion was asked for and that are still there, with the pod that they make room for.
     doomed: BTreeMap<Arc<str>, Arc<str>>,
+    evictions: Evictions,
     told: Told,
     /// Pods that a live read has shown to be gone, until the watch shows it too.
     vanished: BTreeSet<Arc<str>>,
@@ -135,6 +148,7 @@ pub struct Scheduler {
     rng: Rng,
     planted: Option<preempt::StoredNominations>,
     planted_bug: Option<Planted>,
+    limits: Limits,
 }
 
 impl Scheduler {
@@ -148,7 +162,7 @@ impl Scheduler {
         Self {
             profiles,
             informers: Informers::new(&rng, &config.extenders),
-            queue: SchedulingQueue::new(config.patience),
+            queue: SchedulingQueue::new(config.patience).with_extenders(&config.extenders),
             decider: Decider::new(Cluster::default()),
             flights: BTreeMap::new(),
             waiting: Waiting::default(),
@@ -156,8 +170,8 @@ impl Scheduler {
             binds: BTreeMap::new(),
             timers: BTreeMap::new(),
             asking: None,
-            to_ask: BTreeSet::new(),
             doomed: BTreeMap::new(),
+            evictions: Evictions::default(),
             told: Told::default(),
             vanished: BTreeSet::new(),
             metrics: Metrics::default(),
@@ -170,6 +184,7 @@ impl Scheduler {
             config,
             planted: None,
             planted_bug: None,
+            limits: Limits::default(),
         }
     }
     /// Schedules only while this elector leads.
@@ -191,6 +206,12 @@ impl Scheduler {
     #[must_use]
     pub fn with_planted_stored_nominations(mut self) -> Self {
         self.planted = Some(preempt::StoredNominations::default());
+        self
+    }
+    /// Has less under way at a time, so that few pods are enough for it to have too much to do.
+    #[must_use]
+    pub fn with_limits(mut self, limits: Limits) -> Self {
+        self.limits = limits;
         self
     }
     /// Puts in a bug that the simulator must find.
@@ -230,6 +251,8 @@ impl Scheduler {
         let cluster = &self.decider.cluster;
         self.metrics.text(&Shown {
             queue: self.queue.counts(),
+            looking: self.queue.looking(),
+            binding: self.flights.values().filter(|flight| !flight.is_bound()).count(),
             refused: self.queue.refused(),
             incoming: self.queue.incoming().filter(|(queue, ..)| *queue != "inflight").collect(),
             events: self.queue.kept_events(),
@@ -284,6 +307,7 @@ impl Scheduler {
     fn step_down(&mut self, now: Time, fx: &mut Effects<Out>) {
         tracing::info!("the leader lease was lost; others schedule until it is won again");
         self.led = false;
+        self.told.forget_unsaid();
         self.stop_asking(now);
         self.stop_reserving(now, fx);
     }
@@ -316,28 +340,21 @@ impl Scheduler {
     /// Whether so much is under way that no other pod is looked at.
     fn is_busy(&self) -> bool {
         let flying = self.flights.len().saturating_sub(self.waiting.count());
-        self.calls.len() >= MOST_CALLS || flying >= MOST_IN_FLIGHT
+        self.calls.len() >= self.limits.calls || flying >= self.limits.in_flight
     }
 
     fn schedule(&mut self, now: Time, fx: &mut Effects<Out>) {
         if !self.informers.synced() || !self.led {
             return;
         }
-        loop {
-            let waiting = if self.asking.is_none() { self.to_ask.pop_first() } else { None };
-            let row = match waiting {
-                // It may have gone while it waited.
-                Some((_, _, uid)) => match self.queue.look(&uid) {
-                    Some(row) => row,
-                    None => continue,
-                },
-                None if self.is_busy() => break,
-                None => match self.queue.pop(now) {
-                    Some(row) => row,
-                    None => break,
-                },
-            };
+        while !self.is_busy() {
+            let next = if self.asking.is_none() { self.queue.pop(now) } else { self.queue.pop_plain(now) };
+            let Some(row) = next else { break };
             self.attempt(now, row, fx);
+        }
+        // Who is due by now is looked at when an answer leaves room for that.
+        if self.is_busy() && self.planted_bug != Some(Planted::Restless) {
+            return;
         }
         if let Some(due) = self.queue.next_due()
             && self.wake.is_none_or(|(_, at)| due < at || at <= now)
@@ -357,7 +374,8 @@ impl Scheduler {
         }
         match sent.call {
             Call::Flight(uid, step) => self.flight_answered(now, &uid, step, result, fx),
-            Call::Condition { pod } | Call::Renounce { pod } => {
+            Call::Condition(words) => self.said(now, *words, result, fx),
+            Call::Renounce { pod } => {
                 if let Err(error) = result
                     && !error.is_not_found()
                 {

@@ -154,6 +154,7 @@ impl Scheduler {
             if let Some((before, node)) = kept.filter(differs) {
                 self.happened(now, Event::PodGone(before, node));
             }
+            self.say_again(now, uid, fx);
         } else {
             self.dequeue(now, uid);
         }
@@ -161,6 +162,7 @@ impl Scheduler {
 
     /// A pod waits no more. Room that was kept for it is free for others.
     fn dequeue(&mut self, now: Time, uid: &str) {
+        self.told.take_unsaid(uid);
         if let Some(row) = self.queue.remove(uid)
             && let Some(node) = row.nominated
         {

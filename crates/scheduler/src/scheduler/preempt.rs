@@ -58,6 +58,8 @@ pub struct Victim {
     for_pod: Arc<str>,
     /// Since which term this scheduler had led when it was chosen.
     of_term: u64,
+    /// With which others it was chosen (`Evictions`).
+    of: u64,
 }
 
 /// The fourth incident's table of nominations beside the queue.
@@ -99,6 +101,7 @@ impl Scheduler {
         hopeless: &Hopeless,
         fx: &mut Effects<Out>,
     ) {
+        self.metrics.preempts();
         if let Err(why) = self.may_preempt(&row) {
             error.preemption = format!("preemption: {why}");
             let keeps = row.nominated.clone();
@@ -111,7 +114,6 @@ impl Scheduler {
         let found = self.with_question(&row, |decider, question, _| decider.candidates(question, most));
         let took = (self.decider.laps.stopwatch)().saturating_sub(begun);
         let status = if found.is_ok() { Status::Success } else { Status::Unschedulable };
-        self.metrics.preempts();
         self.metrics.point(Point::PostFilter, &row.profile.scheduler_name, status, took);
         let candidates = match found {
             Ok(candidates) => candidates,
@@ -185,11 +187,12 @@ impl Scheduler {
 
     /// Deletes the victims and nominates the pod.
     pub(super) fn evict(&mut self, now: Time, row: Row, error: FitError, proposal: Proposal, fx: &mut Effects<Out>) {
-        self.metrics.preempted(proposal.victims.len());
+        let (victims, mut goes, mut eviction) = (proposal.victims.len(), false, None);
         for pod in proposal.victims {
             if self.doomed.contains_key(&pod.uid) || pod.is_terminating() {
                 continue;
             }
+            goes = true;
             let message = format!("Preempted by pod {} on node {}", row.pod.uid, proposal.node);
             let told = EventRecord::normal(&*pod.pod, "Preempted", message);
             self.record(now, &row.profile.scheduler_name, told, fx);
@@ -197,14 +200,20 @@ impl Scheduler {
                 continue;
             }
             self.doomed.insert(pod.uid.clone(), row.pod.uid.clone());
+            let of = *eviction.get_or_insert_with(|| self.evictions.begin(now));
+            self.evictions.add(of);
             let name = &row.profile.scheduler_name;
             let patch = json!({"metadata": {"uid": &*pod.uid}, "status": {"conditions": [{
                 "type": "DisruptionTarget", "status": "True", "reason": "PreemptionByScheduler",
                 "message": format!("{name}: preempting to accommodate a higher priority pod"),
                 "lastTransitionTime": now.rfc3339()}]}});
             let call = self.send(status_patch(&pod.pod, &patch), fx);
-            let victim = Victim { pod, for_pod: row.pod.uid.clone(), of_term: self.since };
+            let victim = Victim { pod, for_pod: row.pod.uid.clone(), of_term: self.since, of };
             self.awaits(now, call, Call::Mark(Box::new(victim)));
+        }
+        // Where all of them are going already, nobody goes for this pod.
+        if goes {
+            self.metrics.preempted(victims);
         }
         if let Some(planted) = &mut self.planted {
             planted.store(row.pod.clone(), proposal.node.clone());
@@ -226,11 +235,18 @@ impl Scheduler {
     }
 
     /// Takes back what the status of a pod says of its nomination.
-    fn write_renounced(&mut self, now: Time, pod: &Pod, fx: &mut Effects<Out>) {
+    pub(super) fn write_renounced(&mut self, now: Time, pod: &Pod, fx: &mut Effects<Out>) {
         let patch = json!({"metadata": {"uid": pod.uid()}, "status": {"nominatedNodeName": null}});
         self.queue.wrote_nomination(pod.uid(), None);
         let call = self.send(status_patch(pod, &patch), fx);
         self.awaits(now, call, Call::Renounce { pod: path_of(pod) });
+    }
+
+    /// Nothing more is to be asked of the API about a victim.
+    fn seen_off(&mut self, now: Time, victim: &Victim, success: bool) {
+        if let Some((took, all)) = self.evictions.over(now, victim.of, success) {
+            self.metrics.evicted(all, took);
+        }
     }
 
     pub(super) fn marked(
@@ -243,10 +259,12 @@ impl Scheduler {
         match result {
             Err(error) if error.is_not_found() => {
                 self.doomed.remove(&victim.pod.uid);
+                self.seen_off(now, &victim, true);
             }
             // Who leads now decides anew about victims.
             _ if !self.leads(now) || victim.of_term != self.since => {
                 self.doomed.remove(&victim.pod.uid);
+                self.seen_off(now, &victim, false);
             }
             // The mark is for people; without it the pod goes all the same.
             _ => {
@@ -265,12 +283,14 @@ impl Scheduler {
         result: Result<ApiResponse, ApiError>,
         fx: &mut Effects<Out>,
     ) {
-        let Err(error) = result else { return };
+        let Err(error) = result else { return self.seen_off(now, &victim, true) };
         self.doomed.remove(&victim.pod.uid);
         let over = |elector: &LeaderElector| matches!(&error, ApiError::Status(s) if elector.is_over_by(s));
         let is_late = self.elector.as_ref().is_some_and(over);
         // Another conflict says that the victim has gone, and somebody else has its name.
-        if error.is_not_found() || error.is_conflict() && !is_late || !self.leads(now) {
+        let has_gone = error.is_not_found() || error.is_conflict() && !is_late;
+        self.seen_off(now, &victim, has_gone);
+        if has_gone || !self.leads(now) {
             return;
         }
         tracing::warn!(pod = path_of(&victim.pod.pod), %error, "a victim could not be deleted");

@@ -301,9 +301,10 @@ fn custom_kinds_have_the_paths_of_their_definition() {
     // The older version has no subresources, and custom kinds no paths of their own for watches.
     let known: Vec<&String> = beta["paths"].as_object().expect("paths").keys().collect();
     assert!(known.iter().all(|path| !path.ends_with("status") && !path.contains("watch")), "{known:?}");
-    // Who takes a subresource away changes the document.
-    let hash = v3_hash("stable.example.com", "v1", &[&info]);
+    // Who takes a subresource away changes the documents.
+    let (hash, all) = (v3_hash("stable.example.com", "v1", &[&info]), v2_hash(&[&info]));
     *definition.pointer_mut("/spec/versions/1/subresources").expect("there") = serde_json::json!({"status": {}});
     let info = crate::crd::resource_info(&definition).expect("a row");
     assert_ne!(v3_hash("stable.example.com", "v1", &[&info]), hash);
+    assert_ne!(v2_hash(&[&info]), all);
 }

@@ -131,6 +131,7 @@ impl<'a> Containers<'a> {
         }
         self.ports(container, role, errors);
         environment::of_container(container, errors);
+        self.files(container, errors);
         self.mounts(container, errors);
         self.devices(container, errors);
         resources::check(&container.field("resources"), errors);
@@ -244,6 +245,23 @@ impl<'a> Containers<'a> {
 
     fn volume(&self, name: &str) -> Option<&'a Value> {
         self.volumes.get(name).copied()
+    }
+
+    /// Files with variables are in emptyDirs of the pod, whether the container mounts them or not
+    /// (`validateFileKeyRefVolumes`; EnvFiles, on by default since v1.35).
+    fn files(&self, container: &Place<'_>, errors: &mut Errors) {
+        for variable in container.items("env") {
+            let Some(reference) = variable.field("valueFrom").some("fileKeyRef") else { continue };
+            let name = reference.text("volumeName");
+            match self.volume(name) {
+                _ if name.is_empty() => {}
+                None => errors.push(FieldError::not_found(reference.path_of("volumeName"), name)),
+                Some(volume) if volume.get("emptyDir").is_none_or(Value::is_null) => {
+                    reference.invalid("volumeName", "referenced volume must be of type emptyDir", errors);
+                }
+                Some(_) => {}
+            }
+        }
     }
 
     fn mounts(&self, container: &Place<'_>, errors: &mut Errors) {

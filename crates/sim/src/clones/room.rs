@@ -238,6 +238,11 @@ impl Room {
         state.processes.iter().filter(|(_, process)| process.end.is_none()).map(|(uid, _)| uid.clone()).collect()
     }
 
+    /// UIDs of the pods that wait for a guest which copies its disks.
+    pub(crate) fn waiting(&self) -> Vec<String> {
+        self.lock().jobs.iter().map(|job| job.pod.clone()).collect()
+    }
+
     /// An instance's guest starts in its launcher, unless it has before. Whether it runs.
     pub(crate) fn boot(&self, instance: &str, name: &str, pod: &str, disks: BTreeMap<String, Disk>) -> bool {
         let mut state = self.lock();

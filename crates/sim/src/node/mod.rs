@@ -23,7 +23,9 @@ use carrack_kubelet::{In, Loaded, Op, OpError, OpId, Outcome, Reply};
 use carrack_virt::handler::effects::WatchdogCall;
 
 use crate::attacher::{DRIVER, Rack};
+use crate::env_files::{self, Written};
 use crate::growth;
+use crate::images::{self, Images};
 use crate::invariants::Breach;
 use crate::observer::Observer;
 use crate::options::NodeFaults;
@@ -103,6 +105,8 @@ pub(crate) struct Node {
     pub number: u8,
     pub disk: Disk,
     pub runtime: Runtime,
+    images: Images,
+    written: Written,
     pub plugins: Plugins,
     pub storage: Storage,
     /// A driver that wants tokens.
@@ -113,6 +117,8 @@ pub(crate) struct Node {
     pub blind: bool,
     /// A planted bug: a pod's volumes are unmounted before its containers are stopped.
     pub unmounts_first: bool,
+    /// A planted bug: files that cannot be read are taken for such as are not there.
+    pub unread_is_absent: bool,
     pub up: bool,
     boot: u32,
     pub(crate) booted_at: Time,
@@ -141,6 +147,8 @@ impl Node {
             number,
             disk: Disk::new(number, rack),
             runtime: Runtime::new(number),
+            images: Images::default(),
+            written: Written::default(),
             plugins: Plugins::default(),
             storage: Storage::new(rng.fork("kernel").one_in(2)),
             tokens: crate::tokens::Driver::new(rng.fork("tokens")),
@@ -148,6 +156,7 @@ impl Node {
             faults,
             blind: false,
             unmounts_first: false,
+            unread_is_absent: false,
             up: true,
             boot: 1,
             booted_at: now,
@@ -224,7 +233,19 @@ impl Node {
         if matches!(op, Op::ExpandVolume(_)) && self.rng.one_in(self.faults.grows_slowly_one_in) {
             delay += crate::chance::between(&mut self.rng, growth::GROWS.0, growth::GROWS.1);
         }
-        let fate = fate(if aside { &mut self.side } else { &mut self.rng }, &self.faults);
+        let mut fate = fate(if aside { &mut self.side } else { &mut self.rng }, &self.faults);
+        if images::is_pull(&op) {
+            let (one_in, most) = images::SLOW;
+            if self.rng.one_in(one_in) {
+                delay += crate::chance::below(&mut self.rng, most);
+            }
+            // Who says that a pull has failed has pulled nothing.
+            let fails = self.faults.fail_one_in > 0 && self.rng.one_in(images::FAILS_ONE_IN);
+            fate = if fails || fate != Fate::Works { Fate::FailsBefore } else { Fate::Works };
+        }
+        if env_files::is_read(&op) && self.faults.fail_one_in > 0 && self.rng.one_in(env_files::FAILS_ONE_IN) {
+            fate = Fate::FailsBefore;
+        }
         self.next += 1;
         self.pending.insert(self.next, Pending { life, id, op, fate });
         vec![Follow::Later(delay, NodeEvent::Effect(self.next))]
@@ -378,6 +399,7 @@ impl Node {
                 let Some(Pending { life, id, op, fate }) = self.pending.remove(&number) else { return Vec::new() };
                 let (word, aside) = (describe(&op), is_aside(&op));
                 let stops = if let Op::StopSandbox(id) = &op { Some(id.clone()) } else { None };
+                let begins = if let Op::StartContainer(id) = &op { Some(id.clone()) } else { None };
                 let lets_go = matches!(op, Op::LetGoDown) && life == kubelet_life && fate != Fate::FailsBefore;
                 let outcome = match fate {
                     _ if self.is_busy(number, &op) => {
@@ -386,7 +408,12 @@ impl Node {
                     _ if self.runtime.is_overtaken(number, &op) => {
                         Err(OpError::Failed("the container was given something else since".into()))
                     }
-                    Fate::FailsBefore => Err(OpError::Failed("the node's runtime hiccups".into())),
+                    Fate::FailsBefore => match op {
+                        Op::ReadEnvFiles(files) if self.unread_is_absent => {
+                            Ok(Reply::EnvFiles(env_files::absent(files)))
+                        }
+                        _ => Err(OpError::Failed("the node's runtime hiccups".into())),
+                    },
                     _ => self.carry_out(now, kubelet_life, op, observer, breaches),
                 };
                 let outcome =
@@ -395,6 +422,10 @@ impl Node {
                     self.runtime.acknowledge(&id);
                 }
                 let mut follow = Vec::new();
+                if let Some(id) = begins.filter(|id| self.runtime.is_running(id) && self.runtime.writes(id).is_some()) {
+                    let delay = crate::chance::between(&mut self.rng, env_files::TAKES.0, env_files::TAKES.1);
+                    follow.push(Follow::Later(delay, NodeEvent::Exit { container: id, code: 0 }));
+                }
                 if lets_go {
                     follow.extend(self.let_go(now, breaches));
                 }
@@ -439,7 +470,11 @@ impl Node {
     fn exits(&mut self, now: Time, container: &str, code: i32) -> Option<i32> {
         let fails = self.runtime.is_launcher(container) && !self.guests.has_begun_in(container);
         let code = if fails { 1 } else { code };
-        self.runtime.exit(now, container, code).then_some(code)
+        let ran = self.runtime.exit(now, container, code);
+        if let Some(file) = self.runtime.writes(container).filter(|_| ran && code == 0) {
+            self.written.write(file.clone());
+        }
+        ran.then_some(code)
     }
 
     /// Whether the node's own driver is busy with the volume of a call: with one that began earlier, and whose caller may be
@@ -477,12 +512,19 @@ impl Node {
                 ..RuntimeInfo::default()
             })),
             Op::Relist => Ok(Reply::Snapshot(self.runtime.snapshot())),
-            Op::ListImages => Ok(Reply::Images(Vec::new())),
-            Op::FindImage(image) | Op::PullImage { image, .. } => Ok(Reply::Image(Some(runtime::image(&image)))),
+            Op::ListImages => Ok(Reply::Images(self.images.list())),
+            Op::FindImage(image) => Ok(Reply::Image(self.images.find(&image))),
+            Op::PullImage { image, auths } => self.images.pull(&image, &auths),
+            Op::ReadEnvFiles(files) => Ok(Reply::EnvFiles(self.written.read(files))),
             Op::RunSandbox(spec) => self.runtime.run_sandbox(now, &spec, observer, breaches),
             Op::StopSandbox(id) => self.runtime.stop_sandbox(now, &id, observer, breaches),
             Op::RemoveSandbox(id) => self.runtime.remove_sandbox(&id, breaches),
-            Op::CreateContainer(_, spec) => self.runtime.create(now, &spec),
+            Op::CreateContainer(_, spec) => {
+                let made = self.runtime.create(now, &spec)?;
+                images::used(&spec.image, &spec.pod, observer, breaches);
+                env_files::used(&spec, observer, breaches);
+                Ok(made)
+            }
             Op::StartContainer(id) => {
                 if let Some((pod, name, devices)) = self.runtime.devices_of(&id) {
                     self.plugins.check(self.boot, pod, name, devices, observer, breaches);
@@ -503,7 +545,10 @@ impl Node {
             }
             Op::RemoveContainer(id) => self.runtime.remove(&id, observer, breaches),
             Op::ReadManifests => Ok(Reply::Manifests(Vec::new())),
-            Op::RemoveImage(_) => Ok(Reply::Done),
+            Op::RemoveImage(id) => {
+                self.images.remove(&id);
+                Ok(Reply::Done)
+            }
             Op::Usage(_) => Ok(Reply::Usage(BTreeMap::new())),
             Op::Exec { .. } => Ok(Reply::Exited { code: 0, output: String::new() }),
             Op::Net { .. } => Ok(Reply::Done),
@@ -574,6 +619,7 @@ impl Node {
             breaches.push(Breach::new("volume-in-use-stays", what));
         }
         self.tokens.unpublish(uid, path);
+        self.written.forget(path);
         self.disk.unmount(uid, path)
     }
 
@@ -659,6 +705,7 @@ fn describe(op: &Op) -> Option<String> {
     match op {
         Op::RunSandbox(spec) => Some(format!("runs a sandbox for {}", spec.pod)),
         Op::StopSandbox(id) => Some(format!("stops sandbox {id}")),
+        Op::PullImage { image, .. } if images::is_pull(op) => Some(format!("pulls {image}")),
         Op::CreateContainer(_, spec) => Some(format!("creates container {} of {}", spec.name, spec.pod)),
         Op::StartContainer(id) => Some(format!("starts {id}")),
         Op::StopContainer { id, .. } => Some(format!("stops {id}")),

@@ -11,8 +11,8 @@ use carrack_engine::{Rng, Time};
 use carrack_kubelet::allocation::{GroupLimits, Reading};
 use carrack_kubelet::cpus::CpuSet;
 use carrack_kubelet::runtime::{
-    ContainerRecord, ContainerSize, ContainerSpec, ContainerState, ImageRecord, PodCgroup, PodRef, Resources,
-    RuntimeSnapshot, SandboxRecord, SandboxSpec, labels,
+    ContainerRecord, ContainerSize, ContainerSpec, ContainerState, PodCgroup, PodRef, Resources, RuntimeSnapshot,
+    SandboxRecord, SandboxSpec, labels,
 };
 use carrack_kubelet::{Op, OpError, Outcome, Reply};
 use carrack_types::well_known::kubevirt::COMPUTE_CONTAINER;
@@ -69,6 +69,10 @@ pub(crate) struct Life {
     updated: u64,
     /// How quickly its process ends when asked to, in seconds.
     stops_in_s: u64,
+    /// It ended since its kubelet stopped it.
+    is_stopped: bool,
+    /// The file that it writes when it ends well, and what it writes there.
+    writes: Option<(String, String)>,
 }
 
 /// The runtime of a node.
@@ -82,19 +86,6 @@ pub(crate) struct Runtime {
     /// Somebody has shut the node down since it was started, even if that was called off: pods that were to end by then do.
     pub(super) pods_end: bool,
     next: u64,
-}
-
-/// An image: all of them are there.
-pub(super) fn image(name: &str) -> ImageRecord {
-    ImageRecord {
-        id: format!("sha256:{name}"),
-        names: vec![name.to_owned()],
-        digest: String::new(),
-        size_bytes: 1 << 20,
-        pinned: false,
-        uid: None,
-        username: String::new(),
-    }
 }
 
 fn missing(id: &str) -> OpError {
@@ -214,6 +205,8 @@ impl Runtime {
             devices: devices.collect(),
             limits: spec.resources.clone(),
             updated: 0,
+            is_stopped: false,
+            writes: crate::env_files::written_by(spec),
             stops_in_s: spec.env.iter().find(|(k, _)| k == "STOPS_IN_S").and_then(|(_, v)| v.parse().ok()).unwrap_or(1),
             record: ContainerRecord {
                 id: id.clone(),
@@ -319,7 +312,11 @@ impl Runtime {
         if !self.containers.contains_key(id) {
             return Err(missing(id));
         }
+        let ran = self.is_running(id);
         self.end(now, id, 143, observer, breaches);
+        if let Some(container) = self.containers.get_mut(id) {
+            container.is_stopped |= ran;
+        }
         Ok(Reply::Done)
     }
 
@@ -328,8 +325,11 @@ impl Runtime {
         let Some(container) = self.containers.get(id) else { return };
         let pod = &container.record.pod;
         // Who shuts the node down asks for the end of all its pods.
-        let may_end =
-            || crate::resizes::may_start_again(pod, observer) || crate::critical::may_be_preempted(pod, observer);
+        let may_end = || {
+            crate::resizes::may_start_again(pod, observer)
+                || crate::reimaged::may_start_again(pod, observer)
+                || crate::critical::may_be_preempted(pod, observer)
+        };
         let asked_for = || self.pods_end || !wanted(observer, pod) || may_end();
         if container.record.state == ContainerState::Running && !asked_for() {
             let what = format!(
@@ -403,6 +403,18 @@ impl Runtime {
     /// A running container of a pod.
     pub(crate) fn alive_of(&self, uid: &str) -> Option<&str> {
         self.running().find(|c| &*c.record.pod.uid == uid).map(|c| c.record.id.as_str())
+    }
+
+    /// The file that a container writes when it ends well, and what it writes there.
+    pub(super) fn writes(&self, id: &str) -> Option<&(String, String)> {
+        self.containers.get(id)?.writes.as_ref()
+    }
+
+    /// The newest container of a pod, if it ended since its kubelet stopped it.
+    pub(crate) fn stopped_last(&self, uid: &str) -> Option<&str> {
+        let of_pod = self.containers.values().filter(|c| &*c.record.pod.uid == uid);
+        let newest = of_pod.max_by_key(|c| (c.record.attempt, c.record.created_at))?;
+        newest.is_stopped.then_some(newest.record.id.as_str())
     }
 
     /// Whether a sandbox of a pod is up.

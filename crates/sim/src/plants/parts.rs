@@ -20,6 +20,7 @@ impl Bug {
             Self::ForgottenCpus => Planted::ForgottenCpus,
             Self::HastyShutdowns => Planted::HastyShutdowns,
             Self::ForgottenAllocations => Planted::ForgottenAllocations,
+            Self::ForgottenPulls => Planted::ForgottenPulls,
             Self::DeferredForever => Planted::DeferredForever,
             Self::ReadOnce => Planted::ReadOnce,
             Self::UnreadIsAbsent => Planted::UnreadIsAbsent,
@@ -146,6 +147,10 @@ impl Bug {
     /// Whether it shows in pods that ask for another size while they run, and in nothing else.
     pub(crate) fn is_of_resizes(self) -> bool {
         matches!(self, Self::ForgottenAllocations | Self::DeferredForever)
+    }
+    /// Whether it shows in what containers are made of, and in nothing else.
+    pub(crate) fn is_of_starts(self) -> bool {
+        matches!(self, Self::ForgottenPulls | Self::ForgottenStops | Self::UnreadFiles)
     }
     /// Whether it shows in critical pods on a full node, and in nothing else.
     pub(crate) fn is_of_critical(self) -> bool {

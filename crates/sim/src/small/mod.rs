@@ -253,7 +253,13 @@ pub(crate) fn options(seed: u64, root: &Rng, options: &Options) -> Options {
     let parts = Base::of(seed).slice().parts;
     let mut pick = || parts.get(usize::try_from(rng.below(parts.len() as u64)).unwrap_or(0)).copied();
     let (first, second) = (pick(), pick());
-    let only = first.into_iter().chain(second).collect();
+    let mut only: Vec<&str> = first.into_iter().chain(second).collect();
+    // Beside others alone, and drawn apart, so that those are what they were before there was this.
+    for part in [crate::images::PART, crate::reimaged::PART, crate::env_files::PART] {
+        if parts.contains(&"settings") && root.fork(part).one_in(3) {
+            only.push(part);
+        }
+    }
     let safety = between(&mut rng, SAFETY.0, SAFETY.1);
     Options { safety, only: Some(only), ..options.clone() }
 }

@@ -41,6 +41,9 @@ impl World {
         }
         crate::growth::told(&changes, &self.observer, &self.nodes, &mut self.breaches);
         crate::critical::changed(&changes, &self.observer, &mut self.breaches);
+        crate::reimaged::changed(&changes, &self.nodes, &mut self.breaches);
+        self.zones.changed(self.queue.now(), &changes, &mut self.breaches);
+        crate::nominations::bound(&changes, &mut self.breaches);
         if crate::given::is_looked_after(self.bug()) {
             self.given.changed(self.queue.now(), &changes);
             self.given.look(&mut self.nodes, &self.observer, &mut self.breaches);
@@ -108,6 +111,7 @@ impl World {
 
     /// What has only so much time once nothing fails any more.
     fn look_for_time(&mut self, now: Time, calm: Time) {
+        self.check_nominations();
         self.checker.leaving(now, &self.observer, &self.nodes, &mut self.breaches);
         self.growth.look(now, &self.observer, &self.nodes, &mut self.breaches);
         self.resizes.look(now, &self.observer, &self.nodes, &mut self.breaches);
@@ -149,6 +153,7 @@ impl World {
             .or_else(|| self.growth.lack())
             .or_else(|| self.resizes.lack())
             .or_else(|| crate::tokens::lack(self.healed?, &self.observer, &self.nodes))
+            .or_else(|| self.nominations.lack())
             .or_else(|| self.gpus_lack())
             .or_else(|| self.clones_lack())
             .unwrap_or_default()

@@ -245,8 +245,11 @@ impl World {
                 let running: Vec<(u8, String)> =
                     self.nodes.values().flat_map(|n| of(n).into_iter().map(|id| (n.number, id))).collect();
                 let code = i32::from(rng.one_in(2));
+                // With copies that nobody wants any more, it shows in those that somebody waits for.
+                let unwanted = hint == Some(Bug::UnwantedCopies);
+                let ending = || if unwanted { self.room.waiting() } else { self.room.running() };
                 if self.options.copies
-                    && let Some(pod) = pick(rng, &self.room.running())
+                    && let Some(pod) = pick(rng, &ending())
                 {
                     self.room.kill(&pod);
                 }

@@ -65,6 +65,8 @@ const PUMP: Duration = Duration::from_millis(5);
 /// In which time the same request may be sent how often.
 const SPIN_WINDOW: Duration = Duration::from_secs(10);
 const SPIN_LIMIT: u32 = 60;
+/// How many timers of a role may fire at one instant.
+const WAKE_LIMIT: u32 = 1000;
 
 /// How a run ended.
 #[derive(Clone, Debug)]
@@ -206,6 +208,8 @@ struct Process {
     rng: Rng,
     /// How much it has observed.
     observed: u64,
+    /// How often its timers have fired at the same instant, and at which.
+    woken: (Time, u32),
     /// How often it has sent each request lately, by a hash of it, and since when "lately" is.
     sent: (Time, BTreeMap<u64, u32>),
 }
@@ -248,6 +252,8 @@ struct World {
     growth: crate::growth::Growth,
     resizes: crate::resizes::Resizes,
     given: crate::given::Given,
+    zones: crate::zones::Zones,
+    nominations: crate::nominations::Nominations,
     /// A node of machines was taken out, power and Node object.
     lost: bool,
     clones: Clones,
@@ -387,6 +393,8 @@ impl World {
             growth: crate::growth::Growth::default(),
             resizes: crate::resizes::Resizes::default(),
             given: crate::given::Given::default(),
+            zones: crate::zones::Zones::default(),
+            nominations: crate::nominations::Nominations::default(),
             lost: false,
             clones: Clones::default(),
             room: Room::new(BEGIN, root.fork("room"), options.faults, bug),
@@ -503,6 +511,7 @@ impl World {
             let mut node = Node::new(number, BEGIN, rng, swarm.node, self.rack.clone());
             node.blind = self.bug() == Some(Bug::BlindHandler);
             node.unmounts_first = self.bug() == Some(Bug::UnmountsFirst);
+            node.unread_is_absent = self.bug() == Some(Bug::UnreadFiles);
             node.storage.makes_room = self.bug() == Some(Bug::MakesRoom);
             node.guests.faithless = self.bug() == Some(Bug::BrokenPromise);
             node.guests.heedless = self.bug() == Some(Bug::LateWriter);
@@ -586,7 +595,10 @@ impl World {
                         Input::Api { id, result }
                     }
                     Given::Closed(id, error) => Input::Watch { id, item: WatchItem::Closed(error) },
-                    Given::Timer(id) => Input::Timer(id),
+                    Given::Timer(id) => {
+                        self.woken(role);
+                        Input::Timer(id)
+                    }
                 };
                 self.step(role, input);
             }
@@ -675,6 +687,7 @@ impl World {
             flex: crate::flex::is_there(self.options.hint()).then(|| crate::flex::elects(self.options.hint())),
             apart: self.swarm.cloner_apart,
             watchdogs: self.swarm.watchdogs.is_some(),
+            zones: self.swarm.zones,
             watchdog_left: match role {
                 Role::VirtHandler(n) => self.nodes.get(&n).and_then(|node| node.guests.watchdog.left()),
                 _ => None,
@@ -703,6 +716,9 @@ impl World {
         {
             if settings.bug == Some(Bug::ForgottenCheckpoint) && life > 1 {
                 node.disk.checkpoint = None;
+            }
+            if settings.bug == Some(Bug::ForgottenStops) && life > 1 {
+                node.disk.actuated = None;
             }
             let follow = node.kubelet_started(life);
             self.follow(number, follow);

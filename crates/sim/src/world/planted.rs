@@ -54,6 +54,18 @@ impl World {
                 binding["target"]["name"] = node_name(1).into();
                 return with_body(&request, &binding);
             }
+            (Some(Bug::ZonesLost), Role::Scheduler) if request.path.ends_with("/binding") => {
+                return crate::zones::without_labels(request);
+            }
+            (Some(Bug::NominationsKept), Role::Scheduler) if request.path.ends_with("/status") => {
+                let mut written = body(&request);
+                if let Some(status) = written["status"].as_object_mut()
+                    && status.get("nominatedNodeName").is_some_and(Value::is_null)
+                {
+                    status.remove("nominatedNodeName");
+                }
+                return with_body(&request, &written);
+            }
             (Some(Bug::BindingsOverwrite), Role::Scheduler) if request.path.ends_with("/binding") => {
                 let mut binding = body(&request);
                 let other =
@@ -113,6 +125,11 @@ impl World {
 
     /// Whether a request is lost by which a planted bug shows.
     pub(super) fn loses(&mut self, role: Role, request: &ApiRequest) -> bool {
+        // Pods are on their way for long then, and some come back and are due while others are.
+        let is_of_a_flight = request.path.ends_with("/binding") || request.path.ends_with("/status");
+        if self.options.hint() == Some(Bug::Restless) && role == Role::Scheduler && is_of_a_flight {
+            return self.healed.is_none() && !self.servers_rng.one_in(6);
+        }
         self.bug() == Some(Bug::UnreadIsAbsent)
             && matches!(role, Role::Kubelet(_))
             && request.path.contains("/configmaps?")

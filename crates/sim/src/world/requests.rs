@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use carrack_engine::{ApiError, ApiRequest, ApiResponse, CallId, Input, Method, WatchItem, fnv1a, to_http};
 
-use super::{End, Given, Happening, PUMP, SPIN_LIMIT, SPIN_WINDOW, World};
+use super::{End, Given, Happening, PUMP, SPIN_LIMIT, SPIN_WINDOW, WAKE_LIMIT, World};
 use crate::invariants::Breach;
 use crate::leaders::Write;
 use crate::net::{Passage, Reply};
@@ -124,6 +124,21 @@ impl World {
         *count += 1;
         if *count > SPIN_LIMIT {
             let what = format!("{role} has sent {label} {count} times since {}", since.rfc3339());
+            self.breaches.push(Breach::new("roles-do-not-spin", what));
+        }
+    }
+
+    /// Counts how often a role is woken at one instant, to find one that wakes itself without end.
+    pub(super) fn woken(&mut self, role: Role) {
+        let now = self.queue.now();
+        let Some(process) = self.processes.get_mut(&role) else { return };
+        let (at, count) = &mut process.woken;
+        if *at != now {
+            (*at, *count) = (now, 0);
+        }
+        *count += 1;
+        if *count > WAKE_LIMIT {
+            let what = format!("{role} was woken by {count} timers at {}", now.rfc3339());
             self.breaches.push(Breach::new("roles-do-not-spin", what));
         }
     }

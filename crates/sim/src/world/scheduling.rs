@@ -49,6 +49,11 @@ impl Asked {
         if !self.attempts.insert((who.0, who.1, row.pod.uid.clone(), row.attempts)) {
             broken(format!("an extender is asked twice about attempt {} of {uid}", row.attempts));
         }
+        // Who waits for an extender waits in the queue, where nothing has to be remembered for it.
+        let looking = scheduler.queue().looking();
+        if looking != 1 {
+            broken(format!("an extender is asked about {uid}, and {looking} pods were popped and have no node yet"));
+        }
     }
 }
 
@@ -204,6 +209,22 @@ impl World {
             books(role, core, &self.observer, &mut self.breaches);
             if core.is_leading() {
                 waiting(role, core, &self.observer, &mut self.breaches);
+            }
+        }
+    }
+
+    /// Looks at what pods say of where they are to go, with the scheduler that leads, once it has heard of all pods.
+    pub(super) fn check_nominations(&mut self) {
+        // Its other table of nominations is not looked at.
+        if self.bug() == Some(Bug::StoredNominations) {
+            return;
+        }
+        let (now, committed) = (self.queue.now(), self.observer.changed("pod"));
+        for role in [Role::Scheduler, Role::StandbyScheduler] {
+            let Some(process) = self.processes.get(&role).filter(|p| !p.hang.hangs(now)) else { continue };
+            let Some(Hosted::Scheduler(core, _)) = &process.hosted else { continue };
+            if core.is_leading() && core.heard_up_to().is_some_and(|(pods, _)| pods >= committed.0) {
+                self.nominations.look(now, core, &self.observer, &mut self.breaches);
             }
         }
     }

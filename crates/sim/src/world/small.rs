@@ -121,6 +121,7 @@ impl Process {
             conns: std::collections::BTreeMap::new(),
             rng,
             observed: 0,
+            woken: Default::default(),
             sent: Default::default(),
         }
     }

@@ -2,8 +2,9 @@
 //!
 //! What is made and deleted rests on the set as it was read: a create that arrives late, when its name is free again, would be
 //! one too many. An instance is named after the set's UID and the smallest number whose name nobody has, so that one that is made twice
-//! is made once. What the selector chooses and nobody owns is taken over. Finished instances are deleted and replaced; what is going away does not count any more, and has its
-//! name until it is gone.
+//! is made once. What the selector chooses and nobody owns is taken over. Finished instances are deleted and replaced,
+//! and so are those whose pod goes, such as from a node that is lost; what is going away does not count any more, and
+//! has its name until it is gone.
 
 use carrack_engine::{
     Controller, EventRecord, Key, Plan, Premise, Refusal, Setup, Time, View, Write, controller_ref, derived_suffix,
@@ -17,10 +18,14 @@ use carrack_types::selector::selects;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, ObjectMeta, OwnerReference};
 use serde_json::json;
 
+use crate::controllers::vmi::POD_TERMINATING;
 use crate::diff::merge_patch;
 
 /// Most instances that are made or deleted at once, as upstream.
 const BURST: usize = 10;
+
+/// Most characters of what instances' names begin with, so that a name with its suffix may be a label's value.
+const STEM_MAX: usize = 57;
 
 const PAUSED: &str = "ReplicaPaused";
 const FAILURE: &str = "ReplicaFailure";
@@ -135,7 +140,15 @@ fn claim(set: &VirtualMachineInstanceReplicaSet, owned: &[&VirtualMachineInstanc
 
 /// Whether an instance counts.
 fn counts(vmi: &VirtualMachineInstance) -> bool {
-    !vmi.is_final() && !vmi.is_deleting()
+    !vmi.is_deleting() && !is_over(vmi)
+}
+
+/// Whether another one takes its place: it has finished, or its pod goes, which nobody takes back. Where the node is
+/// lost, nobody may say for long what became of its guest; a set of equals need not wait for that. (Upstream:
+/// `filterUnkownVMIs` in the replica set's controller.)
+fn is_over(vmi: &VirtualMachineInstance) -> bool {
+    let loses_pod = |ready: &Condition| ready.status == "False" && ready.reason == POD_TERMINATING;
+    vmi.is_final() || vmi.condition("Ready").is_some_and(loses_pod)
 }
 
 fn wanted(set: &VirtualMachineInstanceReplicaSet) -> usize {
@@ -145,7 +158,7 @@ fn wanted(set: &VirtualMachineInstanceReplicaSet) -> usize {
 /// Makes instances that are missing, and deletes those that are too many or have finished.
 fn scale(set: &VirtualMachineInstanceReplicaSet, owned: &[&VirtualMachineInstance], view: &View<'_>) -> Plan {
     let mut plan = Plan::none();
-    for over in owned.iter().filter(|vmi| vmi.is_final() && !vmi.is_deleting()) {
+    for over in owned.iter().filter(|vmi| is_over(vmi) && !vmi.is_deleting()) {
         plan = delete(set, over, plan, "Deleted finished virtual machine:");
     }
     let mut live: Vec<&VirtualMachineInstance> = owned.iter().copied().filter(|vmi| counts(vmi)).collect();
@@ -161,13 +174,23 @@ fn scale(set: &VirtualMachineInstanceReplicaSet, owned: &[&VirtualMachineInstanc
         return live.into_iter().take(many.min(BURST)).fold(plan, |plan, vmi| delete(set, vmi, plan, said));
     }
     let free = (0_u64..)
-        .map(|n| format!("{}-{}", set.name(), derived_suffix(&[set.uid(), "vmi", &n.to_string()], 5)))
+        .map(|n| format!("{}-{}", stem(set), derived_suffix(&[set.uid(), "vmi", &n.to_string()], 5)))
         .filter(|name| view.get::<VirtualMachineInstance>(set.namespace(), name).is_none());
     for name in free.take((wanted - live.len()).min(BURST)) {
         let message = format!("Started the virtual machine by creating the new virtual machine instance {name}");
         plan = plan.create(&instance(set, name)).told(EventRecord::normal(set, "SuccessfulCreate", message));
     }
     plan
+}
+
+/// What the names of a set's instances begin with: what their template is called, or else the set. (Upstream:
+/// `getVirtualMachineBaseName`; the API server cuts what it completes to a name, too.)
+fn stem(set: &VirtualMachineInstanceReplicaSet) -> &str {
+    let made = set.spec.template.as_ref().and_then(|template| template.metadata.as_ref());
+    let given = made.into_iter().flat_map(|meta| [&meta.name, &meta.generate_name]).flatten().map(String::as_str);
+    let name = given.chain([set.name()]).find(|name| !name.is_empty()).unwrap_or_default();
+    let end = name.char_indices().nth(STEM_MAX).map_or(name.len(), |(at, _)| at);
+    name[..end].trim_end_matches(['-', '.'])
 }
 
 fn delete(set: &VirtualMachineInstanceReplicaSet, vmi: &VirtualMachineInstance, plan: Plan, said: &str) -> Plan {
@@ -212,7 +235,7 @@ fn report(
     } else {
         new.conditions.retain(|condition| condition.r#type != PAUSED);
     }
-    let finished = owned.iter().any(|vmi| vmi.is_final() && !vmi.is_deleting());
+    let finished = owned.iter().any(|vmi| is_over(vmi) && !vmi.is_deleting());
     match failure {
         Some((reason, why)) => {
             set_condition(&mut new.conditions, Condition::new(FAILURE, "True", reason, why), &now.meta());
@@ -377,6 +400,11 @@ mod tests {
         check(json!({"replicas": 1}), &[ready(), json!({"phase": "Scheduling"})], &["delete web-1"]);
         check(json!({"replicas": 0}), &[ready()], &["delete web-0"]);
         check(json!({"replicas": 1}), &[json!({"phase": "Failed"})], &["delete web-0", "create"]);
+        let not_ready = |reason: &str| json!({"phase": "Running", "conditions": [{"type": "Ready", "status": "False", "reason": reason}]});
+        // Its pod was evicted, and its node may never say what became of it.
+        check(json!({"replicas": 1}), &[not_ready("PodTerminating")], &["delete web-0", "create"]);
+        check(json!({"replicas": 1}), &[ready(), not_ready("PodTerminating")], &["delete web-1"]);
+        check(json!({"replicas": 1}), &[not_ready("GuestNotRunning")], &[]);
         check(json!({"replicas": 1, "paused": true}), &[], &[]);
         let named = |plan: &Plan| -> Vec<String> {
             plan.writes
@@ -393,9 +421,32 @@ mod tests {
     }
 
     #[test]
+    fn instances_are_called_after_their_template_or_their_set() {
+        let check = |template: Value, set: &str, stem: &str| {
+            let mut meta = json!({"labels": {"app": "web"}});
+            for (key, value) in template.as_object().expect("an object") {
+                meta[key] = value.clone();
+            }
+            let object = json!({"metadata": {"name": set, "uid": "u"},
+                "spec": {"selector": {}, "template": {"metadata": meta, "spec": {"domain": {"devices": {}}}}}});
+            let set: VirtualMachineInstanceReplicaSet = serde_json::from_value(object).expect("a set");
+            assert_eq!(super::stem(&set), stem, "{template}");
+        };
+        check(json!({}), "web", "web");
+        check(json!({"name": "guest", "generateName": "other-"}), "web", "guest");
+        check(json!({"name": "", "generateName": "guest-"}), "web", "guest");
+        // 63 characters with the suffix.
+        check(json!({}), &"a".repeat(253), &"a".repeat(57));
+        check(json!({}), &format!("{}-{}", "a".repeat(56), "b".repeat(9)), &"a".repeat(56));
+    }
+
+    #[test]
     fn the_status_counts() {
         let ready = json!({"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]});
-        let plan = plan(json!({"replicas": 3}), &[ready, json!({"phase": "Scheduling"}), json!({"phase": "Failed"})]);
+        let loses_pod = json!({"phase": "Running",
+            "conditions": [{"type": "Ready", "status": "False", "reason": "PodTerminating"}]});
+        let instances = [ready, json!({"phase": "Scheduling"}), json!({"phase": "Failed"}), loses_pod];
+        let plan = plan(json!({"replicas": 3}), &instances);
         let [.., Write::Patch { sub: "status", patch, .. }] = &plan.writes[..] else { panic!("{plan:?}") };
         assert_eq!(patch["status"], json!({"replicas": 2, "readyReplicas": 1, "labelSelector": "app=web"}));
     }

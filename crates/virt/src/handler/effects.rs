@@ -36,6 +36,18 @@ pub struct Place {
     pub compute_id: String,
 }
 
+/// Whose processes are looked for.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Sought {
+    /// UID of the instance: where the pod's is not known, any process that bears it counts.
+    pub uid: String,
+    /// UID of the pod.
+    pub pod_uid: String,
+    /// The pod goes, and its guest has ended: what holds its container disks is asked to end, in case it was asked
+    /// before it could hear of that.
+    pub ends_disks: bool,
+}
+
 /// A container disk to put into the launcher's container.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ContainerDisk {
@@ -291,7 +303,7 @@ pub enum Op {
     /// End the processes of a pod at once, from outside, whatever its launcher says.
     Destroy(Place),
     /// Look whether any process of a pod still runs; without the pod's UID, any of the instance.
-    LookForProcesses(Place),
+    LookForProcesses(Sought),
     /// Ask a guest's agent.
     AskAgent(Box<AgentQuestion>),
     /// Tell the console server which guests there are. Has no outcome.

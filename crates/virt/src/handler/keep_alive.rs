@@ -3,6 +3,9 @@
 //! Such a container has nothing but a disk image in it: no C library, no shell. So the program is some hundred bytes of
 //! machine code that need nothing, the same that holds pods' namespaces. It lies in one directory of the node that all
 //! these containers mount, so that no pod needs a container to bring it along.
+//!
+//! A stop signal that comes before its first instruction is lost, and its container's limit of CPU time may put that
+//! off for a while. The handler has the signal sent again then, when the pod goes.
 
 use std::io;
 use std::path::Path;

@@ -48,7 +48,7 @@ impl Kept {
     pub fn of(pod: &Pod, root: &Path, log_dir: &Path) -> Self {
         let of = crate::spec::pod::pod_ref(pod);
         let volumes = root.join("pods").join(of.uid.as_ref()).join("volumes/kubernetes.io~empty-dir");
-        Self::in_directories(&volumes, &log_dir.join(format!("{}_{}_{}", of.namespace, of.name, of.uid)))
+        Self::in_directories(&volumes, &log_dir.join(of.log_dir_name()))
     }
 
     fn in_directories(volumes: &Path, logs: &Path) -> Self {

@@ -99,6 +99,81 @@ fn images_are_pulled_as_the_policy_says() {
 }
 
 #[test]
+fn a_container_has_variables_of_a_file_once_it_is_there() {
+    let mut w = World::new(12);
+    w.edit_or_create_node();
+    let mut spec = plain();
+    let reference = json!({"volumeName": "e", "path": "vars", "key": "K"});
+    spec["containers"][0]["env"] = json!([{"name": "K", "valueFrom": {"fileKeyRef": reference}}]);
+    w.create("p", spec);
+    w.run(4);
+    let waiting = &w.api.objects[POD]["status"]["containerStatuses"][0]["state"]["waiting"];
+    assert_eq!(waiting["reason"], "CreateContainerConfigError", "{waiting}");
+    assert!(waiting["message"].as_str().unwrap().contains("not found"), "{waiting}");
+    let volume = w.node.volumes.keys().next().unwrap().clone();
+    w.node.files.insert(format!("{volume}/vars"), "K='v'\n".into());
+    w.run(10);
+    assert_eq!(w.phase(), "Running");
+    let container = w.node.containers.values().next().unwrap();
+    assert!(container.spec.env.contains(&("K".to_owned(), "v".to_owned())), "{:?}", container.spec.env);
+}
+
+/// The image is changed back before the kubelet hears that the container was stopped.
+#[test]
+fn who_is_stopped_for_another_image_starts_again_whichever_it_is_then() {
+    each_seed(|seed| {
+        let mut w = World::new(seed);
+        w.edit_or_create_node();
+        w.node.images.insert("other".into());
+        let mut spec = plain();
+        spec["restartPolicy"] = "Never".into();
+        w.create("p", spec.clone());
+        w.run(5);
+        let back = spec.clone();
+        spec["containers"][0]["image"] = "other".into();
+        w.edit(POD, json!({"spec": spec}));
+        while w.node.containers.values().all(|c| c.record.may_run()) {
+            w.next();
+        }
+        w.edit(POD, json!({"spec": back}));
+        w.run(30);
+        let runs = w.node.containers.values().filter(|c| c.record.may_run());
+        let images: Vec<&str> = runs.map(|c| c.record.image.as_str()).collect();
+        assert_eq!((images, w.phase()), (vec!["busybox"], "Running"), "seed {seed}");
+    });
+}
+
+/// Also by a kubelet that finds the old container ended.
+#[test]
+fn another_image_is_started_whatever_the_policy_is() {
+    for policy in ["Never", "OnFailure"] {
+        each_seed(|seed| {
+            let mut w = World::new(seed);
+            w.edit_or_create_node();
+            w.node.stop_code = 0;
+            w.node.images.insert("other".into());
+            let mut spec = plain();
+            spec["restartPolicy"] = policy.into();
+            w.create("p", spec.clone());
+            w.run(5);
+            assert_eq!(w.phase(), "Running", "{policy} seed {seed}");
+            spec["containers"][0]["image"] = "other".into();
+            w.edit(POD, json!({"spec": spec}));
+            while w.node.containers.values().all(|c| c.record.may_run()) {
+                w.next();
+            }
+            w.restart_kubelet();
+            w.run(30);
+            let runs = w.node.containers.values().filter(|c| c.record.may_run());
+            let images: Vec<&str> = runs.map(|c| c.record.image.as_str()).collect();
+            assert_eq!((images, w.phase()), (vec!["other"], "Running"), "{policy} seed {seed}");
+            let is_end = |phase: &String| phase.ends_with("=Failed") || phase.ends_with("=Succeeded");
+            assert!(!w.api.phases.iter().any(is_end), "{policy} seed {seed}: {:?}", w.api.phases);
+        });
+    }
+}
+
+#[test]
 fn a_container_is_stopped_after_its_hook_and_no_later_than_its_time() {
     let web = json!({"httpGet": {"port": 80, "path": "/bye", "httpHeaders": [{"name": "X", "value": "y"}]}});
     for (hook, before, after_s) in [

@@ -24,15 +24,10 @@ use serde_json::json;
 
 use super::{Call, Flight, Out, Scheduler, Stage, Step};
 use crate::Pod;
-use crate::scheduler::attempt::status_patch;
+use crate::scheduler::attempt::{revision, status_patch};
 
 /// So often a pod is bound to the node that was chosen for it, when somebody else writes the pod in between.
 const MOST_BINDINGS: u32 = 3;
-
-/// The revision of a pod.
-pub(super) fn revision(pod: &Pod) -> Option<String> {
-    pod.meta().resource_version.clone().filter(|revision| !revision.is_empty())
-}
 
 impl Scheduler {
     /// The revision that a binding is to rest on: the newest that was heard of.

@@ -87,6 +87,8 @@ fn one_pod_is_asked_about_at_a_time_and_others_do_not_wait_for_it() {
     world.tell("ADDED", gpu("first"));
     world.tell("ADDED", gpu("second"));
     let ask = world.ask();
+    let counts = world.core.queue().counts();
+    assert_eq!((counts.in_flight, counts.active), (1, 1), "whose turn has not come waits in the queue");
     world.tell("ADDED", pod("plain", "100m"));
     assert_eq!(world.bound(), [("plain".to_owned(), "a".to_owned())]);
     world.answer(&ask, &json!({"NodeNames": ["a"]}));

@@ -118,7 +118,7 @@ fn a_pod_that_somebody_else_binds_frees_what_was_kept_for_it() {
 /// Thousands of pods that nobody takes are told so, but not all at once.
 #[test]
 fn what_is_to_be_said_waits_for_answers() {
-    let most = super::super::MOST_CALLS;
+    let most = Limits::default().calls;
     let pods = (0..most + 50).map(|number| pod(&format!("p{number}"), "2")).collect();
     let mut world = World::new(Config::default(), vec![node("a", "1")], pods);
     let conditions = |r: &ApiRequest| r.path.ends_with("/status");
@@ -128,4 +128,22 @@ fn what_is_to_be_said_waits_for_answers() {
         world.reply(call, Ok(json!({})));
     }
     assert_eq!(world.take(conditions).len(), 50);
+}
+
+/// Who may look at no pod does not wake for those that are due: it would do nothing else.
+#[test]
+fn who_has_too_much_to_do_wakes_for_nobody() {
+    let limits = Limits { calls: 2, ..Limits::default() };
+    let core = Scheduler::new(Config::default(), Rng::new(1)).with_limits(limits);
+    let mut world = World::of(core, vec![node("a", "1")], vec![pod("p", "2"), pod("q", "2")]);
+    let told = world.take(|r| r.path.ends_with("/status"));
+    assert_eq!(told.len(), limits.calls);
+    world.tell("ADDED", node("b", "4"));
+    world.pass(s(60));
+    assert_eq!(world.bound(), []);
+    for (call, _) in told {
+        world.reply(call, Ok(json!({})));
+    }
+    assert_eq!(world.bound().len(), 2);
+    world.check();
 }

@@ -209,6 +209,55 @@ fn mounts_and_devices() {
 }
 
 #[test]
+fn variables_of_files() {
+    const AT: &str = "spec.containers[0].env[0].valueFrom";
+    let file = |volume: &str, path: &str, key: &str| json!({"volumeName": volume, "path": path, "key": key});
+    let env = |from: Value| json!([{"name": "A", "valueFrom": from}]);
+    let rows = [
+        (file("v", "a/b.env", "a.b-c"), vec![]),
+        (json!({}), vec!["Required fileKeyRef.key", "Required fileKeyRef.volumeName", "Required fileKeyRef.path"]),
+        (file("v", "b.env", "a=b"), vec!["Invalid fileKeyRef.key"]),
+        (file("v", "/b.env", "A"), vec!["Invalid fileKeyRef.path"]),
+        (file("v", "a/../b.env", "A"), vec!["Invalid fileKeyRef.path"]),
+        (file("v", "..b.env", "A"), vec!["Invalid fileKeyRef.path"]),
+        (file("V", "b.env", "A"), vec!["Invalid fileKeyRef.volumeName", "NotFound fileKeyRef.volumeName"]),
+        (file("none", "b.env", "A"), vec!["NotFound fileKeyRef.volumeName"]),
+        (file("claim", "b.env", "A"), vec!["Invalid fileKeyRef.volumeName"]),
+    ];
+    for (reference, want) in rows {
+        let want: Vec<String> =
+            want.iter().map(|cause| cause.replace("fileKeyRef", &format!("{AT}.fileKeyRef"))).collect();
+        let want: Vec<&str> = want.iter().map(String::as_str).collect();
+        created("", "Pod", &pod(), &[("/spec/containers/0/env", env(json!({"fileKeyRef": reference})), &want[..])]);
+    }
+    let good = file("v", "b.env", "A");
+    created(
+        "",
+        "Pod",
+        &pod(),
+        &[
+            // Whoever does not mount the volume has the file all the same.
+            ("/spec/initContainers/0/env", env(json!({"fileKeyRef": good})), &[]),
+            (
+                "/spec/initContainers/0/env",
+                env(json!({"fileKeyRef": file("claim", "b.env", "A")})),
+                &["Invalid spec.initContainers[0].env[0].valueFrom.fileKeyRef.volumeName"],
+            ),
+            (
+                "/spec/containers/0/env",
+                env(json!({"fileKeyRef": good, "secretKeyRef": {"name": "s", "key": "k"}})),
+                &["Invalid spec.containers[0].env[0].valueFrom"],
+            ),
+            (
+                "/spec/containers/0/env",
+                json!([{"name": "A", "value": "x", "valueFrom": {"fileKeyRef": good}}]),
+                &["Invalid spec.containers[0].env[0].valueFrom"],
+            ),
+        ],
+    );
+}
+
+#[test]
 fn containers() {
     let container = |field: &str| format!("/spec/containers/0/{field}");
     let ports = container("ports");

@@ -47,37 +47,38 @@ pub(super) fn compute(world: &World<'_>, turn: &Turn) -> VirtualMachineSnapshotS
         None if snapshot.is_progressing() => status.error = error(status.error.take(), turn.problem.as_deref(), world),
         None => {}
     }
-    let conditions = &mut status.conditions;
-    if let Some(why) = turn.failed.as_deref() {
+    let progress = if let Some(why) = turn.failed.as_deref() {
         phase::FAILED.clone_into(&mut status.phase);
-        failure(conditions, why, *now);
-        progressing(conditions, false, "Operation failed", *now);
+        failure(&mut status.conditions, why, *now);
+        (false, "Operation failed")
     } else if snapshot.has_failed() {
-        progressing(conditions, false, "Operation failed", *now);
+        (false, "Operation failed")
     } else if snapshot.has_succeeded() || status.creation_time.is_some() {
         phase::SUCCEEDED.clone_into(&mut status.phase);
-        progressing(conditions, false, "Operation complete", *now);
         if let Some(content) = content {
             volumes(content, source.as_ref(), world.view, &mut status);
         }
+        (false, "Operation complete")
     } else if snapshot.is_deleting() {
         phase::DELETING.clone_into(&mut status.phase);
-        progressing(conditions, false, "VM snapshot is deleting", *now);
+        (false, "VM snapshot is deleting")
     } else {
         phase::IN_PROGRESS.clone_into(&mut status.phase);
         match source {
             Some(source) => {
-                progressing(conditions, source.is_locked_by(snapshot.name()), &turn.lock, *now);
                 indications(source, &mut status);
+                (source.is_locked_by(snapshot.name()), turn.lock.as_str())
             }
-            None => progressing(conditions, false, "Source does not exist", *now),
+            None => (false, "Source does not exist"),
         }
-    }
+    };
+    // What failed says why in its own condition. This one is set once: set and taken back, its time would be that of
+    // each look, and it would be written each time.
+    let in_error = status.error.is_some() && status.phase != phase::FAILED;
+    let (is, why) = if in_error { (false, "In error state") } else { progress };
+    progressing(&mut status.conditions, is, why, *now);
     let is_ready = status.ready_to_use == Some(true);
     ready(&mut status.conditions, is_ready, if is_ready { "Ready" } else { "Not ready" }, *now);
-    if status.error.is_some() && status.phase == phase::IN_PROGRESS {
-        progressing(&mut status.conditions, false, "In error state", *now);
-    }
     status
 }
 

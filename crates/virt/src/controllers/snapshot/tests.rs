@@ -403,6 +403,18 @@ fn what_the_content_says_the_snapshot_says() {
             ),
         ],
     );
+    // It was taken, and something of it is not there any more.
+    check(
+        json!({"readyToUse": false, "creationTime": TAKEN, "error": {"message": "missing", "time": TAKEN}}),
+        &[
+            unlock,
+            &status(
+                "Progressing=False(In error state) Ready=False(Not ready) creationTime=1970-01-12T13:46:44Z error \
+                     phase=Succeeded snapshotVolumes sourceUID=vm-uid \
+                     virtualMachineSnapshotContentName=vmsnapshot-content-s-uid",
+            ),
+        ],
+    );
     check(
         json!({"readyToUse": true, "creationTime": TAKEN}),
         &[
@@ -414,6 +426,18 @@ fn what_the_content_says_the_snapshot_says() {
             ),
         ],
     );
+}
+
+#[test]
+fn an_error_that_stays_is_written_once() {
+    let mut world = World::new();
+    world.vm = Some(locked());
+    world.content = Some(content(json!({"readyToUse": false, "error": {"message": "no", "time": TAKEN}})));
+    let plan = world.snapshot();
+    let Some(Write::Patch { patch, .. }) = plan.writes.last() else { panic!("{plan:?}") };
+    world.snapshot["status"] = with(world.snapshot["status"].clone(), patch["status"].clone());
+    world.now = Time::from_unix_s(CREATED + 20);
+    check(&world.snapshot(), &[], "nothing has changed since");
 }
 
 #[test]

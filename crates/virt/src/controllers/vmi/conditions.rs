@@ -18,6 +18,9 @@ const NO_NETWORKS: &str = "FailedAttachNetworks";
 /// Reason of the condition, and the event, of an instance whose pod cannot be made.
 pub(super) const FAILED_CREATE: &str = "FailedCreate";
 
+/// Reason for not being ready of an instance whose pod goes.
+pub(crate) const POD_TERMINATING: &str = "PodTerminating";
+
 /// Whether an instance's pod does not get its networks.
 pub(super) fn lacks_networks(vmi: &VirtualMachineInstance) -> bool {
     vmi.condition("Synchronized").is_some_and(|condition| condition.reason == NO_NETWORKS)
@@ -70,7 +73,7 @@ pub(crate) fn ready(pod: Option<&Pod>, phase: &str) -> Condition {
         return Condition::new("Ready", "False", "PodNotExists", "virt-launcher pod has not yet been scheduled");
     };
     if pod.is_deleting() || is_terminal(pod) {
-        return Condition::new("Ready", "False", "PodTerminating", "virt-launcher pod is terminating");
+        return Condition::new("Ready", "False", POD_TERMINATING, "virt-launcher pod is terminating");
     }
     if phase != phase::RUNNING {
         return Condition::new("Ready", "False", "GuestNotRunning", "Guest VM is not reported as running");

@@ -6,9 +6,10 @@
 
 use std::collections::BTreeMap;
 
-use carrack_types::kubevirt::VirtualMachine;
+use carrack_types::kubevirt::{VirtualMachine, VirtualMachineInstance};
 use carrack_types::resource::Object;
-use carrack_types::well_known::kubevirt::SCHEDULABLE_LABEL;
+use carrack_types::well_known::kubevirt::{NODE_LEASE_NAMESPACE, SCHEDULABLE_LABEL};
+use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{
     Node, NodeSelectorTerm, PersistentVolume, PersistentVolumeClaim, PersistentVolumeSpec,
 };
@@ -64,6 +65,17 @@ pub(super) fn decide(world: &World<'_>) -> Result<(), Against> {
         }
     }
     Ok(())
+}
+
+/// The term in which the guest of an instance will start, as its node's Lease has it, for one that is handed over and
+/// runs under it. The handler writes its own where this is wrong or missing: nothing rests on its being the newest.
+pub(super) fn term(world: &World<'_>, handed_over: &VirtualMachineInstance) -> Option<i64> {
+    if !fence::is_bound(handed_over) {
+        return None;
+    }
+    let node = handed_over.status.as_ref()?.node_name.as_str();
+    let lease = world.view.get::<Lease>(NODE_LEASE_NAMESPACE, node)?;
+    (!fence::is_marked(lease)).then(|| fence::term(lease))
 }
 
 /// Whether a disk can be had on more than one node. A path of a node is that node's own, unless the volume says of

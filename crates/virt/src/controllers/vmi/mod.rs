@@ -28,8 +28,9 @@ use carrack_engine::{Controller, DeleteOptions, EventRecord, Key, Plan, Premise,
 use carrack_types::kubevirt::{Condition, KubeVirt, VirtualMachine, VirtualMachineInstance, phase, set_condition};
 use carrack_types::resource::{Kind, Object};
 use carrack_types::well_known::kubevirt::{
-    FAILOVER_ANNOTATION, KEEP_LAUNCHER_ANNOTATION, NODE_UNRESPONSIVE, VMI_FINALIZER,
+    FAILOVER_ANNOTATION, FENCING_TOKEN_ANNOTATION, KEEP_LAUNCHER_ANNOTATION, NODE_UNRESPONSIVE, VMI_FINALIZER,
 };
+use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{Node, PersistentVolume, PersistentVolumeClaim, Pod};
 use serde_json::json;
 
@@ -37,7 +38,7 @@ use crate::controllers::{Config, trim};
 use crate::diff::merge_patch;
 
 use conditions::FAILED_CREATE;
-pub(crate) use conditions::{ready, unpaused_condition};
+pub(crate) use conditions::{POD_TERMINATING, ready, unpaused_condition};
 pub(crate) use pod::DEFAULT_GRACE_S;
 pub(crate) use progress::enter;
 
@@ -114,6 +115,7 @@ impl Controller for VmiController {
         setup.watch::<KubeVirt>(|_, view| waiting(view, |_| true));
         setup.read::<PersistentVolume>();
         setup.read::<VirtualMachine>();
+        setup.read::<Lease>();
     }
 
     fn reconcile(&mut self, key: &Key, view: &View<'_>, now: Time) -> Plan {
@@ -191,6 +193,11 @@ fn reconcile(world: &World<'_>, now: Time) -> Plan {
         }
     }
     progress::apply(world, &mut new, &progress, now);
+    if matches!(progress, progress::Next::Phase(phase::SCHEDULED))
+        && let Some(term) = failover::term(world, &new)
+    {
+        new.metadata.annotations.get_or_insert_default().insert(FENCING_TOKEN_ANNOTATION.to_owned(), term.to_string());
+    }
     conditions::apply(world, &mut new, &progress, now);
     let mut plan = match merge_patch(vmi, &new) {
         Some(patch) => {

@@ -5,6 +5,7 @@ use std::time::Duration;
 use carrack_engine::testing::Caches;
 use carrack_engine::{Controller, Key, Plan, Refusal, StatusError, Time, Write};
 use carrack_types::kubevirt::{KubeVirt, VirtualMachine, VirtualMachineInstance};
+use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{Node, PersistentVolumeClaim, Pod};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
@@ -93,6 +94,7 @@ fn caches(vmi: VirtualMachineInstance, pod: Option<Pod>, node: Option<Node>, clu
         .with(cluster)
         .with::<PersistentVolumeClaim>([])
         .with::<VirtualMachine>([])
+        .with::<Lease>([])
 }
 
 fn controller() -> VmiController {
@@ -288,6 +290,31 @@ fn handoff_names_the_node() {
     assert_eq!(patch["metadata"]["labels"]["kubevirt.io/nodeName"], "n1");
     assert_eq!(patch["status"]["activePods"], json!({"pod-uid": "n1"}));
     assert_eq!(patch["status"]["launcherContainerImageVersion"], "launcher:1");
+}
+
+#[test]
+fn the_hand_over_tells_the_term_in_which_a_bound_guest_starts() {
+    let check = |name: &str, state: &str, failover: &str, lease: Option<Value>, token: Option<&str>| {
+        let annotations = json!({"metadata": {"annotations": {"kubevirt.io/failover": failover}}});
+        let lease = lease.map(|more| {
+            let mut object = json!({"metadata": {"namespace": "kubevirt-node-lease", "name": "n1"},
+                "spec": {"leaseTransitions": 3}});
+            merge(&mut object, more);
+            read::<Lease>(object)
+        });
+        let caches = caches(vmi("Scheduling", annotations), Some(pod(state, json!({}))), None, None).with(lease);
+        let patch = patched(&controller().reconcile(&Key::new("ns", "demo"), &caches.view(), NOW));
+        let told = patch["metadata"]["annotations"]["kubevirt.io/fencing-token"].as_str();
+        assert_eq!(told, token, "{name}: {patch}");
+    };
+    check("held", "running", "true", Some(json!({})), Some("3"));
+    check("not handed over yet", "ContainerCreating", "true", Some(json!({})), None);
+    check("not bound", "running", "its disk lies on one node", Some(json!({})), None);
+    // The handler tells it itself, once it holds the Lease.
+    check("never taken", "running", "true", None, None);
+    let marked = json!({"metadata": {"annotations": {"kubevirt.io/fenced": "then"}}});
+    check("marked", "running", "true", Some(marked), None);
+    check("another node's", "running", "true", Some(json!({"metadata": {"name": "n2"}})), None);
 }
 
 #[test]

@@ -282,6 +282,11 @@ impl Guest {
         self.dead
     }
 
+    /// Whether its launcher said that it has ended, or that is a fact.
+    pub fn has_ended(&self) -> bool {
+        self.dead || self.domain.as_ref().is_some_and(|domain| domain.phase == Phase::Ended)
+    }
+
     /// Whether there is a guest to talk to.
     pub fn is_up(&self) -> bool {
         self.domain
@@ -334,7 +339,7 @@ pub(super) fn act(guest: &mut Guest, seen: &Seen<'_>) -> Act {
             None => Act::Destroy(guest.record.place.clone()),
         };
     }
-    if guest.domain.as_ref().is_some_and(|domain| domain.phase == Phase::Ended) || guest.dead {
+    if guest.has_ended() {
         return Act::Wait(None);
     }
     if let Some(at) = guest.retry_at.filter(|at| *at > seen.now) {

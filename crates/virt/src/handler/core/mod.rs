@@ -12,6 +12,7 @@ mod fencing;
 mod guest;
 mod heartbeat;
 mod lease;
+mod leaving;
 pub(super) mod watchdog;
 
 use std::collections::BTreeMap;
@@ -30,12 +31,13 @@ use carrack_types::resource::{Kind, Object};
 use carrack_types::well_known::kubevirt::{APP_LABEL, KVM_RESOURCE, LAUNCHER, NODE_NAME_LABEL, VMI_FINALIZER};
 use k8s_openapi::api::core::v1::{Node, Pod};
 
-use super::effects::{Call, In, Op, OpId, Out, Outcome, Record, Reply, Served};
+use super::effects::{Call, In, Op, OpId, Out, Outcome, Record, Reply, Served, Sought};
 use super::status;
 use crate::diff::merge_patch;
 use guest::{Act, Asked, Guest, Seen};
 use heartbeat::Heartbeat;
 use lease::Keeper;
+use leaving::Leaving;
 use watchdog::Watchdog;
 
 /// Component name in events.
@@ -58,6 +60,8 @@ enum Flight {
     Call(String),
     TakeOver(String),
     Look(String),
+    /// UID of a pod that goes.
+    SeeOff(String),
     Ask(String),
     Arm(String, Time),
     Destroy(String),
@@ -67,6 +71,8 @@ enum Flight {
 /// Whom a timer wakes.
 enum Wake {
     Guest(String),
+    /// UID of a pod that goes.
+    Leaving(String),
     Heartbeat,
     Lease,
     Watchdog,
@@ -86,6 +92,8 @@ pub struct Handler {
     node: Informer<Node>,
     recorder: EventRecorder,
     guests: BTreeMap<String, Guest>,
+    /// Pods that go, by their UIDs.
+    leaving: BTreeMap<String, Leaving>,
     flights: BTreeMap<OpId, Flight>,
     wakes: BTreeMap<TimerId, Wake>,
     writes: BTreeMap<CallId, Written>,
@@ -122,6 +130,7 @@ impl Handler {
             node: Informer::new(Node::resource(), own, rng.fork("node")),
             recorder: EventRecorder::new(COMPONENT, rng.fork("events")).on_host(node_name),
             guests: BTreeMap::new(),
+            leaving: BTreeMap::new(),
             flights: BTreeMap::new(),
             wakes: BTreeMap::new(),
             writes: BTreeMap::new(),
@@ -286,7 +295,10 @@ impl Handler {
                 self.op(fx, Op::Call(place, call), Flight::Call(owner));
             }
             Act::TakeOver(place) => self.op(fx, Op::TakeOver(place), Flight::TakeOver(owner)),
-            Act::Look(place) => self.op(fx, Op::LookForProcesses(place), Flight::Look(owner)),
+            Act::Look(place) => {
+                let sought = Sought { uid: place.uid, pod_uid: place.pod_uid, ends_disks: false };
+                self.op(fx, Op::LookForProcesses(sought), Flight::Look(owner));
+            }
             Act::Ask(question) => {
                 // Beside all else: an agent that is slow must not keep anything waiting.
                 guest.agent.asking = true;
@@ -377,6 +389,7 @@ impl Handler {
         let uid = match flight {
             Flight::Load => return self.was_loaded(now, outcome, fx),
             Flight::Probe => return self.was_probed(now, outcome, fx),
+            Flight::SeeOff(ref pod) => return self.saw_off(now, pod, &outcome, fx),
             Flight::Watchdog => {
                 let waited = !self.is_guarded();
                 self.watchdog.done(now, outcome);
@@ -602,6 +615,7 @@ impl Core for Handler {
             deltas.iter().for_each(|delta| self.consider(now, delta.object().uid(), fx));
         } else if let Some(deltas) = self.pods.step(now, &input, fx) {
             for delta in &deltas {
+                self.sees_pod(now, delta, fx);
                 if let Some(uid) = delta.object().controller_uid() {
                     self.consider(now, uid, fx);
                 }
@@ -619,12 +633,16 @@ impl Core for Handler {
                 }
                 Input::Own(event) => self.own(now, event, fx),
                 Input::Timer(id) => {
-                    // Whichever it is, what is due is looked at below.
-                    if let Some(Wake::Guest(uid)) = self.wakes.remove(&id) {
-                        if let Some(guest) = self.guests.get_mut(&uid) {
-                            guest.wake_at = None;
+                    match self.wakes.remove(&id) {
+                        Some(Wake::Guest(uid)) => {
+                            if let Some(guest) = self.guests.get_mut(&uid) {
+                                guest.wake_at = None;
+                            }
+                            self.consider(now, &uid, fx);
                         }
-                        self.consider(now, &uid, fx);
+                        Some(Wake::Leaving(pod)) => self.see_off(now, &pod, fx),
+                        // What is due is looked at below.
+                        Some(Wake::Heartbeat | Wake::Lease | Wake::Watchdog) | None => {}
                     }
                 }
                 Input::Api { id, result } => {

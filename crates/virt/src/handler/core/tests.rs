@@ -17,10 +17,11 @@ use serde_json::{Value, json};
 use super::Handler;
 use crate::handler::effects::{
     AgentInterface, AgentReport, Binding, Call, In, LinkFacts, Op, OpError, Out, Outcome, Place, PodLink, Prepared,
-    Record, Reply,
+    Record, Reply, Sought,
 };
 
 mod guarded;
+mod leaving;
 
 const VMI: &str = "/apis/kubevirt.io/v1/namespaces/ns/virtualmachineinstances/demo";
 const POD: &str = "/api/v1/namespaces/ns/pods/virt-launcher-demo";
@@ -295,7 +296,7 @@ impl Rig {
 
     /// Processes are looked for at a place, and the guest has not ended before there are none.
     fn ends_with_the_processes_of(&mut self, place: Place) {
-        let look = Op::LookForProcesses(place);
+        let look = Op::LookForProcesses(Sought { uid: place.uid, pod_uid: place.pod_uid, ends_disks: false });
         self.answer(|op| *op == look, Ok(Reply::Processes(true)));
         self.settle();
         assert_eq!(self.phase(), "Running");
@@ -891,6 +892,25 @@ fn a_bound_guest_starts_under_a_promise_and_is_ended_when_it_is_over() {
     rig.settle();
     rig.answer(|op| matches!(op, Op::Destroy(_)), Ok(Reply::Processes(false)));
     assert_eq!(rig.objects[VMI]["status"]["phase"], "Failed");
+}
+
+#[test]
+fn a_term_that_was_told_with_the_hand_over_is_not_claimed_again() {
+    for (told, claims) in [("1", false), ("7", true), ("x", true)] {
+        let mut rig = Rig::with_instance("Scheduled");
+        let annotations = json!({"kubevirt.io/failover": "true", "kubevirt.io/fencing-token": told});
+        rig.change(VMI, |vmi| vmi["metadata"]["annotations"] = annotations);
+        rig.start(Vec::new());
+        rig.expect(|op| matches!(op, Op::Watch(_)));
+        rig.step(Input::Own(In::Domain("vmi".to_owned(), Box::new(Domain::waiting("vmi")))));
+        let revision = |rig: &Rig| rig.objects[VMI]["metadata"]["resourceVersion"].clone();
+        let before = revision(&rig);
+        rig.answer(|op| matches!(op, Op::Prepare(_)), Ok(Reply::Prepared(Box::default())));
+        assert_eq!(revision(&rig) != before, claims, "{told}");
+        assert_eq!(rig.objects[VMI]["metadata"]["annotations"]["kubevirt.io/fencing-token"], "1");
+        rig.settle();
+        runs(&mut rig);
+    }
 }
 
 #[test]

@@ -3,18 +3,23 @@
 use std::io;
 use std::path::Path;
 
-use crate::handler::effects::Place;
+use super::leaving;
+use crate::handler::effects::Sought;
 
 /// Whether any process of an instance is left: of its pod or, where that is not known, any that bears the instance's
-/// UID on its command line, as QEMU, its monitor and the launcher do.
+/// UID on its command line, as QEMU, its monitor and the launcher do. What holds container disks of a pod that goes is
+/// asked to end before.
 ///
 /// # Errors
 /// Processes could not be listed: then nobody knows.
-pub(super) fn any_process_left(proc: &Path, place: &Place) -> io::Result<bool> {
-    if !place.pod_uid.is_empty() {
-        return carrack_processes::any_left(proc, &place.pod_uid);
+pub(super) fn any_process_left(proc: &Path, sought: &Sought) -> io::Result<bool> {
+    if sought.pod_uid.is_empty() {
+        return carrack_processes::any_bears(proc, &sought.uid);
     }
-    carrack_processes::any_bears(proc, &place.uid)
+    if sought.ends_disks {
+        leaving::end_disks(proc, &sought.pod_uid)?;
+    }
+    carrack_processes::any_left(proc, &sought.pod_uid)
 }
 
 #[cfg(test)]
@@ -34,11 +39,11 @@ mod tests {
         process("50", "qemu-system-x86_64\0-chardev\0socket,path=/private/1111-2222/serial\0");
         process("self", "cat\0/3333-4444\0");
         fs::create_dir(dir.path().join("90")).expect("made");
-        let place = |uid: &str| Place { uid: uid.to_owned(), ..Place::default() };
-        let left = |uid: &str| any_process_left(dir.path(), &place(uid)).expect("listed");
+        let sought = |uid: &str| Sought { uid: uid.to_owned(), ..Sought::default() };
+        let left = |uid: &str| any_process_left(dir.path(), &sought(uid)).expect("listed");
         assert!(left("1111-2222"));
         assert!(!left("3333-4444"));
-        assert!(any_process_left(dir.path(), &place("")).is_err());
-        assert!(any_process_left(&dir.path().join("none"), &place("1111-2222")).is_err());
+        assert!(any_process_left(dir.path(), &sought("")).is_err());
+        assert!(any_process_left(&dir.path().join("none"), &sought("1111-2222")).is_err());
     }
 }

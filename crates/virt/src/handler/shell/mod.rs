@@ -8,6 +8,7 @@ mod anchor;
 mod cpu_manager;
 mod disks;
 mod enter;
+mod leaving;
 mod lost;
 mod metrics;
 mod network;
@@ -269,9 +270,9 @@ async fn carry_out(config: &Arc<Config>, anchor: &Anchor, op: Op) -> Outcome {
             })
             .await
         }
-        Op::LookForProcesses(place) => {
+        Op::LookForProcesses(sought) => {
             blocking(move || {
-                lost::any_process_left(Path::new("/proc"), &place)
+                lost::any_process_left(Path::new("/proc"), &sought)
                     .map(Reply::Processes)
                     .map_err(failed("cannot look for processes"))
             })

@@ -1,0 +1,213 @@
+//! Private images: which of them are on a node, who may pull one, and for whom containers are made of them.
+//!
+//! ```text
+//!   image of a pod ─▶ is it there, and may this pod use it? ─ no ─▶ pulled with the pod's secrets: slow, refused
+//!                                    └ yes ─▶ a container                              └▶ there, whoever asks next
+//! ```
+//!
+//! All other images are on every node from the beginning, and are anybody's.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use carrack_engine::Rng;
+use carrack_kubelet::runtime::{ImageRecord, PodRef};
+use carrack_kubelet::{Op, OpError, Outcome, RegistryAuth, Reply};
+use carrack_types::resource::Kind as _;
+use k8s_openapi::api::core::v1::{Pod, Secret};
+use serde_json::{Value, json};
+
+use crate::chance::between;
+use crate::invariants::Breach;
+use crate::observer::{Observer, label, text};
+use crate::options::Options;
+use crate::plants::Bug;
+use crate::wants::Want;
+use crate::workload::{Act, What, delete, mounting, up_to};
+
+/// The invariant that is looked after here.
+pub(crate) const NAME: &str = "image-is-nobody-elses";
+/// The name of this part of the work.
+pub(crate) const PART: &str = "images";
+
+/// The registry of private images.
+const REGISTRY: &str = "private.sim";
+/// The password of everybody there.
+const PASSWORD: &str = "p";
+/// The image that pods ask for. The first part of its path is the only user who may pull it.
+const IMAGE: &str = "private.sim/alice/app:1";
+/// Secrets, and whose credentials are in them.
+const SECRETS: [(&str, &str); 3] = [("alice", "alice"), ("alices", "alice"), ("bob", "bob")];
+/// The label of a secret that says that.
+const USER: &str = "user";
+/// One pull in so many is slow, and takes up to so much longer; and one in so many fails where anything does.
+pub(crate) const SLOW: (u64, Duration) = (3, Duration::from_secs(5));
+pub(crate) const FAILS_ONE_IN: u64 = 4;
+
+/// Who may pull an image; none where it is anybody's.
+fn owner(image: &str) -> Option<&str> {
+    image.strip_prefix(REGISTRY)?.strip_prefix('/')?.split('/').next()
+}
+
+/// Whether an operation pulls a private image.
+pub(crate) fn is_pull(op: &Op) -> bool {
+    matches!(op, Op::PullImage { image, .. } if owner(image).is_some())
+}
+
+fn record(name: &str) -> ImageRecord {
+    ImageRecord {
+        id: format!("sha256:{name}"),
+        names: vec![name.to_owned()],
+        digest: String::new(),
+        size_bytes: 1 << 20,
+        pinned: false,
+        uid: None,
+        username: String::new(),
+    }
+}
+
+/// The private images on a node. The runtime keeps them, whatever becomes of agents and of power.
+#[derive(Debug, Default)]
+pub(crate) struct Images(BTreeSet<String>);
+
+impl Images {
+    /// An image, if it is there.
+    pub(crate) fn find(&self, image: &str) -> Option<ImageRecord> {
+        (owner(image).is_none() || self.0.contains(image)).then(|| record(image))
+    }
+
+    /// All that are told of: of those that are always there nobody is.
+    pub(crate) fn list(&self) -> Vec<ImageRecord> {
+        self.0.iter().map(|image| record(image)).collect()
+    }
+
+    /// Pulls an image with each of these credentials in turn.
+    pub(crate) fn pull(&mut self, image: &str, auths: &[RegistryAuth]) -> Outcome {
+        let Some(owner) = owner(image) else { return Ok(Reply::Image(Some(record(image)))) };
+        let with = auths.iter().position(|auth| auth.username == owner && auth.password == PASSWORD);
+        if with.is_none() {
+            return Err(OpError::Failed(format!("pull access denied for {image}")));
+        }
+        self.0.insert(image.to_owned());
+        Ok(Reply::Pulled { image: Some(record(image)), with })
+    }
+
+    /// Removes the image of an id.
+    pub(crate) fn remove(&mut self, id: &str) {
+        self.0.retain(|image| record(image).id != id);
+    }
+}
+
+/// A container was made of an image: one that its pod can pull.
+pub(crate) fn used(image: &str, pod: &PodRef, observer: &Observer, breaches: &mut Vec<Breach>) {
+    let (Some(owner), Some(object)) = (owner(image), observer.pod(pod)) else { return };
+    let namespace = &pod.namespace;
+    let secrets = object.pointer("/spec/imagePullSecrets").and_then(Value::as_array);
+    let opens = |secret: &Value| {
+        let secret = observer.get("secret", &format!("{namespace}/{}", text(secret, "/name")));
+        secret.is_some_and(|secret| label(secret, "labels", USER) == owner)
+    };
+    if !secrets.into_iter().flatten().any(opens) {
+        let what = format!("a container of {pod} is made of {image}, which the pod cannot pull");
+        breaches.push(Breach::new(NAME, what));
+    }
+}
+
+/// Whether this is part of the work, given the chance of all of it and what is planted: in some runs, and beside no other
+/// planted bug. What small runs are made of is chosen elsewhere.
+pub(crate) fn are_there(rng: &Rng, options: &Options, planted: Option<Bug>) -> bool {
+    match planted {
+        None => options.faults && (options.small || rng.fork("whether images are private").one_in(3)),
+        Some(bug) => bug == Bug::ForgottenPulls,
+    }
+}
+
+/// Pods with a private image, of whom some can pull it. The first one can.
+pub(crate) fn acts(rng: &mut Rng, safety: Duration, acts: &mut Vec<Act>) {
+    for (name, user) in SECRETS {
+        let config = json!({"auths": {REGISTRY: {"username": user, "password": PASSWORD}}}).to_string();
+        let object = json!({"apiVersion": "v1", "kind": "Secret", "type": "kubernetes.io/dockerconfigjson",
+            "metadata": {"namespace": "default", "name": name, "labels": {USER: user}},
+            "stringData": {".dockerconfigjson": config}});
+        let what = What::Create { resource: Secret::resource(), object, want: None };
+        acts.push(Act { at: Duration::from_millis(100), what });
+    }
+    for n in 0..3 + rng.below(up_to(6, safety)) {
+        let name = format!("puller{n}");
+        let latest = if n == 0 { safety / 4 } else { safety * 3 / 4 };
+        let at = between(rng, Duration::from_secs(1), latest);
+        let drawn = usize::try_from(rng.below(SECRETS.len() as u64 + 1)).unwrap_or(0);
+        let secret = SECRETS.get(if n == 0 { 0 } else { drawn }).copied();
+        let policy = match rng.below(6) {
+            0 if n > 0 => "Never",
+            1 => "Always",
+            _ => "IfNotPresent",
+        };
+        let mut object = mounting(&name, 1 + rng.below(3), "scratch", "emptyDir", json!({}));
+        object["spec"]["containers"][0]["image"] = IMAGE.into();
+        object["spec"]["containers"][0]["imagePullPolicy"] = policy.into();
+        if let Some((secret, _)) = secret {
+            object["spec"]["imagePullSecrets"] = json!([{"name": secret}]);
+        }
+        // With the policy Never it depends on others whether the image is there.
+        let can_pull = policy != "Never" && secret.is_some_and(|(_, user)| owner(IMAGE) == Some(user));
+        let want = if can_pull { Want::Pod { restarts: true, important: false } } else { Want::Any };
+        acts.push(Act { at, what: What::Create { resource: Pod::resource(), object, want: Some(("pod", want)) } });
+        let lives = between(rng, Duration::from_secs(5), safety);
+        if at + lives < safety && rng.one_in(3) {
+            acts.push(delete(at + lives, Pod::resource(), "default", &name, "pod"));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn auth(username: &str) -> RegistryAuth {
+        RegistryAuth { server: REGISTRY.into(), username: username.into(), password: PASSWORD.into() }
+    }
+
+    #[test]
+    fn a_private_image_is_there_when_somebody_who_may_has_pulled_it() {
+        let mut images = Images::default();
+        assert!(images.find("sim/run").is_some() && images.find(IMAGE).is_none() && images.list().is_empty());
+        assert!(matches!(images.pull("sim/run", &[]), Ok(Reply::Image(Some(_)))));
+        for (auths, with) in [(vec![], None), (vec![auth("bob")], None), (vec![auth("bob"), auth("alice")], Some(1))] {
+            let pulled = match images.pull(IMAGE, &auths) {
+                Ok(Reply::Pulled { with, .. }) => with,
+                _ => None,
+            };
+            assert_eq!((pulled, images.find(IMAGE).is_some()), (with, with.is_some()), "{auths:?}");
+        }
+        assert_eq!(images.list(), [record(IMAGE)]);
+        images.remove("sha256:another");
+        assert!(images.find(IMAGE).is_some());
+        images.remove(&record(IMAGE).id);
+        assert!(images.find(IMAGE).is_none());
+    }
+
+    #[test]
+    fn a_container_is_of_an_image_that_its_pod_can_pull() {
+        for (image, secret, breaks) in [
+            (IMAGE, "alice", false),
+            (IMAGE, "bob", true),
+            (IMAGE, "nobody", true),
+            (IMAGE, "", true),
+            ("sim/run", "", false),
+        ] {
+            let secrets = if secret.is_empty() { json!([]) } else { json!([{"name": secret}]) };
+            let pod = json!({"metadata": {"namespace": "default", "name": "p", "uid": "1"},
+                "spec": {"imagePullSecrets": secrets}});
+            let metadata =
+                |name: &str, user: &str| json!({"namespace": "default", "name": name, "labels": {USER: user}});
+            let secrets = SECRETS.map(|(name, user)| ("secret", json!({"metadata": metadata(name, user)})));
+            let objects = secrets.into_iter().chain([("pod", pod)]);
+            let observer = Observer::of(objects);
+            let pod = PodRef { namespace: "default".into(), name: "p".into(), uid: "1".into() };
+            let mut breaches = Vec::new();
+            used(image, &pod, &observer, &mut breaches);
+            assert_eq!(!breaches.is_empty(), breaks, "{image} {secret}: {breaches:?}");
+        }
+    }
+}

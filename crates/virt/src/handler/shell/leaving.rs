@@ -1,0 +1,100 @@
+//! Asks what holds the container disks of a pod to end.
+
+use std::path::Path;
+use std::{fs, io};
+
+use rustix::io::Errno;
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+
+use crate::paths::KEEP_ALIVE_FILE;
+
+/// Sends SIGTERM to the programs that hold a pod's container disks, as far as they would hear of it: to one that does
+/// not listen yet it would be lost.
+///
+/// # Errors
+/// Processes could not be listed, or one could not be asked. Some may have been.
+pub(super) fn end_disks(proc: &Path, pod_uid: &str) -> io::Result<()> {
+    for entry in fs::read_dir(proc)? {
+        let name = entry?.file_name();
+        let number = name.to_str().and_then(|name| name.parse::<u32>().ok()).and_then(|pid| i32::try_from(pid).ok());
+        let Some(pid) = number.and_then(Pid::from_raw) else { continue };
+        match end_disk(&proc.join(&name), pid, pod_uid) {
+            Err(error) if !has_ended(&error) => return Err(error),
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+fn end_disk(dir: &Path, pid: Pid, pod_uid: &str) -> io::Result<()> {
+    if !is_in_pod(dir, pod_uid)? {
+        return Ok(());
+    }
+    // What is read from here on is about the process that gets the signal: had its number gone to another one in
+    // between, it would have ended, and nobody got the signal.
+    let handle = pidfd_open(pid, PidfdFlags::empty())?;
+    if is_in_pod(dir, pod_uid)? && awaits_its_end(&fs::read_to_string(dir.join("status"))?) {
+        pidfd_send_signal(&handle, Signal::TERM)?;
+    }
+    Ok(())
+}
+
+/// Whether a process is in a pod's control group. systemd's slices have no hyphens in their parts.
+fn is_in_pod(dir: &Path, pod_uid: &str) -> io::Result<bool> {
+    let groups = fs::read_to_string(dir.join("cgroup"))?;
+    Ok([pod_uid.to_owned(), pod_uid.replace('-', "_")].iter().any(|uid| groups.contains(&format!("pod{uid}"))))
+}
+
+/// Whether a process, by what the kernel says of its status, is the program that keeps containers of container disks
+/// alive, and has SIGTERM blocked, as ours fetches it, or a handler for it, as KubeVirt's has. The command line would
+/// name it, too, but reading that may hang with the process.
+fn awaits_its_end(status: &str) -> bool {
+    let field = |key: &str| status.lines().find_map(|line| line.strip_prefix(key)).map(str::trim);
+    let has_term = |key: &str| {
+        let mask = field(key).and_then(|mask| u64::from_str_radix(mask, 16).ok());
+        mask.is_some_and(|mask| mask & (1 << (Signal::TERM.as_raw() - 1)) != 0)
+    };
+    field("Name:") == Some(KEEP_ALIVE_FILE) && (has_term("SigBlk:") || has_term("SigCgt:"))
+}
+
+fn has_ended(error: &io::Error) -> bool {
+    error.kind() == io::ErrorKind::NotFound || error.raw_os_error() == Some(Errno::SRCH.raw_os_error())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::process::ExitStatusExt as _;
+    use std::process::Command;
+
+    use super::*;
+
+    #[test]
+    fn only_what_holds_a_disk_of_the_pod_and_listens_is_asked_to_end() {
+        let check = |name: &str, group: &str, masks: &str, is_asked: bool| {
+            let proc = tempfile::tempdir().expect("a directory");
+            // The kernel knows it as something else; what counts is what is read here.
+            let mut child = Command::new("sleep").arg("300").spawn().expect("sleep runs");
+            let dir = proc.path().join(child.id().to_string());
+            fs::create_dir(&dir).expect("made");
+            fs::write(dir.join("cgroup"), format!("0::{group}\n")).expect("written");
+            fs::write(dir.join("status"), format!("Name:\t{name}\nState:\tS\n{masks}\n")).expect("written");
+            let asked = end_disks(proc.path(), "1111-2222");
+            // Whichever of the two signals came first.
+            child.kill().expect("killed");
+            let signal = child.wait().expect("waited for").signal();
+            let expected = if is_asked { Signal::TERM } else { Signal::KILL };
+            assert_eq!((signal, asked.is_ok()), (Some(expected.as_raw()), true), "{name} {group} {masks}");
+        };
+        let (group, blocked, caught) =
+            ("/kubepods/pod1111-2222/c", "SigBlk:\t0000000000014002", "SigCgt:\t0000000000004000");
+        check("container-disk", group, blocked, true);
+        check("container-disk", "/kubepods-pod1111_2222.slice/c.scope", blocked, true);
+        check("container-disk", group, caught, true);
+        // It has just been started, and would never hear of it.
+        check("container-disk", group, "SigBlk:\t0000000000000000\nSigCgt:\t0000000000000000", false);
+        check("container-disk", group, "", false);
+        check("container-disk", "/kubepods/pod3333-4444/c", blocked, false);
+        check("qemu-system-x86", group, caught, false);
+        assert!(end_disks(Path::new("/no/such/directory"), "1111-2222").is_err());
+    }
+}
