@@ -1,5 +1,6 @@
 //! The handler of a machine with a watchdog.
 
+use super::bound::runs;
 use super::*;
 use crate::fence::{GUEST_RUNS, RESET_AFTER};
 use crate::handler::effects::{Armed, WatchdogCall};
