@@ -41,6 +41,40 @@ fn a_pod_lives_through_every_verb() {
     }
 }
 
+/// A pod of which an init container writes the variables of another one.
+const TOLD_BY_A_FILE: &str = r#"
+apiVersion: v1
+kind: Pod
+metadata:
+  name: told
+spec:
+  restartPolicy: Never
+  terminationGracePeriodSeconds: 1
+  volumes:
+  - name: words
+    emptyDir: {}
+  initContainers:
+  - name: writer
+    image: localhost/carrack/busybox:0.1.0
+    imagePullPolicy: IfNotPresent
+    command: [sh, -c, "echo \"GREETING='hello there'\" > /words/env"]
+    volumeMounts:
+    - name: words
+      mountPath: /words
+  containers:
+  - name: reader
+    image: localhost/carrack/busybox:0.1.0
+    imagePullPolicy: IfNotPresent
+    command: [sh, -c, 'echo "it said: $GREETING"; sleep 60']
+    env:
+    - name: GREETING
+      valueFrom:
+        fileKeyRef:
+          volumeName: words
+          path: env
+          key: GREETING
+"#;
+
 #[test]
 fn volumes_hold_what_their_objects_say() {
     let sandbox = Sandbox::up(&["busybox"]);
@@ -53,6 +87,11 @@ fn volumes_hold_what_their_objects_say() {
     let token =
         kubectl.ok(&["exec", "volumes", "-c", "reader", "--", "ls", "/var/run/secrets/kubernetes.io/serviceaccount"]);
     assert_contains(&token, &["token", "ca.crt", "namespace"]);
+    kubectl.apply(TOLD_BY_A_FILE);
+    eventually_true("a variable comes from a file", 30, || {
+        kubectl.ok(&["logs", "told"]).contains("it said: hello there")
+    });
+    kubectl.ok(&["delete", "pod", "told", "--timeout=60s"]);
     kubectl.ok(&["delete", "-f", &example("pod-volumes.yaml"), "--timeout=60s"]);
     let pods = sandbox.data_dir().join("kubelet/pods");
     eventually_true("the pod's directory is gone", 30, || {

@@ -9,6 +9,8 @@ use std::fs;
 use std::io::{self, Read as _};
 use std::path::Path;
 
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+
 /// Most of a command line that is read: a process can make its own as long as its memory. QEMU's has some kilobytes.
 const MAX_LINE_BYTES: u64 = 1 << 20;
 
@@ -71,7 +73,15 @@ pub fn any_bears(proc: &Path, text: &str) -> io::Result<bool> {
 /// # Errors
 /// Processes could not be listed, or one could not be killed.
 pub fn kill_pod(proc: &Path, pod_uid: &str) -> io::Result<usize> {
-    kill(proc, &of_pod(pod_uid)?)
+    signal(proc, &of_pod(pod_uid)?, Signal::KILL, |_| Ok(true))
+}
+
+/// Sends SIGTERM to those processes of a pod of whose `status` file this holds. Returns how many there were.
+///
+/// # Errors
+/// Processes could not be listed, or one could not be asked.
+pub fn end_in_pod(proc: &Path, pod_uid: &str, wanted: impl Fn(&str) -> bool) -> io::Result<usize> {
+    signal(proc, &of_pod(pod_uid)?, Signal::TERM, |dir| Ok(wanted(&fs::read_to_string(dir.join("status"))?)))
 }
 
 fn of_container(id: &str) -> io::Result<[String; 1]> {
@@ -89,19 +99,28 @@ fn of_pod(uid: &str) -> io::Result<[String; 2]> {
     Ok([format!("pod{uid}"), format!("pod{}", uid.replace('-', "_"))])
 }
 
-fn kill(proc: &Path, names: &[String]) -> io::Result<usize> {
-    let mut killed = 0;
+fn signal(
+    proc: &Path,
+    names: &[String],
+    signal: Signal,
+    wanted: impl Fn(&Path) -> io::Result<bool>,
+) -> io::Result<usize> {
+    let mut sent = 0;
     each(proc, |pid, dir| {
-        let pid = i32::try_from(pid).ok().and_then(rustix::process::Pid::from_raw);
-        if let Some(pid) = pid
-            && in_group(dir, names)?
-        {
-            rustix::process::kill_process(pid, rustix::process::Signal::KILL)?;
-            killed += 1;
+        let Some(pid) = i32::try_from(pid).ok().and_then(Pid::from_raw) else { return Ok(()) };
+        if !in_group(dir, names)? {
+            return Ok(());
+        }
+        // What is read from here on is about the process that gets the signal: had its number gone to another one in
+        // between, it would have ended, and nobody got the signal.
+        let handle = pidfd_open(pid, PidfdFlags::empty())?;
+        if in_group(dir, names)? && wanted(dir)? {
+            pidfd_send_signal(&handle, signal)?;
+            sent += 1;
         }
         Ok(())
     })?;
-    Ok(killed)
+    Ok(sent)
 }
 
 /// Visits all processes. One that ends meanwhile is none; any other failure is one.

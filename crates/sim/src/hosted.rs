@@ -129,6 +129,7 @@ impl Hosted {
                     Some(Bug::LeakedAssumptions) => core.with_planted(carrack_scheduler::Planted::LeakedAssumptions),
                     Some(Bug::DeafQueue) => core.with_planted(carrack_scheduler::Planted::DeafQueue),
                     Some(Bug::Restless) => core.with_planted(carrack_scheduler::Planted::Restless),
+                    Some(Bug::LateWords) => core.with_planted(carrack_scheduler::Planted::LateWords),
                     _ => core,
                 };
                 let core = match elector() {

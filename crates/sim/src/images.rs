@@ -5,12 +5,16 @@
 //!                                    └ yes ─▶ a container                              └▶ there, whoever asks next
 //! ```
 //!
+//! That it was pulled is on the node's disk before a container is made of it. A pod that had a container of an image may
+//! have another one, whatever has become of its secrets.
+//!
 //! All other images are on every node from the beginning, and are anybody's.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use carrack_engine::Rng;
+use carrack_engine::{Rng, Time};
+use carrack_kubelet::pulled::{pulled_name, pulling_name};
 use carrack_kubelet::runtime::{ImageRecord, PodRef};
 use carrack_kubelet::{Op, OpError, Outcome, RegistryAuth, Reply};
 use carrack_types::resource::Kind as _;
@@ -19,14 +23,15 @@ use serde_json::{Value, json};
 
 use crate::chance::between;
 use crate::invariants::Breach;
-use crate::observer::{Observer, label, text};
+use crate::observer::{Observer, key_of, label, text};
 use crate::options::Options;
 use crate::plants::Bug;
 use crate::wants::Want;
 use crate::workload::{Act, What, delete, mounting, up_to};
 
-/// The invariant that is looked after here.
+/// The invariants that are looked after here.
 pub(crate) const NAME: &str = "image-is-nobody-elses";
+pub(crate) const NOTED: &str = "pulls-are-on-disk";
 /// The name of this part of the work.
 pub(crate) const PART: &str = "images";
 
@@ -40,9 +45,15 @@ const IMAGE: &str = "private.sim/alice/app:1";
 const SECRETS: [(&str, &str); 3] = [("alice", "alice"), ("alices", "alice"), ("bob", "bob")];
 /// The label of a secret that says that.
 const USER: &str = "user";
+/// In some runs, a secret that goes when its pod has had time to start.
+const PASSING: &str = "passing";
+/// For how long kubelets may go by a secret that is gone: they read it again after a minute, if they can.
+const KNOWN: Duration = Duration::from_secs(180);
 /// One pull in so many is slow, and takes up to so much longer; and one in so many fails where anything does.
 pub(crate) const SLOW: (u64, Duration) = (3, Duration::from_secs(5));
 pub(crate) const FAILS_ONE_IN: u64 = 4;
+/// One image in so many does not show when it was pulled, where anything fails.
+pub(crate) const UNSEEN_ONE_IN: u64 = 8;
 
 /// Who may pull an image; none where it is anybody's.
 fn owner(image: &str) -> Option<&str> {
@@ -68,48 +79,87 @@ fn record(name: &str) -> ImageRecord {
 
 /// The private images on a node. The runtime keeps them, whatever becomes of agents and of power.
 #[derive(Debug, Default)]
-pub(crate) struct Images(BTreeSet<String>);
+pub(crate) struct Images {
+    there: BTreeSet<String>,
+    /// Pods that rightly had a container of an image, by UID, with the image.
+    used: BTreeSet<(String, String)>,
+    /// Of whom secrets were that are gone, and since when they are.
+    gone: BTreeMap<String, (String, Time)>,
+}
 
 impl Images {
     /// An image, if it is there.
     pub(crate) fn find(&self, image: &str) -> Option<ImageRecord> {
-        (owner(image).is_none() || self.0.contains(image)).then(|| record(image))
+        (owner(image).is_none() || self.there.contains(image)).then(|| record(image))
     }
 
     /// All that are told of: of those that are always there nobody is.
     pub(crate) fn list(&self) -> Vec<ImageRecord> {
-        self.0.iter().map(|image| record(image)).collect()
+        self.there.iter().map(|image| record(image)).collect()
     }
 
-    /// Pulls an image with each of these credentials in turn.
-    pub(crate) fn pull(&mut self, image: &str, auths: &[RegistryAuth]) -> Outcome {
+    /// Pulls an image with each of these credentials in turn. It may not show at once when it is there.
+    pub(crate) fn pull(&mut self, image: &str, auths: &[RegistryAuth], shows: bool) -> Outcome {
         let Some(owner) = owner(image) else { return Ok(Reply::Image(Some(record(image)))) };
         let with = auths.iter().position(|auth| auth.username == owner && auth.password == PASSWORD);
         if with.is_none() {
             return Err(OpError::Failed(format!("pull access denied for {image}")));
         }
-        self.0.insert(image.to_owned());
-        Ok(Reply::Pulled { image: Some(record(image)), with })
+        self.there.insert(image.to_owned());
+        Ok(Reply::Pulled { image: shows.then(|| record(image)), with })
     }
 
     /// Removes the image of an id.
     pub(crate) fn remove(&mut self, id: &str) {
-        self.0.retain(|image| record(image).id != id);
+        self.there.retain(|image| record(image).id != id);
+    }
+
+    /// A secret is gone.
+    pub(crate) fn secret_gone(&mut self, now: Time, secret: &Value) {
+        let user = label(secret, "labels", USER);
+        if !user.is_empty() {
+            self.gone.insert(key_of(secret), (user.to_owned(), now));
+        }
+    }
+
+    /// A container was made of an image: one that its pod can pull, or has had.
+    pub(crate) fn used(
+        &mut self,
+        now: Time,
+        image: &str,
+        pod: &PodRef,
+        observer: &Observer,
+        breaches: &mut Vec<Breach>,
+    ) {
+        let (Some(owner), Some(object)) = (owner(image), observer.pod(pod)) else { return };
+        let use_of = (pod.uid.to_string(), image.to_owned());
+        if self.used.contains(&use_of) {
+            return;
+        }
+        let opens = |secret: &Value| {
+            let key = format!("{}/{}", pod.namespace, text(secret, "/name"));
+            let is_known = |(user, since): &(String, Time)| user == owner && now.since(*since) < KNOWN;
+            let secret = observer.get("secret", &key);
+            secret.is_some_and(|secret| label(secret, "labels", USER) == owner)
+                || self.gone.get(&key).is_some_and(is_known)
+        };
+        let secrets = object.pointer("/spec/imagePullSecrets").and_then(Value::as_array);
+        if secrets.into_iter().flatten().any(opens) {
+            self.used.insert(use_of);
+        } else {
+            let what = format!("a container of {pod} is made of {image}, which the pod cannot pull");
+            breaches.push(Breach::new(NAME, what));
+        }
     }
 }
 
-/// A container was made of an image: one that its pod can pull.
-pub(crate) fn used(image: &str, pod: &PodRef, observer: &Observer, breaches: &mut Vec<Breach>) {
-    let (Some(owner), Some(object)) = (owner(image), observer.pod(pod)) else { return };
-    let namespace = &pod.namespace;
-    let secrets = object.pointer("/spec/imagePullSecrets").and_then(Value::as_array);
-    let opens = |secret: &Value| {
-        let secret = observer.get("secret", &format!("{namespace}/{}", text(secret, "/name")));
-        secret.is_some_and(|secret| label(secret, "labels", USER) == owner)
-    };
-    if !secrets.into_iter().flatten().any(opens) {
-        let what = format!("a container of {pod} is made of {image}, which the pod cannot pull");
-        breaches.push(Breach::new(NAME, what));
+/// A container was made of an image: with what a private one was pulled is among the kubelet's records by then, or at least
+/// that it is being pulled. A pod that may use it does not wait for the record of another one's pull.
+pub(crate) fn noted(image: &str, pod: &PodRef, records: &BTreeMap<String, Vec<u8>>, breaches: &mut Vec<Breach>) {
+    let names = [pulled_name(&record(image).id), pulling_name(image)];
+    if owner(image).is_some() && !names.iter().any(|name| records.contains_key(name)) {
+        let what = format!("a container of {pod} is made of {image}, and no record says that it was pulled");
+        breaches.push(Breach::new(NOTED, what));
     }
 }
 
@@ -118,19 +168,42 @@ pub(crate) fn used(image: &str, pod: &PodRef, observer: &Observer, breaches: &mu
 pub(crate) fn are_there(rng: &Rng, options: &Options, planted: Option<Bug>) -> bool {
     match planted {
         None => options.faults && (options.small || rng.fork("whether images are private").one_in(3)),
-        Some(bug) => bug == Bug::ForgottenPulls,
+        Some(bug) => matches!(bug, Bug::ForgottenPulls | Bug::UnnotedPulls),
     }
+}
+
+/// Somebody's secret is made.
+fn secret(name: &str, user: &str, acts: &mut Vec<Act>) {
+    let config = json!({"auths": {REGISTRY: {"username": user, "password": PASSWORD}}}).to_string();
+    let object = json!({"apiVersion": "v1", "kind": "Secret", "type": "kubernetes.io/dockerconfigjson",
+        "metadata": {"namespace": "default", "name": name, "labels": {USER: user}},
+        "stringData": {".dockerconfigjson": config}});
+    let what = What::Create { resource: Secret::resource(), object, want: None };
+    acts.push(Act { at: Duration::from_millis(100), what });
+}
+
+/// A pod that has pulled the image, and whose secret goes then. It is made early.
+fn passing(rng: &mut Rng, safety: Duration, acts: &mut Vec<Act>) {
+    secret(PASSING, "alice", acts);
+    let at = between(rng, Duration::from_secs(1), safety / 4);
+    let mut object = mounting(PASSING, 1 + rng.below(3), "scratch", "emptyDir", json!({}));
+    object["spec"]["containers"][0]["image"] = IMAGE.into();
+    object["spec"]["imagePullSecrets"] = json!([{"name": PASSING}]);
+    // It may not have got so far, and what it had may be gone with its node's sandbox.
+    let want = Some(("pod", Want::Any));
+    acts.push(Act { at, what: What::Create { resource: Pod::resource(), object, want } });
+    let gone = between(rng, safety * 3 / 4, safety);
+    acts.push(delete(gone, Secret::resource(), "default", PASSING, "secret"));
 }
 
 /// Pods with a private image, of whom some can pull it. The first one can.
 pub(crate) fn acts(rng: &mut Rng, safety: Duration, acts: &mut Vec<Act>) {
     for (name, user) in SECRETS {
-        let config = json!({"auths": {REGISTRY: {"username": user, "password": PASSWORD}}}).to_string();
-        let object = json!({"apiVersion": "v1", "kind": "Secret", "type": "kubernetes.io/dockerconfigjson",
-            "metadata": {"namespace": "default", "name": name, "labels": {USER: user}},
-            "stringData": {".dockerconfigjson": config}});
-        let what = What::Create { resource: Secret::resource(), object, want: None };
-        acts.push(Act { at: Duration::from_millis(100), what });
+        secret(name, user, acts);
+    }
+    let mut own = rng.fork("secrets that go");
+    if own.one_in(2) {
+        passing(&mut own, safety, acts);
     }
     for n in 0..3 + rng.below(up_to(6, safety)) {
         let name = format!("puller{n}");
@@ -172,9 +245,9 @@ mod tests {
     fn a_private_image_is_there_when_somebody_who_may_has_pulled_it() {
         let mut images = Images::default();
         assert!(images.find("sim/run").is_some() && images.find(IMAGE).is_none() && images.list().is_empty());
-        assert!(matches!(images.pull("sim/run", &[]), Ok(Reply::Image(Some(_)))));
+        assert!(matches!(images.pull("sim/run", &[], true), Ok(Reply::Image(Some(_)))));
         for (auths, with) in [(vec![], None), (vec![auth("bob")], None), (vec![auth("bob"), auth("alice")], Some(1))] {
-            let pulled = match images.pull(IMAGE, &auths) {
+            let pulled = match images.pull(IMAGE, &auths, true) {
                 Ok(Reply::Pulled { with, .. }) => with,
                 _ => None,
             };
@@ -185,6 +258,47 @@ mod tests {
         assert!(images.find(IMAGE).is_some());
         images.remove(&record(IMAGE).id);
         assert!(images.find(IMAGE).is_none());
+        let unseen = images.pull(IMAGE, &[auth("alice")], false);
+        assert!(matches!(unseen, Ok(Reply::Pulled { image: None, with: Some(0) })) && images.find(IMAGE).is_some());
+    }
+
+    #[test]
+    fn a_private_image_has_a_record_when_a_container_is_made_of_it() {
+        let pod = PodRef { namespace: "default".into(), name: "p".into(), uid: "1".into() };
+        let record_of = |image: &str| BTreeMap::from([(pulled_name(&record(image).id), Vec::new())]);
+        let intent_of = |image: &str| BTreeMap::from([(pulling_name(image), Vec::new())]);
+        for (image, records, breaks) in [
+            (IMAGE, record_of(IMAGE), false),
+            (IMAGE, intent_of(IMAGE), false),
+            (IMAGE, record_of("private.sim/alice/app:2"), true),
+            (IMAGE, BTreeMap::new(), true),
+            ("sim/run", BTreeMap::new(), false),
+        ] {
+            let mut breaches = Vec::new();
+            noted(image, &pod, &records, &mut breaches);
+            assert_eq!(!breaches.is_empty(), breaks, "{image} {records:?}");
+        }
+    }
+
+    #[test]
+    fn what_a_pod_had_it_may_have_again_without_its_secret() {
+        let secret = json!({"metadata": {"namespace": "default", "name": "alice", "labels": {USER: "alice"}}});
+        let pod = |uid: &str| {
+            json!({"metadata": {"namespace": "default", "name": uid, "uid": uid},
+                "spec": {"imagePullSecrets": [{"name": "alice"}]}})
+        };
+        let of = |uid: &str| PodRef { namespace: "default".into(), name: uid.into(), uid: uid.into() };
+        let pods = || ["1", "2"].map(|uid| ("pod", pod(uid)));
+        let (before, after) =
+            (Observer::of(pods().into_iter().chain([("secret", secret.clone())])), Observer::of(pods()));
+        let (begun, mut images, mut breaches) = (Time::default(), Images::default(), Vec::new());
+        images.used(begun, IMAGE, &of("1"), &before, &mut breaches);
+        images.secret_gone(begun, &secret);
+        for (uid, later, breaks) in [("1", KNOWN * 2, false), ("2", KNOWN * 2, true), ("2", KNOWN / 2, false)] {
+            breaches.clear();
+            images.used(begun + later, IMAGE, &of(uid), &after, &mut breaches);
+            assert_eq!(!breaches.is_empty(), breaks, "{uid} after {later:?}: {breaches:?}");
+        }
     }
 
     #[test]
@@ -206,7 +320,7 @@ mod tests {
             let observer = Observer::of(objects);
             let pod = PodRef { namespace: "default".into(), name: "p".into(), uid: "1".into() };
             let mut breaches = Vec::new();
-            used(image, &pod, &observer, &mut breaches);
+            Images::default().used(Time::default(), image, &pod, &observer, &mut breaches);
             assert_eq!(!breaches.is_empty(), breaks, "{image} {secret}: {breaches:?}");
         }
     }

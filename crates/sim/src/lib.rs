@@ -22,6 +22,7 @@ mod command;
 mod controllers;
 mod cpus;
 mod critical;
+mod disks;
 mod env_files;
 mod extender;
 mod flex;

@@ -1,7 +1,8 @@
 //! What pods say of where they are to go (`status.nominatedNodeName`), and what their scheduler means.
 //!
 //! A scheduler says it of a pod for which it makes room, and before a pod's volumes are made. It takes it back where the pod does
-//! not go there, and a binding leaves nothing of it. Either write may be lost or late, which the pod's next attempt mends.
+//! not go there, and a binding leaves nothing of it. Either write may be lost or late, which the pod's next attempt mends; one
+//! that comes after the binding comes to nothing.
 //!
 //! ```text
 //!   attempt ─▶ a node is chosen, and told ─▶ volumes are made ─▶ bound
@@ -24,7 +25,7 @@ use crate::invariants::Breach;
 use crate::observer::{Change, Observer, deleting, key_of, terminal, text, uid};
 use crate::plants::Bug;
 use crate::wants::Want;
-use crate::workload::{Act, What, delete, user_of};
+use crate::workload::{Act, IMPORTANT, What, delete, important, mounting, user_of};
 
 /// The invariant that is looked after here.
 pub(crate) const NAME: &str = "nominations-are-meant";
@@ -34,6 +35,10 @@ pub(crate) const PART: &str = "unmade";
 /// The class of claims whose volumes nobody makes.
 const CLASS: &str = "unmade";
 const NOMINATED: &str = "/status/nominatedNodeName";
+/// In [`crowds`], how long it takes until all of a node's pods have gone.
+const TURN: Duration = Duration::from_secs(18);
+/// In [`crowds`], for how long what is said of a pod is on its way, at the least and at the most: mostly the pod is bound first.
+pub(crate) const LATE: (Duration, Duration) = (Duration::from_secs(6), Duration::from_secs(12));
 /// Within which time it is mended what a pod says: a pod that waits for an event is tried again after five minutes, whatever
 /// happens.
 const MENDED_WITHIN: Duration = Duration::from_secs(340);
@@ -70,7 +75,27 @@ pub(crate) fn acts(rng: &mut Rng, safety: Duration, always: bool, acts: &mut Vec
     }
 }
 
-/// Pods have just been bound: they have come where they were to go, and say nothing of that any more.
+/// Pods that fill a node, one after the other, and each time one after it for which it has to go.
+pub(crate) fn crowds(rng: &mut Rng, safety: Duration, acts: &mut Vec<Act>) {
+    important(acts);
+    for n in 0..u32::try_from(safety.as_secs() / TURN.as_secs()).unwrap_or(0) {
+        let begun = TURN * n + between(rng, Duration::from_secs(3), Duration::from_secs(5));
+        for (name, class, later_s) in [("small", None, 0), ("large", Some(IMPORTANT), 4)] {
+            let name = format!("{name}{n}");
+            let mut object = mounting(&name, 1, "scratch", "emptyDir", json!({}));
+            // No node has room for two of them.
+            object["spec"]["containers"][0]["resources"] = json!({"limits": {"cpu": "2200m"}});
+            if let Some(class) = class {
+                object["spec"]["priorityClassName"] = class.into();
+            }
+            let at = begun + Duration::from_secs(later_s);
+            acts.push(Act { at, what: What::Create { resource: Pod::resource(), object, want: None } });
+            acts.push(delete(begun + TURN - Duration::from_secs(2), Pod::resource(), "default", &name, "pod"));
+        }
+    }
+}
+
+/// Pods that are bound, now or before: they have come where they were to go, and say nothing of that any more, nor ever again.
 pub(crate) fn bound(changes: &[Change], breaches: &mut Vec<Breach>) {
     for change in changes.iter().filter(|change| change.resource == "pod") {
         let (Some(old), Some(new)) = (&change.before, &change.after) else { continue };
@@ -78,6 +103,11 @@ pub(crate) fn bound(changes: &[Change], breaches: &mut Vec<Breach>) {
         let said = text(new, NOMINATED);
         if from.is_empty() && !to.is_empty() && !said.is_empty() {
             let what = format!("{} comes to {to}, and says that it is to go to {said}", key_of(new));
+            breaches.push(Breach::new(NAME, what));
+        }
+        let is_late = !from.is_empty() && text(old, NOMINATED).is_empty() && !said.is_empty();
+        if is_late {
+            let what = format!("{} is on {from}, and is told to go to {said}", key_of(new));
             breaches.push(Breach::new(NAME, what));
         }
     }
@@ -139,7 +169,9 @@ mod tests {
             (pod("", ""), pod("a", "b"), 1),
             (pod("", ""), pod("", "a"), 0),
             // It is there already.
-            (pod("a", ""), pod("a", "b"), 0),
+            (pod("a", ""), pod("a", "b"), 1),
+            // That was found when it came there.
+            (pod("a", "b"), pod("a", "b"), 0),
         ] {
             let mut breaches = Vec::new();
             let words = format!("{before} {after}");

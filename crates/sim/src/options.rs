@@ -80,17 +80,25 @@ impl Options {
         own.faults &= planted != Some(Bug::CopiesWhatRuns);
         own.copies |= planted.is_some_and(Bug::is_of_copies) || own.scene.is_some_and(Scene::runs);
         if planted.is_some_and(Bug::is_of_copies) {
-            let enough = if own.scene.is_some() { 25 } else { 45 };
+            let enough = match planted {
+                // Until the second pod waits.
+                Some(Bug::UnwantedCopies) => 40,
+                _ if own.scene.is_some() => 25,
+                _ => 45,
+            };
             own.safety = own.safety.min(Duration::from_secs(enough));
         }
         // Leaders are looked for where they cost least.
         own.machines &= !planted.is_some_and(|bug| bug.is_of_leaders() || bug.is_of_calls());
-        own.machines &= planted != Some(Bug::NominationsKept);
+        own.machines &= !matches!(planted, Some(Bug::NominationsKept | Bug::LateWords));
         let is_of_pods =
             |bug: Bug| bug.is_of_growth() || bug.is_of_resizes() || bug.is_of_starts() || bug.is_of_critical();
         if planted.is_some_and(is_of_pods) {
             own.machines = false;
             own.safety = own.safety.min(Duration::from_secs(60));
+        }
+        if planted == Some(Bug::SignalsForgotten) {
+            own.safety = own.safety.min(Duration::from_secs(20));
         }
         if planted.is_some_and(Bug::is_of_dead_nodes) {
             own.safety = own.safety.min(Duration::from_secs(60));
@@ -338,6 +346,8 @@ pub(crate) struct Swarm {
     pub cloner_apart: bool,
     /// Kubelets say in which zones their nodes are.
     pub zones: bool,
+    /// Containers that hold disks do not hear that they are to end when they have just started.
+    pub deaf_disks: bool,
 }
 
 impl Swarm {
@@ -363,6 +373,7 @@ impl Swarm {
                     | Bug::TermlessBindings
                     | Bug::BindingsOverwrite
                     | Bug::CrossedRuntimes
+                    | Bug::LateWords
             )
         };
         let asked = extender_rng.one_in(2) && !options.gpus && !planted.is_some_and(needs_none)
@@ -545,7 +556,7 @@ impl Swarm {
                 crash_one_in_effects = 0;
                 intervals = Intervals { guest: Some(Duration::from_secs(5)), ..Intervals::default() };
             }
-            Some(Bug::MissingHeartbeat | Bug::StateOfInstances) => {
+            Some(Bug::MissingHeartbeat | Bug::StateOfInstances | Bug::SignalsForgotten) => {
                 crash_one_in_effects = 0;
                 intervals = Intervals::default();
             }
@@ -574,6 +585,12 @@ impl Swarm {
                 crash_one_in_effects = 0;
                 intervals = Intervals { lose: Some(Duration::from_secs(10)), ..Intervals::default() };
             }
+            Some(Bug::UnnotedPulls) => {
+                // One node, on which all pods find what the first has pulled.
+                nodes = 1;
+                crash_one_in_effects = 0;
+                intervals = Intervals::default();
+            }
             Some(Bug::UnreadFiles) => {
                 // Reads that fail.
                 crash_one_in_effects = 0;
@@ -590,6 +607,12 @@ impl Swarm {
             Some(Bug::BaselessBindings) => (nodes, net.late_binding_one_in) = (1, 2),
             Some(Bug::LeakedAssumptions) => net.late_binding_one_in = 3,
             Some(Bug::MakesRoom) => nodes = 1,
+            Some(Bug::LateWords) => {
+                // One node, on which pods have to go for others, and a scheduler that lives on.
+                nodes = 1;
+                crash_one_in_effects = 0;
+                intervals = Intervals::default();
+            }
             Some(Bug::CrossedRuntimes) => {
                 nodes = 3;
                 crash_one_in_effects = 0;
@@ -636,8 +659,11 @@ impl Swarm {
             }
             Some(Bug::TimesTwice) => net.lose_reply_one_in = 8,
             Some(Bug::RandomCloneNames) => net.lose_reply_one_in = 8,
-            // Pods that end while what they wait for goes on.
-            Some(Bug::UnwantedCopies) => intervals.container_exit = Some(Duration::from_secs(3)),
+            Some(Bug::UnwantedCopies) => {
+                // Pods that end while what they wait for goes on, and nothing else that would end that too.
+                crash_one_in_effects = 0;
+                intervals = Intervals { container_exit: Some(Duration::from_secs(1)), ..Intervals::default() };
+            }
             Some(Bug::UnreadIsUnwanted | Bug::GuessedLoss) => {
                 // Kubelets and attachers that start anew.
                 nodes = 1;
@@ -757,6 +783,7 @@ impl Swarm {
             nameless_targets: root.fork("clones").one_in(3),
             cloner_apart,
             zones: crate::zones::are_there(root, planted),
+            deaf_disks: options.machines && crate::disks::are_deaf(root, options.faults, planted),
             webhook,
             webhook_wrong_one_in,
             webhook_delay,
@@ -780,6 +807,7 @@ impl Swarm {
             nameless_targets: other.nameless_targets,
             cloner_apart: other.cloner_apart,
             zones: other.zones,
+            deaf_disks: other.deaf_disks,
             ..self
         }
     }

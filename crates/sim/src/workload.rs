@@ -180,6 +180,16 @@ impl User {
             crate::nominations::acts(&mut rng.fork(unmade), options.safety, true, &mut acts);
             return Self::with(acts);
         }
+        if bug == Some(Bug::SignalsForgotten) {
+            let mut acts = Vec::new();
+            crate::disks::acts(&mut rng.fork(crate::disks::PART), options.safety, &mut acts);
+            return Self::with(acts);
+        }
+        if bug == Some(Bug::LateWords) {
+            let mut acts = Vec::new();
+            crate::nominations::crowds(&mut rng.fork("crowds"), options.safety, &mut acts);
+            return Self::with(acts);
+        }
         if bug.is_some_and(Bug::is_of_growth) {
             let mut acts = Vec::new();
             crate::growth::acts(&mut rng.fork("growth"), options.safety, &mut acts);
@@ -194,7 +204,7 @@ impl User {
             let mut acts = Vec::new();
             let rng = &mut rng.fork("starts");
             match bug {
-                Some(Bug::ForgottenPulls) => crate::images::acts(rng, options.safety, &mut acts),
+                Some(Bug::ForgottenPulls | Bug::UnnotedPulls) => crate::images::acts(rng, options.safety, &mut acts),
                 Some(Bug::ForgottenStops) => crate::reimaged::acts(rng, options.safety, &mut acts),
                 _ => crate::env_files::acts(rng, options.safety, &mut acts),
             }
@@ -248,6 +258,9 @@ impl User {
         }
         if options.machines && options.faults && crate::keepers::are_there(bug) && parts.has("keepers") {
             crate::keepers::acts(&mut rng.fork("keepers"), options.safety, false, &mut acts);
+        }
+        if options.machines && crate::disks::are_there(rng, options, bug) && parts.has(crate::disks::PART) {
+            crate::disks::acts(&mut rng.fork(crate::disks::PART), options.safety, &mut acts);
         }
         if options.machines && crate::reruns::are_there(bug) && parts.has("reruns") {
             crate::reruns::acts(&mut rng.fork("reruns"), options.safety, &mut acts);
@@ -445,13 +458,18 @@ fn namespaces(rng: &mut Rng, safety: Duration, acts: &mut Vec<Act>) {
 }
 
 /// The priority class of pods for which others have to go.
-const IMPORTANT: &str = "important";
+pub(crate) const IMPORTANT: &str = "important";
 
-fn pods(rng: &mut Rng, safety: Duration, acts: &mut Vec<Act>) {
+/// The priority class [`IMPORTANT`] is made.
+pub(crate) fn important(acts: &mut Vec<Act>) {
     let class = json!({"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": {"name": IMPORTANT},
         "value": 1000});
     let what = What::Create { resource: PriorityClass::resource(), object: class, want: None };
     acts.push(Act { at: Duration::from_millis(100), what });
+}
+
+fn pods(rng: &mut Rng, safety: Duration, acts: &mut Vec<Act>) {
+    important(acts);
     let mut ranks = rng.fork("ranks");
     let mut with_cpus = 0;
     for n in 0..up_to(3, safety) + rng.below(up_to(8, safety)) {

@@ -115,9 +115,11 @@ impl Resizes {
 
 impl KubeletCore {
     /// What is set aside for pods, and what there is, for those who check invariants; none before anything is known of it.
+    /// A pod that was being stopped in a former life may have ended there, and others may have its room.
     #[must_use]
     pub fn set_aside(&self) -> Option<(Amounts, Amounts)> {
-        self.loaded.then(|| (taken(self.takers()).0, allocatable_amounts(&self.host, &self.config)))
+        let surely = |w: &&Worker| w.confirmed || w.stopping.is_none();
+        self.loaded.then(|| (taken(self.takers().filter(surely)).0, allocatable_amounts(&self.host, &self.config)))
     }
 
     /// Takes over what was kept. Where that lacks a pod which was admitted, its record says what it was admitted with.

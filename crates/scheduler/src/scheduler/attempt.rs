@@ -7,7 +7,7 @@ use carrack_types::resource::{Kind as _, Object as _};
 use serde_json::{Value, json};
 
 use super::told::Words;
-use super::{Call, Out, Scheduler, path_of};
+use super::{Call, Out, Planted, Scheduler, path_of};
 use crate::decide::Laps;
 use crate::metrics::{Point, Status};
 use crate::queue::{Place, Row};
@@ -155,7 +155,7 @@ impl Scheduler {
             reason,
             message: message.to_owned(),
             attempts: self.queue.get(pod.uid()).map_or(0, |row| row.attempts),
-            rests_on: revision(pod),
+            rests_on: revision(pod).filter(|_| self.planted_bug != Some(Planted::LateWords)),
         };
         let mut patch = json!({"metadata": {"uid": pod.uid(), "resourceVersion": words.rests_on},
             "status": {"conditions": [{

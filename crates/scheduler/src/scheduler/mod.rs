@@ -96,6 +96,8 @@ pub enum Planted {
     DeafQueue,
     /// It wakes for pods that are due also while it looks at none.
     Restless,
+    /// What it says of a pod that waits rests on nothing, and is written however late it comes.
+    LateWords,
 }
 
 /// How much may be under way.

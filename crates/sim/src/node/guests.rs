@@ -83,6 +83,8 @@ pub(crate) struct Guests {
     pub heedless: bool,
     /// A planted bug: a launcher says of a machine that has not begun that it has.
     pub hollow: bool,
+    /// A planted bug: the signals that a handler sends to what holds container disks are forgotten.
+    pub forgets_signals: bool,
     /// One launcher in so many hangs while it starts its machine.
     pub hangs_one_in: u64,
     /// The disks that all nodes can open.
@@ -210,9 +212,14 @@ impl Guests {
                 }
                 Ok(Reply::Processes(left || runtime.alive_of(&place.pod_uid).is_some()))
             }
-            Op::LookForProcesses(place) => {
-                let left = runtime.alive_of(&place.pod_uid).is_some() && !blind;
-                follow.push(Follow::Say(format!("processes of pod {} are left: {left}", place.pod_uid)));
+            Op::LookForProcesses(sought) => {
+                let left = runtime.alive_of(&sought.pod_uid).is_some() && !blind;
+                follow.push(Follow::Say(format!("processes of pod {} are left: {left}", sought.pod_uid)));
+                if sought.ends_disks && !self.forgets_signals {
+                    let disks = runtime.disks_that_hear(&sought.pod_uid, now).into_iter();
+                    let ends = |container| Follow::Later(Duration::ZERO, NodeEvent::Exit { container, code: 0 });
+                    follow.extend(disks.map(ends));
+                }
                 Ok(Reply::Processes(left))
             }
             Op::AskAgent(question) => match self.launcher(&question.place, runtime) {

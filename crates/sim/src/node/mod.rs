@@ -105,7 +105,7 @@ pub(crate) struct Node {
     pub number: u8,
     pub disk: Disk,
     pub runtime: Runtime,
-    images: Images,
+    pub images: Images,
     written: Written,
     pub plugins: Plugins,
     pub storage: Storage,
@@ -127,6 +127,8 @@ pub(crate) struct Node {
     rng: Rng,
     /// The chance of what is done on the side ([`is_aside`]): however much of it there is, all else goes as it would without.
     side: Rng,
+    /// Decides which images show when they were pulled.
+    showing: Rng,
     pending: BTreeMap<u64, Pending>,
     next: u64,
     /// Operations that were asked for, but for those on the side.
@@ -139,6 +141,7 @@ impl Node {
         self.storage.has_kernel(rng.fork("kernel").one_in(2));
         self.tokens.reseed(rng.fork("tokens"));
         self.side = rng.fork("aside");
+        self.showing = rng.fork("what shows");
         (self.rng, self.faults) = (rng, faults);
     }
 
@@ -162,6 +165,7 @@ impl Node {
             booted_at: now,
             held_since: None,
             side: rng.fork("aside"),
+            showing: rng.fork("what shows"),
             rng,
             pending: BTreeMap::new(),
             next: 0,
@@ -211,7 +215,7 @@ impl Node {
     }
 
     /// The kubelet of a life asks for an operation.
-    pub(crate) fn ask(&mut self, life: u32, id: OpId, op: Op, breaches: &mut Vec<Breach>) -> Vec<Follow> {
+    pub(crate) fn ask(&mut self, now: Time, life: u32, id: OpId, op: Op, breaches: &mut Vec<Breach>) -> Vec<Follow> {
         if op.only_shows() || !self.up {
             return Vec::new();
         }
@@ -228,7 +232,7 @@ impl Node {
         let rng = if aside { &mut self.side } else { &mut self.rng };
         let mut delay = self.faults.operation.draw(rng);
         if let Op::StopContainer { id, timeout_s } = &op {
-            delay += self.runtime.time_to_stop(id, *timeout_s, &mut self.rng);
+            delay += self.runtime.time_to_stop(now, id, *timeout_s, &mut self.rng);
         }
         if matches!(op, Op::ExpandVolume(_)) && self.rng.one_in(self.faults.grows_slowly_one_in) {
             delay += crate::chance::between(&mut self.rng, growth::GROWS.0, growth::GROWS.1);
@@ -336,7 +340,7 @@ impl Node {
                 self.runtime.running().filter(|c| c.record.pod == *pod && self.runtime.is_launcher(&c.record.id));
             launchers.any(|launcher| !self.guests.has_begun_in(&launcher.record.id))
         };
-        let of_disks = self.runtime.running().filter(|c| c.record.name.starts_with("volume") && waits(&c.record.pod));
+        let of_disks = self.runtime.running().filter(|c| c.is_disk() && waits(&c.record.pod));
         of_disks.map(|container| container.record.id.clone()).collect()
     }
 
@@ -446,7 +450,14 @@ impl Node {
             NodeEvent::Exit { container, code } => {
                 let code = self.exits(now, &container, code);
                 let said = code.map(|code| format!("node{} {container} exits with {code}", self.number));
-                said.map(Follow::Say).into_iter().collect()
+                let mut follow: Vec<Follow> = said.map(Follow::Say).into_iter().collect();
+                // Who stops it waits for nothing more.
+                if self.runtime.deaf_disks && code.is_some() {
+                    let stops = |op: &Op| matches!(op, Op::StopContainer { id, .. } if *id == container);
+                    let stopping = self.pending.iter().filter(|(_, p)| stops(&p.op)).map(|(number, _)| *number);
+                    follow.extend(stopping.map(|number| Follow::Later(Duration::ZERO, NodeEvent::Effect(number))));
+                }
+                follow
             }
             NodeEvent::PluginStart { resource, generation } => {
                 self.plugins.connect(kubelet_life, resource, generation, &mut self.rng)
@@ -514,14 +525,18 @@ impl Node {
             Op::Relist => Ok(Reply::Snapshot(self.runtime.snapshot())),
             Op::ListImages => Ok(Reply::Images(self.images.list())),
             Op::FindImage(image) => Ok(Reply::Image(self.images.find(&image))),
-            Op::PullImage { image, auths } => self.images.pull(&image, &auths),
+            Op::PullImage { image, auths } => {
+                let shows = self.faults.fail_one_in == 0 || !self.showing.one_in(images::UNSEEN_ONE_IN);
+                self.images.pull(&image, &auths, shows)
+            }
             Op::ReadEnvFiles(files) => Ok(Reply::EnvFiles(self.written.read(files))),
             Op::RunSandbox(spec) => self.runtime.run_sandbox(now, &spec, observer, breaches),
             Op::StopSandbox(id) => self.runtime.stop_sandbox(now, &id, observer, breaches),
             Op::RemoveSandbox(id) => self.runtime.remove_sandbox(&id, breaches),
             Op::CreateContainer(_, spec) => {
                 let made = self.runtime.create(now, &spec)?;
-                images::used(&spec.image, &spec.pod, observer, breaches);
+                self.images.used(now, &spec.image, &spec.pod, observer, breaches);
+                images::noted(&spec.image, &spec.pod, &self.disk.records, breaches);
                 env_files::used(&spec, observer, breaches);
                 Ok(made)
             }

@@ -22,6 +22,10 @@ use crate::chance::below;
 use crate::invariants::Breach;
 use crate::observer::{Observer, deleting, terminal};
 
+/// How long after its start a container that holds a disk does not hear that it is to end, where it is deaf: its first process
+/// ignores a signal for which it has no handler yet.
+const DEAF: Duration = Duration::from_millis(300);
+
 /// How long what has ended is remembered by the runtime itself: for ever, until it is removed.
 #[derive(Clone, Debug)]
 struct Sandbox {
@@ -75,6 +79,19 @@ pub(crate) struct Life {
     writes: Option<(String, String)>,
 }
 
+impl Life {
+    /// Whether it does nothing but hold a machine's disk.
+    pub(super) fn is_disk(&self) -> bool {
+        self.record.name.starts_with("volume")
+    }
+
+    /// Whether it runs, and hears of it when it is to end.
+    fn hears(&self, now: Time) -> bool {
+        let is_deaf = self.is_disk() && self.record.started_at.is_some_and(|at| now.since(at) < DEAF);
+        self.record.state == ContainerState::Running && !is_deaf
+    }
+}
+
 /// The runtime of a node.
 #[derive(Debug)]
 pub(crate) struct Runtime {
@@ -85,6 +102,8 @@ pub(crate) struct Runtime {
     groups: BTreeMap<String, GroupLimits>,
     /// Somebody has shut the node down since it was started, even if that was called off: pods that were to end by then do.
     pub(super) pods_end: bool,
+    /// Containers that hold disks do not hear that they are to end when they have just started.
+    pub deaf_disks: bool,
     next: u64,
 }
 
@@ -100,7 +119,7 @@ fn wanted(observer: &Observer, pod: &PodRef) -> bool {
 impl Runtime {
     pub(super) fn new(node: u8) -> Self {
         let (sandboxes, containers, groups) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
-        Self { node, sandboxes, containers, groups, pods_end: false, next: 0 }
+        Self { node, sandboxes, containers, groups, pods_end: false, deaf_disks: false, next: 0 }
     }
 
     fn id(&mut self, kind: &str) -> String {
@@ -301,11 +320,26 @@ impl Runtime {
         Some((&c.record.pod, &c.record.name, &c.limits.cpus))
     }
 
-    /// How long a container takes to end after its stop signal.
-    pub(super) fn time_to_stop(&self, id: &str, timeout_s: i64, rng: &mut Rng) -> Duration {
+    /// How long a container takes to end after its stop signal. One that does not hear it is killed when its time is over.
+    pub(super) fn time_to_stop(&self, now: Time, id: &str, timeout_s: i64, rng: &mut Rng) -> Duration {
         let Some(container) = self.containers.get(id) else { return Duration::ZERO };
         let limit = Duration::from_secs(u64::try_from(timeout_s).unwrap_or(0));
-        below(rng, Duration::from_secs(container.stops_in_s)).min(limit)
+        let takes = below(rng, Duration::from_secs(container.stops_in_s)).min(limit);
+        let misses = self.deaf_disks && self.is_running(id) && !container.hears(now);
+        if misses { limit } else { takes }
+    }
+
+    /// The containers of a pod that hold disks and end when they are told once more to.
+    pub(super) fn disks_that_hear(&self, uid: &str, now: Time) -> Vec<String> {
+        let hears = |c: &&Life| self.deaf_disks && &*c.record.pod.uid == uid && c.is_disk() && c.hears(now);
+        self.running().filter(hears).map(|c| c.record.id.clone()).collect()
+    }
+
+    /// A container that holds a disk of a pod and runs, while the pod's launcher does not.
+    pub(crate) fn disk_left_of(&self, uid: &str) -> Option<&str> {
+        let of_pod: Vec<&Life> = self.running().filter(|c| &*c.record.pod.uid == uid).collect();
+        let has_launcher = of_pod.iter().any(|c| c.record.name == COMPUTE_CONTAINER);
+        of_pod.into_iter().find(|c| c.is_disk() && !has_launcher).map(|c| c.record.id.as_str())
     }
 
     pub(super) fn stop(&mut self, now: Time, id: &str, observer: &Observer, breaches: &mut Vec<Breach>) -> Outcome {

@@ -150,7 +150,7 @@ impl Bug {
     }
     /// Whether it shows in what containers are made of, and in nothing else.
     pub(crate) fn is_of_starts(self) -> bool {
-        matches!(self, Self::ForgottenPulls | Self::ForgottenStops | Self::UnreadFiles)
+        matches!(self, Self::ForgottenPulls | Self::UnnotedPulls | Self::ForgottenStops | Self::UnreadFiles)
     }
     /// Whether it shows in critical pods on a full node, and in nothing else.
     pub(crate) fn is_of_critical(self) -> bool {

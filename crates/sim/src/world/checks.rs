@@ -1,6 +1,6 @@
 //! What is looked at after each step, and once a second: invariants, and what is still lacking.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use carrack_engine::Time;
@@ -29,6 +29,9 @@ impl World {
                 let what = format!("{namespace} is gone, and another server keeps the meter {meter} in it");
                 self.breaches.push(Breach::new("namespaces-go-empty", what));
             }
+        }
+        for gone in changes.iter().filter(|change| change.resource == "secret" && change.after.is_none()) {
+            self.nodes.values_mut().for_each(|node| node.images.secret_gone(self.queue.now(), gone.object()));
         }
         if self.options.gpus {
             crate::gpu::bounds(&changes, &self.observer, &mut self.breaches);
@@ -124,6 +127,12 @@ impl World {
         };
         self.machines.look(now, calm, wants, &self.observer, &self.nodes, &mut self.breaches);
         if self.options.machines {
+            let up = |number: &u8| {
+                let mut agents = [Role::Kubelet(*number), Role::VirtHandler(*number)].into_iter();
+                agents.all(|role| self.processes.get(&role).is_some_and(|p| p.hosted.is_some() && !p.hang.hangs(now)))
+            };
+            let up: BTreeSet<u8> = self.nodes.keys().copied().filter(up).collect();
+            self.disks.look(now, calm, &up, &self.observer, &self.nodes, &mut self.breaches);
             let is_dead = |node: &str| self.machines.has_left(node, calm, now);
             self.roaming.look(is_dead, &self.observer, &mut self.breaches);
         }

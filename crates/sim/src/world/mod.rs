@@ -254,6 +254,7 @@ struct World {
     given: crate::given::Given,
     zones: crate::zones::Zones,
     nominations: crate::nominations::Nominations,
+    disks: crate::disks::Disks,
     /// A node of machines was taken out, power and Node object.
     lost: bool,
     clones: Clones,
@@ -395,6 +396,7 @@ impl World {
             given: crate::given::Given::default(),
             zones: crate::zones::Zones::default(),
             nominations: crate::nominations::Nominations::default(),
+            disks: crate::disks::Disks::default(),
             lost: false,
             clones: Clones::default(),
             room: Room::new(BEGIN, root.fork("room"), options.faults, bug),
@@ -512,11 +514,14 @@ impl World {
             node.blind = self.bug() == Some(Bug::BlindHandler);
             node.unmounts_first = self.bug() == Some(Bug::UnmountsFirst);
             node.unread_is_absent = self.bug() == Some(Bug::UnreadFiles);
+            node.disk.loses_pulls = self.bug() == Some(Bug::UnnotedPulls);
             node.storage.makes_room = self.bug() == Some(Bug::MakesRoom);
             node.guests.faithless = self.bug() == Some(Bug::BrokenPromise);
             node.guests.heedless = self.bug() == Some(Bug::LateWriter);
             node.guests.hollow = self.bug() == Some(Bug::HollowSuccess);
+            node.guests.forgets_signals = self.bug() == Some(Bug::SignalsForgotten);
             node.guests.hangs_one_in = swarm.launcher_hangs_one_in;
+            node.runtime.deaf_disks = swarm.deaf_disks;
             node.guests.writers = self.writers.clone();
             node.guests.watchdog.timeout_s =
                 swarm.watchdogs.as_ref().and_then(|all| all.get(usize::from(number - 1)).copied().flatten());
@@ -871,7 +876,7 @@ impl World {
                     if let Role::Kubelet(number) = role {
                         let number = self.runtime_of(number, &out.op);
                         let Some(node) = self.nodes.get_mut(&number) else { continue };
-                        let follow = node.ask(life, out.id, out.op, &mut self.breaches);
+                        let follow = node.ask(self.queue.now(), life, out.id, out.op, &mut self.breaches);
                         self.follow(number, follow);
                     }
                 }

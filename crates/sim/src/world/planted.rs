@@ -12,6 +12,7 @@ use k8s_openapi::api::core::v1::Pod;
 use serde_json::{Value, json};
 
 use super::{Happening, World};
+use crate::chance::between;
 use crate::extender::FILTER;
 use crate::hosted::{Hosted, OwnOut};
 use crate::observer::{Change, deleting, key_of, text, uid};
@@ -134,6 +135,16 @@ impl World {
             && matches!(role, Role::Kubelet(_))
             && request.path.contains("/configmaps?")
             && !self.servers_rng.one_in(4)
+    }
+
+    /// How late a request is by which a planted bug shows.
+    pub(super) fn delays(&mut self, role: Role, request: &ApiRequest) -> Option<Duration> {
+        if self.options.hint() != Some(Bug::LateWords) || role != Role::Scheduler || self.healed.is_some() {
+            return None;
+        }
+        let tells = request.path.ends_with("/status") && body(request)["status"]["nominatedNodeName"].is_string();
+        let (least, most) = crate::nominations::LATE;
+        tells.then(|| between(&mut self.servers_rng, least, most))
     }
 
     /// A request of nobody is sent in the name of a role.

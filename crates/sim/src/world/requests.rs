@@ -49,7 +49,8 @@ impl World {
         if self.loses(role, &request) {
             passage = Passage { arrives: None, again: None, reply: Reply::Lost(LOST_AFTER) };
         }
-        if let Some(delay) = self.fate.request(&request).filter(|_| passage.arrives.is_some()) {
+        let late = self.fate.request(&request).or_else(|| self.delays(role, &request));
+        if let Some(delay) = late.filter(|_| passage.arrives.is_some()) {
             passage = Passage { arrives: Some(delay), again: None, reply: Reply::After(Duration::ZERO) };
         }
         if matches!(role, Role::VirtController | Role::Cloner) && request.method != Method::Get {

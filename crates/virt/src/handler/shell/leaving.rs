@@ -1,10 +1,9 @@
 //! Asks what holds the container disks of a pod to end.
 
+use std::io;
 use std::path::Path;
-use std::{fs, io};
 
-use rustix::io::Errno;
-use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+use rustix::process::Signal;
 
 use crate::paths::KEEP_ALIVE_FILE;
 
@@ -13,36 +12,8 @@ use crate::paths::KEEP_ALIVE_FILE;
 ///
 /// # Errors
 /// Processes could not be listed, or one could not be asked. Some may have been.
-pub(super) fn end_disks(proc: &Path, pod_uid: &str) -> io::Result<()> {
-    for entry in fs::read_dir(proc)? {
-        let name = entry?.file_name();
-        let number = name.to_str().and_then(|name| name.parse::<u32>().ok()).and_then(|pid| i32::try_from(pid).ok());
-        let Some(pid) = number.and_then(Pid::from_raw) else { continue };
-        match end_disk(&proc.join(&name), pid, pod_uid) {
-            Err(error) if !has_ended(&error) => return Err(error),
-            _ => {}
-        }
-    }
-    Ok(())
-}
-
-fn end_disk(dir: &Path, pid: Pid, pod_uid: &str) -> io::Result<()> {
-    if !is_in_pod(dir, pod_uid)? {
-        return Ok(());
-    }
-    // What is read from here on is about the process that gets the signal: had its number gone to another one in
-    // between, it would have ended, and nobody got the signal.
-    let handle = pidfd_open(pid, PidfdFlags::empty())?;
-    if is_in_pod(dir, pod_uid)? && awaits_its_end(&fs::read_to_string(dir.join("status"))?) {
-        pidfd_send_signal(&handle, Signal::TERM)?;
-    }
-    Ok(())
-}
-
-/// Whether a process is in a pod's control group. systemd's slices have no hyphens in their parts.
-fn is_in_pod(dir: &Path, pod_uid: &str) -> io::Result<bool> {
-    let groups = fs::read_to_string(dir.join("cgroup"))?;
-    Ok([pod_uid.to_owned(), pod_uid.replace('-', "_")].iter().any(|uid| groups.contains(&format!("pod{uid}"))))
+pub(super) fn end_disks(proc: &Path, pod_uid: &str) -> io::Result<usize> {
+    carrack_processes::end_in_pod(proc, pod_uid, awaits_its_end)
 }
 
 /// Whether a process, by what the kernel says of its status, is the program that keeps containers of container disks
@@ -57,12 +28,9 @@ fn awaits_its_end(status: &str) -> bool {
     field("Name:") == Some(KEEP_ALIVE_FILE) && (has_term("SigBlk:") || has_term("SigCgt:"))
 }
 
-fn has_ended(error: &io::Error) -> bool {
-    error.kind() == io::ErrorKind::NotFound || error.raw_os_error() == Some(Errno::SRCH.raw_os_error())
-}
-
 #[cfg(test)]
 mod tests {
+    use std::fs;
     use std::os::unix::process::ExitStatusExt as _;
     use std::process::Command;
 
@@ -83,7 +51,11 @@ mod tests {
             child.kill().expect("killed");
             let signal = child.wait().expect("waited for").signal();
             let expected = if is_asked { Signal::TERM } else { Signal::KILL };
-            assert_eq!((signal, asked.is_ok()), (Some(expected.as_raw()), true), "{name} {group} {masks}");
+            assert_eq!(
+                (signal, asked.ok()),
+                (Some(expected.as_raw()), Some(is_asked.into())),
+                "{name} {group} {masks}"
+            );
         };
         let (group, blocked, caught) =
             ("/kubepods/pod1111-2222/c", "SigBlk:\t0000000000014002", "SigCgt:\t0000000000004000");
