@@ -14,18 +14,26 @@ use super::io_error;
 use crate::effects::OpError;
 use crate::spec::env_file::{EnvFile, EnvFiles, EnvText};
 
-/// Largest file, in bytes.
+/// Largest files of a container, all together, in bytes: they are held at once, and a pod may name very many.
 const MAX_BYTES: u64 = 1 << 20;
 
 /// Reads files, each in the directory of its volume.
 ///
 /// # Errors
-/// What the disk says; [`OpError::Failed`] for what is no file of the volume, or too large.
+/// What the disk says; [`OpError::Failed`] for what is no file of the volume, or too large beside those before it.
 pub fn read(files: &BTreeMap<EnvFile, String>) -> Result<EnvFiles, OpError> {
-    files.iter().map(|(file, dir)| Ok((file.clone(), one(dir, &file.1)?))).collect()
+    let mut left = MAX_BYTES;
+    let mut all = EnvFiles::new();
+    for (file, dir) in files {
+        let text = one(dir, &file.1, left)?;
+        left = left.saturating_sub(text.as_ref().map_or(0, |text| text.0.len() as u64));
+        all.insert(file.clone(), text);
+    }
+    Ok(all)
 }
 
-fn one(dir: &str, path: &str) -> Result<Option<EnvText>, OpError> {
+/// One of them, of no more than so many bytes.
+fn one(dir: &str, path: &str, most: u64) -> Result<Option<EnvText>, OpError> {
     let failed = |why: &dyn std::fmt::Display| OpError::Failed(format!("file {path} with variables: {why}"));
     let root = rustix::fs::open(dir, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
         .map_err(|e| failed(&e))?;
@@ -47,9 +55,9 @@ fn one(dir: &str, path: &str) -> Result<Option<EnvText>, OpError> {
     let file =
         File::open(format!("/proc/self/fd/{}", found.as_raw_fd())).map_err(io_error(format!("opening {path}")))?;
     let mut bytes = Vec::new();
-    file.take(MAX_BYTES + 1).read_to_end(&mut bytes).map_err(io_error(format!("reading {path}")))?;
-    if bytes.len() as u64 > MAX_BYTES {
-        return Err(failed(&format!("it is larger than {MAX_BYTES} bytes")));
+    file.take(most + 1).read_to_end(&mut bytes).map_err(io_error(format!("reading {path}")))?;
+    if bytes.len() as u64 > most {
+        return Err(failed(&format!("all of them together are larger than {MAX_BYTES} bytes")));
     }
     Ok(Some(EnvText(String::from_utf8_lossy(&bytes).into_owned())))
 }
@@ -98,6 +106,21 @@ mod tests {
                 (Err(e), Err(part)) => assert!(e.to_string().contains(part), "{path}: {e}"),
                 (found, _) => panic!("{path}: {found:?}"),
             }
+        }
+    }
+
+    #[test]
+    fn all_files_together_are_bounded() {
+        let dir = tempfile::tempdir().unwrap();
+        let volume = dir.path().to_str().unwrap();
+        for (count, fits) in [(4, true), (5, false)] {
+            let names = (0..count).map(|n: u32| n.to_string());
+            let files = names.map(|name| {
+                fs::write(dir.path().join(&name), vec![b' '; 1 << 18]).unwrap();
+                (("v".to_owned(), name), volume.to_owned())
+            });
+            let found = read(&files.collect());
+            assert_eq!(found.is_ok(), fits, "{count}: {found:?}");
         }
     }
 }

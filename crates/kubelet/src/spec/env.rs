@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::{ConfigMap, Container, Pod, Secret, Service};
 
-use super::env_file::{self, EnvFiles};
+use super::env_file::{EnvFiles, Variables};
 use super::pod::spec;
 use crate::amount::{self, Amounts};
 
@@ -191,6 +191,7 @@ pub fn environment(
 ) -> Result<Vec<(String, String)>, String> {
     let ns = pod.metadata.namespace.as_deref().unwrap_or_default();
     let mut vars: BTreeMap<String, String> = BTreeMap::new();
+    let files = files.map(Variables::of);
     let mut order: Vec<String> = Vec::new();
     let mut put = |vars: &mut BTreeMap<String, String>, k: String, v: String| {
         if vars.insert(k.clone(), v).is_none() {
@@ -253,8 +254,8 @@ pub fn environment(
                         None => return Err(format!("couldn't find key {} in Secret {ns}/{}", r.key, r.name)),
                     }
                 } else if let Some(r) = &from.file_key_ref {
-                    match files {
-                        Some(files) => env_file::variable(r, files)?,
+                    match &files {
+                        Some(files) => files.value(r)?,
                         None => None,
                     }
                 } else {
@@ -304,7 +305,7 @@ mod tests {
         .unwrap();
         let place =
             Place { node_name: "node".into(), allocatable: Amounts::from([("cpu".into(), 2000)]), ..Place::default() };
-        let text = env_file::EnvText("F='file'\n".into());
+        let text = crate::spec::env_file::EnvText("F='file'\n".into());
         let files = EnvFiles::from([(("e".into(), "f".into()), Some(text))]);
         let services = [("S".into(), "svc".into())];
         let got = environment(&pod, &spec(&pod).containers[0], &place, &services, &Fixed, Some(&files));

@@ -55,29 +55,72 @@ pub fn files(
     Ok(out)
 }
 
-/// The value that a variable has from a file; none where it may lack, and does.
-///
-/// # Errors
-/// The file is not as it should be, or it or the variable lacks and must not.
-pub fn variable(r: &FileKeySelector, files: &EnvFiles) -> Result<Option<String>, String> {
-    let place = || format!("file {:?} of volume {:?}", r.path, r.volume_name);
-    let text = files.get(&file_of(r)).and_then(Option::as_ref);
-    let found = match text {
-        Some(text) => value(&text.0, &r.key).map_err(|why| format!("{}: {why}", place()))?,
-        None => None,
-    };
-    match found {
-        Some(value) => Ok(Some(value)),
-        None if r.optional == Some(true) => Ok(None),
-        None if text.is_none() => Err(format!("{} with variables not found", place())),
-        None => Err(format!("environment variable key {:?} not found in {}", r.key, place())),
+/// The variables in files. Each file is gone through once, however many of its variables are asked for.
+pub(super) struct Variables<'a>(BTreeMap<&'a EnvFile, Given<'a>>);
+
+impl<'a> Variables<'a> {
+    /// Of these files.
+    pub(super) fn of(files: &'a EnvFiles) -> Self {
+        Self(files.iter().filter_map(|(file, text)| Some((file, given(&text.as_ref()?.0)))).collect())
+    }
+
+    /// The value that a variable has from a file; none where it may lack, and does.
+    ///
+    /// # Errors
+    /// The file is not as it should be, or it or the variable lacks and must not.
+    pub(super) fn value(&self, r: &FileKeySelector) -> Result<Option<String>, String> {
+        let place = || format!("file {:?} of volume {:?}", r.path, r.volume_name);
+        let given = self.0.get(&file_of(r));
+        let found = match given {
+            Some(given) => given.value(&r.key).map_err(|why| format!("{}: {why}", place()))?,
+            None => None,
+        };
+        match found {
+            Some(value) => Ok(Some(value.to_owned())),
+            None if r.optional == Some(true) => Ok(None),
+            None if given.is_none() => Err(format!("{} with variables not found", place())),
+            None => Err(format!("environment variable key {:?} not found in {}", r.key, place())),
+        }
     }
 }
 
-/// The value of a variable in a text; none where it has no such variable. What comes behind it is not looked at.
-fn value(text: &str, key: &str) -> Result<Option<String>, String> {
+/// What a text gives.
+struct Given<'a> {
+    /// Variables, each as it is given first, up to what is wrong.
+    values: BTreeMap<&'a str, String>,
+    /// What is wrong with the text.
+    bad: Option<String>,
+}
+
+impl Given<'_> {
+    /// The value of a variable; none where there is no such variable. What comes behind it may be wrong.
+    fn value(&self, key: &str) -> Result<Option<&str>, &str> {
+        match (self.values.get(key), &self.bad) {
+            (Some(value), _) => Ok(Some(value.as_str())),
+            (None, Some(why)) => Err(why.as_str()),
+            (None, None) => Ok(None),
+        }
+    }
+}
+
+fn given(text: &str) -> Given<'_> {
+    let mut values = BTreeMap::new();
+    let mut lines = (1_usize..).zip(text.lines());
+    let bad = loop {
+        match following(&mut lines) {
+            Ok(Some((name, value))) => {
+                values.entry(name).or_insert(value);
+            }
+            Ok(None) => break None,
+            Err(why) => break Some(why),
+        }
+    };
+    Given { values, bad }
+}
+
+/// The next variable, and its value; none where there are no more.
+fn following<'a>(lines: &mut impl Iterator<Item = (usize, &'a str)>) -> Result<Option<(&'a str, String)>, String> {
     let bad = |line: usize, why: &str| Err(format!("invalid environment variable format at line {line}: {why}"));
-    let mut lines = (1..).zip(text.lines());
     while let Some((number, line)) = lines.next() {
         let line = line.trim_start_matches(BLANK);
         if line.is_empty() || line.starts_with('#') {
@@ -92,10 +135,7 @@ fn value(text: &str, key: &str) -> Result<Option<String>, String> {
         }
         // To a shell this sets the variable to nothing, for a command that follows.
         if given.starts_with(BLANK) {
-            if name == key {
-                return Ok(Some(String::new()));
-            }
-            continue;
+            return Ok(Some((name, String::new())));
         }
         let Some(mut rest) = given.strip_prefix('\'') else {
             return bad(number, "value must be enclosed in single quotes");
@@ -115,9 +155,7 @@ fn value(text: &str, key: &str) -> Result<Option<String>, String> {
         if !behind.is_empty() && !behind.starts_with('#') {
             return bad(last, "unexpected content after closing quote");
         }
-        if name == key {
-            return Ok(Some(value));
-        }
+        return Ok(Some((name, value)));
     }
     Ok(None)
 }
@@ -136,6 +174,8 @@ mod tests {
             ("A='1'", Ok(None)),
             ("", Ok(None)),
             ("K=''", Ok(Some(""))),
+            // The first counts.
+            ("K='1'\nK='2'", Ok(Some("1"))),
             ("K= 'x'\n", Ok(Some(""))),
             ("A= 'x'\nK='2'", Ok(Some("2"))),
             ("K='  a#b=c $X ${Y} \\n \"q\" '", Ok(Some("  a#b=c $X ${Y} \\n \"q\" "))),
@@ -152,11 +192,11 @@ mod tests {
             ("K='1'2", Err("unexpected content")),
             ("\nK='1\n2", Err("at line 2: unclosed")),
         ] {
-            let found = value(text, "K");
-            match (&found, expected) {
-                (Ok(found), Ok(expected)) => assert_eq!(found.as_deref(), expected, "{text}"),
+            let given = given(text);
+            match (given.value("K"), expected) {
+                (Ok(found), Ok(expected)) => assert_eq!(found, expected, "{text}"),
                 (Err(why), Err(part)) => assert!(why.contains(part), "{text}: {why}"),
-                _ => panic!("{text}: {found:?}"),
+                (found, _) => panic!("{text}: {found:?}"),
             }
         }
     }
@@ -180,7 +220,7 @@ mod tests {
                 volume_name: "v".into(),
                 optional: Some(optional),
             };
-            let found = variable(&r, &files(text));
+            let found = Variables::of(&files(text)).value(&r);
             match (&found, expected) {
                 (Ok(found), Ok(expected)) => assert_eq!(found.as_deref(), expected, "{text:?} {optional}"),
                 (Err(why), Err(part)) => assert!(why.contains(part), "{text:?} {optional}: {why}"),

@@ -158,7 +158,7 @@ fn wanted(set: &VirtualMachineInstanceReplicaSet) -> usize {
 /// Makes instances that are missing, and deletes those that are too many or have finished.
 fn scale(set: &VirtualMachineInstanceReplicaSet, owned: &[&VirtualMachineInstance], view: &View<'_>) -> Plan {
     let mut plan = Plan::none();
-    for over in owned.iter().filter(|vmi| is_over(vmi) && !vmi.is_deleting()) {
+    for over in owned.iter().filter(|vmi| is_over(vmi) && !vmi.is_deleting()).take(BURST) {
         plan = delete(set, over, plan, "Deleted finished virtual machine:");
     }
     let mut live: Vec<&VirtualMachineInstance> = owned.iter().copied().filter(|vmi| counts(vmi)).collect();
@@ -405,6 +405,9 @@ mod tests {
         check(json!({"replicas": 1}), &[not_ready("PodTerminating")], &["delete web-0", "create"]);
         check(json!({"replicas": 1}), &[ready(), not_ready("PodTerminating")], &["delete web-1"]);
         check(json!({"replicas": 1}), &[not_ready("GuestNotRunning")], &[]);
+        // A node that is lost may have had many.
+        let many = [(); 12].map(|()| not_ready("PodTerminating"));
+        assert_eq!(acts(&plan(json!({"replicas": 0}), &many)).len(), 10);
         check(json!({"replicas": 1, "paused": true}), &[], &[]);
         let named = |plan: &Plan| -> Vec<String> {
             plan.writes

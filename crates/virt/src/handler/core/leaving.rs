@@ -57,7 +57,8 @@ impl Handler {
     pub(super) fn see_off(&mut self, now: Time, pod: &str, fx: &mut Effects<Out>) {
         let Some(leaving) = self.leaving.get(pod) else { return };
         let guest = self.guests.get(&leaving.instance).filter(|guest| guest.record.place.pod_uid == pod);
-        if guest.is_some_and(|guest| !guest.has_ended()) {
+        // Before the local record was read, a guest that nobody knows of may well go on.
+        if !self.loaded || guest.is_some_and(|guest| !guest.has_ended()) {
             self.wake(fx, now + LOOK, Wake::Leaving(pod.to_owned()));
             return;
         }

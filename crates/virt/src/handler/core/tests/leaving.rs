@@ -56,6 +56,19 @@ fn a_handler_that_comes_later_sees_it_as_well() {
 }
 
 #[test]
+fn nothing_is_asked_before_it_is_known_which_guests_there_are() {
+    let mut rig = with_disk("/usr/bin/container-disk");
+    deletes(&mut rig);
+    rig.step(Input::Start);
+    let load = rig.expect(|op| matches!(op, Op::Load));
+    rig.pass(Duration::from_secs(5));
+    assert!(asked(&mut rig).is_empty(), "its guest may go on");
+    rig.step(Input::Own(In::Done(load.id, Ok(Reply::Loaded(Vec::new())))));
+    rig.pass(Duration::from_secs(1));
+    assert_eq!(asked(&mut rig).len(), 1);
+}
+
+#[test]
 fn what_is_gone_in_time_or_holds_no_disk_is_not_asked() {
     for (program, goes) in [("/usr/bin/container-disk", true), ("/usr/bin/virt-launcher", false)] {
         let mut rig = with_disk(program);
