@@ -364,9 +364,15 @@ fn obstacles_show_in_conditions() {
     assert_eq!(unscheduled["message"], "PVC data does not exist, waiting for it to appear");
     assert_eq!(missing.events[0].reason, "FailedPvcNotFound");
 
-    let no_node = plan_with(vmi("Pending", json!({})), None, Some(node("false", &["kvm"])), None);
-    assert!(created(&no_node).is_none());
-    assert_eq!(condition(&patched(&no_node), "PodScheduled")["reason"], "Unschedulable");
+    let mut cordoned = node("true", &["kvm"]);
+    cordoned.spec.get_or_insert_default().unschedulable = Some(true);
+    let mut silent = node("true", &["kvm"]);
+    silent.status = None;
+    for unready in [node("false", &["kvm"]), cordoned, silent] {
+        let no_node = plan_with(vmi("Pending", json!({})), None, Some(unready), None);
+        assert!(created(&no_node).is_none());
+        assert_eq!(condition(&patched(&no_node), "PodScheduled")["reason"], "Unschedulable");
+    }
 
     let pulling = plan(vmi("Scheduling", json!({})), Some(pod("ErrImagePull", json!({}))));
     assert_eq!(condition(&patched(&pulling), "Synchronized")["reason"], "ErrImagePull");

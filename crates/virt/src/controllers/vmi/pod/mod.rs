@@ -43,13 +43,17 @@ pub(crate) const DEFAULT_GRACE_S: i64 = 30;
 /// Seconds that the pod gets beyond its guest.
 const POD_GRACE_EXTRA_S: i64 = 30;
 
-/// The device resources that nodes ready for instances have; nothing when no node is ready, and nobody knows yet.
+/// The device resources that nodes ready for instances have; nothing when no node is ready, and nobody knows yet. One
+/// that takes no pods, or of which nobody has told what it has, says nothing of those that will.
 ///
 /// A kubelet that has started anew lists what its node had before, and none of it, until the node's handler is back with
 /// its plugins. That counts as well: a launcher that did not ask for its devices would start without them, and its guest
 /// would fail. What a node has lost for good, its handler says.
 pub(super) fn devices_of<'a>(nodes: impl Iterator<Item = &'a Node>) -> Option<BTreeSet<&'static str>> {
-    let mut ready = nodes.filter(|node| node.label(SCHEDULABLE_LABEL) == Some("true")).peekable();
+    let is_told = |node: &Node| node.status.as_ref().is_some_and(|status| status.capacity.is_some());
+    let takes_pods = |node: &Node| node.spec.as_ref().and_then(|spec| spec.unschedulable) != Some(true);
+    let is_ready = |node: &&Node| node.label(SCHEDULABLE_LABEL) == Some("true") && takes_pods(node) && is_told(node);
+    let mut ready = nodes.filter(is_ready).peekable();
     ready.peek()?;
     Some(ready.flat_map(|node| DEVICE_RESOURCES.into_iter().filter(|name| has_device(node, name))).collect())
 }
