@@ -88,6 +88,7 @@ fn volumes_hold_what_their_objects_say() {
         kubectl.ok(&["exec", "volumes", "-c", "reader", "--", "ls", "/var/run/secrets/kubernetes.io/serviceaccount"]);
     assert_contains(&token, &["token", "ca.crt", "namespace"]);
     kubectl.apply(TOLD_BY_A_FILE);
+    wait_ready(&kubectl, "told");
     eventually_true("a variable comes from a file", 30, || {
         kubectl.ok(&["logs", "told"]).contains("it said: hello there")
     });

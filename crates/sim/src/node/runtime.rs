@@ -349,7 +349,8 @@ impl Runtime {
         let ran = self.is_running(id);
         self.end(now, id, 143, observer, breaches);
         if let Some(container) = self.containers.get_mut(id) {
-            container.is_stopped |= ran;
+            // Where the machine is shut down, that is why.
+            container.is_stopped |= ran && !self.pods_end;
         }
         Ok(Reply::Done)
     }

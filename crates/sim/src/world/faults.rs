@@ -99,6 +99,8 @@ impl World {
                 self.server_crash(server, down);
             }
             Fault::Expire => {
+                // Who follows the commits takes in what there is before: nobody else may have watched.
+                self.ledger.update(&self.server.mem);
                 let oldest = carrack_store::Store::revision(&*self.server.mem);
                 self.mark(format_args!("history up to {oldest} is forgotten, and all watches end"));
                 let mut compacted = carrack_store::Store::compact(&*self.server.mem, oldest);

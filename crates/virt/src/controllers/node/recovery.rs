@@ -176,8 +176,8 @@ fn is_out_of_service(node: &Node) -> bool {
 /// Instances that a node has or is about to have.
 fn on_node(node: &str, view: &View<'_>) -> Vec<Key> {
     let placed = view.cache::<VirtualMachineInstance>().by_index(BY_PLACE, node).map(AsRef::as_ref);
-    let scheduling = launched(node, view).filter(|vmi| vmi.phase() == phase::SCHEDULING);
-    placed.chain(scheduling).map(Key::of).collect()
+    let unplaced = launched(node, view).filter(|vmi| vmi.phase() == phase::SCHEDULING || vmi.is_final());
+    placed.chain(unplaced).map(Key::of).collect()
 }
 
 /// Index of instances that say what their recovery waits for, all under one value.
@@ -209,10 +209,22 @@ fn fail(vmi: &VirtualMachineInstance, why: &str, now: Time) -> Plan {
     }
 }
 
+/// Whether an instance was ever handed over to a node's handler. No guest starts of one that was not and is over: handlers
+/// start what was handed over to them alone, and nothing that is over is.
+fn was_handed_over(vmi: &VirtualMachineInstance) -> bool {
+    let entered = vmi.status.iter().flat_map(|status| &status.phase_transition_timestamps);
+    let mut phases = entered.map(|entry| entry.phase.as_str());
+    vmi.annotation(FAILOVER_ANNOTATION).is_some()
+        || fence::token(vmi).is_some()
+        || !place_of(vmi).is_empty()
+        || phases.any(|entered| matches!(entered, phase::SCHEDULED | phase::RUNNING))
+}
+
 /// Whether the launcher of an instance that is over is on a node that will not end it, and runs there no more for certain.
 fn is_left_for_good(vmi: &VirtualMachineInstance, pod: &Pod, view: &View<'_>) -> bool {
     let Some(place) = node_of(pod) else { return false };
-    let is_dead = |lease: &Arc<Lease>| fence::proves_dead(lease, vmi);
+    let is_dead =
+        |lease: &Arc<Lease>| fence::proves_dead(lease, vmi) || fence::is_marked(lease) && !was_handed_over(vmi);
     view.get::<Lease>(NODE_LEASE_NAMESPACE, place).is_some_and(is_dead)
         || view.get::<Node>("", place).is_some_and(|node| is_out_of_service(node))
 }

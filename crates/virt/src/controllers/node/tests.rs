@@ -186,6 +186,18 @@ fn a_launcher_that_its_node_cannot_end_goes_on_the_same_proof() {
         check(&silent, &[lease(9, 3, true)], instance(phase, "its disk exists on one node only", "3"), false);
         check(&silent, &[], instance(phase, "true", "3"), false);
     }
+    // It ended before it was handed over, so that no guest of it can be: the mark of the node is enough.
+    let never = || -> VirtualMachineInstance {
+        of(json!({"metadata": {"namespace": "ns", "name": "v", "uid": "v", "resourceVersion": "7"},
+            "spec": {"domain": {"devices": {}}},
+            "status": {"phase": "Failed", "phaseTransitionTimestamps": [{"phase": "Scheduling"}, {"phase": "Failed"}]}}))
+    };
+    check(&silent, &[lease(9, 3, true)], never(), true);
+    check(&silent, &[lease(9, 3, false)], never(), false);
+    let mut handed_over = never();
+    let status = handed_over.status.get_or_insert_default();
+    status.phase_transition_timestamps.insert(1, of(json!({"phase": "Scheduled"})));
+    check(&silent, &[lease(9, 3, true)], handed_over, false);
     // The Lease is marked for its sake.
     let mut c = NodeController::default();
     let mut mark = |s: i64, pods: Vec<Pod>| {
