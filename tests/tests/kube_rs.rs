@@ -181,7 +181,9 @@ fn a_controller_of_kube_rs_works_on_it() {
             lamps.delete("desk", &DeleteParams::foreground()).await.expect("deleted");
             until(&lamps, "desk", |lamp: Option<&Lamp>| lamp.is_none()).await;
             until(&wires, "wires-of-desk", |wire: Option<&ConfigMap>| wire.is_none()).await;
-            assert_eq!(context.cleaned.load(Ordering::SeqCst), 1);
+            // At least once, as kube-rs promises it: a reconcile that the owned object's event sets off can still see the
+            // lamp with its finalizer, whose removal its watch has not told yet.
+            assert!(context.cleaned.load(Ordering::SeqCst) >= 1);
         };
         tokio::select! {
             () = controller => panic!("the controller ended"),

@@ -64,13 +64,16 @@ impl Documents {
     ) -> Bytes {
         let generation = catalog.generation;
         let mut kept = self.kept.lock().await;
-        let rows: Vec<&ResourceInfo> = catalog.rows().iter().map(|row| &**row).collect();
         let known = kept.get_mut(name);
-        let hash = match &known {
-            // Of the index there is one for each state of the other servers, too.
-            Some(known) if known.generation == generation && name != INDEX => return known.document.clone(),
-            _ => hash(&rows),
-        };
+        // Of the index there is one for each state of the other servers, too.
+        if let Some(known) = &known
+            && known.generation == generation
+            && name != INDEX
+        {
+            return known.document.clone();
+        }
+        let rows: Vec<&ResourceInfo> = catalog.rows().iter().map(|row| &**row).collect();
+        let hash = hash(&rows);
         if let Some(known) = known.filter(|known| known.hash == hash) {
             known.generation = generation;
             return known.document.clone();

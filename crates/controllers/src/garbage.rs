@@ -16,6 +16,7 @@ use std::time::Duration;
 
 use carrack_engine::{Cache, Controller, DeleteOptions, EventRecord, EventType, Key, Plan, Setup, Source, Time, View};
 use carrack_types::resource::{Object as _, PartialObject, Resource};
+use carrack_types::well_known::finalizer::{FOREGROUND, ORPHAN};
 use k8s_openapi::api::core::v1::ObjectReference;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use serde_json::json;
@@ -23,8 +24,6 @@ use serde_json::json;
 use crate::Planted;
 use crate::custom::CustomKinds;
 
-const FOREGROUND: &str = "foregroundDeletion";
-const ORPHAN: &str = "orphan";
 /// How soon to look again whether caches are as new as what is decided on them.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
 /// How soon to look again at an object with an owner of whose kind nothing is known yet: nothing else may ever tell of it.

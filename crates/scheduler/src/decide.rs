@@ -215,10 +215,7 @@ impl Decider {
             if list {
                 return Found::List(fitting, refusals);
             }
-            let chosen = preferred
-                .filter(|id| fitting.binary_search(id).is_ok())
-                .or_else(|| best(&class.scores(&fitting, cluster, probe), rng));
-            match chosen {
+            match best(&class.scores(&fitting, cluster, probe), rng) {
                 Some(id) => Found::Node(id, plans.remove(&id).unwrap_or_default()),
                 None => Found::Nobody(Box::new(error)),
             }

@@ -20,8 +20,6 @@ use serde_json::{Value, json};
 use crate::chance::between;
 use crate::invariants::Breach;
 use crate::observer::{Observer, text};
-use crate::options::Options;
-use crate::plants::Bug;
 use crate::wants::Want;
 use crate::workload::{Act, What, delete, mounting};
 
@@ -41,15 +39,6 @@ const WRITES: &str = "WRITES";
 pub(crate) const FAILS_ONE_IN: u64 = 3;
 /// How long it takes to write a file.
 pub(crate) const TAKES: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(3));
-
-/// Whether this is part of the work, given the chance of all of it and what is planted: in some runs, and beside no other
-/// planted bug. What small runs are made of is chosen elsewhere.
-pub(crate) fn are_there(rng: &Rng, options: &Options, planted: Option<Bug>) -> bool {
-    match planted {
-        None => options.faults && (options.small || rng.fork("whether variables are in files").one_in(3)),
-        Some(bug) => bug == Bug::UnreadFiles,
-    }
-}
 
 /// Pods with such files, each with a value of its own.
 pub(crate) fn acts(rng: &mut Rng, safety: Duration, acts: &mut Vec<Act>) {

@@ -23,7 +23,7 @@ use crate::node::{Node, named};
 use crate::observer::{Change, Observer, conditions, deleting, key_of, text, uid};
 use crate::plants::Bug;
 use crate::wants::Want;
-use crate::workload::{Act, What, delete, local_driver, user_of};
+use crate::workload::{Act, What, claim_of, delete, local_driver, user_of};
 
 /// The invariants that are looked after here.
 pub(crate) const ONE_CALL: &str = "one-call-a-volume";
@@ -48,10 +48,7 @@ pub(crate) fn acts(rng: &mut Rng, safety: Duration, acts: &mut Vec<Act>) {
     for n in 0..1 + rng.below(2) {
         let name = format!("growing{n}");
         let mut at = between(rng, Duration::from_secs(1), Duration::from_secs(5));
-        let spec = json!({"accessModes": ["ReadWriteOnce"], "storageClassName": if rng.one_in(2) { "late" } else { "soon" },
-            "resources": {"requests": {"storage": "1Gi"}}});
-        let claim = json!({"apiVersion": "v1", "kind": "PersistentVolumeClaim",
-            "metadata": {"namespace": "default", "name": name}, "spec": spec});
+        let claim = claim_of(&name, if rng.one_in(2) { "late" } else { "soon" });
         acts.push(create(at, PersistentVolumeClaim::resource(), claim, None));
         let mut size = 1;
         for pod in 0.. {

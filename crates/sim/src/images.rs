@@ -24,8 +24,6 @@ use serde_json::{Value, json};
 use crate::chance::between;
 use crate::invariants::Breach;
 use crate::observer::{Observer, key_of, label, text};
-use crate::options::Options;
-use crate::plants::Bug;
 use crate::wants::Want;
 use crate::workload::{Act, What, delete, mounting, up_to};
 
@@ -160,15 +158,6 @@ pub(crate) fn noted(image: &str, pod: &PodRef, records: &BTreeMap<String, Vec<u8
     if owner(image).is_some() && !names.iter().any(|name| records.contains_key(name)) {
         let what = format!("a container of {pod} is made of {image}, and no record says that it was pulled");
         breaches.push(Breach::new(NOTED, what));
-    }
-}
-
-/// Whether this is part of the work, given the chance of all of it and what is planted: in some runs, and beside no other
-/// planted bug. What small runs are made of is chosen elsewhere.
-pub(crate) fn are_there(rng: &Rng, options: &Options, planted: Option<Bug>) -> bool {
-    match planted {
-        None => options.faults && (options.small || rng.fork("whether images are private").one_in(3)),
-        Some(bug) => matches!(bug, Bug::ForgottenPulls | Bug::UnnotedPulls),
     }
 }
 

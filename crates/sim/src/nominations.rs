@@ -23,9 +23,8 @@ use serde_json::{Value, json};
 use crate::chance::between;
 use crate::invariants::Breach;
 use crate::observer::{Change, Observer, deleting, key_of, terminal, text, uid};
-use crate::plants::Bug;
 use crate::wants::Want;
-use crate::workload::{Act, IMPORTANT, What, delete, important, mounting, user_of};
+use crate::workload::{Act, IMPORTANT, What, claim_of, delete, important, mounting, user_of};
 
 /// The invariant that is looked after here.
 pub(crate) const NAME: &str = "nominations-are-meant";
@@ -43,11 +42,6 @@ pub(crate) const LATE: (Duration, Duration) = (Duration::from_secs(6), Duration:
 /// happens.
 const MENDED_WITHIN: Duration = Duration::from_secs(340);
 
-/// Whether this is part of the work, given what is planted: other bugs are looked for among what there was without it.
-pub(crate) fn are_there(planted: Option<Bug>) -> bool {
-    matches!(planted, None | Some(Bug::NominationsKept))
-}
-
 /// In some runs, or `always`: pods with claims of which nobody makes the volumes. Their claims go, and most of them wait on.
 pub(crate) fn acts(rng: &mut Rng, safety: Duration, always: bool, acts: &mut Vec<Act>) {
     if !rng.one_in(4) && !always {
@@ -60,11 +54,7 @@ pub(crate) fn acts(rng: &mut Rng, safety: Duration, always: bool, acts: &mut Vec
     for n in 0..1 + rng.below(3) {
         let name = format!("{PART}{n}");
         let at = between(rng, Duration::from_secs(1), safety / 2);
-        let claim = json!({"apiVersion": "v1", "kind": "PersistentVolumeClaim",
-            "metadata": {"namespace": "default", "name": name},
-            "spec": {"accessModes": ["ReadWriteOnce"], "storageClassName": CLASS,
-                "resources": {"requests": {"storage": "1Gi"}}}});
-        acts.push(create(at, PersistentVolumeClaim::resource(), claim, None));
+        acts.push(create(at, PersistentVolumeClaim::resource(), claim_of(&name, CLASS), None));
         acts.push(create(at, Pod::resource(), user_of(rng, &name, &name), Some(("pod", Want::Any))));
         let gone = at + between(rng, Duration::from_secs(1), Duration::from_secs(8));
         acts.push(delete(gone, PersistentVolumeClaim::resource(), "default", &name, "claim"));

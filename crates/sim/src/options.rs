@@ -585,20 +585,17 @@ impl Swarm {
                 crash_one_in_effects = 0;
                 intervals = Intervals { lose: Some(Duration::from_secs(10)), ..Intervals::default() };
             }
-            Some(Bug::UnnotedPulls) => {
-                // One node, on which all pods find what the first has pulled.
-                nodes = 1;
-                crash_one_in_effects = 0;
-                intervals = Intervals::default();
-            }
             Some(Bug::UnreadFiles) => {
                 // Reads that fail.
                 crash_one_in_effects = 0;
                 intervals = Intervals::default();
                 node.fail_one_in = 20;
             }
-            // Wishes that were put off, or critical pods, and a kubelet that lives on.
-            Some(Bug::DeferredForever | Bug::CriticalEnded | Bug::CriticalRefused) => {
+            // Wishes that were put off, critical pods, pods that go for others, or pods that find what the first has pulled:
+            // on one node, where everybody lives on.
+            Some(
+                Bug::DeferredForever | Bug::CriticalEnded | Bug::CriticalRefused | Bug::LateWords | Bug::UnnotedPulls,
+            ) => {
                 nodes = 1;
                 crash_one_in_effects = 0;
                 intervals = Intervals::default();
@@ -607,12 +604,6 @@ impl Swarm {
             Some(Bug::BaselessBindings) => (nodes, net.late_binding_one_in) = (1, 2),
             Some(Bug::LeakedAssumptions) => net.late_binding_one_in = 3,
             Some(Bug::MakesRoom) => nodes = 1,
-            Some(Bug::LateWords) => {
-                // One node, on which pods have to go for others, and a scheduler that lives on.
-                nodes = 1;
-                crash_one_in_effects = 0;
-                intervals = Intervals::default();
-            }
             Some(Bug::CrossedRuntimes) => {
                 nodes = 3;
                 crash_one_in_effects = 0;

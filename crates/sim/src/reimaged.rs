@@ -21,8 +21,6 @@ use crate::chance::between;
 use crate::invariants::Breach;
 use crate::node::{Node, named};
 use crate::observer::{Change, Observer, deleting, is_true, key_of, label, terminal, text, uid};
-use crate::options::Options;
-use crate::plants::Bug;
 use crate::wants::Want;
 use crate::workload::{Act, What, mounting};
 
@@ -33,15 +31,6 @@ pub(crate) const PART: &str = "reimaged";
 
 /// Marks these pods.
 const LABEL: &str = "reimaged";
-
-/// Whether this is part of the work, given the chance of all of it and what is planted: in some runs, and beside no other
-/// planted bug. What small runs are made of is chosen elsewhere.
-pub(crate) fn are_there(rng: &Rng, options: &Options, planted: Option<Bug>) -> bool {
-    match planted {
-        None => options.faults && (options.small || rng.fork("whether images change").one_in(3)),
-        Some(bug) => bug == Bug::ForgottenStops,
-    }
-}
 
 /// Pods that are given one image after the other.
 pub(crate) fn acts(rng: &mut Rng, safety: Duration, acts: &mut Vec<Act>) {

@@ -119,6 +119,39 @@ pub(crate) fn up_to(most: u64, safety: Duration) -> u64 {
 /// Adds a part of the work.
 type Part = fn(&mut Rng, Duration, &mut Vec<Act>);
 
+/// What containers are made of: parts of the work that are there in some runs alone, and beside no planted bug, each with
+/// the name of its chance. Which of them a small run has is chosen with the rest of its work.
+pub(crate) const OF_STARTS: [(&str, &str, Part); 3] = [
+    (crate::images::PART, "whether images are private", crate::images::acts),
+    (crate::reimaged::PART, "whether images change", crate::reimaged::acts),
+    (crate::env_files::PART, "whether variables are in files", crate::env_files::acts),
+];
+
+/// All the work of a run with a planted bug that shows in one part of it, and in nothing else.
+fn alone(bug: Bug, rng: &Rng, safety: Duration) -> Option<Vec<Act>> {
+    let mut acts = Vec::new();
+    match bug {
+        bug if bug.is_of_dead_nodes() => steady(&mut rng.fork("steady"), &mut acts),
+        Bug::StateOfInstances => crate::keepers::acts(&mut rng.fork("keepers"), safety, true, &mut acts),
+        Bug::RerunsAlways => crate::reruns::acts(&mut rng.fork("reruns"), safety, &mut acts),
+        Bug::NominationsKept => {
+            crate::nominations::acts(&mut rng.fork(crate::nominations::PART), safety, true, &mut acts);
+        }
+        Bug::LateWords => crate::nominations::crowds(&mut rng.fork("crowds"), safety, &mut acts),
+        Bug::SignalsForgotten => crate::disks::acts(&mut rng.fork(crate::disks::PART), safety, &mut acts),
+        bug if bug.is_of_growth() => crate::growth::acts(&mut rng.fork("growth"), safety, &mut acts),
+        bug if bug.is_of_resizes() => crate::resizes::acts(&mut rng.fork("resizes"), safety, true, &mut acts),
+        Bug::ForgottenPulls | Bug::UnnotedPulls => crate::images::acts(&mut rng.fork("starts"), safety, &mut acts),
+        Bug::ForgottenStops => crate::reimaged::acts(&mut rng.fork("starts"), safety, &mut acts),
+        Bug::UnreadFiles => crate::env_files::acts(&mut rng.fork("starts"), safety, &mut acts),
+        bug if bug.is_of_critical() => {
+            crate::critical::acts(&mut rng.fork(crate::critical::PART), safety, &mut acts);
+        }
+        _ => return None,
+    }
+    Some(acts)
+}
+
 /// The people.
 pub(crate) struct User {
     acts: Vec<Act>,
@@ -159,59 +192,11 @@ impl User {
             return Self::with(crate::clones::acts(&mut rng.fork("clones"), options));
         }
         let bug = options.hint();
-        if bug.is_some_and(Bug::is_of_dead_nodes) {
-            let mut acts = Vec::new();
-            steady(&mut rng.fork("steady"), &mut acts);
-            return Self::with(acts);
-        }
-        if bug == Some(Bug::StateOfInstances) {
-            let mut acts = Vec::new();
-            crate::keepers::acts(&mut rng.fork("keepers"), options.safety, true, &mut acts);
-            return Self::with(acts);
-        }
-        if bug == Some(Bug::RerunsAlways) {
-            let mut acts = Vec::new();
-            crate::reruns::acts(&mut rng.fork("reruns"), options.safety, &mut acts);
-            return Self::with(acts);
-        }
-        let unmade = crate::nominations::PART;
-        if bug == Some(Bug::NominationsKept) {
-            let mut acts = Vec::new();
-            crate::nominations::acts(&mut rng.fork(unmade), options.safety, true, &mut acts);
-            return Self::with(acts);
-        }
-        if bug == Some(Bug::SignalsForgotten) {
-            let mut acts = Vec::new();
-            crate::disks::acts(&mut rng.fork(crate::disks::PART), options.safety, &mut acts);
-            return Self::with(acts);
-        }
-        if bug == Some(Bug::LateWords) {
-            let mut acts = Vec::new();
-            crate::nominations::crowds(&mut rng.fork("crowds"), options.safety, &mut acts);
-            return Self::with(acts);
-        }
-        if bug.is_some_and(Bug::is_of_growth) {
-            let mut acts = Vec::new();
-            crate::growth::acts(&mut rng.fork("growth"), options.safety, &mut acts);
-            return Self::with(acts);
-        }
-        if bug.is_some_and(Bug::is_of_resizes) {
-            let mut acts = Vec::new();
-            crate::resizes::acts(&mut rng.fork("resizes"), options.safety, true, &mut acts);
-            return Self::with(acts);
-        }
-        if bug.is_some_and(Bug::is_of_starts) {
-            let mut acts = Vec::new();
-            let rng = &mut rng.fork("starts");
-            match bug {
-                Some(Bug::ForgottenPulls | Bug::UnnotedPulls) => crate::images::acts(rng, options.safety, &mut acts),
-                Some(Bug::ForgottenStops) => crate::reimaged::acts(rng, options.safety, &mut acts),
-                _ => crate::env_files::acts(rng, options.safety, &mut acts),
-            }
+        if let Some(acts) = bug.and_then(|bug| alone(bug, rng, options.safety)) {
             return Self::with(acts);
         }
         let critical = crate::critical::PART;
-        if bug.is_some_and(Bug::is_of_critical) || options.only.as_ref().is_some_and(|only| only.contains(&critical)) {
+        if options.only.as_ref().is_some_and(|only| only.contains(&critical)) {
             let mut acts = Vec::new();
             crate::critical::acts(&mut rng.fork(critical), options.safety, &mut acts);
             return Self::with(acts);
@@ -237,18 +222,18 @@ impl User {
         if crate::tokens::are_there(bug) && parts.has("tokens") {
             crate::tokens::acts(&mut rng.fork("tokens"), options.safety, &mut acts);
         }
-        if crate::images::are_there(rng, options, bug) && parts.has(crate::images::PART) {
-            crate::images::acts(&mut rng.fork(crate::images::PART), options.safety, &mut acts);
-        }
-        if options.faults && crate::nominations::are_there(bug) && parts.has(unmade) {
-            let always = options.only.is_some();
-            crate::nominations::acts(&mut rng.fork(unmade), options.safety, always, &mut acts);
-        }
-        if crate::reimaged::are_there(rng, options, bug) && parts.has(crate::reimaged::PART) {
-            crate::reimaged::acts(&mut rng.fork(crate::reimaged::PART), options.safety, &mut acts);
-        }
-        if crate::env_files::are_there(rng, options, bug) && parts.has(crate::env_files::PART) {
-            crate::env_files::acts(&mut rng.fork(crate::env_files::PART), options.safety, &mut acts);
+        // Planted bugs are looked for among what there was without these.
+        if options.faults && bug.is_none() {
+            for (part, chance, add) in OF_STARTS.into_iter().filter(|(part, ..)| parts.has(part)) {
+                if options.small || rng.fork(chance).one_in(3) {
+                    add(&mut rng.fork(part), options.safety, &mut acts);
+                }
+            }
+            let unmade = crate::nominations::PART;
+            if parts.has(unmade) {
+                let always = options.only.is_some();
+                crate::nominations::acts(&mut rng.fork(unmade), options.safety, always, &mut acts);
+            }
         }
         if crate::growth::is_there(bug) && parts.has("growth") {
             crate::growth::acts(&mut rng.fork("growth"), options.safety, &mut acts);
@@ -557,6 +542,14 @@ fn claims(rng: &mut Rng, safety: Duration, acts: &mut Vec<Act>) {
     }
 }
 
+/// A claim of a class.
+pub(crate) fn claim_of(name: &str, class: &str) -> Value {
+    json!({"apiVersion": "v1", "kind": "PersistentVolumeClaim",
+        "metadata": {"namespace": "default", "name": name},
+        "spec": {"accessModes": ["ReadWriteOnce"], "storageClassName": class,
+            "resources": {"requests": {"storage": "1Gi"}}}})
+}
+
 /// A pod that has a claim's volume.
 pub(crate) fn user_of(rng: &mut Rng, name: &str, claim: &str) -> Value {
     let grace_s = 1 + rng.below(3);
@@ -607,11 +600,7 @@ fn tenants(rng: &mut Rng, safety: Duration, acts: &mut Vec<Act>) {
         let name = format!("tenant{n}");
         let at = between(rng, Duration::from_secs(1), safety * 2 / 3);
         let class = if rng.one_in(2) { "soon" } else { "late" };
-        let claim = json!({"apiVersion": "v1", "kind": "PersistentVolumeClaim",
-            "metadata": {"namespace": "default", "name": name},
-            "spec": {"accessModes": ["ReadWriteOnce"], "storageClassName": class,
-                "resources": {"requests": {"storage": "1Gi"}}}});
-        acts.push(create(at, PersistentVolumeClaim::resource(), claim, None));
+        acts.push(create(at, PersistentVolumeClaim::resource(), claim_of(&name, class), None));
         let used = !rng.one_in(if class == "soon" { 2 } else { 4 });
         if used {
             let object = user_of(rng, &name, &name);

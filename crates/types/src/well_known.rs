@@ -122,6 +122,14 @@ pub mod kubernetes {
     pub const DEFAULT_CONTAINER_ANNOTATION: &str = "kubectl.kubernetes.io/default-container";
 }
 
+/// Finalizers of the garbage collector (`metav1` of k8s.io/apimachinery).
+pub mod finalizer {
+    /// Dependents are let go first.
+    pub const ORPHAN: &str = "orphan";
+    /// Dependents are deleted first.
+    pub const FOREGROUND: &str = "foregroundDeletion";
+}
+
 /// Names of Secrets that hold the token of a service account (`core/v1` types of k8s.io/api).
 pub mod account_token {
     /// Their type.

@@ -40,21 +40,22 @@ pub(crate) fn tries(env: &Arc<dyn Env>) -> impl Iterator<Item = usize> + Send + 
 pub(crate) async fn create(cx: &mut Cx<'_>, body: &[u8]) -> Result<Response, Status> {
     let presenter = cx.presenter()?;
     let dry_run = cx.dry_run()?;
-    let (warnings, mut tries) = (cx.warnings.len(), Tries::new(&cx.server.env));
-    loop {
+    let (warnings, mut names) = (cx.warnings.len(), NAME_TRIES);
+    for _ in tries(&cx.server.env) {
         let mut object = decode::object(cx, body)?;
         if cx.request.named_in_path {
             meta::settle_name(cx, &mut object)?;
         }
         prepare(cx, &mut object)?;
         let managers = managers::created(cx, &mut object);
-        if let Some(made) = attempt(cx, object, managers.as_deref(), dry_run, &mut tries).await? {
+        if let Some(made) = attempt(cx, object, managers.as_deref(), dry_run, &mut names).await? {
             return response(cx, made, &presenter).await;
         }
         cx.renew().await?;
         // Read once more: that happens less often than it would cost to keep a copy each time.
         cx.warnings.truncate(warnings);
     }
+    Err(busy())
 }
 
 /// Creating by applying, or by replacing what is not there, needs the right to create.
@@ -94,26 +95,15 @@ pub(crate) async fn make_applied(
     dry_run: bool,
 ) -> Result<Made, Status> {
     prepare(cx, &mut object)?;
-    let (managers, mut tries) = (managed.into_text(), Tries::new(&cx.server.env));
-    loop {
-        if let Some(made) = attempt(cx, object.clone(), managers.as_deref(), dry_run, &mut tries).await? {
+    let (managers, mut names) = (managed.into_text(), NAME_TRIES);
+    for _ in tries(&cx.server.env) {
+        if let Some(made) = attempt(cx, object.clone(), managers.as_deref(), dry_run, &mut names).await? {
             return Ok(made);
         }
         cx.renew().await?;
         cx.fit(&mut object)?;
     }
-}
-
-/// How often it is tried yet.
-struct Tries {
-    names: usize,
-    all: Box<dyn Iterator<Item = usize> + Send>,
-}
-
-impl Tries {
-    fn new(env: &Arc<dyn Env>) -> Tries {
-        Tries { names: NAME_TRIES, all: Box::new(tries(env)) }
-    }
+    Err(busy())
 }
 
 fn prepare(cx: &Cx<'_>, object: &mut Object) -> Result<(), Status> {
@@ -123,15 +113,14 @@ fn prepare(cx: &Cx<'_>, object: &mut Object) -> Result<(), Status> {
     Ok(())
 }
 
-/// One attempt; none when something that it rested on has changed.
+/// One attempt, with so many generated `names` left to try; none when something that it rested on has changed.
 async fn attempt(
     cx: &mut Cx<'_>,
     mut object: Object,
     managers: Option<&str>,
     dry_run: bool,
-    tries: &mut Tries,
+    names: &mut usize,
 ) -> Result<Option<Made>, Status> {
-    tries.all.next().ok_or_else(busy)?;
     let name = meta::generated_name(cx, &object);
     meta::check_name(cx, &name)?;
     let generated = meta_str(&object, "name").is_empty() && !name.is_empty();
@@ -173,8 +162,8 @@ async fn attempt(
                 return Err(Status::already_exists(&cx.row.group, &cx.row.plural, &name));
             }
             if taken {
-                tries.names -= 1;
-                if tries.names == 0 {
+                *names -= 1;
+                if *names == 0 {
                     return Err(Status::generate_name_conflict(&cx.row.group, &cx.row.plural, &name));
                 }
             }

@@ -11,6 +11,7 @@
 use std::sync::Arc;
 
 use carrack_store::{Check, Entry, Op, Revision, Txn, TxnOutcome};
+use carrack_types::well_known::finalizer::{FOREGROUND, ORPHAN};
 use jiff::SignedDuration;
 use serde_json::Value;
 
@@ -29,9 +30,6 @@ use crate::stored;
 
 /// A pod's grace period when it says none, in seconds.
 const DEFAULT_GRACE_S: i64 = 30;
-
-const ORPHAN: &str = "orphan";
-const FOREGROUND: &str = "foregroundDeletion";
 
 /// Kinds whose dependents stay where nobody says what becomes of them (`DefaultGarbageCollectionPolicy` of upstream's
 /// strategies): so it was when their clients looked after the pods.

@@ -8,9 +8,7 @@ use std::fs::File;
 use std::io::Read as _;
 use std::os::fd::AsRawFd as _;
 
-use rustix::fs::{Mode, OFlags, ResolveFlags};
-
-use super::io_error;
+use super::{io_error, volumes};
 use crate::effects::OpError;
 use crate::spec::env_file::{EnvFile, EnvFiles, EnvText};
 
@@ -35,16 +33,8 @@ pub fn read(files: &BTreeMap<EnvFile, String>) -> Result<EnvFiles, OpError> {
 /// One of them, of no more than so many bytes.
 fn one(dir: &str, path: &str, most: u64) -> Result<Option<EnvText>, OpError> {
     let failed = |why: &dyn std::fmt::Display| OpError::Failed(format!("file {path} with variables: {why}"));
-    let root = rustix::fs::open(dir, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
-        .map_err(|e| failed(&e))?;
-    let opened = rustix::fs::openat2(
-        &root,
-        path,
-        OFlags::PATH | OFlags::CLOEXEC,
-        Mode::empty(),
-        ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS,
-    );
-    let found = match opened {
+    let root = volumes::open_dir(dir).map_err(|e| failed(&e))?;
+    let found = match volumes::open_beneath(&root, path) {
         Ok(fd) => File::from(fd),
         Err(rustix::io::Errno::NOENT) => return Ok(None),
         Err(e) => return Err(failed(&e)),

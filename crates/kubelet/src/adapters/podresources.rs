@@ -1,7 +1,6 @@
 //! The pod resources service, v1: which pod holds which devices and CPUs, for monitors on this node.
 
 use std::fs;
-use std::io;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -15,7 +14,7 @@ use tokio_stream::wrappers::UnixListenerStream;
 use tonic::{Request, Response, Status};
 
 use super::backend::Published;
-use super::io_error;
+use super::{io_error, remove};
 use crate::cpus::CpuSet;
 use crate::devices::{Device, DeviceView};
 use crate::effects::OpError;
@@ -39,12 +38,7 @@ impl Lister {
         let dir = root.join("pod-resources");
         fs::create_dir_all(&dir).map_err(io_error(format!("creating {}", dir.display())))?;
         let path = dir.join("kubelet.sock");
-        match fs::remove_file(&path) {
-            Err(e) if e.kind() != io::ErrorKind::NotFound => {
-                return Err(io_error(format!("removing {}", path.display()))(e));
-            }
-            _ => {}
-        }
+        remove::file(&path).map_err(io_error(format!("removing {}", path.display())))?;
         let listener = UnixListener::bind(&path).map_err(io_error(format!("listening at {}", path.display())))?;
         let private = fs::Permissions::from_mode(0o600);
         fs::set_permissions(&path, private).map_err(io_error(format!("protecting {}", path.display())))?;

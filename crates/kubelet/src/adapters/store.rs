@@ -111,12 +111,7 @@ impl Store {
     /// What the disk says.
     pub fn drop_record(&self, name: &str) -> Result<(), OpError> {
         let path = self.path(name)?;
-        match fs::remove_file(&path) {
-            Err(e) if e.kind() != io::ErrorKind::NotFound => {
-                Err(OpError::Failed(format!("removing {}: {e}", path.display())))
-            }
-            _ => Ok(()),
-        }
+        super::remove::file(&path).map_err(io_error(format!("removing {}", path.display())))
     }
 
     /// All documents. One that cannot be read fails the whole: it may be of a pod that runs.

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::fs::{self, File, Permissions};
 use std::io::{self, Write as _};
-use std::os::fd::AsRawFd as _;
+use std::os::fd::{AsFd, AsRawFd as _, OwnedFd};
 use std::os::unix::fs::{FileTypeExt as _, OpenOptionsExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 
@@ -14,6 +14,9 @@ use super::{io_error, mounts, remove};
 use crate::effects::OpError;
 use crate::runtime::{ContainerFiles, Mount, SubPath};
 use crate::volumes::{FileEntry, VolumeKind, VolumeSetup};
+
+/// How what is in a volume is found: no link leads out of it.
+const BENEATH: ResolveFlags = ResolveFlags::BENEATH.union(ResolveFlags::NO_MAGICLINKS);
 
 fn what(doing: &str, path: &str) -> String {
     format!("{doing} {path}")
@@ -210,10 +213,7 @@ fn replace(dir: &Path, old: Option<&Path>, files: &[FileEntry], fs_group: Option
         fs::set_permissions(&path, Permissions::from_mode(f.mode | group_bits))?;
     }
     let link = dir.join("..data_tmp");
-    match fs::remove_file(&link) {
-        Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(e),
-        _ => {}
-    }
+    remove::file(&link)?;
     std::os::unix::fs::symlink(&fresh, &link)?;
     fs::rename(&link, dir.join("..data"))?;
     Ok(fresh)
@@ -317,17 +317,8 @@ fn write_once(path: &str, bytes: &[u8], mode: u32) -> Result<(), OpError> {
 /// is bound anew where its name has come to be another file's, as those of config maps do (upstream's `prepareSubpathTarget`,
 /// `pkg/volume/util/subpath`).
 fn bind_part(volume: &str, part: &SubPath) -> Result<(), OpError> {
-    let root = rustix::fs::open(volume, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
-        .map_err(|e| OpError::Failed(format!("opening {volume}: {e}")))?;
-    let open = || {
-        rustix::fs::openat2(
-            &root,
-            part.path.as_str(),
-            OFlags::PATH | OFlags::CLOEXEC,
-            Mode::empty(),
-            ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS,
-        )
-    };
+    let root = open_dir(volume).map_err(|e| OpError::Failed(format!("opening {volume}: {e}")))?;
+    let open = || open_beneath(&root, &part.path);
     let fd = match open() {
         Err(rustix::io::Errno::NOENT) => {
             make_beneath(&root, &part.path)
@@ -364,11 +355,20 @@ fn bind_part(volume: &str, part: &SubPath) -> Result<(), OpError> {
     mounts::bind_fd(&fd, &part.bind_at).map_err(io_error(what("binding", &part.bind_at)))
 }
 
+/// Opens the directory of a volume, to look for what is in it.
+pub(super) fn open_dir(volume: &str) -> rustix::io::Result<OwnedFd> {
+    rustix::fs::open(volume, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
+}
+
+/// Opens what is in a volume, to look at it alone. No link leads out of the volume.
+pub(super) fn open_beneath(root: &impl AsFd, path: &str) -> rustix::io::Result<OwnedFd> {
+    rustix::fs::openat2(root, path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty(), BENEATH)
+}
+
 /// Makes directories one by one, each opened beneath the one before. They get the mode of the volume: whoever may write
 /// there may write in its parts (upstream's `makeMounts`, `pkg/kubelet/kubelet_pods.go`).
-fn make_beneath(root: &impl std::os::fd::AsFd, path: &str) -> rustix::io::Result<()> {
+fn make_beneath(root: &impl AsFd, path: &str) -> rustix::io::Result<()> {
     let mode = Mode::from_raw_mode(rustix::fs::fstat(root)?.st_mode & 0o2777);
-    let beneath = ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS;
     let mut at = rustix::io::fcntl_dupfd_cloexec(root, 0)?;
     for part in path.split('/').filter(|p| !p.is_empty() && *p != ".") {
         let made = match rustix::fs::mkdirat(&at, part, mode) {
@@ -377,7 +377,7 @@ fn make_beneath(root: &impl std::os::fd::AsFd, path: &str) -> rustix::io::Result
             Err(e) => return Err(e),
         };
         // What has just been made is no link; one that is there may be.
-        let resolve = if made { beneath | ResolveFlags::NO_SYMLINKS } else { beneath };
+        let resolve = if made { BENEATH | ResolveFlags::NO_SYMLINKS } else { BENEATH };
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         at = rustix::fs::openat2(&at, part, flags, Mode::empty(), resolve)?;
         if made {

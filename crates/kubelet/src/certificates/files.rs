@@ -17,6 +17,8 @@ use carrack_auth::pki::{KeyPairPem, write_private};
 use carrack_auth::secret::Secret;
 use carrack_engine::Time;
 
+use crate::adapters::remove;
+
 /// Larger files are no certificates.
 const MAX_BYTES: u64 = 1 << 20;
 
@@ -36,13 +38,6 @@ fn read(path: &Path) -> io::Result<Option<String>> {
     let mut text = String::new();
     file.take(MAX_BYTES).read_to_string(&mut text)?;
     Ok(Some(text))
-}
-
-fn remove(path: &Path) -> io::Result<()> {
-    match fs::remove_file(path) {
-        Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
-        other => other,
-    }
 }
 
 impl Files {
@@ -81,7 +76,7 @@ impl Files {
         let file = self.file(&format!("-{stamp}.pem"));
         write_private(&file, &format!("{}{}", pair.certificate, pair.key.expose()))?;
         let updated = self.file("-updated.pem");
-        remove(&updated)?;
+        remove::file(&updated)?;
         symlink(&file, &updated)?;
         fs::rename(&updated, self.current_path())?;
         File::open(&self.directory)?.sync_all()
@@ -109,7 +104,7 @@ impl Files {
     /// # Errors
     /// What the disk says.
     pub fn drop_key(&self) -> io::Result<()> {
-        remove(&self.file(".key.tmp"))
+        remove::file(&self.file(".key.tmp"))
     }
 }
 

@@ -161,7 +161,7 @@ impl KubeletCore {
         let outgrown: BTreeSet<String> =
             running.iter().filter(|r| r.is_outgrown()).map(|r| r.record.id.clone()).collect();
         let ends_with_it = |r: &&Running<'_>| {
-            is_redefined(r.container, r.record) && !pod::restarts(&w.pod, ContainerKind::Regular, r.container, 0)
+            !pod::restarts(&w.pod, ContainerKind::Regular, r.container, 0) && is_redefined(r.container, r.record)
         };
         let redefined: BTreeSet<String> = running.iter().filter(ends_with_it).map(|r| r.record.id.clone()).collect();
         // One that was made and not started yet may never be.
@@ -173,8 +173,7 @@ impl KubeletCore {
         let mut restarting = w.resize.restarting.clone();
         // Who is being stopped starts again, also when its image has been changed back meanwhile.
         let is_stopping = |id: &String| w.killing.contains_key(id);
-        restarting
-            .retain(|id| outgrown.contains(id) || redefined.contains(id) || is_stopping(id) || waits_to_start(id));
+        restarting.retain(|id| is_stopping(id) || waits_to_start(id));
         restarting.extend(outgrown.iter().chain(&redefined).cloned());
         if restarting != w.resize.restarting {
             let is_more = !restarting.is_subset(&w.resize.restarting);

@@ -771,7 +771,7 @@ impl KubeletCore {
             Owner::Shutdown => self.shutdown_told(now, &outcome),
             Owner::CsiLimit(driver) => self.csi_limit_told(&driver, id, outcome),
             Owner::RemoveImage => self.image_removed(now, id, outcome, fx),
-            Owner::Pulls(name) => self.pull_written(now, &name, id, &outcome),
+            Owner::Pulls(name) => self.pull_written(now, &name, &outcome),
             Owner::Relist => self.relisted(now, id, outcome, fx),
             Owner::Checkpoint => self.checkpointed(now, outcome, fx),
             Owner::DevicesRecord => {

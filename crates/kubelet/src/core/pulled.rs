@@ -11,10 +11,10 @@
 //! is written by one operation at a time: two might come to the disk in another order.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::time::Duration;
 
 use carrack_engine::Time;
 
+use super::checkpoint::Checkpoint;
 use super::worker::{Lane, Step};
 use super::{Fx, KubeletCore, Owner, Wake};
 use crate::effects::{Op, OpError, OpId, Outcome, Reply};
@@ -26,18 +26,13 @@ use crate::runtime::{ImageRecord, Uid};
 use crate::spec::image_name::ImageName;
 use crate::spec::pull::Credential;
 
-/// How soon a document that was not written is tried again.
-const RETRY: Duration = Duration::from_secs(1);
-
 /// A document on its way to the disk.
 #[derive(Debug, Default)]
 struct Writing {
     /// What it is to be; none where it is to go.
     wanted: Option<Vec<u8>>,
-    version: u64,
-    /// The operation under way, and the version that it writes.
-    op: Option<(OpId, u64)>,
-    retry_at: Time,
+    /// How far the disk is behind.
+    disk: Checkpoint,
 }
 
 /// A record of a pulled image.
@@ -107,7 +102,7 @@ impl Pulls {
     fn write(&mut self, name: &str, wanted: Option<Vec<u8>>) {
         let writing = self.writing.entry(name.to_owned()).or_default();
         writing.wanted = wanted;
-        writing.version += 1;
+        writing.disk.touch();
         self.due = true;
     }
 
@@ -164,6 +159,15 @@ impl Pulls {
         name
     }
 
+    /// Notes with what an image was pulled. That takes the place of the intent to pull it.
+    fn take_place(&mut self, now: Time, as_of: OpId, image: &str, image_ref: &str, with: &Credentials) {
+        let record = self.note(now, as_of, image, image_ref, with);
+        if let Some(meant) = self.intents.get_mut(&pulling_name(image)) {
+            (meant.is_left, meant.record) = (false, Some(record));
+        }
+        self.due = true;
+    }
+
     /// An image was pulled, or was not.
     fn ended(&mut self, now: Time, as_of: OpId, pull: &Pull, outcome: &Outcome) {
         self.due = true;
@@ -183,10 +187,7 @@ impl Pulls {
             // Whose pull fails must not make an image that was there before one that needs credentials.
             _ => return,
         };
-        let record = self.note(now, as_of, &pull.image, &found.id, &with);
-        if let Some(meant) = self.intents.get_mut(&pulling_name(&pull.image)) {
-            (meant.is_left, meant.record) = (false, Some(record));
-        }
+        self.take_place(now, as_of, &pull.image, &found.id, &with);
     }
 
     /// Images were listed: those that an earlier life may have pulled are verified from now on, whatever pods call them.
@@ -197,11 +198,7 @@ impl Pulls {
             let in_full = ImageName::parse(&image).map(|n| n.listed());
             let is_it = |name: &String| *name == image || Some(name) == in_full.as_ref();
             let Some(found) = images.iter().find(|i| i.names.iter().any(is_it)) else { continue };
-            let record = self.note(now, as_of, &image, &found.id, &Credentials::default());
-            if let Some(meant) = self.intents.get_mut(&pulling_name(&image)) {
-                (meant.is_left, meant.record) = (false, Some(record));
-            }
-            self.due = true;
+            self.take_place(now, as_of, &image, &found.id, &Credentials::default());
         }
     }
 
@@ -276,26 +273,20 @@ impl KubeletCore {
             .filter_map(|l| if let Step::MeanPull { image } = &l.step { Some(image.as_str()) } else { None })
             .collect();
         self.pulls.tidy(|image| waiting.contains(image));
-        let idle = self.pulls.writing.iter().filter(|(_, w)| w.op.is_none());
-        let (later, due): (Vec<_>, Vec<_>) = idle.partition(|(_, w)| w.retry_at > now);
-        let again = later.iter().map(|(_, w)| w.retry_at).min();
-        let due: Vec<(String, u64, Op)> = due
-            .into_iter()
+        let due = self.pulls.writing.iter().filter(|(_, w)| w.disk.may_save(now));
+        let due: Vec<(String, Op)> = due
             .map(|(name, w)| {
                 let op = match &w.wanted {
                     Some(body) => Op::SaveRecord { name: name.clone(), body: body.clone() },
                     None => Op::DropRecord(name.clone()),
                 };
-                (name.clone(), w.version, op)
+                (name.clone(), op)
             })
             .collect();
-        if let Some(at) = again {
-            self.wake(at, Wake::Pulls);
-        }
-        for (name, version, op) in due {
+        for (name, op) in due {
             let id = self.op(Owner::Pulls(name.clone()), op, fx);
             if let Some(writing) = self.pulls.writing.get_mut(&name) {
-                writing.op = Some((id, version));
+                writing.disk.saving(id);
             }
         }
     }
@@ -316,19 +307,18 @@ impl KubeletCore {
     }
 
     /// A document was written, or was not.
-    pub(super) fn pull_written(&mut self, now: Time, name: &str, id: OpId, outcome: &Outcome) {
+    pub(super) fn pull_written(&mut self, now: Time, name: &str, outcome: &Outcome) {
         let Some(writing) = self.pulls.writing.get_mut(name) else { return };
-        let Some((_, version)) = writing.op.take_if(|(op, _)| *op == id) else { return };
-        match outcome {
-            Ok(_) if version == writing.version => {
-                self.pulls.writing.remove(name);
-            }
-            Ok(_) => {}
-            Err(error) => {
-                tracing::error!(record = name, %error, "a document about a pull was not written");
-                writing.retry_at = now + RETRY;
-                self.tell_unwritten(name, error);
-            }
+        let again = writing.disk.saved(now, outcome.is_ok());
+        if !writing.disk.is_behind() {
+            self.pulls.writing.remove(name);
+        }
+        if let Some(at) = again {
+            self.wake(at, Wake::Pulls);
+        }
+        if let Err(error) = outcome {
+            tracing::error!(record = name, %error, "a document about a pull was not written");
+            self.tell_unwritten(name, error);
         }
         self.pulls.due = true;
         self.dirty.extend(self.workers.iter().filter(|(_, w)| !w.lanes.is_empty()).map(|(uid, _)| uid.clone()));

@@ -210,23 +210,17 @@ fn end(f: &Facts<'_>, sandbox_ready: bool) -> Option<End> {
 /// started again for any end is stopped at once, others when it is known why ([`Facts::redefined`]).
 fn check_running(f: &Facts<'_>, kind: ContainerKind, c: &Container, r: &ContainerRecord, plan: &mut Plan) {
     let starts_anyway = pod::restarts(f.pod, kind, c, 0);
-    if is_redefined(c, r) && (starts_anyway || f.redefined.contains(&r.id)) {
-        plan.kill.push(Kill {
-            id: r.id.clone(),
-            name: c.name.clone(),
-            message: format!("Container {} definition changed, will be restarted", c.name),
-        });
+    let message = if is_redefined(c, r) && (starts_anyway || f.redefined.contains(&r.id)) {
+        format!("Container {} definition changed, will be restarted", c.name)
     } else if f.outgrown.contains(&r.id) {
-        let message = format!("Container {} resize requires restart", c.name);
-        plan.kill.push(Kill { id: r.id.clone(), name: c.name.clone(), message });
+        format!("Container {} resize requires restart", c.name)
     } else if let Some(v) = f.verdicts.get(&r.id).filter(|v| v.must_restart) {
         let which = if v.started { "liveness" } else { "startup" };
-        plan.kill.push(Kill {
-            id: r.id.clone(),
-            name: c.name.clone(),
-            message: format!("Container {} failed {which} probe, will be restarted", c.name),
-        });
-    }
+        format!("Container {} failed {which} probe, will be restarted", c.name)
+    } else {
+        return;
+    };
+    plan.kill.push(Kill { id: r.id.clone(), name: c.name.clone(), message });
 }
 
 /// Looks after one container that should be there. Returns whether it runs and has started.

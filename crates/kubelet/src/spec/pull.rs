@@ -84,9 +84,7 @@ fn go_text(text: &str) -> String {
     for (character, escaped) in
         [('<', "\\u003c"), ('>', "\\u003e"), ('&', "\\u0026"), ('\u{2028}', "\\u2028"), ('\u{2029}', "\\u2029")]
     {
-        if json.contains(character) {
-            json = json.replace(character, escaped);
-        }
+        json = json.replace(character, escaped);
     }
     json
 }

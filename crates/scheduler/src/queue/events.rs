@@ -110,9 +110,6 @@ impl Event {
         };
         list.iter().copied().collect()
     }
-}
-
-impl Event {
     /// Those of [`Self::plugins`] to which it says another thing for each pod, by the pod's own volumes. To all others
     /// it says one thing of pods that are alike otherwise.
     pub(super) fn plugins_about_own_volumes(&self) -> PluginSet {

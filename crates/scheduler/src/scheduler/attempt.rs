@@ -142,19 +142,21 @@ impl Scheduler {
         self.told.take_unsaid(pod.uid());
         let known = pod.unplaced.as_ref().is_some_and(|why| why.reason == reason && why.message == message);
         // What was written, and was not seen yet, counts too: it would stay when it is not so any more.
-        let is_written = self.queue.get(pod.uid()).is_none_or(|row| row.is_written(nominated));
+        let row = self.queue.get(pod.uid());
+        let (attempts, is_written) = row.map_or((0, true), |row| (row.attempts, row.is_written(nominated)));
         if known && is_written {
             return;
         }
-        if !self.told.is_news(&path_of(pod), pod, [reason, message, nominated.unwrap_or_default()]) {
+        let path = path_of(pod);
+        if !self.told.is_news(&path, pod, [reason, message, nominated.unwrap_or_default()]) {
             return;
         }
         let words = Words {
             uid: pod.uid().into(),
-            path: path_of(pod),
+            path,
             reason,
             message: message.to_owned(),
-            attempts: self.queue.get(pod.uid()).map_or(0, |row| row.attempts),
+            attempts,
             rests_on: revision(pod).filter(|_| self.planted_bug != Some(Planted::LateWords)),
         };
         let mut patch = json!({"metadata": {"uid": pod.uid(), "resourceVersion": words.rests_on},
@@ -186,29 +188,19 @@ impl Scheduler {
             tracing::warn!(pod = words.path, %error, "the pod's status could not be written");
             return;
         }
-        let uid = words.uid.clone();
-        if self.is_meant(&words) {
-            self.told.keep_unsaid(words);
-            self.say_again(now, &uid, fx);
-        }
+        self.say_again(now, words, fx);
     }
 
-    /// Somebody else had written a pod when something was to be said of it: it is said of the pod as it is now, once that
-    /// is known.
-    pub(super) fn say_again(&mut self, now: Time, uid: &str, fx: &mut Effects<Out>) {
-        let Some(words) = self.told.take_unsaid(uid).filter(|words| self.is_meant(words)) else { return };
-        let Some(row) = self.queue.get(uid) else { return };
+    /// Somebody else had written a pod when something was to be said of it. It is said of the pod as it is now, once that
+    /// is known, if it is still what there is to say: the pod waits, and was not looked at since.
+    pub(super) fn say_again(&mut self, now: Time, words: Words, fx: &mut Effects<Out>) {
+        let waits = |row: &&Row| row.attempts == words.attempts && !matches!(row.place, Place::InFlight { .. });
+        let Some(row) = self.queue.get(&words.uid).filter(waits).filter(|_| self.led) else { return };
         let (pod, nominated) = (row.pod.pod.clone(), row.nominated.clone());
         if revision(&pod) == words.rests_on {
             return self.told.keep_unsaid(words);
         }
         self.tell(now, &pod, words.reason, &words.message, nominated.as_deref(), fx);
-    }
-
-    /// Whether this is still what there is to say of a pod: it waits, and was not looked at since.
-    fn is_meant(&self, words: &Words) -> bool {
-        let row = self.queue.get(&words.uid).filter(|row| !matches!(row.place, Place::InFlight { .. }));
-        self.led && row.is_some_and(|row| row.attempts == words.attempts)
     }
 }
 

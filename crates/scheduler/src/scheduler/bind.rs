@@ -59,8 +59,6 @@ pub struct Flight {
     sent: u32,
     /// What is to be said of the last one, should it come to nothing.
     trouble: String,
-    /// The pod's status says where it is to go, or will say so.
-    is_announced: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -109,7 +107,6 @@ impl Flight {
             rests_on: None,
             sent: 0,
             trouble: String::new(),
-            is_announced: false,
         }
     }
 
@@ -185,7 +182,7 @@ impl Scheduler {
             let resource = PersistentVolumeClaim::resource();
             requests.push(ApiRequest::patch(&resource, namespace, name, "", ContentType::MergePatch, &patch));
         }
-        let announces = self.announce(now, &mut flight, fx);
+        let announces = self.announce(now, &flight, fx);
         flight.stage = Stage::Writing(requests.len() + usize::from(announces));
         for request in requests {
             self.awaits(now, self.send(request, fx), Call::Flight(uid.clone(), Step::Write));
@@ -195,6 +192,14 @@ impl Scheduler {
         flight.timer = Some(timer);
         self.flights.insert(uid.clone(), flight);
         self.claims_written(now, &uid, fx);
+    }
+
+    /// One of the writes that its claims wait for was answered.
+    fn one_written(&mut self, now: Time, uid: &str, fx: &mut Effects<Out>) {
+        if let Some(Flight { stage: Stage::Writing(left), .. }) = self.flights.get_mut(uid) {
+            *left = left.saturating_sub(1);
+            self.claims_written(now, uid, fx);
+        }
     }
 
     fn claims_written(&mut self, now: Time, uid: &str, fx: &mut Effects<Out>) {
@@ -304,10 +309,7 @@ impl Scheduler {
     ) {
         let Some(flight) = self.flights.get_mut(uid) else { return };
         match (step, flight.stage, result) {
-            (Step::Write, Stage::Writing(left), Ok(_)) => {
-                flight.stage = Stage::Writing(left.saturating_sub(1));
-                self.claims_written(now, uid, fx);
-            }
+            (Step::Write, Stage::Writing(_), Ok(_)) => self.one_written(now, uid, fx),
             (Step::Write, Stage::Writing(_), Err(error)) => {
                 self.forget(now, uid, Some(&format!("binding volumes: {error}")), fx);
             }
@@ -481,7 +483,8 @@ impl Scheduler {
             Some(message) => self.failed(now, &flight.row, message, fx),
             None => {
                 self.queue.retry(uid, now);
-                if flight.is_announced {
+                // Of a pod with claims to write it was told where it was to go.
+                if !flight.plan.is_empty() {
                     self.take_back(now, uid, fx);
                 }
             }

@@ -154,7 +154,9 @@ impl Scheduler {
             if let Some((before, node)) = kept.filter(differs) {
                 self.happened(now, Event::PodGone(before, node));
             }
-            self.say_again(now, uid, fx);
+            if let Some(words) = self.told.take_unsaid(uid) {
+                self.say_again(now, words, fx);
+            }
         } else {
             self.dequeue(now, uid);
         }

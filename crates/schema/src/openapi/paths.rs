@@ -75,11 +75,22 @@ impl Path<'_> {
     ) -> Value {
         let mut item: Map<String, Value> =
             self.operations.iter().map(|found| (found.method.to_owned(), operation(found))).collect();
-        let names: Vec<Value> = self.names().into_iter().map(|name| parameter("path", name, "string")).collect();
+        let mut names: Vec<Value> = self.names().into_iter().map(|name| parameter("path", name, "string")).collect();
         if !names.is_empty() {
+            names.iter_mut().for_each(|name| name["required"] = true.into());
             item.insert("parameters".to_owned(), names.into());
         }
         item.into()
+    }
+}
+
+impl Content {
+    /// Its schema in a document that keeps schemas below a prefix.
+    pub(super) fn schema(&self, prefix: &str) -> Value {
+        match &self.schema {
+            Some(name) => json!({"$ref": format!("{prefix}{name}")}),
+            None => json!({"type": "string"}),
+        }
     }
 }
 

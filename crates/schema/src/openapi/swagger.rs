@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value, json};
 
-use super::paths::{Content, Operation};
+use super::paths::Operation;
 use super::{KUBERNETES_VERSION, components, paths, served};
 use crate::table::ResourceInfo;
 
@@ -31,17 +31,13 @@ pub(super) fn document(resources: &[&ResourceInfo]) -> Value {
 
 /// A parameter: where it is, its name and its type.
 fn parameter(place: &str, name: &str, type_: &str) -> Value {
-    let mut parameter = json!({"in": place, "name": name, "type": type_, "uniqueItems": true});
-    if place == "path" {
-        parameter["required"] = true.into();
-    }
-    parameter
+    json!({"in": place, "name": name, "type": type_, "uniqueItems": true})
 }
 
 /// One method of a path.
 fn operation(operation: &Operation<'_>) -> Value {
     let body = operation.request.as_ref().map(|request| {
-        let mut body = json!({"in": "body", "name": "body", "schema": schema(&request.content)});
+        let mut body = json!({"in": "body", "name": "body", "schema": request.content.schema(V2_PREFIX)});
         if request.required {
             body["required"] = true.into();
         }
@@ -57,17 +53,10 @@ fn operation(operation: &Operation<'_>) -> Value {
         "consumes": consumes,
         "produces": operation.response.media_types,
         "parameters": body.into_iter().chain(query).collect::<Vec<_>>(),
-        "responses": operation.responses("schema", &schema(&operation.response)),
+        "responses": operation.responses("schema", &operation.response.schema(V2_PREFIX)),
         "x-kubernetes-action": operation.action,
         "x-kubernetes-group-version-kind": {"group": group, "version": version, "kind": kind},
     })
-}
-
-fn schema(content: &Content) -> Value {
-    match &content.schema {
-        Some(name) => json!({"$ref": format!("{V2_PREFIX}{name}")}),
-        None => json!({"type": "string"}),
-    }
 }
 
 /// Narrows a schema: no alternatives, no null, one reference without company.

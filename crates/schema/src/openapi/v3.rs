@@ -7,11 +7,7 @@ use super::paths::{Content, Operation};
 
 /// A parameter: where it is, its name and its type.
 pub(super) fn parameter(place: &str, name: &str, type_: &str) -> Value {
-    let mut parameter = json!({"in": place, "name": name, "schema": {"type": type_, "uniqueItems": true}});
-    if place == "path" {
-        parameter["required"] = true.into();
-    }
-    parameter
+    json!({"in": place, "name": name, "schema": {"type": type_, "uniqueItems": true}})
 }
 
 /// One method of a path.
@@ -37,9 +33,6 @@ pub(super) fn operation(operation: &Operation<'_>) -> Value {
 }
 
 fn content(content: &Content) -> Value {
-    let schema = match &content.schema {
-        Some(name) => json!({"$ref": format!("{V3_PREFIX}{name}")}),
-        None => json!({"type": "string"}),
-    };
+    let schema = content.schema(V3_PREFIX);
     content.media_types.iter().map(|media_type| ((*media_type).to_owned(), json!({"schema": schema}))).collect()
 }

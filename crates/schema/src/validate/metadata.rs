@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use carrack_types::well_known::finalizer::{FOREGROUND, ORPHAN};
 use serde_json::{Value, json};
 
 use super::access::{Errors, Place};
@@ -13,10 +14,6 @@ use crate::table::ResourceInfo;
 const MAX_ANNOTATIONS: usize = 256 << 10;
 /// The name that is generated is the given one, cut to this, and five letters.
 const MAX_GENERATED_BASE: usize = 58;
-
-/// Finalizers of the garbage collector.
-const ORPHAN: &str = "orphan";
-const FOREGROUND: &str = "foregroundDeletion";
 
 /// What a generated name starts with: `generateName`, cut so that the name stays a DNS label.
 fn generated_name_base(generate_name: &str) -> &str {

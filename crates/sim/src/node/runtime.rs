@@ -85,10 +85,9 @@ impl Life {
         self.record.name.starts_with("volume")
     }
 
-    /// Whether it runs, and hears of it when it is to end.
-    fn hears(&self, now: Time) -> bool {
-        let is_deaf = self.is_disk() && self.record.started_at.is_some_and(|at| now.since(at) < DEAF);
-        self.record.state == ContainerState::Running && !is_deaf
+    /// Whether it would not hear, where such are deaf, that it is to end: it holds a disk and has just started.
+    fn is_deaf(&self, now: Time) -> bool {
+        self.is_disk() && self.record.started_at.is_some_and(|at| now.since(at) < DEAF)
     }
 }
 
@@ -325,13 +324,13 @@ impl Runtime {
         let Some(container) = self.containers.get(id) else { return Duration::ZERO };
         let limit = Duration::from_secs(u64::try_from(timeout_s).unwrap_or(0));
         let takes = below(rng, Duration::from_secs(container.stops_in_s)).min(limit);
-        let misses = self.deaf_disks && self.is_running(id) && !container.hears(now);
+        let misses = self.deaf_disks && self.is_running(id) && container.is_deaf(now);
         if misses { limit } else { takes }
     }
 
     /// The containers of a pod that hold disks and end when they are told once more to.
     pub(super) fn disks_that_hear(&self, uid: &str, now: Time) -> Vec<String> {
-        let hears = |c: &&Life| self.deaf_disks && &*c.record.pod.uid == uid && c.is_disk() && c.hears(now);
+        let hears = |c: &&Life| self.deaf_disks && &*c.record.pod.uid == uid && c.is_disk() && !c.is_deaf(now);
         self.running().filter(hears).map(|c| c.record.id.clone()).collect()
     }
 

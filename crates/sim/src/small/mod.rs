@@ -255,7 +255,7 @@ pub(crate) fn options(seed: u64, root: &Rng, options: &Options) -> Options {
     let (first, second) = (pick(), pick());
     let mut only: Vec<&str> = first.into_iter().chain(second).collect();
     // Beside others alone, and drawn apart, so that those are what they were before there was this.
-    for part in [crate::images::PART, crate::reimaged::PART, crate::env_files::PART] {
+    for (part, ..) in crate::workload::OF_STARTS {
         if parts.contains(&"settings") && root.fork(part).one_in(3) {
             only.push(part);
         }

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
+use carrack_engine::Time;
 use carrack_scheduler::extender::{Answer, Ask};
 use carrack_scheduler::{Decider, Place, Plugin, Pod as Known, Question, Row, Scheduler};
 use carrack_types::held::requests;
@@ -11,7 +12,7 @@ use carrack_types::pod::{ResourceList, add, resource_list};
 use k8s_openapi::api::core::v1::{Node, Pod};
 use serde_json::Value;
 
-use super::{Happening, World};
+use super::{Happening, Process, World};
 use crate::extender::FILTER;
 use crate::hosted::{Hosted, OwnIn};
 use crate::invariants::Breach;
@@ -185,6 +186,15 @@ fn waiting(role: Role, scheduler: &Scheduler, observer: &Observer, breaches: &mu
     }
 }
 
+/// The schedulers that are there and do not hang.
+fn schedulers(processes: &BTreeMap<Role, Process>, now: Time) -> impl Iterator<Item = (Role, &Process, &Scheduler)> {
+    [Role::Scheduler, Role::StandbyScheduler].into_iter().filter_map(move |role| {
+        let process = processes.get(&role).filter(|p| !p.hang.hangs(now))?;
+        let Some(Hosted::Scheduler(core, _)) = &process.hosted else { return None };
+        Some((role, process, &**core))
+    })
+}
+
 impl World {
     /// Looks at schedulers that have heard of everything.
     pub(super) fn check_schedulers(&mut self) {
@@ -193,9 +203,7 @@ impl World {
             return;
         }
         let now = self.queue.now();
-        for role in [Role::Scheduler, Role::StandbyScheduler] {
-            let Some(process) = self.processes.get(&role).filter(|p| !p.hang.hangs(now)) else { continue };
-            let Some(Hosted::Scheduler(core, _)) = &process.hosted else { continue };
+        for (role, process, core) in schedulers(&self.processes, now) {
             let Some((pods, nodes)) = core.heard_up_to() else { continue };
             let committed = (self.observer.changed("pod").0, self.observer.changed("node").0);
             if pods < committed.0 || nodes < committed.1 {
@@ -220,9 +228,7 @@ impl World {
             return;
         }
         let (now, committed) = (self.queue.now(), self.observer.changed("pod"));
-        for role in [Role::Scheduler, Role::StandbyScheduler] {
-            let Some(process) = self.processes.get(&role).filter(|p| !p.hang.hangs(now)) else { continue };
-            let Some(Hosted::Scheduler(core, _)) = &process.hosted else { continue };
+        for (.., core) in schedulers(&self.processes, now) {
             if core.is_leading() && core.heard_up_to().is_some_and(|(pods, _)| pods >= committed.0) {
                 self.nominations.look(now, core, &self.observer, &mut self.breaches);
             }

@@ -12,16 +12,12 @@ pub(in crate::server) fn resizes(counts: &ResizeCounts) -> String {
     }
     page.family("kubelet_pod_in_progress_resizes", "gauge", "[ALPHA] Number of in-progress resizes for pods.");
     page.sample("kubelet_pod_in_progress_resizes", &[], counts.in_progress);
-    let name = "kubelet_pod_infeasible_resizes_total";
-    page.family(name, "counter", "[ALPHA] Number of infeasible resizes for pods.");
-    for (detail, count) in &counts.infeasible {
-        page.sample(name, &[("reason_detail", detail)], count);
-    }
-    let name = "kubelet_pod_deferred_accepted_resizes_total";
-    page.family(name, "counter", "[ALPHA] Cumulative number of resizes that were accepted after being deferred.");
-    for (trigger, count) in &counts.accepted {
-        page.sample(name, &[("retry_trigger", trigger)], count);
-    }
+    let help = "[ALPHA] Number of infeasible resizes for pods.";
+    let infeasible = counts.infeasible.iter().map(|(detail, count)| (detail, *count));
+    page.counter("kubelet_pod_infeasible_resizes_total", help, "reason_detail", infeasible);
+    let help = "[ALPHA] Cumulative number of resizes that were accepted after being deferred.";
+    let accepted = counts.accepted.iter().map(|(trigger, count)| (trigger, *count));
+    page.counter("kubelet_pod_deferred_accepted_resizes_total", help, "retry_trigger", accepted);
     let name = "kubelet_container_requested_resizes_total";
     page.family(name, "counter", "[ALPHA] Number of requested resizes, counted at the container level.");
     for ((resource, requirement, operation), count) in &counts.requested {

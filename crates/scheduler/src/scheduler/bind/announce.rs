@@ -17,14 +17,13 @@ use carrack_engine::{ApiError, ApiResponse, Effects, Time};
 use carrack_types::resource::Object as _;
 use serde_json::json;
 
-use super::{Call, Flight, Out, Scheduler, Stage, Step};
+use super::{Call, Flight, Out, Scheduler, Step};
 use crate::Pod;
 use crate::scheduler::attempt::{revision, status_patch};
 
 impl Scheduler {
     /// Says where a pod is to go, if its status does not say so yet. Tells whether an answer is to come.
-    pub(super) fn announce(&mut self, now: Time, flight: &mut Flight, fx: &mut Effects<Out>) -> bool {
-        flight.is_announced = true;
+    pub(super) fn announce(&mut self, now: Time, flight: &Flight, fx: &mut Effects<Out>) -> bool {
         let (uid, node) = (flight.row.pod.uid.clone(), &*flight.node);
         let Some(row) = self.queue.get(&uid).filter(|row| !row.is_written(Some(node))) else { return false };
         let pod = row.pod.pod.clone();
@@ -54,10 +53,7 @@ impl Scheduler {
             }
             Err(error) => tracing::debug!(uid, %error, "where a pod is to go was not written"),
         }
-        if let Stage::Writing(left) = flight.stage {
-            flight.stage = Stage::Writing(left.saturating_sub(1));
-            self.claims_written(now, uid, fx);
-        }
+        self.one_written(now, uid, fx);
     }
 
     /// A flight has ended without a binding. Who leads no more leaves it to who does, what the pod's status says of it.

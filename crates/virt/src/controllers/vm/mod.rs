@@ -28,6 +28,7 @@ use carrack_types::kubevirt::vm::VolumeSnapshotStatus;
 use carrack_types::kubevirt::{KubeVirt, VirtualMachine, VirtualMachineInstance, Volume, run_strategy};
 use carrack_types::resource::{Kind, Object, Resource};
 use carrack_types::snapshots::VolumeSnapshotClass;
+use carrack_types::well_known::finalizer::ORPHAN;
 use carrack_types::well_known::kubevirt::{STARTED_WITH_ANNOTATIONS, STATE_CLAIM_ANNOTATION, VM_FINALIZER};
 use k8s_openapi::api::apps::v1::ControllerRevision;
 use k8s_openapi::api::core::v1::PersistentVolumeClaim;
@@ -226,7 +227,7 @@ fn finish(vm: &VirtualMachine, instance: Option<&VirtualMachineInstance>, now: T
         return Plan::none();
     }
     match instance {
-        Some(vmi) if !vm.has_finalizer("orphan") => {
+        Some(vmi) if !vm.has_finalizer(ORPHAN) => {
             // What it was made from is of no interest any more.
             let world = World {
                 vm,
