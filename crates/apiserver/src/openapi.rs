@@ -11,6 +11,7 @@ use carrack_schema::table::ResourceInfo;
 use flate2::Compression;
 use flate2::read::GzDecoder;
 use flate2::write::GzEncoder;
+use futures::future::join_all;
 use futures::lock::Mutex;
 use http::header::{CONTENT_ENCODING, HeaderMap, HeaderValue};
 
@@ -94,10 +95,10 @@ pub(crate) async fn answer(server: &ApiServer, path: &str, headers: &HeaderMap) 
         "/openapi/v2" => v2(documents, &catalog, headers).await,
         "/openapi/v3" => {
             let remotes = server.inner.remotes().await?;
-            let id = |remote: &crate::aggregate::Remote| {
-                (format!("apis/{}/{}", remote.group, remote.version), format!("{:016X}", remote.revision))
-            };
-            let others: Vec<(String, String)> = remotes.values().map(|remote| id(remote)).collect();
+            // Side by side: several that are silent take no longer than one.
+            let known = &server.inner.remote_documents;
+            let asked = remotes.values().map(|remote| known.openapi(&server.inner, remote));
+            let others: Vec<(String, String)> = join_all(asked).await.into_iter().flatten().collect();
             let state = |_: &[&ResourceInfo]| format!("{} {others:?}", catalog.generation);
             let index = |rows: &[&ResourceInfo]| {
                 let mut paths: Vec<(String, String)> = openapi::v3_paths(rows)

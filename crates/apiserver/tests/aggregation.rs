@@ -4,6 +4,7 @@
 mod common;
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use bytes::Bytes;
 use carrack_apiserver::serve::{NodeIo, NodeProxy, Outbound, Settings, serve};
@@ -12,7 +13,7 @@ use carrack_auth::Caller;
 use carrack_auth::pki::{Identity, Pki, Sans, Server};
 use carrack_auth::tls::{self, Reloadable, Trust};
 use carrack_engine::{ApiRequest, HttpsTransport, Transport as _};
-use carrack_store::MemStore;
+use carrack_store::{MemStore, Store};
 use futures::StreamExt as _;
 use futures::future::BoxFuture;
 use http::{Method, Request};
@@ -22,7 +23,7 @@ use serde_json::{Value, json};
 use tokio::net::TcpListener;
 use tokio::sync::oneshot;
 
-use common::TestEnv;
+use common::{TestEnv, put_slice};
 
 struct NoNodes;
 impl NodeProxy for NoNodes {
@@ -30,6 +31,9 @@ impl NodeProxy for NoNodes {
         Box::pin(std::future::ready(Err(std::io::ErrorKind::Unsupported.into())))
     }
 }
+
+/// How often the other server was asked for the index of its documents.
+static ASKED: AtomicU64 = AtomicU64::new(0);
 
 /// The other server: it tells its resources, and who asks.
 async fn other(request: Request<hyper::body::Incoming>) -> http::Response<Full<Bytes>> {
@@ -43,6 +47,13 @@ async fn other(request: Request<hyper::body::Incoming>) -> http::Response<Full<B
             "kind": "APIResourceList", "apiVersion": "v1", "groupVersion": "metrics.example.com/v1",
             "resources": [{"name": "readings", "singularName": "reading", "namespaced": true, "kind": "Reading", "verbs": ["get", "list"]}],
         }),
+        // What it says of itself is another document each time that somebody asks.
+        "/openapi/v3" => {
+            let url =
+                format!("/openapi/v3/apis/metrics.example.com/v1?hash=H{}", ASKED.fetch_add(1, Ordering::Relaxed));
+            let own = json!({"serverRelativeURL": url});
+            json!({"paths": {"apis/metrics.example.com/v1": own, "apis/other.example.com/v1": own}})
+        }
         "/apis/metrics.example.com/v1/readings" if path.contains("watch=true") => {
             let lines = ["one", "two"].map(|name| {
                 let metadata = json!({"name": name, "annotations": {"asks": header("x-remote-user").join(",")}});
@@ -120,7 +131,8 @@ async fn another_server_behind_this_one() {
 
     let identity = Reloadable::new(&pki.client(&Identity::FrontProxy, now_s).expect("certificate")).expect("pair");
     let env = TestEnv::new(Outbound::new(pki.ca_pem(), Some(identity)));
-    let mut config = Config::new(Arc::new(MemStore::default()), Arc::new(env));
+    let store: Arc<dyn Store> = Arc::new(MemStore::default());
+    let mut config = Config::new(Arc::clone(&store), Arc::new(env));
     config.ca_pem = pki.ca_pem().to_owned();
     config.front_proxy_ca_pem = pki.front_proxy_ca_pem().to_owned();
     let key = carrack_auth::token::SigningKey::from_pem(pki.service_account_key()).expect("key");
@@ -191,15 +203,7 @@ async fn another_server_behind_this_one() {
         "metadata": {"name": "meter-1", "labels": {"kubernetes.io/service-name": "meter"}}, "addressType": "IPv4",
         "ports": [{"name": "", "port": other_port, "protocol": "TCP"}], "endpoints": [{"addresses": ["127.0.0.1"]}],
     });
-    let (code, reply) = send(
-        &api,
-        Method::POST,
-        "/apis/discovery.k8s.io/v1/namespaces/default/endpointslices",
-        "application/json",
-        &slice,
-    )
-    .await;
-    assert_eq!(code, 201, "{reply}");
+    put_slice(&*store, "meter-1", &slice).await;
     assert_eq!(available().await, ("True".to_owned(), "Passed".to_owned()));
     let version = discovered().await;
     assert_eq!(
@@ -207,6 +211,14 @@ async fn another_server_behind_this_one() {
         (&json!("Current"), &json!("readings")),
         "{version}"
     );
+
+    // Clients keep a document for as long as its own server says the same of it. Of others it tells nothing.
+    let index = async || send(&api, Method::GET, "/openapi/v3", "application/json", &Value::Null).await.1;
+    let paths = index().await["paths"].clone();
+    let url = "/openapi/v3/apis/metrics.example.com/v1?hash=H0";
+    assert_eq!(paths["apis/metrics.example.com/v1"]["serverRelativeURL"], url, "{paths}");
+    assert_eq!(paths["apis/other.example.com/v1"], Value::Null);
+    assert_eq!(index().await["paths"], paths, "it is not asked for each client");
 
     // Through the shell, with a client certificate in front and the caller's name behind.
     let front = TcpListener::bind("127.0.0.1:0").await.expect("bind");

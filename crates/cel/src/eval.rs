@@ -120,6 +120,9 @@ impl Evaluator<'_> {
     #[inline(never)]
     fn call(&mut self, expr: &Expr) -> Evaluated {
         let Kind::Call { function, args, regex, .. } = &expr.kind else { return Ok(Value::Null) };
+        if let ("or" | "orValue", [first, other]) = (&**function, args.as_slice()) {
+            return self.alternative(first, other, &**function == "orValue");
+        }
         let mut values = Vec::with_capacity(args.len());
         for arg in args {
             values.push(self.expr(arg)?);
@@ -127,6 +130,20 @@ impl Evaluator<'_> {
         self.budget.spend(units(function, &values))?;
         let mut cx = library::Cx { bindings: self.bindings, budget: self.budget, regex: regex.as_deref() };
         library::call(function, &values, &mut cx)
+    }
+
+    /// `or` and `orValue` of an optional: where there is a value, the other one is not looked at, and may be an error
+    /// (cel-go's `evalOptionalOr`).
+    #[inline(never)]
+    fn alternative(&mut self, first: &Expr, other: &Expr, is_unwrapped: bool) -> Evaluated {
+        let first = self.expr(first)?;
+        self.budget.spend(1)?;
+        match &first {
+            Value::Optional(Some(inner)) if is_unwrapped => Ok((**inner).clone()),
+            Value::Optional(Some(_)) => Ok(first.clone()),
+            Value::Optional(None) => self.expr(other),
+            _ => Err(EvalError::new("no such overload")),
+        }
     }
 
     /// `&&` and `||`: what decides wins, also over an error on its other side.

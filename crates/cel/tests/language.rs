@@ -106,6 +106,11 @@ fn fields_and_macros() {
         ("self.?z.hasValue() || self.?a.orValue(0) == 1", json!(true)),
         ("self.?deep.er.est.orValue(false)", json!(true)),
         ("self.list[?9].orValue(7)", json!(7)),
+        // What stands in for a value is looked at only where there is none.
+        ("self.?a.orValue(self.z)", json!(1)),
+        ("self.?a.or(optional.of(self.z)).value()", json!(1)),
+        ("self.?z.or(self.?a).value()", json!(1)),
+        ("duration('1.5s').getMilliseconds()", json!(1500)),
         ("optional.of(3).optMap(x, x + 1).value()", json!(4)),
         ("{?'a': self.?z, 'b': 1}", json!({"b": 1})),
         ("[?self.?z, ?self.?a]", json!([1])),

@@ -7,6 +7,7 @@
 mod access;
 mod admission;
 mod affinity;
+mod alike;
 mod autoscaling;
 mod configuration;
 mod containers;

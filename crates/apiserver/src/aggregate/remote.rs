@@ -96,10 +96,14 @@ fn identify(headers: &mut HeaderMap, caller: &Caller) -> Result<(), Status> {
     Ok(())
 }
 
-/// Documents of other servers that discovery is made of, kept for a while.
+/// A group and its version.
+type Id = (String, String);
+
+/// Documents of other servers that discovery and the index of OpenAPI are made of, kept for a while.
 #[derive(Default)]
 pub(crate) struct Documents {
-    kept: Mutex<BTreeMap<(String, String), Kept>>,
+    kept: Mutex<BTreeMap<Id, Kept>>,
+    indexed: Mutex<BTreeMap<Id, Indexed>>,
 }
 
 struct Kept {
@@ -108,10 +112,22 @@ struct Kept {
     resources: Option<Arc<Vec<Value>>>,
 }
 
+#[derive(Clone)]
+struct Indexed {
+    revision: u64,
+    at_s: i64,
+    /// The hash of the document; none where the server has none.
+    hash: Option<String>,
+}
+
+fn id(remote: &Remote) -> Id {
+    (remote.group.clone(), remote.version.clone())
+}
+
 impl Documents {
     /// `APIResource` objects of a remote group and version; none when it does not answer.
     pub(crate) async fn resources(&self, server: &Inner, remote: &Remote) -> Option<Arc<Vec<Value>>> {
-        let id = (remote.group.clone(), remote.version.clone());
+        let id = id(remote);
         let now_s = server.env.now().as_second();
         {
             let kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
@@ -132,12 +148,55 @@ impl Documents {
         self.kept.lock().unwrap_or_else(PoisonError::into_inner).insert(id, made);
         resources
     }
+
+    /// Where the index of OpenAPI has the document of a remote group and version, and the hash of what that says,
+    /// which is for its own server to tell: clients keep a document for as long as its hash is the same. None where
+    /// there is no such document. Of a server that is silent, what it said last (`updateAPIServiceSpecLocked` of
+    /// kube-aggregator).
+    pub(crate) async fn openapi(&self, server: &Inner, remote: &Remote) -> Option<(String, String)> {
+        let id = id(remote);
+        let now_s = server.env.now().as_second();
+        let path = format!("apis/{}/{}", remote.group, remote.version);
+        let known = self.indexed.lock().unwrap_or_else(PoisonError::into_inner).get(&id).cloned();
+        if let Some(known) = &known
+            && known.revision == remote.revision
+            && now_s - known.at_s < DISCOVERY_FRESH_S
+        {
+            return known.hash.clone().map(|hash| (path, hash));
+        }
+        let hash = match ask(server, remote, "/openapi/v3").await {
+            Ok(index) => index["paths"][path.as_str()]["serverRelativeURL"].as_str().map(|url| hash_in(url).to_owned()),
+            Err(why) => {
+                tracing::debug!(group = remote.group, version = remote.version, %why, "OpenAPI of another server");
+                known.and_then(|known| known.hash)
+            }
+        };
+        let made = Indexed { revision: remote.revision, at_s: now_s, hash: hash.clone() };
+        self.indexed.lock().unwrap_or_else(PoisonError::into_inner).insert(id, made);
+        hash.map(|hash| (path, hash))
+    }
+}
+
+/// The hash in the URL of a document.
+fn hash_in(url: &str) -> &str {
+    let query = url.split_once('?').map_or("", |(_, query)| query);
+    query.split('&').find_map(|pair| pair.strip_prefix("hash=")).unwrap_or_default()
 }
 
 /// Asks the other server for its resources.
 pub(super) async fn fetch(server: &Inner, remote: &Remote) -> Result<Vec<Value>, String> {
     let path = format!("/apis/{}/{}", remote.group, remote.version);
-    let mut call = call(server, remote, &path, DISCOVERY_TIMEOUT_MS).await.map_err(|status| status.message)?;
+    let list = ask(server, remote, &path).await?;
+    // What is no list of resources is no proof that there are none.
+    match list["resources"].as_array() {
+        Some(resources) => Ok(resources.clone()),
+        None => Err(format!("{path}: the answer is no list of resources")),
+    }
+}
+
+/// Asks the other server for a document.
+async fn ask(server: &Inner, remote: &Remote, path: &str) -> Result<Value, String> {
+    let mut call = call(server, remote, path, DISCOVERY_TIMEOUT_MS).await.map_err(|status| status.message)?;
     call.headers.insert(ACCEPT, HeaderValue::from_static("application/json"));
     identify(&mut call.headers, &Caller::apiserver()).map_err(|status| status.message)?;
     let url = call.url();
@@ -146,10 +205,22 @@ pub(super) async fn fetch(server: &Inner, remote: &Remote) -> Result<Vec<Value>,
     if !(200..300).contains(&answer.code) {
         return Err(format!("failing or missing response from {url}: bad status from {url}: {}", answer.code));
     }
-    let list: Value = serde_json::from_slice(&answer.body).map_err(|error| format!("{url}: {error}"))?;
-    // What is no list of resources is no proof that there are none.
-    match list["resources"].as_array() {
-        Some(resources) => Ok(resources.clone()),
-        None => Err(format!("{url}: the answer is no list of resources")),
+    serde_json::from_slice(&answer.body).map_err(|error| format!("{url}: {error}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hashes_of_documents() {
+        for (url, hash) in [
+            ("/openapi/v3/apis/a/v1?hash=1F", "1F"),
+            ("/openapi/v3/apis/a/v1?x=y&hash=1F", "1F"),
+            ("/openapi/v3/apis/a/v1?myhash=1F", ""),
+            ("/openapi/v3/apis/a/v1", ""),
+        ] {
+            assert_eq!(hash_in(url), hash, "{url}");
+        }
     }
 }

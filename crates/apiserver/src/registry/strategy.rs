@@ -278,6 +278,9 @@ pub(crate) fn restrict(cx: &Cx<'_>, half: &Half, new: &mut Object, old: &Object)
                     let finalizers = old.get("spec").and_then(|spec| spec.get("finalizers")).cloned();
                     put(child_mut(new, "spec"), "finalizers", finalizers);
                 }
+                // What is approved, and for whom it was asked, stays what it was
+                // (`csrStrategy.PrepareForUpdate` of `pkg/registry/certificates/certificates`).
+                CERTIFICATE_REQUESTS => keep(new, "spec"),
                 // Clients may know one of the names alone. So may a claim that was stored before there were two: it stays as it is.
                 CLAIMS if is_settled(old) => settle_sources(child_mut(new, "spec"), Some(old)),
                 _ => {}

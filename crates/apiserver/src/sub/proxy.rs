@@ -121,6 +121,8 @@ async fn object(cx: &Cx<'_>, plural: &str, name: &str) -> Result<Object, Status>
 
 /// Whether an address may be proxied to.
 fn is_proxyable(address: IpAddr) -> bool {
+    // An IPv4 address in the form of an IPv6 one leads to the same place.
+    let address = address.to_canonical();
     let local = match address {
         IpAddr::V4(v4) => v4.is_link_local(),
         IpAddr::V6(v6) => v6.is_unicast_link_local(),
@@ -164,9 +166,16 @@ mod tests {
         let slice = slice.as_object().expect("an object");
         assert_eq!(endpoints(slice, "http"), [("10.0.0.1".to_owned(), 8080), ("10.0.0.3".to_owned(), 8080)]);
         assert!(endpoints(slice, "other").is_empty());
-        for (address, want) in
-            [("10.0.0.1", true), ("127.0.0.1", false), ("169.254.169.254", false), ("::1", false), ("fd00::1", true)]
-        {
+        for (address, want) in [
+            ("10.0.0.1", true),
+            ("127.0.0.1", false),
+            ("169.254.169.254", false),
+            ("::1", false),
+            ("fd00::1", true),
+            ("::ffff:10.0.0.1", true),
+            ("::ffff:127.0.0.1", false),
+            ("::ffff:169.254.169.254", false),
+        ] {
             assert_eq!(is_proxyable(address.parse().expect(address)), want, "{address}");
         }
     }

@@ -123,6 +123,11 @@ fn a_node_introduces_itself() {
     let other =
         cluster.post(REQUESTS, &request("other", OF_JANE, "kubernetes.io/kube-apiserver-client-kubelet")).expect(201);
     assert!(certificate(&other).is_none() && other["status"]["conditions"].is_null(), "{other}");
+    // What somebody is to decide about stays what was asked for, and by whom.
+    let forged = json!({"metadata": {"labels": {"a": "b"}}, "spec": {"username": "admin", "groups": ["system:masters"],
+        "request": STANDARD.encode(OF_NODE), "signerName": "kubernetes.io/kube-apiserver-client"}});
+    let written = cluster.merge(&format!("{REQUESTS}/other"), &forged).expect(200);
+    assert_eq!((&written["spec"], &written["metadata"]["labels"]["a"]), (&other["spec"], &json!("b")), "{written}");
     // Who writes the status signs, and does not approve.
     let now = "2027-01-15T08:00:00Z";
     let condition = |kind: &str| json!({"type": kind, "status": "True", "reason": "x", "lastUpdateTime": now});

@@ -1,9 +1,12 @@
 //! The world of an API server in tests on real sockets: today's clock, numbers that count up, calls that go out.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use carrack_apiserver::serve::Outbound;
-use carrack_apiserver::{Call, Calling, Dialing, Env};
+use carrack_apiserver::{Call, Calling, Dialing, Env, storage_prefix};
+use carrack_store::{Op, Store, Txn, stamp_place};
+use serde_json::Value;
 
 pub struct TestEnv {
     random: AtomicU64,
@@ -30,4 +33,13 @@ impl Env for TestEnv {
     fn dial(&self, call: &Call) -> Dialing {
         self.outbound.dial(call)
     }
+}
+
+/// Puts a slice of endpoints into the store: the API takes none that are in this machine.
+pub async fn put_slice(store: &dyn Store, name: &str, slice: &Value) {
+    let key = storage_prefix("discovery.k8s.io", "endpointslices", Some("default")) + name;
+    let text = slice.to_string();
+    let value = carrack_store::Value { stamp_at: stamp_place(text.as_bytes()), bytes: text.into() };
+    let ops = vec![Op::Put(Arc::from(key), value)];
+    store.transact(Txn { checks: Vec::new(), ops }).await.expect("committed");
 }

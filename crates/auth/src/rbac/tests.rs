@@ -347,6 +347,34 @@ fn nobody_grants_what_they_do_not_hold() {
     assert!(matches!(elsewhere, Err(EscalationError::Forbidden(_))), "{elsewhere:?}");
 }
 
+/// By its labels a role is gathered into others, so that they grant what is in it, or what it has gathered itself.
+#[test]
+fn labels_of_roles_grant() {
+    let mut index = example();
+    let big = || vec![rule("*", "*", "*", "")];
+    let role = |label: &str, rules: Vec<Rule>, aggregate: Option<&str>| Role {
+        labels: BTreeMap::from([(label.to_owned(), "true".to_owned())]),
+        rules,
+        aggregate: aggregate.map(|label| vec![Selector::label(label, "true")]),
+    };
+    let key = |name: &str| Key::new(Kind::ClusterRole, "", name);
+    let mut put = |name: &str, role: &Role| index.upsert(key(name), Object::Role(role.clone()));
+    put("source", &role("to-all", big(), None));
+    put("all", &role("x", vec![], Some("to-all")));
+    let bob = Caller::new("bob", ["readers"]);
+    for (name, rules, aggregate, good) in [
+        ("source", big(), None, false),
+        ("all", vec![], Some("to-all"), false),
+        ("reader", vec![rule("get", "", "pods", "")], None, true),
+        ("none", vec![], Some("to-none"), true),
+    ] {
+        let [old, new] = ["x", "to-edit"].map(|label| Object::Role(role(label, rules.clone(), aggregate)));
+        let check = |new: &Object| index.check_escalation(&bob, &key(name), new, Some(&old));
+        assert_eq!(check(&new).is_ok(), good, "{name}");
+        assert_eq!(check(&old), Ok(()), "{name} is as it was");
+    }
+}
+
 fn name() -> impl Strategy<Value = String> {
     prop::sample::select(vec!["a", "b", "c"]).prop_map(str::to_owned)
 }

@@ -1,4 +1,4 @@
-//! Optional values.
+//! Optional values. What stands in for one that is empty is the evaluator's to look at.
 
 use super::{Found, fail, truth};
 use crate::value::Value;
@@ -13,12 +13,6 @@ pub(super) fn call(function: &str, args: &[Value]) -> Found {
             Some(inner) => Some(Ok((**inner).clone())),
             None => fail("optional.none() dereference"),
         },
-        ("orValue", [Value::Optional(inner), other]) => {
-            Some(Ok(inner.as_ref().map_or_else(|| other.clone(), |inner| (**inner).clone())))
-        }
-        ("or", [first @ Value::Optional(inner), other]) => {
-            Some(Ok(if inner.is_some() { first } else { other }.clone()))
-        }
         ("optional.unwrap" | "unwrapOpt", [Value::List(list)]) => Some(Ok(Value::list(
             list.items
                 .iter()

@@ -60,7 +60,8 @@ pub(super) fn call(function: &str, args: &[Value]) -> Found {
                 "Hours" => number(duration.as_hours()),
                 "Minutes" => number(duration.as_mins()),
                 "Seconds" => number(duration.as_secs()),
-                "Milliseconds" => number(duration.subsec_millis()),
+                // All of it, and not what is left of a second: so has it cel-go, otherwise than its specification.
+                "Milliseconds" => i64::try_from(duration.as_millis()).ok().and_then(number),
                 _ => None,
             };
         }

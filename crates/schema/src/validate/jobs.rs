@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use serde_json::{Map, Value, json};
 
 use super::access::{Errors, Place};
+use super::alike::plain;
 use super::demand::{Change, Demand, Fixed, Row, changes as held_to, check, unique};
 use super::{names, pod, workloads};
 use crate::error::FieldError;
@@ -421,7 +422,7 @@ pub(super) fn changes(new_object: &Place<'_>, old_object: &Place<'_>, errors: &m
     // Who is suspended and has not begun may still be told where and with what to run.
     let free = old.flag("suspend") && !old_object.field("status").field("startTime").exists();
     let fixed = |template: &Value| {
-        let mut template = template.clone();
+        let mut template = plain(template);
         if !free {
             return template;
         }

@@ -289,6 +289,7 @@ fn changes(info: &ResourceInfo, new: &Place<'_>, old: &Place<'_>, errors: &mut E
         {
             new.invalid("roleRef", "cannot change roleRef", errors);
         }
+        ("networking.k8s.io", "ServiceCIDR") => networking::service_range_changes(new, old, errors),
         ("apiextensions.k8s.io", "CustomResourceDefinition") => crd::changes(new, old, errors),
         _ => {}
     }

@@ -100,6 +100,13 @@ pub(super) fn ingress(object: &Place<'_>, errors: &mut Errors) {
                         let text_of = format!("must not contain '{bad}'");
                         errors.push(FieldError::invalid(path.path_of("path"), text, text_of));
                     }
+                    for bad in ["/..", "/."].into_iter().filter(|bad| text.ends_with(*bad)) {
+                        let text_of = format!("cannot end with '{bad}'");
+                        errors.push(FieldError::invalid(path.path_of("path"), text, text_of));
+                    }
+                }
+                "ImplementationSpecific" if !text.is_empty() && !text.starts_with('/') => {
+                    errors.push(FieldError::invalid(path.path_of("path"), text, "must be an absolute path"));
                 }
                 "ImplementationSpecific" => {}
                 _ => path.one_of("pathType", &["Exact", "ImplementationSpecific", "Prefix"], errors),
@@ -293,9 +300,9 @@ pub(super) fn endpoint_slice(object: &Place<'_>, errors: &mut Errors) {
         }
         for (index, text) in addresses.into_iter().enumerate() {
             let path = format!("{}[{index}]", endpoint.path_of("addresses"));
-            let address = text.parse::<IpAddr>().ok();
-            let problem = match (kind, address) {
-                ("IPv4", Some(IpAddr::V4(_))) | ("IPv6", Some(IpAddr::V6(_))) => None,
+            let problem = match (kind, text.parse::<IpAddr>()) {
+                ("IPv4", Ok(address @ IpAddr::V4(_))) => local_only(address),
+                ("IPv6", Ok(address @ IpAddr::V6(v6))) if v6.to_ipv4_mapped().is_none() => local_only(address),
                 ("IPv4", _) => Some("must be a valid IPv4 address".to_owned()),
                 ("IPv6", _) => Some("must be a valid IPv6 address".to_owned()),
                 ("FQDN", _) => names::dns1123_subdomain(text.trim_end_matches('.')),
@@ -362,22 +369,36 @@ pub(super) fn endpoints(object: &Place<'_>, errors: &mut Errors) {
     }
 }
 
-/// An address that can be an endpoint.
+/// Looks whether an address can be an endpoint.
 fn special(place: &Place<'_>, field: &str, text: &str, errors: &mut Errors) {
     if text.is_empty() {
         return;
     }
-    let problem = match text.parse::<IpAddr>() {
-        Err(_) => NOT_AN_ADDRESS.to_owned(),
-        Ok(address) if address.is_unspecified() => format!("may not be unspecified ({address})"),
-        Ok(address) if address.is_loopback() => "may not be in the loopback range (127.0.0.0/8, ::1/128)".to_owned(),
-        Ok(IpAddr::V4(v4)) if v4.is_link_local() => {
-            "may not be in the link-local range (169.254.0.0/16, fe80::/10)".to_owned()
-        }
-        Ok(address) if address.is_multicast() => "may not be in the multicast range (224.0.0.0/4, ff00::/8)".to_owned(),
-        Ok(_) => return,
+    let problem = text.parse::<IpAddr>().map_or_else(|_| Some(NOT_AN_ADDRESS.to_owned()), local_only);
+    errors.extend(problem.map(|problem| FieldError::invalid(place.path_of(field), text, problem)));
+}
+
+/// Why an address can be no endpoint, and no external one of a service: it leads back into the machine that sends
+/// there, or to what is beside it (`ValidateEndpointIP`).
+pub(super) fn local_only(address: IpAddr) -> Option<String> {
+    // An IPv4 address in the form of an IPv6 one leads to the same place.
+    let address = address.to_canonical();
+    let (is_link_local, is_multicast) = match address {
+        IpAddr::V4(v4) => (v4.is_link_local(), matches!(v4.octets(), [224, 0, 0, _])),
+        IpAddr::V6(v6) => (v6.is_unicast_link_local(), v6.segments()[0] & 0xff0f == 0xff02),
     };
-    errors.push(FieldError::invalid(place.path_of(field), text, problem));
+    let problem = if address.is_unspecified() {
+        return Some(format!("may not be unspecified ({address})"));
+    } else if address.is_loopback() {
+        "may not be in the loopback range (127.0.0.0/8, ::1/128)"
+    } else if is_link_local {
+        "may not be in the link-local range (169.254.0.0/16, fe80::/10)"
+    } else if is_multicast {
+        "may not be in the link-local multicast range (224.0.0.0/24, ff02::/10)"
+    } else {
+        return None;
+    };
+    Some(problem.to_owned())
 }
 
 pub(super) fn address(object: &Place<'_>, errors: &mut Errors) {
@@ -408,9 +429,29 @@ pub(super) fn service_range(spec: &Place<'_>, errors: &mut Errors) {
     if cidrs.len() > 2 {
         spec.invalid("cidrs", "may only hold up to 2 values", errors);
     }
+    let families: Vec<bool> = cidrs.iter().map(|text| text.contains(':')).collect();
+    if matches!(families.as_slice(), [one, other] if one == other) {
+        let text = "may specify no more than one IP for each IP family, i.e 192.168.0.0/24 and 2001:db8::/64";
+        errors.push(FieldError::invalid(spec.path_of("cidrs"), spec.value.clone(), text));
+    }
     for (index, text) in cidrs.into_iter().enumerate() {
         if range(text).is_none() {
             errors.push(FieldError::invalid(format!("{}[{index}]", spec.path_of("cidrs")), text, NOT_A_RANGE));
         }
+    }
+}
+
+/// Services have addresses of a range: it stays, and one of the other family may come beside it
+/// (`ValidateServiceCIDRUpdate`).
+pub(super) fn service_range_changes(new: &Place<'_>, old: &Place<'_>, errors: &mut Errors) {
+    const IMMUTABLE: &str = "field is immutable";
+    let (new, old) = (new.field("spec"), old.field("spec"));
+    let (now, before) = (new.texts("cidrs"), old.texts("cidrs"));
+    if now.len() != before.len() && (before.len(), now.len()) != (1, 2) {
+        new.invalid("cidrs", IMMUTABLE, errors);
+        return;
+    }
+    for (index, (now, _)) in now.iter().zip(&before).enumerate().filter(|(_, (now, before))| now != before) {
+        errors.push(FieldError::invalid(format!("{}[{index}]", new.path_of("cidrs")), *now, IMMUTABLE));
     }
 }

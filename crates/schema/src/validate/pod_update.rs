@@ -6,6 +6,7 @@ use carrack_types::qos;
 use serde_json::{Map, Value};
 
 use super::access::{Errors, Place};
+use super::alike::plain;
 use super::demand::{Change, Demand, Row, changes, check, unique};
 use super::{names, pod};
 use crate::error::FieldError;
@@ -47,11 +48,9 @@ fn main(object: &Place<'_>, old_object: &Place<'_>, errors: &mut Errors) {
         }
     }
     deadline(&new, &old, errors);
-    let kept = old.items("tolerations").all(|toleration| {
-        new.items("tolerations").any(|candidate| {
-            without(candidate.value, &["tolerationSeconds"]) == without(toleration.value, &["tolerationSeconds"])
-        })
-    });
+    let tolerated = |toleration: Place<'_>| plain(&without(toleration.value, &["tolerationSeconds"]));
+    let tolerations: Vec<Value> = new.items("tolerations").map(tolerated).collect();
+    let kept = old.items("tolerations").all(|toleration| tolerations.contains(&tolerated(toleration)));
     if !kept {
         errors.push(FieldError::forbidden(
             new.path_of("tolerations"),
@@ -78,7 +77,7 @@ fn main(object: &Place<'_>, old_object: &Place<'_>, errors: &mut Errors) {
         allowed.push("terminationGracePeriodSeconds");
     }
     let strip = |spec: &Value| {
-        let mut spec = without(spec, &allowed);
+        let mut spec = without(&plain(spec), &allowed);
         for list in ["containers", "initContainers"] {
             for container in spec.get_mut(list).and_then(Value::as_array_mut).into_iter().flatten() {
                 *container = without(container, &["image"]);
@@ -192,7 +191,7 @@ fn ephemeral(object: &Place<'_>, old_object: &Place<'_>, errors: &mut Errors) {
                 let text = format!("existing ephemeral containers \"{name}\" may not be removed\n");
                 errors.push(FieldError::forbidden(path.clone(), text));
             }
-            Some(now) if now.value != container.value => {
+            Some(now) if plain(now.value) != plain(container.value) => {
                 let text = format!("existing ephemeral containers \"{name}\" may not be changed\n");
                 errors.push(FieldError::forbidden(path.clone(), text));
             }
@@ -200,7 +199,8 @@ fn ephemeral(object: &Place<'_>, old_object: &Place<'_>, errors: &mut Errors) {
         }
     }
     let allowed = ["ephemeralContainers"];
-    let changed = changed_fields(&without(new.value, &allowed), &without(old.value, &allowed));
+    let strip = |spec: &Value| without(&plain(spec), &allowed);
+    let changed = changed_fields(&strip(new.value), &strip(old.value));
     if !changed.is_empty() {
         let text = format!(
             "Pod updates may not change fields other than ephemeralContainers\nchanged: {}",
@@ -252,7 +252,7 @@ fn resize(object: &Place<'_>, old_object: &Place<'_>, errors: &mut Errors) {
     for list in ["containers", "initContainers"] {
         for (now, before) in new.items(list).zip(old.items(list)) {
             if list == "initContainers" && before.text("restartPolicy") != "Always" {
-                if now.value != before.value {
+                if plain(now.value) != plain(before.value) {
                     let text = "resources for non-sidecar init containers are immutable";
                     errors.push(FieldError::forbidden(new.path.clone(), text));
                 }
@@ -262,7 +262,7 @@ fn resize(object: &Place<'_>, old_object: &Place<'_>, errors: &mut Errors) {
         }
     }
     let strip = |spec: &Value| {
-        let mut spec = without(spec, &["resources"]);
+        let mut spec = without(&plain(spec), &["resources"]);
         for list in ["containers", "initContainers"] {
             for container in spec.get_mut(list).and_then(Value::as_array_mut).into_iter().flatten() {
                 // What may change of the resources themselves has been looked at.

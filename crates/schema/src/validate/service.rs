@@ -5,7 +5,7 @@ use std::net::IpAddr;
 
 use super::access::{Errors, Place};
 use super::demand::{Change, Demand, Row, changes as held_to, check, unique};
-use super::names;
+use super::{names, networking};
 use crate::error::FieldError;
 
 const TYPES: &[&str] = &["ClusterIP", "ExternalName", "LoadBalancer", "NodePort"];
@@ -137,25 +137,7 @@ fn addresses(spec: &Place<'_>, errors: &mut Errors) {
     for (index, text) in spec.texts("externalIPs").into_iter().enumerate() {
         let Ok(address) = text.parse::<IpAddr>() else { continue };
         let path = format!("{}[{index}]", spec.path_of("externalIPs"));
-        let problem = if address.is_unspecified() {
-            format!("may not be unspecified ({address})")
-        } else if address.is_loopback() {
-            "may not be in the loopback range (127.0.0.0/8, ::1/128)".to_owned()
-        } else if is_link_local(address) {
-            "may not be in the link-local range (169.254.0.0/16, fe80::/10)".to_owned()
-        } else if address.is_multicast() {
-            "may not be in the multicast range (224.0.0.0/4, ff00::/8)".to_owned()
-        } else {
-            continue;
-        };
-        errors.push(FieldError::invalid(path, text, problem));
-    }
-}
-
-fn is_link_local(address: IpAddr) -> bool {
-    match address {
-        IpAddr::V4(v4) => v4.is_link_local(),
-        IpAddr::V6(v6) => v6.is_unicast_link_local(),
+        errors.extend(networking::local_only(address).map(|problem| FieldError::invalid(path, text, problem)));
     }
 }
 

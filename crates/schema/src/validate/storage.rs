@@ -4,6 +4,7 @@ use carrack_types::quantity::Quantity;
 use serde_json::Value;
 
 use super::access::{Errors, Place};
+use super::alike::plain;
 use super::demand::{Change, Demand, Fixed, Row, changes as held_to, check, unique};
 use super::{affinity, names, volumes};
 use crate::error::FieldError;
@@ -127,7 +128,7 @@ pub(super) fn claim_changes(new: &Place<'_>, old: &Place<'_>, errors: &mut Error
     let named = !old_spec.text("volumeName").is_empty();
     let classed = old_spec.value.get("storageClassName").is_some_and(|class| !class.is_null());
     let strip = |spec: &Value| {
-        let mut spec = spec.clone();
+        let mut spec = plain(spec);
         if let Value::Object(map) = &mut spec {
             if bound {
                 if let Some(Value::Object(requests)) = map.get_mut("resources").and_then(|r| r.get_mut("requests")) {
@@ -175,7 +176,7 @@ pub(super) fn volume_changes(new: &Place<'_>, old: &Place<'_>, errors: &mut Erro
     let (new, old) = (new.field("spec"), old.field("spec"));
     let source = |spec: &Place<'_>| {
         let fields = spec.map().into_iter().flatten().filter(|(key, _)| volumes::is_source(key));
-        let mut source: Vec<(String, Value)> = fields.map(|(key, value)| (key.clone(), value.clone())).collect();
+        let mut source: Vec<(String, Value)> = fields.map(|(key, value)| (key.clone(), plain(value))).collect();
         // The secret for expansion may come later.
         let could_expand = old.at(&["csi"]).some("controllerExpandSecretRef").is_some();
         for (_, driver) in source.iter_mut().filter(|(key, _)| key == "csi" && !could_expand) {

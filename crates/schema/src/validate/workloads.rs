@@ -3,6 +3,7 @@
 use serde_json::Value;
 
 use super::access::{Errors, Place};
+use super::alike::plain;
 use super::demand::{Change, Demand, Row, changes as held_to, check};
 use super::limits::number_or_percent;
 use super::{metadata, names, pod};
@@ -248,12 +249,11 @@ pub(super) fn changes(kind: &str, new: &Place<'_>, old: &Place<'_>, errors: &mut
                 "minReadySeconds",
             ];
             let fixed = |spec: &Place<'_>| {
-                spec.map()
-                    .into_iter()
-                    .flatten()
-                    .filter(|(key, _)| !FREE.contains(&key.as_str()))
-                    .map(|(k, v)| (k.clone(), v.clone()))
-                    .collect::<Vec<_>>()
+                let mut fixed = plain(spec.value);
+                if let Value::Object(fields) = &mut fixed {
+                    fields.retain(|field, _| !FREE.contains(&field.as_str()));
+                }
+                fixed
             };
             if fixed(&new) != fixed(&old) {
                 errors.push(FieldError::forbidden("spec", STATEFUL_SET_FORBIDDEN));

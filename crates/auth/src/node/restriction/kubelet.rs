@@ -1,9 +1,13 @@
 //! What a kubelet may write (upstream's `plugin/pkg/admission/noderestriction`).
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 use serde_json::Value;
 
 use super::{Operation, Write, changed_keys, differs, in_domain, text};
+use crate::caller::NODE_USER_PREFIX;
 use crate::node::graph::MIRROR_POD_ANNOTATION;
+use crate::pki::{SIGNER_KUBELET_CLIENT, SIGNER_KUBELET_SERVING, read_request};
 
 /// May the kubelet of `node` make the write?
 pub(super) fn restrict(node: &str, w: &Write<'_>) -> Result<(), String> {
@@ -24,6 +28,7 @@ pub(super) fn restrict(node: &str, w: &Write<'_>) -> Result<(), String> {
         ("", "persistentvolumeclaims", "status") => claim_status(node, w),
         ("", "persistentvolumeclaims", _) => Err("may only update PVC status".to_owned()),
         ("", "serviceaccounts", "token") => token(node, w),
+        ("certificates.k8s.io", "certificatesigningrequests", "") => certificate_request(node, w),
         ("coordination.k8s.io", "leases", _) => {
             if w.namespace != "kube-node-lease" {
                 return Err("can only access leases in the \"kube-node-lease\" system namespace".into());
@@ -170,6 +175,10 @@ fn own_node(node: &str, w: &Write<'_>) -> Result<(), String> {
             if differs(w, "/spec/taints") {
                 return Err(format!("node {node:?} is not allowed to modify taints"));
             }
+            // Else it could give itself an owner that is not there, and be gone with it, taints and labels too.
+            if differs(w, "/metadata/ownerReferences") {
+                return Err(format!("node {node:?} is not allowed to modify ownerReferences"));
+            }
             let forbidden = forbidden_labels(w);
             if forbidden.is_empty() {
                 Ok(())
@@ -234,6 +243,18 @@ fn claim_status(node: &str, w: &Write<'_>) -> Result<(), String> {
     } else {
         Err(format!("node {node:?} is not allowed to update fields other than status.capacity and status.conditions"))
     }
+}
+
+/// A node asks for certificates of kubelets in its own name only (`admitCSR`).
+fn certificate_request(node: &str, w: &Write<'_>) -> Result<(), String> {
+    let signer = text(w.object, "/spec/signerName");
+    if w.operation != Operation::Create || ![SIGNER_KUBELET_CLIENT, SIGNER_KUBELET_SERVING].contains(&signer) {
+        return Ok(());
+    }
+    let pem = STANDARD.decode(text(w.object, "/spec/request")).unwrap_or_default();
+    let facts = read_request(&pem).map_err(|why| format!("unable to parse csr: {why}"))?;
+    let user = format!("{NODE_USER_PREFIX}{node}");
+    if facts.common_name == user { Ok(()) } else { Err(format!("can only create a node CSR with CN={user}")) }
 }
 
 /// A node gets tokens for its own pods only, bound to them.

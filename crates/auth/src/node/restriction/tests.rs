@@ -1,6 +1,9 @@
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 use serde_json::json;
 
 use super::*;
+use crate::pki::{SIGNER_KUBELET_CLIENT, SIGNER_KUBELET_SERVING, Sans, Subject, new_key, new_request};
 
 struct Case<'a> {
     name: &'a str,
@@ -47,6 +50,13 @@ fn kubelets() {
     let on = |n: &str, label: &str| json!({"metadata": {"name": "p", "namespace": "ns", "uid": "pu", "labels": {"a": label}}, "spec": {"nodeName": n}});
     let lease = |ns: &str, name: &str| json!({"metadata": {"name": name, "namespace": ns}});
     let token = |uid: &str| json!({"metadata": {"namespace": "ns"}, "spec": {"boundObjectRef": {"apiVersion": "v1", "kind": "Pod", "name": "p", "uid": uid}}});
+    let owned = |name: &str| json!({"metadata": {"name": name, "ownerReferences": [{"kind": "Node", "name": "gone"}]}});
+    let request = |signer: &str, node: &str| {
+        let subject = Subject::kubelet(node, Sans::default());
+        let pem = new_request(&new_key().expect("a key"), &subject).expect("a request");
+        json!({"spec": {"signerName": signer, "request": STANDARD.encode(pem)}})
+    };
+    let requests = ("certificates.k8s.io", "certificatesigningrequests", "");
     let none = Value::Null;
     let pods = ("", "pods", "");
     let cases = [
@@ -157,6 +167,23 @@ fn kubelets() {
             ("", "nodes", ""),
             node("n1", json!({}), json!([])),
             node("n1", json!({}), json!([{"key": "k"}])),
+            false,
+        ),
+        ("an owner", Update, ("", "nodes", ""), owned("n1"), node("n1", json!({}), json!([])), false),
+        ("an owner by its status", Update, ("", "nodes", "status"), owned("n1"), json!({}), false),
+        ("no owner any more", Update, ("", "nodes", ""), node("n1", json!({}), json!([])), owned("n1"), false),
+        ("an owner that was there", Update, ("", "nodes", ""), owned("n1"), owned("n1"), true),
+        ("own serving certificate", Create, requests, request(SIGNER_KUBELET_SERVING, "n1"), none.clone(), true),
+        ("own client certificate", Create, requests, request(SIGNER_KUBELET_CLIENT, "n1"), none.clone(), true),
+        ("another's serving certificate", Create, requests, request(SIGNER_KUBELET_SERVING, "n2"), none.clone(), false),
+        ("another's client certificate", Create, requests, request(SIGNER_KUBELET_CLIENT, "n2"), none.clone(), false),
+        ("a certificate of another signer", Create, requests, request("example.com/x", "n2"), none.clone(), true),
+        (
+            "no request for a certificate",
+            Create,
+            requests,
+            json!({"spec": {"signerName": SIGNER_KUBELET_SERVING, "request": "eA=="}}),
+            none.clone(),
             false,
         ),
         ("lease", Create, ("coordination.k8s.io", "leases", ""), lease("kube-node-lease", "n1"), none.clone(), true),

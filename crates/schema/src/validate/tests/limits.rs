@@ -14,6 +14,19 @@ fn ingresses() {
     let path = |path: serde_json::Value| json!({"metadata": metadata(), "spec": {"rules": [{"host": "a.example.com", "http": {"paths": [path]}}]}});
     let backend = json!({"service": {"name": "s", "port": {"number": 80}}});
     refuses(NET, "Ingress", path(json!({"path": "/", "pathType": "Prefix", "backend": backend})), &[]);
+    refuses(NET, "Ingress", path(json!({"pathType": "ImplementationSpecific", "backend": backend})), &[]);
+    for (kind, text, problem) in [
+        ("Prefix", "/a/..", "cannot end with '/..'"),
+        ("Exact", "/a/.", "cannot end with '/.'"),
+        ("ImplementationSpecific", "a", "must be an absolute path"),
+    ] {
+        refuses(
+            NET,
+            "Ingress",
+            path(json!({"path": text, "pathType": kind, "backend": backend})),
+            &[&format!("spec.rules[0].http.paths[0].path: Invalid value: \"{text}\": {problem}")],
+        );
+    }
     refuses(
         NET,
         "Ingress",

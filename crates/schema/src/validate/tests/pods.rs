@@ -602,6 +602,14 @@ fn updates() {
         &[
             ("/spec/containers/0/image", json!("y"), &[]),
             ("/spec/activeDeadlineSeconds", json!(5), &[]),
+            // What is empty is as good as absent, and clients in Go leave it out.
+            ("/spec/containers/0/command", json!([]), &[]),
+            ("/spec/containers/0/stdin", json!(false), &[]),
+            ("/spec/hostNetwork", json!(false), &[]),
+            ("/spec/nodeSelector", json!({}), &[]),
+            ("/spec/tolerations", json!([{"key": "k", "operator": "Exists", "value": ""}]), &[]),
+            ("/spec/containers/0/env", json!([{"name": "A", "value": ""}]), &["Forbidden spec"]),
+            ("/spec/automountServiceAccountToken", json!(false), &["Forbidden spec"]),
             ("/spec/tolerations", json!([{"key": "k", "operator": "Exists"}, {"operator": "Exists"}]), &[]),
             ("/spec/tolerations", json!([]), &["Forbidden spec.tolerations"]),
             ("/spec/hostname", json!("h"), &["Forbidden spec"]),

@@ -47,6 +47,12 @@ fn services() {
                 json!(["1.2.3.4", "x", "127.0.0.1", "169.254.1.1"]),
                 &["Invalid spec.externalIPs[1]", "Invalid spec.externalIPs[2]", "Invalid spec.externalIPs[3]"],
             ),
+            (
+                "/spec/externalIPs",
+                json!(["224.0.0.5", "fe80::1"]),
+                &["Invalid spec.externalIPs[0]", "Invalid spec.externalIPs[1]"],
+            ),
+            ("/spec/externalIPs", json!(["239.1.2.3"]), &[]),
             ("/spec/loadBalancerClass", json!("x/y"), &["Forbidden spec.loadBalancerClass"]),
             (
                 "/spec/loadBalancerSourceRanges",
@@ -141,8 +147,48 @@ fn endpoints_and_classes() {
         &[
             ("/endpoints/0/addresses", json!([]), &["Required endpoints[0].addresses"]),
             ("/endpoints/0/addresses", json!(["x"]), &["Invalid endpoints[0].addresses[0]"]),
+            // Nobody is led back into the machine from where he asks, or to what is beside it.
+            ("/endpoints/0/addresses", json!(["127.0.0.1"]), &["Invalid endpoints[0].addresses[0]"]),
+            ("/endpoints/0/addresses", json!(["169.254.169.254"]), &["Invalid endpoints[0].addresses[0]"]),
+            ("/endpoints/0/addresses", json!(["0.0.0.0"]), &["Invalid endpoints[0].addresses[0]"]),
+            ("/endpoints/0/addresses", json!(["224.0.0.1"]), &["Invalid endpoints[0].addresses[0]"]),
             ("/endpoints/0/hostname", json!("A"), &["Invalid endpoints[0].hostname"]),
             ("/ports", json!([{"name": "a"}, {"name": "a"}]), &["Duplicate ports[1].name"]),
+        ],
+    );
+    let slice6 = named(json!({"addressType": "IPv6", "endpoints": [{"addresses": ["fd00::1"]}]}));
+    let refused = &["Invalid endpoints[0].addresses[0]"][..];
+    created(
+        "discovery.k8s.io",
+        "EndpointSlice",
+        &slice6,
+        &[
+            ("/endpoints/0/addresses", json!(["::1"]), refused),
+            ("/endpoints/0/addresses", json!(["fe80::1"]), refused),
+            ("/endpoints/0/addresses", json!(["ff02::1"]), refused),
+            ("/endpoints/0/addresses", json!(["::ffff:127.0.0.1"]), refused),
+        ],
+    );
+    let range = global(json!({"spec": {"cidrs": ["10.0.0.0/16"]}}));
+    created(
+        "networking.k8s.io",
+        "ServiceCIDR",
+        &range,
+        &[
+            ("/spec/cidrs", json!(["10.0.0.0/16", "fd00::/112"]), &[]),
+            ("/spec/cidrs", json!(["10.0.0.0/16", "10.1.0.0/16"]), &["Invalid spec.cidrs"]),
+        ],
+    );
+    changed(
+        "networking.k8s.io",
+        "ServiceCIDR",
+        "",
+        &range,
+        &[
+            ("/metadata/labels", json!({"a": "b"}), &[]),
+            ("/spec/cidrs", json!(["10.0.0.0/16", "fd00::/112"]), &[]),
+            ("/spec/cidrs", json!(["10.1.0.0/16"]), &["Invalid spec.cidrs[0]"]),
+            ("/spec/cidrs", json!(["fd00::/112", "10.0.0.0/16"]), &["Invalid spec.cidrs[0]"]),
         ],
     );
     changed(

@@ -116,6 +116,8 @@ fn claims() {
         &base,
         &[
             ("/spec/volumeName", json!("v"), &[]),
+            ("/spec/resources/limits", json!({}), &[]),
+            ("/spec/storageClassName", json!(""), &["Forbidden spec"]),
             ("/spec/resources/requests/storage", json!("3Gi"), &["Forbidden spec"]),
         ],
     );

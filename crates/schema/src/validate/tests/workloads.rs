@@ -103,6 +103,7 @@ fn sets_of_pods() {
         &[
             ("/spec/replicas", json!(2), &[]),
             ("/spec/serviceName", json!("t"), &["Forbidden spec"]),
+            ("/spec/volumeClaimTemplates", json!([]), &[]),
             ("/spec/podManagementPolicy", json!("Parallel"), &["Forbidden spec"]),
         ],
     );
@@ -240,6 +241,9 @@ fn jobs() {
         &[
             ("/spec/parallelism", json!(3), &[]),
             ("/spec/suspend", json!(true), &[]),
+            ("/spec/template/spec/hostPID", json!(false), &[]),
+            ("/spec/template/spec/containers/0/args", json!([]), &[]),
+            ("/spec/template/spec/hostPID", json!(true), &["Invalid spec.template"]),
             ("/spec/completions", json!(3), &["Invalid spec.completions"]),
             ("/spec/completionMode", json!("Indexed"), &["Invalid spec.completionMode"]),
             ("/spec/template/spec/containers/0/image", json!("y"), &["Invalid spec.template"]),
