@@ -34,7 +34,7 @@ pub struct Out {
 /// A network probe or hook.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NetAction {
-    /// HTTP GET; 200 to 399 is success.
+    /// HTTP GET; 200 to 399 is success, for a hook any answer.
     Http {
         /// `http` or `https` (whose certificate is not checked).
         https: bool,
@@ -46,6 +46,8 @@ pub enum NetAction {
         path: String,
         /// Headers.
         headers: Vec<(String, String)>,
+        /// Of a hook: whoever answers has been told, whatever he says of it (upstream's `runHTTPHandler`, `pkg/kubelet/lifecycle`).
+        is_hook: bool,
     },
     /// A TCP connection; success when it opens.
     Tcp {

@@ -6,8 +6,9 @@
 //!                                      └─▶ images that nobody uses go ─▶ usage of pods ─▶ the first in rank ends
 //! ```
 //!
-//! One pod at a time: the next one is chosen once the last one has stopped and the facts were read again. A threshold that called
-//! for an eviction does so until there is more than it by what is to be won back (`evictionMinimumReclaim`).
+//! One pod at a time: the next one is chosen once the last one has stopped, or has not for long, and the facts were read again. A
+//! threshold that called for an eviction does so until there is more than it by what is to be won back
+//! (`evictionMinimumReclaim`).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;

@@ -12,10 +12,11 @@ use crate::spec::pod::spec;
 
 const RESOURCE: &str = "ephemeral-storage";
 
-/// The emptyDirs that have limits.
+/// The emptyDirs that have limits. One of nothing is none (upstream's `emptyDirLimitEviction`).
 fn empty_dirs(pod: &Pod) -> impl Iterator<Item = (&str, &Quantity)> {
     let volumes = spec(pod).volumes.iter().flatten();
-    volumes.filter_map(|v| Some((v.name.as_str(), v.empty_dir.as_ref()?.size_limit.as_ref()?)))
+    let limit = |limit: &&Quantity| amount::units(limit) > 0;
+    volumes.filter_map(move |v| Some((v.name.as_str(), v.empty_dir.as_ref()?.size_limit.as_ref().filter(limit)?)))
 }
 
 fn limit(c: &Container) -> Option<&Quantity> {
@@ -86,6 +87,7 @@ mod tests {
             (none.clone(), none.clone(), none.clone(), used(9999, 9999, 9999), false, None),
             (json!("1Ki"), none.clone(), none.clone(), used(1024, 9999, 0), true, None),
             (json!("1Ki"), none.clone(), none.clone(), used(1025, 0, 0), true, volume),
+            (json!("0"), none.clone(), none.clone(), used(1025, 0, 0), false, None),
             (none.clone(), some("1Ki"), some("1Ki"), used(1024, 512, 512), true, None),
             (none.clone(), some("1Ki"), some("1Ki"), used(1025, 512, 512), true, total),
             (none.clone(), some("1Ki"), some("1Ki"), used(0, 512, 1025), true, one),

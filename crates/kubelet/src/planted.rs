@@ -52,4 +52,12 @@ pub enum Planted {
     GrowthUnproved,
     /// A restarted kubelet does not read what it had pulled, and with what.
     ForgottenPulls,
+    /// A preStop hook sleeps on when its container has ended, and nobody wakes it.
+    EndlessSleeps,
+    /// That a container is stopped in order to start again is not noted: how it ends counts as its own end.
+    ProbesUnnoted,
+    /// A container that is not probed yet has started and is ready.
+    ReadyUnasked,
+    /// Containers are made whether or not services were read.
+    UnreadServices,
 }

@@ -84,9 +84,9 @@ pub fn port(c: &Container, p: &IntOrString) -> Option<u16> {
     .filter(|p| *p > 0)
 }
 
-/// An HTTP action as something to do.
+/// An HTTP action of a probe or of a hook as something to do.
 #[must_use]
-pub fn http_action(c: &Container, h: &HTTPGetAction, pod_ip: &str) -> Option<NetAction> {
+pub fn http_action(c: &Container, h: &HTTPGetAction, pod_ip: &str, is_hook: bool) -> Option<NetAction> {
     let host = h.host.clone().filter(|h| !h.is_empty()).unwrap_or_else(|| pod_ip.to_owned());
     let path = h.path.clone().unwrap_or_default();
     Some(NetAction::Http {
@@ -95,6 +95,7 @@ pub fn http_action(c: &Container, h: &HTTPGetAction, pod_ip: &str) -> Option<Net
         port: port(c, &h.port)?,
         path: if path.starts_with('/') { path } else { format!("/{path}") },
         headers: h.http_headers.iter().flatten().map(|h| (h.name.clone(), h.value.clone())).collect(),
+        is_hook,
     })
 }
 
@@ -104,7 +105,7 @@ fn operation(c: &Container, id: &str, probe: &Probe, pod_ip: &str) -> Option<Op>
         return Some(Op::Exec { id: id.to_owned(), command: e.command.clone().unwrap_or_default(), timeout_s });
     }
     if let Some(h) = &probe.http_get {
-        return Some(Op::Net { action: http_action(c, h, pod_ip)?, timeout_s });
+        return Some(Op::Net { action: http_action(c, h, pod_ip, false)?, timeout_s });
     }
     let action = match (&probe.tcp_socket, &probe.grpc) {
         (Some(t), _) => NetAction::Tcp {

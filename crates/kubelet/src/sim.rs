@@ -89,6 +89,8 @@ pub struct SimRuntime {
     pub net_warning: Option<String>,
     /// Exit code of a container that is told to stop.
     pub stop_code: i32,
+    /// Containers that cannot be stopped, by name.
+    pub unstoppable: BTreeSet<String>,
     /// While set, the runtime answers nothing.
     pub runtime_down: bool,
     /// When a container of each pod was last started.
@@ -156,6 +158,7 @@ impl SimRuntime {
             exec_hangs: BTreeSet::new(),
             net_warning: None,
             stop_code: 143,
+            unstoppable: BTreeSet::new(),
             runtime_down: false,
             started: BTreeMap::new(),
             sandbox_handlers: Vec::new(),
@@ -348,8 +351,9 @@ impl SimRuntime {
                 Reply::Started(Box::new(c.record.clone()))
             }
             Op::StopContainer { id, .. } => {
-                if !self.containers.contains_key(id) {
-                    return Err(OpError::NotFound(id.clone()));
+                let Some(c) = self.containers.get(id) else { return Err(OpError::NotFound(id.clone())) };
+                if self.unstoppable.contains(&c.record.name) {
+                    return Err(OpError::Failed("an exit event was waited for in vain".into()));
                 }
                 let code = self.stop_code;
                 self.exit(now, id, code);

@@ -26,8 +26,11 @@ pub async fn act(action: NetAction, timeout_s: i64) -> Outcome {
                 TcpStream::connect((host.as_str(), port)).await.map(|_| None).map_err(|e| e.to_string())
             }
             NetAction::Grpc { host, port, service } => health(&host, port, service).await.map(|()| None),
-            NetAction::Http { https, host, port, path, headers } => {
-                get(Place { https, host, port, path }, &headers).await
+            NetAction::Http { https, host, port, path, headers, is_hook } => {
+                match get(Place { https, host, port, path }, &headers).await {
+                    Err(Failure::Answered(_)) if is_hook => Ok(None),
+                    other => other.map_err(Failure::text),
+                }
             }
         }
     };
@@ -124,6 +127,27 @@ impl Place {
     }
 }
 
+/// Why a GET did not do well.
+enum Failure {
+    /// Whoever was asked said so.
+    Answered(String),
+    /// Nobody has answered.
+    Unanswered(String),
+}
+
+impl Failure {
+    fn text(self) -> String {
+        match self {
+            Self::Answered(text) | Self::Unanswered(text) => text,
+        }
+    }
+}
+
+/// What went wrong before there was an answer.
+fn unanswered(error: impl std::fmt::Display) -> Failure {
+    Failure::Unanswered(error.to_string())
+}
+
 /// Where somebody is sent on to, if that is said, and what else is said.
 struct Redirection {
     location: Option<String>,
@@ -131,12 +155,12 @@ struct Redirection {
 }
 
 /// Asks, and follows redirections on the same host. One to another host is well, and returned as a warning.
-async fn get(mut place: Place, headers: &[(String, String)]) -> Result<Option<String>, String> {
+async fn get(mut place: Place, headers: &[(String, String)]) -> Result<Option<String>, Failure> {
     for _ in 0..MAX_REDIRECTIONS {
         let Some(Redirection { location, body }) = ask(&place, headers).await? else { return Ok(None) };
         // One that does not say where is followed nowhere.
         let next = match location {
-            Some(location) => place.redirected(&location)?,
+            Some(location) => place.redirected(&location).map_err(Failure::Unanswered)?,
             None => None,
         };
         match next {
@@ -144,28 +168,27 @@ async fn get(mut place: Place, headers: &[(String, String)]) -> Result<Option<St
             None => return Ok(Some(format!("Probe terminated redirects, Response body: {body}"))),
         }
     }
-    Err(format!("stopped after {MAX_REDIRECTIONS} redirects"))
+    Err(unanswered(format!("stopped after {MAX_REDIRECTIONS} redirects")))
 }
 
 /// Asks once. Returns where it is sent on to, if it is.
-async fn ask(place: &Place, headers: &[(String, String)]) -> Result<Option<Redirection>, String> {
-    let tcp = TcpStream::connect((place.host.as_str(), place.port)).await.map_err(|e| e.to_string())?;
+async fn ask(place: &Place, headers: &[(String, String)]) -> Result<Option<Redirection>, Failure> {
+    let tcp = TcpStream::connect((place.host.as_str(), place.port)).await.map_err(unanswered)?;
     if place.https {
-        let config = no_verification().map_err(|e| e.to_string())?;
-        let name = ServerName::try_from(place.host.clone()).map_err(|e| e.to_string())?;
-        let tls =
-            tokio_rustls::TlsConnector::from(Arc::new(config)).connect(name, tcp).await.map_err(|e| e.to_string())?;
+        let config = no_verification().map_err(unanswered)?;
+        let name = ServerName::try_from(place.host.clone()).map_err(unanswered)?;
+        let tls = tokio_rustls::TlsConnector::from(Arc::new(config)).connect(name, tcp).await.map_err(unanswered)?;
         send(TokioIo::new(tls), place, headers).await
     } else {
         send(TokioIo::new(tcp), place, headers).await
     }
 }
 
-async fn send<I>(io: I, place: &Place, headers: &[(String, String)]) -> Result<Option<Redirection>, String>
+async fn send<I>(io: I, place: &Place, headers: &[(String, String)]) -> Result<Option<Redirection>, Failure>
 where
     I: hyper::rt::Read + hyper::rt::Write + Unpin + Send + 'static,
 {
-    let (mut sender, connection) = hyper::client::conn::http1::handshake(io).await.map_err(|e| e.to_string())?;
+    let (mut sender, connection) = hyper::client::conn::http1::handshake(io).await.map_err(unanswered)?;
     let mut request = http::Request::get(place.path.as_str());
     for (name, value) in headers {
         request = request.header(name, value);
@@ -177,21 +200,21 @@ where
             request = request.header(name, value);
         }
     }
-    let request = request.body(Empty::<bytes::Bytes>::new()).map_err(|e| e.to_string())?;
+    let request = request.body(Empty::<bytes::Bytes>::new()).map_err(unanswered)?;
     let exchange = async {
-        let response = sender.send_request(request).await.map_err(|e| e.to_string())?;
+        let response = sender.send_request(request).await.map_err(unanswered)?;
         let status = response.status().as_u16();
         if (200..300).contains(&status) {
             return Ok(None);
         }
         let is_followed = matches!(status, 301 | 302 | 303 | 307 | 308);
         let location = response.headers().get(http::header::LOCATION).filter(|l| is_followed && !l.is_empty());
-        let location = location.map(|l| l.to_str().map(str::to_owned)).transpose().map_err(|e| e.to_string())?;
+        let location = location.map(|l| l.to_str().map(str::to_owned)).transpose().map_err(unanswered)?;
         let text = text(response.into_body()).await;
         if (300..400).contains(&status) {
             return Ok(Some(Redirection { location, body: text }));
         }
-        Err(format!("HTTP probe failed with statuscode: {status} {text}").trim().to_owned())
+        Err(Failure::Answered(format!("HTTP probe failed with statuscode: {status} {text}").trim().to_owned()))
     };
     // Beside the exchange, not against it: a server may close as soon as it has answered.
     let mut tasks = tokio::task::JoinSet::new();
@@ -280,6 +303,7 @@ mod tests {
             port,
             path: "/x".into(),
             headers: vec![("X".into(), "y".into())],
+            is_hook: false,
         };
         assert!(matches!(act(http(), 5).await, Ok(Reply::Done)));
         match act(http(), 5).await {
@@ -315,6 +339,33 @@ mod tests {
         assert_eq!((six.authority(), from.authority()), ("[fd00::1]:80".into(), "10.0.0.1:8080".into()));
     }
 
+    fn at(port: u16, is_hook: bool) -> NetAction {
+        let (host, path) = ("127.0.0.1".into(), "/x".into());
+        NetAction::Http { https: false, host, port, path, headers: vec![], is_hook }
+    }
+
+    /// Upstream's kubelet looks whether it was answered, and not how.
+    #[tokio::test]
+    async fn a_hook_does_well_once_somebody_has_answered() {
+        for (reply, is_hook, well) in [
+            ("HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n", true, true),
+            ("HTTP/1.1 500 Oops\r\nContent-Length: 3\r\n\r\nabc", true, true),
+            ("HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n", false, false),
+            ("nonsense\r\n\r\n", true, false),
+        ] {
+            let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+            let port = listener.local_addr().unwrap().port();
+            let server = async {
+                let (mut s, _) = listener.accept().await.unwrap();
+                let mut buffer = [0; 1024];
+                assert!(s.read(&mut buffer).await.unwrap() > 0);
+                s.write_all(reply.as_bytes()).await.unwrap();
+            };
+            let (outcome, ()) = tokio::join!(act(at(port, is_hook), 5), server);
+            assert_eq!(matches!(outcome, Ok(Reply::Done)), well, "{reply:?} {is_hook}: {outcome:?}");
+        }
+    }
+
     #[tokio::test]
     async fn what_a_redirection_leads_to_counts() {
         for (replies, expected) in [
@@ -338,9 +389,7 @@ mod tests {
                     s.write_all(format!("HTTP/1.1 {reply}\r\nContent-Length: 3\r\n\r\nabc").as_bytes()).await.unwrap();
                 }
             };
-            let http =
-                NetAction::Http { https: false, host: "127.0.0.1".into(), port, path: "/x".into(), headers: vec![] };
-            let (outcome, ()) = tokio::join!(act(http, 5), server);
+            let (outcome, ()) = tokio::join!(act(at(port, false), 5), server);
             match (&outcome, expected) {
                 (Ok(Reply::Done), Ok(None)) => {}
                 (Ok(Reply::Warned(warning)), Ok(Some(text))) => assert_eq!(warning, text),
@@ -355,11 +404,9 @@ mod tests {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let port = listener.local_addr().unwrap().port();
         let host = || "127.0.0.1".to_owned();
-        for action in [
-            NetAction::Http { https: false, host: host(), port, path: "/".into(), headers: Vec::new() },
-            NetAction::Http { https: true, host: host(), port, path: "/".into(), headers: Vec::new() },
-            NetAction::Grpc { host: host(), port, service: String::new() },
-        ] {
+        let http =
+            |https| NetAction::Http { https, host: host(), port, path: "/".into(), headers: vec![], is_hook: false };
+        for action in [http(false), http(true), NetAction::Grpc { host: host(), port, service: String::new() }] {
             // It takes connections and says nothing.
             let outcome = act(action.clone(), 1).await;
             assert!(matches!(outcome, Err(OpError::TimedOut(1))), "{action:?}: {outcome:?}");

@@ -22,6 +22,7 @@ use super::worker::{PodRuntime, Worker};
 use super::{Fx, KubeletCore, Owner, PodOp, is_absent};
 use crate::allocation::{self, Change, Given, GroupLimits, Size, Step, held_back, resizable, steps};
 use crate::effects::{Op, OpId, Outcome, Reply};
+use crate::planted::Planted;
 use crate::pods::plan::{current_sandbox, is_redefined, newest};
 use crate::runtime::{ContainerRecord, ContainerState, PodCgroup, Uid};
 use crate::spec::container;
@@ -155,15 +156,20 @@ impl KubeletCore {
     }
 
     /// Finds the containers that have to be started again to have the size that they are allocated, or the image that their pod
-    /// names by now. That is written down before any is stopped: who ends by his own policy as well is not taken for having done
-    /// so.
+    /// names by now, or since a probe says so. That is written down before any is stopped: who ends by his own policy as well is not
+    /// taken for having done so.
     pub(super) fn find_restarts(&mut self, uid: &Uid, w: &mut Worker, runtime: &PodRuntime, running: &[Running<'_>]) {
         let outgrown: BTreeSet<String> =
             running.iter().filter(|r| r.is_outgrown()).map(|r| r.record.id.clone()).collect();
-        let ends_with_it = |r: &&Running<'_>| {
-            !pod::restarts(&w.pod, ContainerKind::Regular, r.container, 0) && is_redefined(r.container, r.record)
+        let fails = |r: &Running<'_>| {
+            let probed = w.probers.get(&r.record.id).is_some_and(|p| p.verdict().must_restart);
+            probed && pod::restarts_after_a_probe(&w.pod, r.container)
         };
-        let redefined: BTreeSet<String> = running.iter().filter(ends_with_it).map(|r| r.record.id.clone()).collect();
+        let ends_with_it = |r: &&Running<'_>| {
+            let may_end = !pod::restarts(&w.pod, ContainerKind::Regular, r.container, 0);
+            may_end && (is_redefined(r.container, r.record) || fails(r) || w.resize.inherited.contains(&r.record.id))
+        };
+        let renewed: BTreeSet<String> = running.iter().filter(ends_with_it).map(|r| r.record.id.clone()).collect();
         // One that was made and not started yet may never be.
         let all: Vec<_> = runtime.containers.iter().filter(|c| c.state != ContainerState::Created).collect();
         let waits_to_start = |id: &String| {
@@ -174,7 +180,8 @@ impl KubeletCore {
         // Who is being stopped starts again, also when its image has been changed back meanwhile.
         let is_stopping = |id: &String| w.killing.contains_key(id);
         restarting.retain(|id| is_stopping(id) || waits_to_start(id));
-        restarting.extend(outgrown.iter().chain(&redefined).cloned());
+        let noted = renewed.iter().filter(|_| self.planted != Some(Planted::ProbesUnnoted));
+        restarting.extend(outgrown.iter().chain(noted).cloned());
         if restarting != w.resize.restarting {
             let is_more = !restarting.is_subset(&w.resize.restarting);
             w.resize.restarting.clone_from(&restarting);
@@ -187,7 +194,7 @@ impl KubeletCore {
         }
         let written_down = self.resizes.actuated_file.has(w.resize.stops_on) && self.is_allocated_on_disk(w);
         w.resize.is_outgrown = !outgrown.is_empty();
-        (w.resize.outgrown, w.resize.redefined) = if written_down { (outgrown, redefined) } else { Default::default() };
+        (w.resize.outgrown, w.resize.renewed) = if written_down { (outgrown, renewed) } else { Default::default() };
     }
 
     /// Whether a container has to wait for its pod's group, which may be too small for it yet.

@@ -48,6 +48,12 @@ impl KubeletCore {
             self.reject(now, w, reason.into(), message.into(), fx);
             return;
         }
+        if !admitted_before && self.waits_for_namesake(uid, &w.pod) {
+            // It comes when that has ended, however long that takes.
+            let message = "the static pod of this name that was here before has not ended".to_owned();
+            w.admission = Admission::Waiting { message, since: now, report_at: now };
+            return;
+        }
         // Who began here before is not judged by what others have.
         let (used, leaving, ports) = taken(self.takers().filter(|_| !admitted_before));
         let pod = w.pod.clone();

@@ -5,9 +5,10 @@ use std::time::Duration;
 use carrack_engine::{EventRecord, Time};
 use k8s_openapi::api::core::v1::Pod;
 
-use super::worker::{Hook, Killing, Worker};
+use super::worker::{Hook, Killing, PodRuntime, Worker};
 use super::{Fx, KubeletCore, Owner, PodOp, is_absent, show};
 use crate::effects::{Counted, Op, OpId, Outcome, ProbeCount, Reply};
+use crate::planted::Planted;
 use crate::pods::plan::Kill;
 use crate::probes::{Answer, ProbeKind, http_action};
 use crate::runtime::Uid;
@@ -20,6 +21,16 @@ const LEAST_STOP: Duration = Duration::from_secs(2);
 const KILLED: i32 = 128 + 9;
 
 impl KubeletCore {
+    /// A preStop hook that sleeps ends with its container: nobody would stop that any more, and its pod would wait for it for
+    /// ever (upstream's `runSleepHandler`, `pkg/kubelet/lifecycle`).
+    pub(super) fn end_sleeps(&self, w: &mut Worker, runtime: &PodRuntime) {
+        if self.planted == Some(Planted::EndlessSleeps) {
+            return;
+        }
+        let runs = |id: &String| runtime.containers.iter().any(|c| c.id == *id && c.may_run());
+        w.killing.retain(|id, killing| !matches!(killing.hook, Hook::Sleeping(_)) || runs(id));
+    }
+
     /// Stops a container by a deadline; a nearer deadline hurries a stop under way.
     pub(super) fn kill(&mut self, now: Time, uid: &Uid, w: &mut Worker, kill: &Kill, deadline: Time, fx: &mut Fx) {
         if let Some(at) = w.retry_at.get(&kill.id).filter(|at| **at > now) {
@@ -67,7 +78,7 @@ impl KubeletCore {
             } else {
                 hook.http_get
                     .as_ref()
-                    .and_then(|h| http_action(&c, h, &pod_ip))
+                    .and_then(|h| http_action(&c, h, &pod_ip, true))
                     .map(|action| Op::Net { action, timeout_s })
             };
             if let Some(op) = op {

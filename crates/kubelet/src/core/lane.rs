@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use carrack_engine::{EventRecord, Time};
+use carrack_engine::{EventRecord, Input, Time};
 use k8s_openapi::api::core::v1::{Container, Pod, ResourceRequirements, Secret};
 
 use super::sources::SourceView;
@@ -21,7 +21,8 @@ use super::worker::{Lane, PodRuntime, Step, Worker};
 use super::{Fx, KubeletCore, Owner, PodOp};
 use crate::allocation::carried;
 use crate::devices::NextStep;
-use crate::effects::{Op, OpId, Outcome, Reply};
+use crate::effects::{In, Op, OpId, Outcome, Reply};
+use crate::planted::Planted;
 use crate::pods::backoff::MAX;
 use crate::pods::plan::{Start, newest};
 use crate::probes::http_action;
@@ -123,7 +124,8 @@ impl KubeletCore {
         w.wait(name, "CrashLoopBackOff", message);
     }
 
-    /// The environment; none while something of it is being read.
+    /// The environment; none while something of it is being read. Variables for services are all of them or none: whose were
+    /// made before these were read once would lack some for as long as he runs (upstream's `makeEnvironmentVariables`).
     fn environment(
         &mut self,
         now: Time,
@@ -133,6 +135,11 @@ impl KubeletCore {
         files: Option<&EnvFiles>,
         fx: &mut Fx,
     ) -> Option<Result<Vec<(String, String)>, String>> {
+        let has_links = pod::spec(&w.pod).enable_service_links != Some(false) || self.config.api_server.is_none();
+        let needs_services = has_links && self.planted != Some(Planted::UnreadServices);
+        if needs_services && !self.services.synced() && !pod::is_static(&w.pod) {
+            return None;
+        }
         let place = self.place(self.pod_ips(uid, w));
         let services = self.service_env(w);
         let view = SourceView::new(&self.sources, now);
@@ -144,6 +151,16 @@ impl KubeletCore {
             self.wake_pod(at, uid);
         }
         if lacking { None } else { Some(result) }
+    }
+
+    /// Takes what is told of services; false for anything else. Once they were all read, containers may have waited for it.
+    pub(super) fn services_seen(&mut self, now: Time, input: &Input<In>, fx: &mut Fx) -> bool {
+        let known = self.services.synced();
+        let is_of_services = self.services.step(now, input, fx).is_some();
+        if !known && self.services.synced() {
+            self.dirty.extend(self.workers.keys().cloned());
+        }
+        is_of_services
     }
 
     fn service_env(&self, w: &Worker) -> Vec<(String, String)> {
@@ -700,7 +717,7 @@ impl KubeletCore {
         let pod_ip = self.pod_ips(uid, w).into_iter().next().unwrap_or_default();
         let op = if let Some(e) = &hook.exec {
             Op::Exec { id: id.to_owned(), command: e.command.clone().unwrap_or_default(), timeout_s: 0 }
-        } else if let Some(action) = hook.http_get.as_ref().and_then(|h| http_action(c, h, &pod_ip)) {
+        } else if let Some(action) = hook.http_get.as_ref().and_then(|h| http_action(c, h, &pod_ip, true)) {
             Op::Net { action, timeout_s: 30 }
         } else if let Some(s) = &hook.sleep {
             let until = now + Duration::from_secs(u64::try_from(s.seconds).unwrap_or(0));

@@ -499,6 +499,7 @@ impl KubeletCore {
     /// A complete list has been seen: what is recorded or runs here and is not in it is gone.
     fn find_gone(&mut self) {
         self.staged_due = true;
+        self.find_gone_statics();
         if !self.pods.synced() || !self.loaded {
             return;
         }
@@ -606,7 +607,7 @@ impl KubeletCore {
         for (uid, w) in &mut self.workers {
             w.take(w.desired.clone(), self.resizes.allocated.get(uid));
             let of_pod = self.resizes.actuated.get(uid);
-            w.resize.restarting = of_pod.map(|a| a.restarting.clone()).unwrap_or_default();
+            w.resize.inherit(of_pod.map(|a| a.restarting.clone()).unwrap_or_default());
         }
         if self.planted != Some(Planted::ForgottenMounts) {
             self.restore_staged(&loaded.records, loaded.found.as_ref());
@@ -906,7 +907,7 @@ impl KubeletCore {
             }
             return;
         }
-        if self.services.step(now, &input, fx).is_some() {
+        if self.services_seen(now, &input, fx) {
             return;
         }
         if let Some(users) = self.sources.watched(now, &input, fx) {

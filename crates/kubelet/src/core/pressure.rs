@@ -17,6 +17,9 @@ use crate::status::pod::{Ended, is_told_whole};
 
 /// How soon facts are read again while a threshold is crossed.
 const AGAIN: Duration = Duration::from_secs(2);
+/// How long a pod that has to go is waited for beyond its time: one that cannot be stopped, since its disk does not answer say, is
+/// not all that the node has (upstream's `podCleanupTimeout`).
+const PATIENCE: Duration = Duration::from_secs(30);
 /// How often the images' file system is looked at (kubernetes pkg/kubelet: ImageGCPeriod).
 const IMAGE_PERIOD: Duration = Duration::from_secs(300);
 
@@ -69,8 +72,9 @@ impl KubeletCore {
             return;
         }
         let under_way = self.workers.values().any(|w| {
-            let because = w.stopping.as_ref().and_then(|s| s.because.as_ref());
-            because.is_some_and(|ended| ended.reason == EVICTED) && !w.stopped_all
+            let stopping = w.stopping.as_ref().filter(|_| !w.stopped_all);
+            let evicted = |s: &&Stopping| s.because.as_ref().is_some_and(|ended| ended.reason == EVICTED);
+            stopping.filter(evicted).is_some_and(|s| now < s.deadline + PATIENCE)
         });
         if !under_way {
             let may_go = self.workers.iter().filter(|(_, w)| may_be_evicted(w)).map(|(uid, _)| uid.clone()).collect();

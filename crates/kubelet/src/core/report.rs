@@ -8,7 +8,7 @@ use carrack_types::resource::{Kind as _, Object as _};
 use k8s_openapi::api::core::v1::{Pod, PodStatus};
 use serde_json::json;
 
-use super::sync::{ran_before, verdicts, with_facts};
+use super::sync::{ran_before, with_facts};
 use super::worker::{Admission, Worker};
 use super::{Call, Fx, KubeletCore, host_ips};
 use crate::runtime::Uid;
@@ -35,7 +35,7 @@ impl KubeletCore {
         let runtime = self.runtime.get(uid).cloned().unwrap_or_default();
         let pod_ips = self.pod_ips(uid, w);
         let host_ips = host_ips(self);
-        let shown = verdicts(w);
+        let shown = self.verdicts(w, &runtime);
         let ran: BTreeMap<String, u32> = ran_before(&w.pod);
         let actual = self.actual_sizes(uid, &w.pod, &runtime);
         let sizes = Sizes {

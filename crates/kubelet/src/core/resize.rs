@@ -183,7 +183,7 @@ impl KubeletCore {
     }
 
     /// Whether a pod takes room of the node: also where it began here before, and is not admitted in this life.
-    fn takes_room(&self, uid: &Uid, w: &Worker) -> bool {
+    pub(super) fn takes_room(&self, uid: &Uid, w: &Worker) -> bool {
         let over = matches!(w.admission, Admission::Rejected(..)) || pod::is_terminal(&w.pod);
         !w.stopped_all && (w.admission == Admission::Admitted || !over && self.was_admitted(uid, w))
     }

@@ -5,7 +5,8 @@
 //!  manifest gone or changed ─▶ the pod stops ─▶ its mirror is deleted
 //! ```
 //!
-//! Until the manifests were read once, no static pod counts as gone.
+//! Until the manifests were read once, no static pod counts as gone. Then what they do not name is, with or without the API; and
+//! what a manifest has become starts when what it was has ended.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -112,6 +113,31 @@ impl KubeletCore {
             self.statics.read = true;
             self.find_gone();
         }
+    }
+
+    /// What is of a manifest that is there no more is gone, whatever the API says: that may be a pod here itself, and wait for this
+    /// one to end. No pod of the API has a manifest's hash for its UID.
+    pub(super) fn find_gone_statics(&mut self) {
+        if !self.statics.read || !self.loaded {
+            return;
+        }
+        for (uid, w) in &mut self.workers {
+            let is_of_manifest = w.pod.annotation(manifest::HASH) == Some(uid.as_ref());
+            if is_of_manifest && !w.confirmed && !self.statics.present.contains(uid) {
+                (w.confirmed, w.deleted) = (true, true);
+                self.dirty.insert(uid.clone());
+            }
+        }
+    }
+
+    /// Whether a static pod has to wait for another one of its name, such as that of its manifest before it was changed: until that
+    /// has ended both would have the same ports, and the same directories of the node (upstream's `allowStaticPodStart`,
+    /// `pkg/kubelet/pod_workers.go`).
+    pub(super) fn waits_for_namesake(&self, uid: &Uid, pod: &Pod) -> bool {
+        let is_namesake =
+            |w: &Worker| pod::is_static(&w.pod) && (w.pod.namespace(), w.pod.name()) == (pod.namespace(), pod.name());
+        let mut others = self.workers.iter().filter(|(other, w)| *other != uid && w.confirmed && is_namesake(w));
+        pod::is_static(pod) && others.any(|(other, w)| self.takes_room(other, w))
     }
 
     /// A mirror was seen or is gone. Its status is the static pod's.

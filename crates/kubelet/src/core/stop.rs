@@ -13,7 +13,7 @@ use carrack_engine::{ApiError, ApiRequest, ApiResponse, DeleteOptions, Time};
 use carrack_types::resource::{Kind as _, Object as _};
 use k8s_openapi::api::core::v1::Pod;
 
-use super::sync::{ran_before, verdicts, with_facts};
+use super::sync::{ran_before, with_facts};
 use super::worker::{PodRuntime, Worker};
 use super::{Call, Fx, KubeletCore, Owner, PodOp};
 use crate::effects::Op;
@@ -32,6 +32,7 @@ impl KubeletCore {
             self.recorded(now, uid, w, fx);
         }
         let Some(runtime) = self.fresh_runtime(uid, w) else { return };
+        self.end_sleeps(w, &runtime);
         if self.planted == Some(Planted::ForgottenNetworks) {
             w.stopped.extend(runtime.sandboxes.iter().filter(|s| !s.ready).map(|s| s.id.clone()));
         }
@@ -46,7 +47,7 @@ impl KubeletCore {
                 }
             }
             let hurry = now >= stopping.deadline;
-            let shown = verdicts(w);
+            let shown = self.verdicts(w, &runtime);
             let ran = ran_before(&w.pod);
             let plan = with_facts(w, &runtime, &shown, &ran, |f| plan::stop(f, hurry, ""));
             for kill in &plan.kill {

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use carrack_engine::{EventRecord, Time};
 use carrack_types::resource::Object as _;
-use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::core::v1::{Container, Pod};
 
 use super::sources::SourceView;
 use super::worker::{Admission, Lane, PodRuntime, RecordMark, Stopping, Worker};
@@ -14,8 +14,9 @@ use super::{Fx, KubeletCore, Owner, PodOp, host_ips, is_absent};
 use crate::effects::{Op, OpId, Outcome, Reply};
 use crate::planted::Planted;
 use crate::pods::plan::{self, Facts, Plan, Start, Verdict};
+use crate::probes::Prober;
 use crate::records::{POD_PREFIX, PodRecord};
-use crate::runtime::{ContainerState, SandboxSpec, Uid};
+use crate::runtime::{ContainerRecord, ContainerState, SandboxSpec, Uid};
 use crate::spec::env::Place;
 use crate::spec::{pod, sandbox};
 use crate::status::node::allocatable_amounts;
@@ -183,12 +184,13 @@ impl KubeletCore {
             self.advance_lanes(now, uid, w, fx);
         }
         let Some(runtime) = self.fresh_runtime(uid, w) else { return };
+        self.end_sleeps(w, &runtime);
         self.probe(now, uid, w, &runtime, fx);
         // Nothing below changes what they have: that takes an operation, and its end.
         let pod = w.pod.clone();
         let running = self.running_sizes(uid, &pod, &runtime);
         self.find_restarts(uid, w, &runtime, &running);
-        let verdicts = verdicts(w);
+        let verdicts = self.verdicts(w, &runtime);
         let ran = ran_before(&w.pod);
         let plan = with_facts(w, &runtime, &verdicts, &ran, plan::run);
         w.end.clone_from(&plan.end);
@@ -318,15 +320,21 @@ impl KubeletCore {
         }
     }
 
-    /// The handler of the pod's RuntimeClass; none while it is being read, is not there, or cannot do what the pod demands.
+    /// The handler of the pod's RuntimeClass; none while it is being read, is not there, or cannot do what the pod demands, and
+    /// where the pod cannot have the name that it demands.
     fn runtime_handler(&mut self, now: Time, uid: &Uid, w: &mut Worker, fx: &mut Fx) -> Option<String> {
         let name = pod::spec(&w.pod).runtime_class_name.clone().filter(|n| !n.is_empty());
+        let of_pod = pod::kernel_hostname(&w.pod, &self.config.cluster_domain).err();
+        let unnamed = of_pod.filter(|_| pod::spec(&w.pod).host_network != Some(true));
         let problem = match name.map_or(Ok(Some(String::new())), |name| self.handler_of(now, uid, &name, fx)) {
             // Who asks to be apart from the node's users is not started among them: no runtime is told of others here.
             Ok(Some(_)) if pod::spec(&w.pod).host_users == Some(false) => {
                 "this kubelet does not support user namespaces".to_owned()
             }
-            Ok(Some(handler)) => return Some(handler),
+            Ok(Some(handler)) => match unnamed {
+                Some(problem) => problem,
+                None => return Some(handler),
+            },
             Ok(None) => return None,
             Err(problem) => problem,
         };
@@ -654,18 +662,14 @@ impl KubeletCore {
         let pod = w.pod.clone();
         let (mut next, mut errored): (Option<Time>, Vec<_>) = (None, Vec::new());
         for (id, name) in running {
-            let Some((_, c)) = pod::container(&pod, name) else { continue };
-            if c.startup_probe.is_none() && c.liveness_probe.is_none() && c.readiness_probe.is_none() {
-                continue;
-            }
+            let Some((_, c)) = pod::container(&pod, name).filter(|(_, c)| is_probed(c)) else { continue };
             // Its postStart hook is not over.
             if w.lanes.contains_key(name) {
                 continue;
             }
             let prober = w.probers.entry(id.to_owned()).or_insert_with(|| {
                 let started = runtime.containers.iter().find(|r| r.id == id).and_then(|r| r.started_at);
-                let told = told_verdict(&pod, id);
-                crate::probes::Prober::new(&c, started.unwrap_or(now), told)
+                Prober::new(&c, started.unwrap_or(now), told_verdict(&pod, id))
             });
             if stops {
                 prober.stop();
@@ -690,6 +694,27 @@ impl KubeletCore {
         if let Some(at) = next {
             self.wake_pod(at, uid);
         }
+    }
+
+    /// Verdicts by container id. Of a container that nobody has begun to probe yet it is what was told of it before, or that it has
+    /// to pass first: what is told of it now is what a restart of the kubelet would go on with.
+    pub(super) fn verdicts(&self, w: &Worker, runtime: &PodRuntime) -> BTreeMap<String, Verdict> {
+        let mut out: BTreeMap<String, Verdict> = w.probers.iter().map(|(id, p)| (id.clone(), p.verdict())).collect();
+        let is_unasked = |r: &&ContainerRecord| r.state == ContainerState::Running && !w.probers.contains_key(&r.id);
+        let unasked = runtime.containers.iter().filter(is_unasked);
+        for r in unasked.filter(|_| self.planted != Some(Planted::ReadyUnasked)) {
+            if let Some((_, c)) = pod::container(&w.pod, &r.name).filter(|(_, c)| is_probed(c)) {
+                let begun = Prober::new(&c, r.started_at.unwrap_or_default(), told_verdict(&w.pod, &r.id));
+                out.insert(r.id.clone(), begun.verdict());
+            }
+        }
+        // While its postStart hook runs a container has not started.
+        for Lane { step, .. } in w.lanes.values() {
+            if let super::worker::Step::PostStart { id } | super::worker::Step::PostStartSleep { id, .. } = step {
+                out.insert(id.clone(), Verdict { started: false, ready: false, must_restart: false });
+            }
+        }
+        out
     }
 }
 
@@ -720,16 +745,8 @@ fn told_verdict(pod: &Pod, id: &str) -> Option<Verdict> {
         .map(|c| Verdict { started: c.started == Some(true), ready: c.ready, must_restart: false })
 }
 
-/// Verdicts by container id.
-pub(super) fn verdicts(w: &Worker) -> BTreeMap<String, Verdict> {
-    let mut out: BTreeMap<String, Verdict> = w.probers.iter().map(|(id, p)| (id.clone(), p.verdict())).collect();
-    // While its postStart hook runs a container has not started.
-    for Lane { step, .. } in w.lanes.values() {
-        if let super::worker::Step::PostStart { id } | super::worker::Step::PostStartSleep { id, .. } = step {
-            out.insert(id.clone(), Verdict { started: false, ready: false, must_restart: false });
-        }
-    }
-    out
+fn is_probed(c: &Container) -> bool {
+    c.startup_probe.is_some() || c.liveness_probe.is_some() || c.readiness_probe.is_some()
 }
 
 /// Reads a pod's facts through a function.
@@ -751,7 +768,7 @@ pub(super) fn with_facts<T>(
         ran_before,
         surplus: &w.surplus,
         outgrown: &w.resize.outgrown,
-        redefined: &w.resize.redefined,
+        renewed: &w.resize.renewed,
         restarting: &w.resize.restarting,
     })
 }

@@ -42,6 +42,8 @@ struct Api {
     /// Every change: its revision, its object, its event.
     history: Vec<(u64, String, Vec<u8>)>,
     down: bool,
+    /// While set, nobody may list or watch these.
+    denied: Option<&'static str>,
     events: Vec<String>,
     /// Every phase that each pod was told to have.
     phases: Vec<String>,
@@ -124,6 +126,9 @@ impl Api {
         }
         let ok = |v: &Value| Ok(ApiResponse { status: 200, body: serde_json::to_vec(v).unwrap().into() });
         let path = r.path.split('?').next().unwrap().to_owned();
+        if self.denied.is_some_and(|kind| path.ends_with(&format!("/{kind}"))) {
+            return (Err(refused(403, "Forbidden")), vec![]);
+        }
         let body: Value = serde_json::from_slice(&r.body).unwrap_or_default();
         match r.method {
             Method::Get

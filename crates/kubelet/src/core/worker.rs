@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use carrack_engine::{CallId, Time};
-use k8s_openapi::api::core::v1::{Pod, PodStatus, ResourceRequirements};
+use k8s_openapi::api::core::v1::{Container, Pod, PodStatus, ResourceRequirements};
 
 use super::actuate::Acting;
 use crate::allocation::{Allocation, GroupLimits};
@@ -16,6 +16,7 @@ use crate::probes::Prober;
 use crate::records::EndedRecord;
 use crate::runtime::{ContainerRecord, ImageRecord, SandboxRecord, SandboxSpec};
 use crate::spec::env_file::EnvFiles;
+use crate::spec::pod::spec;
 use crate::spec::pull::Credential;
 use crate::status::pod::{Ended, Waiting};
 use crate::status::resize::{Pending, Progress};
@@ -186,10 +187,12 @@ pub(super) struct Resize {
     pub is_outgrown: bool,
     /// Those of them that may be stopped by now.
     pub outgrown: BTreeSet<String>,
-    /// Those that may be stopped by now for another definition, and would not be started again for how they end.
-    pub redefined: BTreeSet<String>,
+    /// Those that may be stopped by now for another definition or for a probe, and might not be started again for how they end.
+    pub renewed: BTreeSet<String>,
     /// All that are to be stopped for either, and those that have been and were not started yet.
     pub restarting: BTreeSet<String>,
+    /// Those of them that an earlier life of the kubelet was about to stop, or had stopped.
+    pub inherited: BTreeSet<String>,
     /// The version of what was brought about that must be on disk before they are stopped, or anything is given.
     pub stops_on: u64,
     pub acting: Option<Acting>,
@@ -199,6 +202,14 @@ pub(super) struct Resize {
     pub group_sent: Option<GroupLimits>,
     /// It was looked at in this life.
     pub was_looked_at: bool,
+}
+
+impl Resize {
+    /// What an earlier life of the kubelet had begun to stop is still to be started again.
+    pub fn inherit(&mut self, restarting: BTreeSet<String>) {
+        self.inherited.clone_from(&restarting);
+        self.restarting = restarting;
+    }
 }
 
 /// One pod.
@@ -280,6 +291,12 @@ pub(super) struct RecordMark {
     pub journal: u32,
 }
 
+/// The containers of a pod whose images may be exchanged while it is there.
+fn exchangeable(pod: &Pod) -> impl Iterator<Item = &Container> {
+    let s = spec(pod);
+    s.init_containers.iter().flatten().chain(&s.containers)
+}
+
 impl Worker {
     pub fn new(pod: Arc<Pod>) -> Self {
         Self {
@@ -331,8 +348,15 @@ impl Worker {
         }
     }
 
-    /// It is read anew: it is looked at as it is allocated.
+    /// It is read anew: it is looked at as it is allocated. Whoever crashed with another image has not with this one, and does
+    /// not wait for having done so (upstream keeps a wait under the container's hash, `doBackOff`).
     pub fn take(&mut self, pod: Arc<Pod>, allocated: Option<&Allocation>) {
+        for c in exchangeable(&pod) {
+            let before = exchangeable(&self.desired).find(|before| before.name == c.name);
+            if before.is_some_and(|before| before.image != c.image) {
+                self.crash.clear(&c.name);
+            }
+        }
         self.pod = allocated.map_or_else(|| pod.clone(), |allocated| allocated.applied(&pod));
         self.desired = pod;
     }

@@ -53,8 +53,8 @@ pub struct Facts<'a> {
     pub surplus: &'a BTreeSet<String>,
     /// Containers that are to be started again for another size.
     pub outgrown: &'a BTreeSet<String>,
-    /// Containers that are to be started again for another definition, and would not be for how they end.
-    pub redefined: &'a BTreeSet<String>,
+    /// Containers that are to be started again for another definition or for a probe, and might not be for how they end.
+    pub renewed: &'a BTreeSet<String>,
     /// Containers that are or were stopped for either: how they end says nothing.
     pub restarting: &'a BTreeSet<String>,
 }
@@ -206,17 +206,20 @@ fn end(f: &Facts<'_>, sandbox_ready: bool) -> Option<End> {
     None
 }
 
-/// Another definition is a reason to start a container again whatever the policy is (upstream's `computePodActions`). Who is
-/// started again for any end is stopped at once, others when it is known why ([`Facts::redefined`]).
+/// Another definition is a reason to start a container again whatever the policy is, and a probe is one unless the policy is never
+/// to (upstream's `computePodActions`). Who is started again for any end is stopped at once, others when it is known why
+/// ([`Facts::renewed`]): a container that heeds its stop signal may well end with 0.
 fn check_running(f: &Facts<'_>, kind: ContainerKind, c: &Container, r: &ContainerRecord, plan: &mut Plan) {
-    let starts_anyway = pod::restarts(f.pod, kind, c, 0);
-    let message = if is_redefined(c, r) && (starts_anyway || f.redefined.contains(&r.id)) {
+    let starts_again = pod::restarts(f.pod, kind, c, 0) || f.renewed.contains(&r.id);
+    let may_stop = starts_again || !pod::restarts_after_a_probe(f.pod, c);
+    let message = if is_redefined(c, r) && starts_again {
         format!("Container {} definition changed, will be restarted", c.name)
     } else if f.outgrown.contains(&r.id) {
         format!("Container {} resize requires restart", c.name)
-    } else if let Some(v) = f.verdicts.get(&r.id).filter(|v| v.must_restart) {
+    } else if let Some(v) = f.verdicts.get(&r.id).filter(|v| v.must_restart && may_stop) {
         let which = if v.started { "liveness" } else { "startup" };
-        format!("Container {} failed {which} probe, will be restarted", c.name)
+        let then = if starts_again { ", will be restarted" } else { "" };
+        format!("Container {} failed {which} probe{then}", c.name)
     } else {
         return;
     };

@@ -94,7 +94,7 @@ struct Case {
     verdicts: BTreeMap<String, Verdict>,
     ran_before: BTreeMap<String, u32>,
     outgrown: BTreeSet<String>,
-    redefined: BTreeSet<String>,
+    renewed: BTreeSet<String>,
     restarting: BTreeSet<String>,
 }
 
@@ -108,7 +108,7 @@ impl Case {
             verdicts: BTreeMap::new(),
             ran_before: BTreeMap::new(),
             outgrown: BTreeSet::new(),
-            redefined: BTreeSet::new(),
+            renewed: BTreeSet::new(),
             restarting: BTreeSet::new(),
         }
     }
@@ -124,7 +124,7 @@ impl Case {
             ran_before: &self.ran_before,
             surplus: &super::super::dead::surplus(Time(0), &Default::default(), &self.containers),
             outgrown: &self.outgrown,
-            redefined: &self.redefined,
+            renewed: &self.renewed,
             restarting: &self.restarting,
         })
     }
@@ -225,6 +225,22 @@ fn probes_and_changed_images_restart_a_container() {
     let mut case = Case::new(pod("Always", &[], &["a"]), &[(0, true)], &["a:0@s0=run"]);
     case.verdicts.insert("a0".into(), Verdict { must_restart: true, ..Verdict::default() });
     assert_eq!(case.run(), "-a0");
+    // Whether that it is stopped for a probe was written down, where it might end well; and what is said of it.
+    for (policy, own, noted, expected) in [
+        ("OnFailure", json!(null), false, None),
+        ("OnFailure", json!(null), true, Some("Container a failed liveness probe, will be restarted")),
+        ("Never", json!(null), false, Some("Container a failed liveness probe")),
+        ("Never", json!("OnFailure"), false, None),
+        ("Always", json!("Never"), false, Some("Container a failed liveness probe")),
+    ] {
+        let mut p = serde_json::to_value(pod(policy, &[], &["a"])).unwrap();
+        p["spec"]["containers"][0]["restartPolicy"] = own.clone();
+        let mut case = Case::new(serde_json::from_value(p).unwrap(), &[(0, true)], &["a:0@s0=run"]);
+        case.verdicts.insert("a0".into(), Verdict { must_restart: true, ..Verdict::default() });
+        case.renewed.extend(noted.then(|| "a0".to_owned()));
+        let said = case.with(|f| run(f).kill.into_iter().map(|kill| kill.message).next());
+        assert_eq!(said.as_deref(), expected, "{policy} {own} {noted}");
+    }
     for (policy, hash, expected) in [
         ("Always", "carrack-00000000", "-a0"),
         ("Always", "c0ffee", ""),
@@ -244,10 +260,10 @@ fn another_image_starts_a_container_again_whatever_its_policy_is() {
     for (policy, ends) in [("Always", 0), ("OnFailure", 0), ("OnFailure", 143), ("Never", 0), ("Never", 143)] {
         let mut case = Case::new(pod(policy, &[], &["a"]), &[(0, true)], &["a:0@s0=run"]);
         case.containers[0].hash = "carrack-00000000".into();
-        case.redefined.insert("a0".into());
+        case.renewed.insert("a0".into());
         case.restarting.insert("a0".into());
         assert_eq!(case.run(), "-a0", "{policy}");
-        case.redefined.clear();
+        case.renewed.clear();
         case.containers = vec![container(&format!("a:0@s0={ends}"))];
         assert_eq!(case.run(), "+a1", "{policy} {ends}");
     }

@@ -146,20 +146,14 @@ fn apparmor(profile: &AppArmorProfile) -> Seccomp {
 /// The file /etc/hosts of a pod that is not on the node's network.
 #[must_use]
 pub fn hosts_file(pod: &Pod, config: &NodeConfig, pod_ips: &[String]) -> String {
-    let s = spec(pod);
     let mut text = String::from(
         "# Kubernetes-managed hosts file.\n127.0.0.1\tlocalhost\n::1\tlocalhost ip6-localhost ip6-loopback\n\
          fe00::0\tip6-localnet\nfe00::0\tip6-mcastprefix\nfe00::1\tip6-allnodes\nfe00::2\tip6-allrouters\n",
     );
-    let host = pod::hostname(pod);
+    let (host, domain) = (pod::hostname(pod), pod::domain(pod, &config.cluster_domain));
     for ip in pod_ips {
-        let line = match s.subdomain.as_deref().filter(|d| !d.is_empty()) {
-            Some(sub) => writeln!(
-                text,
-                "{ip}\t{host}.{sub}.{}.svc.{}\t{host}",
-                pod.metadata.namespace.as_deref().unwrap_or_default(),
-                config.cluster_domain
-            ),
+        let line = match &domain {
+            Some(domain) => writeln!(text, "{ip}\t{host}.{domain}\t{host}"),
             None => writeln!(text, "{ip}\t{host}"),
         };
         // Writing to a String cannot fail.
@@ -522,6 +516,7 @@ mod tests {
                 vec![v4],
                 vec!["10.0.0.2\tweb.db.n.svc.cluster.local\tweb"],
             ),
+            (json!({"subdomain": "db", "hostnameOverride": "o"}), vec![v4], vec!["10.0.0.2\to"]),
             (json!({}), vec![v4, "fd00::2"], vec!["10.0.0.2\tp", "fd00::2\tp"]),
             (
                 json!({"hostAliases": [{"ip": "1.2.3.4", "hostnames": ["a", "b.c"]}, {"ip": "1.2.3.5"}]}),

@@ -46,7 +46,7 @@ pub fn field(pod: &Pod, place: &Place, path: &str) -> Result<String, String> {
     let map_text = |map: Option<&BTreeMap<String, String>>| {
         let mut text = String::new();
         for (k, v) in map.into_iter().flatten() {
-            text.push_str(&format!("{k}={v:?}\n"));
+            text.push_str(&format!("{k}={}\n", quoted(v)));
         }
         text.pop();
         text
@@ -77,6 +77,33 @@ pub fn field(pod: &Pod, place: &Place, path: &str) -> Result<String, String> {
     })
 }
 
+/// A text as Go quotes it (`%q`): who reads it back knows Go's escapes alone. Marks that belong to the character before them, as
+/// many scripts have them, are printed.
+fn quoted(text: &str) -> String {
+    // Not at the start of a text, such a mark is printed here, too.
+    let is_printed = |c: char| ['x', c].iter().collect::<String>().escape_debug().count() == 2;
+    let mut out = String::from('"');
+    for c in text.chars() {
+        match c {
+            '"' | '\\' => out.extend(['\\', c]),
+            '\'' | ' ' => out.push(c),
+            '\u{7}' => out.push_str("\\a"),
+            '\u{8}' => out.push_str("\\b"),
+            '\t' => out.push_str("\\t"),
+            '\n' => out.push_str("\\n"),
+            '\u{b}' => out.push_str("\\v"),
+            '\u{c}' => out.push_str("\\f"),
+            '\r' => out.push_str("\\r"),
+            c if c.is_ascii_control() => out.push_str(&format!("\\x{:02x}", u32::from(c))),
+            c if is_printed(c) => out.push(c),
+            c if u32::from(c) < 0x1_0000 => out.push_str(&format!("\\u{:04x}", u32::from(c))),
+            c => out.push_str(&format!("\\U{:08x}", u32::from(c))),
+        }
+    }
+    out.push('"');
+    out
+}
+
 /// Resources whose limit is the node's where a container has none.
 const LIMITED_BY_NODE: [&str; 3] = ["cpu", "memory", "ephemeral-storage"];
 
@@ -103,9 +130,9 @@ pub fn resource_field(
         _ => return Err(format!("unsupported resource: {}", reference.resource)),
     };
     let is_limit = reference.resource.starts_with("limits.");
-    let milli = match list.and_then(|l| l.get(name)) {
-        Some(q) => amount::milli(q).unwrap_or(0),
-        // A limit that is not set is the node's allocatable.
+    let milli = match list.and_then(|l| l.get(name)).and_then(amount::milli).filter(|milli| *milli != 0) {
+        Some(milli) => milli,
+        // A limit that is not set, or is none, is the node's allocatable (upstream's `MergeContainerResourceLimits`).
         None if is_limit && LIMITED_BY_NODE.contains(&name) => place.allocatable.get(name).copied().unwrap_or(0),
         None => 0,
     };
@@ -165,10 +192,11 @@ pub fn service_env(services: &[Arc<Service>]) -> Vec<(String, String)> {
         }
         let protocol =
             |p: &k8s_openapi::api::core::v1::ServicePort| p.protocol.as_deref().unwrap_or("TCP").to_ascii_lowercase();
-        out.push((format!("{name}_PORT"), format!("{}://{ip}:{}", protocol(&ports[0]), ports[0].port)));
+        let host = if ip.contains(':') { format!("[{ip}]") } else { ip.to_owned() };
+        out.push((format!("{name}_PORT"), format!("{}://{host}:{}", protocol(&ports[0]), ports[0].port)));
         for p in ports {
             let prefix = format!("{name}_PORT_{}_{}", p.port, protocol(p).to_ascii_uppercase());
-            out.push((prefix.clone(), format!("{}://{ip}:{}", protocol(p), p.port)));
+            out.push((prefix.clone(), format!("{}://{host}:{}", protocol(p), p.port)));
             out.push((format!("{prefix}_PROTO"), protocol(p)));
             out.push((format!("{prefix}_PORT"), p.port.to_string()));
             out.push((format!("{prefix}_ADDR"), ip.to_owned()));
@@ -332,6 +360,10 @@ mod tests {
                                         {"name": "C", "valueFrom": {"resourceFieldRef": {"resource": "limits.cpu"}}}]}),
             Ok(&[("A", "b"), ("N", "node"), ("C", "2")]),
         );
+        for (limit, of_node) in [("0", "2"), ("1500m", "2"), ("3", "3")] {
+            let env = json!([{"name": "C", "valueFrom": {"resourceFieldRef": {"resource": "limits.cpu"}}}]);
+            check(json!({"name": "c", "resources": {"limits": {"cpu": limit}}, "env": env}), Ok(&[("C", of_node)]));
+        }
         check(
             json!({"name": "c", "envFrom": [{"prefix": "P_", "configMapRef": {"name": "cm"}}],
                    "env": [{"name": "K", "valueFrom": {"configMapKeyRef": {"name": "cm", "key": "k"}}}]}),
@@ -356,6 +388,39 @@ mod tests {
             Ok(&[("K", "file"), ("L", "a file")]),
         );
         check(json!({"name": "c", "env": [{"name": "K", "valueFrom": of_file("G")}]}), Err("key \"G\" not found"));
+    }
+
+    /// What Go's `strconv.Quote` makes of them.
+    #[test]
+    fn texts_are_quoted_as_go_does() {
+        for (text, expected) in [
+            ("", r#""""#),
+            ("it's \"so\" \\", r#""it's \"so\" \\""#),
+            ("a\tb\nc\r\u{7}\u{8}\u{b}\u{c}", r#""a\tb\nc\r\a\b\v\f""#),
+            ("\0\u{1b}[0m\u{7f}", r#""\x00\x1b[0m\x7f""#),
+            ("\u{a0}\u{200b}\u{85}", r#""\u00a0\u200b\u0085""#),
+            ("\u{e0001}", r#""\U000e0001""#),
+        ] {
+            assert_eq!(quoted(text), expected, "{text:?}");
+        }
+        // The last ones have marks of the characters before them: a sign that is to be in colours, and Hindi.
+        for text in ["äöü", "\u{65e5}\u{672c}", "\u{301}", "\u{26a0}\u{fe0f}", "\u{938}\u{94d}\u{924}\u{947}"] {
+            assert_eq!(quoted(text), format!("\"{text}\""), "{text:?}");
+        }
+    }
+
+    #[test]
+    fn links_to_services_are_urls() {
+        for (ip, url) in [("10.0.0.7", "tcp://10.0.0.7:80"), ("fd00::7", "tcp://[fd00::7]:80")] {
+            let spec = json!({"clusterIP": ip, "ports": [{"port": 80}]});
+            let service: Service = serde_json::from_value(json!({"metadata": {"name": "a-b"}, "spec": spec})).unwrap();
+            let env: BTreeMap<String, String> = service_env(&[Arc::new(service)]).into_iter().collect();
+            for (name, expected) in
+                [("A_B_SERVICE_HOST", ip), ("A_B_PORT", url), ("A_B_PORT_80_TCP", url), ("A_B_PORT_80_TCP_ADDR", ip)]
+            {
+                assert_eq!(env.get(name).map(String::as_str), Some(expected), "{name} of {ip}");
+            }
+        }
     }
 
     #[test]

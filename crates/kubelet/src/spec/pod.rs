@@ -226,6 +226,14 @@ pub fn restarts(pod: &Pod, kind: ContainerKind, c: &Container, code: i32) -> boo
     rule.is_some_and(|rule| rule.action.starts_with("Restart")) || by(policy_named(Some(own)))
 }
 
+/// Whether a regular container that is stopped for a probe is started again, however it ends then: by its own policy, else by its
+/// pod's. Its rules say nothing of that: they are about how a container ends by itself (upstream's `computePodActions`).
+#[must_use]
+pub fn restarts_after_a_probe(pod: &Pod, c: &Container) -> bool {
+    let own = c.restart_policy.as_deref();
+    policy_named(own.or(spec(pod).restart_policy.as_deref())) != RestartPolicy::Never
+}
+
 /// The pod's quality of service class.
 #[must_use]
 pub fn qos_class(pod: &Pod) -> &'static str {
@@ -255,6 +263,39 @@ pub const HASH_PREFIX: &str = "carrack-";
 pub fn container_hash(c: &Container) -> String {
     let text = format!("{}\0{}", c.name, c.image.as_deref().unwrap_or_default());
     format!("{HASH_PREFIX}{:08x}", hash_of_print(&text))
+}
+
+/// The domain that the pod is named in, where it is in one (upstream's `GeneratePodHostNameAndDomain`). Who overrides its
+/// hostname is in none.
+#[must_use]
+pub fn domain(pod: &Pod, cluster_domain: &str) -> Option<String> {
+    let s = spec(pod);
+    let subdomain = s.subdomain.as_deref().filter(|d| !d.is_empty() && s.hostname_override.is_none())?;
+    Some(format!("{subdomain}.{}.svc.{cluster_domain}", pod.namespace()))
+}
+
+/// Longest hostname that the kernel keeps.
+const MAX_KERNEL_HOSTNAME: usize = 64;
+
+/// The hostname that the kernel is told: with the domain, where the pod wants that (`setHostnameAsFQDN`; upstream's
+/// `GetNodenameForKernel`).
+///
+/// # Errors
+/// When that is longer than the kernel keeps: the pod does not run under another name.
+pub fn kernel_hostname(pod: &Pod, cluster_domain: &str) -> Result<String, String> {
+    let name = hostname(pod);
+    let Some(domain) = domain(pod, cluster_domain).filter(|_| spec(pod).set_hostname_as_fqdn == Some(true)) else {
+        return Ok(name);
+    };
+    let whole = format!("{name}.{domain}");
+    if whole.len() > MAX_KERNEL_HOSTNAME {
+        return Err(format!(
+            "failed to construct FQDN from pod hostname and cluster domain, FQDN {whole} is too long \
+             ({MAX_KERNEL_HOSTNAME} characters is the max, {} characters requested)",
+            whole.len()
+        ));
+    }
+    Ok(whole)
 }
 
 /// Hostname in the pod: its own choice or its name, cut to what Linux takes.
@@ -308,6 +349,32 @@ mod tests {
             let p = pod(spec);
             assert_eq!(qos_class(&p), qos);
             assert_eq!(requests(&p).get("cpu").copied().unwrap_or(0), cpu);
+        }
+    }
+
+    #[test]
+    fn the_kernel_is_told_the_name_that_the_pod_wants() {
+        let (long, whole) = ("x".repeat(50), "h.s.n.svc.c.l");
+        let longest = format!("{long}.sss.n.svc.c.l");
+        assert_eq!(longest.len(), MAX_KERNEL_HOSTNAME);
+        let longest = longest.as_str();
+        let of_long = |subdomain: &str| json!({"hostname": long, "subdomain": subdomain, "setHostnameAsFQDN": true});
+        for (spec, domain_of, expected) in [
+            (json!({}), None, Some("p")),
+            (json!({"setHostnameAsFQDN": true}), None, Some("p")),
+            (json!({"hostname": "h", "subdomain": "s"}), Some("s.n.svc.c.l"), Some("h")),
+            (json!({"subdomain": "s", "setHostnameAsFQDN": false}), Some("s.n.svc.c.l"), Some("p")),
+            (json!({"hostname": "h", "subdomain": "s", "setHostnameAsFQDN": true}), Some("s.n.svc.c.l"), Some(whole)),
+            (of_long("sss"), Some("sss.n.svc.c.l"), Some(longest)),
+            (of_long("four"), Some("four.n.svc.c.l"), None),
+            (json!({"hostname": "h", "subdomain": "s", "hostnameOverride": "o"}), None, Some("o")),
+        ] {
+            let what = spec.to_string();
+            let mut spec = spec;
+            spec["containers"] = json!([]);
+            let p = pod(spec);
+            assert_eq!(domain(&p, "c.l").as_deref(), domain_of, "{what}");
+            assert_eq!(kernel_hostname(&p, "c.l").ok().as_deref(), expected, "{what}");
         }
     }
 

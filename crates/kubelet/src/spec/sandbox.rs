@@ -185,7 +185,12 @@ pub fn sandbox(pod: &Pod, attempt: u32, config: &NodeConfig, node_dns: &Dns) -> 
     };
     SandboxSpec {
         attempt,
-        hostname: if host_network { String::new() } else { pod::hostname(pod) },
+        hostname: if host_network {
+            String::new()
+        } else {
+            // No sandbox is asked for under a name that is too long.
+            pod::kernel_hostname(pod, &config.cluster_domain).unwrap_or_else(|_| pod::hostname(pod))
+        },
         log_directory: config.pod_log_dir(&reference),
         dns: dns(pod, config, node_dns),
         ports,
@@ -216,6 +221,23 @@ pub fn sandbox(pod: &Pod, attempt: u32, config: &NodeConfig, node_dns: &Dns) -> 
 mod tests {
     use super::*;
     use serde_json::json;
+
+    #[test]
+    fn a_sandbox_has_the_name_that_its_pod_demands() {
+        for (spec, expected) in [
+            (json!({"subdomain": "s"}), "p"),
+            (json!({"subdomain": "s", "setHostnameAsFQDN": true}), "p.s.n.svc.cluster.local"),
+            (json!({"subdomain": "s", "setHostnameAsFQDN": true, "hostNetwork": true}), ""),
+        ] {
+            let what = spec.to_string();
+            let mut spec = spec;
+            spec["containers"] = json!([]);
+            let pod: Pod =
+                serde_json::from_value(json!({"metadata": {"name": "p", "namespace": "n", "uid": "u"}, "spec": spec}))
+                    .unwrap();
+            assert_eq!(sandbox(&pod, 0, &NodeConfig::default(), &Dns::default()).hostname, expected, "{what}");
+        }
+    }
 
     #[test]
     fn name_resolution_follows_the_policy() {

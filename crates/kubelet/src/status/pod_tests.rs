@@ -81,7 +81,7 @@ impl Case {
                 ran_before: &BTreeMap::new(),
                 surplus: &BTreeSet::new(),
                 outgrown: &BTreeSet::new(),
-                redefined: &BTreeSet::new(),
+                renewed: &BTreeSet::new(),
                 restarting: &BTreeSet::new(),
             },
             waiting: &self.waiting,

@@ -34,6 +34,28 @@ fn a_node_low_on_memory_ends_the_pod_that_uses_most_and_takes_no_more() {
     assert!(w.api.events.iter().any(|e| e == "NodeHasInsufficientMemory"), "{:?}", w.api.events);
 }
 
+/// As one whose disk does not answer. (While it was waited for, nobody else went.)
+#[test]
+fn a_pod_that_cannot_be_stopped_is_not_all_that_goes() {
+    let mut w = World::new(12);
+    w.edit_or_create_node();
+    let mut stuck = plain();
+    stuck["containers"][0]["name"] = "stuck".into();
+    w.node.unstoppable.insert("stuck".into());
+    w.create("p", stuck);
+    w.create("q", plain());
+    w.run(5);
+    let memory = |memory_bytes| crate::eviction::Usage { memory_bytes, ..Default::default() };
+    w.node.usage = [("uid-p".into(), memory(20)), ("uid-q".into(), memory(10))].into();
+    w.node.host.memory_available_bytes = 1 << 20;
+    let phase = |w: &World| w.api.objects["/api/v1/namespaces/n/pods/q"]["status"]["phase"].clone();
+    w.run(25);
+    assert_eq!((w.node.running("uid-p").len(), phase(&w)), (1, json!("Running")));
+    assert_eq!(w.api.events.iter().filter(|e| *e == "Evicted").count(), 1, "{:?}", w.api.events);
+    w.run(40);
+    assert_eq!((w.node.running("uid-p").len(), phase(&w)), (1, json!("Failed")));
+}
+
 #[test]
 fn a_pod_that_keeps_more_on_the_disk_than_it_may_goes_and_others_stay() {
     let mut w = World::new(8);

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::effects::NetAction;
+use crate::runtime::ContainerState;
 
 impl World {
     /// What of the operations so far a function wants to see.
@@ -207,6 +208,196 @@ fn a_container_is_stopped_after_its_hook_and_no_later_than_its_time() {
         let hooks: Vec<&str> = hooks.iter().filter(|(at, _)| *at <= stop[0].0).map(|(_, what)| what.as_str()).collect();
         assert_eq!(hooks.join(" "), before, "{hook}");
         w.assert_clean();
+    }
+}
+
+/// A container that ends by itself while its hook sleeps. (Its pod was then never over.)
+#[test]
+fn a_hook_that_sleeps_ends_with_its_container() {
+    let mut w = World::new(10);
+    w.edit_or_create_node();
+    let mut spec = plain();
+    spec["containers"][0]["lifecycle"] = json!({"preStop": {"sleep": {"seconds": 60}}});
+    w.create("p", spec);
+    w.run(5);
+    w.delete(90);
+    w.run(3);
+    let (id, now) = (w.node.running("uid-p")["c"].clone(), w.now);
+    w.node.exit(now, &id, 0);
+    w.run(10);
+    w.assert_clean();
+}
+
+/// Most of those that are told to stop end with 0, and a pod that is started again after failures alone was then over. Also by a
+/// kubelet that finds the container ended.
+#[test]
+fn who_is_stopped_for_a_probe_starts_again_however_it_ends() {
+    for (policy, probe, goes_on) in
+        [("OnFailure", "livenessProbe", true), ("OnFailure", "startupProbe", true), ("Never", "livenessProbe", false)]
+    {
+        each_seed(|seed| {
+            let mut w = World::new(seed);
+            w.edit_or_create_node();
+            w.node.stop_code = 0;
+            w.node.exec_codes.insert("c".into(), 1);
+            let mut spec = plain();
+            spec["restartPolicy"] = policy.into();
+            let exec = json!({"command": ["x"]});
+            spec["containers"][0][probe] = json!({"exec": exec, "periodSeconds": 1, "failureThreshold": 2});
+            w.create("p", spec);
+            while w.node.containers.values().all(|c| c.record.exit_code().is_none()) {
+                w.next();
+            }
+            w.restart_kubelet();
+            w.run(8);
+            let what = format!("{policy} {probe} seed {seed}: {:?}", w.api.phases);
+            let is_end = |phase: &String| phase.ends_with("=Failed") || phase.ends_with("=Succeeded");
+            assert_eq!(!w.api.phases.iter().any(is_end), goes_on, "{what}");
+            assert_eq!(w.node.containers.values().any(|c| c.record.attempt > 0), goes_on, "{what}");
+        });
+    }
+}
+
+/// What is told of a container before it was ever asked is what the kubelet would go on with after a restart.
+#[test]
+fn nobody_is_ready_before_he_was_asked() {
+    for probe in ["readinessProbe", "startupProbe"] {
+        each_seed(|seed| {
+            let mut w = World::new(seed);
+            w.edit_or_create_node();
+            w.node.exec_codes.insert("c".into(), 1);
+            let mut spec = plain();
+            let exec = json!({"command": ["x"]});
+            spec["containers"][0][probe] = json!({"exec": exec, "periodSeconds": 1, "failureThreshold": 1000});
+            w.create("p", spec);
+            let until = w.now + Duration::from_secs(6);
+            while w.now < until {
+                w.next();
+                let told = &w.api.objects[super::POD]["status"]["containerStatuses"][0];
+                assert!(told["ready"] != true, "{probe} seed {seed}: {told}");
+                assert!(probe == "readinessProbe" || told["started"] != true, "{probe} seed {seed}: {told}");
+            }
+            assert!(w.node.containers.values().any(|c| c.record.state == ContainerState::Running), "{probe} {seed}");
+        });
+    }
+}
+
+#[test]
+fn a_container_waits_until_services_were_read_once() {
+    let host = || Some(("192.0.2.1".to_owned(), 6443));
+    for (api_server, links, waits) in
+        [(None, true, true), (None, false, true), (host(), true, true), (host(), false, false)]
+    {
+        let what = format!("{api_server:?} {links}");
+        let mut w = World::new(16);
+        w.api.denied = Some("services");
+        w.restart_kubelet_as(NodeConfig { node_name: "sim".into(), api_server, ..NodeConfig::default() });
+        w.edit_or_create_node();
+        let mut spec = plain();
+        spec["enableServiceLinks"] = links.into();
+        w.create("p", spec);
+        w.run(10);
+        assert_eq!((w.node.sandboxes.len(), w.node.containers.is_empty()), (1, waits), "{what}");
+        let of_service = json!({"clusterIP": "10.96.0.7", "ports": [{"port": 5432}]});
+        let service = json!({"metadata": {"name": "db", "namespace": "n"}, "spec": of_service});
+        w.api.put("/api/v1/namespaces/n/services/db", service);
+        w.api.denied = None;
+        w.run(90);
+        assert_eq!(w.phase(), "Running", "{what}");
+        let env = &w.node.containers.values().next().unwrap().spec.env;
+        assert_eq!(env.iter().any(|(name, _)| name == "DB_SERVICE_HOST"), links, "{what}: {env:?}");
+    }
+}
+
+/// A user exchanges the image that does not work.
+#[test]
+fn another_image_does_not_wait_for_the_crashes_of_the_one_before() {
+    let mut w = World::new(17);
+    w.edit_or_create_node();
+    w.node.images.insert("other".into());
+    let mut spec = plain();
+    w.create("p", spec.clone());
+    w.run(5);
+    for _ in 0..3 {
+        let (id, now) = (w.node.running("uid-p")["c"].clone(), w.now);
+        w.node.exit(now, &id, 1);
+        w.run(15);
+    }
+    let waiting = &w.api.objects[POD]["status"]["containerStatuses"][0]["state"]["waiting"];
+    assert_eq!(waiting["reason"], "CrashLoopBackOff", "{waiting}");
+    assert!(w.node.running("uid-p").is_empty());
+    spec["containers"][0]["image"] = "other".into();
+    w.edit(POD, json!({"spec": spec}));
+    w.run(2);
+    assert_eq!(w.node.running("uid-p").len(), 1, "{}", w.api.objects[POD]["status"]);
+}
+
+/// A manifest of a pod that takes its time to end.
+fn slow_manifest(image: &str, ports: &Value) -> crate::spec::manifest::Manifest {
+    let container = json!({"name": "c", "image": image, "imagePullPolicy": "IfNotPresent", "ports": ports,
+        "lifecycle": {"preStop": {"sleep": {"seconds": 9}}}});
+    let text = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "web", "namespace": "n"},
+        "spec": {"terminationGracePeriodSeconds": 10, "containers": [container]}});
+    let path = "/manifests/web.json".to_owned();
+    let pod = crate::spec::manifest::read(text.to_string().as_bytes(), &path, "sim").map(Box::new);
+    crate::spec::manifest::Manifest { path, pod }
+}
+
+/// Images of what runs.
+fn running_images(w: &World) -> Vec<String> {
+    let all = w.node.containers.values().filter(|c| c.record.may_run());
+    all.map(|c| c.record.image.clone()).collect()
+}
+
+/// The pod of the manifest as it was has the port, and directories of the node. (The new one was rejected for the port and
+/// stayed so, and without a port ran beside the old one.)
+#[test]
+fn a_changed_manifest_is_followed_once_the_pod_before_has_ended() {
+    for ports in [json!([]), json!([{"containerPort": 80, "hostPort": 8080}])] {
+        each_seed(|seed| {
+            let mut w = World::new(seed);
+            w.edit_or_create_node();
+            w.node.images.insert("other".into());
+            w.node.manifests = Some(vec![slow_manifest("busybox", &ports)]);
+            w.run(10);
+            assert_eq!(running_images(&w), ["busybox"], "{ports} seed {seed}");
+            w.node.manifests = Some(vec![slow_manifest("other", &ports)]);
+            for second in 0..40 {
+                w.run(1);
+                assert!(running_images(&w).len() < 2, "{ports} seed {seed} after {second} s: {:?}", running_images(&w));
+                if second == 8 {
+                    w.restart_kubelet();
+                }
+            }
+            assert_eq!(running_images(&w), ["other"], "{ports} seed {seed}: {:?}", w.api.events);
+        });
+    }
+}
+
+/// The API server may be that pod. The manifest is changed while the kubelet is away.
+#[test]
+fn a_manifest_that_was_changed_is_followed_without_the_api() {
+    for has_ended in [false, true] {
+        each_seed(|seed| {
+            let mut w = World::new(seed);
+            w.edit_or_create_node();
+            w.node.images.insert("other".into());
+            w.node.manifests = Some(vec![slow_manifest("busybox", &json!([]))]);
+            w.run(10);
+            assert_eq!(running_images(&w), ["busybox"], "seed {seed}");
+            w.set_api_down(true);
+            if has_ended {
+                let (id, now) = (w.node.containers.keys().next().unwrap().clone(), w.now);
+                w.node.exit(now, &id, 1);
+            }
+            w.node.manifests = Some(vec![slow_manifest("other", &json!([]))]);
+            w.restart_kubelet();
+            for _ in 0..40 {
+                w.run(1);
+                assert!(running_images(&w).len() < 2, "seed {seed}: {:?}", running_images(&w));
+            }
+            assert_eq!(running_images(&w), ["other"], "ended: {has_ended}, seed {seed}");
+        });
     }
 }
 
