@@ -117,6 +117,8 @@ pub enum Planted {
     GrantsForgotten,
     /// A claim that a pod before it had is taken for the pod's own.
     TakenClaims,
+    /// A node that came back and goes again is taken for one that was gone all the time.
+    AbsenceRemembered,
 }
 
 /// All controllers: what the role runs, and what the simulator and the tests over all of them run.
@@ -152,6 +154,7 @@ pub fn all(config: &Config) -> Vec<Box<dyn Controller>> {
         Box::new(Expansion::default()),
         Box::new(match config.planted {
             Some(Planted::CarelessDetach) => AttachDetach::with_planted_carelessness(),
+            Some(Planted::AbsenceRemembered) => AttachDetach::with_planted_memory(),
             _ => AttachDetach::default(),
         }),
         Box::new(match config.planted {

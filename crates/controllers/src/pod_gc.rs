@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use carrack_engine::{Controller, DeleteOptions, Key, Plan, Setup, Time, View};
+use carrack_engine::{Controller, DeleteOptions, Key, Plan, Premise, Setup, Source, Time, View};
 use carrack_types::pod::{forget_what_nodes_do, is_terminal};
 use carrack_types::resource::{Kind as _, Object as _};
 use k8s_openapi::api::core::v1::{Node, Pod};
@@ -97,13 +97,15 @@ impl PodGc {
         if !left.is_zero() {
             return Plan::none().requeue_after(left);
         }
-        let gone = Plan::none().confirm_absent(&Node::resource(), Key::new("", node_of(pod)), "");
+        let node = Key::new("", node_of(pod));
+        let gone = Plan::none().confirm_absent(&Node::resource(), node.clone(), "");
         let marked = if is_terminal(pod) {
             gone
         } else {
             pods::mark_disrupted(gone, pod, REASON, "PodGC: node no longer exists", true, now)
         };
-        force(marked, pod)
+        // When a write arrives late, the node may be back, and the pod runs on it.
+        force(marked, pod).resting_on(&Premise::absent(&Node::resource(), node))
     }
 }
 
@@ -145,11 +147,9 @@ impl Controller for PodGc {
             }
             keys
         });
-        setup.watch::<Node>(|node, view| {
-            let there = view.get::<Node>("", node.name());
-            if there.is_some_and(|n| !out_of_service(n)) {
-                return Vec::new();
-            }
+        // One that comes back is looked at, too: when it goes again, its time begins anew.
+        let matters = |old: &Node, new: &Node| out_of_service(old) != out_of_service(new);
+        setup.watch_changes::<Node>(Source::of::<Node>(), matters, |node, view| {
             view.cache::<Pod>().by_index(BY_NODE, node.name()).map(|p| Key::of(p.as_ref())).collect()
         });
     }
@@ -169,6 +169,9 @@ impl Controller for PodGc {
                 if pod.is_deleting() && out_of_service(found) { end(pod) } else { Plan::none() }
             }
         }
+    }
+    fn begin(&mut self) {
+        self.missing.clear();
     }
 }
 
@@ -232,6 +235,9 @@ mod tests {
         // A node that came back and goes again has a quarantine of its own.
         check(&mut gc, key(), vec![pod("p", "n", "Running", false)], well(), 141, &[]);
         check(&mut gc, key(), vec![pod("p", "n", "Running", false)], vec![], 142, &[]);
+        // So it has for who begins to lead, and did not see whether it was there.
+        gc.begin();
+        check(&mut gc, key(), vec![pod("p", "n", "Running", false)], vec![], 182, &[]);
         // Out of service counts for a node that is not ready, and for pods that are being deleted.
         let dead = || vec![node("Unknown", out.clone())];
         check(&mut gc, key(), vec![pod("p", "n", "Running", true)], vec![node("True", out.clone())], 200, &[]);
@@ -239,6 +245,17 @@ mod tests {
         let ended = ["patch ns/p/status phase=Failed", "delete ns/p"];
         check(&mut gc, key(), vec![pod("p", "n", "Running", true)], dead(), 200, &ended);
         check(&mut gc, key(), vec![pod("p", "n", "Succeeded", true)], dead(), 200, &["delete ns/p"]);
+    }
+
+    #[test]
+    fn a_pod_is_given_up_only_while_its_node_is_gone() {
+        let mut gc = PodGc { quarantine: Duration::ZERO, ..PodGc::default() };
+        let pod = of::<Pod>(pod("p", "n", "Running", false));
+        let caches = Caches::new().with_index(BY_END, by_end).with::<Pod>([pod]).with::<Node>([]);
+        let plan = gc.reconcile(&Key::new("ns", "p"), &caches.view(), Time::default());
+        let gone = Premise::absent(&Node::resource(), Key::new("", "n"));
+        let rest = plan.premises.iter().filter(|(_, premise)| *premise == gone).map(|(number, _)| *number);
+        assert_eq!((plan.writes.len(), rest.collect::<Vec<_>>()), (3, vec![0, 1, 2]));
     }
 
     #[test]

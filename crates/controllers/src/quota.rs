@@ -87,6 +87,10 @@ impl Controller for QuotaController {
         let again = (count.at + RECOUNTED).since(now);
         plan.requeue_after(next.map_or(again, |next| next.min(again)))
     }
+    // A count that changes nothing leaves no trace, so nothing else tells that this one was not made.
+    fn undone(&mut self, key: &Key) {
+        self.counts.remove(key);
+    }
 }
 
 #[cfg(test)]
@@ -134,6 +138,14 @@ mod tests {
             words(&c.reconcile(&Key::new("ns", "q"), &caches.view(), Time::from_unix_s(at_s))).len()
         };
         assert_eq!([look(overdue(), 1020), look(vec![], 1051), look(vec![], 1052)], [1, 1, 0]);
+        // What was asked for in vain is asked for again.
+        c.undone(&Key::new("ns", "q"));
+        let caches = Caches::new()
+            .with_index(BY_DEADLINE, by_deadline)
+            .with::<ResourceQuota>([of(quota.clone())])
+            .with::<Pod>([]);
+        let again = c.reconcile(&Key::new("ns", "q"), &caches.view(), Time::from_unix_s(1053));
+        assert_eq!((words(&again).len(), again.requeue_after), (1, Some(RECOUNTED)));
         // Whoever was not there when it was due counts when he comes.
         let mut c = QuotaController::default();
         let caches = Caches::new()

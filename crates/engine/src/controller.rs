@@ -28,6 +28,12 @@ pub trait Controller: Send {
     fn refused(&mut self, _key: &Key, _view: &View<'_>, _refusal: &Refusal<'_>, _now: Time) -> Plan {
         Plan::none()
     }
+    /// Not all was done that it planned for a key, or nobody knows whether it was; the key comes back. For a controller that
+    /// remembers what it asked for because it cannot see whether that was done.
+    fn undone(&mut self, _key: &Key) {}
+    /// It begins to lead: others may have acted before, and it was not asked to look meanwhile. Since when it has seen something is
+    /// worth nothing any more, as after a restart.
+    fn begin(&mut self) {}
     /// Kinds to watch that follow from what was seen (custom resources, for the garbage collector).
     /// Called after each change of a cache; the controller adds what is missing.
     fn more_watches(&mut self, _view: &View<'_>, _setup: &mut Setup<'_>) {}

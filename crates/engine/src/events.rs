@@ -125,6 +125,8 @@ struct InFlight {
     record: EventRecord,
     attempt: u32,
     patch: bool,
+    /// It was there before this recorder knew of it: how often it was told then is known when that is answered.
+    found: bool,
 }
 
 /// Writes events. A part that a core embeds.
@@ -209,7 +211,7 @@ impl EventRecorder {
                 self.series.remove(&old);
             }
         }
-        let flight = InFlight { at: now, name, record, attempt: 0, patch };
+        let flight = InFlight { at: now, name, record, attempt: 0, patch, found: false };
         if self.calls.len() < AT_ONCE {
             self.send(flight, fx);
         } else if !waits && self.waiting.len() < WAITING {
@@ -251,7 +253,10 @@ impl EventRecorder {
         let (count, last) = self.series.get(&flight.name).map_or((1, flight.at), |s| (s.count, s.last));
         let component = flight.record.component.unwrap_or(&self.component).to_owned();
         let request = if flight.patch {
-            let patch = json!({"count": count, "lastTimestamp": last.rfc3339()});
+            let mut patch = json!({"lastTimestamp": last.rfc3339()});
+            if !flight.found {
+                patch["count"] = count.into();
+            }
             ApiRequest::patch(&Event::resource(), &namespace, &flight.name, "", ContentType::MergePatch, &patch)
         } else {
             ApiRequest::create(&Event {
@@ -298,21 +303,28 @@ impl EventRecorder {
         match result {
             Ok(reply) => {
                 if let Some(series) = self.series.get_mut(&flight.name) {
+                    let told = reply.json::<Event>().map_or(0, |event| event.count.unwrap_or(1));
+                    // An event from before a restart, or one that was forgotten, goes on counting where it was.
+                    series.count = match flight.found && !series.created {
+                        true => series.count.saturating_add(told),
+                        false => series.count.max(told),
+                    };
                     series.created = true;
-                    // An event from before a restart goes on counting where it was.
-                    if let Ok(event) = reply.json::<Event>() {
-                        series.count = series.count.max(event.count.unwrap_or(1));
-                    }
                 }
             }
             Err(e) if e.is_already_exists() && !flight.patch => {
                 flight.patch = true;
+                // Another request of this recorder may have made it, one that was lost or one that is under way.
+                let is_known = self.series.get(&flight.name).is_some_and(|series| series.created);
+                let is_made = self.calls.values().any(|other| other.name == flight.name);
+                flight.found = flight.attempt == 0 && !is_known && !is_made;
                 self.send(flight, fx);
             }
             // It has expired meanwhile.
             Err(e) if e.is_not_found() && flight.patch => {
                 self.series.remove(&flight.name);
                 flight.patch = false;
+                flight.found = false;
                 flight.attempt += 1;
                 if flight.attempt < ATTEMPTS {
                     self.send(flight, fx);

@@ -158,6 +158,8 @@ pub struct Manager {
     unseen: Unseen,
     barrier: bool,
     premises: bool,
+    /// Controllers hear when they begin to lead.
+    heralds: bool,
     most_open: usize,
 }
 
@@ -181,6 +183,7 @@ impl Manager {
             unseen: Unseen::default(),
             barrier: true,
             premises: true,
+            heralds: true,
             most_open: MOST_OPEN,
         }
     }
@@ -202,6 +205,13 @@ impl Manager {
     #[must_use]
     pub fn with_planted_baseless_writes(mut self) -> Self {
         self.premises = false;
+        self
+    }
+    /// Plants the bug that controllers do not hear when they begin to lead, and go on with what they saw when they led before.
+    /// For simulators, which must find it; never for a real process.
+    #[must_use]
+    pub fn with_planted_memory(mut self) -> Self {
+        self.heralds = false;
         self
     }
     /// Adds a controller.
@@ -427,6 +437,9 @@ impl Manager {
         }
         let hosted = &mut self.hosted[i];
         let Some(run) = hosted.runs.remove(key) else { return };
+        if run.failed || run.left_out || run.again {
+            hosted.controller.undone(key);
+        }
         if run.failed || run.left_out {
             hosted.queue.add_failed(key.clone(), now, &mut self.rng);
         } else {

@@ -3,6 +3,7 @@
 #![expect(clippy::expect_used, clippy::panic, reason = "a test fails by panicking, and its inputs are its own")]
 
 use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -15,8 +16,11 @@ use carrack_types::resource::Object as _;
 use k8s_openapi::api::core::v1::ConfigMap;
 use serde_json::{Value, json};
 
+/// What a controller heard besides changes.
+type Heard = Arc<Mutex<Vec<&'static str>>>;
+
 /// Deletes config maps, and once more.
-struct Sweeper;
+struct Sweeper(Heard);
 
 impl Controller for Sweeper {
     fn name(&self) -> &'static str {
@@ -30,6 +34,12 @@ impl Controller for Sweeper {
             Some(map) if !map.is_deleting() => Plan::none().delete(map.as_ref()).delete(map.as_ref()),
             _ => Plan::none(),
         }
+    }
+    fn undone(&mut self, _: &Key) {
+        self.0.lock().expect("nobody panics with it").push("undone");
+    }
+    fn begin(&mut self) {
+        self.0.lock().expect("nobody panics with it").push("begins");
     }
 }
 
@@ -47,6 +57,7 @@ struct Run {
     maps: Vec<String>,
     /// How much higher revisions of Leases are, which another store counts.
     apart: u64,
+    heard: Heard,
 }
 
 impl Run {
@@ -56,8 +67,9 @@ impl Run {
     }
     fn of(maps: &[String]) -> Self {
         let elector = LeaderElector::new("ns", "l", "me");
+        let heard = Heard::default();
         let mut run = Self {
-            core: Manager::new("test", Rng::new(1)).with(Sweeper).with_elector(elector),
+            core: Manager::new("test", Rng::new(1)).with(Sweeper(heard.clone())).with_elector(elector),
             fx: Effects::new(),
             now: Time::from_unix_s(1000),
             watch: None,
@@ -68,6 +80,7 @@ impl Run {
             transitions: 3,
             maps: maps.to_vec(),
             apart: 0,
+            heard,
         };
         run.step(Input::Start);
         run
@@ -130,6 +143,10 @@ impl Run {
             self.step(Input::Api { id, result: Ok(reply(&lease)) });
         }
         methods
+    }
+    /// What the controller heard since it was asked last.
+    fn heard(&self) -> Vec<&'static str> {
+        std::mem::take(&mut *self.heard.lock().expect("nobody panics with it"))
     }
     /// Terms of the deletions that were sent.
     fn deletions(&mut self) -> Vec<(CallId, Vec<i32>)> {
@@ -319,4 +336,25 @@ fn what_is_left_of_a_plan_of_an_earlier_time_is_dropped() {
     assert_eq!(run.transitions, 6);
     run.step(Input::Api { id: call, result: Ok(reply(&json!({"kind": "Status"}))) });
     assert_eq!(run.deletions(), []);
+}
+
+/// What a controller remembers of before is worth nothing when it begins to lead, and what it asked for may not be done.
+#[test]
+fn controllers_hear_that_they_begin_and_that_something_is_not_done() {
+    let mut run = Run::new();
+    assert!(run.heard().is_empty());
+    run.lease();
+    run.bookmark();
+    assert_eq!(run.heard(), ["begins"]);
+    let (call, _) = run.deletions().pop().expect("a deletion");
+    let conflict = StatusError { code: 409, reason: "Conflict".into(), ..StatusError::default() };
+    run.step(Input::Api { id: call, result: Err(ApiError::Status(Box::new(conflict))) });
+    assert_eq!(run.heard(), ["undone"]);
+    run.pass(RENEW_DEADLINE * 2);
+    run.lease();
+    assert!(run.heard().is_empty(), "nobody else has led");
+    run.transitions += 1;
+    run.pass(Duration::from_millis(400));
+    run.lease();
+    assert_eq!(run.heard(), ["begins"]);
 }

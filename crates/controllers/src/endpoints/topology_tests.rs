@@ -170,6 +170,25 @@ fn a_service_gets_hints_and_loses_them() {
 }
 
 #[test]
+fn endpoints_are_alike_but_for_their_hints() {
+    let plain = of::<Endpoint>(json!({"addresses": ["10.0.0.1"]}));
+    for (more, alike) in [
+        (json!({"hints": {"forZones": [{"name": "a"}]}}), true),
+        (json!({"addresses": ["10.0.0.2"]}), false),
+        (json!({"conditions": {"ready": true}}), false),
+        (json!({"hostname": "h"}), false),
+        (json!({"nodeName": "n"}), false),
+        (json!({"targetRef": {"uid": "u"}}), false),
+        (json!({"zone": "a"}), false),
+        (json!({"deprecatedTopology": {"k": "v"}}), false),
+    ] {
+        let mut other = json!({"addresses": ["10.0.0.1"]});
+        more.as_object().into_iter().flatten().for_each(|(key, value)| other[key] = value.clone());
+        assert_eq!(is_alike(&plain, &of(other)), alike, "{more}");
+    }
+}
+
+#[test]
 fn what_nodes_have_concerns_the_services_that_ask() {
     let service = |name: &str, mode: &str| -> Service {
         of(json!({"metadata": {"namespace": "ns", "name": name, "uid": name, "annotations": {MODE: mode}},

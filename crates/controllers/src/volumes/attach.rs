@@ -65,6 +65,12 @@ impl AttachDetach {
     pub fn with_planted_carelessness() -> Self {
         Self(Detaching::careless())
     }
+    /// Plants the bug that a node which came back and goes again is taken for one that was gone all the time. For tests, which
+    /// must find it.
+    #[must_use]
+    pub fn with_planted_memory() -> Self {
+        Self(Detaching::remembering())
+    }
 }
 
 /// Whether it has to be attached before a node can use it. What a FlexVolume driver can is known once it was asked.
@@ -234,7 +240,10 @@ impl Controller for AttachDetach {
         for attachment in &there {
             let node = &attachment.spec.node_name;
             plan = plan.then(match (wanted.get(node), view.get::<Node>("", node)) {
-                (Some(pod), Some(found)) => follow(attachment, volume.name(), unique, found, pod, now),
+                (Some(pod), Some(found)) => {
+                    self.0.is_there(node);
+                    follow(attachment, volume.name(), unique, found, pod, now)
+                }
                 (Some(_), None) => Plan::none().requeue_after(LOOK_AGAIN),
                 (None, _) => self.0.detach(attachment, unique, view, now),
             });
@@ -242,6 +251,7 @@ impl Controller for AttachDetach {
         let mut busy: BTreeSet<&str> = there.iter().map(|a| a.spec.node_name.as_str()).collect();
         for (name, pod) in &wanted {
             let Some(node) = view.get::<Node>("", name).filter(|_| !busy.contains(name.as_str())) else { continue };
+            self.0.is_there(name);
             if !busy.is_empty() && !is_shared(volume) {
                 let why = in_use_elsewhere(volume, &wanted, &busy);
                 plan = plan.event(EventRecord::warning(pod.as_ref(), "FailedAttachVolume", why));
@@ -254,6 +264,9 @@ impl Controller for AttachDetach {
             plan = plan.then(more);
         }
         plan
+    }
+    fn begin(&mut self) {
+        self.0.begin();
     }
 }
 

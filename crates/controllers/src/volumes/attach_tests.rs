@@ -167,6 +167,18 @@ fn single_decisions() {
     assert_eq!(at(&mut c, &[], &[], &[attachment("a", true)], 1359).0, none());
     let gone = ["confirm absent a", "delete va-a"];
     assert_eq!(at(&mut c, &[], &[], &[attachment("a", true)], 1360).0, gone);
+    // One that came back and goes once more has all of its time again, whatever it was seen with meanwhile.
+    let used = || (vec![pod("p", "a")], vec![node("a", true, true)], vec![attachment("a", true)]);
+    let to_attach = || (vec![pod("p", "a")], vec![node("a", false, false)], vec![]);
+    for (start_s, (pods, nodes, attachments), expected) in [(2000, used(), none()), (3000, to_attach(), give())] {
+        assert_eq!(at(&mut c, &pods, &nodes, &attachments, start_s).0, expected);
+        assert_eq!(at(&mut c, &[], &[], &[attachment("a", true)], start_s + 10).0, none());
+        assert_eq!(at(&mut c, &[], &[], &[attachment("a", true)], start_s + 370).0, gone);
+    }
+    // And before who did not lead, and so did not see whether it was there.
+    c.begin();
+    assert_eq!(at(&mut c, &[], &[], &[attachment("a", true)], 9000).0, none());
+    assert_eq!(at(&mut c, &[], &[], &[attachment("a", true)], 9360).0, gone);
     // The volume is given to a node first, while the one before surely has it no more, and then attached.
     for (last, expected) in [
         ("a", vec!["confirm alive ns/p", "confirm unchanged v", "create volumeattachments.storage.k8s.io va-a"]),

@@ -162,7 +162,10 @@ impl Controller for InlineAttachDetach {
             let node = &attachment.spec.node_name;
             let its = by_node(pods.iter().copied().filter(|pod| is_of(attachment, unique, pod)));
             plan = plan.then(match (its.get(node), view.get::<Node>("", node)) {
-                (Some(pod), Some(found)) => follow(attachment, name, unique, found, pod, now),
+                (Some(pod), Some(found)) => {
+                    self.0.is_there(node);
+                    follow(attachment, name, unique, found, pod, now)
+                }
                 (Some(_), None) => Plan::none().requeue_after(LOOK_AGAIN),
                 (None, _) => self.0.detach(attachment, unique, view, now),
             });
@@ -177,10 +180,14 @@ impl Controller for InlineAttachDetach {
             }
             let flex = brought(pod).find(|(u, _)| u == unique).map(|(_, flex)| flex);
             if let (Some(flex), Some(node)) = (flex, view.get::<Node>("", name)) {
+                self.0.is_there(name);
                 plan = plan.then(attach(unique, flex, node, pod, view));
             }
         }
         plan
+    }
+    fn begin(&mut self) {
+        self.0.begin();
     }
 }
 

@@ -172,6 +172,22 @@ fn a_volume_called_like_an_attached_one_of_a_claim_waits() {
 }
 
 #[test]
+fn a_node_that_came_back_has_all_of_its_time_when_it_goes_again() {
+    let mut c = InlineAttachDetach::default();
+    let mut look = |pods: &[Value], nodes: &[Value], at_s: i64| {
+        let caches = Caches::new()
+            .with_index::<Pod>(BY_FLEX, by_flex)
+            .with::<Pod>(pods.iter().cloned().map(of))
+            .with::<Node>(nodes.iter().cloned().map(of))
+            .with::<VolumeAttachment>([of(attached("a"))]);
+        words(&c.reconcile(&Key::new("", UNIQUE), &caches.view(), Time::from_unix_s(at_s))).len()
+    };
+    assert_eq!([look(&[], &[], 0), look(&[], &[], 360)], [0, 2]);
+    assert_eq!(look(&[pod("p", "a", Some("v/d"))], &[node("a", true, true)], 1000), 0);
+    assert_eq!([look(&[], &[], 2000), look(&[], &[], 2359), look(&[], &[], 2360)], [0, 0, 2]);
+}
+
+#[test]
 fn carelessness_is_found() {
     let caches = Caches::new()
         .with_index::<Pod>(BY_FLEX, by_flex)

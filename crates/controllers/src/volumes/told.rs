@@ -123,16 +123,35 @@ pub(super) fn tell(node: &Node, unique: &str, device: Option<&str>) -> Plan {
 /// Who ends attachments.
 #[derive(Default)]
 pub(super) struct Detaching {
-    /// Since when nodes that have attachments have been missing.
+    /// Since when nodes that have attachments have been missing, without having been there in between.
     missing: BTreeMap<String, Time>,
     /// A planted bug: nobody asks whether the disk is in use.
     careless: bool,
+    /// A planted bug: since when a node has been missing stays known when it was there in between.
+    remembers: bool,
 }
 
 impl Detaching {
     /// With the planted bug that a detach does not ask whether the disk is in use.
     pub(super) fn careless() -> Self {
         Self { careless: true, ..Self::default() }
+    }
+
+    /// With the planted bug that a node which came back and goes again is taken for one that was gone all the time.
+    pub(super) fn remembering() -> Self {
+        Self { remembers: true, ..Self::default() }
+    }
+
+    /// A node is there. When it goes, its time begins anew, however long it was gone before.
+    pub(super) fn is_there(&mut self, node: &str) {
+        if !self.remembers {
+            self.missing.remove(node);
+        }
+    }
+
+    /// Whether nodes were there meanwhile is not known.
+    pub(super) fn begin(&mut self) {
+        self.missing.clear();
     }
 
     /// Ends an attachment that no pod on its node needs, if that is safe.
@@ -151,7 +170,7 @@ impl Detaching {
             let plan = Plan::none().confirm_absent(&Node::resource(), Key::new("", name.clone()), "");
             return plan.delete(attachment).resting_on(&gone);
         };
-        self.missing.remove(name);
+        self.is_there(name);
         let is_free = is_out_of_service(node) || is_left_by_the_dead(attachment, node, unique) || self.careless;
         if reports_in_use(node, unique) && !is_free {
             // The node says when it is done.

@@ -88,3 +88,31 @@ fn counts_follow_the_pods_also_while_more_are_refused() {
     let begun = json!({"startTime": "2026-01-01T00:00:00Z"});
     check(&mut JobController::default(), "batch/v1", "Job", &begun, &json!({"active": 1, "ready": 1}));
 }
+
+#[test]
+fn where_one_pod_may_not_go_the_others_do() {
+    let look = |status: &Value| {
+        let pods = ["a", "b", "c", "d"].map(|name| {
+            let mut pod = pod("apps/v1", "ReplicaSet");
+            pod["metadata"]["name"] = name.into();
+            pod["metadata"]["uid"] = name.into();
+            of::<Pod>(pod)
+        });
+        let caches = Caches::new()
+            .with_index("controller", index::<Pod>)
+            .with::<Pod>(pods)
+            .with::<ReplicaSet>([of(workload(status))]);
+        let now = Time::parse("2026-01-01T01:00:00Z").expect("a time");
+        ReplicaSets::default().reconcile(&Key::new("ns", "web"), &caches.view(), now)
+    };
+    let plan = look(&json!({"replicas": 4}));
+    assert_eq!((plan.writes.len(), plan.apart.len()), (2, 0), "the first that is refused ends it");
+    let refused = json!({"type": "ReplicaFailure", "status": "True", "reason": "FailedDelete", "message": "no"});
+    // What it counts is told all the same.
+    let plan = look(&json!({"replicas": 9, "conditions": [refused]}));
+    let [Write::Update { object, sub: "status", .. }] = &plan.writes[..] else { panic!("{:?}", plan.writes) };
+    let status = &object["status"];
+    assert_eq!((&status["replicas"], &status["conditions"]), (&json!(4), &json!([refused])));
+    let plan = look(status);
+    assert_eq!((plan.writes.len(), plan.apart.len()), (2, 2));
+}

@@ -161,7 +161,7 @@ impl<K: Replicated> Controller for ReplicaController<K> {
             return write_status(set.as_ref(), &pods, None, now);
         }
         if active.len() > wanted {
-            return remove(view, set.as_ref(), &active, active.len() - wanted, now);
+            return remove(view, set.as_ref(), (&pods, &active), active.len() - wanted, now);
         }
         make(view, set.as_ref(), &pods, wanted - active.len(), now)
     }
@@ -195,8 +195,23 @@ fn make<K: Replicated>(view: &View<'_>, set: &K, all: &[Arc<Pod>], missing: usiz
     plan.resting_on(&Premise::unchanged(set))
 }
 
-/// Removes the least useful pods.
-fn remove<K: Replicated>(view: &View<'_>, set: &K, active: &[Arc<Pod>], excess: usize, now: Time) -> Plan {
+/// Removes the least useful pods. Where one may not go, that is told first, and then the others go without it.
+fn remove<K: Replicated>(
+    view: &View<'_>,
+    set: &K,
+    (all, active): (&[Arc<Pod>], &[Arc<Pod>]),
+    excess: usize,
+    now: Time,
+) -> Plan {
+    let said = set.read_status().conditions;
+    let refused = conditions::find(said.as_ref(), FAILURE).filter(|c| c.reason.as_deref() == Some("FailedDelete"));
+    if let Some(refused) = refused {
+        let why = refused.message.clone().unwrap_or_default();
+        let status = write_status(set, all, Some(("FailedDelete", why)), now);
+        if !status.writes.is_empty() {
+            return status;
+        }
+    }
     let company = company(view, set, active);
     let mut order: Vec<&Arc<Pod>> = active.iter().collect();
     order.sort_by(|a, b| pods::goes_before(a, b, &company, now));
@@ -204,7 +219,8 @@ fn remove<K: Replicated>(view: &View<'_>, set: &K, active: &[Arc<Pod>], excess: 
         let told = EventRecord::normal(set, "SuccessfulDelete", format!("Deleted pod: {}", pod.name()));
         plan.delete(pod.as_ref()).told(told)
     });
-    plan.resting_on(&Premise::unchanged(set))
+    let plan = plan.resting_on(&Premise::unchanged(set));
+    if refused.is_some() { plan.each_apart() } else { plan }
 }
 
 /// How many active pods of this set, and of the other sets of its own controller, are on each node.

@@ -47,6 +47,9 @@ impl Manager {
         if begins {
             let mut sources = BTreeSet::new();
             for hosted in &mut self.hosted {
+                if self.heralds {
+                    hosted.controller.begin();
+                }
                 hosted.required.extend(hosted.sources.iter().cloned());
                 sources.extend(hosted.sources.iter().cloned());
             }

@@ -18,7 +18,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use carrack_engine::{Controller, EventRecord, Key, Plan, Premise, Refusal, Setup, Time, View, Write};
+use carrack_engine::{Controller, EventRecord, Key, Plan, Premise, Refusal, Setup, Source, Time, View, Write};
 use carrack_types::resource::Object as _;
 use carrack_types::selector::selects;
 use k8s_openapi::api::apps::v1::{ControllerRevision, DaemonSet, DaemonSetSpec};
@@ -105,8 +105,10 @@ impl Controller for DaemonSetController {
         watch::<ControllerRevision, DaemonSet>(setup, chooses);
         // Every set goes through all nodes.
         setup.keep_open::<Node>();
-        // Every set looks at a node that is new, gone, or another than before; a heartbeat renews a Lease and not a Node.
-        setup.watch::<Node>(|_, view| view.cache::<DaemonSet>().keys().cloned().collect());
+        // Every set looks at a node that is new, gone, or takes other pods than before.
+        setup.watch_changes::<Node>(Source::of::<Node>(), place::is_another, |_, view| {
+            view.cache::<DaemonSet>().keys().cloned().collect()
+        });
     }
     fn reconcile(&mut self, key: &Key, view: &View<'_>, now: Time) -> Plan {
         let Some(set) = view.get::<DaemonSet>(&key.namespace, &key.name) else { return Plan::none() };

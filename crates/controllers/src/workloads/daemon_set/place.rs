@@ -1,6 +1,6 @@
 //! Which nodes take a pod, and what each has too few or too many of.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -84,6 +84,13 @@ pub(super) fn suits(model: &Pod, node: &Node) -> (bool, bool) {
     (bears(&["NoSchedule", "NoExecute"]), bears(&["NoExecute"]))
 }
 
+/// Whether a node takes other pods than before, as far as [`suits`] asks: kubelets write what else is new of their nodes, and each
+/// set goes through all nodes.
+pub(super) fn is_another(old: &Node, new: &Node) -> bool {
+    let taints = |node: &Node| node.spec.as_ref().and_then(|spec| spec.taints.clone()).unwrap_or_default();
+    old.metadata.labels != new.metadata.labels || taints(old) != taints(new)
+}
+
 /// The node that a pod is bound to, or tied to.
 pub(super) fn target(pod: &Pod) -> String {
     let bound = pods::node(pod);
@@ -162,8 +169,9 @@ pub(super) fn plan(view: &View<'_>, known: &Known<'_>, ended: &mut Ended) -> Pla
         };
     }
     // Pods for nodes that are gone, and were never bound: nobody else takes those away.
+    let there: BTreeSet<&str> = known.nodes.iter().map(|(node, _, _)| node.name()).collect();
     for (node, here) in &known.by_node {
-        if !known.nodes.iter().any(|(n, _, _)| n.name() == node) {
+        if !there.contains(node.as_str()) {
             let unbound = here.iter().filter(|p| pods::node(p).is_empty() && !p.is_deleting());
             plan = unbound.fold(plan, |plan, pod| remove(plan, known, pod));
         }
@@ -248,6 +256,26 @@ mod tests {
         check(json!({ GENERATION: "7" }), Some("7"));
         check(json!({}), None);
         check(json!({ GENERATION: "seven" }), None);
+    }
+
+    #[test]
+    fn what_kubelets_write_makes_no_other_node() {
+        let check = |change: Value, is_another_one: bool| {
+            let node = json!({"metadata": {"name": "n", "labels": {"a": "b"}, "resourceVersion": "1"},
+                "spec": {"taints": [{"key": "k", "effect": "NoSchedule"}]}, "status": {"volumesInUse": []}});
+            let mut changed = node.clone();
+            for (part, value) in change.as_object().expect("a map") {
+                for (field, value) in value.as_object().expect("a map") {
+                    changed[part][field] = value.clone();
+                }
+            }
+            assert_eq!(is_another(&of(node), &of(changed)), is_another_one, "{change}");
+        };
+        check(json!({"metadata": {"resourceVersion": "2", "annotations": {"a": "b"}}}), false);
+        check(json!({"status": {"volumesInUse": ["v"], "images": [{"names": ["i"]}]}}), false);
+        check(json!({"metadata": {"labels": {"a": "c"}}}), true);
+        check(json!({"spec": {"taints": [{"key": "k", "effect": "NoExecute"}]}}), true);
+        check(json!({"spec": {"taints": null}}), true);
     }
 
     #[test]
