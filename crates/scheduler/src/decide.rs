@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use carrack_engine::Rng;
 
-use crate::class::{Candidate, Class, Nominated, Shelf, Verdict, WithVolumes, best};
+use crate::class::{Candidate, Class, NO_VICTIMS, NOT_HELPFUL, Nominated, Shelf, Verdict, WithVolumes, best};
 use crate::plugins::fit::{Fit, Hypothesis};
 use crate::plugins::node::facts;
 use crate::plugins::spread::default_selector;
@@ -271,10 +271,12 @@ impl Decider {
         let volumes = match self.volumes(question) {
             Ok(volumes) => volumes,
             Err(_) => {
-                let reason = "Preemption is not helpful for scheduling".to_owned();
-                return Err(BTreeMap::from([(reason, self.cluster.len())]));
+                return Err(BTreeMap::from([(NOT_HELPFUL.to_owned(), self.cluster.len())]));
             }
         };
+        if let Some(reasons) = self.named_in_vain(question) {
+            return Err(reasons);
+        }
         self.with_class(question, |class, verdict, cluster, _| match &volumes {
             None => class.candidates(verdict, cluster, question.nominated, most),
             Some(volumes) => {
@@ -314,7 +316,7 @@ impl Decider {
     fn check_node(&mut self, question: Question<'_>, id: NodeId) -> Result<(), Refusal> {
         let fit = Fit::new(question.pod, question.profile, &mut self.cluster.tables);
         let Some(node) = self.cluster.node(id) else { return Ok(()) };
-        if let Some(refusal) = facts(question.pod, node, question.profile, &mut self.probe).refusal {
+        if let Some(refusal) = facts(question.pod, node, question.profile, &mut self.probe).refusal() {
             return Err(refusal);
         }
         let beside = nominees(question, &node.name);
@@ -327,6 +329,31 @@ impl Decider {
         let names = question.pod.only_nodes.as_deref()?;
         let counts = question.profile.filters.has(Plugin::NodeAffinity) && self.is_simple(question);
         counts.then_some(names)
+    }
+
+    /// Why nobody need go from the nodes that a pod names by affinity, if these alone can tell: pods of a daemon set that has no room
+    /// name one node each, and are no reason to look at all nodes for every one of them.
+    fn named_in_vain(&mut self, question: Question<'_>) -> Option<BTreeMap<String, usize>> {
+        let names = self.names_only(question)?;
+        let (mut reasons, mut others) = (BTreeMap::new(), self.cluster.len());
+        for name in names {
+            let Some(id) = self.cluster.find(name).filter(|id| self.cluster.node(*id).is_some_and(NodeInfo::exists))
+            else {
+                continue;
+            };
+            others = others.saturating_sub(1);
+            let is_resolvable = self.check_node(question, id).err()?.resolvable;
+            let mut there = self.cluster.node(id).into_iter().flat_map(|node| node.pods.values());
+            if is_resolvable && there.any(|seat| seat.info.priority < question.pod.priority) {
+                return None;
+            }
+            let why = if is_resolvable { NO_VICTIMS } else { NOT_HELPFUL };
+            *reasons.entry(why.to_owned()).or_default() += 1;
+        }
+        if others > 0 {
+            *reasons.entry(NOT_HELPFUL.to_owned()).or_default() += others;
+        }
+        Some(reasons)
     }
 
     /// Which of the nodes that a pod names take it, with what has to be done about its volumes there; and why others don't.

@@ -98,7 +98,7 @@ impl Class {
     /// Everything that one node has against the pod, not only what it says first.
     pub fn refusals_of(&self, id: NodeId, verdict: &Verdict, cluster: &Cluster) -> Vec<Refusal> {
         let (Some(entry), Some(node)) = (self.entries.get(id as usize), cluster.node(id)) else { return Vec::new() };
-        let mut all: Vec<Refusal> = entry.facts.refusal.iter().cloned().collect();
+        let mut all: Vec<Refusal> = entry.facts.refusal().into_iter().collect();
         let mut probe = Probe::default();
         all.extend(self.fit.filter(&self.info, node, &Hypothesis::default(), &mut probe).err());
         let key = self.key(id, node, entry, cluster);
@@ -385,8 +385,8 @@ impl Class {
     pub fn trial(&self, id: NodeId, hypothesis: &Hypothesis<'_>, cluster: &Cluster) -> Result<(), Refusal> {
         let gone = || Refusal::unresolvable(Plugin::NodeName, "node(s) didn't match the requested node name");
         let (Some(entry), Some(node)) = (self.entries.get(id as usize), cluster.node(id)) else { return Err(gone()) };
-        if let Some(refusal) = &entry.facts.refusal {
-            return Err(refusal.clone());
+        if let Some(refusal) = entry.facts.refusal() {
+            return Err(refusal);
         }
         let mut probe = Probe::default();
         self.fit.filter(&self.info, node, hypothesis, &mut probe)?;

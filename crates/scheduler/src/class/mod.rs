@@ -32,7 +32,7 @@ use crate::{Cluster, NodeId, NodeInfo, Plugin, PodInfo, Probe, Profile, Refusal}
 use counter::Counter;
 use group::{GroupKey, Groups, Place};
 pub use judge::{Verdict, best};
-pub use preempt::{Candidate, WithVolumes, rank};
+pub use preempt::{Candidate, NO_VICTIMS, NOT_HELPFUL, WithVolumes, rank};
 pub use shelf::Shelf;
 
 /// Tells which pods are nominated to a node, by its name.
@@ -245,9 +245,9 @@ impl Class {
         }
         let beside: Vec<Arc<PodInfo>> = self.beside(nominated);
         let hypothesis = Hypothesis { with: &beside, without: &[] };
-        let fits = match &entry.facts.refusal {
+        let fits = match entry.facts.refusal() {
             _ if !node.exists() => None,
-            Some(refusal) => Some(Err(refusal.clone())),
+            Some(refusal) => Some(Err(refusal)),
             None => Some(self.fit.filter(&self.info, node, &hypothesis, probe)),
         };
         self.doubtful.remove(&id);

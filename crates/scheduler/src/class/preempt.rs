@@ -17,8 +17,10 @@ use crate::plugins::fit::Hypothesis;
 use crate::plugins::volumes::{Asked, Volumes};
 use crate::{Cluster, NodeId, PodInfo, Probe, Refusal};
 
-const NO_VICTIMS: &str = "No preemption victims found for incoming pod";
-const NOT_HELPFUL: &str = "Preemption is not helpful for scheduling";
+/// Why a node is no candidate: nobody less important is there.
+pub const NO_VICTIMS: &str = "No preemption victims found for incoming pod";
+/// Why a node is no candidate: it would not take the pod whoever went.
+pub const NOT_HELPFUL: &str = "Preemption is not helpful for scheduling";
 /// Where a pod's volumes clash, so many candidates are enough, or a tenth of all nodes if that is more: upstream's defaults
 /// (`calculateNumCandidates`).
 const ENOUGH: usize = 100;

@@ -416,7 +416,7 @@ fn fit_args(field: &str, args: FitArgs, profile: &mut Profile) -> Checked<()> {
 
 fn resources(field: &str, list: Vec<Resource>) -> Checked<Vec<(String, i64)>> {
     list.into_iter()
-        .map(|r| match r.weight.unwrap_or(1) {
+        .map(|r| match r.weight.filter(|weight| *weight != 0).unwrap_or(1) {
             weight @ 1..=100 => Ok((r.name, weight)),
             weight => {
                 wrong(&format!("{field}.resources"), format_args!("{}: {weight} is not between 1 and 100", r.name))

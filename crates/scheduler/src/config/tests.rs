@@ -195,3 +195,22 @@ fn plugins_are_turned_on_and_off_as_by_upstream() {
         assert_eq!(weight(plugins), expected, "{plugins}");
     }
 }
+
+/// A weight of nothing is one that was not given, as upstream's defaults have it.
+#[test]
+fn resources_without_a_weight_count_once() {
+    for weight in ["", ", weight: 0", ", weight: 1"] {
+        let config = parse(&format!(
+            "profiles: [{{pluginConfig: [
+                {{name: NodeResourcesFit, args: {{scoringStrategy: {{type: LeastAllocated, resources: [{{name: a{weight}}}]}}}}}},
+                {{name: NodeResourcesBalancedAllocation, args: {{resources: [{{name: a{weight}}}]}}}}]}}]"
+        ));
+        let profile = &config.expect("it is good").profiles[0];
+        let expected = [("a".to_owned(), 1)];
+        assert_eq!(
+            (&profile.fit_resources[..], &profile.balanced_resources[..]),
+            (&expected[..], &expected[..]),
+            "{weight:?}"
+        );
+    }
+}

@@ -163,3 +163,41 @@ fn each_question_has_its_own_laps() {
     nowhere["spec"]["containers"][0]["resources"]["requests"]["cpu"] = "9".into();
     assert_eq!(laps(nowhere), (false, 1, 1));
 }
+
+/// Whether all nodes were looked at to find out who would have to go for a pod that names a node, where one of this priority is, and
+/// what came out. The node `n` has 4 CPUs, and `m` is another one.
+fn check_named(node: &str, priority: i32, cpu: &str, all: bool, expected: Result<&str, &[(&str, usize)]>) {
+    let mut cluster = cluster();
+    cluster.set_node(read(json!({"metadata": {"name": "m"}, "status": {"allocatable": {"cpu": "4", "pods": "9"}}})));
+    let mut there = pod("t", "4", priority, None);
+    there["spec"]["nodeName"] = "n".into();
+    cluster.set_pod(&read(there));
+    let mut named = pod("named", cpu, 10, None);
+    named["spec"]["affinity"] = json!({"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {
+        "nodeSelectorTerms": [{"matchFields": [{"key": "metadata.name", "operator": "In", "values": [node]}]}]}}});
+    let info = cluster.read(read(named));
+    let profile = Arc::new(Profile::default());
+    let question = Question { pod: &info, profile: &profile, nominated: &|_| Vec::new() };
+    let mut decider = Decider::new(cluster);
+    let found = decider.candidates(question, 1);
+    let case = format!("{node} {priority} {cpu}: {found:?}");
+    match (&found, expected) {
+        (Ok(found), Ok(victim)) => assert_eq!(found[0].victims[0].name(), victim, "{case}"),
+        (Err(reasons), Err(expected)) => {
+            let reasons: Vec<(&str, usize)> = reasons.iter().map(|(why, nodes)| (why.as_str(), *nodes)).collect();
+            assert_eq!(reasons, expected, "{case}");
+        }
+        _ => panic!("{case}"),
+    }
+    assert_eq!(decider.shelf.count() > 0, all, "{case}");
+}
+
+#[test]
+fn who_names_nodes_in_vain_has_no_others_looked_at() {
+    let in_vain = [(NO_VICTIMS, 1), (NOT_HELPFUL, 1)];
+    check_named("n", 10, "1", false, Err(&in_vain));
+    check_named("n", 0, "1", true, Ok("t"));
+    // More than the node has, and a node that is not there.
+    check_named("n", 0, "9", false, Err(&[(NOT_HELPFUL, 2)]));
+    check_named("gone", 0, "1", false, Err(&[(NOT_HELPFUL, 2)]));
+}

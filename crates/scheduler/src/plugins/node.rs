@@ -11,8 +11,8 @@ const UNSCHEDULABLE_TAINT: &str = "node.kubernetes.io/unschedulable";
 /// What is so of a pod and a node until the node's object changes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Facts {
-    /// The first plugin that refuses.
-    pub refusal: Option<Refusal>,
+    /// The first plugin that refuses, and why. It is kept for every node by every class, so it is no [`Refusal`] yet.
+    pub refused: Option<(Plugin, &'static str)>,
     /// Whether the node matches the pod's selector and required affinity.
     pub matches: bool,
     /// Whether the pod tolerates the taints that keep pods away.
@@ -21,6 +21,14 @@ pub struct Facts {
     pub intolerable: i64,
     /// Weights of the preferred terms that the node matches: more is better.
     pub preferred: i64,
+}
+
+impl Facts {
+    /// Why the node refuses the pod, if it does.
+    #[must_use]
+    pub fn refusal(&self) -> Option<Refusal> {
+        self.refused.map(|(plugin, reason)| Refusal::unresolvable(plugin, reason))
+    }
 }
 
 fn tolerations(pod: &PodInfo) -> &[Toleration] {
@@ -50,11 +58,17 @@ pub fn facts(pod: &PodInfo, node: &NodeInfo, profile: &Profile, probe: &mut Prob
     let (mut tolerated, mut matches) = (None, None);
     let tolerates_all = || untolerated(Some(pod.spec()), object, &["NoSchedule", "NoExecute"]).is_none();
     let matches_own = || affinity_matches(Some(pod.spec()), object);
-    let mut refusal = None;
+    let mut refused = None;
     let mut ask = |plugin: Plugin, why: &mut dyn FnMut() -> Option<&'static str>| {
-        if refusal.is_none() && profile.filters.has(plugin) {
-            let asked = || why().map_or(Ok(()), |reason| Err(Refusal::unresolvable(plugin, reason)));
-            refusal = probe.filter(plugin, asked).err();
+        if refused.is_none() && profile.filters.has(plugin) {
+            let mut said = None;
+            let asked = || {
+                said = why();
+                said.map_or(Ok(()), |reason| Err(Refusal::unresolvable(plugin, reason)))
+            };
+            if probe.filter(plugin, asked).is_err() {
+                refused = said.map(|reason| (plugin, reason));
+            }
         }
     };
     ask(Plugin::NodeUnschedulable, &mut || kept_by_cordon(pod, node).then_some("node(s) were unschedulable"));
@@ -88,7 +102,7 @@ pub fn facts(pod: &PodInfo, node: &NodeInfo, profile: &Profile, probe: &mut Prob
         .map(|p| i64::from(p.weight))
         .sum();
     Facts {
-        refusal,
+        refused,
         matches: matches.unwrap_or_else(matches_own),
         tolerated: tolerated.unwrap_or_else(tolerates_all),
         intolerable: i64::try_from(intolerable).unwrap_or(i64::MAX),

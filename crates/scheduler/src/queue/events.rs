@@ -200,7 +200,7 @@ fn gone_hint(plugin: Plugin, waiting: Waiting<'_>, other: &PodInfo, node: &str, 
 /// when the pod looked at it) is not, and its end would wake nobody; so the pod looks again, and waits for that instead.
 fn has_room(waiting: Waiting<'_>, node: &NodeInfo, cluster: &Cluster) -> bool {
     let Waiting { pod, profile, nominated, refused_by } = waiting;
-    if facts(pod, node, profile, &mut Probe::default()).refusal.is_some_and(|refusal| refused_by.has(refusal.plugin)) {
+    if facts(pod, node, profile, &mut Probe::default()).refused.is_some_and(|(plugin, _)| refused_by.has(plugin)) {
         return false;
     }
     let beside = || nominated.iter().filter(|p| p.priority >= pod.priority && p.uid != pod.uid);
@@ -221,7 +221,7 @@ fn node_hint(plugin: Plugin, waiting: Waiting<'_>, name: &str, change: NodeChang
     let Some(node) = cluster.named(name) else { return false };
     let (pod, profile) = (waiting.pod, waiting.profile);
     let only = |of: Plugin| Profile { filters: PluginSet::of(of), ..Profile::default() };
-    let passes = |of: Plugin| facts(pod, node, &only(of), &mut Probe::default()).refusal.is_none();
+    let passes = |of: Plugin| facts(pod, node, &only(of), &mut Probe::default()).refused.is_none();
     match plugin {
         Plugin::NodeUnschedulable | Plugin::TaintToleration => (change.added || change.taints) && passes(plugin),
         Plugin::NodeName => change.added && passes(plugin),

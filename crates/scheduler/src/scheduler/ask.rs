@@ -124,8 +124,8 @@ impl Scheduler {
 
     /// An extender answered, or did not.
     pub(super) fn extender_answered(&mut self, now: Time, answer: Answer, fx: &mut Effects<Out>) {
-        if let Some(uid) = self.binds.remove(&answer.id) {
-            return self.binder_answered(now, &uid, answer.result, fx);
+        if let Some(flight) = self.binds.remove(&answer.id) {
+            return self.binder_answered(now, &flight, answer.result, fx);
         }
         let expected = self.asking.as_ref().is_some_and(|asking| match &asking.stage {
             Stage::Filter { call, .. } | Stage::Victims { call, .. } => *call == answer.id,

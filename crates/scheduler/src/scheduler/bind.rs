@@ -11,13 +11,14 @@
 //! What fencing is for says [`fence`], and what is told of pods whose claims are written, [`announce`].
 
 mod announce;
+mod claims;
 mod fence;
 mod waiting;
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use carrack_engine::{ApiError, ApiRequest, ApiResponse, ContentType, Effects, EventRecord, Time, TimerId};
+use carrack_engine::{ApiError, ApiRequest, ApiResponse, ContentType, Delta, Effects, EventRecord, Time, TimerId};
 use carrack_types::resource::{Kind as _, Object as _};
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
 use serde_json::json;
@@ -26,10 +27,11 @@ use super::{Call, Out, Planted, Scheduler};
 use crate::cluster::{ObjectName, Objects};
 use crate::extender::{Ask, Extender, read_bind};
 use crate::metrics::{Point, Status};
-use crate::plugins::volumes::{Plan, SELECTED_NODE_ANNOTATION, is_bound};
+use crate::plugins::volumes::{Plan, SELECTED_NODE_ANNOTATION};
 use crate::queue::Row;
 use crate::{Ended, Event, NodeId, Pod};
 
+use claims::{Progress, Written, progress};
 pub use waiting::Waiting;
 
 /// Time between tries to learn what became of a binding.
@@ -37,14 +39,26 @@ const CHECK_RETRY: Duration = Duration::from_secs(1);
 /// A binding that was acknowledged, and that the watch does not show, is looked at after this.
 const CONFIRM: Duration = Duration::from_secs(30);
 
+/// Names a flight. Who lost its node and was given one anew is on another flight, and what comes late of the one before is none of its.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FlightId {
+    /// The pod's UID.
+    pub uid: Arc<str>,
+    number: u64,
+}
+
 /// A pod with a chosen node.
 #[derive(Debug)]
 pub struct Flight {
+    /// Its number among all flights.
+    number: u64,
     /// Since which term this scheduler had led when it decided (see [`Scheduler::since`]).
     pub of_term: u64,
     pub row: Row,
     pub node: Arc<str>,
     plan: Plan,
+    /// When its claims and volumes were as the plan wants them.
+    written: Written,
     stage: Stage,
     /// When this stage began.
     since: Time,
@@ -93,12 +107,14 @@ pub enum Step {
 }
 
 impl Flight {
-    fn new(row: Row, node: Arc<str>, plan: Plan, since: Time, of_term: u64) -> Self {
+    fn new(number: u64, row: Row, node: Arc<str>, plan: Plan, since: Time, of_term: u64) -> Self {
         Self {
+            number,
             of_term,
             row,
             node,
             plan,
+            written: Written::new(),
             stage: Stage::Writing(0),
             since,
             timer: None,
@@ -110,6 +126,14 @@ impl Flight {
         }
     }
 
+    /// Its name.
+    pub fn id(&self) -> FlightId {
+        FlightId { uid: self.row.pod.uid.clone(), number: self.number }
+    }
+    /// Whether this is its name, and it waits for its claims.
+    pub fn waits_as(&self, id: &FlightId) -> bool {
+        self.number == id.number && self.stage == Stage::Waiting
+    }
     /// Whether its binding was acknowledged.
     pub fn is_bound(&self) -> bool {
         self.stage == Stage::Bound
@@ -119,6 +143,12 @@ impl Flight {
     pub fn waits_for_claims(&self) -> bool {
         self.stage == Stage::Waiting
     }
+}
+
+/// The claim that a volume says it is of.
+fn claim_of(volume: &PersistentVolume) -> Option<ObjectName> {
+    let claim = volume.spec.as_ref()?.claim_ref.as_ref()?;
+    Some((claim.namespace.clone()?, claim.name.clone()?))
 }
 
 impl Scheduler {
@@ -134,7 +164,8 @@ impl Scheduler {
             self.happened(now, Event::PodGone(row.pod.clone(), kept));
         }
         self.happened(now, Event::PodPlaced(row.pod.clone()));
-        let flight = Flight::new(row, name, plan, now, self.since);
+        self.flown += 1;
+        let flight = Flight::new(self.flown, row, name, plan, now, self.since);
         if !flight.plan.is_empty() {
             return self.write_claims(now, uid, flight, fx);
         }
@@ -156,12 +187,16 @@ impl Scheduler {
             else {
                 continue;
             };
-            let patch = json!({
-                "metadata": {"uid": volume.uid(), "resourceVersion": volume.metadata.resource_version,
-                    "annotations": {"pv.kubernetes.io/bound-by-controller": "yes"}},
+            let mut patch = json!({
+                "metadata": {"uid": volume.uid(), "resourceVersion": volume.metadata.resource_version},
                 "spec": {"claimRef": {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "name": claim.name(),
                     "namespace": claim.namespace(), "uid": claim.uid(),
                     "resourceVersion": claim.metadata.resource_version}}});
+            // Where somebody else has promised it, who takes it from the claim leaves that promise
+            // (component-helpers/storage/volume, `GetBindVolumeToClaim`).
+            if claim_of(volume).is_none() {
+                patch["metadata"]["annotations"] = json!({"pv.kubernetes.io/bound-by-controller": "yes"});
+            }
             requests.push(ApiRequest::patch(
                 &PersistentVolume::resource(),
                 "",
@@ -174,6 +209,7 @@ impl Scheduler {
         for claim in &flight.plan.provisions {
             let Some(claim) = objects.claims.get(claim) else { continue };
             if claim.annotation(SELECTED_NODE_ANNOTATION) == Some(&flight.node) {
+                flight.written.insert((claim.namespace().to_owned(), claim.name().to_owned()), claim.revision());
                 continue;
             }
             let patch = json!({"metadata": {"uid": claim.uid(), "resourceVersion": claim.metadata.resource_version,
@@ -185,7 +221,7 @@ impl Scheduler {
         let announces = self.announce(now, &flight, fx);
         flight.stage = Stage::Writing(requests.len() + usize::from(announces));
         for request in requests {
-            self.awaits(now, self.send(request, fx), Call::Flight(uid.clone(), Step::Write));
+            self.awaits(now, self.send(request, fx), Call::Flight(flight.id(), Step::Write));
         }
         let timer = fx.timer(now + flight.row.profile.bind_timeout);
         self.timers.insert(timer, uid.clone());
@@ -217,30 +253,50 @@ impl Scheduler {
         }
     }
 
+    /// A volume changed: it may have been made for a claim, or be a claim's no more.
+    pub(super) fn volume_changed(&mut self, now: Time, delta: &Delta<PersistentVolume>, fx: &mut Effects<Out>) {
+        let before = match delta {
+            Delta::Updated(old, _) => claim_of(old),
+            Delta::Added(_) | Delta::Removed(_) => None,
+        };
+        let after = claim_of(delta.object());
+        if let Some(claim) = before.filter(|claim| Some(claim) != after.as_ref()) {
+            self.claim_changed(now, &claim, fx);
+        }
+        if let Some(claim) = after {
+            self.claim_changed(now, &claim, fx);
+        }
+    }
+
+    /// A node is not there any more: nobody makes volumes for it.
+    pub(super) fn node_gone(&mut self, now: Time, node: &str, fx: &mut Effects<Out>) {
+        let waits = |flight: &&Flight| flight.stage == Stage::Waiting && *flight.node == *node;
+        let uids: Vec<Arc<str>> = self.flights.values().filter(waits).map(|f| f.row.pod.uid.clone()).collect();
+        for uid in uids {
+            self.claims_bound(now, &uid, fx);
+        }
+    }
+
     fn claims_bound(&mut self, now: Time, uid: &str, fx: &mut Effects<Out>) {
         let Some(flight) = self.flights.get_mut(uid) else { return };
-        let claims = &self.decider.cluster.objects.claims;
-        let bound = |name: &ObjectName| claims.get(name).is_some_and(|claim| is_bound(claim));
-        let plan = &flight.plan;
-        if plan.claims().all(bound) {
-            flight.timer = None;
-            // It may ask for more by now.
-            if self.has_become_another(uid) {
-                return self.forget(now, uid, None, fx);
+        match progress(&flight.plan, &flight.written, &flight.node, &self.decider.cluster) {
+            Progress::Awaited => {}
+            Progress::Lost(why) => self.forget(now, uid, Some(&format!("binding volumes: {why}")), fx),
+            Progress::Bound => {
+                flight.timer = None;
+                // It may ask for more by now.
+                if self.has_become_another(uid) {
+                    return self.forget(now, uid, None, fx);
+                }
+                self.bind(now, uid, fx);
             }
-            return self.bind(now, uid, fx);
         }
-        let given_up = plan.provisions.iter().find(|name| {
-            claims.get(*name).is_none_or(|claim| {
-                let other = claim.annotation(SELECTED_NODE_ANNOTATION).is_some_and(|node| *node != *flight.node);
-                other || claim.is_deleting()
-            })
-        });
-        if let Some((_, name)) = given_up {
-            let message =
-                format!("binding volumes: claim {name:?} is not provisioned for node {} any more", flight.node);
-            self.forget(now, uid, Some(&message), fx);
-        }
+    }
+
+    /// The flight of this name, if it has not ended.
+    fn flight(&mut self, id: &FlightId) -> Option<&mut Flight> {
+        let by_pod_alone = self.planted_bug == Some(Planted::MistakenAnswers);
+        self.flights.get_mut(&id.uid).filter(|flight| flight.number == id.number || by_pod_alone)
     }
 
     fn bind(&mut self, now: Time, uid: &str, fx: &mut Effects<Out>) {
@@ -261,7 +317,7 @@ impl Scheduler {
             let body = Extender::bind_args(pod, node);
             let verb = self.config.extenders[extender].bind_verb.clone();
             let id = fx.fresh();
-            self.binds.insert(id, pod.uid.clone());
+            self.binds.insert(id, flight.id());
             return fx.own(Out::Extender(Ask { id, extender, verb, body }));
         }
         let mut body = json!({"apiVersion": "v1", "kind": "Binding",
@@ -273,7 +329,7 @@ impl Scheduler {
         flight.rests_on = revision;
         let request = ApiRequest::create_sub(&Pod::resource(), pod.namespace(), pod.name(), "binding", &body);
         tracing::trace!(pod = pod.name(), node, %uid, ?now, "binding");
-        let call = Call::Flight(pod.uid.clone(), Step::Bind);
+        let call = Call::Flight(flight.id(), Step::Bind);
         self.awaits(now, self.send(request, fx), call);
     }
 
@@ -281,13 +337,14 @@ impl Scheduler {
     pub(super) fn binder_answered(
         &mut self,
         now: Time,
-        uid: &str,
+        id: &FlightId,
         result: Result<bytes::Bytes, String>,
         fx: &mut Effects<Out>,
     ) {
-        if !self.flights.get(uid).is_some_and(|f| f.stage == Stage::Binding) {
+        if !self.flight(id).is_some_and(|f| f.stage == Stage::Binding) {
             return;
         }
+        let uid = &*id.uid;
         match result.and_then(|body| read_bind(&body)) {
             Ok(()) => self.bound(now, uid, fx),
             Err(error) => {
@@ -302,14 +359,18 @@ impl Scheduler {
     pub(super) fn flight_answered(
         &mut self,
         now: Time,
-        uid: &str,
+        id: &FlightId,
         step: Step,
         result: Result<ApiResponse, ApiError>,
         fx: &mut Effects<Out>,
     ) {
-        let Some(flight) = self.flights.get_mut(uid) else { return };
+        let uid = &*id.uid;
+        let Some(flight) = self.flight(id) else { return };
         match (step, flight.stage, result) {
-            (Step::Write, Stage::Writing(_), Ok(_)) => self.one_written(now, uid, fx),
+            (Step::Write, Stage::Writing(_), Ok(reply)) => {
+                flight.written.extend(claims::written(&reply));
+                self.one_written(now, uid, fx);
+            }
             (Step::Write, Stage::Writing(_), Err(error)) => {
                 self.forget(now, uid, Some(&format!("binding volumes: {error}")), fx);
             }
@@ -358,9 +419,9 @@ impl Scheduler {
     fn check(&mut self, now: Time, uid: &str, fx: &mut Effects<Out>) {
         let Some(flight) = self.flights.get_mut(uid) else { return };
         flight.stage = Stage::Checking;
-        let pod = flight.row.pod.clone();
+        let (pod, flight) = (flight.row.pod.clone(), flight.id());
         let id = fx.api(ApiRequest::get(&Pod::resource(), pod.namespace(), pod.name()));
-        self.awaits(now, id, Call::Flight(pod.uid.clone(), Step::Check));
+        self.awaits(now, id, Call::Flight(flight, Step::Check));
     }
     fn check_later(&mut self, now: Time, uid: &str, fx: &mut Effects<Out>) {
         self.set_timer(now + CHECK_RETRY, uid, fx);

@@ -27,14 +27,14 @@ use crate::extender::{Answer, Ask};
 use crate::{Cluster, Config, Decider, Event, Metrics, Pod, Profile, SchedulingQueue, Shown, Stopwatch};
 
 use ask::Asking;
-use bind::{Flight, Waiting};
+use bind::{Flight, FlightId, Waiting};
 use evictions::Evictions;
 use told::Told;
 use watch::Informers;
 
 enum Call {
     /// Binds a pod, or reads one whose binding's outcome is unknown, or prepares its claims.
-    Flight(Arc<str>, bind::Step),
+    Flight(FlightId, bind::Step),
     /// Tells what a pod waits for.
     Condition(Box<told::Words>),
     /// Marks a victim before it goes.
@@ -98,6 +98,8 @@ pub enum Planted {
     Restless,
     /// What it says of a pod that waits rests on nothing, and is written however late it comes.
     LateWords,
+    /// An answer to what was asked for a pod is taken for one to what is asked for it now, whichever attempt asked.
+    MistakenAnswers,
 }
 
 /// How much may be under way.
@@ -125,15 +127,17 @@ pub struct Scheduler {
     queue: SchedulingQueue,
     decider: Decider,
     flights: BTreeMap<Arc<str>, Flight>,
+    /// How many flights there were.
+    flown: u64,
     /// Those of the flights that wait for their claims to be bound.
     waiting: Waiting,
     calls: BTreeMap<CallId, Sent>,
     /// Bindings that extenders were asked for.
-    binds: BTreeMap<u64, Arc<str>>,
+    binds: BTreeMap<u64, FlightId>,
     timers: BTreeMap<TimerId, Arc<str>>,
     asking: Option<Asking>,
-    /// Victims whose deletion was asked for and that are still there, with the pod that they make room for.
-    doomed: BTreeMap<Arc<str>, Arc<str>>,
+    /// Victims whose deletion was asked for in this term and that are still there, with the number of their eviction.
+    doomed: BTreeMap<Arc<str>, u64>,
     evictions: Evictions,
     told: Told,
     /// Pods that a live read has shown to be gone, until the watch shows it too.
@@ -167,6 +171,7 @@ impl Scheduler {
             queue: SchedulingQueue::new(config.patience).with_extenders(&config.extenders),
             decider: Decider::new(Cluster::default()),
             flights: BTreeMap::new(),
+            flown: 0,
             waiting: Waiting::default(),
             calls: BTreeMap::new(),
             binds: BTreeMap::new(),
@@ -247,6 +252,15 @@ impl Scheduler {
         let derived = self.queue.nominations().map(|(pod, node)| (&*pod.uid, node));
         derived.chain(self.planted.iter().flat_map(preempt::StoredNominations::all))
     }
+    /// Pods that wait for their volumes though not all that was written for that is answered, by UID: there are none.
+    pub fn hasty(&self) -> impl Iterator<Item = &str> {
+        let writes = self.calls.values().filter_map(|sent| match &sent.call {
+            Call::Flight(flight, bind::Step::Write) => Some(flight),
+            _ => None,
+        });
+        let waits = move |id: &&FlightId| self.flights.get(&id.uid).is_some_and(|flight| flight.waits_as(id));
+        writes.filter(waits).map(|id| &*id.uid)
+    }
     /// Its metrics, in the text form that Prometheus reads.
     #[must_use]
     pub fn metrics(&self) -> String {
@@ -316,10 +330,22 @@ impl Scheduler {
     /// It may act. Nominations are what whoever led before wrote.
     fn take_over(&mut self, now: Time) {
         self.led = true;
+        // Whoever was to go for somebody may stay: what was asked of it ended with its term. Those who wait for that look
+        // again.
+        self.doomed.clear();
+        let mut nominees = self.nominees();
         for (pod, before) in self.queue.take_nominations_as_written() {
             self.queue.happened_to_others(&pod.uid.clone(), Event::PodGone(pod, before), now, &self.decider.cluster);
         }
+        nominees.extend(self.nominees());
+        for uid in nominees {
+            self.queue.hurry(&uid, now);
+        }
         self.touch_renominated();
+    }
+
+    fn nominees(&self) -> BTreeSet<Arc<str>> {
+        self.queue.nominations().map(|(pod, _)| pod.uid.clone()).collect()
     }
 
     /// Forgets names that nobody has any more, before they become too many: each Job brings labels of its own.
@@ -375,13 +401,15 @@ impl Scheduler {
             self.metrics.called(name, result.is_ok(), now.since(sent.at));
         }
         match sent.call {
-            Call::Flight(uid, step) => self.flight_answered(now, &uid, step, result, fx),
+            Call::Flight(flight, step) => self.flight_answered(now, &flight, step, result, fx),
             Call::Condition(words) => self.said(now, *words, result, fx),
             Call::Renounce { pod } => {
                 if let Err(error) = result
                     && !error.is_not_found()
                 {
-                    tracing::warn!(pod, %error, "the pod's status could not be written");
+                    if !error.is_conflict() {
+                        tracing::warn!(pod, %error, "the pod's status could not be written");
+                    }
                     self.told.forget(&pod);
                 }
             }

@@ -16,7 +16,7 @@ impl Scheduler {
         let objects = &mut self.decider.cluster.objects;
         let event = match news {
             News::Pod(deltas) => return deltas.iter().for_each(|delta| self.pod_changed(now, delta, fx)),
-            News::Node(deltas) => return deltas.iter().for_each(|delta| self.node_changed(now, delta)),
+            News::Node(deltas) => return deltas.iter().for_each(|delta| self.node_changed(now, delta, fx)),
             News::PersistentVolumeClaim(deltas) => {
                 let names: Vec<_> = deltas.iter().map(|delta| follow(&mut objects.claims, delta)).collect();
                 for name in &names {
@@ -26,7 +26,8 @@ impl Scheduler {
             }
             News::PersistentVolume(deltas) => {
                 deltas.iter().for_each(|delta| drop(follow(&mut objects.volumes, delta)));
-                Event::Volume
+                self.happened(now, Event::Volume);
+                return deltas.iter().for_each(|delta| self.volume_changed(now, delta, fx));
             }
             News::StorageClass(deltas) => {
                 deltas.iter().for_each(|delta| drop(follow(&mut objects.classes, delta)));
@@ -230,13 +231,14 @@ impl Scheduler {
         }
     }
 
-    fn node_changed(&mut self, now: Time, delta: &Delta<Node>) {
+    fn node_changed(&mut self, now: Time, delta: &Delta<Node>, fx: &mut Effects<Out>) {
         let cluster = &mut self.decider.cluster;
         let (node, change): (_, NodeChange) = match delta {
             Delta::Added(node) | Delta::Updated(_, node) => (node, cluster.set_node(node.clone())),
             Delta::Removed(node) => {
                 cluster.remove_node(node.name());
-                return self.happened(now, Event::NodeGone);
+                self.happened(now, Event::NodeGone);
+                return self.node_gone(now, node.name(), fx);
             }
         };
         // A heartbeat helps nobody.

@@ -8,7 +8,7 @@ use carrack_types::resource::{Kind as _, Object as _};
 use serde_json::json;
 
 use super::ask::Hopeless;
-use super::attempt::status_patch;
+use super::attempt::{revision, status_patch};
 use super::{Call, Out, Scheduler, path_of};
 use crate::class::rank;
 use crate::metrics::{Point, Status};
@@ -56,6 +56,8 @@ pub struct Victim {
     pod: Arc<PodInfo>,
     /// Who comes.
     for_pod: Arc<str>,
+    /// Where to.
+    node: Arc<str>,
     /// Since which term this scheduler had led when it was chosen.
     of_term: u64,
     /// With which others it was chosen (`Evictions`).
@@ -199,8 +201,8 @@ impl Scheduler {
             if self.gives_way(now, &pod.uid, fx) {
                 continue;
             }
-            self.doomed.insert(pod.uid.clone(), row.pod.uid.clone());
             let of = *eviction.get_or_insert_with(|| self.evictions.begin(now));
+            self.doomed.insert(pod.uid.clone(), of);
             self.evictions.add(of);
             let name = &row.profile.scheduler_name;
             let patch = json!({"metadata": {"uid": &*pod.uid}, "status": {"conditions": [{
@@ -208,7 +210,8 @@ impl Scheduler {
                 "message": format!("{name}: preempting to accommodate a higher priority pod"),
                 "lastTransitionTime": now.rfc3339()}]}});
             let call = self.send(status_patch(&pod.pod, &patch), fx);
-            let victim = Victim { pod, for_pod: row.pod.uid.clone(), of_term: self.since, of };
+            let node = proposal.node.clone();
+            let victim = Victim { pod, for_pod: row.pod.uid.clone(), node, of_term: self.since, of };
             self.awaits(now, call, Call::Mark(Box::new(victim)));
         }
         // Where all of them are going already, nobody goes for this pod.
@@ -234,12 +237,21 @@ impl Scheduler {
         self.touch_renominated();
     }
 
-    /// Takes back what the status of a pod says of its nomination.
+    /// Takes back what the status of a pod says of its nomination. That rests on the pod as it is known: one that comes after
+    /// the next nomination was written must not take that back. Of a pod that somebody else wrote the next attempt says it.
     pub(super) fn write_renounced(&mut self, now: Time, pod: &Pod, fx: &mut Effects<Out>) {
-        let patch = json!({"metadata": {"uid": pod.uid()}, "status": {"nominatedNodeName": null}});
+        let patch = json!({"metadata": {"uid": pod.uid(), "resourceVersion": revision(pod)},
+            "status": {"nominatedNodeName": null}});
         self.queue.wrote_nomination(pod.uid(), None);
         let call = self.send(status_patch(pod, &patch), fx);
         self.awaits(now, call, Call::Renounce { pod: path_of(pod) });
+    }
+
+    /// Nobody makes a victim go any more, but for somebody who has decided so since.
+    fn spared(&mut self, victim: &Victim) {
+        if self.doomed.get(&victim.pod.uid) == Some(&victim.of) {
+            self.doomed.remove(&victim.pod.uid);
+        }
     }
 
     /// Nothing more is to be asked of the API about a victim.
@@ -258,12 +270,12 @@ impl Scheduler {
     ) {
         match result {
             Err(error) if error.is_not_found() => {
-                self.doomed.remove(&victim.pod.uid);
+                self.spared(&victim);
                 self.seen_off(now, &victim, true);
             }
             // Who leads now decides anew about victims.
             _ if !self.leads(now) || victim.of_term != self.since => {
-                self.doomed.remove(&victim.pod.uid);
+                self.spared(&victim);
                 self.seen_off(now, &victim, false);
             }
             // The mark is for people; without it the pod goes all the same.
@@ -284,7 +296,7 @@ impl Scheduler {
         fx: &mut Effects<Out>,
     ) {
         let Err(error) = result else { return self.seen_off(now, &victim, true) };
-        self.doomed.remove(&victim.pod.uid);
+        self.spared(&victim);
         let over = |elector: &LeaderElector| matches!(&error, ApiError::Status(s) if elector.is_over_by(s));
         let is_late = self.elector.as_ref().is_some_and(over);
         // Another conflict says that the victim has gone, and somebody else has its name.
@@ -294,12 +306,17 @@ impl Scheduler {
             return;
         }
         tracing::warn!(pod = path_of(&victim.pod.pod), %error, "a victim could not be deleted");
-        // The node may never become free: the pod looks again.
-        let renounced = self.queue.get(&victim.for_pod).and_then(|row| row.nominated.clone());
-        self.renominate(now, &victim.for_pod, None);
-        self.queue.hurry(&victim.for_pod, now);
+        // The node may never become free: who is to come there looks again. Whoever has found another one since keeps that.
+        let nominees: Vec<Arc<str>> = self.queue.nominated_to(&victim.node).map(|pod| pod.uid.clone()).collect();
+        let comes = nominees.contains(&victim.for_pod);
+        if comes {
+            self.renominate(now, &victim.for_pod, None);
+        }
+        for uid in &nominees {
+            self.queue.hurry(uid, now);
+        }
         self.touch_renominated();
-        if let Some(pod) = renounced.and_then(|_| self.queue.get(&victim.for_pod)).map(|row| row.pod.pod.clone()) {
+        if let Some(pod) = self.queue.get(&victim.for_pod).filter(|_| comes).map(|row| row.pod.pod.clone()) {
             self.write_renounced(now, &pod, fx);
         }
     }

@@ -51,6 +51,8 @@ pub struct Delayed {
     size: Quantity,
     /// Volumes that suit it where they can be reached, the best first.
     volumes: Vec<Arc<PersistentVolume>>,
+    /// These are meant for it, and no other will do.
+    is_promised: bool,
     /// Where there is room for one to be made, if its driver tells of that.
     room: Option<Room>,
 }
@@ -62,9 +64,9 @@ impl Delayed {
         let size = size_of(claim);
         // Nobody chooses for one whose volume is being made already.
         let is_open = claim.annotation(SELECTED_NODE_ANNOTATION).is_none();
-        let volumes = if is_open { suiting(claim, &name, size, objects) } else { Vec::new() };
+        let (volumes, is_promised) = if is_open { suiting(claim, &name, size, objects) } else { (Vec::new(), false) };
         let room = class(claim, objects).filter(|_| is_open).and_then(|class| Room::of(class, size, objects));
-        Self { claim: claim.clone(), name, size, volumes, room }
+        Self { claim: claim.clone(), name, size, volumes, is_promised, room }
     }
     /// Puts the larger ones first, which are harder to please.
     pub fn smallness(&self) -> Reverse<Quantity> {
@@ -79,7 +81,7 @@ impl Delayed {
 pub fn plan(claims: &[Delayed], node: &Node, objects: &Objects) -> Result<Plan, &'static str> {
     const NO_VOLUME: &str = "node(s) didn't find available persistent volumes to bind";
     let mut plan = Plan::default();
-    for Delayed { claim, name, volumes, room, .. } in claims {
+    for Delayed { claim, name, volumes, is_promised, room, .. } in claims {
         if let Some(selected) = claim.annotation(SELECTED_NODE_ANNOTATION) {
             // Its volume is being made at that node.
             if selected != node.name() {
@@ -92,6 +94,9 @@ pub fn plan(claims: &[Delayed], node: &Node, objects: &Objects) -> Result<Plan, 
         if let Some(volume) = volumes.iter().find(|volume| reaches(volume, node) && !is_taken(volume)) {
             plan.bindings.push((name.clone(), volume.name().to_owned()));
             continue;
+        }
+        if *is_promised {
+            return Err(NO_VOLUME);
         }
         let Some(class) = class(claim, objects).filter(|c| !matches!(&*c.provisioner, "" | NO_PROVISIONER)) else {
             return Err(NO_VOLUME);
@@ -112,15 +117,16 @@ fn size_of(claim: &PersistentVolumeClaim) -> Quantity {
     requests.and_then(|r| r.get("storage")).and_then(|q| Quantity::try_from(q).ok()).unwrap_or_default()
 }
 
-/// The volumes that suit a claim where they can be reached, the smallest first, and before them those that are meant for it
-/// (volume/persistentvolume/util, `FindMatchingVolume`).
+/// The volumes that suit a claim where they can be reached, the smallest first. Where some are meant for it these alone, as is
+/// told: also where they cannot be reached the claim takes no others, of which it would have one too many
+/// (component-helpers/storage/volume, `FindMatchingVolume`).
 fn suiting(
     claim: &PersistentVolumeClaim,
     key: &ObjectName,
     size: Quantity,
     objects: &Objects,
-) -> Vec<Arc<PersistentVolume>> {
-    let Some(wanted) = &claim.spec else { return Vec::new() };
+) -> (Vec<Arc<PersistentVolume>>, bool) {
+    let Some(wanted) = &claim.spec else { return (Vec::new(), false) };
     let class = class_name(claim);
     let mode = |mode: &Option<String>| mode.clone().unwrap_or_else(|| "Filesystem".to_owned());
     let mut found: Vec<(bool, Quantity, &Arc<PersistentVolume>)> = Vec::new();
@@ -132,7 +138,11 @@ fn suiting(
                 && r.uid.as_deref().is_none_or(|uid| uid.is_empty() || uid == claim.uid())
         });
         let free = || volume.status.as_ref().and_then(|s| s.phase.as_deref()).is_none_or(|p| p == "Available");
-        let of_class = || spec.storage_class_name.as_deref().unwrap_or_default() == class;
+        let of_class = || {
+            spec.storage_class_name.as_deref().unwrap_or_default() == class
+                && spec.volume_attributes_class_name.as_deref().unwrap_or_default()
+                    == wanted.volume_attributes_class_name.as_deref().unwrap_or_default()
+        };
         // Most volumes are another's: what says so is looked at first.
         if !(mine || spec.claim_ref.is_none() && of_class() && free()) {
             continue;
@@ -154,13 +164,15 @@ fn suiting(
             found.push((mine, capacity, volume));
         }
     }
+    let is_promised = found.iter().any(|(mine, ..)| *mine);
+    found.retain(|(mine, ..)| *mine == is_promised);
     // Of equals the first by name stays first.
-    found.sort_by_key(|(mine, capacity, _)| (!mine, *capacity));
-    found.into_iter().map(|(_, _, volume)| volume.clone()).collect()
+    found.sort_by_key(|(_, capacity, _)| *capacity);
+    (found.into_iter().map(|(_, _, volume)| volume.clone()).collect(), is_promised)
 }
 
 /// Whether a volume can be used on a node.
-pub(super) fn reaches(volume: &PersistentVolume, node: &Node) -> bool {
+pub fn reaches(volume: &PersistentVolume, node: &Node) -> bool {
     let required = volume.spec.as_ref().and_then(|s| s.node_affinity.as_ref()).and_then(|a| a.required.as_ref());
     required.is_none_or(|selector| selector_matches(selector, node))
 }

@@ -260,7 +260,7 @@ fn whoever_goes_takes_along_volumes_that_nobody_else_has() {
 }
 
 /// Which volumes claims of these sizes get at the node `n`, the larger claims first. Of each volume there are its name, its size,
-/// the claim that it is meant for, if any, and the node that reaches it.
+/// the claim that it is meant for, if any, and the node that reaches it. What is called `gold` has attributes of that class.
 fn check_choice(volumes: &[(&str, &str, &str, &str)], claims: &[(&str, &str)], expected: &[(&str, &str)]) {
     let mut cluster = Cluster::default();
     cluster.set_node(read(json!({"metadata": {"name": "n", "labels": {"kubernetes.io/hostname": "n"}},
@@ -277,11 +277,17 @@ fn check_choice(volumes: &[(&str, &str, &str, &str)], claims: &[(&str, &str)], e
         if !claim.is_empty() {
             volume["spec"]["claimRef"] = json!({"namespace": "d", "name": claim});
         }
+        if *name == "gold" {
+            volume["spec"]["volumeAttributesClassName"] = "gold".into();
+        }
         cluster.objects.volumes.insert(key("", name), read(volume));
     }
     for (name, size) in claims {
-        let claim = json!({"accessModes": ["ReadWriteOnce"], "storageClassName": "static",
+        let mut claim = json!({"accessModes": ["ReadWriteOnce"], "storageClassName": "static",
             "resources": {"requests": {"storage": size}}});
+        if *name == "gold" {
+            claim["volumeAttributesClassName"] = "gold".into();
+        }
         add(&mut cluster, name, claim, None);
     }
     let source = |(name, _): &(&str, &str)| json!({"name": name, "persistentVolumeClaim": {"claimName": name}});
@@ -309,6 +315,12 @@ fn the_smallest_volume_that_suits_is_taken_and_by_one_claim() {
     check_choice(&[("a", "2Gi", "", "n"), ("b", "5Gi", "x", "n")], &[("x", "2Gi")], &[("x", "b")]);
     check_choice(&[("a", "2Gi", "other", "n"), ("b", "5Gi", "", "n")], &[("x", "2Gi")], &[("x", "b")]);
     check_choice(&[("a", "2Gi", "", "m"), ("b", "5Gi", "", "n")], &[("x", "2Gi")], &[("x", "b")]);
+    // The one that is meant for it is elsewhere, or too small for it.
+    check_choice(&[("a", "2Gi", "x", "m"), ("b", "5Gi", "", "n")], &[("x", "2Gi")], &[]);
+    check_choice(&[("a", "1Gi", "x", "m"), ("b", "5Gi", "", "n")], &[("x", "2Gi")], &[("x", "b")]);
+    let attributes = [("gold", "2Gi", "", "n"), ("b", "5Gi", "", "n")];
+    check_choice(&attributes, &[("x", "2Gi")], &[("x", "b")]);
+    check_choice(&attributes, &[("gold", "2Gi")], &[("gold", "gold")]);
     let two = [("b", "2Gi", "", "n"), ("a", "2Gi", "", "n")];
     check_choice(&two, &[("x", "1Gi"), ("y", "2Gi")], &[("y", "a"), ("x", "b")]);
     check_choice(&two, &[("x", "1Gi"), ("y", "3Gi")], &[]);

@@ -24,14 +24,14 @@ use crate::scheduler::attempt::{revision, status_patch};
 impl Scheduler {
     /// Says where a pod is to go, if its status does not say so yet. Tells whether an answer is to come.
     pub(super) fn announce(&mut self, now: Time, flight: &Flight, fx: &mut Effects<Out>) -> bool {
-        let (uid, node) = (flight.row.pod.uid.clone(), &*flight.node);
-        let Some(row) = self.queue.get(&uid).filter(|row| !row.is_written(Some(node))) else { return false };
+        let (uid, node) = (&flight.row.pod.uid, &*flight.node);
+        let Some(row) = self.queue.get(uid).filter(|row| !row.is_written(Some(node))) else { return false };
         let pod = row.pod.pod.clone();
         let patch = json!({"metadata": {"uid": pod.uid(), "resourceVersion": revision(&pod)},
             "status": {"nominatedNodeName": node}});
-        self.queue.wrote_nomination(&uid, Some(node));
+        self.queue.wrote_nomination(uid, Some(node));
         let call = self.send(status_patch(&pod, &patch), fx);
-        self.awaits(now, call, Call::Flight(uid, Step::Announce));
+        self.awaits(now, call, Call::Flight(flight.id(), Step::Announce));
         true
     }
 

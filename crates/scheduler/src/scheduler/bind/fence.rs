@@ -81,7 +81,7 @@ impl Scheduler {
         let patch = json!({"metadata": {"uid": uid, "resourceVersion": revision(live)}, "status": {"conditions": [{
             "type": "PodScheduled", "status": "False", "reason": "SchedulerError", "message": flight.trouble,
             "lastTransitionTime": now.rfc3339()}]}});
-        let call = Call::Flight(flight.row.pod.uid.clone(), Step::Fence);
+        let call = Call::Flight(flight.id(), Step::Fence);
         self.awaits(now, fx.api(status_patch(live, &patch)), call);
     }
 

@@ -117,11 +117,25 @@ fn victims_are_left_alone_by_who_does_not_lead_any_more() {
     world.now = world.now + RENEW_DEADLINE;
     world.reply(mark, Ok(json!({})));
     assert!(world.take(|r| r.method == Method::Delete).is_empty());
-    // Who led meanwhile did not nominate it.
+    // It decides anew when it leads again, and at once.
     pass(&mut world, s(1), true);
-    assert_eq!(world.core.nominations().count(), 0);
-    pass(&mut world, s(400), true);
-    assert_eq!(world.marks().len(), 1);
+    assert_eq!((world.core.nominations().count(), world.marks().len()), (1, 1));
+    world.check();
+}
+
+/// Who leads again does not count on what it had asked for when it led before: that may be refused, or answered by nobody.
+#[test]
+fn a_victim_of_a_former_term_counts_as_one_that_stays() {
+    let (mut world, mark) = with_a_victim();
+    pass(&mut world, RENEW_DEADLINE * 2, false);
+    pass(&mut world, s(3), true);
+    assert!(world.core.is_leading());
+    let [(again, _)] = world.marks()[..] else { panic!("it is marked again, though the first mark has no answer") };
+    // The late answer takes nothing back of what is decided now, and goes on with nothing.
+    world.reply(mark, Ok(json!({})));
+    assert!(world.take(|r| r.method == Method::Delete).is_empty());
+    world.reply(again, Ok(json!({})));
+    assert_eq!(world.take(|r| r.method == Method::Delete).len(), 1);
     world.check();
 }
 

@@ -1,5 +1,6 @@
 //! The core, driven by hand: what it is told, and what it then wants done.
 
+mod answers;
 mod extenders;
 mod fences;
 mod flights;
