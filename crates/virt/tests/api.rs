@@ -249,6 +249,31 @@ fn calls_change_machines_or_go_to_the_node() {
     assert!(held["message"].as_str().is_some_and(|m| m.contains("VM snapshot is in progress")), "{held}");
 }
 
+/// Its owner asked that it be moved, and nobody can.
+#[test]
+fn a_launcher_whose_guest_cannot_be_moved_is_not_evicted() {
+    const PODS: &str = "/api/v1/namespaces/default/pods";
+    let cluster = Cluster::new();
+    let account = json!({"metadata": {"name": "default"}});
+    cluster.admin(Method::POST, "/api/v1/namespaces/default/serviceaccounts", &account, 201);
+    let mut instance = vmi();
+    instance["spec"]["evictionStrategy"] = json!("LiveMigrate");
+    instance["status"] = json!({"phase": "Running"});
+    let made = cluster.admin(Method::POST, VMIS, &instance, 201);
+    let launcher = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "launcher",
+        "labels": {"kubevirt.io": "virt-launcher", "kubevirt.io/created-by": made["metadata"]["uid"]},
+        "annotations": {"kubevirt.io/domain": "demo"}}, "spec": {"containers": [{"name": "compute", "image": "i"}]}});
+    cluster.admin(Method::POST, PODS, &launcher, 201);
+    let evict = |code: u16| {
+        let eviction = json!({"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": "launcher"}});
+        cluster.admin(Method::POST, &format!("{PODS}/launcher/eviction"), &eviction, code)
+    };
+    let refused = evict(429);
+    assert!(refused["message"].as_str().is_some_and(|m| m.contains("not live-migratable")), "{refused}");
+    cluster.admin(Method::PATCH, &format!("{VMIS}/demo"), &json!({"status": {"phase": "Succeeded"}}), 200);
+    evict(201);
+}
+
 #[test]
 fn discovery_lists_the_calls() {
     let cluster = Cluster::new();

@@ -11,9 +11,16 @@ pub fn complete_machine(vm: &mut VirtualMachine, settings: &KubeVirtConfiguratio
     super::instancetype::complete_matchers(&mut vm.spec);
     let chosen_elsewhere = vm.spec.preference.is_some();
     let Some(VirtualMachineInstanceTemplateSpec { spec, .. }) = &mut vm.spec.template else { return };
-    spec.architecture.get_or_insert_with(|| "amd64".to_owned());
+    fill(&mut spec.architecture, || "amd64".to_owned());
     if !chosen_elsewhere {
-        spec.domain.machine.get_or_insert_default().r#type.get_or_insert_with(|| machine_type(settings));
+        fill(&mut spec.domain.machine.get_or_insert_default().r#type, || machine_type(settings));
+    }
+}
+
+/// Sets what is not set. An empty text is none, as in upstream's types: manifests that were written out whole have many.
+pub(crate) fn fill(text: &mut Option<String>, default: impl FnOnce() -> String) {
+    if text.as_deref().is_none_or(str::is_empty) {
+        *text = Some(default());
     }
 }
 
@@ -23,14 +30,17 @@ pub fn complete_instance(
     settings: &KubeVirtConfiguration,
     uuid: impl FnOnce() -> String,
 ) {
-    spec.architecture.get_or_insert_with(|| "amd64".to_owned());
+    fill(&mut spec.architecture, || "amd64".to_owned());
     if spec.eviction_strategy.is_none() {
         spec.eviction_strategy.clone_from(&settings.eviction_strategy);
     }
     let domain = &mut spec.domain;
-    domain.machine.get_or_insert_default().r#type.get_or_insert_with(|| machine_type(settings));
-    domain.firmware.get_or_insert_default().uuid.get_or_insert_with(uuid);
+    fill(&mut domain.machine.get_or_insert_default().r#type, || machine_type(settings));
+    fill(&mut domain.firmware.get_or_insert_default().uuid, uuid);
     domain.features.get_or_insert_default().acpi.get_or_insert_default().enabled.get_or_insert(true);
+    if let Some(dog) = domain.devices.watchdog.as_mut().filter(|dog| dog.diag288.is_none()) {
+        fill(&mut dog.i6300esb.get_or_insert_default().action, || "reset".to_owned());
+    }
     complete_cpu(spec, settings);
     complete_memory(spec);
     complete_disks(spec);
@@ -45,6 +55,12 @@ fn machine_type(settings: &KubeVirtConfiguration) -> String {
 }
 
 fn complete_cpu(spec: &mut VirtualMachineInstanceSpec, settings: &KubeVirtConfiguration) {
+    // None of something is not said of it.
+    if let Some(cpu) = &mut spec.domain.cpu {
+        for count in [&mut cpu.cores, &mut cpu.sockets, &mut cpu.threads] {
+            *count = count.filter(|count| *count > 0);
+        }
+    }
     let vcpus = spec.domain.vcpus();
     let cpu = spec.domain.cpu.get_or_insert_default();
     if cpu.cores.is_none() && cpu.sockets.is_none() && cpu.threads.is_none() {
@@ -54,9 +70,9 @@ fn complete_cpu(spec: &mut VirtualMachineInstanceSpec, settings: &KubeVirtConfig
     cpu.sockets.get_or_insert(1);
     cpu.threads.get_or_insert(1);
     let model = settings.cpu_model.clone().filter(|model| !model.is_empty());
-    cpu.model.get_or_insert_with(|| model.unwrap_or_else(|| "host-model".to_owned()));
+    fill(&mut cpu.model, || model.unwrap_or_else(|| "host-model".to_owned()));
     for feature in &mut cpu.features {
-        feature.policy.get_or_insert_with(|| "require".to_owned());
+        fill(&mut feature.policy, || "require".to_owned());
     }
 }
 
@@ -82,10 +98,10 @@ fn complete_disks(spec: &mut VirtualMachineInstanceSpec) {
                 disk.disk = Some(DiskTarget { bus: Some("virtio".to_owned()), ..DiskTarget::default() });
             }
             (Some(target), None, None) => {
-                target.bus.get_or_insert_with(|| "virtio".to_owned());
+                fill(&mut target.bus, || "virtio".to_owned());
             }
             (None, Some(target), None) => {
-                target.bus.get_or_insert_with(|| "sata".to_owned());
+                fill(&mut target.bus, || "sata".to_owned());
             }
             _ => {}
         }
@@ -121,6 +137,6 @@ fn complete_networks(spec: &mut VirtualMachineInstanceSpec, settings: &KubeVirtC
             (false, true) => interface.masquerade = Some(Binding::default()),
             (false, false) => interface.bridge = Some(Binding::default()),
         }
-        interface.model.get_or_insert_with(|| "virtio".to_owned());
+        fill(&mut interface.model, || "virtio".to_owned());
     }
 }

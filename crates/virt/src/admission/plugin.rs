@@ -4,6 +4,7 @@ use carrack_apiserver::Status;
 use carrack_apiserver::admission::{AdmissionPlugin, Attributes, Lookup, Needed, Operation};
 use carrack_auth::Caller;
 use carrack_auth::caller::{GROUP_MASTERS, GROUP_VIRT_HANDLERS, USER_VIRT_CONTROLLER};
+use carrack_types::kubevirt::instancetype::{InstancetypeSpec, PreferenceSpec};
 use carrack_types::kubevirt::others::{KubeVirtConfiguration, VirtualMachineInstanceReplicaSet};
 use carrack_types::kubevirt::snapshot::GROUP as SNAPSHOT_GROUP;
 use carrack_types::kubevirt::{
@@ -15,9 +16,10 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value, json};
 
+use super::instancetype::{check_preference, check_size};
 use super::{
     Fault, Faults, check_instance, check_instance_update, check_locked, check_machine, check_replica_set,
-    check_restore, check_snapshot, complete_instance, complete_machine, metadata, snapshot,
+    check_restore, check_snapshot, complete_instance, complete_machine, eviction, metadata, migration, snapshot,
 };
 use crate::controllers::vmi::unpaused_condition;
 use crate::diff::merge_patch;
@@ -27,10 +29,13 @@ use crate::instancetype;
 const REVISIONS: &str = "controllerrevisions";
 /// Resource of sets of instances.
 const SETS: &str = "virtualmachineinstancereplicasets";
+/// Resource of instances.
+pub(super) const INSTANCES: &str = "virtualmachineinstances";
 /// Kind of the object with the cluster's settings.
-const SETTINGS: &str = "kubevirts";
+pub(super) const SETTINGS: &str = "kubevirts";
 
-/// Admission of `kubevirt.io`'s machines and instances, and of snapshots and restores.
+/// Admission of `kubevirt.io`'s machines, instances and migrations, of instance types and preferences, of snapshots and restores,
+/// and of evictions of launchers.
 pub struct VirtAdmission;
 
 impl AdmissionPlugin for VirtAdmission {
@@ -42,7 +47,13 @@ impl AdmissionPlugin for VirtAdmission {
         if attributes.row.group == SNAPSHOT_GROUP {
             return snapshot::needs(attributes);
         }
-        let kinds = ["virtualmachines", "virtualmachineinstances", SETS];
+        if eviction::evicts(attributes) {
+            return eviction::needs(attributes);
+        }
+        if migration::begins(attributes) {
+            return migration::needs(attributes);
+        }
+        let kinds = ["virtualmachines", INSTANCES, SETS];
         if !kinds.iter().any(|plural| attributes.is(GROUP, plural)) || !writes_object(attributes) {
             return Vec::new();
         }
@@ -81,7 +92,7 @@ impl AdmissionPlugin for VirtAdmission {
                     vm.add_finalizer(VM_FINALIZER);
                 }
             })
-        } else if attributes.is(GROUP, "virtualmachineinstances") && attributes.operation == Operation::Create {
+        } else if attributes.is(GROUP, INSTANCES) && attributes.operation == Operation::Create {
             if !is_component(attributes.caller) {
                 attributes.object.remove("status");
             }
@@ -98,6 +109,12 @@ impl AdmissionPlugin for VirtAdmission {
     fn validate(&self, attributes: &Attributes<'_>, lookup: &dyn Lookup) -> Result<(), Status> {
         if attributes.row.group == SNAPSHOT_GROUP {
             return snapshots(attributes, lookup);
+        }
+        if eviction::evicts(attributes) {
+            return eviction::check(attributes, lookup);
+        }
+        if migration::begins(attributes) {
+            return migration::check(attributes, lookup);
         }
         if !writes_object(attributes) || is_deleting(&attributes.object) {
             return Ok(());
@@ -124,7 +141,16 @@ impl AdmissionPlugin for VirtAdmission {
             }
             let set: VirtualMachineInstanceReplicaSet = read(attributes, &attributes.object)?;
             check_replica_set(&set, &settings(lookup), is_component(attributes.caller), &mut faults);
-        } else if attributes.is(GROUP, "virtualmachineinstances") {
+        } else if attributes.row.group == instancetype::GROUP {
+            let object = Value::Object(attributes.object.clone());
+            if attributes.row.plural.ends_with("instancetypes") {
+                let size = instancetype::spec_of::<InstancetypeSpec>(&object);
+                size.iter().for_each(|size| check_size(size, &mut faults));
+            } else {
+                let preference = instancetype::spec_of::<PreferenceSpec>(&object);
+                preference.iter().for_each(|preference| check_preference(preference, &mut faults));
+            }
+        } else if attributes.is(GROUP, INSTANCES) {
             let new: VirtualMachineInstance = read(attributes, &attributes.object)?;
             let status_changes = attributes.old.is_some_and(|old| old.get("status") != attributes.object.get("status"));
             if status_changes && !is_component(attributes.caller) {
@@ -292,7 +318,7 @@ fn size(attributes: &Attributes<'_>, lookup: &dyn Lookup, vm: &mut VirtualMachin
 }
 
 /// The cluster's settings: those of the one KubeVirt object. One that cannot be read counts as none.
-fn settings(lookup: &dyn Lookup) -> KubeVirtConfiguration {
+pub(super) fn settings(lookup: &dyn Lookup) -> KubeVirtConfiguration {
     let settings = lookup.list(GROUP, SETTINGS, "");
     let read = |object: &Map<String, Value>| serde_json::from_value::<KubeVirt>(Value::Object(object.clone())).ok();
     settings.first().and_then(|object| read(object)).map(|object| object.spec.configuration).unwrap_or_default()

@@ -354,6 +354,18 @@ fn machines() {
     let mut theirs = template.clone();
     theirs["metadata"] = json!({"labels": {"kubevirt.io/nodeName": "n"}});
     check(json!({"runStrategy": "Always", "template": theirs}), &["spec.template.metadata.labels"]);
+    // An instance of it is on the pod network, and has a processor.
+    let bare = |more: Value| {
+        let mut spec = json!({"domain": {"devices": {}, "memory": {"guest": "64Mi"}}});
+        merge(&mut spec, more);
+        json!({"runStrategy": "Always", "template": {"spec": spec}})
+    };
+    let probed = || json!({"readinessProbe": {"tcpSocket": {"port": 22}}});
+    check(bare(probed()), &[]);
+    let mut alone = bare(probed());
+    alone["template"]["spec"]["domain"]["devices"]["autoattachPodInterface"] = json!(false);
+    check(alone, &["spec.template.spec.readinessProbe.tcpSocket"]);
+    check(bare(json!({"domain": {"cpu": {"dedicatedCpuPlacement": true}}})), &[]);
     let mut wrong = template.clone();
     wrong["spec"]["domain"]["devices"]["disks"][0]["name"] = json!("other");
     check(json!({"runStrategy": "Always", "template": wrong}), &["spec.template.spec.domain.devices.disks[0].name"]);
@@ -409,6 +421,46 @@ fn what_is_left_out_is_filled_in_and_then_stands() {
         serde_json::from_value(json!({"spec": {"template": {"spec": {}}}})).expect("a machine");
     complete_machine(&mut vm, &settings);
     assert_eq!(vm.spec.template.expect("there").spec.architecture.as_deref(), Some("amd64"));
+}
+
+#[test]
+fn what_is_empty_is_filled_in() {
+    let mut blank: VirtualMachineInstanceSpec = serde_json::from_value(json!({
+        "architecture": "",
+        "domain": {
+            "cpu": {"cores": 0, "sockets": 0, "threads": 0, "model": "", "features": [{"name": "avx", "policy": ""}]},
+            "devices": {"disks": [{"name": "root", "disk": {"bus": ""}}, {"name": "seed", "cdrom": {"bus": ""}}],
+                "interfaces": [{"name": "default", "masquerade": {}, "model": ""}], "watchdog": {"name": "w"}},
+            "firmware": {"uuid": ""}, "machine": {"type": ""},
+            "resources": {"requests": {"memory": "64Mi"}, "limits": {"cpu": "2"}}},
+        "networks": [{"name": "default", "pod": {}}],
+        "volumes": [{"name": "root", "containerDisk": {"image": "demo:1"}},
+            {"name": "seed", "cloudInitNoCloud": {"userData": "x"}}]}))
+    .expect("a spec");
+    let mut vm: VirtualMachine =
+        serde_json::from_value(json!({"spec": {"template": {"spec": blank.clone()}}})).expect("a machine");
+    let settings = KubeVirtConfiguration::default();
+    complete_instance(&mut blank, &settings, || "a-uuid".to_owned());
+    let value = serde_json::to_value(&blank).expect("JSON");
+    for (path, wanted) in [
+        ("/architecture", json!("amd64")),
+        ("/domain/cpu/cores", json!(2)),
+        ("/domain/cpu/sockets", json!(1)),
+        ("/domain/cpu/model", json!("host-model")),
+        ("/domain/cpu/features/0/policy", json!("require")),
+        ("/domain/devices/disks/0/disk/bus", json!("virtio")),
+        ("/domain/devices/disks/1/cdrom/bus", json!("sata")),
+        ("/domain/devices/interfaces/0/model", json!("virtio")),
+        ("/domain/devices/watchdog/i6300esb/action", json!("reset")),
+        ("/domain/firmware/uuid", json!("a-uuid")),
+        ("/domain/machine/type", json!("q35")),
+    ] {
+        assert_eq!(value.pointer(path), Some(&wanted), "{path}");
+    }
+    complete_machine(&mut vm, &settings);
+    let template = vm.spec.template.expect("there").spec;
+    assert_eq!(template.architecture.as_deref(), Some("amd64"));
+    assert_eq!(template.domain.machine.expect("chosen").r#type.as_deref(), Some("q35"));
 }
 
 #[test]

@@ -5,7 +5,7 @@ use carrack_types::kubevirt::vm::VirtualMachineInstanceTemplateSpec;
 use carrack_types::kubevirt::{VirtualMachine, VirtualMachineInstance, run_strategy};
 use carrack_types::selector::selects;
 
-use super::{Faults, check_instance_spec, metadata};
+use super::{Faults, check_instance_spec, complete_instance, metadata};
 
 /// What is wrong with a machine.
 pub fn check_machine(vm: &VirtualMachine, settings: &KubeVirtConfiguration, by_component: bool, faults: &mut Faults) {
@@ -46,7 +46,8 @@ pub fn check_replica_set(
     }
 }
 
-/// What is wrong with what instances are to be made from.
+/// What is wrong with what instances are to be made from. What they are completed with is judged along, as upstream's webhook for
+/// machines does: who says nothing of networks, for example, is on the pod network, where probes reach a guest.
 fn check_template(
     template: Option<&VirtualMachineInstanceTemplateSpec>,
     settings: &KubeVirtConfiguration,
@@ -59,7 +60,9 @@ fn check_template(
     if let Some(meta) = &template.metadata {
         metadata::check("spec.template.metadata", meta, by_component, faults);
     }
-    check_instance_spec("spec.template.spec", &template.spec, settings, faults);
+    let mut spec = template.spec.clone();
+    complete_instance(&mut spec, settings, String::new);
+    check_instance_spec("spec.template.spec", &spec, settings, faults);
 }
 
 /// What is wrong with a change of an instance. Its spec is what its guest was started from and stays so; only the time

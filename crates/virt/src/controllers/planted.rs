@@ -13,6 +13,8 @@ pub enum Planted {
     KeptDisks,
     /// A machine's disks count as left by it as soon as its node is silent.
     BuriedAlive,
+    /// The taint of a node that is out of service counts on one that is ready, too.
+    TaintedAlive,
     /// What a machine keeps beside its disks belongs to its instance.
     StateOfInstances,
     /// Disks count as copied as soon as a pod is there that copies them.

@@ -121,6 +121,14 @@ fn cpu(
     Ok(())
 }
 
+/// How many of the inner a preference likes for each of the outer, where CPUs are spread.
+#[must_use]
+pub(crate) fn spread_ratio(preference: &PreferenceSpec) -> u32 {
+    let spread = preference.cpu.as_ref().and_then(|cpu| cpu.spread_options.as_ref());
+    let older = preference.prefer_spread_socket_to_core_ratio;
+    spread.and_then(|spread| spread.ratio).or((older > 0).then_some(older)).unwrap_or(2).max(1)
+}
+
 /// Sockets, cores and threads for a number of virtual CPUs, as a preference likes them.
 fn topology(vcpus: u32, preference: Option<&PreferenceSpec>) -> Result<(u32, u32, u32), Vec<Conflict>> {
     if vcpus <= 1 {
@@ -133,8 +141,7 @@ fn topology(vcpus: u32, preference: Option<&PreferenceSpec>) -> Result<(u32, u32
         "cores" => (1, vcpus, 1),
         "threads" => (1, 1, vcpus),
         "spread" => {
-            let older = preference.map_or(0, |preference| preference.prefer_spread_socket_to_core_ratio);
-            let ratio = spread.ratio.or((older > 0).then_some(older)).unwrap_or(2).max(1);
+            let ratio = preference.map_or(2, spread_ratio);
             let across = spread.across.as_deref().unwrap_or("SocketsCores");
             let inner = if across == "SocketsCoresThreads" { ratio.saturating_mul(2) } else { ratio };
             if !vcpus.is_multiple_of(inner) {

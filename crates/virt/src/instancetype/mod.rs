@@ -20,6 +20,7 @@ use serde_json::Value;
 use std::collections::BTreeMap;
 
 pub use apply::Conflict;
+pub(crate) use apply::spread_ratio;
 pub(crate) use revision::{copy_of, is_of, object_of, reference, referenced, revision_of};
 
 /// Their API group.

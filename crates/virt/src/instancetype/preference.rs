@@ -1,7 +1,7 @@
 //! A preference: it fills what a template leaves open.
 
-use carrack_types::kubevirt::devices::{Binding, DiskTarget, Input};
-use carrack_types::kubevirt::domain::{Bios, Clock, Cpu, Efi};
+use carrack_types::kubevirt::devices::{Binding, DiskTarget, Input, PanicDevice};
+use carrack_types::kubevirt::domain::{Bios, Clock, Cpu, Efi, FeatureHyperv};
 use carrack_types::kubevirt::instancetype::{
     ClockPreferences, DevicePreferences, FeaturePreferences, FirmwarePreferences, PreferenceSpec,
 };
@@ -30,8 +30,7 @@ pub(super) fn apply(preference: &PreferenceSpec, spec: &mut VirtualMachineInstan
         firmware(wanted, domain);
     }
     if let Some(machine) = preference.machine.as_ref().filter(|machine| !machine.preferred_machine_type.is_empty()) {
-        let own = domain.machine.get_or_insert_default();
-        own.r#type.get_or_insert_with(|| machine.preferred_machine_type.clone());
+        fill_text(&mut domain.machine.get_or_insert_default().r#type, &machine.preferred_machine_type);
     }
     if let Some(wanted) = &preference.devices {
         devices(wanted, spec);
@@ -54,8 +53,8 @@ fn fill<T: Clone>(own: &mut Option<T>, wanted: &Option<T>) {
 }
 
 fn fill_text(own: &mut Option<String>, wanted: &str) {
-    if own.is_none() && !wanted.is_empty() {
-        *own = Some(wanted.to_owned());
+    if !wanted.is_empty() {
+        crate::admission::fill(own, || wanted.to_owned());
     }
 }
 
@@ -75,10 +74,32 @@ fn features(wanted: &FeaturePreferences, domain: &mut DomainSpec) {
     let own = domain.features.get_or_insert_default();
     fill(&mut own.acpi, &wanted.preferred_acpi);
     fill(&mut own.apic, &wanted.preferred_apic);
-    fill(&mut own.hyperv, &wanted.preferred_hyperv);
+    // Who has all that the host has needs no list.
+    let has_all = own.hyperv_passthrough.as_ref().is_some_and(|state| state.enabled == Some(true));
+    if let Some(wanted) = wanted.preferred_hyperv.as_ref().filter(|_| !has_all) {
+        hyperv(wanted, own.hyperv.get_or_insert_default());
+    }
     fill(&mut own.kvm, &wanted.preferred_kvm);
     fill(&mut own.pvspinlock, &wanted.preferred_pvspinlock);
     fill(&mut own.smm, &wanted.preferred_smm);
+}
+
+/// Feature by feature: who sets one himself does not lose the others.
+fn hyperv(wanted: &FeatureHyperv, own: &mut FeatureHyperv) {
+    fill(&mut own.relaxed, &wanted.relaxed);
+    fill(&mut own.vapic, &wanted.vapic);
+    fill(&mut own.spinlocks, &wanted.spinlocks);
+    fill(&mut own.vpindex, &wanted.vpindex);
+    fill(&mut own.runtime, &wanted.runtime);
+    fill(&mut own.synic, &wanted.synic);
+    fill(&mut own.synictimer, &wanted.synictimer);
+    fill(&mut own.reset, &wanted.reset);
+    fill(&mut own.vendorid, &wanted.vendorid);
+    fill(&mut own.frequencies, &wanted.frequencies);
+    fill(&mut own.reenlightenment, &wanted.reenlightenment);
+    fill(&mut own.tlbflush, &wanted.tlbflush);
+    fill(&mut own.ipi, &wanted.ipi);
+    fill(&mut own.evmcs, &wanted.evmcs);
 }
 
 fn firmware(wanted: &FirmwarePreferences, domain: &mut DomainSpec) {
@@ -108,6 +129,15 @@ fn devices(wanted: &DevicePreferences, spec: &mut VirtualMachineInstanceSpec) {
     fill(&mut own.network_interface_multiqueue, &wanted.preferred_network_interface_multi_queue);
     fill(&mut own.tpm, &wanted.preferred_tpm);
     own.disable_hotplug |= wanted.preferred_disable_hotplug == Some(true);
+    if let Some(sound) = &mut own.sound {
+        fill_text(&mut sound.model, &wanted.preferred_sound_model);
+    }
+    if wanted.preferred_panic_device_model.is_some() {
+        if own.panic_devices.is_empty() {
+            own.panic_devices.push(PanicDevice::default());
+        }
+        own.panic_devices.iter_mut().for_each(|device| fill(&mut device.model, &wanted.preferred_panic_device_model));
+    }
     inputs(wanted, &mut own.inputs, own.autoattach_input_device);
     // A volume that no disk names becomes a disk by its defaults; the preference has its say in them.
     for volume in &spec.volumes {
@@ -127,6 +157,10 @@ fn devices(wanted: &DevicePreferences, spec: &mut VirtualMachineInstanceSpec) {
         }
         if let Some(target) = &mut disk.lun {
             fill_text(&mut target.bus, &wanted.preferred_lun_bus);
+        }
+        // The rest is liked of disks alone: QEMU starts no machine whose CD drive has blocks as large as a disk's.
+        if disk.cdrom.is_some() || disk.lun.is_some() {
+            continue;
         }
         fill_text(&mut disk.cache, &wanted.preferred_disk_cache);
         fill_text(&mut disk.io, &wanted.preferred_disk_io);

@@ -95,6 +95,35 @@ fn a_preference_fills_what_is_open_and_demands_what_it_needs() {
     assert_eq!(at("/domain/machine/type"), "pc-q35-7.2");
     assert_eq!(at("/terminationGracePeriodSeconds"), 7);
 
+    // What is liked of disks is not said of a CD drive, nor of what is set; what is empty is not.
+    let likes = json!({
+        "devices": {"preferredDiskBus": "sata", "preferredCdromBus": "scsi", "preferredDiskCache": "none",
+            "preferredDiskIO": "native", "preferredDiskBlockSize": {"custom": {"logical": 4096, "physical": 4096}},
+            "preferredSoundModel": "ac97", "preferredPanicDeviceModel": "isa"},
+        "features": {"preferredHyperv": {"relaxed": {}, "vapic": {}, "spinlocks": {"spinlocks": 8191}}},
+        "machine": {"preferredMachineType": "pc-q35-7.2"}});
+    let mut windows = spec(json!({"domain": {
+        "machine": {"type": ""}, "features": {"hyperv": {"relaxed": {"enabled": false}}},
+        "devices": {"disks": [{"name": "a", "disk": {"bus": ""}}, {"name": "cd", "cdrom": {}}],
+            "sound": {"name": "s"}}}}));
+    chosen(Value::Null, likes.clone()).apply("spec", &mut windows).expect("met");
+    let value = json!(windows);
+    let at = |pointer: &str| value.pointer(pointer).cloned().unwrap_or(Value::Null);
+    assert_eq!(
+        at("/domain/devices/disks/0"),
+        json!({"name": "a", "disk": {"bus": "sata"}, "cache": "none", "io": "native",
+            "blockSize": {"custom": {"logical": 4096, "physical": 4096}}})
+    );
+    assert_eq!(at("/domain/devices/disks/1"), json!({"name": "cd", "cdrom": {"bus": "scsi"}}));
+    assert_eq!(at("/domain/devices/sound/model"), "ac97");
+    assert_eq!(at("/domain/devices/panicDevices"), json!([{"model": "isa"}]));
+    let wanted = json!({"relaxed": {"enabled": false}, "vapic": {}, "spinlocks": {"spinlocks": 8191}});
+    assert_eq!(at("/domain/features/hyperv"), wanted);
+    assert_eq!(at("/domain/machine/type"), "pc-q35-7.2");
+    let mut all = spec(json!({"domain": {"features": {"hypervPassthrough": {"enabled": true}}}}));
+    chosen(Value::Null, likes).apply("spec", &mut all).expect("met");
+    assert_eq!(all.domain.features.and_then(|features| features.hyperv), None);
+
     let mut small = spec(json!({"domain": {"cpu": {"cores": 1}, "memory": {"guest": "64Mi"}}}));
     let unmet = chosen(Value::Null, preference.clone()).apply("spec", &mut small).expect_err("too small");
     assert_eq!(unmet.iter().map(|c| c.field.as_str()).collect::<Vec<_>>(), ["spec.domain.cpu", "spec.domain.memory"]);

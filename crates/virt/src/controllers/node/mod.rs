@@ -9,7 +9,7 @@
 //!
 //! A node whose handler keeps no Lease (it may be another than ours) is suspected when its heartbeat annotation has not
 //! changed for five minutes, or has never been there. An operator's taint `node.kubernetes.io/out-of-service` says that a
-//! node is down; [`recovery`] acts on it.
+//! node is down, where its kubelet does not say otherwise; [`recovery`] acts on it.
 //!
 //! Where there is no Lease, because the node never took one or somebody deleted it, no guest runs that is bound to one, but
 //! for those that were promised something before. So when an instance waits for such a node, and the longest promise is over,

@@ -2,8 +2,8 @@
 //!
 //! An instance fails, and its machine may be started elsewhere, on proof alone: its node's Lease was marked for the term
 //! in which its guest was started (see [`crate::fence`]), or an operator has put the taint
-//! `node.kubernetes.io/out-of-service` on the node. (That the node itself reports all containers as ended is the `vmi`
-//! controller's matter.) The write rests on the instance's UID and resourceVersion, and so on its phase and node.
+//! `node.kubernetes.io/out-of-service` on a node that is not ready. (That the node itself reports all containers as ended is the
+//! `vmi` controller's matter.) The write rests on the instance's UID and resourceVersion, and so on its phase and node.
 //!
 //! While an instance waits for a silent node, its condition `Recovery` says for what, and until when.
 //!
@@ -73,8 +73,9 @@ impl Controller for RecoveryController {
         setup.read::<PersistentVolume>();
         setup.read::<VolumeAttachment>();
         // A node that lives writes its status all the time; only what it says when it does not is of interest.
-        setup.watch::<Node>(|node, view| {
-            let silent = is_silent(Some(node)) || is_out_of_service(node);
+        let planted = self.planted;
+        setup.watch::<Node>(move |node, view| {
+            let silent = is_silent(Some(node)) || is_out_of_service(node, planted);
             if silent { on_node(node.name(), view) } else { recovering(view) }
         });
         setup.watch::<Lease>(|lease, view| {
@@ -95,7 +96,8 @@ impl Controller for RecoveryController {
             if self.planted == Some(Planted::EndedOnDeadNode) {
                 return describe(vmi, None, now);
             }
-            let left: Vec<_> = pods.into_iter().filter(|pod| is_left_for_good(vmi, pod, view)).collect();
+            let is_left = |pod: &&Pod| is_left_for_good(vmi, pod, view, self.planted);
+            let left: Vec<_> = pods.into_iter().filter(is_left).collect();
             return self.clear_up(vmi, &left, view);
         }
         let place = match vmi.phase() {
@@ -111,7 +113,8 @@ impl Controller for RecoveryController {
         let why = if lease.is_some_and(|lease| fence::proves_dead(lease, vmi)) {
             Some(format!("the lease of node {place} has run out; its guests have stopped"))
         } else {
-            node.is_some_and(is_out_of_service).then(|| format!("node {place} is out of service, as its taint says"))
+            let is_out = node.is_some_and(|node| is_out_of_service(node, self.planted));
+            is_out.then(|| format!("node {place} is out of service, as its taint says"))
         };
         if let Some(why) = why {
             return self.leave_disks(vmi, place, view).then(fail(vmi, &why, now));
@@ -166,11 +169,14 @@ fn is_silent(node: Option<&Node>) -> bool {
     node.is_none_or(|node| node.label(SCHEDULABLE_LABEL) == Some("false"))
 }
 
-fn is_out_of_service(node: &Node) -> bool {
-    node.spec
-        .as_ref()
-        .and_then(|spec| spec.taints.as_ref())
-        .is_some_and(|taints| taints.iter().any(|taint| taint.key == OUT_OF_SERVICE_TAINT))
+/// Whether an operator says that a node is down, and it does not say otherwise: on a node that is ready, the taint is a mistake,
+/// or was left behind when the node came back, and guests run there. (Upstream: `gcTerminating` in pkg/controller/podgc.)
+fn is_out_of_service(node: &Node, planted: Option<Planted>) -> bool {
+    let mut taints = node.spec.iter().flat_map(|spec| spec.taints.iter().flatten());
+    let mut conditions = node.status.iter().flat_map(|status| status.conditions.iter().flatten());
+    taints.any(|taint| taint.key == OUT_OF_SERVICE_TAINT)
+        && (planted == Some(Planted::TaintedAlive)
+            || !conditions.any(|condition| condition.type_ == "Ready" && condition.status == "True"))
 }
 
 /// Instances that a node has or is about to have.
@@ -221,12 +227,12 @@ fn was_handed_over(vmi: &VirtualMachineInstance) -> bool {
 }
 
 /// Whether the launcher of an instance that is over is on a node that will not end it, and runs there no more for certain.
-fn is_left_for_good(vmi: &VirtualMachineInstance, pod: &Pod, view: &View<'_>) -> bool {
+fn is_left_for_good(vmi: &VirtualMachineInstance, pod: &Pod, view: &View<'_>, planted: Option<Planted>) -> bool {
     let Some(place) = node_of(pod) else { return false };
     let is_dead =
         |lease: &Arc<Lease>| fence::proves_dead(lease, vmi) || fence::is_marked(lease) && !was_handed_over(vmi);
     view.get::<Lease>(NODE_LEASE_NAMESPACE, place).is_some_and(is_dead)
-        || view.get::<Node>("", place).is_some_and(|node| is_out_of_service(node))
+        || view.get::<Node>("", place).is_some_and(|node| is_out_of_service(node, planted))
 }
 
 /// What an instance of a silent node waits for.

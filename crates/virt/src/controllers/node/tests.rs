@@ -289,7 +289,18 @@ fn an_instance_fails_on_proof_alone() {
     };
     check(&silent, &[lease(9, 3, true)], "true", "3", &[FAILED]);
     check(&[], &[lease(9, 3, true)], "true", "3", &[FAILED]);
-    check(&[taken], &[], "its disk exists on one node only", "", &[FAILED]);
+    check(&[taken.clone()], &[], "its disk exists on one node only", "", &[FAILED]);
+    // The taint on a node whose kubelet is there is a mistake, or was left behind.
+    let ready = |status: &str| {
+        let mut node = taken.clone();
+        node.metadata.labels = Some([(SCHEDULABLE_LABEL.to_owned(), "true".to_owned())].into());
+        node.status = Some(of(json!({"conditions": [{"type": "Ready", "status": status}]})));
+        [node]
+    };
+    check(&ready("True"), &[lease(9, 3, false)], "true", "3", &[]);
+    for status in ["False", "Unknown"] {
+        check(&ready(status), &[lease(9, 3, false)], "true", "3", &[FAILED]);
+    }
     // A guest of a later term; a Lease that may be renewed yet; no Lease at all.
     let waits = "v at \"7\": WaitingForLease";
     check(&silent, &[lease(9, 3, true)], "true", "4", &[waits]);

@@ -16,6 +16,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use k8s_openapi::apimachinery::pkg::runtime::RawExtension;
 use serde_json::{Value, json};
 
+use crate::admission::fill;
 use crate::identity::{mac_address, start_revision_name};
 
 /// The longest spec that an instance carries, in bytes: all annotations of an object have 256 KiB together.
@@ -60,9 +61,9 @@ pub(crate) fn started_from(vmi: &VirtualMachineInstance, revision: Option<&Contr
 
 /// Gives a machine what its guest knows it by, where it is not given: it follows from the machine's UID.
 pub(crate) fn identify(spec: &mut VirtualMachineInstanceSpec, uid: &str) {
-    spec.domain.firmware.get_or_insert_default().uuid.get_or_insert_with(|| uid.to_owned());
+    fill(&mut spec.domain.firmware.get_or_insert_default().uuid, || uid.to_owned());
     for interface in &mut spec.domain.devices.interfaces {
-        interface.mac_address.get_or_insert_with(|| mac_address(uid, &interface.name));
+        fill(&mut interface.mac_address, || mac_address(uid, &interface.name));
     }
 }
 

@@ -300,7 +300,11 @@ fn printable(world: &World<'_>, status: &VirtualMachineStatus) -> &'static str {
     if again && world.unbound {
         return printable_status::WAITING_FOR_VOLUME_BINDING;
     }
-    if status.start_failure.as_ref().is_some_and(|failure| failure.consecutive_fail_count > 0) {
+    // A guest that has shut down before anybody saw it run has not failed for a machine that is to run again after failures alone:
+    // such a one is in no loop when it is not started again (upstream's `isVMIStartExpected` takes it for being in one).
+    let stays_down = !again && instance.is_none() && vm.run_strategy() == run_strategy::RERUN_ON_FAILURE;
+    let failures = status.start_failure.as_ref().map_or(0, |failure| failure.consecutive_fail_count);
+    if failures > 0 && !stays_down {
         return printable_status::CRASH_LOOP_BACK_OFF;
     }
     if again { printable_status::STARTING } else { printable_status::STOPPED }

@@ -194,6 +194,17 @@ fn printable_status() {
     check(always(), Some(vmi("Failed", json!({}))), "CrashLoopBackOff");
     let once = vm(json!({"runStrategy": "Once"}), json!({"runStrategy": "Once"}));
     check(once, Some(vmi("Failed", json!({}))), "CrashLoopBackOff");
+    // One that has shut down stays so with this strategy, whether or not it was seen to run; one that failed is tried again.
+    let rerun = |more: Value| {
+        let mut status = json!({"runStrategy": "RerunOnFailure",
+            "startFailure": {"consecutiveFailCount": 1, "lastFailedVMIUID": "vmi-uid"}});
+        for (field, value) in more.as_object().expect("an object") {
+            status[field] = value.clone();
+        }
+        vm(json!({"runStrategy": "RerunOnFailure"}), status)
+    };
+    check(rerun(json!({})), None, "Stopped");
+    check(rerun(json!({"stateChangeRequests": [{"action": "Start"}]})), None, "CrashLoopBackOff");
     // Who starts a machine by hand decides when it is tried again.
     check(vm(json!({"runStrategy": "Manual"}), json!({})), Some(vmi("Succeeded", json!({}))), "Stopped");
     let ran = json!({"status": {"phaseTransitionTimestamps": [{"phase": "Running"}]}});
@@ -368,6 +379,15 @@ fn the_instance_carries_the_machines_identity() {
     let from: Value = serde_json::from_str(from).expect("a spec");
     assert_eq!(from["runStrategy"], "Always");
     assert_eq!(acts(&plan).iter().filter(|act| act.contains("controllerrevisions")).count(), 0, "the instance says it");
+    // What is empty is not given.
+    let mut blank = vm(json!({"runStrategy": "Always"}), json!({}));
+    let template = &mut blank.spec.template.as_mut().expect("a template").spec;
+    template.domain.firmware.get_or_insert_default().uuid = Some(String::new());
+    template.domain.devices.interfaces[0].mac_address = Some(String::new());
+    super::identify(template, "vm-uid");
+    assert_eq!(template.domain.firmware.as_ref().and_then(|firmware| firmware.uuid.as_deref()), Some("vm-uid"));
+    let mac = template.domain.devices.interfaces[0].mac_address.as_deref();
+    assert!(mac.is_some_and(|mac| mac.starts_with("02:")), "{mac:?}");
 }
 
 #[test]

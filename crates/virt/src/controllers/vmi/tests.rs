@@ -166,6 +166,25 @@ fn a_machine_with_cpus_of_its_own() {
     assert_eq!(plain["spec"]["nodeSelector"].get("cpumanager"), None);
 }
 
+/// Overcommitted is what nobody has limited, nor asked for.
+#[test]
+fn memory_that_is_limited_is_asked_for() {
+    let check = |resources: Value, is_limited: bool, is_all: bool| {
+        let mut instance = vmi("", json!({"spec": {"domain": {"memory": {"guest": "64Mi"}}}}));
+        instance.spec.domain.resources = read(resources.clone());
+        let cluster = read(json!({"metadata": {"name": "kubevirt", "namespace": "kubevirt"},
+            "spec": {"configuration": {"developerConfiguration": {"memoryOvercommit": 200}}}}));
+        let pod = created(&plan_with(instance, None, Some(node("true", &[])), Some(cluster))).expect("a pod");
+        let of = |list: &str| pod["spec"]["containers"][0]["resources"][list]["memory"].clone();
+        assert_eq!(!of("limits").is_null(), is_limited, "{resources}");
+        assert_eq!(of("requests") == of("limits"), is_all, "{resources}");
+    };
+    check(json!({}), false, false);
+    check(json!({"limits": {"memory": "64Mi"}}), true, true);
+    check(json!({"limits": {"memory": "128Mi"}}), true, true);
+    check(json!({"requests": {"memory": "32Mi"}, "limits": {"memory": "64Mi"}}), true, false);
+}
+
 const GOING: &str = "2026-01-01T00:00:00Z";
 
 #[test]
@@ -501,6 +520,8 @@ fn the_launcher_pod() {
     assert_eq!(spec["containers"][0]["name"], "compute");
     assert_eq!(spec["containers"][1]["name"], "volumeroot");
     assert_eq!(spec["containers"][1]["image"], "demo:1");
+    let nameless = created(&plan(vmi("", json!({"spec": {"hostname": ""}})), None)).expect("a pod");
+    assert_eq!((&spec["hostname"], &nameless["spec"]["hostname"]), (&json!("demo"), &json!("demo")));
     let resources = &spec["containers"][0]["resources"];
     for device in ["kvm", "tun", "vhost-net"] {
         assert_eq!(resources["limits"][format!("devices.kubevirt.io/{device}")], "1", "{device}");

@@ -201,7 +201,8 @@ pub fn machine(
 }
 
 fn host_name(vmi: &VirtualMachineInstance) -> String {
-    vmi.spec.hostname.clone().unwrap_or_else(|| vmi.name().split('.').next().unwrap_or_default().to_owned())
+    let given = vmi.spec.hostname.clone().filter(|name| !name.is_empty());
+    given.unwrap_or_else(|| vmi.name().split('.').next().unwrap_or_default().to_owned())
 }
 
 /// Whether the compute container was given a device.

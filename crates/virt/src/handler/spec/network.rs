@@ -114,9 +114,8 @@ fn parse_cidr(text: &str) -> Option<(Ipv4Addr, u8)> {
 /// The MAC address of an interface: the spec's, or one derived from the instance.
 #[must_use]
 pub fn mac_of(vmi: &VirtualMachineInstance, nic: &Interface) -> String {
-    nic.mac_address
-        .clone()
-        .map_or_else(|| mac_address(vmi.uid(), &nic.name), |mac| mac.to_lowercase().replace('-', ":"))
+    let given = nic.mac_address.as_deref().filter(|mac| !mac.is_empty());
+    given.map_or_else(|| mac_address(vmi.uid(), &nic.name), |mac| mac.to_lowercase().replace('-', ":"))
 }
 
 /// Name of the interface in the pod.

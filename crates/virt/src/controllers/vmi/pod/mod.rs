@@ -269,7 +269,7 @@ fn attachments(vmi: &VirtualMachineInstance) -> Option<String> {
 
 /// A pod's host name is one label: an instance's name up to its first dot.
 fn host_name(vmi: &VirtualMachineInstance) -> String {
-    let name = vmi.spec.hostname.as_deref().unwrap_or_else(|| vmi.name());
+    let name = vmi.spec.hostname.as_deref().filter(|name| !name.is_empty()).unwrap_or_else(|| vmi.name());
     let label: String = name.split('.').next().unwrap_or_default().chars().take(63).collect();
     label.trim_end_matches('-').to_owned()
 }
@@ -302,7 +302,9 @@ fn compute_resources(
     }
     // Overcommitted memory: the guest sees more than is asked for.
     let overcommit = u64::try_from(developer.memory_overcommit.unwrap_or(100)).unwrap_or(100).max(1);
-    let request = amount(&domain.resources.requests).unwrap_or(guest.saturating_mul(100) / overcommit);
+    // What is limited and not asked for is asked for as it is limited, as for any container.
+    let said = amount(&domain.resources.requests).or_else(|| amount(&domain.resources.limits));
+    let request = said.unwrap_or(guest.saturating_mul(100) / overcommit);
     let request_overhead = if domain.resources.overcommit_guest_overhead { 0 } else { overhead };
     if huge_page_size(vmi).is_none() {
         requests.insert("memory".to_owned(), bytes_quantity(request.saturating_add(request_overhead)));
