@@ -159,23 +159,27 @@ pub fn usage(path: &Path) -> Result<Usage, DiskError> {
 /// When somebody has, or it cannot be known.
 pub async fn prove_unused(device: &str) -> Result<(), DiskError> {
     let device = device.to_owned();
-    let look = tokio::task::spawn_blocking(move || {
-        prove_closed(&device)?;
-        match crate::openers::elsewhere(&device)
-            .map_err(crate::io_error(format!("looking for who has {device} open")))?
-        {
-            None => Ok(()),
-            Some(pid) => Err(DiskError::InUse(format!("{device} is open in process {pid}"))),
-        }
-    });
+    let look = tokio::task::spawn_blocking(move || prove_unused_blocking(&device));
     look.await.map_err(|e| DiskError::Failed(e.to_string()))?
+}
+
+/// The same in the caller's thread: all processes of the machine are looked at.
+///
+/// # Errors
+/// As those of [`prove_unused`].
+pub fn prove_unused_blocking(device: &str) -> Result<(), DiskError> {
+    prove_closed(device)?;
+    match crate::openers::elsewhere(device).map_err(crate::io_error(format!("looking for who has {device} open")))? {
+        None => Ok(()),
+        Some(pid) => Err(DiskError::InUse(format!("{device} is open in process {pid}"))),
+    }
 }
 
 /// Whether nobody has a device mounted or claimed; who has merely opened it is not found.
 ///
 /// # Errors
 /// When somebody has, or it cannot be known.
-pub fn prove_closed(device: &str) -> Result<(), DiskError> {
+fn prove_closed(device: &str) -> Result<(), DiskError> {
     let flags = OFlags::RDONLY | OFlags::EXCL | OFlags::CLOEXEC;
     match rustix::fs::open(device, flags, Mode::empty()) {
         Ok(_) => Ok(()),

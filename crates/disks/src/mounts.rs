@@ -37,6 +37,8 @@ pub(crate) struct Line {
     pub shared: Option<u64>,
     /// The groups from which it gets what is mounted on them.
     pub from: Vec<u64>,
+    /// What nobody may do through it.
+    pub forbids: MountFlags,
 }
 
 /// Reads the text of mountinfo (proc(5)).
@@ -50,14 +52,26 @@ fn line(text: &str) -> Option<Line> {
     let (id, parent) = (left.next()?.parse().ok()?, left.next()?.parse().ok()?);
     let device = left.next()?.to_owned();
     let (root, path) = (unescape(left.next()?), unescape(left.next()?));
-    let tags: Vec<&str> = left.skip(1).collect();
+    let forbids = forbidden(left.next().unwrap_or_default());
+    let tags: Vec<&str> = left.collect();
     let group = |name: &str| tags.iter().find_map(|tag| tag.strip_prefix(name)?.parse().ok());
     let (shared, from) = (group("shared:"), [group("master:"), group("propagate_from:")]);
     let mut right = right.split(' ');
     let fs_type = right.next()?.to_owned();
     let super_options = right.nth(1).unwrap_or_default().to_owned();
     let point = MountPoint { path, device, root, fs_type, super_options };
-    Some(Line { point, id, parent, shared, from: from.into_iter().flatten().collect() })
+    Some(Line { point, id, parent, shared, from: from.into_iter().flatten().collect(), forbids })
+}
+
+/// What a mount's options forbid.
+fn forbidden(options: &str) -> MountFlags {
+    let flag = |option: &str| match option {
+        "nosuid" => MountFlags::NOSUID,
+        "nodev" => MountFlags::NODEV,
+        "noexec" => MountFlags::NOEXEC,
+        _ => MountFlags::empty(),
+    };
+    options.split(',').fold(MountFlags::empty(), |all, option| all | flag(option))
 }
 
 /// The mounts in the text of mountinfo (proc(5)).
@@ -195,14 +209,27 @@ pub fn device_of(mount: &MountPoint) -> io::Result<String> {
 /// What the kernel says.
 pub fn bind(from: &str, to: &str, read_only: bool) -> io::Result<()> {
     rustix::mount::mount_bind(from, to)?;
-    if read_only {
-        let flags = MountFlags::BIND | MountFlags::RDONLY;
-        if let Err(e) = rustix::mount::mount_remount(to, flags, c"") {
-            unmount(to)?;
-            return Err(e.into());
-        }
+    if read_only && let Err(e) = make_read_only(to) {
+        unmount(to)?;
+        return Err(e);
     }
     Ok(())
+}
+
+/// Makes what is mounted at a path read-only there, and nowhere else. What else is forbidden (`nosuid`, `nodev`,
+/// `noexec`) stays so: the kernel takes what a remount does not repeat for allowed. Upstream repeats all options, too
+/// (`MakeBindOptsSensitive` in k8s.io/mount-utils).
+///
+/// # Errors
+/// Nothing is mounted there, or what the kernel says; it is as it was.
+pub fn make_read_only(path: &str) -> io::Result<()> {
+    let real = without_links(path);
+    // Not asked of the file system, whose server may be away.
+    let text = fs::read_to_string("/proc/self/mountinfo")?;
+    let found = lines(&text).into_iter().rev().find(|line| line.point.path == real);
+    let mount =
+        found.ok_or_else(|| io::Error::new(io::ErrorKind::NotFound, format!("nothing is mounted at {path}")))?;
+    Ok(rustix::mount::mount_remount(path, MountFlags::BIND | MountFlags::RDONLY | mount.forbids, c"")?)
 }
 
 /// Mounts a tmpfs, which is not swapped where the kernel can do that: secrets are to lie on no disk. `size_bytes` 0 is no limit
@@ -282,6 +309,10 @@ mod tests {
             super_options: "rw,errors=continue".into(),
         };
         assert_eq!(parse(text), vec![expected]);
+        let forbids = |options: &str| lines(&format!("36 35 98:0 / /at {options} - ext3 /dev/root rw\n"))[0].forbids;
+        let careful = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
+        assert_eq!(forbids("ro,nosuid,nodev,noexec,relatime shared:1"), careful);
+        assert_eq!((forbids("rw,noatime"), forbids("rw,nodev")), (MountFlags::empty(), MountFlags::NODEV));
         let of = |tags: &str| {
             let all = lines(&format!("36 35 98:0 / /at rw {tags}- ext3 /dev/root rw\n"));
             all.into_iter().map(|line| (line.id, line.parent, line.shared, line.from)).collect::<Vec<_>>()
@@ -294,6 +325,36 @@ mod tests {
             ("unbindable ", None, vec![]),
         ] {
             assert_eq!(of(tags), [(36, 35, shared, from)], "{tags}");
+        }
+    }
+
+    #[test]
+    fn what_is_forbidden_stays_so_where_a_mount_becomes_read_only() {
+        use rustix::fs::StatVfsMountFlags;
+
+        if !rustix::process::geteuid().is_root() {
+            return;
+        }
+        let dir = tempfile::tempdir().unwrap();
+        let [from, to] = ["from", "to"].map(|name| dir.path().join(name).to_string_lossy().into_owned());
+        let told = |path: &str| rustix::fs::statvfs(path).unwrap().f_flag;
+        let careful = StatVfsMountFlags::NOSUID | StatVfsMountFlags::NODEV | StatVfsMountFlags::NOEXEC;
+        for (flags, forbids) in [
+            (MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC, careful),
+            (MountFlags::NODEV, StatVfsMountFlags::NODEV),
+            (MountFlags::empty(), StatVfsMountFlags::empty()),
+        ] {
+            fs::create_dir_all(&from).unwrap();
+            fs::create_dir_all(&to).unwrap();
+            rustix::mount::mount("tmpfs", from.as_str(), "tmpfs", flags, c"size=4096").unwrap();
+            bind(&from, &to, true).unwrap();
+            assert_eq!(told(&to) & (careful | StatVfsMountFlags::RDONLY), forbids | StatVfsMountFlags::RDONLY);
+            assert_eq!(told(&from) & (careful | StatVfsMountFlags::RDONLY), forbids, "it is written to there");
+            make_read_only(&to).unwrap();
+            unmount(&to).unwrap();
+            let below = make_read_only(&to).map_err(|e| e.kind());
+            assert_eq!(below, Err(io::ErrorKind::NotFound), "what the directory is on is left alone");
+            unmount(&from).unwrap();
         }
     }
 

@@ -4,6 +4,7 @@
 //! file) which QEMU would open in the image's name, so that only images which stand alone are taken; KubeVirt
 //! refuses backing files for the same reason. Upstream reference: QEMU's docs/interop/qcow2.txt.
 
+use rustix::fs::{Mode, OFlags};
 use std::fs::File;
 use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
@@ -52,13 +53,15 @@ pub enum InspectError {
 /// The incompatible feature bit of images whose data lies in another file.
 const EXTERNAL_DATA_FILE: u64 = 1 << 2;
 
-/// Looks at the image at `path`.
+/// Looks at the image at `path`. A link is not followed, since whoever has had the file system may have put it there;
+/// nor is a pipe waited for.
 ///
 /// # Errors
-/// It cannot be read, is empty, or refers to other files.
+/// It cannot be read, is a link, is empty, or refers to other files.
 pub fn inspect(path: &Path) -> Result<ImageFormat, InspectError> {
     let read = |source| InspectError::Read { path: path.to_path_buf(), source };
-    let file = File::open(path).map_err(read)?;
+    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    let file = File::from(rustix::fs::open(path, flags, Mode::empty()).map_err(|errno| read(errno.into()))?);
     let mut head = Vec::with_capacity(80);
     let mut buffer = [0; 80];
     loop {
@@ -144,5 +147,12 @@ mod tests {
             assert!(matches!(error, InspectError::Refused { .. }), "{error}");
         }
         assert!(matches!(inspect(&dir.path().join("none")), Err(InspectError::Read { .. })));
+        std::os::unix::fs::symlink("plain", dir.path().join("link")).expect("linked");
+        assert!(matches!(inspect(&dir.path().join("link")), Err(InspectError::Read { .. })));
+        let pipe = dir.path().join("pipe");
+        rustix::fs::mknodat(rustix::fs::CWD, &pipe, rustix::fs::FileType::Fifo, Mode::from_raw_mode(0o600), 0)
+            .expect("made");
+        // Nobody writes to it, and that is not waited for.
+        assert!(inspect(&pipe).is_err());
     }
 }

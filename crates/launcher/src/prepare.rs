@@ -182,14 +182,21 @@ pub(crate) async fn ends(mut command: Command, deadline: Duration) -> std::io::R
 /// Writes a file so that it is seen either as it was or as a whole, by nobody but the owner. One at a time for each.
 pub(crate) fn replace(path: &Path, bytes: &[u8]) -> std::io::Result<()> {
     use std::io::Write as _;
+    let (mut file, partial) = begin(path, 0o600)?;
+    file.write_all(bytes)?;
+    std::fs::rename(partial, path)
+}
+
+/// Makes the file that is to be called `path` once it is whole, and tells what it is called until then. The host writes
+/// so, too, where a container does, and a launcher where others have had the claim: what they have put under that
+/// name, such as a link to another disk, is not written through.
+fn begin(path: &Path, mode: u32) -> std::io::Result<(std::fs::File, PathBuf)> {
     use std::os::unix::fs::OpenOptionsExt as _;
     let partial = path.with_extension("partial");
-    // The host writes so, too, where a container does: what that has put under this name is not written through.
     match std::fs::remove_file(&partial) {
         Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error),
         _ => {}
     }
-    let mut file = std::fs::File::options().write(true).create_new(true).mode(0o600).open(&partial)?;
-    file.write_all(bytes)?;
-    std::fs::rename(partial, path)
+    let file = std::fs::File::options().write(true).create_new(true).mode(mode).open(&partial)?;
+    Ok((file, partial))
 }

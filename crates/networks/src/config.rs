@@ -192,6 +192,19 @@ impl Network {
         Value::Object(config)
     }
 
+    /// `CNI_ARGS` for ADD: the runtime's, and the hardware address that the pod asks for where no plugin of the network
+    /// declares that capability. Some hear of it by this alone (macvlan, tap). Upstream: Multus' `DelegateAdd`, which
+    /// tells addresses so, too; whoever reads those reads `args.cni` as well, where there may be several.
+    #[must_use]
+    pub fn arguments(&self, runtimes: &str, selection: &Selection) -> String {
+        let is_told = self.plugins.iter().any(|plugin| declares(plugin, "mac"));
+        match &selection.mac {
+            Some(mac) if !is_told && runtimes.is_empty() => format!("IgnoreUnknown=true;MAC={mac}"),
+            Some(mac) if !is_told => format!("{runtimes};IgnoreUnknown=true;MAC={mac}"),
+            _ => runtimes.to_owned(),
+        }
+    }
+
     /// The program of the plugin at `index`.
     #[must_use]
     pub fn program(&self, index: usize) -> &str {
@@ -276,6 +289,15 @@ mod tests {
         assert_eq!(told(list, 0)["runtimeConfig"], json!({"ips": ["10.0.0.5/24"]}));
         assert_eq!(told(list, 1)["runtimeConfig"], json!({"mac": "02:00:00:00:00:01"}));
         assert_eq!(told(list, 0)["args"]["cni"], json!({"vendor": true}));
+        // By the environment, too, since some look nowhere else.
+        let arguments = |text: &str, runtimes: &str, selection: &Selection| {
+            read(text, "red").expect("read").arguments(runtimes, selection)
+        };
+        let (macvlan, none) = (r#"{"type": "macvlan"}"#, Selection::default());
+        assert_eq!(arguments(macvlan, "K=v", &selection), "K=v;IgnoreUnknown=true;MAC=02:00:00:00:00:01");
+        assert_eq!(arguments(macvlan, "", &selection), "IgnoreUnknown=true;MAC=02:00:00:00:00:01");
+        assert_eq!(arguments(list, "K=v", &selection), "K=v");
+        assert_eq!(arguments(macvlan, "K=v", &none), "K=v");
         // What was made before it.
         let network = read(r#"{"type": "tuning", "cniVersion": "1.0.0"}"#, "red").expect("read");
         let after = network.told(0, &Selection::default(), Some(&json!({"ips": []})));

@@ -63,11 +63,13 @@ pub struct Call<'a> {
 /// # Errors
 /// See [`InvokeError`]. Those that were called are to be undone.
 pub fn add(call: &Call<'_>, network: &Network, selection: &Selection) -> Result<Value, InvokeError> {
+    let args = network.arguments(call.args, selection);
+    let call = Call { args: &args, ..call.clone() };
     let mut result = None;
     for index in 0..network.plugins.len() {
         let program = network.program(index);
         let config = network.told(index, selection, result.as_ref());
-        let said = run(call, "ADD", program, &selection.interface, &config)?;
+        let said = run(&call, "ADD", program, &selection.interface, &config)?;
         let made = serde_json::from_str::<Value>(&said).ok().filter(Value::is_object);
         result = Some(made.ok_or_else(|| InvokeError::Answer(program.to_owned(), short(&said)))?);
     }

@@ -81,6 +81,8 @@ struct Questions<C: Call> {
     entries: BTreeMap<C, Entry<C::Outcome>>,
     outbox: Vec<(u64, C)>,
     last: u64,
+    /// A planted bug: calls about the same run beside each other.
+    at_once: bool,
 }
 
 /// The questions of all controllers of a process. They run in one task; the lock only says so to the compiler.
@@ -94,6 +96,7 @@ impl<C: Call> Default for Calls<C> {
             entries: BTreeMap::new(),
             outbox: Vec::new(),
             last: 0,
+            at_once: false,
         })))
     }
 }
@@ -120,6 +123,13 @@ impl<C: Call> Questions<C> {
 }
 
 impl<C: Call> Calls<C> {
+    /// Plants the bug that calls about the same run beside each other. For the simulator, which must find it.
+    pub(crate) fn with_planted_at_once() -> Self {
+        let calls = Self::default();
+        calls.lock().at_once = true;
+        calls
+    }
+
     /// Tells the time.
     pub(crate) fn tick(&self, now: Time) {
         self.lock().now = now;
@@ -132,7 +142,7 @@ impl<C: Call> Calls<C> {
     /// Asks, or takes the answer. None while it is awaited, or while another call about the same is.
     pub(crate) fn ask(&self, controller: &'static str, key: &Key, call: C) -> Option<C::Outcome> {
         let mut q = self.lock();
-        if let Some(subject) = call.subject() {
+        if let Some(subject) = call.subject().filter(|_| !q.at_once) {
             let contrary = |other: &C| *other != call && other.subject() == Some(subject);
             // An answer that nobody took says nothing any more.
             q.entries.retain(|other, entry| entry.outcome.is_none() || !contrary(other));

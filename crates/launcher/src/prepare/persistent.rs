@@ -2,10 +2,15 @@
 //!
 //! A claim's file system may come without an image. It gets an empty one then, as large as the claim, or somewhat
 //! smaller where the file system takes its part; KubeVirt's rule and its tolerance.
+//!
+//! Others may have had the claim, and have put a link in an image's place: to another disk of the machine's, or to a
+//! file of the container's, which would then be the guest's to read and write. So links are refused, as by KubeVirt
+//! (`pkg/safepath`; CVE-2025-64433).
 
+use super::begin;
 use crate::argv::NodeKind;
 use crate::receive::sync_name;
-use std::fs::File;
+use std::fs::{File, Metadata};
 use std::io;
 use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _, OpenOptionsExt as _};
 use std::path::Path;
@@ -19,18 +24,21 @@ const SECTOR_BYTES: u64 = 1 << 20;
 /// Sees to it that there is something at `path`, and tells what.
 ///
 /// # Errors
-/// It is missing and cannot be made, or is neither a file nor a block device; for people.
+/// It is missing and cannot be made, or is a link, or neither a file nor a block device; for people.
 pub(super) fn ready(path: &Path, create_bytes: Option<u64>) -> Result<NodeKind, String> {
-    let meta = match std::fs::metadata(path) {
+    let meta = match std::fs::symlink_metadata(path) {
         Ok(meta) => meta,
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
             let wanted = create_bytes.ok_or_else(|| format!("there is no image {}", path.display()))?;
             create(path, wanted)?;
-            std::fs::metadata(path).map_err(|error| format!("cannot look at {}: {error}", path.display()))?
+            std::fs::symlink_metadata(path).map_err(|error| format!("cannot look at {}: {error}", path.display()))?
         }
         Err(error) => return Err(format!("cannot look at {}: {error}", path.display())),
     };
     let device = meta.file_type().is_block_device();
+    if meta.is_symlink() {
+        return Err(format!("{} is a link, which is not followed", path.display()));
+    }
     if !device && !meta.is_file() {
         return Err(format!("{} is neither an image nor a block device", path.display()));
     }
@@ -47,10 +55,10 @@ pub(super) fn ready(path: &Path, create_bytes: Option<u64>) -> Result<NodeKind, 
 /// # Errors
 /// They cannot be made, or are not this firmware's; for people.
 pub(super) fn variables(path: &Path, template: &Path) -> Result<(), String> {
-    let length = |path: &Path| std::fs::metadata(path).map(|meta| (meta.is_file(), meta.len()));
+    let length = |meta: Metadata| (meta.is_file(), meta.len());
     let of = |path: &Path| format!("cannot look at {}", path.display());
-    let wanted = length(template).map_err(|error| format!("{}: {error}", of(template)))?;
-    match length(path) {
+    let wanted = std::fs::metadata(template).map(length).map_err(|error| format!("{}: {error}", of(template)))?;
+    match std::fs::symlink_metadata(path).map(length) {
         Ok(found) if found == wanted => Ok(()),
         Ok((true, bytes)) => {
             let what = path.display();
@@ -62,13 +70,7 @@ pub(super) fn variables(path: &Path, template: &Path) -> Result<(), String> {
         Ok((false, _)) => Err(format!("{} is no file", path.display())),
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
             let failed = |error: io::Error| format!("cannot make {}: {error}", path.display());
-            let partial = path.with_extension("partial");
-            // Others may have had the claim: what they left under this name is not written through.
-            match std::fs::remove_file(&partial) {
-                Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(failed(error)),
-                _ => {}
-            }
-            let mut file = File::options().write(true).create_new(true).mode(0o600).open(&partial).map_err(failed)?;
+            let (mut file, partial) = begin(path, 0o600).map_err(failed)?;
             let copied = File::open(template).and_then(|mut from| io::copy(&mut from, &mut file));
             copied.and_then(|_| file.sync_all()).map_err(failed)?;
             std::fs::rename(&partial, path).and_then(|()| sync_name(path)).map_err(failed)
@@ -83,8 +85,7 @@ fn create(path: &Path, wanted: u64) -> Result<(), String> {
     let directory = path.parent().ok_or_else(|| format!("{} is no place for an image", path.display()))?;
     let space = rustix::fs::statvfs(directory).map_err(|errno| failed(errno.into()))?;
     let size = size(wanted, space.f_bavail.saturating_mul(space.f_frsize))?;
-    let partial = path.with_extension("partial");
-    let file = File::options().write(true).create(true).truncate(true).mode(0o660).open(&partial).map_err(failed)?;
+    let (file, partial) = begin(path, 0o660).map_err(failed)?;
     file.set_len(size).and_then(|()| file.sync_all()).map_err(failed)?;
     std::fs::rename(&partial, path).and_then(|()| sync_name(path)).map_err(failed)
 }
@@ -132,6 +133,10 @@ mod tests {
         assert!(variables(&path, &template).is_err_and(|why| why.contains("another firmware's")));
         assert_eq!(read(), "longer than they come");
         assert!(variables(dir.path(), &template).is_err_and(|why| why.contains("no file")));
+        // It is as long as variables are.
+        let link = dir.path().join("link_VARS.fd");
+        std::os::unix::fs::symlink(&template, &link).expect("linked");
+        assert!(variables(&link, &template).is_err_and(|why| why.contains("no file")));
         assert!(variables(&dir.path().join("nowhere/v.fd"), &template).is_err_and(|why| why.contains("cannot make")));
     }
 
@@ -157,6 +162,24 @@ mod tests {
         assert_eq!((known(1 << 16), known(8 << 20)), (true, false));
         assert!(ready(dir.path(), None).is_err_and(|why| why.contains("neither")));
         assert!(ready(std::path::Path::new("/dev/null"), None).is_err());
+    }
+
+    #[test]
+    fn what_others_left_in_a_claim_leads_to_no_other_disk() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let (path, other) = (dir.path().join("disk.img"), dir.path().join("other.img"));
+        std::fs::write(&other, "another disk").expect("written");
+        std::os::unix::fs::symlink(&other, path.with_extension("partial")).expect("linked");
+        ready(&path, Some(1 << 20)).expect("made");
+        assert_eq!(std::fs::read_to_string(&other).expect("read"), "another disk");
+        assert!(std::fs::symlink_metadata(&path).expect("there").is_file());
+        // Neither is what is there taken for the image, nor is one made where the link leads.
+        for target in [other, dir.path().join("nowhere.img")] {
+            std::fs::remove_file(&path).expect("removed");
+            std::os::unix::fs::symlink(&target, &path).expect("linked");
+            assert!(ready(&path, Some(1 << 20)).is_err_and(|why| why.contains("a link")), "{}", target.display());
+            assert!(path.is_symlink());
+        }
     }
 
     #[test]

@@ -2,9 +2,13 @@
 //!
 //! A record is written in place, so that the lock stays with the file, and into a full file system too, once it is there. It is
 //! read through a file that is opened anew each time: network file systems look for what others wrote when a file is opened.
+//!
+//! Whoever has had the claim may have put there what he likes: a link to another disk, over which a record would be
+//! written, or a pipe, which would be waited for. So nothing but a plain file is opened.
 
 use super::{Found, GRACE, Go, LOOK, Look, Refusal, Writer, judge, look};
-use rustix::fs::FlockOperation;
+use crate::receive;
+use rustix::fs::{CWD, FlockOperation, OFlags};
 use rustix::io::Errno;
 use std::fs::File;
 use std::io::{self, Read as _};
@@ -47,8 +51,13 @@ fn beside(image: &Path) -> PathBuf {
     image.with_file_name(name)
 }
 
-fn open(path: &Path) -> io::Result<File> {
-    File::options().read(true).write(true).create(true).truncate(false).open(path)
+fn open(path: &Path, access: OFlags) -> io::Result<File> {
+    let name = path.to_str().ok_or(io::ErrorKind::InvalidInput)?;
+    receive::open(CWD, name, access)
+}
+
+fn open_or_make(path: &Path) -> io::Result<File> {
+    open(path, OFlags::RDWR | OFlags::CREATE)
 }
 
 /// Whether somebody else holds the lock; otherwise it is ours, unless the file system has no locks.
@@ -65,7 +74,7 @@ fn is_held(file: &File, path: &Path) -> bool {
 
 fn read(path: &Path) -> io::Result<Found> {
     let mut text = Vec::new();
-    match File::open(path) {
+    match open(path, OFlags::RDONLY) {
         Ok(file) => file.take(RECORD_BYTES as u64).read_to_end(&mut text)?,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Found::Nothing),
         Err(error) => return Err(error),
@@ -96,7 +105,7 @@ impl Held {
     pub(crate) async fn take(image: &Path, mine: &Writer) -> Result<Self, TakeError> {
         let path = beside(image);
         let io = |source| TakeError::Io { path: path.clone(), source };
-        let file = open(&path).map_err(io)?;
+        let file = open_or_make(&path).map_err(io)?;
         let (mut waited, mut owed) = (Duration::ZERO, Duration::ZERO);
         loop {
             let held = is_held(&file, &path);
@@ -132,7 +141,7 @@ impl Held {
     /// The record cannot be opened.
     pub(crate) fn resume(image: &Path, mine: &Writer) -> Result<Self, TakeError> {
         let path = beside(image);
-        let file = open(&path).map_err(|source| TakeError::Io { path: path.clone(), source })?;
+        let file = open_or_make(&path).map_err(|source| TakeError::Io { path: path.clone(), source })?;
         if is_held(&file, &path) {
             tracing::warn!(path = %path.display(), "somebody holds the lock of a disk that the guest writes");
         }
@@ -224,13 +233,31 @@ mod tests {
         assert_eq!(first.look().map(|by| by.epoch), Some(2));
     }
 
+    #[tokio::test]
+    async fn what_others_put_in_a_records_place_is_neither_written_over_nor_waited_for() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let (image, other) = (dir.path().join("disk.img"), dir.path().join("other.img"));
+        let record = beside(&image);
+        std::fs::write(&other, "another disk").expect("written");
+        std::os::unix::fs::symlink(&other, &record).expect("linked");
+        let refused = |taken: Result<Held, TakeError>| assert!(matches!(taken, Err(TakeError::Io { .. })), "{taken:?}");
+        refused(Held::take(&image, &writer(1, "a", "ns/vm")).await);
+        refused(Held::resume(&image, &writer(1, "a", "ns/vm")));
+        assert!(read(&record).is_err(), "it is not known to be no record");
+        assert_eq!(std::fs::read_to_string(&other).expect("read"), "another disk");
+        std::fs::remove_file(&record).expect("removed");
+        let (fifo, mode) = (rustix::fs::FileType::Fifo, rustix::fs::Mode::from_raw_mode(0o600));
+        rustix::fs::mknodat(CWD, &record, fifo, mode, 0).expect("made");
+        refused(Held::take(&image, &writer(1, "a", "ns/vm")).await);
+    }
+
     #[test]
     fn records_are_read_as_they_were_written() {
         let dir = tempfile::tempdir().expect("a directory");
         let path = beside(&dir.path().join("disk.img"));
         assert_eq!(path, dir.path().join("disk.img.writer"));
         assert_eq!(read(&path).expect("read"), Found::Nothing);
-        let file = open(&path).expect("opened");
+        let file = open_or_make(&path).expect("opened");
         assert_eq!(read(&path).expect("read"), Found::Nothing);
         for record in [writer(1, &"u".repeat(40), "ns/a-long-name"), writer(22, "u", "ns/x")] {
             write(&file, &record).expect("written");

@@ -48,6 +48,7 @@ dir=$(dirname "$(dirname "$0")")
 config=$(cat)
 echo "$CNI_COMMAND ${0##*/} $CNI_CONTAINERID $CNI_IFNAME [$CNI_NETNS]" >>"$dir/calls"
 echo "$config" >"$dir/told.${0##*/}.$CNI_COMMAND"
+echo "$CNI_ARGS" >"$dir/args.${0##*/}.$CNI_COMMAND"
 if [ -e "$dir/fails.${0##*/}.$CNI_COMMAND" ]; then
   echo '{"cniVersion": "0.4.0", "code": 11, "msg": "no way", "details": "today"}'
   exit 1
@@ -193,6 +194,18 @@ fn networks_are_attached_told_and_detached_in_the_opposite_order() {
     assert_eq!(world.kept(), Vec::<String>::new());
     // Once more is no harm.
     assert_eq!((world.run("DEL", "c1", None).0, world.calls()), (0, vec![]));
+}
+
+#[test]
+fn a_hardware_address_is_told_by_the_environment_too() {
+    let world = World::new();
+    assert_eq!(world.run("ADD", "c1", Some(r#"[{"name": "a", "mac": "02:00:00:00:00:01"}]"#)).0, 0);
+    assert_eq!(world.run("DEL", "c1", None).0, 0);
+    for (what, told) in [("one.ADD", true), ("two.ADD", true), ("two.DEL", false)] {
+        let args = fs::read_to_string(world.dir.path().join(format!("args.{what}"))).expect("it was called");
+        assert_eq!(argument(args.trim(), "K8S_POD_UID"), "u-1", "{what}");
+        assert_eq!(argument(args.trim(), "MAC"), if told { "02:00:00:00:00:01" } else { "" }, "{what}");
+    }
 }
 
 #[test]

@@ -129,6 +129,11 @@ impl Controller for Driver {
                 Some(from::Type::Volume(v)) => Some(Source::Volume(v.volume_id)),
                 None => None,
             };
+            // Nobody begins to use what is copied before it is.
+            let _source_busy = match &source {
+                Some(Source::Volume(of)) if *of != r.name => Some(driver.begin(of)?),
+                _ => None,
+            };
             let about = driver
                 .on_disk(move |library| library.create(&r.name, required, limit, source, false, now_unix_ns()))
                 .await?;
@@ -248,6 +253,7 @@ impl Controller for Driver {
         let name = r.name.clone();
         let driver = self.clone();
         let work = async move {
+            let _named = driver.begin_snapshot(&r.name)?;
             let _busy = driver.begin(&r.source_volume_id)?;
             if let Some(key) = r.parameters.keys().next() {
                 return Err(Status::invalid_argument(format!("parameter {key:?} is not known")));
@@ -267,7 +273,7 @@ impl Controller for Driver {
         let name = id.clone();
         let driver = self.clone();
         let work = async move {
-            let id = id.clone();
+            let _named = driver.begin_snapshot(&id)?;
             driver.on_disk(move |library| library.delete_snapshot(&id)).await?;
             Ok(csi::DeleteSnapshotResponse {})
         };
@@ -320,4 +326,74 @@ impl Controller for Driver {
 /// Whether a device is asked for, rather than a file system.
 pub(super) fn is_block(c: Option<&csi::VolumeCapability>) -> bool {
     matches!(c.and_then(|c| c.access_type.as_ref()), Some(AccessType::Block(_)))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use tonic::Code;
+
+    use super::super::Faults;
+    use super::super::library::Library;
+    use super::*;
+
+    fn driver(dir: &std::path::Path) -> Driver {
+        let library = Arc::new(Library::open(dir).unwrap());
+        Driver { library, node: "n1".into(), faults: Faults::default(), busy: Arc::default() }
+    }
+
+    fn wanted(name: &str, of: Option<&str>) -> Request<csi::CreateVolumeRequest> {
+        let mode = csi::volume_capability::AccessMode { mode: Mode::SingleNodeWriter.into() };
+        let access_type = Some(AccessType::Block(csi::volume_capability::BlockVolume {}));
+        let source = |of: &str| from::Type::Volume(from::VolumeSource { volume_id: of.to_owned() });
+        Request::new(csi::CreateVolumeRequest {
+            name: name.to_owned(),
+            volume_capabilities: vec![csi::VolumeCapability { access_mode: Some(mode), access_type }],
+            volume_content_source: of.map(|of| csi::VolumeContentSource { r#type: Some(source(of)) }),
+            ..csi::CreateVolumeRequest::default()
+        })
+    }
+
+    fn code<T>(answer: Result<Response<T>, Status>) -> Code {
+        answer.map_or_else(|status| status.code(), |_| Code::Ok)
+    }
+
+    #[tokio::test]
+    async fn what_is_copied_is_left_alone_meanwhile() {
+        let dir = tempfile::tempdir().unwrap();
+        let driver = driver(dir.path());
+        assert_eq!(code(driver.create_volume(wanted("v", None)).await), Code::Ok);
+        // Its node is about to mount it, say.
+        let busy = driver.begin("v");
+        assert_eq!(code(driver.create_volume(wanted("c", Some("v"))).await), Code::Aborted);
+        assert_eq!(code(driver.create_volume(wanted("d", None)).await), Code::Ok);
+        drop(busy);
+        assert_eq!(code(driver.create_volume(wanted("c", Some("v"))).await), Code::Ok);
+        assert_eq!(code(driver.create_volume(wanted("v", Some("v"))).await), Code::AlreadyExists);
+    }
+
+    #[tokio::test]
+    async fn a_snapshot_is_not_taken_and_deleted_at_once() {
+        let dir = tempfile::tempdir().unwrap();
+        let driver = driver(dir.path());
+        assert_eq!(code(driver.create_volume(wanted("v", None)).await), Code::Ok);
+        let take = |name: &str| {
+            let (name, source_volume_id) = (name.to_owned(), "v".to_owned());
+            let request =
+                csi::CreateSnapshotRequest { name, source_volume_id, ..csi::CreateSnapshotRequest::default() };
+            driver.create_snapshot(Request::new(request))
+        };
+        let delete = |name: &str| {
+            let snapshot_id = name.to_owned();
+            let request = csi::DeleteSnapshotRequest { snapshot_id, ..csi::DeleteSnapshotRequest::default() };
+            driver.delete_snapshot(Request::new(request))
+        };
+        let taking = driver.begin_snapshot("s");
+        assert_eq!((code(delete("s").await), code(take("s").await)), (Code::Aborted, Code::Aborted));
+        assert_eq!(code(take("v").await), Code::Ok, "a snapshot may be called as its volume");
+        drop(taking);
+        assert_eq!((code(take("s").await), code(delete("s").await)), (Code::Ok, Code::Ok));
+        assert_eq!((code(take("").await), code(delete("").await)), (Code::InvalidArgument, Code::InvalidArgument));
+    }
 }

@@ -288,17 +288,24 @@ impl Library {
         let shelf = self.root.join(shelf);
         let (new, named) = (shelf.join(format!(".new-{}", about.id)), shelf.join(&about.id));
         let what = || format!("making {}", named.display());
-        if new.exists() {
-            fs::remove_dir_all(&new).map_err(io_error(what()))?;
-        }
+        remove_all(&new).map_err(io_error(what()))?;
         fs::create_dir(&new).map_err(io_error(what()))?;
-        let disk =
-            File::options().read(true).write(true).create_new(true).open(new.join("disk")).map_err(io_error(what()))?;
-        fill(&disk)?;
-        disk.sync_all().map_err(io_error(what()))?;
-        write_about(&new, about)?;
-        sync_dir(&new)?;
-        fs::rename(&new, &named).map_err(io_error(what()))?;
+        let make = || -> Result<(), LibraryError> {
+            let disk = File::options().read(true).write(true).create_new(true).open(new.join("disk"));
+            let disk = disk.map_err(io_error(what()))?;
+            fill(&disk)?;
+            disk.sync_all().map_err(io_error(what()))?;
+            write_about(&new, about)?;
+            sync_dir(&new)?;
+            fs::rename(&new, &named).map_err(io_error(what()))
+        };
+        if let Err(error) = make() {
+            // Nobody may ask for it again, and it would take others' room.
+            if let Err(left) = remove_all(&new) {
+                tracing::warn!(path = %new.display(), error = %left, "what was half made is not removed");
+            }
+            return Err(error);
+        }
         sync_dir(&shelf)
     }
 
@@ -333,10 +340,7 @@ impl Library {
                 sync_dir(&shelf)?;
             }
         }
-        match fs::remove_dir_all(&gone) {
-            Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(()),
-            r => r.map_err(io_error(what())),
-        }
+        remove_all(&gone).map_err(io_error(what()))
     }
 
     /// Lets a volume grow. One that is large enough stays as it is; none ever shrinks.
@@ -404,21 +408,25 @@ impl Library {
         let path = self.disk(id);
         let from = File::open(&path).map_err(io_error(format!("opening {}", path.display())))?;
         let mounted = self.mounted_at(id)?;
-        let in_use = loops::find(&path)?.is_some();
+        let device = loops::find(&path)?;
         let _thaw = mounted.as_deref().map(Frozen::new).transpose()?;
         if rustix::fs::ioctl_ficlone(to, &from).is_ok() {
             return Ok(());
         }
-        if in_use && mounted.is_none() {
-            // Its own mount may be in a container, where it cannot be frozen from here; or it is used as a device.
-            if filesystem::prove_closed(&loops::find(&path)?.unwrap_or_default()).is_err() {
-                return Err(LibraryError::InUse(format!(
-                    "volume {id} is in use as a device, and the disk below cannot copy files at a stroke (xfs and btrfs \
-                     can): end what uses it first"
-                )));
-            }
-        }
-        copy(&path, to)
+        let Some(device) = device.filter(|_| mounted.is_none()) else { return copy(&path, to) };
+        // Its own mount may be in a container, where it cannot be frozen from here; or it is used as a device.
+        let prove_unused = || {
+            filesystem::prove_unused_blocking(&device).map_err(|why| {
+                LibraryError::InUse(format!(
+                    "volume {id} is in use as a device ({why}), and the disk below cannot copy files at a stroke (xfs \
+                     and btrfs can): end what uses it first"
+                ))
+            })
+        };
+        prove_unused()?;
+        copy(&path, to)?;
+        // A container that had been given it may have opened it meanwhile, and written where nothing was copied yet.
+        prove_unused()
     }
 }
 
@@ -460,6 +468,14 @@ fn write_about(dir: &Path, about: &About) -> Result<(), LibraryError> {
     file.sync_all().map_err(io_error(what()))?;
     fs::rename(&new, &named).map_err(io_error(what()))?;
     sync_dir(dir)
+}
+
+/// Removes a directory with all in it. One that is not there is gone.
+fn remove_all(dir: &Path) -> io::Result<()> {
+    match fs::remove_dir_all(dir) {
+        Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(()),
+        r => r,
+    }
 }
 
 fn sync_dir(dir: &Path) -> Result<(), LibraryError> {
@@ -573,6 +589,51 @@ mod tests {
         assert_eq!(library.volume("v2").unwrap().size_bytes, 64 * MI, "no smaller than what it is made from");
         assert!(matches!(library.take("s", "v2", 0), Err(LibraryError::Differs(_))));
         assert!(matches!(library.take("t", "none", 0), Err(LibraryError::NotFound(_))));
+    }
+
+    #[tokio::test]
+    async fn what_a_container_has_open_is_not_copied_piece_by_piece() {
+        if !rustix::process::geteuid().is_root() {
+            return;
+        }
+        let dir = tempfile::tempdir().unwrap();
+        let library = Library::open(dir.path()).unwrap();
+        library.create("v", 4 * MI, 0, None, false, 0).unwrap();
+        let [one, other] = ["one", "other"].map(|name| File::create_new(dir.path().join(name)).unwrap());
+        let at_a_stroke = rustix::fs::ioctl_ficlone(&one, &other).is_ok();
+        let device = loops::attach(&library.disk("v")).await.unwrap();
+        // As QEMU has a disk: neither mounted nor claimed.
+        let mut container = std::process::Command::new("unshare")
+            .args(["--mount", "sh", "-c", &format!("exec 3<{device}; echo there; read -r _")])
+            .stdin(std::process::Stdio::piped())
+            .stdout(std::process::Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut said = [0; 6];
+        container.stdout.take().unwrap().read_exact(&mut said).unwrap();
+        let taken = library.take("s", "v", 0);
+        drop(container.stdin.take());
+        container.wait().unwrap();
+        match taken {
+            Err(LibraryError::InUse(why)) if !at_a_stroke => assert!(why.contains("is open in process"), "{why}"),
+            taken => assert!(at_a_stroke && taken.is_ok(), "{taken:?}"),
+        }
+        library.take("t", "v", 0).unwrap();
+        loops::detach(&library.disk("v")).await.unwrap();
+    }
+
+    #[test]
+    fn what_cannot_be_made_leaves_nothing() {
+        let dir = tempfile::tempdir().unwrap();
+        let library = Library::open(dir.path()).unwrap();
+        library.create("v", MI, 0, None, false, 0).unwrap();
+        library.take("s", "v", 0).unwrap();
+        fs::remove_file(dir.path().join("snapshots/s/disk")).unwrap();
+        let of = || Some(Source::Snapshot("s".into()));
+        assert!(matches!(library.create("c", MI, 0, of(), false, 0), Err(LibraryError::Failed(_))));
+        assert_eq!(library.names("volumes").unwrap(), ["v"]);
+        fs::write(dir.path().join("snapshots/s/disk"), "whole").unwrap();
+        library.create("c", MI, 0, of(), false, 0).unwrap();
     }
 
     #[test]

@@ -108,6 +108,15 @@ impl Driver {
         }
     }
 
+    /// The same for a snapshot: one that were deleted while it is being taken would be there afterwards, and nobody's.
+    fn begin_snapshot(&self, id: &str) -> Result<Busy, Status> {
+        if id.is_empty() {
+            return Err(Status::invalid_argument("no snapshot is named"));
+        }
+        // No volume's name has a blank.
+        self.begin(&format!("snapshot {id}"))
+    }
+
     /// Disk work, off the event loop.
     async fn on_disk<T: Send + 'static>(
         &self,

@@ -121,7 +121,12 @@ impl Driver {
         let _busy = self.begin(&r.volume_id)?;
         let target = checked(&r.target_path, "the target path")?;
         let c = capability(r.volume_capability)?;
+        let read_only = || mounts::make_read_only(target).map_err(io_error(format!("making {target} read-only")));
         if mounted(target)?.is_some() {
+            if r.readonly {
+                // Who mounted it may have ended before it was.
+                read_only()?;
+            }
             return Ok(csi::NodePublishVolumeResponse {});
         }
         let bind = |from: &str| {
@@ -133,8 +138,7 @@ impl Driver {
             self.on_disk(move |library| library.create(&id, wanted, 0, None, true, now_unix_ns())).await?;
             self.mount(&r.volume_id, target, &c).await?;
             if r.readonly {
-                let flags = rustix::mount::MountFlags::BIND | rustix::mount::MountFlags::RDONLY;
-                rustix::mount::mount_remount(target, flags, c"").map_err(|e| io_error("remounting")(e.into()))?;
+                read_only()?;
             }
         } else if is_block(Some(&c)) {
             let device = self.attach(&r.volume_id).await?;

@@ -68,12 +68,13 @@ impl asking::Call for Call {
         outcome.as_ref().is_err_and(|error| !error.no_room)
     }
 
-    /// A volume is made or deleted, one after the other.
+    /// A volume is made or deleted, one after the other; so is a snapshot. What is deleted while it is being made would
+    /// be there afterwards, and nobody's.
     fn subject(&self) -> Option<&str> {
         match self {
             Self::Create(wanted) => Some(&wanted.name),
-            Self::Delete(volume) => Some(volume),
-            _ => None,
+            Self::Delete(name) | Self::Snapshot(name, _) | Self::DeleteSnapshot(name) => Some(name),
+            Self::Expand(..) => None,
         }
     }
 }
@@ -178,6 +179,21 @@ mod tests {
         // Another node may have room.
         fails(true);
         assert_eq!(calls.ask("c", &key, call()), None);
+    }
+
+    #[test]
+    fn a_snapshot_is_not_taken_and_deleted_at_once() {
+        let calls = Calls::default();
+        let key = Key::new("", "a");
+        let (take, delete) = (Call::Snapshot("s".into(), "v".into()), Call::DeleteSnapshot("s".into()));
+        assert_eq!(calls.ask("c", &key, take.clone()), None);
+        assert_eq!(calls.ask("c", &key, delete.clone()), None);
+        assert_eq!(calls.ask("c", &key, Call::DeleteSnapshot("other".into())), None);
+        assert_eq!(calls.take(), [(1, take), (2, Call::DeleteSnapshot("other".into()))]);
+        let taken = Answer::Taken { handle: "s".into(), bytes: 1, made_unix_ns: 0 };
+        assert_eq!(calls.answered(1, Ok(taken)), [("c", key.clone())]);
+        assert_eq!(calls.ask("c", &key, delete.clone()), None);
+        assert_eq!(calls.take(), [(3, delete)]);
     }
 
     #[test]

@@ -55,18 +55,24 @@ impl Asking<Call> {
     /// The controllers of a node's driver.
     #[must_use]
     pub fn new(node: &str, rng: Rng) -> Self {
-        Self::with(node, rng, false)
+        Self::with(node, rng, false, Calls::default())
     }
 
     /// Plants the bug that a claim's volume is made without a trace of it on the claim. For the simulator, which must find
     /// it.
     #[must_use]
     pub fn with_planted_traceless(node: &str, rng: Rng) -> Self {
-        Self::with(node, rng, true)
+        Self::with(node, rng, true, Calls::default())
     }
 
-    fn with(node: &str, rng: Rng, traceless: bool) -> Self {
-        let calls = Calls::default();
+    /// Plants the bug that the driver is asked for several calls about the same volume or snapshot at the same time. For the
+    /// simulator, which must find it.
+    #[must_use]
+    pub fn with_planted_calls_at_once(node: &str, rng: Rng) -> Self {
+        Self::with(node, rng, false, Calls::with_planted_at_once())
+    }
+
+    fn with(node: &str, rng: Rng, traceless: bool, calls: Calls) -> Self {
         let manager = Manager::new("carrack-local", rng)
             .with(claims::Claims::new(node, calls.clone(), traceless))
             .with(reclaim::Reclaim::new(node, calls.clone()))

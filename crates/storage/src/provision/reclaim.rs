@@ -1,7 +1,9 @@
 //! Volumes whose claims are gone, and which are to go with their data.
 //!
 //! That a volume is `Released` is the binder's proof that no claim, no pod and no node has it any more; and the driver
-//! refuses to delete what is attached. The PersistentVolume goes when the data has gone.
+//! refuses to delete what is attached. The PersistentVolume goes when the data has gone: by a finalizer, which a volume
+//! has as long as its data is to go with it. Whoever changes the reclaim policy changes that, too (upstream:
+//! `handleProtectionFinalizer` in sig-storage-lib-external-provisioner).
 
 use carrack_engine::{Controller, EventRecord, Key, Plan, Setup, Time, View};
 use carrack_types::resource::Object as _;
@@ -26,6 +28,12 @@ impl Reclaim {
     }
 }
 
+/// The volume goes after its data, or without.
+fn with_data(volume: &PersistentVolume, with: bool) -> Plan {
+    let list = finalizers(volume.metadata.finalizers.as_ref(), DATA, with);
+    Plan::none().patch(volume, json!({"metadata": {"finalizers": list}}))
+}
+
 impl Controller for Reclaim {
     fn name(&self) -> &'static str {
         NAME
@@ -36,10 +44,20 @@ impl Controller for Reclaim {
     fn reconcile(&mut self, key: &Key, view: &View<'_>, _: Time) -> Plan {
         let Some(volume) = view.get::<PersistentVolume>("", &key.name) else { return Plan::none() };
         let Some(spec) = &volume.spec else { return Plan::none() };
-        let released = volume.status.as_ref().and_then(|s| s.phase.as_deref()) == Some("Released");
-        let goes = spec.persistent_volume_reclaim_policy.as_deref() == Some("Delete")
-            && volume.annotation(PROVISIONED_BY) == Some(DRIVER);
-        if !released || !goes || !is_here(volume, &self.node) {
+        if volume.annotation(PROVISIONED_BY) != Some(DRIVER) || !is_here(volume, &self.node) {
+            return Plan::none();
+        }
+        let policy = spec.persistent_volume_reclaim_policy.as_deref();
+        let goes = policy == Some("Delete");
+        let phase = volume.status.as_ref().and_then(|s| s.phase.as_deref());
+        let has = volume.has_finalizer(DATA);
+        // What stays needs nobody's leave.
+        let stays = has && matches!(policy, Some("Retain" | "Recycle"));
+        let is_to_go = !has && goes && !volume.is_deleting() && phase == Some("Bound");
+        if stays || is_to_go {
+            return with_data(volume, goes);
+        }
+        if !goes || phase != Some("Released") {
             return Plan::none();
         }
         let handle = spec.csi.as_ref().map(|c| c.volume_handle.clone()).unwrap_or_default();
@@ -50,15 +68,11 @@ impl Controller for Reclaim {
                 Plan::failed(e.message).event(told)
             }
             Some(Ok(_)) => {
-                let has = volume.metadata.finalizers.iter().flatten().any(|f| f == DATA);
-                let plan = if volume.is_deleting() { Plan::none() } else { Plan::none().delete(volume.as_ref()) };
                 // Deleting changes it; the finalizer goes at the next look, or here if it is being deleted already.
-                match has && volume.is_deleting() {
-                    true => {
-                        let list = finalizers(volume.metadata.finalizers.as_ref(), DATA, false);
-                        plan.patch(volume.as_ref(), json!({"metadata": {"finalizers": list}}))
-                    }
-                    false => plan,
+                match (volume.is_deleting(), has) {
+                    (false, _) => Plan::none().delete(volume.as_ref()),
+                    (true, true) => with_data(volume, false),
+                    (true, false) => Plan::none(),
                 }
             }
         }

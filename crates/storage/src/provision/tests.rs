@@ -270,7 +270,17 @@ fn volume(change: impl Fn(&mut Value)) -> PersistentVolume {
 
 #[test]
 fn data_goes_before_its_volume_and_only_when_it_may() {
+    const KEPT: &str = "patch finalizers=[\"other\"]";
+    const GOES: &str = "patch finalizers=[\"external-provisioner.volume.kubernetes.io/finalizer\"]";
     let going = |v: &mut Value| v["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z".into();
+    let kept = |v: &mut Value, finalizers: Value| {
+        v["spec"]["persistentVolumeReclaimPolicy"] = "Retain".into();
+        v["metadata"]["finalizers"] = finalizers;
+    };
+    let bound_without = |v: &mut Value| {
+        v["status"]["phase"] = "Bound".into();
+        v["metadata"]["finalizers"] = json!([]);
+    };
     type Case<'a> = (&'a str, PersistentVolume, Outcome, usize, Vec<&'a str>);
     let cases: Vec<Case<'_>> = vec![
         ("released", volume(|_| ()), Ok(Answer::Deleted), 1, vec!["delete pvc-u"]),
@@ -287,9 +297,36 @@ fn data_goes_before_its_volume_and_only_when_it_may() {
             0,
             vec![],
         ),
+        ("kept", volume(|v| kept(v, json!([]))), Ok(Answer::Deleted), 0, vec![]),
+        // Its policy has been changed since it was made.
+        ("kept now", volume(|v| kept(v, json!(["other", super::DATA]))), Ok(Answer::Deleted), 0, vec![KEPT]),
         (
-            "kept",
-            volume(|v| v["spec"]["persistentVolumeReclaimPolicy"] = "Retain".into()),
+            "kept now, and going",
+            volume(|v| {
+                kept(v, json!(["other", super::DATA]));
+                going(v);
+            }),
+            Ok(Answer::Deleted),
+            0,
+            vec![KEPT],
+        ),
+        ("not kept any more", volume(bound_without), Ok(Answer::Deleted), 0, vec![GOES]),
+        (
+            "not kept any more, and going",
+            volume(|v| {
+                bound_without(v);
+                going(v);
+            }),
+            Ok(Answer::Deleted),
+            0,
+            vec![],
+        ),
+        (
+            "another's, and kept now",
+            volume(|v| {
+                kept(v, json!([super::DATA]));
+                v["metadata"]["annotations"] = json!({});
+            }),
             Ok(Answer::Deleted),
             0,
             vec![],
