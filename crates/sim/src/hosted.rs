@@ -130,6 +130,7 @@ impl Hosted {
                     Some(Bug::DeafQueue) => core.with_planted(carrack_scheduler::Planted::DeafQueue),
                     Some(Bug::Restless) => core.with_planted(carrack_scheduler::Planted::Restless),
                     Some(Bug::LateWords) => core.with_planted(carrack_scheduler::Planted::LateWords),
+                    Some(Bug::MistakenAnswers) => core.with_planted(carrack_scheduler::Planted::MistakenAnswers),
                     _ => core,
                 };
                 let core = match elector() {
@@ -174,6 +175,7 @@ impl Hosted {
                     Some(Bug::UnprovedEmptiness) => Some(Planted::UnprovedEmptiness),
                     Some(Bug::UnreadServers) => Some(Planted::UnreadServers),
                     Some(Bug::TakenClaims) => Some(Planted::TakenClaims),
+                    Some(Bug::AbsenceRemembered) => Some(Planted::AbsenceRemembered),
                     Some(Bug::DeafObserver) => Some(Planted::Deafness),
                     _ => None,
                 };
@@ -254,6 +256,7 @@ impl Hosted {
                 let name = node_name(node);
                 let core = match settings.bug {
                     Some(Bug::Traceless) => Provisioner::with_planted_traceless(&name, rng),
+                    Some(Bug::SnapshotsAtOnce) => Provisioner::with_planted_calls_at_once(&name, rng),
                     _ => Provisioner::new(&name, rng),
                 };
                 Self::Storage(Box::new(core), Effects::new())
@@ -394,6 +397,7 @@ fn manager(core: Manager, elector: Option<LeaderElector>, settings: Settings) ->
     let core = match settings.bug {
         Some(Bug::StaleReads) => core.with_planted_stale_reads(),
         Some(Bug::BaselessWrites) => core.with_planted_baseless_writes(),
+        Some(Bug::ClocksOfAnother) => core.with_planted_memory(),
         _ => core,
     };
     Hosted::Manager(Box::new(core), Effects::new())

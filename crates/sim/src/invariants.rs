@@ -17,6 +17,7 @@ use crate::controllers::Bounds;
 use crate::node::{Node, named};
 use crate::observer::{Change, Observer, conditions, controller, deleting, key_of, terminal, text, uid};
 use crate::replicas;
+use crate::resizes::Grants;
 pub use table::{INVARIANTS, Invariant};
 
 /// A broken invariant.
@@ -41,6 +42,7 @@ pub(crate) struct Checker {
     /// UIDs of pods that somebody deleted by force: their objects go before they have stopped.
     pub forced: BTreeSet<String>,
     bounds: Bounds,
+    grants: Grants,
     /// Since when nothing is left of a pod that is to go.
     leaving: BTreeMap<String, Time>,
     /// Since when a pod's mounts are all that is left of it, by node and UID.
@@ -62,8 +64,9 @@ const ALL_SILENT: Duration = Duration::from_secs(75);
 /// the slowest of delays.
 const LEAVES_WITHIN: Duration = Duration::from_secs(60);
 
-/// What a pod holds of its node. What it wishes beside that may have come while another pod was on its way there.
-fn requests(pod: &Value) -> BTreeMap<String, Quantity> {
+/// What a pod holds of its node. What it wishes beside that may have come while another pod was on its way there, and so may what it
+/// was granted lately ([`Grants`]).
+pub(crate) fn requests(pod: &Value) -> BTreeMap<String, Quantity> {
     serde_json::from_value(crate::resizes::as_granted(pod))
         .map(|pod| carrack_types::held::requests(&pod))
         .unwrap_or_default()
@@ -81,13 +84,14 @@ impl Checker {
     ) {
         for change in changes {
             self.bounds.changed(now, change, observer, breaches);
+            self.grants.changed(now, change);
             // What is left of an instance whose node is known to be dead waits for nothing.
             let waits = |pod: &Value| !self.forced.contains(uid(pod)) && !is_of_lost(pod, observer);
             if change.resource == "pod" && waits(change.object()) {
                 self.bounds.orphan(now, change, breaches);
             }
             match change.resource {
-                "pod" => self.pod(change, observer, nodes, breaches),
+                "pod" => self.pod(now, change, observer, nodes, breaches),
                 "node" => {
                     self.node(change.object());
                     self.evicts(now, change, breaches);
@@ -208,7 +212,14 @@ impl Checker {
         }
     }
 
-    fn pod(&self, change: &Change, observer: &Observer, nodes: &BTreeMap<u8, Node>, breaches: &mut Vec<Breach>) {
+    fn pod(
+        &self,
+        now: Time,
+        change: &Change,
+        observer: &Observer,
+        nodes: &BTreeMap<u8, Node>,
+        breaches: &mut Vec<Breach>,
+    ) {
         let Change { before, after, .. } = change;
         let (name, id) = (key_of(change.object()), uid(change.object()));
         let bound = |pod: &Option<Value>| pod.as_ref().map_or("", |p| text(p, "/spec/nodeName")).to_owned();
@@ -219,7 +230,7 @@ impl Checker {
                     breaches.push(Breach::new("pod-bound-once", format!("{name} moves from {from} to {to:?}")));
                 }
                 if from.is_empty() && !to.is_empty() {
-                    self.placed(&to, observer, breaches);
+                    self.placed(now, &to, observer, breaches);
                 }
                 if terminal(old) && text(old, "/status/phase") != text(new, "/status/phase") {
                     let (was, is) = (text(old, "/status/phase"), text(new, "/status/phase"));
@@ -246,7 +257,7 @@ impl Checker {
             }
             (None, Some(new)) => {
                 if !bound(after).is_empty() {
-                    self.placed(&bound(after), observer, breaches);
+                    self.placed(now, &bound(after), observer, breaches);
                 }
                 if !controller(new).is_empty() {
                     children(change, observer, breaches);
@@ -286,12 +297,12 @@ impl Checker {
     }
 
     /// A pod was just bound to a node.
-    fn placed(&self, node: &str, observer: &Observer, breaches: &mut Vec<Breach>) {
+    fn placed(&self, now: Time, node: &str, observer: &Observer, breaches: &mut Vec<Breach>) {
         let Some(offered) = self.offered.get(node) else { return };
         let mut asked = BTreeMap::new();
         let is_placed = |p: &&Value| text(p, "/spec/nodeName") == node && !terminal(p) && !crate::critical::is_ours(p);
         for pod in observer.all("pod").filter(is_placed) {
-            carrack_types::pod::add(&mut asked, &requests(pod));
+            carrack_types::pod::add(&mut asked, &self.grants.least(now, pod));
         }
         for (resource, amount) in asked {
             let most = offered.get(&resource).copied().unwrap_or_default();

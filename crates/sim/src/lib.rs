@@ -15,6 +15,8 @@
 //! for byte. [`plants`] are bugs that are put in on purpose: they prove that the invariants can fail. [`small`] runs are many:
 //! slices of all this, for seconds.
 
+mod answers;
+mod asked;
 mod attacher;
 mod chance;
 mod clones;
@@ -24,6 +26,7 @@ mod cpus;
 mod critical;
 mod disks;
 mod env_files;
+mod evictions;
 mod extender;
 mod flex;
 mod given;
@@ -37,6 +40,7 @@ mod invariants;
 mod keepers;
 mod leaders;
 mod ledger;
+mod links;
 mod machines;
 mod meters;
 mod mounts;
@@ -47,6 +51,7 @@ mod observer;
 mod options;
 mod picture;
 pub mod plants;
+mod probed;
 mod promises;
 mod provisioner;
 mod queue;
@@ -58,8 +63,11 @@ mod roaming;
 mod role;
 mod server;
 mod settings;
+mod sleepers;
 pub mod small;
+mod snapshots;
 mod storage;
+mod taints;
 mod tokens;
 mod trace;
 mod wants;

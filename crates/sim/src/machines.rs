@@ -44,6 +44,9 @@ impl Machines {
             if change.resource == "claim" {
                 crate::keepers::changed(change, observer, breaches);
             }
+            if change.resource == "pod" {
+                crate::evictions::changed(change, observer, breaches);
+            }
             let (before, after) = (change.before.as_ref(), change.after.as_ref());
             let Some(object) = after else { continue };
             let is_news = |said: fn(&Value) -> &str| before.map(said) != Some(said(object));

@@ -90,11 +90,23 @@ impl Options {
         }
         // Leaders are looked for where they cost least.
         own.machines &= !planted.is_some_and(|bug| bug.is_of_leaders() || bug.is_of_calls());
-        own.machines &= !matches!(planted, Some(Bug::NominationsKept | Bug::LateWords));
+        own.machines &= !matches!(planted, Some(Bug::NominationsKept | Bug::LateWords | Bug::MistakenAnswers));
+        own.machines &= planted != Some(Bug::SnapshotsAtOnce);
         let is_of_pods =
             |bug: Bug| bug.is_of_growth() || bug.is_of_resizes() || bug.is_of_starts() || bug.is_of_critical();
         if planted.is_some_and(is_of_pods) {
             own.machines = false;
+            own.safety = own.safety.min(Duration::from_secs(60));
+        }
+        if planted == Some(Bug::ClocksOfAnother) {
+            // Long enough for leaders that come back, and lead again.
+            own.safety = Duration::from_secs(300);
+        }
+        if planted == Some(Bug::AbsenceRemembered) {
+            // Long enough for an absence, more than its six minutes, and another one.
+            own.safety = Duration::from_secs(600);
+        }
+        if matches!(planted, Some(Bug::TaintedAlive | Bug::EvictedGuests)) {
             own.safety = own.safety.min(Duration::from_secs(60));
         }
         if planted == Some(Bug::SignalsForgotten) {
@@ -272,6 +284,8 @@ pub(crate) struct Intervals {
     pub lose: Option<Duration>,
     /// A node of machines is cut off for a minute, and nobody there looks after its guests but their monitors.
     pub strand: Option<Duration>,
+    /// Somebody evicts a launcher whose guest is to stay.
+    pub evict: Option<Duration>,
 }
 
 impl Intervals {
@@ -293,6 +307,7 @@ impl Intervals {
             vanish: other(self.vanish),
             lose: other(self.lose),
             strand: other(self.strand),
+            evict: other(self.evict),
         }
     }
 }
@@ -374,6 +389,7 @@ impl Swarm {
                     | Bug::BindingsOverwrite
                     | Bug::CrossedRuntimes
                     | Bug::LateWords
+                    | Bug::MistakenAnswers
             )
         };
         let asked = extender_rng.one_in(2) && !options.gpus && !planted.is_some_and(needs_none)
@@ -444,6 +460,7 @@ impl Swarm {
             vanish: None,
             lose: None,
             strand: None,
+            evict: None,
         };
         let mut own = root.fork("lose");
         let lose = own.one_in(6) && options.faults && options.machines && options.plant.is_none();
@@ -461,6 +478,9 @@ impl Swarm {
         let strand =
             own.one_in(4) && options.faults && options.machines && planted.is_none() && intervals.guest.is_none();
         intervals.strand = strand.then(|| between(&mut own, Duration::from_secs(15), Duration::from_secs(60)));
+        let mut own = root.fork("evict");
+        let evict = own.one_in(2) && options.faults && options.machines && planted.is_none();
+        intervals.evict = evict.then(|| between(&mut own, Duration::from_secs(5), Duration::from_secs(30)));
         let mut own = root.fork("watchdogs");
         let of_watchdogs = matches!(planted, Some(Bug::TameWatchdogs | Bug::HalfClosed));
         let guarded = of_watchdogs || own.one_in(2) && options.machines && planted.is_none();
@@ -472,7 +492,8 @@ impl Swarm {
         let mut launcher_hangs_one_in = if strand { 1 + own.below(6) } else { 0 };
         let webhook_wrong_one_in = on(2, 10);
         let webhook_slow = Duration::from_millis(on(100, 5_000));
-        let standby = (rng.one_in(2) || planted == Some(Bug::EndlessTerms)) && elect && !options.gpus;
+        let needs_standby = matches!(planted, Some(Bug::EndlessTerms | Bug::ClocksOfAnother));
+        let standby = (rng.one_in(2) || needs_standby) && elect && !options.gpus;
         if options.workloads && options.faults {
             let mut own = root.fork("vanish");
             intervals.vanish =
@@ -515,7 +536,8 @@ impl Swarm {
                 | Bug::ForgottenCpus
                 | Bug::ForgottenAllocations
                 | Bug::ForgottenPulls
-                | Bug::ForgottenStops,
+                | Bug::ForgottenStops
+                | Bug::UnreadServices,
             ) => {
                 nodes = 1;
                 crash_one_in_effects = 0;
@@ -551,6 +573,10 @@ impl Swarm {
                 crash_one_in_effects = 0;
                 intervals = Intervals { strand: Some(Duration::from_secs(8)), ..Intervals::default() };
             }
+            Some(Bug::EvictedGuests) => {
+                crash_one_in_effects = 0;
+                intervals = Intervals { evict: Some(Duration::from_secs(3)), ..Intervals::default() };
+            }
             Some(Bug::HalfClosed | Bug::RerunsAlways) => {
                 // Guests that end and come back where everybody lives.
                 crash_one_in_effects = 0;
@@ -585,20 +611,41 @@ impl Swarm {
                 crash_one_in_effects = 0;
                 intervals = Intervals { lose: Some(Duration::from_secs(10)), ..Intervals::default() };
             }
+            Some(Bug::SnapshotsAtOnce) => {
+                // A driver whose calls take their time, and who asks it lives on.
+                nodes = 1;
+                crash_one_in_effects = 0;
+                intervals = Intervals::default();
+                node.operation.slow_one_in = 2;
+            }
             Some(Bug::UnreadFiles) => {
                 // Reads that fail.
                 crash_one_in_effects = 0;
                 intervals = Intervals::default();
                 node.fail_one_in = 20;
             }
-            // Wishes that were put off, critical pods, pods that go for others, or pods that find what the first has pulled:
-            // on one node, where everybody lives on.
+            // Wishes that were put off, critical pods, pods that go for others, pods that wait for volumes, pods that find what the
+            // first has pulled, containers that end, or guests of a node of which something is said: on one node, where everybody
+            // lives on.
             Some(
-                Bug::DeferredForever | Bug::CriticalEnded | Bug::CriticalRefused | Bug::LateWords | Bug::UnnotedPulls,
+                Bug::DeferredForever
+                | Bug::CriticalEnded
+                | Bug::CriticalRefused
+                | Bug::LateWords
+                | Bug::MistakenAnswers
+                | Bug::UnnotedPulls
+                | Bug::EndlessSleeps
+                | Bug::ProbesUnnoted
+                | Bug::TaintedAlive,
             ) => {
                 nodes = 1;
                 crash_one_in_effects = 0;
                 intervals = Intervals::default();
+            }
+            // The runtime shows that a container runs before its start is answered.
+            Some(Bug::ReadyUnasked) => {
+                (nodes, crash_one_in_effects, intervals) = (1, 0, Intervals::default());
+                (node.operation.slow_one_in, node.operation.slow) = (3, Duration::from_secs(8));
             }
             Some(Bug::StoredNominations | Bug::OneNode | Bug::BindingsOverwrite) => nodes = 3,
             Some(Bug::BaselessBindings) => (nodes, net.late_binding_one_in) = (1, 2),
@@ -692,6 +739,16 @@ impl Swarm {
                 intervals = Intervals::default();
             }
             Some(Bug::HastyOrphans) => intervals.vanish = Some(Duration::from_secs(15)),
+            Some(Bug::ClocksOfAnother) => {
+                // Leaders that are cut off, and lead again.
+                crash_one_in_effects = 0;
+                intervals = Intervals { cut: Some(Duration::from_secs(20)), ..Intervals::default() };
+            }
+            Some(Bug::AbsenceRemembered) => {
+                // A node that comes and goes, and controllers that live on.
+                crash_one_in_effects = 0;
+                intervals = Intervals { vanish: Some(Duration::from_secs(40)), ..Intervals::default() };
+            }
             Some(
                 Bug::StaleServer
                 | Bug::StaleReads

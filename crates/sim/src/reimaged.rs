@@ -66,7 +66,7 @@ pub(crate) fn may_start_again(pod: &PodRef, observer: &Observer) -> bool {
 }
 
 /// Whether a pod ends for something else than how its containers ended.
-fn ends_otherwise(pod: &Value) -> bool {
+pub(crate) fn ends_otherwise(pod: &Value) -> bool {
     deleting(pod) || !text(pod, "/status/reason").is_empty() || is_true(pod, "DisruptionTarget")
 }
 

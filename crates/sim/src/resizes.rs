@@ -18,9 +18,10 @@ use k8s_openapi::api::core::v1::Pod;
 use serde_json::{Value, json};
 
 use crate::chance::between;
-use crate::invariants::Breach;
+use crate::invariants::{Breach, requests};
 use crate::node::{CPUS, Node, named};
-use crate::observer::{Observer, conditions, deleting, key_of, label, terminal, text, uid};
+use crate::observer::{Change, Observer, conditions, deleting, key_of, label, terminal, text, uid};
+use crate::options::LATEST;
 use crate::plants::Bug;
 use crate::role::node_name;
 use crate::wants::Want;
@@ -117,6 +118,40 @@ pub(crate) fn as_granted(pod: &Value) -> Value {
         *resources = json!({"requests": told});
     }
     granted
+}
+
+/// What pods held before their kubelet gave them more a short while ago: another pod may have been on its way to the node then, of
+/// which the kubelet could not know.
+#[derive(Default)]
+pub(crate) struct Grants(BTreeMap<String, (Time, BTreeMap<String, Quantity>)>);
+
+impl Grants {
+    /// Something was committed.
+    pub(crate) fn changed(&mut self, now: Time, change: &Change) {
+        let (Some(old), Some(new)) = (&change.before, &change.after) else { return };
+        if change.resource != "pod" || !is_ours(new) {
+            return;
+        }
+        let (before, after) = (requests(old), requests(new));
+        if before != after && self.before(now, uid(new)).is_none() {
+            self.0.insert(uid(new).to_owned(), (now, before));
+        }
+    }
+
+    /// The least that a pod has held since a binding that arrives now may have been decided.
+    pub(crate) fn least(&self, now: Time, pod: &Value) -> BTreeMap<String, Quantity> {
+        let mut held = requests(pod);
+        for (resource, amount) in self.before(now, uid(pod)).into_iter().flatten() {
+            if let Some(most) = held.get_mut(resource) {
+                *most = (*most).min(*amount);
+            }
+        }
+        held
+    }
+
+    fn before(&self, now: Time, uid: &str) -> Option<&BTreeMap<String, Quantity>> {
+        self.0.get(uid).filter(|(at, _)| now.since(*at) < LATEST).map(|(_, before)| before)
+    }
 }
 
 /// Whether a pod's container may be stopped in order to start again with another size: its policy says so, and it has asked

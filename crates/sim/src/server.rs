@@ -176,6 +176,8 @@ pub(crate) struct Settings {
     pub seats_fault: Option<crate::hall::Fault>,
     /// What is done to clones.
     pub clones: CloneAdmission,
+    /// Launchers are evicted whatever their machines are to do: a planted bug.
+    pub evicts: bool,
 }
 
 impl Servers {
@@ -268,7 +270,10 @@ impl Servers {
         let stale = self.settings.stale && server + 1 == self.settings.count;
         let store = Arc::new(PacedStore::new(self.mem.clone(), self.pace.clone(), stale));
         let mut config = Config::new(store, self.env.clone());
-        config.plugins.push(Box::new(carrack_virt::admission::VirtAdmission));
+        config.plugins.push(match self.settings.evicts {
+            true => Box::new(crate::evictions::Unasked),
+            false => Box::new(carrack_virt::admission::VirtAdmission),
+        });
         config.plugins.push(Box::new(self.settings.clones));
         if let (Some(api), Some(hall)) = (self.apis.get_mut(server), self.halls.get_mut(server)) {
             *api = Some(ApiServer::new(config));

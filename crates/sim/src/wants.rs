@@ -146,6 +146,8 @@ fn pod_lacks(pod: &Value, restarts: bool, observer: &Observer, finicky: bool) ->
         "Succeeded" | "Failed" if !restarts => None,
         // Its node was shut down in order, which ends its pods for good, and takes none meanwhile.
         "Failed" if [shutdown::REASON, shutdown::REJECTED.0].contains(&text(pod, "/status/reason")) => None,
+        // What it was to have was granted to another one while its binding was under way, and its kubelet finds no room for it.
+        "Failed" if text(pod, "/status/reason") == "OutOfcpu" => None,
         "Pending" if condition(pod, "PodScheduled") == "False" => waits_lacking(pod, observer, finicky),
         _ => Some(format!("is {phase:?}, ready {:?}", condition(pod, "Ready"))),
     }
@@ -198,6 +200,9 @@ fn debris(node: &Node, observer: &Observer) -> Option<String> {
     }
     if let Some(id) = crate::node::orphan(&node.storage, observer) {
         return Some(format!("node{number} still has the volume {id}, of which nothing else is left"));
+    }
+    if let Some(id) = crate::node::lost_snapshot(&node.storage, observer) {
+        return Some(format!("node{number} still has the snapshot {id}, of which no content is left"));
     }
     let bytes = node.disk.checkpoint.as_deref().unwrap_or_default();
     let (held, _) = carrack_kubelet::devices::decode(bytes).unwrap_or_default();

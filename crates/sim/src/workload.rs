@@ -119,12 +119,16 @@ pub(crate) fn up_to(most: u64, safety: Duration) -> u64 {
 /// Adds a part of the work.
 type Part = fn(&mut Rng, Duration, &mut Vec<Act>);
 
-/// What containers are made of: parts of the work that are there in some runs alone, and beside no planted bug, each with
-/// the name of its chance. Which of them a small run has is chosen with the rest of its work.
-pub(crate) const OF_STARTS: [(&str, &str, Part); 3] = [
+/// What containers are made of, and how they end: parts of the work that are there in some runs alone, and beside no planted bug,
+/// each with the name of its chance. Which of them a small run has is chosen with the rest of its work.
+pub(crate) const OF_STARTS: [(&str, &str, Part); 7] = [
     (crate::images::PART, "whether images are private", crate::images::acts),
     (crate::reimaged::PART, "whether images change", crate::reimaged::acts),
     (crate::env_files::PART, "whether variables are in files", crate::env_files::acts),
+    (crate::sleepers::PART, "whether hooks sleep", crate::sleepers::acts),
+    (crate::probed::PART, "whether probes fail", crate::probed::acts),
+    (crate::links::PART, "whether lists of services are slow", crate::links::acts),
+    (crate::asked::PART, "whether probes are to be passed", crate::asked::acts),
 ];
 
 /// All the work of a run with a planted bug that shows in one part of it, and in nothing else.
@@ -132,18 +136,32 @@ fn alone(bug: Bug, rng: &Rng, safety: Duration) -> Option<Vec<Act>> {
     let mut acts = Vec::new();
     match bug {
         bug if bug.is_of_dead_nodes() => steady(&mut rng.fork("steady"), &mut acts),
+        Bug::EvictedGuests => {
+            steady(&mut rng.fork("steady"), &mut acts);
+            crate::evictions::stay(&mut rng.fork("evictions"), true, &mut acts);
+        }
+        Bug::TaintedAlive => {
+            steady(&mut rng.fork("steady"), &mut acts);
+            crate::taints::acts(&mut rng.fork(crate::taints::PART), safety, &mut acts);
+        }
         Bug::StateOfInstances => crate::keepers::acts(&mut rng.fork("keepers"), safety, true, &mut acts),
         Bug::RerunsAlways => crate::reruns::acts(&mut rng.fork("reruns"), safety, &mut acts),
         Bug::NominationsKept => {
             crate::nominations::acts(&mut rng.fork(crate::nominations::PART), safety, true, &mut acts);
         }
         Bug::LateWords => crate::nominations::crowds(&mut rng.fork("crowds"), safety, &mut acts),
+        Bug::MistakenAnswers => crate::answers::acts(&mut rng.fork("answers"), &mut acts),
         Bug::SignalsForgotten => crate::disks::acts(&mut rng.fork(crate::disks::PART), safety, &mut acts),
         bug if bug.is_of_growth() => crate::growth::acts(&mut rng.fork("growth"), safety, &mut acts),
         bug if bug.is_of_resizes() => crate::resizes::acts(&mut rng.fork("resizes"), safety, true, &mut acts),
         Bug::ForgottenPulls | Bug::UnnotedPulls => crate::images::acts(&mut rng.fork("starts"), safety, &mut acts),
         Bug::ForgottenStops => crate::reimaged::acts(&mut rng.fork("starts"), safety, &mut acts),
         Bug::UnreadFiles => crate::env_files::acts(&mut rng.fork("starts"), safety, &mut acts),
+        Bug::EndlessSleeps => crate::sleepers::acts(&mut rng.fork("starts"), safety, &mut acts),
+        Bug::ProbesUnnoted => crate::probed::acts(&mut rng.fork("starts"), safety, &mut acts),
+        Bug::ReadyUnasked => crate::asked::acts(&mut rng.fork("starts"), safety, &mut acts),
+        Bug::UnreadServices => crate::links::acts(&mut rng.fork("starts"), safety, &mut acts),
+        Bug::SnapshotsAtOnce => crate::snapshots::acts(&mut rng.fork(crate::snapshots::PART), safety, &mut acts),
         bug if bug.is_of_critical() => {
             crate::critical::acts(&mut rng.fork(crate::critical::PART), safety, &mut acts);
         }
@@ -235,6 +253,9 @@ impl User {
                 crate::nominations::acts(&mut rng.fork(unmade), options.safety, always, &mut acts);
             }
         }
+        if crate::snapshots::are_there(rng, options, bug) && parts.has(crate::snapshots::PART) {
+            crate::snapshots::acts(&mut rng.fork(crate::snapshots::PART), options.safety, &mut acts);
+        }
         if crate::growth::is_there(bug) && parts.has("growth") {
             crate::growth::acts(&mut rng.fork("growth"), options.safety, &mut acts);
         }
@@ -247,6 +268,9 @@ impl User {
         if options.machines && crate::disks::are_there(rng, options, bug) && parts.has(crate::disks::PART) {
             crate::disks::acts(&mut rng.fork(crate::disks::PART), options.safety, &mut acts);
         }
+        if options.machines && crate::taints::are_there(rng, options, bug) && parts.has(crate::taints::PART) {
+            crate::taints::acts(&mut rng.fork(crate::taints::PART), options.safety, &mut acts);
+        }
         if options.machines && crate::reruns::are_there(bug) && parts.has("reruns") {
             crate::reruns::acts(&mut rng.fork("reruns"), options.safety, &mut acts);
         }
@@ -256,6 +280,9 @@ impl User {
         if options.machines && parts.has("machines") {
             let always = bug == Some(Bug::MissingHeartbeat);
             ghost(&mut rng.fork("ghost"), always, &mut acts);
+        }
+        if options.machines && options.faults && crate::evictions::are_there(rng, bug) {
+            crate::evictions::stay(&mut rng.fork("evictions"), false, &mut acts);
         }
         Self::with(acts)
     }

@@ -35,6 +35,14 @@ pub(crate) fn acts(rng: &mut Rng, safety: Duration, bug: Option<Bug>, parts: &Pa
             super::claims::acts(rng, safety, &mut acts);
             return acts;
         }
+        Some(Bug::ClocksOfAnother) => {
+            super::tolerations::acts(rng, safety, &mut acts);
+            return acts;
+        }
+        Some(Bug::AbsenceRemembered) => {
+            super::absences::acts(safety, &mut acts);
+            return acts;
+        }
         Some(Bug::TimesTwice) => {
             super::times::many(safety, &mut acts);
             return acts;

@@ -15,6 +15,7 @@ use super::endings::Endings;
 use super::heirs::is_held;
 use super::services::Served;
 use super::times::Times;
+use super::tolerations::Tolerated;
 use super::wants::pods_of;
 use crate::invariants::Breach;
 use crate::observer::{Change, Observer, conditions, controller, deleting, is_true, key_of, terminal, text, uid};
@@ -52,6 +53,7 @@ pub(crate) struct Bounds {
     served: Served,
     guarded: Guarded,
     endings: Endings,
+    tolerated: Tolerated,
     /// Since when nodes that were there have been gone.
     gone: BTreeMap<String, Time>,
 }
@@ -114,6 +116,7 @@ impl Bounds {
         self.claims.changed(change, observer, breaches);
         self.served.changed(change, breaches);
         self.endings.changed(change, observer, breaches);
+        self.tolerated.changed(now, change, breaches);
         super::scratch::changed(change, observer, breaches);
         if change.resource == "pod" {
             self.guarded.changed(change, breaches);
@@ -127,6 +130,7 @@ impl Bounds {
             }
             ("node", Some(node)) => _ = self.gone.remove(text(node, "/metadata/name")),
             ("node", None) => _ = self.gone.insert(key_of(change.object()), now),
+            ("attachment", _) => super::absences::changed(now, change, &self.gone, breaches),
             ("pod", _) => match owner_kind(change.object()) {
                 "ReplicaSet" => self.rolled(change, observer, breaches),
                 "DaemonSet" => daemon(change, observer, breaches),

@@ -3,6 +3,7 @@
 //!
 //! What people do is in [`acts`], what must hold at every step in [`Bounds`], what must be so in the end in [`lacks`].
 
+mod absences;
 mod acts;
 mod bounds;
 mod budgets;
@@ -14,12 +15,15 @@ mod scratch;
 mod services;
 mod storage;
 mod times;
+mod tolerations;
 mod wants;
 
+pub(crate) use absences::{AWAY, NAME as GONE_KEEP, RESTLESS};
 pub(crate) use acts::acts;
 pub(crate) use bounds::Bounds;
 pub(crate) use claims::{about, lacks as claim_lacks};
 pub(crate) use storage::manager as storage;
+pub(crate) use tolerations::NAME as TOLERATIONS_LAST;
 pub(crate) use wants::{end, lacks};
 
 /// How many nodes there are.

@@ -72,6 +72,10 @@ pub const INVARIANTS: &[Invariant] = &[
         sentence: "A disk whose machine is over does not stay attached to a node that was not heard for long.",
     },
     Invariant {
+        name: crate::evictions::NAME,
+        sentence: "No launcher is evicted whose instance lives and is to be moved rather than ended, since nobody moves guests here.",
+    },
+    Invariant {
         name: crate::keepers::NAME,
         sentence: "What a machine keeps beside its disks lies on one claim, which is there for as long as the machine is.",
     },
@@ -183,6 +187,18 @@ pub const INVARIANTS: &[Invariant] = &[
         sentence: "A pod that is never restarted has not ended when its container is stopped to be given another image.",
     },
     Invariant {
+        name: crate::probed::NAME,
+        sentence: "A pod whose only container was stopped for a probe does not succeed for that.",
+    },
+    Invariant {
+        name: crate::asked::NAME,
+        sentence: "A container with a startup or a readiness probe is told to have started, or to be ready, only once it has passed.",
+    },
+    Invariant {
+        name: crate::links::NAME,
+        sentence: "A container with service links has the variables of each service that was there when its kubelet started.",
+    },
+    Invariant {
         name: crate::env_files::NAME,
         sentence: "A container is made with the variables that an init container has written into a file for it, also where the file cannot be read at first.",
     },
@@ -234,6 +250,14 @@ pub const INVARIANTS: &[Invariant] = &[
         name: "one-node-a-disk",
         sentence: "A disk that one node may have has one attachment; a node is told of it only while that stays; and none is taken from a node that uses it.",
     },
+    Invariant {
+        name: crate::controllers::GONE_KEEP,
+        sentence: "What is attached to a node that is gone is taken from it only after six minutes, however often it was gone before.",
+    },
+    Invariant {
+        name: crate::controllers::TOLERATIONS_LAST,
+        sentence: "A pod is evicted for a taint only if it does not tolerate it, or when it has been beside it for as long as it does.",
+    },
     Invariant { name: "orphans-wait", sentence: "A pod whose node is gone is given up only after the quarantine." },
     Invariant { name: "ends-count-once", sentence: "A Job counts every end of its pods, and each one once." },
     Invariant {
@@ -276,6 +300,10 @@ pub const INVARIANTS: &[Invariant] = &[
     Invariant {
         name: "nominations-follow-the-queue",
         sentence: "A pod that is nominated to a node is in the scheduler's queue or in flight, and neither bound nor assumed; with nobody waiting, nobody is nominated.",
+    },
+    Invariant {
+        name: crate::answers::NAME,
+        sentence: "A pod waits for its volumes only when all that its scheduler wrote for that, in this attempt, is answered.",
     },
     Invariant {
         name: crate::nominations::NAME,

@@ -73,8 +73,12 @@ pub(crate) struct Life {
     updated: u64,
     /// How quickly its process ends when asked to, in seconds.
     stops_in_s: u64,
+    /// With what its process ends then.
+    stops_with: i32,
     /// It ended since its kubelet stopped it.
     is_stopped: bool,
+    /// It has passed a probe.
+    has_passed: bool,
     /// The file that it writes when it ends well, and what it writes there.
     writes: Option<(String, String)>,
 }
@@ -223,7 +227,9 @@ impl Runtime {
             devices: devices.collect(),
             limits: spec.resources.clone(),
             updated: 0,
+            stops_with: crate::probed::stops_with(spec),
             is_stopped: false,
+            has_passed: false,
             writes: crate::env_files::written_by(spec),
             stops_in_s: spec.env.iter().find(|(k, _)| k == "STOPS_IN_S").and_then(|(_, v)| v.parse().ok()).unwrap_or(1),
             record: ContainerRecord {
@@ -342,11 +348,9 @@ impl Runtime {
     }
 
     pub(super) fn stop(&mut self, now: Time, id: &str, observer: &Observer, breaches: &mut Vec<Breach>) -> Outcome {
-        if !self.containers.contains_key(id) {
-            return Err(missing(id));
-        }
+        let Some(code) = self.containers.get(id).map(|c| c.stops_with) else { return Err(missing(id)) };
         let ran = self.is_running(id);
-        self.end(now, id, 143, observer, breaches);
+        self.end(now, id, code, observer, breaches);
         if let Some(container) = self.containers.get_mut(id) {
             // Where the machine is shut down, that is why.
             container.is_stopped |= ran && !self.pods_end;
@@ -362,6 +366,7 @@ impl Runtime {
         let may_end = || {
             crate::resizes::may_start_again(pod, observer)
                 || crate::reimaged::may_start_again(pod, observer)
+                || crate::probed::may_start_again(pod, observer)
                 || crate::critical::may_be_preempted(pod, observer)
         };
         let asked_for = || self.pods_end || !wanted(observer, pod) || may_end();
@@ -449,6 +454,18 @@ impl Runtime {
         let of_pod = self.containers.values().filter(|c| &*c.record.pod.uid == uid);
         let newest = of_pod.max_by_key(|c| (c.record.attempt, c.record.created_at))?;
         newest.is_stopped.then_some(newest.record.id.as_str())
+    }
+
+    /// A container passes a probe.
+    pub(super) fn passes(&mut self, id: &str) {
+        if let Some(container) = self.containers.get_mut(id) {
+            container.has_passed = true;
+        }
+    }
+
+    /// Whether a container has ever passed a probe; none when it is not there any more.
+    pub(crate) fn has_passed(&self, id: &str) -> Option<bool> {
+        Some(self.containers.get(id)?.has_passed)
     }
 
     /// Whether a sandbox of a pod is up.

@@ -11,7 +11,7 @@ use serde_json::Value;
 
 use super::{Fate, Follow};
 use crate::invariants::Breach;
-use crate::observer::{Observer, uid};
+use crate::observer::{Observer, text, uid};
 use crate::role::node_name;
 
 /// The driver's volumes, which outlive everything but their deletion.
@@ -23,6 +23,8 @@ pub(crate) struct Storage {
     systems: BTreeMap<String, u64>,
     /// Those that are mounted.
     pub staged: BTreeSet<String>,
+    /// The driver's snapshots.
+    snapshots: BTreeSet<String>,
     /// The kernel cannot let a file system grow that is mounted.
     grows_at_rest: bool,
     /// A planted bug: a volume is deleted before another one is made.
@@ -35,6 +37,14 @@ pub(crate) struct Storage {
 fn own(origin: &Origin) -> Option<&String> {
     match &origin.driver {
         Driver::Csi { driver, handle, .. } if driver == DRIVER => Some(handle),
+        _ => None,
+    }
+}
+
+/// The snapshot that a call is about.
+fn snapshot_of(call: &Call) -> Option<&str> {
+    match call {
+        Call::Snapshot(name, _) | Call::DeleteSnapshot(name) => Some(name),
         _ => None,
     }
 }
@@ -109,6 +119,14 @@ impl Storage {
         self.next
     }
 
+    /// Whether the driver is busy with the snapshot of a call: with an earlier one, whose caller is dead. What one caller asks
+    /// for at the same time comes in any order.
+    fn is_busy(&self, number: u64, life: u32, call: &Call) -> bool {
+        let Some(name) = snapshot_of(call) else { return false };
+        let is_about = |out: &Out| matches!(out, Out::Call { call, .. } if snapshot_of(call) == Some(name));
+        self.pending.range(..number).any(|(_, (caller, out, _))| *caller != life && is_about(out))
+    }
+
     /// A call takes effect. Returns what is answered, to which life.
     pub(super) fn carry_out(
         &mut self,
@@ -121,6 +139,7 @@ impl Storage {
         let (life, Out::Call { id, call }, fate) = self.pending.remove(&number)? else { return None };
         let failed = |message: &str| Err(CallError { no_room: false, message: message.to_owned() });
         let outcome = match fate {
+            _ if self.is_busy(number, life, &call) => failed("the driver is busy with this snapshot"),
             Fate::FailsBefore => failed("the driver hiccups"),
             Fate::Works | Fate::FailsAfter => self.make(&call, node, observer, breaches),
         };
@@ -153,10 +172,14 @@ impl Storage {
                 Ok(Answer::Deleted)
             }
             Call::Snapshot(name, of) if self.volumes.contains_key(of) => {
+                self.snapshots.insert(name.clone());
                 Ok(Answer::Taken { handle: name.clone(), bytes: 1 << 30, made_unix_ns: 0 })
             }
             Call::Snapshot(_, of) => Err(CallError { no_room: false, message: format!("{of} does not exist") }),
-            Call::DeleteSnapshot(_) => Ok(Answer::Deleted),
+            Call::DeleteSnapshot(name) => {
+                self.snapshots.remove(name);
+                Ok(Answer::Deleted)
+            }
             Call::Expand(id, bytes) => match self.volumes.get_mut(id) {
                 Some(has) => {
                     *has = (*has).max(*bytes);
@@ -210,4 +233,36 @@ pub(crate) fn traces(node: u8, storage: &Storage, observer: &Observer, breaches:
 pub(crate) fn orphan(storage: &Storage, observer: &Observer) -> Option<String> {
     let named = |id: &str| observer.all("volume").any(|v| v["spec"]["csi"]["volumeHandle"] == id);
     storage.volumes.keys().find(|id| !named(id)).cloned()
+}
+
+/// A snapshot of a driver of which no VolumeSnapshotContent is left.
+pub(crate) fn lost_snapshot(storage: &Storage, observer: &Observer) -> Option<String> {
+    let named = |id: &str| {
+        let of = |content: &Value| id.strip_prefix("snapshot-") == Some(text(content, "/spec/volumeSnapshotRef/uid"));
+        observer.all("volumesnapshotcontent").any(of)
+    };
+    storage.snapshots.iter().find(|id| !named(id)).cloned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Who asks for both at the same time may have them in any order; who comes after a dead caller waits for what that has
+    /// asked for.
+    #[test]
+    fn a_snapshot_is_deleted_after_a_dead_caller_has_taken_it() {
+        for (life, deleted) in [(1, true), (2, false)] {
+            let (observer, mut breaches, mut follow) = (Observer::of([]), Vec::new(), Vec::new());
+            let mut storage = Storage::new(false);
+            storage.volumes.insert("v".into(), 1);
+            let mut ask = |life, id, call| storage.ask(life, Out::Call { id, call }, Fate::Works);
+            let take = ask(1, 1, Call::Snapshot("snapshot-s".into(), "v".into()));
+            let delete = ask(life, 2, Call::DeleteSnapshot("snapshot-s".into()));
+            let mut ends = |number| storage.carry_out(number, 1, &observer, &mut breaches, &mut follow);
+            let outcomes = [delete, take].map(|number| ends(number).is_some_and(|(_, answer)| answer.outcome.is_ok()));
+            assert_eq!(outcomes, [deleted, true]);
+            assert_eq!(lost_snapshot(&storage, &observer).as_deref(), Some("snapshot-s"));
+        }
+    }
 }

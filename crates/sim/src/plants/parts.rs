@@ -21,6 +21,10 @@ impl Bug {
             Self::HastyShutdowns => Planted::HastyShutdowns,
             Self::ForgottenAllocations => Planted::ForgottenAllocations,
             Self::ForgottenPulls => Planted::ForgottenPulls,
+            Self::EndlessSleeps => Planted::EndlessSleeps,
+            Self::ProbesUnnoted => Planted::ProbesUnnoted,
+            Self::ReadyUnasked => Planted::ReadyUnasked,
+            Self::UnreadServices => Planted::UnreadServices,
             Self::DeferredForever => Planted::DeferredForever,
             Self::ReadOnce => Planted::ReadOnce,
             Self::UnreadIsAbsent => Planted::UnreadIsAbsent,
@@ -61,6 +65,8 @@ impl Bug {
                 | Self::UnprovedEmptiness
                 | Self::UnreadServers
                 | Self::TakenClaims
+                | Self::AbsenceRemembered
+                | Self::ClocksOfAnother
         )
     }
     /// Whether it is one of the controller of clones.
@@ -116,6 +122,7 @@ impl Bug {
             Self::EndedOnDeadNode => Planted::EndedOnDeadNode,
             Self::KeptDisks => Planted::KeptDisks,
             Self::BuriedAlive => Planted::BuriedAlive,
+            Self::TaintedAlive => Planted::TaintedAlive,
             Self::StateOfInstances => Planted::StateOfInstances,
             Self::CopiesUnread => Planted::CopiesUnread,
             Self::StartsWhatIsCopied => Planted::StartsWhatIsCopied,
@@ -148,9 +155,19 @@ impl Bug {
     pub(crate) fn is_of_resizes(self) -> bool {
         matches!(self, Self::ForgottenAllocations | Self::DeferredForever)
     }
-    /// Whether it shows in what containers are made of, and in nothing else.
+    /// Whether it shows in what containers are made of or in how they end, and in nothing else.
     pub(crate) fn is_of_starts(self) -> bool {
-        matches!(self, Self::ForgottenPulls | Self::UnnotedPulls | Self::ForgottenStops | Self::UnreadFiles)
+        matches!(
+            self,
+            Self::ForgottenPulls
+                | Self::UnnotedPulls
+                | Self::ForgottenStops
+                | Self::UnreadFiles
+                | Self::EndlessSleeps
+                | Self::ProbesUnnoted
+                | Self::ReadyUnasked
+                | Self::UnreadServices
+        )
     }
     /// Whether it shows in critical pods on a full node, and in nothing else.
     pub(crate) fn is_of_critical(self) -> bool {
@@ -162,7 +179,14 @@ impl Bug {
     }
     /// Whether it shows when somebody else leads by then, and in nothing else.
     pub(crate) fn is_of_leaders(self) -> bool {
-        matches!(self, Self::EndlessTerms | Self::TermlessBindings | Self::EndlessCalls | Self::StoppedCalls)
+        matches!(
+            self,
+            Self::EndlessTerms
+                | Self::TermlessBindings
+                | Self::EndlessCalls
+                | Self::StoppedCalls
+                | Self::ClocksOfAnother
+        )
     }
     /// Whether it is one of the GPU extender.
     pub(crate) fn is_of_gpus(self) -> bool {

@@ -45,6 +45,13 @@ impl World {
         crate::growth::told(&changes, &self.observer, &self.nodes, &mut self.breaches);
         crate::critical::changed(&changes, &self.observer, &mut self.breaches);
         crate::reimaged::changed(&changes, &self.nodes, &mut self.breaches);
+        crate::probed::changed(&changes, &self.nodes, &mut self.breaches);
+        crate::asked::changed(&changes, &self.nodes, &mut self.breaches);
+        if self.healed.is_none() {
+            for (number, after, event) in crate::sleepers::end_asleep(&changes, &self.nodes, &self.root) {
+                self.queue.after(after, Happening::Node(number, event));
+            }
+        }
         self.zones.changed(self.queue.now(), &changes, &mut self.breaches);
         crate::nominations::bound(&changes, &mut self.breaches);
         if crate::given::is_looked_after(self.bug()) {

@@ -13,12 +13,12 @@ use k8s_openapi::api::core::v1::{Node as KubeNode, Pod};
 use super::{Fault, Happening, World, may_crash};
 use crate::chance::{below, between};
 use crate::node::{Doing, Node, NodeEvent};
-use crate::observer::{controller, text, uid};
+use crate::observer::{controller, key_of, text, uid};
 use crate::plants::Bug;
 use crate::role::{Role, node_name};
 use crate::server::Asked;
 
-pub(super) const FAULTS: [Fault; 14] = [
+pub(super) const FAULTS: [Fault; 15] = [
     Fault::Crash,
     Fault::ServerCrash,
     Fault::Expire,
@@ -33,6 +33,7 @@ pub(super) const FAULTS: [Fault; 14] = [
     Fault::Vanish,
     Fault::Lose,
     Fault::Strand,
+    Fault::Evict,
 ];
 
 impl World {
@@ -53,6 +54,7 @@ impl World {
             Fault::Vanish => intervals.vanish,
             Fault::Lose => intervals.lose,
             Fault::Strand => intervals.strand,
+            Fault::Evict => intervals.evict,
         };
         if let (Some(mean), Some(rng)) = (mean, self.faults.get_mut(&fault)) {
             self.queue.after(below(rng, mean * 2), Happening::Fault(fault));
@@ -72,7 +74,12 @@ impl World {
             let life = self.processes.get(&role).map(|process| process.life);
             life.is_some_and(|life| self.flex.detaches((role, life)))
         };
-        let is_of_plant = |role: Role| !late_calls || calling(role);
+        // With clocks of another time, in who leads and led before.
+        let of_controllers = hint == Some(Bug::ClocksOfAnother);
+        let is_of_plant = |role: Role| match of_controllers {
+            true => matches!(role, Role::Controllers | Role::Standby),
+            false => !late_calls || calling(role),
+        };
         let Some(rng) = self.faults.get_mut(&fault) else { return };
         match fault {
             Fault::Crash => {
@@ -144,6 +151,14 @@ impl World {
                 let there: Vec<usize> = (0..crate::controllers::NODES).filter(|n| !self.vanished.contains(n)).collect();
                 let (number, taken_out) = (pick(rng, &there), rng.one_in(2));
                 let away = between(rng, Duration::from_secs(1), Duration::from_secs(90));
+                // With the planted bug of a node that comes and goes, it is always the same one.
+                let (number, taken_out, away) = match hint {
+                    Some(Bug::AbsenceRemembered) => {
+                        let (restless, least) = (crate::controllers::RESTLESS, crate::controllers::AWAY);
+                        (Some(restless).filter(|number| there.contains(number)), true, least + away / 3)
+                    }
+                    _ => (number, taken_out, away),
+                };
                 // Most nodes stay, so that somebody is heard.
                 if let Some(number) = number.filter(|_| there.len() > 2) {
                     self.power(number, false);
@@ -215,6 +230,15 @@ impl World {
                         process.hang.hang(now + length);
                     }
                     self.loses_monitors(number);
+                }
+            }
+            Fault::Evict => {
+                let is_kept = |pod: &&serde_json::Value| crate::evictions::is_kept(pod, &self.observer);
+                let kept: Vec<_> = self.observer.all("pod").filter(is_kept).cloned().collect();
+                if let Some(pod) = pick(rng, &kept) {
+                    self.mark(format_args!("somebody evicts pod {}", key_of(&pod)));
+                    // Nobody waits for the reply.
+                    self.send(Role::User, 0, Asked::Call(CallId(0)), crate::evictions::request(&pod));
                 }
             }
             Fault::Reboot => {

@@ -193,6 +193,7 @@ enum Fault {
     Vanish,
     Lose,
     Strand,
+    Evict,
 }
 
 struct Process {
@@ -337,6 +338,7 @@ impl World {
             } else {
                 CloneAdmission::default()
             },
+            evicts: bug == Some(Bug::EvictedGuests),
         };
         let mut server = Servers::new(BEGIN, &root.fork("server"), settings);
         let mut definitions: Vec<_> = if options.has_machines() {
@@ -725,6 +727,10 @@ impl World {
             if settings.bug == Some(Bug::ForgottenStops) && life > 1 {
                 node.disk.actuated = None;
             }
+            // Who reads old lists reads old services.
+            if settings.bug != Some(Bug::StaleServer) {
+                node.links.begin(life, &self.observer);
+            }
             let follow = node.kubelet_started(life);
             self.follow(number, follow);
         }
@@ -785,6 +791,7 @@ impl World {
         let Some(hosted) = &process.hosted else { return };
         if let Hosted::Scheduler(core, _) = hosted {
             scheduling::nominations(core, &mut self.breaches);
+            crate::answers::look(core, &mut self.breaches);
             for effect in &effects {
                 // With nominations stored, this breaks first; what is to be shown then is the leak.
                 if let Effect::Own(OwnOut::Scheduler(out)) = effect

@@ -12,6 +12,7 @@ use k8s_openapi::api::core::v1::Pod;
 use serde_json::{Value, json};
 
 use super::{Happening, World};
+use crate::answers::asks_for_a_volume;
 use crate::chance::between;
 use crate::extender::FILTER;
 use crate::hosted::{Hosted, OwnOut};
@@ -131,6 +132,9 @@ impl World {
         if self.options.hint() == Some(Bug::Restless) && role == Role::Scheduler && is_of_a_flight {
             return self.healed.is_none() && !self.servers_rng.one_in(6);
         }
+        if self.options.hint() == Some(Bug::MistakenAnswers) && role == Role::Scheduler && asks_for_a_volume(request) {
+            return self.healed.is_none() && self.servers_rng.one_in(2);
+        }
         self.bug() == Some(Bug::UnreadIsAbsent)
             && matches!(role, Role::Kubelet(_))
             && request.path.contains("/configmaps?")
@@ -139,12 +143,15 @@ impl World {
 
     /// How late a request is by which a planted bug shows.
     pub(super) fn delays(&mut self, role: Role, request: &ApiRequest) -> Option<Duration> {
-        if self.options.hint() != Some(Bug::LateWords) || role != Role::Scheduler || self.healed.is_some() {
-            return None;
-        }
-        let tells = request.path.ends_with("/status") && body(request)["status"]["nominatedNodeName"].is_string();
-        let (least, most) = crate::nominations::LATE;
-        tells.then(|| between(&mut self.servers_rng, least, most))
+        let bug = self.options.hint().filter(|_| role == Role::Scheduler && self.healed.is_none())?;
+        let tells = || request.path.ends_with("/status") && body(request)["status"]["nominatedNodeName"].is_string();
+        let (least, most) = match bug {
+            Bug::LateWords if tells() => crate::nominations::LATE,
+            Bug::MistakenAnswers if tells() => crate::answers::TOLD,
+            Bug::MistakenAnswers if asks_for_a_volume(request) => crate::answers::WRITTEN,
+            _ => return None,
+        };
+        Some(between(&mut self.servers_rng, least, most))
     }
 
     /// A request of nobody is sent in the name of a role.

@@ -50,6 +50,11 @@ impl World {
             passage = Passage { arrives: None, again: None, reply: Reply::Lost(LOST_AFTER) };
         }
         let late = self.fate.request(&request).or_else(|| self.delays(role, &request));
+        let late = late.or_else(|| {
+            let fails = self.options.faults && self.healed.is_none();
+            let (planted, of) = (self.options.hint(), (role, life));
+            fails.then(|| crate::links::delay(of, &request, planted, &self.observer, &self.root)).flatten()
+        });
         if let Some(delay) = late.filter(|_| passage.arrives.is_some()) {
             passage = Passage { arrives: Some(delay), again: None, reply: Reply::After(Duration::ZERO) };
         }
