@@ -132,7 +132,7 @@ impl Plane {
         let before = (self.controllers.read(), self.others.read(), cpu_s()?);
         let began = Instant::now();
         for request in requests {
-            self.send(request).await?;
+            self.ask(request).await?;
         }
         self.wait(path, good).await?;
         let (controllers, others) = (self.controllers.read(), self.others.read());

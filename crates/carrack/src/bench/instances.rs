@@ -121,7 +121,7 @@ async fn measure(dir: &Path, instances: usize, per_s: u32) -> anyhow::Result<Fig
     let cpu_s = cpu_s()? - cpu_before;
 
     let began = Instant::now();
-    plane.send(ApiRequest::new(Method::Delete, INSTANCES)).await?;
+    plane.ask(ApiRequest::new(Method::Delete, INSTANCES)).await?;
     plane.wait(&format!("{INSTANCES}?limit=1"), <[Value]>::is_empty).await?;
     plane.wait("/api/v1/namespaces/default/pods?limit=1", <[Value]>::is_empty).await?;
     let gone_s = began.elapsed().as_secs_f64();

@@ -169,8 +169,20 @@ impl Plane {
     /// # Errors
     /// It is refused, or the answer is no JSON.
     pub async fn send(&self, request: ApiRequest) -> anyhow::Result<Value> {
-        let reply = self.admin.send(request).await.map_err(|error| anyhow::anyhow!("{error}"))?;
-        reply.json().map_err(|error| anyhow::anyhow!("{error}"))
+        self.answer(request).await?.json().map_err(|error| anyhow::anyhow!("{error}"))
+    }
+
+    /// The same, where what is answered does not matter: as values, thousands of objects would be the better part of the memory
+    /// that is measured.
+    ///
+    /// # Errors
+    /// It is refused.
+    pub async fn ask(&self, request: ApiRequest) -> anyhow::Result<()> {
+        self.answer(request).await.map(|_| ())
+    }
+
+    async fn answer(&self, request: ApiRequest) -> anyhow::Result<ApiResponse> {
+        self.admin.send(request).await.map_err(|error| anyhow::anyhow!("{error}"))
     }
 
     /// Ends all roles.
