@@ -10,16 +10,13 @@ use std::time::Duration;
 
 use carrack_engine::{Rng, Time};
 use carrack_kubelet::runtime::ContainerRecord;
-use carrack_types::resource::Kind as _;
-use k8s_openapi::api::core::v1::Pod;
 use serde_json::{Value, json};
 
 use crate::chance::between;
 use crate::invariants::Breach;
 use crate::node::{Node, named};
 use crate::observer::{Change, key_of, label, text};
-use crate::wants::Want;
-use crate::workload::{Act, What, delete, mounting};
+use crate::workload::{Act, mortal, mounting};
 
 /// The invariant that is looked after here.
 pub(crate) const NAME: &str = "nobody-is-ready-unasked";
@@ -42,12 +39,7 @@ pub(crate) fn acts(rng: &mut Rng, safety: Duration, acts: &mut Vec<Act>) {
         let exec = json!({"command": [COMMAND, (1 + rng.below(6)).to_string()]});
         // However often it fails before, nobody is stopped for that.
         object["spec"]["containers"][0][probe] = json!({"exec": exec, "periodSeconds": 1, "failureThreshold": 1000});
-        let want = Some(("pod", Want::Pod { restarts: true, important: false }));
-        acts.push(Act { at, what: What::Create { resource: Pod::resource(), object, want } });
-        let lives = between(rng, safety / 3, safety);
-        if at + lives < safety && rng.one_in(3) {
-            acts.push(delete(at + lives, Pod::resource(), "default", &name, "pod"));
-        }
+        mortal(rng, at, safety, object, true, acts);
     }
 }
 

@@ -13,8 +13,6 @@ use std::time::Duration;
 
 use carrack_engine::{Rng, Time};
 use carrack_kubelet::runtime::{ContainerRecord, ContainerSpec, PodRef};
-use carrack_types::resource::Kind as _;
-use k8s_openapi::api::core::v1::Pod;
 use serde_json::{Value, json};
 
 use crate::chance::between;
@@ -22,8 +20,7 @@ use crate::invariants::Breach;
 use crate::node::{Node, named};
 use crate::observer::{Change, Observer, key_of, label, terminal, text, uid};
 use crate::reimaged::ends_otherwise;
-use crate::wants::Want;
-use crate::workload::{Act, What, delete, mounting};
+use crate::workload::{Act, mortal, mounting};
 
 /// The invariant that is looked after here.
 pub(crate) const NAME: &str = "success-is-its-own";
@@ -56,12 +53,7 @@ pub(crate) fn acts(rng: &mut Rng, safety: Duration, acts: &mut Vec<Act>) {
         main["env"] = json!([{"name": "STOPS_IN_S", "value": rng.below(6).to_string()},
             {"name": STOPS_WITH, "value": "0"}]);
         // It may end well by itself.
-        let want = Some(("pod", Want::Pod { restarts: false, important: false }));
-        acts.push(Act { at, what: What::Create { resource: Pod::resource(), object, want } });
-        let lives = between(rng, safety / 3, safety);
-        if at + lives < safety && rng.one_in(3) {
-            acts.push(delete(at + lives, Pod::resource(), "default", &name, "pod"));
-        }
+        mortal(rng, at, safety, object, false, acts);
     }
 }
 

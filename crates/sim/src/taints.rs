@@ -7,15 +7,13 @@
 use std::time::Duration;
 
 use carrack_engine::Rng;
-use carrack_types::resource::Kind as _;
-use k8s_openapi::api::core::v1::Node;
 use serde_json::{Value, json};
 
 use crate::chance::between;
 use crate::options::Options;
 use crate::plants::Bug;
 use crate::role::node_name;
-use crate::workload::{Act, What};
+use crate::workload::{Act, taint};
 
 /// The part of the work.
 pub(crate) const PART: &str = "misplaced taints";
@@ -31,26 +29,16 @@ pub(crate) fn are_there(rng: &Rng, options: &Options, planted: Option<Bug>) -> b
 
 /// The first node is tainted and left alone by turns, from when machines may run on it.
 pub(crate) fn acts(rng: &mut Rng, safety: Duration, acts: &mut Vec<Act>) {
-    let mut taint = |at: Duration, taints: Value| {
-        let what = What::Patch {
-            resource: Node::resource(),
-            namespace: String::new(),
-            name: node_name(1),
-            patch: json!({"spec": {"taints": taints}}),
-            kind: "node",
-            want: None,
-        };
-        acts.push(Act { at, what });
-    };
     let mut at = between(rng, safety / 4, safety / 3);
     for _ in 0..TIMES {
         if at + STAYS.1 > safety {
             return;
         }
         // Nobody is evicted for it: what the guests of the node come to is the taint's doing alone.
-        taint(at, json!([{"key": "node.kubernetes.io/out-of-service", "effect": "NoSchedule"}]));
+        let out = json!([{"key": "node.kubernetes.io/out-of-service", "effect": "NoSchedule"}]);
+        acts.push(taint(at, node_name(1), &out));
         at += between(rng, STAYS.0, STAYS.1);
-        taint(at, Value::Null);
+        acts.push(taint(at, node_name(1), &Value::Null));
         at += between(rng, STAYS.0, STAYS.1);
     }
 }

@@ -20,7 +20,7 @@ use serde_json::{Value, json};
 
 use crate::chance::between;
 use crate::node::WIDGET;
-use crate::observer::key_of;
+use crate::observer::{key_of, text};
 use crate::options::Options;
 use crate::plants::Bug;
 use crate::replicas;
@@ -452,6 +452,37 @@ fn create_parent(at: Duration, namespace: &str, name: &str) -> Act {
 pub(crate) fn delete(at: Duration, resource: Resource, namespace: &str, name: &str, kind: &'static str) -> Act {
     let options = DeleteOptions::default();
     Act { at, what: What::Delete { resource, namespace: namespace.into(), name: name.into(), options, kind } }
+}
+
+/// A node has these taints, and no others.
+pub(crate) fn taint(at: Duration, node: String, taints: &Value) -> Act {
+    let what = What::Patch {
+        resource: Node::resource(),
+        namespace: String::new(),
+        name: node,
+        patch: json!({"spec": {"taints": taints}}),
+        kind: "node",
+        want: None,
+    };
+    Act { at, what }
+}
+
+/// A pod that is made, and that somebody may delete later.
+pub(crate) fn mortal(
+    rng: &mut Rng,
+    at: Duration,
+    safety: Duration,
+    object: Value,
+    restarts: bool,
+    acts: &mut Vec<Act>,
+) {
+    let name = text(&object, "/metadata/name").to_owned();
+    let want = Some(("pod", Want::Pod { restarts, important: false }));
+    acts.push(Act { at, what: What::Create { resource: Pod::resource(), object, want } });
+    let lives = between(rng, safety / 3, safety);
+    if at + lives < safety && rng.one_in(3) {
+        acts.push(delete(at + lives, Pod::resource(), "default", &name, "pod"));
+    }
 }
 
 /// A namespace that comes, is filled and goes.

@@ -6,14 +6,14 @@ use carrack_engine::Rng;
 use carrack_types::resource::{Kind as _, Resource};
 use k8s_openapi::api::apps::v1::{DaemonSet, Deployment, StatefulSet};
 use k8s_openapi::api::batch::v1::Job;
-use k8s_openapi::api::core::v1::{Node, ReplicationController};
+use k8s_openapi::api::core::v1::ReplicationController;
 use serde_json::{Value, json};
 
 use crate::chance::between;
 use crate::options::Parts;
 use crate::plants::Bug;
 use crate::wants::Want;
-use crate::workload::{Act, What, delete, up_to};
+use crate::workload::{Act, What, delete, taint, up_to};
 
 /// Annotation of a template: changing it makes another template.
 pub(crate) const VERSION: &str = "sim.carrack.io/version";
@@ -364,29 +364,13 @@ fn daemon_set(rng: &mut Rng, safety: Duration, acts: &mut Vec<Act>) {
         while rng.one_in(2) && at < safety {
             let effect = if rng.one_in(2) { "NoExecute" } else { "NoSchedule" };
             let taints = if rng.one_in(2) { json!([{"key": "sim", "effect": effect}]) } else { json!([]) };
-            let what = What::Patch {
-                resource: Node::resource(),
-                namespace: String::new(),
-                name: super::nodes().name(number),
-                patch: json!({"spec": {"taints": taints}}),
-                kind: "node",
-                want: None,
-            };
-            acts.push(Act { at, what });
+            acts.push(taint(at, super::nodes().name(number), &taints));
             at += between(rng, Duration::from_secs(1), safety / 3);
         }
     }
     // In the end all nodes take pods, so that Deployments have room wherever they are.
     for number in 0..super::NODES {
-        let what = What::Patch {
-            resource: Node::resource(),
-            namespace: String::new(),
-            name: super::nodes().name(number),
-            patch: json!({"spec": {"taints": null}}),
-            kind: "node",
-            want: None,
-        };
-        acts.push(Act { at: safety, what });
+        acts.push(taint(safety, super::nodes().name(number), &Value::Null));
     }
 }
 

@@ -8,14 +8,14 @@ use carrack_engine::{Rng, Time};
 use carrack_types::placement::tolerates;
 use carrack_types::resource::Kind as _;
 use k8s_openapi::api::apps::v1::Deployment;
-use k8s_openapi::api::core::v1::{Node, Taint, Toleration};
+use k8s_openapi::api::core::v1::{Taint, Toleration};
 use serde_json::{Value, json};
 
 use super::acts::{Work, template};
 use crate::chance::between;
 use crate::invariants::Breach;
 use crate::observer::{Change, conditions, key_of, text, uid};
-use crate::workload::{Act, What};
+use crate::workload::{Act, taint};
 
 /// The invariant.
 pub(crate) const NAME: &str = "tolerations-last";
@@ -44,22 +44,12 @@ pub(super) fn acts(rng: &mut Rng, safety: Duration, acts: &mut Vec<Act>) {
     let spec = json!({"replicas": 2 * super::NODES, "selector": {"matchLabels": {"app": name}}, "template": template});
     work.create(spec, acts);
     for number in 0..super::NODES {
-        let mut taint = |at: Duration, taints: Value| {
-            let what = What::Patch {
-                resource: Node::resource(),
-                namespace: String::new(),
-                name: super::nodes().name(number),
-                patch: json!({"spec": {"taints": taints}}),
-                kind: "node",
-                want: None,
-            };
-            acts.push(Act { at, what });
-        };
+        let node = || super::nodes().name(number);
         let mut at = between(rng, Duration::from_secs(10), ON.1 + OFF.1);
         while at + ON.1 < safety {
-            taint(at, json!([{"key": KEY, "effect": "NoExecute"}]));
+            acts.push(taint(at, node(), &json!([{"key": KEY, "effect": "NoExecute"}])));
             at += between(rng, ON.0, ON.1);
-            taint(at, Value::Null);
+            acts.push(taint(at, node(), &Value::Null));
             at += between(rng, OFF.0, OFF.1);
         }
     }
