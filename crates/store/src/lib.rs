@@ -19,9 +19,11 @@
 pub mod backup;
 pub mod bench;
 pub mod embedded;
+mod entry;
 pub mod etcd;
 pub mod mem;
 mod model;
+mod pack;
 
 pub use embedded::EmbeddedStore;
 pub use etcd::EtcdStore;

@@ -11,6 +11,8 @@ use std::sync::{Arc, OnceLock};
 use bytes::Bytes;
 use futures::Stream;
 
+pub use crate::entry::Entry;
+
 /// A point in the store's history. 0 is before the first transaction; an empty store is at 1.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Revision(pub u64);
@@ -24,30 +26,6 @@ impl std::fmt::Display for Revision {
 /// A future that the store returns. It must not need any particular runtime: in the simulator it is
 /// polled by hand.
 pub type StoreFuture<'a, T> = Pin<Box<dyn Future<Output = Result<T, StoreError>> + Send + 'a>>;
-
-/// One key's value at one revision. Immutable and shared: lists and watches hand out the same one.
-pub struct Entry {
-    /// The key.
-    pub key: Arc<str>,
-    /// The value, with its revision already stamped in (see [`Value::stamp_at`]).
-    pub value: Bytes,
-    /// Revision at which the key came into being.
-    pub create_revision: Revision,
-    /// Revision of the last change.
-    pub mod_revision: Revision,
-    /// What a reader derived from the value (labels, selectable fields), made once for each entry.
-    pub memo: OnceLock<Arc<dyn Any + Send + Sync>>,
-}
-
-impl std::fmt::Debug for Entry {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Entry")
-            .field("key", &self.key)
-            .field("mod_revision", &self.mod_revision)
-            .field("len", &self.value.len())
-            .finish_non_exhaustive()
-    }
-}
 
 /// A value to put.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -65,12 +43,17 @@ pub struct Value {
 /// that leads its metadata.
 #[must_use]
 pub fn stamp_place(value: &[u8]) -> Option<usize> {
-    const METADATA: &[u8] = b"\"metadata\":{";
     const EMPTY: &[u8] = b"\"resourceVersion\":\"\"";
+    let at = metadata_place(value)?;
+    value[at..].starts_with(EMPTY).then_some(at + EMPTY.len() - 1)
+}
+
+/// Where a stored object's metadata begins, behind its brace. What comes before says which kind it is of.
+pub(crate) fn metadata_place(value: &[u8]) -> Option<usize> {
+    const METADATA: &[u8] = b"\"metadata\":{";
     // The object's own metadata comes before all that could look like it: inside of a JSON string
     // each quote is escaped.
-    let at = value.windows(METADATA.len()).position(|window| window == METADATA)? + METADATA.len();
-    value[at..].starts_with(EMPTY).then_some(at + EMPTY.len() - 1)
+    Some(value.windows(METADATA.len()).position(|window| window == METADATA)? + METADATA.len())
 }
 
 /// What must hold for a transaction to commit.

@@ -27,7 +27,7 @@ use self::files::{Dir, Found};
 use self::log::Log;
 use self::writer::{Answer, Command, Tasks, Writer};
 use crate::backup::Summary;
-use crate::mem::{self, HistoryLimits, Published, State};
+use crate::mem::{self, HistoryLimits, Packer, Published, State};
 use crate::model::{Entry, Op, Range, RangePage, Revision, Store, StoreError, StoreFuture, Txn, TxnOutcome, Watch};
 
 /// The generation of backups, which are no part of a directory.
@@ -123,7 +123,7 @@ impl EmbeddedStore {
     pub fn open(dir: &Path, options: Options) -> Result<Self, OpenError> {
         let dir = Dir::open(dir)?;
         let (state, log, snapshot_bytes) = recover(&dir, &options)?;
-        let published = Published::new(state, options.watch_buffer_events);
+        let published = Published::new(state, options.watch_buffer_events, Packer::aside());
         let fault = Arc::new(OnceLock::new());
         let writer = Writer {
             dir: Arc::new(dir),

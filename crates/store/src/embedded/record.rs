@@ -9,7 +9,7 @@
 //! at X, a good one with `synced` greater than X proves that X had been whole on the disk once.
 //! The magic begins with a byte that no UTF-8 text contains, so no JSON value looks like a record.
 
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
 use bytes::Bytes;
 
@@ -79,7 +79,7 @@ pub(super) fn put_txn(out: &mut Vec<u8>, synced: u64, revision: Revision, events
             match &event.current {
                 Some(entry) => {
                     out.push(1);
-                    put_bytes(out, &entry.value);
+                    put_bytes(out, &entry.value());
                 }
                 None => out.push(0),
             }
@@ -104,7 +104,7 @@ pub(super) fn put_entry(out: &mut Vec<u8>, entry: &Entry) {
         out.extend(entry.create_revision.0.to_le_bytes());
         out.extend(entry.mod_revision.0.to_le_bytes());
         put_bytes(out, entry.key.as_bytes());
-        put_bytes(out, &entry.value);
+        put_bytes(out, &entry.value());
     });
 }
 
@@ -222,8 +222,7 @@ fn decode(fields: &mut Fields<'_>) -> Option<Record> {
             let mod_revision = Revision(fields.u64()?);
             let key = fields.key()?;
             let value = fields.value()?;
-            let memo = OnceLock::new();
-            Record::Entry(Entry { key, value, create_revision, mod_revision, memo })
+            Record::Entry(Entry::new(key, value, create_revision, mod_revision))
         }
         _ => return None,
     };

@@ -15,7 +15,7 @@
 #![expect(clippy::disallowed_methods, reason = "shell: it tells the history how old it is")]
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
@@ -24,7 +24,7 @@ use futures::channel::oneshot;
 
 use super::Shared;
 use super::errors::{Asked, failed, silent};
-use crate::mem::{Aging, Change, Pace, Published, State};
+use crate::mem::{Aging, Change, Pace, Packer, Published, State};
 use crate::model::{Entry, Revision, StoreError, stamp_place};
 
 /// How many entries are loaded at a time.
@@ -45,7 +45,7 @@ pub(super) struct Mirror {
 impl Mirror {
     pub(super) fn new(state: State, options: &super::Options) -> Self {
         Self {
-            published: Published::new(state, options.watch_buffer_events),
+            published: Published::new(state, options.watch_buffer_events, Packer::aside()),
             writer: Mutex::new(Aging::new(options.history.age_ms)),
             waiting: Mutex::default(),
             next: std::sync::atomic::AtomicU64::new(0),
@@ -254,13 +254,8 @@ fn transactions(events: &[EtcdEvent], prefix: &str) -> BTreeMap<Revision, Vec<Ch
 /// An entry as etcd holds it; none for a key that is no text.
 pub(super) fn entry(kv: KeyValue) -> Option<Entry> {
     let mod_revision = number(kv.mod_revision());
-    Some(Entry {
-        key: std::str::from_utf8(kv.key()).ok()?.into(),
-        value: stamped(kv.value(), mod_revision),
-        create_revision: number(kv.create_revision()),
-        mod_revision,
-        memo: OnceLock::new(),
-    })
+    let key = std::str::from_utf8(kv.key()).ok()?.into();
+    Some(Entry::new(key, stamped(kv.value(), mod_revision), number(kv.create_revision()), mod_revision))
 }
 
 fn stamped(value: &[u8], revision: Revision) -> Bytes {

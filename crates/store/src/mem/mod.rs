@@ -4,6 +4,7 @@
 //! futures are ready when they are polled first, and a transaction commits at that poll.
 
 mod aging;
+mod packer;
 mod prefixes;
 mod progress;
 mod published;
@@ -14,6 +15,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 pub(crate) use aging::Aging;
+pub(crate) use packer::Packer;
 pub(crate) use progress::Pace;
 pub(crate) use published::Published;
 pub use state::HistoryLimits;
@@ -45,7 +47,7 @@ impl MemStore {
     #[must_use]
     pub fn new(limits: HistoryLimits, watch_buffer_events: usize) -> Self {
         Self {
-            published: Published::new(State::new(), watch_buffer_events),
+            published: Published::new(State::new(), watch_buffer_events, Packer::at_once()),
             limits,
             writer: Mutex::new(Aging::new(limits.age_ms)),
             untold: None,

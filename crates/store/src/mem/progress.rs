@@ -37,7 +37,7 @@ pub(crate) fn wait_after(events: &[Event]) -> Duration {
 /// Whether a Lease is held as it was before. In doubt it is: a node's Lease does not tell since when.
 fn is_renewal(event: &Event) -> bool {
     let (Some(before), Some(now)) = (&event.previous, &event.current) else { return true };
-    held_since(&before.value) == held_since(&now.value)
+    held_since(&before.value()) == held_since(&now.value())
 }
 
 fn held_since(lease: &[u8]) -> Option<&[u8]> {
@@ -94,7 +94,7 @@ mod tests {
     use futures::StreamExt as _;
 
     use super::*;
-    use crate::mem::State;
+    use crate::mem::{Packer, State};
     use crate::model::{Op, Txn, Value, Watch, WatchItem};
 
     struct Count(AtomicUsize);
@@ -114,7 +114,7 @@ mod tests {
 
     impl Crowd {
         fn new(count: usize) -> Self {
-            let published = Published::new(State::new(), 16);
+            let published = Published::new(State::new(), 16, Packer::at_once());
             let watches = (0..count)
                 .map(|i| {
                     let watch = published.watch(&format!("/registry/pods/{i}/"), published.visible()).expect("a watch");

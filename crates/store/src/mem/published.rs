@@ -7,6 +7,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
+use super::packer::Packer;
 use super::state::State;
 use super::watch::{Hub, WatchStream, WatcherId};
 use crate::model::{Event, Revision, StoreError, Watch};
@@ -16,13 +17,15 @@ pub(crate) struct Published {
     hub: Mutex<Hub>,
     /// All events up to this revision have been dispatched to their watchers.
     visible: AtomicU64,
+    packer: Packer,
 }
 
 impl Published {
-    pub(crate) fn new(state: State, watch_buffer_events: usize) -> Arc<Self> {
+    pub(crate) fn new(state: State, watch_buffer_events: usize, packer: Packer) -> Arc<Self> {
+        packer.pack(state.at_rest());
         let visible = AtomicU64::new(state.revision().0);
         let hub = Mutex::new(Hub::new(watch_buffer_events));
-        Arc::new(Self { state: RwLock::new(Arc::new(state)), hub, visible })
+        Arc::new(Self { state: RwLock::new(Arc::new(state)), hub, visible, packer })
     }
 
     /// The newest state; it does not change while the caller holds it.
@@ -45,6 +48,7 @@ impl Published {
     pub(crate) fn publish(&self, state: State, events: &[Event]) {
         let revision = state.revision();
         let state = Arc::new(state);
+        let now = Arc::clone(&state);
         let (wake, old) = self.with_hub(|hub| {
             // Readers wait while the events go out: who reads revision R can drain a watch up to R,
             // and who was told of R by a watch reads it.
@@ -54,6 +58,7 @@ impl Published {
             (wake, std::mem::replace(&mut *newest, state))
         });
         // Outside of the locks: wakers may run anything, and freeing a state may take its time.
+        self.packer.pack(now.at_rest_since(&old));
         drop(old);
         wake.iter().for_each(|watcher| watcher.wake());
     }
@@ -62,12 +67,14 @@ impl Published {
     pub(crate) fn replace(&self, state: State, error: &StoreError) {
         let revision = state.revision();
         let state = Arc::new(state);
+        let now = Arc::clone(&state);
         let (ended, old) = self.with_hub(|hub| {
             let mut newest = self.state.write().unwrap_or_else(PoisonError::into_inner);
             self.visible.store(revision.0, Ordering::Release);
             (hub.interrupt(error), std::mem::replace(&mut *newest, state))
         });
         drop(old);
+        self.packer.pack(now.at_rest());
         ended.iter().for_each(|watcher| watcher.wake());
     }
 

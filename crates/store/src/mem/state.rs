@@ -10,7 +10,7 @@
 use std::collections::BTreeMap;
 use std::collections::BTreeSet;
 use std::ops::Bound;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
 use bytes::Bytes;
 use imbl::OrdMap;
@@ -79,6 +79,19 @@ impl State {
 
     pub(crate) fn get(&self, key: &str) -> Option<&Arc<Entry>> {
         self.entries.get(key)
+    }
+
+    /// The entries of which this state has forgotten how they came about, and `before` has not.
+    pub(crate) fn at_rest_since<'a>(&'a self, before: &'a State) -> impl Iterator<Item = &'a Arc<Entry>> {
+        let (from, to) = (before.compacted, self.compacted.max(before.compacted));
+        let events = before.events_after(from).take_while(move |event| event.revision <= to);
+        let made = events.filter_map(|event| event.current.as_ref());
+        made.filter(|entry| self.get(&entry.key).is_some_and(|newest| Arc::ptr_eq(newest, entry)))
+    }
+
+    /// The entries of which it does not know how they came about.
+    pub(crate) fn at_rest(&self) -> impl Iterator<Item = &Arc<Entry>> {
+        self.entries().filter(|entry| entry.mod_revision <= self.compacted)
     }
 
     /// All entries in key order.
@@ -158,13 +171,8 @@ impl State {
         let previous = self.entries.get(&*key).cloned();
         // Every version of a key shares one string.
         let key = previous.as_ref().map_or(key, |entry| Arc::clone(&entry.key));
-        let current = Arc::new(Entry {
-            key: Arc::clone(&key),
-            value,
-            create_revision: previous.as_ref().map_or(revision, |entry| entry.create_revision),
-            mod_revision: revision,
-            memo: OnceLock::new(),
-        });
+        let create_revision = previous.as_ref().map_or(revision, |entry| entry.create_revision);
+        let current = Arc::new(Entry::new(Arc::clone(&key), value, create_revision, revision));
         self.entries.insert(key, Arc::clone(&current));
         Some(Event { revision, previous, current: Some(current) })
     }
@@ -307,7 +315,7 @@ pub(crate) fn event_key(event: &Event) -> &str {
 /// What the history alone keeps in memory for this event: the current entry is also either in the
 /// map or the previous one of a later event.
 fn weight(event: &Event) -> usize {
-    EVENT_OVERHEAD_BYTES + event.previous.as_ref().map_or(0, |entry| entry.value.len())
+    EVENT_OVERHEAD_BYTES + event.previous.as_ref().map_or(0, |entry| entry.value_len())
 }
 
 fn checked_key(check: &Check) -> &str {

@@ -43,7 +43,7 @@ pub fn get(store: &impl Store, key: &str) -> Option<Arc<Entry>> {
 }
 
 pub fn text(entry: &Entry) -> String {
-    String::from_utf8_lossy(&entry.value).into_owned()
+    String::from_utf8_lossy(&entry.value()).into_owned()
 }
 
 pub fn range(prefix: &str) -> Range {
