@@ -107,6 +107,19 @@ pub fn ranges(headers: &HeaderMap) -> Vec<MediaRange<'_>> {
 /// # Errors
 /// 406 when nothing that is accepted can be made.
 pub fn form(headers: &HeaderMap) -> Result<Form, Status> {
+    form_among(headers, true)
+}
+
+/// The form of a watch that begins with all that is there, in place of a list: of such there are no tables
+/// (`watchListEndpointRestrictions` of `k8s.io/apiserver/pkg/endpoints/handlers`).
+///
+/// # Errors
+/// 406 when nothing else that is accepted can be made.
+pub(crate) fn streamed_form(headers: &HeaderMap) -> Result<Form, Status> {
+    form_among(headers, false)
+}
+
+fn form_among(headers: &HeaderMap, has_tables: bool) -> Result<Form, Status> {
     for range in ranges(headers) {
         if !range.takes_objects() {
             continue;
@@ -119,7 +132,7 @@ pub fn form(headers: &HeaderMap) -> Result<Form, Status> {
         let known_group = matches!(range.param("g"), None | Some("meta.k8s.io"));
         match range.param("as") {
             None => return Ok(Form::Object),
-            Some("Table") if known_group => return Ok(Form::Table(meta_version)),
+            Some("Table") if known_group && has_tables => return Ok(Form::Table(meta_version)),
             Some("PartialObjectMetadata" | "PartialObjectMetadataList") if known_group => {
                 return Ok(Form::Metadata(meta_version));
             }
@@ -189,6 +202,17 @@ mod tests {
                 headers.insert(ACCEPT, HeaderValue::from_static(accept));
             }
             assert_eq!(form(&headers).map_err(|s| s.code), want, "{accept:?}");
+        }
+    }
+
+    #[test]
+    fn lists_that_are_streamed_are_no_tables() {
+        for (accept, want) in [
+            ("application/json;as=Table;v=v1;g=meta.k8s.io", Err(406)),
+            ("application/json;as=Table;v=v1;g=meta.k8s.io,application/json", Ok(Form::Object)),
+        ] {
+            let headers = HeaderMap::from_iter([(ACCEPT, HeaderValue::from_static(accept))]);
+            assert_eq!(streamed_form(&headers).map_err(|s| s.code), want, "{accept}");
         }
     }
 

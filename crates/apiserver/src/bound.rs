@@ -28,7 +28,7 @@ impl Inner {
         let (entry, _) = self.store.get(&key).await?;
         // Another authenticator may know it.
         let Some(entry) = entry else { return Ok(None) };
-        match token.caller(&entry.value, self.env.now().as_second()) {
+        match token.caller(&entry.value(), self.env.now().as_second()) {
             Ok(caller) => Ok(Some(caller)),
             Err(why) => {
                 tracing::debug!(why, "a bootstrap token is not accepted");

@@ -10,6 +10,7 @@
 //! upstream controller manager beside this server finds nothing left to do.
 
 mod conditions;
+mod pods;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -29,18 +30,20 @@ use crate::status::Status;
 const GROUP: &str = "certificates.k8s.io";
 const REQUESTS: &str = "certificatesigningrequests";
 const BUNDLES: &str = "clustertrustbundles";
+const OF_PODS: &str = "podcertificaterequests";
 const MASTERS: &str = "system:masters";
 
 /// Largest bundle of authorities, in bytes.
 const MAX_BUNDLE_BYTES: usize = 1 << 20;
 
-/// Completes a certificate request that is about to be written, and looks into bundles of authorities.
+/// Completes a certificate request that is about to be written, and looks into bundles of authorities and into what
+/// pods ask for.
 pub(crate) async fn complete(server: &Inner, attributes: &mut Attributes<'_>) -> Result<(), Status> {
-    if (&*attributes.row.group, &*attributes.row.plural) == (GROUP, BUNDLES) {
-        return check_bundle(attributes);
-    }
-    if (&*attributes.row.group, &*attributes.row.plural) != (GROUP, REQUESTS) {
-        return Ok(());
+    match (&*attributes.row.group, &*attributes.row.plural) {
+        (GROUP, BUNDLES) => return check_bundle(attributes),
+        (GROUP, OF_PODS) => return pods::check(attributes),
+        (GROUP, REQUESTS) => {}
+        _ => return Ok(()),
     }
     match (attributes.operation, attributes.subresource) {
         (Operation::Create, "") => {
@@ -59,12 +62,8 @@ pub(crate) async fn complete(server: &Inner, attributes: &mut Attributes<'_>) ->
 /// Completes a status that is about to be written, and looks whether it may be: what was decided and what was issued
 /// stay.
 fn settle_status(attributes: &mut Attributes<'_>) -> Result<(), Status> {
+    stamp(attributes, conditions::stamp);
     let old = attributes.old.map(conditions_of).unwrap_or_default();
-    let now = rfc3339_s(attributes.env.now());
-    let status = attributes.object.get_mut("status").and_then(Value::as_object_mut);
-    if let Some(Value::Array(new)) = status.and_then(|status| status.get_mut("conditions")) {
-        conditions::stamp(new, old, &now);
-    }
     let mut faults = conditions::faults(conditions_of(&attributes.object), old);
     let issued = attributes.old.map(certificate_of).unwrap_or_default();
     if !issued.is_empty() && issued != certificate_of(&attributes.object) {
@@ -75,6 +74,16 @@ fn settle_status(attributes: &mut Attributes<'_>) -> Result<(), Status> {
         return Ok(());
     }
     Err(Status::faulty(GROUP, "CertificateSigningRequest", &attributes.name, &faults))
+}
+
+/// Sets the times of conditions that are about to be written.
+fn stamp(attributes: &mut Attributes<'_>, stamp: fn(&mut [Value], &[Value], &str)) {
+    let old = attributes.old.map(conditions_of).unwrap_or_default();
+    let now = rfc3339_s(attributes.env.now());
+    let status = attributes.object.get_mut("status").and_then(Value::as_object_mut);
+    if let Some(Value::Array(new)) = status.and_then(|status| status.get_mut("conditions")) {
+        stamp(new, old, &now);
+    }
 }
 
 fn certificate_of(request: &Object) -> &str {

@@ -9,7 +9,7 @@ use carrack_store::{Check, Entry, Revision};
 use http::HeaderMap;
 use jiff::{SignedDuration, Timestamp};
 
-use crate::accept;
+use crate::accept::{self, Form};
 use crate::catalog::{CRD_GROUP, CRDS};
 use crate::keys;
 use crate::kinds;
@@ -34,6 +34,8 @@ pub(crate) struct Cx<'a> {
     pub server: &'a Inner,
     pub caller: &'a Caller,
     pub request: &'a ResourceRequest,
+    /// The API verb by which it was authorized.
+    pub verb: &'static str,
     pub query: &'a Query,
     pub headers: &'a HeaderMap,
     pub row: Arc<ResourceInfo>,
@@ -160,7 +162,11 @@ impl Cx<'_> {
     }
 
     pub(crate) fn presenter(&self) -> Result<Presenter, Status> {
-        let form = accept::form(self.headers)?;
+        self.presenter_of(accept::form(self.headers)?)
+    }
+
+    /// Shows objects in this form.
+    pub(crate) fn presenter_of(&self, form: Form) -> Result<Presenter, Status> {
         Presenter::new(Arc::clone(&self.row), self.version_index, form, self.query, Arc::clone(&self.server.env))
     }
 

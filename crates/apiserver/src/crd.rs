@@ -130,6 +130,7 @@ pub(crate) async fn finish(server: &Inner, name: &str) -> Result<(), Status> {
                 server,
                 caller: &caller,
                 request: &request,
+                verb: "delete",
                 query: &query,
                 headers: &headers,
                 row: Arc::clone(&row),

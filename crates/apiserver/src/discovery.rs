@@ -3,18 +3,21 @@
 
 use std::sync::Arc;
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 use http::header::{HeaderMap, HeaderValue};
 use serde_json::{Value, json};
 
 use crate::accept::ranges;
 use crate::body::{self, Response};
 use crate::catalog::{Catalog, version_rank};
+use crate::convert;
 use crate::etag;
 use crate::local::LocalGroupVersion;
 use crate::present::bytes_of;
 use crate::server::ApiServer;
 use crate::status::Status;
-use carrack_schema::table::{ResourceInfo, Version};
+use carrack_schema::table::{ResourceInfo, Version, storage_version_hash};
 
 /// Everything that discovery tells, in the order of discovery.
 struct Groups {
@@ -153,6 +156,10 @@ impl Groups {
             }
             if !row.categories.is_empty() {
                 entry["categories"] = json!(row.categories);
+            }
+            if !row.is_virtual {
+                let (api_version, kind) = convert::storage_type(row);
+                entry["storageVersionHash"] = STANDARD.encode(storage_version_hash(&api_version, &kind)).into();
             }
             resources.push(entry);
             for sub in &served.subresources {

@@ -31,6 +31,7 @@ pub(crate) fn conform(row: &ResourceInfo, version: &Version, object: &mut Object
             findings.extend(decode::conform(metadata, schema)?.into_iter().map(|finding| match finding {
                 Finding::Unknown(path) => Finding::Unknown(format!("metadata.{path}")),
                 Finding::Duplicate(path) => Finding::Duplicate(format!("metadata.{path}")),
+                twice @ Finding::Twice { .. } => twice,
             }));
         }
         findings.extend(prune::prune(value, version.schema()));

@@ -54,6 +54,11 @@ impl Filter {
         self.labels.is_empty() && self.fields.is_empty()
     }
 
+    /// Whether it looks at fields that an object may have in one version and not in another.
+    pub(crate) fn is_of_version(&self) -> bool {
+        self.fields.paths().any(|path| !matches!(path, "metadata.name" | "metadata.namespace"))
+    }
+
     /// Whether an object is asked for.
     pub(crate) fn matches(&self, entry: &Entry, row: &ResourceInfo, version: &Version) -> bool {
         (self.labels.is_empty() || self.labels.matches(&stored::memo(entry).labels))

@@ -1,11 +1,14 @@
 //! Writes that take more than the right to make them: nobody grants what they do not hold, and who
-//! approves, signs or attests for a signer needs a right of that name.
+//! approves, signs or attests for a signer, or gives devices to claims, needs a right of that name.
 //!
 //! Upstream: RBAC's escalation checks, and the admission plugins CertificateApproval,
-//! CertificateSigning and ClusterTrustBundleAttest.
+//! CertificateSigning and ClusterTrustBundleAttest; `pkg/registry/certificates/podcertificaterequest`.
+
+mod claims;
 
 use carrack_auth::rbac::{self, escalation::EscalationError};
 use carrack_auth::{Attributes, Caller};
+use carrack_schema::error::FieldError;
 
 use crate::context::Cx;
 use crate::object::{Object, at, str_at};
@@ -20,6 +23,7 @@ impl Inner {
         match &*cx.row.group {
             rbac::GROUP => self.check_escalation(cx, new, old).await,
             CERTIFICATES => self.check_signer(cx, new, old).await,
+            claims::GROUP => claims::check(self, cx, new, old).await,
             _ => Ok(()),
         }
     }
@@ -55,6 +59,15 @@ impl Inner {
                 if changed(&["status", "certificate"]) || changed(&["status", "conditions"]) =>
             {
                 ("sign", "user not permitted to sign requests with signerName")
+            }
+            // Also who denies a request, or says that it failed, speaks for its signer.
+            ("podcertificaterequests", "status") if changed(&["status"]) => {
+                if self.may_for_signer(cx.caller, "sign", signer).await? {
+                    return Ok(());
+                }
+                let why = format!("User {:?} is not permitted to \"sign\" for signer {signer:?}", cx.caller.user);
+                let fault = FieldError::forbidden("spec.signerName", why);
+                return Err(Status::faulty(CERTIFICATES, &cx.row.kind, cx.name(), &[fault]));
             }
             ("clustertrustbundles", "") if !signer.is_empty() && changed(&["spec"]) => {
                 ("attest", "user not permitted to attest for signerName")

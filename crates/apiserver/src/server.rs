@@ -158,8 +158,8 @@ impl Fold for AuthorizerFold {
             .find_map(|(resource, prefix)| Some((resource, key.strip_prefix(&**prefix)?)));
         let Some(((group, resource), place)) = found else { return };
         let (namespace, name) = place.split_once('/').unwrap_or(("", place));
-        let json = entry.map(|entry| &*entry.value);
-        if let Err(why) = self.authorizer.observe(group, resource, namespace, name, json) {
+        let json = entry.map(Entry::value);
+        if let Err(why) = self.authorizer.observe(group, resource, namespace, name, json.as_deref()) {
             tracing::warn!(key, error = %why, "authorization goes without an object");
         }
     }
@@ -500,6 +500,7 @@ impl Request<'_> {
             server: inner,
             caller,
             request,
+            verb: self.info.verb,
             query: self.query,
             headers: self.headers,
             row: Arc::clone(row),

@@ -126,17 +126,18 @@ fn json<T: Serialize + ?Sized>(out: &mut Vec<u8>, value: &T) {
 
 /// The value as it was put, to be put under another key.
 pub(crate) fn unstamped(entry: &Entry) -> StoreValue {
-    let front = memo(entry).front;
-    let digits = entry.value[front..].iter().take_while(|byte| byte.is_ascii_digit()).count();
-    let bytes = [&entry.value[..front], &entry.value[front + digits..]].concat();
+    let (value, front) = (entry.value(), memo(entry).front);
+    let digits = value[front..].iter().take_while(|byte| byte.is_ascii_digit()).count();
+    let bytes = [&value[..front], &value[front + digits..]].concat();
     let stamp_at = carrack_store::stamp_place(&bytes);
     StoreValue { bytes: bytes.into(), stamp_at }
 }
 
 /// Whether the value is what the entry has already, but for the revision.
 pub(crate) fn is_same(entry: &Entry, value: &StoreValue) -> bool {
-    let Some(at) = value.stamp_at else { return entry.value == value.bytes };
-    let (Some(front), Some(rest)) = (entry.value.get(..at), entry.value.get(at..)) else { return false };
+    let held = entry.value();
+    let Some(at) = value.stamp_at else { return held == value.bytes };
+    let (Some(front), Some(rest)) = (held.get(..at), held.get(at..)) else { return false };
     let digits = rest.iter().take_while(|byte| byte.is_ascii_digit()).count();
     *front == value.bytes[..at] && rest[digits..] == value.bytes[at..]
 }
@@ -207,7 +208,7 @@ impl Memo {
 
 /// The entry's memo; made at the first call.
 pub(crate) fn memo(entry: &Entry) -> &Memo {
-    let any = entry.memo.get_or_init(|| Arc::new(Memo::new(&entry.value)));
+    let any = entry.memo.get_or_init(|| Arc::new(Memo::new(&entry.value())));
     // Nothing else in the process puts a memo on entries, so the type is ours.
     static NOTHING: OnceLock<Memo> = OnceLock::new();
     any.downcast_ref::<Memo>().unwrap_or_else(|| NOTHING.get_or_init(|| Memo::new(b"{}")))
@@ -216,17 +217,17 @@ pub(crate) fn memo(entry: &Entry) -> &Memo {
 /// Parses an entry's object.
 pub(crate) fn parse(entry: &Entry) -> Map<String, Value> {
     // Entries are written by `encode` alone.
-    serde_json::from_slice(&entry.value).unwrap_or_default()
+    serde_json::from_slice(&entry.value()).unwrap_or_default()
 }
 
 /// The parsed object of a small entry, kept with it: what admission looks up for every write is of this kind.
 pub(crate) fn parsed(entry: &Entry) -> Option<&Map<String, Value>> {
-    (entry.value.len() <= KEPT_PARSED_BYTES).then(|| memo(entry).object.get_or_init(|| parse(entry)))
+    (entry.value_len() <= KEPT_PARSED_BYTES).then(|| memo(entry).object.get_or_init(|| parse(entry)))
 }
 
 /// Parses an entry's object, and takes out its managers as the text that is stored: few look into it.
 pub(crate) fn parse_apart(entry: &Entry) -> (Map<String, Value>, Option<Box<str>>) {
-    match apart::parse(&entry.value) {
+    match apart::parse(&entry.value()) {
         Ok(both) => both,
         Err(_) => {
             let mut object = parse(entry);
@@ -307,15 +308,8 @@ pub(crate) fn instead(
     kind: &str,
 ) -> Option<Arc<Entry>> {
     let value = encode_at(object, api_version, kind, &entry.mod_revision.to_string());
-    (value != entry.value).then(|| {
-        Arc::new(Entry {
-            key: Arc::clone(&entry.key),
-            value,
-            create_revision: entry.create_revision,
-            mod_revision: entry.mod_revision,
-            memo: OnceLock::new(),
-        })
-    })
+    (value != entry.value())
+        .then(|| Arc::new(Entry::new(Arc::clone(&entry.key), value, entry.create_revision, entry.mod_revision)))
 }
 
 /// A custom resource's entry as its definition would have it now; see [`convert::catch_up`].
@@ -371,9 +365,9 @@ pub(crate) fn field_value(entry: &Entry, row: &ResourceInfo, version: &Version, 
 /// The object's bytes behind another [`front`] and, if given, at another revision, without copying
 /// more than the front. Usually one part, the stored value itself.
 pub(crate) fn spliced(entry: &Entry, wanted: &Bytes, at: Option<Revision>) -> Vec<Bytes> {
-    let value = &entry.value;
+    let value = entry.value();
     if at.is_none() && value.starts_with(wanted) {
-        return vec![value.clone()];
+        return vec![value];
     }
     let memo = memo(entry);
     let rest = value.slice(memo.front..);
@@ -391,13 +385,7 @@ mod tests {
 
     fn entry(object: &Value) -> Entry {
         let object = object.as_object().expect("object");
-        Entry {
-            key: "/k".into(),
-            value: encode_at(object, "v1", "Pod", "17"),
-            create_revision: Revision(17),
-            mod_revision: Revision(17),
-            memo: OnceLock::new(),
-        }
+        Entry::new("/k".into(), encode_at(object, "v1", "Pod", "17"), Revision(17), Revision(17))
     }
 
     #[test]

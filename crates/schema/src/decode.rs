@@ -46,6 +46,13 @@ pub enum Finding {
     Unknown(String),
     /// A field that occurs twice; the last one counts.
     Duplicate(String),
+    /// The same in YAML, where the second time is at this line.
+    Twice {
+        /// The name of the field alone.
+        key: String,
+        /// The line, counted from 1.
+        line: u64,
+    },
 }
 
 /// A path is cut here, in bytes: keys are the client's, and may be as long as a request.
@@ -75,6 +82,8 @@ impl std::fmt::Display for Finding {
         match self {
             Finding::Unknown(path) => write!(f, "unknown field \"{path}\""),
             Finding::Duplicate(path) => write!(f, "duplicate field \"{path}\""),
+            // As upstream's parser says it.
+            Finding::Twice { key, line } => write!(f, "line {line}: key \"{}\" already set in map", beginning(key)),
         }
     }
 }
@@ -135,6 +144,26 @@ impl DecodeError {
 #[must_use]
 pub fn cannot_be_handled(version: &str, kind: &str, problem: &str) -> String {
     format!("{kind} in version \"{version}\" cannot be handled as a {kind}: {problem}")
+}
+
+/// The message of a 400 for a body of which it cannot even be told what it is.
+#[must_use]
+pub fn unrecognized(kind: &str, error: &DecodeError, body: &[u8]) -> String {
+    let problem = error.to_string();
+    let what = if problem.starts_with(json::BROKEN) { "couldn't get version/kind; " } else { "" };
+    format!("the object provided is unrecognized (must be of type {kind}): {what}{problem} ({})", summary(body))
+}
+
+/// How a body begins: as it is where that is an object's beginning, and as hexadecimal digits where not.
+fn summary(body: &[u8]) -> String {
+    const MAX_SHOWN: usize = 30;
+    let shown = &body[..body.len().min(MAX_SHOWN)];
+    let text = match shown.first() {
+        None => "<empty>".to_owned(),
+        Some(b'{') => String::from_utf8_lossy(shown).into_owned(),
+        Some(_) => shown.iter().map(|byte| format!("{byte:02x}")).collect(),
+    };
+    if body.len() > MAX_SHOWN { text + " ..." } else { text }
 }
 
 /// The message of a 400 for findings under `fieldValidation=Strict`; none when there are none.

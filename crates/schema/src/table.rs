@@ -8,6 +8,7 @@ use std::borrow::Cow;
 use std::sync::Arc;
 
 use serde_json::Value;
+use sha2::{Digest as _, Sha256};
 
 use crate::jsonpath::JsonPath;
 use crate::schema::Schema;
@@ -244,6 +245,15 @@ impl Version {
 #[must_use]
 pub fn builtin() -> &'static [Arc<ResourceInfo>] {
     crate::rows::all()
+}
+
+/// What stands for the form in which objects are stored, the same for all servers that store them so
+/// (`StorageVersionHash` of `k8s.io/apiserver/pkg/endpoints/discovery`, before it is written as base64).
+#[must_use]
+pub fn storage_version_hash(api_version: &str, kind: &str) -> [u8; 8] {
+    let slash = if api_version.contains('/') { "" } else { "/" };
+    let hash: [u8; 32] = Sha256::digest(format!("{slash}{api_version}/{kind}")).into();
+    std::array::from_fn(|index| hash[index])
 }
 
 /// A built-in row by group and plural.

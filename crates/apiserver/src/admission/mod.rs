@@ -13,12 +13,14 @@ mod along;
 mod cluster_role;
 mod consult;
 mod definition;
+mod device_admin;
 pub(crate) mod extend;
 pub(crate) mod flow_schema;
 mod found;
 mod hooks;
 mod ingress;
 mod limit_ranger;
+mod mountable;
 mod namespace;
 mod node;
 mod persistent;
@@ -231,6 +233,7 @@ pub(crate) fn built_in(network: &Network, issuer: Option<&Arc<Issuer>>) -> Vec<B
         Box::new(runtime_class::RuntimeClass),
         Box::new(ingress::DefaultIngressClass),
         Box::new(topology::PodTopologyLabels),
+        Box::new(device_admin::DeviceAdminAccess),
         Box::new(cluster_role::Aggregation),
         Box::new(flow_schema::FlowSchemas),
         Box::new(ServiceAddresses::new(network.clone())),

@@ -3,7 +3,7 @@
 
 use serde_json::{Value, json};
 
-use super::{AdmissionPlugin, Attributes, Lookup, Needed, Operation};
+use super::{AdmissionPlugin, Attributes, Lookup, Needed, Operation, mountable};
 use crate::env::name_suffix;
 use crate::object::{Object, child_mut, meta, str_at};
 use crate::status::Status;
@@ -25,6 +25,16 @@ fn concerns(attributes: &Attributes<'_>) -> bool {
         && meta(&attributes.object, "annotations").and_then(|a| a.get(MIRROR)).is_none()
 }
 
+/// Whether a pod says in this write which secrets it takes; if so, whether it is new.
+fn names_secrets(attributes: &Attributes<'_>) -> Option<bool> {
+    let is_pod = attributes.row.group.is_empty() && attributes.row.plural == "pods";
+    match (attributes.operation, attributes.subresource) {
+        (Operation::Create, "") if concerns(attributes) => Some(true),
+        (Operation::Update, "ephemeralcontainers") if is_pod => Some(false),
+        _ => None,
+    }
+}
+
 fn account_name(pod: &Object) -> &str {
     match str_at(pod, &["spec", "serviceAccountName"]) {
         "" => match str_at(pod, &["spec", "serviceAccount"]) {
@@ -41,7 +51,7 @@ impl AdmissionPlugin for ServiceAccountTokens {
     }
 
     fn needs(&self, attributes: &Attributes<'_>) -> Vec<Needed> {
-        if !concerns(attributes) {
+        if names_secrets(attributes).is_none() {
             return Vec::new();
         }
         vec![Needed::one("", "serviceaccounts", attributes.namespace, account_name(&attributes.object))]
@@ -78,6 +88,29 @@ impl AdmissionPlugin for ServiceAccountTokens {
             mount(spec, &suffix);
         }
         Ok(())
+    }
+
+    fn validate(&self, attributes: &Attributes<'_>, lookup: &dyn Lookup) -> Result<(), Status> {
+        let Some(is_new) = names_secrets(attributes) else { return Ok(()) };
+        let name = account_name(&attributes.object);
+        // A new pod has one, which may be gone when containers are added to it.
+        let account = lookup.get("", "serviceaccounts", attributes.namespace, name);
+        match account.and_then(|account| mountable::refusal(account, &attributes.object, is_new)) {
+            Some(why) => Err(attributes.forbidden(&why)),
+            None => Ok(()),
+        }
+    }
+
+    fn warnings(&self, attributes: &Attributes<'_>, _: &dyn Lookup) -> Vec<String> {
+        let is_said = |account: &Object| mountable::annotation(account).is_some();
+        let is_new =
+            attributes.is("", "serviceaccounts") && is_said(&attributes.object) && !attributes.old.is_some_and(is_said);
+        let text = || {
+            let annotation = mountable::ANNOTATION;
+            let advice = "prefer separate namespaces to isolate access to mounted secrets";
+            format!("metadata.annotations[{annotation}]: deprecated in v1.32+; {advice}")
+        };
+        is_new.then(text).into_iter().collect()
     }
 }
 

@@ -12,6 +12,7 @@
 mod available;
 mod remote;
 mod services;
+mod told;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

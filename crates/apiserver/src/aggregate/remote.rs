@@ -1,7 +1,6 @@
 //! Requests that another server answers.
 
-use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use bytes::Bytes;
 use carrack_auth::Caller;
@@ -10,6 +9,7 @@ use http::{HeaderMap, HeaderName, HeaderValue, Method};
 use serde_json::Value;
 
 use super::Remote;
+use super::told::Told;
 use crate::body::{Body, Response};
 use crate::call::{Call, Trust};
 use crate::locate;
@@ -20,8 +20,6 @@ use crate::status::Status;
 const TIMEOUT_MS: u64 = 60_000;
 /// How long discovery may take: others wait for it.
 const DISCOVERY_TIMEOUT_MS: u64 = 5_000;
-/// How long what discovery told is believed, in seconds.
-const DISCOVERY_FRESH_S: i64 = 30;
 const MAX_REPLY_BYTES: usize = 64 << 20;
 
 /// The call that carries a request on.
@@ -96,57 +94,21 @@ fn identify(headers: &mut HeaderMap, caller: &Caller) -> Result<(), Status> {
     Ok(())
 }
 
-/// A group and its version.
-type Id = (String, String);
-
-/// Documents of other servers that discovery and the index of OpenAPI are made of, kept for a while.
+/// Documents of other servers that discovery and the index of OpenAPI are made of.
 #[derive(Default)]
 pub(crate) struct Documents {
-    kept: Mutex<BTreeMap<Id, Kept>>,
-    indexed: Mutex<BTreeMap<Id, Indexed>>,
-}
-
-struct Kept {
-    revision: u64,
-    at_s: i64,
-    resources: Option<Arc<Vec<Value>>>,
-}
-
-#[derive(Clone)]
-struct Indexed {
-    revision: u64,
-    at_s: i64,
-    /// The hash of the document; none where the server has none.
-    hash: Option<String>,
-}
-
-fn id(remote: &Remote) -> Id {
-    (remote.group.clone(), remote.version.clone())
+    /// `APIResource` objects.
+    resources: Told<Arc<Vec<Value>>>,
+    /// Hashes of the documents of OpenAPI; none where a server has none.
+    hashes: Told<Option<String>>,
 }
 
 impl Documents {
     /// `APIResource` objects of a remote group and version; none when it does not answer.
     pub(crate) async fn resources(&self, server: &Inner, remote: &Remote) -> Option<Arc<Vec<Value>>> {
-        let id = id(remote);
-        let now_s = server.env.now().as_second();
-        {
-            let kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
-            if let Some(kept) = kept.get(&id)
-                && kept.revision == remote.revision
-                && now_s - kept.at_s < DISCOVERY_FRESH_S
-                && kept.resources.is_some()
-            {
-                return kept.resources.clone();
-            }
-        }
-        let resources = fetch(server, remote).await.map(Arc::new);
-        if let Err(why) = &resources {
-            tracing::debug!(group = remote.group, version = remote.version, %why, "discovery of another server");
-        }
-        let resources = resources.ok();
-        let made = Kept { revision: remote.revision, at_s: now_s, resources: resources.clone() };
-        self.kept.lock().unwrap_or_else(PoisonError::into_inner).insert(id, made);
-        resources
+        let asking = async { fetch(server, remote).await.map(Arc::new) };
+        let word = self.resources.get(remote, server.env.now().as_second(), asking).await;
+        word.last.filter(|_| word.is_current)
     }
 
     /// Where the index of OpenAPI has the document of a remote group and version, and the hash of what that says,
@@ -154,26 +116,15 @@ impl Documents {
     /// there is no such document. Of a server that is silent, what it said last (`updateAPIServiceSpecLocked` of
     /// kube-aggregator).
     pub(crate) async fn openapi(&self, server: &Inner, remote: &Remote) -> Option<(String, String)> {
-        let id = id(remote);
-        let now_s = server.env.now().as_second();
         let path = format!("apis/{}/{}", remote.group, remote.version);
-        let known = self.indexed.lock().unwrap_or_else(PoisonError::into_inner).get(&id).cloned();
-        if let Some(known) = &known
-            && known.revision == remote.revision
-            && now_s - known.at_s < DISCOVERY_FRESH_S
-        {
-            return known.hash.clone().map(|hash| (path, hash));
-        }
-        let hash = match ask(server, remote, "/openapi/v3").await {
-            Ok(index) => index["paths"][path.as_str()]["serverRelativeURL"].as_str().map(|url| hash_in(url).to_owned()),
-            Err(why) => {
-                tracing::debug!(group = remote.group, version = remote.version, %why, "OpenAPI of another server");
-                known.and_then(|known| known.hash)
-            }
+        let asking = async {
+            let hash = |index: Value| {
+                index["paths"][path.as_str()]["serverRelativeURL"].as_str().map(|url| hash_in(url).to_owned())
+            };
+            ask(server, remote, "/openapi/v3").await.map(hash)
         };
-        let made = Indexed { revision: remote.revision, at_s: now_s, hash: hash.clone() };
-        self.indexed.lock().unwrap_or_else(PoisonError::into_inner).insert(id, made);
-        hash.map(|hash| (path, hash))
+        let word = self.hashes.get(remote, server.env.now().as_second(), asking).await;
+        word.last.flatten().map(|hash| (path, hash))
     }
 }
 

@@ -23,14 +23,25 @@ fn text<'a>(condition: &'a Value, field: &str) -> &'a str {
 pub(super) fn stamp(new: &mut [Value], old: &[Value], now: &str) {
     // What is as it was is not written now, whatever it lacks.
     for condition in new.iter_mut().filter(|condition| condition.is_object() && !old.contains(condition)) {
-        if condition["lastTransitionTime"].is_null() {
-            let same = |before: &&Value| ["type", "status"].iter().all(|field| before[*field] == condition[*field]);
-            let since = old.iter().find(same).map(|before| before["lastTransitionTime"].clone());
-            condition["lastTransitionTime"] = since.filter(|time| !time.is_null()).unwrap_or_else(|| now.into());
-        }
+        stamp_change(condition, old, now);
         if condition["lastUpdateTime"].is_null() {
             condition["lastUpdateTime"] = now.into();
         }
+    }
+}
+
+/// Says when conditions came to be as they are, where their writer does not.
+pub(super) fn stamp_changes(new: &mut [Value], old: &[Value], now: &str) {
+    for condition in new.iter_mut().filter(|condition| condition.is_object() && !old.contains(condition)) {
+        stamp_change(condition, old, now);
+    }
+}
+
+fn stamp_change(condition: &mut Value, old: &[Value], now: &str) {
+    if condition["lastTransitionTime"].is_null() {
+        let same = |before: &&Value| ["type", "status"].iter().all(|field| before[*field] == condition[*field]);
+        let since = old.iter().find(same).map(|before| before["lastTransitionTime"].clone());
+        condition["lastTransitionTime"] = since.filter(|time| !time.is_null()).unwrap_or_else(|| now.into());
     }
 }
 

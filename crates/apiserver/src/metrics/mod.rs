@@ -217,7 +217,7 @@ fn reported(verb: &'static str) -> &'static str {
 }
 
 /// Requests that take as long as their clients like are no load in themselves.
-fn is_long_running(info: &RequestInfo) -> bool {
+pub(crate) fn is_long_running(info: &RequestInfo) -> bool {
     let Some(resource) = &info.resource else { return false };
     info.verb == "watch"
         || matches!(resource.subresource.as_deref(), Some("attach" | "exec" | "log" | "portforward" | "proxy"))

@@ -18,7 +18,7 @@ use crate::registry::create::{self, Made};
 use crate::registry::decode as bodies;
 use crate::registry::managers::{self, Managers};
 use crate::registry::meta as metadata;
-use crate::registry::strategy::Half;
+use crate::registry::strategy::{self, Half};
 use crate::registry::update::{self, Changed};
 use crate::status::{Cause, Details, Status};
 
@@ -137,7 +137,7 @@ fn merge(
 ) -> Result<apply::Applied, Status> {
     let resets = |field: &str| match half {
         Half::Main => field == "status" && cx.version().has_status(),
-        Half::Status => field != "status" && (field != "metadata" || cx.row.is_custom),
+        Half::Status => field != "status" && (field != "metadata" || strategy::keeps_metadata(cx)),
         Half::Approval => field != "status",
         Half::PodSpec | Half::Finalize => field != "spec",
     };

@@ -15,7 +15,7 @@ use crate::keys;
 use crate::kinds;
 use crate::object::{Object, meta_str, set_meta};
 use crate::present::Presenter;
-use crate::registry::{decode, managers, meta, strategy};
+use crate::registry::{decode, managers, meta, owners, strategy};
 use crate::rests_on;
 use crate::server::Inner;
 use crate::status::Status;
@@ -108,6 +108,7 @@ pub(crate) async fn make_applied(
 
 fn prepare(cx: &Cx<'_>, object: &mut Object) -> Result<(), Status> {
     meta::prepare_create(cx, object)?;
+    owners::dedupe(cx, object, false);
     strategy::prepare_create(cx, object);
     kinds::default(&cx.row, cx.version(), object);
     Ok(())
@@ -206,6 +207,7 @@ async fn admit(
     };
     let found = admission::fetch(&*server.untimed, &server.plugins, &attributes).await?;
     steps::admit(cx, Asked::ALL, &mut attributes, &found).await?;
+    owners::dedupe(cx, &mut attributes.object, true);
     crate::certificates::complete(server, &mut attributes).await?;
     kinds::default(&cx.row, cx.version(), &mut attributes.object);
     let errors = server.metrics.cel.timed(&cx.row, cx.version(), &*server.env, || {

@@ -78,6 +78,9 @@ fn parse(
     };
     let parsed = decode::parse(body, format, Limits::default()).map_err(|error| match error {
         decode::DecodeError::TooLarge { limit } => Status::too_large(limit),
+        unread @ (decode::DecodeError::Syntax(_) | decode::DecodeError::NotAnObject { .. }) => {
+            Status::bad_request(decode::unrecognized(kind, &unread, body))
+        }
         other => Status::bad_request(other.status_message(version, kind)),
     })?;
     match parsed.value {

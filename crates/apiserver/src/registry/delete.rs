@@ -35,6 +35,10 @@ const DEFAULT_GRACE_S: i64 = 30;
 /// strategies): so it was when their clients looked after the pods.
 const LEFT_BEHIND: [(&str, &str); 2] = [("", "replicationcontrollers"), ("batch", "jobs")];
 
+/// Kinds of which nobody collects what they leave: they go at once, whatever is asked (`rest.Unsupported` in upstream's
+/// strategies).
+const OWN_NOTHING: [(&str, &str); 2] = [("", "events"), ("events.k8s.io", "events")];
+
 /// What who deletes Jobs without a word of their pods is told, as upstream says it.
 const PODS_STAY: &str = "child pods are preserved by default when jobs are deleted; set propagationPolicy=Background to remove them or set propagationPolicy=Orphan to suppress this warning";
 
@@ -243,7 +247,9 @@ fn marked(cx: &Cx<'_>, old: &Object, options: &DeleteOptions) -> Object {
     if options.evicts {
         evict(cx, &mut new, old);
     }
-    propagate(&mut new, options.propagation.or_else(|| unsaid(cx, old)));
+    if !OWN_NOTHING.contains(&(&*cx.row.group, &*cx.row.plural)) {
+        propagate(&mut new, options.propagation.or_else(|| unsaid(cx, old)));
+    }
     if !is_deleting(old) {
         crate::crd::before_delete(cx, &mut new);
     }

@@ -11,6 +11,7 @@ pub(crate) mod managers;
 pub(crate) mod meta;
 pub(crate) mod operations;
 pub(crate) mod options;
+pub(crate) mod owners;
 pub(crate) mod patch;
 pub(crate) mod read;
 pub(crate) mod render;

@@ -145,9 +145,9 @@ fn unprocessable(cx: &Cx<'_>, path: &str, why: &str) -> Status {
 fn settle(cx: &mut Cx<'_>, new: &mut Object, patch: &Patch) -> Result<(), Status> {
     let mode = cx.field_validation()?;
     let refused = |new: &Object, why: &str| {
-        let shown = match &patch.how {
-            How::Strategic(patch) => as_go_prints(patch),
-            How::Json(_) | How::Merge(_) => serde_json::to_string(new).unwrap_or_default(),
+        let (shown, why) = match &patch.how {
+            How::Strategic(patch) => (as_go_prints(patch), as_converted(why)),
+            How::Json(_) | How::Merge(_) => (serde_json::to_string(new).unwrap_or_default(), why.to_owned()),
         };
         Status::faulty("", "", "", &[FieldError::invalid("patch", shown, why)])
     };
@@ -176,6 +176,29 @@ fn settle(cx: &mut Cx<'_>, new: &mut Object, patch: &Patch) -> Result<(), Status
     Ok(())
 }
 
+/// What is wrong with a collection, in the words of upstream's converter: what a strategic patch makes is read by that,
+/// and not by Go's decoder of JSON (`k8s.io/apimachinery/pkg/runtime/converter.go`).
+fn as_converted(why: &str) -> String {
+    let mistyped = why.strip_prefix("json: cannot unmarshal ").and_then(|rest| {
+        let found = rest.split(' ').next()?;
+        let (_, wanted) = rest.rsplit_once(" of type ")?;
+        Some((found, wanted))
+    });
+    let Some((found, wanted)) = mistyped else { return why.to_owned() };
+    let found = match found {
+        "array" => "slice",
+        "object" => "map",
+        "number" => "int64",
+        other => other,
+    };
+    match wanted {
+        wanted if wanted.starts_with("map[") => format!("cannot restore map from {found}"),
+        wanted if wanted.starts_with("[]") => format!("cannot restore slice from {found}"),
+        wanted if wanted.contains('.') => format!("cannot restore struct from: {found}"),
+        _ => why.to_owned(),
+    }
+}
+
 /// A value as Go prints one for people (`%+v`): texts without quotes, maps in the order of their keys.
 fn as_go_prints(value: &Value) -> String {
     let joined = |parts: Vec<String>| parts.join(" ");
@@ -189,6 +212,28 @@ fn as_go_prints(value: &Value) -> String {
             fields.sort_unstable_by_key(|(key, _)| *key);
             let parts = fields.into_iter().map(|(key, value)| format!("{key}:{}", as_go_prints(value)));
             format!("map[{}]", joined(parts.collect()))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::as_converted;
+
+    #[test]
+    fn collections_are_restored() {
+        let decoder = |found: &str, wanted: &str| {
+            format!("json: cannot unmarshal {found} into Go struct field Pod.a.b of type {wanted}")
+        };
+        for (found, wanted, want) in [
+            ("string", "map[string]string", "cannot restore map from string"),
+            ("object", "[]v1.Container", "cannot restore slice from map"),
+            ("array", "v1.PodSpec", "cannot restore struct from: slice"),
+        ] {
+            assert_eq!(as_converted(&decoder(found, wanted)), want);
+        }
+        for other in [decoder("string", "int32"), "strict decoding error: unknown field \"a\"".to_owned()] {
+            assert_eq!(as_converted(&other), other);
         }
     }
 }

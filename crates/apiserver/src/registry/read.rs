@@ -60,7 +60,8 @@ pub(crate) fn collection_prefix(cx: &Cx<'_>, filter: &Filter) -> String {
     }
 }
 
-/// The entries that the options select, and what the list says about itself.
+/// The entries that the options select, and what the list says about itself. They are as they are stored, unless the
+/// selection is by their fields in the request's version.
 pub(crate) async fn select(cx: &Cx<'_>, options: &ListOptions) -> Result<(Vec<Arc<Entry>>, ListMeta), Status> {
     let store = &*cx.server.store;
     let base = keys::prefix(&cx.row, cx.namespace());
@@ -88,6 +89,9 @@ pub(crate) async fn select(cx: &Cx<'_>, options: &ListOptions) -> Result<(Vec<Ar
         },
         other => other.into(),
     };
+    let converter = cx.server.converter(&cx.row);
+    // Fields are those of the version that is asked for, whatever is stored.
+    let converts = converter.is_needed() && options.filter.is_of_version();
     let loose = continued.is_none() && matches!(options.at, AtRevision::Any | AtRevision::NotOlderThan(_));
     let mut page = match range(store, &prefix, after.clone(), batch, at).await {
         // Forgotten since it was looked up.
@@ -102,6 +106,7 @@ pub(crate) async fn select(cx: &Cx<'_>, options: &ListOptions) -> Result<(Vec<Ar
         let RangePage { entries, remaining: behind, .. } = page;
         let last = entries.last().map(|entry| entry.key.to_string());
         let count = entries.len();
+        let entries = if converts { converter.entries(entries, cx.version_index).await? } else { entries };
         (remaining, more) = (behind, false);
         for (i, entry) in entries.into_iter().enumerate() {
             if !unfiltered && !options.filter.matches(&entry, &cx.row, cx.version()) {

@@ -159,7 +159,7 @@ impl View {
     fn rendered(&self, events: &[Event]) -> Rendered {
         let (mut text, mut sizes) = (Text::default(), Vec::new());
         let seen: Vec<Seen> = events.iter().filter_map(|event| self.seen(event)).collect();
-        let small = seen.iter().map(|(_, entry, _)| entry.value.len()).filter(|bytes| *bytes <= COPY_BELOW_BYTES);
+        let small = seen.iter().map(|(_, entry, _)| entry.value_len()).filter(|bytes| *bytes <= COPY_BELOW_BYTES);
         // Each line has a little around the object.
         text.open.reserve(small.map(|bytes| bytes + 48).sum());
         for (kind, entry, at) in seen {

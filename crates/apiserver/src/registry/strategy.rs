@@ -1,6 +1,8 @@
 //! What a kind needs beyond the table: states that the server sets when an object is made, and which
 //! half of an object a write may touch.
 
+use std::collections::BTreeSet;
+
 use carrack_schema::convert;
 use carrack_types::qos;
 use serde_json::{Value, json};
@@ -49,6 +51,29 @@ const MADE_BY_UPDATE: [(&str, &str); 11] = [
     ("rbac.authorization.k8s.io", "rolebindings"),
     ("rbac.authorization.k8s.io", "roles"),
 ];
+
+/// Kinds, besides custom resources, whose status has its own way and says nothing of the metadata there
+/// (`ResetObjectMetaForStatus` in upstream's strategies): who may tell of an object's state takes no finalizers from it.
+const METADATA_STAYS: [(&str, &str); 13] = [
+    ("admissionregistration.k8s.io", "validatingadmissionpolicies"),
+    ("apiregistration.k8s.io", "apiservices"),
+    ("certificates.k8s.io", "podcertificaterequests"),
+    ("flowcontrol.apiserver.k8s.io", "flowschemas"),
+    ("flowcontrol.apiserver.k8s.io", "prioritylevelconfigurations"),
+    ("internal.apiserver.k8s.io", "storageversions"),
+    ("networking.k8s.io", "servicecidrs"),
+    ("resource.k8s.io", "devicetaintrules"),
+    ("resource.k8s.io", "resourceclaims"),
+    ("resource.k8s.io", "resourcepoolstatusrequests"),
+    ("scheduling.k8s.io", "podgroups"),
+    ("storage.k8s.io", "volumeattachments"),
+    ("storagemigration.k8s.io", "storageversionmigrations"),
+];
+
+/// Whether a write of the status leaves the metadata alone.
+pub(crate) fn keeps_metadata(cx: &Cx<'_>) -> bool {
+    cx.row.is_custom || METADATA_STAYS.contains(&(&*cx.row.group, &*cx.row.plural))
+}
 
 /// Whether an update has to say which state of the object it replaces.
 pub(crate) fn is_replaced_at_revision(cx: &Cx<'_>) -> bool {
@@ -115,7 +140,9 @@ pub(crate) fn prepare_create(cx: &Cx<'_>, object: &mut Object) {
             object.insert("status".to_owned(), status);
             count_template(cx, object, None);
         }
-        ("batch", "jobs" | "cronjobs") => {
+        ("batch", "jobs" | "cronjobs")
+        | ("certificates.k8s.io", "podcertificaterequests")
+        | ("resource.k8s.io", "resourceclaims") => {
             object.insert("status".to_owned(), json!({}));
         }
         ("networking.k8s.io", "servicecidrs") => {
@@ -305,7 +332,10 @@ pub(crate) fn restrict(cx: &Cx<'_>, half: &Half, new: &mut Object, old: &Object)
             if (&*cx.row.group, &*cx.row.plural) == CERTIFICATE_REQUESTS {
                 keep_approval(new, old);
             }
-            if cx.row.is_custom {
+            if (&*cx.row.group, &*cx.row.plural) == ("resource.k8s.io", "resourceclaims") {
+                drop_released(new, old);
+            }
+            if keeps_metadata(cx) {
                 keep_metadata(new, old);
             } else {
                 put_meta(new, "ownerReferences", meta(old, "ownerReferences").cloned());
@@ -386,6 +416,24 @@ fn keep_approval(new: &mut Object, old: &Object) {
     kept.extend(conditions(new).into_iter().filter(|condition| !is_decision(condition)));
     if !kept.is_empty() || new.get("status").is_some_and(|status| status.get("conditions").is_some()) {
         child_mut(new, "status").insert("conditions".to_owned(), kept.into());
+    }
+}
+
+/// What drivers said of devices goes with the devices, whoever takes them back from a claim
+/// (`dropDeallocatedStatusDevices` of `pkg/registry/resource/resourceclaim`).
+fn drop_released(new: &mut Object, old: &Object) {
+    let identity =
+        |device: &Value| json!(["driver", "pool", "device", "shareID"].map(|field| device.get(field))).to_string();
+    let given = |claim: &Object| -> BTreeSet<String> {
+        let results = at(claim, &["status", "allocation", "devices", "results"]).and_then(Value::as_array);
+        results.into_iter().flatten().map(identity).collect()
+    };
+    let (before, now) = (given(old), given(new));
+    let Some(status) = new.get_mut("status").and_then(Value::as_object_mut) else { return };
+    let Some(told) = status.get_mut("devices").and_then(Value::as_array_mut) else { return };
+    told.retain(|device| now.contains(&identity(device)) || !before.contains(&identity(device)));
+    if told.is_empty() {
+        status.remove("devices");
     }
 }
 

@@ -20,7 +20,7 @@ use crate::present::Presenter;
 use crate::registry::create::{busy, tries};
 use crate::registry::managers::{self, Managers};
 use crate::registry::strategy::{self, Half};
-use crate::registry::{create, decode, delete, meta, read};
+use crate::registry::{create, decode, delete, meta, owners, read};
 use crate::rests_on;
 use crate::status::Status;
 use crate::stored;
@@ -50,7 +50,8 @@ impl Changed {
 pub(crate) async fn update(cx: &mut Cx<'_>, half: Half, body: &[u8]) -> Result<Response, Status> {
     let presenter = cx.presenter()?;
     let warnings = cx.warnings.len();
-    let object = decode::object(cx, body)?;
+    let mut object = decode::object(cx, body)?;
+    owners::dedupe(cx, &mut object, false);
     let changed = change(cx, &half, |cx, _| {
         meta::check_names_state(cx, &object)?;
         Ok(object.clone())
@@ -223,6 +224,7 @@ async fn admit(
     };
     let found = admission::fetch(&*server.untimed, &server.plugins, &attributes).await?;
     steps::admit(cx, Asked::ALL, &mut attributes, &found).await?;
+    owners::dedupe(cx, &mut attributes.object, true);
     crate::certificates::complete(server, &mut attributes).await?;
     let errors = server.metrics.cel.timed(&cx.row, cx.version(), &*server.env, || {
         kinds::validate_update(&cx.row, cx.version(), &mut attributes.object, old, &subresource)

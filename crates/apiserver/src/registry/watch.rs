@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
-use carrack_store::{Entry, Events, Range, Revision, StoreError, Watch, WatchItem};
+use carrack_store::{Entry, Event, Events, Range, Revision, StoreError, Watch, WatchItem};
 use futures::Stream;
 use futures::future::BoxFuture;
 use serde_json::{Value, json};
@@ -46,12 +46,14 @@ pub(crate) async fn watch(cx: &mut Cx<'_>) -> Result<Response, Status> {
         // What comes after this is told to it.
         cx.renew().await?;
     }
-    let presenter = cx.presenter()?;
     if accept::wants_yaml(cx.headers) {
         // YAML has no frames that a stream could be made of.
         return Err(Status::not_acceptable("application/json"));
     }
     let mut options = ListOptions::parse(cx.query, cx.version(), true)?;
+    let replaces_list = options.send_initial_events == Some(true) && options.bookmarks;
+    let form = if replaces_list { accept::streamed_form(cx.headers) } else { accept::form(cx.headers) };
+    let presenter = cx.presenter_of(form?)?;
     if let (true, Some(name)) = (cx.request.named_in_path, &cx.request.name) {
         options.filter.fields.require("metadata.name", name);
     }
@@ -59,6 +61,7 @@ pub(crate) async fn watch(cx: &mut Cx<'_>) -> Result<Response, Status> {
     let store = &*cx.server.store;
     let by_revision = matches!(options.at, AtRevision::Newest | AtRevision::Any);
     let from_start = options.send_initial_events.unwrap_or(by_revision);
+    let converter = cx.server.converter(&cx.row);
     let mut initial = VecDeque::new();
     let after = if from_start {
         let page = store.range(Range { prefix: prefix.clone(), after: None, limit: 0, at: None }).await?;
@@ -67,7 +70,12 @@ pub(crate) async fn watch(cx: &mut Cx<'_>) -> Result<Response, Status> {
         {
             return Err(Status::too_large_resource_version(wanted.0, page.revision.0));
         }
-        initial.extend(page.entries.into_iter().filter(|entry| options.filter.matches(entry, &cx.row, cx.version())));
+        let entries = if converter.is_needed() && options.filter.is_of_version() {
+            converter.entries(page.entries, cx.version_index).await?
+        } else {
+            page.entries
+        };
+        initial.extend(entries.into_iter().filter(|entry| options.filter.matches(entry, &cx.row, cx.version())));
         page.revision
     } else {
         match options.at {
@@ -80,14 +88,13 @@ pub(crate) async fn watch(cx: &mut Cx<'_>) -> Result<Response, Status> {
             AtRevision::Newest | AtRevision::Any => store.revision(),
         }
     };
-    let converter = cx.server.converter(&cx.row);
     let initial = converter.entries(initial.into(), cx.version_index).await?.into();
     let spread = MIN_TIMEOUT_S + cx.server.env.random() % MIN_TIMEOUT_S;
     let timeout_s = options.timeout_s.map_or(spread, |s| s.min(MAX_TIMEOUT_S));
     let lines = Lines {
         initial,
         // The end of the initial events is a bookmark, and comes to those who take bookmarks.
-        end_of_initial: (options.send_initial_events == Some(true) && options.bookmarks).then_some(after),
+        end_of_initial: replaces_list.then_some(after),
         bookmarks: options.bookmarks,
         known: after,
         first: true,
@@ -135,8 +142,18 @@ struct Lines {
     watching: Watching,
 }
 
-/// What kind of event it is, at which revision if not the object's own, and the object.
-type Converting = (&'static str, Option<Revision>, BoxFuture<'static, Result<Vec<Arc<Entry>>, Status>>);
+/// What becomes of objects, and the objects.
+type Converting = (Then, BoxFuture<'static, Result<Vec<Arc<Entry>>, Status>>);
+
+/// What becomes of objects that have been converted.
+#[derive(Clone, Copy)]
+enum Then {
+    /// They are told: of what kind the event is, and at which revision if not the object's own.
+    Told(&'static str, Option<Revision>),
+    /// It is seen what the change is to those who ask for some fields: whether there was an object before it, whether
+    /// there is one after it, and its revision.
+    Seen { had: bool, has: bool, revision: Revision },
+}
 
 /// How a step ended.
 enum Step {
@@ -149,9 +166,40 @@ impl Lines {
     fn push_event(&mut self, kind: &'static str, entry: Arc<Entry>, at: Option<Revision>) {
         match &self.converter {
             Some((converter, version)) => {
-                self.converting = Some((kind, at, converter.later(vec![entry], *version)));
+                self.converting = Some((Then::Told(kind, at), converter.later(vec![entry], *version)));
             }
             None => self.push_entry(kind, &entry, at),
+        }
+    }
+
+    /// One of the changes that are taken one by one.
+    fn push_change(&mut self, event: &Event) {
+        match &self.converter {
+            Some((converter, version)) if self.view.filter.is_of_version() => {
+                let (had, has) = (event.previous.is_some(), event.current.is_some());
+                let entries = event.previous.iter().chain(&event.current).cloned().collect();
+                let then = Then::Seen { had, has, revision: event.revision };
+                self.converting = Some((then, converter.later(entries, *version)));
+            }
+            _ => {
+                if let Some((kind, entry, at)) = self.view.seen(event) {
+                    self.push_event(kind, entry, at);
+                }
+            }
+        }
+    }
+
+    fn push_converted(&mut self, then: Then, entries: Vec<Arc<Entry>>) {
+        match then {
+            Then::Told(kind, at) => entries.iter().for_each(|entry| self.push_entry(kind, entry, at)),
+            Then::Seen { had, has, revision } => {
+                let mut entries = entries.into_iter();
+                let previous = if had { entries.next() } else { None };
+                let current = if has { entries.next() } else { None };
+                if let Some((kind, entry, at)) = self.view.seen(&Event { revision, previous, current }) {
+                    self.push_entry(kind, &entry, at);
+                }
+            }
         }
     }
 
@@ -214,12 +262,12 @@ impl Lines {
     }
 
     fn step(&mut self, cx: &mut Context<'_>) -> Step {
-        if let Some((kind, at, converting)) = &mut self.converting {
-            let (kind, at) = (*kind, *at);
+        if let Some((then, converting)) = &mut self.converting {
+            let then = *then;
             let Poll::Ready(result) = converting.as_mut().poll(cx) else { return Step::Waits };
             self.converting = None;
             match result {
-                Ok(entries) => entries.iter().for_each(|entry| self.push_entry(kind, entry, at)),
+                Ok(entries) => self.push_converted(then, entries),
                 Err(status) => {
                     (self.changes, self.events) = (None, None);
                     self.push_value("ERROR", &status.to_json());
@@ -239,9 +287,7 @@ impl Lines {
         if let Some((events, taken)) = self.events.take() {
             if let Some(event) = events.get(taken) {
                 self.known = event.revision;
-                if let Some((kind, entry, at)) = self.view.seen(event) {
-                    self.push_event(kind, entry, at);
-                }
+                self.push_change(event);
                 self.events = Some((events, taken + 1));
             }
             return Step::More;

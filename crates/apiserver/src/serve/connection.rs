@@ -22,7 +22,7 @@ use tokio_rustls::server::TlsStream;
 use super::flow::Gate;
 use super::places::Place;
 use super::reply::{self, Reply, to_reply};
-use super::{Settings, Shared, proxy};
+use super::{Settings, Shared, deadline, proxy};
 use crate::accept::takes_gzip;
 use crate::audit::Source;
 use crate::body::{self, Body};
@@ -214,6 +214,10 @@ async fn exchange(
         Ok(other) => Acting::new(caller, other),
         Err(status) => return Err(turned_away(&Acting::new(caller, None), (status, Some(incoming)))),
     };
+    let most = match deadline::of(&parts.method, &parts.uri, shared.settings.request) {
+        Ok(most) => most,
+        Err(status) => return Err(turned_away(&acting, (status, Some(incoming)))),
+    };
     let zip = takes_gzip(&parts.headers);
     let mut arriving = Arriving::new(incoming);
     let room = shared.small.try_acquire().ok().filter(|_| arriving.is_small());
@@ -230,7 +234,7 @@ async fn exchange(
     let body = arriving.whole(&shared.settings).await.map_err(|refused| turned_away(&acting, refused))?;
     // Shared, not copied: what is forwarded to a node needs it once more.
     let handling = shared.server.answer(&parts, body.clone(), acting);
-    let response = match tokio::time::timeout(shared.settings.request, handling).await {
+    let response = match tokio::time::timeout(most, handling).await {
         Ok(response) => response,
         Err(_) => return Err((Status::timeout("request did not complete within the allotted timeout"), None)),
     };

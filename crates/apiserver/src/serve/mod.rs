@@ -11,6 +11,7 @@
 mod ask;
 mod audit_log;
 mod connection;
+mod deadline;
 mod flow;
 mod gzip;
 mod outbound;

@@ -16,7 +16,7 @@ use crate::context::Cx;
 use crate::convert;
 use crate::env::rfc3339_s;
 use crate::keys;
-use crate::object::{Object, meta_str, name};
+use crate::object::{Object, meta_str, name, str_at};
 use crate::registry::create::{busy, tries};
 use crate::registry::decode;
 use crate::registry::delete;
@@ -25,12 +25,17 @@ use crate::status::Status;
 use crate::stored;
 
 const GROUP: &str = "policy";
+/// The versions of evictions, which say the same.
+const CURRENT: &str = "policy/v1";
+const FORMER: &str = "policy/v1beta1";
 const BUDGETS: &str = "poddisruptionbudgets";
 
 /// Evicts the request's pod.
 pub(crate) async fn create(cx: &mut Cx<'_>, body: &[u8]) -> Result<Response, Status> {
     let mut eviction = decode::any(cx.headers, body, "io.k8s.api.policy.v1.Eviction")?;
-    convert::set_type(&mut eviction, "policy/v1", "Eviction");
+    let api_version = if str_at(&eviction, &["apiVersion"]) == FORMER { FORMER } else { CURRENT };
+    decode::check_type(&eviction, api_version, "Eviction")?;
+    convert::set_type(&mut eviction, CURRENT, "Eviction");
     let pod_name = cx.name().to_owned();
     let given = meta_str(&eviction, "name");
     if !given.is_empty() && given != pod_name {

@@ -1,6 +1,7 @@
 //! serviceaccounts/token: issues a token for a service account, bound to a pod, secret or node if asked.
 
 use carrack_auth::token::{BoundTo, IssueError, Reference, TokenSpec};
+use carrack_schema::error::FieldError;
 use serde_json::{Value, json};
 
 use crate::accept;
@@ -10,7 +11,7 @@ use crate::dispatch;
 use crate::env::{new_uid, rfc3339_s};
 use crate::keys;
 use crate::object::{Object, at, child_mut, is_deleting, meta_str, str_at};
-use crate::registry::{decode, read};
+use crate::registry::{decode, meta, read};
 use crate::status::Status;
 use crate::{body::Response, stored};
 
@@ -24,6 +25,8 @@ pub(crate) async fn create(cx: &mut Cx<'_>, body: &[u8]) -> Result<Response, Sta
     let account = stored::parse(&*read::fetch(cx).await?);
     let namespace = cx.namespace().unwrap_or_default().to_owned();
     let name = cx.name().to_owned();
+    meta::settle_namespace(cx, &mut request)?;
+    check_account(&request, &account)?;
     let asked = reference(&request).cloned();
     let (mut bound, object) = match &asked {
         Some(asked) => {
@@ -68,11 +71,32 @@ pub(crate) async fn create(cx: &mut Cx<'_>, body: &[u8]) -> Result<Response, Sta
     let metadata = child_mut(&mut request, "metadata");
     metadata.insert("name".to_owned(), name.into());
     metadata.insert("namespace".to_owned(), namespace.into());
+    metadata.insert("uid".to_owned(), spec.account.uid.as_str().into());
+    metadata.insert("creationTimestamp".to_owned(), rfc3339_s(env.now()).into());
     let asked = child_mut(&mut request, "spec");
     asked.insert("audiences".to_owned(), json!(issued.audiences));
     asked.insert("expirationSeconds".to_owned(), issued.expiration_s.into());
     request.insert("status".to_owned(), json!({"token": issued.token.expose(), "expirationTimestamp": expires}));
     Ok(dispatch::created(request))
+}
+
+/// A request that names its account names this one, and not one that had the name before
+/// (`pkg/registry/core/serviceaccount/storage/token.go`).
+fn check_account(request: &Object, account: &Object) -> Result<(), Status> {
+    const GROUP: &str = "authentication.k8s.io";
+    const KIND: &str = "TokenRequest";
+    let name = meta_str(account, "name");
+    let (given, given_uid, uid) = (meta_str(request, "name"), meta_str(request, "uid"), meta_str(account, "uid"));
+    if !given.is_empty() && given != name {
+        let text = "must match the service account name if specified";
+        return Err(Status::faulty(GROUP, KIND, name, &[FieldError::invalid("metadata.name", given, text)]));
+    }
+    if !given_uid.is_empty() && given_uid != uid {
+        let why =
+            format!("the UID in the token request ({given_uid}) does not match the UID of the service account ({uid})");
+        return Err(Status::conflict(GROUP, KIND, name, &why));
+    }
+    Ok(())
 }
 
 fn reference(request: &Object) -> Option<&Object> {

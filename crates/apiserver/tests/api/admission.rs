@@ -43,6 +43,28 @@ fn pods_find_their_credentials() {
 }
 
 #[test]
+fn accounts_may_keep_pods_to_their_secrets() {
+    const ACCOUNTS: &str = "/api/v1/namespaces/default/serviceaccounts";
+    let cluster = Cluster::new();
+    let account = json!({"secrets": [{"name": "own"}],
+        "metadata": {"name": "strict", "annotations": {"kubernetes.io/enforce-mountable-secrets": "true"}}});
+    let reply = cluster.post(ACCOUNTS, &account);
+    let told = reply.headers.get("warning").and_then(|value| value.to_str().ok()).unwrap_or_default();
+    assert!(told.contains("metadata.annotations[kubernetes.io/enforce-mountable-secrets]: deprecated"), "{told}");
+    reply.expect(201);
+    let named = |name: &str, account: &str, secret: &str| {
+        let mut pod = pod(name);
+        pod["spec"]["serviceAccountName"] = account.into();
+        pod["spec"]["volumes"] = json!([{"name": "v", "secret": {"secretName": secret}}]);
+        pod
+    };
+    let why = "volume with secret.secretName=\"other\" is not allowed because service account strict does not reference that secret";
+    cluster.post(PODS, &named("p", "strict", "other")).refused(403, "Forbidden", why);
+    cluster.post(PODS, &named("p", "strict", "own")).expect(201);
+    cluster.post(PODS, &named("q", "default", "other")).expect(201);
+}
+
+#[test]
 fn claims_name_what_they_are_filled_from_twice() {
     let cluster = Cluster::new();
     let claims = "/api/v1/namespaces/default/persistentvolumeclaims";

@@ -82,7 +82,7 @@ fn flow_schemas_say_whether_their_level_is_there() {
     // One that was made while its level was, and that the level did not see.
     let key = storage_prefix("flowcontrol.apiserver.k8s.io", "flowschemas", None);
     let meanwhile = now(cluster.store.get(&(key.clone() + "s"))).expect("readable").0.expect("a schema");
-    let text = String::from_utf8(meanwhile.value.to_vec()).expect("text");
+    let text = String::from_utf8(meanwhile.value().to_vec()).expect("text");
     let text = text.replacen("\"name\":\"s\"", "\"name\":\"t\"", 1);
     let text = text.replacen(&format!("\"{}\"", meanwhile.mod_revision), "\"\"", 1);
     *meanwhile_made.lock().expect("lock") = Some(((key + "t").into(), text));
@@ -94,7 +94,7 @@ fn flow_schemas_say_whether_their_level_is_there() {
     // One that an earlier version left without a word of it says it from the next start on.
     let key = storage_prefix("flowcontrol.apiserver.k8s.io", "flowschemas", None) + "s";
     let entry = now(cluster.store.get(&key)).expect("readable").0.expect("a schema");
-    let text = String::from_utf8(entry.value.to_vec()).expect("text");
+    let text = String::from_utf8(entry.value().to_vec()).expect("text");
     let (bare, _) = text.split_once(",\"status\":").expect("a status");
     let (front, rest) = bare.split_once(&format!("\"{}\"", entry.mod_revision)).expect("its revision");
     let bare = format!("{front}\"\"{rest}}}");

@@ -192,7 +192,7 @@ impl AdmissionPlugin for Shipyard {
                 storage_prefix("apiextensions.k8s.io", "customresourcedefinitions", None)
             );
             let entry = now(self.store.get(&key)).expect("readable").0.expect("a definition");
-            let text = String::from_utf8(entry.value.to_vec()).expect("text").replacen(&before, &after, 1);
+            let text = String::from_utf8(entry.value().to_vec()).expect("text").replacen(&before, &after, 1);
             let value = carrack_store::Value { bytes: text.into(), stamp_at: None };
             let ops = vec![Op::Put(entry.key.clone(), value)];
             now(self.store.transact(Txn { checks: Vec::new(), ops })).expect("committed");

@@ -4,6 +4,7 @@ use serde_json::{Value, json};
 
 use crate::harness::{CONFIG_MAPS, Cluster, config_map, names, pod, revision};
 
+const EVENTS: &str = "/api/v1/namespaces/default/events";
 const PODS: &str = "/api/v1/namespaces/default/pods";
 
 #[test]
@@ -215,6 +216,13 @@ fn propagation_becomes_a_finalizer() {
         cluster.delete_with(&path, &json!({"propagationPolicy": "Background"})).expect(200);
         cluster.get(&path).expect(404);
     }
+    // Nobody would ever take it from an event.
+    let event = json!({"metadata": {"name": "e"}, "involvedObject": {"namespace": "default"}});
+    for policy in ["Orphan", "Foreground"] {
+        cluster.post(EVENTS, &event).expect(201);
+        cluster.delete_with(&format!("{EVENTS}/e"), &json!({"propagationPolicy": policy})).expect(200);
+        cluster.get(&format!("{EVENTS}/e")).expect(404);
+    }
     cluster.post(CONFIG_MAPS, &config_map("m", "x")).expect(201);
     cluster.delete_with(&format!("{CONFIG_MAPS}/m"), &json!({"propagationPolicy": "Sideways"})).refused(
         422,
@@ -240,16 +248,17 @@ fn collections() {
 fn events_are_forgotten() {
     let cluster = Cluster::new();
     let event = |name: &str| json!({"metadata": {"name": name}, "involvedObject": {"namespace": "default", "kind": "Pod", "name": "p"}});
-    let path = "/api/v1/namespaces/default/events";
-    cluster.post(path, &event("old")).expect(201);
-    cluster.post(path, &event("again")).expect(201);
+    cluster.post(EVENTS, &event("old")).expect(201);
+    cluster.post(EVENTS, &event("again")).expect(201);
     cluster.env.advance(1800);
-    cluster.post(path, &event("new")).expect(201);
-    cluster.merge(&format!("{path}/again"), &json!({"count": 2, "lastTimestamp": "2027-01-15T08:30:00Z"})).expect(200);
+    cluster.post(EVENTS, &event("new")).expect(201);
+    cluster
+        .merge(&format!("{EVENTS}/again"), &json!({"count": 2, "lastTimestamp": "2027-01-15T08:30:00Z"}))
+        .expect(200);
     assert_eq!(crate::harness::now(cluster.api.expire_events()), Ok(0));
     cluster.env.advance(1801);
     assert_eq!(crate::harness::now(cluster.api.expire_events()), Ok(1));
-    assert_eq!(names(&cluster.get(path).expect(200)), ["again", "new"]);
+    assert_eq!(names(&cluster.get(EVENTS).expect(200)), ["again", "new"]);
 }
 
 #[test]

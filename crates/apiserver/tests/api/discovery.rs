@@ -31,6 +31,17 @@ fn the_old_form() {
         (&pods["kind"], &pods["shortNames"], &pods["namespaced"]),
         (&json!("Pod"), &json!(["po"]), &json!(true))
     );
+    // As every other server has them that stores the same.
+    for (path, name, hash) in [
+        ("/api/v1", "pods", Some("xPOwRZ+Yhw8=")),
+        ("/api/v1", "bindings", None),
+        ("/apis/apps/v1", "deployments", Some("8aSe+NMegvE=")),
+        ("/apis/events.k8s.io/v1", "events", Some("r2yiGXH7wu8=")),
+    ] {
+        let list = cluster.get(path).expect(200);
+        let found = list["resources"].as_array().and_then(|all| all.iter().find(|one| one["name"] == name).cloned());
+        assert_eq!(found.expect(name)["storageVersionHash"].as_str(), hash, "{name}");
+    }
     assert_eq!(cluster.get("/apis/apps").expect(200)["preferredVersion"]["groupVersion"], "apps/v1");
     cluster.get("/apis/apps/v9").refused(404, "NotFound", "could not find the requested resource");
     cluster.get("/apis/none").refused(404, "NotFound", "");

@@ -30,7 +30,7 @@ fn they_are_served_as_ever() {
     for (new, old) in MOVED {
         for entry in all(new) {
             let key = entry.key.replace(new, old);
-            let value = Value { bytes: entry.value.clone(), stamp_at: None };
+            let value = Value { bytes: entry.value(), stamp_at: None };
             let ops = vec![Op::Delete(entry.key.clone()), Op::Put(key.into(), value)];
             cluster.store.commit(Txn { checks: Vec::new(), ops }).expect("committed");
         }

@@ -11,6 +11,7 @@ mod completed;
 mod crd;
 mod crd_changes;
 mod delete;
+mod devices;
 mod discovery;
 mod former;
 mod fuzz;

@@ -138,8 +138,10 @@ fn resizes_change_what_containers_have_and_nothing_else() {
 fn evictions_delete_gracefully() {
     let cluster = Cluster::new();
     cluster.running_pod("p");
-    let eviction =
-        json!({"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": "p", "namespace": "default"}});
+    let mut eviction =
+        json!({"apiVersion": "policy/v2", "kind": "Eviction", "metadata": {"name": "p", "namespace": "default"}});
+    cluster.post(&format!("{PODS}/p/eviction"), &eviction).refused(400, "BadRequest", "policy/v2");
+    eviction["apiVersion"] = "policy/v1".into();
     assert_eq!(cluster.post(&format!("{PODS}/p/eviction"), &eviction).expect(201)["status"], "Success");
     let pod = cluster.get(&format!("{PODS}/p")).expect(200);
     assert!(pod["metadata"]["deletionTimestamp"].is_string());
@@ -348,6 +350,22 @@ fn tokens_are_issued_and_die_with_what_they_are_bound_to() {
     assert_eq!(presents(&cluster, &token), Err(401));
     let none = json!({"spec": {"boundObjectRef": {"apiVersion": "v1", "kind": "Pod", "name": "p"}}});
     cluster.post(tokens, &none).refused(404, "NotFound", "pods \"p\" not found");
+    // Who names the account means this one, and none that was there before under its name.
+    let account = cluster.get("/api/v1/namespaces/default/serviceaccounts/default").expect(200);
+    let uid = &account["metadata"]["uid"];
+    for (metadata, code, reason, message) in [
+        (json!({"name": "other"}), 422, "Invalid", "must match the service account name if specified"),
+        (json!({"namespace": "other"}), 400, "BadRequest", "does not match the namespace sent on the request"),
+        (json!({"uid": "1"}), 409, "Conflict", "the UID in the token request (1) does not match the UID"),
+    ] {
+        cluster.post(tokens, &json!({"metadata": metadata})).refused(code, reason, message);
+    }
+    let own = json!({"metadata": {"name": "default", "namespace": "default", "uid": uid}});
+    for request in [own, json!({})] {
+        let issued = cluster.post(tokens, &request).expect(201);
+        assert_eq!((&issued["metadata"]["name"], &issued["metadata"]["uid"]), (&json!("default"), uid));
+        assert!(issued["metadata"]["creationTimestamp"].is_string());
+    }
     let short = json!({"spec": {"expirationSeconds": 5}});
     cluster.post(tokens, &short).refused(422, "Invalid", "spec.expirationSeconds");
     // What cannot be read is not left out: the token would be good for everything.

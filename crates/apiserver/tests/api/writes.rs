@@ -156,6 +156,28 @@ fn the_newer_object_wins() {
 }
 
 #[test]
+fn owners_that_are_named_twice_are_kept_once() {
+    const MAPS: &str = "/api/v1/namespaces/default/configmaps";
+    let cluster = Cluster::new();
+    let owner = json!({"apiVersion": "v1", "kind": "Node", "name": "n", "uid": "1"});
+    let map = json!({"metadata": {"name": "owned", "ownerReferences": [owner, owner]}});
+    let path = format!("{MAPS}/owned");
+    let patch = json!([{"op": "add", "path": "/metadata/ownerReferences/-", "value": owner}]);
+    for (reply, when) in [
+        (cluster.post(MAPS, &map), ""),
+        (cluster.put(&path, &map), ""),
+        (cluster.patch(&path, "application/json-patch+json", &patch), " after mutating admission happens"),
+    ] {
+        let told = reply.headers.get("warning").and_then(|value| value.to_str().ok()).unwrap_or_default().to_owned();
+        assert!(
+            told.contains(&format!("contains duplicate entries{when}; ")) && told.contains("observed: 1"),
+            "{told}"
+        );
+        assert_eq!(reply.json["metadata"]["ownerReferences"], json!([owner]), "{}", reply.json);
+    }
+}
+
+#[test]
 fn generation_counts_changes_of_the_spec() {
     let cluster = Cluster::new();
     let made = cluster.post(DEPLOYMENTS, &deployment("d")).expect(201);

@@ -92,7 +92,7 @@ fn control_plane(b: &mut Builder) {
             rule(READ, CORE, "namespaces"),
             rule(READ, STORAGE, "csidrivers csistoragecapacities volumeattachments"),
             rule(READ, &["resource.k8s.io"], "deviceclasses resourceclaims resourceslices"),
-            rule("patch update", &["resource.k8s.io"], "resourceclaims resourceclaims/status"),
+            rule("patch update", &["resource.k8s.io"], "resourceclaims resourceclaims/binding resourceclaims/status"),
         ],
     );
     b.cluster_role(

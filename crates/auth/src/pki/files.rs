@@ -150,7 +150,8 @@ fn write_beside(temporary: &Path, text: &str) -> std::io::Result<File> {
 /// # Errors
 /// What the disk says.
 pub fn write_private(path: &Path, text: &str) -> std::io::Result<()> {
-    let parent = path.parent().unwrap_or(Path::new("."));
+    // A bare name has an empty parent.
+    let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let temporary = beside(path);
     let result = write_then_rename(&temporary, path, text);
     if result.is_err() {

@@ -20,6 +20,7 @@ mod bundle;
 mod files;
 mod identity;
 mod issue;
+mod pods;
 mod request;
 #[cfg(test)]
 mod tests;
@@ -32,6 +33,7 @@ use files::Directory;
 pub use files::write_private;
 pub use identity::{Identity, Sans, Server};
 use issue::{Authority, Leaf};
+pub use pods::{ChainFacts, Shown, ShownFault, proven_key, read_chain};
 pub use request::{
     RequestFacts, RequestSigner, SIGNER_CLIENT, SIGNER_KUBELET_CLIENT, SIGNER_KUBELET_SERVING, SIGNER_LEGACY,
     check_request, read_request,

@@ -19,11 +19,13 @@ pub(super) fn parse(bytes: &[u8], max_depth: usize) -> Result<Parsed, DecodeErro
         if error.to_string().starts_with(TOO_DEEP) || error.to_string().starts_with("recursion limit") {
             DecodeError::TooDeep { limit: max_depth }
         } else {
-            DecodeError::Syntax(format!("json parse error: {error}"))
+            DecodeError::Syntax(format!("{BROKEN}: {error}"))
         }
     })
 }
 
+/// How the text for broken JSON begins.
+pub(super) const BROKEN: &str = "json parse error";
 pub(super) const TOO_DEEP: &str = "nested too deeply";
 
 /// Reads a value from any format's deserializer.

@@ -26,10 +26,11 @@ fn takes_json_and_yaml_alike() {
 fn names_duplicate_fields() {
     let json = br#"{"spec":{"a":1,"b":[{"c":1,"c":2,"c":3}],"a":2}}"#;
     let yaml = b"spec:\n  a: 1\n  b: [{c: 1, c: 2, c: 3}]\n  a: 2\n";
-    for (bytes, format) in [(&json[..], Format::Json), (&yaml[..], Format::Yaml)] {
+    let (path, line) = ("duplicate field \"spec.b[0].c\"", "line 3: key \"c\" already set in map");
+    for (bytes, format, first) in [(&json[..], Format::Json, path), (&yaml[..], Format::Yaml, line)] {
         let parsed = parse(bytes, format, Limits::default()).expect("a body");
         let texts: Vec<_> = parsed.findings.iter().map(ToString::to_string).collect();
-        assert_eq!(texts, ["duplicate field \"spec.b[0].c\"", "duplicate field \"spec.a\""], "{format:?}");
+        assert_eq!(texts, [first, "duplicate field \"spec.a\""], "{format:?}");
         assert_eq!(parsed.value, json!({"spec": {"a": 2, "b": [{"c": 3}]}}));
     }
 }
@@ -45,6 +46,33 @@ fn long_keys_are_cut() {
     let mut object = serde_json::json!({"kind": "Pod", "spec": {key.as_str(): 1, "containers": [{key.as_str(): 1}]}});
     let findings = conform(&mut object, schema("io.k8s.api.core.v1.Pod")).expect("a pod");
     assert!(findings.len() == 2 && !findings.iter().any(long));
+}
+
+#[test]
+fn what_is_no_object_is_shown() {
+    for (body, format, start, end) in [
+        (
+            &b"apiVersion: v1"[..],
+            Format::Json,
+            "couldn't get version/kind; json parse error: ",
+            "(61706956657273696f6e3a207631)",
+        ),
+        (
+            b"{\"kind\":\"Pod\",\"apiVersion\":\"v1\"",
+            Format::Json,
+            "couldn't get version/kind; json",
+            "({\"kind\":\"Pod\",\"apiVersion\":\"v1 ...)",
+        ),
+        (b"", Format::Json, "couldn't get version/kind; json parse error: ", "(<empty>)"),
+        (b"[]", Format::Json, "couldn't get version/kind; json parse error: json: cannot unmarshal array", "(5b5d)"),
+        (b"a: [", Format::Yaml, "error converting YAML to JSON: yaml: ", "(613a205b)"),
+    ] {
+        let error = parse(body, format, Limits::default()).expect_err("no object");
+        let told = unrecognized("Namespace", &error, body);
+        let rest =
+            told.strip_prefix("the object provided is unrecognized (must be of type Namespace): ").expect("a start");
+        assert!(rest.starts_with(start) && rest.ends_with(end), "{told}");
+    }
 }
 
 #[test]

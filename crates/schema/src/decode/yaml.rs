@@ -1,16 +1,18 @@
 //! YAML to a value. Octal numbers are read as YAML 1.1 has them (`0644`), since manifests have file
 //! modes; `yes` and `on` are texts, since manifests have those as texts more often. Aliases and anchors are bounded, so that a small body cannot become a large one.
 
+use serde_saphyr::{DuplicateKeyPolicy, Error, Options};
+
 use super::json::{self, TOO_DEEP};
-use super::{DecodeError, Limits, Parsed};
+use super::{DecodeError, Finding, Limits, Parsed};
 
 /// An alias may not multiply a body beyond this many events.
 const MAX_EVENTS: usize = 500_000;
 /// The parser needs much stack for each level; kubectl itself sends JSON.
 const MAX_DEPTH: usize = 64;
 
-pub(super) fn parse(bytes: &[u8], limits: Limits) -> Result<Parsed, DecodeError> {
-    let options = serde_saphyr::options! {
+fn options(limits: Limits, policy: DuplicateKeyPolicy) -> Options {
+    serde_saphyr::options! {
         budget: serde_saphyr::budget! {
             max_events: MAX_EVENTS,
             max_aliases: 1_000,
@@ -21,15 +23,28 @@ pub(super) fn parse(bytes: &[u8], limits: Limits) -> Result<Parsed, DecodeError>
         alias_limits: serde_saphyr::alias_limits! {
             max_total_replayed_events: 100_000,
         },
-        duplicate_keys: serde_saphyr::options::DuplicateKeyPolicy::LastWins,
+        duplicate_keys: policy,
         legacy_octal_numbers: true,
         strict_booleans: true,
         with_snippet: false,
-    };
+    }
+}
+
+fn read<E>(
+    bytes: &[u8],
+    limits: Limits,
+    policy: DuplicateKeyPolicy,
+    fault: impl FnOnce(Error) -> E,
+) -> Result<Parsed, E> {
+    let options = options(limits, policy);
     let parsed = serde_saphyr::with_deserializer_from_slice_with_options(bytes, options, |deserializer| {
         json::parse_with(deserializer, limits.max_depth)
     });
-    parsed.map_err(|error| {
+    parsed.map_err(fault)
+}
+
+pub(super) fn parse(bytes: &[u8], limits: Limits) -> Result<Parsed, DecodeError> {
+    let mut parsed = read(bytes, limits, DuplicateKeyPolicy::LastWins, |error| {
         let text = error.to_string();
         if text.contains(TOO_DEEP) || text.contains("depth") {
             DecodeError::TooDeep { limit: MAX_DEPTH.min(limits.max_depth) }
@@ -37,5 +52,20 @@ pub(super) fn parse(bytes: &[u8], limits: Limits) -> Result<Parsed, DecodeError>
             let first_line = text.lines().next().unwrap_or_default();
             DecodeError::Syntax(format!("error converting YAML to JSON: yaml: {first_line}"))
         }
-    })
+    })?;
+    if let Some(first) = parsed.findings.first_mut()
+        && let Some(twice) = twice(bytes, limits)
+    {
+        *first = twice;
+    }
+    Ok(parsed)
+}
+
+/// The first key that its mapping has already: where it is, only the parser knows.
+fn twice(bytes: &[u8], limits: Limits) -> Option<Finding> {
+    let found = read(bytes, limits, DuplicateKeyPolicy::Error, |error| match error {
+        Error::DuplicateMappingKey { key: Some(key), location } => Some(Finding::Twice { key, line: location.line() }),
+        _ => None,
+    });
+    found.err().flatten()
 }

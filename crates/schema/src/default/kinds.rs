@@ -100,6 +100,9 @@ pub(super) fn apply(group: &str, version: &str, kind: &str, object: &mut Fields)
         ("authentication.k8s.io", "TokenRequest") => {
             with_new(object, "spec", |spec| set(spec, "expirationSeconds", 3600))
         }
+        ("certificates.k8s.io", "PodCertificateRequest") => {
+            with(object, "spec", |spec| set(spec, "maxExpirationSeconds", 86_400))
+        }
         ("resource.k8s.io", "ResourceClaim") => with(object, "spec", resource_claim),
         ("resource.k8s.io", "ResourceClaimTemplate") => at(object, &["spec", "spec"], resource_claim),
         _ => {}

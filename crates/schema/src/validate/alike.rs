@@ -27,7 +27,8 @@ pub(super) fn plain(value: &Value) -> Value {
     match value {
         Value::Object(fields) => {
             let said = fields.iter().filter(|(name, value)| !is_nothing(name, value));
-            let below = |name: &str, value: &Value| if MAPS.contains(&name) { value.clone() } else { plain(value) };
+            let is_map = |name: &str, value: &Value| value.is_object() && MAPS.contains(&name);
+            let below = |name: &str, value: &Value| if is_map(name, value) { value.clone() } else { plain(value) };
             Value::Object(said.map(|(name, value)| (name.clone(), below(name, value))).collect())
         }
         Value::Array(items) => Value::Array(items.iter().map(plain).collect()),

@@ -7,8 +7,8 @@ use serde_json::Value;
 use super::access::{Errors, Place};
 use super::demand::{Change, Demand, Fixed, Row, changes as held_to, check, unique};
 use super::{
-    admission, autoscaling, configuration, crd, flow_control, job_status, jobs, limits, names, networking, pod,
-    pod_update, rbac, required, service, storage, workloads,
+    admission, autoscaling, configuration, crd, device_claims, device_slices, devices, flow_control, job_status, jobs,
+    limits, names, networking, pod, pod_certificates, pod_update, rbac, required, service, storage, workloads,
 };
 use crate::error::FieldError;
 use crate::table::ResourceInfo;
@@ -140,6 +140,11 @@ const FIXED: &[OfKind<Fixed>] = &[
             ("preemptionPolicy", Change::Forbidden("may not be changed in an update.")),
         ],
     ),
+    (
+        "resource.k8s.io",
+        "ResourceSlice",
+        &[("spec.driver", Change::Never), ("spec.pool.name", Change::Never), ("spec.nodeName", Change::Never)],
+    ),
     ("storage.k8s.io", "CSIStorageCapacity", &[("nodeTopology", Change::Never), ("storageClassName", Change::Never)]),
 ];
 
@@ -157,7 +162,12 @@ pub(super) fn create(info: &ResourceInfo, version: &str, object: &Value) -> Erro
         ("certificates.k8s.io", "CertificateSigningRequest") => {
             limits::new_certificate_request(&place.field("spec"), &mut errors);
         }
+        ("certificates.k8s.io", "PodCertificateRequest") => {
+            pod_certificates::request(&place.field("spec"), &mut errors);
+        }
         ("networking.k8s.io", "Ingress") => networking::new_ingress(&place, &mut errors),
+        ("resource.k8s.io", "ResourceClaim") => device_claims::claim(&place.field("spec"), &mut errors),
+        ("resource.k8s.io", "ResourceClaimTemplate") => device_claims::template(&place.field("spec"), &mut errors),
         _ => {}
     }
     errors
@@ -176,6 +186,8 @@ pub(super) fn status(info: &ResourceInfo, object: &Value, old: &Value) -> Errors
         ("batch", "Job") => job_status::status(&new, &old, &mut errors),
         ("storage.k8s.io", "VolumeAttachment") => storage::attachment(&new, &mut errors),
         ("apiextensions.k8s.io", "CustomResourceDefinition") => crd::stored_versions(&new, &mut errors),
+        ("certificates.k8s.io", "PodCertificateRequest") => pod_certificates::status(&new, &old, &mut errors),
+        ("resource.k8s.io", "ResourceClaim") => device_claims::status(&new, &old, &mut errors),
         _ => {}
     }
     errors
@@ -204,6 +216,9 @@ fn both(info: &ResourceInfo, version: &str, object: &Place<'_>, errors: &mut Err
     match (info.group.as_ref(), info.kind.as_ref()) {
         // A new pod and a changed one have rules of their own.
         ("", "Pod") => {}
+        // What these ask for never changes.
+        ("certificates.k8s.io", "PodCertificateRequest")
+        | ("resource.k8s.io", "ResourceClaim" | "ResourceClaimTemplate") => {}
         ("", "PodTemplate") => pod::template(&object.field("template"), &[], errors),
         ("", "Service") => service::service(&spec, errors),
         ("", "ConfigMap") => configuration::config_map(object, errors),
@@ -254,6 +269,9 @@ fn both(info: &ResourceInfo, version: &str, object: &Place<'_>, errors: &mut Err
         ("flowcontrol.apiserver.k8s.io", "FlowSchema") => flow_control::schema(object, errors),
         ("flowcontrol.apiserver.k8s.io", "PriorityLevelConfiguration") => flow_control::level(object, errors),
         ("certificates.k8s.io", "ClusterTrustBundle") => limits::trust_bundle(object, errors),
+        ("resource.k8s.io", "DeviceClass") => devices::class(&spec, errors),
+        ("resource.k8s.io", "ResourceSlice") => device_slices::slice(&spec, errors),
+        ("resource.k8s.io", "DeviceTaintRule") => devices::taint_rule(&spec, errors),
         ("apiregistration.k8s.io", "APIService") => admission::api_service(object, errors),
         _ if rows.is_some() => {}
         _ => {
@@ -290,6 +308,8 @@ fn changes(info: &ResourceInfo, new: &Place<'_>, old: &Place<'_>, errors: &mut E
             new.invalid("roleRef", "cannot change roleRef", errors);
         }
         ("networking.k8s.io", "ServiceCIDR") => networking::service_range_changes(new, old, errors),
+        ("certificates.k8s.io", "PodCertificateRequest") => pod_certificates::changes(new, old, errors),
+        ("resource.k8s.io", "ResourceClaim" | "ResourceClaimTemplate") => device_claims::changes(new, old, errors),
         ("apiextensions.k8s.io", "CustomResourceDefinition") => crd::changes(new, old, errors),
         _ => {}
     }

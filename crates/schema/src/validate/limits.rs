@@ -313,7 +313,7 @@ pub(super) fn certificate_request(spec: &Place<'_>, errors: &mut Errors) {
     request_usages(spec, errors);
 }
 
-fn signer_name(spec: &Place<'_>, signer: &str, errors: &mut Errors) {
+pub(super) fn signer_name(spec: &Place<'_>, signer: &str, errors: &mut Errors) {
     let problem = match signer.split_once('/') {
         None => Some("must be a fully qualified domain and path of the form 'example.com/signer-name'".into()),
         Some((domain, _)) => names::dns1123_subdomain(domain),

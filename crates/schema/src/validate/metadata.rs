@@ -29,6 +29,7 @@ fn name_form(info: &ResourceInfo) -> fn(&str) -> names::Problem {
     match (info.group.as_ref(), info.kind.as_ref()) {
         ("", "Namespace") => names::dns1123_label,
         ("", "Service") => names::dns1035_label,
+        ("certificates.k8s.io", "PodCertificateRequest") => names::dns1123_subdomain,
         ("rbac.authorization.k8s.io", _) | ("certificates.k8s.io", _) => names::path_segment,
         // A name is an address here, or a group and version with a dot.
         ("networking.k8s.io", "IPAddress") | ("internal.apiserver.k8s.io", _) => names::path_segment,

@@ -617,6 +617,7 @@ fn definitions_are_checked() {
 }
 
 mod causes;
+mod devices;
 mod limits;
 mod pods;
 mod services;

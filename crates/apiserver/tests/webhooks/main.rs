@@ -1,7 +1,9 @@
 //! Webhooks on real sockets: an HTTPS server that is slow, refuses, patches and lies, called by the real shell.
 #![expect(clippy::expect_used, reason = "a test that cannot go on has failed")]
 
+#[path = "../common/mod.rs"]
 mod common;
+mod conversions;
 
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
@@ -464,97 +466,6 @@ async fn a_server_that_is_not_trusted_is_not_asked() {
     assert_eq!(code, 500, "{reply}");
     assert!(reply["message"].as_str().expect("message").contains("tls: "), "{reply}");
     assert!(world.seen.lock().expect("lock").is_empty());
-}
-
-/// A definition of two versions that a webhook converts.
-fn gates(world: &World) -> Value {
-    let version = |name: &str, storage: bool, properties: Value| {
-        json!({"name": name, "served": true, "storage": storage, "schema": {"openAPIV3Schema": {
-            "type": "object", "properties": {"spec": {"type": "object", "properties": properties}},
-        }}})
-    };
-    let text = json!({"type": "string"});
-    json!({
-        "apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
-        "metadata": {"name": "gates.wall.example.com"},
-        "spec": {
-            "group": "wall.example.com", "scope": "Namespaced", "names": {"plural": "gates", "kind": "Gate"},
-            "versions": [version("v1", true, json!({"host": text, "port": text})), version("v2", false, json!({"address": text}))],
-            "conversion": {"strategy": "Webhook", "webhook": {"clientConfig": world.client("/convert"), "conversionReviewVersions": ["v1"]}},
-        },
-    })
-}
-
-#[tokio::test]
-async fn versions_that_a_webhook_converts() {
-    let world = World::new().await;
-    let (code, reply) = world.post("/apis/apiextensions.k8s.io/v1/customresourcedefinitions", &gates(&world)).await;
-    assert_eq!(code, 201, "{reply}");
-    let path = |version: &str| format!("/apis/wall.example.com/{version}/namespaces/default/gates");
-    let gate = json!({"apiVersion": "wall.example.com/v2", "kind": "Gate", "metadata": {"name": "north", "labels": {"a": "b"}}, "spec": {"address": "h:80"}});
-    let (code, made) = world.post(&path("v2"), &gate).await;
-    assert_eq!(
-        (code, &made["spec"], &made["apiVersion"]),
-        (201, &json!({"address": "h:80"}), &gate["apiVersion"]),
-        "{made}"
-    );
-    let north = |version: &str| format!("{}/north", path(version));
-    let (_, as_v1, _) = world.send(Method::GET, &north("v1"), &Value::Null).await;
-    assert_eq!(
-        (&as_v1["spec"], &as_v1["metadata"]),
-        (&json!({"host": "h", "port": "80"}), &made["metadata"]),
-        "{as_v1}"
-    );
-    let (code, patched, _) = world.send(Method::PATCH, &north("v2"), &json!({"spec": {"address": "h:443"}})).await;
-    assert_eq!((code, &patched["spec"]["address"]), (200, &json!("h:443")), "{patched}");
-    let (_, as_v1, _) = world.send(Method::GET, &north("v1"), &Value::Null).await;
-    assert_eq!(as_v1["spec"]["port"], "443", "{as_v1}");
-    let (_, list, _) = world.send(Method::GET, &path("v2"), &Value::Null).await;
-    assert_eq!(list["items"][0]["spec"], json!({"address": "h:443"}), "{list}");
-    // Watches convert too, those that begin with what is there and those that do not.
-    let watch = Request::builder().uri(format!("{}?watch=true", path("v2"))).body(Bytes::new()).expect("request");
-    let response = world.api.handle(watch, Caller::new("admin", ["system:masters"])).await;
-    let carrack_apiserver::Body::Watch { mut lines, .. } = response.into_body() else { unreachable!("a watch") };
-    let mut next = async || {
-        let line = futures::StreamExt::next(&mut lines).await.expect("an event");
-        serde_json::from_slice::<Value>(&line).expect("json")
-    };
-    let added = next().await;
-    assert_eq!((&added["type"], &added["object"]["spec"]), (&json!("ADDED"), &json!({"address": "h:443"})), "{added}");
-    world.send(Method::PATCH, &north("v1"), &json!({"spec": {"host": "other"}})).await;
-    let changed = next().await;
-    assert_eq!(
-        (&changed["type"], &changed["object"]["spec"]),
-        (&json!("MODIFIED"), &json!({"address": "other:443"})),
-        "{changed}"
-    );
-    // Those who ask for the stored version do not need the webhook; others are told what is wrong.
-    let mut broken = gates(&world);
-    broken["spec"]["conversion"]["webhook"]["clientConfig"] = world.client("/error");
-    let definition = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/gates.wall.example.com";
-    let (code, reply, _) =
-        world.send(Method::PATCH, definition, &json!({"spec": {"conversion": broken["spec"]["conversion"]}})).await;
-    assert_eq!(code, 200, "{reply}");
-    assert_eq!(world.send(Method::GET, &north("v1"), &Value::Null).await.0, 200);
-    let (code, failed, _) = world.send(Method::GET, &north("v2"), &Value::Null).await;
-    assert_eq!(code, 500, "{failed}");
-    assert!(
-        failed["message"]
-            .as_str()
-            .expect("message")
-            .contains("conversion webhook for wall.example.com/v1, Kind=Gate failed"),
-        "{failed}"
-    );
-    let metrics = Request::builder().uri("/metrics").body(Bytes::new()).expect("request");
-    let told = world.api.handle(metrics, Caller::new("admin", ["system:masters"])).await.into_body().into_bytes();
-    let told = String::from_utf8(told.to_vec()).expect("text");
-    for wanted in [
-        "apiserver_conversion_webhook_request_total{failure_type=\"\",result=\"success\"} ",
-        "apiserver_conversion_webhook_request_total{failure_type=\"conversion_webhook_call_failure\",result=\"failure\"} 1",
-        "apiserver_crd_conversion_webhook_duration_seconds_count{crd_name=\"gates.wall.example.com\",from_version=\"v1\",succeeded=\"false\",to_version=\"v2\"} 1",
-    ] {
-        assert!(told.lines().any(|line| line.starts_with(wanted)), "{wanted}\n{told}");
-    }
 }
 
 #[tokio::test]

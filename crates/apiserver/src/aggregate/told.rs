@@ -1,0 +1,111 @@
+//! What other servers tell of their groups and versions, kept for a while.
+
+use std::collections::BTreeMap;
+use std::sync::{Mutex, PoisonError};
+
+use super::Remote;
+
+/// How long what a server told is believed, in seconds.
+const FRESH_S: i64 = 30;
+/// How long a server that did not answer is left alone, in seconds: whoever asks for all of discovery waits for it,
+/// and it may be back soon.
+const SILENT_S: i64 = 5;
+
+/// What was told last, by group and version.
+pub(super) struct Told<T>(Mutex<BTreeMap<(String, String), Word<T>>>);
+
+/// The word of one server.
+#[derive(Clone, Debug)]
+pub(super) struct Word<T> {
+    /// What it told last; none when it never told anything.
+    pub last: Option<T>,
+    /// Whether it answered when it was asked last.
+    pub is_current: bool,
+    /// The state of the APIService by which it was asked.
+    revision: u64,
+    at_s: i64,
+}
+
+impl<T> Default for Told<T> {
+    fn default() -> Self {
+        Told(Mutex::default())
+    }
+}
+
+impl<T> Word<T> {
+    fn is_believed(&self, remote: &Remote, now_s: i64) -> bool {
+        let fresh_s = if self.is_current { FRESH_S } else { SILENT_S };
+        self.revision == remote.revision && now_s - self.at_s < fresh_s
+    }
+}
+
+impl<T: Clone> Told<T> {
+    /// What a server tells, asked by `ask` where what is known is too old. What a silent one told last is kept,
+    /// whatever has become of its APIService.
+    pub(super) async fn get(
+        &self,
+        remote: &Remote,
+        now_s: i64,
+        ask: impl Future<Output = Result<T, String>>,
+    ) -> Word<T> {
+        let id = (remote.group.clone(), remote.version.clone());
+        let known = self.0.lock().unwrap_or_else(PoisonError::into_inner).get(&id).cloned();
+        if let Some(known) = known.as_ref().filter(|known| known.is_believed(remote, now_s)) {
+            return known.clone();
+        }
+        let (last, is_current) = match ask.await {
+            Ok(told) => (Some(told), true),
+            Err(why) => {
+                tracing::debug!(group = remote.group, version = remote.version, %why, "another server tells nothing");
+                (known.and_then(|known| known.last), false)
+            }
+        };
+        let word = Word { last, is_current, revision: remote.revision, at_s: now_s };
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).insert(id, word.clone());
+        word
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures::FutureExt as _;
+
+    use super::*;
+
+    fn remote(revision: u64) -> Remote {
+        Remote {
+            group: "a.example.com".to_owned(),
+            version: "v1".to_owned(),
+            revision,
+            namespace: String::new(),
+            service: String::new(),
+            port: 443,
+            ca_pem: None,
+            insecure: false,
+        }
+    }
+
+    /// A silent server is not waited for again and again, and what it told last is not lost.
+    #[test]
+    fn words_are_kept_for_a_while() {
+        let told = Told::<u32>::default();
+        for (now_s, revision, answer, asked, last, is_current) in [
+            (0, 1, Err(()), true, None, false),
+            (SILENT_S - 1, 1, Ok(1), false, None, false),
+            (SILENT_S, 1, Ok(1), true, Some(1), true),
+            (SILENT_S + FRESH_S - 1, 1, Ok(2), false, Some(1), true),
+            // Its APIService has changed.
+            (SILENT_S + FRESH_S - 1, 2, Ok(3), true, Some(3), true),
+            (SILENT_S + 2 * FRESH_S, 2, Err(()), true, Some(3), false),
+            (SILENT_S + 2 * FRESH_S + 1, 2, Ok(4), false, Some(3), false),
+        ] {
+            let mut was_asked = false;
+            let ask = async {
+                was_asked = true;
+                answer.map_err(|()| "silence".to_owned())
+            };
+            let word = told.get(&remote(revision), now_s, ask).now_or_never().expect("an answer");
+            assert_eq!((word.last, word.is_current, was_asked), (last, is_current, asked), "at {now_s} s");
+        }
+    }
+}

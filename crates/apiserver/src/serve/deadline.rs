@@ -1,0 +1,57 @@
+//! How long a request may be worked on.
+
+use std::time::Duration;
+
+use carrack_types::duration;
+use http::{Method, Uri};
+
+use crate::metrics::is_long_running;
+use crate::query::Query;
+use crate::route::RequestInfo;
+use crate::status::Status;
+
+/// As long as its sender gives it, if that is less than `most` (`WithRequestDeadline` of
+/// `k8s.io/apiserver/pkg/endpoints/filters`). What a request says that goes on and on is not for this server to read.
+///
+/// # Errors
+/// 400 for what is no duration.
+pub(super) fn of(method: &Method, uri: &Uri, most: Duration) -> Result<Duration, Status> {
+    let query = Query::parse(uri.query().unwrap_or_default());
+    let Some(given) = query.non_empty("timeout") else { return Ok(most) };
+    if is_long_running(&RequestInfo::parse(method, uri.path(), &query)) {
+        return Ok(most);
+    }
+    match duration::parse(given).map(u64::try_from) {
+        Some(Ok(given_ns)) if given_ns > 0 => Ok(Duration::from_nanos(given_ns).min(most)),
+        // None is given.
+        Some(_) => Ok(most),
+        None => Err(Status::bad_request(format!(
+            "invalid timeout specified in the request URL - time: invalid duration {given:?}"
+        ))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_asks_may_give_less_time() {
+        let most = Duration::from_secs(60);
+        for (uri, want) in [
+            ("/version", Ok(most)),
+            ("/version?timeout=", Ok(most)),
+            ("/version?timeout=5s", Ok(Duration::from_secs(5))),
+            ("/version?timeout=3m", Ok(most)),
+            ("/version?timeout=0s", Ok(most)),
+            ("/version?timeout=-1s", Ok(most)),
+            ("/version?timeout=invalid", Err(400)),
+            ("/api/v1/pods?timeout=1", Err(400)),
+            ("/api/v1/pods?watch=true&timeout=1s", Ok(most)),
+            ("/api/v1/namespaces/d/pods/p/proxy/?timeout=mine", Ok(most)),
+        ] {
+            let uri: Uri = uri.parse().expect("a URI");
+            assert_eq!(of(&Method::GET, &uri, most).map_err(|status| status.code), want, "{uri}");
+        }
+    }
+}

@@ -1,0 +1,197 @@
+//! Certificates that pods ask for through their node.
+//!
+//! ```text
+//!   asked for ─┬► Issued (the chain and its times)
+//!              ├► Denied
+//!              └► Failed        each for good: nothing of the status changes afterwards
+//! ```
+//!
+//! What needs a look into keys and certificates is for who can read them. Upstream: `pkg/apis/certificates/validation`.
+
+use jiff::{SignedDuration, Timestamp};
+use serde_json::{Value, json};
+
+use super::access::{Errors, Place};
+use super::alike::plain;
+use super::demand::{Demand, Row, check};
+use super::{limits, names};
+use crate::error::{FieldError, FieldErrorKind};
+
+const MAX_UID_BYTES: usize = 128;
+/// Most bytes of keys, proofs and requests, and of chains.
+const MAX_KEY_BYTES: usize = 10 << 10;
+const MAX_CHAIN_BYTES: usize = 100 << 10;
+const MAX_ANNOTATION_BYTES: usize = 256 << 10;
+/// How long certificates last, in seconds: at least, at most, and at most those of Kubernetes' own signers.
+const MIN_LIFE_S: i64 = 3600;
+const MAX_LIFE_S: i64 = 91 * 86_400;
+const MAX_OWN_LIFE_S: i64 = 86_400;
+/// Between a certificate's ends and the time to renew it.
+const MARGIN: SignedDuration = SignedDuration::from_mins(10);
+
+/// Decisions about a request.
+const DECISIONS: [&str; 3] = ["Denied", "Failed", "Issued"];
+
+/// A fault of a value that is not shown.
+fn fault(path: impl Into<String>, detail: &str) -> FieldError {
+    FieldError { kind: FieldErrorKind::Invalid, path: path.into(), value: None, detail: detail.to_owned() }
+}
+
+/// What a new request asks for.
+pub(super) fn request(spec: &Place<'_>, errors: &mut Errors) {
+    const ROWS: &[Row] = &[
+        ("podName", Demand::Required),
+        ("podName", Demand::Form(names::dns1123_subdomain)),
+        ("serviceAccountName", Demand::Required),
+        ("serviceAccountName", Demand::Form(names::dns1123_subdomain)),
+        ("nodeName", Demand::Required),
+        ("nodeName", Demand::Form(names::dns1123_subdomain)),
+        ("maxExpirationSeconds", Demand::Needed("must be set")),
+    ];
+    let signer = spec.needs_text("signerName", errors);
+    if let Some(signer) = signer {
+        limits::signer_name(spec, signer, errors);
+    }
+    check(spec, ROWS, errors);
+    for field in ["podUID", "serviceAccountUID", "nodeUID"] {
+        match spec.text(field).len() {
+            0 => errors.push(FieldError::invalid(spec.path_of(field), "", "must not be empty")),
+            1..=MAX_UID_BYTES => {}
+            _ => errors.push(FieldError::too_long(spec.path_of(field), MAX_UID_BYTES as u64)),
+        }
+    }
+    annotations(spec, errors);
+    let is_own = signer.is_some_and(|signer| signer.starts_with("kubernetes.io/"));
+    let most_s = if is_own { MAX_OWN_LIFE_S } else { MAX_LIFE_S };
+    if spec.number("maxExpirationSeconds").is_some_and(|life_s| !(MIN_LIFE_S..=most_s).contains(&life_s)) {
+        spec.invalid("maxExpirationSeconds", format!("must be in the range [{MIN_LIFE_S}, {most_s}]"), errors);
+    }
+    keys(spec, errors);
+}
+
+/// What the pod adds, for its signer alone to judge.
+fn annotations(spec: &Place<'_>, errors: &mut Errors) {
+    const FIELD: &str = "unverifiedUserAnnotations";
+    let mut bytes = 0;
+    for (key, value) in spec.entries(FIELD) {
+        bytes += key.len() + value.as_str().map_or(0, str::len);
+        let lower = key.to_lowercase();
+        let problem = names::qualified_name(&lower).or_else(|| {
+            (!lower.contains('/')).then(|| "must be a domain-prefixed key (such as \"acme.io/foo\")".to_owned())
+        });
+        errors.extend(problem.map(|why| FieldError::invalid(spec.path_of(FIELD), key.as_str(), why)));
+    }
+    if bytes > MAX_ANNOTATION_BYTES {
+        errors.push(FieldError::too_long(spec.path_of(FIELD), MAX_ANNOTATION_BYTES as u64));
+    }
+}
+
+/// A request in PKCS #10, or a key and the proof that it is had.
+fn keys(spec: &Place<'_>, errors: &mut Errors) {
+    const FIELDS: [&str; 3] = ["stubPKCS10Request", "pkixPublicKey", "proofOfPossession"];
+    for field in FIELDS.into_iter().filter(|field| spec.text(field).len() / 4 * 3 > MAX_KEY_BYTES) {
+        errors.push(FieldError::too_long(spec.path_of(field), MAX_KEY_BYTES as u64));
+    }
+    if !matches!(FIELDS.map(|field| !spec.text(field).is_empty()), [true, false, false] | [false, true, true]) {
+        let text = "exactly one of (stubPKCS10Request) or (pkixPublicKey, proofOfPossession) must be set";
+        errors.push(fault(spec.path.clone(), text));
+    }
+}
+
+/// What is asked for does not change.
+pub(super) fn changes(new: &Place<'_>, old: &Place<'_>, errors: &mut Errors) {
+    if plain(new.field("spec").value) != plain(old.field("spec").value) {
+        new.invalid("spec", "field is immutable", errors);
+    }
+}
+
+/// Checks a changed status.
+pub(super) fn status(new: &Place<'_>, old: &Place<'_>, errors: &mut Errors) {
+    let status = new.field("status");
+    conditions(&status, errors);
+    if !errors.is_empty() {
+        return;
+    }
+    let (now, before) = (said(status.value), said(old.field("status").value));
+    let decision = decided(&status);
+    if decided(&old.field("status")).is_some() {
+        if now != before {
+            errors.push(fault("status", "immutable after PodCertificateRequest is issued, denied, or failed"));
+        }
+        return;
+    }
+    match decision {
+        None if now != before => {
+            let text = "status is immutable unless transitioning to \"Issued\", \"Denied\", or \"Failed\"";
+            errors.push(fault("status", text));
+        }
+        None => {}
+        Some("Issued") => issued(&status, new.field("spec").number("maxExpirationSeconds"), errors),
+        Some(_) if now.as_object().is_some_and(|fields| fields.keys().any(|field| field != "conditions")) => {
+            let text = "non-condition status fields must be empty when denying or failing the PodCertificateRequest";
+            errors.push(fault("status", text));
+        }
+        Some(_) => {}
+    }
+}
+
+/// A status without what says nothing.
+fn said(status: &Value) -> Value {
+    if status.is_null() { json!({}) } else { plain(status) }
+}
+
+fn decided<'a>(status: &Place<'a>) -> Option<&'a str> {
+    let mut kinds = status.items("conditions").map(|condition| condition.text("type"));
+    kinds.find(|kind| DECISIONS.contains(kind))
+}
+
+fn conditions(status: &Place<'_>, errors: &mut Errors) {
+    const ROWS: &[Row] = &[
+        ("conditions[].type", Demand::OneOf(&DECISIONS)),
+        ("conditions[].status", Demand::OneOf(&["True"])),
+        ("conditions[].lastTransitionTime", Demand::Needed("must be set")),
+        ("conditions[].reason", Demand::Needed("must be set")),
+    ];
+    check(status, ROWS, errors);
+    for condition in status.items("conditions").skip(1) {
+        let text = "There may be at most one condition with type \"Issued\", \"Denied\", or \"Failed\"";
+        condition.invalid("type", text, errors);
+    }
+}
+
+/// A certificate and the times that it is said to have.
+fn issued(status: &Place<'_>, most_s: Option<i64>, errors: &mut Errors) {
+    const FIELDS: [(&str, &str); 3] = [
+        ("notBefore", "must be present and consistent with the issued certificate"),
+        ("notAfter", "must be present and consistent with the issued certificate"),
+        ("beginRefreshAt", "must be present and in the range [notbefore+10min, notafter-10min]"),
+    ];
+    let chain = status.text("certificateChain");
+    if chain.len() > MAX_CHAIN_BYTES {
+        errors.push(FieldError::too_long(status.path_of("certificateChain"), MAX_CHAIN_BYTES as u64));
+        return;
+    }
+    if chain.is_empty() {
+        let text = "issued certificate chain must contain at least one certificate";
+        status.invalid("certificateChain", text, errors);
+        return;
+    }
+    let times = FIELDS.map(|(field, _)| status.text(field).parse::<Timestamp>().ok());
+    let [Some(from), Some(until), Some(renewed)] = times else {
+        let missing = FIELDS.iter().zip(times).filter(|(_, time)| time.is_none());
+        errors.extend(missing.map(|((field, why), _)| FieldError::required(status.path_of(field), *why)));
+        return;
+    };
+    let life = until.duration_since(from);
+    if life < SignedDuration::from_secs(MIN_LIFE_S) {
+        errors.push(fault(status.path_of("certificateChain"), "leaf certificate lifetime must be >= 1 hour"));
+    } else if let Some(most_s) = most_s.filter(|most_s| life > SignedDuration::from_secs(*most_s)) {
+        let text = format!("leaf certificate lifetime must be <= spec.maxExpirationSeconds ({most_s})");
+        errors.push(fault(status.path_of("certificateChain"), &text));
+    }
+    if renewed.duration_since(from) < MARGIN {
+        status.invalid("beginRefreshAt", "must be at least 10 minutes after status.notBefore", errors);
+    } else if until.duration_since(renewed) < MARGIN {
+        status.invalid("beginRefreshAt", "must be at least 10 minutes before status.notAfter", errors);
+    }
+}
