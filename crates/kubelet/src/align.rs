@@ -1,13 +1,15 @@
-//! What a pod is given when it is admitted: CPUs of its own, and devices, where the node insists that they lie together.
+//! What a pod is given when it is admitted: CPUs of its own, memory of NUMA nodes, and devices, where the node insists that they
+//! lie together.
 //!
 //! Who hands something out gives hints, the topology manager merges them, and each takes what lies on the nodes that came of
-//! it, container by container, in their order. Where the node insists on nothing CPUs are assigned all the same, and devices
-//! are chosen at the start. Either all of it is noted, or nothing.
+//! it, container by container, in their order. Where the node insists on nothing CPUs and memory are assigned all the same, and
+//! devices are chosen at the start. Either all of it is noted, or nothing.
 
 use std::collections::BTreeMap;
 
 use crate::cpus::{Cpus, Refusal};
 use crate::devices::Devices;
+use crate::memory::{self, Memory, Sizes};
 use crate::runtime::Uid;
 use crate::topology::{self, Hint, Nodes, Policy, Scope};
 
@@ -20,26 +22,49 @@ pub struct Need {
     pub counts: BTreeMap<String, usize>,
     /// How many CPUs of its own.
     pub cpus: usize,
+    /// Memory to be kept for it.
+    pub memory: Sizes,
     /// Containers that are over before this one starts, whose devices and CPUs it may take over.
     pub reusable: Vec<String>,
+    /// The same, whose memory it may take over. Amounts can be shared out: a sidecar takes a part, and who comes after it the rest.
+    pub over: Vec<String>,
+}
+
+/// Who hands something out.
+#[derive(Debug)]
+pub struct Stock<'a> {
+    /// Devices.
+    pub devices: &'a mut Devices,
+    /// CPUs.
+    pub cpus: &'a mut Cpus,
+    /// Memory of NUMA nodes.
+    pub memory: &'a mut Memory,
+}
+
+/// Of which something is new.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct News {
+    /// Devices.
+    pub devices: bool,
+    /// CPUs.
+    pub cpus: bool,
+    /// Memory.
+    pub memory: bool,
 }
 
 /// What came of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Alignment {
-    /// All is noted; whether anything of either is new.
-    Aligned {
-        /// Devices.
-        devices: bool,
-        /// CPUs.
-        cpus: bool,
-    },
+    /// All is noted.
+    Aligned(News),
     /// Together they cannot be had.
     Refused,
     /// There are not enough devices of a resource at present.
     Lacking(String),
     /// A container gets no CPUs of its own.
     NoCpus(Refusal, usize),
+    /// No memory can be kept for a container.
+    NoMemory(memory::Refusal),
 }
 
 /// What is to be laid together.
@@ -61,95 +86,114 @@ pub struct Lay<'a> {
 
 impl Lay<'_> {
     /// Notes all of it, or nothing.
-    pub fn together(&self, devices: &mut Devices, cpus: &mut Cpus) -> Alignment {
-        let before = (devices.held_by(self.uid), cpus.held(self.uid));
-        let outcome = self.try_all(devices, cpus);
-        if !matches!(outcome, Alignment::Aligned { .. }) {
-            devices.put_back(self.uid, before.0);
-            cpus.put_back(self.uid, before.1);
+    pub fn together(&self, stock: &mut Stock<'_>) -> Alignment {
+        let before = (stock.devices.held_by(self.uid), stock.cpus.held(self.uid), stock.memory.held(self.uid));
+        let outcome = self.try_all(stock);
+        if !matches!(outcome, Alignment::Aligned(_)) {
+            stock.devices.put_back(self.uid, before.0);
+            stock.cpus.put_back(self.uid, before.1);
+            stock.memory.put_back(self.uid, before.2);
         }
         outcome
     }
 
     /// The nodes for all of it. What has no hint at all will do well nowhere.
-    fn merged(&self, mut hints: Vec<Vec<Hint>>) -> Result<Option<Nodes>, Alignment> {
+    fn merged(&self, mut hints: Vec<Vec<Hint>>) -> Result<Hint, Alignment> {
         for of_one in hints.iter_mut().filter(|of_one| of_one.is_empty()) {
             of_one.push(Hint::NOWHERE);
         }
         let (hint, content) = topology::merge(self.policy, self.all, &hints);
-        if content { Ok(hint.nodes) } else { Err(Alignment::Refused) }
+        if content { Ok(hint) } else { Err(Alignment::Refused) }
     }
 
-    fn try_all(&self, devices: &mut Devices, cpus: &mut Cpus) -> Alignment {
-        let mut news = (false, false);
-        let of_pod = match self.of_pod(devices, cpus) {
-            Ok(nodes) => nodes,
+    fn try_all(&self, stock: &mut Stock<'_>) -> Alignment {
+        let mut news = News::default();
+        let of_pod = match self.of_pod(stock) {
+            Ok(hint) => hint,
             Err(refused) => return refused,
         };
         for need in self.needs {
-            match self.of_container(need, of_pod, devices, cpus) {
-                Ok((of_devices, of_cpus)) => news = (news.0 | of_devices, news.1 | of_cpus),
+            match self.of_container(need, of_pod, stock) {
+                Ok(of_one) => {
+                    news.devices |= of_one.devices;
+                    news.cpus |= of_one.cpus;
+                    news.memory |= of_one.memory;
+                }
                 Err(refused) => return refused,
             }
         }
-        Alignment::Aligned { devices: news.0, cpus: news.1 }
+        Alignment::Aligned(news)
     }
 
     /// The nodes for the whole pod, where it is to lie together.
-    fn of_pod(&self, devices: &Devices, cpus: &Cpus) -> Result<Option<Option<Nodes>>, Alignment> {
+    fn of_pod(&self, stock: &Stock<'_>) -> Result<Option<Hint>, Alignment> {
         if self.policy == Policy::None || self.scope != Scope::Pod {
             return Ok(None);
         }
         let mut hints = Vec::new();
         for (resource, count) in &self.total.counts {
-            let choice = devices.choice(self.uid, resource, *count, |_| true);
-            hints.push(devices.hints(self.all, &choice.fresh()).ok_or_else(|| Alignment::Lacking(resource.clone()))?);
+            let choice = stock.devices.choice(self.uid, resource, *count, |_| true);
+            let found = stock.devices.hints(self.all, &choice.fresh());
+            hints.push(found.ok_or_else(|| Alignment::Lacking(resource.clone()))?);
         }
         if self.total.cpus > 0 {
-            hints.push(cpus.hints_of_pod(self.uid, self.total.cpus));
+            hints.push(stock.cpus.hints_of_pod(self.uid, self.total.cpus));
         }
+        hints.extend(of_memory(stock.memory, self.uid, self.total));
         self.merged(hints).map(Some)
     }
 
-    fn of_container(
-        &self,
-        need: &Need,
-        of_pod: Option<Option<Nodes>>,
-        devices: &mut Devices,
-        cpus: &mut Cpus,
-    ) -> Result<(bool, bool), Alignment> {
+    fn of_container(&self, need: &Need, of_pod: Option<Hint>, stock: &mut Stock<'_>) -> Result<News, Alignment> {
+        let Stock { devices, cpus, memory } = stock;
         let again = |name: &String| need.reusable.contains(name);
         let open = need.counts.iter().filter(|(resource, count)| {
             self.policy != Policy::None && devices.intended(self.uid, &need.container, resource) != Some(**count)
         });
         let choices: Vec<_> = open.map(|(resource, count)| devices.choice(self.uid, resource, *count, again)).collect();
         let wants_cpus = need.cpus > 0 && cpus.own(self.uid, &need.container).is_none();
+        let wants_memory = !need.memory.is_empty() && memory.own(self.uid, &need.container).is_none();
         let mut hints = Vec::new();
         for choice in &choices {
             let found = devices.hints(self.all, choice);
             hints.push(found.ok_or_else(|| Alignment::Lacking(choice.resource.clone()))?);
         }
         let no_cpus = |refusal| Alignment::NoCpus(refusal, need.cpus);
+        // Where nothing comes of them, sets of nodes are not tried: of many nodes there are too many.
+        let hinted = of_pod.is_none() && self.policy != Policy::None;
         if wants_cpus {
             // What can never be had is told as that, whatever lies where.
             cpus.allows(self.uid, &need.container, need.cpus, &need.reusable).map_err(no_cpus)?;
-            // Where nothing comes of them, sets of nodes are not tried: of many nodes there are too many.
-            if of_pod.is_none() && self.policy != Policy::None {
+            if hinted {
                 hints.push(cpus.hints(self.uid, &need.container, need.cpus, &need.reusable));
             }
         }
-        let nodes = match of_pod {
-            Some(nodes) => nodes,
+        if wants_memory && hinted {
+            hints.extend(of_memory(memory, self.uid, need));
+        }
+        let hint = match of_pod {
+            Some(hint) => hint,
+            // Then nobody has asked for as few nodes as can be, either.
+            None if self.policy == Policy::None => Hint::NOWHERE,
             None => self.merged(hints)?,
         };
         for choice in &choices {
-            devices.intend(self.uid, &need.container, nodes, choice);
+            devices.intend(self.uid, &need.container, hint.nodes, choice);
         }
         if wants_cpus {
-            cpus.assign(self.uid, &need.container, need.cpus, nodes, &need.reusable).map_err(no_cpus)?;
+            cpus.assign(self.uid, &need.container, need.cpus, hint.nodes, &need.reusable).map_err(no_cpus)?;
         }
-        Ok((!choices.is_empty(), wants_cpus))
+        if wants_memory {
+            let assigned = memory.assign(self.uid, &need.container, &need.memory, hint, &need.over);
+            assigned.map_err(Alignment::NoMemory)?;
+        }
+        Ok(News { devices: !choices.is_empty(), cpus: wants_cpus, memory: wants_memory })
     }
+}
+
+/// Hints of memory, for each kind the same. Where there is too little, none: that is told when it is to be kept, as upstream has it.
+fn of_memory(memory: &Memory, uid: &Uid, need: &Need) -> Vec<Vec<Hint>> {
+    let hints = if need.memory.is_empty() { Vec::new() } else { memory.hints(uid, &need.memory, &need.over) };
+    if hints.is_empty() { Vec::new() } else { vec![hints; need.memory.len()] }
 }
 
 #[cfg(test)]
@@ -159,8 +203,8 @@ mod tests {
     use crate::devices::{Device, NextStep, PluginOptions};
 
     const GPU: &str = "example.com/gpu";
-    const ALIGNED: Alignment = Alignment::Aligned { devices: true, cpus: false };
-    const AS_BEFORE: Alignment = Alignment::Aligned { devices: false, cpus: false };
+    const ALIGNED: Alignment = Alignment::Aligned(News { devices: true, cpus: false, memory: false });
+    const AS_BEFORE: Alignment = Alignment::Aligned(News { devices: false, cpus: false, memory: false });
     const NIC: &str = "example.com/nic";
 
     /// Four GPUs and two NICs on two nodes, half of each on either.
@@ -189,7 +233,7 @@ mod tests {
             *total.counts.entry(resource.clone()).or_insert(0) += count;
         }
         let lay = Lay { uid: &uid.into(), policy, scope, all: Nodes::of([0, 1]), needs, total: &total };
-        lay.together(devices, &mut Cpus::default())
+        lay.together(&mut Stock { devices, cpus: &mut Cpus::default(), memory: &mut Memory::default() })
     }
 
     fn held(devices: &Devices, uid: &str, container: &str, resource: &str) -> Vec<String> {
@@ -223,7 +267,7 @@ mod tests {
             for (i, containers) in pods.iter().enumerate() {
                 let named = containers.iter().enumerate().map(|(c, (gpus, nics))| need(&format!("c{c}"), *gpus, *nics));
                 last = align(&mut devices, &format!("p{i}"), policy, scope, &named.collect::<Vec<_>>());
-                if !matches!(last, Alignment::Aligned { .. }) {
+                if !matches!(last, Alignment::Aligned(_)) {
                     assert!(!devices.holds(&format!("p{i}")), "nothing is noted of a refused pod");
                     break;
                 }
@@ -243,8 +287,9 @@ mod tests {
         let needs = [Need { container: "a".into(), cpus: 2, ..Need::default() }];
         let (policy, scope, all) = (Policy::None, Scope::Container, Nodes::of(0..48));
         let lay = Lay { uid: &uid, policy, scope, all, needs: &needs, total: &needs[0] };
-        let outcome = lay.together(&mut Devices::default(), &mut cpus);
-        assert_eq!(outcome, Alignment::Aligned { devices: false, cpus: true });
+        let (devices, memory) = (&mut Devices::default(), &mut Memory::default());
+        let outcome = lay.together(&mut Stock { devices, cpus: &mut cpus, memory });
+        assert_eq!(outcome, Alignment::Aligned(News { cpus: true, ..News::default() }));
         assert_eq!(cpus.own("p", "a").map(ToString::to_string).as_deref(), Some("1-2"));
     }
 

@@ -114,6 +114,8 @@ pub struct NodeConfig {
     pub topology: (crate::topology::Policy, crate::topology::Scope),
     /// Whether containers get CPUs of their own, and which.
     pub cpus: crate::cpus::CpuConfig,
+    /// Whether containers have memory of NUMA nodes kept for them, and what no pod has.
+    pub memory: crate::memory::MemoryConfig,
     /// The longest wait before a container is started again.
     pub restart_wait: Duration,
     /// Containers without a seccomp profile get the runtime's.
@@ -185,6 +187,7 @@ impl Default for NodeConfig {
             change_detection: ChangeDetection::default(),
             topology: Default::default(),
             cpus: crate::cpus::CpuConfig::default(),
+            memory: crate::memory::MemoryConfig::default(),
             restart_wait: crate::pods::backoff::MAX,
             seccomp_default: false,
             cpu_quota: true,

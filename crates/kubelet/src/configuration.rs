@@ -19,6 +19,7 @@ use serde_json::{Map, Value};
 use crate::config::{ChangeDetection, NodeConfig};
 use crate::cpus;
 use crate::eviction::{Least, Signal, Thresholds};
+use crate::memory;
 use crate::pulled::Verification;
 use crate::shutdown::{Group, Groups};
 use crate::topology::{Policy, Scope};
@@ -73,7 +74,6 @@ const NO_EFFECT: &[&str] = &[
     "readOnlyPort",
     "registryBurst",
     "registryPullQPS",
-    "reservedMemory",
     "runOnce",
     "runtimeRequestTimeout",
     "serializeImagePulls",
@@ -175,6 +175,7 @@ pub struct Configuration {
     memory_swap: MemorySwap,
     fail_swap_on: Option<bool>,
     memory_manager_policy: String,
+    reserved_memory: Vec<MemoryReservation>,
     #[serde(rename = "singleProcessOOMKill")]
     single_process_oom_kill: Option<bool>,
     enable_debugging_handlers: Option<bool>,
@@ -192,6 +193,14 @@ struct CrashLoopBackOff {
 #[serde(deny_unknown_fields, default, rename_all = "camelCase")]
 struct MemorySwap {
     swap_behavior: String,
+}
+
+/// What no pod has of a NUMA node, by kind of memory.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default, rename_all = "camelCase")]
+struct MemoryReservation {
+    numa_node: u32,
+    limits: BTreeMap<String, Value>,
 }
 
 /// How long pods from a priority on have when the machine is shut down.
@@ -286,6 +295,9 @@ fn finish(mut fields: Map<String, Value>) -> Result<(Configuration, Vec<String>)
     let configuration: Configuration = serde_json::from_value(Value::Object(fields)).map_err(|e| e.to_string())?;
     configuration.check()?;
     let c = &configuration;
+    if !c.reserved_memory.is_empty() && c.memory_manager_policy != memory::Policy::Static.name() {
+        without.push("reservedMemory".to_owned());
+    }
     for (field, map) in [("evictionHard", &c.eviction_hard), ("evictionSoft", &c.eviction_soft)] {
         without
             .extend(OF_CONTAINERS.iter().filter(|name| map.contains_key(**name)).map(|name| format!("{field}.{name}")));
@@ -453,14 +465,17 @@ impl Configuration {
         }
         node.fail_on_swap = self.fail_swap_on.unwrap_or(node.fail_on_swap);
         node.single_process_oom_kill = self.single_process_oom_kill.unwrap_or(node.single_process_oom_kill);
-        // Who relies on memory of his own must not run without.
-        match self.memory_manager_policy.as_str() {
-            "" | "None" => Ok(()),
-            "Static" => {
-                Err("memoryManagerPolicy Static is not supported: memory is not kept to NUMA nodes here".into())
-            }
-            other => Err(format!("{other:?} is no memoryManagerPolicy that is known here")),
+        let policy = &self.memory_manager_policy;
+        node.memory.policy = memory::Policy::named(policy)
+            .ok_or_else(|| format!("{policy:?} is no memoryManagerPolicy that is known here"))?;
+        let mut reserved = BTreeMap::new();
+        for of in &self.reserved_memory {
+            memory::reserve(&mut reserved, of.numa_node, &of.limits)?;
         }
+        if !reserved.is_empty() {
+            node.memory.reserved = reserved;
+        }
+        Ok(())
     }
 
     /// What holds for each pod and container.
@@ -738,7 +753,7 @@ mod tests {
             ("", "version/kind"),
             ("kind: KubeletConfiguration\n", "no KubeletConfiguration"),
             (&format!("{HEAD}maxPodz: 1\n"), "unknown field `maxPodz`"),
-            (&format!("{HEAD}maxPods: 1\nmaxPods: 2\n"), "duplicate"),
+            (&format!("{HEAD}maxPods: 1\nmaxPods: 2\n"), "already set"),
             (&format!("{HEAD}maxPods: many\n"), "invalid type"),
             (&format!("{HEAD}fileCheckFrequency: 20\n"), "invalid type"),
             (&format!("{HEAD}fileCheckFrequency: 20x\n"), "no duration"),
@@ -762,8 +777,18 @@ mod tests {
             (&format!("{HEAD}imagePullCredentialsVerificationPolicy: Never\n"), "no imagePullCredentials"),
             (&format!("{HEAD}preloadedImagesVerificationAllowlist: [r.io/a]\n"), "is for imagePullCredentials"),
             (&format!("{HEAD}cpuManagerPolicy: dynamic\n"), "no cpuManagerPolicy"),
-            (&format!("{HEAD}memoryManagerPolicy: Static\n"), "Static is not supported"),
             (&format!("{HEAD}memoryManagerPolicy: static\n"), "no memoryManagerPolicy"),
+            (&format!("{HEAD}reservedMemory: [{{numaNode: -1}}]\n"), "invalid value"),
+            (&format!("{HEAD}reservedMemory: [{{limits: {{cpu: '1'}}}}]\n"), "neither memory nor hugepages"),
+            (&format!("{HEAD}reservedMemory: [{{limits: {{hugepages-x: 1Gi}}}}]\n"), "neither memory nor hugepages"),
+            (&format!("{HEAD}reservedMemory: [{{limits: {{memory: '0'}}}}]\n"), "must not be zero"),
+            (&format!("{HEAD}reservedMemory: [{{limits: {{memory: '-1'}}}}]\n"), "no number of bytes"),
+            (
+                &format!(
+                    "{HEAD}reservedMemory: [{{limits: {{memory: 1Gi}}}}, {{numaNode: 0, limits: {{memory: 1Gi}}}}]\n"
+                ),
+                "NUMA node 0: memory is there twice",
+            ),
             (&format!("{HEAD}memorySwap: {{swapBehavior: UnlimitedSwap}}\n"), "no memorySwap.swapBehavior"),
             (&format!("{HEAD}reservedSystemCPUs: some\n"), "no list of CPUs"),
             (

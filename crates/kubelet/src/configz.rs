@@ -8,6 +8,7 @@ use crate::amount::Amounts;
 use crate::config::NodeConfig;
 use crate::configuration::{API_VERSION, KIND};
 use crate::eviction::Least;
+use crate::memory::Sizes;
 use crate::shutdown::Group;
 
 /// A duration as Go writes it.
@@ -90,7 +91,14 @@ pub fn page(node: &NodeConfig) -> Value {
     }
     shown["failSwapOn"] = node.fail_on_swap.into();
     shown["memorySwap"] = json!({"swapBehavior": if node.limited_swap { "LimitedSwap" } else { "NoSwap" }});
-    shown["memoryManagerPolicy"] = "None".into();
+    shown["memoryManagerPolicy"] = node.memory.policy.name().into();
+    if !node.memory.reserved.is_empty() {
+        let limits = |sizes: &Sizes| -> Map<String, Value> {
+            sizes.iter().map(|(kind, bytes)| (kind.clone(), bytes.to_string().into())).collect()
+        };
+        let of_node = |(number, sizes): (&u32, &Sizes)| json!({"numaNode": number, "limits": limits(sizes)});
+        shown["reservedMemory"] = node.memory.reserved.iter().map(of_node).collect();
+    }
     if !node.cpus.reserved.is_empty() {
         shown["reservedSystemCPUs"] = node.cpus.reserved.to_string().into();
     }
@@ -173,6 +181,7 @@ mod tests {
             cpuManagerPolicyOptions: {full-pcpus-only: 'true', prefer-align-cpus-by-uncorecache: '1'}\nallowedUnsafeSysctls: [kernel.msg*]\n\
             registerWithTaints: [{key: a, effect: NoSchedule}]\nconfigMapAndSecretChangeDetectionStrategy: Get\n\
             podsPerCore: 5\nregisterNode: false\nfailSwapOn: true\nmemorySwap: {swapBehavior: LimitedSwap}\n\
+            memoryManagerPolicy: Static\nreservedMemory: [{numaNode: 1, limits: {memory: 1124Mi}}]\n\
             imagePullCredentialsVerificationPolicy: NeverVerifyAllowlistedImages\n\
             preloadedImagesVerificationAllowlist: [r.io/a]\n";
         let mut full = NodeConfig::default();
@@ -182,6 +191,7 @@ mod tests {
         assert_eq!(shown["kubeletconfig"]["evictionHard"]["nodefs.available"], "7.5%");
         assert_eq!(shown["kubeletconfig"]["systemReserved"]["cpu"], "500m");
         assert_eq!(shown["kubeletconfig"]["podsPerCore"], 5);
+        assert_eq!(shown["kubeletconfig"]["reservedMemory"][0]["limits"]["memory"], (1124_u64 << 20).to_string());
         assert_eq!(shown["kubeletconfig"]["preloadedImagesVerificationAllowlist"], json!(["r.io/a"]));
         assert_eq!(shown["kubeletconfig"]["registerNode"], false);
         assert_eq!(shown["kubeletconfig"]["configMapAndSecretChangeDetectionStrategy"], "Get");

@@ -252,6 +252,8 @@ pub enum Op {
     SaveCheckpoint(Vec<u8>),
     /// Keep the CPU manager's state, durably.
     SaveCpus(Vec<u8>),
+    /// Keep the memory manager's state, durably.
+    SaveMemory(Vec<u8>),
     /// Keep what is allocated to pods, durably.
     SaveAllocated(Vec<u8>),
     /// Keep what of it was brought about, durably.
@@ -376,6 +378,9 @@ pub enum OpError {
     /// It cannot be done as it was asked for, however often: whoever asked has to ask for something else.
     #[error("{0}")]
     Infeasible(String),
+    /// What a container was to be made of cannot be had; the runtime was not asked.
+    #[error("{0}")]
+    Config(String),
     /// It took longer than it may; what was done of it is unknown.
     #[error("no answer within {0} s")]
     TimedOut(u64),
@@ -417,6 +422,8 @@ pub struct Loaded {
     pub checkpoint: Option<Vec<u8>>,
     /// The CPU manager's state, if there is one.
     pub cpus: Option<Vec<u8>>,
+    /// The memory manager's state, if there is one.
+    pub memory: Option<Vec<u8>>,
     /// What was allocated to pods, if that was kept.
     pub allocated: Option<Vec<u8>>,
     /// What of it was brought about, if that was kept.

@@ -27,6 +27,7 @@ mod effects;
 pub mod eviction;
 pub mod images;
 mod local_storage;
+pub mod memory;
 mod planted;
 pub mod pods;
 pub mod probes;

@@ -24,6 +24,8 @@ pub enum Planted {
     ForgottenMounts,
     /// A restarted kubelet does not read which CPUs it had assigned.
     ForgottenCpus,
+    /// A restarted kubelet does not read for whom it kept memory of NUMA nodes.
+    ForgottenMemory,
     /// A restarted kubelet does not read what it had allocated: pods are given what they ask for, whether there is room or not.
     ForgottenAllocations,
     /// Pods whose resize was deferred are not looked at again when others leave room.
@@ -60,4 +62,8 @@ pub enum Planted {
     ReadyUnasked,
     /// Containers are made whether or not services were read.
     UnreadServices,
+    /// Containers are started beside one whose postStart hook they are to wait for.
+    HooksAside,
+    /// A container that is stopped after others begins its preStop hook when its turn has come, and not with theirs.
+    LateHooks,
 }

@@ -103,6 +103,8 @@ pub struct Resources {
     pub hugepages: BTreeMap<String, u64>,
     /// The only CPUs to run on, as the kernel writes them; empty where nobody says.
     pub cpus: String,
+    /// The only NUMA nodes to have memory of, as the kernel writes them; empty where nobody says. Of containers alone.
+    pub memory_nodes: String,
     /// Most processes; none for no limit. Of pods alone.
     pub pids: Option<u64>,
     /// Memory in bytes in proportion to which the machine's swap may be used; 0 for no swap. Of containers alone.
@@ -524,6 +526,8 @@ pub struct HostFacts {
     pub cpu_topology: crate::cpus::Topology,
     /// NUMA nodes online.
     pub numa_nodes: Vec<u32>,
+    /// What memory each of them has; nothing where the machine does not tell.
+    pub numa_memory: crate::memory::Machine,
     /// Memory in bytes.
     pub memory_bytes: u64,
     /// Memory that can be had without swapping, in bytes.

@@ -116,15 +116,16 @@ async fn carry_out(
                     store.load()?,
                     store.load_checkpoint(Kept::Devices)?,
                     store.load_checkpoint(Kept::Cpus)?,
+                    store.load_checkpoint(Kept::Memory)?,
                     store.load_checkpoint(Kept::Allocated)?,
                     store.load_checkpoint(Kept::Actuated)?,
                     host::facts(&host)?,
                 ))
             };
-            let (records, checkpoint, cpus, allocated, actuated, host) = blocking(read).await?;
+            let (records, checkpoint, cpus, memory, allocated, actuated, host) = blocking(read).await?;
             let found = blocking(move || found::read(&root).map_err(io_error("looking for volumes"))).await;
             let found = found.inspect_err(|error| tracing::warn!(%error, "volumes are looked for one by one")).ok();
-            Reply::Loaded(Box::new(Loaded { records, checkpoint, cpus, allocated, actuated, host, found }))
+            Reply::Loaded(Box::new(Loaded { records, checkpoint, cpus, memory, allocated, actuated, host, found }))
         }
         Op::Host => {
             // An unknown place is that of the kubelet.
@@ -209,6 +210,7 @@ async fn carry_out(
         Op::DropRecord(name) => done(blocking(move || store.drop_record(&name)).await)?,
         Op::SaveCheckpoint(body) => done(blocking(move || store.save_checkpoint(Kept::Devices, &body)).await)?,
         Op::SaveCpus(body) => done(blocking(move || store.save_checkpoint(Kept::Cpus, &body)).await)?,
+        Op::SaveMemory(body) => done(blocking(move || store.save_checkpoint(Kept::Memory, &body)).await)?,
         Op::SaveAllocated(body) => done(blocking(move || store.save_checkpoint(Kept::Allocated, &body)).await)?,
         Op::SaveActuated(body) => done(blocking(move || store.save_checkpoint(Kept::Actuated, &body)).await)?,
         Op::Allocate { resource, epoch, ids } => {

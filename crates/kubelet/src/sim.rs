@@ -51,6 +51,8 @@ pub struct SimRuntime {
     pub checkpoint: Option<Vec<u8>>,
     /// The CPU manager's state.
     pub cpus: Option<Vec<u8>>,
+    /// The memory manager's state.
+    pub memory: Option<Vec<u8>>,
     /// What is allocated to pods, as it was kept.
     pub allocated: Option<Vec<u8>>,
     /// What of it was brought about, as it was kept.
@@ -139,6 +141,7 @@ impl SimRuntime {
             records: BTreeMap::new(),
             checkpoint: None,
             cpus: None,
+            memory: None,
             allocated: None,
             actuated: None,
             groups: BTreeMap::new(),
@@ -221,6 +224,7 @@ impl SimRuntime {
                 records: self.records.clone(),
                 checkpoint: self.checkpoint.clone(),
                 cpus: self.cpus.clone(),
+                memory: self.memory.clone(),
                 allocated: self.allocated.clone(),
                 actuated: self.actuated.clone(),
                 host: self.host.clone(),
@@ -447,6 +451,10 @@ impl SimRuntime {
             }
             Op::SaveCpus(bytes) => {
                 self.cpus = Some(bytes.clone());
+                Reply::Done
+            }
+            Op::SaveMemory(bytes) => {
+                self.memory = Some(bytes.clone());
                 Reply::Done
             }
             Op::GiveCpus { id, cpus } => {

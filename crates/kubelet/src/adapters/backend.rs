@@ -14,6 +14,7 @@ use super::storage_times::{CsiCall, Histogram, Histograms, StorageOperation, Sto
 use crate::allocation::ResizeCounts;
 use crate::cpus::CpuView;
 use crate::effects::{Counted, ProbeCount};
+use crate::memory::MemoryView;
 use crate::runtime::RuntimeSnapshot;
 use crate::server::{Answer, Backend, ExecOutput, Streams, Summary, VolumeStats};
 use crate::volumes::Census;
@@ -189,6 +190,10 @@ impl Backend for Node {
 
     fn cpus(&self) -> CpuView {
         self.devices.lock().unwrap_or_else(std::sync::PoisonError::into_inner).cpus.clone()
+    }
+
+    fn memory(&self) -> MemoryView {
+        self.devices.lock().unwrap_or_else(std::sync::PoisonError::into_inner).memory.clone()
     }
 
     fn storage_operations(&self) -> Vec<((StorageOperation, bool), Histogram)> {

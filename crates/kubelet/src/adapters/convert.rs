@@ -44,6 +44,7 @@ fn resources(r: &Resources) -> v1::LinuxContainerResources {
     v1::LinuxContainerResources {
         oom_score_adj: r.oom_score_adj,
         cpuset_cpus: r.cpus.clone(),
+        cpuset_mems: r.memory_nodes.clone(),
         hugepage_limits: r
             .hugepages
             .iter()

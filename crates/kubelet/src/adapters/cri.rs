@@ -61,6 +61,14 @@ fn remove_log(s: &v1::ContainerStatus) -> Result<(), OpError> {
     logs::remove(log)
 }
 
+/// What the runtime is asked for a listing: of all pods, or of one alone, which does not cost more on a full node.
+fn listing(uid: Option<&str>) -> (v1::ListPodSandboxRequest, v1::ListContainersRequest) {
+    let of = |uid: &str| [(labels::POD_UID.to_owned(), uid.to_owned())].into();
+    let sandboxes = uid.map(|uid| v1::PodSandboxFilter { label_selector: of(uid), ..Default::default() });
+    let containers = uid.map(|uid| v1::ContainerFilter { label_selector: of(uid), ..Default::default() });
+    (v1::ListPodSandboxRequest { filter: sandboxes }, v1::ListContainersRequest { filter: containers })
+}
+
 fn failed(status: tonic::Status) -> OpError {
     match status.code() {
         tonic::Code::NotFound => OpError::NotFound(status.message().to_owned()),
@@ -141,11 +149,17 @@ impl Cri {
     /// # Errors
     /// When the runtime does not answer.
     pub async fn snapshot(&self) -> Result<RuntimeSnapshot, OpError> {
+        self.listed(None).await
+    }
+
+    /// Lists sandboxes and containers: of all pods, or of one alone.
+    async fn listed(&self, uid: Option<&str>) -> Result<RuntimeSnapshot, OpError> {
+        let (of_sandboxes, of_containers) = listing(uid);
         let mut client = self.runtime.clone();
         let mut other = self.runtime.clone();
         let (sandboxes, containers) = tokio::try_join!(
-            within(QUICK, client.list_pod_sandbox(request(v1::ListPodSandboxRequest::default(), QUICK))),
-            within(QUICK, other.list_containers(request(v1::ListContainersRequest::default(), QUICK))),
+            within(QUICK, client.list_pod_sandbox(request(of_sandboxes, QUICK))),
+            within(QUICK, other.list_containers(request(of_containers, QUICK))),
         )?;
         let (sandboxes, containers) = (sandboxes.items, containers.containers);
         // What the listing does not say is asked for side by side.
@@ -155,7 +169,9 @@ impl Cri {
             stream::iter(listed).buffered(AT_ONCE).try_collect::<Vec<_>>(),
             stream::iter(ran).buffered(AT_ONCE).try_collect::<Vec<_>>(),
         )?;
-        self.forget(&sandboxes, &containers);
+        if uid.is_none() {
+            self.forget(&sandboxes, &containers);
+        }
         Ok(RuntimeSnapshot {
             sandboxes: listed.into_iter().flatten().collect(),
             containers: ran.into_iter().flatten().collect(),
@@ -319,10 +335,7 @@ impl Cri {
     /// # Errors
     /// When the runtime does not answer.
     pub async fn snapshot_of(&self, uid: &str) -> Result<RuntimeSnapshot, OpError> {
-        let mut all = self.snapshot().await?;
-        all.sandboxes.retain(|s| s.pod.uid.as_ref() == uid);
-        all.containers.retain(|c| c.pod.uid.as_ref() == uid);
-        Ok(all)
+        self.listed(Some(uid)).await
     }
 
     /// Runs a sandbox, and says what it is like: no listing has to be waited for.
@@ -740,4 +753,20 @@ fn restart_count(c: &v1::Container) -> u32 {
         .and_then(|n| n.parse().ok())
         .or_else(|| c.metadata.as_ref().map(|m| m.attempt))
         .unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_pod_is_asked_for_alone() {
+        for uid in [None, Some("u")] {
+            let (sandboxes, containers) = listing(uid);
+            let of_sandboxes = sandboxes.filter.map(|f| f.label_selector.into_iter().collect::<Vec<_>>());
+            let of_containers = containers.filter.map(|f| f.label_selector.into_iter().collect::<Vec<_>>());
+            let expected = uid.map(|uid| vec![("io.kubernetes.pod.uid".to_owned(), uid.to_owned())]);
+            assert_eq!((&of_sandboxes, &of_containers), (&expected, &expected), "{uid:?}");
+        }
+    }
 }

@@ -9,6 +9,7 @@ use std::path::Path;
 use carrack_engine::Time;
 
 use super::found_cpus::FoundCpus;
+use super::found_memory;
 use crate::cpus::CpuSet;
 use crate::effects::OpError;
 use crate::runtime::{Dns, HostFacts};
@@ -44,8 +45,13 @@ fn numbers(list: &str) -> Vec<u32> {
 
 /// Huge pages reserved, in bytes by the size of a page in bytes.
 pub(super) fn hugepages() -> BTreeMap<u64, u64> {
+    hugepages_in(Path::new("/sys/kernel/mm/hugepages"))
+}
+
+/// The same of a directory that has one for each size.
+pub(super) fn hugepages_in(dir: &Path) -> BTreeMap<u64, u64> {
     let mut out = BTreeMap::new();
-    for entry in fs::read_dir("/sys/kernel/mm/hugepages").into_iter().flatten().flatten() {
+    for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
         let name = entry.file_name().to_string_lossy().into_owned();
         let Some(kib) = name.strip_prefix("hugepages-").and_then(|n| n.strip_suffix("kB")?.parse::<u64>().ok()) else {
             continue;
@@ -178,6 +184,7 @@ pub fn facts(place: &Place) -> Result<HostFacts, OpError> {
     };
     let pids =
         line("/proc/loadavg").split_whitespace().nth(3).and_then(|f| f.split_once('/')?.1.parse().ok()).unwrap_or(0);
+    let huge = hugepages();
     Ok(HostFacts {
         boot_id,
         booted_at: Time::from_unix_s(booted_s),
@@ -194,12 +201,13 @@ pub fn facts(place: &Place) -> Result<HostFacts, OpError> {
         cpus,
         cpu_topology: place.cpus.look(Path::new("/sys/devices/system"), cpus),
         numa_nodes: numbers(&line("/sys/devices/system/node/online")),
+        numa_memory: found_memory::look(Path::new("/sys/devices/system/node"), meminfo(&memory, "MemTotal"), &huge),
         memory_bytes: meminfo(&memory, "MemTotal"),
         memory_available_bytes: meminfo(&memory, "MemAvailable"),
         swap_bytes: meminfo(&memory, "SwapTotal"),
         pods_memory_bytes: of_pods.map_or(0, |(most, _)| most),
         pods_memory_available_bytes: of_pods.map_or(0, |(most, used)| most.saturating_sub(used)),
-        hugepages_bytes: hugepages(),
+        hugepages_bytes: huge,
         disk_bytes: disk.f_blocks * disk.f_frsize,
         disk_available_bytes: disk.f_bavail * disk.f_frsize,
         // Until the runtime tells where it keeps images.

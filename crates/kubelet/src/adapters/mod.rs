@@ -11,6 +11,7 @@ pub mod drivers;
 pub mod env_files;
 pub mod found;
 pub mod found_cpus;
+mod found_memory;
 pub mod host;
 pub mod log_links;
 pub mod logind;

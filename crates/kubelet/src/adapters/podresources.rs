@@ -1,4 +1,6 @@
-//! The pod resources service, v1: which pod holds which devices and CPUs, for monitors on this node.
+//! The pod resources service, v1: which pod holds which devices, CPUs and memory, for monitors on this node.
+
+mod alpha;
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
@@ -19,11 +21,13 @@ use crate::cpus::CpuSet;
 use crate::devices::{Device, DeviceView};
 use crate::effects::OpError;
 use crate::spec::pod::{self, ContainerKind};
+use crate::topology::Nodes;
 
 /// Devices as the core last published them.
 pub(crate) type PublishedDevices = Arc<Mutex<Arc<DeviceView>>>;
 
 /// The service.
+#[derive(Clone)]
 pub(crate) struct Lister {
     pub pods: Published,
     pub devices: PublishedDevices,
@@ -45,6 +49,7 @@ impl Lister {
         Ok(tokio::spawn(async move {
             let served = tonic::transport::Server::builder()
                 .concurrency_limit_per_connection(16)
+                .add_service(alpha::server(self.clone()))
                 .add_service(PodResourcesListerServer::new(self))
                 .serve_with_incoming(UnixListenerStream::new(listener))
                 .await;
@@ -76,9 +81,15 @@ fn cpu_ids(cpus: &CpuSet) -> Vec<i64> {
     cpus.iter().map(i64::from).collect()
 }
 
+fn memory(kind: &str, bytes: u64, nodes: Nodes) -> proto::ContainerMemory {
+    let nodes = nodes.numbers().map(|number| proto::NumaNode { id: i64::from(number) }).collect();
+    proto::ContainerMemory { memory_type: kind.to_owned(), size: bytes, topology: Some(proto::NumaTopology { nodes }) }
+}
+
 fn of_pod(p: &Pod, view: &DeviceView) -> proto::PodResources {
     let held = view.held.get(&pod::uid(p));
     let own = view.cpus.assigned.get(&pod::uid(p));
+    let kept = view.memory.assigned.get(&pod::uid(p));
     let containers = pod::init_containers(p)
         .filter(|(kind, _)| *kind == ContainerKind::Sidecar)
         .map(|(_, c)| c)
@@ -95,6 +106,12 @@ fn of_pod(p: &Pod, view: &DeviceView) -> proto::PodResources {
                 })
                 .collect(),
             cpu_ids: own.and_then(|own| own.get(&c.name)).map(cpu_ids).unwrap_or_default(),
+            memory: kept
+                .and_then(|kept| kept.get(&c.name))
+                .into_iter()
+                .flatten()
+                .map(|block| memory(&block.kind, block.bytes, block.nodes))
+                .collect(),
             ..Default::default()
         })
         .collect();
@@ -129,11 +146,12 @@ impl PodResourcesLister for Lister {
                 list.values().filter(|d| d.healthy).map(move |d| device(resource, &d.id, Some(d)))
             })
             .collect();
-        Ok(Response::new(proto::AllocatableResourcesResponse {
-            devices,
-            cpu_ids: cpu_ids(&view.cpus.assignable),
-            ..Default::default()
-        }))
+        let kinds = view.memory.allocatable.iter().flat_map(|(number, sizes)| {
+            let node = Nodes::of([i64::from(*number)]);
+            sizes.iter().filter(|(_, bytes)| **bytes > 0).map(move |(kind, bytes)| memory(kind, *bytes, node))
+        });
+        let (cpu_ids, memory) = (cpu_ids(&view.cpus.assignable), kinds.collect());
+        Ok(Response::new(proto::AllocatableResourcesResponse { devices, cpu_ids, memory }))
     }
 
     async fn get(
@@ -157,6 +175,7 @@ mod tests {
     use super::*;
     use crate::cpus::CpuView;
     use crate::devices::Allocation;
+    use crate::memory::{Block, MemoryView};
     use hyper_util::rt::TokioIo;
     use serde_json::json;
     use std::collections::{BTreeMap, BTreeSet};
@@ -169,6 +188,8 @@ mod tests {
             "spec": {"containers": [{"name": "c"}, {"name": "d"}]}}))
         .unwrap();
         let listed = |id: &str, healthy| Device { id: id.into(), healthy, numa_nodes: vec![1] };
+        let block = |bytes| Block { nodes: Nodes::of([0, 1]), kind: "memory".into(), bytes };
+        let of_memory = |bytes: u64| BTreeMap::from([("memory".to_owned(), bytes)]);
         let allocation = Allocation { ids: BTreeSet::from(["a".to_owned()]), ..Allocation::default() };
         let view = DeviceView {
             held: BTreeMap::from([(
@@ -183,6 +204,11 @@ mod tests {
                 assigned: BTreeMap::from([("u".into(), BTreeMap::from([("d".to_owned(), "2-3".parse().unwrap())]))]),
                 assignable: "1-7".parse().unwrap(),
                 ..CpuView::default()
+            },
+            memory: MemoryView {
+                assigned: BTreeMap::from([("u".into(), BTreeMap::from([("d".to_owned(), vec![block(512)])]))]),
+                allocatable: BTreeMap::from([(0, of_memory(900)), (1, of_memory(0))]),
+                ..MemoryView::default()
             },
         };
         let lister = Lister {
@@ -207,6 +233,13 @@ mod tests {
         let all = client.get_allocatable_resources(proto::AllocatableResourcesRequest {}).await.unwrap().into_inner();
         assert_eq!(all.devices.len(), 1, "the unhealthy one is none");
         assert_eq!(all.cpu_ids, [1, 2, 3, 4, 5, 6, 7]);
+        let sizes = |list: &[proto::ContainerMemory]| -> Vec<(String, u64, Vec<i64>)> {
+            let nodes = |m: &proto::ContainerMemory| m.topology.iter().flat_map(|t| &t.nodes).map(|n| n.id).collect();
+            list.iter().map(|m| (m.memory_type.clone(), m.size, nodes(m))).collect()
+        };
+        assert_eq!(sizes(&all.memory), [("memory".to_owned(), 900, vec![0])]);
+        assert!(list[0].containers[0].memory.is_empty());
+        assert_eq!(sizes(&list[0].containers[1].memory), [("memory".to_owned(), 512, vec![0, 1])]);
         let cpus: Vec<_> = list[0].containers.iter().map(|c| c.cpu_ids.clone()).collect();
         assert_eq!(cpus, [vec![], vec![2, 3]]);
         let get = |name: &str| proto::GetPodResourcesRequest { pod_name: name.into(), pod_namespace: "n".into() };

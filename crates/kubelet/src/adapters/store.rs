@@ -17,6 +17,8 @@ pub enum Kept {
     Devices,
     /// The CPU manager's.
     Cpus,
+    /// The memory manager's.
+    Memory,
     /// What is allocated to pods.
     Allocated,
     /// What of it was brought about.
@@ -29,6 +31,7 @@ impl Kept {
         match self {
             Self::Devices => "device-plugins/kubelet_internal_checkpoint",
             Self::Cpus => "cpu_manager_state",
+            Self::Memory => "memory_manager_state",
             Self::Allocated => "allocated_pods_state",
             Self::Actuated => "actuated_pods_state",
         }
@@ -195,9 +198,13 @@ mod tests {
         fs::write(dir.path().join("records/pod-3.json.tmp"), b"half").unwrap();
         assert_eq!(store.load().unwrap(), BTreeMap::from([("pod-1".to_owned(), b"b".to_vec())]));
         assert!(store.save("../escape", b"").is_err());
-        for (which, body) in
-            [(Kept::Devices, b"x"), (Kept::Cpus, b"y"), (Kept::Allocated, b"z"), (Kept::Actuated, b"a")]
-        {
+        for (which, body) in [
+            (Kept::Devices, b"x"),
+            (Kept::Cpus, b"y"),
+            (Kept::Memory, b"m"),
+            (Kept::Allocated, b"z"),
+            (Kept::Actuated, b"a"),
+        ] {
             assert_eq!(store.load_checkpoint(which).unwrap(), None);
             store.save_checkpoint(which, body).unwrap();
             assert_eq!(store.load_checkpoint(which).unwrap().as_deref(), Some(&body[..]));

@@ -277,7 +277,7 @@ pub fn remove_pod(dir: &str, log_dir: &str) -> Result<(), OpError> {
 /// Makes the files that a container is to find, and binds the parts of volumes that it mounts.
 ///
 /// # Errors
-/// What the disk says; [`OpError::Failed`] for a part that leads out of its volume.
+/// What the disk says; [`OpError::Config`] for a part that cannot be bound, or leads out of its volume.
 pub fn prepare_container(files: &ContainerFiles, mount_list: &[Mount], node_network: bool) -> Result<(), OpError> {
     fs::create_dir_all(&files.log_directory).map_err(io_error(what("creating", &files.log_directory)))?;
     if let Some((path, text)) = &files.hosts {
@@ -291,7 +291,10 @@ pub fn prepare_container(files: &ContainerFiles, mount_list: &[Mount], node_netw
     }
     for m in mount_list {
         match &m.sub_path {
-            Some(part) => bind_part(&m.host_path, part)?,
+            Some(part) => bind_part(&m.host_path, part).map_err(|error| {
+                let (path, at) = (&part.path, &m.container_path);
+                OpError::Config(format!("failed to prepare subPath {path:?} of what is mounted at {at}: {error}"))
+            })?,
             // As Docker did and pods rely on: what is not there becomes a directory.
             None if fs::symlink_metadata(&m.host_path).is_err() => {
                 fs::create_dir_all(&m.host_path).map_err(io_error(what("creating", &m.host_path)))?;
@@ -327,8 +330,8 @@ fn bind_part(volume: &str, part: &SubPath) -> Result<(), OpError> {
         }
         r => r,
     }
-    .map_err(|e| OpError::Failed(format!("subPath {} of {volume}: {e}", part.path)))?;
-    let found = rustix::fs::fstat(&fd).map_err(|e| OpError::Failed(format!("subPath {}: {e}", part.path)))?;
+    .map_err(|e| OpError::Failed(format!("opening {} in {volume}: {e}", part.path)))?;
+    let found = rustix::fs::fstat(&fd).map_err(|e| OpError::Failed(format!("looking at {}: {e}", part.path)))?;
     let is_dir = rustix::fs::FileType::from_raw_mode(found.st_mode) == rustix::fs::FileType::Directory;
     let target = Path::new(&part.bind_at);
     if is_mounted(&part.bind_at)? {
@@ -547,6 +550,24 @@ mod tests {
         let pod = dir.path().join("pods/u");
         remove_pod(&pod.to_string_lossy(), &dir.path().join("logs").to_string_lossy()).unwrap();
         assert!(!pod.exists());
+    }
+
+    /// Upstream's tests look for these words (`waitForPodSubpathError`, `test/e2e/storage/testsuites/subpath.go`).
+    #[test]
+    fn a_part_that_cannot_be_had_is_a_fault_of_the_configuration() {
+        let dir = tempfile::tempdir().unwrap();
+        let at = |name: &str| dir.path().join(name).to_string_lossy().into_owned();
+        fs::create_dir(at("volume")).unwrap();
+        fs::write(at("volume/file"), "1").unwrap();
+        std::os::unix::fs::symlink("/", at("volume/out")).unwrap();
+        for path in ["out", "file/below"] {
+            let files = ContainerFiles { log_directory: at("logs"), ..ContainerFiles::default() };
+            let part = SubPath { path: path.into(), bind_at: at("part") };
+            let mount = Mount { host_path: at("volume"), sub_path: Some(part), ..Mount::default() };
+            let told = prepare_container(&files, &[mount], false).unwrap_err();
+            let expected = format!("failed to prepare subPath \"{path}\"");
+            assert!(matches!(&told, OpError::Config(text) if text.starts_with(&expected)), "{told:?}");
+        }
     }
 
     #[test]

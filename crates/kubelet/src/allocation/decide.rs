@@ -10,24 +10,29 @@ use super::{Allocation, Size, resizable};
 use crate::amount::Amounts;
 use crate::spec::pod;
 
-/// Why a resize can never be, if it cannot: a message, and the name under which it is counted.
+/// Why a resize can never be, if it cannot: a message, and the name under which it is counted. `has_its_own` says whether the
+/// node gives containers CPUs and memory of their own.
 #[must_use]
 pub fn infeasible(
     desired: &Pod,
     allocated: &Allocation,
     allocatable: &Amounts,
-    static_cpus: bool,
+    has_its_own: (bool, bool),
 ) -> Option<(String, &'static str)> {
     if pod::is_static(desired) {
         return Some(("In-place resize of static-pods is not supported".into(), "static_pod"));
     }
-    let cpus_change = resizable(desired).any(|c| {
-        let own = allocated.containers.get(&c.name);
-        Size::of(own).cpu_request != Size::of(c.resources.as_ref()).cpu_request
-    });
-    if static_cpus && cpus_change && pod::qos_class(desired) == "Guaranteed" {
+    let changes = |differ: fn(Size, Size) -> bool| {
+        resizable(desired).any(|c| differ(Size::of(allocated.containers.get(&c.name)), Size::of(c.resources.as_ref())))
+    };
+    let is_guaranteed = pod::qos_class(desired) == "Guaranteed";
+    if has_its_own.0 && is_guaranteed && changes(|has, wants| has.cpu_request != wants.cpu_request) {
         let message = "Resize is infeasible for Guaranteed Pods alongside CPU Manager policy \"static\"";
         return Some((message.into(), "guaranteed_pod_cpu_manager_static_policy"));
+    }
+    if has_its_own.1 && is_guaranteed && changes(|has, wants| has.memory_request != wants.memory_request) {
+        let message = "Resize is infeasible for Guaranteed Pods alongside Memory Manager policy \"Static\"";
+        return Some((message.into(), "guaranteed_pod_memory_manager_static_policy"));
     }
     let requests = pod::requests(desired);
     let of = |list: &Amounts, name: &str| list.get(name).copied().unwrap_or(0);

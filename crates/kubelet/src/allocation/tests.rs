@@ -47,31 +47,44 @@ fn a_pod_is_as_it_is_allocated() {
 
 #[test]
 fn what_can_never_be() {
+    const NOTHING: (bool, bool) = (false, false);
     let node: Amounts = [("cpu".to_owned(), 4000), ("memory".to_owned(), 8_000_000)].into();
     let allocated = Allocation::of(&one("1", "1k"));
     let mut of_manifest = Pod::clone(&one("2", "1k"));
     of_manifest.metadata.annotations = Some([("kubernetes.io/config.source".to_owned(), "file".to_owned())].into());
     let burstable = pod(json!({"containers": [{"name": "a", "resources": {"requests": {"cpu": "2"}}}]}));
-    for (what, desired, static_cpus, expected) in [
-        ("fits", one("4", "8k"), false, None),
-        ("CPUs", one("5", "8k"), false, Some("Node didn't have enough capacity: cpu, requested: 5000, capacity: 4000")),
+    for (what, desired, has_its_own, expected) in [
+        ("fits", one("4", "8k"), NOTHING, None),
+        (
+            "CPUs",
+            one("5", "8k"),
+            NOTHING,
+            Some("Node didn't have enough capacity: cpu, requested: 5000, capacity: 4000"),
+        ),
         (
             "memory",
             one("5", "9k"),
-            false,
+            NOTHING,
             Some("Node didn't have enough capacity: memory, requested: 9000, capacity: 8000"),
         ),
-        ("static", Arc::new(of_manifest), false, Some("In-place resize of static-pods is not supported")),
+        ("static", Arc::new(of_manifest), NOTHING, Some("In-place resize of static-pods is not supported")),
         (
             "own CPUs",
             one("2", "1k"),
-            true,
+            (true, false),
             Some("Resize is infeasible for Guaranteed Pods alongside CPU Manager policy \"static\""),
         ),
-        ("memory beside own CPUs", one("1", "2k"), true, None),
-        ("shared CPUs", burstable, true, None),
+        (
+            "memory of its own",
+            one("1", "2k"),
+            (true, true),
+            Some("Resize is infeasible for Guaranteed Pods alongside Memory Manager policy \"Static\""),
+        ),
+        ("CPUs beside memory of its own", one("2", "1k"), (false, true), None),
+        ("memory beside own CPUs", one("1", "2k"), (true, false), None),
+        ("shared CPUs", burstable, (true, false), None),
     ] {
-        let verdict = infeasible(&desired, &allocated, &node, static_cpus).map(|(message, _)| message);
+        let verdict = infeasible(&desired, &allocated, &node, has_its_own).map(|(message, _)| message);
         assert_eq!(verdict.as_deref(), expected, "{what}");
     }
 }

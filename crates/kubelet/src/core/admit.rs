@@ -77,9 +77,15 @@ impl KubeletCore {
                 self.allocate_admitted(uid, w, admitted_before);
                 if admitted_before {
                     self.adopt_cpus(now, uid, w, fx);
+                    self.adopt_memory(now, uid, w, fx);
                 }
             }
-            Decision::Reject { reason, message } => self.reject(now, w, reason, message, fx),
+            Decision::Reject { reason, message } => {
+                if reason == "OutOfmemory" {
+                    self.memory_refused(&w.pod);
+                }
+                self.reject(now, w, reason, message, fx);
+            }
             // The Node is read within moments; that is no news, and has no end.
             Decision::Wait { resource, message } if resource == "node" => {
                 w.admission = Admission::Waiting { message, since: now, report_at: now };

@@ -1,15 +1,22 @@
-//! The last word of admission: whether a pod's CPUs and devices can be had, and lie together.
+//! The last word of admission: whether a pod's CPUs, memory and devices can be had, and lie together.
 
 use k8s_openapi::api::core::v1::Pod;
 
 use super::{Fx, KubeletCore};
 use crate::admission::Decision;
-use crate::align::{Alignment, Lay};
+use crate::align::{Alignment, Lay, Need, Stock};
 use crate::cpus::Refusal;
+use crate::devices::Devices;
 use crate::runtime::Uid;
 use crate::topology::{MAX_NODES, Nodes, Policy};
 
 impl KubeletCore {
+    /// What is granted and intended, for those who check invariants.
+    #[must_use]
+    pub fn devices(&self) -> &Devices {
+        &self.devices
+    }
+
     /// The machine's NUMA nodes.
     fn numa_nodes(&self) -> Nodes {
         Nodes::of(self.host.numa_nodes.iter().map(|n| i64::from(*n)))
@@ -33,26 +40,33 @@ impl KubeletCore {
         if self.cpus.release(uid) {
             self.cpus_changed();
         }
+        if self.numa.memory.release(uid) {
+            self.memory_changed();
+        }
     }
 
-    /// Notes what a pod that is admitted otherwise is given: CPUs of its own, and devices where the node insists that they
-    /// lie together.
+    /// Notes what a pod that is admitted otherwise is given: CPUs of its own, memory of NUMA nodes, and devices where the node
+    /// insists that they lie together.
     pub(super) fn laid_together(&mut self, uid: &Uid, pod: &Pod) -> Decision {
         let ((policy, scope), all) = (self.config.topology, self.numa_nodes());
         let policy = if all.count() == 0 { Policy::None } else { policy };
-        if policy == Policy::None && !self.cpus.assigns() {
+        if policy == Policy::None && !self.cpus.assigns() && !self.numa.memory.assigns() {
             return Decision::Admit;
         }
         let needs = self.needs(pod);
         let total = self.total_need(pod, &needs);
         let lay = Lay { uid, policy, scope, all, needs: &needs, total: &total };
-        match lay.together(&mut self.devices, &mut self.cpus) {
-            Alignment::Aligned { devices, cpus } => {
-                if devices {
+        let mut stock = Stock { devices: &mut self.devices, cpus: &mut self.cpus, memory: &mut self.numa.memory };
+        match lay.together(&mut stock) {
+            Alignment::Aligned(news) => {
+                if news.devices {
                     self.checkpoint.touch();
                 }
-                if cpus {
+                if news.cpus {
                     self.cpus_changed();
+                }
+                if news.memory {
+                    self.memory_changed();
                 }
                 Decision::Admit
             }
@@ -65,7 +79,8 @@ impl KubeletCore {
                 Decision::Wait { resource, message }
             }
             Alignment::NoCpus(refusal, wanted) => {
-                let leaves = |uid: &Uid| self.workers.get(uid).is_none_or(|w| w.stopping.is_some());
+                self.show_counts();
+                let leaves = |uid: &Uid| self.leaves(uid);
                 if !matches!(refusal, Refusal::Torn { .. }) && self.cpus.free_without(leaves) >= wanted {
                     let message = "CPUs are held by pods that are terminating".into();
                     return Decision::Wait { resource: "cpu".into(), message };
@@ -73,6 +88,26 @@ impl KubeletCore {
                 let (reason, message) = refusal.rejection();
                 Decision::Reject { reason: reason.into(), message }
             }
+            Alignment::NoMemory(refusal) => {
+                self.show_counts();
+                self.no_memory(refusal, &needs)
+            }
         }
+    }
+
+    /// Whether a pod is on its way out.
+    fn leaves(&self, uid: &Uid) -> bool {
+        self.workers.get(uid).is_none_or(|w| w.stopping.is_some())
+    }
+
+    /// What pods that are on their way out have is waited for.
+    fn no_memory(&self, refusal: crate::memory::Refusal, needs: &[Need]) -> Decision {
+        let asks = needs.iter().map(|need| &need.memory).filter(|asks| !asks.is_empty());
+        if self.numa.memory.could_without(|uid| self.leaves(uid), asks) {
+            let message = "memory of NUMA nodes is held by pods that are terminating".into();
+            return Decision::Wait { resource: "memory".into(), message };
+        }
+        let (reason, message) = refusal.rejection();
+        Decision::Reject { reason: reason.into(), message }
     }
 }

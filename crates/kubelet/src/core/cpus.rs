@@ -10,12 +10,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use carrack_engine::{EventRecord, Time};
-use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::core::v1::{Container, Pod};
 
 use super::worker::{Lane, Step, Worker};
 use super::{Fx, KubeletCore, Owner, Wake};
 use crate::align::Need;
-use crate::cpus::CpuSet;
+use crate::cpus::{CpuSet, Cpus};
 use crate::effects::{Op, OpId, Outcome};
 use crate::planted::Planted;
 use crate::runtime::{ContainerState, Uid};
@@ -34,7 +34,26 @@ pub(super) struct Given {
     pub due: bool,
 }
 
+/// What a pod's containers need at most at one time. Sidecars that have begun run beside the init containers after them, and
+/// beside all others.
+fn peak(pod: &Pod, of: impl Fn(&Container) -> u64) -> u64 {
+    let (mut beside, mut peak) = (0_u64, 0_u64);
+    for (kind, c) in pod::init_containers(pod) {
+        match kind {
+            ContainerKind::Sidecar => beside += of(c),
+            _ => peak = peak.max(beside + of(c)),
+        }
+    }
+    peak.max(beside + pod::spec(pod).containers.iter().map(of).sum::<u64>())
+}
+
 impl KubeletCore {
+    /// Which CPUs containers have for themselves, for those who check invariants.
+    #[must_use]
+    pub fn cpus(&self) -> &Cpus {
+        &self.cpus
+    }
+
     /// Takes over what was on disk, and the machine's CPUs.
     pub(super) fn load_cpus(&mut self, state: Option<&[u8]>, fx: &mut Fx) {
         if let Err(error) = self.cpus.load(state.filter(|_| self.planted != Some(Planted::ForgottenCpus))) {
@@ -60,7 +79,7 @@ impl KubeletCore {
     }
 
     /// How many CPUs of its own a container is to have: the whole ones that it asks for in a Guaranteed pod.
-    pub(super) fn own_cpus(&self, pod: &Pod, c: &k8s_openapi::api::core::v1::Container) -> usize {
+    pub(super) fn own_cpus(&self, pod: &Pod, c: &Container) -> usize {
         if self.cpus.assigns() { pod::whole_cpus(pod, c) } else { 0 }
     }
 
@@ -74,7 +93,8 @@ impl KubeletCore {
             if self.cpus.own(uid, &need.container).is_some() {
                 continue;
             }
-            match self.cpus.assign(uid, &need.container, need.cpus, None, &need.reusable) {
+            let near = self.numa.memory.nodes_of(uid, &need.container);
+            match self.cpus.assign(uid, &need.container, need.cpus, near, &need.reusable) {
                 Ok(()) => self.cpus_changed(),
                 Err(refusal) => {
                     let message = format!("Container {} shares its CPUs: {refusal}", need.container);
@@ -91,7 +111,10 @@ impl KubeletCore {
             .filter_map(|c| {
                 let (counts, reusable) = self.device_needs(pod, &c.name)?;
                 let reusable = reusable.into_iter().map(str::to_owned).collect();
-                Some(Need { container: c.name.clone(), counts, cpus: self.own_cpus(pod, c), reusable })
+                let (cpus, memory) = (self.own_cpus(pod, c), self.own_memory(pod, c));
+                let before = pod::init_containers(pod).take_while(|(_, i)| i.name != c.name);
+                let over = before.filter(|(kind, _)| *kind == ContainerKind::Init).map(|(_, i)| i.name.clone());
+                Some(Need { container: c.name.clone(), counts, cpus, memory, reusable, over: over.collect() })
             })
             .collect()
     }
@@ -104,17 +127,11 @@ impl KubeletCore {
             .filter(|(resource, _)| named(resource))
             .map(|(resource, milli)| (resource, usize::try_from(milli / 1000).unwrap_or(0)))
             .collect();
-        // Sidecars that have begun run beside the init containers after them, and beside all others.
-        let (mut beside, mut peak) = (0, 0);
-        for (kind, c) in pod::init_containers(pod) {
-            let cpus = self.own_cpus(pod, c);
-            match kind {
-                ContainerKind::Sidecar => beside += cpus,
-                _ => peak = peak.max(beside + cpus),
-            }
-        }
-        let regular: usize = pod::spec(pod).containers.iter().map(|c| self.own_cpus(pod, c)).sum();
-        Need { counts, cpus: peak.max(beside + regular), ..Need::default() }
+        let cpus = peak(pod, |c| self.own_cpus(pod, c) as u64);
+        let kinds: BTreeSet<&String> = needs.iter().flat_map(|need| need.memory.keys()).collect();
+        let of_kind = |kind: &String| peak(pod, |c| self.own_memory(pod, c).get(kind).copied().unwrap_or(0));
+        let memory = kinds.into_iter().map(|kind| (kind.clone(), of_kind(kind))).collect();
+        Need { counts, cpus: usize::try_from(cpus).unwrap_or(usize::MAX), memory, ..Need::default() }
     }
 
     /// Who has which CPUs has changed.

@@ -14,21 +14,21 @@ use crate::probes::{Answer, ProbeKind, http_action};
 use crate::runtime::Uid;
 use crate::spec::pod;
 
-/// A stop signal is always given this long, even when the grace period went to the hook.
+/// A stop signal is always given this long, even when the grace period went to the hook or to the wait for others.
 const LEAST_STOP: Duration = Duration::from_secs(2);
 
 /// Exit code of a process that was killed.
 const KILLED: i32 = 128 + 9;
 
 impl KubeletCore {
-    /// A preStop hook that sleeps ends with its container: nobody would stop that any more, and its pod would wait for it for
-    /// ever (upstream's `runSleepHandler`, `pkg/kubelet/lifecycle`).
+    /// A preStop hook that sleeps ends with its container, and so does the wait for one's turn: nobody would stop that any more,
+    /// and its pod would wait for it for ever (upstream's `runSleepHandler`, `pkg/kubelet/lifecycle`).
     pub(super) fn end_sleeps(&self, w: &mut Worker, runtime: &PodRuntime) {
         if self.planted == Some(Planted::EndlessSleeps) {
             return;
         }
         let runs = |id: &String| runtime.containers.iter().any(|c| c.id == *id && c.may_run());
-        w.killing.retain(|id, killing| !matches!(killing.hook, Hook::Sleeping(_)) || runs(id));
+        w.killing.retain(|id, killing| !matches!(killing.hook, Hook::Sleeping(_) | Hook::Waiting) || runs(id));
     }
 
     /// Stops a container by a deadline; a nearer deadline hurries a stop under way.
@@ -37,19 +37,67 @@ impl KubeletCore {
             self.wake_pod(*at, uid);
             return;
         }
-        if let Some(k) = w.killing.get(&kill.id) {
-            let hook = k.hook;
-            if deadline < k.deadline {
-                self.stop_container(now, uid, w, &kill.id, deadline, fx);
-            } else if let Hook::Sleeping(until) = hook {
-                if until <= now {
-                    self.stop_container(now, uid, w, &kill.id, deadline, fx);
-                } else {
-                    self.wake_pod(until, uid);
-                }
+        if let Some(k) = w.killing.get_mut(&kill.id) {
+            k.in_turn = true;
+            let (hook, before) = (k.hook, k.deadline);
+            match hook {
+                _ if deadline < before => self.stop_container(now, uid, w, &kill.id, deadline, fx),
+                Hook::Sleeping(until) if until > now => self.wake_pod(until, uid),
+                // What the hook took of the time is gone.
+                Hook::Sleeping(_) | Hook::Waiting => self.stop_container(now, uid, w, &kill.id, before, fx),
+                Hook::Running | Hook::Over => {}
             }
             return;
         }
+        match self.begin_kill(now, uid, w, kill, deadline, fx) {
+            Some(killing) => {
+                w.killing.insert(kill.id.clone(), killing);
+            }
+            None => self.stop_container(now, uid, w, &kill.id, deadline, fx),
+        }
+    }
+
+    /// Begins the end of a container that is stopped when others have ended: its preStop hook runs with theirs, so that theirs
+    /// may take as long as they like (upstream's `killContainer`, which waits between hook and stop signal).
+    pub(super) fn kill_later(
+        &mut self,
+        now: Time,
+        uid: &Uid,
+        w: &mut Worker,
+        kill: &Kill,
+        deadline: Time,
+        fx: &mut Fx,
+    ) {
+        if let Some(k) = w.killing.get_mut(&kill.id) {
+            // A deletion may be hurried: what is left until then is its time. A hook that runs has been told its own.
+            match &mut k.hook {
+                Hook::Waiting => k.deadline = k.deadline.min(deadline),
+                Hook::Sleeping(until) => {
+                    k.deadline = k.deadline.min(deadline);
+                    *until = (*until).min(deadline);
+                }
+                Hook::Running | Hook::Over => {}
+            }
+            return;
+        }
+        if w.retry_at.get(&kill.id).is_some_and(|at| *at > now) {
+            return;
+        }
+        let waiting = Killing { op: None, deadline, hook: Hook::Waiting, in_turn: false };
+        let begun = self.begin_kill(now, uid, w, kill, deadline, fx);
+        w.killing.insert(kill.id.clone(), Killing { in_turn: false, ..begun.unwrap_or(waiting) });
+    }
+
+    /// Tells that a container is to end, and begins its preStop hook; none where it has none, or no time for it.
+    fn begin_kill(
+        &mut self,
+        now: Time,
+        uid: &Uid,
+        w: &mut Worker,
+        kill: &Kill,
+        deadline: Time,
+        fx: &mut Fx,
+    ) -> Option<Killing> {
         let message =
             if kill.message.is_empty() { format!("Stopping container {}", kill.name) } else { kill.message.clone() };
         self.container_event(now, w, &kill.name, true, "Killing", message, fx);
@@ -59,45 +107,37 @@ impl KubeletCore {
             name != &kill.name
                 || !matches!(&l.step, Step::PostStart { id } | Step::PostStartSleep { id, .. } if *id == kill.id)
         });
-        let hook = pod::container(&w.pod, &kill.name)
+        let (hook, c) = pod::container(&w.pod, &kill.name)
             .and_then(|(_, c)| Some((c.lifecycle.clone()?.pre_stop?, c.into_owned())))
-            .filter(|_| deadline > now);
-        if let Some((hook, c)) = hook {
-            let timeout_s = i64::try_from(deadline.since(now).as_secs()).unwrap_or(i64::MAX).max(1);
-            let pod_ip = self.pod_ips(uid, w).into_iter().next().unwrap_or_default();
-            if let Some(s) = &hook.sleep {
-                let until = now + Duration::from_secs(u64::try_from(s.seconds).unwrap_or(0));
-                let until = until.min(deadline);
-                w.killing.insert(kill.id.clone(), Killing { op: None, deadline, hook: Hook::Sleeping(until) });
-                self.wake_pod(until, uid);
-                return;
-            }
-            let op = if let Some(e) = &hook.exec {
-                let command = e.command.clone().unwrap_or_default();
-                Some(Op::Exec { id: kill.id.clone(), command, timeout_s })
-            } else {
-                hook.http_get
-                    .as_ref()
-                    .and_then(|h| http_action(&c, h, &pod_ip, true))
-                    .map(|action| Op::Net { action, timeout_s })
-            };
-            if let Some(op) = op {
-                let op = self.op(Owner::Pod(uid.clone(), PodOp::Kill(kill.id.clone())), op, fx);
-                w.killing.insert(kill.id.clone(), Killing { op: Some(op), deadline, hook: Hook::Running });
-                return;
-            }
+            .filter(|_| deadline > now)?;
+        let timeout_s = i64::try_from(deadline.since(now).as_secs()).unwrap_or(i64::MAX).max(1);
+        let pod_ip = self.pod_ips(uid, w).into_iter().next().unwrap_or_default();
+        if let Some(s) = &hook.sleep {
+            let until = now + Duration::from_secs(u64::try_from(s.seconds).unwrap_or(0));
+            let until = until.min(deadline);
+            self.wake_pod(until, uid);
+            return Some(Killing { op: None, deadline, hook: Hook::Sleeping(until), in_turn: true });
         }
-        self.stop_container(now, uid, w, &kill.id, deadline, fx);
+        let op = if let Some(e) = &hook.exec {
+            let command = e.command.clone().unwrap_or_default();
+            Op::Exec { id: kill.id.clone(), command, timeout_s }
+        } else {
+            let action = hook.http_get.as_ref().and_then(|h| http_action(&c, h, &pod_ip, true))?;
+            Op::Net { action, timeout_s }
+        };
+        let op = self.op(Owner::Pod(uid.clone(), PodOp::Kill(kill.id.clone())), op, fx);
+        Some(Killing { op: Some(op), deadline, hook: Hook::Running, in_turn: true })
     }
 
     fn stop_container(&mut self, now: Time, uid: &Uid, w: &mut Worker, id: &str, deadline: Time, fx: &mut Fx) {
         let left = deadline.since(now);
-        // A grace period of zero is no grace at all.
-        let left = if left.is_zero() { left } else { left.max(LEAST_STOP) };
+        // A grace period of zero is no grace at all; but one that went to the hook, or to the wait for its turn, was one.
+        let had_time = w.killing.get(id).is_some_and(|k| k.deadline <= deadline);
+        let left = if left.is_zero() && !had_time { left } else { left.max(LEAST_STOP) };
         let timeout_s = i64::try_from(left.as_secs()).unwrap_or(i64::MAX);
         let op = Op::StopContainer { id: id.to_owned(), timeout_s };
         let op = self.op(Owner::Pod(uid.clone(), PodOp::Kill(id.to_owned())), op, fx);
-        w.killing.insert(id.to_owned(), Killing { op: Some(op), deadline, hook: Hook::Over });
+        w.killing.insert(id.to_owned(), Killing { op: Some(op), deadline, hook: Hook::Over, in_turn: true });
     }
 
     /// A hook or a stop ended.
@@ -127,7 +167,11 @@ impl KubeletCore {
                 let message = format!("PreStopHook failed: {error}");
                 self.event(now, EventRecord::warning(w.pod.as_ref(), "FailedPreStopHook", message), fx);
             }
-            self.stop_container(now, uid, w, id, k.deadline.max(now + LEAST_STOP), fx);
+            if k.in_turn {
+                self.stop_container(now, uid, w, id, k.deadline, fx);
+            } else {
+                w.killing.insert(id.to_owned(), Killing { op: None, hook: Hook::Waiting, ..k });
+            }
             return;
         }
         w.killing.remove(id);

@@ -21,7 +21,7 @@ use super::worker::{Lane, PodRuntime, Step, Worker};
 use super::{Fx, KubeletCore, Owner, PodOp};
 use crate::allocation::carried;
 use crate::devices::NextStep;
-use crate::effects::{In, Op, OpId, Outcome, Reply};
+use crate::effects::{In, Op, OpError, OpId, Outcome, Reply};
 use crate::planted::Planted;
 use crate::pods::backoff::MAX;
 use crate::pods::plan::{Start, newest};
@@ -36,7 +36,8 @@ use crate::volumes::{NotReady, PayloadSources};
 const CONFIG_RETRY: Duration = Duration::from_secs(5);
 
 impl KubeletCore {
-    /// Begins to start a container, unless it has to wait.
+    /// Begins to start a container, unless it has to wait. False where that is for what it is made of, which is being read, or for
+    /// a device.
     pub(super) fn begin_lane(
         &mut self,
         now: Time,
@@ -45,14 +46,14 @@ impl KubeletCore {
         runtime: &PodRuntime,
         start: Start,
         fx: &mut Fx,
-    ) {
+    ) -> bool {
         let name = start.name.clone();
         if w.lanes.contains_key(&name) {
-            return;
+            return true;
         }
         if let Some(at) = w.retry_at.get(&name).filter(|at| **at > now) {
             self.wake_pod(*at, uid);
-            return;
+            return true;
         }
         let records: Vec<_> = runtime.containers.iter().collect();
         let last = newest(&records, &name);
@@ -63,25 +64,25 @@ impl KubeletCore {
         if let Some(until) = ended.and_then(|at| w.crash.until(&name, at)).filter(|t| *t > now) {
             self.tell_crash_loop(now, uid, w, &name, fx);
             self.wake_pod(until, uid);
-            return;
+            return true;
         }
-        let Some((_, c)) = pod::container(&w.pod.clone(), &name).map(|(k, c)| (k, c.into_owned())) else { return };
+        let Some(c) = pod::container(&w.pod.clone(), &name).map(|(_, c)| c.into_owned()) else { return true };
         // What its environment is made of is read first, so that a start does not stall half-way.
         match self.environment(now, uid, w, &c, None, fx) {
-            None => return,
+            None => return false,
             Some(Err(message)) => {
                 self.config_error(now, uid, w, &name, "CreateContainerConfigError", &message, fx);
-                return;
+                return true;
             }
             Some(Ok(_)) => {}
         }
-        let Some(secrets) = self.pull_auths(now, uid, w, fx) else { return };
+        let Some(secrets) = self.pull_auths(now, uid, w, fx) else { return false };
         let pod = w.pod.clone();
         if let Some((needs, reusable)) = self.device_needs(&pod, &name)
             && let NextStep::Wait { resource, why } = self.devices.peek_step(uid, &name, &needs, &reusable, None)
         {
             self.wait_for_device(now, w, &name, &resource, &why, fx);
-            return;
+            return false;
         }
         let image = c.image.clone().unwrap_or_default();
         if let Some((at, error)) = w.pull_failed_at.get(&image).cloned()
@@ -94,12 +95,23 @@ impl KubeletCore {
             }
             w.wait(&name, "ImagePullBackOff", format!("{message}: {error}"));
             self.wake_pod(until, uid);
-            return;
+            return true;
         }
         let (op, step, size) = (OpId(0), Step::FindImage, ResourceRequirements::default());
         let credentials = pull::credentials(&image, &secrets);
-        let mut lane =
-            Lane { start, op, step, image: None, credentials, preferred: None, files: None, cpus: None, size };
+        let mut lane = Lane {
+            start,
+            op,
+            step,
+            reference: image.clone(),
+            pulling_since: now,
+            image: None,
+            credentials,
+            preferred: None,
+            files: None,
+            cpus: None,
+            size,
+        };
         let goes_on = match w.found.get(&image).cloned() {
             Some(found) => self.image_found(now, w, &name, &c, Some(found), &mut lane, uid, fx),
             None => {
@@ -110,6 +122,7 @@ impl KubeletCore {
         if goes_on {
             w.lanes.insert(name, lane);
         }
+        true
     }
 
     fn tell_crash_loop(&mut self, now: Time, uid: &Uid, w: &mut Worker, name: &str, fx: &mut Fx) {
@@ -229,6 +242,10 @@ impl KubeletCore {
         let Some(c) = pod::container(&w.pod.clone(), name).map(|(_, c)| c.into_owned()) else { return };
         let image = c.image.clone().unwrap_or_default();
         let step = lane.step.clone();
+        // Another image is to be used by now: this one is nobody's any more, and the next look begins again.
+        if matches!(step, Step::FindImage | Step::PullImage) && lane.reference != image {
+            return;
+        }
         // Who waits for CPUs may have waited for this.
         self.given.due |= matches!(step, Step::Create | Step::Start { .. });
         let next = match (step, outcome) {
@@ -236,15 +253,8 @@ impl KubeletCore {
             (Step::PullImage, Ok(Reply::Image(Some(found)) | Reply::Pulled { image: Some(found), .. })) => {
                 w.pulls.clear(&image);
                 w.pull_failed_at.remove(&image);
-                self.container_event(
-                    now,
-                    w,
-                    name,
-                    true,
-                    "Pulled",
-                    format!("Successfully pulled image \"{image}\""),
-                    fx,
-                );
+                let text = pull::told(&image, now.since(lane.pulling_since), found.size_bytes);
+                self.container_event(now, w, name, true, "Pulled", text, fx);
                 lane.image = Some(found);
                 lane.step = Step::NotePull;
                 self.use_pulled(now, uid, w, name, &mut lane, fx)
@@ -319,6 +329,10 @@ impl KubeletCore {
                 lane.op = self.lane_op(uid, name, Op::StartContainer(container.clone()), fx);
                 lane.step = Step::Start { id: container };
                 true
+            }
+            (Step::Create, Err(OpError::Config(message))) => {
+                self.config_error(now, uid, w, name, "CreateContainerConfigError", &message, fx);
+                false
             }
             (Step::Create, outcome) => {
                 let error = outcome.err().map_or_else(|| "no id".into(), |e| e.to_string());
@@ -471,6 +485,7 @@ impl KubeletCore {
         self.container_event(now, w, name, true, "Pulling", format!("Pulling image \"{image}\""), fx);
         let given = lane.credentials.iter().map(|c| (c.auth.clone(), c.secret.clone()));
         let (auths, secrets): (Vec<_>, Vec<_>) = given.unzip();
+        lane.pulling_since = now;
         lane.op = self.lane_op(uid, name, Op::PullImage { image: image.to_owned(), auths }, fx);
         self.pulls.started(lane.op, image, secrets);
         lane.step = Step::PullImage;
@@ -626,9 +641,14 @@ impl KubeletCore {
     fn create(&mut self, now: Time, uid: &Uid, w: &mut Worker, name: &str, lane: &mut Lane, fx: &mut Fx) -> bool {
         let pod = w.pod.clone();
         let Some((kind, c)) = pod::container(&pod, name) else { return false };
-        if !self.may_have_cpus(uid, w, name) || self.waits_for_group(now, uid, w) {
+        let may_be_made = self.may_have_cpus(uid, w, name) && self.may_have_memory(uid, name);
+        if !may_be_made || self.waits_for_group(now, uid, w) {
             lane.step = Step::Cpus;
             return true;
+        }
+        // It is not made of another image than it names: its hash would say that it is what it is to be.
+        if c.image.as_deref().unwrap_or_default() != lane.reference {
+            return false;
         }
         let (Some(image), Some(sandbox)) = (lane.image.clone(), w.sandbox_spec.clone()) else { return false };
         let Ok(volumes) = self.volumes.ready(&pod) else { return false };
@@ -679,6 +699,7 @@ impl KubeletCore {
             target_id: target,
             cpus: self.cpus.of(uid, name),
             own_cpus: self.cpus.own(uid, name).is_some(),
+            memory_nodes: self.numa.memory.nodes_of(uid, name),
             handler: self
                 .runtime_info
                 .as_ref()

@@ -18,6 +18,7 @@ mod growth;
 mod kill;
 mod lane;
 mod local_storage;
+mod memory;
 mod node;
 mod orphan;
 mod preempt;
@@ -46,6 +47,7 @@ use crate::cpus::Cpus;
 use crate::devices::{self, Devices};
 use crate::effects::{In, Loaded, Op, OpError, OpId, Out, Outcome, Reply};
 use crate::eviction;
+use crate::memory::Memory;
 use crate::planted::Planted;
 use crate::pods::dead;
 use crate::probes::ProbeKind;
@@ -77,6 +79,7 @@ enum Owner {
     Checkpoint,
     DevicesRecord,
     CpuState,
+    MemoryState,
     Sizes(resize::Kept),
     Groups,
     /// A running container's CPUs.
@@ -184,6 +187,7 @@ pub struct KubeletCore {
     cpus: Cpus,
     cpu_checkpoint: Checkpoint,
     given: cpus::Given,
+    numa: memory::Numa,
     groups: groups::Groups,
     resizes: resize::Resizes,
     /// Grants of an earlier boot were dropped and that is not on disk yet.
@@ -203,8 +207,8 @@ pub struct KubeletCore {
     publish: bool,
     /// The version of the devices that was published.
     published_devices: u64,
-    /// The version of the CPUs that was.
-    published_cpus: u64,
+    /// The versions of the CPUs and of the memory that were.
+    published_own: (u64, u64),
     logs_op: Option<OpId>,
     watch: eviction::Watch,
     /// What the log was told that the node is low on.
@@ -259,6 +263,7 @@ impl KubeletCore {
             cpus: Cpus::new(config.cpus.clone(), config.reserved.get("cpu").copied().unwrap_or(0)),
             cpu_checkpoint: Checkpoint::default(),
             given: cpus::Given::default(),
+            numa: memory::Numa { memory: Memory::new(config.memory.clone()), ..memory::Numa::default() },
             groups: groups::Groups::default(),
             resizes: resize::Resizes::default(),
             boot_unrecorded: false,
@@ -274,7 +279,7 @@ impl KubeletCore {
             dirty: BTreeSet::new(),
             publish: false,
             published_devices: 0,
-            published_cpus: 0,
+            published_own: (0, 0),
             logs_op: None,
             watch: eviction::Watch::default(),
             low_on: None,
@@ -302,18 +307,6 @@ impl KubeletCore {
         self.planted = planted;
         self.sources.planted = planted;
         self
-    }
-
-    /// What is granted and intended, for those who check invariants.
-    #[must_use]
-    pub fn devices(&self) -> &Devices {
-        &self.devices
-    }
-
-    /// Which CPUs containers have for themselves, for those who check invariants.
-    #[must_use]
-    pub fn cpus(&self) -> &Cpus {
-        &self.cpus
     }
 
     /// What is known to be mounted for pods and left alone at present, by pod and path.
@@ -528,7 +521,8 @@ impl KubeletCore {
             }
         }
         // Holdings of pods that nobody knows any more.
-        let holders = self.devices.allocations().keys().chain(self.cpus.holders()).chain(self.resizes.holders());
+        let own = self.cpus.holders().chain(self.numa.memory.holders());
+        let holders = self.devices.allocations().keys().chain(own).chain(self.resizes.holders());
         let strays: BTreeSet<Uid> = holders
             .filter(|uid| !self.workers.contains_key(*uid) && !self.runtime.contains_key(*uid) && self.listed.is_some())
             .cloned()
@@ -555,6 +549,7 @@ impl KubeletCore {
             }
         }
         self.load_cpus(loaded.cpus.as_deref(), fx);
+        self.load_memory(loaded.memory.as_deref(), fx);
         self.load_sizes((loaded.allocated.as_deref(), loaded.actuated.as_deref()), &loaded.records);
         if self.planted != Some(Planted::ForgottenPulls) {
             self.pulls.load(now, &loaded.records, &self.images);
@@ -743,6 +738,7 @@ impl KubeletCore {
                     self.resizes.due = true;
                     self.host = *h;
                     self.see_cpus();
+                    self.see_memory();
                     self.check_pressure(now, fx);
                 }
                 self.check_local_storage(now, fx);
@@ -782,6 +778,7 @@ impl KubeletCore {
             }
             Owner::Groups => self.groups_written(now, id, &outcome),
             Owner::CpuState => self.cpus_saved(now, &outcome),
+            Owner::MemoryState => self.memory_saved(now, &outcome),
             Owner::Sizes(kept) => self.sizes_saved(now, kept, &outcome),
             Owner::Cpus(container) => self.cpus_given(now, &container, id, &outcome),
             Owner::Staged(volume) => self.staged_done(now, &volume, id, &outcome),
@@ -847,6 +844,7 @@ impl KubeletCore {
                 if self.devices.plugin_devices(&resource, epoch, devices) {
                     self.checkpoint.touch();
                     self.devices_changed();
+                    self.dirty.extend(self.devices.holders(&resource));
                 }
             }
             In::PluginDown { resource, epoch } => {
@@ -958,16 +956,18 @@ impl Core for KubeletCore {
         self.save_checkpoint(now, fx);
         self.give_cpus(now, fx);
         self.save_cpus(now, fx);
+        self.save_memory(now, fx);
         self.save_sizes(now, fx);
         self.write_pulls(now, fx);
         self.write_groups(now, fx);
         if self.node.dirty {
             self.node_tick(now, fx);
         }
-        let version = (self.checkpoint.version, self.cpu_checkpoint.version);
-        if (self.published_devices, self.published_cpus) != version {
-            (self.published_devices, self.published_cpus) = version;
-            let view = devices::DeviceView { cpus: self.cpus.view(), ..self.devices.view() };
+        let version = (self.checkpoint.version, (self.cpu_checkpoint.version, self.numa.checkpoint.version));
+        if (self.published_devices, self.published_own) != version {
+            (self.published_devices, self.published_own) = version;
+            let (cpus, memory) = (self.cpus.view(), self.numa.memory.view());
+            let view = devices::DeviceView { cpus, memory, ..self.devices.view() };
             show(Op::PublishDevices(Arc::new(view)), fx);
         }
         if self.volumes.take_changed() {

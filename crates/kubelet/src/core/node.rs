@@ -7,7 +7,7 @@ use carrack_types::resource::{Kind as _, Object as _};
 use carrack_types::volume::{VOLUME_USERS, users, users_text};
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{Node, NodeStatus};
-use serde_json::json;
+use serde_json::{Value, json};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -16,6 +16,11 @@ use super::worker::Admission;
 use super::{Call, Fx, KubeletCore, Wake};
 use crate::planted::Planted;
 use crate::status::node as status;
+
+/// Labels that say what the machine is: they stay as this kubelet knows them.
+const KEPT_LABELS: [&str; 2] = ["kubernetes.io/os", "kubernetes.io/arch"];
+/// How soon they are set right again: as often as upstream looks (`nodeStatusUpdateFrequency`).
+const LABELS_AGAIN: Duration = Duration::from_secs(10);
 
 /// What this kubelet has said of its volumes in use and of who may have them, and what of it may still reach the API server.
 ///
@@ -64,6 +69,8 @@ pub(super) struct NodeState {
     register_call: Option<CallId>,
     labels_call: Option<CallId>,
     labels_done: bool,
+    /// Not before this time are labels set right again that others have changed.
+    labels_again_at: Time,
     status_call: Option<CallId>,
     retry_at: Time,
     /// The Node as last seen in the watch or in a reply, whichever is newer.
@@ -173,18 +180,11 @@ impl KubeletCore {
                 self.node.labels_done = true;
             } else {
                 let annotations = json!({status::CONTROLLER_ATTACH: attach});
-                let patch = json!({"metadata": {"labels": wanted, "annotations": annotations}});
-                let call = fx.api(ApiRequest::patch(
-                    &Node::resource(),
-                    "",
-                    &self.config.node_name,
-                    "",
-                    ContentType::MergePatch,
-                    &patch,
-                ));
-                self.calls.insert(call, Call::NodeLabels);
-                self.node.labels_call = Some(call);
+                self.patch_labels(&json!({"metadata": {"labels": wanted, "annotations": annotations}}), fx);
             }
+        }
+        if keeps && self.node.labels_done {
+            self.keep_labels(now, &node, fx);
         }
         if self.node.status_call.is_some() {
             return;
@@ -218,6 +218,36 @@ impl KubeletCore {
         ));
         self.calls.insert(call, Call::NodeStatus);
         self.node.status_call = Some(call);
+    }
+
+    /// What others make of the labels that say what the machine is, and by which pods choose it, does not last (upstream's
+    /// `updateNode`, `pkg/kubelet/kubelet_node_status.go`). Its other labels are whoever's they are once it is registered.
+    fn keep_labels(&mut self, now: Time, node: &Node, fx: &mut Fx) {
+        let wanted = status::labels(&self.host, &self.config);
+        let kept: BTreeMap<&str, &String> = KEPT_LABELS.iter().filter_map(|k| Some((*k, wanted.get(*k)?))).collect();
+        let lacks = kept.iter().any(|(k, v)| node.label(k) != Some(v.as_str()));
+        if !lacks || self.node.labels_call.is_some() {
+            return;
+        }
+        if now < self.node.labels_again_at {
+            self.wake(self.node.labels_again_at, Wake::NodeTick);
+            return;
+        }
+        self.node.labels_again_at = now + LABELS_AGAIN;
+        self.patch_labels(&json!({"metadata": {"labels": kept}}), fx);
+    }
+
+    fn patch_labels(&mut self, patch: &Value, fx: &mut Fx) {
+        let call = fx.api(ApiRequest::patch(
+            &Node::resource(),
+            "",
+            &self.config.node_name,
+            "",
+            ContentType::MergePatch,
+            patch,
+        ));
+        self.calls.insert(call, Call::NodeLabels);
+        self.node.labels_call = Some(call);
     }
 
     /// Events about the node: at the first look, and when a condition turns.
@@ -302,7 +332,13 @@ impl KubeletCore {
             Call::NodeLabels => {
                 self.node.labels_call = None;
                 match result {
-                    Ok(_) => self.node.labels_done = true,
+                    Ok(reply) => {
+                        self.node.labels_done = true;
+                        // Else they would seem to lack until the watch shows them.
+                        if let Ok(node) = reply.json::<Node>() {
+                            self.node_written(node);
+                        }
+                    }
                     Err(error) => {
                         tracing::warn!(%error, "the node's labels were not taken");
                         self.node.retry_at = now + Duration::from_secs(1);

@@ -52,7 +52,7 @@ impl KubeletCore {
             Admission::Admitted => Admitted::Yes,
             Admission::Rejected(reason, message) => Admitted::No(reason.clone(), message.clone()),
         };
-        with_facts(w, &runtime, &shown, &ran, |facts| {
+        let mut status = with_facts(w, &runtime, &shown, &ran, |facts| {
             pod_status(&Inputs {
                 now,
                 facts: *facts,
@@ -64,7 +64,9 @@ impl KubeletCore {
                 pod_ips: &pod_ips,
                 sizes,
             })
-        })
+        });
+        self.devices.tell_health(uid, w.pod.status.as_ref(), &mut status);
+        status
     }
 
     /// Computes the pod's status and sends it when it differs from what the API has.

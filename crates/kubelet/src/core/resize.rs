@@ -271,9 +271,9 @@ impl KubeletCore {
     /// Judges one. True when it is given what it asks for.
     fn decide_resize(&mut self, now: Time, uid: &Uid, w: &mut Worker, trigger: &'static str, fx: &mut Fx) -> bool {
         let Some(allocated) = self.resizes.allocated.get(uid) else { return false };
-        let static_cpus = self.cpus.assigns();
+        let has_its_own = (self.cpus.assigns(), self.numa.memory.assigns());
         let allocatable = allocatable_amounts(&self.host, &self.config);
-        if let Some((message, detail)) = infeasible(&w.desired, allocated, &allocatable, static_cpus) {
+        if let Some((message, detail)) = infeasible(&w.desired, allocated, &allocatable, has_its_own) {
             if self.put_off(now, w, INFEASIBLE, message, fx) {
                 *self.resizes.counts.infeasible.entry(detail).or_default() += 1;
             }

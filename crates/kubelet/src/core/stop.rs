@@ -53,6 +53,11 @@ impl KubeletCore {
             for kill in &plan.kill {
                 self.kill(now, uid, w, kill, stopping.deadline, fx);
             }
+            if self.planted != Some(Planted::LateHooks) {
+                for kill in &plan.later {
+                    self.kill_later(now, uid, w, kill, stopping.deadline, fx);
+                }
+            }
             if !plan.kill.is_empty() && !hurry {
                 self.wake_pod(stopping.deadline, uid);
             }

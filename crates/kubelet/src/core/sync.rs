@@ -9,7 +9,7 @@ use carrack_types::resource::Object as _;
 use k8s_openapi::api::core::v1::{Container, Pod};
 
 use super::sources::SourceView;
-use super::worker::{Admission, Lane, PodRuntime, RecordMark, Stopping, Worker};
+use super::worker::{Admission, PodRuntime, RecordMark, Stopping, Worker, in_order};
 use super::{Fx, KubeletCore, Owner, PodOp, host_ips, is_absent};
 use crate::effects::{Op, OpId, Outcome, Reply};
 use crate::planted::Planted;
@@ -18,6 +18,7 @@ use crate::probes::Prober;
 use crate::records::{POD_PREFIX, PodRecord};
 use crate::runtime::{ContainerRecord, ContainerState, SandboxSpec, Uid};
 use crate::spec::env::Place;
+use crate::spec::pod::ContainerKind;
 use crate::spec::{pod, sandbox};
 use crate::status::node::allocatable_amounts;
 use crate::status::pod::{Ended, statuses};
@@ -300,8 +301,15 @@ impl KubeletCore {
         }
         let wanted: BTreeSet<String> = starts.iter().map(|s| s.name.clone()).collect();
         w.waiting.retain(|name, _| wanted.contains(name) || w.lanes.contains_key(name));
+        let mut held = false;
         for start in starts {
-            self.begin_lane(now, uid, w, runtime, start, fx);
+            // Ephemeral containers are beside the others.
+            let is_ordered = start.kind != ContainerKind::Ephemeral && self.planted != Some(Planted::HooksAside);
+            if is_ordered && (held || waits_for_hook(w, runtime, &start)) {
+                continue;
+            }
+            let holds = in_order(&w.pod).any(|c| c.name == start.name && hooks_start(c));
+            held |= !self.begin_lane(now, uid, w, runtime, start, fx) && holds;
         }
         // What was looked up is used at once or not at all: an image may go.
         w.found.clear();
@@ -708,14 +716,34 @@ impl KubeletCore {
                 out.insert(r.id.clone(), begun.verdict());
             }
         }
-        // While its postStart hook runs a container has not started.
-        for Lane { step, .. } in w.lanes.values() {
-            if let super::worker::Step::PostStart { id } | super::worker::Step::PostStartSleep { id, .. } = step {
-                out.insert(id.clone(), Verdict { started: false, ready: false, must_restart: false });
-            }
+        // Until its postStart hook is over a container has not started, also where its start is not answered yet.
+        for (name, lane) in &w.lanes {
+            use super::worker::Step;
+            let id = match &lane.step {
+                Step::PostStart { id } | Step::PostStartSleep { id, .. } => id,
+                Step::Start { id } if pod::container(&w.pod, name).is_some_and(|(_, c)| hooks_start(&c)) => id,
+                _ => continue,
+            };
+            out.insert(id.clone(), Verdict { started: false, ready: false, must_restart: false });
         }
         out
     }
+}
+
+fn hooks_start(c: &Container) -> bool {
+    c.lifecycle.as_ref().is_some_and(|l| l.post_start.is_some())
+}
+
+/// Whether a container waits for the postStart hook of one before it, which is being started: proxies hold others back so
+/// (upstream's `SyncPod`, `pkg/kubelet/kuberuntime`, starts one container after another, hooks included; one that fails holds up
+/// nobody). Without such hooks containers start side by side.
+fn waits_for_hook(w: &Worker, runtime: &PodRuntime, start: &Start) -> bool {
+    let here: Vec<&ContainerRecord> = runtime.containers.iter().filter(|r| r.sandbox_id == start.sandbox_id).collect();
+    // One that was made and not started, by an earlier life, is made again.
+    let is_made = |name: &str| plan::newest(&here, name).is_some_and(|r| r.state == ContainerState::Created);
+    in_order(&w.pod)
+        .take_while(|c| c.name != start.name)
+        .any(|c| hooks_start(c) && (w.lanes.contains_key(&c.name) || is_made(&c.name)))
 }
 
 /// Starts a probe; the core itself is borrowed meanwhile.

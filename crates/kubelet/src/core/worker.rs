@@ -130,6 +130,10 @@ pub(super) struct Lane {
     pub start: Start,
     pub op: OpId,
     pub step: Step,
+    /// The image that it names, as it was when this began.
+    pub reference: String,
+    /// When its pull began.
+    pub pulling_since: Time,
     pub image: Option<ImageRecord>,
     /// What the pod gives for pulling it.
     pub credentials: Vec<Credential>,
@@ -145,10 +149,13 @@ pub(super) struct Lane {
 /// A container on its way down.
 #[derive(Clone, Debug)]
 pub(super) struct Killing {
-    /// The operation under way; none while a sleep hook lasts.
+    /// The operation under way; none while a sleep hook lasts, or others are waited for.
     pub op: Option<OpId>,
+    /// By when it was to be stopped, as it was last asked for.
     pub deadline: Time,
     pub hook: Hook,
+    /// It need not wait for others.
+    pub in_turn: bool,
 }
 
 /// How far its preStop hook is.
@@ -158,6 +165,8 @@ pub(super) enum Hook {
     Running,
     /// Sleeping until a time.
     Sleeping(Time),
+    /// Over, or none: the container waits until others have ended.
+    Waiting,
     /// Over, or none: the container is being stopped.
     Over,
 }
@@ -291,8 +300,9 @@ pub(super) struct RecordMark {
     pub journal: u32,
 }
 
-/// The containers of a pod whose images may be exchanged while it is there.
-fn exchangeable(pod: &Pod) -> impl Iterator<Item = &Container> {
+/// The containers of a pod but for ephemeral ones, in the order in which they start. Their images may be exchanged while it is
+/// there.
+pub(super) fn in_order(pod: &Pod) -> impl Iterator<Item = &Container> {
     let s = spec(pod);
     s.init_containers.iter().flatten().chain(&s.containers)
 }
@@ -351,8 +361,8 @@ impl Worker {
     /// It is read anew: it is looked at as it is allocated. Whoever crashed with another image has not with this one, and does
     /// not wait for having done so (upstream keeps a wait under the container's hash, `doBackOff`).
     pub fn take(&mut self, pod: Arc<Pod>, allocated: Option<&Allocation>) {
-        for c in exchangeable(&pod) {
-            let before = exchangeable(&self.desired).find(|before| before.name == c.name);
+        for c in in_order(&pod) {
+            let before = in_order(&self.desired).find(|before| before.name == c.name);
             if before.is_some_and(|before| before.image != c.image) {
                 self.crash.clear(&c.name);
             }

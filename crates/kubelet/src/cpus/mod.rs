@@ -280,6 +280,12 @@ impl Cpus {
         self.assigned.get(uid)?.get(container)
     }
 
+    /// The NUMA nodes that these are on.
+    #[must_use]
+    pub fn nodes_of(&self, uid: &str, container: &str) -> Option<Nodes> {
+        Some(self.own(uid, container)?.iter().map(|cpu| self.topology.node(cpu)).collect())
+    }
+
     /// Whether a container of this pod has CPUs for itself.
     #[must_use]
     pub fn holds(&self, uid: &str) -> bool {

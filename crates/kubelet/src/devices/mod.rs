@@ -12,6 +12,7 @@
 
 mod align;
 mod checkpoint;
+mod health;
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -78,8 +79,11 @@ pub struct Allocation {
     pub on: Option<crate::topology::Nodes>,
 }
 
+/// Holdings of a pod: container, resource.
+pub type Held = BTreeMap<String, BTreeMap<String, Allocation>>;
+
 /// Holdings: pod, container, resource.
-pub type Allocations = BTreeMap<Uid, BTreeMap<String, BTreeMap<String, Allocation>>>;
+pub type Allocations = BTreeMap<Uid, Held>;
 
 /// What those who ask are shown: who holds what, and which devices there are.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -90,6 +94,8 @@ pub struct DeviceView {
     pub listed: BTreeMap<String, BTreeMap<String, Device>>,
     /// CPUs.
     pub cpus: crate::cpus::CpuView,
+    /// Memory of NUMA nodes.
+    pub memory: crate::memory::MemoryView,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -225,6 +231,7 @@ impl Devices {
             held: self.allocations.clone(),
             listed: self.resources.iter().map(|(name, r)| (name.clone(), r.devices.clone())).collect(),
             cpus: crate::cpus::CpuView::default(),
+            memory: crate::memory::MemoryView::default(),
         }
     }
 

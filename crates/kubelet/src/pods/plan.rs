@@ -119,6 +119,8 @@ pub struct Plan {
     pub start: Vec<Start>,
     /// Stop these containers.
     pub kill: Vec<Kill>,
+    /// Stop these when their turn has come; what they do before that, they may do at once (of [`stop`] alone).
+    pub later: Vec<Kill>,
     /// Forget these containers.
     pub remove: Vec<String>,
     /// Nothing of it will run again.
@@ -139,8 +141,8 @@ pub fn current_sandbox<'a>(sandboxes: &[&'a SandboxRecord]) -> Option<&'a Sandbo
     sandboxes.iter().max_by_key(|s| (s.attempt, s.created_at)).copied()
 }
 
-/// Whether the pod's init containers are done in its sandbox: they all succeeded there, or a regular
-/// container has been made after them.
+/// Whether the pod's init containers are done in its sandbox: they all succeeded there, or a regular container has been made
+/// after them.
 #[must_use]
 pub fn initialized(f: &Facts<'_>) -> bool {
     let Some(sandbox) = current_sandbox(f.sandboxes) else { return pod::init_containers(f.pod).next().is_none() };
@@ -148,13 +150,21 @@ pub fn initialized(f: &Facts<'_>) -> bool {
     if pod::spec(f.pod).containers.iter().any(|c| newest(&here, &c.name).is_some()) {
         return true;
     }
-    pod::init_containers(f.pod).all(|(kind, c)| match newest(&here, &c.name) {
+    let furthest = furthest(f.pod, &here);
+    pod::init_containers(f.pod).enumerate().all(|(place, (kind, c))| match newest(&here, &c.name) {
         Some(r) if kind == ContainerKind::Sidecar => {
             r.may_run() && f.verdicts.get(&r.id).copied().unwrap_or_default().started
         }
         Some(r) => r.exit_code() == Some(0),
-        None => false,
+        None => kind == ContainerKind::Init && furthest > Some(place),
     })
+}
+
+/// The place of the last init container that has been made in a sandbox. Those before it that run once have succeeded there, also
+/// where the runtime knows no more of them: they do not run again beside it (upstream's `computeInitContainerActions`).
+fn furthest(pod: &Pod, here: &[&ContainerRecord]) -> Option<usize> {
+    let made = pod::init_containers(pod).enumerate().filter(|(_, (_, c))| newest(here, &c.name).is_some());
+    made.map(|(place, _)| place).max()
 }
 
 fn next_attempt(f: &Facts<'_>, name: &str) -> u32 {
@@ -331,10 +341,13 @@ pub fn run(f: &Facts<'_>) -> Plan {
         }
         return plan;
     }
-    for (kind, c) in pod::init_containers(f.pod) {
-        let done =
-            newest(&here, &c.name).and_then(ContainerRecord::exit_code) == Some(0) && kind == ContainerKind::Init;
-        if done {
+    let furthest = furthest(f.pod, &here);
+    for (place, (kind, c)) in pod::init_containers(f.pod).enumerate() {
+        let done = match newest(&here, &c.name) {
+            Some(r) => r.exit_code() == Some(0),
+            None => furthest > Some(place),
+        };
+        if done && kind == ContainerKind::Init {
             continue;
         }
         let started = keep(f, &here, &sandbox.id, kind, c, &mut plan);
@@ -364,8 +377,11 @@ pub fn stop(f: &Facts<'_>, hurry: bool, message: &str) -> Plan {
                 // Sidecars go after the others, the last one first.
                 Some(r) => !others_alive && Some(r) == last_sidecar,
             };
+        let kill = Kill { id: c.id.clone(), name: c.name.clone(), message: message.to_owned() };
         if its_turn {
-            plan.kill.push(Kill { id: c.id.clone(), name: c.name.clone(), message: message.to_owned() });
+            plan.kill.push(kill);
+        } else {
+            plan.later.push(kill);
         }
     }
     if alive.is_empty() {

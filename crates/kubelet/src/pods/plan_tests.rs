@@ -69,7 +69,7 @@ fn container(text: &str) -> ContainerRecord {
     }
 }
 
-/// The plan in a short form: `box0`, `+c0` (start c as attempt 0), `-c0` (kill), `stop s0`, `rm c0`,
+/// The plan in a short form: `box0`, `+c0` (start c as attempt 0), `-c0` (kill), `~c0` (kill later), `stop s0`, `rm c0`,
 /// `rmbox s0`, `end Failed`, `stopped`.
 fn text(p: &Plan) -> String {
     let mut out: Vec<String> = Vec::new();
@@ -79,6 +79,7 @@ fn text(p: &Plan) -> String {
     out.extend(p.remove_sandboxes.iter().map(|s| format!("rmbox {s}")));
     out.extend(p.start.iter().map(|s| format!("+{}{}", s.name, s.attempt)));
     out.extend(p.kill.iter().map(|k| format!("-{}", k.id)));
+    out.extend(p.later.iter().map(|k| format!("~{}", k.id)));
     out.extend(p.remove.iter().map(|id| format!("rm {id}")));
     if p.stopped {
         out.push("stopped".into());
@@ -153,6 +154,10 @@ fn a_pod_that_should_run() {
         ("Always", init, one, &[(0, true)], &["i:0@s0=0"], "+j0"),
         ("Always", init, one, &[(0, true)], &["i:0@s0=1"], "+i1"),
         ("Always", init, one, &[(0, true)], &["i:0@s0=0", "j:0@s0=0"], "+a0"),
+        // The runtime has forgotten what is over; one that was made later says that it went well.
+        ("Always", init, one, &[(0, true)], &["j:0@s0=run"], ""),
+        ("Always", init, one, &[(0, true)], &["j:0@s0=1"], "+j1"),
+        ("Always", init, one, &[(0, true)], &["j:0@s0=0"], "+a0"),
         // Restart policies.
         ("Always", &[], one, &[(0, true)], &["a:0@s0=0"], "+a1"),
         ("OnFailure", &[], one, &[(0, true)], &["a:0@s0=1"], "+a1"),
@@ -211,6 +216,9 @@ fn sidecars_start_in_order_and_stay() {
         (&["s:0@s0=run"], None, "+i0"),
         (&["s:0@s0=run", "i:0@s0=0"], None, "+a0"),
         (&["s:0@s0=1", "i:0@s0=0", "a:0@s0=run"], None, "+s1"),
+        // One that is to run on is made again.
+        (&["i:0@s0=run"], None, "+s0"),
+        (&["i:0@s0=0"], None, "+s0"),
     ] {
         let mut case = Case::new(p(), &[(0, true)], containers);
         if let Some(v) = verdict {
@@ -294,8 +302,8 @@ fn another_size_starts_a_container_again() {
 fn a_pod_that_should_stop() {
     let p = || pod("Always", &[("s", true), ("t", true)], &["a", "b"]);
     for (containers, expected) in [
-        (&["s:0@s0=run", "t:0@s0=run", "a:0@s0=run", "b:0@s0=0"][..], "-a0"),
-        (&["s:0@s0=run", "t:0@s0=run", "a:0@s0=0"], "-t0"),
+        (&["s:0@s0=run", "t:0@s0=run", "a:0@s0=run", "b:0@s0=0"][..], "-a0, ~s0, ~t0"),
+        (&["s:0@s0=run", "t:0@s0=run", "a:0@s0=0"], "-t0, ~s0"),
         (&["s:0@s0=run", "t:0@s0=0"], "-s0"),
         (&["s:0@s0=0", "a:0@s0=unk"], "-a0"),
         (&["s:0@s0=0", "a:0@s0=new"], "stop s0"),

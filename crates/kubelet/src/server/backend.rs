@@ -10,6 +10,7 @@ use crate::adapters::storage_times::{CsiCall, Histogram, StorageOperation};
 use crate::allocation::ResizeCounts;
 use crate::cpus::CpuView;
 use crate::effects::{OpError, ProbeCount};
+use crate::memory::MemoryView;
 use crate::runtime::RuntimeSnapshot;
 use crate::volumes::Census;
 
@@ -113,6 +114,11 @@ pub trait Backend: Send + Sync + 'static {
     /// Which CPUs containers have for themselves.
     fn cpus(&self) -> CpuView {
         CpuView::default()
+    }
+
+    /// What memory of NUMA nodes is kept for containers.
+    fn memory(&self) -> MemoryView {
+        MemoryView::default()
     }
 
     /// How long operations on volumes took.

@@ -78,6 +78,7 @@ pub(super) async fn handle(session: &Session, route: Route, request: Request<Inc
                 + &metrics::storage(&backend.storage_operations())
                 + &metrics::csi(&backend.csi_operations())
                 + &metrics::cpus(&backend.cpus())
+                + &metrics::memory(&backend.memory())
                 + &metrics::resizes(&backend.resize_counts())
                 + &metrics::evictions(&backend.evictions())
                 + &metrics::preemptions(&backend.preemptions());

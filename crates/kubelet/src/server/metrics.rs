@@ -5,6 +5,7 @@
 
 mod cadvisor;
 mod cpus;
+mod memory;
 mod resizes;
 mod runtime;
 mod storage;
@@ -21,6 +22,7 @@ use crate::effects::ProbeCount;
 
 pub(super) use cadvisor::cadvisor;
 pub(super) use cpus::cpus;
+pub(super) use memory::memory;
 pub(super) use resizes::resizes;
 pub(super) use runtime::runtime;
 pub(super) use storage::{csi, managed, storage};

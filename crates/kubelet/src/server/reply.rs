@@ -113,12 +113,12 @@ impl From<crate::effects::OpError> for Refusal {
         use crate::effects::OpError;
         let code = match error {
             OpError::NotFound(_) => StatusCode::NOT_FOUND,
-            OpError::Failed(_) | OpError::Infeasible(_) => StatusCode::INTERNAL_SERVER_ERROR,
+            OpError::Failed(_) | OpError::Infeasible(_) | OpError::Config(_) => StatusCode::INTERNAL_SERVER_ERROR,
             OpError::TimedOut(_) => StatusCode::GATEWAY_TIMEOUT,
         };
         // The kind of failure is in the code; the text is for people.
         let text = match error {
-            OpError::NotFound(text) | OpError::Failed(text) | OpError::Infeasible(text) => text,
+            OpError::NotFound(text) | OpError::Failed(text) | OpError::Infeasible(text) | OpError::Config(text) => text,
             OpError::TimedOut(seconds) => format!("the container runtime did not answer within {seconds} s"),
         };
         Self::new(code, text)

@@ -16,6 +16,7 @@ use crate::runtime::{
     ContainerFiles, ContainerSecurity, ContainerSpec, DeviceNode, HandlerFeatures, ImageRecord, Mount, Propagation,
     Resources, SandboxSpec, Seccomp, Sharing, SubPath, labels,
 };
+use crate::topology::Nodes;
 
 /// Paths that the runtime hides by default, given to CRI explicitly as upstream does: what is not named here is shown. The
 /// counters of interrupts and of the power that the machine takes tell what others on it do.
@@ -63,6 +64,8 @@ pub struct Inputs<'a> {
     pub cpus: Option<crate::cpus::CpuSet>,
     /// They are nobody else's.
     pub own_cpus: bool,
+    /// The NUMA nodes to have memory of; none where it may be of all.
+    pub memory_nodes: Option<Nodes>,
     /// What the sandbox's handler can.
     pub handler: HandlerFeatures,
 }
@@ -374,10 +377,11 @@ pub fn limits(pod: &Pod, c: &Container, node_memory_bytes: u64, config: &NodeCon
     if own_cpus { resources::without_quota(limits) } else { limits }
 }
 
-/// The same with the CPUs that it runs on.
+/// The same with the CPUs that it runs on, and the NUMA nodes that it has memory of.
 fn of_node(pod: &Pod, c: &Container, inputs: &Inputs<'_>) -> Resources {
     let limits = limits(pod, c, inputs.node_memory_bytes, inputs.config, inputs.own_cpus);
-    Resources { cpus: inputs.cpus.as_ref().map(ToString::to_string).unwrap_or_default(), ..limits }
+    let cpus = inputs.cpus.as_ref().map(ToString::to_string).unwrap_or_default();
+    Resources { cpus, memory_nodes: inputs.memory_nodes.map(Nodes::list).unwrap_or_default(), ..limits }
 }
 
 #[cfg(test)]
@@ -411,6 +415,7 @@ mod tests {
                 target_id: String::new(),
                 cpus: None,
                 own_cpus: false,
+                memory_nodes: None,
                 handler: HandlerFeatures::default(),
             },
         )

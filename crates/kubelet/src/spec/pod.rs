@@ -240,11 +240,31 @@ pub fn qos_class(pod: &Pod) -> &'static str {
     qos::class_of(spec(pod))
 }
 
+/// Whether containers of a pod can have something for themselves: those of a Guaranteed one. A pod with resources of its own
+/// shares them out among its containers, and none of these has.
+fn may_have_its_own(pod: &Pod) -> bool {
+    qos::own(spec(pod)).is_none() && qos_class(pod) == "Guaranteed"
+}
+
+/// Memory and huge pages that a container of a Guaranteed pod asks for, in bytes; nothing where its pod is another (upstream's
+/// `getRequestedResources`).
+#[must_use]
+pub fn own_memory(pod: &Pod, c: &Container) -> BTreeMap<String, u64> {
+    if !may_have_its_own(pod) {
+        return BTreeMap::new();
+    }
+    let r = c.resources.as_ref();
+    let mut asked = amount::amounts(r.and_then(|r| r.limits.as_ref()));
+    asked.extend(amount::amounts(r.and_then(|r| r.requests.as_ref())));
+    asked.retain(|name, milli| *milli > 0 && (name == "memory" || name.starts_with("hugepages-")));
+    let bytes = |milli: i128| u64::try_from((milli + 999) / 1000).unwrap_or(u64::MAX);
+    asked.into_iter().map(|(name, milli)| (name, bytes(milli))).collect()
+}
+
 /// How many whole CPUs a container of a Guaranteed pod asks for; 0 where it asks for a part of one, or its pod is another.
-/// A pod with resources of its own shares them out among its containers, and none of these gets whole ones.
 #[must_use]
 pub fn whole_cpus(pod: &Pod, c: &Container) -> usize {
-    if qos::own(spec(pod)).is_some() || qos_class(pod) != "Guaranteed" {
+    if !may_have_its_own(pod) {
         return 0;
     }
     let asked = |list: Option<&BTreeMap<String, _>>| list?.get("cpu").and_then(amount::milli);

@@ -3,9 +3,11 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
+use carrack_types::duration;
 use carrack_types::volume::digest;
 use k8s_openapi::api::core::v1::Secret;
 use serde::Deserialize;
@@ -166,6 +168,17 @@ fn path_matches(key: &str, path: &str) -> bool {
     path.strip_prefix(key).is_some_and(|rest| key.is_empty() || rest.is_empty() || rest.starts_with('/'))
 }
 
+/// What is told of a pull that succeeded: how long it took, to the millisecond, and how many bytes the image has. Upstream names
+/// the time twice, with and without the wait for other pulls; here none waits for others.
+#[must_use]
+pub fn told(image: &str, took: Duration, size_bytes: u64) -> String {
+    let ms = i64::try_from(took.as_millis()).unwrap_or(i64::MAX);
+    let took = duration::format(ms.saturating_mul(1_000_000));
+    format!(
+        "Successfully pulled image \"{image}\" in {took} ({took} including waiting). Image size: {size_bytes} bytes."
+    )
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -234,5 +247,16 @@ mod tests {
         let found = credentials("r.io/a", &[Arc::new(serde_json::from_value(object).unwrap())]);
         assert_eq!((found.len(), format!("{:?}", found[0].secret).as_str()), (1, "secret n/s (1)"));
         assert!(found[0].secret.credential_hash.starts_with("edbd57"));
+    }
+
+    /// Upstream's tests take it apart (`getDurationsFromPulledEventMsg`, `test/e2e_node/image_pull_test.go`).
+    #[test]
+    fn pulls_are_told_as_by_upstream() {
+        for (us, expected) in [(39_356_789, "39.356s"), (323_000, "323ms"), (62_500_000, "1m2.5s"), (0, "0s")] {
+            let text = told("busybox:1.28", Duration::from_micros(us), 41_901_587);
+            let words: Vec<&str> = text.split(' ').collect();
+            assert_eq!(words.len(), 13, "{text}");
+            assert_eq!((words[5], words[6]), (expected, format!("({expected}").as_str()), "{text}");
+        }
     }
 }

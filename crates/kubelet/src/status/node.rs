@@ -54,7 +54,8 @@ fn most_pods(host: &HostFacts, config: &NodeConfig) -> u64 {
     if config.pods_per_core > 0 { most.min(of_cpus) } else { most }
 }
 
-fn hugepage_resource(size: u64) -> String {
+/// The resource that huge pages of a size in bytes are.
+pub(crate) fn hugepage_resource(size: u64) -> String {
     match size {
         s if s >= 1 << 30 => format!("hugepages-{}Gi", s >> 30),
         s if s >= 1 << 20 => format!("hugepages-{}Mi", s >> 20),

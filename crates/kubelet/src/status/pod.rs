@@ -150,10 +150,13 @@ fn container_status(i: &Inputs<'_>, kind: ContainerKind, c: &Container, init_don
                     },
                 }
             }
-            None if kind == ContainerKind::Regular && !init_done => waiting_state("PodInitializing", ""),
-            None if kind == ContainerKind::Regular => waiting_state("ContainerCreating", ""),
+            None if init_done && matches!(kind, ContainerKind::Regular | ContainerKind::Ephemeral) => {
+                waiting_state("ContainerCreating", "")
+            }
             None => waiting_state("PodInitializing", ""),
         });
+        let ended_well = s.state.as_ref().and_then(|st| st.terminated.as_ref()).is_some_and(|t| t.exit_code == 0);
+        s.ready = ended_well && kind == ContainerKind::Init;
         if was_there {
             s.container_id = old.and_then(|o| o.container_id.clone());
             s.image_id = old.map(|o| o.image_id.clone()).unwrap_or_default();

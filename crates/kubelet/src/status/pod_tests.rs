@@ -40,6 +40,7 @@ struct Case {
     stopped: bool,
     ended_because: Option<Ended>,
     verdicts: BTreeMap<String, Verdict>,
+    ran_before: BTreeMap<String, u32>,
 }
 
 impl Case {
@@ -53,6 +54,7 @@ impl Case {
             stopped: false,
             ended_because: None,
             verdicts: BTreeMap::new(),
+            ran_before: BTreeMap::new(),
         }
     }
     fn status(&self) -> PodStatus {
@@ -78,7 +80,7 @@ impl Case {
                 containers: &containers,
                 stopped: &BTreeSet::new(),
                 verdicts: &self.verdicts,
-                ran_before: &BTreeMap::new(),
+                ran_before: &self.ran_before,
                 surplus: &BTreeSet::new(),
                 outgrown: &BTreeSet::new(),
                 renewed: &BTreeSet::new(),
@@ -258,5 +260,39 @@ fn what_was_told_of_a_pod_that_is_over_stays_when_the_runtime_forgets_it() {
         let case = Case { spec, status: told.clone(), stopped: true, ..Case::new(left) };
         let expected: PodStatus = serde_json::from_value(told.clone()).unwrap();
         assert_eq!(case.status() == expected, stays, "{told}");
+    }
+}
+
+/// Upstream's "should not restart any completed init container, even after the completed init container statuses have been removed"
+/// (`test/e2e_node/container_lifecycle_test.go`): its end stands.
+#[test]
+fn an_init_container_that_the_runtime_forgot_is_still_done() {
+    let over = |code: i32| {
+        json!({"name": "i", "image": "i", "imageID": "sha256:1", "containerID": "containerd://i0", "restartCount": 0,
+            "state": {"terminated": {"exitCode": code, "reason": "Completed"}}})
+    };
+    for (code, ready) in [(0, true), (1, false)] {
+        let case = Case {
+            spec: json!({"initContainers": [{"name": "i"}, {"name": "j"}], "containers": [{"name": "a"}]}),
+            status: json!({"initContainerStatuses": [over(code)]}),
+            ran_before: BTreeMap::from([("i".into(), 0)]),
+            ..Case::new(vec![record("j", 0, ContainerState::Running)])
+        };
+        let expected = format!("Pending i=Completed({code})x0 j=runningx0 a=PodInitializingx0");
+        assert_eq!(case.text(), expected);
+        let told = case.status().init_container_statuses.unwrap_or_default();
+        assert_eq!((told[0].ready, told[0].container_id.as_deref()), (ready, Some("containerd://i0")));
+    }
+}
+
+/// A container for debugging waits as the others do.
+#[test]
+fn an_ephemeral_container_is_created_in_an_initialized_pod() {
+    for (init, reason) in [(json!([]), "ContainerCreating"), (json!([{"name": "i"}]), "PodInitializing")] {
+        let spec = json!({"initContainers": init, "containers": [{"name": "a"}],
+            "ephemeralContainers": [{"name": "e", "image": "i"}]});
+        let told = Case { spec, ..Case::new(vec![]) }.status().ephemeral_container_statuses.unwrap_or_default();
+        let waiting = told[0].state.as_ref().and_then(|state| state.waiting.as_ref());
+        assert_eq!(waiting.and_then(|w| w.reason.as_deref()), Some(reason));
     }
 }

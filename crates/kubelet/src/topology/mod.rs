@@ -14,6 +14,8 @@ use std::collections::BTreeSet;
 
 pub use hints::{choose, hints};
 
+use crate::cpus::CpuSet;
+
 /// Most NUMA nodes for which sets of nodes are tried, as upstream has it.
 pub const MAX_NODES: usize = 8;
 
@@ -47,6 +49,15 @@ impl Nodes {
     #[must_use]
     pub fn within(self, other: Self) -> bool {
         self.0 & !other.0 == 0
+    }
+    /// Their numbers, in ascending order.
+    pub fn numbers(self) -> impl Iterator<Item = u32> {
+        (0..u64::BITS).filter(move |number| (self.0 >> number) & 1 == 1)
+    }
+    /// As the kernel writes them: `0-1,4`.
+    #[must_use]
+    pub fn list(self) -> String {
+        self.numbers().collect::<CpuSet>().to_string()
     }
     /// All sets of these nodes that are not empty.
     pub(crate) fn subsets(self) -> impl Iterator<Item = Self> {

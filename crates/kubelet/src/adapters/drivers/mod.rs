@@ -163,6 +163,7 @@ impl Drivers {
             there = !self.looks.clear_dead(&p.published.origin.driver, path).await?;
         }
         if there {
+            self.keep_read_only(setup, p).await?;
             // What is there is left as it is; a driver may want to renew what it wrote there.
             let renewed = p.republish && !p.confirm_only;
             if renewed {
@@ -195,6 +196,26 @@ impl Drivers {
         }
         self.give_to_group(setup, p, false).await?;
         Ok(Reply::Done)
+    }
+
+    /// Makes what is there read-only where it is to be: an earlier life may have ended after it bound it, and before that. No
+    /// container has it then.
+    async fn keep_read_only(&self, setup: &VolumeSetup, p: &Publishing) -> Result<(), OpError> {
+        let origin = &p.published.origin;
+        if !origin.read_only || origin.block {
+            return Ok(());
+        }
+        let is_bound = match &origin.driver {
+            Driver::Local { .. } => true,
+            // Else its driver mounted it. Nobody writes to what does not answer.
+            Driver::Flex { .. } => mounted(&p.published.stage_path)?.is_some() && self.looks.answers(&setup.path).await,
+            Driver::Csi { .. } | Driver::HostPath { .. } | Driver::Nfs { .. } => false,
+        };
+        if !is_bound {
+            return Ok(());
+        }
+        let path = setup.path.clone();
+        blocking(move || mounts::make_read_only(&path).map_err(io_error(format!("making {path} read-only")))).await
     }
 
     /// Gives what is in a volume to the pod's group, where that is this kubelet's to do. What was there before is given only where

@@ -205,6 +205,28 @@ async fn a_local_volume_stays_with_the_group_of_who_had_it_first() {
     assert!(local.is_dir());
 }
 
+#[tokio::test]
+async fn what_was_bound_by_who_ended_then_is_made_read_only() {
+    if !rustix::process::geteuid().is_root() {
+        return;
+    }
+    let (dir, drivers) = with_driver("");
+    let local = dir.path().join("disk");
+    fs::create_dir(&local).unwrap();
+    for read_only in [true, false] {
+        let at = dir.path().join(format!("pods/{read_only}/volumes/kubernetes.io~local-volume/pv"));
+        let (volume, mut publishing) = setup(&at, false);
+        publishing.published.origin.driver = Driver::Local { path: local.to_string_lossy().into_owned() };
+        publishing.published.origin.read_only = read_only;
+        fs::create_dir_all(&at).unwrap();
+        mounts::bind(&local.to_string_lossy(), &volume.path, false).unwrap();
+        drivers.publish(&volume, &publishing).await.unwrap();
+        assert_eq!(fs::write(at.join("data"), "1").is_err(), read_only);
+        fs::write(local.join("data"), "1").unwrap();
+        drivers.unpublish(&volume.uid, "v", &volume.path, &publishing.published).await.unwrap();
+    }
+}
+
 #[test]
 fn volumes_that_are_one_file_system_do_not_wait_for_each_other() {
     let staged = |at: &str, device: &str| mounts::MountPoint {

@@ -242,3 +242,32 @@ fn an_amount_that_somebody_wrote_is_believed_when_it_is_written_again() {
     w.run(10);
     assert_eq!(w.phase(), "Running");
 }
+
+/// Upstream's "will report a Healthy and then Unhealthy single device in the pod status"
+/// (`test/e2e_node/device_plugin_failures_pod_status_test.go`).
+#[test]
+fn the_health_of_a_device_is_told_with_its_pod() {
+    let mut w = World::new(1);
+    w.edit_or_create_node();
+    w.run(2);
+    w.plugin_up(&["a"]);
+    w.create("p", vm("Always"));
+    w.run(5);
+    let told = |w: &World| w.api.objects[POD]["status"]["containerStatuses"][0]["allocatedResourcesStatus"].clone();
+    let of = |word: &str| json!([{"name": KVM, "resources": [{"resourceID": "a", "health": word}]}]);
+    assert_eq!(told(&w), of("Healthy"), "{}", w.api.objects[POD]["status"]);
+    let epoch = w.node.plugins[KVM].epoch;
+    for (healthy, word) in [(false, "Unhealthy"), (true, "Healthy"), (false, "Unhealthy")] {
+        let devices = vec![Device { id: "a".into(), healthy, numa_nodes: vec![] }];
+        w.input(Input::Own(In::PluginDevices { resource: KVM.into(), epoch, devices }));
+        w.run(3);
+        assert_eq!(told(&w), of(word));
+    }
+    // Nobody has heard of the plugin yet.
+    w.restart_kubelet();
+    w.run(5);
+    assert_eq!(told(&w), of("Unhealthy"));
+    w.plugins_register();
+    w.run(5);
+    assert_eq!(told(&w), of("Healthy"), "as the plugin lists it now");
+}

@@ -1,4 +1,4 @@
-//! A machine that becomes another one while the kubelet runs: CPUs and memory come or go.
+//! A machine that becomes another one while the kubelet runs: CPUs and memory come or go; and what its Node says of it.
 
 use super::*;
 
@@ -32,4 +32,33 @@ fn who_is_not_to_make_the_node_waits_for_it_and_tells_its_status_alone() {
     let node = &w.api.objects[path];
     assert_eq!(node["metadata"]["labels"], json!({"kubevirt.io/schedulable": "true"}));
     assert!(node["status"]["conditions"].to_string().contains("KubeletReady"), "{node}");
+}
+
+/// Upstream's "should reconcile the OS and Arch labels when running" (`test/e2e_node/os_label_rename_test.go`).
+#[test]
+fn labels_that_say_what_the_machine_is_stay() {
+    let mut w = World::new(1);
+    let path = "/api/v1/nodes/sim";
+    w.run(5);
+    let label = |w: &World, name: &str| w.api.objects[path]["metadata"]["labels"][name].clone();
+    for (name, made, expected) in [
+        ("kubernetes.io/os", json!("dummy"), json!("linux")),
+        ("kubernetes.io/arch", json!("dummy"), json!("amd64")),
+        ("kubernetes.io/os", Value::Null, json!("linux")),
+        // These are the user's to change.
+        ("beta.kubernetes.io/os", json!("dummy"), json!("dummy")),
+        ("mine", json!("1"), json!("1")),
+    ] {
+        w.edit(path, json!({"metadata": {"labels": {name: made}}}));
+        w.run(15);
+        assert_eq!(label(&w, name), expected, "{name}: {made}");
+    }
+    // Somebody who insists is not asked more often than that.
+    let before = w.api.revision;
+    for _ in 0..20 {
+        w.edit(path, json!({"metadata": {"labels": {"kubernetes.io/os": "dummy"}}}));
+        w.run(1);
+    }
+    assert_eq!(label(&w, "kubernetes.io/arch"), json!("amd64"));
+    assert!(w.api.revision - before < 20 + 20, "{before} {}", w.api.revision);
 }

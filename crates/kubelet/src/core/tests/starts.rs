@@ -532,3 +532,31 @@ fn a_container_gets_what_the_handler_of_its_sandbox_can() {
         assert_eq!(w.node.sandboxes.len(), 1, "{what}");
     }
 }
+
+/// What a container is made of is one thing, and what the runtime says of it another.
+#[test]
+fn who_is_at_fault_for_a_container_that_is_not_made_is_told() {
+    for (error, reason) in [
+        (OpError::Config("failed to prepare subPath".into()), "CreateContainerConfigError"),
+        (OpError::Failed("no space left on device".into()), "CreateContainerError"),
+    ] {
+        let mut w = World::new(1);
+        w.edit_or_create_node();
+        w.create("p", plain());
+        while !w.asked.iter().any(|(_, op)| matches!(op, Op::CreateContainer(..))) {
+            w.next();
+        }
+        for input in w.arriving.values_mut() {
+            if let Input::Own(In::Done(_, outcome @ Ok(Reply::Made(_)))) = input {
+                *outcome = Err(error.clone());
+            }
+        }
+        // Nothing has come of it.
+        w.node.containers.clear();
+        w.run(3);
+        let waiting = &w.api.objects[POD]["status"]["containerStatuses"][0]["state"]["waiting"];
+        assert_eq!((&waiting["reason"], &waiting["message"]), (&json!(reason), &json!(error.to_string())));
+        w.run(30);
+        assert_eq!(w.phase(), "Running", "{error}");
+    }
+}
