@@ -154,6 +154,15 @@ fn faults_are_told_by_field() {
     assert_eq!(made["spec"]["template"]["spec"]["domain"]["devices"].get("dsiks"), None);
 }
 
+/// It waits for its size, as its status will say.
+#[test]
+fn a_machine_may_be_there_before_what_it_names() {
+    let cluster = Cluster::new();
+    let early = json!({"spec": {"instancetype": {"name": "none"}, "preference": {"name": "none"}}});
+    let made = cluster.admin(Method::POST, VMS, &vm(early), 201);
+    assert_eq!(made["spec"]["instancetype"]["kind"], "VirtualMachineClusterInstancetype");
+}
+
 #[test]
 fn what_an_instance_is_is_said_by_components() {
     let cluster = Cluster::new();

@@ -1,9 +1,18 @@
 //! What is filled in where a user said nothing.
 
-use carrack_types::kubevirt::devices::{Binding, DiskTarget, PodNetwork};
+use std::collections::BTreeMap;
+
+use carrack_types::kubevirt::devices::{Binding, DiskTarget, Input, PodNetwork};
 use carrack_types::kubevirt::others::KubeVirtConfiguration;
 use carrack_types::kubevirt::vm::VirtualMachineInstanceTemplateSpec;
-use carrack_types::kubevirt::{Disk, Interface, Network, VirtualMachine, VirtualMachineInstanceSpec};
+use carrack_types::kubevirt::{
+    Disk, DomainSpec, Interface, Network, Quantity, VirtualMachine, VirtualMachineInstanceSpec, Volume,
+};
+
+use super::networks::parse_address;
+
+/// What a disk, a CD drive or a LUN is attached to that names no bus.
+pub(crate) const DEFAULT_BUS: &str = "sata";
 
 /// Completes a machine. Little is written into its template, so that what a user keeps in a repository and what the
 /// cluster shows stay alike. What a preference may choose is left open.
@@ -41,10 +50,14 @@ pub fn complete_instance(
     if let Some(dog) = domain.devices.watchdog.as_mut().filter(|dog| dog.diag288.is_none()) {
         fill(&mut dog.i6300esb.get_or_insert_default().action, || "reset".to_owned());
     }
+    complete_inputs(&mut domain.devices.inputs);
+    complete_requests(domain);
+    complete_memory(domain);
     complete_cpu(spec, settings);
-    complete_memory(spec);
+    spec.volumes.iter_mut().for_each(complete_image);
     complete_disks(spec);
     complete_networks(spec, settings);
+    complete_addresses(spec);
 }
 
 /// The machine type that the cluster's settings choose: by architecture, or for all.
@@ -63,8 +76,9 @@ fn complete_cpu(spec: &mut VirtualMachineInstanceSpec, settings: &KubeVirtConfig
     }
     let vcpus = spec.domain.vcpus();
     let cpu = spec.domain.cpu.get_or_insert_default();
+    // As upstream: a processor each, of what is asked for in amounts alone.
     if cpu.cores.is_none() && cpu.sockets.is_none() && cpu.threads.is_none() {
-        cpu.cores = Some(vcpus);
+        cpu.sockets = Some(vcpus);
     }
     cpu.cores.get_or_insert(1);
     cpu.sockets.get_or_insert(1);
@@ -76,15 +90,53 @@ fn complete_cpu(spec: &mut VirtualMachineInstanceSpec, settings: &KubeVirtConfig
     }
 }
 
-fn complete_memory(spec: &mut VirtualMachineInstanceSpec) {
-    let resources = &spec.domain.resources;
-    let given = resources.requests.get("memory").or_else(|| resources.limits.get("memory")).cloned();
-    if let Some(amount) = given {
-        spec.domain.memory.get_or_insert_default().guest.get_or_insert(amount);
+/// CPUs that are limited and not asked for are asked for as they are limited.
+fn complete_requests(domain: &mut DomainSpec) {
+    let resources = &mut domain.resources;
+    if let Some(limit) = amount(&resources.limits, "cpu")
+        && amount(&resources.requests, "cpu").is_none()
+    {
+        resources.requests.insert("cpu".to_owned(), limit);
     }
 }
 
-/// A volume that no disk names becomes a disk of its own.
+/// An amount that is given, and is not none.
+fn amount(amounts: &BTreeMap<String, Quantity>, name: &str) -> Option<Quantity> {
+    amounts.get(name).filter(|amount| amount.units().is_some_and(|units| units != 0)).cloned()
+}
+
+/// A guest has the memory that is asked for, or else the one that it is limited to, or else one huge page.
+fn complete_memory(domain: &mut DomainSpec) {
+    let resources = &domain.resources;
+    let pages = domain.memory.as_ref().and_then(|memory| memory.hugepages.as_ref());
+    let page = pages.and_then(|pages| pages.page_size.clone()).map(Quantity).filter(|size| size.units().is_some());
+    let given = amount(&resources.requests, "memory").or_else(|| amount(&resources.limits, "memory")).or(page);
+    if let Some(amount) = given {
+        domain.memory.get_or_insert_default().guest.get_or_insert(amount);
+    }
+}
+
+fn complete_inputs(inputs: &mut [Input]) {
+    for input in inputs {
+        fill(&mut input.bus, || "usb".to_owned());
+        if input.r#type.is_empty() {
+            "tablet".clone_into(&mut input.r#type);
+        }
+    }
+}
+
+/// When the image of a container disk is pulled: each time where its tag is the newest, or there is neither a tag nor a digest.
+/// (Upstream: `setDefaultPullPoliciesOnContainerDisks`, which takes the port of a registry for a tag.)
+fn complete_image(volume: &mut Volume) {
+    if let Some(disk) = &mut volume.container_disk {
+        let newest = disk.image.ends_with(":latest") || !disk.image.contains([':', '@']);
+        let policy = if newest { "Always" } else { "IfNotPresent" };
+        fill(&mut disk.image_pull_policy, || policy.to_owned());
+    }
+}
+
+/// A volume that no disk names becomes a disk of its own. What is attached by no bus that anybody named is attached by
+/// SATA, whose driver every system has. (Upstream: `setDefaultAmd64DisksBus`.)
 fn complete_disks(spec: &mut VirtualMachineInstanceSpec) {
     let disks = &mut spec.domain.devices.disks;
     for volume in &spec.volumes {
@@ -93,24 +145,51 @@ fn complete_disks(spec: &mut VirtualMachineInstanceSpec) {
         }
     }
     for disk in disks {
-        match (&mut disk.disk, &mut disk.cdrom, &disk.lun) {
-            (None, None, None) => {
-                disk.disk = Some(DiskTarget { bus: Some("virtio".to_owned()), ..DiskTarget::default() });
-            }
-            (Some(target), None, None) => {
-                fill(&mut target.bus, || "virtio".to_owned());
-            }
-            (None, Some(target), None) => {
-                fill(&mut target.bus, || "sata".to_owned());
-            }
-            _ => {}
+        if disk.disk.is_none() && disk.cdrom.is_none() && disk.lun.is_none() {
+            disk.disk = Some(DiskTarget::default());
+        }
+        if let Some(drive) = &mut disk.cdrom {
+            drive.readonly.get_or_insert(true);
+            fill(&mut drive.tray, || "closed".to_owned());
+        }
+        let buses = [
+            disk.disk.as_mut().map(|target| &mut target.bus),
+            disk.cdrom.as_mut().map(|target| &mut target.bus),
+            disk.lun.as_mut().map(|target| &mut target.bus),
+        ];
+        for bus in buses.into_iter().flatten() {
+            fill(bus, || DEFAULT_BUS.to_owned());
         }
     }
 }
 
-/// An instance that says nothing of networks is on the pod network. Upstream binds it by a bridge there, unless its
-/// settings say otherwise; here, as in nearly every manifest, by masquerade.
-fn complete_networks(spec: &mut VirtualMachineInstanceSpec, settings: &KubeVirtConfiguration) {
+/// Writes addresses as everybody reads them, who may be the pod's runtime and the guest.
+fn complete_addresses(spec: &mut VirtualMachineInstanceSpec) {
+    let plain = |address: &mut String| {
+        if let Some(parsed) = parse_address(address) {
+            *address = parsed.to_string();
+        }
+    };
+    if let Some(config) = &mut spec.dns_config {
+        config.nameservers.iter_mut().flatten().for_each(plain);
+    }
+    for interface in &mut spec.domain.devices.interfaces {
+        if let Some(options) = &mut interface.dhcp_options {
+            options.ntp_servers.iter_mut().for_each(plain);
+        }
+    }
+    for network in &mut spec.networks {
+        if let Some(cidr) = network.pod.as_mut().and_then(|pod| pod.vm_network_cidr.as_mut())
+            && let Some((address, bits)) = cidr.split_once('/')
+            && let Some(address) = parse_address(address)
+        {
+            *cidr = format!("{address}/{bits}");
+        }
+    }
+}
+
+/// An instance that says nothing of networks is on the pod network.
+pub(crate) fn attach_to_pod_network(spec: &mut VirtualMachineInstanceSpec) {
     let devices = &mut spec.domain.devices;
     if devices.autoattach_pod_interface != Some(false) && devices.interfaces.is_empty() && spec.networks.is_empty() {
         devices.interfaces.push(Interface { name: "default".to_owned(), ..Interface::default() });
@@ -120,8 +199,14 @@ fn complete_networks(spec: &mut VirtualMachineInstanceSpec, settings: &KubeVirtC
             ..Network::default()
         });
     }
+}
+
+/// Upstream binds what nobody bound by a bridge on the pod network, unless its settings say otherwise; here, as in nearly
+/// every manifest, it is bound by masquerade.
+fn complete_networks(spec: &mut VirtualMachineInstanceSpec, settings: &KubeVirtConfiguration) {
+    attach_to_pod_network(spec);
     let wanted = settings.network.as_ref().and_then(|network| network.default_network_interface.as_deref());
-    for interface in &mut devices.interfaces {
+    for interface in &mut spec.domain.devices.interfaces {
         let bound = interface.bridge.is_some()
             || interface.masquerade.is_some()
             || interface.sriov.is_some()

@@ -5,18 +5,17 @@ use std::collections::{BTreeMap, BTreeSet};
 use carrack_types::kubevirt::devices::CustomBlockSize;
 use carrack_types::kubevirt::{Disk, VirtualMachineInstanceSpec};
 
-use super::{Faults, MAX_STRING, is_dns_label, is_one_of, is_plain};
+use super::{DEFAULT_BUS, Faults, MAX_STRING, is_dns_label, is_one_of, is_plain};
 
 /// Block sizes that a guest can be shown, bytes.
 const BLOCK_SIZES: std::ops::RangeInclusive<u32> = 512..=2_097_152;
-/// Ports of the one SATA controller.
-const MAX_SATA: usize = 6;
+/// The one size of a block on the bus sata, bytes.
+const SATA_BLOCK: u32 = 512;
 
 pub(super) fn check(field: &str, spec: &VirtualMachineInstanceSpec, faults: &mut Faults) {
     let field = format!("{field}.domain.devices.disks");
     let volumes: BTreeMap<&str, _> = spec.volumes.iter().map(|volume| (volume.name.as_str(), volume)).collect();
     let mut seen = BTreeMap::new();
-    let mut sata = 0;
     for (index, disk) in spec.domain.devices.disks.iter().enumerate() {
         let at = format!("{field}[{index}]");
         if let Some(first) = seen.insert(disk.name.as_str(), index) {
@@ -36,7 +35,7 @@ pub(super) fn check(field: &str, spec: &VirtualMachineInstanceSpec, faults: &mut
             faults.invalid(format!("{at}.name"), format!("'{}' is no DNS label (RFC 1123)", disk.name));
         }
         target(&at, disk, faults);
-        bus(&at, disk, &mut sata, faults);
+        bus(&at, disk, faults);
         attributes(&at, disk, faults);
         block_size(&at, disk, faults);
     }
@@ -58,7 +57,7 @@ fn target(at: &str, disk: &Disk, faults: &mut Faults) {
     }
 }
 
-fn bus(at: &str, disk: &Disk, sata: &mut usize, faults: &mut Faults) {
+fn bus(at: &str, disk: &Disk, faults: &mut Faults) {
     let (kind, name) = match (&disk.disk, &disk.lun, &disk.cdrom) {
         (Some(target), _, _) => ("disk", target.bus.as_deref()),
         (None, Some(target), _) => ("lun", target.bus.as_deref()),
@@ -66,29 +65,27 @@ fn bus(at: &str, disk: &Disk, sata: &mut usize, faults: &mut Faults) {
         (None, None, None) => return,
     };
     let field = format!("{at}.{kind}.bus");
-    let name = name.filter(|name| !name.is_empty());
+    let name = name.filter(|name| !name.is_empty()).unwrap_or(DEFAULT_BUS);
     match name {
-        None => {}
-        Some("ide") => faults.invalid(&field, "IDE bus is not supported"),
-        Some("virtio") if kind == "cdrom" => faults.invalid(&field, "Bus type virtio is invalid for CD-ROM device"),
-        Some("usb") if kind == "cdrom" => faults.unsupported(&field, "CD-ROMs on bus usb are not supported"),
-        Some("sata") if disk.disk.as_ref().is_some_and(|target| target.readonly) => {
+        "ide" => faults.invalid(&field, "IDE bus is not supported"),
+        "virtio" if kind == "cdrom" => faults.invalid(&field, "Bus type virtio is invalid for CD-ROM device"),
+        "usb" if kind == "cdrom" => faults.unsupported(&field, "CD-ROMs on bus usb are not supported"),
+        "sata" if disk.disk.as_ref().is_some_and(|target| target.readonly) => {
             faults.invalid(&field, "sata hard-disks do not support read-only.");
         }
-        Some("virtio" | "sata" | "scsi" | "usb") => {}
-        Some(other) => {
+        "virtio" | "sata" | "scsi" | "usb" => {}
+        other => {
             let known = "[virtio scsi sata usb]";
             faults.invalid(&field, format!("{at} is set with an unrecognized bus {other}, must be one of: {known}"));
         }
     }
-    if name == Some("sata") || (name.is_none() && kind == "cdrom") {
-        *sata += 1;
-        if *sata > MAX_SATA {
-            faults.unsupported(&field, format!("more than {MAX_SATA} devices on bus sata are not supported"));
-        }
+    // QEMU starts no machine with another.
+    let custom = disk.block_size.as_ref().and_then(|size| size.custom.as_ref());
+    if name == "sata" && custom.is_some_and(|size| BLOCK_SIZES.contains(&size.logical) && size.logical != SATA_BLOCK) {
+        let message = format!("devices on bus sata have blocks of {SATA_BLOCK} bytes");
+        faults.unsupported(format!("{at}.blockSize.custom.logical"), message);
     }
-    if disk.dedicated_io_thread == Some(true) && !matches!(name, None | Some("virtio")) {
-        let name = name.unwrap_or_default();
+    if disk.dedicated_io_thread == Some(true) && name != "virtio" {
         faults.unsupported(at, format!("IOThreads are not supported for disks on a {name} bus"));
     }
 }

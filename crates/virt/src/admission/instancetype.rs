@@ -41,7 +41,7 @@ pub(super) fn check_preference(preference: &PreferenceSpec, faults: &mut Faults)
 }
 
 /// A matcher without a kind means the one for all namespaces; kinds in small letters are upstream's own.
-pub(super) fn complete_matchers(spec: &mut VirtualMachineSpec) {
+pub(crate) fn complete_matchers(spec: &mut VirtualMachineSpec) {
     for (matcher, namespaced, cluster) in [
         (&mut spec.instancetype, INSTANCETYPE, CLUSTER_INSTANCETYPE),
         (&mut spec.preference, PREFERENCE, CLUSTER_PREFERENCE),

@@ -26,7 +26,7 @@ const LABELS: [&str; 6] = [
     "kubevirt.io/install-strategy",
 ];
 /// The annotations that only our components may set.
-const ANNOTATIONS: [&str; 6] = [
+pub(crate) const ANNOTATIONS: [&str; 6] = [
     FAILOVER_ANNOTATION,
     FENCING_TOKEN_ANNOTATION,
     STARTED_FROM_ANNOTATION,

@@ -1,6 +1,7 @@
 //! Interfaces and networks: each interface has its network, and each network its interface.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
 
 use carrack_types::kubevirt::devices::DhcpOptions;
 use carrack_types::kubevirt::others::KubeVirtConfiguration;
@@ -164,7 +165,7 @@ fn dhcp_options(at: &str, options: &DhcpOptions, faults: &mut Faults) {
         }
     }
     for (index, server) in options.ntp_servers.iter().enumerate() {
-        if server.parse::<std::net::Ipv4Addr>().is_err() {
+        if parse_address(server).is_none_or(|address| address.is_ipv6()) {
             let at = format!("{at}.ntpServers[{index}]");
             faults.invalid(at, "NTP servers must be a list of valid IPv4 addresses.");
         }
@@ -202,6 +203,18 @@ fn is_port_name(name: &str) -> bool {
         && !name.starts_with('-')
         && !name.ends_with('-')
         && !name.contains("--")
+}
+
+/// An address. Zeros before the numbers of one of version 4 mean nothing, as upstream has it; there are programs that take such
+/// numbers for octal ones, and others that refuse them. (Upstream: `ParseIPSloppy`.)
+pub(super) fn parse_address(text: &str) -> Option<IpAddr> {
+    let number = |part: &str| {
+        let is_plain = part.bytes().all(|digit| digit.is_ascii_digit());
+        is_plain.then(|| part.parse::<u8>().ok()).flatten()
+    };
+    let numbers = text.split('.').map(number).collect::<Option<Vec<u8>>>();
+    let four: Option<[u8; 4]> = numbers.and_then(|numbers| numbers.try_into().ok());
+    four.map(IpAddr::from).or_else(|| text.parse().ok())
 }
 
 /// Six bytes in hex, between colons or hyphens.

@@ -168,6 +168,19 @@ impl AdmissionPlugin for VirtAdmission {
         }
         refuse(attributes, faults.into_vec())
     }
+
+    /// Whoever has misspelled a name is told at once; the machine waits for what it names.
+    fn warnings(&self, attributes: &Attributes<'_>, lookup: &dyn Lookup) -> Vec<String> {
+        let is_new = attributes.old.is_none_or(|old| old.get("spec") != attributes.object.get("spec"));
+        let is_machine = attributes.is(GROUP, "virtualmachines") && writes_object(attributes);
+        if !is_machine || !is_new || is_deleting(&attributes.object) {
+            return Vec::new();
+        }
+        let all = ["instancetype", "preference"].into_iter().zip(named(attributes));
+        let named = all.filter_map(|(field, named)| Some((field, named?)));
+        let missing = named.filter(|(_, named)| named.find(attributes, lookup).is_none());
+        missing.map(|(field, named)| format!("Failure to find {field}: {}", named.missing())).collect()
+    }
 }
 
 /// Says of a new launcher that its guest is not paused, which the controller would say next. The gate is there from the start,
@@ -292,21 +305,16 @@ fn named(attributes: &Attributes<'_>) -> [Option<Named>; 2] {
     ]
 }
 
-/// Applies what the machine names to its template, so that what is checked is what will be made of it.
+/// Applies what the machine names to its template, so that what is checked is what will be made of it. What is not there may come
+/// yet: the machine waits for it, and its status says so. (Upstream: `ApplyToVM` in pkg/instancetype/webhooks/vm.)
 fn size(attributes: &Attributes<'_>, lookup: &dyn Lookup, vm: &mut VirtualMachine, faults: &mut Faults) {
     let mut chosen = instancetype::Chosen::default();
     let [of_instancetype, of_preference] = named(attributes);
     if let Some(named) = &of_instancetype {
         chosen.instancetype = named.find(attributes, lookup).as_ref().and_then(instancetype::spec_of);
-        if chosen.instancetype.is_none() {
-            faults.not_found("spec.instancetype", format!("Failure to find instancetype: {}", named.missing()));
-        }
     }
     if let Some(named) = &of_preference {
         chosen.preference = named.find(attributes, lookup).as_ref().and_then(instancetype::spec_of);
-        if chosen.preference.is_none() {
-            faults.not_found("spec.preference", format!("Failure to find preference: {}", named.missing()));
-        }
     }
     if let Some(template) = &mut vm.spec.template
         && let Err(conflicts) = chosen.apply("spec.template.spec", &mut template.spec)

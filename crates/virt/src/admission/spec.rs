@@ -94,7 +94,7 @@ fn dns(field: &str, spec: &VirtualMachineInstanceSpec, faults: &mut Faults) {
         faults.invalid("nameservers", format!("must not have more than 3 nameservers: {servers:?}"));
     }
     for server in servers {
-        if server.parse::<std::net::IpAddr>().is_err() {
+        if networks::parse_address(&server).is_none() {
             faults.invalid("nameservers", format!("must be valid IP address: {server}"));
         }
     }

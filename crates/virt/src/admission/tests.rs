@@ -219,6 +219,8 @@ fn faults_name_their_fields() {
     let at = |what: &str| format!("spec.domain.devices.interfaces[0].dhcpOptions.{what}");
     check(told(json!({"bootFileName": "b", "tftpServerName": "t", "ntpServers": ["10.0.0.1"]})), &[]);
     check(told(json!({"ntpServers": ["::1"]})), &[&at("ntpServers[0]")]);
+    check(told(json!({"ntpServers": ["010.0.0.01"]})), &[]);
+    check(told(json!({"ntpServers": ["10.0.1"]})), &[&at("ntpServers[0]")]);
     let own = |option: i32| json!({"option": option, "value": "x"});
     check(told(json!({"privateOptions": [own(224), own(254)]})), &[]);
     check(told(json!({"privateOptions": [own(223)]})), &[&at("privateOptions[0]")]);
@@ -240,6 +242,7 @@ fn faults_name_their_fields() {
     check(json!({"dnsPolicy": "Other"}), &["spec.dnsPolicy"]);
     check(json!({"dnsPolicy": "None"}), &["spec.dnsConfig"]);
     check(json!({"dnsPolicy": "None", "dnsConfig": {"nameservers": ["x"]}}), &["nameservers"]);
+    check(json!({"dnsPolicy": "None", "dnsConfig": {"nameservers": ["01.1.1.1", "fd00::1"]}}), &[]);
     let searches = |searches: Vec<String>| json!({"dnsConfig": {"searches": searches}});
     check(searches((0..6).map(|n| format!("d{n}")).collect()), &[]);
     check(searches((0..7).map(|n| format!("d{n}")).collect()), &["searchDomains"]);
@@ -273,10 +276,19 @@ fn faults_name_their_fields() {
         disks(json!([{"name": "root", "disk": {"bus": "sata", "readonly": true}}])),
         &["spec.domain.devices.disks[0].disk.bus"],
     );
-    check(
-        disks(json!([{"name": "root", "disk": {"bus": "sata"}, "dedicatedIOThread": true}])),
-        &["spec.domain.devices.disks[0]"],
-    );
+    check(disks(json!([{"name": "root", "disk": {"readonly": true}}])), &["spec.domain.devices.disks[0].disk.bus"]);
+    for target in [json!({"bus": "sata"}), json!({})] {
+        check(
+            disks(json!([{"name": "root", "disk": target, "dedicatedIOThread": true}])),
+            &["spec.domain.devices.disks[0]"],
+        );
+    }
+    let large = |target: Value| {
+        let size = json!({"custom": {"logical": 4096, "physical": 4096}});
+        disks(json!([{"name": "root", "disk": target, "blockSize": size}]))
+    };
+    check(large(json!({"bus": "virtio"})), &[]);
+    check(large(json!({})), &["spec.domain.devices.disks[0].blockSize.custom.logical"]);
     let sized = |size: Value| disks(json!([{"name": "root", "blockSize": size}]));
     check(
         sized(json!({"custom": {"logical": 4096, "physical": 512}})),
@@ -405,9 +417,10 @@ fn what_is_left_out_is_filled_in_and_then_stands() {
     let at = |path: &str| value.pointer(path).cloned().unwrap_or(Value::Null);
     assert_eq!(at("/domain/machine/type"), "q35");
     assert_eq!(at("/domain/firmware/uuid"), "a-uuid");
-    assert_eq!(at("/domain/cpu/cores"), 2);
+    assert_eq!((at("/domain/cpu/sockets"), at("/domain/cpu/cores")), (json!(2), json!(1)));
     assert_eq!(at("/domain/memory/guest"), "64Mi");
-    assert_eq!(at("/domain/devices/disks/0"), json!({"name": "root", "disk": {"bus": "virtio"}}));
+    assert_eq!(at("/domain/devices/disks/0"), json!({"name": "root", "disk": {"bus": "sata"}}));
+    assert_eq!(at("/volumes/0/containerDisk/imagePullPolicy"), "IfNotPresent");
     assert_eq!(at("/domain/devices/interfaces/0/masquerade"), json!({}));
     assert_eq!(at("/networks/0/pod"), json!({}));
     let mut faults = Faults::default();
@@ -430,6 +443,7 @@ fn what_is_empty_is_filled_in() {
         "domain": {
             "cpu": {"cores": 0, "sockets": 0, "threads": 0, "model": "", "features": [{"name": "avx", "policy": ""}]},
             "devices": {"disks": [{"name": "root", "disk": {"bus": ""}}, {"name": "seed", "cdrom": {"bus": ""}}],
+                "inputs": [{"name": "i", "type": ""}],
                 "interfaces": [{"name": "default", "masquerade": {}, "model": ""}], "watchdog": {"name": "w"}},
             "firmware": {"uuid": ""}, "machine": {"type": ""},
             "resources": {"requests": {"memory": "64Mi"}, "limits": {"cpu": "2"}}},
@@ -444,12 +458,14 @@ fn what_is_empty_is_filled_in() {
     let value = serde_json::to_value(&blank).expect("JSON");
     for (path, wanted) in [
         ("/architecture", json!("amd64")),
-        ("/domain/cpu/cores", json!(2)),
-        ("/domain/cpu/sockets", json!(1)),
+        ("/domain/cpu/cores", json!(1)),
+        ("/domain/cpu/sockets", json!(2)),
+        ("/domain/resources/requests/cpu", json!("2")),
         ("/domain/cpu/model", json!("host-model")),
         ("/domain/cpu/features/0/policy", json!("require")),
-        ("/domain/devices/disks/0/disk/bus", json!("virtio")),
-        ("/domain/devices/disks/1/cdrom/bus", json!("sata")),
+        ("/domain/devices/disks/0/disk/bus", json!("sata")),
+        ("/domain/devices/disks/1/cdrom", json!({"bus": "sata", "readonly": true, "tray": "closed"})),
+        ("/domain/devices/inputs/0", json!({"name": "i", "type": "tablet", "bus": "usb"})),
         ("/domain/devices/interfaces/0/model", json!("virtio")),
         ("/domain/devices/watchdog/i6300esb/action", json!("reset")),
         ("/domain/firmware/uuid", json!("a-uuid")),
@@ -461,6 +477,70 @@ fn what_is_empty_is_filled_in() {
     let template = vm.spec.template.expect("there").spec;
     assert_eq!(template.architecture.as_deref(), Some("amd64"));
     assert_eq!(template.domain.machine.expect("chosen").r#type.as_deref(), Some("q35"));
+}
+
+#[test]
+fn amounts_of_a_guest_follow_from_what_is_asked_for() {
+    let check = |domain: Value, path: &str, wanted: Value| {
+        let mut spec: VirtualMachineInstanceSpec =
+            serde_json::from_value(json!({"domain": domain.clone()})).expect("a spec");
+        complete_instance(&mut spec, &KubeVirtConfiguration::default(), || "a-uuid".to_owned());
+        assert_eq!(json!(spec).pointer(path).cloned().unwrap_or_default(), wanted, "{domain}");
+    };
+    let guest = "/domain/memory/guest";
+    let of = |requests: Value, limits: Value| json!({"resources": {"requests": requests, "limits": limits}});
+    check(of(json!({"memory": "1Gi"}), json!({"memory": "2Gi"})), guest, json!("1Gi"));
+    check(of(json!({"memory": "0"}), json!({"memory": "2Gi"})), guest, json!("2Gi"));
+    check(json!({"memory": {"hugepages": {"pageSize": "2Mi"}}}), guest, json!("2Mi"));
+    check(json!({"memory": {"hugepages": {"pageSize": "2Mi"}, "guest": "64Mi"}}), guest, json!("64Mi"));
+    check(json!({}), guest, Value::Null);
+    let cpu = "/domain/resources/requests/cpu";
+    check(of(json!({}), json!({"cpu": "1200m"})), cpu, json!("1200m"));
+    check(of(json!({"cpu": "1"}), json!({"cpu": "2"})), cpu, json!("1"));
+    check(of(json!({}), json!({"cpu": "1200m"})), "/domain/cpu/sockets", json!(2));
+    check(json!({"cpu": {"cores": 3}}), "/domain/cpu/sockets", json!(1));
+}
+
+/// Zeros before numbers go, and what is no address stays what it is.
+#[test]
+fn addresses_are_written_plainly() {
+    let check = |address: &str, wanted: &str| {
+        let mut spec: VirtualMachineInstanceSpec = serde_json::from_value(json!({
+            "domain": {"devices": {"interfaces": [
+                {"name": "default", "masquerade": {}, "dhcpOptions": {"ntpServers": [address]}}]}},
+            "networks": [{"name": "default", "pod": {"vmNetworkCIDR": format!("{address}/24")}}],
+            "dnsConfig": {"nameservers": [address]}}))
+        .expect("a spec");
+        complete_instance(&mut spec, &KubeVirtConfiguration::default(), || "a-uuid".to_owned());
+        let spec = json!(spec);
+        let at = |path: &str| spec.pointer(path).cloned().unwrap_or_default();
+        assert_eq!(at("/domain/devices/interfaces/0/dhcpOptions/ntpServers/0"), wanted);
+        assert_eq!(at("/networks/0/pod/vmNetworkCIDR"), format!("{wanted}/24"));
+        assert_eq!(at("/dnsConfig/nameservers/0"), wanted);
+    };
+    check("10.10.010.0", "10.10.10.0");
+    check("0127.0.0.3", "127.0.0.3");
+    check("10.0.2.0", "10.0.2.0");
+    check("10.0.0.256", "10.0.0.256");
+    check("10..0.1", "10..0.1");
+    check("+1.0.0.1", "+1.0.0.1");
+}
+
+#[test]
+fn images_are_pulled_by_their_tags() {
+    let check = |image: &str, wanted: &str| {
+        let mut spec: VirtualMachineInstanceSpec = serde_json::from_value(json!({
+            "domain": {}, "volumes": [{"name": "root", "containerDisk": {"image": image}}]}))
+        .expect("a spec");
+        complete_instance(&mut spec, &KubeVirtConfiguration::default(), || "a-uuid".to_owned());
+        let disk = spec.volumes[0].container_disk.as_ref();
+        assert_eq!(disk.and_then(|disk| disk.image_pull_policy.as_deref()), Some(wanted), "{image}");
+    };
+    check("demo", "Always");
+    check("demo:latest", "Always");
+    check("demo:1", "IfNotPresent");
+    check("demo@sha256:00", "IfNotPresent");
+    check("registry:5000/demo", "IfNotPresent");
 }
 
 #[test]

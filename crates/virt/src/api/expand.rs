@@ -7,6 +7,7 @@ use serde_json::Value;
 
 use super::objects::Call;
 use super::reply;
+use crate::admission::complete_matchers;
 use crate::instancetype::{
     Chosen, GROUP, Place, instancetype_place, is_of, object_of, preference_place, referenced, spec_of,
 };
@@ -14,17 +15,35 @@ use crate::instancetype::{
 /// `virtualmachines/<name>/expand-spec`: the machine as it is stored.
 pub(super) async fn stored(call: &Call<'_>) -> Result<Response, Status> {
     let vm: VirtualMachine = call.get().await?;
-    expanded(call, vm).await
+    expanded(call, vm).await.map_err(|status| as_told(status, Status::internal))
 }
 
 /// `expand-vm-spec`: the machine in the body.
 pub(super) async fn given(call: &Call<'_>, body: Value) -> Result<Response, Status> {
-    let vm: VirtualMachine = serde_json::from_value(body)
+    let vm = readied(call.namespace, body)?;
+    expanded(call, vm).await.map_err(|status| as_told(status, Status::bad_request))
+}
+
+/// The machine in a body, completed as one that is stored has been.
+///
+/// # Errors
+/// What cannot be read as a machine, or is one of another namespace.
+pub(super) fn readied(namespace: &str, body: Value) -> Result<VirtualMachine, Status> {
+    let mut vm: VirtualMachine = serde_json::from_value(body)
         .map_err(|error| Status::bad_request(format!("Object is not a valid VirtualMachine: {error}")))?;
     if vm.spec.template.is_none() {
         return Err(Status::bad_request("Object is not a valid VirtualMachine"));
     }
-    expanded(call, vm).await
+    if !vm.namespace().is_empty() && vm.namespace() != namespace {
+        return Err(Status::bad_request(format!("VM namespace must be empty or {namespace}")));
+    }
+    complete_matchers(&mut vm.spec);
+    Ok(vm)
+}
+
+/// What is wrong with what the machine names, under the code that KubeVirt tells it with.
+fn as_told(status: Status, tell: impl FnOnce(String) -> Status) -> Status {
+    if status.code < 500 { tell(status.message) } else { status }
 }
 
 async fn expanded(call: &Call<'_>, mut vm: VirtualMachine) -> Result<Response, Status> {
@@ -43,8 +62,7 @@ async fn expanded(call: &Call<'_>, mut vm: VirtualMachine) -> Result<Response, S
     {
         chosen.apply("spec.template.spec", &mut template.spec).map_err(|conflicts| {
             let fields: Vec<String> = conflicts.into_iter().map(|conflict| conflict.field).collect();
-            let why = format!("VM field(s) {} conflicts with selected instance type", fields.join(", "));
-            Status::conflict("kubevirt.io", "virtualmachine", vm.metadata.name.as_deref().unwrap_or_default(), &why)
+            Status::bad_request(format!("VM field(s) {} conflicts with selected instance type", fields.join(", ")))
         })?;
     }
     vm.spec.instancetype = None;

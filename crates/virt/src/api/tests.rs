@@ -4,6 +4,7 @@ use carrack_engine::Time;
 use carrack_types::kubevirt::{VirtualMachine, VirtualMachineInstance};
 use serde_json::{Value, json};
 
+use super::expand::readied;
 use super::lifecycle::{Change, Refusal, plan_restart, plan_start, plan_stop};
 use super::node::refusal;
 
@@ -122,6 +123,23 @@ fn a_request_forgives_failed_starts() {
     failing.status.get_or_insert_default().start_failure = Some(Default::default());
     let patch = json!({"status": {"stateChangeRequests": [{"action": "Start"}], "startFailure": null}});
     assert_eq!(change.patch(&failing), ("status", patch));
+}
+
+#[test]
+fn machines_to_be_expanded() {
+    let check = |metadata: Value, kind: Value, wanted: Result<&str, &str>| {
+        let body = json!({"metadata": metadata, "spec": {"instancetype": {"name": "tiny", "kind": kind},
+            "template": {"spec": {"domain": {"devices": {}}}}}});
+        let got = readied("ns", body.clone());
+        let got = got.map(|vm| vm.spec.instancetype.and_then(|matcher| matcher.kind).unwrap_or_default());
+        let got = got.map_err(|status| (status.code, status.message));
+        assert_eq!(got, wanted.map(str::to_owned).map_err(|why| (400, why.to_owned())), "{body}");
+    };
+    let (cluster, namespaced) = (Ok("VirtualMachineClusterInstancetype"), Ok("VirtualMachineInstancetype"));
+    check(json!({}), Value::Null, cluster);
+    check(json!({"namespace": "ns"}), json!("virtualmachineinstancetype"), namespaced);
+    check(json!({}), json!("virtualmachineinstancetypes"), namespaced);
+    check(json!({"namespace": "other"}), Value::Null, Err("VM namespace must be empty or ns"));
 }
 
 #[test]

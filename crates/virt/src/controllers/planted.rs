@@ -17,6 +17,8 @@ pub enum Planted {
     TaintedAlive,
     /// What a machine keeps beside its disks belongs to its instance.
     StateOfInstances,
+    /// A machine takes an instance over without asking whether it is there itself.
+    AdoptedUnasked,
     /// Disks count as copied as soon as a pod is there that copies them.
     CopiesUnread,
     /// A machine is started whether or not a pod copies or fills its disks.

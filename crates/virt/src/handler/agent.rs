@@ -2,6 +2,7 @@
 //!
 //! All of it comes from inside the guest: it is shown, and nothing is decided by it.
 
+use carrack_types::kubevirt::VirtualMachineInstanceSpec;
 use carrack_types::kubevirt::vmi::GuestOsInfo;
 use serde_json::{Value, json};
 
@@ -9,6 +10,19 @@ use super::effects::AgentInterface;
 
 /// Most file systems, users and interfaces that are taken from a guest.
 const MOST: usize = 256;
+/// The commands that every agent is to have.
+const BASIC: [&str; 10] = [
+    "guest-ping",
+    "guest-get-time",
+    "guest-info",
+    "guest-shutdown",
+    "guest-network-get-interfaces",
+    "guest-get-fsinfo",
+    "guest-get-host-name",
+    "guest-get-users",
+    "guest-get-timezone",
+    "guest-get-osinfo",
+];
 /// Longest text that is taken from a guest, characters.
 const LONGEST: usize = 256;
 
@@ -50,6 +64,45 @@ pub fn interfaces(answer: &Value) -> Vec<AgentInterface> {
         })
         .filter(|interface| interface.name != "lo" && !interface.name.is_empty())
         .collect()
+}
+
+/// The commands that an agent carries out, from `guest-info`.
+#[must_use]
+pub fn commands(answer: &Value) -> Vec<String> {
+    let enabled = list(&answer["supported_commands"]).filter(|command| command["enabled"] == true);
+    enabled.map(|command| text(&command["name"])).collect()
+}
+
+/// What an agent with these commands lacks that is asked of it for an instance. One that names no commands is not judged.
+/// (Upstream: `isGuestAgentSupported`.)
+pub(super) fn lacks(spec: &VirtualMachineInstanceSpec, commands: &[String]) -> Option<&'static str> {
+    if commands.is_empty() {
+        return None;
+    }
+    let credentials = &spec.access_credentials;
+    let mut keys = credentials.iter().filter_map(|credential| credential.ssh_public_key.as_ref());
+    let mut passwords = credentials.iter().filter_map(|credential| credential.user_password.as_ref());
+    let mut probes = [&spec.readiness_probe, &spec.liveness_probe].into_iter().flatten();
+    let needs: [(bool, &[&str], &'static str); 4] = [
+        (true, &BASIC, "This guest agent doesn't support required basic commands"),
+        (
+            keys.any(|keys| keys.propagation_method.qemu_guest_agent.is_some()),
+            &["guest-ssh-get-authorized-keys", "guest-ssh-add-authorized-keys", "guest-ssh-remove-authorized-keys"],
+            "This guest agent doesn't support required public key commands",
+        ),
+        (
+            passwords.any(|password| password.propagation_method.qemu_guest_agent.is_some()),
+            &["guest-set-user-password"],
+            "This guest agent doesn't support required password commands",
+        ),
+        (
+            probes.any(|probe| probe.exec.is_some()),
+            &["guest-exec-status", "guest-exec"],
+            "This guest agent doesn't support required exec probe commands",
+        ),
+    ];
+    let has_all = |needed: &[&str]| needed.iter().all(|needed| commands.iter().any(|command| command == needed));
+    needs.iter().find(|(asked, needed, _)| *asked && !has_all(needed)).map(|(_, _, why)| *why)
 }
 
 /// Users, from `guest-get-users`: the items of a VirtualMachineInstanceGuestOSUserList.
@@ -138,9 +191,43 @@ pub fn agent_info(answers: &Answers) -> Value {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
+    use serde_json::{Value, json};
 
-    use super::{Answers, agent_info, filesystems, interfaces, os_info, users};
+    use super::{Answers, BASIC, agent_info, commands, filesystems, interfaces, lacks, os_info, users};
+
+    #[test]
+    fn what_an_agent_lacks() {
+        let check = |spec: Value, names: &[&str], wanted: Option<&str>| {
+            let mut whole = json!({"domain": {"devices": {}}});
+            spec.as_object().into_iter().flatten().for_each(|(key, value)| whole[key] = value.clone());
+            let enabled = names.iter().map(|name| json!({"name": name, "enabled": true}));
+            let all: Vec<Value> = enabled.chain([json!({"name": "guest-exec", "enabled": false})]).collect();
+            let told = commands(&json!({"supported_commands": all}));
+            assert_eq!(told, names);
+            let why = lacks(&serde_json::from_value(whole).expect("a spec"), &told);
+            assert_eq!(why, wanted.map(|what| format!("This guest agent doesn't support required {what}")).as_deref());
+        };
+        let secret = json!({"secret": {"secretName": "s"}});
+        let keys = json!({"accessCredentials": [{"sshPublicKey": {"source": secret,
+            "propagationMethod": {"qemuGuestAgent": {"users": ["u"]}}}}]});
+        let drive = json!({"accessCredentials": [{"sshPublicKey": {"source": secret,
+            "propagationMethod": {"noCloud": {}}}}]});
+        let password = json!({"accessCredentials": [{"userPassword": {"source": secret,
+            "propagationMethod": {"qemuGuestAgent": {}}}}]});
+        let probe = json!({"livenessProbe": {"exec": {"command": ["uname"]}}});
+        let with = |more: &[&'static str]| [&BASIC[..], more].concat();
+        let ssh =
+            ["guest-ssh-get-authorized-keys", "guest-ssh-add-authorized-keys", "guest-ssh-remove-authorized-keys"];
+        check(json!({}), &[], None);
+        check(json!({}), &BASIC, None);
+        check(json!({}), &BASIC[1..], Some("basic commands"));
+        check(keys.clone(), &BASIC, Some("public key commands"));
+        check(keys, &with(&ssh), None);
+        check(drive, &BASIC, None);
+        check(password.clone(), &BASIC, Some("password commands"));
+        check(password, &with(&["guest-set-user-password"]), None);
+        check(probe, &with(&["guest-exec-status"]), Some("exec probe commands"));
+    }
 
     #[test]
     fn answers_in_kubevirts_words() {

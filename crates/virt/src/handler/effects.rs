@@ -204,6 +204,8 @@ pub struct AgentReport {
     pub interfaces: Vec<AgentInterface>,
     /// The file systems are frozen.
     pub frozen: bool,
+    /// The commands that the agent carries out.
+    pub commands: Vec<String>,
     /// Whether the credentials are in the guest: what they are told by, or what went wrong.
     pub credentials: Option<Result<u64, String>>,
 }

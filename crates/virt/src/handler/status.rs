@@ -12,6 +12,7 @@ use carrack_types::resource::Object;
 use k8s_openapi::api::core::v1::Pod;
 use serde_json::Value;
 
+use super::agent::lacks;
 use super::effects::{AgentInterface, AgentReport};
 use super::spec::{POD_INTERFACE, mac_of, pod_interface, queues, targets};
 use crate::controllers::vmi::{enter, ready};
@@ -51,6 +52,7 @@ pub(super) struct Seen<'a> {
 pub(super) fn apply(vmi: &mut VirtualMachineInstance, seen: &Seen<'_>, now: Time) {
     let Seen { pod, domain, trouble, agent } = *seen;
     let spec = vmi.spec.clone();
+    let lacking = agent.and_then(|agent| lacks(&spec, &agent.commands));
     let interfaces = domain.filter(|domain| is_alive(domain)).map(|domain| {
         let unasked = agent.is_none() && domain.agent_connected;
         interfaces(vmi, pod, agent, unasked)
@@ -75,7 +77,7 @@ pub(super) fn apply(vmi: &mut VirtualMachineInstance, seen: &Seen<'_>, now: Time
         guest_conditions(&mut status, domain, &at);
         // A handler that has just been started has not asked yet; what was said before stands.
         if is_alive(domain) && (agent.is_some() || !domain.agent_connected) {
-            agent_says(&mut status, agent, &at);
+            agent_says(&mut status, agent, lacking, &at);
         }
     }
     if let Some(interfaces) = interfaces {
@@ -134,10 +136,18 @@ fn guest_conditions(
 fn agent_says(
     status: &mut VirtualMachineInstanceStatus,
     agent: Option<&AgentReport>,
+    lacking: Option<&str>,
     at: &k8s_openapi::apimachinery::pkg::apis::meta::v1::Time,
 ) {
     status.guest_os_info = agent.map(|agent| agent.os.clone()).unwrap_or_default();
     status.fs_freeze_status = if agent.is_some_and(|agent| agent.frozen) { "frozen" } else { "" }.to_owned();
+    let kind = "AgentVersionNotSupported";
+    match lacking {
+        Some(why) => {
+            set_condition(&mut status.conditions, Condition::new(kind, "True", why, ""), at);
+        }
+        None => status.conditions.retain(|condition| condition.r#type != kind),
+    }
     let kind = "AccessCredentialsSynchronized";
     match agent.and_then(|agent| agent.credentials.as_ref()) {
         Some(Ok(_)) => {

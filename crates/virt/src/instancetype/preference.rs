@@ -146,7 +146,7 @@ fn devices(wanted: &DevicePreferences, spec: &mut VirtualMachineInstanceSpec) {
         }
     }
     for disk in &mut own.disks {
-        if disk.disk.is_none() && disk.lun.is_none() && disk.cdrom.is_none() && !wanted.preferred_disk_bus.is_empty() {
+        if disk.disk.is_none() && disk.lun.is_none() && disk.cdrom.is_none() {
             disk.disk = Some(DiskTarget::default());
         }
         if let Some(target) = &mut disk.disk {
@@ -165,12 +165,15 @@ fn devices(wanted: &DevicePreferences, spec: &mut VirtualMachineInstanceSpec) {
         fill_text(&mut disk.cache, &wanted.preferred_disk_cache);
         fill_text(&mut disk.io, &wanted.preferred_disk_io);
         fill(&mut disk.block_size, &wanted.preferred_disk_block_size);
-        let on_virtio = disk.disk.as_ref().is_some_and(|target| matches!(target.bus.as_deref(), None | Some("virtio")));
+        // What names no bus is not on virtio.
+        let on_virtio = disk.disk.as_ref().is_some_and(|target| target.bus.as_deref() == Some("virtio"));
         if on_virtio {
             fill(&mut disk.dedicated_io_thread, &wanted.preferred_disk_dedicated_io_thread);
         }
     }
-    for interface in &mut own.interfaces {
+    // So does the interface to the pod network of a machine that says nothing of networks.
+    crate::admission::attach_to_pod_network(spec);
+    for interface in &mut spec.domain.devices.interfaces {
         fill_text(&mut interface.model, &wanted.preferred_interface_model);
         let bound = interface.bridge.is_some() || interface.masquerade.is_some() || interface.sriov.is_some();
         let on_pod = spec.networks.iter().any(|network| network.name == interface.name && network.pod.is_some());
@@ -193,6 +196,9 @@ fn inputs(wanted: &DevicePreferences, own: &mut Vec<Input>, attach: Option<bool>
     }
 }
 
+/// How what a preference demands in vain is told.
+const UNMET: &str = "failure checking preference requirements";
+
 /// What the guest needs at least, against what it gets.
 pub(super) fn check_requirements(
     field: &str,
@@ -206,7 +212,7 @@ pub(super) fn check_requirements(
     let mut unmet = Vec::new();
     if let Some(cpu) = wanted.cpu.as_ref().filter(|cpu| spec.domain.vcpus() < cpu.guest) {
         let message = format!(
-            "insufficient CPU resources of {} vCPU provided by {of}, preference requires {} vCPU",
+            "{UNMET}: insufficient CPU resources of {} vCPU provided by {of}, preference requires {} vCPU",
             spec.domain.vcpus(),
             cpu.guest
         );
@@ -215,13 +221,18 @@ pub(super) fn check_requirements(
     let bytes = |amount: &Quantity| amount.units().and_then(|bytes| u64::try_from(bytes).ok()).unwrap_or(0);
     let given = spec.domain.guest_memory_bytes().unwrap_or(0);
     if let Some(memory) = wanted.memory.as_ref().filter(|memory| given < bytes(&memory.guest)) {
-        let message =
-            format!("insufficient Memory resources of {given} provided by {of}, preference requires {}", memory.guest);
+        let guest = spec.domain.memory.as_ref().and_then(|memory| memory.guest.as_ref());
+        let given = guest.map_or_else(|| given.to_string(), Quantity::to_string);
+        let message = format!(
+            "{UNMET}: insufficient Memory resources of {given} provided by {of}, preference requires {}",
+            memory.guest
+        );
         unmet.push(Conflict { field: at("domain.memory"), message });
     }
     let architecture = spec.architecture.as_deref().unwrap_or("amd64");
     if let Some(needed) = wanted.architecture.as_deref().filter(|needed| *needed != architecture) {
-        let message = format!("preference requires architecture {needed} but {architecture} is being requested");
+        let message =
+            format!("{UNMET}: preference requires architecture {needed} but {architecture} is being requested");
         unmet.push(Conflict { field: format!("{field}.architecture"), message });
     }
     if unmet.is_empty() { Ok(()) } else { Err(unmet) }

@@ -94,6 +94,10 @@ fn a_preference_fills_what_is_open_and_demands_what_it_needs() {
     assert_eq!(at("/domain/firmware/bootloader/efi"), json!({"secureBoot": false}));
     assert_eq!(at("/domain/machine/type"), "pc-q35-7.2");
     assert_eq!(at("/terminationGracePeriodSeconds"), 7);
+    let mut plain = spec(json!({"domain": {"cpu": {"cores": 2}, "memory": {"guest": "1Gi"}}}));
+    chosen(Value::Null, preference.clone()).apply("spec", &mut plain).expect("met");
+    assert_eq!(json!(plain.domain.devices.interfaces), json!([{"name": "default", "model": "e1000"}]));
+    assert_eq!(json!(plain.networks), json!([{"name": "default", "pod": {}}]));
 
     // What is liked of disks is not said of a CD drive, nor of what is set; what is empty is not.
     let likes = json!({
@@ -115,6 +119,13 @@ fn a_preference_fills_what_is_open_and_demands_what_it_needs() {
             "blockSize": {"custom": {"logical": 4096, "physical": 4096}}})
     );
     assert_eq!(at("/domain/devices/disks/1"), json!({"name": "cd", "cdrom": {"bus": "scsi"}}));
+    // Threads of their own are for disks on virtio, which one that names no bus is not.
+    let mut threads = spec(json!({"domain": {"devices": {"disks": [
+        {"name": "a", "disk": {"bus": "virtio"}}, {"name": "b", "disk": {}}, {"name": "c"}]}}}));
+    let own = json!({"devices": {"preferredDiskDedicatedIoThread": true}});
+    chosen(Value::Null, own).apply("spec", &mut threads).expect("met");
+    let own: Vec<Option<bool>> = threads.domain.devices.disks.iter().map(|disk| disk.dedicated_io_thread).collect();
+    assert_eq!(own, [Some(true), None, None]);
     assert_eq!(at("/domain/devices/sound/model"), "ac97");
     assert_eq!(at("/domain/devices/panicDevices"), json!([{"model": "isa"}]));
     let wanted = json!({"relaxed": {"enabled": false}, "vapic": {}, "spinlocks": {"spinlocks": 8191}});
@@ -130,4 +141,10 @@ fn a_preference_fills_what_is_open_and_demands_what_it_needs() {
     let size = json!({"cpu": {"guest": 1}, "memory": {"guest": "2Gi"}});
     let unmet = chosen(size, preference).apply("spec", &mut spec(json!({}))).expect_err("too small");
     assert_eq!(unmet.iter().map(|c| c.field.as_str()).collect::<Vec<_>>(), ["spec.instancetype"]);
+    let wide = json!({"requirements": {"memory": {"guest": "1Gi"}}});
+    let size = json!({"cpu": {"guest": 1}, "memory": {"guest": "64M"}});
+    let unmet = chosen(size, wide).apply("spec", &mut spec(json!({}))).expect_err("too small");
+    let why = "failure checking preference requirements: insufficient Memory resources of 64M provided by instance type, \
+               preference requires 1Gi";
+    assert_eq!(unmet[0].message, why);
 }

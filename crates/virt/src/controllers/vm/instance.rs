@@ -7,6 +7,7 @@
 use std::collections::BTreeMap;
 
 use carrack_engine::controller_ref;
+use carrack_types::kubevirt::devices::Input;
 use carrack_types::kubevirt::vmi::VirtualMachineInstanceStatus;
 use carrack_types::kubevirt::{VirtualMachine, VirtualMachineInstance, VirtualMachineInstanceSpec};
 use carrack_types::resource::Object;
@@ -33,11 +34,13 @@ pub(super) fn revision(vm: &VirtualMachine) -> Option<ControllerRevision> {
     too_long.then(|| kept(vm, start_revision_name(vm.uid(), generation(vm)), generation(vm), &spec))
 }
 
-/// What an instance was started from, in an object of its own, as long as there is none and the instance knows.
+/// What an instance was started from, in an object of its own, as long as there is none and the instance knows. One that was
+/// started for another machine, and taken over, names a revision of that one's.
 pub(super) fn revision_of(vm: &VirtualMachine, vmi: &VirtualMachineInstance) -> Option<ControllerRevision> {
     let name = vmi.status.as_ref().map(|status| status.virtual_machine_revision_name.clone())?;
     let at = vmi.annotation(VM_GENERATION_ANNOTATION)?.parse().ok()?;
-    (!name.is_empty()).then_some(kept(vm, name, at, &started_from(vmi, None)?))
+    let is_own = name == start_revision_name(vm.uid(), at);
+    is_own.then_some(kept(vm, name, at, &started_from(vmi, None)?))
 }
 
 fn kept(vm: &VirtualMachine, name: String, generation: i64, spec: &Value) -> ControllerRevision {
@@ -67,6 +70,16 @@ pub(crate) fn identify(spec: &mut VirtualMachineInstanceSpec, uid: &str) {
     }
 }
 
+/// A pointing device where a machine is to have one by itself, for whoever looks at what the guest has. (Upstream:
+/// `AutoAttachInputDevice`, and the defaults of instances.)
+fn attach_input(spec: &mut VirtualMachineInstanceSpec) {
+    let devices = &mut spec.domain.devices;
+    if devices.autoattach_input_device == Some(true) && devices.inputs.is_empty() {
+        let (name, bus, kind) = ("default-0".to_owned(), Some("usb".to_owned()), "tablet".to_owned());
+        devices.inputs.push(Input { name, bus, r#type: kind });
+    }
+}
+
 /// The instance. What belongs to the machine and not to one run of it (the firmware's UUID, MAC addresses) is derived
 /// from the machine's UID, so that the guest finds them unchanged after a restart.
 pub(super) fn build(
@@ -91,6 +104,7 @@ pub(super) fn build(
     if paused {
         spec.start_strategy = Some("Paused".to_owned());
     }
+    attach_input(&mut spec);
     identify(&mut spec, vm.uid());
     VirtualMachineInstance {
         metadata: ObjectMeta {

@@ -8,8 +8,9 @@
 //! ```
 //!
 //! An instance goes only after its pods are gone (the instance's own finalizer), so a new instance never meets the
-//! old one's guest. The instance bears the machine's name; one of that name that belongs to somebody else is left
-//! alone and reported.
+//! old one's guest. The instance bears the machine's name. One of that name that belongs to nobody becomes the machine's
+//! own, such as one that a machine of this name has left behind; one that belongs to somebody else is left alone and
+//! reported.
 
 pub(crate) mod instance;
 mod size;
@@ -19,7 +20,7 @@ mod strategy;
 
 use std::time::Duration;
 
-use carrack_engine::{Controller, EventRecord, Key, Plan, Premise, Refusal, Setup, Time, View, Write};
+use carrack_engine::{Controller, EventRecord, Key, Plan, Premise, Refusal, Setup, Time, View, Write, controller_ref};
 use carrack_types::kubevirt::instancetype::{
     VirtualMachineClusterInstancetype, VirtualMachineClusterPreference, VirtualMachineInstancetype,
     VirtualMachinePreference,
@@ -33,6 +34,7 @@ use carrack_types::well_known::kubevirt::{STARTED_WITH_ANNOTATIONS, STATE_CLAIM_
 use k8s_openapi::api::apps::v1::ControllerRevision;
 use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 use k8s_openapi::api::storage::v1::StorageClass;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use serde_json::json;
 
 use super::Planted;
@@ -108,6 +110,9 @@ impl Controller for VmController {
         if !vm.has_finalizer(VM_FINALIZER) {
             return Plan::none().with_finalizer(vm.as_ref(), VM_FINALIZER);
         }
+        if let Some(orphan) = named.filter(|vmi| vmi.controller_uid().is_none() && !vmi.is_deleting()) {
+            return adopt(vm, orphan, self.planted);
+        }
         let revisions: Vec<&ControllerRevision> =
             view.cache::<ControllerRevision>().by_owner(vm.uid()).map(AsRef::as_ref).collect();
         let size = size::find(vm, &revisions, view);
@@ -153,6 +158,19 @@ impl Controller for VmController {
             None => plan,
         }
     }
+}
+
+/// Makes an instance that belongs to nobody the machine's own; what its strategy asks for of it is decided then. It rests on the
+/// machine being there, by a live read and in the write itself: the garbage collector takes away what belongs to an owner that is
+/// gone. (Upstream: `ClaimVirtualMachineInstanceByName` in pkg/controller.)
+fn adopt(vm: &VirtualMachine, orphan: &VirtualMachineInstance, planted: Option<Planted>) -> Plan {
+    let others = orphan.metadata.owner_references.iter().flatten().filter(|owner| owner.uid != vm.uid());
+    let owners: Vec<OwnerReference> = others.cloned().chain([controller_ref(vm)]).collect();
+    let patch = Plan::none().patch(orphan, json!({"metadata": {"ownerReferences": owners}}));
+    if planted == Some(Planted::AdoptedUnasked) {
+        return patch;
+    }
+    Plan::none().confirm_alive(vm).then(patch.resting_on(&Premise::present(vm)))
 }
 
 /// Whether a machine that has no instance is to get one, as far as its strategy and the requests to it say.

@@ -115,12 +115,13 @@ fn kept(
     // A machine that was restored has what its snapshot kept, and keeps that itself from now on.
     let named = place.revision.and_then(|name| view.get::<ControllerRevision>(vm.namespace(), name));
     if let Some(object) = named.and_then(|revision| object_of(revision)).filter(|object| is_of(object, place)) {
-        return Some(own(vm, place, object.clone(), revisions, which, sized));
+        return Some(own(vm, place, object.clone(), revisions, view, which, sized));
     }
     if let Some(name) = referenced(field, place) {
         sized.references[which] = field.cloned();
-        let revision = revisions.iter().find(|revision| revision.name() == name);
-        if let Some(object) = revision.and_then(|revision| object_of(revision)) {
+        let revision = revisions.iter().copied().find(|revision| revision.name() == name);
+        let left = || left(vm, name, view).filter(|left| object_of(left).is_some_and(|object| is_of(object, place)));
+        if let Some(object) = revision.or_else(left).and_then(object_of) {
             return Some(object.clone());
         }
         // Somebody deleted it. What is there now takes its place, as for a new machine.
@@ -128,21 +129,29 @@ fn kept(
     if place.revision.is_some() {
         return None;
     }
-    Some(own(vm, place, live(place, view)?, revisions, which, sized))
+    Some(own(vm, place, live(place, view)?, revisions, view, which, sized))
 }
 
-/// The machine keeps an object in a revision of its own.
+/// A revision that nobody owns, such as one that a machine of this name has left behind.
+fn left<'a>(vm: &VirtualMachine, name: &str, view: &'a View<'_>) -> Option<&'a ControllerRevision> {
+    let there = view.get::<ControllerRevision>(vm.namespace(), name).map(AsRef::as_ref);
+    there.filter(|revision: &&ControllerRevision| revision.controller_uid().is_none() && !revision.is_deleting())
+}
+
+/// The machine keeps an object in a revision of its own, or in one that nobody owns and that says the same by the same name.
 fn own(
     vm: &VirtualMachine,
     place: &Place<'_>,
     object: Value,
     revisions: &[&ControllerRevision],
+    view: &View<'_>,
     which: usize,
     sized: &mut Sized,
 ) -> Value {
     let revision = revision_of(vm, &object);
     sized.references[which] = Some(reference(place, revision.name()));
-    if !revisions.iter().any(|there| there.name() == revision.name()) {
+    let is_left = || left(vm, revision.name(), view).is_some_and(|left| left.data == revision.data);
+    if !revisions.iter().any(|there| there.name() == revision.name()) && !is_left() {
         sized.new.push(revision);
     }
     object

@@ -15,6 +15,7 @@ use serde_json::{Value, json};
 use super::size::Trouble;
 use super::strategy::{Act, decide};
 use super::{World, instance, start_failure, started_revision};
+use crate::identity::start_revision_name;
 
 /// What may change in a template while its instance runs, and is handed on to that (rollout strategy LiveUpdate, KubeVirt's default).
 const LIVE: [&str; 3] = ["nodeSelector", "affinity", "tolerations"];
@@ -43,7 +44,10 @@ pub(super) fn compute(world: &World<'_>, now: Time) -> VirtualMachineStatus {
     status.desired_generation = vm.metadata.generation.unwrap_or(0);
     // What else of a machine changed than its template concerns no instance.
     let started_at: Option<i64> = instance.and_then(|vmi| vmi.annotation(VM_GENERATION_ANNOTATION)?.parse().ok());
-    let is_current = |vmi: &VirtualMachineInstance| before_now(world, vmi).is_some_and(|(before, now)| before == now);
+    let is_current = |vmi: &VirtualMachineInstance| {
+        let from = instance::started_from(vmi, started_revision(world));
+        from.is_some_and(|from| from["template"] == json!(vm.spec.template))
+    };
     status.observed_generation = match started_at {
         Some(at) if at != status.desired_generation && !instance.is_some_and(is_current) => at,
         _ => status.desired_generation,
@@ -224,7 +228,11 @@ pub(super) fn restart_required(world: &World<'_>) -> bool {
 
 /// Whether an instance was started from the very spec that its machine has now, by its generation.
 fn is_of_now(vm: &VirtualMachine, vmi: &VirtualMachineInstance) -> bool {
-    vmi.annotation(VM_GENERATION_ANNOTATION) == Some(vm.metadata.generation.unwrap_or(0).to_string().as_str())
+    let generation = vm.metadata.generation.unwrap_or(0);
+    // One that was taken over counts by the generations of the machine that it was started for.
+    let from = vmi.status.as_ref().map_or("", |status| status.virtual_machine_revision_name.as_str());
+    vmi.annotation(VM_GENERATION_ANNOTATION) == Some(generation.to_string().as_str())
+        && (from.is_empty() || from == start_revision_name(vm.uid(), generation))
 }
 
 /// The template's spec that an instance was started from, and the one that there is now.
@@ -307,7 +315,8 @@ fn printable(world: &World<'_>, status: &VirtualMachineStatus) -> &'static str {
     if failures > 0 && !stays_down {
         return printable_status::CRASH_LOOP_BACK_OFF;
     }
-    if again { printable_status::STARTING } else { printable_status::STOPPED }
+    // One that cannot be made yet does not start.
+    if again && trouble(world).is_none() { printable_status::STARTING } else { printable_status::STOPPED }
 }
 
 fn migrating(vmi: &VirtualMachineInstance) -> bool {

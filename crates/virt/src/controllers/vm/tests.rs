@@ -152,8 +152,58 @@ fn run_strategies() {
     check("one that is going is not deleted twice", strategy("Halted"), none.clone(), Some(going), &STATUS);
     let other = json!({"stateChangeRequests": [{"action": "Stop", "uid": "an-older-one"}]});
     check("a stop is for one instance only", strategy("Always"), other, Some(vmi("Running", json!({}))), &STATUS);
-    let stranger = vmi("Running", json!({"metadata": {"ownerReferences": []}}));
+    let stranger = vmi("Running", json!({"metadata": {"ownerReferences": [owner("another-uid", true)]}}));
     check("a stranger's instance is left alone", strategy("Always"), none, Some(stranger), &STATUS);
+}
+
+fn owner(uid: &str, controls: bool) -> Value {
+    json!({"apiVersion": "kubevirt.io/v1", "kind": "VirtualMachine", "name": "demo", "uid": uid,
+        "controller": controls})
+}
+
+/// An instance that belongs to nobody becomes the machine's; the machine is there, and what else owns the instance stays.
+#[test]
+fn an_instance_that_nobody_owns_is_taken_over() {
+    let orphan = |more: Value| {
+        let mut object = json!(vmi("Running", json!({"metadata": {"ownerReferences": [owner("group-uid", false)]}})));
+        merge(&mut object, more);
+        Some(serde_json::from_value(object).expect("an instance"))
+    };
+    for strategy in ["Always", "Halted", "Manual"] {
+        let machine = vm(json!({"runStrategy": strategy}), json!({}));
+        let taken = plan(machine, orphan(json!({})));
+        let [Write::Confirm { .. }, Write::Patch { resource, patch, sub: "", .. }] = &taken.writes[..] else {
+            panic!("{strategy}: {taken:?}")
+        };
+        assert_eq!(resource.plural, "virtualmachineinstances");
+        let owners = &patch["metadata"]["ownerReferences"];
+        assert_eq!((&owners[0]["uid"], &owners[1]["uid"]), (&json!("group-uid"), &json!("vm-uid")));
+        assert_eq!(owners[1]["controller"], true);
+        assert_eq!(patch["metadata"]["resourceVersion"], "9");
+        assert!(taken.premises.iter().any(|(at, machine)| *at == 1 && machine.uid.as_deref() == Some("vm-uid")));
+    }
+    let going = json!({"metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z"}});
+    let always = || vm(json!({"runStrategy": "Always"}), json!({}));
+    assert_eq!(acts(&plan(always(), orphan(going))), STATUS, "one that goes makes room first");
+    let mut leaving = always();
+    leaving.metadata.deletion_timestamp = Some(NOW.meta());
+    let left = acts(&plan(leaving, orphan(json!({}))));
+    assert_eq!(left, ["patch virtualmachines/"], "it loses its finalizer, and no more");
+    // What another machine's instance was started from is that one's to keep, also where that one was of the same generation.
+    let mut before = json!(always().spec);
+    before["template"]["spec"]["hostname"] = json!("other");
+    let own_generation = always().metadata.generation.unwrap_or(0);
+    for generation in [2, own_generation] {
+        let of = generation.to_string();
+        let annotations = json!({"kubevirt.io/started-from": before.to_string(), "kubevirt.io/vm-generation": of});
+        let told = json!({"metadata": {"annotations": annotations},
+            "status": {"virtualMachineRevisionName": format!("revision-start-vm-former-uid-{of}")}});
+        let own = plan(always(), Some(vmi("Running", told)));
+        assert_eq!(acts(&own), STATUS);
+        let conditions = status_of(&own)["conditions"].clone();
+        let asks = |all: &Vec<Value>| all.iter().any(|c| c["type"] == "RestartRequired");
+        assert!(conditions.as_array().is_some_and(asks), "{generation}");
+    }
 }
 
 #[test]
@@ -309,6 +359,15 @@ fn what_can_change_as_it_runs() {
     more["hostname"] = json!("other");
     assert_eq!(changed(more, None), (None, Some(true), json!(2)), "all waits for the restart then");
     assert_eq!(changed(json!({}), None), (None, None, json!(3)), "the template is as it was");
+    // Labels of instances to come ask for no restart, and the one that runs was started without them.
+    let from = json!({"kubevirt.io/started-from": json!(machine().spec).to_string(), "kubevirt.io/vm-generation": "2"});
+    let running = || Some(vmi("Running", json!({"metadata": {"annotations": from.clone()}})));
+    let mut labelled = machine();
+    let metadata = labelled.spec.template.as_mut().expect("a template").metadata.get_or_insert_default();
+    metadata.labels.get_or_insert_default().insert("testkey".to_owned(), "testvalue".to_owned());
+    let status = status_of(&plan(labelled, running()));
+    assert_eq!(status["observedGeneration"], 2);
+    assert!(!status["conditions"].to_string().contains("RestartRequired"), "{status}");
 }
 
 #[test]
@@ -388,6 +447,21 @@ fn the_instance_carries_the_machines_identity() {
     assert_eq!(template.domain.firmware.as_ref().and_then(|firmware| firmware.uuid.as_deref()), Some("vm-uid"));
     let mac = template.domain.devices.interfaces[0].mac_address.as_deref();
     assert!(mac.is_some_and(|mac| mac.starts_with("02:")), "{mac:?}");
+}
+
+#[test]
+fn a_pointing_device_that_is_attached_by_itself_can_be_seen() {
+    let check = |devices: Value, wanted: Value| {
+        let mut machine = json!(vm(json!({"runStrategy": "Always"}), json!({})));
+        merge(&mut machine["spec"]["template"]["spec"]["domain"]["devices"], devices.clone());
+        let instance = created(&plan(serde_json::from_value(machine).expect("a machine"), None));
+        assert_eq!(instance["spec"]["domain"]["devices"]["inputs"], wanted, "{devices}");
+    };
+    let tablet = json!([{"name": "default-0", "type": "tablet", "bus": "usb"}]);
+    check(json!({"autoattachInputDevice": true}), tablet);
+    let own = json!([{"name": "mine", "type": "tablet"}]);
+    check(json!({"autoattachInputDevice": true, "inputs": own.clone()}), own);
+    check(json!({"autoattachInputDevice": false}), Value::Null);
 }
 
 #[test]
@@ -542,6 +616,18 @@ fn a_size_is_kept_as_it_was_when_the_machine_first_used_it() {
         let later = with(sized_machine(status.clone()), types, vec![kept.clone()]);
         assert_eq!(created(&later)["spec"]["domain"]["memory"]["guest"], "64Mi");
     }
+    // One that a machine of this name has left behind serves as well; another by its name does not.
+    let mut left = kept.clone();
+    left.metadata.owner_references = None;
+    for status in [json!({}), status.clone()] {
+        let again = with(sized_machine(status), vec![tiny("64Mi")], vec![left.clone()]);
+        assert!(!acts(&again).iter().any(|act| act == "create controllerrevisions"), "{again:?}");
+        assert_eq!(created(&again)["spec"]["domain"]["memory"]["guest"], "64Mi");
+    }
+    let later = with(sized_machine(status.clone()), Vec::new(), vec![left.clone()]);
+    assert_eq!(created(&later)["spec"]["domain"]["memory"]["guest"], "64Mi");
+    let other = with(sized_machine(json!({})), vec![tiny("1Gi")], vec![left]);
+    assert_eq!(acts(&other)[0], "create controllerrevisions");
     // Once it runs with it, it is kept until the instance has ended, whatever the machine names by then.
     assert_eq!(created(&first)["metadata"]["annotations"]["kubevirt.io/instancetype-revision-name"], name);
     for (started, dropped) in [(name, false), ("another", true)] {
@@ -566,6 +652,7 @@ fn a_size_is_kept_as_it_was_when_the_machine_first_used_it() {
     assert_eq!(acts(&missing), STATUS);
     let failure = status_of(&missing)["conditions"].as_array().cloned().unwrap_or_default();
     assert!(failure.iter().any(|c| c["type"] == "Failure" && c["reason"] == "FailedFindInstancetype"), "{failure:?}");
+    assert_eq!(status_of(&missing)["printableStatus"], "Stopped");
 }
 
 #[test]

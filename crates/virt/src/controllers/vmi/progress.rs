@@ -262,10 +262,10 @@ fn describe_guest(world: &World<'_>, status: &mut VirtualMachineInstanceStatus) 
     let domain = &world.vmi.spec.domain;
     if status.current_cpu_topology.is_none() {
         let cpu = domain.cpu.clone().unwrap_or_default();
-        let cores = if domain.cpu.is_some() { cpu.cores.unwrap_or(1) } else { domain.vcpus() };
+        let sockets = if domain.cpu.is_some() { cpu.sockets.unwrap_or(1) } else { domain.vcpus() };
         status.current_cpu_topology = Some(CpuTopology {
-            cores: Some(cores),
-            sockets: Some(cpu.sockets.unwrap_or(1)),
+            cores: Some(cpu.cores.unwrap_or(1)),
+            sockets: Some(sockets),
             threads: Some(cpu.threads.unwrap_or(1)),
         });
     }

@@ -166,6 +166,30 @@ fn a_machine_with_cpus_of_its_own() {
     assert_eq!(plain["spec"]["nodeSelector"].get("cpumanager"), None);
 }
 
+/// Who asks for just what he is limited to has a pod that is Guaranteed, with all its containers.
+#[test]
+fn what_is_limited_to_what_is_asked_for_is_guaranteed() {
+    let check = |resources: Value, wanted: bool| {
+        let mut instance = vmi("", json!({"spec": {"domain": {"devices": {"logSerialConsole": true}}}}));
+        instance.spec.domain.resources = read(resources.clone());
+        let pod = created(&plan(instance, None)).expect("a pod");
+        let containers = pod["spec"]["containers"].as_array().cloned().unwrap_or_default();
+        assert_eq!(containers.len(), 3);
+        let of =
+            |container: &Value, list: &str| ["cpu", "memory"].map(|name| container["resources"][list][name].clone());
+        // The guest's own is as it was written.
+        let is_all = containers[1..].iter().all(|container| of(container, "requests") == of(container, "limits"));
+        assert_eq!(is_all, wanted, "{resources}");
+    };
+    let both = || json!({"cpu": "1", "memory": "64M"});
+    check(json!({"requests": both(), "limits": both()}), true);
+    check(json!({"requests": {"cpu": "1000m", "memory": "64000k"}, "limits": both()}), true);
+    check(json!({"limits": both()}), true);
+    check(json!({"requests": {"cpu": "500m", "memory": "64M"}, "limits": both()}), false);
+    check(json!({"requests": both(), "limits": {"memory": "64M"}}), false);
+    check(json!({"requests": both()}), false);
+}
+
 /// Overcommitted is what nobody has limited, nor asked for.
 #[test]
 fn memory_that_is_limited_is_asked_for() {
@@ -520,6 +544,13 @@ fn the_launcher_pod() {
     assert_eq!(spec["containers"][0]["name"], "compute");
     assert_eq!(spec["containers"][1]["name"], "volumeroot");
     assert_eq!(spec["containers"][1]["image"], "demo:1");
+    let annotated = json!({"a": "b", "kubevirt.io/test": "t", "kubernetes.io/test": "t",
+        "kubectl.kubernetes.io/last-applied-configuration": "{}", "kubevirt.io/started-from": "{}",
+        "kubevirt.io/failover": "true", "kubevirt.io/latest-observed-api-version": "v1"});
+    let annotated = created(&plan(vmi("", json!({"metadata": {"annotations": annotated}})), None)).expect("a pod");
+    let mut carried = annotated["metadata"]["annotations"].as_object().cloned().unwrap_or_default();
+    made["metadata"]["annotations"].as_object().into_iter().flatten().for_each(|(key, _)| drop(carried.remove(key)));
+    assert_eq!(Value::from(carried), json!({"a": "b", "kubevirt.io/test": "t", "kubernetes.io/test": "t"}));
     let nameless = created(&plan(vmi("", json!({"spec": {"hostname": ""}})), None)).expect("a pod");
     assert_eq!((&spec["hostname"], &nameless["spec"]["hostname"]), (&json!("demo"), &json!("demo")));
     let resources = &spec["containers"][0]["resources"];

@@ -571,6 +571,9 @@ impl Handler {
     }
 }
 
+/// How a launcher words the end of a guest that has panicked and could say so.
+const PANICKED: &str = "the guest panicked";
+
 /// What is worth an event about a status change.
 fn changes(
     old: &VirtualMachineInstance,
@@ -583,6 +586,9 @@ fn changes(
         let detail = domain.and_then(|domain| domain.end.as_ref()).map(|end| end.detail.as_str());
         if new.phase() == phase::RUNNING {
             events.push(EventRecord::normal(new, "Created", "VirtualMachineInstance defined."));
+        }
+        if new.phase() == phase::FAILED && detail == Some(PANICKED) {
+            events.push(EventRecord::warning(new, "GuestPanicked", "The guest's system panicked."));
         }
         events.extend(match new.phase() {
             phase::RUNNING => Some(EventRecord::normal(new, "Started", "VirtualMachineInstance started.")),
@@ -603,7 +609,27 @@ fn changes(
     if let Some(why) = failing(new).filter(|why| failing(old).as_ref() != Some(why)) {
         events.push(EventRecord::warning(new, "SyncFailed", why));
     }
+    let stopped =
+        |vmi: &VirtualMachineInstance| vmi.condition("Paused").is_some_and(|paused| paused.reason == "PausedIOError");
+    if stopped(new) && !stopped(old) {
+        let warning = domain.and_then(|domain| domain.warning.as_deref()).unwrap_or_default();
+        events.push(EventRecord::warning(new, "IOerror", disk_error(new, warning)));
+    }
     events
+}
+
+/// Why a guest was stopped, from what its launcher warned of, who calls disks by their places. (Upstream: `eventCallback` in
+/// virt-launcher's notify client.)
+fn disk_error(vmi: &VirtualMachineInstance, warning: &str) -> String {
+    let named = warning.split_once(" on disk-").and_then(|(_, named)| named.split_once(' '));
+    let place = named.and_then(|(place, _)| place.parse::<usize>().ok());
+    let disk = place.and_then(|place| vmi.spec.domain.devices.disks.get(place));
+    let disk = disk.map_or("unknown", |disk| disk.name.as_str());
+    if warning.ends_with("No space left on device") {
+        format!("VM Paused due to not enough space on volume: {disk}")
+    } else {
+        format!("VM Paused due to IO error at the volume: {disk}")
+    }
 }
 
 impl Core for Handler {

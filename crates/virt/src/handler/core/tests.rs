@@ -10,7 +10,7 @@ use carrack_engine::{
 };
 use carrack_launcher::Domain;
 use carrack_launcher::accel::{Accel, Probe};
-use carrack_launcher::domain::{End, EndReason, Phase};
+use carrack_launcher::domain::{End, EndReason, Observed, Phase};
 use carrack_types::well_known::kubevirt::VMI_FINALIZER;
 use serde_json::{Value, json};
 
@@ -418,12 +418,15 @@ fn an_agent_is_asked_beside_all_else_and_believed_about_itself() {
     let mac = rig.objects[VMI]["status"]["interfaces"][0]["mac"].as_str().unwrap_or_default().to_owned();
     let mut report = AgentReport::default();
     report.os.id = "demo".to_owned();
+    report.commands.push("guest-ping".to_owned());
     report.interfaces.push(AgentInterface { name: "ens3".to_owned(), mac, ..AgentInterface::default() });
     let addresses = vec!["172.17.0.1".to_owned()];
     report.interfaces.push(AgentInterface { name: "docker0".to_owned(), mac: "02:42:0".to_owned(), addresses });
     rig.answer(ask, Ok(Reply::Agent(Box::new(report.clone()))));
     let status = rig.objects[VMI]["status"].clone();
     assert_eq!(status["guestOSInfo"]["id"], "demo");
+    let lacking = rig.condition("AgentVersionNotSupported").expect("told");
+    assert_eq!(lacking["reason"], "This guest agent doesn't support required basic commands");
     assert_eq!(status["interfaces"][0]["interfaceName"], "ens3");
     assert_eq!(status["interfaces"][0]["infoSource"], "domain, guest-agent");
     assert_eq!(status["interfaces"][0]["ipAddress"], "10.1.0.5");
@@ -456,6 +459,7 @@ fn an_agent_is_asked_beside_all_else_and_believed_about_itself() {
     rig.step(alive(false));
     rig.settle();
     assert!(rig.condition("AgentConnected").is_none());
+    assert!(rig.condition("AgentVersionNotSupported").is_none());
     assert_eq!(rig.objects[VMI]["status"].get("guestOSInfo"), None);
 }
 
@@ -476,6 +480,47 @@ fn how_guests_end() {
     check(EndReason::Killed, "Succeeded");
     check(EndReason::Crashed, "Failed");
     check(EndReason::FailedToStart, "Failed");
+}
+
+#[test]
+fn a_guest_that_panics_is_told_of() {
+    let check = |reason: &str, told: bool| {
+        let mut rig = Rig::with_instance("Scheduled");
+        rig.start(Vec::new());
+        rig.boot();
+        // In the launcher's own words.
+        let mut domain = Domain { accel: Some(Accel::Tcg), ..Domain::waiting("vmi") };
+        domain.observe(Observed::Event { name: "SHUTDOWN".to_owned(), data: json!({"reason": reason}) });
+        rig.step(Input::Own(In::Domain("vmi".to_owned(), Box::new(domain))));
+        rig.settle();
+        assert_eq!(rig.phase(), "Failed", "{reason}");
+        assert_eq!(rig.events.contains(&"GuestPanicked".to_owned()), told, "{:?}", rig.events);
+    };
+    check("guest-panic", true);
+    check("host-error", false);
+}
+
+#[test]
+fn a_guest_that_an_error_on_its_disk_stops_is_told_of() {
+    let check = |disk: &str, reason: &str, wanted: &str| {
+        let mut rig = Rig::with_instance("Scheduled");
+        rig.start(Vec::new());
+        rig.boot();
+        // In the launcher's own words.
+        let mut domain = Domain { accel: Some(Accel::Tcg), ..Domain::waiting("vmi") };
+        domain.observe(Observed::RunState("running".to_owned()));
+        let data = json!({"action": "stop", "operation": "write", "node-name": disk, "reason": reason});
+        domain.observe(Observed::Event { name: "BLOCK_IO_ERROR".to_owned(), data });
+        domain.observe(Observed::Event { name: "STOP".to_owned(), data: Value::Null });
+        rig.step(Input::Own(In::Domain("vmi".to_owned(), Box::new(domain))));
+        rig.settle();
+        assert_eq!(rig.condition("Paused").expect("paused")["reason"], "PausedIOError");
+        assert_eq!(rig.events.iter().filter(|reason| *reason == "IOerror").count(), 1, "{:?}", rig.events);
+        assert!(rig.told.contains(&format!("VM Paused due to {wanted}")), "{:?}", rig.told);
+    };
+    check("disk-0", "Input/output error", "IO error at the volume: root");
+    check("disk-0", "No space left on device", "not enough space on volume: root");
+    check("another", "Input/output error", "IO error at the volume: unknown");
 }
 
 #[test]

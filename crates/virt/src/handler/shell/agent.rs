@@ -17,7 +17,7 @@ use tokio::sync::{Mutex as AsyncMutex, OwnedMutexGuard};
 use tokio::task::JoinSet;
 
 use super::{Config, lock, record};
-use crate::handler::agent::{Answers, interfaces, os_info};
+use crate::handler::agent::{Answers, commands, interfaces, os_info};
 use crate::handler::effects::{AgentQuestion, AgentReport, Credential, In, Place};
 use crate::handler::spec::ssh_keys;
 
@@ -63,8 +63,14 @@ pub(super) async fn report(
     let os = agent.execute("guest-get-osinfo", json!({}), DEADLINE).await?;
     let nics = optional(agent.execute("guest-network-get-interfaces", json!({}), DEADLINE).await)?;
     let frozen = optional(agent.execute("guest-fsfreeze-status", json!({}), DEADLINE).await)?;
-    let mut report =
-        AgentReport { os: os_info(&os), interfaces: interfaces(&nics), frozen: frozen == "frozen", credentials: None };
+    let info = optional(agent.execute("guest-info", json!({}), DEADLINE).await)?;
+    let mut report = AgentReport {
+        os: os_info(&os),
+        interfaces: interfaces(&nics),
+        frozen: frozen == "frozen",
+        commands: commands(&info),
+        credentials: None,
+    };
     if !question.credentials.is_empty() {
         report.credentials = Some(credentials(config, place, &mut agent, question).await);
     }

@@ -14,6 +14,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use super::{host_name, ssh_keys};
+use crate::admission::DEFAULT_BUS;
 use crate::handler::effects::Prepared;
 use crate::paths;
 
@@ -86,11 +87,11 @@ fn shared_threads(domain: &DomainSpec) -> impl Iterator<Item = u32> + use<> {
 
 /// What a disk's drive is attached to.
 fn bus_of(disk: &Disk) -> &str {
-    match (&disk.disk, &disk.cdrom) {
-        (_, Some(target)) => target.bus.as_deref().unwrap_or("sata"),
-        (Some(target), None) => target.bus.as_deref().unwrap_or("virtio"),
-        (None, None) => "virtio",
-    }
+    let named = match &disk.cdrom {
+        Some(drive) => drive.bus.as_deref(),
+        None => disk.disk.as_ref().and_then(|target| target.bus.as_deref()),
+    };
+    named.filter(|bus| !bus.is_empty()).unwrap_or(DEFAULT_BUS)
 }
 
 fn attached(disk: &Disk, source: DiskSource) -> Result<DiskSpec, String> {

@@ -152,7 +152,7 @@ pub fn machine(
     let cpu = domain.cpu.clone().unwrap_or_default();
     let firmware = domain.firmware.clone().unwrap_or_default();
     let topology = if cpu.cores.is_none() && cpu.sockets.is_none() && cpu.threads.is_none() {
-        (1, domain.vcpus(), 1)
+        (domain.vcpus(), 1, 1)
     } else {
         (cpu.sockets.unwrap_or(1).max(1), cpu.cores.unwrap_or(1).max(1), cpu.threads.unwrap_or(1).max(1))
     };

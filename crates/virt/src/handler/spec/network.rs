@@ -86,7 +86,8 @@ pub(in crate::handler) fn queues(vmi: &VirtualMachineInstance, nic: &Interface) 
 
 /// The guest's network: the first address is its router's, the second its own.
 fn masquerade(network: &Network, nic: &Interface) -> Result<Masquerade, String> {
-    let (base, prefix_bits) = match network.pod.as_ref().and_then(|pod| pod.vm_network_cidr.as_deref()) {
+    let asked = network.pod.as_ref().and_then(|pod| pod.vm_network_cidr.as_deref());
+    let (base, prefix_bits) = match asked.filter(|cidr| !cidr.is_empty()) {
         Some(cidr) => {
             parse_cidr(cidr).ok_or_else(|| format!("vmNetworkCIDR {cidr} is no network of at least 4 addresses"))?
         }

@@ -124,9 +124,9 @@ fn threads() {
 #[test]
 fn names_of_disks() {
     let disk = |bus: &str| json!({"name": "x", "disk": {"bus": bus}});
-    let disks = [disk("virtio"), disk("sata"), json!({"name": "x", "cdrom": {}}), disk("scsi"), disk("virtio")];
+    let bare = [json!({"name": "x", "cdrom": {}}), json!({"name": "x", "disk": {}}), json!({"name": "x"}), disk("")];
+    let disks = [disk("virtio"), disk("sata"), disk("scsi"), disk("virtio")].into_iter().chain(bare);
     let disks: Vec<_> = disks
-        .into_iter()
         .enumerate()
         .map(|(index, mut disk)| {
             disk["name"] = index.to_string().into();
@@ -134,7 +134,7 @@ fn names_of_disks() {
         })
         .collect();
     let named = super::targets(&disks);
-    assert_eq!(named.values().collect::<Vec<_>>(), ["vda", "sda", "sdb", "sdc", "vdb"]);
+    assert_eq!(named.values().collect::<Vec<_>>(), ["vda", "sda", "sdb", "vdb", "sdc", "sdd", "sde", "sdf"]);
     let many: Vec<_> = (0..28)
         .map(|index| {
             serde_json::from_value(json!({"name": format!("{index:02}"), "disk": {"bus": "virtio"}})).expect("a disk")

@@ -19,9 +19,9 @@ use carrack_types::resource::Object;
 use carrack_types::well_known::kubernetes::{ARCH_LABEL, DEFAULT_CONTAINER_ANNOTATION};
 use carrack_types::well_known::kubevirt::{
     APP_LABEL, COMPUTE_CONTAINER, CONSOLE_LOG_CONTAINER, CPU_MANAGER_LABELS, CREATED_BY_LABEL, DEVICE_RESOURCES,
-    DOMAIN_ANNOTATION, KVM_RESOURCE, LAUNCHER, LOST_DEVICES_ANNOTATION, MIGRATION_TRANSPORT_UNIX_ANNOTATION,
-    SCHEDULABLE_LABEL, SMBIOS_ANNOTATION, TUN_RESOURCE, UNPAUSED_CONDITION, VHOST_NET_RESOURCE, VM_NAME_LABEL,
-    VMI_ID_LABEL,
+    DOMAIN_ANNOTATION, KVM_RESOURCE, LATEST_API_VERSION_ANNOTATION, LAUNCHER, LOST_DEVICES_ANNOTATION,
+    MIGRATION_TRANSPORT_UNIX_ANNOTATION, SCHEDULABLE_LABEL, SMBIOS_ANNOTATION, STORAGE_API_VERSION_ANNOTATION,
+    TUN_RESOURCE, UNPAUSED_CONDITION, VHOST_NET_RESOURCE, VM_NAME_LABEL, VMI_ID_LABEL,
 };
 use k8s_openapi::api::core::v1::{
     Capabilities, Container, ExecAction, Lifecycle, LifecycleHandler, LocalObjectReference, Node, Pod,
@@ -31,6 +31,7 @@ use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
 use super::overhead::memory_overhead_bytes;
+use crate::admission::OWN_ANNOTATIONS;
 use crate::controllers::Config;
 use crate::identity::{hashed_network, label_value, launcher_pod_name};
 use crate::paths;
@@ -183,7 +184,7 @@ fn console_log(vmi: &VirtualMachineInstance, compute: &Container) -> Container {
         [("cpu", "15m"), ("memory", "60M")].map(|(k, v)| (k.to_owned(), Quantity(v.to_owned()))).into();
     let requests: Amounts =
         [("cpu", "5m"), ("memory", "35M")].map(|(k, v)| (k.to_owned(), Quantity(v.to_owned()))).into();
-    let guaranteed = is_dedicated(vmi);
+    let guaranteed = is_guaranteed(vmi);
     Container {
         name: CONSOLE_LOG_CONTAINER.to_owned(),
         image: compute.image.clone(),
@@ -205,6 +206,15 @@ fn console_log(vmi: &VirtualMachineInstance, compute: &Container) -> Container {
     }
 }
 
+/// Whether the pod has an annotation that its instance has: all are handed on, but those that speak of the object that they are
+/// on, and what only our components say. (Upstream: `filterVMIAnnotationsForPod`.)
+fn is_handed_on(annotation: &str) -> bool {
+    const KEPT: [&str; 3] = [LATEST_API_VERSION_ANNOTATION, STORAGE_API_VERSION_ANNOTATION, SMBIOS_ANNOTATION];
+    !annotation.starts_with("kubectl.kubernetes.io/")
+        && !OWN_ANNOTATIONS.contains(&annotation)
+        && !KEPT.contains(&annotation)
+}
+
 fn metadata(vmi: &VirtualMachineInstance, smbios: Option<&SmBiosConfiguration>) -> ObjectMeta {
     let mut labels = vmi.metadata.labels.clone().unwrap_or_default();
     for (key, value) in [
@@ -220,7 +230,7 @@ fn metadata(vmi: &VirtualMachineInstance, smbios: Option<&SmBiosConfiguration>) 
         .annotations
         .iter()
         .flatten()
-        .filter(|(key, _)| !key.starts_with("kubectl.kubernetes.io/") && !key.starts_with("kubevirt.io/"))
+        .filter(|(key, _)| is_handed_on(key))
         .map(|(key, value)| (key.clone(), value.clone()))
         .collect();
     for (key, value) in [
@@ -344,6 +354,18 @@ fn compute_resources(
 /// Whether a machine's processors have CPUs of their own.
 pub(super) fn is_dedicated(vmi: &VirtualMachineInstance) -> bool {
     vmi.spec.domain.cpu.as_ref().is_some_and(|cpu| cpu.dedicated_cpu_placement)
+}
+
+/// Whether the pod is to be Guaranteed: its machine's processors have CPUs of their own, or CPUs and memory are limited to what
+/// is asked for. All its containers must be so then. (Upstream: `WantsToHaveQOSGuaranteed`.)
+pub(super) fn is_guaranteed(vmi: &VirtualMachineInstance) -> bool {
+    let resources = &vmi.spec.domain.resources;
+    let millis = carrack_types::kubevirt::Quantity::millis;
+    let is_all = |name: &str| {
+        let limit = resources.limits.get(name).and_then(millis).filter(|limit| *limit > 0);
+        limit.is_some() && resources.requests.get(name).map_or(limit, millis) == limit
+    };
+    is_dedicated(vmi) || ["cpu", "memory"].into_iter().all(is_all)
 }
 
 /// Size of the huge pages that an instance asks for.

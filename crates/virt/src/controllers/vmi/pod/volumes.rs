@@ -176,7 +176,7 @@ impl<'a> Volumes<'a> {
         let amounts = |cpu: &str, memory: &str| -> Option<Amounts> {
             Some([("cpu", cpu), ("memory", memory)].map(|(k, v)| (k.to_owned(), Quantity(v.to_owned()))).into())
         };
-        let guaranteed = super::is_dedicated(self.vmi);
+        let guaranteed = super::is_guaranteed(self.vmi);
         let limits = amounts("10m", "40M");
         self.disk_containers.push(Container {
             name: paths::disk_container(name),
