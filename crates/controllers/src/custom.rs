@@ -8,8 +8,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use carrack_engine::{GroupDiscovery, Setup, Source, View};
+use carrack_types::definition::Definition;
 use carrack_types::resource::{Object as _, Resource};
-use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use k8s_openapi::kube_aggregator::pkg::apis::apiregistration::v1::APIService;
 
 /// Where a resource is: its group and its plural name.
@@ -57,7 +57,7 @@ impl CustomKinds {
 
     /// What they follow from.
     pub(crate) fn setup(setup: &mut Setup<'_>) {
-        setup.read::<CustomResourceDefinition>();
+        setup.read::<Definition>();
         setup.read::<APIService>();
         setup.watch_source::<GroupDiscovery>(GroupDiscovery::source(), |_, _| Vec::new());
     }
@@ -84,7 +84,7 @@ impl CustomKinds {
 
     /// Takes over the kinds as they are now; `watch` is called for each that is new. Sources of kinds that are gone are dropped.
     pub(crate) fn refresh(&mut self, view: &View<'_>, setup: &mut Setup<'_>, watch: impl Fn(&mut Setup<'_>, &Source)) {
-        let definitions = view.cache::<CustomResourceDefinition>();
+        let definitions = view.cache::<Definition>();
         let discovery = view.cache_of::<GroupDiscovery>(&GroupDiscovery::source());
         let services = view.cache_of::<APIService>(&Source::of::<APIService>());
         let changes = [
@@ -102,7 +102,7 @@ impl CustomKinds {
         }
         let mut now: BTreeMap<Place, Kind> = definitions
             .iter()
-            .filter(|crd| is_established(crd))
+            .filter(|crd| crd.is_established())
             .filter_map(|crd| resource_of(crd))
             .map(|resource| (place(&resource), Kind { source: Source::metadata(resource), defined: true }))
             .collect();
@@ -180,16 +180,8 @@ fn leads_to(service: &APIService) -> Option<(&str, &str)> {
     Some((spec.group.as_deref().unwrap_or_default(), spec.version.as_deref().unwrap_or_default()))
 }
 
-/// Whether the API server serves the definition's objects by now.
-pub(crate) fn is_established(crd: &CustomResourceDefinition) -> bool {
-    crd.status
-        .iter()
-        .flat_map(|s| s.conditions.iter().flatten())
-        .any(|c| c.type_ == "Established" && c.status == "True")
-}
-
 /// The resource of a definition, in the version that is stored.
-pub(crate) fn resource_of(crd: &CustomResourceDefinition) -> Option<Resource> {
+pub(crate) fn resource_of(crd: &Definition) -> Option<Resource> {
     let served = || crd.spec.versions.iter().filter(|v| v.served);
     let version = served().find(|v| v.storage).or_else(|| served().next())?;
     Some(Resource {
@@ -211,7 +203,7 @@ mod tests {
     use super::*;
     use crate::testing::of;
 
-    fn crd(established: &str) -> CustomResourceDefinition {
+    fn crd(established: &str) -> Definition {
         of(json!({
             "metadata": {"name": "things.example.com", "uid": "1"},
             "spec": {"group": "example.com", "scope": "Namespaced", "names": {"plural": "things", "kind": "Thing"},
@@ -255,17 +247,17 @@ mod tests {
     }
 
     impl Looks {
-        fn at(&mut self, definitions: Vec<CustomResourceDefinition>, groups: Vec<GroupDiscovery>) -> Vec<String> {
+        fn at(&mut self, definitions: Vec<Definition>, groups: Vec<GroupDiscovery>) -> Vec<String> {
             self.beside(vec![], definitions, groups)
         }
         fn beside(
             &mut self,
             services: Vec<APIService>,
-            definitions: Vec<CustomResourceDefinition>,
+            definitions: Vec<Definition>,
             groups: Vec<GroupDiscovery>,
         ) -> Vec<String> {
             let caches = Caches::new()
-                .with::<CustomResourceDefinition>(definitions)
+                .with::<Definition>(definitions)
                 .with::<APIService>(services)
                 .with_source(GroupDiscovery::source(), groups);
             self.0.forget_changes();
@@ -280,8 +272,8 @@ mod tests {
 
     #[test]
     fn custom_resources_are_read_once_they_are_served() {
-        assert!(!is_established(&crd("False")));
-        assert!(is_established(&crd("True")));
+        assert!(!crd("False").is_established());
+        assert!(crd("True").is_established());
         let resource = resource_of(&crd("True")).expect("a resource");
         assert_eq!(resource.collection_path("ns"), "/apis/example.com/v1/namespaces/ns/things");
     }
@@ -289,7 +281,7 @@ mod tests {
     #[test]
     fn what_other_servers_serve_is_read_as_far_as_it_is_known() {
         let all = "get list watch delete";
-        let builtin = CustomResourceDefinition::resource();
+        let builtin = Definition::resource();
         let mut looks = Looks(CustomKinds::beside(std::slice::from_ref(&builtin)));
         let ours =
             group("apiextensions.k8s.io", 1, vec![version("v1", &[("CustomResourceDefinition", all), ("Other", all)])]);

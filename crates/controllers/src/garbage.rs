@@ -96,8 +96,10 @@ impl GarbageCollector {
             // Dependents look again when their owner goes; owners, when a dependent goes.
             keys.extend(dependents(view, object.uid()).map(|(resource, o)| key_of(resource, o)));
             for owner in owner_refs(object) {
-                if let Some((Source { resource, .. }, namespace)) = owner_place(view, owner, object) {
-                    let name = format!("{}/{}/{}", resource.group, resource.plural, owner.name);
+                if let Some((source, namespace)) = owner_place(view, owner, object)
+                    && !is_held(view, &source, &namespace, owner)
+                {
+                    let name = format!("{}/{}/{}", source.resource.group, source.resource.plural, owner.name);
                     keys.push(Key::new(namespace, name));
                 }
             }
@@ -234,6 +236,17 @@ fn is_waiting(object: &PartialObject) -> bool {
     object.is_deleting() && object.has_finalizer(FOREGROUND)
 }
 
+/// Whether an owner that waits for its dependents has nothing to look for: the first of them holds it, and is on its way. When that
+/// one goes it is asked again; else an owner of thousands would go through all that are left each time that one goes.
+fn is_held(view: &View<'_>, source: &Source, namespace: &str, owner: &OwnerReference) -> bool {
+    let there = view.cache_of::<PartialObject>(source).and_then(|kind| kind.get(namespace, &owner.name));
+    let holds = |o: &OwnerReference| o.uid == owner.uid && o.block_owner_deletion == Some(true);
+    there.is_some_and(|o| o.uid() == owner.uid && is_waiting(o) && !o.has_finalizer(ORPHAN))
+        && dependents(view, &owner.uid)
+            .next()
+            .is_some_and(|(_, first)| first.is_deleting() && !is_waiting(first) && owner_refs(first).iter().any(holds))
+}
+
 /// Whether an object is among the dependents of another, or of those that wait among them, and so on.
 fn reaches(view: &View<'_>, from: &str, to: &str) -> bool {
     let mut seen = BTreeSet::from([from.to_owned()]);
@@ -361,10 +374,10 @@ impl Controller for GarbageCollector {
 mod tests {
     use carrack_engine::testing::Caches;
     use carrack_engine::{Absent, Write};
+    use carrack_types::definition::Definition;
     use carrack_types::resource::Kind as _;
     use k8s_openapi::api::apps::v1::ReplicaSet;
     use k8s_openapi::api::core::v1::{Node, Pod};
-    use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
     use serde_json::Value;
 
     use super::*;
@@ -394,7 +407,7 @@ mod tests {
         let caches = Caches::new()
             .with_metadata(Pod::resource(), pods)
             .with_metadata(ReplicaSet::resource(), sets.into_iter().map(&meta).chain([bystander]))
-            .with::<CustomResourceDefinition>([]);
+            .with::<Definition>([]);
         let mut gc = GarbageCollector::new(vec![Pod::resource(), ReplicaSet::resource()]);
         let plan = gc.reconcile(&Key::new("ns", "/pods/p"), &caches.view(), Time::default());
         assert_eq!(plan.error, None);
@@ -467,7 +480,7 @@ mod tests {
         let caches = Caches::new()
             .with_metadata(Node::resource(), [node()])
             .with_metadata(ReplicaSet::resource(), [])
-            .with::<CustomResourceDefinition>([]);
+            .with::<Definition>([]);
         let mut gc = GarbageCollector::new(vec![Node::resource(), ReplicaSet::resource()]);
         let plan = gc.reconcile(&Key::new("", "/nodes/n"), &caches.view(), Time::default());
         assert_eq!((plan.writes.len(), plan.events.len()), (0, 1), "a node cannot belong to a replica set");
@@ -476,7 +489,7 @@ mod tests {
             object(json!({"namespace": "ns", "name": "p", "uid": "p", "resourceVersion": "1",
                 "ownerReferences": [{"apiVersion": "example.com/v1", "kind": "Thing", "name": "t", "uid": "9"}]}))
         };
-        let crd = || -> CustomResourceDefinition {
+        let crd = || -> Definition {
             serde_json::from_value(json!({"metadata": {"name": "things.example.com", "uid": "1"},
                 "spec": {"group": "example.com", "scope": "Namespaced", "names": {"plural": "things", "kind": "Thing"},
                     "versions": [{"name": "v1", "served": true, "storage": true}]},
@@ -484,8 +497,8 @@ mod tests {
             .expect("a definition")
         };
         let mut gc = GarbageCollector::new(vec![Pod::resource()]);
-        let mut look = |crds: Vec<CustomResourceDefinition>| {
-            let caches = Caches::new().with_metadata(Pod::resource(), [pod()]).with::<CustomResourceDefinition>(crds);
+        let mut look = |crds: Vec<Definition>| {
+            let caches = Caches::new().with_metadata(Pod::resource(), [pod()]).with::<Definition>(crds);
             caches.refresh(&mut gc);
             let plan = gc.reconcile(&Key::new("ns", "/pods/p"), &caches.view(), Time::default());
             plan.writes.iter().map(word).collect::<Vec<_>>()
@@ -507,7 +520,7 @@ mod tests {
                 let caches = Caches::new()
                     .with_metadata(Pod::resource(), [owner()])
                     .with_metadata(ReplicaSet::resource(), [object(other)])
-                    .with::<CustomResourceDefinition>([]);
+                    .with::<Definition>([]);
                 let mut gc = GarbageCollector::new(vec![Pod::resource(), ReplicaSet::resource()]);
                 let plan = gc.reconcile(&Key::new("ns", "/pods/p"), &caches.view(), Time::default());
                 (plan.writes.len(), plan.requeue_after)
@@ -515,6 +528,44 @@ mod tests {
             assert_eq!(look("6"), (0, Some(LOOK_AGAIN)), "{finalizer}");
             assert_eq!(look("7"), (1, None), "{finalizer}");
         }
+    }
+
+    #[test]
+    fn an_owner_looks_again_when_that_may_be_of_use() {
+        let check = |finalizers: Value, dependents: Vec<Value>, expected: bool| {
+            let set = object(json!({"namespace": "ns", "name": "rs", "uid": "rs", "finalizers": finalizers,
+                "deletionTimestamp": "2026-01-01T00:00:00Z"}));
+            let pods = dependents.iter().enumerate().map(|(number, more)| {
+                let mut pod = json!({"namespace": "ns", "name": format!("p{number}"), "uid": format!("p{number}"),
+                    "ownerReferences": [owner("rs", "rs")]});
+                more.as_object().into_iter().flatten().for_each(|(key, value)| pod[key] = value.clone());
+                object(pod)
+            });
+            let caches = Caches::new()
+                .with_metadata(ReplicaSet::resource(), [set])
+                .with_metadata(Pod::resource(), pods.collect::<Vec<_>>());
+            let reference: OwnerReference = serde_json::from_value(owner("rs", "rs")).expect("a reference");
+            let source = Source::metadata(ReplicaSet::resource());
+            assert_eq!(is_held(&caches.view(), &source, "ns", &reference), expected, "{finalizers} {dependents:?}");
+        };
+        let going = || json!({"deletionTimestamp": "2026-01-01T00:00:00Z"});
+        let lets_go = || {
+            let mut pod = going();
+            pod["ownerReferences"] = json!([owner("rs", "rs")]);
+            pod["ownerReferences"][0]["blockOwnerDeletion"] = false.into();
+            pod
+        };
+        let waiting = || json!({"deletionTimestamp": "2026-01-01T00:00:00Z", "finalizers": [FOREGROUND]});
+        let foreground = || json!([FOREGROUND]);
+        check(foreground(), vec![going(), going()], true);
+        check(foreground(), vec![], false);
+        // One that is still to be told, that holds nobody, or that may wait in a circle.
+        check(foreground(), vec![json!({}), going()], false);
+        check(foreground(), vec![lets_go(), going()], false);
+        check(foreground(), vec![waiting(), going()], false);
+        // One that leaves its dependents behind has to tell each of them, and one that waits for none is as all others.
+        check(json!([ORPHAN]), vec![going()], false);
+        check(json!(["other"]), vec![going()], false);
     }
 
     #[test]

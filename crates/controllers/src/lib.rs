@@ -103,6 +103,8 @@ pub enum Planted {
     OrphansHeld,
     /// A Job does not hold pods that it takes over.
     AdoptedUnheld,
+    /// A Job goes on only when all pods that have ended have let go.
+    OneHoldsAll,
     /// The dependents that caches show are taken for all that an owner has.
     StaleDependents,
     /// An owner that is to go after its dependents goes when they were told to go.

@@ -12,8 +12,8 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use carrack_engine::{
-    Controller, DeleteOptions, GroupDiscovery, Key, Plan, Refusal, Setup, Source, StatusError, Time, View, Write,
-    to_value,
+    Cache, Controller, DeleteOptions, GroupDiscovery, Key, Plan, Refusal, Setup, Source, StatusError, Time, View,
+    Write, to_value,
 };
 use carrack_types::resource::{Kind as _, Object as _, PartialObject, Resource};
 use k8s_openapi::api::core::v1::{Event, Namespace, NamespaceCondition, Pod};
@@ -60,11 +60,30 @@ impl NamespaceController {
         self.builtin.iter().chain(self.custom.iter().filter(|source| source.resource.namespaced))
     }
     fn watch(setup: &mut Setup<'_>, source: &Source) {
-        setup.watch_source::<PartialObject>(source.clone(), |object, view| {
+        let own = source.clone();
+        setup.watch_changes::<PartialObject>(source.clone(), matters, move |object, view| {
             // Only namespaces that are going away care.
             let deleting = view.get::<Namespace>("", object.namespace()).is_some_and(|ns| ns.is_deleting());
-            if deleting { vec![Key::new("", object.namespace())] } else { Vec::new() }
+            let looks = deleting && concerns(view.cache_of(&own), object);
+            if looks { vec![Key::new("", object.namespace())] } else { Vec::new() }
         });
+    }
+}
+
+/// Whether an object goes otherwise than before. While a namespace goes, most changes are of what counts the pods that go.
+fn matters(old: &PartialObject, new: &PartialObject) -> bool {
+    let finalizers = old.metadata.finalizers != new.metadata.finalizers;
+    old.uid() != new.uid() || old.is_deleting() != new.is_deleting() || finalizers
+}
+
+/// Whether a namespace that is to go looks again because of an object: one that is still to be deleted, or the last one of its
+/// kind, which is gone. Of all others several changes are told on their way, and each look goes through all that is left; how
+/// much that is, the namespace tells from time to time.
+fn concerns(kind: Option<&Cache<PartialObject>>, object: &PartialObject) -> bool {
+    let Some(kind) = kind else { return true };
+    match kind.get(object.namespace(), object.name()) {
+        Some(there) => !there.is_deleting(),
+        None => kind.in_namespace(object.namespace()).next().is_none(),
     }
 }
 
@@ -268,8 +287,8 @@ impl Left {
 mod tests {
     use carrack_engine::Absent;
     use carrack_engine::testing::Caches;
+    use carrack_types::definition::Definition;
     use k8s_openapi::api::core::v1::ConfigMap;
-    use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
     use k8s_openapi::kube_aggregator::pkg::apis::apiregistration::v1::APIService;
     use serde_json::Value;
 
@@ -293,7 +312,7 @@ mod tests {
                 .with::<Namespace>([serde_json::from_value(ns.clone()).expect("a namespace")])
                 .with_metadata(Pod::resource(), pods)
                 .with_metadata(ConfigMap::resource(), maps)
-                .with::<CustomResourceDefinition>([])
+                .with::<Definition>([])
                 .with_source::<GroupDiscovery>(GroupDiscovery::source(), []);
             let plan = controller.reconcile(&Key::new("", "ns"), &caches.view(), Time::from_unix_s(at_s));
             crate::testing::words(&plan)
@@ -310,6 +329,34 @@ mod tests {
     }
 
     #[test]
+    fn a_namespace_looks_again_when_there_is_something_to_do() {
+        let pod = |name: &str, deleting: bool| -> PartialObject {
+            let at = deleting.then_some("2026-01-01T00:00:00Z");
+            let metadata = json!({"namespace": "ns", "name": name, "uid": name, "deletionTimestamp": at});
+            crate::testing::of(json!({ "metadata": metadata }))
+        };
+        let elsewhere = || -> PartialObject {
+            crate::testing::of(json!({"metadata": {"namespace": "other", "name": "q", "uid": "q"}}))
+        };
+        // What there is when something is told of pod `p`.
+        for (there, expected) in [
+            (vec![pod("p", false), pod("r", true)], true),
+            (vec![pod("p", true), pod("r", true)], false),
+            (vec![pod("r", true)], false),
+            (vec![elsewhere()], true),
+            (vec![], true),
+        ] {
+            let caches = Caches::new().with_metadata(Pod::resource(), there.clone());
+            let view = caches.view();
+            let kind = view.cache_of(&Source::metadata(Pod::resource()));
+            assert_eq!(concerns(kind, &pod("p", true)), expected, "{there:?}");
+        }
+        assert!(concerns(None, &pod("p", true)), "of a kind that is not read any more nothing is known");
+        assert!(matters(&pod("p", false), &pod("p", true)));
+        assert!(!matters(&pod("p", true), &pod("p", true)));
+    }
+
+    #[test]
     fn why_objects_stay_is_told_while_they_do() {
         let mut ns = json!({"metadata": {"name": "ns", "uid": "1", "resourceVersion": "1",
             "deletionTimestamp": "2026-01-01T00:00:00Z"}, "spec": {"finalizers": ["kubernetes"]}});
@@ -323,7 +370,7 @@ mod tests {
             let caches = Caches::new()
                 .with::<Namespace>([crate::testing::of(ns.clone())])
                 .with_metadata(ConfigMap::resource(), [map])
-                .with::<CustomResourceDefinition>([])
+                .with::<Definition>([])
                 .with_source::<GroupDiscovery>(GroupDiscovery::source(), []);
             let (key, now) = (Key::new("", "ns"), Time::from_unix_s(at_s));
             let plan = controller.reconcile(&key, &caches.view(), now);
@@ -360,7 +407,7 @@ mod tests {
             .with::<Namespace>([serde_json::from_value(ns.clone()).expect("a namespace")])
             .with_metadata(Pod::resource(), pods.clone().into_iter().map(read))
             .with_metadata(ConfigMap::resource(), [])
-            .with::<CustomResourceDefinition>([])
+            .with::<Definition>([])
             .with_source::<GroupDiscovery>(GroupDiscovery::source(), []);
         let mut controller = NamespaceController::new(vec![Pod::resource(), ConfigMap::resource()]);
         let plan = controller.reconcile(&Key::new("", "ns"), &caches.view(), Time::default());
@@ -437,7 +484,7 @@ mod tests {
                 .with::<Namespace>([crate::testing::of(ns.clone())])
                 .with_metadata(ConfigMap::resource(), [])
                 .with_metadata(meters(), there.into_iter().map(crate::testing::of))
-                .with::<CustomResourceDefinition>([])
+                .with::<Definition>([])
                 .with::<APIService>([])
                 .with_source::<GroupDiscovery>(GroupDiscovery::source(), [told]);
             controller.custom.forget_changes();

@@ -77,8 +77,12 @@ impl PodGc {
             return Plan::none().requeue_after(wait);
         }
         self.counted = Some(now);
-        let ended = view.cache::<Pod>().by_index(BY_END, ENDED);
-        let mut ended: Vec<_> = ended.filter(|p| !p.is_deleting()).collect();
+        let pods = view.cache::<Pod>();
+        // Nearly always there are fewer, and none of them needs to be looked at.
+        if pods.count(BY_END, ENDED) <= self.threshold {
+            return Plan::none();
+        }
+        let mut ended: Vec<_> = pods.by_index(BY_END, ENDED).filter(|p| !p.is_deleting()).collect();
         let excess = ended.len().saturating_sub(self.threshold);
         if excess == 0 {
             return Plan::none();

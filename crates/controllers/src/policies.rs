@@ -7,9 +7,9 @@ use carrack_engine::{Controller, Key, Plan, Setup, Time, View};
 use carrack_schema::crd::resource_info;
 use carrack_schema::rules::typing::{TypedKind, named_resources, type_warnings};
 use carrack_schema::table;
+use carrack_types::definition::Definition;
 use carrack_types::resource::Object as _;
 use k8s_openapi::api::admissionregistration::v1::ValidatingAdmissionPolicy;
-use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use serde_json::{Value, json};
 
 /// The controller.
@@ -25,7 +25,7 @@ fn find(view: &View<'_>, group: &str, version: &str, is: impl Fn(&str, &str) -> 
         return typed(row);
     }
     let crd = view
-        .cache::<CustomResourceDefinition>()
+        .cache::<Definition>()
         .iter()
         .find(|crd| crd.spec.group == group && is(&crd.spec.names.plural, &crd.spec.names.kind))?;
     let row = resource_info(&serde_json::to_value(crd.as_ref()).ok()?).ok()?;
@@ -58,7 +58,7 @@ impl Controller for PolicyStatus {
     fn setup(&self, setup: &mut Setup<'_>) {
         setup.watch_own::<ValidatingAdmissionPolicy>();
         // A kind that a policy names may come after it.
-        setup.watch::<CustomResourceDefinition>(|_, _| Vec::new());
+        setup.watch::<Definition>(|_, _| Vec::new());
     }
     fn reconcile(&mut self, key: &Key, view: &View<'_>, _: Time) -> Plan {
         let Some(policy) = view.get::<ValidatingAdmissionPolicy>("", &key.name).filter(|p| !p.is_deleting()) else {
@@ -90,9 +90,8 @@ mod tests {
                 {"apiGroups": ["apps"], "apiVersions": ["v1"], "resources": ["deployments"], "operations": ["CREATE"]},
                 {"apiGroups": ["x.io"], "apiVersions": ["v1"], "resources": ["things"], "operations": ["CREATE"]}]},
             "validations": [{"expression": validation}]}});
-        let caches = Caches::new()
-            .with::<ValidatingAdmissionPolicy>([of(policy)])
-            .with::<CustomResourceDefinition>(crds.into_iter().map(of));
+        let caches =
+            Caches::new().with::<ValidatingAdmissionPolicy>([of(policy)]).with::<Definition>(crds.into_iter().map(of));
         let plan = PolicyStatus.reconcile(&Key::new("", "p"), &caches.view(), Time::from_unix_s(1));
         plan.writes
             .iter()

@@ -6,9 +6,12 @@
 //!
 //! A cache that packs keeps only so many objects as values; of all others it has the words, which take a fraction of the room. Who
 //! reads one opens it, and it stays open until many others were. Readers do not see the difference, but for the time: to go through all
-//! of a large cache opens each object once, so what is looked for often has an index.
+//! of a large cache opens each object once, so what is looked for often has an index. Who has to go through very many all the same (the
+//! pods of a workload of thousands, at each change of one) finds them open the next time: they are packed again one by one, and as
+//! soon as many of them are missed they are kept anew.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::ops::Bound;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use carrack_types::resource::Object;
@@ -74,8 +77,23 @@ pub struct Cache<K> {
     changes: u64,
     /// How many objects are open at most while nobody reads; none where no object is ever packed.
     most_open: Option<usize>,
-    /// What was opened, in that order. It may name what is gone, or closed.
-    opened: Mutex<VecDeque<Arc<Key>>>,
+    /// How many more stay open for now, since so many were gone through at once.
+    more_open: usize,
+    opened: Mutex<Opened>,
+}
+
+/// Who reads more packed objects than this between two rests goes through many of them, and may do so again and again.
+const MANY: usize = 256;
+/// How many objects stay open at most because of that.
+const MOST_MORE: usize = 16_384;
+
+/// What was opened.
+#[derive(Default)]
+struct Opened {
+    /// In that order. It may name what is gone, or closed.
+    keys: VecDeque<Arc<Key>>,
+    /// How many were packed before, since the last rest.
+    read: usize,
 }
 
 /// Name of the index by the UIDs of all owners, which every cache has.
@@ -105,6 +123,7 @@ impl<K: Object> Default for Cache<K> {
             indexes: BTreeMap::new(),
             changes: 0,
             most_open: None,
+            more_open: 0,
             opened: Mutex::default(),
         };
         cache.add_index(BY_OWNER, owners::<K>);
@@ -147,20 +166,24 @@ impl<K: Object> Cache<K> {
     pub fn pack_beyond(&mut self, most_open: usize) {
         self.most_open = Some(most_open);
         let all = self.objects.iter().filter(|(_, entry)| entry.open.get().is_some());
-        *self.opened.get_mut().unwrap_or_else(PoisonError::into_inner) = all.map(|(key, _)| key.clone()).collect();
+        let opened = self.opened.get_mut().unwrap_or_else(PoisonError::into_inner);
+        opened.keys = all.map(|(key, _)| key.clone()).collect();
         self.rest();
     }
     /// From now on it packs nothing, whatever was said before.
     pub fn keep_open(&mut self) {
         self.most_open = None;
-        self.opened.get_mut().unwrap_or_else(PoisonError::into_inner).clear();
+        self.opened.get_mut().unwrap_or_else(PoisonError::into_inner).keys.clear();
     }
     /// Packs what has not been read for long. Nobody holds a reference into the cache now.
     pub fn rest(&mut self) {
         let Some(most_open) = self.most_open else { return };
         let opened = self.opened.get_mut().unwrap_or_else(PoisonError::into_inner);
-        while opened.len() > most_open {
-            let Some(key) = opened.pop_front() else { break };
+        let read = std::mem::take(&mut opened.read);
+        let fewer = self.more_open.saturating_sub(1 + self.more_open / 1024);
+        self.more_open = if read > MANY { (self.more_open + read).min(MOST_MORE) } else { fewer };
+        while opened.keys.len() > most_open + self.more_open {
+            let Some(key) = opened.keys.pop_front() else { break };
             let Some(entry) = self.objects.get_mut(&key) else { continue };
             if entry.packed.is_none() {
                 entry.packed = entry.open.get().and_then(|object| Packed::of::<K>(object));
@@ -178,7 +201,11 @@ impl<K: Object> Cache<K> {
     )]
     fn open<'a>(&'a self, key: &Arc<Key>, entry: &'a Entry<K>) -> &'a Arc<K> {
         entry.open.get_or_init(|| {
-            self.opened.lock().unwrap_or_else(PoisonError::into_inner).push_back(key.clone());
+            {
+                let mut opened = self.opened.lock().unwrap_or_else(PoisonError::into_inner);
+                opened.keys.push_back(key.clone());
+                opened.read += 1;
+            }
             Arc::new(entry.packed.as_ref().and_then(Packed::open).expect("an object was packed that can be read"))
         })
     }
@@ -191,6 +218,11 @@ impl<K: Object> Cache<K> {
     #[must_use]
     pub fn get_key(&self, key: &Key) -> Option<&Arc<K>> {
         self.objects.get_key_value(key).map(|(key, entry)| self.open(key, entry))
+    }
+    /// Whether there is an object of this name. It is not opened for that.
+    #[must_use]
+    pub fn has(&self, namespace: &str, name: &str) -> bool {
+        self.objects.contains_key(&Key::new(namespace, name))
     }
     /// All objects, ordered by key.
     pub fn iter(&self) -> impl Iterator<Item = &Arc<K>> {
@@ -220,6 +252,17 @@ impl<K: Object> Cache<K> {
     /// All objects filed under a value of an index, ordered by key. An unknown index holds nothing.
     pub fn by_index<'a>(&'a self, index: &str, value: &str) -> impl Iterator<Item = &'a Arc<K>> {
         self.filed(index, value)
+    }
+    /// How many objects are filed under a value of an index. None of them is opened for that.
+    #[must_use]
+    pub fn count(&self, index: &str, value: &str) -> usize {
+        self.indexes.get(index).and_then(|i| i.entries.get(value)).map_or(0, Keys::len)
+    }
+    /// The first value, from this one on, under which an index files anything, in the order of texts.
+    #[must_use]
+    pub fn first_value(&self, index: &str, from: &str) -> Option<&str> {
+        let from = (Bound::Included(from), Bound::Unbounded);
+        self.indexes.get(index)?.entries.range::<str, _>(from).next().map(|(value, _)| value.as_str())
     }
     fn filed<'a>(&'a self, index: &str, value: &str) -> impl Iterator<Item = &'a Arc<K>> + use<'a, K> {
         self.indexes
@@ -262,7 +305,7 @@ impl<K: Object> Cache<K> {
             }
         }
         if self.most_open.is_some() && !was_open {
-            self.opened.get_mut().unwrap_or_else(PoisonError::into_inner).push_back(key.clone());
+            self.opened.get_mut().unwrap_or_else(PoisonError::into_inner).keys.push_back(key.clone());
         }
         self.objects.insert(key, Entry { open: OnceLock::from(object), packed: None });
         old
@@ -349,11 +392,19 @@ mod tests {
                         prop_assert_eq!(packs.insert(new.clone()), keeps.insert(new));
                     }
                     Act::Remove(name) => prop_assert_eq!(packs.remove(&key(name)), keeps.remove(&key(name))),
-                    Act::Read(name) => prop_assert_eq!(packs.get_key(&key(name)), keeps.get_key(&key(name))),
+                    Act::Read(name) => {
+                        let key = key(name);
+                        prop_assert_eq!(packs.has(&key.namespace, &key.name), keeps.get_key(&key).is_some());
+                        prop_assert_eq!(packs.get_key(&key), keeps.get_key(&key));
+                    }
                     Act::ReadAll => {
                         prop_assert!(packs.iter().eq(keeps.iter()));
                         prop_assert!(packs.in_namespace("ns1").eq(keeps.in_namespace("ns1")));
                         prop_assert!(packs.by_owner("p1").eq(keeps.by_owner("p1")));
+                        prop_assert_eq!(packs.count(BY_OWNER, "p1"), keeps.by_owner("p1").count());
+                        let first = ["p0", "p1"].into_iter().find(|owner| keeps.by_owner(owner).next().is_some());
+                        prop_assert_eq!(packs.first_value(BY_OWNER, "p"), first);
+                        prop_assert_eq!(packs.first_value(BY_OWNER, "p2"), None);
                         let has = |o: &&Arc<ConfigMap>| o.metadata.labels.as_ref().is_some_and(|l| l["l"] == "1");
                         let chosen = keeps.in_namespace("ns0").filter(has);
                         prop_assert!(packs.labelled("ns0", Some((&label.0, &label.1))).eq(chosen));
@@ -370,6 +421,31 @@ mod tests {
                 prop_assert_eq!((packs.len(), packs.changes()), (keeps.len(), keeps.changes()));
             }
         }
+    }
+
+    /// Who goes through all of a large cache again and again reads few of them anew, and nobody else keeps them open.
+    #[test]
+    fn what_is_gone_through_again_and_again_stays_open() {
+        let (mut cache, many) = (Cache::<ConfigMap>::default(), 3 * MANY);
+        cache.pack_beyond(2);
+        for n in 0..many {
+            let map = json!({"metadata": {"namespace": "ns", "name": format!("o{n}"), "uid": format!("u{n}")}});
+            cache.insert(Arc::new(serde_json::from_value(map).expect("a config map")));
+            cache.rest();
+        }
+        assert_eq!(cache.count_open(), 2);
+        let mut go_through = || {
+            assert_eq!(cache.iter().count(), many);
+            let read = cache.opened.get_mut().unwrap_or_else(PoisonError::into_inner).read;
+            cache.rest();
+            read
+        };
+        assert_eq!(go_through(), many - 2);
+        let read: Vec<usize> = (0..30).map(|_| go_through()).collect();
+        assert!(read.iter().all(|read| *read <= MANY), "{read:?}");
+        assert!(cache.count_open() > many / 2);
+        (0..2 * many).for_each(|_| cache.rest());
+        assert_eq!(cache.count_open(), 2);
     }
 
     /// What was read last stays open.

@@ -639,6 +639,8 @@ pub(crate) trait AnyInformer: Send {
     fn must_show(&mut self, now: Time, revision: u64, fx: &mut Effects<crate::Never>);
     fn caught_up(&self) -> bool;
     fn uid_of(&self, key: &Key) -> Option<String>;
+    /// Whose change this is, if it is one that this informer told.
+    fn key_of(&self, delta: &dyn Any) -> Option<Key>;
     fn pack_beyond(&mut self, most_open: usize);
     fn rest(&mut self);
     fn as_any(&self) -> &dyn Any;
@@ -690,6 +692,9 @@ impl<K: Object> AnyInformer for Informer<K> {
     }
     fn uid_of(&self, key: &Key) -> Option<String> {
         self.cache.get_key(key).map(|o| o.uid().to_owned())
+    }
+    fn key_of(&self, delta: &dyn Any) -> Option<Key> {
+        delta.downcast_ref::<Delta<K>>().map(|delta| Key::of(delta.object().as_ref()))
     }
     fn pack_beyond(&mut self, most_open: usize) {
         self.cache.pack_beyond(most_open);

@@ -61,6 +61,12 @@ impl Keys {
             Self::Many(keys) => keys.is_empty(),
         }
     }
+    pub(crate) fn len(&self) -> usize {
+        match self {
+            Self::Few(keys) => keys.len(),
+            Self::Many(keys) => keys.len(),
+        }
+    }
     pub(crate) fn iter(&self) -> impl Iterator<Item = &Arc<Key>> {
         let (few, many) = match self {
             Self::Few(keys) => (Some(keys), None),
@@ -91,7 +97,7 @@ mod tests {
                     model.remove(&key);
                 }
                 prop_assert!(keys.iter().eq(model.iter()));
-                prop_assert_eq!(keys.is_empty(), model.is_empty());
+                prop_assert_eq!((keys.is_empty(), keys.len()), (model.is_empty(), model.len()));
             }
         }
     }

@@ -13,12 +13,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use carrack_engine::{Controller, EventRecord, Key, Plan, Setup, Time, View};
+use carrack_types::definition::Definition;
 use carrack_types::resource::Object as _;
 use carrack_types::selector::selects;
 use k8s_openapi::api::apps::v1::{Deployment, ReplicaSet, StatefulSet};
 use k8s_openapi::api::core::v1::{Pod, ReplicationController};
 use k8s_openapi::api::policy::v1::{PodDisruptionBudget, PodDisruptionBudgetStatus};
-use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use serde_json::{Value, json};
@@ -253,7 +253,7 @@ impl Controller for DisruptionController {
                 .into_iter()
                 .collect()
         });
-        setup.read::<CustomResourceDefinition>();
+        setup.read::<Definition>();
     }
     fn more_watches(&mut self, view: &View<'_>, setup: &mut Setup<'_>) {
         self.scales.refresh(view, setup, |owner, view| of_owned(owner.namespace(), owner.uid(), view));
@@ -402,7 +402,7 @@ mod tests {
             .with::<Deployment>([of(deployment)])
             .with::<StatefulSet>([])
             .with::<ReplicationController>([])
-            .with::<CustomResourceDefinition>([of(definition("fleets", "Fleet", true)), of(definition("crews", "Crew", false))])
+            .with::<Definition>([of(definition("fleets", "Fleet", true)), of(definition("crews", "Crew", false))])
             .with_source::<scale::Scaled>(
                 Source { metadata_only: false, ..Source::metadata(fleets()) },
                 [of(json!({"metadata": {"namespace": "ns", "name": "rs", "uid": "rs"}, "spec": {"size": {"wanted": 6}}}))],

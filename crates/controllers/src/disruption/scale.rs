@@ -7,15 +7,15 @@ use std::collections::BTreeMap;
 
 use carrack_engine::{Key, Setup, Source, View};
 use carrack_schema::table;
+use carrack_types::definition::Definition;
 use carrack_types::resource::{Kind, Object, Resource};
 use k8s_openapi::api::apps::v1::{Deployment, ReplicaSet, StatefulSet};
 use k8s_openapi::api::core::v1::ReplicationController;
-use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use crate::custom::{is_established, resource_of};
+use crate::custom::resource_of;
 
 /// An object of a custom kind with a scale.
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
@@ -71,11 +71,11 @@ impl Scales {
         setup: &mut Setup<'_>,
         keys: impl Fn(&Scaled, &View<'_>) -> Vec<Key> + Clone + Send + 'static,
     ) {
-        let definitions = view.cache::<CustomResourceDefinition>();
+        let definitions = view.cache::<Definition>();
         if self.changes.replace(definitions.changes()) == Some(definitions.changes()) {
             return;
         }
-        let established = definitions.iter().filter(|crd| is_established(crd));
+        let established = definitions.iter().filter(|crd| crd.is_established());
         let now: BTreeMap<String, (Resource, String)> =
             established.filter_map(|crd| Some((crd.name().to_owned(), scaled(crd)?))).collect();
         for (name, (resource, _)) in &self.kinds {
@@ -148,7 +148,7 @@ fn source(resource: &Resource) -> Source {
 }
 
 /// The resource of a definition and where its scale has the number.
-fn scaled(crd: &CustomResourceDefinition) -> Option<(Resource, String)> {
+fn scaled(crd: &Definition) -> Option<(Resource, String)> {
     let resource = resource_of(crd)?;
     let version = crd.spec.versions.iter().find(|v| v.name == resource.version)?;
     let scale = version.subresources.as_ref()?.scale.as_ref()?;
@@ -178,7 +178,7 @@ fn count<K: Object>(object: &K, replicas: Option<i32>) -> (String, i64) {
 fn without_scale(group: &str, owner: &OwnerReference, view: &View<'_>) -> String {
     let builtin = table::builtin().iter().find(|row| row.group == group && row.kind == owner.kind);
     let custom = || {
-        let definitions = view.cache::<CustomResourceDefinition>();
+        let definitions = view.cache::<Definition>();
         let found = definitions.iter().find(|crd| crd.spec.group == group && crd.spec.names.kind == owner.kind);
         found.map(|crd| crd.spec.names.plural.clone())
     };

@@ -393,6 +393,7 @@ impl Controller for EndpointSliceController {
         });
         setup.index::<Pod>(BY_NODE, pods::by_node);
         setup.index_labels::<Pod>();
+        setup.index_labels::<EndpointSlice>();
         // Each pod that changes is held against all services of its namespace.
         setup.keep_open::<Service>();
         setup.watch::<Pod>(services_of);
@@ -413,9 +414,10 @@ impl Controller for EndpointSliceController {
         });
     }
     fn reconcile(&mut self, key: &Key, view: &View<'_>, _: Time) -> Plan {
+        let label = SERVICE_LABEL.to_owned();
         let slices: Vec<_> = view
             .cache::<EndpointSlice>()
-            .in_namespace(&key.namespace)
+            .labelled(&key.namespace, Some((&label, &key.name)))
             .filter(|s| s.label(SERVICE_LABEL) == Some(&key.name) && is_ours(s) && !s.is_deleting())
             .collect();
         let Some(service) = view.get::<Service>(&key.namespace, &key.name) else {

@@ -16,9 +16,9 @@ use k8s_openapi::api::core::v1::{Node, NodeCondition, Pod, PodCondition, Taint};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde_json::json;
 
-use super::zones::{Limiter, Pace, pace};
+use super::zones::{BY_HEALTH, Limiter, Pace, by_health, pace};
 use super::{NOT_READY_TAINT, UNREACHABLE_TAINT, condition, ready_status, zone_of};
-use crate::pods::{self, BY_NODE};
+use crate::pods;
 
 /// Where nodes keep their Leases.
 const LEASES: &str = "kube-node-lease";
@@ -147,7 +147,7 @@ impl NodeLifecycle {
         if let Some(key) = evicts {
             let begun = has(NOT_READY_TAINT, "NoExecute").or_else(|| has(UNREACHABLE_TAINT, "NoExecute")).is_some();
             let zone = zone_of(node);
-            let allowed = match pace(view.cache::<Node>().iter().map(AsRef::as_ref), &zone) {
+            let allowed = match pace(view, &zone) {
                 Pace::Cut => Err(LOOK_AGAIN),
                 _ if begun || self.deaf => Ok(()),
                 // It is heard again, and has yet to say how it is.
@@ -195,9 +195,16 @@ fn unknown(node: &Node, now: Time) -> Option<Vec<NodeCondition>> {
     changed.then_some(all)
 }
 
+/// Index of the pods that are ready, by their node: a silent node looks for them every few seconds.
+const BY_READY: &str = "ready";
+
+fn by_ready(pod: &Pod) -> Vec<String> {
+    if pods::is_ready(pod) { pods::by_node(pod) } else { Vec::new() }
+}
+
 /// Pods of a silent node do not count as ready: nobody would know if they were not.
 fn pods_not_ready(node: &Node, view: &View<'_>, now: Time) -> Plan {
-    let pods = view.cache::<Pod>().by_index(BY_NODE, node.name()).filter(|p| pods::is_ready(p));
+    let pods = view.cache::<Pod>().by_index(BY_READY, node.name());
     pods.fold(Plan::none(), |plan, pod| {
         let old = pods::condition(pod, "Ready").cloned().unwrap_or_default();
         let conditions = pods::with_condition(pod, PodCondition { status: "False".into(), ..old }, now);
@@ -219,13 +226,13 @@ impl Controller for NodeLifecycle {
     fn setup(&self, setup: &mut Setup<'_>) {
         setup.watch_own::<Node>();
         // How many of a zone are silent is looked at for each.
-        setup.keep_open::<Node>();
+        setup.index::<Node>(BY_HEALTH, by_health);
         setup.watch::<Lease>(
             |lease, _| {
                 if lease.namespace() == LEASES { vec![Key::new("", lease.name())] } else { Vec::new() }
             },
         );
-        setup.index::<Pod>(BY_NODE, pods::by_node);
+        setup.index::<Pod>(BY_READY, by_ready);
         setup.read::<Pod>();
     }
     fn reconcile(&mut self, key: &Key, view: &View<'_>, now: Time) -> Plan {
@@ -271,7 +278,8 @@ impl NodeLifecycle {
         let mut plan = if silent < grace { Plan::none().requeue_after(grace - silent) } else { Plan::none() };
         // A node that is heard again speaks for itself: its conditions are its own to mend, and its pods are, too.
         if ready_status(node) == "Unknown" && silent >= grace {
-            plan = plan.then(pods_not_ready(node, view, now));
+            // One of which that cannot be said keeps neither others nor the node's taints.
+            plan = plan.then(pods_not_ready(node, view, now).each_apart());
         }
         let (taints, wait) = self.taints(node, view, silent >= grace, now);
         if let Some(left) = wait {

@@ -23,9 +23,10 @@ fn step(c: &mut NodeLifecycle, nodes: &[Value], leases: &[Value], name: &str, at
         "spec": {"nodeName": "a", "containers": []},
         "status": {"conditions": [{"type": "Ready", "status": "True"}]}});
     let caches = Caches::new()
+        .with_index::<Node>(BY_HEALTH, by_health)
         .with::<Node>(nodes.iter().cloned().map(of))
         .with::<Lease>(leases.iter().cloned().map(of))
-        .with_index::<Pod>(BY_NODE, pods::by_node)
+        .with_index::<Pod>(BY_READY, by_ready)
         .with::<Pod>([of(pod)]);
     c.reconcile(&Key::new("", name), &caches.view(), Time::from_unix_s(at_s))
 }
@@ -171,7 +172,9 @@ fn pods_of_a_silent_node_are_not_ready() {
     let nodes = [node("a", "Unknown", taint)];
     // Heard just now: the node speaks for itself.
     assert_eq!(words(&step(&mut c, &nodes, &[lease("a", 1)], "a", 1000)), [""; 0]);
-    assert_eq!(words(&step(&mut c, &nodes, &[lease("a", 1)], "a", 1050)), ["patch ns/p/status Ready=False"]);
+    let plan = step(&mut c, &nodes, &[lease("a", 1)], "a", 1050);
+    assert_eq!(words(&plan), ["patch ns/p/status Ready=False"]);
+    assert_eq!(plan.apart.len(), 1, "a pod of which that may not be said keeps no other");
 }
 
 #[test]

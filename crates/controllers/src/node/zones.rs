@@ -1,12 +1,13 @@
 //! How fast the pods of silent nodes may be evicted: by zone, slower where much of a zone is silent, and not at all
 //! where everything is, since then it is the control plane that cannot hear.
 //!
-//! The numbers are kube-controller-manager's defaults (pkg/controller/nodelifecycle).
+//! The numbers are kube-controller-manager's defaults (pkg/controller/nodelifecycle). Nodes are counted by an index: where many
+//! fall silent at once, each of them asks again every few seconds.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use carrack_engine::Time;
+use carrack_engine::{Time, View};
 use carrack_types::resource::Object as _;
 use k8s_openapi::api::core::v1::Node;
 
@@ -35,27 +36,37 @@ pub(crate) enum Pace {
     Cut,
 }
 
-/// How fast the nodes of a zone may be evicted.
-pub(crate) fn pace<'a>(nodes: impl Iterator<Item = &'a Node>, zone: &str) -> Pace {
-    let mut zones: BTreeMap<String, (usize, usize)> = BTreeMap::new();
-    for node in nodes.filter(|n| n.label(EXCLUDED).is_none()) {
-        let (ready, silent) = zones.entry(zone_of(node)).or_default();
-        *(if is_ready(node) { ready } else { silent }) += 1;
+/// Index of the nodes that count: those that are ready, and both sorts by their zone.
+pub(crate) const BY_HEALTH: &str = "health";
+/// The ready ones of all zones.
+const READY: &str = "ready";
+
+fn in_zone(zone: &str, is_ready: bool) -> String {
+    format!("{}/{zone}", if is_ready { READY } else { "silent" })
+}
+
+/// What a node is filed under.
+pub(crate) fn by_health(node: &Node) -> Vec<String> {
+    if node.label(EXCLUDED).is_some() {
+        return Vec::new();
     }
-    if zones.values().all(|(ready, _)| *ready == 0) {
+    let ready = is_ready(node);
+    let all = ready.then(|| READY.to_owned());
+    all.into_iter().chain([in_zone(&zone_of(node), ready)]).collect()
+}
+
+/// How fast the nodes of a zone may be evicted.
+pub(crate) fn pace(view: &View<'_>, zone: &str) -> Pace {
+    let count = |value: &str| view.cache::<Node>().count(BY_HEALTH, value);
+    if count(READY) == 0 {
         return Pace::Cut;
     }
-    match zones.get(zone) {
-        Some((ready, silent)) if *ready > 0 && *silent > 2 && silent * 100 >= UNHEALTHY_PERCENT * (ready + silent) => {
-            if ready + silent > SMALL {
-                Pace::Every(SLOW_PACE)
-            } else {
-                Pace::Wait
-            }
-        }
-        // A zone that is wholly silent while others are not is a zone that has failed.
-        _ => Pace::Every(PACE),
+    let (ready, silent) = (count(&in_zone(zone, true)), count(&in_zone(zone, false)));
+    if ready > 0 && silent > 2 && silent * 100 >= UNHEALTHY_PERCENT * (ready + silent) {
+        return if ready + silent > SMALL { Pace::Every(SLOW_PACE) } else { Pace::Wait };
     }
+    // A zone that is wholly silent while others are not is a zone that has failed.
+    Pace::Every(PACE)
 }
 
 /// When the next node of each zone may be evicted.
@@ -76,17 +87,22 @@ impl Limiter {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
+    use carrack_engine::testing::Caches;
+    use serde_json::{Value, json};
 
     use super::*;
     use crate::testing::of;
 
+    fn node(zone: &str, number: usize, status: &str, labels: &Value) -> Node {
+        let mut node = json!({"metadata": {"name": format!("{zone}-{status}-{number}"), "labels": labels},
+            "status": {"conditions": [{"type": "Ready", "status": status}]}});
+        node["metadata"]["labels"]["topology.kubernetes.io/zone"] = zone.into();
+        of(node)
+    }
+
     fn nodes(zone: &str, ready: usize, silent: usize) -> Vec<Node> {
-        let node = |status: &str| {
-            of(json!({"metadata": {"name": "n", "labels": {"topology.kubernetes.io/zone": zone}},
-                "status": {"conditions": [{"type": "Ready", "status": status}]}}))
-        };
-        (0..ready).map(|_| node("True")).chain((0..silent).map(|_| node("Unknown"))).collect()
+        let of_status = |status: &'static str, n: usize| (0..n).map(move |i| node(zone, i, status, &json!({})));
+        of_status("True", ready).chain(of_status("Unknown", silent)).collect()
     }
 
     #[test]
@@ -101,8 +117,13 @@ mod tests {
             ((3, 3), (2, 0), Pace::Every(PACE)),
             ((20, 40), (0, 0), Pace::Every(SLOW_PACE)),
         ] {
-            let all: Vec<_> = nodes("a", a.0, a.1).into_iter().chain(nodes("b", b.0, b.1)).collect();
-            assert_eq!(pace(all.iter(), ":a"), expected, "{a:?} {b:?}");
+            // Those that do not count change nothing.
+            let others = ["True", "Unknown"]
+                .into_iter()
+                .flat_map(|status| (100..200).map(move |i| node("a", i, status, &json!({EXCLUDED: "true"}))));
+            let all = nodes("a", a.0, a.1).into_iter().chain(nodes("b", b.0, b.1)).chain(others);
+            let caches = Caches::new().with_index::<Node>(BY_HEALTH, by_health).with::<Node>(all);
+            assert_eq!(pace(&caches.view(), ":a"), expected, "{a:?} {b:?}");
         }
     }
 

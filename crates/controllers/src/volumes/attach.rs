@@ -49,9 +49,9 @@ const LAST_NODE: &str = "carrack.io/attached-to";
 const BY_ATTACHED: &str = "attached";
 
 /// Index of attachments by their volume.
-const BY_VOLUME: &str = "volume";
+pub(super) const BY_VOLUME: &str = "volume";
 
-fn by_volume(attachment: &VolumeAttachment) -> Vec<String> {
+pub(super) fn by_volume(attachment: &VolumeAttachment) -> Vec<String> {
     attachment.spec.source.persistent_volume_name.iter().cloned().collect()
 }
 

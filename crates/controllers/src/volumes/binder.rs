@@ -21,7 +21,8 @@ use k8s_openapi::api::core::v1::{Node, PersistentVolume, PersistentVolumeClaim, 
 use k8s_openapi::api::storage::v1::{StorageClass, VolumeAttachment};
 use serde_json::{Value, json};
 
-use super::{class_of_claim, is_bound_to, matching};
+use super::attach::{BY_VOLUME, by_volume};
+use super::{class_of_claim, class_of_volume, is_bound_to, matching};
 use crate::Planted;
 use crate::pods::{self, BY_CLAIM};
 
@@ -152,7 +153,11 @@ fn unbound_claim(claim: &PersistentVolumeClaim, view: &View<'_>, planted: Option
         // Which of those that are free it gets is for the scheduler to say, which knows what its node reaches.
         let selected = claim.annotation(SELECTED_NODE).is_some();
         let delayed = waits && !(selected && planted == Some(Planted::TakesFree));
-        return match matching::find(view.cache::<PersistentVolume>().iter(), claim, delayed) {
+        // Of all volumes those that name it, and those of its class that are nobody's.
+        let named = format!("{}/{}", claim.namespace(), claim.name());
+        let volumes = view.cache::<PersistentVolume>();
+        let free = volumes.by_index(BY_FREE, class_of_claim(claim));
+        return match matching::find(volumes.by_index(BY_REFERENCE, &named).chain(free), claim, delayed) {
             // One of which nothing was heard may say that the claim waits: that there is none of its name is to be proved. Upstream's
             // binder takes any volume then (`IsDelayBindingMode` in volume/persistentvolume/util.go).
             Some(volume) if class.is_none() && !class_of_claim(claim).is_empty() && !is_bound_to(volume, claim) => {
@@ -274,10 +279,7 @@ fn bound_claim(claim: &PersistentVolumeClaim, view: &View<'_>, now: Time) -> Pla
 
 /// Whether anything of the cluster may still use the volume's data.
 fn in_use(volume: &PersistentVolume, claim: &Key, view: &View<'_>) -> bool {
-    let attached = view
-        .cache::<VolumeAttachment>()
-        .iter()
-        .any(|a| a.spec.source.persistent_volume_name.as_deref() == Some(volume.name()));
+    let attached = view.cache::<VolumeAttachment>().count(BY_VOLUME, volume.name()) > 0;
     let unique = super::attach::unique_name(volume);
     let reported = unique.is_some_and(|unique| {
         view.cache::<Node>()
@@ -421,7 +423,10 @@ impl Controller for PersistentVolumeBinder {
             keys.extend(view.cache::<PersistentVolume>().by_index(BY_REFERENCE, &named).map(|v| Key::of(v.as_ref())));
             keys
         });
+        setup.index::<PersistentVolumeClaim>(BY_WANT, by_want);
         setup.index::<PersistentVolume>(BY_REFERENCE, by_reference);
+        setup.index::<PersistentVolume>(BY_FREE, by_free);
+        setup.index::<VolumeAttachment>(BY_VOLUME, by_volume);
         setup.watch::<PersistentVolume>(|volume, view| {
             let mut keys = vec![Key::of(volume)];
             let reference = volume.spec.as_ref().and_then(|s| s.claim_ref.as_ref());
@@ -431,18 +436,14 @@ impl Controller for PersistentVolumeBinder {
                 }
                 // Whoever waits may want it.
                 None => keys.extend(
-                    view.cache::<PersistentVolumeClaim>()
-                        .iter()
-                        .filter(|c| c.annotation(BIND_COMPLETED).is_none())
-                        .map(|c| Key::of(c.as_ref())),
+                    view.cache::<PersistentVolumeClaim>().by_index(BY_WANT, WANTING).map(|c| Key::of(c.as_ref())),
                 ),
             }
             keys
         });
         setup.watch::<StorageClass>(|class, view| {
-            let claims = view.cache::<PersistentVolumeClaim>().iter();
+            let claims = view.cache::<PersistentVolumeClaim>().by_index(BY_WANT, WANTING);
             claims
-                .filter(|c| c.annotation(BIND_COMPLETED).is_none())
                 .filter(|c| class_of_claim(c) == class.name() || (is_default(class) && has_no_class(c)))
                 .map(|c| Key::of(c.as_ref()))
                 .collect()
@@ -485,6 +486,22 @@ pub(super) fn by_reference(volume: &PersistentVolume) -> Vec<String> {
     let reference = volume.spec.as_ref().and_then(|s| s.claim_ref.as_ref());
     let text = |part: &Option<String>| part.clone().unwrap_or_default();
     reference.map(|r| format!("{}/{}", text(&r.namespace), text(&r.name))).into_iter().collect()
+}
+
+/// Name of the index of volumes that name no claim, by their class.
+const BY_FREE: &str = "free";
+
+fn by_free(volume: &PersistentVolume) -> Vec<String> {
+    let is_free = volume.spec.as_ref().is_some_and(|s| s.claim_ref.is_none());
+    is_free.then(|| class_of_volume(volume).to_owned()).into_iter().collect()
+}
+
+/// Name of the index of claims that have no volume yet, all under one value.
+const BY_WANT: &str = "wanting";
+const WANTING: &str = "a volume";
+
+fn by_want(claim: &PersistentVolumeClaim) -> Vec<String> {
+    claim.annotation(BIND_COMPLETED).is_none().then(|| WANTING.to_owned()).into_iter().collect()
 }
 
 #[cfg(test)]

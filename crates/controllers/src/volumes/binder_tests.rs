@@ -41,6 +41,8 @@ fn look(
         .with_index::<Pod>(BY_CLAIM, pods::by_claim)
         .with::<Pod>(pods.iter().cloned().map(of))
         .with::<PersistentVolumeClaim>(claims.iter().cloned().map(of))
+        .with_index(BY_REFERENCE, by_reference)
+        .with_index(BY_FREE, by_free)
         .with::<PersistentVolume>(volumes.iter().cloned().map(of))
         .with::<StorageClass>(classes.iter().cloned().map(of))
         .with::<VolumeAttachment>([])
@@ -49,6 +51,47 @@ fn look(
     let told = plan.told.iter().map(|(_, e)| e);
     let events = plan.events.iter().chain(told).map(|e| e.reason.clone()).collect();
     (words(&plan), events)
+}
+
+/// A volume that is to be deleted with its data is not released while it is attached somewhere.
+#[test]
+fn what_is_attached_is_not_released() {
+    for (attached, waits) in [("v", true), ("other", false)] {
+        let attachment = json!({"metadata": {"name": "a"}, "spec": {"attacher": "x.example.com", "nodeName": "n",
+            "source": {"persistentVolumeName": attached}}});
+        let caches = Caches::new()
+            .with_index::<Pod>(BY_CLAIM, pods::by_claim)
+            .with::<PersistentVolumeClaim>([])
+            .with::<PersistentVolume>([of(volume_of(reference("u"), "Bound", "Delete", json!({})))])
+            .with_index(BY_VOLUME, by_volume)
+            .with::<VolumeAttachment>([of(attachment)])
+            .with::<Node>([]);
+        let key = Key::new("", "v");
+        let plan = PersistentVolumeBinder::default().reconcile(&key, &caches.view(), Time::from_unix_s(0));
+        assert_eq!((plan.writes.is_empty(), plan.requeue_after.is_some()), (waits, waits), "{attached}");
+    }
+}
+
+/// Who looks again when a volume comes that is nobody's, or a class.
+#[test]
+fn who_waits_hears_of_what_comes() {
+    let named = |name: &str, complete: bool| {
+        let mut claim = claim("u", "", "Pending", complete, "c");
+        claim["metadata"]["name"] = name.into();
+        claim
+    };
+    let class = json!({"metadata": {"name": "c"}, "provisioner": "x.example.com"});
+    let caches = Caches::new()
+        .with_index(BY_WANT, by_want)
+        .with::<PersistentVolumeClaim>([named("waits", false), named("has", true)].map(of))
+        .with::<PersistentVolume>([of(volume_of(Value::Null, "Available", "Retain", json!({})))])
+        .with::<StorageClass>([of(class)]);
+    let binder = PersistentVolumeBinder::default();
+    let waits = Key::new("ns", "waits");
+    let of_volume = caches.keys_for::<PersistentVolume>(&binder).into_iter();
+    assert_eq!(of_volume.collect::<Vec<_>>(), [Key::new("", "v"), waits.clone()]);
+    let of_class = caches.keys_for::<StorageClass>(&binder).into_iter();
+    assert_eq!(of_class.collect::<Vec<_>>(), [waits]);
 }
 
 #[test]

@@ -25,7 +25,7 @@ pub(crate) fn free<'a, C: Kind>(
     let mut given = BTreeSet::new();
     (0_u64..)
         .map(move |n| format!("{base}-{}", derived_suffix(&[uid, purpose, &n.to_string()], SUFFIX)))
-        .filter(move |name| view.get::<C>(namespace, name).is_none() && given.insert(name.clone()))
+        .filter(move |name| !view.cache::<C>().has(namespace, name) && given.insert(name.clone()))
 }
 
 /// FNV-1a of 32 bits, which upstream's template hashes are.

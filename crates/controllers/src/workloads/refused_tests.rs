@@ -89,6 +89,54 @@ fn counts_follow_the_pods_also_while_more_are_refused() {
     check(&mut JobController::default(), "batch/v1", "Job", &begun, &json!({"active": 1, "ready": 1}));
 }
 
+/// A DaemonSet's pod that may not go keeps neither others on their nodes nor new ones from theirs, and what it counts is told.
+#[test]
+fn where_one_pod_of_a_daemon_set_may_not_go_the_others_do_and_come() {
+    let (key, now) = (Key::new("ns", "web"), Time::parse("2026-01-01T01:00:00Z").expect("a time"));
+    let mut controller = DaemonSetController::default();
+    let taint = json!([{"key": "k", "effect": "NoExecute"}]);
+    let node = |name: &str, taints: &Value| of::<Node>(json!({"metadata": {"name": name}, "spec": {"taints": taints}}));
+    let caches = |status: &Value, revisions: &[ControllerRevision]| {
+        let pods = ["a", "b"].map(|name| {
+            let mut pod = pod("apps/v1", "DaemonSet");
+            pod["metadata"]["name"] = name.into();
+            pod["metadata"]["uid"] = name.into();
+            pod["spec"]["nodeName"] = name.into();
+            of::<Pod>(pod)
+        });
+        Caches::new()
+            .with_index("controller", index::<Pod>)
+            .with_index("controller", index::<ControllerRevision>)
+            .with::<ControllerRevision>(revisions.to_vec())
+            .with::<Pod>(pods)
+            .with::<Node>([node("a", &taint), node("b", &taint), node("c", &json!([]))])
+            .with::<DaemonSet>([of(workload(status))])
+    };
+    let none = json!({"currentNumberScheduled": 0, "desiredNumberScheduled": 0, "numberMisscheduled": 0,
+        "numberReady": 0});
+    let first = controller.reconcile(&key, &caches(&none, &[]).view(), now);
+    let [Write::Create { object, .. }] = &first.writes[..] else { panic!("{:?}", first.writes) };
+    let revisions = [of::<ControllerRevision>(object.clone())];
+    let kinds = |plan: &Plan| -> Vec<&'static str> {
+        let kind = |write: &Write| match write {
+            Write::Delete { .. } => "delete",
+            Write::Create { .. } => "create",
+            _ => "other",
+        };
+        plan.writes.iter().map(kind).collect()
+    };
+    let plan = controller.reconcile(&key, &caches(&none, &revisions).view(), now);
+    assert_eq!((kinds(&plan), plan.apart.len()), (vec!["delete", "delete", "create"], 0));
+    let error = StatusError { code: 403, message: "no".into(), ..StatusError::default() };
+    let refusal = Refusal { write: &plan.writes[0], error: &error };
+    assert_eq!(controller.refused(&key, &caches(&none, &revisions).view(), &refusal, now).writes.len(), 1);
+    let plan = controller.reconcile(&key, &caches(&none, &revisions).view(), now);
+    let [Write::Update { object, sub: "status", .. }] = &plan.writes[..] else { panic!("{:?}", plan.writes) };
+    let plan = controller.reconcile(&key, &caches(&object["status"], &revisions).view(), now);
+    assert_eq!(kinds(&plan), ["delete", "delete", "create"]);
+    assert_eq!(plan.apart.into_iter().collect::<Vec<_>>(), [0, 1]);
+}
+
 #[test]
 fn where_one_pod_may_not_go_the_others_do() {
     let look = |status: &Value| {

@@ -38,6 +38,18 @@ pub(crate) struct Revisions {
     pub current: Arc<ControllerRevision>,
 }
 
+impl Revisions {
+    /// The others that hold the same template as the current one.
+    pub(crate) fn twins(&self) -> impl Iterator<Item = &Arc<ControllerRevision>> {
+        let own = template(&self.current);
+        let same = move |r: &ControllerRevision| {
+            r.data == self.current.data
+                || own.as_ref().is_some_and(|own| template(r).is_some_and(|other| same_template(&other, own)))
+        };
+        self.all.iter().filter(move |r| r.name() != self.current.name() && same(r))
+    }
+}
+
 /// What is to be done first, or the revisions.
 pub(crate) enum Found {
     Settled(Revisions),

@@ -12,9 +12,11 @@
 
 mod place;
 mod status;
+#[cfg(test)]
+mod tests;
 mod update;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -33,6 +35,8 @@ use revisions::{Found, Revisions};
 #[derive(Default)]
 pub struct DaemonSetController {
     ended: place::Ended,
+    /// Sets of which some pod may not go. What there is of these is told first, and then that pod keeps no other.
+    held_up: BTreeSet<Key>,
 }
 
 /// A DaemonSet with what is known of it.
@@ -111,7 +115,10 @@ impl Controller for DaemonSetController {
         });
     }
     fn reconcile(&mut self, key: &Key, view: &View<'_>, now: Time) -> Plan {
-        let Some(set) = view.get::<DaemonSet>(&key.namespace, &key.name) else { return Plan::none() };
+        let Some(set) = view.get::<DaemonSet>(&key.namespace, &key.name) else {
+            self.held_up.remove(key);
+            return Plan::none();
+        };
         let Some(spec) = set.spec.as_ref() else { return Plan::none() };
         if spec.selector.match_labels.is_none() && spec.selector.match_expressions.is_none() {
             let message = "This daemon set is selecting all pods. A non-empty selector is required.";
@@ -133,14 +140,25 @@ impl Controller for DaemonSetController {
             Claim::ToSettle(plan) => return plan,
         };
         let known = known(view, (set.as_ref(), spec), &revisions, &all, now);
-        let plan = place::plan(view, &known, &mut self.ended);
+        let told = relabelled(&known, &revisions, &all);
+        if !told.writes.is_empty() {
+            return told;
+        }
+        let is_held_up = self.held_up.contains(key);
+        let told = if is_held_up { status::write(&known) } else { Plan::none() };
+        if !told.writes.is_empty() {
+            return told;
+        }
+        let apart = |plan| if is_held_up { deletions_apart(plan) } else { plan };
+        let plan = told.then(place::plan(view, &known, &mut self.ended));
         if !plan.writes.is_empty() {
-            return plan.resting_on(&Premise::unchanged(set.as_ref()));
+            return apart(plan.resting_on(&Premise::unchanged(set.as_ref())));
         }
         let update = if known.rolls() { update::plan(view, &known) } else { Plan::none() };
         if !update.writes.is_empty() {
-            return update.resting_on(&Premise::unchanged(set.as_ref()));
+            return apart(update.resting_on(&Premise::unchanged(set.as_ref())));
         }
+        self.held_up.remove(key);
         let in_use = |r: &ControllerRevision| {
             r.uid() == revisions.current.uid()
                 || all.iter().any(|p| p.label(revisions::LABEL) == Some(revisions::hash(r)))
@@ -155,9 +173,38 @@ impl Controller for DaemonSetController {
             Write::Delete { .. } => ("FailedDelete", "deleting"),
             _ => return Plan::none(),
         };
+        if matches!(refusal.write, Write::Delete { .. }) {
+            self.held_up.insert(key.clone());
+        }
         let message = format!("Error {doing}: {}", refusal.error.message);
         as_it_is(view, set, now).event(EventRecord::warning(set.as_ref(), reason, message))
     }
+}
+
+/// Pods of other revisions that hold the same template are of this one. They are told so, and not replaced: somebody made such a
+/// revision by hand, or brought it back (upstream's `dedupCurHistories` in pkg/controller/daemon, which removes the others, too).
+fn relabelled(known: &Known<'_>, revisions: &Revisions, all: &[Arc<Pod>]) -> Plan {
+    let old: Vec<&Arc<Pod>> = all.iter().filter(|pod| pods::active(pod) && !known.is_new(pod)).collect();
+    if old.is_empty() {
+        return Plan::none();
+    }
+    let twins: Vec<&str> =
+        revisions.twins().map(|twin| revisions::hash(twin)).filter(|hash| !hash.is_empty()).collect();
+    let of_twin = |pod: &Pod| pod.label(revisions::LABEL).is_some_and(|hash| twins.contains(&hash));
+    let mut patch = serde_json::json!({});
+    patch["metadata"]["labels"][revisions::LABEL] = known.hash.clone().into();
+    old.into_iter()
+        .filter(|pod| of_twin(pod))
+        .fold(Plan::none(), |plan, pod| plan.patch(pod.as_ref(), patch.clone()))
+        .each_apart()
+}
+
+/// The same plan, in which a deletion that is refused ends nothing else. A pod that may not be made ends it: the server would not
+/// take the others either.
+fn deletions_apart(mut plan: Plan) -> Plan {
+    let all = plan.writes.iter().enumerate();
+    plan.apart.extend(all.filter(|(_, write)| matches!(write, Write::Delete { .. })).map(|(number, _)| number));
+    plan
 }
 
 /// The revisions of a set, and which of them is its template's.

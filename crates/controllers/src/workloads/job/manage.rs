@@ -114,15 +114,15 @@ fn make_indexed(known: &Known<'_>, status: &JobStatus, view: &View<'_>, missing:
     let mut plan = Plan::none();
     let mut left = missing;
     let of_all = backoff(known);
+    // Where each has a limit of its own, its pods tell what it has come to.
+    let limited = known.spec.backoff_limit_per_index.map(|_| per_index::by_index(known));
     for index in not_free.missing(completions) {
         if left == 0 {
             break;
         }
         left -= 1;
-        let wait = match known.spec.backoff_limit_per_index {
-            Some(_) => backoff_of_index(known, index),
-            None => of_all,
-        };
+        let before = limited.as_ref().map(|all| all.get(&index).map_or(&[][..], Vec::as_slice));
+        let wait = before.map_or(of_all, |pods| backoff_of_index(known, pods));
         if let Some(wait) = wait {
             plan = plan.requeue_after(wait);
             continue;
@@ -131,7 +131,7 @@ fn make_indexed(known: &Known<'_>, status: &JobStatus, view: &View<'_>, missing:
         let purpose = format!("index {index}");
         let name = names::free::<Pod>(view, (known.job.namespace(), &base), known.job.uid(), &purpose).next();
         if let Some(name) = name {
-            plan = create(plan, known, indexed(known, pod(known, name), index));
+            plan = create(plan, known, indexed(known, pod(known, name), index, before));
         }
     }
     plan
@@ -185,10 +185,9 @@ fn backoff(known: &Known<'_>) -> Option<Duration> {
 }
 
 /// The same for one of an index that has a limit of its own: its pods tell how often it failed.
-fn backoff_of_index(known: &Known<'_>, index: i32) -> Option<Duration> {
-    let of_index = known.pods.iter().filter(|p| indexes::of_pod(p) == Some(index) && failed(known, p));
-    let last = of_index.filter_map(|p| ended_at(p)).max()?;
-    wait(known, last, per_index::failures(known, index).all())
+fn backoff_of_index(known: &Known<'_>, of_index: &[&Pod]) -> Option<Duration> {
+    let last = of_index.iter().filter(|p| failed(known, p)).filter_map(|p| ended_at(p)).max()?;
+    wait(known, last, per_index::failures(known, of_index).all())
 }
 
 /// What is left of the wait after so many failures, of which the last was then.
@@ -213,14 +212,15 @@ fn pod(known: &Known<'_>, name: String) -> Pod {
     pod
 }
 
-/// Tells a pod its index: by annotation, label, environment and host name.
-fn indexed(known: &Known<'_>, mut pod: Pod, index: i32) -> Pod {
+/// Tells a pod its index: by annotation, label, environment and host name. `before` are those that its index had before it, where
+/// that has a limit of its own.
+fn indexed(known: &Known<'_>, mut pod: Pod, index: i32, before: Option<&[&Pod]>) -> Pod {
     let text = index.to_string();
     pod.metadata.generate_name = Some(format!("{}-", base_of_index(known, index)));
     let annotations = pod.metadata.annotations.get_or_insert_default();
     annotations.insert(indexes::INDEX.to_owned(), text.clone());
-    if known.spec.backoff_limit_per_index.is_some() {
-        let failures = per_index::failures(known, index);
+    if let Some(before) = before {
+        let failures = per_index::failures(known, before);
         annotations.insert(per_index::FAILURES.to_owned(), failures.counted.to_string());
         if failures.ignored > 0 && !known.untold {
             annotations.insert(per_index::IGNORED.to_owned(), failures.ignored.to_string());

@@ -27,7 +27,7 @@ mod tests;
 mod ttl;
 mod verdict;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use carrack_engine::{Controller, EventRecord, Key, Plan, Refusal, Setup, Time, View, Write};
@@ -51,6 +51,8 @@ pub struct JobController {
     planted: Option<Planted>,
     /// What failed lately of Jobs that go on.
     streaks: BTreeMap<Key, Streak>,
+    /// Pods of Jobs that go on which the server did not let go: their Jobs wait for them only in the end.
+    stuck: BTreeMap<Key, BTreeSet<Key>>,
 }
 
 impl JobController {
@@ -60,6 +62,23 @@ impl JobController {
     }
     fn has(&self, bug: Planted) -> bool {
         self.planted == Some(bug)
+    }
+    /// Whether all that a plan does is to let go of pods that the server did not let go before.
+    fn is_stuck(&self, key: &Key, plan: &Plan) -> bool {
+        let Some(stuck) = self.stuck.get(key).filter(|_| !self.has(Planted::OneHoldsAll)) else { return false };
+        plan.writes.iter().all(|write| match write {
+            Write::Patch { key: pod, .. } => stuck.contains(pod),
+            Write::Confirm { .. } => true,
+            _ => false,
+        })
+    }
+    /// Forgets pods that have let go.
+    fn look_at_stuck(&mut self, key: &Key, view: &View<'_>) {
+        let Some(stuck) = self.stuck.get_mut(key) else { return };
+        stuck.retain(|pod| view.get::<Pod>(&pod.namespace, &pod.name).is_some_and(|pod| tracked(pod)));
+        if stuck.is_empty() {
+            self.stuck.remove(key);
+        }
     }
 }
 
@@ -185,16 +204,18 @@ impl Controller for JobController {
         let job = view.get::<Job>(&key.namespace, &key.name);
         if job.is_none_or(|job| is_finished(job) || job.is_deleting()) {
             self.streaks.remove(key);
+            self.stuck.remove(key);
         }
-        let plan = abandoned(key, job.map(|j| j.uid()), view);
-        if !plan.writes.is_empty() {
-            return plan;
+        self.look_at_stuck(key, view);
+        let others = abandoned(key, job.map(|j| j.uid()), view);
+        if !others.writes.is_empty() && !self.is_stuck(key, &others) {
+            return others;
         }
         let Some(job) = job else { return Plan::none() };
-        let Some(spec) = job.spec.as_ref() else { return Plan::none() };
-        // Somebody else's work.
+        let Some(spec) = job.spec.as_ref() else { return others };
+        // Somebody else's work, but for what a Job before it has left.
         if spec.managed_by.as_deref().is_some_and(|m| m != "kubernetes.io/job-controller") {
-            return Plan::none();
+            return others;
         }
         // Nothing is counted any more. Those that its selector does not choose let go as well.
         if is_finished(job) {
@@ -224,13 +245,20 @@ impl Controller for JobController {
         }
         // What is to be counted rests on pods at least as new as the Job's status.
         let plan = tally::plan(&known, view);
-        if !plan.writes.is_empty() {
+        if !plan.writes.is_empty() && !self.is_stuck(key, &plan) {
             return plan;
         }
-        plan.then(verdict::plan(&known, view))
+        others.then(plan).then(verdict::plan(&known, view))
     }
     fn refused(&mut self, key: &Key, view: &View<'_>, refusal: &Refusal<'_>, now: Time) -> Plan {
         let Some(job) = view.get::<Job>(&key.namespace, &key.name) else { return Plan::none() };
+        // One that is gone, or changed meanwhile, is looked at again.
+        if let Write::Patch { resource, key: pod, .. } = refusal.write
+            && *resource == Pod::resource()
+            && !matches!(refusal.error.code, 404 | 409)
+        {
+            self.stuck.entry(key.clone()).or_default().insert(pod.clone());
+        }
         let (reason, doing) = match refusal.write {
             Write::Create { .. } => ("FailedCreate", "creating"),
             Write::Delete { .. } => ("FailedDelete", "deleting"),
@@ -256,7 +284,7 @@ fn as_it_is(view: &View<'_>, job: &Job, now: Time) -> Plan {
 fn released(key: &Key, job: &Job, view: &View<'_>, these: impl Fn(&Pod) -> bool) -> Plan {
     let named = key.to_string();
     let pods = view.cache::<Pod>().by_index(BY_JOB, &named).filter(|p| p.controller_uid() == Some(job.uid()));
-    pods.filter(|pod| these(pod)).fold(Plan::none(), |plan, pod| let_go(plan, pod))
+    pods.filter(|pod| these(pod)).fold(Plan::none(), |plan, pod| let_go(plan, pod)).each_apart()
 }
 
 /// Pods of a Job of this name that is gone let go: nobody will count them any more. That it is gone is proved by a live read.
@@ -271,7 +299,7 @@ fn abandoned(key: &Key, uid: Option<&str>, view: &View<'_>) -> Plan {
             plan = plan.confirm_absent(&Job::resource(), key.clone(), owner);
             gone = Some(owner.to_owned());
         }
-        plan = let_go(plan, pod);
+        plan = plan.then(let_go(Plan::none(), pod).each_apart());
     }
     plan
 }

@@ -54,10 +54,20 @@ fn up_to(known: &Known<'_>, pod: &Pod) -> Failures {
     told
 }
 
+/// The pods of each index.
+pub(super) fn by_index<'a>(known: &'a Known<'_>) -> BTreeMap<i32, Vec<&'a Pod>> {
+    let mut all: BTreeMap<i32, Vec<&Pod>> = BTreeMap::new();
+    for pod in &known.pods {
+        if let Some(index) = indexes::of_pod(pod) {
+            all.entry(index).or_default().push(pod);
+        }
+    }
+    all
+}
+
 /// How often an index has failed, as its pods say: the one that has seen most knows best.
-pub(super) fn failures(known: &Known<'_>, index: i32) -> Failures {
-    let of_index = known.pods.iter().filter(|p| indexes::of_pod(p) == Some(index));
-    of_index.map(|pod| up_to(known, pod)).max_by_key(|told| told.all()).unwrap_or_default()
+pub(super) fn failures(known: &Known<'_>, of_index: &[&Pod]) -> Failures {
+    of_index.iter().map(|pod| up_to(known, pod)).max_by_key(|told| told.all()).unwrap_or_default()
 }
 
 /// Marks indexes that have failed for good. Returns the UIDs of pods that must not let go yet.

@@ -39,9 +39,11 @@ impl Streak {
             }
         }
         self.failed.retain(|_, at| self.success.is_none_or(|success| *at > success));
-        while self.failed.len() > MOST {
-            let first = self.failed.iter().min_by_key(|(uid, at)| (**at, uid.as_str())).map(|(uid, _)| uid.clone());
-            first.and_then(|uid| self.failed.remove(&uid));
+        if self.failed.len() > MOST {
+            let all = std::mem::take(&mut self.failed).into_iter();
+            let mut all: Vec<(Time, String)> = all.map(|(uid, at)| (at, uid)).collect();
+            all.sort_unstable();
+            self.failed = all.into_iter().rev().take(MOST).map(|(at, uid)| (uid, at)).collect();
         }
     }
     /// When the last one failed, and how many did; none if none did.

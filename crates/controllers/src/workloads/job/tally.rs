@@ -1,5 +1,6 @@
 //! Counts ends of pods, each once.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -37,7 +38,8 @@ pub(super) fn plan(known: &Known<'_>, view: &View<'_>) -> Plan {
         verdict::present(known, &mut status);
         plan = plan.update_status(&Job { status: Some(status), ..known.job.clone() });
     }
-    released.iter().fold(plan, |plan, pod| let_go(plan, pod))
+    // One that may not let go keeps no other.
+    plan.then(released.iter().fold(Plan::none(), |plan, pod| let_go(plan, pod)).each_apart())
 }
 
 /// Moves those that have let go from the lists to the counts. A pod that is not there has let go only if the cache of pods is
@@ -48,9 +50,13 @@ fn count_released(
     status: &mut JobStatus,
     uncounted: &mut UncountedTerminatedPods,
 ) -> bool {
+    if [&uncounted.succeeded, &uncounted.failed].into_iter().flatten().all(Vec::is_empty) {
+        return false;
+    }
+    let by_uid: BTreeMap<&str, &Arc<Pod>> = known.pods.iter().map(|pod| (pod.uid(), pod)).collect();
     let current = view.revision::<Pod>() >= known.job.revision();
     let mut unsure = false;
-    let mut held = |uid: &String| match known.pods.iter().find(|p| p.uid() == uid) {
+    let mut held = |uid: &String| match by_uid.get(uid.as_str()) {
         Some(pod) => tracked(pod) && !known.forgets,
         None => {
             unsure |= !current;
@@ -77,6 +83,7 @@ fn note_ended(known: &Known<'_>, status: &mut JobStatus, uncounted: &mut Uncount
     let mut completed = Indexes::parse(status.completed_indexes.as_deref().unwrap_or_default(), completions);
     let held = per_index::judge(known, &completed, status);
     let given_up = Indexes::parse(status.failed_indexes.as_deref().unwrap_or_default(), completions);
+    let listed: BTreeSet<String> = uncounted.succeeded.iter().chain(&uncounted.failed).flatten().cloned().collect();
     let mut released = Vec::new();
     let lets_all_go = known.job.is_deleting();
     for pod in known.pods.iter().filter(|p| tracked(p) && (lets_all_go || !held.contains(p.uid()))) {
@@ -90,8 +97,7 @@ fn note_ended(known: &Known<'_>, status: &mut JobStatus, uncounted: &mut Uncount
         released.push(pod.clone());
         let Some(succeeded) = end else { continue };
         let uid = pod.uid().to_owned();
-        let listed = |list: &Option<Vec<String>>| list.iter().flatten().any(|u| *u == uid);
-        if listed(&uncounted.succeeded) || listed(&uncounted.failed) {
+        if listed.contains(&uid) {
             continue;
         }
         let valid_index = indexes::of_pod(pod).filter(|index| known.is_indexed() && *index < completions);

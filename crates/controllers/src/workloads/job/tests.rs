@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use carrack_engine::testing::Caches;
-use carrack_engine::{Controller as _, Key, Plan, Time, Write};
+use carrack_engine::{Controller as _, Key, Plan, Refusal, StatusError, Time, Write};
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::Pod;
 use serde_json::{Value, json};
@@ -516,6 +516,35 @@ fn what_is_left_over_or_beyond_does_not_count_as_failed() {
     let pods = [pod("a", "Running", json!({})), pod("b", "Running", json!({}))];
     let status = json!({"succeeded": 1, "active": 2, "ready": 0, "terminating": 0});
     assert_eq!(words(&look(json!({"parallelism": 1}), status, &pods)), [""; 0]);
+}
+
+/// A pod of which the server does not let the finalizer be taken, whatever guards it, is waited for only in the end.
+#[test]
+fn a_pod_that_may_not_let_go_keeps_neither_others_nor_the_job() {
+    let spec = || json!({"completions": 3, "parallelism": 1});
+    let both = [pod("a", "Succeeded", json!({})), pod("b", "Succeeded", json!({}))];
+    let status = |succeeded: i32, listed: &[&str]| {
+        let uncounted = json!({ "succeeded": listed });
+        json!({"succeeded": succeeded, "ready": 0, "terminating": 0, "uncountedTerminatedPods": uncounted})
+    };
+    let mut controller = JobController::default();
+    let plan = look_again(&mut controller, "1", spec(), status(0, &["a", "b"]), &both);
+    assert_eq!((words(&plan), plan.apart.len()), (vec!["let go a".to_owned(), "let go b".to_owned()], 2));
+    let caches = Caches::new().with::<Job>([of(json!({"metadata": {"namespace": "ns", "name": "j", "uid": "j"}}))]);
+    for (code, then) in [(409, &["let go a"][..]), (403, &["let go a", "make - - -"])] {
+        let error = StatusError { code, message: "no".into(), ..StatusError::default() };
+        let refusal = Refusal { write: &plan.writes[0], error: &error };
+        let now = Time::parse("2026-01-01T01:00:00Z").expect("a time");
+        assert!(controller.refused(&Key::new("ns", "j"), &caches.view(), &refusal, now).is_none());
+        let again = look_again(&mut controller, "1", spec(), status(1, &["a"]), &both[..1]);
+        assert_eq!(words(&again), then, "{code}");
+    }
+    // It is not over before that has let go, too.
+    let done = json!({"completions": 2, "parallelism": 1});
+    let plan = look_again(&mut controller, "1", done, status(1, &["a"]), &both[..1]);
+    let kinds = written(&plan)["conditions"].clone();
+    let kinds: Vec<&str> = kinds.as_array().into_iter().flatten().filter_map(|c| c["type"].as_str()).collect();
+    assert_eq!(kinds, ["SuccessCriteriaMet"]);
 }
 
 /// A pod that is not seen may be one that the cache does not have yet; no event tells when it is new enough.
