@@ -494,6 +494,9 @@ fn victims_are_as_many_as_free_a_place_and_no_more() {
     check_victims(&["a", "c"], 100, 6, Some((&["a", "c", "b"], 1)));
     check_victims(&["a", "c"], 200, 10, Some((&["a", "c", "b", "d"], 2)));
     check_victims(&["a", "c"], 300, 10, None);
+    // The sums are enough for the scheduler as they are, so it has nobody go.
+    check_victims(&[], 100, 10, Some((&["a", "b"], 2)));
+    check_victims(&[], 100, 1, None);
 }
 
 /// A node of two GPUs that says which it has.

@@ -292,7 +292,8 @@ pub fn rank(victims: &[Seat], violations: usize) -> Rank {
     }
 }
 
-/// Whose eviction would overdraw a disruption budget, taken in this order (`filterPodsWithPDBViolation`).
+/// Whose eviction would overdraw a disruption budget, taken in this order (`filterPodsWithPDBViolation`). An empty
+/// selector is about all pods of the namespace, those without labels too, as in policy/v1 (kubernetes #141785).
 fn violating(pods: &[Seat], cluster: &Cluster) -> Vec<bool> {
     let budgets = &cluster.objects.budgets;
     if budgets.is_empty() {
@@ -307,14 +308,8 @@ fn violating(pods: &[Seat], cluster: &Cluster) -> Vec<bool> {
         let mut violates = false;
         for (name, budget) in budgets.iter().filter(|((ns, _), _)| ns == pod.namespace()) {
             let Some(selector) = budget.spec.as_ref().and_then(|s| s.selector.as_ref()) else { continue };
-            let empty = selector.match_labels.as_ref().is_none_or(BTreeMap::is_empty)
-                && selector.match_expressions.as_ref().is_none_or(Vec::is_empty);
             let gone_already = budget.status.as_ref().and_then(|s| s.disrupted_pods.as_ref());
-            if empty
-                || pod.labels.is_empty()
-                || !selects(selector, Some(&pod.labels))
-                || gone_already.is_some_and(|pods| pods.contains_key(pod.name()))
-            {
+            if !selects(selector, Some(&pod.labels)) || gone_already.is_some_and(|pods| pods.contains_key(pod.name())) {
                 continue;
             }
             if let Some(left) = left.get_mut(name) {

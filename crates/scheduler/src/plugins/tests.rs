@@ -249,6 +249,33 @@ fn the_least_important_pods_go() {
     assert_eq!(why.into_iter().collect::<Vec<_>>(), [("No preemption victims found for incoming pod".to_owned(), 2)]);
 }
 
+/// A less important pod without labels, in a namespace with a budget that is spent, and a more important one elsewhere:
+/// who goes, by the budget's selector.
+#[test]
+fn a_budget_for_all_of_a_namespace_is_about_pods_without_labels_too() {
+    let node = |name: &str| json!({"metadata": {"name": name}, "status": {"allocatable": {"cpu": "2", "pods": "110"}}});
+    let there = |uid: &str, namespace: &str, node: &str, priority: i32| {
+        json!({"metadata": {"name": uid, "namespace": namespace, "uid": uid}, "spec": {"nodeName": node,
+            "priority": priority, "containers": [{"name": "c", "resources": {"requests": {"cpu": "2"}}}]}})
+    };
+    let unlabelled = json!({"matchExpressions": [{"key": "app", "operator": "DoesNotExist"}]});
+    let labelled = json!({"matchExpressions": [{"key": "app", "operator": "Exists"}]});
+    for (selector, expected) in [(json!({}), "b"), (unlabelled, "b"), (labelled, "a"), (Value::Null, "a")] {
+        let pods = [there("a", "guarded", "one", 1), there("b", "d", "two", 2)];
+        let mut decider = Decider::new(cluster(&[node("one"), node("two")], &pods));
+        let budget = json!({"metadata": {"name": "b", "namespace": "guarded"}, "spec": {"selector": selector},
+            "status": {"disruptionsAllowed": 0}});
+        let budget = Arc::new(serde_json::from_value(budget).expect("a budget"));
+        decider.cluster.objects.budgets.insert(("guarded".into(), "b".into()), budget);
+        let spec = json!({"priority": 10, "containers": [{"name": "c", "resources": {"requests": {"cpu": "1"}}}]});
+        let info = decider.cluster.read(Arc::new(serde_json::from_value(pod_of(&spec)).expect("a pod")));
+        let profile = Arc::new(Profile::default());
+        let found = decider.candidates(Question { pod: &info, profile: &profile, nominated: &nobody }, 1);
+        let gone = found.expect("a node").into_iter().flat_map(|c| c.victims).map(|p| p.uid.to_string());
+        assert_eq!(gone.collect::<Vec<_>>(), [expected], "{selector}");
+    }
+}
+
 /// Three nodes in two zones, with so many pods of `app: x` each; which take a pod of the same app, and what the others say.
 fn check_among(pods: [usize; 3], spec: &Value, expected: [&str; 3]) {
     check_tainted(None, pods, spec, expected);

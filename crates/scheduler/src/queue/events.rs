@@ -15,8 +15,8 @@ use crate::{Cluster, NodeInfo, Plugin, PluginSet, PodInfo, Probe, Profile};
 pub enum Event {
     /// A node, by name.
     Node(Arc<str>, NodeChange),
-    /// A node went: fewer domains to spread over.
-    NodeGone,
+    /// A node of this name went: fewer domains to spread over.
+    NodeGone(Arc<str>),
     /// A pod has a node now.
     PodPlaced(Arc<PodInfo>),
     /// A pod has become another one where it is: what it was, what it is, and its node. It may hold less, or have other labels.
@@ -46,6 +46,14 @@ impl Event {
             _ => None,
         }
     }
+    /// The node at which it happened, where it may be the end of what somebody waits for there.
+    #[must_use]
+    pub fn node(&self) -> Option<&Arc<str>> {
+        match self {
+            Self::Node(node, _) | Self::NodeGone(node) => Some(node),
+            _ => self.room_of(),
+        }
+    }
     /// Upstream's name of it (framework/events.go). Changes of namespaces and of what extenders know have none there.
     #[must_use]
     pub fn name(&self) -> &'static str {
@@ -55,7 +63,7 @@ impl Event {
             Self::Node(_, change) if change.labels => "NodeUpdateNodeLabel",
             Self::Node(_, change) if change.taints => "NodeUpdateNodeTaint",
             Self::Node(..) => "NodeUpdate",
-            Self::NodeGone => "NodeDelete",
+            Self::NodeGone(_) => "NodeDelete",
             Self::PodPlaced(_) => "AssignedPodAdd",
             Self::PodChanged(before, after, _) if before.kind != after.kind => "AssignedPodUpdatePodLabel",
             Self::PodChanged(before, after, _) if after.asks_less_than(before) => "AssignedPodUpdatePodScaleDown",
@@ -88,7 +96,7 @@ impl Event {
                 Extender,
             ],
             // Who wants to be near to pods that are nowhere any more may be the first of them.
-            Self::NodeGone => &[PodTopologySpread, InterPodAffinity, Extender],
+            Self::NodeGone(_) => &[PodTopologySpread, InterPodAffinity, Extender],
             Self::PodPlaced(_) => &[PodTopologySpread, InterPodAffinity, Extender],
             // Its ports and volumes stay what they are.
             Self::PodChanged(..) => &[NodeResourcesFit, PodTopologySpread, InterPodAffinity, Extender],
@@ -199,22 +207,34 @@ fn gone_hint(plugin: Plugin, waiting: Waiting<'_>, other: &PodInfo, node: &str, 
 /// plugin that refuses is one of those that it waits for. One that came between since (a taint on a node that was full
 /// when the pod looked at it) is not, and its end would wake nobody; so the pod looks again, and waits for that instead.
 fn has_room(waiting: Waiting<'_>, node: &NodeInfo, cluster: &Cluster) -> bool {
-    let Waiting { pod, profile, nominated, refused_by } = waiting;
-    if facts(pod, node, profile, &mut Probe::default()).refused.is_some_and(|(plugin, _)| refused_by.has(plugin)) {
-        return false;
-    }
+    let Waiting { pod, profile, refused_by, .. } = waiting;
+    let refused = facts(pod, node, profile, &mut Probe::default()).refused;
+    !refused.is_some_and(|(plugin, _)| refused_by.has(plugin)) && is_enough(waiting, node, cluster)
+}
+
+/// Whether a node may still take a pod for which it is being made free. One that is gone, offers less by now or refuses
+/// the pod for what it is will not, whoever leaves it: who waits for it has to look elsewhere, and nothing else that
+/// happens there would say so.
+#[must_use]
+pub fn may_become_free(waiting: Waiting<'_>, node: &str, cluster: &Cluster) -> bool {
+    let Some(node) = cluster.named(node).filter(|node| node.exists()) else { return false };
+    let refused = facts(waiting.pod, node, waiting.profile, &mut Probe::default()).refused;
+    refused.is_none() && is_enough(waiting, node, cluster)
+}
+
+/// Whether a node offers enough for a pod beside those there, and those nominated to it, that are no less important.
+fn is_enough(waiting: Waiting<'_>, node: &NodeInfo, cluster: &Cluster) -> bool {
+    let Waiting { pod, profile, nominated, .. } = waiting;
     let beside = || nominated.iter().filter(|p| p.priority >= pod.priority && p.uid != pod.uid);
-    let fits = |stays: &dyn Fn(&PodInfo) -> bool| {
-        let there = || node.pods.values().map(|seat| &seat.info).filter(|p| stays(p)).chain(beside());
-        let pods = i64::try_from(there().count()).unwrap_or(i64::MAX);
-        let enough = |id: u32, amount: i64| {
-            let used: i128 = there().map(|p| i128::from(p.requests.get(id))).sum();
-            carrack_types::fit::fits(amount.into(), used, node.allocatable.get(id).into())
-                || is_ignored(cluster.tables.resources.name(id), profile)
-        };
-        pods < node.most_pods && pod.requests.iter().all(|(id, amount)| enough(id, amount))
+    let stay = || node.pods.values().map(|seat| &seat.info).filter(|other| other.priority >= pod.priority);
+    let there = || stay().chain(beside());
+    let pods = i64::try_from(there().count()).unwrap_or(i64::MAX);
+    let enough = |id: u32, amount: i64| {
+        let used: i128 = there().map(|p| i128::from(p.requests.get(id))).sum();
+        carrack_types::fit::fits(amount.into(), used, node.allocatable.get(id).into())
+            || is_ignored(cluster.tables.resources.name(id), profile)
     };
-    fits(&|_| true) || fits(&|other| other.priority >= pod.priority)
+    pods < node.most_pods && pod.requests.iter().all(|(id, amount)| enough(id, amount))
 }
 
 fn node_hint(plugin: Plugin, waiting: Waiting<'_>, name: &str, change: NodeChange, cluster: &Cluster) -> bool {

@@ -28,7 +28,7 @@ use crate::extender::Extender;
 use crate::{Cluster, Plugin, PluginSet, PodInfo, Profile, Stopwatch};
 
 pub use events::Event;
-use events::{Waiting, helps};
+use events::{Waiting, helps, may_become_free};
 pub use hints::Hints;
 use rows::Rows;
 pub use rows::{Place, Row};
@@ -81,6 +81,8 @@ pub struct SchedulingQueue {
     /// How many came into which part, and why.
     incoming: BTreeMap<(&'static str, &'static str), u64>,
     hints: Hints,
+    /// Planted: pods are not told what becomes of the node that is being made free for them.
+    deaf_nominees: bool,
 }
 
 /// Why a pod comes into a part of the queue, where no event of the cluster brings it: upstream's names.
@@ -124,10 +126,13 @@ fn written_nomination(pod: &PodInfo) -> Option<&str> {
 
 /// Whether an event may help a pod beside those that are nominated to the event's node, as some plugins say.
 fn may_help(rows: &Rows, hints: &mut Hints, row: &Row, event: &Event, asked: PluginSet, cluster: &Cluster) -> bool {
-    let nominated: Vec<Arc<PodInfo>> =
-        event.room_of().map(|node| rows.nominated_to(node).cloned().collect()).unwrap_or_default();
-    let waiting = Waiting { pod: &row.pod, profile: &row.profile, refused_by: row.refused_by, nominated: &nominated };
-    helps(waiting, event, asked, cluster, hints)
+    let nominated = event.room_of().map(|node| rows.nominated(node)).unwrap_or_default();
+    helps(waiting(row, &nominated), event, asked, cluster, hints)
+}
+
+/// A row as events see it, beside who is nominated to the event's node.
+fn waiting<'a>(row: &'a Row, nominated: &'a [Arc<PodInfo>]) -> Waiting<'a> {
+    Waiting { pod: &row.pod, profile: &row.profile, refused_by: row.refused_by, nominated }
 }
 
 impl SchedulingQueue {
@@ -156,6 +161,12 @@ impl SchedulingQueue {
         let count = if row.errors > 0 { row.errors } else { row.refusals };
         let doublings = count.saturating_sub(1).min(16);
         row.failed + self.patience.first_backoff.saturating_mul(1 << doublings).min(self.patience.max_backoff)
+    }
+
+    /// Plants the bug that pods are not told what becomes of the node that is being made free for them, but for room there. For the
+    /// simulator, which must find it; never for a real process.
+    pub(crate) fn deafen_nominees(&mut self) {
+        self.deaf_nominees = true;
     }
 
     fn put(&mut self, row: Row, why: &'static str) {
@@ -353,10 +364,10 @@ impl SchedulingQueue {
         }
     }
     /// Unschedulable pods that an event may help. Of pods that are alike one is asked, and those that are nominated to
-    /// the event's node, for which there is room that the others don't have. What is about volumes is asked of each whose own
-    /// they may be.
+    /// the event's node, for which there is room that the others don't have, and who look elsewhere when it will not
+    /// become free for them any more. What is about volumes is asked of each whose own they may be.
     fn helped(&mut self, event: &Event, cluster: &Cluster) -> Vec<Arc<str>> {
-        let (rows, hints) = (&self.rows, &mut self.hints);
+        let (rows, hints, deaf) = (&self.rows, &mut self.hints, self.deaf_nominees);
         let (all, own) = (event.plugins(), event.plugins_about_own_volumes());
         let mut helped = Vec::new();
         for uids in rows.alike(all) {
@@ -374,11 +385,16 @@ impl SchedulingQueue {
             let woken = rows.claimants(claim).filter(|row| may_help(rows, hints, row, event, own, cluster));
             helped.extend(woken.map(|row| row.pod.uid.clone()));
         }
-        if let Some(node) = event.room_of() {
-            let nominees = rows.nominated_to(node).filter_map(|pod| rows.get(&pod.uid));
-            let nominees = nominees.filter(|row| matches!(row.place, Place::Unschedulable { .. }));
-            let woken = nominees.filter(|row| may_help(rows, hints, row, event, all, cluster));
-            helped.extend(woken.map(|row| row.pod.uid.clone()));
+        let at = if deaf { event.room_of() } else { event.node() };
+        if let Some(node) = at {
+            let nominated = rows.nominated(node);
+            let nominees = nominated.iter().filter_map(|pod| rows.get(&pod.uid));
+            for row in nominees.filter(|row| matches!(row.place, Place::Unschedulable { .. })) {
+                let has_room = event.room_of().is_some() && may_help(rows, hints, row, event, all, cluster);
+                if has_room || !deaf && !may_become_free(waiting(row, &nominated), node, cluster) {
+                    helped.push(row.pod.uid.clone());
+                }
+            }
         }
         helped
     }

@@ -291,6 +291,10 @@ impl Rows {
         let uids = self.nominees.get(node).into_iter().flatten();
         uids.filter_map(|uid| self.rows.get(uid)).map(|row| &row.pod)
     }
+    /// The same as a list.
+    pub fn nominated(&self, node: &str) -> Vec<Arc<PodInfo>> {
+        self.nominated_to(node).cloned().collect()
+    }
     pub fn renominated(&mut self) -> Vec<Arc<str>> {
         std::mem::take(&mut self.renominated)
     }

@@ -275,7 +275,7 @@ fn check(node: &serde_json::Value, refused_by: &[Plugin], event: &str, expected:
         "less offered" => Event::Node("n".into(), crate::NodeChange { allocatable: true, ..Default::default() }),
         "other taints" => Event::Node("n".into(), crate::NodeChange { taints: true, ..Default::default() }),
         "other labels" => Event::Node("n".into(), crate::NodeChange { labels: true, ..Default::default() }),
-        _ => Event::NodeGone,
+        _ => Event::NodeGone("n".into()),
     };
     q.happened(happened, at(100), &cluster);
     assert_eq!(q.pop(at(100)).is_some(), expected, "{event} on {node}, refused by {refused_by:?}");

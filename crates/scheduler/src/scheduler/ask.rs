@@ -11,7 +11,9 @@
 //!
 //! Of victims only those extenders are asked that have a verb for them, as upstream does it (`callExtenders` in
 //! pkg/scheduler/framework/preemption): one that filters alone would be shown a node with its victims still on it, and could
-//! only refuse. It has its say when the node is free.
+//! only refuse. It has its say when the node is free. Nodes that the plugins accept as they are, and an extender does
+//! not, are shown without victims: what is short there the extender alone knows, and so who holds it (kubernetes
+//! #135486). Nobody goes where none of them has named somebody.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -25,8 +27,14 @@ use crate::extender::{Answer, Ask, Filtered, read_filter, read_scores, read_vict
 use crate::queue::Row;
 use crate::{FitError, Found, NodeId, Plugin, Refusal};
 
-/// Nodes that an extender has refused in this cycle whoever leaves them.
-pub(super) type Hopeless = BTreeSet<Arc<str>>;
+/// Nodes that the plugins accept and an extender has refused in this cycle.
+#[derive(Debug, Default)]
+pub(super) struct Refused {
+    /// Whoever leaves them.
+    pub hopeless: BTreeSet<Arc<str>>,
+    /// As they are.
+    pub full: BTreeSet<Arc<str>>,
+}
 
 /// The cycle under way.
 #[derive(Debug)]
@@ -36,7 +44,7 @@ pub(super) struct Asking {
     /// Nodes that nobody has refused yet.
     nodes: BTreeSet<Arc<str>>,
     refusals: BTreeMap<Refusal, usize>,
-    hopeless: Hopeless,
+    refused: Refused,
 }
 
 #[derive(Debug)]
@@ -64,7 +72,7 @@ impl Scheduler {
                 let cluster = &self.decider.cluster;
                 let nodes = ids.iter().filter_map(|id| cluster.node(*id)).map(|n| n.name.clone()).collect();
                 let stage = Stage::Filter { extender: 0, call: 0 };
-                let asking = Asking { row, stage, nodes, refusals, hopeless: Hopeless::new() };
+                let asking = Asking { row, stage, nodes, refusals, refused: Refused::default() };
                 self.ask_filter(now, asking, 0, fx);
             }
         }
@@ -75,7 +83,7 @@ impl Scheduler {
             let error =
                 FitError { nodes: self.decider.cluster.len(), refusals: asking.refusals, ..FitError::default() };
             if asking.row.profile.preemption {
-                self.preempt(now, asking.row, error, &asking.hopeless, fx);
+                self.preempt(now, asking.row, error, &asking.refused, fx);
             } else {
                 self.refused(now, &asking.row, error, None, fx);
             }
@@ -185,7 +193,7 @@ impl Scheduler {
         match result.and_then(|body| read_filter(&body)) {
             Ok(filtered) => {
                 let accepted: BTreeSet<&str> = filtered.accepted.iter().map(String::as_str).collect();
-                asking.hopeless.extend(sort_out(&asking.nodes, &accepted, &filtered, &mut asking.refusals));
+                sort_out(&asking.nodes, &accepted, &filtered, &mut asking.refusals, &mut asking.refused);
                 asking.nodes.retain(|node| accepted.contains(&**node));
                 self.ask_filter(now, asking, extender + 1, fx);
             }
@@ -235,11 +243,11 @@ impl Scheduler {
             let call = fx.fresh();
             fx.own(Out::Extender(Ask { id: call, extender, verb: config.preempt_verb.clone(), body }));
             let stage = Stage::Victims { extender, call, proposals, error };
-            let (nodes, refusals, hopeless) = (BTreeSet::new(), BTreeMap::new(), Hopeless::new());
-            self.asking = Some(Asking { row, stage, nodes, refusals, hopeless });
+            let (nodes, refusals, refused) = (BTreeSet::new(), BTreeMap::new(), Refused::default());
+            self.asking = Some(Asking { row, stage, nodes, refusals, refused });
             return;
         }
-        match proposals.into_iter().next() {
+        match proposals.into_iter().find(|proposal| !proposal.victims.is_empty()) {
             Some(proposal) => self.evict(now, row, *error, proposal, fx),
             None => self.give_up_preempting(now, &row, *error, "no extender accepts a node", fx),
         }
@@ -257,8 +265,10 @@ impl Scheduler {
                 proposals.retain_mut(|proposal| {
                     let Some((uids, violations)) = victims.get(&*proposal.node) else { return false };
                     proposal.violations = *violations;
+                    // Where nobody need go for it, the next one may say who has to.
+                    let is_passed_on = proposal.victims.is_empty() && uids.is_empty();
                     // It may choose other victims, but only among those that are less important and there.
-                    proposal.choose(uids, &self.decider.cluster)
+                    is_passed_on || proposal.choose(uids, &self.decider.cluster)
                 });
                 // With other victims another node may be the best one.
                 proposals.sort_by_cached_key(|proposal| proposal.rank(&self.decider.cluster));
@@ -270,25 +280,24 @@ impl Scheduler {
     }
 }
 
-/// Counts a filter's refusals, and tells which of the nodes that were offered it refuses whoever leaves them: those that it
-/// names so, and those of which it says nothing (upstream's `NodeToStatus` takes a node without a status for one of these).
+/// Counts a filter's refusals, and notes which of the nodes that were offered it refuses whoever leaves them: those that
+/// it names so, and those of which it says nothing (upstream's `NodeToStatus` takes a node without a status for one of
+/// these).
 fn sort_out(
     offered: &BTreeSet<Arc<str>>,
     accepted: &BTreeSet<&str>,
     filtered: &Filtered,
     refusals: &mut BTreeMap<Refusal, usize>,
-) -> BTreeSet<Arc<str>> {
-    let mut hopeless = BTreeSet::new();
+    refused: &mut Refused,
+) {
     for node in offered.iter().filter(|node| !accepted.contains(&***node)) {
         let refusal = match (filtered.hopeless.get(&**node), filtered.failed.get(&**node)) {
             (Some(reason), _) => Refusal::unresolvable(Plugin::Extender, reason.clone()),
             (None, Some(reason)) => Refusal::resolvable(Plugin::Extender, reason.clone()),
             (None, None) => Refusal::unresolvable(Plugin::Extender, "node(s) were not accepted by an extender"),
         };
-        if !refusal.resolvable {
-            hopeless.insert(node.clone());
-        }
+        let nodes = if refusal.resolvable { &mut refused.full } else { &mut refused.hopeless };
+        nodes.insert(node.clone());
         *refusals.entry(refusal).or_default() += 1;
     }
-    hopeless
 }

@@ -74,7 +74,7 @@ impl Scheduler {
         if !row.profile.preemption || error.nodes == 0 {
             return self.refused(now, &row, error, None, fx);
         }
-        self.preempt(now, row, error, &super::ask::Hopeless::new(), fx);
+        self.preempt(now, row, error, &super::ask::Refused::default(), fx);
     }
 
     /// The attempt ends: the pod waits for something to change, perhaps with a node being made free for it.
@@ -86,6 +86,11 @@ impl Scheduler {
         nominated: Option<Arc<str>>,
         fx: &mut Effects<Out>,
     ) {
+        // The node that is being made free for it may have gone while somebody was asked about it.
+        let cluster = &self.decider.cluster;
+        let is_gone = |name: &Arc<str>| !cluster.named(name).is_some_and(|node| node.exists());
+        let gone = nominated.as_ref().is_some_and(is_gone);
+        let nominated = nominated.filter(|_| !gone);
         let message = error.to_string();
         let refused_by: PluginSet = error.refusals.keys().map(|refusal| refusal.plugin).collect();
         let refused_by = if refused_by.is_empty() { PluginSet::of(Plugin::NodeName) } else { refused_by };
@@ -96,6 +101,9 @@ impl Scheduler {
         self.tell(now, &pod, "Unschedulable", &message, nominated.as_deref(), fx);
         self.queue.unschedulable(&row.pod.uid, refused_by, now, &self.decider.cluster);
         self.renominate(now, &row.pod.uid, nominated);
+        if gone {
+            self.queue.hurry(&row.pod.uid, now);
+        }
         self.touch_renominated();
     }
 

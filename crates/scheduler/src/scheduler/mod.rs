@@ -100,6 +100,8 @@ pub enum Planted {
     LateWords,
     /// An answer to what was asked for a pod is taken for one to what is asked for it now, whichever attempt asked.
     MistakenAnswers,
+    /// Pods for which a node is being made free are not told when it goes, or comes to refuse them.
+    DeafNominees,
 }
 
 /// How much may be under way.
@@ -138,7 +140,7 @@ pub struct Scheduler {
     asking: Option<Asking>,
     /// Victims whose deletion was asked for in this term and that are still there, with the number of their eviction.
     doomed: BTreeMap<Arc<str>, u64>,
-    evictions: Evictions,
+    evictions: Evictions<preempt::Victim>,
     told: Told,
     /// Pods that a live read has shown to be gone, until the watch shows it too.
     vanished: BTreeSet<Arc<str>>,
@@ -224,6 +226,9 @@ impl Scheduler {
     /// Puts in a bug that the simulator must find.
     #[must_use]
     pub fn with_planted(mut self, bug: Planted) -> Self {
+        if bug == Planted::DeafNominees {
+            self.queue.deafen_nominees();
+        }
         self.planted_bug = Some(bug);
         self
     }

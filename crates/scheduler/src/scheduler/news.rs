@@ -237,7 +237,7 @@ impl Scheduler {
             Delta::Added(node) | Delta::Updated(_, node) => (node, cluster.set_node(node.clone())),
             Delta::Removed(node) => {
                 cluster.remove_node(node.name());
-                self.happened(now, Event::NodeGone);
+                self.happened(now, Event::NodeGone(node.name().into()));
                 return self.node_gone(now, node.name(), fx);
             }
         };

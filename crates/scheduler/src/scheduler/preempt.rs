@@ -7,14 +7,15 @@ use carrack_engine::{ApiError, ApiRequest, ApiResponse, DeleteOptions, Effects, 
 use carrack_types::resource::{Kind as _, Object as _};
 use serde_json::json;
 
-use super::ask::Hopeless;
+use super::ask::Refused;
 use super::attempt::{revision, status_patch};
+use super::evictions::Next;
 use super::{Call, Out, Scheduler, path_of};
 use crate::class::rank;
 use crate::metrics::{Point, Status};
 use crate::queue::Row;
 use crate::text::unavailable;
-use crate::{Cluster, FitError, Found, NodeInfo, Pod, PodInfo, Seat};
+use crate::{Cluster, FitError, Found, NodeId, NodeInfo, Pod, PodInfo, Profile, Seat};
 
 /// So many nodes are shown to extenders.
 const MOST_PROPOSALS: usize = 100;
@@ -35,7 +36,7 @@ impl Proposal {
     }
     /// Other victims. False where one of them is not there, or too important.
     pub fn choose(&mut self, uids: &[String], cluster: &Cluster) -> bool {
-        let Some(node) = cluster.named(&self.node) else { return false };
+        let Some(node) = cluster.named(&self.node).filter(|node| node.exists()) else { return false };
         let chosen: Option<Vec<_>> = uids
             .iter()
             .map(|uid| node.pods.get(&**uid).map(|seat| seat.info.clone()).filter(|p| p.priority < self.priority))
@@ -62,6 +63,8 @@ pub struct Victim {
     of_term: u64,
     /// With which others it was chosen (`Evictions`).
     of: u64,
+    /// That of who comes.
+    profile: Arc<Profile>,
 }
 
 /// The fourth incident's table of nominations beside the queue.
@@ -100,7 +103,7 @@ impl Scheduler {
         now: Time,
         row: Row,
         mut error: FitError,
-        hopeless: &Hopeless,
+        refused: &Refused,
         fx: &mut Effects<Out>,
     ) {
         self.metrics.preempts();
@@ -111,14 +114,16 @@ impl Scheduler {
         }
         let asks = self.must_ask_of_victims(&row) && self.planted.is_none();
         // Those that an extender has refused for good are none.
-        let most = if asks { MOST_PROPOSALS } else { 1 } + hopeless.len();
+        let most = if asks { MOST_PROPOSALS } else { 1 } + refused.hopeless.len();
         let begun = (self.decider.laps.stopwatch)();
         let found = self.with_question(&row, |decider, question, _| decider.candidates(question, most));
         let took = (self.decider.laps.stopwatch)().saturating_sub(begun);
         let status = if found.is_ok() { Status::Success } else { Status::Unschedulable };
         self.metrics.point(Point::PostFilter, &row.profile.scheduler_name, status, took);
+        let without_victims = if asks { self.without_victims(&row, refused) } else { Vec::new() };
         let candidates = match found {
             Ok(candidates) => candidates,
+            Err(_) if !without_victims.is_empty() => Vec::new(),
             Err(_) if self.planted.is_some() => return self.nominate_as_in_1_14(now, row, error, fx),
             Err(reasons) => {
                 error.preemption = format!("preemption: {}", unavailable(error.nodes, &reasons));
@@ -129,10 +134,10 @@ impl Scheduler {
         let proposals = candidates.into_iter().filter_map(|c| {
             let node = cluster.node(c.node)?.name.clone();
             let (victims, violations, priority) = (c.victims, c.violations, row.pod.priority);
-            let refused = heeds && hopeless.contains(&node);
-            (!refused).then_some(Proposal { node, victims, violations, priority })
+            let is_refused = heeds && refused.hopeless.contains(&node);
+            (!is_refused).then_some(Proposal { node, victims, violations, priority })
         });
-        let mut proposals: Vec<Proposal> = proposals.collect();
+        let mut proposals: Vec<Proposal> = proposals.chain(without_victims).collect();
         if proposals.is_empty() {
             return self.give_up_preempting(now, &row, error, "no extender accepts a node", fx);
         }
@@ -141,6 +146,23 @@ impl Scheduler {
         }
         let best = proposals.swap_remove(0);
         self.evict(now, row, error, best, fx);
+    }
+
+    /// Nodes that an extender does not take as they are though the plugins do, where somebody less important is: it may
+    /// say who of them has to go.
+    fn without_victims(&mut self, row: &Row, refused: &Refused) -> Vec<Proposal> {
+        if refused.full.is_empty() {
+            return Vec::new();
+        }
+        let found = self.with_question(row, |decider, question, rng| decider.find(question, None, true, rng));
+        let Found::List(fitting, _) = found else { return Vec::new() };
+        let priority = row.pod.priority;
+        let nodes = fitting.into_iter().filter_map(|id| self.decider.cluster.node(id));
+        let nodes = nodes.filter(|node| refused.full.contains(&node.name));
+        let nodes = nodes.filter(|node| node.pods.values().any(|seat| seat.info.priority < priority));
+        let proposal =
+            |node: &NodeInfo| Proposal { node: node.name.clone(), victims: Vec::new(), violations: 0, priority };
+        nodes.take(MOST_PROPOSALS).map(proposal).collect()
     }
 
     /// The fourth incident: a node that the plugins alone accept is taken for one that can be made free, and the
@@ -159,7 +181,11 @@ impl Scheduler {
         if row.pod.spec().preemption_policy.as_deref() == Some("Never") {
             return Err("not eligible due to preemptionPolicy=Never.");
         }
-        let Some(id) = row.nominated.as_deref().and_then(|name| self.decider.cluster.find(name)) else { return Ok(()) };
+        let cluster = &self.decider.cluster;
+        let nominated = row.nominated.as_deref().and_then(|name| cluster.find(name));
+        // Of a node that is not there any more nobody knows when its pods end.
+        let exists = |id: &NodeId| cluster.node(*id).is_some_and(NodeInfo::exists);
+        let Some(id) = nominated.filter(exists) else { return Ok(()) };
         // Who goes for another reason may take its time (`podTerminatingByPreemption`).
         let going = |p: &PodInfo| p.is_terminating() && p.pod.preempted || self.doomed.contains_key(&p.uid);
         let waits =
@@ -189,40 +215,75 @@ impl Scheduler {
 
     /// Deletes the victims and nominates the pod.
     pub(super) fn evict(&mut self, now: Time, row: Row, error: FitError, proposal: Proposal, fx: &mut Effects<Out>) {
-        let (victims, mut goes, mut eviction) = (proposal.victims.len(), false, None);
+        let (count, mut goes, mut going) = (proposal.victims.len(), false, Vec::new());
+        let (mut eviction, of_term) = (None, self.since);
         for pod in proposal.victims {
             if self.doomed.contains_key(&pod.uid) || pod.is_terminating() {
                 continue;
             }
             goes = true;
-            let message = format!("Preempted by pod {} on node {}", row.pod.uid, proposal.node);
-            let told = EventRecord::normal(&*pod.pod, "Preempted", message);
-            self.record(now, &row.profile.scheduler_name, told, fx);
             if self.gives_way(now, &pod.uid, fx) {
+                self.tell_preempted(now, &row.profile, &pod, (&*row.pod.uid, &*proposal.node), fx);
                 continue;
             }
             let of = *eviction.get_or_insert_with(|| self.evictions.begin(now));
             self.doomed.insert(pod.uid.clone(), of);
-            self.evictions.add(of);
-            let name = &row.profile.scheduler_name;
-            let patch = json!({"metadata": {"uid": &*pod.uid}, "status": {"conditions": [{
-                "type": "DisruptionTarget", "status": "True", "reason": "PreemptionByScheduler",
-                "message": format!("{name}: preempting to accommodate a higher priority pod"),
-                "lastTransitionTime": now.rfc3339()}]}});
-            let call = self.send(status_patch(&pod.pod, &patch), fx);
-            let node = proposal.node.clone();
-            let victim = Victim { pod, for_pod: row.pod.uid.clone(), node, of_term: self.since, of };
-            self.awaits(now, call, Call::Mark(Box::new(victim)));
+            let (for_pod, node, profile) = (row.pod.uid.clone(), proposal.node.clone(), row.profile.clone());
+            going.push(Victim { pod, for_pod, node, of_term, of, profile });
+        }
+        if going.len() > 1
+            && let Some(last) = going.pop()
+        {
+            self.evictions.keep_for_last(last.of, last);
+        }
+        for victim in going {
+            self.evictions.add(victim.of);
+            self.mark(now, victim, fx);
         }
         // Where all of them are going already, nobody goes for this pod.
         if goes {
-            self.metrics.preempted(victims);
+            self.metrics.preempted(count);
         }
         if let Some(planted) = &mut self.planted {
             planted.store(row.pod.clone(), proposal.node.clone());
         }
         self.refused(now, &row, error, Some(proposal.node.clone()), fx);
         self.renounce_lower(now, &row, &proposal.node, fx);
+    }
+
+    /// Tells that a pod goes so that another can come to its node.
+    fn tell_preempted(
+        &mut self,
+        now: Time,
+        profile: &Profile,
+        pod: &PodInfo,
+        (for_pod, node): (&str, &str),
+        fx: &mut Effects<Out>,
+    ) {
+        let message = format!("Preempted by pod {for_pod} on node {node}");
+        self.record(now, &profile.scheduler_name, EventRecord::normal(&*pod.pod, "Preempted", message), fx);
+    }
+
+    /// Says in a victim's status why it goes.
+    fn mark(&mut self, now: Time, victim: Victim, fx: &mut Effects<Out>) {
+        self.tell_preempted(now, &victim.profile, &victim.pod, (&*victim.for_pod, &*victim.node), fx);
+        let (pod, name) = (&victim.pod, &victim.profile.scheduler_name);
+        let patch = json!({"metadata": {"uid": &*pod.uid}, "status": {"conditions": [{
+            "type": "DisruptionTarget", "status": "True", "reason": "PreemptionByScheduler",
+            "message": format!("{name}: preempting to accommodate a higher priority pod"),
+            "lastTransitionTime": now.rfc3339()}]}});
+        let call = self.send(status_patch(&pod.pod, &patch), fx);
+        self.awaits(now, call, Call::Mark(Box::new(victim)));
+    }
+
+    /// Whether a victim is still to go: whoever leads has chosen it, all others go that have to, and somebody more
+    /// important waits for its room. Who was to come may be gone by now, or have found another node.
+    fn is_to_go(&self, now: Time, victim: &Victim) -> bool {
+        let is_more_important = |pod: &Arc<PodInfo>| pod.priority > victim.pod.priority;
+        self.leads(now)
+            && victim.of_term == self.since
+            && !self.evictions.has_failed(victim.of)
+            && self.queue.nominated_to(&victim.node).any(is_more_important)
     }
 
     /// Less important pods look for another node than the one that is being made free for this one.
@@ -247,17 +308,46 @@ impl Scheduler {
         self.awaits(now, call, Call::Renounce { pod: path_of(pod) });
     }
 
-    /// Nobody makes a victim go any more, but for somebody who has decided so since.
-    fn spared(&mut self, victim: &Victim) {
-        if self.doomed.get(&victim.pod.uid) == Some(&victim.of) {
+    /// Nobody makes a victim go any more, but for somebody who has decided so since. Whether it was to go till now.
+    fn spared(&mut self, victim: &Victim) -> bool {
+        let was_to_go = self.doomed.get(&victim.pod.uid) == Some(&victim.of);
+        if was_to_go {
             self.doomed.remove(&victim.pod.uid);
+        }
+        was_to_go
+    }
+
+    /// A victim that was to go may stay. Who has counted on its room looks again.
+    fn stays(&mut self, now: Time, victim: &Victim) {
+        if self.spared(victim) && self.leads(now) {
+            self.hurry_nominees(now, &victim.node);
         }
     }
 
+    /// Those who wait for a node look again.
+    fn hurry_nominees(&mut self, now: Time, node: &str) {
+        let nominees: Vec<Arc<str>> = self.queue.nominated_to(node).map(|pod| pod.uid.clone()).collect();
+        for uid in &nominees {
+            self.queue.hurry(uid, now);
+        }
+        self.touch_renominated();
+    }
+
     /// Nothing more is to be asked of the API about a victim.
-    fn seen_off(&mut self, now: Time, victim: &Victim, success: bool) {
-        if let Some((took, all)) = self.evictions.over(now, victim.of, success) {
-            self.metrics.evicted(all, took);
+    fn seen_off(&mut self, now: Time, victim: &Victim, success: bool, fx: &mut Effects<Out>) {
+        match self.evictions.over(now, victim.of, success) {
+            Some(Next::Last(last)) if self.is_to_go(now, &last) => self.mark(now, *last, fx),
+            Some(Next::Last(last)) => {
+                self.stays(now, &last);
+                self.seen_off(now, &last, false, fx);
+            }
+            Some(Next::Over(took, success, left)) => {
+                if let Some(left) = left {
+                    self.stays(now, &left);
+                }
+                self.metrics.evicted(success, took);
+            }
+            Some(Next::Others) | None => {}
         }
     }
 
@@ -271,12 +361,11 @@ impl Scheduler {
         match result {
             Err(error) if error.is_not_found() => {
                 self.spared(&victim);
-                self.seen_off(now, &victim, true);
+                self.seen_off(now, &victim, true, fx);
             }
-            // Who leads now decides anew about victims.
-            _ if !self.leads(now) || victim.of_term != self.since => {
-                self.spared(&victim);
-                self.seen_off(now, &victim, false);
+            _ if !self.is_to_go(now, &victim) => {
+                self.stays(now, &victim);
+                self.seen_off(now, &victim, false, fx);
             }
             // The mark is for people; without it the pod goes all the same.
             _ => {
@@ -295,27 +384,24 @@ impl Scheduler {
         result: Result<ApiResponse, ApiError>,
         fx: &mut Effects<Out>,
     ) {
-        let Err(error) = result else { return self.seen_off(now, &victim, true) };
+        let Err(error) = result else { return self.seen_off(now, &victim, true, fx) };
         self.spared(&victim);
         let over = |elector: &LeaderElector| matches!(&error, ApiError::Status(s) if elector.is_over_by(s));
         let is_late = self.elector.as_ref().is_some_and(over);
         // Another conflict says that the victim has gone, and somebody else has its name.
         let has_gone = error.is_not_found() || error.is_conflict() && !is_late;
-        self.seen_off(now, &victim, has_gone);
+        self.seen_off(now, &victim, has_gone, fx);
         if has_gone || !self.leads(now) {
             return;
         }
         tracing::warn!(pod = path_of(&victim.pod.pod), %error, "a victim could not be deleted");
         // The node may never become free: who is to come there looks again. Whoever has found another one since keeps that.
-        let nominees: Vec<Arc<str>> = self.queue.nominated_to(&victim.node).map(|pod| pod.uid.clone()).collect();
-        let comes = nominees.contains(&victim.for_pod);
+        let comes = self.queue.nominated_to(&victim.node).any(|pod| pod.uid == victim.for_pod);
+        self.hurry_nominees(now, &victim.node);
         if comes {
             self.renominate(now, &victim.for_pod, None);
+            self.touch_renominated();
         }
-        for uid in &nominees {
-            self.queue.hurry(uid, now);
-        }
-        self.touch_renominated();
         if let Some(pod) = self.queue.get(&victim.for_pod).filter(|_| comes).map(|row| row.pod.pod.clone()) {
             self.write_renounced(now, &pod, fx);
         }

@@ -146,15 +146,15 @@ fn a_pod_is_bound_when_its_volume_is_seen_where_it_can_be_used() {
     }
 }
 
-/// Two pods were to go for another one, and neither does. When the first is known to stay, the other one finds a node elsewhere,
-/// which it keeps when the second stays.
+/// Three pods were to go for another one, and none does. When the first is known to stay, the other one finds a node
+/// elsewhere, which it keeps when the second stays; the third was not asked to go.
 #[test]
 fn a_victim_that_stays_is_no_concern_of_who_goes_elsewhere() {
     let lost = || Err(ApiError::Transport("no reply".to_owned()));
     let mut high = pod("high", "1");
     high["spec"]["priority"] = 10.into();
-    let two = ["one", "two"].map(|name| bound_to(pod(name, "500m"), "a"));
-    let mut world = World::new(Config::default(), vec![node("a", "1")], two.to_vec());
+    let all = ["1", "2", "last"].map(|name| bound_to(pod(name, "300m"), "a"));
+    let mut world = World::new(Config::default(), vec![node("a", "1")], all.to_vec());
     world.tell("ADDED", high);
     let marks = |world: &mut World| world.take(|r| String::from_utf8_lossy(&r.body).contains("DisruptionTarget"));
     for (mark, _) in marks(&mut world) {
@@ -177,7 +177,63 @@ fn a_victim_that_stays_is_no_concern_of_who_goes_elsewhere() {
     let told = world.take(|request| request.path.ends_with("/pods/high/status"));
     assert!(told.is_empty(), "nothing is taken back: {told:?}");
     assert_eq!(world.core.nominations().collect::<Vec<_>>(), [("uid-high", "b")]);
+    assert!(marks(&mut world).is_empty(), "who is left may stay");
     world.check();
+}
+
+/// Three pods fill a node, and all have to go for another one: what becomes of the first two deletions, of the pod that
+/// they are for, and who is asked to go then (test/integration/scheduler/preemption/async_preemption_failures_test.go).
+#[test]
+fn the_last_victim_goes_only_when_all_others_do_and_somebody_waits_for_that() {
+    let forbidden = || {
+        let status = carrack_engine::StatusError { code: 403, reason: "Forbidden".to_owned(), ..Default::default() };
+        Err(ApiError::Status(Box::new(status)))
+    };
+    let mut waits = pod("high", "1");
+    waits["spec"]["priority"] = 10.into();
+    let all = ["1", "2", "last"].map(|name| bound_to(pod(name, "300m"), "a"));
+    for (first, leaves, goes) in
+        [(Ok(json!({})), false, true), (forbidden(), false, false), (Ok(json!({})), true, false)]
+    {
+        let case = format!("{first:?}, who comes leaves: {leaves}");
+        let mut world = World::new(Config::default(), vec![node("a", "1")], all.to_vec());
+        world.tell("ADDED", waits.clone());
+        let marks = |world: &mut World| world.take(|r| String::from_utf8_lossy(&r.body).contains("DisruptionTarget"));
+        let marked = marks(&mut world);
+        assert_eq!(marked.len(), 2, "{case}");
+        for (mark, _) in marked {
+            world.reply(mark, Ok(json!({})));
+        }
+        let sent = world.take(|request| request.method == Method::Delete);
+        let [(one, _), (other, _)] = sent[..] else { panic!("two deletions: {sent:?}") };
+        if leaves {
+            world.tell("DELETED", waits.clone());
+        }
+        world.reply(one, first);
+        marks(&mut world);
+        world.reply(other, Ok(json!({})));
+        let last = marks(&mut world);
+        let asked = last.iter().any(|(_, request)| request.path.ends_with("/pods/last/status"));
+        assert_eq!(asked, goes, "{case}: {last:?}");
+        world.check();
+    }
+}
+
+/// Nobody goes for a pod that is not there any more when their deletion could be asked for.
+#[test]
+fn nobody_goes_for_who_is_gone() {
+    for leaves in [false, true] {
+        let mut world = World::new(Config::default(), vec![node("a", "1")], vec![low("low", "a"), high()]);
+        let [(mark, _)] = world.take(|r| String::from_utf8_lossy(&r.body).contains("DisruptionTarget"))[..] else {
+            panic!("one victim")
+        };
+        if leaves {
+            world.tell("DELETED", high());
+        }
+        world.reply(mark, Ok(json!({})));
+        assert_eq!(world.take(|request| request.method == Method::Delete).is_empty(), leaves);
+        world.check();
+    }
 }
 
 /// A volume that somebody has promised to a claim is to stay promised when it is taken from the claim again.

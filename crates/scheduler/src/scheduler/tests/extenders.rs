@@ -240,6 +240,79 @@ fn nothing_is_evicted_where_an_extender_with_a_say_would_not_take_the_pod() {
     world.check();
 }
 
+/// The node goes while the extender thinks of who has to go there.
+#[test]
+fn nobody_is_nominated_to_a_node_that_has_gone_meanwhile() {
+    let mut world = preempts(|e| e.preempt_verb = "preempt".into());
+    let ask = world.ask();
+    world.tell("DELETED", node("a", "1"));
+    world.answer(&ask, &json!({"NodeNameToMetaVictims": {"a": {"Pods": [{"UID": "uid-low"}]}}}));
+    assert_eq!(world.core.nominations().count(), 0);
+    assert!(evicted(&mut world).is_empty());
+    world.check();
+}
+
+/// The plugins would take a node as it is; what is short there the extender alone counts
+/// (test/integration/scheduler/preemption/extender_preemption_test.go).
+fn short_of_what_the_extender_counts(there: Vec<Value>, refusal: &str) -> World {
+    let pods = there.into_iter().chain([high()]).collect();
+    let mut world = World::new(config(|e| e.preempt_verb = "preempt".into()), vec![node("a", "2")], pods);
+    let ask = world.ask();
+    world.answer(&ask, &json!({"NodeNames": [], refusal: {"a": "no license"}}));
+    world
+}
+
+#[test]
+fn an_extender_names_who_has_to_go_where_the_plugins_would_have_nobody_go() {
+    for (victims, gone) in [
+        (json!({"a": {"Pods": [{"UID": "uid-low"}]}}), 1),
+        (json!({"a": {"Pods": [{"UID": "uid-high"}]}}), 0),
+        (json!({"a": {"Pods": []}}), 0),
+        (json!({}), 0),
+    ] {
+        let mut world = short_of_what_the_extender_counts(vec![low("low", "a")], "FailedNodes");
+        let ask = world.ask();
+        let args: Value = serde_json::from_slice(&ask.body).expect("JSON");
+        assert_eq!(args["NodeNameToMetaVictims"], json!({"a": {"Pods": [], "NumPDBViolations": 0}}));
+        world.answer(&ask, &json!({"NodeNameToMetaVictims": victims}));
+        assert_eq!(evicted(&mut world).len(), gone, "{victims}");
+        assert_eq!(world.core.nominations().count(), gone, "{victims}");
+        let told = world.told();
+        assert_eq!(told[0].1.contains("no extender accepts a node"), gone == 0, "{victims}: {told:?}");
+        world.check();
+    }
+    let mut world = short_of_what_the_extender_counts(vec![low("low", "a")], "FailedNodes");
+    let ask = world.ask();
+    world.no_answer(&ask);
+    assert!(evicted(&mut world).is_empty());
+    // It takes the node on no account, or nobody there is less important.
+    for (there, refusal) in [(vec![low("low", "a")], "FailedAndUnresolvableNodes"), (Vec::new(), "FailedNodes")] {
+        let mut world = short_of_what_the_extender_counts(there, refusal);
+        assert!(world.asked.is_empty() && evicted(&mut world).is_empty(), "{refusal}");
+        world.check();
+    }
+}
+
+#[test]
+fn a_node_where_nobody_need_go_for_one_extender_is_shown_to_the_next() {
+    let mut config = config(|e| e.preempt_verb = "preempt".into());
+    config.extenders.extend_from_within(..);
+    let mut world = World::new(config, vec![node("a", "2")], vec![low("low", "a"), high()]);
+    let meta = |pods: Value| json!({"NodeNameToMetaVictims": {"a": {"Pods": pods}}});
+    for (extender, verb, answer) in [
+        (0, FILTER, json!({"NodeNames": ["a"]})),
+        (1, FILTER, json!({"NodeNames": [], "FailedNodes": {"a": "no license"}})),
+        (0, "preempt", meta(json!([]))),
+        (1, "preempt", meta(json!([{"UID": "uid-low"}]))),
+    ] {
+        let ask = world.ask();
+        assert_eq!((ask.extender, ask.verb.as_str()), (extender, verb));
+        world.answer(&ask, &answer);
+    }
+    assert_eq!(evicted(&mut world), ["uid-low"]);
+    world.check();
+}
+
 #[test]
 fn a_binder_is_believed_only_as_far_as_the_pod_shows_it() {
     let start = || {

@@ -219,24 +219,54 @@ fn evicted(world: &mut World) -> Vec<String> {
         .collect()
 }
 
-/// A victim may take its time to go; its node is waited for as long as it may take the pod afterwards.
+/// A victim may take its time to go; its node is waited for as long as it may take the pod afterwards, and no longer.
 #[test]
 fn a_nominee_whose_node_refuses_it_for_good_makes_room_elsewhere() {
-    let nodes = [node("a", "1"), node("b", "1")];
-    let mut world = World::new(Config::default(), nodes.to_vec(), vec![low("on-a", "a"), low("on-b", "b"), high()]);
-    let victims = evicted(&mut world);
-    let [victim] = &victims[..] else { panic!("one victim: {victims:?}") };
-    let at = victim.trim_start_matches("on-");
-    let mut going = low(victim, at);
-    going["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z".into();
-    world.tell("MODIFIED", going);
-    world.pass(s(400));
-    assert_eq!(evicted(&mut world), Vec::<String>::new(), "it waits for that node");
-    let refusing = nodes.into_iter().find(|node| node["metadata"]["name"] == at).map(tainted).expect("its node");
-    world.tell("MODIFIED", refusing);
-    world.pass(s(400));
-    let other = if at == "a" { "on-b" } else { "on-a" };
-    assert_eq!(evicted(&mut world), [other], "and not when it refuses the pod whoever leaves");
+    /// What the watch tells of a node of this name.
+    type Way = fn(&str) -> (&'static str, Value);
+    let small: Way = |name| ("MODIFIED", node(name, "400m"));
+    let refuses: Way = |name| ("MODIFIED", tainted(node(name, "1")));
+    let goes: Way = |name| ("DELETED", node(name, "1"));
+    for way in [small, refuses, goes] {
+        let nodes = [node("a", "1"), node("b", "1")];
+        let mut world = World::new(Config::default(), nodes.to_vec(), vec![low("on-a", "a"), low("on-b", "b"), high()]);
+        let victims = evicted(&mut world);
+        let [victim] = &victims[..] else { panic!("one victim: {victims:?}") };
+        let at = victim.trim_start_matches("on-");
+        let mut going = low(victim, at);
+        going["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z".into();
+        world.tell("MODIFIED", going);
+        world.pass(s(400));
+        assert_eq!(evicted(&mut world), Vec::<String>::new(), "it waits for that node");
+        let (kind, changed) = way(at);
+        world.tell(kind, changed.clone());
+        world.pass(s(20));
+        let other = if at == "a" { "on-b" } else { "on-a" };
+        assert_eq!(evicted(&mut world), [other], "and not when it refuses the pod whoever leaves: {kind} {changed}");
+        world.check();
+    }
+}
+
+/// Room that is kept at a node for who can never have it is kept from all others
+/// (test/integration/scheduler/preemption/nominatednodename: the node is deleted, and then the victim).
+#[test]
+fn a_nominee_that_waited_in_vain_keeps_no_room() {
+    let mut top = bound_to(pod("top", "600m"), "a");
+    top["spec"]["priority"] = 20.into();
+    for (between, left) in [(("ADDED", top), 1), (("DELETED", node("a", "1")), 0)] {
+        let mut world = World::new(Config::default(), vec![node("a", "1")], vec![low("low", "a"), high()]);
+        assert_eq!(evicted(&mut world), ["low"]);
+        assert_eq!(world.core.nominations().collect::<Vec<_>>(), [("uid-high", "a")]);
+        world.take(|_| true);
+        world.tell(between.0, between.1);
+        world.tell("DELETED", low("low", "a"));
+        world.pass(s(20));
+        assert_eq!(world.core.nominations().count(), 0, "{}", between.0);
+        let taken_back = world.take(|r| String::from_utf8_lossy(&r.body).contains("\"nominatedNodeName\":null"));
+        assert!(!taken_back.is_empty(), "{}: its status says so", between.0);
+        assert_eq!(world.core.cluster().pods(), left);
+        world.check();
+    }
 }
 
 /// Somebody else may say where a pod is to go while it waits, and take that back.
