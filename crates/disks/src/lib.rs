@@ -12,6 +12,7 @@ pub mod openers;
 pub mod ownership;
 mod program;
 pub mod remove;
+pub mod shared;
 #[cfg(test)]
 mod testing;
 

@@ -136,11 +136,12 @@ pub enum WatchdogAction {
 }
 
 impl WatchdogAction {
-    /// QEMU's word for it.
+    /// QEMU's word for it. Of itself it would exit at once, and with the status of success: nobody would come to hear
+    /// why. So it stops, and the monitor ends it.
     #[must_use]
     pub fn qemu(self) -> &'static str {
         match self {
-            Self::Poweroff => "poweroff",
+            Self::Poweroff => "pause",
             Self::Reset => "reset",
             Self::Shutdown => "shutdown",
         }

@@ -14,6 +14,7 @@
 
 use crate::accel::Accel;
 use crate::argv::AGENT_PORT;
+use crate::board::WatchdogAction;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -83,7 +84,8 @@ pub enum EndReason {
     GuestShutdown,
     /// It was killed on request.
     Killed,
-    /// The guest panicked, or QEMU met an internal error or was ended by something else.
+    /// The guest panicked or hung until its watchdog fired, or QEMU met an internal error or was ended by something
+    /// else.
     Crashed,
     /// It never ran.
     FailedToStart,
@@ -217,6 +219,12 @@ impl Domain {
         self.end = Some(End { reason, detail });
     }
 
+    /// The guest hangs, and is to be ended for it. That is no shutdown of its own. (Upstream: KubeVirt's conformance
+    /// tests want such an instance to have failed.)
+    fn watchdog_fired(&mut self) {
+        self.finish(EndReason::Crashed, "the guest did not feed its watchdog".to_owned());
+    }
+
     /// Upstream reference: the enumeration RunState in QEMU's qapi/run-state.json.
     fn run_state(&mut self, state: &str) {
         match state {
@@ -224,6 +232,7 @@ impl Domain {
             "shutdown" => self.finish(EndReason::GuestShutdown, "the guest shut down".to_owned()),
             "guest-panicked" => self.finish(EndReason::Crashed, "the guest panicked".to_owned()),
             "internal-error" => self.finish(EndReason::Crashed, "QEMU met an internal error".to_owned()),
+            "watchdog" => self.watchdog_fired(),
             "io-error" => {
                 self.phase = Phase::Paused;
                 if !std::mem::replace(&mut self.io_error, true) {
@@ -258,6 +267,7 @@ impl Domain {
                 self.warning =
                     Some(format!("{} on {} failed: {}", text("operation"), text("node-name"), text("reason")));
             }
+            "WATCHDOG" if text("action") == WatchdogAction::Poweroff.qemu() => self.watchdog_fired(),
             "WATCHDOG" => self.warning = Some(format!("the watchdog fired: {}", text("action"))),
             "VSERPORT_CHANGE" if text("id") == AGENT_PORT => self.agent_connected = data["open"] == true,
             _ => {}
@@ -317,6 +327,9 @@ mod tests {
             (vec![Observed::RunState("shutdown".to_owned())], ended(EndReason::GuestShutdown)),
             (vec![Observed::RunState("paused".to_owned())], (Phase::Paused, None)),
             (vec![event("RESET", json!({ "guest": true }))], (Phase::Running, None)),
+            (vec![event("WATCHDOG", json!({ "action": "reset" }))], (Phase::Running, None)),
+            (vec![event("WATCHDOG", json!({ "action": "pause" }))], ended(EndReason::Crashed)),
+            (vec![Observed::RunState("watchdog".to_owned())], ended(EndReason::Crashed)),
             (vec![shutdown("guest-reset")], ended(EndReason::GuestShutdown)),
             (vec![shutdown("host-qmp-system-reset")], ended(EndReason::GuestShutdown)),
             (

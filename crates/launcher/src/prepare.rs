@@ -128,7 +128,8 @@ async fn backing(disk: &DiskSpec, index: usize, directory: &Path) -> Result<Back
             Backing::Direct { path: path.clone(), format: ImageFormat::Raw, node }
         }
         DiskSource::Empty { capacity_bytes } => {
-            create(&disk.name, &overlay, CreateFrom::Nothing { capacity_bytes: *capacity_bytes }).await?;
+            let capacity_bytes = persistent::whole(*capacity_bytes);
+            create(&disk.name, &overlay, CreateFrom::Nothing { capacity_bytes }).await?;
             Backing::Direct { path: overlay, format: ImageFormat::Qcow2, node: NodeKind::default() }
         }
         DiskSource::NoCloud(data) => {

@@ -4,6 +4,9 @@
 //!   asked for more ─▶ Resizing ─▶ the driver ─▶ the volume's capacity ─▶ FileSystemResizePending ─▶ the kubelet
 //!                                                     └─ nothing to do on the node ─▶ the claim's capacity
 //! ```
+//!
+//! The claim's status keeps account of it, too: what is allocated, which quotas count, and whose turn it is, by which
+//! kubelets go (`markControllerResizeInProgress` and `markForPendingNodeExpansion` in external-resizer).
 
 use std::collections::BTreeMap;
 
@@ -48,10 +51,13 @@ pub(crate) trait Enlarge: Send {
 /// The controller.
 pub(crate) struct Resize<E>(pub E);
 
+/// Conditions that are about sizes.
+const CONDITIONS: [&str; 4] = ["Resizing", "FileSystemResizePending", "ControllerResizeError", "NodeResizeError"];
+
 /// The claim's conditions without those that are about sizes, and with one of them.
 fn conditions(claim: &PersistentVolumeClaim, with: Option<(&str, &str)>, now: Time) -> Value {
     let others = claim.status.iter().flat_map(|s| s.conditions.iter().flatten());
-    let others = others.filter(|c| !matches!(c.type_.as_str(), "Resizing" | "FileSystemResizePending"));
+    let others = others.filter(|c| !CONDITIONS.contains(&c.type_.as_str()));
     let mut list: Vec<Value> = others.map(|c| json!(c)).collect();
     list.extend(with.map(|(kind, message)| {
         json!({"type": kind, "status": "True", "lastTransitionTime": now.rfc3339(), "message": message})
@@ -87,14 +93,23 @@ impl<E: Enlarge> Resize<E> {
             Some(Ok(true)) => {
                 let text = "Waiting for user to (re-)start a pod to finish file system resize of volume on node.";
                 let with = Some(("FileSystemResizePending", text));
-                let patch = json!({"status": {"conditions": conditions(claim, with, now)}});
+                let patch = json!({"status": {
+                    "allocatedResources": {"storage": quantity(bytes)},
+                    "allocatedResourceStatuses": {"storage": "NodeResizePending"},
+                    "conditions": conditions(claim, with, now),
+                }});
                 let text = "Require file system resize of volume on node";
                 let told = EventRecord::normal(claim, "FileSystemResizeRequired", text);
                 Plan::none().patch_status(claim, patch).told(told)
             }
             Some(Ok(false)) => {
                 let capacity = json!({"storage": quantity(bytes)});
-                let patch = json!({"status": {"capacity": capacity, "conditions": conditions(claim, None, now)}});
+                let patch = json!({"status": {
+                    "capacity": capacity,
+                    "allocatedResources": capacity,
+                    "allocatedResourceStatuses": {"storage": null},
+                    "conditions": conditions(claim, None, now),
+                }});
                 let told = EventRecord::normal(claim, "VolumeResizeSuccessful", "Resize volume succeeded");
                 Plan::none().patch_status(claim, patch).told(told)
             }
@@ -130,8 +145,13 @@ impl<E: Enlarge> Controller for Resize<E> {
         if has_now >= wanted {
             return if told >= wanted { Plan::none() } else { self.follow(key, claim, volume, has_now, now) };
         }
-        if !has(claim, "Resizing") {
-            let patch = json!({"status": {"conditions": conditions(claim, Some(("Resizing", "")), now)}});
+        // Who asks for another size meanwhile is given that; so whoever could not be given as much may ask for less.
+        if !has(claim, "Resizing") || bytes(status.allocated_resources.as_ref()) != wanted {
+            let patch = json!({"status": {
+                "allocatedResources": {"storage": quantity(wanted)},
+                "allocatedResourceStatuses": {"storage": "ControllerResizeInProgress"},
+                "conditions": conditions(claim, Some(("Resizing", "")), now),
+            }});
             return Plan::none().patch_status(claim.as_ref(), patch).told(EventRecord::normal(
                 claim.as_ref(),
                 "Resizing",

@@ -9,6 +9,10 @@ use std::path::Path;
 
 /// Ports of an AHCI controller.
 const SATA_PORTS: usize = 6;
+/// The controller that q35 has of its own.
+const Q35_SATA: &str = "ide";
+/// The one block size of a disk on the bus sata, in bytes.
+const SATA_BLOCK_BYTES: u32 = 512;
 
 pub(super) fn disks(line: &mut Line, spec: &MachineSpec, backings: &[Backing]) -> Result<(), MachineError> {
     if backings.len() != spec.disks.len() {
@@ -18,9 +22,11 @@ pub(super) fn disks(line: &mut Line, spec: &MachineSpec, backings: &[Backing]) -
     if count(DiskBus::Scsi) > 0 {
         line.device(json!({ "driver": "virtio-scsi-pci", "id": "scsi0" }));
     }
-    // q35 has an AHCI controller of its own, with the buses ide.0 to ide.5.
-    if count(DiskBus::Sata) > 0 && spec.machine == MachineType::Pc {
-        line.device(json!({ "driver": "ich9-ahci", "id": "sata" }));
+    for number in 0..count(DiskBus::Sata).div_ceil(SATA_PORTS) {
+        let name = sata_controller(spec.machine, number);
+        if name != Q35_SATA {
+            line.device(json!({ "driver": "ich9-ahci", "id": name }));
+        }
     }
     // Without an order of the user's, disks boot in the order in which they are given.
     let ordered =
@@ -28,7 +34,7 @@ pub(super) fn disks(line: &mut Line, spec: &MachineSpec, backings: &[Backing]) -
     for thread in spec.disks.iter().filter_map(shared_thread).collect::<BTreeSet<_>>() {
         line.option("-object", json!({ "qom-type": "iothread", "id": thread }).to_string());
     }
-    let mut sata_ports = 0;
+    let mut sata_disks = 0;
     for (index, (disk, backing)) in spec.disks.iter().zip(backings).enumerate() {
         let node = format!("disk-{index}");
         line.option("-blockdev", blockdev(&node, backing, disk).to_string());
@@ -45,12 +51,10 @@ pub(super) fn disks(line: &mut Line, spec: &MachineSpec, backings: &[Backing]) -
             }
             (DiskBus::Usb, false) => json!({ "driver": "usb-storage", "bus": "usb.0" }),
             (DiskBus::Sata, cdrom) => {
-                let controller = if spec.machine == MachineType::Q35 { "ide" } else { "sata" };
-                let port = sata_ports;
-                sata_ports += 1;
-                if port >= SATA_PORTS {
-                    return Err(invalid(format!("disks[{index}].bus"), "more than six disks on the bus sata"));
-                }
+                fits_sata(index, disk)?;
+                let controller = sata_controller(spec.machine, sata_disks / SATA_PORTS);
+                let port = sata_disks % SATA_PORTS;
+                sata_disks += 1;
                 json!({ "driver": if cdrom { "ide-cd" } else { "ide-hd" }, "bus": format!("{controller}.{port}") })
             }
         };
@@ -65,6 +69,28 @@ pub(super) fn disks(line: &mut Line, spec: &MachineSpec, backings: &[Backing]) -
         }
         tune(line, &mut device, disk, backing, &node);
         line.device(device);
+    }
+    Ok(())
+}
+
+/// The name of an AHCI controller by its number, one for each six disks: q35 has the first of its own, with the buses
+/// ide.0 to ide.5. (Upstream: libvirt adds them so.)
+fn sata_controller(machine: MachineType, number: usize) -> String {
+    match (machine, number) {
+        (MachineType::Q35, 0) => Q35_SATA.to_owned(),
+        (MachineType::Pc, 0) => "sata".to_owned(),
+        _ => format!("sata{number}"),
+    }
+}
+
+/// Whether a disk can be on the bus sata as it is asked for. (Upstream: `ide_dev_initfn` in QEMU's hw/ide/qdev.c.)
+fn fits_sata(index: usize, disk: &DiskSpec) -> Result<(), MachineError> {
+    if disk.read_only && !disk.cdrom {
+        return Err(invalid(format!("disks[{index}].read_only"), "a disk on the bus sata is not read-only"));
+    }
+    if disk.tuning.logical_block_bytes.is_some_and(|bytes| bytes != SATA_BLOCK_BYTES) {
+        let field = format!("disks[{index}].tuning.logical_block_bytes");
+        return Err(invalid(field, "a disk on the bus sata has blocks of 512 bytes"));
     }
     Ok(())
 }

@@ -131,6 +131,59 @@ fn disks() {
     check(|s| s.disks[0].bus = DiskBus::Usb, "-device", "qemu-xhci", true);
 }
 
+/// A disk on the bus sata has all that one of virtio has.
+#[test]
+fn disks_on_sata() {
+    let sata = |change: fn(&mut DiskSpec)| {
+        move |s: &mut MachineSpec| {
+            s.disks.iter_mut().for_each(|disk| disk.bus = DiskBus::Sata);
+            change(&mut s.disks[1]);
+        }
+    };
+    let first = r#"{"bootindex":1,"bus":"ide.0","drive":"disk-0","driver":"ide-hd","id":"dev-disk-0","rerror":"stop","werror":"stop"}"#;
+    check(sata(|_| {}), "-device", first, true);
+    check(sata(|_| {}), "-device", r#"{"bootindex":2,"bus":"ide.1","drive":"disk-1""#, true);
+    check(sata(|_| {}), "-device", "ich9-ahci", false);
+    check(sata(|_| {}), "-blockdev", r#""discard":"unmap","driver":"raw""#, true);
+    check(sata(|d| d.boot_order = Some(1)), "-device", r#"{"bootindex":1,"bus":"ide.1""#, true);
+    check(sata(|d| d.boot_order = Some(1)), "-device", r#"{"bus":"ide.0","drive":"disk-0""#, true);
+    check(sata(|d| d.serial = Some("s1".to_owned())), "-device", r#""serial":"s1""#, true);
+    check(sata(|d| d.tuning.cache = Some(CacheMode::Writethrough)), "-device", r#""write-cache":"off""#, true);
+    check(sata(|d| d.tuning.cache = Some(CacheMode::None)), "-blockdev", r#""direct":true"#, true);
+    let native: fn(&mut DiskSpec) = |d| (d.tuning.cache, d.tuning.native_io) = (Some(CacheMode::None), true);
+    check(sata(native), "-blockdev", r#""aio":"native""#, true);
+    let report = r#""rerror":"report","werror":"report""#;
+    check(sata(|d| d.tuning.on_error = Some(OnError::Report)), "-device", report, true);
+    check(sata(|d| d.tuning.logical_block_bytes = Some(512)), "-device", r#""logical_block_size":512"#, true);
+    check(sata(|d| d.tuning.physical_block_bytes = Some(4096)), "-device", r#""physical_block_size":4096"#, true);
+    check(sata(|d| d.tuning.shared = true), "-device", r#""share-rw":true"#, true);
+    check(sata(|d| d.tuning.own_thread = true), "-object", "iothread", false);
+    check(sata(|d| d.cdrom = true), "-device", r#""bus":"ide.1","drive":"disk-1","driver":"ide-cd""#, true);
+    check(sata(|d| d.cdrom = true), "-blockdev", r#""node-name":"disk-1","read-only":true"#, true);
+    // Six disks have one controller, of which q35 has one of its own.
+    let many = |machine: MachineType| {
+        move |s: &mut MachineSpec| {
+            s.machine = machine;
+            s.disks = vec![DiskSpec { bus: DiskBus::Sata, ..disk("x") }; 13];
+        }
+    };
+    for (machine, controller, there) in [
+        (MachineType::Q35, "sata", false),
+        (MachineType::Q35, "sata2", true),
+        (MachineType::Q35, "sata3", false),
+        (MachineType::Pc, "sata", true),
+        (MachineType::Pc, "sata2", true),
+    ] {
+        let device = format!(r#"{{"driver":"ich9-ahci","id":"{controller}"}}"#);
+        check(many(machine), "-device", &device, there);
+    }
+    check(many(MachineType::Q35), "-device", r#""bus":"ide.5","drive":"disk-5""#, true);
+    check(many(MachineType::Q35), "-device", r#""bus":"sata1.0","drive":"disk-6""#, true);
+    check(many(MachineType::Q35), "-device", r#""bus":"sata2.0","drive":"disk-12""#, true);
+    check(many(MachineType::Pc), "-device", r#""bus":"sata.5","drive":"disk-5""#, true);
+    check(many(MachineType::Pc), "-device", r#""bus":"sata1.5","drive":"disk-11""#, true);
+}
+
 #[test]
 fn networks() {
     check(|s| s.nics = vec![nic()], "-netdev", "tap,id=hostnet0,ifname=tap0,script=no,downscript=no,vhost=off", true);
@@ -159,7 +212,7 @@ fn networks() {
 #[test]
 fn values_that_qemu_cannot_be_given() {
     type Change = fn(&mut MachineSpec);
-    let cases: [(&str, Change); 12] = [
+    let cases: [(&str, Change); 13] = [
         ("cpu", |s| s.cpu.sockets = 0),
         ("cpu", |s| s.cpu.cores = u32::MAX),
         ("cpu.model", |s| s.cpu.model = Some("host,+x".to_owned())),
@@ -168,9 +221,10 @@ fn values_that_qemu_cannot_be_given() {
         ("memory_bytes", |s| s.memory_bytes = 0),
         ("smbios.uuid", |s| s.smbios.uuid = Some("x,y".to_owned())),
         ("disks[0].bus", |s| s.disks[0].cdrom = true),
-        ("disks[6].bus", |s| {
-            s.disks = vec![disk("x"); 7];
-            s.disks.iter_mut().for_each(|disk| disk.bus = DiskBus::Sata);
+        ("disks[0].read_only", |s| (s.disks[0].bus, s.disks[0].read_only) = (DiskBus::Sata, true)),
+        ("disks[1].tuning.logical_block_bytes", |s| {
+            s.disks[1].bus = DiskBus::Sata;
+            s.disks[1].tuning.logical_block_bytes = Some(4096);
         }),
         ("nics[0].tap", |s| s.nics = vec![NicSpec { tap: "a,fd=3".to_owned(), ..nic() }]),
         ("nics[0].tap", |s| s.nics = vec![NicSpec { tap: "x".repeat(16), ..nic() }]),
@@ -192,7 +246,7 @@ fn boards() {
     check(same, "-smbios", "type=3,manufacturer=KubeVirt", true);
     check(same, "-device", "i6300esb", false);
     check(|s| s.board.watchdog = Some(WatchdogAction::Poweroff), "-device", "i6300esb", true);
-    check(|s| s.board.watchdog = Some(WatchdogAction::Poweroff), "-action", "watchdog=poweroff", true);
+    check(|s| s.board.watchdog = Some(WatchdogAction::Poweroff), "-action", "watchdog=pause", true);
     check(|s| s.board.chassis.asset = Some("a,b".to_owned()), "-smbios", ",asset=a,,b", true);
     check(|s| s.board.no_acpi = true, "-machine", ",acpi=off", true);
     check(|s| s.board.hpet = Some(false), "-machine", ",hpet=off", true);

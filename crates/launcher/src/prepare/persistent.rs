@@ -18,8 +18,17 @@ use std::path::Path;
 /// How much smaller than asked for an image may be, in percent.
 const TOLERANCE_PERCENT: u64 = 10;
 
-/// An image is a whole number of these.
+/// An image is a whole number of these. (Upstream: `AlignImageSizeTo1MiB`, pkg/util.)
 const SECTOR_BYTES: u64 = 1 << 20;
+
+/// What a file system keeps for its own tables while the guest fills its disk. (Upstream: `minimumPVCReserveBytes`,
+/// pkg/host-disk.)
+const RESERVE_BYTES: u64 = 128 << 10;
+
+/// The size of an image that is to have so many bytes at most. What is smaller than the least stays as it is.
+pub(super) fn whole(bytes: u64) -> u64 {
+    if bytes < SECTOR_BYTES { bytes } else { bytes / SECTOR_BYTES * SECTOR_BYTES }
+}
 
 /// Sees to it that there is something at `path`, and tells what.
 ///
@@ -92,8 +101,9 @@ fn create(path: &Path, wanted: u64) -> Result<(), String> {
 
 /// The size that an image gets.
 fn size(wanted: u64, available: u64) -> Result<u64, String> {
+    let available = available.saturating_sub(RESERVE_BYTES);
     if wanted <= available {
-        return Ok(wanted);
+        return Ok(whole(wanted));
     }
     let least = wanted - wanted / 100 * TOLERANCE_PERCENT;
     if available < least {
@@ -101,7 +111,7 @@ fn size(wanted: u64, available: u64) -> Result<u64, String> {
             "not enough space: {wanted} bytes are wanted, {available} are there, and {TOLERANCE_PERCENT} % are tolerated"
         ));
     }
-    Ok(available / SECTOR_BYTES * SECTOR_BYTES)
+    Ok(whole(available))
 }
 
 /// Whether a file can be used past the host's cache; tmpfs and some overlays cannot.
@@ -112,7 +122,7 @@ fn opens_directly(path: &Path) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::{ready, size, variables};
+    use super::{ready, size, variables, whole};
 
     #[test]
     fn variables_stay_what_they_are() {
@@ -186,8 +196,11 @@ mod tests {
     fn sizes_bend_to_the_file_system_but_not_far() {
         const GIB: u64 = 1 << 30;
         assert_eq!(size(GIB, 2 * GIB), Ok(GIB));
+        assert_eq!(size(GIB, GIB), Ok(GIB - (1 << 20)), "it is not filled to the last block");
         assert_eq!(size(GIB, GIB - 10), Ok(GIB - (1 << 20)));
         assert!(size(GIB, GIB / 100 * 89).is_err());
         assert_eq!(size(0, 0), Ok(0));
+        assert_eq!(size(1_000_000_000, GIB), Ok(999_292_928));
+        assert_eq!((whole(4096), whole((1 << 20) - 1), whole((1 << 20) + 1)), (4096, (1 << 20) - 1, 1 << 20));
     }
 }

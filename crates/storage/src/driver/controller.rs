@@ -11,7 +11,7 @@ use csi::volume_content_source as from;
 use tonic::{Request, Response, Status};
 
 use super::library::{About, Source};
-use super::{Driver, now_unix_ns};
+use super::{Driver, named, now_unix_ns};
 use crate::TOPOLOGY;
 
 /// Whether the driver can serve a volume this way.
@@ -163,6 +163,10 @@ impl Controller for Driver {
         request: Request<csi::ValidateVolumeCapabilitiesRequest>,
     ) -> Result<Response<csi::ValidateVolumeCapabilitiesResponse>, Status> {
         let r = request.into_inner();
+        named(&r.volume_id)?;
+        if r.volume_capabilities.is_empty() {
+            return Err(Status::invalid_argument("no capability is asked for"));
+        }
         let id = r.volume_id.clone();
         self.on_disk(move |library| library.volume(&id)).await?;
         let reply = match r.volume_capabilities.iter().try_for_each(check_capability) {
@@ -310,6 +314,9 @@ impl Controller for Driver {
         let driver = self.clone();
         let work = async move {
             let _busy = driver.begin(&r.volume_id)?;
+            if r.capacity_range.is_none() {
+                return Err(Status::invalid_argument("no size is asked for"));
+            }
             let (required, limit) = range(r.capacity_range)?;
             let id = r.volume_id.clone();
             let about = driver.on_disk(move |library| library.grow(&id, required, limit)).await?;
@@ -371,6 +378,63 @@ mod tests {
         drop(busy);
         assert_eq!(code(driver.create_volume(wanted("c", Some("v"))).await), Code::Ok);
         assert_eq!(code(driver.create_volume(wanted("v", Some("v"))).await), Code::AlreadyExists);
+    }
+
+    /// What csi-sanity asks for (github.com/kubernetes-csi/csi-test).
+    #[tokio::test]
+    async fn what_says_too_little_is_refused() {
+        use carrack_csi::v1::node_server::Node as _;
+
+        let dir = tempfile::tempdir().unwrap();
+        let driver = driver(dir.path());
+        assert_eq!(code(driver.create_volume(wanted("v", None)).await), Code::Ok);
+        let all = wanted("v", None).into_inner().volume_capabilities;
+        for (id, volume_capabilities, expected) in [
+            ("v", all.clone(), Code::Ok),
+            ("v", Vec::new(), Code::InvalidArgument),
+            ("", all.clone(), Code::InvalidArgument),
+            ("none", all, Code::NotFound),
+        ] {
+            let request = csi::ValidateVolumeCapabilitiesRequest {
+                volume_id: id.to_owned(),
+                volume_capabilities,
+                ..csi::ValidateVolumeCapabilitiesRequest::default()
+            };
+            let found = code(driver.validate_volume_capabilities(Request::new(request)).await);
+            assert_eq!(found, expected, "{id:?}");
+        }
+        for (id, capacity_range, expected) in [
+            ("v", Some(csi::CapacityRange { required_bytes: 1, limit_bytes: 0 }), Code::Ok),
+            ("v", None, Code::InvalidArgument),
+            ("", None, Code::InvalidArgument),
+        ] {
+            let volume_id = id.to_owned();
+            let request = csi::ControllerExpandVolumeRequest {
+                volume_id,
+                capacity_range,
+                ..csi::ControllerExpandVolumeRequest::default()
+            };
+            let found = code(driver.controller_expand_volume(Request::new(request)).await);
+            assert_eq!(found, expected, "{id:?}");
+        }
+        for (id, path, measured, expanded) in [
+            ("", "/", Code::InvalidArgument, Code::InvalidArgument),
+            ("v", "", Code::InvalidArgument, Code::InvalidArgument),
+            ("v", "some/path", Code::NotFound, Code::InvalidArgument),
+            ("none", "some/path", Code::NotFound, Code::NotFound),
+        ] {
+            let (volume_id, volume_path) = (id.to_owned(), path.to_owned());
+            let stats = csi::NodeGetVolumeStatsRequest {
+                volume_id: volume_id.clone(),
+                volume_path: volume_path.clone(),
+                ..csi::NodeGetVolumeStatsRequest::default()
+            };
+            let expand =
+                csi::NodeExpandVolumeRequest { volume_id, volume_path, ..csi::NodeExpandVolumeRequest::default() };
+            let measure = code(driver.node_get_volume_stats(Request::new(stats)).await);
+            let expand = code(driver.node_expand_volume(Request::new(expand)).await);
+            assert_eq!((measure, expand), (measured, expanded), "{id:?} {path:?}");
+        }
     }
 
     #[tokio::test]

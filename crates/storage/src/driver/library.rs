@@ -20,7 +20,7 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
-use carrack_disks::{DiskError, filesystem, loops, mounts};
+use carrack_disks::{DiskError, filesystem, loops, mounts, shared};
 use serde::{Deserialize, Serialize};
 
 /// Sizes are multiples of this, in bytes.
@@ -205,17 +205,23 @@ impl Library {
         self.root.join("volumes").join(id).join("disk")
     }
 
-    /// What can still be promised, in bytes: what is free, less what volumes may still grow into.
+    /// What can still be promised, in bytes: what is free, less what volumes may still grow into. What a volume shares
+    /// with a copy it may write to as well, and needs other room then.
     ///
     /// # Errors
     /// When the disk or the volumes cannot be looked at.
     pub fn room(&self) -> Result<u64, LibraryError> {
         let free = filesystem::usage(&self.root)?.available_bytes;
+        let volumes = self.volumes()?;
+        let copied = volumes.iter().any(|v| v.source.is_some()) || !self.names("snapshots")?.is_empty();
         let mut promised = 0;
-        for volume in self.volumes()? {
+        for volume in volumes {
             let path = self.disk(&volume.id);
-            let meta = fs::metadata(&path).map_err(io_error(format!("looking at {}", path.display())))?;
-            promised += volume.size_bytes.saturating_sub(meta.blocks() * 512);
+            let what = || format!("looking at {}", path.display());
+            let file = File::open(&path).map_err(io_error(what()))?;
+            let has = file.metadata().map_err(io_error(what()))?.blocks() * 512;
+            let shared = if copied { shared::bytes(&file).map_err(io_error(what()))? } else { 0 };
+            promised += still_needed(volume.size_bytes, has, shared);
         }
         Ok(free.saturating_sub(promised))
     }
@@ -234,12 +240,7 @@ impl Library {
         now_unix_ns: i64,
     ) -> Result<About, LibraryError> {
         checked(id).map_err(|_| LibraryError::Invalid(format!("{id:?} cannot be the name of a volume")))?;
-        let least = match &source {
-            Some(Source::Volume(of)) => self.volume(of)?.size_bytes,
-            Some(Source::Snapshot(of)) => self.snapshot(of)?.size_bytes,
-            None => GRAIN,
-        };
-        let size_bytes = required_bytes.max(1).div_ceil(GRAIN).saturating_mul(GRAIN).max(least);
+        // What was made already may have outlived what it was made from.
         match self.volume(id) {
             Ok(there) => {
                 let fits = there.size_bytes >= required_bytes && (limit_bytes == 0 || there.size_bytes <= limit_bytes);
@@ -251,6 +252,12 @@ impl Library {
             Err(LibraryError::NotFound(_)) => {}
             Err(e) => return Err(e),
         }
+        let least = match &source {
+            Some(Source::Volume(of)) => self.volume(of)?.size_bytes,
+            Some(Source::Snapshot(of)) => self.snapshot(of)?.size_bytes,
+            None => GRAIN,
+        };
+        let size_bytes = required_bytes.max(1).div_ceil(GRAIN).saturating_mul(GRAIN).max(least);
         if limit_bytes > 0 && size_bytes > limit_bytes {
             return Err(LibraryError::Invalid(format!("{size_bytes} bytes are needed, {limit_bytes} are allowed")));
         }
@@ -374,7 +381,6 @@ impl Library {
     /// As they are named; [`LibraryError::InUse`] where the volume is in use and cannot be frozen.
     pub fn take(&self, id: &str, of: &str, now_unix_ns: i64) -> Result<About, LibraryError> {
         checked(id).map_err(|_| LibraryError::Invalid(format!("{id:?} cannot be the name of a snapshot")))?;
-        let volume = self.volume(of)?;
         let source = Some(Source::Volume(of.to_owned()));
         match self.snapshot(id) {
             Ok(there) if there.source == source => return Ok(there),
@@ -382,6 +388,7 @@ impl Library {
             Err(LibraryError::NotFound(_)) => {}
             Err(e) => return Err(e),
         }
+        let volume = self.volume(of)?;
         let about = About {
             id: id.to_owned(),
             size_bytes: volume.size_bytes,
@@ -391,8 +398,13 @@ impl Library {
         };
         let _promise = self.promises.lock().unwrap_or_else(PoisonError::into_inner);
         let path = self.disk(of);
-        let used = fs::metadata(&path).map_err(io_error(format!("looking at {}", path.display())))?.blocks() * 512;
-        self.check_room(used)?;
+        let what = || format!("looking at {}", path.display());
+        let disk = File::open(&path).map_err(io_error(what()))?;
+        let has = disk.metadata().map_err(io_error(what()))?.blocks() * 512;
+        // What it shares with another copy is promised once more already.
+        let shared = shared::bytes(&disk).map_err(io_error(what()))?;
+        drop(disk);
+        self.check_room(has.saturating_sub(shared))?;
         self.put("snapshots", &about, |file| self.copy_volume(of, file))?;
         Ok(about)
     }
@@ -470,6 +482,11 @@ fn write_about(dir: &Path, about: &About) -> Result<(), LibraryError> {
     sync_dir(dir)
 }
 
+/// How much room a volume may still take of its disk: all that it has not for itself.
+fn still_needed(size_bytes: u64, has_bytes: u64, shared_bytes: u64) -> u64 {
+    size_bytes.saturating_sub(has_bytes.saturating_sub(shared_bytes))
+}
+
 /// Removes a directory with all in it. One that is not there is gone.
 fn remove_all(dir: &Path) -> io::Result<()> {
     match fs::remove_dir_all(dir) {
@@ -534,6 +551,23 @@ mod tests {
         assert_eq!(library.volumes().unwrap(), vec![]);
     }
 
+    /// The answer to who asked first was lost.
+    #[test]
+    fn what_was_made_is_found_when_its_source_has_gone() {
+        let dir = tempfile::tempdir().unwrap();
+        let library = Library::open(dir.path()).unwrap();
+        library.create("v", 2 * MI, 0, None, false, 1).unwrap();
+        let taken = library.take("s", "v", 2).unwrap();
+        let of = |source: Source| library.create("c", MI, 0, Some(source), false, 3);
+        let made = of(Source::Snapshot("s".into())).unwrap();
+        library.delete("v").unwrap();
+        assert_eq!(library.take("s", "v", 4).unwrap(), taken);
+        library.delete_snapshot("s").unwrap();
+        assert_eq!(of(Source::Snapshot("s".into())).unwrap(), made);
+        assert!(matches!(of(Source::Volume("v".into())), Err(LibraryError::Differs(_))));
+        assert!(matches!(library.take("s", "v", 5), Err(LibraryError::NotFound(_))));
+    }
+
     #[test]
     fn names_lead_nowhere_else() {
         let dir = tempfile::tempdir().unwrap();
@@ -562,6 +596,15 @@ mod tests {
         assert!(matches!(library.grow("half", half + 1, half), Err(LibraryError::Invalid(_))));
         assert_eq!(library.grow("half", half + 1, 0).unwrap().size_bytes, half + GRAIN);
         assert_eq!(library.grow("half", MI, 0).unwrap().size_bytes, half + GRAIN, "it does not shrink");
+    }
+
+    #[test]
+    fn what_is_shared_is_needed_once_more() {
+        for (size, has, shared, expected) in
+            [(10, 0, 0, 10), (10, 4, 0, 6), (10, 10, 0, 0), (10, 10, 10, 10), (10, 10, 3, 3), (10, 11, 1, 0)]
+        {
+            assert_eq!(still_needed(size, has, shared), expected, "{size} {has} {shared}");
+        }
     }
 
     #[test]

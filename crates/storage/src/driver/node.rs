@@ -18,7 +18,7 @@ use csi::volume_usage::Unit;
 use tonic::{Request, Response, Status};
 
 use super::controller::{check_capability, is_block};
-use super::{Driver, now_unix_ns};
+use super::{Driver, named, now_unix_ns};
 
 /// Key of the volume context by which a kubelet says that a volume lives with its pod.
 const EPHEMERAL: &str = "csi.storage.k8s.io/ephemeral";
@@ -43,6 +43,14 @@ fn mounted(path: &str) -> Result<Option<mounts::MountPoint>, Status> {
     mounts::at(path).map_err(io_error("reading the mount table"))
 }
 
+/// A path that a kubelet names. Whether it can be one is said after whether there is such a volume (csi-sanity).
+fn given<'a>(path: &'a str, what: &str) -> Result<&'a str, Status> {
+    match path {
+        "" => Err(Status::invalid_argument(format!("{what} is not given"))),
+        path => Ok(path),
+    }
+}
+
 /// A path that a kubelet names: absolute, and without a way back.
 fn checked<'a>(path: &'a str, what: &str) -> Result<&'a str, Status> {
     let p = Path::new(path);
@@ -58,6 +66,12 @@ fn file_system(c: &csi::VolumeCapability) -> (String, Vec<String>) {
         Some(AccessType::Mount(m)) => (m.fs_type.clone(), m.mount_flags.clone()),
         _ => (String::new(), Vec::new()),
     }
+}
+
+/// Options of mounts that nobody has to ask for: a volume and what was made from it have the same UUID, and are at the
+/// same node always; of two such, xfs mounts one alone unless it is told otherwise.
+fn own_flags(fs_type: &str) -> Option<&'static str> {
+    (fs_type == "xfs").then_some("nouuid")
 }
 
 fn capability(c: Option<csi::VolumeCapability>) -> Result<csi::VolumeCapability, Status> {
@@ -79,7 +93,8 @@ impl Driver {
 
     async fn mount(&self, id: &str, at: &str, c: &csi::VolumeCapability) -> Result<(), Status> {
         let device = self.attach(id).await?;
-        let (fs_type, flags) = file_system(c);
+        let (fs_type, mut flags) = file_system(c);
+        flags.extend(own_flags(&fs_type).map(str::to_owned));
         fs::create_dir_all(at).map_err(io_error(format!("creating {at}")))?;
         if mounted(at)?.is_some() {
             return Ok(());
@@ -182,9 +197,11 @@ impl Driver {
     }
 
     async fn stats(&self, r: csi::NodeGetVolumeStatsRequest) -> Result<csi::NodeGetVolumeStatsResponse, Status> {
-        let path = checked(&r.volume_path, "the volume's path")?.to_owned();
+        named(&r.volume_id)?;
+        let path = given(&r.volume_path, "the volume's path")?.to_owned();
         let id = r.volume_id.clone();
         let about = self.on_disk(move |library| library.volume(&id)).await?;
+        checked(&path, "the volume's path").map_err(|e| Status::not_found(e.message()))?;
         let there = fs::metadata(&path).map_err(|e| Status::not_found(format!("{path}: {e}")))?;
         let signed = |n: u64| i64::try_from(n).unwrap_or(i64::MAX);
         let device = loops::find(&self.library.disk(&about.id)).map_err(disk_error)?;
@@ -218,9 +235,10 @@ impl Driver {
 
     async fn expand(&self, r: csi::NodeExpandVolumeRequest) -> Result<csi::NodeExpandVolumeResponse, Status> {
         let _busy = self.begin(&r.volume_id)?;
-        let path = checked(&r.volume_path, "the volume's path")?;
+        let path = given(&r.volume_path, "the volume's path")?;
         let id = r.volume_id.clone();
         let about = self.on_disk(move |library| library.volume(&id)).await?;
+        let path = checked(path, "the volume's path")?;
         let Some(device) = loops::find(&self.library.disk(&r.volume_id)).map_err(disk_error)? else {
             return Err(Status::failed_precondition(format!("volume {} is not attached", r.volume_id)));
         };
@@ -330,5 +348,17 @@ impl Node for Driver {
             accessible_topology: Some(self.topology()),
         };
         self.faults.around("NodeGetInfo", "", async move { Ok(info) }).await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::own_flags;
+
+    #[test]
+    fn a_copy_is_mounted_beside_its_source() {
+        for (fs_type, expected) in [("xfs", Some("nouuid")), ("ext4", None), ("btrfs", None), ("", None)] {
+            assert_eq!(own_flags(fs_type), expected, "{fs_type}");
+        }
     }
 }

@@ -318,7 +318,8 @@ fn volumes_grow_by_their_drivers_and_file_systems_where_they_have_to() {
     let claim = |condition: &str| -> PersistentVolumeClaim {
         of(json!({"metadata": {"namespace": "ns", "name": "c", "uid": "u"},
             "spec": {"volumeName": "pv", "resources": {"requests": {"storage": "2Gi"}}},
-            "status": {"phase": "Bound", "capacity": {"storage": "1Gi"}, "conditions": [{"type": condition, "status": "True"}]}}))
+            "status": {"phase": "Bound", "capacity": {"storage": "1Gi"}, "allocatedResources": {"storage": "2Gi"},
+                "conditions": [{"type": condition, "status": "True"}]}}))
     };
     let expand = Call::Expand { disk: disk(), options: OPTIONS.to_owned(), to: 2 << 30, from: 1 << 30 };
     let init = Call::Init("v/d".into());
@@ -327,7 +328,8 @@ fn volumes_grow_by_their_drivers_and_file_systems_where_they_have_to() {
         has(v);
         v["spec"]["volumeMode"] = "Block".into();
     };
-    let told = json!({"status": {"capacity": {"storage": "2Gi"}, "conditions": []}});
+    let told = json!({"status": {"capacity": {"storage": "2Gi"}, "allocatedResources": {"storage": "2Gi"},
+        "allocatedResourceStatuses": {"storage": null}, "conditions": []}});
     let grown = json!({"spec": {"capacity": {"storage": "2Gi"}}});
     type Case<'a> = (&'a str, PersistentVolume, &'a str, Outcome, Vec<Call>, Vec<Value>);
     let cases: Vec<Case<'_>> = vec![
@@ -350,6 +352,7 @@ fn volumes_grow_by_their_drivers_and_file_systems_where_they_have_to() {
     let (_, plan) = look(&mut c, &calls, &caches, &Key::new("ns", "c"), &can(true, true));
     let patch = &patches(&plan)[0]["status"];
     assert_eq!((&patch["conditions"][0]["type"], patch.get("capacity")), (&json!("FileSystemResizePending"), None));
+    assert_eq!(patch["allocatedResourceStatuses"]["storage"], "NodeResizePending", "kubelets go by it");
 }
 
 #[test]

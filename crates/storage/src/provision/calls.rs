@@ -54,7 +54,7 @@ pub enum Call {
     Delete(String),
     /// ControllerExpandVolume: which, and to how many bytes.
     Expand(String, u64),
-    /// CreateSnapshot: its name, and of which volume.
+    /// CreateSnapshot: its name, and of which volume. Of none (empty): one that is there is looked for (ListSnapshots).
     Snapshot(String, String),
     /// DeleteSnapshot.
     DeleteSnapshot(String),
@@ -93,7 +93,7 @@ pub enum Answer {
         /// Where it can be used: any of these, each a set of labels.
         topologies: Vec<BTreeMap<String, String>>,
     },
-    /// It is deleted.
+    /// It is deleted, or is not there.
     Deleted,
     /// It has grown.
     Expanded {

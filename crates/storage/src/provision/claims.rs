@@ -15,19 +15,20 @@ use carrack_types::resource::Object as _;
 use carrack_types::snapshots::{VolumeSnapshot, VolumeSnapshotContent};
 use k8s_openapi::api::core::v1::{
     CSIPersistentVolumeSource, NodeSelector, NodeSelectorRequirement, NodeSelectorTerm, ObjectReference,
-    PersistentVolume, PersistentVolumeClaim, PersistentVolumeSpec, VolumeNodeAffinity,
+    PersistentVolume, PersistentVolumeClaim, PersistentVolumeSpec, TopologySelectorLabelRequirement,
+    VolumeNodeAffinity,
 };
 use k8s_openapi::api::storage::v1::StorageClass;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde_json::{Value, json};
 
 use super::calls::{Access, Answer, Call, Calls, From, NewVolume};
-use super::snapshots::source;
+use super::snapshots::{is_populators, source};
 use super::{DATA, PROVISIONED_BY, PROVISIONER, PROVISIONING, SELECTED_NODE};
 use super::{class_of, finalizers};
-use crate::DRIVER;
 use crate::asking::ANOTHER_ANSWER;
 use crate::resize::{quantity, requested};
+use crate::{DRIVER, TOPOLOGY};
 
 const NAME: &str = "carrack-local-provisioner";
 /// Parameters of classes that are the provisioner's own begin with this.
@@ -111,6 +112,13 @@ impl Claims {
             None => Plan::failed(ANOTHER_ANSWER),
         }
     }
+}
+
+/// Whether a class lets volumes be at a node. Nothing but its name is known of where a volume of the driver is.
+fn allows(class: &StorageClass, node: &str) -> bool {
+    let Some(terms) = class.allowed_topologies.as_ref().filter(|terms| !terms.is_empty()) else { return true };
+    let is_here = |e: &TopologySelectorLabelRequirement| e.key == TOPOLOGY && e.values.iter().any(|v| v == node);
+    terms.iter().any(|term| term.match_label_expressions.iter().flatten().all(is_here))
 }
 
 /// Name of the volume of a claim, with the driver and as a PersistentVolume.
@@ -246,6 +254,9 @@ impl Controller for Claims {
         let Some(class) = view.get::<StorageClass>("", class_of(claim)).filter(|c| c.provisioner == DRIVER) else {
             return Plan::none();
         };
+        if is_populators(claim) {
+            return Plan::none();
+        }
         let (from, at) = match source(claim, view) {
             Ok(None) => (None, None),
             Ok(Some((from, at))) => (Some(from), Some(at)),
@@ -265,7 +276,7 @@ impl Controller for Claims {
             let waits = class.volume_binding_mode.as_deref() == Some("WaitForFirstConsumer");
             let declined = self.declined.get(claim.uid()).map(|at| DECLINED.saturating_sub(now.since(*at)));
             return match declined.filter(|left| !left.is_zero()) {
-                _ if waits => Plan::none(),
+                _ if waits || !allows(class, &self.node) => Plan::none(),
                 Some(left) => Plan::none().requeue_after(left),
                 None => self.mark(claim, true, true),
             };

@@ -55,29 +55,36 @@ impl Asking<Call> {
     /// The controllers of a node's driver.
     #[must_use]
     pub fn new(node: &str, rng: Rng) -> Self {
-        Self::with(node, rng, false, Calls::default())
+        Self::with(node, rng, (false, false), Calls::default())
     }
 
     /// Plants the bug that a claim's volume is made without a trace of it on the claim. For the simulator, which must find
     /// it.
     #[must_use]
     pub fn with_planted_traceless(node: &str, rng: Rng) -> Self {
-        Self::with(node, rng, true, Calls::default())
+        Self::with(node, rng, (true, false), Calls::default())
     }
 
     /// Plants the bug that the driver is asked for several calls about the same volume or snapshot at the same time. For the
     /// simulator, which must find it.
     #[must_use]
     pub fn with_planted_calls_at_once(node: &str, rng: Rng) -> Self {
-        Self::with(node, rng, false, Calls::with_planted_at_once())
+        Self::with(node, rng, (false, false), Calls::with_planted_at_once())
     }
 
-    fn with(node: &str, rng: Rng, traceless: bool, calls: Calls) -> Self {
+    /// Plants the bug that a snapshot goes whose content does not show yet, and leaves that behind. For the simulator, which
+    /// must find it.
+    #[must_use]
+    pub fn with_planted_forgotten_contents(node: &str, rng: Rng) -> Self {
+        Self::with(node, rng, (false, true), Calls::default())
+    }
+
+    fn with(node: &str, rng: Rng, (traceless, forgets): (bool, bool), calls: Calls) -> Self {
         let manager = Manager::new("carrack-local", rng)
             .with(claims::Claims::new(node, calls.clone(), traceless))
             .with(reclaim::Reclaim::new(node, calls.clone()))
             .with(Resize(resize::Local { node: node.to_owned(), calls: calls.clone() }))
-            .with(snapshots::Snapshots::new(node))
+            .with(snapshots::Snapshots::new(node).forgetting(forgets))
             .with(snapshots::Contents::new(node, calls.clone()));
         Self::around(manager, calls)
     }

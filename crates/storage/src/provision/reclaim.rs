@@ -44,7 +44,9 @@ impl Controller for Reclaim {
     fn reconcile(&mut self, key: &Key, view: &View<'_>, _: Time) -> Plan {
         let Some(volume) = view.get::<PersistentVolume>("", &key.name) else { return Plan::none() };
         let Some(spec) = &volume.spec else { return Plan::none() };
-        if volume.annotation(PROVISIONED_BY) != Some(DRIVER) || !is_here(volume, &self.node) {
+        // Nobody's name is on what was made by hand (`isProvisionerForVolume`).
+        let is_own = volume.annotation(PROVISIONED_BY).is_none_or(|by| by == DRIVER);
+        if !is_own || !is_here(volume, &self.node) {
             return Plan::none();
         }
         let policy = spec.persistent_volume_reclaim_policy.as_deref();

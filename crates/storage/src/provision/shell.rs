@@ -127,6 +127,19 @@ fn unsigned(bytes: i64) -> u64 {
     u64::try_from(bytes).unwrap_or(0)
 }
 
+/// A snapshot that there is.
+fn taken(snapshot: csi::Snapshot) -> Result<Answer, Refusal> {
+    if !snapshot.ready_to_use {
+        return failed("the snapshot is not ready yet");
+    }
+    let at = snapshot.creation_time.unwrap_or_default();
+    Ok(Answer::Taken {
+        handle: snapshot.snapshot_id,
+        bytes: unsigned(snapshot.size_bytes),
+        made_unix_ns: at.seconds.saturating_mul(1_000_000_000).saturating_add(i64::from(at.nanos)),
+    })
+}
+
 async fn make(socket: PathBuf, node: &str, call: Call) -> Result<Answer, Refusal> {
     let mut driver = ControllerClient::new(dial(socket).await?);
     match call {
@@ -169,22 +182,21 @@ async fn make(socket: PathBuf, node: &str, call: Call) -> Result<Answer, Refusal
             driver.delete_volume(request).await.map_err(|s| refused(&s))?;
             Ok(Answer::Deleted)
         }
+        Call::Snapshot(name, of) if of.is_empty() => {
+            let request =
+                csi::ListSnapshotsRequest { snapshot_id: name.clone(), ..csi::ListSnapshotsRequest::default() };
+            let reply = driver.list_snapshots(request).await.map_err(|s| refused(&s))?.into_inner();
+            let found = reply.entries.into_iter().filter_map(|entry| entry.snapshot).find(|s| s.snapshot_id == name);
+            found.map_or(Ok(Answer::Deleted), taken)
+        }
         Call::Snapshot(name, source_volume_id) => {
             let request =
                 csi::CreateSnapshotRequest { source_volume_id, name, ..csi::CreateSnapshotRequest::default() };
             let reply = driver.create_snapshot(request).await.map_err(|s| refused(&s))?.into_inner();
-            let Some(taken) = reply.snapshot.filter(|s| !s.snapshot_id.is_empty()) else {
+            let Some(snapshot) = reply.snapshot.filter(|s| !s.snapshot_id.is_empty()) else {
                 return failed("the driver says that it took a snapshot, and names none");
             };
-            if !taken.ready_to_use {
-                return failed("the snapshot is not ready yet");
-            }
-            let at = taken.creation_time.unwrap_or_default();
-            Ok(Answer::Taken {
-                handle: taken.snapshot_id,
-                bytes: unsigned(taken.size_bytes),
-                made_unix_ns: at.seconds.saturating_mul(1_000_000_000).saturating_add(i64::from(at.nanos)),
-            })
+            taken(snapshot)
         }
         Call::DeleteSnapshot(snapshot_id) => {
             let request = csi::DeleteSnapshotRequest { snapshot_id, ..csi::DeleteSnapshotRequest::default() };

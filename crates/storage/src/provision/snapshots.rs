@@ -8,10 +8,17 @@
 //!
 //! A snapshot lies at the node of its volume. The name of that node is on snapshot and content, since volume and claim may
 //! be gone before them.
+//!
+//! A content may also be made by hand, of a snapshot that was kept: it names the driver's handle, and the VolumeSnapshot
+//! that is to have it (`syncUnreadySnapshot` in snapshot-controller).
+//!
+//! ```text
+//!   content with a handle ─▶ the node that has it writes its name there ─▶ VolumeSnapshot ─▶ its UID in the content
+//! ```
 
 use carrack_engine::{Controller, EventRecord, Key, Plan, Premise, Setup, Time, View};
 use carrack_types::quantity::{Form, Quantity};
-use carrack_types::resource::Object as _;
+use carrack_types::resource::{Kind as _, Object as _};
 use carrack_types::snapshots::{
     VolumeSnapshot, VolumeSnapshotClass, VolumeSnapshotContent, VolumeSnapshotContentSource, VolumeSnapshotContentSpec,
 };
@@ -34,9 +41,23 @@ const BOUND: &str = "snapshot.storage.kubernetes.io/volumesnapshot-bound-protect
 const DATA: &str = "local.carrack.io/snapshot-data";
 const DEFAULT_CLASS: &str = "snapshot.storage.kubernetes.io/is-default-class";
 
-/// Name of a snapshot's content.
+/// Name of a snapshot's content. Of one that was made by hand the snapshot says it.
 fn content_name(snapshot: &VolumeSnapshot) -> String {
-    format!("snapcontent-{}", snapshot.uid())
+    let by_hand = snapshot.spec.source.volume_snapshot_content_name.clone();
+    by_hand.unwrap_or_else(|| format!("snapcontent-{}", snapshot.uid()))
+}
+
+/// Whether a content is meant for a snapshot: one that was made by hand names it without its UID.
+fn is_for(content: &VolumeSnapshotContent, snapshot: &VolumeSnapshot) -> bool {
+    let of = &content.spec.volume_snapshot_ref;
+    content.spec.driver == DRIVER
+        && (of.namespace.as_deref(), of.name.as_deref()) == (Some(snapshot.namespace()), Some(snapshot.name()))
+        && (is_free(content) || of.uid.as_deref() == Some(snapshot.uid()))
+}
+
+/// Whether a content is bound to no snapshot yet.
+fn is_free(content: &VolumeSnapshotContent) -> bool {
+    content.spec.volume_snapshot_ref.uid.as_deref().unwrap_or_default().is_empty()
 }
 
 /// The class of a snapshot, if it is of this driver.
@@ -59,22 +80,38 @@ pub(super) fn volume_of<'a>(claim: &PersistentVolumeClaim, view: &'a View<'_>) -
     (of.uid.as_deref() == Some(claim.uid())).then_some(volume.as_ref())
 }
 
+/// Kinds that a driver makes volumes from, each with its group.
+const SNAPSHOT: (&str, &str) = ("snapshot.storage.k8s.io", "VolumeSnapshot");
+const CLAIM: (&str, &str) = ("", "PersistentVolumeClaim");
+
+/// What a claim says that its volume is to be made from: group, kind and name.
+fn named(claim: &PersistentVolumeClaim) -> Option<(&str, &str, &str)> {
+    let spec = claim.spec.as_ref()?;
+    let (group, kind, name) = match (&spec.data_source_ref, &spec.data_source) {
+        (Some(s), _) => (&s.api_group, &s.kind, &s.name),
+        (None, Some(s)) => (&s.api_group, &s.kind, &s.name),
+        (None, None) => return None,
+    };
+    Some((group.as_deref().unwrap_or_default(), kind, name))
+}
+
+/// Whether a claim's volume is somebody else's to make: that of a kind which no driver knows is a populator's.
+/// (Upstream: `Provision` in external-provisioner.)
+pub(super) fn is_populators(claim: &PersistentVolumeClaim) -> bool {
+    named(claim).is_some_and(|(group, kind, _)| ![SNAPSHOT, CLAIM].contains(&(group, kind)))
+}
+
 /// What a volume is to be made from, and at which node that is.
 ///
 /// # Errors
 /// Why that is not known, or cannot be.
 pub(super) fn source(claim: &PersistentVolumeClaim, view: &View<'_>) -> Result<Option<(From, String)>, String> {
-    let Some(spec) = &claim.spec else { return Ok(None) };
-    let (group, kind, name) = match (&spec.data_source_ref, &spec.data_source) {
-        (Some(s), _) => (s.api_group.as_deref(), s.kind.as_str(), s.name.as_str()),
-        (None, Some(s)) => (s.api_group.as_deref(), s.kind.as_str(), s.name.as_str()),
-        (None, None) => return Ok(None),
-    };
+    let (Some(spec), Some((group, kind, name))) = (&claim.spec, named(claim)) else { return Ok(None) };
     if spec.data_source_ref.as_ref().is_some_and(|s| s.namespace.as_deref().is_some_and(|n| n != claim.namespace())) {
         return Err("data sources of other namespaces are not supported".to_owned());
     }
-    match (group.unwrap_or_default(), kind) {
-        ("snapshot.storage.k8s.io", "VolumeSnapshot") => {
+    match (group, kind) {
+        SNAPSHOT => {
             let waits = || format!("snapshot {name} is not ready");
             let snapshot = view.get::<VolumeSnapshot>(claim.namespace(), name).ok_or_else(waits)?;
             let status = snapshot.status.clone().unwrap_or_default();
@@ -91,7 +128,7 @@ pub(super) fn source(claim: &PersistentVolumeClaim, view: &View<'_>) -> Result<O
                 _ => Err(waits()),
             }
         }
-        ("", "PersistentVolumeClaim") => {
+        CLAIM => {
             let waits = || format!("claim {name} has no volume of {DRIVER}");
             let of = view.get::<PersistentVolumeClaim>(claim.namespace(), name).ok_or_else(waits)?;
             let volume = volume_of(of, view).ok_or_else(waits)?;
@@ -111,11 +148,18 @@ pub(super) fn source(claim: &PersistentVolumeClaim, view: &View<'_>) -> Result<O
 /// Snapshots and their contents.
 pub(super) struct Snapshots {
     node: String,
+    /// A planted bug: a content that its cache does not show is not there.
+    forgets: bool,
 }
 
 impl Snapshots {
     pub fn new(node: &str) -> Self {
-        Self { node: node.to_owned() }
+        Self { node: node.to_owned(), forgets: false }
+    }
+
+    /// The same with the bug, if it is planted, that caches are believed to show all contents.
+    pub fn forgetting(self, forgets: bool) -> Self {
+        Self { forgets, ..self }
     }
 
     fn mark(&self, snapshot: &VolumeSnapshot, with: bool) -> Plan {
@@ -158,6 +202,16 @@ impl Snapshots {
             },
             status: None,
         }
+    }
+
+    /// There is no such class, which somebody should hear; or it is another driver's.
+    fn without_class(snapshot: &VolumeSnapshot, view: &View<'_>) -> Plan {
+        let (reason, why) = match snapshot.spec.volume_snapshot_class_name.as_deref() {
+            Some(name) if view.get::<VolumeSnapshotClass>("", name).is_some() => return Plan::none(),
+            Some(name) => ("GetSnapshotClassFailed", format!("there is no VolumeSnapshotClass {name}")),
+            None => ("SetDefaultSnapshotClassFailed", format!("{DRIVER} has no default VolumeSnapshotClass")),
+        };
+        Plan::none().event(EventRecord::warning(snapshot, reason, why))
     }
 
     fn follow(snapshot: &VolumeSnapshot, content: &VolumeSnapshotContent) -> Plan {
@@ -216,22 +270,42 @@ impl Controller for Snapshots {
     fn reconcile(&mut self, key: &Key, view: &View<'_>, _: Time) -> Plan {
         let Some(snapshot) = view.get::<VolumeSnapshot>(&key.namespace, &key.name) else { return Plan::none() };
         let marked = snapshot.has_finalizer(BOUND) && snapshot.annotation(NODE) == Some(self.node.as_str());
-        let content = view.get::<VolumeSnapshotContent>("", &content_name(snapshot));
+        let by_hand = snapshot.spec.source.volume_snapshot_content_name.is_some();
+        let content = view.get::<VolumeSnapshotContent>("", &content_name(snapshot)).filter(|c| is_for(c, snapshot));
         if snapshot.is_deleting() {
             return match content {
                 _ if !marked => Plan::none(),
+                Some(c) if is_free(c) => self.mark(snapshot, false),
                 Some(c) if c.spec.deletion_policy == "Delete" && c.is_deleting() => Plan::none(),
                 Some(c) if c.spec.deletion_policy == "Delete" => Plan::none().delete(c.as_ref()),
+                None if !by_hand && !self.forgets => {
+                    // One that was made just before this process began may not have been seen; it would be nobody's to
+                    // delete. None comes later, since it rests on the snapshot as it was.
+                    let name = Key::new("", content_name(snapshot));
+                    let gone = Plan::none().confirm_absent(&VolumeSnapshotContent::resource(), name, "");
+                    gone.then(self.mark(snapshot, false))
+                }
                 _ => self.mark(snapshot, false),
             };
         }
         if let Some(content) = content {
-            return if marked { Self::follow(snapshot, content) } else { Plan::none() };
+            if by_hand && content.annotation(NODE) != Some(self.node.as_str()) {
+                return Plan::none();
+            }
+            return match (marked, by_hand) {
+                (false, true) => self.mark(snapshot, true),
+                (false, false) => Plan::none(),
+                (true, true) if is_free(content) => {
+                    let patch = json!({"spec": {"volumeSnapshotRef": {"uid": snapshot.uid()}}});
+                    Plan::none().patch(content.as_ref(), patch).resting_on(&Premise::unchanged(snapshot.as_ref()))
+                }
+                (true, _) => Self::follow(snapshot, content),
+            };
         }
         let Some(claim) = snapshot.spec.source.persistent_volume_claim_name.as_deref() else { return Plan::none() };
         let Some(claim) = view.get::<PersistentVolumeClaim>(&key.namespace, claim) else { return Plan::none() };
         let Some(volume) = volume_of(claim, view).filter(|v| is_here(v, &self.node)) else { return Plan::none() };
-        let Some(class) = class_of(snapshot, view) else { return Plan::none() };
+        let Some(class) = class_of(snapshot, view) else { return Self::without_class(snapshot, view) };
         if !marked {
             return self.mark(snapshot, true);
         }
@@ -255,6 +329,23 @@ impl Contents {
         let list = finalizers(content.metadata.finalizers.as_ref(), DATA, false);
         Plan::none().patch(content, json!({"metadata": {"finalizers": list}}))
     }
+
+    /// What was made by hand has its data here.
+    fn mark(&self, content: &VolumeSnapshotContent) -> Plan {
+        let list = finalizers(content.metadata.finalizers.as_ref(), DATA, true);
+        Plan::none().patch(content, json!({"metadata": {"finalizers": list, "annotations": {NODE: self.node}}}))
+    }
+
+    /// It cannot be had yet; the content says why, unless it does already.
+    fn failed(content: &VolumeSnapshotContent, why: String, now: Time) -> Plan {
+        let before = content.status.as_ref().and_then(|s| s.error.as_ref()).and_then(|e| e.message.as_ref());
+        let failed = Plan::failed(why.clone());
+        if before == Some(&why) {
+            return failed;
+        }
+        let error = json!({"message": why, "time": now.rfc3339()});
+        failed.patch_status(content, json!({"status": {"readyToUse": false, "error": error}}))
+    }
 }
 
 impl Controller for Contents {
@@ -266,11 +357,17 @@ impl Controller for Contents {
     }
     fn reconcile(&mut self, key: &Key, view: &View<'_>, now: Time) -> Plan {
         let Some(content) = view.get::<VolumeSnapshotContent>("", &key.name) else { return Plan::none() };
-        if content.spec.driver != DRIVER || content.annotation(NODE) != Some(self.node.as_str()) {
+        let at = content.annotation(NODE);
+        let by_hand = content.spec.source.snapshot_handle.clone();
+        if content.spec.driver != DRIVER
+            || at.is_some_and(|node| node != self.node)
+            || at.is_none() && (by_hand.is_none() || content.is_deleting())
+        {
             return Plan::none();
         }
         // Derived from the snapshot's UID, as the content's own name is: taking it twice takes it once.
-        let name = format!("snapshot-{}", content.spec.volume_snapshot_ref.uid.as_deref().unwrap_or_default());
+        let derived = || format!("snapshot-{}", content.spec.volume_snapshot_ref.uid.as_deref().unwrap_or_default());
+        let name = by_hand.clone().unwrap_or_else(derived);
         if content.is_deleting() {
             if !content.has_finalizer(DATA) {
                 return Plan::none();
@@ -287,29 +384,31 @@ impl Controller for Contents {
                 Some(Ok(_)) => Self::release(content),
             };
         }
-        let status = content.status.clone().unwrap_or_default();
-        let Some(volume) = content.spec.source.volume_handle.clone().filter(|_| status.ready_to_use != Some(true))
-        else {
+        let marked = by_hand.is_none() || at.is_some() && content.has_finalizer(DATA);
+        if marked && content.status.as_ref().is_some_and(|s| s.ready_to_use == Some(true)) {
             return Plan::none();
-        };
-        match self.calls.ask(CONTENTS, key, Call::Snapshot(name, volume)) {
+        }
+        // What was made by hand is there already, and is only looked for.
+        let volume = if by_hand.is_some() { Some(String::new()) } else { content.spec.source.volume_handle.clone() };
+        let Some(volume) = volume else { return Plan::none() };
+        match self.calls.ask(CONTENTS, key, Call::Snapshot(name.clone(), volume)) {
             None => Plan::none(),
-            Some(Err(e)) => {
-                let said = status.error.and_then(|s| s.message).as_deref() == Some(&e.message);
-                let failed = Plan::failed(e.message.clone());
-                if said {
-                    return failed;
-                }
-                let error = json!({"message": e.message, "time": now.rfc3339()});
-                failed.patch_status(content.as_ref(), json!({"status": {"readyToUse": false, "error": error}}))
-            }
+            Some(Err(e)) if at.is_none() => Plan::failed(e.message),
+            Some(Err(e)) => Self::failed(content, e.message, now),
+            Some(Ok(Answer::Taken { .. })) if !marked => self.mark(content),
             Some(Ok(Answer::Taken { handle, bytes, made_unix_ns })) => {
                 let size = i64::try_from(bytes).unwrap_or(i64::MAX);
                 let status = json!({"snapshotHandle": handle, "creationTime": made_unix_ns, "restoreSize": size,
                     "readyToUse": true, "error": null});
                 Plan::none().patch_status(content.as_ref(), json!({ "status": status }))
             }
+            // Another node may have it.
+            Some(Ok(Answer::Deleted)) if at.is_none() => Plan::none(),
+            Some(Ok(Answer::Deleted)) => Self::failed(content, format!("snapshot {name} does not exist"), now),
             Some(Ok(_)) => Plan::failed(ANOTHER_ANSWER),
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

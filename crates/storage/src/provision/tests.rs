@@ -36,6 +36,9 @@ fn words(plan: &Plan) -> Vec<String> {
             if let Some(size) = patch.pointer("/spec/capacity/storage") {
                 text.push_str(&format!("capacity={size}"));
             }
+            if let Some(stage) = patch.pointer("/status/allocatedResourceStatuses/storage") {
+                text.push_str(&format!("{stage} for {}", patch["status"]["allocatedResources"]["storage"]));
+            }
             for c in patch.pointer("/status/conditions").and_then(Value::as_array).into_iter().flatten() {
                 text.push_str(&format!("={}", c["type"].as_str().unwrap_or_default()));
             }
@@ -141,6 +144,19 @@ fn claims_get_their_volumes() {
         ),
         ("another node's", claim(|c| selected(c, "n2".into())), "Immediate", false, created(), 0, vec![], false),
         (
+            "a populator's",
+            claim(|c| {
+                c["spec"]["dataSourceRef"] =
+                    json!({"apiGroup": "cdi.kubevirt.io", "kind": "VolumeImportSource", "name": "i"});
+            }),
+            "WaitForFirstConsumer",
+            false,
+            created(),
+            0,
+            vec![],
+            false,
+        ),
+        (
             "nobody's yet",
             claim(|c| selected(c, Value::Null)),
             "WaitForFirstConsumer",
@@ -236,6 +252,29 @@ fn claims_get_their_volumes() {
 }
 
 #[test]
+fn a_class_may_say_at_which_nodes_its_volumes_are() {
+    let node = |key: &str, nodes: &[&str]| json!({"matchLabelExpressions": [{"key": key, "values": nodes}]});
+    for (topologies, expected) in [
+        (json!([]), true),
+        (json!([node(crate::TOPOLOGY, &["n2", "n1"])]), true),
+        (json!([node(crate::TOPOLOGY, &["n2"]), node(crate::TOPOLOGY, &["n1"])]), true),
+        (json!([node(crate::TOPOLOGY, &["n2"])]), false),
+        (json!([node("zone", &["n1"])]), false),
+    ] {
+        let calls = Calls::default();
+        let mut controller = Claims::new("n1", calls.clone(), false);
+        let class = StorageClass { allowed_topologies: of(topologies.clone()), ..class("Immediate") };
+        let anybodys = claim(|c| {
+            c["metadata"]["annotations"]["volume.kubernetes.io/selected-node"] = Value::Null;
+            c["metadata"]["finalizers"] = json!(["other"]);
+        });
+        let caches = Caches::new().with([anybodys]).with([class]).with::<PersistentVolume>([]);
+        let plan = controller.reconcile(&Key::new("ns", "c"), &with_snapshots(caches).view(), Time::default());
+        assert_eq!((words(&plan) == [TRACED], plan.writes.len()), (expected, usize::from(expected)), "{topologies}");
+    }
+}
+
+#[test]
 fn a_volume_says_what_it_is() {
     let calls = Calls::default();
     let mut controller = Claims::new("n1", calls.clone(), false);
@@ -277,6 +316,8 @@ fn data_goes_before_its_volume_and_only_when_it_may() {
         v["spec"]["persistentVolumeReclaimPolicy"] = "Retain".into();
         v["metadata"]["finalizers"] = finalizers;
     };
+    let by_hand = |v: &mut Value| v["metadata"]["annotations"] = json!({});
+    let others = |v: &mut Value| v["metadata"]["annotations"][super::PROVISIONED_BY] = "other".into();
     let bound_without = |v: &mut Value| {
         v["status"]["phase"] = "Bound".into();
         v["metadata"]["finalizers"] = json!([]);
@@ -325,13 +366,14 @@ fn data_goes_before_its_volume_and_only_when_it_may() {
             "another's, and kept now",
             volume(|v| {
                 kept(v, json!([super::DATA]));
-                v["metadata"]["annotations"] = json!({});
+                others(v);
             }),
             Ok(Answer::Deleted),
             0,
             vec![],
         ),
-        ("made by hand", volume(|v| v["metadata"]["annotations"] = json!({})), Ok(Answer::Deleted), 0, vec![]),
+        ("another's", volume(others), Ok(Answer::Deleted), 0, vec![]),
+        ("made by hand", volume(by_hand), Ok(Answer::Deleted), 1, vec!["delete pvc-u"]),
         ("another node's", volume(|v| v["spec"]["nodeAffinity"] = Value::Null), Ok(Answer::Deleted), 0, vec![]),
     ];
     for (what, volume, answer, asks, expected) in cases {
@@ -345,31 +387,30 @@ fn data_goes_before_its_volume_and_only_when_it_may() {
 
 #[test]
 fn volumes_grow_and_never_shrink() {
-    let bound = |asks: &str, told: &str, condition: &str| {
+    let allocated = |asks: &str, told: &str, allocated: &str, condition: &str| {
         claim(|c| {
             c["spec"]["volumeName"] = "pvc-u".into();
             c["spec"]["resources"]["requests"]["storage"] = asks.into();
             c["status"] = json!({"phase": "Bound", "capacity": {"storage": told},
-                "conditions": [{"type": condition, "status": "True"}]});
+                "allocatedResources": {"storage": allocated}, "conditions": [{"type": condition, "status": "True"}]});
         })
     };
+    let bound = |asks: &str, told: &str, condition: &str| allocated(asks, told, asks, condition);
+    const BEGINS: &str = "patch status\"ControllerResizeInProgress\" for \"3Gi\"=Other=Resizing";
+    const AGAIN: &str = "patch status\"ControllerResizeInProgress\" for \"3Gi\"=Resizing";
+    const NODE: &str = "patch status\"NodeResizePending\" for \"3Gi\"=FileSystemResizePending";
     let has = |size: &str| volume(|v| v["spec"]["capacity"]["storage"] = size.into());
     let grown = || Ok(Answer::Expanded { bytes: 3 << 30, on_node: true });
     type Case<'a> = (&'a str, PersistentVolumeClaim, PersistentVolume, Outcome, usize, Vec<&'a str>);
     let cases: Vec<Case<'_>> = vec![
         ("as it is", bound("1Gi", "1Gi", "Other"), has("1Gi"), grown(), 0, vec![]),
         ("less", bound("1Gi", "2Gi", "Other"), has("2Gi"), grown(), 0, vec![]),
-        ("more", bound("3Gi", "1Gi", "Other"), has("1Gi"), grown(), 0, vec!["patch status=Other=Resizing"]),
+        ("more", bound("3Gi", "1Gi", "Other"), has("1Gi"), grown(), 0, vec![BEGINS]),
+        ("less than before", allocated("3Gi", "1Gi", "9Gi", "Resizing"), has("1Gi"), grown(), 0, vec![AGAIN]),
+        ("more while its node is at it", bound("3Gi", "1Gi", "NodeResizeError"), has("2Gi"), grown(), 0, vec![AGAIN]),
         ("told", bound("3Gi", "1Gi", "Resizing"), has("1Gi"), grown(), 1, vec!["patch capacity=\"3Gi\""]),
         ("no room", bound("3Gi", "1Gi", "Resizing"), has("1Gi"), refused(true), 1, vec![]),
-        (
-            "the node's turn",
-            bound("3Gi", "1Gi", "Resizing"),
-            has("3Gi"),
-            grown(),
-            0,
-            vec!["patch status=FileSystemResizePending"],
-        ),
+        ("the node's turn", bound("3Gi", "1Gi", "Resizing"), has("3Gi"), grown(), 0, vec![NODE]),
         ("the node's work", bound("3Gi", "1Gi", "FileSystemResizePending"), has("3Gi"), grown(), 0, vec![]),
     ];
     for (what, claim, volume, answer, asks, expected) in cases {
