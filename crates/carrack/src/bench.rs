@@ -15,6 +15,7 @@ mod plane;
 mod pods;
 mod recovery;
 mod scheduler;
+mod scratch;
 mod store;
 mod volumes;
 

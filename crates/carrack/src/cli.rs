@@ -10,7 +10,7 @@ pub mod sim;
 pub mod store;
 pub mod up;
 
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr};
 use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
@@ -193,11 +193,15 @@ Examples:
   # Point kubectl at the cluster
   export KUBECONFIG=$(carrack kubeconfig)
 
-  # Print the file itself, for another machine
-  carrack kubeconfig --raw
+  # Print the file itself, for another machine, which reaches the API server at this address
+  carrack kubeconfig --raw --server https://192.0.2.10:6443
 
   # Make the credentials of a role that runs as a process of its own
-  carrack kubeconfig --user scheduler > scheduler.yaml")]
+  carrack kubeconfig --user scheduler > scheduler.yaml
+
+  # All that virt-handler needs on another machine, the node n2
+  carrack kubeconfig --user virt-handler --node-name n2 --server https://192.0.2.10:6443 \\
+      --tls-dir n2-serving --node-ip 192.0.2.12 > n2-virt-handler.yaml")]
 pub struct KubeconfigArgs {
     /// Where the cluster lives
     #[command(flatten)]
@@ -211,6 +215,17 @@ pub struct KubeconfigArgs {
     /// With --user kubelet, virt-handler or local-storage: name of the node; the host's name without it
     #[arg(long, value_name = "NAME", env = "CARRACK_NODE_NAME")]
     pub node_name: Option<String>,
+    /// With --raw or --user: address of the API server as it is reached from elsewhere; its certificate must be for it
+    /// (see --tls-san of carrack up)
+    #[arg(long, value_name = "URL", value_parser = parse_server)]
+    pub server: Option<String>,
+    /// With --user kubelet or virt-handler: also make the certificate that it serves with, and write it into this
+    /// directory as tls.crt, its key as tls.key, and the authority of those who may ask as ca.crt
+    #[arg(long, value_name = "DIR", requires_all = ["user", "node_ip"])]
+    pub tls_dir: Option<PathBuf>,
+    /// With --tls-dir: an address at which the API server reaches the node
+    #[arg(long, value_name = "ADDRESS", requires = "tls_dir")]
+    pub node_ip: Vec<IpAddr>,
 }
 
 /// A role with credentials of its own.
@@ -252,7 +267,7 @@ pub struct ConsoleArgs {
     #[arg(value_name = "NAME")]
     pub name: String,
     /// Seconds to wait for the guest to run, and with --expect for the text
-    #[arg(long, value_name = "SECONDS", default_value_t = 300)]
+    #[arg(long, value_name = "SECONDS", default_value_t = 300, value_parser = clap::value_parser!(u64).range(..=86400))]
     pub timeout: u64,
     /// Type nothing but Enter, and end with success once this text was printed
     #[arg(long, value_name = "TEXT")]
@@ -338,16 +353,30 @@ pub struct ImageImportArgs {
     pub data_dir: DataDir,
 }
 
-/// An address range in CIDR form, IPv4 for now.
+/// An address range in CIDR form, IPv4 for now, as from its first address: nobody takes one that begins in its middle.
 ///
 /// # Errors
 /// It is not `a.b.c.d/n`.
 pub fn parse_cidr(text: &str) -> Result<String, String> {
     let bad = || format!("{text:?} is no IPv4 range such as 10.42.0.0/24");
     let (address, bits) = text.split_once('/').ok_or_else(bad)?;
-    let address: IpAddr = address.parse().map_err(|_| bad())?;
-    let bits: u8 = bits.parse().map_err(|_| bad())?;
-    if address.is_ipv4() && (8..=30).contains(&bits) { Ok(text.to_owned()) } else { Err(bad()) }
+    let address: Ipv4Addr = address.parse().map_err(|_| bad())?;
+    let bits: u8 = bits.parse().ok().filter(|bits| (8..=30).contains(bits)).ok_or_else(bad)?;
+    let first = Ipv4Addr::from_bits(address.to_bits() & (u32::MAX << (32 - bits)));
+    Ok(format!("{first}/{bits}"))
+}
+
+/// The address of an API server, without a slash at the end.
+///
+/// # Errors
+/// It is not `https://host` or `https://host:port`.
+pub fn parse_server(text: &str) -> Result<String, String> {
+    let plain = text.strip_suffix('/').unwrap_or(text);
+    let good = plain.parse::<http::Uri>().is_ok_and(|uri| {
+        let ends = uri.path_and_query().is_none_or(|path| path.as_str() == "/");
+        uri.scheme_str() == Some("https") && uri.host().is_some_and(|host| !host.is_empty()) && ends
+    });
+    if good { Ok(plain.to_owned()) } else { Err(format!("{text:?} is no address such as https://192.0.2.10:6443")) }
 }
 
 #[cfg(test)]
@@ -362,13 +391,44 @@ mod tests {
 
     #[test]
     fn ranges() {
-        let check = |text: &str, good: bool| assert_eq!(parse_cidr(text).is_ok(), good, "{text}");
-        check("10.42.0.0/24", true);
-        check("10.42.0.0", false);
-        check("10.42.0.0/31", false);
-        check("10.42.0/24", false);
-        check("fd00::/64", false);
-        check("", false);
+        let check = |text: &str, expected: Option<&str>| {
+            assert_eq!(parse_cidr(text).ok().as_deref(), expected, "{text}");
+        };
+        check("10.42.0.0/24", Some("10.42.0.0/24"));
+        check("10.42.0.5/24", Some("10.42.0.0/24"));
+        check("10.255.3.4/8", Some("10.0.0.0/8"));
+        check("10.42.0.7/30", Some("10.42.0.4/30"));
+        check("10.42.0.0", None);
+        check("10.42.0.0/31", None);
+        check("10.42.0.0/7", None);
+        check("10.42.0/24", None);
+        check("fd00::/64", None);
+        check("", None);
+    }
+
+    #[test]
+    fn numbers_that_cannot_be() {
+        let refused = |words: &[&str]| Cli::try_parse_from([&["carrack"][..], words].concat()).is_err();
+        assert!(refused(&["up", "--https-port", "0"]) && refused(&["up", "--kubelet-port", "0"]));
+        assert!(!refused(&["up", "--https-port", "1"]) && !refused(&["up", "--scheduler-port", "0"]));
+        // The clock would run over.
+        assert!(refused(&["up", "--timeout", "18446744073709551615"]) && !refused(&["up", "--timeout", "0"]));
+        assert!(refused(&["console", "demo", "--timeout", "18446744073709551615"]));
+    }
+
+    #[test]
+    fn servers() {
+        let check = |text: &str, expected: Option<&str>| {
+            assert_eq!(parse_server(text).ok().as_deref(), expected, "{text}");
+        };
+        check("https://192.0.2.10:6443", Some("https://192.0.2.10:6443"));
+        check("https://api.example/", Some("https://api.example"));
+        check("https://[2001:db8::1]:6443", Some("https://[2001:db8::1]:6443"));
+        check("http://192.0.2.10:6443", None);
+        check("192.0.2.10:6443", None);
+        check("https://a/b", None);
+        check("https://", None);
+        check("", None);
     }
 
     #[test]

@@ -23,8 +23,7 @@ use tokio::time::{Instant, MissedTickBehavior};
 use tokio_tungstenite::tungstenite::Message;
 
 use crate::cli::ConsoleArgs;
-use crate::kubeconfig;
-use crate::output;
+use crate::{kubeconfig, output, roles};
 use socket::{Refused, Socket};
 
 /// How often Enter is pressed while waiting for a text.
@@ -66,7 +65,7 @@ async fn connect(target: &Target, name: &str, deadline: Instant) -> anyhow::Resu
             require_machine(target, name, &refused).await?;
         }
         if !said {
-            eprintln!("waiting for {namespace}/{name} to run ({refused})");
+            output::say(format_args!("waiting for {namespace}/{name} to run ({refused})"));
             said = true;
         }
         tokio::time::sleep(RETRY).await;
@@ -117,7 +116,9 @@ async fn expect(socket: Socket, text: &[u8]) -> anyhow::Result<()> {
 }
 
 async fn interact(socket: Socket, name: &str) -> anyhow::Result<()> {
-    eprintln!("Successfully connected to {name} console. Press Ctrl+] to exit console.");
+    output::say(format_args!("Successfully connected to {name} console. Press Ctrl+] to exit console."));
+    // Ended by default it would leave the terminal as it is for the guest.
+    let stop = roles::until_signal()?;
     let terminal = terminal::Raw::enter()?;
     let (mut to_guest, mut from_guest) = socket.split();
     let mut keys = read_keys();
@@ -134,6 +135,7 @@ async fn interact(socket: Socket, name: &str) -> anyhow::Result<()> {
                 Ok(None) => break Ok("closed by the other side: the guest stopped, or somebody else connected"),
                 Err(error) => break Err(error),
             },
+            () = stop.cancelled() => break Err(anyhow::anyhow!("ended by a signal")),
         }
     };
     // The other side need not agree to the end.
@@ -141,7 +143,7 @@ async fn interact(socket: Socket, name: &str) -> anyhow::Result<()> {
         tracing::debug!(%error, "the websocket was gone already");
     }
     drop(terminal);
-    eprintln!("\nconsole of {name}: {}", outcome?);
+    output::say(format_args!("\nconsole of {name}: {}", outcome?));
     Ok(())
 }
 

@@ -1,5 +1,6 @@
 //! `carrack down`
 
+use std::fs;
 use std::process::Stdio;
 use std::time::Duration;
 
@@ -10,9 +11,8 @@ use carrack_noderuntime::{Layout, members};
 use carrack_virt::handler::shell::watchdog;
 
 use crate::cli::DownArgs;
-use crate::logging;
-use crate::node;
 use crate::progress::Progress;
+use crate::{kubeconfig, logging, node, output};
 
 /// Seconds that pods other than guests get between SIGTERM and SIGKILL.
 const POD_GRACE_S: u32 = 2;
@@ -24,12 +24,20 @@ const UP_GRACE: Duration = Duration::from_secs(25);
 pub async fn run(args: DownArgs) -> anyhow::Result<()> {
     logging::start("warn")?;
     let layout = args.data_dir.layout()?;
-    if !layout.data_dir().exists() {
-        eprintln!("nothing to stop: {} does not exist", layout.data_dir().display());
+    if !kubeconfig::is_there(layout.data_dir())? {
+        output::say(format_args!("nothing to stop: {} does not exist", layout.data_dir().display()));
         return Ok(());
     }
     if !rustix::process::geteuid().is_root() {
         bail!("not running as root: containers, mounts and networks need it; use sudo");
+    }
+    if look(&layout)? == Found::Others {
+        let dir = layout.data_dir().display();
+        if args.purge {
+            bail!("{dir} holds other things and no cluster, so nothing of it is removed: is --data-dir right?");
+        }
+        output::say(format_args!("nothing to stop: {dir} holds no cluster"));
+        return Ok(());
     }
     let options = Options { guest_grace_s: args.grace, pod_grace_s: POD_GRACE_S.min(args.grace), purge: args.purge };
     let mut progress = Progress::new();
@@ -38,10 +46,42 @@ pub async fn run(args: DownArgs) -> anyhow::Result<()> {
     failures.extend(teardown::teardown(&layout, &options, &mut |step| progress.step(step)).await);
     progress.finish();
     if failures.is_empty() {
-        eprintln!("stopped; nothing is left running");
+        output::say("stopped; nothing is left running");
         return Ok(());
     }
     bail!("something is left:\n  {}", failures.join("\n  "))
+}
+
+/// What lies in a data directory.
+#[derive(Debug, PartialEq, Eq)]
+enum Found {
+    /// Nothing at all.
+    Nothing,
+    /// What a cluster leaves there, or one of its nodes.
+    Cluster,
+    /// Something, and none of it a cluster's: a purge would take it along.
+    Others,
+}
+
+/// Looks what lies in the data directory, by files that nobody else calls so.
+fn look(layout: &Layout) -> anyhow::Result<Found> {
+    let dir = layout.data_dir();
+    let of_node = dir.join("agent.json");
+    for file in [layout.lockfile(), layout.pidfile(), layout.log_file(), of_node] {
+        if kubeconfig::is_there(&file)? {
+            return Ok(Found::Cluster);
+        }
+    }
+    // An agent that runs alone takes no lock either; what it left running resets the machine where nobody closes it.
+    if watchdog::left(&layout.virt_dir()).is_some() {
+        return Ok(Found::Cluster);
+    }
+    // An API server that runs alone takes no lock.
+    if kubeconfig::is_there(&layout.kubeconfig())? && kubeconfig::is_there(&layout.pki_dir())? {
+        return Ok(Found::Cluster);
+    }
+    let first = fs::read_dir(dir).with_context(|| format!("cannot read {}", dir.display()))?.next();
+    Ok(if first.is_some() { Found::Others } else { Found::Nothing })
 }
 
 /// Between two looks whether an agent that ends has let go of the watchdog.
@@ -128,4 +168,32 @@ async fn nodes(cluster: &Layout, args: &DownArgs, progress: &mut Progress) -> an
         }
     }
     Ok(failures)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_no_clusters_is_not_taken_along() {
+        let check = |files: &[&str], expected: Found| {
+            let dir = tempfile::tempdir().expect("a directory");
+            for file in files {
+                let path = dir.path().join(file);
+                fs::create_dir_all(path.parent().expect("it has one")).expect("made");
+                fs::write(path, "").expect("written");
+            }
+            assert_eq!(look(&Layout::new(dir.path())).expect("seen"), expected, "{files:?}");
+        };
+        check(&[], Found::Nothing);
+        check(&["carrack.lock"], Found::Cluster);
+        check(&["logs/carrack.log"], Found::Cluster);
+        check(&["agent.json", "kubelet.yaml"], Found::Cluster);
+        check(&["kubeconfig.yaml", "pki/ca.crt"], Found::Cluster);
+        // A home, /etc, /var/lib, and the directory above a cluster's.
+        check(&["kubeconfig.yaml", "letters/a"], Found::Others);
+        check(&["containerd/config.toml", "kubernetes/pki/ca.crt"], Found::Others);
+        check(&["kubelet/config", "containerd/io"], Found::Others);
+        check(&["carrack/carrack.lock"], Found::Others);
+    }
 }

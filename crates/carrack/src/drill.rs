@@ -157,7 +157,7 @@ fn play(story: &'static Story, options: Options, files: &Files, shared_network: 
         .context("cannot start threads")?;
     let stop = stop_by_signal(&runtime)?;
     for failure in sandbox::sweep(&runtime) {
-        eprintln!("of a drill that was killed something is left: {failure}");
+        output::say(format_args!("of a drill that was killed something is left: {failure}"));
     }
     if !shared_network {
         sandbox::set_up_network()?;
@@ -217,8 +217,8 @@ fn keep_logs(dir: &Path, to: &Path) {
         Ok(())
     };
     match copy() {
-        Ok(()) => eprintln!("what the roles said is in {}", to.display()),
-        Err(error) => eprintln!("the logs cannot be kept: {error}"),
+        Ok(()) => output::say(format_args!("what the roles said is in {}", to.display())),
+        Err(error) => output::say(format_args!("the logs cannot be kept: {error}")),
     }
 }
 

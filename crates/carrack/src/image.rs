@@ -10,8 +10,8 @@ use rustix::fs::{FlockOperation, flock};
 use serde::Serialize;
 
 use crate::cli::{BuiltIn, ImageArgs, ImageBuildArgs, ImageCommand, ImageImportArgs};
-use crate::output;
 use crate::progress::Progress;
+use crate::{kubeconfig, output};
 
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
@@ -107,8 +107,10 @@ fn containerds(cluster: &Layout) -> anyhow::Result<Vec<PathBuf>> {
     let on = nodes.into_iter().filter(|node| !members::off_file(node).exists());
     let sockets: Vec<PathBuf> = on.map(|node| node.containerd_socket()).collect();
     let sockets = if members::dir(cluster).exists() { sockets } else { vec![cluster.containerd_socket()] };
-    match sockets.iter().find(|socket| !socket.exists()) {
-        Some(socket) => bail!("no cluster runs here: {} does not exist (carrack up makes it)", socket.display()),
-        None => Ok(sockets),
+    for socket in &sockets {
+        if !kubeconfig::is_there(socket)? {
+            bail!("no cluster runs here: {} does not exist (carrack up makes it)", socket.display());
+        }
     }
+    Ok(sockets)
 }

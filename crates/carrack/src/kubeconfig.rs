@@ -1,11 +1,11 @@
 //! `carrack kubeconfig`, and how the client commands find theirs.
 
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, bail};
 use carrack_auth::kubeconfig::{Kubeconfig, Target};
-use carrack_auth::pki::Identity;
+use carrack_auth::pki::{Identity, Sans, Server, write_private};
 
 use crate::cli::{ClientArgs, KubeconfigArgs, User};
 use crate::{output, roles};
@@ -16,22 +16,28 @@ pub const CLUSTER: &str = "carrack";
 /// Prints the path, or the file.
 pub fn run(args: &KubeconfigArgs) -> anyhow::Result<()> {
     let path = args.data_dir.layout()?.kubeconfig();
-    if !path.exists() {
+    if !is_there(&path)? {
         bail!("{} does not exist: no cluster was started there yet (carrack up)", path.display());
     }
-    if let Some(user) = args.user {
-        return print_for(args, user);
-    }
-    if args.raw {
-        let text = fs::read(&path).with_context(|| format!("cannot read {}", path.display()))?;
-        return output::write_all(&text);
-    }
-    output::write_all(format!("{}\n", path.display()).as_bytes())
+    output::write_all(printed(args, &path)?.as_bytes())
 }
 
-/// Makes a role's certificate, or finds it, and prints a kubeconfig with it.
-fn print_for(args: &KubeconfigArgs, user: User) -> anyhow::Result<()> {
-    let layout = args.data_dir.layout()?;
+/// What is asked for: the path, the file, or a kubeconfig that is made for it.
+fn printed(args: &KubeconfigArgs, path: &Path) -> anyhow::Result<String> {
+    let made = match (args.user, &args.server) {
+        (Some(user), _) => made_for(args, user)?,
+        (None, Some(_)) if args.raw => made_of(args, &Identity::Admin)?,
+        (None, Some(_)) => bail!("--server stands in a file and not in its path: say --raw or --user, too"),
+        (None, None) if args.raw => {
+            return fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()));
+        }
+        (None, None) => return Ok(format!("{}\n", path.display())),
+    };
+    Ok(format!("{}\n", made.to_text().trim_end()))
+}
+
+/// Makes a role's certificate, or finds it, and a kubeconfig with it; and what it serves with.
+fn made_for(args: &KubeconfigArgs, user: User) -> anyhow::Result<Kubeconfig> {
     let node = || roles::node_name(args.node_name.as_deref());
     let identity = match user {
         User::Scheduler => Identity::Scheduler,
@@ -42,11 +48,49 @@ fn print_for(args: &KubeconfigArgs, user: User) -> anyhow::Result<()> {
         User::GpuExtender => Identity::GpuExtender,
         User::LocalStorage => Identity::LocalStorage { node: node()? },
     };
-    let admin = Kubeconfig::load(&layout.kubeconfig())?.resolve(None)?;
+    if let Some(dir) = &args.tls_dir {
+        let server = match user {
+            User::Kubelet => Server::Kubelet { node: node()? },
+            User::VirtHandler => Server::VirtHandler { node: node()? },
+            _ => bail!("--tls-dir is for --user kubelet and virt-handler: the API server asks no other"),
+        };
+        write_serving(args, &server, &node()?, dir)?;
+    }
+    made_of(args, &identity)
+}
+
+/// A kubeconfig with the certificate of an identity.
+fn made_of(args: &KubeconfigArgs, identity: &Identity) -> anyhow::Result<Kubeconfig> {
+    let layout = args.data_dir.layout()?;
+    let server = match &args.server {
+        Some(server) => server.clone(),
+        None => Kubeconfig::load(&layout.kubeconfig())?.resolve(None)?.server,
+    };
     let pki = roles::apiserver::open_pki(&layout)?;
-    let pair = pki.client(&identity, roles::apiserver::now_unix_s())?;
-    let kubeconfig = Kubeconfig::for_certificate(CLUSTER, &identity.user(), &admin.server, pki.ca_pem(), &pair);
-    output::write_all(format!("{}\n", kubeconfig.to_text().trim_end()).as_bytes())
+    let pair = pki.client(identity, roles::apiserver::now_unix_s())?;
+    Ok(Kubeconfig::for_certificate(CLUSTER, &identity.user(), &server, pki.ca_pem(), &pair))
+}
+
+/// Makes the certificate that a node's agent serves with, or finds it, and writes what it needs for that into `dir`.
+fn write_serving(args: &KubeconfigArgs, server: &Server, node: &str, dir: &Path) -> anyhow::Result<()> {
+    let pki = roles::apiserver::open_pki(&args.data_dir.layout()?)?;
+    let sans = args.node_ip.iter().fold(Sans::loopback().with_name(node), |sans, address| sans.with_address(*address));
+    let pair = pki.server(server, &sans, roles::apiserver::now_unix_s())?;
+    fs::create_dir_all(dir).with_context(|| format!("cannot create {}", dir.display()))?;
+    let files = [("tls.crt", pair.certificate.as_str()), ("tls.key", pair.key.expose()), ("ca.crt", pki.ca_pem())];
+    for (name, text) in files {
+        let path = dir.join(name);
+        write_private(&path, text).with_context(|| format!("cannot write {}", path.display()))?;
+    }
+    Ok(())
+}
+
+/// Whether a file or directory is there.
+///
+/// # Errors
+/// It cannot be looked for, and so is not known to be missing: mostly since its directory is somebody else's.
+pub fn is_there(path: &Path) -> anyhow::Result<bool> {
+    path.try_exists().with_context(|| format!("cannot look for {} (as another user? use sudo)", path.display()))
 }
 
 /// The server to talk to and the credentials for it.
@@ -75,8 +119,83 @@ fn path(args: &ClientArgs) -> anyhow::Result<PathBuf> {
         return Ok(first);
     }
     let ours = args.data_dir.layout()?.kubeconfig();
-    if ours.exists() {
+    if is_there(&ours)? {
         return Ok(ours);
     }
     bail!("no kubeconfig: KUBECONFIG names none, and {} does not exist (carrack up makes it)", ours.display())
+}
+
+#[cfg(test)]
+mod tests {
+    use carrack_auth::pki::KeyPairPem;
+    use clap::Parser as _;
+
+    use super::*;
+    use crate::cli::{Cli, Command};
+
+    fn args(dir: &Path, words: &[&str]) -> Option<KubeconfigArgs> {
+        let dir = dir.display().to_string();
+        let words = ["carrack", "kubeconfig", "--data-dir", &dir].into_iter().chain(words.iter().copied());
+        match Cli::try_parse_from(words).ok()?.command {
+            Command::Kubeconfig(args) => Some(args),
+            _ => None,
+        }
+    }
+
+    #[test]
+    fn what_other_machines_need_is_made() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let layout = carrack_noderuntime::Layout::new(dir.path().canonicalize().expect("it is there"));
+        let pki = roles::apiserver::open_pki(&layout).expect("made");
+        let pair = pki.client(&Identity::Admin, roles::apiserver::now_unix_s()).expect("made");
+        let here = Kubeconfig::for_certificate(CLUSTER, "admin", "https://127.0.0.1:6443", pki.ca_pem(), &pair);
+        here.write(&layout.kubeconfig()).expect("written");
+        let printed = |words: &[&str]| {
+            let args = args(layout.data_dir(), words).expect("arguments");
+            printed(&args, &layout.kubeconfig()).map_err(|error| format!("{error:#}"))
+        };
+        let server = |text: &str| {
+            let file = dir.path().join("printed.yaml");
+            fs::write(&file, text).expect("written");
+            Kubeconfig::load(&file).expect("a kubeconfig").resolve(None).expect("it is whole").server
+        };
+        let there = "https://192.0.2.10:6443";
+        assert_eq!(printed(&[]), Ok(format!("{}\n", layout.kubeconfig().display())));
+        let rows: [(&[&str], &str); 4] = [
+            (&["--raw"], "https://127.0.0.1:6443"),
+            (&["--user", "scheduler"], "https://127.0.0.1:6443"),
+            (&["--raw", "--server", there], there),
+            (&["--user", "scheduler", "--server", there], there),
+        ];
+        for (words, expected) in rows {
+            assert_eq!(server(&printed(words).expect("printed")), expected, "{words:?}");
+        }
+        assert!(printed(&["--server", there]).is_err_and(|why| why.contains("--raw")));
+
+        let tls = dir.path().join("n2");
+        let of = |user: &str| {
+            let dir = tls.display().to_string();
+            printed(&["--user", user, "--node-name", "n2", "--tls-dir", &dir, "--node-ip", "192.0.2.12"])
+        };
+        assert!(of("scheduler").is_err_and(|why| why.contains("virt-handler")) && !tls.exists());
+        of("virt-handler").expect("printed");
+        let read = |name: &str| fs::read_to_string(tls.join(name)).expect("written");
+        let served = KeyPairPem { certificate: read("tls.crt"), key: read("tls.key").into() };
+        let sans = served.facts().expect("a certificate").subject.sans;
+        let address: std::net::IpAddr = "192.0.2.12".parse().expect("an address");
+        assert!(sans.names.contains("n2") && sans.addresses.contains(&address), "{sans:?}");
+        assert_eq!(read("ca.crt"), pki.ca_pem());
+        assert!(args(layout.data_dir(), &["--user", "virt-handler", "--tls-dir", "x"]).is_none(), "at no address");
+    }
+
+    #[test]
+    fn what_cannot_be_looked_for_is_not_missing() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let file = dir.path().join("file");
+        fs::write(&file, "").expect("written");
+        assert!(is_there(&file).expect("seen"));
+        assert!(!is_there(&dir.path().join("other")).expect("seen"));
+        // No directory, which is as good as one that may not be entered; tests run as root.
+        assert!(is_there(&file.join("kubeconfig.yaml")).is_err());
+    }
 }

@@ -17,7 +17,12 @@ static FILTER: OnceLock<reload::Handle<EnvFilter, Registry>> = OnceLock::new();
 /// The filter makes no sense, or logging was begun before.
 pub fn start(filter: &str) -> anyhow::Result<()> {
     let (filter, handle) = reload::Layer::new(read(filter)?);
-    let lines = tracing_subscriber::fmt::layer().with_writer(io::stderr).with_ansi(crate::output::is_fancy());
+    let lines = tracing_subscriber::fmt::layer()
+        .with_writer(io::stderr)
+        .with_ansi(crate::output::is_fancy())
+        // Of a line that cannot be written it would tell by `eprintln`, which panics where that cannot be written
+        // either: a full disk, or a reader that went away, would end whatever role has something to say.
+        .log_internal_errors(false);
     tracing_subscriber::registry()
         .with(filter)
         .with(lines)
@@ -55,6 +60,32 @@ fn read(filter: &str) -> anyhow::Result<EnvFilter> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Set for the run of this program whose standard error is full.
+    const FULL: &str = "CARRACK_TEST_FULL";
+
+    /// What cannot be written is lost, and nothing else happens.
+    #[test]
+    fn who_cannot_say_it_goes_on() {
+        if std::env::var_os(FULL).is_some() {
+            start("info").expect("logging begins");
+            tracing::info!("lost");
+            let mut progress = crate::progress::Progress::new();
+            progress.step("lost, too");
+            progress.note("and this");
+            crate::output::say("and that");
+            return;
+        }
+        let full = std::fs::File::options().write(true).open("/dev/full").expect("the device");
+        let status = std::process::Command::new(std::env::current_exe().expect("this program"))
+            .args(["--exact", "logging::tests::who_cannot_say_it_goes_on", "--nocapture"])
+            .env(FULL, "1")
+            .stdout(std::process::Stdio::null())
+            .stderr(full)
+            .status()
+            .expect("it runs");
+        assert!(status.success(), "{status}");
+    }
 
     #[test]
     fn verbosities_are_filters() {

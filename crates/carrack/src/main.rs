@@ -43,7 +43,7 @@ use cli::{Cli, Command};
 fn main() -> ExitCode {
     // The allocator keeps this process from huge pages by a setting that children inherit. Guests want them.
     if let Err(error) = rustix::thread::disable_transparent_huge_pages(false) {
-        eprintln!("huge pages stay disabled for guests: {error}");
+        output::say(format_args!("huge pages stay disabled for guests: {error}"));
     }
     // containerd calls it by other names.
     if let Some(called) = roles::networks::called() {
@@ -54,8 +54,11 @@ fn main() -> ExitCode {
         Err(error) => {
             // clap's own exit status for a wrong argument is 2, kubectl's and k3s's is 1.
             let code = u8::from(error.use_stderr());
-            if let Err(error) = error.print() {
-                eprintln!("error: {error}");
+            // Help that nobody reads to its end (`| head`) is no error.
+            if let Err(error) = error.print()
+                && error.kind() != std::io::ErrorKind::BrokenPipe
+            {
+                output::say(format_args!("error: {error}"));
             }
             return ExitCode::from(code);
         }
@@ -67,7 +70,7 @@ fn main() -> ExitCode {
     match run(cli) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("error: {error:#}");
+            output::say(format_args!("error: {error:#}"));
             ExitCode::FAILURE
         }
     }

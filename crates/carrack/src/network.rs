@@ -64,6 +64,16 @@ pub fn refuse_overlap(one: &str, two: &str) -> anyhow::Result<()> {
     }
 }
 
+/// Refuses a range for pods in which this machine itself has its address: it would look for its own network behind the
+/// pods' bridge.
+///
+/// # Errors
+/// It has.
+pub fn refuse_own(pod_cidr: &str, node_ip: IpAddr) -> anyhow::Result<()> {
+    refuse_overlap(pod_cidr, &format!("{node_ip}/32"))
+        .with_context(|| format!("the node's address is {node_ip}: choose another --pod-cidr"))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -94,5 +104,12 @@ mod tests {
         check("10.42.0.0/24", "10.42.0.128/25", false);
         check("10.0.0.0/8", "10.43.0.0/16", false);
         check("10.42.0.0/24", "10.42.1.0/24", true);
+        let check = |cidr, ip: &str, good: bool| {
+            assert_eq!(refuse_own(cidr, ip.parse().expect("an address")).is_ok(), good, "{cidr} {ip}");
+        };
+        check("10.42.0.0/24", "192.0.2.7", true);
+        check("10.42.0.0/24", "10.42.0.7", false);
+        check("10.42.0.0/24", "10.42.1.7", true);
+        check("10.42.0.0/24", "2001:db8::7", true);
     }
 }

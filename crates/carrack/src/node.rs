@@ -15,7 +15,7 @@ use carrack_noderuntime::{Layout, members, power};
 use carrack_virt::handler::shell::watchdog;
 
 use crate::cli::node::{NodeArgs, NodeCommand, OneNode, WatchdogTrial};
-use crate::{logging, roles};
+use crate::{logging, output, roles};
 
 /// Does what was asked.
 pub fn run(args: NodeArgs) -> anyhow::Result<()> {
@@ -45,7 +45,8 @@ fn try_watchdog(trial: WatchdogTrial) -> anyhow::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().context("cannot start")?;
     runtime.block_on(async {
         let (stop, timeout) = (roles::until_signal()?, Duration::from_secs(trial.timeout_s.into()));
-        watchdog::trial::run(trial.device, timeout, |text| eprintln!("{text}"), stop).await.map_err(anyhow::Error::msg)
+        let say = |text: &str| output::say(format_args!("{text}"));
+        watchdog::trial::run(trial.device, timeout, say, stop).await.map_err(anyhow::Error::msg)
     })
 }
 

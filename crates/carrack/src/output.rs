@@ -1,5 +1,6 @@
 //! Printing data: as text for people, as JSON or YAML for programs.
 
+use std::fmt::Display;
 use std::io::{self, IsTerminal as _, Write as _};
 
 use anyhow::Context as _;
@@ -44,7 +45,36 @@ pub fn write_all(bytes: &[u8]) -> anyhow::Result<()> {
     }
 }
 
-/// Whether to use colours and moving lines: on a terminal, unless `NO_COLOR` asks for neither.
+/// Says a line to the person, on standard error. Where nobody reads it any more (`2>&1 | head`), or the disk is full
+/// that it goes to, it is lost: what the command is in the middle of is not left half done for that.
+pub fn say(line: impl Display) {
+    drop(writeln!(io::stderr(), "{line}"));
+}
+
+/// Whether to use colours and moving lines: on a terminal that can show them, unless `NO_COLOR` asks for neither.
 pub fn is_fancy() -> bool {
-    io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
+    let variable = |name: &str| std::env::var(name).unwrap_or_default();
+    io::stderr().is_terminal() && shows_colours(&variable("NO_COLOR"), &variable("TERM"))
+}
+
+fn shows_colours(no_color: &str, term: &str) -> bool {
+    no_color.is_empty() && term != "dumb"
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn colours_are_for_terminals_that_have_them() {
+        for (no_color, term, expected) in [
+            ("", "xterm-256color", true),
+            ("", "", true),
+            ("1", "xterm", false),
+            // An editor's window, mostly.
+            ("", "dumb", false),
+        ] {
+            assert_eq!(shows_colours(no_color, term), expected, "{no_color:?} {term:?}");
+        }
+    }
 }

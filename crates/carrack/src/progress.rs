@@ -5,6 +5,8 @@ use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressStyle};
 
+use crate::output;
+
 /// Steps, one after the other. All of it goes to standard error, so that standard output holds only data.
 #[derive(Debug)]
 pub struct Progress {
@@ -15,7 +17,7 @@ pub struct Progress {
 impl Progress {
     /// No step yet.
     pub fn new() -> Self {
-        let bar = crate::output::is_fancy().then(|| {
+        let bar = output::is_fancy().then(|| {
             let bar = ProgressBar::new_spinner();
             if let Ok(style) = ProgressStyle::with_template("{spinner:.cyan} {msg} {elapsed:.dim}") {
                 bar.set_style(style);
@@ -35,7 +37,7 @@ impl Progress {
                 bar.reset_elapsed();
                 bar.set_message(text.clone());
             }
-            None => eprintln!("{text}"),
+            None => output::say(&text),
         }
         self.step = Some((text, Instant::now()));
     }
@@ -44,7 +46,7 @@ impl Progress {
     pub fn note(&self, text: &str) {
         match &self.bar {
             Some(bar) => bar.println(format!("  {text}")),
-            None => eprintln!("  {text}"),
+            None => output::say(format_args!("  {text}")),
         }
     }
 

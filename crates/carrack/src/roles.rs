@@ -14,6 +14,7 @@ pub mod hollow;
 pub mod kubelet;
 pub mod local_storage;
 pub mod networks;
+pub mod renewal;
 pub mod scheduler;
 pub mod virt_controller;
 pub mod virt_handler;

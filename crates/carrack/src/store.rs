@@ -1,20 +1,20 @@
 //! `carrack store`: backups of a running API server, and what becomes of them.
 
 use std::fs;
-use std::io::Write as _;
+use std::io::{self, Write as _};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
 
-use anyhow::{Context as _, bail, ensure};
+use anyhow::{Context as _, ensure};
 use carrack_store::backup::{self, Summary};
 use serde::Serialize;
 
 use crate::cli::ClientArgs;
 use crate::cli::store::{StoreCommand, StoreCommandArgs};
-use crate::kubeconfig;
 use crate::output::{self, Format};
 use crate::progress::Progress;
-use crate::wire::Endpoint;
+use crate::wire::{self, Connection, Endpoint};
+use crate::{kubeconfig, roles};
 
 /// Where an API server gives its backup.
 const PATH: &str = "/debug/store/backup";
@@ -64,17 +64,50 @@ fn print(format: Option<Format>, found: Summary, what: &str) -> anyhow::Result<(
     })
 }
 
-/// Copies the backup into a file that is there whole or not at all.
+/// Copies the backup into a file that is there whole or not at all, also where a signal ends it.
 async fn save(file: &Path, client: &ClientArgs) -> anyhow::Result<Summary> {
-    ensure!(!file.exists(), "{} exists already", file.display());
+    ensure!(!kubeconfig::is_there(file)?, "{} exists already: choose another name", file.display());
     let mut progress = Progress::new();
     progress.step("copying the objects");
     let endpoint = Endpoint::of(&kubeconfig::target(client)?)?;
     let mut connection = endpoint.connect().await?;
     let status = connection.stream(&endpoint, PATH).await?;
+    let stop = roles::until_signal()?;
     let mut partial = file.as_os_str().to_owned();
     partial.push(".partial");
     let partial = Path::new(&partial);
+    let outcome = tokio::select! {
+        found = copy(&mut connection, status, partial) => found,
+        () = stop.cancelled() => Err(anyhow::anyhow!("ended by a signal")),
+    };
+    let found = settle(outcome, partial, file)?;
+    progress.finish();
+    Ok(found)
+}
+
+/// Gives what was written its own name, once it is whole. Half of it does not stay.
+fn settle<T>(written: anyhow::Result<T>, partial: &Path, file: &Path) -> anyhow::Result<T> {
+    let named = || -> io::Result<()> {
+        fs::rename(partial, file)?;
+        // The name, too, is to outlast a power cut.
+        let parent = file.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        fs::File::open(parent)?.sync_all()
+    };
+    let outcome = written.and_then(|found| {
+        named().with_context(|| format!("cannot write {}", file.display()))?;
+        Ok(found)
+    });
+    if outcome.is_err()
+        && let Err(error) = fs::remove_file(partial)
+        && error.kind() != io::ErrorKind::NotFound
+    {
+        output::say(format_args!("{} stays: {error}", partial.display()));
+    }
+    outcome
+}
+
+/// Copies the backup that is on its way.
+async fn copy(connection: &mut Connection, status: u16, partial: &Path) -> anyhow::Result<Summary> {
     let context = || format!("cannot write {}", partial.display());
     // Secrets are in it.
     let mut out = fs::OpenOptions::new()
@@ -85,14 +118,30 @@ async fn save(file: &Path, client: &ClientArgs) -> anyhow::Result<Summary> {
         .open(partial)
         .with_context(context)?;
     while let Some(part) = connection.piece().await? {
-        if status != 200 {
-            bail!("the API server refuses ({status}): {}", String::from_utf8_lossy(&part[..part.len().min(400)]));
-        }
+        ensure!(status == 200, "the API server refuses ({status}): {}", wire::said(part));
         out.write_all(part).with_context(context)?;
     }
+    ensure!(status == 200, "the API server refuses ({status})");
     out.sync_all().with_context(context)?;
-    let found = backup::verify(partial).context("what the API server sent is not whole; try again")?;
-    fs::rename(partial, file).with_context(|| format!("cannot write {}", file.display()))?;
-    progress.finish();
-    Ok(found)
+    backup::verify(partial).context("what the API server sent is not whole; try again")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_backup_is_there_whole_or_not_at_all() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let (partial, file) = (dir.path().join("monday.partial"), dir.path().join("monday"));
+        let left = || fs::read_dir(dir.path()).expect("read").count();
+        fs::write(&partial, "half").expect("written");
+        assert!(settle::<()>(Err(anyhow::anyhow!("the disk is full")), &partial, &file).is_err());
+        assert_eq!(left(), 0);
+        // Ended before there was a file.
+        assert!(settle::<()>(Err(anyhow::anyhow!("no permission")), &partial, &file).is_err());
+        fs::write(&partial, "all").expect("written");
+        settle(Ok(()), &partial, &file).expect("named");
+        assert_eq!((left(), fs::read_to_string(&file).expect("read")), (1, "all".to_owned()));
+    }
 }

@@ -13,6 +13,7 @@ mod detach;
 mod nodes;
 mod report;
 mod tasks;
+mod wishes;
 
 use anyhow::{Context as _, bail};
 

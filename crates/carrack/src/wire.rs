@@ -74,6 +74,16 @@ impl Endpoint {
     }
 }
 
+/// What a refusal says: a Status' message, or the beginning of whatever it is.
+#[must_use]
+pub fn said(body: &[u8]) -> String {
+    let status: serde_json::Value = serde_json::from_slice(body).unwrap_or_default();
+    match status["message"].as_str() {
+        Some(message) => message.to_owned(),
+        None => String::from_utf8_lossy(&body[..body.len().min(400)]).trim().to_owned(),
+    }
+}
+
 /// A connection that is kept.
 pub struct Connection {
     stream: Tls,
@@ -147,7 +157,14 @@ impl Connection {
         self.stream.write(&self.request).await.context("cannot send")?;
         match self.head().await? {
             (status, Framing::Chunks) => Ok(status),
-            (status, Framing::Length(_)) => bail!("a watch was answered with {status} and a length"),
+            // What has an end from the start is a refusal.
+            (status, Framing::Length(length)) => {
+                let length = length.min(MAX_HEAD_BYTES);
+                while self.text.len() - self.at < length {
+                    self.read().await?;
+                }
+                bail!("the server refuses ({status}): {}", said(&self.text[self.at..self.at + length]))
+            }
         }
     }
 
@@ -224,5 +241,20 @@ impl Connection {
         self.at += taken;
         self.place = if taken == left { Place::Behind } else { Place::Inside(left - taken) };
         Ok(Some(&self.text[from..from + taken]))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn refusals_are_told_in_their_own_words() {
+        let check = |body: &str, expected: &str| assert_eq!(said(body.as_bytes()), expected, "{body}");
+        check(r#"{"kind":"Status","message":"users \"a\" is forbidden","code":403}"#, "users \"a\" is forbidden");
+        check("404 page not found\n", "404 page not found");
+        check("{}", "{}");
+        check("", "");
+        assert_eq!(said(&[b'x'; 1000]).len(), 400);
     }
 }

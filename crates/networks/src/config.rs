@@ -173,6 +173,11 @@ impl Network {
                 arguments.insert(capability, value);
             }
         }
+        for (capability, value) in &selection.capabilities {
+            if declares(&self.plugins[index], capability) {
+                runtime.insert(capability.clone(), value.clone());
+            }
+        }
         if !runtime.is_empty() {
             config.insert("runtimeConfig".to_owned(), Value::Object(runtime));
         }
@@ -190,6 +195,13 @@ impl Network {
             }
         }
         Value::Object(config)
+    }
+
+    /// What a pod asks for by a capability that no plugin of the network declares. Upstream: Multus lets it go unheard.
+    #[must_use]
+    pub fn lacks<'a>(&self, selection: &'a Selection) -> Option<&'a str> {
+        let declared = |capability: &str| self.plugins.iter().any(|plugin| declares(plugin, capability));
+        selection.capabilities.keys().map(String::as_str).find(|capability| !declared(capability))
     }
 
     /// `CNI_ARGS` for ADD: the runtime's, and the hardware address that the pod asks for where no plugin of the network
@@ -289,6 +301,15 @@ mod tests {
         assert_eq!(told(list, 0)["runtimeConfig"], json!({"ips": ["10.0.0.5/24"]}));
         assert_eq!(told(list, 1)["runtimeConfig"], json!({"mac": "02:00:00:00:00:01"}));
         assert_eq!(told(list, 0)["args"]["cni"], json!({"vendor": true}));
+        // What only those can do that declare it.
+        let mut limited = Selection::default();
+        limited.capabilities.insert("bandwidth".to_owned(), json!({"ingressRate": 1}));
+        let chain = r#"{"plugins": [{"type": "bridge"}, {"type": "bandwidth", "capabilities": {"bandwidth": true}}]}"#;
+        let chain = read(chain, "red").expect("read");
+        assert_eq!((chain.lacks(&limited), chain.lacks(&selection)), (None, None));
+        assert_eq!(read(list, "red").expect("read").lacks(&limited), Some("bandwidth"));
+        assert_eq!(chain.told(0, &limited, None).get("runtimeConfig"), None);
+        assert_eq!(chain.told(1, &limited, None)["runtimeConfig"], json!({"bandwidth": {"ingressRate": 1}}));
         // By the environment, too, since some look nowhere else.
         let arguments = |text: &str, runtimes: &str, selection: &Selection| {
             read(text, "red").expect("read").arguments(runtimes, selection)

@@ -19,7 +19,7 @@ pub fn run(environment: &Environment, input: &str) -> Outcome {
         "VERSION" => return plugin::versions(input),
         "ADD" => links::set_up_loopback(Path::new(&environment.netns)).map_err(|error| plugin::chain(&error)),
         // It goes with the sandbox's namespace, and is up as long as that is there.
-        "DEL" | "CHECK" | "GC" => return Outcome { stdout: String::new(), code: 0 },
+        "DEL" | "CHECK" | "GC" | "STATUS" => return Outcome { stdout: String::new(), code: 0 },
         other => Err(format!("CNI_COMMAND {other:?} is not known")),
     };
     match done {

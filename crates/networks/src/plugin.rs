@@ -7,6 +7,7 @@
 //!          anything fails ─▶ undo ─▶ failure annotation ─▶ error (the runtime calls DEL once more)
 //!   DEL    record ─▶ plugins in the opposite order ─▶ record gone ─▶ the pod network
 //!   GC     records and addresses of sandboxes that the runtime does not know ─▶ as DEL
+//!   STATUS whether the configuration can be used at all
 //! ```
 //!
 //! Whose turn it is: the runtime's configuration directory decides. Where its first file is another network's than the one that
@@ -21,6 +22,7 @@ use serde_json::{Map, Value, json};
 use crate::config::{self, Network};
 use crate::invoke::{self, Call};
 use crate::pod_network::addresses::Owner;
+use crate::pod_network::links;
 use crate::pod_network::{self, PORTS_CAPABILITY, PodNetwork, PodNetworkError};
 use crate::record::{self, Attachment, Held, Pod, Record};
 use crate::selection::{self, Selection};
@@ -198,6 +200,7 @@ pub fn run(environment: &Environment, input: &str, connect: Connect<'_>) -> Outc
             "DEL" => delete(environment, &settings).map(|()| String::new()),
             "CHECK" => check(environment, &settings).map(|()| String::new()),
             "GC" => collect(&settings).map(|()| String::new()),
+            "STATUS" => ready(&settings).map(|()| String::new()),
             other => Err(Refusal::Runtime(format!("CNI_COMMAND {other:?} is not known"))),
         }
     });
@@ -288,6 +291,10 @@ fn planned(asked: &str, pod: &Pod, settings: &Settings, cluster: &dyn Cluster) -
     let mut attachments = Vec::new();
     for selection in selection::parse(asked, &pod.namespace)? {
         let network = network(&selection, settings, cluster)?;
+        if let Some(lacking) = network.lacks(&selection) {
+            let why = format!("the pod asks for {lacking}, and no plugin of the network has that capability");
+            return Err(Refusal::Plugin(full_name(&selection), why));
+        }
         // Before anything is made: what is not there could not undo it either.
         invoke::find_all(&settings.bin_dirs, &network)
             .map_err(|error| Refusal::Plugin(full_name(&selection), chain(&error)))?;
@@ -375,6 +382,13 @@ fn make(record: &mut Record, held: &Held, settings: &Settings) -> Result<(), Ref
         record.attachments[index].result = Some(result);
         held.save(record)?;
     }
+    // Last, since plugins may have made ways out of their own. It goes with the sandbox.
+    for Attachment { selection, .. } in &record.attachments {
+        if let Some(gateway) = selection.default_route {
+            links::lead_out(Path::new(&record.netns), &selection.interface, gateway)
+                .map_err(|error| Refusal::Plugin(full_name(selection), chain(&error)))?;
+        }
+    }
     Ok(())
 }
 
@@ -458,6 +472,12 @@ fn check(environment: &Environment, settings: &Settings) -> Result<(), Refusal> 
             .map_err(|error| Refusal::Plugin(full_name(selection), chain(&error)))?;
     }
     Ok(())
+}
+
+/// Whether ADD can be served, as far as the configuration goes. That all addresses are taken is no reason to call the
+/// node's network broken: pods end, and others run.
+fn ready(settings: &Settings) -> Result<(), Refusal> {
+    settings.pod_network.as_ref().map_or(Ok(()), PodNetwork::usable).map_err(Refusal::PodNetwork)
 }
 
 /// Undoes what was made for sandboxes that are not valid any more, as far as nobody is at work on them.

@@ -3,7 +3,7 @@
 //! Upstream: the Network Custom Resource Definition De-facto Standard, 4.1, and Multus' reading of it.
 
 use std::collections::BTreeSet;
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr};
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -26,6 +26,12 @@ pub struct Selection {
     /// Further arguments for the plugins.
     #[serde(default)]
     pub cni_args: Map<String, Value>,
+    /// The gateway by which the pod's way out is to go, over this interface instead of the pod network.
+    #[serde(default)]
+    pub default_route: Option<Ipv4Addr>,
+    /// What plugins are told besides that declare the capability; without one that does, the pod does not get it.
+    #[serde(default)]
+    pub capabilities: Map<String, Value>,
 }
 
 /// Why an annotation cannot be followed.
@@ -44,7 +50,7 @@ pub enum SelectionError {
     },
 }
 
-/// What an element of the JSON form may say. What nobody here can do is refused, not passed over.
+/// What an element of the JSON form may say. What no plugin of the network can do is refused, not passed over.
 #[derive(Deserialize)]
 struct Element {
     name: String,
@@ -106,16 +112,24 @@ fn from_word(index: usize, word: &str) -> Result<Selection, SelectionError> {
 }
 
 fn from_json(index: usize, element: Element) -> Result<Selection, SelectionError> {
-    let unsupported = [
-        ("default-route", !element.default_route.is_empty()),
-        ("portMappings", !element.port_mappings.is_empty()),
-        ("bandwidth", element.bandwidth.is_some_and(|value| !value.is_null())),
-        ("infiniband-guid", !element.infiniband_guid.is_empty()),
-    ];
-    if let Some((field, _)) = unsupported.iter().find(|(_, set)| *set) {
-        return Err(wrong(index, format!("{field} is not supported")));
+    let mut capabilities = Map::new();
+    if !element.port_mappings.is_empty() {
+        capabilities.insert("portMappings".to_owned(), Value::Array(element.port_mappings));
     }
+    if let Some(bandwidth) = element.bandwidth.filter(|bandwidth| !bandwidth.is_null()) {
+        capabilities.insert("bandwidth".to_owned(), bandwidth);
+    }
+    if !element.infiniband_guid.is_empty() {
+        capabilities.insert("infinibandGUID".to_owned(), Value::String(element.infiniband_guid));
+    }
+    let default_route: Option<Ipv4Addr> = match element.default_route.as_slice() {
+        [] => None,
+        [one] => Some(one.parse().map_err(|_| wrong(index, format!("default-route {one:?} is no IPv4 address")))?),
+        _ => return Err(wrong(index, "default-route has more than one gateway")),
+    };
     Ok(Selection {
+        default_route,
+        capabilities,
         namespace: element.namespace,
         name: element.name,
         interface: element.interface,
@@ -129,6 +143,9 @@ fn from_json(index: usize, element: Element) -> Result<Selection, SelectionError
 fn finish(mut selections: Vec<Selection>, pod_namespace: &str) -> Result<Vec<Selection>, SelectionError> {
     if selections.len() > MOST {
         return Err(wrong(MOST + 1, format!("a pod can have {MOST} further networks")));
+    }
+    if let Some(second) = selections.iter().enumerate().filter(|(_, s)| s.default_route.is_some()).nth(1) {
+        return Err(wrong(second.0 + 1, "default-route: the pod has one by another network already"));
     }
     let mut taken = BTreeSet::from(["eth0".to_owned(), "lo".to_owned()]);
     for (at, selection) in selections.iter_mut().enumerate() {
@@ -221,6 +238,14 @@ mod tests {
         assert_eq!(read.mac.as_deref(), Some("02:00:00:00:00:01"));
         assert_eq!(read.ips, ["10.0.0.5/24", "fd00::1"]);
         assert_eq!(read.cni_args["k"], 1);
+        assert_eq!((read.default_route, read.capabilities.len()), (None, 0));
+        let text = r#"[{"name": "a", "bandwidth": {"ingressRate": 1}, "infiniband-guid": "c2", "portMappings": [{}]}]"#;
+        let told = Value::Object(parse(text, "own").expect("read").remove(0).capabilities);
+        let expected = r#"{"bandwidth": {"ingressRate": 1}, "infinibandGUID": "c2", "portMappings": [{}]}"#;
+        assert_eq!(serde_json::from_str::<Value>(expected).ok(), Some(told));
+        let text = r#"[{"name": "b"}, {"name": "a", "ips": ["10.1.1.21/24"], "default-route": ["10.1.1.254"]}]"#;
+        let read = parse(text, "own").expect("read").remove(1);
+        assert_eq!(read.default_route, Some(Ipv4Addr::new(10, 1, 1, 254)));
     }
 
     #[test]
@@ -249,7 +274,11 @@ mod tests {
         refused(r#"[{"name": "a", "mac": "02:00"}]"#, "no hardware address");
         refused(r#"[{"name": "a", "ips": ["10.0.0"]}]"#, "no address");
         refused(r#"[{"name": "a", "ips": ["10.0.0.1/33"]}]"#, "no address");
-        refused(r#"[{"name": "a", "default-route": ["10.0.0.1"]}]"#, "default-route is not supported");
-        refused(r#"[{"name": "a", "bandwidth": {"ingressRate": 1}}]"#, "bandwidth is not supported");
+        refused(r#"[{"name": "a", "default-route": ["fd00::1"]}]"#, "default-route \"fd00::1\" is no IPv4 address");
+        refused(r#"[{"name": "a", "default-route": ["10.0.0.1", "10.0.0.2"]}]"#, "more than one gateway");
+        refused(
+            r#"[{"name": "a", "default-route": ["10.0.0.1"]}, {"name": "b", "default-route": ["10.1.0.1"]}]"#,
+            "network 2 of the pod: default-route",
+        );
     }
 }

@@ -16,6 +16,7 @@ use std::time::{Duration, Instant};
 
 use carrack_networks::loopback;
 use carrack_networks::plugin::{self, Environment, Outcome};
+use carrack_networks::pod_network::links;
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -267,6 +268,32 @@ fn a_pod_gets_a_link_an_address_and_a_way_out_and_loses_them() {
 }
 
 #[test]
+fn the_way_out_of_a_pod_can_be_another_network() {
+    let world = World::new();
+    let sandbox = Namespace::new();
+    world.add("c1", &sandbox);
+    let lines: [&[&str]; 4] = [
+        &["link", "add", "net1", "type", "veth", "peer", "name", "other1"],
+        &["link", "set", "other1", "up"],
+        &["link", "set", "net1", "up"],
+        &["address", "add", "10.1.1.21/24", "dev", "net1"],
+    ];
+    for line in lines {
+        assert!(sandbox.run("ip", line).0, "{line:?}");
+    }
+    let lead_out = |link: &str, gateway: [u8; 4]| links::lead_out(Path::new(&sandbox.path()), link, gateway.into());
+    for _ in 0..2 {
+        lead_out("net1", [10, 1, 1, 254]).expect("it is led there");
+        let routes = sandbox.ip(&["route"]);
+        let to = |dst: &str| routes.as_array().into_iter().flatten().filter(|route| route["dst"] == dst).count();
+        assert_eq!((to("default"), to("10.66.0.0/24"), to("10.1.1.0/24")), (1, 1, 1), "{routes}");
+        assert_eq!((&routes[0]["gateway"], &routes[0]["dev"]), (&json!("10.1.1.254"), &json!("net1")));
+    }
+    assert!(lead_out("net2", [10, 1, 1, 254]).is_err_and(|why| why.to_string().contains("net2")));
+    assert!(lead_out("net1", [10, 9, 9, 9]).is_err(), "nobody is there");
+}
+
+#[test]
 fn pods_that_the_stock_plugins_made_are_undone_and_the_other_way_round() {
     let world = World::new();
     let sandboxes = [Namespace::new(), Namespace::new(), Namespace::new()];
@@ -472,6 +499,7 @@ fn a_sandbox_s_own_link_is_set_up() {
     let to: SocketAddr = "127.0.0.1:7777".parse().expect("an address");
     assert_eq!(talk(&sandbox, to, &sandbox, to), "hello");
     assert_eq!(loopback::run(&environment("DEL", ""), input).code, 0);
+    assert_eq!(loopback::run(&environment("STATUS", ""), input).code, 0);
     let refused = loopback::run(&environment("ADD", "/nowhere"), input);
     assert!(refused.code == 1 && refused.stdout.contains("/nowhere cannot be opened"), "{refused:?}");
     assert!(loopback::run(&environment("VERSION", ""), input).stdout.contains("supportedVersions"));

@@ -127,7 +127,7 @@ pub async fn teardown(layout: &Layout, options: &Options, say: &mut (dyn FnMut(S
         check("removing the kubelet's directory", remove_tree(&layout.kubelet_root()));
         check("removing the pods' logs", remove_tree(&layout.pod_log_dir()));
         check("removing the links to them", remove_log_links(&layout.pod_log_dir()));
-        check("removing the data directory", remove_tree(layout.data_dir()));
+        check("removing the data directory", remove_data_dir(layout));
     }
     failures
 }
@@ -398,6 +398,21 @@ pub(crate) fn remove_file(path: &Path) -> io::Result<()> {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
         _ => Ok(()),
     }
+}
+
+/// Removes the data directory, its lock's file last: by that whoever finishes what was cut short knows it for a cluster's.
+fn remove_data_dir(layout: &Layout) -> io::Result<()> {
+    if let Some(mount) = mounts::below(layout.data_dir())?.first() {
+        return Err(io::Error::other(format!("{} is still mounted", mount.display())));
+    }
+    for entry in fs::read_dir(layout.data_dir())? {
+        let entry = entry?;
+        if entry.path() == layout.lockfile() {
+            continue;
+        }
+        if entry.file_type()?.is_dir() { remove_tree(&entry.path())? } else { remove_file(&entry.path())? }
+    }
+    remove_tree(layout.data_dir())
 }
 
 /// Removes a directory and all below it, after the kernel's mount table showed nothing mounted there.

@@ -14,7 +14,7 @@ use carrack_types::well_known::kubevirt::SCHEDULABLE_LABEL;
 use serde_json::Value;
 
 use crate::cli::{BuiltIn, ImagesDir};
-use crate::{image, roles};
+use crate::{image, output, roles};
 
 const PORTS: [&str; 6] = ["--https-port", "26443", "--kubelet-port", "26250", "--virt-handler-port", "26186"];
 const POD_CIDR: &str = "10.98.0.0/24";
@@ -275,7 +275,7 @@ impl Drop for Dir {
             && self.layout.data_dir().exists()
             && let Err(error) = self.purge()
         {
-            eprintln!("something of the measured cluster is left: {error:#}");
+            output::say(format_args!("something of the measured cluster is left: {error:#}"));
         }
     }
 }
@@ -286,10 +286,10 @@ impl Drop for Process {
         if let Some(process) = ended
             && let Err(error) = process.terminate(Duration::from_secs(15))
         {
-            eprintln!("the measured cluster does not end: {error}");
+            output::say(format_args!("the measured cluster does not end: {error}"));
         }
         if let Err(error) = self.0.wait() {
-            eprintln!("the measured cluster cannot be waited for: {error}");
+            output::say(format_args!("the measured cluster cannot be waited for: {error}"));
         }
     }
 }

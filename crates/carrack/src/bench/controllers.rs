@@ -9,12 +9,13 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, bail};
+use anyhow::bail;
 use carrack_auth::{Caller, caller};
 use carrack_engine::{ApiRequest, Method};
 use serde_json::{Value, json};
 
 use super::plane::{Counting, Counts, LIMIT, Plane, body, client, cpu_s, peak_mb};
+use super::scratch::Scratch;
 use crate::roles;
 
 /// Pods of each Deployment.
@@ -171,10 +172,8 @@ fn template(name: &str, version: u32) -> Value {
 /// # Errors
 /// A role ended, or it takes too long.
 pub async fn run(deployments: usize) -> anyhow::Result<Outcome> {
-    let dir = std::env::temp_dir().join(format!("carrack-bench-controllers-{}", std::process::id()));
-    let outcome = stages(&dir, deployments).await;
-    std::fs::remove_dir_all(&dir).with_context(|| format!("cannot remove {}", dir.display()))?;
-    outcome
+    let dir = Scratch::new("controllers");
+    stages(dir.path(), deployments).await
 }
 
 async fn stages(dir: &Path, deployments: usize) -> anyhow::Result<Outcome> {

@@ -20,6 +20,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::plane::{LIMIT, Plane, body, cpu_s, peak_mb};
+use super::scratch::Scratch;
 
 /// Instances for one hollow node.
 const PER_NODE: usize = 100;
@@ -82,10 +83,8 @@ fn instance(name: &str) -> Value {
 /// # Errors
 /// An instance is refused, or does not run or go in time.
 pub async fn run(instances: usize, per_s: u32) -> anyhow::Result<Figures> {
-    let dir = std::env::temp_dir().join(format!("carrack-bench-instances-{}", std::process::id()));
-    let outcome = measure(&dir, instances, per_s.max(1)).await;
-    std::fs::remove_dir_all(&dir).with_context(|| format!("cannot remove {}", dir.display()))?;
-    outcome
+    let dir = Scratch::new("instances");
+    measure(dir.path(), instances, per_s.max(1)).await
 }
 
 async fn measure(dir: &Path, instances: usize, per_s: u32) -> anyhow::Result<Figures> {

@@ -9,6 +9,8 @@ use carrack_store::embedded::Options;
 use carrack_store::{Check, EmbeddedStore, Op, Store as _, Txn, Value};
 use tokio::task::JoinSet;
 
+use super::scratch::Scratch;
+
 const WRITERS: usize = 64;
 const ROUND: Duration = Duration::from_secs(1);
 const ROUNDS: usize = 3;
@@ -21,8 +23,8 @@ const OBJECT_BYTES: usize = 1024;
 /// # Errors
 /// The store cannot be opened or written.
 pub async fn writes_per_s() -> anyhow::Result<Vec<f64>> {
-    let dir = std::env::temp_dir().join(format!("carrack-bench-store-{}", std::process::id()));
-    let opened = EmbeddedStore::open(&dir, Options::default()).context("cannot open a store for measuring")?;
+    let dir = Scratch::new("store");
+    let opened = EmbeddedStore::open(dir.path(), Options::default()).context("cannot open a store for measuring")?;
     let store = Arc::new(opened);
     let mut rates = Vec::new();
     for round in 0..ROUNDS {
@@ -34,8 +36,6 @@ pub async fn writes_per_s() -> anyhow::Result<Vec<f64>> {
         let counts: anyhow::Result<Vec<u32>> = writers.join_all().await.into_iter().collect();
         rates.push(f64::from(counts?.iter().sum::<u32>()) / began.elapsed().as_secs_f64());
     }
-    drop(store);
-    std::fs::remove_dir_all(&dir).with_context(|| format!("cannot remove {}", dir.display()))?;
     Ok(rates)
 }
 

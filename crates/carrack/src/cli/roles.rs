@@ -70,7 +70,7 @@ pub struct ApiserverArgs {
     #[arg(long, value_name = "ADDRESS", default_value = "0.0.0.0")]
     pub bind_address: IpAddr,
     /// Port to listen on
-    #[arg(long, value_name = "PORT", default_value_t = 6443)]
+    #[arg(long, value_name = "PORT", default_value_t = 6443, value_parser = clap::value_parser!(u16).range(1..))]
     pub https_port: u16,
     /// Address range of services
     #[arg(long, value_name = "CIDR", default_value = "10.43.0.0/16", value_parser = super::parse_cidr)]
@@ -301,7 +301,8 @@ pub struct KubeletCertificateArgs {
 #[derive(Debug, Clone, Args)]
 #[command(after_help = "\
 Drives the guests of one node, and serves their consoles and the device plugins for kvm, tun
-and vhost-net.
+and vhost-net. On the machine with the API server, carrack kubeconfig --user virt-handler with
+--tls-dir makes the files that it takes.
 
 Examples:
   carrack virt-handler --kubeconfig virt-handler.yaml --node-name n1 \\

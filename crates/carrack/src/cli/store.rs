@@ -32,7 +32,9 @@ pub struct StoreArgs {
 A backup holds all objects, secrets among them, as they were at one moment. It is made from a
 running API server, whichever store that has, by whoever may read /debug/store/backup (the
 administrator). A restored cluster's resourceVersions are far ahead of those of the backup, so
-that clients list everything again.
+that clients list everything again. Not in it are what pods and machines keep in volumes, and pki/
+below the data directory: without a copy of that, a cluster that is restored elsewhere has another
+authority, and the kubeconfigs and tokens from before are good for nothing.
 
 Examples:
   # While the cluster runs

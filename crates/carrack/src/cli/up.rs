@@ -70,7 +70,7 @@ pub struct UpArgs {
     #[arg(short, long)]
     pub detach: bool,
     /// With --detach: seconds to wait for the node to be ready
-    #[arg(long, value_name = "SECONDS", default_value_t = 120)]
+    #[arg(long, value_name = "SECONDS", default_value_t = 120, value_parser = clap::value_parser!(u64).range(..=86400))]
     pub timeout: u64,
     /// Number of nodes on this machine, each with a network, a containerd and an agent of its own; without it, as many
     /// as the cluster has, and one in this process for a new cluster
@@ -86,13 +86,13 @@ pub struct UpArgs {
     #[arg(long, value_name = "ADDRESS", default_value = "0.0.0.0")]
     pub bind_address: IpAddr,
     /// Port of the API server
-    #[arg(long, value_name = "PORT", default_value_t = 6443)]
+    #[arg(long, value_name = "PORT", default_value_t = 6443, value_parser = clap::value_parser!(u16).range(1..))]
     pub https_port: u16,
     /// Port of the kubelet
-    #[arg(long, value_name = "PORT", default_value_t = 10250)]
+    #[arg(long, value_name = "PORT", default_value_t = 10250, value_parser = clap::value_parser!(u16).range(1..))]
     pub kubelet_port: u16,
     /// Port of virt-handler
-    #[arg(long, value_name = "PORT", default_value_t = 8186)]
+    #[arg(long, value_name = "PORT", default_value_t = 8186, value_parser = clap::value_parser!(u16).range(1..))]
     pub virt_handler_port: u16,
     /// What guards the promise that its guests run under
     #[command(flatten)]

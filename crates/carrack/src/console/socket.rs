@@ -38,7 +38,8 @@ impl Refused {
     /// Whether the same request may succeed later, without anybody changing their rights: the guest is not there yet,
     /// does not run yet, or the node is busy.
     pub fn may_pass(&self) -> bool {
-        !matches!(self.status, 401 | 403)
+        // A machine that was made without a console does not get one by waiting.
+        !(matches!(self.status, 401 | 403) || self.status == 400 && self.message.starts_with("No serial consoles"))
     }
 }
 
@@ -122,6 +123,9 @@ mod tests {
         );
         check(400, "No serial consoles are present.\n", "No serial consoles are present.");
         check(503, "", "HTTP status 503");
-        assert!(!refused(403, None).may_pass());
+        let passes = |status, body: &str| refused(status, Some(body.as_bytes())).may_pass();
+        assert!(!passes(403, "") && passes(503, ""));
+        assert!(!passes(400, "No serial consoles are present."));
+        assert!(passes(400, "Unable to connect to VirtualMachineInstance because phase is Pending"));
     }
 }

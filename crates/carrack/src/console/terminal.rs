@@ -34,7 +34,7 @@ impl Drop for Raw {
         if let Some(before) = &self.before
             && let Err(error) = tcsetattr(io::stdin(), OptionalActions::Now, before)
         {
-            eprintln!("the terminal's mode could not be restored ({error}); type: reset");
+            crate::output::say(format_args!("the terminal's mode could not be restored ({error}); type: reset"));
         }
     }
 }

@@ -6,6 +6,10 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use carrack_noderuntime::process::{self, ProcessId};
+use serde_json::Value;
+
+use super::api;
+use super::stage::Stage;
 
 /// A process in a container of a pod.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -114,6 +118,16 @@ pub fn guests(below: &Path) -> BTreeMap<String, Contained> {
 pub fn in_pod(below: &Path, uid: &str, program: &str) -> Option<Contained> {
     let runs = |c: &Contained| c.words.first().is_some_and(|word| word.rsplit('/').next() == Some(program));
     contained(below).into_iter().find(|c| c.uid() == uid && runs(c))
+}
+
+/// The shell of a pod that is ready. Its container is told as running a moment before the program takes the place of what the runtime
+/// prepares it with.
+///
+/// # Errors
+/// It does not come, or the drill is over.
+pub fn shell_of(stage: &Stage, below: &Path, pod: &Value) -> anyhow::Result<Contained> {
+    let find = || in_pod(below, api::uid(pod), "sh").ok_or_else(|| "none does".to_owned());
+    stage.wait("a process of the pod runs", 20, find)
 }
 
 #[cfg(test)]

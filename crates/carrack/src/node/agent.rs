@@ -161,7 +161,7 @@ fn agents(
         async move { local_storage::run(settings, api, token).await }
     }));
     let api: Arc<dyn Transport> = roles::https(&told.virt_handler.kubeconfig)?;
-    let (token, place, tls) = (stop.clone(), layout.clone(), serving(&told.virt_handler));
+    let (token, place, tls) = (stop.clone(), layout.clone(), serving(&told.virt_handler).served()?);
     // Nodes that share a machine cannot have it reset.
     let means = virt_handler::Means { keep_alive_dir: told.keep_alive_dir.clone(), watchdog: None };
     let name = told.name.clone();

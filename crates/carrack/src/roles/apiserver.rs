@@ -2,7 +2,7 @@
 //! The API server: store, certificates, the server's logic, and its HTTPS socket.
 
 use std::net::{IpAddr, SocketAddr};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
 
@@ -25,6 +25,7 @@ use carrack_virt::api::Subresources;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
+use super::renewal::{self, Renewal};
 use crate::cli::access::AccessArgs;
 use crate::cli::roles::ApiserverArgs;
 use crate::cli::store::{Choice, StoreArgs};
@@ -57,6 +58,9 @@ pub struct Role {
     pub nodes: Arc<TlsNodeProxy>,
     /// Bounds of the socket's side.
     pub settings: Settings,
+    /// What is renewed while it serves.
+    pub renewals: Vec<Renewal>,
+    pki_dir: PathBuf,
 }
 
 /// The wall clock, the operating system's randomness, and the network.
@@ -143,12 +147,10 @@ impl Role {
         let key =
             SigningKey::from_pem(pki.service_account_key()).context("the key of service account tokens is unusable")?;
         let verifier = Verifier::new(ISSUER, vec![key.verifying_key().clone()]);
+        let front_proxy = Reloadable::new(&pki.client(&Identity::FrontProxy, now_unix_s())?)?;
         let env = ProcessEnv {
             random: Mutex::new(Rng::new(random_seed())),
-            outbound: Outbound::new(
-                pki.ca_pem(),
-                Some(Reloadable::new(&pki.client(&Identity::FrontProxy, now_unix_s())?)?),
-            ),
+            outbound: Outbound::new(pki.ca_pem(), Some(front_proxy.clone())),
         };
         let mut config = Config::new(store, Arc::new(env));
         let authenticator = Authenticator::new(verifier).with_static_tokens(access.tokens()?);
@@ -176,17 +178,36 @@ impl Role {
             ..Network::default()
         };
 
-        let certificate = pki.server(&Server::Apiserver, &sans(endpoint), now_unix_s())?;
-        let tls = tls::server_config(Reloadable::new(&certificate)?, pki.ca_pem())?;
-        let client = pki.client(&Identity::ApiserverKubeletClient, now_unix_s())?;
-        let nodes = tls::client_config(Trust::Authorities(pki.ca_pem()), Some(Reloadable::new(&client)?))?;
+        let certificate = Reloadable::new(&pki.server(&Server::Apiserver, &sans(endpoint), now_unix_s())?)?;
+        let tls = tls::server_config(certificate.clone(), pki.ca_pem())?;
+        let client = Reloadable::new(&pki.client(&Identity::ApiserverKubeletClient, now_unix_s())?)?;
+        let nodes = tls::client_config(Trust::Authorities(pki.ca_pem()), Some(client.clone()))?;
         Ok(Self {
             server: ApiServer::new(config),
             listener,
             tls,
             nodes: Arc::new(TlsNodeProxy::new(nodes)),
             settings: Settings::default(),
+            renewals: vec![
+                renewal::serving(Server::Apiserver, sans(endpoint), certificate),
+                renewal::client(Identity::ApiserverKubeletClient, client),
+                renewal::client(Identity::FrontProxy, front_proxy),
+            ],
+            pki_dir: pki.directory().to_owned(),
         })
+    }
+
+    /// Writes the administrator's kubeconfig, and writes it again when its certificate is near its end.
+    ///
+    /// # Errors
+    /// The file cannot be written.
+    pub fn write_kubeconfig(&mut self, endpoint: &Endpoint, pki: &Pki, path: &Path) -> anyhow::Result<()> {
+        let path = std::path::absolute(path).with_context(|| format!("cannot write {}", path.display()))?;
+        let first = administrator(endpoint, pki, now_unix_s())?;
+        first.write(&path).with_context(|| format!("cannot write {}", path.display()))?;
+        let endpoint = endpoint.clone();
+        self.renewals.push(renewal::kubeconfig(path, &first, move |pki, now| administrator(&endpoint, pki, now)));
+        Ok(())
     }
 
     /// Serves until `stop`, and sees to the objects that every cluster begins with.
@@ -194,6 +215,7 @@ impl Role {
     /// # Errors
     /// The listener failed, or the first objects cannot be written.
     pub async fn run(self, stop: CancellationToken) -> anyhow::Result<()> {
+        tokio::spawn(renewal::keep(self.pki_dir, self.renewals, stop.clone()));
         let server = self.server.clone();
         let bootstrap = async move {
             server
@@ -261,23 +283,18 @@ pub async fn alone(args: ApiserverArgs) -> anyhow::Result<()> {
     let stop = super::until_signal()?;
     let mut role = Role::open(&layout, &pki, &endpoint, &args.store, &args.access).await?;
     role.settings.shutdown_delay = Duration::from_secs(args.shutdown_delay_duration);
-    write_kubeconfig(&endpoint, &pki, &layout.kubeconfig())?;
+    role.write_kubeconfig(&endpoint, &pki, &layout.kubeconfig())?;
     tracing::info!(address = %endpoint.bind, "the API server listens");
     role.run(stop).await
 }
 
-/// Writes the administrator's kubeconfig.
-///
-/// # Errors
-/// The file cannot be written.
-pub fn write_kubeconfig(endpoint: &Endpoint, pki: &Pki, path: &Path) -> anyhow::Result<()> {
-    let admin = pki.client(&Identity::Admin, now_unix_s())?;
+/// The administrator's kubeconfig.
+fn administrator(endpoint: &Endpoint, pki: &Pki, now_unix_s: i64) -> anyhow::Result<Kubeconfig> {
+    let admin = pki.client(&Identity::Admin, now_unix_s)?;
     let (address, port) = (endpoint.bind.ip(), endpoint.bind.port());
     let host = if address.is_unspecified() { "127.0.0.1".to_owned() } else { address.to_string() };
     let server = format!("https://{host}:{port}");
-    Kubeconfig::for_certificate(CLUSTER, &Identity::Admin.user(), &server, pki.ca_pem(), &admin)
-        .write(path)
-        .with_context(|| format!("cannot write {}", path.display()))
+    Ok(Kubeconfig::for_certificate(CLUSTER, &Identity::Admin.user(), &server, pki.ca_pem(), &admin))
 }
 
 fn sans(endpoint: &Endpoint) -> Sans {

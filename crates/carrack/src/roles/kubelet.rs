@@ -22,7 +22,7 @@ use tokio_util::sync::CancellationToken;
 use crate::cli::roles::{AgentArgs, KubeletArgs};
 use crate::{logging, network};
 
-/// What a node's kubelet serves with, and whom it believes.
+/// What a node's agent serves with, and whom it believes.
 #[derive(Debug, Clone)]
 pub struct Served {
     /// The certificate, which may be exchanged.
@@ -38,12 +38,12 @@ impl Serving {
     /// Certificate and key cannot be used.
     pub fn served(&self) -> anyhow::Result<Served> {
         let pair = KeyPairPem { certificate: self.cert_pem.clone(), key: self.key_pem.clone().into() };
-        let certificate = Reloadable::new(&pair).context("the kubelet's certificate cannot be used")?;
+        let certificate = Reloadable::new(&pair).context("the certificate to serve with cannot be used")?;
         Ok(Served { certificate, client_ca_pem: self.client_ca_pem.clone() })
     }
 }
 
-/// What a node's agent serves with, and whom it believes.
+/// The same as text.
 #[derive(Debug, Clone)]
 pub struct Serving {
     /// Certificate, PEM.
@@ -177,10 +177,16 @@ pub fn configuration(path: &Path) -> anyhow::Result<Configuration> {
     let bytes = std::fs::read(path).with_context(what)?;
     let (configuration, without) =
         carrack_kubelet::configuration::read(&bytes).map_err(anyhow::Error::msg).with_context(what)?;
+    usable(&configuration).with_context(what)?;
     if !without.is_empty() {
         tracing::warn!(fields = without.join(", "), "fields of {} have no effect here", path.display());
     }
     Ok(configuration)
+}
+
+/// Finds out at once what would otherwise end every run of the kubelet.
+fn usable(configuration: &Configuration) -> anyhow::Result<()> {
+    configuration.apply(&mut NodeConfig::default()).map_err(anyhow::Error::msg)
 }
 
 /// Reads a configuration file, and those of a directory that are laid over it.
@@ -200,6 +206,7 @@ fn configurations(file: Option<&Path>, directory: Option<&Path>) -> anyhow::Resu
     let (configuration, without) = carrack_kubelet::configuration::read_over(base.as_deref(), &over)
         .map_err(anyhow::Error::msg)
         .with_context(what)?;
+    usable(&configuration).with_context(what)?;
     if !without.is_empty() {
         tracing::warn!(fields = without.join(", "), "fields of {} have no effect here", what());
     }

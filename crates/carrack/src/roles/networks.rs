@@ -14,6 +14,8 @@ use carrack_noderuntime::FurtherNetworks;
 use serde_json::{Map, Value, json};
 use std::sync::Arc;
 
+use crate::output;
+
 /// How often the API server is asked again that gave no answer. The kubelet tries the whole sandbox again later.
 const ATTEMPTS: u32 = 3;
 
@@ -50,7 +52,7 @@ pub fn run(called: Called) -> ExitCode {
     };
     let mut input = String::new();
     if let Err(error) = std::io::stdin().read_to_string(&mut input) {
-        eprintln!("error: the configuration cannot be read: {error}");
+        output::say(format_args!("error: the configuration cannot be read: {error}"));
         return ExitCode::FAILURE;
     }
     let outcome = match called {
@@ -60,7 +62,10 @@ pub fn run(called: Called) -> ExitCode {
             Err(error) => Err(format!("{error:#}")),
         }),
     };
-    println!("{}", outcome.stdout);
+    // Who called it may be gone; what was done is on disk.
+    if let Err(error) = output::write_all(format!("{}\n", outcome.stdout).as_bytes()) {
+        output::say(format_args!("error: {error:#}"));
+    }
     ExitCode::from(outcome.code)
 }
 

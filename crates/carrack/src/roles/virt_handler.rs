@@ -5,8 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use anyhow::Context as _;
-use carrack_auth::pki::KeyPairPem;
-use carrack_auth::tls::{self, Reloadable};
+use carrack_auth::tls;
 use carrack_engine::shell::random_seed;
 use carrack_engine::{Rng, Transport};
 use carrack_noderuntime::Layout;
@@ -14,7 +13,7 @@ use carrack_virt::handler::shell::{self, Config};
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
-use super::kubelet::Serving;
+use super::kubelet::Served;
 use super::virt_controller;
 use crate::cli::roles::VirtHandlerArgs;
 
@@ -36,15 +35,14 @@ pub async fn run(
     means: Means,
     node_name: &str,
     listen: SocketAddr,
-    serving: Serving,
+    served: Served,
     transport: Arc<dyn Transport>,
     stop: CancellationToken,
 ) -> anyhow::Result<()> {
     let listener = TcpListener::bind(listen)
         .await
         .with_context(|| format!("virt-handler cannot listen on {listen}: choose another --virt-handler-port"))?;
-    let pair = KeyPairPem { certificate: serving.cert_pem, key: serving.key_pem.into() };
-    let tls = tls::server_config(Reloadable::new(&pair)?, &serving.client_ca_pem)?;
+    let tls = tls::server_config(served.certificate, &served.client_ca_pem)?;
     let config = Config {
         node_name: node_name.to_owned(),
         kubelet_dir: layout.kubelet_root(),
@@ -64,13 +62,13 @@ pub async fn run(
 /// As for [`run`].
 pub async fn alone(args: VirtHandlerArgs) -> anyhow::Result<()> {
     let layout = args.agent.data_dir.layout()?;
-    let serving = super::kubelet::serving(&args.agent)?;
+    let served = super::kubelet::serving(&args.agent)?.served()?;
     let name = super::node_name(args.agent.node_name.as_deref())?;
     let listen = SocketAddr::new(args.agent.bind_address, args.port);
     super::alone("virt-handler", &args.agent.role, |transport, stop| async move {
         let keep_alive_dir = virt_controller::keep_alive_dir(&layout.virt_dir());
         let means = Means { keep_alive_dir, watchdog: args.guard.watchdog };
-        run(&layout, means, &name, listen, serving, transport, stop).await
+        run(&layout, means, &name, listen, served, transport, stop).await
     })
     .await
 }

@@ -10,7 +10,7 @@ use crate::logging;
 pub fn run(args: LauncherArgs) -> ExitCode {
     let filter = std::env::var("CARRACK_LOG").unwrap_or_else(|_| "info".to_owned());
     if let Err(error) = logging::start(&filter) {
-        eprintln!("error: {error:#}");
+        crate::output::say(format_args!("error: {error:#}"));
         return ExitCode::FAILURE;
     }
     cli::run(&["virt-launcher"], args)

@@ -10,7 +10,6 @@
 //!
 //! Roles talk to the API server in the process, each as its own user, through the same authorization as over HTTPS.
 
-use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
 use std::path::Path;
@@ -22,6 +21,7 @@ use carrack_apiserver::serve::{NodeProxy, TlsNodeProxy};
 use carrack_apiserver::{ApiServer, InProcess};
 use carrack_auth::kubeconfig::Kubeconfig;
 use carrack_auth::pki::{Identity, Pki, Sans, Server};
+use carrack_auth::tls::Reloadable;
 use carrack_auth::{Caller, caller};
 use carrack_engine::{ApiRequest, ContentType, Method, Transport};
 use carrack_noderuntime::members::Members;
@@ -33,15 +33,17 @@ use serde_json::{Value, json};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-use super::nodes;
 use super::report::Report;
 use super::tasks::keep;
+use super::wishes::Wishes;
+use super::{nodes, wishes};
 use crate::cli::BuiltIn;
 use crate::cli::up::UpArgs;
 use crate::image;
 use crate::kubeconfig::CLUSTER;
 use crate::network;
 use crate::roles::diagnostics::Listen;
+use crate::roles::renewal::{self, Renewal};
 use crate::roles::{
     self, apiserver, gpu_extender, gpu_plugin, kubelet, local_storage, networks, virt_controller, virt_handler,
 };
@@ -55,9 +57,8 @@ struct Machine {
     facts: HostFacts,
     node_name: String,
     node_ip: IpAddr,
-    scheduling: carrack_scheduler::Config,
+    wishes: Wishes,
     gpu_extender: Option<SocketAddr>,
-    gpus: Option<carrack_gpu_plugin::Source>,
     /// Where the scheduler tells its metrics.
     scheduler_port: Option<SocketAddr>,
     /// Where virt-controller does.
@@ -72,23 +73,19 @@ struct Machine {
 pub async fn run(args: &UpArgs, report: Report, stop: CancellationToken) -> anyhow::Result<()> {
     let began = Instant::now();
     network::refuse_overlap(&args.pod_cidr, &args.service_cidr)?;
+    let node_name = roles::node_name(args.node_name.as_deref())?;
+    let wishes = wishes::read(args, &node_name)?;
     let layout = args.data_dir.layout()?;
     let facts = match host::probe(&layout) {
         Ok(facts) => facts,
         Err(problems) => return super::refuse(&problems),
     };
     let _lock = take(&layout)?;
-    let node_name = roles::node_name(args.node_name.as_deref())?;
     let node_ip = network::node_address(args.node_ip, args.bind_address)?;
-    let mut scheduling = match &args.scheduler_config {
-        Some(path) => roles::scheduler::read_config(path)?,
-        None => carrack_scheduler::Config::default(),
-    };
+    network::refuse_own(&args.pod_cidr, node_ip)?;
     if let Some(listen) = args.gpu_extender {
-        gpu_extender::ask_it(&mut scheduling, listen)?;
         refuse_taken(listen, "--gpu-extender")?;
     }
-    let gpus = args.gpus.as_deref().map(gpu_plugin::source).transpose()?;
     let listening = |port: u16| (port != 0).then(|| SocketAddr::new(args.bind_address, port));
     let scheduler_port = listening(args.scheduler_port);
     let virt_controller_port = listening(args.virt_controller_port);
@@ -99,9 +96,8 @@ pub async fn run(args: &UpArgs, report: Report, stop: CancellationToken) -> anyh
         facts,
         node_name,
         node_ip,
-        scheduling,
+        wishes,
         gpu_extender,
-        gpus,
         scheduler_port,
         virt_controller_port,
         members,
@@ -114,6 +110,8 @@ pub async fn run(args: &UpArgs, report: Report, stop: CancellationToken) -> anyh
     }
     ports.extend(scheduler_port.map(|address| (address.port(), "--scheduler-port")));
     ports.extend(virt_controller_port.map(|address| (address.port(), "--virt-controller-port")));
+    let own = [Some((args.https_port, "--https-port")), gpu_extender.map(|listen| (listen.port(), "--gpu-extender"))];
+    wishes::refuse_twice(&own.into_iter().flatten().chain(ports.iter().copied()).collect::<Vec<_>>())?;
     for (port, flag) in ports {
         refuse_taken(SocketAddr::new(args.bind_address, port), flag)?;
     }
@@ -127,11 +125,11 @@ pub async fn run(args: &UpArgs, report: Report, stop: CancellationToken) -> anyh
             .collect(),
         names: [vec![machine.node_name.clone()], args.tls_san.clone()].concat(),
     };
-    let api = apiserver::Role::open(&machine.layout, &pki, &endpoint, &args.store, &args.access).await?;
+    let mut api = apiserver::Role::open(&machine.layout, &pki, &endpoint, &args.store, &args.access).await?;
     let server = api.server.clone();
     machine.agents = Some(Arc::<TlsNodeProxy>::clone(&api.nodes));
     for path in [Some(machine.layout.kubeconfig()), args.write_kubeconfig.clone()].into_iter().flatten() {
-        apiserver::write_kubeconfig(&endpoint, &pki, &path)?;
+        api.write_kubeconfig(&endpoint, &pki, &path)?;
     }
 
     let (roles_stop, api_stop) = (stop.child_token(), CancellationToken::new());
@@ -157,6 +155,10 @@ pub async fn run(args: &UpArgs, report: Report, stop: CancellationToken) -> anyh
             Err(error) => {
                 roles_stop.cancel();
                 api_stop.cancel();
+                if ProcessId::from_pidfile(&machine.layout.containerd_pidfile()).is_some() {
+                    tracing::warn!("containerd goes on: carrack up takes it over, and carrack down stops it");
+                }
+                remove_pidfile(&machine.layout);
                 return Err(error);
             }
         },
@@ -193,7 +195,7 @@ fn start_control_plane(
     stop: &CancellationToken,
 ) {
     let no_groups: [String; 0] = [];
-    let (layout, scheduling) = (&machine.layout, &machine.scheduling);
+    let (layout, scheduling) = (&machine.layout, &machine.wishes.scheduling);
     if let Some(listen) = machine.gpu_extender {
         let caller = Caller::new(caller::USER_GPU_EXTENDER, no_groups.clone());
         let (api, token) = (client(server, caller), stop.clone());
@@ -238,11 +240,12 @@ async fn start_node(
     report: &Report,
     began: Instant,
 ) -> anyhow::Result<()> {
+    let mut renewals = Vec::new();
     let settings = NodeSettings {
         pod_cidr: args.pod_cidr.clone(),
         sandbox_image: carrack_images::reference("pause"),
         masquerade: true,
-        networks: Some(further_networks(args, machine, pki)?),
+        networks: Some(further_networks(args, machine, pki, &mut renewals)?),
     };
     let api_ready = async {
         // Roles that come before the roles of RBAC would only be refused.
@@ -264,7 +267,8 @@ async fn start_node(
     });
     let images = args.images_dir.path(&machine.layout);
     provide(&machine.layout, &images, BuiltIn::Pause).await?;
-    start_agents(args, machine, server, pki, tasks, stop)?;
+    start_agents(args, machine, server, pki, tasks, stop, &mut renewals)?;
+    tasks.spawn(renewal::keep(pki.directory().to_owned(), renewals, stop.clone()));
     report.step("preparing the image of virt-launcher");
     provide(&machine.layout, &images, BuiltIn::VirtLauncher).await?;
     report.step("waiting for the node");
@@ -305,11 +309,15 @@ impl Start<'_> {
             tokio::task::spawn_blocking(move || image::build_one(&dir, image)).await??;
         }
         report.step("starting the nodes");
-        let labels = labels(&args.node_label)?;
-        tokio::task::block_in_place(|| nodes::prepare(args, &machine.layout, members, pki, &labels))?;
+        let labels = &machine.wishes.labels;
+        tokio::task::block_in_place(|| nodes::prepare(args, &machine.layout, members, pki, labels))?;
         for member in members.all() {
             tasks.spawn(nodes::supervise(member.layout.clone(), stop.clone()));
         }
+        let (args, cluster) = (UpArgs::clone(args), machine.layout.clone());
+        let (told, labels) = (members.clone(), labels.clone());
+        let renewal: Renewal = Box::new(move |pki, now| nodes::renew(&args, &cluster, &told, pki, &labels, now));
+        tasks.spawn(renewal::keep(pki.directory().to_owned(), vec![renewal], stop.clone()));
         for member in members.all() {
             // One that is switched off is not waited for.
             if !carrack_noderuntime::members::off_file(&member.layout).exists() {
@@ -329,15 +337,23 @@ impl Start<'_> {
 }
 
 /// What this node's plugin for further networks of pods needs. It is a process of containerd's, and so comes from outside.
-fn further_networks(args: &UpArgs, machine: &Machine, pki: &Pki) -> anyhow::Result<FurtherNetworks> {
-    let identity = Identity::Node { node: machine.node_name.clone() };
-    let client = pki.client(&identity, apiserver::now_unix_s())?;
+fn further_networks(
+    args: &UpArgs,
+    machine: &Machine,
+    pki: &Pki,
+    renewals: &mut Vec<Renewal>,
+) -> anyhow::Result<FurtherNetworks> {
     let address = if args.bind_address.is_unspecified() { IpAddr::V4(Ipv4Addr::LOCALHOST) } else { args.bind_address };
     let server = format!("https://{}", SocketAddr::new(address, args.https_port));
     let path = machine.layout.data_dir().join("networks.yaml");
-    Kubeconfig::for_certificate(CLUSTER, &identity.user(), &server, pki.ca_pem(), &client)
-        .write(&path)
-        .with_context(|| format!("cannot write {}", path.display()))?;
+    let identity = Identity::Node { node: machine.node_name.clone() };
+    let make = move |pki: &Pki, now_unix_s: i64| -> anyhow::Result<Kubeconfig> {
+        let client = pki.client(&identity, now_unix_s)?;
+        Ok(Kubeconfig::for_certificate(CLUSTER, &identity.user(), &server, pki.ca_pem(), &client))
+    };
+    let first = make(pki, apiserver::now_unix_s())?;
+    first.write(&path).with_context(|| format!("cannot write {}", path.display()))?;
+    renewals.push(renewal::kubeconfig(path.clone(), &first, make));
     networks::further(path)
 }
 
@@ -349,36 +365,34 @@ fn start_agents(
     pki: &Pki,
     tasks: &mut JoinSet<()>,
     stop: &CancellationToken,
+    renewals: &mut Vec<Renewal>,
 ) -> anyhow::Result<()> {
     let name = &machine.node_name;
     let sans = Sans::loopback().with_name(name).with_address(machine.node_ip);
-    let serving = |server: Server| -> anyhow::Result<kubelet::Serving> {
-        let pair = pki.server(&server, &sans, apiserver::now_unix_s())?;
-        Ok(kubelet::Serving {
-            cert_pem: pair.certificate,
-            key_pem: pair.key.expose().to_owned(),
-            client_ca_pem: pki.ca_pem().to_owned(),
-        })
+    let mut serving = |server: Server| -> anyhow::Result<kubelet::Served> {
+        let certificate = Reloadable::new(&pki.server(&server, &sans, apiserver::now_unix_s())?)?;
+        renewals.push(renewal::serving(server, sans.clone(), certificate.clone()));
+        Ok(kubelet::Served { certificate, client_ca_pem: pki.ca_pem().to_owned() })
     };
     let node = kubelet::Node {
         name: name.clone(),
         address: machine.node_ip,
-        labels: labels(&args.node_label)?,
+        labels: machine.wishes.labels.clone(),
         api_server: Some((machine.node_ip.to_string(), args.https_port)),
         listen: SocketAddr::new(args.bind_address, args.kubelet_port),
         runtime_endpoint: machine.layout.containerd_socket(),
-        configuration: args.kubelet_config.as_deref().map(kubelet::configuration).transpose()?,
+        configuration: machine.wishes.kubelet.clone(),
         container_gc: Default::default(),
         resource_wait: Duration::from_secs(args.resource_wait),
         boot_id_file: args.boot_id_file.clone(),
     };
     let (api, token, layout) = (client(server, Caller::node(name)), stop.clone(), machine.layout.clone());
-    let tls = serving(Server::Kubelet { node: name.clone() })?.served()?;
+    let tls = serving(Server::Kubelet { node: name.clone() })?;
     tasks.spawn(keep("kubelet", stop.clone(), move || {
         let (api, token, layout, node, tls) = (api.clone(), token.clone(), layout.clone(), node.clone(), tls.clone());
         async move { kubelet::run(&layout, node, tls, api, token).await }
     }));
-    if let Some(source) = &machine.gpus {
+    if let Some(source) = &machine.wishes.gpus {
         let config = gpu_plugin::config(&machine.layout, name, source.clone());
         let (api, token) = (client(server, Caller::node(name)), stop.clone());
         tasks.spawn(keep("gpu-plugin", stop.clone(), move || {
@@ -404,11 +418,6 @@ fn start_agents(
         async move { virt_handler::run(&layout, means, &name, listen, tls, api, token).await }
     }));
     Ok(())
-}
-
-fn labels(given: &[String]) -> anyhow::Result<BTreeMap<String, String>> {
-    let pair = |label: &String| label.split_once('=').map(|(key, value)| (key.to_owned(), value.to_owned()));
-    given.iter().map(|label| pair(label).with_context(|| format!("{label:?} is no label: it is KEY=VALUE"))).collect()
 }
 
 /// Waits until the node says that it is ready, and its agent answers: after a restart, what the node said last is still
@@ -542,9 +551,7 @@ pub(crate) fn take(layout: &Layout) -> anyhow::Result<File> {
         std::thread::sleep(Duration::from_millis(10));
     };
     let Some(file) = held else {
-        let pid =
-            ProcessId::from_pidfile(&layout.pidfile()).map_or(String::new(), |other| format!(" (pid {})", other.pid));
-        bail!("the cluster in {} runs already{pid}", layout.data_dir().display());
+        bail!(in_use(layout, ProcessId::from_pidfile(&layout.pidfile()).map(|other| other.pid)));
     };
     let own = i32::try_from(std::process::id()).ok().and_then(ProcessId::of).context("this process is not in /proc")?;
     let pidfile = layout.pidfile();
@@ -552,8 +559,29 @@ pub(crate) fn take(layout: &Layout) -> anyhow::Result<File> {
     Ok(file)
 }
 
+/// Why the data directory is not to be had: a cluster runs there, or somebody without a pidfile holds it.
+fn in_use(layout: &Layout, pid: Option<i32>) -> String {
+    let dir = layout.data_dir().display();
+    match pid {
+        Some(pid) => format!("the cluster in {dir} runs already (pid {pid})"),
+        None => format!("another process starts the cluster in {dir}, or takes it down: try again when that has ended"),
+    }
+}
+
 fn remove_pidfile(layout: &Layout) {
     if let Err(error) = fs::remove_file(layout.pidfile()) {
         tracing::warn!(%error, "the pidfile stays");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_takes_a_cluster_down_is_not_called_the_cluster() {
+        let layout = Layout::new("/d");
+        assert_eq!(in_use(&layout, Some(7)), "the cluster in /d runs already (pid 7)");
+        assert!(in_use(&layout, None).contains("takes it down"));
     }
 }

@@ -20,6 +20,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::cli::up::UpArgs;
 use crate::kubeconfig::CLUSTER;
+use crate::network;
 use crate::node;
 use crate::node::agent::{Credentials, Told};
 use crate::roles::{apiserver, virt_controller};
@@ -31,6 +32,10 @@ const FIRST_PAUSE: Duration = Duration::from_millis(200);
 const LONGEST_PAUSE: Duration = Duration::from_secs(10);
 /// How often a node that is switched off is looked at again.
 const LOOK_AGAIN: Duration = Duration::from_millis(200);
+/// The kubeconfigs of an agent's roles, in its node's directory.
+const KUBELET: &str = "kubelet.yaml";
+const VIRT_HANDLER: &str = "virt-handler.yaml";
+const LOCAL_STORAGE: &str = "local-storage.yaml";
 /// An agent's log is put aside at a start when it has grown above this.
 const LOG_LIMIT_BYTES: u64 = 64 << 20;
 
@@ -49,12 +54,12 @@ pub fn plan(args: &UpArgs, layout: &Layout) -> anyhow::Result<Option<Members>> {
     if several && !args.bind_address.is_unspecified() {
         anyhow::bail!("--bind-address is for a cluster of one node; others reach the API server at several addresses");
     }
-    match args.nodes {
-        None | Some(1) if there.is_empty() => Ok(None),
+    let members = match args.nodes {
+        None | Some(1) if there.is_empty() => return Ok(None),
         // What was asked for first holds until the cluster is taken down for good.
         None => {
             let count = u8::try_from(there.len()).context("too many nodes")?;
-            Ok(Some(Members::new(layout, count, &args.pod_cidr)?))
+            Members::new(layout, count, &args.pod_cidr)?
         }
         Some(count) if usize::from(count) < there.len() => {
             anyhow::bail!(
@@ -67,8 +72,54 @@ pub fn plan(args: &UpArgs, layout: &Layout) -> anyhow::Result<Option<Members>> {
                 "the cluster has its one node in this process; to have several, take it down with carrack down --purge"
             )
         }
-        Some(count) => Ok(Some(Members::new(layout, count, &args.pod_cidr)?)),
+        Some(count) => {
+            let members = Members::new(layout, count, &args.pod_cidr)?;
+            // One that has its nodes goes on as it is.
+            if there.is_empty() {
+                refuse_overlaps(&members, &args.service_cidr)?;
+            }
+            members
+        }
+    };
+    refuse_second(&members)?;
+    Ok(Some(members))
+}
+
+/// Refuses a cluster beside another one with several nodes: all have the same network for their nodes, and those of the
+/// other would not be reached any more.
+fn refuse_second(members: &Members) -> anyhow::Result<()> {
+    let gateway = members.gateway();
+    let ip = host::find_program("ip").context("the program ip is missing")?;
+    let listed = std::process::Command::new(ip)
+        .args(["-4", "-oneline", "address", "show", "to", &gateway.to_string()])
+        .stdin(Stdio::null())
+        .output()
+        .context("ip cannot be run")?;
+    match other_link(&String::from_utf8_lossy(&listed.stdout), &members.bridge()) {
+        Some(other) => anyhow::bail!(
+            "the link {other} has the address {gateway} of the nodes' network: only one cluster with several nodes can \
+             run on a machine; take the other one down first"
+        ),
+        None => Ok(()),
     }
+}
+
+/// The link that is not ours of those that `ip -oneline address` lists.
+fn other_link(listed: &str, ours: &str) -> Option<String> {
+    let links = listed.lines().filter_map(|line| line.split_whitespace().nth(1));
+    links.map(|link| link.split('@').next().unwrap_or(link)).find(|link| *link != ours).map(str::to_owned)
+}
+
+/// Refuses ranges of pods of which one, behind the first, is that of the services or of the nodes themselves.
+fn refuse_overlaps(members: &Members, service_cidr: &str) -> anyhow::Result<()> {
+    let nodes = format!("{}/24", members.gateway());
+    let what = || "the nodes' ranges follow --pod-cidr, each as large as that; the nodes have one of their own";
+    network::refuse_overlap(service_cidr, &nodes).with_context(what)?;
+    for member in members.all() {
+        network::refuse_overlap(&member.pod_cidr, service_cidr).with_context(what)?;
+        network::refuse_overlap(&member.pod_cidr, &nodes).with_context(what)?;
+    }
+    Ok(())
 }
 
 /// Makes ready what all nodes need before their agents start: networks, certificates, what they are told.
@@ -86,12 +137,59 @@ pub fn prepare(
     }
     members::set_up(members).context("the nodes have no network")?;
     for member in members.all() {
-        let told = tell(args, cluster, members, member, pki, labels)?;
-        let path = member.agent_file();
-        let text = serde_json::to_vec_pretty(&told).context("what an agent is told is no JSON")?;
-        write_private(&path, &text).with_context(|| format!("cannot write {}", path.display()))?;
+        instruct(args, cluster, members, member, pki, labels, apiserver::now_unix_s())?;
     }
     Ok(())
+}
+
+/// Tells each agent what holds now, and has those begin anew whose certificates were issued again: an agent reads them
+/// at its start. Guests and containers do not notice.
+pub fn renew(
+    args: &UpArgs,
+    cluster: &Layout,
+    members: &Members,
+    pki: &Pki,
+    labels: &BTreeMap<String, String>,
+    now_unix_s: i64,
+) -> anyhow::Result<()> {
+    for member in members.all() {
+        let before = credentials(member);
+        let mut outcome = instruct(args, cluster, members, member, pki, labels, now_unix_s);
+        // Also what was written before something failed is for the agent to read.
+        if credentials(member) != before
+            && let Some(agent) = ProcessId::from_pidfile(&member.layout.pidfile())
+        {
+            tracing::info!(node = member.name, "its certificates were renewed: its agent begins anew");
+            let ended = agent.terminate(AGENT_END);
+            outcome = outcome.and(ended.with_context(|| format!("the agent of {} does not end", member.name)));
+        }
+        if let Err(error) = outcome {
+            tracing::error!(node = member.name, "its certificates cannot be renewed: {error:#}");
+        }
+    }
+    Ok(())
+}
+
+/// What an agent reads at its start, as far as it is there.
+fn credentials(member: &Member) -> Vec<Option<Vec<u8>>> {
+    let kubeconfigs = [KUBELET, VIRT_HANDLER, LOCAL_STORAGE].map(|file| member.layout.data_dir().join(file));
+    kubeconfigs.into_iter().chain([member.agent_file()]).map(|file| fs::read(file).ok()).collect()
+}
+
+/// Writes down what an agent is told.
+fn instruct(
+    args: &UpArgs,
+    cluster: &Layout,
+    members: &Members,
+    member: &Member,
+    pki: &Pki,
+    labels: &BTreeMap<String, String>,
+    now_unix_s: i64,
+) -> anyhow::Result<()> {
+    let told = tell(args, cluster, members, member, pki, labels, now_unix_s)?;
+    let path = member.agent_file();
+    let text = serde_json::to_vec_pretty(&told).context("what an agent is told is no JSON")?;
+    write_private(&path, &text).with_context(|| format!("cannot write {}", path.display()))
 }
 
 fn tell(
@@ -101,8 +199,8 @@ fn tell(
     member: &Member,
     pki: &Pki,
     labels: &BTreeMap<String, String>,
+    now: i64,
 ) -> anyhow::Result<Told> {
-    let now = apiserver::now_unix_s();
     let sans = Sans::loopback().with_name(&member.name).with_address(IpAddr::V4(member.address));
     let server = format!("https://{}:{}", members.gateway(), args.https_port);
     let kubeconfig = |identity: Identity, file: &str| -> anyhow::Result<PathBuf> {
@@ -132,13 +230,13 @@ fn tell(
         images_dir: std::path::absolute(args.images_dir.path(cluster))?,
         keep_alive_dir: virt_controller::keep_alive_dir(&cluster.virt_dir()),
         ca_pem: pki.ca_pem().to_owned(),
-        kubelet: credentials(Identity::Node { node: node() }, Server::Kubelet { node: node() }, "kubelet.yaml")?,
+        kubelet: credentials(Identity::Node { node: node() }, Server::Kubelet { node: node() }, KUBELET)?,
         virt_handler: credentials(
             Identity::VirtHandler { node: node() },
             Server::VirtHandler { node: node() },
-            "virt-handler.yaml",
+            VIRT_HANDLER,
         )?,
-        local_storage: kubeconfig(Identity::LocalStorage { node: node() }, "local-storage.yaml")?,
+        local_storage: kubeconfig(Identity::LocalStorage { node: node() }, LOCAL_STORAGE)?,
         storage_faults: args.storage_faults.as_deref().map(std::path::absolute).transpose()?,
         log_level: args.log_level.clone(),
     })
@@ -216,4 +314,60 @@ fn write_private(path: &Path, text: &[u8]) -> std::io::Result<()> {
     let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&part)?;
     file.write_all(text)?;
     fs::rename(part, path)
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser as _;
+
+    use super::*;
+    use crate::cli::{Cli, Command};
+
+    #[test]
+    fn ranges_of_pods_are_nobody_elses() {
+        let check = |pods: &str, count: u8, services: &str, good: bool| {
+            let members = Members::new(&Layout::new("/d"), count, pods).expect("nodes");
+            assert_eq!(refuse_overlaps(&members, services).is_ok(), good, "{pods} {count} {services}");
+        };
+        check("10.42.0.0/24", 3, "10.43.0.0/16", true);
+        check("10.42.0.0/24", 100, "10.43.0.0/16", true);
+        check("10.42.0.0/16", 1, "10.43.0.0/16", true);
+        check("10.42.0.0/16", 2, "10.43.0.0/16", false);
+        check("10.43.255.0/24", 2, "10.96.0.0/16", false);
+        check("10.42.0.0/24", 2, "10.44.0.0/16", false);
+    }
+
+    #[test]
+    fn a_second_network_for_nodes_is_seen() {
+        let line =
+            |link: &str| format!("5: {link}    inet 10.44.0.1/24 scope global {link}\\       valid_lft forever\n");
+        assert_eq!(other_link("", "crn-1"), None);
+        assert_eq!(other_link(&line("crn-1"), "crn-1"), None);
+        assert_eq!(other_link(&(line("crn-1") + &line("crn-2")), "crn-1").as_deref(), Some("crn-2"));
+        assert_eq!(other_link(&line("eth0@if7"), "crn-1").as_deref(), Some("eth0"));
+    }
+
+    #[test]
+    fn agents_are_told_when_their_certificates_were_issued_again() {
+        const DAY_S: i64 = 24 * 3600;
+        let dir = tempfile::tempdir().expect("a directory");
+        let (cluster, begins) = (Layout::new(dir.path()), 1_800_000_000);
+        let members = Members::new(&cluster, 1, "10.42.0.0/24").expect("a node");
+        let pki = Pki::open_or_create(&cluster.pki_dir(), begins).expect("made");
+        let member = &members.all()[0];
+        fs::create_dir_all(member.layout.data_dir()).expect("made");
+        let Command::Up(args) = Cli::try_parse_from(["carrack", "up"]).expect("arguments").command else {
+            panic!("another command")
+        };
+        let mut before = credentials(member);
+        assert!(before.iter().all(Option::is_none));
+        for (day, changes) in [(0, true), (200, false), (300, true), (301, false)] {
+            renew(&args, &cluster, &members, &pki, &BTreeMap::new(), begins + day * DAY_S).expect("told");
+            let now = credentials(member);
+            assert!(now.iter().all(Option::is_some), "day {day}");
+            assert_eq!(now.iter().zip(&before).all(|(new, old)| new != old), changes, "day {day}");
+            assert_eq!(now != before, changes, "day {day}");
+            before = now;
+        }
+    }
 }

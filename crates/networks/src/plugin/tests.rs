@@ -228,6 +228,7 @@ fn bad_input_is_refused_before_anything_is_made() {
     refused("a,addressless", "the CNI plugin no-ipam is not in");
     refused("a,file", "no file in");
     refused("a@eth0", "there is an interface eth0 already");
+    refused(r#"[{"name": "a", "bandwidth": {"ingressRate": 1}}]"#, "network ns/a: the pod asks for bandwidth");
     refused("[", "no list");
     // Mended, it is attached, and the failure is gone.
     assert_eq!(world.run("ADD", "c1", Some("a")).0, 0);
@@ -320,8 +321,17 @@ fn a_damaged_record_is_told_and_stays() {
 fn the_protocol() {
     let world = World::new();
     assert_eq!(world.run("VERSION", "", None).1["cniVersion"], "0.4.0");
-    let (code, result) = world.run("STATUS", "c1", None);
+    let (code, result) = world.run("STOP", "c1", None);
     assert_eq!((code, result["code"].as_u64()), (1, Some(FAILED)));
+    // Whether it can serve an ADD, which is asked for no sandbox.
+    for (subnet, expected) in
+        [(None, (0, None)), (Some("10.42.0.0/24"), (0, None)), (Some("10.42"), (1, Some(INVALID)))]
+    {
+        let network = |subnet: &str| json!({"podNetwork": {"bridge": "cni0", "subnet": subnet, "dataDir": "/nowhere"}});
+        let more = subnet.map_or_else(|| json!({}), network);
+        let (code, result) = world.run_in("STATUS", "", None, "", more);
+        assert_eq!((code, result["code"].as_u64()), expected, "{subnet:?}");
+    }
     let connect = |_: &Path| Err("nowhere".to_owned());
     let environment = Environment { command: "ADD".to_owned(), ..Environment::default() };
     let outcome = super::run(&environment, "{}", &connect);

@@ -23,7 +23,7 @@ use netlink_packet_route::link::{
     LinkMessage, State,
 };
 use netlink_packet_route::route::{
-    RouteAddress, RouteAttribute, RouteHeader, RouteMessage, RouteProtocol, RouteScope, RouteType,
+    RouteAddress, RouteAttribute, RouteFlags, RouteHeader, RouteMessage, RouteProtocol, RouteScope, RouteType,
 };
 use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
 use rustix::io::Errno;
@@ -294,11 +294,11 @@ pub fn attach(owner: &Owner, wanted: &Wanted<'_>) -> Linked<Pair> {
     let outside = outside_name(owner);
     make_pair(&mut netlink, &outside, &owner.interface, &bridge, &netns)?;
     let made = finish(&mut netlink, &mut changes, &outside, bridge, &owner.interface, wanted, &netns);
-    if made.is_err()
+    if let Err(why) = &made
         && let Err(left) = remove(&mut netlink, &outside)
     {
         // The sandbox's namespace goes, and the pair with it.
-        eprintln!("{left}");
+        return Err(LinkError::Other(format!("{}; and {}", crate::plugin::chain(why), crate::plugin::chain(&left))));
     }
     made
 }
@@ -360,18 +360,51 @@ fn address(name: &str, wanted: &Wanted<'_>) -> Linked<Link> {
     let link = get(&mut netlink, name)?;
     set_up(&mut netlink, &link)?;
     add_address(&mut netlink, &link, wanted.address, wanted.range)?;
+    add_way_out(&mut netlink, &link, wanted.range.gateway())?;
+    Ok(link)
+}
+
+/// The way to all that no other route is for.
+fn add_way_out(netlink: &mut Netlink, link: &Link, gateway: Ipv4Addr) -> Linked<()> {
     let mut route = RouteMessage::default();
     route.header.address_family = AddressFamily::Inet;
     route.header.table = RouteHeader::RT_TABLE_MAIN;
     route.header.protocol = RouteProtocol::Boot;
     route.header.scope = RouteScope::Universe;
     route.header.kind = RouteType::Unicast;
-    route.attributes =
-        vec![RouteAttribute::Gateway(RouteAddress::Inet(wanted.range.gateway())), RouteAttribute::Oif(link.index)];
-    netlink
-        .ask(RouteNetlinkMessage::NewRoute(route), NLM_F_CREATE | NLM_F_EXCL)
-        .map_err(failed("the sandbox cannot have a way out"))?;
-    Ok(link)
+    route.attributes = vec![RouteAttribute::Gateway(RouteAddress::Inet(gateway)), RouteAttribute::Oif(link.index)];
+    let added = netlink.ask(RouteNetlinkMessage::NewRoute(route), NLM_F_CREATE | NLM_F_EXCL);
+    added.map(drop).map_err(failed("the sandbox cannot have a way out"))
+}
+
+/// Has a sandbox's way out go over this link of its, and over no other. May be done again.
+///
+/// Upstream: Multus, `DeleteDefaultGW` and `SetDefaultGW`.
+///
+/// # Errors
+/// See [`LinkError`]. The sandbox may have no way out then.
+pub fn lead_out(netns: &Path, interface: &str, gateway: Ipv4Addr) -> Linked<()> {
+    let netns = open_namespace(netns)?;
+    within(&netns, || {
+        let mut netlink = Netlink::open().map_err(failed("the sandbox's networking cannot be asked"))?;
+        let link = get(&mut netlink, interface)?;
+        let mut request = RouteMessage::default();
+        request.header.address_family = AddressFamily::Inet;
+        let answers = netlink
+            .list(RouteNetlinkMessage::GetRoute(request))
+            .map_err(failed("the sandbox's routes cannot be read"))?;
+        for answer in answers {
+            let RouteNetlinkMessage::NewRoute(mut route) = answer else { continue };
+            if route.header.destination_prefix_length == 0 && route.header.table == RouteHeader::RT_TABLE_MAIN {
+                // What its link is like just now is told there, and refused in a request.
+                route.header.flags = RouteFlags::empty();
+                netlink
+                    .ask(RouteNetlinkMessage::DelRoute(route), 0)
+                    .map_err(failed("the sandbox's way out cannot be changed"))?;
+            }
+        }
+        add_way_out(&mut netlink, &link, gateway)
+    })?
 }
 
 /// Waits until frames pass a link.

@@ -125,6 +125,14 @@ impl PodNetwork {
         self.subnet.parse().map_err(PodNetworkError::Config)
     }
 
+    /// Whether the configuration can be used.
+    ///
+    /// # Errors
+    /// [`PodNetworkError::Config`].
+    pub fn usable(&self) -> Result<(), PodNetworkError> {
+        self.range().map(drop)
+    }
+
     fn addresses(&self, name: &str) -> Result<Addresses, PodNetworkError> {
         if name.is_empty() || name.starts_with('.') || name.contains('/') {
             return Err(PodNetworkError::Config(format!("{name:?} is no network's name")));

@@ -28,6 +28,7 @@ use self::server::Server;
 use crate::cli::bench::ApiArgs;
 use crate::output::{self, Format};
 use crate::progress::Progress;
+use crate::roles;
 use crate::wire::Endpoint;
 
 const NAMESPACE: &str = "carrack-bench";
@@ -57,6 +58,7 @@ pub async fn run(args: &ApiArgs, format: Option<Format>) -> anyhow::Result<()> {
 }
 
 async fn drive(args: &ApiArgs) -> anyhow::Result<Report> {
+    let stop = roles::until_signal()?;
     let mut progress = Progress::new();
     progress.step("reaching the server");
     let server = match &args.kubeconfig {
@@ -77,10 +79,18 @@ async fn drive(args: &ApiArgs) -> anyhow::Result<Report> {
         figures: Vec::new(),
     };
     prepare(&server.endpoint).await?;
-    let measured = measure(args, &server, &mut report, &mut progress).await;
+    // Also what a signal ends leaves nothing on a server that is not ours.
+    let measured = tokio::select! {
+        measured = measure(args, &server, &mut report, &mut progress) => measured,
+        () = stop.cancelled() => Err(anyhow::anyhow!("ended by a signal")),
+    };
     if measured.is_err() || args.kubeconfig.is_some() {
         progress.step("removing what is left");
-        remove(&server.endpoint).await?;
+        match remove(&server.endpoint).await {
+            // What ended the measure is what is told.
+            Err(error) if measured.is_err() => progress.note(&format!("it stays: {error:#}")),
+            removed => removed?,
+        }
     }
     measured?;
     progress.finish();

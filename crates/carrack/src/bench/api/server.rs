@@ -1,7 +1,7 @@
 #![expect(clippy::disallowed_methods, reason = "shell: starts a process and measures time")]
 //! The server to measure: one that is given, or an API server of our own.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -10,6 +10,7 @@ use carrack_auth::kubeconfig::Kubeconfig;
 
 use super::figures::Spent;
 use crate::bench::resident_mb;
+use crate::bench::scratch::Scratch;
 use crate::wire::Endpoint;
 
 /// How long a server may take to be ready.
@@ -27,7 +28,8 @@ pub struct Server {
 
 struct Own {
     process: Child,
-    dir: PathBuf,
+    /// Goes when the process has ended.
+    dir: Scratch,
 }
 
 /// Processor time of a process and its threads: proc(5). None when it is gone.
@@ -59,20 +61,20 @@ impl Server {
     /// # Errors
     /// It does not start.
     pub async fn start(port: u16, store: &str) -> anyhow::Result<Self> {
-        let dir = std::env::temp_dir().join(format!("carrack-bench-api-{}", std::process::id()));
+        let dir = Scratch::new("api");
         let program = std::env::current_exe().context("cannot find this program's own file")?;
         let began = Instant::now();
         let process = Command::new(program)
             .args(["apiserver", "--log-level", "warn", "--bind-address", "127.0.0.1"])
             .args(["--https-port", &port.to_string(), "--store", store, "--data-dir"])
-            .arg(&dir)
+            .arg(dir.path())
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .spawn()
             .context("cannot start an API server")?;
         let pids = vec![process.id()];
         let mut own = Own { process, dir };
-        let kubeconfig = own.dir.join("kubeconfig.yaml");
+        let kubeconfig = own.dir.path().join("kubeconfig.yaml");
         let mut reached = None;
         while began.elapsed() < LIMIT {
             if let Some(status) = own.process.try_wait().context("cannot watch the API server")? {
@@ -121,10 +123,7 @@ impl Server {
 impl Drop for Own {
     fn drop(&mut self) {
         if let Err(error) = self.process.kill().and_then(|()| self.process.wait()) {
-            eprintln!("the measured API server does not end: {error}");
-        }
-        if let Err(error) = std::fs::remove_dir_all(&self.dir) {
-            eprintln!("cannot remove {}: {error}", self.dir.display());
+            crate::output::say(format_args!("the measured API server does not end: {error}"));
         }
     }
 }

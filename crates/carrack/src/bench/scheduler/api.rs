@@ -29,6 +29,7 @@ use tokio_util::sync::CancellationToken;
 use super::patience::{Done, Patience};
 use super::workloads::{CLASSES, NAMESPACE, node, pod, ready, victim};
 use crate::bench::resident_mb;
+use crate::bench::scratch::Scratch;
 use crate::cli::access::AccessArgs;
 use crate::cli::bench::Workload;
 use crate::cli::store::StoreArgs;
@@ -158,11 +159,8 @@ fn creation(resource: &Resource, object: &Value) -> ApiRequest {
 /// # Errors
 /// The API server fails, or pods are not bound in time.
 pub async fn bind(workload: Workload, setting: Setting, patience: Patience) -> anyhow::Result<Bound> {
-    let dir = std::env::temp_dir().join(format!("carrack-bench-scheduler-{}", std::process::id()));
-    let measured = measure(workload, setting, &patience, &Layout::new(&dir)).await;
-    let removed = std::fs::remove_dir_all(&dir).with_context(|| format!("cannot remove {}", dir.display()));
-    let measured = measured?;
-    removed.map(|()| measured)
+    let dir = Scratch::new("scheduler");
+    measure(workload, setting, &patience, &Layout::new(dir.path())).await
 }
 
 async fn measure(workload: Workload, setting: Setting, patience: &Patience, layout: &Layout) -> anyhow::Result<Bound> {

@@ -270,7 +270,7 @@ fn play(stage: &Stage) -> anyhow::Result<()> {
     cluster.create(api::SETS, &objects::counting_set(SET, &VOLUMES))?;
     let pod = cluster.wait_pod(POD)?;
     let below = cluster.places.node.kubelet_root();
-    let shell = machine::in_pod(&below, api::uid(&pod), "sh").context("no process of the pod runs")?;
+    let shell = machine::shell_of(stage, &below, &pod)?;
     let blobs = stage.wait("the pod has written", 20, || {
         counters(&shell)?.into_iter().try_for_each(|n| so(n > 0, || "it has not counted yet".to_owned()))?;
         blobs(&shell)
@@ -352,7 +352,7 @@ fn play(stage: &Stage) -> anyhow::Result<()> {
     stage.journal.gone("the API server");
     cluster.api.merge(&set, &json!({"spec": {"replicas": 1}}))?;
     let pod = cluster.wait_pod(POD)?;
-    let shell = machine::in_pod(&below, api::uid(&pod), "sh").context("no process of the pod runs")?;
+    let shell = machine::shell_of(stage, &below, &pod)?;
     let now = self::blobs(&shell).map_err(anyhow::Error::msg)?;
     let same = so(now == blobs, || format!("the checksums were {blobs:x?} and are {now:x?}"));
     stage.journal.check(&rules::DATA_STAYS, same);

@@ -49,7 +49,7 @@ fn play(stage: &Stage) -> anyhow::Result<()> {
     cluster.create(api::PODS, &objects::counting_pod("counter", &[("data", json!({"emptyDir": {}}))]))?;
     let pod = cluster.wait_pod("counter")?;
     let guest = start_machine(&cluster)?;
-    let counter = machine::in_pod(&below, api::uid(&pod), "sh").context("no process of the pod runs")?;
+    let counter = machine::shell_of(stage, &below, &pod)?;
     let _same = looks::same(
         stage,
         &rules::CONTAINERS_STAY,

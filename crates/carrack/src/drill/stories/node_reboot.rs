@@ -127,8 +127,11 @@ fn play(stage: &Stage) -> anyhow::Result<()> {
     let again = objects::idle_pod("another", &json!({RESOURCE: "1"}));
     cluster.create(api::PODS, &again)?;
     let another = cluster.wait_pod("another")?;
-    let (first, second) =
-        (device(&below, &one(&cluster, "stays").map_err(anyhow::Error::msg)?)?, device(&below, &another)?);
+    let told = |pod: &Value| {
+        let ask = || device(&below, pod).map_err(|error| format!("{error:#}"));
+        stage.wait("the container has a device", 20, ask)
+    };
+    let (first, second) = (told(&one(&cluster, "stays").map_err(anyhow::Error::msg)?)?, told(&another)?);
     stage.journal.check(&rules::DEVICE_HELD_ONCE, so(first != second, || format!("both have {first}")));
     stage.going()
 }

@@ -69,7 +69,8 @@ impl Wishes {
         Self {
             node: node.name.clone(),
             sans: Sans::default().with_name(&node.name).with_address(node.address),
-            kubeconfig: kubeconfig.to_owned(),
+            // It is written beside itself first.
+            kubeconfig: std::path::absolute(kubeconfig).unwrap_or_else(|_| kubeconfig.to_owned()),
             bootstrap: args.bootstrap_kubeconfig.clone(),
             directory: args.cert_dir.clone().unwrap_or_else(|| layout.kubelet_root().join("pki")),
             rotate: args.rotate_certificates || configuration.is_some_and(|c| c.rotate_certificates),
