@@ -150,7 +150,12 @@ impl Controller for Attacher {
     }
     fn setup(&self, setup: &mut Setup<'_>) {
         setup.watch_own::<VolumeAttachment>();
-        setup.read::<PersistentVolume>();
+        // An attachment may be seen before its volume.
+        setup.watch::<PersistentVolume>(|volume, view| {
+            let name = Some(volume.name());
+            let of = |a: &&Arc<VolumeAttachment>| a.spec.source.persistent_volume_name.as_deref() == name;
+            view.cache::<VolumeAttachment>().iter().filter(of).map(|a| Key::of(a.as_ref())).collect()
+        });
     }
     fn reconcile(&mut self, key: &Key, view: &View<'_>, now: Time) -> Plan {
         let Some(attachment) = view.get::<VolumeAttachment>("", &key.name) else { return Plan::none() };

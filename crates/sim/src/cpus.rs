@@ -39,7 +39,7 @@ pub(crate) fn ask(limits: &mut Value) {
 }
 
 /// How many whole CPUs a pod's container is to have for itself; none where it shares, or the pod is not there any more.
-fn wanted(pod: &PodRef, observer: &Observer) -> usize {
+pub(crate) fn wanted(pod: &PodRef, observer: &Observer) -> usize {
     let limits =
         observer.pod(pod).and_then(|pod| pod.pointer("/spec/containers/0/resources/limits")).unwrap_or(&Value::Null);
     if text(limits, "/memory").is_empty() { 0 } else { text(limits, "/cpu").parse().unwrap_or(0) }

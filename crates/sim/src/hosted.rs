@@ -88,6 +88,8 @@ pub(crate) struct Settings {
     pub watchdogs: bool,
     /// Kubelets say in which zones their nodes are.
     pub zones: bool,
+    /// Kubelets keep memory of NUMA nodes for containers.
+    pub keeps_memory: bool,
     /// Some disks are of FlexVolume drivers that are called; whether who calls takes part in elections, where others do.
     pub flex: Option<bool>,
     /// What the watchdog of this node's machine is set to, if it was left running.
@@ -131,6 +133,7 @@ impl Hosted {
                     Some(Bug::Restless) => core.with_planted(carrack_scheduler::Planted::Restless),
                     Some(Bug::LateWords) => core.with_planted(carrack_scheduler::Planted::LateWords),
                     Some(Bug::MistakenAnswers) => core.with_planted(carrack_scheduler::Planted::MistakenAnswers),
+                    Some(Bug::DeafNominees) => core.with_planted(carrack_scheduler::Planted::DeafNominees),
                     _ => core,
                 };
                 let core = match elector() {
@@ -168,6 +171,7 @@ impl Hosted {
                     Some(Bug::IgnoredUntold) => Some(Planted::IgnoredUntold),
                     Some(Bug::OrphansHeld) => Some(Planted::OrphansHeld),
                     Some(Bug::AdoptedUnheld) => Some(Planted::AdoptedUnheld),
+                    Some(Bug::OneHoldsAll) => Some(Planted::OneHoldsAll),
                     Some(Bug::HastySlices) => Some(Planted::HastySlices),
                     Some(Bug::GrantsForgotten) => Some(Planted::GrantsForgotten),
                     Some(Bug::HastyOwners) => Some(Planted::HastyOwners),
@@ -245,6 +249,7 @@ impl Hosted {
                     labels: if settings.zones { crate::zones::labels(node) } else { std::collections::BTreeMap::new() },
                     topology,
                     cpus: crate::cpus::config(node),
+                    memory: crate::memory::config(settings.keeps_memory),
                     reserved,
                     shutdown: crate::node::shutdown_groups(),
                     ..NodeConfig::default()
@@ -257,6 +262,7 @@ impl Hosted {
                 let core = match settings.bug {
                     Some(Bug::Traceless) => Provisioner::with_planted_traceless(&name, rng),
                     Some(Bug::SnapshotsAtOnce) => Provisioner::with_planted_calls_at_once(&name, rng),
+                    Some(Bug::ContentForgotten) => Provisioner::with_planted_forgotten_contents(&name, rng),
                     _ => Provisioner::new(&name, rng),
                 };
                 Self::Storage(Box::new(core), Effects::new())
@@ -398,6 +404,7 @@ fn manager(core: Manager, elector: Option<LeaderElector>, settings: Settings) ->
         Some(Bug::StaleReads) => core.with_planted_stale_reads(),
         Some(Bug::BaselessWrites) => core.with_planted_baseless_writes(),
         Some(Bug::ClocksOfAnother) => core.with_planted_memory(),
+        Some(Bug::ForgottenKinds) => core.with_planted_forgetting(),
         _ => core,
     };
     Hosted::Manager(Box::new(core), Effects::new())

@@ -109,6 +109,11 @@ impl Checker {
         }
     }
 
+    /// Whether a pod that its kubelet has found no room for had a binding that crossed what was granted to another one.
+    pub(crate) fn crossed(&self, pod: &Value) -> bool {
+        self.grants.crossed(pod)
+    }
+
     /// For how long a node could have been heard and was not.
     fn silent(&self, node: &str, now: Time) -> Duration {
         let since = self.renewed.get(node).copied().unwrap_or_default();
@@ -325,6 +330,8 @@ impl Checker {
             }
             let on = node.runtime.running().map(|c| (&c.record.pod, c.limits.cpus.as_str()));
             crate::cpus::shared(node.number, on, observer, breaches);
+            let on = node.runtime.running().map(|c| (&c.record.pod, &c.limits));
+            crate::memory::bound(node.number, on, breaches);
             let mut holders: BTreeMap<&str, &str> = BTreeMap::new();
             for container in node.runtime.running() {
                 let pod = &*container.record.pod.uid;

@@ -28,6 +28,8 @@ use crate::workload::{Act, IMPORTANT, What, claim_of, delete, important, mountin
 
 /// The invariant that is looked after here.
 pub(crate) const NAME: &str = "nominations-are-meant";
+/// The other one: who is nominated to a node that is gone looks elsewhere, as soon as its scheduler knows.
+pub(crate) const NODES: &str = "nominations-name-nodes";
 
 /// The name of this part of the work.
 pub(crate) const PART: &str = "unmade";
@@ -41,6 +43,9 @@ pub(crate) const LATE: (Duration, Duration) = (Duration::from_secs(6), Duration:
 /// Within which time it is mended what a pod says: a pod that waits for an event is tried again after five minutes, whatever
 /// happens.
 const MENDED_WITHIN: Duration = Duration::from_secs(340);
+/// Within which time a pod that was to go to a node looks elsewhere when that is gone: a request that was lost before may be waited
+/// for first, and the pod has a backoff of its own.
+const HOMELESS_FOR: Duration = Duration::from_secs(60);
 
 /// In some runs, or `always`: pods with claims of which nobody makes the volumes. Their claims go, and most of them wait on.
 pub(crate) fn acts(rng: &mut Rng, safety: Duration, always: bool, acts: &mut Vec<Act>) {
@@ -109,9 +114,37 @@ fn is_meant(scheduler: &Scheduler, id: &str, node: &str) -> bool {
     row.nominated.as_deref() == Some(node) || scheduler.cluster().node_of(id) == Some(node)
 }
 
-/// What pods say that their scheduler does not mean, by UID and node, in words, and since when.
+/// Nominations with which something is wrong, by UID and node: what that is, and since when.
 #[derive(Debug, Default)]
-pub(crate) struct Nominations(BTreeMap<(String, String), (String, Time)>);
+struct Wrong(BTreeMap<(String, String), (String, Time)>);
+
+impl Wrong {
+    /// This is wrong now, in words. What has been for longer than it may be is told.
+    fn look(
+        &mut self,
+        now: Time,
+        found: BTreeMap<(String, String), String>,
+        (invariant, longest): (&'static str, Duration),
+        breaches: &mut Vec<Breach>,
+    ) {
+        self.0.retain(|said, _| found.contains_key(said));
+        for (said, what) in found {
+            let (what, since) = self.0.entry(said).or_insert((what, now));
+            if now.since(*since) > longest {
+                breaches.push(Breach::new(invariant, format!("{what}, for {} s", now.since(*since).as_secs())));
+            }
+        }
+    }
+}
+
+/// What is wrong with nominations at present.
+#[derive(Debug, Default)]
+pub(crate) struct Nominations {
+    /// Pods say so, and their scheduler does not mean it.
+    unmeant: Wrong,
+    /// Their scheduler means it, and the node is not there.
+    homeless: Wrong,
+}
 
 impl Nominations {
     /// Looks at pods without a node while nothing fails, with the scheduler that leads and has heard of them all.
@@ -125,18 +158,17 @@ impl Nominations {
                 unmeant.insert((id.to_owned(), node.to_owned()), what);
             }
         }
-        self.0.retain(|said, _| unmeant.contains_key(said));
-        for (said, what) in unmeant {
-            let (what, since) = self.0.entry(said).or_insert((what, now));
-            if now.since(*since) > MENDED_WITHIN {
-                breaches.push(Breach::new(NAME, format!("{what}, for {} s", now.since(*since).as_secs())));
-            }
-        }
+        self.unmeant.look(now, unmeant, (NAME, MENDED_WITHIN), breaches);
+        let homeless = scheduler.nominations().filter(|(_, node)| observer.get("node", node).is_none());
+        let told = |id: &str, node: &str| format!("{id} is nominated to {node}, which is not there");
+        let homeless = homeless.map(|(id, node)| ((id.to_owned(), node.to_owned()), told(id, node))).collect();
+        self.homeless.look(now, homeless, (NODES, HOMELESS_FOR), breaches);
     }
 
     /// What is still to be taken back.
     pub(crate) fn lack(&self) -> Option<String> {
-        self.0.values().next().map(|(what, _)| format!("pod {what}"))
+        let wrong = [&self.unmeant, &self.homeless].into_iter().flat_map(|wrong| wrong.0.values()).next();
+        wrong.map(|(what, _)| format!("pod {what}"))
     }
 }
 

@@ -25,7 +25,7 @@ impl Change {
 }
 
 /// Prefixes of the objects that invariants speak about, with short names.
-const LOOKED_AT: [(&str, &str); 30] = [
+const LOOKED_AT: [(&str, &str); 31] = [
     ("/registry/pods/", "pod"),
     ("/registry/minions/", "node"),
     ("/registry/leases/kube-node-lease/", "lease"),
@@ -56,6 +56,7 @@ const LOOKED_AT: [(&str, &str); 30] = [
     ("/registry/snapshot.kubevirt.io/virtualmachinerestores/", "vmrestore"),
     ("/registry/snapshot.storage.k8s.io/volumesnapshots/", "volumesnapshot"),
     ("/registry/snapshot.storage.k8s.io/volumesnapshotcontents/", "volumesnapshotcontent"),
+    ("/registry/sim.example.com/", "box"),
 ];
 
 /// The objects as they are in the store.
@@ -85,7 +86,7 @@ impl Observer {
             if let Poll::Ready(Ok(page)) = page.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
                 for entry in page.entries {
                     let name = entry.key[prefix.len()..].to_owned();
-                    observer.objects.insert((resource, name), parse(&entry.value));
+                    observer.objects.insert((resource, name), parse(&entry.value()));
                 }
             }
         }
@@ -116,7 +117,7 @@ impl Observer {
                         };
                         self.changed.insert(resource, event.revision);
                         let place = (*resource, key[prefix.len()..].to_owned());
-                        let after = event.current.as_ref().map(|e| parse(&e.value));
+                        let after = event.current.as_ref().map(|e| parse(&e.value()));
                         let before = match &after {
                             Some(after) => self.objects.insert(place, after.clone()),
                             None => self.objects.remove(&place),

@@ -91,7 +91,14 @@ impl Options {
         // Leaders are looked for where they cost least.
         own.machines &= !planted.is_some_and(|bug| bug.is_of_leaders() || bug.is_of_calls());
         own.machines &= !matches!(planted, Some(Bug::NominationsKept | Bug::LateWords | Bug::MistakenAnswers));
-        own.machines &= planted != Some(Bug::SnapshotsAtOnce);
+        own.machines &= !matches!(planted, Some(Bug::SnapshotsAtOnce | Bug::ContentForgotten));
+        own.machines &= planted != Some(Bug::DeafNominees);
+        match planted {
+            Some(Bug::OneHoldsAll) => own.safety = own.safety.min(Duration::from_secs(40)),
+            Some(Bug::DeafNominees | Bug::ForgottenKinds) => own.safety = own.safety.min(Duration::from_secs(60)),
+            Some(Bug::AdoptedUnasked) => own.safety = own.safety.min(Duration::from_secs(90)),
+            _ => {}
+        }
         let is_of_pods =
             |bug: Bug| bug.is_of_growth() || bug.is_of_resizes() || bug.is_of_starts() || bug.is_of_critical();
         if planted.is_some_and(is_of_pods) {
@@ -361,6 +368,8 @@ pub(crate) struct Swarm {
     pub cloner_apart: bool,
     /// Kubelets say in which zones their nodes are.
     pub zones: bool,
+    /// Kubelets keep NUMA nodes' memory.
+    pub keeps_memory: bool,
     /// Containers that hold disks do not hear that they are to end when they have just started.
     pub deaf_disks: bool,
 }
@@ -390,6 +399,7 @@ impl Swarm {
                     | Bug::CrossedRuntimes
                     | Bug::LateWords
                     | Bug::MistakenAnswers
+                    | Bug::DeafNominees
             )
         };
         let asked = extender_rng.one_in(2) && !options.gpus && !planted.is_some_and(needs_none)
@@ -534,6 +544,7 @@ impl Swarm {
                 | Bug::JudgedAgain
                 | Bug::ForgottenMounts
                 | Bug::ForgottenCpus
+                | Bug::ForgottenMemory
                 | Bug::ForgottenAllocations
                 | Bug::ForgottenPulls
                 | Bug::ForgottenStops
@@ -586,6 +597,18 @@ impl Swarm {
                 crash_one_in_effects = 0;
                 intervals = Intervals::default();
             }
+            // Everybody lives on, and knows what they did before.
+            Some(Bug::AdoptedUnasked | Bug::DeafNominees | Bug::OneHoldsAll) => {
+                crash_one_in_effects = 0;
+                intervals = Intervals::default();
+            }
+            Some(Bug::ForgottenKinds) => {
+                // Caches that lag apart, and collectors that live on.
+                crash_one_in_effects = 0;
+                intervals = Intervals::default();
+                net.watch_lags_one_in = 2;
+                net.watch_lag = Duration::from_secs(5);
+            }
             Some(Bug::GrowthAside | Bug::GrowthUnheard | Bug::GrowthUnproved) => {
                 // A kubelet that lives on, and volumes that are busy for long.
                 nodes = 1;
@@ -618,6 +641,11 @@ impl Swarm {
                 intervals = Intervals::default();
                 node.operation.slow_one_in = 2;
             }
+            Some(Bug::ContentForgotten) => {
+                nodes = 1;
+                crash_one_in_effects = 0;
+                intervals = Intervals::default();
+            }
             Some(Bug::UnreadFiles) => {
                 // Reads that fail.
                 crash_one_in_effects = 0;
@@ -635,6 +663,8 @@ impl Swarm {
                 | Bug::MistakenAnswers
                 | Bug::UnnotedPulls
                 | Bug::EndlessSleeps
+                | Bug::HooksAside
+                | Bug::LateHooks
                 | Bug::ProbesUnnoted
                 | Bug::TaintedAlive,
             ) => {
@@ -831,6 +861,7 @@ impl Swarm {
             nameless_targets: root.fork("clones").one_in(3),
             cloner_apart,
             zones: crate::zones::are_there(root, planted),
+            keeps_memory: crate::memory::is_kept(root, planted),
             deaf_disks: options.machines && crate::disks::are_deaf(root, options.faults, planted),
             webhook,
             webhook_wrong_one_in,
@@ -855,6 +886,7 @@ impl Swarm {
             nameless_targets: other.nameless_targets,
             cloner_apart: other.cloner_apart,
             zones: other.zones,
+            keeps_memory: other.keeps_memory,
             deaf_disks: other.deaf_disks,
             ..self
         }

@@ -293,6 +293,13 @@ pub const PLANTS: &[Plant] = &[
         bug: Bug::ForgottenCpus,
     },
     Plant {
+        name: "forgotten-memory",
+        what: "a restarted kubelet does not read for whom it kept memory of NUMA nodes",
+        found_by: crate::memory::NAME,
+        also: &[],
+        bug: Bug::ForgottenMemory,
+    },
+    Plant {
         name: "hasty-shutdowns",
         what: "a machine that is shut down goes down at once, whatever runs on it",
         found_by: crate::node::HELD_UP,
@@ -877,6 +884,20 @@ pub const PLANTS: &[Plant] = &[
         bug: Bug::EndlessSleeps,
     },
     Plant {
+        name: "hooks-aside",
+        what: "a container starts beside one whose postStart hook is to hold it back",
+        found_by: crate::ordered::HELD,
+        also: &[],
+        bug: Bug::HooksAside,
+    },
+    Plant {
+        name: "late-hooks",
+        what: "a sidecar's preStop hook waits until the others have ended, and there is no time for it when they take all",
+        found_by: crate::ordered::SIGNALS,
+        also: &[],
+        bug: Bug::LateHooks,
+    },
+    Plant {
         name: "probes-unnoted",
         what: "a container that is stopped for its probe is taken for one that has ended by itself",
         found_by: crate::probed::NAME,
@@ -905,11 +926,46 @@ pub const PLANTS: &[Plant] = &[
         bug: Bug::SnapshotsAtOnce,
     },
     Plant {
+        name: "content-forgotten",
+        what: "a snapshot goes whose content does not show yet, and nobody deletes what its driver has taken",
+        found_by: "liveness",
+        also: &[],
+        bug: Bug::ContentForgotten,
+    },
+    Plant {
         name: "mistaken-answers",
         what: "a scheduler takes a late answer to what it had asked for a pod for one to what it asks for that pod now",
         found_by: crate::answers::NAME,
         also: &[],
         bug: Bug::MistakenAnswers,
+    },
+    Plant {
+        name: "adopted-unasked",
+        what: "a machine takes an instance over that nobody owns, whether or not it is there itself when that is written",
+        found_by: crate::heritage::NAME,
+        also: &[],
+        bug: Bug::AdoptedUnasked,
+    },
+    Plant {
+        name: "deaf-nominees",
+        what: "pods for which a node is being made free are not told when it is deleted, or comes to refuse them",
+        found_by: crate::nominations::NODES,
+        also: &[],
+        bug: Bug::DeafNominees,
+    },
+    Plant {
+        name: "one-holds-all",
+        what: "a Job makes no pod as long as one that has ended does not let go of it, whoever keeps it from that",
+        found_by: crate::controllers::PASS_HELD,
+        also: &[],
+        bug: Bug::OneHoldsAll,
+    },
+    Plant {
+        name: "forgotten-kinds",
+        what: "whoever reads a kind no more does not look what has become of its objects, which go unheard with their definition",
+        found_by: "liveness",
+        also: &[],
+        bug: Bug::ForgottenKinds,
     },
 ];
 

@@ -33,6 +33,8 @@ pub(crate) const SETTLES: &str = "sizes-settle";
 
 /// A pod has its size within this, once nothing fails any more: what failed is tried again every ten seconds.
 const WITHIN: Duration = Duration::from_secs(120);
+/// How long a binding may be on its way, at the most, and how much later than what it led to a grant before that may be told of.
+const CROSSES: Duration = Duration::from_secs(40);
 /// Marks these pods.
 const LABEL: &str = "resized";
 /// All of them are on one node.
@@ -120,22 +122,53 @@ pub(crate) fn as_granted(pod: &Value) -> Value {
     granted
 }
 
+/// Whether a pod's kubelet has found no room for it.
+pub(crate) fn is_refused(pod: &Value) -> bool {
+    text(pod, "/status/phase") == "Failed" && matches!(text(pod, "/status/reason"), "OutOfcpu" | "OutOfmemory")
+}
+
 /// What pods held before their kubelet gave them more a short while ago: another pod may have been on its way to the node then, of
 /// which the kubelet could not know.
 #[derive(Default)]
-pub(crate) struct Grants(BTreeMap<String, (Time, BTreeMap<String, Quantity>)>);
+pub(crate) struct Grants {
+    held: BTreeMap<String, (Time, BTreeMap<String, Quantity>)>,
+    /// When pods were told to have been given more, with their UIDs, by their nodes.
+    larger: BTreeMap<String, Vec<(Time, String)>>,
+    /// When pods were bound, by UID.
+    bound: BTreeMap<String, Time>,
+    /// When kubelets found no room for pods, by UID.
+    refused: BTreeMap<String, Time>,
+}
 
 impl Grants {
     /// Something was committed.
     pub(crate) fn changed(&mut self, now: Time, change: &Change) {
-        let (Some(old), Some(new)) = (&change.before, &change.after) else { return };
-        if change.resource != "pod" || !is_ours(new) {
-            return;
+        let Some(new) = change.after.as_ref().filter(|_| change.resource == "pod") else { return };
+        let (old, node) = (change.before.as_ref(), text(new, "/spec/nodeName"));
+        if !node.is_empty() && old.is_none_or(|old| text(old, "/spec/nodeName").is_empty()) {
+            self.bound.insert(uid(new).to_owned(), now);
         }
+        if is_refused(new) && !old.is_some_and(is_refused) {
+            self.refused.insert(uid(new).to_owned(), now);
+        }
+        let Some(old) = old.filter(|_| is_ours(new)) else { return };
         let (before, after) = (requests(old), requests(new));
-        if before != after && self.before(now, uid(new)).is_none() {
-            self.0.insert(uid(new).to_owned(), (now, before));
+        if after.iter().any(|(resource, amount)| before.get(resource).is_none_or(|had| had < amount)) {
+            self.larger.entry(node.to_owned()).or_default().push((now, uid(new).to_owned()));
         }
+        if before != after && self.before(now, uid(new)).is_none() {
+            self.held.insert(uid(new).to_owned(), (now, before));
+        }
+    }
+
+    /// Whether what a pod was to have, for which its kubelet has found no room, may have been granted to another one there while
+    /// its binding was under way.
+    pub(crate) fn crossed(&self, pod: &Value) -> bool {
+        let (Some(bound), Some(refused)) = (self.bound.get(uid(pod)), self.refused.get(uid(pod))) else {
+            return false;
+        };
+        let mut larger = self.larger.get(text(pod, "/spec/nodeName")).into_iter().flatten();
+        larger.any(|(at, of)| of != uid(pod) && bound.since(*at) < CROSSES && at.since(*refused) < CROSSES)
     }
 
     /// The least that a pod has held since a binding that arrives now may have been decided.
@@ -150,7 +183,7 @@ impl Grants {
     }
 
     fn before(&self, now: Time, uid: &str) -> Option<&BTreeMap<String, Quantity>> {
-        self.0.get(uid).filter(|(at, _)| now.since(*at) < LATEST).map(|(_, before)| before)
+        self.held.get(uid).filter(|(at, _)| now.since(*at) < LATEST).map(|(_, before)| before)
     }
 }
 
@@ -279,6 +312,36 @@ mod tests {
 
     fn options() -> Options {
         Options { machines: false, only: Some(vec!["resizes"]), safety: Duration::from_secs(60), ..Options::default() }
+    }
+
+    /// Who is refused is so for a grant to another one on its node, from the time of its binding.
+    #[test]
+    fn grants_cross_bindings() {
+        let pod = |name: &str, node: &str, milli: i64, labels: Value| {
+            json!({"metadata": {"namespace": "default", "name": name, "uid": name, "labels": labels},
+                "spec": {"nodeName": node, "containers": container(milli, false)}})
+        };
+        let at = |seconds: u64| Time::default() + Duration::from_secs(seconds);
+        let change = |before: Option<Value>, after: Value| Change { resource: "pod", before, after: Some(after) };
+        for (node, before, after, granted_s, expected) in [
+            ("n", 400, 1200, 95, true),
+            ("n", 400, 1200, 103, true),
+            ("n", 400, 1200, 30, false),
+            ("n", 400, 1200, 200, false),
+            ("n", 1200, 400, 95, false),
+            ("other", 400, 1200, 95, false),
+        ] {
+            let mut grants = Grants::default();
+            let ours = |milli: i64| pod("resized0", node, milli, json!({LABEL: "true"}));
+            grants.changed(at(granted_s), &change(Some(ours(before)), ours(after)));
+            let (unbound, bound) = (pod("p", "", 100, json!({})), pod("p", "n", 100, json!({})));
+            grants.changed(at(100), &change(Some(unbound), bound.clone()));
+            let mut refused = bound.clone();
+            refused["status"] = json!({"phase": "Failed", "reason": "OutOfcpu"});
+            assert!(!grants.crossed(&refused), "it is not refused yet");
+            grants.changed(at(102), &change(Some(bound), refused.clone()));
+            assert_eq!(grants.crossed(&refused), expected, "{node} {before} {after} {granted_s}");
+        }
     }
 
     #[test]

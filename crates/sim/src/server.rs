@@ -354,13 +354,13 @@ impl Servers {
     /// An object as it is stored.
     pub(crate) fn stored(&self, key: &str) -> Option<serde_json::Value> {
         let (entry, _) = complete(self.mem.get(key)).ok()?;
-        serde_json::from_slice(&entry?.value).ok()
+        serde_json::from_slice(&entry?.value()).ok()
     }
 
     /// A planted bug: an object is changed behind the servers' back.
     pub(crate) fn overwrite(&self, key: &str, from: &str, to: &str) {
         let Ok((Some(entry), _)) = complete(self.mem.get(key)) else { return };
-        let text = String::from_utf8_lossy(&entry.value).replace(from, to);
+        let text = String::from_utf8_lossy(&entry.value()).replace(from, to);
         // It gets a revision like any other write: watches tell of it.
         let stamped = format!("\"resourceVersion\":\"{}\"", entry.mod_revision);
         let text = text.replacen(&stamped, "\"resourceVersion\":\"\"", 1);

@@ -54,13 +54,15 @@ fn condition<'a>(object: &'a Value, kind: &str) -> &'a str {
     conditions(object).find(|c| c["type"] == kind).and_then(|c| c["status"].as_str()).unwrap_or_default()
 }
 
-/// The first thing that is not as it was asked to be. `lost` says that a node was taken out with what it ran.
+/// The first thing that is not as it was asked to be. `lost` says that a node was taken out with what it ran, and `crossed` of
+/// a pod that was refused that what it was to have may have been granted to another one while its binding was under way.
 pub(crate) fn lacking(
     wants: &BTreeMap<(&'static str, String), Want>,
     observer: &Observer,
     nodes: &BTreeMap<u8, Node>,
     lost: bool,
     finicky: bool,
+    crossed: &dyn Fn(&Value) -> bool,
 ) -> Option<String> {
     for ((kind, name), want) in wants {
         let object = observer.get(kind, name);
@@ -79,6 +81,7 @@ pub(crate) fn lacking(
                 let children = observer.all("secret").filter(|s| controller(s) == uid(parent)).count();
                 (children != replicas::WANTED).then(|| format!("has {children} children"))
             }
+            (Want::Pod { .. }, Some(pod)) if crate::resizes::is_refused(pod) && crossed(pod) => None,
             (Want::Pod { restarts, .. }, Some(pod)) => pod_lacks(pod, *restarts, observer, finicky),
             (Want::Gpus { .. }, Some(pod)) => crate::gpu::lacks(pod, observer),
             (Want::Clone { may_fail, .. }, Some(clone)) => crate::clones::lacks(clone, *may_fail, observer),
@@ -101,6 +104,9 @@ pub(crate) fn lacking(
         if !observer.all("configmap").any(|c| uid(c) == controller(secret)) {
             return Some(format!("secret {} has outlived its owner", key_of(secret)));
         }
+    }
+    if let Some(name) = crate::node::orphaned_content(observer) {
+        return Some(format!("content {name} has outlived its snapshot"));
     }
     nodes.values().find_map(|node| debris(node, observer))
 }
@@ -146,8 +152,6 @@ fn pod_lacks(pod: &Value, restarts: bool, observer: &Observer, finicky: bool) ->
         "Succeeded" | "Failed" if !restarts => None,
         // Its node was shut down in order, which ends its pods for good, and takes none meanwhile.
         "Failed" if [shutdown::REASON, shutdown::REJECTED.0].contains(&text(pod, "/status/reason")) => None,
-        // What it was to have was granted to another one while its binding was under way, and its kubelet finds no room for it.
-        "Failed" if text(pod, "/status/reason") == "OutOfcpu" => None,
         "Pending" if condition(pod, "PodScheduled") == "False" => waits_lacking(pod, observer, finicky),
         _ => Some(format!("is {phase:?}, ready {:?}", condition(pod, "Ready"))),
     }

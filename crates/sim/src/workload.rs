@@ -121,7 +121,7 @@ type Part = fn(&mut Rng, Duration, &mut Vec<Act>);
 
 /// What containers are made of, and how they end: parts of the work that are there in some runs alone, and beside no planted bug,
 /// each with the name of its chance. Which of them a small run has is chosen with the rest of its work.
-pub(crate) const OF_STARTS: [(&str, &str, Part); 7] = [
+pub(crate) const OF_STARTS: [(&str, &str, Part); 8] = [
     (crate::images::PART, "whether images are private", crate::images::acts),
     (crate::reimaged::PART, "whether images change", crate::reimaged::acts),
     (crate::env_files::PART, "whether variables are in files", crate::env_files::acts),
@@ -129,6 +129,7 @@ pub(crate) const OF_STARTS: [(&str, &str, Part); 7] = [
     (crate::probed::PART, "whether probes fail", crate::probed::acts),
     (crate::links::PART, "whether lists of services are slow", crate::links::acts),
     (crate::asked::PART, "whether probes are to be passed", crate::asked::acts),
+    (crate::ordered::PART, "whether hooks hold back", crate::ordered::acts),
 ];
 
 /// All the work of a run with a planted bug that shows in one part of it, and in nothing else.
@@ -151,17 +152,23 @@ fn alone(bug: Bug, rng: &Rng, safety: Duration) -> Option<Vec<Act>> {
         }
         Bug::LateWords => crate::nominations::crowds(&mut rng.fork("crowds"), safety, &mut acts),
         Bug::MistakenAnswers => crate::answers::acts(&mut rng.fork("answers"), &mut acts),
+        Bug::DeafNominees => crate::phantoms::acts(&mut rng.fork(crate::phantoms::PART), safety, true, &mut acts),
+        Bug::AdoptedUnasked => crate::heritage::acts(&mut rng.fork(crate::heritage::PART), safety, true, &mut acts),
         Bug::SignalsForgotten => crate::disks::acts(&mut rng.fork(crate::disks::PART), safety, &mut acts),
         bug if bug.is_of_growth() => crate::growth::acts(&mut rng.fork("growth"), safety, &mut acts),
         bug if bug.is_of_resizes() => crate::resizes::acts(&mut rng.fork("resizes"), safety, true, &mut acts),
         Bug::ForgottenPulls | Bug::UnnotedPulls => crate::images::acts(&mut rng.fork("starts"), safety, &mut acts),
         Bug::ForgottenStops => crate::reimaged::acts(&mut rng.fork("starts"), safety, &mut acts),
         Bug::UnreadFiles => crate::env_files::acts(&mut rng.fork("starts"), safety, &mut acts),
+        Bug::HooksAside | Bug::LateHooks => crate::ordered::acts(&mut rng.fork("starts"), safety, &mut acts),
         Bug::EndlessSleeps => crate::sleepers::acts(&mut rng.fork("starts"), safety, &mut acts),
         Bug::ProbesUnnoted => crate::probed::acts(&mut rng.fork("starts"), safety, &mut acts),
         Bug::ReadyUnasked => crate::asked::acts(&mut rng.fork("starts"), safety, &mut acts),
         Bug::UnreadServices => crate::links::acts(&mut rng.fork("starts"), safety, &mut acts),
-        Bug::SnapshotsAtOnce => crate::snapshots::acts(&mut rng.fork(crate::snapshots::PART), safety, &mut acts),
+        Bug::SnapshotsAtOnce | Bug::ContentForgotten => {
+            let dies = bug == Bug::ContentForgotten;
+            crate::snapshots::acts(&mut rng.fork(crate::snapshots::PART), safety, dies, &mut acts);
+        }
         bug if bug.is_of_critical() => {
             crate::critical::acts(&mut rng.fork(crate::critical::PART), safety, &mut acts);
         }
@@ -193,6 +200,11 @@ impl User {
         if options.workloads {
             let bug = options.hint();
             acts.extend(crate::controllers::acts(&mut rng.fork("workloads"), options.safety, bug, &parts));
+            // Where nobody dies, and beside no planted bug.
+            let is_quiet = !options.faults && !options.small && options.plant.is_none();
+            if is_quiet && parts.has("definitions") && rng.fork("whether kinds go").one_in(2) {
+                crate::controllers::definitions(&mut rng.fork("definitions"), options.safety, 2, &mut acts);
+            }
         }
         if options.has_hollow_nodes() && !options.has_whole_nodes() {
             return Self::with(acts);
@@ -254,7 +266,8 @@ impl User {
             }
         }
         if crate::snapshots::are_there(rng, options, bug) && parts.has(crate::snapshots::PART) {
-            crate::snapshots::acts(&mut rng.fork(crate::snapshots::PART), options.safety, &mut acts);
+            let dies = crate::snapshots::kill(rng);
+            crate::snapshots::acts(&mut rng.fork(crate::snapshots::PART), options.safety, dies, &mut acts);
         }
         if crate::growth::is_there(bug) && parts.has("growth") {
             crate::growth::acts(&mut rng.fork("growth"), options.safety, &mut acts);
@@ -273,6 +286,12 @@ impl User {
         }
         if options.machines && crate::reruns::are_there(bug) && parts.has("reruns") {
             crate::reruns::acts(&mut rng.fork("reruns"), options.safety, &mut acts);
+        }
+        if crate::phantoms::are_there(rng, options, bug) && parts.has(crate::phantoms::PART) {
+            crate::phantoms::acts(&mut rng.fork(crate::phantoms::PART), options.safety, false, &mut acts);
+        }
+        if options.machines && crate::heritage::are_there(rng, options, bug) && parts.has(crate::heritage::PART) {
+            crate::heritage::acts(&mut rng.fork(crate::heritage::PART), options.safety, false, &mut acts);
         }
         if crate::flex::is_there(bug) {
             crate::flex::provide(&mut rng.fork("flex"), &mut acts);

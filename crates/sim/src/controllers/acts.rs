@@ -73,6 +73,14 @@ pub(crate) fn acts(rng: &mut Rng, safety: Duration, bug: Option<Bug>, parts: &Pa
             job(rng, safety, "job", &mut acts);
             return acts;
         }
+        Some(Bug::ForgottenKinds) => {
+            super::definitions::acts(rng, safety, 6, &mut acts);
+            return acts;
+        }
+        Some(Bug::OneHoldsAll) => {
+            super::policies::acts(rng, safety, true, &mut acts);
+            return acts;
+        }
         Some(Bug::HastySlices) => {
             super::services::acts(rng, safety, &mut acts);
             return acts;
@@ -128,6 +136,10 @@ pub(crate) fn acts(rng: &mut Rng, safety: Duration, bug: Option<Bug>, parts: &Pa
     if parts.has("jobs") {
         unplaced_job(&mut rng.fork("unplaced job"), safety, "unplaced", &mut acts);
         ignoring_job(&mut rng.fork("ignoring job"), safety, &mut acts);
+        // Other bugs are looked for among what there was without it.
+        if bug.is_none() {
+            super::policies::acts(&mut rng.fork("guarded job"), safety, false, &mut acts);
+        }
     }
     if parts.has("times") {
         super::times::acts(&mut rng.fork("times"), safety, &mut acts);

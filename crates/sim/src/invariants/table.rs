@@ -20,6 +20,10 @@ pub const INVARIANTS: &[Invariant] = &[
         sentence: "A container that asks for CPUs of its own starts on as many, which are on disk as its own, runs on no others for as long as it runs, and shares them with no other such container.",
     },
     Invariant {
+        name: crate::memory::NAME,
+        sentence: "A container that is to have memory of NUMA nodes of its own starts bound to nodes that are on disk as its own, and no NUMA node has less than all that are bound to it may use.",
+    },
+    Invariant {
         name: "one-guest-per-vm",
         sentence: "At most one guest of a virtual machine runs, on all nodes together.",
     },
@@ -78,6 +82,10 @@ pub const INVARIANTS: &[Invariant] = &[
     Invariant {
         name: crate::keepers::NAME,
         sentence: "What a machine keeps beside its disks lies on one claim, which is there for as long as the machine is.",
+    },
+    Invariant {
+        name: crate::heritage::NAME,
+        sentence: "An instance comes to belong only to a machine that is there at that moment.",
     },
     Invariant { name: "pod-bound-once", sentence: "A pod that is bound to a node stays bound to that node." },
     Invariant {
@@ -195,6 +203,14 @@ pub const INVARIANTS: &[Invariant] = &[
         sentence: "A container with a startup or a readiness probe is told to have started, or to be ready, only once it has passed.",
     },
     Invariant {
+        name: crate::ordered::HELD,
+        sentence: "A container starts only when the one before it has run for as long as that one's postStart hook takes.",
+    },
+    Invariant {
+        name: crate::ordered::SIGNALS,
+        sentence: "A sidecar of a pod that has time to go is told to end only when its preStop hook was run, and with two seconds left at the least.",
+    },
+    Invariant {
         name: crate::links::NAME,
         sentence: "A container with service links has the variables of each service that was there when its kubelet started.",
     },
@@ -265,6 +281,10 @@ pub const INVARIANTS: &[Invariant] = &[
         sentence: "A pod that comes to a Job, made or taken over, is held by it until its end is counted.",
     },
     Invariant {
+        name: crate::controllers::PASS_HELD,
+        sentence: "Once nothing else fails, a Job of which no pod has failed goes on within a minute, though one that has ended may not be let go.",
+    },
+    Invariant {
         name: "failures-are-handed-on",
         sentence: "A pod of an index with a limit of its own tells of every failure before it, whether it counts or not.",
     },
@@ -304,6 +324,10 @@ pub const INVARIANTS: &[Invariant] = &[
     Invariant {
         name: crate::answers::NAME,
         sentence: "A pod waits for its volumes only when all that its scheduler wrote for that, in this attempt, is answered.",
+    },
+    Invariant {
+        name: crate::nominations::NODES,
+        sentence: "Once nothing fails any more, nobody is nominated for long to a node that is not there.",
     },
     Invariant {
         name: crate::nominations::NAME,

@@ -29,6 +29,8 @@ pub(crate) struct Disk {
     pub checkpoint: Option<Vec<u8>>,
     /// The CPU manager's state.
     pub cpus: Option<Vec<u8>>,
+    /// The memory manager's state.
+    pub memory: Option<Vec<u8>>,
     /// What is allocated to pods.
     pub allocated: Option<Vec<u8>>,
     /// What of it was brought about.

@@ -16,7 +16,6 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use carrack_engine::{Rng, Time};
-use carrack_kubelet::cpus::Topology;
 use carrack_kubelet::runtime::{HostFacts, PodRef, RuntimeInfo};
 use carrack_kubelet::volumes::CsiNodeInfo;
 use carrack_kubelet::{In, Loaded, Op, OpError, OpId, Outcome, Reply};
@@ -30,13 +29,14 @@ use crate::invariants::Breach;
 use crate::links::Links;
 use crate::observer::Observer;
 use crate::options::NodeFaults;
+use crate::ordered::{self, Hooks};
 use crate::role::node_name;
 pub(crate) use disk::Disk;
 pub(crate) use guests::{Doing, Guests};
 pub(crate) use plugins::{Plugins, WIDGET, WIDGETS};
 pub(crate) use runtime::Runtime;
 pub(crate) use shutdown::{NAME as HELD_UP, groups as shutdown_groups};
-pub(crate) use storage::{Storage, lost_snapshot, orphan, traces};
+pub(crate) use storage::{Storage, lost_snapshot, orphan, orphaned_content, traces};
 pub(crate) use watchdog::NAME as HEALTHY_HOSTS;
 
 /// CPUs of a node.
@@ -109,6 +109,7 @@ pub(crate) struct Node {
     pub images: Images,
     written: Written,
     pub links: Links,
+    pub ordered: Hooks,
     pub plugins: Plugins,
     pub storage: Storage,
     /// A driver that wants tokens.
@@ -121,6 +122,8 @@ pub(crate) struct Node {
     pub unmounts_first: bool,
     /// A planted bug: files that cannot be read are taken for such as are not there.
     pub unread_is_absent: bool,
+    /// Its machine tells of NUMA nodes, and its kubelet keeps their memory for containers.
+    pub keeps_memory: bool,
     pub up: bool,
     boot: u32,
     pub(crate) booted_at: Time,
@@ -155,6 +158,7 @@ impl Node {
             images: Images::default(),
             written: Written::default(),
             links: Links::default(),
+            ordered: Hooks::default(),
             plugins: Plugins::default(),
             storage: Storage::new(rng.fork("kernel").one_in(2)),
             tokens: crate::tokens::Driver::new(rng.fork("tokens")),
@@ -163,6 +167,7 @@ impl Node {
             blind: false,
             unmounts_first: false,
             unread_is_absent: false,
+            keeps_memory: false,
             up: true,
             boot: 1,
             booted_at: now,
@@ -182,6 +187,7 @@ impl Node {
     }
 
     pub(crate) fn facts(&self) -> HostFacts {
+        let (numa_memory, cpu_topology) = crate::memory::machine(self.keeps_memory);
         HostFacts {
             boot_id: self.boot_id(),
             booted_at: self.booted_at,
@@ -192,8 +198,9 @@ impl Node {
             architecture: "amd64".into(),
             hostname: node_name(self.number),
             cpus: CPUS,
-            cpu_topology: Topology::plain(CPUS),
+            cpu_topology,
             numa_nodes: vec![0, 1],
+            numa_memory,
             memory_bytes: MEMORY_BYTES,
             memory_available_bytes: MEMORY_BYTES / 2,
             swap_bytes: 0,
@@ -407,6 +414,7 @@ impl Node {
                 let (word, aside) = (describe(&op), is_aside(&op));
                 let stops = if let Op::StopSandbox(id) = &op { Some(id.clone()) } else { None };
                 let begins = if let Op::StartContainer(id) = &op { Some(id.clone()) } else { None };
+                let looked_up = ordered::looked_up(&op).map(str::to_owned);
                 if let Op::CreateContainer(_, spec) = &op {
                     self.links.made(life, spec, observer, breaches);
                 }
@@ -430,6 +438,13 @@ impl Node {
                     if fate == Fate::FailsAfter && outcome.is_ok() { Err(OpError::TimedOut(120)) } else { outcome };
                 if let Some(id) = stops.filter(|_| outcome.is_ok() && life == kubelet_life) {
                     self.runtime.acknowledge(&id);
+                }
+                if let Some(image) = looked_up.filter(|_| outcome.is_err()) {
+                    self.ordered.unseen(image);
+                }
+                if let Some(id) = &begins {
+                    let told = (id.as_str(), outcome.is_ok());
+                    self.ordered.started(now, life, told, &self.runtime, observer, breaches);
                 }
                 let mut follow = Vec::new();
                 if let Some(id) = begins.filter(|id| self.runtime.is_running(id) && self.runtime.writes(id).is_some()) {
@@ -516,6 +531,7 @@ impl Node {
                 records: self.disk.records.clone(),
                 checkpoint: self.disk.checkpoint.clone(),
                 cpus: self.disk.cpus.clone(),
+                memory: self.disk.memory.clone(),
                 allocated: self.disk.allocated.clone(),
                 actuated: self.disk.actuated.clone(),
                 host: self.facts(),
@@ -552,6 +568,9 @@ impl Node {
                 }
                 if let Some(on) = self.runtime.cpus_of(&id) {
                     crate::cpus::starts(on, self.disk.cpus.as_deref(), observer, breaches);
+                }
+                if let Some(on) = self.runtime.memory_of(&id).filter(|_| self.keeps_memory) {
+                    crate::memory::starts(on, self.disk.memory.as_deref(), observer, breaches);
                 }
                 self.runtime.start(now, &id)
             }
@@ -611,6 +630,10 @@ impl Node {
             }
             Op::SaveCpus(body) => {
                 self.disk.cpus = Some(body);
+                Ok(Reply::Done)
+            }
+            Op::SaveMemory(body) => {
+                self.disk.memory = Some(body);
                 Ok(Reply::Done)
             }
             Op::SaveAllocated(body) => {
@@ -704,6 +727,7 @@ fn is_aside(op: &Op) -> bool {
     matches!(
         op,
         Op::SaveCpus(_)
+            | Op::SaveMemory(_)
             | Op::GiveCpus { .. }
             | Op::WriteGroups(_)
             | Op::ReadGroup { .. }

@@ -325,6 +325,12 @@ impl Runtime {
         Some((&c.record.pod, &c.record.name, &c.limits.cpus))
     }
 
+    /// The NUMA nodes of a container that is about to start, with its pod and its name.
+    pub(super) fn memory_of(&self, id: &str) -> Option<(&PodRef, &str, &str)> {
+        let c = self.containers.get(id).filter(|c| c.record.state == ContainerState::Created)?;
+        Some((&c.record.pod, &c.record.name, &c.limits.memory_nodes))
+    }
+
     /// How long a container takes to end after its stop signal. One that does not hear it is killed when its time is over.
     pub(super) fn time_to_stop(&self, now: Time, id: &str, timeout_s: i64, rng: &mut Rng) -> Duration {
         let Some(container) = self.containers.get(id) else { return Duration::ZERO };
@@ -432,6 +438,16 @@ impl Runtime {
                 };
             }
         }
+    }
+
+    /// Whether somebody has shut the node down since it was started.
+    pub(crate) fn is_shut_down(&self) -> bool {
+        self.pods_end
+    }
+
+    /// A container, whether it runs or not.
+    pub(crate) fn record(&self, id: &str) -> Option<&ContainerRecord> {
+        self.containers.get(id).map(|c| &c.record)
     }
 
     /// Whether a container runs.

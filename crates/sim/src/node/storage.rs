@@ -244,9 +244,41 @@ pub(crate) fn lost_snapshot(storage: &Storage, observer: &Observer) -> Option<St
     storage.snapshots.iter().find(|id| !named(id)).cloned()
 }
 
+/// A content of this driver that is to go with its snapshot, and whose snapshot has gone.
+pub(crate) fn orphaned_content(observer: &Observer) -> Option<String> {
+    let is_there = |of: &str| observer.all("volumesnapshot").any(|snapshot| uid(snapshot) == of);
+    let is_left = |content: &&Value| {
+        let (spec, of) = (&content["spec"], text(content, "/spec/volumeSnapshotRef/uid"));
+        spec["driver"] == DRIVER && spec["deletionPolicy"] == "Delete" && !of.is_empty() && !is_there(of)
+    };
+    observer.all("volumesnapshotcontent").find(is_left).map(crate::observer::key_of)
+}
+
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
+
+    #[test]
+    fn contents_go_with_their_snapshots() {
+        let content = |driver: &str, policy: &str, of: &str| {
+            json!({"metadata": {"name": "c"}, "spec": {"driver": driver, "deletionPolicy": policy,
+                "volumeSnapshotRef": {"uid": of}}})
+        };
+        let snapshot = || json!({"metadata": {"namespace": "default", "name": "s", "uid": "there"}});
+        for (content, expected) in [
+            (content(DRIVER, "Delete", "there"), None),
+            (content(DRIVER, "Delete", "gone"), Some("c")),
+            (content(DRIVER, "Retain", "gone"), None),
+            (content("else", "Delete", "gone"), None),
+            (content(DRIVER, "Delete", ""), None),
+        ] {
+            let shown = content.to_string();
+            let observer = Observer::of([("volumesnapshot", snapshot()), ("volumesnapshotcontent", content)]);
+            assert_eq!(orphaned_content(&observer).as_deref(), expected, "{shown}");
+        }
+    }
 
     /// Who asks for both at the same time may have them in any order; who comes after a dead caller waits for what that has
     /// asked for.

@@ -18,10 +18,13 @@ impl Bug {
             Self::ForgottenMounts => Planted::ForgottenMounts,
             Self::ForgottenEnds => Planted::ForgottenEnds,
             Self::ForgottenCpus => Planted::ForgottenCpus,
+            Self::ForgottenMemory => Planted::ForgottenMemory,
             Self::HastyShutdowns => Planted::HastyShutdowns,
             Self::ForgottenAllocations => Planted::ForgottenAllocations,
             Self::ForgottenPulls => Planted::ForgottenPulls,
             Self::EndlessSleeps => Planted::EndlessSleeps,
+            Self::HooksAside => Planted::HooksAside,
+            Self::LateHooks => Planted::LateHooks,
             Self::ProbesUnnoted => Planted::ProbesUnnoted,
             Self::ReadyUnasked => Planted::ReadyUnasked,
             Self::UnreadServices => Planted::UnreadServices,
@@ -57,6 +60,8 @@ impl Bug {
                 | Self::IgnoredUntold
                 | Self::OrphansHeld
                 | Self::AdoptedUnheld
+                | Self::OneHoldsAll
+                | Self::ForgottenKinds
                 | Self::HastySlices
                 | Self::GrantsForgotten
                 | Self::ChargesLost
@@ -124,6 +129,7 @@ impl Bug {
             Self::BuriedAlive => Planted::BuriedAlive,
             Self::TaintedAlive => Planted::TaintedAlive,
             Self::StateOfInstances => Planted::StateOfInstances,
+            Self::AdoptedUnasked => Planted::AdoptedUnasked,
             Self::CopiesUnread => Planted::CopiesUnread,
             Self::StartsWhatIsCopied => Planted::StartsWhatIsCopied,
             Self::CopiesWhatRuns => Planted::CopiesWhatRuns,
@@ -164,6 +170,8 @@ impl Bug {
                 | Self::ForgottenStops
                 | Self::UnreadFiles
                 | Self::EndlessSleeps
+                | Self::HooksAside
+                | Self::LateHooks
                 | Self::ProbesUnnoted
                 | Self::ReadyUnasked
                 | Self::UnreadServices

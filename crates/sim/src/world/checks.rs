@@ -54,6 +54,10 @@ impl World {
         }
         self.zones.changed(self.queue.now(), &changes, &mut self.breaches);
         crate::nominations::bound(&changes, &mut self.breaches);
+        self.heritage.changed(&changes, &mut self.breaches);
+        for request in crate::controllers::belongings(&changes) {
+            self.queue.after(Duration::from_millis(100), Happening::Planted(Role::User, Box::new(request)));
+        }
         if crate::given::is_looked_after(self.bug()) {
             self.given.changed(self.queue.now(), &changes);
             self.given.look(&mut self.nodes, &self.observer, &mut self.breaches);
@@ -122,6 +126,7 @@ impl World {
     /// What has only so much time once nothing fails any more.
     fn look_for_time(&mut self, now: Time, calm: Time) {
         self.check_nominations();
+        self.passing.look(now, &self.observer, &mut self.breaches);
         self.checker.leaving(now, &self.observer, &self.nodes, &mut self.breaches);
         self.growth.look(now, &self.observer, &self.nodes, &mut self.breaches);
         self.resizes.look(now, &self.observer, &self.nodes, &mut self.breaches);
@@ -162,7 +167,9 @@ impl World {
             }
         }
         let finicky = self.swarm.extender.is_some_and(|verbs| verbs.finicky);
-        let lacking = crate::wants::lacking(user.wants(), &self.observer, &self.nodes, self.lost, finicky);
+        let crossed = |pod: &serde_json::Value| self.checker.crossed(pod);
+        let (observer, nodes) = (&self.observer, &self.nodes);
+        let lacking = crate::wants::lacking(user.wants(), observer, nodes, self.lost, finicky, &crossed);
         lacking
             .or_else(|| self.reruns.lack(&self.observer, &self.nodes))
             .or_else(|| self.settings.lack())
@@ -170,6 +177,8 @@ impl World {
             .or_else(|| self.resizes.lack())
             .or_else(|| crate::tokens::lack(self.healed?, &self.observer, &self.nodes))
             .or_else(|| self.nominations.lack())
+            .or_else(|| crate::heritage::lack(&self.observer).filter(|_| self.options.machines))
+            .or_else(|| crate::controllers::left(&self.observer))
             .or_else(|| self.gpus_lack())
             .or_else(|| self.clones_lack())
             .unwrap_or_default()

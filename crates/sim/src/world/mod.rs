@@ -85,7 +85,7 @@ pub struct Outcome {
     pub trace: Trace,
     /// What happened, as SVG; empty when it was not to be drawn.
     pub picture: String,
-    /// The state of all workloads in the end, by kind and name, without what chance decides.
+    /// The state of all workloads in the end, by kind and name, without chance.
     pub end: BTreeMap<String, serde_json::Value>,
     /// How much of what could have gone wrong with clones has happened.
     pub counts: Counts,
@@ -132,6 +132,8 @@ enum Happening {
     GoesOn(Role, u32),
     /// Nobody waits any longer for a process that was told to end.
     Ends(Role, u32),
+    /// A process dies, and is there again after so long.
+    Dies(Role, u32, Duration),
     /// Something of a node.
     Node(u8, NodeEvent),
     /// A node loses its power, and has it again after so long.
@@ -211,7 +213,7 @@ struct Process {
     observed: u64,
     /// How often its timers have fired at the same instant, and at which.
     woken: (Time, u32),
-    /// How often it has sent each request lately, by a hash of it, and since when "lately" is.
+    /// How often it has sent each request lately, by a hash of it, and since when that is.
     sent: (Time, BTreeMap<u64, u32>),
 }
 
@@ -255,6 +257,8 @@ struct World {
     given: crate::given::Given,
     zones: crate::zones::Zones,
     nominations: crate::nominations::Nominations,
+    heritage: crate::heritage::Heritage,
+    passing: crate::controllers::Passing,
     disks: crate::disks::Disks,
     /// A node of machines was taken out, power and Node object.
     lost: bool,
@@ -398,6 +402,8 @@ impl World {
             given: crate::given::Given::default(),
             zones: crate::zones::Zones::default(),
             nominations: crate::nominations::Nominations::default(),
+            heritage: crate::heritage::Heritage::default(),
+            passing: crate::controllers::Passing::default(),
             disks: crate::disks::Disks::default(),
             lost: false,
             clones: Clones::default(),
@@ -516,6 +522,7 @@ impl World {
             node.blind = self.bug() == Some(Bug::BlindHandler);
             node.unmounts_first = self.bug() == Some(Bug::UnmountsFirst);
             node.unread_is_absent = self.bug() == Some(Bug::UnreadFiles);
+            node.keeps_memory = swarm.keeps_memory;
             node.disk.loses_pulls = self.bug() == Some(Bug::UnnotedPulls);
             node.storage.makes_room = self.bug() == Some(Bug::MakesRoom);
             node.guests.faithless = self.bug() == Some(Bug::BrokenPromise);
@@ -548,7 +555,7 @@ impl World {
         }
     }
 
-    /// From now on the store and the webhook fail as often as the swarm says, and the discovery of meters where it may.
+    /// From now on store and webhook fail as often as the swarm says, and discovery of meters where it may.
     fn set_server(&self, meters_fail: bool) {
         self.server.pace.set(self.swarm.store_pending_one_in, self.swarm.store_delay);
         self.server.webhook.set(self.swarm.webhook_wrong_one_in, self.swarm.webhook_delay);
@@ -617,6 +624,12 @@ impl World {
             Happening::Ends(role, life) => {
                 if self.life(role) == Some(life) {
                     self.has_ended(role, true);
+                }
+            }
+            Happening::Dies(role, life, back) => {
+                if self.life(role) == Some(life) {
+                    self.crash(role, "of what it has sent");
+                    self.queue.after(back, Happening::Start(role));
                 }
             }
             Happening::Arrive(id) => self.arrive(id),
@@ -695,6 +708,7 @@ impl World {
             apart: self.swarm.cloner_apart,
             watchdogs: self.swarm.watchdogs.is_some(),
             zones: self.swarm.zones,
+            keeps_memory: self.swarm.keeps_memory,
             watchdog_left: match role {
                 Role::VirtHandler(n) => self.nodes.get(&n).and_then(|node| node.guests.watchdog.left()),
                 _ => None,
@@ -820,7 +834,7 @@ impl World {
         self.has_ended(role, false);
     }
 
-    /// Tells a process to end, as an operator does: it may give back what it holds, for as long as the shell waits.
+    /// Tells a process to end, as an operator does: it may give back what it holds, while the shell waits.
     pub(super) fn tell_to_end(&mut self, role: Role) {
         let now = self.queue.now();
         let Some(process) = self.processes.get_mut(&role) else { return };
@@ -839,7 +853,7 @@ impl World {
         self.has_ended(role, false);
     }
 
-    /// Ends a process that was told to, once it waits for nothing more, or when nobody waits for it any longer.
+    /// Ends a process that was told to, once it waits for nothing, or nobody waits for it.
     fn has_ended(&mut self, role: Role, at_once: bool) {
         let Some(process) = self.processes.get(&role).filter(|process| process.ending) else { return };
         if at_once || process.hosted.as_ref().is_some_and(Hosted::ended) {
@@ -883,6 +897,7 @@ impl World {
                     if let Role::Kubelet(number) = role {
                         let number = self.runtime_of(number, &out.op);
                         let Some(node) = self.nodes.get_mut(&number) else { continue };
+                        crate::ordered::asked(node, life, &out.op, &self.observer, &mut self.breaches);
                         let follow = node.ask(self.queue.now(), life, out.id, out.op, &mut self.breaches);
                         self.follow(number, follow);
                     }
@@ -954,8 +969,8 @@ impl World {
     }
 }
 
-/// People do not die, and neither does the controller that draws its children's names: nothing but
-/// derived names survives a crash between two writes.
+/// People do not die, nor does the controller that draws its children's names: only derived names survive a crash
+/// between two writes.
 fn may_crash(role: Role) -> bool {
     !matches!(role, Role::User | Role::Replicas)
 }

@@ -154,6 +154,17 @@ impl World {
         Some(between(&mut self.servers_rng, least, most))
     }
 
+    /// When a request arrives that its sender has given up by then, by which a planted bug shows.
+    pub(super) fn gives_up(&mut self, role: Role, request: &ApiRequest) -> Option<Duration> {
+        let shows = self.options.hint() == Some(Bug::AdoptedUnasked) && self.healed.is_none();
+        let is_of_machines = matches!(role, Role::VirtController | Role::StandbyVirt);
+        if !shows || !is_of_machines || !crate::heritage::adopts(request) {
+            return None;
+        }
+        let (least, most) = crate::heritage::LATE;
+        Some(between(&mut self.servers_rng, least, most))
+    }
+
     /// A request of nobody is sent in the name of a role.
     pub(super) fn planted(&mut self, role: Role, request: ApiRequest) {
         // No life of a process has this number, so that nobody is told.

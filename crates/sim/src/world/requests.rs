@@ -49,12 +49,21 @@ impl World {
         if self.loses(role, &request) {
             passage = Passage { arrives: None, again: None, reply: Reply::Lost(LOST_AFTER) };
         }
+        if let Some(arrives) = self.gives_up(role, &request) {
+            passage = Passage { arrives: Some(arrives), again: None, reply: Reply::Lost(LOST_AFTER) };
+        }
         let late = self.fate.request(&request).or_else(|| self.delays(role, &request));
         let late = late.or_else(|| {
             let fails = self.options.faults && self.healed.is_none();
             let (planted, of) = (self.options.hint(), (role, life));
             fails.then(|| crate::links::delay(of, &request, planted, &self.observer, &self.root)).flatten()
         });
+        let (root, fails) = (&self.root, self.options.faults && self.healed.is_none());
+        let of_contents = crate::snapshots::late((role, life), &request, &self.observer, root).filter(|_| fails);
+        if let Some((_, Some(back))) = of_contents {
+            self.queue.after(Duration::ZERO, Happening::Dies(role, life, back));
+        }
+        let late = late.or(of_contents.map(|(delay, _)| delay));
         if let Some(delay) = late.filter(|_| passage.arrives.is_some()) {
             passage = Passage { arrives: Some(delay), again: None, reply: Reply::After(Duration::ZERO) };
         }
