@@ -70,10 +70,10 @@ async fn check(cx: &Cx<'_>, premise: &Premise) -> Result<Check, Status> {
             Some(_) => Err(broken("the request rests on it, and it is not there")),
         };
     };
-    let metadata =
-        serde_json::from_slice::<Partial>(&entry.value()).map(|partial| partial.metadata).unwrap_or_default();
+    let value = entry.value();
+    let metadata = serde_json::from_slice::<Partial>(&value).map(|partial| partial.metadata).unwrap_or_default();
     // What is stored as something else is no Lease, and is held in no term.
-    let term = premise.term.as_ref().and_then(|_| Term::of(&serde_json::from_slice::<Lease>(&entry.value()).ok()?));
+    let term = premise.term.as_ref().and_then(|_| Term::of(&serde_json::from_slice::<Lease>(&value).ok()?));
     if !premise.holds(&metadata.uid, &entry.mod_revision.to_string(), metadata.generation, term.as_ref()) {
         return Err(broken("the request rests on it, and it is not as it was read"));
     }

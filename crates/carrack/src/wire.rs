@@ -74,14 +74,17 @@ impl Endpoint {
     }
 }
 
+/// The message of a Status, if that is what it is.
+#[must_use]
+pub fn message(body: &[u8]) -> Option<String> {
+    let status: serde_json::Value = serde_json::from_slice(body).ok()?;
+    status["message"].as_str().map(str::to_owned)
+}
+
 /// What a refusal says: a Status' message, or the beginning of whatever it is.
 #[must_use]
 pub fn said(body: &[u8]) -> String {
-    let status: serde_json::Value = serde_json::from_slice(body).unwrap_or_default();
-    match status["message"].as_str() {
-        Some(message) => message.to_owned(),
-        None => String::from_utf8_lossy(&body[..body.len().min(400)]).trim().to_owned(),
-    }
+    message(body).unwrap_or_else(|| String::from_utf8_lossy(&body[..body.len().min(400)]).trim().to_owned())
 }
 
 /// A connection that is kept.

@@ -175,10 +175,14 @@ pub fn at_or_below(dir: &str) -> io::Result<Vec<MountPoint>> {
 /// # Errors
 /// When mountinfo cannot be read: then nothing is known about mounts.
 pub fn at(path: &str) -> io::Result<Option<MountPoint>> {
+    Ok(line_at(path)?.map(|line| MountPoint { path: path.to_owned(), ..line.point }))
+}
+
+/// The same as the kernel's table has it.
+fn line_at(path: &str) -> io::Result<Option<Line>> {
     let real = without_links(path);
     let text = fs::read_to_string("/proc/self/mountinfo")?;
-    let found = parse(&text).into_iter().rev().find(|m| m.path == real);
-    Ok(found.map(|m| MountPoint { path: path.to_owned(), ..m }))
+    Ok(lines(&text).into_iter().rev().find(|line| line.point.path == real))
 }
 
 /// Where the file system of a block device is mounted in this namespace; the first mount, if there are several.
@@ -223,12 +227,9 @@ pub fn bind(from: &str, to: &str, read_only: bool) -> io::Result<()> {
 /// # Errors
 /// Nothing is mounted there, or what the kernel says; it is as it was.
 pub fn make_read_only(path: &str) -> io::Result<()> {
-    let real = without_links(path);
+    let nothing = || io::Error::new(io::ErrorKind::NotFound, format!("nothing is mounted at {path}"));
     // Not asked of the file system, whose server may be away.
-    let text = fs::read_to_string("/proc/self/mountinfo")?;
-    let found = lines(&text).into_iter().rev().find(|line| line.point.path == real);
-    let mount =
-        found.ok_or_else(|| io::Error::new(io::ErrorKind::NotFound, format!("nothing is mounted at {path}")))?;
+    let mount = line_at(path)?.ok_or_else(nothing)?;
     Ok(rustix::mount::mount_remount(path, MountFlags::BIND | MountFlags::RDONLY | mount.forbids, c"")?)
 }
 

@@ -328,8 +328,10 @@ impl Manager {
                     self.awaited.remove(&awaited);
                 }
                 informer.stop(fx);
+                // Whoever would hear of its objects looks as if they were gone: its watch may have had that still to tell, and
+                // nobody else does. What became of them is for those to prove who need to know.
                 if self.looks_back {
-                    self.look_once_more(&source, informer.as_ref());
+                    self.queue_concerned(&source, &informer.all_as_added());
                 }
             }
             self.maps.remove(&source);
@@ -347,12 +349,11 @@ impl Manager {
         sources
     }
 
-    /// Whoever would hear of an object of a source that is read no more looks as if it were gone: its watch may have had that still
-    /// to tell, and nobody else does. What became of it is for those to prove who need to know.
-    fn look_once_more(&mut self, source: &Source, informer: &dyn AnyInformer) {
+    /// Keys that changes of a source concern are looked at.
+    fn queue_concerned(&mut self, source: &Source, deltas: &[Box<dyn Any>]) {
         let view = View { informers: &self.informers };
         for (i, map) in self.maps.get(source).into_iter().flatten() {
-            for delta in informer.all_as_added() {
+            for delta in deltas {
                 for key in map(delta.as_ref(), &view) {
                     self.hosted[*i].queue.add(key);
                 }
@@ -409,16 +410,8 @@ impl Manager {
     }
 
     fn observe(&mut self, source: &Source, deltas: &[Box<dyn Any>], fx: &mut Effects<Never>) {
-        let view = View { informers: &self.informers };
-        let mut concerned = BTreeSet::new();
-        for (i, map) in self.maps.get(source).into_iter().flatten() {
-            concerned.insert(*i);
-            for delta in deltas {
-                for key in map(delta.as_ref(), &view) {
-                    self.hosted[*i].queue.add(key);
-                }
-            }
-        }
+        self.queue_concerned(source, deltas);
+        let concerned: BTreeSet<usize> = self.maps.get(source).into_iter().flatten().map(|(i, _)| *i).collect();
         for i in concerned {
             let mut setup = new_setup(&self.informers);
             self.hosted[i].controller.more_watches(&View { informers: &self.informers }, &mut setup);

@@ -18,7 +18,7 @@
 use crate::board::NVRAM_SUBDIRECTORY;
 use crate::image::{self, ImageFormat, InspectError};
 use crate::receive::{self, KEPT_NAME};
-use rustix::fs::OFlags;
+use rustix::fs::{CWD, OFlags};
 use std::ffi::OsStr;
 use std::fs::{File, Metadata};
 use std::os::unix::fs::{FileExt as _, FileTypeExt as _, PermissionsExt as _};
@@ -176,10 +176,7 @@ fn copy_image(direction: Direction, from: &Path, to: &Path) -> Result<(), CopyEr
         Err(error) => return Err(failed(error)),
     }
     let partial = to.with_extension("partial");
-    match std::fs::remove_file(&partial) {
-        Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(failed(error)),
-        _ => {}
-    }
+    receive::remove(CWD, &partial).map_err(failed)?;
     if unused {
         qemu_img(Command::new("qemu-img").args(["create", "-q", "-f", write.driver()]).arg(&partial).arg("0"))?;
     } else {

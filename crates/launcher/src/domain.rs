@@ -18,6 +18,9 @@ use crate::board::WatchdogAction;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+/// The words for the end of a guest that has panicked and could say so.
+pub const PANICKED: &str = "the guest panicked";
+
 /// What is known of a machine. Written to [`crate::Layout::domain_file`] and sent to virt-handler as it is.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -230,7 +233,7 @@ impl Domain {
         match state {
             "running" => self.goes_on(),
             "shutdown" => self.finish(EndReason::GuestShutdown, "the guest shut down".to_owned()),
-            "guest-panicked" => self.finish(EndReason::Crashed, "the guest panicked".to_owned()),
+            "guest-panicked" => self.finish(EndReason::Crashed, PANICKED.to_owned()),
             "internal-error" => self.finish(EndReason::Crashed, "QEMU met an internal error".to_owned()),
             "watchdog" => self.watchdog_fired(),
             "io-error" => {
@@ -253,12 +256,12 @@ impl Domain {
                     self.finish(EndReason::GuestShutdown, "the guest was restarted, which ends it".to_owned());
                 }
                 "guest-shutdown" => self.finish(EndReason::GuestShutdown, "the guest shut down".to_owned()),
-                "guest-panic" => self.finish(EndReason::Crashed, "the guest panicked".to_owned()),
+                "guest-panic" => self.finish(EndReason::Crashed, PANICKED.to_owned()),
                 "host-qmp-quit" => self.finish(EndReason::Killed, "QEMU was told to quit".to_owned()),
                 "host-signal" => self.finish(EndReason::Killed, "QEMU was ended by a signal".to_owned()),
                 reason => self.finish(EndReason::Crashed, format!("QEMU shut down: {reason}")),
             },
-            "GUEST_PANICKED" => self.warning = Some("the guest panicked".to_owned()),
+            "GUEST_PANICKED" => self.warning = Some(PANICKED.to_owned()),
             "RESET" if data["guest"] == true => self.restarted(),
             "STOP" => self.phase = Phase::Paused,
             "RESUME" => self.goes_on(),

@@ -7,7 +7,8 @@
 //! nothing there is opened by its path alone, but only what lies in the directory itself and is what it should be.
 //! Upstream reference: KubeVirt's `pkg/safepath`.
 
-use rustix::fs::{AtFlags, FileType, Mode, OFlags, ResolveFlags};
+use crate::receive;
+use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, ResolveFlags};
 use std::ffi::OsStr;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -220,10 +221,7 @@ fn by_descriptor(open: &impl AsRawFd) -> PathBuf {
 /// # Errors
 /// Those of opening the directory, removing the old socket and binding.
 pub fn listen(path: &Path) -> io::Result<tokio::net::UnixListener> {
-    match std::fs::remove_file(path) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-        _ => {}
-    }
+    receive::remove(CWD, path)?;
     let (_directory, path) = short(path)?;
     tokio::net::UnixListener::bind(path)
 }

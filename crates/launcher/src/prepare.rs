@@ -5,9 +5,11 @@ use crate::image::{self, ImageFormat, InspectError};
 use crate::iso::{self, VolumeError};
 use crate::layout::Layout;
 use crate::pinning;
+use crate::receive;
 use crate::spec::{DiskSource, DiskSpec, MachineSpec};
 use crate::tpm;
 use crate::writer::{Held, TakeError};
+use rustix::fs::CWD;
 use std::os::unix::fs::{DirBuilderExt as _, FileTypeExt as _};
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
@@ -194,10 +196,7 @@ pub(crate) fn replace(path: &Path, bytes: &[u8]) -> std::io::Result<()> {
 fn begin(path: &Path, mode: u32) -> std::io::Result<(std::fs::File, PathBuf)> {
     use std::os::unix::fs::OpenOptionsExt as _;
     let partial = path.with_extension("partial");
-    match std::fs::remove_file(&partial) {
-        Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error),
-        _ => {}
-    }
+    receive::remove(CWD, &partial)?;
     let file = std::fs::File::options().write(true).create_new(true).mode(mode).open(&partial)?;
     Ok((file, partial))
 }

@@ -202,7 +202,7 @@ pub(crate) fn read_short(file: &File, limit_bytes: usize) -> io::Result<Vec<u8>>
 ///
 /// # Errors
 /// Those of removing it, but for that there is none.
-pub(crate) fn remove(directory: impl AsFd, name: &str) -> io::Result<()> {
+pub(crate) fn remove(directory: impl AsFd, name: impl rustix::path::Arg) -> io::Result<()> {
     match rustix::fs::unlinkat(directory, name, AtFlags::empty()) {
         Ok(()) | Err(rustix::io::Errno::NOENT) => Ok(()),
         Err(errno) => Err(errno.into()),

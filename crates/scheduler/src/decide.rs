@@ -337,10 +337,7 @@ impl Decider {
         let names = self.names_only(question)?;
         let (mut reasons, mut others) = (BTreeMap::new(), self.cluster.len());
         for name in names {
-            let Some(id) = self.cluster.find(name).filter(|id| self.cluster.node(*id).is_some_and(NodeInfo::exists))
-            else {
-                continue;
-            };
+            let Some((id, _)) = self.cluster.find_existing(name) else { continue };
             others = others.saturating_sub(1);
             let is_resolvable = self.check_node(question, id).err()?.resolvable;
             let mut there = self.cluster.node(id).into_iter().flat_map(|node| node.pods.values());
@@ -367,10 +364,7 @@ impl Decider {
         let mut fitting = BTreeMap::new();
         let mut others = self.cluster.len();
         for name in names {
-            let Some(id) = self.cluster.find(name).filter(|id| self.cluster.node(*id).is_some_and(|n| n.exists()))
-            else {
-                continue;
-            };
+            let Some((id, _)) = self.cluster.find_existing(name) else { continue };
             others = others.saturating_sub(1);
             let with_volumes = |decider: &mut Self| match (volumes, decider.cluster.node(id)) {
                 (Some(volumes), Some(node)) => {

@@ -63,6 +63,12 @@ impl FieldError {
         }
     }
 
+    /// `Invalid value: detail`, of a value that is not shown.
+    #[must_use]
+    pub fn unshown(path: impl Into<String>, detail: impl Into<String>) -> Self {
+        FieldError { kind: FieldErrorKind::Invalid, path: path.into(), value: None, detail: detail.into() }
+    }
+
     /// `Invalid value: …: detail` with reason `FieldValueTypeInvalid`.
     #[must_use]
     pub fn type_invalid(path: impl Into<String>, value: impl Into<Value>, detail: impl Into<String>) -> Self {

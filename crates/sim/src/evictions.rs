@@ -62,7 +62,8 @@ pub(crate) fn is_kept(pod: &Value, observer: &Observer) -> bool {
     is_launcher && observer.all("vmi").any(|vmi| uid(vmi) == controller(pod) && stays(vmi))
 }
 
-fn is_evicted(pod: &Value) -> bool {
+/// Whether a pod is evicted: by whoever asked for that, and not by a node's taint.
+pub(crate) fn is_evicted(pod: &Value) -> bool {
     let told = |c: &Value| c["type"] == "DisruptionTarget" && c["reason"] == "EvictionByEvictionAPI";
     deleting(pod) && conditions(pod).any(told)
 }

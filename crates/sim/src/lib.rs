@@ -37,6 +37,7 @@ mod hang;
 mod heritage;
 mod hosted;
 mod images;
+mod intervals;
 mod invariants;
 mod keepers;
 mod leaders;

@@ -10,6 +10,7 @@ use carrack_engine::Rng;
 use crate::chance::{Delay, between};
 use crate::clones::{Mishap, Scene};
 use crate::extender::Verbs;
+use crate::intervals::Intervals;
 use crate::plants::{Bug, Plant};
 
 /// What the caller chooses.
@@ -271,54 +272,6 @@ impl NodeFaults {
     }
 }
 
-/// Mean times between faults that come by themselves; none is never.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Intervals {
-    pub crash: Option<Duration>,
-    pub apiserver_crash: Option<Duration>,
-    pub expire: Option<Duration>,
-    pub cut: Option<Duration>,
-    pub reboot: Option<Duration>,
-    pub plugin: Option<Duration>,
-    pub container_exit: Option<Duration>,
-    pub guest: Option<Duration>,
-    pub force_delete: Option<Duration>,
-    pub pause: Option<Duration>,
-    pub flood: Option<Duration>,
-    /// A hollow node loses its power, or is taken out of the cluster besides.
-    pub vanish: Option<Duration>,
-    /// A node of machines loses its power for minutes, and is taken out of the cluster.
-    pub lose: Option<Duration>,
-    /// A node of machines is cut off for a minute, and nobody there looks after its guests but their monitors.
-    pub strand: Option<Duration>,
-    /// Somebody evicts a launcher whose guest is to stay.
-    pub evict: Option<Duration>,
-}
-
-impl Intervals {
-    /// The same with other times.
-    pub(crate) fn map(self, change: impl Fn(Duration) -> Duration) -> Self {
-        let other = |mean: Option<Duration>| mean.map(&change);
-        Self {
-            crash: other(self.crash),
-            apiserver_crash: other(self.apiserver_crash),
-            expire: other(self.expire),
-            cut: other(self.cut),
-            reboot: other(self.reboot),
-            plugin: other(self.plugin),
-            container_exit: other(self.container_exit),
-            guest: other(self.guest),
-            force_delete: other(self.force_delete),
-            pause: other(self.pause),
-            flood: other(self.flood),
-            vanish: other(self.vanish),
-            lose: other(self.lose),
-            strand: other(self.strand),
-            evict: other(self.evict),
-        }
-    }
-}
-
 /// What the seed chose.
 #[derive(Clone, Debug)]
 pub(crate) struct Swarm {
@@ -368,7 +321,7 @@ pub(crate) struct Swarm {
     pub cloner_apart: bool,
     /// Kubelets say in which zones their nodes are.
     pub zones: bool,
-    /// Kubelets keep NUMA nodes' memory.
+    /// Kubelets keep memory of NUMA nodes for containers.
     pub keeps_memory: bool,
     /// Containers that hold disks do not hear that they are to end when they have just started.
     pub deaf_disks: bool,
@@ -597,13 +550,13 @@ impl Swarm {
                 crash_one_in_effects = 0;
                 intervals = Intervals::default();
             }
-            // Everybody lives on, and knows what they did before.
+            // Everybody lives on: what they decide, they decide knowing what they did before.
             Some(Bug::AdoptedUnasked | Bug::DeafNominees | Bug::OneHoldsAll) => {
                 crash_one_in_effects = 0;
                 intervals = Intervals::default();
             }
             Some(Bug::ForgottenKinds) => {
-                // Caches that lag apart, and collectors that live on.
+                // Caches that are behind each other, and collectors that live on.
                 crash_one_in_effects = 0;
                 intervals = Intervals::default();
                 net.watch_lags_one_in = 2;
@@ -642,6 +595,7 @@ impl Swarm {
                 node.operation.slow_one_in = 2;
             }
             Some(Bug::ContentForgotten) => {
+                // Provisioners that die of what they make, and of nothing else.
                 nodes = 1;
                 crash_one_in_effects = 0;
                 intervals = Intervals::default();

@@ -15,16 +15,13 @@ use std::time::Duration;
 
 use carrack_engine::{Rng, Time};
 use carrack_kubelet::Op;
-use carrack_types::resource::Kind as _;
-use k8s_openapi::api::core::v1::Pod;
 use serde_json::{Value, json};
 
-use crate::chance::between;
 use crate::invariants::Breach;
 use crate::node::{Node, Runtime};
 use crate::observer::{Observer, deleting};
-use crate::wants::Want;
-use crate::workload::{Act, What, delete, mounting};
+use crate::sleepers::hooked;
+use crate::workload::{Act, mounting};
 
 /// The invariants that are looked after here.
 pub(crate) const HELD: &str = "hooks-hold-back";
@@ -43,19 +40,10 @@ const BYE: &str = "says-goodbye";
 /// Whoever is told to end has so long at the least, where the pod has any time.
 const LEAST_S: i64 = 2;
 
-/// Pods with such hooks. Most of them are deleted.
+/// Pods with such hooks.
 pub(crate) fn acts(rng: &mut Rng, safety: Duration, acts: &mut Vec<Act>) {
-    for n in 0..3 + rng.below(3) {
-        let name = format!("ordered{n}");
-        let at = between(rng, Duration::from_secs(1), safety / 2);
-        let object = ordered(rng, &name);
-        let want = Some(("pod", Want::Pod { restarts: true, important: false }));
-        acts.push(Act { at, what: What::Create { resource: Pod::resource(), object, want } });
-        let lives = between(rng, Duration::from_secs(1), safety / 3);
-        if !rng.one_in(4) {
-            acts.push(delete(at + lives, Pod::resource(), "default", &name, "pod"));
-        }
-    }
+    let count = 3 + rng.below(3);
+    hooked(rng, safety, ("ordered", count), ordered, acts);
 }
 
 fn ordered(rng: &mut Rng, name: &str) -> Value {

@@ -28,12 +28,24 @@ pub(crate) const PART: &str = "sleepers";
 /// One container in so many goes on until it is told to end.
 const STAYS_ONE_IN: u64 = 3;
 
-/// Pods with such hooks. Most of them are deleted.
+/// Pods with such hooks.
 pub(crate) fn acts(rng: &mut Rng, safety: Duration, acts: &mut Vec<Act>) {
-    for n in 0..3 + rng.below(4) {
-        let name = format!("sleeper{n}");
+    let count = 3 + rng.below(4);
+    hooked(rng, safety, ("sleeper", count), sleeper, acts);
+}
+
+/// So many pods with hooks, whose names begin with a word. Most of them are deleted.
+pub(crate) fn hooked(
+    rng: &mut Rng,
+    safety: Duration,
+    (word, count): (&str, u64),
+    pod: fn(&mut Rng, &str) -> Value,
+    acts: &mut Vec<Act>,
+) {
+    for n in 0..count {
+        let name = format!("{word}{n}");
         let at = between(rng, Duration::from_secs(1), safety / 2);
-        let object = sleeper(rng, &name);
+        let object = pod(rng, &name);
         let want = Some(("pod", Want::Pod { restarts: true, important: false }));
         acts.push(Act { at, what: What::Create { resource: Pod::resource(), object, want } });
         let lives = between(rng, Duration::from_secs(1), safety / 3);

@@ -14,6 +14,8 @@
 //!                             on disk, one flush for many       they and those of others changed
 //! ```
 //!
+//! Entries that rest are packed (`entry`, `pack`) by `packer`, which has a thread for it where the store has a shell.
+//!
 //! [`mem`] reads no clock, does no IO and needs no runtime, so the simulator runs it as it is.
 
 pub mod backup;
@@ -24,6 +26,7 @@ pub mod etcd;
 pub mod mem;
 mod model;
 mod pack;
+mod packer;
 
 pub use embedded::EmbeddedStore;
 pub use etcd::EtcdStore;

@@ -6,7 +6,7 @@
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use carrack_auth::pki::{Shown, proven_key, read_chain};
-use carrack_schema::error::{FieldError, FieldErrorKind};
+use carrack_schema::error::FieldError;
 use jiff::Timestamp;
 
 use super::{GROUP, conditions, conditions_of, stamp};
@@ -33,11 +33,6 @@ pub(super) fn check(attributes: &mut Attributes<'_>) -> Result<(), Status> {
     }
 }
 
-/// A fault of a value that is not shown.
-fn fault(path: String, detail: impl Into<String>) -> FieldError {
-    FieldError { kind: FieldErrorKind::Invalid, path, value: None, detail: detail.into() }
-}
-
 /// The key of a request. None where it shows none in one way or the other, which its kind's rules say.
 fn proven(request: &Object) -> Result<Option<Vec<u8>>, FieldError> {
     let bytes = |field: &str| STANDARD.decode(str_at(request, &["spec", field])).unwrap_or_default();
@@ -48,7 +43,7 @@ fn proven(request: &Object) -> Result<Option<Vec<u8>>, FieldError> {
     let shown = Shown { stub: &stub, key: &key, proof: &proof };
     proven_key(shown, str_at(request, &["spec", "podUID"]))
         .map(Some)
-        .map_err(|(field, why)| fault(format!("spec.{field}"), why))
+        .map_err(|(field, why)| FieldError::unshown(format!("spec.{field}"), why))
 }
 
 /// Whether a request is issued.
@@ -62,7 +57,7 @@ fn issued(attributes: &Attributes<'_>, old: &Object) -> Result<(), FieldError> {
     if !is_issued(new) || is_issued(old) || chain.is_empty() {
         return Ok(());
     }
-    let of_chain = |why: &str| fault("status.certificateChain".to_owned(), why);
+    let of_chain = |why: &str| FieldError::unshown("status.certificateChain", why);
     let facts = read_chain(chain).map_err(of_chain)?;
     // Who asked showed this key, and it has not changed since.
     if proven(old)?.is_some_and(|key| key != facts.key) {
@@ -74,12 +69,12 @@ fn issued(attributes: &Attributes<'_>, old: &Object) -> Result<(), FieldError> {
         let said = str_at(new, &["status", field]).parse::<Timestamp>();
         if said.is_ok_and(|said| said.as_second() != in_leaf_s) {
             let why = format!("must be set to the {name} time encoded in the leaf certificate");
-            return Err(fault(format!("status.{field}"), why));
+            return Err(FieldError::unshown(format!("status.{field}"), why));
         }
     }
     if (attributes.env.now().as_second() - facts.not_before_unix_s).abs() > MAX_SKEW_S {
         let why = "must be set to within 5 minutes of kube-apiserver's current time";
-        return Err(fault("status.notBefore".to_owned(), why));
+        return Err(FieldError::unshown("status.notBefore", why));
     }
     Ok(())
 }

@@ -16,6 +16,8 @@ use tokio_tungstenite::tungstenite::Error;
 use tokio_tungstenite::tungstenite::client::IntoClientRequest as _;
 use tokio_tungstenite::{WebSocketStream, client_async};
 
+use crate::wire;
+
 /// KubeVirt's protocol: binary messages, no channel byte.
 const PROTOCOL: &str = "plain.kubevirt.io";
 
@@ -97,10 +99,10 @@ fn request(target: &Target, path: &str) -> anyhow::Result<Request<()>> {
 
 /// The message of a `Status` object, or the body as it is.
 fn refused(status: u16, body: Option<&[u8]>) -> Refused {
-    let text = String::from_utf8_lossy(body.unwrap_or_default()).into_owned();
-    let object: serde_json::Value = serde_json::from_str(&text).unwrap_or_default();
-    let message = match object["message"].as_str() {
-        Some(message) => message.to_owned(),
+    let body = body.unwrap_or_default();
+    let text = String::from_utf8_lossy(body);
+    let message = match wire::message(body) {
+        Some(message) => message,
         None if text.trim().is_empty() => format!("HTTP status {status}"),
         None => text.trim().to_owned(),
     };

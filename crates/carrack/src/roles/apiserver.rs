@@ -203,10 +203,9 @@ impl Role {
     /// The file cannot be written.
     pub fn write_kubeconfig(&mut self, endpoint: &Endpoint, pki: &Pki, path: &Path) -> anyhow::Result<()> {
         let path = std::path::absolute(path).with_context(|| format!("cannot write {}", path.display()))?;
-        let first = administrator(endpoint, pki, now_unix_s())?;
-        first.write(&path).with_context(|| format!("cannot write {}", path.display()))?;
         let endpoint = endpoint.clone();
-        self.renewals.push(renewal::kubeconfig(path, &first, move |pki, now| administrator(&endpoint, pki, now)));
+        let make = move |pki: &Pki, now: i64| administrator(&endpoint, pki, now);
+        self.renewals.push(renewal::kubeconfig(path, pki, now_unix_s(), make)?);
         Ok(())
     }
 

@@ -31,23 +31,33 @@ pub fn client(identity: Identity, used: Arc<Reloadable>) -> Renewal {
     Box::new(move |pki, now| Ok(used.replace(&pki.client(&identity, now)?)?))
 }
 
-/// A kubeconfig that others read, which was written as `first`. It is written again when its certificate was issued
-/// again, and not for what somebody has changed in it; where it was taken away it stays away.
+/// A kubeconfig that others read. It is written now, and again when its certificate was issued again, and not for what
+/// somebody has changed in it; where it was taken away it stays away.
+///
+/// # Errors
+/// It cannot be made now, or written.
 pub fn kubeconfig(
     path: PathBuf,
-    first: &Kubeconfig,
+    pki: &Pki,
+    now_unix_s: i64,
     make: impl Fn(&Pki, i64) -> anyhow::Result<Kubeconfig> + Send + Sync + 'static,
-) -> Renewal {
+) -> anyhow::Result<Renewal> {
+    let first = make(pki, now_unix_s)?;
+    write(&first, &path)?;
     let written = Mutex::new(first.to_text());
-    Box::new(move |pki, now| {
+    Ok(Box::new(move |pki, now| {
         let made = make(pki, now)?;
         let mut written = written.lock().unwrap_or_else(PoisonError::into_inner);
         if *written != made.to_text() && path.try_exists().unwrap_or(true) {
-            made.write(&path).with_context(|| format!("cannot write {}", path.display()))?;
+            write(&made, &path)?;
             *written = made.to_text();
         }
         Ok(())
-    })
+    }))
+}
+
+fn write(kubeconfig: &Kubeconfig, path: &Path) -> anyhow::Result<()> {
+    kubeconfig.write(path).with_context(|| format!("cannot write {}", path.display()))
 }
 
 /// Sees to them until `stop`. What fails is logged, and tried again at the next look.
@@ -103,16 +113,15 @@ mod tests {
             Ok(Kubeconfig::for_certificate("c", "u", "https://a:1", pki.ca_pem(), &pair))
         };
         let (file, none) = (dir.path().join("admin.yaml"), dir.path().join("none.yaml"));
-        let made = admin(&pki, begins).expect("made");
-        made.write(&file).expect("written");
         let renewals = [
             // One that fails keeps no other from being seen to.
             Box::new(|_: &Pki, _: i64| Err(anyhow::anyhow!("never"))) as Renewal,
             serving(Server::Apiserver, sans.clone(), served.clone()),
             client(Identity::FrontProxy, shown.clone()),
-            kubeconfig(file.clone(), &made, admin),
-            kubeconfig(none.clone(), &made, admin),
+            kubeconfig(file.clone(), &pki, begins, admin).expect("written"),
+            kubeconfig(none.clone(), &pki, begins, admin).expect("written"),
         ];
+        std::fs::remove_file(&none).expect("taken away");
         let state = || (served.leaf(), shown.leaf(), std::fs::read_to_string(&file).expect("read"));
         let first = state();
         look(&pki_dir, &renewals, begins + 200 * DAY_S);

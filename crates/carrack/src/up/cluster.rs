@@ -309,14 +309,17 @@ impl Start<'_> {
             tokio::task::spawn_blocking(move || image::build_one(&dir, image)).await??;
         }
         report.step("starting the nodes");
-        let labels = &machine.wishes.labels;
-        tokio::task::block_in_place(|| nodes::prepare(args, &machine.layout, members, pki, labels))?;
+        let agents = nodes::Agents {
+            args: UpArgs::clone(args),
+            cluster: machine.layout.clone(),
+            members: members.clone(),
+            labels: machine.wishes.labels.clone(),
+        };
+        tokio::task::block_in_place(|| agents.prepare(pki))?;
         for member in members.all() {
             tasks.spawn(nodes::supervise(member.layout.clone(), stop.clone()));
         }
-        let (args, cluster) = (UpArgs::clone(args), machine.layout.clone());
-        let (told, labels) = (members.clone(), labels.clone());
-        let renewal: Renewal = Box::new(move |pki, now| nodes::renew(&args, &cluster, &told, pki, &labels, now));
+        let renewal: Renewal = Box::new(move |pki, now| agents.renew(pki, now));
         tasks.spawn(renewal::keep(pki.directory().to_owned(), vec![renewal], stop.clone()));
         for member in members.all() {
             // One that is switched off is not waited for.
@@ -351,9 +354,7 @@ fn further_networks(
         let client = pki.client(&identity, now_unix_s)?;
         Ok(Kubeconfig::for_certificate(CLUSTER, &identity.user(), &server, pki.ca_pem(), &client))
     };
-    let first = make(pki, apiserver::now_unix_s())?;
-    first.write(&path).with_context(|| format!("cannot write {}", path.display()))?;
-    renewals.push(renewal::kubeconfig(path.clone(), &first, make));
+    renewals.push(renewal::kubeconfig(path.clone(), pki, apiserver::now_unix_s(), make)?);
     networks::further(path)
 }
 

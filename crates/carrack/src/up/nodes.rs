@@ -122,52 +122,16 @@ fn refuse_overlaps(members: &Members, service_cidr: &str) -> anyhow::Result<()> 
     Ok(())
 }
 
-/// Makes ready what all nodes need before their agents start: networks, certificates, what they are told.
-pub fn prepare(
-    args: &UpArgs,
-    cluster: &Layout,
-    members: &Members,
-    pki: &Pki,
-    labels: &BTreeMap<String, String>,
-) -> anyhow::Result<()> {
-    for member in members.all() {
-        if let Err(problems) = host::probe(&member.layout) {
-            return super::refuse(&problems);
-        }
-    }
-    members::set_up(members).context("the nodes have no network")?;
-    for member in members.all() {
-        instruct(args, cluster, members, member, pki, labels, apiserver::now_unix_s())?;
-    }
-    Ok(())
-}
-
-/// Tells each agent what holds now, and has those begin anew whose certificates were issued again: an agent reads them
-/// at its start. Guests and containers do not notice.
-pub fn renew(
-    args: &UpArgs,
-    cluster: &Layout,
-    members: &Members,
-    pki: &Pki,
-    labels: &BTreeMap<String, String>,
-    now_unix_s: i64,
-) -> anyhow::Result<()> {
-    for member in members.all() {
-        let before = credentials(member);
-        let mut outcome = instruct(args, cluster, members, member, pki, labels, now_unix_s);
-        // Also what was written before something failed is for the agent to read.
-        if credentials(member) != before
-            && let Some(agent) = ProcessId::from_pidfile(&member.layout.pidfile())
-        {
-            tracing::info!(node = member.name, "its certificates were renewed: its agent begins anew");
-            let ended = agent.terminate(AGENT_END);
-            outcome = outcome.and(ended.with_context(|| format!("the agent of {} does not end", member.name)));
-        }
-        if let Err(error) = outcome {
-            tracing::error!(node = member.name, "its certificates cannot be renewed: {error:#}");
-        }
-    }
-    Ok(())
+/// The agents of all nodes: what each is told follows from this.
+pub struct Agents {
+    /// What was asked for.
+    pub args: UpArgs,
+    /// Where the cluster lives.
+    pub cluster: Layout,
+    /// The nodes.
+    pub members: Members,
+    /// Labels of each node.
+    pub labels: BTreeMap<String, String>,
 }
 
 /// What an agent reads at its start, as far as it is there.
@@ -176,70 +140,92 @@ fn credentials(member: &Member) -> Vec<Option<Vec<u8>>> {
     kubeconfigs.into_iter().chain([member.agent_file()]).map(|file| fs::read(file).ok()).collect()
 }
 
-/// Writes down what an agent is told.
-fn instruct(
-    args: &UpArgs,
-    cluster: &Layout,
-    members: &Members,
-    member: &Member,
-    pki: &Pki,
-    labels: &BTreeMap<String, String>,
-    now_unix_s: i64,
-) -> anyhow::Result<()> {
-    let told = tell(args, cluster, members, member, pki, labels, now_unix_s)?;
-    let path = member.agent_file();
-    let text = serde_json::to_vec_pretty(&told).context("what an agent is told is no JSON")?;
-    write_private(&path, &text).with_context(|| format!("cannot write {}", path.display()))
-}
+impl Agents {
+    /// Makes ready what all nodes need before their agents start: networks, certificates, what they are told.
+    pub fn prepare(&self, pki: &Pki) -> anyhow::Result<()> {
+        for member in self.members.all() {
+            if let Err(problems) = host::probe(&member.layout) {
+                return super::refuse(&problems);
+            }
+        }
+        members::set_up(&self.members).context("the nodes have no network")?;
+        for member in self.members.all() {
+            self.instruct(member, pki, apiserver::now_unix_s())?;
+        }
+        Ok(())
+    }
 
-fn tell(
-    args: &UpArgs,
-    cluster: &Layout,
-    members: &Members,
-    member: &Member,
-    pki: &Pki,
-    labels: &BTreeMap<String, String>,
-    now: i64,
-) -> anyhow::Result<Told> {
-    let sans = Sans::loopback().with_name(&member.name).with_address(IpAddr::V4(member.address));
-    let server = format!("https://{}:{}", members.gateway(), args.https_port);
-    let kubeconfig = |identity: Identity, file: &str| -> anyhow::Result<PathBuf> {
-        let client = pki.client(&identity, now)?;
-        let kubeconfig = member.layout.data_dir().join(file);
-        Kubeconfig::for_certificate(CLUSTER, &identity.user(), &server, pki.ca_pem(), &client)
-            .write(&kubeconfig)
-            .with_context(|| format!("cannot write {}", kubeconfig.display()))?;
-        Ok(kubeconfig)
-    };
-    let credentials = |identity: Identity, serving: Server, file: &str| -> anyhow::Result<Credentials> {
-        let kubeconfig = kubeconfig(identity, file)?;
-        let pair = pki.server(&serving, &sans, now)?;
-        Ok(Credentials { kubeconfig, cert_pem: pair.certificate, key_pem: pair.key.expose().to_owned() })
-    };
-    let node = || member.name.clone();
-    Ok(Told {
-        name: node(),
-        address: member.address,
-        pod_cidr: member.pod_cidr.clone(),
-        api_server: (members.gateway().to_string(), args.https_port),
-        labels: labels.clone(),
-        kubelet_port: args.kubelet_port,
-        virt_handler_port: args.virt_handler_port,
-        kubelet_config: args.kubelet_config.as_deref().map(std::path::absolute).transpose()?,
-        resource_wait_s: args.resource_wait,
-        images_dir: std::path::absolute(args.images_dir.path(cluster))?,
-        keep_alive_dir: virt_controller::keep_alive_dir(&cluster.virt_dir()),
-        ca_pem: pki.ca_pem().to_owned(),
-        kubelet: credentials(Identity::Node { node: node() }, Server::Kubelet { node: node() }, KUBELET)?,
-        virt_handler: credentials(
-            Identity::VirtHandler { node: node() },
-            Server::VirtHandler { node: node() },
-            VIRT_HANDLER,
-        )?,
-        local_storage: kubeconfig(Identity::LocalStorage { node: node() }, LOCAL_STORAGE)?,
-        storage_faults: args.storage_faults.as_deref().map(std::path::absolute).transpose()?,
-        log_level: args.log_level.clone(),
-    })
+    /// Tells each agent what holds now, and has those begin anew whose certificates were issued again: an agent reads
+    /// them at its start. Guests and containers do not notice.
+    pub fn renew(&self, pki: &Pki, now_unix_s: i64) -> anyhow::Result<()> {
+        for member in self.members.all() {
+            let before = credentials(member);
+            let mut outcome = self.instruct(member, pki, now_unix_s);
+            // Also what was written before something failed is for the agent to read.
+            if credentials(member) != before
+                && let Some(agent) = ProcessId::from_pidfile(&member.layout.pidfile())
+            {
+                tracing::info!(node = member.name, "its certificates were renewed: its agent begins anew");
+                let ended = agent.terminate(AGENT_END);
+                outcome = outcome.and(ended.with_context(|| format!("the agent of {} does not end", member.name)));
+            }
+            if let Err(error) = outcome {
+                tracing::error!(node = member.name, "its certificates cannot be renewed: {error:#}");
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes down what an agent is told.
+    fn instruct(&self, member: &Member, pki: &Pki, now_unix_s: i64) -> anyhow::Result<()> {
+        let told = self.tell(member, pki, now_unix_s)?;
+        let path = member.agent_file();
+        let text = serde_json::to_vec_pretty(&told).context("what an agent is told is no JSON")?;
+        write_private(&path, &text).with_context(|| format!("cannot write {}", path.display()))
+    }
+
+    fn tell(&self, member: &Member, pki: &Pki, now: i64) -> anyhow::Result<Told> {
+        let Self { args, cluster, members, labels } = self;
+        let sans = Sans::loopback().with_name(&member.name).with_address(IpAddr::V4(member.address));
+        let server = format!("https://{}:{}", members.gateway(), args.https_port);
+        let kubeconfig = |identity: Identity, file: &str| -> anyhow::Result<PathBuf> {
+            let client = pki.client(&identity, now)?;
+            let kubeconfig = member.layout.data_dir().join(file);
+            Kubeconfig::for_certificate(CLUSTER, &identity.user(), &server, pki.ca_pem(), &client)
+                .write(&kubeconfig)
+                .with_context(|| format!("cannot write {}", kubeconfig.display()))?;
+            Ok(kubeconfig)
+        };
+        let credentials = |identity: Identity, serving: Server, file: &str| -> anyhow::Result<Credentials> {
+            let kubeconfig = kubeconfig(identity, file)?;
+            let pair = pki.server(&serving, &sans, now)?;
+            Ok(Credentials { kubeconfig, cert_pem: pair.certificate, key_pem: pair.key.expose().to_owned() })
+        };
+        let node = || member.name.clone();
+        Ok(Told {
+            name: node(),
+            address: member.address,
+            pod_cidr: member.pod_cidr.clone(),
+            api_server: (members.gateway().to_string(), args.https_port),
+            labels: labels.clone(),
+            kubelet_port: args.kubelet_port,
+            virt_handler_port: args.virt_handler_port,
+            kubelet_config: args.kubelet_config.as_deref().map(std::path::absolute).transpose()?,
+            resource_wait_s: args.resource_wait,
+            images_dir: std::path::absolute(args.images_dir.path(cluster))?,
+            keep_alive_dir: virt_controller::keep_alive_dir(&cluster.virt_dir()),
+            ca_pem: pki.ca_pem().to_owned(),
+            kubelet: credentials(Identity::Node { node: node() }, Server::Kubelet { node: node() }, KUBELET)?,
+            virt_handler: credentials(
+                Identity::VirtHandler { node: node() },
+                Server::VirtHandler { node: node() },
+                VIRT_HANDLER,
+            )?,
+            local_storage: kubeconfig(Identity::LocalStorage { node: node() }, LOCAL_STORAGE)?,
+            storage_faults: args.storage_faults.as_deref().map(std::path::absolute).transpose()?,
+            log_level: args.log_level.clone(),
+        })
+    }
 }
 
 /// Keeps a node's agent running until `stop`, unless the node is switched off. The agent is then asked to end, and
@@ -354,15 +340,16 @@ mod tests {
         let (cluster, begins) = (Layout::new(dir.path()), 1_800_000_000);
         let members = Members::new(&cluster, 1, "10.42.0.0/24").expect("a node");
         let pki = Pki::open_or_create(&cluster.pki_dir(), begins).expect("made");
-        let member = &members.all()[0];
-        fs::create_dir_all(member.layout.data_dir()).expect("made");
         let Command::Up(args) = Cli::try_parse_from(["carrack", "up"]).expect("arguments").command else {
             panic!("another command")
         };
+        let agents = Agents { args: *args, cluster, members, labels: BTreeMap::new() };
+        let member = &agents.members.all()[0];
+        fs::create_dir_all(member.layout.data_dir()).expect("made");
         let mut before = credentials(member);
         assert!(before.iter().all(Option::is_none));
         for (day, changes) in [(0, true), (200, false), (300, true), (301, false)] {
-            renew(&args, &cluster, &members, &pki, &BTreeMap::new(), begins + day * DAY_S).expect("told");
+            agents.renew(&pki, begins + day * DAY_S).expect("told");
             let now = credentials(member);
             assert!(now.iter().all(Option::is_some), "day {day}");
             assert_eq!(now.iter().zip(&before).all(|(new, old)| new != old), changes, "day {day}");

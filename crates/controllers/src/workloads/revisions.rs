@@ -39,14 +39,10 @@ pub(crate) struct Revisions {
 }
 
 impl Revisions {
-    /// The others that hold the same template as the current one.
-    pub(crate) fn twins(&self) -> impl Iterator<Item = &Arc<ControllerRevision>> {
-        let own = template(&self.current);
-        let same = move |r: &ControllerRevision| {
-            r.data == self.current.data
-                || own.as_ref().is_some_and(|own| template(r).is_some_and(|other| same_template(&other, own)))
-        };
-        self.all.iter().filter(move |r| r.name() != self.current.name() && same(r))
+    /// The others that hold this template, which is the current one's.
+    pub(crate) fn twins(&self, template: &PodTemplateSpec) -> impl Iterator<Item = &Arc<ControllerRevision>> {
+        let data = data(template);
+        self.all.iter().filter(move |r| r.name() != self.current.name() && holds(r, &data, template))
     }
 }
 
@@ -75,11 +71,7 @@ pub(crate) fn find<O: Kind>(
     all.sort_by(|a, b| a.revision.cmp(&b.revision).then_with(|| a.name().cmp(b.name())));
     let data = data(template);
     let next = all.last().map_or(0, |r| r.revision).saturating_add(1);
-    // Other versions of other controllers write the same template in another form, with nulls that this one leaves out.
-    let is_it = |r: &&Arc<ControllerRevision>| {
-        r.data.as_ref().is_some_and(|d| d.0 == data) || self::template(r).is_some_and(|t| same_template(&t, template))
-    };
-    let found = all.iter().rev().find(is_it).cloned();
+    let found = all.iter().rev().find(|r| holds(r, &data, template)).cloned();
     if let Some(current) = found {
         if current.revision.saturating_add(1) < next {
             // The template went back to an older form, which is the newest from now on.
@@ -119,6 +111,13 @@ pub(crate) fn hash(revision: &ControllerRevision) -> &str {
 pub(crate) fn template(revision: &ControllerRevision) -> Option<PodTemplateSpec> {
     let template = revision.data.as_ref()?.0.pointer("/spec/template")?;
     serde_json::from_value(template.clone()).ok()
+}
+
+/// Whether a revision holds a template, whose patch this is. Other versions of other controllers write the same template in another
+/// form, with nulls that this one leaves out.
+fn holds(revision: &ControllerRevision, data: &Value, wanted: &PodTemplateSpec) -> bool {
+    revision.data.as_ref().is_some_and(|d| d.0 == *data)
+        || template(revision).is_some_and(|t| same_template(&t, wanted))
 }
 
 /// Removes revisions beyond the history that is kept; `in_use` says which have to stay besides.

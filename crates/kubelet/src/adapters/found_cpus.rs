@@ -20,7 +20,8 @@ fn text(path: &Path) -> String {
     fs::read_to_string(path).unwrap_or_default()
 }
 
-fn list(path: &Path) -> CpuSet {
+/// The numbers in a file such as /sys/devices/system/cpu/online; none where it tells nothing.
+pub(super) fn list(path: &Path) -> CpuSet {
     text(path).parse().unwrap_or_default()
 }
 

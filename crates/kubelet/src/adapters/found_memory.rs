@@ -4,16 +4,15 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
+use super::found_cpus;
 use super::host::hugepages_in;
-use crate::cpus::CpuSet;
 use crate::memory::{MEMORY, Machine, Sizes};
 use crate::status::node::hugepage_resource;
 
 /// From a directory such as /sys/devices/system/node. A machine without one is a single node, which has all there is. Nothing where
 /// a node does not tell: what is known of the others alone is no word on the machine.
 pub(super) fn look(dir: &Path, memory_bytes: u64, hugepages: &BTreeMap<u64, u64>) -> Machine {
-    let online: CpuSet =
-        fs::read_to_string(dir.join("online")).ok().and_then(|list| list.parse().ok()).unwrap_or_default();
+    let online = found_cpus::list(&dir.join("online"));
     if online.is_empty() {
         return Machine::from([(0, sizes(memory_bytes, hugepages))]);
     }

@@ -66,6 +66,12 @@ impl Lister {
             self.devices.lock().unwrap_or_else(PoisonError::into_inner).clone(),
         )
     }
+
+    /// What pods hold that are not over.
+    fn held(&self) -> Vec<proto::PodResources> {
+        let (pods, view) = self.view();
+        pods.iter().filter(|p| !pod::is_terminal(p)).map(|p| of_pod(p, &view)).collect()
+    }
 }
 
 fn device(resource: &str, id: &str, listed: Option<&Device>) -> proto::ContainerDevices {
@@ -129,9 +135,7 @@ impl PodResourcesLister for Lister {
         &self,
         _: Request<proto::ListPodResourcesRequest>,
     ) -> Result<Response<proto::ListPodResourcesResponse>, Status> {
-        let (pods, view) = self.view();
-        let pod_resources = pods.iter().filter(|p| !pod::is_terminal(p)).map(|p| of_pod(p, &view)).collect();
-        Ok(Response::new(proto::ListPodResourcesResponse { pod_resources }))
+        Ok(Response::new(proto::ListPodResourcesResponse { pod_resources: self.held() }))
     }
 
     async fn get_allocatable_resources(
@@ -173,13 +177,12 @@ impl PodResourcesLister for Lister {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::adapters::sockets;
     use crate::cpus::CpuView;
     use crate::devices::Allocation;
     use crate::memory::{Block, MemoryView};
-    use hyper_util::rt::TokioIo;
     use serde_json::json;
     use std::collections::{BTreeMap, BTreeSet};
-    use tonic::transport::Endpoint;
 
     #[tokio::test]
     async fn monitors_see_who_holds_what() {
@@ -216,14 +219,8 @@ mod tests {
             devices: Arc::new(Mutex::new(Arc::new(view))),
         };
         let _server = lister.serve(dir.path()).unwrap();
-        let path = dir.path().join("pod-resources/kubelet.sock");
-        let channel = Endpoint::from_static("http://localhost")
-            .connect_with_connector(tower::service_fn(move |_: http::Uri| {
-                let path = path.clone();
-                async move { tokio::net::UnixStream::connect(path).await.map(TokioIo::new) }
-            }))
-            .await
-            .unwrap();
+        let socket = dir.path().join("pod-resources/kubelet.sock");
+        let channel = sockets::dial(socket, "connecting to the service").await.unwrap();
         let mut client = proto::pod_resources_lister_client::PodResourcesListerClient::new(channel);
         let list = client.list(proto::ListPodResourcesRequest {}).await.unwrap().into_inner().pod_resources;
         assert_eq!((list[0].containers.len(), &list[0].containers[1].devices), (2, &vec![]));

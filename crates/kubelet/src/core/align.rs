@@ -2,6 +2,7 @@
 
 use k8s_openapi::api::core::v1::Pod;
 
+use super::cpus::total_need;
 use super::{Fx, KubeletCore};
 use crate::admission::Decision;
 use crate::align::{Alignment, Lay, Need, Stock};
@@ -54,7 +55,7 @@ impl KubeletCore {
             return Decision::Admit;
         }
         let needs = self.needs(pod);
-        let total = self.total_need(pod, &needs);
+        let total = total_need(pod, &needs);
         let lay = Lay { uid, policy, scope, all, needs: &needs, total: &total };
         let mut stock = Stock { devices: &mut self.devices, cpus: &mut self.cpus, memory: &mut self.numa.memory };
         match lay.together(&mut stock) {

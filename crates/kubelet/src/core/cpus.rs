@@ -12,7 +12,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use carrack_engine::{EventRecord, Time};
 use k8s_openapi::api::core::v1::{Container, Pod};
 
-use super::worker::{Lane, Step, Worker};
+use super::worker::{Lane, Step, Worker, in_order};
 use super::{Fx, KubeletCore, Owner, Wake};
 use crate::align::Need;
 use crate::cpus::{CpuSet, Cpus};
@@ -45,6 +45,22 @@ fn peak(pod: &Pod, of: impl Fn(&Container) -> u64) -> u64 {
         }
     }
     peak.max(beside + pod::spec(pod).containers.iter().map(of).sum::<u64>())
+}
+
+/// What a pod needs at most at one time, of what each of its containers needs.
+pub(super) fn total_need(pod: &Pod, needs: &[Need]) -> Need {
+    let named = |resource: &String| needs.iter().any(|n| n.counts.contains_key(resource));
+    let counts = pod::requests(pod)
+        .into_iter()
+        .filter(|(resource, _)| named(resource))
+        .map(|(resource, milli)| (resource, usize::try_from(milli / 1000).unwrap_or(0)))
+        .collect();
+    let of = |c: &Container| needs.iter().find(|need| need.container == c.name);
+    let cpus = peak(pod, |c| of(c).map_or(0, |need| need.cpus as u64));
+    let kinds: BTreeSet<&String> = needs.iter().flat_map(|need| need.memory.keys()).collect();
+    let of_kind = |kind: &String| peak(pod, |c| of(c).and_then(|need| need.memory.get(kind)).copied().unwrap_or(0));
+    let memory = kinds.into_iter().map(|kind| (kind.clone(), of_kind(kind))).collect();
+    Need { counts, cpus: usize::try_from(cpus).unwrap_or(usize::MAX), memory, ..Need::default() }
 }
 
 impl KubeletCore {
@@ -106,8 +122,7 @@ impl KubeletCore {
 
     /// What each container needs to be given.
     pub(super) fn needs(&self, pod: &Pod) -> Vec<Need> {
-        let containers = pod::init_containers(pod).map(|(_, c)| c).chain(&pod::spec(pod).containers);
-        containers
+        in_order(pod)
             .filter_map(|c| {
                 let (counts, reusable) = self.device_needs(pod, &c.name)?;
                 let reusable = reusable.into_iter().map(str::to_owned).collect();
@@ -117,21 +132,6 @@ impl KubeletCore {
                 Some(Need { container: c.name.clone(), counts, cpus, memory, reusable, over: over.collect() })
             })
             .collect()
-    }
-
-    /// What a pod needs at most at one time.
-    pub(super) fn total_need(&self, pod: &Pod, needs: &[Need]) -> Need {
-        let named = |resource: &String| needs.iter().any(|n| n.counts.contains_key(resource));
-        let counts = pod::requests(pod)
-            .into_iter()
-            .filter(|(resource, _)| named(resource))
-            .map(|(resource, milli)| (resource, usize::try_from(milli / 1000).unwrap_or(0)))
-            .collect();
-        let cpus = peak(pod, |c| self.own_cpus(pod, c) as u64);
-        let kinds: BTreeSet<&String> = needs.iter().flat_map(|need| need.memory.keys()).collect();
-        let of_kind = |kind: &String| peak(pod, |c| self.own_memory(pod, c).get(kind).copied().unwrap_or(0));
-        let memory = kinds.into_iter().map(|kind| (kind.clone(), of_kind(kind))).collect();
-        Need { counts, cpus: usize::try_from(cpus).unwrap_or(usize::MAX), memory, ..Need::default() }
     }
 
     /// Who has which CPUs has changed.

@@ -9,7 +9,7 @@ use carrack_engine::{EventRecord, Time};
 use k8s_openapi::api::core::v1::{Container, Pod};
 
 use super::checkpoint::Checkpoint;
-use super::worker::Worker;
+use super::worker::{Worker, in_order};
 use super::{Fx, KubeletCore, Owner, Wake};
 use crate::effects::{Op, Outcome};
 use crate::eviction::Signal;
@@ -82,8 +82,7 @@ impl KubeletCore {
     /// Counts a pod for which the node as a whole has too little. Upstream asks the memory manager before it looks at that, and its
     /// tests look for the counts (`test/e2e_node/memory_manager_metrics_test.go`).
     pub(super) fn memory_refused(&mut self, pod: &Pod) {
-        let mut containers = pod::init_containers(pod).map(|(_, c)| c).chain(&pod::spec(pod).containers);
-        if containers.any(|c| !self.own_memory(pod, c).is_empty()) {
+        if in_order(pod).any(|c| !self.own_memory(pod, c).is_empty()) {
             self.numa.memory.refused();
             self.show_counts();
         }

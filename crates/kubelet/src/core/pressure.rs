@@ -7,7 +7,7 @@ use carrack_engine::{EventRecord, Time};
 use carrack_types::quantity::{Form, Quantity};
 use carrack_types::resource::Object as _;
 
-use super::worker::{Stopping, Worker};
+use super::worker::{Stopping, Worker, in_order};
 use super::{Fx, KubeletCore, Owner, Wake, show};
 use crate::effects::{Counted, Op, OpId, Outcome, Reply};
 use crate::eviction::{self, Candidate, Crossed, Pressure, Signal, Usage};
@@ -189,10 +189,8 @@ impl KubeletCore {
     fn used_images(&self) -> BTreeSet<&str> {
         let containers = self.runtime.values().flat_map(|r| &r.containers);
         let of_containers = containers.flat_map(|c| [c.image_ref.as_str(), c.image.as_str()]);
-        let specs = self.workers.values().filter(|w| !w.stopped_all).map(|w| pod::spec(&w.pod));
-        let of_pods = specs
-            .flat_map(|s| s.init_containers.iter().flatten().chain(&s.containers))
-            .filter_map(|c| c.image.as_deref());
+        let to_run = self.workers.values().filter(|w| !w.stopped_all);
+        let of_pods = to_run.flat_map(|w| in_order(&w.pod)).filter_map(|c| c.image.as_deref());
         let lanes = self.workers.values().flat_map(|w| w.lanes.values()).filter_map(|l| l.image.as_ref());
         of_containers.chain(of_pods).chain(lanes.map(|i| i.id.as_str())).filter(|r| !r.is_empty()).collect()
     }

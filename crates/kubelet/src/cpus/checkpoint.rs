@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use super::{Assignments, CpuSet};
-use crate::devices::hash_of_print;
+use crate::devices::{hash_of_print, printed_map};
 
 /// What is on disk.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -49,17 +49,12 @@ struct File {
 
 /// FNV-1a, 32 bits, of what go-spew prints for the data with `%#v` and sorted keys.
 fn checksum(file: &File, type_name: &str) -> u64 {
-    let list = |entries: &BTreeMap<String, String>| {
-        let pairs: Vec<String> = entries.iter().map(|(key, value)| format!("{key}:{value}")).collect();
-        format!("map[{}]", pairs.join(" "))
-    };
-    let pods: BTreeMap<String, String> = file.entries.iter().map(|(uid, cpus)| (uid.clone(), list(cpus))).collect();
     let text = format!(
         "(*state.{type_name}){{PolicyName:(string){} DefaultCPUSet:(string){} \
          Entries:(map[string]map[string]string){} Checksum:(checksum.Checksum)0}}",
         file.policy_name,
         file.default_cpu_set,
-        list(&pods)
+        printed_map(file.entries.iter().map(|(uid, cpus)| (uid, printed_map(cpus))))
     );
     hash_of_print(&text)
 }

@@ -6,6 +6,7 @@
 //! holdings are believed (a device given twice is worse than one kept too long), the grants are not.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Display;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -111,6 +112,12 @@ fn checksum(data: &Data) -> u64 {
 /// FNV-1a, 32 bits: what upstream makes of such a print.
 pub(crate) fn hash_of_print(text: &str) -> u64 {
     u64::from(text.bytes().fold(0x811c_9dc5_u32, |hash, byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193)))
+}
+
+/// A map as it is in such a print.
+pub(crate) fn printed_map<K: Display, V: Display>(entries: impl IntoIterator<Item = (K, V)>) -> String {
+    let pairs: Vec<String> = entries.into_iter().map(|(key, value)| format!("{key}:{value}")).collect();
+    format!("map[{}]", pairs.join(" "))
 }
 
 fn entry_text(text: &mut String, e: &Entry) {

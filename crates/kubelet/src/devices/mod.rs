@@ -17,7 +17,7 @@ mod health;
 use std::collections::{BTreeMap, BTreeSet};
 
 pub use checkpoint::{CheckpointError, decode, encode};
-pub(crate) use checkpoint::{from_proto as from_wire, hash_of_print};
+pub(crate) use checkpoint::{from_proto as from_wire, hash_of_print, printed_map};
 
 use crate::runtime::{DeviceNode, Uid};
 

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use super::{Assignments, Block, NodeTables, Table, Tables};
-use crate::devices::hash_of_print;
+use crate::devices::{hash_of_print, printed_map};
 use crate::topology::Nodes;
 
 /// What is on disk.
@@ -66,12 +66,6 @@ fn numbers(nodes: Nodes) -> Vec<u32> {
 
 fn nodes(numbers: &[u32]) -> Nodes {
     Nodes::of(numbers.iter().map(|number| i64::from(*number)))
-}
-
-/// A Go map as it is printed.
-fn printed_map<K: std::fmt::Display>(entries: impl Iterator<Item = (K, String)>) -> String {
-    let pairs: Vec<String> = entries.map(|(key, value)| format!("{key}:{value}")).collect();
-    format!("map[{}]", pairs.join(" "))
 }
 
 fn printed_list(numbers: &[u32]) -> String {

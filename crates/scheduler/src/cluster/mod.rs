@@ -165,6 +165,12 @@ impl Cluster {
     pub fn named(&self, name: &str) -> Option<&NodeInfo> {
         self.node(self.find(name)?)
     }
+    /// A node that exists, by name. Others are known for the pods on them alone.
+    #[must_use]
+    pub fn find_existing(&self, name: &str) -> Option<(NodeId, &NodeInfo)> {
+        let id = self.find(name)?;
+        Some((id, self.node(id).filter(|node| node.exists())?))
+    }
     /// When anything last changed.
     #[must_use]
     pub fn clock(&self) -> u64 {

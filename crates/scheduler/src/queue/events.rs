@@ -217,7 +217,7 @@ fn has_room(waiting: Waiting<'_>, node: &NodeInfo, cluster: &Cluster) -> bool {
 /// happens there would say so.
 #[must_use]
 pub fn may_become_free(waiting: Waiting<'_>, node: &str, cluster: &Cluster) -> bool {
-    let Some(node) = cluster.named(node).filter(|node| node.exists()) else { return false };
+    let Some((_, node)) = cluster.find_existing(node) else { return false };
     let refused = facts(waiting.pod, node, waiting.profile, &mut Probe::default()).refused;
     refused.is_none() && is_enough(waiting, node, cluster)
 }

@@ -87,8 +87,7 @@ impl Scheduler {
         fx: &mut Effects<Out>,
     ) {
         // The node that is being made free for it may have gone while somebody was asked about it.
-        let cluster = &self.decider.cluster;
-        let is_gone = |name: &Arc<str>| !cluster.named(name).is_some_and(|node| node.exists());
+        let is_gone = |name: &Arc<str>| self.decider.cluster.find_existing(name).is_none();
         let gone = nominated.as_ref().is_some_and(is_gone);
         let nominated = nominated.filter(|_| !gone);
         let message = error.to_string();

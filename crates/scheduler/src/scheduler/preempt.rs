@@ -15,7 +15,7 @@ use crate::class::rank;
 use crate::metrics::{Point, Status};
 use crate::queue::Row;
 use crate::text::unavailable;
-use crate::{Cluster, FitError, Found, NodeId, NodeInfo, Pod, PodInfo, Profile, Seat};
+use crate::{Cluster, FitError, Found, NodeInfo, Pod, PodInfo, Profile, Seat};
 
 /// So many nodes are shown to extenders.
 const MOST_PROPOSALS: usize = 100;
@@ -36,7 +36,7 @@ impl Proposal {
     }
     /// Other victims. False where one of them is not there, or too important.
     pub fn choose(&mut self, uids: &[String], cluster: &Cluster) -> bool {
-        let Some(node) = cluster.named(&self.node).filter(|node| node.exists()) else { return false };
+        let Some((_, node)) = cluster.find_existing(&self.node) else { return false };
         let chosen: Option<Vec<_>> = uids
             .iter()
             .map(|uid| node.pods.get(&**uid).map(|seat| seat.info.clone()).filter(|p| p.priority < self.priority))
@@ -182,10 +182,9 @@ impl Scheduler {
             return Err("not eligible due to preemptionPolicy=Never.");
         }
         let cluster = &self.decider.cluster;
-        let nominated = row.nominated.as_deref().and_then(|name| cluster.find(name));
+        let nominated = row.nominated.as_deref().and_then(|name| cluster.find_existing(name));
         // Of a node that is not there any more nobody knows when its pods end.
-        let exists = |id: &NodeId| cluster.node(*id).is_some_and(NodeInfo::exists);
-        let Some(id) = nominated.filter(exists) else { return Ok(()) };
+        let Some((id, _)) = nominated else { return Ok(()) };
         // Who goes for another reason may take its time (`podTerminatingByPreemption`).
         let going = |p: &PodInfo| p.is_terminating() && p.pod.preempted || self.doomed.contains_key(&p.uid);
         let waits =

@@ -8,8 +8,8 @@ use serde_json::{Value, json};
 
 use super::access::{Errors, Place};
 use super::alike::plain;
-use super::demand::{Demand, NOT_POSITIVE, Row, check, unique};
-use super::devices::{self, MAX_CONFIGS, items, needs};
+use super::demand::{Demand, NOT_POSITIVE, Row, check};
+use super::devices::{self, MAX_CONFIGS, duplicates, items, name_of, needs};
 use super::{affinity, names};
 use crate::error::FieldError;
 
@@ -41,16 +41,6 @@ fn names_request(requests: &Requests<'_>, name: &str) -> bool {
         None => requests.contains_key(name),
         Some((name, sub)) => requests.get(name).is_some_and(|offered| offered.contains(sub)),
     }
-}
-
-fn duplicates(list: &[Place<'_>], identity: fn(&Place<'_>) -> Value, errors: &mut Errors) {
-    let text = |item: &Place<'_>| Some(identity(item).to_string());
-    let twice = |item: &Place<'_>| FieldError::duplicate(item.path.clone(), identity(item));
-    unique(list.iter().cloned(), text, twice, errors);
-}
-
-fn name_of(place: &Place<'_>) -> Value {
-    place.text("name").into()
 }
 
 fn itself(place: &Place<'_>) -> Value {

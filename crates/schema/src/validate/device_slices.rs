@@ -7,8 +7,8 @@ use std::collections::BTreeSet;
 use serde_json::Value;
 
 use super::access::{Errors, Place};
-use super::demand::{NOT_POSITIVE, check, unique};
-use super::devices::{self, MAX_ATTRIBUTES, items, needs};
+use super::demand::{NOT_POSITIVE, check};
+use super::devices::{self, MAX_ATTRIBUTES, duplicates, items, name_of, needs};
 use super::{affinity, names};
 use crate::error::FieldError;
 
@@ -67,23 +67,17 @@ pub(super) fn slice(spec: &Place<'_>, errors: &mut Errors) {
     for one in &all {
         device(one, spec.flag("perDeviceNodeSelection"), errors);
     }
-    named_once(&all, "name", errors);
+    duplicates(&all, name_of, errors);
     let sets = items(spec, "sharedCounters", MAX_COUNTER_SETS, errors);
     for set in &sets {
         needs(set, "name", names::dns1123_label, errors);
         counters(set, errors);
     }
-    named_once(&sets, "name", errors);
+    duplicates(&sets, name_of, errors);
 }
 
 fn has_some(place: &Place<'_>, list: &str) -> bool {
     place.items(list).next().is_some()
-}
-
-fn named_once(list: &[Place<'_>], field: &str, errors: &mut Errors) {
-    let name = |item: &Place<'_>| Some(item.text(field).to_owned());
-    let twice = |item: &Place<'_>| FieldError::duplicate(item.path.clone(), item.text(field));
-    unique(list.iter().cloned(), name, twice, errors);
 }
 
 /// In which of the ways something is said; a flag that says no says nothing.
@@ -133,7 +127,7 @@ fn device(device: &Place<'_>, says_where: bool, errors: &mut Errors) {
         needs(set, "counterSet", names::dns1123_label, errors);
         counters(set, errors);
     }
-    named_once(&consumed, "counterSet", errors);
+    duplicates(&consumed, |set| set.text("counterSet").into(), errors);
     whereabouts(device, says_where, errors);
     conditions(device, errors);
 }

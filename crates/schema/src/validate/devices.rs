@@ -5,10 +5,11 @@
 use std::sync::Arc;
 
 use carrack_cel::{Env, Field, ObjectOf, Type};
+use serde_json::Value;
 
 use super::access::{Errors, Place};
-use super::demand::{Demand, Row, check};
-use super::{expressions, names};
+use super::demand::{Demand, Row, check, unique};
+use super::{expressions, names, resources};
 use crate::error::FieldError;
 
 /// Most selectors of a request or class, and most configurations of a claim or class.
@@ -51,6 +52,17 @@ pub(super) fn items<'a>(place: &Place<'a>, list: &str, most: u64, errors: &mut E
         return Vec::new();
     }
     items
+}
+
+/// Errors about items that are the same as an earlier one.
+pub(super) fn duplicates(list: &[Place<'_>], identity: fn(&Place<'_>) -> Value, errors: &mut Errors) {
+    let text = |item: &Place<'_>| Some(identity(item).to_string());
+    let twice = |item: &Place<'_>| FieldError::duplicate(item.path.clone(), identity(item));
+    unique(list.iter().cloned(), text, twice, errors);
+}
+
+pub(super) fn name_of(place: &Place<'_>) -> Value {
+    place.text("name").into()
 }
 
 /// An error unless there is a text, and of this form.
@@ -175,8 +187,7 @@ pub(super) fn class(spec: &Place<'_>, errors: &mut Errors) {
     if spec.some("extendedResourceName").is_some() {
         let name = spec.text("extendedResourceName");
         // Those of Kubernetes itself are no extended ones, and a quota names a request for one in its own way.
-        let is_native = !name.contains('/') || name.contains("kubernetes.io/");
-        let is_extended = !is_native
+        let is_extended = !resources::is_native(name)
             && !name.starts_with("requests.")
             && names::qualified_name(&format!("requests.{name}")).is_none();
         if !is_extended {

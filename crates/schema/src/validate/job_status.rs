@@ -11,7 +11,7 @@ use serde_json::Value;
 use super::access::{Errors, Place};
 use super::demand::{Demand, Row, check};
 use super::jobs::intervals;
-use crate::error::{FieldError, FieldErrorKind};
+use crate::error::FieldError;
 
 const ROWS: &[Row] = &[
     ("active", Demand::NotNegative),
@@ -85,9 +85,7 @@ fn listed_pods(new: &Said<'_>, errors: &mut Errors) {
 
 fn conditions(new: &Said<'_>, old: &Said<'_>, errors: &mut Errors) {
     let path = new.status.path_of("conditions");
-    let mut invalid = |detail: String| {
-        errors.push(FieldError { kind: FieldErrorKind::Invalid, path: path.clone(), value: None, detail });
-    };
+    let mut invalid = |detail: String| errors.push(FieldError::unshown(path.clone(), detail));
     let turned = |condition: &str| new.is(condition) != old.is(condition);
     for (one, other) in [("Complete", "Failed"), ("Complete", TARGET)] {
         if new.is(one) && new.is(other) && (turned(one) || turned(other)) {

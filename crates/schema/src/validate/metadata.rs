@@ -79,7 +79,7 @@ fn namespace(info: &ResourceInfo, metadata: &Place<'_>, errors: &mut Errors) {
 /// What holds for new and for changed objects.
 fn common(metadata: &Place<'_>, errors: &mut Errors) {
     labels(metadata, "labels", errors);
-    annotations(metadata, errors);
+    annotation_map(&metadata.field("annotations"), names::qualified_name, errors);
     owner_references(metadata, errors);
     for finalizer in metadata.items("finalizers") {
         let text = finalizer.value.as_str().unwrap_or_default();
@@ -144,17 +144,18 @@ pub(super) fn label_map(place: &Place<'_>, errors: &mut Errors) {
     }
 }
 
-fn annotations(metadata: &Place<'_>, errors: &mut Errors) {
+/// Checks annotations at their own place, whose keys are of this form.
+pub(super) fn annotation_map(place: &Place<'_>, form: fn(&str) -> names::Problem, errors: &mut Errors) {
     let mut size = 0;
-    for (key, value) in metadata.entries("annotations") {
+    for (key, value) in place.map().into_iter().flatten() {
         // Case does not matter in keys of annotations.
-        if let Some(problem) = names::qualified_name(&key.to_lowercase()) {
-            errors.push(FieldError::invalid("metadata.annotations", key.as_str(), problem));
+        if let Some(problem) = form(&key.to_lowercase()) {
+            errors.push(FieldError::invalid(place.path.clone(), key.as_str(), problem));
         }
         size += key.len() + value.as_str().map_or(0, str::len);
     }
     if size > MAX_ANNOTATIONS {
-        errors.push(FieldError::too_long("metadata.annotations", MAX_ANNOTATIONS as u64));
+        errors.push(FieldError::too_long(place.path.clone(), MAX_ANNOTATIONS as u64));
     }
 }
 

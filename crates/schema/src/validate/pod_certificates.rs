@@ -14,14 +14,13 @@ use serde_json::{Value, json};
 use super::access::{Errors, Place};
 use super::alike::plain;
 use super::demand::{Demand, Row, check};
-use super::{limits, names};
-use crate::error::{FieldError, FieldErrorKind};
+use super::{limits, metadata, names};
+use crate::error::FieldError;
 
 const MAX_UID_BYTES: usize = 128;
 /// Most bytes of keys, proofs and requests, and of chains.
 const MAX_KEY_BYTES: usize = 10 << 10;
 const MAX_CHAIN_BYTES: usize = 100 << 10;
-const MAX_ANNOTATION_BYTES: usize = 256 << 10;
 /// How long certificates last, in seconds: at least, at most, and at most those of Kubernetes' own signers.
 const MIN_LIFE_S: i64 = 3600;
 const MAX_LIFE_S: i64 = 91 * 86_400;
@@ -31,11 +30,6 @@ const MARGIN: SignedDuration = SignedDuration::from_mins(10);
 
 /// Decisions about a request.
 const DECISIONS: [&str; 3] = ["Denied", "Failed", "Issued"];
-
-/// A fault of a value that is not shown.
-fn fault(path: impl Into<String>, detail: &str) -> FieldError {
-    FieldError { kind: FieldErrorKind::Invalid, path: path.into(), value: None, detail: detail.to_owned() }
-}
 
 /// What a new request asks for.
 pub(super) fn request(spec: &Place<'_>, errors: &mut Errors) {
@@ -60,7 +54,8 @@ pub(super) fn request(spec: &Place<'_>, errors: &mut Errors) {
             _ => errors.push(FieldError::too_long(spec.path_of(field), MAX_UID_BYTES as u64)),
         }
     }
-    annotations(spec, errors);
+    // What the pod adds, for its signer alone to judge.
+    metadata::annotation_map(&spec.field("unverifiedUserAnnotations"), prefixed, errors);
     let is_own = signer.is_some_and(|signer| signer.starts_with("kubernetes.io/"));
     let most_s = if is_own { MAX_OWN_LIFE_S } else { MAX_LIFE_S };
     if spec.number("maxExpirationSeconds").is_some_and(|life_s| !(MIN_LIFE_S..=most_s).contains(&life_s)) {
@@ -69,21 +64,10 @@ pub(super) fn request(spec: &Place<'_>, errors: &mut Errors) {
     keys(spec, errors);
 }
 
-/// What the pod adds, for its signer alone to judge.
-fn annotations(spec: &Place<'_>, errors: &mut Errors) {
-    const FIELD: &str = "unverifiedUserAnnotations";
-    let mut bytes = 0;
-    for (key, value) in spec.entries(FIELD) {
-        bytes += key.len() + value.as_str().map_or(0, str::len);
-        let lower = key.to_lowercase();
-        let problem = names::qualified_name(&lower).or_else(|| {
-            (!lower.contains('/')).then(|| "must be a domain-prefixed key (such as \"acme.io/foo\")".to_owned())
-        });
-        errors.extend(problem.map(|why| FieldError::invalid(spec.path_of(FIELD), key.as_str(), why)));
-    }
-    if bytes > MAX_ANNOTATION_BYTES {
-        errors.push(FieldError::too_long(spec.path_of(FIELD), MAX_ANNOTATION_BYTES as u64));
-    }
+/// The key of an annotation, with a domain.
+fn prefixed(key: &str) -> names::Problem {
+    const NO_DOMAIN: &str = "must be a domain-prefixed key (such as \"acme.io/foo\")";
+    names::qualified_name(key).or_else(|| (!key.contains('/')).then(|| NO_DOMAIN.to_owned()))
 }
 
 /// A request in PKCS #10, or a key and the proof that it is had.
@@ -94,7 +78,7 @@ fn keys(spec: &Place<'_>, errors: &mut Errors) {
     }
     if !matches!(FIELDS.map(|field| !spec.text(field).is_empty()), [true, false, false] | [false, true, true]) {
         let text = "exactly one of (stubPKCS10Request) or (pkixPublicKey, proofOfPossession) must be set";
-        errors.push(fault(spec.path.clone(), text));
+        errors.push(FieldError::unshown(spec.path.clone(), text));
     }
 }
 
@@ -116,20 +100,21 @@ pub(super) fn status(new: &Place<'_>, old: &Place<'_>, errors: &mut Errors) {
     let decision = decided(&status);
     if decided(&old.field("status")).is_some() {
         if now != before {
-            errors.push(fault("status", "immutable after PodCertificateRequest is issued, denied, or failed"));
+            let text = "immutable after PodCertificateRequest is issued, denied, or failed";
+            errors.push(FieldError::unshown("status", text));
         }
         return;
     }
     match decision {
         None if now != before => {
             let text = "status is immutable unless transitioning to \"Issued\", \"Denied\", or \"Failed\"";
-            errors.push(fault("status", text));
+            errors.push(FieldError::unshown("status", text));
         }
         None => {}
         Some("Issued") => issued(&status, new.field("spec").number("maxExpirationSeconds"), errors),
         Some(_) if now.as_object().is_some_and(|fields| fields.keys().any(|field| field != "conditions")) => {
             let text = "non-condition status fields must be empty when denying or failing the PodCertificateRequest";
-            errors.push(fault("status", text));
+            errors.push(FieldError::unshown("status", text));
         }
         Some(_) => {}
     }
@@ -184,10 +169,11 @@ fn issued(status: &Place<'_>, most_s: Option<i64>, errors: &mut Errors) {
     };
     let life = until.duration_since(from);
     if life < SignedDuration::from_secs(MIN_LIFE_S) {
-        errors.push(fault(status.path_of("certificateChain"), "leaf certificate lifetime must be >= 1 hour"));
+        let text = "leaf certificate lifetime must be >= 1 hour";
+        errors.push(FieldError::unshown(status.path_of("certificateChain"), text));
     } else if let Some(most_s) = most_s.filter(|most_s| life > SignedDuration::from_secs(*most_s)) {
         let text = format!("leaf certificate lifetime must be <= spec.maxExpirationSeconds ({most_s})");
-        errors.push(fault(status.path_of("certificateChain"), &text));
+        errors.push(FieldError::unshown(status.path_of("certificateChain"), text));
     }
     if renewed.duration_since(from) < MARGIN {
         status.invalid("beginRefreshAt", "must be at least 10 minutes after status.notBefore", errors);

@@ -12,7 +12,8 @@ fn overcommits(name: &str) -> bool {
     matches!(name, "cpu" | "memory" | "ephemeral-storage") || (is_native(name) && !name.starts_with("hugepages-"))
 }
 
-fn is_native(name: &str) -> bool {
+/// Whether a resource is one of Kubernetes itself.
+pub(super) fn is_native(name: &str) -> bool {
     !name.contains('/') || name.contains("kubernetes.io/")
 }
 

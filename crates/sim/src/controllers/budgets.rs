@@ -12,8 +12,9 @@ use serde_json::{Value, json};
 use super::acts::{Work, start, template};
 use super::bounds::is_ready;
 use crate::chance::between;
+use crate::evictions::is_evicted;
 use crate::invariants::Breach;
-use crate::observer::{Change, conditions, deleting, key_of, text};
+use crate::observer::{Change, deleting, key_of, text};
 use crate::workload::{Act, What};
 
 const NAME: &str = "guarded";
@@ -54,11 +55,6 @@ enum Why {
 pub(super) struct Guarded {
     /// Pods that are not ready any more, and whose successors are not ready yet, by their names.
     away: BTreeMap<String, Why>,
-}
-
-fn is_evicted(pod: &Value) -> bool {
-    let told = |c: &Value| c["type"] == "DisruptionTarget" && c["reason"] == "EvictionByEvictionAPI";
-    deleting(pod) && conditions(pod).any(told)
 }
 
 impl Guarded {

@@ -13,6 +13,7 @@ mod faults;
 mod gpus;
 mod heal;
 mod nodes;
+mod outcome;
 mod planted;
 mod requests;
 mod scheduling;
@@ -49,6 +50,7 @@ use crate::trace::{Trace, Weight};
 use crate::webhook::Webhook;
 use crate::workload::User;
 use crate::writers::Writers;
+pub use outcome::{Failure, Outcome};
 pub(crate) use small::Born;
 
 /// When simulated time begins: 2026-11-01T00:00:00Z.
@@ -67,48 +69,6 @@ const SPIN_WINDOW: Duration = Duration::from_secs(10);
 const SPIN_LIMIT: u32 = 60;
 /// How many timers of a role may fire at one instant.
 const WAKE_LIMIT: u32 = 1000;
-
-/// How a run ended.
-#[derive(Clone, Debug)]
-pub struct Outcome {
-    /// The seed.
-    pub seed: u64,
-    /// A hash over all lines of the trace.
-    pub trace_hash: u64,
-    /// How long the run took, in simulated time.
-    pub simulated: Duration,
-    /// How many events happened.
-    pub steps: u64,
-    /// What broke, if something did.
-    pub failure: Option<Failure>,
-    /// What happened.
-    pub trace: Trace,
-    /// What happened, as SVG; empty when it was not to be drawn.
-    pub picture: String,
-    /// The state of all workloads in the end, by kind and name, without chance.
-    pub end: BTreeMap<String, serde_json::Value>,
-    /// How much of what could have gone wrong with clones has happened.
-    pub counts: Counts,
-}
-
-/// A broken invariant.
-#[derive(Clone, Debug)]
-pub struct Failure {
-    /// Its name (see [`crate::INVARIANTS`]).
-    pub invariant: &'static str,
-    /// How it broke.
-    pub message: String,
-    /// The last lines before, for a reader.
-    pub timeline: String,
-    /// The command that plays this run again, line by line.
-    pub replay: String,
-}
-
-impl std::fmt::Display for Failure {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{}\n{} is broken: {}\nreplay: {}", self.timeline, self.invariant, self.message, self.replay)
-    }
-}
 
 /// Something that happens.
 enum Happening {
@@ -213,7 +173,7 @@ struct Process {
     observed: u64,
     /// How often its timers have fired at the same instant, and at which.
     woken: (Time, u32),
-    /// How often it has sent each request lately, by a hash of it, and since when that is.
+    /// How often it has sent each request lately, by a hash of it, and since when "lately" is.
     sent: (Time, BTreeMap<u64, u32>),
 }
 
@@ -555,7 +515,7 @@ impl World {
         }
     }
 
-    /// From now on store and webhook fail as often as the swarm says, and discovery of meters where it may.
+    /// From now on the store and the webhook fail as often as the swarm says, and the discovery of meters where it may.
     fn set_server(&self, meters_fail: bool) {
         self.server.pace.set(self.swarm.store_pending_one_in, self.swarm.store_delay);
         self.server.webhook.set(self.swarm.webhook_wrong_one_in, self.swarm.webhook_delay);
@@ -834,7 +794,7 @@ impl World {
         self.has_ended(role, false);
     }
 
-    /// Tells a process to end, as an operator does: it may give back what it holds, while the shell waits.
+    /// Tells a process to end, as an operator does: it may give back what it holds, for as long as the shell waits.
     pub(super) fn tell_to_end(&mut self, role: Role) {
         let now = self.queue.now();
         let Some(process) = self.processes.get_mut(&role) else { return };
@@ -853,7 +813,7 @@ impl World {
         self.has_ended(role, false);
     }
 
-    /// Ends a process that was told to, once it waits for nothing, or nobody waits for it.
+    /// Ends a process that was told to, once it waits for nothing more, or when nobody waits for it any longer.
     fn has_ended(&mut self, role: Role, at_once: bool) {
         let Some(process) = self.processes.get(&role).filter(|process| process.ending) else { return };
         if at_once || process.hosted.as_ref().is_some_and(Hosted::ended) {
@@ -969,8 +929,8 @@ impl World {
     }
 }
 
-/// People do not die, nor does the controller that draws its children's names: only derived names survive a crash
-/// between two writes.
+/// People do not die, and neither does the controller that draws its children's names: nothing but
+/// derived names survives a crash between two writes.
 fn may_crash(role: Role) -> bool {
     !matches!(role, Role::User | Role::Replicas)
 }

@@ -225,10 +225,7 @@ fn listen(path: &Path) -> Result<UnixListener, DriverError> {
     if let Some(dir) = path.parent() {
         fs::create_dir_all(dir).map_err(failed)?;
     }
-    match fs::remove_file(path) {
-        Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(failed(e)),
-        _ => {}
-    }
+    carrack_disks::remove::file(path).map_err(failed)?;
     UnixListener::bind(path).map_err(failed)
 }
 

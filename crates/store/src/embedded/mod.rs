@@ -27,8 +27,9 @@ use self::files::{Dir, Found};
 use self::log::Log;
 use self::writer::{Answer, Command, Tasks, Writer};
 use crate::backup::Summary;
-use crate::mem::{self, HistoryLimits, Packer, Published, State};
+use crate::mem::{self, HistoryLimits, Published, State};
 use crate::model::{Entry, Op, Range, RangePage, Revision, Store, StoreError, StoreFuture, Txn, TxnOutcome, Watch};
+use crate::packer::Packer;
 
 /// The generation of backups, which are no part of a directory.
 const BACKUP: u64 = 0;

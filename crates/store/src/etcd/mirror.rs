@@ -24,8 +24,9 @@ use futures::channel::oneshot;
 
 use super::Shared;
 use super::errors::{Asked, failed, silent};
-use crate::mem::{Aging, Change, Pace, Packer, Published, State};
+use crate::mem::{Aging, Change, Pace, Published, State};
 use crate::model::{Entry, Revision, StoreError, stamp_place};
+use crate::packer::Packer;
 
 /// How many entries are loaded at a time.
 const LOAD_ENTRIES: i64 = 500;

@@ -4,7 +4,6 @@
 //! futures are ready when they are polled first, and a transaction commits at that poll.
 
 mod aging;
-mod packer;
 mod prefixes;
 mod progress;
 mod published;
@@ -15,13 +14,13 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 pub(crate) use aging::Aging;
-pub(crate) use packer::Packer;
 pub(crate) use progress::Pace;
 pub(crate) use published::Published;
 pub use state::HistoryLimits;
 pub(crate) use state::{Change, State, event_key, validate};
 
 use crate::model::{Entry, Range, RangePage, Revision, Store, StoreError, StoreFuture, Txn, TxnOutcome, Watch};
+use crate::packer::Packer;
 
 /// How many events a watcher may leave unread before it is dropped as lagging.
 pub const WATCH_BUFFER_EVENTS: usize = 8192;

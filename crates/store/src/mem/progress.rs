@@ -94,8 +94,9 @@ mod tests {
     use futures::StreamExt as _;
 
     use super::*;
-    use crate::mem::{Packer, State};
+    use crate::mem::State;
     use crate::model::{Op, Txn, Value, Watch, WatchItem};
+    use crate::packer::Packer;
 
     struct Count(AtomicUsize);
 

@@ -7,10 +7,10 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
-use super::packer::Packer;
 use super::state::State;
 use super::watch::{Hub, WatchStream, WatcherId};
 use crate::model::{Event, Revision, StoreError, Watch};
+use crate::packer::Packer;
 
 pub(crate) struct Published {
     state: RwLock<Arc<State>>,
@@ -57,10 +57,9 @@ impl Published {
             self.visible.store(revision.0, Ordering::Release);
             (wake, std::mem::replace(&mut *newest, state))
         });
-        // Outside of the locks: wakers may run anything, and freeing a state may take its time.
-        self.packer.pack(now.at_rest_since(&old));
-        drop(old);
+        // Outside of the locks: wakers may run anything, and packing and freeing a state may take their time.
         wake.iter().for_each(|watcher| watcher.wake());
+        self.packer.pack(now.at_rest_since(&old));
     }
 
     /// Makes a state the newest one that does not come of the one before: all watches end with `error`.
@@ -73,9 +72,9 @@ impl Published {
             self.visible.store(revision.0, Ordering::Release);
             (hub.interrupt(error), std::mem::replace(&mut *newest, state))
         });
+        ended.iter().for_each(|watcher| watcher.wake());
         drop(old);
         self.packer.pack(now.at_rest());
-        ended.iter().for_each(|watcher| watcher.wake());
     }
 
     /// Wakes the watchers that have drained everything but do not know yet how far that reaches.

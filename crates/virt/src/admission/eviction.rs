@@ -7,7 +7,7 @@
 
 use carrack_apiserver::Status;
 use carrack_apiserver::admission::{Attributes, Lookup, Needed};
-use carrack_apiserver::object::Object as Stored;
+use carrack_apiserver::object::{self, Object as Stored};
 use carrack_types::kubevirt::VirtualMachineInstance;
 use carrack_types::kubevirt::others::KubeVirtConfiguration;
 use carrack_types::resource::Object as _;
@@ -47,18 +47,16 @@ pub(super) fn check(attributes: &Attributes<'_>, lookup: &dyn Lookup) -> Result<
 
 /// The name of the instance whose launcher a pod is, if it is one and not over.
 fn instance_of(pod: &Stored) -> Option<&str> {
-    let metadata = pod.get("metadata")?;
-    let phase = pod.get("status").and_then(|status| status.get("phase")).and_then(Value::as_str);
-    let is_launcher = metadata.get("labels")?.get(APP_LABEL)?.as_str()? == LAUNCHER;
-    if !is_launcher || matches!(phase, Some("Succeeded" | "Failed")) {
+    let is_launcher = object::str_at(pod, &["metadata", "labels", APP_LABEL]) == LAUNCHER;
+    if !is_launcher || matches!(object::str_at(pod, &["status", "phase"]), "Succeeded" | "Failed") {
         return None;
     }
-    metadata.get("annotations")?.get(DOMAIN_ANNOTATION)?.as_str()
+    object::at(pod, &["metadata", "annotations", DOMAIN_ANNOTATION])?.as_str()
 }
 
 /// Why a launcher is not evicted, if it is not.
 fn refusal(pod: &Stored, vmi: &VirtualMachineInstance, settings: &KubeVirtConfiguration) -> Option<String> {
-    let made_for = pod.get("metadata").and_then(|meta| meta.get("labels")?.get(CREATED_BY_LABEL)?.as_str());
+    let made_for = object::at(pod, &["metadata", "labels", CREATED_BY_LABEL]).and_then(Value::as_str);
     let is_its_own = made_for.is_none_or(|uid| uid == vmi.uid());
     // One that is going, or over, has no guest that anybody would keep.
     if !is_its_own || vmi.is_final() || vmi.is_deleting() {

@@ -4,9 +4,9 @@
 
 use carrack_apiserver::Status;
 use carrack_apiserver::admission::{Attributes, Lookup, Needed, Operation};
+use carrack_apiserver::object::str_at;
 use carrack_types::kubevirt::VirtualMachineInstance;
 use carrack_types::well_known::kubevirt::GROUP;
-use serde_json::Value;
 
 use super::Faults;
 use super::plugin::{INSTANCES, read, refuse};
@@ -40,7 +40,7 @@ pub(super) fn check(attributes: &Attributes<'_>, lookup: &dyn Lookup) -> Result<
 }
 
 fn instance_of<'a>(attributes: &'a Attributes<'_>) -> &'a str {
-    attributes.object.get("spec").and_then(|spec| spec.get("vmiName")).and_then(Value::as_str).unwrap_or_default()
+    str_at(&attributes.object, &["spec", "vmiName"])
 }
 
 /// Why an instance cannot move, if it says so.

@@ -15,7 +15,7 @@ use serde_json::Value;
 use super::agent::lacks;
 use super::effects::{AgentInterface, AgentReport};
 use super::spec::{POD_INTERFACE, mac_of, pod_interface, queues, targets};
-use crate::controllers::vmi::{enter, ready};
+use crate::controllers::vmi::{enter, ready, replace_condition};
 
 /// How a run ended, for the status.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -83,16 +83,9 @@ pub(super) fn apply(vmi: &mut VirtualMachineInstance, seen: &Seen<'_>, now: Time
     if let Some(interfaces) = interfaces {
         status.interfaces = interfaces;
     }
-    match trouble {
-        Some(why) => {
-            set_condition(
-                &mut status.conditions,
-                Condition::new("Synchronized", "False", "Synchronizing with the Domain failed.", why),
-                &at,
-            );
-        }
-        None => status.conditions.retain(|condition| condition.r#type != "Synchronized"),
-    }
+    let unsynchronized =
+        trouble.map(|why| Condition::new("Synchronized", "False", "Synchronizing with the Domain failed.", why));
+    replace_condition(&mut status.conditions, "Synchronized", unsynchronized, &at);
     vmi.status = Some(status);
 }
 
@@ -142,22 +135,14 @@ fn agent_says(
     status.guest_os_info = agent.map(|agent| agent.os.clone()).unwrap_or_default();
     status.fs_freeze_status = if agent.is_some_and(|agent| agent.frozen) { "frozen" } else { "" }.to_owned();
     let kind = "AgentVersionNotSupported";
-    match lacking {
-        Some(why) => {
-            set_condition(&mut status.conditions, Condition::new(kind, "True", why, ""), at);
-        }
-        None => status.conditions.retain(|condition| condition.r#type != kind),
-    }
+    let unsupported = lacking.map(|why| Condition::new(kind, "True", why, ""));
+    replace_condition(&mut status.conditions, kind, unsupported, at);
     let kind = "AccessCredentialsSynchronized";
-    match agent.and_then(|agent| agent.credentials.as_ref()) {
-        Some(Ok(_)) => {
-            set_condition(&mut status.conditions, Condition::new(kind, "True", "", ""), at);
-        }
-        Some(Err(why)) => {
-            set_condition(&mut status.conditions, Condition::new(kind, "False", "SyncFailed", why), at);
-        }
-        None => status.conditions.retain(|condition| condition.r#type != kind),
-    }
+    let synchronized = agent.and_then(|agent| agent.credentials.as_ref()).map(|told| match told {
+        Ok(_) => Condition::new(kind, "True", "", ""),
+        Err(why) => Condition::new(kind, "False", "SyncFailed", why),
+    });
+    replace_condition(&mut status.conditions, kind, synchronized, at);
 }
 
 /// What is known of the guest's interfaces: the pod's addresses are the ones that reach it, its own names and further

@@ -188,8 +188,8 @@ fn relabelled(known: &Known<'_>, revisions: &Revisions, all: &[Arc<Pod>]) -> Pla
     if old.is_empty() {
         return Plan::none();
     }
-    let twins: Vec<&str> =
-        revisions.twins().map(|twin| revisions::hash(twin)).filter(|hash| !hash.is_empty()).collect();
+    let twins = revisions.twins(&known.spec.template).map(|twin| revisions::hash(twin));
+    let twins: Vec<&str> = twins.filter(|hash| !hash.is_empty()).collect();
     let of_twin = |pod: &Pod| pod.label(revisions::LABEL).is_some_and(|hash| twins.contains(&hash));
     let mut patch = serde_json::json!({});
     patch["metadata"]["labels"][revisions::LABEL] = known.hash.clone().into();

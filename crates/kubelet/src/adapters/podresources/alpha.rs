@@ -6,8 +6,7 @@ use carrack_deviceplugin::podresources_v1alpha1 as proto;
 use proto::pod_resources_lister_server::{PodResourcesLister, PodResourcesListerServer};
 use tonic::{Request, Response, Status};
 
-use super::{Lister, of_pod};
-use crate::spec::pod;
+use super::Lister;
 
 /// Answers it with what the newer one knows.
 pub(super) fn server(lister: Lister) -> PodResourcesListerServer<Lister> {
@@ -36,8 +35,7 @@ impl PodResourcesLister for Lister {
         &self,
         _: Request<proto::ListPodResourcesRequest>,
     ) -> Result<Response<proto::ListPodResourcesResponse>, Status> {
-        let (pods, view) = self.view();
-        let pod_resources = pods.iter().filter(|p| !pod::is_terminal(p)).map(|p| older(of_pod(p, &view))).collect();
+        let pod_resources = self.held().into_iter().map(older).collect();
         Ok(Response::new(proto::ListPodResourcesResponse { pod_resources }))
     }
 }
@@ -47,13 +45,12 @@ mod tests {
     use std::collections::{BTreeMap, BTreeSet};
     use std::sync::{Arc, Mutex};
 
-    use hyper_util::rt::TokioIo;
     use k8s_openapi::api::core::v1::Pod;
     use proto::pod_resources_lister_client::PodResourcesListerClient;
     use serde_json::json;
-    use tonic::transport::Endpoint;
 
     use super::*;
+    use crate::adapters::sockets;
     use crate::devices::{Allocation, DeviceView};
 
     #[tokio::test]
@@ -72,14 +69,8 @@ mod tests {
             devices: Arc::new(Mutex::new(Arc::new(view))),
         };
         let _server = lister.serve(dir.path()).unwrap();
-        let path = dir.path().join("pod-resources/kubelet.sock");
-        let channel = Endpoint::from_static("http://localhost")
-            .connect_with_connector(tower::service_fn(move |_: http::Uri| {
-                let path = path.clone();
-                async move { tokio::net::UnixStream::connect(path).await.map(TokioIo::new) }
-            }))
-            .await
-            .unwrap();
+        let socket = dir.path().join("pod-resources/kubelet.sock");
+        let channel = sockets::dial(socket, "connecting to the service").await.unwrap();
         let mut client = PodResourcesListerClient::new(channel);
         let list = client.list(proto::ListPodResourcesRequest {}).await.unwrap().into_inner().pod_resources;
         let device = proto::ContainerDevices { resource_name: "x.io/r".into(), device_ids: vec!["a".into()] };

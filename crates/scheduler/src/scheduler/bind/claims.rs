@@ -8,13 +8,11 @@
 use std::collections::BTreeMap;
 
 use carrack_engine::ApiResponse;
-use carrack_types::resource::Object as _;
+use carrack_types::resource::{Object as _, PartialObject};
 use k8s_openapi::api::core::v1::{Node, PersistentVolumeClaim};
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
-use serde::Deserialize;
 
 use crate::Cluster;
-use crate::cluster::{ObjectName, Objects};
+use crate::cluster::{ObjectName, Objects, name_of};
 use crate::plugins::volumes::{Plan, SELECTED_NODE_ANNOTATION, is_bound, reaches};
 
 /// At which revisions claims and volumes were as the pod's plan wants them; the namespace of volumes is empty.
@@ -33,13 +31,8 @@ pub enum Progress {
 
 /// What was written, as its reply tells it, and its revision.
 pub fn written(reply: &ApiResponse) -> Option<(ObjectName, u64)> {
-    #[derive(Deserialize)]
-    struct Reply {
-        metadata: ObjectMeta,
-    }
-    let Reply { metadata } = reply.json().ok()?;
-    let revision = metadata.resource_version?.parse().ok()?;
-    Some(((metadata.namespace.unwrap_or_default(), metadata.name?), revision))
+    let object = reply.json::<PartialObject>().ok()?;
+    Some((name_of(&object), object.revision())).filter(|(_, revision)| *revision > 0)
 }
 
 /// How far the claims of a plan for a node are.
@@ -137,7 +130,6 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
-    use crate::cluster::name_of;
 
     fn read<T: serde::de::DeserializeOwned>(object: Value) -> Arc<T> {
         Arc::new(serde_json::from_value(object).expect("an object"))

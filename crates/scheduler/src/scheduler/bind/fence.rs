@@ -63,7 +63,7 @@ impl Scheduler {
     fn bind_again(&mut self, now: Time, uid: &str, live: &Arc<Pod>, fx: &mut Effects<Out>) {
         let info = self.decider.cluster.read(live.clone());
         let Some(flight) = self.flights.get_mut(uid) else { return };
-        let is_there = self.decider.cluster.named(&flight.node).is_some_and(crate::NodeInfo::exists);
+        let is_there = self.decider.cluster.find_existing(&flight.node).is_some();
         let same = info.is_like(&flight.row.pod);
         // Another may have led since it was decided, and given the room away.
         let decided_now = self.led && flight.of_term == self.since;

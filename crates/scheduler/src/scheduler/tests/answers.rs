@@ -2,11 +2,6 @@
 
 use super::*;
 
-fn refused() -> ApiError {
-    let status = carrack_engine::StatusError { code: 409, reason: "Conflict".to_owned(), ..Default::default() };
-    ApiError::Status(Box::new(status))
-}
-
 /// A claim whose volume is to be made at a node, if one was chosen.
 fn claim(selected: Option<&str>) -> Value {
     let mut claim = json!({"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"namespace": "d", "name": "claim",
@@ -75,11 +70,11 @@ impl World {
 /// answers of the other, whatever they are.
 #[test]
 fn late_answers_are_none_to_what_is_asked_anew() {
-    for late in [Ok(json!({})), Err(refused())] {
+    for late in [Ok(json!({})), Err(conflict())] {
         let case = format!("{late:?}");
         let mut world = World::with_a_claim();
         let (claimed, old) = world.asked_for();
-        world.reply(claimed, Err(refused()));
+        world.reply(claimed, Err(conflict()));
         assert!(world.is_back(), "{case}");
         world.pass(s(2));
         let (claimed, told) = world.asked_for();
@@ -91,7 +86,7 @@ fn late_answers_are_none_to_what_is_asked_anew() {
             "the claim was not written: {case}"
         );
         // What becomes of that counts.
-        world.reply(claimed, Err(refused()));
+        world.reply(claimed, Err(conflict()));
         assert!(world.is_back(), "{case}");
     }
 }
@@ -106,7 +101,7 @@ fn a_late_refusal_ends_no_other_attempt() {
     assert!(world.is_back());
     world.pass(s(2));
     let (claimed, told) = world.asked_for();
-    world.reply(old, Err(refused()));
+    world.reply(old, Err(conflict()));
     world.reply(claimed, Ok(json!({})));
     world.reply(told, Ok(json!({})));
     assert_eq!(world.core.waiting.count(), 1);
@@ -156,8 +151,7 @@ fn a_victim_that_stays_is_no_concern_of_who_goes_elsewhere() {
     let all = ["1", "2", "last"].map(|name| bound_to(pod(name, "300m"), "a"));
     let mut world = World::new(Config::default(), vec![node("a", "1")], all.to_vec());
     world.tell("ADDED", high);
-    let marks = |world: &mut World| world.take(|r| String::from_utf8_lossy(&r.body).contains("DisruptionTarget"));
-    for (mark, _) in marks(&mut world) {
+    for (mark, _) in world.marks() {
         world.reply(mark, Ok(json!({})));
     }
     let sent = world.take(|request| request.method == Method::Delete);
@@ -166,7 +160,7 @@ fn a_victim_that_stays_is_no_concern_of_who_goes_elsewhere() {
     world.tell("ADDED", node("b", "1"));
     world.reply(one, lost());
     assert_eq!(world.core.nominations().collect::<Vec<_>>(), [("uid-high", "b")]);
-    assert_eq!(marks(&mut world).len(), 1);
+    assert_eq!(world.marks().len(), 1);
     // Whatever is said of it meanwhile comes to the pod as it was known, and so in any order.
     let told = world.take(|request| request.path.ends_with("/pods/high/status"));
     for (_, request) in &told {
@@ -177,7 +171,7 @@ fn a_victim_that_stays_is_no_concern_of_who_goes_elsewhere() {
     let told = world.take(|request| request.path.ends_with("/pods/high/status"));
     assert!(told.is_empty(), "nothing is taken back: {told:?}");
     assert_eq!(world.core.nominations().collect::<Vec<_>>(), [("uid-high", "b")]);
-    assert!(marks(&mut world).is_empty(), "who is left may stay");
+    assert!(world.marks().is_empty(), "who is left may stay");
     world.check();
 }
 
@@ -198,8 +192,7 @@ fn the_last_victim_goes_only_when_all_others_do_and_somebody_waits_for_that() {
         let case = format!("{first:?}, who comes leaves: {leaves}");
         let mut world = World::new(Config::default(), vec![node("a", "1")], all.to_vec());
         world.tell("ADDED", waits.clone());
-        let marks = |world: &mut World| world.take(|r| String::from_utf8_lossy(&r.body).contains("DisruptionTarget"));
-        let marked = marks(&mut world);
+        let marked = world.marks();
         assert_eq!(marked.len(), 2, "{case}");
         for (mark, _) in marked {
             world.reply(mark, Ok(json!({})));
@@ -210,9 +203,9 @@ fn the_last_victim_goes_only_when_all_others_do_and_somebody_waits_for_that() {
             world.tell("DELETED", waits.clone());
         }
         world.reply(one, first);
-        marks(&mut world);
+        world.marks();
         world.reply(other, Ok(json!({})));
-        let last = marks(&mut world);
+        let last = world.marks();
         let asked = last.iter().any(|(_, request)| request.path.ends_with("/pods/last/status"));
         assert_eq!(asked, goes, "{case}: {last:?}");
         world.check();
@@ -224,9 +217,7 @@ fn the_last_victim_goes_only_when_all_others_do_and_somebody_waits_for_that() {
 fn nobody_goes_for_who_is_gone() {
     for leaves in [false, true] {
         let mut world = World::new(Config::default(), vec![node("a", "1")], vec![low("low", "a"), high()]);
-        let [(mark, _)] = world.take(|r| String::from_utf8_lossy(&r.body).contains("DisruptionTarget"))[..] else {
-            panic!("one victim")
-        };
+        let [(mark, _)] = world.marks()[..] else { panic!("one victim") };
         if leaves {
             world.tell("DELETED", high());
         }

@@ -254,7 +254,7 @@ fn preemptions_are_counted_and_timed() {
         (Ok(json!({})), Some(Err(lost())), "error", 2),
     ] {
         let mut world = World::new(Config::default(), vec![node("a", "1")], vec![low("low", "a"), high()]);
-        let sent = world.take(|request| String::from_utf8_lossy(&request.body).contains("DisruptionTarget"));
+        let sent = world.marks();
         let [(call, _)] = sent[..] else { panic!("one victim: {sent:?}") };
         world.pass(s(2));
         world.reply(call, mark);

@@ -37,10 +37,6 @@ fn elected(config: Config, pods: Vec<Value>) -> World {
 }
 
 impl World {
-    /// What was sent to mark pods that are in the way.
-    fn marks(&mut self) -> Vec<(CallId, ApiRequest)> {
-        self.take(|request| String::from_utf8_lossy(&request.body).contains("DisruptionTarget"))
-    }
     /// The watches tell how far they are.
     fn bookmark(&mut self, revision: u64) {
         for id in self.watches.values().copied().collect::<Vec<_>>() {

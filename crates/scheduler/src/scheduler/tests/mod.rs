@@ -64,6 +64,11 @@ fn high() -> Value {
     high
 }
 
+fn conflict() -> ApiError {
+    let status = carrack_engine::StatusError { code: 409, reason: "Conflict".to_owned(), ..Default::default() };
+    ApiError::Status(Box::new(status))
+}
+
 impl World {
     fn new(config: Config, nodes: Vec<Value>, pods: Vec<Value>) -> Self {
         Self::of(Scheduler::new(config, Rng::new(1)), nodes, pods)
@@ -142,6 +147,10 @@ impl World {
         let (taken, left) = std::mem::take(&mut self.sent).into_iter().partition(|(_, request)| wanted(request));
         self.sent = left;
         taken
+    }
+    /// What was sent to mark pods that are in the way.
+    fn marks(&mut self) -> Vec<(CallId, ApiRequest)> {
+        self.take(|request| String::from_utf8_lossy(&request.body).contains("DisruptionTarget"))
     }
     /// Bindings that were sent since this was last asked: the call, the pod and the node.
     fn bindings(&mut self) -> Vec<(CallId, String, String)> {

@@ -9,11 +9,6 @@ fn waits(revision: &str) -> Value {
     waits
 }
 
-fn conflict() -> ApiError {
-    let status = carrack_engine::StatusError { code: 409, reason: "Conflict".to_owned(), ..Default::default() };
-    ApiError::Status(Box::new(status))
-}
-
 impl World {
     /// What was said of p: the calls, the revisions of it on which they rest, and the messages.
     fn words(&mut self) -> Vec<(CallId, String, String)> {

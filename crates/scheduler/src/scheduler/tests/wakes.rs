@@ -207,7 +207,7 @@ fn a_volume_that_was_promised_is_there_for_others_again() {
 
 /// What is asked of the API to have a pod deleted: its mark, and then the deletion, both of which succeed.
 fn evicted(world: &mut World) -> Vec<String> {
-    let marks = world.take(|r| String::from_utf8_lossy(&r.body).contains("DisruptionTarget"));
+    let marks = world.marks();
     marks.into_iter().for_each(|(call, _)| world.reply(call, Ok(json!({}))));
     let deletions = world.take(|r| r.method == Method::Delete);
     deletions

@@ -21,7 +21,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use carrack_engine::{Controller, DeleteOptions, EventRecord, Key, Plan, Setup, Time, View};
-use carrack_types::kubevirt::{Condition, VirtualMachineInstance, phase, set_condition};
+use carrack_types::kubevirt::{Condition, VirtualMachineInstance, phase};
 use carrack_types::resource::{Kind as _, Object};
 use carrack_types::volume::{Attachable, DEAD_USERS, dead_users};
 use carrack_types::well_known::kubevirt::{
@@ -35,7 +35,7 @@ use serde_json::json;
 
 use super::{BY_NODE, BY_PLACE, by_node, by_place, launched, node_of, place_of};
 use crate::controllers::Planted;
-use crate::controllers::vmi::{enter, state};
+use crate::controllers::vmi::{enter, replace_condition, state};
 use crate::diff::merge_patch;
 use crate::fence;
 
@@ -272,11 +272,6 @@ fn describe(vmi: &VirtualMachineInstance, condition: Option<&Condition>, now: Ti
     }
     let mut new = vmi.clone();
     let conditions = &mut new.status.get_or_insert_default().conditions;
-    match condition {
-        Some(wanted) => {
-            set_condition(conditions, wanted.clone(), &now.meta());
-        }
-        None => conditions.retain(|old| old.r#type != RECOVERY_CONDITION),
-    }
+    replace_condition(conditions, RECOVERY_CONDITION, condition.cloned(), &now.meta());
     merge_patch(vmi, &new).map_or_else(Plan::none, |patch| Plan::none().patch(vmi, patch))
 }

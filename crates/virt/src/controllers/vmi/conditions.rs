@@ -44,16 +44,17 @@ pub(super) fn apply(world: &World<'_>, new: &mut VirtualMachineInstance, next: &
         }
         _ => unscheduled(world.pod()),
     };
-    replace(&mut status.conditions, "PodScheduled", scheduled, &at);
+    replace_condition(&mut status.conditions, "PodScheduled", scheduled, &at);
     // From Scheduled on, Synchronized tells how the handler and the guest get on.
     let before_handoff = matches!(status.phase.as_str(), phase::UNSET | phase::PENDING | phase::SCHEDULING);
     let handed_off_now = matches!(next, Next::Phase(phase::SCHEDULED));
     if before_handoff || handed_off_now {
-        replace(&mut status.conditions, "Synchronized", unsynchronized(world.vmi, world.pod(), next), &at);
+        replace_condition(&mut status.conditions, "Synchronized", unsynchronized(world.vmi, world.pod(), next), &at);
     }
 }
 
-fn replace(
+/// Sets a condition of a kind to what is wanted, or takes it away.
+pub(crate) fn replace_condition(
     conditions: &mut Vec<Condition>,
     kind: &str,
     wanted: Option<Condition>,

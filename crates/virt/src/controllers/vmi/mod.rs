@@ -38,7 +38,7 @@ use crate::controllers::{Config, trim};
 use crate::diff::merge_patch;
 
 use conditions::FAILED_CREATE;
-pub(crate) use conditions::{POD_TERMINATING, ready, unpaused_condition};
+pub(crate) use conditions::{POD_TERMINATING, ready, replace_condition, unpaused_condition};
 pub(crate) use pod::DEFAULT_GRACE_S;
 pub(crate) use progress::enter;
 

@@ -25,7 +25,7 @@ use carrack_engine::{
 };
 use carrack_launcher::Domain;
 use carrack_launcher::accel::{Accel, Probe};
-use carrack_launcher::domain::Phase;
+use carrack_launcher::domain::{PANICKED, Phase};
 use carrack_types::kubevirt::{VirtualMachineInstance, phase};
 use carrack_types::resource::{Kind, Object};
 use carrack_types::well_known::kubevirt::{APP_LABEL, KVM_RESOURCE, LAUNCHER, NODE_NAME_LABEL, VMI_FINALIZER};
@@ -570,9 +570,6 @@ impl Handler {
         }
     }
 }
-
-/// How a launcher words the end of a guest that has panicked and could say so.
-const PANICKED: &str = "the guest panicked";
 
 /// What is worth an event about a status change.
 fn changes(

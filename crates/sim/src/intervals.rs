@@ -1,0 +1,51 @@
+//! How often faults come by themselves.
+
+use std::time::Duration;
+
+/// Mean times between faults that come by themselves; none is never.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Intervals {
+    pub crash: Option<Duration>,
+    pub apiserver_crash: Option<Duration>,
+    pub expire: Option<Duration>,
+    pub cut: Option<Duration>,
+    pub reboot: Option<Duration>,
+    pub plugin: Option<Duration>,
+    pub container_exit: Option<Duration>,
+    pub guest: Option<Duration>,
+    pub force_delete: Option<Duration>,
+    pub pause: Option<Duration>,
+    pub flood: Option<Duration>,
+    /// A hollow node loses its power, or is taken out of the cluster besides.
+    pub vanish: Option<Duration>,
+    /// A node of machines loses its power for minutes, and is taken out of the cluster.
+    pub lose: Option<Duration>,
+    /// A node of machines is cut off for a minute, and nobody there looks after its guests but their monitors.
+    pub strand: Option<Duration>,
+    /// Somebody evicts a launcher whose guest is to stay.
+    pub evict: Option<Duration>,
+}
+
+impl Intervals {
+    /// The same with other times.
+    pub(crate) fn map(self, change: impl Fn(Duration) -> Duration) -> Self {
+        let other = |mean: Option<Duration>| mean.map(&change);
+        Self {
+            crash: other(self.crash),
+            apiserver_crash: other(self.apiserver_crash),
+            expire: other(self.expire),
+            cut: other(self.cut),
+            reboot: other(self.reboot),
+            plugin: other(self.plugin),
+            container_exit: other(self.container_exit),
+            guest: other(self.guest),
+            force_delete: other(self.force_delete),
+            pause: other(self.pause),
+            flood: other(self.flood),
+            vanish: other(self.vanish),
+            lose: other(self.lose),
+            strand: other(self.strand),
+            evict: other(self.evict),
+        }
+    }
+}
