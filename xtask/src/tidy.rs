@@ -5,6 +5,7 @@
 
 mod crates;
 mod docs;
+mod examples;
 mod text;
 
 use std::collections::BTreeMap;
@@ -41,6 +42,7 @@ fn check(tree: &Tree) -> Vec<Complaint> {
     let mut complaints = text::check(tree);
     complaints.extend(crates::check(tree));
     complaints.extend(docs::check(tree));
+    complaints.extend(examples::check(tree));
     complaints
 }
 

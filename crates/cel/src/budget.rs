@@ -2,6 +2,8 @@
 
 /// Bytes that one budget lets evaluations make, all together.
 const MAX_BYTES: u64 = 64 << 20;
+/// Bytes of a text that are made for a unit.
+pub(crate) const BYTES_PER_UNIT: u64 = 10;
 
 /// Why an evaluation has no value.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -60,6 +62,12 @@ impl Budget {
                 Err(EvalError::Exhausted)
             }
         }
+    }
+
+    /// So many bytes of text are more than is left, whichever of the two ends first.
+    pub(crate) fn too_many_bytes(&self) -> usize {
+        let paid_for = self.left.saturating_add(1).saturating_mul(BYTES_PER_UNIT);
+        usize::try_from(paid_for.min(self.bytes_left.saturating_add(1))).unwrap_or(usize::MAX)
     }
 
     /// Counts memory that a value takes.

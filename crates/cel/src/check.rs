@@ -6,6 +6,8 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use regex::Regex;
+
 use crate::Fault;
 use crate::ast::{Comprehension, Expr, Kind, Macro};
 use crate::signatures::{self, Signature};
@@ -26,15 +28,31 @@ struct Info {
 }
 
 pub(crate) fn check(root: &mut Expr, env: &Env) -> Result<Checked, Fault> {
-    let mut checker = Checker { env, locals: Vec::new(), used: BTreeSet::new() };
+    let mut checker = Checker { env, locals: Vec::new(), used: BTreeSet::new(), patterns: 0, large_patterns: 0 };
     let info = checker.expr(root)?;
     Ok(Checked { type_: info.type_, cost: info.cost, variables: checker.used.into_iter().collect() })
 }
+
+/// How many patterns an expression may have written in it, and how many of them may be large: each is compiled and kept, and a
+/// few letters are enough for a large one.
+const MAX_PATTERNS: usize = 256;
+const MAX_LARGE_PATTERNS: usize = 8;
+/// Bytes that the program of a pattern may take that is not a large one.
+const SMALL_PATTERN_BYTES: usize = 64 << 10;
 
 struct Checker<'a> {
     env: &'a Env,
     locals: Vec<(Arc<str>, Type)>,
     used: BTreeSet<Arc<str>>,
+    /// How many patterns there have been, and how many large ones.
+    patterns: usize,
+    large_patterns: usize,
+}
+
+/// Whether values of the type may be keys of a map, as far as types tell. Were maps keys of maps, then a type could have another
+/// in it twice, that one another twice, and nobody could compare the two of them or print one.
+fn may_be_key(type_: &Type) -> bool {
+    !matches!(type_, Type::List(_) | Type::Map(_) | Type::Object(_) | Type::Optional(_))
 }
 
 fn type_of(value: &Value) -> Type {
@@ -164,6 +182,9 @@ impl Checker<'_> {
                 let count = entries.len() as u64;
                 for (optional, key, value) in entries {
                     let (k, v) = (self.expr(key)?, self.expr(value)?);
+                    if !may_be_key(&k.type_) {
+                        return Err(Fault::new(key.at, format!("unsupported key type: {}", k.type_)));
+                    }
                     cost = cost.saturating_add(k.cost).saturating_add(v.cost);
                     let v = self.unwrapped(*optional, v.type_, value.at)?;
                     types = Some(match types {
@@ -293,11 +314,26 @@ impl Checker<'_> {
         if matches!(&**function, "matches" | "find" | "findAll")
             && let Some(Expr { kind: Kind::Literal(Value::String(pattern)), at }) = args.get(1)
         {
-            let compiled = crate::pattern(pattern)
-                .map_err(|error| Fault::new(*at, format!("invalid matches argument: {error}")))?;
+            let compiled = self.pattern(pattern);
+            let compiled = compiled.map_err(|error| Fault::new(*at, format!("invalid matches argument: {error}")))?;
             *regex = Some(Box::new(compiled));
         }
         Ok(Info { type_, cost: cost.saturating_add(units) })
+    }
+
+    /// Compiles a pattern that is written in the expression.
+    fn pattern(&mut self, text: &str) -> Result<Regex, String> {
+        self.patterns += 1;
+        if self.patterns > MAX_PATTERNS {
+            return Err(format!("an expression may have no more than {MAX_PATTERNS} patterns"));
+        }
+        crate::pattern::bounded(text, SMALL_PATTERN_BYTES).or_else(|error| {
+            if self.large_patterns == MAX_LARGE_PATTERNS {
+                return Err(error);
+            }
+            self.large_patterns += 1;
+            crate::pattern(text)
+        })
     }
 
     fn comprehension(&mut self, at: u32, it: &mut Comprehension) -> Result<Info, Fault> {

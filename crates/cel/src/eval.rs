@@ -127,7 +127,8 @@ impl Evaluator<'_> {
         for arg in args {
             values.push(self.expr(arg)?);
         }
-        self.budget.spend(units(function, &values))?;
+        let units = units(function, &values, self.budget.left());
+        self.budget.spend(units)?;
         let mut cx = library::Cx { bindings: self.bindings, budget: self.budget, regex: regex.as_deref() };
         library::call(function, &values, &mut cx)
     }
@@ -218,8 +219,8 @@ impl Evaluator<'_> {
     }
 }
 
-/// What a call of the function costs with these arguments.
-fn units(function: &str, values: &[Value]) -> u64 {
+/// What a call of the function costs with these arguments. What costs more than is left is looked at no further.
+fn units(function: &str, values: &[Value], left: u64) -> u64 {
     let count = |signature: &&signatures::Signature| signature.args.len() == values.len();
     let fits = |signature: &&signatures::Signature| {
         signature.args.iter().zip(values).all(|(wanted, value)| library::may_be(wanted, value))
@@ -227,10 +228,14 @@ fn units(function: &str, values: &[Value]) -> u64 {
     let found = signatures::of(function).iter().filter(count).find(fits);
     match found.map_or(Cost::One, |signature| signature.cost) {
         // Comparing looks into what is compared.
-        Cost::Least => least(values),
-        Cost::Search | Cost::Pairs | Cost::Items => {
-            let cost = found.map_or(Cost::One, |signature| signature.cost);
-            let sizes: Vec<u64> = values.iter().map(Value::weight).collect();
+        Cost::Least => least(values, left),
+        cost @ (Cost::Search | Cost::Pairs | Cost::Items) => {
+            let weight = |(index, value): (usize, &Value)| match (cost, index) {
+                // These do not look into the other one.
+                (Cost::Items, 1..) | (Cost::Search, 0) => 1,
+                _ => value.weight_up_to(left.saturating_add(1)),
+            };
+            let sizes: Vec<u64> = values.iter().enumerate().map(weight).collect();
             cost.units(&sizes)
         }
         cost => {
@@ -249,15 +254,15 @@ fn units(function: &str, values: &[Value]) -> u64 {
 const COUNTED_BYTES: u64 = 1024;
 
 /// The weight of the lightest value. Heavier ones are looked at no further than that: what is told apart at once does not cost
-/// what the larger side is.
-fn least(values: &[Value]) -> u64 {
+/// what the larger side is. What weighs more than is left is more than that.
+fn least(values: &[Value], left: u64) -> u64 {
     let mut most = 64;
     loop {
         let least = values.iter().map(|value| value.weight_up_to(most)).min().unwrap_or(1);
-        if least < most {
+        if least < most || most > left {
             return least;
         }
-        most = most.saturating_mul(8);
+        most = most.saturating_mul(8).min(left.saturating_add(1));
     }
 }
 

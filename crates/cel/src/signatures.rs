@@ -27,7 +27,7 @@ pub(crate) enum Cost {
     Items,
     /// Looks at each item of the second argument.
     Search,
-    /// Compares each item of the first with each one of the second.
+    /// Compares each item of the first with each one of the second, or with each other one where there is no second.
     Pairs,
     /// Asks the authorizer.
     Ask,
@@ -51,7 +51,10 @@ impl Cost {
             Cost::Regex => read(size(0) + 1).saturating_mul(size(1).div_ceil(4).max(1)),
             Cost::Items => size(0).saturating_add(1),
             Cost::Search => size(1).saturating_add(1),
-            Cost::Pairs => size(0).max(1).saturating_mul(size(1).max(1)),
+            Cost::Pairs => {
+                let first = size(0).max(1);
+                first.saturating_mul(sizes.get(1).map_or(first, |second| (*second).max(1)))
+            }
             Cost::Ask => 350_000,
         }
     }
@@ -268,12 +271,12 @@ base64.encode(bytes) string First
 base64.decode(string) bytes First
 url(string) URL First
 isURL(string) bool First
-.getScheme(URL) string One
-.getHost(URL) string One
-.getHostname(URL) string One
-.getPort(URL) string One
-.getEscapedPath(URL) string One
-.getQuery(URL) map(string,list(string)) One
+.getScheme(URL) string First
+.getHost(URL) string First
+.getHostname(URL) string First
+.getPort(URL) string First
+.getEscapedPath(URL) string First
+.getQuery(URL) map(string,list(string)) First
 ip(string) IP First
 isIP(string) bool First
 ip.isCanonical(string) bool First
@@ -312,9 +315,9 @@ isSemver(string,bool) bool First
 .major(Semver) int One
 .minor(Semver) int One
 .patch(Semver) int One
-.isLessThan(Semver,Semver) bool One
-.isGreaterThan(Semver,Semver) bool One
-.compareTo(Semver,Semver) int One
+.isLessThan(Semver,Semver) bool Least
+.isGreaterThan(Semver,Semver) bool Least
+.compareTo(Semver,Semver) int Least
 format.named(string) optional(Format) One
 format.dns1123Label() Format One
 format.dns1123Subdomain() Format One

@@ -12,6 +12,8 @@ use crate::types::{ListKind, Type};
 
 /// Values nest no deeper than this; what is deeper in JSON is cut off.
 const MAX_DEPTH: usize = 100;
+/// As JSON there are no values that have so much in them: a request has no room for that.
+const MAX_JSON_WEIGHT: u64 = 1 << 21;
 
 /// A value.
 #[derive(Clone, Debug)]
@@ -87,6 +89,14 @@ impl Key {
             Key::Int(value) => Value::Int(*value),
             Key::Uint(value) => Value::Uint(*value),
             Key::String(text) => Value::String(Arc::clone(text)),
+        }
+    }
+
+    /// What it costs to compare: little, unless it is very long.
+    fn weight(&self) -> u64 {
+        match self {
+            Key::String(text) => 1 + text.len() as u64 / 100,
+            _ => 1,
         }
     }
 
@@ -171,8 +181,15 @@ impl Value {
         from_json(json, type_, 0)
     }
 
-    /// The value as JSON; none for values that JSON has not.
+    /// The value as JSON; none for values that JSON has not, and for those that have more in them than any object.
     pub fn to_json(&self) -> Option<serde_json::Value> {
+        if self.weight_up_to(MAX_JSON_WEIGHT) >= MAX_JSON_WEIGHT {
+            return None;
+        }
+        self.json()
+    }
+
+    fn json(&self) -> Option<serde_json::Value> {
         Some(match self {
             Value::Null => serde_json::Value::Null,
             Value::Bool(value) => (*value).into(),
@@ -186,7 +203,7 @@ impl Value {
             Value::Bytes(bytes) => crate::library::encoders::encode(bytes).into(),
             Value::Duration(duration) => crate::library::time::duration_text(*duration).into(),
             Value::Timestamp(at) => at.to_string().into(),
-            Value::List(list) => list.items.iter().map(Value::to_json).collect::<Option<Vec<_>>>()?.into(),
+            Value::List(list) => list.items.iter().map(Value::json).collect::<Option<Vec<_>>>()?.into(),
             Value::Map(map) => {
                 let mut out = Map::new();
                 for (key, value) in &**map {
@@ -196,11 +213,11 @@ impl Value {
                         Key::Int(value) => value.to_string(),
                         Key::Uint(value) => value.to_string(),
                     };
-                    out.insert(key, value.to_json()?);
+                    out.insert(key, value.json()?);
                 }
                 out.into()
             }
-            Value::Optional(inner) => return inner.as_ref()?.to_json(),
+            Value::Optional(inner) => return inner.as_ref()?.json(),
             Value::Opaque(opaque) => opaque.text()?.into(),
             Value::Type(_) => return None,
         })
@@ -215,38 +232,31 @@ impl Value {
             Value::List(list) => list.items.len() as u64,
             Value::Map(map) => map.len() as u64,
             Value::Optional(Some(inner)) => inner.size(),
+            Value::Opaque(opaque) => opaque.size(),
             _ => 1,
         }
     }
 
-    /// All values in it, itself included, as far as they cost to compare.
-    pub(crate) fn weight(&self) -> u64 {
-        match self {
-            Value::String(_) | Value::Bytes(_) => 1 + self.size() / 10,
-            Value::List(list) => list.items.iter().fold(1, |sum: u64, item| sum.saturating_add(item.weight())),
-            Value::Map(map) => map.values().fold(1, |sum: u64, item| sum.saturating_add(item.weight() + 1)),
-            Value::Optional(Some(inner)) => 1 + inner.weight(),
-            _ => 1,
-        }
-    }
-
-    /// The same, but not looked at further than to this weight.
+    /// All values in it, itself included, as far as they cost to compare. It is looked at no further than to this weight: a
+    /// value may be in others many times over, so that a short expression makes one whose parts nobody could count.
     pub(crate) fn weight_up_to(&self, most: u64) -> u64 {
-        let items: Box<dyn Iterator<Item = &Value>> = match self {
-            Value::List(list) => Box::new(list.items.iter()),
-            Value::Map(map) => Box::new(map.values()),
-            Value::Optional(Some(inner)) => Box::new(std::iter::once(&**inner)),
-            other => return other.weight(),
-        };
-        let entry = u64::from(matches!(self, Value::Map(_)));
-        let mut weight: u64 = 1;
-        for item in items {
-            if weight >= most {
-                break;
+        fn sum<'v>(items: impl Iterator<Item = (u64, &'v Value)>, most: u64) -> u64 {
+            let mut weight: u64 = 1;
+            for (key, item) in items {
+                if weight >= most {
+                    break;
+                }
+                weight = weight.saturating_add(item.weight_up_to(most - weight)).saturating_add(key);
             }
-            weight = weight.saturating_add(item.weight_up_to(most - weight)).saturating_add(entry);
+            weight
         }
-        weight
+        match self {
+            Value::List(list) => sum(list.items.iter().map(|item| (0, item)), most),
+            Value::Map(map) => sum(map.iter().map(|(key, item)| (key.weight(), item)), most),
+            Value::Optional(Some(inner)) => sum(std::iter::once((0, &**inner)), most),
+            Value::String(_) | Value::Bytes(_) | Value::Opaque(_) => 1 + self.size() / 10,
+            _ => 1,
+        }
     }
 
     /// The name of its type.
@@ -278,8 +288,8 @@ impl Value {
             (Value::Duration(a), Value::Duration(b)) => Some(a.cmp(b)),
             (Value::Timestamp(a), Value::Timestamp(b)) => Some(a.cmp(b)),
             (Value::Double(a), Value::Double(b)) => a.partial_cmp(b),
-            (Value::Double(a), b) => a.partial_cmp(&b.as_double()?),
-            (a, Value::Double(b)) => a.as_double()?.partial_cmp(b),
+            (Value::Double(a), b) => against_whole(*a, b.as_whole()?),
+            (a, Value::Double(b)) => against_whole(*b, a.as_whole()?).map(Ordering::reverse),
             (a, b) => Some(a.as_whole()?.cmp(&b.as_whole()?)),
         }
     }
@@ -291,13 +301,17 @@ impl Value {
             _ => None,
         }
     }
+}
 
-    fn as_double(&self) -> Option<f64> {
-        match self {
-            Value::Double(value) => Some(*value),
-            other => other.as_whole().map(|value| value as f64),
-        }
+/// The order of a double and a whole number, exactly: were the whole number rounded to a double, three numbers could contradict
+/// each other, and a sort panics over numbers that do.
+fn against_whole(value: f64, whole: i128) -> Option<Ordering> {
+    if value.is_nan() {
+        return None;
     }
+    // What is beyond all integers is cut to the ends of a wider range than theirs.
+    let order = (value.trunc() as i128).cmp(&whole);
+    Some(order.then_with(|| value.fract().partial_cmp(&0.0).unwrap_or(Ordering::Equal)))
 }
 
 impl PartialEq for Value {
@@ -318,15 +332,25 @@ fn lists_equal(a: &List, b: &List) -> bool {
     if a.items.len() != b.items.len() {
         return false;
     }
-    // Mostly they are in the same order.
-    if a.kind == ListKind::Atomic || a.items == b.items {
+    if a.kind == ListKind::Atomic {
         return a.items == b.items;
     }
-    let mut others: BTreeMap<String, &Value> = BTreeMap::new();
-    for item in &b.items {
-        others.entry(identity(item, &a.kind)).or_insert(item);
+    // Each is compared with what it may be and with nothing else: lists are in lists, and who looks at an item twice on each
+    // level looks at the innermost ones without end.
+    let mut ours: BTreeMap<String, Vec<&Value>> = BTreeMap::new();
+    for item in &a.items {
+        ours.entry(identity(item, &a.kind)).or_default().push(item);
     }
-    a.items.iter().all(|item| others.get(&identity(item, &a.kind)).is_some_and(|other| *other == item))
+    let heaviest = a.items.iter().map(|item| item.weight_up_to(u64::MAX - 1)).max().unwrap_or(0);
+    b.items.iter().all(|item| {
+        // What is heavier than all of them is none of them.
+        if item.weight_up_to(heaviest.saturating_add(1)) > heaviest {
+            return false;
+        }
+        let Some(alike) = ours.get_mut(&identity(item, &a.kind)) else { return false };
+        let found = alike.iter().position(|own| *own == item);
+        found.map(|at| alike.swap_remove(at)).is_some()
+    })
 }
 
 /// What an item of a set or of a keyed list is told from others by, as text: lists may be as long as a request, so that it is

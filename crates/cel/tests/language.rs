@@ -1,5 +1,5 @@
 //! Expressions and what becomes of them.
-#![expect(clippy::panic, reason = "a test that cannot go on has failed")]
+#![expect(clippy::expect_used, clippy::panic, reason = "a test that cannot go on has failed")]
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -152,6 +152,8 @@ fn libraries() {
         ("string(1e30) + string(0.5) + string(duration('1500ms'))", json!("1e+300.51.5s")),
         ("base64.encode(b'hi') + string(base64.decode('aGk='))", json!("aGk=hi")),
         ("math.greatest(1, 3, 2) + math.least([4, 5])", json!(7)),
+        // One of them has no double that is equal to it.
+        ("[9007199254740993, 9007199254740992.0].sort()[0] == 9007199254740992", json!(true)),
         ("[3, 1].sort() == [1, 3] && [1, 1, 2].distinct() == [1, 2] && [[1], [2]].flatten() == [1, 2]", json!(true)),
         ("authorizer.group('').resource('pods').namespace('x').check('get').allowed()", json!(true)),
         ("authorizer.group('').resource('pods').check('delete').allowed()", json!(false)),
@@ -173,6 +175,7 @@ fn faults() {
         ("[1].all(x, x)", "expected type 'bool' but found 'int'"),
         ("(1).all(x, true)", "cannot be range of a comprehension"),
         ("'x'.matches('[')", "invalid matches argument"),
+        ("{[1]: 2}", "unsupported key type: list(int)"),
         ("namespace", "reserved identifier"),
         ("9223372036854775807 + 1", "integer overflow"),
         ("1 / 0", "division by zero"),
@@ -221,9 +224,87 @@ fn budgets_end_evaluations() {
         "cel.bind(a, 'aaaaaaaaaaaaaaaa'.replace('a', 'aaaaaaaaaaaaaaaa'), a.replace('a', a).replace('a', a).replace('a', a))",
     ];
     for source in hostile {
-        let program = Program::compile(source, &env()).expect("compiles");
-        let mut budget = Budget::new(100_000);
-        assert_eq!(program.eval(&world(), &mut budget), Err(EvalError::Exhausted), "{source}");
+        exhausts(source);
+    }
+}
+
+/// An evaluation that ends for its cost, and at once.
+#[track_caller]
+fn exhausts(source: &str) {
+    let program = Program::compile(source, &env()).expect("compiles");
+    let mut budget = Budget::new(100_000);
+    assert_eq!(program.eval(&world(), &mut budget), Err(EvalError::Exhausted), "{source}");
+}
+
+/// An expression about `z`, which has another value in it twice, that one another twice, and so on.
+fn doubled(pair: fn(&str) -> String, about: &str) -> String {
+    let levels = (0..40).rev().map(|level| (format!("v{level}"), format!("v{}", level + 1)));
+    let inner = format!("cel.bind(z, v40, {about})");
+    let bound = levels.fold(inner, |inner, (below, name)| format!("cel.bind({name}, {}, {inner})", pair(&below)));
+    format!("cel.bind(v0, [1], {bound})")
+}
+
+/// No expression is so short that what it makes could be looked at without end.
+#[test]
+fn what_is_in_others_many_times_over_is_counted_as_far_as_it_is_paid_for() {
+    let pairs: [fn(&str) -> String; 2] =
+        [|below| format!("[{below}, {below}]"), |below| format!("{{'a': {below}, 'b': {below}}}")];
+    for pair in pairs {
+        for about in
+            ["z == z", "z in [z]", "dyn(1) in [z, z]", "[z].indexOf(z)", "'%s'.format([z])", "sets.contains([z], [z])"]
+        {
+            exhausts(&doubled(pair, about));
+        }
+        // What comes out of it is no JSON.
+        let program = Program::compile(&doubled(pair, "z"), &env()).expect("compiles");
+        let value = program.eval(&world(), &mut Budget::new(100_000)).expect("a value");
+        assert!(value.to_json().is_none());
+    }
+    // Nor a type.
+    let keyed = |below: &str| format!("{{{below}: {below}}}");
+    let refused = Program::compile(&doubled(keyed, "z == z"), &env());
+    assert!(refused.is_err_and(|error| error.to_string().contains("unsupported key type")));
+    // Long keys, shown and compared again and again.
+    let key = "k".repeat(40_000);
+    exhausts(&format!("cel.bind(m, {{'{key}': 1}}, '%s'.format([lists.range(1000).map(i, m)]).size())"));
+    exhausts(&format!("cel.bind(m, {{'{key}': 1}}, lists.range(1000).all(i, m == {{'{key}': 1}}))"));
+    exhausts("lists.range(20000).distinct()");
+}
+
+/// Items of keyed lists are compared with their counterparts alone, on each level: this would take minutes, were it twice.
+#[test]
+fn lists_in_lists_are_looked_at_once() {
+    let field = |name: &str, type_: Type| -> (Arc<str>, carrack_cel::Field) {
+        (name.into(), carrack_cel::Field { json: name.into(), type_ })
+    };
+    let (mut type_, mut a, mut b) = (Type::Int, json!(1), json!(1));
+    for _ in 0..30 {
+        let fields = [field("name", Type::string()), field("of", type_)].into();
+        let item = Type::Object(Arc::new(carrack_cel::ObjectOf { name: "Level".to_owned(), fields }));
+        type_ = Type::List(Arc::new(ListOf { item, max: 9, kind: ListKind::Map(Arc::from([Arc::from("name")])) }));
+        let (x, y) = (json!({"name": "x"}), json!({"name": "y"}));
+        a = json!([{"name": "a", "of": a}, x, y]);
+        b = json!([{"name": "a", "of": b}, y, x]);
+    }
+    let env = Env::new().with("a", type_.clone()).with("b", type_.clone());
+    let variables =
+        Variables(BTreeMap::from([("a", Value::from_json(&a, &type_)), ("b", Value::from_json(&b, &type_))]));
+    let program = Program::compile("a == b", &env).expect("compiles");
+    assert_eq!(program.eval(&variables, &mut Budget::new(10_000)), Ok(Value::Bool(true)));
+}
+
+#[test]
+fn patterns_are_few_and_small() {
+    let and = |pattern: &str, count: usize| vec![format!("'x'.matches('{pattern}')"); count].join(" && ");
+    let large = r"\\w{1,1000}\\w{1,1000}";
+    for (source, refused) in [
+        (and("a", 256), false),
+        (and("a", 257), true),
+        (and(large, 8), false),
+        (and(large, 9), true),
+        (and(r"(\\w{1,1000}){1,100}", 1), true),
+    ] {
+        assert_eq!(Program::compile(&source, &env()).is_err(), refused, "{source}");
     }
 }
 

@@ -108,8 +108,9 @@ pub async fn grow_unmounted(device: &str) -> Result<(), DiskError> {
         let line = about.lines().find_map(|line| line.strip_prefix(name)).unwrap_or_default();
         line.trim().parse::<u64>().unwrap_or(0)
     };
-    let (has, block) = (number("Block count:") * number("Block size:"), number("Block size:"));
-    if has == 0 || crate::loops::size_bytes(device)? < has + block {
+    // Whoever has the disk has written them.
+    let block = number("Block size:");
+    if !has_room(number("Block count:"), block, crate::loops::size_bytes(device)?) {
         return Ok(());
     }
     // resize2fs wants a check of all of it; what that finds is mended only where nothing is lost.
@@ -121,6 +122,12 @@ pub async fn grow_unmounted(device: &str) -> Result<(), DiskError> {
         }
     }
     system("resize2fs", &[device]).await.map(drop)
+}
+
+/// Whether a disk has room for more blocks than its file system has.
+fn has_room(blocks: u64, block: u64, size: u64) -> bool {
+    let has = blocks.saturating_mul(block);
+    has > 0 && size >= has.saturating_add(block)
 }
 
 /// What is used of a file system.
@@ -145,9 +152,10 @@ pub struct Usage {
 pub fn usage(path: &Path) -> Result<Usage, DiskError> {
     let s = rustix::fs::statvfs(path).map_err(|e| DiskError::Failed(format!("measuring {}: {e}", path.display())))?;
     Ok(Usage {
-        total_bytes: s.f_blocks * s.f_frsize,
-        available_bytes: s.f_bavail * s.f_frsize,
-        used_bytes: s.f_blocks.saturating_sub(s.f_bfree) * s.f_frsize,
+        // A file system in user space, or a server, may say anything.
+        total_bytes: s.f_blocks.saturating_mul(s.f_frsize),
+        available_bytes: s.f_bavail.saturating_mul(s.f_frsize),
+        used_bytes: s.f_blocks.saturating_sub(s.f_bfree).saturating_mul(s.f_frsize),
         inodes: s.f_files,
         inodes_free: s.f_ffree,
     })
@@ -193,6 +201,20 @@ fn prove_closed(device: &str) -> Result<(), DiskError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_file_system_grows_into_what_its_disk_has() {
+        let check = |blocks: u64, block: u64, size: u64, wanted: bool| {
+            assert_eq!(has_room(blocks, block, size), wanted, "{blocks} of {block} in {size}");
+        };
+        check(10, 4096, 11 * 4096, true);
+        check(10, 4096, 11 * 4096 - 1, false);
+        // Nothing is known of it, or nonsense.
+        check(0, 4096, 1 << 30, false);
+        check(10, 0, 1 << 30, false);
+        check(u64::MAX, 4096, 1 << 30, false);
+        check(1, u64::MAX, u64::MAX, true);
+    }
 
     #[tokio::test]
     async fn a_file_system_that_needs_repair_by_hand_is_not_mounted_and_a_blank_one_is_made_once() {

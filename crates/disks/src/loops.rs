@@ -2,7 +2,9 @@
 //!
 //! A device is found by the file behind it, as the kernel tells it; nothing is remembered.
 
+use std::ffi::OsString;
 use std::fs;
+use std::os::unix::ffi::OsStringExt as _;
 use std::path::{Path, PathBuf};
 
 use crate::{DiskError, filesystem, io_error, system};
@@ -31,8 +33,11 @@ fn all() -> Result<Vec<(String, PathBuf)>, DiskError> {
         let name = entry.file_name();
         let Some(name) = name.to_str().filter(|n| n.starts_with("loop")) else { continue };
         // One that is not in use has no file, as one that went since it was listed.
-        if let Ok(text) = fs::read_to_string(entry.path().join("loop/backing_file")) {
-            all.push((format!("/dev/{name}"), PathBuf::from(text.trim_end_matches('\n'))));
+        if let Ok(mut file) = fs::read(entry.path().join("loop/backing_file")) {
+            while file.last() == Some(&b'\n') {
+                file.pop();
+            }
+            all.push((format!("/dev/{name}"), OsString::from_vec(file).into()));
         }
     }
     Ok(all)

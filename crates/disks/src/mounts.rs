@@ -1,10 +1,15 @@
 //! Mounts of the machine: reading mountinfo, tmpfs, bind mounts, unmounting.
+//!
+//! The kernel's table has paths as the bytes that they are, also those that are no text: whoever can mount, as root in a user
+//! namespace of a container can, chooses them. They must keep nobody from reading the rest of the table.
 
-use std::ffi::CString;
+use std::ffi::{CString, OsString};
 use std::fs;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd};
+use std::os::unix::ffi::OsStringExt as _;
 use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
 
 use rustix::fs::{AtFlags, StatxAttributes, StatxFlags};
 use rustix::mount::{MountFlags, UnmountFlags};
@@ -12,7 +17,7 @@ use rustix::mount::{MountFlags, UnmountFlags};
 /// A line of mountinfo.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MountPoint {
-    /// Where.
+    /// Where; what is no UTF-8 in it is replaced.
     pub path: String,
     /// The device that the file system is on, as `major:minor`.
     pub device: String,
@@ -29,6 +34,8 @@ pub struct MountPoint {
 pub(crate) struct Line {
     /// The mount.
     pub point: MountPoint,
+    /// Where it is, to the byte.
+    pub at: PathBuf,
     /// Its number.
     pub id: u64,
     /// The number of the mount that it lies on.
@@ -41,17 +48,26 @@ pub(crate) struct Line {
     pub forbids: MountFlags,
 }
 
-/// Reads the text of mountinfo (proc(5)).
-pub(crate) fn lines(text: &str) -> Vec<Line> {
-    text.lines().filter_map(line).collect()
+/// Reads the contents of mountinfo (proc(5)).
+pub(crate) fn lines(table: &[u8]) -> Vec<Line> {
+    table.split(|byte| *byte == b'\n').filter_map(line).collect()
 }
 
-fn line(text: &str) -> Option<Line> {
+/// The mounts that a process sees, by its number or `self`.
+pub(crate) fn seen_by(process: &str) -> io::Result<Vec<Line>> {
+    Ok(lines(&fs::read(format!("/proc/{process}/mountinfo"))?))
+}
+
+fn line(bytes: &[u8]) -> Option<Line> {
+    let at = bytes.split(|byte| *byte == b' ').nth(4)?;
+    let text = String::from_utf8_lossy(bytes);
     let (left, right) = text.split_once(" - ")?;
     let mut left = left.split(' ');
     let (id, parent) = (left.next()?.parse().ok()?, left.next()?.parse().ok()?);
     let device = left.next()?.to_owned();
-    let (root, path) = (unescape(left.next()?), unescape(left.next()?));
+    let at = unescape(at);
+    let (root, path) = (text_of(&unescape(left.next()?.as_bytes())), text_of(&at));
+    left.next()?;
     let forbids = forbidden(left.next().unwrap_or_default());
     let tags: Vec<&str> = left.collect();
     let group = |name: &str| tags.iter().find_map(|tag| tag.strip_prefix(name)?.parse().ok());
@@ -60,7 +76,8 @@ fn line(text: &str) -> Option<Line> {
     let fs_type = right.next()?.to_owned();
     let super_options = right.nth(1).unwrap_or_default().to_owned();
     let point = MountPoint { path, device, root, fs_type, super_options };
-    Some(Line { point, id, parent, shared, from: from.into_iter().flatten().collect(), forbids })
+    let (at, from) = (OsString::from_vec(at).into(), from.into_iter().flatten().collect());
+    Some(Line { point, at, id, parent, shared, from, forbids })
 }
 
 /// What a mount's options forbid.
@@ -74,16 +91,27 @@ fn forbidden(options: &str) -> MountFlags {
     options.split(',').fold(MountFlags::empty(), |all, option| all | flag(option))
 }
 
-/// The mounts in the text of mountinfo (proc(5)).
+/// The mounts in the contents of mountinfo (proc(5)).
 #[must_use]
-pub fn parse(text: &str) -> Vec<MountPoint> {
-    lines(text).into_iter().map(|line| line.point).collect()
+pub fn parse(table: &[u8]) -> Vec<MountPoint> {
+    lines(table).into_iter().map(|line| line.point).collect()
+}
+
+/// The mounts that this process sees.
+///
+/// # Errors
+/// When mountinfo cannot be read: then nothing is known about mounts.
+pub fn all() -> io::Result<Vec<MountPoint>> {
+    Ok(seen_by("self")?.into_iter().map(|line| line.point).collect())
+}
+
+fn text_of(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
 }
 
 /// mountinfo writes blanks and backslashes in octal.
-fn unescape(text: &str) -> String {
-    let mut out = Vec::with_capacity(text.len());
-    let bytes = text.as_bytes();
+fn unescape(bytes: &[u8]) -> Vec<u8> {
+    let mut out = Vec::with_capacity(bytes.len());
     let mut i = 0;
     while i < bytes.len() {
         let octal = bytes
@@ -101,7 +129,7 @@ fn unescape(text: &str) -> String {
             }
         }
     }
-    String::from_utf8_lossy(&out).into_owned()
+    out
 }
 
 /// Whether something is mounted at a path itself. The kernel is asked about the path alone: the table of all mounts of a node
@@ -158,16 +186,32 @@ pub(crate) fn below<'a>(path: &'a str, dir: &str) -> Option<&'a str> {
 /// # Errors
 /// When mountinfo cannot be read: then nothing is known about mounts.
 pub fn at_or_below(dir: &str) -> io::Result<Vec<MountPoint>> {
+    Ok(lines_at_or_below(dir)?.into_iter().map(|line| line.point).collect())
+}
+
+fn lines_at_or_below(dir: &str) -> io::Result<Vec<Line>> {
     let real = without_links(dir);
     let asked = dir.trim_end_matches('/');
-    let text = fs::read_to_string("/proc/self/mountinfo")?;
-    let within = |m: MountPoint| {
-        let path = format!("{asked}{}", below(&m.path, &real)?);
-        Some(MountPoint { path, ..m })
+    let within = |line: Line| {
+        let path = format!("{asked}{}", below(&line.point.path, &real)?);
+        Some(Line { point: MountPoint { path, ..line.point }, ..line })
     };
-    let mut found: Vec<MountPoint> = parse(&text).into_iter().filter_map(within).collect();
-    found.sort_by_key(|m| std::cmp::Reverse(m.path.len()));
+    let mut found: Vec<Line> = seen_by("self")?.into_iter().filter_map(within).collect();
+    found.sort_by_key(|line| std::cmp::Reverse(line.point.path.len()));
     Ok(found)
+}
+
+/// Unmounts what is mounted at a directory and below it, whatever its paths are made of.
+///
+/// # Errors
+/// When mountinfo cannot be read, or what the kernel says of a mount: those that are not below that one have gone.
+pub fn unmount_at_or_below(dir: &str) -> io::Result<()> {
+    lines_at_or_below(dir)?.into_iter().try_for_each(|line| {
+        rustix::mount::unmount(line.at.as_path(), UnmountFlags::NOFOLLOW).map_err(|errno| {
+            let error = io::Error::from(errno);
+            io::Error::new(error.kind(), format!("unmounting {}: {error}", line.point.path))
+        })
+    })
 }
 
 /// What is mounted at a path itself, whatever links lead there; the uppermost, when it is several things.
@@ -181,8 +225,7 @@ pub fn at(path: &str) -> io::Result<Option<MountPoint>> {
 /// The same as the kernel's table has it.
 fn line_at(path: &str) -> io::Result<Option<Line>> {
     let real = without_links(path);
-    let text = fs::read_to_string("/proc/self/mountinfo")?;
-    Ok(lines(&text).into_iter().rev().find(|line| line.point.path == real))
+    Ok(seen_by("self")?.into_iter().rev().find(|line| line.at == Path::new(&real)))
 }
 
 /// Where the file system of a block device is mounted in this namespace; the first mount, if there are several.
@@ -192,9 +235,8 @@ fn line_at(path: &str) -> io::Result<Option<Line>> {
 pub fn of_device(device: &str) -> io::Result<Option<MountPoint>> {
     let number = fs::metadata(device)?.rdev();
     let number = format!("{}:{}", rustix::fs::major(number), rustix::fs::minor(number));
-    let text = fs::read_to_string("/proc/self/mountinfo")?;
     // A device that is bound to a file is on the file system that holds its node, not on itself.
-    Ok(parse(&text).into_iter().find(|m| m.device == number))
+    Ok(all()?.into_iter().find(|m| m.device == number))
 }
 
 /// The block device of a mount, by name.
@@ -309,13 +351,14 @@ mod tests {
             fs_type: "ext3".into(),
             super_options: "rw,errors=continue".into(),
         };
-        assert_eq!(parse(text), vec![expected]);
-        let forbids = |options: &str| lines(&format!("36 35 98:0 / /at {options} - ext3 /dev/root rw\n"))[0].forbids;
+        assert_eq!(parse(text.as_bytes()), vec![expected]);
+        let forbids =
+            |options: &str| lines(format!("36 35 98:0 / /at {options} - ext3 /dev/root rw\n").as_bytes())[0].forbids;
         let careful = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
         assert_eq!(forbids("ro,nosuid,nodev,noexec,relatime shared:1"), careful);
         assert_eq!((forbids("rw,noatime"), forbids("rw,nodev")), (MountFlags::empty(), MountFlags::NODEV));
         let of = |tags: &str| {
-            let all = lines(&format!("36 35 98:0 / /at rw {tags}- ext3 /dev/root rw\n"));
+            let all = lines(format!("36 35 98:0 / /at rw {tags}- ext3 /dev/root rw\n").as_bytes());
             all.into_iter().map(|line| (line.id, line.parent, line.shared, line.from)).collect::<Vec<_>>()
         };
         for (tags, shared, from) in [
@@ -327,6 +370,47 @@ mod tests {
         ] {
             assert_eq!(of(tags), [(36, 35, shared, from)], "{tags}");
         }
+    }
+
+    #[test]
+    fn a_path_that_is_no_text_hides_no_other() {
+        let table = b"36 35 98:0 / /a/\xff\\040b rw - ext3 /dev/\xfe rw\n37 35 98:0 / /c rw - ext3 /dev/root rw\n";
+        let found: Vec<(PathBuf, String)> = lines(table).into_iter().map(|line| (line.at, line.point.path)).collect();
+        let odd = PathBuf::from(OsString::from_vec(b"/a/\xff b".to_vec()));
+        assert_eq!(found, [(odd, "/a/\u{fffd} b".to_owned()), (PathBuf::from("/c"), "/c".to_owned())]);
+    }
+
+    #[test]
+    fn what_is_mounted_at_a_path_that_is_no_text_is_unmounted() {
+        if !rustix::process::geteuid().is_root() {
+            return;
+        }
+        // What it mounts is for nobody else to see.
+        let mut apart = std::process::Command::new("unshare");
+        apart.args(["--mount", "--propagation", "private"]).arg(std::env::current_exe().unwrap());
+        apart.args(["--exact", "mounts::tests::unmounts_what_is_no_text", "--ignored"]).env("APART", "1");
+        let output = apart.output().unwrap();
+        assert!(output.status.success(), "{output:?}");
+    }
+
+    #[test]
+    #[ignore = "another test runs it in a mount namespace of its own"]
+    fn unmounts_what_is_no_text() {
+        if std::env::var_os("APART").is_none() {
+            return;
+        }
+        let dir = tempfile::tempdir().unwrap();
+        let odd = dir.path().join(OsString::from_vec(b"odd-\xff".to_vec()));
+        let plain = dir.path().join("plain").to_string_lossy().into_owned();
+        for at in [odd.as_path(), Path::new(&plain)] {
+            fs::create_dir(at).unwrap();
+            rustix::mount::mount("tmpfs", at, "tmpfs", MountFlags::empty(), c"size=4096").unwrap();
+        }
+        let top = dir.path().to_string_lossy().into_owned();
+        assert_eq!(at(&plain).unwrap().map(|m| m.path), Some(plain));
+        assert_eq!(at_or_below(&top).unwrap().len(), 2);
+        unmount_at_or_below(&top).unwrap();
+        assert!(at_or_below(&top).unwrap().is_empty());
     }
 
     #[test]

@@ -18,7 +18,7 @@ use std::fs;
 use std::io;
 use std::path::PathBuf;
 
-use crate::mounts::{Line, below, lines, without_links};
+use crate::mounts::{Line, below, seen_by, without_links};
 use crate::{is_gone, processes};
 
 /// What concerns a part of a file system in a mount namespace, as a process sees it.
@@ -164,8 +164,8 @@ pub fn elsewhere(device: &str, root: &str, ours: &[String]) -> io::Result<Option
         if view.as_ref().is_some_and(|view| !seen.insert(view.clone())) {
             continue;
         }
-        match fs::read_to_string(format!("/proc/{pid}/mountinfo")) {
-            Ok(text) => all.push(Namespace::of(pid, lines(&text), &part)),
+        match seen_by(&pid) {
+            Ok(mounts) => all.push(Namespace::of(pid, mounts, &part)),
             // The namespace may have other processes: the next of them is looked at.
             Err(e) if is_gone(&e) || e.raw_os_error() == Some(rustix::io::Errno::INVAL.raw_os_error()) => {
                 seen.retain(|known| Some(known) != view.as_ref());
@@ -174,8 +174,8 @@ pub fn elsewhere(device: &str, root: &str, ours: &[String]) -> io::Result<Option
         }
     }
     // Read last: what the numbers say of it is not older than what they say of others.
-    let text = fs::read_to_string("/proc/self/mountinfo")?;
-    Ok(user(&part, &ours, &lines(&text), &all))
+    let own = seen_by("self")?;
+    Ok(user(&part, &ours, &own, &all))
 }
 
 #[cfg(test)]
@@ -183,7 +183,7 @@ mod tests {
     use std::process::Command;
 
     use super::*;
-    use crate::mounts;
+    use crate::mounts::{self, lines};
     use crate::testing::apart;
 
     #[test]
@@ -223,10 +223,10 @@ mod tests {
             ("a container that has the volume", own, vec![service("master:1 "), user], Some("/data")),
         ] {
             let part = Part { device: "7:0", root: "/" };
-            let seen_by = |pid: &str, text: &str| Namespace::of(pid.to_owned(), lines(text), &part);
+            let seen_by = |pid: &str, text: &str| Namespace::of(pid.to_owned(), lines(text.as_bytes()), &part);
             let mut all = vec![seen_by("1", own)];
             all.extend(others.iter().map(|text| seen_by("2", text)));
-            let found = super::user(&part, &ours, &lines(own), &all).map(|(_, at)| at);
+            let found = super::user(&part, &ours, &lines(own.as_bytes()), &all).map(|(_, at)| at);
             assert_eq!(found.as_deref(), expected, "{what}");
         }
     }
@@ -260,14 +260,13 @@ mod tests {
             let waits = ["--mount", "--propagation", propagation, "sh", "-c", "echo there; read -r _"];
             let mut other = apart(&[more, waits.as_slice()].concat());
             let pid = other.id().to_string();
-            let seen_by = |pid: &str| lines(&fs::read_to_string(format!("/proc/{pid}/mountinfo")).unwrap());
-            let own = seen_by("self");
+            let own = seen_by("self").unwrap();
             let part = Part { device: &device, root: "/" };
-            let all = [Namespace::of(pid.clone(), seen_by(&pid), &part)];
+            let all = [Namespace::of(pid.clone(), seen_by(&pid).unwrap(), &part)];
             let found = user(&part, std::slice::from_ref(&at), &own, &all);
             assert_eq!(found, holds.then(|| (pid.clone(), at.clone())), "{propagation}");
             mounts::unmount(&at).unwrap();
-            let stays = seen_by(&pid).iter().any(|line| line.point.path == at);
+            let stays = seen_by(&pid).unwrap().iter().any(|line| line.point.path == at);
             assert_eq!(stays, holds, "{propagation}: what is said of it is true");
             drop(other.stdin.take());
             other.wait().unwrap();

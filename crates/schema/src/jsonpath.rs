@@ -44,6 +44,9 @@ pub struct JsonPathError {
     pub path: String,
 }
 
+/// More than these are of no use. `..a..a..a` finds each way through fields of fields of one name, and there are more of them
+/// than anybody could go.
+const MAX_FOUND: usize = 4096;
 /// Nesting of filters in filters is bounded.
 const MAX_FILTER_DEPTH: usize = 4;
 
@@ -64,7 +67,7 @@ impl JsonPath {
         }
     }
 
-    /// Everything the path finds, in document order.
+    /// Everything the path finds, in document order; no more than some thousands.
     #[must_use]
     pub fn find<'a>(&self, root: &'a Value) -> Vec<&'a Value> {
         let mut current = vec![root];
@@ -72,6 +75,10 @@ impl JsonPath {
             let mut next = Vec::new();
             for value in current {
                 step.apply(value, &mut next);
+                if next.len() > MAX_FOUND {
+                    next.truncate(MAX_FOUND);
+                    break;
+                }
             }
             if next.is_empty() {
                 return next;
@@ -354,6 +361,13 @@ mod tests {
             let found: Vec<_> = JsonPath::parse(path).expect(path).find(&pod).into_iter().cloned().collect();
             assert_eq!(Value::Array(found), expected, "{path}");
         }
+    }
+
+    #[test]
+    fn finds_no_more_than_can_be_told() {
+        let deep = (0..60).fold(json!({}), |inner, _| json!({"a": inner}));
+        let path = JsonPath::parse(&"..a".repeat(20)).expect("a path");
+        assert!(path.find(&deep).len() <= MAX_FOUND);
     }
 
     #[test]

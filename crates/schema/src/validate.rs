@@ -50,6 +50,10 @@ use crate::table::{ResourceInfo, SchemaSource};
 pub use metadata::is_qualified_finalizer;
 pub use schema::schema;
 
+/// More errors than these are told to nobody: a request has room for a hundred thousand labels, and what is wrong with each of
+/// them takes a hundred times its room.
+const MAX_ERRORS: usize = 1000;
+
 /// Checks a new object: metadata, and what its kind demands. The object is decoded and defaulted.
 #[must_use]
 pub fn create(info: &ResourceInfo, version: &str, object: &Value) -> Vec<FieldError> {
@@ -59,6 +63,7 @@ pub fn create(info: &ResourceInfo, version: &str, object: &Value) -> Vec<FieldEr
     } else {
         errors.extend(kinds::create(info, version, object));
     }
+    errors.truncate(MAX_ERRORS);
     errors
 }
 
@@ -74,6 +79,7 @@ pub fn update(info: &ResourceInfo, version: &str, object: &Value, old: &Value, s
     } else {
         errors.extend(kinds::update(info, version, object, old, subresource));
     }
+    errors.truncate(MAX_ERRORS);
     errors
 }
 

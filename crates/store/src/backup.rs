@@ -22,8 +22,9 @@ use futures::{Stream, StreamExt as _, stream};
 use crate::embedded::{self, OpenError};
 use crate::model::{Range, Revision, Store, StoreError};
 
-/// How many entries are written at a time.
+/// How many entries are written at a time, and after how many bytes no more of them.
 const PART: usize = 500;
+const PART_BYTES: usize = 256 << 10;
 /// How far a restored store jumps ahead: more changes than there can have been since the backup.
 pub const JUMP: u64 = 1_000_000_000;
 
@@ -49,7 +50,12 @@ pub fn stream(store: Arc<dyn Store>) -> impl Stream<Item = Result<Bytes, StoreEr
         };
         stream::once(std::future::ready(head)).chain(stream::unfold(entries.into_iter(), |mut rest| async move {
             let mut bytes = Vec::new();
-            rest.by_ref().take(PART).for_each(|entry| embedded::backup_entry(&mut bytes, &entry));
+            for entry in rest.by_ref().take(PART) {
+                embedded::backup_entry(&mut bytes, &entry);
+                if bytes.len() >= PART_BYTES {
+                    break;
+                }
+            }
             (!bytes.is_empty()).then(|| (Ok(Bytes::from(bytes)), rest))
         }))
     };
@@ -70,7 +76,7 @@ pub fn verify(file: &Path) -> Result<Summary, OpenError> {
 /// As for [`verify`]; [`OpenError::Io`] when there is a store already, or the disk refuses.
 pub fn restore(file: &Path, dir: &Path) -> Result<Summary, OpenError> {
     let (state, summary) = embedded::read_backup(file)?;
-    embedded::found(dir, state, Revision(summary.revision.0 + JUMP))?;
+    embedded::found(dir, state, Revision(summary.revision.0.saturating_add(JUMP)))?;
     Ok(summary)
 }
 

@@ -4,14 +4,15 @@ use std::any::Any;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use bytes::Bytes;
+use carrack_pack::{Examples, Packed};
 
 use crate::model::Revision;
-use crate::pack::{Examples, Packed};
 
 /// One key's value at one revision. Immutable and shared: lists and watches hand out the same one.
 ///
 /// ```text
-///   new ──▶ open (its bytes) ──rests: history has forgotten its change──▶ packed (what it does not share with its like)
+///   new ──▶ open (its bytes) ──rests: history has forgotten its change,──▶ packed (what it does not share with its like)
+///                              or what replaced it is old
 /// ```
 ///
 /// Who reads it sees no difference, but that what is packed is unpacked for each reader.
@@ -51,10 +52,12 @@ impl Entry {
     /// The value.
     #[must_use]
     pub fn value(&self) -> Bytes {
-        match &*self.held() {
-            Held::Open(value) => value.clone(),
-            Held::Packed(packed) => packed.open(self.len),
-        }
+        // Held for no longer than it takes to see which it is: many may read it at once.
+        let packed = match &*self.held() {
+            Held::Open(value) => return value.clone(),
+            Held::Packed(packed) => packed.clone(),
+        };
+        packed.open()
     }
 
     /// How long the value is, in bytes.
@@ -80,7 +83,7 @@ impl Entry {
     pub(crate) fn held_bytes(&self) -> usize {
         match &*self.held() {
             Held::Open(value) => value.len(),
-            Held::Packed(packed) => packed.len(),
+            Held::Packed(packed) => packed.bytes(),
         }
     }
 

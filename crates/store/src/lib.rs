@@ -25,7 +25,6 @@ mod entry;
 pub mod etcd;
 pub mod mem;
 mod model;
-mod pack;
 mod packer;
 
 pub use embedded::EmbeddedStore;

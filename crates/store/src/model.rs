@@ -44,16 +44,8 @@ pub struct Value {
 #[must_use]
 pub fn stamp_place(value: &[u8]) -> Option<usize> {
     const EMPTY: &[u8] = b"\"resourceVersion\":\"\"";
-    let at = metadata_place(value)?;
+    let at = carrack_pack::metadata_place(value)?;
     value[at..].starts_with(EMPTY).then_some(at + EMPTY.len() - 1)
-}
-
-/// Where a stored object's metadata begins, behind its brace. What comes before says which kind it is of.
-pub(crate) fn metadata_place(value: &[u8]) -> Option<usize> {
-    const METADATA: &[u8] = b"\"metadata\":{";
-    // The object's own metadata comes before all that could look like it: inside of a JSON string
-    // each quote is escaped.
-    Some(value.windows(METADATA.len()).position(|window| window == METADATA)? + METADATA.len())
 }
 
 /// What must hold for a transaction to commit.

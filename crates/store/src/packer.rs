@@ -1,24 +1,32 @@
-//! Packs entries that have come to rest: whose change history has forgotten, while they are still what there is.
+//! Packs entries that have come to rest: whose change history has forgotten, while they are still what there is; and what history
+//! alone holds of old.
 //!
 //! A store with a thread for it packs aside, and no faster than this takes a few hundredths of a core, since nothing waits for it:
-//! after a start everything is packed so. Without one it is done at once.
+//! after a start everything is packed so. Only where more wait than ever should does it take what it needs, for who waits takes
+//! memory too. Without a thread it is done at once.
 
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
-use crate::model::Entry;
-use crate::pack::Examples;
+use carrack_pack::Examples;
 
-/// After so many entries the thread rests.
-const ROUND: usize = 64;
+use crate::model::Entry;
+
+/// After so many bytes of values the thread rests for so long, and the longer the more there were.
+const ROUND_BYTES: usize = 256 << 10;
 const REST: Duration = Duration::from_millis(20);
+/// As many bytes as a short value counts for: it is held against all examples like any other.
+const LEAST_BYTES: usize = 4 << 10;
+/// When so many wait there is no rest.
+const CROWD: usize = 1 << 20;
 
 pub(crate) enum Packer {
     /// In the thread that asks for it.
     AtOnce(Mutex<Examples>),
-    /// In its own. What is gone before its turn costs nothing.
-    Aside(Sender<Weak<Entry>>),
+    /// In its own. What is gone before its turn costs nothing but its place in the queue, and they are counted.
+    Aside(Sender<Weak<Entry>>, Arc<AtomicUsize>),
 }
 
 impl Packer {
@@ -29,11 +37,13 @@ impl Packer {
     /// One with a thread, which ends with it.
     pub(crate) fn aside() -> Self {
         let (entries, queue) = channel();
-        let spawned = std::thread::Builder::new().name("store-packer".into()).spawn(move || run(&queue));
+        let waiting = Arc::new(AtomicUsize::new(0));
+        let counted = Arc::clone(&waiting);
+        let spawned = std::thread::Builder::new().name("store-packer".into()).spawn(move || run(&queue, &counted));
         if let Err(error) = spawned {
             tracing::warn!(%error, "cannot start a thread that packs values: they take more memory");
         }
-        Self::Aside(entries)
+        Self::Aside(entries, waiting)
     }
 
     pub(crate) fn pack<'a>(&self, entries: impl Iterator<Item = &'a Arc<Entry>>) {
@@ -42,29 +52,47 @@ impl Packer {
                 let mut examples = examples.lock().unwrap_or_else(PoisonError::into_inner);
                 entries.for_each(|entry| entry.rest(&mut examples));
             }
-            // Where there is no thread nobody takes them, and they stay as they are.
-            Self::Aside(queue) => drop(entries.map(Arc::downgrade).try_for_each(|entry| queue.send(entry))),
+            Self::Aside(queue, waiting) => {
+                for entry in entries {
+                    waiting.fetch_add(1, Ordering::Relaxed);
+                    // Where there is no thread nobody takes them, and they stay as they are.
+                    if queue.send(Arc::downgrade(entry)).is_err() {
+                        return;
+                    }
+                }
+            }
         }
     }
 }
 
 #[expect(clippy::disallowed_methods, reason = "it waits for nothing: it takes no more of a core than its share")]
-fn run(queue: &Receiver<Weak<Entry>>) {
+fn run(queue: &Receiver<Weak<Entry>>, waiting: &AtomicUsize) {
     let mut examples = Examples::default();
-    let mut packed = 0;
+    let mut packed_bytes = 0;
     while let Ok(entry) = queue.recv() {
+        let left = waiting.fetch_sub(1, Ordering::Relaxed) - 1;
         let Some(entry) = entry.upgrade() else { continue };
         entry.rest(&mut examples);
-        packed += 1;
-        if packed == ROUND {
-            packed = 0;
-            std::thread::sleep(REST);
+        packed_bytes += entry.value_len().max(LEAST_BYTES);
+        drop(entry);
+        if packed_bytes >= ROUND_BYTES {
+            std::thread::sleep(rest_after(packed_bytes, left));
+            packed_bytes = 0;
         }
     }
 }
 
+/// For how long the thread rests after so many bytes, while so many entries wait.
+fn rest_after(packed_bytes: usize, waiting: usize) -> Duration {
+    if waiting > CROWD {
+        return Duration::ZERO;
+    }
+    REST * u32::try_from(packed_bytes / ROUND_BYTES).unwrap_or(u32::MAX)
+}
+
 #[cfg(test)]
 mod tests {
+    use super::*;
     use crate::mem::{HistoryLimits, MemStore};
     use crate::model::{Op, Store as _, Txn, Value};
 
@@ -102,6 +130,18 @@ mod tests {
     }
 
     #[test]
+    fn what_is_long_is_rested_after_for_longer() {
+        for (packed_bytes, waiting, rests) in [
+            (ROUND_BYTES, 0, 1),
+            (ROUND_BYTES + LEAST_BYTES, CROWD, 1),
+            (6 * ROUND_BYTES, 9, 6),
+            (ROUND_BYTES, CROWD + 1, 0),
+        ] {
+            assert_eq!(rest_after(packed_bytes, waiting), REST * rests, "{packed_bytes} {waiting}");
+        }
+    }
+
+    #[test]
     fn what_history_has_forgotten_is_packed() {
         let (packed, open) = (true, false);
         // The first is the example.
@@ -112,5 +152,23 @@ mod tests {
             put(store, 2);
         };
         assert_eq!(held(again), [open, packed, open, packed, packed, packed, packed, packed, packed, open]);
+    }
+
+    #[test]
+    fn what_was_replaced_long_ago_is_packed() {
+        let store = MemStore::default();
+        // The first is replaced before, and is the example.
+        put(&store, 0);
+        put(&store, 0);
+        put(&store, 1);
+        let get = || futures::executor::block_on(store.get("/pods/pod-1")).expect("a store").0.expect("an entry");
+        let replaced = get();
+        put(&store, 1);
+        let newest = get();
+        let is_packed = |entry: &crate::model::Entry| entry.held_bytes() < entry.value_len();
+        (0..999).for_each(|_| put(&store, 0));
+        assert!(!is_packed(&replaced), "a watcher may be about to read it");
+        put(&store, 0);
+        assert!(is_packed(&replaced) && !is_packed(&newest));
     }
 }

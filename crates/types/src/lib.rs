@@ -11,5 +11,6 @@ pub mod quantity;
 pub mod resource;
 pub mod selector;
 pub mod snapshots;
+pub mod url;
 pub mod volume;
 pub mod well_known;

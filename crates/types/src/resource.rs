@@ -7,6 +7,8 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
+use crate::url::segment;
+
 /// An API resource: what its URLs and its type metadata are made of.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Resource {
@@ -39,7 +41,8 @@ impl Resource {
         }
     }
 
-    /// The URL path of the collection: of one namespace, or of all of them when `namespace` is empty.
+    /// The URL path of the collection: of one namespace, or of all of them when `namespace` is empty. Whatever characters the
+    /// namespace has, it is one segment of the path ([`segment`]).
     #[must_use]
     pub fn collection_path(&self, namespace: &str) -> String {
         let root = if self.group.is_empty() {
@@ -48,16 +51,17 @@ impl Resource {
             format!("/apis/{}/{}", self.group, self.version)
         };
         if self.namespaced && !namespace.is_empty() {
-            format!("{root}/namespaces/{namespace}/{}", self.plural)
+            format!("{root}/namespaces/{}/{}", segment(namespace), self.plural)
         } else {
             format!("{root}/{}", self.plural)
         }
     }
 
-    /// The URL path of one object.
+    /// The URL path of one object. Whatever characters its name has, it leads to no other object, and to nothing of one
+    /// ([`segment`]).
     #[must_use]
     pub fn object_path(&self, namespace: &str, name: &str) -> String {
-        format!("{}/{name}", self.collection_path(namespace))
+        format!("{}/{}", self.collection_path(namespace), segment(name))
     }
 
     /// `plural.group`, as in RBAC and error messages; the bare plural for the core group.
@@ -203,5 +207,37 @@ impl Object for PartialObject {
     }
     fn meta_mut(&mut self) -> &mut ObjectMeta {
         &mut self.metadata
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use k8s_openapi::api::rbac::v1::{ClusterRole, RoleBinding};
+
+    use super::*;
+
+    /// A name stays one segment of the path, and what is behind it stays behind it.
+    #[test]
+    fn no_name_leads_to_another_object() {
+        for (name, expected) in [
+            ("plain-1.x", "plain-1.x"),
+            ("system:nodes", "system:nodes"),
+            ("a b", "a%20b"),
+            ("?dryRun=All", "%3FdryRun=All"),
+            ("victim#", "victim%23"),
+            ("x/status", "x%2Fstatus"),
+            (".", "%2E"),
+            ("..", "%2E%2E"),
+            ("../../secrets/s", "%2E%2E%2F%2E%2E%2Fsecrets%2Fs"),
+            ("50%", "50%25"),
+            ("ü\n", "%C3%BC%0A"),
+        ] {
+            let group = "/apis/rbac.authorization.k8s.io/v1";
+            let namespaced = RoleBinding::resource();
+            let collection = format!("{group}/namespaces/{expected}/rolebindings");
+            assert_eq!(namespaced.collection_path(name), collection);
+            assert_eq!(namespaced.object_path(name, name), format!("{collection}/{expected}"));
+            assert_eq!(ClusterRole::resource().object_path("", name), format!("{group}/clusterroles/{expected}"));
+        }
     }
 }

@@ -7,7 +7,7 @@
 use super::{Complaint, Tree};
 
 /// Each crate with its layer. A crate depends on crates of lower layers only.
-const LAYERS: [(&str, u8); 29] = [
+const LAYERS: [(&str, u8); 30] = [
     ("types", 0),
     ("cel", 1),
     ("csi", 0),
@@ -15,6 +15,7 @@ const LAYERS: [(&str, u8); 29] = [
     ("networks", 0),
     ("processes", 0),
     ("deviceplugin", 0),
+    ("pack", 0),
     ("plot", 0),
     ("schema", 2),
     ("store", 1),
@@ -27,8 +28,8 @@ const LAYERS: [(&str, u8); 29] = [
     ("scheduler", 3),
     ("controllers", 3),
     ("hollow", 3),
-    ("gpu-extender", 3),
-    ("gpu-plugin", 4),
+    ("gpu-extender", 4),
+    ("gpu-plugin", 5),
     ("storage", 3),
     ("kubelet", 3),
     ("launcher", 3),

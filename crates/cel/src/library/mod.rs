@@ -78,6 +78,15 @@ impl Opaque {
         }
     }
 
+    /// How long a text it has in it, in bytes; one where it has none.
+    pub(crate) fn size(&self) -> u64 {
+        match self {
+            Opaque::Url(url) => url.text.len() as u64,
+            Opaque::Semver(version) => version.size(),
+            _ => 1,
+        }
+    }
+
     /// The value as text, where it has a form.
     pub(crate) fn text(&self) -> Option<String> {
         match self {

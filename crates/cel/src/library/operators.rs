@@ -52,7 +52,8 @@ pub(super) fn call(function: &str, args: &[Value], cx: &mut Cx<'_>) -> Found {
         }
         ("+", [Value::List(a), Value::List(b)]) => {
             let bytes = (a.items.len() + b.items.len()) * size_of::<Value>();
-            Some(cx.budget.allocate(bytes).map(|()| Value::List(Arc::new(both(a, b)))))
+            let paid = if a.kind == ListKind::Atomic { Ok(()) } else { pay_for_identities(args, cx) };
+            Some(paid.and_then(|()| cx.budget.allocate(bytes)).map(|()| Value::List(Arc::new(both(a, b)))))
         }
         ("+", [Value::Duration(a), Value::Duration(b)]) => Some(duration(a.checked_add(*b))),
         ("-", [Value::Duration(a), Value::Duration(b)]) => Some(duration(a.checked_sub(*b))),
@@ -108,6 +109,17 @@ fn duration(value: Option<SignedDuration>) -> Result<Value, EvalError> {
 
 fn timestamp(value: Result<Timestamp, jiff::Error>) -> Result<Value, EvalError> {
     value.map(Value::Timestamp).map_err(|_| EvalError::new("timestamp overflow"))
+}
+
+/// Bytes that a value takes in a text that tells it from others, at the most usual.
+const BYTES_OF_IDENTITY: u64 = 32;
+
+/// Pays for looking at all that is in the values, and for writing it down.
+fn pay_for_identities(values: &[Value], cx: &mut Cx<'_>) -> Result<(), EvalError> {
+    let most = cx.budget.left().saturating_add(1);
+    let weight = values.iter().fold(0, |sum: u64, value| sum.saturating_add(value.weight_up_to(most)));
+    cx.budget.spend(weight)?;
+    cx.budget.allocate(usize::try_from(weight.saturating_mul(BYTES_OF_IDENTITY)).unwrap_or(usize::MAX))
 }
 
 /// Two lists as one, in the way of the first: sets have an item once, and in maps the second's items replace

@@ -40,6 +40,11 @@ impl Semver {
         Some(Semver { numbers, before: identifiers(before)? })
     }
 
+    /// Bytes of what comes before the release.
+    pub(super) fn size(&self) -> u64 {
+        self.before.iter().map(|part| part.len() as u64 + 1).sum::<u64>().max(1)
+    }
+
     fn order(&self, other: &Semver) -> Ordering {
         let released = self.before.is_empty().cmp(&other.before.is_empty());
         self.numbers.cmp(&other.numbers).then(released).then_with(|| {

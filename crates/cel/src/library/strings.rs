@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use super::{Cx, Found, convert, fail, text, truth};
-use crate::budget::EvalError;
+use crate::budget::{BYTES_PER_UNIT, EvalError};
 use crate::pattern;
 use crate::value::Value;
 
@@ -12,6 +12,14 @@ const COMPILING: u64 = 100;
 
 pub(super) fn call(function: &str, args: &[Value], cx: &mut Cx<'_>) -> Found {
     use Value::{Int, List, String as Text};
+    const COPY: [&str; 7] =
+        ["jsonpatch.escapeKey", "lowerAscii", "reverse", "strings.quote", "substring", "trim", "upperAscii"];
+    if let [Text(a), ..] = args
+        && COPY.contains(&function)
+        && let Err(error) = cx.budget.allocate(a.len())
+    {
+        return Some(Err(error));
+    }
     match (function, args) {
         ("contains", [Text(a), Text(b)]) => truth(a.contains(&**b)),
         ("startsWith", [Text(a), Text(b)]) => truth(a.starts_with(&**b)),
@@ -66,7 +74,7 @@ pub(super) fn call(function: &str, args: &[Value], cx: &mut Cx<'_>) -> Found {
             let bytes = a.len().saturating_add(places.saturating_mul(to.len()));
             Some(
                 cx.budget
-                    .spend(bytes as u64 / 10)
+                    .spend(bytes as u64 / BYTES_PER_UNIT)
                     .and_then(|()| cx.budget.allocate(bytes))
                     .map(|()| Value::String(a.replacen(&**from, to, limit).into())),
             )
@@ -202,15 +210,18 @@ fn format(template: &str, args: &[Value], cx: &mut Cx<'_>) -> Result<Value, Eval
         }
         let value = args.next().ok_or_else(|| EvalError::new("index out of range in format arguments"))?;
         let before = out.len();
-        clause(&mut out, verb, precision.unwrap_or(6).min(100), value)?;
-        cx.budget.spend((out.len() - before) as u64 / 10)?;
+        // A value that is in others many times over is shown no further than it is paid for.
+        let most = before.saturating_add(cx.budget.too_many_bytes());
+        clause(&mut out, verb, precision.unwrap_or(6).min(100), value, most)?;
+        cx.budget.spend((out.len() - before) as u64 / BYTES_PER_UNIT)?;
         cx.budget.allocate(out.len() - before)?;
     }
     cx.budget.allocate(template.len())?;
     Ok(Value::String(out.into()))
 }
 
-fn clause(out: &mut String, verb: char, precision: usize, value: &Value) -> Result<(), EvalError> {
+/// Writes a value, and stops once the text has `most` bytes.
+fn clause(out: &mut String, verb: char, precision: usize, value: &Value, most: usize) -> Result<(), EvalError> {
     let bad = || EvalError::new(format!("error during formatting: %{verb} does not take {}", value.type_name()));
     let number = || match value {
         Value::Double(number) => Some(*number),
@@ -220,7 +231,7 @@ fn clause(out: &mut String, verb: char, precision: usize, value: &Value) -> Resu
     };
     let written = match (verb, value) {
         ('s', _) => {
-            render(out, value, 0);
+            render(out, value, 0, most);
             Ok(())
         }
         ('d', Value::Int(number)) => write!(out, "{number}"),
@@ -253,8 +264,11 @@ fn clause(out: &mut String, verb: char, precision: usize, value: &Value) -> Resu
     written.map_err(|_| bad())
 }
 
-/// A value as `%s` shows it.
-fn render(out: &mut String, value: &Value, depth: usize) {
+/// A value as `%s` shows it, until the text has `most` bytes.
+fn render(out: &mut String, value: &Value, depth: usize, most: usize) {
+    if out.len() >= most {
+        return;
+    }
     if depth > 16 {
         out.push('…');
         return;
@@ -266,7 +280,10 @@ fn render(out: &mut String, value: &Value, depth: usize) {
                 if index > 0 {
                     out.push_str(", ");
                 }
-                render(out, item, depth + 1);
+                render(out, item, depth + 1, most);
+                if out.len() >= most {
+                    return;
+                }
             }
             out.push(']');
         }
@@ -276,9 +293,12 @@ fn render(out: &mut String, value: &Value, depth: usize) {
                 if index > 0 {
                     out.push_str(", ");
                 }
-                render(out, &key.value(), depth + 1);
+                render(out, &key.value(), depth + 1, most);
                 out.push_str(": ");
-                render(out, item, depth + 1);
+                render(out, item, depth + 1, most);
+                if out.len() >= most {
+                    return;
+                }
             }
             out.push('}');
         }

@@ -7,6 +7,7 @@ use serde_json::{Map, Value};
 
 use super::set;
 use super::view::{Shape, field, shape};
+use crate::decode::shorten;
 use crate::schema::{Format, Schema, Type};
 
 /// The faults, each with its path in front. No more than a few.
@@ -33,6 +34,7 @@ impl Walk {
     fn at(&mut self, element: &str, run: impl FnOnce(&mut Walk)) {
         let length = self.path.len();
         self.path.push_str(&set::display(element));
+        shorten(&mut self.path);
         run(self);
         self.path.truncate(length);
     }

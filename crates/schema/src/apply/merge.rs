@@ -1,6 +1,6 @@
 //! Values under sets of fields: which fields an applied object has, merging it, taking fields away.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use serde_json::{Map, Value};
 
@@ -73,14 +73,11 @@ fn merge_lists(live: Vec<Value>, applied: &[Value], rule: Items<'_>) -> Option<V
     let known: BTreeSet<&String> = elements.iter().collect();
     // Items of both, in the order of the applied list: the next of them that is to come.
     let mut shared = applied.iter().map(|(element, _)| element).filter(|element| known.contains(element)).peekable();
-    let mut values: BTreeMap<&String, Vec<Value>> = BTreeMap::new();
+    let mut values: BTreeMap<&String, VecDeque<Value>> = BTreeMap::new();
     for (element, item) in elements.iter().zip(live) {
-        values.entry(element).or_default().push(item);
+        values.entry(element).or_default().push_back(item);
     }
-    let mut take_live = |element: &String| -> Option<Value> {
-        let list = values.get_mut(element)?;
-        (!list.is_empty()).then(|| list.remove(0))
-    };
+    let mut take_live = |element: &String| -> Option<Value> { values.get_mut(element)?.pop_front() };
     let (mut out, mut done) = (Vec::new(), BTreeSet::new());
     let (mut left, mut right) = (elements.iter().peekable(), applied.iter().peekable());
     loop {
@@ -206,15 +203,21 @@ pub(super) fn with_named(set: &Set, place: &Schema) -> Set {
     out
 }
 
+/// The items of lists by their elements. There may be as many managers as a request has room for, and lists as long as one: each
+/// list is gone through once and not for each manager. A list is known by where it is.
+pub(super) type Listed<'v> = BTreeMap<*const Value, BTreeMap<String, &'v Value>>;
+
 /// Folds a set that was made under another schema: what is below a leaf is the leaf.
-fn fold(set: &mut Set, value: &Value, place: &Schema) {
+fn fold<'v>(set: &mut Set, value: &'v Value, place: &Schema, listed: &mut Listed<'v>) {
     match (value, shape(place, value)) {
-        (Value::Object(map), Shape::Fields(node)) => fold_root(set, map, node),
+        (Value::Object(map), Shape::Fields(node)) => fold_root(set, map, node, listed),
+        (Value::Array(_), Shape::Items(_)) if set.children.is_empty() => {}
         (Value::Array(list), Shape::Items(rule)) => {
-            for (element, item) in rule.list(list).unwrap_or_default() {
-                if let Some(below) = set.children.get_mut(&element) {
-                    fold(below, item, rule.schema);
-                }
+            let by_element = || rule.list(list).unwrap_or_default().into_iter().collect();
+            let items = listed.entry(list.as_ptr()).or_insert_with(by_element);
+            let found = set.children.iter_mut().filter_map(|(element, below)| Some((below, *items.get(element)?)));
+            for (below, item) in found.collect::<Vec<_>>() {
+                fold(below, item, rule.schema, listed);
             }
         }
         _ if set.children.is_empty() => {}
@@ -223,11 +226,11 @@ fn fold(set: &mut Set, value: &Value, place: &Schema) {
 }
 
 /// [`fold`] for a whole object.
-pub(super) fn fold_root(set: &mut Set, object: &Map<String, Value>, node: &Schema) {
+pub(super) fn fold_root<'v>(set: &mut Set, object: &'v Map<String, Value>, node: &Schema, listed: &mut Listed<'v>) {
     for (element, below) in &mut set.children {
         let name = element.strip_prefix("f:").unwrap_or_default();
         if let Some(value) = object.get(name) {
-            fold(below, value, field_or_any(node, name));
+            fold(below, value, field_or_any(node, name), listed);
         }
     }
 }

@@ -26,6 +26,8 @@ mod set;
 mod text;
 mod view;
 
+use std::collections::BTreeMap;
+
 use serde_json::{Map, Value, json};
 
 use crate::schema::Schema;
@@ -48,6 +50,9 @@ const ANCIENT: &str = "ancient-changes";
 const MAX_UPDATERS: usize = 10;
 /// Annotations have no more bytes altogether; what would not fit is not kept.
 const MAX_ANNOTATION_BYTES: usize = 256 << 10;
+
+/// More conflicts than these are told to nobody.
+const MAX_CONFLICTS: usize = 10_000;
 
 /// Metadata that the server keeps, and that nobody owns.
 const UNOWNED: [&[&str]; 11] = [
@@ -184,22 +189,15 @@ fn lose(
 ) {
     let mut gone = false;
     let own = if spared == Spared::Updater { managed.find(who, Operation::Update) } else { None };
+    let mut versions = Versions { api_version: who.api_version, kind, old, new, changes, other: BTreeMap::new() };
     for (place, entry) in managed.entries.iter_mut().enumerate() {
         if spared == Spared::Applier && is_applier(entry, who.manager, who.subresource) {
             continue;
         }
-        let other;
-        let changes = match at_version(entry, who.api_version, kind, old, new) {
-            None => {
-                gone = true;
-                entry.fields = Fields::Set(Set::default());
-                continue;
-            }
-            Some(None) => changes,
-            Some(Some(converted)) => {
-                other = converted;
-                &other
-            }
+        let Some(changes) = versions.changes(&entry.api_version) else {
+            gone = true;
+            entry.fields = Fields::Set(Set::default());
+            continue;
         };
         let changed = (own != Some(place)).then_some(&changes.changed);
         for lost in changed.into_iter().chain([&changes.removed]) {
@@ -218,24 +216,37 @@ fn is_applier(entry: &Entry, manager: &str, subresource: &str) -> bool {
     entry.operation == Operation::Apply && entry.manager == manager && entry.subresource == subresource
 }
 
-/// The changes in an entry's version: none when the version is not known, `Some(None)` when it has
-/// the form of the request's.
-fn at_version(
-    entry: &Entry,
-    api_version: &str,
-    kind: &Kind<'_>,
-    old: &Object,
-    new: &Object,
-) -> Option<Option<Changes>> {
-    if entry.api_version == api_version {
-        return Some(None);
-    }
-    match (kind.other)(&entry.api_version) {
-        Other::Unknown => None,
-        Other::Same => Some(None),
-        Other::Form(schema) => {
-            let convert = |object| (kind.convert)(object, &entry.api_version);
-            Some(Some(owned_changes(&convert(old), &convert(new), schema)))
+/// What a write changes, in each version of the kind. Objects are converted once for each version, however many managers there
+/// are that speak it.
+struct Versions<'a, 's> {
+    /// The request's.
+    api_version: &'a str,
+    kind: &'a Kind<'s>,
+    old: &'a Object,
+    new: &'a Object,
+    /// The changes in the request's version.
+    changes: &'a Changes,
+    /// The same in versions that have another form.
+    other: BTreeMap<String, Changes>,
+}
+
+impl Versions<'_, '_> {
+    /// The changes in a version. None when the version is not known.
+    fn changes(&mut self, api_version: &str) -> Option<&Changes> {
+        if api_version == self.api_version {
+            return Some(self.changes);
+        }
+        match (self.kind.other)(api_version) {
+            Other::Unknown => None,
+            Other::Same => Some(self.changes),
+            Other::Form(schema) => {
+                if !self.other.contains_key(api_version) {
+                    let convert = |object| (self.kind.convert)(object, api_version);
+                    let changes = owned_changes(&convert(self.old), &convert(self.new), schema);
+                    self.other.insert(api_version.to_owned(), changes);
+                }
+                self.other.get(api_version)
+            }
         }
     }
 }
@@ -311,11 +322,9 @@ pub fn apply(
         managed.give(&who, std::mem::take(&mut before.changed));
     }
     let live = live.unwrap_or(&empty);
+    let mut listed = merge::Listed::new();
     for entry in managed.entries.iter_mut().filter(|entry| entry.api_version == who.api_version) {
-        entry.fields.set_mut();
-        if let Fields::Set(set) = &mut entry.fields {
-            merge::fold_root(set, live, node);
-        }
+        merge::fold_root(entry.fields.set_mut(), live, node, &mut listed);
     }
 
     let mut claims = merge::claimed(config, node);
@@ -346,6 +355,7 @@ pub fn apply(
                 set.subtract(&allowed);
                 set.paths().into_iter().map(move |path| (manager.clone(), path))
             })
+            .take(MAX_CONFLICTS)
             .collect();
         if !left.is_empty() {
             return Err(ApplyError::Conflict(left));
@@ -401,13 +411,11 @@ fn conflicts(
     who: &Writer<'_>,
 ) -> Vec<(String, Set)> {
     let mut found = Vec::new();
+    let mut versions =
+        Versions { api_version: who.api_version, kind, old: live, new: object, changes, other: BTreeMap::new() };
     for entry in managed.entries.iter().filter(|entry| !is_applier(entry, who.manager, who.subresource)) {
-        let set = entry.fields.to_set();
-        let common = match at_version(entry, who.api_version, kind, live, object) {
-            None => continue,
-            Some(None) => set.intersection(&changes.changed),
-            Some(Some(other)) => set.intersection(&other.changed),
-        };
+        let Some(changes) = versions.changes(&entry.api_version) else { continue };
+        let common = entry.fields.to_set().intersection(&changes.changed);
         if !common.is_empty() {
             found.push((entry.display(), common));
         }

@@ -17,6 +17,8 @@ use std::collections::BTreeMap;
 
 use serde_json::{Map, Value};
 
+use crate::decode::shorten;
+
 /// A set of fields below some place.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Set {
@@ -165,6 +167,8 @@ impl Set {
         for (element, child) in &self.children {
             let length = path.len();
             path.push_str(&display(element));
+            // A long one would be there once for each of all that is below it.
+            shorten(path);
             child.collect_paths(path, paths);
             path.truncate(length);
         }
@@ -250,6 +254,13 @@ mod tests {
             ]
         );
         assert_eq!(set.into_json(), json);
+    }
+
+    #[test]
+    fn long_paths_are_cut() {
+        let key = format!("f:{}", "k".repeat(5000));
+        let set = Set::parse(json!({key.as_str(): {"f:a": {}, "f:b": {}}})).expect("a set");
+        assert!(set.paths().len() == 2 && set.paths().iter().all(|path| path.len() <= 1024));
     }
 
     #[test]

@@ -349,6 +349,68 @@ fn too_many_updaters_are_folded() {
     story.owns("l", &[".metadata.labels.l"]);
 }
 
+/// As they are sent: many managers, each with these fields.
+fn managers(count: usize, api_version: &str, fields: &Value) -> Managed {
+    let entry = |n: usize| {
+        json!({"manager": format!("m{n}"), "operation": "Apply", "apiVersion": api_version,
+            "time": "2026-01-01T00:00:00Z", "fieldsType": "FieldsV1", "fieldsV1": fields})
+    };
+    Managed::parse((0..count).map(entry).collect()).expect("managers")
+}
+
+/// This would take minutes, were each list gone through for each manager that owns something in it.
+#[test]
+fn lists_are_gone_through_once_however_many_managers_there_are() {
+    let mut value = deployment(None, "a");
+    let variables: Value = (0..20_000).map(|n| json!({"name": format!("v{n}")})).collect();
+    value["spec"]["template"]["spec"]["containers"][0]["env"] = variables;
+    let mut story = Story::of(DEPLOYMENT);
+    story.update("creator", 1, value);
+    let variable = json!({"f:env": {"k:{\"name\":\"v1\"}": {".": {}, "f:name": {}}}});
+    let fields = json!({"f:spec": {"f:template": {"f:spec": {"f:containers": {"k:{\"name\":\"c\"}": variable}}}}});
+    story.managed.entries.extend(managers(5_000, "apps/v1", &fields).entries);
+    story.apply("me", deployment(Some(1), "a"));
+    story.owns(
+        "m7",
+        &[
+            ".spec.template.spec.containers[name=\"c\"].env[name=\"v1\"]",
+            ".spec.template.spec.containers[name=\"c\"].env[name=\"v1\"].name",
+        ],
+    );
+}
+
+#[test]
+fn objects_are_converted_once_for_each_version() {
+    let schema = builtin::schema(DEPLOYMENT).expect("built-in");
+    let converted = std::cell::Cell::new(0);
+    let other = |_: &str| Other::Form(schema);
+    let convert = |object: &Object, _: &str| {
+        converted.set(converted.get() + 1);
+        object.clone()
+    };
+    let kind = Kind { schema, other: &other, convert: &convert };
+    let mut managed = managers(100, "apps/v1beta1", &json!({"f:spec": {"f:replicas": {}}}));
+    let (old, new) = (object(deployment(Some(1), "a")), object(deployment(Some(2), "a")));
+    assert!(update(&old, &new, &kind, &mut managed, &writer("me", 1)));
+    assert_eq!((converted.get(), managed.entries.len()), (2, 1), "all have lost what they owned");
+}
+
+/// Items that are there many times are merged in their order, and each of them is moved once.
+#[test]
+fn many_items_of_one_name_are_merged() {
+    let mut value = deployment(None, "a");
+    let variables: Value = (0..100_000).map(|n| json!({"name": "v", "value": format!("{n}")})).collect();
+    value["spec"]["template"]["spec"]["containers"][0]["env"] = variables;
+    let mut story = Story::of(DEPLOYMENT);
+    story.update("creator", 1, value);
+    let mut config = deployment(None, "a");
+    config["spec"]["template"]["spec"]["containers"][0]["env"] = json!([{"name": "w", "value": "1"}]);
+    story.apply("me", config);
+    let now = story.object.clone().expect("it");
+    let merged = now["spec"]["template"]["spec"]["containers"][0]["env"].as_array().expect("a list");
+    assert_eq!(merged.len(), 100_001);
+}
+
 #[test]
 fn times_stay_where_nothing_changes() {
     let mut story = Story::of(DEPLOYMENT);

@@ -94,6 +94,7 @@ fn refuses_what_is_no_object() {
         (deep("[", "]"), Format::Yaml, ""),
         ((0..200).map(|level| format!("{}a:\n", " ".repeat(level))).collect::<String>().into_bytes(), Format::Yaml, ""),
         (bomb, Format::Yaml, ""),
+        (format!("a: &a {}\nb: [{}]\n", "x".repeat(1 << 20), "*a,".repeat(20)).into_bytes(), Format::Yaml, ""),
         (vec![b' '; 4 << 20], Format::Json, "too large"),
     ];
     for (bytes, format, words) in table {

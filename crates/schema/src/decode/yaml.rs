@@ -8,6 +8,8 @@ use super::{DecodeError, Finding, Limits, Parsed};
 
 /// An alias may not multiply a body beyond this many events.
 const MAX_EVENTS: usize = 500_000;
+/// Nor may all texts together be longer than the longest body this many times over.
+const MAX_GROWTH: usize = 4;
 /// The parser needs much stack for each level; kubectl itself sends JSON.
 const MAX_DEPTH: usize = 64;
 
@@ -18,6 +20,7 @@ fn options(limits: Limits, policy: DuplicateKeyPolicy) -> Options {
             max_aliases: 1_000,
             max_anchors: 1_000,
             max_depth: MAX_DEPTH.min(limits.max_depth),
+            max_total_scalar_bytes: limits.max_bytes.saturating_mul(MAX_GROWTH),
             flow_nesting_limit: MAX_DEPTH.min(limits.max_depth),
         },
         alias_limits: serde_saphyr::alias_limits! {

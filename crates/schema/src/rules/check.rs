@@ -120,6 +120,8 @@ impl Walk {
         let Some(type_) = &rules.type_ else { return };
         let unchanged = old == Some(value);
         let mut variables: Option<Variables> = None;
+        // In which form the value before is there already: it may be as long as the request, and the rules many.
+        let mut has_optional_old: Option<bool> = None;
         for rule in &rules.own {
             let transition = rule.is_transition();
             if (unchanged && !transition) || (transition && old.is_none() && !rule.optional_old_self) {
@@ -127,8 +129,9 @@ impl Walk {
             }
             let variables =
                 variables.get_or_insert_with(|| Variables(BTreeMap::from([("self", Cel::from_json(value, type_))])));
-            if transition {
+            if transition && has_optional_old != Some(rule.optional_old_self) {
                 variables.0.insert("oldSelf", old_self(old, type_, rule.optional_old_self));
+                has_optional_old = Some(rule.optional_old_self);
             }
             self.ask(rule, variables, node);
             self.spent |= self.errors.len() >= MAX_ERRORS;

@@ -1,5 +1,7 @@
 //! Where pods want to be: affinity to nodes and to other pods, and selectors of nodes.
 
+use std::collections::BTreeSet;
+
 use super::access::{Errors, Place};
 use super::demand::{Demand, Row, check};
 use super::names;
@@ -123,7 +125,8 @@ fn pod_term(term: &Place<'_>, errors: &mut Errors) {
             errors.extend(names::qualified_name(key).map(|problem| FieldError::invalid(path, *key, problem)));
         }
     }
-    for (index, key) in matching.iter().enumerate().filter(|(_, key)| differing.contains(key)) {
+    let differing: BTreeSet<&str> = differing.into_iter().collect();
+    for (index, key) in matching.iter().enumerate().filter(|(_, key)| differing.contains(*key)) {
         let path = format!("{}[{index}]", term.path_of("matchLabelKeys"));
         errors.push(FieldError::invalid(path, *key, "exists in both matchLabelKeys and mismatchLabelKeys"));
     }

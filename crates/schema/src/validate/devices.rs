@@ -15,8 +15,9 @@ use crate::error::FieldError;
 /// Most selectors of a request or class, and most configurations of a claim or class.
 const MAX_SELECTORS: u64 = 32;
 pub(super) const MAX_CONFIGS: u64 = 32;
-/// Longest selector, and most bytes of what is said to a driver.
+/// Longest selector, what evaluating one may be estimated to cost for a device, and most bytes of what is said to a driver.
 const MAX_EXPRESSION_BYTES: usize = 10 << 10;
+const MAX_EXPRESSION_COST: u64 = 1_000_000;
 const MAX_PARAMETER_BYTES: usize = 10 << 10;
 /// Longest name without its domain, and longest domain.
 const MAX_ID_BYTES: usize = 32;
@@ -131,16 +132,19 @@ fn selector_env() -> Env {
     Env::new().with("device", Type::Object(device.into()))
 }
 
-/// `selectors`: what an expression costs is for who evaluates it to bound.
+/// `selectors`: a scheduler evaluates each of them for each device, as often as it looks for some.
 pub(super) fn selectors(place: &Place<'_>, errors: &mut Errors) {
+    let env = selector_env();
     for selector in items(place, "selectors", MAX_SELECTORS, errors) {
         let cel = selector.field("cel");
         if !cel.exists() {
             errors.push(FieldError::required(cel.path, ""));
         } else if cel.text("expression").len() > MAX_EXPRESSION_BYTES {
             errors.push(FieldError::too_long(cel.path_of("expression"), MAX_EXPRESSION_BYTES as u64));
-        } else {
-            expressions::compiles(&cel, "expression", &selector_env(), &[Type::Bool], errors);
+        } else if let Some(cost) = expressions::compiles(&cel, "expression", &env, &[Type::Bool], errors)
+            && cost > MAX_EXPRESSION_COST
+        {
+            errors.push(FieldError::forbidden(cel.path_of("expression"), "too complex, exceeds cost limit"));
         }
     }
 }
@@ -179,8 +183,11 @@ pub(super) fn raw(place: &Place<'_>, errors: &mut Errors) {
     }
 }
 
-pub(super) fn class(spec: &Place<'_>, errors: &mut Errors) {
-    selectors(spec, errors);
+/// A class, and what it was. Selectors that have not changed are not held to a limit that is younger than they are.
+pub(super) fn class(spec: &Place<'_>, old: Option<&Place<'_>>, errors: &mut Errors) {
+    if old.is_none_or(|old| old.field("selectors").value != spec.field("selectors").value) {
+        selectors(spec, errors);
+    }
     for config in items(spec, "config", MAX_CONFIGS, errors) {
         configuration(&config, errors);
     }

@@ -41,20 +41,19 @@ pub fn policy_env<'a>(has_params: bool, variables: impl Iterator<Item = &'a Valu
         .with_struct("JSONPatch")
 }
 
-/// An error unless the expression compiles and gives what is wanted.
-pub(super) fn compiles(place: &Place<'_>, field: &str, env: &Env, wanted: &[Type], errors: &mut Errors) {
-    let Some(source) = place.needs_text(field, errors) else { return };
-    match Program::compile(source, env) {
-        Err(error) => {
-            errors.push(FieldError::invalid(place.path_of(field), source, format!("compilation failed: {error}")))
-        }
-        Ok(program) if wanted.iter().any(|wanted| program.result.fits(wanted)) => {}
+/// An error unless the expression compiles and gives what is wanted; and what it costs at most, if it does.
+pub(super) fn compiles(place: &Place<'_>, field: &str, env: &Env, wanted: &[Type], errors: &mut Errors) -> Option<u64> {
+    let source = place.needs_text(field, errors)?;
+    let problem = match Program::compile(source, env) {
+        Err(error) => format!("compilation failed: {error}"),
+        Ok(program) if wanted.iter().any(|wanted| program.result.fits(wanted)) => return Some(program.worst_cost),
         Ok(program) => {
             let wanted: Vec<String> = wanted.iter().map(Type::to_string).collect();
-            let text = format!("must evaluate to {}, but is {}", wanted.join(" or "), program.result);
-            errors.push(FieldError::invalid(place.path_of(field), source, text));
+            format!("must evaluate to {}, but is {}", wanted.join(" or "), program.result)
         }
-    }
+    };
+    errors.push(FieldError::invalid(place.path_of(field), source, problem));
+    None
 }
 
 /// `matchConditions`

@@ -166,6 +166,7 @@ pub(super) fn create(info: &ResourceInfo, version: &str, object: &Value) -> Erro
             pod_certificates::request(&place.field("spec"), &mut errors);
         }
         ("networking.k8s.io", "Ingress") => networking::new_ingress(&place, &mut errors),
+        ("resource.k8s.io", "DeviceClass") => devices::class(&place.field("spec"), None, &mut errors),
         ("resource.k8s.io", "ResourceClaim") => device_claims::claim(&place.field("spec"), &mut errors),
         ("resource.k8s.io", "ResourceClaimTemplate") => device_claims::template(&place.field("spec"), &mut errors),
         _ => {}
@@ -269,7 +270,8 @@ fn both(info: &ResourceInfo, version: &str, object: &Place<'_>, errors: &mut Err
         ("flowcontrol.apiserver.k8s.io", "FlowSchema") => flow_control::schema(object, errors),
         ("flowcontrol.apiserver.k8s.io", "PriorityLevelConfiguration") => flow_control::level(object, errors),
         ("certificates.k8s.io", "ClusterTrustBundle") => limits::trust_bundle(object, errors),
-        ("resource.k8s.io", "DeviceClass") => devices::class(&spec, errors),
+        // It is held to what it was.
+        ("resource.k8s.io", "DeviceClass") => {}
         ("resource.k8s.io", "ResourceSlice") => device_slices::slice(&spec, errors),
         ("resource.k8s.io", "DeviceTaintRule") => devices::taint_rule(&spec, errors),
         ("apiregistration.k8s.io", "APIService") => admission::api_service(object, errors),
@@ -309,6 +311,7 @@ fn changes(info: &ResourceInfo, new: &Place<'_>, old: &Place<'_>, errors: &mut E
         }
         ("networking.k8s.io", "ServiceCIDR") => networking::service_range_changes(new, old, errors),
         ("certificates.k8s.io", "PodCertificateRequest") => pod_certificates::changes(new, old, errors),
+        ("resource.k8s.io", "DeviceClass") => devices::class(&new.field("spec"), Some(&old.field("spec")), errors),
         ("resource.k8s.io", "ResourceClaim" | "ResourceClaimTemplate") => device_claims::changes(new, old, errors),
         ("apiextensions.k8s.io", "CustomResourceDefinition") => crd::changes(new, old, errors),
         _ => {}

@@ -116,9 +116,10 @@ fn qualified_finalizers(info: &ResourceInfo, metadata: &Place<'_>, before: &[&st
     if info.is_custom || WITHOUT_DOMAIN.iter().any(is_free) {
         return;
     }
+    let before: BTreeSet<&str> = before.iter().copied().collect();
     for finalizer in metadata.items("finalizers") {
         let name = finalizer.value.as_str().unwrap_or_default();
-        if !before.contains(&name) && !is_qualified_finalizer(name) {
+        if !is_qualified_finalizer(name) && !before.contains(name) {
             let text = "name is neither a standard finalizer name nor is it fully qualified";
             errors.push(FieldError::invalid(finalizer.path, name, text));
         }
@@ -159,8 +160,12 @@ pub(super) fn annotation_map(place: &Place<'_>, form: fn(&str) -> names::Problem
     }
 }
 
+/// How many controllers too many are told of: each is told with the whole list.
+const MAX_CONTROLLERS_TOLD: usize = 8;
+
 fn owner_references(metadata: &Place<'_>, errors: &mut Errors) {
     let mut controller: Option<String> = None;
+    let mut told = 0;
     for owner in metadata.items("ownerReferences") {
         let api_version = owner.text("apiVersion");
         if api_version.is_empty() || api_version.ends_with('/') {
@@ -182,13 +187,15 @@ fn owner_references(metadata: &Place<'_>, errors: &mut Errors) {
             let name = format!("{}/{}", owner.text("kind"), owner.text("name"));
             match &controller {
                 None => controller = Some(name),
-                Some(first) => {
+                Some(first) if told < MAX_CONTROLLERS_TOLD => {
+                    told += 1;
                     let text = format!(
                         "Only one reference can have Controller set to true. Found \"true\" in references for {first} and {name}"
                     );
                     let list = metadata.field("ownerReferences");
                     errors.push(FieldError::invalid(list.path, list.value.clone(), text));
                 }
+                Some(_) => {}
             }
         }
     }

@@ -1,6 +1,6 @@
 //! What may change in an existing pod, by way of the pod itself and of its subresources.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use carrack_types::qos;
 use serde_json::{Map, Value};
@@ -48,8 +48,8 @@ fn main(object: &Place<'_>, old_object: &Place<'_>, errors: &mut Errors) {
         }
     }
     deadline(&new, &old, errors);
-    let tolerated = |toleration: Place<'_>| plain(&without(toleration.value, &["tolerationSeconds"]));
-    let tolerations: Vec<Value> = new.items("tolerations").map(tolerated).collect();
+    let tolerated = |toleration: Place<'_>| plain(&without(toleration.value, &["tolerationSeconds"])).to_string();
+    let tolerations: BTreeSet<String> = new.items("tolerations").map(tolerated).collect();
     let kept = old.items("tolerations").all(|toleration| tolerations.contains(&tolerated(toleration)));
     if !kept {
         errors.push(FieldError::forbidden(
@@ -57,9 +57,10 @@ fn main(object: &Place<'_>, old_object: &Place<'_>, errors: &mut Errors) {
             "existing toleration can not be modified except its tolerationSeconds",
         ));
     }
+    let gates: BTreeSet<&str> = old.items("schedulingGates").map(|gate| gate.text("name")).collect();
     for gate in new.items("schedulingGates") {
         let name = gate.text("name");
-        if !old.items("schedulingGates").any(|other| other.text("name") == name) {
+        if !gates.contains(name) {
             let text = format!("only deletion is allowed, but found new scheduling gate '{name}'");
             errors.push(FieldError::forbidden(gate.path_of("name"), text));
         }
@@ -184,14 +185,18 @@ fn ephemeral(object: &Place<'_>, old_object: &Place<'_>, errors: &mut Errors) {
     let (new, old) = (object.field("spec"), old_object.field("spec"));
     pod::object(object, errors);
     let path = new.path_of("ephemeralContainers");
+    let mut kept = BTreeMap::new();
+    for container in new.items("ephemeralContainers") {
+        kept.entry(container.text("name")).or_insert(container.value);
+    }
     for container in old.items("ephemeralContainers") {
         let name = container.text("name");
-        match new.items("ephemeralContainers").find(|candidate| candidate.text("name") == name) {
+        match kept.get(name) {
             None => {
                 let text = format!("existing ephemeral containers \"{name}\" may not be removed\n");
                 errors.push(FieldError::forbidden(path.clone(), text));
             }
-            Some(now) if plain(now.value) != plain(container.value) => {
+            Some(now) if plain(now) != plain(container.value) => {
                 let text = format!("existing ephemeral containers \"{name}\" may not be changed\n");
                 errors.push(FieldError::forbidden(path.clone(), text));
             }

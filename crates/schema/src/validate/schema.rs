@@ -70,6 +70,10 @@ impl Walk {
     }
 
     fn invalid(&mut self, value: &Value, text: String) {
+        // Each has the value in it, which may be as long as the request.
+        if self.errors.len() >= MAX_ERRORS {
+            return;
+        }
         self.errors.push(FieldError::invalid(self.path.clone(), value.clone(), text));
     }
 
@@ -316,6 +320,9 @@ impl Walk {
 
     fn junctors(&mut self, value: &Value, rare: &Rare) {
         for schema in &rare.all_of {
+            if self.errors.len() >= MAX_ERRORS {
+                return;
+            }
             self.value(value, None, schema);
         }
         let path = if self.path.is_empty() { "<nil>".to_owned() } else { self.path.clone() };

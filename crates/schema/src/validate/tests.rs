@@ -129,6 +129,48 @@ fn metadata_is_checked() {
     );
 }
 
+/// Each controller too many is told with all of the owners: there may be as many as a request has room for.
+#[test]
+fn controllers_too_many_are_told_a_few_times() {
+    let owner =
+        |n: usize| json!({"apiVersion": "v1", "kind": "Node", "name": format!("n{n}"), "uid": "1", "controller": true});
+    let owners: Value = (0..1000).map(owner).collect();
+    let said = create(
+        table::find_kind("", "Pod").expect("pods"),
+        "v1",
+        &with(pod(), &[("/metadata/ownerReferences", owners)]),
+    );
+    assert_eq!(said.iter().filter(|error| error.detail.starts_with("Only one reference")).count(), 8);
+}
+
+#[test]
+fn errors_are_told_as_far_as_they_help() {
+    let labels: Value = (0..5000).map(|n| (format!("a b{n}"), json!("c"))).collect::<serde_json::Map<_, _>>().into();
+    let said = create(table::find_kind("", "Pod").expect("pods"), "v1", &with(pod(), &[("/metadata/labels", labels)]));
+    assert_eq!(said.len(), 1000);
+}
+
+/// Each of these would take minutes, were one list looked through for each item of another.
+#[test]
+fn long_lists_are_looked_through_once() {
+    let list = |item: &dyn Fn(usize) -> Value| -> Value { (0..20_000).map(item).collect() };
+    let mut pod = pod();
+    pod["metadata"]["finalizers"] = list(&|n| json!(format!("f{n}")));
+    pod["spec"]["tolerations"] = list(&|n| json!({"key": format!("k{n}"), "operator": "Exists"}));
+    pod["spec"]["schedulingGates"] = list(&|n| json!({"name": format!("a/g{n}")}));
+    pod["spec"]["ephemeralContainers"] = list(&|n| json!({"name": format!("e{n}"), "image": "x"}));
+    pod["spec"]["affinity"]["podAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"] = json!([{
+        "topologyKey": "z", "labelSelector": {},
+        "matchLabelKeys": list(&|n| json!(format!("m{n}"))), "mismatchLabelKeys": list(&|n| json!(format!("x{n}"))),
+    }]);
+    let mut changed = pod.clone();
+    changed["spec"]["containers"][0]["image"] = "y".into();
+    let info = table::find_kind("", "Pod").expect("pods");
+    for subresource in ["", "ephemeralcontainers"] {
+        drop(update(info, "v1", &changed, &pod, subresource));
+    }
+}
+
 #[test]
 fn finalizers_have_a_domain() {
     const UNQUALIFIED: &str = "name is neither a standard finalizer name nor is it fully qualified";

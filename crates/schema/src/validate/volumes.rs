@@ -136,6 +136,9 @@ const OF_PODS: &[Row] = &[
     ),
     ("projected.sources[].clusterTrustBundle.path", Demand::Required),
     ("projected.sources[].clusterTrustBundle.path", Demand::NotReserved),
+    ("projected.sources[].podCertificate.credentialBundlePath", Demand::NotReserved),
+    ("projected.sources[].podCertificate.keyPath", Demand::NotReserved),
+    ("projected.sources[].podCertificate.certificateChainPath", Demand::NotReserved),
     ("ephemeral.volumeClaimTemplate", Demand::Required),
 ];
 
@@ -220,6 +223,19 @@ fn sources(place: &Place<'_>, tables: &[&[Row]], errors: &mut Errors) {
     if let Some(fc) = place.some("fc") {
         fibre_channel(&fc, errors);
     }
+    let flex = place.field("flexVolume");
+    for (key, _) in flex.entries("options").filter(|(key, _)| is_reserved(key)) {
+        let path = format!("{}[{key}]", flex.path_of("options"));
+        errors.push(FieldError::invalid(path, key.as_str(), "kubernetes.io and k8s.io namespaces are reserved"));
+    }
+}
+
+/// Whether an option of a FlexVolume is the system's own to give: what a driver is told of the pod, its service account and
+/// secrets is called so. Upstream reference: `validateFlexVolumeSource` in pkg/apis/core/validation.
+fn is_reserved(key: &str) -> bool {
+    let namespace = key.split_once('/').map_or(key, |(namespace, _)| namespace);
+    let namespace = format!(".{}", namespace.to_lowercase());
+    [".kubernetes.io", ".k8s.io"].iter().any(|reserved| namespace.ends_with(reserved))
 }
 
 fn fibre_channel(fc: &Place<'_>, errors: &mut Errors) {
@@ -315,7 +331,10 @@ fn projected(source: &Place<'_>, errors: &mut Errors) {
             .flat_map(|kind| projection.field(kind).items("items").collect::<Vec<_>>())
             .map(|item| item.text("path"));
         let own = ["serviceAccountToken", "clusterTrustBundle"].map(|kind| projection.field(kind).text("path"));
-        for path in listed.chain(own).filter(|path| !path.is_empty()) {
+        let certificate = projection.field("podCertificate");
+        let of_certificate =
+            ["credentialBundlePath", "keyPath", "certificateChainPath"].map(|field| certificate.text(field));
+        for path in listed.chain(own).chain(of_certificate).filter(|path| !path.is_empty()) {
             if !paths.insert(path) {
                 errors.push(FieldError::invalid(source.path.clone(), path, "conflicting duplicate paths"));
             }

@@ -19,9 +19,10 @@ pub(super) async fn run(shared: Arc<Shared>, every: Duration) {
     let (mut version, mut revision) = (0, 0);
     loop {
         tokio::time::sleep(every).await;
-        match turn(&shared, version, revision).await {
-            Ok(seen) => (version, revision) = seen,
-            Err(error) => tracing::warn!(%error, "etcd is not compacted this time"),
+        match tokio::time::timeout(every, turn(&shared, version, revision)).await {
+            Ok(Ok(seen)) => (version, revision) = seen,
+            Ok(Err(error)) => tracing::warn!(%error, "etcd is not compacted this time"),
+            Err(_) => tracing::warn!("etcd is not compacted this time: it does not answer"),
         }
     }
 }

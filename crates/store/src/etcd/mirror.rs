@@ -59,12 +59,12 @@ impl Mirror {
         let (told, arrived) = oneshot::channel();
         let number = self.next.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
         lock(&self.waiting).insert((revision, number), told);
+        let _place = Place { mirror: self, at: (revision, number) };
         // Looked at after it was registered, so that no publication is missed.
         if self.published.visible() < revision && arrived.await.is_err() {
             // The sender is dropped with the mirror alone, and nobody waits then.
             tracing::trace!("nothing arrives any more");
         }
-        lock(&self.waiting).remove(&(revision, number));
     }
 
     fn announce(&self) {
@@ -110,6 +110,18 @@ impl Mirror {
         self.published.replace(state, &StoreError::Lagged);
         drop(aging);
         self.announce();
+    }
+}
+
+/// One's place among those who wait, which one leaves also by waiting no longer: a watch may be broken for long.
+struct Place<'a> {
+    mirror: &'a Mirror,
+    at: (Revision, u64),
+}
+
+impl Drop for Place<'_> {
+    fn drop(&mut self) {
+        lock(&self.mirror.waiting).remove(&self.at);
     }
 }
 

@@ -291,8 +291,10 @@ impl Shared {
                 // More came at once than the mirror remembers.
                 let at = GetOptions::new().with_revision(i64::try_from(revision.0).unwrap_or(i64::MAX));
                 let mut kv = self.client.kv_client().max_decoding_message_size(usize::MAX);
-                let mut found =
-                    kv.get(&**key, Some(at)).await.map_err(|error| silent(Asked::Write, error.to_string()))?;
+                let mut found = tokio::time::timeout(self.options.timeout, kv.get(&**key, Some(at)))
+                    .await
+                    .map_err(|_| silent(Asked::Write, "it does not answer".to_owned()))?
+                    .map_err(|error| silent(Asked::Write, error.to_string()))?;
                 Ok(found.take_kvs().into_iter().next().and_then(|kv| self.share(kv)))
             }
             (Op::Delete(_), TxnOpResponse::Delete(mut removed)) => {
@@ -341,7 +343,9 @@ impl Shared {
 
     async fn compact(&self, revision: Revision) -> Result<(), StoreError> {
         let mut kv = self.client.kv_client();
-        match kv.compact(i64::try_from(revision.0).unwrap_or(i64::MAX), None).await {
+        let compacted = kv.compact(i64::try_from(revision.0).unwrap_or(i64::MAX), None);
+        let compacted = tokio::time::timeout(self.options.timeout, compacted).await;
+        match compacted.map_err(|_| silent(Asked::Write, "it does not answer".to_owned()))? {
             Ok(_) => {}
             // It is compacted further already.
             Err(error) if is_out_of_range(&error) => {}

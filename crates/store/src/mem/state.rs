@@ -38,6 +38,9 @@ impl Default for HistoryLimits {
 /// Roughly what one change costs in memory beside the bytes of its value.
 const EVENT_OVERHEAD_BYTES: usize = 256;
 
+/// Who watches is seldom behind by more revisions than this: what was replaced before is read by hardly anybody.
+const BEHIND: u64 = 1000;
+
 /// A change as it is recorded: the key, and the final bytes, or none when it was deleted.
 pub(crate) type Change = (Arc<str>, Option<Bytes>);
 
@@ -81,12 +84,24 @@ impl State {
         self.entries.get(key)
     }
 
-    /// The entries of which this state has forgotten how they came about, and `before` has not.
+    /// What has come to rest in this state since `before`: the entries of which it has forgotten how they came about, and those
+    /// that were replaced so long ago that hardly a watcher is behind.
     pub(crate) fn at_rest_since<'a>(&'a self, before: &'a State) -> impl Iterator<Item = &'a Arc<Entry>> {
-        let (from, to) = (before.compacted, self.compacted.max(before.compacted));
-        let events = before.events_after(from).take_while(move |event| event.revision <= to);
-        let made = events.filter_map(|event| event.current.as_ref());
-        made.filter(|entry| self.get(&entry.key).is_some_and(|newest| Arc::ptr_eq(newest, entry)))
+        let forgotten = before.between(before.compacted, self.compacted);
+        let made = forgotten.filter_map(|event| event.current.as_ref());
+        let newest = made.filter(|entry| self.get(&entry.key).is_some_and(|newest| Arc::ptr_eq(newest, entry)));
+        let passed = self.between(before.passed(), self.passed());
+        newest.chain(passed.filter_map(|event| event.previous.as_ref()))
+    }
+
+    /// The last change that watchers are behind by at most.
+    fn passed(&self) -> Revision {
+        Revision(self.revision.0.saturating_sub(BEHIND))
+    }
+
+    /// The remembered changes after a revision up to another one.
+    fn between(&self, after: Revision, to: Revision) -> impl Iterator<Item = &Event> {
+        self.events_after(after).take_while(move |event| event.revision <= to)
     }
 
     /// The entries of which it does not know how they came about.

@@ -70,6 +70,18 @@ fn a_backup_is_of_one_revision_whatever_happens_meanwhile() {
     assert!(matches!(backup::restore(&file, &target), Err(OpenError::Io { .. })), "nothing is overwritten");
 }
 
+/// Whoever takes one slowly has no more than a part in memory, and each part costs as much as its entries.
+#[test]
+fn parts_are_short_however_long_the_values() {
+    let store = Arc::new(MemStore::default());
+    for number in 0..20 {
+        commit(&*store, vec![put(&format!("k/{number}"), "x".repeat(100 << 10))]);
+    }
+    let shared: Arc<dyn Store> = store;
+    let parts: Vec<_> = block_on(backup::stream(shared).try_collect()).expect("readable");
+    assert!(parts.len() > 5 && parts.iter().all(|part| part.len() < 400 << 10));
+}
+
 #[test]
 fn damage_is_found_out() {
     let dir = tempfile::tempdir().expect("a temporary directory");

@@ -12,6 +12,11 @@ fn selector(expression: &str) -> Value {
     json!([{"cel": {"expression": expression}}])
 }
 
+/// Ten times what a selector may cost, at the least.
+const COSTLY: &str = "[1, 2, 3, 4, 5, 6, 7, 8, 9, 10].all(a, [1, 2, 3, 4, 5, 6, 7, 8, 9, 10].all(b, \
+    [1, 2, 3, 4, 5, 6, 7, 8, 9, 10].all(c, [1, 2, 3, 4, 5, 6, 7, 8, 9, 10].all(d, [1, 2, 3, 4, 5, 6, 7, 8, 9, 10].all(e, \
+    [1, 2, 3, 4, 5, 6, 7, 8, 9, 10].all(f, [1, 2, 3, 4, 5, 6, 7, 8, 9, 10].all(g, a + b + c + d + e + f + g < 100)))))))";
+
 fn claim() -> Value {
     named(json!({"spec": {"devices": {
         "requests": [
@@ -69,6 +74,11 @@ fn claims() {
                 "device.capacity['a.example.com'].memory.compareTo(quantity('1Gi')) >= 0 && device.allowMultipleAllocations",
             ),
             &[],
+        ),
+        (
+            "/spec/devices/requests/0/exactly/selectors",
+            selector(COSTLY),
+            &["Forbidden spec.devices.requests[0].exactly.selectors[0].cel.expression"],
         ),
         (
             "/spec/devices/requests/0/exactly/tolerations",
@@ -235,9 +245,27 @@ fn classes_and_slices() {
         &[
             ("/spec/selectors", selector("1"), &["Invalid spec.selectors[0].cel.expression"]),
             ("/spec/selectors", selector(&" ".repeat(11_000)), &["TooLong spec.selectors[0].cel.expression"]),
+            ("/spec/selectors", selector(COSTLY), &["Forbidden spec.selectors[0].cel.expression"]),
             ("/spec/config", json!([{}]), &["Required spec.config[0].opaque"]),
             ("/spec/extendedResourceName", json!("cpu"), &["Invalid spec.extendedResourceName"]),
             ("/spec/extendedResourceName", json!("requests.example.com/gpu"), &["Invalid spec.extendedResourceName"]),
+        ],
+    );
+    // What was stored before there was a limit can still be changed elsewhere.
+    let old = global(json!({"spec": {"selectors": selector(COSTLY)}}));
+    changed(
+        DRA,
+        "DeviceClass",
+        "",
+        &old,
+        &[
+            ("/metadata/labels", json!({"a": "b"}), &[]),
+            ("/spec/config", json!([{}]), &["Required spec.config[0].opaque"]),
+            (
+                "/spec/selectors/0/cel/expression",
+                json!(COSTLY.replace("100", "99")),
+                &["Forbidden spec.selectors[0].cel.expression"],
+            ),
         ],
     );
     let rule =

@@ -61,6 +61,23 @@ fn volumes() {
                 &["Invalid spec.volumes[0].iscsi.iqn", "Invalid spec.volumes[0].iscsi.lun", LOST],
             ),
             (at, volume(json!({"fc": {}})), &["Required spec.volumes[0].fc.targetWWNs", LOST]),
+            (
+                at,
+                volume(json!({"flexVolume": {"driver": "v/d", "options": {"kubernetes.io/pod.name": "other"}}})),
+                &["Invalid spec.volumes[0].flexVolume.options[kubernetes.io/pod.name]", LOST],
+            ),
+            (
+                at,
+                volume(json!({"flexVolume": {"driver": "v/d", "options": {"Storage.K8S.io": ""}}})),
+                &["Invalid spec.volumes[0].flexVolume.options[Storage.K8S.io]", LOST],
+            ),
+            (
+                at,
+                volume(
+                    json!({"flexVolume": {"driver": "v/d", "options": {"a": "", "v.io/k8s.io": "", "xk8s.io/a": ""}}}),
+                ),
+                &[],
+            ),
             (at, volume(json!({"csi": {"driver": "a_b"}})), &["Invalid spec.volumes[0].csi.driver", LOST]),
             (
                 at,
@@ -118,6 +135,18 @@ fn volumes() {
                     json!({"projected": {"sources": [{"serviceAccountToken": {"path": "t", "expirationSeconds": 60}}]}}),
                 ),
                 &["Invalid spec.volumes[0].projected.sources[0].serviceAccountToken.expirationSeconds", LOST],
+            ),
+            (
+                at,
+                volume(
+                    json!({"projected": {"sources": [{"podCertificate": {"signerName": "a.io/b", "keyType": "ED25519",
+                "keyPath": "../k", "certificateChainPath": "c"}}, {"serviceAccountToken": {"path": "c"}}]}}),
+                ),
+                &[
+                    "Invalid spec.volumes[0].projected.sources[0].podCertificate.keyPath",
+                    "Invalid spec.volumes[0].projected",
+                    LOST,
+                ],
             ),
             (at, volume(json!({"ephemeral": {}})), &["Required spec.volumes[0].ephemeral.volumeClaimTemplate", LOST]),
             (

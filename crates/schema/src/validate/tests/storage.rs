@@ -26,6 +26,12 @@ fn volumes() {
             ("/spec/csi", json!(null), &["Required spec"]),
             ("/spec/csi", json!({"driver": "d.io"}), &["Required spec.csi.volumeHandle"]),
             ("/spec/nfs", json!({"server": "s", "path": "/"}), &["Forbidden spec.csi"]),
+            (
+                "/spec",
+                json!({"capacity": {"storage": "1Gi"}, "accessModes": ["ReadWriteOnce"],
+                    "flexVolume": {"driver": "v/d", "options": {"kubernetes.io/secret/key": "k"}}}),
+                &["Invalid spec.flexVolume.options[kubernetes.io/secret/key]"],
+            ),
             ("/spec/persistentVolumeReclaimPolicy", json!("Odd"), &["NotSupported spec.persistentVolumeReclaimPolicy"]),
             ("/spec/volumeMode", json!("Odd"), &["NotSupported spec.volumeMode"]),
             ("/spec/nodeAffinity", json!({}), &["Required spec.nodeAffinity.required"]),

@@ -4,6 +4,8 @@
 //! one of them has within itself: pods are a thirteenth of their size beside another pod, and two fifths alone. So a value is
 //! packed by LZ4 with an example of its kind as dictionary, which it keeps. There are a few examples of each kind, the first ones
 //! that were unlike each other. LZ4, since what is packed is read: it unpacks some gigabytes a second.
+//!
+//! The store packs what rests in it, and the caches of controllers what nobody has read for long.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -11,9 +13,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use lz4_flex::block::{compress_into_with_dict, decompress_into_with_dict, get_maximum_output_size};
 
-use crate::model::metadata_place;
-
-/// How many examples of one kind there are at most. Each is tried with each value.
+/// How many examples of one kind there are at most.
 const EXAMPLES: usize = 4;
 /// Of how many kinds there are examples at most.
 const KINDS: usize = 1024;
@@ -26,32 +26,39 @@ const SECRET: &[u8] = b"\"kind\":\"Secret\"";
 /// What is shorter stays as it is, in bytes.
 const LEAST_BYTES: usize = 256;
 
-/// A value, packed.
-pub(crate) struct Packed {
+/// A value that shares so much with an example is packed by it, and no other is tried: one part in so many is left.
+const GOOD: usize = 4;
+
+/// A value, packed. Cheap to clone.
+#[derive(Clone)]
+pub struct Packed {
     like: Arc<[u8]>,
-    rest: Box<[u8]>,
+    rest: Arc<[u8]>,
+    /// How long the value is, in bytes.
+    len: usize,
 }
 
 impl Packed {
-    /// The value, of so many bytes.
+    /// The value.
+    #[must_use]
     #[expect(clippy::expect_used, reason = "it was unpacked once when it was packed")]
-    pub(crate) fn open(&self, len: usize) -> Bytes {
-        let mut value = vec![0; len];
+    pub fn open(&self) -> Bytes {
+        let mut value = vec![0; self.len];
         let unpacked = decompress_into_with_dict(&self.rest, &mut value, &self.like);
-        assert_eq!(unpacked.expect("a value was packed that can be unpacked"), len);
+        assert_eq!(unpacked.expect("a value was packed that can be unpacked"), self.len);
         value.into()
     }
 
     /// How many bytes it takes, its example aside.
-    #[cfg(test)]
-    pub(crate) fn len(&self) -> usize {
+    #[must_use]
+    pub fn bytes(&self) -> usize {
         self.rest.len()
     }
 }
 
 /// The examples of each kind, by which values are packed.
 #[derive(Default)]
-pub(crate) struct Examples {
+pub struct Examples {
     kinds: BTreeMap<Box<[u8]>, Vec<Arc<[u8]>>>,
     /// Where values are packed, and unpacked to see whether that can be done.
     packed: Vec<u8>,
@@ -59,8 +66,8 @@ pub(crate) struct Examples {
 }
 
 impl Examples {
-    /// Packs a value. None: it would save too little.
-    pub(crate) fn pack(&mut self, value: &[u8]) -> Option<Packed> {
+    /// Packs an object in JSON. None: it would save too little, or must not be.
+    pub fn pack(&mut self, value: &[u8]) -> Option<Packed> {
         if value.len() < LEAST_BYTES {
             return None;
         }
@@ -78,7 +85,11 @@ impl Examples {
             let most = best.as_ref().map_or(usize::MAX, |best| best.rest.len());
             match compress_into_with_dict(value, &mut self.packed, example) {
                 Ok(len) if len < most => {
-                    best = Some(Packed { like: Arc::clone(example), rest: self.packed[..len].into() });
+                    best =
+                        Some(Packed { like: Arc::clone(example), rest: self.packed[..len].into(), len: value.len() });
+                    if len < value.len() / GOOD {
+                        break;
+                    }
                 }
                 _ => {}
             }
@@ -93,6 +104,15 @@ impl Examples {
         let unpacked = decompress_into_with_dict(&best.rest, &mut self.unpacked, &best.like);
         (unpacked.is_ok_and(|len| len == value.len()) && self.unpacked == value).then_some(best)
     }
+}
+
+/// Where an object's metadata begins, behind its brace. What comes before says which kind it is of.
+#[must_use]
+pub fn metadata_place(value: &[u8]) -> Option<usize> {
+    const METADATA: &[u8] = b"\"metadata\":{";
+    // The object's own metadata comes before all that could look like it: inside of a JSON string
+    // each quote is escaped.
+    Some(value.windows(METADATA.len()).position(|window| window == METADATA)? + METADATA.len())
 }
 
 #[cfg(test)]
@@ -116,8 +136,8 @@ mod tests {
         assert!(examples.pack(&object("Pod", "first", "")).is_none(), "there is nothing yet that it is like");
         let second = object("Pod", "second", "");
         let packed = examples.pack(&second).expect("it is like the first");
-        assert!(packed.len() * 8 < second.len(), "{} of {} bytes", packed.len(), second.len());
-        assert_eq!(packed.open(second.len()), second);
+        assert!(packed.bytes() * 8 < second.len(), "{} of {} bytes", packed.bytes(), second.len());
+        assert_eq!(packed.open(), second);
         assert!(examples.pack(&object("Node", "first", "")).is_none(), "that is another kind");
         for _ in 0..2 {
             assert!(examples.pack(&object("Secret", "one", "")).is_none(), "it would outlive its object");
@@ -152,7 +172,7 @@ mod tests {
             for (kind, name, more) in values {
                 let value = object(&kind, &name, &more);
                 if let Some(packed) = examples.pack(&value) {
-                    prop_assert_eq!(packed.open(value.len()), value);
+                    prop_assert_eq!(packed.open(), value);
                 }
             }
         }

@@ -1,10 +1,8 @@
 //! Nothing that a client sends brings the process down: whatever the value, every kind decodes,
 //! defaults, validates and prints it, or says what is wrong.
 
-mod common;
-
+use crate::common::make;
 use carrack_schema::{convert, crd, decode, default, print, prune, strategic, table, validate};
-use common::make;
 use proptest::prelude::*;
 use serde_json::{Map, Value, json};
 

@@ -1,14 +1,12 @@
 //! What holds of field ownership whatever the kind and the objects are.
 #![expect(clippy::expect_used, clippy::panic, reason = "a test that cannot go on has failed")]
 
-mod common;
-
 use std::collections::BTreeSet;
 
+use crate::common::make;
 use carrack_schema::apply::{Applied, ApplyError, Kind, Managed, Other, Set, Writer, apply, nothing, update};
 use carrack_schema::schema::Schema;
 use carrack_schema::{decode, strategic, table};
-use common::make;
 use proptest::prelude::*;
 use serde_json::{Map, Value, json};
 
