@@ -5,12 +5,36 @@ use std::collections::BTreeMap;
 use carrack_auth::authn::bootstrap_tokens::{self, BootstrapToken};
 use carrack_auth::token::{BoundObject, Found};
 use carrack_auth::{Caller, Secret};
+use serde::Deserialize;
 
 use crate::keys;
-use crate::object::meta_str;
 use crate::server::Inner;
 use crate::status::Status;
-use crate::stored;
+
+/// What of an object says whether it is still the one that a token is bound to. It is read for each request that comes
+/// with the token, so the rest, which can be a whole pod, is passed over.
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct Bound {
+    metadata: Identity,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+struct Identity {
+    uid: String,
+    deletion_timestamp: Option<String>,
+}
+
+impl Bound {
+    /// Reads a stored object.
+    fn read(value: &[u8]) -> Found {
+        // Entries are written by `stored::encode` alone; what has no UID is bound to nothing.
+        let Identity { uid, deletion_timestamp } = serde_json::from_slice::<Self>(value).unwrap_or_default().metadata;
+        let deletion = deletion_timestamp.and_then(|at| at.parse::<jiff::Timestamp>().ok());
+        Found { uid, deletion_unix_s: deletion.map(jiff::Timestamp::as_second) }
+    }
+}
 
 impl Inner {
     /// Whose bootstrap token, or token of a provider, this is; none when it is neither.
@@ -50,16 +74,29 @@ impl Inner {
                 BoundObject::Node { name } => keys::of("", "nodes", None) + name,
             };
             let Ok((entry, _)) = self.store.get(&key).await else { continue };
-            let found = entry.map(|entry| {
-                let parsed = stored::parse(&entry);
-                let deletion = meta_str(&parsed, "deletionTimestamp").parse::<jiff::Timestamp>();
-                Found {
-                    uid: meta_str(&parsed, "uid").to_owned(),
-                    deletion_unix_s: deletion.ok().map(jiff::Timestamp::as_second),
-                }
-            });
-            all.insert(object, found);
+            all.insert(object, entry.map(|entry| Bound::read(&entry.value())));
         }
         all
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_token_is_bound_to() {
+        for (value, uid, deletion_unix_s) in [
+            (r#"{"kind":"Pod","metadata":{"name":"p","uid":"1","labels":{"uid":"2"}},"spec":{"uid":[3]}}"#, "1", None),
+            (r#"{"spec":{},"metadata":{"uid":"1","deletionTimestamp":"1970-01-01T00:01:00Z"}}"#, "1", Some(60)),
+            (r#"{"metadata":{"uid":"1","deletionTimestamp":null}}"#, "1", None),
+            (r#"{"metadata":{"uid":"1","deletionTimestamp":"soon"}}"#, "1", None),
+            (r#"{"metadata":{"name":"p"}}"#, "", None),
+            ("{}", "", None),
+            ("nothing", "", None),
+        ] {
+            let found = Bound::read(value.as_bytes());
+            assert_eq!((found.uid.as_str(), found.deletion_unix_s), (uid, deletion_unix_s), "{value}");
+        }
     }
 }

@@ -3,8 +3,6 @@
 //! The logic says whom to call, with what, and how long to wait; [`crate::Env::call`] does it. In a process
 //! that is [`crate::serve::Outbound`]; the simulator has one that is slow, fails and lies.
 
-use std::net::IpAddr;
-
 use bytes::Bytes;
 use futures::future::BoxFuture;
 use http::{HeaderMap, Method, Uri};
@@ -16,8 +14,10 @@ pub struct Call {
     pub method: Method,
     /// The name that the server's certificate must carry.
     pub server_name: String,
-    /// The server's address; none to look the name up.
-    pub address: Option<IpAddr>,
+    /// The host that the URL names, without brackets; the server is told it.
+    pub host: String,
+    /// Where the server is, by address or by a name to look up; none where that is the host.
+    pub place: Option<String>,
     /// The server's port.
     pub port: u16,
     /// Path and query.
@@ -102,9 +102,21 @@ pub type Calling = BoxFuture<'static, Result<Answer, CallError>>;
 impl Call {
     /// The URL, for messages.
     pub fn url(&self) -> String {
-        let host =
-            if self.server_name.contains(':') { format!("[{}]", self.server_name) } else { self.server_name.clone() };
-        format!("https://{host}:{}{}", self.port, self.path_and_query)
+        format!("https://{}{}", self.authority(), self.path_and_query)
+    }
+
+    /// Host and port, as the URL has them.
+    pub(crate) fn authority(&self) -> String {
+        if self.host.contains(':') {
+            format!("[{}]:{}", self.host, self.port)
+        } else {
+            format!("{}:{}", self.host, self.port)
+        }
+    }
+
+    /// Where the server is.
+    pub(crate) fn place(&self) -> &str {
+        self.place.as_deref().unwrap_or(&self.host)
     }
 }
 

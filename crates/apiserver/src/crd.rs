@@ -13,12 +13,12 @@ use carrack_store::{Check, Op, Range, Txn, TxnOutcome};
 use http::HeaderMap;
 use serde_json::Value;
 
-use crate::admission::{CLEANUP_FINALIZER, set_condition, settle, waits_for_names};
+use crate::admission::{CLEANUP_FINALIZER, accepted, set_condition, settle, waits_for_names};
 use crate::catalog::{CRD_GROUP, CRDS};
 use crate::context::Cx;
 use crate::env::rfc3339_s;
 use crate::keys;
-use crate::object::{child_mut, finalizers, is_deleting, meta, set_finalizers, set_meta};
+use crate::object::{child_mut, finalizers, is_deleting, meta, set_finalizers, set_meta, str_at};
 use crate::query::Query;
 use crate::registry::create::{TRIES, busy};
 use crate::registry::delete::remove_at;
@@ -71,7 +71,9 @@ async fn accept_names(server: &Inner) -> Result<(), Status> {
             continue;
         }
         let mut settled = definition.clone();
-        settle(&mut settled, Some(definition), Some(definition), &all.iter().collect::<Vec<_>>(), &now);
+        let entries = page.entries.iter().map(|entry| &**entry);
+        let others = accepted::of_group(entries, str_at(definition, &["spec", "group"]));
+        settle(&mut settled, Some(definition), Some(definition), &others, &now);
         if settled == *definition {
             continue;
         }

@@ -35,7 +35,7 @@ mod expiry;
 mod flow;
 mod follow;
 mod former;
-mod health;
+pub mod health;
 mod keys;
 mod kinds;
 mod list_options;

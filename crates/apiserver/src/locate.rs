@@ -14,11 +14,31 @@ use crate::stored;
 /// A server to call.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Located {
-    /// The name that its certificate carries.
+    /// The name that its certificate carries: the Service's, wherever the server is
+    /// (`k8s.io/apiserver/pkg/util/webhook/client.go`; `handler_proxy.go` of kube-aggregator).
     pub server_name: String,
-    /// Its address; none when the name is to be looked up.
-    pub address: Option<IpAddr>,
+    /// Where it is.
+    pub place: Place,
     pub port: u16,
+}
+
+/// Where a server is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Place {
+    /// At one of the Service's endpoints.
+    Endpoint(IpAddr),
+    /// Outside the cluster, under this name.
+    External(String),
+}
+
+impl Place {
+    /// As text: a name or an address.
+    pub(crate) fn text(&self) -> String {
+        match self {
+            Place::Endpoint(address) => address.to_string(),
+            Place::External(name) => name.clone(),
+        }
+    }
 }
 
 /// An endpoint of a port of a Service.
@@ -34,8 +54,8 @@ pub(crate) async fn service(
     let service = stored::parse(&*entry.ok_or_else(|| Status::unavailable(format!("service \"{name}\" not found")))?);
     let server_name = format!("{name}.{namespace}.svc");
     if str_at(&service, &["spec", "type"]) == "ExternalName" {
-        let server_name = str_at(&service, &["spec", "externalName"]).to_owned();
-        return Ok(Located { server_name, address: None, port });
+        let external = str_at(&service, &["spec", "externalName"]).to_owned();
+        return Ok(Located { server_name, place: Place::External(external), port });
     }
     let ports = at(&service, &["spec", "ports"]).and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
     let Some(found) = ports.iter().find(|found| found["port"] == port) else {
@@ -51,7 +71,7 @@ pub(crate) async fn service(
     }
     let chosen = usize::try_from(env.random() % all.len() as u64).unwrap_or(0);
     let (address, port) = all.swap_remove(chosen);
-    Ok(Located { server_name, address: Some(address), port })
+    Ok(Located { server_name, place: Place::Endpoint(address), port })
 }
 
 /// The port of that name in a list of ports.

@@ -63,8 +63,8 @@ pub(crate) async fn answer(
         "/.well-known/openid-configuration" | "/openid/v1/jwks" => return issuer(server, trimmed),
         _ => {}
     }
-    if let Some(rest) = ["/healthz", "/livez", "/readyz"].iter().find_map(|p| trimmed.strip_prefix(p)) {
-        return health::answer(server, &trimmed[1..trimmed.len() - rest.len()], rest, query);
+    if let Some((endpoint, rest)) = health::page(trimmed) {
+        return health::answer(server, endpoint, rest, query);
     }
     if trimmed.starts_with("/openapi/") {
         return openapi::answer(server, trimmed, headers).await;

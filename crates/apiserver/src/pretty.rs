@@ -4,6 +4,7 @@
 //! The bytes are walked once and only whitespace is put between them: the order of fields stays, and
 //! nothing is parsed.
 
+use bytes::Bytes;
 use http::header::{CONTENT_TYPE, HeaderMap, USER_AGENT};
 
 use crate::body::{Body, Response};
@@ -31,12 +32,19 @@ pub(crate) fn lay_out(response: Response) -> Response {
     }
     response.map(|body| {
         let bytes = body.into_bytes();
-        if bytes.is_empty() { Body::Full(bytes) } else { Body::Full(indented(&bytes).into()) }
+        let laid_out = if bytes.is_empty() { None } else { indented(&bytes) };
+        Body::Full(laid_out.map_or(bytes, Bytes::from))
     })
 }
 
-/// JSON with two spaces a level.
-fn indented(json: &[u8]) -> Vec<u8> {
+/// How many times as long as it was a reply may become, and how long it may become in any case, in bytes.
+const MAX_GROWTH: usize = 8;
+const MIN_BOUND: usize = 1 << 16;
+
+/// JSON with two spaces a level; none of what is nested so deep that there would be spaces most of all: a few megabytes
+/// of short items would become some hundreds.
+fn indented(json: &[u8]) -> Option<Vec<u8>> {
+    let bound = json.len().saturating_mul(MAX_GROWTH).max(MIN_BOUND);
     let mut out = Vec::with_capacity(json.len() + json.len() / 2);
     let (mut depth, mut in_text, mut escaped, mut just_opened) = (0_usize, false, false, false);
     let line = |out: &mut Vec<u8>, depth: usize| {
@@ -44,6 +52,9 @@ fn indented(json: &[u8]) -> Vec<u8> {
         out.resize(out.len() + 2 * depth, b' ');
     };
     for &byte in json {
+        if out.len() > bound {
+            return None;
+        }
         if in_text {
             out.push(byte);
             in_text = escaped || byte != b'"';
@@ -78,7 +89,7 @@ fn indented(json: &[u8]) -> Vec<u8> {
         }
     }
     out.push(b'\n');
-    out
+    Some(out)
 }
 
 #[cfg(test)]
@@ -95,8 +106,11 @@ mod tests {
             (r#"{"a":1,"b":[],"c":[1,{}]}"#, "{\n  \"a\": 1,\n  \"b\": [],\n  \"c\": [\n    1,\n    {}\n  ]\n}\n"),
             (r#"{"z":"a,b: {\" }\\","a":null}"#, "{\n  \"z\": \"a,b: {\\\" }\\\\\",\n  \"a\": null\n}\n"),
         ] {
-            assert_eq!(String::from_utf8_lossy(&indented(json.as_bytes())), want, "{json}");
+            let laid_out = indented(json.as_bytes()).expect("it is not deep");
+            assert_eq!(String::from_utf8_lossy(&laid_out), want, "{json}");
         }
+        let deep = ["[".repeat(100), "1,".repeat(10_000), "1".to_owned(), "]".repeat(100)].concat();
+        assert_eq!(indented(deep.as_bytes()), None);
     }
 
     #[test]

@@ -2,10 +2,28 @@
 //!
 //! The same reading feeds the router and the authorizer, so that they cannot disagree.
 
-use http::Method;
+use http::{Method, Uri};
 
 use crate::query::{Query, decode};
 use crate::selector::FieldSelector;
+
+/// Path and query of a request as they are read: once, whoever needs them on its way.
+#[derive(Clone, Debug)]
+pub(crate) struct Asked {
+    /// The query's parameters.
+    pub query: Query,
+    /// What is asked for.
+    pub info: RequestInfo,
+}
+
+impl Asked {
+    /// Reads a request's head.
+    pub(crate) fn of(method: &Method, uri: &Uri) -> Asked {
+        let query = Query::parse(uri.query().unwrap_or_default());
+        let info = RequestInfo::parse(method, uri.path(), &query);
+        Asked { query, info }
+    }
+}
 
 /// What a request asks for.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -41,7 +41,7 @@ use crate::openapi::Documents;
 use crate::pretty;
 use crate::query::Query;
 use crate::registry::defined::Definitions;
-use crate::route::{RequestInfo, ResourceRequest};
+use crate::route::{Asked, RequestInfo, ResourceRequest};
 use crate::services::Network;
 use crate::status::Status;
 use crate::{dispatch, nonresource, yaml};
@@ -72,6 +72,9 @@ pub struct Config {
     pub signer: Option<RequestSigner>,
     /// Notes who does what.
     pub audit: Option<Audit>,
+    /// A bug put in on purpose, for the simulator, which must find it: what is below `watch/` is let through, whatever its
+    /// method.
+    pub planted_writing_watches: bool,
 }
 
 impl Config {
@@ -90,6 +93,7 @@ impl Config {
             network: Network::default(),
             signer: None,
             audit: None,
+            planted_writing_watches: false,
         }
     }
 }
@@ -114,6 +118,7 @@ pub(crate) struct Inner {
     pub network: Network,
     pub signer: Option<RequestSigner>,
     pub audit: Option<Audit>,
+    planted_writing_watches: bool,
     catalog: Follower<CatalogFold>,
     authorizer: Follower<AuthorizerFold>,
     flow: Follower<FlowFold>,
@@ -189,6 +194,7 @@ impl ApiServer {
                 network: config.network,
                 signer: config.signer,
                 audit: config.audit,
+                planted_writing_watches: config.planted_writing_watches,
                 catalog: Follower::new(CatalogFold::prefixes(), CatalogFold::new()),
                 flow: Follower::new(FlowFold::prefixes(), FlowFold::default()),
                 authorizer: Follower::new(prefixes.clone(), AuthorizerFold { authorizer: Authorizer::new(), prefixes }),
@@ -240,9 +246,10 @@ impl ApiServer {
     /// Answers a request of a caller that has been authenticated.
     pub async fn handle(&self, request: http::Request<Bytes>, caller: Caller) -> Response {
         let (parts, body) = request.into_parts();
+        let asked = Asked::of(&parts.method, &parts.uri);
         match self.acts_for(&caller, &parts.headers).await {
-            Ok(other) => self.answer(&parts, body, Acting::new(caller, other)).await,
-            Err(status) => self.refuse(&parts, &Acting::new(caller, None), status),
+            Ok(other) => self.answer(&parts, &asked, body, Acting::new(caller, other)).await,
+            Err(status) => self.refuse(&parts, &asked, &Acting::new(caller, None), status),
         }
     }
 
@@ -264,21 +271,20 @@ impl ApiServer {
     }
 
     /// Answers a request whose head is still of use.
-    pub(crate) async fn answer(&self, parts: &request::Parts, body: Bytes, acting: Acting) -> Response {
-        let query = Query::parse(parts.uri.query().unwrap_or_default());
-        let info = RequestInfo::parse(&parts.method, parts.uri.path(), &query);
+    pub(crate) async fn answer(&self, parts: &request::Parts, asked: &Asked, body: Bytes, acting: Acting) -> Response {
+        let Asked { query, info } = asked;
         let path_and_query = parts.uri.path_and_query().map_or("/", |both| both.as_str());
         let (metrics, env) = (&self.inner.metrics, &*self.inner.env);
         let audit = self.inner.audit.as_ref();
-        let record = audit.and_then(|audit| audit.begin(&self.inner, &acting, &info, parts, &body));
+        let record = audit.and_then(|audit| audit.begin(&self.inner, &acting, info, parts, &body));
         let mut notes = Notes::default();
-        let started = metrics.start(&info, query.non_empty("dryRun").is_some(), env);
+        let started = metrics.start(info, query.non_empty("dryRun").is_some(), env);
         let request = Request {
             server: self,
             method: &parts.method,
-            info: &info,
+            info,
             path_and_query,
-            query: &query,
+            query,
             headers: &parts.headers,
             body,
             known: &started.known,
@@ -290,31 +296,29 @@ impl ApiServer {
         };
         metrics.end(started, response.status().as_u16(), response.body().size_bytes(), notes.elsewhere, env);
         let response = yaml::lay_out(response, &parts.headers);
-        if pretty::wanted(&query, &parts.headers) { pretty::lay_out(response) } else { response }
+        if pretty::wanted(query, &parts.headers) { pretty::lay_out(response) } else { response }
     }
 
     /// Notes a request that is refused because nobody knows whose it is.
-    pub(crate) fn note_unauthenticated(&self, parts: &request::Parts) {
-        if let Some(record) = self.noted(parts, &Acting::new(Caller::default(), None)) {
+    pub(crate) fn note_unauthenticated(&self, parts: &request::Parts, asked: &Asked) {
+        if let Some(record) = self.noted(parts, asked, &Acting::new(Caller::default(), None)) {
             record.end_unauthenticated(&parts.headers);
         }
     }
 
     /// Refuses a request before anybody looked at what it asks for, and notes it.
-    pub(crate) fn refuse(&self, parts: &request::Parts, acting: &Acting, status: Status) -> Response {
+    pub(crate) fn refuse(&self, parts: &request::Parts, asked: &Asked, acting: &Acting, status: Status) -> Response {
         let response = Response::from(status);
-        match self.noted(parts, acting) {
+        match self.noted(parts, asked, acting) {
             Some(record) => record.end(&Notes::default(), response),
             None => response,
         }
     }
 
     /// The audit's record of a request whose body nobody reads; none when it is not noted.
-    fn noted(&self, parts: &request::Parts, acting: &Acting) -> Option<Record> {
+    fn noted(&self, parts: &request::Parts, asked: &Asked, acting: &Acting) -> Option<Record> {
         let audit = self.inner.audit.as_ref()?;
-        let query = Query::parse(parts.uri.query().unwrap_or_default());
-        let info = RequestInfo::parse(&parts.method, parts.uri.path(), &query);
-        audit.begin(&self.inner, acting, &info, parts, &[])
+        audit.begin(&self.inner, acting, &asked.info, parts, &[])
     }
 
     /// Who makes a request with these headers, over a connection whose client certificate is
@@ -412,6 +416,7 @@ impl Request<'_> {
             let Request { server, method, info, query, headers, body, .. } = self;
             return nonresource::answer(server, method, &info.path, headers, query, &body).await;
         };
+        self.only_watches(resource)?;
         if let Some(api) = inner.local_api(&resource.group, &resource.version) {
             let response = api
                 .handle(LocalRequest {
@@ -429,6 +434,17 @@ impl Request<'_> {
             return Ok(response);
         }
         self.resource(resource, &caller, notes).await
+    }
+
+    /// Refuses what is no watch and yet was authorized as one, since its path lies below `watch/`, whatever its method:
+    /// no object can be written there, and none has anything below it (upstream has no such routes).
+    fn only_watches(&self, resource: &ResourceRequest) -> Result<(), Status> {
+        match self.info.verb {
+            _ if self.server.inner.planted_writing_watches => Ok(()),
+            "watch" if resource.subresource.is_some() => Err(Status::no_such_path()),
+            "watch" if *self.method != Method::GET => Err(Status::method_not_allowed()),
+            _ => Ok(()),
+        }
     }
 
     /// The other server that the request is for, if it is for one.
@@ -511,7 +527,10 @@ impl Request<'_> {
             elsewhere: Mutex::default(),
         };
         if row.versions[version_index].deprecation_warning.is_some() {
-            let subresource = request.subresource.as_deref().unwrap_or_default();
+            // One that there is: any number of others could be named.
+            let subresource = request.subresource.as_deref();
+            let known = subresource.filter(|sub| row.versions[version_index].subresource(sub).is_some());
+            let subresource = known.unwrap_or_default();
             inner.metrics.deprecated(row, &request.version, subresource);
             cx.annotate("k8s.io/deprecated", "true");
         }
@@ -579,9 +598,10 @@ impl Inner {
         Ok(self.hooks.with(&*self.store, |fold| fold.hooks()).await?)
     }
 
-    /// Asks the authorizer, brought up to date.
+    /// Asks the authorizer, brought up to date. Others ask meanwhile: a policy's expressions may take their time.
     pub(crate) async fn with_authorizer<R>(&self, ask: impl FnOnce(&Authorizer) -> R) -> Result<R, Status> {
-        Ok(self.authorizer.with(&*self.store, |fold| ask(&fold.authorizer)).await?)
+        let authorizer = self.authorizer.with(&*self.store, |fold| fold.authorizer.clone()).await?;
+        Ok(ask(&authorizer))
     }
 
     /// Asks the priority levels, brought up to date.
@@ -597,7 +617,32 @@ impl Inner {
 
 #[cfg(test)]
 mod tests {
-    use super::{WARNING_CHARS, WARNINGS_CHARS, bounded};
+    use std::sync::Arc;
+
+    use carrack_store::MemStore;
+    use futures::FutureExt as _;
+
+    use super::{ApiServer, Authorizer, Config, WARNING_CHARS, WARNINGS_CHARS, bounded};
+    use crate::env::Env;
+
+    struct Still;
+
+    impl Env for Still {
+        fn now(&self) -> jiff::Timestamp {
+            jiff::Timestamp::UNIX_EPOCH
+        }
+        fn random(&self) -> u64 {
+            0
+        }
+    }
+
+    #[test]
+    fn who_asks_the_authorizer_keeps_nobody_waiting() {
+        let server = ApiServer::new(Config::new(Arc::new(MemStore::default()), Arc::new(Still)));
+        let meanwhile = |_: &Authorizer| server.inner.with_authorizer(|_| true).now_or_never();
+        let told = server.inner.with_authorizer(meanwhile).now_or_never();
+        assert!(matches!(told, Some(Ok(Some(Ok(true))))));
+    }
 
     #[test]
     fn warnings_fit_in_headers() {

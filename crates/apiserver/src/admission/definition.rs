@@ -9,6 +9,7 @@ use carrack_schema::table::builtin;
 use carrack_schema::validate::is_qualified_finalizer;
 use serde_json::{Map, Value, json};
 
+use super::accepted::{self, Accepted};
 use super::{AdmissionPlugin, Attributes, Lookup, Needed, Operation};
 use crate::catalog::{CRD_GROUP, CRDS};
 use crate::env::rfc3339_s;
@@ -44,7 +45,8 @@ impl AdmissionPlugin for Definitions {
             return Ok(());
         }
         complete(&mut attributes.object);
-        let others = lookup.list(CRD_GROUP, CRDS, "");
+        let group = str_at(&attributes.object, &["spec", "group"]);
+        let others = accepted::of_group(lookup.entries(CRD_GROUP, CRDS, ""), group);
         let now = rfc3339_s(attributes.env.now());
         let old = attributes.old.cloned();
         // Who writes the status says which versions are stored no more, and adds conditions.
@@ -117,12 +119,12 @@ pub(crate) fn waits_for_names(definition: &Object) -> bool {
 }
 
 /// Sets the status that upstream's naming and establishing controllers would. `told` has the stored versions and the
-/// conditions from which it goes on.
+/// conditions from which it goes on; `others` are the definitions of the group.
 pub(crate) fn settle(
     definition: &mut Object,
     old: Option<&Object>,
     told: Option<&Object>,
-    others: &[&Object],
+    others: &[Accepted],
     now: &str,
 ) {
     let names = at(definition, &["spec", "names"]).cloned().unwrap_or_default();
@@ -199,16 +201,11 @@ fn condition<'a>(definition: &'a Object, kind: &str) -> Option<&'a str> {
 }
 
 /// Whether another definition of the group, or a built-in kind, has one of the names.
-fn conflict(definition: &Object, others: &[&Object]) -> Option<(&'static str, String)> {
+fn conflict(definition: &Object, others: &[Accepted]) -> Option<(&'static str, String)> {
     let group = str_at(definition, &["spec", "group"]);
     let own = name(definition);
-    let taken = |field: &'static str, value: &str| {
-        others.iter().any(|other| {
-            name(other) != own
-                && str_at(other, &["spec", "group"]) == group
-                && str_at(other, &["status", "acceptedNames", field]) == value
-        })
-    };
+    let taken =
+        |field: &str, value: &str| others.iter().any(|other| other.definition() != own && other.name(field) == value);
     for (field, reason) in [("plural", "PluralConflict"), ("kind", "KindConflict"), ("listKind", "ListKindConflict")] {
         let value = str_at(definition, &["spec", "names", field]);
         let built_in = builtin().iter().any(|row| {

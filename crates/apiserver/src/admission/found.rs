@@ -46,6 +46,11 @@ impl Lookup for Found {
         many.into_iter().flatten().map(Read::object).collect()
     }
 
+    fn entries(&self, group: &str, resource: &str, namespace: &str) -> Vec<&Entry> {
+        let many = self.many.get(&[group, resource, namespace].map(str::to_owned));
+        many.into_iter().flatten().map(|read| &*read.entry).collect()
+    }
+
     fn names(&self, group: &str, resource: &str, namespace: &str) -> Vec<&str> {
         let many = self.many.get(&[group, resource, namespace].map(str::to_owned));
         many.into_iter().flatten().filter_map(|read| read.entry.key.rsplit('/').next()).collect()

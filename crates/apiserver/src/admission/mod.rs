@@ -8,6 +8,7 @@
 //! ([`AdmissionPlugin::needs`]). What it pins becomes a precondition of the write, so that nothing is
 //! admitted on the grounds of an object that has changed meanwhile.
 
+pub(crate) mod accepted;
 mod account_secret;
 mod along;
 mod cluster_role;
@@ -42,6 +43,7 @@ use std::sync::Arc;
 use carrack_auth::Caller;
 use carrack_auth::token::Issuer;
 use carrack_schema::table::ResourceInfo;
+use carrack_store::Entry;
 
 use crate::env::Env;
 use crate::object::Object;
@@ -95,7 +97,7 @@ pub struct Attributes<'a> {
     /// `metadata.managedFields` of the new object, which it goes without on its way, as JSON.
     pub managers: Option<&'a str>,
     /// The old object as it is stored, if it goes without its managers too.
-    pub old_entry: Option<&'a carrack_store::Entry>,
+    pub old_entry: Option<&'a Entry>,
     /// How the object is to be removed, if it is.
     pub(crate) deletion: Option<&'a DeleteOptions>,
     /// Nothing will be stored.
@@ -162,6 +164,8 @@ pub trait Lookup {
     fn get(&self, group: &str, resource: &str, namespace: &str, name: &str) -> Option<&Object>;
     /// The objects of a resource that was named as a whole.
     fn list(&self, group: &str, resource: &str, namespace: &str) -> Vec<&Object>;
+    /// The same as they are stored, for one who reads but little of each.
+    fn entries(&self, group: &str, resource: &str, namespace: &str) -> Vec<&Entry>;
     /// Their names alone, in order, which costs less.
     fn names(&self, group: &str, resource: &str, namespace: &str) -> Vec<&str>;
 }

@@ -12,7 +12,7 @@ use super::Remote;
 use super::told::Told;
 use crate::body::{Body, Response};
 use crate::call::{Call, Trust};
-use crate::locate;
+use crate::locate::{self, Place};
 use crate::server::Inner;
 use crate::status::Status;
 
@@ -31,10 +31,16 @@ pub(super) async fn call(
 ) -> Result<Call, Status> {
     let located =
         locate::service(&*server.store, &*server.env, &remote.namespace, &remote.service, remote.port).await?;
+    // Who is outside the cluster is asked under the name that they have there.
+    let (host, place) = match located.place {
+        Place::External(name) => (name, None),
+        Place::Endpoint(address) => (located.server_name.clone(), Some(address.to_string())),
+    };
     Ok(Call {
         method: Method::GET,
         server_name: located.server_name,
-        address: located.address,
+        host,
+        place,
         port: located.port,
         path_and_query: path_and_query.to_owned(),
         trust: match (&remote.ca_pem, remote.insecure) {

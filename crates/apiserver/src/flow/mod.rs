@@ -19,8 +19,7 @@ use serde_json::Value;
 use crate::follow::Fold;
 use crate::keys;
 use crate::object::{Object, at, meta_str, name, str_at};
-use crate::query::Query;
-use crate::route::RequestInfo;
+use crate::route::{Asked, RequestInfo};
 use crate::server::ApiServer;
 use crate::status::Status;
 use crate::stored;
@@ -56,12 +55,21 @@ impl ApiServer {
         seen: u64,
         total: usize,
     ) -> Result<Option<Classified>, Status> {
-        let query = Query::parse(uri.query().unwrap_or_default());
-        let info = RequestInfo::parse(method, uri.path(), &query);
+        self.classify_read(caller, &Asked::of(method, uri).info, seen, total).await
+    }
+
+    /// The same of a request whose head has been read.
+    pub(crate) async fn classify_read(
+        &self,
+        caller: &Caller,
+        info: &RequestInfo,
+        seen: u64,
+        total: usize,
+    ) -> Result<Option<Classified>, Status> {
         self.inner
             .with_flow(|fold| {
                 let levels = (fold.generation != seen).then(|| (fold.generation, fold.levels(total)));
-                fold.classify(caller, &info).map(|class| Classified { class, levels })
+                fold.classify(caller, info).map(|class| Classified { class, levels })
             })
             .await
     }
@@ -254,6 +262,7 @@ mod tests {
     use http::Method;
 
     use super::*;
+    use crate::query::Query;
 
     #[test]
     fn requests_have_their_level() {

@@ -9,6 +9,7 @@
 
 mod access;
 mod admission;
+mod answered;
 mod cel;
 mod conversion;
 mod flow;
@@ -38,11 +39,6 @@ pub(crate) use flow::Counted;
 pub use process::ProcessStats;
 pub(crate) use store::Metered;
 
-const SECONDS: [f64; 23] = [
-    0.005, 0.025, 0.05, 0.1, 0.2, 0.4, 0.6, 0.8, 1.0, 1.25, 1.5, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0, 10.0, 15.0, 20.0, 30.0,
-    45.0, 60.0,
-];
-const BYTES: [f64; 7] = [1e3, 1e4, 1e5, 1e6, 1e7, 1e8, 1e9];
 const EVENT_BYTES: [f64; 8] = [1024.0, 2048.0, 4096.0, 8192.0, 16384.0, 32768.0, 65536.0, 131_072.0];
 
 /// How long something took, as histograms have it: a clock that was set back makes nothing of it.
@@ -70,19 +66,6 @@ struct RequestLabels {
     subresource: String,
     scope: &'static str,
     component: &'static str,
-}
-
-#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
-struct CodeLabels {
-    code: u32,
-    verb: &'static str,
-    group: String,
-    version: String,
-    resource: String,
-    subresource: String,
-    scope: &'static str,
-    component: &'static str,
-    dry_run: &'static str,
 }
 
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
@@ -140,11 +123,9 @@ pub(crate) struct Now {
 /// All of a server's metrics.
 pub(crate) struct Metrics {
     registry: Registry,
-    requests: Family<CodeLabels, Counter>,
-    durations: Family<RequestLabels, Histogram, Bounds>,
-    own_durations: Family<RequestLabels, Histogram, Bounds>,
-    sizes: Family<RequestLabels, Histogram, Bounds>,
-    in_flight: Family<InFlightLabels, Gauge>,
+    answered: answered::Answered,
+    /// Of requests that only read, and of others.
+    in_flight: [Gauge; 2],
     long_running: Family<RequestLabels, Gauge>,
     watch_events: Family<KindLabels, Counter>,
     watch_event_sizes: Family<KindLabels, Histogram, Bounds>,
@@ -246,13 +227,12 @@ impl Metrics {
     /// Of a server with these admission plugins, in their order.
     pub(crate) fn new(plugins: impl Iterator<Item = &'static str>) -> Self {
         let family = |bounds| Family::new_with_constructor(Bounds(bounds));
+        let in_flight: Family<InFlightLabels, Gauge> = Family::default();
         let mut metrics = Self {
             registry: Registry::default(),
-            requests: Family::default(),
-            durations: Family::new_with_constructor(Bounds(&SECONDS)),
-            own_durations: Family::new_with_constructor(Bounds(&SECONDS)),
-            sizes: Family::new_with_constructor(Bounds(&BYTES)),
-            in_flight: Family::default(),
+            answered: answered::Answered::new(),
+            in_flight: ["readOnly", "mutating"]
+                .map(|request_kind| in_flight.get_or_create_owned(&InFlightLabels { request_kind })),
             long_running: Family::default(),
             watch_events: Family::default(),
             watch_event_sizes: family(&EVENT_BYTES),
@@ -268,26 +248,11 @@ impl Metrics {
             store: store::StoreMetrics::new(),
         };
         let registry = &mut metrics.registry;
-        registry.register(
-            "apiserver_request",
-            "Counter of apiserver requests broken out for each verb, resource and HTTP response code",
-            metrics.requests.clone(),
-        );
-        registry.register(
-            "apiserver_request_duration_seconds",
-            "Response latency distribution in seconds for each verb and resource",
-            metrics.durations.clone(),
-        );
-        registry.register(
-            "apiserver_request_sli_duration_seconds",
-            "Response latency distribution in seconds for each verb and resource, without the time that webhooks took",
-            metrics.own_durations.clone(),
-        );
-        registry.register("apiserver_response_sizes", "Response size distribution in bytes", metrics.sizes.clone());
+        metrics.answered.register(registry);
         registry.register(
             "apiserver_current_inflight_requests",
             "Requests that are being answered now, by kind",
-            metrics.in_flight.clone(),
+            in_flight,
         );
         registry.register(
             "apiserver_longrunning_requests",
@@ -339,9 +304,6 @@ impl Metrics {
         };
         build.get_or_create(&of_this).set(1);
         registry.register("kubernetes_build_info", "Versions of this server", build);
-        for request_kind in ["readOnly", "mutating"] {
-            metrics.in_flight.get_or_create(&InFlightLabels { request_kind }).set(0);
-        }
         metrics
     }
 
@@ -349,8 +311,8 @@ impl Metrics {
     pub(crate) fn start(&self, info: &RequestInfo, dry_run: bool, env: &dyn Env) -> Started {
         let in_flight = (!is_long_running(info)).then(|| {
             let read_only = matches!(info.verb, "get" | "list" | "watch" | "head" | "options");
-            let request_kind = if read_only { "readOnly" } else { "mutating" };
-            let gauge = self.in_flight.get_or_create(&InFlightLabels { request_kind }).clone();
+            let [reading, writing] = &self.in_flight;
+            let gauge = if read_only { reading } else { writing }.clone();
             gauge.inc();
             gauge
         });
@@ -386,25 +348,16 @@ impl Metrics {
             for text in [&mut labels.group, &mut labels.version, &mut labels.resource, &mut labels.subresource] {
                 text.clear();
             }
-        } else if code == 404 {
+        } else if matches!(code, 404 | 405) {
+            // Nor can what is no subresource: a HEAD is refused before anybody looks.
             labels.subresource.clear();
         }
-        let RequestLabels { verb, group, version, resource, subresource, scope, component } = labels.clone();
-        let dry_run = started.dry_run;
-        let counted =
-            CodeLabels { code: code.into(), verb, group, version, resource, subresource, scope, component, dry_run };
-        self.requests.get_or_create(&counted).inc();
         // How long a watch lasts says nothing about the server.
-        if started.in_flight.is_none() {
-            return;
-        }
-        let elapsed = env.now().duration_since(started.at);
-        self.durations.get_or_create(labels).observe(seconds(elapsed));
-        let own = elapsed.saturating_sub(elsewhere);
-        self.own_durations.get_or_create(labels).observe(seconds(own));
-        if let Some(bytes) = bytes {
-            self.sizes.get_or_create(labels).observe(bytes as f64);
-        }
+        let took = started.in_flight.is_some().then(|| {
+            let elapsed = env.now().duration_since(started.at);
+            answered::Took { elapsed, own: elapsed.saturating_sub(elsewhere), bytes }
+        });
+        self.answered.count(labels, (code, started.dry_run), took);
     }
 
     /// A request for streams that are translated, or tunnelled, has been answered so.

@@ -9,7 +9,8 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::Registry;
 
-use super::{Bounds, SECONDS};
+use super::Bounds;
+use super::answered::SECONDS;
 use crate::env::Env;
 
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]

@@ -120,8 +120,9 @@ async fn get(env: &dyn Env, provider: &Provider, url: &str) -> Result<Bytes, Str
     headers.insert(ACCEPT, HeaderValue::from_static("application/json"));
     let call = Call {
         method: Method::GET,
-        server_name: host,
-        address: None,
+        server_name: host.clone(),
+        host,
+        place: None,
         port,
         path_and_query,
         trust: provider.authorities_pem.clone().map_or(Trust::Own, Trust::Authorities),

@@ -54,10 +54,12 @@ fn faults(query: &Query, applies: Option<bool>) -> Vec<FieldError> {
         }
         _ => {}
     }
-    if manager.len() > MAX_NAME_BYTES {
+    // Each fault shows the whole name: of a long one there would be as many as it has characters.
+    let is_long = manager.len() > MAX_NAME_BYTES;
+    if is_long {
         faults.push(FieldError::too_long("fieldManager", MAX_NAME_BYTES as u64));
     }
-    for (place, c) in manager.char_indices().filter(|(_, c)| !is_printable(*c)) {
+    for (place, c) in manager.char_indices().filter(|(_, c)| !is_long && !is_printable(*c)) {
         let detail = format!("invalid character U+{:04X} (at position {place})", u32::from(c));
         faults.push(FieldError::invalid("fieldManager", manager, detail));
     }
@@ -109,6 +111,11 @@ mod tests {
             ("force=false", Some(false), &["force: Forbidden: may not be specified for non-apply patch"]),
             ("force=true", None, &[]),
             (&format!("fieldManager={long}"), None, &["fieldManager: Too long: may not be more than 128 bytes"]),
+            (
+                &format!("fieldManager={}", "%07".repeat(MAX_NAME_BYTES + 1)),
+                None,
+                &["fieldManager: Too long: may not be more than 128 bytes"],
+            ),
             ("fieldManager=Jürgen ☃", None, &[]),
             (
                 "fieldManager=a%07%E2%80%8B&dryRun=no",

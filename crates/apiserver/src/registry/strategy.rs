@@ -121,6 +121,9 @@ pub(crate) fn prepare_create(cx: &Cx<'_>, object: &mut Object) {
             let spec = child_mut(object, "spec");
             spec.insert("username".to_owned(), caller.user.clone().into());
             spec.insert("groups".to_owned(), caller.groups.clone().into());
+            // What its sender says of itself there, who approves it would take for proved.
+            spec.remove("uid");
+            spec.remove("extra");
             if !caller.uid.is_empty() {
                 spec.insert("uid".to_owned(), caller.uid.clone().into());
             }

@@ -20,12 +20,14 @@ use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 
 use super::flow::Gate;
+use super::handover::Handover;
 use super::places::Place;
 use super::reply::{self, Reply, to_reply};
-use super::{Settings, Shared, deadline, proxy};
+use super::{Settings, Shared, deadline, proxy, sockets, watch_socket, websocket};
 use crate::accept::takes_gzip;
 use crate::audit::Source;
 use crate::body::{self, Body};
+use crate::route::Asked;
 use crate::server::Acting;
 use crate::status::Status;
 
@@ -43,10 +45,10 @@ pub(super) async fn run(
     stream: TcpStream,
     acceptor: TlsAcceptor,
     graceful: Watcher,
-    place: &Place,
+    place: &Arc<Place>,
 ) {
-    if let Err(error) = stream.set_nodelay(true) {
-        tracing::debug!(%error, "TCP_NODELAY");
+    if let Err(error) = sockets::prepare(&stream, sockets::CLIENT_SILENCE) {
+        tracing::debug!(%error, "a connection cannot be set up");
     }
     let stream = match tokio::time::timeout(shared.settings.handshake, secure(stream, acceptor)).await {
         Ok(Ok(Some(stream))) => stream,
@@ -99,7 +101,7 @@ pub(super) async fn run(
         if let Some(source) = source {
             request.extensions_mut().insert(source);
         }
-        let (shared, peer) = (Arc::clone(shared), Arc::clone(&peer));
+        let (shared, peer, place) = (Arc::clone(shared), Arc::clone(&peer), Arc::clone(place));
         heard.notify_one();
         place.asked();
         let is_over = until_unix_s.is_some_and(|until| shared.server.inner.env.now().as_second() > until);
@@ -109,7 +111,7 @@ pub(super) async fn run(
                 ends.notify_one();
                 std::future::pending::<()>().await;
             }
-            Ok::<_, Infallible>(answer(&shared, &peer, request).await)
+            Ok::<_, Infallible>(answer(&shared, &peer, place, request).await)
         }
     });
     let connection = builder.serve_connection_with_upgrades(TokioIo::new(stream), service);
@@ -154,8 +156,8 @@ const DISCARD_TIME: Duration = Duration::from_secs(5);
 
 type Peer = Result<Option<Caller>, ()>;
 
-async fn answer(shared: &Arc<Shared>, peer: &Peer, request: Request<Incoming>) -> Response<Reply> {
-    match exchange(shared, peer, request).await {
+async fn answer(shared: &Arc<Shared>, peer: &Peer, place: Arc<Place>, request: Request<Incoming>) -> Response<Reply> {
+    match exchange(shared, peer, place, request).await {
         Ok(response) => response,
         Err((status, None)) => to_reply(shared, body::Response::from(status), false),
         Err((status, Some(mut unread))) => {
@@ -188,10 +190,12 @@ type Refused = (Status, Option<Incoming>);
 async fn exchange(
     shared: &Arc<Shared>,
     peer: &Peer,
+    place: Arc<Place>,
     mut request: Request<Incoming>,
 ) -> Result<Response<Reply>, Refused> {
-    let upgrade = hyper::upgrade::on(&mut request);
+    let client = Handover::new(hyper::upgrade::on(&mut request), place);
     let (parts, incoming) = request.into_parts();
+    let asked = Asked::of(&parts.method, &parts.uri);
     let caller = match peer {
         Ok(peer) => shared.server.authenticate(peer.as_ref(), &parts.headers).await,
         Err(()) => Err(Status::unauthorized()),
@@ -200,21 +204,21 @@ async fn exchange(
         Ok(caller) => caller,
         Err(status) => {
             if status.code == 401 {
-                shared.server.note_unauthenticated(&parts);
+                shared.server.note_unauthenticated(&parts, &asked);
             }
             return Err((status, Some(incoming)));
         }
     };
     // Noted, too, though nobody looks at what it asks for.
     let turned_away = |acting: &Acting, (status, unread): Refused| {
-        drop(shared.server.refuse(&parts, acting, status.clone()));
+        drop(shared.server.refuse(&parts, &asked, acting, status.clone()));
         (status, unread)
     };
     let acting = match shared.server.acts_for(&caller, &parts.headers).await {
         Ok(other) => Acting::new(caller, other),
         Err(status) => return Err(turned_away(&Acting::new(caller, None), (status, Some(incoming)))),
     };
-    let most = match deadline::of(&parts.method, &parts.uri, shared.settings.request) {
+    let most = match deadline::of(&asked, shared.settings.request) {
         Ok(most) => most,
         Err(status) => return Err(turned_away(&acting, (status, Some(incoming)))),
     };
@@ -226,14 +230,14 @@ async fn exchange(
     {
         return Err(turned_away(&acting, (status, Some(arriving.incoming))));
     }
-    let seat = match Gate::enter(&shared.gate, &shared.server, &acting.caller, &parts.method, &parts.uri).await {
+    let seat = match Gate::enter(&shared.gate, &shared.server, &acting.caller, &asked.info).await {
         Ok(seat) => seat,
         Err(status) => return Err(turned_away(&acting, (status, Some(arriving.incoming)))),
     };
     drop(room);
     let body = arriving.whole(&shared.settings).await.map_err(|refused| turned_away(&acting, refused))?;
     // Shared, not copied: what is forwarded to a node needs it once more.
-    let handling = shared.server.answer(&parts, body.clone(), acting);
+    let handling = shared.server.answer(&parts, &asked, body.clone(), acting);
     let response = match tokio::time::timeout(most, handling).await {
         Ok(response) => response,
         Err(_) => return Err((Status::timeout("request did not complete within the allotted timeout"), None)),
@@ -243,20 +247,23 @@ async fn exchange(
         seat.mark(&mut head.headers);
     }
     drop(seat);
+    let refused = |status| (status, None);
     match answered {
-        Body::Node(target) => proxy::forward(shared, target, proxy::Forwarded::of(&parts, &body), upgrade)
-            .await
-            .map_err(|status| (status, None)),
-        Body::Remote(call) => proxy::forward_remote(shared, *call, proxy::Forwarded::of(&parts, &body), upgrade)
-            .await
-            .map_err(|status| (status, None)),
+        Body::Node(target) => {
+            let forwarded = proxy::Forwarded::of(&parts, &asked, &body);
+            proxy::forward(shared, target, forwarded, client).await.map_err(refused)
+        }
+        Body::Remote(call) => {
+            let forwarded = proxy::Forwarded::of(&parts, &asked, &body);
+            proxy::forward_remote(shared, *call, forwarded, client).await.map_err(refused)
+        }
+        // A backup is no watch, though it streams like one.
+        Body::Watch { lines, timeout_s } if asked.info.verb == "watch" => match websocket::key(&parts.headers) {
+            Some(key) => watch_socket::begin(shared, (key, &parts.headers), client, lines, timeout_s).map_err(refused),
+            None => Ok(to_reply(shared, Response::from_parts(head, Body::Watch { lines, timeout_s }), zip)),
+        },
         Body::Upgrade(handler) => {
-            tokio::spawn(async move {
-                match upgrade.await {
-                    Ok(connection) => handler(connection).await,
-                    Err(error) => tracing::debug!(%error, "the client did not upgrade"),
-                }
-            });
+            tokio::spawn(client.carry(handler));
             Ok(to_reply(shared, Response::from_parts(head, Body::Full(Bytes::new())), false))
         }
         other => Ok(to_reply(shared, Response::from_parts(head, other), zip)),

@@ -3,11 +3,9 @@
 use std::time::Duration;
 
 use carrack_types::duration;
-use http::{Method, Uri};
 
 use crate::metrics::is_long_running;
-use crate::query::Query;
-use crate::route::RequestInfo;
+use crate::route::Asked;
 use crate::status::Status;
 
 /// As long as its sender gives it, if that is less than `most` (`WithRequestDeadline` of
@@ -15,10 +13,9 @@ use crate::status::Status;
 ///
 /// # Errors
 /// 400 for what is no duration.
-pub(super) fn of(method: &Method, uri: &Uri, most: Duration) -> Result<Duration, Status> {
-    let query = Query::parse(uri.query().unwrap_or_default());
-    let Some(given) = query.non_empty("timeout") else { return Ok(most) };
-    if is_long_running(&RequestInfo::parse(method, uri.path(), &query)) {
+pub(super) fn of(asked: &Asked, most: Duration) -> Result<Duration, Status> {
+    let Some(given) = asked.query.non_empty("timeout") else { return Ok(most) };
+    if is_long_running(&asked.info) {
         return Ok(most);
     }
     match duration::parse(given).map(u64::try_from) {
@@ -33,6 +30,8 @@ pub(super) fn of(method: &Method, uri: &Uri, most: Duration) -> Result<Duration,
 
 #[cfg(test)]
 mod tests {
+    use http::{Method, Uri};
+
     use super::*;
 
     #[test]
@@ -51,7 +50,7 @@ mod tests {
             ("/api/v1/namespaces/d/pods/p/proxy/?timeout=mine", Ok(most)),
         ] {
             let uri: Uri = uri.parse().expect("a URI");
-            assert_eq!(of(&Method::GET, &uri, most).map_err(|status| status.code), want, "{uri}");
+            assert_eq!(of(&Asked::of(&Method::GET, &uri), most).map_err(|status| status.code), want, "{uri}");
         }
     }
 }

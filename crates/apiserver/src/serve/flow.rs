@@ -12,6 +12,7 @@ use tokio::sync::oneshot;
 use crate::flow::seats::{Arrival, Seats, Ticket};
 use crate::flow::{Class, Classified};
 use crate::metrics::Counted;
+use crate::route::RequestInfo;
 use crate::server::ApiServer;
 use crate::status::Status;
 
@@ -58,12 +59,11 @@ impl Gate {
         gate: &Arc<Gate>,
         server: &ApiServer,
         caller: &Caller,
-        method: &http::Method,
-        uri: &http::Uri,
+        info: &RequestInfo,
     ) -> Result<Option<Seat>, Status> {
         let total = gate.total;
         let known = gate.inner.lock().unwrap_or_else(PoisonError::into_inner).generation;
-        let found = server.classify(caller, method, uri, known, total).await?;
+        let found = server.classify_read(caller, info, known, total).await?;
         let Some(Classified { class, levels }) = found else { return Ok(None) };
         let (env, began) = (&*server.inner.env, server.inner.env.now());
         let waited_s = || env.now().duration_since(began).as_secs_f64();

@@ -5,7 +5,7 @@
 //!                                                    ▲                                            │
 //!                    whole, parts, watch lines ──────┴────────────────────────────────────────────┤
 //!         kubelet's reply, or both connections joined (proxy, translate) ◄─ Body::Node ────────────┤
-//!                    the connection itself, handed over ◄─ Body::Upgrade ─────────────────────────┘
+//!    the connection itself, handed over ◄─ Body::Upgrade, and Body::Watch where a WebSocket is wanted ┘
 //! ```
 
 mod ask;
@@ -14,12 +14,16 @@ mod connection;
 mod deadline;
 mod flow;
 mod gzip;
+mod handover;
 mod outbound;
 mod places;
 mod proxy;
 mod reply;
 mod settings;
+mod sockets;
 mod translate;
+mod watch_socket;
+mod websocket;
 
 use std::future::Future;
 use std::sync::Arc;
@@ -103,6 +107,7 @@ pub async fn serve(
             continue;
         };
         let (shared, acceptor, watcher) = (Arc::clone(&shared), acceptor.clone(), graceful.watcher());
+        let place = Arc::new(place);
         tokio::spawn(async move {
             tokio::select! {
                 () = connection::run(&shared, stream, acceptor, watcher, &place) => {}

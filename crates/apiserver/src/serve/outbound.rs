@@ -5,7 +5,6 @@
 //! size of its reply.
 
 use std::collections::BTreeMap;
-use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -22,7 +21,7 @@ use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
-use super::NodeIo;
+use super::{NodeIo, sockets};
 use crate::call::{Answer, Call, CallError, Calling, Dialing, Trust};
 
 /// Most servers that connections are kept to.
@@ -30,7 +29,7 @@ const MAX_KEPT: usize = 256;
 /// Most idle connections to one server.
 const MAX_IDLE: usize = 16;
 
-/// Whom to call: name, address and port, and by which authorities it is trusted.
+/// Whom to call: name, place and port, and by which authorities it is trusted.
 type Peer = (String, String, Trust);
 
 /// A connection on which requests can be sent: one at a time, or many.
@@ -97,8 +96,7 @@ impl Outbound {
 }
 
 fn peer(call: &Call) -> Peer {
-    let address = call.address.map_or_else(|| call.server_name.clone(), |address| address.to_string());
-    (call.server_name.clone(), format!("{address} {}", call.port), call.trust.clone())
+    (call.server_name.clone(), format!("{} {}", call.place(), call.port), call.trust.clone())
 }
 
 fn failed(error: impl std::error::Error) -> CallError {
@@ -182,16 +180,10 @@ impl Shared {
     async fn secure(&self, call: &Call, tls: Arc<ClientConfig>) -> Result<TlsStream<TcpStream>, CallError> {
         let connector = TlsConnector::from(tls);
         let name = ServerName::try_from(call.server_name.clone()).map_err(failed)?;
-        let stream = match call.address {
-            Some(address) => TcpStream::connect(SocketAddr::new(address, call.port)).await,
-            None => TcpStream::connect((call.server_name.as_str(), call.port)).await,
-        };
-        let dialled = |error: std::io::Error| {
-            let to = call.address.map_or_else(|| call.server_name.clone(), |address| address.to_string());
-            CallError::Failed(format!("dial tcp {to}:{}: {error}", call.port))
-        };
-        let stream = stream.map_err(dialled)?;
-        stream.set_nodelay(true).map_err(dialled)?;
+        let (place, port) = (call.place(), call.port);
+        let dialled = |error: std::io::Error| CallError::Failed(format!("dial tcp {place}:{port}: {error}"));
+        let stream = TcpStream::connect((place, port)).await.map_err(dialled)?;
+        sockets::prepare(&stream, sockets::SERVER_SILENCE).map_err(dialled)?;
         connector.connect(name, stream).await.map_err(|error| CallError::Failed(format!("tls: {error}")))
     }
 
@@ -251,8 +243,7 @@ fn request(call: &Call, is_h2: bool) -> Result<Request<Full<Bytes>>, Unsent> {
         Request::builder().method(call.method.clone()).uri(uri).body(Full::new(call.body.clone())).map_err(bad)?;
     request.headers_mut().extend(call.headers.clone());
     if !is_h2 {
-        let host = format!("{}:{}", call.server_name, call.port);
-        let host = host.parse().map_err(|error: http::header::InvalidHeaderValue| bad(error.into()))?;
+        let host = call.authority().parse().map_err(|error: http::header::InvalidHeaderValue| bad(error.into()))?;
         request.headers_mut().insert(HOST, host);
     }
     Ok(request)

@@ -19,7 +19,7 @@ use http::header::{
 };
 use http::{HeaderMap, Method, Request, Response, StatusCode, request};
 use http_body_util::{BodyExt as _, Full, Limited};
-use hyper::upgrade::OnUpgrade;
+use hyper::upgrade::{OnUpgrade, Upgraded};
 use hyper_util::rt::TokioIo;
 use rustls::ClientConfig;
 use rustls_pki_types::ServerName;
@@ -28,14 +28,15 @@ use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 
 use super::Shared;
+use super::handover::Handover;
 use super::reply::Reply;
+use super::sockets;
 use super::translate::Translation;
 use crate::accept::listed;
 use crate::body::{NodeTarget, Scheme};
 use crate::call::Call;
 use crate::env::Env;
-use crate::query::Query;
-use crate::route::{RequestInfo, ResourceRequest};
+use crate::route::{Asked, ResourceRequest};
 use crate::status::Status;
 
 /// Longest error text that is taken from a kubelet, in bytes.
@@ -97,7 +98,7 @@ impl NodeProxy for TlsNodeProxy {
         let target = target.clone();
         Box::pin(async move {
             let stream = TcpStream::connect((target.host.as_str(), target.port)).await?;
-            stream.set_nodelay(true)?;
+            sockets::prepare(&stream, sockets::SERVER_SILENCE)?;
             let Some(connector) = connector else { return Ok(Box::new(stream) as Box<dyn NodeIo>) };
             // A kubelet's certificate carries its node's name; the address it is reached at may change.
             let name = if target.node.is_empty() { target.host } else { target.node };
@@ -122,12 +123,14 @@ pub(super) struct Forwarded {
     below: Option<String>,
     /// Whether the client asks a pod for exec, attach or port-forward.
     streams: bool,
+    /// Whether it goes to the server of another API, which may not send the client elsewhere.
+    is_remote: bool,
     /// What the upgraded connections have between them.
     translation: Option<Translation>,
 }
 
 impl Forwarded {
-    pub(super) fn of(parts: &request::Parts, body: &Bytes) -> Forwarded {
+    pub(super) fn of(parts: &request::Parts, asked: &Asked, body: &Bytes) -> Forwarded {
         let upgrades = parts.headers.contains_key(UPGRADE);
         let mut headers = parts.headers.clone();
         let named: Vec<HeaderName> = headers
@@ -144,19 +147,23 @@ impl Forwarded {
         for name in named {
             headers.remove(name);
         }
+        if upgrades {
+            // What else a client names there, those behind would drop on its word: who it is, say.
+            headers.insert(CONNECTION, HeaderValue::from_static("Upgrade"));
+        }
         without_tokens(&mut headers);
         let path = parts.uri.path();
-        let resource = RequestInfo::parse(&parts.method, path, &Query::default()).resource;
-        let follows = parts.uri.query().is_some_and(|query| Query::parse(query).flag("follow"));
+        let resource = asked.info.resource.as_ref();
         Forwarded {
             method: parts.method.clone(),
             headers,
             body: body.clone(),
             upgrades,
             is_log: false,
-            follows,
-            below: resource.as_ref().and_then(|resource| proxied_below(path, resource)),
-            streams: resource.as_ref().is_some_and(is_stream),
+            follows: asked.query.flag("follow"),
+            below: resource.and_then(|resource| proxied_below(path, resource)),
+            streams: resource.is_some_and(is_stream),
+            is_remote: false,
             translation: None,
         }
     }
@@ -214,7 +221,7 @@ pub(super) async fn forward(
     shared: &Arc<Shared>,
     target: NodeTarget,
     mut forwarded: Forwarded,
-    client: OnUpgrade,
+    client: Handover,
 ) -> Result<Response<Reply>, Status> {
     let dial_failed = |why: String| Status::internal(format!("error dialing backend: {why}"));
     let connecting = shared.nodes.connect(&target);
@@ -247,7 +254,7 @@ pub(super) async fn forward_remote(
     shared: &Arc<Shared>,
     call: Call,
     mut forwarded: Forwarded,
-    client: OnUpgrade,
+    client: Handover,
 ) -> Result<Response<Reply>, Status> {
     let failed = |why: String| Status::unavailable(format!("error trying to reach service: {why}"));
     let connecting = shared.server.env().dial(&call);
@@ -255,10 +262,10 @@ pub(super) async fn forward_remote(
         .await
         .map_err(|_| failed("timed out".to_owned()))?
         .map_err(|error| failed(error.to_string()))?;
+    let host = call.authority();
     // Whom the caller says they are is this server's to say.
     forwarded.headers.extend(call.headers);
-    forwarded.below = None;
-    let host = format!("{}:{}", bracketed(&call.server_name), call.port);
+    (forwarded.below, forwarded.is_remote) = (None, true);
     carry(shared, io, &host, &call.path_and_query, forwarded, client).await
 }
 
@@ -273,7 +280,7 @@ const WATCH_ENDS: Duration = Duration::from_secs(11 * 60);
 /// The other server's refusal, or that it was not reached.
 pub(crate) async fn watch_remote(env: &dyn Env, call: Call) -> Result<EventStream, ApiError> {
     let failed = |why: String| ApiError::Transport(format!("error trying to reach service: {why}"));
-    let url = call.url();
+    let (url, host) = (call.url(), call.authority());
     let dialing = env.dial(&call);
     let opening = async {
         let io = dialing.await.map_err(|error| failed(error.to_string()))?;
@@ -287,7 +294,7 @@ pub(crate) async fn watch_remote(env: &dyn Env, call: Call) -> Result<EventStrea
         let mut request = Request::builder()
             .method(call.method)
             .uri(&call.path_and_query)
-            .header(HOST, format!("{}:{}", bracketed(&call.server_name), call.port))
+            .header(HOST, host)
             .body(Full::new(call.body))
             .map_err(|error| failed(error.to_string()))?;
         request.headers_mut().extend(call.headers);
@@ -318,7 +325,7 @@ async fn carry(
     host: &str,
     path_and_query: &str,
     forwarded: Forwarded,
-    client: OnUpgrade,
+    client: Handover,
 ) -> Result<Response<Reply>, Status> {
     let dial_failed = |why: String| Status::internal(format!("error dialing backend: {why}"));
     let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(io))
@@ -363,6 +370,9 @@ async fn carry(
     if forwarded.is_log && !response.status().is_success() {
         return Err(error_of(response).await);
     }
+    if let Some(refusal) = refusal(&response, forwarded.is_remote) {
+        return Err(refusal);
+    }
     let (mut head, body) = response.into_parts();
     for name in [CONNECTION, TRANSFER_ENCODING] {
         head.headers.remove(name);
@@ -385,6 +395,21 @@ async fn carry(
         chunk.map_err(Into::into)
     });
     Ok(Response::from_parts(head, Reply::Stream(Box::pin(chunks.take_until(ended)))))
+}
+
+/// Why a reply does not go on to the client, if it does not: it would become another protocol unasked; or it sends the
+/// client of another API, with what it authenticates by, wherever that API's server likes
+/// (`--aggregator-reject-forwarding-redirect` of upstream).
+fn refusal<B>(response: &Response<B>, is_remote: bool) -> Option<Status> {
+    if response.status() == StatusCode::SWITCHING_PROTOCOLS {
+        return Some(Status::internal("the backend switched protocols, which nobody asked for"));
+    }
+    if is_remote && response.status().is_redirection() && response.headers().contains_key(LOCATION) {
+        let mut status = Status::internal("the backend attempted to redirect this request, which is not permitted");
+        status.code = 502;
+        return Some(status);
+    }
+    None
 }
 
 pub(super) fn bracketed(host: &str) -> String {
@@ -410,18 +435,21 @@ async fn error_of(response: Response<hyper::body::Incoming>) -> Status {
 }
 
 /// Carries bytes both ways until both sides have ended.
-async fn join(client: OnUpgrade, kubelet: OnUpgrade) {
-    let (client, kubelet) = match tokio::try_join!(client, kubelet) {
-        Ok(both) => both,
-        Err(error) => {
-            tracing::debug!(%error, "a connection did not upgrade");
-            return;
+async fn join(client: Handover, kubelet: OnUpgrade) {
+    let joined = |client: Upgraded| async move {
+        let kubelet = match kubelet.await {
+            Ok(kubelet) => kubelet,
+            Err(error) => {
+                tracing::debug!(%error, "a kubelet did not upgrade");
+                return;
+            }
+        };
+        let (mut client, mut kubelet) = (TokioIo::new(client), TokioIo::new(kubelet));
+        if let Err(error) = tokio::io::copy_bidirectional(&mut client, &mut kubelet).await {
+            tracing::debug!(%error, "an upgraded connection broke off");
         }
     };
-    let (mut client, mut kubelet) = (TokioIo::new(client), TokioIo::new(kubelet));
-    if let Err(error) = tokio::io::copy_bidirectional(&mut client, &mut kubelet).await {
-        tracing::debug!(%error, "an upgraded connection broke off");
-    }
+    client.carry(joined).await;
 }
 
 #[cfg(test)]
@@ -439,7 +467,8 @@ mod tests {
             ("/api/v1/namespaces/a/pods/p/log", None),
             ("/apis/metrics.k8s.io/v1beta1/proxy", None),
         ] {
-            let resource = RequestInfo::parse(&Method::GET, path, &Query::default()).resource.expect("a resource");
+            let asked = Asked::of(&Method::GET, &path.parse().expect("a path"));
+            let resource = asked.info.resource.expect("a resource");
             assert_eq!(proxied_below(path, &resource).as_deref(), below, "{path}");
         }
         for (location, moved) in [
@@ -457,11 +486,36 @@ mod tests {
     }
 
     #[test]
+    fn what_is_no_answer_does_not_go_on() {
+        let reply = |code: u16, location: &str| {
+            let mut reply = Response::builder().status(code);
+            if !location.is_empty() {
+                reply = reply.header("location", location);
+            }
+            reply.body(()).expect("a reply")
+        };
+        for (code, location, from_node, from_remote) in [
+            (200, "", None, None),
+            (201, "/apis/a/v1/things/x", None, None),
+            (304, "", None, None),
+            // A pod's own pages may lead to others; the server of an API may not.
+            (302, "/login", None, Some(502)),
+            (307, "https://elsewhere.example.com/", None, Some(502)),
+            (101, "", Some(500), Some(500)),
+        ] {
+            let reply = reply(code, location);
+            for (is_remote, want) in [(false, from_node), (true, from_remote)] {
+                assert_eq!(refusal(&reply, is_remote).map(|status| status.code), want, "{code} {location} {is_remote}");
+            }
+        }
+    }
+
+    #[test]
     fn nothing_that_authenticates_goes_on() {
         let request = Request::builder()
             .uri("/api/v1/namespaces/a/pods/p/exec")
             .header("upgrade", "websocket")
-            .header("connection", "Upgrade")
+            .header("connection", "Upgrade, X-Remote-User")
             .header("authorization", "Bearer x")
             .header("cookie", "x")
             .header("impersonate-user", "x")
@@ -470,7 +524,7 @@ mod tests {
             .body(())
             .expect("a request");
         let (parts, ()) = request.into_parts();
-        let forwarded = Forwarded::of(&parts, &Bytes::new());
+        let forwarded = Forwarded::of(&parts, &Asked::of(&parts.method, &parts.uri), &Bytes::new());
         let left: Vec<(&str, &str)> =
             forwarded.headers.iter().map(|(name, value)| (name.as_str(), value.to_str().unwrap_or(""))).collect();
         assert_eq!(

@@ -84,6 +84,19 @@ pub(crate) fn early(status: Status, unread: Incoming) -> Response<Reply> {
     Response::from_parts(head, Reply::Early { whole: Some(body.into_bytes()), unread })
 }
 
+/// Ends when a watch is over: after so many seconds, and at shutdown.
+pub(super) fn time_is_up(shared: &Shared, timeout_s: u64) -> impl Future<Output = ()> + Send + use<> {
+    let mut ending = shared.ending.clone();
+    async move {
+        let timeout = tokio::time::sleep(Duration::from_secs(timeout_s));
+        tokio::select! {
+            () = timeout => {}
+            // An error means that the sender is gone, which is the end as well.
+            _ = ending.wait_for(|ending| *ending) => {}
+        }
+    }
+}
+
 /// Makes a reply of the logic's; watches end at their time and at shutdown. `zip` is whether the client takes gzip.
 pub(crate) fn to_reply(shared: &Shared, response: body::Response, zip: bool) -> Response<Reply> {
     let (mut head, body) = response.into_parts();
@@ -102,17 +115,8 @@ pub(crate) fn to_reply(shared: &Shared, response: body::Response, zip: bool) -> 
         Body::Full(bytes) => Reply::parts(vec![bytes]),
         Body::Parts(parts) => Reply::parts(parts),
         Body::Watch { lines, timeout_s } => {
-            let mut ending = shared.ending.clone();
-            let ended = async move {
-                let timeout = tokio::time::sleep(Duration::from_secs(timeout_s));
-                tokio::select! {
-                    () = timeout => {}
-                    // An error means that the sender is gone, which is the end as well.
-                    _ = ending.wait_for(|ending| *ending) => {}
-                }
-            };
             // Boxed, because the end is awaited in place.
-            Reply::Stream(Box::pin(lines.map(Ok).take_until(Box::pin(ended))))
+            Reply::Stream(Box::pin(lines.map(Ok).take_until(Box::pin(time_is_up(shared, timeout_s)))))
         }
         // They are taken care of before.
         Body::Node(_) | Body::Remote(_) | Body::Upgrade(_) => Reply::Stream(Box::pin(stream::empty())),

@@ -110,6 +110,11 @@ pub(super) async fn may_proxy(cx: &Cx<'_>) -> Result<String, Status> {
 
 /// Forwards a request below nodes/proxy.
 pub(crate) async fn node(cx: &mut Cx<'_>) -> Result<Response, Status> {
+    // Kubelets start commands for whoever upgrades a GET, in any pod. It takes the right that it takes at the pod;
+    // upstream lets those who may read metrics so do it, too.
+    if cx.verb == "get" && cx.headers.contains_key(http::header::UPGRADE) {
+        cx.may("create", "proxy").await?;
+    }
     let node = cx.name().to_owned();
     let path = may_proxy(cx).await?;
     read::fetch(cx).await?;

@@ -1,5 +1,6 @@
 //! Subresources that are more than a part of their object.
 
+mod audience;
 pub(crate) mod binding;
 pub(crate) mod connect;
 mod disruption;

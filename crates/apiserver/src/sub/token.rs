@@ -4,6 +4,7 @@ use carrack_auth::token::{BoundTo, IssueError, Reference, TokenSpec};
 use carrack_schema::error::FieldError;
 use serde_json::{Value, json};
 
+use super::audience;
 use crate::accept;
 use crate::admission;
 use crate::context::Cx;
@@ -28,7 +29,7 @@ pub(crate) async fn create(cx: &mut Cx<'_>, body: &[u8]) -> Result<Response, Sta
     meta::settle_namespace(cx, &mut request)?;
     check_account(&request, &account)?;
     let asked = reference(&request).cloned();
-    let (mut bound, object) = match &asked {
+    let (mut bound, mut object) = match &asked {
         Some(asked) => {
             bound_to(cx, &namespace, &name, asked).await.map(|(bound, object)| (Some(bound), Some(object)))?
         }
@@ -38,11 +39,14 @@ pub(crate) async fn create(cx: &mut Cx<'_>, body: &[u8]) -> Result<Response, Sta
     // What admission made of it counts.
     let admitted = reference(&request);
     if admitted != asked.as_ref() {
-        bound = match admitted {
-            Some(admitted) => Some(bound_to(cx, &namespace, &name, admitted).await?.0),
-            None => None,
+        (bound, object) = match admitted {
+            Some(admitted) => {
+                bound_to(cx, &namespace, &name, admitted).await.map(|(bound, object)| (Some(bound), Some(object)))?
+            }
+            None => (None, None),
         };
     }
+    audience::check(cx, &request, object.as_ref()).await?;
     let spec = TokenSpec {
         namespace: namespace.clone(),
         account: Reference { name: name.clone(), uid: meta_str(&account, "uid").to_owned() },
@@ -122,7 +126,7 @@ async fn bound_to(
             )));
         }
     };
-    let object = fetch(cx, plural, place, &name).await?.ok_or_else(|| Status::not_found("", plural, &name))?;
+    let object = fetch(cx, ("", plural), place, &name).await?.ok_or_else(|| Status::not_found("", plural, &name))?;
     let uid = meta_str(&object, "uid").to_owned();
     if !wanted_uid.is_empty() && wanted_uid != uid {
         return Err(Status::conflict(
@@ -147,7 +151,7 @@ async fn bound_to(
             }
             let node = match str_at(&object, &["spec", "nodeName"]) {
                 "" => None,
-                node => fetch(cx, "nodes", None, node)
+                node => fetch(cx, ("", "nodes"), None, node)
                     .await?
                     .map(|found| Reference { name: node.to_owned(), uid: meta_str(&found, "uid").to_owned() }),
             };
@@ -159,7 +163,13 @@ async fn bound_to(
     Ok((bound, object))
 }
 
-async fn fetch(cx: &Cx<'_>, plural: &str, namespace: Option<&str>, name: &str) -> Result<Option<Object>, Status> {
-    let (entry, _) = cx.server.store.get(&(keys::of("", plural, namespace) + name)).await?;
+/// An object of this group and resource, if it is there.
+pub(super) async fn fetch(
+    cx: &Cx<'_>,
+    (group, plural): (&str, &str),
+    namespace: Option<&str>,
+    name: &str,
+) -> Result<Option<Object>, Status> {
+    let (entry, _) = cx.server.store.get(&(keys::of(group, plural, namespace) + name)).await?;
     Ok(entry.map(|entry| stored::parse(&entry)))
 }

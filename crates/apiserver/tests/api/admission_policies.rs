@@ -121,6 +121,31 @@ fn faults_of_expressions_are_what_the_binding_makes_of_them() {
     cluster.post(CONFIG_MAPS, &config_map(&json!({}))).expect(201);
 }
 
+/// Who could make an annotation fail would be past the validations else.
+#[test]
+fn faults_of_annotations_leave_validations_in_force() {
+    for (holds, failure_policy, action, code, text) in [
+        ("false", "Ignore", "Deny", 422, "denied request: mind"),
+        ("true", "Ignore", "Deny", 201, ""),
+        ("false", "Fail", "Deny", 422, "denied request: mind"),
+        ("true", "Fail", "Deny", 422, "audit annotation 'why' resulted in error"),
+        ("false", "Fail", "Audit", 422, "audit annotation 'why' resulted in error"),
+        ("false", "Ignore", "Audit", 201, ""),
+    ] {
+        let cluster = Cluster::new();
+        let spec = json!({
+            "failurePolicy": failure_policy,
+            "validations": [{"expression": holds, "message": "mind"}],
+            "auditAnnotations": [{"key": "why", "valueExpression": "object.data.why"}],
+        });
+        install(&cluster, spec, json!({"validationActions": [action]}));
+        let reply = cluster.post(CONFIG_MAPS, &config_map(&json!({"a": "1"})));
+        let found = reply.json["message"].as_str().unwrap_or_default();
+        assert_eq!(reply.code, code, "{holds} {failure_policy} {action}: {found}");
+        assert!(found.contains(text), "{holds} {failure_policy} {action}: {found}");
+    }
+}
+
 #[test]
 fn parameters() {
     let spec = json!({

@@ -149,6 +149,25 @@ fn metrics_have_upstreams_names() {
 }
 
 #[test]
+fn what_does_not_exist_is_in_no_metric() {
+    let cluster = Cluster::new();
+    let endpoints = json!({"metadata": {"name": "e"}});
+    cluster.post("/api/v1/namespaces/default/endpoints", &endpoints).expect(201);
+    for (method, path, code) in [
+        (Method::GET, "/api/v1/nonsense/a", 404),
+        (Method::GET, "/api/v1/namespaces/default/pods/p/nonsense", 404),
+        (Method::HEAD, "/api/v1/namespaces/default/pods/p/nonsense", 405),
+        (Method::GET, "/api/v1/namespaces/default/endpoints/e/nonsense", 404),
+    ] {
+        let reply = cluster.request(Caller::apiserver(), method.clone(), path, &[], Bytes::new());
+        assert_eq!(reply.code, code, "{method} {path} {}", reply.json);
+    }
+    let text = cluster.get("/metrics").expect(200);
+    let told = text.as_str().expect("text").lines().find(|line| line.contains("nonsense"));
+    assert_eq!(told, None);
+}
+
+#[test]
 fn a_server_that_is_about_to_end_says_so_first() {
     let cluster = Cluster::new();
     cluster.api.announce_end();
@@ -266,6 +285,9 @@ fn groups_served_by_code() {
         "Forbidden",
         "cannot update resource \"ships/moor\" in API group \"harbour.example.com\"",
     );
+    // Below `watch/` it has asked for another right, and there are no subresources.
+    let below = "/apis/harbour.example.com/v1/watch/namespaces/default/ships/a/moor";
+    cluster.put(below, &json!({})).refused(404, "NotFound", "could not find the requested resource");
     let list = cluster.get("/apis/harbour.example.com/v1").expect(200);
     assert_eq!(list["resources"][0]["name"], "ships/moor");
     let aggregated = cluster.get_as("/apis", AGGREGATED).expect(200);

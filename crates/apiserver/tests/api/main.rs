@@ -1,12 +1,14 @@
-//! The API server's logic, asked over HTTP requests in the process and polled by hand: nothing in it
-//! may need a runtime.
+//! The API server. Most files ask its logic over HTTP requests in the process, polled by hand: nothing in it may need a runtime.
+//! `aggregation`, `serve`, `webhooks` and `writers` have real sockets and time. One program, since each would have most of it.
 #![expect(clippy::expect_used, clippy::panic, reason = "a test that cannot go on has failed")]
 
 mod admission;
 mod admission_policies;
+mod aggregation;
 mod apply;
 mod audit;
 mod certificates;
+mod common;
 mod completed;
 mod crd;
 mod crd_changes;
@@ -24,7 +26,10 @@ mod quota;
 mod rbac;
 mod reads;
 mod rests_on;
+mod serve;
 mod services;
 mod subresources;
 mod watch;
+mod webhooks;
+mod writers;
 mod writes;

@@ -190,3 +190,31 @@ fn connecting_by_get_takes_the_right_to_create() {
     ask("maker", "exec?command=sh").refused(404, "NotFound", "nodes \"n1\" not found");
     ask("reader", "log").refused(404, "NotFound", "nodes \"n1\" not found");
 }
+
+/// Who may read what a kubelet tells does not run commands there.
+#[test]
+fn upgrading_at_a_node_takes_the_right_to_create() {
+    let cluster = Cluster::new();
+    let addresses = json!([{"type": "InternalIP", "address": "192.0.2.1"}]);
+    let node = json!({"metadata": {"name": "n1"}, "status": {"addresses": addresses}});
+    cluster.post("/api/v1/nodes", &node).expect(201);
+    for (user, verbs) in [("reader", vec!["get"]), ("maker", vec!["get", "create"])] {
+        let rules = json!([{"apiGroups": [""], "resources": ["nodes/proxy"], "verbs": verbs}]);
+        cluster.post(&format!("{RBAC}/clusterroles"), &json!({"metadata": {"name": user}, "rules": rules})).expect(201);
+        let binding = json!({"metadata": {"name": user}, "subjects": [{"kind": "User", "name": user}],
+            "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": user}});
+        cluster.post(&format!("{RBAC}/clusterrolebindings"), &binding).expect(201);
+    }
+    let upgrade = [("connection", "Upgrade"), ("upgrade", "websocket")];
+    for (user, headers, want) in [
+        ("reader", &upgrade[..0], 200),
+        ("reader", &upgrade[..], 403),
+        ("maker", &upgrade[..0], 200),
+        ("maker", &upgrade[..], 200),
+    ] {
+        let caller = Caller::new(user, Vec::<String>::new());
+        let path = "/api/v1/nodes/n1/proxy/exec/default/p/c?command=sh";
+        let reply = cluster.raw(caller, Method::GET, path, headers, Bytes::new());
+        assert_eq!(reply.status().as_u16(), want, "{user} {headers:?}");
+    }
+}

@@ -374,6 +374,59 @@ fn tokens_are_issued_and_die_with_what_they_are_bound_to() {
     assert_eq!(presents(&cluster, "nonsense"), Err(401));
 }
 
+/// Nodes get tokens for those alone for whom their pods want them.
+#[test]
+fn a_node_asks_for_the_audiences_of_its_pod() {
+    let cluster = issuing();
+    let drivers = "/apis/storage.k8s.io/v1/csidrivers";
+    for (driver, audience) in [("inline", "inline"), ("disk", "disk"), ("other", "no")] {
+        let name = format!("{driver}.example.com");
+        let spec = json!({"tokenRequests": [{"audience": audience}], "volumeLifecycleModes": ["Ephemeral"]});
+        cluster.post(drivers, &json!({"metadata": {"name": name}, "spec": spec})).expect(201);
+    }
+    let size = json!({"storage": "1Gi"});
+    let volume = json!({"metadata": {"name": "v"}, "spec": {"capacity": size, "accessModes": ["ReadWriteOnce"],
+        "csi": {"driver": "disk.example.com", "volumeHandle": "h"}}});
+    cluster.post("/api/v1/persistentvolumes", &volume).expect(201);
+    let claim = json!({"metadata": {"name": "c"}, "spec": {"accessModes": ["ReadWriteOnce"], "volumeName": "v",
+        "resources": {"requests": size}}});
+    cluster.post("/api/v1/namespaces/default/persistentvolumeclaims", &claim).expect(201);
+    let mut wants = pod("p");
+    wants["spec"]["nodeName"] = "n1".into();
+    wants["spec"]["volumes"] = json!([
+        {"name": "t", "projected": {"sources": [{"serviceAccountToken": {"path": "t", "audience": "vault"}}]}},
+        {"name": "i", "csi": {"driver": "inline.example.com"}},
+        {"name": "d", "persistentVolumeClaim": {"claimName": "c"}},
+    ]);
+    let made = cluster.post(PODS, &wants).expect(201);
+    let rbac = "/apis/rbac.authorization.k8s.io/v1";
+    let verb = "request-serviceaccounts-token-audience";
+    let rules = json!([{"apiGroups": [""], "resources": ["registry"], "verbs": [verb]}]);
+    cluster.post(&format!("{rbac}/clusterroles"), &json!({"metadata": {"name": "r"}, "rules": rules})).expect(201);
+    let binding = json!({"metadata": {"name": "r"}, "subjects": [{"kind": "Group", "name": "system:nodes"}],
+        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "r"}});
+    cluster.post(&format!("{rbac}/clusterrolebindings"), &binding).expect(201);
+    for (audiences, want) in [
+        (json!(["vault"]), 201),
+        (json!(["inline"]), 201),
+        (json!(["disk"]), 201),
+        (json!(["registry"]), 201),
+        // The API server's, which all pods want that are not told otherwise.
+        (json!([]), 201),
+        (json!(["no"]), 403),
+        (json!(["vault", "disk"]), 403),
+    ] {
+        let bound = json!({"apiVersion": "v1", "kind": "Pod", "name": "p", "uid": made["metadata"]["uid"]});
+        let request = json!({"spec": {"audiences": audiences, "boundObjectRef": bound}}).to_string();
+        let tokens = "/api/v1/namespaces/default/serviceaccounts/default/token";
+        let json = [("content-type", "application/json")];
+        let as_node = cluster.request(Caller::node("n1"), Method::POST, tokens, &json, request.clone().into());
+        assert_eq!(as_node.code, want, "{audiences}: {}", as_node.json);
+        let as_admin = cluster.request(Caller::apiserver(), Method::POST, tokens, &json, request.into());
+        assert_eq!(as_admin.code, 201, "{audiences}: {}", as_admin.json);
+    }
+}
+
 #[test]
 fn certificate_requests_name_their_sender() {
     let cluster = Cluster::new();
@@ -381,10 +434,12 @@ fn certificate_requests_name_their_sender() {
     let pem = base64::engine::general_purpose::STANDARD.encode(include_str!("../data/jane.csr.pem"));
     let request = json!({
         "metadata": {"name": "c"},
-        "spec": {"request": pem, "signerName": "example.com/s", "usages": ["client auth"], "username": "somebody-else"},
+        "spec": {"request": pem, "signerName": "example.com/s", "usages": ["client auth"], "username": "somebody-else",
+            "uid": "theirs", "extra": {"authentication.kubernetes.io/node-name": ["n1"]}},
     });
     let made = cluster.post(path, &request).expect(201);
     assert_eq!(made["spec"]["username"], "admin");
+    assert_eq!((&made["spec"]["uid"], &made["spec"]["extra"]), (&Value::Null, &Value::Null));
     let approved = json!({"status": {"conditions": [{"type": "Approved", "status": "True", "reason": "r"}], "certificate": "AAAA"}});
     let done = cluster.merge(&format!("{path}/c/approval"), &approved).expect(200);
     assert_eq!(done["status"]["conditions"][0]["type"], "Approved");

@@ -32,6 +32,28 @@ fn from_the_beginning_from_now_from_then() {
     }
 }
 
+/// Who may watch may do nothing else, by a path that counts as a watch whatever its method.
+#[test]
+fn below_watch_there_are_only_watches() {
+    let cluster = Cluster::new();
+    cluster.post("/api/v1/nodes", &json!({"metadata": {"name": "n1"}})).expect(201);
+    cluster.post(CONFIG_MAPS, &config_map("a", "1")).expect(201);
+    for (method, path, code) in [
+        (Method::GET, "namespaces/default/configmaps/a", 200),
+        (Method::HEAD, "namespaces/default/configmaps/a", 405),
+        (Method::POST, "namespaces/default/configmaps", 405),
+        (Method::DELETE, "namespaces/default/configmaps/a", 405),
+        (Method::GET, "nodes/n1/proxy/pods", 404),
+        (Method::OPTIONS, "nodes/n1/proxy/pods", 404),
+        (Method::HEAD, "nodes/n1/proxy/pods", 404),
+    ] {
+        let caller = Caller::new("admin", ["system:masters"]);
+        let reply = cluster.raw(caller, method.clone(), &format!("/api/v1/watch/{path}"), &[], Bytes::new());
+        assert_eq!(reply.status(), code, "{method} {path}");
+    }
+    assert_eq!(cluster.get(&format!("{CONFIG_MAPS}/a")).expect(200)["data"]["v"], "1");
+}
+
 #[test]
 fn watchers_that_see_the_same_are_sent_the_same_bytes() {
     let cluster = Cluster::new();

@@ -138,9 +138,15 @@ fn beside(path: &Path) -> PathBuf {
     path.with_file_name(format!(".{name}.{}.tmp", std::process::id()))
 }
 
+/// Writes what is to be renamed. Its name can be guessed, and the directory may be one in which others write: what is
+/// there goes, and nothing that was put there meanwhile is written into, nor what a link leads to.
 fn write_beside(temporary: &Path, text: &str) -> std::io::Result<File> {
-    let mut file = OpenOptions::new().create(true).truncate(true).write(true).mode(0o600).open(temporary)?;
-    file.set_permissions(fs::Permissions::from_mode(0o600))?;
+    if let Err(error) = fs::remove_file(temporary)
+        && error.kind() != ErrorKind::NotFound
+    {
+        return Err(error);
+    }
+    let mut file = OpenOptions::new().create_new(true).write(true).mode(0o600).open(temporary)?;
     file.write_all(text.as_bytes())?;
     Ok(file)
 }
@@ -165,4 +171,33 @@ pub fn write_private(path: &Path, text: &str) -> std::io::Result<()> {
 fn write_then_rename(temporary: &Path, path: &Path, text: &str) -> std::io::Result<()> {
     write_beside(temporary, text)?.sync_all()?;
     fs::rename(temporary, path)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::symlink;
+
+    use super::*;
+
+    #[test]
+    fn what_lies_where_a_file_is_written_first_is_replaced() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let (path, other) = (directory.path().join("admin.conf"), directory.path().join("other"));
+        let temporary = beside(&path);
+        fs::write(&other, "another's").expect("written");
+        let link: fn(&Path, &Path) -> std::io::Result<()> = |other, at| symlink(other, at);
+        let dangling: fn(&Path, &Path) -> std::io::Result<()> = |other, at| symlink(other.with_extension("none"), at);
+        // One name more for a file that others read.
+        let open: fn(&Path, &Path) -> std::io::Result<()> = |other, at| fs::hard_link(other, at);
+        let nothing: fn(&Path, &Path) -> std::io::Result<()> = |_, _| Ok(());
+        for (what, put) in [("nothing", nothing), ("a link", link), ("a dangling link", dangling), ("a file", open)] {
+            put(&other, &temporary).expect(what);
+            write_private(&path, what).expect(what);
+            assert_eq!(fs::read_to_string(&path).expect(what), what);
+            let metadata = fs::symlink_metadata(&path).expect(what);
+            assert!(metadata.is_file() && metadata.permissions().mode() & 0o777 == 0o600, "{what}");
+            assert_eq!(fs::read_to_string(&other).expect(what), "another's", "{what}");
+            assert!(!temporary.exists() && !other.with_extension("none").exists(), "{what}");
+        }
+    }
 }

@@ -6,7 +6,7 @@
 //!
 //! Upstream: `pkg/registry/rbac/{role,clusterrole,rolebinding,clusterrolebinding}/policybased`.
 
-use super::index::{Index, everything};
+use super::index::{EffectiveRules, Index, everything};
 use super::object::{Binding, Key, Kind, Object, Role, RoleRef};
 use super::rule::{Rule, covers};
 use crate::attributes::Attributes;
@@ -28,6 +28,42 @@ pub enum EscalationError {
     },
 }
 
+/// What a write would grant, and what its writer holds. To compare them takes its time, which nobody else need wait
+/// for: it needs the index no more.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Claim {
+    user: String,
+    groups: Vec<String>,
+    held: EffectiveRules,
+    wanted: Vec<Rule>,
+}
+
+impl Claim {
+    /// Whether all that would be granted is held.
+    ///
+    /// # Errors
+    /// [`EscalationError::Forbidden`] when it is not.
+    pub fn check(&self) -> Result<(), EscalationError> {
+        let missing = covers(&self.held.rules, &self.wanted);
+        if missing.is_empty() {
+            return Ok(());
+        }
+        let mut lines: Vec<String> = merge_verbs(missing).iter().map(Rule::compact).collect();
+        lines.sort();
+        let groups: Vec<String> = self.groups.iter().map(|g| format!("{g:?}")).collect();
+        let mut message = format!(
+            "user {:?} (groups=[{}]) is attempting to grant RBAC permissions not currently held:\n{}",
+            self.user,
+            groups.join(" "),
+            lines.join("\n")
+        );
+        if !self.held.errors.is_empty() {
+            message.push_str(&format!("; resolution errors: [{}]", self.held.errors.join(", ")));
+        }
+        Err(EscalationError::Forbidden(message))
+    }
+}
+
 impl Index {
     /// May the caller write this object (create, or update over `old`)?
     ///
@@ -40,8 +76,23 @@ impl Index {
         new: &Object,
         old: Option<&Object>,
     ) -> Result<(), EscalationError> {
+        self.escalation(caller, key, new, old)?.map_or(Ok(()), |claim| claim.check())
+    }
+
+    /// What the caller would grant by writing this object (creating it, or updating it over `old`), to be checked; none
+    /// when it may be written whatever it grants.
+    ///
+    /// # Errors
+    /// [`EscalationError`] when it may not be written, whatever the caller holds.
+    pub fn escalation(
+        &self,
+        caller: &Caller,
+        key: &Key,
+        new: &Object,
+        old: Option<&Object>,
+    ) -> Result<Option<Claim>, EscalationError> {
         if caller.in_group(GROUP_MASTERS) {
-            return Ok(());
+            return Ok(None);
         }
         match new {
             Object::Role(role) => {
@@ -54,25 +105,31 @@ impl Index {
             Object::Binding(binding) => {
                 let unchanged = matches!(old, Some(Object::Binding(old)) if old == binding);
                 if unchanged {
-                    return Ok(());
+                    return Ok(None);
                 }
                 self.check_binding(caller, key, binding)
             }
         }
     }
 
-    fn check_role(&self, caller: &Caller, key: &Key, role: &Role, old: Option<&Role>) -> Result<(), EscalationError> {
+    fn check_role(
+        &self,
+        caller: &Caller,
+        key: &Key,
+        role: &Role,
+        old: Option<&Role>,
+    ) -> Result<Option<Claim>, EscalationError> {
         // Its labels count like its rules: by them other roles gather it. Upstream lets nothing pass unchecked but what
         // the garbage collector changes (`IsOnlyMutatingGCFields`).
         if old == Some(role) {
-            return Ok(());
+            return Ok(None);
         }
         let aggregation_changed = role.aggregate.is_some() && old.is_none_or(|old| old.aggregate != role.aggregate);
         let escalate = Attributes::resource("escalate", super::GROUP, key.kind.resource())
             .in_namespace(&key.namespace)
             .named(&key.name);
         if self.authorize(caller, &escalate).allowed() {
-            return Ok(());
+            return Ok(None);
         }
         if aggregation_changed {
             // What will be aggregated cannot be known, so only one who may do everything may ask.
@@ -83,46 +140,33 @@ impl Index {
                 ));
             }
         }
-        self.check_covered(caller, &key.namespace, &role.rules)?;
         // What a role has gathered goes where it is gathered itself.
         let itself = RoleRef { kind: key.kind, name: key.name.clone() };
         let gathered = role.aggregate.as_ref().and_then(|_| self.role_rules(&itself, &key.namespace));
-        self.check_covered(caller, &key.namespace, gathered.unwrap_or_default())
+        Ok(Some(self.claim(caller, &key.namespace, &[role.rules.as_slice(), gathered.unwrap_or_default()])))
     }
 
-    fn check_binding(&self, caller: &Caller, key: &Key, binding: &Binding) -> Result<(), EscalationError> {
+    fn check_binding(&self, caller: &Caller, key: &Key, binding: &Binding) -> Result<Option<Claim>, EscalationError> {
         let bind = Attributes::resource("bind", super::GROUP, binding.role.kind.resource())
             .in_namespace(&key.namespace)
             .named(&binding.role.name);
         if self.authorize(caller, &bind).allowed() {
-            return Ok(());
+            return Ok(None);
         }
         let rules = self.role_rules(&binding.role, &key.namespace).ok_or_else(|| EscalationError::RoleNotFound {
             kind: binding.role.kind,
             name: binding.role.name.clone(),
         })?;
-        self.check_covered(caller, &key.namespace, rules)
+        Ok(Some(self.claim(caller, &key.namespace, &[rules])))
     }
 
-    fn check_covered(&self, caller: &Caller, namespace: &str, wanted: &[Rule]) -> Result<(), EscalationError> {
-        let held = self.rules_for(caller, namespace);
-        let missing = covers(&held.rules, wanted);
-        if missing.is_empty() {
-            return Ok(());
+    fn claim(&self, caller: &Caller, namespace: &str, wanted: &[&[Rule]]) -> Claim {
+        Claim {
+            user: caller.user.clone(),
+            groups: caller.groups.clone(),
+            held: self.rules_for(caller, namespace),
+            wanted: wanted.concat(),
         }
-        let mut lines: Vec<String> = merge_verbs(missing).iter().map(Rule::compact).collect();
-        lines.sort();
-        let groups: Vec<String> = caller.groups.iter().map(|g| format!("{g:?}")).collect();
-        let mut message = format!(
-            "user {:?} (groups=[{}]) is attempting to grant RBAC permissions not currently held:\n{}",
-            caller.user,
-            groups.join(" "),
-            lines.join("\n")
-        );
-        if !held.errors.is_empty() {
-            message.push_str(&format!("; resolution errors: [{}]", held.errors.join(", ")));
-        }
-        Err(EscalationError::Forbidden(message))
     }
 }
 

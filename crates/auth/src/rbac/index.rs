@@ -1,26 +1,73 @@
 //! The index of roles and bindings, and the evaluation of a request against it.
 //!
 //! ```text
-//!  caller ─► principals ─► by_principal ─► bindings ─► role refs ─► rules (aggregated ones resolved)
+//!  caller ─► user, groups ─► bindings ─► role refs ─► rules (aggregated ones resolved)
 //! ```
 //!
 //! ClusterRoleBindings count everywhere; RoleBindings count in their namespace only.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use imbl::OrdMap;
 
 use super::object::{Binding, Key, Kind, Object, Principal, Role, RoleRef, Subject};
 use super::rule::Rule;
+use super::selector::Selector;
 use crate::attributes::{Attributes, Decision};
 use crate::caller::{Caller, GROUP_MASTERS};
 
 /// Roles and bindings as they were last seen.
+///
+/// Each request asks: so all is found by the names that it has, without a text that is put together for that. A clone
+/// shares what is the same in both, so that there can be one for whoever asks while the next change comes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Index {
-    roles: BTreeMap<Key, Role>,
-    bindings: BTreeMap<Key, Binding>,
-    by_principal: BTreeMap<Principal, BTreeSet<Key>>,
+    /// By namespace and name.
+    roles: OrdMap<String, OrdMap<String, Arc<Role>>>,
+    cluster_roles: OrdMap<String, Arc<Role>>,
+    bindings: OrdMap<Key, Arc<Binding>>,
+    /// By their names; a service account is a user.
+    users: OrdMap<String, Held>,
+    groups: OrdMap<String, Held>,
     /// The rules of ClusterRoles with an aggregation rule, by name, resolved.
-    aggregated: BTreeMap<String, Vec<Rule>>,
+    aggregated: Arc<BTreeMap<String, Vec<Rule>>>,
+}
+
+/// Bindings at one place.
+type Bindings = Arc<BTreeMap<Key, Arc<Binding>>>;
+
+/// The bindings that name a user, or a group.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct Held {
+    everywhere: Bindings,
+    /// By namespace. Whoever has bindings in each of very many is asked about one at a time.
+    within: OrdMap<String, Bindings>,
+}
+
+impl Held {
+    fn put(&mut self, key: &Key, binding: &Arc<Binding>) {
+        let place = match key.kind {
+            Kind::ClusterRoleBinding => &mut self.everywhere,
+            _ => self.within.entry(key.namespace.clone()).or_default(),
+        };
+        Arc::make_mut(place).insert(key.clone(), Arc::clone(binding));
+    }
+
+    fn take(&mut self, key: &Key) {
+        if key.kind == Kind::ClusterRoleBinding {
+            Arc::make_mut(&mut self.everywhere).remove(key);
+        } else if let Some(place) = self.within.get_mut(&key.namespace) {
+            Arc::make_mut(place).remove(key);
+            if place.is_empty() {
+                self.within.remove(&key.namespace);
+            }
+        }
+    }
+
+    fn is_empty(&self) -> bool {
+        self.everywhere.is_empty() && self.within.is_empty()
+    }
 }
 
 /// What a caller may do in a namespace, and what could not be found out.
@@ -32,12 +79,8 @@ pub struct EffectiveRules {
     pub errors: Vec<String>,
 }
 
-/// A rule and how the caller came by it.
-struct Grant<'a> {
-    binding: &'a Key,
-    role: &'a RoleRef,
-    subject: &'a Subject,
-}
+/// A binding, and where it is.
+type Grant<'a> = (&'a Key, &'a Binding);
 
 impl Index {
     /// An empty index: it allows nothing, except to `system:masters`.
@@ -59,32 +102,69 @@ impl Index {
 
     /// Takes an object in, in place of the one that was there under that key.
     pub fn upsert(&mut self, key: Key, object: Object) {
-        let cluster_role = key.kind == Kind::ClusterRole;
+        let new = match &object {
+            Object::Role(role) => Some(role),
+            Object::Binding(_) => None,
+        };
+        let is_gathered = self.is_gathered(&key, new);
         self.put(key, object);
-        if cluster_role {
+        if is_gathered {
             self.resolve_aggregation();
         }
     }
 
     /// Forgets an object; one that is not there is left so.
     pub fn remove(&mut self, key: &Key) {
+        let is_gathered = self.is_gathered(key, None);
         self.take(key);
-        if key.kind == Kind::ClusterRole {
+        if is_gathered {
             self.resolve_aggregation();
         }
     }
 
+    /// Whether what aggregated ClusterRoles have changes with this role: it gathers, or is gathered, before or after.
+    /// Of most, neither is true.
+    fn is_gathered(&self, key: &Key, new: Option<&Role>) -> bool {
+        if key.kind != Kind::ClusterRole {
+            return false;
+        }
+        let old = self.cluster_roles.get(&key.name).map(|role| &**role);
+        let takes_part = |role: &Role| role.aggregate.is_some() || self.selectors().any(|s| s.matches(&role.labels));
+        old != new && [old, new].into_iter().flatten().any(takes_part)
+    }
+
+    /// By what aggregated ClusterRoles gather others.
+    fn selectors(&self) -> impl Iterator<Item = &Selector> {
+        let gathering = self.aggregated.keys().filter_map(|name| self.cluster_roles.get(name));
+        gathering.filter_map(|role| role.aggregate.as_ref()).flatten()
+    }
+
     fn take(&mut self, key: &Key) {
-        self.roles.remove(key);
-        let Some(old) = self.bindings.remove(key) else {
-            return;
-        };
-        for subject in &old.subjects {
-            let principal = subject.principal();
-            if let Some(keys) = self.by_principal.get_mut(&principal) {
-                keys.remove(key);
-                if keys.is_empty() {
-                    self.by_principal.remove(&principal);
+        match key.kind {
+            Kind::ClusterRole => {
+                self.cluster_roles.remove(&key.name);
+            }
+            Kind::Role => {
+                if let Some(roles) = self.roles.get_mut(&key.namespace) {
+                    roles.remove(&key.name);
+                    if roles.is_empty() {
+                        self.roles.remove(&key.namespace);
+                    }
+                }
+            }
+            Kind::RoleBinding | Kind::ClusterRoleBinding => {
+                let Some(old) = self.bindings.remove(key) else { return };
+                for subject in &old.subjects {
+                    let (place, name) = match subject.principal() {
+                        Principal::User(name) => (&mut self.users, name),
+                        Principal::Group(name) => (&mut self.groups, name),
+                    };
+                    if let Some(held) = place.get_mut(&name) {
+                        held.take(key);
+                        if held.is_empty() {
+                            place.remove(&name);
+                        }
+                    }
                 }
             }
         }
@@ -93,12 +173,20 @@ impl Index {
     fn put(&mut self, key: Key, object: Object) {
         self.take(&key);
         match object {
+            Object::Role(role) if key.kind == Kind::ClusterRole => {
+                self.cluster_roles.insert(key.name, Arc::new(role));
+            }
             Object::Role(role) => {
-                self.roles.insert(key, role);
+                self.roles.entry(key.namespace).or_default().insert(key.name, Arc::new(role));
             }
             Object::Binding(binding) => {
+                let binding = Arc::new(binding);
                 for subject in &binding.subjects {
-                    self.by_principal.entry(subject.principal()).or_default().insert(key.clone());
+                    let held = match subject.principal() {
+                        Principal::User(name) => self.users.entry(name).or_default(),
+                        Principal::Group(name) => self.groups.entry(name).or_default(),
+                    };
+                    held.put(&key, &binding);
                 }
                 self.bindings.insert(key, binding);
             }
@@ -108,42 +196,37 @@ impl Index {
     /// Recomputes the rules of all aggregated ClusterRoles. An aggregated role may select other
     /// aggregated ones (`admin` selects `edit`, which selects `view`); a cycle adds nothing new.
     fn resolve_aggregation(&mut self) {
-        let cluster_roles = || self.roles.iter().filter(|(key, _)| key.kind == Kind::ClusterRole);
         let mut aggregated = BTreeMap::new();
-        for (key, role) in cluster_roles() {
+        for (name, role) in &self.cluster_roles {
             let Some(first) = &role.aggregate else {
                 continue;
             };
-            let mut seen = BTreeSet::from([key.name.as_str()]);
+            let mut seen = BTreeSet::from([name.as_str()]);
             let mut pending = vec![first];
-            let mut rules: Vec<Rule> = Vec::new();
+            let (mut known, mut rules) = (BTreeSet::new(), Vec::new());
             while let Some(selectors) = pending.pop() {
-                for (other_key, other) in cluster_roles() {
-                    if !selectors.iter().any(|s| s.matches(&other.labels)) || !seen.insert(&other_key.name) {
+                for (other_name, other) in &self.cluster_roles {
+                    if !selectors.iter().any(|s| s.matches(&other.labels)) || !seen.insert(other_name) {
                         continue;
                     }
                     match &other.aggregate {
                         Some(nested) => pending.push(nested),
-                        None => {
-                            for rule in &other.rules {
-                                if !rules.contains(rule) {
-                                    rules.push(rule.clone());
-                                }
-                            }
-                        }
+                        None => rules.extend(other.rules.iter().filter(|rule| known.insert(*rule)).cloned()),
                     }
                 }
             }
-            aggregated.insert(key.name.clone(), rules);
+            aggregated.insert(name.clone(), rules);
         }
-        self.aggregated = aggregated;
+        self.aggregated = Arc::new(aggregated);
     }
 
     /// The rules of a role, aggregation resolved. A Role is looked for in `namespace`.
     #[must_use]
     pub fn role_rules(&self, role: &RoleRef, namespace: &str) -> Option<&[Rule]> {
-        let namespace = if role.kind == Kind::Role { namespace } else { "" };
-        let found = self.roles.get(&Key::new(role.kind, namespace, &role.name))?;
+        if role.kind == Kind::Role {
+            return self.roles.get(namespace)?.get(&role.name).map(|role| role.rules.as_slice());
+        }
+        let found = self.cluster_roles.get(&role.name)?;
         if found.aggregate.is_some() {
             return self.aggregated.get(&role.name).map(Vec::as_slice);
         }
@@ -168,7 +251,7 @@ impl Index {
         let mut allowed = None;
         self.visit(caller, attributes.namespace, |grant, rules| match rules {
             Ok(rules) if rules.iter().any(|rule| rule.allows(attributes)) => {
-                allowed = Some(describe(&grant));
+                allowed = Some(describe(grant, caller));
                 false
             }
             Ok(_) => true,
@@ -214,42 +297,41 @@ impl Index {
         namespace: &str,
         mut visitor: impl FnMut(Grant<'a>, Result<&'a [Rule], String>) -> bool,
     ) {
-        let principals = std::iter::once(Principal::User(caller.user.clone()))
-            .chain(caller.groups.iter().cloned().map(Principal::Group));
-        let mut found: BTreeSet<(bool, &Key)> = BTreeSet::new();
-        let mut held = BTreeSet::new();
-        for principal in principals {
-            if let Some(keys) = self.by_principal.get(&principal) {
-                for key in keys {
-                    let cluster = key.kind == Kind::ClusterRoleBinding;
-                    if cluster || (!namespace.is_empty() && key.namespace == namespace) {
-                        found.insert((!cluster, key));
-                    }
-                }
-                held.insert(principal);
+        let mut show = |(key, binding): Grant<'a>| {
+            let RoleRef { kind, name } = &binding.role;
+            let rules = self.role_rules(&binding.role, &key.namespace);
+            let missing = || format!("{}.{} {name:?} not found", kind.name().to_lowercase(), super::GROUP);
+            visitor((key, binding), rules.ok_or_else(missing))
+        };
+        for grant in sorted(self.held(caller).map(|held| &held.everywhere)) {
+            if !show(grant) {
+                return;
             }
         }
-        for (_, key) in found {
-            let Some(binding) = self.bindings.get(key) else {
-                continue;
-            };
-            let Some(subject) = binding.subjects.iter().find(|s| held.contains(&s.principal())) else {
-                continue;
-            };
-            let grant = Grant { binding: key, role: &binding.role, subject };
-            let rules = self.role_rules(&binding.role, &key.namespace).ok_or_else(|| {
-                format!(
-                    "{}.{} {:?} not found",
-                    binding.role.kind.name().to_lowercase(),
-                    super::GROUP,
-                    binding.role.name
-                )
-            });
-            if !visitor(grant, rules) {
+        if namespace.is_empty() {
+            return;
+        }
+        for grant in sorted(self.held(caller).filter_map(|held| held.within.get(namespace))) {
+            if !show(grant) {
                 return;
             }
         }
     }
+
+    /// What names the caller: by the user's name, and by each group's.
+    fn held<'a>(&'a self, caller: &Caller) -> impl Iterator<Item = &'a Held> {
+        let groups = caller.groups.iter().filter_map(move |group| self.groups.get(group));
+        self.users.get(&caller.user).into_iter().chain(groups)
+    }
+}
+
+/// Bindings in the order of their names, each once, in however many ways it names the caller.
+fn sorted<'a>(places: impl Iterator<Item = &'a Bindings>) -> Vec<Grant<'a>> {
+    let all = places.flat_map(|place| place.iter());
+    let mut found: Vec<Grant<'a>> = all.map(|(key, binding)| (key, &**binding)).collect();
+    found.sort_unstable_by_key(|(key, _)| *key);
+    found.dedup_by_key(|(key, _)| *key);
+    found
 }
 
 /// The rules of `system:masters`, for those who list rules.
@@ -261,12 +343,11 @@ pub(super) fn everything() -> [Rule; 2] {
     ]
 }
 
-fn describe(grant: &Grant<'_>) -> String {
-    let Grant { binding, role, subject } = grant;
-    let name = if binding.namespace.is_empty() {
-        binding.name.clone()
-    } else {
-        format!("{}/{}", binding.name, binding.namespace)
-    };
-    format!("{} {name:?} of {} {:?} to {}", binding.kind.name(), role.kind.name(), role.name, subject.describe())
+/// By what the caller may do something. It is asked once for each request, when that is known.
+fn describe((key, binding): Grant<'_>, caller: &Caller) -> String {
+    let name = if key.namespace.is_empty() { key.name.clone() } else { format!("{}/{}", key.name, key.namespace) };
+    let RoleRef { kind, name: role } = &binding.role;
+    let subject = binding.subjects.iter().find(|subject| subject.is(caller));
+    let subject = subject.map(Subject::describe).unwrap_or_default();
+    format!("{} {name:?} of {} {role:?} to {subject}", key.kind.name(), kind.name())
 }

@@ -6,7 +6,7 @@ use serde::Deserialize;
 
 use super::rule::Rule;
 use super::selector::Selector;
-use crate::caller::SERVICE_ACCOUNT_USER_PREFIX;
+use crate::caller::{Caller, SERVICE_ACCOUNT_USER_PREFIX};
 
 /// Which of the four kinds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -110,6 +110,19 @@ impl Subject {
         }
     }
 
+    /// Whether it is the caller, or a group of theirs.
+    pub(super) fn is(&self, caller: &Caller) -> bool {
+        match self {
+            Self::User(name) => caller.user == *name,
+            Self::Group(name) => caller.in_group(name),
+            Self::ServiceAccount(namespace, name) => {
+                let rest = caller.user.strip_prefix(SERVICE_ACCOUNT_USER_PREFIX);
+                let rest = rest.and_then(|rest| rest.strip_prefix(namespace.as_str())?.strip_prefix(':'));
+                rest == Some(name.as_str())
+            }
+        }
+    }
+
     pub(super) fn describe(&self) -> String {
         match self {
             Self::User(name) => format!("User {name:?}"),
@@ -122,7 +135,6 @@ impl Subject {
 }
 
 /// A user or a group.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Principal {
     User(String),
     Group(String),

@@ -3,6 +3,8 @@
 //! The matching is that of upstream's `pkg/apis/rbac/v1/evaluation_helpers.go`; the covering is that
 //! of `component-helpers/auth/rbac/validation/policy_comparator.go`.
 
+use std::collections::BTreeSet;
+
 use serde::{Deserialize, Serialize};
 
 use crate::attributes::Attributes;
@@ -70,6 +72,21 @@ impl Rule {
         part("NonResourceURLs", &self.non_resource_urls);
         part("Verbs", &self.verbs);
         format!("{{{}}}", parts.join(", "))
+    }
+
+    /// The same with each item of its lists once.
+    fn distinct(&self) -> Rule {
+        let once = |list: &[String]| {
+            let mut known = BTreeSet::new();
+            list.iter().filter(|item| known.insert(item.as_str())).cloned().collect()
+        };
+        Rule {
+            verbs: once(&self.verbs),
+            api_groups: once(&self.api_groups),
+            resources: once(&self.resources),
+            resource_names: once(&self.resource_names),
+            non_resource_urls: once(&self.non_resource_urls),
+        }
     }
 
     /// The rule as rules of one verb, group, resource and name each.
@@ -144,24 +161,29 @@ fn url_covers(have: &str, url: &str) -> bool {
     have == url || have.strip_suffix('*').is_some_and(|prefix| url.starts_with(prefix.trim_end_matches('*')))
 }
 
-/// More atoms of one rule than these are not looked at one by one: the lists of a rule multiply.
+/// More atoms than these are not looked at one by one: the lists of a rule multiply, and there may be many rules.
 const MAX_ATOMS: usize = 100_000;
+/// Nor are more comparisons made than these: those who write roles may hold any number of rules.
+const MAX_COMPARED: usize = 20_000_000;
 /// More than these are not named.
 const MAX_MISSING: usize = 500;
 
-/// Those atoms of `wanted` that no rule of `held` covers; empty when all is covered. Of a rule that has too many of them,
-/// the rule itself, unless one of `held` covers all of it; of very many, the first.
+/// Those atoms of `wanted` that no rule of `held` covers; empty when all is covered. Where there are too many of them
+/// to look at, the rule itself, unless one of `held` covers all of it; of very many, the first.
 #[must_use]
 pub fn covers(held: &[Rule], wanted: &[Rule]) -> Vec<Rule> {
     let is_covered = |rule: &Rule| held.iter().any(|have| have.covers_all(rule));
-    let mut missing = Vec::new();
-    for rule in wanted.iter().filter(|rule| !is_covered(rule)) {
-        let atoms = if rule.count_atoms() > MAX_ATOMS { vec![rule.clone()] } else { rule.atoms() };
+    let mut left = MAX_ATOMS.min(MAX_COMPARED / held.len().max(1));
+    let (mut missing, mut known) = (Vec::new(), BTreeSet::new());
+    for rule in wanted.iter().map(Rule::distinct).filter(|rule| !is_covered(rule)) {
+        let count = rule.count_atoms();
+        let atoms = if count > left { vec![rule] } else { rule.atoms() };
+        left = left.saturating_sub(count);
         for atom in atoms {
             if missing.len() >= MAX_MISSING {
                 return missing;
             }
-            if !is_covered(&atom) && !missing.contains(&atom) {
+            if !is_covered(&atom) && known.insert(atom.clone()) {
                 missing.push(atom);
             }
         }

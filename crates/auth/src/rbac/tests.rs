@@ -480,6 +480,7 @@ proptest! {
         let mut index = Index::new();
         let mut objects = BTreeMap::new();
         for (key, object) in changes {
+            let (view, had) = (index.clone(), objects.clone());
             match object {
                 Some(object) => {
                     objects.insert(key.clone(), object.clone());
@@ -490,6 +491,8 @@ proptest! {
                     index.remove(&key);
                 }
             }
+            // A clone knows nothing of what comes after it.
+            prop_assert_eq!(&view, &Index::from_objects(had));
         }
         prop_assert_eq!(&index, &Index::from_objects(objects.clone()));
         let callers = [
@@ -528,4 +531,58 @@ fn lists_that_multiply_are_not_multiplied() {
     // Of many that are missing, some are named.
     let wanted = Rule { verbs: many("v"), api_groups: all(), resources: many("r")[..100].to_vec(), ..Rule::default() };
     assert_eq!(covers(&[], &[wanted]).len(), 500);
+}
+
+/// What says the same again and again is looked at once: else a short text would take hours.
+#[test]
+fn what_is_said_again_is_not_compared_again() {
+    let again = |what: &str| vec![what.to_owned(); 300];
+    let wanted = Rule { verbs: again("v"), api_groups: again(""), resources: again("r"), ..Rule::default() };
+    let held: Vec<Rule> = (0..200).map(|n| rule("get list", "", &format!("r{n}"), "")).collect();
+    assert_eq!(covers(&held, &vec![wanted; 1000]), [rule("v", "", "r", "")]);
+    // However it is said otherwise, there is an end; what was not looked at counts as missing.
+    let wanted = (0..1000).map(|n| Rule {
+        verbs: (0..60).map(|verb| format!("v{verb}")).collect(),
+        api_groups: vec![format!("g{n}")],
+        resources: (0..30).map(|resource| format!("r{resource}")).collect(),
+        ..Rule::default()
+    });
+    let wanted: Vec<Rule> = wanted.collect();
+    let held: Vec<Rule> = (0..30).map(|n| rule("*", "*", &format!("r{n}"), "")).collect();
+    let missing = covers(&held, &wanted);
+    assert!(!missing.is_empty() && missing.iter().all(|rule| wanted.contains(rule)), "{}", missing.len());
+    assert!(covers(&held, &wanted[..10]).is_empty());
+}
+
+#[test]
+fn aggregation_is_resolved_whatever_comes_first() {
+    let key = |name: &str| Key::new(Kind::ClusterRole, "", name);
+    let labelled = |labels: &[&str], verbs: &str| Role {
+        labels: labels.iter().map(|label| ((*label).to_owned(), "true".to_owned())).collect(),
+        rules: vec![rule(verbs, "", "pods", "")],
+        aggregate: None,
+    };
+    let gathers = |label: &str| Role { aggregate: Some(vec![Selector::label(label, "true")]), ..Role::default() };
+    let mut index = Index::new();
+    let held = |index: &Index| {
+        let all = RoleRef { kind: Kind::ClusterRole, name: "all".to_owned() };
+        let rules = index.role_rules(&all, "").unwrap_or_default();
+        rules.iter().map(|rule| rule.verbs.join(" ")).collect::<Vec<_>>().join(",")
+    };
+    for (name, role, want) in [
+        ("a", labelled(&["to-all"], "get"), ""),
+        ("all", gathers("to-all"), "get"),
+        ("b", labelled(&[], "list"), "get"),
+        // The same again is no change, another rule is.
+        ("a", labelled(&["to-all"], "get"), "get"),
+        ("a", labelled(&["to-all"], "watch"), "watch"),
+        // A label that comes, and one that goes.
+        ("b", labelled(&["to-all"], "list"), "watch,list"),
+        ("a", labelled(&["other"], "watch"), "list"),
+        ("all", gathers("other"), "watch"),
+        ("all", labelled(&[], "delete"), "delete"),
+    ] {
+        index.upsert(key(name), Object::Role(role));
+        assert_eq!(held(&index), want, "{name}");
+    }
 }

@@ -28,6 +28,9 @@ struct Said {
     failures: Vec<Failure>,
     /// For the audit log, by key.
     annotations: Vec<(String, String)>,
+    /// Why something for the audit log cannot be said, where the request does not go on without: whatever the binding
+    /// does with failures.
+    untold: Option<String>,
 }
 
 /// What became of a policy: what it says, or why nothing can be said at all.
@@ -58,18 +61,18 @@ pub(in crate::admission) async fn validate(asked: &Asked<'_>, attributes: &Attri
         let Some(version) = bound_version(policy, binding, asked, attributes) else { continue };
         let since = asked.cx.server.env.now();
         let mut told: Option<(&'static str, &'static str)> = None;
-        let outcomes = match params::find(asked, policy, binding, attributes.namespace).await {
+        let outcomes: Vec<Outcome> = match params::find(asked, policy, binding, attributes.namespace).await {
             Err(why) => vec![Err(format!("failed to configure binding: {why}"))],
             Ok(all) => {
                 let mut outcomes = Vec::new();
                 for params in all {
-                    outcomes.push(evaluate(asked, attributes, policy, version, &params).await?);
+                    outcomes.push(Ok(evaluate(asked, attributes, policy, version, &params).await?));
                 }
                 outcomes
             }
         };
         for outcome in outcomes {
-            let Said { failures, annotations: said } = match outcome {
+            let Said { failures, annotations: said, untold } = match outcome {
                 Ok(said) => said,
                 Err(why) if policy.ignores_failure => {
                     tracing::warn!(policy = policy.name, binding = binding.name, %why, "a policy cannot be evaluated, and goes without");
@@ -116,6 +119,11 @@ pub(in crate::admission) async fn validate(asked: &Asked<'_>, attributes: &Attri
                         told = Some((word, failure.error));
                     }
                 }
+            }
+            if let Some(why) = untold {
+                let failure = Failure { message: why, reason: "Invalid", index: 0, error: INVALID };
+                denied.get_or_insert_with(|| refusal(attributes, policy, binding, &failure));
+                told = Some(("deny", INVALID));
             }
         }
         let took = asked.cx.server.env.now().duration_since(since);
@@ -170,7 +178,7 @@ async fn evaluate(
     policy: &Policy,
     version: usize,
     params: &Value,
-) -> Result<Outcome, Status> {
+) -> Result<Said, Status> {
     let (object, old) = asked.both(attributes, version).await?;
     let request = asked.request(attributes, version);
     let mut world = World::new(attributes.caller, &request, &object, &old);
@@ -191,7 +199,7 @@ async fn evaluate(
     Ok(judge(policy, &world))
 }
 
-fn judge(policy: &Policy, world: &World<'_>) -> Outcome {
+fn judge(policy: &Policy, world: &World<'_>) -> Said {
     let mut failures = Vec::new();
     let mut fault = |index: usize, error: &'static str, why: String| {
         if policy.ignores_failure {
@@ -202,10 +210,10 @@ fn judge(policy: &Policy, world: &World<'_>) -> Outcome {
     };
     match all_hold(&policy.conditions, world) {
         Ok(true) => {}
-        Ok(false) => return Ok(Said::default()),
+        Ok(false) => return Said::default(),
         Err(why) => {
             fault(0, INVALID, why);
-            return Ok(Said { failures, annotations: Vec::new() });
+            return Said { failures, ..Said::default() };
         }
     }
     let mut budget = Budget::new(MAX_COST);
@@ -235,20 +243,32 @@ fn judge(policy: &Policy, world: &World<'_>) -> Outcome {
     }
     failures.extend(untrue);
     failures.sort_by_key(|failure| failure.index);
-    let mut annotations = Vec::new();
+    let (mut annotations, mut untold) = (Vec::new(), None);
     for annotation in &policy.annotations {
         let value = match &annotation.program {
             Ok(program) => program.eval(world, &mut budget).map_err(|error| error.to_string()),
             Err(why) => Err(why.clone()),
         };
-        let value = value.map_err(|why| format!("audit annotation '{}' resulted in error: {why}", annotation.name))?;
+        let value = match value {
+            Ok(value) => value,
+            Err(why) => {
+                let why = format!("audit annotation '{}' resulted in error: {why}", annotation.name);
+                if policy.ignores_failure {
+                    // What does not hold does not hold all the same.
+                    tracing::warn!(policy = policy.name, %why, "a policy leaves something unsaid");
+                } else {
+                    untold.get_or_insert(why);
+                }
+                continue;
+            }
+        };
         // An expression that gives null gives no annotation.
         if let Some(text) = value.as_str().map(str::trim).filter(|text| !text.is_empty()) {
             let end = text.floor_char_boundary(MAX_ANNOTATION_BYTES);
             annotations.push((annotation.name.clone(), text[..end].to_owned()));
         }
     }
-    Ok(Said { failures, annotations })
+    Said { failures, annotations, untold }
 }
 
 fn failure((index, validation): (usize, &Validation), world: &World<'_>, budget: &mut Budget) -> Failure {

@@ -62,7 +62,8 @@ impl Client {
         let mut call = Call {
             method: Method::POST,
             server_name: String::new(),
-            address: None,
+            host: String::new(),
+            place: None,
             port: 0,
             path_and_query: String::new(),
             trust: self.ca_pem.clone().map_or(Trust::Own, Trust::Authorities),
@@ -74,7 +75,8 @@ impl Client {
         let path = match &self.place {
             Place::Nowhere(why) => return Err(why.clone()),
             Place::Url(to) => {
-                (call.server_name, call.port) = (to.host.clone(), to.port);
+                (call.host, call.port) = (to.host.clone(), to.port);
+                call.server_name.clone_from(&call.host);
                 to.path_and_query.clone()
             }
             Place::Service { namespace, name, port, path } => {
@@ -85,7 +87,9 @@ impl Client {
                         status.message
                     )
                 })?;
-                (call.server_name, call.address, call.port) = (located.server_name, located.address, located.port);
+                (call.place, call.port) = (Some(located.place.text()), located.port);
+                call.server_name = located.server_name;
+                call.host.clone_from(&call.server_name);
                 path.clone()
             }
         };

@@ -12,7 +12,6 @@
 //! The two directions are carried apart, so that one that is not read does not hold up the other.
 
 use std::io;
-use std::time::Duration;
 
 use bytes::Bytes;
 use futures::stream::{SplitSink, SplitStream};
@@ -21,11 +20,10 @@ use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt as _};
 use tokio::sync::mpsc;
 use tokio_tungstenite::WebSocketStream;
 use tokio_tungstenite::tungstenite::Message;
-use tokio_tungstenite::tungstenite::protocol::CloseFrame;
-use tokio_tungstenite::tungstenite::protocol::frame::coding::CloseCode;
 
 use super::Streams;
 use super::spdy::{self, Frame};
+use crate::serve::websocket::{closed, ended};
 use crate::status::Status;
 
 const STDIN: u8 = 0;
@@ -41,8 +39,6 @@ const PIECE: usize = 1 << 20;
 const MAX_OUTCOME: usize = 64 << 10;
 /// How many pings of the kubelet's may wait for their answers.
 const PINGS: usize = 4;
-/// How long a client may take to close its side after it was told the outcome.
-const GOODBYE: Duration = Duration::from_secs(5);
 
 /// One stream of the kubelet's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -84,29 +80,6 @@ pub(super) async fn run(
     closed(&mut to_client).await;
     if is_told {
         ended(&mut from_client).await;
-    }
-}
-
-/// Says goodbye in form: a client takes anything else for a failure.
-pub(super) async fn closed(client: &mut SplitSink<WebSocketStream<impl AsyncRead + AsyncWrite + Unpin>, Message>) {
-    let close = CloseFrame { code: CloseCode::Normal, reason: "".into() };
-    let closing = async {
-        client.send(Message::Close(Some(close))).await?;
-        client.flush().await
-    };
-    // The client may be gone already.
-    match tokio::time::timeout(GOODBYE, closing).await {
-        Ok(Ok(())) => {}
-        Ok(Err(error)) => tracing::trace!(%error, "a websocket was not closed in form"),
-        Err(_) => tracing::trace!("a client does not read that it is over"),
-    }
-}
-
-/// Waits until the client has closed its side: closing ours with something unread would take from it what was sent last.
-pub(super) async fn ended(client: &mut SplitStream<WebSocketStream<impl AsyncRead + AsyncWrite + Unpin>>) {
-    let reading = async { while let Some(Ok(_)) = client.next().await {} };
-    if tokio::time::timeout(GOODBYE, reading).await.is_err() {
-        tracing::trace!("a client does not close its side");
     }
 }
 

@@ -17,16 +17,14 @@ mod spdy;
 mod tunnel;
 
 use http::header::{
-    CONNECTION, CONTENT_LENGTH, HeaderName, SEC_WEBSOCKET_ACCEPT, SEC_WEBSOCKET_KEY, SEC_WEBSOCKET_PROTOCOL,
-    SEC_WEBSOCKET_VERSION, UPGRADE,
+    CONNECTION, CONTENT_LENGTH, HeaderName, SEC_WEBSOCKET_KEY, SEC_WEBSOCKET_PROTOCOL, SEC_WEBSOCKET_VERSION, UPGRADE,
 };
 use http::{HeaderMap, HeaderValue};
 use hyper::upgrade::OnUpgrade;
 use hyper_util::rt::TokioIo;
-use tokio_tungstenite::WebSocketStream;
-use tokio_tungstenite::tungstenite::handshake::derive_accept_key;
-use tokio_tungstenite::tungstenite::protocol::{Role, WebSocketConfig};
 
+use super::handover::Handover;
+use super::websocket;
 use crate::accept::listed;
 use crate::query::Query;
 use crate::status::Status;
@@ -71,9 +69,7 @@ impl Translation {
     /// What is to be done with a request for exec, attach or port-forward that the kubelet would get at `path_and_query`;
     /// none for those that pass through.
     pub(super) fn of(headers: &HeaderMap, path_and_query: &str) -> Option<Translation> {
-        let is_websocket = listed(headers, CONNECTION).any(|token| token.eq_ignore_ascii_case("upgrade"))
-            && listed(headers, UPGRADE).any(|token| token.eq_ignore_ascii_case("websocket"));
-        let key = headers.get(SEC_WEBSOCKET_KEY).filter(|_| is_websocket)?.clone();
+        let key = websocket::key(headers)?.clone();
         let (path, query) = path_and_query.split_once('?').unwrap_or((path_and_query, ""));
         let kind = if path.starts_with("/portForward/") {
             let inner = listed(headers, SEC_WEBSOCKET_PROTOCOL)
@@ -128,32 +124,22 @@ impl Translation {
 
     /// Takes the kubelet's agreement: the headers with which the client's connection becomes a WebSocket. The two are joined
     /// once both have become what was agreed on.
-    pub(super) fn begin(self, agreed: &HeaderMap, client: OnUpgrade, kubelet: OnUpgrade) -> Result<HeaderMap, Status> {
-        let protocol = self.protocol(agreed)?;
-        let mut headers = HeaderMap::new();
-        headers.insert(UPGRADE, HeaderValue::from_static("websocket"));
-        headers.insert(CONNECTION, HeaderValue::from_static("Upgrade"));
-        headers.insert(SEC_WEBSOCKET_ACCEPT, header(&derive_accept_key(self.key.as_bytes()))?);
-        if let Some(protocol) = protocol {
-            headers.insert(SEC_WEBSOCKET_PROTOCOL, header(&protocol)?);
-        }
-        tokio::spawn(async move {
-            let (client, kubelet) = match tokio::try_join!(client, kubelet) {
-                Ok(both) => both,
+    pub(super) fn begin(self, agreed: &HeaderMap, client: Handover, kubelet: OnUpgrade) -> Result<HeaderMap, Status> {
+        let headers = websocket::agreed(&self.key, self.protocol(agreed)?.as_deref())?;
+        tokio::spawn(client.carry(move |client| async move {
+            let kubelet = match kubelet.await {
+                Ok(kubelet) => TokioIo::new(kubelet),
                 Err(error) => {
-                    tracing::debug!(%error, "a connection did not upgrade");
+                    tracing::debug!(%error, "a kubelet did not upgrade");
                     return;
                 }
             };
-            let config =
-                WebSocketConfig::default().max_message_size(Some(MAX_MESSAGE)).max_frame_size(Some(MAX_MESSAGE));
-            let client = WebSocketStream::from_raw_socket(TokioIo::new(client), Role::Server, Some(config)).await;
-            let kubelet = TokioIo::new(kubelet);
+            let client = websocket::on(client, MAX_MESSAGE).await;
             match self.kind {
                 Kind::Channels(streams) => channels::run(client, kubelet, streams).await,
                 Kind::Tunnel(_) => tunnel::run(client, kubelet).await,
             }
-        });
+        }));
         Ok(headers)
     }
 
@@ -177,10 +163,6 @@ impl Translation {
             }
         }
     }
-}
-
-fn header(text: &str) -> Result<HeaderValue, Status> {
-    HeaderValue::from_str(text).map_err(Status::internal)
 }
 
 #[cfg(test)]

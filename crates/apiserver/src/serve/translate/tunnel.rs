@@ -5,7 +5,7 @@ use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 use tokio_tungstenite::WebSocketStream;
 use tokio_tungstenite::tungstenite::Message;
 
-use super::channels::{closed, ended};
+use crate::serve::websocket::{closed, ended};
 
 /// The most that one message holds of what the kubelet says.
 const PIECE: usize = 32 << 10;

@@ -1,8 +1,6 @@
 //! Webhooks on real sockets: an HTTPS server that is slow, refuses, patches and lies, called by the real shell.
 #![expect(clippy::expect_used, reason = "a test that cannot go on has failed")]
 
-#[path = "../common/mod.rs"]
-mod common;
 mod conversions;
 
 use std::net::SocketAddr;
@@ -24,7 +22,7 @@ use hyper_util::rt::{TokioExecutor, TokioIo};
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
 
-use common::{TestEnv, put_slice};
+use crate::common::{TestEnv, put_slice};
 
 /// An API server in the process, and a webhook server beside it that answers by path.
 struct World {
@@ -428,6 +426,25 @@ async fn webhooks_behind_services() {
     put_slice(&*world.store, "hook-1", &slice).await;
     let said = refusal().await;
     assert!(said.contains("denied the request: not today"), "{said}");
+}
+
+/// Wherever a name outside the cluster leads, whoever is there has to be whom the service names.
+#[tokio::test]
+async fn webhooks_behind_external_names() {
+    let world = World::new().await;
+    for (name, code, said) in [("hook", 409, "denied the request: not today"), ("other", 500, "tls: ")] {
+        let service =
+            json!({"metadata": {"name": name}, "spec": {"type": "ExternalName", "externalName": "localhost"}});
+        let (made, reply) = world.post("/api/v1/namespaces/default/services", &service).await;
+        assert_eq!(made, 201, "{reply}");
+        let mut hook = world.hook("/deny");
+        let place = json!({"namespace": "default", "name": name, "path": "/deny", "port": world.address.port()});
+        hook["clientConfig"] = json!({"service": place, "caBundle": world.ca});
+        world.install("Validating", &[hook]).await;
+        let (found, reply) = world.post(CONFIG_MAPS, &config_map("x")).await;
+        assert_eq!(found, code, "{name}: {reply}");
+        assert!(reply["message"].as_str().unwrap_or_default().contains(said), "{name}: {reply}");
+    }
 }
 
 /// Whatever version of HTTP a webhook speaks, one call does not wait for another.

@@ -1,6 +1,7 @@
 //! Exec, attach and port-forward through the API server, in the protocols that clients speak.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use carrack_apiserver::serve::Settings;
 use carrack_auth::pki::Identity;
@@ -13,7 +14,7 @@ use tokio_tungstenite::tungstenite::Message;
 use tokio_tungstenite::tungstenite::client::IntoClientRequest as _;
 use tokio_tungstenite::{WebSocketStream, client_async};
 
-use crate::{Running, request, within};
+use crate::serve::{Running, request, within};
 
 #[tokio::test]
 async fn exec_passes_through_to_the_kubelet() {
@@ -141,6 +142,42 @@ async fn what_the_kubelet_refuses_is_told_before_there_is_a_websocket() {
         let body = within("the body", response.into_body().collect()).await.expect("body").to_bytes();
         assert!(String::from_utf8_lossy(&body).contains(text), "{command}: {body:?}");
     }
+}
+
+/// An upgraded connection counts among those that there may be for as long as it lasts.
+#[tokio::test]
+async fn streams_keep_their_places() {
+    let settings = Settings { max_connections: 1, handshake: Duration::from_secs(60), ..Settings::default() };
+    let running = Running::start(settings).await;
+    running.pod_on("n1").await;
+    let path = "/api/v1/namespaces/default/pods/n1/portforward?ports=80";
+    let (socket, _) = websocket(&running, path, "SPDY/3.1+portforward.k8s.io").await;
+    let mut one_more = TcpStream::connect(running.address).await.expect("connect");
+    let ended = within("the end of one too many", one_more.read(&mut [0; 1])).await;
+    assert!(matches!(ended, Ok(0) | Err(_)), "{ended:?}");
+    drop(socket);
+}
+
+/// Each event is a message of its own, and the end comes when it was asked for.
+#[tokio::test]
+async fn watches_come_over_websockets() {
+    let running = Running::start(Settings::default()).await;
+    running.pod_on("n1").await;
+    let path = "/api/v1/namespaces/default/pods?watch=true&timeoutSeconds=2";
+    let (mut socket, protocol) = websocket(&running, path, "base64url.binary.k8s.io").await;
+    assert_eq!(protocol, "base64url.binary.k8s.io");
+    let mut events = Vec::new();
+    let code = loop {
+        match within("a message", socket.next()).await.expect("a message").expect("is whole") {
+            Message::Text(text) => {
+                let event: serde_json::Value = serde_json::from_str(text.as_str()).expect("an event");
+                events.push((event["type"].clone(), event["object"]["metadata"]["name"].clone()));
+            }
+            Message::Close(frame) => break frame.map_or(0, |frame| frame.code.into()),
+            other => panic!("{other:?}"),
+        }
+    };
+    assert_eq!((events, code), (vec![("ADDED".into(), "n1".into())], 1000_u16));
 }
 
 #[tokio::test]

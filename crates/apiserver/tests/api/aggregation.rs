@@ -1,8 +1,6 @@
 //! Another server behind this one: an APIService, its Service, and what clients see of it, on real sockets.
 #![expect(clippy::expect_used, reason = "a test that cannot go on has failed")]
 
-mod common;
-
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -23,7 +21,7 @@ use serde_json::{Value, json};
 use tokio::net::TcpListener;
 use tokio::sync::oneshot;
 
-use common::{TestEnv, put_slice};
+use crate::common::{TestEnv, put_slice};
 
 struct NoNodes;
 impl NodeProxy for NoNodes {
@@ -42,6 +40,8 @@ async fn other(request: Request<hyper::body::Incoming>) -> http::Response<Full<B
         all.filter_map(|value| value.to_str().ok()).map(str::to_owned).collect::<Vec<_>>()
     };
     let path = request.uri().to_string();
+    // With HTTP/2 it is in the URL.
+    let host = request.uri().authority().map(ToString::to_string).or_else(|| header("host").pop());
     let reply = match request.uri().path() {
         "/apis/metrics.example.com/v1" => json!({
             "kind": "APIResourceList", "apiVersion": "v1", "groupVersion": "metrics.example.com/v1",
@@ -67,7 +67,8 @@ async fn other(request: Request<hyper::body::Incoming>) -> http::Response<Full<B
             return reply.expect("reply");
         }
         _ => {
-            json!({"path": path, "user": header("x-remote-user"), "groups": header("x-remote-group"), "authorization": header("authorization")})
+            json!({"path": path, "host": host, "user": header("x-remote-user"), "groups": header("x-remote-group"),
+                "authorization": header("authorization")})
         }
     };
     http::Response::builder()
@@ -97,8 +98,8 @@ async fn another_server_behind_this_one() {
     let pki = Pki::open_or_create(directory.path(), now_s).expect("pki");
 
     // The other server takes the front proxy's certificate and no other.
-    let pair =
-        pki.server(&Server::Apiserver, &Sans::loopback().with_name("meter.default.svc"), now_s).expect("certificate");
+    let sans = Sans::loopback().with_name("meter.default.svc").with_name("outside.default.svc");
+    let pair = pki.server(&Server::Apiserver, &sans, now_s).expect("certificate");
     let mut other_tls =
         tls::server_config(Reloadable::new(&pair).expect("pair"), pki.front_proxy_ca_pem()).expect("tls");
     other_tls.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
@@ -263,6 +264,25 @@ async fn another_server_behind_this_one() {
     assert_eq!(names, ["one", "two"]);
     assert_eq!(events[0]["object"]["metadata"]["annotations"]["asks"], "me");
     assert!(watch("others").await.err().is_some_and(|error| error.is_gone()), "a refusal is passed on");
+    // Who is outside the cluster is asked under the name that they have there, but has to be whom the service names.
+    for (service, condition) in [("elsewhere", "False"), ("outside", "True")] {
+        let external =
+            json!({"metadata": {"name": service}, "spec": {"type": "ExternalName", "externalName": "localhost"}});
+        let path = "/api/v1/namespaces/default/services";
+        let (code, made) = send(&api, Method::POST, path, "application/json", &external).await;
+        assert_eq!(code, 201, "{made}");
+        let path = format!("{services}/v1.metrics.example.com");
+        let (_, mut object) = send(&api, Method::GET, &path, "application/json", &Value::Null).await;
+        object["spec"]["service"] = json!({"name": service, "namespace": "default", "port": other_port});
+        let (code, put) = send(&api, Method::PUT, &path, "application/json", &object).await;
+        assert_eq!(code, 200, "{put}");
+        assert_eq!(available().await.0, condition, "{service}");
+    }
+    let reply = inside
+        .send(ApiRequest::new(carrack_engine::Method::Get, "/apis/metrics.example.com/v1/namespaces/default/readings"))
+        .await;
+    let told: Value = serde_json::from_slice(&reply.expect("a reply").body).expect("json");
+    assert_eq!(told["host"], format!("localhost:{other_port}"), "{told}");
     stop.send(()).expect("serving");
     serving.await.expect("joined").expect("served");
 }
