@@ -387,6 +387,12 @@ impl ApiError {
     pub fn is_gone(&self) -> bool {
         matches!(self, Self::Status(s) if s.code == 410)
     }
+    /// 504: the resourceVersion is newer than all that the server knows. Its store is another one than that which told of it: one that
+    /// was put back from an older copy, say. Upstream reference: `CauseTypeResourceVersionTooLarge` in k8s.io/apimachinery.
+    #[must_use]
+    pub fn is_ahead(&self) -> bool {
+        matches!(self, Self::Status(s) if s.code == 504 && s.has_cause("ResourceVersionTooLarge"))
+    }
     /// Whether it is unknown if the request took effect.
     #[must_use]
     pub fn is_unknown(&self) -> bool {
@@ -415,3 +421,36 @@ impl std::fmt::Display for ApiError {
     }
 }
 impl std::error::Error for ApiError {}
+
+#[cfg(test)]
+mod tests {
+    use k8s_openapi::api::rbac::v1::RoleBinding;
+
+    use super::*;
+
+    /// A name stays one segment of the path, and what is behind it stays behind it.
+    #[test]
+    fn no_name_leads_to_another_object() {
+        for (name, expected) in [
+            ("plain-1.x", "plain-1.x"),
+            ("system:nodes", "system:nodes"),
+            ("a b", "a%20b"),
+            ("?dryRun=All", "%3FdryRun=All"),
+            ("victim#", "victim%23"),
+            ("x/status", "x%2Fstatus"),
+            ("..", "%2E%2E"),
+            ("../../secrets/s", "%2E%2E%2F%2E%2E%2Fsecrets%2Fs"),
+            ("50%", "50%25"),
+            ("ü\n", "%C3%BC%0A"),
+        ] {
+            let resource = RoleBinding::resource();
+            let whole = format!("/apis/rbac.authorization.k8s.io/v1/namespaces/ns/rolebindings/{expected}");
+            let delete = ApiRequest::delete(&resource, "ns", name, &DeleteOptions::default());
+            assert_eq!(delete.path, whole);
+            let sub = ApiRequest::create_sub(&resource, "ns", name, "sub", &Value::Null);
+            assert_eq!(sub.path, format!("{whole}/sub"));
+            let sent = crate::to_http(ApiRequest::get(&resource, "ns", name), "");
+            assert_eq!(sent.as_ref().ok().map(|sent| (sent.uri().path(), sent.uri().query())), Some((&*whole, None)));
+        }
+    }
+}

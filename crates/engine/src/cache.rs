@@ -4,7 +4,8 @@
 //!   insert ──▶ open (a value) ──many others were opened since──▶ packed (its words) ──read──▶ open
 //! ```
 //!
-//! A cache that packs keeps only so many objects as values; of all others it has the words, which take a fraction of the room. Who
+//! A cache that packs keeps only so many objects as values; of all others it has the words, packed by what they share with others,
+//! which take a fraction of the room. Who
 //! reads one opens it, and it stays open until many others were. Readers do not see the difference, but for the time: to go through all
 //! of a large cache opens each object once, so what is looked for often has an index. Who has to go through very many all the same (the
 //! pods of a workload of thousands, at each change of one) finds them open the next time: they are packed again one by one, and as
@@ -14,6 +15,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::ops::Bound;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
+use carrack_pack::Examples;
 use carrack_types::resource::Object;
 
 use crate::fnv1a;
@@ -80,6 +82,8 @@ pub struct Cache<K> {
     /// How many more stay open for now, since so many were gone through at once.
     more_open: usize,
     opened: Mutex<Opened>,
+    /// What objects that are packed are like.
+    examples: Examples,
 }
 
 /// Who reads more packed objects than this between two rests goes through many of them, and may do so again and again.
@@ -125,6 +129,7 @@ impl<K: Object> Default for Cache<K> {
             most_open: None,
             more_open: 0,
             opened: Mutex::default(),
+            examples: Examples::default(),
         };
         cache.add_index(BY_OWNER, owners::<K>);
         cache
@@ -186,7 +191,8 @@ impl<K: Object> Cache<K> {
             let Some(key) = opened.keys.pop_front() else { break };
             let Some(entry) = self.objects.get_mut(&key) else { continue };
             if entry.packed.is_none() {
-                entry.packed = entry.open.get().and_then(|object| Packed::of::<K>(object));
+                let examples = &mut self.examples;
+                entry.packed = entry.open.get().and_then(|object| Packed::of::<K>(object, examples));
             }
             // What cannot be packed stays as it is.
             if entry.packed.is_some() {

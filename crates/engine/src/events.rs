@@ -100,9 +100,13 @@ const REMEMBERED: usize = 4096;
 const BURST: u32 = 25;
 const REFILL: Duration = Duration::from_secs(300);
 const ATTEMPTS: u32 = 3;
-/// How many events are written at a time, and how many may wait for that.
+/// How many events are written at a time, and how many may wait for that, in all of so many bytes: what an event says
+/// may be as long as somebody's object lets it be (the name of an image that is not found).
 const AT_ONCE: usize = 4;
 const WAITING: usize = 20_000;
+const WAITING_BYTES: usize = 32 << 20;
+/// How long a name may be.
+const LONGEST_NAME: usize = 253;
 
 struct Series {
     count: i32,
@@ -129,6 +133,16 @@ struct InFlight {
     found: bool,
 }
 
+impl InFlight {
+    /// How much room it takes.
+    fn bytes(&self) -> usize {
+        let EventRecord { regarding: r, reason, message, .. } = &self.record;
+        let texts = [&r.api_version, &r.field_path, &r.kind, &r.name, &r.namespace, &r.resource_version, &r.uid];
+        let about: usize = texts.into_iter().flatten().map(String::len).sum();
+        std::mem::size_of::<Self>() + self.name.len() + about + reason.len() + message.len()
+    }
+}
+
 /// Writes events. A part that a core embeds.
 pub struct EventRecorder {
     component: Cow<'static, str>,
@@ -141,6 +155,7 @@ pub struct EventRecorder {
     uses: u64,
     calls: BTreeMap<CallId, InFlight>,
     waiting: VecDeque<InFlight>,
+    waiting_bytes: usize,
 }
 
 impl EventRecorder {
@@ -157,6 +172,7 @@ impl EventRecorder {
             uses: 0,
             calls: BTreeMap::new(),
             waiting: VecDeque::new(),
+            waiting_bytes: 0,
         }
     }
     /// Names the node that events come from.
@@ -196,7 +212,8 @@ impl EventRecorder {
             .join("\0")
             .as_bytes(),
         );
-        let name = format!("{}.{hash:016x}", r.name.as_deref().unwrap_or_default());
+        let name = event_name(r.name.as_deref().unwrap_or_default(), hash);
+        let (is_busy, has_room) = (self.calls.len() >= AT_ONCE, self.has_room());
         let series = self.series.entry(name.clone()).or_insert_with(|| {
             self.order.push_back(name.clone());
             Series { count: 0, created: false, waits: false, last: now }
@@ -205,18 +222,24 @@ impl EventRecorder {
         series.last = now;
         let patch = series.created;
         let waits = series.waits;
-        series.waits |= self.calls.len() >= AT_ONCE && self.waiting.len() < WAITING;
+        series.waits |= is_busy && has_room;
         while self.order.len() > REMEMBERED {
             if let Some(old) = self.order.pop_front() {
                 self.series.remove(&old);
             }
         }
         let flight = InFlight { at: now, name, record, attempt: 0, patch, found: false };
-        if self.calls.len() < AT_ONCE {
+        if !is_busy {
             self.send(flight, fx);
-        } else if !waits && self.waiting.len() < WAITING {
+        } else if !waits && has_room {
+            self.waiting_bytes += flight.bytes();
             self.waiting.push_back(flight);
         }
+    }
+
+    /// Whether one more may wait.
+    fn has_room(&self) -> bool {
+        self.waiting.len() < WAITING && self.waiting_bytes < WAITING_BYTES
     }
 
     fn spend(&mut self, uid: &str, now: Time) -> bool {
@@ -289,6 +312,7 @@ impl EventRecorder {
         self.answered(flight, result, fx);
         while self.calls.len() < AT_ONCE {
             let Some(mut next) = self.waiting.pop_front() else { break };
+            self.waiting_bytes = self.waiting_bytes.saturating_sub(next.bytes());
             // The first of its kind may have been written while it waited.
             if let Some(series) = self.series.get_mut(&next.name) {
                 next.patch |= series.created;
@@ -340,6 +364,25 @@ impl EventRecorder {
             }
         }
     }
+}
+
+/// The name of an event about an object. Some objects have names that no event can have: RBAC's, or one so long that
+/// nothing has room behind it. Of such a name its hash is taken; upstream reference: `GenerateEventName` in
+/// client-go's tools/record/util, which draws a UID then.
+fn event_name(about: &str, hash: u64) -> String {
+    let name = format!("{about}.{hash:016x}");
+    if is_subdomain(&name) { name } else { format!("{:016x}.{hash:016x}", fnv1a(about.as_bytes())) }
+}
+
+/// Whether objects can have this name whose names are DNS subdomains, as those of events are.
+fn is_subdomain(name: &str) -> bool {
+    let is_end = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit();
+    let is_label = |label: &str| {
+        let label = label.as_bytes();
+        let ends = [label.first(), label.last()];
+        ends.into_iter().all(|end| end.is_some_and(|b| is_end(*b))) && label.iter().all(|b| is_end(*b) || *b == b'-')
+    };
+    name.len() <= LONGEST_NAME && name.split('.').all(is_label)
 }
 
 /// The owner reference that makes `owner` the controller of a child.

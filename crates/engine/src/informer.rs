@@ -3,7 +3,7 @@
 //! ```text
 //!            list page                    watch ends, closes, errs
 //!   Idle ──▶ Listing ──last page──▶ Watching ─────────▶ Watching (resumes at its revision)
-//!    ▲          │ error                  │ 410 Gone
+//!    ▲          │ error                  │ 410 Gone, or of no use to this server
 //!    └─backoff──┴────────────────────────┘
 //! ```
 //!
@@ -29,7 +29,7 @@ use crate::{
 };
 
 /// How many objects a list page holds.
-const PAGE: usize = 500;
+pub(crate) const PAGE: usize = 500;
 const FIRST_BACKOFF: Duration = Duration::from_millis(100);
 const MAX_BACKOFF: Duration = Duration::from_secs(10);
 /// After so long what must show something lists anew: watches of a quiet kind may tell nothing for a minute.
@@ -100,6 +100,10 @@ impl Awaited {
 struct Page {
     seen: BTreeSet<Key>,
     failed: usize,
+    /// It goes on where another one ended.
+    continues: bool,
+    /// It is all that there is.
+    whole: bool,
     /// It was asked for after everything that is owed.
     fresh: bool,
     /// The words so far.
@@ -118,7 +122,9 @@ pub struct Informer<K> {
     /// Why it could not be listed, since it could the last time.
     failure: Option<String>,
     backoff: Duration,
+    /// When its watch was opened, and how many in a row were of no use as soon as that.
     opened: Time,
+    useless: u32,
     /// Since when its watch has run without an error; a regular end is none.
     steady: Option<Time>,
     rng: Rng,
@@ -134,6 +140,10 @@ pub struct Informer<K> {
     /// The words of the last whole list of what is not watched.
     digest: Option<u64>,
     trim: Option<Trim<K>>,
+    /// How many objects it asks for at a time, where it does not ask for all of them.
+    page: usize,
+    /// A planted bug: the first page of a list is taken for all of it.
+    first_alone: bool,
 }
 
 /// Leaves out of an object what nobody reads.
@@ -184,6 +194,7 @@ impl<K: Object> Informer<K> {
             failure: None,
             backoff: FIRST_BACKOFF,
             opened: Time::default(),
+            useless: 0,
             steady: None,
             rng,
             metadata_only: false,
@@ -193,6 +204,8 @@ impl<K: Object> Informer<K> {
             late: None,
             digest: None,
             trim: None,
+            page: PAGE,
+            first_alone: false,
         }
     }
     /// Keeps only so many objects as values, those that were opened last, and packs all others.
@@ -392,10 +405,12 @@ impl<K: Object> Informer<K> {
     }
 
     fn list<F>(&mut self, fx: &mut Effects<F>, continue_token: &str, page: Page) {
-        let mut request = ApiRequest::list(&self.resource, &self.selector, PAGE, continue_token);
+        let most = if page.whole { 0 } else { self.page };
+        let mut request = ApiRequest::list(&self.resource, &self.selector, most, continue_token);
         request.metadata_only = self.metadata_only;
         // What comes in several pages is all as it was when the first was asked for.
-        let page = Page { fresh: page.fresh || continue_token.is_empty(), ..page };
+        let continues = !continue_token.is_empty();
+        let page = Page { fresh: page.fresh || !continues, continues, ..page };
         self.state = State::Listing { call: fx.api(request), page };
     }
 
@@ -414,6 +429,20 @@ impl<K: Object> Informer<K> {
         self.state = State::Backoff { timer: fx.timer(now + delay), relist };
     }
 
+    /// Ends a watch that broke, and lists anew where it cannot go on. A list that is too old as soon as it has come is read too
+    /// slowly for what is written meanwhile, and to read it again at once makes that worse: each one waits longer than the last.
+    fn broke<F>(&mut self, now: Time, error: &ApiError, fx: &mut Effects<F>) {
+        self.steady = None;
+        let relist = must_list(error);
+        if relist {
+            let at_once = now.since(self.opened) < CATCH_UP;
+            self.useless = if at_once { self.useless.saturating_add(1) } else { 0 };
+            let least = FIRST_BACKOFF.saturating_mul(2_u32.saturating_pow(self.useless.saturating_sub(1).min(20)));
+            self.backoff = self.backoff.max(least.min(MAX_BACKOFF));
+        }
+        self.back_off(now, relist, fx);
+    }
+
     fn listed<F>(
         &mut self,
         now: Time,
@@ -430,6 +459,13 @@ impl<K: Object> Informer<K> {
                     return Vec::new();
                 }
             },
+            // All pages are as it was with the first, which a server remembers only for so long. Who reads them more slowly would
+            // begin anew for ever. Upstream reference: `FullListIfExpired` in client-go's tools/pager.
+            Err(error) if error.is_gone() && page.continues => {
+                tracing::debug!(resource = %self.resource, %error, "a list expired between its pages");
+                self.list(fx, "", Page { whole: true, ..Page::default() });
+                return Vec::new();
+            }
             Err(error) => {
                 tracing::warn!(resource = %self.resource, %error, "listing failed; will try again");
                 self.failed(now, error.to_string(), fx);
@@ -456,7 +492,7 @@ impl<K: Object> Informer<K> {
                 }
             }
         }
-        if !list.metadata.continue_token.is_empty() {
+        if !list.metadata.continue_token.is_empty() && !self.first_alone {
             self.list(fx, &list.metadata.continue_token, page);
             return deltas;
         }
@@ -510,10 +546,8 @@ impl<K: Object> Informer<K> {
                 Vec::new()
             }
             WatchItem::Closed(Some(error)) => {
-                let relist = error.is_gone();
-                self.steady = None;
-                tracing::debug!(resource = %self.resource, %error, relist, "a watch broke");
-                self.back_off(now, relist, fx);
+                tracing::debug!(resource = %self.resource, %error, "a watch broke");
+                self.broke(now, error, fx);
                 Vec::new()
             }
         }
@@ -539,11 +573,10 @@ impl<K: Object> Informer<K> {
             "ERROR" => {
                 let error = ApiError::from_reply(500, text.as_bytes());
                 tracing::debug!(resource = %self.resource, %error, "the server ended a watch");
-                self.steady = None;
                 if let State::Watching { watch } = self.state {
                     fx.unwatch(watch);
                 }
-                self.back_off(now, error.is_gone(), fx);
+                self.broke(now, &error, fx);
                 Vec::new()
             }
             kind => match serde_json::from_str::<K>(text) {
@@ -607,6 +640,12 @@ impl<K: Object> Informer<K> {
     }
 }
 
+/// Whether a watch cannot go on from the revision that is known: the server has forgotten what came after it, or has never had it.
+/// Who waited for that revision would hear nothing until it comes, and never of what was changed before.
+fn must_list(error: &ApiError) -> bool {
+    error.is_gone() || error.is_ahead()
+}
+
 /// The words of a list, one object after the other, as a number.
 fn digest_with(before: u64, item: &str) -> u64 {
     fnv1a(before.to_le_bytes().iter().chain(item.as_bytes()))
@@ -642,6 +681,8 @@ pub(crate) trait AnyInformer: Send {
     /// Whose change this is, if it is one that this informer told.
     fn key_of(&self, delta: &dyn Any) -> Option<Key>;
     fn pack_beyond(&mut self, most_open: usize);
+    /// Asks for so many objects at a time; whether it takes the first of them for all, as a planted bug has it.
+    fn list_by(&mut self, page: usize, first_alone: bool);
     fn rest(&mut self);
     fn as_any(&self) -> &dyn Any;
     fn as_any_mut(&mut self) -> &mut dyn Any;
@@ -698,6 +739,9 @@ impl<K: Object> AnyInformer for Informer<K> {
     }
     fn pack_beyond(&mut self, most_open: usize) {
         self.cache.pack_beyond(most_open);
+    }
+    fn list_by(&mut self, page: usize, first_alone: bool) {
+        (self.page, self.first_alone) = (page, first_alone);
     }
     fn rest(&mut self) {
         Self::rest(self);

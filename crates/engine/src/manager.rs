@@ -22,6 +22,10 @@
 //! watch later (kinds that definitions made) is read live where something rests on it. A write whose outcome is unknown ends
 //! the term, so that it is refused should it still be on its way; only then is it looked at what it has done.
 //!
+//! **Turns.** In one step only so many keys are looked at, and of each controller only so many requests are under way at
+//! a time, however much there is to do: behind a step everything else waits, the renewal of a leader's Lease too, and
+//! requests by the thousand are not answered in time. What is left over has its turn later, controllers one after the other.
+//!
 //! **Patience.** Writes that only tell what there is (statuses on the way to somewhere) are left out of a plan until the first
 //! of them has waited for as long as the controller lets it; what is decided meanwhile takes their place.
 
@@ -34,7 +38,7 @@ use std::any::Any;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
-use crate::informer::OnlyRevision;
+use crate::informer::{OnlyRevision, PAGE};
 use crate::unseen::{Target, Unseen, Way, needs};
 use crate::{
     AnyInformer, ApiError, ApiRequest, ApiResponse, Awaited, CallId, Controller, Core, Effects, EventRecord,
@@ -51,6 +55,8 @@ struct Hosted {
     required: BTreeSet<Source>,
     queue: WorkQueue<Key>,
     runs: BTreeMap<Key, Run>,
+    /// How many of its requests are under way.
+    calls: usize,
     /// Keys with writes that may wait, and until when they do.
     patient: BTreeMap<Key, Time>,
 }
@@ -139,6 +145,11 @@ enum CallKind {
 /// under way in a large one.
 const MOST_OPEN: usize = 256;
 
+/// How many keys are looked at in one step.
+const MOST_KEYS: usize = 2000;
+/// How many requests of a controller may be under way before it looks at another key.
+const MOST_CALLS: usize = 400;
+
 /// A core that hosts controllers.
 pub struct Manager {
     rng: Rng,
@@ -157,6 +168,12 @@ pub struct Manager {
     /// Keys with a write of unknown outcome, which wait for another term.
     doubts: Vec<(usize, Key, Write)>,
     wake: Option<(TimerId, Time)>,
+    most_keys: usize,
+    most_calls: usize,
+    /// Whose turn is first: the last step left something over.
+    first: usize,
+    /// When it goes on with what was left over.
+    more: Option<TimerId>,
     unseen: Unseen,
     held: Held,
     barrier: bool,
@@ -166,6 +183,10 @@ pub struct Manager {
     /// What a source that is read no more had still to tell is looked for.
     looks_back: bool,
     most_open: usize,
+    /// How many objects are asked for at a time.
+    page: usize,
+    /// The first page of a list is taken for all of it.
+    first_alone: bool,
 }
 
 impl Manager {
@@ -185,6 +206,10 @@ impl Manager {
             term: (0, 0),
             doubts: Vec::new(),
             wake: None,
+            most_keys: MOST_KEYS,
+            most_calls: MOST_CALLS,
+            first: 0,
+            more: None,
             unseen: Unseen::default(),
             held: Held::default(),
             barrier: true,
@@ -192,12 +217,27 @@ impl Manager {
             heralds: true,
             looks_back: true,
             most_open: MOST_OPEN,
+            page: PAGE,
+            first_alone: false,
         }
     }
     /// Keeps only so many objects of each kind as values, and packs all others: simulators choose few, so that this is played.
     #[must_use]
     pub fn keeping_open(mut self, most_open: usize) -> Self {
         self.most_open = most_open;
+        self
+    }
+    /// Asks for only so many objects of a list at a time: simulators choose few, so that lists of several pages are played.
+    #[must_use]
+    pub fn listing_by(mut self, page: usize) -> Self {
+        self.page = page;
+        self
+    }
+    /// Looks at only so many keys in a step, and has only so many requests of each controller under way: simulators choose few, so
+    /// that this is played.
+    #[must_use]
+    pub fn taking_turns(mut self, most_keys: usize, most_calls: usize) -> Self {
+        (self.most_keys, self.most_calls) = (most_keys, most_calls);
         self
     }
     /// Plants the bug that the barrier exists against: keys are reconciled on caches that may not show
@@ -228,6 +268,13 @@ impl Manager {
         self.looks_back = false;
         self
     }
+    /// Plants the bug that the first page of a list is taken for all of it: what is on the others is not known, and what was known
+    /// of it counts as gone. For simulators, which must find it; never for a real process.
+    #[must_use]
+    pub fn with_planted_first_pages(mut self) -> Self {
+        self.first_alone = true;
+        self
+    }
     /// Adds a controller.
     #[must_use]
     pub fn with(self, controller: impl Controller + 'static) -> Self {
@@ -242,6 +289,7 @@ impl Manager {
             required: BTreeSet::new(),
             queue: WorkQueue::default(),
             runs: BTreeMap::new(),
+            calls: 0,
             patient: BTreeMap::new(),
         }));
         self
@@ -298,6 +346,7 @@ impl Manager {
             let rng = self.rng.fork(&format!("{source:?}"));
             let informer = self.informers.entry(source.clone()).or_insert_with(|| make(rng));
             informer.pack_beyond(self.most_open);
+            informer.list_by(self.page, self.first_alone);
             informer.start(fx);
             self.awaited.extend(informer.awaits().into_iter().flatten().map(|awaited| (awaited, source.clone())));
         }
@@ -482,11 +531,16 @@ impl Manager {
             self.hosted.iter_mut().for_each(|hosted| hosted.patient.clear());
             return;
         }
-        for i in 0..self.hosted.len() {
+        let (count, first, mut looked) = (self.hosted.len(), std::mem::take(&mut self.first), 0);
+        for i in (first..count).chain(0..first) {
             if !self.hosted[i].required.is_empty() {
                 continue;
             }
-            while let Some(key) = self.hosted[i].queue.take(now) {
+            while looked < self.most_keys
+                && self.hosted[i].calls < self.most_calls
+                && let Some(key) = self.hosted[i].queue.take(now)
+            {
+                looked += 1;
                 let plan = {
                     let view = View { informers: &self.informers };
                     self.hosted[i].controller.reconcile(&key, &view, now)
@@ -496,10 +550,16 @@ impl Manager {
                 // What it has looked at may be packed again.
                 self.informers.values_mut().for_each(|informer| informer.rest());
             }
+            if looked >= self.most_keys {
+                self.first = (i + 1) % count;
+                self.more = self.more.or_else(|| Some(fx.timer(now)));
+                break;
+            }
         }
-        // What waits for its caches looks when they have come, whatever is due by then.
+        // What waits for its caches looks when they have come, whatever is due by then. So does what was left over: each
+        // answer is another step.
         let ready = self.hosted.iter().filter(|hosted| hosted.required.is_empty());
-        let due = ready.filter_map(|hosted| hosted.queue.next_due()).min();
+        let due = ready.filter_map(|hosted| hosted.queue.next_due()).filter(|due| *due > now).min();
         if let Some(due) = due
             && self.wake.is_none_or(|(_, at)| due < at || at <= now)
         {
@@ -612,6 +672,10 @@ impl Manager {
 
     /// A write has come back: those who waited for it look again, once they can see it.
     fn tell_waiting(&mut self, now: Time, id: CallId, result: &Result<ApiResponse, ApiError>, fx: &mut Effects<Never>) {
+        // The replies to reads may be long, and nobody waits for them here.
+        if !self.unseen.is_under_way(id) {
+            return;
+        }
         let revision = result.as_ref().ok().map_or(0, revision_of);
         let informers = &self.informers;
         let is_read =
@@ -643,6 +707,7 @@ impl Manager {
         if let Some(run) = self.hosted[i].runs.get_mut(key) {
             run.pending += 1;
         }
+        self.hosted[i].calls += 1;
         self.calls.insert(id, (i, key.clone(), kind));
     }
 
@@ -690,6 +755,8 @@ impl Core for Manager {
     fn step(&mut self, now: Time, input: Input<Never>, fx: &mut Effects<Never>) {
         if matches!(input, Input::Start) {
             self.start(now, fx);
+        } else if matches!(&input, Input::Timer(id) if self.more == Some(*id)) {
+            self.more = None;
         } else if let Input::Timer(id) = &input
             && let Some((i, key)) = self.probes.remove(id)
         {
@@ -701,6 +768,7 @@ impl Core for Manager {
             && let Input::Api { id, result } = input
             && let Some(call) = self.calls.remove(&id)
         {
+            self.hosted[call.0].calls = self.hosted[call.0].calls.saturating_sub(1);
             self.one_less(call.0, &call.1);
             self.tell_waiting(now, id, &result, fx);
             self.answered(now, call, result, fx);
@@ -722,7 +790,7 @@ impl Core for Manager {
 
 /// Whether a source is of a resource, in whatever version.
 fn is_of(source: &Source, group: &str, plural: &str) -> bool {
-    source.resource.group == group && source.resource.plural == plural
+    source.resource.plural == plural && source.resource.group == group
 }
 
 /// The revision of the object in a reply; 0 when it has none.

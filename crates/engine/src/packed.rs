@@ -1,18 +1,29 @@
-//! An object as the words that it is read from, which are only those of the fields that are set.
+//! An object as the words that it is read from, which are only those of the fields that are set; and where it is like others of its
+//! cache, as what it does not share with one of them.
 
+use carrack_pack::Examples;
 use carrack_types::resource::Object;
 
 /// An object's words. They can be read: that was tried when they were written.
-pub(crate) struct Packed(Box<[u8]>);
+pub(crate) enum Packed {
+    /// As they are.
+    Words(Box<[u8]>),
+    /// Beside an example.
+    Like(carrack_pack::Packed),
+}
 
 impl Packed {
     /// An object's words; none when it could not be read from them.
-    pub(crate) fn of<K: Object>(object: &K) -> Option<Self> {
-        let packed = Self(serde_json::to_vec(object).ok()?.into_boxed_slice());
-        packed.open::<K>().is_some().then_some(packed)
+    pub(crate) fn of<K: Object>(object: &K, examples: &mut Examples) -> Option<Self> {
+        let words = serde_json::to_vec(object).ok()?;
+        serde_json::from_slice::<K>(&words).ok()?;
+        Some(examples.pack(&words).map_or_else(|| Self::Words(words.into_boxed_slice()), Self::Like))
     }
     /// The object.
     pub(crate) fn open<K: Object>(&self) -> Option<K> {
-        serde_json::from_slice(&self.0).ok()
+        match self {
+            Self::Words(words) => serde_json::from_slice(words).ok(),
+            Self::Like(packed) => serde_json::from_slice(&packed.open()).ok(),
+        }
     }
 }

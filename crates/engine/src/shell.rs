@@ -1,14 +1,16 @@
 //! The shell that runs any core on tokio: it carries out effects and brings their results back.
 //!
 //! One task owns the core and steps it; each request, watch and call of the core's own runs in a task
-//! beside it and answers through one channel. Dropping the shell stops them all.
+//! beside it and answers through one channel. A core waits for each answer: it is told of a request that
+//! has panicked, too. Dropping the shell stops them all.
 #![expect(clippy::disallowed_methods, reason = "shell: it hands the core its clock")]
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures::StreamExt;
+use futures::{FutureExt as _, StreamExt};
 use tokio::sync::mpsc;
 use tokio::task::{AbortHandle, JoinSet};
 
@@ -224,7 +226,8 @@ where
         let events = self.events.clone();
         let transport = self.transport.clone();
         self.tasks.spawn(async move {
-            let result = crate::discovery::whole(transport.as_ref(), request).await;
+            let asked = AssertUnwindSafe(crate::discovery::whole(transport.as_ref(), request)).catch_unwind();
+            let result = asked.await.unwrap_or_else(|_| Err(panicked()));
             drop(events.send(Input::Api { id, result }));
         });
     }
@@ -233,24 +236,36 @@ where
         let events = self.watch_events.clone();
         let transport = self.transport.clone();
         let task = self.tasks.spawn(async move {
-            let last = match transport.watch(request).await {
-                Ok(mut stream) => loop {
-                    match stream.next().await {
-                        Some(Ok(bytes)) => {
-                            if events.send((id, WatchItem::Event(bytes))).await.is_err() {
-                                return;
-                            }
-                        }
-                        Some(Err(error)) => break Some(error),
-                        None => break None,
-                    }
-                },
-                Err(error) => Some(error),
-            };
+            let read = AssertUnwindSafe(read_watch(transport.as_ref(), request, id, &events)).catch_unwind();
+            let last = read.await.unwrap_or_else(|_| Some(panicked()));
             drop(events.send((id, WatchItem::Closed(last))).await);
         });
         self.watches.insert(id, task);
     }
+}
+
+/// Reads a watch to its end, and returns why it ended, if not regularly.
+async fn read_watch(
+    transport: &dyn Transport,
+    request: crate::ApiRequest,
+    id: WatchId,
+    events: &mpsc::Sender<(WatchId, WatchItem)>,
+) -> Option<ApiError> {
+    let mut stream = match transport.watch(request).await {
+        Ok(stream) => stream,
+        Err(error) => return Some(error),
+    };
+    loop {
+        match stream.next().await? {
+            // Nobody reads it any more.
+            Ok(bytes) => events.send((id, WatchItem::Event(bytes))).await.ok()?,
+            Err(error) => return Some(error),
+        }
+    }
+}
+
+fn panicked() -> ApiError {
+    ApiError::Transport("what carried out the request has panicked".into())
 }
 
 /// Sends a request outside of any core, with a few tries while the outcome is unknown. Only for

@@ -18,8 +18,10 @@ use crate::{ApiError, ApiRequest, ApiResponse, Method, RESTS_ON};
 const MAX_REPLY: usize = 256 << 20;
 /// Longest watch event that is read, in bytes.
 const MAX_EVENT: usize = 16 << 20;
-/// How long a request other than a watch may take.
+/// How long a request other than a watch may take, and a watch to open.
 const TIMEOUT: Duration = Duration::from_secs(30);
+/// How long a watch lasts at the most whose server was not told.
+const LONGEST_WATCH: Duration = Duration::from_secs(2 * 3600);
 
 /// A running watch: JSON events, then an error or the end.
 pub type EventStream = BoxStream<'static, Result<Bytes, ApiError>>;
@@ -118,6 +120,14 @@ where
         }
     })
     .boxed()
+}
+
+/// For how long a watch is read: somewhat longer than its server was asked to serve it. What is served behind the API
+/// server by somebody else may have stopped without a word, and would be waited for without end.
+fn lasts(path: &str) -> Duration {
+    let asked = path.split(['?', '&']).find_map(|pair| pair.strip_prefix("timeoutSeconds="));
+    let asked = asked.and_then(|seconds| seconds.parse().ok()).map_or(LONGEST_WATCH, Duration::from_secs);
+    asked.saturating_add(TIMEOUT)
 }
 
 /// The user agent of a role. None when the name is no text for a header.
@@ -231,16 +241,38 @@ impl Transport for HttpsTransport {
     fn watch(&self, request: ApiRequest) -> BoxFuture<'static, Result<EventStream, ApiError>> {
         let this = self.clone();
         Box::pin(async move {
-            let reply = tokio::time::timeout(TIMEOUT, this.open(request))
+            let lasts = lasts(&request.path);
+            let opens = async {
+                let reply = this.open(request).await?;
+                let status = reply.status().as_u16();
+                if (200..300).contains(&status) {
+                    return Ok(reply);
+                }
+                let body = read_body(reply.into_body()).await?;
+                Err(ApiError::from_reply(status, &body))
+            };
+            let reply = tokio::time::timeout(TIMEOUT, opens)
                 .await
                 .unwrap_or_else(|_| Err(ApiError::Transport("the watch did not open in time".into())))?;
-            let status = reply.status().as_u16();
-            if !(200..300).contains(&status) {
-                let body = read_body(reply.into_body()).await?;
-                return Err(ApiError::from_reply(status, &body));
-            }
             let chunks = reply.into_body().into_data_stream().map_err(|e| ApiError::Transport(causes(&e)));
-            Ok(lines(chunks))
+            Ok(lines(chunks.take_until(tokio::time::sleep(lasts))))
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_watch_lasts_somewhat_longer_than_it_was_asked_for() {
+        for (path, seconds) in [
+            ("/api/v1/pods?watch=true&timeoutSeconds=300", 330),
+            ("/api/v1/pods?timeoutSeconds=7&watch=true", 37),
+            ("/api/v1/pods?watch=true", 7230),
+            ("/api/v1/pods?watch=true&timeoutSeconds=soon", 7230),
+        ] {
+            assert_eq!(lasts(path), Duration::from_secs(seconds), "{path}");
+        }
     }
 }

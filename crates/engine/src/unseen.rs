@@ -102,6 +102,11 @@ impl Unseen {
         }
     }
 
+    /// Whether this is a write that was noted, and has not come back.
+    pub(crate) fn is_under_way(&self, id: CallId) -> bool {
+        self.flights.contains_key(&id)
+    }
+
     /// What became of a write: the revision that it made, if it is known to have made one. What no cache will show is not kept.
     /// Returns who waited for it, if nothing else is in their way now.
     pub(crate) fn answered(

@@ -3,25 +3,39 @@
 //! Calls take their time, fail before or after their effect, and end with their caller, or when that must be sure to lead no
 //! more: what they were about to do is done by then, or is never done. A node that is switched off loses its disks of this
 //! driver, and they come back under other names. Some are volumes of claims, others are brought by pods themselves.
+//!
+//! In one run of three, pods bring disks with secrets that open them, one of two. What a pod brings is called as the pod calls
+//! it, so that two pods' may be called the same: while one has its own, another with another secret waits, maybe without end.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use carrack_engine::{Rng, Time};
 use carrack_flexvolume::Capabilities;
+use carrack_kubelet::volumes::{Driver, VolumeKind, VolumeSetup};
 use carrack_storage::asking::{In, Out};
 use carrack_storage::flex::calls::{Answer, Call, Outcome};
+use carrack_types::resource::Kind as _;
+use k8s_openapi::api::core::v1::Secret;
 use serde_json::json;
 
 use crate::attacher::{self, Rack};
 use crate::chance::{Delay, below, between};
-use crate::options::NodeFaults;
+use crate::invariants::Breach;
+use crate::options::{NodeFaults, Options};
 use crate::plants::Bug;
 use crate::role::Role;
+use crate::wants::Want;
 use crate::workload::{Act, What};
 
 /// Name of the driver.
 pub(crate) const DRIVER: &str = "sim/rack";
+/// Name of the invariant about secrets.
+pub(crate) const OPENED: &str = "disks-open-to-their-secrets";
+/// What is drawn of secrets is drawn by this name.
+pub(crate) const LOCKED: &str = "secrets of disks";
+/// The secrets.
+const SECRETS: [&str; 2] = ["disk-a", "disk-b"];
 
 /// Whether this is part of the work, given what is planted: other bugs are looked for among what there was without it.
 pub(crate) fn is_there(planted: Option<Bug>) -> bool {
@@ -57,6 +71,58 @@ pub(crate) fn provide(rng: &mut Rng, acts: &mut [Act]) {
             spec.remove("csi");
             spec.insert("flexVolume".to_owned(), json!({"driver": DRIVER}));
         }
+    }
+}
+
+/// Whether disks that pods bring are opened with secrets. Beside planted bugs they are not.
+pub(crate) fn are_locked(rng: &Rng, options: &Options, planted: Option<Bug>) -> bool {
+    options.faults && planted.is_none() && rng.fork(LOCKED).fork("whether").one_in(3)
+}
+
+/// Gives half of the disks that pods bring a secret that opens them. Of a pod with a disk nothing is wanted then: it may wait
+/// for another one's to be taken away.
+pub(crate) fn lock(rng: &mut Rng, acts: &mut Vec<Act>) {
+    let mut are_brought = false;
+    for act in acts.iter_mut() {
+        let What::Create { object, want, .. } = &mut act.what else { continue };
+        if object["kind"] != "Pod" {
+            continue;
+        }
+        let mut brings = false;
+        for volume in object["spec"]["volumes"].as_array_mut().into_iter().flatten() {
+            if volume["flexVolume"].is_object() {
+                brings = true;
+                let [one, other] = SECRETS;
+                let name = if rng.one_in(2) { one } else { other };
+                if rng.one_in(2) {
+                    volume["flexVolume"]["secretRef"] = json!({"name": name});
+                }
+            }
+        }
+        if brings && let Some((_, want)) = want {
+            *want = Want::Any;
+        }
+        are_brought |= brings;
+    }
+    for name in SECRETS.into_iter().filter(|_| are_brought) {
+        let object = json!({"apiVersion": "v1", "kind": "Secret",
+            "metadata": {"namespace": "default", "name": name}, "data": {"key": "a2V5"}});
+        let what = What::Create { resource: Secret::resource(), object, want: None };
+        acts.push(Act { at: Duration::from_millis(100), what });
+    }
+}
+
+/// A pod gets its part of a volume on a node.
+pub(crate) fn opened(node: u8, setup: &VolumeSetup, breaches: &mut Vec<Breach>) {
+    let VolumeKind::Published(part) = &setup.kind else { return };
+    let Some(staging) = &part.staging else { return };
+    let drivers = (&part.published.origin.driver, &staging.origin.driver);
+    if let (Driver::Flex { secret: own, .. }, Driver::Flex { secret: first, .. }) = drivers
+        && own != first
+    {
+        let (id, uid) = (&staging.id, &setup.uid);
+        let what = format!("{id} on node{node} was opened with {first:?}, and {uid} gets a part of it with {own:?}");
+        breaches.push(Breach::new(OPENED, what));
     }
 }
 

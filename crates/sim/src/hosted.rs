@@ -106,9 +106,12 @@ impl Hosted {
         let elector = || crate::leaders::elector(role, life).filter(|_| settings.elect);
         // In every fourth life of a manager its caches pack nearly all that they know.
         let packs = rng.fork("packs").below(4) == 0;
+        // In few runs managers that start anew do little at a time.
+        let narrow = life > 1 && settings.bug.is_none() && root.fork("narrow managers").one_in(32);
+        let pages = crate::pages::are_small(root, &rng, life, settings.bug);
         let hosted = match role {
             // People are made by the workload.
-            Role::User | Role::Flooder => return None,
+            Role::User | Role::Flooder | Role::Meddler | Role::Onlooker | Role::Tenant => return None,
             Role::Scheduler | Role::StandbyScheduler => {
                 let mut config = Config::default();
                 if let Some(verbs) = settings.extender {
@@ -134,6 +137,7 @@ impl Hosted {
                     Some(Bug::LateWords) => core.with_planted(carrack_scheduler::Planted::LateWords),
                     Some(Bug::MistakenAnswers) => core.with_planted(carrack_scheduler::Planted::MistakenAnswers),
                     Some(Bug::DeafNominees) => core.with_planted(carrack_scheduler::Planted::DeafNominees),
+                    Some(Bug::StaleProposals) => core.with_planted(carrack_scheduler::Planted::StaleProposals),
                     _ => core,
                 };
                 let core = match elector() {
@@ -152,6 +156,7 @@ impl Hosted {
                     Some(Bug::CacheForLedger) => core.with_planted(carrack_gpu_extender::Planted::Cache),
                     Some(Bug::HastyRelease) => core.with_planted(carrack_gpu_extender::Planted::Haste),
                     Some(Bug::ChosenBefore) => core.with_planted(carrack_gpu_extender::Planted::Predicated),
+                    Some(Bug::ClaimsAddUp) => core.with_planted(carrack_gpu_extender::Planted::ClaimsAddUp),
                     _ => core,
                 };
                 Self::Gpus(Box::new(core), Effects::new())
@@ -269,6 +274,7 @@ impl Hosted {
             }
             Role::VirtHandler(node) => {
                 let core = Handler::new(&node_name(node), &rng);
+                let core = if settings.bug == Some(Bug::Unpaced) { core.with_planted_hurry() } else { core };
                 let core = match settings.watchdog_left {
                     _ if !settings.watchdogs => core,
                     Some(left) => core.taking_over_watchdog(Some(left)),
@@ -278,7 +284,12 @@ impl Hosted {
             }
         };
         Some(match hosted {
-            Self::Manager(core, fx) if packs => Self::Manager(Box::new(core.keeping_open(2)), fx),
+            Self::Manager(core, fx) => {
+                let core = if packs { core.keeping_open(2) } else { *core };
+                let core = if narrow { core.taking_turns(20, 8) } else { core };
+                let core = if pages { core.listing_by(crate::pages::SMALL) } else { core };
+                Self::Manager(Box::new(core), fx)
+            }
             hosted => hosted,
         })
     }
@@ -405,6 +416,7 @@ fn manager(core: Manager, elector: Option<LeaderElector>, settings: Settings) ->
         Some(Bug::BaselessWrites) => core.with_planted_baseless_writes(),
         Some(Bug::ClocksOfAnother) => core.with_planted_memory(),
         Some(Bug::ForgottenKinds) => core.with_planted_forgetting(),
+        Some(Bug::FirstPages) => core.with_planted_first_pages(),
         _ => core,
     };
     Hosted::Manager(Box::new(core), Effects::new())

@@ -24,6 +24,8 @@ pub(crate) struct Intervals {
     pub strand: Option<Duration>,
     /// Somebody evicts a launcher whose guest is to stay.
     pub evict: Option<Duration>,
+    /// A guest's agent comes and goes, many times a second.
+    pub chatter: Option<Duration>,
 }
 
 impl Intervals {
@@ -46,6 +48,7 @@ impl Intervals {
             lose: other(self.lose),
             strand: other(self.strand),
             evict: other(self.evict),
+            chatter: other(self.chatter),
         }
     }
 }

@@ -305,7 +305,8 @@ impl Checker {
     fn placed(&self, now: Time, node: &str, observer: &Observer, breaches: &mut Vec<Breach>) {
         let Some(offered) = self.offered.get(node) else { return };
         let mut asked = BTreeMap::new();
-        let is_placed = |p: &&Value| text(p, "/spec/nodeName") == node && !terminal(p) && !crate::critical::is_ours(p);
+        let is_unasked = |p: &Value| crate::critical::is_ours(p) || crate::gpu::is_outsider(p);
+        let is_placed = |p: &&Value| text(p, "/spec/nodeName") == node && !terminal(p) && !is_unasked(p);
         for pod in observer.all("pod").filter(is_placed) {
             carrack_types::pod::add(&mut asked, &self.grants.least(now, pod));
         }

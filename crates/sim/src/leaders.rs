@@ -2,10 +2,9 @@
 
 use carrack_engine::LeaderElector;
 use carrack_store::{Revision, Store as _};
-use serde_json::Value;
+use serde::Deserialize;
 
 use crate::invariants::Breach;
-use crate::observer::text;
 use crate::role::Role;
 use crate::server::{Flight, Servers};
 
@@ -37,12 +36,32 @@ fn lease(role: Role) -> Option<(&'static str, &'static str)> {
 /// The term that is stored now of who leads among a role's processes; none for what no leader is needed.
 pub(crate) fn term(role: Role, label: &str, servers: &Servers) -> Option<String> {
     let (namespace, name) = lease(role).filter(|_| !label.starts_with("GET "))?;
-    let lease = servers.stored(&format!("/registry/leases/{namespace}/{name}"))?;
-    Some(term_of(&lease))
+    servers.stored::<Lease>(&format!("/registry/leases/{namespace}/{name}")).map(|lease| lease.term())
 }
 
-fn term_of(lease: &Value) -> String {
-    format!("{} of {}", lease["spec"]["leaseTransitions"], text(lease, "/spec/holderIdentity"))
+/// What is read of a Lease, at each write of a leader.
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct Lease {
+    spec: LeaseSpec,
+}
+#[derive(Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+struct LeaseSpec {
+    holder_identity: Option<String>,
+    lease_transitions: Option<i64>,
+}
+
+impl Lease {
+    /// Who holds it; empty for nobody.
+    fn holder(&self) -> &str {
+        self.spec.holder_identity.as_deref().unwrap_or_default()
+    }
+
+    fn term(&self) -> String {
+        let transitions = self.spec.lease_transitions.map_or_else(|| "null".to_owned(), |number| number.to_string());
+        format!("{transitions} of {}", self.holder())
+    }
 }
 
 /// A write that only a leader may make, on its way through an API server.
@@ -72,8 +91,8 @@ impl Write {
     /// Looks who leads, if something was made of it just now.
     pub(crate) fn look(&self, servers: &Servers) -> Option<Breach> {
         let (namespace, name) = lease(self.role).filter(|_| servers.mem.revision() > self.known)?;
-        let lease: Value = servers.stored(&format!("/registry/leases/{namespace}/{name}"))?;
-        let leader = text(&lease, "/spec/holderIdentity");
+        let lease: Lease = servers.stored(&format!("/registry/leases/{namespace}/{name}"))?;
+        let leader = lease.holder();
         let sender = identity(self.role, self.life);
         if leader != sender {
             let leads = if leader.is_empty() { "nobody" } else { leader };
@@ -81,7 +100,7 @@ impl Write {
             return Some(Breach::new(NAME, what));
         }
         // A leader may have begun another term of its own because it did not know what becomes of this.
-        let (sent, term) = (self.term.as_ref()?, term_of(&lease));
+        let (sent, term) = (self.term.as_ref()?, lease.term());
         let what = || format!("{} of {sender} is made in the term {term}, and was sent in {sent}", self.label);
         (*sent != term).then(|| Breach::new(NAME, what()))
     }

@@ -58,10 +58,31 @@ struct Metadata<'a> {
     name: Cow<'a, str>,
 }
 
+/// A line, and what it says. Several watches tell of the same change, one after the other.
+struct Told {
+    line: Vec<u8>,
+    kind: String,
+    revision: Option<Revision>,
+    /// How the key of its object ends.
+    place: String,
+}
+
+impl Told {
+    fn read(line: &[u8]) -> Self {
+        let Line { kind, object: Said { metadata } } = serde_json::from_slice(line).unwrap_or_default();
+        let Metadata { resource_version, namespace, name } = metadata;
+        let place = if namespace.is_empty() { format!("/{name}") } else { format!("/{namespace}/{name}") };
+        let revision = resource_version.parse().ok().map(Revision);
+        Self { line: line.to_owned(), kind: kind.into_owned(), revision, place }
+    }
+}
+
 /// Commits, and the watches that tell of them.
 pub(crate) struct Ledger {
     watch: Option<Watch>,
     known: Revision,
+    /// The last line that was said.
+    last: Option<Told>,
     /// The keys that changed at each revision, and whether each was removed.
     changes: BTreeMap<Revision, BTreeMap<Arc<str>, bool>>,
     followed: BTreeMap<ConnId, Followed>,
@@ -70,7 +91,8 @@ pub(crate) struct Ledger {
 impl Ledger {
     pub(crate) fn new(store: &MemStore) -> Self {
         let known = store.revision();
-        Self { watch: store.watch(ALL, known).ok(), known, changes: BTreeMap::new(), followed: BTreeMap::new() }
+        let watch = store.watch(ALL, known).ok();
+        Self { watch, known, last: None, changes: BTreeMap::new(), followed: BTreeMap::new() }
     }
 
     /// Takes in what has been committed since the last call.
@@ -129,12 +151,15 @@ impl Ledger {
     /// A watch says a line.
     pub(crate) fn said(&mut self, conn: ConnId, line: &[u8]) -> Option<Breach> {
         let followed = self.followed.get_mut(&conn)?;
-        let Line { kind, object: Said { metadata } } = serde_json::from_slice(line).unwrap_or_default();
+        if self.last.as_ref().is_none_or(|last| last.line != line) {
+            self.last = Some(Told::read(line));
+        }
+        let Told { kind, revision, place, .. } = self.last.as_ref()?;
         if kind == "ERROR" {
             return None;
         }
         let breach = |why: String| Some(Breach::new(NAME, format!("watch of {}: {why}", followed.prefix)));
-        let Some(revision) = metadata.resource_version.parse().ok().map(Revision) else {
+        let Some(revision) = *revision else {
             return breach(format!("{kind} without a revision"));
         };
         let in_order = if kind == "BOOKMARK" {
@@ -165,10 +190,8 @@ impl Ledger {
             followed.at.clear();
             return None;
         }
-        let Metadata { namespace, name, .. } = metadata;
-        let place = if namespace.is_empty() { format!("/{name}") } else { format!("/{namespace}/{name}") };
-        let changed =
-            self.changes.get(&revision).into_iter().flatten().find(|(key, _)| is_ours(key) && key.ends_with(&place));
+        let mut changed = self.changes.get(&revision).into_iter().flatten();
+        let changed = changed.find(|(key, _)| is_ours(key) && key.ends_with(&**place));
         let Some((key, removed)) = changed else {
             return breach(format!("{kind} of {place} at {revision}, when nothing happened to it"));
         };

@@ -14,7 +14,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use carrack_engine::{Rng, Time};
-use carrack_scheduler::Scheduler;
+use carrack_scheduler::{Place, Scheduler};
 use carrack_types::resource::Kind as _;
 use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
 use k8s_openapi::api::storage::v1::StorageClass;
@@ -28,7 +28,7 @@ use crate::workload::{Act, IMPORTANT, What, claim_of, delete, important, mountin
 
 /// The invariant that is looked after here.
 pub(crate) const NAME: &str = "nominations-are-meant";
-/// The other one: who is nominated to a node that is gone looks elsewhere, as soon as its scheduler knows.
+/// The other one: who is nominated to a node that is gone or refuses him looks elsewhere, as soon as its scheduler knows.
 pub(crate) const NODES: &str = "nominations-name-nodes";
 
 /// The name of this part of the work.
@@ -43,8 +43,8 @@ pub(crate) const LATE: (Duration, Duration) = (Duration::from_secs(6), Duration:
 /// Within which time it is mended what a pod says: a pod that waits for an event is tried again after five minutes, whatever
 /// happens.
 const MENDED_WITHIN: Duration = Duration::from_secs(340);
-/// Within which time a pod that was to go to a node looks elsewhere when that is gone: a request that was lost before may be waited
-/// for first, and the pod has a backoff of its own.
+/// Within which time a pod that was to go to a node looks elsewhere when that is gone or closed: a request that was lost before may
+/// be waited for first, and the pod has a backoff of its own.
 const HOMELESS_FOR: Duration = Duration::from_secs(60);
 
 /// In some runs, or `always`: pods with claims of which nobody makes the volumes. Their claims go, and most of them wait on.
@@ -142,7 +142,7 @@ impl Wrong {
 pub(crate) struct Nominations {
     /// Pods say so, and their scheduler does not mean it.
     unmeant: Wrong,
-    /// Their scheduler means it, and the node is not there.
+    /// Their scheduler means it, and the node is not there, or does not take them.
     homeless: Wrong,
 }
 
@@ -159,8 +159,15 @@ impl Nominations {
             }
         }
         self.unmeant.look(now, unmeant, (NAME, MENDED_WITHIN), breaches);
-        let homeless = scheduler.nominations().filter(|(_, node)| observer.get("node", node).is_none());
-        let told = |id: &str, node: &str| format!("{id} is nominated to {node}, which is not there");
+        // Who is on his way there waits for what he has asked for.
+        let flies = |id: &str| scheduler.queue().get(id).is_some_and(|row| matches!(row.place, Place::InFlight { .. }));
+        let takes = |id: &str, node: &Value| {
+            let pod = observer.all("pod").find(|pod| uid(pod) == id);
+            flies(id) || pod.is_none_or(|pod| crate::closings::takes(node, &pod["spec"]))
+        };
+        let closed = |id: &str, node: &str| observer.get("node", node).is_none_or(|node| !takes(id, node));
+        let homeless = scheduler.nominations().filter(|(id, node)| closed(id, node));
+        let told = |id: &str, node: &str| format!("{id} is nominated to {node}, which is not there, or takes nobody");
         let homeless = homeless.map(|(id, node)| ((id.to_owned(), node.to_owned()), told(id, node))).collect();
         self.homeless.look(now, homeless, (NODES, HOMELESS_FOR), breaches);
     }

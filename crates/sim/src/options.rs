@@ -3,6 +3,8 @@
 //! Each kind of fault is on in some seeds and off in others, with rates drawn anew ("swarm
 //! testing"): a run with everything at once would hide what only shows when some things work.
 
+mod stays;
+
 use std::time::Duration;
 
 use carrack_engine::Rng;
@@ -93,11 +95,25 @@ impl Options {
         own.machines &= !planted.is_some_and(|bug| bug.is_of_leaders() || bug.is_of_calls());
         own.machines &= !matches!(planted, Some(Bug::NominationsKept | Bug::LateWords | Bug::MistakenAnswers));
         own.machines &= !matches!(planted, Some(Bug::SnapshotsAtOnce | Bug::ContentForgotten));
-        own.machines &= planted != Some(Bug::DeafNominees);
+        own.machines &= !matches!(planted, Some(Bug::DeafNominees | Bug::StaleProposals));
         match planted {
-            Some(Bug::OneHoldsAll) => own.safety = own.safety.min(Duration::from_secs(40)),
+            Some(Bug::OneHoldsAll | Bug::RawNames) => own.safety = own.safety.min(Duration::from_secs(40)),
             Some(Bug::DeafNominees | Bug::ForgottenKinds) => own.safety = own.safety.min(Duration::from_secs(60)),
+            Some(
+                Bug::StaleProposals
+                | Bug::GoingUnminded
+                | Bug::Unpaced
+                | Bug::WritingWatches
+                | Bug::TenantsChooseGpus
+                | Bug::ClaimsAddUp,
+            ) => {
+                own.safety = own.safety.min(Duration::from_secs(60));
+            }
             Some(Bug::AdoptedUnasked) => own.safety = own.safety.min(Duration::from_secs(90)),
+            Some(Bug::ToldAtOnce | Bug::SecretsOverlooked | Bug::FirstPages | Bug::BelievedAnnotations) => {
+                own.machines = false;
+                own.safety = own.safety.min(Duration::from_secs(20));
+            }
             _ => {}
         }
         let is_of_pods =
@@ -325,6 +341,14 @@ pub(crate) struct Swarm {
     pub keeps_memory: bool,
     /// Containers that hold disks do not hear that they are to end when they have just started.
     pub deaf_disks: bool,
+    /// Somebody says of instances what only components may say.
+    pub meddles: bool,
+    /// Somebody who may only read sends what is none.
+    pub looked_on: bool,
+    /// Some pods with GPUs come past the scheduler.
+    pub gpu_outsiders: bool,
+    /// API servers do not keep all of a pod's status as it was written.
+    pub forgetful: bool,
 }
 
 impl Swarm {
@@ -337,7 +361,7 @@ impl Swarm {
         let needs_leaders = |bug: Bug| bug.is_of_leaders() || bug == Bug::LeaseIsLife;
         let elect = rng.one_in(2) || planted.is_some_and(needs_leaders);
         // Drawn apart, so that what it is does not change what the others are.
-        let needs_one = |bug| matches!(bug, Bug::StoredNominations | Bug::AskedTwice);
+        let needs_one = |bug| matches!(bug, Bug::StoredNominations | Bug::AskedTwice | Bug::StaleProposals);
         let needs_none = |bug| {
             matches!(
                 bug,
@@ -359,7 +383,7 @@ impl Swarm {
             || planted.is_some_and(needs_one);
         let verbs = Verbs {
             prioritize: extender_rng.one_in(2),
-            preempt: extender_rng.one_in(2),
+            preempt: extender_rng.one_in(2) || planted == Some(Bug::StaleProposals),
             // Who nominates by itself binds by itself.
             bind: extender_rng.one_in(3) && options.plant.is_none(),
             finicky: extender_rng.one_in(2) && options.plant.is_none() && nodes > 1,
@@ -424,6 +448,7 @@ impl Swarm {
             lose: None,
             strand: None,
             evict: None,
+            chatter: None,
         };
         let mut own = root.fork("lose");
         let lose = own.one_in(6) && options.faults && options.machines && options.plant.is_none();
@@ -444,6 +469,9 @@ impl Swarm {
         let mut own = root.fork("evict");
         let evict = own.one_in(2) && options.faults && options.machines && planted.is_none();
         intervals.evict = evict.then(|| between(&mut own, Duration::from_secs(5), Duration::from_secs(30)));
+        let mut own = root.fork("chatter");
+        let chatter = own.one_in(4) && options.faults && options.machines && planted.is_none();
+        intervals.chatter = chatter.then(|| between(&mut own, Duration::from_secs(15), Duration::from_secs(60)));
         let mut own = root.fork("watchdogs");
         let of_watchdogs = matches!(planted, Some(Bug::TameWatchdogs | Bug::HalfClosed));
         let guarded = of_watchdogs || own.one_in(2) && options.machines && planted.is_none();
@@ -551,9 +579,26 @@ impl Swarm {
                 intervals = Intervals::default();
             }
             // Everybody lives on: what they decide, they decide knowing what they did before.
-            Some(Bug::AdoptedUnasked | Bug::DeafNominees | Bug::OneHoldsAll) => {
+            Some(
+                Bug::AdoptedUnasked
+                | Bug::DeafNominees
+                | Bug::OneHoldsAll
+                | Bug::StaleProposals
+                | Bug::GoingUnminded
+                | Bug::WritingWatches
+                | Bug::TenantsChooseGpus
+                | Bug::ClaimsAddUp,
+            ) => {
                 crash_one_in_effects = 0;
                 intervals = Intervals::default();
+            }
+            Some(Bug::Unpaced) => {
+                // Agents that come and go, handlers that live on, and answers that come at once.
+                nodes = 1;
+                crash_one_in_effects = 0;
+                intervals = Intervals { chatter: Some(Duration::from_secs(5)), ..Intervals::default() };
+                (net.lose_request_one_in, net.lose_reply_one_in, net.late_one_in) = (0, 0, 0);
+                (net.latency, net.watch_lags_one_in) = (Delay::millis(2), 0);
             }
             Some(Bug::ForgottenKinds) => {
                 // Caches that are behind each other, and collectors that live on.
@@ -620,11 +665,20 @@ impl Swarm {
                 | Bug::HooksAside
                 | Bug::LateHooks
                 | Bug::ProbesUnnoted
+                | Bug::ToldAtOnce
+                | Bug::SecretsOverlooked
+                | Bug::FirstPages
                 | Bug::TaintedAlive,
             ) => {
                 nodes = 1;
                 crash_one_in_effects = 0;
                 intervals = Intervals::default();
+            }
+            Some(Bug::BelievedAnnotations) => {
+                // Kubelets that start anew, and have read their disks before they hear of pods.
+                (nodes, crash_one_in_effects) = (1, 0);
+                intervals = Intervals { crash: Some(Duration::from_secs(2)), ..Intervals::default() };
+                node.operation = Delay::millis(1);
             }
             // The runtime shows that a container runs before its start is answered.
             Some(Bug::ReadyUnasked) => {
@@ -771,6 +825,7 @@ impl Swarm {
                 | Bug::HastySlices
                 | Bug::ChargesLost
                 | Bug::HastyOwners
+                | Bug::RawNames
                 | Bug::UnmountsFirst
                 | Bug::GoingIsGone
                 | Bug::AskedTwice
@@ -817,43 +872,13 @@ impl Swarm {
             zones: crate::zones::are_there(root, planted),
             keeps_memory: crate::memory::is_kept(root, planted),
             deaf_disks: options.machines && crate::disks::are_deaf(root, options.faults, planted),
+            meddles: crate::meddler::is_there(root, options, planted),
+            looked_on: crate::onlooker::is_there(root, options, planted),
+            gpu_outsiders: crate::gpu::are_outsiders_there(root, options, planted),
+            forgetful: crate::forgetful::is_there(root, options.faults, planted),
             webhook,
             webhook_wrong_one_in,
             webhook_delay,
         }
-    }
-
-    /// The same in a cluster that is there already: who takes part, and where, was decided when it began.
-    pub(crate) fn with_cluster_of(self, other: &Self) -> Self {
-        Self {
-            nodes: other.nodes,
-            servers: other.servers,
-            seats: other.seats,
-            skew: other.skew,
-            webhook: other.webhook,
-            elect: other.elect,
-            standby: other.standby,
-            extender: other.extender,
-            standby_scheduler: other.standby_scheduler,
-            standby_attacher: other.standby_attacher,
-            watchdogs: other.watchdogs,
-            nameless_targets: other.nameless_targets,
-            cloner_apart: other.cloner_apart,
-            zones: other.zones,
-            keeps_memory: other.keeps_memory,
-            deaf_disks: other.deaf_disks,
-            ..self
-        }
-    }
-
-    /// Nothing fails from now on.
-    pub(crate) fn heal(&mut self) {
-        self.net = NetFaults::none();
-        self.node = NodeFaults::none();
-        self.intervals = Intervals::default();
-        self.crash_one_in_effects = 0;
-        self.store_pending_one_in = 0;
-        self.webhook_wrong_one_in = 0;
-        self.webhook_delay = Delay::micros(500);
     }
 }

@@ -25,7 +25,7 @@ pub(crate) const PART: &str = "phantoms";
 /// The label by which pods ask for one of these nodes, which is its name.
 const LABEL: &str = "sim.carrack.io/phantom";
 /// By which a node is found that somebody deletes. Nobody looks for it: a late request may make it again.
-const KIND: &str = "phantom";
+pub(crate) const KIND: &str = "phantom";
 
 /// Whether this is part of the work, given what is planted: other bugs are looked for among what there was without it.
 pub(crate) fn are_there(rng: &Rng, options: &Options, planted: Option<Bug>) -> bool {
@@ -41,7 +41,8 @@ pub(crate) fn acts(rng: &mut Rng, safety: Duration, go: bool, acts: &mut Vec<Act
     }
 }
 
-fn create(at: Duration, resource: Resource, object: Value) -> Act {
+/// Something is made of which nothing is said.
+pub(crate) fn create(at: Duration, resource: Resource, object: Value) -> Act {
     Act { at, what: What::Create { resource, object, want: None } }
 }
 
@@ -70,7 +71,7 @@ fn one(rng: &mut Rng, safety: Duration, name: &str, goes: bool, acts: &mut Vec<A
 }
 
 /// A node that says that it is ready.
-fn node(name: &str) -> Value {
+pub(crate) fn node(name: &str) -> Value {
     let room = json!({"cpu": "1", "memory": "1Gi", "pods": "10"});
     json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": name, "labels": {LABEL: name}},
         "spec": {"unschedulable": true},
@@ -78,7 +79,7 @@ fn node(name: &str) -> Value {
 }
 
 /// A pod for such a node, which has no room for two of them.
-fn asking_for(node: &str, name: &str, class: Option<&str>) -> Value {
+pub(crate) fn asking_for(node: &str, name: &str, class: Option<&str>) -> Value {
     let mut pod = mounting(&format!("{name}-of-{node}"), 5, "scratch", "emptyDir", json!({}));
     let spec = &mut pod["spec"];
     spec["nodeSelector"] = json!({LABEL: node});

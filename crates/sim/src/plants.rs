@@ -1,12 +1,14 @@
 //! Bugs put in on purpose. Each is a switch that a run can be given; the simulator must find it.
 
 mod bug;
+mod clones;
 mod parts;
 
 pub(crate) use bug::Bug;
+use clones::OF_CLONES;
 
 /// A planted bug.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Plant {
     /// Its name.
     pub name: &'static str,
@@ -20,7 +22,20 @@ pub struct Plant {
 }
 
 /// All planted bugs.
-pub const PLANTS: &[Plant] = &[
+pub const PLANTS: &[Plant] = &ALL;
+
+const ALL: [Plant; OTHERS.len() + OF_CLONES.len()] = {
+    let mut all = [OTHERS[0]; OTHERS.len() + OF_CLONES.len()];
+    let mut n = 0;
+    while n < all.len() {
+        all[n] = if n < OTHERS.len() { OTHERS[n] } else { OF_CLONES[n - OTHERS.len()] };
+        n += 1;
+    }
+    all
+};
+
+/// Those of all but clones.
+const OTHERS: &[Plant] = &[
     Plant {
         name: "stale-reads",
         what: "controllers reconcile on caches that do not show their own writes yet",
@@ -128,6 +143,20 @@ pub const PLANTS: &[Plant] = &[
         found_by: "annotations-hold-nobody-back",
         also: &[],
         bug: Bug::ChosenBefore,
+    },
+    Plant {
+        name: "tenants-choose-gpus",
+        what: "whoever may make pods is believed what he says of their GPUs",
+        found_by: "gpus-within-bounds",
+        also: &[],
+        bug: Bug::TenantsChooseGpus,
+    },
+    Plant {
+        name: "claims-add-up",
+        what: "the GPU extender counts what the annotations of pods claim that others have bound, whoever holds that already",
+        found_by: crate::gpu::LEDGER,
+        also: &[],
+        bug: Bug::ClaimsAddUp,
     },
     Plant {
         name: "traceless",
@@ -319,111 +348,6 @@ pub const PLANTS: &[Plant] = &[
         found_by: crate::resizes::SETTLES,
         also: &[],
         bug: Bug::DeferredForever,
-    },
-    Plant {
-        name: "random-clone-names",
-        what: "the name of a clone's snapshot is drawn, and known from the clone's status alone (incident 3)",
-        found_by: "clones-make-once",
-        also: &[],
-        bug: Bug::RandomCloneNames,
-    },
-    Plant {
-        name: "names-cleared-early",
-        what: "a clone forgets its snapshot and its restore whether they could be deleted or not",
-        found_by: "clones-forget-what-is-gone",
-        also: &[],
-        bug: Bug::NamesClearedEarly,
-    },
-    Plant {
-        name: "restore-not-created-yet",
-        what: "a clone waits for a restore that it has deleted itself, and never deletes the snapshot",
-        found_by: "liveness",
-        also: &[],
-        bug: Bug::RestoreNotCreatedYet,
-    },
-    Plant {
-        name: "cache-miss-is-terminal",
-        what: "a clone fails because a cache does not show the content of its snapshot",
-        found_by: "clones-fail-on-proof",
-        also: &[],
-        bug: Bug::CacheMissIsTerminal,
-    },
-    Plant {
-        name: "copies-unread",
-        what: "disks count as copied as soon as there is a pod that copies them",
-        found_by: "copies-are-whole",
-        also: &["liveness"],
-        bug: Bug::CopiesUnread,
-    },
-    Plant {
-        name: "starts-what-is-copied",
-        what: "a machine is started whether or not a pod copies or fills its disks",
-        found_by: crate::clones::COPIED_DISKS_REST,
-        also: &["copies-are-whole"],
-        bug: Bug::StartsWhatIsCopied,
-    },
-    Plant {
-        name: "copies-what-runs",
-        what: "a pod that copies a machine's disks is made whether or not the machine was started meanwhile",
-        found_by: crate::clones::COPIED_DISKS_REST,
-        also: &["copies-are-whole"],
-        bug: Bug::CopiesWhatRuns,
-    },
-    Plant {
-        name: "copies-one-by-one",
-        what: "a guest begins to copy a disk when it has copied the one before",
-        found_by: crate::clones::ONE_INSTANT,
-        also: &[],
-        bug: Bug::CopiesOneByOne,
-    },
-    Plant {
-        name: "unfrozen-disks",
-        what: "nobody freezes a guest whose disks are taken one by one, by storage and by its own copying",
-        found_by: crate::clones::ONE_INSTANT,
-        also: &[],
-        bug: Bug::UnfrozenDisks,
-    },
-    Plant {
-        name: "state-left-behind",
-        what: "a restored machine does not get what its snapshot has of the variables that its firmware keeps",
-        found_by: crate::clones::RESTORED_STATE,
-        also: &[],
-        bug: Bug::StateLeftBehind,
-    },
-    Plant {
-        name: "state-unowned",
-        what: "a snapshot leaves out what firmware keeps that its machine was restored with, and does not own yet",
-        found_by: crate::clones::KEPT_STATE,
-        also: &[],
-        bug: Bug::StateUnowned,
-    },
-    Plant {
-        name: "state-unminded",
-        what: "a machine is cloned whether or not anything can keep what its firmware does",
-        found_by: crate::clones::CLONED_STATE,
-        also: &[],
-        bug: Bug::StateUnminded,
-    },
-    Plant {
-        name: "unwanted-copies",
-        what: "a guest goes on copying its disks when the pod that waited for it is gone",
-        found_by: crate::clones::COPIED_DISKS_REST,
-        also: &["copies-are-whole"],
-        bug: Bug::UnwantedCopies,
-    },
-    Plant {
-        name: "adopts-anything",
-        what: "a clone takes what has the name of its snapshot for its snapshot, whoever made it",
-        found_by: "clones-name-their-own",
-        also: &[],
-        bug: Bug::AdoptsAnything,
-    },
-    Plant {
-        name: "target-drawn-late",
-        what: "the name of a clone's target is drawn when it is restored, and looked for in the clone's spec",
-        found_by: "liveness",
-        also: &[],
-        bug: Bug::TargetDrawnLate,
     },
     Plant {
         name: "missing-heartbeat",
@@ -966,6 +890,70 @@ pub const PLANTS: &[Plant] = &[
         found_by: "liveness",
         also: &[],
         bug: Bug::ForgottenKinds,
+    },
+    Plant {
+        name: "raw-names",
+        what: "names go into the paths of requests as they stand: an owner whose name makes no path is never asked for, and \
+               what names it stays",
+        found_by: "liveness",
+        also: &[],
+        bug: Bug::RawNames,
+    },
+    Plant {
+        name: "stale-proposals",
+        what: "a pod has to go from a node that was closed to whoever comes while an extender thought about it",
+        found_by: crate::closings::NAME,
+        also: &[],
+        bug: Bug::StaleProposals,
+    },
+    Plant {
+        name: "going-unminded",
+        what: "admission does not look at what is going away: whoever may write an instance says of it what he likes",
+        found_by: crate::meddler::NAME,
+        also: &[],
+        bug: Bug::GoingUnminded,
+    },
+    Plant {
+        name: "writing-watches",
+        what: "what a path below watch/ names is done to it, for whoever may watch it",
+        found_by: crate::onlooker::NAME,
+        also: &[],
+        bug: Bug::WritingWatches,
+    },
+    Plant {
+        name: "unpaced-statuses",
+        what: "a status is written as often as it changes, however often a guest's agent comes and goes",
+        found_by: crate::paces::NAME,
+        also: &[],
+        bug: Bug::Unpaced,
+    },
+    Plant {
+        name: "told-at-once",
+        what: "a server that does not keep a status as it was written is told the same as soon as it has answered",
+        found_by: crate::forgetful::NAME,
+        also: &[],
+        bug: Bug::ToldAtOnce,
+    },
+    Plant {
+        name: "secrets-overlooked",
+        what: "a pod gets what another pod's secret has opened, as it calls its own volume the same",
+        found_by: crate::flex::OPENED,
+        also: &[],
+        bug: Bug::SecretsOverlooked,
+    },
+    Plant {
+        name: "first-pages",
+        what: "the first page of a list is taken for all of it",
+        found_by: crate::pages::NAME,
+        also: &[],
+        bug: Bug::FirstPages,
+    },
+    Plant {
+        name: "believed-annotations",
+        what: "a pod is of a manifest if it says so, and gone if a kubelet that starts anew finds no such manifest",
+        found_by: "wanted-containers-are-not-killed",
+        also: &[],
+        bug: Bug::BelievedAnnotations,
     },
 ];
 

@@ -40,6 +40,12 @@ pub(crate) enum Role {
     VirtHandler(u8),
     /// Somebody who asks too often. No process of its own.
     Flooder,
+    /// Somebody who says what only components may say. No process of its own.
+    Meddler,
+    /// Somebody who may read everything. No process of its own.
+    Onlooker,
+    /// Somebody who may make pods, and wants the GPUs of others. No process of its own.
+    Tenant,
     /// The provisioner of a node.
     LocalStorage(u8),
 }
@@ -61,6 +67,9 @@ impl Role {
             Self::Attacher | Self::StandbyAttacher => Caller::new("sim:attacher", [GROUP_MASTERS]),
             Self::Hollow => Caller::new("sim:hollow", [GROUP_MASTERS]),
             Self::Flooder => Caller::new("sim:flooder", NONE),
+            Self::Meddler => Caller::new(crate::meddler::USER, NONE),
+            Self::Onlooker => Caller::new(crate::onlooker::USER, NONE),
+            Self::Tenant => Caller::new(crate::gpu::TENANT, NONE),
             Self::Host => Caller::new("sim:host", [GROUP_MASTERS]),
             Self::Storage => Caller::new("sim:storage", [GROUP_MASTERS]),
             Self::Kubelet(node) => Caller::node(&node_name(node)),
@@ -94,6 +103,9 @@ impl std::fmt::Display for Role {
             Self::StandbyAttacher => f.write_str("standby attacher"),
             Self::Hollow => f.write_str("hollow"),
             Self::Flooder => f.write_str("flooder"),
+            Self::Meddler => f.write_str("meddler"),
+            Self::Onlooker => f.write_str("onlooker"),
+            Self::Tenant => f.write_str("tenant"),
             Self::Host => f.write_str("host"),
             Self::Storage => f.write_str("storage"),
             Self::Kubelet(node) => write!(f, "kubelet/{node}"),

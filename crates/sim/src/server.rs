@@ -178,6 +178,14 @@ pub(crate) struct Settings {
     pub clones: CloneAdmission,
     /// Launchers are evicted whatever their machines are to do: a planted bug.
     pub evicts: bool,
+    /// Nobody minds what is said of instances that are to go: a planted bug.
+    pub lets_go: bool,
+    /// What is asked for below `watch/` is done, whatever it is: a planted bug.
+    pub writes_watches: bool,
+    /// Whoever may make pods is believed what he says of their GPUs: a planted bug.
+    pub believes: bool,
+    /// They serve what is done to machines beyond reading and writing their objects.
+    pub subresources: bool,
 }
 
 impl Servers {
@@ -272,9 +280,17 @@ impl Servers {
         let mut config = Config::new(store, self.env.clone());
         config.plugins.push(match self.settings.evicts {
             true => Box::new(crate::evictions::Unasked),
+            false if self.settings.lets_go => Box::new(crate::meddler::Unminded),
             false => Box::new(carrack_virt::admission::VirtAdmission),
         });
         config.plugins.push(Box::new(self.settings.clones));
+        if !self.settings.believes {
+            config.plugins.push(Box::new(carrack_gpu_extender::GpuAnnotations::default()));
+        }
+        if self.settings.subresources {
+            config.apis.push(Arc::new(carrack_virt::api::Subresources::new()));
+        }
+        config.planted_writing_watches = self.settings.writes_watches;
         if let (Some(api), Some(hall)) = (self.apis.get_mut(server), self.halls.get_mut(server)) {
             *api = Some(ApiServer::new(config));
             *hall = Hall::new(self.settings.seats, self.settings.seats_fault);
@@ -352,7 +368,7 @@ impl Servers {
     }
 
     /// An object as it is stored.
-    pub(crate) fn stored(&self, key: &str) -> Option<serde_json::Value> {
+    pub(crate) fn stored<T: serde::de::DeserializeOwned>(&self, key: &str) -> Option<T> {
         let (entry, _) = complete(self.mem.get(key)).ok()?;
         serde_json::from_slice(&entry?.value()).ok()
     }

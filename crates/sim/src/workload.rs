@@ -3,6 +3,8 @@
 //! A person repeats what got no answer, as `kubectl` users do, and goes on once the server has
 //! answered. What must be true in the end follows from what was done.
 
+mod alone;
+
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -132,51 +134,6 @@ pub(crate) const OF_STARTS: [(&str, &str, Part); 8] = [
     (crate::ordered::PART, "whether hooks hold back", crate::ordered::acts),
 ];
 
-/// All the work of a run with a planted bug that shows in one part of it, and in nothing else.
-fn alone(bug: Bug, rng: &Rng, safety: Duration) -> Option<Vec<Act>> {
-    let mut acts = Vec::new();
-    match bug {
-        bug if bug.is_of_dead_nodes() => steady(&mut rng.fork("steady"), &mut acts),
-        Bug::EvictedGuests => {
-            steady(&mut rng.fork("steady"), &mut acts);
-            crate::evictions::stay(&mut rng.fork("evictions"), true, &mut acts);
-        }
-        Bug::TaintedAlive => {
-            steady(&mut rng.fork("steady"), &mut acts);
-            crate::taints::acts(&mut rng.fork(crate::taints::PART), safety, &mut acts);
-        }
-        Bug::StateOfInstances => crate::keepers::acts(&mut rng.fork("keepers"), safety, true, &mut acts),
-        Bug::RerunsAlways => crate::reruns::acts(&mut rng.fork("reruns"), safety, &mut acts),
-        Bug::NominationsKept => {
-            crate::nominations::acts(&mut rng.fork(crate::nominations::PART), safety, true, &mut acts);
-        }
-        Bug::LateWords => crate::nominations::crowds(&mut rng.fork("crowds"), safety, &mut acts),
-        Bug::MistakenAnswers => crate::answers::acts(&mut rng.fork("answers"), &mut acts),
-        Bug::DeafNominees => crate::phantoms::acts(&mut rng.fork(crate::phantoms::PART), safety, true, &mut acts),
-        Bug::AdoptedUnasked => crate::heritage::acts(&mut rng.fork(crate::heritage::PART), safety, true, &mut acts),
-        Bug::SignalsForgotten => crate::disks::acts(&mut rng.fork(crate::disks::PART), safety, &mut acts),
-        bug if bug.is_of_growth() => crate::growth::acts(&mut rng.fork("growth"), safety, &mut acts),
-        bug if bug.is_of_resizes() => crate::resizes::acts(&mut rng.fork("resizes"), safety, true, &mut acts),
-        Bug::ForgottenPulls | Bug::UnnotedPulls => crate::images::acts(&mut rng.fork("starts"), safety, &mut acts),
-        Bug::ForgottenStops => crate::reimaged::acts(&mut rng.fork("starts"), safety, &mut acts),
-        Bug::UnreadFiles => crate::env_files::acts(&mut rng.fork("starts"), safety, &mut acts),
-        Bug::HooksAside | Bug::LateHooks => crate::ordered::acts(&mut rng.fork("starts"), safety, &mut acts),
-        Bug::EndlessSleeps => crate::sleepers::acts(&mut rng.fork("starts"), safety, &mut acts),
-        Bug::ProbesUnnoted => crate::probed::acts(&mut rng.fork("starts"), safety, &mut acts),
-        Bug::ReadyUnasked => crate::asked::acts(&mut rng.fork("starts"), safety, &mut acts),
-        Bug::UnreadServices => crate::links::acts(&mut rng.fork("starts"), safety, &mut acts),
-        Bug::SnapshotsAtOnce | Bug::ContentForgotten => {
-            let dies = bug == Bug::ContentForgotten;
-            crate::snapshots::acts(&mut rng.fork(crate::snapshots::PART), safety, dies, &mut acts);
-        }
-        bug if bug.is_of_critical() => {
-            crate::critical::acts(&mut rng.fork(crate::critical::PART), safety, &mut acts);
-        }
-        _ => return None,
-    }
-    Some(acts)
-}
-
 /// The people.
 pub(crate) struct User {
     acts: Vec<Act>,
@@ -222,7 +179,7 @@ impl User {
             return Self::with(crate::clones::acts(&mut rng.fork("clones"), options));
         }
         let bug = options.hint();
-        if let Some(acts) = bug.and_then(|bug| alone(bug, rng, options.safety)) {
+        if let Some(acts) = bug.and_then(|bug| alone::acts(bug, rng, options.safety)) {
             return Self::with(acts);
         }
         let critical = crate::critical::PART;
@@ -290,11 +247,20 @@ impl User {
         if crate::phantoms::are_there(rng, options, bug) && parts.has(crate::phantoms::PART) {
             crate::phantoms::acts(&mut rng.fork(crate::phantoms::PART), options.safety, false, &mut acts);
         }
+        if crate::closings::are_there(rng, options, bug) && parts.has(crate::closings::PART) {
+            crate::closings::acts(&mut rng.fork(crate::closings::PART), options.safety, false, &mut acts);
+        }
         if options.machines && crate::heritage::are_there(rng, options, bug) && parts.has(crate::heritage::PART) {
             crate::heritage::acts(&mut rng.fork(crate::heritage::PART), options.safety, false, &mut acts);
         }
+        if crate::impostors::are_there(rng, options, bug) && parts.has(crate::impostors::PART) {
+            crate::impostors::acts(&mut rng.fork(crate::impostors::PART), options.safety, &mut acts);
+        }
         if crate::flex::is_there(bug) {
             crate::flex::provide(&mut rng.fork("flex"), &mut acts);
+        }
+        if crate::flex::are_locked(rng, options, bug) {
+            crate::flex::lock(&mut rng.fork(crate::flex::LOCKED), &mut acts);
         }
         if options.machines && parts.has("machines") {
             let always = bug == Some(Bug::MissingHeartbeat);

@@ -97,6 +97,10 @@ pub(crate) fn acts(rng: &mut Rng, safety: Duration, bug: Option<Bug>, parts: &Pa
             super::endings::owners(rng, safety, 10, &mut acts);
             return acts;
         }
+        Some(Bug::RawNames) => {
+            super::strangers::acts(rng, safety, &mut acts);
+            return acts;
+        }
         Some(Bug::UnprovedEmptiness | Bug::UnreadServers) => {
             super::endings::namespaces(rng, safety, 8, &mut acts);
             return acts;
@@ -161,6 +165,10 @@ pub(crate) fn acts(rng: &mut Rng, safety: Duration, bug: Option<Bug>, parts: &Pa
         super::endings::owners(&mut rng.fork("owners"), safety, 2, &mut acts);
         super::endings::namespaces(&mut rng.fork("namespaces"), safety, 1, &mut acts);
         super::heirs::acts(&mut rng.fork("heirs"), safety, 1, true, &mut acts);
+        // Seldom, and beside no planted bug.
+        if bug.is_none() && rng.fork("whether strangers come").one_in(16) {
+            super::strangers::acts(&mut rng.fork("strangers"), safety, &mut acts);
+        }
     }
     if parts.has("scratch") {
         if !(parts.has("claims") || parts.has("stateful")) {

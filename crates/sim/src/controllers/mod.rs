@@ -16,6 +16,7 @@ mod quotas;
 mod scratch;
 mod services;
 mod storage;
+mod strangers;
 mod times;
 mod tolerations;
 mod wants;
@@ -27,6 +28,7 @@ pub(crate) use claims::{about, lacks as claim_lacks};
 pub(crate) use definitions::{acts as definitions, belongings, left};
 pub(crate) use policies::{NAME as PASS_HELD, Passing};
 pub(crate) use storage::manager as storage;
+pub(crate) use strangers::{left as strangers_left, with_raw_names};
 pub(crate) use tolerations::NAME as TOLERATIONS_LAST;
 pub(crate) use wants::{end, lacks};
 

@@ -1,6 +1,6 @@
 //! Who has which GPU, read from the API alone.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use carrack_engine::Time;
@@ -11,8 +11,13 @@ use carrack_types::resource::Object as _;
 use k8s_openapi::api::core::v1::{Node, Pod};
 use serde_json::Value;
 
+use super::outsiders::{is_copy, is_outsider};
+use super::{GPUS, MEMORY};
 use crate::invariants::Breach;
 use crate::observer::{Change, Observer, is_true, terminal, text, uid};
+
+/// The invariant of what an extender counts.
+pub(crate) const LEDGER: &str = "ledger-within-bounds";
 
 /// How far the extender's clock may be behind.
 const SKEW: Duration = Duration::from_secs(5);
@@ -39,13 +44,12 @@ fn priority(pod: &Value) -> i64 {
 
 /// What the pods bound to a node hold there, by UID.
 fn held(observer: &Observer, node: &str, shape: &Shape) -> BTreeMap<String, Uses> {
-    held_from(observer, node, shape, i64::MIN)
+    held_by(observer, node, shape, |_| true)
 }
 
-/// What the pods bound to a node hold there that are at least so important.
-fn held_from(observer: &Observer, node: &str, shape: &Shape, least: i64) -> BTreeMap<String, Uses> {
-    let here =
-        observer.all("pod").filter(|p| text(p, "/spec/nodeName") == node && !terminal(p) && priority(p) >= least);
+/// What these of the pods bound to a node hold there.
+fn held_by(observer: &Observer, node: &str, shape: &Shape, counts: impl Fn(&Value) -> bool) -> BTreeMap<String, Uses> {
+    let here = observer.all("pod").filter(|p| text(p, "/spec/nodeName") == node && !terminal(p) && counts(p));
     here.filter_map(|pod| {
         let (pod, demand) = typed(pod)?;
         let places = annotations::read(&Names::default(), &pod, node, &demand)?;
@@ -73,10 +77,14 @@ pub(crate) fn bounds(changes: &[Change], observer: &Observer, breaches: &mut Vec
         }
         let mut broken = |what: String| breaches.push(Breach::new("gpus-within-bounds", what));
         let (Some(shape), Some((pod, demand))) = (shape(observer, &after), typed(change.object())) else { continue };
-        if annotations::read(&Names::default(), &pod, &after, &demand).is_none() {
+        // What a tenant says is dropped: his pods have no GPU, and take none from anybody.
+        let is_chosen = annotations::read(&Names::default(), &pod, &after, &demand).is_some();
+        if !is_chosen && !is_outsider(change.object()) {
             broken(format!("{} is bound to {after} without a choice of its GPUs", pod.name()));
         }
-        for (gpu, used) in sum(held(observer, &after, &shape).values()) {
+        // An administrator may say what he likes; his pods count for what the extender finds left for them.
+        let given = held_by(observer, &after, &shape, |pod| !is_copy(pod));
+        for (gpu, used) in sum(given.values()) {
             let memory = shape.gpus.get(gpu).map_or(0, |g| g.memory);
             if used.cores > CORES || used.memory > memory {
                 broken(format!(
@@ -93,7 +101,8 @@ pub(crate) fn counted(extender: &GpuExtender, observer: &Observer, breaches: &mu
     if !extender.is_ready() {
         return;
     }
-    for pod in observer.all("pod").filter(|p| !terminal(p)) {
+    // Of who comes past the scheduler it hears later.
+    for pod in observer.all("pod").filter(|p| !terminal(p) && !is_outsider(p)) {
         let node = text(pod, "/spec/nodeName");
         if node.is_empty() || extender.ledger().get(uid(pod)).is_some_and(|entry| entry.node == node) {
             continue;
@@ -103,6 +112,23 @@ pub(crate) fn counted(extender: &GpuExtender, observer: &Observer, breaches: &mu
         if annotations::read(&Names::default(), &typed, node, &demand).is_some() {
             let what = format!("{} has GPUs of {node}, and the extender counts none", typed.name());
             breaches.push(Breach::new("gpus-are-held", what));
+        }
+    }
+}
+
+/// Checks that an extender counts no GPU beyond what it has, whatever annotations say.
+pub(crate) fn ledger_bounds(ledger: &Ledger, breaches: &mut Vec<Breach>) {
+    let nodes: BTreeSet<&str> = ledger.iter().map(|(_, entry)| entry.node.as_str()).collect();
+    for node in nodes {
+        for (gpu, used) in ledger.settled(node, "") {
+            let is_there = u32::try_from(gpu).is_ok_and(|gpu| gpu < GPUS);
+            if !is_there || used.cores > CORES || used.memory > u64::from(MEMORY) {
+                let what = format!(
+                    "of GPU {gpu} of {node} {} cores and {} of memory count as in use",
+                    used.cores, used.memory
+                );
+                breaches.push(Breach::new(LEDGER, what));
+            }
         }
     }
 }
@@ -155,7 +181,7 @@ pub(crate) fn lacks(pod: &Value, observer: &Observer) -> Option<String> {
         if place::place(&shape, &all, &demand).is_ok() {
             return Some(format!("waits though {node} has room"));
         }
-        let alike = sum(held_from(observer, node, &shape, priority(pod)).values());
+        let alike = sum(held_by(observer, node, &shape, |other| priority(other) >= priority(pod)).values());
         let others_would_go = lacks_by_sums(&shape, &all, &demand) && place::place(&shape, &alike, &demand).is_ok();
         others_would_go.then(|| format!("waits though less important pods have what it needs on {node}"))
     })
@@ -177,7 +203,8 @@ fn lacks_by_sums(shape: &Shape, held: &Uses, demand: &Demand) -> bool {
     used(|u| u64::from(u.cores)) + cores > all || used(|u| u.memory) + memory > whole
 }
 
-/// What the extender's ledger says otherwise than the API: with nothing under way, it is what pods hold.
+/// What the extender's ledger says otherwise than the API: with nothing under way, pods claim there what they say that they
+/// hold.
 pub(crate) fn ledger_lacks(now: Time, ledger: &Ledger, observer: &Observer) -> Option<String> {
     for (id, entry) in ledger.iter() {
         match entry.stage {
@@ -201,7 +228,7 @@ pub(crate) fn ledger_lacks(now: Time, ledger: &Ledger, observer: &Observer) -> O
         let known: BTreeMap<String, Uses> = ledger
             .iter()
             .filter(|(_, e)| e.node == node && e.stage == Stage::Held)
-            .map(|(id, e)| (id.to_owned(), e.holds.clone()))
+            .map(|(id, e)| (id.to_owned(), e.claims.clone()))
             .collect();
         if there != known {
             return Some(format!("on {node} the extender counts {known:?}, and pods hold {there:?}"));

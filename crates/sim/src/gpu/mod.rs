@@ -1,15 +1,17 @@
 //! GPUs: pods that share them on nodes that only pretend, scheduled through the real extender.
 //!
 //! [`acts`]: what people do. [`link`]: what goes wrong between scheduler and extender. [`checks`]: what must hold of who has
-//! which GPU, at every step and in the end.
+//! which GPU, at every step and in the end. [`outsiders`]: pods that come past the scheduler, and say which GPUs they have.
 
 mod acts;
 mod checks;
 mod link;
+mod outsiders;
 
 pub(crate) use acts::acts;
-pub(crate) use checks::{Waiting, bounds, counted, lacks, ledger_lacks, shares};
+pub(crate) use checks::{LEDGER, Waiting, bounds, counted, lacks, ledger_bounds, ledger_lacks, shares};
 pub(crate) use link::{Link, verb};
+pub(crate) use outsiders::{Outsiders, TENANT, are_outsiders_there, is_outsider, rights};
 
 /// How many nodes there are.
 pub(crate) const NODES: usize = 3;

@@ -76,6 +76,18 @@ pub const INVARIANTS: &[Invariant] = &[
         sentence: "A disk whose machine is over does not stay attached to a node that was not heard for long.",
     },
     Invariant {
+        name: crate::meddler::NAME,
+        sentence: "Nobody but KubeVirt's components makes a pod the launcher of an instance, or says what an instance is, whether or not that is to go.",
+    },
+    Invariant {
+        name: crate::onlooker::NAME,
+        sentence: "Whoever may only read changes nothing, whatever he sends to which path: he is refused all that is no GET.",
+    },
+    Invariant {
+        name: crate::paces::NAME,
+        sentence: "A virt-handler writes the status of an instance at most 31 times, and once more for every two seconds, beside what changes its phase or its metadata.",
+    },
+    Invariant {
         name: crate::evictions::NAME,
         sentence: "No launcher is evicted whose instance lives and is to be moved rather than ended, since nobody moves guests here.",
     },
@@ -327,7 +339,11 @@ pub const INVARIANTS: &[Invariant] = &[
     },
     Invariant {
         name: crate::nominations::NODES,
-        sentence: "Once nothing fails any more, nobody is nominated for long to a node that is not there.",
+        sentence: "Once nothing fails any more, nobody is nominated for long to a node that is not there, or that does not take him.",
+    },
+    Invariant {
+        name: crate::closings::NAME,
+        sentence: "When an extender has answered, no pod has to go from a node of which the scheduler knows that it takes nobody who waits for that.",
     },
     Invariant {
         name: crate::nominations::NAME,
@@ -344,6 +360,10 @@ pub const INVARIANTS: &[Invariant] = &[
     Invariant {
         name: "gpus-are-held",
         sentence: "Whatever a pod that is bound has of GPUs, an extender that has seen all pods counts as in use on that node, from the binding's commit on.",
+    },
+    Invariant {
+        name: crate::gpu::LEDGER,
+        sentence: "The extender of GPUs counts none as in use beyond its cores and its memory, and none that is not there, whatever annotations say.",
     },
     Invariant {
         name: "annotations-hold-nobody-back",
@@ -414,6 +434,18 @@ pub const INVARIANTS: &[Invariant] = &[
     Invariant {
         name: "roles-do-not-spin",
         sentence: "No role repeats the very same request without end, at most 60 times in ten seconds, and none wakes itself without that time passes.",
+    },
+    Invariant {
+        name: crate::pages::NAME,
+        sentence: "A cache that has heard of every change of a kind knows all objects of that kind, in however many pages they were listed.",
+    },
+    Invariant {
+        name: crate::flex::OPENED,
+        sentence: "A pod gets its part only of such a FlexVolume as was opened on its node with the secret that the pod itself names.",
+    },
+    Invariant {
+        name: crate::forgetful::NAME,
+        sentence: "Once nothing fails any more, a server that does not keep a pod's status as it was written is told the same again now and then, and at most twelve times in ten seconds.",
     },
     Invariant {
         name: crate::leaders::NAME,

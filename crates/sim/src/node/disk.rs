@@ -59,6 +59,7 @@ impl Disk {
         if let Some(id) = part_of.as_ref().filter(|id| !self.staged.contains_key(*id)) {
             return Err(OpError::Failed(format!("{id} is not mounted on the node")));
         }
+        flex::opened(self.node, setup, breaches);
         let place = (setup.uid.to_string(), setup.path.clone());
         if let Some(files) = crate::settings::files(setup) {
             crate::settings::written(setup, &files, breaches);

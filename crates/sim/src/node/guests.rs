@@ -23,6 +23,8 @@ use crate::writers::Writers;
 /// How long a state takes from the launcher to the handler. Always the same, so that they keep their
 /// order.
 const STATE_DELAY: Duration = Duration::from_millis(1);
+/// How soon an agent that comes and goes does so again, at the least and at the most.
+const CHATTERS: (Duration, Duration) = (Duration::from_millis(20), Duration::from_millis(80));
 
 /// What a guest does by itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,6 +43,8 @@ pub(crate) enum Doing {
     GoesOn,
     /// Until then its node has promised to run it, if nothing newer was said.
     OutlivesPromise(Time),
+    /// Its agent comes or goes, and so many times again.
+    Chatters(u32),
 }
 
 /// A launcher with its guest.
@@ -426,6 +430,19 @@ impl Guests {
                 guest.domain.observe(Observed::PromiseOver);
                 let quits = between(rng, Duration::from_millis(10), Duration::from_secs(1));
                 follow.push(Follow::Later(quits, NodeEvent::Guest(compute.to_owned(), Doing::Quits)));
+            }
+            Doing::Chatters(left) => {
+                if !guest.alive() || !guest.monitor {
+                    return None;
+                }
+                let data = json!({"id": "channel0", "open": !guest.domain.agent_connected});
+                guest.domain.observe(Observed::Event { name: "VSERPORT_CHANGE".into(), data });
+                if let Some(left) = left.checked_sub(1) {
+                    let soon = between(rng, CHATTERS.0, CHATTERS.1);
+                    follow.push(Follow::Later(soon, NodeEvent::Guest(compute.to_owned(), Doing::Chatters(left))));
+                }
+                self.publish(compute, follow);
+                return None;
             }
             Doing::LosesMonitor => {
                 guest.monitor = false;

@@ -38,6 +38,9 @@ impl Bug {
             Self::GrowthAside => Planted::GrowthAside,
             Self::GrowthUnheard => Planted::GrowthUnheard,
             Self::GrowthUnproved => Planted::GrowthUnproved,
+            Self::ToldAtOnce => Planted::ToldAtOnce,
+            Self::SecretsOverlooked => Planted::SecretsOverlooked,
+            Self::BelievedAnnotations => Planted::BelievedAnnotations,
             _ => return None,
         })
     }
@@ -62,6 +65,7 @@ impl Bug {
                 | Self::AdoptedUnheld
                 | Self::OneHoldsAll
                 | Self::ForgottenKinds
+                | Self::RawNames
                 | Self::HastySlices
                 | Self::GrantsForgotten
                 | Self::ChargesLost
@@ -198,6 +202,10 @@ impl Bug {
     }
     /// Whether it is one of the GPU extender.
     pub(crate) fn is_of_gpus(self) -> bool {
-        matches!(self, Self::CacheForLedger | Self::HastyRelease | Self::ChosenBefore)
+        matches!(self, Self::CacheForLedger | Self::HastyRelease | Self::ChosenBefore) || self.is_of_gpu_outsiders()
+    }
+    /// Whether it shows in pods with GPUs that come past the scheduler, and in nothing else.
+    pub(crate) fn is_of_gpu_outsiders(self) -> bool {
+        matches!(self, Self::TenantsChooseGpus | Self::ClaimsAddUp)
     }
 }

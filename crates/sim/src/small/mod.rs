@@ -240,6 +240,7 @@ impl Base {
             standby_scheduler: elect && drawn.standby_scheduler,
             standby_attacher: elect,
             nodes: nodes.max(least),
+            forgetful: false,
             ..drawn
         };
         swarm.heal();

@@ -16,6 +16,7 @@ impl World {
     pub(super) fn check(&mut self) {
         let changes = self.observer.changes(&self.server.mem);
         self.noticed(&changes);
+        self.shown_to_meddlers(&changes);
         for change in &changes {
             self.picture.change(self.queue.now(), change);
             if let Some(text) = crate::observer::describe(change) {
@@ -58,6 +59,9 @@ impl World {
         for request in crate::controllers::belongings(&changes) {
             self.queue.after(Duration::from_millis(100), Happening::Planted(Role::User, Box::new(request)));
         }
+        for request in crate::impostors::pictures(&changes) {
+            self.queue.after(Duration::from_millis(100), Happening::Planted(Role::User, Box::new(request)));
+        }
         if crate::given::is_looked_after(self.bug()) {
             self.given.changed(self.queue.now(), &changes);
             self.given.look(&mut self.nodes, &self.observer, &mut self.breaches);
@@ -95,9 +99,13 @@ impl World {
         let now = self.queue.now();
         self.queue.after(Duration::from_secs(1), Happening::Look);
         self.check_schedulers();
+        let small_pages = crate::pages::are_played(&self.root, self.bug());
         for (role, process) in &self.processes {
             if let (Role::Kubelet(number), Some(Hosted::Kubelet(core, _))) = (role, &process.hosted) {
                 crate::resizes::set_aside(core, *number, &mut self.breaches);
+            }
+            if let Some(Hosted::Manager(core, _)) = process.hosted.as_ref().filter(|_| small_pages) {
+                crate::pages::look(*role, core, &self.observer, &mut self.breaches);
             }
         }
         let Some(healed) = self.healed else { return };
@@ -179,6 +187,7 @@ impl World {
             .or_else(|| self.nominations.lack())
             .or_else(|| crate::heritage::lack(&self.observer).filter(|_| self.options.machines))
             .or_else(|| crate::controllers::left(&self.observer))
+            .or_else(|| crate::controllers::strangers_left(&self.observer))
             .or_else(|| self.gpus_lack())
             .or_else(|| self.clones_lack())
             .unwrap_or_default()

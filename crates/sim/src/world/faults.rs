@@ -18,7 +18,7 @@ use crate::plants::Bug;
 use crate::role::{Role, node_name};
 use crate::server::Asked;
 
-pub(super) const FAULTS: [Fault; 15] = [
+pub(super) const FAULTS: [Fault; 16] = [
     Fault::Crash,
     Fault::ServerCrash,
     Fault::Expire,
@@ -34,6 +34,7 @@ pub(super) const FAULTS: [Fault; 15] = [
     Fault::Lose,
     Fault::Strand,
     Fault::Evict,
+    Fault::Chatter,
 ];
 
 impl World {
@@ -55,6 +56,7 @@ impl World {
             Fault::Lose => intervals.lose,
             Fault::Strand => intervals.strand,
             Fault::Evict => intervals.evict,
+            Fault::Chatter => intervals.chatter,
         };
         if let (Some(mean), Some(rng)) = (mean, self.faults.get_mut(&fault)) {
             self.queue.after(below(rng, mean * 2), Happening::Fault(fault));
@@ -297,6 +299,18 @@ impl World {
                 let doing = pick(rng, &[Doing::PowersOff, Doing::Panics, Doing::LosesMonitor]);
                 if let (Some((number, compute)), Some(doing)) = (pick(rng, &guests), doing) {
                     self.node(number, NodeEvent::Guest(compute, doing));
+                }
+            }
+            Fault::Chatter => {
+                let guests: Vec<(u8, String)> = self
+                    .nodes
+                    .values()
+                    .flat_map(|n| n.guests.alive().map(|(compute, _)| (n.number, compute.to_owned())))
+                    .collect();
+                let times = 100 + u32::try_from(rng.below(200)).unwrap_or(0);
+                if let Some((number, compute)) = pick(rng, &guests) {
+                    self.mark(format_args!("the agent of the guest in {compute} comes and goes {times} times"));
+                    self.node(number, NodeEvent::Guest(compute, Doing::Chatters(times)));
                 }
             }
             Fault::ForceDelete => {

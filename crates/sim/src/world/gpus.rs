@@ -52,7 +52,7 @@ impl World {
         if !self.options.gpus {
             return None;
         }
-        let pods = self.observer.all("pod").filter(|pod| gpu::shares(pod));
+        let pods = self.observer.all("pod").filter(|pod| !gpu::is_outsider(pod) && gpu::shares(pod));
         if let Some(why) = pods.filter_map(|pod| gpu::lacks(pod, &self.observer)).next() {
             return Some(format!("a pod with GPUs {why}"));
         }

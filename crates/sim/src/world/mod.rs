@@ -9,9 +9,11 @@
 mod calls;
 mod checks;
 mod clones;
+mod ends;
 mod faults;
 mod gpus;
 mod heal;
+mod meddling;
 mod nodes;
 mod outcome;
 mod planted;
@@ -31,7 +33,7 @@ use carrack_scheduler::Out;
 use carrack_virt::admission::CloneAdmission;
 
 use crate::attacher::Rack;
-use crate::chance::{below, between};
+use crate::chance::below;
 use crate::clones::{Clones, Counts, Fate, Room};
 use crate::hang::{Arrival, Hang, Next};
 use crate::hosted::{Hosted, OwnIn, OwnOut, Settings};
@@ -122,6 +124,8 @@ enum Happening {
     Called(Box<calls::Called>),
     /// A planted bug sends something in the name of a role.
     Planted(Role, Box<ApiRequest>),
+    /// Somebody without a process of his own sends something.
+    Meddles(Role, Box<ApiRequest>),
 }
 
 enum Given {
@@ -156,6 +160,7 @@ enum Fault {
     Lose,
     Strand,
     Evict,
+    Chatter,
 }
 
 struct Process {
@@ -210,6 +215,11 @@ struct World {
     machines: crate::machines::Machines,
     roaming: crate::roaming::Roaming,
     promises: crate::promises::Promises,
+    paces: crate::paces::Paces,
+    meddler: crate::meddler::Meddler,
+    onlooker: crate::onlooker::Onlooker,
+    /// Who makes pods with GPUs past the scheduler.
+    outsiders: crate::gpu::Outsiders,
     reruns: crate::reruns::Reruns,
     settings: crate::settings::Settings,
     growth: crate::growth::Growth,
@@ -303,6 +313,10 @@ impl World {
                 CloneAdmission::default()
             },
             evicts: bug == Some(Bug::EvictedGuests),
+            lets_go: bug == Some(Bug::GoingUnminded),
+            writes_watches: bug == Some(Bug::WritingWatches),
+            believes: bug == Some(Bug::TenantsChooseGpus),
+            subresources: swarm.looked_on,
         };
         let mut server = Servers::new(BEGIN, &root.fork("server"), settings);
         let mut definitions: Vec<_> = if options.has_machines() {
@@ -325,6 +339,9 @@ impl World {
         if options.workloads {
             definitions.extend(crate::meters::configuration());
         }
+        definitions.extend(swarm.meddles.then(crate::meddler::rights));
+        definitions.extend(swarm.looked_on.then(crate::onlooker::rights).into_iter().flatten());
+        definitions.extend(swarm.gpu_outsiders.then(crate::gpu::rights));
         server.bootstrap(&definitions)?;
         let observer = Observer::new(&server.mem);
         let ledger = Ledger::new(&server.mem);
@@ -355,6 +372,10 @@ impl World {
             machines: crate::machines::Machines::default(),
             roaming: crate::roaming::Roaming::default(),
             promises: crate::promises::Promises::default(),
+            paces: crate::paces::Paces::default(),
+            meddler: crate::meddler::Meddler::new(root.fork("meddler"), swarm.meddles),
+            onlooker: crate::onlooker::Onlooker::new(root.fork("onlooker"), swarm.looked_on),
+            outsiders: crate::gpu::Outsiders::new(root.fork("GPU outsiders"), swarm.gpu_outsiders, bug.is_some()),
             reruns: crate::reruns::Reruns::default(),
             settings: crate::settings::Settings::default(),
             growth: crate::growth::Growth::default(),
@@ -641,6 +662,7 @@ impl World {
             Happening::Look => self.look(),
             Happening::Called(called) => self.called(*called),
             Happening::Planted(role, request) => self.planted(role, *request),
+            Happening::Meddles(role, request) => self.meddles(role, *request),
         }
     }
 
@@ -755,7 +777,9 @@ impl World {
         }
         if let Input::Api { id, result } = &input {
             self.promises.heard(role, *id, result.is_ok());
+            self.paces.heard(now, role, *id, result.is_ok(), &mut self.breaches);
         }
+        let is_answered = matches!(input, Input::Own(OwnIn::Scheduler(_)));
         process.observed += 1;
         let local = Time(now.0 + process.skew_ns);
         let led = hosted.leads();
@@ -766,6 +790,9 @@ impl World {
         if let Hosted::Scheduler(core, _) = hosted {
             scheduling::nominations(core, &mut self.breaches);
             crate::answers::look(core, &mut self.breaches);
+            if is_answered {
+                crate::closings::look(core, &effects, &mut self.breaches);
+            }
             for effect in &effects {
                 // With nominations stored, this breaks first; what is to be shown then is the leak.
                 if let Effect::Own(OwnOut::Scheduler(out)) = effect
@@ -789,36 +816,13 @@ impl World {
         }
         if let Hosted::Gpus(core, _) = hosted {
             crate::gpu::counted(core, &self.observer, &mut self.breaches);
+            // Of a node that is gone nobody knows which GPUs it has; nodes go beside workloads.
+            if !self.options.workloads && planted.is_none_or(Bug::is_of_gpu_outsiders) {
+                crate::gpu::ledger_bounds(core.ledger(), &mut self.breaches);
+            }
         }
         self.carry_out(role, effects);
         self.has_ended(role, false);
-    }
-
-    /// Tells a process to end, as an operator does: it may give back what it holds, for as long as the shell waits.
-    pub(super) fn tell_to_end(&mut self, role: Role) {
-        let now = self.queue.now();
-        let Some(process) = self.processes.get_mut(&role) else { return };
-        if process.hang.hangs(now) {
-            // It does not hear it, and whoever told it loses patience.
-            return self.crash(role, "killed");
-        }
-        let Some(hosted) = process.hosted.as_mut().filter(|_| !process.ending) else { return };
-        process.ending = true;
-        process.observed += 1;
-        let life = process.life;
-        let effects = hosted.stop(Time(now.0 + process.skew_ns));
-        self.mark(format_args!("{role} is told to end"));
-        self.carry_out(role, effects);
-        self.queue.after(Duration::from_secs(1), Happening::Ends(role, life));
-        self.has_ended(role, false);
-    }
-
-    /// Ends a process that was told to, once it waits for nothing more, or when nobody waits for it any longer.
-    fn has_ended(&mut self, role: Role, at_once: bool) {
-        let Some(process) = self.processes.get(&role).filter(|process| process.ending) else { return };
-        if at_once || process.hosted.as_ref().is_some_and(Hosted::ended) {
-            self.crash(role, "as it was told");
-        }
     }
 
     /// Does what a process wants done, as long as it lives.
@@ -832,6 +836,7 @@ impl World {
             match effect {
                 Effect::Api(id, request) => {
                     self.promises.sent(role, id, &request, self.queue.now());
+                    self.paces.sent(role, id, &request);
                     self.send(role, life, Asked::Call(id), request);
                 }
                 Effect::Watch(id, request) => self.send(role, life, Asked::Watch(id), request),
@@ -890,42 +895,6 @@ impl World {
                 }
             }
         }
-    }
-
-    /// Whether a process dies before its next effect.
-    fn dies(&mut self, role: Role) -> bool {
-        let one_in = self.swarm.crash_one_in_effects;
-        let doomed = self.doomed.take_if(|(of, _)| *of == role);
-        if doomed.is_some_and(|(_, life)| self.life(role) == Some(life)) {
-            return true;
-        }
-        may_crash(role) && self.processes.get_mut(&role).is_some_and(|p| p.rng.one_in(one_in))
-    }
-
-    pub(super) fn crash(&mut self, role: Role, why: &str) {
-        self.turn(role, why, Tone::Down, format_args!("{role} dies: {why}"));
-        let Some(process) = self.processes.get_mut(&role) else { return };
-        if process.hosted.take().is_none() {
-            return;
-        }
-        process.hang.forget();
-        process.ending = false;
-        self.promises.died(role);
-        for conn in std::mem::take(&mut process.conns).into_values() {
-            self.server.hang_up(conn);
-            self.ledger.closed(conn);
-        }
-        let down =
-            between(&mut process.rng, Duration::from_millis(50), Duration::from_secs(15).min(self.swarm.longest));
-        self.flex.caller_died((role, process.life), &self.rack);
-        if let Role::Kubelet(number) | Role::VirtHandler(number) = role
-            && let Some(node) = self.nodes.get_mut(&number)
-        {
-            let kubelet = matches!(role, Role::Kubelet(_));
-            let follow = if kubelet { node.kubelet_died() } else { node.handler_died() };
-            self.follow(number, follow);
-        }
-        self.queue.after(down, Happening::Start(role));
     }
 }
 

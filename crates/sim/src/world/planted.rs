@@ -44,8 +44,13 @@ fn of_any_term(mut request: ApiRequest) -> ApiRequest {
 impl World {
     /// What is sent instead of a request.
     pub(super) fn tampered(&mut self, role: Role, request: ApiRequest) -> ApiRequest {
+        let is_unkept = self.swarm.forgetful && matches!(role, Role::Kubelet(_));
+        let request = if is_unkept { crate::forgetful::kept(request) } else { request };
         match (self.bug(), role) {
             (Some(Bug::EndlessTerms), _) => return of_any_term(request),
+            (Some(Bug::RawNames), Role::Controllers | Role::Standby) => {
+                return crate::controllers::with_raw_names(request);
+            }
             (Some(Bug::TermlessBindings), Role::Scheduler | Role::StandbyScheduler)
                 if request.path.ends_with("/binding") =>
             {

@@ -130,16 +130,22 @@ impl World {
     /// Counts what a role sends, to find one that repeats itself without end.
     pub(super) fn count(&mut self, role: Role, label: &str, body: &[u8]) {
         let now = self.queue.now();
+        let is_unkept = self.swarm.forgetful && crate::forgetful::is_status_of_pod(label);
         let Some(process) = self.processes.get_mut(&role) else { return };
         let (since, sent) = &mut process.sent;
         if now.since(*since) > SPIN_WINDOW {
             (*since, *sent) = (now, BTreeMap::new());
         }
-        let count = sent.entry(fnv1a(label.as_bytes().iter().chain(body))).or_default();
+        let words = crate::forgetful::words(label, body);
+        let count = sent.entry(fnv1a(label.as_bytes().iter().chain(words.iter()))).or_default();
         *count += 1;
+        let is_calm = self.healed.is_some_and(|healed| healed <= *since);
         if *count > SPIN_LIMIT {
             let what = format!("{role} has sent {label} {count} times since {}", since.rfc3339());
             self.breaches.push(Breach::new("roles-do-not-spin", what));
+        } else if is_unkept && is_calm && *count > crate::forgetful::MOST {
+            let what = format!("{role} has said the same {count} times with {label} since {}", since.rfc3339());
+            self.breaches.push(Breach::new(crate::forgetful::NAME, what));
         }
     }
 
@@ -298,6 +304,11 @@ impl World {
         let now = self.queue.now();
         let Flight { role, life, asked, .. } = *flight;
         let status = response.status().as_u16();
+        match role {
+            Role::Meddler => self.breaches.extend(crate::meddler::answered(status, &flight.label)),
+            Role::Onlooker => self.breaches.extend(crate::onlooker::answered(status, &flight.label)),
+            _ => {}
+        }
         let lost = if matches!(flight.reply, Some(Reply::Lost(_))) { ", its reply is lost" } else { "" };
         let weight = if flight.label.starts_with("GET")
             || flight.label.contains("/leases")
@@ -436,7 +447,7 @@ fn list_revision(body: &carrack_apiserver::Body) -> Option<u64> {
 }
 
 /// A request for the trace: its method, and its path without what only watches and lists differ in.
-fn label(request: &ApiRequest) -> String {
+pub(super) fn label(request: &ApiRequest) -> String {
     let method = match request.method {
         Method::Get => "GET",
         Method::Post => "POST",

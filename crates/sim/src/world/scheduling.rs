@@ -9,11 +9,14 @@ use carrack_scheduler::extender::{Answer, Ask};
 use carrack_scheduler::{Decider, Place, Plugin, Pod as Known, Question, Row, Scheduler};
 use carrack_types::held::requests;
 use carrack_types::pod::{ResourceList, add, resource_list};
+use carrack_types::resource::Object;
 use k8s_openapi::api::core::v1::{Node, Pod};
+use serde::de::value::MapDeserializer;
 use serde_json::Value;
 
 use super::{Happening, Process, World};
-use crate::extender::FILTER;
+use crate::chance::between;
+use crate::extender::{FILTER, PREEMPT};
 use crate::hosted::{Hosted, OwnIn};
 use crate::invariants::Breach;
 use crate::observer::{Observer, terminal, text, uid};
@@ -77,8 +80,15 @@ fn pods_of<'a>(observer: &'a Observer, node: &'a str) -> impl Iterator<Item = &'
     observer.all("pod").filter(move |p| text(p, "/spec/nodeName") == node && !terminal(p))
 }
 
-fn read<K: carrack_types::resource::Object>(object: &Value) -> Option<Arc<K>> {
-    serde_json::from_value(object.clone()).ok().map(Arc::new)
+fn read<K: Object>(object: &Value) -> Option<Arc<K>> {
+    K::deserialize(object).ok().map(Arc::new)
+}
+
+/// An object without its metadata, which is often most of it.
+fn read_body<K: Object>(object: &Value) -> Option<K> {
+    let fields = object.as_object()?.iter().filter(|(name, _)| *name != "metadata");
+    let fields = fields.map(|(name, value)| (name.as_str(), value));
+    K::deserialize(MapDeserializer::<_, serde_json::Error>::new(fields)).ok()
 }
 
 /// The scheduler's books against the API.
@@ -108,10 +118,11 @@ fn books(role: Role, scheduler: &Scheduler, observer: &Observer, breaches: &mut 
             continue;
         }
         let mut asked = ResourceList::new();
-        for pod in observer.all("pod").filter(|p| wanted.contains(uid(p))).filter_map(read::<Pod>) {
+        for pod in observer.all("pod").filter(|p| wanted.contains(uid(p))).filter_map(read_body::<Pod>) {
             add(&mut asked, &requests(&pod));
         }
-        let offered = read::<Node>(node).map(|n| resource_list(n.status.as_ref().and_then(|s| s.allocatable.as_ref())));
+        let status = read_body::<Node>(node).and_then(|node| node.status);
+        let offered = status.map(|status| resource_list(status.allocatable.as_ref()));
         for (resource, amount) in &asked {
             let Some(id) = cluster.tables.resources.find(resource) else { continue };
             let number = |q: carrack_types::quantity::Quantity| if resource == "cpu" { q.millis() } else { q.units() };
@@ -241,6 +252,9 @@ impl World {
         }
         let rng = &mut self.extender_rng;
         let there = self.swarm.net.latency.draw(rng);
+        let thinks = self.options.hint() == Some(Bug::StaleProposals) && ask.verb == PREEMPT;
+        let (least, most) = crate::closings::THINKS;
+        let there = if thinks { there + between(rng, least, most) } else { there };
         let own = ask.id;
         ask.id = self.asked.calls.len() as u64;
         self.asked.calls.insert(ask.id, (role, asker, own));

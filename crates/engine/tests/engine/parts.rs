@@ -370,6 +370,52 @@ fn like_events_become_one_and_one_object_cannot_flood() {
     assert_eq!(api.objects.len(), 1 + 23, "a burst of 25, of which two were the failure");
 }
 
+/// The name of the event about a pod of this name, as it is made.
+fn event_of(name: &str) -> String {
+    let pod = json!({"metadata": {"namespace": "ns", "name": name, "uid": "u"}});
+    let pod: Pod = serde_json::from_value(pod).expect("a pod");
+    let mut fx = Effects::<Never>::new();
+    EventRecorder::new("test", Rng::new(1)).record(Time::from_unix_s(1), EventRecord::normal(&pod, "R", "m"), &mut fx);
+    let Some(Effect::Api(_, request)) = fx.pop() else { return String::new() };
+    let event: Value = serde_json::from_slice(&request.body).expect("an event");
+    event["metadata"]["name"].as_str().unwrap_or_default().to_owned()
+}
+
+/// Whatever an object is called, there can be events about it, and each object has its own.
+#[test]
+fn events_have_names_that_events_can_have() {
+    assert!(event_of("p").starts_with("p."), "{}", event_of("p"));
+    let longest = "x".repeat(253 - 17);
+    assert!(event_of(&longest).starts_with(&longest));
+    let too_long = "x".repeat(253);
+    for odd in [&*too_long, "system:node", "a b", "-p", "p.", "P", ""] {
+        let name = event_of(odd);
+        assert!(name.len() == 33 && name.bytes().all(|b| b.is_ascii_hexdigit() || b == b'.'), "{odd}: {name}");
+        assert_ne!(name, event_of("another one"));
+    }
+}
+
+/// Long events wait in no more room than short ones.
+#[test]
+fn events_wait_in_so_much_room() {
+    let mut fx = Effects::<Never>::new();
+    let mut recorder = EventRecorder::new("test", Rng::new(1));
+    let now = Time::from_unix_s(1000);
+    let long = "x".repeat(1 << 20);
+    for number in 0..200 {
+        let pod = json!({"metadata": {"namespace": "ns", "name": format!("p{number}"), "uid": format!("u{number}")}});
+        let pod: Pod = serde_json::from_value(pod).expect("a pod");
+        recorder.record(now, EventRecord::warning(&pod, "Failed", &*long), &mut fx);
+    }
+    let (mut api, mut told) = (Api::default(), 0);
+    while let Some(Effect::Api(id, request)) = fx.pop() {
+        told += 1;
+        let result = api.serve(&request);
+        assert!(recorder.step::<Never, _>(now, &Input::Api { id, result }, &mut fx));
+    }
+    assert_eq!(told, 4 + 32, "those that are written at once, and those that there is room for");
+}
+
 #[test]
 fn an_informer_keeps_what_it_knows_while_reads_fail() {
     let now = Time::from_unix_s(1000);
@@ -439,6 +485,101 @@ fn an_informer_keeps_what_it_knows_while_reads_fail() {
     let id = call(&mut fx);
     let deltas = pods.step(now, &api(id, Ok(list(&["b", "c"], 9))), &mut fx).expect("its own");
     assert_eq!((names(&pods).as_str(), deltas.len()), ("b,c", 2), "c came, a went, b did not change");
+}
+
+/// Whether an informer lists anew once its watch has ended so.
+fn check_relists(end: WatchItem, expected: bool) {
+    let (now, mut fx) = (Time::from_unix_s(1000), Effects::<Never>::new());
+    let mut pods = Informer::<Pod>::new(Pod::resource(), Selector::all(), Rng::new(1));
+    let (said, mut end, mut lists) = (format!("{end:?}"), Some(end), 0);
+    pods.start(&mut fx);
+    while let Some(effect) = fx.pop() {
+        let input = match effect {
+            Effect::Api(id, _) if lists == 0 => {
+                let list = reply(&json!({"metadata": {"resourceVersion": "5"}, "items": []}));
+                Some(Input::<Never>::Api { id, result: Ok(list) })
+            }
+            Effect::Watch(id, _) => end.take().map(|item| Input::Watch { id, item }),
+            Effect::Timer(id, _) => Some(Input::Timer(id)),
+            _ => None,
+        };
+        lists += usize::from(matches!(effect, Effect::Api(..)));
+        if let Some(input) = input {
+            pods.step(now, &input, &mut fx).expect("its own");
+        }
+    }
+    assert_eq!(lists > 1, expected, "{said}");
+}
+
+/// A watch goes on where it ended, unless its server knows nothing of that revision, any more or at all.
+#[test]
+fn who_cannot_go_on_lists_anew() {
+    let cause = json!({"reason": "ResourceVersionTooLarge", "message": "Too large resource version"});
+    let ahead = json!({"kind": "Status", "code": 504, "reason": "Timeout", "details": {"causes": [cause]}});
+    let closed = |error: ApiError| WatchItem::Closed(Some(error));
+    let told = |status: &Value| WatchItem::Event(json!({"type": "ERROR", "object": status}).to_string().into());
+    check_relists(closed(refuse(410, "Expired")), true);
+    check_relists(closed(ApiError::from_reply(504, ahead.to_string().as_bytes())), true);
+    check_relists(told(&ahead), true);
+    check_relists(told(&json!({"code": 410, "reason": "Expired"})), true);
+    check_relists(closed(refuse(504, "Timeout")), false);
+    check_relists(closed(ApiError::Transport("broken".into())), false);
+    check_relists(WatchItem::Closed(None), false);
+}
+
+/// Who is too slow for its server does not list without a pause.
+#[test]
+fn lists_that_are_too_old_at_once_come_later_and_later() {
+    let (now, mut fx) = (Time::from_unix_s(1000), Effects::<Never>::new());
+    let mut pods = Informer::<Pod>::new(Pod::resource(), Selector::all(), Rng::new(1));
+    let mut waits = Vec::new();
+    pods.start(&mut fx);
+    while let Some(effect) = fx.pop() {
+        let input = match effect {
+            Effect::Api(id, _) => {
+                let list = reply(&json!({"metadata": {"resourceVersion": "5"}, "items": []}));
+                Input::<Never>::Api { id, result: Ok(list) }
+            }
+            Effect::Watch(id, _) => Input::Watch { id, item: WatchItem::Closed(Some(refuse(410, "Expired"))) },
+            Effect::Timer(id, at) if waits.len() < 10 => {
+                waits.push(at.since(now));
+                Input::Timer(id)
+            }
+            _ => break,
+        };
+        pods.step(now, &input, &mut fx).expect("its own");
+    }
+    let least = |n: u32| Duration::from_millis(100 * 2_u64.pow(n)).min(Duration::from_secs(10));
+    for (n, wait) in (0..).zip(&waits) {
+        assert!(*wait >= least(n) && *wait <= least(n) * 3 / 2, "{n}: {wait:?}");
+    }
+    assert_eq!(waits.len(), 10);
+}
+
+/// A list of many pages that expires between two of them is read in one, or whoever is slow would never see its end.
+#[test]
+fn a_list_that_expires_between_its_pages_is_read_in_one() {
+    let (now, mut fx) = (Time::from_unix_s(1000), Effects::<Never>::new());
+    let mut pods = Informer::<Pod>::new(Pod::resource(), Selector::all(), Rng::new(1));
+    let page = |names: &[&str], more: &str| {
+        let of = |n: &&str| json!({"metadata": {"namespace": "ns", "name": n, "uid": n, "resourceVersion": "1"}});
+        let items: Vec<_> = names.iter().map(of).collect();
+        reply(&json!({"metadata": {"resourceVersion": "5", "continue": more}, "items": items}))
+    };
+    let answer = |pods: &mut Informer<Pod>, fx: &mut Effects<Never>, result: Result<ApiResponse, ApiError>| {
+        let Some(Effect::Api(id, request)) = fx.pop() else { return String::new() };
+        pods.step::<Never, _>(now, &Input::Api { id, result }, fx);
+        request.path
+    };
+    pods.start(&mut fx);
+    assert_eq!(answer(&mut pods, &mut fx, Ok(page(&["a", "b"], "token"))), "/api/v1/pods?limit=500");
+    let next = answer(&mut pods, &mut fx, Err(refuse(410, "Expired")));
+    assert_eq!(next, "/api/v1/pods?limit=500&continue=token");
+    assert!(!pods.synced());
+    assert_eq!(answer(&mut pods, &mut fx, Ok(page(&["b", "c"], ""))), "/api/v1/pods");
+    assert!(pods.synced());
+    let names: Vec<_> = pods.cache().keys().map(|key| key.name.clone()).collect();
+    assert_eq!(names, ["b", "c"], "a went meanwhile");
 }
 
 #[expect(clippy::panic, reason = "a test fails by panicking")]
