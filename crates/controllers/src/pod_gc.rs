@@ -4,7 +4,6 @@
 //! Behaviour follows kube-controller-manager's pod garbage collector (pkg/controller/podgc). That a node is not in the
 //! cache proves nothing: after the quarantine a live read must say that it is gone.
 
-use std::collections::BTreeMap;
 use std::time::Duration;
 
 use carrack_engine::{Controller, DeleteOptions, Key, Plan, Premise, Setup, Source, Time, View};
@@ -13,7 +12,7 @@ use carrack_types::resource::{Kind as _, Object as _};
 use k8s_openapi::api::core::v1::{Node, Pod};
 use serde_json::json;
 
-use crate::node::{OUT_OF_SERVICE_TAINT, is_ready};
+use crate::node::{Missing, OUT_OF_SERVICE_TAINT, is_ready};
 use crate::pods::{self, BY_NODE, node_of};
 
 /// How long a pod's node must have been missing.
@@ -34,7 +33,7 @@ pub struct PodGc {
     quarantine: Duration,
     counted: Option<Time>,
     /// Since when nodes that pods name have been missing.
-    missing: BTreeMap<String, Time>,
+    missing: Missing,
     /// A planted bug: pods without a node are not looked at.
     blind: bool,
 }
@@ -45,7 +44,7 @@ impl Default for PodGc {
             threshold: TERMINATED_PODS,
             quarantine: QUARANTINE,
             counted: None,
-            missing: BTreeMap::new(),
+            missing: Missing::default(),
             blind: false,
         }
     }
@@ -95,8 +94,9 @@ impl PodGc {
         ended.into_iter().take(excess).fold(Plan::none(), |plan, pod| force(plan, pod)).each_apart()
     }
 
-    fn orphaned(&mut self, pod: &Pod, now: Time) -> Plan {
-        let since = *self.missing.entry(node_of(pod).to_owned()).or_insert(now);
+    fn orphaned(&mut self, pod: &Pod, view: &View<'_>, now: Time) -> Plan {
+        let pods = view.cache::<Pod>();
+        let since = self.missing.since(node_of(pod), now, |node| pods.count(BY_NODE, node) > 0);
         let left = self.quarantine.saturating_sub(now.since(since));
         if !left.is_zero() {
             return Plan::none().requeue_after(left);
@@ -167,9 +167,9 @@ impl Controller for PodGc {
             return if pod.is_deleting() && !self.blind { end(pod) } else { Plan::none() };
         }
         match view.get::<Node>("", node) {
-            None => self.orphaned(pod, now),
+            None => self.orphaned(pod, view, now),
             Some(found) => {
-                self.missing.remove(node);
+                self.missing.is_there(node);
                 if pod.is_deleting() && out_of_service(found) { end(pod) } else { Plan::none() }
             }
         }

@@ -57,10 +57,20 @@ pub struct Entry {
     pub node: String,
     /// GPUs by container.
     pub places: Places,
-    /// What it uses of them.
+    /// What it uses of them, as far as it counts.
     pub holds: Uses,
+    /// What it uses of them by what its annotations say; more than it holds where others have held that before (`claims`).
+    pub claims: Uses,
     /// How far it has come.
     pub stage: Stage,
+}
+
+impl Entry {
+    /// Whether it claims more than it holds.
+    #[must_use]
+    pub fn is_contested(&self) -> bool {
+        self.claims != self.holds
+    }
 }
 
 /// All entries.
@@ -71,6 +81,8 @@ pub struct Ledger {
     nodes: BTreeMap<String, Uses>,
     /// Offers, in the order of their end.
     offers: BTreeSet<(Time, String)>,
+    /// Whose claims are contested.
+    contested: BTreeSet<String>,
 }
 
 impl Ledger {
@@ -93,6 +105,17 @@ impl Ledger {
         }
         uses
     }
+    /// The same of all that are more than offered, and without one pod.
+    #[must_use]
+    pub fn settled(&self, node: &str, except: &str) -> Uses {
+        let offered = self.offers.iter().map(|(_, uid)| uid.as_str());
+        let except: Vec<&str> = offered.chain([except]).collect();
+        self.in_use(node, &except)
+    }
+    /// Pods that claim more than they hold.
+    pub fn contested(&self) -> impl Iterator<Item = (&str, &Entry)> {
+        self.contested.iter().filter_map(move |uid| Some((uid.as_str(), self.get(uid)?)))
+    }
     /// Puts an entry in the place of the pod's former one.
     pub fn set(&mut self, uid: &str, entry: Entry) {
         self.remove(uid);
@@ -103,6 +126,9 @@ impl Ledger {
         }
         if let Stage::Offered { until, .. } = entry.stage {
             self.offers.insert((until, uid.to_owned()));
+        }
+        if entry.is_contested() {
+            self.contested.insert(uid.to_owned());
         }
         self.entries.insert(uid.to_owned(), entry);
     }
@@ -121,6 +147,7 @@ impl Ledger {
     /// Takes a pod's entry out.
     pub fn remove(&mut self, uid: &str) -> Option<Entry> {
         let entry = self.entries.remove(uid)?;
+        self.contested.remove(uid);
         if let Some(sums) = self.nodes.get_mut(&entry.node) {
             subtract(sums, &entry.holds);
             if sums.is_empty() {
@@ -161,12 +188,16 @@ mod tests {
     use proptest::prelude::*;
 
     fn entry(node: u8, gpu: usize, cores: u32, until: i64) -> Entry {
+        let holds = Uses::from([(gpu, Use { cores, memory: u64::from(cores) })]);
+        // Every other one claims what it does not hold.
+        let claims = if cores.is_multiple_of(2) { holds.clone() } else { Uses::new() };
         Entry {
             namespace: "d".into(),
             name: "p".into(),
             node: node.to_string(),
             places: Places::new(),
-            holds: Uses::from([(gpu, Use { cores, memory: u64::from(cores) })]),
+            holds,
+            claims,
             stage: Stage::Offered { until: Time(until), revision: 0 },
         }
     }
@@ -195,6 +226,9 @@ mod tests {
                 }
                 let shown: BTreeMap<String, Entry> = ledger.iter().map(|(u, e)| (u.to_owned(), e.clone())).collect();
                 prop_assert_eq!(&shown, &model);
+                let contested: Vec<&str> = ledger.contested().map(|(uid, _)| uid).collect();
+                let odd: Vec<&str> = model.iter().filter(|(_, e)| e.is_contested()).map(|(u, _)| u.as_str()).collect();
+                prop_assert_eq!(contested, odd);
                 for node in 0..3_u8 {
                     let node = node.to_string();
                     let mut sum = Uses::new();

@@ -9,7 +9,8 @@
 //! ```
 //!
 //! [`demand`]: what a pod asks for. [`node`]: which GPUs a node has. [`place`]: where a pod's containers go. [`Ledger`]: who
-//! holds what. [`GpuExtender`]: the core that answers. [`serve`]: HTTP and HTTPS around it.
+//! holds what. [`GpuExtender`]: the core that answers. [`serve`]: HTTP and HTTPS around it. [`GpuAnnotations`]: the API
+//! server's part, by which nobody else writes those annotations.
 //!
 //! A filter names one node, and the ledger counts the pod there from then on; asked again about the same pod it says the
 //! same. Nothing is written until the pod is bound. Then the choice is written into the pod's annotations, resting on UID and
@@ -20,8 +21,10 @@
 //! One extender serves a cluster at a time. It is not ready until it has listed pods and nodes.
 
 pub mod annotations;
+mod claims;
 mod core;
 pub mod demand;
+mod guard;
 mod ledger;
 mod metrics;
 mod names;
@@ -33,6 +36,7 @@ mod trim;
 pub mod wire;
 
 pub use core::{Call, Config, GpuExtender, Planted, Reply, Verb};
+pub use guard::GpuAnnotations;
 pub use ledger::{Entry, Ledger, Stage};
 pub use names::{CORES, DEFAULT_PREFIX, Names};
 pub use node::{Gpu, Shape};

@@ -52,6 +52,9 @@ impl Metrics {
         }
         let rows: Vec<(String, u64)> = stages.iter().map(|(s, n)| (format!("{{stage=\"{s}\"}}"), *n)).collect();
         family("pods", "gauge", "Pods in the ledger of GPUs.", &rows);
+        let contested = u64::try_from(ledger.contested().count()).unwrap_or(u64::MAX);
+        let help = "Pods whose annotations claim GPUs that others have, or that their nodes have not.";
+        family("contested_pods", "gauge", help, &[(String::new(), contested)]);
         family("cores", "gauge", "Hundredths of GPUs in use.", &[(String::new(), cores)]);
         family("memory_units", "gauge", "Units of GPU memory in use.", &[(String::new(), memory)]);
         let unassigned = [(String::new(), self.unassigned)];

@@ -67,6 +67,16 @@ impl Names {
     pub fn is_ours(&self, name: &str) -> bool {
         name.strip_prefix(&self.prefix).is_some_and(|rest| rest.starts_with('/'))
     }
+    /// What all of them begin with.
+    pub(crate) fn prefix(&self) -> &str {
+        &self.prefix
+    }
+    /// Whether a pod's annotation says which GPUs the pod has, or whether it has them: the extender and the nodes' plugins
+    /// believe it.
+    #[must_use]
+    pub fn is_choice(&self, key: &str) -> bool {
+        key == self.assigned || key.strip_prefix(&self.prefix).is_some_and(|rest| rest.starts_with("/predicate-"))
+    }
     /// Pod annotation: the GPUs of the container of a number, such as `0,2`.
     #[must_use]
     pub fn container(&self, number: usize) -> String {
@@ -104,5 +114,21 @@ mod tests {
         assert_eq!(names.container(3), "tencent.com/predicate-gpu-idx-3");
         assert!(names.is_ours(&names.init_container_uuids(0)) && names.is_ours(&names.devices));
         assert!(!names.is_ours("tencent.company/x") && !names.is_ours("x.tencent.com/x"));
+    }
+
+    #[test]
+    fn what_is_written_about_a_pods_gpus_is_known() {
+        let names = Names::default();
+        let written = [&names.node, &names.time, &names.assigned].into_iter().cloned();
+        let numbered = [Names::container, Names::init_container, Names::container_uuids, Names::init_container_uuids];
+        for key in written.chain(numbered.map(|name| name(&names, 3))) {
+            assert!(names.is_choice(&key), "{key}");
+        }
+        let others =
+            ["vcuda-core", "vcuda-memory", "gpu-devices", "predicate"].map(|rest| format!("tencent.com/{rest}"));
+        for key in others.iter().map(String::as_str).chain(["example.com/predicate-node", "xtencent.com/gpu-assigned"])
+        {
+            assert!(!names.is_choice(key), "{key}");
+        }
     }
 }

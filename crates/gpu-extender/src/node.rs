@@ -7,7 +7,7 @@
 //! ```
 //!
 //! `memory` is in units of the resource `<prefix>/vcuda-memory`. `near` says where a GPU sits, from the outside in: two
-//! GPUs are the nearer, the more of it they have in common from the left.
+//! GPUs are the nearer, the more of it they have in common from the left. What is further in than [`MAX_NEAR`] is not read.
 
 use carrack_types::quantity::Quantity;
 use carrack_types::resource::Object as _;
@@ -16,6 +16,10 @@ use serde::{Deserialize, Serialize};
 
 use crate::demand::MAX_GPUS;
 use crate::names::{CORES, Names};
+
+/// How deep it is believed where a GPU sits. Machines have a handful of levels; each question about the node goes through
+/// all of them.
+pub const MAX_NEAR: usize = 16;
 
 /// A GPU, as a node's annotation has it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -48,7 +52,7 @@ pub struct Shape {
     pub cores: u64,
 }
 
-/// Reads it. Whatever a node claims, it has no more than [`MAX_GPUS`].
+/// Reads it. Whatever a node claims, it has no more than [`MAX_GPUS`], and none sits deeper than [`MAX_NEAR`].
 #[must_use]
 pub fn of(node: &Node, names: &Names) -> Shape {
     let status = node.status.as_ref();
@@ -66,7 +70,12 @@ pub fn of(node: &Node, names: &Names) -> Shape {
     let said = node.annotation(&names.devices).map(serde_json::from_str::<Vec<Gpu>>);
     let gpus = match said {
         // Who says more GPUs than there are cores for is not believed.
-        Some(Ok(gpus)) if gpus.len() <= count => gpus,
+        Some(Ok(mut gpus)) if gpus.len() <= count => {
+            for gpu in &mut gpus {
+                gpu.near.truncate(MAX_NEAR);
+            }
+            gpus
+        }
         Some(other) => {
             let why = other.err().map_or_else(|| "more GPUs than capacity".to_owned(), |e| e.to_string());
             tracing::warn!(node = node.name(), why, "its annotation of GPUs cannot be used");
@@ -113,5 +122,12 @@ mod tests {
             .expect("a node");
         assert_eq!(of(&node, &Names::default()).gpus.len(), MAX_GPUS);
         assert_eq!(of(&Node::default(), &Names::default()), Shape::default());
+        for (levels, expected) in [(0, 0), (MAX_NEAR, MAX_NEAR), (60_000, MAX_NEAR)] {
+            let said = json!([{"memory": 8, "near": vec!["a"; levels]}]).to_string();
+            let node = json!({"metadata": {"annotations": {"tencent.com/gpu-devices": said}},
+                "status": {"capacity": {"tencent.com/vcuda-core": "100"}}});
+            let shape = of(&serde_json::from_value(node).expect("a node"), &Names::default());
+            assert_eq!(shape.gpus[0].near.len(), expected);
+        }
     }
 }

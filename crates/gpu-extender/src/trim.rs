@@ -14,6 +14,7 @@ fn meta(meta: &mut ObjectMeta, names: &Names) {
         namespace: meta.namespace.take(),
         uid: meta.uid.take(),
         resource_version: meta.resource_version.take(),
+        creation_timestamp: meta.creation_timestamp.take(),
         deletion_timestamp: meta.deletion_timestamp.take(),
         annotations: Some(annotations).filter(|own| !own.is_empty()),
         ..ObjectMeta::default()
@@ -75,7 +76,7 @@ mod tests {
         let resources = json!({"limits": {"tencent.com/vcuda-core": "100", "memory": "1Gi"}});
         let asks = json!({"name": "c", "resources": resources});
         let left = json!({"metadata": {"namespace": "d", "name": "p", "uid": "u", "resourceVersion": "7",
-                "deletionTimestamp": "2026-01-01T00:00:00Z",
+                "creationTimestamp": "2025-12-31T00:00:00Z", "deletionTimestamp": "2026-01-01T00:00:00Z",
                 "annotations": {"tencent.com/predicate-node": "n", "tencent.com/predicate-gpu-idx-0": "1"}},
             "spec": {"nodeName": "n", "priority": 5, "containers": [asks],
                 "initContainers": [{"name": "i", "restartPolicy": "Always"}]},

@@ -14,12 +14,14 @@ use carrack_auth::tls::{self, Reloadable, Trust};
 use carrack_engine::shell::run_core;
 use carrack_engine::{ApiRequest, Method, Rng, Transport};
 use carrack_gpu_extender::serve::{Server, Settings};
-use carrack_gpu_extender::{Config, GpuExtender};
+use carrack_gpu_extender::{Config, GpuAnnotations, GpuExtender};
 use carrack_store::MemStore;
 use serde_json::{Value, json};
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinHandle;
+
+mod guard;
 
 struct System;
 
@@ -34,7 +36,9 @@ impl Env for System {
 }
 
 async fn api() -> ApiServer {
-    let server = ApiServer::new(ApiConfig::new(Arc::new(MemStore::default()), Arc::new(System)));
+    let mut config = ApiConfig::new(Arc::new(MemStore::default()), Arc::new(System));
+    config.plugins.push(Box::new(GpuAnnotations::new(&["example.com".to_owned()], &["gpu-people".to_owned()])));
+    let server = ApiServer::new(config);
     server.bootstrap().await.expect("bootstrap");
     let room = json!({"cpu": "4", "pods": "20", "tencent.com/vcuda-core": "100", "tencent.com/vcuda-memory": "16"});
     for name in ["n1", "n2"] {

@@ -21,6 +21,7 @@ mod numbers;
 mod nvml;
 pub mod owner;
 mod plugin;
+mod taken;
 
 pub use inventory::{Device, Inventory, MEMORY_UNIT_MIB};
 pub use plugin::{Config, Source, look, run};

@@ -25,6 +25,8 @@ use crate::inventory::{Device, Inventory, MEMORY_UNIT_MIB};
 
 /// Variable with the UUIDs of a container's GPUs: what NVIDIA's container runtime goes by.
 pub const VISIBLE: &str = "NVIDIA_VISIBLE_DEVICES";
+/// Variable with the cores that a container was granted, of all its GPUs together.
+pub const CORES_GRANTED: &str = "CARRACK_GPU_CORES";
 
 /// What a container gets.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -80,7 +82,7 @@ impl Grant {
             }
             Want::Whole(count) => (count as u64 * 100, known.iter().map(|gpu| gpu.memory_mib).sum()),
         };
-        env.insert("CARRACK_GPU_CORES".to_owned(), cores.to_string());
+        env.insert(CORES_GRANTED.to_owned(), cores.to_string());
         env.insert("CARRACK_GPU_MEMORY_MIB".to_owned(), memory_mib.to_string());
         env
     }

@@ -34,6 +34,7 @@ use crate::inventory::Inventory;
 use crate::numbers;
 use crate::nvml::Driver;
 use crate::owner::{self, Known, Trouble};
+use crate::taken;
 
 /// How often sockets are looked at.
 const LOOK: Duration = Duration::from_millis(500);
@@ -101,7 +102,7 @@ impl Gpus {
 /// # Errors
 /// There is no driver to ask.
 pub async fn run(config: Config, api: Arc<dyn Transport>, stop: CancellationToken) -> Result<(), String> {
-    let gpus = Gpus::of(&config.source)?;
+    let gpus = Arc::new(Gpus::of(&config.source)?);
     let found = gpus.look()?;
     let first = tokio::select! {
         () = stop.cancelled() => return Ok(()),
@@ -125,11 +126,14 @@ pub async fn run(config: Config, api: Arc<dyn Transport>, stop: CancellationToke
     Ok(())
 }
 
-/// Asks the driver again and again: a GPU may break, and one that was lost may keep its number only.
-async fn watch_gpus(gpus: &Gpus, tell: &watch::Sender<Arc<Inventory>>) {
+/// Asks the driver again and again: a GPU may break, and one that was lost may keep its number only. A driver may also hang on a
+/// question about a broken one: who asks for devices meanwhile does not wait for that.
+async fn watch_gpus(gpus: &Arc<Gpus>, tell: &watch::Sender<Arc<Inventory>>) {
     loop {
         tokio::time::sleep(ASK).await;
-        match gpus.look() {
+        let asked = gpus.clone();
+        let found = tokio::task::spawn_blocking(move || asked.look()).await;
+        match found.unwrap_or_else(|error| Err(error.to_string())) {
             Ok(found) => tell.send_if_modified(|known| {
                 let found = found.numbered_as(known);
                 let differs = **known != found;
@@ -329,7 +333,8 @@ impl Plugin {
     }
 
     async fn grant(&self, ids: &BTreeSet<String>) -> Result<pb::ContainerAllocateResponse, Status> {
-        let grant = self.shared.find(|known| owner::of(known, ids).map_err(Trouble::Unknown)).await?;
+        let free = |known: Known<'_>| owner::of(known, ids).and_then(|grant| taken::checked(known, grant));
+        let grant = self.shared.find(|known| free(known).map_err(Trouble::Unknown)).await?;
         let inventory = self.shared.known.borrow().clone();
         let mut files = inventory.shared_files.clone();
         for gpu in grant.devices(&inventory).map_err(Status::failed_precondition)? {

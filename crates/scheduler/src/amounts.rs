@@ -41,6 +41,11 @@ impl ResourceNames {
     pub fn find(&self, name: &str) -> Option<u32> {
         self.0.find(name)
     }
+    /// How many have numbers.
+    #[must_use]
+    pub fn count(&self) -> usize {
+        self.0.len()
+    }
     /// The name of a resource.
     #[must_use]
     pub fn name(&self, id: u32) -> &str {

@@ -242,8 +242,9 @@ impl Decider {
             })
         };
         let mut plans: BTreeMap<NodeId, Plan> = BTreeMap::new();
+        let extra = |id: &NodeId| extra.get(id).copied().unwrap_or(0);
         let mut scores: Vec<(NodeId, i64)> =
-            scores.into_iter().map(|(id, score)| (id, score + extra.get(&id).copied().unwrap_or(0))).collect();
+            scores.into_iter().map(|(id, score)| (id, score.saturating_add(extra(&id)))).collect();
         if let Some(volumes) = &volumes {
             scores.retain(|(id, _)| {
                 let cluster = &self.cluster;

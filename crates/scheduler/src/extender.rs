@@ -115,14 +115,22 @@ impl Extender {
     /// What to send about nodes.
     pub fn filter_args<'a>(&self, pod: &Pod, nodes: impl Iterator<Item = (&'a str, &'a Node)>) -> Bytes {
         let pod = typed(pod, "Pod");
-        encode(&if self.node_cache_capable {
+        if self.node_cache_capable {
             let names: Vec<&str> = nodes.map(|(name, _)| name).collect();
-            json!({"Pod": pod, "Nodes": null, "NodeNames": names})
-        } else {
-            let items: Vec<Value> = nodes.map(|(_, node)| typed(node, "Node")).collect();
-            let list = json!({"kind": "NodeList", "apiVersion": "v1", "metadata": {}, "items": items});
-            json!({"Pod": pod, "Nodes": list, "NodeNames": null})
-        })
+            return encode(&json!({"Pod": pod, "Nodes": null, "NodeNames": names}));
+        }
+        // One node after the other: as trees all together would take many times the room of what is sent.
+        let mut text = br#"{"NodeNames":null,"Pod":"#.to_vec();
+        text.extend_from_slice(&encode(&pod));
+        text.extend_from_slice(br#","Nodes":{"apiVersion":"v1","kind":"NodeList","metadata":{},"items":["#);
+        for (at, (_, node)) in nodes.enumerate() {
+            if at > 0 {
+                text.push(b',');
+            }
+            text.extend_from_slice(&encode(&typed(node, "Node")));
+        }
+        text.extend_from_slice(b"]}}");
+        text.into()
     }
     /// What to send about victims, by node.
     pub fn preempt_args(&self, pod: &Pod, victims: &BTreeMap<String, (Vec<&PodInfo>, usize)>) -> Bytes {
@@ -273,6 +281,31 @@ pub fn read_bind(body: &[u8]) -> Result<(), String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn nodes_are_sent_whole_or_by_name() {
+        let pod: Pod = serde_json::from_value(json!({"metadata": {"name": "p"}})).expect("a pod");
+        let nodes: Vec<Node> = ["a", "b \"\\"]
+            .map(|name| serde_json::from_value::<Node>(json!({"metadata": {"name": name}})).expect("a node"))
+            .into();
+        let named = |count: usize| nodes.iter().take(count).map(|n| (n.metadata.name.as_deref().unwrap_or(""), n));
+        for (count, names) in [(0, json!([])), (1, json!(["a"])), (2, json!(["a", "b \"\\"]))] {
+            for node_cache_capable in [false, true] {
+                let extender = Extender { node_cache_capable, ..Extender::default() };
+                let sent: Value = serde_json::from_slice(&extender.filter_args(&pod, named(count))).expect("JSON");
+                assert_eq!((&sent["Pod"]["kind"], &sent["Pod"]["metadata"]["name"]), (&json!("Pod"), &json!("p")));
+                if node_cache_capable {
+                    assert_eq!((&sent["Nodes"], &sent["NodeNames"]), (&Value::Null, &names));
+                    continue;
+                }
+                assert_eq!((&sent["Nodes"]["kind"], &sent["NodeNames"]), (&json!("NodeList"), &Value::Null));
+                let items = sent["Nodes"]["items"].as_array().expect("a list");
+                assert!(items.iter().all(|item| item["kind"] == "Node" && item["apiVersion"] == "v1"), "{items:?}");
+                let found: Value = items.iter().map(|item| item["metadata"]["name"].clone()).collect();
+                assert_eq!(found, names);
+            }
+        }
+    }
 
     #[test]
     fn answers_are_read_as_go_would() {

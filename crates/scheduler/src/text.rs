@@ -4,6 +4,23 @@ use std::collections::BTreeMap;
 
 use crate::Refusal;
 
+/// The longest message of an event, in bytes (`NoteLengthLimit` in pkg/apis/core/validation).
+const LONGEST_EVENT: usize = 1024;
+
+/// A message as an event may have it (schedule_one.go, `truncateMessage`). There are as many reasons as extenders have words.
+#[must_use]
+pub fn for_event(message: &str) -> String {
+    const END: &str = " ...";
+    if message.len() <= LONGEST_EVENT {
+        return message.to_owned();
+    }
+    let mut end = LONGEST_EVENT - END.len();
+    while !message.is_char_boundary(end) {
+        end -= 1;
+    }
+    format!("{}{END}", message.get(..end).unwrap_or_default())
+}
+
 /// No node takes a pod.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FitError {
@@ -64,6 +81,16 @@ impl std::fmt::Display for FitError {
 mod tests {
     use super::*;
     use crate::Plugin;
+
+    #[test]
+    fn an_event_is_no_longer_than_it_may_be() {
+        for (message, length) in [("x".repeat(1024), 1024), ("x".repeat(1025), 1024), ("\u{20ac}".repeat(400), 1024)] {
+            let told = for_event(&message);
+            assert_eq!(told.len(), length, "{told}");
+            assert_eq!(told.ends_with(" ..."), message.len() > 1024);
+        }
+        assert_eq!(for_event("short"), "short");
+    }
 
     #[test]
     fn upstreams_words() {

@@ -76,7 +76,7 @@ fn scaled(value: &IntOrString, of: i64) -> Result<i64, String> {
         IntOrString::String(text) => text
             .strip_suffix('%')
             .and_then(|p| p.parse::<i64>().ok())
-            .map(|percent| (percent.saturating_mul(of) + 99).div_euclid(100))
+            .map(|percent| percent.saturating_mul(of).saturating_add(99).div_euclid(100))
             .ok_or_else(|| {
                 format!("invalid value for IntOrString: invalid type: string is not a percentage: {text:?}")
             }),
@@ -165,21 +165,26 @@ fn oddities(budget: &PodDisruptionBudget, pods: &[&Pod], unmanaged: bool) -> Pla
 fn shared(budget: &PodDisruptionBudget, pods: &[&Pod], told: &mut BTreeMap<String, String>, view: &View<'_>) -> Plan {
     let before = std::mem::take(told);
     let mut plan = Plan::none();
-    if view.cache::<PodDisruptionBudget>().in_namespace(budget.namespace()).nth(1).is_none() {
+    let beside = || view.cache::<PodDisruptionBudget>().in_namespace(budget.namespace());
+    if beside().nth(1).is_none() {
         return plan;
     }
     for pod in pods {
-        let all = budgets_of(pod, view);
-        let [first, _, ..] = &all[..] else { continue };
-        if first.name != budget.name() {
+        let mut all = beside().filter(|other| chooses(other, pod));
+        // Who is not the first asks no further: each of so many budgets goes through its pods.
+        if all.next().is_none_or(|first| first.name() != budget.name()) {
+            continue;
+        }
+        let others: Vec<&str> = all.map(|other| other.name()).collect();
+        if others.is_empty() {
             continue;
         }
         let revision = pod.metadata.resource_version.clone().unwrap_or_default();
         if before.get(pod.uid()) != Some(&revision) {
-            let names: Vec<&str> = all.iter().map(|key| key.name.as_str()).collect();
             let why = format!(
-                "The pod matches more than one PodDisruptionBudget: {}. Each counts it, and it cannot be evicted",
-                names.join(", ")
+                "The pod matches more than one PodDisruptionBudget: {}, {}. Each counts it, and it cannot be evicted",
+                budget.name(),
+                others.join(", ")
             );
             plan = plan.event(EventRecord::warning(*pod, "MultiplePodDisruptionBudgets", why));
         }
@@ -447,6 +452,7 @@ mod tests {
 
     #[test]
     fn budgets_count_healthy_pods_against_what_ought_to_be() {
+        let endless = format!("{}%", i64::MAX);
         // (spec, ready pods of four, owner) → (expected, desired, healthy, allowed, reason).
         for (spec, ready, owner, expected) in [
             (json!({"minAvailable": 2}), 4, "ReplicaSet", (4, 2, 4, 2, "SufficientPods")),
@@ -459,6 +465,7 @@ mod tests {
             (json!({"maxUnavailable": 3}), 4, "example.com/v1/Fleet", (6, 3, 4, 1, "SufficientPods")),
             (json!({"minAvailable": "50%"}), 4, "example.com/v1beta1/Fleet", (6, 3, 4, 1, "SufficientPods")),
             (json!({"maxUnavailable": "100%"}), 0, "ReplicaSet", (4, 0, 0, 0, "InsufficientPods")),
+            (json!({"minAvailable": endless}), 4, "ReplicaSet", (4, i32::MAX, 4, 0, "InsufficientPods")),
         ] {
             let pods = (0..4).map(|n| pod(&format!("p{n}"), n < ready, owner)).collect();
             let (s, _) = look(spec.clone(), Value::Null, pods, 0);
@@ -489,6 +496,36 @@ mod tests {
         let bad = json!({"maxUnavailable": "many"});
         let (s, _) = look(bad, Value::Null, vec![pod("p", true, "ReplicaSet")], 0);
         assert_eq!(s["conditions"][0]["reason"], "SyncFailed");
+    }
+
+    #[test]
+    fn what_custom_objects_ask_for_is_summed_whatever_they_say() {
+        let source = || Source { metadata_only: false, ..Source::metadata(fleets()) };
+        let asks = [("a", i64::MAX), ("b", i64::MAX), ("c", i64::MIN)];
+        let fleet = |(name, wanted): (&str, i64)| {
+            let metadata = json!({"namespace": "ns", "name": name, "uid": name});
+            json!({"metadata": metadata, "spec": {"size": {"wanted": wanted}}})
+        };
+        let of_fleet = |(name, _): (&str, i64)| {
+            let mut pod = pod(name, true, "example.com/v1/Fleet");
+            pod["metadata"]["ownerReferences"][0]["name"] = name.into();
+            pod["metadata"]["ownerReferences"][0]["uid"] = name.into();
+            pod
+        };
+        for spec in [json!({"minAvailable": "50%"}), json!({"maxUnavailable": format!("{}%", i64::MAX)})] {
+            let mut budget = json!({"metadata": {"namespace": "ns", "name": "b", "uid": "b"}, "spec": spec});
+            budget["spec"]["selector"] = json!({"matchLabels": {"app": "web"}});
+            let caches = Caches::new()
+                .with::<PodDisruptionBudget>([of(budget)])
+                .with::<Pod>(asks.map(|ask| of(of_fleet(ask))))
+                .with::<Definition>([of(definition("fleets", "Fleet", true))])
+                .with_source::<scale::Scaled>(source(), asks.map(|ask| of(fleet(ask))));
+            let mut controller = DisruptionController::default();
+            caches.refresh(&mut controller);
+            let plan = controller.reconcile(&Key::new("ns", "b"), &caches.view(), Time::default());
+            let [Write::Patch { patch, .. }] = &plan.writes[..] else { panic!("{:?}", plan.writes) };
+            assert_eq!(patch["status"]["expectedPods"], i32::MAX, "{spec}");
+        }
     }
 
     #[test]

@@ -139,7 +139,9 @@ impl Scales {
         let cache = view.cache_of::<Scaled>(&source).ok_or(Unknown::NotYet)?;
         let namespace = if resource.namespaced { namespace } else { "" };
         let found = cache.get(namespace, &owner.name).filter(|o| o.uid() == owner.uid).ok_or(Unknown::NoOwner)?;
-        Ok((owner.uid.clone(), found.number(path).unwrap_or(0)))
+        // Built-in kinds cannot ask for more, and these numbers are summed.
+        let asked = found.number(path).unwrap_or(0).clamp(0, i64::from(i32::MAX));
+        Ok((owner.uid.clone(), asked))
     }
 }
 

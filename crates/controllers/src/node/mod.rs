@@ -11,6 +11,7 @@
 
 mod eviction;
 mod lifecycle;
+mod missing;
 mod zones;
 
 use carrack_types::resource::Object as _;
@@ -18,6 +19,7 @@ use k8s_openapi::api::core::v1::{Node, NodeCondition};
 
 pub use eviction::TaintEviction;
 pub use lifecycle::NodeLifecycle;
+pub(crate) use missing::Missing;
 
 /// Taint by which an operator says that a node is shut down and will not come back with what it ran.
 pub(crate) const OUT_OF_SERVICE_TAINT: &str = "node.kubernetes.io/out-of-service";

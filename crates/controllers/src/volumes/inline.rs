@@ -30,6 +30,8 @@ use crate::pods::{self, BY_NODE};
 
 /// Name of the index of pods by the FlexVolumes that they bring, as nodes report them.
 const BY_FLEX: &str = "flexvolume";
+/// Name of the index of attachments by the volume that they are of, if it is one that a pod brought.
+const BY_BROUGHT: &str = "brought";
 
 /// Attaches and detaches FlexVolumes of pods themselves.
 #[derive(Default)]
@@ -66,6 +68,10 @@ fn keys(pod: &Pod) -> impl Iterator<Item = Key> {
 fn of_attachment(attachment: &VolumeAttachment) -> Option<&str> {
     let inline = attachment.spec.source.inline_volume_spec.as_ref()?.csi.as_ref()?;
     (attachment.spec.attacher == FLEX_ATTACHER).then_some(inline.volume_handle.as_str())
+}
+
+fn by_brought(attachment: &VolumeAttachment) -> Vec<String> {
+    of_attachment(attachment).map(str::to_owned).into_iter().collect()
 }
 
 /// An attachment of what a pod brings to the pod's node.
@@ -135,6 +141,7 @@ impl Controller for InlineAttachDetach {
         setup.index::<Pod>(BY_FLEX, by_flex);
         setup.index::<Pod>(BY_NODE, pods::by_node);
         setup.index::<VolumeAttachment>(BY_NODE, node_of_attachment);
+        setup.index::<VolumeAttachment>(BY_BROUGHT, by_brought);
         setup.watch::<VolumeAttachment>(|a, _| {
             of_attachment(a).map(|unique| Key::new("", unique)).into_iter().collect()
         });
@@ -151,8 +158,8 @@ impl Controller for InlineAttachDetach {
     fn reconcile(&mut self, key: &Key, view: &View<'_>, now: Time) -> Plan {
         let unique = key.name.as_str();
         let Some((_, name)) = flex_of_unique_name(unique) else { return Plan::none() };
-        let all = view.cache::<VolumeAttachment>().iter();
-        let there: Vec<&Arc<VolumeAttachment>> = all.filter(|a| of_attachment(a) == Some(unique)).collect();
+        let there: Vec<&Arc<VolumeAttachment>> =
+            view.cache::<VolumeAttachment>().by_index(BY_BROUGHT, unique).collect();
         let of = |pod: &'_ Pod| brought(pod).any(|(u, flex)| u == unique && is_attached_by(pod, flex));
         let pods = view.cache::<Pod>().by_index(BY_FLEX, unique);
         let pods: Vec<&Arc<Pod>> = pods.filter(|pod| of(pod)).collect();

@@ -42,6 +42,7 @@ fn attached(node: &str) -> Value {
 fn decide(pods: &[Value], nodes: &[Value], attachments: &[Value]) -> Plan {
     let caches = Caches::new()
         .with_index::<Pod>(BY_FLEX, by_flex)
+        .with_index::<VolumeAttachment>(BY_BROUGHT, by_brought)
         .with::<Pod>(pods.iter().cloned().map(of))
         .with::<Node>(nodes.iter().cloned().map(of))
         .with::<VolumeAttachment>(attachments.iter().cloned().map(of));
@@ -177,6 +178,7 @@ fn a_node_that_came_back_has_all_of_its_time_when_it_goes_again() {
     let mut look = |pods: &[Value], nodes: &[Value], at_s: i64| {
         let caches = Caches::new()
             .with_index::<Pod>(BY_FLEX, by_flex)
+            .with_index::<VolumeAttachment>(BY_BROUGHT, by_brought)
             .with::<Pod>(pods.iter().cloned().map(of))
             .with::<Node>(nodes.iter().cloned().map(of))
             .with::<VolumeAttachment>([of(attached("a"))]);
@@ -191,6 +193,7 @@ fn a_node_that_came_back_has_all_of_its_time_when_it_goes_again() {
 fn carelessness_is_found() {
     let caches = Caches::new()
         .with_index::<Pod>(BY_FLEX, by_flex)
+        .with_index::<VolumeAttachment>(BY_BROUGHT, by_brought)
         .with::<Pod>([])
         .with::<Node>([of(node("a", true, true))])
         .with::<VolumeAttachment>([of(attached("a"))]);

@@ -15,8 +15,8 @@ use k8s_openapi::api::core::v1::{AttachedVolume, ContainerState, Node, Pod};
 use k8s_openapi::api::storage::v1::VolumeAttachment;
 use serde_json::json;
 
-use crate::node::{OUT_OF_SERVICE_TAINT, is_ready};
-use crate::pods;
+use crate::node::{Missing, OUT_OF_SERVICE_TAINT, is_ready};
+use crate::pods::{self, BY_NODE};
 
 /// Nodes with this annotation leave attaching to the control plane.
 pub(super) const MANAGED: &str = "volumes.kubernetes.io/controller-managed-attach-detach";
@@ -124,7 +124,7 @@ pub(super) fn tell(node: &Node, unique: &str, device: Option<&str>) -> Plan {
 #[derive(Default)]
 pub(super) struct Detaching {
     /// Since when nodes that have attachments have been missing, without having been there in between.
-    missing: BTreeMap<String, Time>,
+    missing: Missing,
     /// A planted bug: nobody asks whether the disk is in use.
     careless: bool,
     /// A planted bug: since when a node has been missing stays known when it was there in between.
@@ -145,7 +145,7 @@ impl Detaching {
     /// A node is there. When it goes, its time begins anew, however long it was gone before.
     pub(super) fn is_there(&mut self, node: &str) {
         if !self.remembers {
-            self.missing.remove(node);
+            self.missing.is_there(node);
         }
     }
 
@@ -161,7 +161,8 @@ impl Detaching {
         }
         let name = &attachment.spec.node_name;
         let Some(node) = view.get::<Node>("", name) else {
-            let since = *self.missing.entry(name.clone()).or_insert(now);
+            let attachments = view.cache::<VolumeAttachment>();
+            let since = self.missing.since(name, now, |node| attachments.count(BY_NODE, node) > 0);
             let left = NODE_GONE.saturating_sub(now.since(since));
             if !left.is_zero() {
                 return Plan::none().requeue_after(left);

@@ -113,7 +113,7 @@ impl GpuExtender {
             Ok(demand) => asked.victims.retain(|node, (victims, violations)| {
                 let Some(more) = self.more_victims(&asked.pod, node, victims, &demand) else { return false };
                 // Whether a budget allows it the scheduler alone knows. Where it need not be asked is better.
-                *violations += i64::try_from(more.len()).unwrap_or(i64::MAX);
+                *violations = violations.saturating_add(i64::try_from(more.len()).unwrap_or(i64::MAX));
                 victims.extend(more);
                 true
             }),
@@ -189,7 +189,8 @@ impl GpuExtender {
     pub(super) fn count(&mut self, pod: &Pod, node: &str, demand: &Demand, places: Places, stage: Stage) {
         let holds = place::holds(demand, &places, self.gpus(node));
         let (namespace, name) = (pod.namespace().to_owned(), pod.name().to_owned());
-        self.ledger.set(pod.uid(), Entry { namespace, name, node: node.to_owned(), places, holds, stage });
+        let claims = holds.clone();
+        self.ledger.set(pod.uid(), Entry { namespace, name, node: node.to_owned(), places, holds, claims, stage });
     }
 
     /// A place for a pod on the node that somebody chose: the one that was offered, as long as it is one, or one found now. A

@@ -1,9 +1,11 @@
 //! The extender's core.
 //!
 //! [`ask`]: what is answered at once, from the ledger. [`bind`]: bindings, which take requests. [`news`]: what others did.
+//! [`dispute`]: who holds what several claim.
 
 mod ask;
 mod bind;
+mod dispute;
 mod news;
 #[cfg(test)]
 mod tests;
@@ -17,6 +19,7 @@ use carrack_engine::{CallId, Core, Delta, Effects, Informer, Input, Rng, Selecto
 use carrack_types::resource::{Kind as _, Object as _};
 use k8s_openapi::api::core::v1::{Node, Pod};
 
+use crate::claims::bound_since;
 use crate::metrics::Metrics;
 use crate::names::Names;
 use crate::node::{self, Gpu, Shape};
@@ -123,6 +126,8 @@ pub enum Planted {
     /// gpu-admission's again: a pod with a choice of GPUs in its annotations is refused, since it was chosen for before
     /// ("had been predicated").
     Predicated,
+    /// What pods claim that others have bound is added up, whether or not somebody holds it already.
+    ClaimsAddUp,
 }
 
 impl GpuExtender {
@@ -188,6 +193,9 @@ impl GpuExtender {
             }
         };
         self.renumber(node.name(), before.as_ref());
+        if before.is_none_or(|before| before.gpus.is_empty()) {
+            self.look_for_gpus(node.name());
+        }
     }
 
     /// What all pods but these hold of a node's GPUs.
@@ -251,9 +259,12 @@ impl GpuExtender {
             return;
         }
         self.ready = true;
-        let pods: Vec<Arc<Pod>> = self.pods.cache().iter().cloned().collect();
-        for pod in pods {
-            self.found(&pod, fx);
+        let pods = self.pods.cache().iter().cloned();
+        let (mut bound, others): (Vec<Arc<Pod>>, Vec<Arc<Pod>>) = pods.partition(|pod| !node_of(pod).is_empty());
+        // Who was bound first holds what several claim.
+        bound.sort_by(|a, b| bound_since(a).cmp(&bound_since(b)));
+        for pod in bound.iter().chain(&others) {
+            self.found(pod, fx);
         }
         tracing::info!(pods = self.ledger.iter().count(), "the ledger of GPUs is rebuilt");
     }
@@ -276,6 +287,7 @@ impl Core for GpuExtender {
 
     fn step(&mut self, now: Time, input: Input<Call>, fx: &mut Effects<Reply>) {
         self.ledger.expire(now);
+        self.settle_claims();
         if let Some(deltas) = self.nodes.step(now, &input, fx) {
             for delta in &deltas {
                 self.node_changed(delta);

@@ -67,7 +67,7 @@ impl GpuExtender {
             return;
         }
         match self.places_of(pod, node, &demand) {
-            Some(places) => self.count(pod, node, &demand, places, Stage::Held),
+            Some(places) => self.claim(pod, node, &demand, places, Stage::Held),
             // Its node's plugin has nothing to hand out for it.
             None => {
                 self.metrics.unassigned += 1;
@@ -118,6 +118,9 @@ impl GpuExtender {
                 && let Some((pod, demand, places)) = self.by_cards(&uid, &entry)
             {
                 self.count(&pod, node, &demand, places, Stage::Held);
+                if entry.is_contested() {
+                    self.hold_nothing(&uid);
+                }
                 continue;
             }
             if old.is_none() || matches!(entry.stage, Stage::Binding | Stage::Undoing) {
@@ -131,9 +134,12 @@ impl GpuExtender {
             for gpus in entry.places.values_mut() {
                 *gpus = gpus.iter().filter_map(number).collect();
             }
-            entry.holds = entry.holds.iter().filter_map(|(gpu, used)| Some((number(gpu)?, *used))).collect();
+            for uses in [&mut entry.holds, &mut entry.claims] {
+                *uses = uses.iter().filter_map(|(gpu, used)| Some((number(gpu)?, *used))).collect();
+            }
             self.ledger.set(&uid, entry);
         }
+        self.settle_claims();
     }
 
     /// A pod of the first list.
@@ -151,7 +157,7 @@ impl GpuExtender {
         let node = pod.annotation(&self.names().node).unwrap_or_default().to_owned();
         let demand = demand::of(pod, self.names()).unwrap_or_default();
         if let Some(places) = self.places_of(pod, &node, &demand).filter(|places| !places.is_empty()) {
-            self.count(pod, &node, &demand, places, Stage::Undoing);
+            self.claim(pod, &node, &demand, places, Stage::Undoing);
         }
         self.undo_found(pod, &node, fx);
     }

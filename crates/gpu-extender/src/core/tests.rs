@@ -5,6 +5,8 @@ use serde_json::{Value, json};
 
 use super::*;
 
+mod disputes;
+
 struct Bench {
     core: GpuExtender,
     fx: Effects<Reply>,

@@ -58,15 +58,15 @@ pub struct Rank {
 #[derive(Clone, Debug)]
 enum Outcome {
     Candidate(Rank),
-    Not(Vec<String>),
+    Not(Arc<[String]>),
 }
 
 impl Outcome {
     /// What comes of who would have to go.
     fn of(victims: Result<(Vec<Seat>, usize), Vec<String>>) -> Self {
         match victims {
-            Err(reasons) => Self::Not(reasons),
-            Ok((victims, _)) if victims.is_empty() => Self::Not(vec![NO_VICTIMS.to_owned()]),
+            Err(reasons) => Self::Not(reasons.into()),
+            Ok((victims, _)) if victims.is_empty() => Self::Not(vec![NO_VICTIMS.to_owned()].into()),
             Ok((victims, violations)) => Self::Candidate(rank(&victims, violations)),
         }
     }
@@ -79,11 +79,35 @@ pub struct Index {
     budgets: u64,
     outcomes: BTreeMap<NodeId, Outcome>,
     order: BTreeSet<(Rank, NodeId)>,
-    reasons: BTreeMap<String, usize>,
+    /// What nodes say that are no candidates, and how many say so. Most say the same, so it is there once.
+    reasons: BTreeMap<Arc<[String]>, usize>,
 }
 
 impl Index {
+    /// How many nodes have each reason.
+    fn counted(&self) -> BTreeMap<String, usize> {
+        let mut counts = BTreeMap::new();
+        for (reasons, nodes) in &self.reasons {
+            for reason in reasons.iter() {
+                *counts.entry(reason.clone()).or_default() += nodes;
+            }
+        }
+        counts
+    }
+
+    /// The same with what others said already.
+    fn shared(&self, outcome: Outcome) -> Outcome {
+        match outcome {
+            Outcome::Candidate(rank) => Outcome::Candidate(rank),
+            Outcome::Not(reasons) => {
+                let known = self.reasons.get_key_value(&reasons).map(|(known, _)| known.clone());
+                Outcome::Not(known.unwrap_or(reasons))
+            }
+        }
+    }
+
     fn set(&mut self, id: NodeId, outcome: Option<Outcome>) {
+        let outcome = outcome.map(|outcome| self.shared(outcome));
         let old = match &outcome {
             Some(outcome) => self.outcomes.insert(id, outcome.clone()),
             None => self.outcomes.remove(&id),
@@ -93,12 +117,10 @@ impl Index {
                 self.order.remove(&(rank, id));
             }
             Some(Outcome::Not(reasons)) => {
-                for reason in reasons {
-                    if let Some(count) = self.reasons.get_mut(&reason) {
-                        *count -= 1;
-                        if *count == 0 {
-                            self.reasons.remove(&reason);
-                        }
+                if let Some(count) = self.reasons.get_mut(&reasons) {
+                    *count -= 1;
+                    if *count == 0 {
+                        self.reasons.remove(&reasons);
                     }
                 }
             }
@@ -109,9 +131,7 @@ impl Index {
                 self.order.insert((rank, id));
             }
             Some(Outcome::Not(reasons)) => {
-                for reason in reasons {
-                    *self.reasons.entry(reason).or_default() += 1;
-                }
+                *self.reasons.entry(reasons).or_default() += 1;
             }
             None => {}
         }
@@ -177,8 +197,8 @@ impl Class {
                             clashing.push(id);
                             continue;
                         }
-                        Err(_) if fits => Outcome::Not(vec![NOT_HELPFUL.to_owned()]),
-                        Err(refusal) => Outcome::Not(refusal.reasons),
+                        Err(_) if fits => Outcome::Not(vec![NOT_HELPFUL.to_owned()].into()),
+                        Err(refusal) => Outcome::Not(refusal.reasons.into()),
                     }
                 }
             };
@@ -212,7 +232,7 @@ impl Class {
                 Some(Candidate { node: *id, victims: victims.into_iter().map(|s| s.info).collect(), violations })
             })
             .collect();
-        if found.is_empty() { Err(index.reasons.clone()) } else { Ok(found) }
+        if found.is_empty() { Err(index.counted()) } else { Ok(found) }
     }
 
     fn outcome(&self, id: NodeId, verdict: &Verdict, cluster: &Cluster, nominated: Nominated<'_>) -> Option<Outcome> {
@@ -220,7 +240,7 @@ impl Class {
             return None;
         }
         if self.answer(id, verdict, cluster).is_some_and(|refusal| !refusal.resolvable) {
-            return Some(Outcome::Not(vec![NOT_HELPFUL.to_owned()]));
+            return Some(Outcome::Not(vec![NOT_HELPFUL.to_owned()].into()));
         }
         Some(Outcome::of(self.victims(id, cluster, nominated, None)))
     }
@@ -299,23 +319,22 @@ fn violating(pods: &[Seat], cluster: &Cluster) -> Vec<bool> {
     if budgets.is_empty() {
         return vec![false; pods.len()];
     }
-    let mut left: BTreeMap<&crate::cluster::ObjectName, i32> = budgets
-        .iter()
-        .map(|(name, budget)| (name, budget.status.as_ref().and_then(|s| s.disruptions_allowed).unwrap_or(0)))
-        .collect();
+    // Only of those that are about some of these pods: a cluster has many, and each node is asked.
+    let mut left: BTreeMap<&crate::cluster::ObjectName, i64> = BTreeMap::new();
     let mut check = |seat: &Seat| {
         let pod = &seat.info.pod;
         let mut violates = false;
-        for (name, budget) in budgets.iter().filter(|((ns, _), _)| ns == pod.namespace()) {
+        let after = budgets.range((pod.namespace().to_owned(), String::new())..);
+        for (name, budget) in after.take_while(|((ns, _), _)| ns == pod.namespace()) {
             let Some(selector) = budget.spec.as_ref().and_then(|s| s.selector.as_ref()) else { continue };
             let gone_already = budget.status.as_ref().and_then(|s| s.disrupted_pods.as_ref());
             if !selects(selector, Some(&pod.labels)) || gone_already.is_some_and(|pods| pods.contains_key(pod.name())) {
                 continue;
             }
-            if let Some(left) = left.get_mut(name) {
-                *left -= 1;
-                violates |= *left < 0;
-            }
+            let allowed = || budget.status.as_ref().and_then(|s| s.disruptions_allowed).map_or(0, i64::from);
+            let left = left.entry(name).or_insert_with(allowed);
+            *left -= 1;
+            violates |= *left < 0;
         }
         violates
     };

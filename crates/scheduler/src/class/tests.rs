@@ -268,3 +268,17 @@ fn every_plugin_has_a_name() {
         assert_eq!(Plugin::find(plugin.name()), is_one.then_some(*plugin));
     }
 }
+
+/// Pods name as many topology keys as they like, and each takes room of every node: forgotten are they as names are.
+#[test]
+fn topology_keys_count_with_the_nodes_that_have_them() {
+    let mut cluster = Cluster::default();
+    for number in 0..64 {
+        cluster.set_node(node(&format!("n{number}"), None, 4, false));
+    }
+    let before = cluster.names();
+    for number in 0..10 {
+        cluster.topology(&format!("key-{number}"));
+    }
+    assert_eq!(cluster.names() - before, 30);
+}

@@ -22,6 +22,8 @@ pub use node::{NodeId, NodeInfo, Seat};
 pub use objects::{ObjectName, Objects, name_of};
 
 const NOBODY: NodeId = NodeId::MAX;
+/// So many nodes' values of a topology key take about the room of a name.
+const NODES_PER_NAME: usize = 32;
 
 /// What changed about a node.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -492,11 +494,14 @@ impl Cluster {
         let is_looked_at = self.tables.terms.iter().any(|term| term.matcher.looks_at_namespaces());
         self.epoch += u64::from(changed && is_looked_at);
     }
-    /// How many names, sets of labels and terms were given numbers, of whatever is there or was there once.
+    /// How many names, sets of labels and terms were given numbers, of whatever is there or was there once. A topology key
+    /// counts with the room that it takes of every node: pods name as many as they like.
     #[must_use]
     pub fn names(&self) -> usize {
         let tables = &self.tables;
-        tables.kinds.len() + tables.terms.len() + tables.values.len() + tables.images.len()
+        let topologies = tables.topologies.len() * (1 + self.nodes.len() / NODES_PER_NAME);
+        let values = tables.values.len() + tables.images.len() + tables.resources.count();
+        tables.kinds.len() + tables.terms.len() + values + topologies
     }
     /// What this one knows of claims, volumes and namespaces, without nodes and pods.
     #[must_use]

@@ -264,7 +264,7 @@ fn a_budget_for_all_of_a_namespace_is_about_pods_without_labels_too() {
         let pods = [there("a", "guarded", "one", 1), there("b", "d", "two", 2)];
         let mut decider = Decider::new(cluster(&[node("one"), node("two")], &pods));
         let budget = json!({"metadata": {"name": "b", "namespace": "guarded"}, "spec": {"selector": selector},
-            "status": {"disruptionsAllowed": 0}});
+            "status": {"disruptionsAllowed": i32::MIN}});
         let budget = Arc::new(serde_json::from_value(budget).expect("a budget"));
         decider.cluster.objects.budgets.insert(("guarded".into(), "b".into()), budget);
         let spec = json!({"priority": 10, "containers": [{"name": "c", "resources": {"requests": {"cpu": "1"}}}]});

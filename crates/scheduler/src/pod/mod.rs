@@ -93,7 +93,7 @@ pub struct Disk {
 }
 
 /// Why a pod's status says that it has no node.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Unplaced {
     /// For programs.
     pub reason: String,
@@ -122,8 +122,8 @@ pub struct Pod {
     pub preempted: bool,
     /// Node that its status says is being made free for it.
     pub nominated: Option<Box<str>>,
-    /// The condition `PodScheduled`, where that is false.
-    pub unplaced: Option<Box<Unplaced>>,
+    /// The condition `PodScheduled`, where that is false. Thousands that wait are told the same.
+    pub unplaced: Option<Arc<Unplaced>>,
     /// When its kubelet first saw it.
     pub started: Option<Time>,
     /// All of it, where that is kept.

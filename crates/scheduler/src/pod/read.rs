@@ -182,7 +182,7 @@ pub(super) fn pod(whole: Box<RawValue>) -> serde_json::Result<Pod> {
         ended: matches!(status.phase.as_deref(), Some("Succeeded" | "Failed")),
         nominated: status.nominated_node_name.filter(|node| !node.is_empty()).map(String::into_boxed_str),
         unplaced: unplaced.map(|c| {
-            Box::new(Unplaced { reason: c.reason.unwrap_or_default(), message: c.message.unwrap_or_default() })
+            Arc::new(Unplaced { reason: c.reason.unwrap_or_default(), message: c.message.unwrap_or_default() })
         }),
         started: status.start_time.as_ref().map(Time::from),
         whole: Some(whole),

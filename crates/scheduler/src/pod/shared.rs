@@ -6,17 +6,18 @@ use std::sync::Arc;
 use serde_json::Value;
 use serde_json::value::RawValue;
 
-use super::{Pod, Spec};
+use super::{Pod, Spec, Unplaced};
 use crate::tables::Labels;
 
 /// So many specs and sets of labels are kept at least before those that nobody has any more are looked for.
 pub(super) const LEAST: usize = 256;
 
-/// Specs and labels of the pods that are there.
+/// Specs and labels of the pods that are there, and why they wait.
 #[derive(Debug, Default)]
 pub struct Shared {
     specs: BTreeMap<Arc<[u8]>, Arc<Spec>>,
     labels: BTreeSet<Arc<Labels>>,
+    unplaced: BTreeSet<Arc<Unplaced>>,
     /// When there are so many, those that nobody has any more go.
     swept_at: usize,
     whole: bool,
@@ -39,6 +40,15 @@ impl Shared {
             Some(labels) => pod.labels = labels.clone(),
             None => drop(self.labels.insert(pod.labels.clone())),
         }
+        if let Some(why) = pod.unplaced.take() {
+            pod.unplaced = Some(match self.unplaced.get(&why) {
+                Some(known) => known.clone(),
+                None => {
+                    self.unplaced.insert(why.clone());
+                    why
+                }
+            });
+        }
         if self.whole {
             pod.whole = pod.whole.take().map(without_managed_fields);
         } else {
@@ -48,10 +58,10 @@ impl Shared {
         self.sweep();
     }
 
-    /// How many specs and sets of labels there are.
+    /// How many specs, sets of labels and reasons to wait there are.
     #[must_use]
     pub fn count(&self) -> usize {
-        self.specs.len() + self.labels.len()
+        self.specs.len() + self.labels.len() + self.unplaced.len()
     }
 
     fn sweep(&mut self) {
@@ -60,6 +70,7 @@ impl Shared {
         }
         self.specs.retain(|_, spec| Arc::strong_count(spec) > 1);
         self.labels.retain(|labels| Arc::strong_count(labels) > 1);
+        self.unplaced.retain(|why| Arc::strong_count(why) > 1);
         self.swept_at = 2 * self.count();
     }
 }

@@ -158,6 +158,8 @@ fn what_pods_have_in_common_is_there_once_and_goes_with_them() {
     };
     let (one, other) = (read(&mut shared, "one", "x", "1"), read(&mut shared, "other", "x", "1"));
     assert!(Arc::ptr_eq(&one.spec, &other.spec) && Arc::ptr_eq(&one.labels, &other.labels));
+    let waits = [&one, &other].map(|pod| pod.unplaced.clone().expect("it has no node"));
+    assert!(Arc::ptr_eq(&waits[0], &waits[1]), "what they are told");
     let third = read(&mut shared, "third", "y", "2");
     assert!(!Arc::ptr_eq(&one.spec, &third.spec) && !Arc::ptr_eq(&one.labels, &third.labels));
     for number in 0..5000 {

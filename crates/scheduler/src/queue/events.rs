@@ -219,7 +219,9 @@ fn has_room(waiting: Waiting<'_>, node: &NodeInfo, cluster: &Cluster) -> bool {
 pub fn may_become_free(waiting: Waiting<'_>, node: &str, cluster: &Cluster) -> bool {
     let Some((_, node)) = cluster.find_existing(node) else { return false };
     let refused = facts(waiting.pod, node, waiting.profile, &mut Probe::default()).refused;
-    refused.is_none() && is_enough(waiting, node, cluster)
+    // Who is not asked how much there is refuses nobody for that.
+    let asks = waiting.profile.filters.has(Plugin::NodeResourcesFit);
+    refused.is_none() && (!asks || is_enough(waiting, node, cluster))
 }
 
 /// Whether a node offers enough for a pod beside those there, and those nominated to it, that are no less important.

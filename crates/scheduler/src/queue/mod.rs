@@ -398,6 +398,11 @@ impl SchedulingQueue {
         }
         helped
     }
+    /// Whether a node may still take a pod for which it is being made free, or is to be.
+    #[must_use]
+    pub fn may_become_free(&self, row: &Row, node: &str, cluster: &Cluster) -> bool {
+        may_become_free(waiting(row, &self.rows.nominated(node)), node, cluster)
+    }
     /// How many pods in flight look for a node.
     #[must_use]
     pub fn looking(&self) -> usize {

@@ -22,7 +22,7 @@ use bytes::Bytes;
 use carrack_engine::{Effects, Time};
 
 use super::preempt::Proposal;
-use super::{Out, Scheduler};
+use super::{Out, Planted, Scheduler};
 use crate::extender::{Answer, Ask, Filtered, read_filter, read_scores, read_victims};
 use crate::queue::Row;
 use crate::{FitError, Found, NodeId, Plugin, Refusal};
@@ -155,8 +155,8 @@ impl Scheduler {
                         let weight = self.config.extenders[extender].weight;
                         for (node, score) in given {
                             // Extenders score up to 10, plugins up to 100.
-                            *scores.entry(node.as_str().into()).or_default() +=
-                                score.saturating_mul(weight).saturating_mul(10);
+                            let sum = scores.entry(node.as_str().into()).or_default();
+                            *sum = sum.saturating_add(score.saturating_mul(weight).saturating_mul(10));
                         }
                     }
                     Err(error) => self.extender_failed(extender, "prioritize", &error),
@@ -170,9 +170,19 @@ impl Scheduler {
             }
             Stage::Victims { extender, proposals, error, .. } => {
                 let row = asking.row;
+                // Nodes that went meanwhile, shrank, or refuse the pod for what they are by now: nobody need go from there.
+                let (uid, asked) = (row.pod.uid.clone(), proposals.len());
+                let takes_all = self.planted_bug == Some(Planted::StaleProposals);
+                let may_stay = |proposal: &Proposal| takes_all || self.may_become_free(&row, &proposal.node);
+                let proposals: Vec<Proposal> = proposals.into_iter().filter(may_stay).collect();
+                let is_stale = proposals.len() < asked;
                 match self.answered_victims(extender, proposals, answer.result) {
                     Ok(proposals) => self.ask_victims(now, row, proposals, extender + 1, error, fx),
                     Err(why) => self.give_up_preempting(now, &row, *error, &why, fx),
+                }
+                // Where another node would have been proposed, it looks again: nothing else may ever say so.
+                if is_stale && self.queue.get(&uid).is_some_and(|row| row.nominated.is_none()) {
+                    self.queue.hurry(&uid, now);
                 }
             }
         }
@@ -251,6 +261,11 @@ impl Scheduler {
             Some(proposal) => self.evict(now, row, *error, proposal, fx),
             None => self.give_up_preempting(now, &row, *error, "no extender accepts a node", fx),
         }
+    }
+
+    /// Whether a node may still take a pod for which it is being made free, or is to be.
+    pub(super) fn may_become_free(&self, row: &Row, node: &str) -> bool {
+        self.queue.may_become_free(row, node, &self.decider.cluster)
     }
 
     fn answered_victims(

@@ -11,6 +11,7 @@ use super::{Call, Out, Planted, Scheduler, path_of};
 use crate::decide::Laps;
 use crate::metrics::{Point, Status};
 use crate::queue::{Place, Row};
+use crate::text::for_event;
 use crate::{Decider, Ended, Event, FitError, Found, NodeId, Plugin, PluginSet, Pod, PodInfo, Question};
 
 impl Scheduler {
@@ -95,7 +96,7 @@ impl Scheduler {
         let refused_by = if refused_by.is_empty() { PluginSet::of(Plugin::NodeName) } else { refused_by };
         self.metrics.attempt(Ended::Unschedulable, &row.profile.scheduler_name, now.since(row.popped));
         let pod = self.latest(row);
-        let told = EventRecord::warning(&*pod, "FailedScheduling", message.clone());
+        let told = EventRecord::warning(&*pod, "FailedScheduling", for_event(&message));
         self.record(now, &row.profile.scheduler_name, told, fx);
         self.tell(now, &pod, "Unschedulable", &message, nominated.as_deref(), fx);
         self.queue.unschedulable(&row.pod.uid, refused_by, now, &self.decider.cluster);
@@ -122,7 +123,7 @@ impl Scheduler {
     pub(super) fn failed(&mut self, now: Time, row: &Row, message: &str, fx: &mut Effects<Out>) {
         self.metrics.attempt(Ended::Error, &row.profile.scheduler_name, now.since(row.popped));
         let pod = self.latest(row);
-        let told = EventRecord::warning(&*pod, "FailedScheduling", message);
+        let told = EventRecord::warning(&*pod, "FailedScheduling", for_event(message));
         self.record(now, &row.profile.scheduler_name, told, fx);
         // Whoever was reserved a node is nominated to none any more.
         let nominated = self.queue.get(&row.pod.uid).and_then(|row| row.nominated.clone());

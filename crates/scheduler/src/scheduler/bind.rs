@@ -283,7 +283,9 @@ impl Scheduler {
             Progress::Awaited => {}
             Progress::Lost(why) => self.forget(now, uid, Some(&format!("binding volumes: {why}")), fx),
             Progress::Bound => {
-                flight.timer = None;
+                if let Some(timer) = flight.timer.take() {
+                    self.timers.remove(&timer);
+                }
                 // It may ask for more by now.
                 if self.has_become_another(uid) {
                     return self.forget(now, uid, None, fx);
@@ -477,9 +479,6 @@ impl Scheduler {
         if matches!(flight.stage, Stage::Binding | Stage::Checking | Stage::Fencing) {
             self.tell_bound(now, &mut flight, &pod.node, fx);
         }
-        if let Some(timer) = flight.timer {
-            self.timers.remove(&timer);
-        }
     }
 
     /// A pod is not there any more, or another one has its name. What the watch has still to tell of it is older.
@@ -519,6 +518,9 @@ impl Scheduler {
     /// change about these.
     pub(super) fn release_volumes(&mut self, now: Time, flight: &Flight) {
         self.waiting.remove(&flight.row.pod.uid, &flight.plan);
+        if let Some(timer) = &flight.timer {
+            self.timers.remove(timer);
+        }
         let promised = &mut self.decider.cluster.objects.promised;
         let mut released = false;
         for (_, volume) in &flight.plan.bindings {

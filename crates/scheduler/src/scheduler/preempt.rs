@@ -34,11 +34,13 @@ impl Proposal {
     pub fn named(&self) -> (Vec<&PodInfo>, usize) {
         (self.victims.iter().map(|p| &**p).collect(), self.violations)
     }
-    /// Other victims. False where one of them is not there, or too important.
+    /// Other victims, each once. False where one of them is not there, or too important.
     pub fn choose(&mut self, uids: &[String], cluster: &Cluster) -> bool {
         let Some((_, node)) = cluster.find_existing(&self.node) else { return false };
+        let mut named = BTreeSet::new();
         let chosen: Option<Vec<_>> = uids
             .iter()
+            .filter(|uid| named.insert(uid.as_str()))
             .map(|uid| node.pods.get(&**uid).map(|seat| seat.info.clone()).filter(|p| p.priority < self.priority))
             .collect();
         self.victims = chosen.unwrap_or_default();
@@ -189,12 +191,13 @@ impl Scheduler {
         let going = |p: &PodInfo| p.is_terminating() && p.pod.preempted || self.doomed.contains_key(&p.uid);
         let waits =
             |n: &NodeInfo| n.pods.values().any(|seat| seat.info.priority < row.pod.priority && going(&seat.info));
-        // A node that refuses the pod by now whoever leaves it is not waited for.
+        // A node that refuses the pod by now whoever leaves it, or offers too little by now, is not waited for.
         let hopeless = |scheduler: &mut Self| {
             let refusal = scheduler.with_question(row, |decider, question, _| decider.refusal(question, id));
             refusal.is_some_and(|refusal| !refusal.resolvable)
         };
-        if self.decider.cluster.node(id).is_some_and(waits) && !hopeless(self) {
+        let name = row.nominated.as_deref().unwrap_or_default();
+        if self.decider.cluster.node(id).is_some_and(waits) && self.may_become_free(row, name) && !hopeless(self) {
             return Err("not eligible due to a terminating pod on the nominated node.");
         }
         Ok(())

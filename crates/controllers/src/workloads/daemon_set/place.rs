@@ -154,6 +154,8 @@ pub(super) fn remove(plan: Plan, known: &Known<'_>, pod: &Pod) -> Plan {
 /// Makes and removes pods, so that each node has one.
 pub(super) fn plan(view: &View<'_>, known: &Known<'_>, ended: &mut Ended) -> Plan {
     let mut plan = Plan::none();
+    // This counts nodes: asked once, not for each of them.
+    let surges = known.surges();
     for (node, runs, stays) in &known.nodes {
         if plan.writes.len() >= BURST {
             return plan;
@@ -161,10 +163,10 @@ pub(super) fn plan(view: &View<'_>, known: &Known<'_>, ended: &mut Ended) -> Pla
         let here = known.on(node.name());
         plan = match (runs, stays) {
             // With a surge a pod that goes is no reason to have none.
-            (true, _) if here.is_empty() || known.surges() && here.iter().all(|p| p.is_deleting()) => {
+            (true, _) if here.is_empty() || surges && here.iter().all(|p| p.is_deleting()) => {
                 make(plan, view, known, node)
             }
-            (_, true) => tidy(plan, known, here, ended),
+            (_, true) => tidy(plan, known, here, ended, surges),
             (_, false) => here.iter().filter(|p| !p.is_deleting()).fold(plan, |plan, pod| remove(plan, known, pod)),
         };
     }
@@ -180,7 +182,7 @@ pub(super) fn plan(view: &View<'_>, known: &Known<'_>, ended: &mut Ended) -> Pla
 }
 
 /// Removes what a node has too many of: pods that have ended, and all but the oldest of each revision that may be there.
-fn tidy(mut plan: Plan, known: &Known<'_>, here: &[Arc<Pod>], ended: &mut Ended) -> Plan {
+fn tidy(mut plan: Plan, known: &Known<'_>, here: &[Arc<Pod>], ended: &mut Ended, surges: bool) -> Plan {
     let mut living: Vec<&Arc<Pod>> = Vec::new();
     for pod in here.iter().filter(|p| !p.is_deleting()) {
         if !pods::terminal(pod) {
@@ -215,7 +217,6 @@ fn tidy(mut plan: Plan, known: &Known<'_>, here: &[Arc<Pod>], ended: &mut Ended)
     living.sort_by_key(|p| {
         (pods::node(p).is_empty(), p.metadata.creation_timestamp.as_ref().map(|t| t.0), p.name().to_owned())
     });
-    let surges = known.surges();
     let mut kept: Vec<&Arc<Pod>> = Vec::new();
     for pod in living {
         let beside_old = surges && kept.len() == 1 && known.is_new(kept[0]) != known.is_new(pod);

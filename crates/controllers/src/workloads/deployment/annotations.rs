@@ -58,10 +58,16 @@ pub(crate) fn follow(meta: &mut ObjectMeta, deployment: &ObjectMeta, to: i64) {
         let mut history: Vec<&str> = old.split(',').filter(|r| !r.is_empty()).collect();
         let last = from.to_string();
         history.push(&last);
-        while history.join(",").len() > HISTORY_MAX {
-            history.remove(0);
-        }
-        let history = history.join(",");
+        // The newest ones that have room. The annotation may be as long as annotations may be: anybody who may edit the set can
+        // write it.
+        let mut room = HISTORY_MAX + 1;
+        let fits = |revision: &&&str| {
+            let left = room.checked_sub(revision.len() + 1);
+            room = left.unwrap_or(room);
+            left.is_some()
+        };
+        let kept = history.iter().rev().take_while(fits).count();
+        let history = history.split_off(history.len() - kept).join(",");
         insert(meta, HISTORY, history);
     }
 }
@@ -81,4 +87,24 @@ pub(crate) fn of_new(wanted: Wanted<'_>, to: i64) -> BTreeMap<String, String> {
     follow(&mut meta, &wanted.deployment.metadata, to);
     set_sizes(&mut meta, wanted);
     meta.annotations.unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_history_is_cut_to_the_newest_revisions() {
+        let (long, wide) = (vec!["1"; 100_000].join(","), "9".repeat(5000));
+        // The last 999 of these, and the one that was the set's.
+        let cut = format!("{},7", vec!["1"; 999].join(","));
+        let odd = [(long.as_str(), cut.as_str()), (wide.as_str(), "7")];
+        for (old, expected) in [("", "7"), ("1,3", "1,3,7"), ("1,,3,", "1,3,7")].into_iter().chain(odd) {
+            let annotations = [(REVISION, "7"), (HISTORY, old)].map(|(key, value)| (key.to_owned(), value.to_owned()));
+            let mut meta = ObjectMeta { annotations: Some(annotations.into()), ..ObjectMeta::default() };
+            follow(&mut meta, &ObjectMeta::default(), 8);
+            let annotations = meta.annotations.expect("it has some");
+            assert_eq!([REVISION, HISTORY].map(|key| annotations[key].as_str()), ["8", expected]);
+        }
+    }
 }

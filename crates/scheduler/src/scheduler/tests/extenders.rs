@@ -252,6 +252,66 @@ fn nobody_is_nominated_to_a_node_that_has_gone_meanwhile() {
     world.check();
 }
 
+/// The node comes to refuse the pod while the extender thinks of who has to go there: nobody goes there, nobody waits for it,
+/// and another one is proposed at once.
+#[test]
+fn nobody_goes_from_a_node_that_will_not_take_the_pod_any_more() {
+    let with = |spec: Value| {
+        let mut node = node("a", "1");
+        node["spec"] = spec;
+        node
+    };
+    let tainted = with(json!({"taints": [{"key": "k", "effect": "NoSchedule"}]}));
+    for changed in [tainted, with(json!({"unschedulable": true})), node("a", "400m")] {
+        let pods = vec![low("low", "a"), low("other", "b"), high()];
+        let mut world = World::new(config(|e| e.preempt_verb = "preempt".into()), nodes(), pods);
+        let ask = world.ask();
+        world.tell("MODIFIED", changed.clone());
+        world.answer(&ask, &json!({"NodeNameToMetaVictims": {"a": {"Pods": [{"UID": "uid-low"}]}}}));
+        assert_eq!((evicted(&mut world), world.core.nominations().count()), (Vec::new(), 0), "{changed}");
+        let again = world.ask();
+        let args: Value = serde_json::from_slice(&again.body).expect("JSON");
+        let proposed: Vec<&String> =
+            args["NodeNameToMetaVictims"].as_object().into_iter().flatten().map(|(n, _)| n).collect();
+        assert_eq!(proposed, ["b"], "{changed}");
+        world.answer(&again, &json!({"NodeNameToMetaVictims": {"b": {"Pods": [{"UID": "uid-other"}]}}}));
+        assert_eq!(evicted(&mut world), ["uid-other"], "{changed}");
+        world.check();
+    }
+}
+
+/// A node that is being made free shrinks while a filter thinks of the pod: beside who stays there is no room by now.
+#[test]
+fn a_node_that_has_shrunk_meanwhile_is_not_waited_for() {
+    let mut stays = bound_to(pod("stays", "300m"), "a");
+    stays["spec"]["priority"] = 20.into();
+    let pods = vec![stays, bound_to(pod("low", "600m"), "a"), high()];
+    let mut world = World::new(config(|_| {}), vec![node("a", "1"), node("c", "100m")], pods);
+    assert_eq!(evicted(&mut world), ["uid-low"]);
+    // It looks at another node in the meantime, of which the extender thinks.
+    world.tell("MODIFIED", node("c", "1"));
+    let ask = world.ask();
+    world.tell("MODIFIED", node("a", "700m"));
+    let mut going = bound_to(pod("low", "600m"), "a");
+    going["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z".into();
+    world.tell("MODIFIED", going);
+    world.answer(&ask, &json!({"NodeNames": [], "FailedNodes": {"c": "no"}}));
+    assert_eq!(world.core.nominations().count(), 0);
+    world.check();
+}
+
+/// Whom an extender names twice goes once.
+#[test]
+fn a_victim_that_is_named_twice_goes_once() {
+    let mut world = preempts(|e| e.preempt_verb = "preempt".into());
+    let ask = world.ask();
+    let twice = json!([{"UID": "uid-low"}, {"UID": "uid-low"}]);
+    world.answer(&ask, &json!({"NodeNameToMetaVictims": {"a": {"Pods": twice}}}));
+    assert_eq!(evicted(&mut world), ["uid-low"]);
+    assert!(world.core.metrics().contains("scheduler_preemption_victims_sum 1\n"));
+    world.check();
+}
+
 /// The plugins would take a node as it is; what is short there the extender alone counts
 /// (test/integration/scheduler/preemption/extender_preemption_test.go).
 fn short_of_what_the_extender_counts(there: Vec<Value>, refusal: &str) -> World {
@@ -372,6 +432,23 @@ fn scores_of_nodes_that_were_not_offered_do_not_count() {
     let scores = world.ask();
     assert_eq!(scores.verb, "prioritize");
     world.answer(&scores, &json!([{"Host": "nowhere", "Score": 10}, {"Host": "b", "Score": i64::MAX}, "x", null]));
+    assert_eq!(world.bound(), [("p".to_owned(), "b".to_owned())]);
+    world.check();
+}
+
+/// Scores of several extenders whose weights are as large as can be are no more than can be.
+#[test]
+fn scores_do_not_overflow() {
+    let mut config = config(|e| (e.prioritize_verb, e.weight) = ("prioritize".into(), i64::MAX));
+    config.extenders.extend_from_within(..);
+    let mut world = World::new(config, nodes(), vec![pod("p", "500m")]);
+    for _ in 0..2 {
+        let ask = world.ask();
+        world.answer(&ask, &json!({"NodeNames": ["a", "b"]}));
+    }
+    for ask in std::mem::take(&mut world.asked) {
+        world.answer(&ask, &json!([{"Host": "b", "Score": 10}]));
+    }
     assert_eq!(world.bound(), [("p".to_owned(), "b".to_owned())]);
     world.check();
 }

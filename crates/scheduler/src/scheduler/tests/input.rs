@@ -130,6 +130,24 @@ fn what_is_to_be_said_waits_for_answers() {
     assert_eq!(world.take(conditions).len(), 50);
 }
 
+/// Names that are all in use are not numbered anew with each thing that is heard, which would cost what all pods cost.
+#[test]
+fn names_that_are_in_use_are_numbered_anew_once() {
+    let many = |number: usize| {
+        let image = |at: usize| json!({"name": format!("c{at}"), "image": format!("{number}/{at}")});
+        let mut pod = pod(&format!("p{number}"), "2");
+        pod["spec"]["initContainers"] = (0..120).map(image).collect::<Vec<Value>>().into();
+        pod
+    };
+    let mut world = World::new(Config::default(), vec![node("a", "1")], (0..200).map(many).collect());
+    assert!(world.core.cluster().names() > LEAST_NAMES + NAMES_PER_OBJECT * 210);
+    let known = |world: &World| world.core.queue().get("uid-p0").map(|row| row.pod.clone()).expect("it waits");
+    let before = known(&world);
+    world.tell("ADDED", pod("q", "2"));
+    assert!(Arc::ptr_eq(&before, &known(&world)), "it was read again");
+    world.check();
+}
+
 /// Who may look at no pod does not wake for those that are due: it would do nothing else.
 #[test]
 fn who_has_too_much_to_do_wakes_for_nobody() {
