@@ -79,6 +79,10 @@ impl Drivers {
     fn known<T>(&self, driver: &str, program: Option<Program>, look: impl FnOnce(&mut Known) -> T) -> T {
         // Entries are put in whole.
         let mut all = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        if program.is_none() && !all.contains_key(driver) {
+            // Names come from users, and what never was there is not remembered.
+            return look(&mut Known::default());
+        }
         let known = all.entry(driver.to_owned()).or_default();
         if program.is_some() && known.program != program {
             *known = Known { program, ..Known::default() };
@@ -171,6 +175,13 @@ mod tests {
         fs::write(at.join("d"), format!("#!/bin/sh\necho \"$1\" >>{}/calls\n{script}\n", dir.display()))
             .expect("written");
         fs::set_permissions(at.join("d"), fs::Permissions::from_mode(0o755)).expect("made executable");
+    }
+
+    #[tokio::test]
+    async fn drivers_that_never_were_are_not_remembered() {
+        let (_dir, drivers) = driver("exit 1");
+        assert!(drivers.capabilities("no/such").await.is_err());
+        assert!(drivers.known.lock().expect("whole").is_empty());
     }
 
     #[tokio::test]

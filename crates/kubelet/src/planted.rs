@@ -66,4 +66,10 @@ pub enum Planted {
     HooksAside,
     /// A container that is stopped after others begins its preStop hook when its turn has come, and not with theirs.
     LateHooks,
+    /// What an API server has not kept of a status is told it again as soon as it has answered.
+    ToldAtOnce,
+    /// FlexVolumes that pods call the same are the same one, whatever opens them.
+    SecretsOverlooked,
+    /// A pod of the API that says that it is of a manifest counts as gone when there is no such manifest.
+    BelievedAnnotations,
 }

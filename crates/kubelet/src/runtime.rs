@@ -12,6 +12,13 @@ use carrack_engine::Time;
 /// UID of a pod.
 pub type Uid = Arc<str>;
 
+/// Whether a text can be the UID of a pod: letters, digits, hyphens and underscores. It becomes a part of the paths of what is
+/// made for a pod, and goes with it; it must not lead out of there, nor to all pods.
+#[must_use]
+pub fn is_uid(text: &str) -> bool {
+    !text.is_empty() && text.bytes().all(|b| b.is_ascii_alphanumeric() || b"-_".contains(&b))
+}
+
 /// Label and annotation names that the kubelet puts on sandboxes and containers. Tools (crictl, CNI
 /// plugins) and a restarted kubelet of either make find pods by them.
 pub mod labels {
@@ -568,4 +575,27 @@ pub struct HostFacts {
     pub resolver: Dns,
     /// The kernel enforces AppArmor profiles.
     pub apparmor: bool,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::is_uid;
+
+    #[test]
+    fn a_uid_leads_nowhere() {
+        for (text, expected) in [
+            ("5d1f9a52-5a2c-4d6b-9f57-0c1d0f6f4a11", true),
+            ("6c62272e07bb014262b821756295c58d", true),
+            ("uid_1", true),
+            ("", false),
+            (".", false),
+            ("..", false),
+            ("/", false),
+            ("a/../../b", false),
+            ("a b", false),
+            ("\u{fc}", false),
+        ] {
+            assert_eq!(is_uid(text), expected, "{text:?}");
+        }
+    }
 }

@@ -30,6 +30,7 @@ use crate::config::KubeletConfig;
 use crate::configz;
 use crate::core::KubeletCore;
 use crate::effects::{In, Loaded, Op, OpError, Out, Outcome, Reply};
+use crate::runtime::is_uid;
 use crate::server::{Server, ServerConfig, Settings, server_tls};
 
 /// Why the kubelet could not start or go on.
@@ -188,6 +189,8 @@ async fn carry_out(
         Op::AskDriver(driver) => Reply::Attaches(drivers.flex.capabilities(&driver).await?.attach),
         Op::AskCsiNode(driver) => Reply::CsiNode(drivers.csi.about_node(&driver).await?),
         Op::ExpandVolume(expanding) => done(drivers.expand(&expanding).await)?,
+        // What runs bears what somebody has labelled it with: for what is no UID nothing was made here.
+        Op::RemovePod { uid, .. } if !is_uid(&uid) => Reply::Done,
         Op::RemovePod { uid, cgroup, log_directory } => {
             let dir = root.join("pods").join(uid.as_ref());
             done(
@@ -328,7 +331,10 @@ impl Doer<Out, In> for Machine {
         let (of_volume, storage) = (storage_times::operation(&op), self.storage.clone());
         tokio::spawn(async move {
             let began = now();
-            let outcome = carry_out(cri, store, plugins, drivers, stats, pods, host, manifests, root, op).await;
+            // In a task of its own: what it came to is told also where it has panicked. Somebody waits for each outcome, and for
+            // that of a listing everybody does.
+            let work = tokio::spawn(carry_out(cri, store, plugins, drivers, stats, pods, host, manifests, root, op));
+            let outcome = work.await.unwrap_or_else(|why| Err(OpError::Failed(format!("it was given up: {why}"))));
             if let Some(name) = name {
                 operations.ended((name, outcome.is_ok()), now().since(began));
             }

@@ -241,6 +241,9 @@ fn a_pod_gets_a_link_an_address_and_a_way_out_and_loses_them() {
     );
     assert_eq!(world.node.run("cat", &["/proc/sys/net/ipv4/ip_forward"]).1.trim(), "1");
     assert_eq!(sandboxes[0].run("cat", &["/proc/sys/net/ipv4/conf/eth0/arp_notify"]).1.trim(), "1");
+    // A kernel without IPv6 has no such setting.
+    let takes_routes = sandboxes[0].run("cat", &["/proc/sys/net/ipv6/conf/eth0/accept_ra"]).1;
+    assert!(matches!(takes_routes.trim(), "0" | ""), "{takes_routes}");
 
     // Frames pass between pods, and between pod and node, both ways.
     let socket = |address: &str| format!("{address}:7777").parse().expect("an address");

@@ -139,7 +139,8 @@ impl Containerd {
         let conflist = cni_conflist(layout, settings);
         write_whole(&layout.cni_conflist(), &conflist)?;
         write_again(&layout.cni_conflist(), &conflist)?;
-        let (started, masqueraded) = tokio::join!(adopt_or_spawn(layout, host), masquerade(layout, settings));
+        let network = async { tokio::join!(masquerade(layout, settings), guard_loopback(layout)).0 };
+        let (started, masqueraded) = tokio::join!(adopt_or_spawn(layout, host), network);
         let ((running, version), ()) = (started?, masqueraded?);
         Ok(Self { layout: layout.clone(), host: host.clone(), running, version })
     }
@@ -201,6 +202,17 @@ async fn masquerade(layout: &Layout, settings: &NodeSettings) -> Result<(), Star
     let (layout, pods) = (layout.clone(), settings.pod_cidr.clone());
     let work = tokio::task::spawn_blocking(move || members::masquerade(&layout, &pods));
     work.await.map_err(|error| StartError::Watch(error.into()))?.map_err(StartError::Masquerade)
+}
+
+/// Keeps pods from what listens for this machine alone. A kernel without nftables cannot, and the cluster runs all the same.
+async fn guard_loopback(layout: &Layout) {
+    let layout = layout.clone();
+    let error = match tokio::task::spawn_blocking(move || members::guard_loopback(&layout)).await {
+        Ok(Ok(())) => return,
+        Ok(Err(error)) => chain(&error),
+        Err(error) => error.to_string(),
+    };
+    tracing::warn!(error, "once a pod has a host port, pods may reach what listens on this machine's loopback");
 }
 
 async fn adopt_or_spawn(layout: &Layout, host: &HostFacts) -> Result<(Running, String), StartError> {

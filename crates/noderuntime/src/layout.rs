@@ -62,6 +62,12 @@ impl Layout {
         if self.is_default() { "carrack".to_owned() } else { format!("carrack-{}", self.suffix()) }
     }
 
+    /// The table of rules that keep pods from this machine's loopback addresses.
+    #[must_use]
+    pub fn loopback_table(&self) -> String {
+        format!("{}-loopback", self.cni_network())
+    }
+
     /// The cgroup that holds the pods' cgroups: `kubepods`, or `kubepods-<suffix>`.
     #[must_use]
     pub fn cgroup_root(&self) -> String {
@@ -244,7 +250,7 @@ mod tests {
     fn names_of_the_default_cluster_are_the_well_known_ones() {
         let layout = Layout::new(DEFAULT_DATA_DIR);
         assert_eq!(layout.bridge(), "cni0");
-        assert_eq!(layout.cni_network(), "carrack");
+        assert_eq!((layout.cni_network().as_str(), layout.loopback_table().as_str()), ("carrack", "carrack-loopback"));
         assert_eq!(layout.kubelet_root(), Path::new("/var/lib/kubelet"));
         assert!(layout.owns_path(Path::new("/var/lib/kubelet/pods/x")));
         assert!(!layout.owns_path(Path::new("/var/lib/kubelet2")));

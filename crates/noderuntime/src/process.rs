@@ -29,7 +29,7 @@ impl ProcessId {
     /// The process that has `pid` now, or `None` where there is none or it is a zombie.
     #[must_use]
     pub fn of(pid: i32) -> Option<Self> {
-        let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+        let stat = shown(pid, "stat").ok()?;
         let (state, start_ticks) = parse_stat(&stat)?;
         (state != 'Z' && state != 'X').then(|| Self { pid, start_ticks, boot_id: boot_id() })
     }
@@ -60,7 +60,7 @@ impl ProcessId {
     /// number is not given to another process while somebody is in it, and one that has it afterwards is not this one.
     #[must_use]
     pub fn leads(&self, other: &Self) -> bool {
-        let stat = fs::read_to_string(format!("/proc/{}/stat", other.pid)).unwrap_or_default();
+        let stat = shown(other.pid, "stat").unwrap_or_default();
         let reused = || Self::of(self.pid).is_some_and(|now| now != *self);
         self == other || (parse_session(&stat) == Some(self.pid) && self.boot_id == other.boot_id && !reused())
     }
@@ -174,6 +174,12 @@ fn parse_session(stat: &str) -> Option<i32> {
     rest.split_whitespace().nth(3)?.parse().ok()
 }
 
+/// A file that the kernel shows of a process, as text. A process calls itself and what it mounts as it likes, also in bytes that
+/// are no text, and hides from nobody by that.
+fn shown(pid: i32, file: &str) -> io::Result<String> {
+    fs::read(format!("/proc/{pid}/{file}")).map(|bytes| String::from_utf8_lossy(&bytes).into_owned())
+}
+
 fn boot_id() -> String {
     fs::read_to_string("/proc/sys/kernel/random/boot_id").map(|id| id.trim().to_owned()).unwrap_or_default()
 }
@@ -204,7 +210,7 @@ pub fn all() -> Vec<(ProcessId, Vec<String>)> {
 /// containers, whoever its parent is by now.
 #[must_use]
 pub fn is_in_container(process: &ProcessId, containerd_root: &Path) -> bool {
-    let Ok(mountinfo) = fs::read_to_string(format!("/proc/{}/mountinfo", process.pid)) else {
+    let Ok(mountinfo) = shown(process.pid, "mountinfo") else {
         return false;
     };
     root_mount_mentions(&mountinfo, containerd_root)
@@ -260,6 +266,23 @@ mod tests {
         id.terminate(Duration::from_secs(5)).expect("it ends");
         assert!(!id.is_alive());
         assert_eq!(ProcessId::from_pidfile(&pidfile), None);
+        child.wait().expect("reaped");
+    }
+
+    #[test]
+    fn a_process_does_not_hide_behind_its_name() {
+        let mut child = Command::new("sh")
+            .args(["-c", r"printf '\377' >/proc/$$/comm; echo; read -r line"])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("sh starts");
+        let mut line = String::new();
+        BufReader::new(child.stdout.take().expect("piped")).read_line(&mut line).expect("it has its name");
+        let pid = i32::try_from(child.id()).expect("a pid");
+        assert!(ProcessId::of(pid).is_some_and(|id| id.is_alive()));
+        assert!(all().iter().any(|(id, _)| id.pid == pid));
+        drop(child.stdin.take());
         child.wait().expect("reaped");
     }
 

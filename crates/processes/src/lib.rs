@@ -81,7 +81,7 @@ pub fn kill_pod(proc: &Path, pod_uid: &str) -> io::Result<usize> {
 /// # Errors
 /// Processes could not be listed, or one could not be asked.
 pub fn end_in_pod(proc: &Path, pod_uid: &str, wanted: impl Fn(&str) -> bool) -> io::Result<usize> {
-    signal(proc, &of_pod(pod_uid)?, Signal::TERM, |dir| Ok(wanted(&fs::read_to_string(dir.join("status"))?)))
+    signal(proc, &of_pod(pod_uid)?, Signal::TERM, |dir| Ok(wanted(&text(dir, "status")?)))
 }
 
 fn of_container(id: &str) -> io::Result<[String; 1]> {
@@ -140,8 +140,14 @@ fn has_ended(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::NotFound || error.raw_os_error() == Some(rustix::io::Errno::SRCH.raw_os_error())
 }
 
+/// A file of a process as text. What a process calls itself, and what a group is called, are bytes that anybody has chosen: they
+/// must keep nobody from finding another's processes.
+fn text(dir: &Path, file: &str) -> io::Result<String> {
+    Ok(String::from_utf8_lossy(&fs::read(dir.join(file))?).into_owned())
+}
+
 fn in_group(dir: &Path, names: &[String]) -> io::Result<bool> {
-    let groups = fs::read_to_string(dir.join("cgroup"))?;
+    let groups = text(dir, "cgroup")?;
     Ok(groups.lines().any(|line| {
         let path = line.splitn(3, ':').nth(2).unwrap_or_default();
         names.iter().any(|name| path.contains(name.as_str()))
@@ -149,7 +155,7 @@ fn in_group(dir: &Path, names: &[String]) -> io::Result<bool> {
 }
 
 fn status_field(dir: &Path, key: &str) -> io::Result<Option<String>> {
-    let status = fs::read_to_string(dir.join("status"))?;
+    let status = text(dir, "status")?;
     Ok(status.lines().find_map(|line| line.strip_prefix(key).map(|rest| rest.trim().to_owned())))
 }
 
@@ -191,6 +197,10 @@ mod tests {
         let hangs = format!("/kubepods/pod7777-8888/{id}");
         process(80, &hangs, "80 9", "Z (zombie)\nThreads:\t2");
         std::fs::create_dir(dir.path().join("90")).expect("made");
+        // Neither its name nor that of its group is text.
+        process(95, "", "", "");
+        std::fs::write(dir.path().join("95/cgroup"), b"0::/kubepods/pod9999-0000/\xff\n").expect("written");
+        std::fs::write(dir.path().join("95/status"), b"Name:\t\xff\nState:\tS (sleeping)\n").expect("written");
         let found = |id: &str| init_of(dir.path(), id).expect("listed");
         assert_eq!(found(&id), Some(60));
         assert_eq!(found(&other), Some(70));
@@ -201,6 +211,7 @@ mod tests {
         assert!(!left("3333-4444"));
         assert!(!left("5555-6666"));
         assert!(left("7777-8888"));
+        assert!(left("9999-0000"));
         assert!(any_left(&dir.path().join("none"), "1111-2222").is_err());
     }
 }

@@ -1,6 +1,6 @@
 //! What the kubelet's server asks of the rest: the published pods, and the runtime.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
 
 use k8s_cri::v1;
@@ -36,6 +36,8 @@ pub(crate) type Resizes = Arc<Mutex<ResizeCounts>>;
 pub(crate) struct Counts {
     /// How often which probe was answered how.
     probes: BTreeMap<ProbeCount, u64>,
+    /// From so many on it is looked again whose pods are gone.
+    prune_at: usize,
     /// How many pods had to go, by what for.
     evictions: BTreeMap<&'static str, u64>,
     /// How many pods made room for critical ones, by what of.
@@ -45,8 +47,8 @@ pub(crate) struct Counts {
 /// The same, of all who count and ask.
 pub(crate) type SharedCounts = Arc<Mutex<Counts>>;
 
-/// Most probes that are counted each; pods that are gone make room.
-const MAX_COUNTED: usize = 10_000;
+/// From so many probes on pods that are gone make room, and again when there are twice as many as were left.
+const PRUNED_FROM: usize = 10_000;
 
 /// Counts a probe's answer, or a pod that had to go.
 pub(crate) fn count(counts: &SharedCounts, what: Counted, pods: &Published) {
@@ -62,9 +64,11 @@ pub(crate) fn count(counts: &SharedCounts, what: Counted, pods: &Published) {
             return;
         }
     };
-    if counts.probes.len() >= MAX_COUNTED {
+    if counts.probes.len() >= counts.prune_at.max(PRUNED_FROM) {
         let pods = pods.lock().unwrap_or_else(std::sync::PoisonError::into_inner).clone();
-        counts.probes.retain(|c, _| pods.iter().any(|p| p.metadata.uid.as_deref() == Some(&*c.pod.uid)));
+        let here: BTreeSet<&str> = pods.iter().filter_map(|p| p.metadata.uid.as_deref()).collect();
+        counts.probes.retain(|c, _| here.contains(&*c.pod.uid));
+        counts.prune_at = counts.probes.len() * 2;
     }
     *counts.probes.entry(probe).or_default() += 1;
 }
@@ -206,5 +210,36 @@ impl Backend for Node {
 
     fn health(&self) -> Result<(), String> {
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::runtime::PodRef;
+
+    #[test]
+    fn pods_that_are_gone_make_room() {
+        let (counts, pods) = (SharedCounts::default(), Published::default());
+        let here: Pod = serde_json::from_value(serde_json::json!({"metadata": {"uid": "here"}})).unwrap();
+        *pods.lock().unwrap() = Arc::new(vec![Arc::new(here)]);
+        let answered = |uid: &str, container: usize| {
+            let pod = PodRef { namespace: "n".into(), name: "p".into(), uid: uid.into() };
+            let (kind, result) = ("Liveness", "successful");
+            count(&counts, Counted::Probe(ProbeCount { pod, container: container.to_string(), kind, result }), &pods);
+        };
+        let len = || counts.lock().unwrap().probes.len();
+        for container in 0..PRUNED_FROM - 1 {
+            answered("gone", container);
+        }
+        answered("here", 0);
+        assert_eq!(len(), PRUNED_FROM);
+        answered("here", 1);
+        assert_eq!(len(), 2);
+        // Those that are all here are not looked through at each answer.
+        for container in 0..=PRUNED_FROM {
+            answered("here", container);
+        }
+        assert_eq!((len(), counts.lock().unwrap().prune_at), (PRUNED_FROM + 1, 2 * PRUNED_FROM));
     }
 }

@@ -1,14 +1,15 @@
 //! Control groups of pods: the parents of their containers' groups, with the pods' own limits.
 //!
 //! Both hierarchies are known: one directory for each controller (v1), or one for all (v2). Where
-//! making them is not permitted the pods run without; that is logged once.
+//! making them is not permitted at all the pods run without; that is logged once. Where it fails
+//! otherwise no pod runs: without its group nothing would hold it to its limits.
 
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Once, OnceLock};
 
-use super::mounts;
+use super::mounts::{self, MountPoint};
 use crate::allocation::{GroupLimits, Reading};
 use crate::runtime::PodCgroup;
 
@@ -23,12 +24,12 @@ pub enum Hierarchy {
     None,
 }
 
-/// Reads how control groups are mounted from the text of mountinfo.
+/// How control groups are mounted, by the machine's mounts.
 #[must_use]
-pub fn hierarchy(mountinfo: &str) -> Hierarchy {
+pub fn hierarchy(mounts: Vec<MountPoint>) -> Hierarchy {
     let mut v1 = Vec::new();
     let mut v2 = None;
-    for m in mounts::parse(mountinfo) {
+    for m in mounts {
         match m.fs_type.as_str() {
             "cgroup" => {
                 let controllers =
@@ -47,10 +48,15 @@ pub fn hierarchy(mountinfo: &str) -> Hierarchy {
     v2.map_or(Hierarchy::None, Hierarchy::V2)
 }
 
-/// This machine's; read once, since the list of mounts grows with every pod.
-fn here() -> &'static Hierarchy {
+/// This machine's; read once, since the list of mounts grows with every pod. One that cannot be read is not known, and is read
+/// again.
+fn here() -> io::Result<&'static Hierarchy> {
     static HERE: OnceLock<Hierarchy> = OnceLock::new();
-    HERE.get_or_init(|| fs::read_to_string("/proc/self/mountinfo").map_or(Hierarchy::None, |t| hierarchy(&t)))
+    if let Some(known) = HERE.get() {
+        return Ok(known);
+    }
+    let mounts = mounts::all().map_err(|e| io::Error::new(e.kind(), format!("reading the mount table: {e}")))?;
+    Ok(HERE.get_or_init(|| hierarchy(mounts)))
 }
 
 fn write(dir: &Path, file: &str, value: impl std::fmt::Display) -> io::Result<()> {
@@ -190,7 +196,7 @@ fn read_v2(root: &Path, path: &str) -> io::Result<Reading> {
 /// # Errors
 /// What the kernel says.
 pub fn read(path: &str) -> io::Result<Reading> {
-    match here() {
+    match here()? {
         Hierarchy::V1(mounts) => read_v1(mounts, path),
         Hierarchy::V2(root) => read_v2(root, path),
         Hierarchy::None => Ok(Reading::default()),
@@ -202,39 +208,57 @@ pub fn read(path: &str) -> io::Result<Reading> {
 /// # Errors
 /// What the kernel says.
 pub fn write_groups(groups: &[PodCgroup]) -> io::Result<()> {
-    groups.iter().try_for_each(|cgroup| match here() {
+    let here = here()?;
+    groups.iter().try_for_each(|cgroup| make(here, cgroup))
+}
+
+/// Makes a group. Where there is no hierarchy there is none to make.
+fn make(hierarchy: &Hierarchy, cgroup: &PodCgroup) -> io::Result<()> {
+    match hierarchy {
         Hierarchy::V1(mounts) => make_v1(mounts, cgroup),
         Hierarchy::V2(root) => make_v2(root, cgroup),
         Hierarchy::None => Ok(()),
-    })
+    }
 }
 
 /// Makes a pod's control group and returns the parent to give to the runtime: the group's path, or
-/// nothing where it could not be made.
-#[must_use]
-pub fn parent(cgroup: &PodCgroup) -> String {
+/// nothing where there are no groups to be made, or nobody here may make any.
+///
+/// # Errors
+/// What else the kernel says: it may go another time, and till then the pod is not to run outside of its group.
+pub fn parent(cgroup: &PodCgroup) -> io::Result<String> {
+    parent_in(here()?, cgroup)
+}
+
+fn parent_in(hierarchy: &Hierarchy, cgroup: &PodCgroup) -> io::Result<String> {
     static TOLD: Once = Once::new();
-    let made = match here() {
-        Hierarchy::V1(mounts) => make_v1(mounts, cgroup),
-        Hierarchy::V2(root) => make_v2(root, cgroup),
-        Hierarchy::None => Err(io::Error::other("no control groups are mounted")),
+    let without = |why: &dyn std::fmt::Display| {
+        TOLD.call_once(|| {
+            tracing::warn!(%why, "pods run without control groups of their own; limits of whole pods are not enforced");
+        });
+        Ok(String::new())
     };
-    match made {
-        Ok(()) => cgroup.path.clone(),
-        Err(error) => {
-            TOLD.call_once(|| {
-                tracing::warn!(%error, "pods run without control groups of their own; limits of whole pods are not enforced");
-            });
-            String::new()
-        }
+    if *hierarchy == Hierarchy::None {
+        return without(&"no control groups are mounted");
     }
+    match make(hierarchy, cgroup) {
+        Ok(()) => Ok(cgroup.path.clone()),
+        Err(error) if is_barred(&error) => without(&error),
+        Err(error) => Err(error),
+    }
+}
+
+/// Whether an error says that nobody here may make groups, or has no such controller: the kernel refuses to make a file that it
+/// does not have itself.
+fn is_barred(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem)
 }
 
 /// What a control group may have of the machine's memory, and what it uses of that: its working set. None where nothing bounds it,
 /// and where that cannot be read.
 #[must_use]
 pub fn memory(path: &str) -> Option<(u64, u64)> {
-    match here() {
+    match here().ok()? {
         Hierarchy::V1(mounts) => memory_of(&dir_v1(mounts, "memory", path)?, MEMORY_V1),
         Hierarchy::V2(root) => memory_of(&root.join(path.trim_start_matches('/')), MEMORY_V2),
         Hierarchy::None => None,
@@ -280,7 +304,7 @@ pub struct Use {
 /// What runs in a control group uses; none where there is no such group.
 #[must_use]
 pub fn usage(path: &str) -> Option<Use> {
-    match here() {
+    match here().ok()? {
         Hierarchy::V1(mounts) => {
             let cpu = dir_v1(mounts, "cpuacct", path).and_then(|dir| text(&dir, "cpuacct.usage").ok());
             let cpu_ns = cpu.and_then(|text| text.trim().parse().ok());
@@ -298,15 +322,15 @@ pub fn usage(path: &str) -> Option<Use> {
 /// Whether the machine has one hierarchy for all controllers.
 #[must_use]
 pub fn is_unified() -> bool {
-    matches!(here(), Hierarchy::V2(_))
+    matches!(here(), Ok(Hierarchy::V2(_)))
 }
 
 /// Whether groups below one can be bounded by a file of the newer hierarchy: it has that file itself.
 #[must_use]
 pub fn bounds(path: &str, file: &str) -> bool {
     match here() {
-        Hierarchy::V2(root) => root.join(path.trim_start_matches('/')).join(file).exists(),
-        Hierarchy::V1(_) | Hierarchy::None => false,
+        Ok(Hierarchy::V2(root)) => root.join(path.trim_start_matches('/')).join(file).exists(),
+        Ok(Hierarchy::V1(_) | Hierarchy::None) | Err(_) => false,
     }
 }
 
@@ -314,19 +338,19 @@ pub fn bounds(path: &str, file: &str) -> bool {
 #[must_use]
 pub fn bounds_pages(path: &str, page: &str) -> bool {
     match here() {
-        Hierarchy::V1(mounts) => {
+        Ok(Hierarchy::V1(mounts)) => {
             let top = dir_v1(mounts, "hugetlb", "/");
             top.is_some_and(|top| top.join(format!("hugetlb.{page}.limit_in_bytes")).exists())
         }
-        Hierarchy::V2(_) => bounds(path, &format!("hugetlb.{page}.max")),
-        Hierarchy::None => false,
+        Ok(Hierarchy::V2(_)) => bounds(path, &format!("hugetlb.{page}.max")),
+        Ok(Hierarchy::None) | Err(_) => false,
     }
 }
 
 /// The control group that this process is in; none where it is in none of its own.
 #[must_use]
 pub fn own() -> Option<String> {
-    own_in(&fs::read_to_string("/proc/self/cgroup").ok()?)
+    own_in(&String::from_utf8_lossy(&fs::read("/proc/self/cgroup").ok()?))
 }
 
 fn own_in(text: &str) -> Option<String> {
@@ -340,23 +364,25 @@ fn own_in(text: &str) -> Option<String> {
 }
 
 /// The parent to give to the runtime for a pod that has a sandbox: its group is there, and is limited as it was last told.
-#[must_use]
-pub fn parent_of_running(cgroup: &PodCgroup) -> String {
+///
+/// # Errors
+/// As of [`parent`], where the group is not there.
+pub fn parent_of_running(cgroup: &PodCgroup) -> io::Result<String> {
     let below = |root: &Path| root.join(cgroup.path.trim_start_matches('/')).is_dir();
-    let there = match here() {
+    let there = match here()? {
         Hierarchy::V1(mounts) => mounts.iter().filter(|(c, _)| c == "cpu" || c == "memory").all(|(_, m)| below(m)),
         Hierarchy::V2(root) => below(root),
         Hierarchy::None => false,
     };
-    if there { cgroup.path.clone() } else { parent(cgroup) }
+    if there { Ok(cgroup.path.clone()) } else { parent(cgroup) }
 }
 
 /// Removes a pod's control group with what is below it. What still holds processes stays.
 pub fn remove(path: &str) {
     let roots = match here() {
-        Hierarchy::V1(mounts) => mounts.iter().map(|(_, p)| p).collect(),
-        Hierarchy::V2(root) => vec![root],
-        Hierarchy::None => Vec::new(),
+        Ok(Hierarchy::V1(mounts)) => mounts.iter().map(|(_, p)| p).collect(),
+        Ok(Hierarchy::V2(root)) => vec![root],
+        Ok(Hierarchy::None) | Err(_) => Vec::new(),
     };
     for root in roots {
         let dir = root.join(path.trim_start_matches('/'));
@@ -400,8 +426,39 @@ mod tests {
             (v2, Hierarchy::V2("/sys/fs/cgroup".into())),
             ("", Hierarchy::None),
         ] {
-            assert_eq!(hierarchy(text), expected);
+            assert_eq!(hierarchy(mounts::parse(text.as_bytes())), expected);
         }
+    }
+
+    #[test]
+    fn a_pod_runs_outside_of_its_group_only_where_no_group_may_be_made() {
+        use rustix::io::Errno;
+
+        for (errno, expected) in [
+            (Errno::ROFS, true),
+            (Errno::ACCESS, true),
+            (Errno::PERM, true),
+            (Errno::BUSY, false),
+            (Errno::INVAL, false),
+            (Errno::NOSPC, false),
+            (Errno::NOMEM, false),
+            (Errno::NOENT, false),
+            (Errno::AGAIN, false),
+        ] {
+            assert_eq!(is_barred(&errno.into()), expected, "{errno}");
+        }
+        let dir = tempfile::tempdir().unwrap();
+        let root = dir.path().join("v2");
+        fs::create_dir(&root).unwrap();
+        fs::write(root.join("full"), "").unwrap();
+        let parent = |hierarchy: &Hierarchy, path: &str| {
+            let cgroup = PodCgroup { path: path.into(), resources: crate::runtime::Resources::default() };
+            parent_in(hierarchy, &cgroup).map_err(|error| error.kind())
+        };
+        let v2 = Hierarchy::V2(root);
+        assert_eq!(parent(&v2, "/kubepods/podu"), Ok("/kubepods/podu".to_owned()));
+        assert_eq!(parent(&v2, "/full/podu"), Err(io::ErrorKind::AlreadyExists));
+        assert_eq!(parent(&Hierarchy::None, "/kubepods/podu"), Ok(String::new()));
     }
 
     #[test]

@@ -9,6 +9,7 @@ use std::collections::{BTreeMap, HashMap};
 use carrack_engine::Time;
 use k8s_cri::v1;
 
+use crate::effects::RegistryAuth;
 use crate::runtime::{
     ContainerSpec, HandlerFeatures, ImageRecord, PodRef, Propagation, Resources, SandboxSpec, SeLinux, Seccomp,
     Sharing, labels,
@@ -248,6 +249,13 @@ pub(super) fn time(ns: i64) -> Option<Time> {
     (ns > 0).then_some(Time(ns))
 }
 
+/// Credentials for a registry. Their server is not named, as upstream's kubelet does not (`BasicDockerKeyring.Add`,
+/// pkg/credentialprovider): containerd uses none whose server is not a URL of the very host that it asks (its CRI plugin's
+/// `ParseAuth`), and neither `registry.example` nor the name of Docker's hub is one.
+pub(super) fn auth(a: RegistryAuth) -> v1::AuthConfig {
+    v1::AuthConfig { username: a.username, password: a.password, ..Default::default() }
+}
+
 /// An image.
 pub(super) fn image(i: v1::Image) -> ImageRecord {
     let digest = i.repo_digests.first().cloned().unwrap_or_else(|| i.id.clone());
@@ -259,5 +267,19 @@ pub(super) fn image(i: v1::Image) -> ImageRecord {
         uid: i.uid.map(|u| u.value),
         username: i.username,
         id: i.id,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn credentials_name_no_server() {
+        for server in ["registry.example", "registry.example:5000", "https://index.docker.io/v1/"] {
+            let told = auth(RegistryAuth { server: server.into(), username: "u".into(), password: "p".into() });
+            assert_eq!((told.username.as_str(), told.password.as_str()), ("u", "p"), "{server}");
+            assert_eq!(told.server_address, "", "{server}");
+        }
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! The runtime may come and go: each call connects anew when it must, and fails on its own.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
@@ -17,6 +17,7 @@ use k8s_cri::v1::image_service_client::ImageServiceClient;
 use k8s_cri::v1::runtime_service_client::RuntimeServiceClient;
 use tonic::transport::{Channel, Endpoint};
 
+use super::turns::Turns;
 use super::{blocking, cgroups, convert, io_error, log_links, logs, oom, termination, volumes, withheld};
 use crate::cpus::CpuSet;
 use crate::effects::{OpError, RegistryAuth, Reply};
@@ -50,6 +51,12 @@ pub struct Cri {
     runtime: RuntimeServiceClient<Channel>,
     images: ImageServiceClient<Channel>,
     known: Mutex<Known>,
+    turns: Turns,
+}
+
+/// Why a pod has no control group, and waits for it.
+fn no_group(error: std::io::Error) -> OpError {
+    OpError::Failed(format!("making the pod's control group: {error}"))
 }
 
 /// Removes the log of a container with its other name.
@@ -114,6 +121,7 @@ impl Cri {
                 .max_encoding_message_size(MAX_MESSAGE),
             images: ImageServiceClient::new(channel).max_decoding_message_size(MAX_MESSAGE),
             known: Mutex::default(),
+            turns: Turns::default(),
         })
     }
 
@@ -311,10 +319,12 @@ impl Cri {
     }
 
     fn forget(&self, sandboxes: &[v1::PodSandbox], containers: &[v1::Container]) {
+        let sandboxes: BTreeSet<&str> = sandboxes.iter().map(|s| s.id.as_str()).collect();
+        let containers: BTreeSet<&str> = containers.iter().map(|c| c.id.as_str()).collect();
         let mut known = self.known();
-        known.sandbox_ips.retain(|id, _| sandboxes.iter().any(|s| s.id == *id));
-        known.running.retain(|id, _| containers.iter().any(|c| c.id == *id));
-        known.exited.retain(|id, _| containers.iter().any(|c| c.id == *id));
+        known.sandbox_ips.retain(|id, _| sandboxes.contains(id.as_str()));
+        known.running.retain(|id, _| containers.contains(id.as_str()));
+        known.exited.retain(|id, _| containers.contains(id.as_str()));
     }
 
     /// The runtime's word on one container.
@@ -341,13 +351,15 @@ impl Cri {
     /// Runs a sandbox, and says what it is like: no listing has to be waited for.
     ///
     /// # Errors
-    /// What the runtime or the network says.
+    /// What the runtime or the network says, or the kernel of the pod's control group.
     pub async fn run_sandbox(&self, spec: &SandboxSpec) -> Result<Reply, OpError> {
         let dir = spec.log_directory.clone();
         tokio::fs::create_dir_all(&dir).await.map_err(io_error(format!("creating {dir}")))?;
+        let group = spec.cgroup.clone();
+        let parent = blocking(move || cgroups::parent(&group).map_err(no_group)).await?;
         let mut client = self.runtime.clone();
         let r = v1::RunPodSandboxRequest {
-            config: Some(convert::sandbox(spec, cgroups::parent(&spec.cgroup))),
+            config: Some(convert::sandbox(spec, parent)),
             runtime_handler: spec.runtime_handler.clone(),
         };
         let id = within(SLOW, client.run_pod_sandbox(request(r, SLOW))).await?.pod_sandbox_id;
@@ -392,12 +404,14 @@ impl Cri {
         let (files, mounts, node_network) = (spec.files.clone(), spec.mounts.clone(), sandbox.network == Sharing::Node);
         let (limits, group) = (spec.resources.clone(), sandbox.cgroup.clone());
         let config = convert::container(spec, sandbox);
+        let turn = self.turns.take(&spec.pod.uid).await;
         let (config, parent) = blocking(move || {
             volumes::prepare_container(&files, &mounts, node_network)?;
             let config = oom::clamped(withheld::from(config, &limits, &group.path));
-            Ok((config, cgroups::parent_of_running(&group)))
+            Ok((config, cgroups::parent_of_running(&group).map_err(no_group)?))
         })
         .await?;
+        drop(turn);
         let mut client = self.runtime.clone();
         let r = v1::CreateContainerRequest {
             pod_sandbox_id: spec.sandbox_id.clone(),
@@ -616,12 +630,7 @@ impl Cri {
             with = auth.is_some().then_some(number);
             let r = v1::PullImageRequest {
                 image: Some(v1::ImageSpec { image: name.to_owned(), ..Default::default() }),
-                auth: auth.map(|a| v1::AuthConfig {
-                    username: a.username,
-                    password: a.password,
-                    server_address: a.server,
-                    ..Default::default()
-                }),
+                auth: auth.map(convert::auth),
                 ..Default::default()
             };
             result = within(limit, client.pull_image(request(r, limit))).await.map(drop);

@@ -61,7 +61,10 @@ fn put_aside(path: &Path, max_bytes: u64, max_files: usize) -> Result<Option<Pat
         fs::remove_file(file).map_err(io_error(format!("removing {}", file.display())))?;
     }
     for file in kept.iter().filter(|f| f.extension().is_none_or(|e| e != "gz")) {
-        compress(file)?;
+        // On a full disk the log has to be put aside all the same, so that the oldest of it goes one day.
+        if let Err(error) = compress(file) {
+            tracing::warn!(%error, "a log that was put aside stays as large as it is");
+        }
     }
     let mut name = path.as_os_str().to_owned();
     name.push(format!(".{}", stamp()));
@@ -121,7 +124,13 @@ fn compress(file: &Path) -> Result<(), OpError> {
         fs::rename(&temporary, &target)?;
         fs::remove_file(file)
     };
-    work().map_err(io_error(format!("compressing {}", file.display())))
+    let compressed = work();
+    if compressed.is_err()
+        && let Err(error) = super::remove::file(&temporary)
+    {
+        tracing::warn!(file = %temporary.display(), %error, "half of a compressed log is left");
+    }
+    compressed.map_err(io_error(format!("compressing {}", file.display())))
 }
 
 /// The time in upstream's form, to the second.
@@ -156,6 +165,21 @@ mod tests {
         assert_eq!(names[0], "0.log.20200103-000000.gz");
         let stamp = aside.extension().unwrap().to_str().unwrap();
         assert!(stamp.len() == 15 && stamp.as_bytes()[8] == b'-', "{stamp}");
+    }
+
+    #[test]
+    fn what_cannot_be_compressed_leaves_nothing_and_holds_up_nothing() {
+        let dir = tempfile::tempdir().unwrap();
+        let (log, old) = (dir.path().join("0.log"), dir.path().join("0.log.20200103-000000"));
+        fs::write(&log, "larger than ten bytes").unwrap();
+        fs::write(&old, "old").unwrap();
+        // In the way of the file that is compressed, as a full disk is.
+        let half = dir.path().join("0.log.20200103-000000.gz");
+        fs::create_dir(&half).unwrap();
+        compress(&old).unwrap_err();
+        assert!(old.exists() && !dir.path().join("0.log.20200103-000000.tmp").exists());
+        assert!(put_aside(&log, 10, 5).unwrap().is_some());
+        assert!(old.exists() && !log.exists());
     }
 
     #[test]

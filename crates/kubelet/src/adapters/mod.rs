@@ -27,6 +27,7 @@ pub mod stats;
 pub mod storage_times;
 pub mod store;
 mod termination;
+mod turns;
 pub mod volumes;
 mod withheld;
 

@@ -1,5 +1,7 @@
 //! Network probes and hooks: an HTTP GET, a TCP connection that opens, or gRPC health checking.
 
+use std::io;
+use std::net::{IpAddr, SocketAddr, ToSocketAddrs as _};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -9,6 +11,7 @@ use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, Server
 use rustls::crypto::CryptoProvider;
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use tokio::net::TcpStream;
+use tokio::sync::Semaphore;
 
 use crate::effects::{NetAction, OpError, Outcome, Reply};
 
@@ -17,14 +20,36 @@ const MAX_REPLY: usize = 10 << 10;
 /// Most requests of one probe that is sent on and on, as of upstream's client.
 const MAX_REDIRECTIONS: usize = 10;
 
+/// Names that are looked up at the same time. The system's resolver keeps a thread for each, for as long as a server of names does not
+/// answer, whatever the probe's time is; and a pod chooses what its probes ask for. Disks need threads, too.
+const MOST_LOOKUPS: usize = 32;
+static LOOKUPS: Semaphore = Semaphore::const_new(MOST_LOOKUPS);
+
+/// The addresses of a host.
+async fn addresses(host: &str, port: u16) -> io::Result<Vec<SocketAddr>> {
+    if let Ok(ip) = host.parse::<IpAddr>() {
+        return Ok(vec![SocketAddr::new(ip, port)]);
+    }
+    let turn = LOOKUPS.acquire().await.map_err(io::Error::other)?;
+    let host = host.to_owned();
+    let found = tokio::task::spawn_blocking(move || {
+        let found = (host.as_str(), port).to_socket_addrs().map(Iterator::collect);
+        drop(turn);
+        found
+    });
+    found.await.unwrap_or_else(|error| Err(io::Error::other(error)))
+}
+
+async fn connect(host: &str, port: u16) -> io::Result<TcpStream> {
+    TcpStream::connect(addresses(host, port).await?.as_slice()).await
+}
+
 /// Carries an action out. What the other side did wrong is an exit code of 1 with a text.
 pub async fn act(action: NetAction, timeout_s: i64) -> Outcome {
     let seconds = u64::try_from(timeout_s).unwrap_or(1).max(1);
     let work = async {
         match action {
-            NetAction::Tcp { host, port } => {
-                TcpStream::connect((host.as_str(), port)).await.map(|_| None).map_err(|e| e.to_string())
-            }
+            NetAction::Tcp { host, port } => connect(&host, port).await.map(|_| None).map_err(|e| e.to_string()),
             NetAction::Grpc { host, port, service } => health(&host, port, service).await.map(|()| None),
             NetAction::Http { https, host, port, path, headers, is_hook } => {
                 match get(Place { https, host, port, path }, &headers).await {
@@ -173,7 +198,7 @@ async fn get(mut place: Place, headers: &[(String, String)]) -> Result<Option<St
 
 /// Asks once. Returns where it is sent on to, if it is.
 async fn ask(place: &Place, headers: &[(String, String)]) -> Result<Option<Redirection>, Failure> {
-    let tcp = TcpStream::connect((place.host.as_str(), place.port)).await.map_err(unanswered)?;
+    let tcp = connect(&place.host, place.port).await.map_err(unanswered)?;
     if place.https {
         let config = no_verification().map_err(unanswered)?;
         let name = ServerName::try_from(place.host.clone()).map_err(unanswered)?;
@@ -315,6 +340,17 @@ mod tests {
         assert!(matches!(act(tcp(), 5).await, Ok(Reply::Done)));
         server.await.unwrap();
         assert!(matches!(act(tcp(), 5).await, Ok(Reply::Exited { code: 1, .. })));
+    }
+
+    #[tokio::test]
+    async fn names_are_looked_up_some_at_a_time() {
+        let all = LOOKUPS.acquire_many(u32::try_from(MOST_LOOKUPS).unwrap()).await.unwrap();
+        for (host, expected) in [("127.0.0.1", "127.0.0.1:80"), ("fd00::1", "[fd00::1]:80")] {
+            assert_eq!(addresses(host, 80).await.unwrap(), [expected.parse::<SocketAddr>().unwrap()]);
+        }
+        let waits = tokio::time::timeout(Duration::from_millis(50), addresses("localhost", 80)).await;
+        assert!(waits.is_err(), "{waits:?}");
+        drop(all);
     }
 
     #[test]

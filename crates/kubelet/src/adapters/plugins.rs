@@ -40,11 +40,15 @@ const ALLOCATE: Duration = Duration::from_secs(120);
 const LOOK: Duration = Duration::from_secs(1);
 /// How soon after a list the next one is read.
 const PACE: Duration = Duration::from_millis(20);
+/// How much later for each device of it: what follows of a list takes as long as it is large, and lists are not to pile up.
+const PACE_OF_EACH: Duration = Duration::from_micros(20);
 /// Largest message, in bytes, as upstream allows.
 const MAX_MESSAGE: usize = 16 << 20;
 /// Most devices of one resource, and longest id in bytes.
 const MAX_DEVICES: usize = 100_000;
 const MAX_ID: usize = 1024;
+/// Most NUMA nodes of a device, as many as are told apart.
+const MAX_NODES: usize = 64;
 
 struct Connected {
     epoch: u64,
@@ -193,12 +197,13 @@ impl Plugins {
                             }
                             let devices: Vec<_> =
                                 list.devices.into_iter().take(MAX_DEVICES).filter_map(device).collect();
+                            let pace = PACE + PACE_OF_EACH * u32::try_from(devices.len()).unwrap_or(u32::MAX);
                             if last.as_ref() != Some(&devices) {
                                 last = Some(devices.clone());
                                 (self.0.report)(In::PluginDevices { resource: resource.clone(), epoch, devices });
                             }
                             // One that lists without end is read at this pace, and waits for it.
-                            tokio::time::sleep(PACE).await;
+                            tokio::time::sleep(pace).await;
                         }
                         Ok(None) => break,
                         Err(error) => {
@@ -292,7 +297,7 @@ async fn connect(socket: PathBuf) -> Result<DevicePluginClient<Channel>, String>
 fn device(d: proto::Device) -> Option<Device> {
     (!d.id.is_empty() && d.id.len() <= MAX_ID).then(|| Device {
         healthy: d.health == "Healthy",
-        numa_nodes: d.topology.into_iter().flat_map(|t| t.nodes).map(|n| n.id).collect(),
+        numa_nodes: d.topology.into_iter().flat_map(|t| t.nodes).take(MAX_NODES).map(|n| n.id).collect(),
         id: d.id,
     })
 }

@@ -302,3 +302,11 @@ async fn two_that_announce_the_same_do_not_take_turns() {
     }
     assert_eq!(told(), ["down", "up"]);
 }
+
+#[test]
+fn a_device_is_near_few_nodes() {
+    let nodes: Vec<proto::NumaNode> = (0..1000).map(|id| proto::NumaNode { id }).collect();
+    let topology = Some(proto::TopologyInfo { nodes });
+    let listed = proto::Device { id: "a".into(), health: "Healthy".into(), topology };
+    assert_eq!(device(listed).unwrap().numa_nodes.len(), MAX_NODES);
+}

@@ -1,6 +1,7 @@
 //! What the node and its pods use: from the runtime (CRI stats), /proc, control groups and the file systems.
 
 mod disk;
+mod files;
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -23,7 +24,8 @@ use crate::server::{
     ContainerStats, CpuStats, FsStats, InterfaceStats, MemoryStats, NetworkStats, NodeStats, PodReference, PodStats,
     ProcessStats, RlimitStats, RuntimeStats, Summary, SwapStats, VolumeStats,
 };
-use disk::{Files, Kept};
+use disk::Kept;
+use files::Files;
 
 /// Ticks a second of the kernel's CPU times: fixed for user space.
 const TICK_NS: u64 = 10_000_000;
@@ -374,8 +376,7 @@ fn add_kept(pods: &mut [PodStats], kept: &[Arc<Kept>], root: &Path, log_dir: &Pa
             pod.containers.iter().filter_map(|c| f(c.rootfs.as_ref()?)).sum()
         };
         let on_disk = kept.on_disk();
-        let all =
-            Files { bytes: on_disk.bytes + layers(|f| f.used_bytes), count: on_disk.count + layers(|f| f.inodes_used) };
+        let all = on_disk.and(Files { bytes: layers(|f| f.used_bytes), count: layers(|f| f.inodes_used) });
         pod.ephemeral_storage = Some(used(all, &disk));
     }
 }

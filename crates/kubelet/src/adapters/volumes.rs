@@ -8,7 +8,7 @@ use std::os::fd::{AsFd, AsRawFd as _, OwnedFd};
 use std::os::unix::fs::{FileTypeExt as _, OpenOptionsExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{Mode, OFlags, ResolveFlags};
+use rustix::fs::{AtFlags, Mode, OFlags, ResolveFlags, StatxFlags};
 
 use super::{io_error, mounts, remove};
 use crate::effects::OpError;
@@ -259,10 +259,7 @@ pub fn tear_down(path: &str) -> Result<(), OpError> {
 }
 
 pub(super) fn unmount_below(dir: &str) -> Result<(), OpError> {
-    for m in mounts::at_or_below(dir).map_err(io_error("reading the mount table"))? {
-        mounts::unmount(&m.path).map_err(io_error(what("unmounting", &m.path)))?;
-    }
-    Ok(())
+    mounts::unmount_at_or_below(dir).map_err(io_error(what("clearing of mounts", dir)))
 }
 
 /// Removes the directories of a pod that is gone.
@@ -296,13 +293,19 @@ pub fn prepare_container(files: &ContainerFiles, mount_list: &[Mount], node_netw
                 OpError::Config(format!("failed to prepare subPath {path:?} of what is mounted at {at}: {error}"))
             })?,
             // As Docker did and pods rely on: what is not there becomes a directory.
-            None if fs::symlink_metadata(&m.host_path).is_err() => {
+            None if !is_there(&m.host_path) => {
                 fs::create_dir_all(&m.host_path).map_err(io_error(what("creating", &m.host_path)))?;
             }
             None => {}
         }
     }
     Ok(())
+}
+
+/// Whether something is at a path. What is mounted there may have a server that does not answer, and it is not asked.
+fn is_there(path: &str) -> bool {
+    let flags = AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT | AtFlags::STATX_DONT_SYNC;
+    rustix::fs::statx(rustix::fs::CWD, path, flags, StatxFlags::empty()).is_ok()
 }
 
 fn write_once(path: &str, bytes: &[u8], mode: u32) -> Result<(), OpError> {

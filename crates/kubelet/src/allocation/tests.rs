@@ -51,7 +51,10 @@ fn what_can_never_be() {
     let node: Amounts = [("cpu".to_owned(), 4000), ("memory".to_owned(), 8_000_000)].into();
     let allocated = Allocation::of(&one("1", "1k"));
     let mut of_manifest = Pod::clone(&one("2", "1k"));
-    of_manifest.metadata.annotations = Some([("kubernetes.io/config.source".to_owned(), "file".to_owned())].into());
+    let hash = "0".repeat(32);
+    let annotations = [("kubernetes.io/config.source", "file"), ("kubernetes.io/config.hash", hash.as_str())];
+    of_manifest.metadata.annotations = Some(annotations.map(|(key, value)| (key.to_owned(), value.to_owned())).into());
+    of_manifest.metadata.uid = Some(hash);
     let burstable = pod(json!({"containers": [{"name": "a", "resources": {"requests": {"cpu": "2"}}}]}));
     for (what, desired, has_its_own, expected) in [
         ("fits", one("4", "8k"), NOTHING, None),

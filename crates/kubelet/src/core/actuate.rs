@@ -23,7 +23,8 @@ use super::{Fx, KubeletCore, Owner, PodOp, is_absent};
 use crate::allocation::{self, Change, Given, GroupLimits, Size, Step, held_back, resizable, steps};
 use crate::effects::{Op, OpId, Outcome, Reply};
 use crate::planted::Planted;
-use crate::pods::plan::{current_sandbox, is_redefined, newest};
+use crate::pods::plan::{current_sandbox, is_redefined};
+use crate::pods::records::Records;
 use crate::runtime::{ContainerRecord, ContainerState, PodCgroup, Uid};
 use crate::spec::container;
 use crate::spec::pod::{self, ContainerKind};
@@ -97,9 +98,9 @@ impl KubeletCore {
     pub(super) fn running_sizes<'a>(&self, uid: &Uid, pod: &'a Pod, runtime: &'a PodRuntime) -> Vec<Running<'a>> {
         let sandboxes: Vec<_> = runtime.sandboxes.iter().collect();
         let Some(sandbox) = current_sandbox(&sandboxes).filter(|s| s.ready) else { return Vec::new() };
-        let here: Vec<_> = runtime.containers.iter().filter(|c| c.sandbox_id == sandbox.id).collect();
+        let here: Records<'_> = runtime.containers.iter().filter(|c| c.sandbox_id == sandbox.id).collect();
         let running = |c: &'a Container| {
-            let record = newest(&here, &c.name).filter(|r| r.state == ContainerState::Running)?;
+            let record = here.newest(&c.name).filter(|r| r.state == ContainerState::Running)?;
             let is_unsure = self.resizes.actuated.get(uid).is_some_and(|a| a.unsure.contains(&record.id));
             Some(Running { container: c, record, has: self.has(uid, record), is_unsure })
         };
@@ -171,10 +172,13 @@ impl KubeletCore {
         };
         let renewed: BTreeSet<String> = running.iter().filter(ends_with_it).map(|r| r.record.id.clone()).collect();
         // One that was made and not started yet may never be.
-        let all: Vec<_> = runtime.containers.iter().filter(|c| c.state != ContainerState::Created).collect();
+        let begun = || runtime.containers.iter().filter(|c| c.state != ContainerState::Created);
+        let all: Records<'_> = begun().collect();
+        let over: BTreeMap<&str, &str> =
+            begun().filter(|c| c.exit_code().is_some()).map(|c| (c.id.as_str(), c.name.as_str())).collect();
         let waits_to_start = |id: &String| {
-            let ended = all.iter().find(|c| c.id == *id && c.exit_code().is_some());
-            ended.is_some_and(|c| newest(&all, &c.name).is_some_and(|newest| newest.id == c.id))
+            let name = over.get(id.as_str());
+            name.is_some_and(|name| all.newest(name).is_some_and(|newest| newest.id == *id))
         };
         let mut restarting = w.resize.restarting.clone();
         // Who is being stopped starts again, also when its image has been changed back meanwhile.

@@ -39,12 +39,21 @@ pub(super) struct CsiNodeState {
     call: Option<CallId>,
     retry_at: Time,
     due: bool,
+    /// Counts what the drivers have said.
+    version: u64,
+    /// What was written last, of which version, and when that was taken.
+    taken: Option<(Asked, u64, Time)>,
+    /// Of which version the call under way is.
+    sent: u64,
 }
+
+/// How soon an API server that took what was written, and kept something else, is told the same again.
+const TELL_AGAIN: Duration = Duration::from_secs(10);
 
 impl CsiNodeState {
     pub fn up(&mut self, driver: String, info: CsiNodeInfo) {
         self.drivers.insert(driver, info);
-        self.due = true;
+        self.changed();
     }
     /// The drivers that are here.
     pub fn drivers(&self) -> impl Iterator<Item = &str> {
@@ -54,12 +63,21 @@ impl CsiNodeState {
     pub fn takes(&mut self, driver: &str, max_volumes: i64) {
         if let Some(info) = self.drivers.get_mut(driver).filter(|info| info.max_volumes != max_volumes) {
             info.max_volumes = max_volumes;
-            self.due = true;
+            self.changed();
         }
     }
     pub fn down(&mut self, driver: &str) {
         self.drivers.remove(driver);
+        self.changed();
+    }
+    fn changed(&mut self) {
         self.due = true;
+        self.version += 1;
+    }
+    /// Until when nothing is written, where the same was just taken.
+    fn rests_until(&self, asked: Asked) -> Option<Time> {
+        let (kind, version, at) = self.taken?;
+        (kind == asked && version == self.version).then_some(at + TELL_AGAIN)
     }
 }
 
@@ -157,9 +175,14 @@ impl KubeletCore {
                 (Asked::Written, request)
             }
         };
+        if let Some(until) = self.csi_node.rests_until(asked).filter(|until| *until > now) {
+            self.wake(until, Wake::CsiNode);
+            return;
+        }
         let call = fx.api(request);
         self.calls.insert(call, Call::CsiNode(asked));
         self.csi_node.call = Some(call);
+        self.csi_node.sent = self.csi_node.version;
     }
 
     pub(super) fn csi_node_answered(&mut self, now: Time, asked: Asked, result: Result<ApiResponse, ApiError>) {
@@ -167,7 +190,10 @@ impl KubeletCore {
         s.call = None;
         if asked == Asked::Labelled {
             match result.and_then(|r| r.json::<Node>()) {
-                Ok(node) => self.node_written(node),
+                Ok(node) => {
+                    s.taken = Some((asked, s.sent, now));
+                    self.node_written(node);
+                }
                 Err(error) => {
                     tracing::warn!(%error, "the node's topology is not on it");
                     s.retry_at = now + Duration::from_secs(1);
@@ -177,7 +203,12 @@ impl KubeletCore {
             return;
         }
         match result.and_then(|r| r.json::<CSINode>()) {
-            Ok(node) => s.seen = Some(Some(node)),
+            Ok(node) => {
+                s.seen = Some(Some(node));
+                if asked == Asked::Written {
+                    s.taken = Some((asked, s.sent, now));
+                }
+            }
             Err(e) if e.is_not_found() && asked == Asked::Read => s.seen = Some(None),
             Err(error) => {
                 tracing::warn!(%error, "the CSINode is not up to date");
@@ -186,5 +217,22 @@ impl KubeletCore {
                 self.wake(now + Duration::from_secs(1), Wake::CsiNode);
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_taken_rests_until_a_driver_says_something_else() {
+        let at = Time::from_unix_s(100);
+        let mut s = CsiNodeState::default();
+        s.up("d".into(), CsiNodeInfo { node_id: "n".into(), max_volumes: 0, topology: BTreeMap::new() });
+        s.taken = Some((Asked::Written, s.version, at));
+        assert_eq!(s.rests_until(Asked::Written), Some(at + TELL_AGAIN));
+        assert_eq!(s.rests_until(Asked::Labelled), None);
+        s.takes("d", 3);
+        assert_eq!(s.rests_until(Asked::Written), None);
     }
 }

@@ -8,7 +8,7 @@
 //! A failure ends the attempt with a reason to wait; the next look at the pod begins again. Nothing
 //! is kept of a half-done start but what the runtime, the checkpoint and the plugins keep themselves.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -32,6 +32,8 @@ use crate::spec::pod::{self, ContainerKind};
 use crate::spec::{container, env, pull};
 use crate::volumes::{NotReady, PayloadSources};
 
+/// How far the runtime's clock may be ahead and still be believed.
+const CLOCKS_APART: Duration = Duration::from_secs(60);
 /// How long a container with a bad configuration waits for a better one.
 const CONFIG_RETRY: Duration = Duration::from_secs(5);
 
@@ -58,6 +60,10 @@ impl KubeletCore {
         let records: Vec<_> = runtime.containers.iter().collect();
         let last = newest(&records, &name);
         let ended = last.and_then(|r| match &r.state {
+            // By the runtime's clock, which may have been set since this process began: then it is waited since the last try.
+            ContainerState::Exited { finished_at, .. } if *finished_at > now + CLOCKS_APART => {
+                w.crash.last_tried(&name)
+            }
             ContainerState::Exited { finished_at, .. } => Some(*finished_at),
             _ => None,
         });
@@ -402,8 +408,9 @@ impl KubeletCore {
         let pod = w.pod.clone();
         let names = pod::spec(&pod).image_pull_secrets.iter().flatten().map(|r| r.name.as_str());
         let view = SourceView::new(&self.sources, now);
-        let (mut found, mut missing) = (Vec::new(), Vec::new());
-        for name in names.filter(|n| !n.is_empty()) {
+        let (mut found, mut missing, mut seen) = (Vec::new(), Vec::new(), BTreeSet::new());
+        // The API server takes a list with the same name many times in it, and to read a secret takes time.
+        for name in names.filter(|n| !n.is_empty() && seen.insert(*n)) {
             match PayloadSources::secret(&view, pod.metadata.namespace.as_deref().unwrap_or_default(), name) {
                 Ok(Some(secret)) => found.push(secret),
                 Ok(None) | Err(NotReady::Failed(_)) => missing.push(name),

@@ -15,6 +15,7 @@ mod csi_node;
 mod forgotten;
 mod groups;
 mod growth;
+mod hooks;
 mod kill;
 mod lane;
 mod local_storage;
@@ -26,6 +27,7 @@ mod pressure;
 mod pulled;
 mod report;
 mod resize;
+mod seen;
 mod shutdown;
 mod sources;
 mod staged;
@@ -38,8 +40,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use carrack_engine::{CallId, Core, Delta, Effects, EventRecorder, Informer, Input, Rng, Selector, Time, TimerId};
-use carrack_types::resource::{Kind as _, Object as _};
+use carrack_engine::{CallId, Core, Effects, EventRecorder, Informer, Input, Rng, Selector, Time, TimerId};
+use carrack_types::resource::Kind as _;
 use k8s_openapi::api::core::v1::{Node, Pod, Service};
 
 use crate::config::NodeConfig;
@@ -306,6 +308,7 @@ impl KubeletCore {
     pub fn with_planted(mut self, planted: Option<Planted>) -> Self {
         self.planted = planted;
         self.sources.planted = planted;
+        self.volumes.overlooks_secrets = planted == Some(Planted::SecretsOverlooked);
         self
     }
 
@@ -438,57 +441,6 @@ impl KubeletCore {
         }
     }
 
-    fn pod_changed(&mut self, delta: &Delta<Pod>) {
-        let object = delta.object();
-        if let Delta::Updated(old, _) = delta
-            && manifest::mirrored(old).is_some()
-        {
-            self.mirror_changed(old, pod::uid(old) != pod::uid(object));
-        }
-        if manifest::mirrored(object).is_some() {
-            self.mirror_changed(object, matches!(delta, Delta::Removed(_)));
-            return;
-        }
-        let uid = pod::uid(object);
-        self.publish = true;
-        self.dirty.insert(uid.clone());
-        match delta {
-            Delta::Removed(old) => {
-                if let Some(w) = self.workers.get_mut(&uid) {
-                    w.deleted = true;
-                    w.confirmed = true;
-                    if old.revision() > w.pod.revision() {
-                        w.take(old.clone(), self.resizes.allocated.get(&uid));
-                    }
-                }
-            }
-            Delta::Added(new) => self.pod_seen(new),
-            Delta::Updated(old, new) => {
-                // The name was taken over by another pod between two looks.
-                let old_uid = pod::uid(old);
-                if old_uid != uid {
-                    if let Some(w) = self.workers.get_mut(&old_uid) {
-                        w.deleted = true;
-                        w.confirmed = true;
-                    }
-                    self.dirty.insert(old_uid);
-                }
-                self.pod_seen(new);
-            }
-        }
-    }
-
-    fn pod_seen(&mut self, new: &Arc<Pod>) {
-        let uid = pod::uid(new);
-        let w = self.workers.entry(uid.clone()).or_insert_with(|| Worker::new(new.clone()));
-        w.confirmed = true;
-        // Our own write may have shown us a newer one already.
-        if new.revision() >= w.pod.revision() {
-            self.resizes.asked(&w.desired, new);
-            w.take(new.clone(), self.resizes.allocated.get(&uid));
-        }
-    }
-
     /// A complete list has been seen: what is recorded or runs here and is not in it is gone.
     fn find_gone(&mut self) {
         self.staged_due = true;
@@ -586,7 +538,7 @@ impl KubeletCore {
                 w.confirmed = true;
             }
             if let Some(ended) = record.ended.filter(|_| w.stopping.is_none()) {
-                w.stopping = Some(Stopping::restored(ended, OpId(fx.fresh())));
+                w.stopping = Some(Stopping::restored(ended, OpId(fx.fresh()), now, &w.pod));
                 ends = true;
             }
             let mark = worker::RecordMark { terminating: record.terminating, deleted: record.deleted, journal: 0 };

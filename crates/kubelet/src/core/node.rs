@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use carrack_engine::{ApiError, ApiRequest, ApiResponse, CallId, ContentType, EventRecord, Time};
 use carrack_types::resource::{Kind as _, Object as _};
-use carrack_types::volume::{VOLUME_USERS, users, users_text};
+use carrack_types::volume::{Users, VOLUME_USERS, users, users_text};
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{Node, NodeStatus};
 use serde_json::{Value, json};
@@ -21,6 +21,8 @@ use crate::status::node as status;
 const KEPT_LABELS: [&str; 2] = ["kubernetes.io/os", "kubernetes.io/arch"];
 /// How soon they are set right again: as often as upstream looks (`nodeStatusUpdateFrequency`).
 const LABELS_AGAIN: Duration = Duration::from_secs(10);
+/// How soon an API server that took a status and kept another one is told the same again: as often as upstream looks, too.
+const TELL_AGAIN: Duration = Duration::from_secs(10);
 
 /// What this kubelet has said of its volumes in use and of who may have them, and what of it may still reach the API server.
 ///
@@ -73,6 +75,12 @@ pub(super) struct NodeState {
     labels_again_at: Time,
     status_call: Option<CallId>,
     retry_at: Time,
+    /// How often in a row somebody else had written meanwhile.
+    conflicts: u32,
+    /// The status and the users of volumes that were written last.
+    written: Option<(NodeStatus, Users)>,
+    /// The API server took them and kept something else: until when it is not told the same again.
+    unkept_until: Time,
     /// The Node as last seen in the watch or in a reply, whichever is newer.
     pub seen: Option<Arc<Node>>,
     pub said: Said,
@@ -200,6 +208,12 @@ impl KubeletCore {
         if !status::differs(&old, &new) && is_told && !stale {
             return;
         }
+        let is_written =
+            self.node.written.as_ref().is_some_and(|(told, of)| !status::differs(told, &new) && *of == has);
+        if now < self.node.unkept_until && is_written {
+            self.wake(self.node.unkept_until, Wake::NodeTick);
+            return;
+        }
         let by_user = has.iter().flat_map(|(id, users)| users.iter().map(|user| user_name(id, user)));
         let names = new.volumes_in_use.iter().flatten().cloned().chain(by_user).collect();
         self.node.said.sends(node.revision(), &names);
@@ -218,6 +232,7 @@ impl KubeletCore {
         ));
         self.calls.insert(call, Call::NodeStatus);
         self.node.status_call = Some(call);
+        self.node.written = Some((new, has));
     }
 
     /// What others make of the labels that say what the machine is, and by which pods choose it, does not last (upstream's
@@ -288,6 +303,13 @@ impl KubeletCore {
         }
     }
 
+    /// Whether the Node is as it was written last: an older API server knows not all fields, and a webhook may change them.
+    fn keeps_what_was_written(&self, node: &Node) -> bool {
+        let has = users(node.annotation(VOLUME_USERS)).unwrap_or_default();
+        let kept = node.status.as_ref().zip(self.node.written.as_ref());
+        kept.is_some_and(|(now, (written, of))| !status::differs(now, written) && *of == has)
+    }
+
     /// Renews the Lease, and sets the next time for it.
     pub(super) fn renew_lease(&mut self, now: Time, fx: &mut Fx) {
         self.wake(now + self.config.lease_period, Wake::Lease);
@@ -351,14 +373,19 @@ impl KubeletCore {
                 match result.and_then(|r| r.json::<Node>()) {
                     Ok(node) => {
                         self.node.sent_at = now;
+                        self.node.conflicts = 0;
                         // What changed meanwhile is still to be told.
                         self.node.dirty = true;
                         self.node.said.heard = true;
+                        let kept = self.keeps_what_was_written(&node);
+                        self.node.unkept_until = if kept { Time::default() } else { now + TELL_AGAIN };
                         self.node_written(node);
                     }
-                    // The watch brings what others wrote, and this is computed anew.
+                    // The watch brings what others wrote, and this is computed anew. One that is late is not waited for by asking
+                    // ten times a second.
                     Err(e) if e.is_conflict() => {
-                        self.node.retry_at = now + Duration::from_millis(100);
+                        self.node.retry_at = now + Duration::from_millis(100 << self.node.conflicts.min(5));
+                        self.node.conflicts += 1;
                         self.node.dirty = true;
                     }
                     Err(error) => {
@@ -422,5 +449,29 @@ impl KubeletCore {
         };
         self.calls.insert(call, what);
         self.node.lease_call = Some(call);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use carrack_engine::{Effects, Rng, StatusError};
+
+    use super::*;
+    use crate::config::NodeConfig;
+
+    #[test]
+    fn a_watch_that_is_late_is_not_waited_for_by_asking() {
+        let mut core = KubeletCore::new(NodeConfig::default(), &Rng::new(1));
+        let (now, mut fx) = (Time::from_unix_s(1000), Effects::new());
+        let conflict = StatusError { code: 409, reason: "Conflict".into(), ..StatusError::default() };
+        let conflict = || Err(ApiError::Status(Box::new(conflict.clone())));
+        for expected_ms in [100, 200, 400, 800, 1600, 3200, 3200] {
+            core.node_answered(now, Call::NodeStatus, conflict(), &mut fx);
+            assert_eq!(core.node.retry_at, now + Duration::from_millis(expected_ms));
+        }
+        let body = serde_json::to_vec(&Node::default()).unwrap().into();
+        core.node_answered(now, Call::NodeStatus, Ok(ApiResponse { status: 200, body }), &mut fx);
+        core.node_answered(now, Call::NodeStatus, conflict(), &mut fx);
+        assert_eq!(core.node.retry_at, now + Duration::from_millis(100));
     }
 }

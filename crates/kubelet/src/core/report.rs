@@ -11,11 +11,17 @@ use serde_json::json;
 use super::sync::{ran_before, with_facts};
 use super::worker::{Admission, Worker};
 use super::{Call, Fx, KubeletCore, host_ips};
+use crate::planted::Planted;
 use crate::runtime::Uid;
 use crate::spec::pod;
 use crate::status::pod::{Admitted, Inputs, pod_status};
 use crate::status::resize::Sizes;
+use crate::status::same::says_the_same;
 use crate::status::urgency::hold;
+
+/// How soon an API server that took a status and kept another one is told the same again (upstream's status manager compares what
+/// is kept with what it wants every `syncPeriod`, and not when it is answered: pkg/kubelet/status, `syncBatch`).
+const TELL_AGAIN: Duration = Duration::from_secs(10);
 
 impl KubeletCore {
     pub(super) fn event(&mut self, now: Time, record: EventRecord, fx: &mut Fx) {
@@ -93,10 +99,19 @@ impl KubeletCore {
         let status = self.status_of(now, uid, w);
         if w.pod.status.as_ref() == Some(&status) {
             w.status.held_until = None;
+            w.status.unkept = None;
             w.last_status = Some(status);
             return;
         }
         w.last_status = Some(status.clone());
+        if let Some((told, until)) = &w.status.unkept
+            && *until > now
+            && says_the_same(told, &status)
+            && self.planted != Some(Planted::ToldAtOnce)
+        {
+            self.wake_pod(*until, uid);
+            return;
+        }
         if let Some(hold) = hold(w.pod.status.as_ref(), &status, w.pod.is_deleting()) {
             let until = *w.status.held_until.get_or_insert(now + hold);
             if until > now {
@@ -143,6 +158,9 @@ impl KubeletCore {
                 w.status.failures = 0;
                 w.status.conflicts = 0;
                 w.status.retry_at = Time::default();
+                // An older server knows not all fields, and a webhook may change them. Nothing was computed since it was written.
+                let unkept = w.last_status.as_ref().filter(|written| pod.status.as_ref() != Some(*written));
+                w.status.unkept = unkept.map(|written| (written.clone(), now + TELL_AGAIN));
                 if crate::spec::manifest::mirrored(&pod).is_some() {
                     self.mirror_changed(&std::sync::Arc::new(pod), false);
                     self.dirty.insert(uid.clone());

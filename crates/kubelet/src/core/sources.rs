@@ -38,6 +38,8 @@ const MAX_AGE: Duration = Duration::from_secs(60);
 const SOON: Duration = Duration::from_millis(500);
 /// How long a failure or an absence is believed.
 const RETRY: Duration = Duration::from_secs(2);
+/// What has not been ready for long is asked for less often, but no less than that.
+const LONGEST_RETRY: Duration = Duration::from_secs(10);
 /// How old a config map or secret may be that is read whenever it is looked at: its own reply is a reason to look.
 const AT_ONCE: Duration = Duration::from_secs(1);
 
@@ -82,10 +84,21 @@ struct Entry {
     asked_at: Time,
     /// When the last request was sent.
     sent_at: Time,
+    /// Since when it has not been ready, not been there, or could not be read.
+    lacks_since: Option<Time>,
     /// It can never be otherwise.
     stays: bool,
     /// Pods to look at when it changes.
     users: BTreeSet<Uid>,
+}
+
+impl Entry {
+    /// How long it is believed that something is not ready: a tenth of the time for which it has not been. A pod may name thousands of
+    /// claims that nobody will ever bind.
+    fn patience(&mut self, now: Time, least: Duration) -> Duration {
+        let since = *self.lacks_since.get_or_insert(now);
+        least.max((now.since(since) / 10).min(LONGEST_RETRY))
+    }
 }
 
 /// What was read.
@@ -392,11 +405,10 @@ impl SourceCache {
                     let until = expires.as_ref().map_or(now + asked, Time::from);
                     // Renewed at four fifths of its life, and at least daily, as upstream does.
                     let life = until.since(now).min(asked);
+                    // By a clock that is ahead of the API server's each is over at once: it is asked again, and not at each reply.
+                    let renewed_after = (life * 4 / 5).clamp(RETRY, Duration::from_secs(86_400));
                     let told = expires.map(|t| t.0.to_string()).unwrap_or_default();
-                    (
-                        Value::Token(Token { token, expires: told }, until),
-                        (life * 4 / 5).min(Duration::from_secs(86_400)),
-                    )
+                    (Value::Token(Token { token, expires: told }, until), renewed_after)
                 }),
         };
         if let Ok((value, _)) = &parsed {
@@ -429,12 +441,18 @@ impl SourceCache {
                 entry.value = Some(value);
                 entry.asked_at = entry.sent_at;
                 entry.error = None;
+                let age = if [SOON, RETRY].contains(&age) {
+                    entry.patience(now, age)
+                } else {
+                    entry.lacks_since = None;
+                    age
+                };
                 entry.refresh_at = now + age;
             }
             Err(e) => {
                 // What is known stays known.
                 entry.error = Some(e);
-                entry.refresh_at = now + RETRY;
+                entry.refresh_at = now + entry.patience(now, RETRY);
             }
         }
         Some(entry.users.clone())
@@ -543,4 +561,25 @@ fn question(key: &SourceKey) -> Question {
             )
         }
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_not_ready_for_long_is_asked_for_less_often() {
+        let mut entry = Entry::default();
+        for (after_s, least, expected_ms) in [
+            (0, SOON, 500),
+            (4, SOON, 500),
+            (5, RETRY, 2000),
+            (30, SOON, 3000),
+            (30, RETRY, 3000),
+            (5000, SOON, 10_000),
+        ] {
+            let now = Time::from_unix_s(1000 + after_s);
+            assert_eq!(entry.patience(now, least), Duration::from_millis(expected_ms), "{after_s} {least:?}");
+        }
+    }
 }

@@ -19,6 +19,7 @@ use k8s_openapi::api::core::v1::Pod;
 use super::worker::Worker;
 use super::{Call, Fx, KubeletCore, Owner, Wake};
 use crate::effects::{Op, Outcome, Reply};
+use crate::planted::Planted;
 use crate::runtime::Uid;
 use crate::spec::{manifest, pod};
 
@@ -37,6 +38,9 @@ pub(super) struct Statics {
     /// Mirrors that are being made or deleted, by namespace and name.
     calls: BTreeSet<(String, String)>,
     retry_at: Time,
+    /// How often in a row a mirror was not made, or not deleted, as the API has another object than the cache shows. Where another
+    /// pod has its name that stays so.
+    refused: u32,
     /// Something changed that mirrors must follow.
     pub dirty: bool,
 }
@@ -121,9 +125,11 @@ impl KubeletCore {
         if !self.statics.read || !self.loaded {
             return;
         }
+        let believes = self.planted == Some(Planted::BelievedAnnotations);
         for (uid, w) in &mut self.workers {
-            let is_of_manifest = w.pod.annotation(manifest::HASH) == Some(uid.as_ref());
-            if is_of_manifest && !w.confirmed && !self.statics.present.contains(uid) {
+            let says_so = believes && w.pod.annotation(manifest::SOURCE).is_some_and(|source| source != "api");
+            let is_static = pod::is_static(&w.pod) || says_so;
+            if is_static && !w.confirmed && !self.statics.present.contains(uid) {
                 (w.confirmed, w.deleted) = (true, true);
                 self.dirty.insert(uid.clone());
             }
@@ -140,11 +146,17 @@ impl KubeletCore {
         pod::is_static(pod) && others.any(|(other, w)| self.takes_room(other, w))
     }
 
+    /// Whether a pod is the picture of one that is here: whoever may make pods may call his one the picture of any.
+    fn is_mirror_of(mirror: &Pod, w: &Worker) -> bool {
+        let is_its_name = (w.pod.namespace(), w.pod.name()) == (mirror.namespace(), mirror.name());
+        is_its_name && pod::is_static(&w.pod)
+    }
+
     /// A mirror was seen or is gone. Its status is the static pod's.
     pub(super) fn mirror_changed(&mut self, mirror: &Arc<Pod>, gone: bool) {
         self.statics.dirty = true;
         let Some(uid) = manifest::mirrored(mirror).map(Uid::from) else { return };
-        let Some(w) = self.workers.get_mut(&uid) else { return };
+        let Some(w) = self.workers.get_mut(&uid).filter(|w| Self::is_mirror_of(mirror, w)) else { return };
         if gone {
             w.mirror.take_if(|m| m.uid() == mirror.uid());
         } else if w.mirror.as_ref().is_none_or(|m| m.uid() != mirror.uid() || mirror.revision() >= m.revision()) {
@@ -171,7 +183,8 @@ impl KubeletCore {
         for (key, m) in &mirrors {
             let hash = manifest::mirrored(m).unwrap_or_default();
             // While the pod is being stopped its end is still to be told.
-            let kept = self.workers.contains_key(hash) && !m.is_deleting();
+            let is_here = self.workers.get(hash).is_some_and(|w| Self::is_mirror_of(m, w));
+            let kept = is_here && !m.is_deleting();
             if !kept && self.statics.calls.insert(key.clone()) {
                 let options = DeleteOptions {
                     uid: Some(m.uid().to_owned()),
@@ -198,9 +211,10 @@ impl KubeletCore {
         self.statics.calls.remove(key);
         match result {
             // The watch shows it.
-            Ok(_) => {}
+            Ok(_) => self.statics.refused = 0,
             Err(e) if e.is_not_found() || e.is_already_exists() || e.is_conflict() => {
-                self.statics.retry_at = now + Duration::from_millis(200);
+                self.statics.retry_at = now + Duration::from_millis(200 << self.statics.refused.min(6));
+                self.statics.refused += 1;
             }
             Err(error) => {
                 tracing::warn!(namespace = key.0, name = key.1, %error, "a mirror pod was not made or deleted");
@@ -211,5 +225,27 @@ impl KubeletCore {
             self.statics.dirty = true;
             self.wake(self.statics.retry_at, Wake::Mirrors);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use carrack_engine::{Rng, StatusError};
+
+    use super::*;
+    use crate::config::NodeConfig;
+
+    #[test]
+    fn a_mirror_whose_name_is_taken_is_tried_less_and_less_often() {
+        let mut core = KubeletCore::new(NodeConfig::default(), &Rng::new(1));
+        let (now, key) = (Time::from_unix_s(1000), ("n".to_owned(), "p".to_owned()));
+        let taken = StatusError { code: 409, reason: "AlreadyExists".into(), ..StatusError::default() };
+        for expected_ms in [200, 400, 800, 1600, 3200, 6400, 12_800, 12_800] {
+            core.mirror_answered(now, &key, Err(ApiError::Status(Box::new(taken.clone()))));
+            assert_eq!(core.statics.retry_at, now + Duration::from_millis(expected_ms));
+        }
+        core.mirror_answered(now, &key, Ok(ApiResponse { status: 201, body: Vec::<u8>::new().into() }));
+        core.mirror_answered(now, &key, Err(ApiError::Status(Box::new(taken))));
+        assert_eq!(core.statics.retry_at, now + Duration::from_millis(200));
     }
 }

@@ -8,6 +8,7 @@ use carrack_engine::{EventRecord, Time};
 use carrack_types::resource::Object as _;
 use k8s_openapi::api::core::v1::{Container, Pod};
 
+use super::hooks::{Hooks, hooks_start};
 use super::sources::SourceView;
 use super::worker::{Admission, PodRuntime, RecordMark, Stopping, Worker, in_order};
 use super::{Fx, KubeletCore, Owner, PodOp, host_ips, is_absent};
@@ -301,14 +302,16 @@ impl KubeletCore {
         }
         let wanted: BTreeSet<String> = starts.iter().map(|s| s.name.clone()).collect();
         w.waiting.retain(|name, _| wanted.contains(name) || w.lanes.contains_key(name));
+        let pod = w.pod.clone();
+        let hooks = Hooks::of(&pod, runtime);
         let mut held = false;
         for start in starts {
             // Ephemeral containers are beside the others.
             let is_ordered = start.kind != ContainerKind::Ephemeral && self.planted != Some(Planted::HooksAside);
-            if is_ordered && (held || waits_for_hook(w, runtime, &start)) {
+            if is_ordered && (held || hooks.hold(w, &start)) {
                 continue;
             }
-            let holds = in_order(&w.pod).any(|c| c.name == start.name && hooks_start(c));
+            let holds = hooks.has(&start.name);
             held |= !self.begin_lane(now, uid, w, runtime, start, fx) && holds;
         }
         // What was looked up is used at once or not at all: an image may go.
@@ -351,7 +354,7 @@ impl KubeletCore {
             let message = format!("Failed to create pod sandbox: {problem}");
             self.event(now, EventRecord::warning(w.pod.as_ref(), "FailedCreatePodSandBox", message), fx);
         }
-        self.wake_pod(now + Duration::from_secs(30), uid);
+        self.wake_pod(w.mount_said_at, uid);
         None
     }
 
@@ -388,8 +391,13 @@ impl KubeletCore {
         }
         self.volume_actions(uid, actions, fx);
         if let Some(at) = self.volumes.next_republish(uid) {
-            // What is due already waits for something that is being read.
-            self.wake_pod(at.max(now + Duration::from_secs(1)), uid);
+            // What is due already waits for something that is being read. It is looked at once a second, however often its pod is
+            // looked at for other reasons: each look would be followed by one of its own.
+            let soonest = now + Duration::from_secs(1);
+            if at < soonest && w.republish_look_at <= now {
+                w.republish_look_at = soonest;
+            }
+            self.wake_pod(if at < soonest { w.republish_look_at } else { at }, uid);
         }
         self.start_growth(now, uid, grown, fx);
         // Volumes that were resolved just now are recorded before anything is done about them.
@@ -668,21 +676,22 @@ impl KubeletCore {
         w.probers.retain(|id, _| running.contains_key(id.as_str()));
         let pod_ip = self.pod_ips(uid, w).into_iter().next().unwrap_or_default();
         let pod = w.pod.clone();
+        let probed = probed(&pod);
         let (mut next, mut errored): (Option<Time>, Vec<_>) = (None, Vec::new());
         for (id, name) in running {
-            let Some((_, c)) = pod::container(&pod, name).filter(|(_, c)| is_probed(c)) else { continue };
+            let Some(c) = probed.get(name).copied() else { continue };
             // Its postStart hook is not over.
             if w.lanes.contains_key(name) {
                 continue;
             }
             let prober = w.probers.entry(id.to_owned()).or_insert_with(|| {
                 let started = runtime.containers.iter().find(|r| r.id == id).and_then(|r| r.started_at);
-                Prober::new(&c, started.unwrap_or(now), told_verdict(&pod, id))
+                Prober::new(c, started.map_or(now, |at| at.min(now)), told_verdict(&pod, id))
             });
             if stops {
                 prober.stop();
             }
-            for (kind, op) in prober.due(now, &c, id, &pod_ip) {
+            for (kind, op) in prober.due(now, c, id, &pod_ip) {
                 match op {
                     Some(op) => {
                         let op = start_probe(&mut self.ops, uid, id, kind, op, fx);
@@ -710,9 +719,10 @@ impl KubeletCore {
         let mut out: BTreeMap<String, Verdict> = w.probers.iter().map(|(id, p)| (id.clone(), p.verdict())).collect();
         let is_unasked = |r: &&ContainerRecord| r.state == ContainerState::Running && !w.probers.contains_key(&r.id);
         let unasked = runtime.containers.iter().filter(is_unasked);
+        let probed = probed(&w.pod);
         for r in unasked.filter(|_| self.planted != Some(Planted::ReadyUnasked)) {
-            if let Some((_, c)) = pod::container(&w.pod, &r.name).filter(|(_, c)| is_probed(c)) {
-                let begun = Prober::new(&c, r.started_at.unwrap_or_default(), told_verdict(&w.pod, &r.id));
+            if let Some(c) = probed.get(r.name.as_str()) {
+                let begun = Prober::new(c, r.started_at.unwrap_or_default(), told_verdict(&w.pod, &r.id));
                 out.insert(r.id.clone(), begun.verdict());
             }
         }
@@ -728,22 +738,6 @@ impl KubeletCore {
         }
         out
     }
-}
-
-fn hooks_start(c: &Container) -> bool {
-    c.lifecycle.as_ref().is_some_and(|l| l.post_start.is_some())
-}
-
-/// Whether a container waits for the postStart hook of one before it, which is being started: proxies hold others back so
-/// (upstream's `SyncPod`, `pkg/kubelet/kuberuntime`, starts one container after another, hooks included; one that fails holds up
-/// nobody). Without such hooks containers start side by side.
-fn waits_for_hook(w: &Worker, runtime: &PodRuntime, start: &Start) -> bool {
-    let here: Vec<&ContainerRecord> = runtime.containers.iter().filter(|r| r.sandbox_id == start.sandbox_id).collect();
-    // One that was made and not started, by an earlier life, is made again.
-    let is_made = |name: &str| plan::newest(&here, name).is_some_and(|r| r.state == ContainerState::Created);
-    in_order(&w.pod)
-        .take_while(|c| c.name != start.name)
-        .any(|c| hooks_start(c) && (w.lanes.contains_key(&c.name) || is_made(&c.name)))
 }
 
 /// Starts a probe; the core itself is borrowed meanwhile.
@@ -773,8 +767,11 @@ fn told_verdict(pod: &Pod, id: &str) -> Option<Verdict> {
         .map(|c| Verdict { started: c.started == Some(true), ready: c.ready, must_restart: false })
 }
 
-fn is_probed(c: &Container) -> bool {
-    c.startup_probe.is_some() || c.liveness_probe.is_some() || c.readiness_probe.is_some()
+/// The containers that have probes, by name. Ephemeral ones have none.
+fn probed(pod: &Pod) -> BTreeMap<&str, &Container> {
+    let is_probed =
+        |c: &&Container| c.startup_probe.is_some() || c.liveness_probe.is_some() || c.readiness_probe.is_some();
+    in_order(pod).filter(is_probed).map(|c| (c.name.as_str(), c)).collect()
 }
 
 /// Reads a pod's facts through a function.

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use std::time::Duration;
 
 use carrack_engine::{CallId, Time};
 use k8s_openapi::api::core::v1::{Container, Pod, PodStatus, ResourceRequirements};
@@ -16,7 +17,7 @@ use crate::probes::Prober;
 use crate::records::EndedRecord;
 use crate::runtime::{ContainerRecord, ImageRecord, SandboxRecord, SandboxSpec};
 use crate::spec::env_file::EnvFiles;
-use crate::spec::pod::spec;
+use crate::spec::pod::{grace_s, spec};
 use crate::spec::pull::Credential;
 use crate::status::pod::{Ended, Waiting};
 use crate::status::resize::{Pending, Progress};
@@ -66,10 +67,13 @@ impl Stopping {
         })
     }
 
-    /// What an earlier life of the kubelet began. Listings as new as `since` count.
-    pub fn restored(record: EndedRecord, since: OpId) -> Self {
+    /// What an earlier life of the kubelet began. Listings as new as `since` count. The clock may have been set back since then:
+    /// nobody has longer than he ever had.
+    pub fn restored(record: EndedRecord, since: OpId, now: Time, pod: &Pod) -> Self {
         let EndedRecord { reason, message, disrupts, deadline_ns } = record;
-        Self { deadline: Time(deadline_ns), since, because: Some(Ended { reason, message, disrupts }) }
+        let most = Duration::from_secs(u64::try_from(grace_s(pod)).unwrap_or(0).max(1));
+        let deadline = Time(deadline_ns).min(now + most);
+        Self { deadline, since, because: Some(Ended { reason, message, disrupts }) }
     }
 }
 
@@ -178,6 +182,8 @@ pub(super) struct StatusState {
     pub retry_at: Time,
     /// Until when a change waits that nobody waits for.
     pub held_until: Option<Time>,
+    /// What the API server took and did not keep as it was, and until when it is not told that again.
+    pub unkept: Option<(PodStatus, Time)>,
     pub failures: u32,
     /// How often in a row somebody else had written meanwhile.
     pub conflicts: u32,
@@ -286,6 +292,8 @@ pub(super) struct Worker {
     /// Nothing of it is left here.
     pub gone: bool,
     pub mount_said_at: Time,
+    /// When it is looked at next for a volume that is to be published again.
+    pub republish_look_at: Time,
     /// Since when volumes are missing without which its containers cannot start.
     pub volumes_lack_since: Option<Time>,
     pub secrets_said_at: Time,
@@ -305,6 +313,14 @@ pub(super) struct RecordMark {
 pub(super) fn in_order(pod: &Pod) -> impl Iterator<Item = &Container> {
     let s = spec(pod);
     s.init_containers.iter().flatten().chain(&s.containers)
+}
+
+/// Containers that have another image than before.
+fn other_images<'a>(before: &Pod, now: &'a Pod) -> Vec<&'a str> {
+    let before: BTreeMap<&str, Option<&str>> =
+        in_order(before).map(|c| (c.name.as_str(), c.image.as_deref())).collect();
+    let is_other = |c: &&Container| before.get(c.name.as_str()).is_some_and(|image| *image != c.image.as_deref());
+    in_order(now).filter(is_other).map(|c| c.name.as_str()).collect()
 }
 
 impl Worker {
@@ -353,6 +369,7 @@ impl Worker {
             drop_op: None,
             gone: false,
             mount_said_at: Time::default(),
+            republish_look_at: Time::default(),
             volumes_lack_since: None,
             secrets_said_at: Time::default(),
         }
@@ -361,11 +378,8 @@ impl Worker {
     /// It is read anew: it is looked at as it is allocated. Whoever crashed with another image has not with this one, and does
     /// not wait for having done so (upstream keeps a wait under the container's hash, `doBackOff`).
     pub fn take(&mut self, pod: Arc<Pod>, allocated: Option<&Allocation>) {
-        for c in in_order(&pod) {
-            let before = in_order(&self.desired).find(|before| before.name == c.name);
-            if before.is_some_and(|before| before.image != c.image) {
-                self.crash.clear(&c.name);
-            }
+        for name in other_images(&self.desired, &pod) {
+            self.crash.clear(name);
         }
         self.pod = allocated.map_or_else(|| pod.clone(), |allocated| allocated.applied(&pod));
         self.desired = pod;
@@ -384,5 +398,28 @@ impl Worker {
 
     pub fn wait(&mut self, container: &str, reason: &str, message: impl Into<String>) {
         self.waiting.insert(container.to_owned(), Waiting { reason: reason.into(), message: message.into() });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_clock_gives_a_pod_more_time_than_it_ever_had() {
+        let pod: Pod = serde_json::from_value(serde_json::json!({"metadata": {"name": "p"}, "spec": {
+            "containers": [], "terminationGracePeriodSeconds": 30}}))
+        .unwrap();
+        let now = Time::from_unix_s(1000);
+        for (deadline_s, expected_s) in [(900, 900), (1010, 1010), (1030, 1030), (1_000_000, 1030)] {
+            let record = EndedRecord {
+                reason: "Evicted".into(),
+                message: String::new(),
+                disrupts: true,
+                deadline_ns: Time::from_unix_s(deadline_s).0,
+            };
+            let restored = Stopping::restored(record, OpId(1), now, &pod);
+            assert_eq!(restored.deadline, Time::from_unix_s(expected_s), "{deadline_s}");
+        }
     }
 }

@@ -5,9 +5,9 @@
 //! else be two writes for every pod that holds a device. Of what nobody has ever told, and of a device that its plugin lists no
 //! more, nothing is known.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
-use k8s_openapi::api::core::v1::{ContainerStatus, PodStatus, ResourceHealth, ResourceStatus};
+use k8s_openapi::api::core::v1::{PodStatus, ResourceHealth, ResourceStatus};
 
 use super::{Devices, Held};
 use crate::runtime::Uid;
@@ -16,10 +16,10 @@ const HEALTHY: &str = "Healthy";
 const UNHEALTHY: &str = "Unhealthy";
 const UNKNOWN: &str = "Unknown";
 
-fn told_of<'a>(told: Option<&'a PodStatus>, name: &str) -> &'a [ResourceStatus] {
-    let mut all = told.into_iter().flat_map(|status| status.container_statuses.iter().flatten());
-    let of_container = |c: &'a ContainerStatus| c.allocated_resources_status.as_deref();
-    all.find(|c| c.name == name).and_then(of_container).unwrap_or_default()
+/// What was told of each container's devices, by its name.
+fn told_of(told: Option<&PodStatus>) -> BTreeMap<&str, &[ResourceStatus]> {
+    let all = told.into_iter().flat_map(|status| status.container_statuses.iter().flatten());
+    all.filter_map(|c| Some((c.name.as_str(), c.allocated_resources_status.as_deref()?))).collect()
 }
 
 impl Devices {
@@ -27,8 +27,9 @@ impl Devices {
     /// a pod that has ended say, it says the last.
     pub fn tell_health(&self, uid: &str, told: Option<&PodStatus>, status: &mut PodStatus) {
         let held = self.allocations.get(uid);
+        let told = told_of(told);
         for c in status.container_statuses.iter_mut().flatten() {
-            let before = told_of(told, &c.name);
+            let before = told.get(c.name.as_str()).copied().unwrap_or_default();
             let holdings = held.and_then(|held| held.get(&c.name)).filter(|_| c.container_id.is_some());
             let of_each: Vec<ResourceStatus> = match holdings {
                 Some(holdings) => holdings.iter().map(|(name, held)| self.health(name, &held.ids, before)).collect(),

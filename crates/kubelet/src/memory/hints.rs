@@ -35,7 +35,10 @@ impl Memory {
     fn again(&self, uid: &str, over: &[String], nodes: Nodes, kind: &str) -> u64 {
         let of_pod = self.assigned.get(uid);
         let blocks = over.iter().filter_map(|name| of_pod?.get(name)).flatten();
-        blocks.filter(|block| block.nodes == nodes && block.kind == kind).map(|block| block.bytes).sum()
+        blocks
+            .filter(|block| block.nodes == nodes && block.kind == kind)
+            .map(|block| block.bytes)
+            .fold(0, u64::saturating_add)
     }
 
     /// The nodes to bind a container to. What the topology manager came to may be a part of what is needed: then others are

@@ -35,6 +35,11 @@ impl Backoff {
     pub fn delay(&self, key: &str) -> Duration {
         self.entries.get(key).map_or(Duration::ZERO, |e| e.delay)
     }
+    /// When it was tried last.
+    #[must_use]
+    pub fn last_tried(&self, key: &str) -> Option<Time> {
+        self.entries.get(key).map(|e| e.last)
+    }
     /// It is tried again now.
     pub fn tried(&mut self, key: &str, now: Time, longest: Duration) {
         let delay = match self.entries.get(key) {

@@ -3,3 +3,4 @@
 pub mod backoff;
 pub mod dead;
 pub mod plan;
+pub mod records;

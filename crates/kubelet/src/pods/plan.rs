@@ -13,6 +13,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use k8s_openapi::api::core::v1::{Container, Pod};
 
+use super::records::Records;
 use crate::runtime::{ContainerRecord, ContainerState, SandboxRecord};
 use crate::spec::pod::{self, ContainerKind, RestartPolicy};
 
@@ -70,6 +71,19 @@ impl Facts<'_> {
     /// Whether a container that ended with this code is started again.
     fn restarts(&self, kind: ContainerKind, c: &Container, r: &ContainerRecord, code: i32) -> bool {
         self.restarting.contains(&r.id) || pod::restarts(self.pod, kind, c, code)
+    }
+}
+
+impl<'a> Facts<'a> {
+    /// The records of its containers.
+    #[must_use]
+    pub fn records(&self) -> Records<'a> {
+        self.containers.iter().copied().collect()
+    }
+
+    /// Those in one of its sandboxes.
+    fn records_in(&self, sandbox: &SandboxRecord) -> Records<'a> {
+        self.containers.iter().filter(|c| c.sandbox_id == sandbox.id).copied().collect()
     }
 }
 
@@ -146,12 +160,12 @@ pub fn current_sandbox<'a>(sandboxes: &[&'a SandboxRecord]) -> Option<&'a Sandbo
 #[must_use]
 pub fn initialized(f: &Facts<'_>) -> bool {
     let Some(sandbox) = current_sandbox(f.sandboxes) else { return pod::init_containers(f.pod).next().is_none() };
-    let here: Vec<&ContainerRecord> = f.containers.iter().filter(|c| c.sandbox_id == sandbox.id).copied().collect();
-    if pod::spec(f.pod).containers.iter().any(|c| newest(&here, &c.name).is_some()) {
+    let here = f.records_in(sandbox);
+    if pod::spec(f.pod).containers.iter().any(|c| here.newest(&c.name).is_some()) {
         return true;
     }
     let furthest = furthest(f.pod, &here);
-    pod::init_containers(f.pod).enumerate().all(|(place, (kind, c))| match newest(&here, &c.name) {
+    pod::init_containers(f.pod).enumerate().all(|(place, (kind, c))| match here.newest(&c.name) {
         Some(r) if kind == ContainerKind::Sidecar => {
             r.may_run() && f.verdicts.get(&r.id).copied().unwrap_or_default().started
         }
@@ -162,21 +176,21 @@ pub fn initialized(f: &Facts<'_>) -> bool {
 
 /// The place of the last init container that has been made in a sandbox. Those before it that run once have succeeded there, also
 /// where the runtime knows no more of them: they do not run again beside it (upstream's `computeInitContainerActions`).
-fn furthest(pod: &Pod, here: &[&ContainerRecord]) -> Option<usize> {
-    let made = pod::init_containers(pod).enumerate().filter(|(_, (_, c))| newest(here, &c.name).is_some());
+fn furthest(pod: &Pod, here: &Records<'_>) -> Option<usize> {
+    let made = pod::init_containers(pod).enumerate().filter(|(_, (_, c))| here.newest(&c.name).is_some());
     made.map(|(place, _)| place).max()
 }
 
-fn next_attempt(f: &Facts<'_>, name: &str) -> u32 {
-    let seen = f.containers.iter().filter(|c| c.name == name).map(|c| c.attempt + 1).max();
-    let told = f.ran_before.get(name).map(|n| n + 1);
+fn next_attempt(f: &Facts<'_>, all: &Records<'_>, name: &str) -> u32 {
+    let seen = all.named(name).iter().map(|c| c.attempt.saturating_add(1)).max();
+    let told = f.ran_before.get(name).map(|n| n.saturating_add(1));
     seen.max(told).unwrap_or(0)
 }
 
 /// How the pod ended, if nothing of it may run again.
-fn end(f: &Facts<'_>, sandbox_ready: bool) -> Option<End> {
+fn end(f: &Facts<'_>, all: &Records<'_>, sandbox_ready: bool) -> Option<End> {
     let stays_failed = |kind, c: &Container| {
-        let code = newest(f.containers, &c.name).and_then(ContainerRecord::exit_code);
+        let code = all.newest(&c.name).and_then(ContainerRecord::exit_code);
         code.is_some_and(|code| code != 0 && !pod::restarts(f.pod, kind, c, code))
     };
     if pod::init_containers(f.pod).any(|(kind, c)| kind == ContainerKind::Init && stays_failed(kind, c)) {
@@ -186,26 +200,26 @@ fn end(f: &Facts<'_>, sandbox_ready: bool) -> Option<End> {
     // The exit code of each, 137 for one that ran and was lost; none for one that never started.
     let codes: Vec<Option<i32>> = regular
         .iter()
-        .map(|c| match newest(f.containers, &c.name) {
+        .map(|c| match all.newest(&c.name) {
             Some(r) => r.exit_code(),
             None => f.ran_before.contains_key(&c.name).then_some(137),
         })
         .collect();
     let ended = |(c, code): (&Container, &Option<i32>)| {
-        let again = newest(f.containers, &c.name).is_some_and(|r| f.restarting.contains(&r.id));
+        let again = all.newest(&c.name).is_some_and(|r| f.restarting.contains(&r.id));
         code.map(|code| !again && !pod::restarts(f.pod, ContainerKind::Regular, c, code))
     };
     let ends: Vec<Option<bool>> = regular.iter().zip(&codes).map(ended).collect();
     if ends.contains(&Some(false)) {
         return None;
     }
-    let is_regular = |name: &str| regular.iter().any(|c| c.name == name);
+    let may_run = |c: &Container| all.named(&c.name).iter().any(|r| r.may_run());
     // When its sandbox died under it, a pod that is never started again and has begun is over even if some of its
     // containers had not started yet.
     let dead = || {
         pod::restart_policy(f.pod) == RestartPolicy::Never
             && !sandbox_ready
-            && !f.containers.iter().any(|c| is_regular(&c.name) && c.may_run())
+            && !regular.iter().any(may_run)
             && !f.sandboxes.is_empty()
             && ends.iter().any(Option::is_some)
     };
@@ -236,10 +250,11 @@ fn check_running(f: &Facts<'_>, kind: ContainerKind, c: &Container, r: &Containe
     plan.kill.push(Kill { id: r.id.clone(), name: c.name.clone(), message });
 }
 
-/// Looks after one container that should be there. Returns whether it runs and has started.
+/// Looks after one container that should be there, by all records and by those in the sandbox. Returns whether it runs and has
+/// started.
 fn keep(
     f: &Facts<'_>,
-    here: &[&ContainerRecord],
+    (all, here): (&Records<'_>, &Records<'_>),
     sandbox_id: &str,
     kind: ContainerKind,
     c: &Container,
@@ -249,11 +264,11 @@ fn keep(
         plan.start.push(Start {
             name: c.name.clone(),
             kind,
-            attempt: next_attempt(f, &c.name),
+            attempt: next_attempt(f, all, &c.name),
             sandbox_id: sandbox_id.to_owned(),
         });
     };
-    match newest(here, &c.name) {
+    match here.newest(&c.name) {
         None => {
             start(plan);
             false
@@ -300,7 +315,8 @@ pub fn run(f: &Facts<'_>) -> Plan {
     let mut plan = Plan::default();
     let current = current_sandbox(f.sandboxes);
     let ready = current.filter(|s| s.ready);
-    plan.end = end(f, ready.is_some());
+    let all = f.records();
+    plan.end = end(f, &all, ready.is_some());
     if plan.end.is_some() {
         return plan;
     }
@@ -322,35 +338,36 @@ pub fn run(f: &Facts<'_>) -> Plan {
     }
     let Some(sandbox) = ready else {
         if plan.kill.is_empty() && plan.stop_sandboxes.is_empty() {
-            plan.run_sandbox = Some(f.sandboxes.iter().map(|s| s.attempt + 1).max().unwrap_or(0));
+            plan.run_sandbox = Some(f.sandboxes.iter().map(|s| s.attempt.saturating_add(1)).max().unwrap_or(0));
         }
         return plan;
     };
-    let here: Vec<&ContainerRecord> = f.containers.iter().filter(|c| c.sandbox_id == sandbox.id).copied().collect();
+    let here = f.records_in(sandbox);
+    let known = (&all, &here);
     for (c, _) in pod::ephemeral_containers(f.pod) {
-        if newest(f.containers, &c.name).is_none() && !f.ran_before.contains_key(&c.name) {
-            keep(f, &here, &sandbox.id, ContainerKind::Ephemeral, &c, &mut plan);
+        if all.newest(&c.name).is_none() && !f.ran_before.contains_key(&c.name) {
+            keep(f, known, &sandbox.id, ContainerKind::Ephemeral, &c, &mut plan);
         }
     }
     if initialized(f) {
         for (_, c) in pod::init_containers(f.pod).filter(|(k, _)| *k == ContainerKind::Sidecar) {
-            keep(f, &here, &sandbox.id, ContainerKind::Sidecar, c, &mut plan);
+            keep(f, known, &sandbox.id, ContainerKind::Sidecar, c, &mut plan);
         }
         for c in &pod::spec(f.pod).containers {
-            keep(f, &here, &sandbox.id, ContainerKind::Regular, c, &mut plan);
+            keep(f, known, &sandbox.id, ContainerKind::Regular, c, &mut plan);
         }
         return plan;
     }
     let furthest = furthest(f.pod, &here);
     for (place, (kind, c)) in pod::init_containers(f.pod).enumerate() {
-        let done = match newest(&here, &c.name) {
+        let done = match here.newest(&c.name) {
             Some(r) => r.exit_code() == Some(0),
             None => furthest > Some(place),
         };
         if done && kind == ContainerKind::Init {
             continue;
         }
-        let started = keep(f, &here, &sandbox.id, kind, c, &mut plan);
+        let started = keep(f, known, &sandbox.id, kind, c, &mut plan);
         if !(started && kind == ContainerKind::Sidecar) {
             break;
         }
@@ -362,11 +379,12 @@ pub fn run(f: &Facts<'_>) -> Plan {
 #[must_use]
 pub fn stop(f: &Facts<'_>, hurry: bool, message: &str) -> Plan {
     let mut plan = Plan::default();
-    let sidecars: Vec<&str> = pod::init_containers(f.pod)
+    let sidecars: BTreeMap<&str, usize> = pod::init_containers(f.pod)
         .filter(|(k, _)| *k == ContainerKind::Sidecar)
-        .map(|(_, c)| c.name.as_str())
+        .enumerate()
+        .map(|(rank, (_, c))| (c.name.as_str(), rank))
         .collect();
-    let rank = |name: &str| sidecars.iter().position(|s| *s == name);
+    let rank = |name: &str| sidecars.get(name).copied();
     let alive: Vec<&&ContainerRecord> = f.containers.iter().filter(|c| c.may_run()).collect();
     let others_alive = alive.iter().any(|c| rank(&c.name).is_none());
     let last_sidecar = alive.iter().filter_map(|c| rank(&c.name)).max();

@@ -5,6 +5,8 @@
 //!  client certificate, else bearer token (TokenReview) ─▶ who ─▶ may they, to a subresource of this node? (SubjectAccessReview)
 //! ```
 //!
+//! What runs commands is `create`, by whatever method it is asked for; upstream goes by the method, so that `get nodes/proxy` is enough.
+//!
 //! Subresources are fine-grained (`nodes/pods`, `nodes/stats`, ...); `nodes/proxy` does for those that had none of their own once.
 
 use carrack_auth::Caller;
@@ -44,6 +46,9 @@ impl Asked {
             _ => "get",
         };
         let below = |root: &str| path.strip_prefix(root).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'));
+        // Commands are run by GET too, where the connection is a WebSocket: that is more than reading.
+        let verb =
+            if ["/exec", "/attach", "/portForward", "/run"].iter().any(|root| below(root)) { "create" } else { verb };
         let subresources: &[&str] = match () {
             () if below("/stats") => &["stats"],
             () if below("/metrics") => &["metrics"],
@@ -159,6 +164,10 @@ mod tests {
             (Method::GET, "/metrics/probes", "get", &["metrics"]),
             (Method::GET, "/containerLogs/ns/p/c", "get", &["proxy"]),
             (Method::POST, "/exec/ns/p/c", "create", &["proxy"]),
+            (Method::GET, "/exec/ns/p/c", "create", &["proxy"]),
+            (Method::GET, "/attach/ns/p/c", "create", &["proxy"]),
+            (Method::GET, "/portForward/ns/p", "create", &["proxy"]),
+            (Method::GET, "/runningpods", "get", &["pods", "proxy"]),
             (Method::DELETE, "/", "delete", &["proxy"]),
         ] {
             assert_eq!(Asked::of(&method, path), Asked { verb, subresources }, "{method} {path}");

@@ -22,6 +22,7 @@ use super::metrics::Requests;
 use super::reply::{Refusal, Reply};
 use super::route::{bucket, route};
 use super::settings::Settings;
+use super::strangers::Stranger;
 
 /// hyper takes no smaller one.
 const LEAST_BUFFER_BYTES: usize = 8192;
@@ -64,12 +65,16 @@ impl Session {
 }
 
 /// Runs a connection to its end. What goes wrong with it concerns its client alone.
-pub(super) async fn run(session: Session, stream: TcpStream, acceptor: TlsAcceptor) {
+pub(super) async fn run(session: Session, mut stranger: Stranger, stream: TcpStream, acceptor: TlsAcceptor) {
     let settings = &session.shared.settings;
     if let Err(error) = prepare(&stream, settings) {
         tracing::debug!(%error, "socket options");
     }
-    let stream = match tokio::time::timeout(settings.handshake, acceptor.accept(stream)).await {
+    let accepted = tokio::select! {
+        accepted = tokio::time::timeout(settings.handshake, acceptor.accept(stream)) => accepted,
+        () = stranger.has_to_go() => return tracing::debug!("a TLS handshake made room for others"),
+    };
+    let stream = match accepted {
         Ok(Ok(stream)) => stream,
         Ok(Err(error)) => return tracing::debug!(%error, "TLS handshake"),
         Err(_) => return tracing::debug!("TLS handshake timed out"),
@@ -79,6 +84,13 @@ pub(super) async fn run(session: Session, stream: TcpStream, acceptor: TlsAccept
         None
     });
     let access = Access::of(caller, &session.shared.allowed_users);
+    let mut stranger = Some(stranger).filter(|_| access != Access::Granted);
+    let has_to_go = async {
+        match &mut stranger {
+            Some(stranger) => stranger.has_to_go().await,
+            None => std::future::pending().await,
+        }
+    };
     let service = service_fn(|request: Request<Incoming>| {
         let (session, access) = (&session, &access);
         async move { Ok::<_, Infallible>(answer(session, access, request).await) }
@@ -95,6 +107,7 @@ pub(super) async fn run(session: Session, stream: TcpStream, acceptor: TlsAccept
     let result = tokio::select! {
         result = &mut connection => Some(result),
         () = session.shared.ended() => None,
+        () = has_to_go => return tracing::debug!("a connection made room for others"),
     };
     let result = match result {
         Some(result) => result,

@@ -28,6 +28,7 @@ mod route;
 mod running;
 mod settings;
 mod stats;
+mod strangers;
 mod streams;
 #[cfg(test)]
 mod tests;
@@ -53,6 +54,7 @@ pub use stats::{
 
 use crate::config::ServingTls;
 use connection::{Session, Shared};
+use strangers::Strangers;
 
 /// What the server is told.
 #[derive(Clone, Debug)]
@@ -140,7 +142,7 @@ impl Server {
         let acceptor = TlsAcceptor::from(Arc::new(tls));
         let (end, ending) = watch::channel(false);
         let (cut_off, cut) = watch::channel(false);
-        let most = settings.max_connections;
+        let (most, strangers) = (settings.max_connections, Strangers::new(settings.max_strangers));
         let places = Arc::new(Semaphore::new(most));
         let (drain, pause) = (settings.drain, settings.accept_pause);
         let requests = metrics::Requests::default();
@@ -163,7 +165,8 @@ impl Server {
                 match listener.accept().await {
                     Ok((stream, _)) => {
                         let session = Session::new(Arc::clone(&shared), place);
-                        let (connection, mut cut) = (connection::run(session, stream, acceptor.clone()), cut.clone());
+                        let connection = connection::run(session, strangers.enter(), stream, acceptor.clone());
+                        let mut cut = cut.clone();
                         tokio::spawn(async move {
                             tokio::select! {
                                 () = connection => {}

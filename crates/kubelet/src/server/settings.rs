@@ -9,6 +9,9 @@ pub struct Settings {
     pub debugging: bool,
     /// Most connections at a time, those of exec and port-forward included; more wait.
     pub max_connections: usize,
+    /// How many of them may be of others than the API server and `system:masters`, but for streams that go on; with one more the
+    /// oldest of these ends.
+    pub max_strangers: usize,
     /// Largest head of a request, in bytes. A command of exec is part of it.
     pub max_head_bytes: usize,
     /// How long a TLS handshake may take.
@@ -40,6 +43,7 @@ impl Default for Settings {
         Self {
             debugging: true,
             max_connections: 1024,
+            max_strangers: 512,
             max_head_bytes: 256 << 10,
             handshake: Duration::from_secs(10),
             head: Duration::from_secs(30),

@@ -6,7 +6,7 @@ use std::fmt::Write as _;
 use carrack_types::pod::is_made_of_objects;
 use k8s_openapi::api::core::v1::{AppArmorProfile, Container, Pod};
 
-use super::env::expand;
+use super::env::{expand, expand_all};
 use super::pod::{self, ContainerKind, spec};
 use super::{resources, sandbox};
 use crate::allocation;
@@ -34,6 +34,8 @@ const MASKED: [&str; 12] = [
     "/sys/firmware",
     "/sys/devices/virtual/powercap",
 ];
+/// Longest path that the kernel knows, in bytes (`PATH_MAX`).
+const MAX_PATH: usize = 4096;
 const READ_ONLY: [&str; 5] = ["/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger"];
 
 /// What a container's making rests on besides its spec.
@@ -140,7 +142,7 @@ pub fn security(
 /// An AppArmor profile, which is named as one of seccomp is.
 fn apparmor(profile: &AppArmorProfile) -> Seccomp {
     match (profile.type_.as_str(), &profile.localhost_profile) {
-        ("Localhost", Some(name)) => Seccomp::Localhost(name.clone()),
+        ("Localhost", Some(name)) if !name.is_empty() => Seccomp::Localhost(name.clone()),
         ("Unconfined", _) => Seccomp::Unconfined,
         _ => Seccomp::RuntimeDefault,
     }
@@ -205,7 +207,8 @@ fn mounts(pod: &Pod, c: &Container, inputs: &Inputs<'_>, env: &BTreeMap<String, 
             ("", "") => None,
             ("", plain) => Some(plain.to_owned()),
             (expr, _) => {
-                let path = expand(expr, env);
+                let path = expand(expr, |name| env.get(name).map(String::as_str));
+                let path = path.map_err(|why| format!("subPath of volume {}: {why}", m.name))?;
                 if path.contains("$(") {
                     return Err(format!("failed to expand subPath {expr} of volume {}", m.name));
                 }
@@ -281,6 +284,10 @@ pub fn container(pod: &Pod, kind: ContainerKind, c: &Container, inputs: Inputs<'
         mounts.push(Mount { container_path: "/etc/hosts".into(), host_path: path, ..Mount::default() });
     }
     let termination_path = c.termination_message_path.clone().unwrap_or_else(|| "/dev/termination-log".into());
+    // The runtime shows it with the container, and all containers are one message.
+    if termination_path.len() > MAX_PATH {
+        return Err(format!("terminationMessagePath of {} bytes is longer than any path", termination_path.len()));
+    }
     let termination_log = format!("{pod_dir}/containers/{}/{}", c.name, inputs.attempt);
     mounts.push(Mount {
         container_path: termination_path.clone(),
@@ -331,7 +338,6 @@ pub fn container(pod: &Pod, kind: ContainerKind, c: &Container, inputs: Inputs<'
         (labels::POD_UID.to_owned(), reference.uid.to_string()),
         (labels::CONTAINER_NAME.to_owned(), c.name.clone()),
     ]);
-    let expand_all = |list: &Option<Vec<String>>| list.iter().flatten().map(|s| expand(s, &vars)).collect();
     let pid = match (&inputs.target_id, kind) {
         (target, ContainerKind::Ephemeral) if !target.is_empty() => Sharing::Container,
         _ => inputs.sandbox.pid,
@@ -342,8 +348,8 @@ pub fn container(pod: &Pod, kind: ContainerKind, c: &Container, inputs: Inputs<'
         attempt: inputs.attempt,
         image_ref: inputs.image.id.clone(),
         image: c.image.clone().unwrap_or_default(),
-        command: expand_all(&c.command),
-        args: expand_all(&c.args),
+        command: expand_all(c.command.as_deref().unwrap_or_default(), &vars)?,
+        args: expand_all(c.args.as_deref().unwrap_or_default(), &vars)?,
         working_dir: c.working_dir.clone().unwrap_or_default(),
         mounts,
         devices,
@@ -388,6 +394,7 @@ fn of_node(pod: &Pod, c: &Container, inputs: &Inputs<'_>) -> Resources {
 mod tests {
     use super::*;
     use crate::runtime::{Dns, SeLinux};
+    use k8s_openapi::api::core::v1::SeccompProfile;
     use serde_json::json;
 
     fn build(spec_json: serde_json::Value) -> Result<ContainerSpec, String> {
@@ -570,6 +577,9 @@ mod tests {
         assert_eq!(c.security.seccomp, Seccomp::Unconfined);
         let config = NodeConfig { seccomp_default: true, ..NodeConfig::default() };
         assert_eq!(sandbox::seccomp(None, &config), Seccomp::RuntimeDefault);
+        let nameless: SeccompProfile = serde_json::from_value(json!({"type": "Localhost"})).unwrap();
+        let no_file = Seccomp::Localhost("/var/lib/kubelet/seccomp/".into());
+        assert_eq!(sandbox::seccomp(Some(&nameless), &NodeConfig::default()), no_file);
     }
 
     #[test]
@@ -583,6 +593,8 @@ mod tests {
                     [{"name": "v", "mountPath": "/d", "readOnly": true, "recursiveReadOnly": "Enabled"}]}),
                 "not supported by the runtime",
             ),
+            (json!({"name": "c", "terminationMessagePath": "/x".repeat(3000)}), "longer than any path"),
+            (json!({"name": "c", "args": vec!["x".repeat(1 << 20); 9]}), "arguments are more than"),
             (json!({"name": "c", "securityContext": {"runAsNonRoot": true}}), "run as root"),
             (json!({"name": "c", "securityContext": {"runAsNonRoot": true, "runAsUser": 0}}), "breaks non-root"),
         ] {

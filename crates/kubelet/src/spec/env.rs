@@ -1,4 +1,7 @@
 //! A container's environment, and the expansion of `$(NAME)` in it, in commands and in arguments.
+//!
+//! What is expanded is expanded again in what comes after it, and may name the same thing many times: a few short lines would fill
+//! any memory. So texts are bounded by what a kernel could give to a program.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -8,6 +11,13 @@ use k8s_openapi::api::core::v1::{ConfigMap, Container, Pod, Secret, Service};
 use super::env_file::{EnvFiles, Variables};
 use super::pod::spec;
 use crate::amount::{self, Amounts};
+
+/// Longest text that comes of an expansion, in bytes: no kernel takes a longer one (`MAX_ARG_STRLEN`, 32 pages of up to 64 KiB).
+const MAX_TEXT: usize = 2 << 20;
+/// Most bytes of all variables, or of all arguments: no kernel takes more than 6 MiB of both together (`execve(2)`).
+const MAX_ALL: usize = 8 << 20;
+/// Bytes that a variable takes besides its name and its value.
+const OF_A_VARIABLE: usize = 24;
 
 /// Where environment values come from besides the spec.
 pub trait Sources {
@@ -140,20 +150,25 @@ pub fn resource_field(
     Ok(((milli + divisor - 1) / divisor).to_string())
 }
 
-/// Expands `$(NAME)`; `$$` is a dollar sign; what is not known stays as it stands
+/// Expands `$(NAME)` to its value; `$$` is a dollar sign; what is not known stays as it stands
 /// (kubernetes third_party/forked/golang/expansion).
-#[must_use]
-pub fn expand(text: &str, vars: &BTreeMap<String, String>) -> String {
+///
+/// # Errors
+/// What comes of it is longer than any program could be given.
+pub fn expand<'v>(text: &str, value: impl Fn(&str) -> Option<&'v str>) -> Result<String, String> {
     let mut out = String::with_capacity(text.len());
     let mut rest = text;
     while let Some(at) = rest.find('$') {
+        if out.len() > MAX_TEXT {
+            return Err(format!("it expands to more than {MAX_TEXT} bytes"));
+        }
         out.push_str(&rest[..at]);
         rest = &rest[at + 1..];
         if let Some(r) = rest.strip_prefix('$') {
             out.push('$');
             rest = r;
         } else if let Some((name, r)) = rest.strip_prefix('(').and_then(|r| r.split_once(')')) {
-            match vars.get(name) {
+            match value(name) {
                 Some(v) => out.push_str(v),
                 None => {
                     out.push_str("$(");
@@ -167,7 +182,44 @@ pub fn expand(text: &str, vars: &BTreeMap<String, String>) -> String {
         }
     }
     out.push_str(rest);
-    out
+    if out.len() > MAX_TEXT { Err(format!("it expands to more than {MAX_TEXT} bytes")) } else { Ok(out) }
+}
+
+/// Expands a command or its arguments.
+///
+/// # Errors
+/// They are more than any program could be given.
+pub fn expand_all(list: &[String], vars: &BTreeMap<String, String>) -> Result<Vec<String>, String> {
+    let (mut out, mut bytes) = (Vec::with_capacity(list.len()), 0);
+    for text in list {
+        let text = expand(text, |name| vars.get(name).map(String::as_str))?;
+        bytes += text.len();
+        if bytes > MAX_ALL {
+            return Err(format!("the arguments are more than {MAX_ALL} bytes"));
+        }
+        out.push(text);
+    }
+    Ok(out)
+}
+
+/// Variables in the order in which they came.
+#[derive(Default)]
+struct Collected {
+    vars: BTreeMap<String, String>,
+    order: Vec<String>,
+    /// Of all that came, those included whose place others took: to put them there takes time, too.
+    bytes: usize,
+}
+
+impl Collected {
+    /// A later value takes the place of an earlier one.
+    fn put(&mut self, name: String, value: String) -> Result<(), String> {
+        self.bytes += name.len() + value.len() + OF_A_VARIABLE;
+        if self.vars.insert(name.clone(), value).is_none() {
+            self.order.push(name);
+        }
+        if self.bytes > MAX_ALL { Err(format!("the variables are more than {MAX_ALL} bytes")) } else { Ok(()) }
+    }
 }
 
 /// Variables that name the services a pod can see, in the manner of Docker links
@@ -218,21 +270,15 @@ pub fn environment(
     files: Option<&EnvFiles>,
 ) -> Result<Vec<(String, String)>, String> {
     let ns = pod.metadata.namespace.as_deref().unwrap_or_default();
-    let mut vars: BTreeMap<String, String> = BTreeMap::new();
+    let mut all = Collected::default();
     let files = files.map(Variables::of);
-    let mut order: Vec<String> = Vec::new();
-    let mut put = |vars: &mut BTreeMap<String, String>, k: String, v: String| {
-        if vars.insert(k.clone(), v).is_none() {
-            order.push(k);
-        }
-    };
     for from in c.env_from.iter().flatten() {
         let prefix = from.prefix.as_deref().unwrap_or_default();
         if let Some(r) = &from.config_map_ref {
             match sources.config_map(ns, &r.name)? {
                 Some(cm) => {
                     for (k, v) in cm.data.iter().flatten() {
-                        put(&mut vars, format!("{prefix}{k}"), v.clone());
+                        all.put(format!("{prefix}{k}"), v.clone())?;
                     }
                 }
                 None if r.optional == Some(true) => {}
@@ -243,7 +289,7 @@ pub fn environment(
             match sources.secret(ns, &r.name)? {
                 Some(s) => {
                     for (k, v) in s.data.iter().flatten() {
-                        put(&mut vars, format!("{prefix}{k}"), String::from_utf8_lossy(&v.0).into_owned());
+                        all.put(format!("{prefix}{k}"), String::from_utf8_lossy(&v.0).into_owned())?;
                     }
                 }
                 None if r.optional == Some(true) => {}
@@ -251,13 +297,13 @@ pub fn environment(
             }
         }
     }
-    let known_services: BTreeMap<String, String> = services.iter().cloned().collect();
+    let known_services: BTreeMap<&str, &str> = services.iter().map(|(k, v)| (k.as_str(), v.as_str())).collect();
     for e in c.env.iter().flatten() {
         let value = match (&e.value, &e.value_from) {
             (Some(v), _) if !v.is_empty() => {
-                let mut visible = known_services.clone();
-                visible.extend(vars.clone());
-                Some(expand(v, &visible))
+                let known = |name: &str| all.vars.get(name).map(String::as_str);
+                let expanded = expand(v, |name| known(name).or_else(|| known_services.get(name).copied()));
+                Some(expanded.map_err(|why| format!("environment variable {}: {why}", e.name))?)
             }
             (_, None) => Some(String::new()),
             (_, Some(from)) => {
@@ -292,21 +338,22 @@ pub fn environment(
             }
         };
         if let Some(value) = value {
-            put(&mut vars, e.name.clone(), value);
+            all.put(e.name.clone(), value)?;
         }
     }
     for (k, v) in services {
-        if !vars.contains_key(k) {
-            put(&mut vars, k.clone(), v.clone());
+        if !all.vars.contains_key(k) {
+            all.put(k.clone(), v.clone())?;
         }
     }
+    let Collected { mut vars, order, .. } = all;
     Ok(order.into_iter().map(|k| (k.clone(), vars.remove(&k).unwrap_or_default())).collect())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use serde_json::json;
+    use serde_json::{Value, json};
 
     struct Fixed;
     impl Sources for Fixed {
@@ -435,7 +482,44 @@ mod tests {
             ("$(A", "$(A"),
             ("$$$(A)", "$x"),
         ] {
-            assert_eq!(expand(text, &vars), expected, "{text}");
+            let expanded = expand(text, |name| vars.get(name).map(String::as_str));
+            assert_eq!(expanded.as_deref(), Ok(expected), "{text}");
+        }
+    }
+
+    #[test]
+    fn no_text_grows_beyond_what_a_program_takes() {
+        // Each variable is twice the one before it.
+        let doubling = |count: usize| {
+            let first = json!({"name": "V0", "value": "x".repeat(64)});
+            let others =
+                (1..count).map(|n| json!({"name": format!("V{n}"), "value": format!("$(V{0})$(V{0})", n - 1)}));
+            Value::from_iter(std::iter::once(first).chain(others))
+        };
+        let many = |count: usize| {
+            let long = json!({"name": "LONG", "value": "x".repeat(1 << 20)});
+            let others = (1..count).map(|n| json!({"name": format!("V{n}"), "value": "$(LONG)"}));
+            Value::from_iter(std::iter::once(long).chain(others))
+        };
+        let wide = json!([{"name": "A", "value": "x".repeat(1 << 19)}, {"name": "B", "value": "$(A)".repeat(1 << 16)}]);
+        for (env, expected) in [
+            (doubling(10), None),
+            (doubling(64), Some("environment variable V16: it expands to more than 2097152 bytes")),
+            (wide, Some("environment variable B: it expands to more than 2097152 bytes")),
+            (many(7), None),
+            (many(9), Some("the variables are more than 8388608 bytes")),
+            (
+                json!(vec![json!({"name": "A", "value": ""}); 400_000]),
+                Some("the variables are more than 8388608 bytes"),
+            ),
+        ] {
+            let c: Container = serde_json::from_value(json!({"name": "c", "env": env})).unwrap();
+            let made = environment(&Pod::default(), &c, &Place::default(), &[], &Fixed, None);
+            assert_eq!(made.err().as_deref(), expected);
+        }
+        let vars = BTreeMap::from([("A".to_owned(), "x".repeat(1 << 20))]);
+        for (count, fits) in [(8, true), (9, false)] {
+            assert_eq!(expand_all(&vec!["$(A)".to_owned(); count], &vars).is_ok(), fits, "{count}");
         }
     }
 }

@@ -10,6 +10,8 @@ use serde_json::{Value, json};
 
 /// Annotation with the hash of the manifest, of a static pod.
 pub const HASH: &str = "kubernetes.io/config.hash";
+/// How long that is, in hexadecimal digits.
+pub const HASH_LENGTH: usize = 32;
 /// Annotation with the same hash, of the API's picture of a static pod.
 pub const MIRROR: &str = "kubernetes.io/config.mirror";
 /// Annotation: where a pod comes from.

@@ -8,6 +8,7 @@ use carrack_types::qos;
 use carrack_types::resource::Object as _;
 use k8s_openapi::api::core::v1::{Container, ContainerRestartRule, EphemeralContainer, Pod, PodSpec};
 
+use super::manifest::{HASH, HASH_LENGTH, SOURCE};
 use crate::amount::{self, Amounts};
 use crate::devices::{hash_of_print, is_extended};
 use crate::runtime::{PodRef, Uid};
@@ -134,14 +135,16 @@ pub fn container<'a>(pod: &'a Pod, name: &str) -> Option<(ContainerKind, std::bo
         .map(|(c, _)| (ContainerKind::Ephemeral, Cow::Owned(c)))
 }
 
-/// Whether the pod is of a manifest on the node, or the API's picture of one.
+/// Whether the pod is of a manifest on the node. Whoever makes a pod in the API writes its annotations as he likes, and a static
+/// one matters more than others: it is known by its UID, which is the manifest's hash, and no UUID as those of the API's are
+/// (upstream's kubelet writes the annotation itself, whatever the API says: `pkg/kubelet/config`, `podStorage.merge`).
 #[must_use]
 pub fn is_static(pod: &Pod) -> bool {
-    let annotations = pod.metadata.annotations.as_ref();
-    annotations.is_some_and(|a| {
-        a.contains_key("kubernetes.io/config.mirror")
-            || a.get("kubernetes.io/config.source").is_some_and(|source| source != "api")
-    })
+    let Some(uid) = pod.metadata.uid.as_deref() else { return false };
+    pod.annotation(HASH) == Some(uid)
+        && pod.annotation(SOURCE).is_some_and(|source| source != "api")
+        && uid.len() == HASH_LENGTH
+        && uid.bytes().all(|b| b.is_ascii_hexdigit())
 }
 
 /// Whether it is one that the node cannot do without.
@@ -395,6 +398,23 @@ mod tests {
             let p = pod(spec);
             assert_eq!(domain(&p, "c.l").as_deref(), domain_of, "{what}");
             assert_eq!(kernel_hostname(&p, "c.l").ok().as_deref(), expected, "{what}");
+        }
+    }
+
+    #[test]
+    fn nobody_in_the_api_makes_a_static_pod() {
+        let (hash, uuid) = ("0123456789abcdef0123456789abcdef", "8f14e45f-ceea-467f-a8e1-1f2b3c4d5e6f");
+        for (uid, annotations, expected) in [
+            (hash, json!({HASH: hash, SOURCE: "file"}), true),
+            (hash, json!({HASH: hash, SOURCE: "api"}), false),
+            (hash, json!({HASH: uuid, SOURCE: "file"}), false),
+            (uuid, json!({HASH: uuid, SOURCE: "file"}), false),
+            (uuid, json!({SOURCE: "file"}), false),
+            (uuid, json!({"kubernetes.io/config.mirror": hash, SOURCE: "file"}), false),
+        ] {
+            let metadata = json!({"name": "p", "namespace": "n", "uid": uid, "annotations": annotations});
+            let p: Pod = serde_json::from_value(json!({"metadata": metadata, "spec": {"containers": []}})).unwrap();
+            assert_eq!((is_static(&p), is_critical(&p)), (expected, expected), "{metadata}");
         }
     }
 

@@ -18,6 +18,9 @@ use crate::pulled::PullSecret;
 /// Most registries of one secret that are looked at.
 const MAX_ENTRIES: usize = 256;
 
+/// Most bytes of all secrets together that are read: a secret has one MiB at most, and credentials some hundred bytes.
+const MAX_BYTES: usize = 4 << 20;
+
 #[derive(Default, Deserialize)]
 #[serde(default)]
 struct Entry {
@@ -48,7 +51,12 @@ pub struct Credential {
 pub fn credentials(image: &str, secrets: &[Arc<Secret>]) -> Vec<Credential> {
     let (host, path) = repository(image);
     let mut out: Vec<(usize, Credential)> = Vec::new();
-    let all = secrets.iter().flat_map(|s| entries(s).into_iter().map(move |(server, entry)| (s, server, entry)));
+    let mut bytes = 0;
+    let read = secrets.iter().take_while(|s| {
+        bytes += payload(s).map_or(0, |(_, config)| config.len());
+        bytes <= MAX_BYTES
+    });
+    let all = read.flat_map(|s| entries(s).into_iter().map(move |(server, entry)| (s, server, entry)));
     for (secret, server, entry) in all.take(MAX_ENTRIES) {
         let (key_host, key_path) = registry(&server);
         if !host_matches(&key_host, &host) || !path_matches(&key_path, &path) {
@@ -91,14 +99,21 @@ fn go_text(text: &str) -> String {
     json
 }
 
+/// What a secret has of credentials, and whether it has more around them.
+fn payload(secret: &Secret) -> Option<(bool, &[u8])> {
+    let (key, wrapped) = match secret.type_.as_deref()? {
+        "kubernetes.io/dockerconfigjson" => (".dockerconfigjson", true),
+        "kubernetes.io/dockercfg" => (".dockercfg", false),
+        _ => return None,
+    };
+    Some((wrapped, secret.data.as_ref()?.get(key)?.0.as_slice()))
+}
+
 fn entries(secret: &Secret) -> Vec<(String, Entry)> {
-    let data = |key: &str| secret.data.as_ref().and_then(|d| d.get(key)).map(|b| b.0.as_slice());
-    let found = match secret.type_.as_deref() {
-        Some("kubernetes.io/dockerconfigjson") => {
-            data(".dockerconfigjson").and_then(|b| serde_json::from_slice::<DockerConfig>(b).ok()).map(|c| c.auths)
-        }
-        Some("kubernetes.io/dockercfg") => data(".dockercfg").and_then(|b| serde_json::from_slice(b).ok()),
-        _ => None,
+    let found = match payload(secret) {
+        Some((true, config)) => serde_json::from_slice::<DockerConfig>(config).ok().map(|c| c.auths),
+        Some((false, config)) => serde_json::from_slice(config).ok(),
+        None => None,
     };
     found.unwrap_or_default().into_iter().collect()
 }
@@ -229,6 +244,18 @@ mod tests {
             assert!(!format!("{found:?}").contains("pw"), "a password shows");
         }
         assert_eq!(credentials("r.example.com/team/x", &secrets)[0].auth.password, "pw2:3");
+    }
+
+    #[test]
+    fn not_more_is_read_than_credentials_take() {
+        let kind = "kubernetes.io/dockerconfigjson";
+        let auths = json!({"r.io": {"username": "u", "password": "p"}});
+        let padded = |text: &str| secret(kind, ".dockerconfigjson", json!({"auths": auths, "x": text}));
+        for (before, found) in [(3, 4), (5, 4)] {
+            let mut secrets = vec![padded(&"x".repeat(1_000_000)); before];
+            secrets.push(padded(""));
+            assert_eq!(credentials("r.io/a", &secrets).len(), found, "{before}");
+        }
     }
 
     #[test]

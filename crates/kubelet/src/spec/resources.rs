@@ -13,6 +13,9 @@ use crate::config::NodeConfig;
 use crate::runtime::{HostFacts, PodCgroup, Resources};
 
 const PERIOD_US: i64 = 100_000;
+/// The largest quota that the kernel takes (`MAX_BW` in its `kernel/sched`). A pod's group that is refused a larger one would not be
+/// made, and the pod would run outside of all that its node bounds.
+const MAX_QUOTA_US: i64 = (1 << 44) - 1;
 
 fn shares(milli_cpu: i128) -> i64 {
     i64::try_from(milli_cpu * 1024 / 1000).unwrap_or(262_144).clamp(2, 262_144)
@@ -23,11 +26,16 @@ fn quota_us(milli_cpu: i128) -> i64 {
         return 0;
     }
     // The kernel takes no quota under 1 ms.
-    i64::try_from(milli_cpu * i128::from(PERIOD_US) / 1000).unwrap_or(i64::MAX).max(1000)
+    i64::try_from(milli_cpu * i128::from(PERIOD_US) / 1000).unwrap_or(i64::MAX).clamp(1000, MAX_QUOTA_US)
+}
+
+/// Whole bytes: a part of one is one, as a limit of none would be no limit.
+fn whole_bytes(milli: i128) -> i64 {
+    i64::try_from((milli + 999).div_euclid(1000)).unwrap_or(i64::MAX)
 }
 
 fn bytes(amounts: &Amounts, name: &str) -> i64 {
-    amounts.get(name).map_or(0, |m| i64::try_from(m / 1000).unwrap_or(i64::MAX))
+    amounts.get(name).map_or(0, |m| whole_bytes(*m))
 }
 
 /// What somebody asks for; limits stand in for requests that are not given.
@@ -89,7 +97,8 @@ pub fn of_config(limits: Resources, config: &NodeConfig) -> Resources {
     if limits.cpu_quota_us == 0 || period_us == PERIOD_US {
         return limits;
     }
-    let quota_us = (limits.cpu_quota_us * period_us / PERIOD_US).max(1000);
+    let quota_us = i128::from(limits.cpu_quota_us) * i128::from(period_us) / i128::from(PERIOD_US);
+    let quota_us = i64::try_from(quota_us).unwrap_or(MAX_QUOTA_US).clamp(1000, MAX_QUOTA_US);
     Resources { cpu_period_us: period_us, cpu_quota_us: quota_us, ..limits }
 }
 
@@ -244,7 +253,7 @@ pub fn of_pod(pod: &Pod, root: &str) -> PodCgroup {
             cpu_period_us: if cpu_limit > 0 { PERIOD_US } else { 0 },
             cpu_quota_us: quota_us(cpu_limit),
             cpu_shares: shares(requests.get("cpu").copied().unwrap_or(0)),
-            memory_limit_bytes: i64::try_from(limit("memory") / 1000).unwrap_or(i64::MAX),
+            memory_limit_bytes: whole_bytes(limit("memory")),
             oom_score_adj: 0,
             hugepages: BTreeMap::new(),
             cpus: String::new(),
@@ -290,6 +299,11 @@ mod tests {
             (json!({"limits": {"cpu": "500m", "memory": "1Gi"}}), (100_000, 50_000, 512, 1 << 30, -997)),
             (json!({"requests": {"cpu": "2", "memory": "1Gi"}}), (0, 0, 2048, 0, 750)),
             (json!({"limits": {"cpu": "1m"}}), (100_000, 1000, 2, 0, 999)),
+            // More than the kernel takes, and less than a byte.
+            (
+                json!({"requests": {"cpu": "1m"}, "limits": {"cpu": "1E", "memory": "1m"}}),
+                (100_000, (1 << 44) - 1, 2, 1, 999),
+            ),
         ] {
             let pod: Pod = serde_json::from_value(
                 json!({"metadata": {"uid": "u"}, "spec": {"containers": [{"name": "a", "resources": resources}]}}),
@@ -335,6 +349,13 @@ mod tests {
         assert_eq!(limits(&of_pod(&heavier, "kubepods").resources), (210_000, 1 << 30));
         let of = |n: usize| limits(&of_container(&pod, &spec(&pod).containers[n], 4 << 30));
         assert_eq!([of(0), of(1)], [(200_000, 1 << 30), (50_000, 1 << 30)]);
+        // Each container has a quota that the kernel takes, and both together would not.
+        let large = json!({"limits": {"cpu": "100M", "memory": "500m"}});
+        let pod: Pod = serde_json::from_value(json!({"metadata": {"uid": "u"}, "spec": {
+            "containers": [{"name": "a", "resources": large}, {"name": "b", "resources": large}]}}))
+        .unwrap();
+        assert_eq!(limits(&of_container(&pod, &spec(&pod).containers[0], 4 << 30)), (10_000_000_000_000, 1));
+        assert_eq!(limits(&of_pod(&pod, "kubepods").resources), (MAX_QUOTA_US, 1));
     }
 
     #[test]
@@ -386,6 +407,8 @@ mod tests {
             let has = of_config(limits.clone(), &config);
             assert_eq!((has.cpu_period_us, has.cpu_quota_us), (period, quota));
         }
+        let most = Resources { cpu_quota_us: MAX_QUOTA_US, ..limits };
+        assert_eq!(of_config(most, &node(true, 1000)).cpu_quota_us, MAX_QUOTA_US);
     }
 
     #[test]

@@ -34,6 +34,10 @@ const NET_SYSCTLS: &str = "net.";
 const MAX_NAME_SERVERS: usize = 3;
 const MAX_SEARCHES: usize = 32;
 const MAX_SEARCH_CHARS: usize = 2048;
+/// Most of a pod's annotations and labels that the runtime is given, in bytes. It shows them with each sandbox, and a listing of all
+/// is one message of at most 16 MiB: where it is larger nothing is known of any pod of the node.
+const MAX_ANNOTATIONS: usize = 16 << 10;
+const MAX_LABELS: usize = 8 << 10;
 
 /// Why the pod may not have one of its kernel settings. `allowed` are those that the node allows besides the safe ones; a
 /// `*` at the end of one stands for anything.
@@ -90,7 +94,11 @@ pub fn selinux(options: &SELinuxOptions) -> SeLinux {
 pub fn seccomp(profile: Option<&SeccompProfile>, config: &NodeConfig) -> Seccomp {
     match profile.map(|p| (p.type_.as_str(), p.localhost_profile.as_deref())) {
         Some(("RuntimeDefault", _)) => Seccomp::RuntimeDefault,
-        Some(("Localhost", Some(file))) => Seccomp::Localhost(format!("{}/seccomp/{file}", config.root_dir)),
+        // One without a name is no file, and nobody starts with it; to run unconfined for that would be less than was asked for
+        // (upstream's CVE-2023-2431).
+        Some(("Localhost", file)) => {
+            Seccomp::Localhost(format!("{}/seccomp/{}", config.root_dir, file.unwrap_or_default()))
+        }
         None if config.seccomp_default => Seccomp::RuntimeDefault,
         _ => Seccomp::Unconfined,
     }
@@ -151,6 +159,20 @@ pub fn cgroup(pod: &Pod, config: &NodeConfig) -> PodCgroup {
     resources::of_node(resources::of_pod(pod, &config.cgroup_root), config)
 }
 
+/// As many of these as there is room for, the smallest first: what runtimes and networks look for is small, and what is large are
+/// copies of whole objects.
+fn fitting(all: Option<&BTreeMap<String, String>>, most: usize) -> BTreeMap<String, String> {
+    let size = |(key, value): &(&String, &String)| key.len() + value.len();
+    let mut smallest: Vec<(&String, &String)> = all.into_iter().flatten().collect();
+    smallest.sort_by_key(size);
+    let mut taken = 0;
+    let fitting = smallest.into_iter().take_while(|entry| {
+        taken += size(entry);
+        taken <= most
+    });
+    fitting.map(|(key, value)| (key.clone(), value.clone())).collect()
+}
+
 /// Builds the sandbox.
 #[must_use]
 pub fn sandbox(pod: &Pod, attempt: u32, config: &NodeConfig, node_dns: &Dns) -> SandboxSpec {
@@ -159,7 +181,7 @@ pub fn sandbox(pod: &Pod, attempt: u32, config: &NodeConfig, node_dns: &Dns) -> 
     let reference = pod::pod_ref(pod);
     let host_network = s.host_network == Some(true);
     let share = |node: Option<bool>| if node == Some(true) { Sharing::Node } else { Sharing::Pod };
-    let mut label_map: BTreeMap<String, String> = pod.metadata.labels.clone().unwrap_or_default();
+    let mut label_map = fitting(pod.metadata.labels.as_ref(), MAX_LABELS);
     label_map.insert(labels::POD_NAME.into(), reference.name.clone());
     label_map.insert(labels::POD_NAMESPACE.into(), reference.namespace.clone());
     label_map.insert(labels::POD_UID.into(), reference.uid.to_string());
@@ -195,7 +217,7 @@ pub fn sandbox(pod: &Pod, attempt: u32, config: &NodeConfig, node_dns: &Dns) -> 
         dns: dns(pod, config, node_dns),
         ports,
         labels: label_map,
-        annotations: pod.metadata.annotations.clone().unwrap_or_default(),
+        annotations: fitting(pod.metadata.annotations.as_ref(), MAX_ANNOTATIONS),
         cgroup: cgroup(pod, config),
         sysctls: security.sysctls.iter().flatten().map(|s| (s.name.replace('/', "."), s.value.clone())).collect(),
         network: share(s.host_network),
@@ -236,6 +258,28 @@ mod tests {
                 serde_json::from_value(json!({"metadata": {"name": "p", "namespace": "n", "uid": "u"}, "spec": spec}))
                     .unwrap();
             assert_eq!(sandbox(&pod, 0, &NodeConfig::default(), &Dns::default()).hostname, expected, "{what}");
+        }
+    }
+
+    #[test]
+    fn a_runtime_is_given_no_more_than_it_can_list() {
+        let copy = "kubectl.kubernetes.io/last-applied-configuration";
+        let network = ("k8s.v1.cni.cncf.io/networks", "lan".to_owned());
+        let many =
+            |count: usize| (0..count).map(|n| (format!("label-{n:05}"), "x".repeat(63))).collect::<BTreeMap<_, _>>();
+        for (large, labels, annotations_left, labels_left) in [
+            ("x".repeat(100), many(3), 2, 3),
+            ("x".repeat(200_000), many(3), 1, 3),
+            // Of 11 and 63 bytes each.
+            (String::new(), many(10_000), 2, MAX_LABELS / 74),
+        ] {
+            let annotations = BTreeMap::from([(copy, large), network.clone()]);
+            let metadata = json!({"name": "p", "uid": "u", "labels": labels, "annotations": annotations});
+            let pod: Pod = serde_json::from_value(json!({"metadata": metadata, "spec": {"containers": []}})).unwrap();
+            let s = sandbox(&pod, 0, &NodeConfig::default(), &Dns::default());
+            assert_eq!((s.annotations.len(), s.labels.len()), (annotations_left, labels_left + 3));
+            assert_eq!(s.annotations.get(network.0), Some(&network.1));
+            assert_eq!(s.labels[labels::POD_UID], "u");
         }
     }
 

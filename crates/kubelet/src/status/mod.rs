@@ -3,4 +3,5 @@
 pub mod node;
 pub mod pod;
 pub mod resize;
+pub mod same;
 pub mod urgency;

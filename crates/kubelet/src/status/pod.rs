@@ -4,7 +4,7 @@
 //! Conditions that others own (readiness gates and the like) are carried over. A terminal phase is
 //! told only when everything of the pod is stopped, and is never taken back.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use carrack_engine::Time;
 use k8s_openapi::api::core::v1::{
@@ -12,7 +12,8 @@ use k8s_openapi::api::core::v1::{
     ContainerStatus, HostIP, Pod, PodCondition, PodIP, PodReadinessGate, PodStatus,
 };
 
-use crate::pods::plan::{Facts, initialized, newest};
+use crate::pods::plan::{Facts, initialized};
+use crate::pods::records::Records;
 use crate::runtime::{ContainerRecord, ContainerState};
 use crate::spec::pod::{self, ContainerKind, spec};
 use crate::status::resize::{self, Sizes};
@@ -71,6 +72,10 @@ pub struct Inputs<'a> {
     pub sizes: Sizes<'a>,
 }
 
+/// Longest texts with which all containers of a pod ended, together, in bytes (upstream's `MaxPodTerminationMessageLogLength`):
+/// each has an equal part of that, so that a pod of many does not have a status that no API server takes.
+const MAX_MESSAGES: usize = 12 << 10;
+
 /// Condition that shows what a pod waits for before it may start.
 pub const ADMITTED: &str = "carrack.io/Admitted";
 
@@ -110,16 +115,18 @@ fn waiting_state(reason: &str, message: &str) -> ApiState {
     }
 }
 
-fn container_status(i: &Inputs<'_>, kind: ContainerKind, c: &Container, init_done: bool) -> ContainerStatus {
-    let old = old_status(i.facts.pod, kind, &c.name);
-    let latest = newest(i.facts.containers, &c.name);
+fn container_status(
+    i: &Inputs<'_>,
+    known: &Known<'_>,
+    kind: ContainerKind,
+    c: &Container,
+    init_done: bool,
+) -> ContainerStatus {
+    let old = known.told(kind, &c.name);
+    let latest = known.records.newest(&c.name);
     let before = |r: &ContainerRecord| {
-        i.facts
-            .containers
-            .iter()
-            .filter(|o| o.name == c.name && o.attempt < r.attempt)
-            .max_by_key(|o| (o.attempt, o.created_at))
-            .and_then(|o| terminated(o))
+        let earlier = known.records.named(&c.name).iter().filter(|o| o.attempt < r.attempt);
+        earlier.max_by_key(|o| (o.attempt, o.created_at)).and_then(|o| terminated(o))
     };
     let mut s = ContainerStatus {
         name: c.name.clone(),
@@ -213,20 +220,50 @@ fn container_status(i: &Inputs<'_>, kind: ContainerKind, c: &Container, init_don
     s
 }
 
-fn sized_status(i: &Inputs<'_>, kind: ContainerKind, c: &Container, init_done: bool) -> ContainerStatus {
-    let mut s = container_status(i, kind, c, init_done);
+fn sized_status(
+    i: &Inputs<'_>,
+    known: &Known<'_>,
+    kind: ContainerKind,
+    c: &Container,
+    init_done: bool,
+) -> ContainerStatus {
+    let mut s = container_status(i, known, kind, c, init_done);
     i.sizes.tell_container(&mut s);
     s
 }
 
-fn old_status<'a>(pod: &'a Pod, kind: ContainerKind, name: &str) -> Option<&'a ContainerStatus> {
-    let s = pod.status.as_ref()?;
-    let list = match kind {
-        ContainerKind::Init | ContainerKind::Sidecar => s.init_container_statuses.as_ref(),
-        ContainerKind::Regular => s.container_statuses.as_ref(),
-        ContainerKind::Ephemeral => s.ephemeral_container_statuses.as_ref(),
-    };
-    list?.iter().find(|c| c.name == name)
+/// What is there of a pod's containers and what was told of them, by their names.
+struct Known<'a> {
+    records: Records<'a>,
+    init: BTreeMap<&'a str, &'a ContainerStatus>,
+    regular: BTreeMap<&'a str, &'a ContainerStatus>,
+    ephemeral: BTreeMap<&'a str, &'a ContainerStatus>,
+}
+
+impl<'a> Known<'a> {
+    fn of(facts: &Facts<'a>) -> Self {
+        let told = facts.pod.status.as_ref();
+        Self {
+            records: facts.records(),
+            init: by_name(told.and_then(|s| s.init_container_statuses.as_deref())),
+            regular: by_name(told.and_then(|s| s.container_statuses.as_deref())),
+            ephemeral: by_name(told.and_then(|s| s.ephemeral_container_statuses.as_deref())),
+        }
+    }
+
+    fn told(&self, kind: ContainerKind, name: &str) -> Option<&'a ContainerStatus> {
+        let list = match kind {
+            ContainerKind::Init | ContainerKind::Sidecar => &self.init,
+            ContainerKind::Regular => &self.regular,
+            ContainerKind::Ephemeral => &self.ephemeral,
+        };
+        list.get(name).copied()
+    }
+}
+
+/// The first of each name.
+fn by_name(list: Option<&[ContainerStatus]>) -> BTreeMap<&str, &ContainerStatus> {
+    list.unwrap_or_default().iter().rev().map(|s| (s.name.as_str(), s)).collect()
 }
 
 fn has_run(s: &ContainerStatus) -> bool {
@@ -320,9 +357,12 @@ pub fn is_told_whole(status: &PodStatus) -> bool {
 
 /// Whether the runtime has forgotten containers, one or all, of a pod whose last word was said.
 fn is_forgotten(told: &PodStatus, containers: &[&ContainerRecord]) -> bool {
-    let is_here = |id: &str| containers.iter().any(|c| container_id(&c.id) == id);
+    if !is_told_whole(told) || containers.iter().any(|c| c.exit_code().is_none()) {
+        return false;
+    }
+    let here: BTreeSet<String> = containers.iter().map(|c| container_id(&c.id)).collect();
     let mut ids = statuses(told).filter_map(|s| s.container_id.as_deref()).filter(|id| !id.is_empty());
-    is_told_whole(told) && containers.iter().all(|c| c.exit_code().is_some()) && ids.any(|id| !is_here(id))
+    ids.any(|id| !here.contains(id))
 }
 
 /// Computes the status.
@@ -332,14 +372,17 @@ pub fn pod_status(i: &Inputs<'_>) -> PodStatus {
     if let Some(told) = pod.status.as_ref().filter(|told| is_forgotten(told, i.facts.containers)) {
         return PodStatus { observed_generation: pod.metadata.generation, ..told.clone() };
     }
-    let init_done = initialized(&i.facts) || (i.stopped && i.facts.containers.iter().any(|c| is_regular(pod, &c.name)));
+    let known = Known::of(&i.facts);
+    let was_made = |c: &Container| known.records.newest(&c.name).is_some();
+    let init_done = initialized(&i.facts) || (i.stopped && spec(pod).containers.iter().any(was_made));
     let mut status = pod.status.clone().unwrap_or_default();
-    let init: Vec<ContainerStatus> = pod::init_containers(pod).map(|(k, c)| sized_status(i, k, c, init_done)).collect();
+    let init: Vec<ContainerStatus> =
+        pod::init_containers(pod).map(|(k, c)| sized_status(i, &known, k, c, init_done)).collect();
     let regular: Vec<ContainerStatus> =
-        spec(pod).containers.iter().map(|c| sized_status(i, ContainerKind::Regular, c, init_done)).collect();
+        spec(pod).containers.iter().map(|c| sized_status(i, &known, ContainerKind::Regular, c, init_done)).collect();
     let ephemeral: Vec<ContainerStatus> = pod::ephemeral_containers(pod)
         .iter()
-        .map(|(c, _)| container_status(i, ContainerKind::Ephemeral, c, init_done))
+        .map(|(c, _)| container_status(i, &known, ContainerKind::Ephemeral, c, init_done))
         .collect();
     let phase = phase(i, &regular, init_done);
     let over = matches!(phase, "Succeeded" | "Failed");
@@ -442,11 +485,28 @@ pub fn pod_status(i: &Inputs<'_>) -> PodStatus {
     status.init_container_statuses = list(init);
     status.container_statuses = list(regular);
     status.ephemeral_container_statuses = list(ephemeral);
+    shorten(pod, &mut status);
     status
 }
 
-fn is_regular(pod: &Pod, name: &str) -> bool {
-    spec(pod).containers.iter().any(|c| c.name == name)
+/// Cuts the texts with which containers ended to what each may say (upstream's `normalizeStatus`).
+fn shorten(pod: &Pod, status: &mut PodStatus) {
+    let s = spec(pod);
+    let init = s.init_containers.iter().flatten().count();
+    let count = s.containers.len() + init + s.ephemeral_containers.iter().flatten().count();
+    let most = MAX_MESSAGES / count.max(1);
+    let lists =
+        [&mut status.init_container_statuses, &mut status.container_statuses, &mut status.ephemeral_container_statuses];
+    for c in lists.into_iter().flatten().flatten() {
+        for state in [&mut c.state, &mut c.last_state].into_iter().flatten() {
+            let Some(message) = state.terminated.as_mut().and_then(|t| t.message.as_mut()) else { continue };
+            let mut end = most.min(message.len());
+            while !message.is_char_boundary(end) {
+                end -= 1;
+            }
+            message.truncate(end);
+        }
+    }
 }
 
 #[cfg(test)]

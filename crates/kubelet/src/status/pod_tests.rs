@@ -296,3 +296,27 @@ fn an_ephemeral_container_is_created_in_an_initialized_pod() {
         assert_eq!(waiting.and_then(|w| w.reason.as_deref()), Some(reason));
     }
 }
+
+#[test]
+fn all_containers_together_say_no_more_than_an_api_server_takes() {
+    let of = |message: String| ContainerState::Exited {
+        code: 1,
+        reason: String::new(),
+        message,
+        finished_at: Time::from_unix_s(2),
+    };
+    for (count, text, expected) in
+        [(1, "x".repeat(4096), 4096), (12, "x".repeat(4096), 1024), (7, "\u{fc}".repeat(2000), 1754)]
+    {
+        let names: Vec<String> = (0..count).map(|n| format!("c{n}")).collect();
+        let records = names.iter().flat_map(|name| [0, 1].map(|attempt| record(name, attempt, of(text.clone()))));
+        let mut case = Case::new(records.collect());
+        let containers: Vec<Value> = names.iter().map(|name| json!({"name": name, "image": "i"})).collect();
+        case.spec = json!({"restartPolicy": "Never", "containers": containers});
+        case.stopped = true;
+        for c in case.status().container_statuses.into_iter().flatten() {
+            let said = |state: Option<ApiState>| state?.terminated?.message.map(|message| message.len());
+            assert_eq!((said(c.state), said(c.last_state)), (Some(expected), Some(expected)), "{count}");
+        }
+    }
+}

@@ -4,6 +4,7 @@
 //! then the next. Each would be a write that nobody waits for. Such a change waits for a moment, and usually becomes one write
 //! with what follows; what others act on (phase, readiness, failures, what stands in the way) is told at once.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::{ContainerState, ContainerStatus, PodCondition, PodStatus};
@@ -40,10 +41,16 @@ fn is_pressing(before: Option<&PodStatus>, after: &PodStatus) -> bool {
         || (&before.reason, &before.message) != (&after.reason, &after.message)
         || before.ephemeral_container_statuses != after.ephemeral_container_statuses
         || verdicts(before) != verdicts(after)
-        || containers(after).any(|now| {
-            let then = containers(before).find(|then| then.name == now.name);
-            container_is_pressing(then, now)
-        })
+        || is_any_pressing(before, after)
+}
+
+/// Whether somebody may wait for the change of any container.
+fn is_any_pressing(before: &PodStatus, after: &PodStatus) -> bool {
+    let mut first: BTreeMap<&str, &ContainerStatus> = BTreeMap::new();
+    for then in containers(before) {
+        first.entry(&then.name).or_insert(then);
+    }
+    containers(after).any(|now| container_is_pressing(first.get(now.name.as_str()).copied(), now))
 }
 
 /// Conditions that others act on. One that is not there is as good as false.

@@ -119,14 +119,18 @@ impl Origin {
     }
 
     /// Whether two volumes that nodes report under one name are surely not the same. A FlexVolume that a pod brings itself is
-    /// called as its pod calls it, so any two pods' may be: upstream's kubelet hands out what was mounted first.
+    /// called as its pod calls it, so any two pods' may be: upstream's kubelet hands out what was mounted first. Where another
+    /// secret opens it, another's data may be behind it, and whoever copies the rest of a pod's volume has not got that secret.
     #[must_use]
     pub fn is_another(&self, other: &Self) -> bool {
-        let (Driver::Flex { options, .. }, Driver::Flex { options: others, .. }) = (&self.driver, &other.driver) else {
+        let (Driver::Flex { options, secret, .. }, Driver::Flex { options: others, secret: anothers, .. }) =
+            (&self.driver, &other.driver)
+        else {
             return false;
         };
         let claimed = (self.claim.is_some(), other.claim.is_some());
-        claimed != (true, true) && (claimed != (false, false) || options != others || self.fs_type != other.fs_type)
+        let differs = (options, secret, &self.fs_type) != (others, anothers, &other.fs_type);
+        claimed != (true, true) && (claimed != (false, false) || differs)
     }
 
     /// Whether a control plane may attach it to the node and detach it, and so has to be told that it

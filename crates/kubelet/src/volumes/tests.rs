@@ -365,6 +365,12 @@ fn a_volume_that_the_control_plane_attaches_is_staged_as_what_its_node_says() {
 fn a_volume_is_not_mistaken_for_another_of_its_name() {
     let brought =
         |size: &str| pod(json!([{"name": "pv1", "flexVolume": {"driver": "v/d", "options": {"size": size}}}]));
+    let opened_by =
+        |secret: &str| pod(json!([{"name": "pv1", "flexVolume": {"driver": "v/d", "secretRef": {"name": secret}}}]));
+    let elsewhere = |mut pod: Pod| {
+        pod.metadata.namespace = Some("elsewhere".into());
+        pod
+    };
     let of_claim = pod(json!([{"name": "v", "persistentVolumeClaim": {"claimName": "data"}}]));
     let sources = claimed("Bound", "c1", "Filesystem", json!({"flexVolume": {"driver": "v/d"}}));
     let as_other = |mut pod: Pod| {
@@ -374,6 +380,10 @@ fn a_volume_is_not_mistaken_for_another_of_its_name() {
     for (first, second, refused) in [
         (brought("1"), brought("1"), false),
         (brought("1"), brought("2"), true),
+        (opened_by("s"), opened_by("s"), false),
+        (opened_by("s"), opened_by("t"), true),
+        // A secret of the same name is another one there.
+        (opened_by("s"), elsewhere(opened_by("s")), true),
         (brought("1"), of_claim.clone(), true),
         (of_claim.clone(), brought("1"), true),
         (of_claim.clone(), of_claim.clone(), false),

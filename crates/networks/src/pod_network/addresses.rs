@@ -9,7 +9,8 @@
 //!   <dir>/10.42.0.7            "<sandbox>\r\n<interface>"
 //! ```
 //!
-//! A file appears whole, by a rename, before anything is made that has the address, and goes after that is gone.
+//! A file appears whole, by a rename, before anything is made that has the address, and goes after that is gone. After a power cut
+//! it may have lost its text: such an address is given again where no other is left.
 
 use std::collections::BTreeSet;
 use std::fs::{self, File};
@@ -130,7 +131,12 @@ impl Addresses {
         let _lock = self.lock()?;
         let taken = self.taken()?;
         let last = fs::read_to_string(self.dir.join(LAST)).ok().and_then(|text| text.trim().parse().ok());
-        let Some(address) = range.next(last, &taken) else { return Ok(None) };
+        let given = range.next(last, &taken).or_else(|| {
+            // With the lock in hand nobody is about to write its text, and no sandbox outlives a power cut.
+            let taken = taken.iter().copied().filter(|address| !self.is_torn(*address)).collect();
+            range.next(last, &taken)
+        });
+        let Some(address) = given else { return Ok(None) };
         self.put(&address.to_string(), &owner.text())?;
         self.remember(address)?;
         Ok(Some(address))
@@ -198,6 +204,11 @@ impl Addresses {
                 other => return other.map(|()| lock).map_err(Into::into),
             }
         }
+    }
+
+    /// Whether the file of an address names nobody.
+    fn is_torn(&self, address: Ipv4Addr) -> bool {
+        fs::metadata(self.dir.join(address.to_string())).is_ok_and(|file| file.len() == 0)
     }
 
     fn taken(&self) -> io::Result<BTreeSet<Ipv4Addr>> {
@@ -334,6 +345,22 @@ mod tests {
         assert_eq!(addresses.owners().expect("read"), BTreeSet::new());
         assert!(addresses.reserve(range, &owner("s2")).expect("given").is_some());
         assert_eq!(addresses.reserve(range, &owner("s3")).expect("asked"), None, "there is but one");
+    }
+
+    #[test]
+    fn what_a_power_cut_left_of_a_file_takes_no_address_for_ever() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let addresses = Addresses::new(dir.path(), "net");
+        fs::create_dir(dir.path().join("net")).expect("made");
+        fs::write(dir.path().join("net/10.0.0.2"), "").expect("written");
+        let range = "10.0.0.0/29".parse().expect("a range");
+        let given: Vec<Option<String>> = (0..6)
+            .map(|n| addresses.reserve(range, &owner(&format!("s{n}"))).expect("asked"))
+            .map(|address| address.map(|address| address.to_string()))
+            .collect();
+        let wanted = [Some("10.0.0.3"), Some("10.0.0.4"), Some("10.0.0.5"), Some("10.0.0.6"), Some("10.0.0.2"), None];
+        assert_eq!(given.iter().map(Option::as_deref).collect::<Vec<_>>(), wanted);
+        assert_eq!(addresses.of(&owner("s4")).expect("read"), [Ipv4Addr::new(10, 0, 0, 2)]);
     }
 
     #[test]

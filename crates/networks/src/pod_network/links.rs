@@ -256,11 +256,17 @@ fn make_bridge(netlink: &mut Netlink, name: &str, range: Range) -> Linked<Link> 
         }
         _ => {}
     }
-    // Nobody on the pod network tells the node its routes. Without IPv6 there is no such setting.
+    take_no_routes(name)?;
+    get(netlink, name)
+}
+
+/// Nobody on the pod network tells others their routes: any pod could lead to itself what they send by a family of addresses
+/// that they were not given (CVE-2020-10749 of nodes, CVE-2020-13401 of containers). Without IPv6 there is no such setting.
+fn take_no_routes(name: &str) -> Linked<()> {
     let setting = format!("/proc/sys/net/ipv6/conf/{name}/accept_ra");
     match fs::write(&setting, "0") {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(failed(setting)(error)),
-        _ => get(netlink, name),
+        _ => Ok(()),
     }
 }
 
@@ -357,6 +363,7 @@ fn address(name: &str, wanted: &Wanted<'_>) -> Linked<Link> {
     // Who had the address before may be remembered by others.
     let setting = format!("/proc/sys/net/ipv4/conf/{name}/arp_notify");
     fs::write(&setting, "1").map_err(failed(setting))?;
+    take_no_routes(name)?;
     let link = get(&mut netlink, name)?;
     set_up(&mut netlink, &link)?;
     add_address(&mut netlink, &link, wanted.address, wanted.range)?;

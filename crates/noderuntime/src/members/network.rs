@@ -75,6 +75,26 @@ pub fn masquerade(layout: &Layout, pod_cidr: &str) -> Result<(), NetworkError> {
     hide(layout, "pods", pod_cidr, &layout.bridge())
 }
 
+/// What pods send to this machine's loopback addresses goes nowhere; answers to what was asked from here pass. CNI's
+/// `portmap` has the kernel take such addresses from the bridge (`route_localnet`) as soon as one pod has a host port, and
+/// then any pod would reach what listens for this machine alone (CVE-2020-8558; upstream's rule is in
+/// `pkg/kubelet/kubelet_network_linux.go`). Blocks meanwhile.
+///
+/// # Errors
+/// See [`NetworkError`].
+pub fn guard_loopback(layout: &Layout) -> Result<(), NetworkError> {
+    run(At::Cluster, "nft", &[guard(&layout.loopback_table(), &layout.bridge()).as_str()]).map(drop)
+}
+
+/// The commands for a table with that rule, in one transaction, whatever there was under its name.
+fn guard(table: &str, bridge: &str) -> String {
+    format!(
+        "add table ip {table}; flush table ip {table}; \
+         add chain ip {table} input {{ type filter hook input priority -10; policy accept; }}; \
+         add rule ip {table} input iifname \"{bridge}\" ip daddr 127.0.0.0/8 ct state new,invalid,untracked drop"
+    )
+}
+
 /// What comes from a range and leaves by another way than its bridge has this machine's address then. Multicast stays.
 fn hide(cluster: &Layout, what: &str, range: &str, bridge: &str) -> Result<(), NetworkError> {
     // The comment has the form that CNI's plugins give theirs, by which `carrack down` finds a cluster's rules.
@@ -191,4 +211,27 @@ fn run(at: At<'_>, program: &'static str, arguments: &[&str]) -> Result<String, 
         return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
     }
     Err(NetworkError::Refused(what(), String::from_utf8_lossy(&output.stderr).trim().to_owned()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// In a network namespace of its own; none where there is no such thing, or no nftables.
+    fn nft(script: &str) -> Option<String> {
+        let output = Command::new("unshare").args(["--net", "sh", "-c", script]).output().ok()?;
+        output.status.success().then(|| String::from_utf8_lossy(&output.stdout).into_owned())
+    }
+
+    #[test]
+    fn the_loopback_has_one_guard_however_often_it_is_set() {
+        if nft("nft add table ip t").is_none() {
+            return;
+        }
+        let commands = guard("carrack-12ab-loopback", "cni-12ab");
+        let script = format!("nft '{commands}' && nft '{commands}' && nft list ruleset");
+        let rules = nft(&script).expect("the kernel takes it");
+        assert_eq!(rules.matches("drop").count(), 1, "{rules}");
+        assert!(rules.contains("iifname \"cni-12ab\" ip daddr 127.0.0.0/8 ct state"), "{rules}");
+    }
 }

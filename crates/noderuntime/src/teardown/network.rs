@@ -1,4 +1,5 @@
-//! Removing the pod network: links on the bridge, the bridge, and the rules that CNI plugins made for this network.
+//! Removing the pod network: links on the bridge, the bridge, the rules that CNI plugins made for this network, and those that keep
+//! pods from the machine's loopback addresses.
 //!
 //! CNI DEL normally does all of it; this is for pods whose containerd or plugins were killed midway. The plugins mark
 //! each rule with the network's name in a comment (`name: "carrack" id: "…"`), which tells ours from others'.
@@ -27,7 +28,13 @@ pub async fn remove(layout: &Layout, nodes_bridge: Option<&str>) -> io::Result<u
         Some(bridge) => remove_links(bridge).await?,
         None => 0,
     };
-    Ok(between_nodes + remove_links(&layout.bridge()).await? + remove_rules(&layout.cni_network()).await?)
+    let guards = remove_guard(&layout.loopback_table()).await;
+    Ok(between_nodes + remove_links(&layout.bridge()).await? + remove_rules(&layout.cni_network()).await? + guards)
+}
+
+/// Removes the table that keeps pods from this machine's loopback addresses, if it is there.
+async fn remove_guard(table: &str) -> usize {
+    usize::from(run("nft", &["delete", "table", "ip", table], "").await.is_ok())
 }
 
 async fn remove_links(bridge: &str) -> io::Result<usize> {

@@ -18,10 +18,11 @@ use std::fs::{self, File};
 use std::io::{self, Read as _, Seek as _, SeekFrom, Write as _};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError};
 
 use carrack_disks::{DiskError, filesystem, loops, mounts, shared};
 use serde::{Deserialize, Serialize};
+
+use super::promises::{Making, Promise, Promises};
 
 /// Sizes are multiples of this, in bytes.
 const GRAIN: u64 = 1 << 20;
@@ -105,8 +106,7 @@ fn checked(id: &str) -> Result<&str, LibraryError> {
 #[derive(Debug)]
 pub struct Library {
     root: PathBuf,
-    /// What is promised changes in one place at a time.
-    promises: Mutex<()>,
+    promises: Promises,
 }
 
 impl Library {
@@ -122,7 +122,7 @@ impl Library {
         }
         // Loop devices are found by the path of their file, which the kernel tells without links.
         let root = root.canonicalize().map_err(io_error(format!("looking at {}", root.display())))?;
-        let library = Self { root, promises: Mutex::default() };
+        let library = Self { root, promises: Promises::default() };
         for shelf in ["volumes", "snapshots"] {
             for name in library.names(shelf)? {
                 if name.starts_with(".new-") || name.starts_with(".gone-") {
@@ -211,18 +211,26 @@ impl Library {
     /// # Errors
     /// When the disk or the volumes cannot be looked at.
     pub fn room(&self) -> Result<u64, LibraryError> {
-        let free = filesystem::usage(&self.root)?.available_bytes;
+        self.room_beside(&self.promises.all())
+    }
+
+    /// The same, with what is being made. That is looked at first, and the disk last: what is done meanwhile counts twice, and
+    /// not never.
+    fn room_beside(&self, making: &Making) -> Result<u64, LibraryError> {
+        let mut promised = 0;
+        for ((shelf, id), bytes) in making {
+            let shelf = self.root.join(shelf);
+            // Under its name it is whole, and a volume is counted below.
+            if !shelf.join(id).exists() {
+                promised += needed(&shelf.join(format!(".new-{id}")).join("disk"), *bytes, true)?;
+            }
+        }
         let volumes = self.volumes()?;
         let copied = volumes.iter().any(|v| v.source.is_some()) || !self.names("snapshots")?.is_empty();
-        let mut promised = 0;
         for volume in volumes {
-            let path = self.disk(&volume.id);
-            let what = || format!("looking at {}", path.display());
-            let file = File::open(&path).map_err(io_error(what()))?;
-            let has = file.metadata().map_err(io_error(what()))?.blocks() * 512;
-            let shared = if copied { shared::bytes(&file).map_err(io_error(what()))? } else { 0 };
-            promised += still_needed(volume.size_bytes, has, shared);
+            promised += needed(&self.disk(&volume.id), volume.size_bytes, copied)?;
         }
+        let free = filesystem::usage(&self.root)?.available_bytes;
         Ok(free.saturating_sub(promised))
     }
 
@@ -261,8 +269,7 @@ impl Library {
         if limit_bytes > 0 && size_bytes > limit_bytes {
             return Err(LibraryError::Invalid(format!("{size_bytes} bytes are needed, {limit_bytes} are allowed")));
         }
-        let _promise = self.promises.lock().unwrap_or_else(PoisonError::into_inner);
-        self.check_room(size_bytes)?;
+        let _promise = self.promise("volumes", id, size_bytes)?;
         let about = About { id: id.to_owned(), size_bytes, source, ephemeral, made_unix_ns: now_unix_ns };
         self.put("volumes", &about, |file| {
             match &about.source {
@@ -277,8 +284,15 @@ impl Library {
         Ok(about)
     }
 
-    fn check_room(&self, bytes: u64) -> Result<(), LibraryError> {
-        let room = self.room()?;
+    /// Promises room to what is to be made, until it is there or was given up.
+    fn promise(&self, shelf: &'static str, id: &str, bytes: u64) -> Result<Promise<'_>, LibraryError> {
+        let all = self.promises.all();
+        self.check_room(bytes, &all)?;
+        Ok(self.promises.promise(all, (shelf, id.to_owned()), bytes))
+    }
+
+    fn check_room(&self, bytes: u64, making: &Making) -> Result<(), LibraryError> {
+        let room = self.room_beside(making)?;
         if bytes > room {
             return Err(LibraryError::NoRoom(format!("{bytes} bytes are asked for, and {room} can be promised")));
         }
@@ -363,8 +377,8 @@ impl Library {
         if limit_bytes > 0 && size_bytes > limit_bytes {
             return Err(LibraryError::Invalid(format!("{size_bytes} bytes are needed, {limit_bytes} are allowed")));
         }
-        let _promise = self.promises.lock().unwrap_or_else(PoisonError::into_inner);
-        self.check_room(size_bytes - about.size_bytes)?;
+        let making = self.promises.all();
+        self.check_room(size_bytes - about.size_bytes, &making)?;
         let path = self.disk(id);
         let what = || format!("enlarging {}", path.display());
         let disk = File::options().write(true).open(&path).map_err(io_error(what()))?;
@@ -396,7 +410,6 @@ impl Library {
             ephemeral: false,
             made_unix_ns: now_unix_ns,
         };
-        let _promise = self.promises.lock().unwrap_or_else(PoisonError::into_inner);
         let path = self.disk(of);
         let what = || format!("looking at {}", path.display());
         let disk = File::open(&path).map_err(io_error(what()))?;
@@ -404,7 +417,7 @@ impl Library {
         // What it shares with another copy is promised once more already.
         let shared = shared::bytes(&disk).map_err(io_error(what()))?;
         drop(disk);
-        self.check_room(has.saturating_sub(shared))?;
+        let _promise = self.promise("snapshots", id, has.saturating_sub(shared))?;
         self.put("snapshots", &about, |file| self.copy_volume(of, file))?;
         Ok(about)
     }
@@ -480,6 +493,18 @@ fn write_about(dir: &Path, about: &About) -> Result<(), LibraryError> {
     file.sync_all().map_err(io_error(what()))?;
     fs::rename(&new, &named).map_err(io_error(what()))?;
     sync_dir(dir)
+}
+
+/// How much room a file may still take of its disk until it is of this size; one that is not there takes all of it.
+fn needed(path: &Path, size_bytes: u64, copied: bool) -> Result<u64, LibraryError> {
+    let what = || format!("looking at {}", path.display());
+    let file = match File::open(path) {
+        Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(size_bytes),
+        opened => opened.map_err(io_error(what()))?,
+    };
+    let has = file.metadata().map_err(io_error(what()))?.blocks() * 512;
+    let shared = if copied { shared::bytes(&file).map_err(io_error(what()))? } else { 0 };
+    Ok(still_needed(size_bytes, has, shared))
 }
 
 /// How much room a volume may still take of its disk: all that it has not for itself.
@@ -596,6 +621,35 @@ mod tests {
         assert!(matches!(library.grow("half", half + 1, half), Err(LibraryError::Invalid(_))));
         assert_eq!(library.grow("half", half + 1, 0).unwrap().size_bytes, half + GRAIN);
         assert_eq!(library.grow("half", MI, 0).unwrap().size_bytes, half + GRAIN, "it does not shrink");
+    }
+
+    #[test]
+    fn what_takes_long_to_make_holds_up_nothing_else() {
+        let dir = tempfile::tempdir().unwrap();
+        let library = Library::open(dir.path()).unwrap();
+        let room = library.room().unwrap();
+        let half = room / 2 / GRAIN * GRAIN;
+        let copied = About { id: "slow".into(), size_bytes: half, source: None, ephemeral: false, made_unix_ns: 0 };
+        let slow = library.promise("volumes", "slow", half).unwrap();
+        let seen = |library: &Library| {
+            // Others write to this disk, too, meanwhile.
+            assert!(library.room().unwrap() <= room - half / 2, "it is promised to nobody else");
+            assert!(matches!(library.create("big", room, 0, None, false, 0), Err(LibraryError::NoRoom(_))));
+        };
+        seen(&library);
+        library
+            .put("volumes", &copied, |file| {
+                library.create("quick", MI, 0, None, false, 0)?;
+                library.take("snapshot", "quick", 0)?;
+                seen(&library);
+                file.set_len(half).map_err(io_error("sizing a volume"))
+            })
+            .unwrap();
+        seen(&library);
+        drop(slow);
+        seen(&library);
+        assert!(library.promises.all().is_empty());
+        assert_eq!(library.names("volumes").unwrap(), ["quick", "slow"]);
     }
 
     #[test]

@@ -8,6 +8,7 @@ mod controller;
 mod faults;
 pub mod library;
 mod node;
+mod promises;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;

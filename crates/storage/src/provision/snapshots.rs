@@ -40,6 +40,9 @@ const BOUND: &str = "snapshot.storage.kubernetes.io/volumesnapshot-bound-protect
 /// Finalizer of a content: its data goes before it does.
 const DATA: &str = "local.carrack.io/snapshot-data";
 const DEFAULT_CLASS: &str = "snapshot.storage.kubernetes.io/is-default-class";
+/// Annotation of a content: who may write contents lets files be made of what was a device, or a device of files
+/// (`prevent-volume-mode-conversion` in external-provisioner, KEP-3141).
+const MODE_CHANGE: &str = "snapshot.storage.kubernetes.io/allow-volume-mode-change";
 
 /// Name of a snapshot's content. Of one that was made by hand the snapshot says it.
 fn content_name(snapshot: &VolumeSnapshot) -> String {
@@ -101,6 +104,11 @@ pub(super) fn is_populators(claim: &PersistentVolumeClaim) -> bool {
     named(claim).is_some_and(|(group, kind, _)| ![SNAPSHOT, CLAIM].contains(&(group, kind)))
 }
 
+/// A `volumeMode`, or what it is where nobody says.
+fn mode(of: Option<&str>) -> &str {
+    of.unwrap_or("Filesystem")
+}
+
 /// What a volume is to be made from, and at which node that is.
 ///
 /// # Errors
@@ -121,6 +129,13 @@ pub(super) fn source(claim: &PersistentVolumeClaim, view: &View<'_>) -> Result<O
             {
                 return Err(format!("snapshot {name} is not one of {DRIVER}"));
             }
+            // Who writes to a device can put a file system there that no kernel is made for.
+            let was = content.spec.source_volume_mode.as_deref();
+            let changes = was.is_some_and(|was| was != mode(spec.volume_mode.as_deref()));
+            if changes && content.annotation(MODE_CHANGE) != Some("true") {
+                let content = content.name();
+                return Err(format!("snapshot {name} has another volumeMode, and {MODE_CHANGE} is not on {content}"));
+            }
             let handle = content.status.clone().unwrap_or_default().snapshot_handle;
             let ready = status.ready_to_use == Some(true) && !snapshot.is_deleting();
             match (handle, content.annotation(NODE)) {
@@ -133,9 +148,8 @@ pub(super) fn source(claim: &PersistentVolumeClaim, view: &View<'_>) -> Result<O
             let of = view.get::<PersistentVolumeClaim>(claim.namespace(), name).ok_or_else(waits)?;
             let volume = volume_of(of, view).ok_or_else(waits)?;
             let node = super::node_of(volume).ok_or_else(waits)?;
-            if volume.spec.as_ref().and_then(|s| s.volume_mode.as_deref()).unwrap_or("Filesystem")
-                != spec.volume_mode.as_deref().unwrap_or("Filesystem")
-            {
+            let was = volume.spec.as_ref().and_then(|s| s.volume_mode.as_deref());
+            if mode(was) != mode(spec.volume_mode.as_deref()) {
                 return Err(format!("claim {name} has another volumeMode"));
             }
             let handle = volume.spec.as_ref().and_then(|s| s.csi.as_ref()).map(|c| c.volume_handle.clone());

@@ -59,8 +59,12 @@ async fn is_there(path: String, block: bool) -> Result<bool, OpError> {
     .await
 }
 
+/// Makes a directory. What is mounted at its place may not answer, and is not asked whether it is one.
 fn make_dir(path: impl AsRef<Path>) -> Result<(), OpError> {
     let path = path.as_ref();
+    if mounts::is_mount_point(&path.to_string_lossy()).unwrap_or(false) {
+        return Ok(());
+    }
     fs::create_dir_all(path).map_err(io_error(format!("creating {}", path.display())))
 }
 
@@ -103,7 +107,10 @@ impl Drivers {
     }
 
     async fn stage_local(&self, s: &Staging, path: &str) -> Result<Option<String>, OpError> {
-        match (is_block(path)?, s.origin.block) {
+        // It may be on a file server, which may not answer: nobody else waits for that.
+        let at = path.to_owned();
+        let (is_device, is_dir) = blocking(move || Ok((is_block(&at)?, Path::new(&at).is_dir()))).await?;
+        match (is_device, s.origin.block) {
             (true, false) => {
                 make_dir(&s.path)?;
                 disk::format_and_mount(path, &s.path, &s.origin.fs_type, s.origin.read_only, &s.origin.mount_options)
@@ -112,7 +119,7 @@ impl Drivers {
             }
             (true, true) => Ok(Some(path.to_owned())),
             (false, true) => failed(format!("{path} is no block device")),
-            (false, false) if Path::new(path).is_dir() => Ok(None),
+            (false, false) if is_dir => Ok(None),
             (false, false) => failed(format!("{path} is neither a directory nor a block device")),
         }
     }
@@ -190,7 +197,9 @@ impl Drivers {
                 let staged = &p.published.stage_path;
                 let from = if mounted(staged)?.is_some() { staged } else { local };
                 make_dir(path)?;
-                mounts::bind(from, path, origin.read_only).map_err(io_error(format!("binding {from} to {path}")))?;
+                let binding = format!("binding {from} to {path}");
+                let (from, to, read_only) = (from.clone(), path.clone(), origin.read_only);
+                blocking(move || mounts::bind(&from, &to, read_only).map_err(io_error(binding))).await?;
             }
             Driver::HostPath { .. } => {}
         }
@@ -373,4 +382,4 @@ fn prove_free(s: &Staging, boot_id: &str, plugins: &Path) -> Result<Option<Strin
 }
 
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;

@@ -3,14 +3,17 @@
 use std::collections::BTreeMap;
 use std::os::fd::AsRawFd as _;
 use std::os::unix::fs::PermissionsExt as _;
+use std::time::Duration;
 
 use rustix::mount::{MountFlags, mount};
 
 use super::*;
+use crate::adapters::volumes::prepare_container;
+use crate::runtime::{ContainerFiles, Mount};
 use crate::volumes::{Origin, PodInfo, Secrets, VolumeKind};
 
 /// Mounts a file system in user space, whose server stands still, and has ended when what this returns is dropped.
-fn mount_still(at: &Path) -> fs::File {
+pub(in crate::adapters) fn mount_still(at: &Path) -> fs::File {
     let server = fs::File::options().read(true).write(true).open("/dev/fuse").unwrap();
     let data = format!("fd={},rootmode=40000,user_id=0,group_id=0", server.as_raw_fd());
     let data = std::ffi::CString::new(data).unwrap();
@@ -225,6 +228,46 @@ async fn what_was_bound_by_who_ended_then_is_made_read_only() {
         fs::write(local.join("data"), "1").unwrap();
         drivers.unpublish(&volume.uid, "v", &volume.path, &publishing.published).await.unwrap();
     }
+}
+
+#[tokio::test]
+async fn a_directory_that_does_not_answer_holds_up_nobody_else() {
+    if !rustix::process::geteuid().is_root() || !Path::new("/dev/fuse").exists() {
+        return;
+    }
+    let (dir, drivers) = with_driver("");
+    let at = dir.path().join("still");
+    fs::create_dir(&at).unwrap();
+    let server = mount_still(&at);
+    // Whoever is held up goes on, late.
+    let (end, ended) = std::sync::mpsc::channel::<()>();
+    let serving = std::thread::spawn(move || {
+        let _in_time = ended.recv_timeout(Duration::from_secs(10)).is_err();
+        drop(server);
+    });
+    let (_, mut publishing) = setup(&dir.path().join("volume"), false);
+    publishing.published.origin.driver = Driver::Local { path: at.to_string_lossy().into_owned() };
+    let staging = Staging {
+        id: "v".into(),
+        origin: publishing.published.origin,
+        path: dir.path().join("staged").to_string_lossy().into_owned(),
+        device: None,
+        identity: None,
+        by_control_plane: false,
+    };
+    let inputs = StageInputs::default();
+    let staged = tokio::time::timeout(Duration::from_millis(100), drivers.stage(&staging, &inputs)).await;
+    make_dir(&at).unwrap();
+    let log_directory = dir.path().join("logs").to_string_lossy().into_owned();
+    let files = ContainerFiles { log_directory, ..ContainerFiles::default() };
+    let given = Mount { host_path: at.to_string_lossy().into_owned(), ..Mount::default() };
+    prepare_container(&files, &[given], false).unwrap();
+    drop(end);
+    serving.join().unwrap();
+    while mounts::unmount(&at.to_string_lossy()).is_err() {
+        std::thread::yield_now();
+    }
+    assert!(staged.is_err(), "{staged:?}");
 }
 
 #[test]

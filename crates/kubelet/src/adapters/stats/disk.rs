@@ -1,25 +1,14 @@
-//! What pods keep on the node's disk: their emptyDirs, and their containers' logs.
+//! What pods keep on the node's disk: their emptyDirs, their containers' logs, and the files that the kubelet gives containers to
+//! write to.
 
 use std::collections::BTreeMap;
-use std::fs;
-use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
 use k8s_openapi::api::core::v1::Pod;
 
+use super::files::{self, Files};
 use crate::eviction::Usage;
-
-/// Most files of one directory that are looked at; one with more is counted up to here.
-const MAX_FILES: u64 = 1_000_000;
-
-/// What is in a directory.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Files {
-    /// Bytes that it takes of its file system.
-    pub bytes: u64,
-    /// How many files.
-    pub count: u64,
-}
+use crate::spec::pod::{pod_ref, spec};
 
 /// An emptyDir.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -41,27 +30,38 @@ pub(super) struct Kept {
     pub empty_dirs: Vec<EmptyDir>,
     /// Its containers' logs, by their names.
     pub logs: BTreeMap<String, Files>,
+    /// Its hosts file, and the last words of its containers, each of which may write as much there as it likes (upstream counts
+    /// the hosts file since CVE-2020-8557, `pkg/kubelet/stats`).
+    pub written: Files,
 }
 
 impl Kept {
     /// Measures what a pod has below the kubelet's directory, and below that of all logs.
     pub fn of(pod: &Pod, root: &Path, log_dir: &Path) -> Self {
-        let of = crate::spec::pod::pod_ref(pod);
-        let volumes = root.join("pods").join(of.uid.as_ref()).join("volumes/kubernetes.io~empty-dir");
-        Self::in_directories(&volumes, &log_dir.join(of.log_dir_name()))
+        let of = pod_ref(pod);
+        let medium = |name: &str| {
+            let volume = spec(pod).volumes.iter().flatten().find(|v| v.name == name);
+            volume.and_then(|v| v.empty_dir.as_ref()?.medium.clone()).unwrap_or_default()
+        };
+        let in_memory = |name: &str| !medium(name).is_empty();
+        let (dir, logs) = (root.join("pods").join(of.uid.as_ref()), log_dir.join(of.log_dir_name()));
+        Self::in_directories(&dir, &logs, in_memory)
     }
 
-    fn in_directories(volumes: &Path, logs: &Path) -> Self {
-        let device = |of: &Path| fs::symlink_metadata(of).ok().map(|m| m.dev());
-        let own = device(volumes);
+    fn in_directories(pod: &Path, logs: &Path, in_memory: impl Fn(&str) -> bool) -> Self {
+        let volumes = &pod.join("volumes/kubernetes.io~empty-dir");
+        let own = files::device(volumes);
         let empty_dir = |dir: PathBuf| {
-            let is_on_disk = device(&dir) == own;
-            EmptyDir { name: name_of(&dir), files: files_in(&dir), is_on_disk, dir }
+            let (name, is_on_disk) = (name_of(&dir), files::device(&dir) == own);
+            // What a container has mounted on its volume is not the pod's to keep, and its server may not answer.
+            let is_own = is_on_disk || in_memory(&name);
+            is_own.then(|| EmptyDir { name, files: files::below(&dir), is_on_disk, dir })
         };
         let all = |of: &Path| carrack_disks::directories(of).unwrap_or_default();
         Self {
-            empty_dirs: all(volumes).into_iter().map(empty_dir).collect(),
-            logs: all(logs).into_iter().map(|dir| (name_of(&dir), files_in(&dir))).collect(),
+            empty_dirs: all(volumes).into_iter().filter_map(empty_dir).collect(),
+            logs: all(logs).into_iter().map(|dir| (name_of(&dir), files::below(&dir))).collect(),
+            written: files::of_file(&pod.join("etc-hosts")).and(files::below(&pod.join("containers"))),
         }
     }
 
@@ -70,11 +70,7 @@ impl Kept {
         let empty_dirs = self.empty_dirs.iter().filter(|v| v.is_on_disk);
         // A directory is a file itself.
         let empty_dirs = empty_dirs.map(|v| Files { count: v.files.count + 1, ..v.files });
-        let mut sum = Files::default();
-        for files in empty_dirs.chain(self.logs.values().copied()) {
-            sum = Files { bytes: sum.bytes + files.bytes, count: sum.count + files.count };
-        }
-        sum
+        empty_dirs.chain(self.logs.values().copied()).fold(self.written, Files::and)
     }
 
     /// Adds it to what a pod uses. What is in memory is not on the disk, and has a limit all the same.
@@ -93,49 +89,55 @@ fn name_of(dir: &Path) -> String {
     dir.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default()
 }
 
-/// Bytes and files below a directory, on its file system alone.
-fn files_in(dir: &Path) -> Files {
-    let mut found = Files::default();
-    let Ok(top) = fs::symlink_metadata(dir) else { return found };
-    let mut todo = vec![dir.to_owned()];
-    while let Some(dir) = todo.pop() {
-        for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
-            let Ok(m) = entry.metadata() else { continue };
-            if m.dev() != top.dev() {
-                continue;
-            }
-            found = Files { bytes: found.bytes + m.blocks() * 512, count: found.count + 1 };
-            if found.count >= MAX_FILES {
-                return found;
-            }
-            if m.is_dir() {
-                todo.push(entry.path());
-            }
-        }
-    }
-    found
-}
-
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
+    use crate::adapters::mounts;
 
     #[test]
-    fn files_are_counted() {
+    fn all_that_a_pod_writes_is_counted() {
         let dir = tempfile::tempdir().unwrap();
-        fs::create_dir(dir.path().join("d")).unwrap();
-        fs::write(dir.path().join("d/f"), vec![1; 100_000]).unwrap();
-        let files = files_in(dir.path());
-        assert!(files.bytes >= 100_000 && files.count == 2, "{files:?}");
-        assert_eq!(files_in(&dir.path().join("none")), Files::default());
-        let mut usage = Usage { containers: BTreeMap::from([("d".into(), 1000)]), ..Usage::default() };
-        let kept = Kept::in_directories(dir.path(), dir.path());
+        let (pod, logs) = (dir.path().join("pod"), dir.path().join("logs"));
+        let volume = pod.join("volumes/kubernetes.io~empty-dir/v");
+        for (at, name) in [
+            (volume, "f"),
+            (logs.join("c"), "0.log"),
+            (pod.clone(), "etc-hosts"),
+            (pod.join("containers/c"), "0"),
+            // Nobody but the kubelet writes there.
+            (pod.join("volumes/kubernetes.io~configmap/m"), "f"),
+        ] {
+            fs::create_dir_all(&at).unwrap();
+            fs::write(at.join(name), vec![1; 100_000]).unwrap();
+        }
+        let kept = Kept::in_directories(&pod, &logs, |_| false);
+        let mut usage = Usage { containers: BTreeMap::from([("c".into(), 1000)]), ..Usage::default() };
         kept.add_to(&mut usage);
-        assert!(usage.empty_dirs["d"] >= 100_000 && usage.containers["d"] >= 101_000, "{usage:?}");
-        assert!(usage.disk_bytes >= 200_000 && usage.inodes == 3, "{usage:?}");
+        assert!(usage.empty_dirs["v"] >= 100_000 && usage.containers["c"] >= 101_000, "{usage:?}");
+        // The volume and its file, the log, the hosts file, and the directory and the file of last words.
+        assert!((400_000..500_000).contains(&usage.disk_bytes) && usage.inodes == 6, "{usage:?}");
         // Another file system than the disk's has its own room.
         let mut in_memory = kept.clone();
         in_memory.empty_dirs[0].is_on_disk = false;
-        assert_eq!(in_memory.on_disk(), kept.logs["d"]);
+        assert_eq!(in_memory.on_disk(), kept.logs["c"].and(kept.written));
+        let none = dir.path().join("none");
+        assert_eq!(Kept::in_directories(&none, &none, |_| false), Kept::default());
+    }
+
+    #[test]
+    fn what_is_mounted_on_a_volume_is_not_its_pods() {
+        if !rustix::process::geteuid().is_root() {
+            return;
+        }
+        let dir = tempfile::tempdir().unwrap();
+        let at = dir.path().join("volumes/kubernetes.io~empty-dir/v");
+        fs::create_dir_all(&at).unwrap();
+        mounts::tmpfs(&at.to_string_lossy(), 0).unwrap();
+        let kept = [false, true].map(|in_memory| Kept::in_directories(dir.path(), dir.path(), |_| in_memory));
+        mounts::unmount(&at.to_string_lossy()).unwrap();
+        let seen = kept.map(|kept| kept.empty_dirs.iter().map(|v| v.is_on_disk).collect::<Vec<_>>());
+        assert_eq!(seen, [vec![], vec![false]]);
     }
 }

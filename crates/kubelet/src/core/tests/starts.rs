@@ -51,6 +51,20 @@ fn a_sandbox_does_not_wait_for_volumes_and_containers_do() {
     w.assert_clean();
 }
 
+#[test]
+fn a_pod_whose_uid_leads_out_of_its_directory_is_left_alone() {
+    for uid in ["..", "a/../../b"] {
+        let mut w = World::new(9);
+        w.edit_or_create_node();
+        let object = json!({"metadata": {"name": "p", "namespace": "n", "uid": uid}, "spec": plain()});
+        let news = w.api.put(POD, object);
+        w.tell(news);
+        w.create("q", plain());
+        w.run(10);
+        assert_eq!((w.node.sandboxes.len(), w.node.running("uid-q").len()), (1, 1), "{uid}");
+    }
+}
+
 /// Small runs of the simulator found it, seed 8383: the record stayed until the kubelet was started again.
 #[test]
 fn a_record_goes_with_its_pod_though_nobody_heard_of_its_writing() {
@@ -399,6 +413,36 @@ fn a_manifest_that_was_changed_is_followed_without_the_api() {
             assert_eq!(running_images(&w), ["other"], "ended: {has_ended}, seed {seed}");
         });
     }
+}
+
+/// Whoever may make pods may call his one the picture of any other.
+#[test]
+fn an_impostor_is_nobodys_mirror() {
+    let mut w = World::new(5);
+    w.edit_or_create_node();
+    w.node.manifests = Some(vec![slow_manifest("busybox", &json!([]))]);
+    w.create("p", plain());
+    w.run(10);
+    let annotations = &w.api.objects["/api/v1/namespaces/n/pods/web-sim"]["metadata"]["annotations"];
+    let hash = annotations["kubernetes.io/config.hash"].as_str().expect("a hash").to_owned();
+    let running = |w: &World| -> Vec<String> {
+        let all = w.node.containers.values().filter(|c| c.record.may_run());
+        all.map(|c| c.record.id.clone()).collect()
+    };
+    let before = running(&w);
+    assert_eq!(before.len(), 2);
+    for (name, of) in [("fake-static", hash.as_str()), ("fake-pod", "uid-p")] {
+        let annotations = json!({"kubernetes.io/config.mirror": of});
+        let metadata =
+            json!({"name": name, "namespace": "n", "uid": format!("uid-{name}"), "annotations": annotations});
+        let object = json!({"metadata": metadata, "spec": plain(), "status": {"phase": "Failed"}});
+        let news = w.api.put(&format!("/api/v1/namespaces/n/pods/{name}"), object);
+        w.tell(news);
+    }
+    w.run(20);
+    assert_eq!(running(&w), before);
+    let fakes: Vec<&String> = w.api.objects.keys().filter(|path| path.contains("/fake-")).collect();
+    assert!(fakes.is_empty(), "{fakes:?}");
 }
 
 #[test]

@@ -13,10 +13,11 @@
 
 use std::io::SeekFrom;
 use std::os::unix::fs::MetadataExt as _;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use bytes::Bytes;
+use rustix::fs::{Mode, OFlags};
 use tokio::fs::File;
 use tokio::io::{AsyncReadExt as _, AsyncSeekExt as _};
 use tokio::sync::{mpsc, watch};
@@ -58,7 +59,7 @@ impl Opened {
     pub(in crate::server) async fn open(path: PathBuf, options: &LogOptions) -> std::io::Result<Self> {
         let tail_lines = options.tail_lines;
         let (path, file, position, end, identity) = tokio::task::spawn_blocking(move || {
-            let mut file = std::fs::File::open(&path)?;
+            let mut file = open(&path)?;
             let metadata = file.metadata()?;
             let end = metadata.len();
             let position = match tail_lines {
@@ -93,7 +94,9 @@ impl Opened {
         if found == self.identity {
             return Ok((None, found));
         }
-        let file = File::open(&self.path).await?;
+        let path = self.path.clone();
+        let file = tokio::task::spawn_blocking(move || open(&path)).await.map_err(std::io::Error::other)??;
+        let file = File::from_std(file);
         let found = identity(&file.metadata().await?);
         Ok((Some(file), found))
     }
@@ -106,6 +109,16 @@ impl Opened {
             self.position = 0;
         }
         Ok(cut)
+    }
+}
+
+/// Opens a log. Who may write to the directories of logs may put something else there, and nobody is to wait for a pipe.
+fn open(path: &Path) -> std::io::Result<std::fs::File> {
+    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    let file = std::fs::File::from(rustix::fs::open(path, flags, Mode::empty())?);
+    match file.metadata()?.is_file() {
+        true => Ok(file),
+        false => Err(std::io::Error::other("it is no file")),
     }
 }
 
@@ -209,7 +222,7 @@ async fn follow(
     container: &mut impl MayWrite,
     pace: Pace,
 ) -> std::io::Result<()> {
-    let changes = Changes::of(log.path.parent().unwrap_or(&log.path));
+    let changes = Changes::for_follower(log.path.parent().unwrap_or(&log.path));
     let mut check = tokio::time::interval(pace.check);
     check.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let (mut over, mut renamed) = (false, false);

@@ -222,3 +222,14 @@ async fn a_client_that_takes_nothing_is_left() {
     let follower = Follower::start(&path, following(), pace).await;
     tokio::time::timeout(LONG, follower.task).await.expect("ends").expect("no panic");
 }
+
+#[tokio::test]
+async fn what_is_no_file_is_not_waited_for() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let pipe = dir.path().join("0.log");
+    let (kind, mode) = (rustix::fs::FileType::Fifo, rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR);
+    rustix::fs::mknodat(rustix::fs::CWD, &pipe, kind, mode, 0).expect("a pipe");
+    // Whoever opens it for reading alone waits for a writer.
+    let opened = tokio::time::timeout(LONG, Opened::open(pipe, &LogOptions::default())).await.expect("an answer");
+    assert_eq!(opened.expect_err("no log").to_string(), "it is no file");
+}

@@ -76,6 +76,22 @@ async fn slow_and_silent_clients_are_left() {
 }
 
 #[tokio::test]
+async fn who_says_nothing_keeps_nobody_out() {
+    let never = Duration::from_secs(3600);
+    let settings =
+        Settings { handshake: never, head: never, max_connections: 4, max_strangers: 2, ..Settings::default() };
+    let world = World::with(settings).await;
+    let mut silent = Vec::new();
+    for _ in 0..8 {
+        silent.push(TcpStream::connect(world.address).await.expect("connects"));
+    }
+    assert_eq!(tokio::time::timeout(LONG, world.get("/healthz")).await.expect("gets in"), (200, "ok".into()));
+    // Who came first made room.
+    let ended = tokio::time::timeout(LONG, silent[0].read(&mut [0; 1])).await.expect("is left");
+    assert!(matches!(ended, Ok(0) | Err(_)), "{ended:?}");
+}
+
+#[tokio::test]
 async fn too_large_a_head_is_refused() {
     let world = World::new().await;
     let huge = "x".repeat(300 << 10);

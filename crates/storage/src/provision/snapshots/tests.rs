@@ -7,7 +7,7 @@ use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
 use serde_json::{Value, json};
 
 use super::super::calls::{Answer, Call, CallError, Calls, Outcome};
-use super::{BOUND, Contents, DATA, DEFAULT_CLASS, NODE, Snapshots};
+use super::{BOUND, Contents, DATA, DEFAULT_CLASS, MODE_CHANGE, NODE, Snapshots};
 
 /// What a plan writes: patches as they are, without what they rest on.
 fn writes(plan: &Plan) -> Vec<Value> {
@@ -193,5 +193,36 @@ fn a_snapshot_without_a_class_says_so() {
         let plan = Snapshots::new("n1").reconcile(&Key::new("ns", "s"), &caches.view(), Time::default());
         let reason = plan.events.first().map(|event| event.reason.as_str());
         assert_eq!((plan.writes.len(), reason), (writes, told), "{named:?}");
+    }
+}
+
+#[test]
+fn what_was_a_device_does_not_become_files_by_itself() {
+    for (was, wanted, allowed, given) in [
+        (Some("Block"), Some("Block"), false, true),
+        (Some("Block"), Some("Filesystem"), false, false),
+        (Some("Block"), None, false, false),
+        (Some("Filesystem"), None, false, true),
+        (Some("Filesystem"), Some("Block"), false, false),
+        (Some("Block"), Some("Filesystem"), true, true),
+        // Its content was made by hand, without a word on that.
+        (None, Some("Block"), false, true),
+    ] {
+        let content = content("c", "u", json!("n1"), |c| {
+            c["spec"]["sourceVolumeMode"] = json!(was);
+            c["status"] = json!({"snapshotHandle": "h", "readyToUse": true});
+            if allowed {
+                c["metadata"]["annotations"][MODE_CHANGE] = "true".into();
+            }
+        });
+        let mut taken = snapshot(false, false);
+        let status = json!({"boundVolumeSnapshotContentName": "c", "readyToUse": true});
+        taken.status = Some(serde_json::from_value(status).unwrap());
+        let from = json!({"apiGroup": "snapshot.storage.k8s.io", "kind": "VolumeSnapshot", "name": "s"});
+        let claim = json!({"metadata": object("d", &json!({})), "spec": {"volumeMode": wanted, "dataSource": from}});
+        let claim: PersistentVolumeClaim = serde_json::from_value(claim).unwrap();
+        let caches = Caches::new().with([taken]).with([content]);
+        let found = super::source(&claim, &caches.view());
+        assert_eq!(found.is_ok(), given, "{was:?} {wanted:?} {allowed}: {found:?}");
     }
 }
