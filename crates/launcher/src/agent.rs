@@ -5,11 +5,12 @@
 //! say to somebody else is dropped. How long an agent may take is counted from when it is one's turn: a probe that runs a
 //! command in a slow guest makes others wait, and none of them believe that nobody is there.
 //!
-//! Nothing that a guest says is trusted: lines are bounded, answers have deadlines.
+//! Nothing that a guest says is trusted: lines are bounded, answers have deadlines, and why it refuses is one short line.
 //! Upstream reference: QEMU's docs/interop/qemu-ga-ref.
 
 use crate::layout;
 use crate::lines::{LineError, LineReader, LineWriter, split};
+use crate::said::{MOST_CHARS, one_line};
 use base64::Engine as _;
 use rustix::fs::{FlockOperation, Mode, OFlags, flock};
 use rustix::io::Errno;
@@ -136,7 +137,7 @@ impl Agent {
             self.writer.write(&json!({ "execute": command, "arguments": arguments })).await?;
             let answer: Answer = self.reader.read().await?;
             match (answer.value, answer.error) {
-                (_, Some(error)) => Err(AgentError::Refused { command, message: error.desc }),
+                (_, Some(error)) => Err(AgentError::Refused { command, message: one_line(&error.desc, MOST_CHARS) }),
                 (Some(value), None) => Ok(value),
                 (None, None) => Err(AgentError::Odd(command)),
             }
@@ -222,7 +223,7 @@ mod tests {
         let listener = layout::listen(&socket).expect("listens");
         let answers = [
             r#"{"return": {"id": "debian"}}"#,
-            r#"{"error": {"class": "GenericError", "desc": "no"}}"#,
+            r#"{"error": {"class": "GenericError", "desc": "no\n\u001b[2J"}}"#,
             r#"{"return": {"pid": 7}}"#,
             r#"{"return": {"exited": false}}"#,
             r#"{"return": {"exited": true, "exitcode": 3, "out-data": "aGk="}}"#,
@@ -233,7 +234,11 @@ mod tests {
             let info = agent.execute("guest-get-osinfo", json!({}), short).await.expect("answered");
             assert_eq!(info["id"], "debian");
             let refused = agent.execute("guest-fsfreeze-freeze", json!({}), short).await;
-            assert!(matches!(refused, Err(AgentError::Refused { .. })), "{refused:?}");
+            let said = |error: AgentError| match error {
+                AgentError::Refused { message, .. } => Some(message),
+                _ => None,
+            };
+            assert_eq!(refused.map_err(said), Err(Some("no  [2J".to_owned())));
             let exit = agent.exec("/bin/true", &[], short).await.expect("ended");
             assert_eq!(exit, Exit { code: 3, stdout: "hi".to_owned() });
             let silent = agent.execute("guest-ping", json!({}), Duration::from_millis(50)).await;

@@ -1,11 +1,13 @@
 //! The handler's side of the command socket.
 //!
-//! A call is a connection of its own: nothing is left over from one that failed or timed out.
+//! A call is a connection of its own: nothing is left over from one that failed or timed out. Who answers is in a container, and
+//! not trusted: answers are bounded, and what is in them for people is made fit for them.
 
 use crate::domain::Domain;
 use crate::layout;
 use crate::lines::{LineError, LineReader, LineWriter, split};
 use crate::proto::{Call, Request, Response, VERSION};
+use crate::said::{MOST_CHARS, one_line};
 use std::path::Path;
 use std::time::Duration;
 
@@ -56,9 +58,18 @@ async fn open(socket: &Path, call: Call) -> Result<(LineReader, LineWriter), Cli
 
 async fn answer(reader: &mut LineReader) -> Result<Domain, ClientError> {
     match reader.read().await? {
-        Response::Domain(domain) => Ok(domain),
-        Response::Error(reason) => Err(ClientError::Refused(reason)),
+        Response::Domain(domain) => Ok(fit_for_people(domain)),
+        Response::Error(reason) => Err(ClientError::Refused(one_line(&reason, MOST_CHARS))),
     }
+}
+
+/// A domain whose words may be shown, wherever they are.
+fn fit_for_people(mut domain: Domain) -> Domain {
+    let details = domain.end.iter_mut().map(|end| &mut end.detail);
+    for text in domain.warning.iter_mut().chain(details).chain([&mut domain.uid]) {
+        *text = one_line(text, MOST_CHARS);
+    }
+    domain
 }
 
 /// A stream of a domain's states.
@@ -86,5 +97,23 @@ impl Watch {
     /// the launcher is done.
     pub async fn next(&mut self) -> Result<Domain, ClientError> {
         answer(&mut self.reader).await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::fit_for_people;
+    use crate::domain::{Domain, End, EndReason};
+
+    #[test]
+    fn what_a_container_says_is_fit_for_people() {
+        let mut said = Domain::waiting("u1");
+        said.warning = Some(format!("\u{1b}]0;x\u{7}{}", "y".repeat(1 << 20)));
+        said.end = Some(End { reason: EndReason::Crashed, detail: "it\nended".to_owned() });
+        let shown = fit_for_people(said);
+        let warning = shown.warning.expect("there");
+        assert!(warning.starts_with(" ]0;x y") && warning.len() == 1000, "{}", warning.len());
+        assert_eq!(shown.end.map(|end| end.detail).as_deref(), Some("it ended"));
+        assert_eq!(shown.uid, "u1");
     }
 }

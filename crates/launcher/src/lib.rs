@@ -40,6 +40,7 @@ pub mod promise;
 pub mod proto;
 pub mod qmp;
 pub mod receive;
+pub mod said;
 pub mod spec;
 mod tail;
 mod tpm;

@@ -1,7 +1,11 @@
 //! Names and addresses that follow from a machine's identity, so that they are the same each time they are asked for.
 
 use carrack_engine::{derived_suffix, fnv1a};
-use carrack_types::kubevirt::DomainSpec;
+use carrack_types::kubevirt::{DomainSpec, VirtualMachineInstance};
+use carrack_types::resource::Kind as _;
+use carrack_types::well_known::kubevirt::GROUP;
+use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use serde::Serialize;
 use sha2::{Digest as _, Sha256};
 
@@ -16,6 +20,20 @@ pub fn launcher_pod_name(instance: &str, uid: &str) -> String {
     let room = NAME_MAX - PREFIX.len() - suffix.len() - 1;
     let stem: String = instance.chars().take(room).collect();
     format!("{PREFIX}{}-{suffix}", stem.trim_end_matches(['-', '.']))
+}
+
+/// UID of the instance that a pod is the launcher of. Only KubeVirt's components may make a pod that says so (`admission`); one that
+/// names an instance's UID as another kind's is anybody's.
+#[must_use]
+pub fn launcher_of(pod: &Pod) -> Option<&str> {
+    let owner = pod.metadata.owner_references.iter().flatten().find(|owner| owner.controller == Some(true))?;
+    is_instance(owner).then_some(owner.uid.as_str())
+}
+
+/// Whether a reference is to an instance.
+pub(crate) fn is_instance(owner: &OwnerReference) -> bool {
+    let group = owner.api_version.split_once('/').map_or("", |(group, _)| group);
+    group == GROUP && owner.kind == VirtualMachineInstance::resource().kind
 }
 
 /// What the names of claims with machines' state begin with; upstream's.
@@ -105,7 +123,25 @@ pub fn start_revision_name(vm_uid: &str, generation: i64) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{label_value, launcher_pod_name, mac_address, state_claim_name};
+    use k8s_openapi::api::core::v1::Pod;
+    use serde_json::json;
+
+    use super::{label_value, launcher_of, launcher_pod_name, mac_address, state_claim_name};
+
+    #[test]
+    fn a_launcher_names_its_instance_as_one() {
+        let check = |version: &str, kind: &str, controller: bool, wanted: Option<&str>| {
+            let owner =
+                json!({"apiVersion": version, "kind": kind, "name": "demo", "uid": "u", "controller": controller});
+            let pod: Pod = serde_json::from_value(json!({"metadata": {"ownerReferences": [owner]}})).expect("a pod");
+            assert_eq!(launcher_of(&pod), wanted, "{version} {kind}");
+        };
+        check("kubevirt.io/v1", "VirtualMachineInstance", true, Some("u"));
+        check("kubevirt.io/v1", "VirtualMachineInstance", false, None);
+        check("kubevirt.io/v1", "VirtualMachine", true, None);
+        check("example.com/v1", "VirtualMachineInstance", true, None);
+        check("v1", "ConfigMap", true, None);
+    }
 
     #[test]
     fn names_are_derived_and_fit() {

@@ -197,6 +197,47 @@ fn what_an_instance_is_is_said_by_components() {
     assert_eq!(cluster.call(Caller::virt_handler("n2"), Method::PATCH, &path, &running).0, 403);
     assert!(Caller::virt_handler("n1").groups.iter().any(|group| group == GROUP_VIRT_HANDLERS));
     assert_eq!(cluster.call(Caller::virt_handler("n1"), Method::PATCH, &path, &running).0, 200);
+    // Its guest runs on for as long as its finalizer holds it.
+    assert_eq!(cluster.call(bob(), Method::DELETE, &path, &Value::Null).0, 200);
+    let failed = json!({"status": {"phase": "Failed"}});
+    assert_eq!(cluster.call(bob(), Method::PATCH, &path, &failed).0, 403);
+    let bound = json!({"metadata": {"annotations": {"kubevirt.io/failover": "true"}}});
+    assert_eq!(cluster.call(bob(), Method::PATCH, &path, &bound).0, 422);
+    assert_eq!(cluster.call(bob(), Method::PATCH, &path, &spec).0, 422);
+    let labels = json!({"metadata": {"labels": {"a": "c"}}});
+    assert_eq!(cluster.call(bob(), Method::PATCH, &path, &labels).0, 200);
+    assert_eq!(cluster.call(controller(), Method::PATCH, &path, &failed).0, 200);
+    let free = json!({"metadata": {"finalizers": []}});
+    assert_eq!(cluster.call(bob(), Method::PATCH, &path, &free).0, 200);
+}
+
+#[test]
+fn launchers_are_made_by_components() {
+    const PODS: &str = "/api/v1/namespaces/default/pods";
+    let cluster = Cluster::new();
+    let none: [&str; 0] = [];
+    let rights = json!({"metadata": {"name": "all"}, "subjects": [{"kind": "User", "name": "bob", "apiGroup": "rbac.authorization.k8s.io"}],
+        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "cluster-admin"}});
+    cluster.admin(Method::POST, "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings", &rights, 201);
+    let account = json!({"metadata": {"name": "default"}});
+    cluster.admin(Method::POST, "/api/v1/namespaces/default/serviceaccounts", &account, 201);
+    let made = cluster.admin(Method::POST, VMIS, &vmi(), 201);
+    let pod = |name: &str, kind: &str, controls: bool| {
+        json!({"metadata": {"name": name, "ownerReferences": [{"apiVersion": "kubevirt.io/v1", "kind": kind, "name": "demo",
+            "uid": made["metadata"]["uid"], "controller": controls}]},
+            "spec": {"containers": [{"name": "c", "image": "i"}]}})
+    };
+    let by = |user: &str, method: Method, path: &str, body: &Value, code: u16| {
+        let (got, reply) = cluster.call(Caller::new(user, none), method, path, body);
+        assert_eq!(got, code, "{user} {path}: {reply}");
+    };
+    by("bob", Method::POST, PODS, &pod("a", "VirtualMachineInstance", true), 403);
+    by("bob", Method::POST, PODS, &pod("a", "VirtualMachineInstance", false), 201);
+    by("bob", Method::POST, PODS, &pod("b", "VirtualMachine", true), 201);
+    let adopt = json!({"metadata": pod("a", "VirtualMachineInstance", true)["metadata"]});
+    by("bob", Method::PATCH, &format!("{PODS}/a"), &adopt, 403);
+    by(USER_VIRT_CONTROLLER, Method::POST, PODS, &pod("c", "VirtualMachineInstance", true), 201);
+    by("bob", Method::PATCH, &format!("{PODS}/c"), &json!({"metadata": {"labels": {"a": "b"}}}), 200);
 }
 
 #[test]
@@ -214,6 +255,9 @@ fn calls_change_machines_or_go_to_the_node() {
     assert_eq!(strategy(), "Always");
     put("virtualmachines/demo/start", json!({}), 409);
     put("virtualmachines/none/start", json!({}), 404);
+    // No part of a path that is asked for in the server's name.
+    put("virtualmachines/demo%3Fpretty=1/restart", json!({}), 404);
+    put("virtualmachines/demo%2Fstatus/restart", json!({}), 404);
     put("virtualmachines/demo/stop", json!({"gracePeriod": -1}), 400);
     put("virtualmachines/demo/stop", json!([]), 400);
     cluster.admin(Method::GET, &format!("{CALLS}/virtualmachines/demo/start"), &Value::Null, 405);

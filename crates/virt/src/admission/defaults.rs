@@ -1,6 +1,6 @@
 //! What is filled in where a user said nothing.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use carrack_types::kubevirt::devices::{Binding, DiskTarget, Input, PodNetwork};
 use carrack_types::kubevirt::others::KubeVirtConfiguration;
@@ -135,15 +135,19 @@ fn complete_image(volume: &mut Volume) {
     }
 }
 
+/// A volume that no disk names becomes a disk of its own.
+pub(crate) fn attach_volumes(disks: &mut Vec<Disk>, volumes: &[Volume]) {
+    let mut named: BTreeSet<&str> = disks.iter().map(|disk| disk.name.as_str()).collect();
+    let unnamed = volumes.iter().filter(|volume| named.insert(&volume.name));
+    let own: Vec<Disk> = unnamed.map(|volume| Disk { name: volume.name.clone(), ..Disk::default() }).collect();
+    disks.extend(own);
+}
+
 /// A volume that no disk names becomes a disk of its own. What is attached by no bus that anybody named is attached by
 /// SATA, whose driver every system has. (Upstream: `setDefaultAmd64DisksBus`.)
 fn complete_disks(spec: &mut VirtualMachineInstanceSpec) {
     let disks = &mut spec.domain.devices.disks;
-    for volume in &spec.volumes {
-        if !disks.iter().any(|disk| disk.name == volume.name) {
-            disks.push(Disk { name: volume.name.clone(), ..Disk::default() });
-        }
-    }
+    attach_volumes(disks, &spec.volumes);
     for disk in disks {
         if disk.disk.is_none() && disk.cdrom.is_none() && disk.lun.is_none() {
             disk.disk = Some(DiskTarget::default());
@@ -206,6 +210,9 @@ pub(crate) fn attach_to_pod_network(spec: &mut VirtualMachineInstanceSpec) {
 fn complete_networks(spec: &mut VirtualMachineInstanceSpec, settings: &KubeVirtConfiguration) {
     attach_to_pod_network(spec);
     let wanted = settings.network.as_ref().and_then(|network| network.default_network_interface.as_deref());
+    // Where two have one name, the first counts.
+    let networks: BTreeMap<&str, &Network> =
+        spec.networks.iter().rev().map(|network| (network.name.as_str(), network)).collect();
     for interface in &mut spec.domain.devices.interfaces {
         let bound = interface.bridge.is_some()
             || interface.masquerade.is_some()
@@ -215,8 +222,7 @@ fn complete_networks(spec: &mut VirtualMachineInstanceSpec, settings: &KubeVirtC
             || interface.passt.is_some()
             || interface.passt_binding.is_some()
             || interface.binding.is_some();
-        let network = spec.networks.iter().find(|network| network.name == interface.name);
-        let on_pod = network.is_none_or(|network| network.pod.is_some());
+        let on_pod = networks.get(interface.name.as_str()).is_none_or(|network| network.pod.is_some());
         match (bound, on_pod && wanted != Some("bridge")) {
             (true, _) => {}
             (false, true) => interface.masquerade = Some(Binding::default()),

@@ -17,7 +17,7 @@ use super::Faults;
 
 /// The labels that only KubeVirt's components may set. Others of the same prefix are people's, such as
 /// `kubevirt.io/domain` in every manual.
-const LABELS: [&str; 6] = [
+pub(crate) const LABELS: [&str; 6] = [
     "kubevirt.io/created-by",
     "kubevirt.io/migrationJobUID",
     "kubevirt.io/nodeName",

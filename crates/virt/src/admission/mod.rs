@@ -23,11 +23,11 @@ mod volumes;
 
 pub use clone::{CloneAdmission, check_clone, complete_clone};
 pub(crate) use clone::{operations, target_name};
-pub(crate) use defaults::{DEFAULT_BUS, attach_to_pod_network, fill};
+pub(crate) use defaults::{DEFAULT_BUS, attach_to_pod_network, attach_volumes, fill};
 pub use defaults::{complete_instance, complete_machine};
 pub(crate) use domain::machine_type;
 pub(crate) use instancetype::complete_matchers;
-pub(crate) use metadata::ANNOTATIONS as OWN_ANNOTATIONS;
+pub(crate) use metadata::{ANNOTATIONS as OWN_ANNOTATIONS, LABELS as OWN_LABELS};
 pub use plugin::VirtAdmission;
 pub use snapshot::{check_locked, check_restore, check_snapshot};
 pub use spec::{check_instance, check_instance_spec};

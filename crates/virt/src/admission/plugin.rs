@@ -12,8 +12,9 @@ use carrack_types::kubevirt::{
 };
 use carrack_types::resource::Object as _;
 use carrack_types::well_known::kubevirt::{GROUP, UNPAUSED_CONDITION, VM_FINALIZER, VMI_FINALIZER};
-use serde::Serialize;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
 use serde::de::DeserializeOwned;
+use serde::{Deserialize as _, Serialize};
 use serde_json::{Map, Value, json};
 
 use super::instancetype::{check_preference, check_size};
@@ -23,6 +24,7 @@ use super::{
 };
 use crate::controllers::vmi::unpaused_condition;
 use crate::diff::merge_patch;
+use crate::identity::is_instance;
 use crate::instancetype;
 
 /// Resource of the revisions that keep instance types and preferences.
@@ -35,7 +37,7 @@ pub(super) const INSTANCES: &str = "virtualmachineinstances";
 pub(super) const SETTINGS: &str = "kubevirts";
 
 /// Admission of `kubevirt.io`'s machines, instances and migrations, of instance types and preferences, of snapshots and restores,
-/// and of evictions of launchers.
+/// of evictions of launchers, and of pods that say they are launchers.
 pub struct VirtAdmission;
 
 impl AdmissionPlugin for VirtAdmission {
@@ -70,7 +72,13 @@ impl AdmissionPlugin for VirtAdmission {
     }
 
     fn mutate(&self, attributes: &mut Attributes<'_>, lookup: &dyn Lookup) -> Result<(), Status> {
-        if !writes_object(attributes) || is_deleting(&attributes.object) {
+        if !writes_object(attributes) {
+            return Ok(());
+        }
+        if attributes.is(GROUP, "virtualmachines") && attributes.caller.user != USER_VIRT_CONTROLLER {
+            metadata::keep_state_claim(&mut attributes.object, attributes.old);
+        }
+        if is_deleting(&attributes.object) {
             return Ok(());
         }
         if attributes.is("", "pods") {
@@ -81,9 +89,6 @@ impl AdmissionPlugin for VirtAdmission {
         } else if attributes.is(GROUP, "virtualmachines") {
             let settings = settings(lookup);
             let is_new = attributes.operation == Operation::Create;
-            if attributes.caller.user != USER_VIRT_CONTROLLER {
-                metadata::keep_state_claim(&mut attributes.object, attributes.old);
-            }
             complete::<VirtualMachine>(attributes, |vm, _| {
                 complete_machine(vm, &settings);
                 // What the controller would begin with: whoever deletes a new object leaves it the time to clear up, and it
@@ -116,8 +121,14 @@ impl AdmissionPlugin for VirtAdmission {
         if migration::begins(attributes) {
             return migration::check(attributes, lookup);
         }
-        if !writes_object(attributes) || is_deleting(&attributes.object) {
+        if !writes_object(attributes) {
             return Ok(());
+        }
+        if attributes.is("", "pods") {
+            return check_launcher(attributes);
+        }
+        if is_deleting(&attributes.object) {
+            return check_going(attributes);
         }
         let mut faults = Faults::default();
         if attributes.is(GROUP, "virtualmachines") {
@@ -152,10 +163,7 @@ impl AdmissionPlugin for VirtAdmission {
             }
         } else if attributes.is(GROUP, INSTANCES) {
             let new: VirtualMachineInstance = read(attributes, &attributes.object)?;
-            let status_changes = attributes.old.is_some_and(|old| old.get("status") != attributes.object.get("status"));
-            if status_changes && !is_component(attributes.caller) {
-                return Err(attributes.forbidden("only KubeVirt's components may change the status of an instance"));
-            }
+            check_status(attributes)?;
             match attributes.old {
                 Some(old) => {
                     check_instance_update(&read(attributes, old)?, &new, is_component(attributes.caller), &mut faults);
@@ -196,6 +204,56 @@ fn open_gate(pod: &mut Map<String, Value>) {
     if let Some(status) = status.as_object_mut() {
         status.insert("conditions".to_owned(), json!([condition]));
     }
+}
+
+/// Refuses a pod that somebody else than KubeVirt's components makes the launcher of an instance: what a node has for the
+/// launcher would go to it, and with it the instance would end.
+fn check_launcher(attributes: &Attributes<'_>) -> Result<(), Status> {
+    let launched = |object: &Map<String, Value>| -> Vec<String> {
+        let owners = object.get("metadata").and_then(|metadata| metadata.get("ownerReferences"));
+        let owners: Vec<OwnerReference> = owners.and_then(|all| Vec::deserialize(all).ok()).unwrap_or_default();
+        let own = owners.into_iter().filter(|owner| owner.controller == Some(true) && is_instance(owner));
+        own.map(|owner| owner.uid).collect()
+    };
+    let new = launched(&attributes.object);
+    if new.is_empty() || is_component(attributes.caller) {
+        return Ok(());
+    }
+    let old = attributes.old.map(launched).unwrap_or_default();
+    if new.iter().all(|uid| old.contains(uid)) {
+        return Ok(());
+    }
+    Err(attributes.forbidden("only KubeVirt's components may make a pod the launcher of an instance"))
+}
+
+/// Whether somebody may change the status of an instance as he does.
+fn check_status(attributes: &Attributes<'_>) -> Result<(), Status> {
+    let changes = attributes.old.is_some_and(|old| old.get("status") != attributes.object.get("status"));
+    if changes && !is_component(attributes.caller) {
+        return Err(attributes.forbidden("only KubeVirt's components may change the status of an instance"));
+    }
+    Ok(())
+}
+
+/// Whether an object that is going away may change as it does. The guest of an instance that is may still run, and what its
+/// components say of it decides when another copy may start.
+fn check_going(attributes: &Attributes<'_>) -> Result<(), Status> {
+    let Some(old) = attributes.old else { return Ok(()) };
+    if !attributes.is(GROUP, INSTANCES) || is_component(attributes.caller) {
+        return Ok(());
+    }
+    check_status(attributes)?;
+    let mut faults = Faults::default();
+    if old.get("spec") == attributes.object.get("spec") {
+        // The rest may be such as nobody could create any more.
+        let meta =
+            |object: &Map<String, Value>| object.get("metadata").and_then(|meta| ObjectMeta::deserialize(meta).ok());
+        let [before, after] = [old, &attributes.object].map(|object| meta(object).unwrap_or_default());
+        metadata::check_update(&before, &after, &mut faults);
+    } else {
+        check_instance_update(&read(attributes, old)?, &read(attributes, &attributes.object)?, false, &mut faults);
+    }
+    refuse(attributes, faults.into_vec())
 }
 
 /// Whether a snapshot, its content or a restore may be written.

@@ -9,6 +9,9 @@ use super::{Faults, access, disks, domain, is_dns_label, is_dns_subdomain, is_on
 const MAX_SEARCHES: usize = 6;
 const MAX_SEARCH_CHARACTERS: usize = 256;
 
+/// Most disks, volumes, interfaces and networks of one guest; upstream's.
+const MAX_LIST: usize = 256;
+
 /// What is wrong with a spec that stands at `field` (`spec`, or `spec.template.spec` in a machine).
 pub fn check_instance_spec(
     field: &str,
@@ -16,6 +19,10 @@ pub fn check_instance_spec(
     settings: &KubeVirtConfiguration,
     faults: &mut Faults,
 ) {
+    if !check_lengths(field, spec, faults) {
+        // As upstream: the rest of it is not looked at.
+        return;
+    }
     let host = spec.hostname.as_deref().unwrap_or_default();
     if !host.is_empty() && !is_dns_label(host) {
         let at = format!("{field}.hostname");
@@ -63,6 +70,22 @@ pub fn check_instance_spec(
             faults.unsupported(format!("{field}.{name}"), "is not supported");
         }
     }
+}
+
+/// Tells which lists are longer than any guest's, and whether none is.
+fn check_lengths(field: &str, spec: &VirtualMachineInstanceSpec, faults: &mut Faults) -> bool {
+    let devices = &spec.domain.devices;
+    let lists = [
+        ("domain.devices.disks", devices.disks.len()),
+        ("domain.devices.interfaces", devices.interfaces.len()),
+        ("networks", spec.networks.len()),
+        ("volumes", spec.volumes.len()),
+    ];
+    for (list, _) in lists.iter().filter(|(_, length)| *length > MAX_LIST) {
+        let at = format!("{field}.{list}");
+        faults.invalid(&at, format!("{at} list exceeds the {MAX_LIST} element limit in length"));
+    }
+    lists.iter().all(|(_, length)| *length <= MAX_LIST)
 }
 
 /// What an instance must have besides. The defaults have been filled in.

@@ -305,6 +305,32 @@ fn faults_name_their_fields() {
 }
 
 #[test]
+fn lists_have_a_length_that_a_guest_can_have() {
+    let volumes = |count: usize| -> Vec<Value> {
+        (0..count).map(|nth| json!({"name": format!("v{nth}"), "containerDisk": {"image": "a"}})).collect()
+    };
+    let interfaces = |count: usize| -> (Vec<Value>, Vec<Value>) {
+        let name = |nth: usize| format!("n{nth}");
+        let nics = (0..count).map(|nth| json!({"name": name(nth), "bridge": {}})).collect();
+        let networks = (0..count).map(|nth| json!({"name": name(nth), "multus": {"networkName": "a"}})).collect();
+        (nics, networks)
+    };
+    let check = |disks: usize, nics: usize, wanted: &[&str]| {
+        let (nics, networks) = interfaces(nics);
+        let mut spec = spec(json!({"domain": {"devices": {"disks": [], "interfaces": nics}}, "networks": networks,
+            "volumes": volumes(disks)}));
+        complete_instance(&mut spec, &KubeVirtConfiguration::default(), String::new);
+        assert_eq!(spec.domain.devices.disks.len(), disks, "a disk for each volume");
+        let mut faults = Faults::default();
+        check_instance(&spec, &KubeVirtConfiguration::default(), &mut faults);
+        assert_eq!(fields(faults), wanted);
+    };
+    check(256, 1, &[]);
+    check(257, 1, &["spec.domain.devices.disks", "spec.volumes"]);
+    check(1, 257, &["spec.domain.devices.interfaces", "spec.networks"]);
+}
+
+#[test]
 fn cpus_of_their_own() {
     let check = |cpu: Value, resources: Value, wanted: &[&str]| {
         let mut spec = spec(json!({"domain": {"cpu": cpu}}));

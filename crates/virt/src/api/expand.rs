@@ -2,12 +2,13 @@
 
 use carrack_apiserver::{Response, Status};
 use carrack_types::kubevirt::VirtualMachine;
-use carrack_types::resource::Object;
+use carrack_types::resource::{Kind, Object, Resource};
+use k8s_openapi::api::apps::v1::ControllerRevision;
 use serde_json::Value;
 
 use super::objects::Call;
 use super::reply;
-use crate::admission::complete_matchers;
+use crate::admission::{complete_matchers, is_dns_subdomain};
 use crate::instancetype::{
     Chosen, GROUP, Place, instancetype_place, is_of, object_of, preference_place, referenced, spec_of,
 };
@@ -78,10 +79,14 @@ async fn read<T: serde::de::DeserializeOwned>(
     place: &Place<'_>,
     field: Option<&Value>,
 ) -> Result<Option<T>, Status> {
+    // Somebody may have written anything in what he has sent.
+    if !is_dns_subdomain(place.name) {
+        return Err(Status::not_found(GROUP, place.plural, place.name));
+    }
     let own = referenced(field, place).filter(|_| !vm.uid().is_empty());
-    for name in place.revision.into_iter().chain(own) {
-        let path = format!("/apis/apps/v1/namespaces/{}/controllerrevisions/{name}", call.namespace);
-        match call.get_at::<k8s_openapi::api::apps::v1::ControllerRevision>(&path).await {
+    for name in place.revision.into_iter().chain(own).filter(|name| is_dns_subdomain(name)) {
+        let path = ControllerRevision::resource().object_path(call.namespace, name);
+        match call.get_at::<ControllerRevision>(&path).await {
             Ok(revision) => {
                 if let Some(kept) = object_of(&revision).filter(|kept| is_of(kept, place)) {
                     return Ok(spec_of(kept));
@@ -94,7 +99,13 @@ async fn read<T: serde::de::DeserializeOwned>(
     if let Some(name) = place.revision {
         return Err(Status::not_found("apps", "controllerrevisions", name));
     }
-    let scope = if place.namespace.is_empty() { String::new() } else { format!("/namespaces/{}", place.namespace) };
-    let object: Value = call.get_at(&format!("/apis/{GROUP}/v1beta1{scope}/{}/{}", place.plural, place.name)).await?;
+    let resource = Resource {
+        group: GROUP.into(),
+        version: "v1beta1".into(),
+        plural: place.plural.into(),
+        kind: place.kind.into(),
+        namespaced: !place.namespace.is_empty(),
+    };
+    let object: Value = call.get_at(&resource.object_path(place.namespace, place.name)).await?;
     Ok(spec_of(&object))
 }

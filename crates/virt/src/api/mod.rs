@@ -15,12 +15,13 @@ mod node;
 mod objects;
 
 use carrack_apiserver::{Body, LocalApi, LocalGroupVersion, LocalRequest, Response, Status};
-use carrack_types::well_known::kubevirt::SUBRESOURCES_GROUP;
+use carrack_types::well_known::kubevirt::{GROUP, SUBRESOURCES_GROUP};
 use futures::future::BoxFuture;
 use http::Method;
 use serde_json::{Value, json};
 
 use crate::KUBEVIRT_VERSION;
+use crate::admission::{is_dns_label, is_dns_subdomain};
 use crate::copying::COPY_VOLUMES;
 
 pub(crate) use lifecycle::plan_stop;
@@ -161,6 +162,9 @@ async fn answer(request: &LocalRequest<'_>) -> Result<Response, Status> {
         "guestfs" => return Err(Status::not_found(SUBRESOURCES_GROUP, "guestfs", "")),
         "expand-vm-spec" => {
             let namespace = path.namespace.as_deref().ok_or_else(|| Status::bad_request("a namespace is required"))?;
+            if !is_dns_label(namespace) {
+                return Err(Status::not_found("", "namespaces", namespace));
+            }
             let call = objects::Call { server: request.server, namespace, name: "" };
             return expand::given(&call, options(request)?).await;
         }
@@ -174,6 +178,10 @@ async fn answer(request: &LocalRequest<'_>) -> Result<Response, Status> {
     let (Some(namespace), Some(name)) = (path.namespace.as_deref(), path.name.as_deref()) else {
         return Err(Status::bad_request("a namespace and a name are required"));
     };
+    // They become parts of paths, which are asked for in the server's name.
+    if !is_dns_label(namespace) || !is_dns_subdomain(name) {
+        return Err(Status::not_found(GROUP, &path.resource, name));
+    }
     let call = objects::Call { server: request.server, namespace, name };
     match (path.resource.as_str(), sub.as_str()) {
         ("virtualmachines", "start") => lifecycle::start(&call, &options(request)?).await,

@@ -5,7 +5,8 @@ use std::borrow::Cow;
 use carrack_apiserver::body::json as json_reply;
 use carrack_apiserver::{Body, LocalRequest, NodeTarget, Response, Scheme, Status};
 use carrack_types::kubevirt::{VirtualMachine, VirtualMachineInstance, phase};
-use carrack_types::resource::Object;
+use carrack_types::resource::{Kind, Object};
+use carrack_types::url::segment;
 use carrack_types::well_known::kubevirt::{HANDLER_PORT, HANDLER_PORT_ANNOTATION};
 use k8s_openapi::api::core::v1::Node;
 
@@ -77,10 +78,11 @@ pub(super) async fn forward(call: &Call<'_>, request: &LocalRequest<'_>, sub: &s
         return Err(Status::conflict("kubevirt.io", "virtualmachine", call.name, "VM snapshot is in progress"));
     }
     let node = vmi.status.as_ref().map_or("", |status| status.node_name.as_str());
-    let object: Node = call.get_at(&format!("/api/v1/nodes/{node}")).await?;
+    let object: Node = call.get_at(&Node::resource().object_path("", node)).await?;
     let port = object.annotation(HANDLER_PORT_ANNOTATION).and_then(|text| text.parse().ok()).unwrap_or(HANDLER_PORT);
     let host = address(&object).ok_or_else(|| Status::unavailable(format!("no address is known of node {node:?}")))?;
-    let mut path = format!("/v1/namespaces/{}/virtualmachineinstances/{}/{sub}", call.namespace, call.name);
+    let (namespace, name) = (segment(call.namespace), segment(call.name));
+    let mut path = format!("/v1/namespaces/{namespace}/virtualmachineinstances/{name}/{sub}");
     // portforward/<port>[/<protocol>]
     for part in request.resource.rest.iter().filter(|_| sub == "portforward") {
         if part.is_empty() || !part.bytes().all(|byte| byte.is_ascii_alphanumeric()) {

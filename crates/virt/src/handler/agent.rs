@@ -1,15 +1,24 @@
 //! What a guest's agent says, in KubeVirt's words.
 //!
-//! All of it comes from inside the guest: it is shown, and nothing is decided by it.
+//! All of it comes from inside the guest: it is shown, and nothing is decided by it. What people's terminals would act on is left
+//! out of texts, and addresses are addresses. What goes into an instance's status is short: each write carries it.
 
+use std::net::IpAddr;
+
+use carrack_launcher::said::one_line;
 use carrack_types::kubevirt::VirtualMachineInstanceSpec;
 use carrack_types::kubevirt::vmi::GuestOsInfo;
 use serde_json::{Value, json};
 
 use super::effects::AgentInterface;
 
-/// Most file systems, users and interfaces that are taken from a guest.
+/// Most file systems, users and commands that are taken from a guest.
 const MOST: usize = 256;
+/// Most interfaces, which are in the instance's status, and most addresses of each.
+const MOST_INTERFACES: usize = 64;
+const MOST_ADDRESSES: usize = 16;
+/// Longest name and longest hardware address of an interface, characters.
+const LONGEST_NAME: usize = 64;
 /// The commands that every agent is to have.
 const BASIC: [&str; 10] = [
     "guest-ping",
@@ -27,7 +36,11 @@ const BASIC: [&str; 10] = [
 const LONGEST: usize = 256;
 
 fn text(value: &Value) -> String {
-    value.as_str().unwrap_or_default().chars().take(LONGEST).collect()
+    short(value, LONGEST)
+}
+
+fn short(value: &Value, longest: usize) -> String {
+    one_line(value.as_str().unwrap_or_default(), longest)
 }
 
 fn list(value: &Value) -> impl Iterator<Item = &Value> {
@@ -54,15 +67,18 @@ pub fn os_info(answer: &Value) -> GuestOsInfo {
 pub fn interfaces(answer: &Value) -> Vec<AgentInterface> {
     list(answer)
         .map(|interface| AgentInterface {
-            name: text(&interface["name"]),
-            mac: text(&interface["hardware-address"]).to_lowercase(),
+            name: short(&interface["name"], LONGEST_NAME),
+            mac: short(&interface["hardware-address"], LONGEST_NAME).to_lowercase(),
             addresses: list(&interface["ip-addresses"])
-                .map(|address| text(&address["ip-address"]))
+                .filter_map(|address| address["ip-address"].as_str()?.parse::<IpAddr>().ok())
+                .map(|address| address.to_string())
                 // Addresses of the link alone reach nobody.
-                .filter(|address| !address.is_empty() && !address.starts_with("fe80:"))
+                .filter(|address| !address.starts_with("fe80:"))
+                .take(MOST_ADDRESSES)
                 .collect(),
         })
         .filter(|interface| interface.name != "lo" && !interface.name.is_empty())
+        .take(MOST_INTERFACES)
         .collect()
 }
 
@@ -264,6 +280,16 @@ mod tests {
         assert_eq!(info["supportedCommands"][0], json!({"name": "guest-ping", "enabled": true}));
         assert_eq!((&info["timezone"], &info["fsFreezeStatus"]), (&json!("UTC, 0"), &json!("frozen")));
         // A guest may say anything.
+        let addresses =
+            json!([{"ip-address": "2001:DB8::1"}, {"ip-address": "\u{1b}[2J"}, {"ip-address": "10.0.2.2\n"}]);
+        let many: Vec<Value> = (0..99).map(|nth| json!({"ip-address": format!("10.0.0.{nth}")})).collect();
+        let odd = json!([{"name": "a\u{1b}[31m", "hardware-address": "x".repeat(999), "ip-addresses": addresses},
+            {"name": "b", "ip-addresses": many}]);
+        let found = interfaces(&odd);
+        assert_eq!((found[0].name.as_str(), found[0].mac.len()), ("a [31m", 64));
+        assert_eq!((found[0].addresses.as_slice(), found[1].addresses.len()), (&["2001:db8::1".to_owned()][..], 16));
+        let crowd: Vec<Value> = (0..200).map(|nth| json!({"name": format!("eth{nth}")})).collect();
+        assert_eq!(interfaces(&json!(crowd)).len(), 64);
         assert_eq!(agent_info(&Answers::default())["hostname"], "");
         let long = os_info(&json!({"id": "x".repeat(9999)}));
         assert_eq!(long.id.len(), 256);

@@ -1,5 +1,8 @@
 //! An instance type: it sets what a template must leave open.
 
+use std::collections::BTreeSet;
+
+use carrack_types::kubevirt::devices::HostDevice;
 use carrack_types::kubevirt::instancetype::{InstancetypeSpec, PreferenceSpec};
 use carrack_types::kubevirt::{Quantity, VirtualMachineInstanceSpec};
 
@@ -58,10 +61,9 @@ fn taken(size: &InstancetypeSpec, spec: &VirtualMachineInstanceSpec) -> Vec<&'st
     let cpu = domain.cpu.clone().unwrap_or_default();
     let memory = domain.memory.clone().unwrap_or_default();
     let selects = size.node_selector.keys().any(|key| spec.node_selector.contains_key(key));
-    let gpu =
-        |device: &carrack_types::kubevirt::devices::HostDevice| size.gpus.iter().any(|other| other.name == device.name);
-    let host = |device: &carrack_types::kubevirt::devices::HostDevice| {
-        size.host_devices.iter().any(|other| other.name == device.name)
+    let shared = |own: &[HostDevice], others: &[HostDevice]| {
+        let others: BTreeSet<&str> = others.iter().map(|device| device.name.as_str()).collect();
+        own.iter().any(|device| others.contains(device.name.as_str()))
     };
     [
         ("nodeSelector", selects),
@@ -84,8 +86,8 @@ fn taken(size: &InstancetypeSpec, spec: &VirtualMachineInstanceSpec) -> Vec<&'st
         ("domain.ioThreadsPolicy", domain.io_threads_policy.is_some() && size.io_threads_policy.is_some()),
         ("domain.ioThreads", domain.io_threads.is_some() && size.io_threads.is_some()),
         ("domain.launchSecurity", domain.launch_security.is_some() && size.launch_security.is_some()),
-        ("domain.devices.gpus", domain.devices.gpus.iter().any(gpu)),
-        ("domain.devices.hostDevices", domain.devices.host_devices.iter().any(host)),
+        ("domain.devices.gpus", shared(&domain.devices.gpus, &size.gpus)),
+        ("domain.devices.hostDevices", shared(&domain.devices.host_devices, &size.host_devices)),
     ]
     .into_iter()
     .filter_map(|(path, both)| both.then_some(path))

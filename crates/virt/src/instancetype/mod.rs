@@ -19,6 +19,7 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 use std::collections::BTreeMap;
 
+use crate::admission::OWN_ANNOTATIONS;
 pub use apply::Conflict;
 pub(crate) use apply::spread_ratio;
 pub(crate) use revision::{copy_of, is_of, object_of, reference, referenced, revision_of};
@@ -122,6 +123,8 @@ impl Chosen {
                 annotations.entry(key.clone()).or_insert_with(|| value.clone());
             }
         }
+        // A size says nothing in the components' name: it is they who make the instance, and they may say anything of it.
+        annotations.retain(|key, _| !OWN_ANNOTATIONS.contains(&key.as_str()));
         Ok(annotations)
     }
 }

@@ -1,7 +1,9 @@
 //! A preference: it fills what a template leaves open.
 
+use std::collections::BTreeSet;
+
 use carrack_types::kubevirt::devices::{Binding, DiskTarget, Input, PanicDevice};
-use carrack_types::kubevirt::domain::{Bios, Clock, Cpu, Efi, FeatureHyperv};
+use carrack_types::kubevirt::domain::{Bios, Clock, Cpu, CpuFeature, Efi, FeatureHyperv};
 use carrack_types::kubevirt::instancetype::{
     ClockPreferences, DevicePreferences, FeaturePreferences, FirmwarePreferences, PreferenceSpec,
 };
@@ -14,11 +16,10 @@ pub(super) fn apply(preference: &PreferenceSpec, spec: &mut VirtualMachineInstan
     let domain = &mut spec.domain;
     if let Some(cpu) = &preference.cpu {
         let features = &mut domain.cpu.get_or_insert_with(Cpu::default).features;
-        for feature in &cpu.preferred_cpu_features {
-            if !features.iter().any(|own| own.name == feature.name) {
-                features.push(feature.clone());
-            }
-        }
+        let mut named: BTreeSet<&str> = features.iter().map(|own| own.name.as_str()).collect();
+        let liked = cpu.preferred_cpu_features.iter().filter(|feature| named.insert(&feature.name));
+        let liked: Vec<CpuFeature> = liked.cloned().collect();
+        features.extend(liked);
     }
     if let Some(wanted) = &preference.clock {
         clock(wanted, domain);
@@ -140,11 +141,7 @@ fn devices(wanted: &DevicePreferences, spec: &mut VirtualMachineInstanceSpec) {
     }
     inputs(wanted, &mut own.inputs, own.autoattach_input_device);
     // A volume that no disk names becomes a disk by its defaults; the preference has its say in them.
-    for volume in &spec.volumes {
-        if !own.disks.iter().any(|disk| disk.name == volume.name) {
-            own.disks.push(carrack_types::kubevirt::Disk { name: volume.name.clone(), ..Default::default() });
-        }
-    }
+    crate::admission::attach_volumes(&mut own.disks, &spec.volumes);
     for disk in &mut own.disks {
         if disk.disk.is_none() && disk.lun.is_none() && disk.cdrom.is_none() {
             disk.disk = Some(DiskTarget::default());
@@ -173,10 +170,12 @@ fn devices(wanted: &DevicePreferences, spec: &mut VirtualMachineInstanceSpec) {
     }
     // So does the interface to the pod network of a machine that says nothing of networks.
     crate::admission::attach_to_pod_network(spec);
+    let pod_networks = spec.networks.iter().filter(|network| network.pod.is_some());
+    let pod_networks: BTreeSet<&str> = pod_networks.map(|network| network.name.as_str()).collect();
     for interface in &mut spec.domain.devices.interfaces {
         fill_text(&mut interface.model, &wanted.preferred_interface_model);
         let bound = interface.bridge.is_some() || interface.masquerade.is_some() || interface.sriov.is_some();
-        let on_pod = spec.networks.iter().any(|network| network.name == interface.name && network.pod.is_some());
+        let on_pod = pod_networks.contains(interface.name.as_str());
         if !bound && on_pod && wanted.preferred_interface_masquerade.is_some() {
             interface.masquerade = Some(Binding::default());
         }

@@ -21,13 +21,13 @@ fn spec(value: Value) -> VirtualMachineInstanceSpec {
 fn an_instance_type_sets_what_is_open_and_meets_what_is_not() {
     let check = |template: Value, wanted: Result<Value, &[&str]>| {
         let size = json!({"cpu": {"guest": 2}, "memory": {"guest": "1Gi", "overcommitPercent": 50},
-            "nodeSelector": {"a": "b"}, "annotations": {"from": "type"}});
+            "nodeSelector": {"a": "b"}, "annotations": {"from": "type", "kubevirt.io/failover": "true"}});
         let mut spec = spec(template.clone());
         let result = chosen(size, Value::Null).apply("spec.template.spec", &mut spec);
         match (result, wanted) {
             (Ok(annotations), Ok(wanted)) => {
                 assert_eq!(json!(spec.domain), wanted, "{template}");
-                assert_eq!(annotations["from"], "type");
+                assert_eq!(json!(annotations), json!({"from": "type"}), "nothing in the components' name");
                 assert_eq!(spec.node_selector["a"], "b");
             }
             (Err(conflicts), Err(fields)) => {

@@ -3,6 +3,8 @@
 //! A typed machine has room for every field that there is, and the cache has it so only while it is looked at: whoever held
 //! that value here would hold it for good. So what is told of a machine is kept as words, and read when somebody asks.
 
+use std::sync::Arc;
+
 use carrack_types::kubevirt::domain::DomainSpec;
 use carrack_types::kubevirt::vm::VirtualMachineInstanceTemplateSpec;
 use carrack_types::kubevirt::{
@@ -14,11 +16,12 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
 use super::machines::{ANNOTATIONS, CONDITIONS, amount};
 
-/// A machine.
+/// A machine. A copy of it has the same words.
+#[derive(Clone)]
 pub(super) struct Machine {
     /// Its UID.
     pub uid: String,
-    words: Box<[u8]>,
+    words: Arc<[u8]>,
 }
 
 impl Machine {
@@ -28,7 +31,7 @@ impl Machine {
             tracing::error!(name = vm.name(), %error, "nothing can be told of a machine");
             Vec::new()
         });
-        Self { uid: vm.uid().to_owned(), words: words.into_boxed_slice() }
+        Self { uid: vm.uid().to_owned(), words: words.into() }
     }
 
     /// The machine with what is told of it; none where nothing could be kept.
@@ -88,6 +91,7 @@ fn told(vm: &VirtualMachine) -> VirtualMachine {
 }
 
 /// A claim.
+#[derive(Clone)]
 pub(super) struct Claim {
     /// How much it asks for, bytes.
     pub bytes: f64,

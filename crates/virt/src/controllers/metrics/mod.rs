@@ -30,8 +30,9 @@ pub struct Measures(Arc<Mutex<Seen>>);
 
 #[derive(Default)]
 struct Seen {
-    machines: BTreeMap<Key, Machine>,
-    claims: BTreeMap<Key, Claim>,
+    /// Shared with whoever makes a page of them: controllers do not wait for thousands of machines to be written out.
+    machines: Arc<BTreeMap<Key, Machine>>,
+    claims: Arc<BTreeMap<Key, Claim>>,
     /// Machines that were made while somebody looked, by namespace.
     created: BTreeMap<String, u64>,
     phases: Phases,
@@ -43,14 +44,17 @@ impl Measures {
     /// All of it, as text.
     #[must_use]
     pub fn text(&self) -> String {
-        let seen = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let mut page = Page::default();
-        for machine in seen.machines.values().filter_map(Machine::open) {
-            let claim = |name: &str| seen.claims.get(&Key::new(machine.namespace(), name));
+        let (machines, claims, created) = {
+            let seen = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+            seen.phases.tell(&mut page);
+            (seen.machines.clone(), seen.claims.clone(), seen.created.clone())
+        };
+        for machine in machines.values().filter_map(Machine::open) {
+            let claim = |name: &str| claims.get(&Key::new(machine.namespace(), name));
             machines::tell(&machine, claim, &mut page);
         }
-        machines::count(seen.machines.keys().map(|key| key.namespace.as_str()), &seen.created, &mut page);
-        seen.phases.tell(&mut page);
+        machines::count(machines.keys().map(|key| key.namespace.as_str()), &created, &mut page);
         let families: Vec<Family> = machines::FAMILIES.into_iter().chain(phases::FAMILIES).collect();
         page.text(&families)
     }
@@ -86,17 +90,18 @@ impl Controller for MetricsController {
         let since = *seen.since.get_or_insert(now);
         let machine = view.get::<VirtualMachine>(&key.namespace, &key.name);
         if let Some(machine) = machine {
-            let before = seen.machines.insert(key.clone(), Machine::of(machine));
+            let before = Arc::make_mut(&mut seen.machines).insert(key.clone(), Machine::of(machine));
             let is_new = before.is_none_or(|before| before.uid != machine.uid());
             if is_new && made_since(machine.as_ref(), since) {
                 *seen.created.entry(key.namespace.clone()).or_default() += 1;
             }
-        } else {
-            seen.machines.remove(key);
+        } else if seen.machines.contains_key(key) {
+            Arc::make_mut(&mut seen.machines).remove(key);
         }
         match view.get::<PersistentVolumeClaim>(&key.namespace, &key.name).and_then(|claim| Claim::of(claim)) {
-            Some(claim) => drop(seen.claims.insert(key.clone(), claim)),
-            None => drop(seen.claims.remove(key)),
+            Some(claim) => drop(Arc::make_mut(&mut seen.claims).insert(key.clone(), claim)),
+            None if seen.claims.contains_key(key) => drop(Arc::make_mut(&mut seen.claims).remove(key)),
+            None => {}
         }
         let instance = view.get::<VirtualMachineInstance>(&key.namespace, &key.name);
         seen.phases.see(key, instance.map(AsRef::as_ref), since, now);

@@ -38,6 +38,7 @@ use serde_json::json;
 
 use super::Planted;
 use crate::fence::{self, SUSPECT_AFTER};
+use crate::identity::is_instance;
 use listener::Listener;
 
 /// Silence after which a node without a Lease takes no more instances.
@@ -216,7 +217,8 @@ fn guests<'a>(node: &'a str, view: &'a View<'_>, over_too: bool) -> impl Iterato
 /// The instances that have a launcher on a node.
 pub(super) fn launched<'a>(node: &str, view: &'a View<'_>) -> impl Iterator<Item = &'a VirtualMachineInstance> {
     let owner = |pod: &'a Pod| {
-        let owner = pod.metadata.owner_references.iter().flatten().find(|owner| owner.controller == Some(true))?;
+        let mut owners = pod.metadata.owner_references.iter().flatten();
+        let owner = owners.find(|owner| owner.controller == Some(true)).filter(|owner| is_instance(owner))?;
         let vmi = view.get::<VirtualMachineInstance>(pod.namespace(), &owner.name)?;
         (vmi.uid() == owner.uid).then_some(vmi.as_ref())
     };

@@ -38,6 +38,7 @@ use crate::controllers::Planted;
 use crate::controllers::vmi::{enter, replace_condition, state};
 use crate::diff::merge_patch;
 use crate::fence;
+use crate::identity::launcher_of;
 
 /// An operator's word that a node is shut down and will not come back with what it ran.
 const OUT_OF_SERVICE_TAINT: &str = "node.kubernetes.io/out-of-service";
@@ -76,7 +77,7 @@ impl Controller for RecoveryController {
         let planted = self.planted;
         setup.watch::<Node>(move |node, view| {
             let silent = is_silent(Some(node)) || is_out_of_service(node, planted);
-            if silent { on_node(node.name(), view) } else { recovering(view) }
+            if silent { on_node(node.name(), view) } else { recovering(node.name(), view) }
         });
         setup.watch::<Lease>(|lease, view| {
             let marked = lease.namespace() == NODE_LEASE_NAMESPACE && fence::is_marked(lease);
@@ -86,7 +87,7 @@ impl Controller for RecoveryController {
 
     fn reconcile(&mut self, key: &Key, view: &View<'_>, now: Time) -> Plan {
         let Some(vmi) = view.get::<VirtualMachineInstance>(&key.namespace, &key.name) else { return Plan::none() };
-        let pods = view.cache::<Pod>().by_owner(vmi.uid()).filter(|pod| pod.controller_uid() == Some(vmi.uid()));
+        let pods = view.cache::<Pod>().by_owner(vmi.uid()).filter(|pod| launcher_of(pod) == Some(vmi.uid()));
         let pods: Vec<&Pod> = pods.map(AsRef::as_ref).collect();
         let is_lost = vmi.is_final() && vmi.status.as_ref().is_some_and(|status| status.reason == NODE_UNRESPONSIVE);
         if is_lost {
@@ -186,17 +187,19 @@ fn on_node(node: &str, view: &View<'_>) -> Vec<Key> {
     placed.chain(unplaced).map(Key::of).collect()
 }
 
-/// Index of instances that say what their recovery waits for, all under one value.
+/// Index of instances that say what their recovery waits for, by the node that they were given; those that were given none are
+/// under no name.
 const BY_RECOVERY: &str = "recovery";
-const RECOVERS: &str = "recovers";
 
 fn by_recovery(vmi: &VirtualMachineInstance) -> Vec<String> {
-    vmi.condition(RECOVERY_CONDITION).map(|_| RECOVERS.to_owned()).into_iter().collect()
+    vmi.condition(RECOVERY_CONDITION).map(|_| place_of(vmi).to_owned()).into_iter().collect()
 }
 
-/// Instances that wait for word of a node, whichever it is.
-fn recovering(view: &View<'_>) -> Vec<Key> {
-    let waiting = view.cache::<VirtualMachineInstance>().by_index(BY_RECOVERY, RECOVERS);
+/// Instances that wait for word of a node. Each node that lives writes its status all the time, and after a rack is lost thousands
+/// wait for nodes of it.
+fn recovering(node: &str, view: &View<'_>) -> Vec<Key> {
+    let vmis = view.cache::<VirtualMachineInstance>();
+    let waiting = vmis.by_index(BY_RECOVERY, node).chain(vmis.by_index(BY_RECOVERY, ""));
     waiting.map(|vmi| Key::of(vmi.as_ref())).collect()
 }
 

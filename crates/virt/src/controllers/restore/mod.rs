@@ -119,17 +119,25 @@ fn is_by<K: Object>(restore: &VirtualMachineRestore, object: &K) -> bool {
     object.annotation(LAST_RESTORE_ANNOTATION) == Some(mark(restore).as_str())
 }
 
-/// Index of restores that still have something to do, by namespace.
+/// Index of restores that still have something to do, by namespace, and by the machine that they are to restore.
 const BY_OPEN: &str = "open";
 
 fn by_open(restore: &VirtualMachineRestore) -> Vec<String> {
-    let is_open = restore.is_progressing() || restore.is_deleting();
-    is_open.then(|| restore.namespace().to_owned()).into_iter().collect()
+    if !restore.is_progressing() && !restore.is_deleting() {
+        return Vec::new();
+    }
+    let namespace = restore.namespace();
+    vec![namespace.to_owned(), target_of(namespace, &restore.spec.target.name)]
 }
 
-/// Restores of a namespace that still have something to do, and fit.
-fn open(view: &View<'_>, namespace: &str, fits: impl Fn(&VirtualMachineRestore) -> bool) -> Vec<Key> {
-    let open = view.cache::<VirtualMachineRestore>().by_index(BY_OPEN, namespace);
+/// The index's value for the machine of this name.
+fn target_of(namespace: &str, name: &str) -> String {
+    format!("{namespace}/{name}")
+}
+
+/// Restores under a value of the index that fit.
+fn open(view: &View<'_>, value: &str, fits: impl Fn(&VirtualMachineRestore) -> bool) -> Vec<Key> {
+    let open = view.cache::<VirtualMachineRestore>().by_index(BY_OPEN, value);
     open.filter(|restore| fits(restore)).map(|restore| Key::of(restore.as_ref())).collect()
 }
 
@@ -145,14 +153,13 @@ impl Controller for RestoreController {
         setup.watch_own::<VirtualMachineRestore>();
         setup.index::<VirtualMachineRestore>(BY_OPEN, by_open);
         setup.watch::<VirtualMachine>(|vm, view| {
-            let mut keys = open(view, vm.namespace(), |restore| restore.spec.target.name == vm.name());
+            let mut keys = open(view, &target_of(vm.namespace(), vm.name()), |_| true);
             let holder = vm.status.as_ref().and_then(|status| status.restore_in_progress.clone());
             keys.extend(holder.map(|name| Key::new(vm.namespace(), name)).filter(|key| !keys.contains(key)));
             keys
         });
-        setup.watch::<VirtualMachineInstance>(|vmi, view| {
-            open(view, vmi.namespace(), |restore| restore.spec.target.name == vmi.name())
-        });
+        setup
+            .watch::<VirtualMachineInstance>(|vmi, view| open(view, &target_of(vmi.namespace(), vmi.name()), |_| true));
         setup.watch::<VirtualMachineSnapshot>(|snapshot, view| {
             open(view, snapshot.namespace(), |restore| restore.spec.virtual_machine_snapshot_name == snapshot.name())
         });

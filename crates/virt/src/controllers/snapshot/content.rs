@@ -62,21 +62,20 @@ impl ContentController {
     }
 }
 
-/// Index of contents that are not taken yet, by namespace.
+/// Index of contents that are not taken yet, by their machine's namespace and name.
 const BY_OPEN: &str = "open";
 
 fn by_open(content: &VirtualMachineSnapshotContent) -> Vec<String> {
-    (!content.is_created()).then(|| content.namespace().to_owned()).into_iter().collect()
+    let vm = content.spec.source.virtual_machine.as_ref().and_then(|vm| vm.metadata.as_ref());
+    let name = vm.and_then(|metadata| metadata.name.as_deref()).filter(|_| !content.is_created());
+    name.map(|name| super::of_machine(content.namespace(), name)).into_iter().collect()
 }
 
 /// Contents of machines of this name that are not taken yet.
 fn of_machine(view: &View<'_>, namespace: &str, name: &str) -> Vec<Key> {
-    let is_of = |content: &VirtualMachineSnapshotContent| {
-        let vm = content.spec.source.virtual_machine.as_ref().and_then(|vm| vm.metadata.as_ref());
-        vm.and_then(|metadata| metadata.name.as_deref()) == Some(name)
-    };
-    let open = view.cache::<VirtualMachineSnapshotContent>().by_index(BY_OPEN, namespace);
-    open.filter(|content| is_of(content)).map(|content| Key::of(content.as_ref())).collect()
+    let value = super::of_machine(namespace, name);
+    let open = view.cache::<VirtualMachineSnapshotContent>().by_index(BY_OPEN, &value);
+    open.map(|content| Key::of(content.as_ref())).collect()
 }
 
 impl Controller for ContentController {

@@ -103,18 +103,27 @@ pub(super) struct World<'a> {
     now: Time,
 }
 
-/// Index of snapshots that still have something to do, by namespace.
+/// Index of snapshots that still have something to do, by namespace and by machine: machines and their instances change often, and
+/// are to find what waits for them among however many snapshots.
 const BY_OPEN: &str = "open";
 
 fn by_open(snapshot: &VirtualMachineSnapshot) -> Vec<String> {
-    let is_open = snapshot.is_progressing() || snapshot.is_deleting();
-    is_open.then(|| snapshot.namespace().to_owned()).into_iter().collect()
+    if !snapshot.is_progressing() && !snapshot.is_deleting() {
+        return Vec::new();
+    }
+    let namespace = snapshot.namespace();
+    vec![namespace.to_owned(), of_machine(namespace, &snapshot.spec.source.name)]
 }
 
-/// Snapshots of a namespace that still have something to do, and fit.
-fn open(view: &View<'_>, namespace: &str, fits: impl Fn(&VirtualMachineSnapshot) -> bool) -> Vec<Key> {
-    let open = view.cache::<VirtualMachineSnapshot>().by_index(BY_OPEN, namespace);
-    open.filter(|snapshot| fits(snapshot)).map(|snapshot| Key::of(snapshot.as_ref())).collect()
+/// The index's value for the machine of this name.
+fn of_machine(namespace: &str, name: &str) -> String {
+    format!("{namespace}/{name}")
+}
+
+/// Snapshots under a value of the index.
+fn open(view: &View<'_>, value: &str) -> Vec<Key> {
+    let open = view.cache::<VirtualMachineSnapshot>().by_index(BY_OPEN, value);
+    open.map(|snapshot| Key::of(snapshot.as_ref())).collect()
 }
 
 impl Controller for SnapshotController {
@@ -133,21 +142,19 @@ impl Controller for SnapshotController {
             name.map(|name| Key::new(content.namespace(), name)).into_iter().collect()
         });
         setup.watch::<VirtualMachine>(|vm, view| {
-            let mut keys = open(view, vm.namespace(), |snapshot| snapshot.spec.source.name == vm.name());
+            let mut keys = open(view, &of_machine(vm.namespace(), vm.name()));
             // One that is over still has to let go.
             let holder = vm.status.as_ref().and_then(|status| status.snapshot_in_progress.clone());
             keys.extend(holder.map(|name| Key::new(vm.namespace(), name)).filter(|key| !keys.contains(key)));
             keys
         });
-        setup.watch::<VirtualMachineInstance>(|vmi, view| {
-            open(view, vmi.namespace(), |snapshot| snapshot.spec.source.name == vmi.name())
-        });
-        setup.watch::<PersistentVolumeClaim>(|claim, view| open(view, claim.namespace(), |_| true));
+        setup.watch::<VirtualMachineInstance>(|vmi, view| open(view, &of_machine(vmi.namespace(), vmi.name())));
+        setup.watch::<PersistentVolumeClaim>(|claim, view| open(view, claim.namespace()));
         setup.watch::<Pod>(|pod, view| {
             if source::claims_of(pod).next().is_none() {
                 return Vec::new();
             }
-            open(view, pod.namespace(), |_| true)
+            open(view, pod.namespace())
         });
         setup.read::<StorageClass>();
         setup.read::<ControllerRevision>();

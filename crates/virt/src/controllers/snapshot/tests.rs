@@ -190,6 +190,17 @@ fn status(text: &str) -> String {
 }
 
 #[test]
+fn a_machine_finds_its_open_snapshots() {
+    let check = |phase: &str, more: Value, wanted: &[&str]| {
+        let snapshot = with(with(World::new().snapshot, json!({"status": {"phase": phase}})), more);
+        assert_eq!(super::by_open(&of::<VirtualMachineSnapshot>(snapshot)), wanted, "{phase}");
+    };
+    check("InProgress", json!({}), &["ns", "ns/vm"]);
+    check("Succeeded", json!({}), &[]);
+    check("Succeeded", deleted(), &["ns", "ns/vm"]);
+}
+
+#[test]
 fn a_snapshot_is_initialised_and_locks_its_source() {
     let mut world = World::new();
     world.snapshot["metadata"]["finalizers"] = json!([]);

@@ -17,7 +17,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use k8s_openapi::apimachinery::pkg::runtime::RawExtension;
 use serde_json::{Value, json};
 
-use crate::admission::fill;
+use crate::admission::{OWN_ANNOTATIONS, OWN_LABELS, fill};
 use crate::identity::{mac_address, start_revision_name};
 
 /// The longest spec that an instance carries, in bytes: all annotations of an object have 256 KiB together.
@@ -88,7 +88,10 @@ pub(super) fn build(
     mut annotations: BTreeMap<String, String>,
     paused: bool,
 ) -> VirtualMachineInstance {
-    let template_meta = vm.spec.template.clone().and_then(|template| template.metadata).unwrap_or_default();
+    let mut template_meta = vm.spec.template.clone().and_then(|template| template.metadata).unwrap_or_default();
+    // Admission lets the components say anything, and not every template was written by a user before it.
+    template_meta.annotations.iter_mut().for_each(|all| all.retain(|key, _| !OWN_ANNOTATIONS.contains(&key.as_str())));
+    template_meta.labels.iter_mut().for_each(|all| all.retain(|key, _| !OWN_LABELS.contains(&key.as_str())));
     annotations.extend(template_meta.annotations.unwrap_or_default());
     annotations.insert(VM_GENERATION_ANNOTATION.to_owned(), generation(vm).to_string());
     let from = json!(vm.spec).to_string();

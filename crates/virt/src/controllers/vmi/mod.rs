@@ -22,9 +22,12 @@ pub(crate) mod pod;
 mod progress;
 pub(crate) mod state;
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
-use carrack_engine::{Controller, DeleteOptions, EventRecord, Key, Plan, Premise, Refusal, Setup, Time, View, Write};
+use carrack_engine::{
+    Controller, DeleteOptions, EventRecord, Key, Plan, Premise, Refusal, Setup, Source, Time, View, Write,
+};
 use carrack_types::kubevirt::{Condition, KubeVirt, VirtualMachine, VirtualMachineInstance, phase, set_condition};
 use carrack_types::resource::{Kind, Object};
 use carrack_types::well_known::kubevirt::{
@@ -36,6 +39,7 @@ use serde_json::json;
 
 use crate::controllers::{Config, trim};
 use crate::diff::merge_patch;
+use crate::identity::launcher_of;
 
 use conditions::FAILED_CREATE;
 pub(crate) use conditions::{POD_TERMINATING, ready, replace_condition, unpaused_condition};
@@ -105,14 +109,12 @@ impl Controller for VmiController {
         setup.watch_owned::<Pod, VirtualMachineInstance>();
         // All of these controllers share the cache, and none of them writes a whole pod back.
         setup.trim::<Pod>(trim::pod);
-        setup.watch::<Node>(|_, view| waiting(view, |_| true));
+        // A node's heartbeat is news for nobody that waits, of whom there may be thousands.
+        setup.watch_changes::<Node>(Source::of::<Node>(), is_another, |_, view| waiting(view, WAITS));
         // What nodes have is looked through for each instance that begins.
         setup.keep_open::<Node>();
-        setup.watch::<PersistentVolumeClaim>(|claim, view| {
-            let (namespace, name) = (claim.namespace().to_owned(), claim.name().to_owned());
-            waiting(view, |vmi| vmi.namespace() == namespace && state::claims(vmi).any(|claim| claim == name))
-        });
-        setup.watch::<KubeVirt>(|_, view| waiting(view, |_| true));
+        setup.watch::<PersistentVolumeClaim>(|claim, view| waiting(view, &wait_for(claim.namespace(), claim.name())));
+        setup.watch::<KubeVirt>(|_, view| waiting(view, WAITS));
         setup.read::<PersistentVolume>();
         setup.read::<VirtualMachine>();
         setup.read::<Lease>();
@@ -123,7 +125,7 @@ impl Controller for VmiController {
         let pods = view
             .cache::<Pod>()
             .by_owner(vmi.uid())
-            .filter(|pod| pod.controller_uid() == Some(vmi.uid()))
+            .filter(|pod| launcher_of(pod) == Some(vmi.uid()))
             .map(AsRef::as_ref)
             .collect();
         reconcile(&World { vmi, pods, view, config: &self.config }, now)
@@ -152,20 +154,33 @@ impl Controller for VmiController {
     }
 }
 
-/// Instances that wait for something before they get a pod.
-fn waiting(view: &View<'_>, which: impl Fn(&VirtualMachineInstance) -> bool) -> Vec<Key> {
-    let waiting = view.cache::<VirtualMachineInstance>().by_index(BY_WAIT, WAITS);
-    waiting.filter(|vmi| which(vmi)).map(|vmi| Key::of(vmi.as_ref())).collect()
+/// Whether what a node says of itself has become something else for an instance that waits.
+fn is_another(old: &Node, new: &Node) -> bool {
+    let devices = |node| pod::devices_of(std::iter::once(node));
+    devices(old) != devices(new)
 }
 
-/// Index of instances that wait for something before they get a pod, all under one value: what they wait for changes often, and most
-/// instances wait for nothing.
+/// Instances that wait before they get a pod, under one value of the index.
+fn waiting(view: &View<'_>, what: &str) -> Vec<Key> {
+    view.cache::<VirtualMachineInstance>().by_index(BY_WAIT, what).map(|vmi| Key::of(vmi.as_ref())).collect()
+}
+
+/// Index of instances that wait for something before they get a pod: all under one value, and each under its claims. What they wait
+/// for changes often, and most instances wait for nothing.
 const BY_WAIT: &str = "waits";
 const WAITS: &str = "waits";
 
+/// The value for those that a claim may be missing for.
+fn wait_for(namespace: &str, claim: &str) -> String {
+    format!("{namespace}/{claim}")
+}
+
 fn by_wait(vmi: &VirtualMachineInstance) -> Vec<String> {
-    let waits = matches!(vmi.phase(), phase::UNSET | phase::PENDING);
-    waits.then(|| WAITS.to_owned()).into_iter().collect()
+    if !matches!(vmi.phase(), phase::UNSET | phase::PENDING) {
+        return Vec::new();
+    }
+    let claims: BTreeSet<String> = state::claims(vmi).map(|claim| wait_for(vmi.namespace(), &claim)).collect();
+    std::iter::once(WAITS.to_owned()).chain(claims).collect()
 }
 
 fn reconcile(world: &World<'_>, now: Time) -> Plan {

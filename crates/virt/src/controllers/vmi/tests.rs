@@ -397,6 +397,25 @@ fn steps_wait_for_what_they_come_to() {
 }
 
 #[test]
+fn what_wakes_those_that_wait() {
+    let is_another = |old: Node, new: Node, wanted: bool| assert_eq!(super::is_another(&old, &new), wanted, "{new:?}");
+    let mut beat = node("true", &["kvm"]);
+    beat.status.get_or_insert_default().phase = Some("Running".to_owned());
+    let mut cordoned = node("true", &["kvm"]);
+    cordoned.spec.get_or_insert_default().unschedulable = Some(true);
+    is_another(node("true", &["kvm"]), beat, false);
+    is_another(node("true", &["kvm"]), node("true", &["kvm", "tun"]), true);
+    is_another(node("false", &["kvm"]), node("true", &["kvm"]), true);
+    is_another(cordoned, node("true", &["kvm"]), true);
+
+    let volumes = json!([{"name": "root", "persistentVolumeClaim": {"claimName": "data"}},
+        {"name": "again", "persistentVolumeClaim": {"claimName": "data"}}, {"name": "log", "emptyDisk": {"capacity": "1Gi"}}]);
+    let of = |phase: &str| super::by_wait(&vmi(phase, json!({"spec": {"volumes": volumes}})));
+    assert_eq!((of("Pending"), of("")), (vec!["waits".to_owned(), "ns/data".to_owned()], of("Pending")));
+    assert!(of("Scheduling").is_empty(), "it has a pod");
+}
+
+#[test]
 fn obstacles_show_in_conditions() {
     let claim = json!({"spec": {"volumes": [{"name": "root", "persistentVolumeClaim": {"claimName": "data"}}]}});
     let missing = plan(vmi("Pending", claim), None);

@@ -25,6 +25,7 @@ use carrack_types::well_known::kubevirt::COMPUTE_CONTAINER;
 use k8s_openapi::api::core::v1::Pod;
 
 use super::Flight;
+use super::pace::Pace;
 use crate::controllers::vmi::DEFAULT_GRACE_S;
 use crate::fence;
 use crate::handler::effects::{AgentQuestion, AgentReport, Call, Outcome, Place, Preparation, Prepared, Record, Reply};
@@ -75,6 +76,8 @@ pub(super) struct Guest {
     pub write_at: Option<Time>,
     /// Revision of the last status write.
     pub barrier: u64,
+    /// How often it was written of late.
+    pub pace: Pace,
     /// Reasons and messages of the events that went with a status write whose success is not known.
     pub told: Vec<(String, String)>,
     /// What the launcher was last called for, and when.
@@ -243,7 +246,9 @@ impl Guest {
     /// The launcher says this.
     pub fn observed(&mut self, domain: Domain) {
         if domain.uid != self.record.place.uid {
-            tracing::warn!(uid = domain.uid, "a launcher speaks of another instance");
+            // It may say so at any rate.
+            tracing::debug!(uid = self.record.place.uid, "a launcher speaks of another instance");
+            self.trouble = Some("its launcher speaks of another instance".to_owned());
             return;
         }
         self.unreached = 0;

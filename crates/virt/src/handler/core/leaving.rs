@@ -22,6 +22,7 @@ use k8s_openapi::api::core::v1::Pod;
 
 use super::{Flight, Handler, Wake};
 use crate::handler::effects::{Op, Out, Outcome, Reply, Sought};
+use crate::identity::launcher_of;
 use crate::paths::KEEP_ALIVE;
 
 /// When a pod that goes is looked at first. Most are gone by then.
@@ -48,7 +49,7 @@ impl Handler {
         if !pod.is_deleting() || !holds_disks(pod) || self.leaving.contains_key(pod.uid()) {
             return;
         }
-        let instance = pod.controller_uid().unwrap_or_default().to_owned();
+        let instance = launcher_of(pod).unwrap_or_default().to_owned();
         self.leaving.insert(pod.uid().to_owned(), Leaving { instance, looks: 0 });
         self.wake(fx, now + LOOK, Wake::Leaving(pod.uid().to_owned()));
     }

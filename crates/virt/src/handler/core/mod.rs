@@ -13,6 +13,7 @@ mod guest;
 mod heartbeat;
 mod lease;
 mod leaving;
+mod pace;
 pub(super) mod watchdog;
 
 use std::collections::BTreeMap;
@@ -34,6 +35,7 @@ use k8s_openapi::api::core::v1::{Node, Pod};
 use super::effects::{Call, In, Op, OpId, Out, Outcome, Record, Reply, Served, Sought};
 use super::status;
 use crate::diff::merge_patch;
+use crate::identity::launcher_of;
 use guest::{Act, Asked, Guest, Seen};
 use heartbeat::Heartbeat;
 use lease::Keeper;
@@ -108,6 +110,8 @@ pub struct Handler {
     loaded: bool,
     probe: Option<Probe>,
     published: Vec<Served>,
+    /// A planted bug: statuses are written as often as they change.
+    unpaced: bool,
 }
 
 impl Handler {
@@ -143,6 +147,7 @@ impl Handler {
             loaded: false,
             probe: None,
             published: Vec::new(),
+            unpaced: false,
         }
     }
 
@@ -165,6 +170,14 @@ impl Handler {
     #[must_use]
     pub fn taking_over_watchdog(mut self, set_to: Option<Duration>) -> Self {
         self.watchdog = Watchdog::new(true).taking_over(set_to);
+        self
+    }
+
+    /// Plants a bug: statuses are written as often as they change. For the simulator, which must find it; never for a real
+    /// process.
+    #[must_use]
+    pub fn with_planted_hurry(mut self) -> Self {
+        self.unpaced = true;
         self
     }
 
@@ -195,7 +208,7 @@ impl Handler {
         let record = self.guests.get(uid).map(|guest| &guest.record);
         let started = record.filter(|record| record.started && !record.place.pod_uid.is_empty());
         let is_own = |pod: &&Arc<Pod>| {
-            pod.controller_uid() == Some(uid)
+            launcher_of(pod) == Some(uid)
                 && pod.namespace() == namespace
                 && started.is_none_or(|record| record.place.pod_uid == pod.uid())
         };
@@ -358,9 +371,18 @@ impl Handler {
                 }
             }
         }
+        let patch = merge_patch(vmi.as_ref(), &new);
+        let is_step = self.unpaced || new.phase() != vmi.phase() || new.metadata != vmi.metadata;
+        if let Some(until) = guest.pace.waits_until(now).filter(|_| patch.is_some() && !is_step) {
+            if guest.pace.wake_at != Some(until) {
+                guest.pace.wake_at = Some(until);
+                self.wake(fx, until, Wake::Guest(uid.to_owned()));
+            }
+            return;
+        }
         // What was told with a write that failed is not told again with the next.
         let told = std::mem::take(&mut guest.told);
-        let Some(mut patch) = merge_patch(vmi.as_ref(), &new) else { return };
+        let Some(mut patch) = patch else { return };
         for event in changes(vmi, &new, domain.as_ref(), guest.trouble.as_deref()) {
             let words = (event.reason.clone(), event.message.clone());
             if !told.contains(&words) {
@@ -506,6 +528,7 @@ impl Handler {
                     match result {
                         Ok(reply) => {
                             guest.told.clear();
+                            guest.pace.wrote(now);
                             match reply.json::<VirtualMachineInstance>() {
                                 Ok(vmi) => guest.barrier = vmi.revision(),
                                 Err(error) => {
@@ -639,7 +662,7 @@ impl Core for Handler {
         } else if let Some(deltas) = self.pods.step(now, &input, fx) {
             for delta in &deltas {
                 self.sees_pod(now, delta, fx);
-                if let Some(uid) = delta.object().controller_uid() {
+                if let Some(uid) = launcher_of(delta.object()) {
                     self.consider(now, uid, fx);
                 }
             }

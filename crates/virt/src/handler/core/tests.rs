@@ -393,6 +393,34 @@ fn a_guest_is_brought_up() {
 }
 
 #[test]
+fn a_restless_guest_does_not_keep_the_cluster_busy() {
+    let mut rig = Rig::with_instance("Scheduled");
+    rig.start(Vec::new());
+    rig.boot();
+    let says = |connected: bool, phase: Phase| {
+        let domain = Domain { phase, agent_connected: connected, ..Domain::waiting("vmi") };
+        Input::Own(In::Domain("vmi".to_owned(), Box::new(domain)))
+    };
+    let before = rig.revision;
+    for nth in 0..200 {
+        rig.step(says(nth % 2 == 0, Phase::Running));
+        rig.settle();
+    }
+    assert!(rig.revision - before < 40, "{} writes", rig.revision - before);
+    // The last word is told, a little later, and a step at once.
+    rig.step(says(false, Phase::Paused));
+    rig.pass(Duration::from_secs(5));
+    rig.settle();
+    assert!(rig.condition("AgentConnected").is_none() && rig.condition("Paused").is_some());
+    for nth in 0..200 {
+        rig.step(says(nth % 2 == 0, Phase::Running));
+        rig.settle();
+    }
+    rig.domain(Phase::Ended, Some(EndReason::GuestShutdown));
+    assert_eq!(rig.phase(), "Succeeded");
+}
+
+#[test]
 fn an_agent_is_asked_beside_all_else_and_believed_about_itself() {
     let mut rig = Rig::with_instance("Scheduled");
     rig.change(VMI, |vmi| vmi["status"]["volumeStatus"] = json!([{"name": "root"}]));

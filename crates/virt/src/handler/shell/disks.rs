@@ -20,13 +20,15 @@ use rustix::mount::{
 };
 use rustix::thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space};
 
+use super::kernel_text;
+
 /// How often it is looked whether somebody waits for a copy.
 const LOOK: Duration = Duration::from_millis(50);
 /// Where container disks are in their images.
 const DISK_DIR: &str = "/disk";
 
 /// Makes the disk of container `source` visible to container `launcher` at `target`, read-only. Both are given by a
-/// process id. What is there already is left.
+/// process id. What is there already is left, and made read-only.
 ///
 /// # Errors
 /// Why not, for people.
@@ -106,10 +108,11 @@ pub(super) fn take_all_back(proc: &Path) -> Result<(), String> {
         // Processes end meanwhile.
         let directory = proc.join(pid.to_string());
         let Ok(namespace) = fs::read_link(directory.join("ns/mnt")) else { continue };
-        if !seen.insert(namespace) {
+        if seen.contains(&namespace) {
             continue;
         }
-        let Ok(mounts) = fs::read_to_string(directory.join("mountinfo")) else { continue };
+        let Ok(mounts) = kernel_text::read(directory.join("mountinfo")) else { continue };
+        seen.insert(namespace);
         let points = mounts.lines().filter_map(|line| line.split(' ').nth(4)).map(PathBuf::from);
         let lent: Vec<_> = points.filter(|point| is_copy_dir(point)).collect();
         if lent.is_empty() {
@@ -211,8 +214,13 @@ fn only_disk(directory: &Path) -> Result<PathBuf, String> {
 fn place(to: &File, tree: &OwnedFd, identity: Identity, target: &Path) -> Result<(), String> {
     enter(to)?;
     let problem = |what: &str, error: &dyn std::fmt::Display| format!("cannot {what} {}: {error}", target.display());
+    let close = || {
+        let flags = MountFlags::BIND | MountFlags::RDONLY;
+        mount_remount(target, flags, "").map_err(|error| problem("make read-only", &error))
+    };
     match fs::metadata(target) {
-        Ok(there) if (there.dev(), there.ino()) == identity => return Ok(()),
+        // Whoever mounted it may have ended before it was read-only.
+        Ok(there) if (there.dev(), there.ino()) == identity => return close(),
         Ok(_) => {}
         Err(_) => {
             if let Some(parent) = target.parent() {
@@ -223,7 +231,7 @@ fn place(to: &File, tree: &OwnedFd, identity: Identity, target: &Path) -> Result
     }
     move_mount(tree, "", rustix::fs::CWD, target, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH)
         .map_err(|error| problem("mount", &error))?;
-    mount_remount(target, MountFlags::BIND | MountFlags::RDONLY, "").map_err(|error| problem("make read-only", &error))
+    close()
 }
 
 #[cfg(test)]
@@ -232,7 +240,9 @@ mod tests {
     use std::path::Path;
     use std::process::{Child, Command, Stdio};
 
-    use super::{mount, only_disk, take_all_back};
+    use rustix::mount::{MountFlags, mount_remount};
+
+    use super::{enter, in_own_thread, kernel_text, mount, namespace, only_disk, take_all_back};
 
     /// A process in a mount namespace of its own, in which a script has been run. It ends with the value.
     struct Container(Child);
@@ -285,6 +295,16 @@ mod tests {
         let once = mounts();
         again().expect("mounted already");
         assert_eq!(mounts(), once);
+        // Whoever mounted it was ended in between.
+        let pid = launcher.0.id();
+        let open = || {
+            enter(&namespace(pid)?)?;
+            mount_remount(target_text, MountFlags::BIND, "").map_err(|error| error.to_string())
+        };
+        in_own_thread(open).expect("mounted to be written to");
+        assert_ne!(mounts(), once);
+        again().expect("mounted already");
+        assert_eq!(mounts(), once);
         assert!(
             !target.exists() && !std::fs::read_to_string("/proc/self/mountinfo").expect("read").contains("disk_0.img")
         );
@@ -303,8 +323,10 @@ mod tests {
         let make = |at: &&str| format!("mkdir -p {at}; mount -t tmpfs t {at}; ");
         // Over the host's own directory, in a namespace of its own.
         let script: String = lent.iter().chain([&other]).map(make).collect();
-        let launcher = Container::new(&format!("mount -t tmpfs t /run; {script} true"));
-        let mounts = || std::fs::read_to_string(format!("/proc/{}/mountinfo", launcher.0.id())).expect("read");
+        // Somebody in there mounts at what is no text.
+        let odd = r"odd=$(printf '/run/\377'); mkdir $odd; mount -t tmpfs t $odd";
+        let launcher = Container::new(&format!("mount -t tmpfs t /run; {odd}; {script} true"));
+        let mounts = || kernel_text::read(format!("/proc/{}/mountinfo", launcher.0.id())).expect("read");
         assert!(lent.iter().all(|at| mounts().contains(at)), "{}", mounts());
         take_all_back(Path::new("/proc")).expect("taken back");
         assert!(!mounts().contains("/u/copy-") && mounts().contains(other), "{}", mounts());

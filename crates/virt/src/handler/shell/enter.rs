@@ -2,10 +2,26 @@
 //! Runs a program of a container's in that container, beside its first process.
 //!
 //! It becomes a process of that container in every respect that matters to it (files, network, processes), and ends
-//! with it. What lies in a container's file system is its own: somebody in it may have put another program there. So
-//! the program is in the container's control groups, outside which it could open the host's devices, and is charged
-//! there. It gets no capability that the container's first process cannot have, nothing of this process's environment
-//! or terminal, and a bounded time; of what it says, no more is read than a pipe holds.
+//! with it. What lies in a container's file system is its own: somebody in it may have put another program there. So this is
+//! taken over:
+//!
+//! - its namespaces of mounts, processes, network, IPC and host name;
+//! - its control groups, outside which the program could open the host's devices; it is charged there;
+//! - the capabilities that the container's first process can have at most;
+//! - that nothing is gained by what is run, where that process gains nothing (`no_new_privs`).
+//!
+//! Nor has it anything of this process's environment or terminal; its time is bounded, and of what it says, no more is read than a
+//! pipe holds.
+//!
+//! This is not taken over, so that whoever has put a program there has it run with less around it than his own:
+//!
+//! - the filter of system calls. The kernel gives a filter away only to a tracer (`PTRACE_SECCOMP_GET_FILTER`) with
+//!   `CAP_SYS_ADMIN` that is not filtered itself, where it was built for checkpoints (`CONFIG_CHECKPOINT_RESTORE`): the
+//!   container's first process, which looks after the guest, would have to be traced and stopped for it each time. What the
+//!   bounding set forbids stays forbidden all the same;
+//! - labels of AppArmor or SELinux: the program keeps this process's;
+//! - user and groups: it is root, also where the container's processes are not;
+//! - limits of resources (`setrlimit`) and the preference of the kernel when memory runs out.
 
 use std::fs::File;
 use std::io::Read as _;
@@ -18,11 +34,11 @@ use std::time::{Duration, Instant};
 use rustix::io::{Errno, ioctl_fionbio};
 use rustix::thread::{
     CapabilitySet, LinkNameSpaceType, capabilities, move_into_link_name_space, remove_capability_from_bounding_set,
-    set_capabilities,
+    set_capabilities, set_no_new_privs,
 };
 
-use super::COMMAND_DEADLINE;
 use super::disks::in_own_thread;
+use super::{COMMAND_DEADLINE, kernel_text};
 
 /// How often it is looked whether the program has ended.
 const LOOK: Duration = Duration::from_millis(5);
@@ -46,8 +62,9 @@ const SPACES: [(&str, LinkNameSpaceType); 5] = [
 /// It could not be run, failed, or did not end in time; for people.
 pub(super) fn run(pid: u32, program: &str, arguments: &[&str]) -> Result<(), String> {
     let problem = |error: &dyn std::fmt::Display| format!("the container of process {pid} cannot be entered: {error}");
-    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).map_err(|error| problem(&error))?;
+    let status = kernel_text::read(format!("/proc/{pid}/status")).map_err(|error| problem(&error))?;
     let kept = bounding_set(&status).ok_or_else(|| problem(&"its capabilities are not known"))?;
+    let gains_none = gains_none(&status);
     let open = |(name, kind): (&str, LinkNameSpaceType)| {
         let space = File::open(format!("/proc/{pid}/ns/{name}"))?;
         Ok::<_, std::io::Error>((space, kind))
@@ -62,6 +79,10 @@ pub(super) fn run(pid: u32, program: &str, arguments: &[&str]) -> Result<(), Str
             move_into_link_name_space(space.as_fd(), Some(*kind)).map_err(|error| problem(&error))?;
         }
         give_up_all_but(kept).map_err(|error| problem(&error))?;
+        if gains_none {
+            // Of this thread, and what it starts.
+            set_no_new_privs(true).map_err(|error| problem(&error))?;
+        }
         let mut command = Command::new(program);
         command.args(arguments).env_clear().env("PATH", PATH);
         command.stdin(nothing).stdout(silence).stderr(Stdio::piped());
@@ -88,9 +109,9 @@ fn set_apart(command: &mut Command, groups: Vec<File>) -> &mut Command {
 
 /// What is to be written to by a process that joins the control groups of process `pid`.
 fn groups(pid: u32) -> std::io::Result<Vec<File>> {
-    let theirs = std::fs::read_to_string(format!("/proc/{pid}/cgroup"))?;
-    let own = std::fs::read_to_string("/proc/self/cgroup")?;
-    let mounts = std::fs::read_to_string("/proc/self/mountinfo")?;
+    let theirs = kernel_text::read(format!("/proc/{pid}/cgroup"))?;
+    let own = kernel_text::read("/proc/self/cgroup")?;
+    let mounts = kernel_text::read("/proc/self/mountinfo")?;
     let open = |group: PathBuf| File::options().write(true).open(group.join("cgroup.procs"));
     other_groups(&mounts, &theirs, &own).into_iter().map(open).collect()
 }
@@ -122,6 +143,11 @@ fn other_groups(mounts: &str, theirs: &str, own: &str) -> Vec<PathBuf> {
 fn bounding_set(status: &str) -> Option<u64> {
     let digits = status.lines().find_map(|line| line.strip_prefix("CapBnd:"))?;
     u64::from_str_radix(digits.trim(), 16).ok()
+}
+
+/// Whether a process gains no privileges by what it runs, from `/proc/PID/status`.
+fn gains_none(status: &str) -> bool {
+    status.lines().find_map(|line| line.strip_prefix("NoNewPrivs:")).is_some_and(|value| value.trim() != "0")
 }
 
 /// Programs that this thread starts from now on have these capabilities at most.
@@ -185,7 +211,7 @@ mod tests {
     fn container() -> (Held, u32) {
         let child = Command::new("unshare")
             .args(["--mount", "--propagation", "private", "--uts", "--ipc", "--net", "--pid", "--mount-proc", "--fork"])
-            .args(["--kill-child", "setpriv", "--bounding-set=-sys_admin,-mknod", "sleep", "300"])
+            .args(["--kill-child", "setpriv", "--bounding-set=-sys_admin,-mknod", "--no-new-privs", "sleep", "300"])
             .spawn()
             .map(Held)
             .expect("unshare runs (as root)");
@@ -211,7 +237,7 @@ mod tests {
         let script = format!(
             "test $(cut -d ' ' -f 6 /proc/$$/stat) = $$; \
              for space in uts ipc net pid mnt; do readlink /proc/self/ns/$space; done > {0}; \
-             grep CapBnd /proc/self/status >> {0}; grep CapEff /proc/self/status >> {0}",
+             for line in CapBnd NoNewPrivs CapEff; do grep $line /proc/self/status; done >> {0}",
             out.display()
         );
         run(pid, "/bin/sh", &["-ec", &script]).expect("it ran");
@@ -226,6 +252,7 @@ mod tests {
         let status = std::fs::read_to_string(format!("/proc/{pid}/status")).expect("a status");
         let kept = bounding_set(&status).expect("told");
         assert_eq!(bounding_set(&text), Some(kept));
+        assert!(gains_none(&status) && gains_none(&text), "{text}");
         let effective = found.last().and_then(|line| line.strip_prefix("CapEff:")).expect("told");
         let effective = u64::from_str_radix(effective.trim(), 16).expect("a number");
         assert_eq!((effective & !kept, kept & CapabilitySet::SYS_ADMIN.bits()), (0, 0));

@@ -5,7 +5,7 @@
 //! own memory QEMU asks it for every few seconds, from the first time on that somebody wants to know; so that page does not have it
 //! yet. Names, labels and types are upstream's (`docs/observability/metrics.md` in kubevirt/kubevirt).
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::time::Duration;
 
@@ -13,6 +13,7 @@ use carrack_launcher::Layout;
 use carrack_launcher::qmp::Qmp;
 use serde_json::{Value, json};
 
+use super::kernel_text;
 use crate::exposition::{Family, Page};
 use crate::handler::effects::Served;
 
@@ -85,6 +86,9 @@ const MEMORY: [(&str, &str); 8] = [
 
 /// How often QEMU asks a guest for that, once somebody wanted to know, seconds. KubeVirt's default.
 const BALLOON_PERIOD_S: u32 = 10;
+
+/// Processors that are looked at; no guest has more (`admission`).
+const MOST_PROCESSORS: u32 = 256;
 
 /// How long QEMU may take to answer all that is asked.
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -160,7 +164,7 @@ fn of_guest(proc: &Path, guest: &Served) -> Samples {
     let mut samples = Samples::new();
     let Ok(Some(pid)) = carrack_processes::init_of(proc, &guest.place.compute_id) else { return samples };
     let directory = proc.join(pid.to_string());
-    let read = |file: &str| std::fs::read_to_string(directory.join(file)).unwrap_or_default();
+    let read = |file: &str| kernel_text::read(directory.join(file)).unwrap_or_default();
     samples.insert("kubevirt_vmi_info", vec![(vec![("phase", "running".to_owned())], 1.0)]);
     if let Some((user_s, system_s)) = cpu_s(&read("stat")) {
         samples.insert("kubevirt_vmi_cpu_usage_seconds_total", vec![(Vec::new(), user_s + system_s)]);
@@ -183,9 +187,14 @@ fn of_guest(proc: &Path, guest: &Served) -> Samples {
         samples.insert("kubevirt_vmi_vcpu_count", vec![(Vec::new(), count)]);
     }
     network(&read("net/dev"), &mut samples);
+    // Whoever is in the container calls his threads what he likes: each processor is told once.
+    let mut known = BTreeSet::new();
     for thread in std::fs::read_dir(directory.join("task")).into_iter().flatten().flatten() {
-        let read = |file: &str| std::fs::read_to_string(thread.path().join(file)).unwrap_or_default();
-        if let Some(id) = vcpu(&read("comm")) {
+        let read = |file: &str| kernel_text::read(thread.path().join(file)).unwrap_or_default();
+        if let Some(id) = vcpu(&read("comm"))
+            && id < MOST_PROCESSORS
+            && known.insert(id)
+        {
             processor(id, &read("stat"), &read("schedstat"), &read("sched"), &mut samples);
         }
     }
@@ -258,8 +267,11 @@ fn network(dev: &str, samples: &mut Samples) {
 
 /// QEMU's counts of the disks with these names. It knows them by their numbers (`disk-0`).
 fn storage(blocks: &Value, disks: &[String], samples: &mut Samples) {
+    // Each is told once, whatever somebody says in QEMU's place.
+    let mut known = BTreeSet::new();
     for block in blocks.as_array().into_iter().flatten() {
         let number = block["node-name"].as_str().and_then(|node| node.strip_prefix("disk-")?.parse::<usize>().ok());
+        let number = number.filter(|number| known.insert(*number));
         let Some(disk) = number.and_then(|number| disks.get(number)) else { continue };
         for (family, count, of_ours) in STORAGE {
             if let Some(value) = block["stats"][count].as_f64() {
@@ -341,7 +353,8 @@ mod tests {
     fn disks_have_qemus_counts_under_their_own_names() {
         let stats = json!({"rd_bytes": 512, "rd_total_time_ns": 2_500_000_000_u64, "flush_operations": 3});
         let blocks = json!([
-            {"node-name": "disk-1", "stats": stats}, {"node-name": "disk-7", "stats": stats}, {"stats": stats}]);
+            {"node-name": "disk-1", "stats": stats}, {"node-name": "disk-7", "stats": stats}, {"stats": stats},
+            {"node-name": "disk-1", "stats": stats}, {"node-name": "disk-01", "stats": stats}]);
         let mut samples = Samples::new();
         storage(&blocks, &["root".to_owned(), "data".to_owned()], &mut samples);
         let data = |value: f64| vec![(vec![("drive", "data".to_owned())], value)];

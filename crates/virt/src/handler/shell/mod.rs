@@ -8,6 +8,7 @@ mod anchor;
 mod cpu_manager;
 mod disks;
 mod enter;
+mod kernel_text;
 mod leaving;
 mod lost;
 mod metrics;

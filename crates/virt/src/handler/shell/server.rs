@@ -6,6 +6,7 @@
 
 mod copies;
 mod guest;
+mod strangers;
 mod stream;
 
 use std::collections::BTreeMap;
@@ -25,6 +26,7 @@ use http_body_util::Full;
 use hyper::body::Incoming;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
+use rustix::net::sockopt;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
@@ -36,15 +38,37 @@ use super::{CALL_DEADLINE, Config, lock, metrics};
 use crate::copying::COPY_VOLUMES;
 use crate::handler::effects::{In, Served};
 use crate::requests::Requests;
+use strangers::{Stranger, Strangers};
 
 /// Connections at a time.
 const CONNECTIONS: usize = 256;
+/// How many of them are of those that have not shown yet that they may call.
+const STRANGERS: usize = 128;
 /// Wait after a connection that could not be accepted: there are too many open files, most likely.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(200);
 /// How long a connection may take to begin.
 const HEAD_DEADLINE: Duration = Duration::from_secs(10);
+/// How long a connection is silent before it is looked whether its peer is still there.
+const PROBE_AFTER: Duration = Duration::from_secs(60);
+/// Calls on one guest at a time: a guest whose agent is slow leaves connections for the others.
+const CALLS_OF_ONE: usize = 16;
+/// Streams to the ports of one guest at a time. They go on when their connection has been handed over.
+const STREAMS_OF_ONE: usize = 256;
 
 type Body = Full<Bytes>;
+
+/// What the callers of one guest may hold.
+#[derive(Clone)]
+struct Share {
+    calls: Arc<Semaphore>,
+    streams: Arc<Semaphore>,
+}
+
+impl Default for Share {
+    fn default() -> Self {
+        Self { calls: Arc::new(Semaphore::new(CALLS_OF_ONE)), streams: Arc::new(Semaphore::new(STREAMS_OF_ONE)) }
+    }
+}
 
 /// The guests that there are, as the core last said.
 #[derive(Clone, Default)]
@@ -52,6 +76,8 @@ pub struct Guests {
     served: Arc<Mutex<BTreeMap<(String, String), Served>>>,
     /// Who has a guest's console: by UID and device.
     holders: Arc<Mutex<BTreeMap<(String, &'static str), CancellationToken>>>,
+    /// What each guest's callers may hold, by its UID.
+    shares: Arc<Mutex<BTreeMap<String, Share>>>,
     /// The guests whose agents are being asked.
     pub(super) agents: Agents,
     /// What the role has asked the API server.
@@ -63,6 +89,7 @@ pub struct Guests {
 impl Guests {
     pub(super) fn replace(&self, served: Vec<Served>) {
         lock(&self.holders).retain(|(uid, _), _| served.iter().any(|guest| guest.place.uid == *uid));
+        lock(&self.shares).retain(|uid, _| served.iter().any(|guest| guest.place.uid == *uid));
         self.agents.retain(|uid| served.iter().any(|guest| guest.place.uid == uid));
         *lock(&self.served) =
             served.into_iter().map(|guest| ((guest.namespace.clone(), guest.name.clone()), guest)).collect();
@@ -82,6 +109,11 @@ impl Guests {
 
     fn find(&self, namespace: &str, name: &str) -> Option<Served> {
         lock(&self.served).get(&(namespace.to_owned(), name.to_owned())).cloned()
+    }
+
+    /// What the callers of a guest may hold.
+    fn share(&self, uid: &str) -> Share {
+        lock(&self.shares).entry(uid.to_owned()).or_default().clone()
     }
 
     /// Takes a device over from whoever has it, unless that one is to be left. The token is cancelled when the next one
@@ -117,7 +149,7 @@ pub async fn serve(
     copies::take_all_back().await;
     let acceptor = TlsAcceptor::from(Arc::new(tls));
     let state = Arc::new((config, guests));
-    let slots = Arc::new(Semaphore::new(CONNECTIONS));
+    let (slots, strangers) = (Arc::new(Semaphore::new(CONNECTIONS)), Strangers::new(STRANGERS));
     let mut connections = JoinSet::new();
     loop {
         let Ok(slot) = slots.clone().acquire_owned().await else { return Ok(()) };
@@ -136,9 +168,9 @@ pub async fn serve(
             },
         };
         while connections.try_join_next().is_some() {}
-        let (acceptor, state) = (acceptor.clone(), state.clone());
+        let (acceptor, state, stranger) = (acceptor.clone(), state.clone(), strangers.enter());
         connections.spawn(async move {
-            if let Err(error) = connection(stream, acceptor, state).await {
+            if let Err(error) = connection(stream, stranger, acceptor, state).await {
                 tracing::debug!(error, "a connection failed");
             }
             drop(slot);
@@ -146,11 +178,36 @@ pub async fn serve(
     }
 }
 
-async fn connection(stream: TcpStream, acceptor: TlsAcceptor, state: Arc<(Config, Guests)>) -> Result<(), String> {
+/// Whoever has vanished is found out about: a stream that nobody reads would stay for good.
+fn watch_peer(stream: &TcpStream) -> std::io::Result<()> {
+    sockopt::set_socket_keepalive(stream, true)?;
+    sockopt::set_tcp_keepidle(stream, PROBE_AFTER)?;
+    sockopt::set_tcp_keepintvl(stream, PROBE_AFTER / 4)?;
+    Ok(())
+}
+
+async fn connection(
+    stream: TcpStream,
+    mut stranger: Stranger,
+    acceptor: TlsAcceptor,
+    state: Arc<(Config, Guests)>,
+) -> Result<(), String> {
+    watch_peer(&stream).map_err(|error| error.to_string())?;
     let handshake = tokio::time::timeout(HEAD_DEADLINE, acceptor.accept(stream));
-    let stream = handshake.await.map_err(|_| "the handshake took too long")?.map_err(|error| error.to_string())?;
+    let done = tokio::select! {
+        done = handshake => done,
+        () = stranger.has_to_go() => return Err("it made room for others".to_owned()),
+    };
+    let stream = done.map_err(|_| "the handshake took too long")?.map_err(|error| error.to_string())?;
     let caller = carrack_auth::tls::peer_caller(stream.get_ref().1.peer_certificates()).map_err(|e| e.to_string())?;
     let trusted = caller.is_some_and(|caller| is_trusted(&caller));
+    let mut stranger = (!trusted).then_some(stranger);
+    let has_to_go = async {
+        match &mut stranger {
+            Some(stranger) => stranger.has_to_go().await,
+            None => std::future::pending().await,
+        }
+    };
     let service = service_fn(move |request: Request<Incoming>| {
         let state = state.clone();
         async move {
@@ -162,13 +219,17 @@ async fn connection(stream: TcpStream, acceptor: TlsAcceptor, state: Arc<(Config
             Ok::<_, Infallible>(reply)
         }
     });
-    hyper::server::conn::http1::Builder::new()
+    let connection = hyper::server::conn::http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(HEAD_DEADLINE)
+        // Who may not call is told so once, and does not stay.
+        .keep_alive(trusted)
         .serve_connection(TokioIo::new(stream), service)
-        .with_upgrades()
-        .await
-        .map_err(|error| error.to_string())
+        .with_upgrades();
+    tokio::select! {
+        ended = connection => ended.map_err(|error| error.to_string()),
+        () = has_to_go => Err("it made room for others".to_owned()),
+    }
 }
 
 /// The API server, under the names that it has towards a node's agents, and administrators.
@@ -197,6 +258,10 @@ async fn answer(config: &Config, guests: &Guests, request: Request<Incoming>) ->
     let Some(guest) = guests.find(namespace, name) else {
         return text(StatusCode::NOT_FOUND, format!("no guest of {namespace}/{name} runs here"));
     };
+    let share = guests.share(&guest.place.uid);
+    let Ok(_call) = share.calls.try_acquire() else {
+        return text(StatusCode::TOO_MANY_REQUESTS, "too many calls on this guest at a time");
+    };
     let layout = config.layout(&guest.place);
     let method = request.method().clone();
     match (&method, call) {
@@ -208,9 +273,9 @@ async fn answer(config: &Config, guests: &Guests, request: Request<Incoming>) ->
             guest::screenshot(&layout, stream::has_option(&request, "moveCursor")).await
         }
         (&Method::GET, ["portforward", port] | ["portforward", port, "tcp"]) => {
-            stream::port(&guest, port, request).await
+            stream::port(&guest, port, &share.streams, request).await
         }
-        (&Method::GET, ["portforward", port, "udp"]) => stream::datagrams(&guest, port, request).await,
+        (&Method::GET, ["portforward", port, "udp"]) => stream::datagrams(&guest, port, &share.streams, request).await,
         (&Method::GET, ["portforward", ..]) => text(StatusCode::BAD_REQUEST, "only TCP and UDP ports can be forwarded"),
         (&Method::GET, [info @ ("guestosinfo" | "userlist" | "filesystemlist")]) => {
             guest::info(&guests.agents, &guest, &layout, info).await

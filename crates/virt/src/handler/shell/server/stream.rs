@@ -1,6 +1,7 @@
 //! Websockets of protocol `plain.kubevirt.io`, joined to a guest's sockets.
 
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -13,6 +14,7 @@ use hyper::body::Incoming;
 use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 use tokio::net::{TcpStream, UdpSocket};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_tungstenite::WebSocketStream;
 use tokio_tungstenite::tungstenite::Message;
 use tokio_tungstenite::tungstenite::handshake::derive_accept_key;
@@ -57,7 +59,8 @@ pub(super) async fn device(
     // A client that hangs up meanwhile ends this future.
     let held = held.drop_guard();
     match tokio::time::timeout(CONNECT_DEADLINE, layout::connect(socket)).await {
-        Ok(Ok(stream)) => upgrade(request, stream, held.disarm()),
+        // One at a time has it.
+        Ok(Ok(stream)) => upgrade(request, stream, held.disarm(), None),
         Ok(Err(error)) => {
             text(StatusCode::INTERNAL_SERVER_ERROR, format!("the guest's {name} cannot be reached: {error}"))
         }
@@ -66,10 +69,16 @@ pub(super) async fn device(
 }
 
 /// Joins the client to a UDP port of the guest: a message is a datagram.
-pub(super) async fn datagrams(guest: &Served, port: &str, request: Request<Incoming>) -> Response<Body> {
+pub(super) async fn datagrams(
+    guest: &Served,
+    port: &str,
+    streams: &Arc<Semaphore>,
+    request: Request<Incoming>,
+) -> Response<Body> {
     let (Ok(port), Some(address)) = (port.parse::<u16>(), &guest.address) else {
         return text(StatusCode::BAD_REQUEST, "no such port, or the guest has no address");
     };
+    let Ok(share) = streams.clone().try_acquire_owned() else { return too_many() };
     if accept_key(request.headers()).is_none() {
         return no_websocket();
     }
@@ -80,7 +89,10 @@ pub(super) async fn datagrams(guest: &Served, port: &str, request: Request<Incom
         Ok::<_, std::io::Error>(socket)
     };
     match socket.await {
-        Ok(socket) => agree(request, move |client| exchange(client, socket)),
+        Ok(socket) => agree(request, move |client| async move {
+            exchange(client, socket).await;
+            drop(share);
+        }),
         Err(error) => text(StatusCode::INTERNAL_SERVER_ERROR, format!("port {port} cannot be reached: {error}")),
     }
 }
@@ -120,15 +132,21 @@ where
 }
 
 /// Joins the client to a TCP port of the guest.
-pub(super) async fn port(guest: &Served, port: &str, request: Request<Incoming>) -> Response<Body> {
+pub(super) async fn port(
+    guest: &Served,
+    port: &str,
+    streams: &Arc<Semaphore>,
+    request: Request<Incoming>,
+) -> Response<Body> {
     let (Ok(port), Some(address)) = (port.parse::<u16>(), &guest.address) else {
         return text(StatusCode::BAD_REQUEST, "no such port, or the guest has no address");
     };
+    let Ok(share) = streams.clone().try_acquire_owned() else { return too_many() };
     if accept_key(request.headers()).is_none() {
         return no_websocket();
     }
     match tokio::time::timeout(CONNECT_DEADLINE, TcpStream::connect((address.as_str(), port))).await {
-        Ok(Ok(stream)) => upgrade(request, stream, CancellationToken::new()),
+        Ok(Ok(stream)) => upgrade(request, stream, CancellationToken::new(), Some(share)),
         Ok(Err(error)) => text(StatusCode::INTERNAL_SERVER_ERROR, format!("port {port} cannot be reached: {error}")),
         Err(_) => text(StatusCode::INTERNAL_SERVER_ERROR, format!("port {port} does not answer")),
     }
@@ -148,12 +166,21 @@ fn accept_key(headers: &HeaderMap) -> Option<String> {
     Some(derive_accept_key(key.as_bytes()))
 }
 
+fn too_many() -> Response<Body> {
+    text(StatusCode::TOO_MANY_REQUESTS, "too many streams to this guest at a time")
+}
+
 fn no_websocket() -> Response<Body> {
     text(StatusCode::BAD_REQUEST, "a websocket is expected")
 }
 
-/// Agrees to the upgrade; the streams are joined once it has happened.
-fn upgrade<S>(request: Request<Incoming>, stream: S, held: CancellationToken) -> Response<Body>
+/// Agrees to the upgrade; the streams are joined once it has happened. `share` is given back at the end.
+fn upgrade<S>(
+    request: Request<Incoming>,
+    stream: S,
+    held: CancellationToken,
+    share: Option<OwnedSemaphorePermit>,
+) -> Response<Body>
 where
     S: AsyncRead + AsyncWrite + Send + 'static,
 {
@@ -161,7 +188,7 @@ where
     let free = held.clone().drop_guard();
     agree(request, move |client| async move {
         join(client, stream, held).await;
-        drop(free);
+        drop((free, share));
     })
 }
 

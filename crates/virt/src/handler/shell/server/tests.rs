@@ -20,6 +20,7 @@ use crate::handler::effects::Place;
 struct Rig {
     dir: tempfile::TempDir,
     pki: Pki,
+    guests: Guests,
     address: std::net::SocketAddr,
     stop: CancellationToken,
 }
@@ -68,8 +69,8 @@ impl Rig {
         }]);
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("listens");
         let (address, stop) = (listener.local_addr().expect("an address"), CancellationToken::new());
-        tokio::spawn(serve(listener, tls, config, guests, stop.clone()));
-        Self { dir, pki, address, stop }
+        tokio::spawn(serve(listener, tls, config, guests.clone(), stop.clone()));
+        Self { dir, pki, guests, address, stop }
     }
 
     async fn tls(&self, identity: &Identity) -> TlsStream<TcpStream> {
@@ -159,4 +160,49 @@ async fn refusals() {
     check(server(), &format!("PUT {base}/demo/softreboot"), "500", "cannot reach the launcher").await;
     check(server(), &format!("GET {base}/demo/portforward/53/sctp"), "400", "only TCP").await;
     check(server(), &format!("GET {base}/demo/portforward/x"), "400", "no such port").await;
+    // One guest's callers leave something for those of others.
+    let share = rig.guests.share("vmi");
+    let streams = share.streams.try_acquire_many(256).expect("all of them");
+    check(server(), &format!("GET {base}/demo/portforward/22"), "429", "too many streams").await;
+    check(server(), &format!("GET {base}/demo/portforward/53/udp"), "429", "too many streams").await;
+    drop(streams);
+    check(server(), &format!("GET {base}/demo/portforward/22"), "400", "a websocket is expected").await;
+    let _calls = share.calls.try_acquire_many(16).expect("all of them");
+    check(server(), &format!("PUT {base}/demo/pause"), "429", "too many calls").await;
+    check(server(), "GET /healthz", "200", "ok").await;
+}
+
+#[tokio::test]
+async fn whoever_says_nothing_makes_room() {
+    let rig = Rig::new().await;
+    let mut silent = Vec::new();
+    for _ in 0..280 {
+        silent.push(TcpStream::connect(rig.address).await.expect("connected"));
+    }
+    let asked = rig.plain(&Identity::ApiserverKubeletClient, "GET /healthz");
+    let reply = tokio::time::timeout(HEAD_DEADLINE / 2, asked).await.expect("in time");
+    assert!(reply.starts_with("HTTP/1.1 200"), "{reply}");
+    // One that is known is not in their way, whoever comes after.
+    let mut console = rig.websocket("console").await;
+    silent.clear();
+    for _ in 0..150 {
+        silent.push(TcpStream::connect(rig.address).await.expect("connected"));
+    }
+    console.send(Message::Binary(Bytes::from_static(b"hello"))).await.expect("sent");
+    assert_eq!(next(&mut console).await, Some(Message::Binary(Bytes::from_static(b"hello"))));
+}
+
+#[tokio::test]
+async fn who_may_not_call_does_not_stay() {
+    let rig = Rig::new().await;
+    let check = async |identity: Identity, stays: bool| {
+        let mut stream = rig.tls(&identity).await;
+        stream.write_all(b"GET /healthz HTTP/1.1\r\nHost: n1\r\n\r\n").await.expect("sent");
+        let mut reply = Vec::new();
+        // The server's goodbye, or none within a moment.
+        let read = tokio::time::timeout(Duration::from_secs(2), stream.read_to_end(&mut reply)).await;
+        assert_eq!(read.is_err(), stays, "{}", String::from_utf8_lossy(&reply));
+    };
+    check(Identity::Scheduler, false).await;
+    check(Identity::ApiserverKubeletClient, true).await;
 }
