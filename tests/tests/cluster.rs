@@ -48,28 +48,59 @@ fn down_works_after_everything_was_killed() {
     assert!(!sandbox.data_dir().exists());
 }
 
+/// Which process is the sandbox's containerd.
+fn containerd(sandbox: &Sandbox) -> String {
+    std::fs::read_to_string(sandbox.data_dir().join("containerd/containerd.pid")).unwrap_or_default()
+}
+
 #[test]
 fn a_killed_cluster_comes_back_with_the_same_containerd() {
     let sandbox = Sandbox::up(&[]);
     let kubectl = sandbox.kubectl();
     kubectl.apply(KEPT);
-    let containerd =
-        || std::fs::read_to_string(sandbox.data_dir().join("containerd/containerd.pid")).unwrap_or_default();
-    let before = containerd();
+    let before = containerd(&sandbox);
     sandbox.kill_9();
     sandbox.start(&[]);
-    assert_eq!(containerd(), before, "containerd was not adopted");
+    assert_eq!(containerd(&sandbox), before, "containerd was not adopted");
     assert_eq!(kubectl.field("configmap", "kept", "/data/a"), "b");
+}
+
+#[test]
+fn a_process_takes_the_place_of_the_one_before_it() {
+    let sandbox = Sandbox::up(&[]);
+    let kubectl = sandbox.kubectl();
+    kubectl.apply(KEPT);
+    let (pid, before) = (sandbox.pid(), containerd(&sandbox));
+    // What cannot be is said while the other one still works.
+    let refused = |flags: &[&str], expected: &[&str]| {
+        let said = sandbox.carrack(&[&["up", "--detach", "--replace"][..], flags].concat()).fails();
+        assert_contains(&said, expected);
+        assert_eq!(sandbox.pid(), pid, "{flags:?}");
+        kubectl.ok(&["get", "--raw", "/readyz"]);
+    };
+    refused(&["--node-label", "red"], &["red", "KEY=VALUE"]);
+    refused(&["--nodes", "3"], &["carrack down --purge"]);
+    // Another node's kubelet would stop all that runs here.
+    refused(&["--node-name", "another"], &["another", "--node-name", "carrack down"]);
+
+    sandbox.start(&["--replace"]);
+    assert_ne!(sandbox.pid(), pid);
+    assert_eq!(containerd(&sandbox), before, "containerd was not adopted");
+    assert_eq!(kubectl.field("configmap", "kept", "/data/a"), "b");
+
+    // Once nothing runs, the node may have any name.
+    sandbox.carrack(&["down", "--grace", "0"]).done();
+    sandbox.start(&["--node-name", "another"]);
+    kubectl.ok(&["get", "node", "another"]);
 }
 
 #[test]
 fn containerd_is_started_again_when_it_dies() {
     let sandbox = Sandbox::up(&[]);
-    let read = || std::fs::read_to_string(sandbox.data_dir().join("containerd/containerd.pid")).unwrap_or_default();
-    let before = read();
+    let before = containerd(&sandbox);
     kill_9(&before);
     eventually_true("another containerd runs", 30, || {
-        let now = read();
+        let now = containerd(&sandbox);
         now != before && sandbox.carrack(&["image", "build", "pause"]).output().code == Some(0)
     });
 }
@@ -143,6 +174,19 @@ fn nobody_gets_in_without_credentials() {
         "https://127.0.0.1:6443/api",
     ];
     assert_eq!(sandbox.program("curl", &wrong).ok(), "401");
+}
+
+#[test]
+fn a_shell_completes_words() {
+    let sandbox = Sandbox::new();
+    let script = sandbox.home().join("completion.bash");
+    std::fs::write(&script, sandbox.carrack(&["completion", "bash"]).ok()).expect("written");
+    let line = format!(
+        ". {}; COMP_WORDS=({} kubeconfig --user virt); COMP_CWORD=3; _carrack; echo \"${{COMPREPLY[*]}}\"",
+        script.display(),
+        carrack().display()
+    );
+    assert_eq!(sandbox.program("bash", &["-c", &line]).ok(), "virt-controller virt-handler\n");
 }
 
 #[test]

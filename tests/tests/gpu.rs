@@ -186,6 +186,59 @@ fn pods_with_gpus_are_scaled_up_and_no_room_is_lost() {
     end(&mut api);
 }
 
+/// What a tenant says of the GPUs of his pods is dropped or refused: by the API server itself, and, of other prefixes, by
+/// the policy that is for upstream's.
+#[test]
+fn a_tenant_says_nothing_of_the_gpus_of_his_pods() {
+    let sandbox = Sandbox::new();
+    let flags = ["apiserver", "--bind-address", "127.0.0.1", "--gpu-prefix", "example.net"];
+    let mut api = sandbox.carrack(&flags).spawn();
+    let kubectl = sandbox.kubectl();
+    eventually_true("the API server is ready", 60, || {
+        kubectl.run(&["get", "--raw", "/readyz"]).output().code == Some(0)
+    });
+    kubectl.apply(&json!({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "default"}}).to_string());
+    kubectl.ok(&["create", "role", "tenant", "--verb=get,list,create,update,patch", "--resource=pods"]);
+    kubectl.ok(&["create", "rolebinding", "tenant", "--role=tenant", "--user=tenant"]);
+    let tenant = |arguments: &[&str]| kubectl.run(&[&["--as", "tenant"][..], arguments].concat());
+    let pod = |name: &str, annotations: &Value| {
+        json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "annotations": annotations},
+            "spec": {"containers": [{"name": "main", "image": "x"}]}})
+        .to_string()
+    };
+    let sent = json!({"tencent.com/predicate-node": "n", "example.net/predicate-gpu-idx-0": "0", "mine": "stays"});
+    let made = tenant(&["create", "-f", "-"]).input(pod("own", &sent)).output();
+    assert_eq!(made.code, Some(0), "{made}");
+    for key in ["tencent.com/predicate-node", "example.net/predicate-gpu-idx-0"] {
+        assert_contains(&made.stderr, &[&format!("metadata.annotations[{key}]: dropped")]);
+    }
+    assert_eq!(kubectl.field("pod", "own", "/metadata/annotations"), json!({"mine": "stays"}));
+    let refused = tenant(&["annotate", "pod", "own", "tencent.com/gpu-assigned=true"]).fails();
+    assert_contains(&refused, &["only the GPU extender and administrators may change it"]);
+    tenant(&["annotate", "pod", "own", "yours=too"]).done();
+    kubectl.ok(&["annotate", "pod", "own", "tencent.com/gpu-assigned=true"]);
+
+    let policy = std::fs::read_to_string(root().join("examples/gpu-annotations-policy.yaml")).expect("the example");
+    kubectl.apply(&policy);
+    // The same about annotations that this API server does not know.
+    let policy = policy.replace("tencent[.]com", "example[.]org").replace("tencent.com", "example.org");
+    kubectl.apply(&policy.replace("gpu-annotations", "other-annotations"));
+    let word = "only the GPU extender and administrators say which GPUs a pod has";
+    let create = ["create", "--dry-run=server", "-f", "-"];
+    eventually("a pod with a choice of GPUs is refused", 30, || {
+        let said = tenant(&create).input(pod("other", &json!({"example.org/predicate-node": "n"}))).output();
+        if said.code == Some(1) && said.stderr.contains(word) { Ok(()) } else { Err(said.to_string()) }
+    });
+    tenant(&create).input(pod("other", &json!({"example.org/note": "n"}))).done();
+    tenant(&create).input(pod("other", &Value::Null)).done();
+    let changed = ["annotate", "pod", "own", "example.org/gpu-assigned=true"];
+    assert_contains(&tenant(&changed).fails(), &[word]);
+    kubectl.ok(&changed);
+    assert_contains(&tenant(&["annotate", "pod", "own", "example.org/gpu-assigned-"]).fails(), &[word]);
+    tenant(&["annotate", "pod", "own", "mine-"]).done();
+    end(&mut api);
+}
+
 #[test]
 fn from_the_pod_to_the_variables_in_its_container() {
     let sandbox = Sandbox::new();

@@ -1,7 +1,7 @@
 //! What a machine can have: disks of all kinds, the pod's address by a bridge, an agent, probes, a screen, a size from
 //! an instance type, and brothers in a replica set. All in one cluster, with real guests.
 
-use carrack_e2e::{Kubectl, Sandbox, assert_contains, eventually, eventually_true, several_cpus};
+use carrack_e2e::{Kubectl, Sandbox, assert_contains, eventually, eventually_true, root, several_cpus};
 
 const BOOT_S: u64 = 240;
 const VMIS: &str = "/apis/subresources.kubevirt.io/v1/namespaces/default/virtualmachineinstances";
@@ -275,6 +275,16 @@ fn sizes_and_sets() {
     assert_eq!(kubectl.field("vmi", "again", "/spec/domain/cpu/cores"), 2);
     assert_eq!(kubectl.field("vmi", "again", "/spec/domain/memory/guest"), "64Mi");
     kubectl.ok(&["delete", "vm", "sized", "again", "--timeout=60s"]);
+
+    let example = root().join("examples/vm-instancetype.yaml").display().to_string();
+    kubectl.ok(&["apply", "-f", &example]);
+    let expanded = kubectl.ok(&[
+        "get",
+        "--raw",
+        "/apis/subresources.kubevirt.io/v1/namespaces/default/virtualmachines/sized/expand-spec",
+    ]);
+    assert_contains(&expanded, &["\"cores\":1", "\"guest\":\"192Mi\"", "\"virtio\""]);
+    kubectl.ok(&["delete", "-f", &example, "--timeout=60s"]);
 
     let set = "  replicas: 2\n  selector: {matchLabels: {set: web}}";
     let memory = "        memory: {guest: 64Mi}\n";

@@ -80,6 +80,10 @@ fn a_leader_that_hung_goes_on_and_metrics_are_told() {
         ("/nothing", true, "404"),
         ("/livez", false, "200"),
         ("/readyz", false, "200"),
+        ("/livez?verbose", false, "200"),
+        ("/readyz/core", false, "401"),
+        ("/readyz/core", true, "200"),
+        ("/readyz/etcd", true, "404"),
     ] {
         assert_eq!(sandbox.page(10259, path, as_admin).1, expected, "{path}, as the administrator: {as_admin}");
     }

@@ -3,6 +3,7 @@
 //! They are taken from outside, on the program as a user runs it: a process is started, its socket asked, its memory
 //! read from /proc. Only the store is measured in the process.
 
+mod apart;
 mod api;
 mod clones;
 mod cluster;
@@ -82,7 +83,8 @@ impl Bench<'_> {
         }
         if self.wanted(Measure::Instances) {
             self.progress.step(format!("running {} instances", self.args.instances));
-            self.figures.extend(of_instances(&instances::run(self.args.instances, self.args.rate).await?));
+            let apart = Some(self.args.scheduler.scheduler_port);
+            self.figures.extend(of_instances(&instances::run(self.args.instances, self.args.rate, apart).await?));
         }
         if self.args.measures.contains(&Measure::Recovery) {
             self.recovery().await?;
@@ -182,9 +184,9 @@ fn of_controllers(outcome: &controllers::Outcome, deployments: usize) -> Vec<Fig
     results
 }
 
-fn of_instances(figures: &instances::Figures) -> [Figure; 10] {
+fn of_instances(figures: &instances::Figures) -> Vec<Figure> {
     let percentile = |percent| vec![instances::percentile(&figures.running_ms, percent)];
-    [
+    let mut results = vec![
         Figure::time("instance created until Running, P50", None, percentile(50)),
         Figure::time("  P95", Some(1000.0), percentile(95)),
         Figure::time("  P99", None, percentile(99)),
@@ -194,8 +196,10 @@ fn of_instances(figures: &instances::Figures) -> [Figure; 10] {
         Figure::of("all deleted until all are gone", "s", None, vec![figures.gone_s]),
         Figure::of("  writes by controllers, each gone", "writes", None, vec![figures.last_writes[0]]),
         Figure::of("  writes by node, each gone", "writes", None, vec![figures.last_writes[1]]),
-        Figure::of("peak of memory, nodes included", "MB", Some(200.0), vec![figures.peak_mb]),
-    ]
+        Figure::of("peak of memory, whole control plane", "MB", Some(200.0), vec![figures.peak_mb]),
+    ];
+    results.extend(figures.nodes_mb.map(|mb| Figure::of("  memory of the hollow nodes", "MB", None, vec![mb])));
+    results
 }
 
 /// Resident memory of a process in MB (10^6 bytes).

@@ -62,6 +62,11 @@ pub enum Command {
     Explain(explain::ExplainArgs),
     /// Print the version
     Version(VersionArgs),
+    /// Print the script by which a shell completes this command's words
+    Completion(CompletionArgs),
+    /// Print what may come next, for that script
+    #[command(hide = true)]
+    Complete(CompleteArgs),
     /// Build and import the images that Carrack brings along
     Image(ImageArgs),
     /// Measure this machine
@@ -193,6 +198,9 @@ Examples:
   # Point kubectl at the cluster
   export KUBECONFIG=$(carrack kubeconfig)
 
+  # What is printed from here on holds a private key: files that the shell makes are for this user alone
+  umask 077
+
   # Print the file itself, for another machine, which reaches the API server at this address
   carrack kubeconfig --raw --server https://192.0.2.10:6443
 
@@ -279,10 +287,52 @@ pub struct ConsoleArgs {
 
 /// `carrack version`
 #[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  carrack version
+
+  # For a program
+  carrack version -o json")]
 pub struct VersionArgs {
     /// Output format
     #[arg(short, long, value_enum, value_name = "FORMAT")]
     pub output: Option<Format>,
+}
+
+/// `carrack completion`
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  # In this shell
+  source <(carrack completion bash)
+
+  # In all that begin from now on
+  carrack completion bash > /etc/bash_completion.d/carrack
+  carrack completion zsh >> ~/.zshrc
+  carrack completion fish > ~/.config/fish/completions/carrack.fish")]
+pub struct CompletionArgs {
+    /// Which shell
+    #[arg(value_enum, value_name = "SHELL")]
+    pub shell: Shell,
+}
+
+/// A shell that completes words.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub enum Shell {
+    /// GNU bash
+    Bash,
+    /// zsh
+    Zsh,
+    /// fish
+    Fish,
+}
+
+/// `carrack complete`
+#[derive(Debug, Args)]
+pub struct CompleteArgs {
+    /// The words behind the command's name, up to the one that is being typed
+    #[arg(last = true, value_name = "WORD")]
+    pub words: Vec<String>,
 }
 
 /// `carrack image`
@@ -387,6 +437,36 @@ mod tests {
     #[test]
     fn the_command_line_is_consistent() {
         Cli::command().debug_assert();
+    }
+
+    /// A command and all below it.
+    fn all(command: &clap::Command) -> Vec<&clap::Command> {
+        std::iter::once(command).chain(command.get_subcommands().flat_map(all)).collect()
+    }
+
+    /// The lines of a command's help that are to be typed, each as its words.
+    fn examples(command: &clap::Command) -> Vec<Vec<String>> {
+        let help = command.get_after_help().map(ToString::to_string).unwrap_or_default().replace("\\\n", " ");
+        let typed = help.lines().map(str::trim).filter(|line| line.starts_with("carrack ") && !line.contains('…'));
+        let words = |line: &str| -> Vec<String> {
+            let line = line.split(" >").next().unwrap_or(line).replace('\'', "").replace("$(pidof etcd)", "7");
+            line.split_whitespace().map(str::to_owned).collect()
+        };
+        typed.map(words).collect()
+    }
+
+    #[test]
+    fn every_command_has_examples_that_can_be_typed() {
+        let cli = Cli::command();
+        // virt-launcher is started by its pod.
+        let shown = cli.get_subcommands().filter(|command| !command.is_hide_set());
+        for command in shown.filter(|command| command.get_name() != "virt-launcher") {
+            assert!(all(command).into_iter().any(|command| !examples(command).is_empty()), "{}", command.get_name());
+        }
+        for words in all(&cli).into_iter().flat_map(examples) {
+            let parsed = Cli::try_parse_from(&words);
+            assert!(parsed.is_ok(), "{words:?}: {:?}", parsed.err());
+        }
     }
 
     #[test]

@@ -12,13 +12,13 @@ use carrack_virt::handler::shell::watchdog;
 
 use crate::cli::DownArgs;
 use crate::progress::Progress;
-use crate::{kubeconfig, logging, node, output};
+use crate::{kubeconfig, logging, node, output, up};
 
 /// Seconds that pods other than guests get between SIGTERM and SIGKILL.
 const POD_GRACE_S: u32 = 2;
 
 /// How long `carrack up` gets to flush and end, its nodes' agents included.
-const UP_GRACE: Duration = Duration::from_secs(25);
+pub const UP_GRACE: Duration = Duration::from_secs(25);
 
 /// Stops the cluster and removes what it put on the machine.
 pub async fn run(args: DownArgs) -> anyhow::Result<()> {
@@ -44,6 +44,11 @@ pub async fn run(args: DownArgs) -> anyhow::Result<()> {
     let mut failures = nodes(&layout, &args, &mut progress).await?;
     failures.extend(close_watchdog(&layout, &mut progress).await?);
     failures.extend(teardown::teardown(&layout, &options, &mut |step| progress.step(step)).await);
+    if failures.is_empty()
+        && let Err(error) = up::name::forget(&layout)
+    {
+        failures.push(format!("the node's name: {error}"));
+    }
     progress.finish();
     if failures.is_empty() {
         output::say("stopped; nothing is left running");

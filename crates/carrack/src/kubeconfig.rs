@@ -1,6 +1,7 @@
 //! `carrack kubeconfig`, and how the client commands find theirs.
 
 use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, bail};
@@ -19,7 +20,18 @@ pub fn run(args: &KubeconfigArgs) -> anyhow::Result<()> {
     if !is_there(&path)? {
         bail!("{} does not exist: no cluster was started there yet (carrack up)", path.display());
     }
-    output::write_all(printed(args, &path)?.as_bytes())
+    let text = printed(args, &path)?;
+    if (args.raw || args.user.is_some()) && is_read_by_others(Path::new("/proc/self/fd/1")) {
+        output::say(
+            "warning: others may read the file that this is written to, and it holds a private key: chmod 600 it",
+        );
+    }
+    output::write_all(text.as_bytes())
+}
+
+/// Whether something is a file that not its owner alone may read, as a shell's `>` mostly makes it.
+fn is_read_by_others(path: &Path) -> bool {
+    fs::metadata(path).is_ok_and(|file| file.is_file() && file.permissions().mode() & 0o044 != 0)
 }
 
 /// What is asked for: the path, the file, or a kubeconfig that is made for it.
@@ -186,6 +198,18 @@ mod tests {
         assert!(sans.names.contains("n2") && sans.addresses.contains(&address), "{sans:?}");
         assert_eq!(read("ca.crt"), pki.ca_pem());
         assert!(args(layout.data_dir(), &["--user", "virt-handler", "--tls-dir", "x"]).is_none(), "at no address");
+    }
+
+    #[test]
+    fn keys_are_not_for_all() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let file = dir.path().join("file");
+        fs::write(&file, "").expect("written");
+        for (mode, expected) in [(0o600, false), (0o640, true), (0o604, true), (0o622, false)] {
+            fs::set_permissions(&file, fs::Permissions::from_mode(mode)).expect("changed");
+            assert_eq!(is_read_by_others(&file), expected, "{mode:o}");
+        }
+        assert!(!is_read_by_others(Path::new("/dev/null")) && !is_read_by_others(&dir.path().join("none")));
     }
 
     #[test]

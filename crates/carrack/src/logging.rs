@@ -1,13 +1,15 @@
 //! Logs of long-running commands: one line an event on standard error, chosen by `--log-level` or `CARRACK_LOG`, or by
 //! `--v` as with upstream's components; an API server can be told another choice while it runs (`PUT /debug/flags/v`).
+//! systemd's journal notes the time of each line itself.
 
 use std::io;
+use std::os::unix::fs::MetadataExt as _;
 use std::sync::OnceLock;
 
 use anyhow::Context as _;
 use tracing_subscriber::layer::SubscriberExt as _;
 use tracing_subscriber::util::SubscriberInitExt as _;
-use tracing_subscriber::{EnvFilter, Registry, reload};
+use tracing_subscriber::{EnvFilter, Layer as _, Registry, reload};
 
 static FILTER: OnceLock<reload::Handle<EnvFilter, Registry>> = OnceLock::new();
 
@@ -23,6 +25,7 @@ pub fn start(filter: &str) -> anyhow::Result<()> {
         // Of a line that cannot be written it would tell by `eprintln`, which panics where that cannot be written
         // either: a full disk, or a reader that went away, would end whatever role has something to say.
         .log_internal_errors(false);
+    let lines = if goes_to_journal() { lines.without_time().boxed() } else { lines.boxed() };
     tracing_subscriber::registry()
         .with(filter)
         .with(lines)
@@ -31,6 +34,20 @@ pub fn start(filter: &str) -> anyhow::Result<()> {
     // Set once, because the line above fails the second time.
     FILTER.get_or_init(|| handle);
     Ok(())
+}
+
+/// Whether systemd's journal reads standard error: it says by `JOURNAL_STREAM` which file that is (systemd.exec(5)), which
+/// a process that has inherited the variable may have exchanged.
+fn goes_to_journal() -> bool {
+    let stderr = std::fs::metadata("/proc/self/fd/2").map(|file| (file.dev(), file.ino()));
+    let named = std::env::var("JOURNAL_STREAM").ok();
+    matches!((stderr, named.as_deref().and_then(journal)), (Ok(own), Some(theirs)) if own == theirs)
+}
+
+/// The file that `JOURNAL_STREAM` names: device and inode.
+fn journal(text: &str) -> Option<(u64, u64)> {
+    let (device, inode) = text.split_once(':')?;
+    Some((device.parse().ok()?, inode.parse().ok()?))
 }
 
 /// Logs by another filter from now on.
@@ -85,6 +102,13 @@ mod tests {
             .status()
             .expect("it runs");
         assert!(status.success(), "{status}");
+    }
+
+    #[test]
+    fn the_journal_is_named_by_device_and_inode() {
+        for (text, want) in [("8:1234", Some((8, 1234))), ("8", None), ("8:x", None), ("", None), ("1:2:3", None)] {
+            assert_eq!(journal(text), want, "{text}");
+        }
     }
 
     #[test]

@@ -3,7 +3,7 @@
 //! ```text
 //!   up, down ──► node runtime (containerd, pod network) and all roles in one process
 //!   <role>   ──► one role in this process, over HTTPS
-//!   console, kubeconfig, version, image, bench, sim, drill, store ──► tools for a person
+//!   console, kubeconfig, version, completion, image, bench, sim, drill, store ──► tools for a person
 //! ```
 //!
 //! Each command is a module that reads its arguments, calls the crates that do the work, and says what happened.
@@ -11,15 +11,18 @@
 
 mod bench;
 mod cli;
+mod completion;
 mod console;
 mod down;
 mod drill;
 mod explain;
 mod image;
 mod kubeconfig;
+mod log_file;
 mod logging;
 mod network;
 mod node;
+mod notify;
 mod output;
 mod process;
 mod progress;
@@ -85,6 +88,8 @@ fn run(cli: Cli) -> anyhow::Result<()> {
         Command::Console(args) => block_on(console::run(args)),
         Command::Explain(args) => block_on(explain::run(args)),
         Command::Version(args) => version::run(&args),
+        Command::Completion(args) => completion::script(&args),
+        Command::Complete(args) => completion::complete(&args),
         Command::Image(args) => block_on(image::run(args)),
         Command::Bench(args) => block_on(bench::run(args)),
         Command::Sim(args) => sim::run(args),

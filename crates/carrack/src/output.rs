@@ -1,5 +1,6 @@
 //! Printing data: as text for people, as JSON or YAML for programs.
 
+use std::borrow::Cow;
 use std::fmt::Display;
 use std::io::{self, IsTerminal as _, Write as _};
 
@@ -21,7 +22,7 @@ pub enum Format {
 /// Standard output is closed. A reader that hung up (`| head`) is no error.
 pub fn print(format: Option<Format>, value: &impl Serialize, text: impl FnOnce() -> String) -> anyhow::Result<()> {
     let mut out = match format {
-        None => text(),
+        None => harmless(&text()).into_owned(),
         Some(Format::Json) => serde_json::to_string_pretty(value).context("cannot write JSON")?,
         Some(Format::Yaml) => serde_saphyr::to_string(value).context("cannot write YAML")?,
     };
@@ -48,7 +49,21 @@ pub fn write_all(bytes: &[u8]) -> anyhow::Result<()> {
 /// Says a line to the person, on standard error. Where nobody reads it any more (`2>&1 | head`), or the disk is full
 /// that it goes to, it is lost: what the command is in the middle of is not left half done for that.
 pub fn say(line: impl Display) {
-    drop(writeln!(io::stderr(), "{line}"));
+    drop(writeln!(io::stderr(), "{}", harmless(&line.to_string())));
+}
+
+/// Text that does nothing to a terminal but show. What objects and servers say is anybody's, and a terminal obeys the
+/// escape sequences in it (as of kubectl: CVE-2021-25743).
+fn harmless(text: &str) -> Cow<'_, str> {
+    let harms = |c: char| c.is_control() && !matches!(c, '\n' | '\t');
+    if !text.contains(harms) {
+        return Cow::Borrowed(text);
+    }
+    let mut out = String::with_capacity(text.len());
+    for c in text.chars() {
+        if harms(c) { out.extend(c.escape_unicode()) } else { out.push(c) }
+    }
+    Cow::Owned(out)
 }
 
 /// Whether to use colours and moving lines: on a terminal that can show them, unless `NO_COLOR` asks for neither.
@@ -64,6 +79,19 @@ fn shows_colours(no_color: &str, term: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn terminals_obey_nobody() {
+        for (text, shown) in [
+            ("a\tb\n", "a\tb\n"),
+            ("größer ✓", "größer ✓"),
+            ("\u{1b}]0;mine\u{7}x", "\\u{1b}]0;mine\\u{7}x"),
+            ("ok\rno", "ok\\u{d}no"),
+            ("\u{9b}2J", "\\u{9b}2J"),
+        ] {
+            assert_eq!(harmless(text), shown, "{text:?}");
+        }
+    }
 
     #[test]
     fn colours_are_for_terminals_that_have_them() {

@@ -3,6 +3,7 @@
 use std::fs;
 
 use carrack_apiserver::ProcessStats;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 /// What `/proc` tells; nothing where there is none.
 pub fn stats() -> Option<ProcessStats> {
@@ -29,9 +30,27 @@ pub fn stats() -> Option<ProcessStats> {
     })
 }
 
+/// Lets this process have as many files open as it may have at all. What it may have unasked, 1024 mostly, is for programs
+/// that cannot count further (select(2)), and less than the connections that an API server takes. It is inherited, so this
+/// is for a process that starts no others.
+pub fn take_all_files() {
+    let now = getrlimit(Resource::Nofile);
+    let all = Rlimit { current: now.maximum, maximum: now.maximum };
+    if let Err(error) = setrlimit(Resource::Nofile, all) {
+        tracing::warn!(%error, limit = now.current, "the number of open files stays limited");
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn all_files_are_taken() {
+        take_all_files();
+        let now = getrlimit(Resource::Nofile);
+        assert_eq!(now.current, now.maximum);
+    }
 
     #[test]
     fn this_process_has_memory_and_files() {

@@ -6,6 +6,7 @@
 
 pub mod apiserver;
 pub mod controllers;
+pub mod credentials;
 pub mod diagnostics;
 mod extenders;
 pub mod gpu_extender;
@@ -20,12 +21,14 @@ pub mod virt_controller;
 pub mod virt_handler;
 pub mod virt_launcher;
 
+use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::Context as _;
-use carrack_auth::kubeconfig::{Kubeconfig, Token};
-use carrack_engine::{HttpsTransport, Transport};
+use carrack_auth::kubeconfig::Kubeconfig;
+use carrack_engine::Transport;
 use carrack_noderuntime::process::ProcessId;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
@@ -38,20 +41,11 @@ use crate::logging;
 /// # Errors
 /// The kubeconfig cannot be used.
 pub fn https(kubeconfig: &Path) -> anyhow::Result<Arc<dyn Transport>> {
-    Ok(Arc::new(https_client(kubeconfig)?))
+    Ok(Arc::new(credentials::connect(kubeconfig)?))
 }
 
-fn https_client(kubeconfig: &Path) -> anyhow::Result<HttpsTransport> {
-    let context = || format!("cannot use the kubeconfig {}", kubeconfig.display());
-    let target = Kubeconfig::load(kubeconfig).with_context(context)?.resolve(None).with_context(context)?;
-    let token = target.token.as_ref().map(Token::read).transpose().with_context(context)?;
-    let tls = target.client_config().with_context(context)?;
-    HttpsTransport::new(&target.server, tls, token.as_ref().map(|token| token.expose()))
-        .map_err(|error| anyhow::anyhow!("{error}"))
-        .with_context(context)
-}
-
-/// Runs one role as a process under a name that the API server is told: logs, the API server over HTTPS, and an end by SIGTERM or SIGINT.
+/// Runs one role as a process under a name that the API server is told: logs, the API server over HTTPS with the credentials
+/// that the kubeconfig has at the time, and an end by SIGTERM or SIGINT.
 ///
 /// # Errors
 /// The role failed.
@@ -64,8 +58,10 @@ where
     F: Future<Output = anyhow::Result<()>>,
 {
     logging::start(args.log.filter())?;
-    let transport = Arc::new(https_client(&args.kubeconfig)?.named(name));
-    role(transport, until_signal()?).await
+    let transport = Arc::new(credentials::Followed::new(&args.kubeconfig, name)?);
+    let stop = until_signal()?;
+    tokio::spawn(Arc::clone(&transport).follow(stop.clone()));
+    role(transport, stop).await
 }
 
 /// The certificate authority that a kubeconfig trusts, in PEM.
@@ -125,9 +121,38 @@ pub fn node_name(given: Option<&str>) -> anyhow::Result<String> {
     Ok(name)
 }
 
+/// A directory with what pods and machines have to themselves (Secrets, disks), whose files may be open to all since they
+/// are so within a container. It is made where it is missing, and closed to whoever is neither root nor in its group, as
+/// upstream's kubelet has its own.
+///
+/// # Errors
+/// It cannot be made or closed.
+pub fn closed_dir(dir: &Path) -> anyhow::Result<()> {
+    let closed = || -> std::io::Result<()> {
+        fs::create_dir_all(dir)?;
+        let mode = fs::metadata(dir)?.permissions().mode() & 0o7777;
+        if mode & 0o007 == 0 { Ok(()) } else { fs::set_permissions(dir, fs::Permissions::from_mode(mode & !0o027)) }
+    };
+    closed().with_context(|| format!("cannot close {} to other users", dir.display()))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_is_open_to_all_is_closed() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let inner = dir.path().join("a/b");
+        let mode = || fs::metadata(&inner).expect("it is there").permissions().mode() & 0o7777;
+        closed_dir(&inner).expect("made");
+        assert_eq!(mode() & 0o007, 0);
+        for (before, after) in [(0o755, 0o750), (0o777, 0o750), (0o711, 0o710), (0o700, 0o700), (0o770, 0o770)] {
+            fs::set_permissions(&inner, fs::Permissions::from_mode(before)).expect("changed");
+            closed_dir(&inner).expect("closed");
+            assert_eq!(mode(), after, "{before:o}");
+        }
+    }
 
     #[test]
     fn names_of_nodes() {

@@ -106,17 +106,20 @@ fn settle<T>(written: anyhow::Result<T>, partial: &Path, file: &Path) -> anyhow:
     outcome
 }
 
+/// A new file that nobody else may read: Secrets come into it. What lies there is what an earlier try has left, or what
+/// somebody has put there who may write beside it: a link to elsewhere, or a file that he may read. It goes.
+fn begin(partial: &Path) -> io::Result<fs::File> {
+    match fs::remove_file(partial) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(partial)
+}
+
 /// Copies the backup that is on its way.
 async fn copy(connection: &mut Connection, status: u16, partial: &Path) -> anyhow::Result<Summary> {
     let context = || format!("cannot write {}", partial.display());
-    // Secrets are in it.
-    let mut out = fs::OpenOptions::new()
-        .write(true)
-        .create(true)
-        .truncate(true)
-        .mode(0o600)
-        .open(partial)
-        .with_context(context)?;
+    let mut out = begin(partial).with_context(context)?;
     while let Some(part) = connection.piece().await? {
         ensure!(status == 200, "the API server refuses ({status}): {}", wire::said(part));
         out.write_all(part).with_context(context)?;
@@ -129,6 +132,22 @@ async fn copy(connection: &mut Connection, status: u16, partial: &Path) -> anyho
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_backup_begins_with_a_file_of_its_own() {
+        use std::os::unix::fs::PermissionsExt as _;
+        let dir = tempfile::tempdir().expect("a directory");
+        let (partial, other) = (dir.path().join("monday.partial"), dir.path().join("other"));
+        fs::write(&other, "precious").expect("written");
+        std::os::unix::fs::symlink(&other, &partial).expect("linked");
+        for _ in 0..2 {
+            begin(&partial).expect("begun").write_all(b"secret").expect("written");
+            assert_eq!(fs::read_to_string(&other).expect("read"), "precious");
+            let there = fs::symlink_metadata(&partial).expect("it is there");
+            assert!(there.is_file() && there.permissions().mode() & 0o777 == 0o600, "{there:?}");
+            fs::set_permissions(&partial, fs::Permissions::from_mode(0o666)).expect("opened for all");
+        }
+    }
 
     #[test]
     fn a_backup_is_there_whole_or_not_at_all() {

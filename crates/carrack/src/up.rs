@@ -10,6 +10,7 @@
 
 mod cluster;
 mod detach;
+pub mod name;
 mod nodes;
 mod report;
 mod tasks;

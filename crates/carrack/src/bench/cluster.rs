@@ -47,6 +47,7 @@ impl Dir {
     /// A new directory.
     pub fn new(images_dir: &ImagesDir) -> anyhow::Result<Self> {
         let path = std::env::temp_dir().join(format!("cb{}", std::process::id()));
+        super::scratch::make(&path)?;
         let layout = Layout::new(path.canonicalize().unwrap_or(path));
         // Images that a running cluster built are taken as they are.
         let shared = Layout::new(carrack_noderuntime::layout::DEFAULT_DATA_DIR).images_dir();

@@ -12,9 +12,10 @@ use std::time::{Duration, Instant};
 use anyhow::bail;
 use carrack_auth::{Caller, caller};
 use carrack_engine::{ApiRequest, Method};
+use carrack_noderuntime::Layout;
 use serde_json::{Value, json};
 
-use super::plane::{Counting, Counts, LIMIT, Plane, body, client, cpu_s, peak_mb};
+use super::plane::{Counting, Counts, LIMIT, Nodes, Plane, body, client, cpu_s, peak_mb};
 use super::scratch::Scratch;
 use crate::roles;
 
@@ -172,15 +173,15 @@ fn template(name: &str, version: u32) -> Value {
 /// # Errors
 /// A role ended, or it takes too long.
 pub async fn run(deployments: usize) -> anyhow::Result<Outcome> {
-    let dir = Scratch::new("controllers");
+    let dir = Scratch::new("controllers")?;
     stages(dir.path(), deployments).await
 }
 
 async fn stages(dir: &Path, deployments: usize) -> anyhow::Result<Outcome> {
-    let nodes = (deployments * PODS).div_ceil(PODS_PER_NODE).max(1);
-    let config = carrack_hollow::Config { nodes, ..carrack_hollow::Config::default() };
-    let mut plane = Plane::start(dir, config, false).await?;
-    plane.wait("/api/v1/nodes", |list| list.len() == nodes).await?;
+    let count = (deployments * PODS).div_ceil(PODS_PER_NODE).max(1);
+    let nodes = Nodes { count, machines: false, apart: None };
+    let mut plane = Plane::start(&Layout::new(dir), nodes).await?;
+    plane.wait("/api/v1/nodes", |list| list.len() == count).await?;
     plane.wait("/api/v1/serviceaccounts", |list| !list.is_empty()).await?;
     let names: Vec<String> = (0..deployments).map(|n| format!("bench-{n}")).collect();
     #[expect(clippy::cast_precision_loss, reason = "numbers of pods are far below 2^52")]

@@ -6,20 +6,20 @@
 //! is measured is the control plane alone.
 
 use std::collections::BTreeMap;
-use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 use carrack_engine::{ApiRequest, EventStream, Method, Selector};
+use carrack_noderuntime::Layout;
 use carrack_types::kubevirt::VirtualMachineInstance;
 use carrack_types::resource::Kind as _;
-use carrack_types::well_known::kubevirt::DEVICE_RESOURCES;
 use futures::StreamExt as _;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::plane::{LIMIT, Plane, body, cpu_s, peak_mb};
+use super::apart::Apart;
+use super::plane::{LIMIT, Nodes, Plane, body, cpu_s, peak_mb};
 use super::scratch::Scratch;
 
 /// Instances for one hollow node.
@@ -37,10 +37,12 @@ pub struct Figures {
     pub writes: [f64; 2],
     /// The same for its end.
     pub last_writes: [f64; 2],
-    /// CPU seconds of the whole process until all ran.
+    /// CPU seconds of this process until all ran: the control plane and this measurement, and the nodes unless they are apart.
     pub cpu_s: f64,
-    /// The most memory that the process had, in MB: hollow nodes and this measurement included.
+    /// The most memory that this process had, in MB.
     pub peak_mb: f64,
+    /// What the nodes' own process has in the end, in MB.
+    pub nodes_mb: Option<f64>,
 }
 
 #[derive(Deserialize)]
@@ -78,27 +80,26 @@ fn instance(name: &str) -> Value {
     })
 }
 
-/// Makes so many instances, so many a second, and removes them.
+/// Makes so many instances, so many a second, and removes them. With a port for the API server, the nodes have a process of their
+/// own.
 ///
 /// # Errors
 /// An instance is refused, or does not run or go in time.
-pub async fn run(instances: usize, per_s: u32) -> anyhow::Result<Figures> {
-    let dir = Scratch::new("instances");
-    measure(dir.path(), instances, per_s.max(1)).await
+pub async fn run(instances: usize, per_s: u32, apart: Option<u16>) -> anyhow::Result<Figures> {
+    let dir = Scratch::new("instances")?;
+    measure(&Layout::new(dir.path()), (instances, per_s.max(1)), apart).await
 }
 
-async fn measure(dir: &Path, instances: usize, per_s: u32) -> anyhow::Result<Figures> {
+async fn measure(layout: &Layout, (instances, per_s): (usize, u32), apart: Option<u16>) -> anyhow::Result<Figures> {
     let nodes = instances.div_ceil(PER_NODE).max(1);
-    let mut config = carrack_hollow::Config { nodes, ..carrack_hollow::Config::default() };
-    config.allocatable.extend(DEVICE_RESOURCES.map(|resource| (resource.to_owned(), "1k".to_owned())));
-    let mut plane = Plane::start(dir, config, true).await?;
+    let mut plane = Plane::start(layout, Nodes { count: nodes, machines: true, apart }).await?;
     let schedulable = |node: &Value| node["metadata"]["labels"]["kubevirt.io/schedulable"] == "true";
     plane.wait("/api/v1/nodes", |list| list.iter().filter(|node| schedulable(node)).count() == nodes).await?;
     plane.wait("/api/v1/namespaces/default/serviceaccounts", |list| !list.is_empty()).await?;
 
     let created: Arc<Mutex<BTreeMap<String, Instant>>> = Arc::default();
     let running = tokio::spawn(all_run(watch(&plane).await?, instances, created.clone()));
-    let (before, cpu_before) = ((plane.controllers.read(), plane.others.read()), cpu_s()?);
+    let (before, cpu_before) = (writes(&plane).await?, cpu_s()?);
     let began = Instant::now();
     let mut creations = tokio::task::JoinSet::new();
     for number in 0..instances {
@@ -116,7 +117,7 @@ async fn measure(dir: &Path, instances: usize, per_s: u32) -> anyhow::Result<Fig
     }
     let running_ms = tokio::time::timeout(LIMIT, running).await.context("not all instances run")?;
     let running_ms = running_ms.context("the watch panicked")??;
-    let between = (plane.controllers.read(), plane.others.read());
+    let between = writes(&plane).await?;
     let cpu_s = cpu_s()? - cpu_before;
 
     let began = Instant::now();
@@ -124,19 +125,28 @@ async fn measure(dir: &Path, instances: usize, per_s: u32) -> anyhow::Result<Fig
     plane.wait(&format!("{INSTANCES}?limit=1"), <[Value]>::is_empty).await?;
     plane.wait("/api/v1/namespaces/default/pods?limit=1", <[Value]>::is_empty).await?;
     let gone_s = began.elapsed().as_secs_f64();
-    let after = (plane.controllers.read(), plane.others.read());
-    let peak_mb = peak_mb()?;
+    let after = writes(&plane).await?;
+    let (peak_mb, nodes_mb) = (peak_mb()?, plane.apart.as_ref().map(Apart::resident_mb).transpose()?);
     plane.end().await?;
     #[expect(clippy::cast_precision_loss, reason = "counts of requests are far below 2^52")]
-    let each = |now: u64, then: u64| (now - then) as f64 / instances as f64;
+    let each = |now: u64, then: u64| now.saturating_sub(then) as f64 / instances as f64;
+    // The creations are this measurement's own; the deletion is one of a collection.
+    let others = |now: [u64; 2], then: [u64; 2], own: u64| each(now[1] - now[0], then[1] - then[0] + own);
     Ok(Figures {
         running_ms,
         gone_s,
-        writes: [each(between.0[0], before.0[0]), each(between.1[0], before.1[0])],
-        last_writes: [each(after.0[0], between.0[0]), each(after.1[0], between.1[0])],
+        writes: [each(between[0], before[0]), others(between, before, u64::try_from(instances)?)],
+        last_writes: [each(after[0], between[0]), others(after, between, 0)],
         cpu_s,
         peak_mb,
+        nodes_mb,
     })
+}
+
+/// The writes of the controllers, and of all.
+async fn writes(plane: &Plane) -> anyhow::Result<[u64; 2]> {
+    let controllers = plane.controllers.read()[0];
+    Ok([controllers, plane.writes().await?.max(controllers)])
 }
 
 async fn watch(plane: &Plane) -> anyhow::Result<EventStream> {
@@ -192,7 +202,7 @@ mod tests {
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
     async fn a_few_instances_run_and_go() {
-        let figures = run(5, 100).await.expect("figures");
+        let figures = run(5, 100, None).await.expect("figures");
         assert_eq!(figures.running_ms.len(), 5);
         assert!(figures.writes.iter().chain(&figures.last_writes).all(|writes| *writes > 0.0));
     }

@@ -1,9 +1,9 @@
 #![expect(clippy::disallowed_methods, reason = "shell: runs a control plane and watches the clock")]
-//! A control plane to measure, with hollow nodes: API server, scheduler, controllers and nodes run in this process, as in
-//! `carrack up`, on a store on disk. Every request of a role is counted on its way, and so is every write that changes
-//! nothing.
+//! A control plane to measure, with hollow nodes: API server, scheduler and controllers run in this process, as in
+//! `carrack up`, on a store on disk; the nodes too, or in a process of their own. Every request of a role here is counted on its
+//! way, and so is every write that changes nothing.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -12,15 +12,16 @@ use anyhow::{Context as _, bail};
 use carrack_apiserver::ApiServer;
 use carrack_auth::Caller;
 use carrack_auth::caller::{self, GROUP_MASTERS};
-use carrack_engine::shell::{NoDoer, random_seed, run_core};
-use carrack_engine::{ApiError, ApiRequest, ApiResponse, Core, EventStream, Method, Never, Rng, Transport};
-use carrack_hollow::{HollowHandlers, HollowNodes};
+use carrack_auth::pki::Identity;
+use carrack_engine::{ApiError, ApiRequest, ApiResponse, EventStream, Method, Transport};
+use carrack_noderuntime::Layout;
 use futures::future::BoxFuture;
 use serde_json::Value;
 use tokio::task::{AbortHandle, JoinSet};
 use tokio_util::sync::CancellationToken;
 
-use crate::roles::{self, virt_controller};
+use super::apart::{self, Apart};
+use crate::roles::{self, apiserver, hollow, virt_controller};
 
 /// How long anything may take before the measurement is given up.
 pub const LIMIT: Duration = Duration::from_secs(1800);
@@ -95,6 +96,17 @@ impl Transport for Counting {
     }
 }
 
+/// The nodes of a control plane.
+#[derive(Clone, Copy)]
+pub struct Nodes {
+    /// How many.
+    pub count: usize,
+    /// They take virtual machines.
+    pub machines: bool,
+    /// They have a process of their own, and talk over HTTPS to the API server on this port.
+    pub apart: Option<u16>,
+}
+
 /// A control plane in this process.
 pub struct Plane {
     pub server: ApiServer,
@@ -102,27 +114,38 @@ pub struct Plane {
     pub admin: Arc<dyn Transport>,
     /// What the controllers ask for; those of virtual machines too.
     pub controllers: Arc<Counts>,
-    /// What scheduler and nodes ask for.
+    /// What scheduler and nodes ask for, unless the nodes are apart.
     pub others: Arc<Counts>,
+    /// The nodes' process, if they have one.
+    pub apart: Option<Apart>,
     pub tasks: JoinSet<anyhow::Result<()>>,
     pub leader: AbortHandle,
     pub stop: CancellationToken,
 }
 
 impl Plane {
-    /// Starts one on an empty directory. With `machines`, nodes take virtual machines.
+    /// Starts one on an empty directory.
     ///
     /// # Errors
-    /// The store cannot be opened, or the first objects cannot be written.
-    pub async fn start(dir: &Path, nodes: carrack_hollow::Config, machines: bool) -> anyhow::Result<Self> {
-        let server = roles::apiserver::bare(dir)?;
+    /// The store cannot be opened, a port is taken, a process cannot be started, or the first objects cannot be written.
+    pub async fn start(layout: &Layout, nodes: Nodes) -> anyhow::Result<Self> {
+        let Nodes { count, machines, apart } = nodes;
+        let (stop, mut tasks) = (CancellationToken::new(), JoinSet::new());
+        let pki = apart.is_some().then(|| apiserver::open_pki(layout)).transpose()?;
+        let server = match (&pki, apart) {
+            (Some(pki), Some(port)) => {
+                let role = apart::server(layout, pki, port).await?;
+                let server = role.server.clone();
+                tasks.spawn(role.run(stop.clone()));
+                server
+            }
+            _ => apiserver::bare(layout.data_dir())?,
+        };
         server.bootstrap().await.map_err(|status| anyhow::anyhow!("{}", status.message))?;
-        let stop = CancellationToken::new();
         let (controllers, others) = (Arc::new(Counts::default()), Arc::new(Counts::default()));
         let counted = |who: Caller, counts: &Arc<Counts>| -> Arc<dyn Transport> {
             Arc::new(Counting { to: client(&server, who), counts: counts.clone() })
         };
-        let mut tasks = JoinSet::new();
         let (api, token) = (counted(Caller::new(caller::USER_SCHEDULER, NONE), &others), stop.clone());
         let config = carrack_scheduler::Config::named(carrack_scheduler::DEFAULT_SCHEDULER_NAME);
         tasks.spawn(async move { roles::scheduler::run(config, None, None, api, token).await });
@@ -134,14 +157,45 @@ impl Plane {
         if machines {
             virt_controller::install(&*admin).await?;
             let api = counted(Caller::new(caller::USER_VIRT_CONTROLLER, NONE), &controllers);
-            let (config, token) = (virt_controller::config(None, dir), stop.clone());
+            let (config, token) = (virt_controller::config(None, layout.data_dir()), stop.clone());
             tasks.spawn(async move { virt_controller::run(&config, None, None, api, token).await });
-            let handlers = HollowHandlers::new(nodes.clone(), &Rng::new(random_seed()));
-            play(&mut tasks, handlers, counted(who.clone(), &others), &stop);
         }
-        let kubelets = HollowNodes::new(nodes, &Rng::new(random_seed()));
-        play(&mut tasks, kubelets, counted(who, &others), &stop);
-        Ok(Self { server, admin, controllers, others, tasks, leader, stop })
+        let apart = match (&pki, apart) {
+            (Some(pki), Some(port)) => {
+                let count = count.to_string();
+                let machines = machines.then_some("--machines");
+                let role: Vec<&str> = ["hollow", "--nodes", &count].into_iter().chain(machines).collect();
+                Some(Apart::start(&role, &Identity::Admin, layout, pki, port)?)
+            }
+            _ => {
+                let config = carrack_hollow::Config { nodes: count, ..carrack_hollow::Config::default() };
+                let (api, token) = (counted(who, &others), stop.clone());
+                tasks.spawn(hollow::run(config, machines, api, token));
+                None
+            }
+        };
+        Ok(Self { server, admin, controllers, others, apart, tasks, leader, stop })
+    }
+
+    /// How many writes the API server has answered so far, whoever made them: as in [`Counts::read`] without Leases and Events.
+    ///
+    /// # Errors
+    /// It does not tell.
+    pub async fn writes(&self) -> anyhow::Result<u64> {
+        let metrics = self.answer(ApiRequest::new(Method::Get, "/metrics")).await?.body;
+        let metrics = String::from_utf8_lossy(&metrics);
+        let lines = metrics.lines().filter(|line| line.starts_with("apiserver_request_total{"));
+        let is = |line: &str, label: &str, values: &[&str]| {
+            values.iter().any(|value| line.contains(&format!("{label}=\"{value}\"")))
+        };
+        let writes = lines.filter(|line| {
+            is(line, "verb", &["POST", "PUT", "PATCH", "APPLY", "DELETE"])
+                && !is(line, "resource", &["leases", "events"])
+        });
+        writes
+            .map(|line| line.rsplit_once(' ')?.1.parse::<u64>().ok())
+            .sum::<Option<u64>>()
+            .context("no number of requests")
     }
 
     /// Waits until a list is as it should be.
@@ -190,6 +244,7 @@ impl Plane {
     /// # Errors
     /// One of them failed.
     pub async fn end(mut self) -> anyhow::Result<()> {
+        drop(self.apart.take());
         self.stop.cancel();
         while let Some(ended) = self.tasks.join_next().await {
             match ended {
@@ -199,17 +254,6 @@ impl Plane {
         }
         Ok(())
     }
-}
-
-/// Runs a core that has nothing to do but to talk to the API server.
-fn play<C: Core<In = Never, Out = Never> + Send + 'static>(
-    tasks: &mut JoinSet<anyhow::Result<()>>,
-    core: C,
-    api: Arc<dyn Transport>,
-    stop: &CancellationToken,
-) {
-    let token = stop.clone();
-    tasks.spawn(async move { run_core(core, api, NoDoer, token.cancelled_owned()).await.map_err(anyhow::Error::msg) });
 }
 
 /// A way to an API server in this process.

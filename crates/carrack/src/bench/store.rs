@@ -23,7 +23,7 @@ const OBJECT_BYTES: usize = 1024;
 /// # Errors
 /// The store cannot be opened or written.
 pub async fn writes_per_s() -> anyhow::Result<Vec<f64>> {
-    let dir = Scratch::new("store");
+    let dir = Scratch::new("store")?;
     let opened = EmbeddedStore::open(dir.path(), Options::default()).context("cannot open a store for measuring")?;
     let store = Arc::new(opened);
     let mut rates = Vec::new();

@@ -9,6 +9,7 @@ use carrack_apiserver::AuthenticationConfiguration;
 use carrack_apiserver::audit::{Audit, Policy};
 use carrack_apiserver::serve::AuditLog;
 use carrack_auth::authn::StaticTokens;
+use carrack_gpu_extender::{GpuAnnotations, Names};
 use clap::Args;
 
 /// Flags of upstream's API server.
@@ -35,6 +36,25 @@ pub struct AccessArgs {
     /// How many older audit logs are kept
     #[arg(long, value_name = "NUMBER", default_value_t = 10)]
     pub audit_log_maxbackup: u32,
+    /// Who may say which GPUs pods have
+    #[command(flatten)]
+    pub gpus: GpuArgs,
+}
+
+/// What pods' annotations say of GPUs, and who may write it.
+#[derive(Debug, Clone, Default, Args)]
+pub struct GpuArgs {
+    /// Another prefix of GPU extenders' resources, besides tencent.com: what pods' annotations say below it of GPUs, only
+    /// the extender and administrators may write
+    #[arg(long, value_name = "PREFIX", value_parser = gpu_prefix)]
+    pub gpu_prefix: Vec<String>,
+    /// A user or group that may write it, too, such as an extender of another make
+    #[arg(long, value_name = "NAME")]
+    pub gpu_writer: Vec<String>,
+}
+
+fn gpu_prefix(text: &str) -> Result<String, String> {
+    Names::check(text).map(|()| text.to_owned())
 }
 
 impl AccessArgs {
@@ -59,6 +79,12 @@ impl AccessArgs {
             .map_err(|why| anyhow::anyhow!("{} cannot be used: {why}", path.display()))
     }
 
+    /// What sees to it that nobody else says which GPUs pods have.
+    #[must_use]
+    pub fn gpu_annotations(&self) -> GpuAnnotations {
+        GpuAnnotations::new(&self.gpus.gpu_prefix, &self.gpus.gpu_writer)
+    }
+
     /// The audit log, if one is wanted.
     ///
     /// # Errors
@@ -72,5 +98,23 @@ impl AccessArgs {
         let sink = AuditLog::open(log, max_bytes, self.audit_log_maxbackup)
             .with_context(|| format!("cannot write {}", log.display()))?;
         Ok(Some(Audit { policy: Arc::new(parsed), sink: Arc::new(sink) }))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser as _;
+
+    use crate::cli::Cli;
+
+    #[test]
+    fn a_prefix_of_resources_is_a_name() {
+        let check = |words: &[&str], good: bool| {
+            let words = ["carrack", "apiserver"].iter().chain(words);
+            assert_eq!(Cli::try_parse_from(words.clone()).is_ok(), good, "{:?}", words.collect::<Vec<_>>());
+        };
+        check(&["--gpu-prefix", "example.com", "--gpu-prefix", "example.org", "--gpu-writer", "system:nodes"], true);
+        check(&["--gpu-prefix", "example.com/x"], false);
+        check(&["--gpu-prefix", ""], false);
     }
 }

@@ -129,7 +129,7 @@ pub struct SchedulerArgs {
     /// Numbers of nodes for the cost of a decision
     #[arg(long, value_name = "COUNTS", value_delimiter = ',', default_value = "500,1000,2000,5000,10000,20000")]
     pub over: Vec<usize>,
-    /// Port of the API server that is started
+    /// Port of the API server that is started, for instances too
     #[arg(long, value_name = "PORT", default_value_t = 26445)]
     pub scheduler_port: u16,
     /// Give up when nothing has gone on for so many seconds: no node made, no pod bound

@@ -9,6 +9,10 @@ use crate::output::Format;
 
 /// `carrack explain`
 #[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  # Why does a pod stay Pending?
+  carrack explain pod web-0 -n prod")]
 pub struct ExplainArgs {
     /// What to explain
     #[command(subcommand)]

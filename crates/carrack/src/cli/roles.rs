@@ -336,7 +336,8 @@ pub struct WatchdogArgs {
 /// What resources of GPUs are called.
 #[derive(Debug, Clone, Args)]
 pub struct GpuNames {
-    /// What names of resources and annotations begin with: PREFIX/vcuda-core, PREFIX/vcuda-memory
+    /// What names of resources and annotations begin with: PREFIX/vcuda-core, PREFIX/vcuda-memory. Another one than
+    /// tencent.com is told to the API server, too, by its --gpu-prefix
     #[arg(long, value_name = "PREFIX", default_value = carrack_gpu_extender::DEFAULT_PREFIX)]
     pub resource_prefix: String,
 }
@@ -361,6 +362,10 @@ scheduler has to be told of it; put it behind all other extenders:
     - name: tencent.com/vcuda-core
     - name: tencent.com/vcuda-memory
 
+Which GPUs a pod has is written into its annotations. Carrack's API server lets nobody else write
+them; beside upstream's one, examples/gpu-annotations-policy.yaml does. Whoever reaches the
+extender's address can have pods bound.
+
 Examples:
   carrack kubeconfig --user gpu-extender > gpu-extender.yaml
   carrack gpu-extender --kubeconfig gpu-extender.yaml
@@ -372,7 +377,7 @@ pub struct GpuExtenderArgs {
     /// What every role takes
     #[command(flatten)]
     pub role: RoleArgs,
-    /// Where to listen
+    /// Where to listen. Other addresses than the loopback one want --client-ca-file
     #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:3456")]
     pub listen: SocketAddr,
     /// Certificate to serve HTTPS with, in PEM; HTTP without it
@@ -440,7 +445,10 @@ kubeconfig must be an administrator's: one process speaks for all nodes.
 Examples:
   # Five nodes with two GPUs each
   carrack hollow --kubeconfig admin.yaml --nodes 5 \\
-      --allocatable tencent.com/vcuda-core=200 --allocatable tencent.com/vcuda-memory=128")]
+      --allocatable tencent.com/vcuda-core=200 --allocatable tencent.com/vcuda-memory=128
+
+  # A hundred that take virtual machines, whose guests run at once
+  carrack hollow --kubeconfig admin.yaml --nodes 100 --machines")]
 pub struct HollowArgs {
     /// What every role takes
     #[command(flatten)]
@@ -457,6 +465,9 @@ pub struct HollowArgs {
     /// How long a pod takes until it runs, in milliseconds
     #[arg(long, value_name = "MS", default_value_t = 0)]
     pub start_after_ms: u64,
+    /// Take virtual machines as well: the nodes have virt-handlers, and the devices that machines need
+    #[arg(long)]
+    pub machines: bool,
 }
 
 fn parse_amount(text: &str) -> Result<(String, String), String> {

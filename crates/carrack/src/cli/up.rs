@@ -34,6 +34,9 @@ Examples:
   # In the background; returns when the node is ready
   carrack up --detach
 
+  # Another build of the program, or other flags; guests do not notice
+  carrack up --detach --replace
+
   # Three nodes on this machine, to see what becomes of a machine whose node dies
   carrack up --detach --nodes 3
   carrack node off node-2
@@ -69,6 +72,10 @@ pub struct UpArgs {
     /// Start in the background, and return when the node is ready
     #[arg(short, long)]
     pub detach: bool,
+    /// Take the place of the cluster's process that runs already: end it, and go on from it with this program and these
+    /// flags, which are looked at first. Containers and guests run on meanwhile
+    #[arg(long)]
+    pub replace: bool,
     /// With --detach: seconds to wait for the node to be ready
     #[arg(long, value_name = "SECONDS", default_value_t = 120, value_parser = clap::value_parser!(u64).range(..=86400))]
     pub timeout: u64,
@@ -76,7 +83,7 @@ pub struct UpArgs {
     /// as the cluster has, and one in this process for a new cluster
     #[arg(long, value_name = "COUNT")]
     pub nodes: Option<u8>,
-    /// Name of this node; the host's name without it
+    /// Name of this node; without it the one that it has had since its first start, which was the host's name then
     #[arg(long, value_name = "NAME", env = "CARRACK_NODE_NAME")]
     pub node_name: Option<String>,
     /// Address of this node; without it the one that is listened on, or the one of the default route where that is any

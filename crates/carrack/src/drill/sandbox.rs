@@ -5,7 +5,7 @@
 
 use std::fs;
 use std::io;
-use std::os::unix::fs::DirBuilderExt as _;
+use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
@@ -90,11 +90,18 @@ pub fn set_up_network() -> anyhow::Result<()> {
 pub fn sweep(runtime: &Runtime) -> Vec<String> {
     let entries = fs::read_dir(PLACE).into_iter().flatten().flatten();
     let named = entries.filter(|entry| entry.file_name().to_string_lossy().starts_with(PREFIX));
-    let dead: Vec<PathBuf> =
-        named.map(|entry| entry.path()).filter(|dir| ProcessId::from_pidfile(&pidfile(dir)).is_none()).collect();
+    let own = named.map(|entry| entry.path()).filter(|dir| is_own(dir));
+    let dead: Vec<PathBuf> = own.filter(|dir| ProcessId::from_pidfile(&pidfile(dir)).is_none()).collect();
     // One that is just being made has no pidfile for a moment.
     let old = |dir: &PathBuf| pidfile(dir).exists();
     dead.iter().filter(|dir| old(dir)).flat_map(|dir| clear(dir, runtime)).collect()
+}
+
+/// Whether a directory is this user's, and nobody else may write into it. Its place is everybody's: root would take down
+/// and remove what a directory of somebody else's leads to, another cluster among it.
+fn is_own(dir: &Path) -> bool {
+    let own = rustix::process::geteuid().as_raw();
+    fs::symlink_metadata(dir).is_ok_and(|found| found.is_dir() && found.uid() == own && found.mode() & 0o022 == 0)
 }
 
 /// What a drill that was killed let stall goes on: whoever waits for it could not be ended.
@@ -159,4 +166,24 @@ fn down(data_dir: &Path) -> Vec<String> {
         Ok(())
     };
     run().err().map(|error| format!("{error:#}")).into_iter().collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::{PermissionsExt as _, symlink};
+
+    use super::*;
+
+    #[test]
+    fn what_somebody_else_may_have_put_there_is_left_alone() {
+        let place = tempfile::tempdir().expect("a directory");
+        let (dir, link) = (place.path().join("carrack-drill-1"), place.path().join("carrack-drill-2"));
+        fs::DirBuilder::new().mode(0o700).create(&dir).expect("made");
+        symlink(&dir, &link).expect("linked");
+        assert!(is_own(&dir) && !is_own(&link) && !is_own(&place.path().join("none")));
+        for open in [0o777, 0o720, 0o702] {
+            fs::set_permissions(&dir, fs::Permissions::from_mode(open)).expect("opened");
+            assert!(!is_own(&dir), "{open:o}");
+        }
+    }
 }

@@ -16,9 +16,9 @@ use std::sync::Arc;
 use tokio::task::JoinSet;
 
 use crate::cli::BuiltIn;
-use crate::logging;
 use crate::roles::{self, kubelet, local_storage, networks, virt_handler};
 use crate::up::{keep, provide, refuse, take};
+use crate::{log_file, logging};
 
 /// How long roles may take to end.
 const ROLES_END: Duration = Duration::from_secs(5);
@@ -106,6 +106,7 @@ async fn serve(layout: Layout, told: Told) -> anyhow::Result<()> {
     };
     let containerd = Containerd::start(&layout, &facts, &settings).await?;
     let mut tasks = JoinSet::new();
+    tasks.spawn(log_file::keep(layout.clone(), stop.clone()));
     let token = stop.clone();
     tasks.spawn(async move {
         if let Err(error) = containerd.supervise(token).await {

@@ -12,11 +12,12 @@ use carrack_apiserver::serve::{self, Outbound, Settings, TlsNodeProxy};
 use carrack_apiserver::{ApiServer, Call, Calling, Cidr, Config, Dialing, Env, Network, ProcessStats};
 use carrack_auth::Authenticator;
 use carrack_auth::kubeconfig::Kubeconfig;
-use carrack_auth::pki::{Identity, Pki, Sans, Server};
+use carrack_auth::pki::{Identity, Pki, PkiError, Sans, Server};
 use carrack_auth::tls::{self, Reloadable, Trust};
 use carrack_auth::token::{Issuer, SigningKey, Verifier};
 use carrack_engine::Rng;
 use carrack_engine::shell::random_seed;
+use carrack_gpu_extender::GpuAnnotations;
 use carrack_noderuntime::Layout;
 use carrack_store::embedded::Options;
 use carrack_store::{EmbeddedStore, EtcdStore, Store};
@@ -30,10 +31,10 @@ use crate::cli::access::AccessArgs;
 use crate::cli::roles::ApiserverArgs;
 use crate::cli::store::{Choice, StoreArgs};
 use crate::kubeconfig::CLUSTER;
-use crate::{logging, network};
+use crate::{logging, network, process};
 
 /// The issuer of service account tokens, which is also their audience.
-const ISSUER: &str = "https://kubernetes.default.svc.cluster.local";
+pub const ISSUER: &str = "https://kubernetes.default.svc.cluster.local";
 
 /// How the API server is reached.
 #[derive(Debug, Clone)]
@@ -91,7 +92,7 @@ impl Env for ProcessEnv {
     }
 
     fn process(&self) -> Option<ProcessStats> {
-        crate::process::stats()
+        process::stats()
     }
 }
 
@@ -108,7 +109,15 @@ pub fn now_unix_s() -> i64 {
 /// They cannot be used.
 pub fn open_pki(layout: &Layout) -> anyhow::Result<Pki> {
     let dir = layout.pki_dir();
-    Pki::open_or_create(&dir, now_unix_s()).with_context(|| format!("cannot use the certificates in {}", dir.display()))
+    let opened = Pki::open_or_create(&dir, now_unix_s());
+    let hint = match opened {
+        Err(PkiError::CaExpired(_)) => {
+            ": unless the clock is wrong, put all but sa.key and sa.pub aside, so that another authority is made, and make \
+             what others have of it anew"
+        }
+        _ => "",
+    };
+    opened.with_context(|| format!("cannot use the certificates in {}{hint}", dir.display()))
 }
 
 /// Opens the store that was chosen. Blocks meanwhile.
@@ -161,7 +170,7 @@ impl Role {
         });
         config.audit = access.audit()?;
         config.issuer = Some(Issuer::new(ISSUER, key));
-        config.plugins = plugins();
+        config.plugins = plugins(access.gpu_annotations());
         config.apis = vec![Arc::new(Subresources::new())];
         config.ca_pem = pki.ca_pem().to_owned();
         config.front_proxy_ca_pem = pki.front_proxy_ca_pem().to_owned();
@@ -245,9 +254,9 @@ impl Role {
     }
 }
 
-/// Admission of KubeVirt's kinds.
-fn plugins() -> Vec<Box<dyn AdmissionPlugin>> {
-    vec![Box::new(VirtAdmission), Box::new(CloneAdmission::default())]
+/// Admission of KubeVirt's kinds, and of what pods' annotations say of GPUs.
+fn plugins(gpus: GpuAnnotations) -> Vec<Box<dyn AdmissionPlugin>> {
+    vec![Box::new(VirtAdmission), Box::new(CloneAdmission::default()), Box::new(gpus)]
 }
 
 /// An API server on a store of its own, for measuring: no socket, no tokens.
@@ -259,7 +268,7 @@ pub fn bare(store_dir: &Path) -> anyhow::Result<ApiServer> {
         .with_context(|| format!("cannot open a store in {}", store_dir.display()))?;
     let env = ProcessEnv { random: Mutex::new(Rng::new(random_seed())), outbound: Outbound::new("", None) };
     let mut config = Config::new(Arc::new(store), Arc::new(env));
-    config.plugins = plugins();
+    config.plugins = plugins(GpuAnnotations::default());
     Ok(ApiServer::new(config))
 }
 
@@ -269,6 +278,7 @@ pub fn bare(store_dir: &Path) -> anyhow::Result<ApiServer> {
 /// As for [`Role::open`] and [`Role::run`].
 pub async fn alone(args: ApiserverArgs) -> anyhow::Result<()> {
     logging::start(args.log.filter())?;
+    process::take_all_files();
     let layout = args.data_dir.layout()?;
     std::fs::create_dir_all(layout.data_dir())
         .with_context(|| format!("cannot create {}", layout.data_dir().display()))?;

@@ -1,17 +1,18 @@
 //! What a role tells of itself over HTTPS: `/metrics`, and whether it is well.
 //!
-//! As with upstream's components, `/healthz`, `/livez` and `/readyz` are for everybody; for all else the API server is
-//! asked who somebody is (by a TokenReview, unless a client certificate of the cluster's authority says it) and whether
-//! they may (by a SubjectAccessReview). There is no way around it.
+//! As with upstream's components, `/healthz`, `/livez` and `/readyz` are for everybody; for all else, their checks one by
+//! one among it, the API server is asked who somebody is (by a TokenReview, unless a client certificate of the cluster's
+//! authority says it) and whether they may (by a SubjectAccessReview). There is no way around it.
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context as _;
 use bytes::Bytes;
+use carrack_apiserver::{Query, health};
 use carrack_auth::pki::{KeyPairPem, Sans};
 use carrack_auth::tls::{self, Reloadable};
 use carrack_auth::{Caller, caller};
@@ -28,12 +29,18 @@ use tokio::sync::Semaphore;
 use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::CancellationToken;
 
+use super::credentials::Files;
 use crate::cli::roles::SecureArgs;
 
 /// How many connections there may be.
 const MOST_CONNECTIONS: usize = 64;
 /// How long a handshake, or the head of a request, may take.
 const HEAD: Duration = Duration::from_secs(10);
+/// How long a connection may last, answers in progress left aside: whoever asks and never reads would else keep its place
+/// for good, and anybody may ask.
+const LIFE: Duration = Duration::from_secs(600);
+/// How long nobody is let in after a connection could not be accepted: out of file descriptors, most likely.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// Tells the metrics of a role, unless it has ended.
 pub type Metrics = Arc<dyn Fn() -> BoxFuture<'static, Option<String>> + Send + Sync>;
@@ -43,8 +50,8 @@ pub type Metrics = Arc<dyn Fn() -> BoxFuture<'static, Option<String>> + Send + S
 pub struct Listen {
     /// The address.
     pub address: SocketAddr,
-    /// A certificate with its key; one is made without it.
-    pub serving: Option<KeyPairPem>,
+    /// Files with a certificate and its key; one is made without them.
+    pub serving: Option<(PathBuf, PathBuf)>,
     /// The authority of clients' certificates, PEM.
     pub client_ca_pem: String,
 }
@@ -58,14 +65,7 @@ impl<const PORT: u16> SecureArgs<PORT> {
         if self.secure_port == 0 {
             return Ok(None);
         }
-        let read =
-            |path: &Path| std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()));
-        let serving = match (&self.tls_cert_file, &self.tls_private_key_file) {
-            (Some(certificate), Some(key)) => {
-                Some(KeyPairPem { certificate: read(certificate)?, key: read(key)?.into() })
-            }
-            _ => None,
-        };
+        let serving = self.tls_cert_file.clone().zip(self.tls_private_key_file.clone());
         let client_ca_pem = super::cluster_ca(kubeconfig)?;
         Ok(Some(Listen { address: SocketAddr::new(self.bind_address, self.secure_port), serving, client_ca_pem }))
     }
@@ -86,14 +86,19 @@ pub async fn serve(
     api: Arc<dyn Transport>,
     stop: CancellationToken,
 ) -> anyhow::Result<SocketAddr> {
-    let pair = match listen.serving {
-        Some(pair) => pair,
+    let certificate = match &listen.serving {
+        Some((certificate, key)) => {
+            let files = Files::open(certificate, key)?;
+            let used = files.used();
+            tokio::spawn(files.follow(stop.clone()));
+            used
+        }
         None => {
             let sans = Sans::loopback().with_address(listen.address.ip());
-            KeyPairPem::self_signed("carrack", &sans, super::apiserver::now_unix_s())?
+            Reloadable::new(&KeyPairPem::self_signed("carrack", &sans, super::apiserver::now_unix_s())?)?
         }
     };
-    let mut config = tls::server_config(Reloadable::new(&pair)?, &listen.client_ca_pem)?;
+    let mut config = tls::server_config(certificate, &listen.client_ca_pem)?;
     config.alpn_protocols = vec![b"http/1.1".to_vec()];
     let acceptor = TlsAcceptor::from(Arc::new(config));
     let listener =
@@ -110,7 +115,8 @@ pub async fn serve(
                 accepted = listener.accept() => match accepted {
                     Ok((stream, _)) => stream,
                     Err(error) => {
-                        tracing::debug!(%error, "a connection could not be accepted");
+                        tracing::warn!(%error, "a connection could not be accepted");
+                        tokio::time::sleep(ACCEPT_PAUSE).await;
                         continue;
                     }
                 },
@@ -140,51 +146,92 @@ async fn connection(stream: TcpStream, acceptor: TlsAcceptor, shared: Arc<Shared
         let (head, _) = request.into_parts();
         async move { Ok::<_, Infallible>(answer(&shared, caller, &head).await) }
     });
-    let served = hyper::server::conn::http1::Builder::new()
+    let connection = hyper::server::conn::http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(HEAD)
-        .serve_connection(TokioIo::new(stream), service)
-        .await;
+        .serve_connection(TokioIo::new(stream), service);
+    let mut connection = std::pin::pin!(connection);
+    let served = match tokio::time::timeout(LIFE, connection.as_mut()).await {
+        Ok(served) => served,
+        Err(_) => {
+            connection.as_mut().graceful_shutdown();
+            match tokio::time::timeout(HEAD, connection.as_mut()).await {
+                Ok(served) => served,
+                Err(_) => return tracing::debug!("a connection is cut off: its answer is not read"),
+            }
+        }
+    };
     if let Err(error) = served {
         tracing::debug!(error = %carrack_engine::causes(&error), "connection");
     }
 }
 
+/// The content type of metrics.
+const METRICS: &str = "text/plain; version=0.0.4; charset=utf-8";
+/// The content type of all else.
+const PLAIN: &str = "text/plain; charset=utf-8";
+
+/// Why a role says nothing of itself.
+const ENDED: &str = "the role has ended or hangs";
+
 fn reply(status: StatusCode, text: impl Into<Bytes>) -> Response<Full<Bytes>> {
+    typed(status, PLAIN, text)
+}
+
+fn typed(status: StatusCode, content_type: &'static str, text: impl Into<Bytes>) -> Response<Full<Bytes>> {
     let mut response = Response::new(Full::new(text.into()));
     *response.status_mut() = status;
-    response
-        .headers_mut()
-        .insert(http::header::CONTENT_TYPE, http::HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8"));
+    let headers = response.headers_mut();
+    headers.insert(http::header::CONTENT_TYPE, http::HeaderValue::from_static(content_type));
+    headers.insert(http::header::X_CONTENT_TYPE_OPTIONS, http::HeaderValue::from_static("nosniff"));
     response
 }
 
 async fn answer(shared: &Shared, caller: Option<Caller>, head: &http::request::Parts) -> Response<Full<Bytes>> {
     let path = head.uri.path();
-    let known = matches!(path, "/healthz" | "/livez" | "/readyz" | "/metrics");
-    if path != "/metrics" && known {
-        let is_well = (shared.metrics)().await.is_some();
-        return match is_well {
-            true => reply(StatusCode::OK, "ok"),
-            false => reply(StatusCode::INTERNAL_SERVER_ERROR, "the role has ended"),
+    let is_open = matches!(path, "/healthz" | "/livez" | "/readyz");
+    if !is_open && let Some(refused) = refusal(shared, caller, head).await {
+        return refused;
+    }
+    if let Some((endpoint, rest)) = health::page(path) {
+        let failure = (shared.metrics)().await.is_none().then_some(ENDED);
+        let query = Query::parse(head.uri.query().unwrap_or_default());
+        return match health::report(&[("ping", None), ("core", failure)], endpoint, rest, &query) {
+            Some((status, text)) => reply(status, text),
+            None => reply(StatusCode::NOT_FOUND, "404 page not found\n"),
         };
     }
+    if path != "/metrics" {
+        return reply(StatusCode::NOT_FOUND, "404 page not found");
+    }
+    if head.method != http::Method::GET {
+        return reply(StatusCode::METHOD_NOT_ALLOWED, "only GET is there");
+    }
+    match (shared.metrics)().await {
+        Some(text) => typed(StatusCode::OK, METRICS, text),
+        None => reply(StatusCode::INTERNAL_SERVER_ERROR, ENDED),
+    }
+}
+
+/// Why somebody may not have a page; nothing where they may.
+async fn refusal(
+    shared: &Shared,
+    caller: Option<Caller>,
+    head: &http::request::Parts,
+) -> Option<Response<Full<Bytes>>> {
+    let path = head.uri.path();
     let caller = match identify(shared, caller, &head.headers).await {
         Ok(Some(caller)) => caller,
-        Ok(None) => return reply(StatusCode::UNAUTHORIZED, "Unauthorized"),
-        Err(error) => return reply(StatusCode::SERVICE_UNAVAILABLE, format!("{error:#}")),
+        Ok(None) => return Some(reply(StatusCode::UNAUTHORIZED, "Unauthorized")),
+        Err(error) => return Some(reply(StatusCode::SERVICE_UNAVAILABLE, format!("{error:#}"))),
     };
     match may(shared, &caller, path).await {
-        Ok(true) if !known => reply(StatusCode::NOT_FOUND, "404 page not found"),
-        Ok(true) if head.method != http::Method::GET => reply(StatusCode::METHOD_NOT_ALLOWED, "only GET is there"),
-        Ok(true) => match (shared.metrics)().await {
-            Some(text) => reply(StatusCode::OK, text),
-            None => reply(StatusCode::INTERNAL_SERVER_ERROR, "the role has ended"),
-        },
+        Ok(true) => None,
         Ok(false) => {
-            reply(StatusCode::FORBIDDEN, format!("forbidden: User {:?} cannot get path {path:?}", caller.user))
+            let why = format!("forbidden: User {:?} cannot get path {path:?}", caller.user);
+            Some(reply(StatusCode::FORBIDDEN, why))
         }
-        Err(error) => reply(StatusCode::SERVICE_UNAVAILABLE, format!("{error:#}")),
+        Err(error) => Some(reply(StatusCode::SERVICE_UNAVAILABLE, format!("{error:#}"))),
     }
 }
 

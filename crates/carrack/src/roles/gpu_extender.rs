@@ -27,6 +27,8 @@ const ANSWER: Duration = Duration::from_secs(10);
 pub struct Config {
     listen: SocketAddr,
     tls: Option<rustls::ServerConfig>,
+    /// Whether who asks has to show a certificate.
+    knows_clients: bool,
     core: carrack_gpu_extender::Config,
 }
 
@@ -34,7 +36,22 @@ impl Config {
     /// Without TLS, and with upstream's names.
     #[must_use]
     pub fn plain(listen: SocketAddr) -> Self {
-        Self { listen, tls: None, core: carrack_gpu_extender::Config::default() }
+        Self { listen, tls: None, knows_clients: false, core: carrack_gpu_extender::Config::default() }
+    }
+
+    /// What is wrong with where it listens, if something is: whoever reaches it can have any pod bound to any node.
+    fn warning(&self) -> Option<&'static str> {
+        match (self.listen.ip().is_loopback(), self.knows_clients, &self.tls) {
+            (true, _, _) | (_, true, _) => None,
+            (false, false, Some(_)) => Some(
+                "whoever reaches the GPU extender can have pods bound by it: with --client-ca-file it answers those with a \
+                 certificate alone",
+            ),
+            (false, false, None) => Some(
+                "whoever reaches the GPU extender can have pods bound by it, and read what it is asked: let it listen on \
+                 the loopback address, or see --tls-cert-file and --client-ca-file",
+            ),
+        }
     }
 }
 
@@ -66,7 +83,10 @@ pub fn ask_it(scheduling: &mut carrack_scheduler::Config, listen: SocketAddr) ->
 /// # Errors
 /// Why it cannot start or go on.
 pub async fn run(config: Config, transport: Arc<dyn Transport>, stop: CancellationToken) -> anyhow::Result<()> {
-    let Config { listen, tls, core } = config;
+    if let Some(warning) = config.warning() {
+        tracing::warn!(listen = %config.listen, "{warning}");
+    }
+    let Config { listen, tls, core, .. } = config;
     let listener = TcpListener::bind(listen).await;
     let listener = listener.with_context(|| format!("the GPU extender cannot listen on {listen}"))?;
     tracing::info!(%listen, tls = tls.is_some(), "the GPU extender listens");
@@ -95,6 +115,36 @@ pub async fn alone(args: GpuExtenderArgs) -> anyhow::Result<()> {
     Names::check(&args.names.resource_prefix).map_err(anyhow::Error::msg)?;
     let names = Names::new(&args.names.resource_prefix);
     let core = carrack_gpu_extender::Config { names, ..carrack_gpu_extender::Config::default() };
-    let config = Config { listen: args.listen, tls, core };
+    let config = Config { listen: args.listen, tls, knows_clients: args.client_ca_file.is_some(), core };
     super::alone("gpu-extender", &args.role, |transport, stop| run(config, transport, stop)).await
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_listens_to_everybody_is_warned() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let now_s = super::super::apiserver::now_unix_s();
+        let pki = carrack_auth::pki::Pki::open_or_create(dir.path(), now_s).expect("authorities");
+        let sans = carrack_auth::pki::Sans::loopback();
+        let pair = pki.server(&carrack_auth::pki::Server::Apiserver, &sans, now_s).expect("a certificate");
+        let tls = tls::open_server_config(Reloadable::new(&pair).expect("usable")).expect("TLS");
+        let check = |listen: &str, has_tls: bool, knows_clients: bool, expected: Option<&str>| {
+            let tls = has_tls.then(|| tls.clone());
+            let listen = listen.parse().expect("an address");
+            let config = Config { tls, knows_clients, ..Config::plain(listen) };
+            let said = config.warning();
+            let holds = said.map(|said| expected.is_some_and(|part| said.contains(part)));
+            assert!(holds.unwrap_or(expected.is_none()), "{listen} {has_tls} {knows_clients}: {said:?}");
+        };
+        check("127.0.0.1:3456", false, false, None);
+        check("[::1]:3456", false, false, None);
+        check("127.0.0.1:3456", true, false, None);
+        check("0.0.0.0:3456", true, true, None);
+        check("0.0.0.0:3456", true, false, Some("--client-ca-file"));
+        check("10.0.0.1:3456", false, false, Some("loopback"));
+        check("[::]:3456", false, false, Some("loopback"));
+    }
 }

@@ -19,7 +19,7 @@ use carrack_noderuntime::Layout;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-use crate::cli::roles::{AgentArgs, KubeletArgs};
+use crate::cli::roles::KubeletArgs;
 use crate::{logging, network};
 
 /// What a node's agent serves with, and whom it believes.
@@ -90,6 +90,7 @@ pub async fn run(
     transport: Arc<dyn Transport>,
     stop: CancellationToken,
 ) -> anyhow::Result<()> {
+    super::closed_dir(&layout.kubelet_root())?;
     let mut config = KubeletConfig {
         node: NodeConfig {
             node_name: node.name,
@@ -211,18 +212,4 @@ fn configurations(file: Option<&Path>, directory: Option<&Path>) -> anyhow::Resu
         tracing::warn!(fields = without.join(", "), "fields of {} have no effect here", what());
     }
     Ok(Some(configuration))
-}
-
-/// Reads the files that an agent serves with.
-///
-/// # Errors
-/// One cannot be read.
-pub fn serving(args: &AgentArgs) -> anyhow::Result<Serving> {
-    let read =
-        |path: &PathBuf| std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()));
-    Ok(Serving {
-        cert_pem: read(&args.tls_cert_file)?,
-        key_pem: read(&args.tls_private_key_file)?,
-        client_ca_pem: read(&args.client_ca_file)?,
-    })
 }

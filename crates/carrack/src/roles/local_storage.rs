@@ -27,6 +27,7 @@ pub fn settings(dir: &Path, kubelet_dir: &Path, node: &str, faults: Option<PathB
 /// # Errors
 /// Why it cannot start or go on.
 pub async fn run(settings: Settings, transport: Arc<dyn Transport>, stop: CancellationToken) -> anyhow::Result<()> {
+    super::closed_dir(&settings.dir)?;
     let (node, socket) = (settings.node.clone(), settings.socket());
     let serving = async { driver::serve(settings, stop.clone().cancelled_owned()).await.context("the driver ended") };
     let controllers = async {

@@ -13,6 +13,7 @@ use carrack_virt::handler::shell::{self, Config};
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
+use super::credentials::Files;
 use super::kubelet::Served;
 use super::virt_controller;
 use crate::cli::roles::VirtHandlerArgs;
@@ -42,6 +43,7 @@ pub async fn run(
     let listener = TcpListener::bind(listen)
         .await
         .with_context(|| format!("virt-handler cannot listen on {listen}: choose another --virt-handler-port"))?;
+    super::closed_dir(&layout.virt_dir())?;
     let tls = tls::server_config(served.certificate, &served.client_ca_pem)?;
     let config = Config {
         node_name: node_name.to_owned(),
@@ -62,10 +64,15 @@ pub async fn run(
 /// As for [`run`].
 pub async fn alone(args: VirtHandlerArgs) -> anyhow::Result<()> {
     let layout = args.agent.data_dir.layout()?;
-    let served = super::kubelet::serving(&args.agent)?.served()?;
+    let files = Files::open(&args.agent.tls_cert_file, &args.agent.tls_private_key_file)?;
+    let authority = &args.agent.client_ca_file;
+    let client_ca_pem =
+        std::fs::read_to_string(authority).with_context(|| format!("cannot read {}", authority.display()))?;
+    let served = Served { certificate: files.used(), client_ca_pem };
     let name = super::node_name(args.agent.node_name.as_deref())?;
     let listen = SocketAddr::new(args.agent.bind_address, args.port);
     super::alone("virt-handler", &args.agent.role, |transport, stop| async move {
+        tokio::spawn(files.follow(stop.clone()));
         let keep_alive_dir = virt_controller::keep_alive_dir(&layout.virt_dir());
         let means = Means { keep_alive_dir, watchdog: args.guard.watchdog };
         run(&layout, means, &name, listen, served, transport, stop).await

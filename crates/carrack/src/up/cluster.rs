@@ -36,17 +36,17 @@ use tokio_util::sync::CancellationToken;
 use super::report::Report;
 use super::tasks::keep;
 use super::wishes::Wishes;
-use super::{nodes, wishes};
+use super::{name, nodes, wishes};
 use crate::cli::BuiltIn;
 use crate::cli::up::UpArgs;
-use crate::image;
+use crate::down::UP_GRACE;
 use crate::kubeconfig::CLUSTER;
-use crate::network;
 use crate::roles::diagnostics::Listen;
 use crate::roles::renewal::{self, Renewal};
 use crate::roles::{
     self, apiserver, gpu_extender, gpu_plugin, kubelet, local_storage, networks, virt_controller, virt_handler,
 };
+use crate::{image, log_file, network};
 
 /// How long roles may take to end.
 const ROLES_END: Duration = Duration::from_secs(5);
@@ -73,16 +73,24 @@ struct Machine {
 pub async fn run(args: &UpArgs, report: Report, stop: CancellationToken) -> anyhow::Result<()> {
     let began = Instant::now();
     network::refuse_overlap(&args.pod_cidr, &args.service_cidr)?;
-    let node_name = roles::node_name(args.node_name.as_deref())?;
-    let wishes = wishes::read(args, &node_name)?;
     let layout = args.data_dir.layout()?;
+    let node_name = name::choose(&layout, args.node_name.as_deref())?;
+    let wishes = wishes::read(args, &node_name)?;
     let facts = match host::probe(&layout) {
         Ok(facts) => facts,
         Err(problems) => return super::refuse(&problems),
     };
-    let _lock = take(&layout)?;
     let node_ip = network::node_address(args.node_ip, args.bind_address)?;
     network::refuse_own(&args.pod_cidr, node_ip)?;
+    if args.replace {
+        // What is wrong with flags and files is found while the other one still works.
+        nodes::plan(args, &layout)?;
+        args.store.choice()?;
+        args.access.tokens()?;
+        args.access.authentication(apiserver::ISSUER)?;
+        end_running(&layout, &report).await?;
+    }
+    let _lock = take(&layout)?;
     if let Some(listen) = args.gpu_extender {
         refuse_taken(listen, "--gpu-extender")?;
     }
@@ -91,6 +99,9 @@ pub async fn run(args: &UpArgs, report: Report, stop: CancellationToken) -> anyh
     let virt_controller_port = listening(args.virt_controller_port);
     let gpu_extender = args.gpu_extender;
     let members = nodes::plan(args, &layout)?;
+    if members.is_none() {
+        name::keep(&layout, &node_name)?;
+    }
     let mut machine = Machine {
         layout,
         facts,
@@ -123,7 +134,13 @@ pub async fn run(args: &UpArgs, report: Report, stop: CancellationToken) -> anyh
         addresses: std::iter::once(node_ip)
             .chain(machine.members.as_ref().map(|members| IpAddr::V4(members.gateway())))
             .collect(),
-        names: [vec![machine.node_name.clone()], args.tls_san.clone()].concat(),
+        // The host's name, too, where the node has another. One that no node could have is no name for a certificate.
+        names: [
+            vec![machine.node_name.clone()],
+            roles::node_name(None).ok().into_iter().collect(),
+            args.tls_san.clone(),
+        ]
+        .concat(),
     };
     let mut api = apiserver::Role::open(&machine.layout, &pki, &endpoint, &args.store, &args.access).await?;
     let server = api.server.clone();
@@ -135,6 +152,7 @@ pub async fn run(args: &UpArgs, report: Report, stop: CancellationToken) -> anyh
     let (roles_stop, api_stop) = (stop.child_token(), CancellationToken::new());
     let mut serving = tokio::spawn(api.run(api_stop.clone()));
     let mut tasks = JoinSet::new();
+    tasks.spawn(log_file::keep(machine.layout.clone(), roles_stop.clone()));
 
     let node = async {
         match &machine.members {
@@ -179,6 +197,15 @@ pub async fn run(args: &UpArgs, report: Report, stop: CancellationToken) -> anyh
         Ok(()) => bail!("the API server ended by itself"),
         Err(error) => Err(error),
     }
+}
+
+/// Ends the process of the cluster that runs already, if one does. Containers and guests go on.
+async fn end_running(layout: &Layout, report: &Report) -> anyhow::Result<()> {
+    let Some(running) = ProcessId::from_pidfile(&layout.pidfile()) else { return Ok(()) };
+    report.step(&format!("ending the process before this one (pid {})", running.pid));
+    let pid = running.pid;
+    let ended = tokio::task::spawn_blocking(move || running.terminate(UP_GRACE)).await?;
+    ended.with_context(|| format!("the process before this one (pid {pid}) does not end"))
 }
 
 /// Finds out now, while somebody waits for the answer, whether an agent's port is taken.

@@ -1,7 +1,7 @@
 #![expect(clippy::disallowed_methods, reason = "shell: starts a process and waits for it with a deadline")]
 //! `carrack up --detach`: the same program once more, in a session of its own, with its output in a log.
 
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, File};
 use std::io::{self, BufRead as _, BufReader, Read as _, Seek as _, SeekFrom};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
@@ -11,15 +11,12 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail};
 use carrack_noderuntime::process::ProcessId;
-use carrack_noderuntime::{Layout, containerd, host};
+use carrack_noderuntime::{Layout, host};
 
 use super::report::{self, Line};
 use crate::cli::up::UpArgs;
 use crate::progress::Progress;
-use crate::{output, roles};
-
-/// The log is put aside at a start when it has grown above this.
-const LOG_LIMIT_BYTES: u64 = 64 << 20;
+use crate::{log_file, output, roles};
 
 /// How long the cluster's process gets to end when nobody waits for it any more.
 const END: Duration = Duration::from_secs(15);
@@ -34,17 +31,20 @@ enum Heard {
     Interrupted,
 }
 
-/// Starts the cluster in the background, and returns when its node is ready. One that runs already is left alone.
+/// Starts the cluster in the background, and returns when its node is ready. One that runs already is left alone, unless
+/// it is to be replaced: the new process ends it, once it knows that it can go on itself.
 pub fn run(args: &UpArgs) -> anyhow::Result<()> {
     let layout = args.data_dir.layout()?;
-    if let Some(running) = ProcessId::from_pidfile(&layout.pidfile()) {
+    if !args.replace
+        && let Some(running) = ProcessId::from_pidfile(&layout.pidfile())
+    {
         let (dir, pid) = (layout.data_dir().display(), running.pid);
         output::say(format_args!("the cluster in {dir} runs already (pid {pid})"));
         let own = std::env::current_exe().context("cannot find this program's own file")?;
         if is_another(Path::new(&format!("/proc/{pid}/exe")), &own) {
             output::say(format_args!(
-                "it runs another build of this program; to have this one: kill {pid}, and carrack up --detach again \
-                 (containers and guests go on meanwhile)"
+                "it runs another build of this program; to have this one: carrack up --detach --replace, with the \
+                 flags that it was started with (containers and guests go on meanwhile)"
             ));
         }
         return Ok(());
@@ -99,12 +99,9 @@ fn interrupted(sender: mpsc::Sender<Heard>) -> anyhow::Result<()> {
 
 /// Starts the cluster's process, and returns where in its log that is.
 fn start(layout: &Layout) -> anyhow::Result<(Child, u64)> {
-    let log_file = layout.log_file();
-    let context = || format!("cannot write {}", log_file.display());
-    fs::create_dir_all(layout.logs_dir()).with_context(context)?;
-    containerd::rotate(&log_file, LOG_LIMIT_BYTES).with_context(context)?;
-    let log = OpenOptions::new().create(true).append(true).open(&log_file).with_context(context)?;
-    let begins = log.metadata().with_context(context)?.len();
+    let path = layout.log_file();
+    let log = log_file::open(&path)?;
+    let begins = log.metadata().with_context(|| format!("cannot look at {}", path.display()))?.len();
     let program = std::env::current_exe().context("cannot find this program's own file")?;
     let child = Command::new("setsid")
         .arg(program)

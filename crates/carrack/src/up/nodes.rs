@@ -4,26 +4,25 @@
 //! do not notice.
 
 use std::collections::BTreeMap;
-use std::fs::{self, OpenOptions};
+use std::fs;
 use std::net::IpAddr;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::Stdio;
 use std::time::Duration;
 
 use anyhow::Context as _;
 use carrack_auth::kubeconfig::Kubeconfig;
-use carrack_auth::pki::{Identity, Pki, Sans, Server};
+use carrack_auth::pki::{Identity, Pki, Sans, Server, write_private};
 use carrack_noderuntime::members::{self, Member, Members};
 use carrack_noderuntime::process::ProcessId;
-use carrack_noderuntime::{Layout, containerd, host};
+use carrack_noderuntime::{Layout, host};
 use tokio_util::sync::CancellationToken;
 
 use crate::cli::up::UpArgs;
 use crate::kubeconfig::CLUSTER;
-use crate::network;
-use crate::node;
 use crate::node::agent::{Credentials, Told};
 use crate::roles::{apiserver, virt_controller};
+use crate::{log_file, network, node};
 
 /// How long an agent gets to end before it is killed. Nothing that it drives ends with it.
 const AGENT_END: Duration = Duration::from_secs(10);
@@ -36,8 +35,6 @@ const LOOK_AGAIN: Duration = Duration::from_millis(200);
 const KUBELET: &str = "kubelet.yaml";
 const VIRT_HANDLER: &str = "virt-handler.yaml";
 const LOCAL_STORAGE: &str = "local-storage.yaml";
-/// An agent's log is put aside at a start when it has grown above this.
-const LOG_LIMIT_BYTES: u64 = 64 << 20;
 
 /// The nodes that the arguments ask for; none when it is the one in this process.
 pub fn plan(args: &UpArgs, layout: &Layout) -> anyhow::Result<Option<Members>> {
@@ -180,7 +177,7 @@ impl Agents {
     fn instruct(&self, member: &Member, pki: &Pki, now_unix_s: i64) -> anyhow::Result<()> {
         let told = self.tell(member, pki, now_unix_s)?;
         let path = member.agent_file();
-        let text = serde_json::to_vec_pretty(&told).context("what an agent is told is no JSON")?;
+        let text = serde_json::to_string_pretty(&told).context("what an agent is told is no JSON")?;
         write_private(&path, &text).with_context(|| format!("cannot write {}", path.display()))
     }
 
@@ -253,10 +250,8 @@ async fn once(member: &Layout, stop: &CancellationToken) -> anyhow::Result<()> {
             () = tokio::time::sleep(LOOK_AGAIN) => {}
         }
     }
-    let log_file = member.log_file();
-    fs::create_dir_all(member.logs_dir()).with_context(|| format!("cannot write {}", log_file.display()))?;
-    containerd::rotate(&log_file, LOG_LIMIT_BYTES)?;
-    let log = OpenOptions::new().create(true).append(true).open(&log_file)?;
+    let log_path = member.log_file();
+    let log = log_file::open(&log_path)?;
     let program = std::env::current_exe().context("cannot find this program's own file")?;
     let mut command = tokio::process::Command::from(node::inside(member)?);
     command.arg("setsid").arg(program).args(["node", "agent", "--dir"]).arg(member.data_dir());
@@ -275,7 +270,7 @@ async fn once(member: &Layout, stop: &CancellationToken) -> anyhow::Result<()> {
                 tracing::info!(dir = %member.data_dir().display(), "a node is switched off");
                 return Ok(());
             }
-            anyhow::bail!("it ended ({}); its log: {}", status?, log_file.display())
+            anyhow::bail!("it ended ({}); its log: {}", status?, log_path.display())
         }
         () = stop.cancelled() => {
             let ended = end(member).await;
@@ -290,16 +285,6 @@ async fn once(member: &Layout, stop: &CancellationToken) -> anyhow::Result<()> {
 async fn end(member: &Layout) -> anyhow::Result<()> {
     let Some(agent) = ProcessId::from_pidfile(&member.pidfile()) else { return Ok(()) };
     tokio::task::spawn_blocking(move || agent.terminate(AGENT_END)).await?.context("the agent before it does not end")
-}
-
-/// Writes a file that nobody else may read, whole or not at all.
-fn write_private(path: &Path, text: &[u8]) -> std::io::Result<()> {
-    use std::io::Write as _;
-    use std::os::unix::fs::OpenOptionsExt as _;
-    let part: PathBuf = path.with_extension("part");
-    let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&part)?;
-    file.write_all(text)?;
-    fs::rename(part, path)
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! How far the start has come: for the log, and for the process that waits for a detached one.
+//! How far the start has come: for the log, for systemd, and for the process that waits for a detached one.
 //!
 //! A line on standard output: `step <text>` when something begins, `ready <text>` at the end. After that, or when
 //! nobody reads any more, nothing is written.
@@ -6,6 +6,8 @@
 use std::io::Write as _;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+
+use crate::notify;
 
 /// Tells how far the start has come.
 #[derive(Debug, Clone)]
@@ -38,6 +40,7 @@ impl Report {
     pub fn ready(&self, text: &str) {
         tracing::info!("{text}");
         self.write("ready", text);
+        notify::ready();
         self.heard.store(false, Ordering::Relaxed);
     }
 

@@ -61,7 +61,7 @@ impl Server {
     /// # Errors
     /// It does not start.
     pub async fn start(port: u16, store: &str) -> anyhow::Result<Self> {
-        let dir = Scratch::new("api");
+        let dir = Scratch::new("api")?;
         let program = std::env::current_exe().context("cannot find this program's own file")?;
         let began = Instant::now();
         let process = Command::new(program)

@@ -3,15 +3,12 @@
 //! scheduler in a process of its own, over HTTPS.
 
 use std::collections::BTreeSet;
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
-use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail};
-use carrack_auth::kubeconfig::Kubeconfig;
-use carrack_auth::pki::{Identity, Pki};
+use carrack_auth::pki::Identity;
 use carrack_auth::{Caller, caller};
 use carrack_engine::shell::{NoDoer, random_seed, run_core};
 use carrack_engine::{ApiRequest, EventStream, Rng, Selector, Transport};
@@ -28,12 +25,10 @@ use tokio_util::sync::CancellationToken;
 
 use super::patience::{Done, Patience};
 use super::workloads::{CLASSES, NAMESPACE, node, pod, ready, victim};
+use crate::bench::apart::{Apart, server};
 use crate::bench::resident_mb;
 use crate::bench::scratch::Scratch;
-use crate::cli::access::AccessArgs;
 use crate::cli::bench::Workload;
-use crate::cli::store::StoreArgs;
-use crate::network;
 use crate::roles::{apiserver, scheduler};
 
 /// How many requests are made at a time to prepare a cluster.
@@ -69,7 +64,7 @@ pub struct Setting {
 /// A scheduler that runs.
 enum Scheduler {
     Here(tokio::task::JoinHandle<anyhow::Result<()>>, CancellationToken),
-    Apart(Child),
+    Apart(Apart),
 }
 
 impl Scheduler {
@@ -77,27 +72,10 @@ impl Scheduler {
         let (stop, config) = (stop.child_token(), carrack_scheduler::Config::default());
         Self::Here(tokio::spawn(scheduler::run(config, None, None, api, stop.clone())), stop)
     }
-    fn apart(layout: &Layout, pki: &Pki, port: u16) -> anyhow::Result<Self> {
-        let identity = Identity::Scheduler;
-        let pair = pki.client(&identity, apiserver::now_unix_s())?;
-        let server = format!("https://127.0.0.1:{port}");
-        let kubeconfig = Kubeconfig::for_certificate("bench", &identity.user(), &server, pki.ca_pem(), &pair);
-        let path = layout.data_dir().join("scheduler.yaml");
-        std::fs::write(&path, kubeconfig.to_text()).with_context(|| format!("cannot write {}", path.display()))?;
-        let program = std::env::current_exe().context("cannot find this program's own file")?;
-        let child = Command::new(program)
-            .args(["scheduler", "--log-level", "warn", "--secure-port", "0", "--kubeconfig"])
-            .arg(&path)
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .spawn()
-            .context("cannot start a scheduler")?;
-        Ok(Self::Apart(child))
-    }
     fn resident_mb(&self) -> anyhow::Result<Option<f64>> {
         match self {
             Self::Here(..) => Ok(None),
-            Self::Apart(child) => resident_mb(child.id()).map(Some),
+            Self::Apart(process) => process.resident_mb().map(Some),
         }
     }
     async fn stop(self) -> anyhow::Result<()> {
@@ -106,10 +84,8 @@ impl Scheduler {
                 stop.cancel();
                 running.await.context("the scheduler panicked")?
             }
-            Self::Apart(mut child) => {
-                child.kill().context("the scheduler does not end")?;
-                child.wait().map(drop).context("the scheduler cannot be waited for")
-            }
+            // It ends as it is dropped.
+            Self::Apart(_) => Ok(()),
         }
     }
 }
@@ -159,34 +135,20 @@ fn creation(resource: &Resource, object: &Value) -> ApiRequest {
 /// # Errors
 /// The API server fails, or pods are not bound in time.
 pub async fn bind(workload: Workload, setting: Setting, patience: Patience) -> anyhow::Result<Bound> {
-    let dir = Scratch::new("scheduler");
+    let dir = Scratch::new("scheduler")?;
     measure(workload, setting, &patience, &Layout::new(dir.path())).await
 }
 
 async fn measure(workload: Workload, setting: Setting, patience: &Patience, layout: &Layout) -> anyhow::Result<Bound> {
     let Setting { nodes, pods, port, .. } = setting;
     let pki = apiserver::open_pki(layout)?;
-    let endpoint = apiserver::Endpoint {
-        bind: SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), port),
-        service_range: network::range("10.97.0.0/16")?,
-        // Told to the cluster as the server's, which a loopback address may not be.
-        addresses: vec![network::own_address()],
-        names: Vec::new(),
-    };
-    let role = apiserver::Role::open(
-        layout,
-        &pki,
-        &endpoint,
-        &StoreArgs { store: "embedded".to_owned(), ..StoreArgs::default() },
-        &AccessArgs::default(),
-    )
-    .await?;
-    let server = role.server.clone();
+    let role = server(layout, &pki, port).await?;
+    let api = role.server.clone();
     let stop = CancellationToken::new();
     let serving = tokio::spawn(role.run(stop.clone()));
-    let admin: Api = Arc::new(server.client_of(Caller::new("system:admin", [caller::GROUP_MASTERS])));
+    let admin: Api = Arc::new(api.client_of(Caller::new("system:admin", [caller::GROUP_MASTERS])));
     let no_groups: [String; 0] = [];
-    let own: Api = Arc::new(server.client_of(Caller::new(caller::USER_SCHEDULER, no_groups)));
+    let own: Api = Arc::new(api.client_of(Caller::new(caller::USER_SCHEDULER, no_groups)));
     let asked = Instant::now();
     while admin.send(ApiRequest::new(carrack_engine::Method::Get, "/readyz")).await.is_err() {
         if serving.is_finished() {
@@ -221,7 +183,12 @@ async fn measure(workload: Workload, setting: Setting, patience: &Patience, layo
     let list = admin.send(ApiRequest::list(&Pod::resource(), &Selector::all(), 1, "")).await?;
     let revision = list.json::<Value>()?["metadata"]["resourceVersion"].as_str().unwrap_or_default().to_owned();
     let events = admin.watch(ApiRequest::watch(&Pod::resource(), &Selector::all(), &revision, WATCH_S)).await?;
-    let running = if setting.apart { Scheduler::apart(layout, &pki, port)? } else { Scheduler::here(own, &stop) };
+    let running = if setting.apart {
+        let role = ["scheduler", "--secure-port", "0"];
+        Scheduler::Apart(Apart::start(&role, &Identity::Scheduler, layout, &pki, port)?)
+    } else {
+        Scheduler::here(own, &stop)
+    };
     let done = Done::default();
     let took = match patience.wait("pods are bound", pods, &done, all_bound(events, pods, &done)).await {
         Ok(took) => took,

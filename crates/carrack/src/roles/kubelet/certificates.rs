@@ -16,6 +16,7 @@ use tokio_util::sync::CancellationToken;
 use super::{Node, Served};
 use crate::cli::roles::KubeletCertificateArgs;
 use crate::roles::apiserver::now_unix_s;
+use crate::roles::credentials;
 
 /// Who is handed each certificate that comes into use.
 type Take = Box<dyn Fn(&KeyPairPem) -> Result<(), String> + Send + Sync>;
@@ -129,8 +130,10 @@ impl Wishes {
         }
         let certificate = match &self.files {
             Some((certificate, key)) => {
-                let pair = KeyPairPem { certificate: read(certificate)?, key: read(key)?.into() };
-                Reloadable::new(&pair).with_context(|| format!("cannot serve with {}", certificate.display()))?
+                let files = credentials::Files::open(certificate, key)?;
+                let used = files.used();
+                tokio::spawn(files.follow(stop.clone()));
+                used
             }
             None if self.ask_to_serve => {
                 let certificate = Reloadable::none();

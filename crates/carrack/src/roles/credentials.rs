@@ -1,0 +1,253 @@
+//! Credentials in files that somebody else exchanges: certificates are made anew within their year, tokens of pods within
+//! their hour. They are read again each minute, as client-go and upstream's servers do it, so that nobody has to start a
+//! role again for it.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
+use std::time::Duration;
+
+use anyhow::{Context as _, ensure};
+use carrack_auth::Secret;
+use carrack_auth::kubeconfig::{Kubeconfig, Target, Token};
+use carrack_auth::pki::KeyPairPem;
+use carrack_auth::tls::Reloadable;
+use carrack_engine::{ApiError, ApiRequest, ApiResponse, EventStream, HttpsTransport, Transport};
+use futures::future::BoxFuture;
+use tokio_util::sync::CancellationToken;
+
+/// How often files are read again.
+const PERIOD: Duration = Duration::from_secs(60);
+
+/// The way to the API server that a kubeconfig names, with its credentials as they are now.
+///
+/// # Errors
+/// The kubeconfig cannot be used.
+pub fn connect(kubeconfig: &Path) -> anyhow::Result<HttpsTransport> {
+    let (target, token) = read(kubeconfig)?;
+    to(&target, token.as_ref()).with_context(|| unusable(kubeconfig))
+}
+
+fn unusable(kubeconfig: &Path) -> String {
+    format!("cannot use the kubeconfig {}", kubeconfig.display())
+}
+
+fn read(kubeconfig: &Path) -> anyhow::Result<(Target, Option<Secret>)> {
+    let context = || unusable(kubeconfig);
+    let target = Kubeconfig::load(kubeconfig).with_context(context)?.resolve(None).with_context(context)?;
+    let token = target.token.as_ref().map(Token::read).transpose().with_context(context)?;
+    Ok((target, token))
+}
+
+fn to(target: &Target, token: Option<&Secret>) -> anyhow::Result<HttpsTransport> {
+    let tls = target.client_config()?;
+    HttpsTransport::new(&target.server, tls, token.map(|token| token.expose()))
+        .map_err(|error| anyhow::anyhow!("{error}"))
+}
+
+/// The way to the API server with the credentials of a kubeconfig, also when these are other ones later. What is sent from
+/// then on goes over new connections; watches that are open end with their own.
+pub struct Followed {
+    kubeconfig: PathBuf,
+    name: String,
+    state: RwLock<State>,
+}
+
+struct State {
+    target: Target,
+    token: Option<Secret>,
+    transport: Arc<HttpsTransport>,
+}
+
+impl Followed {
+    /// Under a name that the server is told.
+    ///
+    /// # Errors
+    /// The kubeconfig cannot be used.
+    pub fn new(kubeconfig: &Path, name: &str) -> anyhow::Result<Self> {
+        let (target, token) = read(kubeconfig)?;
+        let transport = to(&target, token.as_ref()).with_context(|| unusable(kubeconfig))?;
+        let transport = Arc::new(transport.named(name));
+        let state = RwLock::new(State { target, token, transport });
+        Ok(Self { kubeconfig: kubeconfig.to_owned(), name: name.to_owned(), state })
+    }
+
+    /// Looks at the files until `stop`. What cannot be used is told, and the credentials before it stay in use.
+    pub async fn follow(self: Arc<Self>, stop: CancellationToken) {
+        while !passes(&stop).await {
+            let this = Arc::clone(&self);
+            // A disk may be slow.
+            match tokio::task::spawn_blocking(move || this.look()).await {
+                Ok(Ok(false)) => {}
+                Ok(Ok(true)) => tracing::info!("the API server is shown other credentials from now on"),
+                Ok(Err(error)) => tracing::warn!("credentials stay as they are: {error:#}"),
+                Err(panic) => tracing::error!(%panic, "credentials were not looked at"),
+            }
+        }
+    }
+
+    /// Whether there are others.
+    fn look(&self) -> anyhow::Result<bool> {
+        let (target, token) = read(&self.kubeconfig)?;
+        {
+            let before = self.state();
+            if (&target.client, &token) == (&before.target.client, &before.token) {
+                return Ok(false);
+            }
+            // What is known of one cluster must not be taken for another's.
+            ensure!(
+                (&target.server, &target.ca_pem) == (&before.target.server, &before.target.ca_pem),
+                "{} is for another server by now: start this role again",
+                self.kubeconfig.display()
+            );
+        }
+        let transport = to(&target, token.as_ref()).with_context(|| unusable(&self.kubeconfig))?;
+        let transport = Arc::new(transport.named(&self.name));
+        *self.state.write().unwrap_or_else(PoisonError::into_inner) = State { target, token, transport };
+        Ok(true)
+    }
+
+    fn state(&self) -> RwLockReadGuard<'_, State> {
+        self.state.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn transport(&self) -> Arc<HttpsTransport> {
+        Arc::clone(&self.state().transport)
+    }
+}
+
+impl Transport for Followed {
+    fn send(&self, request: ApiRequest) -> BoxFuture<'static, Result<ApiResponse, ApiError>> {
+        self.transport().send(request)
+    }
+
+    fn watch(&self, request: ApiRequest) -> BoxFuture<'static, Result<EventStream, ApiError>> {
+        self.transport().watch(request)
+    }
+}
+
+/// A certificate to serve with, and its key, in files.
+pub struct Files {
+    certificate: PathBuf,
+    key: PathBuf,
+    read: KeyPairPem,
+    used: Arc<Reloadable>,
+}
+
+impl Files {
+    /// Reads them.
+    ///
+    /// # Errors
+    /// They cannot be read, or do not fit together.
+    pub fn open(certificate: &Path, key: &Path) -> anyhow::Result<Self> {
+        let read = pair(certificate, key)?;
+        let used = Reloadable::new(&read).with_context(|| format!("cannot serve with {}", certificate.display()))?;
+        Ok(Self { certificate: certificate.to_owned(), key: key.to_owned(), read, used })
+    }
+
+    /// What to serve with.
+    pub fn used(&self) -> Arc<Reloadable> {
+        Arc::clone(&self.used)
+    }
+
+    /// Looks at the files until `stop`, and exchanges what is served with when they are others. What cannot be used, as
+    /// between the writing of the one and of the other, is told, and the certificate before it stays in use.
+    pub async fn follow(mut self, stop: CancellationToken) {
+        while !passes(&stop).await {
+            let looked = tokio::task::spawn_blocking(move || (self.look(), self)).await;
+            self = match looked {
+                Ok((outcome, files)) => {
+                    match outcome {
+                        Ok(false) => {}
+                        Ok(true) => {
+                            tracing::info!(file = %files.certificate.display(), "another certificate is in use")
+                        }
+                        Err(error) => tracing::warn!("the certificate stays as it is: {error:#}"),
+                    }
+                    files
+                }
+                Err(panic) => return tracing::error!(%panic, "certificates are not looked at any more"),
+            };
+        }
+    }
+
+    /// Whether there are others.
+    fn look(&mut self) -> anyhow::Result<bool> {
+        let now = pair(&self.certificate, &self.key)?;
+        if now == self.read {
+            return Ok(false);
+        }
+        self.used.replace(&now).with_context(|| format!("cannot serve with {}", self.certificate.display()))?;
+        self.read = now;
+        Ok(true)
+    }
+}
+
+fn pair(certificate: &Path, key: &Path) -> anyhow::Result<KeyPairPem> {
+    let text = |path: &Path| fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()));
+    Ok(KeyPairPem { certificate: text(certificate)?, key: text(key)?.into() })
+}
+
+/// Whether the end came before the next look.
+async fn passes(stop: &CancellationToken) -> bool {
+    tokio::select! {
+        () = stop.cancelled() => true,
+        () = tokio::time::sleep(PERIOD) => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use carrack_auth::pki::{Identity, Pki};
+
+    use super::*;
+
+    fn pairs(dir: &Path) -> (Pki, [KeyPairPem; 2]) {
+        let now = 1_800_000_000;
+        let pki = Pki::open_or_create(&dir.join("pki"), now).expect("made");
+        let pairs = [Identity::Scheduler, Identity::VirtController].map(|of| pki.client(&of, now).expect("issued"));
+        (pki, pairs)
+    }
+
+    #[tokio::test]
+    async fn a_role_goes_on_with_other_credentials() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let (pki, [first, second]) = pairs(dir.path());
+        let file = dir.path().join("role.yaml");
+        let write = |pair: &KeyPairPem, server: &str| {
+            Kubeconfig::for_certificate("c", "u", server, pki.ca_pem(), pair).write(&file).expect("written");
+        };
+        write(&first, "https://a:1");
+        let role = Followed::new(&file, "role").expect("usable");
+        let begun = role.transport();
+        assert!(!role.look().expect("the same") && Arc::ptr_eq(&begun, &role.transport()));
+        write(&second, "https://a:1");
+        assert!(role.look().expect("others") && !Arc::ptr_eq(&begun, &role.transport()));
+        let current = role.transport();
+        assert!(!role.look().expect("the same"));
+        write(&first, "https://b:1");
+        assert!(role.look().is_err_and(|why| why.to_string().contains("another server")));
+        fs::write(&file, "- nonsense").expect("written");
+        assert!(role.look().is_err() && Arc::ptr_eq(&current, &role.transport()));
+    }
+
+    #[test]
+    fn a_certificate_is_exchanged_in_use() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let (_, [first, second]) = pairs(dir.path());
+        let (certificate, key) = (dir.path().join("tls.crt"), dir.path().join("tls.key"));
+        let write = |path: &Path, text: &str| fs::write(path, text).expect("written");
+        write(&certificate, &first.certificate);
+        write(&key, first.key.expose());
+        let mut files = Files::open(&certificate, &key).expect("usable");
+        let (used, begun) = (files.used(), files.used().leaf());
+        assert!(!files.look().expect("the same"));
+        // The one is written before the other.
+        write(&key, second.key.expose());
+        assert!(files.look().is_err() && used.leaf() == begun);
+        write(&certificate, &second.certificate);
+        assert!(files.look().expect("another") && used.leaf() != begun);
+        assert!(!files.look().expect("the same"));
+        assert!(Files::open(&certificate, &dir.path().join("none")).is_err());
+    }
+}
