@@ -36,6 +36,9 @@ const PRIORITY_CLASSES: [(&str, i64, &str); 2] = [
     ),
 ];
 
+/// How often the first objects are looked at, while other servers that start on the same store write them as well.
+const ATTEMPTS: usize = 8;
+
 /// How many writes are under way at a time: they share the store's flushes.
 const TOGETHER: usize = 512;
 
@@ -55,6 +58,17 @@ impl ApiServer {
     /// # Errors
     /// The first write that failed.
     pub async fn bootstrap(&self) -> Result<(), Status> {
+        for _ in 1..ATTEMPTS {
+            match self.first_objects().await {
+                // Another server on the same store is faster with some of them: those are there now.
+                Err(status) if status.code == 409 => tracing::debug!(%status, "the first objects are looked at again"),
+                outcome => return outcome,
+            }
+        }
+        self.first_objects().await
+    }
+
+    async fn first_objects(&self) -> Result<(), Status> {
         let moved = former::move_all(&*self.inner.store).await?;
         if moved > 0 {
             tracing::info!(moved, "objects of an earlier version are where upstream has them now");

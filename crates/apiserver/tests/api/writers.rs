@@ -47,6 +47,22 @@ async fn server(directory: &tempfile::TempDir) -> ApiServer {
     api
 }
 
+/// Each finds things missing that another one makes meanwhile.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn servers_that_start_together_on_one_store_all_start() {
+    let directory = tempfile::tempdir().expect("temporary directory");
+    let store = Arc::new(EmbeddedStore::open(directory.path(), Options::default()).expect("store"));
+    let start = |seed: u64| {
+        let store = store.clone();
+        tokio::spawn(async move {
+            ApiServer::new(Config::new(store, Arc::new(TestEnv(AtomicU64::new(seed))))).bootstrap().await
+        })
+    };
+    for server in [start(1), start(2), start(3)] {
+        assert_eq!(server.await.expect("no panic"), Ok(()));
+    }
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn no_increment_is_lost() {
     let directory = tempfile::tempdir().expect("temporary directory");

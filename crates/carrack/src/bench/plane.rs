@@ -132,16 +132,18 @@ impl Plane {
         let Nodes { count, machines, apart } = nodes;
         let (stop, mut tasks) = (CancellationToken::new(), JoinSet::new());
         let pki = apart.is_some().then(|| apiserver::open_pki(layout)).transpose()?;
-        let server = match (&pki, apart) {
-            (Some(pki), Some(port)) => {
-                let role = apart::server(layout, pki, port).await?;
-                let server = role.server.clone();
-                tasks.spawn(role.run(stop.clone()));
-                server
-            }
-            _ => apiserver::bare(layout.data_dir())?,
+        let role = match (&pki, apart) {
+            (Some(pki), Some(port)) => Some(apart::server(layout, pki, port).await?),
+            _ => None,
+        };
+        let server = match &role {
+            Some(role) => role.server.clone(),
+            None => apiserver::bare(layout.data_dir())?,
         };
         server.bootstrap().await.map_err(|status| anyhow::anyhow!("{}", status.message))?;
+        if let Some(role) = role {
+            tasks.spawn(role.run(stop.clone()));
+        }
         let (controllers, others) = (Arc::new(Counts::default()), Arc::new(Counts::default()));
         let counted = |who: Caller, counts: &Arc<Counts>| -> Arc<dyn Transport> {
             Arc::new(Counting { to: client(&server, who), counts: counts.clone() })
