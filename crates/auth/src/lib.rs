@@ -20,6 +20,7 @@ pub mod node;
 pub mod pki;
 pub mod rbac;
 pub mod secret;
+pub mod strangers;
 pub mod tls;
 pub mod token;
 

@@ -18,6 +18,7 @@
 mod answers;
 mod asked;
 mod attacher;
+mod blind;
 mod chance;
 mod clones;
 mod closings;

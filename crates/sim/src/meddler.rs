@@ -10,13 +10,11 @@
 
 use std::time::Duration;
 
-use carrack_apiserver::Status;
-use carrack_apiserver::admission::{AdmissionPlugin, Attributes, Lookup, Needed};
+use carrack_apiserver::admission::Attributes;
 use carrack_engine::{ApiRequest, ContentType, Rng};
 use carrack_types::kubevirt::{VirtualMachine, VirtualMachineInstance};
 use carrack_types::resource::Kind as _;
 use carrack_types::well_known::kubevirt::NODE_NAME_LABEL;
-use carrack_virt::admission::VirtAdmission;
 use k8s_openapi::api::core::v1::Pod;
 use serde_json::{Value, json};
 
@@ -128,23 +126,10 @@ pub(crate) fn answered(status: u16, label: &str) -> Option<Breach> {
     (200..300).contains(&status).then(|| Breach::new(NAME, format!("somebody who is no component did {label}")))
 }
 
-/// A planted bug: admission of machines that does not look at what is going away.
-pub(crate) struct Unminded;
-
-impl AdmissionPlugin for Unminded {
-    fn name(&self) -> &'static str {
-        VirtAdmission.name()
-    }
-    fn needs(&self, attributes: &Attributes<'_>) -> Vec<Needed> {
-        VirtAdmission.needs(attributes)
-    }
-    fn mutate(&self, attributes: &mut Attributes<'_>, lookup: &dyn Lookup) -> Result<(), Status> {
-        VirtAdmission.mutate(attributes, lookup)
-    }
-    fn validate(&self, attributes: &Attributes<'_>, lookup: &dyn Lookup) -> Result<(), Status> {
-        let going = attributes.object.get("metadata").and_then(|meta| meta.get("deletionTimestamp"));
-        if going.is_some_and(|at| !at.is_null()) { Ok(()) } else { VirtAdmission.validate(attributes, lookup) }
-    }
+/// What a planted bug does not look at: what is going away.
+pub(crate) fn is_going(attributes: &Attributes<'_>) -> bool {
+    let at = attributes.object.get("metadata").and_then(|meta| meta.get("deletionTimestamp"));
+    at.is_some_and(|at| !at.is_null())
 }
 
 #[cfg(test)]

@@ -25,6 +25,7 @@ use carrack_store::{MemStore, Op, Revision, Store as _, Txn};
 use carrack_virt::admission::CloneAdmission;
 use serde_json::Value;
 
+use crate::blind::Blind;
 use crate::hall::Hall;
 use crate::invariants::Breach;
 use crate::meters::{self, Meters};
@@ -176,10 +177,8 @@ pub(crate) struct Settings {
     pub seats_fault: Option<crate::hall::Fault>,
     /// What is done to clones.
     pub clones: CloneAdmission,
-    /// Launchers are evicted whatever their machines are to do: a planted bug.
-    pub evicts: bool,
-    /// Nobody minds what is said of instances that are to go: a planted bug.
-    pub lets_go: bool,
+    /// Which writes admission of machines passes over: a planted bug.
+    pub blind: Option<Blind>,
     /// What is asked for below `watch/` is done, whatever it is: a planted bug.
     pub writes_watches: bool,
     /// Whoever may make pods is believed what he says of their GPUs: a planted bug.
@@ -278,10 +277,9 @@ impl Servers {
         let stale = self.settings.stale && server + 1 == self.settings.count;
         let store = Arc::new(PacedStore::new(self.mem.clone(), self.pace.clone(), stale));
         let mut config = Config::new(store, self.env.clone());
-        config.plugins.push(match self.settings.evicts {
-            true => Box::new(crate::evictions::Unasked),
-            false if self.settings.lets_go => Box::new(crate::meddler::Unminded),
-            false => Box::new(carrack_virt::admission::VirtAdmission),
+        config.plugins.push(match self.settings.blind {
+            Some(blind) => Box::new(blind),
+            None => Box::new(carrack_virt::admission::VirtAdmission),
         });
         config.plugins.push(Box::new(self.settings.clones));
         if !self.settings.believes {

@@ -4,6 +4,7 @@ use std::convert::Infallible;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use carrack_auth::strangers::Stranger;
 use carrack_auth::tls;
 use http::{Request, Response, StatusCode};
 use hyper::body::Incoming;
@@ -22,7 +23,6 @@ use super::metrics::Requests;
 use super::reply::{Refusal, Reply};
 use super::route::{bucket, route};
 use super::settings::Settings;
-use super::strangers::Stranger;
 
 /// hyper takes no smaller one.
 const LEAST_BUFFER_BYTES: usize = 8192;

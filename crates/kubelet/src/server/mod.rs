@@ -28,7 +28,6 @@ mod route;
 mod running;
 mod settings;
 mod stats;
-mod strangers;
 mod streams;
 #[cfg(test)]
 mod tests;
@@ -39,6 +38,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use carrack_auth::strangers::Strangers;
 use carrack_auth::tls::{self, TlsError};
 use tokio::net::TcpListener;
 use tokio::sync::{Semaphore, watch};
@@ -54,7 +54,6 @@ pub use stats::{
 
 use crate::config::ServingTls;
 use connection::{Session, Shared};
-use strangers::Strangers;
 
 /// What the server is told.
 #[derive(Clone, Debug)]

@@ -33,6 +33,7 @@ use carrack_scheduler::Out;
 use carrack_virt::admission::CloneAdmission;
 
 use crate::attacher::Rack;
+use crate::blind::Blind;
 use crate::chance::below;
 use crate::clones::{Clones, Counts, Fate, Room};
 use crate::hang::{Arrival, Hang, Next};
@@ -312,8 +313,11 @@ impl World {
             } else {
                 CloneAdmission::default()
             },
-            evicts: bug == Some(Bug::EvictedGuests),
-            lets_go: bug == Some(Bug::GoingUnminded),
+            blind: match bug {
+                Some(Bug::EvictedGuests) => Some(Blind(crate::evictions::is_eviction)),
+                Some(Bug::GoingUnminded) => Some(Blind(crate::meddler::is_going)),
+                _ => None,
+            },
             writes_watches: bug == Some(Bug::WritingWatches),
             believes: bug == Some(Bug::TenantsChooseGpus),
             subresources: swarm.looked_on,

@@ -6,7 +6,6 @@
 
 mod copies;
 mod guest;
-mod strangers;
 mod stream;
 
 use std::collections::BTreeMap;
@@ -18,6 +17,7 @@ use bytes::Bytes;
 use carrack_auth::Caller;
 use carrack_auth::caller::GROUP_MASTERS;
 use carrack_auth::pki::Identity;
+use carrack_auth::strangers::{Stranger, Strangers};
 use carrack_engine::shell::EventSink;
 use carrack_launcher::proto::Call;
 use carrack_launcher::{Layout, client};
@@ -38,7 +38,6 @@ use super::{CALL_DEADLINE, Config, lock, metrics};
 use crate::copying::COPY_VOLUMES;
 use crate::handler::effects::{In, Served};
 use crate::requests::Requests;
-use strangers::{Stranger, Strangers};
 
 /// Connections at a time.
 const CONNECTIONS: usize = 256;

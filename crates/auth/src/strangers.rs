@@ -1,8 +1,8 @@
-//! Connections of whom nobody knows yet that they may do everything.
+//! Connections of whom nobody knows yet what they may do.
 //!
-//! Places are for all who come, and whoever reaches the node, a pod for one, comes as often as it likes and says nothing. So not
-//! all places are for strangers: where there are too many of them, the one that has been there longest makes room. A client that
-//! has a certificate has shown it long before.
+//! An agent's places are for all who come, and whoever reaches its node, a pod or a guest for one, comes as often as it likes and
+//! says nothing. So not all places are for strangers: where there are too many of them, the one that has been there longest makes
+//! room. A client that has a certificate has shown it long before.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -23,19 +23,21 @@ fn lock(queue: &Mutex<Queue>) -> MutexGuard<'_, Queue> {
 
 /// All strangers.
 #[derive(Debug)]
-pub(super) struct Strangers {
+pub struct Strangers {
     most: usize,
     queue: Arc<Mutex<Queue>>,
 }
 
 impl Strangers {
     /// So many at a time.
-    pub(super) fn new(most: usize) -> Self {
+    #[must_use]
+    pub fn new(most: usize) -> Self {
         Self { most, queue: Arc::default() }
     }
 
     /// One more, in place of another if there are too many.
-    pub(super) fn enter(&self) -> Stranger {
+    #[must_use]
+    pub fn enter(&self) -> Stranger {
         let (stays, goes) = oneshot::channel();
         let mut queue = lock(&self.queue);
         queue.last += 1;
@@ -51,7 +53,7 @@ impl Strangers {
 
 /// One of them, until this is dropped.
 #[derive(Debug)]
-pub(super) struct Stranger {
+pub struct Stranger {
     number: u64,
     goes: oneshot::Receiver<()>,
     queue: Arc<Mutex<Queue>>,
@@ -59,7 +61,7 @@ pub(super) struct Stranger {
 
 impl Stranger {
     /// Returns when it has to go, once.
-    pub(super) async fn has_to_go(&mut self) {
+    pub async fn has_to_go(&mut self) {
         drop((&mut self.goes).await);
     }
 }
