@@ -207,12 +207,17 @@ fn of_instances(figures: &instances::Figures) -> Vec<Figure> {
 /// # Errors
 /// It is gone.
 fn resident_mb(pid: u32) -> anyhow::Result<f64> {
+    memory_mb(pid, "VmRSS:")
+}
+
+/// What the kernel says of a process's memory in a line of its status, in MB.
+fn memory_mb(pid: u32, field: &str) -> anyhow::Result<f64> {
     let status =
         std::fs::read_to_string(format!("/proc/{pid}/status")).with_context(|| format!("process {pid} is gone"))?;
     let kib: f64 = status
         .lines()
-        .find_map(|line| line.strip_prefix("VmRSS:")?.trim().strip_suffix(" kB")?.trim().parse().ok())
-        .context("the kernel tells no resident memory")?;
+        .find_map(|line| line.strip_prefix(field)?.trim().strip_suffix(" kB")?.trim().parse().ok())
+        .with_context(|| format!("the kernel tells no {field}"))?;
     Ok(kib * 1024.0 / 1e6)
 }
 

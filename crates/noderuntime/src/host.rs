@@ -112,7 +112,9 @@ pub fn probe(layout: &Layout) -> Result<HostFacts, Vec<Problem>> {
             "install them with: apt-get install containernetworking-plugins",
         ));
     }
-    problems.extend(cgroup_problems(&fs::read_to_string("/proc/self/mountinfo").unwrap_or_default()));
+    // Containers choose paths of mounts: one that is no text must not hide the others.
+    let mounts = fs::read("/proc/self/mountinfo").unwrap_or_default();
+    problems.extend(cgroup_problems(&String::from_utf8_lossy(&mounts)));
     match (problems.is_empty(), cni_bin_dir) {
         (true, Some(cni_bin_dir)) => Ok(HostFacts {
             can_lower_oom_score: has_cap_sys_resource(&fs::read_to_string("/proc/self/status").unwrap_or_default()),

@@ -21,6 +21,7 @@ use tokio::task::{AbortHandle, JoinSet};
 use tokio_util::sync::CancellationToken;
 
 use super::apart::{self, Apart};
+use super::memory_mb;
 use crate::roles::{self, apiserver, hollow, virt_controller};
 
 /// How long anything may take before the measurement is given up.
@@ -293,10 +294,5 @@ pub fn cpu_s() -> anyhow::Result<f64> {
 /// # Errors
 /// The kernel does not tell.
 pub fn peak_mb() -> anyhow::Result<f64> {
-    let status = std::fs::read_to_string("/proc/self/status").context("cannot read /proc/self/status")?;
-    let kib: f64 = status
-        .lines()
-        .find_map(|line| line.strip_prefix("VmHWM:")?.trim().strip_suffix(" kB")?.trim().parse().ok())
-        .context("the kernel tells no peak of resident memory")?;
-    Ok(kib * 1024.0 / 1e6)
+    memory_mb(std::process::id(), "VmHWM:")
 }
