@@ -41,12 +41,19 @@ pub struct Packed {
 impl Packed {
     /// The value.
     #[must_use]
-    #[expect(clippy::expect_used, reason = "it was unpacked once when it was packed")]
     pub fn open(&self) -> Bytes {
-        let mut value = vec![0; self.len];
-        let unpacked = decompress_into_with_dict(&self.rest, &mut value, &self.like);
-        assert_eq!(unpacked.expect("a value was packed that can be unpacked"), self.len);
+        let mut value = Vec::with_capacity(self.len);
+        self.open_to(&mut value);
         value.into()
+    }
+
+    /// Puts the value behind what there is.
+    #[expect(clippy::expect_used, reason = "it was unpacked once when it was packed")]
+    pub fn open_to(&self, out: &mut Vec<u8>) {
+        let at = out.len();
+        out.resize(at + self.len, 0);
+        let unpacked = decompress_into_with_dict(&self.rest, &mut out[at..], &self.like);
+        assert_eq!(unpacked.expect("a value was packed that can be unpacked"), self.len);
     }
 
     /// How many bytes it takes, its example aside.

@@ -6,13 +6,13 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use bytes::Bytes;
 use carrack_pack::{Examples, Packed};
 
-use crate::model::Revision;
+use crate::model::{self, Revision};
 
 /// One key's value at one revision. Immutable and shared: lists and watches hand out the same one.
 ///
 /// ```text
-///   new ──▶ open (its bytes) ──rests: history has forgotten its change,──▶ packed (what it does not share with its like)
-///                              or what replaced it is old
+///   new ──▶ open (its bytes) ──rests: hardly a watcher still──▶ packed (what it does not share with its like)
+///                              has to hear of its change
 /// ```
 ///
 /// Who reads it sees no difference, but that what is packed is unpacked for each reader.
@@ -27,9 +27,12 @@ pub struct Entry {
     pub memo: OnceLock<Arc<dyn Any + Send + Sync>>,
     /// How long the value is, in bytes.
     len: usize,
+    /// How long that is of it which comes before its revision.
+    front_len: u32,
     held: Mutex<Held>,
 }
 
+#[derive(Clone)]
 enum Held {
     Open(Bytes),
     Packed(Packed),
@@ -45,6 +48,7 @@ impl Entry {
             mod_revision,
             memo: OnceLock::new(),
             len: value.len(),
+            front_len: model::revision_place(&value).and_then(|at| u32::try_from(at).ok()).unwrap_or(0),
             held: Mutex::new(Held::Open(value)),
         }
     }
@@ -52,12 +56,24 @@ impl Entry {
     /// The value.
     #[must_use]
     pub fn value(&self) -> Bytes {
-        // Held for no longer than it takes to see which it is: many may read it at once.
-        let packed = match &*self.held() {
-            Held::Open(value) => return value.clone(),
-            Held::Packed(packed) => packed.clone(),
-        };
-        packed.open()
+        match self.shared() {
+            Held::Open(value) => value,
+            Held::Packed(packed) => packed.open(),
+        }
+    }
+
+    /// Puts the value behind what there is.
+    pub fn append_to(&self, out: &mut Vec<u8>) {
+        match self.shared() {
+            Held::Open(value) => out.extend_from_slice(&value),
+            Held::Packed(packed) => packed.open_to(out),
+        }
+    }
+
+    /// How many bytes of the value come before its revision: they say which kind it is of. 0 where no revision is stamped.
+    #[must_use]
+    pub fn front_len(&self) -> usize {
+        self.front_len as usize
     }
 
     /// How long the value is, in bytes.
@@ -66,16 +82,14 @@ impl Entry {
         self.len
     }
 
-    /// Packs the value, if it is open and that saves anything.
-    pub(crate) fn rest(&self, examples: &mut Examples) {
-        let value = match &*self.held() {
-            Held::Open(value) => value.clone(),
-            Held::Packed(_) => return,
-        };
+    /// Packs the value, if it is open and that saves anything. False: it was packed before.
+    pub(crate) fn rest(&self, examples: &mut Examples) -> bool {
+        let Held::Open(value) = self.shared() else { return false };
         // Readers do not wait for this.
         if let Some(packed) = examples.pack(&value) {
             *self.held() = Held::Packed(packed);
         }
+        true
     }
 
     /// How many bytes the value takes.
@@ -85,6 +99,11 @@ impl Entry {
             Held::Open(value) => value.len(),
             Held::Packed(packed) => packed.bytes(),
         }
+    }
+
+    /// It is held for no longer than it takes to see which it is: many may read it at once.
+    fn shared(&self) -> Held {
+        self.held().clone()
     }
 
     fn held(&self) -> MutexGuard<'_, Held> {

@@ -43,9 +43,14 @@ pub struct Value {
 /// that leads its metadata.
 #[must_use]
 pub fn stamp_place(value: &[u8]) -> Option<usize> {
-    const EMPTY: &[u8] = b"\"resourceVersion\":\"\"";
+    revision_place(value).filter(|at| value[*at..].starts_with(b"\""))
+}
+
+/// Where in a stored object its revision is, or belongs: behind the quote after the `resourceVersion` that leads its metadata.
+pub(crate) fn revision_place(value: &[u8]) -> Option<usize> {
+    const FIELD: &[u8] = b"\"resourceVersion\":\"";
     let at = carrack_pack::metadata_place(value)?;
-    value[at..].starts_with(EMPTY).then_some(at + EMPTY.len() - 1)
+    value[at..].starts_with(FIELD).then_some(at + FIELD.len())
 }
 
 /// What must hold for a transaction to commit.
@@ -246,4 +251,12 @@ pub enum StoreError {
     /// The request is malformed (a key twice in one transaction, a stamp outside its value).
     #[error("bad store request: {0}")]
     Invalid(String),
+}
+
+impl StoreError {
+    /// Whether no transaction is taken any more until the store is opened again.
+    #[must_use]
+    pub fn lasts(&self) -> bool {
+        matches!(self, Self::Broken(_) | Self::Closed)
+    }
 }

@@ -1,5 +1,5 @@
-//! Packs entries that have come to rest: whose change history has forgotten, while they are still what there is; and what history
-//! alone holds of old.
+//! Packs entries that have come to rest: those whose change hardly a watcher still has to hear of, whether they are still what there
+//! is or history alone holds them.
 //!
 //! A store with a thread for it packs aside, and no faster than this takes a few hundredths of a core, since nothing waits for it:
 //! after a start everything is packed so. Only where more wait than ever should does it take what it needs, for who waits takes
@@ -50,7 +50,7 @@ impl Packer {
         match self {
             Self::AtOnce(examples) => {
                 let mut examples = examples.lock().unwrap_or_else(PoisonError::into_inner);
-                entries.for_each(|entry| entry.rest(&mut examples));
+                entries.for_each(|entry| _ = entry.rest(&mut examples));
             }
             Self::Aside(queue, waiting) => {
                 for entry in entries {
@@ -72,14 +72,19 @@ fn run(queue: &Receiver<Weak<Entry>>, waiting: &AtomicUsize) {
     while let Ok(entry) = queue.recv() {
         let left = waiting.fetch_sub(1, Ordering::Relaxed) - 1;
         let Some(entry) = entry.upgrade() else { continue };
-        entry.rest(&mut examples);
-        packed_bytes += entry.value_len().max(LEAST_BYTES);
+        packed_bytes += pack(&entry, &mut examples);
         drop(entry);
         if packed_bytes >= ROUND_BYTES {
             std::thread::sleep(rest_after(packed_bytes, left));
             packed_bytes = 0;
         }
     }
+}
+
+/// Packs an entry. Returns how many bytes that counts for: none where it was packed already. What rested while it was the newest of its
+/// key comes once more when it has been replaced, and who deletes very much would wait for as much again.
+fn pack(entry: &Entry, examples: &mut Examples) -> usize {
+    if entry.rest(examples) { entry.value_len().max(LEAST_BYTES) } else { 0 }
 }
 
 /// For how long the thread rests after so many bytes, while so many entries wait.
@@ -116,6 +121,10 @@ mod tests {
             let text = String::from_utf8(pod(number)).expect("text");
             let stamped = text.replace("\"resourceVersion\":\"\"", &format!("\"resourceVersion\":\"{revision}\""));
             assert_eq!(entry.value(), stamped);
+            let mut appended = b"before".to_vec();
+            entry.append_to(&mut appended);
+            assert_eq!(appended, format!("before{stamped}").into_bytes());
+            assert!(stamped[entry.front_len()..].starts_with(&revision));
             entry.held_bytes() * 3 < entry.value_len()
         };
         (0..10).map(entry).collect()
@@ -142,6 +151,19 @@ mod tests {
     }
 
     #[test]
+    fn what_is_packed_already_counts_for_nothing() {
+        use crate::model::Revision;
+
+        let mut examples = Examples::default();
+        let entry = |number| Entry::new("/pods/p".into(), pod(number).into(), Revision(2), Revision(2));
+        let (example, other) = (entry(1), entry(2));
+        let mut count = |entry: &Entry| pack(entry, &mut examples);
+        // The first of its kind is what others are packed by, and is packed itself only when it comes again.
+        assert_eq!([count(&example), count(&example)], [LEAST_BYTES, LEAST_BYTES]);
+        assert_eq!([count(&other), count(&other)], [LEAST_BYTES, 0]);
+    }
+
+    #[test]
     fn what_history_has_forgotten_is_packed() {
         let (packed, open) = (true, false);
         // The first is the example.
@@ -155,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_replaced_long_ago_is_packed() {
+    fn what_was_changed_long_ago_is_packed() {
         let store = MemStore::default();
         // The first is replaced before, and is the example.
         put(&store, 0);
@@ -167,8 +189,8 @@ mod tests {
         let newest = get();
         let is_packed = |entry: &crate::model::Entry| entry.held_bytes() < entry.value_len();
         (0..999).for_each(|_| put(&store, 0));
-        assert!(!is_packed(&replaced), "a watcher may be about to read it");
+        assert!(!is_packed(&replaced) && !is_packed(&newest), "a watcher may be about to read them");
         put(&store, 0);
-        assert!(is_packed(&replaced) && !is_packed(&newest));
+        assert!(is_packed(&replaced) && is_packed(&newest));
     }
 }

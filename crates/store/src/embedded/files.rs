@@ -13,6 +13,7 @@ use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use super::OpenError;
+use super::writer::is_full;
 
 /// A directory that this process has locked.
 pub(super) struct Dir {
@@ -69,10 +70,12 @@ impl Dir {
             }
             Err(TryLockError::Error(source)) => return Err(failed("lock", &lock_path)(source)),
         }
-        lock.set_len(0)
-            .and_then(|()| lock.rewind())
-            .and_then(|()| write!(lock, "{}", std::process::id()))
-            .map_err(failed("write", &lock_path))?;
+        let noted = lock.set_len(0).and_then(|()| lock.rewind()).and_then(|()| write!(lock, "{}", std::process::id()));
+        match noted {
+            // A full disk can be read all the same.
+            Err(error) if !is_full(&error) => return Err(failed("write", &lock_path)(error)),
+            _ => {}
+        }
         Ok(Self { path: path.to_owned(), lock })
     }
 

@@ -8,6 +8,7 @@ use std::path::Path;
 use super::OpenError;
 use super::files::Dir;
 use super::record::{self, FORMAT, Head, Record};
+use super::writer::is_full;
 use crate::mem::{HistoryLimits, State};
 use crate::model::{Event, Revision};
 
@@ -52,8 +53,13 @@ impl Log {
         record::put_closed(&mut self.batch, self.synced);
     }
 
-    /// Makes durable what was pushed. After an error nothing may be appended any more: what is in
-    /// the file behind `synced` is unknown.
+    /// Whether something was pushed that is not durable yet.
+    pub(super) fn is_behind(&self) -> bool {
+        !self.batch.is_empty()
+    }
+
+    /// Makes durable what was pushed. After an error nothing may be appended any more until that was
+    /// [taken back](Self::take_back): what is in the file behind `synced` is unknown.
     pub(super) fn flush(&mut self) -> io::Result<()> {
         if self.batch.is_empty() {
             return Ok(());
@@ -64,6 +70,15 @@ impl Log {
         self.batch.clear();
         self.batch.shrink_to(BUFFER_BYTES);
         Ok(())
+    }
+
+    /// Gives up what was pushed, and what of it may be in the file. After success it is as if it had never been pushed;
+    /// after an error nothing may be appended any more.
+    pub(super) fn take_back(&mut self) -> io::Result<()> {
+        self.batch.clear();
+        self.batch.shrink_to(BUFFER_BYTES);
+        self.file.set_len(self.synced)?;
+        self.file.sync_all()
     }
 
     /// Applies a log to the state where it begins. The last log may end in a torn record, which is
@@ -78,25 +93,33 @@ impl Log {
         let path = dir.log(generation);
         let failed = |action| OpenError::io(action, &path);
         let file = OpenOptions::new().read(true).write(true).open(&path).map_err(failed("open"))?;
-        let end = Self::read(dir, generation, is_last, state, limits)?;
+        let Read { end, last } = Self::read(dir, generation, is_last, state, limits)?;
         // What a killed process wrote but did not flush has just become visible, and so it must
-        // become durable before anybody sees it.
+        // become durable before anybody sees it. Where a flush has failed before, the kernel takes what
+        // it could not write for written, and a flush alone would succeed: so it is written once more.
+        // On a disk that copies what is written over, there may be no room for that.
+        match file.write_all_at(&last, end - last.len() as u64) {
+            Err(error) if !is_full(&error) => return Err(failed("write")(error)),
+            _ => {}
+        }
         file.set_len(end).and_then(|()| file.sync_all()).map_err(failed("truncate"))?;
         Ok(Self { file, generation, synced: end, batch: Vec::new() })
     }
 
-    /// The reading half of [`Self::replay`]; returns how long the log is without what is torn.
+    /// The reading half of [`Self::replay`].
     pub(super) fn read(
         dir: &Dir,
         generation: u64,
         is_last: bool,
         state: &mut State,
         limits: &HistoryLimits,
-    ) -> Result<u64, OpenError> {
+    ) -> Result<Read, OpenError> {
         let path = dir.log(generation);
         let failed = |action| OpenError::io(action, &path);
         let bytes = std::fs::read(&path).map_err(failed("read"))?;
         let mut end = check_head(&path, &bytes, generation, state.revision())?;
+        // The head was durable before the file had its name.
+        let mut durable = end;
         while end < bytes.len() {
             let Some(framed) = record::read(&bytes, end) else {
                 if !is_last || record::was_durable(&bytes, end) {
@@ -127,16 +150,27 @@ impl Log {
                     return Err(OpenError::corrupt(&path, end, "a record is out of place"));
                 }
             }
+            durable = usize::try_from(framed.synced).unwrap_or(end).clamp(durable, end);
             end += framed.bytes;
         }
-        Ok(end as u64)
+        // Each log but the last was complete before the next one began.
+        let last = if is_last { bytes[durable..end].to_vec() } else { Vec::new() };
+        Ok(Read { end: end as u64, last })
     }
+}
+
+/// What was read of a log.
+pub(super) struct Read {
+    /// How long it is without what is torn.
+    pub(super) end: u64,
+    /// Its last batch, of which nothing says that it was durable.
+    last: Vec<u8>,
 }
 
 /// Checks what a file says of itself; returns where its other records begin.
 fn check_head(path: &Path, bytes: &[u8], generation: u64, revision: Revision) -> Result<usize, OpenError> {
     // A log gets its name only when its head is durable.
-    let Some(record::Framed { record: Record::Head(head), bytes }) = record::read(bytes, 0) else {
+    let Some(record::Framed { record: Record::Head(head), bytes, .. }) = record::read(bytes, 0) else {
         return Err(OpenError::corrupt(path, 0, "its head is damaged"));
     };
     if head.format > FORMAT {
@@ -146,4 +180,27 @@ fn check_head(path: &Path, bytes: &[u8], generation: u64, revision: Revision) ->
         return Err(OpenError::corrupt(path, 0, "it does not continue what is before it"));
     }
     Ok(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_last_batch_is_what_may_not_be_durable() {
+        let place = tempfile::tempdir().expect("a directory");
+        let dir = Dir::open(place.path()).expect("opened");
+        let mut log = Log::create(&dir, 1, State::new().revision()).expect("begun");
+        let last = |is_last: bool| {
+            let read = Log::read(&dir, 1, is_last, &mut State::new(), &HistoryLimits::default());
+            read.expect("it is whole").last.len() as u64
+        };
+        assert_eq!(last(true), 0, "the head is durable");
+        for records in [1, 3, 2] {
+            let before = log.len();
+            (0..records).for_each(|_| log.push_closed());
+            log.flush().expect("written");
+            assert_eq!((last(true), last(false)), (log.len() - before, 0));
+        }
+    }
 }

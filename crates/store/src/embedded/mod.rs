@@ -6,8 +6,8 @@
 //!   read, watch: published state, no disk, no queue
 //! ```
 //!
-//! A start reads one snapshot and about as much log, however long the history. When the disk fails,
-//! transactions are refused from then on, while reads and watches go on.
+//! A start reads one snapshot and about as much log, however long the history. A disk that is full has
+//! transactions refused until there is room; one that fails, from then on. Reads and watches go on.
 
 mod files;
 mod log;
@@ -272,7 +272,8 @@ pub(crate) fn check(path: &Path) -> Result<Summary, OpenError> {
     let found = dir.finished().map_err(OpenError::io("list", path))?;
     let (mut state, mut bytes, logs) = begin(&dir, &found)?;
     for generation in &logs {
-        bytes += Log::read(&dir, *generation, logs.last() == Some(generation), &mut state, &HistoryLimits::default())?;
+        let is_last = logs.last() == Some(generation);
+        bytes += Log::read(&dir, *generation, is_last, &mut state, &HistoryLimits::default())?.end;
     }
     Ok(Summary { revision: state.revision(), entries: state.len(), bytes })
 }
@@ -297,11 +298,22 @@ pub(crate) fn read_backup(file: &Path) -> Result<(State, Summary), OpenError> {
     Ok((state, summary))
 }
 
+/// Whether nothing is there but what a restore has left that was cut short, or had no room: a log with nothing in it, and no
+/// state that it could begin with.
+fn is_half_made(dir: &Dir, found: &Found) -> io::Result<bool> {
+    if !found.snapshots.is_empty() || found.logs != [FIRST_RESTORED] {
+        return Ok(false);
+    }
+    let head = backup_head(Revision(0), 0).len() as u64;
+    Ok(std::fs::metadata(dir.log(FIRST_RESTORED))?.len() <= head)
+}
+
 /// Makes a new store that begins with this state, at this revision.
 pub(crate) fn found(path: &Path, mut state: State, revision: Revision) -> Result<(), OpenError> {
     let dir = Dir::open(path)?;
     let existing = dir.finished().map_err(OpenError::io("list", path))?;
-    if !existing.logs.is_empty() || !existing.snapshots.is_empty() {
+    let is_empty = existing.logs.is_empty() && existing.snapshots.is_empty();
+    if !is_empty && !is_half_made(&dir, &existing).map_err(OpenError::io("look at", path))? {
         return Err(OpenError::io("restore into", path)(crate::backup::occupied()));
     }
     state.reach(revision);

@@ -52,6 +52,8 @@ pub(super) struct Framed {
     pub(super) record: Record,
     /// Its length in the file, header included.
     pub(super) bytes: usize,
+    /// How much of the file was durable when it was written: it begins there, or is of the batch that does.
+    pub(super) synced: u64,
 }
 
 const KIND_HEAD: u8 = 0;
@@ -173,7 +175,8 @@ impl Header {
 /// The record that begins at `at`, if it is whole.
 pub(super) fn read(file: &[u8], at: usize) -> Option<Framed> {
     let (header, payload) = split(file, at)?;
-    Some(Framed { record: header.decode(payload)?, bytes: HEADER_BYTES + header.payload_bytes })
+    let (bytes, synced) = (HEADER_BYTES + header.payload_bytes, u64::from_le_bytes(header.synced));
+    Some(Framed { record: header.decode(payload)?, bytes, synced })
 }
 
 fn split(file: &[u8], at: usize) -> Option<(Header, &[u8])> {

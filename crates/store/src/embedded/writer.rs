@@ -2,14 +2,16 @@
 //!
 //! ```text
 //!   queue ──all that waits──► evaluate on a copy ──► one write, one flush ──► publish ──► answer
-//!                                                        │ error
+//!                                                        │ no room: taken back ──► this batch is refused
+//!                                                        │ another error
 //!                                                        └─► broken: everything from here is refused
 //!   log long enough ──► next log ──► snapshot thread ──► old files removed
 //! ```
 //!
 //! While a flush runs, the next transactions gather in the queue: the slower the disk, the larger
 //! the batch. Nothing that is not durable is ever published, so a copy of the state that could not
-//! be made durable is simply dropped.
+//! be made durable is simply dropped. A disk that is full is no broken one: what was written of the
+//! batch is cut off again, and the next batch is tried, since somebody makes room sooner or later.
 
 #![expect(clippy::disallowed_methods, reason = "shell: it tells the history how old it is")]
 
@@ -53,16 +55,16 @@ impl Pending {
     }
 
     /// Answers; that nobody waits for it any more is no fault.
-    fn resolve(self, broken: Option<&StoreError>) {
-        fn answer<T>(to: Answer<T>, result: Result<T, StoreError>, broken: Option<&StoreError>) {
-            let result = broken.map_or(result, |error| Err(error.clone()));
+    fn resolve(self, refused: Option<&StoreError>) {
+        fn answer<T>(to: Answer<T>, result: Result<T, StoreError>, refused: Option<&StoreError>) {
+            let result = refused.map_or(result, |error| Err(error.clone()));
             if to.send(result).is_err() {
                 tracing::trace!("the caller of a transaction has gone");
             }
         }
         match self {
-            Self::Transact(to, result) => answer(to, result, broken),
-            Self::Compact(to, result) => answer(to, result, broken),
+            Self::Transact(to, result) => answer(to, result, refused),
+            Self::Compact(to, result) => answer(to, result, refused),
         }
     }
 }
@@ -84,6 +86,8 @@ pub(super) struct Tasks {
     started: Instant,
     aging: Aging,
     broken: Option<StoreError>,
+    /// There was no room for the last batch.
+    full: bool,
     progress: Pace<Instant>,
     snapshot: Option<JoinHandle<io::Result<u64>>>,
     closing: Arc<AtomicBool>,
@@ -97,6 +101,7 @@ impl Tasks {
             started: Instant::now(),
             aging: Aging::new(age_ms),
             broken: None,
+            full: false,
             progress: Pace::new(),
             snapshot: None,
             closing: Arc::default(),
@@ -160,19 +165,17 @@ impl Writer {
             pending.extend(self.evaluate(command, &mut next, &mut events));
         }
         next.trim(&self.options.history);
-        if self.tasks.broken.is_none()
-            && let Err(error) = self.log.flush()
-        {
-            tracing::error!(dir = %self.dir.path().display(), %error, "the log cannot be written");
-            self.give_up(error);
-        }
-        if self.tasks.broken.is_none() {
+        let refused = match &self.tasks.broken {
+            Some(broken) => Some(broken.clone()),
+            None => self.make_durable(),
+        };
+        if refused.is_none() {
             self.publish(next, &events);
         }
         // Who has to try again is told first, and so stands before those who have just won when they come again:
         // were it otherwise, the last of those who write the same object would stay the last for ever.
         pending.sort_by_key(Pending::is_made);
-        pending.into_iter().for_each(|pending| pending.resolve(self.tasks.broken.as_ref()));
+        pending.into_iter().for_each(|pending| pending.resolve(refused.as_ref()));
         if self.tasks.broken.is_none() {
             self.cut_log();
         }
@@ -205,6 +208,35 @@ impl Writer {
             }
             Command::Close => None,
         }
+    }
+
+    /// Makes durable what was pushed. Returns why it is not: then nothing of it was done, or the store is broken.
+    fn make_durable(&mut self) -> Option<StoreError> {
+        if !self.log.is_behind() {
+            return None;
+        }
+        let dir = self.dir.path().display().to_string();
+        let Err(error) = self.log.flush() else {
+            if std::mem::take(&mut self.tasks.full) {
+                tracing::info!(dir, "there is room for the log again");
+            }
+            return None;
+        };
+        if is_full(&error) {
+            match self.log.take_back() {
+                Ok(()) => {
+                    // Once is enough, however many writes are refused meanwhile.
+                    if !std::mem::replace(&mut self.tasks.full, true) {
+                        tracing::error!(dir, %error, "there is no room for the log: writes are refused until there is");
+                    }
+                    return Some(StoreError::Refused(format!("its log cannot be written: {error}")));
+                }
+                Err(error) => tracing::error!(dir, %error, "what was written of the log cannot be taken back"),
+            }
+        }
+        tracing::error!(dir, %error, "the log cannot be written");
+        self.give_up(error);
+        self.tasks.broken.clone()
     }
 
     /// Refuses everything from here on.
@@ -294,10 +326,29 @@ impl Writer {
     }
 }
 
+/// Whether there was no room for a write, which says nothing against the disk.
+pub(super) fn is_full(error: &io::Error) -> bool {
+    use io::ErrorKind::{FileTooLarge, QuotaExceeded, StorageFull};
+    matches!(error.kind(), StorageFull | QuotaExceeded | FileTooLarge)
+}
+
 struct EndWatches(Arc<Published>);
 
 impl Drop for EndWatches {
     fn drop(&mut self) {
         self.0.end_watches(&StoreError::Closed, true);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_disk_without_room_is_no_broken_one() {
+        // ENOSPC, EDQUOT, EFBIG; EIO, EROFS, EBADF.
+        for (code, full) in [(28, true), (122, true), (27, true), (5, false), (30, false), (9, false)] {
+            assert_eq!(is_full(&io::Error::from_raw_os_error(code)), full, "{code}");
+        }
     }
 }

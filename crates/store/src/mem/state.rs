@@ -38,7 +38,7 @@ impl Default for HistoryLimits {
 /// Roughly what one change costs in memory beside the bytes of its value.
 const EVENT_OVERHEAD_BYTES: usize = 256;
 
-/// Who watches is seldom behind by more revisions than this: what was replaced before is read by hardly anybody.
+/// Who watches is seldom behind by more revisions than this: of what was changed before, only what somebody asks for is read.
 const BEHIND: u64 = 1000;
 
 /// A change as it is recorded: the key, and the final bytes, or none when it was deleted.
@@ -84,19 +84,19 @@ impl State {
         self.entries.get(key)
     }
 
-    /// What has come to rest in this state since `before`: the entries of which it has forgotten how they came about, and those
-    /// that were replaced so long ago that hardly a watcher is behind.
+    /// What has come to rest in this state since `before`: of the changes that hardly a watcher still has to hear of, or that it
+    /// has forgotten, what they made, unless that was replaced since, and what they replaced.
     pub(crate) fn at_rest_since<'a>(&'a self, before: &'a State) -> impl Iterator<Item = &'a Arc<Entry>> {
-        let forgotten = before.between(before.compacted, self.compacted);
-        let made = forgotten.filter_map(|event| event.current.as_ref());
-        let newest = made.filter(|entry| self.get(&entry.key).is_some_and(|newest| Arc::ptr_eq(newest, entry)));
-        let passed = self.between(before.passed(), self.passed());
-        newest.chain(passed.filter_map(|event| event.previous.as_ref()))
+        let is_newest =
+            move |entry: &&Arc<Entry>| self.get(&entry.key).is_some_and(|newest| Arc::ptr_eq(newest, entry));
+        before
+            .between(before.rested(), self.rested())
+            .flat_map(move |event| event.current.as_ref().filter(is_newest).into_iter().chain(&event.previous))
     }
 
-    /// The last change that watchers are behind by at most.
-    fn passed(&self) -> Revision {
-        Revision(self.revision.0.saturating_sub(BEHIND))
+    /// The last change that hardly a watcher still has to hear of, or that is forgotten.
+    fn rested(&self) -> Revision {
+        self.compacted.max(Revision(self.revision.0.saturating_sub(BEHIND)))
     }
 
     /// The remembered changes after a revision up to another one.
@@ -104,9 +104,10 @@ impl State {
         self.events_after(after).take_while(move |event| event.revision <= to)
     }
 
-    /// The entries of which it does not know how they came about.
+    /// The entries of which hardly a watcher still has to hear, or of which it does not know how they came about.
     pub(crate) fn at_rest(&self) -> impl Iterator<Item = &Arc<Entry>> {
-        self.entries().filter(|entry| entry.mod_revision <= self.compacted)
+        let rested = self.rested();
+        self.entries().filter(move |entry| entry.mod_revision <= rested)
     }
 
     /// All entries in key order.

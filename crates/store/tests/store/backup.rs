@@ -124,3 +124,25 @@ fn a_check_changes_nothing() {
     assert!(error.contains("log-0000000000000001") && error.contains("corrupt"), "{error}");
     assert!(backup::check(&dir.path().join("nowhere")).is_err());
 }
+
+/// The disk was full, or the machine went down: it is done again, and nothing has to be removed by hand.
+#[test]
+fn a_restore_that_was_cut_short_is_done_again() {
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    let (file, target) = (dir.path().join("backup"), dir.path().join("store"));
+    write(&filled(20), &file);
+    let (log, snapshot) = (target.join("log-0000000000000002"), target.join("snapshot-0000000000000002"));
+    for _ in 0..2 {
+        backup::restore(&file, &target).expect("restored");
+        std::fs::rename(&snapshot, snapshot.with_extension("tmp")).expect("there was one");
+        assert!(EmbeddedStore::open(&target, Options::default()).is_err(), "it is no store yet");
+    }
+    let whole = backup::restore(&file, &target).expect("restored");
+    assert_eq!(backup::check(&target).expect("sound").entries, whole.entries);
+    // With something in its log it was a store once.
+    commit(&EmbeddedStore::open(&target, Options::default()).expect("it opens"), vec![put("b", "")]);
+    std::fs::remove_file(&snapshot).expect("there was one");
+    let before = std::fs::read(&log).expect("a log");
+    assert!(matches!(backup::restore(&file, &target), Err(OpenError::Io { .. })), "nothing is overwritten");
+    assert_eq!(std::fs::read(&log).expect("a log"), before);
+}

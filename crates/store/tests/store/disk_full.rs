@@ -17,18 +17,23 @@ const VICTIM_DIR: &str = "CARRACK_STORE_FULL_DIR";
 /// Runs one of the victims below under a limit of 64 KB for a file. What they write is theirs to
 /// check while they run; returns what they noted down at the end.
 fn under_the_limit(victim: &str, dir: &Path) -> u64 {
+    run(victim, dir, 128);
+    let noted = std::fs::read_to_string(dir.join("noted")).expect("the victim ran");
+    noted.parse().expect("a number")
+}
+
+/// Runs a victim under a limit of so many blocks of 512 bytes.
+fn run(victim: &str, dir: &Path, blocks: u32) {
     let myself = std::env::current_exe().expect("the test has a path");
     let output = Command::new("sh")
         .arg("-c")
-        .arg("trap '' XFSZ; ulimit -f 128; exec \"$0\" --exact \"disk_full::$1\" --nocapture")
+        .arg(format!("trap '' XFSZ; ulimit -f {blocks}; exec \"$0\" --exact \"disk_full::$1\" --nocapture"))
         .arg(myself)
         .arg(victim)
         .env(VICTIM_DIR, dir)
         .output()
         .expect("there is a shell");
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    let noted = std::fs::read_to_string(dir.join("noted")).expect("the victim ran");
-    noted.parse().expect("a number")
 }
 
 fn note(dir: &Path, number: u64) {
@@ -42,43 +47,69 @@ fn victim_of_a_full_log() {
     let options = Options { log_bytes: u64::MAX, ..Options::default() };
     let store = EmbeddedStore::open(Path::new(&dir), options).expect("there is room for a head");
     let mut watch = store.watch("", Revision(1)).expect("watchable");
+    let large = |number: u64| put("a", format!("{number:03000}"));
     let mut written = 0;
     let error = loop {
-        let value = format!("{written:01000}");
-        match block_on(store.transact(txn(vec![], vec![put("a", value)]))) {
+        match block_on(store.transact(txn(vec![], vec![large(written)]))) {
             Ok(_) => written += 1,
             Err(error) => break error,
         }
         assert!(written < 10_000, "the limit does not work");
     };
-    let StoreError::Broken(cause) = &error else { panic!("{error:?}") };
-    assert_eq!(cause.kind(), std::io::ErrorKind::FileTooLarge, "{error}");
+    let StoreError::Refused(why) = &error else { panic!("{error:?}") };
+    assert!(why.contains("too large"), "{why}");
     assert!(written > 10);
-    // It stays so, while everything that does not write works as before.
-    let again = block_on(store.transact(txn(vec![], vec![put("b", "small")])));
-    assert!(matches!(again, Err(StoreError::Broken(_))), "{again:?}");
-    let compact = block_on(store.compact(Revision(2)));
-    assert!(matches!(compact, Err(StoreError::Broken(_))), "{compact:?}");
-    assert!(matches!(store.fault(), Some(StoreError::Broken(_))), "whoever asks is told why");
+    // Half of the record was written. What there is no room for stays out, again and again, and what there is room for goes in.
+    for number in [written, written + 1] {
+        let again = block_on(store.transact(txn(vec![], vec![large(number)])));
+        assert!(matches!(again, Err(StoreError::Refused(_))), "{again:?}");
+    }
     assert_eq!(store.revision().0, 1 + written);
+    commit(&store, vec![put("b", "small")]);
+    let changes = drain(&mut watch).iter().filter(|item| item.contains('+')).count();
+    assert_eq!(u64::try_from(changes).expect("few"), written + 1);
+    block_on(store.compact(Revision(2))).expect("a small record");
+    assert!(store.fault().is_none(), "{:?}", store.fault());
+    assert_eq!(store.revision().0, 2 + written);
     let entry = get(&store, "a").expect("it is there");
-    assert_eq!(text(&entry), format!("{:01000}", written - 1));
-    assert!(get(&store, "b").is_none());
-    let seen = drain(&mut watch);
-    assert_eq!(u64::try_from(seen.len()).expect("few"), written + 1);
-    assert_eq!(seen.last(), Some(&format!("..{}", 1 + written)));
+    assert_eq!(text(&entry), format!("{:03000}", written - 1));
     note(Path::new(&dir), written);
 }
 
 #[test]
-fn a_full_log_refuses_writes_and_loses_nothing() {
+fn a_full_log_refuses_writes_until_there_is_room_and_loses_nothing() {
     let dir = tempfile::tempdir().expect("a temporary directory");
     let written = under_the_limit("victim_of_a_full_log", dir.path());
-    // With room again, it opens, and goes on where the acknowledged writes end.
+    // It opens, and goes on where the acknowledged writes end.
     let store = EmbeddedStore::open(dir.path(), Options::default()).expect("it opens again");
-    assert_eq!(store.revision().0, 1 + written);
-    let entry = get(&store, "a").expect("it is there");
-    assert_eq!(text(&entry), format!("{:01000}", written - 1));
+    assert_eq!(store.revision().0, 2 + written);
+    for (key, value) in [("a", format!("{:03000}", written - 1)), ("b", "small".to_owned())] {
+        assert_eq!(text(&get(&store, key).expect("it is there")), value);
+    }
+    commit(&store, vec![put("c", "small")]);
+}
+
+/// The process that can write nothing at all, not even its own number.
+#[test]
+fn victim_of_a_full_disk() {
+    let Some(dir) = std::env::var_os(VICTIM_DIR) else { return };
+    let store = EmbeddedStore::open(Path::new(&dir), Options::default()).expect("what is there can be read");
+    assert_eq!(text(&get(&store, "a").expect("it is there")), "large");
+    let refused = block_on(store.transact(txn(vec![], vec![put("b", "small")])));
+    assert!(matches!(refused, Err(StoreError::Refused(_))), "{refused:?}");
+    // An empty file takes no room.
+    std::fs::File::create(Path::new(&dir).join("noted")).expect("a name is allowed");
+}
+
+#[test]
+fn a_store_opens_where_there_is_no_room() {
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    let open = || EmbeddedStore::open(dir.path(), Options::default()).expect("it opens");
+    commit(&open(), vec![put("a", "large")]);
+    run("victim_of_a_full_disk", dir.path(), 0);
+    assert!(dir.path().join("noted").exists(), "the victim ran");
+    let store = open();
+    assert_eq!(text(&get(&store, "a").expect("it is there")), "large");
     commit(&store, vec![put("b", "small")]);
 }
 
