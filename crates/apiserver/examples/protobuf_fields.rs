@@ -143,15 +143,19 @@ fn number(attribute: &str) -> Option<u32> {
     rest.split('"').next()?.parse().ok()
 }
 
+/// A property's name without the signs that some have (`$ref`, `x-kubernetes-validations`), in lower case.
+fn squashed(property: &str) -> String {
+    property.chars().filter(char::is_ascii_alphanumeric).collect::<String>().to_lowercase()
+}
+
 fn line_of(package: &str, name: &str, names: &BTreeMap<String, String>, fields: &[Field]) -> String {
     let full = format!("{package}.{name}");
     let full = names.get(&full.to_lowercase()).cloned().unwrap_or(full);
     let schema = builtin::schema(&full);
     let mut line = full;
     for field in fields {
-        let is_property = schema.is_none_or(|schema| {
-            schema.properties.iter().any(|(property, _)| property.eq_ignore_ascii_case(&field.name))
-        });
+        let is_property =
+            schema.is_none_or(|schema| schema.properties.iter().any(|(property, _)| squashed(property) == field.name));
         if is_property || !field.is_message {
             line.push_str(&format!(" {}{}", field.number, field.name));
         } else {

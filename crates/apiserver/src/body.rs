@@ -9,6 +9,7 @@ use http::header::{CONTENT_TYPE, HeaderValue};
 use serde_json::Value;
 
 use crate::call::Call;
+use crate::part::{self, Part};
 use crate::status::Status;
 
 /// A reply to a request.
@@ -22,7 +23,7 @@ pub enum Body {
     /// All of it.
     Full(Bytes),
     /// All of it, in parts that other replies share.
-    Parts(Vec<Bytes>),
+    Parts(Vec<Part>),
     /// A stream that the server ends after a while.
     Watch {
         /// What is sent.
@@ -85,7 +86,16 @@ impl Body {
     pub fn size_bytes(&self) -> Option<usize> {
         match self {
             Body::Full(bytes) => Some(bytes.len()),
-            Body::Parts(parts) => Some(parts.iter().map(Bytes::len).sum()),
+            Body::Parts(parts) => Some(part::size_bytes(parts)),
+            Body::Watch { .. } | Body::Node(_) | Body::Remote(_) | Body::Upgrade(_) => None,
+        }
+    }
+
+    /// What it begins with, if that is known.
+    pub fn first(&self) -> Option<Bytes> {
+        match self {
+            Body::Full(bytes) => Some(bytes.clone()),
+            Body::Parts(parts) => parts.get(..1).map(part::joined),
             Body::Watch { .. } | Body::Node(_) | Body::Remote(_) | Body::Upgrade(_) => None,
         }
     }
@@ -94,10 +104,7 @@ impl Body {
     pub fn into_bytes(self) -> Bytes {
         match self {
             Body::Full(bytes) => bytes,
-            Body::Parts(parts) => match <[Bytes; 1]>::try_from(parts) {
-                Ok([one]) => one,
-                Err(parts) => parts.concat().into(),
-            },
+            Body::Parts(parts) => part::joined(&parts),
             Body::Watch { .. } | Body::Node(_) | Body::Remote(_) | Body::Upgrade(_) => Bytes::new(),
         }
     }

@@ -12,7 +12,6 @@ use http::Method;
 use serde_json::{Value, json};
 
 use crate::body::Response;
-use crate::catalog::{CRD_GROUP, CRDS};
 use crate::object::Object;
 use crate::server::ApiServer;
 use crate::status::Status;
@@ -125,15 +124,7 @@ impl ApiServer {
     /// Ends the deletion of definitions that was cut short, by the end of a process or of a request. The shell calls this
     /// now and then, too. One that stays for now holds up neither the others nor the start.
     pub(crate) async fn finish_definitions(&self) -> Result<(), Status> {
-        let prefix = keys::of(CRD_GROUP, CRDS, None);
-        let page = self.inner.store.range(Range { prefix, after: None, limit: 0, at: None }).await?;
-        for entry in page.entries {
-            let name = &stored::memo(&entry).name;
-            if let Err(status) = crd::finish(&self.inner, name).await {
-                tracing::warn!(%status, definition = name, "a definition that is to go stays for now");
-            }
-        }
-        Ok(())
+        crd::finish_all(&self.inner).await
     }
 
     /// Writes an object that was read. Whoever was faster has brought it up to date, or had it go.

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use carrack_auth::authn::bootstrap_tokens::{self, BootstrapToken};
+use carrack_auth::authn::{AuthnError, Presented};
 use carrack_auth::token::{BoundObject, Found};
 use carrack_auth::{Caller, Secret};
 use serde::Deserialize;
@@ -61,8 +62,22 @@ impl Inner {
         }
     }
 
+    /// Whose credentials these are, once what they are bound to has been looked up.
+    ///
+    /// # Errors
+    /// When something is gone, or unknown.
+    pub(crate) async fn confirmed(&self, presented: Presented, now_unix_s: i64) -> Result<Caller, AuthnError> {
+        let found = self.bound_objects(presented.needs()).await;
+        let is_stale = presented.is_stale(now_unix_s);
+        let caller = presented.confirm(now_unix_s, &found)?;
+        if let Some(is_stale) = is_stale {
+            self.metrics.access.extended_token(is_stale);
+        }
+        Ok(caller)
+    }
+
     /// Reads these objects. What cannot be read is not in the map, which means unknown.
-    pub(crate) async fn bound_objects(&self, wanted: Vec<BoundObject>) -> BTreeMap<BoundObject, Option<Found>> {
+    async fn bound_objects(&self, wanted: Vec<BoundObject>) -> BTreeMap<BoundObject, Option<Found>> {
         let mut all = BTreeMap::new();
         for object in wanted {
             let key = match &object {

@@ -85,15 +85,30 @@ async fn accept_names(server: &Inner) -> Result<(), Status> {
     Ok(())
 }
 
-/// After a deletion: if it was of a definition, deletes the instances; if it was of an instance whose
+/// After a deletion: if it was of definitions, deletes the instances; if it was of an instance whose
 /// definition waits, and it was the last one, lets the definition go.
 pub(crate) async fn after_delete(cx: &Cx<'_>) -> Result<(), Status> {
     if is_definition(cx) {
-        if cx.request.named_in_path && !cx.dry_run()? {
-            finish(cx.server, cx.name()).await?;
+        match (cx.dry_run()?, cx.request.named_in_path) {
+            (true, _) => {}
+            (false, true) => finish(cx.server, cx.name()).await?,
+            (false, false) => finish_all(cx.server).await?,
         }
     } else if cx.row.is_custom {
         finish(cx.server, &cx.row.group_resource()).await?;
+    }
+    Ok(())
+}
+
+/// Goes on with the deletion of all definitions that are being deleted. One that stays for now holds up none of the others.
+pub(crate) async fn finish_all(server: &Inner) -> Result<(), Status> {
+    let prefix = keys::of(CRD_GROUP, CRDS, None);
+    let page = server.store.range(Range { prefix, after: None, limit: 0, at: None }).await?;
+    for entry in page.entries {
+        let name = &stored::memo(&entry).name;
+        if let Err(status) = finish(server, name).await {
+            tracing::warn!(%status, definition = name, "a definition that is to go stays for now");
+        }
     }
     Ok(())
 }
@@ -122,8 +137,8 @@ pub(crate) async fn finish(server: &Inner, name: &str) -> Result<(), Status> {
             let request = ResourceRequest {
                 group: row.group.to_string(),
                 resource: row.plural.to_string(),
-                namespace: Some(memo.namespace.clone()).filter(|n| !n.is_empty()),
-                name: Some(memo.name.clone()),
+                namespace: Some(memo.namespace.to_string()).filter(|n| !n.is_empty()),
+                name: Some(memo.name.to_string()),
                 named_in_path: true,
                 ..ResourceRequest::default()
             };

@@ -34,7 +34,7 @@ pub(crate) fn conform(row: &ResourceInfo, version: &Version, object: &mut Object
                 twice @ Finding::Twice { .. } => twice,
             }));
         }
-        findings.extend(prune::prune(value, version.schema()));
+        findings.extend(prune::prune(value, version.schema())?);
         Ok(findings)
     })
 }

@@ -61,7 +61,7 @@ impl Filter {
 
     /// Whether an object is asked for.
     pub(crate) fn matches(&self, entry: &Entry, row: &ResourceInfo, version: &Version) -> bool {
-        (self.labels.is_empty() || self.labels.matches(&stored::memo(entry).labels))
+        (self.labels.is_empty() || self.labels.matches(|label| stored::memo(entry).labels.get(label)))
             && (self.fields.is_empty() || self.fields.matches(|path| stored::field_value(entry, row, version, path)))
     }
 }

@@ -87,7 +87,7 @@ async fn slices(store: &dyn Store, namespace: &str, name: &str, port: &str) -> R
     let mut found = Vec::new();
     for entry in &page.entries {
         let labels = &stored::memo(entry).labels;
-        if labels.get("kubernetes.io/service-name").is_none_or(|service| service != name) {
+        if labels.get("kubernetes.io/service-name") != Some(name) {
             continue;
         }
         let slice: Object = stored::parse(entry);

@@ -116,7 +116,7 @@ async fn api_services(server: &ApiServer) -> Result<Vec<(String, bool)>, Status>
         let object = stored::parse(entry);
         let conditions = at(&object, &["status", "conditions"]).and_then(serde_json::Value::as_array);
         let is_there = conditions.into_iter().flatten().any(|c| c["type"] == "Available" && c["status"] == "True");
-        (stored::memo(entry).name.clone(), is_there)
+        (stored::memo(entry).name.to_string(), is_there)
     };
     Ok(page.entries.iter().map(told).collect())
 }

@@ -14,6 +14,7 @@ use crate::body::{self, Body, Response};
 use crate::convert;
 use crate::env::Env;
 use crate::object::Object;
+use crate::part::Part;
 use crate::printing;
 use crate::query::Query;
 use crate::status::Status;
@@ -102,10 +103,18 @@ impl Presenter {
             Form::Metadata(version) => vec![bytes_of(&metadata_only(&self.object(entry, at), version))],
             Form::Table(version) => vec![bytes_of(&self.table(
                 version,
-                &[self.object(entry, at)],
+                self.object(entry, at),
                 &ListMeta { revision: at.unwrap_or(entry.mod_revision), ..ListMeta::default() },
                 true,
             ))],
+        }
+    }
+
+    /// One object as it is stored, in parts of a reply.
+    fn reply_parts(&self, entry: &Arc<Entry>) -> Vec<Part> {
+        match self.form {
+            Form::Object if !self.differs => vec![Part::Object(Arc::clone(entry), self.front.clone())],
+            _ => self.parts(entry, None).into_iter().map(Part::from).collect(),
         }
     }
 
@@ -115,7 +124,7 @@ impl Presenter {
             Form::Table(version) if !first => {
                 let object = self.object(entry, at);
                 let meta = ListMeta { revision: at.unwrap_or(entry.mod_revision), ..ListMeta::default() };
-                vec![bytes_of(&self.table(version, &[object], &meta, false))]
+                vec![bytes_of(&self.table(version, object, &meta, false))]
             }
             _ => self.parts(entry, at),
         }
@@ -154,13 +163,13 @@ impl Presenter {
     }
 
     /// A reply with one object.
-    pub(crate) fn one(&self, code: u16, entry: &Entry) -> Response {
-        body::json(code, Body::Parts(self.parts(entry, None)))
+    pub(crate) fn one(&self, code: u16, entry: &Arc<Entry>) -> Response {
+        body::json(code, Body::Parts(self.reply_parts(entry)))
     }
 
     /// A reply with one object as it was when it went at a revision.
     pub(crate) fn one_at(&self, code: u16, entry: &Entry, at: Revision) -> Response {
-        body::json(code, Body::Parts(self.parts(entry, Some(at))))
+        body::json(code, Body::Parts(self.parts(entry, Some(at)).into_iter().map(Part::from).collect()))
     }
 
     /// A reply with an object that is not (or not so) in the store.
@@ -169,7 +178,7 @@ impl Presenter {
             Form::Object => Value::Object(object.clone()),
             Form::Metadata(version) => metadata_only(object, version),
             Form::Table(version) => {
-                self.table(version, std::slice::from_ref(object), &ListMeta { revision, ..ListMeta::default() }, true)
+                self.table(version, object.clone(), &ListMeta { revision, ..ListMeta::default() }, true)
             }
         };
         body::value(code, &value)
@@ -189,8 +198,9 @@ impl Presenter {
                 self.concatenated(&head, entries)
             }
             Form::Table(version) => {
-                let objects: Vec<Object> = entries.iter().map(|entry| self.object(entry, None)).collect();
-                body::value(200, &self.table(version, &objects, meta, true))
+                let columns = printing::columns(&self.row, self.version());
+                let rows = entries.iter().map(|entry| self.table_row(version, self.object(entry, None)));
+                body::json(200, Body::Full(table_text(version, meta.to_json(), columns, rows)))
             }
         }
     }
@@ -221,30 +231,50 @@ impl Presenter {
         let mut front = bytes_of(head).to_vec();
         front.pop();
         front.extend_from_slice(b",\"items\":[");
-        let mut parts: Vec<Bytes> = Vec::with_capacity(entries.len() * 2 + 2);
-        parts.push(front.into());
+        let mut parts: Vec<Part> = Vec::with_capacity(entries.len() * 2 + 2);
+        parts.push(Bytes::from(front).into());
         for (i, entry) in entries.iter().enumerate() {
             if i > 0 {
-                parts.push(Bytes::from_static(b","));
+                parts.push(Bytes::from_static(b",").into());
             }
-            parts.extend(self.parts(entry, None));
+            parts.extend(self.reply_parts(entry));
         }
-        parts.push(Bytes::from_static(b"]}\n"));
+        parts.push(Bytes::from_static(b"]}\n").into());
         body::json(200, Body::Parts(parts))
     }
 
-    fn table(&self, version: &str, objects: &[Object], meta: &ListMeta, headings: bool) -> Value {
-        let rows: Vec<Value> = objects
-            .iter()
-            .map(|object| printing::row(&self.row, self.version(), object, self.env.now(), self.shown(object, version)))
-            .collect();
+    /// A table of one object.
+    fn table(&self, version: &str, object: Object, meta: &ListMeta, headings: bool) -> Value {
         let columns = if headings { printing::columns(&self.row, self.version()) } else { Value::Null };
-        table_of(version, meta.to_json(), columns, rows)
+        table_of(version, meta.to_json(), columns, vec![self.table_row(version, object)])
+    }
+
+    fn table_row(&self, version: &str, object: Object) -> Value {
+        let shown = self.shown(&object, version);
+        printing::row(&self.row, self.version(), object, self.env.now(), shown)
     }
 }
 
 fn table_of(version: &str, meta: Value, columns: Value, rows: Vec<Value>) -> Value {
     json!({"kind": "Table", "apiVersion": version, "metadata": meta, "columnDefinitions": columns, "rows": rows})
+}
+
+/// The same as bytes, with rows that are made one after the other: as trees, all objects of a long list take ten times as much as their
+/// text.
+fn table_text(version: &str, meta: Value, columns: Value, rows: impl Iterator<Item = Value>) -> Bytes {
+    let head = json!({"kind": "Table", "apiVersion": version, "metadata": meta, "columnDefinitions": columns});
+    let mut text = bytes_of(&head).to_vec();
+    text.pop();
+    // Behind all others in the order of the alphabet.
+    text.extend_from_slice(b",\"rows\":[");
+    for (i, row) in rows.enumerate() {
+        if i > 0 {
+            text.push(b',');
+        }
+        text.extend_from_slice(&bytes_of(&row));
+    }
+    text.extend_from_slice(b"]}");
+    text.into()
 }
 
 /// An object's `PartialObjectMetadata`.
@@ -260,4 +290,19 @@ fn metadata_only(object: &Object, version: &str) -> Value {
 pub(crate) fn bytes_of(value: &Value) -> Bytes {
     // Writing a tree of JSON values to memory cannot fail.
     serde_json::to_vec(value).unwrap_or_default().into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_table_is_the_same_row_by_row() {
+        for count in [0, 1, 3] {
+            let rows: Vec<Value> = (0..count).map(|n| json!({"cells": [n, "]}"], "object": null})).collect();
+            let (meta, columns) = (json!({"resourceVersion": "7"}), json!([{"name": "Name"}]));
+            let whole = bytes_of(&table_of("meta.k8s.io/v1", meta.clone(), columns.clone(), rows.clone()));
+            assert_eq!(table_text("meta.k8s.io/v1", meta, columns, rows.into_iter()), whole, "{count}");
+        }
+    }
 }

@@ -28,9 +28,8 @@ fn headings(columns: Vec<Column>) -> Value {
 }
 
 /// One row: the cells of an object, and the object in the form that was asked for.
-pub(crate) fn row(row: &ResourceInfo, version: &Version, object: &Object, now: Timestamp, shown: Value) -> Value {
-    let value = Value::Object(object.clone());
-    json!({"cells": print::cells(row, version, &value, now), "object": shown})
+pub(crate) fn row(row: &ResourceInfo, version: &Version, object: Object, now: Timestamp, shown: Value) -> Value {
+    json!({"cells": print::cells(row, version, &Value::Object(object), now), "object": shown})
 }
 
 /// The `columnDefinitions` of a `Scale`, and its row.

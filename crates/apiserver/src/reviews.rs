@@ -213,8 +213,7 @@ async fn token(server: &ApiServer, cx: &Cx<'_>, review: &Object) -> Result<Value
         carrack_auth::authn::Presented::Token(verified) => verified.audiences().to_vec(),
         carrack_auth::authn::Presented::Caller(_) => authenticator.api_audiences().to_vec(),
     };
-    let found = cx.server.bound_objects(presented.needs()).await;
-    Ok(match presented.confirm(now_unix_s, &found) {
+    Ok(match cx.server.confirmed(presented, now_unix_s).await {
         Ok(caller) => json!({"authenticated": true, "user": user_info(&caller), "audiences": accepted}),
         Err(error) => refused(error.to_string()),
     })

@@ -349,8 +349,7 @@ impl ApiServer {
             return Ok(caller);
         }
         let presented = authenticator.present(peer, headers, now_unix_s).map_err(refused)?;
-        let found = self.inner.bound_objects(presented.needs()).await;
-        presented.confirm(now_unix_s, &found).map_err(refused)
+        self.inner.confirmed(presented, now_unix_s).await.map_err(refused)
     }
 }
 

@@ -20,6 +20,7 @@ use serde_json::{Map, Value};
 use crate::convert;
 use crate::object;
 use crate::status::Status;
+use crate::texts::Texts;
 
 const METADATA: &str = ",\"metadata\":{\"resourceVersion\":\"";
 
@@ -126,7 +127,7 @@ fn json<T: Serialize + ?Sized>(out: &mut Vec<u8>, value: &T) {
 
 /// The value as it was put, to be put under another key.
 pub(crate) fn unstamped(entry: &Entry) -> StoreValue {
-    let (value, front) = (entry.value(), memo(entry).front);
+    let (value, front) = (entry.value(), entry.front_len());
     let digits = value[front..].iter().take_while(|byte| byte.is_ascii_digit()).count();
     let bytes = [&value[..front], &value[front + digits..]].concat();
     let stamp_at = carrack_store::stamp_place(&bytes);
@@ -146,18 +147,18 @@ pub(crate) fn is_same(entry: &Entry, value: &StoreValue) -> bool {
 #[derive(Debug)]
 pub(crate) struct Memo {
     /// `metadata.labels`.
-    pub labels: BTreeMap<String, String>,
+    pub labels: Texts,
     /// `metadata.name`.
-    pub name: String,
+    pub name: Box<str>,
     /// `metadata.namespace`; empty for cluster-scoped objects.
-    pub namespace: String,
-    /// Length of the front up to and including [`METADATA`]: the revision starts here.
-    front: usize,
-    object: OnceLock<Map<String, Value>>,
-    fields: OnceLock<BTreeMap<String, String>>,
-    /// For which definition it was looked at what has changed since, and what became of the entry, if anything did.
-    caught_up: Mutex<Option<(u64, Option<Arc<Entry>>)>>,
+    pub namespace: Box<str>,
+    object: OnceLock<Box<Map<String, Value>>>,
+    fields: OnceLock<Texts>,
+    caught_up: Mutex<Option<Box<CaughtUp>>>,
 }
+
+/// For which definition it was looked at what has changed since an entry was written, and what became of it, if anything did.
+type CaughtUp = (u64, Option<Arc<Entry>>);
 
 #[derive(Deserialize)]
 struct Partial {
@@ -190,15 +191,10 @@ impl Memo {
     fn new(value: &[u8]) -> Memo {
         let partial = serde_json::from_slice::<Partial>(value);
         let metadata = partial.map_or_else(|_| PartialMetadata::odd(value), |partial| partial.metadata);
-        let front = value
-            .windows(METADATA.len())
-            .position(|window| window == METADATA.as_bytes())
-            .map_or(0, |at| at + METADATA.len());
         Memo {
-            labels: metadata.labels.unwrap_or_default(),
-            name: metadata.name,
-            namespace: metadata.namespace.unwrap_or_default(),
-            front,
+            labels: metadata.labels.unwrap_or_default().into_iter().collect(),
+            name: metadata.name.into(),
+            namespace: metadata.namespace.unwrap_or_default().into(),
             object: OnceLock::new(),
             fields: OnceLock::new(),
             caught_up: Mutex::default(),
@@ -222,7 +218,7 @@ pub(crate) fn parse(entry: &Entry) -> Map<String, Value> {
 
 /// The parsed object of a small entry, kept with it: what admission looks up for every write is of this kind.
 pub(crate) fn parsed(entry: &Entry) -> Option<&Map<String, Value>> {
-    (entry.value_len() <= KEPT_PARSED_BYTES).then(|| memo(entry).object.get_or_init(|| parse(entry)))
+    (entry.value_len() <= KEPT_PARSED_BYTES).then(|| &**memo(entry).object.get_or_init(|| parse(entry).into()))
 }
 
 /// Parses an entry's object, and takes out its managers as the text that is stored: few look into it.
@@ -321,13 +317,13 @@ pub(crate) fn caught_up(entry: Arc<Entry>, row: &ResourceInfo) -> Arc<Entry> {
         let mut object = parse(&entry);
         convert::catch_up(row, &entry, &mut object);
         let api_version = object.get("apiVersion").and_then(Value::as_str).unwrap_or_default().to_owned();
-        (row.defined_at, instead(&entry, &object, &api_version, &row.kind))
+        Box::new((row.defined_at, instead(&entry, &object, &api_version, &row.kind)))
     };
     // Nothing that holds it can panic half way.
     let mut known = memo(&entry).caught_up.lock().unwrap_or_else(PoisonError::into_inner);
-    let (_, now) = match &*known {
-        Some(made) if made.0 == row.defined_at => made.clone(),
-        _ => known.insert(make()).clone(),
+    let now = match &*known {
+        Some(made) if made.0 == row.defined_at => made.1.clone(),
+        _ => known.insert(make()).1.clone(),
     };
     drop(known);
     now.unwrap_or(entry)
@@ -337,8 +333,8 @@ pub(crate) fn caught_up(entry: Arc<Entry>, row: &ResourceInfo) -> Arc<Entry> {
 pub(crate) fn field_value(entry: &Entry, row: &ResourceInfo, version: &Version, path: &str) -> String {
     let memo = memo(entry);
     match path {
-        "metadata.name" => return memo.name.clone(),
-        "metadata.namespace" => return memo.namespace.clone(),
+        "metadata.name" => return memo.name.to_string(),
+        "metadata.namespace" => return memo.namespace.to_string(),
         _ => {}
     }
     let compute = || {
@@ -352,14 +348,14 @@ pub(crate) fn field_value(entry: &Entry, row: &ResourceInfo, version: &Version, 
                 let value = version.selectable_value(&object, &field.name)?;
                 Some((field.name.to_string(), value.into_owned()))
             })
-            .collect::<BTreeMap<_, _>>()
+            .collect::<Texts>()
     };
     if row.is_custom || convert::is_view(row) {
         // A custom resource's selectable fields may change while the entry lives, and a view's
         // fields are not those that the memo holds.
-        return compute().remove(path).unwrap_or_default();
+        return compute().get(path).unwrap_or_default().to_owned();
     }
-    memo.fields.get_or_init(compute).get(path).cloned().unwrap_or_default()
+    memo.fields.get_or_init(compute).get(path).unwrap_or_default().to_owned()
 }
 
 /// The object's bytes behind another [`front`] and, if given, at another revision, without copying
@@ -369,8 +365,7 @@ pub(crate) fn spliced(entry: &Entry, wanted: &Bytes, at: Option<Revision>) -> Ve
     if at.is_none() && value.starts_with(wanted) {
         return vec![value];
     }
-    let memo = memo(entry);
-    let rest = value.slice(memo.front..);
+    let rest = value.slice(entry.front_len()..);
     let Some(at) = at else { return vec![wanted.clone(), rest] };
     let digits = rest.iter().take_while(|b| b.is_ascii_digit()).count();
     let mut out = wanted.to_vec();
@@ -409,8 +404,8 @@ mod tests {
         assert_eq!(moved["metadata"]["name"], "n");
         assert_eq!(moved["spec"], json!({"a": 1}));
         let memo = memo(&entry);
-        assert_eq!((memo.name.as_str(), memo.namespace.as_str()), ("n", "s"));
-        assert_eq!(memo.labels["a"], "b");
+        assert_eq!((&*memo.name, &*memo.namespace), ("n", "s"));
+        assert_eq!(memo.labels.get("a"), Some("b"));
         let object = object.as_object().expect("object");
         assert_eq!(unstamped(&entry), encode(object, "v1", "Pod"));
         assert!(is_same(&entry, &encode(object, "v1", "Pod")));

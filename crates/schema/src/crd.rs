@@ -215,7 +215,8 @@ impl Reader<'_> {
             format: optional(column, "format").unwrap_or_default(),
             description: optional(column, "description").unwrap_or_default(),
             priority: column.get("priority").and_then(Value::as_i64).unwrap_or(0),
-            path: self.path(&self.needed(column, "jsonPath")?)?,
+            // A column that cannot be read is empty; the resource is served all the same, as upstream serves it.
+            path: JsonPath::parse(&self.needed(column, "jsonPath")?).ok(),
         })
     }
 }

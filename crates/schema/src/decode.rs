@@ -59,7 +59,7 @@ pub enum Finding {
 const MAX_PATH: usize = 1024;
 
 /// The beginning of a text that may be long.
-fn beginning(text: &str) -> &str {
+pub(crate) fn beginning(text: &str) -> &str {
     &text[..text.floor_char_boundary(MAX_PATH)]
 }
 
@@ -172,6 +172,13 @@ pub fn strict_message(version: &str, kind: &str, findings: &[Finding]) -> Option
     let texts: Vec<_> = findings.iter().map(ToString::to_string).collect();
     (!texts.is_empty())
         .then(|| cannot_be_handled(version, kind, &format!("strict decoding error: {}", texts.join(", "))))
+}
+
+/// Findings in the order in which a JSON body has what they are about: Go's decoder tells of fields as it comes to them,
+/// be they unknown or there already.
+#[must_use]
+pub fn in_order(body: &[u8], limits: Limits, findings: Vec<Finding>) -> Vec<Finding> {
+    if findings.len() < 2 { findings } else { json::in_order(body, limits.max_depth, findings) }
 }
 
 /// Reads a body.

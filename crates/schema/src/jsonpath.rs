@@ -1,6 +1,7 @@
 //! The JSONPath subset of printer columns and selectable fields.
 //!
-//! A path is a chain of steps: `.name`, `['name']`, `[3]`, `[-1]`, `[*]`, `.*`, `..name` and the
+//! A path is a chain of steps: `.name`, `['name']`, `[3]`, `[-1]`, `[*]`, `.*`, `..name`, the slice
+//! `[1:3]` with a step behind it if there is one, several of what stands in brackets (`[0,2]`), and the
 //! filter `[?(@.a.b=="text")]` with `==`, `!=`, `<`, `<=`, `>`, `>=` or mere existence. It may be
 //! written with or without `$` and braces. A dot in a name is escaped with a backslash.
 //! <https://kubernetes.io/docs/reference/kubectl/jsonpath/>
@@ -17,9 +18,20 @@ pub struct JsonPath {
 enum Step {
     Field(String),
     Index(i64),
+    /// The items from a place up to another, or every second of them and so on.
+    Slice {
+        from: Option<i64>,
+        to: Option<i64>,
+        step: Option<i64>,
+    },
+    /// What each of these finds.
+    Union(Vec<Step>),
     Wildcard,
     Recursive(String),
-    Filter { path: JsonPath, test: Option<(Comparison, Value)> },
+    Filter {
+        path: JsonPath,
+        test: Option<(Comparison, Value)>,
+    },
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -107,12 +119,25 @@ impl Step {
             Step::Field(name) => out.extend(value.get(name)),
             Step::Index(index) => {
                 if let Some(list) = value.as_array() {
-                    let position = if *index < 0 {
-                        list.len().checked_sub(index.unsigned_abs() as usize)
-                    } else {
-                        usize::try_from(*index).ok()
-                    };
-                    out.extend(position.and_then(|p| list.get(p)));
+                    out.extend(position(*index, list.len()).and_then(|p| list.get(p)));
+                }
+            }
+            Step::Slice { from, to, step } => {
+                let Some(list) = value.as_array() else { return };
+                let from = from.map_or(Some(0), |from| position(from, list.len()));
+                let to = to.map_or(Some(list.len()), |to| position(to, list.len()));
+                let step = usize::try_from(step.unwrap_or(1)).ok().filter(|step| *step > 0);
+                // What reaches beyond the list finds nothing, as upstream has it.
+                if let (Some(from), Some(to), Some(step)) = (from, to, step) {
+                    out.extend(list.get(from..to).into_iter().flatten().step_by(step));
+                }
+            }
+            Step::Union(steps) => {
+                for step in steps {
+                    step.apply(value, out);
+                    if out.len() > MAX_FOUND {
+                        break;
+                    }
                 }
             }
             Step::Wildcard => match value {
@@ -128,6 +153,11 @@ impl Step {
             }
         }
     }
+}
+
+/// Where a place is in a list of this length: one below 0 is counted from the end.
+fn position(index: i64, length: usize) -> Option<usize> {
+    if index < 0 { length.checked_sub(index.unsigned_abs() as usize) } else { usize::try_from(index).ok() }
 }
 
 fn descend<'a>(value: &'a Value, name: &str, out: &mut Vec<&'a Value>) {
@@ -242,7 +272,26 @@ impl Parser<'_> {
     }
 
     fn bracket(&mut self, depth: usize) -> Parsed<Step> {
-        let step = if self.eat("*") {
+        let first = self.in_bracket(depth)?;
+        let mut others = Vec::new();
+        self.skip_spaces();
+        while self.eat(",") {
+            self.skip_spaces();
+            others.push(self.in_bracket(depth)?);
+            self.skip_spaces();
+        }
+        if !self.eat("]") {
+            return Err("a bracket is not closed");
+        }
+        if others.is_empty() {
+            return Ok(first);
+        }
+        others.insert(0, first);
+        Ok(Step::Union(others))
+    }
+
+    fn in_bracket(&mut self, depth: usize) -> Parsed<Step> {
+        Ok(if self.eat("*") {
             Step::Wildcard
         } else if self.eat("?(") {
             if depth >= MAX_FILTER_DEPTH {
@@ -256,12 +305,11 @@ impl Parser<'_> {
         } else if self.rest().starts_with(['\'', '"']) {
             Step::Field(self.quoted()?)
         } else {
-            let end = self.rest().find(']').ok_or("a bracket is not closed")?;
-            let index = self.rest().get(..end).and_then(|t| t.trim().parse().ok()).ok_or("an index is not a number")?;
+            let end = self.rest().find([']', ',']).ok_or("a bracket is not closed")?;
+            let step = places(self.rest().get(..end).unwrap_or_default())?;
             self.at += end;
-            Step::Index(index)
-        };
-        if self.eat("]") { Ok(step) } else { Err("a bracket is not closed") }
+            step
+        })
     }
 
     fn filter(&mut self, depth: usize) -> Parsed<Step> {
@@ -328,6 +376,25 @@ impl Parser<'_> {
     }
 }
 
+/// What stands for places in a list: one of them, or a slice with up to three numbers, any of which may be missing.
+fn places(text: &str) -> Parsed<Step> {
+    let numbers: Vec<Option<i64>> = text.split(':').map(number).collect::<Parsed<_>>()?;
+    match numbers.as_slice() {
+        // Nothing at all is the first item.
+        [index] => Ok(Step::Index(index.unwrap_or(0))),
+        [from, to] => Ok(Step::Slice { from: *from, to: *to, step: None }),
+        [from, to, step] => Ok(Step::Slice { from: *from, to: *to, step: *step }),
+        _ => Err("a slice has too many numbers"),
+    }
+}
+
+fn number(text: &str) -> Parsed<Option<i64>> {
+    match text.trim() {
+        "" => Ok(None),
+        digits => digits.parse().map(Some).map_err(|_| "an index is not a number"),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use serde_json::json;
@@ -354,6 +421,17 @@ mod tests {
             (".status.conditions[-1].type", json!(["Old"])),
             (".status.conditions[1].type", json!(["Old"])),
             (".status.conditions[7].type", json!([])),
+            (".status.conditions[].type", json!(["Ready"])),
+            (".status.conditions[-1:].type", json!(["Old"])),
+            (".status.conditions[:1].type", json!(["Ready"])),
+            (".status.conditions[0:2].type", json!(["Ready", "Old"])),
+            (".status.conditions[::2].type", json!(["Ready"])),
+            (".status.conditions[0:7].type", json!([])),
+            (".status.conditions[1:0].type", json!([])),
+            (".status.conditions[::0].type", json!([])),
+            (".status.nothing[-1:].type", json!([])),
+            (".status.conditions[1, 0].type", json!(["Old", "Ready"])),
+            (".status.conditions[0]['type','n']", json!(["Ready", 3])),
             ("..type", json!(["Ready", "Old"])),
             (".status.nothing.here", json!([])),
         ];
@@ -372,7 +450,19 @@ mod tests {
 
     #[test]
     fn refuses() {
-        for path in [".a[", ".a[x]", ".a['b]", ".a[?(@.b==)]", ".a[?(@.b=='c']", ".a b", "..", ".a]"] {
+        for path in [
+            ".a[",
+            ".a[x]",
+            ".a[1:x]",
+            ".a[1:2:3:4]",
+            ".a[1,",
+            ".a['b]",
+            ".a[?(@.b==)]",
+            ".a[?(@.b=='c']",
+            ".a b",
+            "..",
+            ".a]",
+        ] {
             assert!(JsonPath::parse(path).is_err(), "{path}");
         }
     }

@@ -54,7 +54,7 @@ pub fn split_path(path: &str) -> Option<(&str, &str)> {
 pub fn v3_hash(group: &str, version: &str, resources: &[&ResourceInfo]) -> String {
     let mut hash = Sha256::new();
     // The number counts how often what is said of the same rows has changed.
-    hash.update(concat!(env!("CARGO_PKG_VERSION"), "/3/").as_bytes());
+    hash.update(concat!(env!("CARGO_PKG_VERSION"), "/5/").as_bytes());
     hash.update(KUBERNETES_VERSION.as_bytes());
     for info in resources.iter().filter(|info| info.group == group) {
         for v in served(info).filter(|v| v.name == version) {

@@ -2,30 +2,40 @@
 
 use serde_json::Value;
 
-use crate::decode::Finding;
+use crate::builtin;
+use crate::decode::{self, DecodeError, Finding};
 use crate::schema::{Additional, Schema};
 
 /// Most findings that are returned.
 const MAX_FINDINGS: usize = 100;
 
 /// Fields that every object has at its root (and every embedded resource).
-const OBJECT_FIELDS: [&str; 3] = ["apiVersion", "kind", "metadata"];
+const OBJECT_FIELDS: [&str; 3] = ["apiVersion", "kind", METADATA];
+const METADATA: &str = "metadata";
+const OBJECT_META: &str = "io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta";
 
 /// Removes fields that the schema of a custom resource does not have, unless it preserves them.
 /// The removed ones are returned, for `fieldValidation`.
 ///
-/// `metadata` is left alone: it is checked against the built-in type by
-/// [`crate::decode::conform`] with the schema of `ObjectMeta`.
-#[must_use]
-pub fn prune(object: &mut Value, schema: &Schema) -> Vec<Finding> {
-    let mut walk = Walk { findings: Vec::new(), path: String::new() };
+/// The object's own `metadata` is left alone: it is checked against the built-in type by
+/// [`crate::decode::conform`] with the schema of `ObjectMeta`. That of embedded resources is checked so here,
+/// also where everything else is preserved
+/// (`k8s.io/apiextensions-apiserver/pkg/apiserver/schema/objectmeta`).
+///
+/// # Errors
+/// When the metadata of an embedded resource is not what metadata is. The object is pruned all the same: one that is stored may
+/// have been let in by another definition.
+pub fn prune(object: &mut Value, schema: &Schema) -> Result<Vec<Finding>, DecodeError> {
+    let mut walk = Walk { findings: Vec::new(), path: String::new(), fault: None };
     walk.value(object, schema.resolve(), true);
-    walk.findings
+    walk.fault.map_or(Ok(walk.findings), Err)
 }
 
 struct Walk {
     findings: Vec<Finding>,
     path: String,
+    /// The first of them.
+    fault: Option<DecodeError>,
 }
 
 impl Walk {
@@ -45,6 +55,9 @@ impl Walk {
                 }
                 for (key, child) in map.iter_mut() {
                     if is_object && OBJECT_FIELDS.contains(&key.as_str()) {
+                        if key == METADATA && !self.path.is_empty() {
+                            self.metadata(child);
+                        }
                         continue;
                     }
                     let child_schema = node.property(key).or(match &node.additional {
@@ -73,6 +86,27 @@ impl Walk {
             _ => {}
         }
     }
+
+    /// The metadata of an embedded resource.
+    fn metadata(&mut self, metadata: &mut Value) {
+        let Some(schema) = builtin::schema(OBJECT_META) else { return };
+        let path = format!("{}.{METADATA}", self.path);
+        match decode::conform(metadata, schema) {
+            Ok(found) => {
+                for finding in found {
+                    if let Finding::Unknown(field) = finding
+                        && self.findings.len() < MAX_FINDINGS
+                    {
+                        self.findings.push(Finding::unknown(&path, &field));
+                    }
+                }
+            }
+            Err(error) if self.fault.is_none() => {
+                self.fault = Some(DecodeError::Mistyped(format!("{}: {error}", decode::beginning(&path))));
+            }
+            Err(_) => {}
+        }
+    }
 }
 
 #[cfg(test)]
@@ -90,22 +124,26 @@ mod tests {
                 "map": {"type": "object", "additionalProperties": {"type": "object", "properties": {"x": {"type": "integer"}}}},
                 "list": {"type": "array", "items": {"type": "object", "properties": {"y": {"type": "integer"}}}},
                 "pod": {"type": "object", "x-kubernetes-embedded-resource": true, "properties": {"spec": {"type": "object"}}},
+                "any": {"type": "array", "items": {"type": "object", "x-kubernetes-embedded-resource": true, "x-kubernetes-preserve-unknown-fields": true}},
             }},
         }}))
         .expect("a schema");
         let mut object = json!({"apiVersion": "g/v1", "kind": "K", "metadata": {"name": "n", "odd": 1}, "extra": 1, "spec": {
             "a": "b", "b": 1, "free": {"any": {"thing": 1}, "in": {"gone": 1}}, "map": {"k": {"x": 1, "z": 2}}, "list": [{"y": 1}, {"w": 2}],
             "pod": {"apiVersion": "v1", "kind": "Pod", "metadata": {}, "spec": {"deep": 1}, "status": {}},
+            "any": [{"metadata": {"name": "m", "namespace": "s", "odd": 1, "creationTimestamp": null}, "extra": 1}],
         }});
-        let findings: Vec<_> = prune(&mut object, &schema).iter().map(ToString::to_string).collect();
+        let found = prune(&mut object, &schema).expect("metadata");
+        let findings: Vec<_> = found.iter().map(ToString::to_string).collect();
         assert_eq!(
             object,
             json!({"apiVersion": "g/v1", "kind": "K", "metadata": {"name": "n", "odd": 1}, "spec": {
                 "a": "b", "free": {"any": {"thing": 1}, "in": {}}, "map": {"k": {"x": 1}}, "list": [{"y": 1}, {}],
                 "pod": {"apiVersion": "v1", "kind": "Pod", "metadata": {}, "spec": {}},
+                "any": [{"metadata": {"name": "m", "namespace": "s"}, "extra": 1}],
             }})
         );
-        assert_eq!(findings.len(), 7);
+        assert_eq!(findings.len(), 8);
         for path in [
             "extra",
             "spec.b",
@@ -114,8 +152,15 @@ mod tests {
             "spec.list[1].w",
             "spec.pod.spec.deep",
             "spec.pod.status",
+            "spec.any[0].metadata.odd",
         ] {
             assert!(findings.contains(&format!("unknown field \"{path}\"")), "{path} in {findings:?}");
+        }
+        for metadata in [json!("none"), json!({"labels": {"a": 1}}), json!({"name": {}})] {
+            let mut object = json!({"spec": {"any": [{}, {"metadata": metadata}], "b": 1, "list": [{"w": 2}]}});
+            let refused = prune(&mut object, &schema).map_err(|error| error.to_string());
+            assert!(refused.as_ref().is_err_and(|why| why.starts_with("spec.any[1].metadata: ")), "{refused:?}");
+            assert_eq!(object["spec"]["list"], json!([{}]), "the rest is pruned all the same");
         }
     }
 }

@@ -151,8 +151,8 @@ pub struct ColumnDef {
     pub description: String,
     /// 0 is shown always, others with `-o wide`.
     pub priority: i64,
-    /// Where the value is.
-    pub path: JsonPath,
+    /// Where the value is; none where the definition says it in a way that nobody here can read.
+    pub path: Option<JsonPath>,
 }
 
 impl ResourceInfo {

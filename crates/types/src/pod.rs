@@ -130,7 +130,7 @@ pub fn forget_local_volumes(pod: &mut Pod) {
 }
 
 /// Leaves out of a pod what its node alone acts on: volumes of its own, and of containers all but their names, images, ports,
-/// resources and restart policies. It cannot be written back whole.
+/// resources and restart policies, and what is told of their mounts. It cannot be written back whole.
 pub fn forget_what_nodes_do(pod: &mut Pod) {
     forget_local_volumes(pod);
     let Some(spec) = &mut pod.spec else { return };
@@ -147,6 +147,12 @@ pub fn forget_what_nodes_do(pod: &mut Pod) {
             restart_policy: container.restart_policy.take(),
             ..Container::default()
         };
+    }
+    if let Some(status) = &mut pod.status {
+        let told = status.container_statuses.iter_mut().chain(&mut status.init_container_statuses);
+        for container in told.flatten() {
+            container.volume_mounts = None;
+        }
     }
     shrink(pod);
 }
@@ -198,6 +204,8 @@ mod tests {
         let claim = json!({"name": "v", "persistentVolumeClaim": {"claimName": "c"}});
         let volumes = json!([{"name": "e", "emptyDir": {}}, claim, {"name": "t", "projected": {"sources": []}}]);
         let mut pod = whole(&container, volumes);
+        let statuses = pod.status.as_mut().and_then(|status| status.container_statuses.as_mut()).expect("statuses");
+        statuses[0].volume_mounts = from_value(json!([{"name": "v", "mountPath": "/v"}])).expect("mounts");
         forget_what_nodes_do(&mut pod);
         assert_eq!(pod, whole(&kept, json!([claim])));
         let mut pod = whole(&container, json!([{"name": "e", "emptyDir": {}}]));

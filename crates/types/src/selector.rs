@@ -8,13 +8,18 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 /// exist chooses nothing, since admission refuses those (apimachinery, `LabelSelectorAsSelector`).
 #[must_use]
 pub fn selects(selector: &LabelSelector, labels: Option<&BTreeMap<String, String>>) -> bool {
-    let value = |key: &str| labels.and_then(|l| l.get(key));
-    selector.match_labels.iter().flatten().all(|(key, wanted)| value(key) == Some(wanted))
+    chooses(selector, |key| labels?.get(key).map(String::as_str))
+}
+
+/// Whether a selector chooses what has these labels, as [`selects`].
+#[must_use]
+pub fn chooses<'l>(selector: &LabelSelector, label: impl Fn(&str) -> Option<&'l str>) -> bool {
+    selector.match_labels.iter().flatten().all(|(key, wanted)| label(key) == Some(wanted))
         && selector.match_expressions.iter().flatten().all(|r| {
             let values = r.values.as_deref().unwrap_or_default();
-            match (r.operator.as_str(), value(&r.key)) {
-                ("In", have) => have.is_some_and(|v| values.contains(v)),
-                ("NotIn", have) => have.is_none_or(|v| !values.contains(v)),
+            match (r.operator.as_str(), label(&r.key)) {
+                ("In", have) => have.is_some_and(|v| values.iter().any(|value| value == v)),
+                ("NotIn", have) => have.is_none_or(|v| values.iter().all(|value| value != v)),
                 ("Exists", have) => have.is_some(),
                 ("DoesNotExist", have) => have.is_none(),
                 _ => false,

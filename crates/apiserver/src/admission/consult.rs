@@ -56,8 +56,8 @@ async fn ask(
         dry_run: cx.dry_run()?,
         env: &*cx.server.env,
     };
-    let found = fetch(&*cx.server.untimed, asked.plugins(cx), &attributes).await?;
-    steps::admit(cx, asked, &mut attributes, &found).await?;
+    let mut found = fetch(&*cx.server.untimed, asked.plugins(cx), &attributes).await?;
+    steps::admit(cx, asked, &mut attributes, &mut found).await?;
     steps::validate(cx, asked, &attributes, &found).await?;
     Ok(attributes.object)
 }

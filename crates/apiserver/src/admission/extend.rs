@@ -167,12 +167,12 @@ pub(crate) fn annotate(cx: &Cx<'_>, attributes: &Attributes<'_>, found: &Found) 
 }
 
 /// Lets those change the object who may. After that the plugins that have a say in the request look at it again, with what
-/// was found for them.
+/// was found for them, and what they need besides: it may name a class or an account by now that nobody had asked for.
 pub(crate) async fn mutate(
     cx: &Cx<'_>,
     plugins: &[Box<dyn AdmissionPlugin>],
     attributes: &mut Attributes<'_>,
-    found: &Found,
+    found: &mut Found,
 ) -> Result<(), Status> {
     let any = |hooks: &Hooks| !hooks.mutating.is_empty() || !hooks.mutating_policies.is_empty();
     let Some(asked) = Asked::new(cx, attributes, any).await? else { return Ok(()) };
@@ -184,6 +184,7 @@ pub(crate) async fn mutate(
     }
     keep_other_half(cx, attributes, &before);
     // What came later may concern those that were asked earlier.
+    found.complete(&*cx.server.untimed, plugins, attributes).await?;
     for plugin in plugins {
         plugin.mutate(attributes, found)?;
     }
@@ -191,6 +192,9 @@ pub(crate) async fn mutate(
         let between = attributes.object.clone();
         webhook::mutate(&asked, attributes, Some(seen)).await?;
         keep_other_half(cx, attributes, &between);
+        if attributes.object != between {
+            found.complete(&*cx.server.untimed, plugins, attributes).await?;
+        }
     }
     Ok(())
 }

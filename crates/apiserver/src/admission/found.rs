@@ -16,6 +16,8 @@ use crate::stored;
 pub(crate) struct Found {
     one: BTreeMap<[String; 4], Read>,
     many: BTreeMap<[String; 3], Vec<Read>>,
+    /// What was looked for, and whether the write rests on it.
+    asked: BTreeMap<[String; 4], bool>,
     /// What the write rests on.
     pub checks: Vec<Check>,
 }
@@ -58,6 +60,62 @@ impl Lookup for Found {
 }
 
 impl Found {
+    /// Reads what the plugins need besides, as the write is by now. What was read before stays as it was: of an address or a port
+    /// that the write has taken since, somebody else's is no reason to refuse it, but to decide again.
+    pub(super) async fn complete(
+        &mut self,
+        store: &dyn Store,
+        plugins: &[Box<dyn AdmissionPlugin>],
+        attributes: &Attributes<'_>,
+    ) -> Result<(), Status> {
+        let mut needed: Vec<Needed> = plugins.iter().flat_map(|plugin| plugin.needs(attributes)).collect();
+        // A pinned wish comes first of its equals, so that it counts.
+        needed.sort_by(|a, b| {
+            (&a.group, &a.resource, &a.namespace, &a.name, !a.pinned).cmp(&(
+                &b.group,
+                &b.resource,
+                &b.namespace,
+                &b.name,
+                !b.pinned,
+            ))
+        });
+        needed.dedup_by(|b, a| {
+            (&a.group, &a.resource, &a.namespace, &a.name) == (&b.group, &b.resource, &b.namespace, &b.name)
+        });
+        for Needed { group, resource, namespace, name, pinned } in needed {
+            let prefix = keys::of(&group, &resource, Some(namespace.as_str()).filter(|n| !n.is_empty()));
+            let asked = [group, resource, namespace, name];
+            if self.asked.get(&asked).is_some_and(|was_pinned| *was_pinned || !pinned) {
+                continue;
+            }
+            self.asked.insert(asked.clone(), pinned);
+            let [group, resource, namespace, name] = asked;
+            if name.is_empty() {
+                let page = store.range(Range { prefix, after: None, limit: 0, at: None }).await?;
+                if pinned {
+                    let unchanged = |entry: &Arc<Entry>| Check::Unchanged(Arc::clone(&entry.key), entry.mod_revision);
+                    self.checks.extend(page.entries.iter().map(unchanged));
+                }
+                self.many.insert([group, resource, namespace], page.entries.into_iter().map(Read::of).collect());
+                continue;
+            }
+            let key: Arc<str> = (prefix + &name).into();
+            let (entry, _) = store.get(&key).await?;
+            if pinned {
+                self.checks.push(match &entry {
+                    Some(entry) => Check::Unchanged(Arc::clone(&key), entry.mod_revision),
+                    None => Check::Absent(Arc::clone(&key)),
+                });
+            }
+            let one = [group, resource, namespace, name];
+            match entry {
+                Some(entry) => drop(self.one.insert(one, Read::of(entry))),
+                None => drop(self.one.remove(&one)),
+            }
+        }
+        Ok(())
+    }
+
     /// Makes a precondition of an object that was read in a list: it is unchanged.
     pub(super) fn pin(&mut self, key: &Arc<str>) {
         let pinned = self.checks.iter().any(|check| match check {
@@ -76,43 +134,83 @@ pub(crate) async fn fetch(
     plugins: &[Box<dyn AdmissionPlugin>],
     attributes: &Attributes<'_>,
 ) -> Result<Found, Status> {
-    let mut needed: Vec<Needed> = plugins.iter().flat_map(|plugin| plugin.needs(attributes)).collect();
-    // A pinned wish comes first of its equals, so that it counts.
-    needed.sort_by(|a, b| {
-        (&a.group, &a.resource, &a.namespace, &a.name, !a.pinned).cmp(&(
-            &b.group,
-            &b.resource,
-            &b.namespace,
-            &b.name,
-            !b.pinned,
-        ))
-    });
-    needed.dedup_by(|b, a| {
-        (&a.group, &a.resource, &a.namespace, &a.name) == (&b.group, &b.resource, &b.namespace, &b.name)
-    });
     let mut found = Found::default();
-    for Needed { group, resource, namespace, name, pinned } in needed {
-        let prefix = keys::of(&group, &resource, Some(namespace.as_str()).filter(|n| !n.is_empty()));
-        if name.is_empty() {
-            let page = store.range(Range { prefix, after: None, limit: 0, at: None }).await?;
-            if pinned {
-                let unchanged = |entry: &Arc<Entry>| Check::Unchanged(Arc::clone(&entry.key), entry.mod_revision);
-                found.checks.extend(page.entries.iter().map(unchanged));
-            }
-            found.many.insert([group, resource, namespace], page.entries.into_iter().map(Read::of).collect());
-            continue;
+    found.complete(store, plugins, attributes).await?;
+    Ok(found)
+}
+
+#[cfg(test)]
+mod tests {
+    use carrack_auth::Caller;
+    use carrack_store::{MemStore, Op, Txn};
+    use futures::FutureExt as _;
+    use serde_json::json;
+
+    use super::*;
+    use crate::admission::Operation;
+    use crate::env::Env;
+
+    struct Still;
+
+    impl Env for Still {
+        fn now(&self) -> jiff::Timestamp {
+            jiff::Timestamp::UNIX_EPOCH
         }
-        let key: Arc<str> = (prefix + &name).into();
-        let (entry, _) = store.get(&key).await?;
-        if pinned {
-            found.checks.push(match &entry {
-                Some(entry) => Check::Unchanged(Arc::clone(&key), entry.mod_revision),
-                None => Check::Absent(Arc::clone(&key)),
-            });
-        }
-        if let Some(entry) = entry {
-            found.one.insert([group, resource, namespace, name], Read::of(entry));
+        fn random(&self) -> u64 {
+            0
         }
     }
-    Ok(found)
+
+    /// It wants all nodes, and a namespace that is called as the object.
+    struct Wants;
+
+    impl AdmissionPlugin for Wants {
+        fn name(&self) -> &'static str {
+            "Wants"
+        }
+        fn needs(&self, attributes: &Attributes<'_>) -> Vec<Needed> {
+            vec![Needed::all("", "nodes", ""), Needed::one("", "namespaces", "", &attributes.name).pinned()]
+        }
+    }
+
+    #[test]
+    fn what_was_found_stays_and_what_is_new_is_found_besides() {
+        let store = MemStore::default();
+        let put = |resource: &str, name: &str| {
+            let object = json!({"metadata": {"name": name}});
+            let value = stored::encode(object.as_object().expect("an object"), "v1", "Any");
+            let op = Op::Put((keys::of("", resource, None) + name).into(), value);
+            let done = store.transact(Txn { checks: Vec::new(), ops: vec![op] }).now_or_never();
+            done.expect("at once").expect("stored");
+        };
+        put("nodes", "a");
+        put("namespaces", "y");
+        let caller = Caller::apiserver();
+        let plugins: Vec<Box<dyn AdmissionPlugin>> = vec![Box::new(Wants)];
+        let mut attributes = Attributes {
+            operation: Operation::Create,
+            caller: &caller,
+            row: carrack_schema::table::find("", "pods").expect("pods"),
+            version: "v1",
+            subresource: "",
+            namespace: "",
+            name: "x".to_owned(),
+            object: Object::new(),
+            old: None,
+            managers: None,
+            old_entry: None,
+            deletion: None,
+            dry_run: false,
+            env: &Still,
+        };
+        let mut found = fetch(&store, &plugins, &attributes).now_or_never().expect("at once").expect("read");
+        assert!(found.get("", "namespaces", "", "x").is_none());
+        put("nodes", "b");
+        put("namespaces", "x");
+        attributes.name = "y".to_owned();
+        found.complete(&store, &plugins, &attributes).now_or_never().expect("at once").expect("read");
+        assert_eq!(found.names("", "nodes", ""), ["a"], "the write may have taken something since");
+        assert!(found.get("", "namespaces", "", "x").is_none() && found.get("", "namespaces", "", "y").is_some());
+        assert!(matches!(found.checks[..], [Check::Absent(_), Check::Unchanged(..)]), "{:?}", found.checks);
+    }
 }

@@ -1,5 +1,6 @@
 //! Volumes: claims get the default storage class, and neither a claim that a pod uses nor a volume
-//! that is bound goes away (their protection finalizers are set here, and removed by controllers).
+//! that is bound nor a class of attributes that either names goes away (their protection finalizers are
+//! set here, and removed by controllers).
 
 use carrack_types::volume::is_default_class;
 use serde_json::Value;
@@ -67,6 +68,8 @@ impl AdmissionPlugin for StorageObjectInUse {
             "kubernetes.io/pvc-protection"
         } else if attributes.is("", "persistentvolumes") {
             "kubernetes.io/pv-protection"
+        } else if attributes.is(GROUP, "volumeattributesclasses") {
+            "kubernetes.io/vac-protection"
         } else {
             return Ok(());
         };

@@ -1,6 +1,7 @@
 //! ServiceAccount: a pod runs as a service account that exists, and finds its token, the cluster's
 //! certificate authority and its namespace mounted where clients look for them.
 
+use carrack_auth::token::MOUNTED_EXPIRATION_S;
 use serde_json::{Value, json};
 
 use super::{AdmissionPlugin, Attributes, Lookup, Needed, Operation, mountable};
@@ -12,8 +13,6 @@ use crate::status::Status;
 const MOUNT_PATH: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
 /// Names of volumes that hold them begin so.
 const VOLUME_PREFIX: &str = "kube-api-access-";
-/// How long a mounted token is valid, in seconds. One hour and a little: the kubelet renews it long before.
-const TOKEN_S: i64 = 3607;
 /// Pods that mirror a node's static ones have no service account.
 const MIRROR: &str = "kubernetes.io/config.mirror";
 
@@ -154,7 +153,7 @@ fn mount(spec: &mut Object, suffix: &str) {
             "projected": {
                 "defaultMode": 0o644,
                 "sources": [
-                    {"serviceAccountToken": {"expirationSeconds": TOKEN_S, "path": "token"}},
+                    {"serviceAccountToken": {"expirationSeconds": MOUNTED_EXPIRATION_S, "path": "token"}},
                     {"configMap": {"name": "kube-root-ca.crt", "items": [{"key": "ca.crt", "path": "ca.crt"}]}},
                     {"downwardAPI": {"items": [{
                         "path": "namespace",

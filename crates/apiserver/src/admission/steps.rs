@@ -32,12 +32,12 @@ impl Asked {
     }
 }
 
-/// Has the object completed.
+/// Has the object completed. What is needed to look at it as it is then is found besides.
 pub(crate) async fn admit(
     cx: &Cx<'_>,
     asked: Asked,
     attributes: &mut Attributes<'_>,
-    found: &Found,
+    found: &mut Found,
 ) -> Result<(), Status> {
     let (step, began) = ((Step::Admit, attributes.operation), cx.server.env.now());
     let outcome = admitted(cx, asked, attributes, found, began).await;
@@ -49,7 +49,7 @@ async fn admitted(
     cx: &Cx<'_>,
     asked: Asked,
     attributes: &mut Attributes<'_>,
-    found: &Found,
+    found: &mut Found,
     began: Timestamp,
 ) -> Result<(), Status> {
     let mut since = began;

@@ -82,7 +82,7 @@ pub(crate) async fn sync(server: &Inner) -> Result<(), Status> {
     let mut checks = Vec::new();
     for entry in &page.entries {
         let memo = stored::memo(entry);
-        if wanted.remove(&memo.name).is_none() && memo.labels.contains_key(MANAGED) {
+        if wanted.remove(&*memo.name).is_none() && memo.labels.get(MANAGED).is_some() {
             checks.push(Check::Unchanged(Arc::clone(&entry.key), entry.mod_revision));
             ops.push(Op::Delete(Arc::clone(&entry.key)));
         }

@@ -22,6 +22,7 @@ use serde_json::{Map, Value, json};
 
 use crate::body::{Body, Lines, Response};
 use crate::env::{Env, new_uid};
+use crate::part;
 use crate::route::RequestInfo;
 use crate::server::{Acting, Inner};
 
@@ -203,8 +204,8 @@ impl Record {
                 Stage::ResponseComplete
             }
             Body::Parts(parts) if self.decision.level >= Level::RequestResponse => {
-                if parts.iter().map(|part| part.len()).sum::<usize>() <= MAX_BODY_BYTES {
-                    self.body("responseObject", &parts.concat());
+                if part::size_bytes(parts) <= MAX_BODY_BYTES {
+                    self.body("responseObject", &part::joined(parts));
                 }
                 Stage::ResponseComplete
             }

@@ -44,6 +44,8 @@ pub(crate) struct AccessMetrics {
     attempts: Family<ResultLabels, Counter>,
     durations: Family<ResultLabels, Histogram, Bounds>,
     users: Family<UserLabels, Counter>,
+    fresh_tokens: Counter,
+    stale_tokens: Counter,
     authorizations: Family<ResultLabels, Counter>,
     authorization_durations: Family<ResultLabels, Histogram, Bounds>,
     events: Counter,
@@ -73,6 +75,8 @@ impl AccessMetrics {
             attempts: Family::default(),
             durations: family(),
             users: Family::default(),
+            fresh_tokens: Counter::default(),
+            stale_tokens: Counter::default(),
             authorizations: Family::default(),
             authorization_durations: family(),
             events: Counter::default(),
@@ -91,6 +95,16 @@ impl AccessMetrics {
             "authenticated_user_requests",
             "Number of authenticated requests, by user",
             self.users.clone(),
+        );
+        registry.register(
+            "serviceaccount_valid_tokens",
+            "Number of uses of pods' tokens before another was to take their place",
+            self.fresh_tokens.clone(),
+        );
+        registry.register(
+            "serviceaccount_stale_tokens",
+            "Number of uses of pods' tokens after that: a program reads its token but once",
+            self.stale_tokens.clone(),
         );
         registry.register(
             "authorization_attempts",
@@ -122,6 +136,12 @@ impl AccessMetrics {
         if known == Known::Yes {
             self.users.get_or_create(&UserLabels { username: counted(user) }).inc();
         }
+    }
+
+    /// A token was taken that is valid for longer than its holder is told, after that or before.
+    pub(crate) fn extended_token(&self, is_stale: bool) {
+        let counter = if is_stale { &self.stale_tokens } else { &self.fresh_tokens };
+        counter.inc();
     }
 
     /// It was decided whether a request may be made; none when that is not known.

@@ -28,7 +28,7 @@ const ZERO_IS_NOTHING: [&str; 12] = [
     "count",
 ];
 /// Flags that are no pointers in Go, where false is the same as absent.
-const FALSE_IS_NOTHING: [&str; 14] = [
+const FALSE_IS_NOTHING: [&str; 20] = [
     "hostNetwork",
     "hostPID",
     "hostIPC",
@@ -43,6 +43,12 @@ const FALSE_IS_NOTHING: [&str; 14] = [
     "denied",
     "authenticated",
     "incomplete",
+    "nullable",
+    "uniqueItems",
+    "exclusiveMinimum",
+    "exclusiveMaximum",
+    "x-kubernetes-embedded-resource",
+    "x-kubernetes-int-or-string",
 ];
 /// Timeouts of these are pointers after all.
 const POINTER_PARENTS: [&str; 1] = ["clientIP"];
@@ -78,7 +84,8 @@ impl Reader {
                 }
                 Some(Field::Named(squashed)) => {
                     let property = schema.properties.iter().find(|(name, _)| name.eq_ignore_ascii_case(squashed));
-                    match property {
+                    let signed = || schema.properties.iter().find(|(name, _)| is_called(name, squashed));
+                    match property.or_else(signed) {
                         Some((name, schema)) => self.property(name, value, schema, out, depth)?,
                         None => self.note(squashed),
                     }
@@ -257,6 +264,11 @@ impl Reader {
 }
 
 const SCHEMA_PROPS: &str = "io.k8s.apiextensions-apiserver.pkg.apis.apiextensions.v1.JSONSchemaProps";
+
+/// Whether a property has this name, but for the signs that messages have no room for (`$ref`, `x-kubernetes-list-type`).
+fn is_called(name: &str, squashed: &str) -> bool {
+    name.bytes().filter(u8::is_ascii_alphanumeric).map(|byte| byte.to_ascii_lowercase()).eq(squashed.bytes())
+}
 
 /// Types whose JSON is not that of their message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

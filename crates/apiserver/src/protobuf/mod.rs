@@ -125,6 +125,29 @@ mod tests {
         assert_eq!(decoded.object["metadata"]["deletionTimestamp"], "2001-09-09T01:46:40Z");
     }
 
+    /// What a definition says beyond OpenAPI has dashes in its name, and none in a message.
+    #[test]
+    fn extensions_of_schemas() {
+        let rule = field(1, b"true");
+        let schema = [
+            field(5, b"object"),
+            // Nullable 37, preserving 38, embedded 39 and a rule 44, whose tags take two bytes.
+            vec![0xa8, 0x02, 0x00, 0xb0, 0x02, 0x01, 0xb8, 0x02, 0x00, 0xe2, 0x02, 0x06],
+            rule,
+        ]
+        .concat();
+        let version = [field(1, b"v1"), field(4, &field(1, &schema))].concat();
+        let definition =
+            envelope("apiextensions.k8s.io/v1", "CustomResourceDefinition", &field(2, &field(7, &version)));
+        let type_name = "io.k8s.apiextensions-apiserver.pkg.apis.apiextensions.v1.CustomResourceDefinition";
+        let decoded = decode(&definition, type_name).expect("decodes");
+        assert_eq!(
+            decoded.object["spec"]["versions"][0]["schema"]["openAPIV3Schema"],
+            json!({"type": "object", "x-kubernetes-preserve-unknown-fields": true, "x-kubernetes-validations": [{"rule": "true"}]})
+        );
+        assert_eq!(decoded.unknown, [""; 0]);
+    }
+
     proptest::proptest! {
         #[test]
         fn any_bytes_end_in_an_object_or_a_reason(raw in proptest::collection::vec(proptest::prelude::any::<u8>(), 0..120)) {

@@ -117,7 +117,7 @@ pub(crate) async fn run(cx: &mut Cx<'_>, half: &Half, mut config: Object) -> Res
         let applied = merge(cx, half, Some(&old), &config, managed, &manager, force)?;
         let managers = Managers::Applied(applied.managed);
         if let Some(changed) =
-            update::attempt(cx, half, &Arc::clone(&entry), &old, applied.object, managers, dry_run).await?
+            update::attempt(cx, half, &Arc::clone(&entry), old, applied.object, managers, dry_run).await?
         {
             return update::after(cx, changed, dry_run).await.map(Outcome::Changed);
         }

@@ -75,7 +75,7 @@ pub(crate) async fn may_create(cx: &Cx<'_>, config: &Object) -> Result<(), Statu
 /// The reply with a created object.
 pub(crate) async fn response(cx: &Cx<'_>, made: Made, presenter: &Presenter) -> Result<Response, Status> {
     Ok(match made {
-        Made::Stored(entry) => presenter.one(201, &*cx.converted(entry).await?),
+        Made::Stored(entry) => presenter.one(201, &cx.converted(entry).await?),
         Made::Dry(object) => presenter.unstored(201, &object, Revision(0)),
     })
 }
@@ -205,11 +205,12 @@ async fn admit(
         dry_run,
         env: &*server.env,
     };
-    let found = admission::fetch(&*server.untimed, &server.plugins, &attributes).await?;
-    steps::admit(cx, Asked::ALL, &mut attributes, &found).await?;
+    let mut found = admission::fetch(&*server.untimed, &server.plugins, &attributes).await?;
+    steps::admit(cx, Asked::ALL, &mut attributes, &mut found).await?;
     owners::dedupe(cx, &mut attributes.object, true);
     crate::certificates::complete(server, &mut attributes).await?;
     kinds::default(&cx.row, cx.version(), &mut attributes.object);
+    strategy::admitted(cx, &mut attributes.object);
     let errors = server.metrics.cel.timed(&cx.row, cx.version(), &*server.env, || {
         kinds::validate_create(&cx.row, cx.version(), &mut attributes.object)
     });

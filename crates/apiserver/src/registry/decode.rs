@@ -48,9 +48,10 @@ pub(crate) fn object(cx: &mut Cx<'_>, body: &[u8]) -> Result<Object, Status> {
         SchemaSource::Custom(_) => None,
     };
     let (mut object, findings) = parse(cx.headers, body, type_name, &version.name, &cx.row.kind)?;
+    let in_order = type_name.is_some() && content_type(cx.headers) == "application/json";
     check_type(&object, &api_version, &cx.row.kind)?;
     set_type(&mut object, &api_version, &cx.row.kind);
-    settle(cx, &mut object, findings)?;
+    settle(cx, &mut object, findings, in_order.then_some(body))?;
     Ok(object)
 }
 
@@ -89,12 +90,16 @@ fn parse(
     }
 }
 
-/// Makes an object fit its schema, and treats what did not fit as `fieldValidation` says.
-pub(crate) fn settle(cx: &mut Cx<'_>, object: &mut Object, mut findings: Vec<Finding>) -> Result<(), Status> {
+/// Makes an object fit its schema, and treats what did not fit as `fieldValidation` says. It is told of in the order of the
+/// body, where that is given: of what is no built-in kind, or no JSON, upstream tells first what is there twice.
+fn settle(cx: &mut Cx<'_>, object: &mut Object, mut findings: Vec<Finding>, body: Option<&[u8]>) -> Result<(), Status> {
     let mode = cx.field_validation()?;
     let unknown = kinds::conform(&cx.row, cx.version(), object)
         .map_err(|error| Status::bad_request(error.status_message(&cx.version().name, &cx.row.kind)))?;
     findings.extend(unknown);
+    if let Some(body) = body.filter(|_| mode != FieldValidation::Ignore) {
+        findings = decode::in_order(body, Limits::default(), findings);
+    }
     match mode {
         FieldValidation::Ignore => {}
         FieldValidation::Warn => cx.warnings.extend(findings.iter().map(ToString::to_string)),

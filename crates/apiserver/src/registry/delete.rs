@@ -78,7 +78,7 @@ pub(crate) async fn delete(cx: &mut Cx<'_>, body: &[u8]) -> Result<Response, Sta
     let presenter = cx.presenter()?;
     let deleted = remove(cx, cx.name(), &options).await?;
     Ok(match deleted {
-        Deleted::Waiting(entry) => presenter.one(200, &*cx.converted(entry).await?),
+        Deleted::Waiting(entry) => presenter.one(200, &cx.converted(entry).await?),
         Deleted::Dry(object, revision) => presenter.unstored(200, &object, revision),
         Deleted::Gone(last, revision) if RETURNED.contains(&(&*cx.row.group, &*cx.row.plural)) => match last {
             Last::Stored(entry) => presenter.one_at(200, &*cx.converted(entry).await?, revision),
@@ -150,10 +150,12 @@ pub(crate) async fn attempt(
     if may_go {
         ops.extend(also.ops);
         ops.insert(0, Op::Delete(Arc::clone(&entry.key)));
+        let marked = is_deleting(&old).then_some(new);
+        // Nobody needs it while the store is waited for, and many may wait.
+        drop(old);
         return Ok(match cx.server.store.transact(Txn { checks, ops }).await? {
             TxnOutcome::Committed { revision, .. } => {
-                let last = if is_deleting(&old) {
-                    let mut last = new;
+                let last = if let Some(mut last) = marked {
                     managers::put(&mut last, managers.as_deref());
                     set_meta(&mut last, "resourceVersion", revision.to_string());
                     Last::Marked(last)
@@ -166,6 +168,7 @@ pub(crate) async fn attempt(
         });
     }
     let Some(value) = value else { return Ok(Some(Deleted::Waiting(Arc::clone(entry)))) };
+    drop(old);
     // What would go along goes when the object goes.
     let mut ops = also.ops;
     ops.insert(0, Op::Put(Arc::clone(&entry.key), value));
@@ -213,12 +216,12 @@ async fn with_attributes(
         dry_run: asked.is_some_and(|(_, options)| options.dry_run),
         env: &*server.env,
     };
-    let found = admission::fetch(&*server.untimed, &server.plugins, &attributes).await?;
+    let mut found = admission::fetch(&*server.untimed, &server.plugins, &attributes).await?;
     if let Some((_, options)) = asked {
         // An eviction was asked about as such.
         let added = !options.evicts && !options.own;
         let asked = Asked { added, ..Asked::CHECKED };
-        steps::admit(cx, asked, &mut attributes, &found).await?;
+        steps::admit(cx, asked, &mut attributes, &mut found).await?;
         steps::validate(cx, asked, &attributes, &found).await?;
     }
     admission::terms(&server.plugins, &attributes, found)

@@ -17,8 +17,7 @@ pub(crate) async fn delete_collection(cx: &mut Cx<'_>, body: &[u8]) -> Result<Re
     let list = ListOptions::parse(cx.query, cx.version(), false)?;
     let (entries, meta) = select(cx, &list).await?;
     for entry in &entries {
-        let name = stored::memo(entry).name.clone();
-        match remove_at(cx, &entry.key, &name, &options).await {
+        match remove_at(cx, &entry.key, &stored::memo(entry).name, &options).await {
             Ok(Deleted::Gone(..) | Deleted::Waiting(_) | Deleted::Dry(..)) => {}
             // Somebody else deleted it meanwhile, which is what was asked for.
             Err(status) if status.code == 404 => {}

@@ -22,7 +22,7 @@ pub(crate) async fn get(cx: &mut Cx<'_>) -> Result<Response, Status> {
         let asked: u64 = text.parse().map_err(|_| Status::bad_request(format!("invalid resourceVersion {text:?}")))?;
         reached(&*cx.server.store, Revision(asked)).await?;
     }
-    Ok(presenter.one(200, &*cx.converted(entry).await?))
+    Ok(presenter.one(200, &cx.converted(entry).await?))
 }
 
 /// Makes sure that the store shows this revision. Where others write as well, it may be known to a client

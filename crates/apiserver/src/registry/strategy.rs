@@ -200,6 +200,25 @@ pub(crate) fn name_given(cx: &Cx<'_>, object: &mut Object) {
     }
 }
 
+/// Says of a new pod that waits at gates that it does, those among them that others have added: no scheduler looks at it, who
+/// would say so (`applySchedulingGatedCondition` of `pkg/registry/core/pod`).
+pub(crate) fn admitted(cx: &Cx<'_>, object: &mut Object) {
+    const KIND: &str = "PodScheduled";
+    let gates = at(object, &["spec", "schedulingGates"]).and_then(Value::as_array);
+    if (&*cx.row.group, &*cx.row.plural) != ("", "pods") || gates.is_none_or(Vec::is_empty) {
+        return;
+    }
+    let now = crate::env::rfc3339_s(cx.server.env.now());
+    let conditions = child_mut(object, "status").entry("conditions").or_insert_with(|| json!([]));
+    let Some(conditions) = conditions.as_array_mut() else { return };
+    if conditions.iter().all(|condition| condition["type"] != KIND) {
+        conditions.push(json!({
+            "type": KIND, "status": "False", "reason": "SchedulingGated", "message": "Waits at scheduling gates",
+            "lastTransitionTime": now,
+        }));
+    }
+}
+
 const CLAIMS: (&str, &str) = ("", "persistentvolumeclaims");
 
 /// What a claim is filled from has two names, the older of which is for claims and snapshots alone, unless the claim

@@ -103,7 +103,7 @@ pub(crate) async fn change_of<'c>(
         if round > 0 {
             cx.fit(&mut new)?;
         }
-        if let Some(changed) = attempt(cx, half, &entry, &old, new, Managers::Stored(stored), dry_run).await? {
+        if let Some(changed) = attempt(cx, half, &entry, old, new, Managers::Stored(stored), dry_run).await? {
             return after(cx, changed, dry_run).await;
         }
         cx.renew().await?;
@@ -122,16 +122,18 @@ pub(crate) async fn after(cx: &Cx<'_>, changed: Changed, dry_run: bool) -> Resul
     })
 }
 
-/// One attempt; none when another writer was faster. `old` is without its managers.
+/// One attempt; none when another writer was faster. `whole` is the object as it was, without its managers: it is given up before the
+/// store is waited for, since with many requests at a time such trees are most of what the server holds.
 pub(crate) async fn attempt(
     cx: &mut Cx<'_>,
     half: &Half,
     entry: &Arc<Entry>,
-    old: &Whole,
+    whole: Whole,
     mut new: Object,
     managers: Managers,
     dry_run: bool,
 ) -> Result<Option<Changed>, Status> {
+    let old = &whole;
     let name = cx.name().to_owned();
     let sent = managers::take(&mut new);
     let revision = entry.mod_revision.to_string();
@@ -158,6 +160,7 @@ pub(crate) async fn attempt(
         if dry_run {
             return Ok(Some(Changed::Gone(new, entry.mod_revision)));
         }
+        drop(whole);
         checks.push(Check::Unchanged(Arc::clone(&entry.key), entry.mod_revision));
         ops.insert(0, Op::Delete(Arc::clone(&entry.key)));
         return Ok(match cx.server.store.transact(Txn { checks, ops }).await? {
@@ -181,6 +184,7 @@ pub(crate) async fn attempt(
         cx.warnings.append(&mut warnings);
         return Ok(Some(Changed::Dry(new, entry.mod_revision)));
     }
+    drop(whole);
     checks.push(Check::Unchanged(Arc::clone(&entry.key), entry.mod_revision));
     ops.insert(0, Op::Put(Arc::clone(&entry.key), value));
     match cx.server.store.transact(Txn { checks, ops }).await? {
@@ -222,8 +226,8 @@ async fn admit(
         dry_run,
         env: &*server.env,
     };
-    let found = admission::fetch(&*server.untimed, &server.plugins, &attributes).await?;
-    steps::admit(cx, Asked::ALL, &mut attributes, &found).await?;
+    let mut found = admission::fetch(&*server.untimed, &server.plugins, &attributes).await?;
+    steps::admit(cx, Asked::ALL, &mut attributes, &mut found).await?;
     owners::dedupe(cx, &mut attributes.object, true);
     crate::certificates::complete(server, &mut attributes).await?;
     let errors = server.metrics.cel.timed(&cx.row, cx.version(), &*server.env, || {

@@ -120,7 +120,7 @@ struct Lines {
     bookmarks: bool,
     /// The newest revision that the client knows of.
     known: Revision,
-    /// Nothing has been sent yet.
+    /// No object has been sent yet.
     first: bool,
     /// What goes out next.
     ready: VecDeque<Bytes>,
@@ -204,7 +204,8 @@ impl Lines {
     }
 
     fn push_entry(&mut self, kind: &'static str, entry: &Entry, at: Option<Revision>) {
-        let parts = self.view.presenter.event_parts(entry, at, self.first);
+        // A bookmark before it has no headings.
+        let parts = self.view.presenter.event_parts(entry, at, std::mem::take(&mut self.first));
         self.push_line(kind, &parts);
     }
 
@@ -213,7 +214,6 @@ impl Lines {
     }
 
     fn push_line(&mut self, kind: &'static str, object: &[Bytes]) {
-        self.first = false;
         let bytes = self.text.push(kind, object);
         self.watching.event(bytes);
     }

@@ -45,16 +45,19 @@ impl AuditLog {
     }
 
     fn rotate(&self) -> std::io::Result<Open> {
-        for number in (1..self.backups).rev() {
-            let from = self.numbered(number);
-            if from.exists() {
-                std::fs::rename(from, self.numbered(number + 1))?;
+        // Where it is not there, somebody has put it aside, or the last rotation came no further: what is older stays where it is.
+        if self.path.try_exists()? {
+            for number in (1..self.backups).rev() {
+                let from = self.numbered(number);
+                if from.exists() {
+                    std::fs::rename(from, self.numbered(number + 1))?;
+                }
             }
-        }
-        if self.backups > 0 {
-            std::fs::rename(&self.path, self.numbered(1))?;
-        } else {
-            std::fs::remove_file(&self.path)?;
+            if self.backups > 0 {
+                std::fs::rename(&self.path, self.numbered(1))?;
+            } else {
+                std::fs::remove_file(&self.path)?;
+            }
         }
         open(&self.path)
     }
@@ -93,5 +96,24 @@ mod tests {
         assert_eq!(read("audit.log"), "event 8 ......\nevent 9 ......\n");
         assert_eq!(read("audit.log.1"), "event 6 ......\nevent 7 ......\n");
         assert_eq!(std::fs::read_dir(directory.path()).expect("a directory").count(), 3);
+    }
+
+    #[test]
+    fn a_log_that_was_taken_away_is_made_anew_and_costs_no_older_one() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let path = directory.path().join("audit.log");
+        let log = AuditLog::open(&path, 30, 2).expect("a log");
+        for number in 0..6 {
+            log.write(&format!("event {number} ......"));
+        }
+        std::fs::rename(&path, directory.path().join("theirs")).expect("put aside");
+        for number in 6..8 {
+            log.write(&format!("event {number} ......"));
+        }
+        let read = |name: &str| std::fs::read_to_string(directory.path().join(name)).unwrap_or_default();
+        assert_eq!(read("audit.log"), "event 6 ......\nevent 7 ......\n");
+        assert_eq!(read("audit.log.1"), "event 2 ......\nevent 3 ......\n");
+        assert_eq!(read("audit.log.2"), "event 0 ......\nevent 1 ......\n");
+        assert_eq!(read("theirs"), "event 4 ......\nevent 5 ......\n");
     }
 }

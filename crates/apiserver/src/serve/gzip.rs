@@ -8,6 +8,8 @@ use bytes::Bytes;
 use flate2::Compression;
 use flate2::write::GzEncoder;
 
+use crate::part::{Part, Pieces};
+
 /// Smaller ones are sent as they are: the time would be worth more than the bytes.
 pub(super) const MIN_BYTES: u64 = 128 * 1024;
 /// How much is put out at a time. Other requests get their turn in between.
@@ -17,15 +19,15 @@ const STEP_BYTES: usize = 64 * 1024;
 
 /// Parts on their way through the compressor.
 pub(crate) struct Zipped {
-    parts: std::vec::IntoIter<Bytes>,
+    pieces: Pieces,
     rest: Bytes,
     encoder: Option<GzEncoder<Vec<u8>>>,
 }
 
 impl Zipped {
-    pub(super) fn new(parts: Vec<Bytes>) -> Self {
+    pub(super) fn new(parts: Vec<Part>) -> Self {
         Self {
-            parts: parts.into_iter(),
+            pieces: Pieces::new(parts),
             rest: Bytes::new(),
             encoder: Some(GzEncoder::new(Vec::with_capacity(PIECE_BYTES), Compression::fast())),
         }
@@ -36,8 +38,8 @@ impl Zipped {
         let Some(encoder) = &mut self.encoder else { return Ok(None) };
         while encoder.get_ref().len() < PIECE_BYTES {
             if self.rest.is_empty() {
-                match self.parts.next() {
-                    Some(part) => self.rest = part,
+                match self.pieces.next() {
+                    Some(piece) => self.rest = piece,
                     None => {
                         let last = self.encoder.take().map(GzEncoder::finish).transpose()?;
                         return Ok(last.map(Bytes::from));
@@ -59,9 +61,9 @@ mod tests {
 
     #[test]
     fn what_goes_in_comes_out() {
-        let parts: Vec<Bytes> =
-            (0..60_000_u32).map(|n| format!("{{\"n\":{}}}", n.wrapping_mul(2_654_435_761)).into()).collect();
-        let whole = parts.concat();
+        let part = |n: u32| Bytes::from(format!("{{\"n\":{}}}", n.wrapping_mul(2_654_435_761))).into();
+        let parts: Vec<Part> = (0..60_000).map(part).collect();
+        let whole = crate::part::joined(&parts);
         let mut zipped = Zipped::new(parts);
         let (mut out, mut pieces) = (Vec::new(), 0);
         while let Some(piece) = zipped.next().expect("memory takes everything") {

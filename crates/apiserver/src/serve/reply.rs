@@ -13,6 +13,7 @@ use hyper::body::Incoming;
 use super::Shared;
 use super::gzip::{self, Zipped};
 use crate::body::{self, Body};
+use crate::part::{Part, Pieces};
 use crate::status::Status;
 
 /// Why a forwarded body broke off.
@@ -20,8 +21,8 @@ pub(crate) type Broken = Box<dyn std::error::Error + Send + Sync>;
 
 /// A reply's body on its way out.
 pub(crate) enum Reply {
-    /// Parts that are there already, and their total size in bytes.
-    Parts(std::vec::IntoIter<Bytes>, u64),
+    /// All of it, piece by piece.
+    Pieces(Pieces),
     /// The same, compressed on the way.
     Zipped(Box<Zipped>),
     /// A reply that comes before the request was read to its end. What is left of that is kept until the reply is out:
@@ -42,10 +43,7 @@ impl http_body::Body for Reply {
 
     fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Broken>>> {
         match self.get_mut() {
-            Reply::Parts(parts, left) => Poll::Ready(parts.next().map(|part| {
-                *left = left.saturating_sub(part.len() as u64);
-                Ok(Frame::data(part))
-            })),
+            Reply::Pieces(pieces) => Poll::Ready(pieces.next().map(|piece| Ok(Frame::data(piece)))),
             Reply::Zipped(zipped) => {
                 Poll::Ready(zipped.next().map(|piece| piece.map(Frame::data)).map_err(Into::into).transpose())
             }
@@ -56,7 +54,7 @@ impl http_body::Body for Reply {
 
     fn is_end_stream(&self) -> bool {
         match self {
-            Reply::Parts(parts, _) => parts.len() == 0,
+            Reply::Pieces(pieces) => pieces.left_bytes() == 0,
             Reply::Early { whole, .. } => whole.is_none(),
             Reply::Zipped(_) | Reply::Stream(_) => false,
         }
@@ -64,7 +62,7 @@ impl http_body::Body for Reply {
 
     fn size_hint(&self) -> SizeHint {
         match self {
-            Reply::Parts(_, left) => SizeHint::with_exact(*left),
+            Reply::Pieces(pieces) => SizeHint::with_exact(pieces.left_bytes()),
             Reply::Early { whole, .. } => SizeHint::with_exact(whole.as_ref().map_or(0, Bytes::len) as u64),
             Reply::Zipped(_) | Reply::Stream(_) => SizeHint::new(),
         }
@@ -72,9 +70,8 @@ impl http_body::Body for Reply {
 }
 
 impl Reply {
-    pub(crate) fn parts(parts: Vec<Bytes>) -> Reply {
-        let size = parts.iter().map(|part| part.len() as u64).sum();
-        Reply::Parts(parts.into_iter(), size)
+    pub(crate) fn parts(parts: Vec<Part>) -> Reply {
+        Reply::Pieces(Pieces::new(parts))
     }
 }
 
@@ -110,9 +107,9 @@ pub(crate) fn to_reply(shared: &Shared, response: body::Response, zip: bool) -> 
     }
     head.headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-cache, private"));
     let reply = match body {
-        Body::Full(bytes) if zip => Reply::Zipped(Box::new(Zipped::new(vec![bytes]))),
+        Body::Full(bytes) if zip => Reply::Zipped(Box::new(Zipped::new(vec![bytes.into()]))),
         Body::Parts(parts) if zip => Reply::Zipped(Box::new(Zipped::new(parts))),
-        Body::Full(bytes) => Reply::parts(vec![bytes]),
+        Body::Full(bytes) => Reply::parts(vec![bytes.into()]),
         Body::Parts(parts) => Reply::parts(parts),
         Body::Watch { lines, timeout_s } => {
             // Boxed, because the end is awaited in place.

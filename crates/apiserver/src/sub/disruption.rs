@@ -95,10 +95,10 @@ fn why_none(budget: &Object, healthy: i64, desired: i64) -> String {
 
 fn selects(budget: &Object, pod: &Object) -> bool {
     let Some(selector) = at(budget, &["spec", "selector"]) else { return false };
-    let labels = meta(pod, "labels").and_then(Value::as_object).into_iter().flatten();
-    let labels = labels.filter_map(|(key, value)| Some((key.clone(), value.as_str()?.to_owned()))).collect();
+    let labels = meta(pod, "labels").and_then(Value::as_object);
+    let label = |key: &str| labels?.get(key)?.as_str();
     // One that cannot be read selects nothing.
-    LabelSelector::parse(&selector_text(Some(selector))).is_ok_and(|selector| selector.matches(&labels))
+    LabelSelector::parse(&selector_text(Some(selector))).is_ok_and(|selector| selector.matches(label))
 }
 
 fn is_ready(pod: &Object) -> bool {

@@ -55,7 +55,7 @@ pub(crate) async fn create(cx: &mut Cx<'_>, body: &[u8]) -> Result<Response, Sta
         let now = rfc3339_s(cx.server.env.now());
         let mut also = Terms::default();
         if let Verdict::Charged(charged) = disruption::decide(&pod, &parsed, &now)? {
-            let budget = budgets.iter().find(|budget| stored::memo(budget).name == name(&charged));
+            let budget = budgets.iter().find(|budget| *stored::memo(budget).name == *name(&charged));
             let row = carrack_schema::table::find(GROUP, BUDGETS);
             if let (Some(budget), Some(row)) = (budget, row) {
                 let (api_version, kind) = convert::storage_type(row);

@@ -76,7 +76,7 @@ pub(crate) async fn service(cx: &Cx<'_>) -> Result<Response, Status> {
     let mut found: Vec<(String, u16)> = Vec::new();
     for entry in &page.entries {
         let memo = stored::memo(entry);
-        if memo.labels.get("kubernetes.io/service-name").map(String::as_str) != Some(wanted.name) {
+        if memo.labels.get("kubernetes.io/service-name") != Some(wanted.name) {
             continue;
         }
         found.extend(endpoints(&stored::parse(entry), &port_name));

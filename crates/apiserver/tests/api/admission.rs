@@ -118,6 +118,47 @@ fn priorities() {
     assert_eq!(cluster.post(PODS, &patient).expect(201)["spec"]["preemptionPolicy"], "Never");
 }
 
+/// Pods that name no class are of the one that says so, and who replaces such a pod need not repeat what it has of it.
+#[test]
+fn one_priority_class_may_be_that_of_all_others() {
+    const CLASSES: &str = "/apis/scheduling.k8s.io/v1/priorityclasses";
+    let cluster = Cluster::new();
+    let class = |name: &str, default: bool| json!({"metadata": {"name": name}, "value": 7, "preemptionPolicy": "Never", "globalDefault": default});
+    cluster.post(CLASSES, &class("usual", true)).expect(201);
+    let of_class =
+        |of: &Value| ["priorityClassName", "priority", "preemptionPolicy"].map(|field| of["spec"][field].clone());
+    let usual = [json!("usual"), json!(7), json!("Never")];
+    let mut made = cluster.post(PODS, &pod("p")).expect(201);
+    assert_eq!(of_class(&made), usual);
+    for field in ["priority", "preemptionPolicy"] {
+        made["spec"].as_object_mut().expect("a spec").remove(field);
+    }
+    assert_eq!(of_class(&cluster.put(&format!("{PODS}/p"), &made).expect(200)), usual);
+    let why = "PriorityClass usual is marked as the global default already";
+    cluster.post(CLASSES, &class("other", true)).refused(403, "Forbidden", why);
+    cluster.post(CLASSES, &class("other", false)).expect(201);
+    cluster.merge(&format!("{CLASSES}/other"), &json!({"globalDefault": true})).refused(403, "Forbidden", why);
+    cluster.merge(&format!("{CLASSES}/usual"), &json!({"description": "of most pods"})).expect(200);
+    cluster.delete(&format!("{CLASSES}/usual")).expect(200);
+    cluster.merge(&format!("{CLASSES}/other"), &json!({"globalDefault": true})).expect(200);
+    let of_system = format!("{CLASSES}/system-cluster-critical");
+    cluster.delete(&of_system).refused(403, "Forbidden", "is the system's and cannot be deleted");
+}
+
+#[test]
+fn pods_at_gates_say_that_they_wait() {
+    let cluster = Cluster::new();
+    for (name, gates, reason) in
+        [("p", json!([{"name": "example.com/later"}]), json!("SchedulingGated")), ("q", json!([]), Value::Null)]
+    {
+        let mut waits = pod(name);
+        waits["spec"]["schedulingGates"] = gates;
+        let made = cluster.post(PODS, &waits).expect(201);
+        assert_eq!(made["status"]["conditions"][0]["reason"], reason, "{made}");
+        assert_eq!(made["status"]["conditions"][0]["status"].as_str(), reason.is_string().then_some("False"), "{made}");
+    }
+}
+
 #[test]
 fn tolerations() {
     let cluster = Cluster::new();
@@ -153,6 +194,15 @@ fn claims_get_the_default_class() {
     assert_eq!(made["spec"]["storageClassName"], "fast");
     assert_eq!(made["metadata"]["finalizers"], json!(["kubernetes.io/pvc-protection"]));
     assert_eq!(made["status"]["phase"], "Pending");
+}
+
+/// As upstream's tests look for it ("should be protected by vac-protection finalizer", `test/e2e/storage/volume_attributes_class.go`).
+#[test]
+fn classes_of_attributes_are_protected_from_the_start() {
+    let cluster = Cluster::new();
+    let class = json!({"metadata": {"name": "gold"}, "driverName": "disks.example", "parameters": {"iops": "100"}});
+    let made = cluster.post("/apis/storage.k8s.io/v1/volumeattributesclasses", &class).expect(201);
+    assert_eq!(made["metadata"]["finalizers"], json!(["kubernetes.io/vac-protection"]));
 }
 
 #[test]

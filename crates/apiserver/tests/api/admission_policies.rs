@@ -215,6 +215,33 @@ fn mutating_policies() {
     }
 }
 
+/// A pod that is given a class of runtimes, or another account, is looked at once more, with what is found for it then.
+#[test]
+fn policies_may_name_what_nobody_had_asked_for() {
+    let cluster = Cluster::new();
+    let class = json!({"metadata": {"name": "kata"}, "handler": "kata", "overhead": {"podFixed": {"cpu": "250m"}}});
+    cluster.post("/apis/node.k8s.io/v1/runtimeclasses", &class).expect(201);
+    let account = json!({"metadata": {"name": "robot"}, "imagePullSecrets": [{"name": "s"}]});
+    cluster.post("/api/v1/namespaces/default/serviceaccounts", &account).expect(201);
+    let expression = "[JSONPatch{op: 'add', path: '/spec/runtimeClassName', value: 'kata'}, \
+        JSONPatch{op: 'add', path: '/spec/serviceAccountName', value: 'robot'}]";
+    let spec = json!({
+        "matchConstraints": {"resourceRules": [{"apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["pods"]}]},
+        "reinvocationPolicy": "Never",
+        "mutations": [{"patchType": "JSONPatch", "jsonPatch": {"expression": expression}}],
+    });
+    cluster
+        .post(&format!("{GROUP}/mutatingadmissionpolicies"), &json!({"metadata": {"name": "m"}, "spec": spec}))
+        .expect(201);
+    let binding = json!({"metadata": {"name": "b"}, "spec": {"policyName": "m"}});
+    cluster.post(&format!("{GROUP}/mutatingadmissionpolicybindings"), &binding).expect(201);
+    let made = cluster.post("/api/v1/namespaces/default/pods", &crate::harness::pod("x")).expect(201);
+    assert_eq!(
+        ["overhead", "serviceAccount", "imagePullSecrets"].map(|field| made["spec"][field].clone()),
+        [json!({"cpu": "250m"}), json!("robot"), json!([{"name": "s"}])]
+    );
+}
+
 #[test]
 fn connections_can_be_refused() {
     let cluster = Cluster::new();

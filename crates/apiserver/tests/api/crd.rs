@@ -241,6 +241,21 @@ fn a_definition_takes_its_objects_along() {
     assert!(names(&cluster.get(SHIPS).expect(200)).is_empty());
 }
 
+/// Definitions that are deleted as a collection end as those do that are deleted by name.
+#[test]
+fn a_collection_of_definitions_takes_their_objects_along() {
+    let cluster = Cluster::new();
+    let mut labelled = definition();
+    labelled["metadata"]["labels"] = json!({"fleet": "old"});
+    cluster.post(CRDS, &labelled).expect(201);
+    cluster.post(SHIPS, &ship("a")).expect(201);
+    cluster.delete(&format!("{CRDS}?labelSelector=fleet%3Dold&dryRun=All")).expect(200);
+    cluster.get(&format!("{SHIPS}/a")).expect(200);
+    cluster.delete(&format!("{CRDS}?labelSelector=fleet%3Dold")).expect(200);
+    cluster.get(&format!("{CRDS}/ships.sea.example.com")).expect(404);
+    cluster.get(SHIPS).expect(404);
+}
+
 #[test]
 fn the_last_object_takes_its_definition_along() {
     let cluster = Cluster::new();

@@ -52,8 +52,15 @@ fn a_namespace_holds_no_more_than_its_quota() {
     cluster.delete(&format!("{PODS}/p")).expect(200);
     assert_eq!(used(&cluster, "q"), json!({"pods": "1", "requests.cpu": "100m"}));
     // Whoever writes the status has it counted.
-    cluster.merge(&format!("{QUOTAS}/q/status"), &json!({"status": {"used": {"pods": "9"}}})).expect(200);
+    let status = format!("{QUOTAS}/q/status");
+    cluster.merge(&status, &json!({"status": {"used": {"pods": "9"}}})).expect(200);
     assert_eq!(used(&cluster, "q"), json!({"pods": "1", "requests.cpu": "100m"}));
+    // Other limits that somebody writes there hold until the next count.
+    let told = cluster.merge(&status, &json!({"status": {"hard": {"pods": "3"}}})).expect(200);
+    assert_eq!(told["status"]["hard"], json!({"pods": "3", "requests.cpu": "1"}));
+    assert_eq!((&told["status"]["used"]["pods"], &told["spec"]["hard"]["pods"]), (&json!("1"), &json!("2")));
+    let counted = cluster.merge(&status, &json!({})).expect(200);
+    assert_eq!(counted["status"]["hard"], json!({"pods": "2", "requests.cpu": "1"}));
 }
 
 /// A quota of nothing but what containers ask for holds for those that ask for nothing, too.

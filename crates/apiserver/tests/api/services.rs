@@ -80,7 +80,7 @@ fn addresses_are_given_and_given_back() {
     put["metadata"]["resourceVersion"] = again["metadata"]["resourceVersion"].clone();
     assert_eq!(cluster.put(&format!("{SERVICES}/same"), &put).expect(200)["spec"]["clusterIP"], json!(got[3]));
     cluster
-        .merge(&format!("{SERVICES}/same"), &json!({"spec": {"clusterIP": "10.43.0.9", "clusterIPs": ["10.43.0.9"]}}))
+        .merge(&format!("{SERVICES}/same"), &json!({"spec": {"clusterIP": got[4], "clusterIPs": [got[4]]}}))
         .refused(422, "Invalid", "may not change once set");
     let external = json!({"spec": {"type": "ExternalName", "externalName": "example.com", "ports": null}});
     let moved = cluster.merge(&format!("{SERVICES}/same"), &external).expect(200);

@@ -2,7 +2,7 @@
 
 use base64::Engine as _;
 use bytes::Bytes;
-use carrack_apiserver::Body;
+use carrack_apiserver::{Body, Env};
 use carrack_auth::token::{DEFAULT_ISSUER, Issuer, SigningKey, Verifier};
 use carrack_auth::{Authenticator, Caller, pki::Pki};
 use http::{HeaderMap, Method};
@@ -372,6 +372,35 @@ fn tokens_are_issued_and_die_with_what_they_are_bound_to() {
     let mistyped = json!({"spec": {"audiences": "vault"}});
     cluster.post(tokens, &mistyped).refused(400, "BadRequest", "cannot unmarshal string");
     assert_eq!(presents(&cluster, "nonsense"), Err(401));
+}
+
+/// A program that reads its pod's token once goes on with it, and is counted.
+#[test]
+fn a_token_that_a_pod_is_given_outlives_what_its_kubelet_is_told() {
+    let cluster = issuing();
+    let made = cluster.running_pod("p");
+    let mounted = &made["spec"]["volumes"][0]["projected"]["sources"][0]["serviceAccountToken"];
+    let bound = json!({"apiVersion": "v1", "kind": "Pod", "name": "p", "uid": made["metadata"]["uid"]});
+    let request = json!({"spec": {"expirationSeconds": mounted["expirationSeconds"], "boundObjectRef": bound}});
+    let tokens = "/api/v1/namespaces/default/serviceaccounts/default/token";
+    let issued = cluster.post(tokens, &request).expect(201);
+    assert_eq!(issued["spec"]["expirationSeconds"], 3607);
+    let told = issued["status"]["expirationTimestamp"].as_str().expect("a time").parse::<jiff::Timestamp>();
+    assert_eq!(told.expect("a time").as_second(), cluster.env.now().as_second() + 3607);
+    let token = issued["status"]["token"].as_str().expect("a token").to_owned();
+    let used = |name: &str| {
+        let metrics = cluster.get("/metrics").expect(200);
+        let name = format!("serviceaccount_{name}_tokens_total ");
+        let lines = metrics.as_str().into_iter().flat_map(str::lines);
+        lines.filter_map(|line| line.strip_prefix(&name)).map(str::to_owned).collect::<String>()
+    };
+    for (seconds, counted) in [(3607, ["1", "0"]), (1, ["1", "1"]), (300 * 24 * 3600, ["1", "2"])] {
+        cluster.env.advance(seconds);
+        assert_eq!(presents(&cluster, &token), Ok("system:serviceaccount:default:default".to_owned()));
+        assert_eq!(["valid", "stale"].map(used), counted);
+    }
+    cluster.delete(&format!("{PODS}/p?gracePeriodSeconds=0")).expect(200);
+    assert_eq!(presents(&cluster, &token), Err(401), "it dies with its pod");
 }
 
 /// Nodes get tokens for those alone for whom their pods want them.

@@ -253,6 +253,15 @@ fn tables_have_headings_once() {
     assert!(events[0]["object"]["columnDefinitions"].is_array());
     assert!(events[1]["object"]["columnDefinitions"].is_null());
     assert_eq!(events[1]["object"]["rows"][0]["object"]["metadata"]["name"], "b");
+    // A bookmark has none.
+    let now = cluster.store.revision();
+    let path = format!("{CONFIG_MAPS}?watch=true&allowWatchBookmarks=true&resourceVersion={now}");
+    let mut marked = cluster.watch_as(&path, "application/json;as=Table;v=v1;g=meta.k8s.io");
+    assert!(marked.summary().is_empty());
+    cluster.running_pod("p");
+    assert_eq!(marked.summary(), ["BOOKMARK -"]);
+    cluster.post(CONFIG_MAPS, &config_map("c", "1")).expect(201);
+    assert!(marked.events()[0]["object"]["columnDefinitions"].is_array());
     let mut partial = cluster
         .watch_as(&format!("{CONFIG_MAPS}?watch=true"), "application/json;as=PartialObjectMetadata;v=v1;g=meta.k8s.io");
     assert_eq!(partial.events()[0]["object"]["kind"], "PartialObjectMetadata");

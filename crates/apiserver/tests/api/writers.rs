@@ -159,3 +159,24 @@ async fn a_second_start_writes_nothing() {
     first.bootstrap().await.expect("bootstrap");
     assert_eq!(first.store().revision(), before);
 }
+
+/// Who deletes a collection is answered with all of it, unless nobody reads that.
+#[tokio::test]
+async fn an_answer_that_nobody_reads_is_not_put_together() {
+    let directory = tempfile::tempdir().expect("temporary directory");
+    let client = server(&directory).await.client_as("admin", ["system:masters"]);
+    for unread in [false, true] {
+        for name in ["a", "b"] {
+            let made = json!({"metadata": {"name": name, "labels": {"mine": "yes"}}});
+            client.send(request(Method::Post, MAPS, ContentType::Json, &made)).await.expect("created");
+        }
+        let all = format!("{MAPS}?labelSelector=mine");
+        let delete = request(Method::Delete, &all, ContentType::Json, &Value::Null);
+        let reply = client.send(if unread { delete.unread() } else { delete }).await.expect("deleted");
+        assert_eq!(reply.body.is_empty(), unread);
+        assert_eq!(read(&client, &all).await["items"], json!([]), "{unread}");
+        let missing = request(Method::Delete, &format!("{MAPS}/a"), ContentType::Json, &Value::Null).unread();
+        let refused = client.send(missing).await.expect_err("it is gone");
+        assert!(refused.is_not_found(), "what is refused is told: {refused}");
+    }
+}

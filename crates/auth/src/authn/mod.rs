@@ -81,6 +81,15 @@ impl Presented {
         }
     }
 
+    /// Whether it is a token that goes on being valid though its holder was to have another by now ([`Verified::is_stale`]).
+    #[must_use]
+    pub fn is_stale(&self, now_unix_s: i64) -> Option<bool> {
+        match self {
+            Self::Caller(_) => None,
+            Self::Token(verified) => verified.is_stale(now_unix_s),
+        }
+    }
+
     /// The caller, once what its token is bound to has been looked up.
     ///
     /// # Errors

@@ -286,6 +286,14 @@ fn volumes() -> Table {
                 events(),
             ],
         ),
+        (
+            "volumeattributesclass-protection-controller",
+            vec![
+                rule(READ, CORE, "persistentvolumes persistentvolumeclaims"),
+                rule("get list watch update patch", STORAGE, "volumeattributesclasses"),
+                events(),
+            ],
+        ),
     ]
 }
 

@@ -1,5 +1,5 @@
 //! KubeVirt's roles: for people (`kubevirt.io:{admin,edit,view,default}`, which aggregate into
-//! `admin`, `edit` and `view`), and for virt-controller and virt-handler.
+//! `admin`, `edit` and `view`, and `instancetype.kubevirt.io:view`), and for virt-controller and virt-handler.
 //!
 //! The agents' roles have KubeVirt's names and are bound both to KubeVirt's service accounts and to
 //! the users of our own certificates. They hold what our agents need; virt-handler's writes are kept
@@ -79,6 +79,18 @@ fn people(b: &mut Builder) {
         "kubevirt.io:default",
         &[To::Group(GROUP_AUTHENTICATED), To::Group(GROUP_UNAUTHENTICATED)],
     );
+    // What all namespaces share is for everybody who is somebody: a role in a namespace does not reach it, and whoever makes machines
+    // there chooses among it.
+    b.labelled(
+        "instancetype.kubevirt.io:view",
+        &[APP],
+        vec![rule(
+            READ,
+            &["instancetype.kubevirt.io"],
+            "virtualmachineclusterinstancetypes virtualmachineclusterpreferences",
+        )],
+    );
+    b.bind("instancetype.kubevirt.io:view", "instancetype.kubevirt.io:view", &[To::Group(GROUP_AUTHENTICATED)]);
     let use_machines = || {
         vec![
             rule("get", SUBRESOURCES, CONSOLES),

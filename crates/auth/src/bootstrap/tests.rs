@@ -57,6 +57,7 @@ fn names_are_there_once_and_bindings_find_their_roles() {
         "kubevirt.io:edit",
         "kubevirt.io:view",
         "kubevirt.io:default",
+        "instancetype.kubevirt.io:view",
     ] {
         assert!(objects.iter().any(|o| o.kind == Kind::ClusterRole && o.name == name), "{name}");
     }
@@ -82,6 +83,12 @@ fn who_may_do_what() {
     check(&anybody, Attributes::path("get", "/metrics"), false);
     check(&anybody, at("list", "", "pods"), false);
     check(&anybody, at("get", "subresources.kubevirt.io", "version"), true);
+    for shared in ["virtualmachineclusterinstancetypes", "virtualmachineclusterpreferences"] {
+        check(&user, at("list", "instancetype.kubevirt.io", shared), true);
+        check(&user, at("create", "instancetype.kubevirt.io", shared), false);
+        check(&anybody, at("list", "instancetype.kubevirt.io", shared), false);
+    }
+    check(&user, at("list", "instancetype.kubevirt.io", "virtualmachineinstancetypes").in_namespace("default"), false);
     check(&user, at("create", "authorization.k8s.io", "selfsubjectaccessreviews"), true);
     check(&anybody, at("create", "authorization.k8s.io", "selfsubjectaccessreviews"), false);
     check(&user, at("list", "", "pods").in_namespace("default"), false);

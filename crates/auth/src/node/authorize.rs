@@ -318,6 +318,28 @@ mod tests {
     }
 
     #[test]
+    fn what_several_pods_refer_to_is_open_until_the_last_of_them_goes() {
+        let mut graph = Graph::default();
+        let secret = Attributes::resource("get", "", "secrets").in_namespace("ns").named("s");
+        let json = |node: &str| {
+            format!(
+                r#"{{"spec":{{"nodeName":"{node}","containers":[],"volumes":[{{"name":"a","secret":{{"secretName":"s"}}}}]}}}}"#
+            )
+        };
+        for (name, node) in [("a", Some("n1")), ("b", Some("n1")), ("c", Some("n2")), ("a", Some("n1")), ("b", None)] {
+            let json = node.map(&json);
+            graph.observe("", "pods", "ns", name, json.as_deref().map(str::as_bytes)).expect("parses");
+        }
+        let open = |graph: &Graph| ["n1", "n2"].map(|node| authorize(graph, node, &secret).is_ok());
+        assert_eq!(open(&graph), [true, true]);
+        for (name, left) in [("a", [false, true]), ("c", [false, false])] {
+            graph.observe("", "pods", "ns", name, None).expect("a removal");
+            assert_eq!(open(&graph), left, "{name}");
+        }
+        assert_eq!(graph, Graph::default(), "nothing is left of what has gone");
+    }
+
+    #[test]
     fn an_object_that_does_not_parse_opens_nothing() {
         let mut graph = graph();
         let secret = Attributes::resource("get", "", "secrets").in_namespace("ns").named("vol");

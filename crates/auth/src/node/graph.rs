@@ -8,6 +8,7 @@
 //! ```
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::{Container, EphemeralContainer, PersistentVolumeSpec, PodSpec};
 use serde::Deserialize;
@@ -31,10 +32,12 @@ pub enum Referred {
 type Name = (String, String);
 type Reference = (Referred, String, String);
 
+/// There are as many as pods, so each is as small as can be: a list without room to grow, and names that are kept once.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct PodEntry {
-    node: String,
-    refers: BTreeSet<Reference>,
+    node: Box<str>,
+    /// In their order, each once.
+    refers: Box<[Arc<Reference>]>,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -46,8 +49,8 @@ struct VolumeEntry {
 /// The graph. All of it follows from the objects last fed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Graph {
-    pods: BTreeMap<Name, PodEntry>,
-    referrers: BTreeMap<Reference, BTreeSet<Name>>,
+    pods: BTreeMap<Arc<Name>, PodEntry>,
+    referrers: BTreeMap<Arc<Reference>, BTreeSet<Arc<Name>>>,
     volumes: BTreeMap<String, VolumeEntry>,
     volumes_of_secret: BTreeMap<Name, BTreeSet<String>>,
     attachments: BTreeMap<String, String>,
@@ -179,28 +182,34 @@ impl Graph {
         let Some(old) = self.pods.remove(&key) else {
             return;
         };
-        for reference in old.refers {
-            if let Some(pods) = self.referrers.get_mut(&reference) {
+        for reference in &old.refers {
+            if let Some(pods) = self.referrers.get_mut(reference) {
                 pods.remove(&key);
                 if pods.is_empty() {
-                    self.referrers.remove(&reference);
+                    self.referrers.remove(reference);
                 }
             }
         }
     }
 
     fn add_pod(&mut self, namespace: &str, name: &str, pod: &RawPod) {
-        let Some(node) = pod.spec.node_name.clone().filter(|n| !n.is_empty()) else {
+        let Some(node) = pod.spec.node_name.as_deref().filter(|n| !n.is_empty()) else {
             return;
         };
         // A node makes its mirror pods itself: what those refer to must not open anything to it.
         let mirror = pod.metadata.annotations.as_ref().is_some_and(|a| a.contains_key(MIRROR_POD_ANNOTATION));
         let refers = if mirror { BTreeSet::new() } else { references(namespace, name, pod) };
-        let key = (namespace.to_owned(), name.to_owned());
-        for reference in &refers {
-            self.referrers.entry(reference.clone()).or_default().insert(key.clone());
-        }
-        self.pods.insert(key, PodEntry { node, refers });
+        let key = Arc::new((namespace.to_owned(), name.to_owned()));
+        let refers = refers.into_iter().map(|reference| self.refer(reference, &key)).collect();
+        self.pods.insert(key, PodEntry { node: node.into(), refers });
+    }
+
+    /// Notes that a pod refers to something. Returns the reference as all who refer so have it.
+    fn refer(&mut self, reference: Reference, pod: &Arc<Name>) -> Arc<Reference> {
+        let known = self.referrers.get_key_value(&reference).map(|(known, _)| Arc::clone(known));
+        let shared = known.unwrap_or_else(|| Arc::new(reference));
+        self.referrers.entry(Arc::clone(&shared)).or_default().insert(Arc::clone(pod));
+        shared
     }
 
     fn remove_volume(&mut self, name: &str) {
@@ -235,7 +244,7 @@ impl Graph {
     /// Whether the pod is bound to the node.
     #[must_use]
     pub fn pod_is_on(&self, node: &str, namespace: &str, name: &str) -> bool {
-        self.pods.get(&(namespace.to_owned(), name.to_owned())).is_some_and(|pod| pod.node == node)
+        self.pods.get(&(namespace.to_owned(), name.to_owned())).is_some_and(|pod| *pod.node == *node)
     }
 
     /// Whether a pod on the node refers to the object, directly or through a volume.
@@ -245,7 +254,7 @@ impl Graph {
         let by_pod = self
             .referrers
             .get(&reference)
-            .is_some_and(|pods| pods.iter().any(|pod| self.pods.get(pod).is_some_and(|p| p.node == node)));
+            .is_some_and(|pods| pods.iter().any(|pod| self.pods.get(pod).is_some_and(|p| *p.node == *node)));
         by_pod
             || (what == Referred::Secret
                 && self

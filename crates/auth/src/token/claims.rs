@@ -43,6 +43,9 @@ pub struct KubernetesClaims {
     pub secret: Option<Reference>,
     /// The service account.
     pub serviceaccount: Reference,
+    /// When its holder was to have another, of a token that is valid for longer than its holder is told.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub warnafter: Option<i64>,
 }
 
 /// An object by name and uid.

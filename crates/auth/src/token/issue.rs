@@ -14,6 +14,12 @@ const MAX_EXPIRATION_S: i64 = 1 << 32;
 pub(super) const DEFAULT_EXPIRATION_S: i64 = 60 * 60;
 /// Longer ones are cut to this, as upstream's `--service-account-max-token-expiration` does.
 const DEFAULT_CAP_S: i64 = 365 * 24 * 60 * 60;
+/// The validity for which admission has kubelets ask for the tokens that it mounts into pods: one hour and a little, by which
+/// they are known.
+pub const MOUNTED_EXPIRATION_S: i64 = 60 * 60 + 7;
+/// How long such a token is taken in truth, as upstream does (`--service-account-extend-token-expiration`): its kubelet is told
+/// the hour and puts a new one in its place, but there are programs that read theirs once.
+const EXTENDED_EXPIRATION_S: i64 = 365 * 24 * 60 * 60;
 
 /// To what else than its service account a token is bound: it dies with it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -51,7 +57,7 @@ pub struct TokenSpec {
 pub struct Issued {
     /// The token itself.
     pub token: Secret,
-    /// When it stops being valid, in seconds since the Unix epoch.
+    /// When who asked for it is to have another, in seconds since the Unix epoch: it stops being valid then, or later.
     pub expiration_unix_s: i64,
     /// Its audiences.
     pub audiences: Vec<String>,
@@ -121,7 +127,12 @@ impl Issuer {
             return Err(IssueError::TooLong);
         }
         let expiration_s = asked_s.min(self.cap_s);
-        let (token, audiences) = self.sign(spec, now_unix_s, expiration_s, token_id)?;
+        let is_mounted = expiration_s == MOUNTED_EXPIRATION_S
+            && matches!(spec.bound, Some(BoundTo::Pod { .. }))
+            && spec.audiences.iter().all(|audience| self.api_audiences.contains(audience));
+        let valid_s = if is_mounted { EXTENDED_EXPIRATION_S } else { expiration_s };
+        let warn_after_s = is_mounted.then_some(expiration_s);
+        let (token, audiences) = self.sign(spec, now_unix_s, (valid_s, warn_after_s), token_id)?;
         Ok(Issued { token, expiration_unix_s: now_unix_s.saturating_add(expiration_s), audiences, expiration_s })
     }
 
@@ -131,21 +142,22 @@ impl Issuer {
     /// # Errors
     /// When signing fails.
     pub fn issue_lasting(&self, spec: &TokenSpec, now_unix_s: i64, token_id: &str) -> Result<Secret, IssueError> {
-        Ok(self.sign(spec, now_unix_s, MAX_EXPIRATION_S, token_id)?.0)
+        Ok(self.sign(spec, now_unix_s, (MAX_EXPIRATION_S, None), token_id)?.0)
     }
 
-    /// Signs a token. Returns its audiences, too.
+    /// Signs a token that is valid for so long, and old before that if so it is said. Returns its audiences, too.
     fn sign(
         &self,
         spec: &TokenSpec,
         now_unix_s: i64,
-        expiration_s: i64,
+        (valid_s, warn_after_s): (i64, Option<i64>),
         token_id: &str,
     ) -> Result<(Secret, Vec<String>), IssueError> {
         let audiences = if spec.audiences.is_empty() { self.api_audiences.clone() } else { spec.audiences.clone() };
         let mut kubernetes = KubernetesClaims {
             namespace: spec.namespace.clone(),
             serviceaccount: spec.account.clone(),
+            warnafter: warn_after_s.map(|after_s| now_unix_s.saturating_add(after_s)),
             ..KubernetesClaims::default()
         };
         match spec.bound.clone() {
@@ -159,7 +171,7 @@ impl Issuer {
         }
         let claims = Claims {
             aud: audiences.clone(),
-            exp: now_unix_s.saturating_add(expiration_s),
+            exp: now_unix_s.saturating_add(valid_s),
             iat: now_unix_s,
             iss: self.issuer.clone(),
             jti: token_id.into(),

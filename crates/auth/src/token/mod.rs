@@ -24,7 +24,7 @@ mod verify;
 pub use claims::{BoundNames, Claims, KubernetesClaims, Reference};
 pub use discovery::{jwks, openid_configuration};
 pub use foreign::{ForeignKeys, ForeignToken};
-pub use issue::{BoundTo, IssueError, Issued, Issuer, MIN_EXPIRATION_S, TokenSpec};
+pub use issue::{BoundTo, IssueError, Issued, Issuer, MIN_EXPIRATION_S, MOUNTED_EXPIRATION_S, TokenSpec};
 pub use key::{KeyError, SigningKey, VerifyingKey};
 pub use verify::{BoundObject, Found, Lookup, LookupError, TokenError, Verified, Verifier};
 

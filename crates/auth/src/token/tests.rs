@@ -259,6 +259,40 @@ fn validity_bounds() {
     assert!(matches!(ask(Some((1 << 32) + 1)), Err(IssueError::TooLong)));
 }
 
+/// As upstream's `TestServiceAccountTokenCreate` has it (`test/integration/auth/svcaccttoken_test.go`): what pods are given as
+/// theirs is taken for a year, though its holder is told an hour; whoever asks for something else gets just that.
+#[test]
+fn mounted_tokens_are_taken_for_longer_than_they_say() {
+    const YEAR_S: i64 = 365 * 24 * 3600;
+    let f = fixture();
+    let mounted = TokenSpec { expiration_s: Some(MOUNTED_EXPIRATION_S), ..spec() };
+    let secret = Some(BoundTo::Secret(reference("s")));
+    for (spec, extended) in [
+        (mounted.clone(), true),
+        (TokenSpec { audiences: vec![DEFAULT_ISSUER.into()], ..mounted.clone() }, true),
+        (TokenSpec { audiences: vec![DEFAULT_ISSUER.into(), "vault".into()], ..mounted.clone() }, false),
+        (TokenSpec { bound: secret, ..mounted.clone() }, false),
+        (TokenSpec { bound: None, ..mounted.clone() }, false),
+        (TokenSpec { expiration_s: Some(3600), ..mounted }, false),
+    ] {
+        let asked_s = spec.expiration_s.expect("asked for");
+        let issued = f.issuer.issue(&spec, NOW, "id").expect("a token");
+        assert_eq!((issued.expiration_s, issued.expiration_unix_s), (asked_s, NOW + asked_s), "{spec:?}");
+        let verify = |now| f.verifier.verify(issued.token.expose(), &[], now);
+        let verified = verify(NOW).expect("verifies");
+        let want = if extended { (NOW + YEAR_S, Some(NOW + asked_s)) } else { (NOW + asked_s, None) };
+        assert_eq!((verified.claims().exp, verified.claims().kubernetes.warnafter), want, "{spec:?}");
+        let stale = |now| verified.is_stale(now);
+        let want = if extended { (Some(false), Some(true)) } else { (None, None) };
+        assert_eq!((stale(NOW + asked_s), stale(NOW + asked_s + 1)), want, "{spec:?}");
+        assert_eq!(verify(NOW + YEAR_S).is_ok(), extended, "{spec:?}");
+        assert!(verify(NOW + YEAR_S + 60).is_err(), "{spec:?}");
+    }
+    let short = Issuer::new(DEFAULT_ISSUER, key()).with_max_expiration_s(3600);
+    let issued = short.issue(&TokenSpec { expiration_s: Some(MOUNTED_EXPIRATION_S), ..spec() }, NOW, "id");
+    assert_eq!(issued.expect("a token").expiration_s, 3600, "who bounds all of them has none extended");
+}
+
 #[test]
 fn the_key_set_verifies_tokens() {
     let f = fixture();

@@ -211,6 +211,13 @@ impl Verified {
         &self.audiences
     }
 
+    /// Whether it goes on being valid though its holder was to have another by now; none for one that is valid for as long as it
+    /// was asked for.
+    #[must_use]
+    pub fn is_stale(&self, now_unix_s: i64) -> Option<bool> {
+        self.claims.kubernetes.warnafter.map(|at| now_unix_s > at)
+    }
+
     /// What must exist for the token to be good.
     #[must_use]
     pub fn needs(&self) -> Vec<BoundObject> {

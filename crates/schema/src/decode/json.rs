@@ -1,6 +1,7 @@
 //! JSON to a value, with duplicate keys named and depth bounded.
 
 use std::cell::RefCell;
+use std::collections::BTreeSet;
 use std::fmt;
 use std::rc::Rc;
 
@@ -32,15 +33,58 @@ pub(super) const TOO_DEEP: &str = "nested too deeply";
 pub(super) fn parse_with<'de, D: Deserializer<'de>>(deserializer: D, max_depth: usize) -> Result<Parsed, D::Error> {
     let findings = Rc::new(RefCell::new(Vec::new()));
     let path = Rc::new(RefCell::new(String::new()));
-    let seed = Seed { path, findings: Rc::clone(&findings), depth_left: max_depth };
+    let seed = Seed { path, findings: Rc::clone(&findings), order: None, depth_left: max_depth };
     let value = seed.deserialize(deserializer)?;
     Ok(Parsed { value, findings: findings.take() })
+}
+
+/// Findings that are put in the order of a body.
+#[derive(Default)]
+struct Order {
+    unknown: BTreeSet<String>,
+    duplicate: BTreeSet<String>,
+    met: Vec<Finding>,
+}
+
+impl Order {
+    /// A field is passed, for the first time or again.
+    fn pass(&mut self, path: &str, again: bool) {
+        self.met.extend(if again {
+            self.duplicate.take(path).map(Finding::Duplicate)
+        } else {
+            self.unknown.take(path).map(Finding::Unknown)
+        });
+    }
+}
+
+/// Findings in the order in which a body that has been read has what they are about; what is not found there comes last.
+pub(super) fn in_order(bytes: &[u8], max_depth: usize, findings: Vec<Finding>) -> Vec<Finding> {
+    let (mut order, mut others) = (Order::default(), Vec::new());
+    for finding in findings {
+        match finding {
+            Finding::Unknown(path) => order.unknown.extend([path]),
+            Finding::Duplicate(path) => order.duplicate.extend([path]),
+            other @ Finding::Twice { .. } => others.push(other),
+        }
+    }
+    let order = Rc::new(RefCell::new(order));
+    let (path, findings) = (Rc::default(), Rc::default());
+    let seed = Seed { path, findings, order: Some(Rc::clone(&order)), depth_left: max_depth };
+    let read = seed.deserialize(&mut serde_json::Deserializer::from_slice(bytes));
+    debug_assert!(read.is_ok(), "it has been read before");
+    let Order { unknown, duplicate, mut met } = order.take();
+    met.extend(unknown.into_iter().map(Finding::Unknown));
+    met.extend(duplicate.into_iter().map(Finding::Duplicate));
+    met.extend(others);
+    met
 }
 
 #[derive(Clone)]
 struct Seed {
     path: Rc<RefCell<String>>,
     findings: Rc<RefCell<Vec<Finding>>>,
+    /// Told of each field, where findings are put in order.
+    order: Option<Rc<RefCell<Order>>>,
     depth_left: usize,
 }
 
@@ -124,7 +168,11 @@ impl<'de> Visitor<'de> for Seed {
         while let Some(key) = access.next_key_seed(Key)? {
             let dot = if self.path.borrow().is_empty() { "" } else { "." };
             let value = self.inside(format_args!("{dot}{key}"), || {
-                if map.contains_key(&key) && self.findings.borrow().len() < MAX_FINDINGS {
+                let again = map.contains_key(&key);
+                if let Some(order) = &self.order {
+                    order.borrow_mut().pass(&self.path.borrow(), again);
+                }
+                if again && self.findings.borrow().len() < MAX_FINDINGS {
                     let finding = Finding::Duplicate(self.path.borrow().clone());
                     if !self.findings.borrow().contains(&finding) {
                         self.findings.borrow_mut().push(finding);

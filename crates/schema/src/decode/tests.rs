@@ -35,6 +35,30 @@ fn names_duplicate_fields() {
     }
 }
 
+#[test]
+fn findings_come_in_the_order_of_the_body() {
+    let body = br#"{"spec":{"z":1,"n":1,"n":2,"l":[{"a":1,"a":2}],"b":1,"n":3}}"#;
+    let unknown = |path: &str| Finding::Unknown(path.to_owned());
+    let twice = |path: &str| Finding::Duplicate(path.to_owned());
+    let findings = vec![
+        twice("spec.n"),
+        twice("spec.l[0].a"),
+        unknown("elsewhere"),
+        unknown("spec.b"),
+        unknown("spec.l[0].a"),
+        unknown("spec.z"),
+    ];
+    let wanted = [
+        unknown("spec.z"),
+        twice("spec.n"),
+        unknown("spec.l[0].a"),
+        twice("spec.l[0].a"),
+        unknown("spec.b"),
+        unknown("elsewhere"),
+    ];
+    assert_eq!(in_order(body, Limits::default(), findings), wanted);
+}
+
 /// What names a fault costs no more than the fault: this would take minutes, were the whole path kept for each of them.
 #[test]
 fn long_keys_are_cut() {

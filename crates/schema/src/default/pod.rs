@@ -7,15 +7,12 @@ use super::fields::{Fields, each, set, set_number, set_text, text, with, with_ne
 /// Mode of files in volumes: 0644.
 const DEFAULT_MODE: i64 = 420;
 
-/// Defaults of a pod itself, after those of its spec.
+/// Defaults of a pod itself, after those of its spec. Its priority is none of them: that is its class's, which may be one that
+/// it does not name.
 pub(super) fn pod(object: &mut Fields) {
     with_new(object, "spec", |spec| {
         spec_defaults(spec);
         set(spec, "enableServiceLinks", true);
-        if text(spec, "priorityClassName").is_empty() {
-            set(spec, "priority", 0);
-            set(spec, "preemptionPolicy", "PreemptLowerPriority");
-        }
         let host_network = spec.get("hostNetwork") == Some(&Value::Bool(true));
         for list in ["containers", "initContainers"] {
             each(spec, list, |container| {

@@ -41,7 +41,7 @@ fn pods() {
         json!({"spec": {
             "serviceAccountName": "me", "serviceAccount": "me",
             "dnsPolicy": "ClusterFirst", "restartPolicy": "Always", "schedulerName": "default-scheduler", "securityContext": {},
-            "terminationGracePeriodSeconds": 30, "enableServiceLinks": true, "priority": 0, "preemptionPolicy": "PreemptLowerPriority",
+            "terminationGracePeriodSeconds": 30, "enableServiceLinks": true,
             "containers": [
                 {"name": "a", "image": "busybox", "imagePullPolicy": "Always", "terminationMessagePath": "/dev/termination-log", "terminationMessagePolicy": "File",
                  "resources": {"limits": {"cpu": "1", "memory": "1Gi"}, "requests": {"cpu": "500m", "memory": "1Gi"}},

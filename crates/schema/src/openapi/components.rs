@@ -80,7 +80,7 @@ impl Collector {
                 self.take(&list);
             }
             SchemaSource::Custom(custom) => {
-                let (item, list_schema) = (custom_kind(info, &custom.raw), custom_list(info, &name));
+                let (item, list_schema) = (custom_kind(&custom.raw), custom_list(info, &name));
                 self.insert(&name, item);
                 self.insert(&list, list_schema);
             }
@@ -160,26 +160,57 @@ fn watch_event() -> Value {
     })
 }
 
+/// Descriptions begin as those of built-in kinds do: programs look for that in what `kubectl explain` says.
 fn type_fields() -> [(&'static str, Value); 2] {
+    let version = "APIVersion defines the group and version of this form of the object.";
     [
-        ("apiVersion", json!({"type": "string", "description": "The group and version of this form of the object."})),
-        ("kind", json!({"type": "string", "description": "The kind of the object."})),
+        ("apiVersion", json!({"type": "string", "description": version})),
+        ("kind", json!({"type": "string", "description": "Kind is the kind of the object."})),
     ]
 }
 
-/// A custom kind's schema as its definition has it, with the fields that every object has.
-fn custom_kind(info: &ResourceInfo, raw: &Value) -> Value {
+/// A custom kind's schema as its definition has it, with the fields that every object has. Where the definition says nothing
+/// of the kind, nothing is said.
+fn custom_kind(raw: &Value) -> Value {
     let mut schema = raw.as_object().cloned().unwrap_or_default();
     schema.entry("type").or_insert_with(|| json!("object"));
-    schema.entry("description").or_insert_with(|| json!(format!("{} is a custom resource.", info.kind)));
+    describe_object(&mut schema);
+    describe_embedded(&mut schema);
+    Value::Object(schema)
+}
+
+/// Describes the fields that every object has as those of all kinds are, whatever the definition says of them.
+fn describe_object(schema: &mut Map<String, Value>) {
     let properties = schema.entry("properties").or_insert_with(|| json!({}));
     if let Value::Object(properties) = properties {
-        for (name, field) in type_fields() {
-            properties.entry(name).or_insert(field);
-        }
-        properties.insert("metadata".to_owned(), reference(&format!("{META}.ObjectMeta"), "Standard object metadata."));
+        properties.extend(type_fields().map(|(name, field)| (name.to_owned(), field)));
+        properties
+            .insert("metadata".to_owned(), reference(&format!("{META}.ObjectMeta"), "Standard object's metadata."));
     }
-    Value::Object(schema)
+}
+
+/// Describes the same fields of whole objects within an object. Definitions leave them out, and clients that validate
+/// would refuse them.
+fn describe_embedded(schema: &mut Map<String, Value>) {
+    for key in ["items", "additionalProperties"] {
+        if let Some(Value::Object(child)) = schema.get_mut(key) {
+            describe_embedded(child);
+        }
+    }
+    if let Some(Value::Object(properties)) = schema.get_mut("properties") {
+        properties.values_mut().filter_map(Value::as_object_mut).for_each(describe_embedded);
+    }
+    if schema.get("x-kubernetes-embedded-resource") != Some(&Value::Bool(true)) {
+        return;
+    }
+    describe_object(schema);
+    if let Value::Array(required) = schema.entry("required").or_insert_with(|| json!([])) {
+        for name in ["kind", "apiVersion"] {
+            if !required.iter().any(|known| known == name) {
+                required.push(name.into());
+            }
+        }
+    }
 }
 
 fn custom_list(info: &ResourceInfo, item: &str) -> Value {

@@ -9,10 +9,14 @@ use crate::table::ResourceInfo;
 /// Where a v2 document keeps schemas.
 const V2_PREFIX: &str = "#/definitions/";
 
+/// What a schema has where objects keep what it does not know, and where null is a value.
+const PRESERVES: &str = "x-kubernetes-preserve-unknown-fields";
+const NULLABLE: &str = "nullable";
+
 /// The whole document.
 pub(super) fn document(resources: &[&ResourceInfo]) -> Value {
     let mut definitions = components::collect(resources, None);
-    definitions.values_mut().for_each(narrow);
+    definitions.values_mut().for_each(define);
     let mut all_paths = Map::new();
     for info in resources {
         for version in served(info) {
@@ -59,9 +63,32 @@ fn operation(operation: &Operation<'_>) -> Value {
     })
 }
 
+/// Narrows the schema of a kind. One that keeps what it does not know is any object: of one whose fields they see, clients
+/// refuse all others.
+fn define(definition: &mut Value) {
+    if definition[PRESERVES] != true {
+        return narrow(definition);
+    }
+    if let Value::Object(map) = definition {
+        map.retain(|key, _| key == "x-kubernetes-group-version-kind");
+        map.insert("type".to_owned(), json!("object"));
+    }
+}
+
 /// Narrows a schema: no alternatives, no null, one reference without company.
 fn narrow(value: &mut Value) {
     let Value::Object(map) = value else { return };
+    if let Some(Value::Array(mut required)) = map.remove("required") {
+        // What is null counts as missing to clients.
+        required.retain(|name| {
+            let name = name.as_str().unwrap_or_default();
+            map.get("properties").is_none_or(|properties| properties[name][NULLABLE] != true)
+        });
+        if !required.is_empty() {
+            map.insert("required".to_owned(), required.into());
+        }
+    }
+    let is_open = [PRESERVES, NULLABLE].iter().any(|flag| map.get(*flag) == Some(&Value::Bool(true)));
     if let Some(Value::Array(all)) = map.get("allOf")
         && let [Value::Object(only)] = all.as_slice()
         && let Some(reference) = only.get("$ref").cloned()
@@ -72,7 +99,7 @@ fn narrow(value: &mut Value) {
     if let Some(Value::String(reference)) = map.get_mut("$ref") {
         *reference = reference.replace(components::V3_PREFIX, V2_PREFIX);
     }
-    for key in ["oneOf", "anyOf", "allOf", "not", "nullable", "default", "x-kubernetes-validations"] {
+    for key in ["oneOf", "anyOf", "allOf", "not", NULLABLE, "default", "x-kubernetes-validations"] {
         map.remove(key);
     }
     if map.get("format").is_some_and(|format| format == "quantity") {
@@ -82,8 +109,8 @@ fn narrow(value: &mut Value) {
         map.insert("type".to_owned(), json!("string"));
         map.insert("format".to_owned(), json!("int-or-string"));
     }
-    // Clients that validate would refuse what is preserved; they take what has no type as it is.
-    if map.get("x-kubernetes-preserve-unknown-fields") == Some(&Value::Bool(true)) {
+    // Clients that validate would refuse what is preserved, and null; they take what has no type as it is.
+    if is_open {
         for key in ["type", "properties", "items", "additionalProperties", "required"] {
             map.remove(key);
         }

@@ -110,6 +110,74 @@ fn a_custom_kind_is_described_as_it_is_defined() {
     assert_eq!(document["components"]["schemas"]["io.k8s.apimachinery.pkg.apis.meta.v1.Status"]["type"], "object");
 }
 
+/// `kubectl explain` shows what a definition says and no more, and clients that validate by v2 refuse nothing that is taken.
+#[test]
+fn custom_kinds_say_no_more_than_their_definition() {
+    let mut definition = crate::crd::tests::definition();
+    let list = serde_json::json!({"type": "array", "items": {"type": "string"}, "nullable": true});
+    *definition.pointer_mut("/spec/versions/1/schema/openAPIV3Schema/properties/spec").expect("there") = serde_json::json!({
+        "type": "object", "required": ["name", "list"], "properties": {"name": {"type": "string"}, "list": list}});
+    let info = crate::crd::resource_info(&definition).expect("a row");
+    let document: Value = serde_json::from_slice(&v2_json(&[&info])).expect("JSON");
+    let definitions = &document["definitions"];
+    let kind = serde_json::json!([{"group": "stable.example.com", "version": "v1beta1", "kind": "CronTab"}]);
+    assert_eq!(
+        definitions["com.example.stable.v1beta1.CronTab"],
+        serde_json::json!({"type": "object", "x-kubernetes-group-version-kind": kind})
+    );
+    let shown = &definitions["com.example.stable.v1.CronTab"];
+    assert_eq!(shown.get("description"), None);
+    assert_eq!(
+        shown["properties"]["spec"],
+        serde_json::json!({"type": "object", "required": ["name"], "properties": {"name": {"type": "string"}, "list": {}}})
+    );
+    // What programs look for.
+    for (field, start) in [("apiVersion", "APIVersion defines"), ("metadata", "Standard object's metadata")] {
+        let text = shown["properties"][field]["description"].as_str().expect(field);
+        assert!(text.starts_with(start), "{text}");
+    }
+}
+
+/// Whole objects within an object have what every object has: `kubectl explain` shows it, and clients that validate refuse
+/// none of it. What a definition says of these fields itself does not count.
+#[test]
+fn objects_within_objects_are_described() {
+    let mut definition = crate::crd::tests::definition();
+    let flag = "x-kubernetes-embedded-resource";
+    let own = serde_json::json!({"type": "string", "description": "own"});
+    let pod = serde_json::json!({"type": "object", flag: true, "required": ["spec"],
+        "properties": {"spec": {"type": "object"}, "kind": own}});
+    let open = serde_json::json!({"type": "object", flag: true, "x-kubernetes-preserve-unknown-fields": true});
+    let schema = definition.pointer_mut("/spec/versions/1/schema/openAPIV3Schema/properties").expect("there");
+    schema["kind"] = own;
+    schema["spec"]["properties"] = serde_json::json!({
+        "pods": {"type": "array", "items": pod}, "open": {"type": "object", "additionalProperties": open}});
+    let info = crate::crd::resource_info(&definition).expect("a row");
+    let document = v3_document("stable.example.com", "v1", &[&info]);
+    let document: Value = serde_json::from_slice(&document).expect("JSON");
+    check_references(&document, "#/components/schemas/", &document["components"]["schemas"]);
+    let shown = &document["components"]["schemas"]["com.example.stable.v1.CronTab"];
+    let (pods, open) =
+        ("/properties/spec/properties/pods/items", "/properties/spec/properties/open/additionalProperties");
+    for place in ["", pods, open] {
+        let fields = shown.pointer(&format!("{place}/properties")).expect(place);
+        for (field, start) in [("apiVersion", "APIVersion defines"), ("kind", "Kind"), ("metadata", "Standard")] {
+            let text = fields[field]["description"].as_str().expect(field);
+            assert!(text.starts_with(start), "{place}: {text}");
+        }
+    }
+    for (place, want) in [(pods, &["spec", "kind", "apiVersion"][..]), (open, &["kind", "apiVersion"])] {
+        assert_eq!(shown.pointer(&format!("{place}/required")), Some(&serde_json::json!(want)), "{place}");
+    }
+    let document: Value = serde_json::from_slice(&v2_json(&[&info])).expect("JSON");
+    check_references(&document, "#/definitions/", &document["definitions"]);
+    let shown = &document["definitions"]["com.example.stable.v1.CronTab"];
+    let metadata = shown.pointer(&format!("{pods}/properties/metadata/$ref")).and_then(Value::as_str);
+    assert_eq!(metadata, Some("#/definitions/io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta"));
+    // What keeps whatever it is given is any object to the older clients.
+    assert_eq!(shown.pointer(&format!("{open}/properties")), None);
+}
+
 /// What a document says of a path: `method action id kind`, in the order of methods.
 #[track_caller]
 fn check_path(document: &Value, path: &str, want: &[&str]) {

@@ -33,7 +33,7 @@ pub(super) fn cells(version: &Version, row: Row<'_>) -> Vec<Value> {
 
 /// A cell is of its column's type, or null.
 fn cell(column: &ColumnDef, row: Row<'_>) -> Value {
-    let found = column.path.find(row.value);
+    let found = column.path.as_ref().map(|path| path.find(row.value)).unwrap_or_default();
     let Some(first) = found.first() else { return Value::Null };
     match column.type_.as_str() {
         "string" => match found.as_slice() {

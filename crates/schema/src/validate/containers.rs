@@ -57,8 +57,15 @@ const HANDLER: &[Row] = &[
 ];
 
 /// Fields that an ephemeral container may not have.
-const NOT_EPHEMERAL: [&str; 6] =
-    ["lifecycle", "livenessProbe", "ports", "readinessProbe", "startupProbe", "restartPolicy"];
+const NOT_EPHEMERAL: [&str; 7] =
+    ["lifecycle", "livenessProbe", "ports", "readinessProbe", "startupProbe", "restartPolicy", "restartPolicyRules"];
+
+/// After which ends a container is started again.
+const RESTARTS: &[&str] = &["Always", "Never", "OnFailure"];
+/// What becomes of a container whose end fits a rule. To start all of its pod's again is not there.
+const RULE_ACTIONS: &[&str] = &["Restart"];
+const MAX_RULES: usize = 20;
+const MAX_EXIT_CODES: usize = 255;
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Role {
@@ -76,6 +83,8 @@ struct Containers<'a> {
     host_ports: BTreeSet<String>,
     grace_s: Option<i64>,
     never_restarts: bool,
+    /// The pod's users are the node's.
+    host_users: bool,
 }
 
 /// Checks the containers of a pod's spec, which has these volumes.
@@ -88,6 +97,7 @@ pub(super) fn of_pod<'a>(spec: &Place<'a>, volumes: Vec<(&'a str, &'a Value)>, e
         host_ports: BTreeSet::new(),
         grace_s: spec.number("terminationGracePeriodSeconds"),
         never_restarts: spec.text("restartPolicy") == "Never",
+        host_users: spec.value.get("hostUsers").and_then(Value::as_bool) != Some(false),
     };
     if spec.items("containers").next().is_none() {
         errors.push(FieldError::required(spec.path_of("containers"), ""));
@@ -137,7 +147,10 @@ impl<'a> Containers<'a> {
         resources::check(&container.field("resources"), errors);
         self.claimed(&container.field("resources"), errors);
         self.resizing(container, errors);
-        security::of_container(&container.field("securityContext"), errors);
+        security::of_container(&container.field("securityContext"), self.host_users, errors);
+        if role != Role::Ephemeral {
+            restarting(container, role, errors);
+        }
         match role {
             Role::Main | Role::Sidecar => self.life(container, errors),
             Role::Init => {
@@ -147,10 +160,6 @@ impl<'a> Containers<'a> {
                     "may not be set for init containers without restartPolicy=Always",
                     errors,
                 );
-                let policy = container.text("restartPolicy");
-                if !matches!(policy, "" | "Never" | "OnFailure") {
-                    container.one_of("restartPolicy", &["Always", "Never", "OnFailure"], errors);
-                }
             }
             Role::Ephemeral => {
                 forbid(container, &NOT_EPHEMERAL, "cannot be set for an Ephemeral Container", errors);
@@ -161,12 +170,6 @@ impl<'a> Containers<'a> {
                 for mount in container.items("volumeMounts") {
                     forbid(&mount, &["subPath", "subPathExpr"], "cannot be set for an Ephemeral Container", errors);
                 }
-            }
-        }
-        if role == Role::Main {
-            let policy = container.text("restartPolicy");
-            if !matches!(policy, "" | "Always" | "Never" | "OnFailure") {
-                container.one_of("restartPolicy", &["Always", "Never", "OnFailure"], errors);
             }
         }
     }
@@ -374,6 +377,39 @@ impl<'a> Containers<'a> {
             let policy = container.field("resizePolicy");
             let text = "must be 'NotRequired' when `restartPolicy` is 'Never'";
             errors.push(FieldError::invalid(policy.path, policy.value.clone(), text));
+        }
+    }
+}
+
+/// A container's own policy and the rules beside it (`validateContainerRestartPolicy`). A sidecar is started again after any end:
+/// rules say nothing of it, unless one could start all containers of its pod again.
+fn restarting(container: &Place<'_>, role: Role, errors: &mut Errors) {
+    let rules = container.items("restartPolicyRules").count();
+    match container.text("restartPolicy") {
+        "" if rules > 0 => {
+            let text = "must be set where there are restartPolicyRules";
+            errors.push(FieldError::required(container.path_of("restartPolicy"), text));
+        }
+        "" => {}
+        _ => container.one_of("restartPolicy", RESTARTS, errors),
+    }
+    if role == Role::Sidecar && rules > 0 {
+        let text = "may not be set for init containers with restartPolicy=Always";
+        errors.push(FieldError::forbidden(container.path_of("restartPolicyRules"), text));
+    }
+    if rules > MAX_RULES {
+        errors.push(FieldError::too_many(container.path_of("restartPolicyRules"), rules, MAX_RULES as u64));
+    }
+    for rule in container.items("restartPolicyRules") {
+        rule.one_of("action", RULE_ACTIONS, errors);
+        let Some(codes) = rule.some("exitCodes") else {
+            errors.push(FieldError::required(rule.path_of("exitCodes"), ""));
+            continue;
+        };
+        codes.one_of("operator", &["In", "NotIn"], errors);
+        let values = codes.value.get("values").and_then(Value::as_array).map_or(0, Vec::len);
+        if values > MAX_EXIT_CODES {
+            errors.push(FieldError::too_many(codes.path_of("values"), values, MAX_EXIT_CODES as u64));
         }
     }
 }

@@ -132,7 +132,10 @@ fn version(version: &Place<'_>, errors: &mut Errors) {
     for column in version.items("additionalPrinterColumns") {
         column.needs_text("name", errors);
         column.one_of("type", &TYPES, errors);
-        json_path(&column, "jsonPath", false, errors);
+        // Upstream takes whatever begins so, and shows nothing where it cannot read it.
+        if !column.text("jsonPath").starts_with('.') {
+            json_path(&column, "jsonPath", false, errors);
+        }
     }
     selectable(version, &schema, errors);
     let scale = version.at(&["subresources", "scale"]);

@@ -56,12 +56,16 @@ pub(super) fn of_pod(context: &Place<'_>, spec: &Place<'_>, errors: &mut Errors)
     }
 }
 
-/// The context of a container.
-pub(super) fn of_container(context: &Place<'_>, errors: &mut Errors) {
+/// The context of a container. Where its pod's users are the node's, nobody is shown more of `/proc` than others are, but who is
+/// privileged.
+pub(super) fn of_container(context: &Place<'_>, host_users: bool, errors: &mut Errors) {
     if !context.exists() {
         return;
     }
     check(context, OF_CONTAINER, errors);
+    if host_users && context.text("procMount") == "Unmasked" {
+        context.invalid("procMount", "may be `Unmasked` only where `hostUsers` is false", errors);
+    }
     profiles(context, errors);
     let escalates = context.value.get("allowPrivilegeEscalation").and_then(serde_json::Value::as_bool);
     if escalates == Some(false) {

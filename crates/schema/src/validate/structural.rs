@@ -102,9 +102,11 @@ fn node(place: &Place<'_>, is_root: bool, errors: &mut Errors) {
     }
     let has_properties = place.field("properties").map().is_some_and(|map| !map.is_empty());
     let additional = place.field("additionalProperties");
-    if additional.value == &Value::Bool(false) {
-        errors.push(FieldError::forbidden(additional.path.clone(), "additionalProperties cannot be set to false"));
-    } else if additional.exists() && has_properties {
+    if is_root && additional.exists() {
+        errors.push(FieldError::forbidden(additional.path.clone(), "must not be used at the root"));
+    }
+    // Who says only that there may be others says nothing about them.
+    if additional.exists() && has_properties && *additional.value != Value::Bool(true) {
         errors.push(FieldError::forbidden(
             additional.path.clone(),
             "additionalProperties and properties are mutual exclusive",

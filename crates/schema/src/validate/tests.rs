@@ -600,6 +600,34 @@ fn definitions_are_checked() {
                 "spec.versions[1].additionalPrinterColumns[0].type: Unsupported value: \"odd\": supported values: \"boolean\", \"date\", \"integer\", \"number\", \"string\"",
             ],
         ),
+        ("/spec/versions/1/additionalPrinterColumns/0/jsonPath", json!(".status.conditions[-1:].type"), &[]),
+        ("/spec/versions/1/additionalPrinterColumns/0/jsonPath", json!(".a[?(@.b==c)].d"), &[]),
+        (
+            "/spec/versions/1/additionalPrinterColumns/0/jsonPath",
+            json!("a["),
+            &[
+                "spec.versions[1].additionalPrinterColumns[0].jsonPath: Invalid value: \"a[\": a bracket is not closed at byte 2 of \"a[\"",
+            ],
+        ),
+        // A part of a resource is described by what it has, whatever else it may have; a whole one has nothing else.
+        ("/spec/versions/1/schema/openAPIV3Schema/properties/spec/additionalProperties", json!(true), &[]),
+        (
+            "/spec/versions/1/schema/openAPIV3Schema/properties/status",
+            json!({"type": "object", "additionalProperties": false}),
+            &[],
+        ),
+        (
+            "/spec/versions/1/schema/openAPIV3Schema/additionalProperties",
+            json!(true),
+            &["spec.versions[1].schema.openAPIV3Schema.additionalProperties: Forbidden: must not be used at the root"],
+        ),
+        (
+            "/spec/versions/1/schema/openAPIV3Schema/properties/spec/additionalProperties",
+            json!(false),
+            &[
+                "spec.versions[1].schema.openAPIV3Schema.properties[spec].additionalProperties: Forbidden: additionalProperties and properties are mutual exclusive",
+            ],
+        ),
     ];
     for (pointer, value, expected) in table {
         refuses("apiextensions.k8s.io", "CustomResourceDefinition", with(good.clone(), &[(pointer, value)]), expected);

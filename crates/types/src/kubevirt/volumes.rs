@@ -230,4 +230,12 @@ impl Volume {
         let ephemeral = self.ephemeral.as_ref()?.persistent_volume_claim.as_ref()?;
         Some(&ephemeral.claim_name)
     }
+
+    /// Whether the claim is attached and mounted to be read only. What a guest writes over an ephemeral one goes elsewhere.
+    #[must_use]
+    pub fn has_read_only_claim(&self) -> bool {
+        let own = self.persistent_volume_claim.as_ref().and_then(|claim| claim.read_only);
+        let below = self.ephemeral.as_ref().and_then(|layer| layer.persistent_volume_claim.as_ref()?.read_only);
+        own.or(below) == Some(true)
+    }
 }

@@ -56,7 +56,9 @@ pub(super) async fn find(
         let page = server.store.range(Range { prefix, after: None, limit: 0, at: None }).await;
         let page = page.map_err(|error| error.to_string())?;
         entries.extend(
-            page.entries.into_iter().filter(|entry| selector::selects(&wanted, Some(&stored::memo(entry).labels))),
+            page.entries
+                .into_iter()
+                .filter(|entry| selector::chooses(&wanted, |label| stored::memo(entry).labels.get(label))),
         );
         if entries.len() > MAX_PARAMS {
             return Err(format!("paramRef.selector chooses more than {MAX_PARAMS} objects"));

@@ -31,7 +31,8 @@ impl AdmissionPlugin for ResourceQuota {
         }
         let mut needed = Vec::new();
         if is_quota(attributes) && attributes.operation != Operation::Delete {
-            needed.extend(counted(&attributes.object).map(|(group, plural)| Needed::all(&group, &plural, namespace)));
+            let counted = counted(&limits(attributes));
+            needed.extend(counted.map(|(group, plural)| Needed::all(&group, &plural, namespace)));
         }
         // What a new object counts for is known only when it is complete; one that goes counts for itself at least.
         let certain = match attributes.operation {
@@ -79,9 +80,21 @@ fn is_quota(attributes: &Attributes<'_>) -> bool {
         && matches!(attributes.subresource, "" | "status")
 }
 
-/// The resources that a quota has to look at.
-fn counted(quota: &Object) -> impl Iterator<Item = (String, String)> {
-    let mut all: Vec<_> = scopes::hard(quota).keys().filter_map(|name| usage::counted(name)).collect();
+/// The limits that hold once a quota is written: those of its spec. Who writes other ones into the status is taken at his
+/// word, as upstream takes him, until the quota is counted the next time.
+fn limits(attributes: &Attributes<'_>) -> ResourceList {
+    let quota = &attributes.object;
+    let said = at(quota, &["status", "hard"]).filter(|_| attributes.subresource == "status");
+    let before = attributes.old.and_then(|old| at(old, &["status", "hard"]));
+    match said {
+        Some(said) if before != Some(said) => usage::amounts(Some(said)),
+        _ => scopes::hard(quota),
+    }
+}
+
+/// The resources that a quota with these limits has to look at.
+fn counted(limits: &ResourceList) -> impl Iterator<Item = (String, String)> + use<> {
+    let mut all: Vec<_> = limits.keys().filter_map(|name| usage::counted(name)).collect();
     all.sort();
     all.dedup();
     all.into_iter()
@@ -199,10 +212,10 @@ fn texts(list: &ResourceList) -> Value {
 }
 
 /// A new quota, or one with other limits, holds from the start: its status says what is there. Who writes the status
-/// asks for it to be counted; what the writer says of it is not taken.
+/// asks for it to be counted; what the writer says is used is not taken.
 fn count(attributes: &mut Attributes<'_>, lookup: &dyn Lookup) {
     let quota = &attributes.object;
-    let hard = scopes::hard(quota);
+    let hard = limits(attributes);
     let asked = attributes.subresource == "status";
     if !asked && attributes.old.is_some_and(|old| old.get("spec") == quota.get("spec")) {
         return;
@@ -210,7 +223,7 @@ fn count(attributes: &mut Attributes<'_>, lookup: &dyn Lookup) {
     // Of what nothing is charged to nothing is said.
     let known = hard.keys().filter(|name| usage::counted(name).is_some());
     let mut used: ResourceList = known.map(|name| (name.clone(), Quantity::ZERO)).collect();
-    for (group, plural) in counted(quota) {
+    for (group, plural) in counted(&hard) {
         for object in lookup.list(&group, &plural, attributes.namespace) {
             if !scopes::matches(quota, &plural, object) {
                 continue;

@@ -419,6 +419,7 @@ fn containers() {
                 &["Invalid spec.containers[0].securityContext"],
             ),
             (&context, json!({"procMount": "Odd"}), &["NotSupported spec.containers[0].securityContext.procMount"]),
+            (&context, json!({"procMount": "Unmasked"}), &["Invalid spec.containers[0].securityContext.procMount"]),
             (
                 &context,
                 json!({"seccompProfile": {"type": "Localhost"}}),
@@ -477,6 +478,54 @@ fn containers() {
                 "/spec/ephemeralContainers",
                 json!([{"name": "e", "image": "x"}]),
                 &["Forbidden spec.ephemeralContainers"],
+            ),
+        ],
+    );
+}
+
+#[test]
+fn who_has_users_of_his_own_may_see_all_of_proc() {
+    let mut base = pod();
+    base["spec"]["hostUsers"] = json!(false);
+    created("", "Pod", &base, &[("/spec/containers/0/securityContext", json!({"procMount": "Unmasked"}), &[])]);
+}
+
+#[test]
+fn rules_of_restarts() {
+    let mut base = pod();
+    base["spec"]["containers"][0]["restartPolicy"] = json!("Never");
+    let rules = "/spec/containers/0/restartPolicyRules";
+    const AT: &str = "spec.containers[0].restartPolicyRules";
+    let rule = |action: &str, operator: &str, values: Vec<i32>| json!({"action": action, "exitCodes": {"operator": operator, "values": values}});
+    let good = || rule("Restart", "In", vec![1, 42]);
+    let action = format!("NotSupported {AT}[0].action");
+    let operator = format!("NotSupported {AT}[1].exitCodes.operator");
+    let (codes, values) = (format!("Required {AT}[0].exitCodes"), format!("TooMany {AT}[0].exitCodes.values"));
+    let many = format!("TooMany {AT}");
+    created(
+        "",
+        "Pod",
+        &base,
+        &[
+            (rules, json!([good(), rule("Restart", "NotIn", vec![])]), &[]),
+            (rules, json!([rule("RestartAllContainers", "In", vec![1])]), &[&action]),
+            (rules, json!([good(), rule("Restart", "Odd", vec![1])]), &[&operator]),
+            (rules, json!([{"action": "Restart"}]), &[&codes]),
+            (rules, json!([rule("Restart", "In", (0..255).collect())]), &[]),
+            (rules, json!([rule("Restart", "In", (0..256).collect())]), &[&values]),
+            (rules, Value::Array(vec![good(); 20]), &[]),
+            (rules, Value::Array(vec![good(); 21]), &[&many]),
+            ("/spec/containers/0/restartPolicy", json!("Odd"), &["NotSupported spec.containers[0].restartPolicy"]),
+            (
+                "/spec/initContainers/0/restartPolicyRules",
+                json!([good()]),
+                &["Required spec.initContainers[0].restartPolicy"],
+            ),
+            // It is started again after any end.
+            (
+                "/spec/initContainers/1/restartPolicyRules",
+                json!([good()]),
+                &["Forbidden spec.initContainers[1].restartPolicyRules"],
             ),
         ],
     );

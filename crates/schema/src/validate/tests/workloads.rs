@@ -14,6 +14,41 @@ fn set(rest: Value) -> Value {
 }
 
 #[test]
+fn what_pods_are_like_is_not_looked_at_again() {
+    // An earlier release would have let it in.
+    let mut old = set(json!({"replicas": 2}));
+    old["spec"]["template"]["spec"]["restartPolicy"] = "Odd".into();
+    let odd = "NotSupported spec.template.spec.restartPolicy";
+    for kind in ["Deployment", "ReplicaSet", "StatefulSet", "DaemonSet"] {
+        changed(
+            "apps",
+            kind,
+            "",
+            &old,
+            &[
+                ("/spec/replicas", json!(1), &[]),
+                ("/metadata/finalizers", json!(["example.com/x"]), &[]),
+                ("/spec/template/metadata/annotations", json!({"a": "b"}), &[]),
+                ("/spec/template/spec/containers/0/image", json!("y"), &[odd]),
+            ],
+        );
+    }
+    let template = json!({"metadata": {"labels": {"a": "b"}}, "spec": old["spec"]["template"]["spec"]});
+    let job = named(json!({"spec": {"schedule": "* * * * *", "jobTemplate": {"spec": {"template": template}}}}));
+    let odd = "NotSupported spec.jobTemplate.spec.template.spec.restartPolicy";
+    changed(
+        "batch",
+        "CronJob",
+        "",
+        &job,
+        &[
+            ("/spec/suspend", json!(true), &[]),
+            ("/spec/jobTemplate/spec/template/spec/containers/0/image", json!("y"), &[odd, odd]),
+        ],
+    );
+}
+
+#[test]
 fn sets_of_pods() {
     created(
         "apps",
