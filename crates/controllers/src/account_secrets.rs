@@ -69,7 +69,8 @@ impl Controller for AccountSecrets {
         match view.get::<ServiceAccount>(&key.namespace, name) {
             Some(account) if account.is_deleting() => Plan::none(),
             Some(account) if uid.is_empty() || uid == account.uid() => {
-                self.filled(secret, account).map_or_else(Plan::none, |filled| Plan::none().update(&filled))
+                let filled = self.filled(secret, account);
+                filled.map_or_else(Plan::none, |filled| Plan::none().update(secret.as_ref(), &filled))
             }
             _ => {
                 let account = Key::new(&*key.namespace, name);

@@ -10,7 +10,7 @@
 //! counts as missing, and of a namespaced kind for a cluster-scoped object as unresolvable; an event tells of both. Behaviour follows
 //! kube-controller-manager's garbage collector (pkg/controller/garbagecollector).
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -288,6 +288,7 @@ fn invalid_namespace(resource: &Resource, object: &PartialObject, owner: &OwnerR
         reason: "OwnerRefInvalidNamespace".into(),
         message,
         component: None,
+        annotations: BTreeMap::new(),
     }
 }
 

@@ -14,8 +14,8 @@
 //! - [`QuotaController`]: quotas counted anew where no write does it.
 //! - [`CertificateCleaner`]: certificate requests that nobody waits for any more.
 //! - [`PolicyStatus`]: what is odd about the expressions of admission policies.
-//! - [`PersistentVolumeBinder`], [`ClaimProtection`], [`VolumeProtection`], [`EphemeralVolumes`], [`Expansion`],
-//!   [`AttachDetach`], [`InlineAttachDetach`]: claims and volumes.
+//! - [`PersistentVolumeBinder`], [`ClaimProtection`], [`VolumeProtection`], [`AttributesClassProtection`], [`EphemeralVolumes`],
+//!   [`Expansion`], [`AttachDetach`], [`InlineAttachDetach`]: claims and volumes.
 
 mod account_secrets;
 #[cfg(test)]
@@ -56,8 +56,8 @@ pub use root_ca::RootCaController;
 pub use service_account::ServiceAccountController;
 pub use stale_disruption::StaleDisruption;
 pub use volumes::{
-    AttachDetach, ClaimProtection, EphemeralVolumes, Expansion, InlineAttachDetach, PersistentVolumeBinder,
-    VolumeProtection,
+    AttachDetach, AttributesClassProtection, ClaimProtection, EphemeralVolumes, Expansion, InlineAttachDetach,
+    PersistentVolumeBinder, VolumeProtection,
 };
 
 /// What the controllers need to be told.
@@ -152,6 +152,7 @@ pub fn all(config: &Config) -> Vec<Box<dyn Controller>> {
         Box::new(PersistentVolumeBinder::default().with_planted(config.planted)),
         Box::new(ClaimProtection),
         Box::new(VolumeProtection),
+        Box::new(AttributesClassProtection),
         Box::new(EphemeralVolumes { takes: config.planted == Some(Planted::TakenClaims) }),
         Box::new(Expansion::default()),
         Box::new(match config.planted {

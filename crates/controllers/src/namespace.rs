@@ -17,7 +17,7 @@ use carrack_engine::{
 };
 use carrack_types::resource::{Kind as _, Object as _, PartialObject, Resource};
 use k8s_openapi::api::core::v1::{Event, Namespace, NamespaceCondition, Pod};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::Planted;
 use crate::custom::CustomKinds;
@@ -155,7 +155,8 @@ impl Controller for NamespaceController {
             let mut body = to_value(ns.as_ref());
             let others = finalizers(ns);
             body["spec"]["finalizers"] = json!(others.iter().filter(|f| *f != FINALIZER).collect::<Vec<_>>());
-            return plan.write(Write::Update { resource: Namespace::resource(), object: body, sub: "finalize" });
+            let resource = Namespace::resource();
+            return plan.write(Write::Update { resource, object: body, was: Value::Null, sub: "finalize" });
         }
         // What is deleting comes back through its cache when it is gone.
         let (since, written) = self.going.entry(key.name.clone()).or_insert((now, None));
@@ -290,7 +291,6 @@ mod tests {
     use carrack_types::definition::Definition;
     use k8s_openapi::api::core::v1::ConfigMap;
     use k8s_openapi::kube_aggregator::pkg::apis::apiregistration::v1::APIService;
-    use serde_json::Value;
 
     use super::*;
 

@@ -4,16 +4,18 @@
 //! whenever the quota itself is written. What is left is what changes with time alone: a pod that should have ended by
 //! now counts no more. So this controller writes nothing of its own: when such a time has come, it writes the quota's status
 //! as it is, and the API server counts; a count that changes nothing is no write. It does so when it sees a quota for the
-//! first time, too, and again from time to time, for what nobody saw go (kube-controller-manager's resource quota controller
-//! counts itself, each five minutes).
+//! first time, too, when somebody has written other limits into the status than the spec has, and again from time to time, for
+//! what nobody saw go (kube-controller-manager's resource quota controller counts itself, each five minutes).
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use carrack_engine::{Controller, Key, Plan, Setup, Time, View};
 use carrack_types::pod::is_terminal;
+use carrack_types::quantity::Quantity;
 use carrack_types::resource::Object as _;
 use k8s_openapi::api::core::v1::{Pod, ResourceQuota};
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity as Written;
 use serde_json::json;
 
 /// After so long each quota is counted anew.
@@ -32,6 +34,17 @@ struct Count {
     at: Time,
     /// The first of the times after that at which a pod counts no more; that pod may have gone meanwhile.
     due: Option<Time>,
+}
+
+/// Whether the limits that hold, which are those of the status, are not those of the spec. Only who writes the status makes it so.
+fn is_off(quota: &ResourceQuota) -> bool {
+    let limits = |hard: Option<&BTreeMap<String, Written>>| -> BTreeMap<String, Quantity> {
+        let all = hard.into_iter().flatten();
+        all.map(|(name, written)| (name.clone(), Quantity::try_from(written).unwrap_or_default())).collect()
+    };
+    let wanted = quota.spec.as_ref().and_then(|spec| spec.hard.as_ref());
+    let holds = quota.status.as_ref().and_then(|status| status.hard.as_ref());
+    holds != wanted && limits(holds) != limits(wanted)
 }
 
 /// When a pod that is being deleted counts no more, whatever its node says.
@@ -88,7 +101,7 @@ impl Controller for QuotaController {
             .get(key)
             .map(|count| Count { due: count.due.into_iter().chain(first_since(count.at)).min(), ..*count });
         let is_over = |count: &Count| count.due.is_some_and(|due| due < now) || now.since(count.at) >= RECOUNTED;
-        let (count, plan) = match known.filter(|count| !is_over(count)) {
+        let (count, plan) = match known.filter(|count| !is_over(count) && !is_off(quota)) {
             Some(count) => (count, Plan::none()),
             None => (Count { at: now, due: first_since(now) }, Plan::none().patch_status(quota.as_ref(), json!({}))),
         };
@@ -136,6 +149,32 @@ mod tests {
         check("ns", Time::from_unix_s(41), None);
         check("ns-2", Time::default(), Some(22));
         check("n", Time::default(), None);
+    }
+
+    /// What somebody says of the limits in the status holds only until they are seen.
+    #[test]
+    fn other_limits_than_the_spec_has_are_counted_away() {
+        let pods = |number: &str| json!({"pods": number, "cpu": "1"});
+        for (holds, counts) in [
+            (json!({"hard": pods("2")}), 0),
+            (json!({"hard": {"pods": "2", "cpu": "1000m"}}), 0),
+            (json!({"hard": pods("3")}), 1),
+            (json!({"hard": {"pods": "2"}}), 1),
+            (json!({}), 1),
+        ] {
+            let mut c = QuotaController::default();
+            let mut look = |status: &Value, at_s: i64| {
+                let quota = json!({"metadata": {"namespace": "ns", "name": "q", "uid": "q", "resourceVersion": "1"},
+                    "spec": {"hard": pods("2")}, "status": status});
+                let caches = Caches::new()
+                    .with_index(BY_DEADLINE, by_deadline)
+                    .with::<ResourceQuota>([of(quota)])
+                    .with::<Pod>([]);
+                words(&c.reconcile(&Key::new("ns", "q"), &caches.view(), Time::from_unix_s(at_s))).len()
+            };
+            assert_eq!(look(&json!({"hard": pods("2")}), 1000), 1, "it is seen for the first time");
+            assert_eq!(look(&holds, 1001), counts, "{holds}");
+        }
     }
 
     #[test]

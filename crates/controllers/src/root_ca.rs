@@ -65,7 +65,7 @@ impl Controller for RootCaController {
         if text.is_empty() {
             *text = said;
         }
-        Plan::none().update(&whole)
+        Plan::none().update(map.as_ref(), &whole)
     }
 }
 

@@ -31,7 +31,7 @@ pub struct MountPoint {
 
 /// A line of mountinfo, with what ties its mount to others.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Line {
+pub struct Line {
     /// The mount.
     pub point: MountPoint,
     /// Where it is, to the byte.
@@ -54,7 +54,10 @@ pub(crate) fn lines(table: &[u8]) -> Vec<Line> {
 }
 
 /// The mounts that a process sees, by its number or `self`.
-pub(crate) fn seen_by(process: &str) -> io::Result<Vec<Line>> {
+///
+/// # Errors
+/// When mountinfo cannot be read: then nothing is known about mounts.
+pub fn seen_by(process: &str) -> io::Result<Vec<Line>> {
     Ok(lines(&fs::read(format!("/proc/{process}/mountinfo"))?))
 }
 

@@ -50,6 +50,8 @@ pub struct EventRecord {
     pub message: String,
     /// From which component, if not from the one that records it.
     pub component: Option<&'static str>,
+    /// For programs: annotations of the event.
+    pub annotations: BTreeMap<String, String>,
 }
 
 impl EventRecord {
@@ -78,12 +80,19 @@ impl EventRecord {
             reason: reason.into(),
             message: message.into(),
             component: None,
+            annotations: BTreeMap::new(),
         }
     }
     /// The same event, from a component other than its recorder's.
     #[must_use]
     pub fn of_component(mut self, component: &'static str) -> Self {
         self.component = Some(component);
+        self
+    }
+    /// The same event with annotations.
+    #[must_use]
+    pub fn annotated(mut self, annotations: BTreeMap<String, String>) -> Self {
+        self.annotations = annotations;
         self
     }
     /// The same event about a part of the object, such as `spec.containers{compute}`.
@@ -136,10 +145,11 @@ struct InFlight {
 impl InFlight {
     /// How much room it takes.
     fn bytes(&self) -> usize {
-        let EventRecord { regarding: r, reason, message, .. } = &self.record;
+        let EventRecord { regarding: r, reason, message, annotations, .. } = &self.record;
         let texts = [&r.api_version, &r.field_path, &r.kind, &r.name, &r.namespace, &r.resource_version, &r.uid];
         let about: usize = texts.into_iter().flatten().map(String::len).sum();
-        std::mem::size_of::<Self>() + self.name.len() + about + reason.len() + message.len()
+        let noted: usize = annotations.iter().map(|(key, value)| key.len() + value.len()).sum();
+        std::mem::size_of::<Self>() + self.name.len() + about + reason.len() + message.len() + noted
     }
 }
 
@@ -286,6 +296,7 @@ impl EventRecorder {
                 metadata: ObjectMeta {
                     name: Some(flight.name.clone()),
                     namespace: Some(namespace),
+                    annotations: Some(flight.record.annotations.clone()).filter(|all| !all.is_empty()),
                     ..ObjectMeta::default()
                 },
                 involved_object: r.clone(),

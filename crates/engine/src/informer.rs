@@ -178,6 +178,19 @@ pub(crate) struct OnlyRevision {
     #[serde(default)]
     pub(crate) metadata: ListMeta,
 }
+/// An object that cannot be read, as one may be that a newer server has written: of which object it tells, all the same.
+#[derive(Deserialize)]
+struct OnlyIdentity {
+    metadata: Identity,
+}
+#[derive(Deserialize)]
+struct Identity {
+    #[serde(default)]
+    namespace: String,
+    name: String,
+    #[serde(default)]
+    uid: String,
+}
 
 impl<K: Object> Informer<K> {
     /// An informer that has not started.
@@ -487,8 +500,15 @@ impl<K: Object> Informer<K> {
                     deltas.extend(self.put(object));
                 }
                 Err(error) => {
-                    page.failed += 1;
                     tracing::error!(resource = %self.resource, %error, "a listed object could not be read");
+                    match identity(item.get()) {
+                        // It is there, whatever it says. That others are not is known all the same.
+                        Some((key, uid)) => {
+                            deltas.extend(self.displace(&key, &uid));
+                            page.seen.insert(key);
+                        }
+                        None => page.failed += 1,
+                    }
                 }
             }
         }
@@ -497,7 +517,7 @@ impl<K: Object> Informer<K> {
             return deltas;
         }
         let again = std::mem::take(&mut self.hurried);
-        // An object that could not be read is unknown, not absent: then nothing is taken out.
+        // Which object it is that could not be read is unknown: any may still be there, and nothing is taken out.
         if page.failed == 0 {
             let gone: Vec<Key> = self.cache.keys().filter(|k| !page.seen.contains(*k)).cloned().collect();
             deltas.extend(gone.iter().filter_map(|key| self.cache.remove(key)).map(Delta::Removed));
@@ -596,10 +616,23 @@ impl<K: Object> Informer<K> {
                     if let Ok(only) = serde_json::from_str::<OnlyRevision>(text) {
                         self.set_revision(&only.metadata.resource_version);
                     }
-                    Vec::new()
+                    let Some((key, uid)) = identity(text) else { return Vec::new() };
+                    let gone = if kind == "DELETED" {
+                        self.cache.remove(&key).map(Delta::Removed)
+                    } else {
+                        self.displace(&key, &uid)
+                    };
+                    gone.into_iter().collect()
                 }
             },
         }
+    }
+
+    /// There is an object of this name and UID, of which no more could be read. What was known of it stays; another one, which had
+    /// the name before, is gone.
+    fn displace(&mut self, key: &Key, uid: &str) -> Option<Delta<K>> {
+        let other = self.cache.get_key(key).is_some_and(|known| !uid.is_empty() && known.uid() != uid);
+        if other { self.cache.remove(key).map(Delta::Removed) } else { None }
     }
 
     fn restart<F>(&mut self, now: Time, fx: &mut Effects<F>) {
@@ -644,6 +677,12 @@ impl<K: Object> Informer<K> {
 /// Who waited for that revision would hear nothing until it comes, and never of what was changed before.
 fn must_list(error: &ApiError) -> bool {
     error.is_gone() || error.is_ahead()
+}
+
+/// Which object these words are about, by name and UID, if they say as much.
+fn identity(text: &str) -> Option<(Key, String)> {
+    let OnlyIdentity { metadata } = serde_json::from_str(text).ok()?;
+    Some((Key::new(metadata.namespace, metadata.name), metadata.uid))
 }
 
 /// The words of a list, one object after the other, as a number.

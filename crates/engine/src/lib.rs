@@ -16,6 +16,7 @@ mod api;
 mod cache;
 mod controller;
 mod core;
+pub mod diff;
 mod discovery;
 mod events;
 mod informer;

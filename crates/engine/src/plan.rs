@@ -6,7 +6,7 @@ use std::time::Duration;
 use carrack_types::resource::{Kind, Object, Resource};
 use serde_json::{Value, json};
 
-use crate::{ApiRequest, ContentType, DeleteOptions, EventRecord, Key, Premise, to_value};
+use crate::{ApiRequest, ContentType, DeleteOptions, EventRecord, Key, Premise, diff, to_value};
 
 /// One write, with what it rests on.
 #[derive(Clone, Debug, PartialEq)]
@@ -19,12 +19,15 @@ pub enum Write {
         /// What.
         object: Value,
     },
-    /// Replace an object or its status; the object carries the resourceVersion that was read.
+    /// Change an object or its status; the object carries the resourceVersion that was read.
     Update {
         /// Where.
         resource: Resource,
-        /// What.
+        /// What it becomes.
         object: Value,
+        /// What was read, in the same types: only what differs is sent, and what those types do not know stays. Null: the object
+        /// is sent whole.
+        was: Value,
         /// A subresource, or empty.
         sub: &'static str,
     },
@@ -196,14 +199,18 @@ impl Write {
         let key = self.key();
         match self {
             Self::Create { resource, object } => ApiRequest::create_value(resource, &key.namespace, object),
-            Self::Update { resource, object, sub } => put(resource, &key, sub, object),
+            Self::Update { resource, object, was: Value::Null, sub } => put(resource, &key, sub, object),
+            Self::Update { resource, object, was, sub } => {
+                let patch = changes(was, object);
+                ApiRequest::patch(resource, &key.namespace, &key.name, sub, ContentType::MergePatch, &patch)
+            }
             Self::Call { resource, key, sub, body } => put(resource, key, sub, body),
             Self::Patch { resource, key, sub, content_type, patch, .. } => {
                 ApiRequest::patch(resource, &key.namespace, &key.name, sub, *content_type, patch)
             }
             Self::Delete { resource, key, options } => ApiRequest::delete(resource, &key.namespace, &key.name, options),
             Self::DeleteAll { resource, namespace } => {
-                ApiRequest::new(crate::Method::Delete, resource.collection_path(namespace))
+                ApiRequest::new(crate::Method::Delete, resource.collection_path(namespace)).unread()
             }
             Self::Confirm {
                 resource,
@@ -225,6 +232,18 @@ impl Write {
             }
         }
     }
+}
+
+/// What was changed of an object, as a merge patch that rests on what was read.
+fn changes(was: &Value, object: &Value) -> Value {
+    let mut patch = diff::between(was, object).unwrap_or_else(|| json!({}));
+    for field in ["uid", "resourceVersion"] {
+        let read = &object["metadata"][field];
+        if !read.is_null() {
+            patch["metadata"][field] = read.clone();
+        }
+    }
+    patch
 }
 
 fn put(resource: &Resource, key: &Key, sub: &str, body: &Value) -> ApiRequest {
@@ -275,14 +294,18 @@ impl Plan {
         self.writes.push(Write::Create { resource: K::resource(), object: to_value(object) });
         self
     }
-    /// Adds: replace an object as read and changed.
-    pub fn update<K: Kind>(mut self, object: &K) -> Self {
-        self.writes.push(Write::Update { resource: K::resource(), object: to_value(object), sub: "" });
-        self
+    /// Adds: change an object from what was read to this. What its type does not know, as a newer server's fields, stays as it
+    /// is; but a list that has changed is written whole.
+    pub fn update<K: Kind>(self, read: &K, object: &K) -> Self {
+        self.update_sub(read, object, "")
     }
-    /// Adds: replace an object's status.
-    pub fn update_status<K: Kind>(mut self, object: &K) -> Self {
-        self.writes.push(Write::Update { resource: K::resource(), object: to_value(object), sub: "status" });
+    /// Adds: change an object's status in the same way.
+    pub fn update_status<K: Kind>(self, read: &K, object: &K) -> Self {
+        self.update_sub(read, object, "status")
+    }
+    fn update_sub<K: Kind>(mut self, read: &K, object: &K, sub: &'static str) -> Self {
+        let (object, was) = (to_value(object), to_value(read));
+        self.writes.push(Write::Update { resource: K::resource(), object, was, sub });
         self
     }
     /// Adds: a merge patch that rests on the object's UID and resourceVersion.
@@ -478,9 +501,40 @@ impl Plan {
 
 #[cfg(test)]
 mod tests {
+    use k8s_openapi::api::apps::v1::ReplicaSet;
     use k8s_openapi::api::core::v1::Pod;
 
     use super::*;
+
+    /// What is sent of a set that was read at revision 7, when it has changed so, and to which subresource.
+    fn sent(sub: &'static str, change: impl Fn(&mut ReplicaSet), mut expected: Value) {
+        let read = json!({"metadata": {"namespace": "ns", "name": "s", "uid": "u", "resourceVersion": "7",
+                "labels": {"a": "1"}},
+            "spec": {"replicas": 2, "selector": {}, "ofANewerServer": true}, "status": {"replicas": 2, "readyReplicas": 1}});
+        let read: ReplicaSet = serde_json::from_value(read).expect("a set");
+        let mut new = read.clone();
+        change(&mut new);
+        let plan = Plan::none().update_sub(&read, &new, sub);
+        let request = plan.writes[0].request();
+        let slash = if sub.is_empty() { "" } else { "/" };
+        assert_eq!(request.path, format!("/apis/apps/v1/namespaces/ns/replicasets/s{slash}{sub}"));
+        assert_eq!((request.method, request.content_type), (crate::Method::Patch, ContentType::MergePatch));
+        expected["metadata"]["uid"] = "u".into();
+        expected["metadata"]["resourceVersion"] = "7".into();
+        assert_eq!(serde_json::from_slice::<Value>(&request.body).expect("a patch"), expected);
+        assert!(plan.writes[0].is_pinned());
+    }
+
+    #[test]
+    fn what_a_type_does_not_know_is_not_written() {
+        let spec = |set: &mut ReplicaSet| set.spec.get_or_insert_default().replicas = Some(3);
+        sent("", spec, json!({"spec": {"replicas": 3}}));
+        let status = |set: &mut ReplicaSet| set.status.get_or_insert_default().ready_replicas = None;
+        sent("status", status, json!({"status": {"readyReplicas": null}}));
+        let labels = |set: &mut ReplicaSet| set.metadata.labels = None;
+        sent("", labels, json!({"metadata": {"labels": null}}));
+        sent("", |_| {}, json!({}));
+    }
 
     #[test]
     fn what_may_wait_is_left_out_with_what_belongs_to_it() {

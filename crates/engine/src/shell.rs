@@ -22,7 +22,12 @@ const WATCH_BUFFER: usize = 1024;
 /// How long a core that is to end may wait for the answers to its last requests.
 const LAST_WORDS: Duration = Duration::from_secs(1);
 
-/// A clock for one process: the wall clock at start, moved on by the monotonic clock.
+/// How far a core's clock may be from the machine's, and how often that is looked at.
+const ASTRAY: Duration = Duration::from_secs(30);
+const LOOK_AT_CLOCK: Duration = Duration::from_secs(10);
+
+/// A clock for one process: the wall clock at start, moved on by the monotonic clock. It is never set, and stands still while the
+/// machine is suspended.
 #[derive(Clone, Copy, Debug)]
 pub struct Clock {
     start: std::time::Instant,
@@ -31,10 +36,15 @@ pub struct Clock {
 
 impl Default for Clock {
     fn default() -> Self {
-        let since_epoch =
-            std::time::SystemTime::now().duration_since(std::time::SystemTime::UNIX_EPOCH).unwrap_or_default();
-        Self { start: std::time::Instant::now(), wall: Time::default() + since_epoch }
+        Self { start: std::time::Instant::now(), wall: wall() }
     }
+}
+
+/// The machine's clock.
+fn wall() -> Time {
+    let since_epoch =
+        std::time::SystemTime::now().duration_since(std::time::SystemTime::UNIX_EPOCH).unwrap_or_default();
+    Time::default() + since_epoch
 }
 
 impl Clock {
@@ -45,6 +55,11 @@ impl Clock {
     }
     fn instant(&self, at: Time) -> tokio::time::Instant {
         tokio::time::Instant::from_std(self.start + at.since(self.wall))
+    }
+    /// How far it is from the machine's.
+    fn astray(&self) -> Duration {
+        let (own, machines) = (self.now(), wall());
+        own.since(machines).max(machines.since(own))
     }
 }
 
@@ -104,12 +119,26 @@ struct Shell<C: Core> {
     timers: BTreeSet<(Time, TimerId)>,
 }
 
-/// Runs a core until `shutdown` resolves, or the core ends itself. In the former case it may still give back what it holds,
-/// for a second at most.
+/// Runs a core until `shutdown` resolves, or the core ends itself, or its clock is found to be wrong: the machine's was set, or
+/// went on while the machine was suspended. Unless it ends itself, it may still give back what it holds, for a second at most.
 ///
 /// # Errors
-/// The reason that the core gave for ending itself.
+/// The reason that the core gave for ending itself; or that its clock is wrong: whoever runs it begins anew, and with another.
 pub async fn run_core<C>(
+    core: C,
+    transport: Arc<dyn Transport>,
+    doer: impl Doer<C::Out, C::In>,
+    shutdown: impl Future<Output = ()>,
+) -> Result<(), String>
+where
+    C: Core,
+    C::In: Send + 'static,
+{
+    run_by(Clock::default(), core, transport, doer, shutdown).await
+}
+
+async fn run_by<C>(
+    clock: Clock,
     core: C,
     transport: Arc<dyn Transport>,
     mut doer: impl Doer<C::Out, C::In>,
@@ -121,7 +150,6 @@ where
 {
     let (events, mut inbox) = mpsc::unbounded_channel();
     let (watch_events, mut watch_inbox) = mpsc::channel(WATCH_BUFFER);
-    let clock = Clock::default();
     doer.clock(clock);
     doer.start(EventSink(events.clone()));
     let mut shell = Shell {
@@ -136,11 +164,23 @@ where
         timers: BTreeSet::new(),
     };
     tokio::pin!(shutdown);
+    let mut looks = tokio::time::interval(LOOK_AT_CLOCK);
+    looks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    let mut ended = Ok(());
     shell.step(Input::Start, &mut doer)?;
     loop {
         let next = shell.timers.first().map(|(at, _)| shell.clock.instant(*at));
         let input = tokio::select! {
             () = &mut shutdown => break,
+            _ = looks.tick() => {
+                let astray = shell.clock.astray();
+                if astray <= ASTRAY {
+                    continue;
+                }
+                let why = "the machine's clock was set, or it was suspended";
+                ended = Err(format!("{why}: this role's is {} s off", astray.as_secs()));
+                break;
+            }
             Some(input) = inbox.recv() => input,
             Some((id, item)) = watch_inbox.recv() => {
                 // What a dropped watch had still to say is not wanted.
@@ -180,7 +220,8 @@ where
         Ok(())
     };
     // Nobody answers: what was held runs out by itself.
-    tokio::time::timeout(LAST_WORDS, last_words).await.unwrap_or(Ok(()))
+    let said: Result<(), String> = tokio::time::timeout(LAST_WORDS, last_words).await.unwrap_or(Ok(()));
+    said.and(ended)
 }
 
 async fn sleep_until(at: Option<tokio::time::Instant>) {
@@ -290,4 +331,43 @@ pub async fn send_retrying(
         }
     }
     transport.send(request).await
+}
+
+#[cfg(test)]
+mod tests {
+    use futures::future::BoxFuture;
+
+    use super::*;
+    use crate::{ApiRequest, ApiResponse, EventStream};
+
+    struct Nobody;
+
+    impl Transport for Nobody {
+        fn send(&self, _: ApiRequest) -> BoxFuture<'static, Result<ApiResponse, ApiError>> {
+            Box::pin(std::future::pending())
+        }
+        fn watch(&self, _: ApiRequest) -> BoxFuture<'static, Result<EventStream, ApiError>> {
+            Box::pin(std::future::pending())
+        }
+    }
+
+    struct Idle;
+
+    impl Core for Idle {
+        type In = Never;
+        type Out = Never;
+
+        fn step(&mut self, _: Time, _: Input<Never>, _: &mut Effects<Never>) {}
+    }
+
+    #[tokio::test]
+    async fn who_goes_by_a_wrong_clock_begins_anew() {
+        let right = Clock::default();
+        for (ahead_s, ends) in [(0, false), (20, false), (-20, false), (3600, true), (-3600, true)] {
+            let clock = Clock { wall: Time(right.wall.0 + ahead_s * 1_000_000_000), ..right };
+            let shutdown = tokio::time::sleep(Duration::from_millis(50));
+            let ended = run_by(clock, Idle, Arc::new(Nobody), NoDoer, shutdown).await;
+            assert_eq!(ended.is_err(), ends, "{ahead_s}: {ended:?}");
+        }
+    }
 }

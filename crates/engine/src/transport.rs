@@ -72,47 +72,50 @@ pub fn to_http(request: ApiRequest, base: &str) -> Result<http::Request<Bytes>, 
     builder.body(request.body).map_err(|e| ApiError::Transport(format!("the request is malformed: {e}")))
 }
 
-/// Cuts a stream of bytes into lines, one JSON document each.
+/// Cuts a stream of bytes into lines, one JSON document each. A line that came in one piece is a part of that piece: API servers in
+/// the process hand all who watch the same one, and who is behind keeps no copy of it.
 pub fn lines<S>(stream: S) -> EventStream
 where
     S: futures::Stream<Item = Result<Bytes, ApiError>> + Send + 'static,
 {
     struct Lines<S> {
         stream: std::pin::Pin<Box<S>>,
-        buffer: BytesMut,
-        searched: usize,
+        /// What came last and was not looked at yet.
+        piece: Bytes,
+        /// The beginning of a line of which more is to come.
+        begun: BytesMut,
         ended: bool,
     }
-    let state = Lines { stream: Box::pin(stream), buffer: BytesMut::new(), searched: 0, ended: false };
+    let state = Lines { stream: Box::pin(stream), piece: Bytes::new(), begun: BytesMut::new(), ended: false };
     futures::stream::unfold(state, |mut s| async move {
         loop {
-            if let Some(at) = s.buffer[s.searched..].iter().position(|b| *b == b'\n') {
-                let line = s.buffer.split_to(s.searched + at).freeze();
-                s.buffer.advance(1);
-                s.searched = 0;
+            if let Some(at) = s.piece.iter().position(|b| *b == b'\n') {
+                let mut line = s.piece.split_to(at);
+                s.piece.advance(1);
+                if !s.begun.is_empty() {
+                    s.begun.extend_from_slice(&line);
+                    line = s.begun.split().freeze();
+                }
                 if !line.is_empty() {
                     return Some((Ok(line), s));
                 }
                 continue;
             }
-            s.searched = s.buffer.len();
+            s.begun.extend_from_slice(&std::mem::take(&mut s.piece));
             if s.ended {
-                let rest = s.buffer.split().freeze();
-                s.searched = 0;
+                let rest = s.begun.split().freeze();
                 return (!rest.is_empty()).then_some((Ok(rest), s));
             }
-            if s.buffer.len() > MAX_EVENT {
+            if s.begun.len() > MAX_EVENT {
                 s.ended = true;
-                s.buffer.clear();
-                s.searched = 0;
+                s.begun.clear();
                 return Some((Err(ApiError::Transport("a watch event is too long".into())), s));
             }
             match s.stream.next().await {
-                Some(Ok(bytes)) => s.buffer.extend_from_slice(&bytes),
+                Some(Ok(bytes)) => s.piece = bytes,
                 Some(Err(error)) => {
                     s.ended = true;
-                    s.buffer.clear();
-                    s.searched = 0;
+                    s.begun.clear();
                     return Some((Err(error), s));
                 }
                 None => s.ended = true,
@@ -152,16 +155,32 @@ impl HttpsTransport {
     /// # Errors
     /// When the token has characters that no header may have.
     pub fn new(base: &str, tls: rustls::ClientConfig, token: Option<&str>) -> Result<Self, ApiError> {
+        Self::with_server_name(base, None, tls, token)
+    }
+
+    /// As [`Self::new`], to a server whose certificate is for another name than the host in `base`, where one is given: one
+    /// behind a tunnel or an address of its own (`tls-server-name` of kubeconfigs).
+    ///
+    /// # Errors
+    /// As for [`Self::new`], and when no server can have the name.
+    pub fn with_server_name(
+        base: &str,
+        name: Option<&str>,
+        tls: rustls::ClientConfig,
+        token: Option<&str>,
+    ) -> Result<Self, ApiError> {
         let mut http = HttpConnector::new();
         http.enforce_http(false);
         http.set_connect_timeout(Some(Duration::from_secs(10)));
         http.set_nodelay(true);
         http.set_keepalive(Some(Duration::from_secs(30)));
-        let https = hyper_rustls::HttpsConnectorBuilder::new()
-            .with_tls_config(tls)
-            .https_only()
-            .enable_all_versions()
-            .wrap_connector(http);
+        let mut https = hyper_rustls::HttpsConnectorBuilder::new().with_tls_config(tls).https_only();
+        if let Some(name) = name {
+            let name = rustls::pki_types::ServerName::try_from(name.to_owned())
+                .map_err(|_| ApiError::Transport(format!("{name:?} is no name of a server")))?;
+            https = https.with_server_name_resolver(hyper_rustls::FixedServerNameResolver::new(name));
+        }
+        let https = https.enable_all_versions().wrap_connector(http);
         let client = Client::builder(TokioExecutor::new())
             .timer(TokioTimer::new())
             .http2_keep_alive_interval(Duration::from_secs(30))
@@ -223,8 +242,12 @@ impl Transport for HttpsTransport {
         let this = self.clone();
         Box::pin(async move {
             let exchange = async {
+                let unread = request.unread;
                 let reply = this.open(request).await?;
                 let status = reply.status().as_u16();
+                if unread && (200..300).contains(&status) {
+                    return Ok(ApiResponse { status, body: Bytes::new() });
+                }
                 let body = read_body(reply.into_body()).await?;
                 if (200..300).contains(&status) {
                     Ok(ApiResponse { status, body })
@@ -262,7 +285,41 @@ impl Transport for HttpsTransport {
 
 #[cfg(test)]
 mod tests {
+    use futures::FutureExt as _;
+
     use super::*;
+
+    /// The lines of a stream that comes in these pieces, and then breaks off or ends.
+    fn cut(pieces: &[&Bytes], breaks: bool) -> Vec<Result<Bytes, ApiError>> {
+        let broken = breaks.then(|| Err(ApiError::Transport("broken".into())));
+        let pieces: Vec<_> = pieces.iter().map(|piece| Ok(Bytes::clone(piece))).chain(broken).collect();
+        lines(futures::stream::iter(pieces)).collect::<Vec<_>>().now_or_never().expect("all of them are there")
+    }
+
+    #[test]
+    fn lines_are_cut_wherever_the_pieces_end() {
+        let (text, expected) = (b"{\"a\":1}\n\n{\"b\":2}\nrest", [&b"{\"a\":1}"[..], b"{\"b\":2}", b"rest"]);
+        for at in 0..=text.len() {
+            for to in at..=text.len() {
+                let pieces = [&text[..at], &text[at..to], &text[to..]].map(Bytes::from_static);
+                let pieces: Vec<&Bytes> = pieces.iter().collect();
+                let whole: Vec<Bytes> = cut(&pieces, false).into_iter().map(|line| line.expect("a line")).collect();
+                assert_eq!(whole, expected, "{at} {to}");
+                // What was begun when it broke off is no event.
+                let broken = cut(&pieces, true);
+                let (last, lines) = broken.split_last().expect("the break at least");
+                assert!(last.is_err() && lines.len() == 2, "{at} {to}: {broken:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_line_that_comes_in_one_piece_is_not_copied() {
+        let piece = Bytes::from_static(b"one\ntwo\n");
+        let lines = cut(&[&piece], false);
+        let places: Vec<_> = lines.iter().flatten().map(|line| line.as_ptr()).collect();
+        assert_eq!(places, [piece.as_ptr(), piece[4..].as_ptr()]);
+    }
 
     #[test]
     fn a_watch_lasts_somewhat_longer_than_it_was_asked_for() {

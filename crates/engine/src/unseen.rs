@@ -224,7 +224,7 @@ mod tests {
         let pod = pod();
         check(Plan::none().patch(&pod, json!({"spec": {}})), Way::Busy, Way::Busy);
         check(Plan::none().patch(&pod, json!({"metadata": {"labels": {}}})), Way::Busy, Way::Free);
-        check(Plan::none().update_status(&pod), Way::Busy, Way::Free);
+        check(Plan::none().update_status(&pod, &pod), Way::Busy, Way::Free);
         check(Plan::none().delete(&pod), Way::Busy, Way::Busy);
         check(Plan::none().create(&pod), Way::Free, Way::Free);
         check(Plan::none().confirm_unchanged(&pod), Way::Free, Way::Free);

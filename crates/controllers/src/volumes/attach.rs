@@ -26,7 +26,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use carrack_engine::{Controller, EventRecord, Key, Plan, Premise, Setup, Time, View};
+use carrack_engine::{Controller, DeleteOptions, EventRecord, Key, Plan, Premise, Setup, Time, View};
 use carrack_types::resource::{Kind as _, Object as _};
 use carrack_types::volume::{Attachable, FLEX_ATTACHES, UNIQUE_NAME};
 use k8s_openapi::api::core::v1::{Node, PersistentVolume, PersistentVolumeClaim, Pod};
@@ -81,6 +81,14 @@ fn needs_attaching(disk: &Attachable<'_>, volume: &PersistentVolume, view: &View
             view.get::<CSIDriver>("", disk.attacher).is_none_or(|driver| driver.spec.attach_required != Some(false))
         }
     }
+}
+
+/// Whether an attachment has never been one, and nobody makes it one any more: it was asked for before its driver said that it
+/// needs none. Its node uses the volume all the same, and would hold it for as long as it does.
+fn is_void(attachment: &VolumeAttachment, disk: &Attachable<'_>, node: Option<&Arc<Node>>) -> bool {
+    let is_told = node.is_some_and(|node| attached_names(node).contains(&disk.unique));
+    let is_attached = attachment.status.as_ref().is_some_and(|s| s.attached);
+    disk.handle.is_some() && !is_told && !is_attached && !attachment.is_deleting()
 }
 
 /// The name under which nodes report a volume, if it can be attached.
@@ -235,7 +243,8 @@ impl Controller for AttachDetach {
         };
         let Some(disk) = Attachable::of(volume) else { return Plan::none() };
         let unique = disk.unique.as_str();
-        let wanted = if needs_attaching(&disk, volume, view) { wanted(volume, view) } else { BTreeMap::new() };
+        let needed = needs_attaching(&disk, volume, view);
+        let wanted = if needed { wanted(volume, view) } else { BTreeMap::new() };
         let mut plan = forgotten(&disk, &there, view);
         for attachment in &there {
             let node = &attachment.spec.node_name;
@@ -245,6 +254,12 @@ impl Controller for AttachDetach {
                     follow(attachment, volume.name(), unique, found, pod, now)
                 }
                 (Some(_), None) => Plan::none().requeue_after(LOOK_AGAIN),
+                (None, found) if !needed && is_void(attachment, &disk, found) => {
+                    // Nobody may have attached it meanwhile.
+                    let resource_version = attachment.metadata.resource_version.clone();
+                    let options = DeleteOptions { resource_version, ..DeleteOptions::default() };
+                    Plan::none().delete_with(&VolumeAttachment::resource(), attachment.as_ref(), options)
+                }
                 (None, _) => self.0.detach(attachment, unique, view, now),
             });
         }

@@ -231,6 +231,29 @@ fn single_decisions() {
     assert_eq!(crate::testing::words(&plan), give());
 }
 
+/// Upstream's tests make the CSIDriver when a pod of it waits already ("should bringup pod after deploying CSIDriver attach=false",
+/// `test/e2e/storage/csimock/csi_attach_volume.go`).
+#[test]
+fn what_was_never_attached_goes_when_its_driver_needs_none() {
+    for (required, attached, told, goes) in [
+        (Some(false), false, false, true),
+        // What is attached stays for as long as its node uses it.
+        (Some(false), true, false, false),
+        (Some(false), false, true, false),
+        (Some(true), false, false, false),
+        (None, false, false, false),
+    ] {
+        let driver = json!({"metadata": {"name": "d"}, "spec": {"attachRequired": required}});
+        let nodes = [node("a", true, told)];
+        let view = caches(&volume(), &[pod("p", "a")], &nodes, &[attachment("a", attached)]);
+        let view = view.with::<CSIDriver>([of(driver)]);
+        let plan = AttachDetach::default().reconcile(&Key::new("", "v"), &view.view(), Time::default());
+        let gone = format!("delete {}", attachment_name("d", "h", "a"));
+        let gone: Vec<String> = goes.then_some(gone).into_iter().collect();
+        assert_eq!(words(&plan), gone, "{required:?} {attached} {told}");
+    }
+}
+
 #[test]
 fn what_is_attached_of_a_volume_that_is_gone_goes_where_nobody_uses_it() {
     let named = |mut attachment: Value, unique: bool| {

@@ -24,7 +24,7 @@ pub use binder::PersistentVolumeBinder;
 pub use ephemeral::EphemeralVolumes;
 pub use expansion::Expansion;
 pub use inline::InlineAttachDetach;
-pub use protection::{ClaimProtection, VolumeProtection};
+pub use protection::{AttributesClassProtection, ClaimProtection, VolumeProtection};
 
 /// The annotation that named a class before there was a field for it.
 pub(crate) const CLASS_ANNOTATION: &str = "volume.beta.kubernetes.io/storage-class";

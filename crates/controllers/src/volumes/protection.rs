@@ -1,18 +1,23 @@
-//! Keeps claims that pods use, and volumes that claims have, from going away: their finalizers go when nobody needs
-//! them any more (pkg/controller/volume/pvcprotection and pvprotection). They have them from admission on, and get them back from
-//! here if somebody takes them.
+//! Keeps claims that pods use, volumes that claims have, and classes of attributes that either name from going away: their
+//! finalizers go when nobody needs them any more (pkg/controller/volume/pvcprotection, pvprotection and vacprotection). They have
+//! them from admission on, and get them back from here if somebody takes them.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use carrack_engine::{Controller, Key, Plan, Setup, Time, View};
 use carrack_types::resource::{Kind, Object as _};
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, Pod, Volume};
+use k8s_openapi::api::storage::v1::VolumeAttributesClass;
 
 use super::is_bound_to;
 use crate::pods::{self, BY_CLAIM};
 
 const CLAIM_FINALIZER: &str = "kubernetes.io/pvc-protection";
 const VOLUME_FINALIZER: &str = "kubernetes.io/pv-protection";
+const CLASS_FINALIZER: &str = "kubernetes.io/vac-protection";
+/// Name of the indexes of claims and of volumes by the classes of attributes that they name.
+const BY_ATTRIBUTES: &str = "attributes";
 /// How soon to look again whether the pods are known as far as the claim.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
 
@@ -120,6 +125,61 @@ impl Controller for VolumeProtection {
     }
 }
 
+/// The classes of attributes that a claim names: what it asks for, what it has, and what it is being given.
+fn classes_of_claim(claim: &PersistentVolumeClaim) -> Vec<String> {
+    let status = claim.status.as_ref();
+    let named: BTreeSet<&String> = [
+        claim.spec.as_ref().and_then(|s| s.volume_attributes_class_name.as_ref()),
+        status.and_then(|s| s.current_volume_attributes_class_name.as_ref()),
+        status.and_then(|s| s.modify_volume_status.as_ref()?.target_volume_attributes_class_name.as_ref()),
+    ]
+    .into_iter()
+    .flatten()
+    .collect();
+    named.into_iter().filter(|name| !name.is_empty()).cloned().collect()
+}
+
+fn classes_of_volume(volume: &PersistentVolume) -> Vec<String> {
+    let named = volume.spec.as_ref().and_then(|s| s.volume_attributes_class_name.as_ref());
+    named.into_iter().filter(|name| !name.is_empty()).cloned().collect()
+}
+
+fn keys(names: Vec<String>) -> Vec<Key> {
+    names.into_iter().map(|name| Key::new("", name)).collect()
+}
+
+/// Lets classes of attributes go that neither a claim nor a volume names.
+pub struct AttributesClassProtection;
+
+impl Controller for AttributesClassProtection {
+    fn name(&self) -> &'static str {
+        "volumeattributesclass-protection-controller"
+    }
+    fn setup(&self, setup: &mut Setup<'_>) {
+        setup.watch_own::<VolumeAttributesClass>();
+        setup.index::<PersistentVolumeClaim>(BY_ATTRIBUTES, classes_of_claim);
+        setup.watch::<PersistentVolumeClaim>(|claim, _| keys(classes_of_claim(claim)));
+        setup.index::<PersistentVolume>(BY_ATTRIBUTES, classes_of_volume);
+        setup.watch::<PersistentVolume>(|volume, _| keys(classes_of_volume(volume)));
+    }
+    fn reconcile(&mut self, key: &Key, view: &View<'_>, _: Time) -> Plan {
+        let Some(class) = view.get::<VolumeAttributesClass>("", &key.name) else { return Plan::none() };
+        if !class.is_deleting() || !class.has_finalizer(CLASS_FINALIZER) {
+            return protect(class.as_ref(), CLASS_FINALIZER);
+        }
+        let claims = view.cache::<PersistentVolumeClaim>().count(BY_ATTRIBUTES, &key.name);
+        let volumes = view.cache::<PersistentVolume>().count(BY_ATTRIBUTES, &key.name);
+        if claims + volumes > 0 {
+            return Plan::none();
+        }
+        let class = class.as_ref();
+        if !known_as_far::<PersistentVolumeClaim, _>(class, view) || !known_as_far::<PersistentVolume, _>(class, view) {
+            return Plan::none().requeue_after(LOOK_AGAIN);
+        }
+        Plan::none().without_finalizer(class, CLASS_FINALIZER)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use carrack_engine::testing::Caches;
@@ -215,6 +275,45 @@ mod tests {
             assert_eq!(words(&plan), expected("ns/c", CLAIM_FINALIZER), "{has} {deleting}");
             let plan = VolumeProtection.reconcile(&Key::new("", "v"), &caches.view(), Time::default());
             assert_eq!(words(&plan), expected("v", VOLUME_FINALIZER), "{has} {deleting}");
+        }
+    }
+
+    #[test]
+    fn classes_of_attributes_stay_while_claims_or_volumes_name_them() {
+        let claim = |spec: Value, status: Value, revision: &str| {
+            json!({"metadata": {"namespace": "ns", "name": "c", "uid": "c", "resourceVersion": revision},
+                "spec": spec, "status": status})
+        };
+        let volume = |class: Value| {
+            json!({"metadata": {"name": "v", "uid": "v", "resourceVersion": "9"},
+                "spec": {"volumeAttributesClassName": class}})
+        };
+        let (none, other) = (|| json!({}), || volume(json!("other")));
+        let named = |key: &str| json!({ key: "gold" });
+        let target = json!({"modifyVolumeStatus": {"status": "Pending", "targetVolumeAttributesClassName": "gold"}});
+        let (gone, wait) = ("patch gold finalizers=[]", Some(LOOK_AGAIN));
+        for (claim, volume, expected, again) in [
+            (claim(none(), none(), "9"), other(), vec![gone], None),
+            (claim(named("volumeAttributesClassName"), none(), "9"), other(), vec![], None),
+            (claim(none(), named("currentVolumeAttributesClassName"), "9"), other(), vec![], None),
+            (claim(none(), target, "9"), other(), vec![], None),
+            (claim(none(), none(), "9"), volume(json!("gold")), vec![], None),
+            (claim(none(), none(), "9"), volume(json!("")), vec![gone], None),
+            // The claims are not known as far as the class's deletion.
+            (claim(none(), none(), "3"), other(), vec![], wait),
+        ] {
+            let class = json!({"metadata": {"name": "gold", "uid": "g", "resourceVersion": "5",
+                "deletionTimestamp": "2026-01-01T00:00:00Z", "finalizers": [CLASS_FINALIZER]}, "driverName": "d"});
+            let caches = Caches::new()
+                .with_index::<PersistentVolumeClaim>(BY_ATTRIBUTES, classes_of_claim)
+                .with_index::<PersistentVolume>(BY_ATTRIBUTES, classes_of_volume)
+                .with::<VolumeAttributesClass>([of(class)])
+                .with::<PersistentVolumeClaim>([of(claim.clone())])
+                .with::<PersistentVolume>([of(volume.clone())]);
+            let key = Key::new("", "gold");
+            let plan = AttributesClassProtection.reconcile(&key, &caches.view(), Time::default());
+            assert_eq!(words(&plan), expected, "{claim} {volume}");
+            assert_eq!(plan.requeue_after, again, "{claim} {volume}");
         }
     }
 

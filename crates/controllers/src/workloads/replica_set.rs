@@ -274,5 +274,5 @@ fn write_status<K: Replicated>(set: &K, pods: &[Arc<Pod>], failure: Option<(&str
         conditions,
     };
     let new = set.with_status(new);
-    if new.read_status() == old { plan } else { plan.update_status(&new) }
+    if new.read_status() == old { plan } else { plan.update_status(set, &new) }
 }

@@ -76,7 +76,7 @@ pub(crate) fn find<O: Kind>(
         if current.revision.saturating_add(1) < next {
             // The template went back to an older form, which is the newest from now on.
             let renumbered = ControllerRevision { revision: next, ..ControllerRevision::clone(&current) };
-            return Found::ToSettle(Plan::none().update(&renumbered));
+            return Found::ToSettle(Plan::none().update(current.as_ref(), &renumbered));
         }
         return Found::Settled(Revisions { all, current });
     }

@@ -395,6 +395,21 @@ fn events_have_names_that_events_can_have() {
     }
 }
 
+#[test]
+fn an_event_has_the_annotations_that_it_is_given() {
+    let pod = json!({"metadata": {"namespace": "ns", "name": "p", "uid": "u"}});
+    let pod: Pod = serde_json::from_value(pod).expect("a pod");
+    for (given, expected) in [(&[][..], Value::Null), (&[("k", "v")], json!({"k": "v"}))] {
+        let given = given.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect();
+        let mut fx = Effects::<Never>::new();
+        let record = EventRecord::normal(&pod, "R", "m").annotated(given);
+        EventRecorder::new("test", Rng::new(1)).record(Time::from_unix_s(1), record, &mut fx);
+        let Some(Effect::Api(_, request)) = fx.pop() else { panic!("no event for {expected}") };
+        let event: Value = serde_json::from_slice(&request.body).expect("an event");
+        assert_eq!(event["metadata"]["annotations"], expected);
+    }
+}
+
 /// Long events wait in no more room than short ones.
 #[test]
 fn events_wait_in_so_much_room() {
@@ -471,7 +486,7 @@ fn an_informer_keeps_what_it_knows_while_reads_fail() {
     assert_eq!(names(&pods), "a,b");
     let id = timer(&mut fx);
     pods.step::<Never, _>(now, &Input::Timer(id), &mut fx).expect("its own");
-    // A list with an object that cannot be read takes nothing out.
+    // A list with an object that is not even named takes nothing out.
     let id = call(&mut fx);
     let broken = json!({"metadata": {"resourceVersion": "8"}, "items": [{"metadata": {"name": 5}}]});
     pods.step(now, &api(id, Ok(reply(&broken))), &mut fx).expect("its own");
@@ -485,6 +500,52 @@ fn an_informer_keeps_what_it_knows_while_reads_fail() {
     let id = call(&mut fx);
     let deltas = pods.step(now, &api(id, Ok(list(&["b", "c"], 9))), &mut fx).expect("its own");
     assert_eq!((names(&pods).as_str(), deltas.len()), ("b,c", 2), "c came, a went, b did not change");
+}
+
+/// Which objects are known once `a` and `b` were listed, and this was told: by a line of the watch, or by a list after it.
+fn check_unreadable(told: &Value, expected: &str) {
+    let (now, mut fx) = (Time::from_unix_s(1000), Effects::<Never>::new());
+    let mut pods = Informer::<Pod>::new(Pod::resource(), Selector::all(), Rng::new(1));
+    let listed = ["a", "b"].map(|name| one_pod(name, name, &json!(1)));
+    let first = json!({"metadata": {"resourceVersion": "5"}, "items": listed});
+    let is_list = told["items"].is_array();
+    let (mut lists, mut watched) = (vec![told, &first], false);
+    pods.start(&mut fx);
+    while let Some(effect) = fx.pop() {
+        let input = match effect {
+            Effect::Api(id, _) => lists.pop().map(|list| Input::<Never>::Api { id, result: Ok(reply(list)) }),
+            Effect::Watch(id, _) if !std::mem::replace(&mut watched, true) => {
+                let gone = WatchItem::Closed(Some(refuse(410, "Expired")));
+                let item = if is_list { gone } else { WatchItem::Event(told.to_string().into()) };
+                Some(Input::Watch { id, item })
+            }
+            Effect::Timer(id, _) => Some(Input::Timer(id)),
+            _ => None,
+        };
+        if let Some(input) = input {
+            pods.step(now, &input, &mut fx).expect("its own");
+        }
+    }
+    let names: Vec<&str> = pods.cache().keys().map(|key| key.name.as_str()).collect();
+    assert_eq!((names.join(",").as_str(), pods.revision()), (expected, 9), "{told}");
+}
+
+fn one_pod(name: &str, uid: &str, priority: &Value) -> Value {
+    json!({"metadata": {"namespace": "ns", "name": name, "uid": uid, "resourceVersion": "9"},
+        "spec": {"priority": priority}})
+}
+
+/// Of an object that a newer server has written in a form that is not known here, its name says enough to hold up no other.
+#[test]
+fn what_cannot_be_read_is_known_by_its_name() {
+    let strange = |name: &str, uid: &str| one_pod(name, uid, &json!("the highest"));
+    let list = |items: &Value| json!({"metadata": {"resourceVersion": "9"}, "items": items});
+    let line = |kind: &str, object: Value| json!({"type": kind, "object": object});
+    check_unreadable(&list(&json!([strange("a", "a"), strange("c", "c")])), "a");
+    check_unreadable(&list(&json!([strange("a", "another"), one_pod("b", "b", &json!(2))])), "b");
+    check_unreadable(&line("MODIFIED", strange("a", "a")), "a,b");
+    check_unreadable(&line("MODIFIED", strange("a", "another")), "b");
+    check_unreadable(&line("DELETED", strange("a", "a")), "b");
 }
 
 /// Whether an informer lists anew once its watch has ended so.

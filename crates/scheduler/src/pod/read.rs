@@ -169,7 +169,7 @@ pub(super) fn pod(whole: Box<RawValue>) -> serde_json::Result<Pod> {
             deletion_timestamp: metadata.deletion_timestamp,
             name: metadata.name,
             namespace: metadata.namespace,
-            owner_references: metadata.owner_references,
+            owner_references: metadata.owner_references.map(exact),
             resource_version: metadata.resource_version,
             uid: metadata.uid,
             ..ObjectMeta::default()
@@ -187,6 +187,12 @@ pub(super) fn pod(whole: Box<RawValue>) -> serde_json::Result<Pod> {
         started: status.start_time.as_ref().map(Time::from),
         whole: Some(whole),
     })
+}
+
+/// A list without the room that was kept while it was read: most pods have one owner, and would have room for four.
+fn exact<T>(mut list: Vec<T>) -> Vec<T> {
+    list.shrink_to_fit();
+    list
 }
 
 impl Spec {

@@ -54,6 +54,7 @@ fn nothing_that_counts_is_left_out() {
     let (spec, all) = (&pod.spec.pod, whole.spec.clone().expect("a spec"));
     assert_eq!((pod.namespace(), pod.name(), pod.uid(), pod.revision()), ("d", "p", "u", 7));
     assert_eq!((pod.label("a"), pod.is_deleting(), pod.controller_uid()), (Some("b"), true, Some("o")));
+    assert_eq!(pod.metadata.owner_references.as_ref().map(Vec::capacity), Some(1), "it is kept for each pod");
     assert_eq!((&*pod.node, pod.scheduler_name(), pod.nominated.as_deref()), ("here", "s", Some("n")));
     assert_eq!(pod.unplaced.as_deref(), Some(&Unplaced { reason: "r".into(), message: "m".into() }));
     assert_eq!(pod.started, whole.status.as_ref().and_then(|s| s.start_time.as_ref()).map(Time::from));

@@ -66,9 +66,10 @@ struct Sent {
 }
 
 /// Names are numbered anew when there are so many, so many times the objects that there are, and twice what was left the last
-/// time: where all are in use, that would forget nothing, and cost all that is known for each that comes.
-const LEAST_NAMES: usize = 20_000;
-const NAMES_PER_OBJECT: usize = 8;
+/// time: where all are in use, that would forget nothing, and cost all that is known for each that comes. Labels that pods have alone, as
+/// those of Jobs have, take a kilobyte each, so that not many are kept which nobody has any more.
+const LEAST_NAMES: usize = 4000;
+const NAMES_PER_OBJECT: usize = 3;
 
 /// What the scheduler observes beyond the API.
 #[derive(Clone, Debug, PartialEq, Eq)]

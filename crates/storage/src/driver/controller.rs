@@ -10,7 +10,7 @@ use csi::volume_capability::access_mode::Mode;
 use csi::volume_content_source as from;
 use tonic::{Request, Response, Status};
 
-use super::library::{About, Source};
+use super::library::{About, Library, LibraryError, Source};
 use super::{Driver, named, now_unix_ns};
 use crate::TOPOLOGY;
 
@@ -291,11 +291,17 @@ impl Controller for Driver {
         let r = request.into_inner();
         let driver = self.clone();
         let work = async move {
-            let all = driver.on_disk(|library| library.snapshots()).await?;
+            let id = r.snapshot_id;
+            // Whoever asks for one is not told that it does not exist because nothing of it can be read.
+            let found = move |library: &Library| match library.snapshot(&id) {
+                _ if id.is_empty() => library.snapshots(),
+                Err(LibraryError::NotFound(_)) => Ok(Vec::new()),
+                one => one.map(|one| vec![one]),
+            };
+            let all = driver.on_disk(found).await?;
             let all: Vec<csi::Snapshot> = all
                 .iter()
                 .map(snapshot)
-                .filter(|s| r.snapshot_id.is_empty() || s.snapshot_id == r.snapshot_id)
                 .filter(|s| r.source_volume_id.is_empty() || s.source_volume_id == r.source_volume_id)
                 .collect();
             let (all, next_token) = page(all, &r.starting_token, r.max_entries)?;
@@ -342,7 +348,6 @@ mod tests {
     use tonic::Code;
 
     use super::super::Faults;
-    use super::super::library::Library;
     use super::*;
 
     fn driver(dir: &std::path::Path) -> Driver {
@@ -434,6 +439,24 @@ mod tests {
             let measure = code(driver.node_get_volume_stats(Request::new(stats)).await);
             let expand = code(driver.node_expand_volume(Request::new(expand)).await);
             assert_eq!((measure, expand), (measured, expanded), "{id:?} {path:?}");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_snapshot_that_cannot_be_read_is_not_said_to_be_gone() {
+        let dir = tempfile::tempdir().unwrap();
+        let driver = driver(dir.path());
+        assert_eq!(code(driver.create_volume(wanted("v", None)).await), Code::Ok);
+        for name in ["s", "t"] {
+            driver.library.take(name, "v", 0).unwrap();
+        }
+        std::fs::write(dir.path().join("snapshots/s/about.json"), "{").unwrap();
+        for (id, expected) in [("", Ok(1)), ("t", Ok(1)), ("none", Ok(0)), ("s", Err(Code::Internal))] {
+            let request =
+                csi::ListSnapshotsRequest { snapshot_id: id.to_owned(), ..csi::ListSnapshotsRequest::default() };
+            let found = driver.list_snapshots(Request::new(request)).await;
+            let found = found.map(|reply| reply.into_inner().entries.len()).map_err(|status| status.code());
+            assert_eq!(found, expected, "{id:?}");
         }
     }
 

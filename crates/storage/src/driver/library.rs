@@ -127,15 +127,25 @@ impl Library {
             for name in library.names(shelf)? {
                 if name.starts_with(".new-") || name.starts_with(".gone-") {
                     let path = library.root.join(shelf).join(&name);
-                    fs::remove_dir_all(&path).map_err(io_error(format!("removing {}", path.display())))?;
+                    // It takes room, and keeps nobody from his volumes.
+                    if let Err(error) = fs::remove_dir_all(&path) {
+                        tracing::error!(path = %path.display(), %error, "what was left half done is not removed");
+                    }
                 }
             }
         }
-        for volume in library.volumes()? {
-            if let Some(path) = library.mounted_at(&volume.id)?
+        for shelf in ["volumes", "snapshots"] {
+            for id in library.all(shelf)?.1 {
+                let path = library.root.join(shelf).join(id);
+                tracing::error!(path = %path.display(), "nothing of it can be read: it is not served, and keeps its room");
+            }
+        }
+        let (volumes, unread) = library.all("volumes")?;
+        for id in volumes.into_iter().map(|volume| volume.id).chain(unread) {
+            if let Some(path) = library.mounted_at(&id)?
                 && freeze(&path, false).is_ok()
             {
-                tracing::warn!(volume = volume.id, "the file system had been left frozen");
+                tracing::warn!(volume = id, "the file system had been left frozen");
             }
         }
         Ok(library)
@@ -152,9 +162,22 @@ impl Library {
         Ok(names)
     }
 
-    fn all(&self, shelf: &str) -> Result<Vec<About>, LibraryError> {
-        let names = self.names(shelf)?.into_iter().filter(|n| !n.starts_with('.'));
-        names.map(|id| self.read(shelf, &id)).collect()
+    /// All of a shelf, and the ids of those that are there and say nothing that can be read: a damaged file, or one of another
+    /// version. The others are served without them.
+    fn all(&self, shelf: &str) -> Result<(Vec<About>, Vec<String>), LibraryError> {
+        let (mut all, mut unread) = (Vec::new(), Vec::new());
+        for id in self.names(shelf)?.into_iter().filter(|n| !n.starts_with('.')) {
+            match self.read(shelf, &id) {
+                Ok(about) => all.push(about),
+                // It has gone since, or is somebody else's.
+                Err(_) if !self.root.join(shelf).join(&id).join("disk").exists() => {}
+                Err(error) => {
+                    tracing::debug!(shelf, id, %error, "what is there is not known");
+                    unread.push(id);
+                }
+            }
+        }
+        Ok((all, unread))
     }
 
     fn read(&self, shelf: &str, id: &str) -> Result<About, LibraryError> {
@@ -167,20 +190,20 @@ impl Library {
         }
     }
 
-    /// All volumes.
+    /// All volumes of which anything is known.
     ///
     /// # Errors
     /// When they cannot be read.
     pub fn volumes(&self) -> Result<Vec<About>, LibraryError> {
-        self.all("volumes")
+        self.all("volumes").map(|(volumes, _)| volumes)
     }
 
-    /// All snapshots.
+    /// All snapshots of which anything is known.
     ///
     /// # Errors
     /// When they cannot be read.
     pub fn snapshots(&self) -> Result<Vec<About>, LibraryError> {
-        self.all("snapshots")
+        self.all("snapshots").map(|(snapshots, _)| snapshots)
     }
 
     /// A volume.
@@ -225,10 +248,17 @@ impl Library {
                 promised += needed(&shelf.join(format!(".new-{id}")).join("disk"), *bytes, true)?;
             }
         }
-        let volumes = self.volumes()?;
-        let copied = volumes.iter().any(|v| v.source.is_some()) || !self.names("snapshots")?.is_empty();
+        let (volumes, unread) = self.all("volumes")?;
+        let copied =
+            !unread.is_empty() || volumes.iter().any(|v| v.source.is_some()) || !self.names("snapshots")?.is_empty();
         for volume in volumes {
             promised += needed(&self.disk(&volume.id), volume.size_bytes, copied)?;
+        }
+        for id in unread {
+            // As long as the volume is large; one that has gone meanwhile takes none.
+            let disk = self.disk(&id);
+            let size_bytes = fs::metadata(&disk).map_or(0, |disk| disk.len());
+            promised += needed(&disk, size_bytes, copied)?;
         }
         let free = filesystem::usage(&self.root)?.available_bytes;
         Ok(free.saturating_sub(promised))
@@ -731,6 +761,38 @@ mod tests {
         assert_eq!(library.names("volumes").unwrap(), ["v"]);
         fs::write(dir.path().join("snapshots/s/disk"), "whole").unwrap();
         library.create("c", MI, 0, of(), false, 0).unwrap();
+    }
+
+    #[test]
+    fn what_cannot_be_read_keeps_nobody_from_the_rest() {
+        // The last is of a version that makes volumes from something else, too.
+        let newer = r#"{"id":"v","sizeBytes":1048576,"source":{"image":"i"},"madeUnixNs":1}"#;
+        for left in ["", "{", "\0\0\0", newer] {
+            let dir = tempfile::tempdir().unwrap();
+            let library = Library::open(dir.path()).unwrap();
+            let room = library.room().unwrap();
+            let half = room / 2 / GRAIN * GRAIN;
+            library.create("v", half, 0, None, false, 1).unwrap();
+            library.create("w", MI, 0, None, false, 1).unwrap();
+            library.take("s", "v", 1).unwrap();
+            library.take("t", "w", 1).unwrap();
+            for about in ["volumes/v/about.json", "snapshots/s/about.json"] {
+                fs::write(dir.path().join(about), left).unwrap();
+            }
+            fs::create_dir(dir.path().join("volumes/lost+found")).unwrap();
+            fs::write(dir.path().join("volumes/README"), "not ours").unwrap();
+            let library = Library::open(dir.path()).unwrap();
+            let ids = |all: Vec<About>| all.into_iter().map(|about| about.id).collect::<Vec<_>>();
+            assert_eq!(ids(library.volumes().unwrap()), ["w"]);
+            assert_eq!(ids(library.snapshots().unwrap()), ["t"]);
+            library.create("x", MI, 0, None, false, 1).unwrap();
+            // Others write to this disk, too, meanwhile.
+            assert!(library.room().unwrap() <= room - half / 2, "{left:?}: its room is promised to others");
+            assert!(matches!(library.create("v", MI, 0, None, false, 1), Err(LibraryError::Failed(_))), "{left:?}");
+            assert!(matches!(library.snapshot("s"), Err(LibraryError::Failed(_))), "it is not absent: {left:?}");
+            library.delete("v").unwrap();
+            assert!(!library.disk("v").exists());
+        }
     }
 
     #[test]

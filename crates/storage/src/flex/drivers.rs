@@ -1,7 +1,11 @@
-//! What drivers can: asked once, and written on their volumes, and on pods that bring volumes of theirs, for those who decide
-//! what is attached.
+//! What drivers can: asked now and then, and written on their volumes, and on pods that bring volumes of theirs, for those who
+//! decide what is attached.
+//!
+//! Somebody may put another program in a driver's place while all of this runs (upstream watches the directory for that,
+//! `probe.go`), and nodes ask that one what it can. To be asked costs a driver nothing as long as its program is the same.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
 use carrack_engine::{Controller, EventRecord, Key, Plan, Setup, Time, View};
 use carrack_flexvolume::Capabilities;
@@ -15,12 +19,15 @@ use super::calls::{Answer, Call, Calls};
 use super::source;
 use crate::asking::ANOTHER_ANSWER;
 
+/// How soon a driver is asked again.
+const AGAIN: Duration = Duration::from_secs(60);
+
 /// Asks drivers.
 struct Asking {
     name: &'static str,
     calls: Calls,
-    /// What drivers have said to this process: the next one asks again.
-    known: BTreeMap<String, Capabilities>,
+    /// What drivers have said to this process, and when: the next one asks again.
+    known: BTreeMap<String, (Capabilities, Time)>,
 }
 
 impl Asking {
@@ -29,12 +36,17 @@ impl Asking {
     }
 
     /// What a driver can, once it was asked.
-    fn ask(&mut self, key: &Key, driver: &str) -> Option<Result<Capabilities, String>> {
-        if let Some(can) = self.known.get(driver) {
+    fn ask(&mut self, key: &Key, driver: &str, now: Time) -> Option<Result<Capabilities, String>> {
+        if let Some((can, said)) = self.known.get(driver)
+            && now.since(*said) < AGAIN
+        {
             return Some(Ok(*can));
         }
         Some(match self.calls.ask(self.name, key, Call::Init(driver.to_owned()))? {
-            Ok(Answer::Can(can)) => Ok(*self.known.entry(driver.to_owned()).or_insert(can)),
+            Ok(Answer::Can(can)) => {
+                self.known.insert(driver.to_owned(), (can, now));
+                Ok(can)
+            }
             Ok(_) => Err(ANOTHER_ANSWER.to_owned()),
             Err(error) => Err(error),
         })
@@ -57,19 +69,20 @@ impl Controller for Drivers {
     fn setup(&self, setup: &mut Setup<'_>) {
         setup.watch_own::<PersistentVolume>();
     }
-    fn reconcile(&mut self, key: &Key, view: &View<'_>, _: Time) -> Plan {
+    fn reconcile(&mut self, key: &Key, view: &View<'_>, now: Time) -> Plan {
         let Some(volume) = view.get::<PersistentVolume>("", &key.name) else { return Plan::none() };
         let Some(driver) = source(volume).map(|s| &s.driver) else { return Plan::none() };
-        let can = match self.0.ask(key, driver) {
+        let can = match self.0.ask(key, driver, now) {
             None => return Plan::none(),
             Some(Ok(can)) => can,
             Some(Err(error)) => return Plan::failed(error),
         };
         let attaches = if can.attach { "true" } else { "false" };
+        let plan = Plan::none().requeue_after(AGAIN);
         if volume.annotation(FLEX_ATTACHES) == Some(attaches) {
-            return Plan::none();
+            return plan;
         }
-        Plan::none().patch(volume.as_ref(), json!({"metadata": {"annotations": {FLEX_ATTACHES: attaches}}}))
+        plan.patch(volume.as_ref(), json!({"metadata": {"annotations": {FLEX_ATTACHES: attaches}}}))
     }
 }
 
@@ -89,7 +102,7 @@ impl Controller for DriversOfPods {
     fn setup(&self, setup: &mut Setup<'_>) {
         setup.watch_own::<Pod>();
     }
-    fn reconcile(&mut self, key: &Key, view: &View<'_>, _: Time) -> Plan {
+    fn reconcile(&mut self, key: &Key, view: &View<'_>, now: Time) -> Plan {
         let Some(pod) = view.get::<Pod>(&key.namespace, &key.name).filter(|pod| !is_terminal(pod)) else {
             return Plan::none();
         };
@@ -102,7 +115,7 @@ impl Controller for DriversOfPods {
         let mut failures = Vec::new();
         let mut attach = Vec::new();
         for driver in drivers {
-            let attaches = match self.0.ask(key, driver) {
+            let attaches = match self.0.ask(key, driver, now) {
                 // The answer is a reason to look again.
                 None => return Plan::none(),
                 Some(Ok(can)) => can.attach,
@@ -115,7 +128,7 @@ impl Controller for DriversOfPods {
             attach.extend(attaches.then_some(driver));
         }
         let attach = attach.join(",");
-        let mut plan = Plan::none();
+        let mut plan = Plan::none().requeue_after(AGAIN);
         if let Some(error) = failures.pop() {
             let why = format!("what the driver of a FlexVolume can is not known: {error}");
             plan = Plan::failed(error).event(EventRecord::warning(pod.as_ref(), "FailedAttachVolume", why));

@@ -116,6 +116,27 @@ fn what_a_driver_can_is_written_on_its_volumes() {
     assert!(asked.is_empty() && plan.is_none());
 }
 
+/// Another program may be in its place by then.
+#[test]
+fn a_driver_is_asked_again_now_and_then() {
+    let calls = Calls::default();
+    let mut c = Drivers::new(calls.clone());
+    let caches = Caches::new().with([volume(|v| v["metadata"]["annotations"] = json!({FLEX_ATTACHES: "false"}))]);
+    let key = Key::new("", "pv");
+    let (asked, plan) = look(&mut c, &calls, &caches, &key, &can(false, true));
+    assert_eq!((asked.len(), patches(&plan).len(), plan.requeue_after.is_some()), (1, 0, true));
+    for (at_s, asks) in [(1059, 0), (1060, 1)] {
+        let plan = c.reconcile(&key, &caches.view(), Time::from_unix_s(at_s));
+        let asked = calls.take();
+        assert_eq!((asked.len(), patches(&plan).len()), (asks, 0), "{at_s}");
+        for (id, _) in asked {
+            calls.answered(id, can(true, true));
+        }
+    }
+    let plan = c.reconcile(&key, &caches.view(), Time::from_unix_s(1061));
+    assert_eq!(patches(&plan), [json!({"metadata": {"annotations": {FLEX_ATTACHES: "true"}}})]);
+}
+
 #[test]
 fn what_drivers_can_is_written_on_pods_that_bring_volumes() {
     let noted = |attaches: &str| vec![json!({"metadata": {"annotations": {FLEX_ATTACHES: attaches}}})];

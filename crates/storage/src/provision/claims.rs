@@ -45,7 +45,7 @@ const DECLINED: Duration = Duration::from_secs(30);
 pub(super) struct Claims {
     node: String,
     calls: Calls,
-    /// Claims that may be served anywhere, for which there was no room here, and when.
+    /// Claims that this node takes by itself, for which there was no room here, and when.
     declined: BTreeMap<String, Time>,
     traceless: bool,
 }
@@ -265,17 +265,20 @@ impl Controller for Claims {
                 return Plan::none().event(told).requeue_after(SOURCE);
             }
         };
+        let declined = self.declined.get(claim.uid()).map(|at| DECLINED.saturating_sub(now.since(*at)));
+        let declined = declined.filter(|left| !left.is_zero());
         // What a volume is made from decides where it is made, whatever was chosen.
-        match at.map(|node| node == self.node) {
-            Some(false) if selected.is_some() => return self.mark(claim, false, false),
-            Some(false) => return Plan::none(),
-            Some(true) if selected.is_none() => return self.mark(claim, true, true),
-            Some(true) | None => {}
+        match (at.map(|node| node == self.node), declined) {
+            (Some(false), _) if selected.is_some() => return self.mark(claim, false, false),
+            (Some(false), _) => return Plan::none(),
+            // No other node can have it, so this one looks again for room.
+            (Some(true), Some(left)) if selected.is_none() => return Plan::none().requeue_after(left),
+            (Some(true), None) if selected.is_none() => return self.mark(claim, true, true),
+            (Some(true) | None, _) => {}
         }
         if selected.is_none() {
             let waits = class.volume_binding_mode.as_deref() == Some("WaitForFirstConsumer");
-            let declined = self.declined.get(claim.uid()).map(|at| DECLINED.saturating_sub(now.since(*at)));
-            return match declined.filter(|left| !left.is_zero()) {
+            return match declined {
                 _ if waits || !allows(class, &self.node) => Plan::none(),
                 Some(left) => Plan::none().requeue_after(left),
                 None => self.mark(claim, true, true),

@@ -19,6 +19,7 @@ mod reclaim;
 mod resize;
 pub mod shell;
 mod snapshots;
+mod sources;
 #[cfg(test)]
 mod tests;
 
@@ -85,6 +86,7 @@ impl Asking<Call> {
             .with(reclaim::Reclaim::new(node, calls.clone()))
             .with(Resize(resize::Local { node: node.to_owned(), calls: calls.clone() }))
             .with(snapshots::Snapshots::new(node).forgetting(forgets))
+            .with(sources::Sources::new(node))
             .with(snapshots::Contents::new(node, calls.clone()));
         Self::around(manager, calls)
     }

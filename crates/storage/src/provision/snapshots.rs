@@ -9,12 +9,18 @@
 //! A snapshot lies at the node of its volume. The name of that node is on snapshot and content, since volume and claim may
 //! be gone before them.
 //!
+//! What was taken stays as long as its VolumeSnapshot does, whoever deletes the content: that waits, and is gone when the
+//! snapshot goes. A snapshot whose content is gone all the same is not taken again, as it would be of another time; and one
+//! that is deleted goes when the volumes that were to be made from it by then are there.
+//!
 //! A content may also be made by hand, of a snapshot that was kept: it names the driver's handle, and the VolumeSnapshot
 //! that is to have it (`syncUnreadySnapshot` in snapshot-controller).
 //!
 //! ```text
 //!   content with a handle ─▶ the node that has it writes its name there ─▶ VolumeSnapshot ─▶ its UID in the content
 //! ```
+
+use std::time::Duration;
 
 use carrack_engine::{Controller, EventRecord, Key, Plan, Premise, Setup, Time, View};
 use carrack_types::quantity::{Form, Quantity};
@@ -27,6 +33,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde_json::{Value, json};
 
 use super::calls::{Answer, Call, Calls, From};
+use super::sources::SOURCE;
 use super::{finalizers, is_here};
 use crate::DRIVER;
 use crate::asking::ANOTHER_ANSWER;
@@ -39,6 +46,10 @@ const NODE: &str = "local.carrack.io/node";
 const BOUND: &str = "snapshot.storage.kubernetes.io/volumesnapshot-bound-protection";
 /// Finalizer of a content: its data goes before it does.
 const DATA: &str = "local.carrack.io/snapshot-data";
+/// What a snapshot says that has lost its content.
+const LOST: &str = "its VolumeSnapshotContent is gone, and with it what was taken";
+/// How soon to look again whether the snapshots are known as far as a content.
+const LOOK_AGAIN: Duration = Duration::from_secs(1);
 const DEFAULT_CLASS: &str = "snapshot.storage.kubernetes.io/is-default-class";
 /// Annotation of a content: who may write contents lets files be made of what was a device, or a device of files
 /// (`prevent-volume-mode-conversion` in external-provisioner, KEP-3141).
@@ -61,6 +72,44 @@ fn is_for(content: &VolumeSnapshotContent, snapshot: &VolumeSnapshot) -> bool {
 /// Whether a content is bound to no snapshot yet.
 fn is_free(content: &VolumeSnapshotContent) -> bool {
     content.spec.volume_snapshot_ref.uid.as_deref().unwrap_or_default().is_empty()
+}
+
+/// Whether a node has taken a snapshot on, or will keep what was made by hand for it.
+pub(super) fn is_marked(snapshot: &VolumeSnapshot) -> bool {
+    snapshot.has_finalizer(BOUND) && snapshot.annotation(NODE).is_some()
+}
+
+/// Whether a snapshot has its point in time.
+pub(super) fn is_taken(snapshot: &VolumeSnapshot) -> bool {
+    snapshot.status.as_ref().is_some_and(|s| s.creation_time.is_some())
+}
+
+/// Whether a claim waits for a volume that is to be made from a snapshot, and did so before somebody deleted that
+/// (`isVolumeBeingCreatedFromSnapshot` in snapshot-controller).
+fn is_made_from(claim: &PersistentVolumeClaim, snapshot: &VolumeSnapshot) -> bool {
+    let (group, kind) = SNAPSHOT;
+    let bound = claim.spec.as_ref().and_then(|s| s.volume_name.as_deref()).unwrap_or_default();
+    let asked = claim.metadata.creation_timestamp.as_ref().map(Time::from);
+    let deleted = snapshot.metadata.deletion_timestamp.as_ref().map(Time::from);
+    claim.namespace() == snapshot.namespace()
+        && named(claim) == Some((group, kind, snapshot.name()))
+        && bound.is_empty()
+        && !claim.is_deleting()
+        && deleted.is_none_or(|deleted| asked.is_some_and(|asked| asked <= deleted))
+}
+
+/// Whether the snapshot of a content goes, or is gone, or never had it: then what was taken may go, too. None as long as
+/// that is not known.
+fn is_let_go(content: &VolumeSnapshotContent, view: &View<'_>) -> Option<bool> {
+    if is_free(content) {
+        return Some(true);
+    }
+    let of = &content.spec.volume_snapshot_ref;
+    let (namespace, name) = (of.namespace.as_deref().unwrap_or_default(), of.name.as_deref().unwrap_or_default());
+    match view.get::<VolumeSnapshot>(namespace, name).filter(|s| of.uid.as_deref() == Some(s.uid())) {
+        Some(snapshot) => Some(snapshot.is_deleting()),
+        None => (view.revision::<VolumeSnapshot>() >= content.revision()).then_some(true),
+    }
 }
 
 /// The class of a snapshot, if it is of this driver.
@@ -137,7 +186,7 @@ pub(super) fn source(claim: &PersistentVolumeClaim, view: &View<'_>) -> Result<O
                 return Err(format!("snapshot {name} has another volumeMode, and {MODE_CHANGE} is not on {content}"));
             }
             let handle = content.status.clone().unwrap_or_default().snapshot_handle;
-            let ready = status.ready_to_use == Some(true) && !snapshot.is_deleting();
+            let ready = status.ready_to_use == Some(true) && is_made_from(claim, snapshot);
             match (handle, content.annotation(NODE)) {
                 (Some(handle), Some(node)) if ready => Ok(Some((From::Snapshot(handle), node.to_owned()))),
                 _ => Err(waits()),
@@ -228,6 +277,20 @@ impl Snapshots {
         Plan::none().event(EventRecord::warning(snapshot, reason, why))
     }
 
+    /// What was taken is not there any more, and the snapshot says so, once that is sure.
+    fn lost(snapshot: &VolumeSnapshot, now: Time) -> Plan {
+        let status = snapshot.status.clone().unwrap_or_default();
+        let said = status.error.and_then(|e| e.message);
+        if status.ready_to_use == Some(false) && said.as_deref() == Some(LOST) {
+            return Plan::none();
+        }
+        let name = Key::new("", content_name(snapshot));
+        let gone = Plan::none().confirm_absent(&VolumeSnapshotContent::resource(), name, "");
+        let error = json!({"message": LOST, "time": now.rfc3339()});
+        let says = gone.patch_status(snapshot, json!({"status": {"readyToUse": false, "error": error}}));
+        says.told(EventRecord::warning(snapshot, "SnapshotContentMissing", LOST))
+    }
+
     fn follow(snapshot: &VolumeSnapshot, content: &VolumeSnapshotContent) -> Plan {
         let is = content.status.clone().unwrap_or_default();
         let time = is.creation_time.map(|ns| Time(ns).rfc3339());
@@ -273,20 +336,32 @@ impl Controller for Snapshots {
             waits.map(|s| Key::of(s.as_ref())).collect()
         });
         setup.watch::<PersistentVolumeClaim>(|claim, view| {
+            let from = named(claim).filter(|(group, kind, _)| (*group, *kind) == SNAPSHOT).map(|(.., name)| name);
             let of = |s: &&std::sync::Arc<VolumeSnapshot>| {
                 s.namespace() == claim.namespace()
-                    && s.spec.source.persistent_volume_claim_name.as_deref() == Some(claim.name())
+                    && (s.spec.source.persistent_volume_claim_name.as_deref() == Some(claim.name())
+                        || from == Some(s.name()))
             };
             view.cache::<VolumeSnapshot>().iter().filter(of).map(|s| Key::of(s.as_ref())).collect()
         });
         setup.read::<PersistentVolume>();
     }
-    fn reconcile(&mut self, key: &Key, view: &View<'_>, _: Time) -> Plan {
+    fn reconcile(&mut self, key: &Key, view: &View<'_>, now: Time) -> Plan {
         let Some(snapshot) = view.get::<VolumeSnapshot>(&key.namespace, &key.name) else { return Plan::none() };
         let marked = snapshot.has_finalizer(BOUND) && snapshot.annotation(NODE) == Some(self.node.as_str());
         let by_hand = snapshot.spec.source.volume_snapshot_content_name.is_some();
-        let content = view.get::<VolumeSnapshotContent>("", &content_name(snapshot)).filter(|c| is_for(c, snapshot));
+        let found = view.get::<VolumeSnapshotContent>("", &content_name(snapshot));
+        let content = found.filter(|c| is_for(c, snapshot));
         if snapshot.is_deleting() {
+            let mut claims = view.cache::<PersistentVolumeClaim>().in_namespace(&key.namespace);
+            if marked
+                && is_taken(snapshot)
+                && content.is_some()
+                && let Some(claim) = claims.find(|claim| is_made_from(claim, snapshot))
+            {
+                let why = format!("the volume of claim {} is still to be made from it", claim.name());
+                return Plan::none().event(EventRecord::warning(snapshot.as_ref(), "SnapshotDeletePending", why));
+            }
             return match content {
                 _ if !marked => Plan::none(),
                 Some(c) if is_free(c) => self.mark(snapshot, false),
@@ -316,12 +391,20 @@ impl Controller for Snapshots {
                 (true, _) => Self::follow(snapshot, content),
             };
         }
+        if marked && is_taken(snapshot) {
+            // What has the content's name, if anything does, is not this snapshot's.
+            return if found.is_none() { Self::lost(snapshot, now) } else { Plan::none() };
+        }
         let Some(claim) = snapshot.spec.source.persistent_volume_claim_name.as_deref() else { return Plan::none() };
         let Some(claim) = view.get::<PersistentVolumeClaim>(&key.namespace, claim) else { return Plan::none() };
         let Some(volume) = volume_of(claim, view).filter(|v| is_here(v, &self.node)) else { return Plan::none() };
         let Some(class) = class_of(snapshot, view) else { return Self::without_class(snapshot, view) };
         if !marked {
             return self.mark(snapshot, true);
+        }
+        // Until then nothing of the claim goes (`sources`); but one that goes already cannot be held any more.
+        if !claim.has_finalizer(SOURCE) && !claim.is_deleting() {
+            return Plan::none();
         }
         // What arrives after its snapshot has gone would be nobody's to delete.
         Plan::none().create(&self.content(snapshot, class, volume)).resting_on(&Premise::unchanged(snapshot.as_ref()))
@@ -368,6 +451,7 @@ impl Controller for Contents {
     }
     fn setup(&self, setup: &mut Setup<'_>) {
         setup.watch_own::<VolumeSnapshotContent>();
+        setup.watch::<VolumeSnapshot>(|snapshot, _| vec![Key::new("", content_name(snapshot))]);
     }
     fn reconcile(&mut self, key: &Key, view: &View<'_>, now: Time) -> Plan {
         let Some(content) = view.get::<VolumeSnapshotContent>("", &key.name) else { return Plan::none() };
@@ -385,6 +469,12 @@ impl Controller for Contents {
         if content.is_deleting() {
             if !content.has_finalizer(DATA) {
                 return Plan::none();
+            }
+            // Who deletes a content by hand may not know that a snapshot has it (`shouldDelete` in csi-snapshotter).
+            match is_let_go(content, view) {
+                Some(true) => {}
+                Some(false) => return Plan::none(),
+                None => return Plan::none().requeue_after(LOOK_AGAIN),
             }
             if content.spec.deletion_policy != "Delete" {
                 return Self::release(content);

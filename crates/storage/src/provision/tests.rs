@@ -1,5 +1,7 @@
 //! What the controllers decide, one look at a time.
 
+use std::time::Duration;
+
 use carrack_engine::testing::Caches;
 use carrack_engine::{Controller, Key, Plan, Time, Write};
 use carrack_types::snapshots::{VolumeSnapshot, VolumeSnapshotContent};
@@ -271,6 +273,42 @@ fn a_class_may_say_at_which_nodes_its_volumes_are() {
         let caches = Caches::new().with([anybodys]).with([class]).with::<PersistentVolume>([]);
         let plan = controller.reconcile(&Key::new("ns", "c"), &with_snapshots(caches).view(), Time::default());
         assert_eq!((words(&plan) == [TRACED], plan.writes.len()), (expected, usize::from(expected)), "{topologies}");
+    }
+}
+
+/// What it is made from is at this node, so that no other can have it; but it is not asked for again at once.
+#[test]
+fn what_is_made_from_something_waits_for_room() {
+    let taken: VolumeSnapshot = of(json!({"metadata": {"namespace": "ns", "name": "s", "uid": "su"},
+        "spec": {"source": {"persistentVolumeClaimName": "other"}},
+        "status": {"boundVolumeSnapshotContentName": "k", "readyToUse": true}}));
+    let content: VolumeSnapshotContent = of(json!({
+        "metadata": {"name": "k", "annotations": {"local.carrack.io/node": "n1"}},
+        "spec": {"driver": "local.carrack.io", "deletionPolicy": "Delete", "source": {"volumeHandle": "v"},
+            "volumeSnapshotRef": {"namespace": "ns", "name": "s", "uid": "su"}},
+        "status": {"snapshotHandle": "h", "readyToUse": true}}));
+    let caches = |node: Value, finalizers: Value| {
+        let from = json!({"apiGroup": "snapshot.storage.k8s.io", "kind": "VolumeSnapshot", "name": "s"});
+        let claim = claim(|c| {
+            c["spec"]["dataSource"] = from.clone();
+            c["metadata"]["finalizers"] = finalizers.clone();
+            c["metadata"]["annotations"]["volume.kubernetes.io/selected-node"] = node.clone();
+        });
+        let caches = Caches::new().with([claim]).with([class("Immediate")]).with::<PersistentVolume>([]);
+        caches.with([taken.clone()]).with([content.clone()])
+    };
+    let calls = Calls::default();
+    let mut controller = Claims::new("n1", calls.clone(), false);
+    let key = Key::new("ns", "c");
+    let selected = caches("n1".into(), json!(["other", super::PROVISIONING]));
+    let (asked, plan) = look(&mut controller, &calls, &key, &selected, &refused(true));
+    assert_eq!((asked.len(), words(&plan)), (1, vec!["patch finalizers=[\"other\"] node=null".to_owned()]));
+    let again = caches(Value::Null, json!(["other"]));
+    for (after_s, expected) in [(0, vec![]), (29, vec![]), (30, vec![TRACED])] {
+        let now = Time::default() + Duration::from_secs(after_s);
+        let plan = controller.reconcile(&key, &again.view(), now);
+        assert_eq!(words(&plan), expected, "{after_s}");
+        assert_eq!(plan.requeue_after.is_some(), expected.is_empty(), "{after_s}");
     }
 }
 

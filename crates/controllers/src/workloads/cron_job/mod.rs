@@ -93,7 +93,7 @@ impl Controller for CronJobController {
         let mut status = old.clone();
         let plan = follow(cron, &jobs, &mut status, self.forgets);
         let write = |status: CronJobStatus| {
-            Plan::none().update_status(&CronJob { status: Some(status), ..CronJob::clone(cron) })
+            Plan::none().update_status(cron.as_ref(), &CronJob { status: Some(status), ..CronJob::clone(cron) })
         };
         if status != old {
             // Written before a Job is removed: one that is gone does not say any more for which time it was.

@@ -11,7 +11,7 @@ use carrack_types::resource::Object as _;
 pub(super) fn collided(set: &DaemonSet) -> Plan {
     let mut status = set.status.clone().unwrap_or_default();
     status.collision_count = Some(status.collision_count.unwrap_or(0).saturating_add(1));
-    Plan::none().update_status(&DaemonSet { status: Some(status), ..set.clone() })
+    Plan::none().update_status(set, &DaemonSet { status: Some(status), ..set.clone() })
 }
 
 /// Writes the status if it is another one, and looks again when a pod becomes available by the passing of time.
@@ -55,5 +55,5 @@ pub(super) fn write(known: &Known<'_>) -> Plan {
     if new == old {
         return plan;
     }
-    plan.update_status(&DaemonSet { status: Some(new), ..known.set.clone() })
+    plan.update_status(known.set, &DaemonSet { status: Some(new), ..known.set.clone() })
 }

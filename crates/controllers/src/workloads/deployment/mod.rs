@@ -200,7 +200,7 @@ pub(crate) fn resize(wanted: Wanted<'_>, set: &Arc<ReplicaSet>, replicas: i32) -
     if changed == **set {
         return Plan::none();
     }
-    let plan = Plan::none().update(&changed);
+    let plan = Plan::none().update(set.as_ref(), &changed);
     if from == replicas {
         return plan;
     }

@@ -48,7 +48,7 @@ pub(crate) fn plan(wanted: Wanted<'_>, sets: &Sets, asked: i64) -> Plan {
     if let Some(own) = &mut changed.metadata.annotations {
         own.remove(annotations::ROLLBACK);
     }
-    Plan::none().update(&changed).told(said)
+    Plan::none().update(deployment, &changed).told(said)
 }
 
 /// A set's template as the Deployment had it.

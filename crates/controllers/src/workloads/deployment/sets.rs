@@ -97,14 +97,14 @@ pub(crate) fn keep_current(wanted: Wanted<'_>, sets: &Sets, _now: Time) -> Plan 
         spec.min_ready_seconds = wanted.spec.min_ready_seconds;
     }
     if set != **new {
-        plan = plan.update(&set);
+        plan = plan.update(new.as_ref(), &set);
     }
     let revision = annotations::revision(&set.metadata);
     if annotations::number(&wanted.deployment.metadata, annotations::REVISION) != Some(revision) {
         let mut deployment = wanted.deployment.clone();
         let own = deployment.metadata.annotations.get_or_insert_default();
         own.insert(annotations::REVISION.to_owned(), revision.to_string());
-        plan = plan.update(&deployment);
+        plan = plan.update(wanted.deployment, &deployment);
     }
     plan
 }

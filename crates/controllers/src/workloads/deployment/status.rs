@@ -175,7 +175,7 @@ fn replace(wanted: Wanted<'_>, status: DeploymentStatus) -> Plan {
     if wanted.deployment.status.as_ref() == Some(&status) {
         return Plan::none();
     }
-    Plan::none().update_status(&Deployment { status: Some(status), ..wanted.deployment.clone() })
+    Plan::none().update_status(wanted.deployment, &Deployment { status: Some(status), ..wanted.deployment.clone() })
 }
 
 /// Writes the status if it is another one, and looks again when the deadline for progress has come.

@@ -36,7 +36,7 @@ pub(super) fn plan(known: &Known<'_>, view: &View<'_>) -> Plan {
     let mut plan = if unsure { Plan::none().requeue_after(LOOK_AGAIN) } else { Plan::none() };
     if status != old {
         verdict::present(known, &mut status);
-        plan = plan.update_status(&Job { status: Some(status), ..known.job.clone() });
+        plan = plan.update_status(known.job, &Job { status: Some(status), ..known.job.clone() });
     }
     // One that may not let go keeps no other.
     plan.then(released.iter().fold(Plan::none(), |plan, pod| let_go(plan, pod)).each_apart())

@@ -118,7 +118,7 @@ pub(super) fn write(known: &Known<'_>, old: &JobStatus, new: JobStatus, plan: Pl
     if *old == new {
         return plan;
     }
-    Plan::none().update_status(&Job { status: Some(new), ..known.job.clone() }).then(plan)
+    Plan::none().update_status(known.job, &Job { status: Some(new), ..known.job.clone() }).then(plan)
 }
 
 /// Starts the clock of a Job that may have pods for the first time.

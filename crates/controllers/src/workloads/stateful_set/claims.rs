@@ -96,7 +96,7 @@ pub(super) fn owned(view: &View<'_>, known: &Known<'_>, ordinal: i64, pod: &Pod)
         if owners != old {
             let mut changed = PersistentVolumeClaim::clone(claim);
             changed.metadata.owner_references = Some(owners).filter(|o| !o.is_empty());
-            plan = plan.update(&changed);
+            plan = plan.update(claim.as_ref(), &changed);
         }
     }
     plan

@@ -12,7 +12,7 @@ use super::Known;
 pub(super) fn collided(set: &StatefulSet) -> Plan {
     let mut status = set.status.clone().unwrap_or_default();
     status.collision_count = Some(status.collision_count.unwrap_or(0).saturating_add(1));
-    Plan::none().update_status(&StatefulSet { status: Some(status), ..set.clone() })
+    Plan::none().update_status(set, &StatefulSet { status: Some(status), ..set.clone() })
 }
 
 /// Writes the status if it is another one, and looks again when a pod becomes available by the passing of time.
@@ -51,5 +51,8 @@ pub(super) fn write(known: &Known<'_>) -> Plan {
             plan = plan.requeue_after(left);
         }
     }
-    if new == old { plan } else { plan.update_status(&StatefulSet { status: Some(new), ..known.set.clone() }) }
+    if new == old {
+        return plan;
+    }
+    plan.update_status(known.set, &StatefulSet { status: Some(new), ..known.set.clone() })
 }

@@ -130,16 +130,34 @@ fn what_is_to_be_said_waits_for_answers() {
     assert_eq!(world.take(conditions).len(), 50);
 }
 
+/// How many images, each a name, [`with_images`] has.
+const IMAGES: usize = 120;
+
+/// A pod with images that no other has.
+fn with_images(number: usize) -> Value {
+    let image = |at: usize| json!({"name": format!("c{at}"), "image": format!("{number}/{at}")});
+    let mut pod = pod(&format!("p{number}"), "2");
+    pod["spec"]["initContainers"] = (0..IMAGES).map(image).collect::<Vec<Value>>().into();
+    pod
+}
+
+/// Names that nobody has any more are forgotten, before there are too many.
+#[test]
+fn names_of_pods_that_have_gone_are_forgotten() {
+    let mut world = World::new(Config::default(), vec![node("a", "1")], Vec::new());
+    for number in 0..2 * LEAST_NAMES / IMAGES {
+        world.tell("ADDED", with_images(number));
+        world.tell("DELETED", with_images(number));
+    }
+    let names = world.core.cluster().names();
+    assert!(names < LEAST_NAMES + 2 * IMAGES, "{names}");
+    world.check();
+}
+
 /// Names that are all in use are not numbered anew with each thing that is heard, which would cost what all pods cost.
 #[test]
 fn names_that_are_in_use_are_numbered_anew_once() {
-    let many = |number: usize| {
-        let image = |at: usize| json!({"name": format!("c{at}"), "image": format!("{number}/{at}")});
-        let mut pod = pod(&format!("p{number}"), "2");
-        pod["spec"]["initContainers"] = (0..120).map(image).collect::<Vec<Value>>().into();
-        pod
-    };
-    let mut world = World::new(Config::default(), vec![node("a", "1")], (0..200).map(many).collect());
+    let mut world = World::new(Config::default(), vec![node("a", "1")], (0..200).map(with_images).collect());
     assert!(world.core.cluster().names() > LEAST_NAMES + NAMES_PER_OBJECT * 210);
     let known = |world: &World| world.core.queue().get("uid-p0").map(|row| row.pod.clone()).expect("it waits");
     let before = known(&world);

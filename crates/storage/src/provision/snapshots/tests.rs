@@ -7,7 +7,8 @@ use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
 use serde_json::{Value, json};
 
 use super::super::calls::{Answer, Call, CallError, Calls, Outcome};
-use super::{BOUND, Contents, DATA, DEFAULT_CLASS, MODE_CHANGE, NODE, Snapshots};
+use super::super::sources::SOURCE;
+use super::{BOUND, Contents, DATA, DEFAULT_CLASS, LOST, MODE_CHANGE, NODE, Snapshots};
 
 /// What a plan writes: patches as they are, without what they rest on.
 fn writes(plan: &Plan) -> Vec<Value> {
@@ -49,6 +50,14 @@ fn snapshot(by_hand: bool, deleting: bool) -> VolumeSnapshot {
     serde_json::from_value(value).unwrap()
 }
 
+/// The same when it has been taken.
+fn taken(mut snapshot: VolumeSnapshot) -> VolumeSnapshot {
+    let status =
+        json!({"boundVolumeSnapshotContentName": "c", "creationTime": "2026-01-01T00:00:00Z", "readyToUse": true});
+    snapshot.status = Some(serde_json::from_value(status).unwrap());
+    snapshot
+}
+
 fn content(name: &str, uid: &str, node: Value, change: impl Fn(&mut Value)) -> VolumeSnapshotContent {
     let mut value = json!({"metadata": object(name, &json!({"namespace": null, "uid": "v"})),
         "spec": {"driver": "local.carrack.io", "deletionPolicy": "Delete", "source": {"snapshotHandle": "h"},
@@ -68,6 +77,7 @@ fn snapshots_and_their_contents_find_each_other() {
     let bound = json!({"spec": {"volumeSnapshotRef": {"uid": "u"}}});
     let told = json!({"status": {"boundVolumeSnapshotContentName": "c", "creationTime": null, "readyToUse": false,
         "restoreSize": null, "error": null}});
+    let lost = json!({"status": {"readyToUse": false, "error": {"message": LOST, "time": Time::default().rfc3339()}}});
     let kept = |c: &mut Value| c["spec"]["deletionPolicy"] = "Retain".into();
     let another = |c: &mut Value| c["spec"]["volumeSnapshotRef"]["name"] = "t".into();
     let by_another = |c: &mut Value| c["spec"]["driver"] = "other".into();
@@ -86,6 +96,9 @@ fn snapshots_and_their_contents_find_each_other() {
         ("going, and never bound", snapshot(true, true), Some(content("c", "", here(), same)), vec![freed()]),
         ("going, and another's", snapshot(true, true), Some(content("c", "t", here(), same)), vec![freed()]),
         ("going, without one", snapshot(true, true), None, vec![freed()]),
+        ("lost", taken(snapshot(true, false)), None, vec![json!({"absent": "c"}), lost.clone()]),
+        ("not taken again", taken(snapshot(false, false)), None, vec![json!({"absent": "snapcontent-u"}), lost]),
+        ("lost to another", taken(snapshot(true, false)), Some(content("c", "t", here(), same)), vec![]),
         // It may have been made just now.
         ("taken, going", snapshot(false, true), None, vec![json!({"absent": "snapcontent-u"}), freed()]),
     ];
@@ -138,7 +151,7 @@ fn a_content_made_by_hand_is_at_the_node_that_has_its_snapshot() {
     let key = Key::new("", "c");
     for (what, content, answer, expected, patches, fails) in cases {
         let calls = Calls::default();
-        let caches = Caches::new().with([content]);
+        let caches = Caches::new().with([content]).with([snapshot(true, true)]);
         let mut controller = Contents::new("n1", calls.clone());
         let mut plan = controller.reconcile(&key, &caches.view(), Time::default());
         let asked = calls.take();
@@ -162,6 +175,67 @@ fn a_content_made_by_hand_is_at_the_node_that_has_its_snapshot() {
 }
 
 #[test]
+fn what_was_taken_stays_as_long_as_its_snapshot_does() {
+    let going = |policy: &'static str| {
+        move |c: &mut Value| {
+            c["metadata"]["finalizers"] = json!([DATA]);
+            c["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z".into();
+            c["spec"]["deletionPolicy"] = policy.into();
+        }
+    };
+    let deletes = || Some(Call::DeleteSnapshot("h".into()));
+    let freed = || vec![json!({"metadata": {"finalizers": []}})];
+    for (what, snapshot, uid, policy, asked, written, again) in [
+        ("its snapshot is there", Some(snapshot(true, false)), "u", "Delete", None, vec![], false),
+        ("it is there, and the data is kept", Some(snapshot(true, false)), "u", "Retain", None, vec![], false),
+        ("its snapshot goes", Some(snapshot(true, true)), "u", "Delete", deletes(), freed(), false),
+        ("it goes, and the data is kept", Some(snapshot(true, true)), "u", "Retain", None, freed(), false),
+        ("another has its snapshot's name", Some(snapshot(true, false)), "t", "Delete", deletes(), freed(), false),
+        ("its snapshot is not known", None, "u", "Delete", None, vec![], true),
+        ("it never had one", None, "", "Delete", deletes(), freed(), false),
+    ] {
+        let calls = Calls::default();
+        let caches = Caches::new().with([content("c", uid, json!("n1"), going(policy))]).with(snapshot);
+        let mut controller = Contents::new("n1", calls.clone());
+        let mut look = || controller.reconcile(&Key::new("", "c"), &caches.view(), Time::default());
+        let mut plan = look();
+        let calls_made = calls.take();
+        for (id, _) in &calls_made {
+            calls.answered(*id, Ok(Answer::Deleted));
+            plan = look();
+        }
+        let calls_made = calls_made.into_iter().map(|(_, call)| call).next();
+        assert_eq!((calls_made, writes(&plan), plan.requeue_after.is_some()), (asked, written, again), "{what}");
+    }
+}
+
+#[test]
+fn a_snapshot_waits_for_what_is_made_from_it() {
+    let claim = |asked: &str, volume: Option<&str>| -> PersistentVolumeClaim {
+        let from = json!({"apiGroup": "snapshot.storage.k8s.io", "kind": "VolumeSnapshot", "name": "s"});
+        let metadata = object("d", &json!({"creationTimestamp": asked}));
+        serde_json::from_value(json!({"metadata": metadata, "spec": {"dataSource": from, "volumeName": volume}}))
+            .unwrap()
+    };
+    // That is when the snapshot is deleted.
+    let (before, after) = ("2026-01-01T00:00:00Z", "2026-01-01T00:00:01Z");
+    for (what, claim, waits) in [
+        ("asked for before", claim(before, None), true),
+        ("asked for after that", claim(after, None), false),
+        ("made", claim(before, Some("pv")), false),
+    ] {
+        let ready = |c: &mut Value| c["status"] = json!({"snapshotHandle": "h", "readyToUse": true});
+        let caches = Caches::new().with([taken(snapshot(true, true))]).with([content("c", "u", json!("n1"), ready)]);
+        let caches = caches.with([claim.clone()]).with::<PersistentVolume>([]).with::<VolumeSnapshotClass>([]);
+        let plan = Snapshots::new("n1").reconcile(&Key::new("ns", "s"), &caches.view(), Time::default());
+        let expected = if waits { vec![] } else { vec![json!({"delete": "c"})] };
+        assert_eq!((writes(&plan), plan.events.len()), (expected, usize::from(waits)), "{what}");
+        let source = super::source(&claim, &caches.view());
+        assert_eq!(source.is_ok(), waits, "{what}: {source:?}");
+    }
+}
+
+#[test]
 fn a_snapshot_without_a_class_says_so() {
     let class = |driver: &str, default: &str| -> VolumeSnapshotClass {
         serde_json::from_value(json!({"metadata": {"name": "k", "annotations": {DEFAULT_CLASS: default}},
@@ -169,7 +243,7 @@ fn a_snapshot_without_a_class_says_so() {
         .unwrap()
     };
     let claim: PersistentVolumeClaim = serde_json::from_value(json!({"metadata": {"namespace": "ns", "name": "c",
-        "uid": "cu"}, "spec": {"volumeName": "pv"}}))
+        "uid": "cu", "finalizers": [SOURCE]}, "spec": {"volumeName": "pv"}}))
     .unwrap();
     let volume: PersistentVolume = serde_json::from_value(json!({"metadata": {"name": "pv", "uid": "pu"}, "spec": {
         "csi": {"driver": "local.carrack.io", "volumeHandle": "h"}, "claimRef": {"uid": "cu"},
@@ -194,6 +268,13 @@ fn a_snapshot_without_a_class_says_so() {
         let reason = plan.events.first().map(|event| event.reason.as_str());
         assert_eq!((plan.writes.len(), reason), (writes, told), "{named:?}");
     }
+    // What keeps its claim comes first.
+    let mut unheld = claim;
+    unheld.metadata.finalizers = None;
+    let caches = Caches::new().with([snapshot(false, false)]).with(ours()).with([unheld]).with([volume]);
+    let caches = caches.with::<VolumeSnapshotContent>([]);
+    let plan = Snapshots::new("n1").reconcile(&Key::new("ns", "s"), &caches.view(), Time::default());
+    assert!(plan.writes.is_empty(), "{plan:?}");
 }
 
 #[test]
