@@ -24,6 +24,9 @@ struct Stamp {
     key: String,
     reference: String,
     digest: String,
+    /// How long the image's file is: after a power cut less of it may be on the disk. Older stamps do not say.
+    #[serde(default)]
+    tar_bytes: Option<u64>,
     inputs: Vec<Input>,
 }
 
@@ -66,7 +69,8 @@ impl<'a> Recipe<'a> {
     pub fn unchanged(&self) -> Option<Built> {
         let stamp: Stamp = serde_json::from_slice(&std::fs::read(self.stamp()).ok()?).ok()?;
         let same = stamp.key == self.key
-            && self.tar().is_file()
+            && std::fs::metadata(self.tar())
+                .is_ok_and(|tar| tar.is_file() && stamp.tar_bytes.is_none_or(|bytes| bytes == tar.len()))
             && stamp.inputs.iter().all(|input| look(&input.path).is_ok_and(|now| now == *input));
         same.then(|| Built { reference: stamp.reference, tar: self.tar(), digest: stamp.digest, fresh: false })
     }
@@ -88,12 +92,14 @@ impl<'a> Recipe<'a> {
     /// Remembers `built` with the inputs it came from, as they were seen before the build.
     ///
     /// # Errors
-    /// The stamp cannot be written.
+    /// The image cannot be looked at, or the stamp cannot be written.
     pub fn finish(&self, built: Built, inputs: Inputs) -> Result<Built, ImageError> {
+        let tar = std::fs::metadata(&built.tar).map_err(ImageError::io("cannot look at", &built.tar))?;
         let stamp = Stamp {
             key: self.key.clone(),
             reference: built.reference.clone(),
             digest: built.digest.clone(),
+            tar_bytes: Some(tar.len()),
             inputs: inputs.0,
         };
         let path = self.stamp();
@@ -125,4 +131,26 @@ fn look(path: &Path) -> Result<Input, ImageError> {
         size_bytes: meta.len(),
         mtime_ns: i128::from(meta.mtime()) * 1_000_000_000 + i128::from(meta.mtime_nsec()),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_image_that_a_power_cut_cut_short_is_made_again() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let recipe = Recipe::new(dir.path(), "x", &[b"1".as_slice()]);
+        for (left, is_whole) in [("whole", true), ("", false), ("who", false)] {
+            recipe.begin().expect("begun");
+            std::fs::write(recipe.tar(), "whole").expect("written");
+            let (reference, digest) = ("r".to_owned(), "sha256:00".to_owned());
+            let built = Built { reference, tar: recipe.tar(), digest, fresh: true };
+            recipe.finish(built, Inputs::default()).expect("finished");
+            std::fs::write(recipe.tar(), left).expect("written");
+            assert_eq!(recipe.unchanged().is_some(), is_whole, "{left:?}");
+        }
+        std::fs::remove_file(recipe.tar()).expect("removed");
+        assert!(recipe.unchanged().is_none());
+    }
 }

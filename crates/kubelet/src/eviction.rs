@@ -266,6 +266,8 @@ impl Watch {
 pub struct Usage {
     /// Working set, in bytes.
     pub memory_bytes: u64,
+    /// Working set of each container, in bytes.
+    pub memory: BTreeMap<String, u64>,
     /// Writable layers, logs and local volumes, in bytes.
     pub disk_bytes: u64,
     /// Inodes of these.

@@ -72,4 +72,8 @@ pub enum Planted {
     SecretsOverlooked,
     /// A pod of the API that says that it is of a manifest counts as gone when there is no such manifest.
     BelievedAnnotations,
+    /// An API server that was asked in vain for a while has refused to hear how a pod ended.
+    WordsLost,
+    /// A device checkpoint that cannot be read says that there never were any plugins.
+    TornIsKnown,
 }

@@ -122,9 +122,12 @@ fn operation(c: &Container, id: &str, probe: &Probe, pod_ip: &str) -> Option<Op>
     Some(Op::Net { action, timeout_s })
 }
 
-/// Whether a probe of a kind is asked at present, by whether its container has started and is to stop.
-fn applies(kind: ProbeKind, started: bool, stops: bool) -> bool {
-    (kind == ProbeKind::Startup) != started && (kind == ProbeKind::Readiness || !stops)
+/// Whether a probe is asked at present, by whether its container has started and is to stop. One that wants the container started
+/// again has said its last: whatever it would say while that ends, such as that it has started after all, puts nobody into service
+/// who is on his way out (upstream's `onHold`, `pkg/kubelet/prober/worker.go`).
+fn applies(kind: ProbeKind, one: &One, started: bool, stops: bool) -> bool {
+    let may_be_asked = kind == ProbeKind::Readiness || (!stops && one.passing != Some(false));
+    (kind == ProbeKind::Startup) != started && may_be_asked
 }
 
 impl ProbeKind {
@@ -208,7 +211,7 @@ impl Prober {
         let (started, stops) = (self.verdict().started, self.stops);
         let mut out = Vec::new();
         for (kind, one) in &mut self.probes {
-            if !applies(*kind, started, stops) || one.in_flight.is_some() || one.next > now {
+            if !applies(*kind, one, started, stops) || one.in_flight.is_some() || one.next > now {
                 continue;
             }
             let op = operation(c, id, &one.probe, pod_ip);
@@ -256,7 +259,7 @@ impl Prober {
         let (started, stops) = (self.verdict().started, self.stops);
         self.probes
             .iter()
-            .filter(|(kind, one)| applies(**kind, started, stops) && one.in_flight.is_none())
+            .filter(|(kind, one)| applies(**kind, one, started, stops) && one.in_flight.is_none())
             .map(|(_, one)| one.next)
             .min()
     }
@@ -355,7 +358,9 @@ mod tests {
                 vec!["bad", "ok", "ok"],
                 vec!["", "S", "SR"],
             ),
-            (json!({"name": "c", "startupProbe": exec}), vec!["bad", "bad"], vec!["", "X"]),
+            // Who is to be started again is not heard any more.
+            (json!({"name": "c", "startupProbe": exec}), vec!["bad", "bad", "ok"], vec!["", "X", "X"]),
+            (json!({"name": "c", "livenessProbe": exec}), vec!["bad", "bad", "ok"], vec!["SR", "SRX", "SRX"]),
         ] {
             assert_eq!(play(container.clone(), &answers), expected, "{container}");
         }

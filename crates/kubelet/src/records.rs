@@ -27,6 +27,9 @@ pub struct PodRecord {
     pub deleted: bool,
     /// What may be mounted for it.
     pub volumes: Vec<JournalEntry>,
+    /// An earlier record of it could not be read, and it may have more than these since then.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub may_have_more: bool,
     /// Why the kubelet itself ends it, and by when: else a restart would let it go on.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ended: Option<EndedRecord>,

@@ -427,6 +427,19 @@ pub struct ContainerRecord {
     pub hash: String,
     /// How large it is.
     pub size: ContainerSize,
+    /// Whom it began as, where the runtime tells.
+    pub user: Option<RunsAs>,
+}
+
+/// Whom the first process of a container began as.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct RunsAs {
+    /// User.
+    pub uid: i64,
+    /// Group.
+    pub gid: i64,
+    /// Further groups.
+    pub groups: Vec<i64>,
 }
 
 /// What is known of a container's size.

@@ -340,6 +340,7 @@ impl SimRuntime {
                     image_ref: spec.image_ref.clone(),
                     hash: spec.annotations.get(labels::CONTAINER_HASH).cloned().unwrap_or_default(),
                     size: ContainerSize { made_with: spec.annotations.get(labels::SIZE).cloned(), actual: None },
+                    user: None,
                 };
                 self.containers.insert(id.clone(), SimContainer { record, spec: (**spec).clone() });
                 Reply::Made(id)

@@ -8,12 +8,8 @@ pub const GROUP: &str = "k8s.cni.cncf.io";
 pub const VERSION: &str = "v1";
 /// Its resource.
 pub const PLURAL: &str = "network-attachment-definitions";
-
-/// The path of one.
-#[must_use]
-pub fn path(namespace: &str, name: &str) -> String {
-    format!("/apis/{GROUP}/{VERSION}/namespaces/{namespace}/{PLURAL}/{name}")
-}
+/// Its kind.
+pub const KIND: &str = "NetworkAttachmentDefinition";
 
 /// The CustomResourceDefinition.
 #[must_use]
@@ -28,7 +24,7 @@ pub fn crd() -> Value {
             "names": {
                 "plural": PLURAL,
                 "singular": "network-attachment-definition",
-                "kind": "NetworkAttachmentDefinition",
+                "kind": KIND,
                 "shortNames": ["net-attach-def"],
             },
             "versions": [{
@@ -66,6 +62,5 @@ mod tests {
     fn names_agree() {
         let crd = crd();
         assert_eq!(crd["metadata"]["name"], "network-attachment-definitions.k8s.cni.cncf.io");
-        assert_eq!(path("n", "a"), "/apis/k8s.cni.cncf.io/v1/namespaces/n/network-attachment-definitions/a");
     }
 }

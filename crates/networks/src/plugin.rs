@@ -447,11 +447,29 @@ fn delete_further(environment: &Environment, settings: &Settings) -> Result<(), 
         return Ok(());
     }
     let held = hold(settings, &environment.container_id)?;
-    if let Some(mut record) = held.load()? {
+    if let Some(mut record) = load_last(&held)? {
         undo(&mut record, &environment.netns, &held, settings)?;
     }
     held.forget()?;
     Ok(())
+}
+
+/// What is kept of a sandbox that goes. What is damaged nobody can make whole, and the sandbox would never go: so it is put aside.
+/// The sandbox's interfaces go with it, and what its networks have handed out besides is freed by hand.
+fn load_last(held: &Held) -> std::io::Result<Option<Record>> {
+    match held.load() {
+        Err(error) if error.kind() == std::io::ErrorKind::InvalidData => {
+            let aside = held.put_aside()?;
+            // The runtime's log has it.
+            eprintln!(
+                "{}: {error}; it is put aside as {}, and addresses that its further networks have handed out stay taken",
+                crate::PLUGIN,
+                aside.display()
+            );
+            Ok(None)
+        }
+        found => found,
+    }
 }
 
 fn check(environment: &Environment, settings: &Settings) -> Result<(), Refusal> {
@@ -492,7 +510,7 @@ fn collect(settings: &Settings) -> Result<(), Refusal> {
             continue;
         }
         let Some(held) = record::hold(&settings.state_dir, &id, false)? else { continue };
-        let outcome = match held.load() {
+        let outcome = match load_last(&held) {
             Ok(Some(mut record)) => {
                 let netns = living(&record).to_owned();
                 undo(&mut record, &netns, &held, settings)

@@ -108,16 +108,27 @@ impl Held {
     /// What is kept of it.
     ///
     /// # Errors
-    /// It cannot be read: nobody knows then.
+    /// It cannot be read: nobody knows then. [`io::ErrorKind::InvalidData`] where it is damaged, and never will be known.
     pub fn load(&self) -> io::Result<Option<Record>> {
         let path = self.file();
         match fs::read(&path) {
-            Ok(text) => serde_json::from_slice(&text)
-                .map(Some)
-                .map_err(|error| io::Error::other(format!("{} is damaged: {error}", path.display()))),
+            Ok(text) => serde_json::from_slice(&text).map(Some).map_err(|error| {
+                io::Error::new(io::ErrorKind::InvalidData, format!("{} is damaged: {error}", path.display()))
+            }),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
             Err(error) => Err(error),
         }
+    }
+
+    /// Puts aside what is damaged, for whoever wants to know what it said. Returns where it is.
+    ///
+    /// # Errors
+    /// It cannot be moved.
+    pub fn put_aside(&self) -> io::Result<PathBuf> {
+        let aside = self.dir.join(format!("{}.damaged", self.id));
+        fs::rename(self.file(), &aside)?;
+        File::open(&self.dir)?.sync_all()?;
+        Ok(aside)
     }
 
     /// Keeps this. When it returns, a power cut does not take it back.
@@ -219,7 +230,7 @@ mod tests {
         let dir = tempfile::tempdir().expect("a directory");
         fs::write(dir.path().join("a1.json"), "{").expect("written");
         let held = hold(dir.path(), "a1", true).expect("taken").expect("free");
-        assert!(held.load().is_err());
+        assert_eq!(held.load().expect_err("nobody knows").kind(), io::ErrorKind::InvalidData);
     }
 
     #[test]

@@ -5,7 +5,7 @@
 //!   start ───────────────┬──────────────► adopted ─────────────┐
 //!                        │ none                                ▼
 //!                        └──► spawned (own session) ───────► ready ──► watched through its pidfd
-//!                                  ▲                                       │ it ended
+//!                                  ▲                                       │ it ended, or was ended since it hangs
 //!                                  └───── back-off 0.1 s … 10 s ◄──────────┘
 //! ```
 //!
@@ -28,14 +28,14 @@ use crate::config::{NodeSettings, cni_conflist, containerd_toml};
 use crate::cri::{self, CriError};
 use crate::host::HostFacts;
 use crate::layout::Layout;
-use crate::members::{self, NetworkError};
-use crate::networks;
+use crate::members::NetworkError;
 use crate::process::ProcessId;
+use crate::{hung, limits, networks, rules};
 
 /// How long containerd may take until CRI answers. On a cold two-core machine it takes well under two seconds.
 const READY_LIMIT: Duration = Duration::from_secs(30);
 
-/// How long a containerd may take to end that is to be started with another configuration.
+/// How long a containerd may take to end that is to be started with another configuration, or hangs.
 const END_LIMIT: Duration = Duration::from_secs(10);
 
 /// Log sizes above this are put aside at a start.
@@ -93,6 +93,8 @@ pub struct Containerd {
     host: HostFacts,
     running: Running,
     version: String,
+    /// The range of pods that this machine hides, if it hides one.
+    pods: Option<String>,
 }
 
 #[derive(Debug)]
@@ -125,10 +127,7 @@ impl Containerd {
         {
             // It would not find all plugins. Its end stops no container.
             tracing::info!(pid = running.pid, "containerd is started again: it looks for CNI plugins elsewhere");
-            tokio::task::spawn_blocking(move || running.terminate(END_LIMIT))
-                .await
-                .map_err(|error| StartError::Watch(error.into()))?
-                .map_err(StartError::Watch)?;
+            end(running).await?;
         }
         if let Some(further) = &settings.networks {
             networks::link_plugins(layout, host, further)
@@ -139,10 +138,10 @@ impl Containerd {
         let conflist = cni_conflist(layout, settings);
         write_whole(&layout.cni_conflist(), &conflist)?;
         write_again(&layout.cni_conflist(), &conflist)?;
-        let network = async { tokio::join!(masquerade(layout, settings), guard_loopback(layout)).0 };
-        let (started, masqueraded) = tokio::join!(adopt_or_spawn(layout, host), network);
-        let ((running, version), ()) = (started?, masqueraded?);
-        Ok(Self { layout: layout.clone(), host: host.clone(), running, version })
+        let pods = settings.masquerade.then(|| settings.pod_cidr.clone());
+        let (started, ruled) = tokio::join!(adopt_or_spawn(layout, host), rules::set(layout, pods.as_deref()));
+        let ((running, version), ()) = (started?, ruled?);
+        Ok(Self { layout: layout.clone(), host: host.clone(), running, version, pods })
     }
 
     /// Name and version, as CRI tells them.
@@ -157,16 +156,40 @@ impl Containerd {
         &self.running.id
     }
 
-    /// Watches containerd until `stop`, and starts it again whenever it ends. The running one is left running.
+    /// Watches containerd until `stop`, and starts it again whenever it ends or hangs; the packet filter's rules are put back
+    /// meanwhile. The running one is left running.
     ///
     /// # Errors
     /// Its process cannot be watched. A failed restart is logged and tried again.
-    pub async fn supervise(mut self, stop: CancellationToken) -> Result<(), StartError> {
+    pub async fn supervise(self, stop: CancellationToken) -> Result<(), StartError> {
+        let rules = rules::keep(self.layout.clone(), self.pods.clone());
+        tokio::select! {
+            watched = self.watch_over(stop) => watched,
+            () = rules => Ok(()),
+        }
+    }
+
+    async fn watch_over(mut self, stop: CancellationToken) -> Result<(), StartError> {
         loop {
             let handle = watch(self.running.handle).map_err(StartError::Watch)?;
-            tokio::select! {
+            let hung = tokio::select! {
                 () = stop.cancelled() => return Ok(()),
-                ended = handle.readable() => drop(ended.map_err(StartError::Watch)?),
+                ended = handle.readable() => ended.map(|_| false).map_err(StartError::Watch)?,
+                () = hung::until_hung(self.layout.containerd_socket()) => true,
+            };
+            if hung {
+                tracing::error!(
+                    pid = self.running.id.pid,
+                    "containerd does not answer any more, and is ended for that"
+                );
+                if let Err(error) = end(self.running.id.clone()).await {
+                    tracing::error!(error = %chain(&error), "containerd does not end");
+                }
+                // There is no other before it is gone.
+                tokio::select! {
+                    () = stop.cancelled() => return Ok(()),
+                    ended = handle.readable() => drop(ended.map_err(StartError::Watch)?),
+                }
             }
             if let Some(child) = self.running.child.as_mut() {
                 let status = child.wait().await.map_err(StartError::Watch)?;
@@ -194,25 +217,10 @@ fn watch(handle: OwnedFd) -> io::Result<AsyncFd<OwnedFd>> {
     AsyncFd::with_interest(handle, tokio::io::Interest::READABLE)
 }
 
-/// Hides pods behind the node, if that is wanted.
-async fn masquerade(layout: &Layout, settings: &NodeSettings) -> Result<(), StartError> {
-    if !settings.masquerade {
-        return Ok(());
-    }
-    let (layout, pods) = (layout.clone(), settings.pod_cidr.clone());
-    let work = tokio::task::spawn_blocking(move || members::masquerade(&layout, &pods));
-    work.await.map_err(|error| StartError::Watch(error.into()))?.map_err(StartError::Masquerade)
-}
-
-/// Keeps pods from what listens for this machine alone. A kernel without nftables cannot, and the cluster runs all the same.
-async fn guard_loopback(layout: &Layout) {
-    let layout = layout.clone();
-    let error = match tokio::task::spawn_blocking(move || members::guard_loopback(&layout)).await {
-        Ok(Ok(())) => return,
-        Ok(Err(error)) => chain(&error),
-        Err(error) => error.to_string(),
-    };
-    tracing::warn!(error, "once a pod has a host port, pods may reach what listens on this machine's loopback");
+/// Ends a containerd, and waits for that.
+async fn end(running: ProcessId) -> Result<(), StartError> {
+    let ended = tokio::task::spawn_blocking(move || running.terminate(END_LIMIT)).await;
+    ended.map_err(|error| StartError::Watch(error.into()))?.map_err(StartError::Watch)
 }
 
 async fn adopt_or_spawn(layout: &Layout, host: &HostFacts) -> Result<(Running, String), StartError> {
@@ -220,9 +228,13 @@ async fn adopt_or_spawn(layout: &Layout, host: &HostFacts) -> Result<(Running, S
         && let Some(handle) = id.open().map_err(StartError::Watch)?
     {
         tracing::info!(pid = id.pid, "adopting the running containerd");
-        match wait_ready(layout, Running { id, handle, child: None }).await {
+        match wait_ready(layout, Running { id: id.clone(), handle, child: None }).await {
             // It was about to end when it was found.
             Err(StartError::Ended { .. }) => {}
+            Err(why) if hung::is_hung(&why, id.age()) => {
+                tracing::error!(error = %chain(&why), "the containerd that runs hangs, and is ended for that");
+                end(id).await?;
+            }
             other => return other,
         }
     }
@@ -251,6 +263,7 @@ async fn clear_up(layout: &Layout, before: io::Result<BTreeSet<String>>) -> io::
 
 /// Waits until CRI answers, or the process ends.
 async fn wait_ready(layout: &Layout, mut running: Running) -> Result<(Running, String), StartError> {
+    limits::comes_last(running.id.pid);
     let watched = watch(running.handle.try_clone().map_err(StartError::Watch)?).map_err(StartError::Watch)?;
     let socket = layout.containerd_socket();
     tokio::select! {
@@ -274,7 +287,10 @@ fn spawn(layout: &Layout, host: &HostFacts) -> Result<Running, StartError> {
     let log_again = log.try_clone().map_err(|source| StartError::Write { path: layout.containerd_log(), source })?;
     // `setsid` executes containerd in place, so that the child's pid is containerd's: a signal to our terminal's
     // foreground group, or to ours, does not reach it.
-    let child = Command::new("setsid")
+    let mut words = limits::as_given();
+    words.push("setsid".to_owned());
+    let mut child = Command::new(&words[0])
+        .args(&words[1..])
         .arg(&host.containerd)
         .arg("--config")
         .arg(layout.containerd_config())
@@ -286,6 +302,23 @@ fn spawn(layout: &Layout, host: &HostFacts) -> Result<Running, StartError> {
         .spawn()
         .map_err(|source| StartError::Spawn { program: host.containerd.clone(), source })?;
     let pid = child.id().and_then(|pid| i32::try_from(pid).ok()).unwrap_or_default();
+    match noted(layout, pid) {
+        Ok((id, handle)) => {
+            tracing::info!(pid = id.pid, socket = %layout.containerd_socket().display(), "containerd started");
+            Ok(Running { id, handle, child: Some(child) })
+        }
+        Err(error) => {
+            // Nobody would find one that is not written down, and it would keep the next one from the files that it has open.
+            if let Err(left) = child.start_kill() {
+                tracing::debug!(%left, pid, "a containerd that is not written down had ended already");
+            }
+            Err(error)
+        }
+    }
+}
+
+/// A handle on a process that was just started, once its pidfile is there.
+fn noted(layout: &Layout, pid: i32) -> Result<(ProcessId, OwnedFd), StartError> {
     let started = ProcessId::of(pid).and_then(|id| id.open().ok().flatten().map(|handle| (id, handle)));
     let Some((id, handle)) = started else {
         return Err(StartError::Ended {
@@ -296,8 +329,7 @@ fn spawn(layout: &Layout, host: &HostFacts) -> Result<Running, StartError> {
     };
     let pidfile = layout.containerd_pidfile();
     id.write_pidfile(&pidfile).map_err(|source| StartError::Write { path: pidfile, source })?;
-    tracing::info!(pid = id.pid, socket = %layout.containerd_socket().display(), "containerd started");
-    Ok(Running { id, handle, child: Some(child) })
+    Ok((id, handle))
 }
 
 fn open_log(path: &Path) -> Result<File, StartError> {
@@ -344,7 +376,7 @@ fn last_line(path: &Path) -> String {
     text.lines().rev().find(|line| !line.trim().is_empty()).unwrap_or("(empty)").to_owned()
 }
 
-fn chain(error: &dyn std::error::Error) -> String {
+pub(crate) fn chain(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut source = error.source();
     while let Some(cause) = source {
@@ -353,4 +385,45 @@ fn chain(error: &dyn std::error::Error) -> String {
         source = cause.source();
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt as _;
+
+    use super::*;
+    use crate::process;
+
+    /// As on a disk that has no room for it.
+    #[tokio::test]
+    async fn what_no_pidfile_names_does_not_run_on() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let layout = Layout::new(dir.path().join("d"));
+        // Nothing is renamed to where a directory is.
+        for made in [layout.logs_dir(), layout.containerd_pidfile()] {
+            fs::create_dir_all(made).expect("made");
+        }
+        let program = dir.path().join("containerd");
+        fs::write(&program, "#!/bin/sh\nwhile :; do sleep 1; done\n").expect("written");
+        fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).expect("made a program");
+        let host = HostFacts {
+            can_lower_oom_score: true,
+            overlayfs: true,
+            cni_bin_dir: dir.path().to_owned(),
+            containerd: program.clone(),
+        };
+        assert!(matches!(spawn(&layout, &host), Err(StartError::Write { .. })));
+        let word = program.display().to_string();
+        let left = || process::all().into_iter().find(|(_, line)| line.contains(&word)).map(|(id, _)| id);
+        let until_gone = async {
+            while left().is_some() {
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+        };
+        let is_gone = tokio::time::timeout(Duration::from_secs(10), until_gone).await.is_ok();
+        if let Some(id) = left() {
+            id.kill().expect("killed");
+        }
+        assert!(is_gone, "it runs, and nobody knows of it");
+    }
 }

@@ -53,7 +53,7 @@ const PROGRAMS: [(&str, &str); 6] = [
 pub(crate) const CNI_BIN_DIRS: [&str; 2] = ["/usr/lib/cni", "/opt/cni/bin"];
 
 /// Directories searched for programs besides `PATH`, which lacks the `sbin` ones in many users' sessions.
-const SBIN_DIRS: [&str; 3] = ["/usr/local/sbin", "/usr/sbin", "/sbin"];
+pub const SBIN_DIRS: [&str; 3] = ["/usr/local/sbin", "/usr/sbin", "/sbin"];
 
 /// The program `name`, searched in `PATH` and in the `sbin` directories.
 #[must_use]

@@ -9,7 +9,10 @@
 //!   config ── pure: layout + host facts → config.toml, CNI conflist
 //!   lock   ── one process at a time runs a cluster or takes it down
 //!   process ─ a process named so that it cannot be mistaken for a later one; signals through pidfds
+//!   limits ── open files and the order when memory runs out: what an agent takes, and what its runtime begins with
 //!   containerd ─ start or adopt, wait until CRI answers, notice death and start again
+//!   hung   ── when a containerd that runs counts as none
+//!   rules  ── the packet filter's rules for pods, set and put back
 //!   members ── several nodes on one machine: their names, addresses and networks
 //!   networks ── further networks of pods: their plugin, and what is left of them
 //!   power ─── switches one of several nodes off, as a power cut does
@@ -23,12 +26,15 @@ pub mod config;
 pub mod containerd;
 pub mod cri;
 pub mod host;
+mod hung;
 pub mod layout;
+pub mod limits;
 pub mod lock;
 pub mod members;
 pub mod networks;
 pub mod power;
 pub mod process;
+pub mod rules;
 pub mod teardown;
 
 pub use config::NodeSettings;

@@ -178,6 +178,11 @@ fn call(layout: &Layout, stale: Option<&BTreeSet<String>>) -> io::Result<()> {
     }
     let output = child.wait_with_output()?;
     if output.status.success() {
+        // Such as a record that was put aside.
+        let said = String::from_utf8_lossy(&output.stderr);
+        if !said.trim().is_empty() {
+            tracing::warn!(said = said.trim(), "what was made for pods' networks is undone");
+        }
         return Ok(());
     }
     let said = [output.stdout, output.stderr].concat();

@@ -40,6 +40,15 @@ impl ProcessId {
         Self::of(self.pid).as_ref() == Some(self)
     }
 
+    /// How long this process has run, by the machine's time since its boot; `None` where that is not shown.
+    #[must_use]
+    pub fn age(&self) -> Option<Duration> {
+        let uptime = fs::read_to_string("/proc/uptime").ok()?;
+        let up_s: f64 = uptime.split_whitespace().next()?.parse().ok()?;
+        let began_s = self.start_ticks as f64 / rustix::param::clock_ticks_per_second() as f64;
+        Duration::try_from_secs_f64(up_s - began_s).ok()
+    }
+
     /// A handle on this very process, or `None` where it is gone.
     ///
     /// # Errors
@@ -267,6 +276,17 @@ mod tests {
         assert!(!id.is_alive());
         assert_eq!(ProcessId::from_pidfile(&pidfile), None);
         child.wait().expect("reaped");
+    }
+
+    #[test]
+    fn a_process_is_as_old_as_it_is() {
+        let mut child = Command::new("sleep").arg("1000").spawn().expect("sleep starts");
+        let id = ProcessId::of(i32::try_from(child.id()).expect("a pid")).expect("the child lives");
+        let (age, since_boot) = (id.age(), ProcessId { start_ticks: 0, ..id.clone() }.age());
+        child.kill().and_then(|()| child.wait()).expect("ended");
+        // It was just started, give or take a tick; and so long ago the machine was.
+        assert!(age.is_none_or(|age| age < Duration::from_secs(60)), "{age:?}");
+        assert!(since_boot > age && since_boot.is_some(), "{since_boot:?} {age:?}");
     }
 
     #[test]

@@ -11,7 +11,7 @@ use k8s_cri::v1;
 
 use crate::effects::RegistryAuth;
 use crate::runtime::{
-    ContainerSpec, HandlerFeatures, ImageRecord, PodRef, Propagation, Resources, SandboxSpec, SeLinux, Seccomp,
+    ContainerSpec, HandlerFeatures, ImageRecord, PodRef, Propagation, Resources, RunsAs, SandboxSpec, SeLinux, Seccomp,
     Sharing, labels,
 };
 
@@ -76,6 +76,12 @@ pub(super) fn size_of(status: &v1::ContainerStatus) -> Option<Resources> {
         memory_limit_bytes: r.memory_limit_in_bytes.max(0),
         ..Resources::default()
     })
+}
+
+/// Whom a container began as, as its status tells it.
+pub(super) fn user_of(status: &v1::ContainerStatus) -> Option<RunsAs> {
+    let user = status.user.as_ref()?.linux.as_ref()?;
+    Some(RunsAs { uid: user.uid, gid: user.gid, groups: user.supplemental_groups.clone() })
 }
 
 /// What a handler of the runtime can.
@@ -273,6 +279,17 @@ pub(super) fn image(i: v1::Image) -> ImageRecord {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_status_tells_whom_a_container_began_as() {
+        let linux = |linux| Some(v1::ContainerUser { linux });
+        let user = v1::LinuxContainerUser { uid: 1, gid: 2, supplemental_groups: vec![2, 3] };
+        let known = RunsAs { uid: 1, gid: 2, groups: vec![2, 3] };
+        for (user, expected) in [(None, None), (linux(None), None), (linux(Some(user)), Some(known))] {
+            let status = v1::ContainerStatus { user, ..Default::default() };
+            assert_eq!(user_of(&status), expected, "{status:?}");
+        }
+    }
 
     #[test]
     fn credentials_name_no_server() {

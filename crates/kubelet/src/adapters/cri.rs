@@ -274,6 +274,7 @@ impl Cri {
             image_ref: c.image_ref.clone(),
             hash: c.annotations.get(labels::CONTAINER_HASH).cloned().unwrap_or_default(),
             size: ContainerSize { made_with: c.annotations.get(labels::SIZE).cloned(), actual: None },
+            user: None,
         };
         if state == v1::ContainerState::ContainerCreated {
             return Ok(Some(record));
@@ -291,6 +292,7 @@ impl Cri {
         record.started_at = convert::time(status.started_at);
         record.image_ref.clone_from(&status.image_ref);
         record.size.actual = convert::size_of(&status);
+        record.user = convert::user_of(&status);
         if let Some(image) = status.image.as_ref().map(|i| i.image.clone()).filter(|i| !i.is_empty()) {
             record.image = image;
         }
@@ -434,6 +436,7 @@ impl Cri {
             image_ref: spec.image_ref.clone(),
             hash: spec.annotations.get(labels::CONTAINER_HASH).cloned().unwrap_or_default(),
             size: ContainerSize { made_with: spec.annotations.get(labels::SIZE).cloned(), actual: None },
+            user: None,
         };
         self.known().made.insert(id.clone(), record);
         Ok(id)

@@ -1,6 +1,7 @@
 //! What is mounted and filled below the kubelet's directory, in one look: the mount table once, and the directories of
 //! pods, whose layout is upstream's (`pods/<uid>/volumes/<plugin>/<name>`).
 
+use std::fs;
 use std::io;
 use std::path::Path;
 
@@ -22,14 +23,17 @@ pub fn read(root: &Path) -> io::Result<Found> {
             let volumes = directories(&plugin)?;
             found.directories.extend(volumes.into_iter().map(|path| path.to_string_lossy().into_owned()));
         }
+        for plugin in directories(&pod.join("volumeDevices"))? {
+            for device in fs::read_dir(&plugin)? {
+                found.devices.insert(device?.path().to_string_lossy().into_owned());
+            }
+        }
     }
     Ok(found)
 }
 
 #[cfg(test)]
 mod tests {
-    use std::fs;
-
     use super::*;
 
     #[test]
@@ -41,7 +45,11 @@ mod tests {
         fs::create_dir_all(&settings).unwrap();
         fs::create_dir_all(dir.path().join("pods/u/plugins/other")).unwrap();
         fs::write(volumes.join("kubernetes.io~configmap/file"), "").unwrap();
+        let device = dir.path().join("pods/u/volumeDevices/kubernetes.io~csi/disk");
+        fs::create_dir_all(device.parent().unwrap()).unwrap();
+        std::os::unix::fs::symlink("/dev/null", &device).unwrap();
         let found = read(dir.path()).unwrap();
+        assert_eq!(found.devices.iter().collect::<Vec<_>>(), [device.to_str().unwrap()]);
         assert_eq!(found.directories.into_iter().collect::<Vec<_>>(), [settings.to_str().unwrap()]);
         assert!(found.mounts.is_empty());
         fs::write(dir.path().join("pods/u/volumes/kubernetes.io~configmap/settings/a"), "").unwrap();

@@ -29,29 +29,47 @@ pub async fn rotate(cri: &Cri, logs: Vec<(String, String)>, max_bytes: u64, max_
 async fn one(cri: &Cri, id: &str, path: PathBuf, max_bytes: u64, max_files: usize) -> Result<(), OpError> {
     let log = path.clone();
     let aside = super::blocking(move || put_aside(&log, max_bytes, max_files)).await?;
-    let Some(aside) = aside else { return Ok(()) };
+    let aside = match aside {
+        Looked::Small => return Ok(()),
+        Looked::Missing => None,
+        Looked::Aside(file) => Some(file),
+    };
     let Err(error) = cri.reopen_log(id).await else { return Ok(()) };
-    // The runtime still writes to the old file: it gets its name back.
-    super::blocking(move || {
-        if path.exists() {
-            return Ok(());
-        }
-        fs::rename(&aside, &path).map_err(io_error(format!("naming {} back", aside.display())))
-    })
-    .await?;
+    if let Some(aside) = aside {
+        // The runtime still writes to the old file: it gets its name back.
+        super::blocking(move || {
+            if path.exists() {
+                return Ok(());
+            }
+            fs::rename(&aside, &path).map_err(io_error(format!("naming {} back", aside.display())))
+        })
+        .await?;
+    }
     // A container that is over has no log to reopen.
     if matches!(error, OpError::NotFound(_)) { Ok(()) } else { Err(error) }
 }
 
-/// Renames a log that has grown too large, after making room among its older files. Returns its new name.
-fn put_aside(path: &Path, max_bytes: u64, max_files: usize) -> Result<Option<PathBuf>, OpError> {
+/// What was found of a log.
+#[derive(Debug, PartialEq, Eq)]
+enum Looked {
+    /// It stays as it is.
+    Small,
+    /// It has no file of its name: who put it aside was killed before the runtime was told, and that writes to another file ever
+    /// since, which nobody would put aside any more (upstream: `rotateLog` in `container_log_manager.go`).
+    Missing,
+    /// It was put aside, under this name.
+    Aside(PathBuf),
+}
+
+/// Renames a log that has grown too large, after making room among its older files.
+fn put_aside(path: &Path, max_bytes: u64, max_files: usize) -> Result<Looked, OpError> {
     let size = match fs::metadata(path) {
         Ok(m) => m.len(),
-        Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(Looked::Missing),
         Err(e) => return Err(io_error(format!("looking at {}", path.display()))(e)),
     };
     if size < max_bytes {
-        return Ok(None);
+        return Ok(Looked::Small);
     }
     let older = older(path)?;
     // The open one and the one that is put aside now count, too.
@@ -70,7 +88,7 @@ fn put_aside(path: &Path, max_bytes: u64, max_files: usize) -> Result<Option<Pat
     name.push(format!(".{}", stamp()));
     let aside = PathBuf::from(name);
     fs::rename(path, &aside).map_err(io_error(format!("renaming {}", path.display())))?;
-    Ok(Some(aside))
+    Ok(Looked::Aside(aside))
 }
 
 /// Rotated files of a log, the oldest first: their names hold their times. Half-written ones are removed.
@@ -149,14 +167,14 @@ mod tests {
     fn large_logs_go_aside_and_old_ones_go() {
         let dir = tempfile::tempdir().unwrap();
         let log = dir.path().join("0.log");
-        assert_eq!(put_aside(&log, 10, 3).unwrap(), None, "none yet");
+        assert_eq!(put_aside(&log, 10, 3).unwrap(), Looked::Missing, "none yet");
         fs::write(&log, "small").unwrap();
-        assert_eq!(put_aside(&log, 10, 3).unwrap(), None);
+        assert_eq!(put_aside(&log, 10, 3).unwrap(), Looked::Small);
         for old in ["20200101-000000.gz", "20200102-000000.gz", "20200103-000000", "20200103-000000.tmp"] {
             fs::write(dir.path().join(format!("0.log.{old}")), "old").unwrap();
         }
         fs::write(&log, "larger than ten bytes").unwrap();
-        let aside = put_aside(&log, 10, 3).unwrap().unwrap();
+        let Looked::Aside(aside) = put_aside(&log, 10, 3).unwrap() else { panic!("it is too large") };
         assert_eq!(fs::read_to_string(&aside).unwrap(), "larger than ten bytes");
         let mut names: Vec<String> =
             fs::read_dir(dir.path()).unwrap().map(|e| e.unwrap().file_name().into_string().unwrap()).collect();
@@ -178,7 +196,7 @@ mod tests {
         fs::create_dir(&half).unwrap();
         compress(&old).unwrap_err();
         assert!(old.exists() && !dir.path().join("0.log.20200103-000000.tmp").exists());
-        assert!(put_aside(&log, 10, 5).unwrap().is_some());
+        assert!(matches!(put_aside(&log, 10, 5).unwrap(), Looked::Aside(_)));
         assert!(old.exists() && !log.exists());
     }
 

@@ -287,14 +287,17 @@ impl Stats {
             let Some(pod) = c.attributes.as_ref().and_then(|a| convert::pod_ref(&a.labels)) else { continue };
             let value = |v: &Option<v1::UInt64Value>| v.as_ref().map_or(0, |v| v.value);
             let Some(u) = out.get_mut(&pod.uid) else { continue };
-            u.memory_bytes += c.memory.as_ref().map_or(0, |m| value(&m.working_set_bytes));
+            let name = c.attributes.as_ref().and_then(|a| a.labels.get(labels::CONTAINER_NAME)).cloned();
+            let name = name.unwrap_or_default();
+            let memory = c.memory.as_ref().map_or(0, |m| value(&m.working_set_bytes));
+            u.memory_bytes += memory;
+            *u.memory.entry(name.clone()).or_default() += memory;
             if let Some(layer) = &c.writable_layer {
                 u.disk_bytes += value(&layer.used_bytes);
                 u.layer_bytes += value(&layer.used_bytes);
                 u.inodes += value(&layer.inodes_used);
                 u.layer_inodes += value(&layer.inodes_used);
-                let name = c.attributes.as_ref().and_then(|a| a.labels.get(labels::CONTAINER_NAME)).cloned();
-                *u.containers.entry(name.unwrap_or_default()).or_default() += value(&layer.used_bytes);
+                *u.containers.entry(name).or_default() += value(&layer.used_bytes);
             }
         }
         // Older runtimes lack it; then processes are not known.

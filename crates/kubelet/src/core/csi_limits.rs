@@ -4,17 +4,29 @@
 //! its attacher had no room left. What comes of it goes into the CSINode, by which the scheduler counts (upstream's
 //! `pkg/volume/csi/csi_node_updater.go`). The CSIDriver is taken as it was last read for a pod here: a driver that no pod of this
 //! node has used is not asked.
+//!
+//! A pod that has waited for such a driver's room in vain ends, so that whoever made it makes another one, which goes where
+//! there is room: the scheduler knows of that by then.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use carrack_engine::Time;
+use carrack_types::volume::attachment_name;
 
+use super::worker::Worker;
 use super::{Fx, KubeletCore, Owner, Wake};
 use crate::effects::{Op, OpId, Outcome, Reply};
+use crate::runtime::Uid;
+use crate::status::pod::Ended;
+use crate::volumes::Driver;
 
 /// The least time between two questions.
 const LEAST: Duration = Duration::from_secs(10);
+/// How long a pod waits for room (upstream's `podAttachAndMountTimeout`, `pkg/kubelet/volumemanager`).
+const WAITS_FOR_ROOM: Duration = Duration::from_secs(123);
+/// Why a pod is told that it ends.
+const NO_ROOM: &str = "VolumeAttachmentLimitExceeded";
 
 /// What is known of drivers that are asked.
 #[derive(Debug, Default)]
@@ -59,6 +71,34 @@ impl KubeletCore {
             let op = self.op(Owner::CsiLimit(driver.clone()), Op::AskCsiNode(driver.clone()), fx);
             self.csi_limits.asked.entry(driver).or_default().op = Some((op, had_no_room));
         }
+    }
+
+    /// Ends a pod of which nothing has begun to run, and which has waited for a volume of a driver without room for long enough
+    /// (upstream's `VerifyExhaustedResource`, `pkg/volume/csi/csi_plugin.go`). Where a driver does not say that its limits change,
+    /// the scheduler would send the next one here as well.
+    pub(super) fn end_without_room(
+        &mut self,
+        now: Time,
+        uid: &Uid,
+        w: &mut Worker,
+        missing: &[(String, Option<String>)],
+        fx: &mut Fx,
+    ) {
+        let lacks_room = |name: &str| {
+            let driver = self.volumes.origin(uid, name).map(|origin| &origin.driver);
+            let Some(Driver::Csi { driver, handle, ephemeral: false, .. }) = driver else { return false };
+            self.sources.lacks_room(driver, &attachment_name(driver, handle, &self.config.node_name))
+        };
+        let Some((name, error)) = missing.iter().find(|(name, _)| lacks_room(name)) else { return };
+        let Some(since) = w.volumes_lack_since else { return };
+        let until = since + WAITS_FOR_ROOM;
+        if now < until {
+            self.wake_pod(until, uid);
+            return;
+        }
+        let why = error.as_deref().unwrap_or_default();
+        let message = format!("Pod was rejected: this node has no room left for volume \"{name}\": {why}");
+        self.end_pod(now, w, Ended { reason: NO_ROOM.into(), message, disrupts: false }, 0, fx);
     }
 
     /// A driver has said how many volumes it takes, or not.

@@ -14,7 +14,7 @@ use crate::devices::is_extended;
 /// What is supposed of the Node's amounts.
 #[derive(Debug, Default)]
 pub(super) struct Forgotten {
-    /// There was no checkpoint, and the Node was not looked at yet.
+    /// There was no checkpoint that could be read, and the Node was not looked at yet.
     pub open: bool,
     /// Supposed to be plugins', and whether they were seen as 0 since.
     supposed: BTreeMap<String, bool>,

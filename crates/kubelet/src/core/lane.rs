@@ -161,7 +161,7 @@ impl KubeletCore {
         }
         let place = self.place(self.pod_ips(uid, w));
         let services = self.service_env(w);
-        let view = SourceView::new(&self.sources, now);
+        let view = SourceView::new(&self.sources, now, uid);
         let result = env::environment(&w.pod, c, &place, &services, &view, files);
         let (wanted, lacking) = view.finish();
         if let Some(at) = self.sources.want(now, uid, wanted, fx)
@@ -407,7 +407,7 @@ impl KubeletCore {
     fn pull_auths(&mut self, now: Time, uid: &Uid, w: &mut Worker, fx: &mut Fx) -> Option<Vec<Arc<Secret>>> {
         let pod = w.pod.clone();
         let names = pod::spec(&pod).image_pull_secrets.iter().flatten().map(|r| r.name.as_str());
-        let view = SourceView::new(&self.sources, now);
+        let view = SourceView::new(&self.sources, now, uid);
         let (mut found, mut missing, mut seen) = (Vec::new(), Vec::new(), BTreeSet::new());
         // The API server takes a list with the same name many times in it, and to read a secret takes time.
         for name in names.filter(|n| !n.is_empty() && seen.insert(*n)) {

@@ -46,7 +46,8 @@ impl KubeletCore {
                 && let Some((signal, message)) = local_storage::exceeded(&w.pod, usage)
             {
                 // It brought that on itself: nobody disrupts it.
-                let eviction = Eviction { signal, message, grace_s: GRACE_S, disrupts: false };
+                let annotations = BTreeMap::new();
+                let eviction = Eviction { signal, message, grace_s: GRACE_S, disrupts: false, annotations };
                 self.evict(now, &mut w, eviction, fx);
                 self.dirty.insert(uid.clone());
                 goes = true;

@@ -197,8 +197,10 @@ pub struct KubeletCore {
     volumes: Volumes,
     /// Something changed that the volumes of the node depend on.
     staged_due: bool,
-    /// A record could not be read: who uses the volumes of the node is not known.
-    records_broken: bool,
+    /// Pods whose records could not be read, and of which something may be there: who uses the volumes of the node is not known.
+    unread_pods: BTreeSet<Uid>,
+    /// Names of records of the node's volumes that could not be read.
+    unread_volumes: BTreeSet<String>,
     sources: SourceCache,
     statics: Statics,
     ops: BTreeMap<OpId, Owner>,
@@ -271,7 +273,8 @@ impl KubeletCore {
             boot_unrecorded: false,
             volumes: Volumes::default(),
             staged_due: false,
-            records_broken: false,
+            unread_pods: BTreeSet::new(),
+            unread_volumes: BTreeSet::new(),
             sources: SourceCache::new(config.change_detection, rng.fork("sources")),
             statics: Statics::new(config.static_pod_path.is_none()),
             ops: BTreeMap::new(),
@@ -492,12 +495,17 @@ impl KubeletCore {
             .get(records::DEVICES)
             .and_then(|bytes| serde_json::from_slice::<DevicesRecord>(bytes).ok())
             .is_some_and(|r| r.boot_id == self.host.boot_id || self.planted == Some(Planted::StaleGrants));
+        self.forgotten.open = loaded.checkpoint.is_none();
         if let Some(bytes) = &loaded.checkpoint {
             match devices::decode(bytes) {
                 Ok((allocations, advertised)) => {
                     self.devices.load(allocations, advertised, same_boot);
                 }
-                Err(error) => tracing::error!(%error, "starting with no device allocations"),
+                Err(error) => {
+                    tracing::error!(%error, "starting with no device allocations");
+                    // It says no more of plugins than one that is not there.
+                    self.forgotten.open = self.planted != Some(Planted::TornIsKnown);
+                }
             }
         }
         self.load_cpus(loaded.cpus.as_deref(), fx);
@@ -506,7 +514,6 @@ impl KubeletCore {
         if self.planted != Some(Planted::ForgottenPulls) {
             self.pulls.load(now, &loaded.records, &self.images);
         }
-        self.forgotten.open = loaded.checkpoint.is_none();
         self.boot_unrecorded = !same_boot;
         // What was loaded is shown; written again only where it has to be.
         self.published_devices = u64::MAX;
@@ -516,15 +523,18 @@ impl KubeletCore {
         let mut ends = false;
         for (name, bytes) in &loaded.records {
             let Some(uid) = name.strip_prefix(records::POD_PREFIX) else { continue };
+            let uid: Uid = uid.into();
             let record: PodRecord = match serde_json::from_slice(bytes) {
                 Ok(r) => r,
                 Err(error) => {
                     tracing::error!(record = name, %error, "a pod's record cannot be read");
-                    self.records_broken = true;
+                    self.pod_unread(uid, loaded.found.as_ref());
                     continue;
                 }
             };
-            let uid: Uid = uid.into();
+            if record.may_have_more {
+                self.pod_unread(uid.clone(), loaded.found.as_ref());
+            }
             if self.planted != Some(Planted::ForgottenMounts) {
                 self.volumes.restore(&uid, &record.pod, &record.volumes, loaded.found.as_ref());
             }
@@ -541,8 +551,12 @@ impl KubeletCore {
                 w.stopping = Some(Stopping::restored(ended, OpId(fx.fresh()), now, &w.pod));
                 ends = true;
             }
-            let mark = worker::RecordMark { terminating: record.terminating, deleted: record.deleted, journal: 0 };
-            w.record_saved = Some(mark);
+            w.record_saved = Some(worker::RecordMark {
+                terminating: record.terminating,
+                deleted: record.deleted,
+                journal: 0,
+                may_have_more: record.may_have_more,
+            });
             w.record_made = true;
             self.dirty.insert(uid);
         }

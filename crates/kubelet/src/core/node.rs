@@ -108,7 +108,7 @@ impl KubeletCore {
             goes_down: self.shutdown.is_under_way(),
             volumes_in_use: match self.planted {
                 Some(Planted::MountsUntold) => Vec::new(),
-                _ => self.volumes.node.in_use().map(str::to_owned).collect(),
+                _ => self.volumes_in_use(),
             },
             config: &self.config,
         }
@@ -277,6 +277,8 @@ impl KubeletCore {
                 let message = format!("Node {} has been rebooted, boot id: {id}", self.config.node_name);
                 records.push(EventRecord::warning(node, "Rebooted", message));
             }
+            let unread = self.unread_told().into_iter();
+            records.extend(unread.map(|message| EventRecord::warning(node, "UnreadableRecord", message)));
         }
         for c in new.conditions.iter().flatten() {
             let holds = c.status == "True";

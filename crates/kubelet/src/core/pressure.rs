@@ -6,9 +6,11 @@ use std::time::Duration;
 use carrack_engine::{EventRecord, Time};
 use carrack_types::quantity::{Form, Quantity};
 use carrack_types::resource::Object as _;
+use k8s_openapi::api::core::v1::Pod;
 
 use super::worker::{Stopping, Worker, in_order};
 use super::{Fx, KubeletCore, Owner, Wake, show};
+use crate::amount;
 use crate::effects::{Counted, Op, OpId, Outcome, Reply};
 use crate::eviction::{self, Candidate, Crossed, Pressure, Signal, Usage};
 use crate::runtime::{ImageRecord, Uid};
@@ -33,6 +35,8 @@ pub(super) struct Eviction {
     pub grace_s: i64,
     /// It goes for the sake of others, and not of its own doing.
     pub disrupts: bool,
+    /// What its event says to programs.
+    pub annotations: BTreeMap<String, String>,
 }
 
 /// Whether a pod is here, goes on, and is none that the node cannot do without.
@@ -121,7 +125,8 @@ impl KubeletCore {
         let message = low_on(crossed, &first);
         // Upstream gives one second at a hard threshold.
         let grace_s = if crossed.hard { 1 } else { pod::grace_s(&w.pod).min(self.config.eviction.max_pod_grace_s) };
-        let eviction = Eviction { signal: crossed.signal.name(), message, grace_s, disrupts: true };
+        let annotations = annotations(&w.pod, usage.get(&first.uid), crossed.signal);
+        let eviction = Eviction { signal: crossed.signal.name(), message, grace_s, disrupts: true, annotations };
         self.evict(now, &mut w, eviction, fx);
         self.dirty.insert(first.uid.clone());
         self.workers.insert(first.uid, w);
@@ -170,16 +175,29 @@ impl KubeletCore {
 
     /// Ends a pod, and says why. It is disrupted where that is not of its own doing.
     pub(super) fn evict(&mut self, now: Time, w: &mut Worker, eviction: Eviction, fx: &mut Fx) {
-        let Eviction { signal, message, grace_s, disrupts } = eviction;
+        let Eviction { signal, message, grace_s, disrupts, annotations } = eviction;
         show(Op::Count(Counted::Eviction(signal)), fx);
-        self.end_pod(now, w, Ended { reason: EVICTED.into(), message, disrupts }, grace_s, fx);
+        self.end_annotated(now, w, Ended { reason: EVICTED.into(), message, disrupts }, grace_s, annotations, fx);
     }
 
     /// Ends a pod that would go on, within a time in seconds, and says why.
     pub(super) fn end_pod(&mut self, now: Time, w: &mut Worker, ended: Ended, grace_s: i64, fx: &mut Fx) {
+        self.end_annotated(now, w, ended, grace_s, BTreeMap::new(), fx);
+    }
+
+    /// The same, with annotations by which programs are told why.
+    fn end_annotated(
+        &mut self,
+        now: Time,
+        w: &mut Worker,
+        ended: Ended,
+        grace_s: i64,
+        annotations: BTreeMap<String, String>,
+        fx: &mut Fx,
+    ) {
         let (reason, message) = (ended.reason.clone(), ended.message.clone());
         tracing::warn!(pod = %pod::pod_ref(&w.pod), reason, message, "a pod has to go");
-        self.event(now, EventRecord::warning(w.pod.as_ref(), reason, message), fx);
+        self.event(now, EventRecord::warning(w.pod.as_ref(), reason, message).annotated(annotations), fx);
         let deadline = now + Duration::from_secs(u64::try_from(grace_s).unwrap_or(0));
         w.stopping = Some(Stopping { deadline, since: OpId(fx.fresh()), because: Some(ended) });
         self.relist(fx);
@@ -264,6 +282,30 @@ fn low_on(crossed: &Crossed, c: &Candidate) -> String {
     )
 }
 
+/// What the event of an eviction says to programs: what the node was low on, and which containers used more of that than they had
+/// asked for (upstream's `evictionMessage`, `pkg/kubelet/eviction/helpers.go`).
+fn annotations(pod: &Pod, usage: Option<&Usage>, signal: Signal) -> BTreeMap<String, String> {
+    let resource = signal.resource();
+    let none = BTreeMap::new();
+    let used = usage.map_or(&none, |usage| match resource {
+        "memory" => &usage.memory,
+        "ephemeral-storage" => &usage.containers,
+        _ => &none,
+    });
+    let above = in_order(pod).filter_map(|c| {
+        let requests = c.resources.as_ref().and_then(|r| r.requests.as_ref());
+        let asked = requests.and_then(|list| list.get(resource)).and_then(amount::milli).unwrap_or(0);
+        let used = *used.get(&c.name)?;
+        (i128::from(used) * 1000 > asked).then(|| (c.name.clone(), shown(signal, used).to_string()))
+    });
+    let (names, amounts): (Vec<String>, Vec<String>) = above.unzip();
+    BTreeMap::from([
+        ("starved_resource".to_owned(), resource.to_owned()),
+        ("offending_containers".to_owned(), names.join(",")),
+        ("offending_containers_usage".to_owned(), amounts.join(",")),
+    ])
+}
+
 /// An amount as the API writes it: bytes in the largest unit that they are a whole number of.
 fn shown(signal: Signal, amount: u64) -> Quantity {
     let is_bytes = matches!(signal.resource(), "memory" | "ephemeral-storage");
@@ -276,7 +318,35 @@ pub(super) const EVICTED: &str = "Evicted";
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
+
+    /// Upstream's `test/e2e_node/eviction_test.go` looks for these.
+    #[test]
+    fn programs_are_told_who_used_more_than_it_had_asked_for() {
+        let container = |name: &str, memory: &str| json!({"name": name, "resources": {"requests": {"memory": memory}}});
+        let spec = json!({"containers": [container("a", "100"), container("b", "200"), {"name": "c"}],
+            "initContainers": [{"name": "s", "restartPolicy": "Always"}]});
+        let pod: Pod = serde_json::from_value(json!({"metadata": {"name": "p"}, "spec": spec})).unwrap();
+        let of = |used: &[(&str, u64)]| used.iter().map(|(name, bytes)| ((*name).to_owned(), *bytes)).collect();
+        let usage = Usage {
+            memory: of(&[("a", 2048), ("b", 200), ("s", 7)]),
+            containers: of(&[("c", 5), ("b", 0)]),
+            ..Usage::default()
+        };
+        for (signal, usage, resource, names, amounts) in [
+            (Signal::MemoryAvailable, Some(&usage), "memory", "s,a", "7,2Ki"),
+            (Signal::NodefsAvailable, Some(&usage), "ephemeral-storage", "c", "5"),
+            (Signal::PidAvailable, Some(&usage), "pids", "", ""),
+            (Signal::MemoryAvailable, None, "memory", "", ""),
+        ] {
+            let told = annotations(&pod, usage, signal);
+            let of = |key: &str| told.get(key).map(String::as_str);
+            let found = (of("starved_resource"), of("offending_containers"), of("offending_containers_usage"));
+            assert_eq!(found, (Some(resource), Some(names), Some(amounts)), "{signal:?}");
+        }
+    }
 
     #[test]
     fn amounts_are_shown_in_whole_units() {

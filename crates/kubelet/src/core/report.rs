@@ -12,6 +12,7 @@ use super::sync::{ran_before, with_facts};
 use super::worker::{Admission, Worker};
 use super::{Call, Fx, KubeletCore, host_ips};
 use crate::planted::Planted;
+use crate::pods::plan::current_sandbox;
 use crate::runtime::Uid;
 use crate::spec::pod;
 use crate::status::pod::{Admitted, Inputs, pod_status};
@@ -52,6 +53,13 @@ impl KubeletCore {
             pending: w.resize.pending.as_ref(),
             progress: w.resize.progress.as_ref(),
         };
+        let sandboxes: Vec<_> = runtime.sandboxes.iter().collect();
+        let handler = match current_sandbox(&sandboxes) {
+            Some(sandbox) => Some(sandbox.runtime_handler.as_str()),
+            // Without a class it will be the default one.
+            None => pod::spec(&w.pod).runtime_class_name.as_deref().is_none_or(str::is_empty).then_some(""),
+        };
+        let features = handler.zip(self.runtime_info.as_ref()).map(|(handler, info)| info.handlers.get(handler));
         let admitted = match &w.admission {
             Admission::Undecided => Admitted::NotYet(None),
             Admission::Waiting { message, .. } => Admitted::NotYet(Some(message.clone())),
@@ -69,6 +77,7 @@ impl KubeletCore {
                 host_ips: &host_ips,
                 pod_ips: &pod_ips,
                 sizes,
+                recursive_read_only: features.map(|of| of.is_some_and(|of| of.recursive_read_only)),
             })
         });
         self.devices.tell_health(uid, w.pod.status.as_ref(), &mut status);
@@ -147,7 +156,11 @@ impl KubeletCore {
     /// Whether the API has the pod's last word, or will not take it.
     pub(super) fn told(&self, w: &Worker) -> bool {
         let over = matches!(w.pod.status.as_ref().and_then(|s| s.phase.as_deref()), Some("Succeeded" | "Failed"));
-        w.status.call.is_none() && (over || w.status.failures >= 5)
+        let refused = match self.planted {
+            Some(Planted::WordsLost) => w.status.failures,
+            _ => w.status.refused,
+        };
+        w.status.call.is_none() && (over || refused >= 5)
     }
 
     pub(super) fn status_answered(&mut self, now: Time, uid: &Uid, result: Result<ApiResponse, ApiError>) {
@@ -156,6 +169,7 @@ impl KubeletCore {
         match result.and_then(|r| r.json::<Pod>()) {
             Ok(pod) => {
                 w.status.failures = 0;
+                w.status.refused = 0;
                 w.status.conflicts = 0;
                 w.status.retry_at = Time::default();
                 // An older server knows not all fields, and a webhook may change them. Nothing was computed since it was written.
@@ -174,6 +188,7 @@ impl KubeletCore {
             Err(e) if e.is_not_found() => {
                 // The watch tells whether it is gone; nothing more to say until then.
                 w.status.failures += 1;
+                w.status.refused += 1;
                 w.status.retry_at = now + Duration::from_secs(5);
             }
             Err(e) if e.is_conflict() => {
@@ -184,6 +199,9 @@ impl KubeletCore {
             }
             Err(error) => {
                 w.status.failures += 1;
+                // Who is asked in vain for long has not heard how the pod ended: that is kept for him.
+                let is_busy = matches!(&error, ApiError::Status(status) if matches!(status.code, 401 | 429));
+                w.status.refused += u32::from(!error.is_unknown() && !is_busy);
                 let delay = Duration::from_millis(500 << w.status.failures.min(6));
                 w.status.retry_at = now + delay;
                 tracing::warn!(pod = %pod::pod_ref(&w.pod), %error, "the pod's status was not taken");

@@ -2,7 +2,10 @@
 //! ([`watched`]).
 //!
 //! A read that fails leaves what is known as it is. Decisions look through a [`SourceView`], which
-//! notes what it lacked; the core then reads that.
+//! notes what it lacked; the core then reads that. What was read for other pods says nothing to one that has come since: what it
+//! is made of may have been changed, or made anew under the same name, before it was made itself (upstream reads claims and
+//! volumes for each pod, and forgets what it has read of a config map or secret when a pod comes: `AddReference`,
+//! `pkg/kubelet/util/manager/cache_based_manager.go`).
 
 mod watched;
 
@@ -88,8 +91,8 @@ struct Entry {
     lacks_since: Option<Time>,
     /// It can never be otherwise.
     stays: bool,
-    /// Pods to look at when it changes.
-    users: BTreeSet<Uid>,
+    /// Pods to look at when it changes, with when each wanted it first.
+    users: BTreeMap<Uid, Time>,
 }
 
 impl Entry {
@@ -98,6 +101,11 @@ impl Entry {
     fn patience(&mut self, now: Time, least: Duration) -> Duration {
         let since = *self.lacks_since.get_or_insert(now);
         least.max((now.since(since) / 10).min(LONGEST_RETRY))
+    }
+
+    /// Whether its value was asked for before this pod wanted it.
+    fn is_from_before(&self, uid: &str) -> bool {
+        self.users.get(uid).is_none_or(|since| self.asked_at < *since)
     }
 }
 
@@ -120,13 +128,14 @@ pub(super) struct SourceCache {
 pub(super) struct SourceView<'a> {
     cache: &'a SourceCache,
     now: Time,
+    pod: &'a str,
     wanted: RefCell<BTreeSet<SourceKey>>,
     lacking: RefCell<bool>,
 }
 
 impl<'a> SourceView<'a> {
-    pub fn new(cache: &'a SourceCache, now: Time) -> Self {
-        Self { cache, now, wanted: RefCell::default(), lacking: RefCell::new(false) }
+    pub fn new(cache: &'a SourceCache, now: Time, pod: &'a str) -> Self {
+        Self { cache, now, pod, wanted: RefCell::default(), lacking: RefCell::new(false) }
     }
     /// What was asked for, and whether something of it has not been read at all yet.
     pub fn finish(self) -> (BTreeSet<SourceKey>, bool) {
@@ -140,10 +149,13 @@ impl<'a> SourceView<'a> {
         }
     }
     fn get(&self, key: SourceKey) -> Result<Value, NotReady> {
-        let result = match self.cache.entries.get(&key) {
-            Some(Entry { value: Some(v), .. }) => Ok(v.clone()),
-            Some(Entry { error: Some(e), .. }) => Err(NotReady::Failed(e.clone())),
-            _ => {
+        let entry = self.cache.entries.get(&key);
+        let says = |entry: &&Entry| !ages(&key, self.cache.detection) || !entry.is_from_before(self.pod);
+        let value = entry.filter(says).and_then(|entry| entry.value.clone());
+        let result = match (value, entry.and_then(|entry| entry.error.clone())) {
+            (Some(value), _) => Ok(value),
+            (None, Some(error)) => Err(NotReady::Failed(error)),
+            (None, None) => {
                 self.lacking.replace(true);
                 Err(NotReady::Pending)
             }
@@ -285,6 +297,15 @@ impl SourceCache {
         std::mem::take(&mut self.exhausted)
     }
 
+    /// Whether a driver whose limits change had no room left for an attachment.
+    pub fn lacks_room(&self, driver: &str, attachment: &str) -> bool {
+        let entry = self.entries.get(&SourceKey::Attachment(attachment.to_owned()));
+        let Some(Value::Attachment(Some(attachment))) = entry.and_then(|entry| entry.value.as_ref()) else {
+            return false;
+        };
+        self.limits.contains_key(driver) && found_no_room(attachment)
+    }
+
     /// Notes what an answer says of a driver's limit.
     fn note_limit(&mut self, key: &SourceKey, value: &Value) {
         match (key, value) {
@@ -295,11 +316,8 @@ impl SourceCache {
                     None => self.limits.remove(driver),
                 };
             }
-            (SourceKey::Attachment(_), Value::Attachment(Some(attachment))) => {
-                let error = attachment.status.as_ref().and_then(|s| s.attach_error.as_ref());
-                if error.and_then(|e| e.error_code) == Some(RESOURCE_EXHAUSTED) {
-                    self.exhausted.insert(attachment.spec.attacher.clone());
-                }
+            (SourceKey::Attachment(_), Value::Attachment(Some(attachment))) if found_no_room(attachment) => {
+                self.exhausted.insert(attachment.spec.attacher.clone());
             }
             _ => {}
         }
@@ -325,7 +343,7 @@ impl SourceCache {
         let mut again: Option<Time> = None;
         for key in wanted {
             let entry = self.entries.entry(key.clone()).or_default();
-            entry.users.insert(uid.clone());
+            entry.users.entry(uid.clone()).or_insert(now);
             if self.detection == ChangeDetection::Watch && Watches::covers(&key) {
                 if !entry.stays {
                     self.watches.begin(&key, fx);
@@ -335,7 +353,10 @@ impl SourceCache {
             if entry.call.is_some() {
                 continue;
             }
-            if (entry.value.is_some() || entry.error.is_some()) && now < entry.refresh_at {
+            let is_known = (entry.value.is_some() || entry.error.is_some()) && now < entry.refresh_at;
+            // What could not be read is not asked for more often for anybody.
+            let is_too_old = ages(&key, self.detection) && entry.error.is_none() && entry.is_from_before(uid);
+            if is_known && !is_too_old {
                 // What is read at each look is no reason to look more often.
                 let at_each_look = self.detection == ChangeDetection::Get && Watches::covers(&key);
                 let due =
@@ -455,7 +476,7 @@ impl SourceCache {
                 entry.refresh_at = now + entry.patience(now, RETRY);
             }
         }
-        Some(entry.users.clone())
+        Some(entry.users.keys().cloned().collect())
     }
 
     /// Takes an input if it is about something that is watched. Returns the pods to look at again.
@@ -480,7 +501,7 @@ impl SourceCache {
                 }
             }
         }
-        Some(entry.users.clone())
+        Some(entry.users.keys().cloned().collect())
     }
 
     /// What is known of it is old: it is read again when it is wanted next.
@@ -494,7 +515,7 @@ impl SourceCache {
     pub fn forget(&mut self, uid: &str, fx: &mut Fx) {
         let mut unused = Vec::new();
         self.entries.retain(|key, e| {
-            if e.users.remove(uid) && e.users.is_empty() {
+            if e.users.remove(uid).is_some() && e.users.is_empty() {
                 unused.push(key.clone());
             }
             !e.users.is_empty()
@@ -502,6 +523,25 @@ impl SourceCache {
         for key in unused {
             self.watches.end(&key, fx);
         }
+    }
+}
+
+/// Whether an attacher says that its node has no room left.
+fn found_no_room(attachment: &VolumeAttachment) -> bool {
+    let error = attachment.status.as_ref().and_then(|s| s.attach_error.as_ref());
+    error.and_then(|e| e.error_code) == Some(RESOURCE_EXHAUSTED)
+}
+
+/// Whether it matters to a pod that something was asked for before the pod was there. What is watched is as new as it gets. A
+/// token is the pod's own, a class never changes, and whoever looks at an attachment looks at when that was asked for.
+fn ages(key: &SourceKey, detection: ChangeDetection) -> bool {
+    match key {
+        SourceKey::Claim { .. } | SourceKey::Volume(_) | SourceKey::CsiDriver(_) => true,
+        SourceKey::ConfigMap { .. } | SourceKey::Secret { .. } => detection != ChangeDetection::Watch,
+        SourceKey::RuntimeClass { .. }
+        | SourceKey::Attachment(_)
+        | SourceKey::FlexDriver(_)
+        | SourceKey::Token { .. } => false,
     }
 }
 
@@ -565,7 +605,49 @@ fn question(key: &SourceKey) -> Question {
 
 #[cfg(test)]
 mod tests {
+    use carrack_engine::Effect;
+
     use super::*;
+
+    #[test]
+    fn what_was_read_for_another_pod_is_read_again_for_a_new_one() {
+        let (mut cache, mut fx) = (SourceCache::new(ChangeDetection::Watch, Rng::new(1)), Fx::new());
+        // How a driver gives volumes to groups, as far as that is known to a pod.
+        let look = |cache: &mut SourceCache, fx: &mut Fx, at_s: i64, pod: &str| {
+            let (now, uid) = (Time::from_unix_s(at_s), Uid::from(pod));
+            let view = SourceView::new(cache, now, pod);
+            let policy = view.csi_driver("d").map(|driver| driver.and_then(|d| d.spec.fs_group_policy.clone()));
+            let (wanted, _) = view.finish();
+            cache.want(now, &uid, wanted, fx);
+            policy
+        };
+        let answer = |cache: &mut SourceCache, fx: &mut Fx, at_s: i64, policy: &str| {
+            let Some(Effect::Api(call, _)) = fx.pop() else { panic!("nothing was asked for {policy}") };
+            let body = json!({"metadata": {"name": "d"}, "spec": {"fsGroupPolicy": policy}});
+            let reply = Ok(ApiResponse { status: 200, body: serde_json::to_vec(&body).unwrap().into() });
+            assert!(cache.answered(Time::from_unix_s(at_s), call, &reply).is_some());
+            assert!(fx.pop().is_none());
+        };
+        let known = |policy: &str| Ok(Some(policy.to_owned()));
+        assert_eq!(look(&mut cache, &mut fx, 10, "u"), Err(NotReady::Pending));
+        answer(&mut cache, &mut fx, 11, "None");
+        assert_eq!(look(&mut cache, &mut fx, 12, "u"), known("None"));
+        assert!(fx.pop().is_none());
+        // However new it is: it was asked for before this pod came.
+        assert_eq!(look(&mut cache, &mut fx, 13, "v"), Err(NotReady::Pending));
+        assert_eq!(look(&mut cache, &mut fx, 13, "u"), known("None"), "who was there before has what it had");
+        answer(&mut cache, &mut fx, 14, "File");
+        for pod in ["u", "v"] {
+            assert_eq!(look(&mut cache, &mut fx, 15, pod), known("File"));
+        }
+        // The same of an answer that was on its way.
+        look(&mut cache, &mut fx, 100, "u").unwrap();
+        assert_eq!(look(&mut cache, &mut fx, 101, "w"), Err(NotReady::Pending));
+        answer(&mut cache, &mut fx, 102, "File");
+        assert_eq!(look(&mut cache, &mut fx, 103, "w"), Err(NotReady::Pending));
+        answer(&mut cache, &mut fx, 104, "None");
+        assert_eq!(look(&mut cache, &mut fx, 105, "w"), known("None"));
+    }
 
     #[test]
     fn what_is_not_ready_for_long_is_asked_for_less_often() {

@@ -10,6 +10,7 @@ use super::{Fx, KubeletCore, Owner, Wake};
 use crate::effects::{Op, OpId, Outcome};
 use crate::planted::Planted;
 use crate::records::VOLUME_PREFIX;
+use crate::runtime::Uid;
 use crate::volumes::{Found, StageAction, Staging, Told, Use};
 
 /// How [`Said`](super::node::Said) names a user of a volume.
@@ -30,29 +31,89 @@ impl KubeletCore {
                     let is_there = found.is_some_and(|found| found.is_staged(&staging, &self.host.boot_id));
                     self.volumes.node.restore(staging, is_there);
                 }
-                // Without its record it stays as it is: nothing here can name it.
-                Err(error) => tracing::error!(record = name, %error, "a volume's record cannot be read"),
+                // Without its record it stays as it is, and where it is: the Node may name it.
+                Err(error) => {
+                    tracing::error!(record = name, %error, "a volume's record cannot be read: it stays in use");
+                    self.unread_volumes.insert(name.clone());
+                }
             }
         }
         self.staged_due = true;
     }
 
+    /// The record of a pod cannot be read, or takes the place of such a one. Where the disk shows nothing of the pod's volumes there
+    /// is nothing that it could name; else the node's volumes stay where they are until that is so, or all of the pod is known again.
+    pub(super) fn pod_unread(&mut self, uid: Uid, found: Option<&Found>) {
+        let dir = self.config.pod_dir(&uid);
+        if found.is_none_or(|found| found.has_any_below(&dir)) {
+            tracing::error!(pod = %uid, dir, "what a pod has is not known: all volumes of the node stay staged");
+            self.unread_pods.insert(uid);
+        }
+    }
+
+    /// Forgets that the record of a pod could not be read, once what its containers have is there and was written down anew.
+    /// All that is ever mounted for a pod is in its spec, which does not change. Until then the new record says that it lacks
+    /// something, or a kubelet that is killed meanwhile would believe it.
+    fn settle_unread(&mut self) {
+        let is_known = |uid: &&Uid| {
+            let runs = self.workers.get(*uid).filter(|w| w.stopping.is_none() && w.record_saved.is_some());
+            runs.is_some_and(|w| self.volumes.ready(&w.pod).is_ok())
+        };
+        let known: Vec<Uid> = self.unread_pods.iter().filter(is_known).cloned().collect();
+        for uid in known {
+            self.unread_pods.remove(&uid);
+            self.dirty.insert(uid);
+        }
+    }
+
+    /// What is told of records that could not be read, for whoever looks why a volume is not given free.
+    pub(super) fn unread_told(&self) -> Vec<String> {
+        let of_pod = |uid: &Uid| {
+            let dir = self.config.pod_dir(uid);
+            format!(
+                "The record of pod {uid} cannot be read, and {dir} is not empty: volumes of this node stay staged and in use \
+                 until the pod runs or is gone. If it is gone, unmount what is below {dir}, remove that, and restart the kubelet"
+            )
+        };
+        let of_volume =
+            |name: &String| format!("The record {name} cannot be read: its volume stays in use on this node");
+        self.unread_pods.iter().map(of_pod).chain(self.unread_volumes.iter().map(of_volume)).collect()
+    }
+
     /// Every pod that may use a volume of the node is known: by a complete list, by readable records, and
     /// nothing runs here that has no record.
-    fn users_known(&self) -> bool {
+    pub(super) fn users_known(&self) -> bool {
         self.pods.synced()
             && self.listed.is_some()
-            && !self.records_broken
+            && self.unread_pods.is_empty()
             && self.runtime.keys().all(|uid| self.workers.get(uid).is_some_and(|w| w.record_saved.is_some()))
+    }
+
+    /// Whether a volume is one whose record cannot be read: its record is named after it.
+    fn is_unread(&self, id: &str) -> bool {
+        !self.unread_volumes.is_empty() && self.unread_volumes.contains(&record_name(id))
+    }
+
+    /// What the Node is to name in use. What it names and cannot be looked up here stays: whoever takes it for free would pull
+    /// the disk away under its mount.
+    pub(super) fn volumes_in_use(&self) -> Vec<String> {
+        let status = self.node.seen.as_ref().and_then(|node| node.status.as_ref());
+        let told = status.and_then(|status| status.volumes_in_use.as_ref());
+        let unread = told.into_iter().flatten().map(String::as_str).filter(|id| self.is_unread(id));
+        let all: BTreeSet<&str> = self.volumes.node.in_use().chain(unread).collect();
+        all.into_iter().map(str::to_owned).collect()
     }
 
     /// What the Node is to say of who may have its volumes. What it says of pods that may be unknown here stays.
     pub(super) fn volume_users(&self) -> Users {
         let mut all = self.volumes.users_in_use();
-        if !self.users_known() {
+        let known = self.users_known();
+        if !known || !self.unread_volumes.is_empty() {
             let said = self.node.seen.as_ref().and_then(|node| users(node.annotation(VOLUME_USERS)));
             for (id, users) in said.into_iter().flatten() {
-                if let Some(of) = all.get_mut(&id) {
+                if self.is_unread(&id) {
+                    all.entry(id).or_default().extend(users);
+                } else if let Some(of) = all.get_mut(&id).filter(|_| !known) {
                     of.extend(users);
                 }
             }
@@ -65,6 +126,7 @@ impl KubeletCore {
         if !self.loaded || !std::mem::take(&mut self.staged_due) {
             return;
         }
+        self.settle_unread();
         let known = self.users_known();
         let status = self.node.seen.as_ref().and_then(|n| n.status.as_ref());
         let told = status.and_then(|s| s.volumes_in_use.clone()).unwrap_or_default();
@@ -102,7 +164,10 @@ impl KubeletCore {
                 StageAction::Record(s) => {
                     // Strings and maps of strings: this cannot fail.
                     let body = serde_json::to_vec(&s).unwrap_or_default();
-                    (s.id.clone(), Op::SaveRecord { name: record_name(&s.id), body })
+                    let name = record_name(&s.id);
+                    // It is known again.
+                    self.unread_volumes.remove(&name);
+                    (s.id.clone(), Op::SaveRecord { name, body })
                 }
                 StageAction::Stage(s, inputs) => (s.id.clone(), Op::StageVolume(s, inputs)),
                 StageAction::Unstage(s) => (s.id.clone(), Op::UnstageVolume(s)),
@@ -115,8 +180,7 @@ impl KubeletCore {
             self.wake(at, Wake::Staged);
         }
         self.volumes.node = node;
-        let in_use = self.volumes.node.in_use();
-        if !in_use.eq(told.iter().map(String::as_str)) || named.unwrap_or_default() != self.volume_users() {
+        if self.volumes_in_use() != told || named.unwrap_or_default() != self.volume_users() {
             self.node.dirty = true;
         }
     }

@@ -69,6 +69,11 @@ impl KubeletCore {
                 return;
             }
             w.stopped_all = true;
+            if self.unread_pods.contains(uid) {
+                // As its record would have said: what its spec has the kubelet itself make may be there.
+                let (entries, _) = self.volumes.journal(&w.pod, &self.config);
+                self.volumes.restore(uid, &w.pod, &entries, None);
+            }
             w.waiting.clear();
             w.probers.clear();
             // What it was made of concerns it no more.

@@ -129,6 +129,10 @@ impl KubeletCore {
             }
             None => {
                 tracing::debug!(pod = %pod::pod_ref(&w.pod), grace_s = grace.as_secs(), "the pod is to stop");
+                if let Some(ended) = &because {
+                    let (reason, message) = (ended.reason.clone(), ended.message.clone());
+                    self.event(now, EventRecord::normal(w.pod.as_ref(), reason, message), fx);
+                }
                 w.stopping = Some(Stopping { deadline, since: OpId(fx.fresh()), because });
                 self.relist(fx);
             }
@@ -138,7 +142,8 @@ impl KubeletCore {
     /// Whether the pod's record is on disk; writes it if it is not.
     pub(super) fn recorded(&mut self, now: Time, uid: &Uid, w: &mut Worker, fx: &mut Fx) -> bool {
         let journal = self.volumes.journal_version(uid);
-        let mark = RecordMark { terminating: w.stopping.is_some(), deleted: w.deleted, journal };
+        let may_have_more = self.unread_pods.contains(uid);
+        let mark = RecordMark { terminating: w.stopping.is_some(), deleted: w.deleted, journal, may_have_more };
         let saved = w.record_saved == Some(mark);
         // What a record rests on is on disk before it.
         if !saved && w.record_op.is_none() && self.is_allocated_on_disk(w) {
@@ -151,6 +156,7 @@ impl KubeletCore {
                     terminating: mark.terminating,
                     deleted: mark.deleted,
                     volumes: self.volumes.journal(&w.pod, &self.config).0,
+                    may_have_more,
                     ended: w.stopping.as_ref().and_then(Stopping::record),
                 };
                 // Strings, numbers and lists: this cannot fail.
@@ -291,6 +297,9 @@ impl KubeletCore {
     ) {
         if let Err(missing) = self.volumes.ready(&w.pod) {
             self.tell_missing_volumes(now, uid, w, &missing, fx);
+            if runtime.containers.is_empty() {
+                self.end_without_room(now, uid, w, &missing, fx);
+            }
             if let Some(at) = self.volumes.next_retry(uid) {
                 self.wake_pod(at, uid);
             }
@@ -360,7 +369,7 @@ impl KubeletCore {
 
     /// The handler of a RuntimeClass; none while it is being read.
     fn handler_of(&mut self, now: Time, uid: &Uid, name: &str, fx: &mut Fx) -> Result<Option<String>, String> {
-        let view = SourceView::new(&self.sources, now);
+        let view = SourceView::new(&self.sources, now, uid);
         let handler = view.runtime_handler(name);
         let (wanted, _) = view.finish();
         let again = self.sources.want(now, uid, wanted, fx);
@@ -379,7 +388,7 @@ impl KubeletCore {
     fn want_volumes(&mut self, now: Time, uid: &Uid, w: &mut Worker, fx: &mut Fx) {
         let pod_ips = self.pod_ips(uid, w);
         let place = self.place(pod_ips);
-        let view = SourceView::new(&self.sources, now);
+        let view = SourceView::new(&self.sources, now, uid);
         let mut actions = self.volumes.wanted(now, &w.pod, &self.config, &place, &view);
         let grown = self.volumes.grown(uid, &view);
         let (wanted, lacking) = view.finish();
@@ -490,6 +499,7 @@ impl KubeletCore {
                         Ok(_) => {
                             self.volumes.journal_saved(uid, mark.journal);
                             w.record_saved = Some(mark);
+                            self.staged_due |= !self.unread_pods.is_empty();
                         }
                         Err(error) => {
                             tracing::error!(pod = %pod::pod_ref(&w.pod), %error, "the pod's record was not written");
@@ -542,6 +552,7 @@ impl KubeletCore {
             PodOp::Lane(name) => self.lane_done(now, uid, w, &name, id, outcome, fx),
             PodOp::Kill(container) => self.kill_done(now, uid, w, &container, id, outcome, fx),
             PodOp::Volume(name, kind) => {
+                self.staged_due |= !self.unread_pods.is_empty();
                 if let Some(of_node) = self.volumes.of_node(uid, &name).map(str::to_owned) {
                     self.volume_rests(&of_node);
                 }
@@ -560,7 +571,14 @@ impl KubeletCore {
             PodOp::RemovePod => {
                 w.remove_op = None;
                 match outcome {
-                    Ok(_) => w.removed = true,
+                    Ok(_) => {
+                        w.removed = true;
+                        // Nothing is mounted for it then, and the record that could not be read can go.
+                        if self.unread_pods.remove(uid) {
+                            w.record_made = true;
+                            self.staged_due = true;
+                        }
+                    }
                     Err(error) => {
                         tracing::warn!(pod = %pod::pod_ref(&w.pod), %error, "the pod's directories were not removed");
                         let at = now + Duration::from_secs(2);

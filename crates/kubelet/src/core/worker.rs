@@ -185,6 +185,8 @@ pub(super) struct StatusState {
     /// What the API server took and did not keep as it was, and until when it is not told that again.
     pub unkept: Option<(PodStatus, Time)>,
     pub failures: u32,
+    /// How often in a row the API server would not take it. One that is away, or too busy, has refused nothing.
+    pub refused: u32,
     /// How often in a row somebody else had written meanwhile.
     pub conflicts: u32,
 }
@@ -306,6 +308,8 @@ pub(super) struct RecordMark {
     pub deleted: bool,
     /// Version of the mount journal.
     pub journal: u32,
+    /// More may be mounted than the journal says.
+    pub may_have_more: bool,
 }
 
 /// The containers of a pod but for ephemeral ones, in the order in which they start. Their images may be exchanged while it is

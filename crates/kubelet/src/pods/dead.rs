@@ -99,6 +99,7 @@ mod tests {
                 image_ref: String::new(),
                 hash: String::new(),
                 size: Default::default(),
+                user: None,
             }
         };
         (0..).zip(text.split(' ')).map(one).collect()

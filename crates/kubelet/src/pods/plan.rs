@@ -155,8 +155,8 @@ pub fn current_sandbox<'a>(sandboxes: &[&'a SandboxRecord]) -> Option<&'a Sandbo
     sandboxes.iter().max_by_key(|s| (s.attempt, s.created_at)).copied()
 }
 
-/// Whether the pod's init containers are done in its sandbox: they all succeeded there, or a regular container has been made
-/// after them.
+/// Whether the pod's init containers are done in its sandbox: the last one has let on what comes after it, or a regular container
+/// has been made after them.
 #[must_use]
 pub fn initialized(f: &Facts<'_>) -> bool {
     let Some(sandbox) = current_sandbox(f.sandboxes) else { return pod::init_containers(f.pod).next().is_none() };
@@ -165,17 +165,22 @@ pub fn initialized(f: &Facts<'_>) -> bool {
         return true;
     }
     let furthest = furthest(f.pod, &here);
-    pod::init_containers(f.pod).enumerate().all(|(place, (kind, c))| match here.newest(&c.name) {
-        Some(r) if kind == ContainerKind::Sidecar => {
-            r.may_run() && f.verdicts.get(&r.id).copied().unwrap_or_default().started
-        }
-        Some(r) => r.exit_code() == Some(0),
-        None => kind == ContainerKind::Init && furthest > Some(place),
+    pod::init_containers(f.pod)
+        .enumerate()
+        .all(|(place, (kind, c))| furthest > Some(place) || lets_on(f, kind, here.newest(&c.name)))
+}
+
+/// Whether what comes after an init container may begin: it has succeeded, or it runs on and has started.
+fn lets_on(f: &Facts<'_>, kind: ContainerKind, record: Option<&ContainerRecord>) -> bool {
+    record.is_some_and(|r| match kind {
+        ContainerKind::Sidecar => r.may_run() && f.verdicts.get(&r.id).copied().unwrap_or_default().started,
+        _ => r.exit_code() == Some(0),
     })
 }
 
-/// The place of the last init container that has been made in a sandbox. Those before it that run once have succeeded there, also
-/// where the runtime knows no more of them: they do not run again beside it (upstream's `computeInitContainerActions`).
+/// The place of the last init container that has been made in a sandbox. Those before it have let it on, whatever has become of
+/// them: those that run once do not run again beside it, also where the runtime knows no more of them, and those that run on are
+/// kept running and hold up nobody any more (upstream's `computeInitContainerActions`).
 fn furthest(pod: &Pod, here: &Records<'_>) -> Option<usize> {
     let made = pod::init_containers(pod).enumerate().filter(|(_, (_, c))| here.newest(&c.name).is_some());
     made.map(|(place, _)| place).max()
@@ -270,7 +275,11 @@ fn keep(
     };
     match here.newest(&c.name) {
         None => {
-            start(plan);
+            // Who is done is not done once more in another sandbox, such as after a reboot (upstream's `computePodActions`).
+            let is_over = |r: &ContainerRecord| r.exit_code().is_some_and(|code| !f.restarts(kind, c, r, code));
+            if kind != ContainerKind::Regular || !all.newest(&c.name).is_some_and(is_over) {
+                start(plan);
+            }
             false
         }
         Some(r) => match &r.state {
@@ -360,15 +369,13 @@ pub fn run(f: &Facts<'_>) -> Plan {
     }
     let furthest = furthest(f.pod, &here);
     for (place, (kind, c)) in pod::init_containers(f.pod).enumerate() {
-        let done = match here.newest(&c.name) {
-            Some(r) => r.exit_code() == Some(0),
-            None => furthest > Some(place),
-        };
-        if done && kind == ContainerKind::Init {
+        let passed = furthest > Some(place);
+        if kind == ContainerKind::Init && (passed || lets_on(f, kind, here.newest(&c.name))) {
             continue;
         }
         let started = keep(f, known, &sandbox.id, kind, c, &mut plan);
-        if !(started && kind == ContainerKind::Sidecar) {
+        let lets_on = passed || (started && kind == ContainerKind::Sidecar);
+        if !lets_on {
             break;
         }
     }
@@ -386,7 +393,10 @@ pub fn stop(f: &Facts<'_>, hurry: bool, message: &str) -> Plan {
         .collect();
     let rank = |name: &str| sidecars.get(name).copied();
     let alive: Vec<&&ContainerRecord> = f.containers.iter().filter(|c| c.may_run()).collect();
-    let others_alive = alive.iter().any(|c| rank(&c.name).is_none());
+    // They serve regular containers alone: a shell for debugging that heeds no signal would else leave them no time of their own
+    // (upstream's `newTerminationOrdering`).
+    let regular: BTreeSet<&str> = pod::spec(f.pod).containers.iter().map(|c| c.name.as_str()).collect();
+    let others_alive = alive.iter().any(|c| regular.contains(c.name.as_str()));
     let last_sidecar = alive.iter().filter_map(|c| rank(&c.name)).max();
     for c in &alive {
         let its_turn = hurry

@@ -66,6 +66,7 @@ fn container(text: &str) -> ContainerRecord {
         image_ref: String::new(),
         hash: String::new(),
         size: Default::default(),
+        user: None,
     }
 }
 
@@ -178,6 +179,11 @@ fn a_pod_that_should_run() {
         ("Never", &[], one, &[(0, false)], &["a:0@s0=unk"], "stop s0, -a0"),
         // A new sandbox runs init containers again; a leftover one is stopped.
         ("Always", init, one, &[(0, false), (1, true)], &["i:0@s0=0", "a:0@s0=1"], "stop s0, +i1"),
+        // Whoever is done by his policy is not done once more there.
+        ("OnFailure", &[], two, &[(0, false), (1, true)], &["a:0@s0=0", "b:0@s0=143"], "stop s0, +b1"),
+        ("OnFailure", &[], two, &[(0, false), (1, true)], &["a:0@s0=0", "b:1@s1=run"], "stop s0"),
+        ("OnFailure", &[], two, &[(0, false), (1, true)], &["a:0@s0=0", "b:1@s1=0"], "end Succeeded"),
+        ("Always", &[], two, &[(0, false), (1, true)], &["a:0@s0=0", "b:1@s1=run"], "stop s0, +a1"),
         // Only the last two of each name are kept.
         ("Always", &[], one, &[(0, true)], &["a:0@s0=1", "a:1@s0=1", "a:2@s0=1", "a:3@s0=run"], "rm a0, rm a1"),
     ] {
@@ -218,7 +224,14 @@ fn sidecars_start_in_order_and_stay() {
         (&["s:0@s0=1", "i:0@s0=0", "a:0@s0=run"], None, "+s1"),
         // One that is to run on is made again.
         (&["i:0@s0=run"], None, "+s0"),
-        (&["i:0@s0=0"], None, "+s0"),
+        (&["i:0@s0=0"], None, "+s0, +a0"),
+        // It has let on those behind it once: however often it ends, these go on.
+        (&["s:0@s0=1", "i:0@s0=run"], None, "+s1"),
+        (&["s:0@s0=1", "i:0@s0=1"], None, "+s1, +i1"),
+        (&["s:0@s0=1", "i:0@s0=0"], None, "+s1, +a0"),
+        (&["s:0@s0=run", "i:0@s0=1"], Some(waiting), "+i1"),
+        // Who was never begun behind it waits for it.
+        (&["s:0@s0=1"], None, "+s1"),
     ] {
         let mut case = Case::new(p(), &[(0, true)], containers);
         if let Some(v) = verdict {
@@ -305,6 +318,9 @@ fn a_pod_that_should_stop() {
         (&["s:0@s0=run", "t:0@s0=run", "a:0@s0=run", "b:0@s0=0"][..], "-a0, ~s0, ~t0"),
         (&["s:0@s0=run", "t:0@s0=run", "a:0@s0=0"], "-t0, ~s0"),
         (&["s:0@s0=run", "t:0@s0=0"], "-s0"),
+        // Sidecars do not wait for those that they do not serve: for debugging, or before the regular ones.
+        (&["s:0@s0=run", "e:0@s0=run"], "-s0, -e0"),
+        (&["s:0@s0=run", "t:0@s0=run", "e:0@s0=run", "a:0@s0=run"], "-e0, -a0, ~s0, ~t0"),
         (&["s:0@s0=0", "a:0@s0=unk"], "-a0"),
         (&["s:0@s0=0", "a:0@s0=new"], "stop s0"),
         (&[], "stop s0"),

@@ -32,6 +32,7 @@ pub(super) fn record(id: &str, name: &str, attempt: u32, state: ContainerState) 
         image_ref: String::new(),
         hash: String::new(),
         size: Default::default(),
+        user: None,
     }
 }
 

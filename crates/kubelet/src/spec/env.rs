@@ -6,6 +6,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use carrack_types::qos;
 use k8s_openapi::api::core::v1::{ConfigMap, Container, Pod, Secret, Service};
 
 use super::env_file::{EnvFiles, Variables};
@@ -114,7 +115,7 @@ fn quoted(text: &str) -> String {
     out
 }
 
-/// Resources whose limit is the node's where a container has none.
+/// Resources whose limit is the pod's or the node's where a container has none.
 const LIMITED_BY_NODE: [&str; 3] = ["cpu", "memory", "ephemeral-storage"];
 
 /// A container's resource by its name (`limits.cpu`), divided and rounded up.
@@ -142,8 +143,13 @@ pub fn resource_field(
     let is_limit = reference.resource.starts_with("limits.");
     let milli = match list.and_then(|l| l.get(name)).and_then(amount::milli).filter(|milli| *milli != 0) {
         Some(milli) => milli,
-        // A limit that is not set, or is none, is the node's allocatable (upstream's `MergeContainerResourceLimits`).
-        None if is_limit && LIMITED_BY_NODE.contains(&name) => place.allocatable.get(name).copied().unwrap_or(0),
+        // A limit that is not set, or is none, is that of the pod as a whole, and without one the node's allocatable (upstream's
+        // `defaultPodLimitsForDownwardAPI`): who sizes itself by it would else die at its pod's limit.
+        None if is_limit && LIMITED_BY_NODE.contains(&name) => {
+            let whole = spec(pod).resources.as_ref().and_then(|r| r.limits.as_ref()?.get(name));
+            let of_pod = whole.and_then(amount::milli).filter(|milli| *milli != 0 && qos::may_be_of_pod(name));
+            of_pod.or_else(|| place.allocatable.get(name).copied()).unwrap_or(0)
+        }
         None => 0,
     };
     let divisor = reference.divisor.as_ref().and_then(amount::milli).filter(|d| *d > 0).unwrap_or(1000);
@@ -353,6 +359,7 @@ pub fn environment(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use k8s_openapi::api::core::v1::ResourceFieldSelector;
     use serde_json::{Value, json};
 
     struct Fixed;
@@ -435,6 +442,32 @@ mod tests {
             Ok(&[("K", "file"), ("L", "a file")]),
         );
         check(json!({"name": "c", "env": [{"name": "K", "valueFrom": of_file("G")}]}), Err("key \"G\" not found"));
+    }
+
+    #[test]
+    fn who_has_no_limit_has_that_of_the_pod_or_else_of_the_node() {
+        let allocatable = [("cpu", 8_i128), ("memory", 64), ("ephemeral-storage", 32)];
+        let allocatable = allocatable.map(|(name, units)| (name.to_owned(), units * 1000)).into();
+        let place = Place { allocatable, ..Place::default() };
+        for (of_pod, own, resource, expected) in [
+            (json!({}), json!({}), "limits.cpu", "8"),
+            (json!({"cpu": "2"}), json!({}), "limits.cpu", "2"),
+            (json!({"cpu": "0"}), json!({}), "limits.cpu", "8"),
+            (json!({"cpu": "2"}), json!({"cpu": "1"}), "limits.cpu", "1"),
+            (json!({"cpu": "2"}), json!({}), "limits.memory", "64"),
+            (json!({"memory": "48"}), json!({}), "limits.memory", "48"),
+            (json!({"memory": "48"}), json!({}), "requests.memory", "0"),
+            // Of that a pod has none as a whole.
+            (json!({"ephemeral-storage": "1"}), json!({}), "limits.ephemeral-storage", "32"),
+        ] {
+            let what = format!("{of_pod} {own} {resource}");
+            let container = json!({"name": "c", "resources": {"limits": own}});
+            let spec = json!({"resources": {"limits": of_pod}, "containers": [container]});
+            let pod: Pod = serde_json::from_value(json!({"metadata": {"name": "p"}, "spec": spec})).unwrap();
+            let reference = ResourceFieldSelector { resource: resource.into(), ..ResourceFieldSelector::default() };
+            let told = resource_field(&pod, &pod.spec.as_ref().unwrap().containers[0], &place, &reference);
+            assert_eq!(told.as_deref(), Ok(expected), "{what}");
+        }
     }
 
     /// What Go's `strconv.Quote` makes of them.

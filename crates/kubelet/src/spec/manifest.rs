@@ -79,25 +79,39 @@ fn settle(value: &mut Value, node: &str, hash: &str) -> Option<()> {
     Some(())
 }
 
-/// What only the API could give it.
+/// What only the API could give it (upstream's `HasAPIObjectReference`, `pkg/api/pod`). The API server takes no picture of a pod
+/// that refers to such objects, either: it would run, and nobody would see it.
 fn needs_api(pod: &Pod) -> Option<&'static str> {
     let spec = pod.spec.as_ref()?;
     if pod.annotation(NETWORKS_ANNOTATION).is_some() {
         return Some("further networks");
     }
-    if spec.service_account_name.as_deref().is_some_and(|s| !s.is_empty()) {
+    if [&spec.service_account_name, &spec.service_account].into_iter().flatten().any(|s| !s.is_empty()) {
         return Some("a service account");
     }
+    if spec.image_pull_secrets.as_ref().is_some_and(|secrets| !secrets.is_empty()) {
+        return Some("secrets for its images");
+    }
+    if spec.resource_claims.as_ref().is_some_and(|claims| !claims.is_empty()) {
+        return Some("claims of devices");
+    }
     for v in spec.volumes.iter().flatten() {
-        let projected = v.projected.iter().flat_map(|p| p.sources.iter().flatten());
+        let projected = || v.projected.iter().flat_map(|p| p.sources.iter().flatten());
         if v.secret.is_some()
             || v.config_map.is_some()
             || v.persistent_volume_claim.is_some()
-            || projected
-                .into_iter()
-                .any(|p| p.secret.is_some() || p.config_map.is_some() || p.service_account_token.is_some())
+            || v.ephemeral.is_some()
+            || v.flex_volume.as_ref().is_some_and(|flex| flex.secret_ref.is_some())
+            || projected().any(|p| p.secret.is_some() || p.config_map.is_some() || p.service_account_token.is_some())
         {
             return Some("volumes of secrets, config maps, tokens or claims");
+        }
+        if projected().any(|p| p.cluster_trust_bundle.is_some() || p.pod_certificate.is_some()) {
+            return Some("volumes of certificates");
+        }
+        // What a driver is to be given is in its CSIDriver.
+        if v.csi.is_some() {
+            return Some("volumes of CSI drivers");
         }
     }
     for c in spec.init_containers.iter().flatten().chain(&spec.containers) {
@@ -187,6 +201,23 @@ mod tests {
             (&GOOD.replace("spec:", "spec:\n  serviceAccountName: x"), "service account"),
             (&GOOD.replace("labels: {a: b}", "annotations: {k8s.v1.cni.cncf.io/networks: lan}"), "further networks"),
             (&with("  volumes:\n  - {name: v, secret: {secretName: s}}\n"), "volumes of secrets"),
+            (&with("  imagePullSecrets: [{name: s}]\n"), "secrets for its images"),
+            (&with("  volumes:\n  - {name: v, csi: {driver: d.example.com}}\n"), "CSI drivers"),
+            (
+                &with("  volumes:\n  - {name: v, flexVolume: {driver: a/b, secretRef: {name: s}}}\n"),
+                "volumes of secrets",
+            ),
+            (
+                &with(
+                    "  volumes:\n  - name: v\n    ephemeral: {volumeClaimTemplate: {spec: {accessModes: [ReadWriteOnce], \
+                     resources: {requests: {storage: 1Gi}}}}}\n",
+                ),
+                "or claims",
+            ),
+            (
+                &with("  volumes:\n  - {name: v, projected: {sources: [{clusterTrustBundle: {name: b, path: p}}]}}\n"),
+                "certificates",
+            ),
         ] {
             let error = read(text.as_bytes(), "/m/x.yaml", "n").unwrap_err();
             assert!(error.contains(problem), "{text}: {error}");

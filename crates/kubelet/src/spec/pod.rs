@@ -1,12 +1,12 @@
 //! Readings of a pod's spec that several parts need.
 
 pub use carrack_types::pod::is_terminal;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use carrack_engine::Time;
 use carrack_types::qos;
 use carrack_types::resource::Object as _;
-use k8s_openapi::api::core::v1::{Container, ContainerRestartRule, EphemeralContainer, Pod, PodSpec};
+use k8s_openapi::api::core::v1::{Container, ContainerRestartRule, EphemeralContainer, Pod, PodSpec, Volume};
 
 use super::manifest::{HASH, HASH_LENGTH, SOURCE};
 use crate::amount::{self, Amounts};
@@ -117,6 +117,24 @@ pub fn all_containers(pod: &Pod) -> Vec<(ContainerKind, Container)> {
         .chain(spec(pod).containers.iter().map(|c| (ContainerKind::Regular, c.clone())))
         .chain(ephemeral_containers(pod).into_iter().map(|(c, _)| (ContainerKind::Ephemeral, c)))
         .collect()
+}
+
+/// The pod's volumes that some container has: as files, as a device, or to read variables from. What none has is not made ready,
+/// and keeps nobody waiting, whatever it is made of (upstream's `GetPodVolumeNames`, `pkg/volume/util`).
+#[must_use]
+pub fn used_volumes(pod: &Pod) -> Vec<&Volume> {
+    let s = spec(pod);
+    let plain = s.init_containers.iter().flatten().chain(&s.containers);
+    let plain = plain.map(|c| (&c.volume_mounts, &c.volume_devices, &c.env));
+    let ephemeral = s.ephemeral_containers.iter().flatten().map(|c| (&c.volume_mounts, &c.volume_devices, &c.env));
+    let mut used: BTreeSet<&str> = BTreeSet::new();
+    for (mounts, devices, env) in plain.chain(ephemeral) {
+        used.extend(mounts.iter().flatten().map(|m| m.name.as_str()));
+        used.extend(devices.iter().flatten().map(|d| d.name.as_str()));
+        let files = env.iter().flatten().filter_map(|e| e.value_from.as_ref()?.file_key_ref.as_ref());
+        used.extend(files.map(|file| file.volume_name.as_str()));
+    }
+    s.volumes.iter().flatten().filter(|v| used.contains(v.name.as_str())).collect()
 }
 
 /// One container by name.

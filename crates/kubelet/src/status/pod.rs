@@ -9,13 +9,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use carrack_engine::Time;
 use k8s_openapi::api::core::v1::{
     Container, ContainerState as ApiState, ContainerStateRunning, ContainerStateTerminated, ContainerStateWaiting,
-    ContainerStatus, HostIP, Pod, PodCondition, PodIP, PodReadinessGate, PodStatus,
+    ContainerStatus, ContainerUser, HostIP, LinuxContainerUser, Pod, PodCondition, PodIP, PodReadinessGate, PodStatus,
 };
 
 use crate::pods::plan::{Facts, initialized};
 use crate::pods::records::Records;
-use crate::runtime::{ContainerRecord, ContainerState};
+use crate::runtime::{ContainerRecord, ContainerState, RunsAs};
 use crate::spec::pod::{self, ContainerKind, spec};
+use crate::status::mounts;
 use crate::status::resize::{self, Sizes};
 
 /// Why a container does not run yet.
@@ -70,6 +71,8 @@ pub struct Inputs<'a> {
     pub pod_ips: &'a [String],
     /// How large it is, and is to be.
     pub sizes: Sizes<'a>,
+    /// Whether its runtime can keep from being written what is mounted below a mount; none where that is not known.
+    pub recursive_read_only: Option<bool>,
 }
 
 /// Longest texts with which all containers of a pod ended, together, in bytes (upstream's `MaxPodTerminationMessageLogLength`):
@@ -101,8 +104,37 @@ fn terminated(r: &ContainerRecord) -> Option<ApiState> {
     })
 }
 
+/// An end of which nobody knows when it was. No time is told, as upstream tells none: whoever counts from when a pod ended, such as
+/// its Job, would count from the one that is made up.
+fn ended(exit_code: i32, reason: &str, message: &str) -> ApiState {
+    ApiState {
+        terminated: Some(ContainerStateTerminated {
+            exit_code,
+            reason: Some(reason.to_owned()),
+            message: Some(message.to_owned()),
+            ..ContainerStateTerminated::default()
+        }),
+        ..ApiState::default()
+    }
+}
+
+/// How a container ended of which nobody knows how it did, or that it began at all.
+fn lost() -> ApiState {
+    ended(137, "ContainerStatusUnknown", "The container could not be located when the pod was terminated")
+}
+
+/// How an init container ended that the runtime knows no more, and that has let on what comes after it.
+fn completed() -> ApiState {
+    ended(0, "Completed", "The runtime knows no more of it, and its pod is initialized: it has succeeded")
+}
+
 fn container_id(id: &str) -> String {
     format!("containerd://{id}")
+}
+
+fn user(who: &RunsAs) -> ContainerUser {
+    let supplemental_groups = Some(who.groups.clone()).filter(|groups| !groups.is_empty());
+    ContainerUser { linux: Some(LinuxContainerUser { uid: who.uid, gid: who.gid, supplemental_groups }) }
 }
 
 fn waiting_state(reason: &str, message: &str) -> ApiState {
@@ -133,30 +165,18 @@ fn container_status(
         image: c.image.clone().unwrap_or_default(),
         restart_count: old.map_or(0, |o| o.restart_count),
         last_state: Some(old.and_then(|o| o.last_state.clone()).unwrap_or_default()),
+        volume_mounts: mounts::told(c, old, i.recursive_read_only),
         started: Some(false),
         ..ContainerStatus::default()
     };
     let waiting = i.waiting.get(&c.name);
     let Some(r) = latest else {
         let was_there = old.is_some_and(|o| o.container_id.as_ref().is_some_and(|id| !id.is_empty()));
+        let told = old.and_then(|o| o.state.clone()).filter(|st| st.terminated.is_some());
         s.state = Some(match waiting {
             Some(w) => waiting_state(&w.reason, &w.message),
-            None if was_there && (i.stopped || i.facts.ran_before.contains_key(&c.name)) => {
-                match old.and_then(|o| o.state.clone()).filter(|st| st.terminated.is_some()) {
-                    Some(state) => state,
-                    None => ApiState {
-                        terminated: Some(ContainerStateTerminated {
-                            exit_code: 137,
-                            reason: Some("ContainerStatusUnknown".into()),
-                            message: Some("The container could not be located when the pod was terminated".into()),
-                            started_at: Some(Time::default().meta()),
-                            finished_at: Some(Time::default().meta()),
-                            ..ContainerStateTerminated::default()
-                        }),
-                        ..ApiState::default()
-                    },
-                }
-            }
+            None if kind == ContainerKind::Init && init_done => told.unwrap_or_else(completed),
+            None if was_there && (i.stopped || i.facts.ran_before.contains_key(&c.name)) => told.unwrap_or_else(lost),
             None if init_done && matches!(kind, ContainerKind::Regular | ContainerKind::Ephemeral) => {
                 waiting_state("ContainerCreating", "")
             }
@@ -167,6 +187,7 @@ fn container_status(
         if was_there {
             s.container_id = old.and_then(|o| o.container_id.clone());
             s.image_id = old.map(|o| o.image_id.clone()).unwrap_or_default();
+            s.user = old.and_then(|o| o.user.clone());
         }
         return s;
     };
@@ -174,6 +195,7 @@ fn container_status(
     s.image = if r.image.is_empty() { s.image } else { r.image.clone() };
     s.image_id.clone_from(&r.image_ref);
     s.container_id = Some(container_id(&r.id));
+    s.user = r.user.as_ref().map(user);
     if let Some(last) = before(r) {
         s.last_state = Some(last);
     }
@@ -228,8 +250,29 @@ fn sized_status(
     init_done: bool,
 ) -> ContainerStatus {
     let mut s = container_status(i, known, kind, c, init_done);
-    i.sizes.tell_container(&mut s);
+    i.sizes.tell_container(&mut s, c.resources.as_ref());
     s
+}
+
+/// Says of a pod that is over how those of its containers ended of which that is not known (upstream's `TerminatePod`, in
+/// `pkg/kubelet/status`). Regular ones that were never begun, since an init container has not let them on, still wait.
+fn conclude(pod: &Pod, init: &mut [ContainerStatus], regular: &mut [ContainerStatus]) {
+    let succeeded = |st: &Option<ApiState>| {
+        st.as_ref().and_then(|st| st.terminated.as_ref()).is_some_and(|ended| ended.exit_code == 0)
+    };
+    let let_on = match pod::init_containers(pod).last().zip(init.last()) {
+        None => true,
+        Some(((ContainerKind::Sidecar, _), _)) => false,
+        Some((_, last)) => succeeded(&last.state) || succeeded(&last.last_state),
+    };
+    let begun = init.iter().rposition(has_run).map_or(1, |last| last + 1);
+    let regular: &mut [ContainerStatus] = if let_on || regular.iter().any(has_run) { regular } else { &mut [] };
+    for s in init.iter_mut().take(begun).chain(regular) {
+        if s.state.as_ref().is_none_or(|st| st.terminated.is_none()) {
+            s.state = Some(lost());
+            s.ready = false;
+        }
+    }
 }
 
 /// What is there of a pod's containers and what was told of them, by their names.
@@ -376,14 +419,17 @@ pub fn pod_status(i: &Inputs<'_>) -> PodStatus {
     let was_made = |c: &Container| known.records.newest(&c.name).is_some();
     let init_done = initialized(&i.facts) || (i.stopped && spec(pod).containers.iter().any(was_made));
     let mut status = pod.status.clone().unwrap_or_default();
-    let init: Vec<ContainerStatus> =
+    let mut init: Vec<ContainerStatus> =
         pod::init_containers(pod).map(|(k, c)| sized_status(i, &known, k, c, init_done)).collect();
-    let regular: Vec<ContainerStatus> =
+    let mut regular: Vec<ContainerStatus> =
         spec(pod).containers.iter().map(|c| sized_status(i, &known, ContainerKind::Regular, c, init_done)).collect();
     let ephemeral: Vec<ContainerStatus> = pod::ephemeral_containers(pod)
         .iter()
         .map(|(c, _)| container_status(i, &known, ContainerKind::Ephemeral, c, init_done))
         .collect();
+    if i.stopped {
+        conclude(pod, &mut init, &mut regular);
+    }
     let phase = phase(i, &regular, init_done);
     let over = matches!(phase, "Succeeded" | "Failed");
 

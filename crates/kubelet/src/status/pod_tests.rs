@@ -20,6 +20,7 @@ fn record(name: &str, attempt: u32, state: ContainerState) -> ContainerRecord {
         image_ref: "sha256:1".into(),
         hash: String::new(),
         size: Default::default(),
+        user: None,
     }
 }
 
@@ -93,6 +94,7 @@ impl Case {
             host_ips: &["192.0.2.1".into()],
             pod_ips: &["10.0.0.2".into()],
             sizes: Sizes::default(),
+            recursive_read_only: Some(true),
         })
     }
     /// Phase, then the conditions that hold by their initials, then container states.
@@ -285,6 +287,54 @@ fn an_init_container_that_the_runtime_forgot_is_still_done() {
     }
 }
 
+/// Upstream's `TestConvertToAPIContainerStatuses` and `TestStatusManager_TerminatePod` (`pkg/kubelet`): what is said of containers
+/// of which nobody knows how they ended, or that they began.
+#[test]
+fn no_container_of_a_pod_that_is_over_waits_to_be_begun() {
+    let init = |names: &[&str]| {
+        let init: Vec<Value> = names.iter().map(|name| json!({"name": name})).collect();
+        json!({"initContainers": init, "containers": [{"name": "a"}]})
+    };
+    let sidecar = json!({"initContainers": [{"name": "s", "restartPolicy": "Always"}], "containers": [{"name": "a"}]});
+    let evicted = || Some(ended("Evicted", true));
+    for (spec, containers, stopped, expected) in [
+        (init(&[]), vec![], true, "Failed I a=ContainerStatusUnknown(137)x0"),
+        (init(&[]), vec![record("a", 0, ContainerState::Created)], true, "Failed I a=ContainerStatusUnknown(137)x0"),
+        // An init container has let it on, or has not.
+        (
+            init(&["i"]),
+            vec![record("i", 0, exited(0))],
+            true,
+            "Failed I i=Completed(0)x0 a=ContainerStatusUnknown(137)x0",
+        ),
+        (init(&["i"]), vec![record("i", 0, exited(1))], true, "Failed i=Error(1)x0 a=PodInitializingx0"),
+        (init(&["i"]), vec![], true, "Failed i=ContainerStatusUnknown(137)x0 a=PodInitializingx0"),
+        (
+            init(&["i", "j"]),
+            vec![record("i", 0, exited(0))],
+            true,
+            "Failed i=Completed(0)x0 j=PodInitializingx0 a=PodInitializingx0",
+        ),
+        (
+            sidecar,
+            vec![record("s", 0, exited(0)), record("a", 0, exited(0))],
+            true,
+            "Failed I s=Completed(0)x0 a=Completed(0)x0",
+        ),
+        // The runtime knows no more of one that is over, and nobody was told.
+        (
+            init(&["i"]),
+            vec![record("a", 0, ContainerState::Running)],
+            false,
+            "Running I R C i=Completed(0)x0 a=runningx0",
+        ),
+    ] {
+        let what = format!("{spec} {containers:?}");
+        let case = Case { spec, stopped, ended_because: evicted().filter(|_| stopped), ..Case::new(containers) };
+        assert_eq!(case.text(), expected, "{what}");
+    }
+}
+
 /// A container for debugging waits as the others do.
 #[test]
 fn an_ephemeral_container_is_created_in_an_initialized_pod() {
@@ -295,6 +345,24 @@ fn an_ephemeral_container_is_created_in_an_initialized_pod() {
         let waiting = told[0].state.as_ref().and_then(|state| state.waiting.as_ref());
         assert_eq!(waiting.and_then(|w| w.reason.as_deref()), Some(reason));
     }
+}
+
+#[test]
+fn a_container_tells_its_mounts_and_whom_it_runs_as() {
+    let mut running = record("a", 0, ContainerState::Running);
+    running.user = Some(RunsAs { uid: 1000, gid: 2000, groups: vec![2000, 3000] });
+    let spec = json!({"containers": [{"name": "a", "image": "i",
+        "volumeMounts": [{"name": "v", "mountPath": "/v", "readOnly": true, "recursiveReadOnly": "IfPossible"}]}]});
+    let case = Case { spec, ..Case::new(vec![running]) };
+    let told = |case: &Case| serde_json::to_value(&case.status().container_statuses.unwrap_or_default()[0]).unwrap();
+    let user = json!({"linux": {"uid": 1000, "gid": 2000, "supplementalGroups": [2000, 3000]}});
+    let mounts = json!([{"name": "v", "mountPath": "/v", "readOnly": true, "recursiveReadOnly": "Enabled"}]);
+    let first = told(&case);
+    assert_eq!((&first["user"], &first["volumeMounts"]), (&user, &mounts));
+    // The runtime has lost it.
+    let case = Case { containers: vec![], status: serde_json::to_value(case.status()).unwrap(), ..case };
+    let lost = told(&case);
+    assert_eq!((&lost["user"], &lost["volumeMounts"]), (&user, &mounts));
 }
 
 #[test]

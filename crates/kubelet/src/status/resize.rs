@@ -91,18 +91,18 @@ pub fn actual(
     out
 }
 
-fn not_empty(r: ResourceRequirements) -> Option<ResourceRequirements> {
-    (r != ResourceRequirements::default()).then_some(r)
-}
-
 impl Sizes<'_> {
-    /// Says of a container what it is allocated and what it has.
-    pub fn tell_container(&self, s: &mut ContainerStatus) {
-        let Some(allocated) = self.allocated.and_then(|a| a.containers.get(&s.name)) else { return };
+    /// Says of a container what it is allocated and what it has. One that cannot be resized has what its spec `asked` for. Of one
+    /// that asks for nothing it is said that it has nothing: a node that is silent about its first container counts as one that
+    /// resizes nothing (`isPodResizeRequestSupported`, `pkg/apis/core/validation`), and clients look at each without asking.
+    pub fn tell_container(&self, s: &mut ContainerStatus, asked: Option<&ResourceRequirements>) {
+        let Some(all) = self.allocated else { return };
+        let none = ResourceRequirements::default();
+        let allocated = all.containers.get(&s.name).or(asked).unwrap_or(&none);
         s.allocated_resources.clone_from(&allocated.requests);
         let runs = s.state.as_ref().is_some_and(|state| state.running.is_some());
         let actual = self.actual.and_then(|actual| actual.get(&s.name)).filter(|_| runs);
-        s.resources = not_empty(actual.unwrap_or(allocated).clone());
+        s.resources = Some(actual.unwrap_or(allocated).clone());
     }
 
     /// Says the same of the pod as a whole, if it asks for that. As upstream's, the amounts have the overhead in them.
@@ -175,16 +175,19 @@ mod tests {
         };
         let actual = [("a".to_owned(), requirements(sized("1", "1Gi")))].into();
         let sizes = Sizes { allocated: Some(&allocated), actual: Some(&actual), ..Sizes::default() };
-        for (name, state, resources, requests) in [
-            ("a", json!({"running": {}}), sized("1", "1Gi"), json!({"cpu": "2", "memory": "2Gi"})),
-            ("a", json!({"waiting": {}}), sized("2", "2Gi"), json!({"cpu": "2", "memory": "2Gi"})),
-            ("i", json!({"running": {}}), Value::Null, Value::Null),
+        let (two, four) = (json!({"cpu": "2", "memory": "2Gi"}), json!({"cpu": "4", "memory": "4Gi"}));
+        for (name, state, asked, resources, requests) in [
+            ("a", json!({"running": {}}), Some(sized("3", "3Gi")), sized("1", "1Gi"), two.clone()),
+            ("a", json!({"waiting": {}}), None, sized("2", "2Gi"), two),
+            // Who cannot be resized, and who asks for nothing.
+            ("i", json!({"running": {}}), Some(sized("4", "4Gi")), sized("4", "4Gi"), four),
+            ("i", json!({"running": {}}), None, json!({}), Value::Null),
         ] {
             let mut status: ContainerStatus =
                 serde_json::from_value(json!({"name": name, "state": state, "image": "", "imageID": "", "ready": true,
                     "restartCount": 0}))
                 .expect("a status");
-            sizes.tell_container(&mut status);
+            sizes.tell_container(&mut status, asked.map(requirements).as_ref());
             let status = serde_json::to_value(status).expect("JSON");
             let told = |field: &str| status.get(field).cloned().unwrap_or_default();
             assert_eq!((told("resources"), told("allocatedResources")), (resources, requests), "{name} {state}");

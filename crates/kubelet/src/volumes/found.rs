@@ -22,6 +22,8 @@ pub struct Found {
     pub mounts: BTreeMap<String, String>,
     /// Directories of pods' volumes, mounted or not.
     pub directories: BTreeSet<String>,
+    /// What stands for the block devices of pods' volumes.
+    pub devices: BTreeSet<String>,
 }
 
 impl Found {
@@ -37,6 +39,13 @@ impl Found {
     /// What is known about a volume of a pod that its record names.
     pub(super) fn actual(&self, pod: &Pod, entry: &JournalEntry) -> Actual {
         if self.has(pod, entry) { Actual::Mounted } else { Actual::Uncertain }
+    }
+
+    /// Whether a volume is below a directory, or anything is mounted there.
+    #[must_use]
+    pub fn has_any_below(&self, dir: &str) -> bool {
+        let is_below = |path: &String| path.strip_prefix(dir).is_some_and(|rest| rest.starts_with('/'));
+        self.mounts.keys().any(is_below) || self.directories.iter().chain(&self.devices).any(is_below)
     }
 
     /// Whether a volume of the node is mounted as its record has it: the same device, in the same boot.
@@ -85,7 +94,7 @@ mod tests {
     fn pod() -> Pod {
         serde_json::from_value(json!({
             "metadata": {"name": "p", "namespace": "n", "uid": "u"},
-            "spec": {"containers": [{"name": "c"}], "volumes": [
+            "spec": {"containers": [{"name": "c", "volumeMounts": [{"name": "disk", "mountPath": "/disk"}]}], "volumes": [
                 {"name": "memory", "emptyDir": {"medium": "Memory"}},
                 {"name": "disk", "emptyDir": {}},
                 {"name": "settings", "configMap": {"name": "m"}},
@@ -144,8 +153,7 @@ mod tests {
     fn what_is_found_counts_and_is_looked_at_before_a_start() {
         let (uid, pod) = ("u".into(), pod());
         let journal = [entry("memory", None), entry("disk", None)];
-        let found =
-            Found { mounts: BTreeMap::from([("/memory".into(), "0:7".into())]), directories: BTreeSet::default() };
+        let found = Found { mounts: BTreeMap::from([("/memory".into(), "0:7".into())]), ..Found::default() };
         let mut volumes = Volumes::default();
         volumes.restore(&uid, &pod, &journal, Some(&found));
         assert_eq!(volumes.census().values().map(|c| c.actual).sum::<usize>(), 1);
@@ -153,6 +161,21 @@ mod tests {
         let mut blind = Volumes::default();
         blind.restore(&uid, &pod, &journal, None);
         assert_eq!(blind.census().values().map(|c| c.actual).sum::<usize>(), 0);
+    }
+
+    #[test]
+    fn what_is_below_a_pods_directory_is_its_own() {
+        let set = |path: &str| BTreeSet::from([path.to_owned()]);
+        for (path, expected) in
+            [("/k/pods/u/volumes/p/v", true), ("/k/pods/u2/volumes/p/v", false), ("/k/pods/u", false)]
+        {
+            let mounts = Found { mounts: BTreeMap::from([(path.to_owned(), "7:1".to_owned())]), ..Found::default() };
+            let directories = Found { directories: set(path), ..Found::default() };
+            let devices = Found { devices: set(path), ..Found::default() };
+            for found in [mounts, directories, devices] {
+                assert_eq!(found.has_any_below("/k/pods/u"), expected, "{found:?}");
+            }
+        }
     }
 
     #[test]
@@ -165,8 +188,7 @@ mod tests {
             device: None,
             identity: identity.map(Into::into),
         };
-        let found =
-            Found { mounts: BTreeMap::from([("/staged".into(), "7:1".into())]), directories: BTreeSet::default() };
+        let found = Found { mounts: BTreeMap::from([("/staged".into(), "7:1".into())]), ..Found::default() };
         for (identity, expected) in
             [(Some("boot 7:1"), true), (Some("boot 7:2"), false), (Some("before 7:1"), false), (None, false)]
         {

@@ -462,6 +462,7 @@ impl Volumes {
             let published = v.published.clone()?;
             Some(JournalEntry { name: name.clone(), path: v.path.clone(), owned: v.owned, published: Some(published) })
         });
+        // Also those that no container has: one that is added may have it later, and this is not written anew then.
         let own = spec(pod).volumes.iter().flatten().filter_map(|v| locate(pod, v, config));
         (own.chain(of_drivers).collect(), self.journal_version(&uid))
     }
@@ -547,7 +548,7 @@ impl Volumes {
         self.pods.iter().filter(|(_, volumes)| volumes.values().any(part)).map(|(uid, _)| uid.clone()).collect()
     }
 
-    /// What to do for a pod whose volumes are wanted.
+    /// What to do for a pod whose volumes are wanted: those that its containers have.
     pub fn wanted(
         &mut self,
         now: Time,
@@ -562,7 +563,7 @@ impl Volumes {
         let named = flex.as_deref();
         let taken = self.taken(&uid, pod);
         let volumes = self.pods.entry(uid.clone()).or_default();
-        for v in spec(pod).volumes.iter().flatten() {
+        for v in pod::used_volumes(pod) {
             let state = volumes.entry(v.name.clone()).or_default();
             self.changed |= !state.wants;
             state.wants = true;
@@ -688,6 +689,12 @@ impl Volumes {
         self.pods.get(uid)?.get(name)?.published.as_ref()?.id.as_deref()
     }
 
+    /// Where a driver's volume of a pod comes from, once that is known.
+    #[must_use]
+    pub fn origin(&self, uid: &str, name: &str) -> Option<&Origin> {
+        Some(&self.pods.get(uid)?.get(name)?.published.as_ref()?.origin)
+    }
+
     /// Whether something is being done about a volume of the node, for it as a whole or for any pod. Nothing else is begun
     /// meanwhile: a driver is asked one thing at a time about a volume.
     #[must_use]
@@ -697,7 +704,7 @@ impl Volumes {
         self.node.is_busy(id) || parts.any(|v| v.op.is_some() && is_part(v))
     }
 
-    /// Directories of a pod's volumes, once all of them are there. Else what is missing and why.
+    /// Directories of a pod's volumes, once all are there that its containers have. Else what is missing and why.
     ///
     /// # Errors
     /// Names of the volumes that are not ready, each with its error if it has one.
@@ -705,7 +712,7 @@ impl Volumes {
         let uid = pod::uid(pod);
         let mut there = BTreeMap::new();
         let mut missing = Vec::new();
-        for v in spec(pod).volumes.iter().flatten() {
+        for v in pod::used_volumes(pod) {
             match self.pods.get(&uid).and_then(|p| p.get(&v.name)) {
                 Some(s) if s.is_ready() => {
                     there.insert(v.name.clone(), s.path.clone());

@@ -17,6 +17,9 @@ use serde::{Deserialize, Serialize};
 use super::{NotReady, PayloadSources};
 use crate::spec::pod;
 
+/// The finalizer of claims that pods have.
+const PROTECTED: &str = "kubernetes.io/pvc-protection";
+
 /// A secret by namespace and name.
 pub type SecretName = (String, String);
 
@@ -250,7 +253,9 @@ fn of_claim(pod: &Pod, name: &str, owner: Option<&Pod>, sources: &dyn PayloadSou
             return failed(format!("PVC {namespace}/{name} was not created for pod {namespace}/{}", owner.name()));
         }
     }
-    if claim.is_deleting() {
+    // While it is protected it stays for as long as a pod of a node has it, as this one does (upstream's `getPVCExtractPV`,
+    // `pkg/kubelet/volumemanager/populator`).
+    if claim.is_deleting() && !claim.has_finalizer(PROTECTED) {
         return failed(format!("PVC {namespace}/{name} is being deleted"));
     }
     let phase = claim.status.as_ref().and_then(|s| s.phase.as_deref()).unwrap_or_default();

@@ -86,10 +86,13 @@ impl PayloadSources for Fixed {
     }
 }
 
+/// A pod whose container has all of these volumes.
 fn pod(volumes: serde_json::Value) -> Pod {
+    let all = volumes.as_array().unwrap().iter();
+    let mounts: Vec<_> = all.map(|v| json!({"name": v["name"], "mountPath": "/v"})).collect();
     serde_json::from_value(json!({
         "metadata": {"name": "p", "namespace": "n", "uid": "u"},
-        "spec": {"containers": [{"name": "c"}], "volumes": volumes}
+        "spec": {"containers": [{"name": "c", "volumeMounts": mounts}], "volumes": volumes}
     }))
     .unwrap()
 }
@@ -138,6 +141,44 @@ fn volumes_are_set_up_once_and_again_when_their_contents_change() {
     assert_eq!(settle(&mut v, &p, &data("k", "2")), 1);
     let ready = v.ready(&p).unwrap();
     assert_eq!(ready["e"], "/var/lib/kubelet/pods/u/volumes/kubernetes.io~empty-dir/e");
+}
+
+/// Upstream's tests leave volumes to no container and look for them on the node ("should not mount / map unused volumes in a pod",
+/// `test/e2e/storage/testsuites/volumemode.go`).
+#[test]
+fn what_no_container_has_is_not_made_and_keeps_nobody_waiting() {
+    let volumes = json!([{"name": "e", "emptyDir": {}}, {"name": "lacks", "configMap": {"name": "nowhere"}},
+        {"name": "unbound", "persistentVolumeClaim": {"claimName": "none"}}]);
+    let with = |containers: serde_json::Value| {
+        let mut p = pod(volumes.clone());
+        let mut s = serde_json::to_value(spec(&p)).unwrap();
+        s["containers"][0]["volumeMounts"] = json!(null);
+        for (key, value) in containers.as_object().unwrap() {
+            s[key] = value.clone();
+        }
+        p.spec = serde_json::from_value(s).unwrap();
+        p
+    };
+    let mount = |name: &str| json!([{"name": name, "mountPath": "/v"}]);
+    let file = json!([{"name": "K", "valueFrom": {"fileKeyRef": {"volumeName": "e", "path": "f", "key": "K"}}}]);
+    for (containers, made, waits) in [
+        (json!({}), 0, None),
+        (json!({"containers": [{"name": "c", "volumeMounts": mount("e")}]}), 1, None),
+        (json!({"initContainers": [{"name": "i", "volumeMounts": mount("e")}]}), 1, None),
+        (json!({"ephemeralContainers": [{"name": "d", "volumeMounts": mount("e")}]}), 1, None),
+        (json!({"containers": [{"name": "c", "env": file}]}), 1, None),
+        (json!({"containers": [{"name": "c", "volumeMounts": mount("lacks")}]}), 0, Some("lacks")),
+        (
+            json!({"containers": [{"name": "c", "volumeDevices": [{"name": "unbound", "devicePath": "/d"}]}]}),
+            0,
+            Some("unbound"),
+        ),
+    ] {
+        let (p, mut v) = (with(containers.clone()), Volumes::default());
+        assert_eq!(settle(&mut v, &p, &Fixed::default()), made, "{containers}");
+        let missing = v.ready(&p).err().map(|missing| missing[0].0.clone());
+        assert_eq!(missing.as_deref(), waits, "{containers}");
+    }
 }
 
 #[test]
@@ -289,6 +330,15 @@ fn claims_are_used_only_where_they_surely_are_the_pods() {
     check(&claimed("Pending", "c1", "Filesystem", flex.clone()), Err("non-bound phase"));
     check(&claimed("Bound", "c2", "Filesystem", flex.clone()), Err("belongs to another claim"));
     check(&claimed("Bound", "c1", "Filesystem", json!({"glusterfs": {}})), Err("does not mount"));
+    for (finalizers, expected) in [
+        (json!(["kubernetes.io/pvc-protection"]), Ok("flexvolume-v/d/pv1")),
+        (json!(["other"]), Err("PVC n/data is being deleted")),
+    ] {
+        let mut going = claimed("Bound", "c1", "Filesystem", flex.clone());
+        going.objects[0]["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z".into();
+        going.objects[0]["metadata"]["finalizers"] = finalizers;
+        check(&going, expected);
+    }
     for driver in ["../../bin", "a/b/c", "..", "a/"] {
         let sources = claimed("Bound", "c1", "Filesystem", json!({"flexVolume": {"driver": driver}}));
         assert!(matches!(origin::resolve(&p, volume, &sources), Err(NotReady::Failed(_))), "{driver}");
@@ -597,6 +647,8 @@ fn a_volume_goes_to_the_pods_group_as_its_driver_and_its_pod_want_it() {
         let mut volume = volume.clone();
         volume["name"] = "v".into();
         let mut p = pod(json!([volume]));
+        // A device is no files.
+        p.spec.as_mut().unwrap().containers[0].volume_mounts = None;
         let security = json!({"fsGroup": group, "fsGroupChangePolicy": change});
         p.spec.as_mut().unwrap().security_context = serde_json::from_value(security).unwrap();
         let origin = origin::resolve(&p, &spec(&p).volumes.as_ref().unwrap()[0], &sources).unwrap().unwrap();

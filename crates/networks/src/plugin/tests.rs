@@ -308,13 +308,17 @@ fn what_the_runtime_has_forgotten_is_collected() {
 }
 
 #[test]
-fn a_damaged_record_is_told_and_stays() {
-    let world = World::new();
-    assert_eq!(world.run("ADD", "c1", Some("a")).0, 0);
-    fs::write(world.dir.path().join("state/c1.json"), "{").expect("written");
-    let (code, result) = world.run("DEL", "c1", None);
-    assert!(code == 1 && result["msg"].as_str().is_some_and(|why| why.contains("damaged")), "{result}");
-    assert_eq!(world.kept(), ["c1.json", "c1.lock"]);
+fn a_damaged_record_is_told_and_holds_up_no_end() {
+    for (command, id) in [("DEL", "c1"), ("GC", "")] {
+        let world = World::new();
+        assert_eq!(world.run("ADD", "c1", Some("a")).0, 0);
+        fs::write(world.dir.path().join("state/c1.json"), "{").expect("written");
+        let (code, result) = world.run("CHECK", "c1", None);
+        assert!(code == 1 && result["msg"].as_str().is_some_and(|why| why.contains("damaged")), "{result}");
+        assert_eq!(world.kept(), ["c1.json", "c1.lock"]);
+        let (code, result) = world.run_in(command, id, None, "", json!({"cni.dev/valid-attachments": []}));
+        assert_eq!((code, world.kept()), (0, vec!["c1.damaged".to_owned()]), "{command}: {result}");
+    }
 }
 
 #[test]

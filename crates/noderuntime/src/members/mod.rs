@@ -22,7 +22,7 @@ use std::path::{Path, PathBuf};
 
 use crate::layout::Layout;
 
-pub use network::{NetworkError, guard_loopback, masquerade, remove_namespace, set_up};
+pub use network::{NetworkError, guard_loopback, is_guarded, masquerade, masquerade_nodes, remove_namespace, set_up};
 
 /// The most nodes that one machine can have here: as many as there are addresses set aside.
 pub const MAX_NODES: u8 = 100;

@@ -63,16 +63,29 @@ pub fn set_up(members: &Members) -> Result<(), NetworkError> {
         routes(At::Node(&netns), members, Some(member))?;
         masquerade_node(members, member)?;
     }
-    hide(&members.cluster, "nodes", &format!("{gateway}/{bits}"), &bridge)
+    masquerade_nodes(members).map(drop)
 }
 
-/// What the pods of a node that has this network to itself send elsewhere than to each other comes from the node. It is one
-/// rule for all of them: CNI's `ipMasq` makes a chain for each pod, and reads those of all others for it. Blocks meanwhile.
+/// What nodes and their pods send elsewhere than to each other comes from this machine, which passes it on. Returns whether
+/// anything had to be done for that. Blocks meanwhile.
 ///
 /// # Errors
 /// See [`NetworkError`].
-pub fn masquerade(layout: &Layout, pod_cidr: &str) -> Result<(), NetworkError> {
-    hide(layout, "pods", pod_cidr, &layout.bridge())
+pub fn masquerade_nodes(members: &Members) -> Result<bool, NetworkError> {
+    let ((gateway, bits), bridge) = (GATEWAY, members.bridge());
+    let hidden = hide(&members.cluster, "nodes", &format!("{gateway}/{bits}"), &bridge)?;
+    Ok(pass_on(&members.cluster, "nodes", &bridge)? || hidden)
+}
+
+/// What the pods of a node that has this network to itself send elsewhere than to each other comes from the node, which passes it
+/// on. It is one rule for all of them: CNI's `ipMasq` makes a chain for each pod, and reads those of all others for it. Returns
+/// whether anything had to be done for that. Blocks meanwhile.
+///
+/// # Errors
+/// See [`NetworkError`].
+pub fn masquerade(layout: &Layout, pod_cidr: &str) -> Result<bool, NetworkError> {
+    let hidden = hide(layout, "pods", pod_cidr, &layout.bridge())?;
+    Ok(pass_on(layout, "pods", &layout.bridge())? || hidden)
 }
 
 /// What pods send to this machine's loopback addresses goes nowhere; answers to what was asked from here pass. CNI's
@@ -86,6 +99,12 @@ pub fn guard_loopback(layout: &Layout) -> Result<(), NetworkError> {
     run(At::Cluster, "nft", &[guard(&layout.loopback_table(), &layout.bridge()).as_str()]).map(drop)
 }
 
+/// Whether there is such a table. Blocks meanwhile.
+#[must_use]
+pub fn is_guarded(layout: &Layout) -> bool {
+    run(At::Cluster, "nft", &["list", "table", "ip", &layout.loopback_table()]).is_ok()
+}
+
 /// The commands for a table with that rule, in one transaction, whatever there was under its name.
 fn guard(table: &str, bridge: &str) -> String {
     format!(
@@ -96,14 +115,45 @@ fn guard(table: &str, bridge: &str) -> String {
 }
 
 /// What comes from a range and leaves by another way than its bridge has this machine's address then. Multicast stays.
-fn hide(cluster: &Layout, what: &str, range: &str, bridge: &str) -> Result<(), NetworkError> {
-    // The comment has the form that CNI's plugins give theirs, by which `carrack down` finds a cluster's rules.
-    let comment = format!("name: \"{}\" id: \"{what}\"", cluster.cni_network());
+fn hide(cluster: &Layout, what: &str, range: &str, bridge: &str) -> Result<bool, NetworkError> {
+    let comment = comment(cluster, what);
     let rule = [
         &["POSTROUTING", "-s", range, "!", "-d", MULTICAST, "!", "-o", bridge],
         &["-m", "comment", "--comment", &*comment][..],
     ];
     nat(At::Cluster, "-A", &rule.concat(), "MASQUERADE")
+}
+
+/// The comment of a rule has the form that CNI's plugins give theirs, by which `carrack down` finds a cluster's rules.
+fn comment(cluster: &Layout, what: &str) -> String {
+    format!("name: \"{}\" id: \"{what}\"", cluster.cni_network())
+}
+
+/// Where this machine passes on nothing that no rule allows, as with Docker or ufw, there are rules for what comes from a bridge,
+/// and for answers to that and what host ports lead there. They come last, so that whatever somebody has forbidden stays so.
+///
+/// Upstream: kube-proxy's chain `KUBE-FORWARD`; flannel's `FLANNEL-FWD` allows what is for pods from everywhere, too.
+fn pass_on(cluster: &Layout, what: &str, bridge: &str) -> Result<bool, NetworkError> {
+    // What cannot be read keeps nothing back: there is no such filter.
+    let saved = run(At::Cluster, "iptables-save", &["-t", "filter"]).unwrap_or_default();
+    if !drops_unasked(&saved) {
+        return Ok(false);
+    }
+    let comment = comment(cluster, what);
+    let about = ["-m", "comment", "--comment", &*comment];
+    let ways: [&[&str]; 2] =
+        [&["-i", bridge], &["-o", bridge, "-m", "conntrack", "--ctstate", "RELATED,ESTABLISHED,DNAT"]];
+    let mut added = false;
+    for way in ways {
+        added |= rule(At::Cluster, "filter", "-A", &[&["FORWARD"][..], way, &about[..]].concat(), "ACCEPT")?;
+    }
+    Ok(added)
+}
+
+/// Whether what a machine is to pass on is dropped where no rule says otherwise, by `iptables-save`.
+fn drops_unasked(saved: &str) -> bool {
+    let policy = saved.lines().find_map(|line| line.strip_prefix(":FORWARD "));
+    policy.is_some_and(|policy| !policy.starts_with("ACCEPT"))
 }
 
 /// Takes a node's namespace away, and with it all that is in it.
@@ -177,13 +227,17 @@ fn masquerade_node(members: &Members, member: &Member) -> Result<(), NetworkErro
     Ok(())
 }
 
-/// A rule of the nat table that is there already stays.
-fn nat(at: At<'_>, how: &str, rule: &[&str], target: &str) -> Result<(), NetworkError> {
-    let words = |how| ["-w", "-t", "nat", how].into_iter().chain(rule.iter().copied()).chain(["-j", target]);
-    if run(at, "iptables", &words("-C").collect::<Vec<_>>()).is_ok() {
-        return Ok(());
+fn nat(at: At<'_>, how: &str, words: &[&str], target: &str) -> Result<bool, NetworkError> {
+    rule(at, "nat", how, words, target)
+}
+
+/// A rule that is there already stays. Returns whether it was not.
+fn rule(at: At<'_>, table: &str, how: &str, words: &[&str], target: &str) -> Result<bool, NetworkError> {
+    let line = |how| ["-w", "-t", table, how].into_iter().chain(words.iter().copied()).chain(["-j", target]);
+    if run(at, "iptables", &line("-C").collect::<Vec<_>>()).is_ok() {
+        return Ok(false);
     }
-    run(at, "iptables", &words(how).collect::<Vec<_>>()).map(drop)
+    run(at, "iptables", &line(how).collect::<Vec<_>>()).map(|_| true)
 }
 
 fn forward(at: At<'_>) -> Result<(), NetworkError> {
@@ -233,5 +287,16 @@ mod tests {
         let rules = nft(&script).expect("the kernel takes it");
         assert_eq!(rules.matches("drop").count(), 1, "{rules}");
         assert!(rules.contains("iifname \"cni-12ab\" ip daddr 127.0.0.0/8 ct state"), "{rules}");
+    }
+
+    #[test]
+    fn a_machine_that_passes_on_nothing_unasked_is_known() {
+        let docker = "*filter\n:INPUT ACCEPT [0:0]\n:FORWARD DROP [1:60]\n:OUTPUT ACCEPT [0:0]\n:DOCKER - [0:0]\n\
+                      -A FORWARD -j DOCKER-USER\nCOMMIT\n";
+        let open = "*filter\n:INPUT DROP [0:0]\n:FORWARD ACCEPT [0:0]\n-A FORWARD -s 10.42.0.9/32 -j DROP\nCOMMIT\n";
+        for (saved, expected) in [(docker, true), (open, false), ("", false), ("*filter\n:FORWARDED - [0:0]\n", false)]
+        {
+            assert_eq!(drops_unasked(saved), expected, "{saved}");
+        }
     }
 }

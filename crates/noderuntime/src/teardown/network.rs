@@ -76,13 +76,32 @@ async fn remove_rules(network: &str) -> io::Result<usize> {
     {
         run("nft", &["delete", "table", "ip", "nat"], "").await?;
     }
+    // A kernel without that table has none of them; it is there only where somebody else has made it.
+    let filter = run("iptables-save", &["-t", "filter"], "").await.unwrap_or_default();
+    if let Some((script, rules)) = passing_script(&filter, network) {
+        run("iptables-restore", &["--noflush"], &script).await?;
+        count += rules;
+    }
     Ok(count)
+}
+
+/// The mark of a network's rules, as `iptables-save` writes it.
+fn mark(network: &str) -> String {
+    format!("name: \\\"{network}\\\" id:")
+}
+
+/// The script that takes out the rules by which this machine passes on what pods of `network` send. `None` when there are none.
+fn passing_script(saved: &str, network: &str) -> Option<(String, usize)> {
+    let mark = mark(network);
+    let ours = saved.lines().filter(|line| line.starts_with("-A FORWARD ") && line.contains(&mark));
+    let deletions: Vec<String> = ours.map(|line| line.replacen("-A ", "-D ", 1)).collect();
+    (!deletions.is_empty()).then(|| (format!("*filter\n{}\nCOMMIT\n", deletions.join("\n")), deletions.len()))
 }
 
 /// The `iptables-restore` script that takes out all rules and chains of `network` from a saved nat table, and the host
 /// port chains when no network uses them any more. `None` when there is nothing to take out.
 fn removal_script(saved: &str, network: &str) -> Option<(String, usize)> {
-    let mark = format!("name: \\\"{network}\\\" id:");
+    let mark = mark(network);
     let target =
         |rule: &str| rule.rsplit_once(" -j ").map(|(_, rest)| rest.split(' ').next().unwrap_or(rest).to_owned());
     let chain_of = |rule: &str| rule.split(' ').nth(1).unwrap_or_default().to_owned();
@@ -227,6 +246,21 @@ COMMIT
 "#;
         assert_eq!(script, expected);
         assert_eq!(removal_script("*nat\n:PREROUTING ACCEPT [0:0]\nCOMMIT\n", "carrack"), None);
+    }
+
+    #[test]
+    fn others_rules_for_what_is_passed_on_stay() {
+        let saved = r#"*filter
+:FORWARD DROP [0:0]
+-A FORWARD -j DOCKER-USER
+-A FORWARD -i cni0 -m comment --comment "name: \"carrack\" id: \"pods\"" -j ACCEPT
+-A FORWARD -i cni-12 -m comment --comment "name: \"carrack-12\" id: \"pods\"" -j ACCEPT
+COMMIT
+"#;
+        let deletion = r#"-D FORWARD -i cni0 -m comment --comment "name: \"carrack\" id: \"pods\"" -j ACCEPT"#;
+        assert_eq!(passing_script(saved, "carrack"), Some((format!("*filter\n{deletion}\nCOMMIT\n"), 1)));
+        assert_eq!(passing_script(saved, "carrack-13"), None);
+        assert_eq!(passing_script("", "carrack"), None);
     }
 
     #[test]

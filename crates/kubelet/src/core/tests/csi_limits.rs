@@ -27,7 +27,7 @@ fn world(about: &Value, attachment: Option<&Value>) -> World {
     w.node.csi_limits.insert(DRIVER.into(), 2);
     w.create(
         "p",
-        json!({"containers": [{"name": "c", "image": "busybox"}],
+        json!({"containers": [{"name": "c", "image": "busybox", "volumeMounts": [{"name": "d", "mountPath": "/d"}]}],
             "volumes": [{"name": "d", "persistentVolumeClaim": {"claimName": "c"}}]}),
     );
     w
@@ -103,5 +103,26 @@ fn a_question_is_not_lost_with_a_driver_that_does_not_answer() {
         let before = asked(&w);
         w.run(60);
         assert_eq!(asked(&w), before, "{what}");
+    }
+}
+
+/// As upstream's tests have it ("should transition pod to failed state when attachment limit exceeded", `test/e2e/storage/csimock`).
+#[test]
+fn a_pod_that_waits_for_room_in_vain_ends_where_another_may_find_some() {
+    let error = |code: i32| json!({"time": "2026-01-01T00:00:00Z", "message": "full", "errorCode": code});
+    for (period, code, ends) in [(json!(20), 8, true), (json!(20), 13, false), (Value::Null, 8, false)] {
+        let about = json!({"metadata": {"name": DRIVER},
+            "spec": {"attachRequired": true, "nodeAllocatableUpdatePeriodSeconds": period}});
+        let refused = json!({"metadata": {"name": "a"},
+            "spec": {"attacher": DRIVER, "nodeName": "sim", "source": {}},
+            "status": {"attached": false, "attachError": error(code)}});
+        let mut w = world(&about, Some(&refused));
+        w.run(100);
+        assert_eq!(w.phase(), "Pending", "{about} {code}: there may be room yet");
+        w.run(60);
+        let status = &w.api.objects[POD]["status"];
+        assert_eq!(status["phase"] == "Failed", ends, "{about} {code}: {status}");
+        assert_eq!(status["reason"] == "VolumeAttachmentLimitExceeded", ends, "{about} {code}: {status}");
+        assert_eq!(w.node.sandboxes.values().any(|s| s.ready), !ends, "{about} {code}");
     }
 }

@@ -181,43 +181,49 @@ fn devices_lie_together_as_the_policy_wants() {
     }
 }
 
-/// The power is cut and the disk has forgotten the records and the checkpoint; the Node still offers the device.
+/// The power is cut and the disk has forgotten the records and the checkpoint, or shows something else in its place; the Node
+/// still offers the device.
 #[test]
 fn a_node_that_forgot_its_plugins_starts_nothing_without_its_device() {
-    each_seed(|seed| {
-        let mut w = World::new(seed);
-        w.run(2);
-        w.edit_or_create_node();
-        w.plugin_up(&["a"]);
-        w.run(5);
-        w.create("p", vm("Always"));
-        w.run(5);
-        assert_eq!(w.phase(), "Running", "seed {seed}");
-        let amount = |w: &World| w.api.objects["/api/v1/nodes/sim"]["status"]["allocatable"][KVM].clone();
-        assert_eq!(amount(&w), "1");
+    for left in [None, Some(Vec::new()), Some(vec![0; 300]), Some(b"{\"Data\":".to_vec())] {
+        each_seed(|seed| forgets_its_plugins(seed, left.as_deref()));
+    }
+}
 
-        let now = w.now;
-        w.node.reboot(now, "boot-2");
-        w.node.records.clear();
-        w.node.checkpoint = None;
-        w.restart_kubelet();
-        w.create("q", vm("Always"));
-        w.run(60);
-        assert_eq!(amount(&w), "0", "seed {seed}");
-        for uid in ["uid-p", "uid-q"] {
-            assert!(w.node.running(uid).is_empty(), "seed {seed}: {uid} runs without its device");
-        }
-        assert!(!w.api.phases.iter().any(|p| p.ends_with("=Failed")), "{:?}", w.api.phases);
-        // A kubelet that is killed now still knows.
-        w.restart_kubelet();
-        w.run(10);
-        assert!(w.node.running("uid-p").is_empty());
-        w.plugin_up(&["a", "b"]);
-        w.run(30);
-        for uid in ["uid-p", "uid-q"] {
-            assert_eq!(w.node.running(uid).len(), 1, "seed {seed}: {uid}");
-        }
-    });
+fn forgets_its_plugins(seed: u64, left: Option<&[u8]>) {
+    let what = format!("seed {seed}, {left:?} left");
+    let mut w = World::new(seed);
+    w.run(2);
+    w.edit_or_create_node();
+    w.plugin_up(&["a"]);
+    w.run(5);
+    w.create("p", vm("Always"));
+    w.run(5);
+    assert_eq!(w.phase(), "Running", "{what}");
+    let amount = |w: &World| w.api.objects["/api/v1/nodes/sim"]["status"]["allocatable"][KVM].clone();
+    assert_eq!(amount(&w), "1");
+
+    let now = w.now;
+    w.node.reboot(now, "boot-2");
+    w.node.records.clear();
+    w.node.checkpoint = left.map(<[u8]>::to_vec);
+    w.restart_kubelet();
+    w.create("q", vm("Always"));
+    w.run(60);
+    assert_eq!(amount(&w), "0", "{what}");
+    for uid in ["uid-p", "uid-q"] {
+        assert!(w.node.running(uid).is_empty(), "{what}: {uid} runs without its device");
+    }
+    assert!(!w.api.phases.iter().any(|p| p.ends_with("=Failed")), "{:?}", w.api.phases);
+    // A kubelet that is killed now still knows.
+    w.restart_kubelet();
+    w.run(10);
+    assert!(w.node.running("uid-p").is_empty());
+    w.plugin_up(&["a", "b"]);
+    w.run(30);
+    for uid in ["uid-p", "uid-q"] {
+        assert_eq!(w.node.running(uid).len(), 1, "{what}: {uid}");
+    }
 }
 
 #[test]

@@ -185,3 +185,18 @@ fn what_pods_use_is_measured_for_both_ends_at_once() {
     assert!(measured.windows(2).all(|two| two[0] < two[1]), "{measured:?}");
     assert!(w.api.events.iter().any(|e| e == "EvictionThresholdMet"), "{:?}", w.api.events);
 }
+
+#[test]
+fn a_pod_that_has_run_for_too_long_is_told_so() {
+    let mut w = World::new(9);
+    w.edit_or_create_node();
+    let mut spec = plain();
+    spec["activeDeadlineSeconds"] = 20.into();
+    w.create("p", spec);
+    w.run(10);
+    assert_eq!(w.phase(), "Running");
+    w.run(90);
+    let status = &w.api.objects[POD]["status"];
+    assert_eq!((&status["phase"], &status["reason"]), (&json!("Failed"), &json!("DeadlineExceeded")), "{status}");
+    assert_eq!(w.api.events.iter().filter(|e| *e == "DeadlineExceeded").count(), 1, "{:?}", w.api.events);
+}

@@ -1,13 +1,20 @@
 //! What a restarted kubelet knows of its volumes before anybody has told it anything.
 
+use carrack_types::volume::{VOLUME_USERS, digest};
+
 use super::*;
+use crate::records::{POD_PREFIX, PodRecord, VOLUME_PREFIX};
+use crate::volumes::VolumeKind;
 
 const PODS: usize = 20;
+const SETTINGS: &str = "/api/v1/namespaces/n/configmaps/settings";
 
 fn full() -> Value {
+    let mounts =
+        ["memory", "disk", "about", "settings"].map(|name| json!({"name": name, "mountPath": format!("/{name}")}));
     json!({
         "terminationGracePeriodSeconds": 5,
-        "containers": [{"name": "c", "image": "busybox", "imagePullPolicy": "IfNotPresent"}],
+        "containers": [{"name": "c", "image": "busybox", "imagePullPolicy": "IfNotPresent", "volumeMounts": mounts}],
         "volumes": [
             {"name": "memory", "emptyDir": {"medium": "Memory"}},
             {"name": "disk", "emptyDir": {}},
@@ -20,8 +27,7 @@ fn full() -> Value {
 fn full_node(seed: u64) -> World {
     let mut w = World::new(seed);
     w.edit_or_create_node();
-    w.api
-        .put("/api/v1/namespaces/n/configmaps/settings", json!({"metadata": {"name": "settings"}, "data": {"a": "b"}}));
+    w.api.put(SETTINGS, json!({"metadata": {"name": "settings"}, "data": {"a": "b"}}));
     for n in 0..PODS {
         w.create(&format!("p{n}"), full());
     }
@@ -67,4 +73,95 @@ fn what_a_reboot_took_is_not_believed() {
     w.run(60);
     assert_eq!(w.core.mounts().count(), 4 * PODS);
     assert_eq!(w.node.containers.values().filter(|c| c.record.may_run()).count(), PODS);
+}
+
+/// Of a volume whose record cannot be read nobody knows that it is not mounted here any more.
+#[test]
+fn what_the_node_names_in_use_stays_named_while_its_record_cannot_be_read() {
+    const UNREAD: &str = "kubernetes.io/csi/d^unread";
+    let node = "/api/v1/nodes/sim";
+    for (left, expected) in
+        [(None, json!([])), (Some(&b"{"[..]), json!([UNREAD])), (Some(&[0; 64][..]), json!([UNREAD]))]
+    {
+        let mut w = World::new(1);
+        w.edit_or_create_node();
+        w.run(15);
+        let users = json!({UNREAD: ["u"], "kubernetes.io/csi/d^gone": ["u"]}).to_string();
+        w.edit(
+            node,
+            json!({
+                "metadata": {"annotations": {VOLUME_USERS: users}},
+                "status": {"volumesInUse": [UNREAD, "kubernetes.io/csi/d^gone"]},
+            }),
+        );
+        if let Some(left) = left {
+            w.node.records.insert(format!("{VOLUME_PREFIX}{}", digest(UNREAD)), left.to_vec());
+        }
+        w.restart_kubelet();
+        w.run(30);
+        let object = &w.api.objects[node];
+        assert_eq!(object["status"]["volumesInUse"], expected, "{left:?} left");
+        let users = object["metadata"]["annotations"][VOLUME_USERS].as_str().unwrap_or("{}");
+        let users: BTreeMap<String, Value> = serde_json::from_str(users).expect("a map");
+        let expected: Vec<&str> = expected.as_array().into_iter().flatten().filter_map(Value::as_str).collect();
+        assert_eq!(users.keys().collect::<Vec<_>>(), expected, "{left:?} left");
+    }
+}
+
+/// A pod's record that cannot be read holds the volumes of the node as long as something of the pod may be there that nobody knows.
+#[test]
+fn a_pods_record_that_cannot_be_read_holds_no_more_than_it_must() {
+    let start = |left: bool, pods: &[&str]| {
+        let mut w = World::new(1);
+        w.edit_or_create_node();
+        w.api.put(SETTINGS, json!({"metadata": {"name": "settings"}, "data": {}}));
+        for name in pods {
+            w.create(name, full());
+        }
+        w.run(20);
+        for record in [format!("{POD_PREFIX}gone"), format!("{POD_PREFIX}uid-p")] {
+            if record.ends_with("gone") || pods.contains(&"p") {
+                w.node.records.insert(record, b"{".to_vec());
+            }
+        }
+        if left {
+            let path = format!("{}/volumes/kubernetes.io~secret/s", w.core.config.pod_dir("gone"));
+            w.node.volumes.insert(path, VolumeKind::EmptyDir { tmpfs: true, size_bytes: 0, page_bytes: 0 });
+        }
+        w
+    };
+    let told = |w: &World| w.api.events.iter().filter(|event| *event == "UnreadableRecord").count();
+    // Of one that is gone nothing is there, or a mount.
+    for (left, events) in [(false, 0), (true, 1)] {
+        let mut w = start(left, &[]);
+        w.restart_kubelet();
+        w.run(30);
+        assert_eq!((w.core.users_known(), told(&w)), (!left, events), "a mount is left: {left}");
+    }
+    // What runs on is known again, and its record is whole.
+    let mut w = start(false, &["p"]);
+    w.restart_kubelet();
+    w.run(30);
+    assert_eq!((w.core.users_known(), w.core.mounts().count()), (true, 4));
+    let record = &w.node.records[&format!("{POD_PREFIX}uid-p")];
+    assert!(serde_json::from_slice::<PodRecord>(record).is_ok_and(|record| !record.may_have_more));
+    // Its new record is not believed before all of it was seen, however often the kubelet is killed meanwhile.
+    let mut w = start(false, &["p"]);
+    w.api.objects.remove(SETTINGS);
+    for life in 1..3 {
+        w.restart_kubelet();
+        w.run(30);
+        assert!(!w.core.users_known(), "life {life}");
+    }
+    let news = w.api.put(SETTINGS, json!({"metadata": {"name": "settings"}, "data": {}}));
+    w.tell(news);
+    w.run(90);
+    assert!(w.core.users_known());
+    // Of one that is to end, what its spec has is taken down.
+    let mut w = start(false, &["p"]);
+    w.delete(5);
+    w.restart_kubelet();
+    w.run(60);
+    assert_eq!((w.core.users_known(), w.core.mounts().count(), w.node.volumes.len()), (true, 0, 0));
+    assert!(!w.node.records.contains_key(&format!("{POD_PREFIX}uid-p")), "it went with its pod");
 }

@@ -9,7 +9,8 @@ const SETTINGS: &str = "/api/v1/namespaces/n/configmaps/settings";
 fn reader() -> Value {
     json!({
         "terminationGracePeriodSeconds": 5,
-        "containers": [{"name": "c", "image": "busybox", "imagePullPolicy": "IfNotPresent"}],
+        "containers": [{"name": "c", "image": "busybox", "imagePullPolicy": "IfNotPresent",
+            "volumeMounts": [{"name": "settings", "mountPath": "/settings"}]}],
         "volumes": [{"name": "settings", "configMap": {"name": "settings", "optional": true}}],
     })
 }
@@ -144,5 +145,19 @@ fn the_strategy_is_the_configurations() {
         assert!(after_s == 1 || w.words() == [soon], "{detection:?}");
         w.run(after_s - after_s / 2);
         assert_eq!(w.words(), ["b"], "{detection:?}");
+    }
+}
+
+/// What a pod is made of is as it was when the pod was made, or newer, whatever was read for others before.
+#[test]
+fn a_new_pod_finds_no_old_words() {
+    for detection in [ChangeDetection::Watch, ChangeDetection::Cache, ChangeDetection::Get] {
+        let mut w = World::with_reader(6, false);
+        w.restart_detecting(detection);
+        w.run(10);
+        w.set("b", false);
+        w.create("q", reader());
+        w.run(5);
+        assert_eq!(w.words(), ["b", "b"], "{detection:?}");
     }
 }

@@ -1,4 +1,5 @@
-//! An API server that takes what is written and keeps something else: an older one, or one with a webhook.
+//! An API server that does not keep what it is told: an older one, or one with a webhook, that keeps something else, and one that is
+//! away.
 
 use super::*;
 
@@ -41,4 +42,24 @@ fn nor_is_that_of_a_node() {
     w.run(60);
     let again = writes(&w, node) - before;
     assert!((5..=7).contains(&again), "{again} writes in a minute");
+}
+
+/// However long it is away, a pod that is deleted goes only once it has heard how that ended.
+#[test]
+fn an_end_is_told_after_an_outage() {
+    each_seed(|seed| {
+        let mut w = World::new(seed);
+        w.run(2);
+        w.create("p", plain());
+        w.run(3);
+        // Its watches go on for a while.
+        w.api.down = true;
+        w.delete(5);
+        w.run(120);
+        assert!(w.node.running("uid-p").is_empty(), "seed {seed}");
+        w.api.down = false;
+        w.run(120);
+        w.assert_clean();
+        assert!(w.api.phases.iter().any(|p| p == "p=Failed"), "seed {seed}: {:?}", w.api.phases);
+    });
 }

@@ -183,6 +183,7 @@ mod tests {
             image_ref: String::new(),
             hash: String::new(),
             size: Default::default(),
+            user: None,
         };
         let runtime = RuntimeSnapshot {
             sandboxes: Vec::new(),
