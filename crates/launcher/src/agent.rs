@@ -8,7 +8,7 @@
 //! Nothing that a guest says is trusted: lines are bounded, answers have deadlines, and why it refuses is one short line.
 //! Upstream reference: QEMU's docs/interop/qemu-ga-ref.
 
-use crate::layout;
+use crate::layout::{self, Layout};
 use crate::lines::{LineError, LineReader, LineWriter, split};
 use crate::said::{MOST_CHARS, one_line};
 use base64::Engine as _;
@@ -98,7 +98,7 @@ struct Refusal {
 static NEXT: AtomicU64 = AtomicU64::new(1);
 
 impl Agent {
-    /// Connects to the channel at `socket` ([`crate::Layout::agent_socket`]) and makes sure that somebody answers.
+    /// Connects to the channel at `socket` ([`Layout::agent_socket`]) and makes sure that somebody answers.
     ///
     /// # Errors
     /// Nobody does within two seconds, once others have asked what they had to.
@@ -168,12 +168,50 @@ impl Agent {
     }
 }
 
+/// Says to the guest's probes, as long as it is held, that its file systems are being frozen or thawed. Its agent answers nobody
+/// meanwhile, which may take a minute and is no sign of death.
+#[derive(Debug)]
+pub struct Freezing {
+    /// On a directory beside that of the turns: probes do not wait for it.
+    _lock: OwnedFd,
+}
+
+impl Freezing {
+    /// Says so; nothing, where there is no guest.
+    pub async fn say(layout: &Layout) -> Option<Self> {
+        let lock = locked(&layout.private).await.ok()?;
+        Some(Self { _lock: lock })
+    }
+
+    /// Waits until somebody says so.
+    pub async fn heard(layout: &Layout) {
+        while !Self::is_said(layout) {
+            tokio::time::sleep(TURN_PERIOD).await;
+        }
+    }
+
+    /// Whether somebody says so.
+    fn is_said(layout: &Layout) -> bool {
+        let taken = |directory: OwnedFd| flock(&directory, FlockOperation::NonBlockingLockShared);
+        directory(&layout.private).is_ok_and(|found| taken(found) == Err(Errno::WOULDBLOCK))
+    }
+}
+
 /// Waits for one's turn at a channel. The lock is on the directory that it lies in, where nothing has to be made for it, and ends
 /// with its holder.
 async fn turn(socket: &Path) -> Result<OwnedFd, AgentError> {
+    locked(socket.parent().unwrap_or(socket)).await
+}
+
+fn directory(path: &Path) -> Result<OwnedFd, Errno> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    rustix::fs::open(path, flags, Mode::empty())
+}
+
+/// Waits until a directory is nobody else's.
+async fn locked(path: &Path) -> Result<OwnedFd, AgentError> {
     let refused = |error: Errno| AgentError::Connect(error.into());
-    let directory = rustix::fs::open(socket.parent().unwrap_or(socket), flags, Mode::empty()).map_err(refused)?;
+    let directory = directory(path).map_err(refused)?;
     let wait = async {
         loop {
             match flock(&directory, FlockOperation::NonBlockingLockExclusive) {

@@ -44,6 +44,9 @@ pub struct Board {
     /// By what the guest can tell that it has panicked, beside the ISA port that each machine has for it.
     #[serde(skip_serializing_if = "is_false")]
     pub pci_panic_device: bool,
+    /// Guests that are older than virtio 1.0 can have virtio's devices, too.
+    #[serde(skip_serializing_if = "is_false")]
+    pub transitional: bool,
     /// A trusted platform module, whose state goes with the machine.
     #[serde(skip_serializing_if = "is_false")]
     pub tpm: bool,

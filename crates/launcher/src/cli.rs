@@ -1,12 +1,12 @@
 #![expect(clippy::disallowed_methods, reason = "shell: the command line's side of the launcher")]
 //! `carrack virt-launcher`: the container's entry point and what is run beside it in the container.
 
-use crate::agent::Agent;
 use crate::client::{self, ClientError, Watch};
 use crate::copy::{self, Direction};
 use crate::domain::{EndReason, Phase};
 use crate::layout::Layout;
 use crate::monitor::{self, MonitorError, Start};
+use crate::probe;
 use crate::proto::Call;
 use crate::receive;
 use std::os::unix::process::CommandExt as _;
@@ -118,7 +118,7 @@ pub fn run(prefix: &[&str], args: LauncherArgs) -> ExitCode {
         Some(LauncherCommand::Shutdown) => report(shutdown(prefix, &places)),
         Some(LauncherCommand::Tail) => report(tail(&places)),
         Some(LauncherCommand::Probe { timeout_s, command }) => {
-            report(probe(&places, &command, Duration::from_secs(timeout_s.max(1))))
+            report(ask(&places, &command, Duration::from_secs(timeout_s.max(1))))
         }
     }
 }
@@ -255,20 +255,8 @@ fn tail(places: &Places) -> Result<(), String> {
     runtime().and_then(|runtime| runtime.block_on(follow)).map_err(|error| error.to_string())
 }
 
-/// Succeeds if the agent answers, and the command, if there is one, succeeds.
-fn probe(places: &Places, command: &[String], deadline: Duration) -> Result<(), String> {
-    let socket = places.layout().agent_socket();
-    let ask = async {
-        let mut agent = Agent::connect(&socket).await.map_err(|error| error.to_string())?;
-        let Some((program, arguments)) = command.split_first() else {
-            let answer = agent.execute("guest-ping", serde_json::json!({}), deadline).await;
-            return answer.map(drop).map_err(|error| error.to_string());
-        };
-        match agent.exec(program, arguments, deadline).await {
-            Ok(exit) if exit.code == 0 => Ok(()),
-            Ok(exit) => Err(format!("{program} ended with {}", exit.code)),
-            Err(error) => Err(error.to_string()),
-        }
-    };
-    runtime().map_err(|error| error.to_string())?.block_on(ask)
+fn ask(places: &Places, command: &[String], deadline: Duration) -> Result<(), String> {
+    let layout = places.layout();
+    let answer = probe::ask(&layout, command, deadline);
+    runtime().map_err(|error| error.to_string())?.block_on(answer)
 }

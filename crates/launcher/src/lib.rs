@@ -36,6 +36,7 @@ mod lines;
 mod monitor;
 mod pinning;
 mod prepare;
+mod probe;
 pub mod promise;
 pub mod proto;
 pub mod qmp;

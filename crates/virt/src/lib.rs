@@ -7,7 +7,6 @@ pub mod admission;
 pub mod api;
 pub mod controllers;
 mod copying;
-mod diff;
 mod exposition;
 pub mod fence;
 pub mod handler;
@@ -16,6 +15,8 @@ pub mod instancetype;
 pub mod patches;
 pub mod paths;
 pub mod requests;
+
+use carrack_engine::diff;
 
 /// The version of KubeVirt whose API this is; its clients are told so.
 pub const KUBEVIRT_VERSION: &str = "v1.9.0";

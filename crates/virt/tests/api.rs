@@ -163,6 +163,31 @@ fn a_machine_may_be_there_before_what_it_names() {
     assert_eq!(made["spec"]["instancetype"]["kind"], "VirtualMachineClusterInstancetype");
 }
 
+/// What is wrong with it came later: with a rule of another version, or as here with what it names.
+#[test]
+fn a_machine_that_could_not_be_made_any_more_can_be_stopped() {
+    let cluster = Cluster::new();
+    let preferences = "/apis/instancetype.kubevirt.io/v1beta1/namespaces/default/virtualmachinepreferences";
+    let preference = json!({"apiVersion": "instancetype.kubevirt.io/v1beta1", "kind": "VirtualMachinePreference",
+        "metadata": {"name": "fast"}, "spec": {"devices": {"preferredDiskBus": "virtio"}}});
+    cluster.admin(Method::POST, preferences, &preference, 201);
+    let volume = json!({"name": "root", "persistentVolumeClaim": {"claimName": "data", "readOnly": true}});
+    let template =
+        json!({"spec": {"domain": {"devices": {"disks": [{"name": "root", "disk": {}}]}}, "volumes": [volume]}});
+    let named = json!({"name": "fast", "kind": "VirtualMachinePreference"});
+    cluster.admin(Method::POST, VMS, &vm(json!({"spec": {"preference": named, "template": template}})), 201);
+    cluster.admin(Method::DELETE, &format!("{preferences}/fast"), &Value::Null, 200);
+    let path = format!("{VMS}/demo");
+    let patch = |spec: Value, code: u16| cluster.admin(Method::PATCH, &path, &json!({ "spec": spec }), code);
+    patch(json!({"runStrategy": "Halted"}), 200);
+    patch(json!({"runStrategy": "Sometimes"}), 422);
+    patch(json!({"dataVolumeTemplates": [{"metadata": {"name": "d"}, "spec": {}}]}), 422);
+    let reply = patch(json!({"template": {"spec": {"terminationGracePeriodSeconds": 5}}}), 422);
+    let causes = reply["details"]["causes"].as_array().cloned().unwrap_or_default();
+    let field = "spec.template.spec.domain.devices.disks[0].disk.bus";
+    assert!(causes.iter().any(|cause| cause["field"] == field), "{reply}");
+}
+
 #[test]
 fn what_an_instance_is_is_said_by_components() {
     let cluster = Cluster::new();

@@ -5,14 +5,17 @@
 //! are used only where QEMU has no other, with values that are checked or doubled.
 
 mod board;
+mod network;
 mod storage;
 
 use crate::board::Sound;
 use crate::image::ImageFormat;
 use crate::layout::Layout;
-use crate::spec::{DiskBus, MachineSpec, NicModel, NicSpec, Smbios};
+use crate::spec::{DiskBus, MachineSpec, Smbios};
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
+
+pub(crate) use network::is_mac;
 
 /// QEMU's name.
 pub const PROGRAM: &str = "qemu-system-x86_64";
@@ -89,11 +92,9 @@ pub fn argv(spec: &MachineSpec, layout: &Layout, backings: &[Backing]) -> Result
         }
         line.option("-uuid", uuid);
     }
+    network::nics(&mut line, spec)?;
     channels(&mut line, spec, layout);
     storage::disks(&mut line, spec, backings)?;
-    for (index, nic) in spec.nics.iter().enumerate() {
-        network(&mut line, index, nic)?;
-    }
     helpers(&mut line, spec);
     if spec.board.tpm {
         line.option("-chardev", format!("socket,id=chartpm,path={}", doubled(&path(&layout.tpm_socket()))));
@@ -196,58 +197,6 @@ fn channels(line: &mut Line, spec: &MachineSpec, layout: &Layout) {
         }
         line.device(device);
     }
-}
-
-fn network(line: &mut Line, index: usize, nic: &NicSpec) -> Result<(), MachineError> {
-    let field = |name: &str| format!("nics[{index}].{name}");
-    // IFNAMSIZ is 16 with the end.
-    let plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.');
-    if nic.tap.is_empty() || nic.tap.len() > 15 || !nic.tap.bytes().all(plain) {
-        return Err(invalid(field("tap"), "not an interface name"));
-    }
-    if !is_mac(&nic.mac) {
-        return Err(invalid(field("mac"), "not a hardware address"));
-    }
-    let vhost = if nic.vhost { "on" } else { "off" };
-    let queues = nic.queues.filter(|count| *count > 1 && nic.model == NicModel::Virtio);
-    let many = queues.map_or_else(String::new, |count| format!(",queues={count}"));
-    let netdev = format!("tap,id=hostnet{index},ifname={},script=no,downscript=no,vhost={vhost}{many}", nic.tap);
-    line.option("-netdev", netdev);
-    let driver = match nic.model {
-        NicModel::Virtio => "virtio-net-pci",
-        NicModel::E1000 => "e1000",
-        NicModel::E1000e => "e1000e",
-        NicModel::Ne2kPci => "ne2k_pci",
-        NicModel::Pcnet => "pcnet",
-        NicModel::Rtl8139 => "rtl8139",
-    };
-    let mut device = json!({
-        "driver": driver, "id": format!("net{index}"), "netdev": format!("hostnet{index}"), "mac": nic.mac,
-    });
-    match nic.boot_order {
-        Some(order) => device["bootindex"] = json!(order),
-        // The boot ROM is only needed where the guest boots from the network.
-        None => device["romfile"] = json!(""),
-    }
-    if let (NicModel::Virtio, Some(mtu)) = (nic.model, nic.mtu) {
-        device["host_mtu"] = json!(mtu);
-    }
-    if let Some(count) = queues {
-        device["mq"] = json!(true);
-        // One for each direction of each, one for changes of settings, one for the queue by which the guest makes them.
-        device["vectors"] = json!(count.saturating_mul(2).saturating_add(2));
-    }
-    if let Some(index) = nic.acpi_index {
-        device["acpi-index"] = json!(index);
-    }
-    line.device(device);
-    Ok(())
-}
-
-/// Six pairs of hexadecimal digits with colons, as in `52:54:00:12:34:56`.
-pub(crate) fn is_mac(text: &str) -> bool {
-    let parts: Vec<&str> = text.split(':').collect();
-    parts.len() == 6 && parts.iter().all(|part| part.len() == 2 && part.bytes().all(|b| b.is_ascii_hexdigit()))
 }
 
 fn helpers(line: &mut Line, spec: &MachineSpec) {

@@ -3,7 +3,9 @@
 use super::*;
 use crate::accel::Accel;
 use crate::board::{Board, Firmware, InputDevice, Kernel, Sound, Video, WatchdogAction};
-use crate::spec::{CacheMode, CpuSpec, DiskBus, DiskSource, DiskSpec, DiskTuning, MachineType, OnError};
+use crate::spec::{
+    CacheMode, CpuSpec, DiskBus, DiskSource, DiskSpec, DiskTuning, MachineType, NicModel, NicSpec, OnError,
+};
 
 fn spec() -> MachineSpec {
     MachineSpec {
@@ -203,10 +205,44 @@ fn networks() {
     check(changed(|n| n.queues = Some(4)), "-device", r#""vectors":10"#, true);
     check(changed(|n| n.queues = Some(1)), "-netdev", ",queues=", false);
     check(changed(|n| (n.queues, n.model) = (Some(4), NicModel::E1000)), "-netdev", ",queues=", false);
-    check(changed(|n| n.boot_order = Some(1)), "-device", r#""bootindex":1,"driver":"virtio-net-pci""#, true);
+    check(
+        changed(|n| n.boot_order = Some(1)),
+        "-device",
+        r#""bootindex":1,"bus":"pci.1","driver":"virtio-net-pci""#,
+        true,
+    );
     // With an order of the user's, a disk without one is not booted from.
     check(changed(|n| n.boot_order = Some(1)), "-device", r#"{"drive":"disk-0""#, true);
     check(changed(|n| n.model = NicModel::E1000e), "-device", r#""driver":"e1000e""#, true);
+}
+
+/// What a guest calls an interface hangs on its place, which no disk changes.
+#[test]
+fn interfaces_have_places_of_their_own() {
+    type Change = fn(&mut MachineSpec);
+    let port =
+        r#"{"addr":"0x10.0x0","bus":"pcie.0","chassis":1,"driver":"pcie-root-port","id":"pci.1","multifunction":true}"#;
+    let many = |s: &mut MachineSpec| s.nics = vec![nic(); 9];
+    check(many, "-device", port, true);
+    check(many, "-device", r#"{"addr":"0x10.0x7","bus":"pcie.0","chassis":8"#, true);
+    check(many, "-device", r#"{"addr":"0x11.0x0","bus":"pcie.0","chassis":9"#, true);
+    for number in [1, 8, 9] {
+        check(many, "-device", &format!(r#"{{"addr":"0x0","bus":"pci.{number}","driver":"virtio-net-pci""#), true);
+    }
+    let others: [Change; 3] = [
+        |s| s.nics[0].model = NicModel::E1000,
+        |s| s.machine = MachineType::Pc,
+        // Guests for which this is asked find no devices behind such ports.
+        |s| s.board.transitional = true,
+    ];
+    for change in others {
+        let mut spec = spec();
+        spec.nics = vec![nic()];
+        change(&mut spec);
+        let line = build(&spec).expect("a command line");
+        let first = line.iter().position(|option| option == "-device").expect("a device");
+        assert!(line[first + 1].contains(r#""id":"net0""#), "{line:#?}");
+    }
 }
 
 #[test]

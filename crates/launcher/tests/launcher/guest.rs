@@ -102,6 +102,8 @@ async fn from_boot_to_power_off() {
     console.expect("name=kim-vm\r\n").await;
     console.type_line("echo queues=$(ls -d /sys/class/net/eth0/queues/rx-* | wc -l)").await;
     console.expect("queues=2\r\n").await;
+    console.type_line("readlink -f /sys/class/net/eth0/device").await;
+    console.expect("/0000:01:00.0/").await;
 
     // The lease arrives in the background: ask until it is there.
     console.type_line("until ifconfig eth0 | grep -q 'inet addr'; do sleep 0.1; done; ifconfig eth0; route -n").await;

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use carrack_types::kubevirt::devices::CustomBlockSize;
-use carrack_types::kubevirt::{Disk, VirtualMachineInstanceSpec};
+use carrack_types::kubevirt::{Disk, VirtualMachineInstanceSpec, Volume};
 
 use super::{DEFAULT_BUS, Faults, MAX_STRING, is_dns_label, is_one_of, is_plain};
 
@@ -23,7 +23,7 @@ pub(super) fn check(field: &str, spec: &VirtualMachineInstanceSpec, faults: &mut
             faults.invalid(format!("{at}.name"), message);
         }
         match volumes.get(disk.name.as_str()) {
-            Some(_) => {}
+            Some(volume) => read_only_claim(&at, disk, volume, faults),
             None if disk.cdrom.is_some() => faults.invalid(
                 format!("{at}.name"),
                 "DeclarativeHotplugVolumes feature gate not enabled, cannot define an empty CD-ROM disk",
@@ -87,6 +87,16 @@ fn bus(at: &str, disk: &Disk, faults: &mut Faults) {
     }
     if disk.dedicated_io_thread == Some(true) && name != "virtio" {
         faults.unsupported(at, format!("IOThreads are not supported for disks on a {name} bus"));
+    }
+}
+
+/// A disk on the bus sata can be written to, which one of a claim that is only read cannot. (Upstream takes it, and its machine does
+/// not start.)
+fn read_only_claim(at: &str, disk: &Disk, volume: &Volume, faults: &mut Faults) {
+    let is_kept = volume.persistent_volume_claim.is_some() && volume.has_read_only_claim();
+    let target = disk.disk.as_ref().filter(|target| is_kept && !target.readonly);
+    if target.is_some_and(|target| matches!(target.bus.as_deref().unwrap_or_default(), "" | DEFAULT_BUS)) {
+        faults.invalid(format!("{at}.disk.bus"), "sata hard-disks do not support read-only.");
     }
 }
 

@@ -18,6 +18,7 @@ use serde::{Deserialize as _, Serialize};
 use serde_json::{Map, Value, json};
 
 use super::instancetype::{check_preference, check_size};
+use super::vm::check_strategy;
 use super::{
     Fault, Faults, check_instance, check_instance_update, check_locked, check_machine, check_replica_set,
     check_restore, check_snapshot, complete_instance, complete_machine, eviction, metadata, migration, snapshot,
@@ -144,8 +145,13 @@ impl AdmissionPlugin for VirtAdmission {
             {
                 check_locked(&read(attributes, old)?, &vm, &mut faults);
             }
-            size(attributes, lookup, &mut vm, &mut faults);
-            check_machine(&vm, &settings(lookup), is_component(attributes.caller), &mut faults);
+            if keeps_template(attributes) {
+                // What is wrong with that by now, since a rule is new or what it names has changed, keeps nobody from stopping it.
+                check_strategy(&vm.spec, &mut faults);
+            } else {
+                size(attributes, lookup, &mut vm, &mut faults);
+                check_machine(&vm, &settings(lookup), is_component(attributes.caller), &mut faults);
+            }
         } else if attributes.is(GROUP, SETS) {
             if attributes.old.is_some_and(|old| old.get("spec") == attributes.object.get("spec")) {
                 return Ok(());
@@ -381,6 +387,16 @@ fn size(attributes: &Attributes<'_>, lookup: &dyn Lookup, vm: &mut VirtualMachin
             faults.invalid(conflict.field, conflict.message);
         }
     }
+}
+
+/// Whether a change of a machine leaves alone what its instances are made from.
+fn keeps_template(attributes: &Attributes<'_>) -> bool {
+    fn part<'a>(object: &'a Map<String, Value>, field: &str) -> Option<&'a Value> {
+        object.get("spec")?.get(field)
+    }
+    let is_kept = |old: &Map<String, Value>, field: &str| part(old, field) == part(&attributes.object, field);
+    let fields = ["template", "instancetype", "preference"];
+    attributes.old.is_some_and(|old| fields.into_iter().all(|field| is_kept(old, field)))
 }
 
 /// The cluster's settings: those of the one KubeVirt object. One that cannot be read counts as none.

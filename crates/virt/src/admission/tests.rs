@@ -277,6 +277,18 @@ fn faults_name_their_fields() {
         &["spec.domain.devices.disks[0].disk.bus"],
     );
     check(disks(json!([{"name": "root", "disk": {"readonly": true}}])), &["spec.domain.devices.disks[0].disk.bus"]);
+    // One of a claim that is only to be read is as one that is.
+    let of_claim = |target: Value, read_only: bool| {
+        let claim = json!({"claimName": "data", "readOnly": read_only});
+        let mut more = disks(json!([{"name": "root", "disk": target}]));
+        more["volumes"] = json!([{"name": "root", "persistentVolumeClaim": claim}]);
+        more
+    };
+    check(of_claim(json!({"bus": "sata"}), true), &["spec.domain.devices.disks[0].disk.bus"]);
+    check(of_claim(json!({}), true), &["spec.domain.devices.disks[0].disk.bus"]);
+    check(of_claim(json!({"bus": "sata", "readonly": true}), true), &["spec.domain.devices.disks[0].disk.bus"]);
+    check(of_claim(json!({"bus": "sata"}), false), &[]);
+    check(of_claim(json!({"bus": "virtio"}), true), &[]);
     for target in [json!({"bus": "sata"}), json!({})] {
         check(
             disks(json!([{"name": "root", "disk": target, "dedicatedIOThread": true}])),

@@ -2,14 +2,20 @@
 
 use carrack_types::kubevirt::others::{KubeVirtConfiguration, VirtualMachineInstanceReplicaSet};
 use carrack_types::kubevirt::vm::VirtualMachineInstanceTemplateSpec;
-use carrack_types::kubevirt::{VirtualMachine, VirtualMachineInstance, run_strategy};
+use carrack_types::kubevirt::{VirtualMachine, VirtualMachineInstance, VirtualMachineSpec, run_strategy};
 use carrack_types::selector::selects;
 
 use super::{Faults, check_instance_spec, complete_instance, metadata};
 
 /// What is wrong with a machine.
 pub fn check_machine(vm: &VirtualMachine, settings: &KubeVirtConfiguration, by_component: bool, faults: &mut Faults) {
-    let spec = &vm.spec;
+    check_strategy(&vm.spec, faults);
+    super::instancetype::check_matchers(&vm.spec, faults);
+    check_template(vm.spec.template.as_ref(), settings, by_component, faults);
+}
+
+/// What is wrong with a machine besides that which its instances are made from.
+pub(super) fn check_strategy(spec: &VirtualMachineSpec, faults: &mut Faults) {
     match (&spec.run_strategy, spec.running) {
         (Some(_), Some(_)) => faults.invalid(
             "spec.running",
@@ -27,8 +33,6 @@ pub fn check_machine(vm: &VirtualMachine, settings: &KubeVirtConfiguration, by_c
     if !spec.data_volume_templates.is_empty() {
         faults.unsupported("spec.dataVolumeTemplates", "is not supported");
     }
-    super::instancetype::check_matchers(spec, faults);
-    check_template(spec.template.as_ref(), settings, by_component, faults);
 }
 
 /// What is wrong with a set of instances.

@@ -157,6 +157,22 @@ pub struct Record {
     pub epoch: u64,
 }
 
+impl Record {
+    /// What is known of an instance whose record is there and cannot be read: its guest may have been started, and may run under
+    /// the node's Lease.
+    #[must_use]
+    pub fn unread(uid: &str) -> Self {
+        let place = Place { uid: uid.to_owned(), ..Place::default() };
+        Self { place, started: true, bound: true, ..Self::default() }
+    }
+
+    /// Whether it is such a one, and where the guest is was not found out since.
+    #[must_use]
+    pub fn is_unread(&self) -> bool {
+        self.bound && self.place.pod_uid.is_empty()
+    }
+}
+
 /// What is asked of a guest's agent for the instance's status.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct AgentQuestion {

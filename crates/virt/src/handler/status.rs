@@ -52,6 +52,9 @@ pub(super) struct Seen<'a> {
 pub(super) fn apply(vmi: &mut VirtualMachineInstance, seen: &Seen<'_>, now: Time) {
     let Seen { pod, domain, trouble, agent } = *seen;
     let spec = vmi.spec.clone();
+    // The agent of a guest that is frozen says that alone: what it told before, maybe to another handler, stands.
+    let is_mute = agent.is_some_and(|agent| agent.frozen && agent.commands.is_empty());
+    let agent = agent.filter(|_| !is_mute);
     let lacking = agent.and_then(|agent| lacks(&spec, &agent.commands));
     let interfaces = domain.filter(|domain| is_alive(domain)).map(|domain| {
         let unasked = agent.is_none() && domain.agent_connected;
@@ -78,6 +81,8 @@ pub(super) fn apply(vmi: &mut VirtualMachineInstance, seen: &Seen<'_>, now: Time
         // A handler that has just been started has not asked yet; what was said before stands.
         if is_alive(domain) && (agent.is_some() || !domain.agent_connected) {
             agent_says(&mut status, agent, lacking, &at);
+        } else if is_mute {
+            status.fs_freeze_status = "frozen".to_owned();
         }
     }
     if let Some(interfaces) = interfaces {

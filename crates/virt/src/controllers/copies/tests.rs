@@ -243,6 +243,9 @@ fn a_machine_whose_guest_is_told_of_errors_is_to_be_stopped_first() {
         let mut world = World::new();
         world.vm.as_mut().expect("a machine")["status"] = json!({});
         world.content = json!({"metadata": {"name": "other", "namespace": "ns"}, "spec": {"source": {}}});
+        world.vmi = Some(with(vmi.clone(), json!({"status": {"phase": "Succeeded"}})));
+        let said = words(&world.snapshot()).join("\n");
+        assert!(said.contains("virtualmachines/vm"), "what has ended is told of nothing: {vmi}: {said}");
         world.vmi = Some(vmi.clone());
         let plan = world.snapshot();
         let said = words(&plan).join("\n");
@@ -596,6 +599,20 @@ fn a_restored_claim_is_filled_before_its_machine_is_changed() {
     let said = words(&world.restore());
     assert_eq!(said[..2], [format!("no child pods/{POD}"), "no child pods/virt-copying-r-uid".to_owned()]);
     assert!(said.last().is_some_and(|last| last.contains("complete=true")), "{said:?}");
+}
+
+/// A static volume may have been of many nodes; what is made in its place is of the default class.
+#[test]
+fn a_claim_of_another_class_than_its_source_is_for_one_node() {
+    for (class, mode) in [("plain", "ReadWriteMany"), ("other", "ReadWriteOnce")] {
+        let mut world = World::restoring();
+        world.claims.pop();
+        world.claims[1]["spec"]["storageClassName"] = json!(class);
+        let of = &mut world.content["spec"]["volumeBackups"][0]["persistentVolumeClaim"];
+        of["spec"]["accessModes"] = json!(["ReadWriteMany"]);
+        let made = created(&world.restore());
+        assert_eq!((&made["spec"]["storageClassName"], &made["spec"]["accessModes"]), (&json!(class), &json!([mode])));
+    }
 }
 
 #[test]

@@ -325,8 +325,15 @@ fn spec(backup: &VolumeBackup, origin: Origin<'_>) -> PersistentVolumeClaimSpec 
             });
             spec.data_source_ref = Some(TypedObjectReference { api_group: Some(group), kind, name, namespace: None });
         }
-        // The source's class may make no volumes; that of the copy does.
-        Origin::Copy(copy) => spec.storage_class_name = classes::storage_class(copy).map(str::to_owned),
+        // The source's class may make no volumes; that of the copy does. Whether that makes any which several nodes can
+        // have, as the source's may be, is not known: the copy's own is one node's.
+        Origin::Copy(copy) => {
+            let class = classes::storage_class(copy).map(str::to_owned);
+            if class != spec.storage_class_name {
+                spec.access_modes = copy.spec.as_ref().and_then(|of| of.access_modes.clone());
+            }
+            spec.storage_class_name = class;
+        }
     }
     spec
 }

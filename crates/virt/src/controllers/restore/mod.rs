@@ -37,6 +37,7 @@ use super::snapshot::classes::{self, Kinds};
 use super::snapshot::conditions::{failure, progressing, ready};
 use crate::api::plan_stop;
 use crate::controllers::copies::off;
+use crate::controllers::vm::is_to_start;
 use crate::controllers::{Config, Planted};
 use crate::diff::merge_patch;
 
@@ -363,6 +364,11 @@ fn wait_for(world: &World<'_>, vm: &VirtualMachine, vmi: &VirtualMachineInstance
         let event = EventRecord::warning(restore, "RestoreTargetNotReady", message);
         if plan.is_none() { plan } else { plan.event(event) }
     };
+    // One that has ended is nothing to wait for, and where its machine stays down nobody else takes it away.
+    if vmi.is_final() && vmi.controller_uid() == Some(vm.uid()) && !is_to_start(vm) {
+        let plan = if vmi.is_deleting() { Plan::none() } else { Plan::none().delete(vmi) };
+        return Ok(plan.then(under_way(world, false, STOPPING, STOPPING)));
+    }
     match restore.spec.target_readiness_policy.as_deref().unwrap_or(target_readiness::WAIT_GRACE_PERIOD) {
         target_readiness::STOP_TARGET => {
             let plan = told(under_way(world, false, STOPPING, STOPPING), STOPPING);

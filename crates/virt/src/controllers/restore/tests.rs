@@ -265,6 +265,19 @@ fn a_target_that_runs_is_stopped_waited_for_or_the_end() {
     assert_eq!(words(&world.plan())[0], "patch virtualmachines/vm runStrategy=Halted");
     world.vmi = Some(with(vmi(), deleted()));
     assert_eq!(words(&world.plan()).len(), 1, "it is being stopped");
+    // What has ended makes room, whatever the policy; unless its machine comes again by itself, and takes it away.
+    let stopping = stopped("Automatically stopping restore target for restore operation");
+    for policy in ["WaitGracePeriod", "FailImmediate", "StopTarget"] {
+        let mut world = running(&json!(policy), LATE);
+        world.vmi = Some(with(vmi(), json!({"status": {"phase": "Succeeded"}})));
+        assert_eq!(words(&world.plan()), ["delete virtualmachineinstances/vm", stopping.as_str()], "{policy}");
+        world.vmi = world.vmi.map(|over| with(over, deleted()));
+        assert_eq!(words(&world.plan()), [stopping.as_str()], "{policy}");
+    }
+    let mut world = running(&json!("FailImmediate"), NOW);
+    world.vm = Some(with(vm(), json!({"spec": {"runStrategy": "Always"}})));
+    world.vmi = Some(with(vmi(), json!({"status": {"phase": "Failed"}})));
+    assert_eq!(words(&world.plan()), [failed("Restore target VMI must be powered off before restore operation")]);
 }
 
 #[test]

@@ -141,7 +141,7 @@ impl<'a> Source<'a> {
     /// # Errors
     /// When there are several snapshot classes and none is the default one.
     pub fn must_stop(&self, view: &View<'_>) -> Result<Option<String>, String> {
-        if !self.is_online() {
+        if self.vmi.is_none_or(VirtualMachineInstance::is_final) {
             return Ok(None);
         }
         for (OnClaim { volume, .. }, claim, way) in self.ways(view) {

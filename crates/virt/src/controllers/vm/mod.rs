@@ -41,6 +41,7 @@ use super::Planted;
 use super::copies;
 use super::snapshot::KINDS_AGAIN;
 use super::snapshot::classes::{self, Kinds};
+use super::vmi::DEFAULT_GRACE_S;
 use crate::diff::merge_patch;
 use crate::instancetype::{
     CLUSTER_INSTANCETYPE, CLUSTER_PREFERENCE, INSTANCETYPE, PREFERENCE, instancetype_place, preference_place,
@@ -258,8 +259,8 @@ fn finish(vm: &VirtualMachine, instance: Option<&VirtualMachineInstance>, now: T
                 live: false,
                 planted: None,
             };
-            let plan = status_plan(&world, now);
-            if vmi.is_deleting() { plan } else { plan.then(stop(vm, vmi, None)) }
+            let grace_s = strategy::stop_request(vm, vmi).and_then(strategy::grace_period_s);
+            status_plan(&world, now).then(stop(vm, vmi, grace_s))
         }
         _ => Plan::none().without_finalizer(vm, VM_FINALIZER),
     }
@@ -275,11 +276,13 @@ fn run(world: &World<'_>, now: Time) -> Plan {
         (Some(vmi), Some(new)) => merge_patch(vmi, &new).into_iter().fold(plan, |plan, patch| plan.patch(vmi, patch)),
         _ => plan,
     };
-    let plan = match strategy::decide(vm, *instance) {
+    let unheld = (world.planted == Some(Planted::SpentStay)).then(|| without_snapshot(vm));
+    let plan = match strategy::decide(unheld.as_ref().unwrap_or(vm), *instance) {
         Act::Nothing => plan,
+        Act::Stop { .. } if is_going(*instance) && world.planted == Some(Planted::UnhurriedStops) => plan,
         Act::Stop { grace_period_s } => match instance {
-            Some(vmi) if !vmi.is_deleting() => plan.then(stop(vm, vmi, grace_period_s)),
-            _ => plan,
+            Some(vmi) => plan.then(stop(vm, vmi, grace_period_s)),
+            None => plan,
         },
         Act::Start { paused } if instance.is_none() && !world.stranger => {
             let wait = start_failure::wait_left(vm, now);
@@ -289,6 +292,19 @@ fn run(world: &World<'_>, now: Time) -> Plan {
         Act::SwitchOn => plan.then(switch_on(vm)),
     };
     plan.then(drop_old_revisions(world))
+}
+
+fn is_going(instance: Option<&VirtualMachineInstance>) -> bool {
+    instance.is_some_and(VirtualMachineInstance::is_deleting)
+}
+
+/// A machine as if no snapshot of it were taken, for a planted bug.
+fn without_snapshot(vm: &VirtualMachine) -> VirtualMachine {
+    let mut vm = vm.clone();
+    if let Some(status) = &mut vm.status {
+        status.snapshot_in_progress = None;
+    }
+    vm
 }
 
 /// Brings the status up to date, if it is not.
@@ -351,15 +367,20 @@ fn switch_on(vm: &VirtualMachine) -> Plan {
     Plan::none().patch(vm, json!({"spec": spec}))
 }
 
+/// Ends an instance. One that is going already can only be made to go faster: its guest may not heed its power button.
 fn stop(vm: &VirtualMachine, vmi: &VirtualMachineInstance, grace_period_s: Option<i64>) -> Plan {
-    let message = format!("Stopped the virtual machine by deleting the virtual machine instance {}", vmi.uid());
+    let (has_s, is_going) = (vmi.spec.termination_grace_period_seconds, vmi.is_deleting());
     // A custom resource has no grace period of its own in its deletion; the handler reads the spec's.
-    let plan = match grace_period_s {
-        Some(seconds) if vmi.spec.termination_grace_period_seconds != Some(seconds) => {
+    let plan = match grace_period_s.filter(|wanted_s| has_s != Some(*wanted_s)) {
+        Some(seconds) if !is_going || seconds < has_s.unwrap_or(DEFAULT_GRACE_S) => {
             Plan::none().patch(vmi, json!({"spec": {"terminationGracePeriodSeconds": seconds}}))
         }
         _ => Plan::none(),
     };
+    if is_going {
+        return plan;
+    }
+    let message = format!("Stopped the virtual machine by deleting the virtual machine instance {}", vmi.uid());
     plan.delete(vmi).told(EventRecord::normal(vm, "SuccessfulDelete", message))
 }
 

@@ -13,7 +13,7 @@ use carrack_types::well_known::kubevirt::VM_GENERATION_ANNOTATION;
 use serde_json::{Value, json};
 
 use super::size::Trouble;
-use super::strategy::{Act, decide};
+use super::strategy::{Act, decide, is_outdated};
 use super::{World, instance, start_failure, started_revision};
 use crate::identity::start_revision_name;
 
@@ -108,6 +108,7 @@ fn open_requests(vm: &VirtualMachine, instance: Option<&VirtualMachineInstance>)
     for request in requests {
         let done = match request.action.as_str() {
             "Stop" => instance.is_none_or(|vmi| request.uid.as_deref() != Some(vmi.uid())),
+            "Start" if is_outdated(vm, request) => true,
             // Behind a stop that is not done, a start waits; before a final instance is gone, too.
             "Start" => instance.is_some_and(|vmi| !vmi.is_final() && !vmi.is_deleting()) && open.is_empty(),
             _ => true,

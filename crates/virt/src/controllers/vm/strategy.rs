@@ -23,11 +23,17 @@ pub(super) enum Act {
     },
 }
 
-/// Decides. A machine that is being restored is not started: its disks are being replaced.
+/// Decides. A machine that is being restored is not started: its disks are being replaced. One of which a snapshot is taken has no instance
+/// that is over: it would be in the way of what copies disks, for good where the machine stays down.
 pub(super) fn decide(vm: &VirtualMachine, instance: Option<&VirtualMachineInstance>) -> Act {
-    let is_held = vm.status.as_ref().is_some_and(|status| status.restore_in_progress.is_some());
+    let status = vm.status.as_ref();
+    let is_held = status.is_some_and(|status| status.restore_in_progress.is_some());
+    let is_copied = status.is_some_and(|status| status.snapshot_in_progress.is_some());
     match wanted(vm, instance) {
         Act::Start { .. } | Act::SwitchOn if is_held => Act::Nothing,
+        Act::Nothing if is_copied && instance.is_some_and(VirtualMachineInstance::is_final) => {
+            Act::Stop { grace_period_s: None }
+        }
         act => act,
     }
 }
@@ -36,11 +42,11 @@ pub(super) fn decide(vm: &VirtualMachine, instance: Option<&VirtualMachineInstan
 fn wanted(vm: &VirtualMachine, instance: Option<&VirtualMachineInstance>) -> Act {
     let stop = instance.and_then(|vmi| stop_request(vm, vmi));
     let start = start_request(vm);
-    let paused = start.is_some_and(|request| request.data.get("paused").is_some_and(|value| value == "true"));
+    let paused = start.is_some_and(is_paused);
     let is_final = instance.is_some_and(VirtualMachineInstance::is_final);
     const STOP: Act = Act::Stop { grace_period_s: None };
     if let Some(request) = stop {
-        return Act::Stop { grace_period_s: request.data.get("gracePeriod").and_then(|s| s.parse().ok()) };
+        return Act::Stop { grace_period_s: grace_period_s(request) };
     }
     match vm.run_strategy() {
         run_strategy::ALWAYS => match instance {
@@ -83,12 +89,29 @@ fn requests(vm: &VirtualMachine) -> &[StateChangeRequest] {
 
 /// The request to start, if there is one.
 pub(super) fn start_request(vm: &VirtualMachine) -> Option<&StateChangeRequest> {
-    requests(vm).iter().find(|request| request.action == "Start")
+    requests(vm).iter().find(|request| request.action == "Start" && !is_outdated(vm, request))
 }
 
 /// The request to stop this very instance, if there is one and it comes first.
 pub(super) fn stop_request<'a>(vm: &'a VirtualMachine, vmi: &VirtualMachineInstance) -> Option<&'a StateChangeRequest> {
     requests(vm).first().filter(|request| request.action == "Stop" && request.uid.as_deref() == Some(vmi.uid()))
+}
+
+/// The seconds that a request to stop leaves the guest, when it says so.
+pub(super) fn grace_period_s(request: &StateChangeRequest) -> Option<i64> {
+    request.data.get("gracePeriod").and_then(|seconds| seconds.parse().ok())
+}
+
+/// Whether a request is to start with CPUs stopped.
+fn is_paused(request: &StateChangeRequest) -> bool {
+    request.data.get("paused").is_some_and(|value| value == "true")
+}
+
+/// Whether a request to start is from before its machine was halted: what is left of a restart, or of a failure. The last word is that
+/// it is to be off. Who starts one that is halted changes its strategy, and asks only when it is to start paused.
+pub(super) fn is_outdated(vm: &VirtualMachine, request: &StateChangeRequest) -> bool {
+    let was_halted = matches!(last_strategy(vm), "" | run_strategy::HALTED);
+    vm.run_strategy() == run_strategy::HALTED && !was_halted && request.action == "Start" && !is_paused(request)
 }
 
 /// The strategy that was last acted on.

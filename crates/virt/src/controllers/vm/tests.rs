@@ -113,6 +113,16 @@ fn run_strategies() {
     check("always replaces a finished one", strategy("Always"), none.clone(), Some(vmi("Succeeded", json!({}))), &STOP);
     check("always restarts", strategy("Always"), restart.clone(), Some(vmi("Running", json!({}))), &STOP);
     check("halted stays down", strategy("Halted"), none.clone(), None, &STATUS);
+    // What is left of a restart is from before somebody halted it; the failure of a guest asks for a start, too.
+    let halted_since = |requests: &Value, strategy: &str| {
+        let mut status = requests.clone();
+        status["runStrategy"] = json!(strategy);
+        status
+    };
+    check("a restart ends when it is halted", strategy("Halted"), halted_since(&restart, "Always"), None, &STATUS);
+    check("so does a rerun", strategy("Halted"), halted_since(&asked, "RerunOnFailure"), None, &STATUS);
+    let switched = ["patch virtualmachines/status", "patch virtualmachines/"];
+    check("halted starts when asked", strategy("Halted"), halted_since(&asked, "Halted"), None, &switched);
     check("nothing said is halted", none.clone(), none.clone(), None, &STATUS);
     check("halted stops", strategy("Halted"), none.clone(), Some(vmi("Running", json!({}))), &STOP);
     check("manual waits", strategy("Manual"), none.clone(), None, &STATUS);
@@ -152,6 +162,10 @@ fn run_strategies() {
     check("once does not start again", strategy("Once"), json!({"runStrategy": "Once"}), None, &STATUS);
     let going = vmi("Running", json!({"metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z"}}));
     check("one that is going is not deleted twice", strategy("Halted"), none.clone(), Some(going), &STATUS);
+    let copied = json!({"runStrategy": "Once", "snapshotInProgress": "s"});
+    check("what is over makes room", strategy("Manual"), copied.clone(), Some(vmi("Succeeded", json!({}))), &STOP);
+    check("also where it ran once", strategy("Once"), copied.clone(), Some(vmi("Failed", json!({}))), &STOP);
+    check("a snapshot ends nothing", strategy("Manual"), copied, Some(vmi("Running", json!({}))), &STATUS);
     let other = json!({"stateChangeRequests": [{"action": "Stop", "uid": "an-older-one"}]});
     check("a stop is for one instance only", strategy("Always"), other, Some(vmi("Running", json!({}))), &STATUS);
     let stranger = vmi("Running", json!({"metadata": {"ownerReferences": [owner("another-uid", true)]}}));
@@ -210,12 +224,45 @@ fn an_instance_that_nobody_owns_is_taken_over() {
 
 #[test]
 fn grace_of_a_stop_request_reaches_the_instance_first() {
-    let status = json!({"stateChangeRequests": [{"action": "Stop", "uid": "vmi-uid", "data": {"gracePeriod": "0"}}]});
-    let plan = plan(vm(json!({"runStrategy": "Manual"}), status), Some(vmi("Running", json!({}))));
-    assert_eq!(
-        acts(&plan),
-        ["patch virtualmachines/status", "patch virtualmachineinstances/", "delete virtualmachineinstances"]
-    );
+    let acts_of = |strategy: &str, is_leaving: bool, seconds: &str, instance: Value| {
+        let stop = json!({"action": "Stop", "uid": "vmi-uid", "data": {"gracePeriod": seconds}});
+        let mut machine = vm(json!({"runStrategy": strategy}), json!({"stateChangeRequests": [stop]}));
+        machine.metadata.deletion_timestamp = is_leaving.then(|| NOW.meta());
+        acts(&plan(machine, Some(vmi("Running", instance))))
+    };
+    let all = ["patch virtualmachines/status", "patch virtualmachineinstances/", "delete virtualmachineinstances"];
+    assert_eq!(acts_of("Manual", false, "0", json!({})), all);
+    // A guest that goes, and does not heed its power button, is made to go faster, and never slower.
+    for (strategy, is_leaving) in [("Halted", false), ("Manual", false), ("Manual", true), ("Always", true)] {
+        for (seconds, has_s, wanted) in [
+            ("0", json!(600), &all[..2]),
+            ("0", Value::Null, &all[..2]),
+            ("0", json!(0), &all[..1]),
+            ("60", json!(20), &all[..1]),
+            ("60", Value::Null, &all[..1]),
+        ] {
+            let going = json!({"metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z"},
+                "spec": {"terminationGracePeriodSeconds": has_s}});
+            assert_eq!(acts_of(strategy, is_leaving, seconds, going.clone()), wanted, "{strategy} {seconds} {going}");
+        }
+    }
+}
+
+/// Who halts a machine takes back a restart that is under way: it does not come again, now or when it has another strategy.
+#[test]
+fn a_halt_takes_back_what_was_asked_for_before() {
+    let left = |instance: Option<VirtualMachineInstance>| {
+        let restart = json!([{"action": "Stop", "uid": "vmi-uid"}, {"action": "Start"}]);
+        let status = json!({"runStrategy": "Always", "stateChangeRequests": restart});
+        let told = status_of(&plan(vm(json!({"runStrategy": "Halted"}), status), instance));
+        let requests = told.as_object().and_then(|status| status.get("stateChangeRequests")).cloned();
+        let actions = |all: Value| -> Vec<Value> {
+            all.as_array().into_iter().flatten().map(|request| request["action"].clone()).collect()
+        };
+        requests.map(actions)
+    };
+    assert_eq!(left(Some(vmi("Running", json!({})))), Some(vec![json!("Stop")]));
+    assert_eq!(left(None), Some(Vec::new()));
 }
 
 #[test]

@@ -583,6 +583,38 @@ fn the_launcher_pod() {
     assert_eq!(resources["requests"]["memory"], memory.to_string());
 }
 
+#[test]
+fn a_claim_that_is_only_to_be_read_is_attached_so() {
+    let check = |source: Value, attached: Value, mounted: Value| {
+        let mut volume = json!({"name": "root"});
+        merge(&mut volume, source.clone());
+        let claim = json!({"metadata": {"name": "data", "namespace": "ns"}, "spec": {}});
+        let caches = Caches::new()
+            .with([vmi("", json!({"spec": {"volumes": [volume]}}))])
+            .with::<Pod>([])
+            .with([node("true", &["tun"])])
+            .with::<KubeVirt>([])
+            .with([read::<PersistentVolumeClaim>(claim)])
+            .with::<VirtualMachine>([]);
+        let plan = controller().reconcile(&Key::new("ns", "demo"), &caches.view(), NOW);
+        let pod = created(&plan).expect("a pod");
+        let root = |list: &Value| {
+            let found = list.as_array().and_then(|all| all.iter().find(|one| one["name"] == "root"));
+            found.cloned().unwrap_or_default()
+        };
+        let of_pod = root(&pod["spec"]["volumes"]);
+        assert_eq!(of_pod["persistentVolumeClaim"]["readOnly"], attached, "{source}");
+        assert_eq!(root(&pod["spec"]["containers"][0]["volumeMounts"])["readOnly"], mounted, "{source}");
+    };
+    let claim = |more: Value| json!({"persistentVolumeClaim": more});
+    let read_only = || claim(json!({"claimName": "data", "readOnly": true}));
+    check(claim(json!({"claimName": "data"})), Value::Null, Value::Null);
+    check(claim(json!({"claimName": "data", "readOnly": false})), Value::Null, Value::Null);
+    check(read_only(), json!(true), json!(true));
+    check(json!({"ephemeral": claim(json!({"claimName": "data"}))}), Value::Null, json!(true));
+    check(json!({"ephemeral": read_only()}), json!(true), json!(true));
+}
+
 /// The node's handler reads them off the pod.
 #[test]
 fn the_clusters_smbios_strings_go_along() {

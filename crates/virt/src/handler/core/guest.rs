@@ -40,6 +40,8 @@ const FIRST_RETRY: Duration = Duration::from_millis(50);
 const MAX_RETRY: Duration = Duration::from_secs(5);
 /// How often a guest's agent is asked.
 const AGENT_PERIOD: Duration = Duration::from_secs(120);
+/// How soon it is asked again where it has credentials: who changes their Secret waits for no more than that.
+const CREDENTIALS_PERIOD: Duration = Duration::from_secs(15);
 /// How soon it is asked again when it gave no answer, or did not take its credentials.
 const AGENT_RETRY: Duration = Duration::from_secs(10);
 /// A launcher that was not reached so often in a row has no monitor.
@@ -224,12 +226,21 @@ impl Guest {
         self.agent.asking = false;
         match outcome {
             Ok(Reply::Agent(report)) => {
-                // Credentials that did not get into the guest are somebody's only way in.
-                let again = if matches!(report.credentials, Some(Err(_))) { AGENT_RETRY } else { AGENT_PERIOD };
+                // Of a guest that is frozen nothing else is said: what was said before stands.
+                let report = match self.agent.report.take().filter(|_| report.frozen) {
+                    Some(before) => AgentReport { frozen: true, ..before },
+                    None => *report,
+                };
+                let again = match &report.credentials {
+                    None => AGENT_PERIOD,
+                    Some(Ok(_)) => CREDENTIALS_PERIOD,
+                    // Those that did not get into the guest are somebody's only way in.
+                    Some(Err(_)) => AGENT_RETRY,
+                };
                 if let Some(Ok(print)) = report.credentials {
                     self.agent.applied = Some(print);
                 }
-                self.agent.report = Some(*report);
+                self.agent.report = Some(report);
                 self.agent.due = Some(now + again);
             }
             Ok(_) => self.agent.due = Some(now + AGENT_PERIOD),

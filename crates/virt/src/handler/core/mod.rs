@@ -35,6 +35,7 @@ use k8s_openapi::api::core::v1::{Node, Pod};
 use super::effects::{Call, In, Op, OpId, Out, Outcome, Record, Reply, Served, Sought};
 use super::status;
 use crate::diff::merge_patch;
+use crate::fence;
 use crate::identity::launcher_of;
 use guest::{Act, Asked, Guest, Seen};
 use heartbeat::Heartbeat;
@@ -246,6 +247,11 @@ impl Handler {
         let guest = self.guests.entry(uid.to_owned()).or_default();
         guest.record.namespace = vmi.namespace().to_owned();
         guest.record.name = vmi.name().to_owned();
+        // Where no record says under what a guest runs, its instance does.
+        let is_unread = guest.record.is_unread();
+        if is_unread || guest.saved.is_none() && vmi.phase() == phase::RUNNING {
+            guest.record.bound = fence::is_bound(vmi) || guest.record.bound && !is_unread;
+        }
         let seen = Seen { vmi, pod: pod.as_deref(), accel: probe.accel, now, lease };
         let act = if guest.busy { Act::Wait(None) } else { guest::act(guest, &seen) };
         if matches!(act, Act::Call(_, Call::Shutdown)) && !guest.told_shutdown {
@@ -271,6 +277,11 @@ impl Handler {
         if guest.record.bound && !guest.dead && !ended && !guest.record.place.pod_uid.is_empty() {
             let place = guest.record.place.clone();
             return self.carry_out(now, uid, Act::Destroy(place), fx);
+        }
+        // Nor is one of which nobody knows where it is: whatever bears the instance's UID may be its guest.
+        if guest.record.is_unread() && !guest.dead {
+            let place = guest.record.place.clone();
+            return self.carry_out(now, uid, Act::Look(place), fx);
         }
         Self::tell(fx, Op::Unwatch(uid.to_owned()));
         // It is forgotten once its record is surely gone.

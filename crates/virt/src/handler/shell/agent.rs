@@ -1,25 +1,22 @@
-#![expect(
-    clippy::disallowed_methods,
-    reason = "shell: it reads the clock for what it thaws what was frozen when its time is over"
-)]
 //! Asks guests' agents. One question at a time for each guest: the channel serves one client.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use carrack_engine::shell::EventSink;
-use carrack_launcher::agent::{Agent, AgentError};
+use carrack_launcher::agent::{Agent, AgentError, Freezing};
+use carrack_launcher::promise::now_ns;
 use carrack_launcher::{Layout, LineError};
 use serde_json::{Value, json};
 use tokio::sync::{Mutex as AsyncMutex, OwnedMutexGuard};
 use tokio::task::JoinSet;
 
-use super::{Config, lock, record};
+use super::{Config, boot_id, lock, record};
 use crate::handler::agent::{Answers, commands, interfaces, os_info};
 use crate::handler::effects::{AgentQuestion, AgentReport, Credential, In, Place};
-use crate::handler::spec::ssh_keys;
+use crate::handler::spec::keys_by_user;
 
 /// How long an agent may take for one answer.
 const DEADLINE: Duration = Duration::from_secs(5);
@@ -60,21 +57,30 @@ pub(super) async fn report(
     let place = &question.place;
     let _turn = agents.turn(&place.uid).await;
     let mut agent = Agent::connect(&config.layout(place).agent_socket()).await?;
-    let os = agent.execute("guest-get-osinfo", json!({}), DEADLINE).await?;
-    let nics = optional(agent.execute("guest-network-get-interfaces", json!({}), DEADLINE).await)?;
-    let frozen = optional(agent.execute("guest-fsfreeze-status", json!({}), DEADLINE).await)?;
-    let info = optional(agent.execute("guest-info", json!({}), DEADLINE).await)?;
-    let mut report = AgentReport {
-        os: os_info(&os),
-        interfaces: interfaces(&nics),
-        frozen: frozen == "frozen",
-        commands: commands(&info),
-        credentials: None,
-    };
-    if !question.credentials.is_empty() {
+    let mut report = said(&mut agent).await?;
+    if !question.credentials.is_empty() && !report.frozen {
         report.credentials = Some(credentials(config, place, &mut agent, question).await);
     }
     Ok(report)
+}
+
+/// What the status shows. The agent of a guest that is frozen says that, and refuses to say anything else (QEMU:
+/// `ga_freeze_allowlist` in qga/main.c).
+async fn said(agent: &mut Agent) -> Result<AgentReport, AgentError> {
+    let frozen = optional(agent.execute("guest-fsfreeze-status", json!({}), DEADLINE).await)?;
+    if frozen == "frozen" {
+        return Ok(AgentReport { frozen: true, ..AgentReport::default() });
+    }
+    let os = optional(agent.execute("guest-get-osinfo", json!({}), DEADLINE).await)?;
+    let nics = optional(agent.execute("guest-network-get-interfaces", json!({}), DEADLINE).await)?;
+    let info = optional(agent.execute("guest-info", json!({}), DEADLINE).await)?;
+    Ok(AgentReport {
+        os: os_info(&os),
+        interfaces: interfaces(&nics),
+        frozen: false,
+        commands: commands(&info),
+        credentials: None,
+    })
 }
 
 /// A refusal is an agent that does not know the question; it is no failure.
@@ -103,26 +109,18 @@ async fn credentials(
     if question.applied == Some(print) {
         return Ok(print);
     }
-    for (credential, files) in wanted {
-        match credential {
-            Credential::Keys { users, .. } => {
-                let keys = ssh_keys(&files);
-                for user in users {
-                    let arguments = json!({"username": user, "keys": keys, "reset": true});
-                    let answer = agent.execute("guest-ssh-add-authorized-keys", arguments, DEADLINE).await;
-                    answer.map_err(|error| format!("the keys of {user}: {}", carrack_engine::causes(&error)))?;
-                }
-            }
-            Credential::Passwords { .. } => {
-                for (user, password) in &files {
-                    let password =
-                        base64::Engine::encode(&base64::engine::general_purpose::STANDARD, password.trim_ascii_end());
-                    let arguments = json!({"username": user, "password": password, "crypted": false});
-                    let answer = agent.execute("guest-set-user-password", arguments, DEADLINE).await;
-                    answer.map_err(|error| format!("the password of {user}: {}", carrack_engine::causes(&error)))?;
-                }
-            }
-        }
+    for (user, keys) in keys_by_user(&wanted) {
+        let arguments = json!({"username": user, "keys": keys, "reset": true});
+        let answer = agent.execute("guest-ssh-add-authorized-keys", arguments, DEADLINE).await;
+        answer.map_err(|error| format!("the keys of {user}: {}", carrack_engine::causes(&error)))?;
+    }
+    let passwords = wanted.iter().filter(|(credential, _)| matches!(credential, Credential::Passwords { .. }));
+    let passwords: Vec<(&String, &Vec<u8>)> = passwords.flat_map(|(_, files)| files).collect();
+    for (user, password) in passwords {
+        let password = base64::Engine::encode(&base64::engine::general_purpose::STANDARD, password.trim_ascii_end());
+        let arguments = json!({"username": user, "password": password, "crypted": false});
+        let answer = agent.execute("guest-set-user-password", arguments, DEADLINE).await;
+        answer.map_err(|error| format!("the password of {user}: {}", carrack_engine::causes(&error)))?;
     }
     Ok(print)
 }
@@ -158,7 +156,10 @@ pub(super) async fn ask(
 
 /// One question of whose turn it is.
 async fn ask_in_turn(layout: &Layout, command: &'static str) -> Result<Value, AgentError> {
-    let deadline = if command.starts_with("guest-fsfreeze") { FREEZE_DEADLINE } else { DEADLINE };
+    let freezes = command.starts_with("guest-fsfreeze");
+    let deadline = if freezes { FREEZE_DEADLINE } else { DEADLINE };
+    // Or the guest's own probes would take it for dead.
+    let _freezing = if freezes { Freezing::say(layout).await } else { None };
     Agent::connect(&layout.agent_socket()).await?.execute(command, json!({}), deadline).await
 }
 
@@ -231,7 +232,8 @@ fn is_gone_with_its_guest(error: &AgentError) -> bool {
     matches!(error, AgentError::Silent(_) | AgentError::Line(LineError::Closed | LineError::Io(_)))
 }
 
-/// Guests that were frozen, and until when. Kept on the node: a handler that dies must not leave a guest frozen.
+/// Guests that were frozen, and until when. Kept on the node: a handler that dies must not leave a guest frozen. The time is of
+/// the machine's own clock, with the boot that it counts from: one that somebody sets back would leave a guest frozen for as long.
 pub(super) struct Frozen {
     directory: PathBuf,
 }
@@ -248,9 +250,8 @@ impl Frozen {
     /// Writes down that a guest is to be thawed, before it is frozen.
     pub(super) fn remember(&self, place: &Place, after: Duration) -> std::io::Result<()> {
         std::fs::create_dir_all(&self.directory)?;
-        let until = SystemTime::now() + after;
-        let until_s = until.duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_secs());
-        let text = serde_json::to_vec(&(place, until_s)).map_err(std::io::Error::from)?;
+        let until_ns = now_ns().saturating_add(u64::try_from(after.as_nanos()).unwrap_or(u64::MAX));
+        let text = serde_json::to_vec(&(place, boot_id(), until_ns)).map_err(std::io::Error::from)?;
         record::replace(&self.file(&place.uid), &text)
     }
 
@@ -265,13 +266,22 @@ impl Frozen {
 
     /// The guests whose time is over.
     fn due(&self) -> Vec<Place> {
-        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_secs());
+        self.due_at(&boot_id(), now_ns())
+    }
+
+    /// The same at a time of a boot. What was written down in another one, or by an earlier version, is over.
+    fn due_at(&self, boot: &str, now_ns: u64) -> Vec<Place> {
         let entries = std::fs::read_dir(&self.directory).into_iter().flatten().flatten();
-        let read = |path: PathBuf| serde_json::from_slice::<(Place, u64)>(&std::fs::read(path).ok()?).ok();
+        let read = |path: PathBuf| {
+            let text = std::fs::read(path).ok()?;
+            let known = serde_json::from_slice::<(Place, String, u64)>(&text);
+            let earlier = || serde_json::from_slice::<(Place, u64)>(&text).map(|(place, _)| (place, String::new(), 0));
+            known.or_else(|_| earlier()).ok()
+        };
         entries
             .filter_map(|entry| read(entry.path()))
-            .filter(|(_, until)| *until <= now)
-            .map(|(place, _)| place)
+            .filter(|(_, of, until_ns)| of != boot || *until_ns <= now_ns)
+            .map(|(place, ..)| place)
             .collect()
     }
 }
@@ -327,9 +337,61 @@ mod tests {
     use std::io::{Error, ErrorKind};
     use std::time::Duration;
 
-    use carrack_launcher::Layout;
+    use carrack_launcher::{Layout, layout};
+    use serde_json::{Value, json};
+    use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader};
+    use tokio::net::UnixListener;
 
-    use super::{AgentError, Agents, Frozen, LineError, Place, freeze, is_gone, is_gone_with_its_guest, thaw_if_due};
+    use super::{
+        Agent, AgentError, Agents, Frozen, LineError, Place, boot_id, freeze, is_gone, is_gone_with_its_guest, now_ns,
+        said, thaw_if_due,
+    };
+
+    /// An agent that answers these commands, and refuses all others.
+    async fn play(listener: UnixListener, answers: &[(&str, Value)]) {
+        let (mut stream, _) = listener.accept().await.expect("accepted");
+        let (reader, mut writer) = stream.split();
+        let mut lines = BufReader::new(reader).lines();
+        while let Some(line) = lines.next_line().await.ok().flatten() {
+            let asked: Value = serde_json::from_str(&line).expect("JSON");
+            let command = asked["execute"].as_str().unwrap_or_default();
+            let known = answers.iter().find(|(name, _)| *name == command).map(|(_, answer)| answer.clone());
+            let answer = match known {
+                _ if command == "guest-sync" => json!({"return": asked["arguments"]["id"]}),
+                Some(answer) => json!({"return": answer}),
+                None => json!({"error": {"class": "GenericError", "desc": "not now"}}),
+            };
+            writer.write_all(format!("{answer}\n").as_bytes()).await.expect("written");
+        }
+    }
+
+    #[tokio::test]
+    async fn an_agent_that_does_not_say_all_is_heard() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let layout = Layout::on_host(dir.path(), "vmi");
+        std::fs::create_dir_all(layout.machine_dir()).expect("made");
+        let is = |status: &str| ("guest-fsfreeze-status", json!(status));
+        let os = || ("guest-get-osinfo", json!({"id": "demo"}));
+        let info = || ("guest-info", json!({"supported_commands": [{"name": "guest-ping", "enabled": true}]}));
+        for (answers, frozen, id, commands) in [
+            (vec![is("thawed"), os(), info()], false, "demo", 1),
+            (vec![os(), info()], false, "demo", 1),
+            // One from before this question was there.
+            (vec![info()], false, "", 1),
+            // All but these is refused while it lasts, and what is told of commands is not how they are otherwise.
+            (vec![is("frozen"), info()], true, "", 0),
+        ] {
+            let socket = layout.agent_socket();
+            let listener = layout::listen(&socket).expect("listens");
+            let ask = async {
+                let mut agent = Agent::connect(&socket).await?;
+                said(&mut agent).await
+            };
+            let (report, ()) = tokio::join!(ask, play(listener, &answers));
+            let report = report.expect("it is heard");
+            assert_eq!((report.frozen, report.os.id.as_str(), report.commands.len()), (frozen, id, commands));
+        }
+    }
 
     #[tokio::test]
     async fn what_is_written_down_about_a_frozen_guest_is_of_the_last_turn() {
@@ -352,6 +414,24 @@ mod tests {
             thaw_if_due(&agents, &frozen, &place, &layout).await.expect("thawed");
             assert_eq!(frozen.file("vmi").exists(), is_left);
         }
+    }
+
+    #[test]
+    fn a_guest_is_thawed_by_the_clock_of_the_boot_in_which_it_was_frozen() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let frozen = Frozen::new(dir.path());
+        let place = Place { uid: "vmi".to_owned(), ..Place::default() };
+        let (boot, now_ns, hour) = (boot_id(), now_ns(), Duration::from_secs(3600));
+        let (soon, late) = (now_ns + 60_000_000_000, now_ns + 3_700_000_000_000);
+        frozen.remember(&place, hour).expect("written down");
+        for (of, at_ns, is_due) in [(boot.as_str(), soon, false), (boot.as_str(), late, true), ("another", soon, true)]
+        {
+            assert_eq!(frozen.due_at(of, at_ns).contains(&place), is_due, "{of} {at_ns}");
+        }
+        // As earlier versions wrote it down.
+        let text = serde_json::to_vec(&(&place, 4_000_000_000_u64)).expect("it has a form");
+        std::fs::write(frozen.file("vmi"), text).expect("written");
+        assert_eq!(frozen.due_at(&boot, soon), [place]);
     }
 
     #[test]

@@ -8,7 +8,8 @@
 //! - its namespaces of mounts, processes, network, IPC and host name;
 //! - its control groups, outside which the program could open the host's devices; it is charged there;
 //! - the capabilities that the container's first process can have at most;
-//! - that nothing is gained by what is run, where that process gains nothing (`no_new_privs`).
+//! - that nothing is gained by what is run, where that process gains nothing (`no_new_privs`);
+//! - when it is its turn as memory runs out, where this process's comes later.
 //!
 //! Nor has it anything of this process's environment or terminal; its time is bounded, and of what it says, no more is read than a
 //! pipe holds.
@@ -21,7 +22,7 @@
 //!   bounding set forbids stays forbidden all the same;
 //! - labels of AppArmor or SELinux: the program keeps this process's;
 //! - user and groups: it is root, also where the container's processes are not;
-//! - limits of resources (`setrlimit`) and the preference of the kernel when memory runs out.
+//! - limits of resources (`setrlimit`).
 
 use std::fs::File;
 use std::io::Read as _;
@@ -31,6 +32,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use rustix::fs::{Mode, OFlags};
 use rustix::io::{Errno, ioctl_fionbio};
 use rustix::thread::{
     CapabilitySet, LinkNameSpaceType, capabilities, move_into_link_name_space, remove_capability_from_bounding_set,
@@ -71,6 +73,7 @@ pub(super) fn run(pid: u32, program: &str, arguments: &[&str]) -> Result<(), Str
     };
     let spaces = SPACES.into_iter().map(open).collect::<Result<Vec<_>, _>>().map_err(|error| problem(&error))?;
     let groups = groups(pid).map_err(|error| problem(&error))?;
+    let score = sooner(pid).map_err(|error| problem(&error))?;
     // Before: what has that name in the container may be anything.
     let nothing = File::options().read(true).write(true).open("/dev/null").map_err(|error| problem(&error))?;
     let silence = nothing.try_clone().map_err(|error| problem(&error))?;
@@ -86,24 +89,40 @@ pub(super) fn run(pid: u32, program: &str, arguments: &[&str]) -> Result<(), Str
         let mut command = Command::new(program);
         command.args(arguments).env_clear().env("PATH", PATH);
         command.stdin(nothing).stdout(silence).stderr(Stdio::piped());
-        let child = set_apart(&mut command, groups).spawn();
+        let child = set_apart(&mut command, groups, score).spawn();
         let mut child = child.map_err(|error| format!("{program} cannot be run: {error}"))?;
         wait(&mut child).map_err(|why| format!("{program}: {why}"))
     })
 }
 
-/// Has a program begin in these control groups, and in a session of its own.
+/// The score (`oom_score_adj`) of process `pid`, as text, where the kernel would come to it sooner than to this process.
+fn sooner(pid: u32) -> std::io::Result<Option<String>> {
+    let score = |process: &str| -> std::io::Result<i32> {
+        let text = kernel_text::read(format!("/proc/{process}/oom_score_adj"))?;
+        text.trim().parse().map_err(std::io::Error::other)
+    };
+    let theirs = score(&pid.to_string())?;
+    Ok((score("self")? < theirs).then(|| theirs.to_string()))
+}
+
+/// Has a program begin in these control groups, with this score, and in a session of its own.
 #[expect(unsafe_code, reason = "what is done between fork and exec can harm nothing of this process's")]
-fn set_apart(command: &mut Command, groups: Vec<File>) -> &mut Command {
+fn set_apart(command: &mut Command, groups: Vec<File>, score: Option<String>) -> &mut Command {
     let apart = move || -> std::io::Result<()> {
         rustix::process::setsid()?;
         for group in &groups {
             // Whoever writes it joins.
             rustix::io::write(group, b"0")?;
         }
+        if let Some(score) = &score {
+            // What has that name in the container may be anything, such as a pipe that nobody reads.
+            let flags = OFlags::WRONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
+            let own = rustix::fs::open(c"/proc/self/oom_score_adj", flags, Mode::empty())?;
+            rustix::io::write(&own, score.as_bytes())?;
+        }
         Ok(())
     };
-    // SAFETY: these are system calls alone, on files that are open: nothing is allocated, and no lock is taken.
+    // SAFETY: these are system calls alone, on what was made before: nothing is allocated, and no lock is taken.
     unsafe { command.pre_exec(apart) }
 }
 
@@ -265,6 +284,13 @@ mod tests {
         let missing = run(pid, "/no/such/program", &[]).expect_err("it is not there");
         assert!(missing.contains("/no/such/program cannot be run"), "{missing}");
         assert!(run(0, "/bin/true", &[]).is_err(), "no process has this number");
+    }
+
+    #[test]
+    fn a_program_is_not_kept_longer_than_its_container_when_memory_runs_out() {
+        let (_held, pid) = container();
+        std::fs::write(format!("/proc/{pid}/oom_score_adj"), "555").expect("anybody may come sooner");
+        run(pid, "/bin/sh", &["-ec", "test $(cat /proc/self/oom_score_adj) = 555"]).expect("it has the container's");
     }
 
     /// A control group that is empty in the end.

@@ -1,6 +1,7 @@
 //! The local record: one small file for each instance, written whole and durably.
 
 use std::collections::BTreeMap;
+use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::io::{self, Read as _, Write as _};
 use std::path::{Path, PathBuf};
@@ -21,7 +22,12 @@ fn path(state_dir: &Path, uid: &str) -> io::Result<PathBuf> {
     Ok(directory(state_dir).join(format!("{uid}.json")))
 }
 
-/// Reads all records.
+/// Whether a name is a UID as the API server makes them.
+fn is_uid(name: &str) -> bool {
+    name.len() == 36 && name.bytes().all(|byte| byte.is_ascii_hexdigit() || byte == b'-')
+}
+
+/// Reads all records. One that cannot be read is of a guest that may run all the same: only its UID is known then.
 pub(super) fn load(state_dir: &Path) -> io::Result<Vec<Record>> {
     let directory = directory(state_dir);
     fs::create_dir_all(&directory)?;
@@ -31,11 +37,19 @@ pub(super) fn load(state_dir: &Path) -> io::Result<Vec<Record>> {
         if path.extension().is_none_or(|extension| extension != "json") {
             continue;
         }
-        match serde_json::from_slice(&fs::read(&path)?) {
+        let uid = path.file_stem().and_then(OsStr::to_str).unwrap_or_default();
+        let read = fs::read(&path).and_then(|bytes| match serde_json::from_slice::<Record>(&bytes)? {
+            record if record.place.uid == uid => Ok(record),
+            _ => Err(io::Error::other("it is another instance's")),
+        });
+        match read {
             Ok(record) => records.push(record),
-            // Records are written whole; one that is not is from elsewhere. The guest itself tells what it is.
+            Err(error) if is_uid(uid) => {
+                tracing::error!(path = %path.display(), %error, "a local record cannot be read: its guest may run");
+                records.push(Record::unread(uid));
+            }
             Err(error) => {
-                tracing::error!(path = %path.display(), %error, "a local record cannot be read and is left out")
+                tracing::error!(path = %path.display(), %error, "what is no local record is left out");
             }
         }
     }
@@ -99,7 +113,13 @@ mod tests {
         record.started = true;
         save(dir.path(), &record).expect("kept");
         std::fs::write(dir.path().join("guests/odd.json"), "{").expect("written");
-        assert_eq!(load(dir.path()).expect("read"), [record]);
+        assert_eq!(load(dir.path()).expect("read"), [record.clone()]);
+        let lost = "0f0e0d0c-0b0a-4908-8706-050403020100";
+        for left in ["", "{", "\0\0\0", "{}", r#"{"started":"surely"}"#] {
+            std::fs::write(dir.path().join("guests").join(format!("{lost}.json")), left).expect("written");
+            assert_eq!(load(dir.path()).expect("read"), [Record::unread(lost), record.clone()], "{left:?}");
+        }
+        drop(dir.path(), lost).expect("dropped");
         drop(dir.path(), "u1").expect("dropped");
         drop(dir.path(), "u1").expect("dropped again");
         assert_eq!(load(dir.path()).expect("read"), []);

@@ -74,6 +74,7 @@ pub(super) fn of(domain: &DomainSpec, now: Time) -> Result<Board, String> {
         drop_missed_pit_ticks: timers.pit.as_ref().is_some_and(|pit| pit.tick_policy.as_deref() == Some("discard")),
         ends_with_reboot: domain.reboot_policy.as_deref() == Some("Terminate"),
         pci_panic_device: devices.panic_devices.iter().any(|device| device.model.as_deref() == Some("pvpanic")),
+        transitional: devices.use_virtio_transitional == Some(true),
         tpm: has_tpm(domain),
         sound: devices.sound.as_ref().map(|sound| match sound.model.as_deref() {
             Some("ac97") => Sound::Ac97,

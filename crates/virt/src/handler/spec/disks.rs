@@ -32,6 +32,9 @@ pub(super) fn all(vmi: &VirtualMachineInstance, pod: &Pod, prepared: &Prepared) 
         let index = vmi.spec.volumes.iter().position(|volume| volume.name == disk.name);
         let index = index.ok_or_else(|| format!("disk {} has no volume", disk.name))?;
         let mut spec = attached(disk, source(vmi, pod, index, prepared)?)?;
+        // QEMU opens no image to write to it where the claim is only to be read.
+        let is_kept = matches!(spec.source, DiskSource::Persistent { .. });
+        spec.read_only |= is_kept && vmi.spec.volumes[index].has_read_only_claim();
         if spec.bus == DiskBus::Virtio && !spec.tuning.own_thread {
             spec.tuning.shared_thread = threads.next();
         }
@@ -182,7 +185,8 @@ fn source(vmi: &VirtualMachineInstance, pod: &Pod, index: usize, prepared: &Prep
         return Ok(DiskSource::Ephemeral { path });
     }
     if volume.claim_name().is_some() {
-        return Ok(DiskSource::Persistent { path, create_bytes: claim_bytes(vmi, &volume.name) });
+        let create_bytes = claim_bytes(vmi, &volume.name).filter(|_| !volume.has_read_only_claim());
+        return Ok(DiskSource::Persistent { path, create_bytes });
     }
     Err(format!("volume {}: its type is not supported", volume.name))
 }

@@ -114,6 +114,22 @@ pub(super) fn ssh_keys(files: &BTreeMap<String, Vec<u8>>) -> Vec<String> {
     lines.filter(|line| !line.is_empty() && !line.starts_with('#')).collect()
 }
 
+/// The SSH keys of each user, from the files of all secrets. Several credentials may name one, and what an agent is told of a user takes
+/// the place of all that he had.
+pub(super) fn keys_by_user<'a>(
+    wanted: &'a [(&'a Credential, BTreeMap<String, Vec<u8>>)],
+) -> BTreeMap<&'a str, Vec<String>> {
+    let mut keys: BTreeMap<&str, Vec<String>> = BTreeMap::new();
+    for (credential, files) in wanted {
+        if let Credential::Keys { users, .. } = credential {
+            for user in users {
+                keys.entry(user.as_str()).or_default().extend(ssh_keys(files));
+            }
+        }
+    }
+    keys
+}
+
 /// The credentials that go into a guest by its agent.
 #[must_use]
 pub fn credentials(spec: &VirtualMachineInstanceSpec) -> Vec<Credential> {

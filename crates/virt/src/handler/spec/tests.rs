@@ -1,13 +1,15 @@
 //! What a machine becomes of what an instance says, field by field.
 
+use std::collections::BTreeMap;
+
 use carrack_engine::Time;
 use carrack_launcher::accel::Accel;
 use carrack_types::kubevirt::VirtualMachineInstance;
 use k8s_openapi::api::core::v1::Pod;
 use serde_json::{Value, json};
 
-use super::machine;
-use crate::handler::effects::Prepared;
+use super::{keys_by_user, machine};
+use crate::handler::effects::{Credential, Prepared};
 
 /// The field of the machine is this, where `null` is what is not there.
 #[track_caller]
@@ -72,6 +74,7 @@ fn devices() {
     check(json!({"devices": {"sound": {"name": "s"}}}), Accel::Kvm, "/board/sound", json!("ich9"));
     check(json!({"devices": {"sound": {"name": "s", "model": "ac97"}}}), Accel::Kvm, "/board/sound", json!("ac97"));
     check(json!({"devices": {"tpm": {}}}), Accel::Kvm, "/board/tpm", json!(true));
+    check(json!({"devices": {"useVirtioTransitional": true}}), Accel::Kvm, "/board/transitional", json!(true));
     check(json!({"devices": {"tpm": {"enabled": false}}}), Accel::Kvm, "/board/tpm", Value::Null);
     check(json!({"rebootPolicy": "Terminate"}), Accel::Kvm, "/board/ends_with_reboot", json!(true));
     check(json!({"rebootPolicy": "Reboot"}), Accel::Kvm, "/board/ends_with_reboot", Value::Null);
@@ -194,4 +197,41 @@ fn user_data_reaches_the_guest_also_when_it_is_no_text() {
     // What gzip makes begins so.
     check(json!({"userDataBase64": "H4s="}), b"", json!(["", "H4s="]));
     check(secret, b"\x1f\x8b", json!(["", "H4s="]));
+}
+
+#[test]
+fn a_disk_of_a_claim_that_is_only_to_be_read_is_not_written_to() {
+    let check = |source: Value, wanted: Value| {
+        let mut volume = source.clone();
+        volume["name"] = json!("root");
+        let size = json!([{"name": "root", "persistentVolumeClaimInfo": {"capacity": {"storage": "1Gi"}}}]);
+        let vmi: VirtualMachineInstance = serde_json::from_value(json!({
+            "metadata": {"name": "demo", "namespace": "ns", "uid": "11111111-2222-3333-4444-555555555555"},
+            "spec": {"domain": {"memory": {"guest": "64Mi"},
+                "devices": {"disks": [{"name": "root", "disk": {"bus": "virtio"}}]}}, "volumes": [volume]},
+            "status": {"volumeStatus": size}}))
+        .expect("an instance");
+        let made = machine(&vmi, &Pod::default(), &Prepared::default(), Accel::Tcg, Time::from_unix_s(0));
+        let made = serde_json::to_value(made.expect("a machine")).expect("JSON");
+        let disk = &made["disks"][0];
+        assert_eq!(json!([disk["read_only"], disk["source"]["create_bytes"]]), wanted, "{source}");
+    };
+    let claim = |read_only: bool| json!({"persistentVolumeClaim": {"claimName": "data", "readOnly": read_only}});
+    check(claim(false), json!([false, 1_u64 << 30]));
+    check(claim(true), json!([true, null]));
+    check(json!({"ephemeral": claim(true)}), json!([false, null]));
+}
+
+#[test]
+fn a_user_has_the_keys_of_all_credentials_that_name_him() {
+    let keys = |volume: &str, users: &[&str]| {
+        let users = users.iter().map(|user| (*user).to_owned()).collect();
+        Credential::Keys { volume: volume.to_owned(), users }
+    };
+    let files = |text: &str| BTreeMap::from([("file".to_owned(), text.as_bytes().to_vec())]);
+    let (team, own) = (keys("team", &["root", "fedora"]), keys("own", &["fedora"]));
+    let password = Credential::Passwords { volume: "password".to_owned() };
+    let wanted = [(&team, files("ssh-rsa A\n# a note\n")), (&own, files("ssh-rsa B")), (&password, files("secret"))];
+    let told = serde_json::to_value(keys_by_user(&wanted)).expect("JSON");
+    assert_eq!(told, json!({"fedora": ["ssh-rsa A", "ssh-rsa B"], "root": ["ssh-rsa A"]}));
 }

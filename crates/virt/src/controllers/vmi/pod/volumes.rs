@@ -110,14 +110,17 @@ impl<'a> Volumes<'a> {
         if let Some(disk) = &volume.container_disk {
             self.disk_container(name, &disk.image, disk.image_pull_secret.as_ref(), disk.image_pull_policy.as_ref());
         } else if let Some(claim) = volume.claim_name() {
-            let read_only = volume.ephemeral.is_some();
-            let source = PersistentVolumeClaimVolumeSource { claim_name: claim.to_owned(), read_only: None };
+            let read_only = volume.has_read_only_claim();
+            let source = PersistentVolumeClaimVolumeSource {
+                claim_name: claim.to_owned(),
+                read_only: read_only.then_some(true),
+            };
             let source = Volume { persistent_volume_claim: Some(source), ..Volume::default() };
             if self.blocks.contains(claim) {
                 self.volumes.push(Volume { name: name.to_owned(), ..source });
                 self.devices.push(VolumeDevice { name: name.to_owned(), device_path: paths::claim_device(name) });
             } else {
-                self.mount(name, source, paths::claim_dir(name), read_only);
+                self.mount(name, source, paths::claim_dir(name), read_only || volume.ephemeral.is_some());
             }
         } else if let Some(cloud_init) = volume.cloud_init_no_cloud.as_ref().or(volume.cloud_init_config_drive.as_ref())
         {

@@ -97,3 +97,49 @@ fn a_marked_lease_is_taken_again_when_no_bound_guest_is_left() {
     assert!(!marked(&rig));
     assert_eq!(rig.lease.as_ref().map(|lease| lease["spec"]["leaseTransitions"].clone()), Some(json!(2)));
 }
+
+/// Its record cannot be read, or the disk has lost it.
+#[test]
+fn a_bound_guest_without_its_record_is_promised_on() {
+    let failover = json!({"kubevirt.io/failover": "true", "kubevirt.io/fencing-token": "1"});
+    for (records, annotations, promised) in [
+        (vec![Record::unread("vmi")], failover.clone(), true),
+        (Vec::new(), failover, true),
+        (vec![Record::unread("vmi")], json!({}), false),
+        (Vec::new(), json!({}), false),
+    ] {
+        let what = format!("{records:?} {annotations}");
+        let mut rig = Rig::with_instance("Running");
+        rig.change(VMI, |vmi| vmi["metadata"]["annotations"] = annotations);
+        rig.start(records);
+        rig.expect(|op| matches!(op, Op::Watch(_)));
+        rig.domain(Phase::Running, None);
+        rig.pass(Duration::from_secs(5));
+        let is_told = rig.ops.iter().any(|out| matches!(&out.op, Op::Promise(places, _) if *places == [place()]));
+        assert_eq!(is_told, promised, "{what}");
+    }
+}
+
+#[test]
+fn a_marked_lease_is_left_while_there_may_be_a_guest_whose_record_cannot_be_read() {
+    let mut rig = Rig::new();
+    rig.lease = Some(json!({"metadata": {"name": "n1", "resourceVersion": "5",
+        "annotations": {"kubevirt.io/fenced": "then"}}, "spec": {"leaseTransitions": 1, "holderIdentity": "n1"}}));
+    rig.start(vec![Record::unread("vmi")]);
+    let marked = |rig: &Rig| rig.lease.as_ref().is_some_and(|l| l["metadata"]["annotations"].is_object());
+    for _ in 0..2 {
+        rig.pass(Duration::from_secs(6));
+        assert!(marked(&rig), "its guest may run");
+        let looks =
+            |op: &Op| matches!(op, Op::LookForProcesses(sought) if sought.uid == "vmi" && sought.pod_uid.is_empty());
+        rig.answer(looks, Ok(Reply::Processes(true)));
+    }
+    rig.pass(Duration::from_secs(6));
+    rig.answer(|op| matches!(op, Op::LookForProcesses(_)), Ok(Reply::Processes(false)));
+    rig.pass(Duration::from_secs(2));
+    assert!(!marked(&rig));
+    rig.expect(|op| matches!(op, Op::Unwatch(_)));
+    rig.answer(|op| matches!(op, Op::Drop(uid) if uid == "vmi"), Ok(Reply::Done));
+    rig.expect(|op| matches!(op, Op::Unwatch(_)));
+    assert!(rig.idle());
+}
