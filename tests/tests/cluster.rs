@@ -121,7 +121,8 @@ fn what_is_wrong_is_said_in_one_clear_line() {
     check(&["up", "--no-such-flag"], &["--no-such-flag"]);
     check(&["console", "x"], &["no kubeconfig", "carrack up"]);
     check(&["kubeconfig"], &["does not exist", "carrack up"]);
-    check(&["image", "import", "/nonexistent"], &["no cluster runs here"]);
+    check(&["image", "import", "/nonexistent"], &["cannot read /nonexistent"]);
+    check(&["image", "import", "/etc/passwd"], &["no cluster runs here"]);
     check(&["scheduler", "--kubeconfig", "/nonexistent"], &["/nonexistent"]);
     check(&["bogus"], &["bogus"]);
 
@@ -181,8 +182,10 @@ fn a_shell_completes_words() {
     let sandbox = Sandbox::new();
     let script = sandbox.home().join("completion.bash");
     std::fs::write(&script, sandbox.carrack(&["completion", "bash"]).ok()).expect("written");
+    // What Tab does: the function that the script has registered gets the command and the word that is being typed.
     let line = format!(
-        ". {}; COMP_WORDS=({} kubeconfig --user virt); COMP_CWORD=3; _carrack; echo \"${{COMPREPLY[*]}}\"",
+        ". {}; COMP_WORDS=({} kubeconfig --user virt); COMP_CWORD=3; \
+         asks=$(complete -p carrack | sed 's/.* -F \\([^ ]*\\) .*/\\1/'); $asks carrack virt; echo \"${{COMPREPLY[*]}}\"",
         script.display(),
         carrack().display()
     );

@@ -20,10 +20,11 @@ mod scratch;
 mod store;
 mod volumes;
 
-use anyhow::Context as _;
+use anyhow::{Context as _, bail};
 
 use self::figure::Figure;
 use crate::cli::bench::{BenchArgs, Measure};
+use crate::process::require_root;
 use crate::progress::Progress;
 use crate::{output, roles};
 
@@ -39,6 +40,10 @@ struct Bench<'a> {
 /// # Errors
 /// Something could not be measured, or is beyond its bound.
 pub async fn run(args: BenchArgs) -> anyhow::Result<()> {
+    refuse_company(&args.measures)?;
+    if args.measures.iter().any(|measure| needs_root(*measure)) {
+        require_root()?;
+    }
     if args.measures.contains(&Measure::Api) {
         return api::run(&args.api, args.output).await;
     }
@@ -58,6 +63,31 @@ pub async fn run(args: BenchArgs) -> anyhow::Result<()> {
     }
     outcome?;
     figure::verdict(&figures)
+}
+
+/// Refuses to leave out without a word what was asked for beside a measure whose report has another form.
+fn refuse_company(measures: &[Measure]) -> anyhow::Result<()> {
+    for (measure, name) in [(Measure::Api, "api"), (Measure::Scheduler, "scheduler")] {
+        if measures.contains(&measure) && measures.iter().any(|other| *other != measure) {
+            bail!("{name} has a report of its own: take it by itself, and the other measures in a run of theirs");
+        }
+    }
+    Ok(())
+}
+
+/// Whether a measure starts whole nodes: known before the first of several takes its minutes.
+fn needs_root(measure: Measure) -> bool {
+    match measure {
+        Measure::Scheduler | Measure::Api | Measure::Store | Measure::Controllers | Measure::Instances => false,
+        Measure::All
+        | Measure::Up
+        | Measure::Vm
+        | Measure::Pods
+        | Measure::Volumes
+        | Measure::Clones
+        | Measure::Recovery
+        | Measure::Memory => true,
+    }
 }
 
 impl Bench<'_> {
@@ -224,6 +254,21 @@ fn memory_mb(pid: u32, field: &str) -> anyhow::Result<f64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn no_measure_is_left_out_without_a_word() {
+        use Measure::{All, Api, Recovery, Scheduler, Up, Vm};
+        let check = |measures: &[Measure], good: bool| {
+            assert_eq!(refuse_company(measures).is_ok(), good, "{measures:?}");
+        };
+        check(&[Api], true);
+        check(&[Scheduler, Scheduler], true);
+        check(&[All, Recovery], true);
+        check(&[Up, Vm], true);
+        check(&[Up, Api], false);
+        check(&[Scheduler, All], false);
+        check(&[Api, Scheduler], false);
+    }
 
     #[test]
     fn a_life_in_this_measure_is_held_against_upstreams() {

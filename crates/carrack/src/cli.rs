@@ -64,9 +64,8 @@ pub enum Command {
     Version(VersionArgs),
     /// Print the script by which a shell completes this command's words
     Completion(CompletionArgs),
-    /// Print what may come next, for that script
-    #[command(hide = true)]
-    Complete(CompleteArgs),
+    /// Write manual pages, one for each command
+    Man(ManArgs),
     /// Build and import the images that Carrack brings along
     Image(ImageArgs),
     /// Measure this machine
@@ -77,7 +76,7 @@ pub enum Command {
     Drill(Box<drill::DrillArgs>),
     /// Back up, restore and check a cluster's objects
     Store(store::StoreCommandArgs),
-    /// Run the role apiserver: the Kubernetes API on the embedded store
+    /// Run the role apiserver: the Kubernetes API, on the embedded store or on etcd
     Apiserver(roles::ApiserverArgs),
     /// Run the role scheduler: chooses a node for each pod
     Scheduler(roles::SchedulerArgs),
@@ -149,9 +148,8 @@ impl ImagesDir {
 /// Which cluster to talk to, and where in it.
 #[derive(Debug, Clone, Args)]
 pub struct ClientArgs {
-    /// Path of the kubeconfig
-    ///
-    /// Without it: the first file that KUBECONFIG names, then the one below the data directory.
+    /// Path of the kubeconfig; without it and --data-dir, the first file that KUBECONFIG names, and where that is not
+    /// set, the one below CARRACK_DATA_DIR or /var/lib/carrack
     #[arg(long, value_name = "FILE")]
     pub kubeconfig: Option<PathBuf>,
     /// Context of the kubeconfig to use
@@ -160,9 +158,9 @@ pub struct ClientArgs {
     /// Namespace; the context's one without it
     #[arg(short, long, value_name = "NAMESPACE")]
     pub namespace: Option<String>,
-    /// Where the cluster lives
-    #[command(flatten)]
-    pub data_dir: DataDir,
+    /// Directory of a cluster on this machine, to take its administrator's kubeconfig
+    #[arg(long, value_name = "DIR", conflicts_with = "kubeconfig")]
+    pub data_dir: Option<PathBuf>,
 }
 
 /// `carrack down`
@@ -278,7 +276,7 @@ pub struct ConsoleArgs {
     #[arg(long, value_name = "SECONDS", default_value_t = 300, value_parser = clap::value_parser!(u64).range(..=86400))]
     pub timeout: u64,
     /// Type nothing but Enter, and end with success once this text was printed
-    #[arg(long, value_name = "TEXT")]
+    #[arg(long, value_name = "TEXT", value_parser = clap::builder::NonEmptyStringValueParser::new())]
     pub expect: Option<String>,
     /// How to reach the cluster
     #[command(flatten)]
@@ -306,10 +304,13 @@ Examples:
   # In this shell
   source <(carrack completion bash)
 
-  # In all that begin from now on
-  carrack completion bash > /etc/bash_completion.d/carrack
-  carrack completion zsh >> ~/.zshrc
-  carrack completion fish > ~/.config/fish/completions/carrack.fish")]
+  # In all that begin from now on; zsh is to load compinit before
+  echo 'source <(carrack completion bash)' >> ~/.bashrc
+  echo 'source <(carrack completion zsh)' >> ~/.zshrc
+  echo 'carrack completion fish | source' >> ~/.config/fish/config.fish
+
+  # For all users; to be written again with another version of this program
+  carrack completion bash > /etc/bash_completion.d/carrack")]
 pub struct CompletionArgs {
     /// Which shell
     #[arg(value_enum, value_name = "SHELL")]
@@ -327,12 +328,18 @@ pub enum Shell {
     Fish,
 }
 
-/// `carrack complete`
+/// `carrack man`
 #[derive(Debug, Args)]
-pub struct CompleteArgs {
-    /// The words behind the command's name, up to the one that is being typed
-    #[arg(last = true, value_name = "WORD")]
-    pub words: Vec<String>,
+#[command(after_help = "\
+The pages say what --help says.
+
+Examples:
+  carrack man /usr/local/share/man/man1
+  man carrack-up")]
+pub struct ManArgs {
+    /// Directory for the pages, carrack.1, carrack-up.1 and so on; it is made where it is missing
+    #[arg(value_name = "DIR")]
+    pub dir: PathBuf,
 }
 
 /// `carrack image`
@@ -494,6 +501,16 @@ mod tests {
         // The clock would run over.
         assert!(refused(&["up", "--timeout", "18446744073709551615"]) && !refused(&["up", "--timeout", "0"]));
         assert!(refused(&["console", "demo", "--timeout", "18446744073709551615"]));
+        // No run proves nothing, and no text is never said.
+        assert!(refused(&["sim", "--runs", "0"]) && refused(&["console", "demo", "--expect", ""]));
+    }
+
+    /// Both may be said: one of them by a variable that holds for all roles of a machine.
+    #[test]
+    fn upstreams_way_to_say_what_to_log_goes_first() {
+        let words = ["carrack", "apiserver", "--log-level", "debug", "--v", "2"];
+        let Ok(Cli { command: Command::Apiserver(args) }) = Cli::try_parse_from(words) else { panic!("arguments") };
+        assert_eq!(args.log.filter(), "info");
     }
 
     #[test]

@@ -16,13 +16,16 @@ use std::time::Duration;
 
 use anyhow::{Context as _, bail};
 use carrack_auth::kubeconfig::Target;
-use carrack_engine::{ApiError, ApiRequest, HttpsTransport, Method, Transport as _};
+use carrack_engine::{ApiError, ApiRequest, Transport as _};
+use carrack_types::kubevirt::{VirtualMachine, VirtualMachineInstance};
+use carrack_types::resource::{Kind as _, Resource};
 use futures::{SinkExt as _, StreamExt as _};
 use tokio::sync::mpsc;
 use tokio::time::{Instant, MissedTickBehavior};
 use tokio_tungstenite::tungstenite::Message;
 
 use crate::cli::ConsoleArgs;
+use crate::roles::credentials;
 use crate::{kubeconfig, output, roles};
 use socket::{Refused, Socket};
 
@@ -50,8 +53,7 @@ pub async fn run(args: ConsoleArgs) -> anyhow::Result<()> {
 
 async fn connect(target: &Target, name: &str, deadline: Instant) -> anyhow::Result<Socket> {
     let namespace = &target.namespace;
-    let path =
-        format!("/apis/subresources.kubevirt.io/v1/namespaces/{namespace}/virtualmachineinstances/{name}/console");
+    let path = path(namespace, name);
     let mut said = false;
     loop {
         let refused = match socket::open(target, &path).await? {
@@ -72,15 +74,17 @@ async fn connect(target: &Target, name: &str, deadline: Instant) -> anyhow::Resu
     }
 }
 
+/// Where an instance's console is.
+fn path(namespace: &str, name: &str) -> String {
+    let of = Resource { group: "subresources.kubevirt.io".into(), ..VirtualMachineInstance::resource() };
+    format!("{}/console", of.object_path(namespace, name))
+}
+
 /// An instance that is not there yet may come only if there is a machine that makes it.
 async fn require_machine(target: &Target, name: &str, refused: &Refused) -> anyhow::Result<()> {
     let namespace = &target.namespace;
-    let token = target.token.as_ref().map(carrack_auth::kubeconfig::Token::read).transpose()?;
-    let client =
-        HttpsTransport::new(&target.server, target.client_config()?, token.as_ref().map(|token| token.expose()))
-            .map_err(|error| anyhow::anyhow!("{error}"))?;
-    let path = format!("/apis/kubevirt.io/v1/namespaces/{namespace}/virtualmachines/{name}");
-    match client.send(ApiRequest::new(Method::Get, path)).await {
+    let request = ApiRequest::get(&VirtualMachine::resource(), namespace, name);
+    match credentials::reach(target)?.send(request).await {
         Err(error @ ApiError::Status { .. }) if error.is_not_found() => {
             bail!("no console of {namespace}/{name}: {refused}")
         }
@@ -178,4 +182,17 @@ fn read_keys() -> mpsc::Receiver<Vec<u8>> {
         }
     });
     receiver
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_console_is_asked_for_by_its_machines_name_alone() {
+        let root = "/apis/subresources.kubevirt.io/v1/namespaces";
+        assert_eq!(path("n", "demo"), format!("{root}/n/virtualmachineinstances/demo/console"));
+        let odd = format!("{root}/a%2Fb/virtualmachineinstances/%2E%2E%2Fx%3Fy/console");
+        assert_eq!(path("a/b", "../x?y"), odd);
+    }
 }

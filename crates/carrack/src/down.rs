@@ -11,6 +11,7 @@ use carrack_noderuntime::{Layout, members};
 use carrack_virt::handler::shell::watchdog;
 
 use crate::cli::DownArgs;
+use crate::process::require_root;
 use crate::progress::Progress;
 use crate::{kubeconfig, logging, node, output, up};
 
@@ -28,9 +29,7 @@ pub async fn run(args: DownArgs) -> anyhow::Result<()> {
         output::say(format_args!("nothing to stop: {} does not exist", layout.data_dir().display()));
         return Ok(());
     }
-    if !rustix::process::geteuid().is_root() {
-        bail!("not running as root: containers, mounts and networks need it; use sudo");
-    }
+    require_root()?;
     if look(&layout)? == Found::Others {
         let dir = layout.data_dir().display();
         if args.purge {

@@ -39,10 +39,12 @@ use tokio_util::sync::CancellationToken;
 
 use self::cluster::Programs;
 use self::journal::Line;
+use self::rules::Rule;
 use self::stage::{Options, Stage};
-use self::stories::{STORIES, Story};
+use self::stories::{Plant, STORIES, Story};
 use crate::cli::drill::DrillArgs;
 use crate::output;
+use crate::process::require_root;
 
 /// Threads for asynchronous work.
 const WORKERS: usize = 2;
@@ -67,7 +69,7 @@ struct Verdict {
 /// An invariant broke, or it could not be played.
 pub fn run(args: &DrillArgs) -> anyhow::Result<()> {
     if args.list {
-        return output::write_all(list().as_bytes());
+        return output::print(args.output, &listed(), list);
     }
     let wanted = args.name.as_deref().unwrap_or_default();
     let Some(story) = STORIES.iter().find(|story| story.name == wanted) else {
@@ -75,10 +77,8 @@ pub fn run(args: &DrillArgs) -> anyhow::Result<()> {
         bail!("there is no drill {wanted:?}; there are: {}", known.join(", "));
     };
     let options = options(story, args)?;
+    require_root()?;
     fs::create_dir_all(&args.timeline_dir).with_context(|| format!("cannot make {}", args.timeline_dir.display()))?;
-    if !rustix::process::geteuid().is_root() {
-        bail!("not running as root: containers, mounts and networks need it; use sudo");
-    }
     if !args.inside && options.programs.apiserver.is_none() {
         return enter_network();
     }
@@ -244,6 +244,45 @@ fn text(verdict: &Verdict) -> String {
     out
 }
 
+/// A drill, for programs.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Listed {
+    drill: &'static str,
+    title: &'static str,
+    invariants: Vec<Invariant>,
+    /// For how long what is out stays out, where that can be chosen.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    outage_s: Option<u64>,
+    plants: Vec<Planted>,
+}
+
+#[derive(Debug, Serialize)]
+struct Invariant {
+    mark: &'static str,
+    invariant: &'static str,
+    sentence: &'static str,
+}
+
+#[derive(Debug, Serialize)]
+struct Planted {
+    name: &'static str,
+    what: &'static str,
+}
+
+fn listed() -> Vec<Listed> {
+    let invariant = |rule: &&Rule| Invariant { mark: rule.mark, invariant: rule.name, sentence: rule.sentence() };
+    let planted = |plant: &Plant| Planted { name: plant.name, what: plant.what };
+    let of = |story: &Story| Listed {
+        drill: story.name,
+        title: story.title,
+        invariants: story.rules.iter().map(invariant).collect(),
+        outage_s: story.outage.map(|outage| outage.as_secs()),
+        plants: story.plants.iter().map(planted).collect(),
+    };
+    STORIES.iter().map(of).collect()
+}
+
 fn list() -> String {
     let mut out = String::new();
     for story in STORIES {
@@ -267,12 +306,15 @@ mod tests {
 
     #[test]
     fn the_list_names_all_that_can_be_asked_for() {
-        let list = list();
-        for story in STORIES {
-            assert!(list.contains(story.name) && !story.plants.is_empty(), "{}", story.name);
-            for plant in story.plants {
-                assert!(list.contains(plant.name), "{}", plant.name);
+        let data = serde_json::to_value(listed()).expect("JSON");
+        for list in [list(), data.to_string()] {
+            for story in STORIES {
+                assert!(list.contains(story.name) && !story.plants.is_empty(), "{}", story.name);
+                for plant in story.plants {
+                    assert!(list.contains(plant.name), "{}", plant.name);
+                }
             }
         }
+        assert_eq!(data.as_array().map(Vec::len), Some(STORIES.len()));
     }
 }

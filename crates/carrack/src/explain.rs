@@ -19,6 +19,7 @@ use k8s_openapi::api::storage::v1::{CSIDriver, CSINode, CSIStorageCapacity, Stor
 use serde_json::Value;
 
 use crate::cli::explain::{ExplainArgs, ExplainCommand, ExplainPodArgs};
+use crate::roles::credentials;
 use crate::{kubeconfig, output};
 
 /// Objects in one page of a list.
@@ -93,8 +94,7 @@ async fn load(api: &HttpsTransport) -> anyhow::Result<(Cluster, Vec<Arc<Pod>>)> 
 
 async fn pod(args: ExplainPodArgs) -> anyhow::Result<()> {
     let target = kubeconfig::target(&args.client)?;
-    let token = target.token.as_ref().map(carrack_auth::kubeconfig::Token::read).transpose()?;
-    let api = HttpsTransport::new(&target.server, target.client_config()?, token.as_ref().map(|t| t.expose()))?;
+    let api = credentials::reach(&target)?;
     let (mut cluster, pods) = load(&api).await?;
     let (namespace, name) = (target.namespace.as_str(), args.name.as_str());
     let Some(pod) = pods.iter().find(|p| p.namespace() == namespace && p.name() == name) else {

@@ -3,7 +3,7 @@
 use std::fs::File;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context as _, bail};
+use anyhow::{Context as _, bail, ensure};
 use carrack_images::{Built, containerd};
 use carrack_noderuntime::{Layout, members};
 use rustix::fs::{FlockOperation, flock};
@@ -85,14 +85,23 @@ fn name(image: BuiltIn) -> &'static str {
     }
 }
 
+/// Refuses an archive that cannot be read, and says why not.
+fn readable(file: &Path) -> anyhow::Result<()> {
+    let context = || format!("cannot read {}", file.display());
+    let found = std::fs::metadata(file).with_context(context)?;
+    ensure!(found.is_file(), "{} is no file", file.display());
+    File::open(file).map(drop).with_context(context)
+}
+
 async fn import(args: ImageImportArgs) -> anyhow::Result<()> {
+    // Before any is loaded: what is wrong with one is told while all can still be given again.
+    for file in &args.files {
+        readable(file)?;
+    }
     let sockets = containerds(&args.data_dir.layout()?)?;
     let mut progress = Progress::new();
     for file in &args.files {
         progress.step(format!("importing {}", file.display()));
-        if !file.is_file() {
-            bail!("{} is no file", file.display());
-        }
         for socket in &sockets {
             containerd::import(socket, file).await.with_context(|| format!("cannot import {}", file.display()))?;
         }
@@ -113,4 +122,20 @@ fn containerds(cluster: &Layout) -> anyhow::Result<Vec<PathBuf>> {
         }
     }
     Ok(sockets)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_no_archive_is_refused_before_anything_is_loaded() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let file = dir.path().join("guest.tar");
+        let said = |path: &Path| readable(path).err().map(|error| format!("{error:#}"));
+        assert!(said(&file).is_some_and(|why| why.contains("guest.tar") && why.contains("No such file")));
+        std::fs::write(&file, "").expect("written");
+        assert_eq!(said(&file), None);
+        assert!(said(dir.path()).is_some_and(|why| why.contains("is no file")));
+    }
 }

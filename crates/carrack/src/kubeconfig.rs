@@ -1,5 +1,6 @@
 //! `carrack kubeconfig`, and how the client commands find theirs.
 
+use std::ffi::OsStr;
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
@@ -7,8 +8,9 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context as _, bail};
 use carrack_auth::kubeconfig::{Kubeconfig, Target};
 use carrack_auth::pki::{Identity, Sans, Server, write_private};
+use carrack_noderuntime::layout::DEFAULT_DATA_DIR;
 
-use crate::cli::{ClientArgs, KubeconfigArgs, User};
+use crate::cli::{ClientArgs, DataDir, KubeconfigArgs, User};
 use crate::{output, roles};
 
 /// The name of cluster and context in kubeconfigs.
@@ -123,18 +125,39 @@ pub fn target(args: &ClientArgs) -> anyhow::Result<Target> {
 }
 
 fn path(args: &ClientArgs) -> anyhow::Result<PathBuf> {
+    let variable = |name| std::env::var_os(name).unwrap_or_default();
+    choose(args, &variable("KUBECONFIG"), &variable("CARRACK_DATA_DIR"))
+}
+
+/// The kubeconfig to use: what was asked for goes before what the environment says, and what that names is never another
+/// cluster's because a file is missing.
+fn choose(args: &ClientArgs, kubeconfig: &OsStr, data_dir: &OsStr) -> anyhow::Result<PathBuf> {
     if let Some(path) = &args.kubeconfig {
         return Ok(path.clone());
     }
-    let named = std::env::var_os("KUBECONFIG").unwrap_or_default();
-    if let Some(first) = std::env::split_paths(&named).find(|path| path.exists()) {
-        return Ok(first);
+    if args.data_dir.is_none() {
+        let named: Vec<PathBuf> =
+            std::env::split_paths(kubeconfig).filter(|path| !path.as_os_str().is_empty()).collect();
+        for path in &named {
+            if is_there(path)? {
+                return Ok(path.clone());
+            }
+        }
+        if !named.is_empty() {
+            bail!(
+                "KUBECONFIG names {}, which does not exist: set it anew, unset it, or choose with --kubeconfig or \
+                 --data-dir",
+                kubeconfig.display()
+            );
+        }
     }
-    let ours = args.data_dir.layout()?.kubeconfig();
+    let default = if data_dir.is_empty() { OsStr::new(DEFAULT_DATA_DIR) } else { data_dir };
+    let data_dir = args.data_dir.clone().unwrap_or_else(|| default.into());
+    let ours = DataDir { data_dir }.layout()?.kubeconfig();
     if is_there(&ours)? {
         return Ok(ours);
     }
-    bail!("no kubeconfig: KUBECONFIG names none, and {} does not exist (carrack up makes it)", ours.display())
+    bail!("no kubeconfig: {} does not exist (carrack up makes it); choose one with --kubeconfig", ours.display())
 }
 
 #[cfg(test)]
@@ -198,6 +221,40 @@ mod tests {
         assert!(sans.names.contains("n2") && sans.addresses.contains(&address), "{sans:?}");
         assert_eq!(read("ca.crt"), pki.ca_pem());
         assert!(args(layout.data_dir(), &["--user", "virt-handler", "--tls-dir", "x"]).is_none(), "at no address");
+    }
+
+    #[test]
+    fn nobody_is_led_to_another_cluster() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let root = dir.path().canonicalize().expect("it is there");
+        let file = |name: &str| root.join(name).display().to_string();
+        for name in ["one", "two"] {
+            fs::create_dir(root.join(name)).expect("made");
+            fs::write(root.join(name).join("kubeconfig.yaml"), "").expect("written");
+        }
+        let (one, two) = (file("one/kubeconfig.yaml"), file("two/kubeconfig.yaml"));
+        let check = |words: &[&str], kubeconfig: &str, data_dir: &str, expected: Result<&str, &str>| {
+            let words = ["carrack", "console", "demo"].iter().chain(words);
+            let Ok(Cli { command: Command::Console(args) }) = Cli::try_parse_from(words.clone()) else {
+                panic!("{:?}", words.collect::<Vec<_>>())
+            };
+            let chosen = choose(&args.client, OsStr::new(kubeconfig), OsStr::new(data_dir));
+            let chosen = chosen.map(|path| path.display().to_string()).map_err(|error| format!("{error:#}"));
+            let good = match (&chosen, expected) {
+                (Ok(path), Ok(expected)) => path == expected,
+                (Err(why), Err(part)) => why.contains(part),
+                _ => false,
+            };
+            assert!(good, "{:?} {kubeconfig:?} {data_dir:?}: {chosen:?}", words.collect::<Vec<_>>());
+        };
+        check(&["--kubeconfig", "x"], &one, &file("two"), Ok("x"));
+        check(&[], &one, &file("two"), Ok(&one));
+        check(&[], &format!("{}:{two}:{one}", file("none")), "", Ok(&two));
+        check(&[], "", &file("two"), Ok(&two));
+        check(&["--data-dir", &file("two")], &one, &file("one"), Ok(&two));
+        check(&[], &file("none"), &file("two"), Err("KUBECONFIG names"));
+        check(&["--data-dir", &file("none")], &one, &file("one"), Err("carrack up"));
+        assert!(Cli::try_parse_from(["carrack", "console", "x", "--data-dir", "a", "--kubeconfig", "b"]).is_err());
     }
 
     #[test]

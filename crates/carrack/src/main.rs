@@ -3,7 +3,7 @@
 //! ```text
 //!   up, down ──► node runtime (containerd, pod network) and all roles in one process
 //!   <role>   ──► one role in this process, over HTTPS
-//!   console, kubeconfig, version, completion, image, bench, sim, drill, store ──► tools for a person
+//!   console, kubeconfig, version, completion, man, image, bench, sim, drill, store ──► tools for a person
 //! ```
 //!
 //! Each command is a module that reads its arguments, calls the crates that do the work, and says what happened.
@@ -20,6 +20,7 @@ mod image;
 mod kubeconfig;
 mod log_file;
 mod logging;
+mod man;
 mod network;
 mod node;
 mod notify;
@@ -52,6 +53,14 @@ fn main() -> ExitCode {
     if let Some(called) = roles::networks::called() {
         return roles::networks::run(called);
     }
+    match completion::answer() {
+        Ok(false) => {}
+        Ok(true) => return ExitCode::SUCCESS,
+        Err(error) => {
+            output::say(format_args!("error: {error:#}"));
+            return ExitCode::FAILURE;
+        }
+    }
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(error) => {
@@ -70,6 +79,9 @@ fn main() -> ExitCode {
     if let Command::VirtLauncher(args) = cli.command {
         return roles::virt_launcher::run(args);
     }
+    if drives_a_node(&cli.command) {
+        process::find_system_programs();
+    }
     match run(cli) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
@@ -77,6 +89,12 @@ fn main() -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+/// Whether a command has the machine's programs do something: mounts, networks, containers.
+fn drives_a_node(command: &Command) -> bool {
+    use Command::{Down, Drill, Kubelet, LocalStorage, Node, Up, VirtHandler};
+    matches!(command, Up(_) | Down(_) | Node(_) | Drill(_) | Kubelet(_) | VirtHandler(_) | LocalStorage(_))
 }
 
 fn run(cli: Cli) -> anyhow::Result<()> {
@@ -89,7 +107,7 @@ fn run(cli: Cli) -> anyhow::Result<()> {
         Command::Explain(args) => block_on(explain::run(args)),
         Command::Version(args) => version::run(&args),
         Command::Completion(args) => completion::script(&args),
-        Command::Complete(args) => completion::complete(&args),
+        Command::Man(args) => man::run(&args),
         Command::Image(args) => block_on(image::run(args)),
         Command::Bench(args) => block_on(bench::run(args)),
         Command::Sim(args) => sim::run(args),

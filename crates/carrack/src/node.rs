@@ -10,12 +10,13 @@ pub mod agent;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use anyhow::{Context as _, bail};
+use anyhow::{Context as _, bail, ensure};
 use carrack_noderuntime::{Layout, members, power};
 use carrack_virt::handler::shell::watchdog;
 
 use crate::cli::node::{NodeArgs, NodeCommand, OneNode, WatchdogTrial};
-use crate::{logging, output, roles};
+use crate::process::require_root;
+use crate::{kubeconfig, logging, output, roles};
 
 /// Does what was asked.
 pub fn run(args: NodeArgs) -> anyhow::Result<()> {
@@ -50,16 +51,19 @@ fn try_watchdog(trial: WatchdogTrial) -> anyhow::Result<()> {
     })
 }
 
-/// The node's directory, if the cluster has such a node.
+/// The node's directory, if the cluster has such a node. What is done with one only root can do.
 fn find(node: &OneNode) -> anyhow::Result<Layout> {
+    require_root()?;
     let cluster = node.data_dir.layout()?;
+    let dir = cluster.data_dir().display();
+    ensure!(kubeconfig::is_there(cluster.data_dir())?, "no cluster was started in {dir} yet (carrack up --nodes)");
     let all = members::found(&cluster).context("cannot look for nodes")?;
     let name_of = |layout: &Layout| layout.data_dir().file_name().map(|name| name.to_string_lossy().into_owned());
     let names: Vec<String> = all.iter().filter_map(name_of).collect();
     let found = all.into_iter().find(|layout| name_of(layout).as_ref() == Some(&node.name));
     found.with_context(|| {
         if names.is_empty() {
-            format!("the cluster in {} has one node only (see carrack up --nodes)", cluster.data_dir().display())
+            format!("the cluster in {dir} has one node only (see carrack up --nodes)")
         } else {
             format!("there is no node {:?}; there are {}", node.name, names.join(", "))
         }

@@ -1,9 +1,17 @@
-//! This process as the kernel sees it, for metrics: proc(5).
+//! This process as the kernel sees it: what it has, for metrics (proc(5)), whether it may what only root may, and where it looks for
+//! programs.
 
+use std::ffi::{OsStr, OsString};
 use std::fs;
+use std::os::unix::process::CommandExt as _;
+use std::path::{Path, PathBuf};
+use std::process::Command;
 
+use anyhow::ensure;
 use carrack_apiserver::ProcessStats;
-use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use carrack_noderuntime::host::SBIN_DIRS;
+
+use crate::output;
 
 /// What `/proc` tells; nothing where there is none.
 pub fn stats() -> Option<ProcessStats> {
@@ -30,15 +38,38 @@ pub fn stats() -> Option<ProcessStats> {
     })
 }
 
-/// Lets this process have as many files open as it may have at all. What it may have unasked, 1024 mostly, is for programs
-/// that cannot count further (select(2)), and less than the connections that an API server takes. It is inherited, so this
-/// is for a process that starts no others.
-pub fn take_all_files() {
-    let now = getrlimit(Resource::Nofile);
-    let all = Rlimit { current: now.maximum, maximum: now.maximum };
-    if let Err(error) = setrlimit(Resource::Nofile, all) {
-        tracing::warn!(%error, limit = now.current, "the number of open files stays limited");
+/// Refuses what only root can do, before anything of it is begun.
+///
+/// # Errors
+/// Somebody else runs this.
+pub fn require_root() -> anyhow::Result<()> {
+    let is_root = rustix::process::geteuid().is_root();
+    ensure!(is_root, "not running as root: containers, mounts and networks need it; use sudo");
+    Ok(())
+}
+
+/// Begins anew with a `PATH` that leads to the system's own programs, where it does not. `su` leaves root the one of whoever called
+/// it, and containerd, which has it from here, would find no `runc`, and plugins no `iptables`. Returns where nothing is missing,
+/// or nothing can be done.
+pub fn find_system_programs() {
+    let path = std::env::var_os("PATH").and_then(|path| completed(&path, |dir| dir.canonicalize().ok()));
+    let Some(path) = path else { return };
+    let begun = std::env::current_exe()
+        .map(|program| Command::new(program).args(std::env::args_os().skip(1)).env("PATH", path).exec());
+    let (Ok(error) | Err(error)) = begun;
+    output::say(format_args!("programs in {} may not be found: {error}", SBIN_DIRS.join(" or ")));
+}
+
+/// A search path with those directories of the system's that it does not lead to, under whatever name; none where it has them all.
+fn completed(path: &OsStr, real: impl Fn(&Path) -> Option<PathBuf>) -> Option<OsString> {
+    let dirs: Vec<PathBuf> = std::env::split_paths(path).collect();
+    let there: Vec<PathBuf> = dirs.iter().filter_map(|dir| real(dir)).collect();
+    let is_missing = |dir: &PathBuf| real(dir).is_some_and(|dir| !there.contains(&dir));
+    let missing: Vec<PathBuf> = SBIN_DIRS.iter().map(PathBuf::from).filter(is_missing).collect();
+    if missing.is_empty() {
+        return None;
     }
+    std::env::join_paths(dirs.into_iter().chain(missing)).ok()
 }
 
 #[cfg(test)]
@@ -46,10 +77,21 @@ mod tests {
     use super::*;
 
     #[test]
-    fn all_files_are_taken() {
-        take_all_files();
-        let now = getrlimit(Resource::Nofile);
-        assert_eq!(now.current, now.maximum);
+    fn a_path_without_the_systems_programs_is_completed() {
+        // As Debian has it: /sbin is a link, and nobody has anything in /usr/local/sbin.
+        let real = |dir: &Path| match dir.to_str()? {
+            "/sbin" | "/usr/sbin" => Some(PathBuf::from("/usr/sbin")),
+            "/usr/local/sbin" | "/nowhere" => None,
+            other => Some(PathBuf::from(other)),
+        };
+        for (path, expected) in [
+            ("/usr/local/bin:/usr/bin:/usr/games", Some("/usr/local/bin:/usr/bin:/usr/games:/usr/sbin:/sbin")),
+            ("/usr/sbin:/usr/bin", None),
+            ("/nowhere:/sbin", None),
+            ("/usr/bin:/usr/sbin:/sbin", None),
+        ] {
+            assert_eq!(completed(OsStr::new(path), real), expected.map(OsString::from), "{path}");
+        }
     }
 
     #[test]

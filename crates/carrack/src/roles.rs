@@ -11,6 +11,7 @@ pub mod diagnostics;
 mod extenders;
 pub mod gpu_extender;
 pub mod gpu_plugin;
+mod held;
 pub mod hollow;
 pub mod kubelet;
 pub mod local_storage;
@@ -30,6 +31,7 @@ use anyhow::Context as _;
 use carrack_auth::kubeconfig::Kubeconfig;
 use carrack_engine::Transport;
 use carrack_noderuntime::process::ProcessId;
+use carrack_schema::validate::names;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
@@ -74,14 +76,17 @@ pub fn cluster_ca(kubeconfig: &Path) -> anyhow::Result<String> {
     target.ca_pem.context("the kubeconfig names no certificate authority")
 }
 
-/// A name that no other process in the cluster has, for elections: host, process, and when it started.
-///
-/// # Errors
-/// The host has no usable name.
-pub fn process_identity() -> anyhow::Result<String> {
+/// A name that no other process in the cluster has, for elections: host, process, and when it started. It need be no name that an
+/// object can have: hosts are called as they like, also in ways in which no node could be.
+#[must_use]
+pub fn process_identity() -> String {
     let pid = std::process::id();
     let started = i32::try_from(pid).ok().and_then(ProcessId::of).map_or(0, |process| process.start_ticks);
-    Ok(format!("{}_{pid}_{started}", node_name(None)?))
+    format!("{}_{pid}_{started}", host_name())
+}
+
+fn host_name() -> String {
+    rustix::system::uname().nodename().to_string_lossy().into_owned()
 }
 
 /// A token that SIGTERM and SIGINT cancel.
@@ -103,20 +108,18 @@ pub fn until_signal() -> anyhow::Result<CancellationToken> {
     Ok(stop)
 }
 
-/// This host's name, as a node's name: in lower case.
+/// This host's name, as a node's name: in lower case. A node has it as a label, too (`kubernetes.io/hostname`), without which no
+/// kubelet could register it.
 ///
 /// # Errors
-/// It has no name that an object can have.
+/// It has no name that an object and a label can have.
 pub fn node_name(given: Option<&str>) -> anyhow::Result<String> {
-    let name = match given {
-        Some(name) => name.to_owned(),
-        None => rustix::system::uname().nodename().to_string_lossy().to_lowercase(),
-    };
-    let fits = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-' || byte == b'.';
-    let edge = |byte: Option<&u8>| byte.is_some_and(u8::is_ascii_alphanumeric);
-    let bytes = name.as_bytes();
-    if bytes.len() > 253 || !bytes.iter().copied().all(fits) || !edge(bytes.first()) || !edge(bytes.last()) {
-        anyhow::bail!("{name:?} cannot name a node: letters, digits, '-' and '.' only; choose one with --node-name");
+    let name = given.map_or_else(|| host_name().to_lowercase(), str::to_owned);
+    if names::dns1123_subdomain(&name).or_else(|| names::label_value(&name)).is_some() {
+        anyhow::bail!(
+            "{name:?} cannot name a node: up to 63 lower-case letters, digits, '-' and '.' only, where each part begins and ends \
+             with a letter or a digit; choose one with --node-name"
+        );
     }
     Ok(name)
 }
@@ -162,6 +165,11 @@ mod tests {
         check("-a", false);
         check("", false);
         check("a_b", false);
+        check("a..b", false);
+        check("a.-b", false);
+        // Linux lets a host have one character more than a label.
+        check(&"a".repeat(63), true);
+        check(&"a".repeat(64), false);
         assert!(node_name(None).is_ok_and(|name| !name.is_empty()));
     }
 }

@@ -47,9 +47,19 @@ pub async fn run(args: StoreCommandArgs) -> anyhow::Result<()> {
         StoreCommand::Check { file: Some(file), output, .. } => print(output, backup::verify(&file)?, "whole"),
         StoreCommand::Check { file: None, data_dir, output } => {
             let dir = data_dir.layout()?.store_dir();
-            print(output, backup::check(&dir)?, &format!("sound: {}", dir.display()))
+            print(output, sound(&dir)?, &format!("sound: {}", dir.display()))
         }
     }
+}
+
+/// What a store holds. Where there is none, or nothing of it any more, nothing is sound.
+fn sound(dir: &Path) -> anyhow::Result<Summary> {
+    let none =
+        || format!("there is no store in {}: is --data-dir right? (with etcd, its own tools check it)", dir.display());
+    ensure!(kubeconfig::is_there(dir)?, none());
+    let found = backup::check(dir)?;
+    ensure!(found.bytes > 0, none());
+    Ok(found)
 }
 
 fn print(format: Option<Format>, found: Summary, what: &str) -> anyhow::Result<()> {
@@ -132,6 +142,20 @@ async fn copy(connection: &mut Connection, status: u16, partial: &Path) -> anyho
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_is_not_there_is_not_sound() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let store = dir.path().join("store");
+        let said = || sound(&store).err().map(|error| format!("{error:#}"));
+        assert!(said().is_some_and(|why| why.contains("no store")));
+        fs::create_dir(&store).expect("made");
+        assert!(said().is_some_and(|why| why.contains("no store")), "it lost all of its files");
+        // As one that may not be entered; tests run as root.
+        let within = dir.path().join("file");
+        fs::write(&within, "").expect("written");
+        assert!(sound(&within.join("store")).is_err_and(|why| format!("{why:#}").contains("cannot look")));
+    }
 
     #[test]
     fn a_backup_begins_with_a_file_of_its_own() {

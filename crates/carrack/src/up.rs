@@ -17,6 +17,7 @@ mod tasks;
 mod wishes;
 
 use anyhow::{Context as _, bail};
+use carrack_noderuntime::limits;
 
 use crate::cli::up::UpArgs;
 use crate::logging;
@@ -35,6 +36,8 @@ pub fn run(args: &UpArgs) -> anyhow::Result<()> {
         return detach::run(args);
     }
     logging::start(&args.log_level)?;
+    limits::take_all_files();
+    limits::come_last();
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(WORKERS)
         .enable_all()

@@ -7,19 +7,27 @@ use carrack_auth::kubeconfig::{Target, Token};
 use rustls::ClientConfig;
 use rustls_pki_types::ServerName;
 use std::sync::Arc;
+use std::time::Duration;
 use tokio::net::TcpStream;
+use tokio::time::timeout;
 
 use self::tls::Tls;
 
 /// The longest head of a reply, in bytes.
 const MAX_HEAD_BYTES: usize = 64 * 1024;
+/// How long connecting may take.
+const LIMIT: Duration = Duration::from_secs(10);
 /// What ends a line.
 const LINE_END: usize = b"\r\n".len();
 
 /// A server and the credentials for it.
 #[derive(Clone)]
 pub struct Endpoint {
-    address: String,
+    host: String,
+    port: u16,
+    /// The server's address as requests name it, and what their paths begin with.
+    authority: String,
+    base: String,
     name: ServerName<'static>,
     tls: Arc<ClientConfig>,
     authorization: String,
@@ -36,10 +44,15 @@ impl Endpoint {
         tls.alpn_protocols = vec![b"http/1.1".to_vec()];
         let token = target.token.as_ref().map(Token::read).transpose()?;
         let authorization = token.map(|token| format!("Authorization: Bearer {}\r\n", token.expose()));
+        let place = target.server.strip_prefix("https://").unwrap_or(&target.server);
+        let (authority, base) = place.split_at(place.find('/').unwrap_or(place.len()));
+        let name = target.tls_server_name.as_ref().unwrap_or(&host).clone();
         Ok(Self {
-            address: format!("{host}:{port}"),
-            name: ServerName::try_from(host.trim_matches(['[', ']']).to_owned())
-                .context("the server has no usable name")?,
+            name: ServerName::try_from(name).context("the server has no usable name")?,
+            authority: authority.to_owned(),
+            base: base.to_owned(),
+            host,
+            port,
             tls: Arc::new(tls),
             authorization: authorization.unwrap_or_default(),
         })
@@ -48,21 +61,24 @@ impl Endpoint {
     /// Connects.
     ///
     /// # Errors
-    /// Nobody listens, or TLS fails.
+    /// Nobody listens or answers, or TLS fails.
     pub async fn connect(&self) -> anyhow::Result<Connection> {
-        let stream =
-            TcpStream::connect(&self.address).await.with_context(|| format!("cannot connect to {}", self.address))?;
+        let context = || format!("cannot connect to {}", self.authority);
+        let silent = |_| anyhow::anyhow!("no answer within {} s", LIMIT.as_secs());
+        let stream = timeout(LIMIT, TcpStream::connect((self.host.as_str(), self.port))).await;
+        let stream = stream.map_err(silent).with_context(context)?.with_context(context)?;
         stream.set_nodelay(true).context("TCP_NODELAY")?;
-        let stream = Tls::handshake(stream, Arc::clone(&self.tls), self.name.clone()).await.context("TLS handshake")?;
+        let stream = timeout(LIMIT, Tls::handshake(stream, Arc::clone(&self.tls), self.name.clone())).await;
+        let stream = stream.map_err(silent).with_context(context)?.context("TLS handshake").with_context(context)?;
         Ok(Connection { stream, text: Vec::new(), at: 0, place: Place::Before, body: Vec::new(), request: Vec::new() })
     }
 
     /// A request's bytes.
     pub fn request(&self, out: &mut Vec<u8>, method: &str, path: &str, content_type: &str, body: &[u8]) {
         out.clear();
-        let Self { address, authorization, .. } = self;
+        let Self { authority, base, authorization, .. } = self;
         out.extend_from_slice(
-            format!("{method} {path} HTTP/1.1\r\nHost: {address}\r\nAccept: application/json\r\nUser-Agent: carrack\r\n{authorization}").as_bytes(),
+            format!("{method} {base}{path} HTTP/1.1\r\nHost: {authority}\r\nAccept: application/json\r\nUser-Agent: carrack\r\n{authorization}").as_bytes(),
         );
         if !body.is_empty() {
             out.extend_from_slice(
@@ -250,6 +266,32 @@ impl Connection {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_server_is_found_by_its_address() {
+        let check = |server: &str, address: (&str, u16), line: &str, host: &str| {
+            let target = Target {
+                server: server.to_owned(),
+                ca_pem: None,
+                insecure: true,
+                tls_server_name: None,
+                client: None,
+                token: None,
+                namespace: String::new(),
+            };
+            let endpoint = Endpoint::of(&target).expect("usable");
+            assert_eq!((endpoint.host.as_str(), endpoint.port), address, "{server}");
+            let mut request = Vec::new();
+            endpoint.request(&mut request, "GET", "/version", "", b"");
+            let text = String::from_utf8(request).expect("text");
+            let lines: Vec<&str> = text.lines().take(2).collect();
+            assert_eq!(lines, [format!("GET {line} HTTP/1.1"), format!("Host: {host}")], "{server}");
+        };
+        check("https://192.0.2.10:6443", ("192.0.2.10", 6443), "/version", "192.0.2.10:6443");
+        check("https://[2001:db8::1]:6443", ("2001:db8::1", 6443), "/version", "[2001:db8::1]:6443");
+        check("https://api.example", ("api.example", 443), "/version", "api.example");
+        check("https://api.example/clusters/c-1", ("api.example", 443), "/clusters/c-1/version", "api.example");
+    }
 
     #[test]
     fn refusals_are_told_in_their_own_words() {

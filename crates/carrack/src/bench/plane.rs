@@ -229,13 +229,13 @@ impl Plane {
         self.answer(request).await?.json().map_err(|error| anyhow::anyhow!("{error}"))
     }
 
-    /// The same, where what is answered does not matter: as values, thousands of objects would be the better part of the memory
-    /// that is measured.
+    /// The same, where what is answered does not matter: thousands of objects would be the better part of the memory that is
+    /// measured.
     ///
     /// # Errors
     /// It is refused.
     pub async fn ask(&self, request: ApiRequest) -> anyhow::Result<()> {
-        self.answer(request).await.map(|_| ())
+        self.answer(request.unread()).await.map(|_| ())
     }
 
     async fn answer(&self, request: ApiRequest) -> anyhow::Result<ApiResponse> {

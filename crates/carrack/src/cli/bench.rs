@@ -13,10 +13,11 @@ use crate::output::Format;
 Starts clusters of its own in a temporary directory, on ports 26443, 26250 and 26186 and the
 address range 10.98.0.0/24, and removes them. Each start and each machine is measured several
 times; the table shows the middle and the worst. What has a bound and misses it is named in the
-end, and the exit status is 1.
+end, and the exit status is 1. Only store, controllers, instances, api and scheduler do without
+root and what `carrack up` needs. The last two have reports of their own: each is taken by itself.
 
 Examples:
-  # Everything
+  # Everything that takes minutes only
   carrack bench all
 
   # How long a start takes, as data

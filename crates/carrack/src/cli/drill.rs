@@ -25,6 +25,7 @@ program is started with upstream's flags:
 Examples:
   # Which drills are there, and how can each be made to fail?
   carrack drill --list
+  carrack drill --list -o json
 
   # A node reboots, and its device plugins come late
   carrack drill node-reboot
@@ -71,7 +72,7 @@ pub struct DrillArgs {
     /// Where images are built
     #[command(flatten)]
     pub images_dir: ImagesDir,
-    /// Output format of the verdict
+    /// Output format of the verdict, and of --list
     #[arg(short, long, value_enum, value_name = "FORMAT")]
     pub output: Option<Format>,
     /// The drill is in its own network already

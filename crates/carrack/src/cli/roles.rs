@@ -26,8 +26,8 @@ pub struct LogArgs {
     /// What to log: error, warn, info, debug, trace, or a list of MODULE=LEVEL
     #[arg(long, value_name = "FILTER", env = "CARRACK_LOG", default_value = "info")]
     pub log_level: String,
-    /// What to log, as a number: upstream's way to say it
-    #[arg(long, value_name = "LEVEL", conflicts_with = "log_level")]
+    /// What to log, as a number: upstream's way to say it, which goes before --log-level and CARRACK_LOG
+    #[arg(long, value_name = "LEVEL")]
     pub v: Option<u8>,
 }
 

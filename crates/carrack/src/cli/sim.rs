@@ -31,7 +31,7 @@ pub struct SimArgs {
     #[arg(long, value_name = "SEED", default_value_t = 1)]
     pub seed: u64,
     /// How many seeds, one after the other
-    #[arg(long, value_name = "COUNT", default_value_t = 1)]
+    #[arg(long, value_name = "COUNT", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..))]
     pub runs: u64,
     /// A bug to plant
     #[arg(long, value_name = "NAME")]

@@ -3,8 +3,10 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::io;
 use std::path::{Path, PathBuf};
 
+use carrack_disks::mounts;
 use carrack_noderuntime::process::{self, ProcessId};
 use serde_json::Value;
 
@@ -41,17 +43,17 @@ impl Contained {
     }
 
     /// A file as the process sees it.
-    pub fn file(&self, path: &str) -> std::io::Result<Vec<u8>> {
+    pub fn file(&self, path: &str) -> io::Result<Vec<u8>> {
         fs::read(format!("/proc/{}/root/{}", self.process.pid, path.trim_start_matches('/')))
     }
 
     /// Its mounts.
     pub fn mounts(&self) -> Vec<Mount> {
-        mounts_of(&fs::read_to_string(format!("/proc/{}/mountinfo", self.process.pid)).unwrap_or_default())
+        mounts_of(&self.process.pid.to_string()).unwrap_or_default()
     }
 }
 
-/// A line of a mount table.
+/// What of a mount tells whether it is still the same one.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Mount {
     /// The mount's id: another one is another mount.
@@ -64,20 +66,15 @@ pub struct Mount {
     pub place: String,
 }
 
-/// Reads a mount table: proc_pid_mountinfo(5).
-fn mounts_of(table: &str) -> Vec<Mount> {
-    let line = |line: &str| {
-        let mut fields = line.split(' ');
-        let id = fields.next()?.parse().ok()?;
-        let device = fields.nth(1)?.to_owned();
-        Some(Mount { id, device, root: fields.next()?.to_owned(), place: fields.next()?.to_owned() })
-    };
-    table.lines().filter_map(line).collect()
+/// The mounts that a process sees, by its number or `self`.
+fn mounts_of(process: &str) -> io::Result<Vec<Mount>> {
+    let of = |mounts::Line { id, point, .. }| Mount { id, device: point.device, root: point.root, place: point.path };
+    Ok(mounts::seen_by(process)?.into_iter().map(of).collect())
 }
 
 /// The node's mounts below a directory.
-pub fn mounts_below(dir: &Path) -> std::io::Result<Vec<Mount>> {
-    let mut mounts = mounts_of(&fs::read_to_string("/proc/self/mountinfo")?);
+pub fn mounts_below(dir: &Path) -> io::Result<Vec<Mount>> {
+    let mut mounts = mounts_of("self")?;
     mounts.retain(|mount| Path::new(&mount.place).starts_with(dir));
     Ok(mounts)
 }
@@ -92,8 +89,8 @@ pub fn contained(below: &Path) -> Vec<Contained> {
     });
     others
         .filter_map(|(process, words)| {
-            let table = fs::read_to_string(format!("/proc/{}/mountinfo", process.pid)).ok()?;
-            let pod_dir = mounts_of(&table).iter().find_map(|mount| pod_dir(&mount.root, below))?;
+            let mounts = mounts_of(&process.pid.to_string()).ok()?;
+            let pod_dir = mounts.iter().find_map(|mount| pod_dir(&mount.root, below))?;
             Some(Contained { process, words, pod_dir })
         })
         .collect()
@@ -135,10 +132,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn mount_tables() {
-        let table = "36 35 98:0 /mnt1 /mnt2 rw,noatime master:1 - ext3 /dev/root rw\nnonsense\n";
-        let expected = Mount { id: 36, device: "98:0".into(), root: "/mnt1".into(), place: "/mnt2".into() };
-        assert_eq!(mounts_of(table), [expected]);
+    fn the_own_mounts_are_seen_and_those_of_nobody_are_not() {
+        let own = mounts_of(&std::process::id().to_string()).expect("read");
+        let proc = own.iter().find(|mount| mount.place == "/proc").expect("it is mounted");
+        assert!(proc.id > 0 && proc.root == "/" && proc.device.contains(':'), "{proc:?}");
+        assert!(mounts_below(Path::new("/proc")).expect("read").contains(proc));
+        // No process has this number.
+        assert!(mounts_of("0").is_err());
     }
 
     #[test]

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use carrack_engine::Transport;
-use carrack_noderuntime::{Containerd, Layout, NodeSettings, host};
+use carrack_noderuntime::{Containerd, Layout, NodeSettings, host, limits};
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 use tokio::task::JoinSet;
@@ -81,6 +81,8 @@ pub fn run(dir: &Path) -> anyhow::Result<()> {
     let text = std::fs::read(&path).with_context(|| format!("cannot read {}", path.display()))?;
     let told: Told = serde_json::from_slice(&text).with_context(|| format!("{} is damaged", path.display()))?;
     logging::start(&told.log_level)?;
+    limits::take_all_files();
+    limits::come_last();
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(WORKERS)
         .enable_all()

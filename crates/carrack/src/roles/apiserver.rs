@@ -18,9 +18,9 @@ use carrack_auth::token::{Issuer, SigningKey, Verifier};
 use carrack_engine::Rng;
 use carrack_engine::shell::random_seed;
 use carrack_gpu_extender::GpuAnnotations;
-use carrack_noderuntime::Layout;
+use carrack_noderuntime::{Layout, limits};
 use carrack_store::embedded::Options;
-use carrack_store::{EmbeddedStore, EtcdStore, Store};
+use carrack_store::{EmbeddedStore, EtcdStore, Store, StoreError};
 use carrack_virt::admission::{CloneAdmission, VirtAdmission};
 use carrack_virt::api::Subresources;
 use tokio::net::TcpListener;
@@ -35,6 +35,9 @@ use crate::{logging, network, process};
 
 /// The issuer of service account tokens, which is also their audience.
 pub const ISSUER: &str = "https://kubernetes.default.svc.cluster.local";
+
+/// How often it is looked whether the store still takes writes.
+const LOOK_AT_STORE: Duration = Duration::from_secs(1);
 
 /// How the API server is reached.
 #[derive(Debug, Clone)]
@@ -221,8 +224,9 @@ impl Role {
     /// Serves until `stop`, and sees to the objects that every cluster begins with.
     ///
     /// # Errors
-    /// The listener failed, or the first objects cannot be written.
+    /// The listener failed, the first objects cannot be written, or the store takes no writes as long as this process has it.
     pub async fn run(self, stop: CancellationToken) -> anyhow::Result<()> {
+        let store = Arc::clone(self.server.store());
         tokio::spawn(renewal::keep(self.pki_dir, self.renewals, stop.clone()));
         let server = self.server.clone();
         let bootstrap = async move {
@@ -239,18 +243,32 @@ impl Role {
             self.settings,
             stop.clone().cancelled_owned(),
         );
-        let (bootstrapped, served) = tokio::join!(
-            async {
-                let outcome = bootstrap.await;
-                if outcome.is_err() {
-                    stop.cancel();
-                }
-                outcome
-            },
-            serving
-        );
+        let bootstrap = async {
+            let outcome = bootstrap.await;
+            if outcome.is_err() {
+                stop.cancel();
+            }
+            outcome
+        };
+        let (bootstrapped, served) = tokio::select! {
+            ended = async { tokio::join!(bootstrap, serving) } => ended,
+            fault = lasting_fault(|| store.fault(), LOOK_AT_STORE) => {
+                stop.cancel();
+                return Err(fault).context("only a new start shows what of the store is on disk");
+            }
+        };
         bootstrapped?;
         served.context("the API server's socket failed")
+    }
+}
+
+/// Waits until a store has a fault that lasts as long as this process has it open.
+async fn lasting_fault(fault: impl Fn() -> Option<StoreError>, every: Duration) -> StoreError {
+    loop {
+        if let Some(fault) = fault().filter(StoreError::lasts) {
+            return fault;
+        }
+        tokio::time::sleep(every).await;
     }
 }
 
@@ -278,7 +296,7 @@ pub fn bare(store_dir: &Path) -> anyhow::Result<ApiServer> {
 /// As for [`Role::open`] and [`Role::run`].
 pub async fn alone(args: ApiserverArgs) -> anyhow::Result<()> {
     logging::start(args.log.filter())?;
-    process::take_all_files();
+    limits::take_all_files();
     let layout = args.data_dir.layout()?;
     std::fs::create_dir_all(layout.data_dir())
         .with_context(|| format!("cannot create {}", layout.data_dir().display()))?;
@@ -287,7 +305,8 @@ pub async fn alone(args: ApiserverArgs) -> anyhow::Result<()> {
         bind: SocketAddr::new(args.bind_address, args.https_port),
         service_range: network::range(&args.service_cidr)?,
         addresses: vec![network::own_address()],
-        names: [vec![super::node_name(None)?], args.tls_san.clone()].concat(),
+        // A host's name that no node could have is no name for a certificate either.
+        names: super::node_name(None).into_iter().chain(args.tls_san.clone()).collect(),
     };
     let stop = super::until_signal()?;
     let mut role = Role::open(&layout, &pki, &endpoint, &args.store, &args.access).await?;
@@ -315,4 +334,25 @@ fn sans(endpoint: &Endpoint) -> Sans {
         sans = sans.with_name(name);
     }
     sans
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::RefCell;
+
+    use super::*;
+
+    /// A full store or one that cannot be reached is waited for; one that cannot write any more is not.
+    #[tokio::test]
+    async fn only_a_fault_that_lasts_ends_the_server() {
+        let broken = || StoreError::Broken(Arc::new(std::io::Error::other("EIO")));
+        for (last, word) in [(broken(), "EIO"), (StoreError::Closed, "closed")] {
+            let passing =
+                [None, Some(StoreError::Refused("full".into())), Some(StoreError::Unavailable("etcd".into()))];
+            let told = RefCell::new(passing.into_iter().chain([Some(last)]));
+            let fault = lasting_fault(|| told.borrow_mut().next().flatten(), Duration::from_millis(1)).await;
+            assert!(fault.to_string().contains(word), "{fault}");
+            assert!(told.borrow_mut().next().is_none(), "it has waited for it");
+        }
+    }
 }

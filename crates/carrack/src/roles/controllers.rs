@@ -45,7 +45,7 @@ pub async fn run(
 /// As for [`run`].
 pub async fn alone(args: ControllersArgs) -> anyhow::Result<()> {
     let ca_pem = super::cluster_ca(&args.role.kubeconfig)?;
-    let identity = (!args.no_leader_elect).then(super::process_identity).transpose()?;
+    let identity = (!args.no_leader_elect).then(super::process_identity);
     super::alone("kube-controller-manager", &args.role, |transport, stop| async move {
         run(&ca_pem, identity.as_deref(), args.flex_volume_plugin_dir.clone(), transport, stop).await
     })

@@ -28,6 +28,14 @@ pub fn connect(kubeconfig: &Path) -> anyhow::Result<HttpsTransport> {
     to(&target, token.as_ref()).with_context(|| unusable(kubeconfig))
 }
 
+/// The way to a server, with the credentials for it as they are now.
+///
+/// # Errors
+/// They cannot be used.
+pub fn reach(target: &Target) -> anyhow::Result<HttpsTransport> {
+    to(target, target.token.as_ref().map(Token::read).transpose()?.as_ref())
+}
+
 fn unusable(kubeconfig: &Path) -> String {
     format!("cannot use the kubeconfig {}", kubeconfig.display())
 }
@@ -41,7 +49,8 @@ fn read(kubeconfig: &Path) -> anyhow::Result<(Target, Option<Secret>)> {
 
 fn to(target: &Target, token: Option<&Secret>) -> anyhow::Result<HttpsTransport> {
     let tls = target.client_config()?;
-    HttpsTransport::new(&target.server, tls, token.map(|token| token.expose()))
+    let name = target.tls_server_name.as_deref();
+    HttpsTransport::with_server_name(&target.server, name, tls, token.map(|token| token.expose()))
         .map_err(|error| anyhow::anyhow!("{error}"))
 }
 
@@ -198,9 +207,13 @@ async fn passes(stop: &CancellationToken) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use carrack_auth::pki::{Identity, Pki};
+    use carrack_auth::pki::{Identity, Pki, Sans, Server};
+    use carrack_engine::Method;
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
     use super::*;
+    use crate::roles::apiserver::now_unix_s;
+    use crate::wire::Endpoint;
 
     fn pairs(dir: &Path) -> (Pki, [KeyPairPem; 2]) {
         let now = 1_800_000_000;
@@ -229,6 +242,41 @@ mod tests {
         assert!(role.look().is_err_and(|why| why.to_string().contains("another server")));
         fs::write(&file, "- nonsense").expect("written");
         assert!(role.look().is_err() && Arc::ptr_eq(&current, &role.transport()));
+    }
+
+    #[tokio::test]
+    async fn a_server_may_have_another_name_than_its_address() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let pki = Pki::open_or_create(dir.path(), now_unix_s()).expect("made");
+        let sans = Sans::default().with_name("api.example");
+        let pair = pki.server(&Server::Apiserver, &sans, now_unix_s()).expect("issued");
+        let certificate = Reloadable::new(&pair).expect("usable");
+        let mut tls = carrack_auth::tls::server_config(certificate, pki.ca_pem()).expect("usable");
+        tls.alpn_protocols = vec![b"http/1.1".to_vec()];
+        let acceptor = tokio_rustls::TlsAcceptor::from(Arc::new(tls));
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("bound");
+        let server = format!("https://{}", listener.local_addr().expect("an address"));
+        tokio::spawn(async move {
+            while let Ok((stream, _)) = listener.accept().await {
+                // Who does not believe the certificate hangs up.
+                let Ok(mut stream) = acceptor.accept(stream).await else { continue };
+                let mut asked = [0; 4096];
+                if stream.read(&mut asked).await.is_ok_and(|count| count > 0) {
+                    stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n{}").await.expect("answered");
+                    stream.flush().await.expect("answered");
+                }
+            }
+        });
+        let admin = pki.client(&Identity::Admin, now_unix_s()).expect("issued");
+        let kubeconfig = Kubeconfig::for_certificate("c", "u", &server, pki.ca_pem(), &admin);
+        let target = kubeconfig.resolve(None).expect("it is whole");
+        for (name, is_reached) in [(None, false), (Some("api.example"), true), (Some("other.example"), false)] {
+            let target = Target { tls_server_name: name.map(str::to_owned), ..target.clone() };
+            let reply = reach(&target).expect("usable").send(ApiRequest::new(Method::Get, "/version")).await;
+            assert_eq!(reply.is_ok(), is_reached, "{name:?}: {reply:?}");
+            let connected = Endpoint::of(&target).expect("usable").connect().await;
+            assert_eq!(connected.is_ok(), is_reached, "{name:?}");
+        }
     }
 
     #[test]

@@ -15,10 +15,11 @@ use carrack_engine::Transport;
 use carrack_kubelet::configuration::Configuration;
 use carrack_kubelet::pods::dead::Policy;
 use carrack_kubelet::{KubeletConfig, NodeConfig, ServingTls};
-use carrack_noderuntime::Layout;
+use carrack_noderuntime::{Layout, limits};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
+use super::held::{self, Held};
 use crate::cli::roles::KubeletArgs;
 use crate::{logging, network};
 
@@ -90,7 +91,24 @@ pub async fn run(
     transport: Arc<dyn Transport>,
     stop: CancellationToken,
 ) -> anyhow::Result<()> {
+    let _held = hold(layout).await?;
+    work(layout, node, served, transport, stop).await
+}
+
+/// Takes the kubelet's directory for this process.
+async fn hold(layout: &Layout) -> anyhow::Result<Held> {
     super::closed_dir(&layout.kubelet_root())?;
+    held::hold(&layout.kubelet_root(), "the kubelet").await
+}
+
+/// Runs them, in a directory that is this process's.
+async fn work(
+    layout: &Layout,
+    node: Node,
+    served: Served,
+    transport: Arc<dyn Transport>,
+    stop: CancellationToken,
+) -> anyhow::Result<()> {
     let mut config = KubeletConfig {
         node: NodeConfig {
             node_name: node.name,
@@ -127,6 +145,8 @@ pub async fn run(
 /// As for [`run`], or it cannot come by its certificates.
 pub async fn alone(args: KubeletArgs) -> anyhow::Result<()> {
     logging::start(args.role.log.filter())?;
+    limits::take_all_files();
+    limits::come_last();
     let stop = super::until_signal()?;
     let layout = args.data_dir.layout()?;
     let configuration = configurations(args.config.as_deref(), args.config_dir.as_deref())?;
@@ -152,6 +172,8 @@ pub async fn alone(args: KubeletArgs) -> anyhow::Result<()> {
         resource_wait: Duration::from_secs(args.resource_wait),
         boot_id_file: args.boot_id_file,
     };
+    // Before certificates are asked for, since they are kept there.
+    let _held = hold(&layout).await?;
     let wanted = certificates::Wishes::new(&args.certificates, &args.role.kubeconfig, &layout, &node);
     if !wanted.join(&stop).await? {
         return Ok(());
@@ -159,7 +181,7 @@ pub async fn alone(args: KubeletArgs) -> anyhow::Result<()> {
     let mut keepers = JoinSet::new();
     let (served, transport) = wanted.keep(&mut keepers, &stop)?;
     tokio::select! {
-        result = run(&layout, node, served, transport, stop.clone()) => result,
+        result = work(&layout, node, served, transport, stop.clone()) => result,
         Some(ended) = keepers.join_next() => match ended {
             Ok(Err(why)) => Err(anyhow::anyhow!("a certificate is not seen to any more: {why}")),
             // They end by themselves only when the kubelet does.

@@ -11,6 +11,7 @@ use carrack_networks::plugin::{self, Cluster, Environment};
 use carrack_networks::record::Pod;
 use carrack_networks::{PLUGIN, definition, loopback};
 use carrack_noderuntime::FurtherNetworks;
+use carrack_types::resource::{Kind as _, Resource};
 use serde_json::{Map, Value, json};
 use std::sync::Arc;
 
@@ -123,9 +124,20 @@ impl Api {
     }
 }
 
+/// NetworkAttachmentDefinitions. Which one is read is said by whoever made the pod.
+fn definitions() -> Resource {
+    Resource {
+        group: definition::GROUP.into(),
+        version: definition::VERSION.into(),
+        plural: definition::PLURAL.into(),
+        kind: definition::KIND.into(),
+        namespaced: true,
+    }
+}
+
 impl Cluster for Api {
     fn definition(&self, namespace: &str, name: &str) -> Result<Option<Value>, String> {
-        match self.send(&ApiRequest::new(Method::Get, definition::path(namespace, name))) {
+        match self.send(&ApiRequest::get(&definitions(), namespace, name)) {
             Ok(definition) => Ok(Some(definition)),
             Err(error) if error.is_not_found() => Ok(None),
             Err(error) => Err(error.to_string()),
@@ -140,8 +152,30 @@ impl Cluster for Api {
         let request = ApiRequest {
             content_type: ContentType::MergePatch,
             body: json!({ "metadata": metadata }).to_string().into(),
-            ..ApiRequest::new(Method::Patch, format!("/api/v1/namespaces/{}/pods/{}/status", pod.namespace, pod.name))
+            ..ApiRequest::new(Method::Patch, status_path(pod))
         };
         self.send(&request).map(drop).map_err(|error| error.to_string())
+    }
+}
+
+/// Where what a pod's networks came to is written.
+fn status_path(pod: &Pod) -> String {
+    let pods = k8s_openapi::api::core::v1::Pod::resource();
+    format!("{}/status", pods.object_path(&pod.namespace, &pod.name))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_name_leads_to_another_object() {
+        let group = "/apis/k8s.cni.cncf.io/v1";
+        for (name, expected) in [("a", "a"), ("../pods/b", "%2E%2E%2Fpods%2Fb"), ("a?b", "a%3Fb")] {
+            let read = ApiRequest::get(&definitions(), "n", name).path;
+            assert_eq!(read, format!("{group}/namespaces/n/network-attachment-definitions/{expected}"));
+            let pod = Pod { namespace: name.to_owned(), name: name.to_owned(), uid: String::new() };
+            assert_eq!(status_path(&pod), format!("/api/v1/namespaces/{expected}/pods/{expected}/status"));
+        }
     }
 }

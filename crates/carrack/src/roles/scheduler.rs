@@ -148,7 +148,7 @@ pub async fn alone(args: SchedulerArgs) -> anyhow::Result<()> {
         None => Config::named(&args.scheduler_name),
     };
     let elects = args.leader_elect.unwrap_or(config.leader_elect);
-    let identity = elects.then(super::process_identity).transpose()?;
+    let identity = elects.then(super::process_identity);
     let listen = args.secure.listen(&args.role.kubeconfig)?;
     super::alone("kube-scheduler", &args.role, |transport, stop| async move {
         if identity.is_none() {

@@ -61,7 +61,7 @@ pub async fn run(
 /// # Errors
 /// As for [`run`].
 pub async fn alone(args: VirtControllerArgs) -> anyhow::Result<()> {
-    let identity = (!args.no_leader_elect).then(super::process_identity).transpose()?;
+    let identity = (!args.no_leader_elect).then(super::process_identity);
     let config = config(args.launcher_image.as_deref(), &args.data_dir.layout()?.virt_dir());
     let listen = args.secure.listen(&args.role.kubeconfig)?;
     super::alone("virt-controller", &args.role, |transport, stop| async move {

@@ -8,7 +8,7 @@ use anyhow::Context as _;
 use carrack_auth::tls;
 use carrack_engine::shell::random_seed;
 use carrack_engine::{Rng, Transport};
-use carrack_noderuntime::Layout;
+use carrack_noderuntime::{Layout, limits};
 use carrack_virt::handler::shell::{self, Config};
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
@@ -40,10 +40,11 @@ pub async fn run(
     transport: Arc<dyn Transport>,
     stop: CancellationToken,
 ) -> anyhow::Result<()> {
+    super::closed_dir(&layout.virt_dir())?;
+    let _held = super::held::hold(&layout.virt_dir(), "virt-handler").await?;
     let listener = TcpListener::bind(listen)
         .await
-        .with_context(|| format!("virt-handler cannot listen on {listen}: choose another --virt-handler-port"))?;
-    super::closed_dir(&layout.virt_dir())?;
+        .with_context(|| format!("virt-handler cannot listen on {listen}: choose another port for it"))?;
     let tls = tls::server_config(served.certificate, &served.client_ca_pem)?;
     let config = Config {
         node_name: node_name.to_owned(),
@@ -72,6 +73,8 @@ pub async fn alone(args: VirtHandlerArgs) -> anyhow::Result<()> {
     let name = super::node_name(args.agent.node_name.as_deref())?;
     let listen = SocketAddr::new(args.agent.bind_address, args.port);
     super::alone("virt-handler", &args.agent.role, |transport, stop| async move {
+        limits::take_all_files();
+        limits::come_last();
         tokio::spawn(files.follow(stop.clone()));
         let keep_alive_dir = virt_controller::keep_alive_dir(&layout.virt_dir());
         let means = Means { keep_alive_dir, watchdog: args.guard.watchdog };

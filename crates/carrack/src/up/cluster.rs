@@ -26,7 +26,7 @@ use carrack_auth::{Caller, caller};
 use carrack_engine::{ApiRequest, ContentType, Method, Transport};
 use carrack_noderuntime::members::Members;
 use carrack_noderuntime::process::ProcessId;
-use carrack_noderuntime::{Containerd, FurtherNetworks, HostFacts, Layout, NodeSettings, host, lock};
+use carrack_noderuntime::{Containerd, FurtherNetworks, HostFacts, Layout, NodeSettings, host, lock, rules};
 use carrack_types::well_known::kubernetes::CONTROL_PLANE_LABEL;
 use carrack_types::well_known::kubevirt::SCHEDULABLE_LABEL;
 use serde_json::{Value, json};
@@ -82,6 +82,7 @@ pub async fn run(args: &UpArgs, report: Report, stop: CancellationToken) -> anyh
     };
     let node_ip = network::node_address(args.node_ip, args.bind_address)?;
     network::refuse_own(&args.pod_cidr, node_ip)?;
+    network::refuse_links([args.pod_cidr.as_str()], Some(layout.bridge().as_str()))?;
     if args.replace {
         // What is wrong with flags and files is found while the other one still works.
         nodes::plan(args, &layout)?;
@@ -343,6 +344,7 @@ impl Start<'_> {
             labels: machine.wishes.labels.clone(),
         };
         tokio::task::block_in_place(|| agents.prepare(pki))?;
+        tasks.spawn(rules::keep_between(members.clone(), stop.clone()));
         for member in members.all() {
             tasks.spawn(nodes::supervise(member.layout.clone(), stop.clone()));
         }

@@ -15,9 +15,10 @@ use carrack_auth::kubeconfig::Kubeconfig;
 use carrack_auth::pki::{Identity, Pki, Sans, Server, write_private};
 use carrack_noderuntime::members::{self, Member, Members};
 use carrack_noderuntime::process::ProcessId;
-use carrack_noderuntime::{Layout, host};
+use carrack_noderuntime::{Layout, host, limits, networks};
 use tokio_util::sync::CancellationToken;
 
+use super::tasks::Pauses;
 use crate::cli::up::UpArgs;
 use crate::kubeconfig::CLUSTER;
 use crate::node::agent::{Credentials, Told};
@@ -26,8 +27,7 @@ use crate::{log_file, network, node};
 
 /// How long an agent gets to end before it is killed. Nothing that it drives ends with it.
 const AGENT_END: Duration = Duration::from_secs(10);
-/// Pauses between starts of an agent that ends again and again.
-const FIRST_PAUSE: Duration = Duration::from_millis(200);
+/// The longest pause between starts of an agent that ends again and again.
 const LONGEST_PAUSE: Duration = Duration::from_secs(10);
 /// How often a node that is switched off is looked at again.
 const LOOK_AGAIN: Duration = Duration::from_millis(200);
@@ -79,7 +79,28 @@ pub fn plan(args: &UpArgs, layout: &Layout) -> anyhow::Result<Option<Members>> {
         }
     };
     refuse_second(&members)?;
+    let mut new = Vec::new();
+    for member in members.all() {
+        // A node that has its network goes on with it, whatever link has come since.
+        if members::has_namespace(&member.layout).context("cannot look for the nodes' networks")? {
+            refuse_another(member)?;
+        } else {
+            new.push(member.pod_cidr.as_str());
+        }
+    }
+    network::refuse_links(new, None)?;
     Ok(Some(members))
+}
+
+/// Refuses another range of pods than that with which the node's network was made: none of its pods would start.
+fn refuse_another(member: &Member) -> anyhow::Result<()> {
+    let made_with = networks::configured_pod_cidr(&member.layout).filter(|range| *range != member.pod_cidr);
+    let Some(range) = made_with else { return Ok(()) };
+    anyhow::bail!(
+        "the pods of {} have addresses of {range}, and none would start with others: leave --pod-cidr as it was, or take the \
+         cluster down first (carrack down), which keeps its objects",
+        member.name
+    )
 }
 
 /// Refuses a cluster beside another one with several nodes: all have the same network for their nodes, and those of the
@@ -228,15 +249,18 @@ impl Agents {
 /// Keeps a node's agent running until `stop`, unless the node is switched off. The agent is then asked to end, and
 /// leaves its containers and guests running.
 pub async fn supervise(member: Layout, stop: CancellationToken) {
-    let mut pause = FIRST_PAUSE;
+    let mut pauses = Pauses::up_to(LONGEST_PAUSE);
     loop {
-        match once(&member, &stop).await {
-            Ok(()) => pause = FIRST_PAUSE,
-            Err(error) => tracing::error!(dir = %member.data_dir().display(), "a node's agent: {error:#}"),
+        pauses.begins();
+        if let Err(error) = once(&member, &stop).await {
+            tracing::error!(dir = %member.data_dir().display(), "a node's agent: {error:#}");
+        } else {
+            // It was switched off, or is to end.
+            pauses = Pauses::up_to(LONGEST_PAUSE);
         }
         tokio::select! {
             () = stop.cancelled() => return,
-            () = tokio::time::sleep(pause) => pause = (pause * 2).min(LONGEST_PAUSE),
+            () = tokio::time::sleep(pauses.ended()) => {}
         }
     }
 }
@@ -254,7 +278,7 @@ async fn once(member: &Layout, stop: &CancellationToken) -> anyhow::Result<()> {
     let log = log_file::open(&log_path)?;
     let program = std::env::current_exe().context("cannot find this program's own file")?;
     let mut command = tokio::process::Command::from(node::inside(member)?);
-    command.arg("setsid").arg(program).args(["node", "agent", "--dir"]).arg(member.data_dir());
+    command.args(limits::as_given()).arg("setsid").arg(program).args(["node", "agent", "--dir"]).arg(member.data_dir());
     let mut child = command
         .env("MALLOC_ARENA_MAX", "2")
         .current_dir("/")

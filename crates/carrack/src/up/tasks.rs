@@ -11,17 +11,48 @@ use tokio_util::sync::CancellationToken;
 const FIRST_PAUSE: Duration = Duration::from_millis(200);
 const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 
-/// A role that ran this long before it failed begins with the shortest pause again.
+/// What ran this long before it failed begins with the shortest pause again.
 const GOOD_RUN: Duration = Duration::from_secs(60);
+
+/// Pauses between the starts of something that ends again and again, each twice as long as the last.
+pub struct Pauses {
+    next: Duration,
+    longest: Duration,
+    began: Instant,
+}
+
+impl Pauses {
+    /// Of what begins now; none of them is longer than this.
+    pub fn up_to(longest: Duration) -> Self {
+        Self { next: FIRST_PAUSE, longest, began: Instant::now() }
+    }
+
+    /// It begins now.
+    pub fn begins(&mut self) {
+        self.began = Instant::now();
+    }
+
+    /// It has ended: how long to wait until it begins again.
+    pub fn ended(&mut self) -> Duration {
+        self.after(self.began.elapsed())
+    }
+
+    /// How long to wait after a run that took so long. What ends once in a month ends as if it were for the first time.
+    fn after(&mut self, run: Duration) -> Duration {
+        let pause = if run > GOOD_RUN { FIRST_PAUSE } else { self.next };
+        self.next = (pause * 2).min(self.longest);
+        pause
+    }
+}
 
 /// Keeps a role running until `stop`. `start` makes one run of it.
 pub async fn keep<F>(name: &'static str, stop: CancellationToken, mut start: impl FnMut() -> F)
 where
     F: Future<Output = anyhow::Result<()>> + Send + 'static,
 {
-    let mut pause = FIRST_PAUSE;
+    let mut pauses = Pauses::up_to(LONGEST_PAUSE);
     loop {
-        let began = Instant::now();
+        pauses.begins();
         // A task of its own, so that a panic ends up here; in a set, so that dropping us drops it.
         let mut run = JoinSet::new();
         run.spawn(start());
@@ -32,12 +63,9 @@ where
             Some(Err(panic)) => tracing::error!(role = name, %panic, "panicked"),
             None => tracing::error!(role = name, "was never there"),
         }
-        if began.elapsed() > GOOD_RUN {
-            pause = FIRST_PAUSE;
-        }
         tokio::select! {
             () = stop.cancelled() => return,
-            () = tokio::time::sleep(pause) => pause = (pause * 2).min(LONGEST_PAUSE),
+            () = tokio::time::sleep(pauses.ended()) => {}
         }
     }
 }
@@ -47,6 +75,17 @@ mod tests {
     use super::*;
     use std::sync::Arc;
     use std::sync::atomic::{AtomicUsize, Ordering};
+
+    #[test]
+    fn what_ran_well_begins_with_the_shortest_pause() {
+        let mut pauses = Pauses::up_to(Duration::from_secs(1));
+        for (ran_s, expected_ms) in
+            [(1, 200), (60, 400), (1, 800), (1, 1000), (1, 1000), (61, 200), (1, 400), (86_400, 200), (86_400, 200)]
+        {
+            let pause = pauses.after(Duration::from_secs(ran_s));
+            assert_eq!(pause, Duration::from_millis(expected_ms), "after {ran_s} s");
+        }
+    }
 
     #[tokio::test]
     async fn a_role_that_fails_or_panics_is_started_again_until_it_may_end() {
