@@ -17,7 +17,7 @@ use carrack_storage::asking::{In, Out};
 use carrack_storage::flex::calls::{Answer, Call, Outcome};
 use carrack_types::resource::Kind as _;
 use k8s_openapi::api::core::v1::Secret;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::attacher::{self, Rack};
 use crate::chance::{Delay, below, between};
@@ -54,11 +54,20 @@ pub(crate) fn provide(rng: &mut Rng, acts: &mut [Act]) {
         if let What::Create { object, .. } = &mut act.what
             && object["kind"] == "Pod"
         {
+            let mut renamed = BTreeMap::new();
             for volume in object["spec"]["volumes"].as_array_mut().into_iter().flatten() {
                 // Called otherwise than the disks of claims: which disk it is, is its name.
-                let name = volume["name"].as_str().unwrap_or_default().replace("disk", "drive");
+                let before = volume["name"].as_str().unwrap_or_default().to_owned();
                 if volume["flexVolume"].is_object() && brought.one_in(2) {
+                    let name = before.replace("disk", "drive");
                     *volume = json!({"name": name, "flexVolume": {"driver": DRIVER}});
+                    renamed.insert(before, name);
+                }
+            }
+            let mounts = object.pointer_mut("/spec/containers/0/volumeMounts").and_then(Value::as_array_mut);
+            for mount in mounts.into_iter().flatten() {
+                if let Some(name) = mount["name"].as_str().and_then(|name| renamed.get(name)) {
+                    mount["name"] = name.as_str().into();
                 }
             }
         }

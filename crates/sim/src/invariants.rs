@@ -281,7 +281,7 @@ impl Checker {
                     }
                 }
             }
-            (Some(_), None) => {
+            (Some(old), None) => {
                 for node in nodes.values() {
                     let left = node.runtime.alive_of(id).or_else(|| node.runtime.sandbox_of(id));
                     if let Some(left) = left {
@@ -295,6 +295,10 @@ impl Checker {
                         );
                         breaches.push(Breach::new("gone-means-disconnected", what));
                     }
+                }
+                // Of a launcher whose node is lost nobody hears any more; how its guest ended is told of its instance.
+                if !is_launcher(old) {
+                    crate::told::gone(old, nodes, breaches);
                 }
             }
             (None, None) => {}

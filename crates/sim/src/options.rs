@@ -3,6 +3,7 @@
 //! Each kind of fault is on in some seeds and off in others, with rates drawn anew ("swarm
 //! testing"): a run with everything at once would hide what only shows when some things work.
 
+mod faults;
 mod stays;
 
 use std::time::Duration;
@@ -14,6 +15,7 @@ use crate::clones::{Mishap, Scene};
 use crate::extender::Verbs;
 use crate::intervals::Intervals;
 use crate::plants::{Bug, Plant};
+pub(crate) use faults::{LATEST, NetFaults, NodeFaults, TIMEOUT};
 
 /// What the caller chooses.
 #[derive(Clone, Debug)]
@@ -95,7 +97,7 @@ impl Options {
         own.machines &= !planted.is_some_and(|bug| bug.is_of_leaders() || bug.is_of_calls());
         own.machines &= !matches!(planted, Some(Bug::NominationsKept | Bug::LateWords | Bug::MistakenAnswers));
         own.machines &= !matches!(planted, Some(Bug::SnapshotsAtOnce | Bug::ContentForgotten));
-        own.machines &= !matches!(planted, Some(Bug::DeafNominees | Bug::StaleProposals));
+        own.machines &= !matches!(planted, Some(Bug::DeafNominees | Bug::StaleProposals | Bug::WordsLost));
         match planted {
             Some(Bug::OneHoldsAll | Bug::RawNames) => own.safety = own.safety.min(Duration::from_secs(40)),
             Some(Bug::DeafNominees | Bug::ForgottenKinds) => own.safety = own.safety.min(Duration::from_secs(60)),
@@ -105,6 +107,8 @@ impl Options {
                 | Bug::Unpaced
                 | Bug::WritingWatches
                 | Bug::TenantsChooseGpus
+                | Bug::OutdatedStarts
+                | Bug::UnhurriedStops
                 | Bug::ClaimsAddUp,
             ) => {
                 own.safety = own.safety.min(Duration::from_secs(60));
@@ -241,50 +245,6 @@ impl Parts {
             Self::Half(rng) => rng.fork(part).one_in(2),
             Self::Only(only) => only.contains(&part),
         }
-    }
-}
-
-/// How late a request arrives at the most, mostly.
-pub(crate) const LATEST: Duration = Duration::from_secs(10);
-/// How long a client waits for a reply, as Carrack's do.
-pub(crate) const TIMEOUT: Duration = Duration::from_secs(30);
-
-/// What goes wrong on the network.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct NetFaults {
-    pub latency: Delay,
-    pub lose_request_one_in: u64,
-    pub lose_reply_one_in: u64,
-    pub late_one_in: u64,
-    /// How long after its sender has given it up a late request arrives at the most.
-    pub latest: Duration,
-    /// One in so many bindings arrives after its sender has given it up.
-    pub late_binding_one_in: u64,
-    pub repeat_one_in: u64,
-    pub watch_lags_one_in: u64,
-    pub watch_lag: Duration,
-    pub watch_breaks_one_in: u64,
-    pub watch_life: Duration,
-    /// How long a client waits for a reply.
-    pub timeout: Duration,
-}
-
-/// What goes wrong on a node.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct NodeFaults {
-    /// How long the runtime takes for a small operation.
-    pub operation: Delay,
-    /// One in so many operations fails, before or after it took effect.
-    pub fail_one_in: u64,
-    /// One in so many times a plugin takes minutes to find a kubelet that has started.
-    pub plugin_late_one_in: u64,
-    /// One in so many file systems takes seconds to grow.
-    pub grows_slowly_one_in: u64,
-}
-
-impl NodeFaults {
-    pub(crate) fn none() -> Self {
-        Self { operation: Delay::millis(5), fail_one_in: 0, plugin_late_one_in: 0, grows_slowly_one_in: 0 }
     }
 }
 
@@ -428,6 +388,11 @@ impl Swarm {
             fail_one_in: on(20, 300),
             plugin_late_one_in: on(2, 8),
             grows_slowly_one_in: if options.faults { 2 } else { 0 },
+            tears_one_in: match planted {
+                Some(Bug::TornIsKnown) => 1,
+                None if options.faults => 4,
+                _ => 0,
+            },
         };
         let mut crash_one_in_effects = on(100, 2_000);
         let skew = Duration::from_millis(on(10, 3_000));
@@ -541,13 +506,14 @@ impl Swarm {
                 | Bug::ForgottenDeletions
                 | Bug::ForgottenNetworks
                 | Bug::RecordsAreMounts
+                | Bug::TornIsKnown
                 | Bug::HastyShutdowns,
             ) => {
                 nodes = 1;
                 crash_one_in_effects = 0;
                 intervals = Intervals { reboot: Some(Duration::from_secs(30)), ..Intervals::default() };
             }
-            Some(Bug::DeafObserver) => {
+            Some(Bug::DeafObserver | Bug::WordsLost) => {
                 nodes = 3;
                 servers = 1;
                 crash_one_in_effects = 0;
@@ -587,6 +553,8 @@ impl Swarm {
                 | Bug::GoingUnminded
                 | Bug::WritingWatches
                 | Bug::TenantsChooseGpus
+                | Bug::OutdatedStarts
+                | Bug::UnhurriedStops
                 | Bug::ClaimsAddUp,
             ) => {
                 crash_one_in_effects = 0;
@@ -815,6 +783,7 @@ impl Swarm {
                 | Bug::StateLeftBehind
                 | Bug::StateUnowned
                 | Bug::StateUnminded
+                | Bug::SpentStay
                 | Bug::NamesClearedEarly
                 | Bug::TargetDrawnLate
                 | Bug::EndsTakenBack

@@ -488,7 +488,7 @@ const OTHERS: &[Plant] = &[
         name: "going-is-gone",
         what: "pods that are to go are deleted at once, whatever of them runs",
         found_by: "gone-means-stopped",
-        also: &[],
+        also: &[crate::told::NAME],
         bug: Bug::GoingIsGone,
     },
     Plant {
@@ -954,6 +954,34 @@ const OTHERS: &[Plant] = &[
         found_by: "wanted-containers-are-not-killed",
         also: &[],
         bug: Bug::BelievedAnnotations,
+    },
+    Plant {
+        name: "outdated-starts",
+        what: "what is left of a restart counts after its machine was switched off: the machine switches itself on again",
+        found_by: crate::fickle::NAME,
+        also: &[],
+        bug: Bug::OutdatedStarts,
+    },
+    Plant {
+        name: "unhurried-stops",
+        what: "a machine that stops already takes the time that it had, however little it is given by then",
+        found_by: crate::hurried::NAME,
+        also: &[],
+        bug: Bug::UnhurriedStops,
+    },
+    Plant {
+        name: "last-words-lost",
+        what: "an API server that was away for a while counts as one that does not take how a pod ended",
+        found_by: crate::told::NAME,
+        also: &[],
+        bug: Bug::WordsLost,
+    },
+    Plant {
+        name: "torn-is-known",
+        what: "a device checkpoint that cannot be read counts as one that tells of no plugin",
+        found_by: "devices-are-of-this-boot",
+        also: &[],
+        bug: Bug::TornIsKnown,
     },
 ];
 

@@ -117,6 +117,7 @@ mod tests {
             image_ref: String::new(),
             hash: String::new(),
             size: ContainerSize { made_with: None, actual: None },
+            user: None,
         }
     }
 

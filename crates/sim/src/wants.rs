@@ -34,6 +34,8 @@ pub(crate) enum Want {
     Clone { may_fail: bool, may_go: bool },
     /// The restore is complete, or it went, if it may.
     Restore { may_go: bool },
+    /// The snapshot has succeeded.
+    Snapshot,
     /// Nothing is said of it.
     Any,
     /// The node takes no machines: nobody is there to run them.
@@ -86,6 +88,7 @@ pub(crate) fn lacking(
             (Want::Gpus { .. }, Some(pod)) => crate::gpu::lacks(pod, observer),
             (Want::Clone { may_fail, .. }, Some(clone)) => crate::clones::lacks(clone, *may_fail, observer),
             (Want::Restore { .. }, Some(restore)) => crate::clones::restore_lacks(restore),
+            (Want::Snapshot, Some(snapshot)) => crate::clones::snapshot_lacks(snapshot),
             (Want::Claim, Some(claim)) => crate::controllers::claim_lacks(claim, observer),
             (Want::Workload, Some(object)) => crate::controllers::lacks(kind, object, observer),
             (Want::Up, Some(machine)) => machine_lacks(machine, name, observer, nodes),

@@ -9,11 +9,11 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use carrack_engine::{
-    ApiError, ApiRequest, CallId, ContentType, Core, DeleteOptions, Effects, Input, Never, Rng, Time, TimerId,
+    ApiError, ApiRequest, CallId, ContentType, Core, DeleteOptions, Effects, Input, Method, Never, Rng, Time, TimerId,
 };
 use carrack_types::kubevirt::{VirtualMachine, VirtualMachineInstanceReplicaSet};
 use carrack_types::resource::{Kind as _, Resource};
-use carrack_types::well_known::kubevirt::{NODE_LEASE_NAMESPACE, SCHEDULABLE_LABEL};
+use carrack_types::well_known::kubevirt::{NODE_LEASE_NAMESPACE, SCHEDULABLE_LABEL, SUBRESOURCES_GROUP};
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{ConfigMap, Namespace, Node, PersistentVolume, PersistentVolumeClaim, Pod};
 use k8s_openapi::api::scheduling::v1::PriorityClass;
@@ -78,6 +78,12 @@ pub(crate) enum What {
     Evict {
         namespace: String,
         name: String,
+    },
+    /// What `virtctl` asks of a machine of the default namespace: `restart`, say, and how. It may be refused.
+    Ask {
+        name: String,
+        what: &'static str,
+        options: Value,
     },
 }
 
@@ -244,6 +250,17 @@ impl User {
         if options.machines && crate::reruns::are_there(bug) && parts.has("reruns") {
             crate::reruns::acts(&mut rng.fork("reruns"), options.safety, &mut acts);
         }
+        if options.machines && options.faults && bug.is_none() {
+            let of_stops: [(&str, &str, Part); 2] = [
+                (crate::fickle::PART, "whether people change their minds", crate::fickle::acts),
+                (crate::hurried::PART, "whether stops are hurried", crate::hurried::acts),
+            ];
+            for (part, chance, add) in of_stops.into_iter().filter(|(part, ..)| parts.has(part)) {
+                if options.small || rng.fork(chance).one_in(4) {
+                    add(&mut rng.fork(part), options.safety, &mut acts);
+                }
+            }
+        }
         if crate::phantoms::are_there(rng, options, bug) && parts.has(crate::phantoms::PART) {
             crate::phantoms::acts(&mut rng.fork(crate::phantoms::PART), options.safety, false, &mut acts);
         }
@@ -335,6 +352,10 @@ impl User {
                     "metadata": {"namespace": namespace, "name": name}});
                 ApiRequest::create_sub(&Pod::resource(), namespace, name, "eviction", &eviction)
             }
+            What::Ask { name, what, options } => {
+                let path = format!("/apis/{SUBRESOURCES_GROUP}/v1/namespaces/default/virtualmachines/{name}/{what}");
+                ApiRequest { body: options.to_string().into(), ..ApiRequest::new(Method::Put, path) }
+            }
         };
         self.call = Some(fx.api(request));
     }
@@ -351,11 +372,13 @@ impl User {
             }
             (Some(_), What::Try { .. } | What::Patch { .. }) => false,
             (Some(e), What::Evict { .. }) => !e.is_unknown(),
+            (Some(e), What::Ask { .. }) => e.is_conflict() || e.is_not_found(),
         };
         if !over {
             self.tries += 1;
-            let may_fail = matches!(act.what, What::Try { .. } | What::Create { want: Some((_, Want::Any)), .. });
-            if self.tries < if may_fail { FEW_TRIES } else { TRIES } {
+            let is_light = matches!(act.what, What::Try { .. } | What::Create { want: Some((_, Want::Any)), .. });
+            let may_fail = is_light || matches!(act.what, What::Ask { .. });
+            if self.tries < if is_light { FEW_TRIES } else { TRIES } {
                 self.timer = Some(fx.timer(now + AGAIN));
                 return;
             }
@@ -389,7 +412,8 @@ impl User {
             | What::Try { .. }
             | What::Resize { .. }
             | What::Image { .. }
-            | What::Evict { .. } => {}
+            | What::Evict { .. }
+            | What::Ask { .. } => {}
         }
         self.next += 1;
         self.go_on(now, fx);
@@ -437,6 +461,24 @@ fn create_parent(at: Duration, namespace: &str, name: &str) -> Act {
 pub(crate) fn delete(at: Duration, resource: Resource, namespace: &str, name: &str, kind: &'static str) -> Act {
     let options = DeleteOptions::default();
     Act { at, what: What::Delete { resource, namespace: namespace.into(), name: name.into(), options, kind } }
+}
+
+/// A machine of the default namespace is to be off from now on.
+pub(crate) fn halt(at: Duration, name: &str) -> Act {
+    let what = What::Patch {
+        resource: VirtualMachine::resource(),
+        namespace: "default".into(),
+        name: name.into(),
+        patch: json!({"spec": {"runStrategy": "Halted"}}),
+        kind: "vm",
+        want: Some(Want::Down),
+    };
+    Act { at, what }
+}
+
+/// What `virtctl` asks of a machine.
+pub(crate) fn ask(at: Duration, name: &str, what: &'static str, options: Value) -> Act {
+    Act { at, what: What::Ask { name: name.into(), what, options } }
 }
 
 /// A node has these taints, and no others.
@@ -520,6 +562,8 @@ fn pods(rng: &mut Rng, safety: Duration, acts: &mut Vec<Act>) {
             // Few disks for many pods: they share them, and find them left by others.
             volumes.push(json!({"name": format!("disk{}", rng.below(3)), "flexVolume": {"driver": "sim/disk"}}));
         }
+        let mounts = volumes.iter().map(|v| json!({"name": v["name"], "mountPath": format!("/{}", text(v, "/name"))}));
+        let mounts: Vec<Value> = mounts.collect();
         let important = ranks.one_in(4);
         let mut object = json!({"apiVersion": "v1", "kind": "Pod",
         "metadata": {"namespace": "default", "name": name},
@@ -530,7 +574,7 @@ fn pods(rng: &mut Rng, safety: Duration, acts: &mut Vec<Act>) {
             "containers": [{"name": "main", "image": "sim/run", "imagePullPolicy": "IfNotPresent",
                 "env": [{"name": "STOPS_IN_S", "value": stops_in_s.to_string()}],
                 "resources": {"limits": limits},
-                "volumeMounts": [{"name": "scratch", "mountPath": "/scratch"}]}],
+                "volumeMounts": mounts}],
             "volumes": volumes,
         }});
         if important {

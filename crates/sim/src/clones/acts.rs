@@ -50,6 +50,8 @@ pub enum Scene {
     Hasty,
     /// A clone of a machine that keeps something beside its disks, where nothing can keep that any more.
     Unkept,
+    /// A snapshot of a machine that runs once, and whose guest has shut down: its instance is over, and still there.
+    Spent,
     /// A clone whose target is deleted when it has been there for a while.
     Forsaken,
     /// A hundred clones of one machine at once.
@@ -59,7 +61,10 @@ pub enum Scene {
 impl Scene {
     /// Whether machines run in it.
     pub(crate) fn runs(self) -> bool {
-        matches!(self, Self::Running | Self::Speechless | Self::Awoken | Self::Hasty | Self::Unkept | Self::Kept)
+        matches!(
+            self,
+            Self::Running | Self::Speechless | Self::Awoken | Self::Hasty | Self::Unkept | Self::Kept | Self::Spent
+        )
     }
 }
 
@@ -170,9 +175,14 @@ impl People {
             Scene::Speechless => &["plain-root", "plain-data"],
             Scene::Awoken | Scene::Hasty => &["plain-root"],
             Scene::Unkept | Scene::Kept => &["data"],
+            Scene::Spent => &["plain-root", "data"],
             _ => &["root", "data"],
         };
-        let name = if scene == Scene::Speechless { host::MUTE } else { "golden" };
+        let name = match scene {
+            Scene::Speechless => host::MUTE,
+            Scene::Spent => host::BRIEF,
+            _ => "golden",
+        };
         if scene.runs() {
             self.node();
         }
@@ -182,6 +192,7 @@ impl People {
                 self.keeps_state();
             }
             Scene::Speechless => self.runs(SECOND, name, claims),
+            Scene::Spent => self.runs_once(SECOND, name, claims),
             Scene::Awoken => self.machine(SECOND, name, claims, Want::Any),
             _ => self.machine(SECOND, name, claims, Want::Down),
         }
@@ -221,6 +232,13 @@ impl People {
             Scene::OfSnapshot => {
                 self.snapshot(SECOND * 4, "before", "golden");
                 self.clone(at, "copying", ("VirtualMachineSnapshot", "before"), None, succeeds);
+            }
+            Scene::Spent => {
+                // When its guest has shut down, mostly.
+                self.snapshot(SECOND * 20, "after", name);
+                if let Some(Act { what: What::Create { want, .. }, .. }) = self.acts.last_mut() {
+                    *want = Some(("vmsnapshot", Want::Snapshot));
+                }
             }
             Scene::Hopeless => self.clone(at, "copying", machine, Some("copy"), MAY_FAIL),
             Scene::Hundred => {

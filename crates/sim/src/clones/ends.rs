@@ -62,6 +62,12 @@ pub(crate) fn restore_lacks(restore: &Value) -> Option<String> {
     (!is_complete).then(|| format!("is not complete: {}", restore["status"]))
 }
 
+/// Why a snapshot is not as it should be.
+pub(crate) fn snapshot_lacks(snapshot: &Value) -> Option<String> {
+    let phase = text(snapshot, "/status/phase");
+    (phase != "Succeeded").then(|| format!("is {phase:?}: {}", snapshot["status"]["conditions"]))
+}
+
 /// Why a target is not what its clone asked for: each disk holds what its name says, since machines call them so.
 fn target_lacks(target: &Value, observer: &Observer) -> Option<String> {
     let wrong = disks(target, observer).into_iter().find(|(volume, data)| *data != Some(*volume));

@@ -28,6 +28,8 @@ const HEARTBEAT: Duration = Duration::from_secs(60);
 const STATE_VOLUME: &str = "vm-state";
 /// Machines whose names begin so have guests without an agent.
 pub(super) const MUTE: &str = "mute";
+/// Machines whose names begin so have guests that shut down before long.
+pub(super) const BRIEF: &str = "brief";
 
 fn config() -> carrack_hollow::Config {
     let labels = [(SCHEDULABLE_LABEL.to_owned(), "true".to_owned())].into();
@@ -252,7 +254,11 @@ impl Handler {
         if let Some((volume, claim)) = volumes(pod).find(|(volume, _)| volume.name == STATE_VOLUME) {
             disks.insert(volume.name.clone(), disk(bound(view, vmi.namespace(), claim)?));
         }
-        Some(self.0.boot(vmi.uid(), &Key::of(vmi).to_string(), pod.uid(), disks))
+        let is_up = self.0.boot(vmi.uid(), &Key::of(vmi).to_string(), pod.uid(), disks);
+        if is_up && vmi.name().starts_with(BRIEF) {
+            self.0.ends_by_itself(pod.uid());
+        }
+        Some(is_up)
     }
 }
 

@@ -37,6 +37,14 @@ impl People {
         }
     }
 
+    /// The same of one that does not start again when its guest has ended.
+    pub(super) fn runs_once(&mut self, at: Duration, name: &str, claims: &[&str]) {
+        self.runs(at, name, claims);
+        if let Some(Act { what: What::Create { object, .. }, .. }) = self.acts.last_mut() {
+            object["spec"]["runStrategy"] = "Once".into();
+        }
+    }
+
     /// What was made last, a machine, keeps its firmware's variables.
     pub(super) fn keeps_state(&mut self) {
         if let Some(Act { what: What::Create { object, .. }, .. }) = self.acts.last_mut() {

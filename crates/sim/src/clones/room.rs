@@ -25,6 +25,8 @@ use crate::plants::Bug;
 pub(crate) const NAME: &str = "copied-disks-rest";
 /// Annotation of volumes, and of contents of snapshots: the instant at which a guest that ran had last written what is kept.
 pub(crate) const INSTANT: &str = "sim.carrack.io/instant";
+/// For how long a guest runs that shuts down by itself, at the least and at the most.
+const LIVES: (Duration, Duration) = (Duration::from_secs(2), Duration::from_secs(5));
 /// A node thaws a guest by itself after this at the most.
 const THAWS: Duration = Duration::from_secs(300);
 
@@ -260,6 +262,15 @@ impl Room {
         let guest = Guest { name: name.to_owned(), pod: pod.to_owned(), disks, frozen: None, end: None };
         state.guests.insert(instance.to_owned(), guest);
         true
+    }
+
+    /// The guest in a pod's process shuts down before long, unless it does already.
+    pub(crate) fn ends_by_itself(&self, pod: &str) {
+        let mut state = self.lock();
+        let due = state.now + between(&mut state.rng, LIVES.0, LIVES.1);
+        if let Some(process) = state.processes.get_mut(pod).filter(|process| process.due.is_none()) {
+            process.due = Some((due, End::Well));
+        }
     }
 
     /// Whether an instance's guest runs; none when it has never started.

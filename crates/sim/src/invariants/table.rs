@@ -36,6 +36,14 @@ pub const INVARIANTS: &[Invariant] = &[
         sentence: "A machine that is to run again after failures alone has no other instance after one whose guest has shut down.",
     },
     Invariant {
+        name: crate::fickle::NAME,
+        sentence: "A machine that its people have switched off for good stays off, whatever was asked of it before.",
+    },
+    Invariant {
+        name: crate::hurried::NAME,
+        sentence: "Once nothing fails any more, a guest that is to stop within a given time has ended soon after it, also where it was being stopped already.",
+    },
+    Invariant {
         name: "success-takes-a-run",
         sentence: "An instance that nobody has deleted succeeds only if its guest has begun.",
     },
@@ -241,6 +249,10 @@ pub const INVARIANTS: &[Invariant] = &[
     Invariant {
         name: "gone-means-stopped",
         sentence: "A pod's object goes only after its containers and its sandbox have stopped on its node.",
+    },
+    Invariant {
+        name: crate::told::NAME,
+        sentence: "A pod that ran on a node which lives goes only after the API has heard how it ended, unless somebody deletes it by force.",
     },
     Invariant {
         name: "gone-means-disconnected",

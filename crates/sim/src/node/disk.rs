@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use carrack_engine::Rng;
 use carrack_kubelet::pulled::PULLED_PREFIX;
 use carrack_kubelet::volumes::staged::{Attached, StageInputs};
 use carrack_kubelet::volumes::{Driver, Found, Staging, VolumeKind, VolumeSetup};
@@ -173,6 +174,16 @@ impl Disk {
     pub(super) fn drop_record(&mut self, name: &str) -> Outcome {
         self.records.remove(name);
         Ok(Reply::Done)
+    }
+    /// The device checkpoint is not what was written any more: nothing is there, or nothing but zeros, or a part of it.
+    pub(super) fn tear(&mut self, rng: &mut Rng) {
+        let Some(checkpoint) = &mut self.checkpoint else { return };
+        let length = checkpoint.len();
+        match rng.below(3) {
+            0 => checkpoint.clear(),
+            1 => *checkpoint = vec![0; length],
+            _ => checkpoint.truncate(length / 2),
+        }
     }
     pub(super) fn power_off(&mut self) {
         self.mounts.clear();

@@ -134,6 +134,8 @@ pub(crate) struct Node {
     side: Rng,
     /// Decides which images show when they were pulled.
     showing: Rng,
+    /// Decides what a loss of power leaves of what is on the disk.
+    tearing: Rng,
     pending: BTreeMap<u64, Pending>,
     next: u64,
     /// Operations that were asked for, but for those on the side.
@@ -147,6 +149,7 @@ impl Node {
         self.tokens.reseed(rng.fork("tokens"));
         self.side = rng.fork("aside");
         self.showing = rng.fork("what shows");
+        self.tearing = rng.fork("what is torn");
         (self.rng, self.faults) = (rng, faults);
     }
 
@@ -174,6 +177,7 @@ impl Node {
             held_since: None,
             side: rng.fork("aside"),
             showing: rng.fork("what shows"),
+            tearing: rng.fork("what is torn"),
             rng,
             pending: BTreeMap::new(),
             next: 0,
@@ -682,6 +686,10 @@ impl Node {
 
     /// Power is lost: everything that runs ends, operations under way are forgotten.
     pub(crate) fn power_off(&mut self, now: Time) {
+        // Who goes down as it was told to has written everything.
+        if !self.runtime.pods_end && self.tearing.one_in(self.faults.tears_one_in) {
+            self.disk.tear(&mut self.tearing);
+        }
         self.up = false;
         self.boot += 1;
         self.held_since = None;
@@ -788,13 +796,30 @@ fn describe(op: &Op) -> Option<String> {
 mod tests {
     use super::*;
 
+    #[test]
+    fn what_a_loss_of_power_tears_cannot_be_read() {
+        let written = br#"{"Data":{},"Checksum":0}"#.to_vec();
+        for (tears_one_in, orderly, torn) in [(1, false, true), (1, true, false), (0, false, false)] {
+            for seed in 0..8 {
+                let faults = NodeFaults { tears_one_in, ..NodeFaults::none() };
+                let mut node = Node::new(1, Time::default(), Rng::new(seed), faults, Rack::default());
+                node.disk.checkpoint = Some(written.clone());
+                node.runtime.pods_end = orderly;
+                node.power_off(Time::default());
+                let left = node.disk.checkpoint.take().unwrap_or_default();
+                assert_eq!(left != written, torn, "{left:?}, seed {seed}");
+                assert!(!torn || carrack_kubelet::devices::decode(&left).is_err(), "{left:?}");
+            }
+        }
+    }
+
     /// What is done on the side draws its chances anew, too.
     #[test]
     fn a_node_goes_on_as_another_seed_has_it() {
         let draws = |seed| {
             let mut node = Node::new(1, Time::default(), Rng::new(0), NodeFaults::none(), Rack::default());
             node.reseed(Rng::new(seed), NodeFaults::none());
-            [node.rng.u64(), node.side.u64()]
+            [node.rng.u64(), node.side.u64(), node.tearing.u64()]
         };
         let (one, other) = (draws(1), draws(2));
         assert!(one.iter().zip(&other).all(|(a, b)| a != b), "{one:?}, {other:?}");

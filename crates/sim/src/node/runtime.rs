@@ -245,6 +245,7 @@ impl Runtime {
                 image_ref: spec.image_ref.clone(),
                 hash: spec.annotations.get(labels::CONTAINER_HASH).cloned().unwrap_or_default(),
                 size: ContainerSize { made_with: spec.annotations.get(labels::SIZE).cloned(), actual: None },
+                user: None,
             },
         };
         self.containers.insert(id.clone(), life);

@@ -148,4 +148,9 @@ pub(crate) enum Bug {
     SecretsOverlooked,
     FirstPages,
     BelievedAnnotations,
+    OutdatedStarts,
+    UnhurriedStops,
+    WordsLost,
+    TornIsKnown,
+    SpentStay,
 }

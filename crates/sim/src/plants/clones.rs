@@ -89,6 +89,13 @@ pub(super) const OF_CLONES: &[Plant] = &[
         bug: Bug::StateUnminded,
     },
     Plant {
+        name: "spent-stay",
+        what: "what is over of a machine that does not start again stays, and nobody can copy its disks for a snapshot",
+        found_by: "liveness",
+        also: &[],
+        bug: Bug::SpentStay,
+    },
+    Plant {
         name: "unwanted-copies",
         what: "a guest goes on copying its disks when the pod that waited for it is gone",
         found_by: crate::clones::COPIED_DISKS_REST,

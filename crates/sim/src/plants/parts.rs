@@ -41,6 +41,8 @@ impl Bug {
             Self::ToldAtOnce => Planted::ToldAtOnce,
             Self::SecretsOverlooked => Planted::SecretsOverlooked,
             Self::BelievedAnnotations => Planted::BelievedAnnotations,
+            Self::WordsLost => Planted::WordsLost,
+            Self::TornIsKnown => Planted::TornIsKnown,
             _ => return None,
         })
     }
@@ -108,6 +110,7 @@ impl Bug {
                 | Self::StateLeftBehind
                 | Self::StateUnowned
                 | Self::StateUnminded
+                | Self::SpentStay
         )
     }
     /// The scene of clones in which it shows, where what the seed chooses would seldom bring it about.
@@ -119,6 +122,7 @@ impl Bug {
             Self::UnfrozenDisks | Self::StateLeftBehind => Some(Scene::Running),
             Self::StateUnowned => Some(Scene::Hasty),
             Self::StateUnminded => Some(Scene::Unkept),
+            Self::SpentStay => Some(Scene::Spent),
             _ => None,
         }
     }
@@ -140,6 +144,8 @@ impl Bug {
             Self::UnfrozenDisks => Planted::UnfrozenDisks,
             Self::StateLeftBehind => Planted::StateLeftBehind,
             Self::StateUnowned => Planted::StateUnowned,
+            Self::UnhurriedStops => Planted::UnhurriedStops,
+            Self::SpentStay => Planted::SpentStay,
             _ => return None,
         })
     }

@@ -29,7 +29,9 @@ pub(super) struct Called {
 
 /// Whether a request is for a handler, or for the other server.
 pub(super) fn is_call(request: &ApiRequest) -> bool {
-    let for_handler = request.path.strip_prefix("/apis/").is_some_and(|path| path.starts_with(SUBRESOURCES_GROUP));
+    let of_group = request.path.strip_prefix("/apis/").is_some_and(|path| path.starts_with(SUBRESOURCES_GROUP));
+    // What is asked of a machine, and not of its instance, the API server does itself.
+    let for_handler = of_group && request.path.contains("/virtualmachineinstances/");
     for_handler || meters::is_asked(request)
 }
 

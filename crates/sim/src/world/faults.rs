@@ -98,7 +98,7 @@ impl World {
             }
             Fault::ServerCrash => {
                 // Now and then for longer than nodes may be silent.
-                let down = if rng.one_in(8) || hint == Some(Bug::DeafObserver) {
+                let down = if rng.one_in(8) || matches!(hint, Some(Bug::DeafObserver | Bug::WordsLost)) {
                     between(rng, Duration::from_secs(50), Duration::from_secs(80))
                 } else {
                     between(rng, Duration::from_millis(100), Duration::from_secs(20).min(longest))

@@ -229,6 +229,8 @@ struct World {
     zones: crate::zones::Zones,
     nominations: crate::nominations::Nominations,
     heritage: crate::heritage::Heritage,
+    fickle: crate::fickle::Fickle,
+    hurried: crate::hurried::Hurried,
     passing: crate::controllers::Passing,
     disks: crate::disks::Disks,
     /// A node of machines was taken out, power and Node object.
@@ -320,7 +322,7 @@ impl World {
             },
             writes_watches: bug == Some(Bug::WritingWatches),
             believes: bug == Some(Bug::TenantsChooseGpus),
-            subresources: swarm.looked_on,
+            subresources: swarm.looked_on || options.machines && options.has_whole_nodes(),
         };
         let mut server = Servers::new(BEGIN, &root.fork("server"), settings);
         let mut definitions: Vec<_> = if options.has_machines() {
@@ -388,6 +390,8 @@ impl World {
             zones: crate::zones::Zones::default(),
             nominations: crate::nominations::Nominations::default(),
             heritage: crate::heritage::Heritage::default(),
+            fickle: crate::fickle::Fickle::default(),
+            hurried: crate::hurried::Hurried::default(),
             passing: crate::controllers::Passing::default(),
             disks: crate::disks::Disks::default(),
             lost: false,

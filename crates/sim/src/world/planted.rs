@@ -108,12 +108,16 @@ impl World {
                 status["status"]["reason"] = reason.into();
                 return with_body(&request, &status);
             }
-            (Some(Bug::RerunsAlways), Role::VirtController | Role::StandbyVirt)
+            (Some(bug @ (Bug::RerunsAlways | Bug::OutdatedStarts)), Role::VirtController | Role::StandbyVirt)
                 if request.path.contains("/virtualmachines/") && request.path.ends_with("/status") =>
             {
                 let name = request.path.rsplit('/').nth(1).unwrap_or_default();
                 let mut vms = self.observer.all("vm").filter(|vm| text(vm, "/metadata/name") == name);
-                if vms.any(|vm| self.reruns.has_shut_down(vm)) {
+                let starts = |vm: &Value| match bug {
+                    Bug::RerunsAlways => self.reruns.has_shut_down(vm),
+                    _ => self.fickle.is_off(vm),
+                };
+                if vms.any(starts) {
                     let mut status = body(&request);
                     status["status"]["stateChangeRequests"] = json!([{"action": "Start"}]);
                     return with_body(&request, &status);

@@ -433,11 +433,7 @@ impl World {
 
 /// The revision that a list is of; none for what is no list.
 fn list_revision(body: &carrack_apiserver::Body) -> Option<u64> {
-    let head = match body {
-        carrack_apiserver::Body::Full(bytes) => bytes.clone(),
-        carrack_apiserver::Body::Parts(parts) => parts.first()?.clone(),
-        _ => return None,
-    };
+    let head = body.first()?;
     let head = String::from_utf8_lossy(head.get(..head.len().min(300))?).into_owned();
     let (kind, rest) = head.split_once("\"metadata\":{\"resourceVersion\":\"")?;
     if !kind.contains("List\"") {

@@ -41,6 +41,15 @@ fn what_firmware_keeps_is_kept_or_waited_for() {
 }
 
 #[test]
+fn what_is_over_of_a_machine_is_not_in_the_way_of_its_snapshot() {
+    for (seed, faults) in [(1, false), (2, true)] {
+        let safety = Duration::from_secs(25);
+        let options = Options { clones: true, faults, scene: Some(Scene::Spent), safety, ..Options::default() };
+        must_hold(&format!("seed {seed}"), &run(seed, &options));
+    }
+}
+
+#[test]
 fn a_pod_that_comes_late_copies_nothing_that_runs() {
     for (seed, faults) in [(1, false), (2, true)] {
         let safety = Duration::from_secs(25);

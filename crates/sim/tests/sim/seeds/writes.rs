@@ -13,8 +13,8 @@ const MOST: [(&str, &str, &str, u32); 13] = [
     // was for, since a renewal took long.
     ("extender", "PATCH", "pods", 2),
     ("scheduler", "POST", "pods/binding", 1),
-    // It has to wait then, and says so.
-    ("scheduler", "PATCH", "pods/status", 1),
+    // It has to wait then, and says so; and again when it is something else that it waits for.
+    ("scheduler", "PATCH", "pods/status", 2),
     // It runs and is ready; it has ended, in two steps when its containers do not end together.
     ("kubelet", "PATCH", "pods/status", 3),
     ("virt-controller", "DELETE", "pods", 1),

@@ -1,0 +1,57 @@
+//! How often what goes wrong: on the network, and on a node.
+
+use std::time::Duration;
+
+use crate::chance::Delay;
+
+/// How late a request arrives at the most, mostly.
+pub(crate) const LATEST: Duration = Duration::from_secs(10);
+/// How long a client waits for a reply, as Carrack's do.
+pub(crate) const TIMEOUT: Duration = Duration::from_secs(30);
+
+/// What goes wrong on the network.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct NetFaults {
+    pub latency: Delay,
+    pub lose_request_one_in: u64,
+    pub lose_reply_one_in: u64,
+    pub late_one_in: u64,
+    /// How long after its sender has given it up a late request arrives at the most.
+    pub latest: Duration,
+    /// One in so many bindings arrives after its sender has given it up.
+    pub late_binding_one_in: u64,
+    pub repeat_one_in: u64,
+    pub watch_lags_one_in: u64,
+    pub watch_lag: Duration,
+    pub watch_breaks_one_in: u64,
+    pub watch_life: Duration,
+    /// How long a client waits for a reply.
+    pub timeout: Duration,
+}
+
+/// What goes wrong on a node.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct NodeFaults {
+    /// How long the runtime takes for a small operation.
+    pub operation: Delay,
+    /// One in so many operations fails, before or after it took effect.
+    pub fail_one_in: u64,
+    /// One in so many times a plugin takes minutes to find a kubelet that has started.
+    pub plugin_late_one_in: u64,
+    /// One in so many file systems takes seconds to grow.
+    pub grows_slowly_one_in: u64,
+    /// One in so many losses of power tears what the disk had of the device checkpoint.
+    pub tears_one_in: u64,
+}
+
+impl NodeFaults {
+    pub(crate) fn none() -> Self {
+        Self {
+            operation: Delay::millis(5),
+            fail_one_in: 0,
+            plugin_late_one_in: 0,
+            grows_slowly_one_in: 0,
+            tears_one_in: 0,
+        }
+    }
+}
