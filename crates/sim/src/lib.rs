@@ -40,7 +40,6 @@ mod hall;
 mod hang;
 mod heritage;
 mod hosted;
-mod hurried;
 mod images;
 mod impostors;
 mod intervals;

@@ -108,7 +108,6 @@ impl Options {
                 | Bug::WritingWatches
                 | Bug::TenantsChooseGpus
                 | Bug::OutdatedStarts
-                | Bug::UnhurriedStops
                 | Bug::ClaimsAddUp,
             ) => {
                 own.safety = own.safety.min(Duration::from_secs(60));
@@ -554,7 +553,6 @@ impl Swarm {
                 | Bug::WritingWatches
                 | Bug::TenantsChooseGpus
                 | Bug::OutdatedStarts
-                | Bug::UnhurriedStops
                 | Bug::ClaimsAddUp,
             ) => {
                 crash_one_in_effects = 0;

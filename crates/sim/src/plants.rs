@@ -963,13 +963,6 @@ const OTHERS: &[Plant] = &[
         bug: Bug::OutdatedStarts,
     },
     Plant {
-        name: "unhurried-stops",
-        what: "a machine that stops already takes the time that it had, however little it is given by then",
-        found_by: crate::hurried::NAME,
-        also: &[],
-        bug: Bug::UnhurriedStops,
-    },
-    Plant {
         name: "last-words-lost",
         what: "an API server that was away for a while counts as one that does not take how a pod ended",
         found_by: crate::told::NAME,

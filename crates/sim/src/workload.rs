@@ -250,16 +250,9 @@ impl User {
         if options.machines && crate::reruns::are_there(bug) && parts.has("reruns") {
             crate::reruns::acts(&mut rng.fork("reruns"), options.safety, &mut acts);
         }
-        if options.machines && options.faults && bug.is_none() {
-            let of_stops: [(&str, &str, Part); 2] = [
-                (crate::fickle::PART, "whether people change their minds", crate::fickle::acts),
-                (crate::hurried::PART, "whether stops are hurried", crate::hurried::acts),
-            ];
-            for (part, chance, add) in of_stops.into_iter().filter(|(part, ..)| parts.has(part)) {
-                if options.small || rng.fork(chance).one_in(4) {
-                    add(&mut rng.fork(part), options.safety, &mut acts);
-                }
-            }
+        let is_fickle = options.small || rng.fork("whether people change their minds").one_in(4);
+        if options.machines && options.faults && bug.is_none() && parts.has(crate::fickle::PART) && is_fickle {
+            crate::fickle::acts(&mut rng.fork(crate::fickle::PART), options.safety, &mut acts);
         }
         if crate::phantoms::are_there(rng, options, bug) && parts.has(crate::phantoms::PART) {
             crate::phantoms::acts(&mut rng.fork(crate::phantoms::PART), options.safety, false, &mut acts);

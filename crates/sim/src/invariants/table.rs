@@ -40,10 +40,6 @@ pub const INVARIANTS: &[Invariant] = &[
         sentence: "A machine that its people have switched off for good stays off, whatever was asked of it before.",
     },
     Invariant {
-        name: crate::hurried::NAME,
-        sentence: "Once nothing fails any more, a guest that is to stop within a given time has ended soon after it, also where it was being stopped already.",
-    },
-    Invariant {
         name: "success-takes-a-run",
         sentence: "An instance that nobody has deleted succeeds only if its guest has begun.",
     },

@@ -149,7 +149,6 @@ pub(crate) enum Bug {
     FirstPages,
     BelievedAnnotations,
     OutdatedStarts,
-    UnhurriedStops,
     WordsLost,
     TornIsKnown,
     SpentStay,

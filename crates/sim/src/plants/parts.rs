@@ -144,7 +144,6 @@ impl Bug {
             Self::UnfrozenDisks => Planted::UnfrozenDisks,
             Self::StateLeftBehind => Planted::StateLeftBehind,
             Self::StateUnowned => Planted::StateUnowned,
-            Self::UnhurriedStops => Planted::UnhurriedStops,
             Self::SpentStay => Planted::SpentStay,
             _ => return None,
         })

@@ -262,10 +262,8 @@ pub(crate) fn options(seed: u64, root: &Rng, options: &Options) -> Options {
         }
     }
     let safety = between(&mut rng, SAFETY.0, SAFETY.1);
-    for part in [crate::fickle::PART, crate::hurried::PART] {
-        if parts.contains(&"machines") && root.fork(part).one_in(3) {
-            only.push(part);
-        }
+    if parts.contains(&"machines") && root.fork(crate::fickle::PART).one_in(3) {
+        only.push(crate::fickle::PART);
     }
     Options { safety, only: Some(only), ..options.clone() }
 }

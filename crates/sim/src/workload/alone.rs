@@ -41,7 +41,6 @@ pub(super) fn acts(bug: Bug, rng: &Rng, safety: Duration) -> Option<Vec<Act>> {
         Bug::Unpaced | Bug::WritingWatches => steady(&mut rng.fork("steady"), &mut acts),
         Bug::AdoptedUnasked => crate::heritage::acts(&mut rng.fork(crate::heritage::PART), safety, true, &mut acts),
         Bug::OutdatedStarts => crate::fickle::acts(&mut rng.fork(crate::fickle::PART), safety, &mut acts),
-        Bug::UnhurriedStops => crate::hurried::acts(&mut rng.fork(crate::hurried::PART), safety, &mut acts),
         Bug::WordsLost => crate::told::acts(&mut rng.fork("mortals"), safety, &mut acts),
         Bug::SignalsForgotten => crate::disks::acts(&mut rng.fork(crate::disks::PART), safety, &mut acts),
         bug if bug.is_of_growth() => crate::growth::acts(&mut rng.fork("growth"), safety, &mut acts),

@@ -70,7 +70,6 @@ impl World {
             self.machines.changed(self.queue.now(), &changes, &self.observer, &mut self.breaches);
             self.reruns.changed(&changes, &self.observer, &mut self.breaches);
             self.fickle.changed(&changes, &mut self.breaches);
-            self.hurried.changed(self.queue.now(), &changes);
         }
         if self.options.clones {
             self.begin_fate(&changes);
@@ -155,7 +154,6 @@ impl World {
             };
             let up: BTreeSet<u8> = self.nodes.keys().copied().filter(up).collect();
             self.disks.look(now, calm, &up, &self.observer, &self.nodes, &mut self.breaches);
-            self.hurried.look(now, calm, &up, &self.nodes, &mut self.breaches);
             let is_dead = |node: &str| self.machines.has_left(node, calm, now);
             self.roaming.look(is_dead, &self.observer, &mut self.breaches);
         }

@@ -230,7 +230,6 @@ struct World {
     nominations: crate::nominations::Nominations,
     heritage: crate::heritage::Heritage,
     fickle: crate::fickle::Fickle,
-    hurried: crate::hurried::Hurried,
     passing: crate::controllers::Passing,
     disks: crate::disks::Disks,
     /// A node of machines was taken out, power and Node object.
@@ -391,7 +390,6 @@ impl World {
             nominations: crate::nominations::Nominations::default(),
             heritage: crate::heritage::Heritage::default(),
             fickle: crate::fickle::Fickle::default(),
-            hurried: crate::hurried::Hurried::default(),
             passing: crate::controllers::Passing::default(),
             disks: crate::disks::Disks::default(),
             lost: false,

@@ -31,8 +31,6 @@ pub enum Planted {
     StateUnowned,
     /// A restored machine goes on with what it keeps beside its disks, or with nothing.
     StateLeftBehind,
-    /// A machine that is being stopped is not given less time for it.
-    UnhurriedStops,
     /// What is over of a machine that stays down is left where it is while a snapshot of the machine is taken.
     SpentStay,
 }

@@ -78,7 +78,8 @@ fn down(wanted: Wanted<'_>, sets: &Sets) -> Plan {
         return Plan::none();
     }
     let mut sizes: Vec<(&Arc<ReplicaSet>, i32)> = sets.old.iter().map(|s| (s, spec_replicas(s))).collect();
-    for (set, size) in &mut sizes {
+    // One that has not seen its size yet may have been told to do without the very pods that it says are not available.
+    for (set, size) in sizes.iter_mut().filter(|(set, _)| sets::is_current(set)) {
         let unavailable = (*size - available(set)).clamp(0, may_go);
         *size -= unavailable;
         may_go -= unavailable;

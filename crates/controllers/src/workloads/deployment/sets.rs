@@ -75,14 +75,17 @@ impl Sets {
     }
     /// Whether each has seen its latest spec. What one that has not may have made since is not known.
     pub(crate) fn are_current(&self) -> bool {
-        self.by_spec
-            || self.all().iter().all(|s| {
-                s.status.as_ref().and_then(|s| s.observed_generation).unwrap_or(0) >= s.metadata.generation.unwrap_or(0)
-            })
+        self.by_spec || self.all().iter().all(|set| is_current(set))
     }
     fn next_revision(&self) -> i64 {
         self.old.iter().map(|s| annotations::revision(&s.metadata)).max().unwrap_or(0).saturating_add(1)
     }
+}
+
+/// Whether a set has seen its latest spec.
+pub(crate) fn is_current(set: &ReplicaSet) -> bool {
+    let seen = set.status.as_ref().and_then(|status| status.observed_generation).unwrap_or(0);
+    seen >= set.metadata.generation.unwrap_or(0)
 }
 
 /// Brings the template's set and the Deployment's own revision up to date. Plans nothing when they are.

@@ -196,3 +196,22 @@ fn an_old_set_that_may_not_go_keeps_nothing_from_being_told() {
     };
     assert_eq!(plan.apart.into_iter().collect::<Vec<_>>(), [0]);
 }
+
+/// The size that a set gets of whose pods one is not available, before and after it has seen the size that it has.
+#[test]
+fn what_a_set_says_is_not_available_goes_once() {
+    let annotations = json!({"deployment.kubernetes.io/revision": "3", "kubernetes.io/change-cause": "to 3"});
+    for (generation, size) in [(1, Some(4)), (2, None)] {
+        let mut old = set(1, 5);
+        old["metadata"]["generation"] = generation.into();
+        old["status"]["availableReplicas"] = 4.into();
+        let plan = look(deployment(3, 10, annotations.clone()), &[old, set(2, 3), set(3, 2)]);
+        let given = plan.writes.iter().find_map(|write| match write {
+            Write::Update { object, .. } if object["metadata"]["name"] == "web-1" => {
+                object["spec"]["replicas"].as_i64()
+            }
+            _ => None,
+        });
+        assert_eq!(given, size, "{generation}: {:?}", plan.writes);
+    }
+}

@@ -20,9 +20,9 @@ const MOST: [(&str, &str, &str, u32); 13] = [
     ("virt-controller", "DELETE", "pods", 1),
     // Nothing of it is left on the node.
     ("kubelet", "DELETE", "pods", 1),
-    // It is handed over; on its way there, when that takes long, once more if it had to wait for a node, and to its end; its
-    // finalizer, when its handler has not told its end with it.
-    ("virt-controller", "PATCH", "virtualmachineinstances", 5),
+    // It is handed over; on its way there, when that takes long, once more for each reason for which it had to wait for a node, and
+    // to its end; its finalizer, when its handler has not told its end with it.
+    ("virt-controller", "PATCH", "virtualmachineinstances", 6),
     // The term in which it runs, that it runs, and that it has ended.
     ("virt-handler", "PATCH", "virtualmachineinstances", 3),
     ("virt-controller", "DELETE", "virtualmachineinstances", 1),

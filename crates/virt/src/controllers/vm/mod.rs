@@ -279,7 +279,6 @@ fn run(world: &World<'_>, now: Time) -> Plan {
     let unheld = (world.planted == Some(Planted::SpentStay)).then(|| without_snapshot(vm));
     let plan = match strategy::decide(unheld.as_ref().unwrap_or(vm), *instance) {
         Act::Nothing => plan,
-        Act::Stop { .. } if is_going(*instance) && world.planted == Some(Planted::UnhurriedStops) => plan,
         Act::Stop { grace_period_s } => match instance {
             Some(vmi) => plan.then(stop(vm, vmi, grace_period_s)),
             None => plan,
@@ -292,10 +291,6 @@ fn run(world: &World<'_>, now: Time) -> Plan {
         Act::SwitchOn => plan.then(switch_on(vm)),
     };
     plan.then(drop_old_revisions(world))
-}
-
-fn is_going(instance: Option<&VirtualMachineInstance>) -> bool {
-    instance.is_some_and(VirtualMachineInstance::is_deleting)
 }
 
 /// A machine as if no snapshot of it were taken, for a planted bug.

@@ -108,9 +108,11 @@ fn is_paused(request: &StateChangeRequest) -> bool {
 }
 
 /// Whether a request to start is from before its machine was halted: what is left of a restart, or of a failure. The last word is that
-/// it is to be off. Who starts one that is halted changes its strategy, and asks only when it is to start paused.
+/// it is to be off. Who starts one that is halted changes its strategy, and asks only when it is to start paused. What comes behind a
+/// stop is the rest of a restart, whatever strategy was told by then; so is what is there before any was told.
 pub(super) fn is_outdated(vm: &VirtualMachine, request: &StateChangeRequest) -> bool {
-    let was_halted = matches!(last_strategy(vm), "" | run_strategy::HALTED);
+    let is_rest = requests(vm).first().is_some_and(|first| first.action == "Stop");
+    let was_halted = last_strategy(vm) == run_strategy::HALTED && !is_rest;
     vm.run_strategy() == run_strategy::HALTED && !was_halted && request.action == "Start" && !is_paused(request)
 }
 

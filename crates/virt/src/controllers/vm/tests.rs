@@ -120,6 +120,8 @@ fn run_strategies() {
         status
     };
     check("a restart ends when it is halted", strategy("Halted"), halted_since(&restart, "Always"), None, &STATUS);
+    check("so does one before its start was told", strategy("Halted"), restart.clone(), None, &STATUS);
+    check("and one before its next start was", strategy("Halted"), halted_since(&restart, "Halted"), None, &STATUS);
     check("so does a rerun", strategy("Halted"), halted_since(&asked, "RerunOnFailure"), None, &STATUS);
     let switched = ["patch virtualmachines/status", "patch virtualmachines/"];
     check("halted starts when asked", strategy("Halted"), halted_since(&asked, "Halted"), None, &switched);
@@ -635,7 +637,10 @@ fn a_halted_machine_that_is_to_start_paused_changes_its_strategy_first() {
     // The request is still there, and the instance starts paused by it.
     let on = plan(vm(json!({"runStrategy": "Always"}), request), None);
     assert_eq!(created(&on)["spec"]["startStrategy"], "Paused");
-    let older = plan(vm(json!({"running": false}), json!({"stateChangeRequests": [{"action": "Start"}]})), None);
+    let older = plan(
+        vm(json!({"running": false}), json!({"runStrategy": "Halted", "stateChangeRequests": [{"action": "Start"}]})),
+        None,
+    );
     assert!(format!("{older:?}").contains("\"running\": Bool(true)"), "{older:?}");
 }
 
