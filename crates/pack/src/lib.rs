@@ -23,6 +23,8 @@ const EXAMPLE_BYTES: usize = 32 << 10;
 const KIND_BYTES: usize = 256;
 /// What is in values that are never packed: an example stays when its object has gone, and a secret must not.
 const SECRET: &[u8] = b"\"kind\":\"Secret\"";
+/// How large the buffers stay in which values are packed, in bytes: few values are longer.
+const KEPT_BYTES: usize = 2 * EXAMPLE_BYTES;
 /// What is shorter stays as it is, in bytes.
 const LEAST_BYTES: usize = 256;
 
@@ -87,6 +89,7 @@ impl Examples {
         }
         let examples = self.kinds.get_mut(kind)?;
         self.packed.resize(get_maximum_output_size(value.len()), 0);
+        self.packed.shrink_to(KEPT_BYTES);
         let mut best: Option<Packed> = None;
         for example in &*examples {
             let most = best.as_ref().map_or(usize::MAX, |best| best.rest.len());
@@ -108,6 +111,7 @@ impl Examples {
         let best = best.filter(|best| best.rest.len() < value.len() / 4 * 3)?;
         self.unpacked.clear();
         self.unpacked.resize(value.len(), 0);
+        self.unpacked.shrink_to(KEPT_BYTES);
         let unpacked = decompress_into_with_dict(&best.rest, &mut self.unpacked, &best.like);
         (unpacked.is_ok_and(|len| len == value.len()) && self.unpacked == value).then_some(best)
     }
@@ -151,6 +155,19 @@ mod tests {
         }
         assert!(examples.pack(b"{}").is_none());
         assert!(examples.pack(&[b'x'; 4000]).is_none(), "of no kind");
+    }
+
+    #[test]
+    fn what_is_long_leaves_no_room_behind() {
+        let mut examples = Examples::default();
+        let short = object("Pod", "short", "");
+        assert!(examples.pack(&short).is_none());
+        for (value, most) in [(object("Pod", "long", &"long".repeat(1 << 18)), 1 << 21), (short, KEPT_BYTES)] {
+            let packed = examples.pack(&value).expect("it is like the first");
+            assert_eq!(packed.open(), value);
+            let kept = examples.packed.capacity().max(examples.unpacked.capacity());
+            assert!(kept <= most, "{kept} bytes after {}", value.len());
+        }
     }
 
     #[test]

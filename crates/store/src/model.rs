@@ -62,6 +62,20 @@ pub enum Check {
     Absent(Arc<str>),
     /// The key exists.
     Exists(Arc<str>),
+    /// Of the keys that start with this, none was changed last after this revision. What was removed since is not noticed. It
+    /// costs a look at each of those keys, so it is meant for few of them.
+    NoneSince(Arc<str>, Revision),
+}
+
+impl Check {
+    /// The key that it is about; none where it is about many.
+    #[must_use]
+    pub fn key(&self) -> Option<&Arc<str>> {
+        match self {
+            Self::Unchanged(key, _) | Self::Absent(key) | Self::Exists(key) => Some(key),
+            Self::NoneSince(..) => None,
+        }
+    }
 }
 
 /// One change of a transaction. A key may occur once in a transaction.
@@ -94,7 +108,7 @@ pub enum TxnOutcome {
     },
     /// A check failed; nothing changed.
     Failed {
-        /// For each [`Check`], the key's entry as it is.
+        /// For each [`Check`], the key's entry as it is; none where it is about many keys.
         current: Vec<Option<Arc<Entry>>>,
         /// The revision at which the checks were made.
         revision: Revision,

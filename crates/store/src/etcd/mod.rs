@@ -249,7 +249,7 @@ impl Shared {
         let request = etcd_client::Txn::new()
             .when(txn.checks.iter().map(compare).collect::<Vec<_>>())
             .and_then(txn.ops.iter().map(operation).collect::<Vec<_>>())
-            .or_else(txn.checks.iter().map(|check| TxnOp::get(key_of(check), None)).collect::<Vec<_>>());
+            .or_else(txn.checks.iter().map(look).collect::<Vec<_>>());
         let mut kv = self.client.kv_client().max_decoding_message_size(usize::MAX);
         let reply = tokio::time::timeout(self.options.timeout, kv.txn(request))
             .await
@@ -360,9 +360,14 @@ impl Shared {
     }
 }
 
-fn key_of(check: &Check) -> &str {
+/// What is asked for when a check fails, so that each has its answer: where it is about many keys, nothing but their number.
+fn look(check: &Check) -> TxnOp {
     match check {
-        Check::Unchanged(key, _) | Check::Absent(key) | Check::Exists(key) => key,
+        Check::Unchanged(key, _) | Check::Absent(key) | Check::Exists(key) => TxnOp::get(&**key, None),
+        Check::NoneSince(prefix, _) => {
+            let options = GetOptions::new().with_range(end_of(prefix)).with_count_only();
+            TxnOp::get(start_of(prefix), Some(options))
+        }
     }
 }
 
@@ -375,6 +380,11 @@ fn compare(check: &Check) -> Compare {
         }
         Check::Absent(key) => Compare::create_revision(&**key, CompareOp::Equal, 0),
         Check::Exists(key) => Compare::create_revision(&**key, CompareOp::Greater, 0),
+        // It holds of each key there; where there is none, the revision is 0.
+        Check::NoneSince(prefix, revision) => {
+            let next = i64::try_from(revision.0.saturating_add(1)).unwrap_or(i64::MAX);
+            Compare::mod_revision(start_of(prefix), CompareOp::Less, next).with_range(end_of(prefix))
+        }
     }
 }
 

@@ -22,7 +22,7 @@ pub(crate) struct Published {
 
 impl Published {
     pub(crate) fn new(state: State, watch_buffer_events: usize, packer: Packer) -> Arc<Self> {
-        packer.pack(state.at_rest());
+        packer.pack_found(state.at_rest());
         let visible = AtomicU64::new(state.revision().0);
         let hub = Mutex::new(Hub::new(watch_buffer_events));
         Arc::new(Self { state: RwLock::new(Arc::new(state)), hub, visible, packer })
@@ -59,7 +59,7 @@ impl Published {
         });
         // Outside of the locks: wakers may run anything, and packing and freeing a state may take their time.
         wake.iter().for_each(|watcher| watcher.wake());
-        self.packer.pack(now.at_rest_since(&old));
+        self.packer.pack_rested(now.at_rest_since(&old, events));
     }
 
     /// Makes a state the newest one that does not come of the one before: all watches end with `error`.
@@ -74,7 +74,7 @@ impl Published {
         });
         ended.iter().for_each(|watcher| watcher.wake());
         drop(old);
-        self.packer.pack(now.at_rest());
+        self.packer.pack_found(now.at_rest());
     }
 
     /// Wakes the watchers that have drained everything but do not know yet how far that reaches.

@@ -85,12 +85,19 @@ impl State {
     }
 
     /// What has come to rest in this state since `before`: of the changes that hardly a watcher still has to hear of, or that it
-    /// has forgotten, what they made, unless that was replaced since, and what they replaced.
-    pub(crate) fn at_rest_since<'a>(&'a self, before: &'a State) -> impl Iterator<Item = &'a Arc<Entry>> {
+    /// has forgotten, what they made, unless that was replaced since, and what they replaced. `events` are the changes since
+    /// `before`, some of which may be at rest already, or forgotten.
+    pub(crate) fn at_rest_since<'a>(
+        &'a self,
+        before: &'a State,
+        events: &'a [Event],
+    ) -> impl Iterator<Item = &'a Arc<Entry>> {
+        let rested = self.rested();
         let is_newest =
             move |entry: &&Arc<Entry>| self.get(&entry.key).is_some_and(|newest| Arc::ptr_eq(newest, entry));
         before
-            .between(before.rested(), self.rested())
+            .between(before.rested(), rested)
+            .chain(events.iter().take_while(move |event| event.revision <= rested))
             .flat_map(move |event| event.current.as_ref().filter(is_newest).into_iter().chain(&event.previous))
     }
 
@@ -127,7 +134,7 @@ impl State {
     pub(crate) fn apply(&mut self, txn: Txn, events: &mut Vec<Event>) -> Result<TxnOutcome, StoreError> {
         validate(&txn)?;
         if !txn.checks.iter().all(|check| self.holds(check)) {
-            let current = txn.checks.iter().map(|c| self.get(checked_key(c)).cloned()).collect();
+            let current = txn.checks.iter().map(|c| c.key().and_then(|key| self.get(key)).cloned()).collect();
             return Ok(TxnOutcome::Failed { current, revision: self.revision });
         }
         let revision = Revision(self.revision.0 + 1);
@@ -206,6 +213,9 @@ impl State {
             Check::Unchanged(key, revision) => self.get(key).is_some_and(|entry| entry.mod_revision == *revision),
             Check::Absent(key) => self.get(key).is_none(),
             Check::Exists(key) => self.get(key).is_some(),
+            Check::NoneSince(prefix, revision) => {
+                self.under(prefix, Bound::Included(prefix)).all(|(_, entry)| entry.mod_revision <= *revision)
+            }
         }
     }
 
@@ -244,7 +254,12 @@ impl State {
             Some(after) if after.as_str() >= range.prefix.as_str() => Bound::Excluded(&**after),
             _ => Bound::Included(&*range.prefix),
         };
-        self.entries.range::<_, str>((start, Bound::Unbounded)).take_while(|(key, _)| key.starts_with(&*range.prefix))
+        self.under(&range.prefix, start)
+    }
+
+    /// The newest entries from a key on, as long as their keys start with `prefix`.
+    fn under(&self, prefix: &str, start: Bound<&str>) -> impl Iterator<Item = (&Arc<str>, &Arc<Entry>)> {
+        self.entries.range::<_, str>((start, Bound::Unbounded)).take_while(move |(key, _)| key.starts_with(prefix))
     }
 
     /// The keys of the range that changed after `at`, each with its entry as it was then.
@@ -334,12 +349,6 @@ fn weight(event: &Event) -> usize {
     EVENT_OVERHEAD_BYTES + event.previous.as_ref().map_or(0, |entry| entry.value_len())
 }
 
-fn checked_key(check: &Check) -> &str {
-    match check {
-        Check::Unchanged(key, _) | Check::Absent(key) | Check::Exists(key) => key,
-    }
-}
-
 /// Whether the transaction is well formed; cheap enough to be asked before it is queued.
 pub(crate) fn validate(txn: &Txn) -> Result<(), StoreError> {
     let mut keys = BTreeSet::new();
@@ -369,4 +378,44 @@ fn stamp(value: Value, revision: Revision) -> Bytes {
     stamped.extend_from_slice(digits.as_bytes());
     stamped.extend_from_slice(&value.bytes[at..]);
     stamped.into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Batches of so many transactions each are published one after the other, with a history of so many changes. Whatever rests
+    /// in the end, and whatever the history has that rests, was told of when it came to rest, or was replaced unseen before.
+    fn check(batches: &[usize], history_events: usize) {
+        let limits = HistoryLimits { events: history_events, ..HistoryLimits::default() };
+        let (mut state, mut number) = (State::new(), 0);
+        let mut told: Vec<Arc<Entry>> = Vec::new();
+        for count in batches {
+            let (before, mut events) = (state.clone(), Vec::new());
+            for _ in 0..*count {
+                // Every third transaction changes what is there, or takes it away.
+                let (key, value) = (Arc::from(format!("/k/{}", number - number % 3 / 2)), b"v".to_vec());
+                let value = Value { bytes: value.into(), stamp_at: None };
+                let op = if number % 9 == 8 { Op::Delete(key) } else { Op::Put(key, value) };
+                let txn = Txn { checks: Vec::new(), ops: vec![op] };
+                state.apply(txn, &mut events).expect("a transaction");
+                number += 1;
+            }
+            state.trim(&limits);
+            told.extend(state.at_rest_since(&before, &events).cloned());
+        }
+        let replaced = state.between(Revision(0), state.rested()).filter_map(|event| event.previous.as_ref());
+        let told = |entry: &Arc<Entry>| told.iter().any(|one| Arc::ptr_eq(one, entry));
+        assert!(state.at_rest().chain(replaced).all(told), "{batches:?} {history_events}");
+        assert!(state.entries().filter(|entry| entry.mod_revision > state.rested()).all(|entry| !told(entry)));
+    }
+
+    #[test]
+    fn what_rests_was_told_of_however_long_a_batch() {
+        for batches in [&[1; 40][..], &[30, 1100, 3], &[2500], &[900, 900, 900], &[5, 1024, 1024, 7]] {
+            for history_events in [3, 700, 10_000] {
+                check(batches, history_events);
+            }
+        }
+    }
 }

@@ -30,6 +30,10 @@ use crate::model::{Event, Events, Revision, StoreError, WatchItem};
 /// How many events of the history are handed over at a time.
 const BACKLOG_EVENTS: usize = 256;
 
+/// For how many commits a watcher keeps room when it has read all: there may be thousands of watchers, and each of them is behind by
+/// hundreds of commits once.
+const KEPT_COMMITS: usize = 16;
+
 /// What a watcher has still to read, and how it ends after that.
 #[derive(Default)]
 struct Buffer {
@@ -233,7 +237,8 @@ impl Stream for WatchStream {
         let visible = this.published.visible();
         let mut buffer = this.watcher.buffer();
         buffer.unread = 0;
-        // Emptied, not replaced: each keeps its memory for the next time.
+        // Emptied, not replaced: each keeps some of its memory for the next time.
+        this.backlog.shrink_to(KEPT_COMMITS);
         std::mem::swap(&mut this.backlog, &mut buffer.events);
         if let Some(events) = this.backlog.pop_front() {
             return Poll::Ready(Some(Ok(WatchItem::Events(events))));
@@ -254,5 +259,43 @@ impl Stream for WatchStream {
 impl Drop for WatchStream {
     fn drop(&mut self) {
         self.published.with_hub(|hub| hub.remove(&self.watcher));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures::{FutureExt as _, StreamExt as _};
+
+    use super::*;
+    use crate::mem::State;
+    use crate::model::{Op, Txn, Value};
+    use crate::packer::Packer;
+
+    fn put(published: &Published, number: usize) {
+        let mut state = State::clone(&published.state());
+        let mut events = Vec::new();
+        let value = Value { bytes: "{}".into(), stamp_at: None };
+        let ops = vec![Op::Put(format!("/k/{number}").into(), value)];
+        state.apply(Txn { checks: Vec::new(), ops }, &mut events).expect("it holds");
+        published.publish(state, &events);
+    }
+
+    #[test]
+    fn who_was_far_behind_gives_the_room_back() {
+        let published = Published::new(State::new(), 1000, Packer::at_once());
+        let watcher = published.with_hub(|hub| hub.register("/k/", published.visible())).expect("a watch");
+        let mut stream = WatchStream::new(Arc::clone(&published), Arc::clone(&watcher), Vec::new());
+        for commits in [1, 500, 3, 900] {
+            (0..commits).for_each(|number| put(&published, number));
+            let mut told = 0;
+            while let Some(Some(item)) = stream.next().now_or_never() {
+                if let WatchItem::Events(events) = item.expect("a change") {
+                    told += events.len();
+                }
+            }
+            assert_eq!(told, commits);
+            let kept = [stream.backlog.capacity(), watcher.buffer().events.capacity()];
+            assert!(kept.iter().all(|commits| *commits <= KEPT_COMMITS), "{kept:?} after {commits}");
+        }
     }
 }

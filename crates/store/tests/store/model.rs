@@ -29,7 +29,7 @@ enum Step {
 
 fn step() -> impl Strategy<Value = Step> {
     let key = 0..KEYS.len();
-    let check = (0_u8..3, key.clone(), 0_u64..4);
+    let check = (0_u8..4, key.clone(), 0_u64..4);
     let op = (key.clone(), prop::option::weighted(0.7, any::<u16>()), any::<bool>());
     prop_oneof![
         8 => (prop::collection::vec(check, 0..2), prop::collection::vec(op, 0..4))
@@ -186,6 +186,12 @@ impl Model {
                     1 => {
                         holds &= found.is_none();
                         Check::Absent(key.into())
+                    }
+                    2 => {
+                        let asked = self.newest().saturating_sub(back);
+                        let mut under = next.iter().filter(|(other, _)| other.starts_with(key));
+                        holds &= under.all(|(_, (_, _, changed))| *changed <= asked);
+                        Check::NoneSince(key.into(), Revision(asked))
                     }
                     _ => {
                         // Mostly the right one.

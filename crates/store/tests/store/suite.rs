@@ -51,6 +51,7 @@ macro_rules! suite {
 suite! {
     revisions_count_transactions(super::LIMITS, 100);
     checks_hold_or_change_nothing(super::LIMITS, 100);
+    what_comes_under_a_prefix_is_noticed(super::LIMITS, 100);
     what_changes_nothing_takes_no_revision(super::LIMITS, 100);
     stamps_carry_the_revision(super::LIMITS, 100);
     malformed_transactions_are_refused(super::LIMITS, 100);
@@ -99,10 +100,7 @@ fn checks_hold_or_change_nothing(store: &impl Store) {
                 assert!(!expected, "{checks:?} did not hold");
                 assert_eq!((revision, store.revision()), (before, before));
                 let found: Vec<bool> = current.iter().map(Option::is_some).collect();
-                let here = |c: &Check| {
-                    let (Check::Unchanged(key, _) | Check::Absent(key) | Check::Exists(key)) = c;
-                    &**key == "here"
-                };
+                let here = |c: &Check| c.key().is_some_and(|key| &**key == "here");
                 assert_eq!(found, checks.iter().map(here).collect::<Vec<_>>());
             }
         }
@@ -117,6 +115,48 @@ fn checks_hold_or_change_nothing(store: &impl Store) {
     check(vec![unchanged("gone", 0)], false);
     check(vec![Check::Exists("here".into()), Check::Absent("gone".into())], true);
     check(vec![Check::Exists("here".into()), Check::Exists("gone".into())], false);
+}
+
+fn what_comes_under_a_prefix_is_noticed(store: &impl Store) {
+    let check = |prefix: &str, since: u64, expected: bool| {
+        let checks = vec![Check::NoneSince(prefix.into(), Revision(since))];
+        match block_on(store.transact(txn(checks, vec![]))).expect("the store works") {
+            TxnOutcome::Committed { .. } => assert!(expected, "something under {prefix:?} is newer than {since}"),
+            TxnOutcome::Failed { current, .. } => {
+                assert!(!expected, "nothing under {prefix:?} is newer than {since}");
+                assert!(matches!(current[..], [None]), "{current:?}");
+            }
+        }
+    };
+    check("", 0, true);
+    // At the revisions 2 to 6.
+    for op in [put("a/1", "x"), put("a/2", "x"), put("ab/1", "x"), put("a", "x"), delete("a/2")] {
+        commit(store, vec![op]);
+    }
+    check("c/", 0, true);
+    check("a/", 1, false);
+    // What is gone is not noticed, and other keys that start alike are no part of it.
+    check("a/", 2, true);
+    check("a/", 6, true);
+    check("a/2", 0, true);
+    check("ab/", 3, false);
+    check("ab/", 4, true);
+    check("a", 4, false);
+    check("a", 5, true);
+    check("", 4, false);
+    check("", 5, true);
+    check("", u64::MAX, true);
+    // Changed at 7, and there again at 8.
+    commit(store, vec![put("a/1", "y")]);
+    check("a/", 6, false);
+    check("a/", 7, true);
+    commit(store, vec![put("a/2", "y")]);
+    check("a/2", 7, false);
+    check("a/2", 8, true);
+    // What the transaction itself puts there comes after it.
+    let own = txn(vec![Check::NoneSince("a/".into(), Revision(8))], vec![put("a/3", "x")]);
+    assert!(matches!(block_on(store.transact(own)), Ok(TxnOutcome::Committed { revision: Revision(9), .. })));
+    check("a/", 8, false);
 }
 
 fn what_changes_nothing_takes_no_revision(store: &impl Store) {
