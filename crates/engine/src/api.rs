@@ -3,6 +3,7 @@
 use std::fmt::Write as _;
 
 use bytes::Bytes;
+use carrack_types::json::Json;
 use carrack_types::resource::{Kind, Resource};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -140,7 +141,7 @@ fn json<T: Serialize + ?Sized>(value: &T) -> Bytes {
 /// Puts the type's `apiVersion` and `kind` in front of its own fields.
 #[must_use]
 pub fn to_value<K: Kind>(object: &K) -> Value {
-    let mut value = serde_json::to_value(object).unwrap_or_default();
+    let mut value = object.to_value().unwrap_or_default();
     let resource = K::resource();
     if let Some(map) = value.as_object_mut() {
         map.insert("apiVersion".into(), resource.api_version().into());
@@ -313,6 +314,14 @@ impl ApiResponse {
     /// [`ApiError::Decode`] when it is not what was expected.
     pub fn json<T: DeserializeOwned>(&self) -> Result<T, ApiError> {
         serde_json::from_slice(&self.body).map_err(|e| ApiError::Decode(e.to_string()))
+    }
+
+    /// Reads the body, which is an object.
+    ///
+    /// # Errors
+    /// As of [`Self::json`].
+    pub fn object<K: Json>(&self) -> Result<K, ApiError> {
+        K::from_json(&self.body).map_err(|e| ApiError::Decode(e.to_string()))
     }
 }
 

@@ -55,7 +55,7 @@ pub type IndexFn<K> = fn(&K) -> Vec<String>;
 
 struct Index<K> {
     of: IndexFn<K>,
-    entries: BTreeMap<String, Keys>,
+    entries: BTreeMap<Box<str>, Keys>,
 }
 
 /// An object: as a value, as words, or as both.
@@ -142,10 +142,10 @@ impl<K: Object> Cache<K> {
         if self.indexes.contains_key(name) {
             return;
         }
-        let mut entries: BTreeMap<String, Keys> = BTreeMap::new();
+        let mut entries: BTreeMap<Box<str>, Keys> = BTreeMap::new();
         for (key, entry) in &self.objects {
             for value in of(self.open(key, entry)) {
-                entries.entry(value).or_default().insert(key);
+                entries.entry(value.into()).or_default().insert(key);
             }
         }
         self.indexes.insert(name, Index { of, entries });
@@ -268,7 +268,7 @@ impl<K: Object> Cache<K> {
     #[must_use]
     pub fn first_value(&self, index: &str, from: &str) -> Option<&str> {
         let from = (Bound::Included(from), Bound::Unbounded);
-        self.indexes.get(index)?.entries.range::<str, _>(from).next().map(|(value, _)| value.as_str())
+        self.indexes.get(index)?.entries.range::<str, _>(from).next().map(|(value, _)| &**value)
     }
     fn filed<'a>(&'a self, index: &str, value: &str) -> impl Iterator<Item = &'a Arc<K>> + use<'a, K> {
         self.indexes
@@ -307,7 +307,7 @@ impl<K: Object> Cache<K> {
         self.unindex(&key, old.as_deref());
         for index in self.indexes.values_mut() {
             for value in (index.of)(&object) {
-                index.entries.entry(value).or_default().insert(&key);
+                index.entries.entry(value.into()).or_default().insert(&key);
             }
         }
         if self.most_open.is_some() && !was_open {
@@ -336,10 +336,10 @@ impl<K: Object> Cache<K> {
         let Some(old) = old else { return };
         for index in self.indexes.values_mut() {
             for value in (index.of)(old) {
-                if let Some(keys) = index.entries.get_mut(&value) {
+                if let Some(keys) = index.entries.get_mut(value.as_str()) {
                     keys.remove(key);
                     if keys.is_empty() {
-                        index.entries.remove(&value);
+                        index.entries.remove(value.as_str());
                     }
                 }
             }

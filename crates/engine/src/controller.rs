@@ -43,7 +43,7 @@ pub trait Controller: Send {
 /// A write that the API server refused, and its words.
 #[derive(Clone, Copy, Debug)]
 pub struct Refusal<'a> {
-    /// What was to be written.
+    /// What was to be written: of what, and what that is called. What it was to become is known no more.
     pub write: &'a Write,
     /// Why it was not.
     pub error: &'a StatusError,

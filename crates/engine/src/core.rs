@@ -84,6 +84,9 @@ pub enum Effect<F> {
     Exit(String),
 }
 
+/// For how many things to do there stays room when all are done: one step may ask for thousands of them, and most ask for a few.
+const KEPT_EFFECTS: usize = 64;
+
 /// Collects what a core wants done, and names it. Lives as long as its core, so that an id is never
 /// used twice.
 #[derive(Debug)]
@@ -157,7 +160,11 @@ impl<F> Effects<F> {
     }
     /// The next thing to do, in the order asked for.
     pub fn pop(&mut self) -> Option<Effect<F>> {
-        self.queue.pop_front()
+        let next = self.queue.pop_front();
+        if next.is_none() {
+            self.queue.shrink_to(KEPT_EFFECTS);
+        }
+        next
     }
     /// Whether there is nothing to do.
     #[must_use]
@@ -169,3 +176,21 @@ impl<F> Effects<F> {
 /// A world with nothing in it, for cores that talk to the API alone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Never {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn effects_come_in_order_and_leave_little_room_behind() {
+        let mut fx = Effects::<Never>::new();
+        for count in [1, 5000, 3] {
+            let set: Vec<TimerId> = (0..count).map(|at| fx.timer(Time(at))).collect();
+            let done: Vec<TimerId> = std::iter::from_fn(|| fx.pop())
+                .filter_map(|effect| if let Effect::Timer(id, _) = effect { Some(id) } else { None })
+                .collect();
+            assert_eq!(done, set);
+            assert!(fx.is_empty() && fx.queue.capacity() <= KEPT_EFFECTS, "{count}");
+        }
+    }
+}

@@ -82,6 +82,8 @@ where
     Option::<T>::deserialize(deserializer).map(Option::unwrap_or_default)
 }
 
+carrack_types::json_here!(GroupDiscovery);
+
 impl Object for GroupDiscovery {
     fn meta(&self) -> &ObjectMeta {
         &self.metadata

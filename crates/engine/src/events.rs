@@ -338,7 +338,7 @@ impl EventRecorder {
         match result {
             Ok(reply) => {
                 if let Some(series) = self.series.get_mut(&flight.name) {
-                    let told = reply.json::<Event>().map_or(0, |event| event.count.unwrap_or(1));
+                    let told = reply.object::<Event>().map_or(0, |event| event.count.unwrap_or(1));
                     // An event from before a restart, or one that was forgotten, goes on counting where it was.
                     series.count = match flight.found && !series.created {
                         true => series.count.saturating_add(told),

@@ -490,7 +490,7 @@ impl<K: Object> Informer<K> {
             if self.every.is_some() {
                 page.digest = digest_with(page.digest, item.get());
             }
-            match serde_json::from_str::<K>(item.get()) {
+            match K::from_json(item.get().as_bytes()) {
                 Ok(mut object) => {
                     // Discovery's groups are no objects with revisions: they are known by their words.
                     if self.resource.group == discovery::GROUP && object.meta().resource_version.is_none() {
@@ -599,7 +599,7 @@ impl<K: Object> Informer<K> {
                 self.broke(now, &error, fx);
                 Vec::new()
             }
-            kind => match serde_json::from_str::<K>(text) {
+            kind => match K::from_json(text.as_bytes()) {
                 Ok(object) => {
                     let revision = object.meta().resource_version.clone().unwrap_or_default();
                     let delta = if kind == "DELETED" {

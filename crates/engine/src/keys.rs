@@ -1,15 +1,16 @@
-//! The keys that an index files under one value. Most values have one, and some have thousands.
+//! The keys that an index files under one value. Most values have one, which takes no room of its own, and some have thousands.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use crate::Key;
 
-/// As many as are kept in a list; more of them in a tree, whose smallest part is larger than such a list with one key.
+/// As many as are kept in a list; more of them in a tree.
 const FEW: usize = 64;
 
 /// Some keys, in their order. They are shared with the cache.
 pub(crate) enum Keys {
+    One(Arc<Key>),
     Few(Vec<Arc<Key>>),
     Many(BTreeSet<Arc<Key>>),
 }
@@ -23,6 +24,13 @@ impl Default for Keys {
 impl Keys {
     pub(crate) fn insert(&mut self, key: &Arc<Key>) {
         match self {
+            Self::One(only) if *only == *key => {}
+            Self::One(only) => {
+                let mut few = vec![only.clone(), key.clone()];
+                few.sort_unstable();
+                *self = Self::Few(few);
+            }
+            Self::Few(keys) if keys.is_empty() => *self = Self::One(key.clone()),
             Self::Few(keys) if keys.len() == FEW && !keys.contains(key) => {
                 let mut many: BTreeSet<Arc<Key>> = std::mem::take(keys).into_iter().collect();
                 many.insert(key.clone());
@@ -30,10 +38,6 @@ impl Keys {
             }
             Self::Few(keys) => {
                 if let Err(place) = keys.binary_search(key) {
-                    // A list that grows by itself begins with room for four.
-                    if keys.len() == keys.capacity() {
-                        keys.reserve_exact(keys.len().max(1));
-                    }
                     keys.insert(place, key.clone());
                 }
             }
@@ -42,9 +46,14 @@ impl Keys {
     }
     pub(crate) fn remove(&mut self, key: &Arc<Key>) {
         match self {
+            Self::One(only) if *only == *key => *self = Self::default(),
+            Self::One(_) => {}
             Self::Few(keys) => {
                 if let Ok(place) = keys.binary_search(key) {
                     keys.remove(place);
+                }
+                if let [only] = &keys[..] {
+                    *self = Self::One(only.clone());
                 }
             }
             Self::Many(keys) => {
@@ -57,22 +66,26 @@ impl Keys {
     }
     pub(crate) fn is_empty(&self) -> bool {
         match self {
+            Self::One(_) => false,
             Self::Few(keys) => keys.is_empty(),
             Self::Many(keys) => keys.is_empty(),
         }
     }
     pub(crate) fn len(&self) -> usize {
         match self {
+            Self::One(_) => 1,
             Self::Few(keys) => keys.len(),
             Self::Many(keys) => keys.len(),
         }
     }
     pub(crate) fn iter(&self) -> impl Iterator<Item = &Arc<Key>> {
-        let (few, many) = match self {
-            Self::Few(keys) => (Some(keys), None),
-            Self::Many(keys) => (None, Some(keys)),
+        let few: &[Arc<Key>] = match self {
+            Self::One(key) => std::slice::from_ref(key),
+            Self::Few(keys) => keys,
+            Self::Many(_) => &[],
         };
-        few.into_iter().flatten().chain(many.into_iter().flatten())
+        let many = if let Self::Many(keys) = self { Some(keys) } else { None };
+        few.iter().chain(many.into_iter().flatten())
     }
 }
 
@@ -98,6 +111,7 @@ mod tests {
                 }
                 prop_assert!(keys.iter().eq(model.iter()));
                 prop_assert_eq!((keys.is_empty(), keys.len()), (model.is_empty(), model.len()));
+                prop_assert_eq!(matches!(keys, Keys::One(_)), model.len() == 1);
             }
         }
     }

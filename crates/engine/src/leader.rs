@@ -212,7 +212,7 @@ impl LeaderElector {
                 self.answered = Some(*id);
                 if self.stopping {
                     let written = result.as_ref().ok().filter(|_| asked != Asked::Read);
-                    let written = written.and_then(|reply| reply.json::<Lease>().ok());
+                    let written = written.and_then(|reply| reply.object::<Lease>().ok());
                     if let Some(lease) = written.filter(|lease| self.is_mine(lease)) {
                         self.give_back(now, lease, fx);
                     }
@@ -232,7 +232,7 @@ impl LeaderElector {
     }
 
     fn was_read<F>(&mut self, now: Time, result: &Result<ApiResponse, ApiError>, fx: &mut Effects<F>) {
-        match result.as_ref().map_err(Clone::clone).and_then(|r| r.json::<Lease>()) {
+        match result.as_ref().map_err(Clone::clone).and_then(|r| r.object::<Lease>()) {
             Ok(lease) => {
                 if self.observed.as_ref().is_none_or(|(old, _)| old.revision() != lease.revision()) {
                     self.observed = Some((lease.clone(), now));
@@ -269,7 +269,7 @@ impl LeaderElector {
         result: &Result<ApiResponse, ApiError>,
         fx: &mut Effects<F>,
     ) {
-        match result.as_ref().map_err(Clone::clone).and_then(|reply| reply.json::<Lease>()) {
+        match result.as_ref().map_err(Clone::clone).and_then(|reply| reply.object::<Lease>()) {
             Ok(lease) => {
                 if !self.leading(now) {
                     tracing::info!(lease = self.name, identity = self.identity, "leading");

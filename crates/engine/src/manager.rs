@@ -608,17 +608,18 @@ impl Manager {
         if self.steps_back(i, key, fx) {
             return self.try_finish(now, i, key);
         }
-        let run = self.hosted[i].runs.get(key);
-        match run.and_then(|run| Some((run.request()?, run.writes.front()?))) {
-            Some((mut request, write)) => {
+        let run = self.hosted[i].runs.get_mut(key);
+        match run.and_then(|run| Some((run.request()?, run))) {
+            Some((mut request, run)) => {
                 let tenure = self.elector.as_ref().and_then(LeaderElector::tenure);
                 if let Some(tenure) = tenure.filter(|_| self.premises && request.method != Method::Get) {
                     request.rests_on.push(tenure.premise.clone());
                 }
                 let id = fx.api(request);
-                self.unseen.sent(id, (i, key.clone()), write);
-                if let Some(run) = self.hosted[i].runs.get_mut(key) {
-                    run.term = self.term.0;
+                run.term = self.term.0;
+                if let Some(write) = run.writes.front_mut() {
+                    self.unseen.sent(id, (i, key.clone()), write);
+                    write.drop_body();
                 }
                 self.note_call(id, i, key, CallKind::Write);
             }

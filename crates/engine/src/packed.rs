@@ -15,15 +15,15 @@ pub(crate) enum Packed {
 impl Packed {
     /// An object's words; none when it could not be read from them.
     pub(crate) fn of<K: Object>(object: &K, examples: &mut Examples) -> Option<Self> {
-        let words = serde_json::to_vec(object).ok()?;
-        serde_json::from_slice::<K>(&words).ok()?;
+        let words = object.to_json().ok()?;
+        K::from_json(&words).ok()?;
         Some(examples.pack(&words).map_or_else(|| Self::Words(words.into_boxed_slice()), Self::Like))
     }
     /// The object.
     pub(crate) fn open<K: Object>(&self) -> Option<K> {
         match self {
-            Self::Words(words) => serde_json::from_slice(words).ok(),
-            Self::Like(packed) => serde_json::from_slice(&packed.open()).ok(),
+            Self::Words(words) => K::from_json(words).ok(),
+            Self::Like(packed) => K::from_json(&packed.open()).ok(),
         }
     }
 }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::{Buf, Bytes, BytesMut};
+use bytes::{Buf, Bytes};
 use futures::future::BoxFuture;
 use futures::stream::BoxStream;
 use futures::{StreamExt, TryStreamExt};
@@ -73,7 +73,7 @@ pub fn to_http(request: ApiRequest, base: &str) -> Result<http::Request<Bytes>, 
 }
 
 /// Cuts a stream of bytes into lines, one JSON document each. A line that came in one piece is a part of that piece: API servers in
-/// the process hand all who watch the same one, and who is behind keeps no copy of it.
+/// the process hand all who watch the same one, and who is behind keeps no copy of it. Nothing is kept of a line that has been handed on.
 pub fn lines<S>(stream: S) -> EventStream
 where
     S: futures::Stream<Item = Result<Bytes, ApiError>> + Send + 'static,
@@ -82,11 +82,11 @@ where
         stream: std::pin::Pin<Box<S>>,
         /// What came last and was not looked at yet.
         piece: Bytes,
-        /// The beginning of a line of which more is to come.
-        begun: BytesMut,
+        /// The beginning of a line of which more is to come. It goes with the line: a `BytesMut` would keep the room for the next one.
+        begun: Vec<u8>,
         ended: bool,
     }
-    let state = Lines { stream: Box::pin(stream), piece: Bytes::new(), begun: BytesMut::new(), ended: false };
+    let state = Lines { stream: Box::pin(stream), piece: Bytes::new(), begun: Vec::new(), ended: false };
     futures::stream::unfold(state, |mut s| async move {
         loop {
             if let Some(at) = s.piece.iter().position(|b| *b == b'\n') {
@@ -94,7 +94,7 @@ where
                 s.piece.advance(1);
                 if !s.begun.is_empty() {
                     s.begun.extend_from_slice(&line);
-                    line = s.begun.split().freeze();
+                    line = std::mem::take(&mut s.begun).into();
                 }
                 if !line.is_empty() {
                     return Some((Ok(line), s));
@@ -103,7 +103,7 @@ where
             }
             s.begun.extend_from_slice(&std::mem::take(&mut s.piece));
             if s.ended {
-                let rest = s.begun.split().freeze();
+                let rest = Bytes::from(std::mem::take(&mut s.begun));
                 return (!rest.is_empty()).then_some((Ok(rest), s));
             }
             if s.begun.len() > MAX_EVENT {
@@ -149,21 +149,13 @@ pub struct HttpsTransport {
 }
 
 impl HttpsTransport {
-    /// A transport to `base` (`https://host:port`) with this TLS configuration (which holds the client
-    /// certificate) and, if there is one, a bearer token.
+    /// A transport to `base` (`https://host:port`) with this TLS configuration (which holds the client certificate) and, if
+    /// there is one, a bearer token. A server whose certificate is for another name than the host in `base` is one behind a
+    /// tunnel or an address of its own (`tls-server-name` of kubeconfigs).
     ///
     /// # Errors
-    /// When the token has characters that no header may have.
-    pub fn new(base: &str, tls: rustls::ClientConfig, token: Option<&str>) -> Result<Self, ApiError> {
-        Self::with_server_name(base, None, tls, token)
-    }
-
-    /// As [`Self::new`], to a server whose certificate is for another name than the host in `base`, where one is given: one
-    /// behind a tunnel or an address of its own (`tls-server-name` of kubeconfigs).
-    ///
-    /// # Errors
-    /// As for [`Self::new`], and when no server can have the name.
-    pub fn with_server_name(
+    /// When the token has characters that no header may have, or no server can have the name.
+    pub fn new(
         base: &str,
         name: Option<&str>,
         tls: rustls::ClientConfig,

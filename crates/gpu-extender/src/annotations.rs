@@ -129,7 +129,7 @@ mod tests {
             for (key, value) in changed {
                 annotations.insert(format!("tencent.com/{key}"), (*value).to_owned());
             }
-            let pod: Pod = serde_json::from_value(json!({"metadata": {"annotations": annotations},
+            let pod: Pod = carrack_types::json::from_value(json!({"metadata": {"annotations": annotations},
                 "spec": {"containers": [{"name": "c"}], "initContainers": [{"name": "a"}, {"name": "b"}]}}))
             .expect("a pod");
             let read = read(&names, &pod, node, &demand);
@@ -161,7 +161,7 @@ mod tests {
         let demand = vec![Asking { slot: Slot::Main(0), name: "c".into(), want: Want::Whole(2), before: false }];
         let places = Places::from([(Slot::Main(0), vec![0, 2])]);
         let annotations = write(&names, "n", &places, &gpus(before), Time(5));
-        let pod: Pod = serde_json::from_value(json!({"metadata": {"annotations": annotations},
+        let pod: Pod = carrack_types::json::from_value(json!({"metadata": {"annotations": annotations},
             "spec": {"containers": [{"name": "c"}]}}))
         .expect("a pod");
         let named = before.iter().all(|uuid| !uuid.is_empty());

@@ -118,7 +118,7 @@ mod tests {
     use serde_json::json;
 
     fn check(spec: serde_json::Value, expected: Result<Vec<(Slot, Want, bool)>, &str>) {
-        let pod: Pod = serde_json::from_value(json!({"spec": spec})).expect("a pod");
+        let pod: Pod = carrack_types::json::from_value(json!({"spec": spec})).expect("a pod");
         let found = of(&pod, &Names::default());
         match (&found, &expected) {
             (Ok(found), Ok(expected)) => {

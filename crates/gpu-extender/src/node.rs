@@ -99,7 +99,7 @@ mod tests {
     fn check(annotation: Option<&str>, capacity: (&str, &str), allocatable: &str, memories: &[u64], cores: u64) {
         let annotations = annotation.map(|a| json!({"tencent.com/gpu-devices": a}));
         let node: Node =
-            serde_json::from_value(json!({"metadata": {"name": "n", "annotations": annotations}, "status": {
+            carrack_types::json::from_value(json!({"metadata": {"name": "n", "annotations": annotations}, "status": {
             "capacity": {"tencent.com/vcuda-core": capacity.0, "tencent.com/vcuda-memory": capacity.1},
             "allocatable": {"tencent.com/vcuda-core": allocatable}}}))
             .expect("a node");
@@ -118,8 +118,9 @@ mod tests {
         check(Some(r#"[{"memory": 8}, {"memory": 24, "near": ["a"]}]"#), ("200", "32"), "200", &[8, 24], 200);
         check(Some(r#"[{"memory": 8}, {"memory": 8}, {"memory": 8}]"#), ("200", "32"), "200", &[16, 16], 200);
         check(Some("garbage"), ("100", "32"), "100", &[32], 100);
-        let node: Node = serde_json::from_value(json!({"status": {"capacity": {"tencent.com/vcuda-core": "9e18"}}}))
-            .expect("a node");
+        let node: Node =
+            carrack_types::json::from_value(json!({"status": {"capacity": {"tencent.com/vcuda-core": "9e18"}}}))
+                .expect("a node");
         assert_eq!(of(&node, &Names::default()).gpus.len(), MAX_GPUS);
         assert_eq!(of(&Node::default(), &Names::default()), Shape::default());
         for (levels, expected) in [(0, 0), (MAX_NEAR, MAX_NEAR), (60_000, MAX_NEAR)] {

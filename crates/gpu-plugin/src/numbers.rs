@@ -36,7 +36,7 @@ pub(crate) async fn recall(config: &Config, api: &dyn Transport, found: Inventor
 async fn noted(config: &Config, api: &dyn Transport) -> Result<Option<(Inventory, BTreeSet<usize>)>, String> {
     let Config { names, node, .. } = config;
     let told = match api.send(ApiRequest::get(&Node::resource(), "", node)).await {
-        Ok(reply) => reply.json::<Node>().map_err(|error| error.to_string())?,
+        Ok(reply) => reply.object::<Node>().map_err(|error| error.to_string())?,
         Err(error) if error.is_not_found() => return Ok(None),
         Err(error) => return Err(error.to_string()),
     };
@@ -81,7 +81,7 @@ mod tests {
     #[test]
     fn numbers_of_pods_are_in_use() {
         let pod = |gpus: &str, node: &str| -> Pod {
-            serde_json::from_value(json!({"metadata": {"annotations": {
+            carrack_types::json::from_value(json!({"metadata": {"annotations": {
                 "tencent.com/predicate-node": node, "tencent.com/predicate-gpu-idx-0": gpus}},
                 "spec": {"containers": [{"name": "c", "resources": {"limits": {"tencent.com/vcuda-core": "200"}}}]}}))
             .expect("a pod")

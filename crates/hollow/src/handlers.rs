@@ -50,6 +50,8 @@ struct Status {
     conditions: Vec<Value>,
 }
 
+carrack_types::json_here!(Instance);
+
 impl Object for Instance {
     fn meta(&self) -> &ObjectMeta {
         &self.metadata

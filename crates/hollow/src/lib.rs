@@ -300,7 +300,8 @@ impl HollowNodes {
         match call {
             Call::Report(number, report) => {
                 self.reporting.remove(&number);
-                let revision = result.as_ref().ok().and_then(|r| r.json::<PartialObject>().ok()).map(|o| o.revision());
+                let revision =
+                    result.as_ref().ok().and_then(|r| r.object::<PartialObject>().ok()).map(|o| o.revision());
                 if let Some(volumes) = &mut self.volumes {
                     volumes.reported(&self.config.name(number), report, revision);
                 }

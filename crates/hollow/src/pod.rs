@@ -154,7 +154,7 @@ mod tests {
 
     /// What is to be done with a pod, and how many seconds after the epoch.
     fn check(pod: Value, expected: Option<(i64, Due)>) {
-        let parsed: Pod = serde_json::from_value(pod.clone()).expect("a pod");
+        let parsed: Pod = carrack_types::json::from_value(pod.clone()).expect("a pod");
         let config =
             Config { start_after: Duration::from_secs(2), stop_after: Duration::from_secs(3), ..Config::default() };
         assert_eq!(due(&parsed, &config).map(|(at, what)| (at.unix_s(), what)), expected, "{pod}");

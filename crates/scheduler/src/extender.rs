@@ -284,9 +284,9 @@ mod tests {
 
     #[test]
     fn nodes_are_sent_whole_or_by_name() {
-        let pod: Pod = serde_json::from_value(json!({"metadata": {"name": "p"}})).expect("a pod");
+        let pod: Pod = carrack_types::json::from_value(json!({"metadata": {"name": "p"}})).expect("a pod");
         let nodes: Vec<Node> = ["a", "b \"\\"]
-            .map(|name| serde_json::from_value::<Node>(json!({"metadata": {"name": name}})).expect("a node"))
+            .map(|name| carrack_types::json::from_value::<Node>(json!({"metadata": {"name": name}})).expect("a node"))
             .into();
         let named = |count: usize| nodes.iter().take(count).map(|n| (n.metadata.name.as_deref().unwrap_or(""), n));
         for (count, names) in [(0, json!([])), (1, json!(["a"])), (2, json!(["a", "b \"\\"]))] {

@@ -68,7 +68,7 @@ mod tests {
     /// The cluster is the same with less of a node.
     #[test]
     fn nothing_that_counts_is_left_out_of_a_node() {
-        let whole: Node = serde_json::from_value(json!({
+        let whole: Node = carrack_types::json::from_value(json!({
             "metadata": {"name": "n", "uid": "u", "resourceVersion": "3", "labels": {"zone": "a"}, "annotations": {"x": "y"}},
             "spec": {"unschedulable": true, "podCIDR": "10.0.0.0/24", "taints": [{"key": "k", "effect": "NoSchedule"}]},
             "status": {"allocatable": {"cpu": "4", "pods": "9", "example.com/x": "2"}, "capacity": {"cpu": "5"},
@@ -105,14 +105,14 @@ mod tests {
         plain["spec"]["selector"] = json!({"a": "b"});
         let mut objects = Objects::default();
         let key = ("d".to_owned(), "o".to_owned());
-        let mut set: ReplicaSet = serde_json::from_value(owner.clone()).expect("a set");
+        let mut set: ReplicaSet = carrack_types::json::from_value(owner.clone()).expect("a set");
         replica_set(&mut set);
         assert!(set.metadata.labels.is_none() && set.spec.as_ref().is_some_and(|s| s.template.is_none()));
         objects.replica_sets.insert(key.clone(), Arc::new(set));
-        let mut set: StatefulSet = serde_json::from_value(owner).expect("a set");
+        let mut set: StatefulSet = carrack_types::json::from_value(owner).expect("a set");
         stateful_set(&mut set);
         objects.stateful_sets.insert(key.clone(), Arc::new(set));
-        let mut controller: ReplicationController = serde_json::from_value(plain).expect("a controller");
+        let mut controller: ReplicationController = carrack_types::json::from_value(plain).expect("a controller");
         replication_controller(&mut controller);
         objects.replication_controllers.insert(key, Arc::new(controller));
         for kind in ["ReplicaSet", "StatefulSet", "ReplicationController"] {

@@ -121,12 +121,12 @@ mod tests {
     #[test]
     fn what_nobody_has_looked_at_yet_is_not_served() {
         let new = serde_json::json!({"metadata": {"name": "x"}, "status": {"conditions": null}});
-        assert!(!serde_json::from_value::<Definition>(new).unwrap().is_established());
+        assert!(!crate::json::from_value::<Definition>(new).unwrap().is_established());
     }
 
     #[test]
     fn a_definition_is_read_and_written_with_its_schema() {
-        let read: Definition = serde_json::from_value(serde_json::json!({
+        let read: Definition = crate::json::from_value(serde_json::json!({
             "apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
             "metadata": {"name": "things.x.io"},
             "spec": {"group": "x.io", "scope": "Namespaced", "preserveUnknownFields": false,

@@ -3,6 +3,7 @@ pub mod definition;
 pub mod duration;
 pub mod fit;
 pub mod held;
+pub mod json;
 pub mod kubevirt;
 pub mod placement;
 pub mod pod;

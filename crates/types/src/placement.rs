@@ -108,8 +108,8 @@ mod tests {
     use serde_json::json;
 
     fn check(pod: serde_json::Value, node: serde_json::Value, accepts: bool, tolerates: bool) {
-        let p: Pod = serde_json::from_value(json!({ "spec": pod })).expect("a pod");
-        let n: Node = serde_json::from_value(node.clone()).expect("a node");
+        let p: Pod = crate::json::from_value(json!({ "spec": pod })).expect("a pod");
+        let n: Node = crate::json::from_value(node.clone()).expect("a node");
         assert_eq!(affinity_matches(p.spec.as_ref(), &n), accepts, "{pod} on {node}");
         assert_eq!(
             untolerated(p.spec.as_ref(), &n, &["NoSchedule", "NoExecute"]).is_none(),

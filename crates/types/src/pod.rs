@@ -215,7 +215,7 @@ mod tests {
 
     #[test]
     fn requests_count_the_worst_moment() {
-        let pod: Pod = serde_json::from_value(serde_json::json!({"spec": {
+        let pod: Pod = crate::json::from_value(serde_json::json!({"spec": {
             "overhead": {"cpu": "10m"},
             "initContainers": [
                 {"name": "a", "resources": {"requests": {"cpu": "300m"}}},

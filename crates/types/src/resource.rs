@@ -7,6 +7,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
+use crate::json::Json;
 use crate::url::segment;
 
 /// An API resource: what its URLs and its type metadata are made of.
@@ -78,7 +79,7 @@ impl std::fmt::Display for Resource {
 }
 
 /// Anything with object metadata that can be read from an API reply, and from what was written of it.
-pub trait Object: Clone + Serialize + DeserializeOwned + Send + Sync + 'static {
+pub trait Object: Clone + Json + Serialize + DeserializeOwned + Send + Sync + 'static {
     /// Its metadata.
     fn meta(&self) -> &ObjectMeta;
     /// Its metadata, to be changed.
@@ -154,7 +155,7 @@ impl ScopeName for k8s_openapi::ClusterResourceScope {
 
 impl<T> Object for T
 where
-    T: k8s_openapi::Metadata<Ty = ObjectMeta> + Clone + Serialize + DeserializeOwned + Send + Sync + 'static,
+    T: k8s_openapi::Metadata<Ty = ObjectMeta> + Clone + Json + Serialize + DeserializeOwned + Send + Sync + 'static,
 {
     fn meta(&self) -> &ObjectMeta {
         self.metadata()
@@ -166,14 +167,7 @@ where
 
 impl<T> Kind for T
 where
-    T: k8s_openapi::Metadata<Ty = ObjectMeta>
-        + k8s_openapi::Resource<Scope: ScopeName>
-        + Clone
-        + Serialize
-        + DeserializeOwned
-        + Send
-        + Sync
-        + 'static,
+    T: Object + k8s_openapi::Resource<Scope: ScopeName>,
 {
     fn resource() -> Resource {
         Resource {

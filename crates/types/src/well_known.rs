@@ -122,12 +122,18 @@ pub mod kubernetes {
     pub const DEFAULT_CONTAINER_ANNOTATION: &str = "kubectl.kubernetes.io/default-container";
 }
 
-/// Finalizers of the garbage collector (`metav1` of k8s.io/apimachinery).
+/// Finalizers of the garbage collector (`metav1` of k8s.io/apimachinery), and of what is in use (`pkg/volume/util` of Kubernetes).
 pub mod finalizer {
     /// Dependents are let go first.
     pub const ORPHAN: &str = "orphan";
     /// Dependents are deleted first.
     pub const FOREGROUND: &str = "foregroundDeletion";
+    /// Of a claim: pods may use it.
+    pub const CLAIM_PROTECTION: &str = "kubernetes.io/pvc-protection";
+    /// Of a persistent volume: a claim may have it.
+    pub const VOLUME_PROTECTION: &str = "kubernetes.io/pv-protection";
+    /// Of a class of volumes' attributes: claims and volumes may name it.
+    pub const CLASS_PROTECTION: &str = "kubernetes.io/vac-protection";
 }
 
 /// Names of Secrets that hold the token of a service account (`core/v1` types of k8s.io/api).

@@ -147,14 +147,15 @@ mod tests {
             if let Some(token) = token {
                 annotations[FENCING_TOKEN_ANNOTATION] = token.into();
             }
-            let vmi: VirtualMachineInstance = serde_json::from_value(
+            let vmi: VirtualMachineInstance = carrack_types::json::from_value(
                 json!({"metadata": {"name": "v", "annotations": annotations}, "spec": {"domain": {"devices": {}}}}),
             )
             .expect("an instance");
             let mark = if marked { json!({FENCED_ANNOTATION: "now"}) } else { json!({}) };
-            let lease: Lease =
-                serde_json::from_value(json!({"metadata": {"annotations": mark}, "spec": {"leaseTransitions": 3}}))
-                    .expect("a lease");
+            let lease: Lease = carrack_types::json::from_value(
+                json!({"metadata": {"annotations": mark}, "spec": {"leaseTransitions": 3}}),
+            )
+            .expect("a lease");
             assert_eq!(proves_dead(&lease, &vmi), expected, "{failover} {token:?} {marked}");
         };
         check("true", Some("3"), true, true);

@@ -133,7 +133,8 @@ mod tests {
         let check = |version: &str, kind: &str, controller: bool, wanted: Option<&str>| {
             let owner =
                 json!({"apiVersion": version, "kind": kind, "name": "demo", "uid": "u", "controller": controller});
-            let pod: Pod = serde_json::from_value(json!({"metadata": {"ownerReferences": [owner]}})).expect("a pod");
+            let pod: Pod =
+                carrack_types::json::from_value(json!({"metadata": {"ownerReferences": [owner]}})).expect("a pod");
             assert_eq!(launcher_of(&pod), wanted, "{version} {kind}");
         };
         check("kubevirt.io/v1", "VirtualMachineInstance", true, Some("u"));

@@ -191,7 +191,7 @@ impl Manager {
     /// A live read has shown what a cache did not. Until the cache shows it too, the same would be decided and read again.
     fn wait_for_what_was_read(&mut self, i: usize, key: &Key, read: &Write, result: &Result<ApiResponse, ApiError>) {
         let revision =
-            result.as_ref().ok().and_then(|reply| reply.json::<PartialObject>().ok()).map_or(0, |o| o.revision());
+            result.as_ref().ok().and_then(|reply| reply.object::<PartialObject>().ok()).map_or(0, |o| o.revision());
         let sources = self.sources_of(i, read).into_iter().filter(|source| source.selector.is_all());
         let barriers: Vec<Barrier> = sources.map(|source| Barrier::AtLeast(source, revision)).collect();
         if let Some(run) = self.hosted[i].runs.get_mut(key) {
@@ -208,14 +208,16 @@ fn confirmed(absent: &Absent, result: &Result<ApiResponse, ApiError>) -> Result<
         // The kind itself is gone, and all its objects with it.
         (Absent::AnyIn(_) | Absent::Newer { .. }, Err(error)) if error.is_not_found() => Ok(true),
         (_, Err(error)) => Err(error.clone()),
-        (Absent::Object { uid, .. }, Ok(reply)) => Ok(!uid.is_empty() && reply.json::<PartialObject>()?.uid() != uid),
-        (Absent::Child { owner, .. }, Ok(reply)) => Ok(reply.json::<PartialObject>()?.controller_uid() != Some(owner)),
+        (Absent::Object { uid, .. }, Ok(reply)) => Ok(!uid.is_empty() && reply.object::<PartialObject>()?.uid() != uid),
+        (Absent::Child { owner, .. }, Ok(reply)) => {
+            Ok(reply.object::<PartialObject>()?.controller_uid() != Some(owner))
+        }
         (Absent::End { uid, .. }, Ok(reply)) => {
-            let found = reply.json::<PartialObject>()?;
+            let found = reply.object::<PartialObject>()?;
             Ok(found.uid() == uid && !found.is_deleting())
         }
         (Absent::Newer { resource_version, .. }, Ok(reply)) => {
-            Ok(reply.json::<PartialObject>()?.metadata.resource_version.as_deref() == Some(resource_version))
+            Ok(reply.object::<PartialObject>()?.metadata.resource_version.as_deref() == Some(resource_version))
         }
         (Absent::Change { digest }, Ok(reply)) => Ok(digest_of_list(reply) == Some(*digest)),
         (Absent::AnyIn(_), Ok(reply)) => {
@@ -234,7 +236,7 @@ fn confirmed(absent: &Absent, result: &Result<ApiResponse, ApiError>) -> Result<
 /// the child would have. A child without an owner is known by its name alone.
 fn is_ours(write: &Write, found: &ApiResponse) -> bool {
     let Write::Create { object, .. } = write else { return false };
-    let Ok(found) = found.json::<PartialObject>() else { return false };
+    let Ok(found) = found.object::<PartialObject>() else { return false };
     let wanted = object["metadata"]["ownerReferences"]
         .as_array()
         .into_iter()

@@ -337,8 +337,8 @@ fn nobody_sleeps_through_the_end_of_a_lease() {
 
 #[test]
 fn like_events_become_one_and_one_object_cannot_flood() {
-    let pod: Pod =
-        serde_json::from_value(json!({"metadata": {"namespace": "ns", "name": "p", "uid": "u"}})).expect("a pod");
+    let pod: Pod = carrack_types::json::from_value(json!({"metadata": {"namespace": "ns", "name": "p", "uid": "u"}}))
+        .expect("a pod");
     let mut api = Api::default();
     let mut fx = Effects::<Never>::new();
     let mut recorder = EventRecorder::new("test", Rng::new(1));
@@ -373,7 +373,7 @@ fn like_events_become_one_and_one_object_cannot_flood() {
 /// The name of the event about a pod of this name, as it is made.
 fn event_of(name: &str) -> String {
     let pod = json!({"metadata": {"namespace": "ns", "name": name, "uid": "u"}});
-    let pod: Pod = serde_json::from_value(pod).expect("a pod");
+    let pod: Pod = carrack_types::json::from_value(pod).expect("a pod");
     let mut fx = Effects::<Never>::new();
     EventRecorder::new("test", Rng::new(1)).record(Time::from_unix_s(1), EventRecord::normal(&pod, "R", "m"), &mut fx);
     let Some(Effect::Api(_, request)) = fx.pop() else { return String::new() };
@@ -398,7 +398,7 @@ fn events_have_names_that_events_can_have() {
 #[test]
 fn an_event_has_the_annotations_that_it_is_given() {
     let pod = json!({"metadata": {"namespace": "ns", "name": "p", "uid": "u"}});
-    let pod: Pod = serde_json::from_value(pod).expect("a pod");
+    let pod: Pod = carrack_types::json::from_value(pod).expect("a pod");
     for (given, expected) in [(&[][..], Value::Null), (&[("k", "v")], json!({"k": "v"}))] {
         let given = given.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect();
         let mut fx = Effects::<Never>::new();
@@ -419,7 +419,7 @@ fn events_wait_in_so_much_room() {
     let long = "x".repeat(1 << 20);
     for number in 0..200 {
         let pod = json!({"metadata": {"namespace": "ns", "name": format!("p{number}"), "uid": format!("u{number}")}});
-        let pod: Pod = serde_json::from_value(pod).expect("a pod");
+        let pod: Pod = carrack_types::json::from_value(pod).expect("a pod");
         recorder.record(now, EventRecord::warning(&pod, "Failed", &*long), &mut fx);
     }
     let (mut api, mut told) = (Api::default(), 0);

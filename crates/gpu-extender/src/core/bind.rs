@@ -329,7 +329,7 @@ impl GpuExtender {
         match step {
             Step::Annotating | Step::Binding | Step::Unwriting => self.wrote(now, uid, step, given_up, result, fx),
             Step::Reading | Step::Checking | Step::Clearing | Step::Confirming | Step::Repeating => {
-                let pod = result.and_then(|reply| reply.json::<Pod>());
+                let pod = result.and_then(|reply| reply.object::<Pod>());
                 match pod {
                     Ok(pod) if pod.uid() == uid => self.looked(now, &pod, step, given_up, fx),
                     Ok(_) => self.vanished(uid, fx),
@@ -364,7 +364,7 @@ impl GpuExtender {
         match (step, result) {
             (_, Err(error)) if error.is_not_found() => self.vanished(uid, fx),
             (Step::Annotating, _) if given_up => self.undo(now, uid, "nobody waits for it any more", true, fx),
-            (Step::Annotating, Ok(reply)) => match reply.json::<PartialObject>() {
+            (Step::Annotating, Ok(reply)) => match reply.object::<PartialObject>() {
                 Ok(pod) => self.send_binding(uid, pod.metadata.resource_version.unwrap_or_default(), fx),
                 Err(error) => self.undo(now, uid, &error.to_string(), true, fx),
             },

@@ -167,6 +167,8 @@ impl Pod {
     }
 }
 
+carrack_types::json_here!(Pod);
+
 impl Object for Pod {
     fn meta(&self) -> &ObjectMeta {
         &self.metadata

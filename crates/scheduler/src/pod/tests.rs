@@ -43,7 +43,7 @@ fn object() -> Value {
 }
 
 fn pod(object: &Value) -> Pod {
-    serde_json::from_value(object.clone()).expect("a pod")
+    carrack_types::json::from_value(object.clone()).expect("a pod")
 }
 
 /// What plugins look at is what the pod of all fields says.

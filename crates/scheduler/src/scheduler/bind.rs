@@ -390,7 +390,7 @@ impl Scheduler {
                 let message = self.troubled(uid, &error);
                 self.forget(now, uid, Some(&message), fx);
             }
-            (Step::Check, Stage::Checking, Ok(reply)) => match reply.json::<Pod>() {
+            (Step::Check, Stage::Checking, Ok(reply)) => match reply.object::<Pod>() {
                 Ok(live) if live.uid() != uid => self.vanished(now, uid),
                 Ok(live) if live.node.is_empty() => self.unbound(now, uid, live, fx),
                 Ok(live) => {

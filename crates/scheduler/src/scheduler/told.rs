@@ -79,7 +79,7 @@ mod tests {
     fn the_same_words_are_said_once() {
         let pod = |revision: &str| {
             let pod = serde_json::json!({"metadata": {"resourceVersion": revision}});
-            serde_json::from_value::<Pod>(pod).expect("a pod")
+            carrack_types::json::from_value::<Pod>(pod).expect("a pod")
         };
         let mut told = Told::default();
         assert!(told.is_news("ns/p", &pod("1"), ["Unschedulable", "no room", ""]));

@@ -134,13 +134,14 @@ impl Library {
                 }
             }
         }
-        for shelf in ["volumes", "snapshots"] {
-            for id in library.all(shelf)?.1 {
+        let (volumes, unread) = library.all("volumes")?;
+        let (_, unread_snapshots) = library.all("snapshots")?;
+        for (shelf, ids) in [("volumes", &unread), ("snapshots", &unread_snapshots)] {
+            for id in ids {
                 let path = library.root.join(shelf).join(id);
                 tracing::error!(path = %path.display(), "nothing of it can be read: it is not served, and keeps its room");
             }
         }
-        let (volumes, unread) = library.all("volumes")?;
         for id in volumes.into_iter().map(|volume| volume.id).chain(unread) {
             if let Some(path) = library.mounted_at(&id)?
                 && freeze(&path, false).is_ok()

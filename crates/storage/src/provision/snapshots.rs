@@ -61,6 +61,11 @@ fn content_name(snapshot: &VolumeSnapshot) -> String {
     by_hand.unwrap_or_else(|| format!("snapcontent-{}", snapshot.uid()))
 }
 
+/// What follows is done if nothing has the name of a snapshot's content.
+fn without_content(snapshot: &VolumeSnapshot) -> Plan {
+    Plan::none().confirm_absent(&VolumeSnapshotContent::resource(), Key::new("", content_name(snapshot)), "")
+}
+
 /// Whether a content is meant for a snapshot: one that was made by hand names it without its UID.
 fn is_for(content: &VolumeSnapshotContent, snapshot: &VolumeSnapshot) -> bool {
     let of = &content.spec.volume_snapshot_ref;
@@ -284,10 +289,9 @@ impl Snapshots {
         if status.ready_to_use == Some(false) && said.as_deref() == Some(LOST) {
             return Plan::none();
         }
-        let name = Key::new("", content_name(snapshot));
-        let gone = Plan::none().confirm_absent(&VolumeSnapshotContent::resource(), name, "");
         let error = json!({"message": LOST, "time": now.rfc3339()});
-        let says = gone.patch_status(snapshot, json!({"status": {"readyToUse": false, "error": error}}));
+        let status = json!({"status": {"readyToUse": false, "error": error}});
+        let says = without_content(snapshot).patch_status(snapshot, status);
         says.told(EventRecord::warning(snapshot, "SnapshotContentMissing", LOST))
     }
 
@@ -370,9 +374,7 @@ impl Controller for Snapshots {
                 None if !by_hand && !self.forgets => {
                     // One that was made just before this process began may not have been seen; it would be nobody's to
                     // delete. None comes later, since it rests on the snapshot as it was.
-                    let name = Key::new("", content_name(snapshot));
-                    let gone = Plan::none().confirm_absent(&VolumeSnapshotContent::resource(), name, "");
-                    gone.then(self.mark(snapshot, false))
+                    without_content(snapshot).then(self.mark(snapshot, false))
                 }
                 _ => self.mark(snapshot, false),
             };

@@ -79,9 +79,13 @@ mod tests {
     /// What becomes of the claim's finalizers, if anything does.
     fn finalizers(snapshot: &Value, claim: &Value, volumes: &[Value]) -> Option<Value> {
         let caches = Caches::new()
-            .with([serde_json::from_value::<VolumeSnapshot>(snapshot.clone()).unwrap()])
-            .with([serde_json::from_value::<PersistentVolumeClaim>(claim.clone()).unwrap()])
-            .with(volumes.iter().map(|volume| serde_json::from_value::<PersistentVolume>(volume.clone()).unwrap()));
+            .with([carrack_types::json::from_value::<VolumeSnapshot>(snapshot.clone()).unwrap()])
+            .with([carrack_types::json::from_value::<PersistentVolumeClaim>(claim.clone()).unwrap()])
+            .with(
+                volumes
+                    .iter()
+                    .map(|volume| carrack_types::json::from_value::<PersistentVolume>(volume.clone()).unwrap()),
+            );
         let plan = Sources::new("n1").reconcile(&Key::new("ns", "c"), &caches.view(), Time::default());
         match &plan.writes[..] {
             [] => None,

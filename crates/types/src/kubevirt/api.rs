@@ -114,6 +114,8 @@ macro_rules! kind {
             }
         }
 
+        $crate::json_here!($name);
+
         impl serde::Serialize for $name {
             fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
                 use serde::ser::SerializeMap as _;

@@ -557,7 +557,7 @@ mod tests {
                     "metadata": {"name": "d"},
                     "spec": {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}}}}]},
             "status": {"readyToUse": false, "creationTime": "2026-01-01T00:00:00Z"}});
-        let read: VirtualMachineSnapshotContent = serde_json::from_value(object.clone()).unwrap();
+        let read: VirtualMachineSnapshotContent = crate::json::from_value(object.clone()).unwrap();
         assert_eq!(json!(read), object);
     }
 }

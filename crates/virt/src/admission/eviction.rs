@@ -36,7 +36,7 @@ pub(super) fn check(attributes: &Attributes<'_>, lookup: &dyn Lookup) -> Result<
     let Some(name) = instance_of(pod) else { return Ok(()) };
     // One that is not there any more has no say.
     let Some(stored) = lookup.get(GROUP, INSTANCES, attributes.namespace, name) else { return Ok(()) };
-    let why = match serde_json::from_value::<VirtualMachineInstance>(Value::Object(stored.clone())) {
+    let why = match carrack_types::json::from_value::<VirtualMachineInstance>(Value::Object(stored.clone())) {
         Ok(vmi) => refusal(pod, &vmi, &settings(lookup)),
         Err(error) => Some(format!("kubevirt failed getting the vmi: {error}")),
     };

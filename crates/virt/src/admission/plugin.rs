@@ -402,7 +402,8 @@ fn keeps_template(attributes: &Attributes<'_>) -> bool {
 /// The cluster's settings: those of the one KubeVirt object. One that cannot be read counts as none.
 pub(super) fn settings(lookup: &dyn Lookup) -> KubeVirtConfiguration {
     let settings = lookup.list(GROUP, SETTINGS, "");
-    let read = |object: &Map<String, Value>| serde_json::from_value::<KubeVirt>(Value::Object(object.clone())).ok();
+    let read =
+        |object: &Map<String, Value>| carrack_types::json::from_value::<KubeVirt>(Value::Object(object.clone())).ok();
     settings.first().and_then(|object| read(object)).map(|object| object.spec.configuration).unwrap_or_default()
 }
 

@@ -275,7 +275,7 @@ mod tests {
     #[test]
     fn machines_whose_disks_are_held_keep_them() {
         let machine = |status: &Value, strategy: &str, claim: &str, cores: u32| -> VirtualMachine {
-            serde_json::from_value(json!({"spec": {"runStrategy": strategy, "template": {"spec": {
+            carrack_types::json::from_value(json!({"spec": {"runStrategy": strategy, "template": {"spec": {
                 "domain": {"cpu": {"cores": cores}},
                 "volumes": [{"name": "d", "persistentVolumeClaim": {"claimName": claim}}]}}}, "status": status}))
             .expect("a machine")

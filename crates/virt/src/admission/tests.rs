@@ -380,7 +380,7 @@ fn cpus_of_their_own() {
 #[test]
 fn machines() {
     let check = |spec: Value, wanted: &[&str]| {
-        let vm: VirtualMachine = serde_json::from_value(json!({"spec": spec})).expect("a machine");
+        let vm: VirtualMachine = carrack_types::json::from_value(json!({"spec": spec})).expect("a machine");
         let mut faults = Faults::default();
         check_machine(&vm, &KubeVirtConfiguration::default(), false, &mut faults);
         assert_eq!(fields(faults), wanted, "{spec}");
@@ -426,7 +426,8 @@ fn replica_sets() {
     let check = |selector: Value, labels: Value, wanted: &[&str]| {
         let template = json!({"metadata": {"labels": labels}, "spec": spec(json!({}))});
         let set: VirtualMachineInstanceReplicaSet =
-            serde_json::from_value(json!({"spec": {"selector": selector, "template": template}})).expect("a set");
+            carrack_types::json::from_value(json!({"spec": {"selector": selector, "template": template}}))
+                .expect("a set");
         let mut faults = Faults::default();
         check_replica_set(&set, &KubeVirtConfiguration::default(), false, &mut faults);
         assert_eq!(fields(faults), wanted, "{selector}");
@@ -469,7 +470,7 @@ fn what_is_left_out_is_filled_in_and_then_stands() {
     assert_eq!(bare, before);
 
     let mut vm: VirtualMachine =
-        serde_json::from_value(json!({"spec": {"template": {"spec": {}}}})).expect("a machine");
+        carrack_types::json::from_value(json!({"spec": {"template": {"spec": {}}}})).expect("a machine");
     complete_machine(&mut vm, &settings);
     assert_eq!(vm.spec.template.expect("there").spec.architecture.as_deref(), Some("amd64"));
 }
@@ -490,7 +491,7 @@ fn what_is_empty_is_filled_in() {
             {"name": "seed", "cloudInitNoCloud": {"userData": "x"}}]}))
     .expect("a spec");
     let mut vm: VirtualMachine =
-        serde_json::from_value(json!({"spec": {"template": {"spec": blank.clone()}}})).expect("a machine");
+        carrack_types::json::from_value(json!({"spec": {"template": {"spec": blank.clone()}}})).expect("a machine");
     let settings = KubeVirtConfiguration::default();
     complete_instance(&mut blank, &settings, || "a-uuid".to_owned());
     let value = serde_json::to_value(&blank).expect("JSON");
@@ -599,7 +600,7 @@ fn the_clusters_settings_are_the_defaults() {
     check_instance(&bare, &settings, &mut faults);
     assert_eq!(fields(faults), ["spec.domain.devices.interfaces[0].name"]);
     let mut vm: VirtualMachine =
-        serde_json::from_value(json!({"spec": {"template": {"spec": {}}}})).expect("a machine");
+        carrack_types::json::from_value(json!({"spec": {"template": {"spec": {}}}})).expect("a machine");
     complete_machine(&mut vm, &settings);
     let machine = vm.spec.template.expect("there").spec.domain.machine.expect("chosen");
     assert_eq!(machine.r#type.as_deref(), Some("pc-q35-7.2"));

@@ -30,7 +30,7 @@ pub(super) async fn given(call: &Call<'_>, body: Value) -> Result<Response, Stat
 /// # Errors
 /// What cannot be read as a machine, or is one of another namespace.
 pub(super) fn readied(namespace: &str, body: Value) -> Result<VirtualMachine, Status> {
-    let mut vm: VirtualMachine = serde_json::from_value(body)
+    let mut vm: VirtualMachine = carrack_types::json::from_value(body)
         .map_err(|error| Status::bad_request(format!("Object is not a valid VirtualMachine: {error}")))?;
     if vm.spec.template.is_none() {
         return Err(Status::bad_request("Object is not a valid VirtualMachine"));

@@ -9,13 +9,15 @@ use super::lifecycle::{Change, Refusal, plan_restart, plan_start, plan_stop};
 use super::node::refusal;
 
 fn vm(strategy: &str, requests: Value) -> VirtualMachine {
-    serde_json::from_value(json!({"metadata": {"name": "demo", "uid": "vm"}, "spec": {"runStrategy": strategy},
-        "status": {"stateChangeRequests": requests}}))
+    carrack_types::json::from_value(
+        json!({"metadata": {"name": "demo", "uid": "vm"}, "spec": {"runStrategy": strategy},
+        "status": {"stateChangeRequests": requests}}),
+    )
     .expect("a machine")
 }
 
 fn vmi(phase: &str) -> VirtualMachineInstance {
-    serde_json::from_value(json!({"metadata": {"name": "demo", "uid": "vmi"}, "status": {"phase": phase}}))
+    carrack_types::json::from_value(json!({"metadata": {"name": "demo", "uid": "vmi"}, "status": {"phase": phase}}))
         .expect("an instance")
 }
 
@@ -148,7 +150,7 @@ fn calls_on_guests() {
         let mut object = json!({"status": {"phase": phase}});
         object.as_object_mut().expect("an object").extend(more.as_object().cloned().unwrap_or_default());
         object["status"]["phase"] = json!(phase);
-        let vmi: VirtualMachineInstance = serde_json::from_value(object).expect("an instance");
+        let vmi: VirtualMachineInstance = carrack_types::json::from_value(object).expect("an instance");
         let got = refusal(&vmi, sub);
         assert_eq!(got.as_ref().map(|(code, why)| (*code, why.as_ref())), wanted, "{sub} {phase}");
     };

@@ -61,7 +61,7 @@ mod tests {
     #[test]
     fn says_so_once() {
         let plan = |status: Value| {
-            let object: KubeVirt = serde_json::from_value(json!({
+            let object: KubeVirt = carrack_types::json::from_value(json!({
                 "metadata": {"name": "kubevirt", "namespace": "kubevirt", "uid": "u", "generation": 1}, "status": status}))
             .expect("an installation");
             let caches = Caches::new().with([object]);

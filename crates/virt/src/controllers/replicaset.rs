@@ -289,7 +289,7 @@ mod tests {
             let whole = if key == "status" { &mut object } else { &mut object["spec"] };
             whole[key] = value.clone();
         }
-        let set: VirtualMachineInstanceReplicaSet = serde_json::from_value(object).expect("a set");
+        let set: VirtualMachineInstanceReplicaSet = carrack_types::json::from_value(object).expect("a set");
         let instances = instances.iter().enumerate().map(|(n, status)| {
             let mut object = json!({"metadata": {"name": format!("web-{n}"), "namespace": "ns", "uid": format!("i{n}"),
                 "resourceVersion": "2", "labels": {"app": "web"}, "ownerReferences": [{"apiVersion": "kubevirt.io/v1",
@@ -298,7 +298,7 @@ mod tests {
             for (key, value) in status["metadata"].as_object().into_iter().flatten() {
                 object["metadata"][key] = value.clone();
             }
-            serde_json::from_value::<VirtualMachineInstance>(object).expect("an instance")
+            carrack_types::json::from_value::<VirtualMachineInstance>(object).expect("an instance")
         });
         Caches::new().with_index(BY_ORPHANED, by_orphaned).with([set]).with(instances)
     }
@@ -432,7 +432,7 @@ mod tests {
             }
             let object = json!({"metadata": {"name": set, "uid": "u"},
                 "spec": {"selector": {}, "template": {"metadata": meta, "spec": {"domain": {"devices": {}}}}}});
-            let set: VirtualMachineInstanceReplicaSet = serde_json::from_value(object).expect("a set");
+            let set: VirtualMachineInstanceReplicaSet = carrack_types::json::from_value(object).expect("a set");
             assert_eq!(super::stem(&set), stem, "{template}");
         };
         check(json!({}), "web", "web");

@@ -44,7 +44,7 @@ impl Scheduler {
         fx: &mut Effects<Out>,
     ) {
         let Some(flight) = self.flights.get_mut(uid) else { return };
-        match result.and_then(|reply| reply.json::<Pod>()) {
+        match result.and_then(|reply| reply.object::<Pod>()) {
             Ok(pod) => {
                 let is_newer = flight.latest.as_ref().is_none_or(|known| known.revision() < pod.revision());
                 if is_newer && pod.uid() == uid {

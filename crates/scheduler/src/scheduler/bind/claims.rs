@@ -31,7 +31,7 @@ pub enum Progress {
 
 /// What was written, as its reply tells it, and its revision.
 pub fn written(reply: &ApiResponse) -> Option<(ObjectName, u64)> {
-    let object = reply.json::<PartialObject>().ok()?;
+    let object = reply.object::<PartialObject>().ok()?;
     Some((name_of(&object), object.revision())).filter(|(_, revision)| *revision > 0)
 }
 

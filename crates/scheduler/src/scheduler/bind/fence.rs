@@ -94,7 +94,7 @@ impl Scheduler {
         fx: &mut Effects<Out>,
     ) {
         let Some(flight) = self.flights.get_mut(uid) else { return };
-        match result.and_then(|reply| reply.json::<Pod>()) {
+        match result.and_then(|reply| reply.object::<Pod>()) {
             Ok(pod) if pod.uid() == uid && pod.node.is_empty() && revision(&pod) != flight.rests_on => {
                 flight.latest = Some(Arc::new(pod));
                 let why = flight.trouble.clone();

@@ -238,18 +238,20 @@ fn a_snapshot_waits_for_what_is_made_from_it() {
 #[test]
 fn a_snapshot_without_a_class_says_so() {
     let class = |driver: &str, default: &str| -> VolumeSnapshotClass {
-        serde_json::from_value(json!({"metadata": {"name": "k", "annotations": {DEFAULT_CLASS: default}},
+        carrack_types::json::from_value(json!({"metadata": {"name": "k", "annotations": {DEFAULT_CLASS: default}},
             "driver": driver, "deletionPolicy": "Delete"}))
         .unwrap()
     };
-    let claim: PersistentVolumeClaim = serde_json::from_value(json!({"metadata": {"namespace": "ns", "name": "c",
+    let claim: PersistentVolumeClaim =
+        carrack_types::json::from_value(json!({"metadata": {"namespace": "ns", "name": "c",
         "uid": "cu", "finalizers": [SOURCE]}, "spec": {"volumeName": "pv"}}))
-    .unwrap();
-    let volume: PersistentVolume = serde_json::from_value(json!({"metadata": {"name": "pv", "uid": "pu"}, "spec": {
+        .unwrap();
+    let volume: PersistentVolume =
+        carrack_types::json::from_value(json!({"metadata": {"name": "pv", "uid": "pu"}, "spec": {
         "csi": {"driver": "local.carrack.io", "volumeHandle": "h"}, "claimRef": {"uid": "cu"},
         "nodeAffinity": {"required": {"nodeSelectorTerms": [{"matchExpressions": [
             {"key": "local.carrack.io/node", "operator": "In", "values": ["n1"]}]}]}}}}))
-    .unwrap();
+        .unwrap();
     let ours = || Some(class("local.carrack.io", "true"));
     for (named, there, writes, told) in [
         (Some("k"), ours(), 1, None),
@@ -301,7 +303,7 @@ fn what_was_a_device_does_not_become_files_by_itself() {
         taken.status = Some(serde_json::from_value(status).unwrap());
         let from = json!({"apiGroup": "snapshot.storage.k8s.io", "kind": "VolumeSnapshot", "name": "s"});
         let claim = json!({"metadata": object("d", &json!({})), "spec": {"volumeMode": wanted, "dataSource": from}});
-        let claim: PersistentVolumeClaim = serde_json::from_value(claim).unwrap();
+        let claim: PersistentVolumeClaim = carrack_types::json::from_value(claim).unwrap();
         let caches = Caches::new().with([taken]).with([content]);
         let found = super::source(&claim, &caches.view());
         assert_eq!(found.is_ok(), given, "{was:?} {wanted:?} {allowed}: {found:?}");

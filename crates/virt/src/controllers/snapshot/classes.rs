@@ -7,6 +7,7 @@
 use std::borrow::Cow;
 
 use carrack_engine::{Setup, Source, View};
+use carrack_types::definition::Definition;
 use carrack_types::kubevirt::snapshot::names::LAST_RESTORE_ANNOTATION;
 use carrack_types::kubevirt::vm::VolumeSnapshotStatus;
 use carrack_types::kubevirt::{VirtualMachine, VirtualMachineSpec, Volume};
@@ -15,7 +16,6 @@ use carrack_types::snapshots::{self, VolumeSnapshot, VolumeSnapshotClass};
 use carrack_types::well_known::kubevirt::STATE_CLAIM_ANNOTATION;
 use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 use k8s_openapi::api::storage::v1::StorageClass;
-use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 
 use crate::controllers::copies;
 use crate::controllers::vmi::state;
@@ -26,7 +26,7 @@ const DEFAULT_CLASS: &str = "snapshot.storage.kubernetes.io/is-default-class";
 
 /// The resource of definitions.
 pub(crate) fn definitions() -> Resource {
-    CustomResourceDefinition::resource()
+    Definition::resource()
 }
 
 /// The name of a kind's definition.

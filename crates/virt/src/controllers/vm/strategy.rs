@@ -113,7 +113,7 @@ fn is_paused(request: &StateChangeRequest) -> bool {
 pub(super) fn is_outdated(vm: &VirtualMachine, request: &StateChangeRequest) -> bool {
     let is_rest = requests(vm).first().is_some_and(|first| first.action == "Stop");
     let was_halted = last_strategy(vm) == run_strategy::HALTED && !is_rest;
-    vm.run_strategy() == run_strategy::HALTED && !was_halted && request.action == "Start" && !is_paused(request)
+    vm.run_strategy() == run_strategy::HALTED && !was_halted && !is_paused(request)
 }
 
 /// The strategy that was last acted on.

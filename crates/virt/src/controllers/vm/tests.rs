@@ -371,7 +371,7 @@ fn refusals_are_told() {
 fn what_can_change_as_it_runs() {
     let machine = || vm(json!({"runStrategy": "Always"}), json!({}));
     let settings = |strategy: &str| -> KubeVirt {
-        serde_json::from_value(json!({"metadata": {"name": "kubevirt", "namespace": "kubevirt"},
+        carrack_types::json::from_value(json!({"metadata": {"name": "kubevirt", "namespace": "kubevirt"},
             "spec": {"configuration": {"vmRolloutStrategy": strategy}}}))
         .expect("settings")
     };
@@ -385,7 +385,7 @@ fn what_can_change_as_it_runs() {
         );
         let mut now = json!(machine());
         merge(&mut now["spec"]["template"]["spec"], change);
-        let now: VirtualMachine = serde_json::from_value(now).expect("a machine");
+        let now: VirtualMachine = carrack_types::json::from_value(now).expect("a machine");
         let caches = caches(now, Some(running)).with(strategy.map(settings));
         let plan = VmController::default().reconcile(&Key::new("ns", "demo"), &caches.view(), NOW);
         let patch = plan.writes.iter().find_map(|write| match write {
@@ -579,7 +579,7 @@ fn a_machine_gets_its_finalizer_before_anything_else() {
 fn a_changed_template_asks_for_a_restart() {
     let machine = vm(json!({"runStrategy": "Always"}), json!({}));
     let restart = |started_from: Value| {
-        let revision: ControllerRevision = serde_json::from_value(json!({
+        let revision: ControllerRevision = carrack_types::json::from_value(json!({
             "metadata": {"name": "rev", "namespace": "ns", "ownerReferences": [{"apiVersion": "kubevirt.io/v1",
                 "kind": "VirtualMachine", "name": "demo", "uid": "vm-uid", "controller": true}]},
             "data": {"spec": started_from}, "revision": 1}))

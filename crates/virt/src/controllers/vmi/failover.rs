@@ -120,8 +120,10 @@ mod tests {
     #[test]
     fn a_disk_of_one_node_is_not_elsewhere() {
         let node = |name: &str| -> Node {
-            serde_json::from_value(json!({"metadata": {"name": name, "labels": {"kubernetes.io/hostname": name}}}))
-                .expect("a node")
+            carrack_types::json::from_value(
+                json!({"metadata": {"name": name, "labels": {"kubernetes.io/hostname": name}}}),
+            )
+            .expect("a node")
         };
         let nodes = [node("a"), node("b"), node("c")];
         let nodes: Vec<&Node> = nodes.iter().collect();

@@ -145,7 +145,7 @@ impl Heartbeat {
     /// The write came back. A time to look again comes with a failure.
     pub fn answered(&mut self, now: Time, result: &Result<ApiResponse, ApiError>) -> Option<Time> {
         self.writing = false;
-        match result.as_ref().map_err(Clone::clone).and_then(|reply| reply.json::<Node>()) {
+        match result.as_ref().map_err(Clone::clone).and_then(|reply| reply.object::<Node>()) {
             Ok(node) => {
                 self.barrier = node.revision();
                 self.not_before = None;

@@ -122,7 +122,7 @@ impl Keeper {
     /// An answer. Returns false when it is not about the Lease.
     pub fn answered(&mut self, now: Time, id: CallId, result: &Result<ApiResponse, ApiError>) -> bool {
         let Some(Flight { sent, writes, .. }) = self.flights.remove(&id) else { return false };
-        match result.as_ref().map_err(Clone::clone).and_then(|reply| reply.json::<Lease>()) {
+        match result.as_ref().map_err(Clone::clone).and_then(|reply| reply.object::<Lease>()) {
             Ok(lease) => {
                 if writes {
                     // Counted from before the request, so that it is never longer than others believe.

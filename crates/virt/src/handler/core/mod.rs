@@ -540,7 +540,7 @@ impl Handler {
                         Ok(reply) => {
                             guest.told.clear();
                             guest.pace.wrote(now);
-                            match reply.json::<VirtualMachineInstance>() {
+                            match reply.object::<VirtualMachineInstance>() {
                                 Ok(vmi) => guest.barrier = vmi.revision(),
                                 Err(error) => {
                                     tracing::warn!(uid, %error, "the reply to a status write is not understood");

@@ -17,7 +17,7 @@ use bytes::Bytes;
 use carrack_auth::Caller;
 use carrack_auth::caller::GROUP_MASTERS;
 use carrack_auth::pki::Identity;
-use carrack_auth::strangers::{Stranger, Strangers};
+use carrack_auth::strangers::{Stranger, Strangers, has_to_go};
 use carrack_engine::shell::EventSink;
 use carrack_launcher::proto::Call;
 use carrack_launcher::{Layout, client};
@@ -201,12 +201,6 @@ async fn connection(
     let caller = carrack_auth::tls::peer_caller(stream.get_ref().1.peer_certificates()).map_err(|e| e.to_string())?;
     let trusted = caller.is_some_and(|caller| is_trusted(&caller));
     let mut stranger = (!trusted).then_some(stranger);
-    let has_to_go = async {
-        match &mut stranger {
-            Some(stranger) => stranger.has_to_go().await,
-            None => std::future::pending().await,
-        }
-    };
     let service = service_fn(move |request: Request<Incoming>| {
         let state = state.clone();
         async move {
@@ -227,7 +221,7 @@ async fn connection(
         .with_upgrades();
     tokio::select! {
         ended = connection => ended.map_err(|error| error.to_string()),
-        () = has_to_go => Err("it made room for others".to_owned()),
+        () = has_to_go(stranger.as_mut()) => Err("it made room for others".to_owned()),
     }
 }
 

@@ -21,7 +21,7 @@ fn check(domain: Value, accel: Accel, field: &str, wanted: Value) {
     let names = spec["devices"]["disks"].as_array().cloned().unwrap_or_default();
     let volumes: Vec<Value> =
         names.iter().map(|disk| json!({"name": disk["name"], "emptyDisk": {"capacity": "1Mi"}})).collect();
-    let vmi: VirtualMachineInstance = serde_json::from_value(json!({
+    let vmi: VirtualMachineInstance = carrack_types::json::from_value(json!({
         "metadata": {"name": "demo", "namespace": "ns", "uid": "11111111-2222-3333-4444-555555555555"},
         "spec": {"domain": spec, "volumes": volumes, "networks": [{"name": "default", "pod": {}}]}}))
     .expect("an instance");
@@ -177,7 +177,7 @@ fn queues() {
 #[test]
 fn user_data_reaches_the_guest_also_when_it_is_no_text() {
     let check = |source: Value, secret: &[u8], wanted: Value| {
-        let vmi: VirtualMachineInstance = serde_json::from_value(json!({
+        let vmi: VirtualMachineInstance = carrack_types::json::from_value(json!({
             "metadata": {"name": "demo", "namespace": "ns", "uid": "11111111-2222-3333-4444-555555555555"},
             "spec": {"domain": {"memory": {"guest": "64Mi"}, "devices": {"disks": [{"name": "seed", "disk": {}}]}},
                 "volumes": [{"name": "seed", "cloudInitNoCloud": source}]}}))
@@ -205,7 +205,7 @@ fn a_disk_of_a_claim_that_is_only_to_be_read_is_not_written_to() {
         let mut volume = source.clone();
         volume["name"] = json!("root");
         let size = json!([{"name": "root", "persistentVolumeClaimInfo": {"capacity": {"storage": "1Gi"}}}]);
-        let vmi: VirtualMachineInstance = serde_json::from_value(json!({
+        let vmi: VirtualMachineInstance = carrack_types::json::from_value(json!({
             "metadata": {"name": "demo", "namespace": "ns", "uid": "11111111-2222-3333-4444-555555555555"},
             "spec": {"domain": {"memory": {"guest": "64Mi"},
                 "devices": {"disks": [{"name": "root", "disk": {"bus": "virtio"}}]}}, "volumes": [volume]},

@@ -9,8 +9,10 @@ fn sized_machine(status: Value) -> VirtualMachine {
 }
 
 fn tiny(guest: &str) -> VirtualMachineClusterInstancetype {
-    serde_json::from_value(json!({"metadata": {"name": "tiny", "uid": "t", "generation": 4, "resourceVersion": "1"},
-        "spec": {"cpu": {"guest": 2}, "memory": {"guest": guest}}}))
+    carrack_types::json::from_value(
+        json!({"metadata": {"name": "tiny", "uid": "t", "generation": 4, "resourceVersion": "1"},
+        "spec": {"cpu": {"guest": 2}, "memory": {"guest": guest}}}),
+    )
     .expect("an instance type")
 }
 
@@ -30,7 +32,7 @@ fn a_size_is_kept_as_it_was_when_the_machine_first_used_it() {
     // The instance type is another by now, or gone: the machine's is the one it had.
     let mut revision = revision.clone();
     revision["metadata"]["resourceVersion"] = json!("5");
-    let kept: ControllerRevision = serde_json::from_value(revision).expect("a revision");
+    let kept: ControllerRevision = carrack_types::json::from_value(revision).expect("a revision");
     let status = json!({"instancetypeRef": status_of(&first)["instancetypeRef"]});
     for types in [vec![tiny("1Gi")], Vec::new()] {
         let later = with(sized_machine(status.clone()), types, vec![kept.clone()]);
@@ -62,7 +64,7 @@ fn a_size_is_kept_as_it_was_when_the_machine_first_used_it() {
             owned
         };
         let caches = caches(serde_json::from_value(other).expect("a machine"), Some(vmi("Running", annotations)))
-            .with([serde_json::from_value::<VirtualMachineClusterInstancetype>(small).expect("a type")])
+            .with([carrack_types::json::from_value::<VirtualMachineClusterInstancetype>(small).expect("a type")])
             .with([owned]);
         let plan = VmController::default().reconcile(&Key::new("ns", "demo"), &caches.view(), NOW);
         assert_eq!(acts(&plan).iter().any(|act| act == "delete controllerrevisions"), dropped, "{plan:?}");
