@@ -108,7 +108,8 @@ impl ApiServer {
             self.ensure_kubernetes().await
         };
         let apis = async {
-            self.finish_definitions().await?;
+            // Deletions that were cut short, by the end of a process or of a request.
+            crd::finish_all(&self.inner).await?;
             aggregate::sync(&self.inner).await
         };
         // None of these rests on another, so they share the store's flushes.
@@ -119,12 +120,6 @@ impl ApiServer {
         .await?;
         self.inner.phase.bootstrapped.store(true, Ordering::Release);
         Ok(())
-    }
-
-    /// Ends the deletion of definitions that was cut short, by the end of a process or of a request. The shell calls this
-    /// now and then, too. One that stays for now holds up neither the others nor the start.
-    pub(crate) async fn finish_definitions(&self) -> Result<(), Status> {
-        crd::finish_all(&self.inner).await
     }
 
     /// Writes an object that was read. Whoever was faster has brought it up to date, or had it go.

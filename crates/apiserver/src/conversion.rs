@@ -67,6 +67,16 @@ impl Converter {
 
     /// Objects in a version of the row. Those that are in it are left alone.
     pub(crate) async fn objects(&self, objects: Vec<Object>, version: usize) -> Result<Vec<Object>, Status> {
+        self.made(objects, version, true).await
+    }
+
+    /// The same without the defaults of that version: what managers own is judged by what objects say, and a
+    /// default would stand in for what was taken out.
+    pub(crate) async fn undefaulted(&self, objects: Vec<Object>, version: usize) -> Result<Vec<Object>, Status> {
+        self.made(objects, version, false).await
+    }
+
+    async fn made(&self, objects: Vec<Object>, version: usize, defaults: bool) -> Result<Vec<Object>, Status> {
         let Some(config) = &self.row.conversion else { return Ok(objects) };
         let api_version = self.row.api_version(&self.row.versions[version].name);
         let is_there = |object: &Object| object.get("apiVersion").is_some_and(|given| *given == *api_version);
@@ -76,7 +86,7 @@ impl Converter {
         let from = first["apiVersion"].as_str().and_then(|given| given.rsplit('/').next()).unwrap_or_default();
         let (from, to) = (from.to_owned(), &*self.row.versions[version].name);
         let began = self.env.now();
-        let outcome = self.convert(config, (objects, others), version, &api_version).await;
+        let outcome = self.convert(config, (objects, others), version, &api_version, defaults).await;
         let failure = outcome.as_ref().err().map(|(failure, _)| *failure);
         let took = self.env.now().duration_since(began);
         self.metrics.converted(&self.row.group_resource(), (from.as_str(), to), failure, took);
@@ -90,6 +100,7 @@ impl Converter {
         (objects, others): (Vec<Object>, Vec<Value>),
         version: usize,
         api_version: &str,
+        defaults: bool,
     ) -> Result<Vec<Object>, Fault> {
         let mut all = Vec::with_capacity(others.len());
         for some in batches(others) {
@@ -107,7 +118,9 @@ impl Converter {
             let version = &self.row.versions[version];
             kinds::conform(&self.row, version, &mut made)
                 .map_err(|error| (Failure::Invalid, Status::internal(error)))?;
-            kinds::default(&self.row, version, &mut made);
+            if defaults {
+                kinds::default(&self.row, version, &mut made);
+            }
             out.push(made);
         }
         Ok(out)

@@ -71,9 +71,20 @@ pub fn rfc3339_s(at: Timestamp) -> String {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
     use std::sync::atomic::{AtomicU64, Ordering};
+
+    /// Nothing ever happens in it.
+    pub(crate) struct Still;
+    impl Env for Still {
+        fn now(&self) -> Timestamp {
+            Timestamp::UNIX_EPOCH
+        }
+        fn random(&self) -> u64 {
+            0
+        }
+    }
 
     struct Counting(AtomicU64);
     impl Env for Counting {

@@ -1,14 +1,13 @@
 //! What the schema crate knows about a kind, called with this crate's objects.
 
+use carrack_schema::builtin::{self, OBJECT_META};
 use carrack_schema::decode::{self, DecodeError, Finding};
 use carrack_schema::error::FieldError;
 use carrack_schema::table::{ResourceInfo, Version};
-use carrack_schema::{builtin, default, prune, validate};
+use carrack_schema::{default, prune, validate};
 use serde_json::Value;
 
 use crate::object::{Object, Whole};
-
-const OBJECT_META: &str = "io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta";
 
 /// Lends the object as a JSON value.
 fn as_value<R>(object: &mut Object, f: impl FnOnce(&mut Value) -> R) -> R {

@@ -110,11 +110,11 @@ impl Presenter {
         }
     }
 
-    /// One object as it is stored, in parts of a reply.
-    fn reply_parts(&self, entry: &Arc<Entry>) -> Vec<Part> {
+    /// Adds one object as it is stored to the parts of a reply: lists have thousands, so each is a part and nothing besides.
+    fn add_to(&self, parts: &mut Vec<Part>, entry: &Arc<Entry>) {
         match self.form {
-            Form::Object if !self.differs => vec![Part::Object(Arc::clone(entry), self.front.clone())],
-            _ => self.parts(entry, None).into_iter().map(Part::from).collect(),
+            Form::Object if !self.differs => parts.push(Part::Object(Arc::clone(entry), self.front.clone())),
+            _ => parts.extend(self.parts(entry, None).into_iter().map(Part::from)),
         }
     }
 
@@ -164,7 +164,9 @@ impl Presenter {
 
     /// A reply with one object.
     pub(crate) fn one(&self, code: u16, entry: &Arc<Entry>) -> Response {
-        body::json(code, Body::Parts(self.reply_parts(entry)))
+        let mut parts = Vec::with_capacity(1);
+        self.add_to(&mut parts, entry);
+        body::json(code, Body::Parts(parts))
     }
 
     /// A reply with one object as it was when it went at a revision.
@@ -237,7 +239,7 @@ impl Presenter {
             if i > 0 {
                 parts.push(Bytes::from_static(b",").into());
             }
-            parts.extend(self.reply_parts(entry));
+            self.add_to(&mut parts, entry);
         }
         parts.push(Bytes::from_static(b"]}\n").into());
         body::json(200, Body::Parts(parts))

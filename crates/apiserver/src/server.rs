@@ -622,18 +622,7 @@ mod tests {
     use futures::FutureExt as _;
 
     use super::{ApiServer, Authorizer, Config, WARNING_CHARS, WARNINGS_CHARS, bounded};
-    use crate::env::Env;
-
-    struct Still;
-
-    impl Env for Still {
-        fn now(&self) -> jiff::Timestamp {
-            jiff::Timestamp::UNIX_EPOCH
-        }
-        fn random(&self) -> u64 {
-            0
-        }
-    }
+    use crate::env::tests::Still;
 
     #[test]
     fn who_asks_the_authorizer_keeps_nobody_waiting() {

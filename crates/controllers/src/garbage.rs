@@ -491,7 +491,7 @@ mod tests {
                 "ownerReferences": [{"apiVersion": "example.com/v1", "kind": "Thing", "name": "t", "uid": "9"}]}))
         };
         let crd = || -> Definition {
-            serde_json::from_value(json!({"metadata": {"name": "things.example.com", "uid": "1"},
+            carrack_types::json::from_value(json!({"metadata": {"name": "things.example.com", "uid": "1"},
                 "spec": {"group": "example.com", "scope": "Namespaced", "names": {"plural": "things", "kind": "Thing"},
                     "versions": [{"name": "v1", "served": true, "storage": true}]},
                 "status": {"conditions": [{"type": "Established", "status": "True"}]}}))

@@ -3,19 +3,19 @@
 //! What a namespace uses is charged by the API server in the very transaction that stores the object, and counted whole
 //! whenever the quota itself is written. What is left is what changes with time alone: a pod that should have ended by
 //! now counts no more. So this controller writes nothing of its own: when such a time has come, it writes the quota's status
-//! as it is, and the API server counts; a count that changes nothing is no write. It does so when it sees a quota for the
-//! first time, too, when somebody has written other limits into the status than the spec has, and again from time to time, for
-//! what nobody saw go (kube-controller-manager's resource quota controller counts itself, each five minutes).
+//! as it is, and the API server counts; a count that changes nothing is no write. It does so when it sees a quota or what it
+//! limits for the first time, too, for what was made while that was counted and is charged to nothing: it is there by now,
+//! since all that is made later is charged. And it does so when somebody has written other limits into the status than the spec
+//! has, and again from time to time, for what nobody saw go (kube-controller-manager's resource quota controller counts itself,
+//! each five minutes).
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use carrack_engine::{Controller, Key, Plan, Setup, Time, View};
-use carrack_types::pod::is_terminal;
-use carrack_types::quantity::Quantity;
+use carrack_types::pod::{is_terminal, resource_list};
 use carrack_types::resource::Object as _;
-use k8s_openapi::api::core::v1::{Pod, ResourceQuota};
-use k8s_openapi::apimachinery::pkg::api::resource::Quantity as Written;
+use k8s_openapi::api::core::v1::{Pod, ResourceQuota, ResourceQuotaSpec};
 use serde_json::json;
 
 /// After so long each quota is counted anew.
@@ -28,8 +28,10 @@ pub struct QuotaController {
 }
 
 /// What is known of a quota's count.
-#[derive(Clone, Copy)]
+#[derive(Clone)]
 struct Count {
+    /// UID and spec of the quota: another one may have its name by now, or it may have other limits.
+    of: (String, Option<ResourceQuotaSpec>),
     /// When it was asked for last.
     at: Time,
     /// The first of the times after that at which a pod counts no more; that pod may have gone meanwhile.
@@ -38,13 +40,9 @@ struct Count {
 
 /// Whether the limits that hold, which are those of the status, are not those of the spec. Only who writes the status makes it so.
 fn is_off(quota: &ResourceQuota) -> bool {
-    let limits = |hard: Option<&BTreeMap<String, Written>>| -> BTreeMap<String, Quantity> {
-        let all = hard.into_iter().flatten();
-        all.map(|(name, written)| (name.clone(), Quantity::try_from(written).unwrap_or_default())).collect()
-    };
     let wanted = quota.spec.as_ref().and_then(|spec| spec.hard.as_ref());
     let holds = quota.status.as_ref().and_then(|status| status.hard.as_ref());
-    holds != wanted && limits(holds) != limits(wanted)
+    holds != wanted && resource_list(holds) != resource_list(wanted)
 }
 
 /// When a pod that is being deleted counts no more, whatever its node says.
@@ -96,18 +94,21 @@ impl Controller for QuotaController {
             return Plan::none();
         };
         let first_since = |time: Time| next_deadline(view, &key.namespace, time);
-        let known = self
-            .counts
-            .get(key)
-            .map(|count| Count { due: count.due.into_iter().chain(first_since(count.at)).min(), ..*count });
+        let of = (quota.uid().to_owned(), quota.spec.clone());
+        let known = self.counts.get(key).filter(|count| count.of == of).map(|count| {
+            let due = count.due.into_iter().chain(first_since(count.at)).min();
+            Count { due, ..count.clone() }
+        });
         let is_over = |count: &Count| count.due.is_some_and(|due| due < now) || now.since(count.at) >= RECOUNTED;
         let (count, plan) = match known.filter(|count| !is_over(count) && !is_off(quota)) {
             Some(count) => (count, Plan::none()),
-            None => (Count { at: now, due: first_since(now) }, Plan::none().patch_status(quota.as_ref(), json!({}))),
+            None => {
+                (Count { of, at: now, due: first_since(now) }, Plan::none().patch_status(quota.as_ref(), json!({})))
+            }
         };
-        self.counts.insert(key.clone(), count);
         let next = count.due.map(|due| due.since(now) + Duration::from_secs(1));
         let again = (count.at + RECOUNTED).since(now);
+        self.counts.insert(key.clone(), count);
         plan.requeue_after(next.map_or(again, |next| next.min(again)))
     }
     // A count that changes nothing leaves no trace, so nothing else tells that this one was not made.
@@ -174,6 +175,27 @@ mod tests {
             };
             assert_eq!(look(&json!({"hard": pods("2")}), 1000), 1, "it is seen for the first time");
             assert_eq!(look(&holds, 1001), counts, "{holds}");
+        }
+    }
+
+    /// What was made while the API server counted is charged to nothing.
+    #[test]
+    fn a_quota_that_is_new_or_limits_something_else_is_counted_once_more() {
+        let mut c = QuotaController::default();
+        let mut look = |uid: &str, hard: &Value| {
+            let quota = json!({"metadata": {"namespace": "ns", "name": "q", "uid": uid, "resourceVersion": "1"},
+                "spec": {"hard": hard}, "status": {"hard": hard}});
+            let caches =
+                Caches::new().with_index(BY_DEADLINE, by_deadline).with::<ResourceQuota>([of(quota)]).with::<Pod>([]);
+            words(&c.reconcile(&Key::new("ns", "q"), &caches.view(), Time::from_unix_s(1000))).len()
+        };
+        for (uid, hard) in [
+            ("a", json!({"pods": "2"})),
+            ("a", json!({"pods": "2", "services": "1"})),
+            ("b", json!({"pods": "2", "services": "1"})),
+            ("b", json!({"pods": "3", "services": "1"})),
+        ] {
+            assert_eq!([look(uid, &hard), look(uid, &hard)], [1, 0], "{uid} {hard}");
         }
     }
 

@@ -18,6 +18,9 @@ use crate::schema::Schema;
 /// All numbers are little-endian.
 static ARCHIVE: &[u8] = include_bytes!("../data/types.bin");
 
+/// The type of what every object has as its `metadata`.
+pub const OBJECT_META: &str = "io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta";
+
 struct Package {
     structure: &'static [u8],
     descriptions: &'static [u8],

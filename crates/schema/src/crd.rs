@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
+use crate::builtin::OBJECT_META;
 use crate::jsonpath::JsonPath;
 use crate::schema::Schema;
 use crate::table::{
@@ -224,8 +225,7 @@ impl Reader<'_> {
 /// Every object has them, whether its schema says so or not.
 fn add_object_fields(schema: &mut Schema) {
     let text = Schema { type_: crate::schema::Type::String, ..Schema::default() };
-    let metadata =
-        Schema { reference: Some("io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta".into()), ..Schema::default() };
+    let metadata = Schema { reference: Some(OBJECT_META.into()), ..Schema::default() };
     let mut properties = std::mem::take(&mut schema.properties).into_vec();
     for (name, field) in [("apiVersion", text.clone()), ("kind", text), ("metadata", metadata)] {
         match properties.iter_mut().find(|(key, _)| key.as_ref() == name) {

@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use crate::builtin;
+use crate::builtin::{self, OBJECT_META};
 use crate::decode::{self, DecodeError, Finding};
 use crate::schema::{Additional, Schema};
 
@@ -12,7 +12,6 @@ const MAX_FINDINGS: usize = 100;
 /// Fields that every object has at its root (and every embedded resource).
 const OBJECT_FIELDS: [&str; 3] = ["apiVersion", "kind", METADATA];
 const METADATA: &str = "metadata";
-const OBJECT_META: &str = "io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta";
 
 /// Removes fields that the schema of a custom resource does not have, unless it preserves them.
 /// The removed ones are returned, for `fieldValidation`.

@@ -1,5 +1,6 @@
 //! Reads the objects that plugins named, and makes preconditions of those that are pinned.
 
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
 
@@ -68,33 +69,23 @@ impl Found {
         plugins: &[Box<dyn AdmissionPlugin>],
         attributes: &Attributes<'_>,
     ) -> Result<(), Status> {
-        let mut needed: Vec<Needed> = plugins.iter().flat_map(|plugin| plugin.needs(attributes)).collect();
-        // A pinned wish comes first of its equals, so that it counts.
-        needed.sort_by(|a, b| {
-            (&a.group, &a.resource, &a.namespace, &a.name, !a.pinned).cmp(&(
-                &b.group,
-                &b.resource,
-                &b.namespace,
-                &b.name,
-                !b.pinned,
-            ))
-        });
-        needed.dedup_by(|b, a| {
-            (&a.group, &a.resource, &a.namespace, &a.name) == (&b.group, &b.resource, &b.namespace, &b.name)
-        });
-        for Needed { group, resource, namespace, name, pinned } in needed {
-            let prefix = keys::of(&group, &resource, Some(namespace.as_str()).filter(|n| !n.is_empty()));
-            let asked = [group, resource, namespace, name];
+        let wish = |n: Needed| ([n.group, n.resource, n.namespace, n.name], Reverse(n.pinned));
+        let mut needed: Vec<_> = plugins.iter().flat_map(|plugin| plugin.needs(attributes)).map(wish).collect();
+        // A pinned wish comes first of its equals, so that it counts: the others have been asked for by then.
+        needed.sort();
+        for (asked, Reverse(pinned)) in needed {
             if self.asked.get(&asked).is_some_and(|was_pinned| *was_pinned || !pinned) {
                 continue;
             }
             self.asked.insert(asked.clone(), pinned);
             let [group, resource, namespace, name] = asked;
+            let prefix = keys::of(&group, &resource, Some(namespace.as_str()).filter(|n| !n.is_empty()));
             if name.is_empty() {
-                let page = store.range(Range { prefix, after: None, limit: 0, at: None }).await?;
+                let page = store.range(Range { prefix: prefix.clone(), after: None, limit: 0, at: None }).await?;
                 if pinned {
                     let unchanged = |entry: &Arc<Entry>| Check::Unchanged(Arc::clone(&entry.key), entry.mod_revision);
                     self.checks.extend(page.entries.iter().map(unchanged));
+                    self.checks.push(Check::NoneSince(prefix.into(), page.revision));
                 }
                 self.many.insert([group, resource, namespace], page.entries.into_iter().map(Read::of).collect());
                 continue;
@@ -118,9 +109,7 @@ impl Found {
 
     /// Makes a precondition of an object that was read in a list: it is unchanged.
     pub(super) fn pin(&mut self, key: &Arc<str>) {
-        let pinned = self.checks.iter().any(|check| match check {
-            Check::Unchanged(known, _) | Check::Absent(known) | Check::Exists(known) => known == key,
-        });
+        let pinned = self.checks.iter().any(|check| check.key() == Some(key));
         let entry = self.many.values().flatten().map(|read| &read.entry).find(|entry| entry.key == *key);
         if let (false, Some(entry)) = (pinned, entry) {
             self.checks.push(Check::Unchanged(Arc::clone(key), entry.mod_revision));
@@ -148,18 +137,7 @@ mod tests {
 
     use super::*;
     use crate::admission::Operation;
-    use crate::env::Env;
-
-    struct Still;
-
-    impl Env for Still {
-        fn now(&self) -> jiff::Timestamp {
-            jiff::Timestamp::UNIX_EPOCH
-        }
-        fn random(&self) -> u64 {
-            0
-        }
-    }
+    use crate::env::tests::Still;
 
     /// It wants all nodes, and a namespace that is called as the object.
     struct Wants;

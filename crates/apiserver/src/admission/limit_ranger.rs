@@ -220,7 +220,7 @@ fn check_pod(pod: &Object, range: &Object, faults: &mut Vec<String>) {
 }
 
 fn totals(pod: &Object) -> (ResourceList, ResourceList) {
-    match serde_json::from_value::<k8s_openapi::api::core::v1::Pod>(Value::Object(pod.clone())) {
+    match carrack_types::json::from_value::<k8s_openapi::api::core::v1::Pod>(Value::Object(pod.clone())) {
         Ok(typed) => (pod::requests(&typed), pod::limits(&typed)),
         // The schema has been checked; what is no pod asks for nothing.
         Err(_) => Default::default(),

@@ -150,7 +150,8 @@ impl Needed {
         Needed::one(group, resource, namespace, "")
     }
 
-    /// The same, as a precondition of the write. Of all objects of a resource, those that are there are pinned.
+    /// The same, as a precondition of the write. Of all objects of a resource, it is one that there are those alone, as they were
+    /// read; the store looks at each of them again, so that is for resources of which there are few.
     #[must_use]
     pub fn pinned(mut self) -> Needed {
         self.pinned = true;

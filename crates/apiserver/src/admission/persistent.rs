@@ -3,6 +3,7 @@
 //! set here, and removed by controllers).
 
 use carrack_types::volume::is_default_class;
+use carrack_types::well_known::finalizer::{CLAIM_PROTECTION, CLASS_PROTECTION, VOLUME_PROTECTION};
 use serde_json::Value;
 
 use super::{AdmissionPlugin, Attributes, Lookup, Needed, Operation};
@@ -65,11 +66,11 @@ impl AdmissionPlugin for StorageObjectInUse {
             return Ok(());
         }
         let finalizer = if attributes.is("", "persistentvolumeclaims") {
-            "kubernetes.io/pvc-protection"
+            CLAIM_PROTECTION
         } else if attributes.is("", "persistentvolumes") {
-            "kubernetes.io/pv-protection"
+            VOLUME_PROTECTION
         } else if attributes.is(GROUP, "volumeattributesclasses") {
-            "kubernetes.io/vac-protection"
+            CLASS_PROTECTION
         } else {
             return Ok(());
         };

@@ -104,7 +104,7 @@ pub(crate) async fn run(cx: &mut Cx<'_>, half: &Half, mut config: Object) -> Res
             if cx.request.subresource.is_some() {
                 return Err(cx.not_found(cx.name()));
             }
-            let applied = merge(cx, half, None, &config, Managed::default(), &manager, force)?;
+            let applied = merge(cx, half, None, &config, &Managed::default(), &manager, force).await?;
             create::may_create(cx, &config).await?;
             match create::make_applied(cx, applied.object, applied.managed, dry_run).await {
                 // Somebody else was faster.
@@ -114,7 +114,7 @@ pub(crate) async fn run(cx: &mut Cx<'_>, half: &Half, mut config: Object) -> Res
         };
         let (old, managed) = convert::load_apart(cx, &entry).await?;
         let (old, managed) = (Whole::from(old), managed.as_deref().map(Managed::stored).unwrap_or_default());
-        let applied = merge(cx, half, Some(&old), &config, managed, &manager, force)?;
+        let applied = merge(cx, half, Some(&old), &config, &managed, &manager, force).await?;
         let managers = Managers::Applied(applied.managed);
         if let Some(changed) =
             update::attempt(cx, half, &Arc::clone(&entry), old, applied.object, managers, dry_run).await?
@@ -126,12 +126,12 @@ pub(crate) async fn run(cx: &mut Cx<'_>, half: &Half, mut config: Object) -> Res
     Err(create::busy())
 }
 
-fn merge(
+async fn merge(
     cx: &Cx<'_>,
     half: &Half,
     live: Option<&Object>,
     config: &Object,
-    managed: Managed,
+    managed: &Managed,
     manager: &str,
     force: bool,
 ) -> Result<apply::Applied, Status> {
@@ -141,8 +141,10 @@ fn merge(
         Half::Approval => field != "status",
         Half::PodSpec | Half::Finalize => field != "spec",
     };
-    managers::with(cx, manager, |kind, writer| apply::apply(live, config, kind, managed, writer, force, &resets))
-        .map_err(|error| refused(cx, config, error))
+    let applied = managers::with(cx, manager, |kind, writer| {
+        apply::apply(live, config, kind, managed.clone(), writer, force, &resets)
+    });
+    applied.await?.map_err(|error| refused(cx, config, error))
 }
 
 fn refused(cx: &Cx<'_>, config: &Object, error: ApplyError) -> Status {
@@ -156,6 +158,8 @@ fn refused(cx: &Cx<'_>, config: &Object, error: ApplyError) -> Status {
             let details = Details { causes: causes.collect(), ..Details::default() };
             Status { code: 409, reason: "Conflict", message: error.to_string(), details: Some(Box::new(details)) }
         }
+        // It is not decided without what a conversion makes.
+        error @ ApplyError::Unconverted(_) => Status::internal(error),
         ApplyError::Untyped(why) => {
             let (namespace, name) = (meta_str(config, "namespace"), meta_str(config, "name"));
             let group_version = match cx.row.group.as_ref() {

@@ -3,8 +3,18 @@
 //! Objects go through the pipeline without it, so that nothing copies it along; the writer's part is
 //! noted once defaults are set and what the write may not touch is restored, before admission, whose
 //! changes are nobody's.
+//!
+//! ```text
+//!   decide ─► what it comes to
+//!     ▲   └─► an object is wanted in the version of a manager ─► the webhook that converts it ─┐
+//!     └────────────────────────────────────────────────────────────────────────────────────────┘
+//! ```
 
-use carrack_schema::apply::{self, Kind, Managed, Other, Writer};
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+
+use carrack_schema::apply::{self, Kind, Managed, Other, Unconverted, Writer};
+use carrack_schema::table::ResourceInfo;
 use http::header::USER_AGENT;
 use serde_json::Value;
 
@@ -14,6 +24,7 @@ use crate::env::rfc3339_s;
 use crate::object::{Object, put_meta};
 use crate::registry::options::MAX_NAME_BYTES;
 use crate::registry::strategy;
+use crate::status::Status;
 
 /// The manager of writes that say nothing of who makes them.
 const UNKNOWN: &str = "unknown";
@@ -55,27 +66,77 @@ fn name(cx: &Cx<'_>) -> String {
     if name.is_empty() { UNKNOWN.to_owned() } else { name }
 }
 
-/// Calls with the writer and the kind of a request.
-pub(crate) fn with<R>(cx: &Cx<'_>, manager: &str, f: impl FnOnce(&Kind<'_>, &Writer<'_>) -> R) -> R {
+/// An object in another version: what it was, the `apiVersion` of the other version, and what it is there.
+type Converted = (Object, String, Object);
+
+/// Objects that are wanted in another version, by its `apiVersion`.
+type Wanted = BTreeMap<String, Vec<Object>>;
+
+/// Decides with the writer and the kind of a request. Objects whose versions a webhook converts are decided on again when it
+/// has been asked for what that takes: for those of managers that speak another version than the request, and once each.
+///
+/// # Errors
+/// The webhook's.
+pub(crate) async fn with<R>(
+    cx: &Cx<'_>,
+    manager: &str,
+    mut decide: impl FnMut(&Kind<'_>, &Writer<'_>) -> R,
+) -> Result<R, Status> {
+    let mut converted: Vec<Converted> = Vec::new();
+    loop {
+        let wanted = match decided(cx, manager, &converted, &mut decide) {
+            Ok(outcome) => return Ok(outcome),
+            Err(wanted) => wanted,
+        };
+        for (api_version, objects) in wanted {
+            let version = version_of(&cx.row, &api_version)
+                .ok_or_else(|| Status::internal(format!("there is no version {api_version}")))?;
+            let made = cx.server.converter(&cx.row).undefaulted(objects.clone(), version).await?;
+            converted.extend(objects.into_iter().zip(made).map(|(from, made)| (from, api_version.clone(), made)));
+        }
+    }
+}
+
+/// The place of a version in its row.
+fn version_of(row: &ResourceInfo, api_version: &str) -> Option<usize> {
+    row.versions.iter().position(|version| row.api_version(&version.name) == api_version)
+}
+
+/// One decision, with what has been converted for it; or what is to be converted first.
+fn decided<R>(
+    cx: &Cx<'_>,
+    manager: &str,
+    converted: &[Converted],
+    decide: &mut impl FnMut(&Kind<'_>, &Writer<'_>) -> R,
+) -> Result<R, Wanted> {
     let now = rfc3339_s(cx.server.env.now());
     let api_version = cx.api_version();
     let subresource = cx.request.subresource.as_deref().unwrap_or_default();
     let writer = Writer { manager, api_version: &api_version, subresource, now: &now };
     let row = &*cx.row;
-    let other = |api_version: &str| {
-        let Some(version) = row.versions.iter().find(|version| row.api_version(&version.name) == api_version) else {
-            return Other::Unknown;
-        };
-        if row.is_custom || !carrack_schema::convert::differs(&row.group, &row.kind) {
-            return Other::Same;
+    let other = |api_version: &str| match version_of(row, api_version) {
+        None => Other::Unknown,
+        // Versions of a custom resource have schemas of their own, whoever converts between them.
+        Some(version) if row.is_custom || carrack_schema::convert::differs(&row.group, &row.kind) => {
+            Other::Form(row.versions[version].schema())
         }
-        Other::Form(version.schema())
+        Some(_) => Other::Same,
     };
+    let wanted = RefCell::new(Wanted::new());
     let convert = |object: &Object, api_version: &str| {
-        let version = api_version.rsplit('/').next().unwrap_or_default();
-        convert::converted(row, version, object.clone())
+        if row.conversion.is_none() {
+            let version = api_version.rsplit('/').next().unwrap_or_default();
+            return Ok(convert::converted(row, version, object.clone()));
+        }
+        let is_it = |(from, to, _): &&Converted| to == api_version && from == object;
+        converted.iter().find(is_it).map(|(.., made)| made.clone()).ok_or_else(|| {
+            wanted.borrow_mut().entry(api_version.to_owned()).or_default().push(object.clone());
+            Unconverted
+        })
     };
-    f(&Kind { schema: cx.version().schema(), other: &other, convert: &convert }, &writer)
+    let outcome = decide(&Kind { schema: cx.version().schema(), other: &other, convert: &convert }, &writer);
+    let wanted = wanted.take();
+    if wanted.is_empty() { Ok(outcome) } else { Err(wanted) }
 }
 
 /// The managers of a new object that was not applied.
@@ -85,7 +146,10 @@ pub(crate) fn created(cx: &Cx<'_>, new: &mut Object) -> Option<String> {
     let status = if strategy::takes_status_from_creator(cx) { None } else { new.remove("status") };
     let nothing = apply::nothing(cx.row.is_custom, new);
     let mut managed = Managed::default();
-    with(cx, &manager, |kind, writer| apply::update(&nothing, new, kind, &mut managed, writer));
+    let noted = decided(cx, &manager, &[], &mut |kind: &Kind<'_>, writer: &Writer<'_>| {
+        apply::update(&nothing, new, kind, &mut managed, writer)
+    });
+    debug_assert!(matches!(noted, Ok(Ok(_))), "nobody was there before who speaks another version");
     if let Some(status) = status {
         new.insert("status".to_owned(), status);
     }
@@ -93,8 +157,10 @@ pub(crate) fn created(cx: &Cx<'_>, new: &mut Object) -> Option<String> {
 }
 
 /// The managers of an object after an update. `sent` are those that the client sent: it may change
-/// them, and an empty list makes them forgotten until the object is next applied.
-pub(crate) fn updated(
+/// them, and an empty list makes them forgotten until the object is next applied. So does a webhook that cannot say what the
+/// object is in the version of a manager: an update does not fail for that, and upstream forgets them too (`UpdateNoErrors` of
+/// `k8s.io/apimachinery/pkg/util/managedfields/internal/fieldmanager.go`).
+pub(crate) async fn updated(
     cx: &Cx<'_>,
     old: &Object,
     new: &Object,
@@ -113,8 +179,13 @@ pub(crate) fn updated(
     if managed.is_empty() {
         return None;
     }
-    with(cx, &manager, |kind, writer| apply::update(old, new, kind, &mut managed, writer));
-    managed.into_text()
+    match with(cx, &manager, |kind, writer| apply::update(old, new, kind, &mut managed, writer)).await {
+        Ok(_) => managed.into_text(),
+        Err(status) => {
+            tracing::warn!(kind = &*cx.row.kind, name = cx.name(), %status, "it is forgotten who owns which field");
+            None
+        }
+    }
 }
 
 fn is_reset(sent: &Value) -> bool {

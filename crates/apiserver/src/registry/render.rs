@@ -10,7 +10,7 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 use carrack_store::{Entry, Event, Events, Revision};
 
 use crate::accept::Form;
@@ -29,7 +29,8 @@ const SHARED_EVENTS: usize = 1024;
 #[derive(Debug, Default)]
 pub(crate) struct Text {
     parts: Vec<Bytes>,
-    open: BytesMut,
+    /// What no piece was made of yet. Its room goes with the piece: a watch that has begun with its objects may tell nothing for long.
+    open: Vec<u8>,
     bytes: usize,
 }
 
@@ -93,7 +94,7 @@ impl Text {
 
     fn close(&mut self) {
         if !self.open.is_empty() {
-            self.parts.push(self.open.split().freeze());
+            self.parts.push(std::mem::take(&mut self.open).into());
         }
     }
 
@@ -166,5 +167,39 @@ impl View {
             sizes.push(text.push(kind, &self.presenter.event_parts(&entry, at, false)));
         }
         Rendered { parts: text.take(), sizes }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What comes of lines with objects of these lengths, and in how many pieces.
+    fn check(lengths: &[usize], pieces: usize) {
+        let mut text = Text::default();
+        let mut bytes = 0;
+        for length in lengths {
+            bytes += text.push("MODIFIED", &[Bytes::from(vec![b'x'; *length])]);
+        }
+        assert_eq!(text.bytes(), bytes, "{lengths:?}");
+        let parts = text.take();
+        let joined: Vec<u8> = parts.concat();
+        let wanted: String = lengths
+            .iter()
+            .map(|length| format!("{{\"type\":\"MODIFIED\",\"object\":{}}}\n", "x".repeat(*length)))
+            .collect();
+        assert!(joined == wanted.as_bytes(), "{lengths:?}");
+        assert_eq!(parts.len(), pieces, "{lengths:?}");
+        assert!(text.is_empty() && text.take().is_empty(), "{lengths:?}");
+        assert_eq!((text.open.capacity(), text.parts.capacity()), (0, 0), "nothing is kept: {lengths:?}");
+    }
+
+    #[test]
+    fn lines_go_out_and_leave_no_room_behind() {
+        check(&[], 0);
+        check(&[10], 1);
+        check(&[10, 2000, 30], 1);
+        check(&[COPY_BELOW_BYTES + 1], 3);
+        check(&[10, COPY_BELOW_BYTES + 1, 20, 30], 5);
     }
 }

@@ -142,7 +142,7 @@ pub(crate) async fn attempt(
     set_meta(&mut new, "resourceVersion", revision.as_str());
     kinds::default(&cx.row, cx.version(), &mut new);
     let managers = match managers {
-        Managers::Stored(stored) => managers::updated(cx, old, &new, stored.as_deref(), sent),
+        Managers::Stored(stored) => managers::updated(cx, old, &new, stored.as_deref(), sent).await,
         Managers::Applied(managed) => managed.into_text(),
     };
     let admitted = admit(cx, new, old, (&**entry, managers.as_deref()), dry_run).await?;

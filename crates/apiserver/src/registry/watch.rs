@@ -276,6 +276,10 @@ impl Lines {
             return Step::More;
         }
         if let Some(entry) = self.initial.pop_front() {
+            if self.initial.is_empty() {
+                // The watch may last for hours, and needs the room no more.
+                self.initial = VecDeque::new();
+            }
             self.push_entry("ADDED", &entry, None);
             return Step::More;
         }

@@ -156,7 +156,7 @@ async fn finish_definitions(shared: Arc<Shared>) {
     every.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     loop {
         every.tick().await;
-        if let Err(status) = shared.server.finish_definitions().await {
+        if let Err(status) = crate::crd::finish_all(&shared.server.inner).await {
             tracing::warn!(%status, "it is not known which definitions are to go");
         }
     }

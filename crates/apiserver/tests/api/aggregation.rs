@@ -233,8 +233,8 @@ async fn another_server_behind_this_one() {
         }));
     let admin = Reloadable::new(&pki.client(&Identity::Admin, now_s).expect("certificate")).expect("pair");
     let client_tls = tls::client_config(Trust::Authorities(pki.ca_pem()), Some(admin)).expect("tls");
-    let client =
-        HttpsTransport::new(&format!("https://localhost:{}", address.port()), client_tls, None).expect("transport");
+    let base = format!("https://localhost:{}", address.port());
+    let client = HttpsTransport::new(&base, None, client_tls, None).expect("transport");
     let reply = client
         .send(ApiRequest::new(
             carrack_engine::Method::Get,

@@ -1,8 +1,13 @@
 //! Quotas: what is charged, what is refused, and that nothing slips past.
 
+use std::sync::{Arc, Mutex};
+
+use carrack_apiserver::admission::{AdmissionPlugin, Attributes, Lookup};
+use carrack_apiserver::{Status, storage_prefix};
+use carrack_store::{Op, Store, Txn};
 use serde_json::{Value, json};
 
-use crate::harness::{CONFIG_MAPS, Cluster, config_map, pod};
+use crate::harness::{CONFIG_MAPS, Cluster, config_map, now, pod};
 
 const QUOTAS: &str = "/api/v1/namespaces/default/resourcequotas";
 const PODS: &str = "/api/v1/namespaces/default/pods";
@@ -61,6 +66,47 @@ fn a_namespace_holds_no_more_than_its_quota() {
     assert_eq!((&told["status"]["used"]["pods"], &told["spec"]["hard"]["pods"]), (&json!("1"), &json!("2")));
     let counted = cluster.merge(&status, &json!({})).expect(200);
     assert_eq!(counted["status"]["hard"], json!({"pods": "2", "requests.cpu": "1"}));
+}
+
+/// Writes something to the store while a pod is on its way there, once.
+struct Meanwhile {
+    store: Arc<dyn Store>,
+    next: Arc<Mutex<Option<Op>>>,
+}
+
+impl AdmissionPlugin for Meanwhile {
+    fn name(&self) -> &'static str {
+        "Meanwhile"
+    }
+    fn mutate(&self, attributes: &mut Attributes<'_>, _: &dyn Lookup) -> Result<(), Status> {
+        let next = if attributes.row.plural == "pods" { self.next.lock().expect("lock").take() } else { None };
+        if let Some(op) = next {
+            now(self.store.transact(Txn { checks: Vec::new(), ops: vec![op] })).expect("committed");
+        }
+        Ok(())
+    }
+}
+
+/// Who has read that there is no quota, or another one, is charged to the one that has come meanwhile.
+#[test]
+fn a_quota_that_comes_meanwhile_holds() {
+    for (others, hard, code, uses) in [(0, "1", 201, "1"), (0, "0", 403, "0"), (1, "1", 201, "1"), (1, "0", 403, "0")] {
+        let next = Arc::<Mutex<Option<Op>>>::default();
+        let cluster = Cluster::with(|config| {
+            config.plugins.push(Box::new(Meanwhile { store: config.store.clone(), next: next.clone() }));
+        });
+        for number in 0..others {
+            quota(&cluster, &format!("other{number}"), json!({"hard": {"configmaps": "9"}}));
+        }
+        quota(&cluster, "q", json!({"hard": {"pods": hard}}));
+        let key = format!("{}q", storage_prefix("", "resourcequotas", Some("default")));
+        let made = now(cluster.store.get(&key)).expect("readable").0.expect("a quota");
+        cluster.delete(&format!("{QUOTAS}/q")).expect(200);
+        let value = carrack_store::Value { bytes: made.value().to_vec().into(), stamp_at: None };
+        *next.lock().expect("lock") = Some(Op::Put(made.key.clone(), value));
+        cluster.post(PODS, &pod("p")).expect(code);
+        assert_eq!(used(&cluster, "q"), json!({"pods": uses}), "beside {others}, of {hard}");
+    }
 }
 
 /// A quota of nothing but what containers ask for holds for those that ask for nothing, too.

@@ -509,6 +509,7 @@ async fn the_engine_reaches_it_over_http2() {
     let running = Running::start(Settings::default()).await;
     let transport = HttpsTransport::new(
         &format!("https://localhost:{}", running.address.port()),
+        None,
         running.client_tls(Some(Identity::Admin)),
         None,
     )

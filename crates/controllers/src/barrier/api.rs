@@ -251,7 +251,7 @@ impl Api {
                 let term = premise
                     .term
                     .as_ref()
-                    .and_then(|_| Term::of(&serde_json::from_value::<Lease>(object.clone()).ok()?));
+                    .and_then(|_| Term::of(&carrack_types::json::from_value::<Lease>(object.clone()).ok()?));
                 premise.holds(uid(object), text(object, "/metadata/resourceVersion"), generation, term.as_ref())
             }
         }

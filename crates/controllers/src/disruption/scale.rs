@@ -26,6 +26,8 @@ pub(super) struct Scaled {
     rest: Map<String, Value>,
 }
 
+carrack_types::json_here!(Scaled);
+
 impl Object for Scaled {
     fn meta(&self) -> &ObjectMeta {
         &self.metadata

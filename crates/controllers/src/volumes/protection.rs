@@ -7,15 +7,13 @@ use std::time::Duration;
 
 use carrack_engine::{Controller, Key, Plan, Setup, Time, View};
 use carrack_types::resource::{Kind, Object as _};
+use carrack_types::well_known::finalizer::{CLAIM_PROTECTION, CLASS_PROTECTION, VOLUME_PROTECTION};
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, Pod, Volume};
 use k8s_openapi::api::storage::v1::VolumeAttributesClass;
 
 use super::is_bound_to;
 use crate::pods::{self, BY_CLAIM};
 
-const CLAIM_FINALIZER: &str = "kubernetes.io/pvc-protection";
-const VOLUME_FINALIZER: &str = "kubernetes.io/pv-protection";
-const CLASS_FINALIZER: &str = "kubernetes.io/vac-protection";
 /// Name of the indexes of claims and of volumes by the classes of attributes that they name.
 const BY_ATTRIBUTES: &str = "attributes";
 /// How soon to look again whether the pods are known as far as the claim.
@@ -60,8 +58,8 @@ impl Controller for ClaimProtection {
     }
     fn reconcile(&mut self, key: &Key, view: &View<'_>, _: Time) -> Plan {
         let Some(claim) = view.get::<PersistentVolumeClaim>(&key.namespace, &key.name) else { return Plan::none() };
-        if !claim.is_deleting() || !claim.has_finalizer(CLAIM_FINALIZER) {
-            return protect(claim.as_ref(), CLAIM_FINALIZER);
+        if !claim.is_deleting() || !claim.has_finalizer(CLAIM_PROTECTION) {
+            return protect(claim.as_ref(), CLAIM_PROTECTION);
         }
         // From its deletion on, no pod with the claim is bound to a node any more; those from before must be known.
         if !known_as_far::<Pod, _>(claim.as_ref(), view) {
@@ -76,7 +74,7 @@ impl Controller for ClaimProtection {
             // One that has no node does not keep the claim, if it surely has none.
             plan = plan.confirm_unchanged(pod.as_ref());
         }
-        plan.without_finalizer(claim.as_ref(), CLAIM_FINALIZER)
+        plan.without_finalizer(claim.as_ref(), CLAIM_PROTECTION)
     }
 }
 
@@ -96,8 +94,8 @@ impl Controller for VolumeProtection {
     }
     fn reconcile(&mut self, key: &Key, view: &View<'_>, _: Time) -> Plan {
         let Some(volume) = view.get::<PersistentVolume>("", &key.name) else { return Plan::none() };
-        if !volume.is_deleting() || !volume.has_finalizer(VOLUME_FINALIZER) {
-            return protect(volume.as_ref(), VOLUME_FINALIZER);
+        if !volume.is_deleting() || !volume.has_finalizer(VOLUME_PROTECTION) {
+            return protect(volume.as_ref(), VOLUME_PROTECTION);
         }
         let bound = volume.status.as_ref().and_then(|s| s.phase.as_deref()) == Some("Bound");
         let reference = volume.spec.as_ref().and_then(|s| s.claim_ref.as_ref());
@@ -121,7 +119,7 @@ impl Controller for VolumeProtection {
             ),
             None => Plan::none(),
         };
-        gone.without_finalizer(volume.as_ref(), VOLUME_FINALIZER)
+        gone.without_finalizer(volume.as_ref(), VOLUME_PROTECTION)
     }
 }
 
@@ -164,8 +162,8 @@ impl Controller for AttributesClassProtection {
     }
     fn reconcile(&mut self, key: &Key, view: &View<'_>, _: Time) -> Plan {
         let Some(class) = view.get::<VolumeAttributesClass>("", &key.name) else { return Plan::none() };
-        if !class.is_deleting() || !class.has_finalizer(CLASS_FINALIZER) {
-            return protect(class.as_ref(), CLASS_FINALIZER);
+        if !class.is_deleting() || !class.has_finalizer(CLASS_PROTECTION) {
+            return protect(class.as_ref(), CLASS_PROTECTION);
         }
         let claims = view.cache::<PersistentVolumeClaim>().count(BY_ATTRIBUTES, &key.name);
         let volumes = view.cache::<PersistentVolume>().count(BY_ATTRIBUTES, &key.name);
@@ -176,7 +174,7 @@ impl Controller for AttributesClassProtection {
         if !known_as_far::<PersistentVolumeClaim, _>(class, view) || !known_as_far::<PersistentVolume, _>(class, view) {
             return Plan::none().requeue_after(LOOK_AGAIN);
         }
-        Plan::none().without_finalizer(class, CLASS_FINALIZER)
+        Plan::none().without_finalizer(class, CLASS_PROTECTION)
     }
 }
 
@@ -206,7 +204,7 @@ mod tests {
             (true, vec![pod("n", "other", "3")], vec![], wait),
         ] {
             let mut claim = json!({"metadata": {"namespace": "ns", "name": "c", "uid": "c", "resourceVersion": "5",
-                "finalizers": [CLAIM_FINALIZER]}});
+                "finalizers": [CLAIM_PROTECTION]}});
             if deleting {
                 claim["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z".into();
             }
@@ -235,7 +233,7 @@ mod tests {
                 pod["metadata"]["deletionGracePeriodSeconds"] = grace.into();
             }
             let claim = json!({"metadata": {"namespace": "ns", "name": "p-v", "uid": "c", "resourceVersion": "5",
-                "deletionTimestamp": "2026-01-01T00:00:00Z", "finalizers": [CLAIM_FINALIZER],
+                "deletionTimestamp": "2026-01-01T00:00:00Z", "finalizers": [CLAIM_PROTECTION],
                 "ownerReferences": [{"apiVersion": "v1", "kind": "Pod", "name": "p", "uid": owner, "controller": true}]}});
             let caches = Caches::new()
                 .with_index::<Pod>(BY_CLAIM, pods::by_claim)
@@ -262,19 +260,19 @@ mod tests {
                 json!({"metadata": {"name": name, "uid": name, "resourceVersion": "5", "finalizers": finalizers,
                     "deletionTimestamp": deleted}})
             };
-            let mut claim = object("c", CLAIM_FINALIZER);
+            let mut claim = object("c", CLAIM_PROTECTION);
             claim["metadata"]["namespace"] = "ns".into();
             let caches = Caches::new()
                 .with::<PersistentVolumeClaim>([of(claim)])
-                .with::<PersistentVolume>([of(object("v", VOLUME_FINALIZER))]);
+                .with::<PersistentVolume>([of(object("v", VOLUME_PROTECTION))]);
             let expected = |key: &str, finalizer: &str| {
                 let patch = format!("patch {key} finalizers=[\"other\",\"{finalizer}\"]");
                 Vec::from_iter(given.then_some(patch))
             };
             let plan = ClaimProtection.reconcile(&Key::new("ns", "c"), &caches.view(), Time::default());
-            assert_eq!(words(&plan), expected("ns/c", CLAIM_FINALIZER), "{has} {deleting}");
+            assert_eq!(words(&plan), expected("ns/c", CLAIM_PROTECTION), "{has} {deleting}");
             let plan = VolumeProtection.reconcile(&Key::new("", "v"), &caches.view(), Time::default());
-            assert_eq!(words(&plan), expected("v", VOLUME_FINALIZER), "{has} {deleting}");
+            assert_eq!(words(&plan), expected("v", VOLUME_PROTECTION), "{has} {deleting}");
         }
     }
 
@@ -303,7 +301,7 @@ mod tests {
             (claim(none(), none(), "3"), other(), vec![], wait),
         ] {
             let class = json!({"metadata": {"name": "gold", "uid": "g", "resourceVersion": "5",
-                "deletionTimestamp": "2026-01-01T00:00:00Z", "finalizers": [CLASS_FINALIZER]}, "driverName": "d"});
+                "deletionTimestamp": "2026-01-01T00:00:00Z", "finalizers": [CLASS_PROTECTION]}, "driverName": "d"});
             let caches = Caches::new()
                 .with_index::<PersistentVolumeClaim>(BY_ATTRIBUTES, classes_of_claim)
                 .with_index::<PersistentVolume>(BY_ATTRIBUTES, classes_of_volume)
@@ -331,7 +329,7 @@ mod tests {
             ("Released", reference, vec![claim("u")], vec![]),
         ] {
             let volume = json!({"metadata": {"name": "v", "uid": "v", "resourceVersion": "5",
-                    "deletionTimestamp": "2026-01-01T00:00:00Z", "finalizers": [VOLUME_FINALIZER]},
+                    "deletionTimestamp": "2026-01-01T00:00:00Z", "finalizers": [VOLUME_PROTECTION]},
                 "spec": {"claimRef": reference}, "status": {"phase": phase}});
             let caches = Caches::new()
                 .with::<PersistentVolume>([of(volume.clone())])

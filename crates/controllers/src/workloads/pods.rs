@@ -167,7 +167,7 @@ mod tests {
 
     #[test]
     fn the_less_useful_pod_goes_first() {
-        let pod = |v: Value| serde_json::from_value::<Pod>(v).expect("a pod");
+        let pod = |v: Value| carrack_types::json::from_value::<Pod>(v).expect("a pod");
         let ready_since = |t: &str| json!([{"type": "Ready", "status": "True", "lastTransitionTime": t}]);
         let running = |conditions: Value| {
             json!({"metadata": {"uid": "b"}, "spec": {"nodeName": "n", "containers": []},

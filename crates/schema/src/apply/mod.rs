@@ -10,6 +10,9 @@
 //!            config ──┘     what the applier owned, does not apply any more, and nobody else owns
 //! ```
 //!
+//! What a manager owns is said in the version that it wrote in. Objects are taken to that version to be held against it, old
+//! and new alike, so a field under another name there is the same field; sets in versions that are gone go.
+//!
 //! [`set`] has the algebra of sets of fields, [`view`] what a schema says about owning, [`compare`],
 //! [`merge`] and [`check`] work on values under that view, [`managed`] is the list itself. All of it
 //! is pure; a set is decoded only if a write takes something out of it ([`text`] does the rest).
@@ -26,6 +29,7 @@ mod set;
 mod text;
 mod view;
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 use serde_json::{Map, Value, json};
@@ -88,8 +92,50 @@ pub struct Kind<'s> {
     pub schema: &'s Schema,
     /// The other versions, by `apiVersion`.
     pub other: &'s dyn Fn(&str) -> Other<'s>,
-    /// Makes an object of another form, given its `apiVersion`.
-    pub convert: &'s dyn Fn(&Object, &str) -> Object,
+    /// Makes an object of another form, given its `apiVersion`. Where others have to be asked for it, it fails at first, and
+    /// what is decided with it is decided again once they have answered.
+    pub convert: &'s dyn Fn(&Object, &str) -> Result<Object, Unconverted>,
+}
+
+/// It is not known (yet) what an object is in another version.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("it is not known what the object is in another version")]
+pub struct Unconverted;
+
+/// How objects look in some of the versions.
+#[derive(Clone, Copy)]
+struct Form<'v, 's> {
+    /// The `apiVersion` that stands for all that look so: the request's, where it is among them.
+    api_version: &'v str,
+    schema: &'s Schema,
+}
+
+impl<'s> Kind<'s> {
+    /// The form of a version, given the request's. None when there is no such version.
+    fn form<'v>(&self, own: &'v str, api_version: &'v str) -> Option<Form<'v, 's>> {
+        let own = Form { api_version: own, schema: self.schema };
+        if api_version == own.api_version {
+            return Some(own);
+        }
+        match (self.other)(api_version) {
+            Other::Unknown => None,
+            Other::Same => Some(own),
+            Other::Form(schema) => Some(Form { api_version, schema }),
+        }
+    }
+
+    /// An object of one form in another one.
+    fn turned<'o>(
+        &self,
+        object: Cow<'o, Object>,
+        from: Form<'_, '_>,
+        to: Form<'_, '_>,
+    ) -> Result<Cow<'o, Object>, Unconverted> {
+        if from.api_version == to.api_version {
+            return Ok(object);
+        }
+        (self.convert)(&object, to.api_version).map(Cow::Owned)
+    }
 }
 
 /// Why an object cannot be applied.
@@ -101,6 +147,9 @@ pub enum ApplyError {
     /// Others own what it would change: (manager, path) each.
     #[error("{}", conflict_message(.0))]
     Conflict(Vec<(String, String)>),
+    /// It cannot be said before [`Kind::convert`] knows an object in another version.
+    #[error(transparent)]
+    Unconverted(#[from] Unconverted),
 }
 
 /// What applying comes to.
@@ -117,19 +166,29 @@ pub struct Applied {
 ///
 /// Returns whether anything changed. Times change only where fields do, so that a write that
 /// changes nothing stays one.
-pub fn update(old: &Object, new: &Object, kind: &Kind<'_>, managed: &mut Managed, who: &Writer<'_>) -> bool {
-    let mut changes = owned_changes(old, new, kind.schema);
+///
+/// # Errors
+/// When an object is not known in the version of a manager. Then `managed` is as it was.
+pub fn update(
+    old: &Object,
+    new: &Object,
+    kind: &Kind<'_>,
+    managed: &mut Managed,
+    who: &Writer<'_>,
+) -> Result<bool, Unconverted> {
+    let changes = owned_changes(old, new, kind.schema);
     if changes.is_empty() {
-        return false;
+        return Ok(false);
     }
-    lose(managed, old, new, &changes, kind, who, Spared::Updater);
-    let gained = std::mem::take(&mut changes.changed);
+    let mut versions = Versions::of(managed, (old, new), changes, kind, who.api_version)?;
+    lose(managed, &versions, who, Spared::Updater);
+    let gained = std::mem::take(&mut versions.own.changed);
     if !gained.is_empty() {
         managed.give(who, gained);
     }
     managed.entries.retain(|entry| !entry.fields.is_empty());
     cap_updaters(managed);
-    true
+    Ok(true)
 }
 
 /// The state of a kind's new object before it has any fields: what every built-in object has.
@@ -178,18 +237,9 @@ enum Spared {
 
 /// Takes what changed from those who owned it, but for the writer. Drops entries in versions
 /// that are not served any more.
-fn lose(
-    managed: &mut Managed,
-    old: &Object,
-    new: &Object,
-    changes: &Changes,
-    kind: &Kind<'_>,
-    who: &Writer<'_>,
-    spared: Spared,
-) {
+fn lose(managed: &mut Managed, versions: &Versions<'_, '_>, who: &Writer<'_>, spared: Spared) {
     let mut gone = false;
     let own = if spared == Spared::Updater { managed.find(who, Operation::Update) } else { None };
-    let mut versions = Versions { api_version: who.api_version, kind, old, new, changes, other: BTreeMap::new() };
     for (place, entry) in managed.entries.iter_mut().enumerate() {
         if spared == Spared::Applier && is_applier(entry, who.manager, who.subresource) {
             continue;
@@ -216,38 +266,44 @@ fn is_applier(entry: &Entry, manager: &str, subresource: &str) -> bool {
     entry.operation == Operation::Apply && entry.manager == manager && entry.subresource == subresource
 }
 
-/// What a write changes, in each version of the kind. Objects are converted once for each version, however many managers there
-/// are that speak it.
+/// What a write changes, in each version that managers speak. Objects are converted once for each version, however many managers
+/// there are that speak it.
 struct Versions<'a, 's> {
     /// The request's.
     api_version: &'a str,
     kind: &'a Kind<'s>,
-    old: &'a Object,
-    new: &'a Object,
     /// The changes in the request's version.
-    changes: &'a Changes,
+    own: Changes,
     /// The same in versions that have another form.
     other: BTreeMap<String, Changes>,
 }
 
-impl Versions<'_, '_> {
-    /// The changes in a version. None when the version is not known.
-    fn changes(&mut self, api_version: &str) -> Option<&Changes> {
-        if api_version == self.api_version {
-            return Some(self.changes);
-        }
-        match (self.kind.other)(api_version) {
-            Other::Unknown => None,
-            Other::Same => Some(self.changes),
-            Other::Form(schema) => {
-                if !self.other.contains_key(api_version) {
-                    let convert = |object| (self.kind.convert)(object, api_version);
-                    let changes = owned_changes(&convert(self.old), &convert(self.new), schema);
-                    self.other.insert(api_version.to_owned(), changes);
-                }
-                self.other.get(api_version)
+impl<'a, 's> Versions<'a, 's> {
+    /// `own` is what differs between the old object and the new one in the request's version.
+    fn of(
+        managed: &Managed,
+        (old, new): (&Object, &Object),
+        own: Changes,
+        kind: &'a Kind<'s>,
+        api_version: &'a str,
+    ) -> Result<Versions<'a, 's>, Unconverted> {
+        let mut other: BTreeMap<String, Changes> = BTreeMap::new();
+        for entry in &managed.entries {
+            let Some(form) = kind.form(api_version, &entry.api_version) else { continue };
+            if form.api_version == api_version || other.contains_key(form.api_version) {
+                continue;
             }
+            // Both are asked for before one is missed, so that they are asked for together.
+            let (old, new) = ((kind.convert)(old, form.api_version), (kind.convert)(new, form.api_version));
+            other.insert(form.api_version.to_owned(), owned_changes(&old?, &new?, form.schema));
         }
+        Ok(Versions { api_version, kind, own, other })
+    }
+
+    /// The changes in a version. None when the version is not known.
+    fn changes(&self, api_version: &str) -> Option<&Changes> {
+        let form = self.kind.form(self.api_version, api_version)?;
+        if form.api_version == self.api_version { Some(&self.own) } else { self.other.get(form.api_version) }
     }
 }
 
@@ -298,7 +354,8 @@ pub fn check(config: &Object, schema: &Schema) -> Result<(), ApplyError> {
 /// `metadata.managedFields`. `resets` says of a top-level field whether this resource ignores it.
 ///
 /// # Errors
-/// When the object does not fit its schema, or changes what others own and is not forced.
+/// When the object does not fit its schema, or changes what others own and is not forced; when an object is not known in the
+/// version of a manager.
 pub fn apply(
     live: Option<&Object>,
     config: &Object,
@@ -315,38 +372,41 @@ pub fn apply(
         .map(|(field, value)| (field.clone(), value.clone()))
         .collect();
     let node = kind.schema.resolve();
-    let empty = Object::new();
+    let (own, empty) = (Form { api_version: who.api_version, schema: kind.schema }, Object::new());
     if let (Some(live), true) = (live, managed.is_empty()) {
         let mut before = owned_changes(&nothing(false, live), live, kind.schema);
         let who = Writer { manager: BEFORE_FIRST_APPLY, subresource: "", ..*who };
         managed.give(&who, std::mem::take(&mut before.changed));
     }
     let live = live.unwrap_or(&empty);
-    let mut listed = merge::Listed::new();
-    for entry in managed.entries.iter_mut().filter(|entry| entry.api_version == who.api_version) {
-        merge::fold_root(entry.fields.set_mut(), live, node, &mut listed);
-    }
+    fold(&mut managed, live, kind, own)?;
 
     let mut claims = merge::claimed(config, node);
     strip(&mut claims);
     let mut object = live.clone();
     merge::merge(&mut object, config, node);
 
-    let own = managed.find(who, Operation::Apply);
-    let before = own.map(|at| managed.entries.remove(at));
-    let (last, last_time) = match before {
-        Some(mut entry) => (std::mem::take(entry.fields.set_mut()), entry.time),
-        None => (Set::default(), String::new()),
+    let before = managed.find(who, Operation::Apply).map(|at| managed.entries.remove(at));
+    let (last, last_version, last_time) = match before {
+        Some(mut entry) => (std::mem::take(entry.fields.set_mut()), entry.api_version, entry.time),
+        None => (Set::default(), String::new(), String::new()),
     };
     managed.entries.push(Entry::of(who, Operation::Apply, claims.clone()));
-    let mut dropped = last.clone();
-    dropped.subtract(&claims);
-    if !dropped.is_empty() {
-        object = prune(object, &managed, &last, kind.schema);
+    if let Some(form) = kind.form(own.api_version, &last_version) {
+        let mut dropped = last.clone();
+        // Fields of another form cannot be told from those that are applied now.
+        if form.api_version == own.api_version {
+            dropped.subtract(&claims);
+        }
+        if !dropped.is_empty() {
+            object = prune(object, &managed, (&last, form), kind, own)?;
+        }
     }
 
     let changes = owned_changes(live, &object, kind.schema);
-    let conflicts = conflicts(&managed, live, &object, &changes, kind, who);
+    let is_unchanged = changes.is_empty();
+    let versions = Versions::of(&managed, (live, &object), changes, kind, own.api_version)?;
+    let conflicts = conflicts(&managed, &versions, who);
     if !force && !conflicts.is_empty() {
         let allowed = if who.manager == KUBECTL { last_applied(live, who, kind.schema) } else { Set::default() };
         let left: Vec<(String, String)> = conflicts
@@ -361,8 +421,8 @@ pub fn apply(
             return Err(ApplyError::Conflict(left));
         }
     }
-    lose(&mut managed, live, &object, &changes, kind, who, Spared::Applier);
-    if changes.is_empty()
+    lose(&mut managed, &versions, who, Spared::Applier);
+    if is_unchanged
         && last == claims
         && !last_time.is_empty()
         && let Some(at) = managed.find(who, Operation::Apply)
@@ -376,43 +436,75 @@ pub fn apply(
     Ok(Applied { object, managed })
 }
 
-/// Takes out what the applier owned and does not apply any more, unless somebody else owns it. What
-/// nobody ever owned goes only together with what it is a part of.
-fn prune(merged: Object, managed: &Managed, last: &Set, schema: &Schema) -> Object {
-    let node = schema.resolve();
-    let named = |set: &Set| merge::with_named(set, schema);
-    let last = named(last);
-    let mut owned = Set::default();
+/// Drops sets in versions that are gone, and folds those that were made under another schema of their version.
+fn fold(managed: &mut Managed, live: &Object, kind: &Kind<'_>, own: Form<'_, '_>) -> Result<(), Unconverted> {
+    managed.entries.retain(|entry| kind.form(own.api_version, &entry.api_version).is_some());
+    let mut forms: BTreeMap<String, Cow<'_, Object>> = BTreeMap::new();
     for entry in &managed.entries {
-        owned.add(entry.fields.to_set());
+        let form = kind.form(own.api_version, &entry.api_version).unwrap_or(own);
+        if !forms.contains_key(form.api_version) {
+            forms.insert(form.api_version.to_owned(), kind.turned(Cow::Borrowed(live), own, form)?);
+        }
     }
-    let all = named(&merge::claimed(&merged, node));
-    let mut without_last = merged.clone();
-    merge::remove(&mut without_last, &last, node, Emptied::IsNull);
-    let mut unowned = all.clone();
-    unowned.subtract(&named(&merge::claimed(&without_last, node)));
-    unowned.subtract(&named(&owned));
+    let mut listed = merge::Listed::new();
+    for entry in &mut managed.entries {
+        let form = kind.form(own.api_version, &entry.api_version).unwrap_or(own);
+        if let Some(live) = forms.get(form.api_version) {
+            merge::fold_root(entry.fields.set_mut(), live, form.schema.resolve(), &mut listed);
+        }
+    }
+    Ok(())
+}
+
+/// Takes out what the applier owned and does not apply any more, unless somebody else owns it. What
+/// nobody ever owned goes only together with what it is a part of. `last` is what the applier owned, in the form that it
+/// was applied in: what goes is taken out there.
+fn prune<'v, 's>(
+    merged: Object,
+    managed: &'v Managed,
+    (last, form): (&Set, Form<'v, 's>),
+    kind: &Kind<'s>,
+    own: Form<'v, 's>,
+) -> Result<Object, Unconverted> {
+    let named = |set: &Set, form: Form<'_, '_>| merge::with_named(set, form.schema);
+    let claimed = |object: &Object, form: Form<'_, '_>| named(&merge::claimed(object, form.schema.resolve()), form);
+    let last = named(last, form);
+    // What is owned, in each form.
+    let mut owned: BTreeMap<&str, (Form<'_, 's>, Set)> = BTreeMap::new();
+    for entry in &managed.entries {
+        if let Some(form) = kind.form(own.api_version, &entry.api_version) {
+            let (_, all) = owned.entry(form.api_version).or_insert_with(|| (form, Set::default()));
+            all.add(entry.fields.to_set());
+        }
+    }
+    let owned_here = owned.remove(form.api_version).map(|(_, set)| set).unwrap_or_default();
+    let merged = kind.turned(Cow::Owned(merged), own, form)?;
     let mut kept = merged.clone();
-    merge::remove(&mut kept, &unowned, node, Emptied::IsNull);
-    let mut gone = all;
-    gone.subtract(&named(&merge::claimed(&kept, node)));
+    merge::remove(kept.to_mut(), &last, form.schema.resolve(), Emptied::IsNull);
+    let mut kept_form = form;
+    // What others own in the applier's form comes first: a conversion may not do without it.
+    let here = std::iter::once((form, &owned_here));
+    for (form_of_owners, owned) in here.chain(owned.values().map(|(form, set)| (*form, set))) {
+        let all = kind.turned(Cow::Borrowed(&*merged), form, form_of_owners)?;
+        kept = kind.turned(kept, kept_form, form_of_owners)?;
+        let mut unowned = claimed(&all, form_of_owners);
+        unowned.subtract(&claimed(&kept, form_of_owners));
+        unowned.subtract(&named(owned, form_of_owners));
+        kept = Cow::Owned(all.into_owned());
+        merge::remove(kept.to_mut(), &unowned, form_of_owners.schema.resolve(), Emptied::IsNull);
+        kept_form = form_of_owners;
+    }
+    let kept = kind.turned(kept, kept_form, form)?;
+    let mut gone = claimed(&merged, form);
+    gone.subtract(&claimed(&kept, form));
     let mut pruned = merged;
-    merge::remove(&mut pruned, &gone.intersection(&last), node, Emptied::Goes(Some(&owned)));
-    pruned
+    merge::remove(pruned.to_mut(), &gone.intersection(&last), form.schema.resolve(), Emptied::Goes(Some(&owned_here)));
+    kind.turned(pruned, form, own).map(Cow::into_owned)
 }
 
 /// What others own of the changes, by manager.
-fn conflicts(
-    managed: &Managed,
-    live: &Object,
-    object: &Object,
-    changes: &Changes,
-    kind: &Kind<'_>,
-    who: &Writer<'_>,
-) -> Vec<(String, Set)> {
+fn conflicts(managed: &Managed, versions: &Versions<'_, '_>, who: &Writer<'_>) -> Vec<(String, Set)> {
     let mut found = Vec::new();
-    let mut versions =
-        Versions { api_version: who.api_version, kind, old: live, new: object, changes, other: BTreeMap::new() };
     for entry in managed.entries.iter().filter(|entry| !is_applier(entry, who.manager, who.subresource)) {
         let Some(changes) = versions.changes(&entry.api_version) else { continue };
         let common = entry.fields.to_set().intersection(&changes.changed);

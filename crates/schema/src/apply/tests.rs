@@ -19,7 +19,7 @@ fn unknown(_: &str) -> Other<'static> {
 }
 
 fn kind(name: &str) -> Kind<'static> {
-    Kind { schema: builtin::schema(name).expect("built-in"), other: &unknown, convert: &|object, _| object.clone() }
+    Kind { schema: builtin::schema(name).expect("built-in"), other: &unknown, convert: &|object, _| Ok(object.clone()) }
 }
 
 fn writer(manager: &'static str, second: u32) -> Writer<'static> {
@@ -46,7 +46,7 @@ impl Story {
     fn update(&mut self, manager: &'static str, second: u32, new: Value) -> bool {
         let new = object(new);
         let old = self.object.take().unwrap_or_else(|| nothing(false, &new));
-        let changed = update(&old, &new, &self.kind, &mut self.managed, &writer(manager, second));
+        let changed = update(&old, &new, &self.kind, &mut self.managed, &writer(manager, second)).expect("one version");
         self.object = Some(new);
         changed
     }
@@ -386,13 +386,186 @@ fn objects_are_converted_once_for_each_version() {
     let other = |_: &str| Other::Form(schema);
     let convert = |object: &Object, _: &str| {
         converted.set(converted.get() + 1);
-        object.clone()
+        Ok::<_, Unconverted>(object.clone())
     };
     let kind = Kind { schema, other: &other, convert: &convert };
     let mut managed = managers(100, "apps/v1beta1", &json!({"f:spec": {"f:replicas": {}}}));
     let (old, new) = (object(deployment(Some(1), "a")), object(deployment(Some(2), "a")));
-    assert!(update(&old, &new, &kind, &mut managed, &writer("me", 1)));
+    assert_eq!(update(&old, &new, &kind, &mut managed, &writer("me", 1)), Ok(true));
     assert_eq!((converted.get(), managed.entries.len()), (2, 1), "all have lost what they owned");
+}
+
+/// A converter that has to ask somebody is asked for the old object and the new one before it is decided again, and nothing has
+/// been noted then.
+#[test]
+fn what_is_not_known_in_another_version_is_asked_for() {
+    let schema = builtin::schema(DEPLOYMENT).expect("built-in");
+    let asked = std::cell::RefCell::new(Vec::new());
+    let other = |_: &str| Other::Form(schema);
+    let convert = |object: &Object, version: &str| {
+        asked.borrow_mut().push((object["spec"]["replicas"].clone(), version.to_owned()));
+        Err::<Object, _>(Unconverted)
+    };
+    let kind = Kind { schema, other: &other, convert: &convert };
+    let before = managers(2, "apps/v1beta1", &json!({"f:spec": {"f:replicas": {}}}));
+    let (old, new) = (object(deployment(Some(1), "a")), object(deployment(Some(2), "a")));
+    let mut managed = before.clone();
+    assert_eq!(update(&old, &new, &kind, &mut managed, &writer("me", 1)), Err(Unconverted));
+    assert_eq!(managed, before);
+    assert_eq!(asked.take(), [(json!(1), "apps/v1beta1".to_owned()), (json!(2), "apps/v1beta1".to_owned())]);
+    let applied = apply(Some(&old), &new, &kind, before, &writer("me", 1), true, &status_resets);
+    assert_eq!(applied, Err(ApplyError::Unconverted(Unconverted)));
+}
+
+/// One write of an object whose versions differ: how (`apply`, `force` or `update`), the manager, the version, and the spec.
+type Write = (&'static str, &'static str, &'static str, Value);
+
+/// An object in another version: what `v2` calls `replicas` is the `size` of the others.
+fn renamed(given: &Object, version: &str) -> Object {
+    let (from, to) = if version == "v2" { ("size", "replicas") } else { ("replicas", "size") };
+    let mut made = given.clone();
+    made.insert("apiVersion".to_owned(), version.into());
+    if let Some(spec) = made.get_mut("spec").and_then(Value::as_object_mut)
+        && let Some(value) = spec.remove(from)
+    {
+        spec.insert(to.to_owned(), value);
+    }
+    made
+}
+
+/// Makes the writes one after the other. `v0` is a version that there is only for who writes in it.
+fn written(writes: &[Write]) -> Result<(Object, Managed), ApplyError> {
+    let schema = |size: &str, list: Value| {
+        let mut parts = json!({"type": "array", "items": {"type": "object", "properties": {
+            "id": {"type": "string"}, "n": {"type": "integer"},
+        }}});
+        parts.as_object_mut().expect("an object").append(&mut object(list));
+        let spec = json!({size: {"type": "integer"}, "mode": {"type": "string"}, "parts": parts});
+        let properties = json!({"apiVersion": {"type": "string"}, "spec": {"type": "object", "properties": spec}});
+        Schema::parse(&json!({"type": "object", "properties": properties})).expect("a schema")
+    };
+    let by_id = json!({"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["id"]});
+    let (v1, v2) = (schema("size", by_id), schema("replicas", json!({})));
+    let of = |version: &str| if version == "v2" { &v2 } else { &v1 };
+    let other = |version: &str| if version == "v0" { Other::Unknown } else { Other::Form(of(version)) };
+    let convert = |object: &Object, version: &str| Ok::<_, Unconverted>(renamed(object, version));
+    let mut state: Option<Object> = None;
+    let mut managed = Managed::default();
+    for (how, manager, version, spec) in writes {
+        let kind = Kind { schema: of(version), other: &other, convert: &convert };
+        let who = Writer { manager, api_version: version, subresource: "", now: "2026-01-01T00:00:00Z" };
+        let given = object(json!({"apiVersion": version, "spec": spec}));
+        let live = state.take().map(|live| renamed(&live, version));
+        if *how == "update" {
+            let old = live.unwrap_or_else(|| nothing(true, &given));
+            update(&old, &given, &kind, &mut managed, &who)?;
+            state = Some(given);
+        } else {
+            let applied = apply(live.as_ref(), &given, &kind, managed, &who, *how == "force", &|_| false)?;
+            (state, managed) = (Some(applied.object), applied.managed);
+        }
+    }
+    Ok((state.expect("something was written"), managed))
+}
+
+/// What writes come to: the spec in the version of the last one, and of each manager the version and the fields; or why the last
+/// one is refused.
+fn check(writes: &[Write], want: Result<(Value, &[&str]), &str>) {
+    match (written(writes), want) {
+        (Ok((made, managed)), Ok((spec, owners))) => {
+            let owner = |entry: &Entry| {
+                format!("{} {} {}", entry.manager, entry.api_version, entry.fields.to_set().paths().join(" "))
+            };
+            let mut found: Vec<String> = managed.entries.iter().map(owner).collect();
+            found.sort();
+            assert_eq!(
+                (made["spec"].clone(), found),
+                (spec, owners.iter().map(ToString::to_string).collect()),
+                "{writes:?}"
+            );
+        }
+        (Err(error), Err(why)) => assert_eq!(error.to_string(), why, "{writes:?}"),
+        (found, _) => panic!("{writes:?}: {found:?}"),
+    }
+}
+
+#[test]
+fn fields_are_owned_in_the_version_in_which_they_were_written() {
+    let first = |spec: Value| ("apply", "a", "v1", spec);
+    let comes_to = |spec: Value, owners: &'static [&'static str]| Ok((spec, owners));
+    for (writes, want) in [
+        // The same value under another name is no conflict; another value is one.
+        (
+            vec![first(json!({"size": 1})), ("apply", "b", "v2", json!({"replicas": 1}))],
+            comes_to(json!({"replicas": 1}), &["a v1 .spec.size", "b v2 .spec.replicas"]),
+        ),
+        (
+            vec![first(json!({"size": 1})), ("apply", "b", "v2", json!({"replicas": 2}))],
+            Err("Apply failed with 1 conflict: conflict with \"a\": .spec.size"),
+        ),
+        (
+            vec![first(json!({"size": 1, "mode": "x"})), ("force", "b", "v2", json!({"replicas": 2}))],
+            comes_to(json!({"replicas": 2, "mode": "x"}), &["a v1 .spec.mode", "b v2 .spec.replicas"]),
+        ),
+        // Who applies in another version than before lets go of what he applied under another name.
+        (
+            vec![first(json!({"size": 1, "mode": "x"})), ("apply", "a", "v2", json!({"mode": "x"}))],
+            comes_to(json!({"mode": "x"}), &["a v2 .spec.mode"]),
+        ),
+        (
+            vec![first(json!({"size": 1, "mode": "x"})), ("apply", "a", "v2", json!({"replicas": 3}))],
+            comes_to(json!({"replicas": 3}), &["a v2 .spec.replicas"]),
+        ),
+        // But not of what another owns, in whatever version.
+        (
+            vec![
+                first(json!({"size": 1, "mode": "x"})),
+                ("apply", "b", "v2", json!({"replicas": 1})),
+                first(json!({"mode": "x"})),
+            ],
+            comes_to(json!({"size": 1, "mode": "x"}), &["a v1 .spec.mode", "b v2 .spec.replicas"]),
+        ),
+        (
+            vec![
+                first(json!({"size": 1, "mode": "x"})),
+                ("apply", "b", "v2", json!({"replicas": 1})),
+                ("apply", "a", "v2", json!({"mode": "x"})),
+            ],
+            comes_to(json!({"replicas": 1, "mode": "x"}), &["a v2 .spec.mode", "b v2 .spec.replicas"]),
+        ),
+        // Updates take from appliers what they change or remove.
+        (
+            vec![first(json!({"size": 1, "mode": "x"})), ("update", "b", "v2", json!({"replicas": 3, "mode": "x"}))],
+            comes_to(json!({"replicas": 3, "mode": "x"}), &["a v1 .spec.mode", "b v2 .spec.replicas"]),
+        ),
+        (
+            vec![first(json!({"size": 1, "mode": "x"})), ("update", "b", "v2", json!({"mode": "x"}))],
+            comes_to(json!({"mode": "x"}), &["a v1 .spec.mode"]),
+        ),
+        (
+            vec![first(json!({"size": 1})), ("update", "b", "v2", json!({"replicas": 3})), first(json!({"size": 1}))],
+            Err("Apply failed with 1 conflict: conflict with \"b\" using v2: .spec.replicas"),
+        ),
+        // A list is owned as its owner's version has it, whatever another version makes of it.
+        (
+            vec![
+                ("apply", "a", "v2", json!({"parts": [{"id": "x", "n": 1}]})),
+                ("apply", "b", "v1", json!({"parts": [{"id": "y", "n": 1}]})),
+            ],
+            Err("Apply failed with 1 conflict: conflict with \"a\": .spec.parts"),
+        ),
+        // Versions that are gone take with them what was owned in them, and nothing of the object.
+        (
+            vec![("apply", "a", "v0", json!({"size": 1})), ("apply", "b", "v1", json!({"size": 2}))],
+            comes_to(json!({"size": 2}), &["b v1 .spec.size"]),
+        ),
+        (
+            vec![("apply", "a", "v0", json!({"size": 1})), first(json!({"mode": "x"}))],
+            comes_to(json!({"size": 1, "mode": "x"}), &["a v1 .spec.mode"]),
+        ),
+    ] {
+        check(&writes, want);
+    }
 }
 
 /// Items that are there many times are merged in their order, and each of them is moved once.

@@ -14,7 +14,7 @@
 use serde_json::{Map, Value};
 
 use super::set;
-use crate::builtin;
+use crate::builtin::{self, OBJECT_META};
 use crate::schema::{Additional, ListType, Schema};
 
 /// How a value is owned.
@@ -87,8 +87,6 @@ pub(super) fn field<'s>(node: &'s Schema, name: &str) -> Option<&'s Schema> {
         Additional::Unspecified => None,
     }
 }
-
-const OBJECT_META: &str = "io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta";
 
 /// The schema of a field, whatever it is.
 pub(super) fn field_or_any<'s>(node: &'s Schema, name: &str) -> &'s Schema {

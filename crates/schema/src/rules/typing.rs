@@ -11,13 +11,12 @@ use carrack_cel::{Field, Program, Type};
 use serde_json::Value;
 
 use super::declare::type_of;
-use crate::builtin;
+use crate::builtin::{self, OBJECT_META};
 use crate::schema::Schema;
 use crate::validate::expressions;
 
 /// Most kinds that a policy is looked at for.
 const MAX_KINDS: usize = 10;
-const OBJECT_META: &str = "io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta";
 
 /// A kind that a policy may be about.
 #[derive(Clone, Debug)]

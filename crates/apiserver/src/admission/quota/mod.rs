@@ -1,8 +1,10 @@
 //! ResourceQuota: what a namespace may hold at most.
 //!
 //! A write is charged in the transaction that stores it, with the quota pinned: two requests, or two
-//! API servers, cannot both take the last of something. What goes is given back the same way; the
-//! controller that counts anew is for what no write shows (a pod that is overdue).
+//! API servers, cannot both take the last of something. That there is no other quota is pinned as well: whoever has
+//! read that there is none is decided again when one has come. What goes is given back the same way; the
+//! controller that counts anew is for what no write shows (a pod that is overdue), and for what was made while a
+//! new quota was counted.
 
 mod scopes;
 mod usage;
@@ -32,6 +34,8 @@ impl AdmissionPlugin for ResourceQuota {
         let mut needed = Vec::new();
         if is_quota(attributes) && attributes.operation != Operation::Delete {
             let counted = counted(&limits(attributes));
+            // Not pinned: where much is made and reported, that would hardly ever be still. What this misses was there before the
+            // quota, or before its new limit; the controller has it counted once more when it sees that one.
             needed.extend(counted.map(|(group, plural)| Needed::all(&group, &plural, namespace)));
         }
         // What a new object counts for is known only when it is complete; one that goes counts for itself at least.

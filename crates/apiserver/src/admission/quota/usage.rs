@@ -200,7 +200,7 @@ fn of_devices(claim: &Object) -> ResourceList {
 
 fn of_pod(pod: &Object) -> ResourceList {
     let mut used = ResourceList::from([("pods".to_owned(), one())]);
-    let Ok(mut typed) = serde_json::from_value::<Pod>(Value::Object(pod.clone())) else {
+    let Ok(mut typed) = carrack_types::json::from_value::<Pod>(Value::Object(pod.clone())) else {
         return used;
     };
     as_held(&mut typed);

@@ -102,6 +102,91 @@ async fn versions_that_a_webhook_converts() {
     }
 }
 
+/// Patches a gate: the kind of patch, the manager, the version, and the spec.
+async fn write(world: &World, (how, manager, version): (&str, &str, &str), spec: &Value) -> (u16, Value) {
+    let path = format!("/apis/wall.example.com/{version}/namespaces/default/gates/north?fieldManager={manager}");
+    let body = json!({"apiVersion": format!("wall.example.com/{version}"), "kind": "Gate", "spec": spec});
+    let request = Request::builder().method(Method::PATCH).uri(path);
+    let request = request.header("content-type", format!("application/{how}")).body(body.to_string().into());
+    let caller = Caller::new("admin", ["system:masters"]);
+    let (head, body) = world.api.handle(request.expect("request"), caller).await.into_parts();
+    (head.status.as_u16(), serde_json::from_slice::<Value>(&body.into_bytes()).expect("json"))
+}
+
+/// Who applies a field with a default no more lets go of it, also where others own something in another version: what a default
+/// puts in its place there is nothing that stayed.
+#[tokio::test]
+async fn defaults_keep_nothing_that_is_applied_no_more() {
+    let world = World::new().await;
+    let mut definition = gates(&world);
+    for version in definition["spec"]["versions"].as_array_mut().into_iter().flatten() {
+        let fields = &mut version["schema"]["openAPIV3Schema"]["properties"]["spec"]["properties"];
+        fields["lock"] = json!({"type": "string", "default": "none"});
+    }
+    let (code, reply) = world.post("/apis/apiextensions.k8s.io/v1/customresourcedefinitions", &definition).await;
+    assert_eq!(code, 201, "{reply}");
+    for (manager, version, given, code, want) in [
+        ("a", "v2", json!({"address": "h:80", "lock": "brass"}), 201, json!({"address": "h:80", "lock": "brass"})),
+        ("b", "v1", json!({"host": "h"}), 200, json!({"host": "h", "port": "80", "lock": "brass"})),
+        ("a", "v2", json!({"address": "h:80"}), 200, json!({"address": "h:80", "lock": "none"})),
+    ] {
+        let (status, reply) = write(&world, ("apply-patch+yaml", manager, version), &given).await;
+        assert_eq!((status, &reply["spec"]), (code, &want), "{manager} {version} {given}: {reply}");
+    }
+}
+
+/// What a manager owns is held against the object in the version that he wrote in.
+#[tokio::test]
+async fn managers_of_versions_that_a_webhook_converts() {
+    let world = World::new().await;
+    let (code, reply) = world.post("/apis/apiextensions.k8s.io/v1/customresourcedefinitions", &gates(&world)).await;
+    assert_eq!(code, 201, "{reply}");
+    let managers = |object: &Value| -> Vec<String> {
+        let entries = object["metadata"]["managedFields"].as_array().into_iter().flatten();
+        let named = |entry: &Value| {
+            let version = entry["apiVersion"].as_str().unwrap_or_default().rsplit('/').next().unwrap_or_default();
+            format!("{} {version}", entry["manager"].as_str().unwrap_or_default())
+        };
+        entries.map(named).collect()
+    };
+    let (apply, merge) = ("apply-patch+yaml", "merge-patch+json");
+    let whole = json!({"host": "h", "port": "80"});
+    for (write_as, given, code, want) in [
+        ((apply, "a", "v2"), json!({"address": "h:80"}), 201, Ok((json!({"address": "h:80"}), vec!["a v2"]))),
+        // The same under other names is no conflict, and stays when only the other still owns it.
+        ((apply, "b", "v1"), json!({"host": "h"}), 200, Ok((whole.clone(), vec!["a v2", "b v1"]))),
+        ((apply, "b", "v1"), json!({"port": "80"}), 200, Ok((whole, vec!["a v2", "b v1"]))),
+        ((apply, "b", "v1"), json!({"port": "1"}), 409, Err("conflict with \"a\": .spec.address")),
+        ((apply, "a", "v2"), json!({"address": "i:80"}), 200, Ok((json!({"address": "i:80"}), vec!["a v2", "b v1"]))),
+        // An update takes from both what it changes.
+        ((merge, "c", "v1"), json!({"port": "443"}), 200, Ok((json!({"host": "i", "port": "443"}), vec!["c v1"]))),
+        ((apply, "a", "v2"), json!({"address": "i:443"}), 200, Ok((json!({"address": "i:443"}), vec!["a v2", "c v1"]))),
+    ] {
+        let (status, reply) = write(&world, write_as, &given).await;
+        assert_eq!(status, code, "{write_as:?} {given}: {reply}");
+        match want {
+            Ok((spec, owners)) => {
+                assert_eq!(reply["spec"], spec, "{write_as:?} {given}: {reply}");
+                let mut found = managers(&reply);
+                found.sort();
+                assert_eq!(found, owners, "{write_as:?} {given}: {reply}");
+            }
+            Err(why) => assert!(reply["message"].as_str().is_some_and(|said| said.contains(why)), "{reply}"),
+        }
+    }
+    // Where nobody can say what the object is in a manager's version, nothing is applied, and an update forgets the managers.
+    let mut broken = gates(&world);
+    broken["spec"]["conversion"]["webhook"]["clientConfig"] = world.client("/error");
+    let definition = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/gates.wall.example.com";
+    let conversion = json!({"spec": {"conversion": broken["spec"]["conversion"]}});
+    let (code, reply, _) = world.send(Method::PATCH, definition, &conversion).await;
+    assert_eq!(code, 200, "{reply}");
+    let (code, reply) = write(&world, (apply, "b", "v1"), &json!({"host": "i"})).await;
+    assert_eq!(code, 500, "{reply}");
+    let (code, reply) = write(&world, (merge, "c", "v1"), &json!({"host": "j"})).await;
+    assert_eq!((code, &reply["spec"]["host"], managers(&reply)), (200, &json!("j"), vec![]), "{reply}");
+}
+
 /// Fields by which objects are selected are those of the version that is asked for, whatever version is stored.
 #[tokio::test]
 async fn fields_of_versions_that_a_webhook_converts() {

@@ -97,13 +97,14 @@ async fn answer(seen: Seen, request: Request<hyper::body::Incoming>) -> http::Re
     http::Response::new(Full::new(reply.to_string().into()))
 }
 
-/// v1 has `spec.host` and `spec.port`, v2 has `spec.address`.
+/// v1 has `spec.host` and `spec.port`, v2 has `spec.address`. Either may have a `spec.lock`.
 fn convert(review: &Value) -> Value {
     let wanted = review["request"]["desiredAPIVersion"].as_str().expect("version").to_owned();
     let objects = review["request"]["objects"].as_array().expect("objects").iter();
     let converted: Vec<Value> = objects
         .map(|object| {
             let mut object = object.clone();
+            let lock = object["spec"].get("lock").cloned();
             if wanted.ends_with("/v2") {
                 let text = |key: &str| object["spec"][key].as_str().unwrap_or_default().to_owned();
                 object["spec"] = json!({"address": format!("{}:{}", text("host"), text("port"))});
@@ -111,6 +112,9 @@ fn convert(review: &Value) -> Value {
                 let address = object["spec"]["address"].as_str().unwrap_or_default().to_owned();
                 let (host, port) = address.split_once(':').unwrap_or((&address, ""));
                 object["spec"] = json!({"host": host, "port": port});
+            }
+            if let Some(lock) = lock {
+                object["spec"]["lock"] = lock;
             }
             object["apiVersion"] = wanted.clone().into();
             object

@@ -79,7 +79,7 @@ mod tests {
 
     fn check(rules: Value, pod: Value, expected: &Meaning) {
         let parsed: Vec<PodFailurePolicyRule> = serde_json::from_value(rules.clone()).expect("rules");
-        let pod: Pod = serde_json::from_value(pod).expect("a pod");
+        let pod: Pod = carrack_types::json::from_value(pod).expect("a pod");
         assert_eq!(meaning(&parsed, &pod), *expected, "{rules}");
     }
 
