@@ -7,7 +7,8 @@
 //! ```
 //!
 //! Each command is a module that reads its arguments, calls the crates that do the work, and says what happened.
-//! Exit status: 0 when it was done, 1 when not, as with kubectl and k3s; a signal ends a role with 0.
+//! Exit status: 0 when it was done, 1 when not, as with kubectl and k3s; a signal ends a role with 0. virt-launcher's says how its
+//! guest ended, and that of `node exec` is its command's.
 
 mod bench;
 mod cli;
@@ -75,15 +76,11 @@ fn main() -> ExitCode {
             return ExitCode::from(code);
         }
     };
-    // virt-launcher's exit status says how its guest ended.
-    if let Command::VirtLauncher(args) = cli.command {
-        return roles::virt_launcher::run(args);
-    }
     if drives_a_node(&cli.command) {
         process::find_system_programs();
     }
     match run(cli) {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(code) => code,
         Err(error) => {
             output::say(format_args!("error: {error:#}"));
             ExitCode::FAILURE
@@ -97,11 +94,12 @@ fn drives_a_node(command: &Command) -> bool {
     matches!(command, Up(_) | Down(_) | Node(_) | Drill(_) | Kubelet(_) | VirtHandler(_) | LocalStorage(_))
 }
 
-fn run(cli: Cli) -> anyhow::Result<()> {
-    match cli.command {
+fn run(cli: Cli) -> anyhow::Result<ExitCode> {
+    let done = match cli.command {
+        Command::Node(args) => return node::run(args),
+        Command::VirtLauncher(args) => return Ok(roles::virt_launcher::run(args)),
         Command::Up(args) => up::run(&args),
         Command::Down(args) => block_on(down::run(args)),
-        Command::Node(args) => node::run(args),
         Command::Kubeconfig(args) => kubeconfig::run(&args),
         Command::Console(args) => block_on(console::run(args)),
         Command::Explain(args) => block_on(explain::run(args)),
@@ -123,12 +121,8 @@ fn run(cli: Cli) -> anyhow::Result<()> {
         Command::GpuPlugin(args) => block_on(roles::gpu_plugin::alone(args)),
         Command::Hollow(args) => block_on(roles::hollow::alone(args)),
         Command::LocalStorage(args) => block_on(roles::local_storage::alone(args)),
-        Command::VirtLauncher(args) => {
-            let code = roles::virt_launcher::run(args);
-            anyhow::ensure!(code == ExitCode::SUCCESS, "the launcher failed");
-            Ok(())
-        }
-    }
+    };
+    done.map(|()| ExitCode::SUCCESS)
 }
 
 /// Runs a role that is to use the machine: a core is left to the store's writer, and where there is no other, one thread

@@ -75,13 +75,7 @@ fn ends(cidr: &str) -> Option<(u32, u32)> {
 /// # Errors
 /// Which link, or the links cannot be listed.
 pub fn refuse_links<'a>(pod_cidrs: impl IntoIterator<Item = &'a str>, own_bridge: Option<&str>) -> anyhow::Result<()> {
-    let ip = host::find_program("ip").context("the program ip is missing")?;
-    let listed = Command::new(ip)
-        .args(["-4", "-oneline", "address", "show"])
-        .stdin(Stdio::null())
-        .output()
-        .context("ip cannot be run")?;
-    let listed = String::from_utf8_lossy(&listed.stdout);
+    let listed = list_addresses(&[])?;
     pod_cidrs.into_iter().try_for_each(|pod_cidr| in_the_way(&listed, pod_cidr, own_bridge))
 }
 
@@ -112,9 +106,29 @@ fn in_the_way(listed: &str, pod_cidr: &str, own_bridge: Option<&str>) -> anyhow:
 
 /// The link of a line, and the range behind its address, or that of whoever is at the other end.
 fn address(line: &str) -> Option<(&str, &str)> {
-    let link = line.split_whitespace().nth(1)?;
     let range = line.split_whitespace().find(|word| word.contains('/') && ends(word).is_some())?;
-    Some((link.split('@').next().unwrap_or(link), range))
+    Some((link(line)?, range))
+}
+
+/// What `ip -oneline address` lists: the IPv4 addresses of this machine's links, or those that further words choose.
+///
+/// # Errors
+/// The program is missing, or cannot be run.
+pub fn list_addresses(which: &[&str]) -> anyhow::Result<String> {
+    let ip = host::find_program("ip").context("the program ip is missing")?;
+    let listed = Command::new(ip)
+        .args(["-4", "-oneline", "address", "show"])
+        .args(which)
+        .stdin(Stdio::null())
+        .output()
+        .context("ip cannot be run")?;
+    Ok(String::from_utf8_lossy(&listed.stdout).into_owned())
+}
+
+/// The link of a line of that list.
+pub fn link(line: &str) -> Option<&str> {
+    let link = line.split_whitespace().nth(1)?;
+    Some(link.split('@').next().unwrap_or(link))
 }
 
 /// Refuses a range for pods in which this machine itself has its address: it would look for its own network behind the

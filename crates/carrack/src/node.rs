@@ -7,7 +7,8 @@
 
 pub mod agent;
 
-use std::process::{Command, Stdio};
+use std::os::unix::process::ExitStatusExt as _;
+use std::process::{Command, ExitCode, ExitStatus, Stdio};
 use std::time::Duration;
 
 use anyhow::{Context as _, bail, ensure};
@@ -18,9 +19,9 @@ use crate::cli::node::{NodeArgs, NodeCommand, OneNode, WatchdogTrial};
 use crate::process::require_root;
 use crate::{kubeconfig, logging, output, roles};
 
-/// Does what was asked.
-pub fn run(args: NodeArgs) -> anyhow::Result<()> {
-    match args.command {
+/// Does what was asked. Returns this program's exit status.
+pub fn run(args: NodeArgs) -> anyhow::Result<ExitCode> {
+    let done = match args.command {
         NodeCommand::Off(node) => off(&node),
         NodeCommand::On(node) => {
             power::switch_on(&find(&node)?).with_context(|| format!("cannot switch {} on", node.name))
@@ -29,7 +30,7 @@ pub fn run(args: NodeArgs) -> anyhow::Result<()> {
             let (program, arguments) = args.command.split_first().context("which command?")?;
             let node = find(&args.node)?;
             let status = inside(&node)?.arg(program).args(arguments).status().context("nsenter cannot be run")?;
-            if status.success() { Ok(()) } else { bail!("{program}: {status}") }
+            return Ok(ExitCode::from(passed_on(status)));
         }
         NodeCommand::Watchdog(trial) => try_watchdog(trial),
         NodeCommand::Agent(process) => agent::run(&process.dir),
@@ -37,7 +38,14 @@ pub fn run(args: NodeArgs) -> anyhow::Result<()> {
             logging::start("warn")?;
             power::cut(&Layout::new(process.dir)).context("something survives the power cut")
         }
-    }
+    };
+    done.map(|()| ExitCode::SUCCESS)
+}
+
+/// The exit status of a program that ends as its command has; one that a signal has ended counts as shells count it.
+fn passed_on(status: ExitStatus) -> u8 {
+    let code = status.code().or_else(|| status.signal().map(|signal| 128 + signal));
+    code.and_then(|code| u8::try_from(code).ok()).unwrap_or(1)
 }
 
 /// Holds the machine's watchdog until a signal.
@@ -95,4 +103,17 @@ fn off(node: &OneNode) -> anyhow::Result<()> {
         return Ok(());
     }
     bail!("{}", String::from_utf8_lossy(&output.stderr).trim())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_commands_exit_status_is_passed_on() {
+        // As `wait` tells it: the code in the second byte, a signal in the first.
+        for (raw, expected) in [(0, 0), (1 << 8, 1), (3 << 8, 3), (255 << 8, 255), (9, 137), (15, 143)] {
+            assert_eq!(passed_on(ExitStatus::from_raw(raw)), expected, "{raw:#x}");
+        }
+    }
 }

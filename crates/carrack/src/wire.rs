@@ -15,7 +15,7 @@ use self::tls::Tls;
 
 /// The longest head of a reply, in bytes.
 const MAX_HEAD_BYTES: usize = 64 * 1024;
-/// How long connecting may take.
+/// How long connecting may take, with TLS's handshake.
 const LIMIT: Duration = Duration::from_secs(10);
 /// What ends a line.
 const LINE_END: usize = b"\r\n".len();
@@ -64,12 +64,13 @@ impl Endpoint {
     /// Nobody listens or answers, or TLS fails.
     pub async fn connect(&self) -> anyhow::Result<Connection> {
         let context = || format!("cannot connect to {}", self.authority);
-        let silent = |_| anyhow::anyhow!("no answer within {} s", LIMIT.as_secs());
-        let stream = timeout(LIMIT, TcpStream::connect((self.host.as_str(), self.port))).await;
-        let stream = stream.map_err(silent).with_context(context)?.with_context(context)?;
-        stream.set_nodelay(true).context("TCP_NODELAY")?;
-        let stream = timeout(LIMIT, Tls::handshake(stream, Arc::clone(&self.tls), self.name.clone())).await;
-        let stream = stream.map_err(silent).with_context(context)?.context("TLS handshake").with_context(context)?;
+        let opens = async {
+            let stream = TcpStream::connect((self.host.as_str(), self.port)).await?;
+            stream.set_nodelay(true).context("TCP_NODELAY")?;
+            Tls::handshake(stream, Arc::clone(&self.tls), self.name.clone()).await.context("TLS handshake")
+        };
+        let silent = |_| Err(anyhow::anyhow!("no answer within {} s", LIMIT.as_secs()));
+        let stream = timeout(LIMIT, opens).await.unwrap_or_else(silent).with_context(context)?;
         Ok(Connection { stream, text: Vec::new(), at: 0, place: Place::Before, body: Vec::new(), request: Vec::new() })
     }
 

@@ -76,4 +76,8 @@ pub enum Planted {
     WordsLost,
     /// A device checkpoint that cannot be read says that there never were any plugins.
     TornIsKnown,
+    /// What a pod has whose record could not be read is never known again.
+    UnreadPodsHold,
+    /// A volume whose record cannot be read may be there in whichever boot.
+    UnreadVolumesHold,
 }

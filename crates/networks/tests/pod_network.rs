@@ -10,13 +10,14 @@ use std::fs::{self, File};
 use std::io::{Read as _, Write as _};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::os::fd::AsFd as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use carrack_networks::loopback;
 use carrack_networks::plugin::{self, Environment, Outcome};
-use carrack_networks::pod_network::links;
+use carrack_networks::pod_network::addresses::Owner;
+use carrack_networks::pod_network::{Attachment, links};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -399,6 +400,45 @@ fn host_ports_are_there_while_the_pod_is() {
     world.done("GC", "", "");
     assert!(!rules().contains("--dport 8080"), "{}", rules());
     world.nothing_left();
+}
+
+#[test]
+fn host_ports_are_made_again_and_not_twice() {
+    let world = World::new();
+    let sandbox = Namespace::new();
+    let ports = json!([{"HostPort": 8080, "ContainerPort": 80, "Protocol": "tcp", "HostIP": ""}]);
+    let (code, made) =
+        world.call("ADD", "c1", &sandbox.path(), json!({"runtimeConfig": {"portMappings": ports.clone()}}));
+    assert_eq!(code, 0, "{made}");
+    let rules = || {
+        let (_, saved) = world.node.run("iptables-save", &["-t", "nat"]);
+        let mut rules: Vec<String> = saved.lines().filter(|line| line.starts_with("-A ")).map(str::to_owned).collect();
+        rules.sort();
+        rules
+    };
+    let before = rules();
+    assert!(before.iter().any(|rule| rule.contains("dnat name: \\\"pods\\\" id: \\\"c1\\\"")), "{before:#?}");
+    let (netns, bin_dirs) = (sandbox.path(), [PathBuf::from(STOCK)]);
+    let attachment = Attachment {
+        name: "pods",
+        cni_version: "0.4.0",
+        owner: Owner { sandbox: "c1".to_owned(), interface: "eth0".to_owned() },
+        netns: &netns,
+        args: "",
+        ports: &ports,
+        bin_dirs: &bin_dirs,
+    };
+    // `nft flush ruleset`; somebody who empties one chain; nobody.
+    let flushes: [&[&[&str]]; 3] = [&[&["-F"], &["-X"]], &[&["-F", "PREROUTING"]], &[]];
+    for flush in flushes {
+        for words in flush {
+            assert!(world.node.run("iptables", &[&["-t", "nat"][..], *words].concat()).0, "{words:?}");
+        }
+        world.node.within(|| attachment.map(&made)).expect("made");
+        assert_eq!(rules(), before, "{flush:?}");
+    }
+    world.node.within(|| attachment.unmap()).expect("undone");
+    assert!(!rules().iter().any(|rule| rule.contains("--dport 8080")), "{:#?}", rules());
 }
 
 #[test]

@@ -25,6 +25,9 @@ pub struct NodeSettings {
     pub networks: Option<FurtherNetworks>,
 }
 
+/// The version of CNI's specification that the conflist speaks.
+pub(crate) const CNI_VERSION: &str = "0.4.0";
+
 /// Plugins of containerd that this node never uses; each costs memory, a probe at start or a warning in the log.
 const DISABLED_PLUGINS: [&str; 8] = [
     "io.containerd.internal.v1.opt",
@@ -110,7 +113,7 @@ pub fn cni_conflist(layout: &Layout, settings: &NodeSettings) -> String {
             { "type": "portmap", "capabilities": { "portMappings": true }, "snat": true },
         ]),
     };
-    let conflist = json!({ "cniVersion": "0.4.0", "name": layout.cni_network(), "plugins": plugins });
+    let conflist = json!({ "cniVersion": CNI_VERSION, "name": layout.cni_network(), "plugins": plugins });
     format!("{conflist:#}\n")
 }
 

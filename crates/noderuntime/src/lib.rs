@@ -12,7 +12,7 @@
 //!   limits ── open files and the order when memory runs out: what an agent takes, and what its runtime begins with
 //!   containerd ─ start or adopt, wait until CRI answers, notice death and start again
 //!   hung   ── when a containerd that runs counts as none
-//!   rules  ── the packet filter's rules for pods, set and put back
+//!   rules  ── the packet filter's rules for pods, set and put back; ports ── those for their host ports, put back
 //!   members ── several nodes on one machine: their names, addresses and networks
 //!   networks ── further networks of pods: their plugin, and what is left of them
 //!   power ─── switches one of several nodes off, as a power cut does
@@ -32,6 +32,7 @@ pub mod limits;
 pub mod lock;
 pub mod members;
 pub mod networks;
+mod ports;
 pub mod power;
 pub mod process;
 pub mod rules;

@@ -2,11 +2,12 @@
 //! own rules takes those of all others along (`nft flush ruleset`, with which Debian's `nftables.service` begins), and from then on no
 //! pod reaches the outside, and every pod what listens on this machine's loopback.
 //!
-//! Host ports are `portmap`'s, which makes their rules once. Nobody puts those back: the log says so.
+//! Host ports are `portmap`'s, which makes their rules once; they are put back as well (`ports.rs`).
 //!
 //! Upstream: the kubelet and kube-proxy look for a chain that they have made for nothing else (`Monitor` in `pkg/util/iptables`).
 
 use std::future::pending;
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
@@ -14,6 +15,7 @@ use tokio_util::sync::CancellationToken;
 use crate::containerd::{StartError, chain};
 use crate::layout::Layout;
 use crate::members::{self, Members, NetworkError};
+use crate::ports::HostPorts;
 
 /// How often they are looked for.
 const LOOK: Duration = Duration::from_secs(30);
@@ -45,6 +47,7 @@ async fn guard_loopback(layout: &Layout) {
 /// Puts them back for as long as it is waited for. A node that has a network to itself keeps them: nobody else sets any there.
 pub(crate) async fn keep(layout: Layout, pods: Option<String>) {
     let Some(pods) = pods else { return pending().await };
+    let ports = Arc::new(HostPorts::new(layout.clone()));
     let put_back = move || -> Result<bool, NetworkError> {
         let hidden = members::masquerade(&layout, &pods)?;
         if members::is_guarded(&layout) {
@@ -52,7 +55,7 @@ pub(crate) async fn keep(layout: Layout, pods: Option<String>) {
         }
         members::guard_loopback(&layout).map(|()| true)
     };
-    again_and_again(put_back).await;
+    tokio::join!(again_and_again(put_back), again_and_again(move || ports.look()));
 }
 
 /// The same for the network between several nodes, until `stop`.
@@ -64,7 +67,9 @@ pub async fn keep_between(members: Members, stop: CancellationToken) {
     }
 }
 
-async fn again_and_again(put_back: impl Fn() -> Result<bool, NetworkError> + Clone + Send + 'static) {
+async fn again_and_again<E: std::error::Error + Send + 'static>(
+    put_back: impl Fn() -> Result<bool, E> + Clone + Send + 'static,
+) {
     let mut failed = false;
     loop {
         tokio::time::sleep(LOOK).await;
@@ -74,8 +79,7 @@ async fn again_and_again(put_back: impl Fn() -> Result<bool, NetworkError> + Clo
         };
         match &outcome {
             Ok(true) => tracing::warn!(
-                "rules of the packet filter for pods were gone and are put back: somebody has loaded others. Host ports of \
-                 pods that run come back with those pods' next start alone"
+                "rules of the packet filter for pods were gone and are put back: somebody has loaded others"
             ),
             Ok(false) => {}
             Err(error) if !failed => tracing::warn!(error, "rules of the packet filter for pods cannot be put back"),

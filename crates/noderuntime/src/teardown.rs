@@ -31,6 +31,7 @@ use crate::layout::Layout;
 use crate::lock;
 use crate::members;
 use crate::networks;
+use crate::ports;
 use crate::process::{self, ProcessId};
 
 /// How a teardown goes about it.
@@ -360,21 +361,7 @@ fn remove_empty_dirs(dir: &Path) {
 
 /// libcni keeps the result of each ADD by network name in a directory of the machine.
 fn remove_cni_cache(layout: &Layout) -> io::Result<()> {
-    let cache = Path::new("/var/lib/cni/results");
-    let prefix = format!("{}-", layout.cni_network());
-    let Ok(entries) = fs::read_dir(cache) else {
-        return Ok(());
-    };
-    for entry in entries.flatten() {
-        let name = entry.file_name();
-        // `carrack-` alone also begins the entries of the machine's other clusters, whose names go on with a suffix
-        // of eight digits and a dash; a container's id is 64 digits.
-        let rest = name.to_str().and_then(|name| name.strip_prefix(&prefix));
-        if rest.and_then(|rest| rest.split('-').next()).is_some_and(|id| id.len() == 64) {
-            remove_file(&entry.path())?;
-        }
-    }
-    Ok(())
+    ports::records(&layout.cni_network())?.iter().try_for_each(|path| remove_file(path))
 }
 
 /// Removes what only a running cluster has: sockets, pidfiles, containerd's state, addresses in use, pods' directories.

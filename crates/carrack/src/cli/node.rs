@@ -30,7 +30,7 @@ pub enum NodeCommand {
     Off(OneNode),
     /// Give it power again
     On(OneNode),
-    /// Run a command in a node's network namespace
+    /// Run a command in a node's network namespace, and end with its exit status
     Exec(ExecArgs),
     /// Try this machine's watchdog: hold it as virt-handler --watchdog does while a guest runs, until it is ended; whoever
     /// stops the process (kill -STOP) sees whether the machine is reset

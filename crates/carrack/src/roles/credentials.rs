@@ -50,7 +50,7 @@ fn read(kubeconfig: &Path) -> anyhow::Result<(Target, Option<Secret>)> {
 fn to(target: &Target, token: Option<&Secret>) -> anyhow::Result<HttpsTransport> {
     let tls = target.client_config()?;
     let name = target.tls_server_name.as_deref();
-    HttpsTransport::with_server_name(&target.server, name, tls, token.map(|token| token.expose()))
+    HttpsTransport::new(&target.server, name, tls, token.map(|token| token.expose()))
         .map_err(|error| anyhow::anyhow!("{error}"))
 }
 

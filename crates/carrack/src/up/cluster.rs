@@ -82,7 +82,6 @@ pub async fn run(args: &UpArgs, report: Report, stop: CancellationToken) -> anyh
     };
     let node_ip = network::node_address(args.node_ip, args.bind_address)?;
     network::refuse_own(&args.pod_cidr, node_ip)?;
-    network::refuse_links([args.pod_cidr.as_str()], Some(layout.bridge().as_str()))?;
     if args.replace {
         // What is wrong with flags and files is found while the other one still works.
         nodes::plan(args, &layout)?;

@@ -52,7 +52,10 @@ pub fn plan(args: &UpArgs, layout: &Layout) -> anyhow::Result<Option<Members>> {
         anyhow::bail!("--bind-address is for a cluster of one node; others reach the API server at several addresses");
     }
     let members = match args.nodes {
-        None | Some(1) if there.is_empty() => return Ok(None),
+        None | Some(1) if there.is_empty() => {
+            network::refuse_links([args.pod_cidr.as_str()], Some(layout.bridge().as_str()))?;
+            return Ok(None);
+        }
         // What was asked for first holds until the cluster is taken down for good.
         None => {
             let count = u8::try_from(there.len()).context("too many nodes")?;
@@ -107,13 +110,8 @@ fn refuse_another(member: &Member) -> anyhow::Result<()> {
 /// other would not be reached any more.
 fn refuse_second(members: &Members) -> anyhow::Result<()> {
     let gateway = members.gateway();
-    let ip = host::find_program("ip").context("the program ip is missing")?;
-    let listed = std::process::Command::new(ip)
-        .args(["-4", "-oneline", "address", "show", "to", &gateway.to_string()])
-        .stdin(Stdio::null())
-        .output()
-        .context("ip cannot be run")?;
-    match other_link(&String::from_utf8_lossy(&listed.stdout), &members.bridge()) {
+    let listed = network::list_addresses(&["to", &gateway.to_string()])?;
+    match other_link(&listed, &members.bridge()) {
         Some(other) => anyhow::bail!(
             "the link {other} has the address {gateway} of the nodes' network: only one cluster with several nodes can \
              run on a machine; take the other one down first"
@@ -124,8 +122,7 @@ fn refuse_second(members: &Members) -> anyhow::Result<()> {
 
 /// The link that is not ours of those that `ip -oneline address` lists.
 fn other_link(listed: &str, ours: &str) -> Option<String> {
-    let links = listed.lines().filter_map(|line| line.split_whitespace().nth(1));
-    links.map(|link| link.split('@').next().unwrap_or(link)).find(|link| *link != ours).map(str::to_owned)
+    listed.lines().filter_map(network::link).find(|link| *link != ours).map(str::to_owned)
 }
 
 /// Refuses ranges of pods of which one, behind the first, is that of the services or of the nodes themselves.
@@ -342,6 +339,31 @@ mod tests {
         assert_eq!(other_link(&line("eth0@if7"), "crn-1").as_deref(), Some("eth0"));
     }
 
+    fn arguments(words: &[&str]) -> UpArgs {
+        let words = [&["carrack", "up"][..], words].concat();
+        let Command::Up(args) = Cli::try_parse_from(words).expect("arguments").command else {
+            panic!("another command")
+        };
+        *args
+    }
+
+    #[test]
+    fn the_range_of_the_one_node_is_no_links() {
+        // Every machine with a loopback has a link in this range; where there is none, or no `ip`, nothing can be seen.
+        if !network::list_addresses(&[]).is_ok_and(|listed| listed.contains("127.0.0.1/8")) {
+            return;
+        }
+        let dir = tempfile::tempdir().expect("a directory");
+        let plan = |words: &[&str]| plan(&arguments(words), &Layout::new(dir.path())).map_err(|why| why.to_string());
+        let check = |words: &[&str], expected: &str| match plan(words) {
+            Err(why) => assert!(why.contains(expected) && !expected.is_empty(), "{words:?}: {why}"),
+            Ok(members) => assert!(members.is_none() && expected.is_empty(), "{words:?}"),
+        };
+        check(&["--pod-cidr", "203.0.113.0/24"], "");
+        check(&["--pod-cidr", "127.0.0.0/8"], "the link lo");
+        check(&["--pod-cidr", "127.0.0.0/8", "--nodes", "1"], "the link lo");
+    }
+
     #[test]
     fn agents_are_told_when_their_certificates_were_issued_again() {
         const DAY_S: i64 = 24 * 3600;
@@ -349,10 +371,7 @@ mod tests {
         let (cluster, begins) = (Layout::new(dir.path()), 1_800_000_000);
         let members = Members::new(&cluster, 1, "10.42.0.0/24").expect("a node");
         let pki = Pki::open_or_create(&cluster.pki_dir(), begins).expect("made");
-        let Command::Up(args) = Cli::try_parse_from(["carrack", "up"]).expect("arguments").command else {
-            panic!("another command")
-        };
-        let agents = Agents { args: *args, cluster, members, labels: BTreeMap::new() };
+        let agents = Agents { args: arguments(&[]), cluster, members, labels: BTreeMap::new() };
         let member = &agents.members.all()[0];
         fs::create_dir_all(member.layout.data_dir()).expect("made");
         let mut before = credentials(member);

@@ -221,7 +221,7 @@ mod tests {
     #[test]
     fn pods_that_are_gone_make_room() {
         let (counts, pods) = (SharedCounts::default(), Published::default());
-        let here: Pod = serde_json::from_value(serde_json::json!({"metadata": {"uid": "here"}})).unwrap();
+        let here: Pod = carrack_types::json::from_value(serde_json::json!({"metadata": {"uid": "here"}})).unwrap();
         *pods.lock().unwrap() = Arc::new(vec![Arc::new(here)]);
         let answered = |uid: &str, container: usize| {
             let pod = PodRef { namespace: "n".into(), name: "p".into(), uid: uid.into() };

@@ -187,7 +187,7 @@ mod tests {
     #[tokio::test]
     async fn monitors_see_who_holds_what() {
         let dir = tempfile::tempdir().unwrap();
-        let pod: Pod = serde_json::from_value(json!({"metadata": {"name": "p", "namespace": "n", "uid": "u"},
+        let pod: Pod = carrack_types::json::from_value(json!({"metadata": {"name": "p", "namespace": "n", "uid": "u"},
             "spec": {"containers": [{"name": "c"}, {"name": "d"}]}}))
         .unwrap();
         let listed = |id: &str, healthy| Device { id: id.into(), healthy, numa_nodes: vec![1] };

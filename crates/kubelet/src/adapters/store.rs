@@ -117,7 +117,8 @@ impl Store {
         super::remove::file(&path).map_err(io_error(format!("removing {}", path.display())))
     }
 
-    /// All documents. One that cannot be read fails the whole: it may be of a pod that runs.
+    /// All documents. One that cannot be read fails the whole: it may be of a pod that runs. What has a name that none can have is
+    /// somebody else's.
     ///
     /// # Errors
     /// What the disk says.
@@ -129,7 +130,8 @@ impl Store {
             if path.extension().is_none_or(|e| e != "json") {
                 continue;
             }
-            let Some(name) = path.file_stem().and_then(|n| n.to_str()) else { continue };
+            let name = path.file_stem().and_then(|n| n.to_str());
+            let Some(name) = name.filter(|name| self.path(name).is_ok()) else { continue };
             let bytes = fs::read(&path).map_err(io_error(format!("reading {}", path.display())))?;
             out.insert(name.to_owned(), bytes);
         }
@@ -196,6 +198,7 @@ mod tests {
         store.drop_record("pod-2").unwrap();
         // What a crash leaves half-written is not a document.
         fs::write(dir.path().join("records/pod-3.json.tmp"), b"half").unwrap();
+        fs::write(dir.path().join("records/pod-1 (copy).json"), b"a").unwrap();
         assert_eq!(store.load().unwrap(), BTreeMap::from([("pod-1".to_owned(), b"b".to_vec())]));
         assert!(store.save("../escape", b"").is_err());
         for (which, body) in [

@@ -60,8 +60,8 @@ impl World {
     }
     /// `admit`, `reject <reason>` or `wait <resource>`.
     fn decide(&self) -> String {
-        let pod: Pod = serde_json::from_value(json!({"metadata": {"uid": "u"}, "spec": self.pod})).unwrap();
-        let node: Node = serde_json::from_value(json!({
+        let pod: Pod = carrack_types::json::from_value(json!({"metadata": {"uid": "u"}, "spec": self.pod})).unwrap();
+        let node: Node = carrack_types::json::from_value(json!({
             "metadata": {"name": "node", "labels": self.labels},
             "spec": {"taints": self.taints},
             "status": {"allocatable": self.node_allocatable}

@@ -19,7 +19,7 @@ fn connect(target: &Target, name: &str) -> Result<Arc<HttpsTransport>, String> {
     let token = target.token.as_ref().map(Token::read).transpose().map_err(|e| e.to_string())?;
     let tls = target.client_config().map_err(|e| e.to_string())?;
     let (server_name, token) = (target.tls_server_name.as_deref(), token.as_ref().map(|token| token.expose()));
-    let transport = HttpsTransport::with_server_name(&target.server, server_name, tls, token);
+    let transport = HttpsTransport::new(&target.server, server_name, tls, token);
     Ok(Arc::new(transport.map_err(|e| e.to_string())?.named(name)))
 }
 

@@ -219,7 +219,7 @@ impl Keeper {
     }
 
     fn created(&mut self, now: Time, result: Result<ApiResponse, ApiError>, fx: &mut Effects<Task>) {
-        match result.and_then(|reply| reply.json::<CertificateSigningRequest>()) {
+        match result.and_then(|reply| reply.object::<CertificateSigningRequest>()) {
             Ok(shown) => self.shown(&shown, fx),
             Err(error) if error.is_already_exists() => self.wait(fx),
             Err(ApiError::Status(s)) if s.code == 401 && self.expired(now) => {

@@ -62,7 +62,7 @@ fn requests_are_judged() {
     ] {
         let request = json!({"metadata": {"name": "csr-1"}, "status": status,
             "spec": {"request": "", "signerName": signer, "usages": []}});
-        let shown: CertificateSigningRequest = serde_json::from_value(request).unwrap();
+        let shown: CertificateSigningRequest = carrack_types::json::from_value(request).unwrap();
         assert_eq!(judge(&wanted, &shown), want, "{signer} {status}");
     }
 }

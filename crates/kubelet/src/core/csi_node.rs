@@ -189,7 +189,7 @@ impl KubeletCore {
         let s = &mut self.csi_node;
         s.call = None;
         if asked == Asked::Labelled {
-            match result.and_then(|r| r.json::<Node>()) {
+            match result.and_then(|r| r.object::<Node>()) {
                 Ok(node) => {
                     s.taken = Some((asked, s.sent, now));
                     self.node_written(node);
@@ -202,7 +202,7 @@ impl KubeletCore {
             }
             return;
         }
-        match result.and_then(|r| r.json::<CSINode>()) {
+        match result.and_then(|r| r.object::<CSINode>()) {
             Ok(node) => {
                 s.seen = Some(Some(node));
                 if asked == Asked::Written {

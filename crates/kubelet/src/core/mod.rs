@@ -74,6 +74,8 @@ type Fx = Effects<Out>;
 #[derive(Clone, Debug)]
 enum Owner {
     Load,
+    /// A record that holds nothing is dropped before the others are taken over.
+    VoidRecord,
     Host,
     RuntimeInfo,
     Relist,
@@ -430,6 +432,8 @@ impl KubeletCore {
                     self.op(Owner::Host, Op::Host, fx);
                 }
                 Wake::Logs => self.rotate_logs(now, fx),
+                // It is recorded once a checkpoint is written.
+                Wake::Checkpoint if self.boot_unrecorded => _ = self.checkpoint.touch(),
                 // Looked at after every step.
                 Wake::Checkpoint => {}
                 Wake::Staged => self.staged_due = true,
@@ -688,13 +692,28 @@ impl KubeletCore {
         let Some(owner) = self.ops.remove(&id) else { return };
         match owner {
             Owner::Load => match outcome {
-                Ok(Reply::Loaded(l)) => {
-                    self.loaded(now, *l, fx);
-                    self.check_topology(fx);
-                }
+                Ok(Reply::Loaded(l)) => match self.void_record(&l) {
+                    Some(name) => {
+                        tracing::error!(record = name, "it cannot be read, and nothing of it is here: it is dropped");
+                        self.op(Owner::VoidRecord, Op::DropRecord(name), fx);
+                    }
+                    None => {
+                        self.loaded(now, *l, fx);
+                        self.check_topology(fx);
+                    }
+                },
                 Ok(_) => {}
                 Err(error) => {
                     tracing::error!(%error, "the local record cannot be read; nothing is done until it can");
+                    self.wake(now + Duration::from_secs(1), Wake::Load);
+                }
+            },
+            Owner::VoidRecord => match outcome {
+                Ok(_) => {
+                    self.op(Owner::Load, Op::Load, fx);
+                }
+                Err(error) => {
+                    tracing::error!(%error, "a record that holds nothing was not dropped");
                     self.wake(now + Duration::from_secs(1), Wake::Load);
                 }
             },
@@ -737,11 +756,13 @@ impl KubeletCore {
             Owner::Pulls(name) => self.pull_written(now, &name, &outcome),
             Owner::Relist => self.relisted(now, id, outcome, fx),
             Owner::Checkpoint => self.checkpointed(now, outcome, fx),
-            Owner::DevicesRecord => {
-                if outcome.is_ok() {
-                    self.boot_unrecorded = false;
+            Owner::DevicesRecord => match outcome {
+                Ok(_) => self.boot_unrecorded = false,
+                Err(error) => {
+                    tracing::error!(%error, "the boot was not recorded");
+                    self.wake(now + Duration::from_secs(1), Wake::Checkpoint);
                 }
-            }
+            },
             Owner::Groups => self.groups_written(now, id, &outcome),
             Owner::CpuState => self.cpus_saved(now, &outcome),
             Owner::MemoryState => self.memory_saved(now, &outcome),

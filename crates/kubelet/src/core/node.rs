@@ -340,7 +340,7 @@ impl KubeletCore {
                         self.node.sent_at = now;
                         self.node.said.heard = true;
                         // The reply may be late: what the watch told meanwhile is newer.
-                        if let Ok(node) = reply.json::<Node>() {
+                        if let Ok(node) = reply.object::<Node>() {
                             self.node_written(node);
                         }
                         self.dirty.extend(self.workers.keys().cloned());
@@ -359,7 +359,7 @@ impl KubeletCore {
                     Ok(reply) => {
                         self.node.labels_done = true;
                         // Else they would seem to lack until the watch shows them.
-                        if let Ok(node) = reply.json::<Node>() {
+                        if let Ok(node) = reply.object::<Node>() {
                             self.node_written(node);
                         }
                     }
@@ -372,7 +372,7 @@ impl KubeletCore {
             }
             Call::NodeStatus => {
                 self.node.status_call = None;
-                match result.and_then(|r| r.json::<Node>()) {
+                match result.and_then(|r| r.object::<Node>()) {
                     Ok(node) => {
                         self.node.sent_at = now;
                         self.node.conflicts = 0;
@@ -401,7 +401,7 @@ impl KubeletCore {
                 self.node.lease_call = None;
                 match result {
                     Ok(reply) => {
-                        self.node.lease = reply.json::<Lease>().ok();
+                        self.node.lease = reply.object::<Lease>().ok();
                         self.renew_now(now, fx);
                     }
                     Err(e) if e.is_not_found() => {
@@ -417,7 +417,7 @@ impl KubeletCore {
             }
             Call::LeasePut => {
                 self.node.lease_call = None;
-                match result.and_then(|r| r.json::<Lease>()) {
+                match result.and_then(|r| r.object::<Lease>()) {
                     Ok(lease) => self.node.lease = Some(lease),
                     Err(error) => {
                         tracing::warn!(%error, "the node's lease was not renewed");

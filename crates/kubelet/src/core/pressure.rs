@@ -328,7 +328,7 @@ mod tests {
         let container = |name: &str, memory: &str| json!({"name": name, "resources": {"requests": {"memory": memory}}});
         let spec = json!({"containers": [container("a", "100"), container("b", "200"), {"name": "c"}],
             "initContainers": [{"name": "s", "restartPolicy": "Always"}]});
-        let pod: Pod = serde_json::from_value(json!({"metadata": {"name": "p"}, "spec": spec})).unwrap();
+        let pod: Pod = carrack_types::json::from_value(json!({"metadata": {"name": "p"}, "spec": spec})).unwrap();
         let of = |used: &[(&str, u64)]| used.iter().map(|(name, bytes)| ((*name).to_owned(), *bytes)).collect();
         let usage = Usage {
             memory: of(&[("a", 2048), ("b", 200), ("s", 7)]),

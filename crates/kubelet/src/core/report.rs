@@ -166,7 +166,7 @@ impl KubeletCore {
     pub(super) fn status_answered(&mut self, now: Time, uid: &Uid, result: Result<ApiResponse, ApiError>) {
         let Some(w) = self.workers.get_mut(uid) else { return };
         w.status.call = None;
-        match result.and_then(|r| r.json::<Pod>()) {
+        match result.and_then(|r| r.object::<Pod>()) {
             Ok(pod) => {
                 w.status.failures = 0;
                 w.status.refused = 0;

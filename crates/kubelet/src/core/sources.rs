@@ -397,14 +397,15 @@ impl SourceCache {
             (Err(e), _) => Err(e.to_string()),
             (Ok(_), SourceKey::FlexDriver(_)) => Err("the API does not know what drivers can".to_owned()),
             (Ok(reply), SourceKey::RuntimeClass { .. }) => reply
-                .json::<RuntimeClass>()
+                .object::<RuntimeClass>()
                 .map(|c| (Value::RuntimeHandler(Some(c.handler)), MAX_AGE))
                 .map_err(|e| e.to_string()),
-            (Ok(reply), SourceKey::ConfigMap { .. }) => {
-                reply.json::<ConfigMap>().map(|v| (Value::ConfigMap(Some(Arc::new(v))), age)).map_err(|e| e.to_string())
-            }
+            (Ok(reply), SourceKey::ConfigMap { .. }) => reply
+                .object::<ConfigMap>()
+                .map(|v| (Value::ConfigMap(Some(Arc::new(v))), age))
+                .map_err(|e| e.to_string()),
             (Ok(reply), SourceKey::Secret { .. }) => {
-                reply.json::<Secret>().map(|v| (Value::Secret(Some(Arc::new(v))), age)).map_err(|e| e.to_string())
+                reply.object::<Secret>().map(|v| (Value::Secret(Some(Arc::new(v))), age)).map_err(|e| e.to_string())
             }
             (Ok(reply), SourceKey::Claim { .. }) => parse(reply, |v: Arc<PersistentVolumeClaim>| {
                 let bound = v.status.as_ref().and_then(|s| s.phase.as_deref()) == Some("Bound");

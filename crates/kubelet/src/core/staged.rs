@@ -6,10 +6,11 @@ use carrack_engine::Time;
 use carrack_types::resource::Object as _;
 use carrack_types::volume::{Users, VOLUME_USERS, digest, users};
 
+use super::worker::Worker;
 use super::{Fx, KubeletCore, Owner, Wake};
-use crate::effects::{Op, OpId, Outcome};
+use crate::effects::{Loaded, Op, OpId, Outcome};
 use crate::planted::Planted;
-use crate::records::VOLUME_PREFIX;
+use crate::records::{DEVICES, DevicesRecord, POD_PREFIX, PodRecord, VOLUME_PREFIX};
 use crate::runtime::Uid;
 use crate::volumes::{Found, StageAction, Staging, Told, Use};
 
@@ -23,6 +24,30 @@ fn record_name(id: &str) -> String {
 }
 
 impl KubeletCore {
+    /// A record that cannot be read and holds nothing: one of a pod of which the disk shows nothing, or one of an earlier boot, whose
+    /// mounts ended with it. The boot is recorded once a kubelet has taken over what it found, so what is mounted below its directory
+    /// may be this boot's whatever is recorded; where the mounts cannot be read, the record of the boot alone tells.
+    pub(super) fn void_record(&self, loaded: &Loaded) -> Option<String> {
+        let found = loaded.found.as_ref();
+        let recorded = loaded.records.get(DEVICES).and_then(|body| serde_json::from_slice::<DevicesRecord>(body).ok());
+        let is_new_boot = recorded.is_some_and(|record| record.boot_id != loaded.host.boot_id);
+        let is_void = |name: &str, body: &[u8]| {
+            if let Some(uid) = name.strip_prefix(POD_PREFIX) {
+                let dir = self.config.pod_dir(uid);
+                self.planted != Some(Planted::UnreadPodsHold)
+                    && found.map_or(is_new_boot, |found| !found.has_any_below(&dir))
+                    && serde_json::from_slice::<PodRecord>(body).is_err()
+            } else {
+                self.planted != Some(Planted::UnreadVolumesHold)
+                    && name.starts_with(VOLUME_PREFIX)
+                    && is_new_boot
+                    && found.is_none_or(|found| !found.has_mount_below(&self.config.root_dir))
+                    && serde_json::from_slice::<Staging>(body).is_err()
+            }
+        };
+        loaded.records.iter().find(|(name, body)| is_void(name, body)).map(|(name, _)| name.clone())
+    }
+
     /// Takes over the records of the node's volumes.
     pub(super) fn restore_staged(&mut self, records: &BTreeMap<String, Vec<u8>>, found: Option<&Found>) {
         for (name, body) in records.iter().filter(|(name, _)| name.starts_with(VOLUME_PREFIX)) {
@@ -45,7 +70,8 @@ impl KubeletCore {
     /// is nothing that it could name; else the node's volumes stay where they are until that is so, or all of the pod is known again.
     pub(super) fn pod_unread(&mut self, uid: Uid, found: Option<&Found>) {
         let dir = self.config.pod_dir(&uid);
-        if found.is_none_or(|found| found.has_any_below(&dir)) {
+        let holds = self.planted == Some(Planted::UnreadPodsHold);
+        if holds || found.is_none_or(|found| found.has_any_below(&dir)) {
             tracing::error!(pod = %uid, dir, "what a pod has is not known: all volumes of the node stay staged");
             self.unread_pods.insert(uid);
         }
@@ -55,6 +81,9 @@ impl KubeletCore {
     /// All that is ever mounted for a pod is in its spec, which does not change. Until then the new record says that it lacks
     /// something, or a kubelet that is killed meanwhile would believe it.
     fn settle_unread(&mut self) {
+        if self.planted == Some(Planted::UnreadPodsHold) {
+            return;
+        }
         let is_known = |uid: &&Uid| {
             let runs = self.workers.get(*uid).filter(|w| w.stopping.is_none() && w.record_saved.is_some());
             runs.is_some_and(|w| self.volumes.ready(&w.pod).is_ok())
@@ -81,12 +110,13 @@ impl KubeletCore {
     }
 
     /// Every pod that may use a volume of the node is known: by a complete list, by readable records, and
-    /// nothing runs here that has no record.
+    /// nothing runs here that has no record. Volumes wait for the record, so that who has stopped without one has none.
     pub(super) fn users_known(&self) -> bool {
+        let is_known = |w: &Worker| w.record_saved.is_some() || w.stopped_all;
         self.pods.synced()
             && self.listed.is_some()
             && self.unread_pods.is_empty()
-            && self.runtime.keys().all(|uid| self.workers.get(uid).is_some_and(|w| w.record_saved.is_some()))
+            && self.runtime.keys().all(|uid| self.workers.get(uid).is_some_and(is_known))
     }
 
     /// Whether a volume is one whose record cannot be read: its record is named after it.

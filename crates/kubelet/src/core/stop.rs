@@ -69,6 +69,7 @@ impl KubeletCore {
                 return;
             }
             w.stopped_all = true;
+            self.staged_due = true;
             if self.unread_pods.contains(uid) {
                 // As its record would have said: what its spec has the kubelet itself make may be there.
                 let (entries, _) = self.volumes.journal(&w.pod, &self.config);

@@ -411,7 +411,7 @@ mod tests {
 
     #[test]
     fn no_clock_gives_a_pod_more_time_than_it_ever_had() {
-        let pod: Pod = serde_json::from_value(serde_json::json!({"metadata": {"name": "p"}, "spec": {
+        let pod: Pod = carrack_types::json::from_value(serde_json::json!({"metadata": {"name": "p"}, "spec": {
             "containers": [], "terminationGracePeriodSeconds": 30}}))
         .unwrap();
         let now = Time::from_unix_s(1000);

@@ -374,8 +374,8 @@ pub fn run(f: &Facts<'_>) -> Plan {
             continue;
         }
         let started = keep(f, known, &sandbox.id, kind, c, &mut plan);
-        let lets_on = passed || (started && kind == ContainerKind::Sidecar);
-        if !lets_on {
+        let goes_on = passed || (started && kind == ContainerKind::Sidecar);
+        if !goes_on {
             break;
         }
     }

@@ -359,14 +359,14 @@ fn containers_have_policies_and_rules_of_their_own() {
         let mut p = serde_json::to_value(pod(of_pod, &[], &["a"])).unwrap();
         p["spec"]["containers"][0]["restartPolicy"] = own.clone();
         p["spec"]["containers"][0]["restartPolicyRules"] = rules;
-        let p: Pod = serde_json::from_value(p).unwrap();
+        let p: Pod = carrack_types::json::from_value(p).unwrap();
         assert_eq!(Case::new(p, &[(0, true)], &[containers]).run(), expected, "{what}");
     }
     // One that is started again keeps its pod from ending; one that has ended for good does not end it alone.
     let mut p = serde_json::to_value(pod("Never", &[("i", false)], &["a", "b"])).unwrap();
     p["spec"]["containers"][0]["restartPolicy"] = "Always".into();
     p["spec"]["initContainers"][0]["restartPolicy"] = "OnFailure".into();
-    let p: Pod = serde_json::from_value(p).unwrap();
+    let p: Pod = carrack_types::json::from_value(p).unwrap();
     for (containers, expected) in [
         (&["i:0@s0=1"][..], "+i1"),
         (&["i:0@s0=0", "a:0@s0=run", "b:0@s0=1"], ""),

@@ -4,7 +4,7 @@ use std::convert::Infallible;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use carrack_auth::strangers::Stranger;
+use carrack_auth::strangers::{Stranger, has_to_go};
 use carrack_auth::tls;
 use http::{Request, Response, StatusCode};
 use hyper::body::Incoming;
@@ -85,12 +85,6 @@ pub(super) async fn run(session: Session, mut stranger: Stranger, stream: TcpStr
     });
     let access = Access::of(caller, &session.shared.allowed_users);
     let mut stranger = Some(stranger).filter(|_| access != Access::Granted);
-    let has_to_go = async {
-        match &mut stranger {
-            Some(stranger) => stranger.has_to_go().await,
-            None => std::future::pending().await,
-        }
-    };
     let service = service_fn(|request: Request<Incoming>| {
         let (session, access) = (&session, &access);
         async move { Ok::<_, Infallible>(answer(session, access, request).await) }
@@ -107,7 +101,7 @@ pub(super) async fn run(session: Session, mut stranger: Stranger, stream: TcpStr
     let result = tokio::select! {
         result = &mut connection => Some(result),
         () = session.shared.ended() => None,
-        () = has_to_go => return tracing::debug!("a connection made room for others"),
+        () = has_to_go(stranger.as_mut()) => return tracing::debug!("a connection made room for others"),
     };
     let result = match result {
         Some(result) => result,

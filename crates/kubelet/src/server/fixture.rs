@@ -14,7 +14,7 @@ use crate::runtime::{ContainerRecord, ContainerState, PodRef, RuntimeSnapshot};
 
 /// A pod from JSON.
 pub(super) fn pod_of(value: serde_json::Value) -> Arc<Pod> {
-    Arc::new(serde_json::from_value(value).expect("a pod"))
+    Arc::new(carrack_types::json::from_value(value).expect("a pod"))
 }
 
 /// A run of a container of pod `ns/p` with UID `uid`.

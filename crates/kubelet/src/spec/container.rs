@@ -398,9 +398,10 @@ mod tests {
     use serde_json::json;
 
     fn build(spec_json: serde_json::Value) -> Result<ContainerSpec, String> {
-        let pod: Pod =
-            serde_json::from_value(json!({"metadata": {"name": "p", "namespace": "n", "uid": "u"}, "spec": spec_json}))
-                .unwrap();
+        let pod: Pod = carrack_types::json::from_value(
+            json!({"metadata": {"name": "p", "namespace": "n", "uid": "u"}, "spec": spec_json}),
+        )
+        .unwrap();
         let config = NodeConfig { root_dir: "/k".into(), ..NodeConfig::default() };
         let sandbox = sandbox::sandbox(&pod, 0, &config, &Dns::default());
         let c = &spec(&pod).containers[0];
@@ -447,8 +448,10 @@ mod tests {
     #[test]
     fn whoever_it_runs_as_has_the_group_that_is_asked_for() {
         let pod = |context: serde_json::Value| -> Pod {
-            serde_json::from_value(json!({"spec": {"securityContext": context, "containers": [{"name": "c"}]}}))
-                .unwrap()
+            carrack_types::json::from_value(
+                json!({"spec": {"securityContext": context, "containers": [{"name": "c"}]}}),
+            )
+            .unwrap()
         };
         let of_image =
             |uid: Option<i64>, username: &str| ImageRecord { uid, username: username.into(), ..ImageRecord::default() };
@@ -539,7 +542,7 @@ mod tests {
             let mut spec = spec;
             spec["containers"] = json!([]);
             let metadata = json!({"name": "p", "namespace": "n", "uid": "u"});
-            let pod: Pod = serde_json::from_value(json!({"metadata": metadata, "spec": spec})).unwrap();
+            let pod: Pod = carrack_types::json::from_value(json!({"metadata": metadata, "spec": spec})).unwrap();
             let ips: Vec<String> = ips.into_iter().map(str::to_owned).collect();
             let text = hosts_file(&pod, &config, &ips);
             assert_eq!(text.lines().skip(7).collect::<Vec<_>>(), lines, "{spec}");

@@ -380,7 +380,7 @@ mod tests {
     }
 
     fn check(container: serde_json::Value, expected: Result<&[(&str, &str)], &str>) {
-        let pod: Pod = serde_json::from_value(json!({
+        let pod: Pod = carrack_types::json::from_value(json!({
             "metadata": {"name": "p", "namespace": "n", "uid": "u", "labels": {"a": "b"}},
             "spec": {"serviceAccountName": "sa", "containers": [container]}
         }))
@@ -463,7 +463,7 @@ mod tests {
             let what = format!("{of_pod} {own} {resource}");
             let container = json!({"name": "c", "resources": {"limits": own}});
             let spec = json!({"resources": {"limits": of_pod}, "containers": [container]});
-            let pod: Pod = serde_json::from_value(json!({"metadata": {"name": "p"}, "spec": spec})).unwrap();
+            let pod: Pod = carrack_types::json::from_value(json!({"metadata": {"name": "p"}, "spec": spec})).unwrap();
             let reference = ResourceFieldSelector { resource: resource.into(), ..ResourceFieldSelector::default() };
             let told = resource_field(&pod, &pod.spec.as_ref().unwrap().containers[0], &place, &reference);
             assert_eq!(told.as_deref(), Ok(expected), "{what}");
@@ -493,7 +493,8 @@ mod tests {
     fn links_to_services_are_urls() {
         for (ip, url) in [("10.0.0.7", "tcp://10.0.0.7:80"), ("fd00::7", "tcp://[fd00::7]:80")] {
             let spec = json!({"clusterIP": ip, "ports": [{"port": 80}]});
-            let service: Service = serde_json::from_value(json!({"metadata": {"name": "a-b"}, "spec": spec})).unwrap();
+            let service: Service =
+                carrack_types::json::from_value(json!({"metadata": {"name": "a-b"}, "spec": spec})).unwrap();
             let env: BTreeMap<String, String> = service_env(&[Arc::new(service)]).into_iter().collect();
             for (name, expected) in
                 [("A_B_SERVICE_HOST", ip), ("A_B_PORT", url), ("A_B_PORT_80_TCP", url), ("A_B_PORT_80_TCP_ADDR", ip)]

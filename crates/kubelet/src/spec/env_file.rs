@@ -242,7 +242,7 @@ mod tests {
             ("e", "", Err("inside volume")),
         ] {
             let reference = json!({"volumeName": volume, "path": path, "key": "K"});
-            let pod: Pod = serde_json::from_value(json!({"metadata": {"name": "p"}, "spec": {
+            let pod: Pod = carrack_types::json::from_value(json!({"metadata": {"name": "p"}, "spec": {
                 "containers": [{"name": "c", "env": [{"name": "K", "valueFrom": {"fileKeyRef": reference}}]}],
                 "volumes": [{"name": "e", "emptyDir": {}}, {"name": "h", "hostPath": {"path": "/"}}]}}))
             .unwrap();

@@ -51,7 +51,7 @@ pub fn read(bytes: &[u8], path: &str, node: &str) -> Result<Pod, String> {
     if let Some(error) = validate::create(info, "v1", &value).first() {
         return Err(error.to_string());
     }
-    let pod: Pod = serde_json::from_value(value).map_err(|e| e.to_string())?;
+    let pod: Pod = carrack_types::json::from_value(value).map_err(|e| e.to_string())?;
     match needs_api(&pod) {
         Some(what) => Err(format!("a static pod cannot have {what}: it runs without the API")),
         None => Ok(pod),
@@ -182,7 +182,7 @@ mod tests {
         assert_eq!(uid.len(), 32);
         assert_eq!(read(GOOD.as_bytes(), "/m/web.yaml", "node1").unwrap().metadata.uid, Some(uid.clone()));
         assert_ne!(read(GOOD.as_bytes(), "/m/other.yaml", "node1").unwrap().metadata.uid, Some(uid.clone()));
-        let picture: Pod = serde_json::from_value(mirror(&pod, "n")).unwrap();
+        let picture: Pod = carrack_types::json::from_value(mirror(&pod, "n")).unwrap();
         assert_eq!(mirrored(&picture), Some(uid.as_str()));
         assert_eq!(picture.metadata.uid, None);
         assert_eq!(mirrored(&pod), None);

@@ -357,7 +357,8 @@ mod tests {
     use serde_json::json;
 
     fn pod(spec: serde_json::Value) -> Pod {
-        serde_json::from_value(json!({"metadata": {"name": "p", "namespace": "n", "uid": "u"}, "spec": spec})).unwrap()
+        carrack_types::json::from_value(json!({"metadata": {"name": "p", "namespace": "n", "uid": "u"}, "spec": spec}))
+            .unwrap()
     }
 
     #[test]
@@ -431,7 +432,8 @@ mod tests {
             (uuid, json!({"kubernetes.io/config.mirror": hash, SOURCE: "file"}), false),
         ] {
             let metadata = json!({"name": "p", "namespace": "n", "uid": uid, "annotations": annotations});
-            let p: Pod = serde_json::from_value(json!({"metadata": metadata, "spec": {"containers": []}})).unwrap();
+            let p: Pod =
+                carrack_types::json::from_value(json!({"metadata": metadata, "spec": {"containers": []}})).unwrap();
             assert_eq!((is_static(&p), is_critical(&p)), (expected, expected), "{metadata}");
         }
     }

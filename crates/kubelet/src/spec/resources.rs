@@ -305,7 +305,7 @@ mod tests {
                 (100_000, (1 << 44) - 1, 2, 1, 999),
             ),
         ] {
-            let pod: Pod = serde_json::from_value(
+            let pod: Pod = carrack_types::json::from_value(
                 json!({"metadata": {"uid": "u"}, "spec": {"containers": [{"name": "a", "resources": resources}]}}),
             )
             .unwrap();
@@ -331,14 +331,14 @@ mod tests {
             (memory("1Gi", "2Gi"), 2_000_000_000, 0),
         ] {
             let spec = json!({"priority": priority, "containers": [{"name": "a", "resources": resources}]});
-            let pod: Pod = serde_json::from_value(json!({"metadata": {"uid": "u"}, "spec": spec})).unwrap();
+            let pod: Pod = carrack_types::json::from_value(json!({"metadata": {"uid": "u"}, "spec": spec})).unwrap();
             assert_eq!(swap_for(&pod, &pod::spec(&pod).containers[0]), expected, "{resources} {priority}");
         }
     }
 
     #[test]
     fn a_whole_pod_has_limits() {
-        let pod: Pod = serde_json::from_value(json!({"metadata": {"uid": "u"}, "spec": {
+        let pod: Pod = carrack_types::json::from_value(json!({"metadata": {"uid": "u"}, "spec": {
             "resources": {"limits": {"cpu": "2", "memory": "1Gi"}},
             "containers": [{"name": "a"}, {"name": "b", "resources": {"limits": {"cpu": "500m"}}}]}}))
         .unwrap();
@@ -351,7 +351,7 @@ mod tests {
         assert_eq!([of(0), of(1)], [(200_000, 1 << 30), (50_000, 1 << 30)]);
         // Each container has a quota that the kernel takes, and both together would not.
         let large = json!({"limits": {"cpu": "100M", "memory": "500m"}});
-        let pod: Pod = serde_json::from_value(json!({"metadata": {"uid": "u"}, "spec": {
+        let pod: Pod = carrack_types::json::from_value(json!({"metadata": {"uid": "u"}, "spec": {
             "containers": [{"name": "a", "resources": large}, {"name": "b", "resources": large}]}}))
         .unwrap();
         assert_eq!(limits(&of_container(&pod, &spec(&pod).containers[0], 4 << 30)), (10_000_000_000_000, 1));
@@ -363,7 +363,7 @@ mod tests {
         let container = |name: &str, memory: &str| json!({"name": name, "resources": {"requests": {"memory": memory}}});
         let mut sidecar = container("s", "1Gi");
         sidecar["restartPolicy"] = "Always".into();
-        let pod: Pod = serde_json::from_value(json!({"metadata": {"uid": "u"}, "spec": {
+        let pod: Pod = carrack_types::json::from_value(json!({"metadata": {"uid": "u"}, "spec": {
             "initContainers": [sidecar], "containers": [container("a", "2Gi"), container("b", "3Gi")]}}))
         .unwrap();
         let score = |c: &Container| of_container(&pod, c, 4 << 30).oom_score_adj;
@@ -383,7 +383,7 @@ mod tests {
             (json!({"requests": {"cpu": "1"}}), vec![container("1Gi"), json!({"name": "b"})], [750, 999]),
         ] {
             let spec = json!({"resources": whole, "containers": containers});
-            let pod: Pod = serde_json::from_value(json!({"metadata": {"uid": "u"}, "spec": spec})).unwrap();
+            let pod: Pod = carrack_types::json::from_value(json!({"metadata": {"uid": "u"}, "spec": spec})).unwrap();
             let scores: Vec<_> =
                 pod::spec(&pod).containers.iter().map(|c| of_container(&pod, c, 4 << 30).oom_score_adj).collect();
             assert_eq!(scores, expected, "{whole}");
@@ -432,8 +432,10 @@ mod tests {
     #[test]
     fn a_volume_has_pages_of_the_size_that_is_asked_for() {
         let pod = |limits: serde_json::Value| -> Pod {
-            serde_json::from_value(json!({"spec": {"containers": [{"name": "a", "resources": {"limits": limits}}]}}))
-                .unwrap()
+            carrack_types::json::from_value(
+                json!({"spec": {"containers": [{"name": "a", "resources": {"limits": limits}}]}}),
+            )
+            .unwrap()
         };
         let both = json!({"hugepages-2Mi": "4Mi", "hugepages-1Gi": "1Gi"});
         for (limits, medium, expected) in [
@@ -457,13 +459,13 @@ mod tests {
 
     #[test]
     fn hugepages_are_named_as_the_kernel_does() {
-        let pod: Pod = serde_json::from_value(json!({"metadata": {"uid": "u"}, "spec": {"containers": [
+        let pod: Pod = carrack_types::json::from_value(json!({"metadata": {"uid": "u"}, "spec": {"containers": [
             {"name": "a", "resources": {"limits": {"hugepages-2Mi": "64Mi", "hugepages-1Gi": "2Gi"}}}]}}))
         .unwrap();
         let r = of_container(&pod, &pod::spec(&pod).containers[0], 4 << 30);
         assert_eq!(r.hugepages, BTreeMap::from([("2MB".into(), 64 << 20), ("1GB".into(), 2 << 30)]));
         // Who asks for none of a size may have those that the whole pod has.
-        let pod: Pod = serde_json::from_value(json!({"metadata": {"uid": "u"}, "spec": {
+        let pod: Pod = carrack_types::json::from_value(json!({"metadata": {"uid": "u"}, "spec": {
             "resources": {"limits": {"hugepages-2Mi": "4Mi", "hugepages-1Gi": "1Gi"}},
             "containers": [{"name": "a", "resources": {"limits": {"hugepages-2Mi": "2Mi"}}}]}}))
         .unwrap();

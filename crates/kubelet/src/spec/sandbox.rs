@@ -254,9 +254,10 @@ mod tests {
             let what = spec.to_string();
             let mut spec = spec;
             spec["containers"] = json!([]);
-            let pod: Pod =
-                serde_json::from_value(json!({"metadata": {"name": "p", "namespace": "n", "uid": "u"}, "spec": spec}))
-                    .unwrap();
+            let pod: Pod = carrack_types::json::from_value(
+                json!({"metadata": {"name": "p", "namespace": "n", "uid": "u"}, "spec": spec}),
+            )
+            .unwrap();
             assert_eq!(sandbox(&pod, 0, &NodeConfig::default(), &Dns::default()).hostname, expected, "{what}");
         }
     }
@@ -275,7 +276,8 @@ mod tests {
         ] {
             let annotations = BTreeMap::from([(copy, large), network.clone()]);
             let metadata = json!({"name": "p", "uid": "u", "labels": labels, "annotations": annotations});
-            let pod: Pod = serde_json::from_value(json!({"metadata": metadata, "spec": {"containers": []}})).unwrap();
+            let pod: Pod =
+                carrack_types::json::from_value(json!({"metadata": metadata, "spec": {"containers": []}})).unwrap();
             let s = sandbox(&pod, 0, &NodeConfig::default(), &Dns::default());
             assert_eq!((s.annotations.len(), s.labels.len()), (annotations_left, labels_left + 3));
             assert_eq!(s.annotations.get(network.0), Some(&network.1));
@@ -307,7 +309,8 @@ mod tests {
         ] {
             let mut spec = spec;
             spec["containers"] = json!([]);
-            let pod: Pod = serde_json::from_value(json!({"metadata": {"namespace": "n"}, "spec": spec})).unwrap();
+            let pod: Pod =
+                carrack_types::json::from_value(json!({"metadata": {"namespace": "n"}, "spec": spec})).unwrap();
             let d = dns(&pod, config, &node);
             assert_eq!(d.servers, servers, "{spec}");
             assert_eq!(d.searches.first().map(String::as_str), first_search, "{spec}");
@@ -328,7 +331,8 @@ mod tests {
             (json!({"options": [{"name": "ndots", "value": "2"}, {"name": "rotate"}]}), 1, 3, "ndots:2 rotate"),
         ] {
             let spec = json!({"containers": [], "dnsConfig": own});
-            let pod: Pod = serde_json::from_value(json!({"metadata": {"namespace": "n"}, "spec": spec})).unwrap();
+            let pod: Pod =
+                carrack_types::json::from_value(json!({"metadata": {"namespace": "n"}, "spec": spec})).unwrap();
             let d = dns(&pod, &config, &node);
             assert_eq!((d.servers.len(), d.searches.len()), (servers, searches), "{own}");
             assert_eq!(d.options.join(" "), options, "{own}");
@@ -368,7 +372,7 @@ mod tests {
             let mut spec = namespaces.clone();
             spec["containers"] = json!([]);
             spec["securityContext"] = json!({"sysctls": list});
-            let pod: Pod = serde_json::from_value(json!({"spec": spec})).unwrap();
+            let pod: Pod = carrack_types::json::from_value(json!({"spec": spec})).unwrap();
             assert_eq!(forbidden_sysctl(&pod, allowed), want, "{names:?} {namespaces}");
         }
     }

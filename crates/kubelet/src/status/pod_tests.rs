@@ -59,7 +59,7 @@ impl Case {
         }
     }
     fn status(&self) -> PodStatus {
-        let pod: Pod = serde_json::from_value(
+        let pod: Pod = carrack_types::json::from_value(
             json!({"metadata": {"uid": "u", "namespace": "n", "name": "p"}, "spec": self.spec, "status": self.status}),
         )
         .unwrap();

@@ -44,8 +44,13 @@ impl Found {
     /// Whether a volume is below a directory, or anything is mounted there.
     #[must_use]
     pub fn has_any_below(&self, dir: &str) -> bool {
-        let is_below = |path: &String| path.strip_prefix(dir).is_some_and(|rest| rest.starts_with('/'));
-        self.mounts.keys().any(is_below) || self.directories.iter().chain(&self.devices).any(is_below)
+        self.has_mount_below(dir) || self.directories.iter().chain(&self.devices).any(|path| is_below(path, dir))
+    }
+
+    /// Whether anything is mounted below a directory.
+    #[must_use]
+    pub fn has_mount_below(&self, dir: &str) -> bool {
+        self.mounts.keys().any(|path| is_below(path, dir))
     }
 
     /// Whether a volume of the node is mounted as its record has it: the same device, in the same boot.
@@ -71,6 +76,10 @@ impl Volumes {
     }
 }
 
+fn is_below(path: &str, dir: &str) -> bool {
+    path.strip_prefix(dir).is_some_and(|rest| rest.starts_with('/'))
+}
+
 /// Whether what a pod gets is a mount: a device is a link, and a path of the node is nobody's.
 fn is_mount(published: &Published) -> bool {
     !published.origin.block && !matches!(published.origin.driver, Driver::HostPath { .. })
@@ -92,7 +101,7 @@ mod tests {
     use serde_json::json;
 
     fn pod() -> Pod {
-        serde_json::from_value(json!({
+        carrack_types::json::from_value(json!({
             "metadata": {"name": "p", "namespace": "n", "uid": "u"},
             "spec": {"containers": [{"name": "c", "volumeMounts": [{"name": "disk", "mountPath": "/disk"}]}], "volumes": [
                 {"name": "memory", "emptyDir": {"medium": "Memory"}},
@@ -172,6 +181,8 @@ mod tests {
             let mounts = Found { mounts: BTreeMap::from([(path.to_owned(), "7:1".to_owned())]), ..Found::default() };
             let directories = Found { directories: set(path), ..Found::default() };
             let devices = Found { devices: set(path), ..Found::default() };
+            assert_eq!(mounts.has_mount_below("/k/pods/u"), expected, "{mounts:?}");
+            assert!(!directories.has_mount_below("/k/pods/u"), "{directories:?}");
             for found in [mounts, directories, devices] {
                 assert_eq!(found.has_any_below("/k/pods/u"), expected, "{found:?}");
             }

@@ -9,6 +9,7 @@ use std::collections::BTreeMap;
 use carrack_types::placement::term_matches;
 use carrack_types::resource::Object as _;
 use carrack_types::volume::csi_unique_name;
+use carrack_types::well_known::finalizer::CLAIM_PROTECTION;
 use k8s_openapi::api::core::v1::{
     CSIPersistentVolumeSource, CSIVolumeSource, PersistentVolume, PersistentVolumeClaim, Pod, Volume,
 };
@@ -16,9 +17,6 @@ use serde::{Deserialize, Serialize};
 
 use super::{NotReady, PayloadSources};
 use crate::spec::pod;
-
-/// The finalizer of claims that pods have.
-const PROTECTED: &str = "kubernetes.io/pvc-protection";
 
 /// A secret by namespace and name.
 pub type SecretName = (String, String);
@@ -255,7 +253,7 @@ fn of_claim(pod: &Pod, name: &str, owner: Option<&Pod>, sources: &dyn PayloadSou
     }
     // While it is protected it stays for as long as a pod of a node has it, as this one does (upstream's `getPVCExtractPV`,
     // `pkg/kubelet/volumemanager/populator`).
-    if claim.is_deleting() && !claim.has_finalizer(PROTECTED) {
+    if claim.is_deleting() && !claim.has_finalizer(CLAIM_PROTECTION) {
         return failed(format!("PVC {namespace}/{name} is being deleted"));
     }
     let phase = claim.status.as_ref().and_then(|s| s.phase.as_deref()).unwrap_or_default();

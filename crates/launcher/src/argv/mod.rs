@@ -6,6 +6,7 @@
 
 mod board;
 mod network;
+mod slots;
 mod storage;
 
 use crate::board::Sound;
@@ -82,7 +83,7 @@ fn invalid(field: impl Into<String>, reason: &'static str) -> MachineError {
 /// # Errors
 /// A value of the specification that QEMU cannot be given.
 pub fn argv(spec: &MachineSpec, layout: &Layout, backings: &[Backing]) -> Result<Vec<String>, MachineError> {
-    let mut line = Line(vec![PROGRAM.to_owned()]);
+    let mut line = Line { words: vec![PROGRAM.to_owned()], given_slots: Vec::new() };
     board::machine(&mut line, spec, layout)?;
     line.option("-smbios", smbios(&spec.smbios));
     line.option("-smbios", board::chassis(&spec.board.chassis));
@@ -92,7 +93,8 @@ pub fn argv(spec: &MachineSpec, layout: &Layout, backings: &[Backing]) -> Result
         }
         line.option("-uuid", uuid);
     }
-    network::nics(&mut line, spec)?;
+    let ports = network::nics(&mut line, spec)?;
+    let further_ports = line.words.len();
     channels(&mut line, spec, layout);
     storage::disks(&mut line, spec, backings)?;
     helpers(&mut line, spec);
@@ -101,23 +103,31 @@ pub fn argv(spec: &MachineSpec, layout: &Layout, backings: &[Backing]) -> Result
         line.option("-tpmdev", "emulator,id=tpm0,chardev=chartpm");
         line.device(json!({ "driver": "tpm-tis", "id": "tpm-tis0", "tpmdev": "tpm0" }));
     }
-    Ok(line.0)
+    slots::spread(&mut line, spec, ports, further_ports)?;
+    Ok(line.words)
 }
 
-struct Line(Vec<String>);
+struct Line {
+    words: Vec<String>,
+    /// The devices of which QEMU chooses the slots, each with its place among the words.
+    given_slots: Vec<(usize, Value)>,
+}
 
 impl Line {
     fn flag(&mut self, flag: &str) {
-        self.0.push(flag.to_owned());
+        self.words.push(flag.to_owned());
     }
 
     fn option(&mut self, flag: &str, value: impl Into<String>) {
-        self.0.push(flag.to_owned());
-        self.0.push(value.into());
+        self.words.push(flag.to_owned());
+        self.words.push(value.into());
     }
 
     fn device(&mut self, value: Value) {
         self.option("-device", value.to_string());
+        if slots::is_given_one(&value) {
+            self.given_slots.push((self.words.len() - 1, value));
+        }
     }
 }
 

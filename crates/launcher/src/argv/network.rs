@@ -1,21 +1,16 @@
 //! Interfaces, and where they are.
 //!
 //! Many guests name an interface after its place on the PCI bus, and what is configured under that name is lost with it. So no disk
-//! that comes or goes moves one: on q35 each interface has a root port to itself, in a slot that nothing else takes, and is
+//! that comes or goes moves one: on q35 each interface has a root port to itself, before those of disks (`slots.rs`), and is
 //! `enp1s0`, `enp2s0` and so on, as under KubeVirt (libvirt: `qemuDomainAssignDevicePCISlots` has interfaces first). Those that are
 //! older than PCI Express, or on the older chip set, are made before all that may come and go.
 
-use super::{Line, MachineError, invalid};
+use super::{Line, MachineError, invalid, slots};
 use crate::spec::{MachineSpec, MachineType, NicModel, NicSpec};
 use serde_json::json;
 
-/// The slots of the root ports; the first fifteen are for all else, and the last one is the chip set's.
-const FIRST_SLOT: usize = 0x10;
-const LAST_SLOT: usize = 0x1e;
-/// Ports in a slot.
-const FUNCTIONS: usize = 8;
-
-pub(super) fn nics(line: &mut Line, spec: &MachineSpec) -> Result<(), MachineError> {
+/// Returns how many ports there are.
+pub(super) fn nics(line: &mut Line, spec: &MachineSpec) -> Result<usize, MachineError> {
     let mut ports = 0;
     for (index, nic) in spec.nics.iter().enumerate() {
         let is_express = match nic.model {
@@ -23,25 +18,16 @@ pub(super) fn nics(line: &mut Line, spec: &MachineSpec) -> Result<(), MachineErr
             NicModel::Virtio => !spec.board.transitional,
             model => model == NicModel::E1000e,
         };
-        let port = if spec.machine == MachineType::Q35 && is_express { port(line, ports) } else { None };
-        ports += usize::from(port.is_some());
-        interface(line, index, nic, port.as_deref())?;
+        // Without a port, an interface is beside the disks.
+        let port = if spec.machine == MachineType::Q35 && is_express { slots::port(ports) } else { None };
+        let bus = port.map(|(bus, device)| {
+            line.device(device);
+            ports += 1;
+            bus
+        });
+        interface(line, index, nic, bus.as_deref())?;
     }
-    Ok(())
-}
-
-/// Makes the root port of this number, if there is room for it; without one, an interface is beside the disks.
-fn port(line: &mut Line, number: usize) -> Option<String> {
-    let (slot, function) = (FIRST_SLOT + number / FUNCTIONS, number % FUNCTIONS);
-    if slot > LAST_SLOT {
-        return None;
-    }
-    let id = format!("pci.{}", number + 1);
-    line.device(json!({
-        "driver": "pcie-root-port", "id": id, "bus": "pcie.0", "addr": format!("{slot:#x}.{function:#x}"),
-        "chassis": number + 1, "multifunction": true,
-    }));
-    Some(id)
+    Ok(ports)
 }
 
 fn interface(line: &mut Line, index: usize, nic: &NicSpec, port: Option<&str>) -> Result<(), MachineError> {

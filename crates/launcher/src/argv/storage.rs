@@ -7,6 +7,8 @@ use serde_json::{Value, json};
 use std::collections::BTreeSet;
 use std::path::Path;
 
+/// The driver of a disk on the bus virtio.
+pub(super) const VIRTIO_DISK: &str = "virtio-blk-pci";
 /// Ports of an AHCI controller.
 const SATA_PORTS: usize = 6;
 /// The controller that q35 has of its own.
@@ -42,7 +44,7 @@ pub(super) fn disks(line: &mut Line, spec: &MachineSpec, backings: &[Backing]) -
             (DiskBus::Virtio, true) => {
                 return Err(invalid(format!("disks[{index}].bus"), "a CD-ROM needs the bus sata, scsi or usb"));
             }
-            (DiskBus::Virtio, false) => json!({ "driver": "virtio-blk-pci" }),
+            (DiskBus::Virtio, false) => json!({ "driver": VIRTIO_DISK }),
             (DiskBus::Scsi, cdrom) => {
                 json!({ "driver": if cdrom { "scsi-cd" } else { "scsi-hd" }, "bus": "scsi0.0" })
             }

@@ -245,6 +245,72 @@ fn interfaces_have_places_of_their_own() {
     }
 }
 
+/// The first disks are beside all other devices; where there are no slots for all, the last are behind ports.
+#[test]
+fn disks_without_a_slot_are_behind_ports() {
+    type Change = fn(&mut MachineSpec);
+    let many = |change: Change, disks: usize| {
+        let mut spec = spec();
+        spec.disks = vec![disk("one"); disks];
+        change(&mut spec);
+        build(&spec)
+    };
+    let devices = |line: &[String]| -> Vec<Value> {
+        let given = line.windows(2).filter(|pair| pair[0] == "-device");
+        given.map(|pair| serde_json::from_str(&pair[1]).expect("JSON")).collect()
+    };
+    let check = |change: Change, disks: usize, beside: Option<usize>| {
+        let Some(beside) = beside else {
+            let Err(MachineError::Invalid { field, .. }) = many(change, disks) else { panic!("{disks} were taken") };
+            return assert_eq!(field, "disks");
+        };
+        let all = devices(&many(change, disks).expect("a command line"));
+        let ports: Vec<&Value> = all.iter().filter(|device| device["driver"] == "pcie-root-port").collect();
+        let nics = all.iter().filter(|device| device["driver"] == "virtio-net-pci" && device["addr"] == "0x0").count();
+        assert_eq!(ports.len(), nics + disks - beside, "{disks} disks");
+        for (number, port) in ports.iter().enumerate() {
+            let place = format!("{:#x}.{:#x}", 0x10 + number / 8, number % 8);
+            assert_eq!((&port["addr"], &port["id"]), (&json!(place), &json!(format!("pci.{}", number + 1))));
+        }
+        let found: Vec<&Value> =
+            all.iter().filter(|device| device["driver"] == "virtio-blk-pci").map(|device| &device["bus"]).collect();
+        let behind = (nics + 1..).map(|number| json!(format!("pci.{number}")));
+        let expected: Vec<Value> = std::iter::repeat_n(Value::Null, beside).chain(behind).take(disks).collect();
+        assert_eq!(found, expected.iter().collect::<Vec<_>>(), "{disks} disks");
+        // Nobody else is given a place before all ports have theirs.
+        let given = all.iter().position(|device| device["driver"] == "virtio-serial-pci").expect("the agent's channel");
+        assert!(all[given..].iter().all(|device| device["driver"] != "pcie-root-port"), "{disks} disks");
+        // No slot has two devices, and none is missing.
+        let isa = ["isa-serial", "pvpanic", "ramfb"];
+        let plain =
+            all.iter().filter(|device| device["bus"].is_null() && !isa.iter().any(|name| device["driver"] == *name));
+        assert!(plain.count() + ports.len().div_ceil(8) <= 30, "{disks} disks");
+    };
+    // Besides disks there are the agent's channel, the balloon and the source of random numbers.
+    check(|_| {}, 27, Some(27));
+    check(|_| {}, 28, Some(26));
+    check(|_| {}, 132, Some(12));
+    check(|_| {}, 133, None);
+    let one: Change = |s| s.nics = vec![nic()];
+    check(one, 26, Some(26));
+    check(one, 27, Some(26));
+    check(one, 33, Some(26));
+    check(one, 34, Some(25));
+    let eight: Change = |s| s.nics = vec![nic(); 8];
+    check(eight, 26, Some(26));
+    check(eight, 27, Some(25));
+    // A screen and the controller of its tablet.
+    check(|s| s.graphics = true, 25, Some(25));
+    check(|s| s.graphics = true, 26, Some(24));
+    check(|s| (s.graphics, s.board.video) = (true, Video::Ramfb), 26, Some(26));
+    // There is nothing behind which they could be.
+    let others: [Change; 2] = [|s| s.machine = MachineType::Pc, |s| s.board.transitional = true];
+    for other in others {
+        check(other, 27, Some(27));
+        check(other, 28, None);
+    }
+}
+
 #[test]
 fn values_that_qemu_cannot_be_given() {
     type Change = fn(&mut MachineSpec);

@@ -96,8 +96,19 @@ impl Attachment<'_> {
         self.ports.as_array().is_some_and(|ports| !ports.is_empty())
     }
 
+    /// Makes the host ports, as far as they are not there; `made` is what the runtime was told of the attachment.
+    ///
+    /// # Errors
+    /// [`PodNetworkError::Ports`].
+    pub fn map(&self, made: &Value) -> Result<(), PodNetworkError> {
+        self.portmap("ADD", self.ports, Some(made))
+    }
+
     /// Undoes host ports, also those that their program did not take: it finds its rules by the sandbox's id, and any port will do.
-    fn unmap(&self) -> Result<(), PodNetworkError> {
+    ///
+    /// # Errors
+    /// [`PodNetworkError::Ports`].
+    pub fn unmap(&self) -> Result<(), PodNetworkError> {
         let any = json!([{ "hostPort": 1, "containerPort": 1, "protocol": "tcp" }]);
         self.portmap("DEL", &any, None)
     }
@@ -174,7 +185,7 @@ impl PodNetwork {
         };
         let result = result(cni_version, netns, range, address, &pair);
         if attachment.has_ports()
-            && let Err(error) = attachment.portmap("ADD", attachment.ports, Some(&result))
+            && let Err(error) = attachment.map(&result)
         {
             return match self.delete(attachment) {
                 Ok(()) => Err(error),

@@ -22,6 +22,7 @@ use std::path::{Path, PathBuf};
 
 use crate::layout::Layout;
 
+pub(crate) use network::nat_rules;
 pub use network::{NetworkError, guard_loopback, is_guarded, masquerade, masquerade_nodes, remove_namespace, set_up};
 
 /// The most nodes that one machine can have here: as many as there are addresses set aside.

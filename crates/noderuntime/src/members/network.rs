@@ -105,6 +105,11 @@ pub fn is_guarded(layout: &Layout) -> bool {
     run(At::Cluster, "nft", &["list", "table", "ip", &layout.loopback_table()]).is_ok()
 }
 
+/// The rules by which this machine's packets change their addresses, as `iptables-save` writes them. Blocks meanwhile.
+pub(crate) fn nat_rules() -> Result<String, NetworkError> {
+    run(At::Cluster, "iptables-save", &["-t", "nat"])
+}
+
 /// The commands for a table with that rule, in one transaction, whatever there was under its name.
 fn guard(table: &str, bridge: &str) -> String {
     format!(

@@ -3,7 +3,7 @@
 use carrack_types::volume::{VOLUME_USERS, digest};
 
 use super::*;
-use crate::records::{POD_PREFIX, PodRecord, VOLUME_PREFIX};
+use crate::records::{DEVICES, POD_PREFIX, PodRecord, VOLUME_PREFIX};
 use crate::volumes::VolumeKind;
 
 const PODS: usize = 20;
@@ -108,6 +108,76 @@ fn what_the_node_names_in_use_stays_named_while_its_record_cannot_be_read() {
     }
 }
 
+/// No mount outlives its boot: what a record of an earlier one names holds nothing, unless something is mounted already.
+#[test]
+fn a_volumes_record_that_cannot_be_read_ends_with_its_boot() {
+    const UNREAD: &str = "kubernetes.io/csi/d^unread";
+    let node = "/api/v1/nodes/sim";
+    let name = format!("{VOLUME_PREFIX}{}", digest(UNREAD));
+    for (reboots, mounted, stays) in [(false, false, true), (true, false, false), (true, true, true)] {
+        let what = format!("reboots: {reboots}, mounted: {mounted}");
+        let mut w = World::new(1);
+        w.edit_or_create_node();
+        w.run(15);
+        w.edit(node, json!({"status": {"volumesInUse": [UNREAD]}}));
+        w.node.records.insert(name.clone(), Vec::new());
+        if reboots {
+            let now = w.now;
+            w.node.reboot(now, "boot-2");
+        }
+        if mounted {
+            let path = format!("{}/plugins/d/globalmount", w.core.config.root_dir);
+            w.node.volumes.insert(path, VolumeKind::EmptyDir { tmpfs: true, size_bytes: 0, page_bytes: 0 });
+        }
+        w.restart_kubelet();
+        w.run(30);
+        assert_eq!(w.node.records.contains_key(&name), stays, "{what}");
+        let expected = if stays { json!([UNREAD]) } else { json!([]) };
+        assert_eq!(w.api.objects[node]["status"]["volumesInUse"], expected, "{what}");
+    }
+}
+
+/// What is of an earlier boot is told by the record of the boot: where it was not written it is written again.
+#[test]
+fn a_boot_that_was_not_recorded_is_recorded_again() {
+    let mut w = World::new(1);
+    w.node.unwritten = Some(DEVICES);
+    w.edit_or_create_node();
+    w.run(15);
+    let tries = w.asked.iter().filter(|(_, op)| matches!(op, Op::SaveRecord { name, .. } if name == DEVICES)).count();
+    assert!((2..20).contains(&tries), "{tries}");
+    assert!(!w.node.records.contains_key(DEVICES));
+    w.node.unwritten = None;
+    w.run(5);
+    assert!(w.node.records.contains_key(DEVICES));
+}
+
+/// Who has ended, and of whom the record is gone, holds nothing: its containers are remembered, and it has no volumes.
+#[test]
+fn a_pod_that_has_ended_without_a_record_is_known() {
+    let mut w = World::new(1);
+    w.edit_or_create_node();
+    let mut once = plain();
+    once["restartPolicy"] = "Never".into();
+    w.create("p", once);
+    w.run(20);
+    let (now, containers) = (w.now, w.node.containers.keys().cloned().collect::<Vec<_>>());
+    for id in containers {
+        w.node.exit(now, &id, 0);
+    }
+    w.run(20);
+    assert_eq!(w.phase(), "Succeeded");
+    for left in [None, Some(Vec::new())] {
+        let name = format!("{POD_PREFIX}uid-p");
+        w.node.records.remove(&name);
+        w.node.records.extend(left.map(|left| (name.clone(), left)));
+        w.restart_kubelet();
+        w.run(30);
+        assert!(w.core.users_known() && !w.node.containers.is_empty());
+        assert!(!w.node.records.contains_key(&name), "what cannot be read and names nothing is dropped");
+    }
+}
+
 /// A pod's record that cannot be read holds the volumes of the node as long as something of the pod may be there that nobody knows.
 #[test]
 fn a_pods_record_that_cannot_be_read_holds_no_more_than_it_must() {
@@ -137,6 +207,7 @@ fn a_pods_record_that_cannot_be_read_holds_no_more_than_it_must() {
         w.restart_kubelet();
         w.run(30);
         assert_eq!((w.core.users_known(), told(&w)), (!left, events), "a mount is left: {left}");
+        assert_eq!(w.node.records.contains_key(&format!("{POD_PREFIX}gone")), left, "a mount is left: {left}");
     }
     // What runs on is known again, and its record is whole.
     let mut w = start(false, &["p"]);
