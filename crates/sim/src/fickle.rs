@@ -19,7 +19,7 @@ use crate::chance::between;
 use crate::invariants::Breach;
 use crate::observer::{Change, controller, key_of, text, uid};
 use crate::wants::Want;
-use crate::workload::{Act, What, ask, halt, machine, up_to};
+use crate::workload::{Act, What, ask, machine, switch, up_to};
 
 /// The invariant.
 pub(crate) const NAME: &str = "halted-machines-stay-off";
@@ -44,7 +44,7 @@ pub(crate) fn acts(rng: &mut Rng, safety: Duration, acts: &mut Vec<Act>) {
         at += between(rng, safety / 5, safety / 3);
         acts.push(ask(at, &name, "restart", json!({})));
         at += between(rng, Duration::from_millis(20), Duration::from_secs(2));
-        acts.push(halt(at, &name));
+        acts.push(switch(at, &name, run_strategy::HALTED, Want::Down));
     }
 }
 

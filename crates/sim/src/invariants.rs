@@ -47,6 +47,7 @@ pub(crate) struct Checker {
     leaving: BTreeMap<String, Time>,
     /// Since when a pod's mounts are all that is left of it, by node and UID.
     mounted: BTreeMap<(u8, String), Time>,
+    unread: crate::unread::Unread,
     /// When each node last renewed its Lease.
     renewed: BTreeMap<String, Time>,
     /// When the API server was away: from when to when, if it came back.
@@ -161,6 +162,7 @@ impl Checker {
         breaches: &mut Vec<Breach>,
     ) {
         self.mounted(now, observer, nodes, breaches);
+        self.unread.look(now, nodes, breaches);
         let left = |pod: &Value| {
             let node = named(nodes, text(pod, "/spec/nodeName"));
             let finalizers =

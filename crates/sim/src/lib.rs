@@ -85,6 +85,7 @@ mod taints;
 mod tokens;
 mod told;
 mod trace;
+mod unread;
 mod wants;
 mod webhook;
 mod workload;

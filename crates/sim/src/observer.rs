@@ -25,7 +25,7 @@ impl Change {
 }
 
 /// Prefixes of the objects that invariants speak about, with short names.
-const LOOKED_AT: [(&str, &str); 31] = [
+const LOOKED_AT: [(&str, &str); 32] = [
     ("/registry/pods/", "pod"),
     ("/registry/minions/", "node"),
     ("/registry/leases/kube-node-lease/", "lease"),
@@ -47,6 +47,7 @@ const LOOKED_AT: [(&str, &str); 31] = [
     ("/registry/persistentvolumes/", "volume"),
     ("/registry/volumeattachments/", "attachment"),
     ("/registry/storageclasses/", "class"),
+    ("/registry/csinodes/", "csinode"),
     ("/registry/kubevirt.io/virtualmachines/", "vm"),
     ("/registry/kubevirt.io/virtualmachineinstances/", "vmi"),
     ("/registry/kubevirt.io/virtualmachineinstancereplicasets/", "vmirs"),

@@ -392,6 +392,11 @@ impl Swarm {
                 None if options.faults => 4,
                 _ => 0,
             },
+            loses_one_in: match planted {
+                Some(Bug::UnreadPodsHold | Bug::UnreadVolumesHold) => 1,
+                None if options.faults => 4,
+                _ => 0,
+            },
         };
         let mut crash_one_in_effects = on(100, 2_000);
         let skew = Duration::from_millis(on(10, 3_000));
@@ -506,6 +511,8 @@ impl Swarm {
                 | Bug::ForgottenNetworks
                 | Bug::RecordsAreMounts
                 | Bug::TornIsKnown
+                | Bug::UnreadPodsHold
+                | Bug::UnreadVolumesHold
                 | Bug::HastyShutdowns,
             ) => {
                 nodes = 1;
@@ -791,6 +798,8 @@ impl Swarm {
                 | Bug::AdoptedUnheld
                 | Bug::HastySlices
                 | Bug::ChargesLost
+                | Bug::LimitsKept
+                | Bug::LimitsUnheard
                 | Bug::HastyOwners
                 | Bug::RawNames
                 | Bug::UnmountsFirst

@@ -3,9 +3,11 @@
 mod bug;
 mod clones;
 mod parts;
+mod workloads;
 
 pub(crate) use bug::Bug;
 use clones::OF_CLONES;
+use workloads::OF_WORKLOADS;
 
 /// A planted bug.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,17 +26,24 @@ pub struct Plant {
 /// All planted bugs.
 pub const PLANTS: &[Plant] = &ALL;
 
-const ALL: [Plant; OTHERS.len() + OF_CLONES.len()] = {
-    let mut all = [OTHERS[0]; OTHERS.len() + OF_CLONES.len()];
-    let mut n = 0;
-    while n < all.len() {
-        all[n] = if n < OTHERS.len() { OTHERS[n] } else { OF_CLONES[n - OTHERS.len()] };
-        n += 1;
+const LISTS: [&[Plant]; 3] = [OTHERS, OF_WORKLOADS, OF_CLONES];
+
+const ALL: [Plant; OTHERS.len() + OF_WORKLOADS.len() + OF_CLONES.len()] = {
+    let mut all = [OTHERS[0]; OTHERS.len() + OF_WORKLOADS.len() + OF_CLONES.len()];
+    let (mut n, mut list) = (0, 0);
+    while list < LISTS.len() {
+        let mut place = 0;
+        while place < LISTS[list].len() {
+            all[n] = LISTS[list][place];
+            n += 1;
+            place += 1;
+        }
+        list += 1;
     }
     all
 };
 
-/// Those of all but clones.
+/// Those that have no list of their own.
 const OTHERS: &[Plant] = &[
     Plant {
         name: "stale-reads",
@@ -653,90 +662,6 @@ const OTHERS: &[Plant] = &[
         bug: Bug::GrowthUnproved,
     },
     Plant {
-        name: "unplaced-stay",
-        what: "nobody says of a pod that is to go and never had a node that it has ended, and its Job waits for that",
-        found_by: "liveness",
-        also: &[],
-        bug: Bug::UnplacedStay,
-    },
-    Plant {
-        name: "ignored-untold",
-        what: "a pod of an index does not tell of the failures before it that the failure policy ignores",
-        found_by: "failures-are-handed-on",
-        also: &[],
-        bug: Bug::IgnoredUntold,
-    },
-    Plant {
-        name: "orphans-held",
-        what: "pods that a Job left behind keep the finalizer by which it held them",
-        found_by: "liveness",
-        also: &[],
-        bug: Bug::OrphansHeld,
-    },
-    Plant {
-        name: "adopted-unheld",
-        what: "a Job takes pods over without holding them, and what they do is not counted",
-        found_by: "jobs-hold-their-pods",
-        also: &[],
-        bug: Bug::AdoptedUnheld,
-    },
-    Plant {
-        name: "hasty-slices",
-        what: "pods that run are told to be ready",
-        found_by: "slices-tell-of-ready-pods",
-        also: &[],
-        bug: Bug::HastySlices,
-    },
-    Plant {
-        name: "grants-forgotten",
-        what: "a budget counts pods whose eviction was granted as if they were still there",
-        found_by: "evictions-keep-their-budget",
-        also: &[],
-        bug: Bug::GrantsForgotten,
-    },
-    Plant {
-        name: "charges-lost",
-        what: "an API server forgets what it has charged to a quota",
-        found_by: "quotas-hold",
-        also: &[],
-        bug: Bug::ChargesLost,
-    },
-    Plant {
-        name: "hasty-owners",
-        what: "an owner that is to go after its dependents goes once they were told to go",
-        found_by: "owners-go-after-dependents",
-        also: &[],
-        bug: Bug::HastyOwners,
-    },
-    Plant {
-        name: "stale-dependents",
-        what: "the dependents that caches show are taken for all that an owner has, as upstream does",
-        found_by: "orphans-stay",
-        also: &["owners-go-after-dependents"],
-        bug: Bug::StaleDependents,
-    },
-    Plant {
-        name: "unproved-emptiness",
-        what: "a namespace is taken for empty when caches show nothing of it",
-        found_by: "namespaces-go-empty",
-        also: &[],
-        bug: Bug::UnprovedEmptiness,
-    },
-    Plant {
-        name: "unread-servers",
-        what: "a namespace is emptied of built-in kinds and of those of definitions alone",
-        found_by: "namespaces-go-empty",
-        also: &[],
-        bug: Bug::UnreadServers,
-    },
-    Plant {
-        name: "taken-claims",
-        what: "a claim that the pod before had is taken for the one that is made for a pod",
-        found_by: "pods-have-their-own-claims",
-        also: &[],
-        bug: Bug::TakenClaims,
-    },
-    Plant {
         name: "state-of-instances",
         what: "the claim with what a machine keeps beside its disks belongs to its instance, and goes with that",
         found_by: crate::keepers::NAME,
@@ -975,6 +900,20 @@ const OTHERS: &[Plant] = &[
         found_by: "devices-are-of-this-boot",
         also: &[],
         bug: Bug::TornIsKnown,
+    },
+    Plant {
+        name: "unread-pods-hold",
+        what: "what a pod has whose record could not be read is never known again, though it runs with all that it names",
+        found_by: crate::unread::NAME,
+        also: &[],
+        bug: Bug::UnreadPodsHold,
+    },
+    Plant {
+        name: "unread-volumes-hold",
+        what: "a disk whose record cannot be read stays in use, though no mount of that boot is left",
+        found_by: crate::unread::NAME,
+        also: &[],
+        bug: Bug::UnreadVolumesHold,
     },
 ];
 

@@ -127,7 +127,7 @@ impl Provisioner {
                 "persistentVolumeReclaimPolicy": "Delete", "csi": {"driver": driver, "volumeHandle": claim.uid()},
                 "claimRef": {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "namespace": claim.namespace(),
                     "name": claim.name(), "uid": claim.uid()}}});
-        match serde_json::from_value::<PersistentVolume>(volume) {
+        match carrack_types::json::from_value::<PersistentVolume>(volume) {
             Ok(volume) => Plan::none().create(&volume),
             Err(error) => Plan::failed(error.to_string()),
         }

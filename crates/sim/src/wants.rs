@@ -198,6 +198,9 @@ fn debris(node: &Node, observer: &Observer) -> Option<String> {
     if let Some(pod) = records.into_iter().find(|uid| !known(uid)) {
         return Some(format!("node{number} still has a record of the gone pod {pod}"));
     }
+    if let Some(record) = crate::unread::left(node) {
+        return Some(format!("node{number} still has {record}, which is not whole"));
+    }
     if let Some(id) = node.disk.idle() {
         return Some(format!("node{number} still has {id} mounted, for no pod"));
     }

@@ -125,7 +125,7 @@ pub(crate) fn up_to(most: u64, safety: Duration) -> u64 {
 }
 
 /// Adds a part of the work.
-type Part = fn(&mut Rng, Duration, &mut Vec<Act>);
+pub(crate) type Part = fn(&mut Rng, Duration, &mut Vec<Act>);
 
 /// What containers are made of, and how they end: parts of the work that are there in some runs alone, and beside no planted bug,
 /// each with the name of its chance. Which of them a small run has is chosen with the rest of its work.
@@ -456,15 +456,15 @@ pub(crate) fn delete(at: Duration, resource: Resource, namespace: &str, name: &s
     Act { at, what: What::Delete { resource, namespace: namespace.into(), name: name.into(), options, kind } }
 }
 
-/// A machine of the default namespace is to be off from now on.
-pub(crate) fn halt(at: Duration, name: &str) -> Act {
+/// A machine of the default namespace is switched on or off.
+pub(crate) fn switch(at: Duration, name: &str, strategy: &str, want: Want) -> Act {
     let what = What::Patch {
         resource: VirtualMachine::resource(),
         namespace: "default".into(),
         name: name.into(),
-        patch: json!({"spec": {"runStrategy": "Halted"}}),
+        patch: json!({"spec": {"runStrategy": strategy}}),
         kind: "vm",
-        want: Some(Want::Down),
+        want: Some(want),
     };
     Act { at, what }
 }
@@ -747,16 +747,8 @@ fn machines(rng: &mut Rng, safety: Duration, acts: &mut Vec<Act>) {
         for _ in 0..rng.below(4) {
             at += between(rng, Duration::from_secs(1), safety / 3);
             let (strategy, want) = if rng.one_in(2) { ("Always", Want::Up) } else { ("Halted", Want::Down) };
-            let what = What::Patch {
-                resource: VirtualMachine::resource(),
-                namespace: "default".into(),
-                name: name.clone(),
-                patch: json!({"spec": {"runStrategy": strategy}}),
-                kind: "vm",
-                want: Some(want),
-            };
             if at < safety {
-                acts.push(Act { at, what });
+                acts.push(switch(at, &name, strategy, want));
             }
         }
         at += between(rng, Duration::from_secs(1), safety / 2);

@@ -31,17 +31,18 @@ impl People {
 
     /// A machine that runs from the beginning.
     pub(super) fn runs(&mut self, at: Duration, name: &str, claims: &[&str]) {
-        self.machine(at, name, claims, Want::Any);
-        if let Some(Act { what: What::Create { object, .. }, .. }) = self.acts.last_mut() {
-            object["spec"]["runStrategy"] = "Always".into();
-        }
+        self.runs_by("Always", at, name, claims);
     }
 
     /// The same of one that does not start again when its guest has ended.
     pub(super) fn runs_once(&mut self, at: Duration, name: &str, claims: &[&str]) {
-        self.runs(at, name, claims);
+        self.runs_by("Once", at, name, claims);
+    }
+
+    fn runs_by(&mut self, strategy: &str, at: Duration, name: &str, claims: &[&str]) {
+        self.machine(at, name, claims, Want::Any);
         if let Some(Act { what: What::Create { object, .. }, .. }) = self.acts.last_mut() {
-            object["spec"]["runStrategy"] = "Once".into();
+            object["spec"]["runStrategy"] = strategy.into();
         }
     }
 

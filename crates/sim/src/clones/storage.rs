@@ -172,7 +172,7 @@ impl Snapshotter {
             let content = json!({"metadata": {"name": name, "annotations": annotations},
             "spec": {"driver": DRIVER, "deletionPolicy": "Delete", "source": {"volumeHandle": volume.uid()},
                 "volumeSnapshotRef": {"namespace": snapshot.namespace(), "name": snapshot.name(), "uid": snapshot.uid()}}});
-            return match serde_json::from_value::<VolumeSnapshotContent>(content) {
+            return match carrack_types::json::from_value::<VolumeSnapshotContent>(content) {
                 Ok(content) => Plan::none().create(&content).resting_on(&Premise::unchanged(snapshot)),
                 Err(error) => Plan::failed(error.to_string()),
             };

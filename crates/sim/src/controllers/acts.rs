@@ -13,7 +13,7 @@ use crate::chance::between;
 use crate::options::Parts;
 use crate::plants::Bug;
 use crate::wants::Want;
-use crate::workload::{Act, What, delete, taint, up_to};
+use crate::workload::{Act, Part, What, delete, taint, up_to};
 
 /// Annotation of a template: changing it makes another template.
 pub(crate) const VERSION: &str = "sim.carrack.io/version";
@@ -91,6 +91,14 @@ pub(crate) fn acts(rng: &mut Rng, safety: Duration, bug: Option<Bug>, parts: &Pa
         }
         Some(Bug::ChargesLost) => {
             super::quotas::acts(rng, safety, true, &mut acts);
+            return acts;
+        }
+        Some(Bug::LimitsKept) => {
+            super::quotas::edits(rng, safety, &mut acts);
+            return acts;
+        }
+        Some(Bug::LimitsUnheard) => {
+            super::attachments::acts(rng, safety, &mut acts);
             return acts;
         }
         Some(Bug::StaleDependents | Bug::HastyOwners) => {
@@ -175,6 +183,11 @@ pub(crate) fn acts(rng: &mut Rng, safety: Duration, bug: Option<Bug>, parts: &Pa
             super::claims::ground(&mut acts);
         }
         super::scratch::acts(&mut rng.fork("scratch"), safety, false, &mut acts);
+    }
+    // Other bugs are looked for among what there was without these.
+    let beside: [(&str, Part); 2] = [(super::EDITS, super::quotas::edits), (super::LIMITS, super::attachments::acts)];
+    for (part, add) in beside.into_iter().filter(|(part, _)| bug.is_none() && parts.has(part)) {
+        add(&mut rng.fork(part), safety, &mut acts);
     }
     acts
 }

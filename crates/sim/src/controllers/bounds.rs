@@ -9,10 +9,12 @@ use std::time::Duration;
 use carrack_engine::Time;
 use serde_json::Value;
 
+use super::attachments::Attached;
 use super::budgets::Guarded;
 use super::claims::Claims;
 use super::endings::Endings;
 use super::heirs::is_held;
+use super::quotas::Quotas;
 use super::services::Served;
 use super::times::Times;
 use super::tolerations::Tolerated;
@@ -54,6 +56,8 @@ pub(crate) struct Bounds {
     guarded: Guarded,
     endings: Endings,
     tolerated: Tolerated,
+    quotas: Quotas,
+    attached: Attached,
     /// Since when nodes that were there have been gone.
     gone: BTreeMap<String, Time>,
 }
@@ -117,10 +121,11 @@ impl Bounds {
         self.served.changed(change, breaches);
         self.endings.changed(change, observer, breaches);
         self.tolerated.changed(now, change, breaches);
+        self.quotas.changed(change, observer, breaches);
+        self.attached.changed(now, change, observer, breaches);
         super::scratch::changed(change, observer, breaches);
         if change.resource == "pod" {
             self.guarded.changed(change, breaches);
-            super::quotas::made(change, observer, breaches);
         }
         match (change.resource, &change.after) {
             ("deployment", Some(deployment)) => self.deployment(deployment),

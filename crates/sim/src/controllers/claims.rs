@@ -34,7 +34,7 @@ fn claim_spec(rng: &mut Rng) -> Value {
 }
 
 /// Makes a claim a part of a StatefulSet, and its pods mount it.
-fn give(spec: &mut Value, claim: &Value, policy: Value) {
+pub(super) fn give(spec: &mut Value, claim: &Value, policy: Value) {
     spec["volumeClaimTemplates"] = json!([{"metadata": {"name": "data"}, "spec": claim}]);
     spec["persistentVolumeClaimRetentionPolicy"] = policy;
     spec["template"]["spec"]["containers"][0]["volumeMounts"] = json!([{"name": "data", "mountPath": "/data"}]);

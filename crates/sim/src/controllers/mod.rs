@@ -5,6 +5,7 @@
 
 mod absences;
 mod acts;
+mod attachments;
 mod bounds;
 mod budgets;
 mod claims;
@@ -23,10 +24,12 @@ mod wants;
 
 pub(crate) use absences::{AWAY, NAME as GONE_KEEP, RESTLESS};
 pub(crate) use acts::acts;
+pub(crate) use attachments::{NAME as ATTACH_FEW, PART as LIMITS, asks_for_limits, of_nobody};
 pub(crate) use bounds::Bounds;
 pub(crate) use claims::{about, lacks as claim_lacks};
 pub(crate) use definitions::{acts as definitions, belongings, left};
 pub(crate) use policies::{NAME as PASS_HELD, Passing};
+pub(crate) use quotas::{EDITS, edited as quota_edited, is_count, uncounted};
 pub(crate) use storage::manager as storage;
 pub(crate) use strangers::{left as strangers_left, with_raw_names};
 pub(crate) use tolerations::NAME as TOLERATIONS_LAST;

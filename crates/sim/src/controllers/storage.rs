@@ -27,7 +27,7 @@ impl Controller for Attacher {
     }
     fn reconcile(&mut self, key: &Key, view: &View<'_>, now: Time) -> Plan {
         let Some(attachment) = view.get::<VolumeAttachment>("", &key.name) else { return Plan::none() };
-        if attachment.spec.attacher != DRIVER {
+        if ![DRIVER, super::attachments::DRIVER].contains(&&*attachment.spec.attacher) {
             return Plan::none();
         }
         let since = |t: Option<&k8s_openapi::apimachinery::pkg::apis::meta::v1::Time>| {

@@ -23,13 +23,13 @@ pub(crate) const LEDGER: &str = "ledger-within-bounds";
 const SKEW: Duration = Duration::from_secs(5);
 
 fn typed(pod: &Value) -> Option<(Pod, Demand)> {
-    let pod: Pod = serde_json::from_value(pod.clone()).ok()?;
+    let pod: Pod = carrack_types::json::from_value(pod.clone()).ok()?;
     let demand = demand::of(&pod, &Names::default()).ok().filter(|demand| !demand.is_empty())?;
     Some((pod, demand))
 }
 
 fn shape(observer: &Observer, name: &str) -> Option<Shape> {
-    let node: Node = serde_json::from_value(observer.get("node", name)?.clone()).ok()?;
+    let node: Node = carrack_types::json::from_value(observer.get("node", name)?.clone()).ok()?;
     Some(node::of(&node, &Names::default()))
 }
 

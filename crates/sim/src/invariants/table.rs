@@ -147,6 +147,10 @@ pub const INVARIANTS: &[Invariant] = &[
         sentence: "What is mounted for a pod that is gone or to go, and of which nothing runs, is unmounted soon, once nothing fails any more.",
     },
     Invariant {
+        name: crate::unread::NAME,
+        sentence: "Once nothing fails any more, a record that a loss of power made unreadable is soon gone or whole again, and its pod known.",
+    },
+    Invariant {
         name: "known-mounts-are-there",
         sentence: "What a kubelet takes for mounted is mounted, whatever its records say, as long as its pod is wanted.",
     },
@@ -318,7 +322,11 @@ pub const INVARIANTS: &[Invariant] = &[
     },
     Invariant {
         name: "quotas-hold",
-        sentence: "A namespace never has more pods that have not ended and are not to go than its quota allows.",
+        sentence: "A pod is made only where all pods that have not ended and are not to go are no more than the quota allows, as somebody has made or edited it last.",
+    },
+    Invariant {
+        name: crate::controllers::ATTACH_FEW,
+        sentence: "A pod comes only to a node that says that it attaches all volumes of a driver that the pods there need, this one's among them, unless those are attached there already.",
     },
     Invariant {
         name: "owners-go-after-dependents",

@@ -1,9 +1,10 @@
 //! What a node keeps when its agents die, and what of it when the power goes.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use carrack_engine::Rng;
 use carrack_kubelet::pulled::PULLED_PREFIX;
+use carrack_kubelet::records::{POD_PREFIX, VOLUME_PREFIX};
 use carrack_kubelet::volumes::staged::{Attached, StageInputs};
 use carrack_kubelet::volumes::{Driver, Found, Staging, VolumeKind, VolumeSetup};
 use carrack_kubelet::{OpError, Outcome, Reply};
@@ -26,6 +27,10 @@ pub(crate) struct Disk {
     rack: Rack,
     /// The kubelet's local record.
     pub records: BTreeMap<String, Vec<u8>>,
+    /// The record of a pod and that of a volume that were written last, by how such names begin; with what was there before.
+    last: BTreeMap<&'static str, (String, Option<Vec<u8>>)>,
+    /// Names of records that a loss of power took, or what was last written of them.
+    lost: BTreeSet<String>,
     /// The device manager's checkpoint.
     pub checkpoint: Option<Vec<u8>>,
     /// The CPU manager's state.
@@ -167,9 +172,35 @@ impl Disk {
     }
     pub(super) fn save(&mut self, name: String, body: Vec<u8>) -> Outcome {
         if !self.loses_pulls || !name.starts_with(PULLED_PREFIX) {
-            self.records.insert(name, body);
+            self.write(name, body);
         }
         Ok(Reply::Done)
+    }
+    /// A record is there from now on.
+    pub(crate) fn write(&mut self, name: String, body: Vec<u8>) {
+        let kind = [POD_PREFIX, VOLUME_PREFIX].into_iter().find(|kind| name.starts_with(*kind));
+        let before = self.records.insert(name.clone(), body);
+        if let Some(kind) = kind {
+            self.last.insert(kind, (name, before));
+        }
+    }
+    /// The records that were written last are empty, half there, or as before.
+    pub(super) fn lose(&mut self, rng: &mut Rng) {
+        for (name, before) in std::mem::take(&mut self.last).into_values() {
+            let Some(record) = self.records.get_mut(&name) else { continue };
+            let length = record.len();
+            match (rng.below(3), before) {
+                (0, _) => record.clear(),
+                (1, _) => record.truncate(length / 2),
+                (_, Some(before)) => *record = before,
+                (_, None) => _ = self.records.remove(&name),
+            }
+            self.lost.insert(name);
+        }
+    }
+    /// What is there now of records that a loss of power took, by name.
+    pub(crate) fn lost(&self) -> impl Iterator<Item = (&str, &[u8])> {
+        self.lost.iter().filter_map(|name| Some((name.as_str(), self.records.get(name)?.as_slice())))
     }
     pub(super) fn drop_record(&mut self, name: &str) -> Outcome {
         self.records.remove(name);

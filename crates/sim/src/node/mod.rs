@@ -136,6 +136,8 @@ pub(crate) struct Node {
     showing: Rng,
     /// Decides what a loss of power leaves of what is on the disk.
     tearing: Rng,
+    /// Decides what a loss of power leaves of the records that were written last.
+    losing: Rng,
     pending: BTreeMap<u64, Pending>,
     next: u64,
     /// Operations that were asked for, but for those on the side.
@@ -150,6 +152,7 @@ impl Node {
         self.side = rng.fork("aside");
         self.showing = rng.fork("what shows");
         self.tearing = rng.fork("what is torn");
+        self.losing = rng.fork("what is lost");
         (self.rng, self.faults) = (rng, faults);
     }
 
@@ -178,6 +181,7 @@ impl Node {
             side: rng.fork("aside"),
             showing: rng.fork("what shows"),
             tearing: rng.fork("what is torn"),
+            losing: rng.fork("what is lost"),
             rng,
             pending: BTreeMap::new(),
             next: 0,
@@ -305,7 +309,7 @@ impl Node {
         // It writes files itself, and what it had begun ends with it: a record is there by now, or will never be.
         for (_, ended) in self.pending.extract_if(.., |_, p| ends_with_kubelet(&p.op)) {
             match ended.op {
-                Op::SaveRecord { name, body } => _ = self.disk.records.insert(name, body),
+                Op::SaveRecord { name, body } => self.disk.write(name, body),
                 Op::DropRecord(name) => _ = self.disk.records.remove(&name),
                 _ => {}
             }
@@ -687,8 +691,12 @@ impl Node {
     /// Power is lost: everything that runs ends, operations under way are forgotten.
     pub(crate) fn power_off(&mut self, now: Time) {
         // Who goes down as it was told to has written everything.
-        if !self.runtime.pods_end && self.tearing.one_in(self.faults.tears_one_in) {
+        let is_sudden = !self.runtime.pods_end;
+        if is_sudden && self.tearing.one_in(self.faults.tears_one_in) {
             self.disk.tear(&mut self.tearing);
+        }
+        if is_sudden && self.losing.one_in(self.faults.loses_one_in) {
+            self.disk.lose(&mut self.losing);
         }
         self.up = false;
         self.boot += 1;
@@ -813,13 +821,54 @@ mod tests {
         }
     }
 
+    /// Of the records of pods, and of those of volumes, the one that was written last is as before, or cannot be read. All others stay.
+    #[test]
+    fn what_a_loss_of_power_takes_was_written_last() {
+        let (old, new) = (br#"{"id":"old"}"#.to_vec(), br#"{"id":"new"}"#.to_vec());
+        for (loses_one_in, orderly, expected) in
+            [(1, false, vec!["pod-b", "volume-b"]), (1, true, vec![]), (0, false, vec![])]
+        {
+            let mut seen = std::collections::BTreeSet::new();
+            for seed in 0..32 {
+                let faults = NodeFaults { loses_one_in, ..NodeFaults::none() };
+                let mut node = Node::new(1, Time::default(), Rng::new(seed), faults, Rack::default());
+                for (name, body) in [
+                    ("pod-b", &old),
+                    ("pod-a", &old),
+                    ("volume-a", &old),
+                    ("pod-b", &new),
+                    ("volume-b", &new),
+                    ("devices", &new),
+                ] {
+                    node.disk.write(name.to_owned(), body.clone());
+                }
+                let written = node.disk.records.clone();
+                node.runtime.pods_end = orderly;
+                node.power_off(Time::default());
+                let left = &node.disk.records;
+                let differs = |(name, body): &(&String, &Vec<u8>)| left.get(*name) != Some(*body);
+                let lost: Vec<&str> = written.iter().filter(differs).map(|(name, _)| name.as_str()).collect();
+                assert_eq!(lost, expected, "{left:?}, seed {seed}");
+                for name in lost {
+                    let is_readable = |body: &Vec<u8>| serde_json::from_slice::<serde_json::Value>(body).is_ok();
+                    let before = (name == "pod-b").then_some(&old);
+                    let is = left.get(name);
+                    assert!(is == before || is.is_some_and(|body| !is_readable(body)), "{name}: {is:?}, seed {seed}");
+                    seen.insert((name.to_owned(), is.map(Vec::len)));
+                }
+            }
+            // Each of the three comes about, of each of the two.
+            assert_eq!(seen.len(), 3 * expected.len(), "{seen:?}");
+        }
+    }
+
     /// What is done on the side draws its chances anew, too.
     #[test]
     fn a_node_goes_on_as_another_seed_has_it() {
         let draws = |seed| {
             let mut node = Node::new(1, Time::default(), Rng::new(0), NodeFaults::none(), Rack::default());
             node.reseed(Rng::new(seed), NodeFaults::none());
-            [node.rng.u64(), node.side.u64(), node.tearing.u64()]
+            [node.rng.u64(), node.side.u64(), node.tearing.u64(), node.losing.u64()]
         };
         let (one, other) = (draws(1), draws(2));
         assert!(one.iter().zip(&other).all(|(a, b)| a != b), "{one:?}, {other:?}");

@@ -42,6 +42,8 @@ pub(crate) struct NodeFaults {
     pub grows_slowly_one_in: u64,
     /// One in so many losses of power tears what the disk had of the device checkpoint.
     pub tears_one_in: u64,
+    /// One in so many losses of power takes what was last written of the records of pods and of volumes.
+    pub loses_one_in: u64,
 }
 
 impl NodeFaults {
@@ -52,6 +54,7 @@ impl NodeFaults {
             plugin_late_one_in: 0,
             grows_slowly_one_in: 0,
             tears_one_in: 0,
+            loses_one_in: 0,
         }
     }
 }

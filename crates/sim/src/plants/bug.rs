@@ -124,6 +124,8 @@ pub(crate) enum Bug {
     HastySlices,
     GrantsForgotten,
     ChargesLost,
+    LimitsKept,
+    LimitsUnheard,
     HastyOwners,
     StaleDependents,
     UnprovedEmptiness,
@@ -151,5 +153,7 @@ pub(crate) enum Bug {
     OutdatedStarts,
     WordsLost,
     TornIsKnown,
+    UnreadPodsHold,
+    UnreadVolumesHold,
     SpentStay,
 }

@@ -43,6 +43,8 @@ impl Bug {
             Self::BelievedAnnotations => Planted::BelievedAnnotations,
             Self::WordsLost => Planted::WordsLost,
             Self::TornIsKnown => Planted::TornIsKnown,
+            Self::UnreadPodsHold => Planted::UnreadPodsHold,
+            Self::UnreadVolumesHold => Planted::UnreadVolumesHold,
             _ => return None,
         })
     }
@@ -71,6 +73,8 @@ impl Bug {
                 | Self::HastySlices
                 | Self::GrantsForgotten
                 | Self::ChargesLost
+                | Self::LimitsKept
+                | Self::LimitsUnheard
                 | Self::HastyOwners
                 | Self::StaleDependents
                 | Self::UnprovedEmptiness

@@ -157,6 +157,10 @@ const SLICES: [Slice; 13] = [
     },
 ];
 
+/// Parts of the work that are done beside others alone, each where one of these may be.
+const BESIDE: [(&str, &str); 3] =
+    [("machines", crate::fickle::PART), ("quotas", crate::controllers::EDITS), ("scratch", crate::controllers::LIMITS)];
+
 impl Slice {
     /// Whether a controller of the core kinds takes part.
     pub(crate) fn has_controller(&self, name: &str) -> bool {
@@ -262,8 +266,10 @@ pub(crate) fn options(seed: u64, root: &Rng, options: &Options) -> Options {
         }
     }
     let safety = between(&mut rng, SAFETY.0, SAFETY.1);
-    if parts.contains(&"machines") && root.fork(crate::fickle::PART).one_in(3) {
-        only.push(crate::fickle::PART);
+    for (part, beside) in BESIDE {
+        if parts.contains(&part) && root.fork(beside).one_in(3) {
+            only.push(beside);
+        }
     }
     Options { safety, only: Some(only), ..options.clone() }
 }
@@ -318,6 +324,9 @@ mod tests {
             crate::hosted::collected().into_iter().map(|resource| resource.plural.to_string()).collect();
         for plural in SLICES.iter().flat_map(|slice| slice.collected) {
             assert!(kinds.contains(*plural), "there are no {plural}");
+        }
+        for (part, beside) in BESIDE {
+            assert!(SLICES.iter().any(|slice| slice.parts.contains(&part)), "nothing is beside {beside}");
         }
     }
 }

@@ -64,6 +64,14 @@ impl World {
             (Some(Bug::ZonesLost), Role::Scheduler) if request.path.ends_with("/binding") => {
                 return crate::zones::without_labels(request);
             }
+            (Some(Bug::LimitsUnheard), Role::Scheduler | Role::StandbyScheduler)
+                if crate::controllers::asks_for_limits(&request) =>
+            {
+                return crate::controllers::of_nobody(request);
+            }
+            (Some(Bug::LimitsKept), Role::Controllers | Role::Standby) if crate::controllers::is_count(&request) => {
+                return crate::controllers::uncounted(&request);
+            }
             (Some(Bug::NominationsKept), Role::Scheduler) if request.path.ends_with("/status") => {
                 let mut written = body(&request);
                 if let Some(status) = written["status"].as_object_mut()
@@ -251,6 +259,13 @@ impl World {
                         &used(pods),
                         &used("0"),
                     );
+                }
+            }
+        }
+        if self.bug() == Some(Bug::LimitsKept) {
+            for change in changes {
+                if let Some((from, to)) = crate::controllers::quota_edited(change) {
+                    self.server.overwrite(&format!("/registry/resourcequotas/{}", key_of(change.object())), &from, &to);
                 }
             }
         }

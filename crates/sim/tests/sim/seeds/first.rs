@@ -1,58 +1,91 @@
-//! With which seed a planted bug is looked for first, where the first ones do not show it.
+//! Which run finds a planted bug, so that it need not be looked for.
 //!
-//! Each is one that has found its bug: `planted_bugs_are_found_*` print which seed does, and after how many events. What a seed plays
-//! changes with the code. One that finds its bug no more costs a run, and is to be replaced; all others are played after it.
+//! Each is one that has found its bug: `planted_bugs_are_found_*` print which run does. What a seed plays changes with the code. One
+//! that finds its bug no more costs a run and a search, and is to be replaced.
 
-/// Plants by name, each with its seed.
-pub(super) const FIRST: &[(&str, u64)] = &[
-    ("absence-remembered", 3),
-    ("adopted-unasked", 2),
-    ("baseless-writes", 5),
-    ("broken-promise", 10),
-    ("buried-alive", 3),
-    ("careless-detach", 2),
-    ("charges-lost", 2),
-    ("chosen-before", 2),
-    ("clocks-of-another", 2),
-    ("deaf-nominees", 3),
-    ("deaf-observer", 3),
-    ("deaf-queue", 5),
-    ("endless-calls", 15),
-    ("endless-terms", 2),
-    ("ends-forgotten", 3),
-    ("forgotten-allocations", 2),
-    ("forgotten-kinds", 2),
-    ("forgotten-memory", 3),
-    ("forgotten-mounts", 2),
-    ("forgotten-pulls", 2),
-    ("grants-forgotten", 4),
-    ("growth-aside", 3),
-    ("growth-unheard", 3),
-    ("growth-unproved", 7),
-    ("hasty-orphans", 2),
-    ("hasty-release", 8),
-    ("kept-disks", 2),
-    ("late-hooks", 2),
-    ("late-writer", 2),
-    ("makes-room", 4),
-    ("mounts-untold", 3),
-    ("nominations-kept", 2),
-    ("orphaned-calls", 2),
-    ("records-are-mounts", 3),
-    ("shared-tokens", 2),
-    ("stale-dependents", 3),
-    ("stale-grants", 2),
-    ("starts-what-is-copied", 3),
-    ("stopped-calls", 15),
-    ("taken-claims", 2),
-    ("termless-bindings", 5),
-    ("times-twice", 4),
-    ("unread-files", 4),
-    ("unread-is-absent", 2),
-    ("unwanted-copies", 2),
+use carrack_sim::{Options, Outcome, plants, run};
+
+use super::{SOON, options};
+
+/// A run with a planted bug, by its seed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Run {
+    /// Of a slice of a cluster.
+    Small(u64),
+    /// Of a whole cluster, which has little time to come to rest.
+    Soon(u64),
+    /// Of a whole cluster.
+    Whole(u64),
+}
+
+impl Run {
+    /// What is played.
+    pub(super) fn options(self, plant: &'static plants::Plant) -> Options {
+        let played = match self {
+            Self::Small(_) => Options { small: true, ..Options::default() },
+            Self::Soon(_) => Options { liveness: SOON, ..options() },
+            Self::Whole(_) => options(),
+        };
+        Options { plant: Some(plant), ..played }
+    }
+
+    /// Plays it.
+    pub(super) fn play(self, plant: &'static plants::Plant) -> Outcome {
+        let (Self::Small(seed) | Self::Soon(seed) | Self::Whole(seed)) = self;
+        run(seed, &self.options(plant))
+    }
+}
+
+/// Plants by name, each with its run.
+pub(super) const FIRST: &[(&str, Run)] = &[
+    ("absence-remembered", Run::Soon(3)),
+    ("adopted-unasked", Run::Soon(2)),
+    ("baseless-writes", Run::Soon(5)),
+    ("broken-promise", Run::Soon(10)),
+    ("buried-alive", Run::Soon(3)),
+    ("careless-detach", Run::Soon(2)),
+    ("charges-lost", Run::Soon(2)),
+    ("chosen-before", Run::Soon(2)),
+    ("clocks-of-another", Run::Soon(2)),
+    ("deaf-nominees", Run::Soon(3)),
+    ("deaf-observer", Run::Soon(3)),
+    ("deaf-queue", Run::Soon(5)),
+    ("endless-calls", Run::Soon(15)),
+    ("endless-terms", Run::Soon(2)),
+    ("ends-forgotten", Run::Soon(3)),
+    ("forgotten-allocations", Run::Soon(2)),
+    ("forgotten-kinds", Run::Soon(2)),
+    ("forgotten-memory", Run::Soon(3)),
+    ("forgotten-mounts", Run::Soon(2)),
+    ("forgotten-pulls", Run::Soon(2)),
+    ("grants-forgotten", Run::Soon(4)),
+    ("growth-aside", Run::Soon(3)),
+    ("growth-unheard", Run::Soon(3)),
+    ("growth-unproved", Run::Soon(7)),
+    ("hasty-orphans", Run::Soon(2)),
+    ("hasty-release", Run::Soon(8)),
+    ("kept-disks", Run::Soon(2)),
+    ("late-hooks", Run::Soon(2)),
+    ("late-writer", Run::Soon(2)),
+    ("makes-room", Run::Soon(4)),
+    ("mounts-untold", Run::Soon(3)),
+    ("nominations-kept", Run::Soon(2)),
+    ("orphaned-calls", Run::Soon(2)),
+    ("records-are-mounts", Run::Soon(3)),
+    ("shared-tokens", Run::Soon(2)),
+    ("stale-dependents", Run::Soon(3)),
+    ("stale-grants", Run::Soon(2)),
+    ("starts-what-is-copied", Run::Soon(3)),
+    ("stopped-calls", Run::Soon(15)),
+    ("taken-claims", Run::Soon(2)),
+    ("termless-bindings", Run::Soon(5)),
+    ("times-twice", Run::Soon(4)),
+    ("unread-files", Run::Soon(4)),
+    ("unread-is-absent", Run::Soon(2)),
+    ("unwanted-copies", Run::Soon(2)),
 ];
 
-/// The seed of a plant, if one is noted.
-pub(super) fn of(plant: &str) -> Option<u64> {
-    FIRST.iter().find(|(name, _)| *name == plant).map(|(_, seed)| *seed)
+/// The run of a plant, if one is noted.
+pub(super) fn of(plant: &str) -> Option<Run> {
+    FIRST.iter().find(|(name, _)| *name == plant).map(|(_, run)| *run)
 }
