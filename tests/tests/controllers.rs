@@ -51,8 +51,9 @@ fn hand_over(kubectl: &Kubectl<'_>, leader: &mut Child, signal: Signal) {
     assert!(took.unsigned_abs() < HAND_OVER, "nobody led for {took:#}: {before:?} and then {now:?}");
 }
 
-/// A node that nobody runs: it is silent from the start.
-const NODE: &str = "apiVersion: v1\nkind: Node\nmetadata: {name: silent}\n";
+/// Nodes that nobody runs: they are silent from the start. An operator will say of one that it is gone.
+const NODES: &str = "apiVersion: v1\nkind: Node\nmetadata: {name: silent}\n---\n\
+                     apiVersion: v1\nkind: Node\nmetadata: {name: lost}\n";
 
 const OBJECTS: &str = r#"
 apiVersion: v1
@@ -66,6 +67,13 @@ metadata: {name: web-0, labels: {app: web}}
 spec:
   nodeName: silent
   containers: [{name: c, image: none, ports: [{name: http, containerPort: 8080}]}]
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: lost}
+spec:
+  nodeName: lost
+  containers: [{name: c, image: none}]
 ---
 apiVersion: policy/v1
 kind: PodDisruptionBudget
@@ -107,14 +115,16 @@ fn what_controllers_write_without_a_kubelet_and_after_one_of_them_is_killed() {
     eventually_true("the first one leads", 30, || holder(&lease(&kubectl)).is_some());
     let mut second = start();
 
-    kubectl.apply(NODE);
+    kubectl.apply(NODES);
     let silent_since = Instant::now();
     eventually_true("the namespace has its service account", 30, || kubectl.get("serviceaccount", "default").is_some());
     kubectl.apply(OBJECTS);
-    let pod = kubectl.get("pod", "web-0").expect("it was made");
-    let status = json!({"phase": "Running", "podIP": "10.9.8.7", "podIPs": [{"ip": "10.9.8.7"}],
-        "conditions": [{"type": "Ready", "status": "True"}]});
-    set_status(&kubectl, "/api/v1/namespaces/default/pods/web-0", pod, status);
+    for (name, address) in [("web-0", "10.9.8.7"), ("lost", "10.9.8.8")] {
+        let pod = kubectl.get("pod", name).expect("it was made");
+        let status = json!({"phase": "Running", "podIP": address, "podIPs": [{"ip": address}],
+            "conditions": [{"type": "Ready", "status": "True"}]});
+        set_status(&kubectl, &format!("/api/v1/namespaces/default/pods/{name}"), pod, status);
+    }
     eventually_true("the claim is bound", 30, || kubectl.field("pvc", "data", "/status/phase") == "Bound");
     assert_eq!(kubectl.field("pvc", "data", "/spec/volumeName"), "disk");
     eventually_true("the volume is bound", 30, || kubectl.field("pv", "disk", "/status/phase") == "Bound");
@@ -138,7 +148,10 @@ fn what_controllers_write_without_a_kubelet_and_after_one_of_them_is_killed() {
     let mut third = start();
     hand_over(&kubectl, &mut second, Signal::TERM);
 
-    // The node was never heard: it says so, its pods are not ready, and nothing is evicted where nobody is heard.
+    // An operator says that a node is gone. Its pod goes when it has been gone for a while.
+    kubectl.ok(&["delete", "node", "lost"]);
+
+    // The other node was never heard: it says so, its pods are not ready, and nothing is evicted where nobody is heard.
     eventually_true("the node is unknown", 120, || {
         let node = kubectl.get("node", "silent").unwrap_or_default();
         let conditions = node["status"]["conditions"].as_array().cloned().unwrap_or_default();
@@ -158,9 +171,8 @@ fn what_controllers_write_without_a_kubelet_and_after_one_of_them_is_killed() {
     eventually_true("its pod does not count as ready", 30, || {
         kubectl.field("endpoints", "web", "/subsets/0/notReadyAddresses/0/ip") == "10.9.8.7"
     });
-    // An operator says that the node is gone.
-    kubectl.ok(&["delete", "node", "silent"]);
-    eventually_true("the pod of the node that is gone is gone", 90, || kubectl.get("pod", "web-0").is_none());
+    eventually_true("the pod of the node that is gone is gone", 90, || kubectl.get("pod", "lost").is_none());
+    assert!(kubectl.get("pod", "web-0").is_some(), "its node is only silent");
     for child in [&mut third, &mut api] {
         child.kill().and_then(|()| child.wait()).expect("it was ours");
     }

@@ -29,7 +29,7 @@ fn signal(process: &Child, signal: &str) {
 
 #[test]
 fn a_leader_that_hung_goes_on_and_metrics_are_told() {
-    let sandbox = Sandbox::alone();
+    let sandbox = Sandbox::new();
     let mut api = sandbox.carrack(&["apiserver", "--bind-address", "127.0.0.1"]).spawn();
     let kubectl = sandbox.kubectl();
     eventually_true("the API server is ready", 60, || {

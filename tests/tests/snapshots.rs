@@ -16,27 +16,33 @@ fn status(kubectl: &Kubectl<'_>, kind: &str, name: &str) -> serde_json::Value {
     kubectl.field(kind, name, "/status")
 }
 
-/// A line for the guest's shell that finds the disk of this serial number.
+/// A line for the guest's shell that finds the disk of this serial number, or none.
 fn find(serial: &str) -> String {
-    format!("for d in /sys/block/vd*; do [ \"$(cat $d/serial)\" = {serial} ] && dev=/dev/${{d##*/}}; done")
+    format!("dev=; for d in /sys/block/vd*; do [ \"$(cat $d/serial)\" = {serial} ] && dev=/dev/${{d##*/}}; done")
 }
 
-fn write_to(kubectl: &Kubectl<'_>, name: &str, serial: &str, text: &str) {
-    kubectl.holds_in_guest(name, &format!("{}; echo {text} | dd of=$dev conv=fsync", find(serial)));
+/// Does the same in the guest with each of these disks, which it calls `$dev`, until one fails.
+fn with_each(kubectl: &Kubectl<'_>, name: &str, serials: &[&str], line: impl Fn(&str) -> String) {
+    let lines: Vec<String> =
+        serials.iter().map(|serial| format!("{{ {}; {}; }}", find(serial), line(serial))).collect();
+    kubectl.holds_in_guest(name, &lines.join(" && "));
 }
 
-fn reads_from(kubectl: &Kubectl<'_>, name: &str, serial: &str, text: &str) {
-    let bytes = text.len() + 1;
-    kubectl.holds_in_guest(name, &format!("{}; head -c {bytes} $dev | grep -q '^{text}$'", find(serial)));
+fn writing(text: &str) -> String {
+    format!("echo {text} | dd of=$dev conv=fsync")
+}
+
+fn reading(text: &str) -> String {
+    format!("head -c {} $dev | grep -q '^{text}$'", text.len() + 1)
 }
 
 /// Writes on the disk with the diary's pages.
 fn write(kubectl: &Kubectl<'_>, name: &str, text: &str) {
-    write_to(kubectl, name, "PAGES", text);
+    with_each(kubectl, name, &["PAGES"], |_| writing(text));
 }
 
 fn reads(kubectl: &Kubectl<'_>, name: &str, text: &str) {
-    reads_from(kubectl, name, "PAGES", text);
+    with_each(kubectl, name, &["PAGES"], |_| reading(text));
 }
 
 fn ask(kubectl: &Kubectl<'_>, name: &str, what: &str) {
@@ -178,15 +184,11 @@ fn what_storage_cannot_snapshot_is_copied() {
     kubectl.apply(&static_volumes(&sandbox));
     kubectl.apply(&with_more_disks(machine));
     kubectl.wait_agent("diary");
-    let others = ["BLOCK", "HOST", "LOCAL"];
-    let write_all = |name: &str, text: &str| {
-        write(&kubectl, name, text);
-        others.iter().for_each(|serial| write_to(&kubectl, name, serial, &format!("{text}-{serial}")));
-    };
-    let reads_all = |name: &str, text: &str| {
-        reads(&kubectl, name, text);
-        others.iter().for_each(|serial| reads_from(&kubectl, name, serial, &format!("{text}-{serial}")));
-    };
+    let all = ["PAGES", "BLOCK", "HOST", "LOCAL"];
+    let write_all =
+        |name: &str, text: &str| with_each(&kubectl, name, &all, |serial| writing(&format!("{text}-{serial}")));
+    let reads_all =
+        |name: &str, text: &str| with_each(&kubectl, name, &all, |serial| reading(&format!("{text}-{serial}")));
     write_all("diary", "before");
     let both = format!("{}; a=$dev; {}; b=$dev", find("PAGES"), find("BLOCK"));
     kubectl.holds_in_guest("diary", &format!("{both}; {COUNTING}"));
