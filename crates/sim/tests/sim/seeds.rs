@@ -6,7 +6,6 @@ mod writes;
 
 use std::time::Duration;
 
-use carrack_sim::small::play;
 use carrack_sim::{Options, Outcome, plants, run};
 
 use self::first::Run;
@@ -61,9 +60,6 @@ fn a_cluster_in_trouble_keeps_its_promises() {
 const SOON: Duration = Duration::from_secs(400);
 /// With how many seeds.
 const SOON_SEEDS: u64 = 8;
-/// Small runs in which a planted bug is looked for before: five of each cluster that they begin with. They cost a hundredth each.
-const SMALL_SEEDS: u64 = 260;
-
 /// Whether a run found its planted bug. Until it is found nothing else may break but what the plant says may: a fault that only shows
 /// beside a plant is a fault. A cluster with a bug need not come to rest.
 fn finds(plant: &plants::Plant, outcome: &Outcome) -> bool {
@@ -74,25 +70,11 @@ fn finds(plant: &plants::Plant, outcome: &Outcome) -> bool {
     own
 }
 
-/// The run that finds a planted bug: the one that is noted, else the first of many, the cheap ones first.
+/// The run that finds a planted bug: the one that is noted, else the first of many.
 fn search(plant: &'static plants::Plant) -> Option<Run> {
-    let noted = first::of(plant.name).filter(|first| finds(plant, &first.play(plant)));
-    noted.or_else(|| small(plant)).or_else(|| {
-        let soon = if plant.found_by == "liveness" { 0 } else { SOON_SEEDS };
-        let soon = (1..=soon).map(Run::Soon);
-        soon.chain((1..40).map(Run::Whole)).find(|run| finds(plant, &run.play(plant)))
-    })
-}
-
-/// The small run that finds a planted bug.
-fn small(plant: &'static plants::Plant) -> Option<Run> {
-    let mut found = None;
-    let ended = play(1..=SMALL_SEEDS, &Run::Small(1).options(plant), &mut |brief, outcome| {
-        found = outcome.filter(|outcome| finds(plant, outcome)).map(|_| Run::Small(brief.seed));
-        found.is_none()
-    });
-    assert!(ended.is_ok(), "{}: {ended:?}", plant.name);
-    found
+    let soon = if plant.found_by == "liveness" { 0 } else { SOON_SEEDS };
+    let others = (1..=soon).map(Run::Soon).chain((1..40).map(Run::Whole));
+    first::of(plant.name).into_iter().chain(others).find(|run| finds(plant, &run.play(plant)))
 }
 
 /// Finds one in so many planted bugs, from this one on. The parts run side by side.

@@ -1,7 +1,8 @@
-//! Which run finds a planted bug, so that it need not be looked for.
+//! Which run finds a planted bug, where whole runs do not find it soon or a small one does, which costs a hundredth.
 //!
-//! Each is one that has found its bug: `planted_bugs_are_found_*` print which run does. What a seed plays changes with the code. One
-//! that finds its bug no more costs a run and a search, and is to be replaced.
+//! Each is one that has found its bug: `planted_bugs_are_found_*` print which run does, and `carrack sim --small --plant NAME --runs N`
+//! which small one. What a seed plays changes with the code. One that finds its bug no more costs a run, and is to be replaced; all others
+//! are played after it.
 
 use carrack_sim::{Options, Outcome, plants, run};
 
