@@ -10,12 +10,13 @@ use std::time::Duration;
 
 use carrack_engine::Time;
 use carrack_kubelet::devices;
+use carrack_store::Revision;
 use carrack_types::quantity::Quantity;
 use serde_json::Value;
 
 use crate::controllers::Bounds;
 use crate::node::{Node, named};
-use crate::observer::{Change, Observer, conditions, controller, deleting, key_of, terminal, text, uid};
+use crate::observer::{Change, Made, Observer, conditions, controller, deleting, key_of, terminal, text, uid};
 use crate::replicas;
 use crate::resizes::Grants;
 pub use table::{INVARIANTS, Invariant};
@@ -48,11 +49,16 @@ pub(crate) struct Checker {
     /// Since when a pod's mounts are all that is left of it, by node and UID.
     mounted: BTreeMap<(u8, String), Time>,
     unread: crate::unread::Unread,
+    /// How the nodes were when they were last looked at.
+    looked_at: Option<State>,
     /// When each node last renewed its Lease.
     renewed: BTreeMap<String, Time>,
     /// When the API server was away: from when to when, if it came back.
     pub outages: Vec<(Time, Option<Time>)>,
 }
+
+/// What decides what there is to be seen of nodes: when pods last changed, and how often containers and guests of each node may have.
+type State = (Revision, Vec<(u8, u64, u64)>);
 
 /// How long a node must have been silent, at the least, before its pods are to go: its Lease's period and a retry less than
 /// the grace period.
@@ -67,10 +73,13 @@ const LEAVES_WITHIN: Duration = Duration::from_secs(60);
 
 /// What a pod holds of its node. What it wishes beside that may have come while another pod was on its way there, and so may what it
 /// was granted lately ([`Grants`]).
-pub(crate) fn requests(pod: &Value) -> BTreeMap<String, Quantity> {
-    serde_json::from_value(crate::resizes::as_granted(pod))
-        .map(|pod| carrack_types::held::requests(&pod))
-        .unwrap_or_default()
+pub(crate) struct Requests(pub BTreeMap<String, Quantity>);
+
+impl Made for Requests {
+    fn of(pod: &Value) -> Self {
+        let granted = serde_json::from_value(crate::resizes::as_granted(pod));
+        Self(granted.map(|pod| carrack_types::held::requests(&pod)).unwrap_or_default())
+    }
 }
 
 impl Checker {
@@ -312,9 +321,10 @@ impl Checker {
         let Some(offered) = self.offered.get(node) else { return };
         let mut asked = BTreeMap::new();
         let is_unasked = |p: &Value| crate::critical::is_ours(p) || crate::gpu::is_outsider(p);
-        let is_placed = |p: &&Value| text(p, "/spec/nodeName") == node && !terminal(p) && !is_unasked(p);
-        for pod in observer.all("pod").filter(is_placed) {
-            carrack_types::pod::add(&mut asked, &self.grants.least(now, pod));
+        let is_placed = |p: &Value| text(p, "/spec/nodeName") == node && !terminal(p) && !is_unasked(p);
+        for pod in observer.seen("pod").filter(|pod| is_placed(&pod.object)) {
+            let least = self.grants.least(now, uid(&pod.object), &pod.made::<Requests>().0);
+            carrack_types::pod::add(&mut asked, &least);
         }
         for (resource, amount) in asked {
             let most = offered.get(&resource).copied().unwrap_or_default();
@@ -326,7 +336,13 @@ impl Checker {
     }
 
     /// The nodes after a step.
-    pub(crate) fn nodes(&self, nodes: &BTreeMap<u8, Node>, observer: &Observer, breaches: &mut Vec<Breach>) {
+    pub(crate) fn nodes(&mut self, nodes: &BTreeMap<u8, Node>, observer: &Observer, breaches: &mut Vec<Breach>) {
+        let changes = nodes.values().map(|node| (node.number, node.runtime.changes(), node.guests.changes()));
+        let state: State = (observer.changed("pod"), changes.collect());
+        if self.looked_at.as_ref() == Some(&state) {
+            return;
+        }
+        self.looked_at = Some(state);
         let mut guests: BTreeMap<&str, &str> = BTreeMap::new();
         for node in nodes.values() {
             for (compute, guest) in node.guests.alive() {

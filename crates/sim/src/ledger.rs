@@ -17,6 +17,8 @@ use crate::server::ConnId;
 
 /// The invariant's name.
 pub(crate) const NAME: &str = "watches-tell-each-change-once";
+/// Of how many lines it is kept what they say.
+const KEPT: usize = 32;
 /// Everything that the API server stores.
 const ALL: &str = "/registry/";
 
@@ -58,9 +60,8 @@ struct Metadata<'a> {
     name: Cow<'a, str>,
 }
 
-/// A line, and what it says. Several watches tell of the same change, one after the other.
+/// What a line says.
 struct Told {
-    line: Vec<u8>,
     kind: String,
     revision: Option<Revision>,
     /// How the key of its object ends.
@@ -73,7 +74,7 @@ impl Told {
         let Metadata { resource_version, namespace, name } = metadata;
         let place = if namespace.is_empty() { format!("/{name}") } else { format!("/{namespace}/{name}") };
         let revision = resource_version.parse().ok().map(Revision);
-        Self { line: line.to_owned(), kind: kind.into_owned(), revision, place }
+        Self { kind: kind.into_owned(), revision, place }
     }
 }
 
@@ -81,8 +82,8 @@ impl Told {
 pub(crate) struct Ledger {
     watch: Option<Watch>,
     known: Revision,
-    /// The last line that was said.
-    last: Option<Told>,
+    /// Lines that were said lately: one watch after the other tells of the same few changes.
+    lately: BTreeMap<Vec<u8>, Told>,
     /// The keys that changed at each revision, and whether each was removed.
     changes: BTreeMap<Revision, BTreeMap<Arc<str>, bool>>,
     followed: BTreeMap<ConnId, Followed>,
@@ -92,7 +93,7 @@ impl Ledger {
     pub(crate) fn new(store: &MemStore) -> Self {
         let known = store.revision();
         let watch = store.watch(ALL, known).ok();
-        Self { watch, known, last: None, changes: BTreeMap::new(), followed: BTreeMap::new() }
+        Self { watch, known, lately: BTreeMap::new(), changes: BTreeMap::new(), followed: BTreeMap::new() }
     }
 
     /// Takes in what has been committed since the last call.
@@ -151,10 +152,13 @@ impl Ledger {
     /// A watch says a line.
     pub(crate) fn said(&mut self, conn: ConnId, line: &[u8]) -> Option<Breach> {
         let followed = self.followed.get_mut(&conn)?;
-        if self.last.as_ref().is_none_or(|last| last.line != line) {
-            self.last = Some(Told::read(line));
+        if !self.lately.contains_key(line) {
+            if self.lately.len() >= KEPT {
+                self.lately.clear();
+            }
+            self.lately.insert(line.to_owned(), Told::read(line));
         }
-        let Told { kind, revision, place, .. } = self.last.as_ref()?;
+        let Told { kind, revision, place } = self.lately.get(line)?;
         if kind == "ERROR" {
             return None;
         }

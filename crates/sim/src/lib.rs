@@ -24,6 +24,7 @@ mod clones;
 mod closings;
 mod command;
 mod controllers;
+mod counted;
 mod cpus;
 mod critical;
 mod disks;

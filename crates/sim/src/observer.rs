@@ -1,7 +1,10 @@
 //! Sees every commit of the store, in order, whatever the roles are told of it.
 
+use std::any::{Any, TypeId};
+use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::pin::Pin;
+use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
@@ -60,10 +63,39 @@ const LOOKED_AT: [(&str, &str); 32] = [
     ("/registry/sim.example.com/", "box"),
 ];
 
+/// Something that checks make of an object.
+pub(crate) trait Made: Any {
+    fn of(object: &Value) -> Self;
+}
+
+/// An object, and what was made of it.
+pub(crate) struct Seen {
+    pub object: Value,
+    made: RefCell<BTreeMap<TypeId, Rc<dyn Any>>>,
+}
+
+impl Seen {
+    fn new(object: Value) -> Self {
+        Self { object, made: RefCell::default() }
+    }
+
+    /// What is made of the object: once, since it stays as it is until another one takes its place.
+    pub(crate) fn made<T: Made>(&self) -> Rc<T> {
+        let known = self.made.borrow().get(&TypeId::of::<T>()).cloned();
+        if let Some(known) = known.and_then(|known| known.downcast().ok()) {
+            return known;
+        }
+        let made = Rc::new(T::of(&self.object));
+        self.made.borrow_mut().insert(TypeId::of::<T>(), made.clone());
+        made
+    }
+}
+
 /// The objects as they are in the store.
 pub(crate) struct Observer {
     watch: Option<Watch>,
-    objects: BTreeMap<(&'static str, String), Value>,
+    /// By resource, and by `namespace/name` or name.
+    objects: BTreeMap<&'static str, BTreeMap<String, Seen>>,
     revision: Revision,
     /// When objects of each kind last changed.
     changed: BTreeMap<&'static str, Revision>,
@@ -73,8 +105,12 @@ impl Observer {
     /// These objects, each of its kind.
     #[cfg(test)]
     pub(crate) fn of(objects: impl IntoIterator<Item = (&'static str, Value)>) -> Self {
-        let objects = objects.into_iter().map(|(kind, object)| ((kind, key_of(&object)), object)).collect();
-        Self { watch: None, objects, revision: Revision::default(), changed: BTreeMap::new() }
+        let mut observer =
+            Self { watch: None, objects: BTreeMap::new(), revision: Revision::default(), changed: BTreeMap::new() };
+        for (kind, object) in objects {
+            observer.put(kind, key_of(&object), object);
+        }
+        observer
     }
 
     /// From the store's present state on.
@@ -87,12 +123,18 @@ impl Observer {
             if let Poll::Ready(Ok(page)) = page.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
                 for entry in page.entries {
                     let name = entry.key[prefix.len()..].to_owned();
-                    observer.objects.insert((resource, name), parse(&entry.value()));
+                    observer.put(resource, name, parse(&entry.value()));
                 }
             }
         }
         observer.follow(store);
         observer
+    }
+
+    /// Takes an object in; returns what it replaces.
+    fn put(&mut self, resource: &'static str, name: String, object: Value) -> Option<Value> {
+        let replaced = self.objects.entry(resource).or_default().insert(name, Seen::new(object));
+        replaced.map(|seen| seen.object)
     }
 
     fn follow(&mut self, store: &Arc<MemStore>) {
@@ -117,11 +159,11 @@ impl Observer {
                             continue;
                         };
                         self.changed.insert(resource, event.revision);
-                        let place = (*resource, key[prefix.len()..].to_owned());
+                        let name = &key[prefix.len()..];
                         let after = event.current.as_ref().map(|e| parse(&e.value()));
                         let before = match &after {
-                            Some(after) => self.objects.insert(place, after.clone()),
-                            None => self.objects.remove(&place),
+                            Some(after) => self.put(resource, name.to_owned(), after.clone()),
+                            None => self.objects.get_mut(resource).and_then(|of| of.remove(name)).map(|s| s.object),
                         };
                         changes.push(Change { resource, before, after });
                     }
@@ -140,17 +182,19 @@ impl Observer {
         self.changed.get(resource).copied().unwrap_or_default()
     }
 
+    /// All objects of a kind, for checks that make something of each.
+    pub(crate) fn seen(&self, resource: &'static str) -> impl Iterator<Item = &Seen> {
+        self.objects.get(resource).into_iter().flat_map(BTreeMap::values)
+    }
+
     /// All objects of a kind.
     pub(crate) fn all(&self, resource: &'static str) -> impl Iterator<Item = &Value> {
-        self.objects
-            .range((resource, String::new())..)
-            .take_while(move |((r, _), _)| *r == resource)
-            .map(|(_, object)| object)
+        self.seen(resource).map(|seen| &seen.object)
     }
 
     /// One object, by `namespace/name` or name.
     pub(crate) fn get(&self, resource: &'static str, key: &str) -> Option<&Value> {
-        self.objects.get(&(resource, key.to_owned()))
+        self.objects.get(resource)?.get(key).map(|seen| &seen.object)
     }
 
     /// A pod, unless what has its name now is another.
@@ -239,5 +283,47 @@ pub(crate) fn describe(change: &Change) -> Option<String> {
             (!news.is_empty()).then(|| format!("{resource} {name}: {}", news.join(", ")))
         }
         (None, None) => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    struct Id(String);
+
+    impl Made for Id {
+        fn of(object: &Value) -> Self {
+            Self(uid(object).to_owned())
+        }
+    }
+
+    struct Fields(usize);
+
+    impl Made for Fields {
+        fn of(object: &Value) -> Self {
+            Self(object.as_object().map_or(0, serde_json::Map::len))
+        }
+    }
+
+    #[test]
+    fn what_is_made_of_an_object_is_made_once_until_it_changes() {
+        let object = |name: &str, uid: &str| json!({"metadata": {"namespace": "d", "name": name, "uid": uid}});
+        let all = [("pod", object("a", "1")), ("pod", object("b", "2")), ("node", object("a", "3"))];
+        let mut observer = Observer::of(all);
+        let ids = |observer: &Observer| -> Vec<Rc<Id>> { observer.seen("pod").map(Seen::made).collect() };
+        let words = |ids: &[Rc<Id>]| -> Vec<String> { ids.iter().map(|id| id.0.clone()).collect() };
+        let same = |one: &[Rc<Id>], other: &[Rc<Id>]| -> Vec<bool> {
+            one.iter().zip(other).map(|(one, other)| Rc::ptr_eq(one, other)).collect()
+        };
+        let first = ids(&observer);
+        assert_eq!(words(&first), ["1", "2"]);
+        assert!(observer.seen("pod").all(|pod| pod.made::<Fields>().0 == 1), "something else is made beside it");
+        assert_eq!(same(&first, &ids(&observer)), [true, true]);
+        observer.put("pod", "d/a".to_owned(), object("a", "4"));
+        let second = ids(&observer);
+        assert_eq!((words(&second), same(&first, &second)), (vec!["4".to_owned(), "2".to_owned()], vec![false, true]));
     }
 }

@@ -18,9 +18,9 @@ use k8s_openapi::api::core::v1::Pod;
 use serde_json::{Value, json};
 
 use crate::chance::between;
-use crate::invariants::{Breach, requests};
+use crate::invariants::{Breach, Requests};
 use crate::node::{CPUS, Node, named};
-use crate::observer::{Change, Observer, conditions, deleting, key_of, label, terminal, text, uid};
+use crate::observer::{Change, Made as _, Observer, conditions, deleting, key_of, label, terminal, text, uid};
 use crate::options::LATEST;
 use crate::plants::Bug;
 use crate::role::node_name;
@@ -152,7 +152,7 @@ impl Grants {
             self.refused.insert(uid(new).to_owned(), now);
         }
         let Some(old) = old.filter(|_| is_ours(new)) else { return };
-        let (before, after) = (requests(old), requests(new));
+        let (before, after) = (Requests::of(old).0, Requests::of(new).0);
         if after.iter().any(|(resource, amount)| before.get(resource).is_none_or(|had| had < amount)) {
             self.larger.entry(node.to_owned()).or_default().push((now, uid(new).to_owned()));
         }
@@ -171,10 +171,10 @@ impl Grants {
         larger.any(|(at, of)| of != uid(pod) && bound.since(*at) < CROSSES && at.since(*refused) < CROSSES)
     }
 
-    /// The least that a pod has held since a binding that arrives now may have been decided.
-    pub(crate) fn least(&self, now: Time, pod: &Value) -> BTreeMap<String, Quantity> {
-        let mut held = requests(pod);
-        for (resource, amount) in self.before(now, uid(pod)).into_iter().flatten() {
+    /// The least that a pod has held since a binding that arrives now may have been decided: it holds this now.
+    pub(crate) fn least(&self, now: Time, uid: &str, holds: &BTreeMap<String, Quantity>) -> BTreeMap<String, Quantity> {
+        let mut held = holds.clone();
+        for (resource, amount) in self.before(now, uid).into_iter().flatten() {
             if let Some(most) = held.get_mut(resource) {
                 *most = (*most).min(*amount);
             }

@@ -23,8 +23,10 @@ fn version(object: &Value, at: &str) -> String {
 
 /// The pods of a workload: of an object, or of a ReplicaSet of it.
 pub(super) fn pods_of<'a>(object: &'a Value, observer: &'a Observer) -> impl Iterator<Item = &'a Value> {
-    let sets: Vec<&str> = observer.all("replicaset").filter(|s| controller(s) == uid(object)).map(uid).collect();
-    observer.all("pod").filter(move |p| controller(p) == uid(object) || sets.contains(&controller(p)))
+    let id = uid(object);
+    let mut owners: Vec<&str> = observer.all("replicaset").filter(|s| controller(s) == id).map(uid).collect();
+    owners.push(id);
+    observer.all("pod").filter(move |p| owners.contains(&controller(p)))
 }
 
 /// Whether a node is one of those that pods of a workload ask for.
@@ -42,7 +44,9 @@ pub(crate) fn lacks(kind: &str, object: &Value, observer: &Observer) -> Option<S
         "quota" => return super::quotas::lacks(object, observer),
         _ => {}
     }
-    if let Some(stray) = super::scratch::stray(observer).filter(|_| kind == "statefulset") {
+    if kind == "statefulset"
+        && let Some(stray) = super::scratch::stray(observer)
+    {
         return Some(stray);
     }
     if object.pointer("/metadata/annotations").is_some_and(|a| a.get(ROLLBACK).is_some()) {

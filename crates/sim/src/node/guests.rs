@@ -18,6 +18,7 @@ use serde_json::json;
 use super::watchdog::Watchdog;
 use super::{Follow, NodeEvent, Runtime};
 use crate::chance::between;
+use crate::counted::Counted;
 use crate::writers::Writers;
 
 /// How long a state takes from the launcher to the handler. Always the same, so that they keep their
@@ -73,7 +74,7 @@ impl Guest {
 /// The guests of a node by their compute containers, and what the handler keeps.
 #[derive(Debug, Default)]
 pub(crate) struct Guests {
-    guests: BTreeMap<String, Guest>,
+    guests: Counted<BTreeMap<String, Guest>>,
     /// Whose states the handler follows: by instance, the handler's life and the container.
     watches: BTreeMap<String, (u32, String)>,
     /// The handler's local record.
@@ -511,6 +512,11 @@ impl Guests {
     /// Whether a launcher hangs that was about to start its machine.
     pub(crate) fn hanging(&self) -> bool {
         self.guests.values().any(|guest| guest.hangs.is_some())
+    }
+
+    /// How often what is to be seen of the guests may have changed.
+    pub(crate) fn changes(&self) -> u64 {
+        self.guests.changes()
     }
 
     /// The guests whose QEMU runs, with their containers.

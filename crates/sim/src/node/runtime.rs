@@ -19,6 +19,7 @@ use carrack_types::well_known::kubevirt::COMPUTE_CONTAINER;
 
 use super::plugins::DEVICE_DIR;
 use crate::chance::below;
+use crate::counted::Counted;
 use crate::invariants::Breach;
 use crate::observer::{Observer, deleting, terminal};
 
@@ -100,7 +101,7 @@ impl Life {
 pub(crate) struct Runtime {
     node: u8,
     sandboxes: BTreeMap<String, Sandbox>,
-    containers: BTreeMap<String, Life>,
+    containers: Counted<BTreeMap<String, Life>>,
     /// Control groups of pods, by their paths.
     groups: BTreeMap<String, GroupLimits>,
     /// Somebody has shut the node down since it was started, even if that was called off: pods that were to end by then do.
@@ -121,7 +122,7 @@ fn wanted(observer: &Observer, pod: &PodRef) -> bool {
 
 impl Runtime {
     pub(super) fn new(node: u8) -> Self {
-        let (sandboxes, containers, groups) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
+        let (sandboxes, containers, groups) = (BTreeMap::new(), Counted::default(), BTreeMap::new());
         Self { node, sandboxes, containers, groups, pods_end: false, deaf_disks: false, next: 0 }
     }
 
@@ -502,8 +503,69 @@ impl Runtime {
         Some((&c.record.pod, &c.record.name, &c.devices))
     }
 
+    /// How often what is to be seen of the containers may have changed.
+    pub(crate) fn changes(&self) -> u64 {
+        self.containers.changes()
+    }
+
     /// The containers that run.
     pub(crate) fn running(&self) -> impl Iterator<Item = &Life> {
         self.containers.values().filter(|c| c.record.state == ContainerState::Running)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::attacher::Rack;
+    use crate::invariants::Checker;
+    use crate::node::Node;
+    use crate::options::NodeFaults;
+
+    fn running(pod: &str, device: &str) -> Life {
+        Life {
+            record: ContainerRecord {
+                id: pod.into(),
+                sandbox_id: "s".into(),
+                pod: PodRef { namespace: "default".into(), name: pod.into(), uid: pod.into() },
+                name: "main".into(),
+                attempt: 0,
+                state: ContainerState::Running,
+                created_at: Time::default(),
+                started_at: Some(Time::default()),
+                image: String::new(),
+                image_ref: String::new(),
+                hash: String::new(),
+                size: ContainerSize { made_with: None, actual: None },
+                user: None,
+            },
+            devices: vec![device.to_owned()],
+            limits: Resources::default(),
+            updated: 0,
+            stops_in_s: 1,
+            stops_with: 0,
+            is_stopped: false,
+            has_passed: false,
+            writes: None,
+        }
+    }
+
+    /// Nodes are looked at only where something may have changed: what is wrong is found when it comes.
+    #[test]
+    fn what_runs_is_looked_at_when_it_changes() {
+        let node = Node::new(1, Time::default(), Rng::new(1), NodeFaults::none(), Rack::default());
+        let (mut nodes, observer, mut checker) = (BTreeMap::from([(1, node)]), Observer::of([]), Checker::default());
+        let mut found = |change: &dyn Fn(&mut Runtime)| {
+            nodes.values_mut().for_each(|node| change(&mut node.runtime));
+            let mut breaches = Vec::new();
+            checker.nodes(&nodes, &observer, &mut breaches);
+            breaches.len()
+        };
+        for (pod, device, expected) in [("a", "w/1", 0), ("b", "w/2", 0), ("c", "w/1", 1), ("d", "w/3", 1)] {
+            let starts = |runtime: &mut Runtime| drop(runtime.containers.insert(pod.to_owned(), running(pod, device)));
+            assert_eq!(found(&starts), expected, "{pod}");
+            assert_eq!(found(&|_| {}), 0, "nothing has changed since {pod}");
+        }
+        assert_eq!(found(&|runtime| assert!(runtime.exit(Time::default(), "c", 0))), 0);
     }
 }

@@ -19,7 +19,7 @@ use crate::chance::between;
 use crate::extender::{FILTER, PREEMPT};
 use crate::hosted::{Hosted, OwnIn};
 use crate::invariants::Breach;
-use crate::observer::{Observer, terminal, text, uid};
+use crate::observer::{Made, Observer, terminal, text, uid};
 use crate::plants::Bug;
 use crate::role::Role;
 
@@ -80,8 +80,13 @@ fn pods_of<'a>(observer: &'a Observer, node: &'a str) -> impl Iterator<Item = &'
     observer.all("pod").filter(move |p| text(p, "/spec/nodeName") == node && !terminal(p))
 }
 
-fn read<K: Object>(object: &Value) -> Option<Arc<K>> {
-    K::deserialize(object).ok().map(Arc::new)
+/// An object as somebody reads it; none when it cannot be read.
+struct Read<K>(Option<Arc<K>>);
+
+impl<K: Object> Made for Read<K> {
+    fn of(object: &Value) -> Self {
+        Self(K::deserialize(object).ok().map(Arc::new))
+    }
 }
 
 /// An object without its metadata, which is often most of it.
@@ -89,6 +94,25 @@ fn read_body<K: Object>(object: &Value) -> Option<K> {
     let fields = object.as_object()?.iter().filter(|(name, _)| *name != "metadata");
     let fields = fields.map(|(name, value)| (name.as_str(), value));
     K::deserialize(MapDeserializer::<_, serde_json::Error>::new(fields)).ok()
+}
+
+/// What a pod holds of its node.
+struct Held(ResourceList);
+
+impl Made for Held {
+    fn of(pod: &Value) -> Self {
+        Self(read_body::<Pod>(pod).map(|pod| requests(&pod)).unwrap_or_default())
+    }
+}
+
+/// What a node offers.
+struct Offered(ResourceList);
+
+impl Made for Offered {
+    fn of(node: &Value) -> Self {
+        let status = read_body::<Node>(node).and_then(|node| node.status);
+        Self(status.map(|status| resource_list(status.allocatable.as_ref())).unwrap_or_default())
+    }
 }
 
 /// The scheduler's books against the API.
@@ -104,8 +128,8 @@ fn books(role: Role, scheduler: &Scheduler, observer: &Observer, breaches: &mut 
         }
         assumed.entry(cluster.node_of(id).unwrap_or_default()).or_default().insert(id);
     }
-    for node in observer.all("node") {
-        let name = text(node, "/metadata/name");
+    for node in observer.seen("node") {
+        let name = text(&node.object, "/metadata/name");
         let mut wanted: BTreeSet<&str> = pods_of(observer, name).map(uid).collect();
         wanted.extend(assumed.get(name).into_iter().flatten());
         let Some(known) = cluster.named(name) else {
@@ -118,11 +142,10 @@ fn books(role: Role, scheduler: &Scheduler, observer: &Observer, breaches: &mut 
             continue;
         }
         let mut asked = ResourceList::new();
-        for pod in observer.all("pod").filter(|p| wanted.contains(uid(p))).filter_map(read_body::<Pod>) {
-            add(&mut asked, &requests(&pod));
+        for pod in observer.seen("pod").filter(|pod| wanted.contains(uid(&pod.object))) {
+            add(&mut asked, &pod.made::<Held>().0);
         }
-        let status = read_body::<Node>(node).and_then(|node| node.status);
-        let offered = status.map(|status| resource_list(status.allocatable.as_ref()));
+        let offered = node.made::<Offered>();
         for (resource, amount) in &asked {
             let Some(id) = cluster.tables.resources.find(resource) else { continue };
             let number = |q: carrack_types::quantity::Quantity| if resource == "cpu" { q.millis() } else { q.units() };
@@ -132,7 +155,7 @@ fn books(role: Role, scheduler: &Scheduler, observer: &Observer, breaches: &mut 
                     known.requested.get(id)
                 ));
             }
-            let whole = offered.as_ref().and_then(|o| o.get(resource)).copied().unwrap_or_default();
+            let whole = offered.0.get(resource).copied().unwrap_or_default();
             if resource != "pods" && known.allocatable.get(id) != number(whole) {
                 broken(format!(
                     "{role} knows {} of {resource} on {name}, and it is {whole}",
@@ -157,18 +180,18 @@ fn waiting(role: Role, scheduler: &Scheduler, observer: &Observer, breaches: &mu
         return;
     }
     let mut cluster = scheduler.cluster().bare();
-    for node in observer.all("node").filter_map(read::<Node>) {
-        cluster.set_node(node);
-    }
-    for pod in observer.all("pod") {
-        if let Some(pod) = read::<Known>(pod) {
-            cluster.set_pod(&pod);
+    for node in observer.seen("node") {
+        if let Some(node) = &node.made::<Read<Node>>().0 {
+            cluster.set_node(node.clone());
         }
-        let there = scheduler.cluster().node_of(uid(pod)).filter(|_| scheduler.cluster().is_assumed(uid(pod)));
-        if let Some(id) = there.and_then(|name| cluster.find(name))
-            && let Some(pod) = read::<Known>(pod)
-        {
-            let info = cluster.read(pod);
+    }
+    for pod in observer.seen("pod") {
+        let (id, read) = (uid(&pod.object), pod.made::<Read<Known>>());
+        let Some(known) = &read.0 else { continue };
+        cluster.set_pod(known);
+        let there = scheduler.cluster().node_of(id).filter(|_| scheduler.cluster().is_assumed(id));
+        if let Some(id) = there.and_then(|name| cluster.find(name)) {
+            let info = cluster.read(known.clone());
             cluster.assume(info, id);
         }
     }
