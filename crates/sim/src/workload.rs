@@ -451,6 +451,13 @@ fn create_parent(at: Duration, namespace: &str, name: &str) -> Act {
     Act { at, what: What::Create { resource: ConfigMap::resource(), object, want: Some(("configmap", Want::Parent)) } }
 }
 
+/// An object is made: it says of which kind it is.
+pub(crate) fn create(at: Duration, resource: Resource, mut object: Value, want: Option<(&'static str, Want)>) -> Act {
+    object["apiVersion"] = resource.api_version().into();
+    object["kind"] = resource.kind.to_string().into();
+    Act { at, what: What::Create { resource, object, want } }
+}
+
 pub(crate) fn delete(at: Duration, resource: Resource, namespace: &str, name: &str, kind: &'static str) -> Act {
     let options = DeleteOptions::default();
     Act { at, what: What::Delete { resource, namespace: namespace.into(), name: name.into(), options, kind } }

@@ -17,7 +17,7 @@ use crate::chance::{below, between};
 use crate::options::Options;
 use crate::plants::Bug;
 use crate::wants::Want;
-use crate::workload::{Act, What, delete, up_to};
+use crate::workload::{Act, What, create, delete, up_to};
 
 /// A scene that always plays the same, for tests that try everything that can go wrong in it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -103,12 +103,10 @@ impl People {
         &mut self,
         at: Duration,
         resource: carrack_types::resource::Resource,
-        mut object: Value,
+        object: Value,
         want: Option<(&'static str, Want)>,
     ) {
-        object["apiVersion"] = resource.api_version().into();
-        object["kind"] = resource.kind.to_string().into();
-        self.acts.push(Act { at, what: What::Create { resource, object, want } });
+        self.acts.push(create(at, resource, object, want));
     }
 
     fn ground(&mut self) {

@@ -14,7 +14,7 @@ use super::acts::{Work, start, template};
 use super::claims::give;
 use crate::invariants::Breach;
 use crate::observer::{Change, Observer, key_of, terminal, text, uid};
-use crate::workload::{Act, What, up_to};
+use crate::workload::{Act, create, up_to};
 
 /// The invariant.
 pub(crate) const NAME: &str = "nodes-attach-what-they-can";
@@ -35,15 +35,12 @@ const LATELY: Duration = Duration::from_secs(10);
 /// A node says how many volumes it attaches, which are fewer than there are, and a set that wants them is scaled. In the end it
 /// wants as many as the node attaches, whoever has one by then.
 pub(super) fn acts(rng: &mut Rng, safety: Duration, acts: &mut Vec<Act>) {
-    let mut create = |resource: Resource, mut object: Value| {
-        object["apiVersion"] = resource.api_version().into();
-        object["kind"] = resource.kind.to_string().into();
-        acts.push(Act { at: Duration::from_millis(3), what: What::Create { resource, object, want: None } });
-    };
+    let mut make =
+        |resource: Resource, object: Value| acts.push(create(Duration::from_millis(3), resource, object, None));
     let node = super::nodes().name(usize::try_from(rng.below(super::NODES as u64)).unwrap_or(0));
     let most = 1 + rng.below(WANTED - 1);
     let driver = json!({"name": DRIVER, "nodeID": node, "allocatable": {"count": most}});
-    create(CSINode::resource(), json!({"metadata": {"name": node}, "spec": {"drivers": [driver]}}));
+    make(CSINode::resource(), json!({"metadata": {"name": node}, "spec": {"drivers": [driver]}}));
     let claim = json!({"accessModes": ["ReadWriteOnce"], "storageClassName": "",
         "resources": {"requests": {"storage": "1Gi"}}});
     for n in 0..WANTED {
@@ -51,11 +48,11 @@ pub(super) fn acts(rng: &mut Rng, safety: Duration, acts: &mut Vec<Act>) {
         let volume = json!({"metadata": {"name": name}, "spec": {"accessModes": ["ReadWriteOnce"], "storageClassName": "",
             "capacity": {"storage": "1Gi"}, "persistentVolumeReclaimPolicy": "Retain",
             "csi": {"driver": DRIVER, "volumeHandle": name}}});
-        create(PersistentVolume::resource(), volume);
+        make(PersistentVolume::resource(), volume);
         let mut own = claim.clone();
         own["volumeName"] = name.into();
         let metadata = json!({"namespace": "default", "name": format!("data-{SET}-{n}")});
-        create(PersistentVolumeClaim::resource(), json!({"metadata": metadata, "spec": own}));
+        make(PersistentVolumeClaim::resource(), json!({"metadata": metadata, "spec": own}));
     }
     // The later it comes, the surer has its scheduler heard of the limits.
     let later = if rng.one_in(2) { safety / 2 } else { Duration::ZERO };
@@ -179,6 +176,7 @@ mod tests {
     use carrack_engine::Method;
 
     use super::*;
+    use crate::workload::What;
 
     fn pod(name: &str, claim: &str, node: &str) -> Value {
         json!({"metadata": {"namespace": "default", "name": name, "uid": name},

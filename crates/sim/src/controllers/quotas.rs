@@ -16,7 +16,7 @@ use crate::chance::{below, between};
 use crate::invariants::Breach;
 use crate::observer::{Change, Observer, deleting, key_of, terminal, text};
 use crate::wants::Want;
-use crate::workload::{Act, What, delete, up_to};
+use crate::workload::{Act, What, create, delete, up_to};
 
 const NAMESPACE: &str = "limited";
 /// So many pods it may have.
@@ -30,12 +30,6 @@ const EDITED: &str = "edited";
 const ENOUGH: u64 = 20;
 /// In which somebody has taken a quota away and makes it again.
 const MOMENT: Duration = Duration::from_secs(2);
-
-fn create(at: Duration, resource: Resource, mut object: Value, want: Option<(&'static str, Want)>) -> Act {
-    object["apiVersion"] = resource.api_version().into();
-    object["kind"] = resource.kind.to_string().into();
-    Act { at, what: What::Create { resource, object, want } }
-}
 
 fn create_namespace(at: Duration, name: &str) -> Act {
     create(at, Namespace::resource(), json!({"metadata": {"name": name}}), None)
