@@ -148,7 +148,7 @@ async fn a_sandbox_runs_survives_containerd_and_leaves_nothing() {
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
     };
-    tokio::time::timeout(Duration::from_secs(20), restarted).await.expect("containerd is started again");
+    tokio::time::timeout(Duration::from_secs(60), restarted).await.expect("containerd is started again");
     let (mut cri, _) =
         cri::wait_ready(&layout.containerd_socket(), Duration::from_secs(20)).await.expect("CRI answers");
     let sandboxes = cri.sandboxes().await.expect("a list");

@@ -17,7 +17,7 @@ fn kubelet(dir: &Path) -> (Plugins, JoinHandle<()>, mpsc::UnboundedReceiver<In>)
 }
 
 async fn next(events: &mut mpsc::UnboundedReceiver<In>) -> In {
-    tokio::time::timeout(Duration::from_secs(10), events.recv()).await.expect("an event in time").unwrap()
+    tokio::time::timeout(Duration::from_secs(60), events.recv()).await.expect("an event in time").unwrap()
 }
 
 async fn up(events: &mut mpsc::UnboundedReceiver<In>) -> u64 {
@@ -254,7 +254,7 @@ async fn a_plugin_may_announce_itself_by_a_socket() {
     for (version, accepted) in [("v1alpha1", false), (VERSION, true)] {
         let socket = registry.join("kvm-reg.sock");
         let (server, mut heard) = announce(&socket, &endpoint, version);
-        let status = tokio::time::timeout(Duration::from_secs(10), heard.recv()).await.expect("in time").unwrap();
+        let status = tokio::time::timeout(Duration::from_secs(60), heard.recv()).await.expect("in time").unwrap();
         assert_eq!((status.plugin_registered, status.error.is_empty()), (accepted, accepted), "{status:?}");
         if accepted {
             let epoch = up(&mut events).await;

@@ -19,7 +19,7 @@ use tokio::net::UnixStream;
 pub const UID: &str = "5a9fc181-957e-5c32-9e5a-2de5e9673531";
 
 /// An emulated guest on a machine that runs other tests.
-pub const PATIENCE: Duration = Duration::from_secs(60);
+pub const PATIENCE: Duration = Duration::from_secs(300);
 
 pub struct Pod {
     pub dir: tempfile::TempDir,

@@ -47,7 +47,7 @@ async fn client(directory: &Path, endpoint: &str) -> DevicePluginClient<Channel>
 }
 
 async fn within<T>(work: impl Future<Output = T>) -> T {
-    tokio::time::timeout(Duration::from_secs(20), work).await.expect("in time")
+    tokio::time::timeout(Duration::from_secs(60), work).await.expect("in time")
 }
 
 #[tokio::test]
