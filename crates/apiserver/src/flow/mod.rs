@@ -110,9 +110,9 @@ impl FlowFold {
     /// belongs to the last level of all; none while that is not there either.
     pub(crate) fn classify(&self, caller: &Caller, info: &RequestInfo) -> Option<Class> {
         let level = |level_name: &str| self.levels.values().find(|level| name(level) == level_name);
-        let with_level = |schema| Some((schema, level(level_of(schema))?));
-        let mut schemas = self.order.iter().filter_map(|key| with_level(self.schemas.get(key)?));
-        let Some((schema, level)) = schemas.find(|(schema, _)| matches(schema, caller, info)) else {
+        let schemas = self.order.iter().filter_map(|key| self.schemas.get(key));
+        let mut matching = schemas.filter(|schema| matches(schema, caller, info));
+        let Some((schema, level)) = matching.find_map(|schema| Some((schema, level(level_of(schema))?))) else {
             return level(LAST).map(|level| Class {
                 level: LAST.to_owned(),
                 schema: LAST.to_owned(),
@@ -218,10 +218,10 @@ fn matches(schema: &Object, caller: &Caller, info: &RequestInfo) -> bool {
 }
 
 fn is_subject(subject: &Value, caller: &Caller) -> bool {
-    let text = |kind: &str, field: &str| subject[kind][field].as_str().unwrap_or_default().to_owned();
+    let text = |kind: &str, field: &str| subject[kind][field].as_str().unwrap_or_default();
     match subject["kind"].as_str().unwrap_or_default() {
-        "User" => matches!(text("user", "name").as_str(), "*") || text("user", "name") == caller.user,
-        "Group" => text("group", "name") == "*" || caller.in_group(&text("group", "name")),
+        "User" => text("user", "name") == "*" || text("user", "name") == caller.user,
+        "Group" => text("group", "name") == "*" || caller.in_group(text("group", "name")),
         "ServiceAccount" => {
             let (namespace, name) = (text("serviceAccount", "namespace"), text("serviceAccount", "name"));
             match caller.user.strip_prefix("system:serviceaccount:").and_then(|rest| rest.split_once(':')) {
@@ -235,18 +235,15 @@ fn is_subject(subject: &Value, caller: &Caller) -> bool {
 
 fn matches_resource(rule: &Value, info: &RequestInfo) -> bool {
     let Some(request) = &info.resource else { return false };
-    let resource = match request.subresource.as_deref() {
-        Some(subresource) => format!("{}/{subresource}", request.resource),
-        None => request.resource.clone(),
+    let is_named = || match request.subresource.as_deref() {
+        Some(subresource) => names(rule, "resources", &format!("{}/{subresource}", request.resource)),
+        None => names(rule, "resources", &request.resource),
     };
     let place = match request.namespace.as_deref() {
         None => rule["clusterScope"] == Value::Bool(true),
         Some(namespace) => names(rule, "namespaces", namespace),
     };
-    place
-        && names(rule, "verbs", info.verb)
-        && names(rule, "apiGroups", &request.group)
-        && names(rule, "resources", &resource)
+    place && names(rule, "verbs", info.verb) && names(rule, "apiGroups", &request.group) && is_named()
 }
 
 fn matches_path(rule: &Value, info: &RequestInfo) -> bool {
