@@ -105,9 +105,9 @@ pub(crate) async fn finish_all(server: &Inner) -> Result<(), Status> {
     let prefix = keys::of(CRD_GROUP, CRDS, None);
     let page = server.store.range(Range { prefix, after: None, limit: 0, at: None }).await?;
     for entry in page.entries {
-        let name = &stored::memo(&entry).name;
-        if let Err(status) = finish(server, name).await {
-            tracing::warn!(%status, definition = name, "a definition that is to go stays for now");
+        let memo = stored::memo(&entry);
+        if let Err(status) = finish(server, &memo.name).await {
+            tracing::warn!(%status, definition = &*memo.name, "a definition that is to go stays for now");
         }
     }
     Ok(())

@@ -61,7 +61,11 @@ impl Filter {
 
     /// Whether an object is asked for.
     pub(crate) fn matches(&self, entry: &Entry, row: &ResourceInfo, version: &Version) -> bool {
-        (self.labels.is_empty() || self.labels.matches(|label| stored::memo(entry).labels.get(label)))
+        let has_labels = || {
+            let memo = stored::memo(entry);
+            self.labels.matches(|label| memo.labels.get(label))
+        };
+        (self.labels.is_empty() || has_labels())
             && (self.fields.is_empty() || self.fields.matches(|path| stored::field_value(entry, row, version, path)))
     }
 }

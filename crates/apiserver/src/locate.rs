@@ -86,8 +86,8 @@ async fn slices(store: &dyn Store, namespace: &str, name: &str, port: &str) -> R
     let page = store.range(Range { prefix, after: None, limit: 0, at: None }).await?;
     let mut found = Vec::new();
     for entry in &page.entries {
-        let labels = &stored::memo(entry).labels;
-        if labels.get("kubernetes.io/service-name") != Some(name) {
+        let memo = stored::memo(entry);
+        if memo.labels.get("kubernetes.io/service-name") != Some(name) {
             continue;
         }
         let slice: Object = stored::parse(entry);

@@ -143,7 +143,7 @@ pub(crate) fn is_same(entry: &Entry, value: &StoreValue) -> bool {
     *front == value.bytes[..at] && rest[digits..] == value.bytes[at..]
 }
 
-/// What readers derive from an entry, made once for each (it hangs on [`Entry::memo`]).
+/// What readers derive from an entry, kept with it ([`Entry::memo`]).
 #[derive(Debug)]
 pub(crate) struct Memo {
     /// `metadata.labels`.
@@ -152,7 +152,7 @@ pub(crate) struct Memo {
     pub name: Box<str>,
     /// `metadata.namespace`; empty for cluster-scoped objects.
     pub namespace: Box<str>,
-    object: OnceLock<Box<Map<String, Value>>>,
+    object: OnceLock<Arc<Map<String, Value>>>,
     fields: OnceLock<Texts>,
     caught_up: Mutex<Option<Box<CaughtUp>>>,
 }
@@ -202,12 +202,11 @@ impl Memo {
     }
 }
 
-/// The entry's memo; made at the first call.
-pub(crate) fn memo(entry: &Entry) -> &Memo {
-    let any = entry.memo.get_or_init(|| Arc::new(Memo::new(&entry.value())));
+/// The entry's memo; made where none is kept.
+pub(crate) fn memo(entry: &Entry) -> Arc<Memo> {
+    let kept = entry.memo.get_or_make(|| Arc::new(Memo::new(&entry.value())));
     // Nothing else in the process puts a memo on entries, so the type is ours.
-    static NOTHING: OnceLock<Memo> = OnceLock::new();
-    any.downcast_ref::<Memo>().unwrap_or_else(|| NOTHING.get_or_init(|| Memo::new(b"{}")))
+    kept.downcast().unwrap_or_else(|_| Arc::new(Memo::new(&entry.value())))
 }
 
 /// Parses an entry's object.
@@ -217,8 +216,9 @@ pub(crate) fn parse(entry: &Entry) -> Map<String, Value> {
 }
 
 /// The parsed object of a small entry, kept with it: what admission looks up for every write is of this kind.
-pub(crate) fn parsed(entry: &Entry) -> Option<&Map<String, Value>> {
-    (entry.value_len() <= KEPT_PARSED_BYTES).then(|| &**memo(entry).object.get_or_init(|| parse(entry).into()))
+pub(crate) fn parsed(entry: &Entry) -> Option<Arc<Map<String, Value>>> {
+    (entry.value_len() <= KEPT_PARSED_BYTES)
+        .then(|| Arc::clone(memo(entry).object.get_or_init(|| Arc::new(parse(entry)))))
 }
 
 /// Parses an entry's object, and takes out its managers as the text that is stored: few look into it.
@@ -319,8 +319,9 @@ pub(crate) fn caught_up(entry: Arc<Entry>, row: &ResourceInfo) -> Arc<Entry> {
         let api_version = object.get("apiVersion").and_then(Value::as_str).unwrap_or_default().to_owned();
         Box::new((row.defined_at, instead(&entry, &object, &api_version, &row.kind)))
     };
+    let memo = memo(&entry);
     // Nothing that holds it can panic half way.
-    let mut known = memo(&entry).caught_up.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut known = memo.caught_up.lock().unwrap_or_else(PoisonError::into_inner);
     let now = match &*known {
         Some(made) if made.0 == row.defined_at => made.1.clone(),
         _ => known.insert(make()).1.clone(),

@@ -1,11 +1,11 @@
 //! One key's value at one revision.
 
-use std::any::Any;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
 use carrack_pack::{Examples, Packed};
 
+use crate::memo::Memo;
 use crate::model::{self, Revision};
 
 /// One key's value at one revision. Immutable and shared: lists and watches hand out the same one.
@@ -23,8 +23,9 @@ pub struct Entry {
     pub create_revision: Revision,
     /// Revision of the last change.
     pub mod_revision: Revision,
-    /// What a reader derived from the value (labels, selectable fields), made once for each entry.
-    pub memo: OnceLock<Arc<dyn Any + Send + Sync>>,
+    /// What a reader derived from the value (labels, selectable fields). It is forgotten when the entry comes to rest: it
+    /// was made for watchers mostly, and history is long.
+    pub memo: Memo,
     /// How long the value is, in bytes.
     len: usize,
     /// How long that is of it which comes before its revision.
@@ -46,7 +47,7 @@ impl Entry {
             key,
             create_revision,
             mod_revision,
-            memo: OnceLock::new(),
+            memo: Memo::default(),
             len: value.len(),
             front_len: model::revision_place(&value).and_then(|at| u32::try_from(at).ok()).unwrap_or(0),
             held: Mutex::new(Held::Open(value)),

@@ -24,10 +24,12 @@ pub mod embedded;
 mod entry;
 pub mod etcd;
 pub mod mem;
+mod memo;
 mod model;
 mod packer;
 
 pub use embedded::EmbeddedStore;
 pub use etcd::EtcdStore;
 pub use mem::MemStore;
+pub use memo::Memo;
 pub use model::*;

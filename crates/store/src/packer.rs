@@ -288,9 +288,21 @@ mod tests {
         put(&store, 1);
         let newest = get();
         let is_packed = |entry: &crate::model::Entry| entry.held_bytes() < entry.value_len();
+        let derived = |entry: &crate::model::Entry| {
+            let made = std::cell::Cell::new(false);
+            drop(entry.memo.get_or_make(|| {
+                made.set(true);
+                Arc::new(())
+            }));
+            made.get()
+        };
+        assert!(derived(&replaced) && derived(&newest), "nobody has asked before");
         (0..999).for_each(|_| put(&store, 0));
         assert!(!is_packed(&replaced) && !is_packed(&newest), "a watcher may be about to read them");
+        assert!(!derived(&replaced) && !derived(&newest), "what was derived is kept as long");
         put(&store, 0);
         assert!(is_packed(&replaced) && is_packed(&newest));
+        assert!(derived(&replaced) && derived(&newest), "it was forgotten");
+        assert!(!derived(&replaced), "and is kept again");
     }
 }

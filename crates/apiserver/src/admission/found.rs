@@ -26,7 +26,7 @@ pub(crate) struct Found {
 /// An object, parsed when somebody looks into it.
 struct Read {
     entry: Arc<Entry>,
-    object: OnceLock<Object>,
+    object: OnceLock<Arc<Object>>,
 }
 
 impl Read {
@@ -35,7 +35,8 @@ impl Read {
     }
 
     fn object(&self) -> &Object {
-        stored::parsed(&self.entry).unwrap_or_else(|| self.object.get_or_init(|| stored::parse(&self.entry)))
+        let read = || stored::parsed(&self.entry).unwrap_or_else(|| Arc::new(stored::parse(&self.entry)));
+        self.object.get_or_init(read)
     }
 }
 

@@ -59,7 +59,7 @@ impl Published {
         });
         // Outside of the locks: wakers may run anything, and packing and freeing a state may take their time.
         wake.iter().for_each(|watcher| watcher.wake());
-        self.packer.pack_rested(now.at_rest_since(&old, events));
+        self.packer.pack_rested(now.at_rest_since(&old, events).inspect(|entry| entry.memo.forget()));
     }
 
     /// Makes a state the newest one that does not come of the one before: all watches end with `error`.

@@ -55,11 +55,10 @@ pub(super) async fn find(
             .map_err(|error| format!("paramRef.selector: {error}"))?;
         let page = server.store.range(Range { prefix, after: None, limit: 0, at: None }).await;
         let page = page.map_err(|error| error.to_string())?;
-        entries.extend(
-            page.entries
-                .into_iter()
-                .filter(|entry| selector::chooses(&wanted, |label| stored::memo(entry).labels.get(label))),
-        );
+        entries.extend(page.entries.into_iter().filter(|entry| {
+            let memo = stored::memo(entry);
+            selector::chooses(&wanted, |label| memo.labels.get(label))
+        }));
         if entries.len() > MAX_PARAMS {
             return Err(format!("paramRef.selector chooses more than {MAX_PARAMS} objects"));
         }
