@@ -48,6 +48,8 @@ pub async fn run(args: BenchArgs) -> anyhow::Result<()> {
         return api::run(&args.api, args.output).await;
     }
     if args.measures.contains(&Measure::Scheduler) {
+        // The control plane is in this process.
+        tokio::spawn(roles::give_back());
         return scheduler::run(&args.scheduler, args.api.plot.as_deref(), args.output).await;
     }
     let stop = roles::until_signal()?;

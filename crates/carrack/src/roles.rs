@@ -26,6 +26,7 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::Context as _;
 use carrack_auth::kubeconfig::Kubeconfig;
@@ -89,7 +90,24 @@ fn host_name() -> String {
     rustix::system::uname().nodename().to_string_lossy().into_owned()
 }
 
-/// A token that SIGTERM and SIGINT cancel.
+/// When a process that runs until it is told to end gives back for the first time what it needs of its program no more, and how
+/// often from then on. What it uses all the time it has again at once: some thousand pages that are in memory anyway.
+const FIRST_REST: Duration = Duration::from_secs(1);
+const REST_EVERY: Duration = Duration::from_secs(60);
+
+/// Gives back what was read of the program and is not used any more, from time to time. It does not end.
+pub async fn give_back() {
+    let mut pause = FIRST_REST;
+    loop {
+        tokio::time::sleep(std::mem::replace(&mut pause, REST_EVERY)).await;
+        let dropped = tokio::task::spawn_blocking(carrack_launcher::trim::drop_file_pages).await;
+        if let Err(error) = dropped.unwrap_or_else(|error| Err(error.into())) {
+            tracing::debug!(%error, "the program's pages are kept in memory");
+        }
+    }
+}
+
+/// A token that SIGTERM and SIGINT cancel, for a process that runs until then: it also gives back what its start alone needed.
 ///
 /// # Errors
 /// The signals cannot be caught.
@@ -98,6 +116,7 @@ pub fn until_signal() -> anyhow::Result<CancellationToken> {
     let mut terminate = signal(SignalKind::terminate()).context("cannot catch SIGTERM")?;
     let mut interrupt = signal(SignalKind::interrupt()).context("cannot catch SIGINT")?;
     let cancel = stop.clone();
+    tokio::spawn(give_back());
     tokio::spawn(async move {
         tokio::select! {
             _ = terminate.recv() => tracing::info!("SIGTERM: ending"),

@@ -45,7 +45,7 @@ pub mod said;
 pub mod spec;
 mod tail;
 mod tpm;
-mod trim;
+pub mod trim;
 pub mod writer;
 
 pub use accel::Accel;

@@ -1,8 +1,8 @@
-//! What the monitor needs of the program only while it starts, given back.
+//! What a process needs of the program only while it starts, given back.
 //!
-//! The monitor is a large program's small part. Starting touches megabytes of its code and constants, and the kernel maps
-//! what lies around; a quiet monitor then uses a tenth of that until the machine ends. What was read from a file and never
-//! written is dropped from this process: the next use maps it again, out of the page cache as a rule. One machine's
+//! Each process is a large program's small part, the monitor the smallest. Starting touches megabytes of its code and constants, and
+//! the kernel maps what lies around; a quiet monitor then uses a tenth of that until the machine ends. What was read from a file and
+//! never written is dropped from this process: the next use maps it again, out of the page cache as a rule. One machine's
 //! overhead is then its own memory and the little that runs (`carrack bench vm`, "PSS beside QEMU").
 
 use std::io;
@@ -40,7 +40,7 @@ impl Rest {
 ///
 /// # Errors
 /// `/proc/self/smaps` cannot be read, or the kernel refuses.
-fn drop_file_pages() -> io::Result<()> {
+pub fn drop_file_pages() -> io::Result<()> {
     for range in unwritten(&std::fs::read_to_string("/proc/self/smaps")?) {
         drop_pages(&range)?;
     }
