@@ -18,7 +18,7 @@ use serde_json::{Value, json};
 use crate::chance::between;
 use crate::options::Options;
 use crate::plants::Bug;
-use crate::workload::{Act, IMPORTANT, What, delete, important, mounting, taint};
+use crate::workload::{self, Act, IMPORTANT, What, delete, important, mounting, taint};
 
 /// The name of this part of the work.
 pub(crate) const PART: &str = "phantoms";
@@ -43,7 +43,7 @@ pub(crate) fn acts(rng: &mut Rng, safety: Duration, go: bool, acts: &mut Vec<Act
 
 /// Something is made of which nothing is said.
 pub(crate) fn create(at: Duration, resource: Resource, object: Value) -> Act {
-    Act { at, what: What::Create { resource, object, want: None } }
+    workload::create(at, resource, object, None)
 }
 
 fn one(rng: &mut Rng, safety: Duration, name: &str, goes: bool, acts: &mut Vec<Act>) {
@@ -73,7 +73,7 @@ fn one(rng: &mut Rng, safety: Duration, name: &str, goes: bool, acts: &mut Vec<A
 /// A node that says that it is ready.
 pub(crate) fn node(name: &str) -> Value {
     let room = json!({"cpu": "1", "memory": "1Gi", "pods": "10"});
-    json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": name, "labels": {LABEL: name}},
+    json!({"metadata": {"name": name, "labels": {LABEL: name}},
         "spec": {"unschedulable": true},
         "status": {"capacity": room, "allocatable": room, "conditions": [{"type": "Ready", "status": "True"}]}})
 }

@@ -446,9 +446,8 @@ fn parents(rng: &mut Rng, safety: Duration, acts: &mut Vec<Act>) {
 }
 
 fn create_parent(at: Duration, namespace: &str, name: &str) -> Act {
-    let object = json!({"apiVersion": "v1", "kind": "ConfigMap",
-        "metadata": {"namespace": namespace, "name": name, "labels": {replicas::LABEL: "true"}}});
-    Act { at, what: What::Create { resource: ConfigMap::resource(), object, want: Some(("configmap", Want::Parent)) } }
+    let metadata = json!({"namespace": namespace, "name": name, "labels": {replicas::LABEL: "true"}});
+    create(at, ConfigMap::resource(), json!({"metadata": metadata}), Some(("configmap", Want::Parent)))
 }
 
 /// An object is made: it says of which kind it is.

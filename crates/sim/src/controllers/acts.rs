@@ -13,7 +13,7 @@ use crate::chance::between;
 use crate::options::Parts;
 use crate::plants::Bug;
 use crate::wants::Want;
-use crate::workload::{Act, Part, What, delete, taint, up_to};
+use crate::workload::{Act, Part, What, create, delete, taint, up_to};
 
 /// Annotation of a template: changing it makes another template.
 pub(crate) const VERSION: &str = "sim.carrack.io/version";
@@ -203,10 +203,8 @@ pub(super) struct Work<'a> {
 
 impl Work<'_> {
     pub(super) fn create(&self, spec: Value, acts: &mut Vec<Act>) {
-        let object = json!({"apiVersion": self.resource.api_version(), "kind": self.resource.kind,
-            "metadata": {"namespace": "default", "name": self.name}, "spec": spec});
-        let want = Some((self.kind, Want::Workload));
-        acts.push(Act { at: self.at, what: What::Create { resource: self.resource.clone(), object, want } });
+        let object = json!({"metadata": {"namespace": "default", "name": self.name}, "spec": spec});
+        acts.push(create(self.at, self.resource.clone(), object, Some((self.kind, Want::Workload))));
     }
     /// Lets some time pass; false when it is too late for anything more.
     pub(super) fn wait(&mut self, rng: &mut Rng) -> bool {
