@@ -47,12 +47,11 @@ pub async fn run(args: BenchArgs) -> anyhow::Result<()> {
     if args.measures.contains(&Measure::Api) {
         return api::run(&args.api, args.output).await;
     }
+    // Of several measures the control plane is in this process.
+    let stop = roles::run_until_signal()?;
     if args.measures.contains(&Measure::Scheduler) {
-        // The control plane is in this process.
-        tokio::spawn(roles::give_back());
-        return scheduler::run(&args.scheduler, args.api.plot.as_deref(), args.output).await;
+        return scheduler::run(&args.scheduler, args.api.plot.as_deref(), args.output, &stop).await;
     }
-    let stop = roles::until_signal()?;
     let mut bench = Bench { args: &args, progress: Progress::new(), figures: Vec::new() };
     let outcome = tokio::select! {
         outcome = bench.measure() => outcome,

@@ -62,7 +62,7 @@ where
 {
     logging::start(args.log.filter())?;
     let transport = Arc::new(credentials::Followed::new(&args.kubeconfig, name)?);
-    let stop = until_signal()?;
+    let stop = run_until_signal()?;
     tokio::spawn(Arc::clone(&transport).follow(stop.clone()));
     role(transport, stop).await
 }
@@ -96,7 +96,7 @@ const FIRST_REST: Duration = Duration::from_secs(1);
 const REST_EVERY: Duration = Duration::from_secs(60);
 
 /// Gives back what was read of the program and is not used any more, from time to time. It does not end.
-pub async fn give_back() {
+async fn give_back() {
     let mut pause = FIRST_REST;
     loop {
         tokio::time::sleep(std::mem::replace(&mut pause, REST_EVERY)).await;
@@ -107,7 +107,18 @@ pub async fn give_back() {
     }
 }
 
-/// A token that SIGTERM and SIGINT cancel, for a process that runs until then: it also gives back what its start alone needed.
+/// A token that SIGTERM and SIGINT cancel, for a process that runs until then, long after its start: what the start alone needed
+/// is given back.
+///
+/// # Errors
+/// The signals cannot be caught.
+pub fn run_until_signal() -> anyhow::Result<CancellationToken> {
+    let stop = until_signal()?;
+    tokio::spawn(give_back());
+    Ok(stop)
+}
+
+/// A token that SIGTERM and SIGINT cancel.
 ///
 /// # Errors
 /// The signals cannot be caught.
@@ -116,7 +127,6 @@ pub fn until_signal() -> anyhow::Result<CancellationToken> {
     let mut terminate = signal(SignalKind::terminate()).context("cannot catch SIGTERM")?;
     let mut interrupt = signal(SignalKind::interrupt()).context("cannot catch SIGINT")?;
     let cancel = stop.clone();
-    tokio::spawn(give_back());
     tokio::spawn(async move {
         tokio::select! {
             _ = terminate.recv() => tracing::info!("SIGTERM: ending"),

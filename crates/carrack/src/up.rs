@@ -44,7 +44,7 @@ pub fn run(args: &UpArgs) -> anyhow::Result<()> {
         .build()
         .context("cannot start threads")?;
     let outcome = runtime.block_on(async {
-        let stop = roles::until_signal()?;
+        let stop = roles::run_until_signal()?;
         cluster::run(args, Report::new(args.report), stop).await
     });
     // What still runs now is a blocking call that nobody waits for.

@@ -21,8 +21,8 @@ const ROUND_BYTES: usize = 256 << 10;
 const REST: Duration = Duration::from_millis(20);
 /// As many bytes as a short value counts for: it is held against all examples like any other.
 const LEAST_BYTES: usize = 4 << 10;
-/// When so many wait that came to rest just now there is no rest: of pods, as many as take 16 MB.
-const CROWD: u32 = 2048;
+/// When so many wait that came to rest just now there is no rest: of pods, as many as take 4 MB.
+const CROWD: u32 = 512;
 /// By how much the thread is nicer than the process: where all cores are wanted it has about a fifth of one. With much less, history
 /// would fill with what waits just while most is written.
 const NICER: i32 = 5;
@@ -204,9 +204,9 @@ mod tests {
             (ROUND_BYTES, 0, 4),
             (ROUND_BYTES + LEAST_BYTES, 0, 4),
             (6 * ROUND_BYTES, 0, 24),
-            (ROUND_BYTES, 512, 3),
-            (2 * ROUND_BYTES, 1536, 2),
-            (ROUND_BYTES, 2048, 0),
+            (ROUND_BYTES, 128, 3),
+            (2 * ROUND_BYTES, 384, 2),
+            (ROUND_BYTES, 512, 0),
             (9 * ROUND_BYTES, usize::MAX, 0),
         ] {
             assert_eq!(rest_after(packed_bytes, waiting), REST / 4 * quarters, "{packed_bytes} {waiting}");

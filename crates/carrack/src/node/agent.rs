@@ -94,7 +94,7 @@ pub fn run(dir: &Path) -> anyhow::Result<()> {
 }
 
 async fn serve(layout: Layout, told: Told) -> anyhow::Result<()> {
-    let stop = roles::until_signal()?;
+    let stop = roles::run_until_signal()?;
     let facts = match host::probe(&layout) {
         Ok(facts) => facts,
         Err(problems) => return refuse(&problems),

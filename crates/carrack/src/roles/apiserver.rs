@@ -308,7 +308,7 @@ pub async fn alone(args: ApiserverArgs) -> anyhow::Result<()> {
         // A host's name that no node could have is no name for a certificate either.
         names: super::node_name(None).into_iter().chain(args.tls_san.clone()).collect(),
     };
-    let stop = super::until_signal()?;
+    let stop = super::run_until_signal()?;
     let mut role = Role::open(&layout, &pki, &endpoint, &args.store, &args.access).await?;
     role.settings.shutdown_delay = Duration::from_secs(args.shutdown_delay_duration);
     role.write_kubeconfig(&endpoint, &pki, &layout.kubeconfig())?;

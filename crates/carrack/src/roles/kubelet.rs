@@ -147,7 +147,7 @@ pub async fn alone(args: KubeletArgs) -> anyhow::Result<()> {
     logging::start(args.role.log.filter())?;
     limits::take_all_files();
     limits::come_last();
-    let stop = super::until_signal()?;
+    let stop = super::run_until_signal()?;
     let layout = args.data_dir.layout()?;
     let configuration = configurations(args.config.as_deref(), args.config_dir.as_deref())?;
     let (address, port, runtime) = configuration.as_ref().map_or((None, None, None), |c| {

@@ -294,7 +294,7 @@ mod tests {
     /// Few pods on few nodes, so that what is measured on many is known to come to its end.
     async fn binds(workload: Workload, kubelets: bool) {
         let (tell, _told) = tokio::sync::mpsc::unbounded_channel();
-        let patience = Patience { limit: Duration::from_secs(60), tell };
+        let patience = Patience { limit: Duration::from_secs(60), tell, stop: CancellationToken::new() };
         let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
         let port = listener.local_addr().expect("its address").port();
         drop(listener);

@@ -6,15 +6,18 @@
 
 mod api;
 mod core;
+mod each;
 mod patience;
 mod plot;
 mod workloads;
 
+use std::borrow::Cow;
 use std::path::Path;
 use std::time::Duration;
 
-use anyhow::Context as _;
-use serde::Serialize;
+use anyhow::{Context as _, ensure};
+use serde::{Deserialize, Serialize};
+use tokio_util::sync::CancellationToken;
 
 use crate::cli::bench::{SchedulerArgs, Workload};
 use crate::output::{self, Format};
@@ -24,102 +27,124 @@ use crate::progress::Progress;
 const OVER_PODS: usize = 10_000;
 
 /// One workload.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Line {
-    workload: &'static str,
+    workload: Cow<'static, str>,
     nodes: usize,
     pods: usize,
     core_per_s: f64,
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     api_per_s: Option<f64>,
     /// Of the whole process: API server, store, what drives them, and the scheduler unless it is apart.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     resident_mb: Option<f64>,
     /// Of the scheduler's own process.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     scheduler_mb: Option<f64>,
     bound_per_s: f64,
 }
 
 /// The cost of a decision with so many nodes.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Cost {
-    workload: &'static str,
+    workload: Cow<'static, str>,
     nodes: usize,
     us_per_pod: f64,
 }
 
-#[derive(Debug, Serialize)]
+#[derive(Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Report {
     lines: Vec<Line>,
     costs: Vec<Cost>,
 }
 
-/// Measures and prints.
+/// Measures and prints. Of several workloads each has a process of its own: what one leaves with the allocator would count as
+/// the next one's memory.
 ///
 /// # Errors
-/// A pod found no node, or the API server failed.
-pub async fn run(args: &SchedulerArgs, plot: Option<&Path>, format: Option<Format>) -> anyhow::Result<()> {
-    let mut progress = Progress::new();
-    let mut report = Report { lines: Vec::new(), costs: Vec::new() };
+/// A pod found no node, the API server failed, or a signal ended it.
+pub async fn run(
+    args: &SchedulerArgs,
+    plot: Option<&Path>,
+    format: Option<Format>,
+    stop: &CancellationToken,
+) -> anyhow::Result<()> {
     let chosen = if args.workload.is_empty() { &Workload::ALL[..] } else { &args.workload };
-    for workload in chosen {
-        // A pod for each node that has somebody to go.
-        let pods = match workload {
-            Workload::Preemption => workload.pods().min(args.nodes),
-            _ => workload.pods() * args.nodes / 5000,
-        };
-        let pods = pods.max(1);
-        // Through the API server first: what the core leaves with the allocator is no memory of the control plane's.
-        let mut bound = None;
-        if !args.core_only {
-            progress.step(format!("{}: binding through an API server", workload.name()));
-            let (nodes, port) = (args.nodes, args.scheduler_port);
-            let setting = api::Setting { nodes, pods, port, apart: args.apart, kubelets: args.kubelets };
-            let workload = *workload;
-            let (tell, mut told) = tokio::sync::mpsc::unbounded_channel();
-            let patience = patience::Patience { limit: Duration::from_secs(args.give_up_after), tell };
-            // On all cores, as `carrack up` runs.
-            let work = move || tokio::runtime::Runtime::new()?.block_on(api::bind(workload, setting, patience));
-            let work = tokio::task::spawn_blocking(work);
-            // It ends when the work does.
-            while let Some(line) = told.recv().await {
-                progress.note(&line);
+    let report = match chosen {
+        [workload] => measure(args, *workload, stop).await?,
+        _ => {
+            let mut report = Report::default();
+            for workload in chosen {
+                let Report { lines, costs } = each::measure(args, *workload, stop).await?;
+                report.lines.extend(lines);
+                report.costs.extend(costs);
             }
-            let outcome = work.await.context("the benchmark panicked")?;
-            bound = Some(outcome.with_context(|| format!("{} through an API server", workload.name()))?);
+            report
         }
-        progress.step(format!("{}: deciding", workload.name()));
-        let decided = core::decide(*workload, args.nodes, pods)?;
-        report.lines.push(Line {
-            workload: workload.name(),
-            nodes: args.nodes,
-            pods,
-            core_per_s: decided.pods as f64 / decided.took.as_secs_f64().max(1e-9),
-            api_per_s: bound.as_ref().map(|bound| bound.per_s),
-            resident_mb: bound.as_ref().map(|bound| bound.resident_mb),
-            scheduler_mb: bound.and_then(|bound| bound.scheduler_mb),
-            bound_per_s: workload.bound_per_s(),
-        });
-    }
-    for workload in chosen {
-        for nodes in args.over.iter().copied() {
-            progress.step(format!("{}: deciding with {nodes} nodes", workload.name()));
-            // So many that each node has room for its share, or somebody to go.
-            let most = if *workload == Workload::Preemption { nodes } else { nodes * 4 };
-            let decided = core::decide(*workload, nodes, OVER_PODS.min(most))?;
-            let us_per_pod = decided.took.as_secs_f64() * 1e6 / decided.pods.max(1) as f64;
-            report.costs.push(Cost { workload: workload.name(), nodes, us_per_pod });
-        }
-    }
-    progress.finish();
+    };
     if let Some(path) = plot {
         std::fs::write(path, plot::svg(&report.costs)).with_context(|| format!("cannot write {}", path.display()))?;
     }
     output::print(format, &report, || text(&report))
+}
+
+/// Measures one workload in this process.
+async fn measure(args: &SchedulerArgs, workload: Workload, stop: &CancellationToken) -> anyhow::Result<Report> {
+    let mut progress = Progress::new();
+    let mut report = Report::default();
+    // A pod for each node that has somebody to go.
+    let pods = match workload {
+        Workload::Preemption => workload.pods().min(args.nodes),
+        _ => workload.pods() * args.nodes / 5000,
+    };
+    let pods = pods.max(1);
+    // Through the API server first: what the core leaves with the allocator is no memory of the control plane's.
+    let mut bound = None;
+    if !args.core_only {
+        progress.step(format!("{}: binding through an API server", workload.name()));
+        let (nodes, port) = (args.nodes, args.scheduler_port);
+        let setting = api::Setting { nodes, pods, port, apart: args.apart, kubelets: args.kubelets };
+        let (tell, mut told) = tokio::sync::mpsc::unbounded_channel();
+        let limit = Duration::from_secs(args.give_up_after);
+        let patience = patience::Patience { limit, tell, stop: stop.clone() };
+        // On all cores, as `carrack up` runs.
+        let work = move || tokio::runtime::Runtime::new()?.block_on(api::bind(workload, setting, patience));
+        let work = tokio::task::spawn_blocking(work);
+        // It ends when the work does.
+        while let Some(line) = told.recv().await {
+            progress.note(&line);
+        }
+        let outcome = work.await.context("the benchmark panicked")?;
+        bound = Some(outcome.with_context(|| format!("{} through an API server", workload.name()))?);
+    }
+    progress.step(format!("{}: deciding", workload.name()));
+    let decided = core::decide(workload, args.nodes, pods)?;
+    report.lines.push(Line {
+        workload: workload.name().into(),
+        nodes: args.nodes,
+        pods,
+        core_per_s: decided.pods as f64 / decided.took.as_secs_f64().max(1e-9),
+        api_per_s: bound.as_ref().map(|bound| bound.per_s),
+        resident_mb: bound.as_ref().map(|bound| bound.resident_mb),
+        scheduler_mb: bound.and_then(|bound| bound.scheduler_mb),
+        bound_per_s: workload.bound_per_s(),
+    });
+    for nodes in args.over.iter().copied() {
+        // The core decides in this thread: signals are looked at in between.
+        tokio::task::yield_now().await;
+        ensure!(!stop.is_cancelled(), patience::ENDED);
+        progress.step(format!("{}: deciding with {nodes} nodes", workload.name()));
+        // So many that each node has room for its share, or somebody to go.
+        let most = if workload == Workload::Preemption { nodes } else { nodes * 4 };
+        let decided = core::decide(workload, nodes, OVER_PODS.min(most))?;
+        let us_per_pod = decided.took.as_secs_f64() * 1e6 / decided.pods.max(1) as f64;
+        report.costs.push(Cost { workload: workload.name().into(), nodes, us_per_pod });
+    }
+    progress.finish();
+    Ok(report)
 }
 
 fn text(report: &Report) -> String {

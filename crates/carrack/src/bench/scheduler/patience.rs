@@ -10,11 +10,15 @@ use std::time::{Duration, Instant};
 
 use anyhow::bail;
 use tokio::sync::mpsc::UnboundedSender;
+use tokio_util::sync::CancellationToken;
 
 /// How often it is looked whether anything happened.
 const LOOK_EVERY: Duration = Duration::from_millis(250);
 /// How often somebody who waits is told how far it is.
 const TELL_EVERY: Duration = Duration::from_secs(5);
+
+/// What whoever is told to end says.
+pub const ENDED: &str = "ended by a signal";
 
 /// How long a step may stand still, and who is told how far it is.
 #[derive(Clone, Debug)]
@@ -23,6 +27,8 @@ pub struct Patience {
     pub limit: Duration,
     /// Takes lines for the person who waits.
     pub tell: UnboundedSender<String>,
+    /// Ends the waiting.
+    pub stop: CancellationToken,
 }
 
 /// How much of a step is done.
@@ -48,7 +54,7 @@ impl Patience {
     /// Waits for the end of `work`, which counts in `done` what it does of `all`, `what` in words.
     ///
     /// # Errors
-    /// The work's own, or that it stands still.
+    /// The work's own, that it stands still, or that it was ended.
     pub async fn wait<T>(
         &self,
         what: &str,
@@ -59,8 +65,10 @@ impl Patience {
         let mut work = std::pin::pin!(work);
         let (mut last, mut told) = ((done.count(), Instant::now()), Instant::now());
         loop {
-            if let Ok(result) = tokio::time::timeout(LOOK_EVERY, &mut work).await {
-                return result;
+            tokio::select! {
+                result = &mut work => return result,
+                () = self.stop.cancelled() => bail!(ENDED),
+                () = tokio::time::sleep(LOOK_EVERY) => {}
             }
             let count = done.count();
             if count != last.0 {
@@ -87,7 +95,8 @@ mod tests {
     #[tokio::test]
     async fn what_stands_still_is_given_up_and_what_goes_on_is_not() {
         let (tell, _told) = unbounded_channel();
-        let patience = Patience { limit: Duration::from_secs(1), tell };
+        let stop = CancellationToken::new();
+        let patience = Patience { limit: Duration::from_secs(1), tell, stop: stop.clone() };
         let done = Done::default();
         let slow = async {
             for _ in 0..3 {
@@ -97,7 +106,11 @@ mod tests {
             Ok(())
         };
         patience.wait("steps are made", 3, &done, slow).await.expect("it goes on");
-        let error = patience.wait("steps are made", 4, &done, std::future::pending::<anyhow::Result<()>>()).await;
+        let never = std::future::pending::<anyhow::Result<()>>;
+        let error = patience.wait("steps are made", 4, &done, never()).await;
         assert_eq!(error.expect_err("it stands still").to_string(), "3 of 4 steps are made, and no more for 1 s");
+        stop.cancel();
+        let error = patience.wait("steps are made", 4, &done, never()).await;
+        assert_eq!(error.expect_err("it was ended").to_string(), ENDED);
     }
 }
