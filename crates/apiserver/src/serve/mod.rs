@@ -16,6 +16,7 @@ mod flow;
 mod gzip;
 mod handover;
 mod outbound;
+mod paced;
 mod places;
 mod proxy;
 mod reply;

@@ -38,8 +38,9 @@ pub fn svg(costs: &[Cost]) -> String {
     }
     let mut names: Vec<&str> = Vec::new();
     for cost in costs {
-        if !names.contains(&cost.workload) {
-            names.push(cost.workload);
+        let name = &*cost.workload;
+        if !names.contains(&name) {
+            names.push(name);
         }
     }
     for (number, name) in names.into_iter().enumerate() {
@@ -59,7 +60,7 @@ mod tests {
 
     #[test]
     fn each_workload_is_a_line() {
-        let cost = |workload, nodes, us_per_pod| Cost { workload, nodes, us_per_pod };
+        let cost = |workload: &'static str, nodes, us_per_pod| Cost { workload: workload.into(), nodes, us_per_pod };
         let svg = svg(&[cost("a", 500, 5.0), cost("a", 20_000, 7.0), cost("b", 500, 0.0), cost("b", 20_000, 9.0)]);
         assert_eq!(svg.matches("<polyline").count(), 2);
         assert!(svg.contains(">20000<") && !svg.contains("NaN") && !svg.contains("inf"), "{svg}");
