@@ -125,14 +125,14 @@ fn run(cli: Cli) -> anyhow::Result<ExitCode> {
     done.map(|()| ExitCode::SUCCESS)
 }
 
-/// Runs a role that is to use the machine: a core is left to the store's writer, and where there is no other, one thread
-/// does everything, because handing work between two costs more than it brings.
+/// Runs a role that is to use the machine: a core is left to the store's writer, where there are more than two. One thread alone would
+/// serve whoever asks before whoever watches, as long as somebody asks: what the writer wakes is behind what is awake.
 fn serve(work: impl Future<Output = anyhow::Result<()>>) -> anyhow::Result<()> {
     let cores = std::thread::available_parallelism().map_or(1, Into::into);
-    if cores <= 2 {
+    if cores == 1 {
         return block_on(work);
     }
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(cores - 1).enable_all().build()?;
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2.max(cores - 1)).enable_all().build()?;
     let outcome = runtime.block_on(work);
     runtime.shutdown_background();
     outcome

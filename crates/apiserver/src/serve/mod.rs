@@ -16,7 +16,6 @@ mod flow;
 mod gzip;
 mod handover;
 mod outbound;
-mod paced;
 mod places;
 mod proxy;
 mod reply;

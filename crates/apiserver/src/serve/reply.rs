@@ -12,7 +12,6 @@ use hyper::body::Incoming;
 
 use super::Shared;
 use super::gzip::{self, Zipped};
-use super::paced::Paced;
 use crate::body::{self, Body};
 use crate::part::{Part, Pieces};
 use crate::status::Status;
@@ -114,7 +113,7 @@ pub(crate) fn to_reply(shared: &Shared, response: body::Response, zip: bool) -> 
         Body::Parts(parts) => Reply::parts(parts),
         Body::Watch { lines, timeout_s } => {
             // Boxed, because the end is awaited in place.
-            Reply::Stream(Box::pin(Paced::new(lines).map(Ok).take_until(Box::pin(time_is_up(shared, timeout_s)))))
+            Reply::Stream(Box::pin(lines.map(Ok).take_until(Box::pin(time_is_up(shared, timeout_s)))))
         }
         // They are taken care of before.
         Body::Node(_) | Body::Remote(_) | Body::Upgrade(_) => Reply::Stream(Box::pin(stream::empty())),
