@@ -30,7 +30,7 @@ use crate::host::HostFacts;
 use crate::layout::Layout;
 use crate::members::NetworkError;
 use crate::process::ProcessId;
-use crate::{hung, limits, networks, rules};
+use crate::{cgroups, hung, limits, networks, rules};
 
 /// How long containerd may take until CRI answers. On a cold two-core machine it takes well under two seconds.
 const READY_LIMIT: Duration = Duration::from_secs(30);
@@ -138,9 +138,14 @@ impl Containerd {
         let conflist = cni_conflist(layout, settings);
         write_whole(&layout.cni_conflist(), &conflist)?;
         write_again(&layout.cni_conflist(), &conflist)?;
+        // It waits for the kernel.
+        let favoured = tokio::task::spawn_blocking(cgroups::favour_moves);
         let pods = settings.masquerade.then(|| settings.pod_cidr.clone());
         let (started, ruled) = tokio::join!(adopt_or_spawn(layout, host), rules::set(layout, pods.as_deref()));
         let ((running, version), ()) = (started?, ruled?);
+        if let Err(error) = favoured.await {
+            tracing::error!(%error, "cgroups: the kernel could not be asked to favour moves");
+        }
         Ok(Self { layout: layout.clone(), host: host.clone(), running, version, pods })
     }
 

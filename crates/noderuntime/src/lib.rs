@@ -6,6 +6,7 @@
 //! ```text
 //!   layout ── where everything lies, and the names derived from the data directory (bridge, CNI network)
 //!   host   ── what the machine offers, probed: capabilities, overlayfs, cgroups, programs
+//!   cgroups ── asks the kernel to move processes into them without waiting
 //!   config ── pure: layout + host facts → config.toml, CNI conflist
 //!   lock   ── one process at a time runs a cluster or takes it down
 //!   process ─ a process named so that it cannot be mistaken for a later one; signals through pidfds
@@ -22,6 +23,7 @@
 //! containerd is started in a session of its own, and containers belong to their shims: killing every Carrack
 //! process, and containerd too, stops no container. The next start adopts what runs.
 
+mod cgroups;
 pub mod config;
 pub mod containerd;
 pub mod cri;
