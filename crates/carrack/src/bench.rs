@@ -96,11 +96,6 @@ impl Bench<'_> {
         self.args.measures.iter().any(|given| *given == measure || *given == Measure::All)
     }
 
-    /// How often what is measured several times is measured.
-    fn repeat(&self) -> u32 {
-        self.args.repeat.max(1)
-    }
-
     async fn measure(&mut self) -> anyhow::Result<()> {
         if self.wanted(Measure::Store) {
             self.progress.step("writing to a store");
@@ -127,7 +122,7 @@ impl Bench<'_> {
         let dir = cluster::Dir::new(&self.args.images_dir)?;
         self.progress.step("starting a cluster of three nodes");
         let cluster = dir.start(&["--nodes", "3"]).await?;
-        let outcome = recovery::run(&dir, &cluster, self.repeat(), |text| self.progress.step(text)).await;
+        let outcome = recovery::run(&dir, &cluster, self.args.repeat, |text| self.progress.step(text)).await;
         cluster.stop().await?;
         self.progress.step("removing the cluster");
         dir.remove()?;

@@ -10,6 +10,7 @@
 //! Exit status: 0 when it was done, 1 when not, as with kubectl and k3s; a signal ends a role with 0. virt-launcher's says how its
 //! guest ended, and that of `node exec` is its command's.
 
+mod advice;
 mod bench;
 mod cli;
 mod completion;
@@ -83,6 +84,7 @@ fn main() -> ExitCode {
         Ok(code) => code,
         Err(error) => {
             output::say(format_args!("error: {error:#}"));
+            advice::on(&error).into_iter().for_each(output::say);
             ExitCode::FAILURE
         }
     }

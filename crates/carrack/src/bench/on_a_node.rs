@@ -41,7 +41,7 @@ pub(super) async fn measure(bench: &mut Bench<'_>) -> anyhow::Result<()> {
     }
     if bench.wanted(Measure::Volumes) {
         dir.build(BuiltIn::Busybox)?;
-        let wishes = volumes::Wishes { idle_s: bench.args.idle, restarts: bench.repeat() };
+        let wishes = volumes::Wishes { idle_s: bench.args.idle, restarts: bench.args.repeat };
         let (figures, after) = volumes::run(&dir, cluster, &wishes, |text| bench.progress.step(text)).await?;
         cluster = after;
         bench.figures.extend(of_volumes(figures));
@@ -59,7 +59,7 @@ pub(super) async fn measure(bench: &mut Bench<'_>) -> anyhow::Result<()> {
 
 /// The last of several starts, if starts are measured.
 async fn start(bench: &mut Bench<'_>, dir: &cluster::Dir) -> anyhow::Result<cluster::Cluster> {
-    let repeat = if bench.wanted(Measure::Up) { bench.repeat() } else { 1 };
+    let repeat = if bench.wanted(Measure::Up) { bench.args.repeat } else { 1 };
     let mut samples = Vec::new();
     let mut running: Option<cluster::Cluster> = None;
     for round in 1..=repeat {
@@ -80,7 +80,7 @@ async fn start(bench: &mut Bench<'_>, dir: &cluster::Dir) -> anyhow::Result<clus
 async fn measure_pods(bench: &mut Bench<'_>, dir: &cluster::Dir, cluster: &cluster::Cluster) -> anyhow::Result<()> {
     dir.build(BuiltIn::Busybox)?;
     bench.progress.step("starting pods one after another");
-    let each = pods::one_after_another(cluster, bench.repeat() * 4).await?;
+    let each = pods::one_after_another(cluster, bench.args.repeat * 4).await?;
     bench.figures.push(Figure::time("pod created until Running", Some(120.0), each.running_ms).in_the_middle());
     let apart = each.without_runtime_ms;
     bench.figures.push(Figure::time("of that, outside the runtime", Some(10.0), apart).in_the_middle());
@@ -100,7 +100,7 @@ async fn measure_pods(bench: &mut Bench<'_>, dir: &cluster::Dir, cluster: &clust
 async fn measure_machines(bench: &mut Bench<'_>, dir: &cluster::Dir, cluster: &cluster::Cluster) -> anyhow::Result<()> {
     let mut lives = Vec::new();
     dir.build(BuiltIn::Demo)?;
-    let rounds = bench.repeat();
+    let rounds = bench.args.repeat;
     for round in 1..=rounds {
         bench.progress.step(format!("starting a virtual machine ({round} of {rounds})"));
         // At rest one is like the other.
@@ -135,7 +135,7 @@ async fn measure_clones(bench: &mut Bench<'_>, dir: &cluster::Dir, cluster: &clu
     bench.progress.step("writing the disk of a machine");
     clones::prepare(cluster).await?;
     let mut lives = Vec::new();
-    let rounds = bench.repeat();
+    let rounds = bench.args.repeat;
     for round in 1..=rounds {
         bench.progress.step(format!("cloning it ({round} of {rounds})"));
         lives.push(clones::life(cluster, round).await?);

@@ -41,7 +41,7 @@ pub struct BenchArgs {
     #[arg(value_enum, value_name = "MEASURE", required = true)]
     pub measures: Vec<Measure>,
     /// How often to measure a start and a machine
-    #[arg(long, value_name = "COUNT", default_value_t = 5)]
+    #[arg(long, value_name = "COUNT", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
     pub repeat: u32,
     /// Seconds without work before memory is measured
     #[arg(long, value_name = "SECONDS", default_value_t = 20)]
@@ -53,13 +53,13 @@ pub struct BenchArgs {
     #[command(flatten)]
     pub api: ApiArgs,
     /// How many Deployments the controllers roll out
-    #[arg(long, value_name = "COUNT", default_value_t = 1000)]
+    #[arg(long, value_name = "COUNT", default_value_t = 1000, value_parser = count)]
     pub deployments: usize,
     /// How many virtual machine instances come to hollow nodes
-    #[arg(long, value_name = "COUNT", default_value_t = 8000)]
+    #[arg(long, value_name = "COUNT", default_value_t = 8000, value_parser = count)]
     pub instances: usize,
     /// How many of them come in a second
-    #[arg(long, value_name = "COUNT", default_value_t = 50)]
+    #[arg(long, value_name = "COUNT", default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..))]
     pub rate: u32,
     /// What a scheduler is given to do
     #[command(flatten)]
@@ -70,6 +70,15 @@ pub struct BenchArgs {
     /// Where images are built
     #[command(flatten)]
     pub images_dir: ImagesDir,
+}
+
+/// Of what is measured there is one at least.
+fn count(text: &str) -> Result<usize, String> {
+    match text.parse() {
+        Ok(0) => Err("there must be one at least".to_owned()),
+        Ok(count) => Ok(count),
+        Err(error) => Err(format!("{error}")),
+    }
 }
 
 /// `carrack bench api`
@@ -89,18 +98,18 @@ pub struct ApiArgs {
     #[arg(long, value_name = "PORT", default_value_t = 26444)]
     pub port: u16,
     /// How many clients make requests at a time
-    #[arg(long, value_name = "COUNT", default_value_t = 32)]
+    #[arg(long, value_name = "COUNT", default_value_t = 32, value_parser = count)]
     pub clients: usize,
     /// How many pods there are
-    #[arg(long, value_name = "COUNT", default_value_t = 5000)]
+    #[arg(long, value_name = "COUNT", default_value_t = 5000, value_parser = count)]
     pub pods: usize,
     /// How many updates and patches are made, and four times as many gets
-    #[arg(long, value_name = "COUNT", default_value_t = 5000)]
+    #[arg(long, value_name = "COUNT", default_value_t = 5000, value_parser = count)]
     pub requests: usize,
     /// How many times all pods are listed, and five times as many by label
-    #[arg(long, value_name = "COUNT", default_value_t = 20)]
+    #[arg(long, value_name = "COUNT", default_value_t = 20, value_parser = count)]
     pub lists: usize,
-    /// How many watchers hear of each change
+    /// How many watchers hear of each change; with 0 none is measured
     #[arg(long, value_name = "COUNT", default_value_t = 50)]
     pub watchers: usize,
     /// Also draw the latencies, or with scheduler the cost of a decision over the number of nodes, to this file, as SVG
@@ -113,7 +122,7 @@ pub struct ApiArgs {
 #[command(next_help_heading = "Options of scheduler")]
 pub struct SchedulerArgs {
     /// How many nodes there are
-    #[arg(long, value_name = "COUNT", default_value_t = 5000)]
+    #[arg(long, value_name = "COUNT", default_value_t = 5000, value_parser = count)]
     pub nodes: usize,
     /// Which pods come (repeatable); all kinds without it
     #[arg(long, value_enum, value_name = "WORKLOAD")]
@@ -128,7 +137,7 @@ pub struct SchedulerArgs {
     #[arg(long, conflicts_with = "core_only")]
     pub kubelets: bool,
     /// Numbers of nodes for the cost of a decision
-    #[arg(long, value_name = "COUNTS", value_delimiter = ',', default_value = "500,1000,2000,5000,10000,20000")]
+    #[arg(long, value_name = "COUNTS", value_delimiter = ',', value_parser = count, default_value = "500,1000,2000,5000,10000,20000")]
     pub over: Vec<usize>,
     /// Port of the API server that is started, for instances too
     #[arg(long, value_name = "PORT", default_value_t = 26445)]

@@ -111,8 +111,8 @@ fn scattered(number: usize, pods: usize) -> usize {
 }
 
 async fn measure(args: &ApiArgs, server: &Server, report: &mut Report, progress: &mut Progress) -> anyhow::Result<()> {
-    let (endpoint, pods) = (&server.endpoint, args.pods.max(1));
-    let mut clients = Clients::connect(endpoint, args.clients.max(1)).await?;
+    let (endpoint, pods) = (&server.endpoint, args.pods);
+    let mut clients = Clients::connect(endpoint, args.clients).await?;
     let request = |method, path, content_type, body: Vec<u8>| Request { method, path, content_type, body };
     let none = |_: usize, _: &[u8]| {};
 
@@ -125,7 +125,7 @@ async fn measure(args: &ApiArgs, server: &Server, report: &mut Report, progress:
     report.loaded_mb = server.resident_mb()?;
 
     progress.step("getting pods");
-    let gets = args.requests.max(1) * 4;
+    let gets = args.requests * 4;
     let get = move |number| request("GET", pod_path(scattered(number, pods)), "", Vec::new());
     let seen = Arc::new(Mutex::new(vec![Vec::new(); pods]));
     let read = {
@@ -161,21 +161,17 @@ async fn measure(args: &ApiArgs, server: &Server, report: &mut Report, progress:
         let body = json!({"metadata": {"annotations": {"example.com/patched": number.to_string()}}});
         request("PATCH", pod_path(scattered(number, pods)), STRATEGIC, body.to_string().into_bytes())
     };
-    report.charge(server.spent(), clients.run("patch", args.requests.max(1), patch, none).await?, server.spent());
+    report.charge(server.spent(), clients.run("patch", args.requests, patch, none).await?, server.spent());
 
     progress.step("listing pods");
     let mut one = Clients::connect(endpoint, 1).await?;
     let all = move |_| request("GET", format!("{}?resourceVersion=0", collection()), "", Vec::new());
-    report.charge(server.spent(), one.run("list of all", args.lists.max(1), all, none).await?, server.spent());
+    report.charge(server.spent(), one.run("list of all", args.lists, all, none).await?, server.spent());
     let exact = move |_| request("GET", collection(), "", Vec::new());
-    report.charge(
-        server.spent(),
-        one.run("list of all, newest", args.lists.max(1), exact, none).await?,
-        server.spent(),
-    );
+    report.charge(server.spent(), one.run("list of all, newest", args.lists, exact, none).await?, server.spent());
     let label = pods::LABEL.replace('=', "%3D");
     let chosen = move |_| request("GET", format!("{}?labelSelector={label}", collection()), "", Vec::new());
-    report.charge(server.spent(), one.run("list by label", args.lists.max(1) * 5, chosen, none).await?, server.spent());
+    report.charge(server.spent(), one.run("list by label", args.lists * 5, chosen, none).await?, server.spent());
 
     if args.watchers > 0 {
         progress.step(format!("patching pods under {} watchers", args.watchers));
@@ -207,8 +203,8 @@ async fn fan_out(
     every: Duration,
     [patches, told]: [&'static str; 2],
 ) -> anyhow::Result<[Figure; 2]> {
-    let pods = args.pods.max(1);
-    let events = args.requests.max(1);
+    let pods = args.pods;
+    let events = args.requests;
     let revision = {
         let (_, list) = call(endpoint, "GET", &format!("{}?limit=1", collection()), None).await?;
         list["metadata"]["resourceVersion"].as_str().context("a list has no resourceVersion")?.to_owned()
