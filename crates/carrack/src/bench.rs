@@ -55,7 +55,7 @@ pub async fn run(args: BenchArgs) -> anyhow::Result<()> {
     let mut bench = Bench { args: &args, progress: Progress::new(), figures: Vec::new() };
     let outcome = tokio::select! {
         outcome = bench.measure() => outcome,
-        () = stop.cancelled() => Err(anyhow::anyhow!("ended by a signal")),
+        () = stop.cancelled() => Err(anyhow::anyhow!(roles::ENDED)),
     };
     let Bench { mut progress, figures, .. } = bench;
     progress.finish();

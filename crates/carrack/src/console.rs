@@ -139,7 +139,7 @@ async fn interact(socket: Socket, name: &str) -> anyhow::Result<()> {
                 Ok(None) => break Ok("closed by the other side: the guest stopped, or somebody else connected"),
                 Err(error) => break Err(error),
             },
-            () = stop.cancelled() => break Err(anyhow::anyhow!("ended by a signal")),
+            () = stop.cancelled() => break Err(anyhow::anyhow!(roles::ENDED)),
         }
     };
     // The other side need not agree to the end.

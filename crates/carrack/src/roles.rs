@@ -107,6 +107,9 @@ async fn give_back() {
     }
 }
 
+/// What a command says that one of these signals ended before it was through.
+pub const ENDED: &str = "ended by a signal";
+
 /// A token that SIGTERM and SIGINT cancel, for a process that runs until then, long after its start: what the start alone needed
 /// is given back.
 ///

@@ -88,7 +88,7 @@ async fn save(file: &Path, client: &ClientArgs) -> anyhow::Result<Summary> {
     let partial = Path::new(&partial);
     let outcome = tokio::select! {
         found = copy(&mut connection, status, partial) => found,
-        () = stop.cancelled() => Err(anyhow::anyhow!("ended by a signal")),
+        () = stop.cancelled() => Err(anyhow::anyhow!(roles::ENDED)),
     };
     let found = settle(outcome, partial, file)?;
     progress.finish();

@@ -82,7 +82,7 @@ async fn drive(args: &ApiArgs) -> anyhow::Result<Report> {
     // Also what a signal ends leaves nothing on a server that is not ours.
     let measured = tokio::select! {
         measured = measure(args, &server, &mut report, &mut progress) => measured,
-        () = stop.cancelled() => Err(anyhow::anyhow!("ended by a signal")),
+        () = stop.cancelled() => Err(anyhow::anyhow!(crate::roles::ENDED)),
     };
     if measured.is_err() || args.kubeconfig.is_some() {
         progress.step("removing what is left");

@@ -9,8 +9,8 @@ use tokio::process::Command;
 use tokio_util::sync::CancellationToken;
 
 use super::Report;
-use super::patience::ENDED;
 use crate::cli::bench::{SchedulerArgs, Workload};
+use crate::roles::ENDED;
 
 /// Measures one workload.
 ///

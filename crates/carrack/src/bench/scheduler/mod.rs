@@ -135,7 +135,7 @@ async fn measure(args: &SchedulerArgs, workload: Workload, stop: &CancellationTo
     for nodes in args.over.iter().copied() {
         // The core decides in this thread: signals are looked at in between.
         tokio::task::yield_now().await;
-        ensure!(!stop.is_cancelled(), patience::ENDED);
+        ensure!(!stop.is_cancelled(), crate::roles::ENDED);
         progress.step(format!("{}: deciding with {nodes} nodes", workload.name()));
         // So many that each node has room for its share, or somebody to go.
         let most = if workload == Workload::Preemption { nodes } else { nodes * 4 };

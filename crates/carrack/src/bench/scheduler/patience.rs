@@ -12,13 +12,12 @@ use anyhow::bail;
 use tokio::sync::mpsc::UnboundedSender;
 use tokio_util::sync::CancellationToken;
 
+use crate::roles::ENDED;
+
 /// How often it is looked whether anything happened.
 const LOOK_EVERY: Duration = Duration::from_millis(250);
 /// How often somebody who waits is told how far it is.
 const TELL_EVERY: Duration = Duration::from_secs(5);
-
-/// What whoever is told to end says.
-pub const ENDED: &str = "ended by a signal";
 
 /// How long a step may stand still, and who is told how far it is.
 #[derive(Clone, Debug)]
