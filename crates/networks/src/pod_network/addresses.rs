@@ -375,6 +375,9 @@ mod tests {
     }
 
     proptest! {
+        // A step reads every file there is.
+        #![proptest_config(ProptestConfig::with_cases(64))]
+
         /// Against a map in memory: nobody has another's address, what is taken is what was given and not given back, and the
         /// range is used up before anybody is refused. Whoever works on it is new each time.
         #[test]
