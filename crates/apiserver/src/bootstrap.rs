@@ -19,7 +19,7 @@ use crate::{admission, aggregate, crd, flow, former, keys, stored};
 use carrack_store::Range;
 
 /// Namespaces of every cluster.
-const NAMESPACES: [&str; 6] =
+pub(crate) const NAMESPACES: [&str; 6] =
     ["default", "kube-system", "kube-public", "kube-node-lease", "kubevirt", "kubevirt-node-lease"];
 /// Priority classes of every cluster, with their values.
 const PRIORITY_CLASSES: [(&str, i64, &str); 2] = [
@@ -33,6 +33,18 @@ const PRIORITY_CLASSES: [(&str, i64, &str); 2] = [
         2_000_000_000,
         "Used for system critical pods that must run in the cluster, but can be moved to another node if necessary.",
     ),
+];
+
+/// Namespace and name of the config map that tells servers of other APIs whom to believe.
+pub(crate) const AUTHENTICATION: (&str, &str) = ("kube-system", "extension-apiserver-authentication");
+
+/// What it says of headers.
+const BELIEVED_HEADERS: [(&str, &str); 5] = [
+    ("requestheader-allowed-names", "[\"front-proxy-client\"]"),
+    ("requestheader-username-headers", "[\"X-Remote-User\"]"),
+    ("requestheader-uid-headers", "[\"X-Remote-Uid\"]"),
+    ("requestheader-group-headers", "[\"X-Remote-Group\"]"),
+    ("requestheader-extra-headers-prefix", "[\"X-Remote-Extra-\"]"),
 ];
 
 /// How often the first objects are looked at, while other servers that start on the same store write them as well.
@@ -72,11 +84,7 @@ impl ApiServer {
         if moved > 0 {
             tracing::info!(moved, "objects of an earlier version are where upstream has them now");
         }
-        let namespaces = NAMESPACES.iter().map(|name| async move {
-            let namespace = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}});
-            self.ensure("/api/v1/namespaces", name, &namespace).await
-        });
-        together(namespaces.collect()).await?;
+        self.ensure_namespaces().await?;
         let classes = PRIORITY_CLASSES.iter().map(|(name, value, description)| async move {
             let class = json!({
                 "apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": {"name": name},
@@ -84,42 +92,60 @@ impl ApiServer {
             });
             self.ensure("/apis/scheduling.k8s.io/v1/priorityclasses", name, &class).await
         });
-        let flow = |wanted: &'static str| {
-            let all = flow::bootstrap().into_iter().filter(move |(plural, _)| *plural == wanted);
-            let made = all.map(|(plural, object)| async move {
-                let name = object["metadata"]["name"].as_str().unwrap_or_default().to_owned();
-                self.ensure(&format!("/apis/{}/v1/{plural}", flow::GROUP), &name, &object).await
-            });
-            together(made.collect())
-        };
-        let flow = async {
-            flow(flow::LEVELS).await?;
-            // They say whether their levels are there.
-            flow(flow::SCHEMAS).await?;
-            admission::flow_schema::settle(&self.inner).await
-        };
         let objects = bootstrap::objects();
         let access = async {
             together(objects.iter().map(|object| self.reconcile(object)).collect()).await?;
             self.aggregate_roles().await
         };
         let services = async {
+            self.ensure_authentication().await?;
             self.repair_services().await?;
-            self.ensure_kubernetes().await
+            self.ensure_kubernetes().await?;
+            self.announce().await
         };
         let apis = async {
             // Deletions that were cut short, by the end of a process or of a request.
             crd::finish_all(&self.inner).await?;
-            aggregate::sync(&self.inner).await
+            aggregate::sync(&self.inner, true).await
         };
         // None of these rests on another, so they share the store's flushes.
-        try_join5(together(classes.collect()), access, flow, apis, async {
-            self.ensure_authentication().await?;
-            services.await
-        })
-        .await?;
+        try_join5(together(classes.collect()), access, self.ensure_flow(), apis, services).await?;
         self.inner.phase.bootstrapped.store(true, Ordering::Release);
         Ok(())
+    }
+
+    pub(crate) async fn ensure_namespaces(&self) -> Result<(), Status> {
+        let namespaces = NAMESPACES.iter().map(|name| async move {
+            let namespace = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}});
+            self.ensure("/api/v1/namespaces", name, &namespace).await
+        });
+        together(namespaces.collect()).await
+    }
+
+    /// Sees to it that priority levels and flow schemas are there, and as they are to be where nobody has made something else of
+    /// them.
+    pub(crate) async fn ensure_flow(&self) -> Result<(), Status> {
+        let all = |wanted: &'static str| {
+            let of_kind = flow::bootstrap().into_iter().filter(move |(plural, _)| *plural == wanted);
+            together(of_kind.map(|(plural, object)| self.ensure_flow_object(plural, object)).collect())
+        };
+        all(flow::LEVELS).await?;
+        // They say whether their levels are there.
+        all(flow::SCHEMAS).await?;
+        admission::flow_schema::settle(&self.inner).await
+    }
+
+    async fn ensure_flow_object(&self, plural: &'static str, wanted: Value) -> Result<(), Status> {
+        let collection = format!("/apis/{}/v1/{plural}", flow::GROUP);
+        let path = format!("{collection}/{}", wanted["metadata"]["name"].as_str().unwrap_or_default());
+        match self.call(Method::GET, &path, None).await {
+            Ok(stored) => match flow::mended(plural, &wanted, &stored) {
+                Some(mended) => self.call(Method::PUT, &path, Some(&mended)).await.map(drop),
+                None => Ok(()),
+            },
+            Err(status) if status.code == 404 => self.call(Method::POST, &collection, Some(&wanted)).await.map(drop),
+            Err(status) => Err(status),
+        }
     }
 
     /// Writes an object that was read. Whoever was faster has brought it up to date, or had it go.
@@ -131,29 +157,49 @@ impl ApiServer {
         }
     }
 
-    /// Says, for the servers of other APIs, whose certificates and which headers to believe.
-    async fn ensure_authentication(&self) -> Result<(), Status> {
+    /// Says, for the servers of other APIs, whose certificates and which headers to believe. Other servers on the store may have
+    /// other authorities: each adds its own (upstream's `clusterauthenticationtrust`).
+    pub(crate) async fn ensure_authentication(&self) -> Result<(), Status> {
         if self.inner.front_proxy_ca_pem.is_empty() {
             return Ok(());
         }
-        let collection = "/api/v1/namespaces/kube-system/configmaps";
-        let name = "extension-apiserver-authentication";
-        let data = json!({
-            "client-ca-file": self.inner.ca_pem,
-            "requestheader-client-ca-file": self.inner.front_proxy_ca_pem,
-            "requestheader-allowed-names": "[\"front-proxy-client\"]",
-            "requestheader-username-headers": "[\"X-Remote-User\"]",
-            "requestheader-uid-headers": "[\"X-Remote-Uid\"]",
-            "requestheader-group-headers": "[\"X-Remote-Group\"]",
-            "requestheader-extra-headers-prefix": "[\"X-Remote-Extra-\"]",
-        });
-        let object = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name, "namespace": "kube-system"}, "data": data});
-        match self.call(Method::GET, &format!("{collection}/{name}"), None).await {
-            Ok(stored) if stored["data"] == data => Ok(()),
-            Ok(_) => self.call(Method::PUT, &format!("{collection}/{name}"), Some(&object)).await.map(drop),
-            Err(status) if status.code == 404 => self.call(Method::POST, collection, Some(&object)).await.map(drop),
+        let (namespace, name) = AUTHENTICATION;
+        let collection = format!("/api/v1/namespaces/{namespace}/configmaps");
+        let path = format!("{collection}/{name}");
+        match self.call(Method::GET, &path, None).await {
+            Ok(stored) => match self.believed(&stored) {
+                more if more == stored => Ok(()),
+                more => self.call(Method::PUT, &path, Some(&more)).await.map(drop),
+            },
+            Err(status) if status.code == 404 => {
+                let metadata = json!({"name": name, "namespace": namespace});
+                let first = self.believed(&json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata}));
+                self.call(Method::POST, &collection, Some(&first)).await.map(drop)
+            }
             Err(status) => Err(status),
         }
+    }
+
+    /// The config map with this server's authorities among those that it names, and with what it does not say of headers.
+    fn believed(&self, config_map: &Value) -> Value {
+        let mut config_map = config_map.clone();
+        let mut data = config_map["data"].as_object().cloned().unwrap_or_default();
+        for (key, own) in
+            [("client-ca-file", &self.inner.ca_pem), ("requestheader-client-ca-file", &self.inner.front_proxy_ca_pem)]
+        {
+            let known = data.get(key).and_then(Value::as_str).unwrap_or_default();
+            if known.contains(own.trim()) {
+                continue;
+            }
+            let line_end = if known.is_empty() || known.ends_with('\n') { "" } else { "\n" };
+            let all = format!("{known}{line_end}{own}");
+            data.insert(key.to_owned(), all.into());
+        }
+        for (key, said) in BELIEVED_HEADERS {
+            data.entry(key).or_insert_with(|| said.into());
+        }
+        config_map["data"] = Value::Object(data);
+        config_map
     }
 
     /// Writes the rules of aggregated ClusterRoles into them.

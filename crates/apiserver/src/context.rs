@@ -1,15 +1,15 @@
 //! One request for a resource: what every handler of the registry needs to know.
 
-use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use carrack_auth::{Attributes, Caller};
 use carrack_schema::table::{ResourceInfo, Version};
 use carrack_store::{Check, Entry, Revision};
 use http::HeaderMap;
-use jiff::{SignedDuration, Timestamp};
+use jiff::Timestamp;
 
 use crate::accept::{self, Form};
+use crate::audit::Notes;
 use crate::catalog::{CRD_GROUP, CRDS};
 use crate::keys;
 use crate::kinds;
@@ -44,10 +44,8 @@ pub(crate) struct Cx<'a> {
     pub warnings: Vec<String>,
     /// More of them, by those who see the request only.
     pub notes: Mutex<Vec<String>>,
-    /// What the audit log says of the request beside who made it.
-    pub annotations: Mutex<BTreeMap<String, String>>,
-    /// For how long others were waited for, which says nothing about this server.
-    pub elsewhere: Mutex<SignedDuration>,
+    /// What the audit log is to say of the request beside who made it.
+    pub audited: &'a Notes,
 }
 
 impl Cx<'_> {
@@ -61,20 +59,17 @@ impl Cx<'_> {
 
     /// Webhooks were waited for since then.
     pub(crate) fn waited(&self, since: Timestamp) {
-        let mut elsewhere = self.elsewhere.lock().unwrap_or_else(PoisonError::into_inner);
-        *elsewhere = elsewhere.saturating_add(self.server.env.now().duration_since(since));
+        self.audited.waited(self.server.env.now().duration_since(since));
     }
 
     /// Whether anybody reads what [`Self::annotate`] is told.
     pub(crate) fn is_audited(&self) -> bool {
-        self.server.audit.is_some()
+        self.audited.is_noted()
     }
 
-    /// Adds an annotation to the request's audit event. What is already there stays: upstream never overwrites one
-    /// (`k8s.io/apiserver/pkg/audit/context.go`, `AddAuditAnnotation`).
+    /// Adds an annotation to the request's audit event, if it has none of that name.
     pub(crate) fn annotate(&self, key: impl Into<String>, value: impl Into<String>) {
-        let mut annotations = self.annotations.lock().unwrap_or_else(PoisonError::into_inner);
-        annotations.entry(key.into()).or_insert_with(|| value.into());
+        self.audited.annotate(key.into(), value);
     }
 
     pub(crate) fn version(&self) -> &Version {

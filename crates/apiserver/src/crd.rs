@@ -9,16 +9,17 @@
 use std::sync::Arc;
 
 use carrack_auth::Caller;
-use carrack_store::{Check, Op, Range, Txn, TxnOutcome};
+use carrack_store::{Check, Entry, Op, Range, Txn, TxnOutcome};
 use http::HeaderMap;
 use serde_json::Value;
 
-use crate::admission::{CLEANUP_FINALIZER, accepted, set_condition, settle, waits_for_names};
+use crate::admission::{CLEANUP_FINALIZER, accepted, set_condition, settle};
+use crate::audit::Notes;
 use crate::catalog::{CRD_GROUP, CRDS};
 use crate::context::Cx;
 use crate::env::rfc3339_s;
 use crate::keys;
-use crate::object::{child_mut, finalizers, is_deleting, meta, set_finalizers, set_meta, str_at};
+use crate::object::{child_mut, finalizers, is_deleting, meta, set_finalizers, set_meta};
 use crate::query::Query;
 use crate::registry::create::{TRIES, busy};
 use crate::registry::delete::remove_at;
@@ -53,36 +54,41 @@ fn is_definition(cx: &Cx<'_>) -> bool {
     (&*cx.row.group, &*cx.row.plural) == (CRD_GROUP, CRDS)
 }
 
-/// After a definition has been written: what it says to serve has its APIServices.
+/// After a definition has been written: names that it has given up are free, and what it says to serve has its APIServices.
 pub(crate) async fn after_write(cx: &Cx<'_>) -> Result<(), Status> {
-    if is_definition(cx) { aggregate::sync(cx.server).await } else { Ok(()) }
+    if !is_definition(cx) {
+        return Ok(());
+    }
+    if let Some((_, group)) = cx.name().split_once('.').filter(|_| cx.request.named_in_path) {
+        accept_names(cx.server, group).await?;
+    }
+    aggregate::sync(cx.server, true).await
 }
 
-/// Looks again at definitions whose names were taken: one that had them is gone.
-async fn accept_names(server: &Inner) -> Result<(), Status> {
-    let prefix = keys::of(CRD_GROUP, CRDS, None);
-    let page = server.store.range(Range { prefix, after: None, limit: 0, at: None }).await?;
-    let all: Vec<_> = page.entries.iter().map(|entry| stored::parse(entry)).collect();
+/// Looks again at the definitions of a group that wait for names: one that had them is gone, or is called otherwise.
+async fn accept_names(server: &Inner, group: &str) -> Result<(), Status> {
     let Some(row) = carrack_schema::table::find(CRD_GROUP, CRDS) else { return Ok(()) };
     let (api_version, kind) = convert::storage_type(row);
-    let now = rfc3339_s(server.env.now());
-    for (entry, definition) in page.entries.iter().zip(&all) {
-        if !waits_for_names(definition) || is_deleting(definition) {
-            continue;
-        }
-        let mut settled = definition.clone();
-        let entries = page.entries.iter().map(|entry| &**entry);
-        let others = accepted::of_group(entries, str_at(definition, &["spec", "group"]));
-        settle(&mut settled, Some(definition), Some(definition), &others, &now);
-        if settled == *definition {
-            continue;
-        }
+    let prefix = keys::of(CRD_GROUP, CRDS, None);
+    for _ in 0..TRIES {
+        let page = server.store.range(Range { prefix: prefix.clone(), after: None, limit: 0, at: None }).await?;
+        let all = accepted::of_group(page.entries.iter().map(|entry| &**entry), group);
+        let now = rfc3339_s(server.env.now());
+        let next = all.iter().filter(|one| one.waits()).find_map(|one| {
+            let is_it = |entry: &&Arc<Entry>| entry.key.strip_prefix(&*prefix) == Some(one.definition());
+            let entry = page.entries.iter().find(is_it)?;
+            let definition = stored::parse(entry);
+            let mut settled = definition.clone();
+            settle(&mut settled, Some(&definition), Some(&definition), &all, &now);
+            (settled != definition && !is_deleting(&definition)).then_some((entry, settled))
+        });
+        let Some((entry, settled)) = next else { return Ok(()) };
         let checks = vec![Check::Unchanged(Arc::clone(&entry.key), entry.mod_revision)];
         let ops = vec![Op::Put(Arc::clone(&entry.key), stored::encode(&settled, &api_version, &kind))];
-        // Whoever was faster has had it settled by their own write.
+        // Whoever was faster has had it settled by their own write. What it gets is not there for the next one.
         server.store.transact(Txn { checks, ops }).await?;
     }
-    Ok(())
+    Err(busy())
 }
 
 /// After a deletion: if it was of definitions, deletes the instances; if it was of an instance whose
@@ -128,7 +134,7 @@ pub(crate) async fn finish(server: &Inner, name: &str) -> Result<(), Status> {
         let prefix = keys::prefix(&row, None);
         let all = server.store.range(Range { prefix: prefix.clone(), after: None, limit: 0, at: None }).await?;
         let caller = Caller::apiserver();
-        let (query, headers) = (Query::default(), HeaderMap::new());
+        let (query, headers, audited) = (Query::default(), HeaderMap::new(), Notes::default());
         // As upstream's finalizer: a webhook whose program is gone holds up no definition for ever.
         let own = DeleteOptions { own: true, ..DeleteOptions::default() };
         let mut waiting = false;
@@ -154,8 +160,7 @@ pub(crate) async fn finish(server: &Inner, name: &str) -> Result<(), Status> {
                 version_index,
                 warnings: Vec::new(),
                 notes: std::sync::Mutex::default(),
-                annotations: std::sync::Mutex::default(),
-                elsewhere: std::sync::Mutex::default(),
+                audited: &audited,
             };
             match remove_at(&cx, &instance.key, &memo.name, &own).await {
                 Ok(crate::registry::delete::Deleted::Gone(..)) => {}
@@ -181,8 +186,8 @@ pub(crate) async fn finish(server: &Inner, name: &str) -> Result<(), Status> {
         };
         let checks = vec![Check::Unchanged(Arc::clone(&entry.key), entry.mod_revision)];
         if let TxnOutcome::Committed { .. } = server.store.transact(Txn { checks, ops: vec![op] }).await? {
-            accept_names(server).await?;
-            return aggregate::sync(server).await;
+            accept_names(server, group).await?;
+            return aggregate::sync(server, true).await;
         }
     }
     Err(busy())

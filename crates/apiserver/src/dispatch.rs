@@ -27,6 +27,9 @@ pub(crate) async fn resource(
     if *method == Method::HEAD && !is_proxied {
         return Err(Status::method_not_allowed());
     }
+    if verb == "patch" && !is_proxied {
+        cx.audited.sent_as_is(body);
+    }
     if let Some(subresource) = cx.request.subresource.clone() {
         let known = cx.version().subresource(&subresource).ok_or_else(Status::no_such_path)?;
         let is_let_through = is_proxied && *method == Method::OPTIONS;

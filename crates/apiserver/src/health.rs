@@ -26,16 +26,24 @@ pub(crate) struct Phase {
 /// The pages.
 const ENDPOINTS: [&str; 3] = ["healthz", "livez", "readyz"];
 
+/// What checks of the store are called: clients ask for it by the names that it has upstream, whichever store it is.
+const STORE: [&str; 2] = ["etcd", "etcd-readiness"];
+
 /// A check's name, and why it fails.
 pub type Check<W = String> = (&'static str, Option<W>);
 
-fn checks(server: &ApiServer, endpoint: &str) -> Vec<Check> {
+/// Why the store is of no use, if it is not: it says so, or it does not answer.
+async fn fault(server: &ApiServer) -> Option<String> {
+    server.inner.store.health().await.err().map(|error| error.to_string())
+}
+
+fn checks(server: &ApiServer, endpoint: &str, fault: Option<&str>) -> Vec<Check> {
     let phase = &server.inner.phase;
-    let fault = server.inner.store.fault().map(|error| error.to_string());
-    // Clients ask for the store by the name that it has upstream, whichever it is.
-    let mut checks = vec![("ping", None), ("log", None), ("etcd", fault)];
+    let [lives, serves] = STORE.map(|name| (name, fault.map(str::to_owned)));
+    let mut checks = vec![("ping", None), ("log", None), lives];
     // A server that has not got so far, or is about to end, is alive.
     if endpoint == "readyz" {
+        checks.push(serves);
         let waits = !phase.bootstrapped.load(Ordering::Acquire);
         checks.push(("poststarthook/rbac/bootstrap-roles", waits.then(|| "not finished".to_owned())));
         let ending = phase.ending.load(Ordering::Acquire);
@@ -45,16 +53,23 @@ fn checks(server: &ApiServer, endpoint: &str) -> Vec<Check> {
 }
 
 /// All checks of all endpoints, and whether they fail.
-pub(crate) fn told(server: &ApiServer) -> Vec<(&'static str, &'static str, bool)> {
+pub(crate) async fn told(server: &ApiServer) -> Vec<(&'static str, &'static str, bool)> {
+    let fault = fault(server).await;
     let of = |endpoint: &'static str| {
-        checks(server, endpoint).into_iter().map(move |(name, failure)| (name, endpoint, failure.is_some()))
+        checks(server, endpoint, fault.as_deref())
+            .into_iter()
+            .map(move |(name, failure)| (name, endpoint, failure.is_some()))
     };
     ENDPOINTS.into_iter().flat_map(of).collect()
 }
 
 /// Answers for a page of this server.
-pub(crate) fn answer(server: &ApiServer, endpoint: &str, rest: &str, query: &Query) -> Result<Response, Status> {
-    let (code, said) = report(&checks(server, endpoint), endpoint, rest, query).ok_or_else(Status::no_such_path)?;
+pub(crate) async fn answer(server: &ApiServer, endpoint: &str, rest: &str, query: &Query) -> Result<Response, Status> {
+    // Who asks for another check alone does not wait for a store that hangs.
+    let is_asked = rest.strip_prefix('/').is_none_or(|name| STORE.contains(&name));
+    let fault = if is_asked { fault(server).await } else { None };
+    let checks = checks(server, endpoint, fault.as_deref());
+    let (code, said) = report(&checks, endpoint, rest, query).ok_or_else(Status::no_such_path)?;
     Ok(text(code.as_u16(), said))
 }
 

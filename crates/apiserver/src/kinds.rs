@@ -3,6 +3,7 @@
 use carrack_schema::builtin::{self, OBJECT_META};
 use carrack_schema::decode::{self, DecodeError, Finding};
 use carrack_schema::error::FieldError;
+use carrack_schema::schema::Schema;
 use carrack_schema::table::{ResourceInfo, Version};
 use carrack_schema::{default, prune, validate};
 use serde_json::Value;
@@ -19,15 +20,37 @@ fn as_value<R>(object: &mut Object, f: impl FnOnce(&mut Value) -> R) -> R {
     result
 }
 
-/// Drops fields that the kind does not have, and returns them.
+/// What makes a value of a built-in type conform.
+type Conform = fn(&mut Value, &Schema) -> Result<Vec<Finding>, DecodeError>;
+
+/// Drops fields that the kind does not have, and returns them. What is as good as absent goes as well: of custom resources in
+/// their metadata alone.
 pub(crate) fn conform(row: &ResourceInfo, version: &Version, object: &mut Object) -> Result<Vec<Finding>, DecodeError> {
+    conform_by(decode::conform, row, version, object)
+}
+
+/// Like [`conform`], of an object that is applied: it owns what is empty in it, too.
+pub(crate) fn conform_applied(
+    row: &ResourceInfo,
+    version: &Version,
+    object: &mut Object,
+) -> Result<Vec<Finding>, DecodeError> {
+    conform_by(decode::conform_applied, row, version, object)
+}
+
+fn conform_by(
+    conform: Conform,
+    row: &ResourceInfo,
+    version: &Version,
+    object: &mut Object,
+) -> Result<Vec<Finding>, DecodeError> {
     as_value(object, |value| {
         if !row.is_custom {
-            return decode::conform(value, version.schema());
+            return conform(value, version.schema());
         }
         let mut findings = Vec::new();
         if let (Some(schema), Some(metadata)) = (builtin::schema(OBJECT_META), value.get_mut("metadata")) {
-            findings.extend(decode::conform(metadata, schema)?.into_iter().map(|finding| match finding {
+            findings.extend(conform(metadata, schema)?.into_iter().map(|finding| match finding {
                 Finding::Unknown(path) => Finding::Unknown(format!("metadata.{path}")),
                 Finding::Duplicate(path) => Finding::Duplicate(format!("metadata.{path}")),
                 twice @ Finding::Twice { .. } => twice,
@@ -64,6 +87,14 @@ pub(crate) fn default(row: &ResourceInfo, version: &Version, object: &mut Object
 /// Checks a new object.
 pub(crate) fn validate_create(row: &ResourceInfo, version: &Version, object: &mut Object) -> Vec<FieldError> {
     as_value(object, |value| validate::create(row, &version.name, value))
+}
+
+/// What is to be said about a new object, or about one that is changed from the `old` one.
+pub(crate) fn warnings(row: &ResourceInfo, object: &mut Object, old: Option<&Object>) -> Vec<String> {
+    if row.is_custom {
+        return Vec::new();
+    }
+    as_value(object, |value| validate::warnings(row, value, old))
 }
 
 /// Checks a changed object.

@@ -72,17 +72,15 @@ impl Filter {
 
 impl ListOptions {
     /// Reads the query of a list (or deletecollection), or of a watch.
-    pub(crate) fn parse(query: &Query, version: &Version, watch: bool) -> Result<ListOptions, Status> {
+    pub(crate) fn parse(
+        query: &Query,
+        row: &ResourceInfo,
+        version: &Version,
+        watch: bool,
+    ) -> Result<ListOptions, Status> {
         let labels = LabelSelector::parse(query.get("labelSelector").unwrap_or_default())?;
         let fields = FieldSelector::parse(query.get("fieldSelector").unwrap_or_default())?;
-        for path in fields.paths() {
-            let known = matches!(path, "metadata.name" | "metadata.namespace")
-                || version.selectable_fields.iter().any(|field| field.name == path);
-            if !known {
-                // kubectl puts before it what was looked for.
-                return Err(Status::bad_request(format!("field label not supported: {path}")));
-            }
-        }
+        fields.paths().try_for_each(|path| check_field(row, version, path))?;
         let number = |name: &str| -> Result<Option<u64>, Status> {
             match query.non_empty(name) {
                 None => Ok(None),
@@ -106,6 +104,26 @@ impl ListOptions {
             timeout_s: number("timeoutSeconds")?.filter(|s| *s > 0),
         })
     }
+}
+
+/// Refuses a field that no selector may name. Kinds that have fields of their own say which of the metadata they have, too; the
+/// others are told by `DefaultMetaV1FieldSelectorConversion` of `k8s.io/apimachinery/pkg/runtime`.
+fn check_field(row: &ResourceInfo, version: &Version, path: &str) -> Result<(), Status> {
+    let has_own = row.is_custom || !version.selectable_fields.is_empty();
+    let is_known = match path {
+        "metadata.name" => true,
+        "metadata.namespace" => row.namespaced || !has_own,
+        path => version.selectable_fields.iter().any(|field| field.name == path),
+    };
+    if is_known {
+        return Ok(());
+    }
+    // kubectl puts before it what was looked for.
+    Err(Status::bad_request(if has_own {
+        format!("field label not supported: {path}")
+    } else {
+        format!("{path:?} is not a known field selector: only \"metadata.name\", \"metadata.namespace\"")
+    }))
 }
 
 /// What is wrong with the way in which options go together (`ValidateListOptions`).

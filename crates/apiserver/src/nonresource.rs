@@ -53,7 +53,7 @@ pub(crate) async fn answer(
             let now = Now {
                 objects: objects(server).await?,
                 size_bytes: server.inner.store.size_bytes(),
-                checks: health::told(server),
+                checks: health::told(server).await,
                 api_services: api_services(server).await?,
             };
             let text = server.inner.metrics.text(&now, server.inner.env.process());
@@ -64,7 +64,7 @@ pub(crate) async fn answer(
         _ => {}
     }
     if let Some((endpoint, rest)) = health::page(trimmed) {
-        return health::answer(server, endpoint, rest, query);
+        return health::answer(server, endpoint, rest, query).await;
     }
     if trimmed.starts_with("/openapi/") {
         return openapi::answer(server, trimmed, headers).await;

@@ -14,8 +14,10 @@ use flate2::write::GzEncoder;
 use futures::future::join_all;
 use futures::lock::Mutex;
 use http::header::{CONTENT_ENCODING, HeaderMap, HeaderValue};
+use serde_json::Value;
 
 use crate::accept::{ranges, takes_gzip};
+use crate::aggregate::Part;
 use crate::body::Response;
 use crate::catalog::Catalog;
 use crate::etag;
@@ -34,9 +36,6 @@ const V2_PROTOBUF_ALIASES: [&str; 3] = [
     "application/com.github.googleapis.gnostic.openapiv2+protobuf",
 ];
 
-/// What the index is kept as.
-const INDEX: &str = "v3";
-
 /// Documents by name. They are large and rarely asked for, so they are kept, and mostly sent, compressed.
 #[derive(Default)]
 pub(crate) struct Documents {
@@ -47,29 +46,29 @@ pub(crate) struct Documents {
 struct Kept {
     /// The generation of the catalog that it was held against last.
     generation: u64,
-    /// What it says, in short.
+    /// What it says, in short: of this server's own, and of others.
     hash: String,
+    others: String,
     document: Bytes,
 }
 
 impl Documents {
     /// A document. Where the catalog has changed since it was made, `hash` tells whether it would say something else, which
     /// costs less than to make it: of a definition that changes, only the documents of its group and the one of all are
-    /// made again.
+    /// made again. `others` is what other servers say in it, in short.
     async fn get(
         &self,
         catalog: &Catalog,
         name: &str,
+        others: &str,
         hash: impl FnOnce(&[&ResourceInfo]) -> String,
         make: impl FnOnce(&[&ResourceInfo]) -> Vec<u8>,
     ) -> Bytes {
         let generation = catalog.generation;
         let mut kept = self.kept.lock().await;
-        let known = kept.get_mut(name);
-        // Of the index there is one for each state of the other servers, too.
+        let known = kept.get_mut(name).filter(|known| known.others == others);
         if let Some(known) = &known
             && known.generation == generation
-            && name != INDEX
         {
             return known.document.clone();
         }
@@ -82,7 +81,7 @@ impl Documents {
         let document = compressed(&make(&rows));
         // Those of groups that are gone would be asked for no more.
         kept.retain(|name, _| openapi::split_path(name).is_none_or(|(group, version)| catalog.serves(group, version)));
-        kept.insert(name.to_owned(), Kept { generation, hash, document: document.clone() });
+        kept.insert(name.to_owned(), Kept { generation, hash, others: others.to_owned(), document: document.clone() });
         document
     }
 }
@@ -92,14 +91,14 @@ pub(crate) async fn answer(server: &ApiServer, path: &str, headers: &HeaderMap) 
     let catalog = server.catalog().await?;
     let documents = &server.inner.documents;
     match path {
-        "/openapi/v2" => v2(documents, &catalog, headers).await,
+        "/openapi/v2" => v2(server, &catalog, headers).await,
         "/openapi/v3" => {
             let remotes = server.inner.remotes().await?;
             // Side by side: several that are silent take no longer than one.
             let known = &server.inner.remote_documents;
             let asked = remotes.values().map(|remote| known.openapi(&server.inner, remote));
             let others: Vec<(String, String)> = join_all(asked).await.into_iter().flatten().collect();
-            let state = |_: &[&ResourceInfo]| format!("{} {others:?}", catalog.generation);
+            let state = |_: &[&ResourceInfo]| catalog.generation.to_string();
             let index = |rows: &[&ResourceInfo]| {
                 let mut paths: Vec<(String, String)> = openapi::v3_paths(rows)
                     .into_iter()
@@ -112,7 +111,7 @@ pub(crate) async fn answer(server: &ApiServer, path: &str, headers: &HeaderMap) 
                 paths.extend(others.iter().cloned());
                 openapi::v3_index(&paths)
             };
-            let document = documents.get(&catalog, INDEX, state, index).await;
+            let document = documents.get(&catalog, "v3", &format!("{others:?}"), state, index).await;
             send(HeaderValue::from_static("application/json"), &document, headers)
         }
         _ => {
@@ -123,21 +122,29 @@ pub(crate) async fn answer(server: &ApiServer, path: &str, headers: &HeaderMap) 
             }
             let hash = |rows: &[&ResourceInfo]| openapi::v3_hash(group, version, rows);
             let whole = |rows: &[&ResourceInfo]| openapi::v3_document(group, version, rows);
-            let document = documents.get(&catalog, name, hash, whole).await;
+            let document = documents.get(&catalog, name, "", hash, whole).await;
             send(HeaderValue::from_static("application/json"), &document, headers)
         }
     }
 }
 
-async fn v2(documents: &Documents, catalog: &Arc<Catalog>, headers: &HeaderMap) -> Result<Response, Status> {
+async fn v2(server: &ApiServer, catalog: &Catalog, headers: &HeaderMap) -> Result<Response, Status> {
+    let (documents, remotes) = (&server.inner.documents, server.inner.remotes().await?);
+    let known = &server.inner.remote_documents;
+    let asked = remotes.values().map(|remote| known.v2_part(&server.inner, remote));
+    let parts: Vec<Arc<Part>> = join_all(asked).await.into_iter().flatten().collect();
+    let others: String = parts.iter().map(|part| part.hash.as_str()).collect();
+    let parts: Vec<&Value> = parts.iter().map(|part| &part.said).collect();
     for range in ranges(headers) {
         if V2_PROTOBUF_ALIASES.contains(&range.media_type.as_str()) {
-            let document = documents.get(catalog, "v2.pb", openapi::v2_hash, openapi::v2_protobuf).await;
+            let whole = |rows: &[&ResourceInfo]| openapi::v2_protobuf(rows, &parts);
+            let document = documents.get(catalog, "v2.pb", &others, openapi::v2_hash, whole).await;
             let content_type = HeaderValue::from_static(V2_PROTOBUF_ANSWER);
             return send(content_type, &document, headers);
         }
         if range.takes_json() {
-            let document = documents.get(catalog, "v2", openapi::v2_hash, openapi::v2_json).await;
+            let whole = |rows: &[&ResourceInfo]| openapi::v2_json(rows, &parts);
+            let document = documents.get(catalog, "v2", &others, openapi::v2_hash, whole).await;
             return send(HeaderValue::from_static("application/json"), &document, headers);
         }
     }
@@ -182,27 +189,34 @@ mod tests {
     fn documents_are_made_when_they_say_something_new() {
         let (documents, mut fold) = (Documents::default(), CatalogFold::new());
         let mut made = 0;
-        for (name, hash, want) in [
-            ("api/v1", "a", 1),
-            ("v2", "a", 2),
+        for (name, hash, others, changes, want) in [
+            ("api/v1", "a", "", true, 1),
+            ("v2", "a", "", true, 2),
             // The catalog has changed, and not what they say.
-            ("api/v1", "a", 2),
-            ("v2", "b", 3),
-            ("api/v1", "b", 4),
-            ("apis/gone.example.com/v1", "a", 5),
+            ("api/v1", "a", "", true, 2),
+            ("v2", "b", "", true, 3),
+            ("api/v1", "b", "", true, 4),
+            ("apis/gone.example.com/v1", "a", "", true, 5),
             // With one that was made anew, those of groups that are gone go.
-            ("v2", "c", 6),
-            ("apis/gone.example.com/v1", "a", 7),
+            ("v2", "c", "", true, 6),
+            ("apis/gone.example.com/v1", "a", "", true, 7),
+            // Other servers say something else, or the same.
+            ("v2", "c", "x", false, 8),
+            ("v2", "c", "x", false, 8),
+            ("v2", "c", "x", true, 8),
+            ("v2", "c", "", true, 9),
         ] {
-            fold.settle();
+            if changes {
+                fold.settle();
+            }
             let catalog = fold.catalog();
             let make = |_: &[&ResourceInfo]| {
                 made += 1;
                 Vec::<u8>::new()
             };
-            let document = documents.get(&catalog, name, |_| hash.to_owned(), make).now_or_never();
+            let document = documents.get(&catalog, name, others, |_| hash.to_owned(), make).now_or_never();
             assert!(document.is_some(), "nobody holds them");
-            assert_eq!(made, want, "{name} {hash}");
+            assert_eq!(made, want, "{name} {hash} {others}");
         }
     }
 }

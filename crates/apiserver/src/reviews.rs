@@ -3,6 +3,7 @@
 
 use carrack_auth::{Attributes, Caller, Secret};
 use carrack_schema::error::FieldError;
+use carrack_schema::validate::names;
 use serde_json::{Value, json};
 
 use crate::accept;
@@ -88,12 +89,22 @@ fn access_faults(cx: &Cx<'_>, plural: &str, review: &Object) -> Vec<FieldError> 
         }
         _ => {}
     }
+    for (selector, form) in [("fieldSelector", None), ("labelSelector", Some(names::label_value as Form))] {
+        selector_faults(&resource[selector], selector, form, &mut faults);
+    }
     let is_nobody = str_at(review, &["spec", "user"]).is_empty() && texts(at(review, &["spec", "groups"])).is_empty();
     if plural != "selfsubjectaccessreviews" && is_nobody {
         let why = "at least one of user or group must be specified";
         faults.push(FieldError::invalid("spec.user", "", why));
     }
-    if plural == "localsubjectaccessreviews" {
+    let is_local = plural == "localsubjectaccessreviews";
+    let metadata = review.get("metadata").cloned().unwrap_or_default();
+    let is_ours = |name: &str| name == "managedFields" || (is_local && name == "namespace");
+    if metadata.as_object().into_iter().flatten().any(|(name, value)| !is_ours(name) && !is_unset(value)) {
+        let why = if is_local { "must be empty except for namespace" } else { "must be empty" };
+        faults.push(FieldError::invalid("metadata", metadata, why));
+    }
+    if is_local {
         let given = resource["namespace"].as_str().unwrap_or_default();
         if !resource.is_null() && given != cx.namespace().unwrap_or_default() {
             let why = "must match metadata.namespace";
@@ -105,6 +116,68 @@ fn access_faults(cx: &Cx<'_>, plural: &str, review: &Object) -> Vec<FieldError> 
         }
     }
     faults
+}
+
+/// The form of a value.
+type Form = fn(&str) -> names::Problem;
+
+/// Whether a client in Go has said nothing there.
+fn is_unset(value: &Value) -> bool {
+    match value {
+        Value::Null => true,
+        Value::String(text) => text.is_empty(),
+        Value::Array(items) => items.is_empty(),
+        Value::Object(fields) => fields.is_empty(),
+        Value::Bool(_) | Value::Number(_) => false,
+    }
+}
+
+/// What is wrong with a selector of what a question is about: of fields, or of labels, whose values have a form. Operators
+/// that are not known here are let through, for clients of later releases.
+fn selector_faults(selector: &Value, name: &str, form: Option<Form>, faults: &mut Vec<FieldError>) {
+    if selector.is_null() {
+        return;
+    }
+    let path = format!("spec.resourceAttributes.{name}");
+    let raw = selector["rawSelector"].as_str().unwrap_or_default();
+    let parts = selector["requirements"].as_array().map_or(&[][..], Vec::as_slice);
+    match (raw.is_empty(), parts.is_empty()) {
+        (false, false) => {
+            let why = "may not specified at the same time as requirements";
+            faults.push(FieldError::invalid(format!("{path}.rawSelector"), raw, why));
+        }
+        (true, true) => {
+            let why = format!("when {path} is specified, requirements or rawSelector is required");
+            faults.push(FieldError::required(format!("{path}.requirements"), why));
+        }
+        _ => {}
+    }
+    for (index, part) in parts.iter().enumerate() {
+        let path = format!("{path}.requirements[{index}]");
+        let key = part["key"].as_str().unwrap_or_default();
+        if form.is_none() && key.is_empty() {
+            faults.push(FieldError::required(format!("{path}.key"), "must be specified"));
+        } else if form.is_some() {
+            let problem = names::qualified_name(key);
+            faults.extend(problem.map(|why| FieldError::invalid(format!("{path}.key"), key, why)));
+        }
+        let values = texts(part.get("values"));
+        match part["operator"].as_str().unwrap_or_default() {
+            "In" | "NotIn" if values.is_empty() => {
+                let why = "must be specified when `operator` is 'In' or 'NotIn'";
+                faults.push(FieldError::required(format!("{path}.values"), why));
+            }
+            "Exists" | "DoesNotExist" if !values.is_empty() => {
+                let why = "may not be specified when `operator` is 'Exists' or 'DoesNotExist'";
+                faults.push(FieldError::forbidden(format!("{path}.values"), why));
+            }
+            _ => {}
+        }
+        for (index, value) in values.into_iter().enumerate() {
+            let problem = form.and_then(|form| form(&value));
+            faults.extend(problem.map(|why| FieldError::invalid(format!("{path}.values[{index}]"), value, why)));
+        }
+    }
 }
 
 /// The field selector that a question is about, as text; those that are given in parts are put together of what a

@@ -33,9 +33,10 @@ use crate::env::Env;
 use crate::flow::FlowFold;
 use crate::follow::{Fold, Follower};
 use crate::health::Phase;
+use crate::kept::Kept;
 use crate::keys;
 use crate::local::{LocalApi, LocalRequest};
-use crate::metrics::{Known, Metered, Metrics};
+use crate::metrics::{Known, Metered, Metrics, PodSecurityMetrics};
 use crate::oidc::{AuthenticationConfiguration, Providers};
 use crate::openapi::Documents;
 use crate::pretty;
@@ -124,6 +125,7 @@ pub(crate) struct Inner {
     flow: Follower<FlowFold>,
     hooks: Follower<HooksFold>,
     remotes: Follower<RemotesFold>,
+    pub kept: Kept,
     pub remote_documents: aggregate::Documents,
     pub front_proxy_ca_pem: String,
     pub documents: Documents,
@@ -175,10 +177,11 @@ impl ApiServer {
     /// see [`Self::bootstrap`](crate::bootstrap).
     pub fn new(config: Config) -> ApiServer {
         let issuer = config.issuer.map(Arc::new);
-        let mut plugins = admission::built_in(&config.network, issuer.as_ref());
+        let pod_security = PodSecurityMetrics::default();
+        let mut plugins = admission::built_in(&config.network, issuer.as_ref(), &pod_security);
         plugins.extend(config.plugins);
         let prefixes: Vec<String> = OBSERVED.iter().map(|(group, resource)| keys::of(group, resource, None)).collect();
-        let metrics = Metrics::new(plugins.iter().map(|plugin| plugin.name()));
+        let metrics = Metrics::new(plugins.iter().map(|plugin| plugin.name()), &pod_security);
         let store = Metered::new(Arc::clone(&config.store), Arc::clone(&config.env), metrics.store.clone());
         ApiServer {
             inner: Arc::new(Inner {
@@ -200,6 +203,7 @@ impl ApiServer {
                 authorizer: Follower::new(prefixes.clone(), AuthorizerFold { authorizer: Authorizer::new(), prefixes }),
                 hooks: Follower::new(HooksFold::prefixes(), HooksFold::default()),
                 remotes: Follower::new(RemotesFold::prefixes(), RemotesFold::default()),
+                kept: Kept::new(),
                 remote_documents: aggregate::Documents::default(),
                 front_proxy_ca_pem: config.front_proxy_ca_pem,
                 documents: Documents::default(),
@@ -276,8 +280,8 @@ impl ApiServer {
         let path_and_query = parts.uri.path_and_query().map_or("/", |both| both.as_str());
         let (metrics, env) = (&self.inner.metrics, &*self.inner.env);
         let audit = self.inner.audit.as_ref();
-        let record = audit.and_then(|audit| audit.begin(&self.inner, &acting, info, parts, &body));
-        let mut notes = Notes::default();
+        let record = audit.and_then(|audit| audit.begin(&self.inner, &acting, info, parts));
+        let notes = record.as_ref().map_or_else(Arc::default, Record::notes);
         let started = metrics.start(info, query.non_empty("dryRun").is_some(), env);
         let request = Request {
             server: self,
@@ -289,12 +293,13 @@ impl ApiServer {
             body,
             known: &started.known,
         };
-        let response = request.answer(acting.caller, &mut notes).await.unwrap_or_else(Response::from);
+        let response = request.answer(acting.caller, &notes).await.unwrap_or_else(Response::from);
+        let elsewhere = notes.elsewhere();
         let response = match record {
-            Some(record) => record.end(&notes, response),
+            Some(record) => record.end(response),
             None => response,
         };
-        metrics.end(started, response.status().as_u16(), response.body().size_bytes(), notes.elsewhere, env);
+        metrics.end(started, response.status().as_u16(), response.body().size_bytes(), elsewhere, env);
         let response = yaml::lay_out(response, &parts.headers);
         if pretty::wanted(query, &parts.headers) { pretty::lay_out(response) } else { response }
     }
@@ -310,15 +315,15 @@ impl ApiServer {
     pub(crate) fn refuse(&self, parts: &request::Parts, asked: &Asked, acting: &Acting, status: Status) -> Response {
         let response = Response::from(status);
         match self.noted(parts, asked, acting) {
-            Some(record) => record.end(&Notes::default(), response),
+            Some(record) => record.end(response),
             None => response,
         }
     }
 
-    /// The audit's record of a request whose body nobody reads; none when it is not noted.
+    /// The audit's record of a request; none when it is not noted.
     fn noted(&self, parts: &request::Parts, asked: &Asked, acting: &Acting) -> Option<Record> {
         let audit = self.inner.audit.as_ref()?;
-        audit.begin(&self.inner, acting, &asked.info, parts, &[])
+        audit.begin(&self.inner, acting, &asked.info, parts)
     }
 
     /// Who makes a request with these headers, over a connection whose client certificate is
@@ -399,17 +404,13 @@ struct Request<'a> {
 }
 
 impl Request<'_> {
-    async fn answer(self, caller: Caller, notes: &mut Notes) -> Result<Response, Status> {
+    async fn answer(self, caller: Caller, notes: &Notes) -> Result<Response, Status> {
         let inner = &*self.server.inner;
         self.authorize(&caller, notes).await?;
         if let Some(remote) = self.remote(inner).await? {
-            return aggregate::forward(
-                inner,
-                &remote,
-                (self.method, self.path_and_query, self.headers, self.body),
-                &caller,
-            )
-            .await;
+            let id = notes.id(&*inner.env, self.headers);
+            let asked = (self.method, self.path_and_query, self.headers, self.body);
+            return aggregate::forward(inner, &remote, asked, &caller, &id).await;
         }
         let Some(resource) = &self.info.resource else {
             let Request { server, method, info, query, headers, body, .. } = self;
@@ -417,6 +418,7 @@ impl Request<'_> {
         };
         self.only_watches(resource)?;
         if let Some(api) = inner.local_api(&resource.group, &resource.version) {
+            notes.sent_as_is(&self.body);
             let response = api
                 .handle(LocalRequest {
                     server: self.server,
@@ -462,7 +464,7 @@ impl Request<'_> {
         Ok(remotes.get(&id).cloned())
     }
 
-    async fn authorize(&self, caller: &Caller, notes: &mut Notes) -> Result<(), Status> {
+    async fn authorize(&self, caller: &Caller, notes: &Notes) -> Result<(), Status> {
         let field_selector = self.query.get("fieldSelector").unwrap_or_default();
         let attributes = match &self.info.resource {
             None => Attributes::path(self.info.verb, &self.info.path),
@@ -484,7 +486,7 @@ impl Request<'_> {
         let elapsed_s = inner.env.now().duration_since(began).as_secs_f64();
         inner.metrics.access.authorized(decision.as_ref().ok().map(|decision| decision.allowed()), elapsed_s);
         let decision = decision?;
-        notes.allowed = Some((decision.allowed(), decision.reason().to_owned()));
+        notes.decided(decision.allowed(), decision.reason());
         if decision.allowed() {
             return Ok(());
         }
@@ -493,12 +495,7 @@ impl Request<'_> {
         Err(status)
     }
 
-    async fn resource(
-        &self,
-        request: &ResourceRequest,
-        caller: &Caller,
-        audited: &mut Notes,
-    ) -> Result<Response, Status> {
+    async fn resource(&self, request: &ResourceRequest, caller: &Caller, audited: &Notes) -> Result<Response, Status> {
         let inner = &*self.server.inner;
         let catalog = inner.catalog().await?;
         let row = catalog.find(&request.group, &request.resource).ok_or_else(Status::no_such_path)?;
@@ -522,8 +519,7 @@ impl Request<'_> {
             version_index,
             warnings: row.versions[version_index].deprecation_warning.iter().map(ToString::to_string).collect(),
             notes: Mutex::default(),
-            annotations: Mutex::default(),
-            elsewhere: Mutex::default(),
+            audited,
         };
         if row.versions[version_index].deprecation_warning.is_some() {
             // One that there is: any number of others could be named.
@@ -535,8 +531,6 @@ impl Request<'_> {
         }
         let result = dispatch::resource(self.server, &mut cx, self.info.verb, self.method, &self.body).await;
         let mut response = result.unwrap_or_else(Response::from);
-        audited.annotations = std::mem::take(&mut *cx.annotations.lock().unwrap_or_else(PoisonError::into_inner));
-        audited.elsewhere = *cx.elsewhere.lock().unwrap_or_else(PoisonError::into_inner);
         let notes = std::mem::take(&mut *cx.notes.lock().unwrap_or_else(PoisonError::into_inner));
         for warning in bounded(cx.warnings.iter().chain(&notes)) {
             let text: String =

@@ -2,6 +2,7 @@
 //!
 //! Texts follow `k8s.io/apimachinery/pkg/api/errors`, because people and scripts match on them.
 
+use std::borrow::Cow;
 use std::collections::BTreeSet;
 
 use carrack_schema::error::FieldError;
@@ -13,8 +14,8 @@ use serde_json::{Value, json};
 pub struct Status {
     /// The HTTP status code.
     pub code: u16,
-    /// The machine-readable reason (`NotFound`, `Conflict`, …); empty in a success.
-    pub reason: &'static str,
+    /// The machine-readable reason (`NotFound`, `Conflict`, …); empty in a success. Others have reasons of their own.
+    pub reason: Cow<'static, str>,
     /// The sentence for people.
     pub message: String,
     /// What the sentence is about.
@@ -53,8 +54,10 @@ pub struct Details {
 #[serde(default)]
 pub struct Cause {
     /// The machine-readable reason (`FieldValueRequired`, …).
+    #[serde(skip_serializing_if = "String::is_empty")]
     pub reason: String,
     /// The sentence for people.
+    #[serde(skip_serializing_if = "String::is_empty")]
     pub message: String,
     /// The field's path.
     #[serde(skip_serializing_if = "String::is_empty")]
@@ -72,7 +75,7 @@ impl std::error::Error for Status {}
 /// More faults of one object than these help nobody.
 const MAX_FAULTS: usize = 1000;
 
-/// Reasons of statuses that others make.
+/// Kubernetes' own reasons.
 const REASONS: [&str; 19] = [
     "AlreadyExists",
     "BadRequest",
@@ -107,7 +110,7 @@ pub fn qualified(group: &str, resource: &str) -> String {
 
 impl Status {
     fn new(code: u16, reason: &'static str, message: String) -> Status {
-        Status { code, reason, message, details: None }
+        Status { code, reason: Cow::Borrowed(reason), message, details: None }
     }
 
     fn about(mut self, group: &str, kind: &str, name: &str) -> Status {
@@ -245,6 +248,13 @@ impl Status {
         Status::invalid(group, kind, name, &faults)
     }
 
+    /// 422: the request cannot be carried out on the object as it is. The sentence is upstream's, which says no more; the cause
+    /// says what it is about.
+    pub(crate) fn unprocessable(why: impl Into<String>, field: &str) -> Status {
+        let message = "the server rejected our request due to an error in our request";
+        Status::new(422, "Invalid", message.to_owned()).because("FieldValueInvalid", why, field)
+    }
+
     /// 405: the resource has no such verb.
     pub fn method_not_allowed() -> Status {
         let message = "the server does not allow this method on the requested resource".to_owned();
@@ -315,7 +325,7 @@ impl Status {
             object["message"] = self.message.clone().into();
         }
         if !self.reason.is_empty() {
-            object["reason"] = self.reason.into();
+            object["reason"] = self.reason.clone().into();
         }
         if let Some(token) = self.details.as_ref().and_then(|details| details.continue_token.as_ref()) {
             object["metadata"]["continue"] = token.as_str().into();
@@ -344,6 +354,17 @@ impl From<carrack_store::StoreError> for Status {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// What is not known of a cause is left out.
+    #[test]
+    fn causes() {
+        let told = |status: Status| status.to_json()["details"]["causes"][0].clone();
+        assert_eq!(told(Status::internal("a")), json!({"message": "a"}));
+        assert_eq!(
+            told(Status::unauthorized().because("FieldValueRequired", "", "spec")),
+            json!({"reason": "FieldValueRequired", "field": "spec"})
+        );
+    }
 
     #[test]
     fn sentences() {

@@ -1,23 +1,31 @@
 //! TLS on both sides, on ring: server configurations that ask for a client certificate without
 //! demanding one, client configurations, and certificates that can be exchanged while in use.
 //!
-//! What a certificate proves (its chain, time and purpose) is checked by rustls; [`peer_caller`]
-//! reads who it is.
+//! ```text
+//!   handshake: has the client the key of its certificate? ─► Clients: chain, time, purpose ─► Caller
+//! ```
+//!
+//! A handshake asks no more, so that who shows a certificate that is worth nothing is answered; a caller is made of one
+//! by [`Clients`] alone, which verifies it.
+
+mod verify;
 
 use std::sync::{Arc, PoisonError, RwLock};
 
-use rustls::client::ResolvesClientCert;
-use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
-use rustls::crypto::{CryptoProvider, verify_tls12_signature, verify_tls13_signature};
+use rustls::client::{ResolvesClientCert, WebPkiServerVerifier};
+use rustls::crypto::CryptoProvider;
+use rustls::server::danger::ClientCertVerifier;
 use rustls::server::{ClientHello, ResolvesServerCert, WebPkiClientVerifier};
 use rustls::sign::CertifiedKey;
-use rustls::{CipherSuite, ClientConfig, DigitallySignedStruct, RootCertStore, ServerConfig, SignatureScheme};
+use rustls::{CipherSuite, ClientConfig, RootCertStore, ServerConfig, SignatureScheme};
 use rustls_pki_types::pem::PemObject as _;
-use rustls_pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
+use rustls_pki_types::{CertificateDer, PrivateKeyDer, UnixTime};
 
 use crate::authn::{CertificateError, caller_of_certificate, until_unix_s};
 use crate::caller::Caller;
 use crate::pki::KeyPairPem;
+
+use verify::{Trusting, Unjudged, Unverified};
 
 /// Why TLS cannot be set up.
 #[derive(Debug, thiserror::Error)]
@@ -36,8 +44,8 @@ pub enum TlsError {
     /// rustls refuses the certificate or key.
     #[error("TLS configuration")]
     Rustls(#[from] rustls::Error),
-    /// The authorities cannot verify clients.
-    #[error("the client certificate authority is not usable: {0}")]
+    /// The authorities cannot verify anybody.
+    #[error("the certificate authority is not usable: {0}")]
     Verifier(#[from] rustls::client::VerifierBuilderError),
 }
 
@@ -66,12 +74,16 @@ fn certificates(pem: &str, what: &'static str) -> Result<Vec<CertificateDer<'sta
     Ok(found)
 }
 
-fn roots(ca_pem: &str) -> Result<RootCertStore, TlsError> {
+fn authorities(ca_pem: &str) -> Result<Vec<CertificateDer<'static>>, TlsError> {
+    certificates(ca_pem, "the certificate authority")
+}
+
+fn roots(authorities: &[CertificateDer<'static>]) -> Result<Arc<RootCertStore>, TlsError> {
     let mut roots = RootCertStore::empty();
-    for certificate in certificates(ca_pem, "the certificate authority")? {
-        roots.add(certificate)?;
+    for certificate in authorities {
+        roots.add(certificate.clone())?;
     }
-    Ok(roots)
+    Ok(Arc::new(roots))
 }
 
 fn certified_key(pair: &KeyPairPem) -> Result<CertifiedKey, TlsError> {
@@ -137,22 +149,62 @@ impl ResolvesClientCert for Reloadable {
     }
 }
 
-/// A server's TLS: client certificates of `client_ca_pem` are asked for and verified, connections
-/// without one are let in (other authenticators decide). ALPN offers HTTP/2 and HTTP/1.1.
+/// A server's TLS, and whom it believes.
+#[derive(Clone, Debug)]
+pub struct ServerTls {
+    /// What connections are accepted with.
+    pub config: ServerConfig,
+    /// Who finds out who they are.
+    pub clients: Clients,
+}
+
+/// Who finds out who a client is by its certificate: nobody else makes a caller of one, and so none is believed that
+/// was not verified.
+#[derive(Clone, Debug)]
+pub struct Clients(Arc<dyn ClientCertVerifier>);
+
+/// A client whose certificate was verified.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Peer {
+    /// Who it is.
+    pub caller: Caller,
+    /// Until when its certificate is valid, in seconds since 1970.
+    pub until_unix_s: i64,
+}
+
+impl Clients {
+    /// Who a client is that shows these certificates (rustls' `peer_certificates()`): none when it shows none. They are
+    /// verified by the machine's clock, as in a handshake.
+    ///
+    /// # Errors
+    /// When no authority vouches for the certificate now, or not for a client; when it names nobody.
+    pub fn peer(&self, certificates: Option<&[CertificateDer<'_>]>) -> Result<Option<Peer>, CertificateError> {
+        let Some((certificate, intermediates)) = certificates.and_then(<[_]>::split_first) else { return Ok(None) };
+        self.0
+            .verify_client_cert(certificate, intermediates, UnixTime::now())
+            .map_err(|error| CertificateError::Unverified(explained(&error)))?;
+        let (caller, until_unix_s) = (caller_of_certificate(certificate)?, until_unix_s(certificate)?);
+        Ok(Some(Peer { caller, until_unix_s }))
+    }
+}
+
+/// A server's TLS: client certificates are asked for, and connections without one are let in, as are those with one that
+/// no authority of `client_ca_pem` vouches for: that is for [`Clients`], and for other authenticators. ALPN offers HTTP/2 and
+/// HTTP/1.1.
 ///
 /// # Errors
 /// When the authority cannot be used.
-pub fn server_config(certificate: Arc<Reloadable>, client_ca_pem: &str) -> Result<ServerConfig, TlsError> {
-    server(certificate, client_ca_pem, false)
+pub fn server_config(certificate: Arc<Reloadable>, client_ca_pem: &str) -> Result<ServerTls, TlsError> {
+    server(certificate, client_ca_pem, |verifier| Arc::new(Unjudged(verifier)))
 }
 
-/// As [`server_config`], but connections without a client certificate are refused: for servers that
+/// As [`server_config`], but connections without a client certificate of `client_ca_pem` are refused: for servers that
 /// only the API server talks to.
 ///
 /// # Errors
 /// When the authority cannot be used.
-pub fn mutual_server_config(certificate: Arc<Reloadable>, client_ca_pem: &str) -> Result<ServerConfig, TlsError> {
-    server(certificate, client_ca_pem, true)
+pub fn mutual_server_config(certificate: Arc<Reloadable>, client_ca_pem: &str) -> Result<ServerTls, TlsError> {
+    server(certificate, client_ca_pem, |verifier| verifier)
 }
 
 /// A server's TLS that asks nobody for a certificate: for servers that whoever can reach them may ask.
@@ -166,26 +218,29 @@ pub fn open_server_config(certificate: Arc<Reloadable>) -> Result<ServerConfig, 
     Ok(config)
 }
 
-fn server(certificate: Arc<Reloadable>, client_ca_pem: &str, mandatory: bool) -> Result<ServerConfig, TlsError> {
-    let mut verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots(client_ca_pem)?), provider());
-    if !mandatory {
-        verifier = verifier.allow_unauthenticated();
-    }
+/// `at_handshake` makes of who finds out about clients who is asked about them in the handshake.
+fn server(
+    certificate: Arc<Reloadable>,
+    client_ca_pem: &str,
+    at_handshake: impl FnOnce(Arc<dyn ClientCertVerifier>) -> Arc<dyn ClientCertVerifier>,
+) -> Result<ServerTls, TlsError> {
+    let roots = roots(&authorities(client_ca_pem)?)?;
+    let verifier = WebPkiClientVerifier::builder_with_provider(roots, provider()).build()?;
     let mut config = ServerConfig::builder_with_provider(provider())
         .with_safe_default_protocol_versions()?
-        .with_client_cert_verifier(verifier.build()?)
+        .with_client_cert_verifier(at_handshake(Arc::clone(&verifier)))
         .with_cert_resolver(certificate);
     // Who takes up an earlier session again shows no certificate anew: it may have expired since, or been replaced.
     config.session_storage = Arc::new(rustls::server::NoServerSessionStorage {});
     config.send_tls13_tickets = 0;
     config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
-    Ok(config)
+    Ok(ServerTls { config, clients: Clients(verifier) })
 }
 
 /// Whom a client trusts.
 #[derive(Clone, Copy, Debug)]
 pub enum Trust<'a> {
-    /// Servers with certificates of these authorities (PEM).
+    /// Servers with certificates of these authorities (PEM), or with one of these certificates themselves.
     Authorities(&'a str),
     /// Any server: only where a kubeconfig says `insecure-skip-tls-verify`.
     Anybody,
@@ -198,7 +253,11 @@ pub enum Trust<'a> {
 pub fn client_config(trust: Trust<'_>, certificate: Option<Arc<Reloadable>>) -> Result<ClientConfig, TlsError> {
     let builder = ClientConfig::builder_with_provider(provider()).with_safe_default_protocol_versions()?;
     let builder = match trust {
-        Trust::Authorities(pem) => builder.with_root_certificates(roots(pem)?),
+        Trust::Authorities(pem) => {
+            let trusted = authorities(pem)?;
+            let webpki = WebPkiServerVerifier::builder_with_provider(roots(&trusted)?, provider()).build()?;
+            builder.dangerous().with_custom_certificate_verifier(Arc::new(Trusting { webpki, trusted }))
+        }
         Trust::Anybody => builder.dangerous().with_custom_certificate_verifier(Arc::new(Unverified(provider()))),
     };
     Ok(match certificate {
@@ -207,56 +266,50 @@ pub fn client_config(trust: Trust<'_>, certificate: Option<Arc<Reloadable>>) -> 
     })
 }
 
-/// The caller that the peer's certificates name (rustls' `peer_certificates()`): none when the peer
-/// showed none.
-///
-/// # Errors
-/// When the certificate names nobody.
-pub fn peer_caller(certificates: Option<&[CertificateDer<'_>]>) -> Result<Option<Caller>, CertificateError> {
-    certificates.and_then(|c| c.first()).map(caller_of_certificate).transpose()
-}
-
-/// Until when the peer's certificate is valid, in seconds since 1970: none when the peer showed none.
+/// Why a connection did not come about, in words.
 #[must_use]
-pub fn peer_until_unix_s(certificates: Option<&[CertificateDer<'_>]>) -> Option<i64> {
-    until_unix_s(certificates?.first()?).ok()
+pub fn why_refused(error: &std::io::Error) -> String {
+    let of_tls = error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>());
+    of_tls.map_or_else(|| error.to_string(), explained)
 }
 
-/// Accepts any server certificate; the handshake's signatures are still checked.
-#[derive(Debug)]
-struct Unverified(Arc<CryptoProvider>);
-
-impl ServerCertVerifier for Unverified {
-    fn verify_server_cert(
-        &self,
-        _end_entity: &CertificateDer<'_>,
-        _intermediates: &[CertificateDer<'_>],
-        _server_name: &ServerName<'_>,
-        _ocsp_response: &[u8],
-        _now: UnixTime,
-    ) -> Result<ServerCertVerified, rustls::Error> {
-        Ok(ServerCertVerified::assertion())
+/// What rustls says, with what it has from webpki in words: `CaUsedAsEndEntity` is a name in its code.
+fn explained(error: &rustls::Error) -> String {
+    match error {
+        rustls::Error::InvalidCertificate(rustls::CertificateError::Other(other)) => {
+            format!("invalid peer certificate: {}", in_words(&other.to_string()))
+        }
+        other => other.to_string(),
     }
+}
 
-    fn verify_tls12_signature(
-        &self,
-        message: &[u8],
-        certificate: &CertificateDer<'_>,
-        signature: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        verify_tls12_signature(message, certificate, signature, &self.0.signature_verification_algorithms)
+fn in_words(name: &str) -> String {
+    let mut words = String::new();
+    for letter in name.chars() {
+        if letter.is_ascii_uppercase() && !words.is_empty() {
+            words.push(' ');
+        }
+        words.push(letter.to_ascii_lowercase());
     }
+    words
+}
 
-    fn verify_tls13_signature(
-        &self,
-        message: &[u8],
-        certificate: &CertificateDer<'_>,
-        signature: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        verify_tls13_signature(message, certificate, signature, &self.0.signature_verification_algorithms)
-    }
+#[cfg(test)]
+mod tests {
+    use rustls::{CertificateError, Error, OtherError};
 
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.0.signature_verification_algorithms.supported_schemes()
+    use super::why_refused;
+
+    #[test]
+    fn refusals_are_in_words() {
+        let tls = |error: Error| std::io::Error::new(std::io::ErrorKind::InvalidData, error);
+        let other = OtherError(std::sync::Arc::new(std::io::Error::other("CaUsedAsEndEntity")));
+        for (error, want) in [
+            (tls(CertificateError::Other(other).into()), "invalid peer certificate: ca used as end entity"),
+            (tls(CertificateError::UnknownIssuer.into()), "invalid peer certificate: UnknownIssuer"),
+            (std::io::Error::other("it hung up"), "it hung up"),
+        ] {
+            assert_eq!(why_refused(&error), want);
+        }
     }
 }

@@ -1,4 +1,4 @@
-//! Real TLS handshakes over a socket pair: who the server takes the client for, and whom it refuses.
+//! Real TLS handshakes over a socket pair: who the server takes the client for, and whom either refuses.
 #![expect(clippy::expect_used, reason = "a test that cannot go on fails")]
 #![expect(clippy::disallowed_methods, reason = "rustls checks certificates against the real clock")]
 
@@ -10,8 +10,9 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use carrack_auth::Caller;
 use carrack_auth::kubeconfig::Kubeconfig;
 use carrack_auth::pki::{Identity, KeyPairPem, Pki, Sans, Server};
-use carrack_auth::tls::{Reloadable, Trust, client_config, mutual_server_config, peer_caller, server_config};
-use rustls::{ClientConfig, ClientConnection, HandshakeKind, ServerConfig, ServerConnection, StreamOwned};
+use carrack_auth::tls::{Reloadable, ServerTls, Trust, client_config, mutual_server_config, server_config};
+use rcgen::{BasicConstraints, CertificateParams, ExtendedKeyUsagePurpose, IsCa, KeyPair};
+use rustls::{ClientConfig, ClientConnection, HandshakeKind, ServerConnection, StreamOwned};
 use tempfile::TempDir;
 
 const YEAR_S: i64 = 365 * 24 * 3600;
@@ -33,10 +34,14 @@ fn cluster(now: i64) -> Cluster {
 }
 
 impl Cluster {
-    fn apiserver(&self) -> ServerConfig {
+    fn serving(&self) -> Arc<Reloadable> {
         let sans = Sans::apiserver("10.43.0.1".parse().expect("an address"));
         let pair = self.pki.server(&Server::Apiserver, &sans, now_unix_s()).expect("issued");
-        server_config(Reloadable::new(&pair).expect("usable"), self.pki.ca_pem()).expect("a configuration")
+        Reloadable::new(&pair).expect("usable")
+    }
+
+    fn apiserver(&self) -> ServerTls {
+        server_config(self.serving(), self.pki.ca_pem()).expect("a configuration")
     }
 
     fn client(&self, pair: Option<&KeyPairPem>) -> ClientConfig {
@@ -62,7 +67,7 @@ struct Met {
 }
 
 /// Connects the two over a socket pair and exchanges a byte each way.
-fn meet(server: ServerConfig, mut client: ClientConfig, name: &str) -> Result<Met, String> {
+fn meet(server: ServerTls, mut client: ClientConfig, name: &str) -> Result<Met, String> {
     client.alpn_protocols = vec![b"h2".to_vec()];
     let (near, far) = UnixStream::pair().expect("a socket pair");
     for socket in [&near, &far] {
@@ -70,13 +75,13 @@ fn meet(server: ServerConfig, mut client: ClientConfig, name: &str) -> Result<Me
     }
     let name = name.to_owned().try_into().expect("a server name");
     let serve = move || -> Result<(Option<Caller>, Option<Vec<u8>>), String> {
-        let connection = ServerConnection::new(Arc::new(server)).map_err(|e| e.to_string())?;
+        let connection = ServerConnection::new(Arc::new(server.config)).map_err(|e| e.to_string())?;
         let mut stream = StreamOwned::new(connection, far);
         let mut byte = [0];
         stream.read_exact(&mut byte).map_err(|e| e.to_string())?;
         stream.write_all(&byte).map_err(|e| e.to_string())?;
-        let caller = peer_caller(stream.conn.peer_certificates()).map_err(|e| e.to_string())?;
-        Ok((caller, stream.conn.alpn_protocol().map(<[u8]>::to_vec)))
+        let peer = server.clients.peer(stream.conn.peer_certificates()).map_err(|e| e.to_string())?;
+        Ok((peer.map(|peer| peer.caller), stream.conn.alpn_protocol().map(<[u8]>::to_vec)))
     };
     std::thread::scope(|scope| {
         let server = scope.spawn(serve);
@@ -90,6 +95,29 @@ fn meet(server: ServerConfig, mut client: ClientConfig, name: &str) -> Result<Me
         let (caller, alpn) = server.join().expect("no panic")?;
         exchanged.map_err(|e| e.to_string())?;
         Ok(Met { caller, alpn, served: served.unwrap_or_default(), kind })
+    })
+}
+
+/// What the client makes of the handshake.
+fn meet_client(server: ServerTls, client: ClientConfig, name: &str) -> Result<(), String> {
+    let (mut near, far) = UnixStream::pair().expect("a socket pair");
+    for socket in [&near, &far] {
+        socket.set_read_timeout(Some(Duration::from_secs(20))).expect("set");
+    }
+    let name = name.to_owned().try_into().expect("a server name");
+    std::thread::scope(|scope| {
+        let served = scope.spawn(move || {
+            let connection = ServerConnection::new(Arc::new(server.config)).map_err(|e| e.to_string())?;
+            let mut stream = StreamOwned::new(connection, far);
+            stream.conn.complete_io(&mut stream.sock).map_err(|e| e.to_string())
+        });
+        let mut client = ClientConnection::new(Arc::new(client), name).map_err(|e| e.to_string())?;
+        let shaken = client.complete_io(&mut near).map_err(|e| carrack_auth::tls::why_refused(&e));
+        // Who waits for more learns that there is none.
+        drop(near);
+        let served = served.join().expect("no panic");
+        shaken?;
+        served.map(|_| ())
     })
 }
 
@@ -135,16 +163,22 @@ fn no_certificate_is_nobody() {
     assert_eq!(met.caller, None);
 }
 
+/// The handshake is done with all of them: that they are not believed is found out after it.
 #[test]
-fn whom_the_server_refuses() {
+fn whom_the_server_does_not_believe() {
     let c = cluster(now_unix_s());
     let other = cluster(now_unix_s());
     let old = cluster(now_unix_s() - 2 * YEAR_S);
     let early = cluster(now_unix_s() - 2 * YEAR_S);
     let check = |cluster: &Cluster, pair: &KeyPairPem, want: &str| {
         let met = meet(cluster.apiserver(), cluster.client(Some(pair)), "localhost");
-        let error = met.expect_err("must be refused");
-        assert!(error.contains(want), "{want}: {error}");
+        let error = met.expect_err("must not be believed");
+        let is_told = error.starts_with("the client certificate is not accepted: ") && error.contains(want);
+        assert!(is_told, "{want}: {error}");
+        // Where a certificate is demanded, it has to be a good one.
+        let mutual = mutual_server_config(cluster.serving(), cluster.pki.ca_pem()).expect("a configuration");
+        let error = meet(mutual, cluster.client(Some(pair)), "localhost").expect_err("must be refused");
+        assert!(error.contains(want) && !error.contains("not accepted"), "{want}: {error}");
     };
     check(&c, &other.identity(&Identity::Admin), "UnknownIssuer");
     let expired = old.pki.client(&Identity::Admin, now_unix_s() - 2 * YEAR_S).expect("issued");
@@ -182,6 +216,49 @@ fn whom_the_client_refuses() {
     assert!(meet(c.apiserver(), blind, "example.com").is_ok(), "asked not to look");
     for name in ["kubernetes.default.svc.cluster.local", "10.43.0.1", "::1"] {
         assert!(meet(c.apiserver(), c.client(None), name).is_ok(), "{name}");
+    }
+}
+
+/// A certificate that is trusted by itself needs no other, be it an authority's (as `openssl req -x509` makes them) or not;
+/// name, time and purpose have to fit all the same.
+#[test]
+fn a_server_whose_own_certificate_is_trusted() {
+    let c = cluster(now_unix_s());
+    let today = now_unix_s() / 86400;
+    let day = |days: i64| {
+        let since = Duration::from_secs(86400) * u32::try_from(today + days).expect("after 1970");
+        rcgen::date_time_ymd(1970, 1, 1) + since
+    };
+    let made = |is_ca: IsCa, usage: &[ExtendedKeyUsagePurpose], from: i64, to: i64| {
+        let mut params = CertificateParams::new(["hook.example".to_owned()]).expect("a name");
+        (params.is_ca, params.extended_key_usages) = (is_ca, usage.to_vec());
+        (params.not_before, params.not_after) = (day(from), day(to));
+        let key = KeyPair::generate().expect("a key");
+        let certificate = params.self_signed(&key).expect("signed").pem();
+        KeyPairPem { certificate, key: key.serialize_pem().into() }
+    };
+    let authority = || IsCa::Ca(BasicConstraints::Unconstrained);
+    let (serves, asks) = (ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth);
+    for (pair, name, want) in [
+        (made(authority(), &[], -1, 1), "hook.example", Ok(())),
+        (made(authority(), std::slice::from_ref(&serves), -1, 1), "hook.example", Ok(())),
+        (made(IsCa::NoCa, &[], -1, 1), "hook.example", Ok(())),
+        (made(authority(), &[], -1, 1), "other.example", Err("not valid for name")),
+        (made(authority(), &[], -3, -2), "hook.example", Err("expired")),
+        (made(authority(), &[], 2, 3), "hook.example", Err("not valid yet")),
+        (made(authority(), &[asks], -1, 1), "hook.example", Err("InvalidPurpose")),
+    ] {
+        let server = || server_config(Reloadable::new(&pair).expect("usable"), c.pki.ca_pem()).expect("TLS");
+        let trusting = |pem: &str| client_config(Trust::Authorities(pem), None).expect("a configuration");
+        // The client is not heard of, where it is the one who refuses.
+        let met = meet_client(server(), trusting(&pair.certificate), name);
+        match want {
+            Ok(()) => assert_eq!(met, Ok(()), "{name}"),
+            Err(why) => assert!(met.as_ref().is_err_and(|error| error.contains(why)), "{why}: {met:?}"),
+        }
+        // Another one with the same names is nobody's, though its owner says it is.
+        let other = made(authority(), &[], -1, 1);
+        assert!(meet_client(server(), trusting(&other.certificate), name).is_err(), "{name}");
     }
 }
 

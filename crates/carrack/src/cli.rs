@@ -196,7 +196,7 @@ Examples:
   # Point kubectl at the cluster
   export KUBECONFIG=$(carrack kubeconfig)
 
-  # What is printed from here on holds a private key: files that the shell makes are for this user alone
+  # What is printed from here on holds a private key: files are to be this user's alone
   umask 077
 
   # Print the file itself, for another machine, which reaches the API server at this address
@@ -473,6 +473,17 @@ mod tests {
         for words in all(&cli).into_iter().flat_map(examples) {
             let parsed = Cli::try_parse_from(&words);
             assert!(parsed.is_ok(), "{words:?}: {:?}", parsed.err());
+        }
+    }
+
+    /// Longer ones are wrapped, and what is pasted from them breaks off there.
+    #[test]
+    fn help_to_be_pasted_is_not_wrapped() {
+        const COLUMNS: usize = 100;
+        for command in all(&Cli::command()) {
+            let help = command.get_after_help().map(ToString::to_string).unwrap_or_default();
+            let long: Vec<&str> = help.lines().filter(|line| line.chars().count() > COLUMNS).collect();
+            assert!(long.is_empty(), "{}: {long:?}", command.get_name());
         }
     }
 

@@ -6,7 +6,8 @@ use std::io;
 use std::os::unix::fs::MetadataExt as _;
 use std::sync::OnceLock;
 
-use anyhow::Context as _;
+use anyhow::{Context as _, bail};
+use tracing_subscriber::filter::LevelFilter;
 use tracing_subscriber::layer::SubscriberExt as _;
 use tracing_subscriber::util::SubscriberInitExt as _;
 use tracing_subscriber::{EnvFilter, Layer as _, Registry, reload};
@@ -71,6 +72,14 @@ pub fn of_verbosity(level: u8) -> &'static str {
 }
 
 fn read(filter: &str) -> anyhow::Result<EnvFilter> {
+    // The filter would take a word for a module, of which there is none with the name of a misspelt level: nothing would be
+    // logged. Spans, in brackets, have commas of their own.
+    let bare = |item: &&str| !item.is_empty() && !item.contains('=') && item.parse::<LevelFilter>().is_err();
+    if !filter.contains('[')
+        && let Some(word) = filter.split(',').map(str::trim).find(bare)
+    {
+        bail!("{word:?} is no log level: off, error, warn, info, debug and trace are, and lists of module=level");
+    }
     EnvFilter::builder().parse(filter).with_context(|| format!("{filter:?} is no log level"))
 }
 
@@ -117,5 +126,28 @@ mod tests {
             assert!(read(of_verbosity(level)).is_ok(), "{level}");
         }
         assert!(read("nonsense=level").is_err());
+    }
+
+    #[test]
+    fn filters_are_levels_and_lists_of_modules() {
+        for (filter, wrong) in [
+            ("info", None),
+            ("INFO", None),
+            ("off", None),
+            ("", None),
+            ("carrack_store=debug", None),
+            ("info,carrack_store=debug,h2=off", None),
+            ("info,", None),
+            ("[request]=trace", None),
+            ("bogus", Some("bogus")),
+            ("INFOO", Some("INFOO")),
+            ("carrack_store=debug,inof", Some("inof")),
+            ("carrack_store", Some("carrack_store")),
+        ] {
+            let why = read(filter).err().map(|error| error.to_string());
+            let named = why.as_deref().and_then(|why| why.strip_prefix('"')?.split_once('"')).map(|(word, _)| word);
+            assert_eq!(named, wrong, "{filter}");
+            assert!(why.is_none_or(|why| why.contains("error, warn, info")), "{filter}");
+        }
     }
 }

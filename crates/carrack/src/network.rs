@@ -7,6 +7,9 @@ use anyhow::{Context as _, bail, ensure};
 use carrack_apiserver::Cidr;
 use carrack_noderuntime::host;
 
+/// How many addresses a range for pods has at least.
+const FEWEST: u32 = 16;
+
 /// The address under which others reach this machine: the one it would send from towards the outside. Nothing is sent.
 ///
 /// Without a default route it is the loopback address, which does for a cluster of one node.
@@ -131,6 +134,21 @@ pub fn link(line: &str) -> Option<&str> {
     Some(link.split('@').next().unwrap_or(link))
 }
 
+/// Refuses a range that has hardly an address for pods, each of which has one of its own: the network, the bridge and the
+/// broadcast take three. A node whose network was made with it goes on with it.
+///
+/// # Errors
+/// It is too narrow.
+pub fn refuse_narrow(pod_cidr: &str, made_with: Option<&str>) -> anyhow::Result<()> {
+    let Some((first, last)) = ends(pod_cidr) else { return Ok(()) };
+    ensure!(
+        last - first >= FEWEST - 1 || made_with == Some(pod_cidr),
+        "the range {pod_cidr} has hardly an address for pods: choose a --pod-cidr of {FEWEST} addresses (a /28) at least, such as \
+         10.42.0.0/24"
+    );
+    Ok(())
+}
+
 /// Refuses a range for pods in which this machine itself has its address: it would look for its own network behind the
 /// pods' bridge.
 ///
@@ -209,5 +227,13 @@ mod tests {
         check("10.42.0.0/24", "10.42.0.7", false);
         check("10.42.0.0/24", "10.42.1.7", true);
         check("10.42.0.0/24", "2001:db8::7", true);
+        let check = |cidr, made_with: Option<&str>, good: bool| {
+            assert_eq!(refuse_narrow(cidr, made_with).is_ok(), good, "{cidr} {made_with:?}");
+        };
+        check("10.42.0.16/28", None, true);
+        check("10.42.0.16/29", None, false);
+        check("10.42.0.0/30", None, false);
+        check("10.42.0.16/29", Some("10.42.0.16/29"), true);
+        check("10.42.0.16/29", Some("10.42.0.0/24"), false);
     }
 }

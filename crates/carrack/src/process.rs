@@ -38,6 +38,11 @@ pub fn stats() -> Option<ProcessStats> {
     })
 }
 
+/// The same as Prometheus' text, for roles that write their pages themselves.
+pub fn metrics() -> String {
+    stats().map(|stats| stats.text()).unwrap_or_default()
+}
+
 /// Refuses what only root can do, before anything of it is begun.
 ///
 /// # Errors
@@ -100,5 +105,6 @@ mod tests {
         assert!(stats.resident_bytes > 1 << 20 && stats.virtual_bytes >= stats.resident_bytes, "{stats:?}");
         assert!(stats.open_fds >= 3 && stats.max_fds >= stats.open_fds, "{stats:?}");
         assert!(stats.started_unix_s > 1.0e9, "{stats:?}");
+        assert!(metrics().lines().any(|line| line.starts_with("process_resident_memory_bytes ")), "{}", metrics());
     }
 }

@@ -201,7 +201,7 @@ async fn over_https_only_those_with_a_certificate_are_answered() {
     let now_s = jiff::Timestamp::now().as_second();
     let pki = Pki::open_or_create(dir.path(), now_s).expect("authorities");
     let pair: KeyPairPem = pki.server(&Serving::Apiserver, &Sans::loopback(), now_s).expect("a certificate");
-    let serving = tls::mutual_server_config(Reloadable::new(&pair).expect("usable"), pki.ca_pem()).expect("TLS");
+    let serving = tls::mutual_server_config(Reloadable::new(&pair).expect("usable"), pki.ca_pem()).expect("TLS").config;
     let server = api().await;
     let (address, _role) = start(&server, Some(serving), Settings::default()).await;
     let own = Reloadable::new(&pki.client(&Identity::Scheduler, now_s).expect("a certificate")).expect("usable");

@@ -252,4 +252,6 @@ pub struct KubeletConfig {
     pub serving: Option<ServingTls>,
     /// File with the boot's id; the kernel's own without it. Tests cut the power of a node that shares its kernel.
     pub boot_id_file: Option<PathBuf>,
+    /// What the metrics tell of the process, in Prometheus' text form; nothing without it.
+    pub process_metrics: Option<fn() -> String>,
 }

@@ -106,6 +106,10 @@ pub enum Counted {
     Eviction(&'static str),
     /// A pod that made room for a critical one, and of what (upstream's `preemption_signal`).
     Preemption(String),
+    /// A container that is started, by its type (upstream's `container_type`).
+    Container(&'static str),
+    /// A pod that runs for the first time, so long after it was seen for the first time.
+    PodStart(std::time::Duration),
 }
 
 /// Something to do on the node.

@@ -47,4 +47,4 @@ pub use config::*;
 pub use core::KubeletCore;
 pub use effects::*;
 pub use planted::Planted;
-pub use shell::{KubeletError, run};
+pub use shell::{KubeletError, check_machine, run};

@@ -3,8 +3,8 @@
 //!
 //! A startup probe holds the others back until it passes once. Readiness begins as failed, liveness
 //! as passed. A container that is to stop is asked no more but whether it still serves. An answer that never came is a
-//! failure of that probe; an operation that could not be carried out at all (the runtime is away) is no answer, and changes
-//! nothing.
+//! failure of that probe; one that could not be asked at all (the runtime is away, there is no such command or port) is no
+//! answer, and changes nothing.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -62,8 +62,8 @@ pub enum Answer {
     Success,
     /// Not well, and what it said.
     Failure(String),
-    /// None.
-    Unknown,
+    /// None, and why that is, where nobody else tells it.
+    Unknown(Option<String>),
 }
 
 /// A named or numbered port of a container.
@@ -140,6 +140,12 @@ impl ProbeKind {
             Self::Readiness => "Readiness",
         }
     }
+
+    /// What is told of one that could not be asked.
+    #[must_use]
+    pub fn errored(self, why: &str) -> String {
+        format!("{} probe errored and resulted in unknown state: {why}", self.name())
+    }
 }
 
 impl Prober {
@@ -205,8 +211,8 @@ impl Prober {
 
     /// Probes that are due: their kinds and what to do.
     ///
-    /// One that has nowhere to go, since its port has a name that the container does not know, has failed (upstream's
-    /// `errored`): what to do is none, then.
+    /// One that has nowhere to go, since its port has a name that the container does not know, cannot be asked: what to do is
+    /// none, then, and nothing follows from it (upstream's `doProbe` throws the result away).
     pub fn due(&mut self, now: Time, c: &Container, id: &str, pod_ip: &str) -> Vec<(ProbeKind, Option<Op>)> {
         let (started, stops) = (self.verdict().started, self.stops);
         let mut out = Vec::new();
@@ -214,11 +220,7 @@ impl Prober {
             if !applies(*kind, one, started, stops) || one.in_flight.is_some() || one.next > now {
                 continue;
             }
-            let op = operation(c, id, &one.probe, pod_ip);
-            if op.is_none() {
-                one.failed();
-            }
-            out.push((*kind, op));
+            out.push((*kind, operation(c, id, &one.probe, pod_ip)));
             let period = u64::try_from(one.probe.period_seconds.unwrap_or(10).max(1)).unwrap_or(10);
             one.next = now + Duration::from_secs(period);
         }
@@ -232,12 +234,22 @@ impl Prober {
         }
     }
 
-    /// A probe was answered. Returns a message when it failed, for the pod's events.
+    /// What is said of a probe that took too long.
+    #[must_use]
+    pub fn late(&self, kind: ProbeKind, seconds: u64) -> String {
+        let exec = self.probes.get(&kind).and_then(|one| one.probe.exec.as_ref());
+        match exec.and_then(|exec| exec.command.as_ref()) {
+            Some(command) => format!("command timed out: {:?} timed out after {seconds}s", command.join(" ")),
+            None => format!("no answer within {seconds} s"),
+        }
+    }
+
+    /// A probe was answered. Returns what the pod's events are to say of that.
     pub fn answered(&mut self, kind: ProbeKind, op: OpId, answer: Answer) -> Option<String> {
         let one = self.probes.get_mut(&kind)?;
         one.in_flight.take_if(|id| *id == op)?;
         match answer {
-            Answer::Unknown => None,
+            Answer::Unknown(why) => why.map(|why| kind.errored(&why)),
             Answer::Success => {
                 one.failures = 0;
                 one.successes = one.successes.saturating_add(1);
@@ -246,9 +258,9 @@ impl Prober {
                 }
                 None
             }
-            Answer::Failure(message) => {
+            Answer::Failure(said) => {
                 one.failed();
-                Some(message)
+                Some(format!("{} probe failed: {said}", kind.name()))
             }
         }
     }
@@ -293,18 +305,52 @@ mod tests {
     }
 
     #[test]
-    fn a_probe_that_has_nowhere_to_go_fails() {
+    fn a_probe_that_has_nowhere_to_go_says_nothing_of_its_container() {
         let c: Container = serde_json::from_value(json!({"name": "c", "image": "i",
             "livenessProbe": {"httpGet": {"port": "nowhere"}, "failureThreshold": 2}}))
         .unwrap();
         let mut p = Prober::new(&c, Time(0), None);
         let mut now = Time(0);
-        for must_restart in [false, true] {
+        for _ in 0..3 {
             let due = p.due(now, &c, "id", "10.0.0.1");
             assert!(matches!(due.as_slice(), [(ProbeKind::Liveness, None)]), "{due:?}");
-            assert_eq!(p.verdict().must_restart, must_restart);
+            assert!(!p.verdict().must_restart);
             now = now + Duration::from_secs(10);
         }
+    }
+
+    /// In upstream's words.
+    #[test]
+    fn what_is_told_of_an_answer() {
+        let c: Container = serde_json::from_value(json!({"name": "c", "image": "i",
+            "livenessProbe": {"exec": {"command": ["sleep", "10"]}}, "readinessProbe": {"tcpSocket": {"port": 1}}}))
+        .unwrap();
+        let mut p = Prober::new(&c, Time(0), None);
+        let (command, connection) = (p.late(ProbeKind::Liveness, 1), p.late(ProbeKind::Readiness, 2));
+        for (kind, answer, expected) in [
+            (ProbeKind::Liveness, Answer::Success, None),
+            (
+                ProbeKind::Liveness,
+                Answer::Failure(command),
+                Some("Liveness probe failed: command timed out: \"sleep 10\" timed out after 1s"),
+            ),
+            (ProbeKind::Readiness, Answer::Failure(connection), Some("Readiness probe failed: no answer within 2 s")),
+            (
+                ProbeKind::Liveness,
+                Answer::Unknown(Some("no such file".into())),
+                Some("Liveness probe errored and resulted in unknown state: no such file"),
+            ),
+            (ProbeKind::Liveness, Answer::Unknown(None), None),
+        ] {
+            p.started(kind, OpId(1));
+            let what = format!("{answer:?}");
+            assert_eq!(p.answered(kind, OpId(1), answer).as_deref(), expected, "{what}");
+        }
+        assert_eq!(
+            p.answered(ProbeKind::Liveness, OpId(1), Answer::Failure("late".into())),
+            None,
+            "nobody asks any more"
+        );
     }
 
     /// Plays answers, one a period, and shows the verdict after each: S(tarted), R(eady), X(restart).
@@ -323,7 +369,7 @@ mod tests {
                 let answer = match *answer {
                     "ok" => Answer::Success,
                     "bad" => Answer::Failure("no".into()),
-                    _ => Answer::Unknown,
+                    _ => Answer::Unknown(None),
                 };
                 p.answered(kind, op, answer);
             }

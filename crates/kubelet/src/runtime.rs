@@ -61,6 +61,12 @@ impl PodRef {
     pub fn log_dir_name(&self) -> String {
         format!("{}_{}_{}", self.namespace, self.name, self.uid)
     }
+
+    /// Its name in messages, as upstream's `format.Pod` has it.
+    #[must_use]
+    pub fn described(&self) -> String {
+        format!("{}_{}({})", self.name, self.namespace, self.uid)
+    }
 }
 
 impl std::fmt::Display for PodRef {

@@ -26,9 +26,9 @@ use crate::adapters::{
     blocking, cgroups, env_files, found, host, io_error, log_links, logs, manifests, net, now, storage_times, volumes,
 };
 use crate::allocation::Reading;
-use crate::config::KubeletConfig;
+use crate::config::{KubeletConfig, NodeConfig};
 use crate::configz;
-use crate::core::KubeletCore;
+use crate::core::{KubeletCore, goes_with};
 use crate::effects::{In, Loaded, Op, OpError, Out, Outcome, Reply};
 use crate::runtime::is_uid;
 use crate::server::{Server, ServerConfig, Settings, server_tls};
@@ -45,6 +45,22 @@ pub enum KubeletError {
     /// Its core ended itself.
     #[error("{0}")]
     Ended(String),
+}
+
+/// Whether a node's configuration goes with this machine: a kubelet for which it does not ends as soon as it starts.
+///
+/// # Errors
+/// Why not, for people.
+pub fn check_machine(config: &NodeConfig) -> Result<(), String> {
+    let place = host::Place {
+        dir: "/".into(),
+        boot_id: host::BOOT_ID.into(),
+        resolver: None,
+        pods_group: config.cgroup_root.clone(),
+        cpus: FoundCpus::default(),
+    };
+    let facts = host::facts(&place).map_err(|error| error.to_string())?;
+    goes_with(config, &facts)
 }
 
 /// Carries operations out, each in a task of its own.
@@ -172,10 +188,10 @@ async fn carry_out(
         Op::RemoveContainer(id) => done(cri.remove(&id).await)?,
         Op::Exec { id, command, timeout_s } => {
             let (code, output) = cri.exec(&id, command, timeout_s).await?;
-            let output = String::from_utf8_lossy(&output[..output.len().min(1024)]).trim().to_owned();
+            let output = String::from_utf8_lossy(&output[..output.len().min(net::MAX_REPLY)]).trim().to_owned();
             Reply::Exited { code, output }
         }
-        Op::Net { action, timeout_s } => return net::act(action, timeout_s).await,
+        Op::Net { action, timeout_s } => net::act(action, timeout_s).await,
         Op::SetUpVolume(setup) => match setup.publishing() {
             Some(part) => drivers.publish(&setup, part).await?,
             None => done(blocking(move || volumes::set_up(&setup)).await)?,
@@ -405,7 +421,7 @@ pub async fn run(
             node_name: node.node_name.clone(),
             version: node.version.clone(),
             configz: configz::page(&node),
-            settings: Settings { debugging: node.debugging, ..Settings::default() },
+            settings: Settings { debugging: node.debugging, process: config.process_metrics, ..Settings::default() },
         })
         .await
         .map_err(|e| KubeletError::Server(format!("{bind}: {e}")))?;

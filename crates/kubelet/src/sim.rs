@@ -87,6 +87,8 @@ pub struct SimRuntime {
     pub exec_codes: BTreeMap<String, i32>,
     /// Containers in which commands never end.
     pub exec_hangs: BTreeSet<String>,
+    /// What goes wrong with commands that are run in containers; nothing without it.
+    pub exec_error: Option<String>,
     /// What is to be told of connections that do well.
     pub net_warning: Option<String>,
     /// Exit code of a container that is told to stop.
@@ -159,6 +161,7 @@ impl SimRuntime {
             plugins: BTreeMap::new(),
             exec_codes: BTreeMap::new(),
             exec_hangs: BTreeSet::new(),
+            exec_error: None,
             net_warning: None,
             stop_code: 143,
             unstoppable: BTreeSet::new(),
@@ -372,6 +375,9 @@ impl SimRuntime {
                 let Some(c) = self.containers.get(id).filter(|c| c.record.may_run()) else {
                     return Err(OpError::NotFound(id.clone()));
                 };
+                if let Some(error) = &self.exec_error {
+                    return Err(OpError::Failed(error.clone()));
+                }
                 if self.exec_hangs.contains(&c.record.name) {
                     return Err(OpError::TimedOut(u64::try_from(*timeout_s).unwrap_or(1)));
                 }

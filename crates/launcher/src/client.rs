@@ -66,7 +66,8 @@ async fn answer(reader: &mut LineReader) -> Result<Domain, ClientError> {
 /// A domain whose words may be shown, wherever they are.
 fn fit_for_people(mut domain: Domain) -> Domain {
     let details = domain.end.iter_mut().map(|end| &mut end.detail);
-    for text in domain.warning.iter_mut().chain(details).chain([&mut domain.uid]) {
+    let said = domain.warning.iter_mut().chain(details).chain(&mut domain.machine_type);
+    for text in said.chain([&mut domain.uid]) {
         *text = one_line(text, MOST_CHARS);
     }
     domain
@@ -110,10 +111,11 @@ mod tests {
         let mut said = Domain::waiting("u1");
         said.warning = Some(format!("\u{1b}]0;x\u{7}{}", "y".repeat(1 << 20)));
         said.end = Some(End { reason: EndReason::Crashed, detail: "it\nended".to_owned() });
+        said.machine_type = Some("pc\nq35".to_owned());
         let shown = fit_for_people(said);
         let warning = shown.warning.expect("there");
         assert!(warning.starts_with(" ]0;x y") && warning.len() == 1000, "{}", warning.len());
         assert_eq!(shown.end.map(|end| end.detail).as_deref(), Some("it ended"));
-        assert_eq!(shown.uid, "u1");
+        assert_eq!((shown.uid.as_str(), shown.machine_type.as_deref()), ("u1", Some("pc q35")));
     }
 }

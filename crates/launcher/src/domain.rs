@@ -21,6 +21,10 @@ use serde_json::Value;
 /// The words for the end of a guest that has panicked and could say so.
 pub const PANICKED: &str = "the guest panicked";
 
+/// The words for an end that QEMU has not announced, before it first answered and after.
+const GONE_AT_START: &str = "QEMU ended while it started";
+const GONE: &str = "QEMU ended without a shutdown of the guest";
+
 /// What is known of a machine. Written to [`crate::Layout::domain_file`] and sent to virt-handler as it is.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -35,6 +39,9 @@ pub struct Domain {
     /// The accelerator that QEMU was started with.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub accel: Option<Accel>,
+    /// The machine type that QEMU has made of what it was asked for, with its version.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub machine_type: Option<String>,
     /// The guest was asked to shut down and has not yet.
     #[serde(default)]
     pub shutdown_requested: bool,
@@ -80,6 +87,14 @@ pub struct End {
     pub detail: String,
 }
 
+impl End {
+    /// Whether QEMU ended by itself: why, it alone can have said.
+    #[must_use]
+    pub fn is_qemus_own(&self) -> bool {
+        matches!(self.detail.as_str(), GONE_AT_START | GONE)
+    }
+}
+
 /// The kind of a machine's end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum EndReason {
@@ -106,6 +121,8 @@ pub enum Observed {
     },
     /// Preparing failed.
     FailedToStart(String),
+    /// QEMU said which machine type it has.
+    MachineType(String),
     /// QEMU's `query-status` answered with this run state.
     RunState(String),
     /// A QMP event.
@@ -151,6 +168,7 @@ impl Domain {
             phase: Phase::Waiting,
             end: None,
             accel: None,
+            machine_type: None,
             shutdown_requested: false,
             restart_requested: false,
             resets: 0,
@@ -175,6 +193,7 @@ impl Domain {
                 self.phase = Phase::Starting;
                 self.accel = Some(accel);
             }
+            Observed::MachineType(name) => self.machine_type = Some(name),
             Observed::FailedToStart(detail) => self.finish(EndReason::FailedToStart, detail),
             Observed::RunState(state) => self.run_state(&state),
             Observed::Event { name, data } => self.event(&name, &data),
@@ -192,8 +211,8 @@ impl Domain {
             Observed::DiskTaken(detail) => self.finish(EndReason::Fenced, detail),
             Observed::QemuGone => {
                 let (reason, detail) = match self.phase {
-                    Phase::Waiting | Phase::Starting => (EndReason::FailedToStart, "QEMU ended while it started"),
-                    _ => (EndReason::Crashed, "QEMU ended without a shutdown of the guest"),
+                    Phase::Waiting | Phase::Starting => (EndReason::FailedToStart, GONE_AT_START),
+                    _ => (EndReason::Crashed, GONE),
                 };
                 self.finish(reason, detail.to_owned());
             }
@@ -381,8 +400,10 @@ mod tests {
         for observed in [Observed::QemuGone, Observed::FailedToStart("x".to_owned())] {
             let mut domain = Domain::waiting("u");
             domain.observe(Observed::Accepted { accel: Accel::Kvm });
+            let own = observed == Observed::QemuGone;
             let todo = domain.observe(observed);
-            assert_eq!(domain.end.map(|end| end.reason), Some(EndReason::FailedToStart));
+            let end = domain.end.expect("an end");
+            assert_eq!((end.reason, end.is_qemus_own()), (EndReason::FailedToStart, own));
             assert!(todo.publish && todo.quit);
         }
     }
@@ -414,6 +435,7 @@ mod tests {
         let reasons = ["guest-shutdown", "guest-panic", "host-signal", ""];
         prop_oneof![
             Just(Observed::Accepted { accel: Accel::Tcg }),
+            Just(Observed::MachineType("pc-q35-7.2".to_owned())),
             Just(Observed::QemuGone),
             Just(Observed::KillRequested),
             Just(Observed::PromiseOver),

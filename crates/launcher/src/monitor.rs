@@ -21,7 +21,7 @@ use crate::lines::split;
 use crate::pinning;
 use crate::prepare::{prepare, replace, resume};
 use crate::promise;
-use crate::proto::{Call, CopiedDisk, LINE_LIMIT_BYTES, Request, Response, VERSION};
+use crate::proto::{Call, CopiedDisk, LINE_LIMIT_BYTES, NOT_A_REQUEST, Request, Response, VERSION};
 use crate::qmp::{Event, Qmp, QmpError};
 use crate::spec::{CpuSpec, MachineSpec};
 use crate::trim::Rest;
@@ -355,6 +355,7 @@ impl Monitor {
             Start::TakeOver => qmp.is_open(AGENT_CHARDEV).await,
             Start::Fresh => Ok(None),
         };
+        let machine_type = qmp.machine_type().await;
         let state = qmp.run_state().await?;
         self.qmp = Some(qmp);
         match pinned {
@@ -365,6 +366,11 @@ impl Monitor {
             }
             Err(why) => tracing::error!(why, "the machine's threads run on any CPU"),
             Ok(()) => {}
+        }
+        match machine_type {
+            Ok(Some(name)) => self.observe(Observed::MachineType(name)),
+            Ok(None) => {}
+            Err(error) => tracing::warn!(%error, "the machine's type is not known"),
         }
         self.observe(Observed::RunState(state));
         match agent {
@@ -668,7 +674,7 @@ async fn converse(stream: UnixStream, commands: mpsc::Sender<Command>, mut state
         let request = match request {
             Ok(request) => request,
             Err(error) => {
-                let response = Response::Error(format!("not a request: {error}"));
+                let response = Response::Error(format!("{NOT_A_REQUEST}: {error}"));
                 if writer.write(&response).await.is_err() {
                     tracing::debug!("a client hung up");
                 }

@@ -19,6 +19,9 @@ use std::path::PathBuf;
 /// Raised when a request or an answer changes its meaning.
 pub const VERSION: u32 = 1;
 
+/// How the answer to a request begins that is not understood, such as one of another version's handler.
+pub const NOT_A_REQUEST: &str = "not a request";
+
 /// NoCloud data is most of a specification; KubeVirt's own bound on it is far below this.
 pub const LINE_LIMIT_BYTES: usize = 4 << 20;
 

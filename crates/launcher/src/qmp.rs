@@ -218,6 +218,15 @@ impl Qmp {
         Ok(status["status"].as_str().unwrap_or_default().to_owned())
     }
 
+    /// The machine's type as QEMU has resolved it, such as `pc-q35-7.2`; none when it does not say.
+    ///
+    /// # Errors
+    /// As for [`Self::execute`].
+    pub async fn machine_type(&mut self) -> Result<Option<String>, QmpError> {
+        let class = self.execute("qom-get", json!({ "path": "/machine", "property": "type" })).await?;
+        Ok(class.as_str().and_then(|class| class.strip_suffix("-machine")).map(str::to_owned))
+    }
+
     /// Whether the guest has opened what a character device is connected to; none when QEMU does not say. Upstream
     /// reference: `frontend-open` in QEMU's qapi/char.json.
     ///

@@ -24,6 +24,10 @@ pub struct MachineSpec {
     /// The chip set.
     #[serde(default)]
     pub machine: MachineType,
+    /// Its machine type by QEMU's name, where a version is asked for, such as `pc-q35-7.2`; absent, QEMU's newest. A launcher of
+    /// the version before knows no such word.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub machine_type: Option<String>,
     /// How guest code is executed.
     pub accel: Accel,
     /// Virtual processors.

@@ -69,4 +69,19 @@ mod tests {
         convert("autoscaling", "HorizontalPodAutoscaler", "v1", &mut object);
         assert_eq!((&object["spec"], &object["status"]), (&v1["spec"], &v1["status"]));
     }
+
+    #[test]
+    fn autoscalers_of_v1_tell_that_there_are_no_replicas() {
+        for (status, of_v2, of_v1) in [
+            (json!({"currentReplicas": 0}), json!({}), json!({"currentReplicas": 0})),
+            (json!({}), json!({}), json!({"currentReplicas": 0})),
+            (json!(null), json!(null), json!(null)),
+        ] {
+            let mut object = json!({"apiVersion": "autoscaling/v1", "status": status});
+            for (version, want) in [("v2", of_v2), ("v1", of_v1)] {
+                convert("autoscaling", "HorizontalPodAutoscaler", version, &mut object);
+                assert_eq!(object["status"], want, "{version} {status}");
+            }
+        }
+    }
 }

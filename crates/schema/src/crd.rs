@@ -1,5 +1,7 @@
 //! Rows of custom resources, made from their CustomResourceDefinition.
 
+pub mod approval;
+
 use std::borrow::Cow;
 use std::cmp::Reverse;
 use std::sync::Arc;
@@ -26,7 +28,8 @@ pub struct CrdError {
     pub problem: String,
 }
 
-/// The row of the resource that a CustomResourceDefinition defines.
+/// The row of the resource that a CustomResourceDefinition defines. It is called as its names have been accepted, if they have
+/// been, whatever it wants to be called.
 ///
 /// Whether the definition is a good one is judged by [`crate::validate::create`]; this needs only
 /// what a row is made of.
@@ -36,7 +39,12 @@ pub struct CrdError {
 pub fn resource_info(definition: &Value) -> Result<ResourceInfo, CrdError> {
     let reader = Reader { definition };
     let spec = definition.get("spec").ok_or_else(|| reader.error("spec is missing"))?;
-    let names = spec.get("names").ok_or_else(|| reader.error("spec.names is missing"))?;
+    let accepted = definition.pointer("/status/acceptedNames").filter(|names| {
+        // Those of which some are taken are not complete.
+        ["plural", "kind"].into_iter().all(|name| optional(names, name).is_some())
+    });
+    let wanted = spec.get("names").ok_or_else(|| reader.error("spec.names is missing"))?;
+    let names = accepted.unwrap_or(wanted);
     let group = reader.needed(spec, "group")?;
     let kind = reader.needed(names, "kind")?;
     let plural = reader.needed(names, "plural")?;

@@ -9,10 +9,10 @@ mod conform;
 mod json;
 mod yaml;
 
-use serde_json::Value;
+use serde_json::{Map, Value};
 
-pub use conform::conform;
-pub(crate) use conform::is_base64;
+pub(crate) use conform::{ZEROS, is_base64};
+pub use conform::{conform, conform_applied};
 
 /// How a body is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -124,6 +124,16 @@ pub enum DecodeError {
         /// `string`, `array` and so on.
         found: &'static str,
     },
+    /// An object that says in no text what it is.
+    #[error(
+        "couldn't get version/kind; json parse error: json: cannot unmarshal {found} into Go struct field .{field} of type string"
+    )]
+    NotNamed {
+        /// `apiVersion` or `kind`.
+        field: &'static str,
+        /// `number`, `bool` and so on.
+        found: &'static str,
+    },
     /// A field of the wrong type; the first one found.
     #[error("{0}")]
     Mistyped(String),
@@ -184,7 +194,8 @@ pub fn in_order(body: &[u8], limits: Limits, findings: Vec<Finding>) -> Vec<Find
 /// Reads a body.
 ///
 /// # Errors
-/// When it is too large, too deep, not well-formed or not an object.
+/// When it is too large, too deep, not well-formed, not an object, or one whose `apiVersion` or `kind` is something else than a
+/// text.
 pub fn parse(bytes: &[u8], format: Format, limits: Limits) -> Result<Parsed, DecodeError> {
     if bytes.len() > limits.max_bytes {
         return Err(DecodeError::TooLarge { limit: limits.max_bytes });
@@ -193,10 +204,37 @@ pub fn parse(bytes: &[u8], format: Format, limits: Limits) -> Result<Parsed, Dec
         Format::Json => json::parse(bytes, limits.max_depth)?,
         Format::Yaml => yaml::parse(bytes, limits)?,
     };
-    match &parsed.value {
-        Value::Object(_) => Ok(parsed),
-        other => Err(DecodeError::NotAnObject { found: json_type(other) }),
+    let Value::Object(object) = &parsed.value else {
+        return Err(DecodeError::NotAnObject { found: json_type(&parsed.value) });
+    };
+    for field in ["apiVersion", "kind"] {
+        // A null is as good as absent.
+        if let Some(other) = object.get(field).filter(|value| !value.is_string() && !value.is_null()) {
+            return Err(DecodeError::NotNamed { field, found: json_type(other) });
+        }
     }
+    Ok(parsed)
+}
+
+/// Reads a JSON patch, which is a list of operations. It is told, in the order of the body, of fields that are there twice, and
+/// of those that no operation has.
+///
+/// # Errors
+/// When it is too large, too deep or not well-formed.
+pub fn operations(bytes: &[u8], limits: Limits) -> Result<Parsed, DecodeError> {
+    const KNOWN: [&str; 4] = ["op", "path", "from", "value"];
+    if bytes.len() > limits.max_bytes {
+        return Err(DecodeError::TooLarge { limit: limits.max_bytes });
+    }
+    let Parsed { value, mut findings } = json::parse(bytes, limits.max_depth)?;
+    let room = json::MAX_FINDINGS.saturating_sub(findings.len());
+    let unknown = value.as_array().into_iter().flatten().enumerate().flat_map(|(index, operation)| {
+        let fields = operation.as_object().into_iter().flat_map(Map::keys);
+        let unknown = fields.filter(|field| !KNOWN.contains(&field.as_str()));
+        unknown.map(move |field| Finding::unknown(&format!("[{index}]"), field))
+    });
+    findings.extend(unknown.take(room));
+    Ok(Parsed { value, findings: in_order(bytes, limits, findings) })
 }
 
 /// What Go's JSON package calls a value.

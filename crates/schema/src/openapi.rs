@@ -8,6 +8,7 @@
 
 mod components;
 mod gnostic;
+mod others;
 mod parameters;
 mod paths;
 mod swagger;
@@ -19,6 +20,8 @@ use serde_json::{Map, Value, json};
 use sha2::{Digest as _, Sha256};
 
 use crate::table::{ResourceInfo, SchemaSource};
+
+pub use others::v2_part;
 
 /// The version of Kubernetes whose API this is.
 pub const KUBERNETES_VERSION: &str = "v1.36.0";
@@ -69,7 +72,7 @@ pub fn v3_hash(group: &str, version: &str, resources: &[&ResourceInfo]) -> Strin
     hash.finalize().iter().map(|byte| format!("{byte:02X}")).collect()
 }
 
-/// The same for [`v2_json`] and [`v2_protobuf`], which are about everything.
+/// The same for [`v2_json`] and [`v2_protobuf`], which are about everything, but for what other servers say.
 #[must_use]
 pub fn v2_hash(resources: &[&ResourceInfo]) -> String {
     let paths = v3_paths(resources);
@@ -116,17 +119,25 @@ pub fn v3_document(group: &str, version: &str, resources: &[&ResourceInfo]) -> V
     document.to_string().into_bytes()
 }
 
-/// The document at `/openapi/v2`, as JSON.
+/// The document at `/openapi/v2`, as JSON, with what other servers say ([`v2_part`]).
 #[must_use]
-pub fn v2_json(resources: &[&ResourceInfo]) -> Vec<u8> {
-    swagger::document(resources).to_string().into_bytes()
+pub fn v2_json(resources: &[&ResourceInfo], parts: &[&Value]) -> Vec<u8> {
+    v2(resources, parts).to_string().into_bytes()
 }
 
 /// The document at `/openapi/v2` as gnostic's protobuf
 /// (`application/com.github.proto-openapi.spec.v2@v1.0+protobuf`).
 #[must_use]
-pub fn v2_protobuf(resources: &[&ResourceInfo]) -> Vec<u8> {
-    gnostic::encode(&swagger::document(resources))
+pub fn v2_protobuf(resources: &[&ResourceInfo], parts: &[&Value]) -> Vec<u8> {
+    gnostic::encode(&v2(resources, parts))
+}
+
+fn v2(resources: &[&ResourceInfo], parts: &[&Value]) -> Value {
+    let mut document = swagger::document(resources);
+    for part in parts {
+        others::add(&mut document, part);
+    }
+    document
 }
 
 #[cfg(test)]

@@ -25,9 +25,16 @@ const METADATA: &str = "metadata";
 /// When the metadata of an embedded resource is not what metadata is. The object is pruned all the same: one that is stored may
 /// have been let in by another definition.
 pub fn prune(object: &mut Value, schema: &Schema) -> Result<Vec<Finding>, DecodeError> {
-    let mut walk = Walk { findings: Vec::new(), path: String::new(), fault: None };
-    walk.value(object, schema.resolve(), true);
-    walk.fault.map_or(Ok(walk.findings), Err)
+    Walk::of(object, schema.resolve(), "", true)
+}
+
+/// The same for the value of a field of an object.
+///
+/// # Errors
+/// As [`prune`].
+pub(crate) fn prune_field(value: &mut Value, path: &str, schema: &Schema) -> Result<Vec<Finding>, DecodeError> {
+    let node = schema.resolve();
+    Walk::of(value, node, path, node.embedded)
 }
 
 struct Walk {
@@ -38,6 +45,12 @@ struct Walk {
 }
 
 impl Walk {
+    fn of(value: &mut Value, node: &Schema, path: &str, is_object: bool) -> Result<Vec<Finding>, DecodeError> {
+        let mut walk = Walk { findings: Vec::new(), path: path.to_owned(), fault: None };
+        walk.value(value, node, is_object);
+        walk.fault.map_or(Ok(walk.findings), Err)
+    }
+
     fn value(&mut self, value: &mut Value, node: &Schema, is_object: bool) {
         let length = self.path.len();
         match value {

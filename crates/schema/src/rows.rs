@@ -203,12 +203,16 @@ const POD_SUBRESOURCES: &[Sub] = &[
 
 const POD_FIELDS: &[Field] = &[
     ("spec.nodeName", &[".spec.nodeName"], ""),
+    // What it was called once.
+    ("spec.host", &[".spec.nodeName"], ""),
     ("spec.restartPolicy", &[".spec.restartPolicy"], ""),
     ("spec.schedulerName", &[".spec.schedulerName"], ""),
     ("spec.serviceAccountName", &[".spec.serviceAccountName"], ""),
     ("spec.hostNetwork", &[".spec.hostNetwork"], "false"),
     ("status.phase", &[".status.phase"], ""),
     ("status.podIP", &[".status.podIP"], ""),
+    // Upstream lets it be asked for, and no pod has it.
+    ("status.podIPs", &[], ""),
     ("status.nominatedNodeName", &[".status.nominatedNodeName"], ""),
 ];
 
@@ -267,7 +271,7 @@ const ROW_LITERALS: &[Row] = &[
     Row::new("", "Namespace", "namespaces").short(&["ns"])
         .verbs(&["create", "delete", "get", "list", "patch", "update", "watch"])
         .subs(&[("finalize", "", "v1", "Namespace", &["update"]), STATUS])
-        .fields(&[("name", &[".metadata.name"], ""), ("status.phase", &[".status.phase"], "")]),
+        .fields(&[("status.phase", &[".status.phase"], "")]),
     Row::new("", "Node", "nodes").short(&["no"])
         .subs(&[("proxy", "", "v1", "NodeProxyOptions", PROXY_VERBS), STATUS])
         .fields(&[("spec.unschedulable", &[".spec.unschedulable"], "false")]),

@@ -49,6 +49,16 @@ impl Rules {
     pub fn is_empty(&self) -> bool {
         self.own.is_empty() && self.properties.is_empty() && self.items.is_none() && self.values.is_none()
     }
+
+    /// Those of a property, and below it.
+    pub(crate) fn property(&self, name: &str) -> Option<&Rules> {
+        self.properties.get(name)
+    }
+
+    /// Those of the items of a list, and below them.
+    pub(crate) fn items(&self) -> Option<&Rules> {
+        self.items.as_deref()
+    }
 }
 
 #[derive(Clone, Debug)]

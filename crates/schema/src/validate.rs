@@ -2,7 +2,7 @@
 //!
 //! Errors carry upstream's paths, reasons and texts, because people search for them and clients
 //! read them. What is checked by hand is what users hit first; kinds without rules of their own are
-//! held to the fields that their schema requires.
+//! held to the fields that their schema requires. What is good and yet not wise is told as a [`warnings()`] instead.
 
 mod access;
 mod admission;
@@ -17,6 +17,7 @@ mod device_claims;
 mod device_slices;
 mod devices;
 mod environment;
+mod events;
 pub mod expressions;
 mod flow_control;
 mod formats;
@@ -27,6 +28,7 @@ mod limits;
 mod metadata;
 pub mod names;
 mod networking;
+mod os;
 mod pod;
 mod pod_certificates;
 mod pod_update;
@@ -39,6 +41,7 @@ mod service;
 mod storage;
 mod structural;
 mod volumes;
+mod warnings;
 mod workloads;
 
 use serde_json::Value;
@@ -47,8 +50,10 @@ use crate::error::FieldError;
 use crate::rules;
 use crate::table::{ResourceInfo, SchemaSource};
 
+pub use alike::plain;
 pub use metadata::is_qualified_finalizer;
 pub use schema::schema;
+pub use warnings::warnings;
 
 /// More errors than these are told to nobody: a request has room for a hundred thousand labels, and what is wrong with each of
 /// them takes a hundred times its room.

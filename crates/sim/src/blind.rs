@@ -15,6 +15,9 @@ impl AdmissionPlugin for Blind {
     fn needs(&self, attributes: &Attributes<'_>) -> Vec<Needed> {
         VirtAdmission.needs(attributes)
     }
+    fn follows(&self, attributes: &Attributes<'_>, lookup: &dyn Lookup) -> Vec<Needed> {
+        VirtAdmission.follows(attributes, lookup)
+    }
     fn mutate(&self, attributes: &mut Attributes<'_>, lookup: &dyn Lookup) -> Result<(), Status> {
         VirtAdmission.mutate(attributes, lookup)
     }

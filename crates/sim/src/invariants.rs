@@ -252,8 +252,14 @@ impl Checker {
                     let (was, is) = (text(old, "/status/phase"), text(new, "/status/phase"));
                     breaches.push(Breach::new("pod-end-is-final", format!("{name} was {was} and is {is:?}")));
                 }
+                let is_rejected = |pod: &Value| text(pod, "/status/message").starts_with("Pod was rejected");
+                let tells = |pod: &Value| !pod["status"]["containerStatuses"].is_null();
+                if terminal(old) && is_rejected(old) && !tells(old) && tells(new) {
+                    let what = format!("{name} was rejected, and is told to have had containers");
+                    breaches.push(Breach::new("pod-end-is-final", what));
+                }
                 let fails = text(new, "/status/phase") == "Failed" && !terminal(old);
-                if fails && text(new, "/status/message").starts_with("Pod was rejected") {
+                if fails && is_rejected(new) {
                     for node in nodes.values() {
                         if let Some(alive) = node.runtime.alive_of(id) {
                             let what = format!("{name} is rejected while {alive} of it runs on node{}", node.number);

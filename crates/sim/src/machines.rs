@@ -14,7 +14,7 @@ use serde_json::Value;
 
 use crate::invariants::Breach;
 use crate::node::Node;
-use crate::observer::{Change, Observer, controller, key_of, label, text, uid};
+use crate::observer::{Change, Observer, controller, deleting, key_of, label, terminal, text, uid};
 use crate::wants::{Want, guests_of};
 
 /// After how long without a renewal a node is suspected, and fenced; and without a heartbeat, where there is no Lease.
@@ -102,7 +102,9 @@ impl Machines {
                 breaches.push(Breach::new("machines-leave-silent-nodes", what));
             }
             let is_over = matches!(phase, "Succeeded" | "Failed");
-            for pod in observer.all("pod").filter(|pod| is_over && controller(pod) == uid(vmi)) {
+            // One that has ended stays as long as its instance, to be looked at.
+            let has_to_go = |pod: &Value| !terminal(pod) || deleting(pod) || deleting(vmi);
+            for pod in observer.all("pod").filter(|pod| is_over && controller(pod) == uid(vmi) && has_to_go(pod)) {
                 let (node, is_launcher) = (text(pod, "/spec/nodeName"), label(pod, "labels", APP_LABEL) == LAUNCHER);
                 let silent = self.silent(node, healed, now);
                 if is_launcher && !node.is_empty() && silent > FENCED + NOTICED {

@@ -361,7 +361,7 @@ impl User {
             (Some(e), What::Create { .. }) => e.is_already_exists(),
             (Some(e), What::Delete { .. }) => e.is_not_found(),
             (Some(e), What::Resize { .. } | What::Image { .. }) => {
-                e.is_not_found() || e.to_string().contains("patch cannot be applied")
+                e.is_not_found() || e.to_string().contains("error in our request")
             }
             (Some(_), What::Try { .. } | What::Patch { .. }) => false,
             (Some(e), What::Evict { .. }) => !e.is_unknown(),

@@ -218,6 +218,13 @@ pub trait Store: Send + Sync + 'static {
     fn fault(&self) -> Option<StoreError> {
         None
     }
+    /// Whether it can be used at this moment. One that is elsewhere is asked, and has a short time to answer.
+    ///
+    /// # Errors
+    /// Why not.
+    fn health(&self) -> StoreFuture<'_, ()> {
+        Box::pin(async { self.fault().map_or(Ok(()), Err) })
+    }
     /// How many bytes its files take on disk, where it has any of its own.
     fn size_bytes(&self) -> Option<u64> {
         None

@@ -70,6 +70,17 @@ impl Cluster {
         (code, serde_json::from_slice(&bytes).unwrap_or_default())
     }
 
+    /// What its maker is warned of.
+    fn warnings(&self, path: &str, object: &Value) -> Vec<String> {
+        let request =
+            http::Request::builder().method(Method::POST).uri(path).header("content-type", "application/json");
+        let request = request.body(Bytes::from(object.to_string())).expect("a request");
+        let response = now(self.0.handle(request, Caller::new("admin", ["system:masters"])));
+        assert_eq!(response.status().as_u16(), 201, "{object}");
+        let told = response.headers().get_all("warning").iter().filter_map(|warning| warning.to_str().ok());
+        told.map(str::to_owned).collect()
+    }
+
     #[track_caller]
     fn admin(&self, method: Method, path: &str, body: &Value, code: u16) -> Value {
         let (got, reply) = self.call(Caller::new("admin", ["system:masters"]), method, path, body);
@@ -152,6 +163,198 @@ fn faults_are_told_by_field() {
     );
     let made = cluster.admin(Method::POST, &format!("{VMS}?fieldValidation=Ignore"), &vm(unknown), 201);
     assert_eq!(made["spec"]["template"]["spec"]["domain"]["devices"].get("dsiks"), None);
+}
+
+#[test]
+fn fields_that_are_to_go_are_warned_of() {
+    let cluster = Cluster::new();
+    let check = |name: &str, spec: Value, wanted: usize| {
+        let mut machine = vm(json!({"metadata": {"name": name}}));
+        machine["spec"].as_object_mut().expect("a spec").remove("runStrategy");
+        merge(&mut machine, json!({ "spec": spec }));
+        let told = cluster.warnings(VMS, &machine);
+        let told = told.iter().filter(|told| told.contains("spec.running is deprecated")).count();
+        assert_eq!(told, wanted, "{spec}");
+    };
+    check("a", json!({"running": false}), 1);
+    check("b", json!({"running": true}), 1);
+    check("c", json!({"runStrategy": "Halted"}), 0);
+}
+
+#[test]
+fn settings_are_one_object() {
+    let cluster = Cluster::new();
+    let kubevirts = |namespace: &str| format!("/apis/kubevirt.io/v1/namespaces/{namespace}/kubevirts");
+    let settings = |name: &str, configuration: Value| {
+        json!({"apiVersion": "kubevirt.io/v1", "kind": "KubeVirt", "metadata": {"name": name},
+            "spec": {"configuration": configuration}})
+    };
+    let make =
+        |namespace: &str, object: Value, code: u16| cluster.admin(Method::POST, &kubevirts(namespace), &object, code);
+    let wrong = [
+        (json!({"vmRolloutStrategy": "Sometimes"}), "spec.configuration.vmRolloutStrategy"),
+        (
+            json!({"tlsConfiguration": {"minTLSVersion": "VersionTLS9"}}),
+            "spec.configuration.tlsConfiguration.minTLSVersion",
+        ),
+        (json!({"tlsConfiguration": {"ciphers": ["a"]}}), "spec.configuration.tlsConfiguration.ciphers"),
+    ];
+    for (configuration, field) in &wrong {
+        let reply = make("default", settings("one", configuration.clone()), 422);
+        assert_eq!(reply["details"]["causes"][0]["field"], *field, "{reply}");
+    }
+    make("default", settings("one", json!({"vmRolloutStrategy": "LiveUpdate"})), 201);
+    cluster.admin(Method::POST, "/api/v1/namespaces", &json!({"metadata": {"name": "other"}}), 201);
+    for (namespace, name) in [("default", "two"), ("other", "one")] {
+        let reply = make(namespace, settings(name, json!({})), 400);
+        assert_eq!(reply["message"], "Kubevirt is already created");
+    }
+    // That is told otherwise of the same one, and it can be changed and replaced.
+    make("default", settings("one", json!({})), 409);
+    let path = format!("{}/one", kubevirts("default"));
+    for (configuration, _) in &wrong {
+        cluster.admin(Method::PATCH, &path, &json!({"spec": {"configuration": configuration}}), 422);
+    }
+    cluster.admin(Method::PATCH, &path, &json!({"spec": {"configuration": {"machineType": "pc"}}}), 200);
+    cluster.admin(Method::DELETE, &path, &Value::Null, 200);
+    make("other", settings("one", json!({})), 201);
+}
+
+/// What comes first on the way from a volume and has the label counts.
+#[test]
+fn a_machine_has_its_size_from_where_its_volume_comes_from() {
+    let cluster = Cluster::new();
+    let labels = |name: &str, kind: &str| {
+        let mut labels = json!({"instancetype.kubevirt.io/default-instancetype": name,
+            "instancetype.kubevirt.io/default-preference": "linux"});
+        if !kind.is_empty() {
+            labels["instancetype.kubevirt.io/default-instancetype-kind"] = json!(kind);
+        }
+        labels
+    };
+    let place = |namespace: &str, of: &str| match of {
+        "persistentvolumeclaims" => format!("/api/v1/namespaces/{namespace}/{of}"),
+        _ => format!("/apis/cdi.kubevirt.io/v1beta1/namespaces/{namespace}/{of}"),
+    };
+    let make = |of: &str, kind: &str, (namespace, name): (&str, &str), labels: Value, spec: Value| {
+        let version = if of == "persistentvolumeclaims" { "v1" } else { "cdi.kubevirt.io/v1beta1" };
+        let object =
+            json!({"apiVersion": version, "kind": kind, "metadata": {"name": name, "labels": labels}, "spec": spec});
+        cluster.admin(Method::POST, &place(namespace, of), &object, 201);
+    };
+    let claim = |place: (&str, &str), labels: Value| {
+        let spec = json!({"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}});
+        make("persistentvolumeclaims", "PersistentVolumeClaim", place, labels, spec);
+    };
+    for (plural, kind) in [("datavolumes", "DataVolume"), ("datasources", "DataSource")] {
+        let schema = json!({"type": "object", "x-kubernetes-preserve-unknown-fields": true});
+        let definition = json!({"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
+            "metadata": {"name": format!("{plural}.cdi.kubevirt.io")},
+            "spec": {"group": "cdi.kubevirt.io", "scope": "Namespaced",
+                "names": {"plural": plural, "singular": kind.to_lowercase(), "kind": kind},
+                "versions": [{"name": "v1beta1", "served": true, "storage": true, "schema": {"openAPIV3Schema": schema}}]}});
+        cluster.admin(Method::POST, "/apis/apiextensions.k8s.io/v1/customresourcedefinitions", &definition, 201);
+    }
+    cluster.admin(Method::POST, "/api/v1/namespaces", &json!({"metadata": {"name": "images"}}), 201);
+    let size = json!({"apiVersion": "instancetype.kubevirt.io/v1beta1", "kind": "VirtualMachineClusterInstancetype",
+        "metadata": {"name": "small"}, "spec": {"cpu": {"guest": 1}, "memory": {"guest": "64Mi"}}});
+    let sizes = "/apis/instancetype.kubevirt.io/v1beta1/virtualmachineclusterinstancetypes";
+    cluster.admin(Method::POST, sizes, &size, 201);
+
+    claim(("default", "labelled"), labels("small", ""));
+    claim(("default", "bare"), json!({}));
+    claim(("images", "golden"), labels("own", "VirtualMachineInstancetype"));
+    let volume = |name: &str, labels: Value, spec: Value| {
+        make("datavolumes", "DataVolume", ("default", name), labels, spec);
+    };
+    let golden = || json!({"pvc": {"namespace": "images", "name": "golden"}});
+    volume("itself", labels("small", ""), json!({"source": golden()}));
+    volume("copy", json!({}), json!({"source": golden()}));
+    volume("blank", json!({}), json!({"source": {"blank": {}}}));
+    let source = |name: &str, labels: Value, spec: Value| {
+        make("datasources", "DataSource", ("images", name), labels, json!({ "source": spec }));
+        let reference = json!({"kind": "DataSource", "namespace": "images", "name": name});
+        volume(name, json!({}), json!({"sourceRef": reference}));
+    };
+    source("told", labels("small", ""), golden());
+    source("through", json!({}), golden());
+    source("nothing", json!({}), json!({"snapshot": {}}));
+    volume("nowhere", json!({}), json!({"sourceRef": {"kind": "DataSource", "name": "gone"}}));
+    volume("odd", json!({}), json!({"sourceRef": {"kind": "Other", "name": "gone"}}));
+
+    // What a machine becomes whose volume that is, or why there is none.
+    let ask = |source: Value, matcher: Value, code: u16| {
+        let mut machine = vm(json!({"metadata": {"name": "asked"}, "spec": {"instancetype": matcher}}));
+        let domain = &mut machine["spec"]["template"]["spec"]["domain"];
+        if matcher["inferFromVolumeFailurePolicy"] != "Ignore" {
+            domain.as_object_mut().expect("a domain").remove("memory");
+        }
+        let mut data = json!({"name": "root"});
+        merge(&mut data, source);
+        machine["spec"]["template"]["spec"]["volumes"] = json!([data]);
+        cluster.admin(Method::POST, &format!("{VMS}?dryRun=All"), &machine, code)
+    };
+    let of_claim = |name: &str| json!({"persistentVolumeClaim": {"claimName": name}});
+    let of_data = |name: &str| json!({"dataVolume": {"name": name}});
+    let infer = || json!({"inferFromVolume": "root"});
+    let found = |source: Value, name: &str, kind: &str| {
+        let made = ask(source, infer(), 201);
+        let kind = format!("VirtualMachine{kind}");
+        assert_eq!(made["spec"]["instancetype"], json!({"name": name, "kind": kind}), "{made}");
+    };
+    let (cluster_wide, own) = ("ClusterInstancetype", "Instancetype");
+    found(of_claim("labelled"), "small", cluster_wide);
+    found(of_data("labelled"), "small", cluster_wide);
+    found(of_data("itself"), "small", cluster_wide);
+    found(of_data("copy"), "own", own);
+    found(of_data("told"), "small", cluster_wide);
+    found(of_data("through"), "own", own);
+
+    let lenient = || json!({"inferFromVolume": "root", "inferFromVolumeFailurePolicy": "Ignore"});
+    // A machine that may go without is then as if it had not asked; otherwise it has no memory of its own beside its size.
+    let made = ask(of_claim("labelled"), lenient(), 201);
+    assert_eq!(made["spec"]["instancetype"]["name"], "small");
+    assert_eq!(made["spec"]["template"]["spec"]["domain"].get("memory"), None, "{made}");
+    let untold = |source: Value, why: &str| {
+        assert_eq!(ask(source.clone(), infer(), 400)["message"], why);
+        let made = ask(source, lenient(), 201);
+        assert_eq!(made["spec"].get("instancetype"), None, "{made}");
+        assert_eq!(made["spec"]["template"]["spec"]["domain"]["memory"]["guest"], "64Mi");
+    };
+    let label = "unable to find required instancetype.kubevirt.io/default-instancetype label on the volume";
+    untold(of_claim("bare"), label);
+    untold(of_data("bare"), label);
+    untold(of_data("blank"), "unable to infer defaults from DataVolumeSpec as DataVolumeSource is not supported");
+    untold(of_data("odd"), "unable to infer defaults from DataVolumeSourceRef as Kind Other is not supported");
+    untold(of_data("nothing"), "unable to infer defaults from DataSource that doesn't provide DataVolumeSourcePVC");
+    untold(
+        json!({"containerDisk": {"image": "demo:1"}}),
+        "unable to infer defaults from volume root as type is not supported",
+    );
+    for matcher in [infer(), lenient()] {
+        let missing = |source: Value, why: &str| {
+            assert_eq!(ask(source, matcher.clone(), 400)["message"], why);
+        };
+        missing(of_claim("gone"), "persistentvolumeclaims \"gone\" not found");
+        missing(of_data("gone"), "persistentvolumeclaims \"gone\" not found");
+        missing(of_data("nowhere"), "datasources.cdi.kubevirt.io \"gone\" not found");
+    }
+    let reply = ask(of_claim("labelled"), json!({"inferFromVolume": "other"}), 400);
+    assert_eq!(reply["message"], "unable to find volume other to infer defaults");
+
+    // What is inferred is applied as if it had been named: its memory is in the way.
+    let data = json!([{"name": "root", "persistentVolumeClaim": {"claimName": "labelled"}}]);
+    let spec = json!({"instancetype": infer(), "template": {"spec": {"volumes": data}}});
+    let reply = cluster.admin(Method::POST, VMS, &vm(json!({ "spec": spec })), 422);
+    assert_eq!(reply["details"]["causes"][0]["field"], "spec.template.spec.domain.memory.guest", "{reply}");
+    // A preference is found the same way, and whoever names one that is not there is told so.
+    let spec = json!({"preference": infer(), "template": {"spec": {"volumes": data}}});
+    let told = cluster.warnings(VMS, &vm(json!({ "spec": spec })));
+    let missing = "virtualmachineclusterpreferences.instancetype.kubevirt.io";
+    assert!(told.iter().any(|told| told.contains(missing)), "{told:?}");
+    let made = cluster.admin(Method::GET, &format!("{VMS}/demo"), &Value::Null, 200);
+    let preference = json!({"name": "linux", "kind": "VirtualMachineClusterPreference"});
+    assert_eq!(made["spec"]["preference"], preference);
 }
 
 /// It waits for its size, as its status will say.

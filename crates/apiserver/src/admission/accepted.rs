@@ -24,31 +24,49 @@ struct Metadata {
 #[serde(default, rename_all = "camelCase")]
 struct Status {
     accepted_names: Names,
+    conditions: Option<Vec<Condition>>,
 }
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 struct Names {
     plural: String,
+    singular: String,
+    short_names: Option<Vec<String>>,
     kind: String,
     list_kind: String,
 }
 
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct Condition {
+    #[serde(rename = "type")]
+    type_: String,
+    status: String,
+}
+
 impl Accepted {
     /// The name of the definition.
-    pub(super) fn definition(&self) -> &str {
+    pub(crate) fn definition(&self) -> &str {
         &self.metadata.name
     }
 
-    /// Its plural, its kind or the kind of its lists; empty while it has none.
-    pub(super) fn name(&self, field: &str) -> &str {
+    /// Whether its resource is called so: in paths, or by those who type less.
+    pub(super) fn has_resource(&self, name: &str) -> bool {
         let names = &self.status.accepted_names;
-        match field {
-            "plural" => &names.plural,
-            "kind" => &names.kind,
-            "listKind" => &names.list_kind,
-            _ => "",
-        }
+        names.plural == name || names.singular == name || names.short_names.iter().flatten().any(|short| short == name)
+    }
+
+    /// Whether its objects or their lists are of this kind.
+    pub(super) fn has_kind(&self, name: &str) -> bool {
+        let names = &self.status.accepted_names;
+        names.kind == name || names.list_kind == name
+    }
+
+    /// Whether it has not all the names that it wants.
+    pub(crate) fn waits(&self) -> bool {
+        let mut conditions = self.status.conditions.iter().flatten();
+        conditions.any(|condition| condition.type_ == "NamesAccepted" && condition.status == "False")
     }
 }
 
@@ -77,7 +95,8 @@ mod tests {
             Entry::new(key, value.into(), Revision(1), Revision(1))
         };
         let ships = r#"{"metadata":{"name":"ships.sea.io"},"spec":{"names":{"kind":"Vessel"},"versions":[{}]},
-            "status":{"acceptedNames":{"plural":"ships","kind":"Ship","listKind":"ShipList","shortNames":["sh"]}}}"#;
+            "status":{"acceptedNames":{"plural":"ships","kind":"Ship","listKind":"ShipList","shortNames":["sh"]},
+            "conditions":[{"type":"NamesAccepted","status":"False","reason":"KindConflict"}]}}"#;
         let boats = r#"{"metadata":{"name":"boats.sea.io"},"status":{"acceptedNames":{"kind":"","plural":""}}}"#;
         let all = [
             entry("ships.sea.io", ships),
@@ -88,8 +107,16 @@ mod tests {
             entry("ships.io", ships),
         ];
         let found = of_group(&all, "sea.io");
-        let told: Vec<_> = found.iter().map(|one| (one.definition(), one.name("kind"), one.name("listKind"))).collect();
-        assert_eq!(told, [("ships.sea.io", "Ship", "ShipList"), ("boats.sea.io", "", ""), ("nets.sea.io", "", "")]);
-        assert_eq!((found[0].name("plural"), found[0].name("shortNames")), ("ships", ""));
+        let told: Vec<_> = found.iter().map(|one| (one.definition(), one.waits())).collect();
+        assert_eq!(told, [("ships.sea.io", true), ("boats.sea.io", false), ("nets.sea.io", false)]);
+        for (name, is_resource, is_kind) in [
+            ("ships", true, false),
+            ("sh", true, false),
+            ("Ship", false, true),
+            ("ShipList", false, true),
+            ("Vessel", false, false),
+        ] {
+            assert_eq!((found[0].has_resource(name), found[0].has_kind(name)), (is_resource, is_kind), "{name}");
+        }
     }
 }

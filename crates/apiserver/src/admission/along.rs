@@ -9,10 +9,11 @@ use std::sync::Arc;
 use carrack_schema::table;
 use carrack_store::{Check, Op};
 
-use super::{AdmissionPlugin, Attributes, Found};
+use super::{AdmissionPlugin, Attributes, Found, Operation};
 use crate::object::{Object, str_at};
 use crate::status::Status;
-use crate::{convert, keys, stored};
+use crate::sub::scale;
+use crate::{convert, keys, kinds, stored};
 
 /// A change of another object.
 #[derive(Clone, Debug, PartialEq)]
@@ -55,13 +56,15 @@ pub(crate) struct Terms {
     pub warnings: Vec<String>,
 }
 
-/// Asks the plugins what the admitted write changes along.
+/// Asks the plugins what the admitted write changes along, and them and its kind what there is to say about it.
 pub(crate) fn terms(
     plugins: &[Box<dyn AdmissionPlugin>],
-    attributes: &Attributes<'_>,
+    attributes: &mut Attributes<'_>,
     mut found: Found,
 ) -> Result<Terms, Status> {
-    let (mut warnings, mut ops, mut absent) = (Vec::new(), Vec::new(), Vec::new());
+    let mut warnings = of_kind(attributes);
+    let attributes = &*attributes;
+    let (mut ops, mut absent) = (Vec::new(), Vec::new());
     for plugin in plugins {
         warnings.extend(plugin.warnings(attributes, &found));
         for along in plugin.along(attributes, &found)? {
@@ -92,4 +95,14 @@ pub(crate) fn terms(
     let mut checks = std::mem::take(&mut found.checks);
     checks.extend(absent);
     Ok(Terms { checks, ops, warnings })
+}
+
+/// What there is to say about the object itself, to those who write it and not a part of it.
+fn of_kind(attributes: &mut Attributes<'_>) -> Vec<String> {
+    match (attributes.operation, attributes.subresource) {
+        (Operation::Create | Operation::Update, "" | scale::NAME) => {
+            kinds::warnings(attributes.row, &mut attributes.object, attributes.old)
+        }
+        _ => Vec::new(),
+    }
 }

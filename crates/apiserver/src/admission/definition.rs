@@ -5,6 +5,7 @@
 
 use std::collections::BTreeSet;
 
+use carrack_schema::crd::approval::{ANNOTATION, Approval};
 use carrack_schema::table::builtin;
 use carrack_schema::validate::is_qualified_finalizer;
 use serde_json::{Map, Value, json};
@@ -113,12 +114,14 @@ fn complete(definition: &mut Object) {
     }
 }
 
-/// Whether the names of a definition are not accepted.
-pub(crate) fn waits_for_names(definition: &Object) -> bool {
-    condition(definition, "NamesAccepted") == Some("False")
+/// The approval of a definition whose group needs one, and what its annotation says of it.
+fn approval(definition: &Object) -> Option<(Approval, String)> {
+    let said = str_at(definition, &["metadata", "annotations", ANNOTATION]);
+    let approval = Approval::of(str_at(definition, &["spec", "group"]), said)?;
+    Some((approval, approval.message(said)))
 }
 
-/// Sets the status that upstream's naming and establishing controllers would. `told` has the stored versions and the
+/// Sets the status that upstream's naming, establishing and approval controllers would. `told` has the stored versions and the
 /// conditions from which it goes on; `others` are the definitions of the group.
 pub(crate) fn settle(
     definition: &mut Object,
@@ -127,8 +130,8 @@ pub(crate) fn settle(
     others: &[Accepted],
     now: &str,
 ) {
-    let names = at(definition, &["spec", "names"]).cloned().unwrap_or_default();
-    let conflict = conflict(definition, others);
+    let (names, conflict) = accept(definition, old, others);
+    let approval = approval(definition);
     let stored: Vec<String> = {
         // Who says nothing of them has moved no objects.
         let mut lists =
@@ -151,14 +154,12 @@ pub(crate) fn settle(
     };
     let was_established = old.is_some_and(|old| condition(old, "Established") == Some("True"));
     let (established, e_why, e_what) = if was_established || conflict.is_none() {
-        ("True", "InitialNamesAccepted", "the initial names have been accepted".to_owned())
+        ("True", "InitialNamesAccepted", "the initial names have been accepted")
     } else {
-        ("False", "NotAccepted", "not all names are accepted".to_owned())
+        ("False", "NotAccepted", "not all names are accepted")
     };
-    let old_names = old.and_then(|old| at(old, &["status", "acceptedNames"])).cloned();
     let status = child_mut(definition, "status");
-    let accepted_names = if conflict.is_none() { Some(names) } else { old_names };
-    status.insert("acceptedNames".to_owned(), accepted_names.unwrap_or_else(|| json!({"kind": "", "plural": ""})));
+    status.insert("acceptedNames".to_owned(), names.into());
     status.insert("storedVersions".to_owned(), json!(stored));
     let mut conditions = told
         .and_then(|told| at(told, &["status", "conditions"]))
@@ -166,7 +167,18 @@ pub(crate) fn settle(
         .cloned()
         .unwrap_or_default();
     set_condition(&mut conditions, "NamesAccepted", accepted, why, &what, now);
-    set_condition(&mut conditions, "Established", established, e_why, &e_what, now);
+    set_condition(&mut conditions, "Established", established, e_why, e_what, now);
+    if let Some((approval, what)) = approval {
+        let conforms = if approval == Approval::Approved { "True" } else { "False" };
+        set_condition(
+            &mut conditions,
+            "KubernetesAPIApprovalPolicyConformant",
+            conforms,
+            approval.reason(),
+            &what,
+            now,
+        );
+    }
     status.insert("conditions".to_owned(), conditions.into());
 }
 
@@ -200,20 +212,61 @@ fn condition<'a>(definition: &'a Object, kind: &str) -> Option<&'a str> {
         .and_then(|condition| condition["status"].as_str())
 }
 
-/// Whether another definition of the group, or a built-in kind, has one of the names.
-fn conflict(definition: &Object, others: &[Accepted]) -> Option<(&'static str, String)> {
-    let group = str_at(definition, &["spec", "group"]);
-    let own = name(definition);
-    let taken =
-        |field: &str, value: &str| others.iter().any(|other| other.definition() != own && other.name(field) == value);
-    for (field, reason) in [("plural", "PluralConflict"), ("kind", "KindConflict"), ("listKind", "ListKindConflict")] {
-        let value = str_at(definition, &["spec", "names", field]);
-        let built_in = builtin().iter().any(|row| {
-            row.group == group && (field == "plural" && row.plural == value || field == "kind" && row.kind == value)
+/// The names that a definition has from now on, and of those that it wants and does not get the last one: another of its group
+/// has it, or a built-in kind. Each that is free becomes its own, whatever comes of the others
+/// (`k8s.io/apiextensions-apiserver/pkg/controller/status`, `calculateNamesAndConditions`).
+fn accept(definition: &Object, old: Option<&Object>, others: &[Accepted]) -> (Object, Option<(&'static str, String)>) {
+    let (own, group) = (name(definition), str_at(definition, &["spec", "group"]));
+    let wanted = at(definition, &["spec", "names"]).and_then(Value::as_object);
+    let had = old.and_then(|old| at(old, &["status", "acceptedNames"])).and_then(Value::as_object);
+    let is_taken = |field: &str, name: &str| {
+        let is_built_in = builtin().iter().filter(|row| row.group == group).any(|row| match field {
+            "plural" => row.plural == name,
+            "kind" => row.kind == name,
+            _ => false,
         });
-        if built_in || taken(field, value) {
-            return Some((reason, format!("{value:?} is already in use")));
+        is_built_in
+            || others.iter().filter(|other| other.definition() != own).any(|other| match field {
+                "kind" | "listKind" => other.has_kind(name),
+                // Nobody has these to himself.
+                "categories" => false,
+                _ => other.has_resource(name),
+            })
+    };
+    let mut accepted = had.cloned().unwrap_or_default();
+    let mut conflict = None;
+    for (field, reason) in [
+        ("plural", "PluralConflict"),
+        ("singular", "SingularConflict"),
+        ("shortNames", "ShortNamesConflict"),
+        ("kind", "KindConflict"),
+        ("listKind", "ListKindConflict"),
+        ("categories", ""),
+    ] {
+        let value = wanted.and_then(|wanted| wanted.get(field));
+        let kept = texts(had.and_then(|had| had.get(field)));
+        let taken: Vec<String> = texts(value)
+            .into_iter()
+            .filter(|name| !kept.contains(name) && is_taken(field, name))
+            .map(|name| format!("{name:?} is already in use"))
+            .collect();
+        match (taken.as_slice(), value) {
+            ([], Some(value)) => drop(accepted.insert(field.to_owned(), value.clone())),
+            ([], None) => drop(accepted.remove(field)),
+            ([one], _) => conflict = Some((reason, one.clone())),
+            (many, _) => conflict = Some((reason, format!("[{}]", many.join(", ")))),
         }
     }
-    None
+    for field in ["kind", "plural"] {
+        accepted.entry(field).or_insert_with(|| "".into());
+    }
+    (accepted, conflict)
+}
+
+/// The names in a field: one, or a list of them.
+fn texts(value: Option<&Value>) -> Vec<&str> {
+    match value {
+        Some(Value::Array(list)) => list.iter().filter_map(Value::as_str).collect(),
+        one => one.and_then(Value::as_str).into_iter().collect(),
+    }
 }

@@ -17,7 +17,7 @@ use crate::convert;
 use crate::env::new_uid;
 use crate::kinds;
 use crate::object::{Object, meta_str};
-use crate::registry::managers;
+use crate::registry::{managers, meta, strategy};
 use crate::status::Status;
 use crate::stored;
 use crate::sub::scale;
@@ -259,10 +259,18 @@ pub(crate) async fn take(
     } else {
         convert::between(asked.cx.server, row, asked_version, changed).await?
     };
-    // It is stored under the name that it came with. Upstream lets a webhook name what is created.
+    // What is created under no name that the path gives is named by whoever named it last; all else is stored where it is.
+    let is_named_here = attributes.operation == Operation::Create && !asked.cx.request.named_in_path;
     for field in ["name", "namespace"] {
         let (before, after) = (meta_str(&attributes.object, field), meta_str(&object, field));
-        if before != after {
+        if before == after {
+            continue;
+        }
+        if field == "name" && is_named_here {
+            meta::check_name(asked.cx, after)?;
+            attributes.name = after.to_owned();
+            strategy::renamed(row, &mut object, before);
+        } else {
             let why = format!("admission made metadata.{field} {after:?} of {before:?}, which cannot be changed");
             return Err(Status::bad_request(why));
         }

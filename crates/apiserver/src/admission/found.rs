@@ -70,8 +70,26 @@ impl Found {
         plugins: &[Box<dyn AdmissionPlugin>],
         attributes: &Attributes<'_>,
     ) -> Result<(), Status> {
+        let mut needed: Vec<Needed> = plugins.iter().flat_map(|plugin| plugin.needs(attributes)).collect();
+        while !needed.is_empty() {
+            self.read(store, needed).await?;
+            let found: &Found = self;
+            let follows = plugins.iter().flat_map(|plugin| plugin.follows(attributes, found));
+            needed = follows.filter(|wanted| !found.has_asked(wanted)).collect();
+        }
+        Ok(())
+    }
+
+    /// Whether there is no need to look for an object once more.
+    fn has_asked(&self, wanted: &Needed) -> bool {
+        let asked = [&wanted.group, &wanted.resource, &wanted.namespace, &wanted.name].map(Clone::clone);
+        self.asked.get(&asked).is_some_and(|was_pinned| *was_pinned || !wanted.pinned)
+    }
+
+    /// Looks for what has not been looked for.
+    async fn read(&mut self, store: &dyn Store, needed: Vec<Needed>) -> Result<(), Status> {
         let wish = |n: Needed| ([n.group, n.resource, n.namespace, n.name], Reverse(n.pinned));
-        let mut needed: Vec<_> = plugins.iter().flat_map(|plugin| plugin.needs(attributes)).map(wish).collect();
+        let mut needed: Vec<_> = needed.into_iter().map(wish).collect();
         // A pinned wish comes first of its equals, so that it counts: the others have been asked for by then.
         needed.sort();
         for (asked, Reverse(pinned)) in needed {
@@ -152,28 +170,38 @@ mod tests {
         }
     }
 
-    #[test]
-    fn what_was_found_stays_and_what_is_new_is_found_besides() {
-        let store = MemStore::default();
-        let put = |resource: &str, name: &str| {
-            let object = json!({"metadata": {"name": name}});
-            let value = stored::encode(object.as_object().expect("an object"), "v1", "Any");
-            let op = Op::Put((keys::of("", resource, None) + name).into(), value);
-            let done = store.transact(Txn { checks: Vec::new(), ops: vec![op] }).now_or_never();
-            done.expect("at once").expect("stored");
-        };
-        put("nodes", "a");
-        put("namespaces", "y");
-        let caller = Caller::apiserver();
-        let plugins: Vec<Box<dyn AdmissionPlugin>> = vec![Box::new(Wants)];
-        let mut attributes = Attributes {
+    /// It wants a node, and each that the one before names.
+    struct Follows;
+
+    impl AdmissionPlugin for Follows {
+        fn name(&self) -> &'static str {
+            "Follows"
+        }
+        fn needs(&self, attributes: &Attributes<'_>) -> Vec<Needed> {
+            vec![Needed::one("", "nodes", "", &attributes.name)]
+        }
+        fn follows(&self, attributes: &Attributes<'_>, lookup: &dyn Lookup) -> Vec<Needed> {
+            let mut needed = self.needs(attributes);
+            while let Some(wanted) = needed.last()
+                && let Some(node) = lookup.get("", "nodes", "", &wanted.name)
+                && let Some(next) = node.get("spec").and_then(|spec| spec.get("next")).and_then(|next| next.as_str())
+                && needed.iter().all(|wanted| wanted.name != next)
+            {
+                needed.push(Needed::one("", "nodes", "", next));
+            }
+            needed
+        }
+    }
+
+    fn attributes<'a>(caller: &'a Caller, name: &str) -> Attributes<'a> {
+        Attributes {
             operation: Operation::Create,
-            caller: &caller,
+            caller,
             row: carrack_schema::table::find("", "pods").expect("pods"),
             version: "v1",
             subresource: "",
             namespace: "",
-            name: "x".to_owned(),
+            name: name.to_owned(),
             object: Object::new(),
             old: None,
             managers: None,
@@ -181,7 +209,48 @@ mod tests {
             deletion: None,
             dry_run: false,
             env: &Still,
+        }
+    }
+
+    fn put(store: &MemStore, resource: &str, object: serde_json::Value) {
+        let name = object["metadata"]["name"].as_str().expect("a name").to_owned();
+        let value = stored::encode(object.as_object().expect("an object"), "v1", "Any");
+        let op = Op::Put((keys::of("", resource, None) + &name).into(), value);
+        let done = store.transact(Txn { checks: Vec::new(), ops: vec![op] }).now_or_never();
+        done.expect("at once").expect("stored");
+    }
+
+    #[test]
+    fn what_is_found_may_name_what_is_looked_for_next() {
+        let check = |chain: &[(&str, &str)], seen: &[&str], missed: &[&str]| {
+            let store = MemStore::default();
+            for (name, next) in chain {
+                put(&store, "nodes", json!({"metadata": {"name": name}, "spec": {"next": next}}));
+            }
+            let plugins: Vec<Box<dyn AdmissionPlugin>> = vec![Box::new(Follows)];
+            let caller = Caller::apiserver();
+            let attributes = attributes(&caller, "a");
+            let found = fetch(&store, &plugins, &attributes).now_or_never().expect("at once").expect("read");
+            for (names, is_there) in [(seen, true), (missed, false)] {
+                for name in names {
+                    assert_eq!(found.get("", "nodes", "", name).is_some(), is_there, "{name} of {chain:?}");
+                }
+            }
         };
+        check(&[], &[], &["a"]);
+        check(&[("a", "b"), ("b", "c"), ("c", "d")], &["a", "b", "c"], &["d"]);
+        check(&[("a", "b"), ("b", "a"), ("c", "a")], &["a", "b"], &["c"]);
+    }
+
+    #[test]
+    fn what_was_found_stays_and_what_is_new_is_found_besides() {
+        let store = MemStore::default();
+        let put = |resource: &str, name: &str| put(&store, resource, json!({"metadata": {"name": name}}));
+        put("nodes", "a");
+        put("namespaces", "y");
+        let caller = Caller::apiserver();
+        let plugins: Vec<Box<dyn AdmissionPlugin>> = vec![Box::new(Wants)];
+        let mut attributes = attributes(&caller, "x");
         let mut found = fetch(&store, &plugins, &attributes).now_or_never().expect("at once").expect("read");
         assert!(found.get("", "namespaces", "", "x").is_none());
         put("nodes", "b");

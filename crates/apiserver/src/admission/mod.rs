@@ -5,8 +5,9 @@
 //! ```
 //!
 //! A plugin is a pure function of the request and of objects that it named beforehand
-//! ([`AdmissionPlugin::needs`]). What it pins becomes a precondition of the write, so that nothing is
-//! admitted on the grounds of an object that has changed meanwhile.
+//! ([`AdmissionPlugin::needs`]), some of them by what it found in others ([`AdmissionPlugin::follows`]).
+//! What it pins becomes a precondition of the write, so that nothing is admitted on the grounds of an
+//! object that has changed meanwhile.
 
 pub(crate) mod accepted;
 mod account_secret;
@@ -46,6 +47,7 @@ use carrack_schema::table::ResourceInfo;
 use carrack_store::Entry;
 
 use crate::env::Env;
+use crate::metrics::PodSecurityMetrics;
 use crate::object::Object;
 use crate::registry::delete_options::DeleteOptions;
 use crate::services::{Network, ServiceAddresses};
@@ -55,7 +57,7 @@ pub use along::{Along, Change};
 pub(crate) use along::{Terms, terms};
 pub(crate) use cluster_role::aggregated;
 pub(crate) use consult::{bind, connect, consult};
-pub(crate) use definition::{CLEANUP_FINALIZER, set_condition, settle, waits_for_names};
+pub(crate) use definition::{CLEANUP_FINALIZER, set_condition, settle};
 pub(crate) use found::{Found, fetch};
 pub(crate) use hooks::{Hooks, HooksFold};
 pub(crate) use select::verb;
@@ -181,6 +183,12 @@ pub trait AdmissionPlugin: Send + Sync {
         let _: &Attributes<'_> = attributes;
         Vec::new()
     }
+    /// The objects it wants to see besides, by what is in those that it named. Asked again until there is none among them that has
+    /// not been looked for.
+    fn follows(&self, attributes: &Attributes<'_>, lookup: &dyn Lookup) -> Vec<Needed> {
+        let _: (&Attributes<'_>, &dyn Lookup) = (attributes, lookup);
+        Vec::new()
+    }
     /// Completes the object.
     ///
     /// # Errors
@@ -219,7 +227,11 @@ pub trait AdmissionPlugin: Send + Sync {
 }
 
 /// The plugins of every server, in upstream's order.
-pub(crate) fn built_in(network: &Network, issuer: Option<&Arc<Issuer>>) -> Vec<Box<dyn AdmissionPlugin>> {
+pub(crate) fn built_in(
+    network: &Network,
+    issuer: Option<&Arc<Issuer>>,
+    pod_security: &PodSecurityMetrics,
+) -> Vec<Box<dyn AdmissionPlugin>> {
     vec![
         Box::new(namespace::NamespaceLifecycle),
         Box::new(definition::Definitions),
@@ -229,7 +241,7 @@ pub(crate) fn built_in(network: &Network, issuer: Option<&Arc<Issuer>>) -> Vec<B
         Box::new(account_secret::AccountSecrets(issuer.cloned())),
         Box::new(node::NodeRestriction),
         Box::new(node::TaintNodesByCondition),
-        Box::new(pod_security::PodSecurity),
+        Box::new(pod_security::PodSecurity(pod_security.clone())),
         Box::new(priority::Priority),
         Box::new(pod::DefaultTolerations),
         Box::new(persistent::DefaultStorageClass),

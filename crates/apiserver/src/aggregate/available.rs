@@ -48,6 +48,19 @@ async fn check(server: &Inner, remote: &Remote) -> (&'static str, &'static str, 
     }
 }
 
+/// Whether two messages say the same. Addresses, ports and times change with each look, and say nothing; a number that stands
+/// alone is a code.
+fn say_the_same(one: &str, other: &str) -> bool {
+    gist(one).eq(gist(other))
+}
+
+fn gist(message: &str) -> impl Iterator<Item = &str> {
+    message.split_whitespace().filter(|word| {
+        let digits = word.bytes().filter(u8::is_ascii_digit).count();
+        digits == 0 || (digits == word.len() && digits <= 3)
+    })
+}
+
 /// Writes the condition, if it is another one.
 async fn note(server: &Inner, remote: &Remote, status: &str, reason: &str, message: &str) -> Result<(), Status> {
     let name = format!("{}.{}", remote.version, remote.group);
@@ -55,7 +68,8 @@ async fn note(server: &Inner, remote: &Remote, status: &str, reason: &str, messa
     let (Some(entry), _) = server.store.get(&key).await? else { return Ok(()) };
     let mut object = stored::parse(&entry);
     let known = object.get("status").and_then(|status| status.pointer("/conditions/0")).cloned().unwrap_or_default();
-    if known["status"] == status && known["reason"] == reason {
+    let is_said = known["message"].as_str().is_some_and(|known| say_the_same(known, message));
+    if known["status"] == status && known["reason"] == reason && is_said {
         return Ok(());
     }
     tracing::info!(name, status, reason, message, "an aggregated API");
@@ -72,4 +86,49 @@ async fn note(server: &Inner, remote: &Remote, status: &str, reason: &str, messa
     // When somebody else was faster, the next round looks again.
     server.store.transact(Txn { checks, ops }).await?;
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use carrack_store::MemStore;
+    use futures::FutureExt as _;
+    use http::Method;
+
+    use super::*;
+    use crate::env::tests::Still;
+    use crate::server::Config;
+
+    #[test]
+    fn what_is_new_in_a_message_is_written_and_what_is_always_new_is_not() {
+        let server = ApiServer::new(Config::new(Arc::new(MemStore::default()), Arc::new(Still)));
+        let asked = |method: Method, path: &str, object: Option<&Value>| {
+            let answered = server.call(method, path, object).now_or_never();
+            answered.expect("it waits for nothing").expect("it is done")
+        };
+        let all = "/apis/apiregistration.k8s.io/v1/apiservices";
+        let spec = json!({"group": "g.example.com", "version": "v1", "groupPriorityMinimum": 100, "versionPriority": 100,
+            "service": {"name": "meter", "namespace": "default"}});
+        asked(Method::POST, all, Some(&json!({"metadata": {"name": "v1.g.example.com"}, "spec": spec})));
+        let remotes = server.inner.remotes().now_or_never().expect("it waits for nothing").expect("they are known");
+        let remote = remotes.values().next().expect("it is there");
+        for (message, is_new) in [
+            ("dial tcp 10.0.0.1:443: Connection refused (os error 111)", true),
+            ("dial tcp 10.0.0.2:443: Connection refused (os error 111)", false),
+            ("dial tcp 10.0.0.2:443: No route to host (os error 113)", true),
+            ("tls: certificate expired: verification time 1800000000 (UNIX)", true),
+            ("tls: certificate expired: verification time 1800000010 (UNIX)", false),
+            ("bad status from https://meter.default.svc:443/apis: 503", true),
+            ("bad status from https://meter.default.svc:443/apis: 500", true),
+            ("bad status from https://meter.default.svc:443/apis: 500", false),
+        ] {
+            let before = server.inner.store.revision();
+            let noted = note(&server.inner, remote, "False", "FailedDiscoveryCheck", message).now_or_never();
+            noted.expect("it waits for nothing").expect("it is noted");
+            assert_eq!(server.inner.store.revision() > before, is_new, "{message}");
+            let object = asked(Method::GET, &format!("{all}/v1.g.example.com"), None);
+            let condition = &object["status"]["conditions"][0];
+            assert_eq!(condition["reason"], "FailedDiscoveryCheck", "{object}");
+            assert!(!is_new || condition["message"] == message, "{object}");
+        }
+    }
 }

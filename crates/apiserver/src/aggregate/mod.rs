@@ -25,7 +25,7 @@ use crate::keys;
 use crate::object::{Object, at, name, str_at};
 use crate::stored;
 
-pub(crate) use remote::{Documents, forward};
+pub(crate) use remote::{Documents, Part, forward};
 pub(crate) use services::{ApiServices, sync};
 
 pub(crate) const GROUP: &str = "apiregistration.k8s.io";

@@ -4,14 +4,17 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use carrack_auth::Caller;
+use carrack_schema::openapi;
 use http::header::ACCEPT;
 use http::{HeaderMap, HeaderName, HeaderValue, Method};
 use serde_json::Value;
 
 use super::Remote;
 use super::told::Told;
+use crate::audit::AUDIT_ID;
 use crate::body::{Body, Response};
 use crate::call::{Call, Trust};
+use crate::etag;
 use crate::locate::{self, Place};
 use crate::server::Inner;
 use crate::status::Status;
@@ -61,6 +64,7 @@ pub(crate) async fn forward(
     remote: &Remote,
     (method, path_and_query, headers, body): (&Method, &str, &HeaderMap, Bytes),
     caller: &Caller,
+    audit_id: &str,
 ) -> Result<Response, Status> {
     let mut call = call(server, remote, path_and_query, TIMEOUT_MS).await?;
     call.method = method.clone();
@@ -70,8 +74,13 @@ pub(crate) async fn forward(
             call.headers.insert(HeaderName::from_static(name), value.clone());
         }
     }
+    // Both servers note it under one name.
+    let audit_id = HeaderValue::from_str(audit_id).map_err(Status::internal)?;
+    call.headers.insert(AUDIT_ID, audit_id.clone());
     identify(&mut call.headers, caller)?;
-    Ok(Response::new(Body::Remote(Box::new(call))))
+    let mut response = Response::new(Body::Remote(Box::new(call)));
+    response.headers_mut().insert(AUDIT_ID, audit_id);
+    Ok(response)
 }
 
 /// Says who asks, in the way that servers behind this one are configured for.
@@ -100,20 +109,29 @@ fn identify(headers: &mut HeaderMap, caller: &Caller) -> Result<(), Status> {
     Ok(())
 }
 
-/// Documents of other servers that discovery and the index of OpenAPI are made of.
+/// Documents of other servers that discovery and OpenAPI are made of.
 #[derive(Default)]
 pub(crate) struct Documents {
     /// `APIResource` objects.
     resources: Told<Arc<Vec<Value>>>,
     /// Hashes of the documents of OpenAPI; none where a server has none.
     hashes: Told<Option<String>>,
+    /// What they say in OpenAPI's older form, which has one document for everything.
+    parts: Told<Arc<Part>>,
+}
+
+/// A part of the document of OpenAPI v2.
+pub(crate) struct Part {
+    pub said: Value,
+    /// Changes when it says something else.
+    pub hash: String,
 }
 
 impl Documents {
     /// `APIResource` objects of a remote group and version; none when it does not answer.
     pub(crate) async fn resources(&self, server: &Inner, remote: &Remote) -> Option<Arc<Vec<Value>>> {
         let asking = async { fetch(server, remote).await.map(Arc::new) };
-        let word = self.resources.get(remote, server.env.now().as_second(), asking).await;
+        let word = self.resources.get(remote, &*server.env, asking).await;
         word.last.filter(|_| word.is_current)
     }
 
@@ -129,8 +147,22 @@ impl Documents {
             };
             ask(server, remote, "/openapi/v3").await.map(hash)
         };
-        let word = self.hashes.get(remote, server.env.now().as_second(), asking).await;
+        let word = self.hashes.get(remote, &*server.env, asking).await;
         word.last.flatten().map(|hash| (path, hash))
+    }
+
+    /// What the server of a remote group and version says of it in its document of OpenAPI v2; none where it never
+    /// said anything.
+    pub(crate) async fn v2_part(&self, server: &Inner, remote: &Remote) -> Option<Arc<Part>> {
+        let asking = async {
+            let part = |document: Value| {
+                let said = openapi::v2_part(document, &remote.group, &remote.version);
+                let hash = etag::of(said.to_string().as_bytes());
+                Arc::new(Part { said, hash })
+            };
+            ask(server, remote, "/openapi/v2").await.map(part)
+        };
+        self.parts.get(remote, &*server.env, asking).await.last
     }
 }
 

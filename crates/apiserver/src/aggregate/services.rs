@@ -56,9 +56,10 @@ impl AdmissionPlugin for ApiServices {
     }
 }
 
-/// Sees to it that there is an object for each group and version that is served here, and none of ours for
-/// others.
-pub(crate) async fn sync(server: &Inner) -> Result<(), Status> {
+/// Sees to it that there is an object for each group and version that is served here, and, where it `removes`, none of
+/// ours for others. Who removes does so once, for a reason: another server on the store, of another release, may serve
+/// them, and would make them again.
+pub(crate) async fn sync(server: &Inner, removes: bool) -> Result<(), Status> {
     let catalog = server.catalog().await?;
     let mut wanted: BTreeMap<String, Value> = BTreeMap::new();
     for row in catalog.rows() {
@@ -82,7 +83,8 @@ pub(crate) async fn sync(server: &Inner) -> Result<(), Status> {
     let mut checks = Vec::new();
     for entry in &page.entries {
         let memo = stored::memo(entry);
-        if wanted.remove(&*memo.name).is_none() && memo.labels.get(MANAGED).is_some() {
+        let is_wanted = wanted.remove(&*memo.name).is_some();
+        if removes && !is_wanted && memo.labels.get(MANAGED).is_some() {
             checks.push(Check::Unchanged(Arc::clone(&entry.key), entry.mod_revision));
             ops.push(Op::Delete(Arc::clone(&entry.key)));
         }

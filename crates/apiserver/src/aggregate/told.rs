@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
 
 use super::Remote;
+use crate::env::Env;
 
 /// How long what a server told is believed, in seconds.
 const FRESH_S: i64 = 30;
@@ -41,16 +42,17 @@ impl<T> Word<T> {
 
 impl<T: Clone> Told<T> {
     /// What a server tells, asked by `ask` where what is known is too old. What a silent one told last is kept,
-    /// whatever has become of its APIService.
+    /// whatever has become of its APIService. How old that is counts from when it answered, or was given up on: to wait
+    /// for it takes as long as it is left alone then.
     pub(super) async fn get(
         &self,
         remote: &Remote,
-        now_s: i64,
+        env: &dyn Env,
         ask: impl Future<Output = Result<T, String>>,
     ) -> Word<T> {
         let id = (remote.group.clone(), remote.version.clone());
         let known = self.0.lock().unwrap_or_else(PoisonError::into_inner).get(&id).cloned();
-        if let Some(known) = known.as_ref().filter(|known| known.is_believed(remote, now_s)) {
+        if let Some(known) = known.as_ref().filter(|known| known.is_believed(remote, env.now().as_second())) {
             return known.clone();
         }
         let (last, is_current) = match ask.await {
@@ -60,7 +62,7 @@ impl<T: Clone> Told<T> {
                 (known.and_then(|known| known.last), false)
             }
         };
-        let word = Word { last, is_current, revision: remote.revision, at_s: now_s };
+        let word = Word { last, is_current, revision: remote.revision, at_s: env.now().as_second() };
         self.0.lock().unwrap_or_else(PoisonError::into_inner).insert(id, word.clone());
         word
     }
@@ -68,9 +70,27 @@ impl<T: Clone> Told<T> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicI64, Ordering};
+
     use futures::FutureExt as _;
+    use jiff::Timestamp;
 
     use super::*;
+
+    /// How long a server takes to answer, or is waited for in vain.
+    const ASKING_S: i64 = SILENT_S;
+
+    /// A clock that is set.
+    #[derive(Default)]
+    struct Clock(AtomicI64);
+    impl Env for Clock {
+        fn now(&self) -> Timestamp {
+            Timestamp::from_second(self.0.load(Ordering::Relaxed)).expect("in range")
+        }
+        fn random(&self) -> u64 {
+            0
+        }
+    }
 
     fn remote(revision: u64) -> Remote {
         Remote {
@@ -88,23 +108,26 @@ mod tests {
     /// A silent server is not waited for again and again, and what it told last is not lost.
     #[test]
     fn words_are_kept_for_a_while() {
-        let told = Told::<u32>::default();
-        for (now_s, revision, answer, asked, last, is_current) in [
+        let (told, clock) = (Told::<u32>::default(), Clock::default());
+        // How much time has passed since the row before.
+        for (after_s, revision, answer, asked, last, is_current) in [
             (0, 1, Err(()), true, None, false),
             (SILENT_S - 1, 1, Ok(1), false, None, false),
-            (SILENT_S, 1, Ok(1), true, Some(1), true),
-            (SILENT_S + FRESH_S - 1, 1, Ok(2), false, Some(1), true),
+            (1, 1, Ok(1), true, Some(1), true),
+            (FRESH_S - 1, 1, Ok(2), false, Some(1), true),
             // Its APIService has changed.
-            (SILENT_S + FRESH_S - 1, 2, Ok(3), true, Some(3), true),
-            (SILENT_S + 2 * FRESH_S, 2, Err(()), true, Some(3), false),
-            (SILENT_S + 2 * FRESH_S + 1, 2, Ok(4), false, Some(3), false),
+            (0, 2, Ok(3), true, Some(3), true),
+            (FRESH_S, 2, Err(()), true, Some(3), false),
+            (1, 2, Ok(4), false, Some(3), false),
         ] {
+            let now_s = clock.0.fetch_add(after_s, Ordering::Relaxed) + after_s;
             let mut was_asked = false;
             let ask = async {
                 was_asked = true;
+                clock.0.fetch_add(ASKING_S, Ordering::Relaxed);
                 answer.map_err(|()| "silence".to_owned())
             };
-            let word = told.get(&remote(revision), now_s, ask).now_or_never().expect("an answer");
+            let word = told.get(&remote(revision), &clock, ask).now_or_never().expect("an answer");
             assert_eq!((word.last, word.is_current, was_asked), (last, is_current, asked), "at {now_s} s");
         }
     }

@@ -8,20 +8,20 @@ mod policy;
 
 use std::collections::BTreeMap;
 use std::pin::Pin;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
 use carrack_auth::Caller;
 use futures::Stream;
-use http::HeaderMap;
+use http::{HeaderMap, HeaderValue};
 use jiff::SignedDuration;
 use prometheus_client::metrics::counter::Counter;
-use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
 use crate::body::{Body, Lines, Response};
 use crate::env::{Env, new_uid};
+use crate::object::{Object, meta_str};
 use crate::part;
 use crate::route::RequestInfo;
 use crate::server::{Acting, Inner};
@@ -30,7 +30,7 @@ use policy::Decision;
 pub use policy::{Level, Policy, Stage};
 
 /// The header that names the event of a request.
-const AUDIT_ID: &str = "audit-id";
+pub(crate) const AUDIT_ID: &str = "audit-id";
 /// Bodies that are longer are left out, in bytes.
 const MAX_BODY_BYTES: usize = 1 << 20;
 
@@ -53,15 +53,90 @@ pub struct Audit {
 #[derive(Clone, Copy, Debug)]
 pub struct Source(pub std::net::IpAddr);
 
-/// What became known of a request on its way.
+/// What becomes known of a request on its way.
 #[derive(Debug, Default)]
 pub(crate) struct Notes {
+    /// How much of it is noted.
+    level: Level,
+    /// The name of its event; none when it is not noted.
+    id: Option<String>,
+    known: Mutex<Known>,
+}
+
+#[derive(Debug, Default)]
+struct Known {
     /// Whether it was allowed, and why.
-    pub allowed: Option<(bool, String)>,
+    allowed: Option<(bool, String)>,
     /// What admission says of it.
-    pub annotations: BTreeMap<String, String>,
+    annotations: BTreeMap<String, String>,
     /// For how long webhooks were waited for.
-    pub elsewhere: SignedDuration,
+    elsewhere: SignedDuration,
+    /// What the object that was sent says of itself.
+    reference: BTreeMap<&'static str, String>,
+    /// What was sent.
+    sent: Option<Value>,
+}
+
+impl Notes {
+    fn known(&self) -> MutexGuard<'_, Known> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether anybody reads them.
+    pub(crate) fn is_noted(&self) -> bool {
+        self.level > Level::None
+    }
+
+    /// The name under which all servers that see the request note it: it has one also where this one notes nothing.
+    pub(crate) fn id(&self, env: &dyn Env, headers: &HeaderMap) -> String {
+        self.id.clone().unwrap_or_else(|| audit_id(env, headers))
+    }
+
+    /// Whether it was allowed, and why.
+    pub(crate) fn decided(&self, allowed: bool, why: &str) {
+        self.known().allowed = Some((allowed, why.to_owned()));
+    }
+
+    /// Adds an annotation. What is already there stays: upstream never overwrites one
+    /// (`k8s.io/apiserver/pkg/audit/context.go`, `AddAuditAnnotation`).
+    pub(crate) fn annotate(&self, key: String, value: impl Into<String>) {
+        self.known().annotations.entry(key).or_insert_with(|| value.into());
+    }
+
+    /// Webhooks were waited for so long.
+    pub(crate) fn waited(&self, time: SignedDuration) {
+        let mut known = self.known();
+        known.elsewhere = known.elsewhere.saturating_add(time);
+    }
+
+    /// For how long webhooks were waited for.
+    pub(crate) fn elsewhere(&self) -> SignedDuration {
+        self.known().elsewhere
+    }
+
+    /// An object was sent in so many bytes, as it was read of whatever encoding; `complete` adds what it goes without saying.
+    pub(crate) fn sent(&self, object: &Object, size_bytes: usize, complete: impl FnOnce(&mut Object)) {
+        if !self.is_noted() {
+            return;
+        }
+        let fields = ["namespace", "name", "uid", "resourceVersion"].map(|field| (field, meta_str(object, field)));
+        let said = fields.into_iter().filter(|(_, said)| !said.is_empty());
+        let reference = said.map(|(field, said)| (field, said.to_owned())).collect();
+        let sent = (self.level >= Level::Request && size_bytes <= MAX_BODY_BYTES).then(|| {
+            let mut object = object.clone();
+            complete(&mut object);
+            Value::Object(object)
+        });
+        let mut known = self.known();
+        (known.reference, known.sent) = (reference, sent);
+    }
+
+    /// A patch was sent, or what only the code behind it can read; what is no JSON is left out.
+    pub(crate) fn sent_as_is(&self, body: &[u8]) {
+        if self.level >= Level::Request && body.len() <= MAX_BODY_BYTES {
+            self.known().sent = serde_json::from_slice(body).ok();
+        }
+    }
 }
 
 /// A request that is being noted.
@@ -72,6 +147,7 @@ pub(crate) struct Record {
     written: Counter,
     decision: Decision,
     event: Map<String, Value>,
+    notes: Arc<Notes>,
     /// What became of it has been noted, or will be by somebody else.
     ended: bool,
 }
@@ -80,6 +156,7 @@ pub(crate) struct Record {
 impl Drop for Record {
     fn drop(&mut self) {
         if !self.ended {
+            self.fill();
             let message = "the request was given up before it was answered";
             let status = json!({
                 "metadata": {}, "status": "Failure", "message": message, "reason": "Timeout", "code": 504,
@@ -119,7 +196,6 @@ impl Audit {
         acting: &Acting,
         info: &RequestInfo,
         parts: &http::request::Parts,
-        body: &[u8],
     ) -> Option<Record> {
         let real = acting.real.as_ref().unwrap_or(&acting.caller);
         let decision = self.policy.decide(real, info);
@@ -133,7 +209,8 @@ impl Audit {
         put("kind", "Event".into());
         put("apiVersion", "audit.k8s.io/v1".into());
         put("level", decision.level.text().into());
-        put("auditID", audit_id(&**env, &parts.headers).into());
+        let id = audit_id(&**env, &parts.headers);
+        put("auditID", id.as_str().into());
         put("requestURI", parts.uri.path_and_query().map_or(info.path.as_str(), |uri| uri.as_str()).into());
         put("verb", info.verb.into());
         put("user", user(real));
@@ -146,16 +223,15 @@ impl Audit {
         if let Some(agent) = parts.headers.get(http::header::USER_AGENT).and_then(|agent| agent.to_str().ok()) {
             put("userAgent", agent.into());
         }
-        if let Some(reference) = reference(info, body) {
+        if let Some(reference) = reference(info) {
             put("objectRef", reference);
         }
         put("requestReceivedTimestamp", micros(&**env).into());
         let written = server.metrics.access.events();
-        let mut record = Record { audit: self.clone(), env: Arc::clone(env), written, decision, event, ended: false };
+        let notes = Arc::new(Notes { level: decision.level, id: Some(id), known: Mutex::default() });
+        let (audit, env) = (self.clone(), Arc::clone(env));
+        let mut record = Record { audit, env, written, decision, event, notes, ended: false };
         record.stage(Stage::RequestReceived, None);
-        if record.decision.level >= Level::Request && !matches!(info.verb, "get" | "list" | "watch") {
-            record.body("requestObject", body);
-        }
         Some(record)
     }
 }
@@ -171,6 +247,11 @@ fn attempted(headers: &HeaderMap) -> String {
 }
 
 impl Record {
+    /// Where is written down what becomes known of the request.
+    pub(crate) fn notes(&self) -> Arc<Notes> {
+        Arc::clone(&self.notes)
+    }
+
     /// Ends with the refusal of a request of which nobody knows whose it is.
     pub(crate) fn end_unauthenticated(mut self, headers: &HeaderMap) {
         self.ended = true;
@@ -183,20 +264,12 @@ impl Record {
     }
 
     /// Ends with a reply, which names the event; that of a watch ends later.
-    pub(crate) fn end(mut self, notes: &Notes, mut response: Response) -> Response {
+    pub(crate) fn end(mut self, mut response: Response) -> Response {
         self.ended = true;
-        if let Some(id) = self.event.get("auditID").and_then(Value::as_str).and_then(|id| id.parse().ok()) {
+        if let Some(id) = self.notes.id.as_ref().and_then(|id| id.parse().ok()) {
             response.headers_mut().insert(AUDIT_ID, id);
         }
-        let mut annotations = json!(notes.annotations);
-        if let Some((allowed, reason)) = &notes.allowed {
-            let decision = if *allowed { "allow" } else { "forbid" };
-            annotations["authorization.k8s.io/decision"] = decision.into();
-            annotations["authorization.k8s.io/reason"] = reason.as_str().into();
-        }
-        if annotations.as_object().is_some_and(|annotations| !annotations.is_empty()) {
-            self.event.insert("annotations".to_owned(), annotations);
-        }
+        self.fill();
         let stage = match response.body() {
             Body::Watch { .. } | Body::Node(_) | Body::Remote(_) | Body::Upgrade(_) => Stage::ResponseStarted,
             Body::Full(bytes) if self.decision.level >= Level::RequestResponse => {
@@ -223,12 +296,38 @@ impl Record {
         Response::from_parts(head, body)
     }
 
+    /// Takes over what has become known.
+    fn fill(&mut self) {
+        let Known { allowed, mut annotations, reference, sent, .. } = std::mem::take(&mut *self.notes.known());
+        if let Some((allowed, reason)) = allowed {
+            let decision = if allowed { "allow" } else { "forbid" };
+            annotations.insert("authorization.k8s.io/decision".to_owned(), decision.to_owned());
+            annotations.insert("authorization.k8s.io/reason".to_owned(), reason);
+        }
+        if !annotations.is_empty() {
+            self.event.insert("annotations".to_owned(), json!(annotations));
+        }
+        if let Some(object) = self.event.get_mut("objectRef").and_then(Value::as_object_mut) {
+            for (field, said) in reference {
+                object.entry(field).or_insert_with(|| said.into());
+            }
+        }
+        if let Some(sent) = sent {
+            self.object("requestObject", sent);
+        }
+    }
+
     fn body(&mut self, field: &str, bytes: &[u8]) {
         if bytes.len() > MAX_BODY_BYTES {
             return;
         }
         // What is no JSON is left out.
-        let Ok(mut object) = serde_json::from_slice::<Value>(bytes) else { return };
+        if let Ok(object) = serde_json::from_slice(bytes) {
+            self.object(field, object);
+        }
+    }
+
+    fn object(&mut self, field: &str, mut object: Value) {
         if self.decision.omit_managed_fields
             && let Some(metadata) = object.get_mut("metadata").and_then(Value::as_object_mut)
         {
@@ -252,6 +351,14 @@ impl Record {
     }
 }
 
+/// Names the event of a request that has come from outside, whether or not it is noted: whoever sees the request from now on
+/// finds the name in its head, and the reply says it, too (`k8s.io/apiserver/pkg/endpoints/filters/audit_init.go`).
+pub(crate) fn name(env: &dyn Env, headers: &mut HeaderMap) -> Option<HeaderValue> {
+    let id = HeaderValue::try_from(audit_id(env, headers)).ok()?;
+    headers.insert(AUDIT_ID, id.clone());
+    Some(id)
+}
+
 /// The client's own id of the request, or a new one.
 fn audit_id(env: &dyn Env, headers: &HeaderMap) -> String {
     let given = headers.get(AUDIT_ID).and_then(|id| id.to_str().ok()).filter(|id| !id.is_empty() && id.len() <= 64);
@@ -273,29 +380,14 @@ fn user(caller: &Caller) -> Value {
     user
 }
 
-/// The metadata of an object that is sent.
-#[derive(Default, Deserialize)]
-#[serde(default)]
-struct Sent {
-    metadata: SentMetadata,
-}
-
-#[derive(Default, Deserialize)]
-#[serde(default)]
-struct SentMetadata {
-    name: String,
-}
-
-fn reference(info: &RequestInfo, body: &[u8]) -> Option<Value> {
+/// What the path says of the object; a new one says the rest itself.
+fn reference(info: &RequestInfo) -> Option<Value> {
     let request = info.resource.as_ref()?;
     let mut reference = Map::new();
-    // The path of a new object does not name it. What is not JSON goes without.
-    let made = info.verb == "create" && request.name.is_none();
-    let sent = made.then(|| serde_json::from_slice::<Sent>(body).unwrap_or_default().metadata.name);
     let fields = [
         ("resource", Some(request.resource.as_str())),
         ("namespace", request.namespace.as_deref()),
-        ("name", request.name.as_deref().or(sent.as_deref())),
+        ("name", request.name.as_deref()),
         ("apiGroup", Some(request.group.as_str())),
         ("apiVersion", Some(request.version.as_str())),
         ("subresource", request.subresource.as_deref()),

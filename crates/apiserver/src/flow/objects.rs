@@ -1,9 +1,18 @@
 //! The FlowSchemas and priority levels that are there from the start, with upstream's values
 //! (`k8s.io/apiserver/pkg/apis/flowcontrol/bootstrap`).
 
+use carrack_schema::table::find;
 use serde_json::{Value, json};
 
 use super::{GROUP, LEVELS, SCHEMAS};
+use crate::kinds;
+
+/// Says of an object whether its spec is kept as it is here.
+const AUTOUPDATE: &str = "apf.kubernetes.io/autoupdate-spec";
+/// The level, and the schema, that nothing limits.
+const EXEMPT: &str = "exempt";
+/// Those without which some request would have no place.
+const MANDATORY: [&str; 2] = [EXEMPT, "catch-all"];
 
 /// The number of queues and the hand that is dealt of them.
 type Queues = (u64, u64);
@@ -44,7 +53,7 @@ fn schema(name: &str, level: &str, precedence: u64, distinguisher: &str, rules: 
     }
     let object = json!({
         "apiVersion": format!("{GROUP}/v1"), "kind": "FlowSchema",
-        "metadata": {"name": name, "annotations": {"apf.kubernetes.io/autoupdate-spec": "true"}}, "spec": spec,
+        "metadata": {"name": name, "annotations": {AUTOUPDATE: "true"}}, "spec": spec,
     });
     (SCHEMAS, object)
 }
@@ -65,7 +74,7 @@ pub(crate) fn bootstrap() -> Vec<(&'static str, Value)> {
     let level = |name: &str, spec: Value| {
         let object = json!({
             "apiVersion": format!("{GROUP}/v1"), "kind": "PriorityLevelConfiguration",
-            "metadata": {"name": name, "annotations": {"apf.kubernetes.io/autoupdate-spec": "true"}}, "spec": spec,
+            "metadata": {"name": name, "annotations": {AUTOUPDATE: "true"}}, "spec": spec,
         });
         (LEVELS, object)
     };
@@ -166,4 +175,108 @@ pub(crate) fn bootstrap() -> Vec<(&'static str, Value)> {
         schema("catch-all", "catch-all", 10_000, "ByUser", vec![rule(&everybody, &[])]),
     ]);
     all
+}
+
+/// One of these as it is to be; none where it is so already. The mandatory ones have their spec whatever was made of them, the
+/// others as long as their annotation says so, or says nothing and nobody has changed them
+/// (`pkg/registry/flowcontrol/ensurer`).
+pub(crate) fn mended(plural: &str, wanted: &Value, stored: &Value) -> Option<Value> {
+    let name = wanted["metadata"]["name"].as_str().unwrap_or_default();
+    let said = stored["metadata"]["annotations"][AUTOUPDATE].as_str().and_then(truth);
+    let is_kept = MANDATORY.contains(&name) || said.unwrap_or(stored["metadata"]["generation"] == 1);
+    let mut mended = stored.clone();
+    if said != Some(is_kept) {
+        mended["metadata"]["annotations"][AUTOUPDATE] = is_kept.to_string().into();
+    }
+    if is_kept {
+        let mut spec = completed(plural, wanted);
+        // What the level lends and is given is for users to say.
+        if (plural, name) == (LEVELS, EXEMPT) && stored["spec"]["exempt"].is_object() {
+            spec["exempt"] = stored["spec"]["exempt"].clone();
+        }
+        mended["spec"] = spec;
+    }
+    (mended != *stored).then_some(mended)
+}
+
+/// The spec of an object in the form in which it is stored: without what is as good as absent, with its defaults.
+fn completed(plural: &str, wanted: &Value) -> Value {
+    let mut object = wanted.as_object().cloned().unwrap_or_default();
+    if let Some(row) = find(GROUP, plural)
+        && let Some(version) = row.versions.iter().find(|version| version.name == "v1")
+        && kinds::conform(row, version, &mut object).is_ok()
+    {
+        kinds::default(row, version, &mut object);
+    }
+    object.remove("spec").unwrap_or_default()
+}
+
+/// What Go's `strconv.ParseBool` makes of a text.
+fn truth(text: &str) -> Option<bool> {
+    match text {
+        "1" | "t" | "T" | "true" | "TRUE" | "True" => Some(true),
+        "0" | "f" | "F" | "false" | "FALSE" | "False" => Some(false),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A stored object of the start, with this put into it.
+    fn stored(plural: &str, name: &str, change: impl FnOnce(&mut Value)) -> (Value, Value) {
+        let is_it = |(of, object): &(&str, Value)| *of == plural && object["metadata"]["name"] == name;
+        let (_, wanted) = bootstrap().into_iter().find(is_it).expect("one of the start");
+        let mut object = wanted.clone();
+        object["spec"] = completed(plural, &wanted);
+        object["metadata"]["generation"] = 2.into();
+        change(&mut object);
+        (wanted, object)
+    }
+
+    /// Whether the spec becomes the wanted one, and what the annotation says then; none where nothing is written.
+    #[track_caller]
+    fn check(plural: &str, name: &str, change: &dyn Fn(&mut Value), want: Option<(bool, &str)>) {
+        let (wanted, object) = stored(plural, name, change);
+        let told = mended(plural, &wanted, &object);
+        let told = told.as_ref().map(|mended| {
+            let said = mended["metadata"]["annotations"][AUTOUPDATE].as_str().unwrap_or_default();
+            (mended["spec"] == completed(plural, &wanted), said)
+        });
+        assert_eq!(told, want, "{plural} {name} {object}");
+    }
+
+    #[test]
+    fn objects_get_back_what_is_not_for_users_to_say() {
+        let precedence = |object: &mut Value| object["spec"]["matchingPrecedence"] = 7.into();
+        let shares = |object: &mut Value| object["spec"]["exempt"]["nominalConcurrencyShares"] = 9.into();
+        let says = |object: &mut Value, said: &str| object["metadata"]["annotations"][AUTOUPDATE] = said.into();
+        let silent = |object: &mut Value, generation: u64| {
+            object["metadata"]["annotations"] = Value::Null;
+            object["metadata"]["generation"] = generation.into();
+        };
+        for (plural, object) in bootstrap() {
+            check(plural, object["metadata"]["name"].as_str().unwrap_or_default(), &|_| {}, None);
+        }
+        check(SCHEMAS, "service-accounts", &precedence, Some((true, "true")));
+        let off = |object: &mut Value| {
+            precedence(object);
+            says(object, "false");
+        };
+        check(SCHEMAS, "service-accounts", &off, None);
+        check(SCHEMAS, "catch-all", &off, Some((true, "true")));
+        let at = |generation: u64| {
+            move |object: &mut Value| {
+                precedence(object);
+                silent(object, generation);
+            }
+        };
+        check(SCHEMAS, "service-accounts", &at(1), Some((true, "true")));
+        check(SCHEMAS, "service-accounts", &at(2), Some((false, "false")));
+        check(SCHEMAS, "catch-all", &at(2), Some((true, "true")));
+        check(SCHEMAS, "service-accounts", &|object| says(object, "perhaps"), Some((true, "false")));
+        check(LEVELS, "exempt", &shares, None);
+        check(LEVELS, "catch-all", &|object| object["spec"]["limited"] = Value::Null, Some((true, "true")));
+    }
 }

@@ -15,6 +15,24 @@ use crate::audit::Level;
 const SECONDS: [f64; 15] =
     [0.001, 0.002, 0.004, 0.008, 0.016, 0.032, 0.064, 0.128, 0.256, 0.512, 1.024, 2.048, 4.096, 8.192, 16.384];
 
+/// From half an hour to a year, and what is over.
+const LEFT_SECONDS: [f64; 14] = [
+    0.0,
+    1_800.0,
+    3_600.0,
+    7_200.0,
+    21_600.0,
+    43_200.0,
+    86_400.0,
+    172_800.0,
+    345_600.0,
+    604_800.0,
+    2_592_000.0,
+    7_776_000.0,
+    15_552_000.0,
+    31_104_000.0,
+];
+
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
 struct ResultLabels {
     result: &'static str,
@@ -44,6 +62,7 @@ pub(crate) struct AccessMetrics {
     attempts: Family<ResultLabels, Counter>,
     durations: Family<ResultLabels, Histogram, Bounds>,
     users: Family<UserLabels, Counter>,
+    certificates: Histogram,
     fresh_tokens: Counter,
     stale_tokens: Counter,
     authorizations: Family<ResultLabels, Counter>,
@@ -75,6 +94,7 @@ impl AccessMetrics {
             attempts: Family::default(),
             durations: family(),
             users: Family::default(),
+            certificates: Histogram::new(LEFT_SECONDS),
             fresh_tokens: Counter::default(),
             stale_tokens: Counter::default(),
             authorizations: Family::default(),
@@ -95,6 +115,11 @@ impl AccessMetrics {
             "authenticated_user_requests",
             "Number of authenticated requests, by user",
             self.users.clone(),
+        );
+        registry.register(
+            "apiserver_client_certificate_expiration_seconds",
+            "For how long the certificates of those who make requests are still valid, in seconds",
+            self.certificates.clone(),
         );
         registry.register(
             "serviceaccount_valid_tokens",
@@ -136,6 +161,11 @@ impl AccessMetrics {
         if known == Known::Yes {
             self.users.get_or_create(&UserLabels { username: counted(user) }).inc();
         }
+    }
+
+    /// A request came over a connection whose client's certificate is valid for so long.
+    pub(crate) fn certificate(&self, left_s: i64) {
+        self.certificates.observe(left_s as f64);
     }
 
     /// A token was taken that is valid for longer than its holder is told, after that or before.

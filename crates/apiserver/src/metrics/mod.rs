@@ -13,6 +13,7 @@ mod answered;
 mod cel;
 mod conversion;
 mod flow;
+mod pod_security;
 mod process;
 mod store;
 mod text;
@@ -36,6 +37,7 @@ pub(crate) use access::Known;
 pub(crate) use admission::{Called, Step};
 pub(crate) use conversion::{ConversionMetrics, Failure};
 pub(crate) use flow::Counted;
+pub(crate) use pod_security::PodSecurityMetrics;
 pub use process::ProcessStats;
 pub(crate) use store::Metered;
 
@@ -224,8 +226,8 @@ fn labels(info: &RequestInfo, verb: &'static str) -> RequestLabels {
 }
 
 impl Metrics {
-    /// Of a server with these admission plugins, in their order.
-    pub(crate) fn new(plugins: impl Iterator<Item = &'static str>) -> Self {
+    /// Of a server with these admission plugins, in their order; what one of them counts by itself is told, too.
+    pub(crate) fn new(plugins: impl Iterator<Item = &'static str>, pod_security: &PodSecurityMetrics) -> Self {
         let family = |bounds| Family::new_with_constructor(Bounds(bounds));
         let in_flight: Family<InFlightLabels, Gauge> = Family::default();
         let mut metrics = Self {
@@ -291,6 +293,7 @@ impl Metrics {
         );
         metrics.access.register(registry);
         metrics.admission.register(registry);
+        pod_security.register(registry);
         metrics.conversion.register(registry);
         metrics.cel.register(registry);
         metrics.flow.register(registry);

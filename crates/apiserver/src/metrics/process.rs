@@ -20,6 +20,14 @@ pub struct ProcessStats {
 }
 
 impl ProcessStats {
+    /// All of it in Prometheus' text form.
+    #[must_use]
+    pub fn text(&self) -> String {
+        let mut out = String::new();
+        self.write(&mut out);
+        out
+    }
+
     pub(super) fn write(&self, out: &mut String) {
         let mut gauge = |name: &str, help: &str, value: f64| single(out, name, "gauge", help, value);
         gauge("process_resident_memory_bytes", "Resident memory size in bytes", self.resident_bytes as f64);

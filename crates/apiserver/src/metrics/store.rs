@@ -127,6 +127,10 @@ impl Store for Metered {
         self.store.fault()
     }
 
+    fn health(&self) -> StoreFuture<'_, ()> {
+        self.store.health()
+    }
+
     fn size_bytes(&self) -> Option<u64> {
         self.store.size_bytes()
     }

@@ -92,9 +92,10 @@ fn settle(cx: &Cx<'_>, config: &Object) -> Result<(), Status> {
 pub(crate) async fn run(cx: &mut Cx<'_>, half: &Half, mut config: Object) -> Result<Outcome, Status> {
     let dry_run = cx.dry_run()?;
     let (manager, force) = options(cx);
-    kinds::conform(&cx.row, cx.version(), &mut config)
+    kinds::conform_applied(&cx.row, cx.version(), &mut config)
         .map_err(|error| Status::bad_request(error.status_message(&cx.version().name, &cx.row.kind)))?;
     metadata::settle_name(cx, &mut config)?;
+    strategy::drop_kept_metadata(cx, half, &mut config);
     for round in create::tries(&cx.server.env) {
         if round > 0 {
             cx.fit(&mut config)?;
@@ -156,7 +157,8 @@ fn refused(cx: &Cx<'_>, config: &Object, error: ApplyError) -> Status {
                 field: path.clone(),
             });
             let details = Details { causes: causes.collect(), ..Details::default() };
-            Status { code: 409, reason: "Conflict", message: error.to_string(), details: Some(Box::new(details)) }
+            let (reason, message) = ("Conflict".into(), error.to_string());
+            Status { code: 409, reason, message, details: Some(Box::new(details)) }
         }
         // It is not decided without what a conversion makes.
         error @ ApplyError::Unconverted(_) => Status::internal(error),

@@ -43,9 +43,6 @@ pub(crate) async fn create(cx: &mut Cx<'_>, body: &[u8]) -> Result<Response, Sta
     let (warnings, mut names) = (cx.warnings.len(), NAME_TRIES);
     for _ in tries(&cx.server.env) {
         let mut object = decode::object(cx, body)?;
-        if cx.request.named_in_path {
-            meta::settle_name(cx, &mut object)?;
-        }
         prepare(cx, &mut object)?;
         let managers = managers::created(cx, &mut object);
         if let Some(made) = attempt(cx, object, managers.as_deref(), dry_run, &mut names).await? {
@@ -130,6 +127,9 @@ async fn attempt(
     }
     strategy::name_given(cx, &mut object);
     let (mut object, mut terms) = admit(cx, object, managers, &name, dry_run).await?;
+    // Webhooks may have named it otherwise.
+    let generated = generated && meta_str(&object, "name") == name;
+    let name = meta_str(&object, "name").to_owned();
     let key: Arc<str> = keys::key(&cx.row, cx.namespace(), &name).into();
     if dry_run {
         rests_on::checks(cx).await?;
@@ -215,12 +215,12 @@ async fn admit(
         kinds::validate_create(&cx.row, cx.version(), &mut attributes.object)
     });
     if !errors.is_empty() {
-        return Err(meta::invalid(cx, name, &errors));
+        return Err(meta::invalid(cx, &attributes.name, &errors));
     }
     extend::annotate(cx, &attributes, &found);
     steps::validate(cx, Asked::ALL, &attributes, &found).await?;
     server.check_privileges(cx, &attributes.object, None).await?;
-    let terms = admission::terms(&server.plugins, &attributes, found)?;
+    let terms = admission::terms(&server.plugins, &mut attributes, found)?;
     let Attributes { object, .. } = attributes;
     Ok((object, terms))
 }

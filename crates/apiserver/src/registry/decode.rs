@@ -1,5 +1,7 @@
 //! From a request's body to an object of the request's kind.
 
+use std::borrow::Cow;
+
 use carrack_schema::builtin;
 use carrack_schema::decode::{self, Finding, Format, Limits};
 use carrack_schema::table::SchemaSource;
@@ -10,7 +12,7 @@ use crate::accept::content_type;
 use crate::context::{Cx, FieldValidation};
 use crate::convert::set_type;
 use crate::kinds;
-use crate::object::{Object, str_at};
+use crate::object::Object;
 use crate::protobuf;
 use crate::status::Status;
 
@@ -23,19 +25,18 @@ const TAKEN: &str = "application/json, application/yaml, application/vnd.kuberne
 /// # Errors
 /// 400 for what is of another type than its field, too: taken for absent, a token would be for anybody, and a
 /// deletion would know no precondition.
-pub(crate) fn any(headers: &HeaderMap, body: &[u8], type_name: &str) -> Result<Object, Status> {
+pub(crate) fn any(cx: &Cx<'_>, body: &[u8], type_name: &str) -> Result<Object, Status> {
     let mut parts = type_name.rsplit('.');
     let (kind, version) = (parts.next().unwrap_or_default(), parts.next().unwrap_or_default());
-    let (object, _) = parse(headers, body, Some(type_name), version, kind)?;
+    let (object, _) = parse(cx.headers, body, Some(type_name), version, kind)?;
     let mut value = Value::Object(object);
     if let Some(schema) = builtin::schema(type_name) {
         decode::conform(&mut value, schema)
             .map_err(|error| Status::bad_request(error.status_message(version, kind)))?;
     }
-    match value {
-        Value::Object(object) => Ok(object),
-        _ => Err(Status::bad_request("the body is not an object")),
-    }
+    let Value::Object(object) = value else { return Err(Status::bad_request("the body is not an object")) };
+    cx.audited.sent(&object, body.len(), |_| {});
+    Ok(object)
 }
 
 /// Reads a body that is an object of the request's kind; unknown and duplicate fields are treated as
@@ -52,6 +53,8 @@ pub(crate) fn object(cx: &mut Cx<'_>, body: &[u8]) -> Result<Object, Status> {
     check_type(&object, &api_version, &cx.row.kind)?;
     set_type(&mut object, &api_version, &cx.row.kind);
     settle(cx, &mut object, findings, in_order.then_some(body))?;
+    // Upstream's decoder fills in the defaults.
+    cx.audited.sent(&object, body.len(), |object| kinds::default(&cx.row, cx.version(), object));
     Ok(object)
 }
 
@@ -79,9 +82,9 @@ fn parse(
     };
     let parsed = decode::parse(body, format, Limits::default()).map_err(|error| match error {
         decode::DecodeError::TooLarge { limit } => Status::too_large(limit),
-        unread @ (decode::DecodeError::Syntax(_) | decode::DecodeError::NotAnObject { .. }) => {
-            Status::bad_request(decode::unrecognized(kind, &unread, body))
-        }
+        unread @ (decode::DecodeError::Syntax(_)
+        | decode::DecodeError::NotAnObject { .. }
+        | decode::DecodeError::NotNamed { .. }) => Status::bad_request(decode::unrecognized(kind, &unread, body)),
         other => Status::bad_request(other.status_message(version, kind)),
     })?;
     match parsed.value {
@@ -112,10 +115,18 @@ fn settle(cx: &mut Cx<'_>, object: &mut Object, mut findings: Vec<Finding>, body
     Ok(())
 }
 
+/// What an object says in this field. What is no text, as only a patch can make it, is told as it is.
+fn said<'o>(object: &'o Object, field: &str) -> Cow<'o, str> {
+    match object.get(field) {
+        None | Some(Value::Null) => Cow::Borrowed(""),
+        Some(Value::String(text)) => Cow::Borrowed(text),
+        Some(other) => Cow::Owned(other.to_string()),
+    }
+}
+
 /// A body may leave out what it is; it may not be something else.
 pub(crate) fn check_type(object: &Object, api_version: &str, kind: &str) -> Result<(), Status> {
-    let given_version = str_at(object, &["apiVersion"]);
-    let given_kind = str_at(object, &["kind"]);
+    let (given_version, given_kind) = (said(object, "apiVersion"), said(object, "kind"));
     if !given_version.is_empty() && given_version != api_version {
         return Err(Status::bad_request(format!(
             "the API version in the data ({given_version}) does not match the expected API version ({api_version})"

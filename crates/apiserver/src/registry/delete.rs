@@ -224,7 +224,7 @@ async fn with_attributes(
         steps::admit(cx, asked, &mut attributes, &mut found).await?;
         steps::validate(cx, asked, &attributes, &found).await?;
     }
-    admission::terms(&server.plugins, &attributes, found)
+    admission::terms(&server.plugins, &mut attributes, found)
 }
 
 /// The object with its deletion asked for.

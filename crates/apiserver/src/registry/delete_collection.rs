@@ -14,7 +14,7 @@ pub(crate) async fn delete_collection(cx: &mut Cx<'_>, body: &[u8]) -> Result<Re
     let options = DeleteOptions::read(cx, body)?;
     warn(cx, &options);
     let presenter = cx.presenter()?;
-    let list = ListOptions::parse(cx.query, cx.version(), false)?;
+    let list = ListOptions::parse(cx.query, &cx.row, cx.version(), false)?;
     let (entries, meta) = select(cx, &list).await?;
     for entry in &entries {
         match remove_at(cx, &entry.key, &stored::memo(entry).name, &options).await {

@@ -39,7 +39,7 @@ impl DeleteOptions {
             options.take_query(cx)?;
             return Ok(options);
         }
-        let object = decode::any(cx.headers, body, "io.k8s.apimachinery.pkg.apis.meta.v1.DeleteOptions")?;
+        let object = decode::any(cx, body, "io.k8s.apimachinery.pkg.apis.meta.v1.DeleteOptions")?;
         if !matches!(str_at(&object, &["kind"]), "" | "DeleteOptions") {
             return Err(Status::bad_request(format!("expected DeleteOptions, found {:?}", str_at(&object, &["kind"]))));
         }

@@ -21,6 +21,7 @@ use serde_json::Value;
 use crate::context::Cx;
 use crate::convert;
 use crate::env::rfc3339_s;
+use crate::kinds;
 use crate::object::{Object, put_meta};
 use crate::registry::options::MAX_NAME_BYTES;
 use crate::registry::strategy;
@@ -134,7 +135,14 @@ fn decided<R>(
             Unconverted
         })
     };
-    let outcome = decide(&Kind { schema: cx.version().schema(), other: &other, convert: &convert }, &writer);
+    let settle = |object: &mut Object| {
+        // What is applied fits; what is stored may have been let in by another definition.
+        if let Err(error) = kinds::conform(row, cx.version(), object) {
+            tracing::debug!(kind = &*row.kind, name = cx.name(), %error, "a merged object does not fit its kind");
+        }
+    };
+    let kind = Kind { schema: cx.version().schema(), other: &other, convert: &convert, settle: &settle };
+    let outcome = decide(&kind, &writer);
     let wanted = wanted.take();
     if wanted.is_empty() { Ok(outcome) } else { Err(wanted) }
 }

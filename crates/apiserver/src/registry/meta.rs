@@ -110,24 +110,33 @@ pub(crate) fn check_names_state(cx: &Cx<'_>, new: &Object) -> Result<(), Status>
     Err(Status::invalid(&cx.row.group, &cx.row.plural, cx.name(), &[fault]))
 }
 
-/// A new object that a path names is called so.
-pub(crate) fn settle_name(cx: &Cx<'_>, object: &mut Object) -> Result<(), Status> {
+/// Refuses what is not the object that the path names, or does not say which it is.
+pub(crate) fn check_path_name(cx: &Cx<'_>, object: &Object) -> Result<(), Status> {
     let (given, name) = (meta_str(object, "name"), cx.name());
-    if !given.is_empty() && given != name {
-        return Err(Status::bad_request(format!(
-            "the name of the object ({given}) does not match the name on the URL ({name})"
-        )));
+    if given == name {
+        return Ok(());
     }
-    set_meta(object, "name", name);
-    Ok(())
+    Err(Status::bad_request(if given.is_empty() {
+        format!("the name of the object ({name} based on URL) was undeterminable: name must be provided")
+    } else {
+        format!("the name of the object ({given}) does not match the name on the URL ({name})")
+    }))
+}
+
+/// An object that is applied is the one that the path names, and need not say so.
+pub(crate) fn settle_name(cx: &Cx<'_>, object: &mut Object) -> Result<(), Status> {
+    if meta_str(object, "name").is_empty() {
+        set_meta(object, "name", cx.name());
+    }
+    check_path_name(cx, object)
 }
 
 /// Checks what the client claims about the object against what it is, and restores what it cannot
 /// change. `revision` is that of the stored object.
 pub(crate) fn prepare_update(cx: &Cx<'_>, new: &mut Object, old: &Object, revision: &str) -> Result<(), Status> {
     let name = cx.name();
-    settle_name(cx, new)?;
     settle_namespace(cx, new)?;
+    check_path_name(cx, new)?;
     let uid = meta_str(new, "uid");
     let old_uid = meta_str(old, "uid");
     if !uid.is_empty() && uid != old_uid {

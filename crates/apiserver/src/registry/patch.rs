@@ -3,6 +3,8 @@
 //! A patch is applied to the newest object, again and again until no other writer comes between;
 //! a `resourceVersion` in it makes it a precondition.
 
+use std::fmt::Display;
+
 use carrack_schema::decode::{self, Finding, Limits};
 use carrack_schema::error::FieldError;
 use carrack_schema::strategic;
@@ -29,7 +31,7 @@ const MANAGERS: &[u8] = b"managedFields";
 /// A patch that has been read.
 struct Patch {
     how: How,
-    /// Fields that it has twice.
+    /// Fields that it has twice, and those that its operations do not have.
     findings: Vec<Finding>,
 }
 
@@ -79,9 +81,8 @@ fn read(cx: &Cx<'_>, body: &[u8]) -> Result<Patch, Status> {
     };
     match content_type(cx.headers).as_str() {
         "application/json-patch+json" => {
-            let patch: json_patch::Patch = serde_json::from_slice(body)
-                .map_err(|error| Status::bad_request(format!("error decoding patch: {error}")))?;
-            Ok(Patch { how: How::Json(patch), findings: Vec::new() })
+            let (patch, findings) = read_operations(body)?;
+            Ok(Patch { how: How::Json(patch), findings })
         }
         "application/merge-patch+json" => object(How::Merge),
         // Upstream has no strategic merge for custom resources, and clients fall back on this.
@@ -94,17 +95,25 @@ fn read(cx: &Cx<'_>, body: &[u8]) -> Result<Patch, Status> {
     }
 }
 
+/// Reads a JSON patch, and what there is to tell of it.
+pub(crate) fn read_operations(body: &[u8]) -> Result<(json_patch::Patch, Vec<Finding>), Status> {
+    let undecoded = |error: &dyn Display| Status::bad_request(format!("error decoding patch: {error}"));
+    let parsed = decode::operations(body, Limits::default()).map_err(|error| undecoded(&error))?;
+    let patch = serde_json::from_value(parsed.value).map_err(|error| undecoded(&error))?;
+    Ok((patch, parsed.findings))
+}
+
 fn patched(cx: &mut Cx<'_>, patch: &Patch, old: &Object) -> Result<Object, Status> {
     let mut value = Value::Object(old.clone());
     match &patch.how {
         How::Json(patch) => {
-            operations::apply(&mut value, patch, Missing::Fault).map_err(|fault| refused(cx, &fault))?;
+            operations::apply(&mut value, patch, Missing::Fault).map_err(|fault| refused(&fault))?;
         }
         How::Merge(patch) => strategic::merge(&mut value, patch),
         How::Strategic(patch) => {
             let schema = cx.version().schema();
             value = strategic::apply(value, patch.clone(), schema).map_err(|error| match error {
-                strategic::PatchError::RetainKeys => unprocessable(cx, "", &error.to_string()),
+                strategic::PatchError::RetainKeys => Status::unprocessable(error.to_string(), ""),
                 other => Status::bad_request(other.to_string()),
             })?;
         }
@@ -121,7 +130,7 @@ fn patched(cx: &mut Cx<'_>, patch: &Patch, old: &Object) -> Result<Object, Statu
 }
 
 /// The reply to a JSON patch that is not carried out.
-pub(crate) fn refused(cx: &Cx<'_>, fault: &Fault) -> Status {
+pub(crate) fn refused(fault: &Fault) -> Status {
     match fault {
         Fault::TooLarge { limit } => Status::too_large(*limit),
         Fault::TooMany { limit, .. } | Fault::TooMuch { limit } => {
@@ -129,14 +138,8 @@ pub(crate) fn refused(cx: &Cx<'_>, fault: &Fault) -> Status {
             status.message = format!("Request entity too large: {fault}");
             status
         }
-        Fault::Unfit { path, why } => unprocessable(cx, path, why),
+        Fault::Unfit { path, why } => Status::unprocessable(why.as_str(), path),
     }
-}
-
-/// A 422 for a patch that does not fit the object.
-fn unprocessable(cx: &Cx<'_>, path: &str, why: &str) -> Status {
-    let text = format!("the patch cannot be applied: {why}");
-    Status::invalid(&cx.row.group, &cx.row.kind, cx.name(), &[("FieldValueInvalid".to_owned(), path.to_owned(), text)])
 }
 
 /// Makes a patched object fit its schema. What it should not have is treated as `fieldValidation` says, and is the
@@ -160,7 +163,9 @@ fn settle(cx: &mut Cx<'_>, new: &mut Object, patch: &Patch) -> Result<(), Status
         Ok(unknown) => unknown,
         Err(error) => return Err(refused(new, &error.to_string())),
     };
-    let texts: Vec<String> = patch.findings.iter().chain(&unknown).map(ToString::to_string).collect();
+    let of_patch = if matches!(patch.how, How::Json(_)) { "json patch " } else { "" };
+    let told = patch.findings.iter().map(|finding| format!("{of_patch}{finding}"));
+    let texts: Vec<String> = told.chain(unknown.iter().map(ToString::to_string)).collect();
     match mode {
         _ if texts.is_empty() => {}
         FieldValidation::Ignore => {}

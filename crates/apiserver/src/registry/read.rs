@@ -44,7 +44,7 @@ pub(crate) async fn fetch(cx: &Cx<'_>) -> Result<Arc<Entry>, Status> {
 /// Returns the collection, or a page of it.
 pub(crate) async fn list(cx: &mut Cx<'_>) -> Result<Response, Status> {
     let presenter = cx.presenter()?;
-    let options = ListOptions::parse(cx.query, cx.version(), false)?;
+    let options = ListOptions::parse(cx.query, &cx.row, cx.version(), false)?;
     let (entries, meta) = select(cx, &options).await?;
     let entries = cx.server.converter(&cx.row).entries(entries, cx.version_index).await?;
     Ok(presenter.list(&entries, &meta))

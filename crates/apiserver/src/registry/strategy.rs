@@ -4,6 +4,7 @@
 use std::collections::BTreeSet;
 
 use carrack_schema::convert;
+use carrack_schema::table::ResourceInfo;
 use carrack_types::qos;
 use serde_json::{Value, json};
 
@@ -70,9 +71,30 @@ const METADATA_STAYS: [(&str, &str); 13] = [
     ("storagemigration.k8s.io", "storageversionmigrations"),
 ];
 
+/// What a write of the status leaves alone of the metadata, where it may change the rest.
+const METADATA_STAYS_IN_PART: [(&str, &str, &str); 2] =
+    [("", "pods", "ownerReferences"), ("apps", "deployments", "labels")];
+
+/// Metadata whose change counts up the generation, as one of the spec does: what the object's controller copies to others.
+const METADATA_COUNTS: [(&str, &str, &str); 2] =
+    [("apps", "deployments", "annotations"), ("discovery.k8s.io", "endpointslices", "labels")];
+
 /// Whether a write of the status leaves the metadata alone.
 pub(crate) fn keeps_metadata(cx: &Cx<'_>) -> bool {
     cx.row.is_custom || METADATA_STAYS.contains(&(&*cx.row.group, &*cx.row.plural))
+}
+
+/// The field of the metadata that a list of kinds has for this one.
+fn field_of(list: &[(&str, &str, &'static str)], cx: &Cx<'_>) -> Option<&'static str> {
+    let is_it = |group: &str, plural: &str| *group == *cx.row.group && *plural == *cx.row.plural;
+    list.iter().find(|(group, plural, _)| is_it(group, plural)).map(|(.., field)| *field)
+}
+
+/// Drops from an object that is applied to the status what such a write leaves alone, so that it is not owned either.
+pub(crate) fn drop_kept_metadata(cx: &Cx<'_>, half: &Half, config: &mut Object) {
+    if let (Half::Status, Some(field)) = (half, field_of(&METADATA_STAYS_IN_PART, cx)) {
+        put_meta(config, field, None);
+    }
 }
 
 /// Whether an update has to say which state of the object it replaces.
@@ -132,21 +154,17 @@ pub(crate) fn prepare_create(cx: &Cx<'_>, object: &mut Object) {
             }
             object.insert("status".to_owned(), json!({}));
         }
-        ("apps", "deployments" | "replicasets" | "statefulsets" | "daemonsets") => {
-            let status = match id.1 {
-                "replicasets" | "statefulsets" => json!({"replicas": 0}),
-                "daemonsets" => json!({
-                    "currentNumberScheduled": 0, "desiredNumberScheduled": 0, "numberMisscheduled": 0, "numberReady": 0,
-                }),
-                _ => json!({}),
-            };
-            object.insert("status".to_owned(), status);
-            count_template(cx, object, None);
-        }
-        ("batch", "jobs" | "cronjobs")
+        // What is counted there is counted from 0, which the defaults say.
+        ("", "replicationcontrollers")
+        | ("apps", "deployments" | "replicasets" | "statefulsets" | "daemonsets")
+        | ("autoscaling", "horizontalpodautoscalers")
+        | ("batch", "jobs" | "cronjobs")
         | ("certificates.k8s.io", "podcertificaterequests")
-        | ("resource.k8s.io", "resourceclaims") => {
+        | ("policy", "poddisruptionbudgets")
+        | ("resource.k8s.io", "resourceclaims")
+        | ("storage.k8s.io", "volumeattachments") => {
             object.insert("status".to_owned(), json!({}));
+            count_template(cx, object, None);
         }
         ("networking.k8s.io", "servicecidrs") => {
             // Nobody has to prepare anything for it.
@@ -197,6 +215,22 @@ pub(crate) fn name_given(cx: &Cx<'_>, object: &mut Object) {
         ("batch", "jobs") => select_pods(object),
         CLAIMS => settle_sources(child_mut(object, "spec"), None),
         _ => {}
+    }
+}
+
+/// Names the pods of a new Job after it where they have been named after what it was called `before`.
+pub(crate) fn renamed(row: &ResourceInfo, object: &mut Object, before: &str) {
+    let is_manual = at(object, &["spec", "manualSelector"]) == Some(&Value::Bool(true));
+    if (&*row.group, &*row.plural) != ("batch", "jobs") || is_manual {
+        return;
+    }
+    let name = meta(object, "name").cloned().unwrap_or_default();
+    let mut labels = object.get_mut("spec").and_then(|spec| spec.pointer_mut("/template/metadata/labels"));
+    for (label, _) in JOB_LABELS.iter().filter(|(_, field)| *field == "name") {
+        let value = labels.as_mut().and_then(|labels| labels.get_mut(*label));
+        if let Some(value) = value.filter(|value| **value == *before) {
+            *value = name.clone();
+        }
     }
 }
 
@@ -359,8 +393,8 @@ pub(crate) fn restrict(cx: &Cx<'_>, half: &Half, new: &mut Object, old: &Object)
             }
             if keeps_metadata(cx) {
                 keep_metadata(new, old);
-            } else {
-                put_meta(new, "ownerReferences", meta(old, "ownerReferences").cloned());
+            } else if let Some(field) = field_of(&METADATA_STAYS_IN_PART, cx) {
+                put_meta(new, field, meta(old, field).cloned());
             }
         }
         Half::PodSpec => {
@@ -477,7 +511,7 @@ fn put(map: &mut Object, key: &str, value: Option<Value>) {
 }
 
 /// Whether a change is one of what the object is to be, so that its generation counts up: anything
-/// but metadata and status. Where the status has no way of its own, it counts as well.
+/// but status and, of most kinds, metadata. Where the status has no way of its own, it counts as well.
 pub(crate) fn changes_spec(cx: &Cx<'_>, new: &Object, old: &Object) -> bool {
     let status_counts = cx.row.is_custom && !cx.version().has_status();
     let counts = |key: &&String| match key.as_str() {
@@ -485,8 +519,10 @@ pub(crate) fn changes_spec(cx: &Cx<'_>, new: &Object, old: &Object) -> bool {
         "status" => status_counts,
         _ => true,
     };
+    let metadata_counts = field_of(&METADATA_COUNTS, cx).filter(|_| cx.request.subresource.is_none());
     new.keys().filter(counts).any(|key| new.get(key) != old.get(key))
         || old.keys().filter(counts).any(|key| !new.contains_key(key))
+        || metadata_counts.is_some_and(|field| meta(new, field) != meta(old, field))
 }
 
 /// What is still to be done before an object that is being deleted may go.
@@ -509,6 +545,23 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+
+    #[test]
+    fn pods_of_a_job_are_named_after_it() {
+        let labels = |name: &str| json!({"job-name": name, "batch.kubernetes.io/job-name": name, "app": "old"});
+        for (plural, manual, expected) in
+            [("jobs", false, labels("new")), ("jobs", true, labels("old")), ("cronjobs", false, labels("old"))]
+        {
+            let row = carrack_schema::table::find("batch", plural).expect(plural);
+            let template = json!({"metadata": {"labels": labels("old")}});
+            let mut object = Object::from_iter([
+                ("metadata".to_owned(), json!({"name": "new"})),
+                ("spec".to_owned(), json!({"manualSelector": manual, "template": template})),
+            ]);
+            renamed(row, &mut object, "old");
+            assert_eq!(object["spec"]["template"]["metadata"]["labels"], expected, "{plural}");
+        }
+    }
 
     /// Claims that were stored before there were two names are as they are.
     #[test]

@@ -51,6 +51,9 @@ pub(crate) async fn update(cx: &mut Cx<'_>, half: Half, body: &[u8]) -> Result<R
     let presenter = cx.presenter()?;
     let warnings = cx.warnings.len();
     let mut object = decode::object(cx, body)?;
+    // First of all: it may be one that is not there.
+    meta::settle_namespace(cx, &mut object)?;
+    meta::check_path_name(cx, &object)?;
     owners::dedupe(cx, &mut object, false);
     let changed = change(cx, &half, |cx, _| {
         meta::check_names_state(cx, &object)?;
@@ -177,6 +180,7 @@ pub(crate) async fn attempt(
     checks.extend(rests_on::checks(cx).await?);
     checks.extend(cx.definition());
     if stored::is_same(entry, &value) {
+        cx.warnings.append(&mut warnings);
         return Ok(Some(Changed::Stored(Arc::clone(entry))));
     }
     if let Some(mut new) = dry {
@@ -239,7 +243,7 @@ async fn admit(
     extend::annotate(cx, &attributes, &found);
     steps::validate(cx, Asked::ALL, &attributes, &found).await?;
     server.check_privileges(cx, &attributes.object, Some(old)).await?;
-    let terms = admission::terms(&server.plugins, &attributes, found)?;
+    let terms = admission::terms(&server.plugins, &mut attributes, found)?;
     let Attributes { object, .. } = attributes;
     Ok((object, terms))
 }

@@ -50,7 +50,7 @@ pub(crate) async fn watch(cx: &mut Cx<'_>) -> Result<Response, Status> {
         // YAML has no frames that a stream could be made of.
         return Err(Status::not_acceptable("application/json"));
     }
-    let mut options = ListOptions::parse(cx.query, cx.version(), true)?;
+    let mut options = ListOptions::parse(cx.query, &cx.row, cx.version(), true)?;
     let replaces_list = options.send_initial_events == Some(true) && options.bookmarks;
     let form = if replaces_list { accept::streamed_form(cx.headers) } else { accept::form(cx.headers) };
     let presenter = cx.presenter_of(form?)?;

@@ -5,8 +5,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use carrack_auth::{Caller, tls};
-use http::{Request, Response};
+use carrack_auth::authn::bearer_token;
+use carrack_auth::tls::Peer;
+use http::{Request, Response, StatusCode};
 use http_body_util::BodyExt as _;
 use hyper::body::{Body as _, Incoming};
 use hyper::service::service_fn;
@@ -25,7 +26,7 @@ use super::places::Place;
 use super::reply::{self, Reply, to_reply};
 use super::{Settings, Shared, deadline, proxy, sockets, watch_socket, websocket};
 use crate::accept::takes_gzip;
-use crate::audit::Source;
+use crate::audit::{self, AUDIT_ID, Source};
 use crate::body::{self, Body};
 use crate::route::Asked;
 use crate::server::Acting;
@@ -68,15 +69,15 @@ pub(super) async fn run(
         }
     };
     let source = stream.get_ref().0.peer_addr().map(|address| Source(address.ip())).ok();
-    let until_unix_s = tls::peer_until_unix_s(stream.get_ref().1.peer_certificates());
-    let peer = match tls::peer_caller(stream.get_ref().1.peer_certificates()) {
-        Ok(peer) => Ok(peer),
+    let shown = match shared.clients.peer(stream.get_ref().1.peer_certificates()) {
+        Ok(None) => Shown::Nothing,
+        Ok(Some(peer)) => Shown::Peer(peer),
         Err(error) => {
-            tracing::debug!(%error, "the client certificate names nobody");
-            Err(())
+            tracing::debug!(%error, "a client certificate says nothing");
+            Shown::Worthless
         }
     };
-    let peer = Arc::new(peer);
+    let shown = Arc::new(shown);
     let mut builder = auto::Builder::new(TokioExecutor::new());
     let settings = &shared.settings;
     builder
@@ -94,24 +95,32 @@ pub(super) async fn run(
         .max_header_list_size(u32::try_from(settings.max_head_bytes).unwrap_or(u32::MAX));
     let spoken = Arc::new(Notify::new());
     let heard = Arc::clone(&spoken);
-    // Certificates are checked at the handshake alone, and a connection may last for months.
+    // Certificates are verified when a connection begins, and it may last for months.
     let expired = Arc::new(Notify::new());
     let ends = Arc::clone(&expired);
     let service = service_fn(move |mut request: Request<Incoming>| {
         if let Some(source) = source {
             request.extensions_mut().insert(source);
         }
-        let (shared, peer, place) = (Arc::clone(shared), Arc::clone(&peer), Arc::clone(place));
+        let (shared, shown, place) = (Arc::clone(shared), Arc::clone(&shown), Arc::clone(place));
         heard.notify_one();
         place.asked();
-        let is_over = until_unix_s.is_some_and(|until| shared.server.inner.env.now().as_second() > until);
+        let now_unix_s = shared.server.inner.env.now().as_second();
+        let left_s = match &*shown {
+            Shown::Peer(peer) => Some(peer.until_unix_s.saturating_sub(now_unix_s)),
+            Shown::Nothing | Shown::Worthless => None,
+        };
+        if let Some(left_s) = left_s {
+            shared.server.inner.metrics.access.certificate(left_s);
+        }
+        let is_over = left_s.is_some_and(|left_s| left_s < 0);
         let ends = Arc::clone(&ends);
         async move {
             if is_over {
                 ends.notify_one();
                 std::future::pending::<()>().await;
             }
-            Ok::<_, Infallible>(answer(&shared, &peer, place, request).await)
+            Ok::<_, Infallible>(answer(&shared, &shown, place, request).await)
         }
     });
     let connection = builder.serve_connection_with_upgrades(TokioIo::new(stream), service);
@@ -154,17 +163,38 @@ const DISCARD_BYTES: usize = 64 << 20;
 /// And for how long at the most.
 const DISCARD_TIME: Duration = Duration::from_secs(5);
 
-type Peer = Result<Option<Caller>, ()>;
+/// What a client has shown of itself in the handshake.
+enum Shown {
+    /// No certificate.
+    Nothing,
+    /// One by which it is known.
+    Peer(Peer),
+    /// One that nobody vouches for, or that names nobody.
+    Worthless,
+}
 
-async fn answer(shared: &Arc<Shared>, peer: &Peer, place: Arc<Place>, request: Request<Incoming>) -> Response<Reply> {
-    match exchange(shared, peer, place, request).await {
+async fn answer(
+    shared: &Arc<Shared>,
+    shown: &Shown,
+    place: Arc<Place>,
+    mut request: Request<Incoming>,
+) -> Response<Reply> {
+    let id = audit::name(&*shared.server.inner.env, request.headers_mut());
+    let mut response = match exchange(shared, shown, place, request).await {
         Ok(response) => response,
         Err((status, None)) => to_reply(shared, body::Response::from(status), false),
         Err((status, Some(mut unread))) => {
             discard(&mut unread, DISCARD_TIME.min(shared.settings.body)).await;
             reply::early(status, unread)
         }
+    };
+    // Where the connection is another protocol's from now on, nothing is added.
+    if let Some(id) = id
+        && response.status() != StatusCode::SWITCHING_PROTOCOLS
+    {
+        response.headers_mut().entry(AUDIT_ID).or_insert(id);
     }
+    response
 }
 
 /// Lets a client send on for a while what nobody will read. By HTTP/2's letter it could be answered at once and told to
@@ -189,16 +219,22 @@ type Refused = (Status, Option<Incoming>);
 
 async fn exchange(
     shared: &Arc<Shared>,
-    peer: &Peer,
+    shown: &Shown,
     place: Arc<Place>,
     mut request: Request<Incoming>,
 ) -> Result<Response<Reply>, Refused> {
     let client = Handover::new(hyper::upgrade::on(&mut request), place);
     let (parts, incoming) = request.into_parts();
     let asked = Asked::of(&parts.method, &parts.uri);
-    let caller = match peer {
-        Ok(peer) => shared.server.authenticate(peer.as_ref(), &parts.headers).await,
-        Err(()) => Err(Status::unauthorized()),
+    let caller = match shown {
+        Shown::Peer(peer) => shared.server.authenticate(Some(&peer.caller), &parts.headers).await,
+        Shown::Nothing => shared.server.authenticate(None, &parts.headers).await,
+        // A token beside it may still say who it is. Without one it is nobody, and not anonymous, as if it had shown nothing
+        // (`k8s.io/apiserver/pkg/authentication/request/union`).
+        Shown::Worthless => match bearer_token(&parts.headers) {
+            Ok(Some(_)) => shared.server.authenticate(None, &parts.headers).await,
+            Ok(None) | Err(_) => Err(Status::unauthorized()),
+        },
     };
     let caller = match caller {
         Ok(caller) => caller,
@@ -251,11 +287,13 @@ async fn exchange(
     match answered {
         Body::Node(target) => {
             let forwarded = proxy::Forwarded::of(&parts, &asked, &body);
-            proxy::forward(shared, target, forwarded, client).await.map_err(refused)
+            let reply = proxy::forward(shared, target, forwarded, client).await.map_err(refused)?;
+            Ok(proxy::marked(reply, &head.headers))
         }
         Body::Remote(call) => {
             let forwarded = proxy::Forwarded::of(&parts, &asked, &body);
-            proxy::forward_remote(shared, *call, forwarded, client).await.map_err(refused)
+            let reply = proxy::forward_remote(shared, *call, forwarded, client).await.map_err(refused)?;
+            Ok(proxy::marked(reply, &head.headers))
         }
         // A backup is no watch, though it streams like one.
         Body::Watch { lines, timeout_s } if asked.info.verb == "watch" => match websocket::key(&parts.headers) {

@@ -1,7 +1,7 @@
 //! The HTTPS shell: sockets, TLS, HTTP, and nothing that decides.
 //!
 //! ```text
-//!   accept ─► TLS (client certificate optional) ─► HTTP/1.1 or 2 ─► read body ─► authenticate ─► handle
+//!   accept ─► TLS, whose certificate is it? ─► HTTP/1.1 or 2 ─► read body ─► authenticate ─► handle
 //!                                                    ▲                                            │
 //!                    whole, parts, watch lines ──────┴────────────────────────────────────────────┤
 //!         kubelet's reply, or both connections joined (proxy, translate) ◄─ Body::Node ────────────┤
@@ -28,8 +28,8 @@ mod websocket;
 use std::future::Future;
 use std::sync::Arc;
 
+use carrack_auth::tls::{Clients, ServerTls};
 use hyper_util::server::graceful::GracefulShutdown;
-use rustls::ServerConfig;
 use tokio::net::TcpListener;
 use tokio::sync::{Semaphore, watch};
 use tokio_rustls::TlsAcceptor;
@@ -46,6 +46,8 @@ pub use settings::Settings;
 /// Everything that connections share.
 pub(crate) struct Shared {
     pub server: ApiServer,
+    /// Who finds out who clients are by their certificates.
+    clients: Clients,
     pub nodes: Arc<dyn NodeProxy>,
     pub settings: Settings,
     /// Where requests wait for their turn.
@@ -64,7 +66,7 @@ pub(crate) struct Shared {
 pub async fn serve(
     server: ApiServer,
     listener: TcpListener,
-    tls: ServerConfig,
+    tls: ServerTls,
     nodes: Arc<dyn NodeProxy>,
     settings: Settings,
     shutdown: impl Future<Output = ()> + Send,
@@ -73,9 +75,9 @@ pub async fn serve(
     let places = places::Places::new(settings.max_connections);
     let drain = settings.drain;
     let gate = Arc::new(flow::Gate::new(settings.max_in_flight, settings.max_wait));
-    let shared =
-        Arc::new(Shared { server, nodes, settings, gate, small: Semaphore::new(connection::SMALL_BODIES), ending });
-    let acceptor = TlsAcceptor::from(Arc::new(tls));
+    let (small, clients) = (Semaphore::new(connection::SMALL_BODIES), tls.clients);
+    let shared = Arc::new(Shared { server, clients, nodes, settings, gate, small, ending });
+    let acceptor = TlsAcceptor::from(Arc::new(tls.config));
     let graceful = GracefulShutdown::new();
     let delay = shared.settings.shutdown_delay;
     let announcing = shared.server.clone();
@@ -86,6 +88,7 @@ pub async fn serve(
     };
     tokio::pin!(shutdown);
     let keeper = tokio::spawn(keep_house(Arc::clone(&shared)));
+    let restorer = tokio::spawn(restore(Arc::clone(&shared)));
     let finisher = tokio::spawn(finish_definitions(Arc::clone(&shared)));
     let asker = tokio::spawn(ask_others(Arc::clone(&shared)));
     loop {
@@ -117,6 +120,7 @@ pub async fn serve(
     }
     drop(listener);
     keeper.abort();
+    restorer.abort();
     finisher.abort();
     asker.abort();
     // Watches end at once; all else within the time given.
@@ -146,6 +150,21 @@ async fn keep_house(shared: Arc<Shared>) {
             Ok(0) => {}
             Ok(removed) => tracing::debug!(removed, "events have expired"),
             Err(status) => tracing::warn!(%status, "events cannot be expired"),
+        }
+    }
+}
+
+/// Sees to what every cluster has, apart from what has to be done in time: its writes wait for webhooks.
+async fn restore(shared: Arc<Shared>) {
+    let mut every = tokio::time::interval(shared.settings.presence);
+    every.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    loop {
+        every.tick().await;
+        // The first time belongs to the bootstrap.
+        if shared.server.is_ready()
+            && let Err(status) = shared.server.restore().await
+        {
+            tracing::warn!(%status, "what every cluster has is not all there");
         }
     }
 }

@@ -184,7 +184,8 @@ impl Shared {
         let dialled = |error: std::io::Error| CallError::Failed(format!("dial tcp {place}:{port}: {error}"));
         let stream = TcpStream::connect((place, port)).await.map_err(dialled)?;
         sockets::prepare(&stream, sockets::SERVER_SILENCE).map_err(dialled)?;
-        connector.connect(name, stream).await.map_err(|error| CallError::Failed(format!("tls: {error}")))
+        let refused = |error: std::io::Error| CallError::Failed(format!("tls: {}", tls::why_refused(&error)));
+        connector.connect(name, stream).await.map_err(refused)
     }
 
     async fn connect(&self, call: &Call) -> Result<Sender, CallError> {

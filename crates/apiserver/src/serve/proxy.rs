@@ -4,6 +4,7 @@
 //! [`translate`]d.
 
 use std::collections::BTreeMap;
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,8 +15,8 @@ use carrack_engine::{ApiError, EventStream, causes, lines};
 use futures::StreamExt as _;
 use futures::future::BoxFuture;
 use http::header::{
-    AUTHORIZATION, CONNECTION, CONTENT_LENGTH, HOST, HeaderName, HeaderValue, LOCATION, SEC_WEBSOCKET_PROTOCOL,
-    TRANSFER_ENCODING, UPGRADE,
+    AUTHORIZATION, CONNECTION, CONTENT_LENGTH, CONTENT_TYPE, HOST, HeaderName, HeaderValue, LOCATION,
+    SEC_WEBSOCKET_PROTOCOL, TRANSFER_ENCODING, UPGRADE,
 };
 use http::{HeaderMap, Method, Request, Response, StatusCode, request};
 use http_body_util::{BodyExt as _, Full, Limited};
@@ -33,11 +34,19 @@ use super::reply::Reply;
 use super::sockets;
 use super::translate::Translation;
 use crate::accept::listed;
+use crate::audit::Source;
 use crate::body::{NodeTarget, Scheme};
 use crate::call::Call;
 use crate::env::Env;
 use crate::route::{Asked, ResourceRequest};
 use crate::status::Status;
+
+/// What those behind are told of a request (`k8s.io/apimachinery/pkg/util/proxy`): through whom it came, and what it asked for
+/// here. Of upgrades they are told the first alone.
+const FORWARDED_FOR: &str = "x-forwarded-for";
+const FORWARDED_URI: &str = "x-forwarded-uri";
+const FORWARDED_HOST: &str = "x-forwarded-host";
+const FORWARDED_PROTO: &str = "x-forwarded-proto";
 
 /// Longest error text that is taken from a kubelet, in bytes.
 const MAX_ERROR_BYTES: usize = 16 * 1024;
@@ -104,7 +113,10 @@ impl NodeProxy for TlsNodeProxy {
             let name = if target.node.is_empty() { target.host } else { target.node };
             let name = ServerName::try_from(name)
                 .map_err(|error| std::io::Error::new(std::io::ErrorKind::InvalidInput, error))?;
-            let stream = connector.connect(name, stream).await?;
+            let stream = connector
+                .connect(name, stream)
+                .await
+                .map_err(|error| std::io::Error::other(tls::why_refused(&error)))?;
             Ok(Box::new(stream) as Box<dyn NodeIo>)
         })
     }
@@ -153,6 +165,12 @@ impl Forwarded {
         }
         without_tokens(&mut headers);
         let path = parts.uri.path();
+        if let Some(Source(address)) = parts.extensions.get::<Source>() {
+            came_from(&mut headers, *address);
+        }
+        if let (false, Ok(path)) = (upgrades, HeaderValue::from_str(path)) {
+            headers.insert(FORWARDED_URI, path);
+        }
         let resource = asked.info.resource.as_ref();
         Forwarded {
             method: parts.method.clone(),
@@ -167,6 +185,32 @@ impl Forwarded {
             translation: None,
         }
     }
+}
+
+/// Says where a request came from, after those that it came through before (`net/http/httputil` of Go).
+fn came_from(headers: &mut HeaderMap, address: IpAddr) {
+    let before = headers.get_all(FORWARDED_FOR).iter().filter_map(|value| value.to_str().ok().map(str::to_owned));
+    let way: Vec<String> = before.chain([address.to_string()]).collect();
+    // What were headers are one again.
+    if let Ok(way) = HeaderValue::from_str(&way.join(", ")) {
+        headers.insert(FORWARDED_FOR, way);
+    }
+}
+
+/// A reply of somebody else with what this server says of the request: its event, and what gave it a seat. What is in
+/// the reply is the other's to say; where the connection is another protocol's from now on, nothing is added.
+pub(super) fn marked(mut reply: Response<Reply>, own: &HeaderMap) -> Response<Reply> {
+    if reply.status() == StatusCode::SWITCHING_PROTOCOLS {
+        return reply;
+    }
+    let is_added = |name: &HeaderName| *name != CONTENT_TYPE && !reply.headers().contains_key(name);
+    let added: Vec<HeaderName> = own.keys().filter(|name| is_added(name)).cloned().collect();
+    for name in added {
+        for value in own.get_all(&name) {
+            reply.headers_mut().append(name.clone(), value.clone());
+        }
+    }
+    reply
 }
 
 /// Whether it is a pod's streams that a request is for.
@@ -265,6 +309,10 @@ pub(super) async fn forward_remote(
     let host = call.authority();
     // Whom the caller says they are is this server's to say.
     forwarded.headers.extend(call.headers);
+    if let (false, Ok(host)) = (forwarded.upgrades, HeaderValue::from_str(&host)) {
+        forwarded.headers.insert(FORWARDED_HOST, host);
+        forwarded.headers.insert(FORWARDED_PROTO, HeaderValue::from_static("https"));
+    }
     (forwarded.below, forwarded.is_remote) = (None, true);
     carry(shared, io, &host, &call.path_and_query, forwarded, client).await
 }
@@ -507,6 +555,53 @@ mod tests {
             for (is_remote, want) in [(false, from_node), (true, from_remote)] {
                 assert_eq!(refusal(&reply, is_remote).map(|status| status.code), want, "{code} {location} {is_remote}");
             }
+        }
+    }
+
+    #[test]
+    fn those_behind_are_told_where_a_request_came_from() {
+        for (upgrade, before, way, path) in [
+            (false, &[][..], "10.0.0.9", Some("/apis/a/v1/x")),
+            (
+                false,
+                &["10.0.0.1", "10.0.0.2, 10.0.0.3"],
+                "10.0.0.1, 10.0.0.2, 10.0.0.3, 10.0.0.9",
+                Some("/apis/a/v1/x"),
+            ),
+            (true, &[], "10.0.0.9", None),
+        ] {
+            let mut request = Request::builder().uri("/apis/a/v1/x?b=c").header("x-forwarded-uri", "/elsewhere");
+            for one in before {
+                request = request.header(FORWARDED_FOR, *one);
+            }
+            if upgrade {
+                request = request.header(UPGRADE, "websocket");
+            }
+            let (mut parts, ()) = request.body(()).expect("a request").into_parts();
+            parts.extensions.insert(Source(IpAddr::from([10, 0, 0, 9])));
+            let headers = Forwarded::of(&parts, &Asked::of(&parts.method, &parts.uri), &Bytes::new()).headers;
+            let all: Vec<_> = headers.get_all(FORWARDED_FOR).iter().collect();
+            assert_eq!(all, [way]);
+            let path = path.unwrap_or("/elsewhere");
+            assert_eq!(headers[FORWARDED_URI], path);
+        }
+    }
+
+    /// What another server says of itself stays; what this one says is added.
+    #[test]
+    fn replies_of_others_are_marked() {
+        let own = HeaderMap::from_iter([
+            (HeaderName::from_static("audit-id"), HeaderValue::from_static("a")),
+            (HeaderName::from_static("warning"), HeaderValue::from_static("own")),
+            (CONTENT_TYPE, HeaderValue::from_static("application/json")),
+        ]);
+        for (code, want) in [(200, Some("a")), (404, Some("a")), (101, None)] {
+            let (mut reply, theirs) = (Response::new(Reply::parts(Vec::new())), HeaderValue::from_static("theirs"));
+            *reply.status_mut() = StatusCode::from_u16(code).expect("a code");
+            reply.headers_mut().insert("warning", theirs.clone());
+            let marked = marked(reply, &own);
+            assert_eq!(marked.headers().get("audit-id").and_then(|id| id.to_str().ok()), want, "{code}");
+            assert_eq!((&marked.headers()["warning"], marked.headers().get(CONTENT_TYPE)), (&theirs, None));
         }
     }
 

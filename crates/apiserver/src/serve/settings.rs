@@ -39,7 +39,7 @@ pub struct Settings {
     pub drain: Duration,
     /// How often expired events are removed.
     pub housekeeping: Duration,
-    /// How often this server says that it is there.
+    /// How often this server says that it is there, and looks whether what every cluster has is.
     pub presence: Duration,
     /// How often the servers of other APIs are asked whether they answer.
     pub api_services: Duration,

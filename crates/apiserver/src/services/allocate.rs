@@ -86,8 +86,6 @@ pub(super) fn allocate(
     families::complete(spec, pool.configured, old.is_some())?;
     if has_addresses(spec) {
         give_addresses(spec, old, pool, &mut random)?;
-    } else if families::is_headless(spec) {
-        spec.insert("clusterIPs".to_owned(), json!(["None"]));
     }
     give_ports(spec, old, pool, &mut random)
 }
@@ -95,12 +93,11 @@ pub(super) fn allocate(
 /// What a client that replaces a service has left out stays.
 fn carry_over(spec: &mut Object, old: &Object) {
     if kind(spec) != "ExternalName" && kind(old) != "ExternalName" {
-        let unset = |spec: &Object| str_at(spec, &["clusterIP"]).is_empty() && addresses(spec).is_empty();
-        if unset(spec) {
-            for field in ["clusterIP", "clusterIPs"] {
-                if let Some(value) = old.get(field) {
-                    spec.insert(field.to_owned(), value.clone());
-                }
+        let lacks =
+            [("clusterIP", str_at(spec, &["clusterIP"]).is_empty()), ("clusterIPs", addresses(spec).is_empty())];
+        for (field, _) in lacks.into_iter().filter(|(_, is_unset)| *is_unset) {
+            if let Some(value) = old.get(field) {
+                spec.insert(field.to_owned(), value.clone());
             }
         }
         for field in ["ipFamilies", "ipFamilyPolicy"] {
@@ -180,6 +177,8 @@ fn give_addresses(
     let had: Vec<String> = old.map(addresses).unwrap_or_default();
     let families = families::families(spec);
     let mut all = addresses(spec);
+    // With addresses of its own, a service has said which one is the first.
+    let is_told_the_first = all.is_empty();
     all.truncate(families.len());
     let taken: BTreeSet<&str> = pool.addresses.iter().copied().collect();
     for (index, family) in families.iter().enumerate() {
@@ -213,7 +212,7 @@ fn give_addresses(
             }
         }
     }
-    if let Some(first) = all.first() {
+    if let Some(first) = all.first().filter(|_| is_told_the_first) {
         spec.insert("clusterIP".to_owned(), first.clone().into());
     }
     spec.insert("clusterIPs".to_owned(), all.into());

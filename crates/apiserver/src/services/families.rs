@@ -29,7 +29,7 @@ pub(super) fn families(spec: &Object) -> Vec<Family> {
     texts(spec, "ipFamilies").iter().filter_map(|family| Family::parse(family)).collect()
 }
 
-pub(super) fn is_headless(spec: &Object) -> bool {
+fn is_headless(spec: &Object) -> bool {
     str_at(spec, &["clusterIP"]) == "None"
 }
 
@@ -38,19 +38,12 @@ pub(super) fn has_addresses(spec: &Object) -> bool {
     str_at(spec, &["type"]) != "ExternalName" && !is_headless(spec)
 }
 
-/// `clusterIP` and the first of `clusterIPs` are one.
+/// A client that knows `clusterIP` alone says with it what `clusterIPs` begins with (upstream's `normalizeClusterIPs`).
+/// Where the two are said and differ, validation tells.
 pub(super) fn settle_addresses(spec: &mut Object, old: Option<&Object>) {
     let (first, all) = (str_at(spec, &["clusterIP"]).to_owned(), addresses(spec));
     let follows = all.is_empty() || old.is_some_and(|old| addresses(old) == all);
-    if first.is_empty() && !all.is_empty() {
-        // A client of old cleared the one that it knows.
-        let cleared = old.is_some_and(|old| !str_at(old, &["clusterIP"]).is_empty() && addresses(old) == all);
-        if cleared {
-            spec.remove("clusterIPs");
-        } else {
-            spec.insert("clusterIP".to_owned(), all[0].clone().into());
-        }
-    } else if !first.is_empty() && all.first() != Some(&first) && follows {
+    if !first.is_empty() && all.first() != Some(&first) && follows {
         spec.insert("clusterIPs".to_owned(), json!([first]));
     }
 }

@@ -26,8 +26,8 @@ const SERVICE: &str = "/api/v1/namespaces/default/services/kubernetes";
 const SERVICES: &str = "/api/v1/namespaces/default/services";
 
 impl ApiServer {
-    /// Sees to the ranges, the service and its endpoints.
-    pub(crate) async fn ensure_kubernetes(&self) -> Result<(), Status> {
+    /// Sees to the ranges and the service; false while that cannot have its address.
+    pub(crate) async fn ensure_kubernetes(&self) -> Result<bool, Status> {
         let network = &self.inner.network;
         if let Some(first) = network.service_ranges.first() {
             let cidrs: Vec<String> = network.service_ranges.iter().map(ToString::to_string).collect();
@@ -47,13 +47,14 @@ impl ApiServer {
                 Err(status) if status.code == 404 => match self.call(Method::POST, SERVICES, Some(&service)).await {
                     Err(status) if status.code == 422 => {
                         tracing::warn!(%status, "the kubernetes service cannot have its address");
+                        return Ok(false);
                     }
                     other => drop(other?),
                 },
                 Err(status) => return Err(status),
             }
         }
-        self.announce().await
+        Ok(true)
     }
 
     /// Says that this server is there, and brings the endpoints of `default/kubernetes` up to date.

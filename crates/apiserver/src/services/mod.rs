@@ -26,9 +26,9 @@ use crate::status::Status;
 
 pub use range::{Cidr, Family};
 
-const NET: &str = "networking.k8s.io";
+pub(crate) const NET: &str = "networking.k8s.io";
 const ADDRESSES: &str = "ipaddresses";
-const RANGES: &str = "servicecidrs";
+pub(crate) const RANGES: &str = "servicecidrs";
 /// Ports have keys below this place, which is where upstream keeps its bitmap of them.
 const PORTS: (&str, &str) = ("", "ranges/servicenodeports");
 

@@ -14,12 +14,13 @@ use crate::registry::create::{busy, tries};
 use crate::registry::decode;
 use crate::status::Status;
 use crate::{convert, keys, rests_on, stored};
+use carrack_schema::error::FieldError;
 use carrack_store::{Check, Op, Txn, TxnOutcome};
 
 /// Binds a pod; its name is in the path or in the binding.
 pub(crate) async fn create(cx: &mut Cx<'_>, body: &[u8], name: Option<String>) -> Result<Response, Status> {
     let dry_run = cx.dry_run()?;
-    let mut binding = decode::any(cx.headers, body, "io.k8s.api.core.v1.Binding")?;
+    let mut binding = decode::any(cx, body, "io.k8s.api.core.v1.Binding")?;
     decode::check_type(&binding, "v1", "Binding")?;
     convert::set_type(&mut binding, "v1", "Binding");
     let given = meta_str(&binding, "name");
@@ -40,15 +41,16 @@ pub(crate) async fn create(cx: &mut Cx<'_>, body: &[u8], name: Option<String>) -
     }
     let binding = admission::bind(cx, binding).await?;
     let node = str_at(&binding, &["target", "name"]).to_owned();
-    let fault = |field: &str, text: &str| {
-        let reason = if text.starts_with("Required") { "FieldValueRequired" } else { "FieldValueNotSupported" };
-        Status::invalid("", "Binding", &name, &[(reason.to_owned(), field.to_owned(), text.to_owned())])
-    };
-    if node.is_empty() {
-        return Err(fault("target.name", "Required value"));
+    let mut faults = Vec::new();
+    let kind = str_at(&binding, &["target", "kind"]);
+    if !matches!(kind, "" | "Node") {
+        faults.push(FieldError::not_supported("target.kind", kind, &["Node", "<empty>"]));
     }
-    if !matches!(str_at(&binding, &["target", "kind"]), "" | "Node") {
-        return Err(fault("target.kind", "Unsupported value: supported values: \"Node\", \"<empty>\""));
+    if node.is_empty() {
+        faults.push(FieldError::required("target.name", ""));
+    }
+    if !faults.is_empty() {
+        return Err(Status::faulty("", "Binding", &name, &faults));
     }
     let catalog = cx.server.catalog().await?;
     let pods = catalog.find("", "pods").ok_or_else(Status::no_such_path)?;

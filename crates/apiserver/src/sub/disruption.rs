@@ -39,7 +39,7 @@ pub(super) fn decide(pod: &Object, budgets: &[Object], now: &str) -> Result<Verd
         status.message =
             "This pod has more than one PodDisruptionBudget, which the eviction subresource does not support."
                 .to_owned();
-        (status.reason, status.details) = ("", None);
+        (status.reason, status.details) = ("".into(), None);
         return Err(status);
     }
     let number = |path: &[&str]| at(budget, path).and_then(Value::as_i64).unwrap_or(0);

@@ -32,7 +32,7 @@ const BUDGETS: &str = "poddisruptionbudgets";
 
 /// Evicts the request's pod.
 pub(crate) async fn create(cx: &mut Cx<'_>, body: &[u8]) -> Result<Response, Status> {
-    let mut eviction = decode::any(cx.headers, body, "io.k8s.api.policy.v1.Eviction")?;
+    let mut eviction = decode::any(cx, body, "io.k8s.api.policy.v1.Eviction")?;
     let api_version = if str_at(&eviction, &["apiVersion"]) == FORMER { FORMER } else { CURRENT };
     decode::check_type(&eviction, api_version, "Eviction")?;
     convert::set_type(&mut eviction, CURRENT, "Eviction");

@@ -9,8 +9,9 @@ use crate::convert::set_type;
 use crate::object::{Object, at, child_mut, meta, meta_str, put_meta, str_at};
 use crate::registry::apply::{self, Outcome};
 use crate::registry::create::Made;
+use crate::registry::meta as metadata;
 use crate::registry::operations::{self, Missing};
-use crate::registry::patch::refused;
+use crate::registry::patch::{read_operations, refused};
 use crate::registry::strategy::Half;
 use crate::registry::update::{Changed, change};
 use crate::registry::{decode, read};
@@ -64,7 +65,10 @@ pub(crate) async fn answer(cx: &mut Cx<'_>, verb: &str, body: &[u8]) -> Result<R
     let outcome = change(cx, &Half::Main, |cx, old| {
         let mut scale = scale_of(cx, old, &paths);
         patched(cx, &mut scale, verb, &media_type, &body)?;
-        let wanted = scale.pointer("/spec/replicas").and_then(Value::as_i64).unwrap_or(0);
+        let Value::Object(mut scale) = scale else { return Err(Status::bad_request("the patch leaves no object")) };
+        metadata::settle_namespace(cx, &mut scale)?;
+        metadata::check_path_name(cx, &scale)?;
+        let wanted = at(&scale, &["spec", "replicas"]).and_then(Value::as_i64).unwrap_or(0);
         if !(0..=i64::from(i32::MAX)).contains(&wanted) {
             return Err(Status::invalid(
                 "autoscaling",
@@ -79,8 +83,7 @@ pub(crate) async fn answer(cx: &mut Cx<'_>, verb: &str, body: &[u8]) -> Result<R
         }
         let mut new = old.clone();
         for field in ["resourceVersion", "uid"] {
-            let value = scale.pointer("/metadata").and_then(|m| m.get(field)).cloned();
-            crate::object::put_meta(&mut new, field, value);
+            put_meta(&mut new, field, meta(&scale, field).cloned());
         }
         set(&mut new, &paths.spec_replicas, wanted);
         Ok(new)
@@ -129,16 +132,15 @@ fn patched(cx: &Cx<'_>, scale: &mut Value, verb: &str, media_type: &str, body: &
         serde_json::from_slice(body).map_err(|error| Status::bad_request(format!("the body cannot be read: {error}")))
     };
     if verb == "update" {
-        let new = decode::any(cx.headers, body, TYPE)?;
+        let new = decode::any(cx, body, TYPE)?;
         decode::check_type(&new, "autoscaling/v1", "Scale")?;
         *scale = Value::Object(new);
         return Ok(());
     }
     match media_type {
         "application/json-patch+json" => {
-            let patch: json_patch::Patch = serde_json::from_slice(body)
-                .map_err(|error| Status::bad_request(format!("error decoding patch: {error}")))?;
-            operations::apply(scale, &patch, Missing::Fault).map_err(|fault| refused(cx, &fault))?;
+            let (patch, _findings) = read_operations(body)?;
+            operations::apply(scale, &patch, Missing::Fault).map_err(|fault| refused(&fault))?;
         }
         // A Scale has no lists, so both merge alike.
         "application/merge-patch+json" | "application/strategic-merge-patch+json" => {

@@ -20,7 +20,7 @@ use crate::{body::Response, stored};
 pub(crate) async fn create(cx: &mut Cx<'_>, body: &[u8]) -> Result<Response, Status> {
     accept::whole(cx.headers)?;
     let issuer = cx.server.issuer.as_ref().ok_or_else(|| Status::unavailable("this server issues no tokens"))?;
-    let mut request = decode::any(cx.headers, body, "io.k8s.api.authentication.v1.TokenRequest")?;
+    let mut request = decode::any(cx, body, "io.k8s.api.authentication.v1.TokenRequest")?;
     decode::check_type(&request, "authentication.k8s.io/v1", "TokenRequest")?;
     crate::convert::set_type(&mut request, "authentication.k8s.io/v1", "TokenRequest");
     let account = stored::parse(&*read::fetch(cx).await?);

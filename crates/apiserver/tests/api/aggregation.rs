@@ -15,7 +15,7 @@ use carrack_store::{MemStore, Store};
 use futures::StreamExt as _;
 use futures::future::BoxFuture;
 use http::{Method, Request};
-use http_body_util::Full;
+use http_body_util::{BodyExt as _, Full};
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
@@ -54,6 +54,14 @@ async fn other(request: Request<hyper::body::Incoming>) -> http::Response<Full<B
             let own = json!({"serverRelativeURL": url});
             json!({"paths": {"apis/metrics.example.com/v1": own, "apis/other.example.com/v1": own}})
         }
+        "/openapi/v2" => {
+            let lists = json!({"get": {"responses": {"200": {"schema": {"$ref": "#/definitions/Reading"}}}}});
+            json!({
+                "swagger": "2.0",
+                "paths": {"/apis/metrics.example.com/v1/readings": lists, "/apis/other.example.com/v1/others": lists},
+                "definitions": {"Reading": {"type": "object"}, "Other": {}},
+            })
+        }
         "/apis/metrics.example.com/v1/readings" if path.contains("watch=true") => {
             let lines = ["one", "two"].map(|name| {
                 let metadata = json!({"name": name, "annotations": {"asks": header("x-remote-user").join(",")}});
@@ -68,7 +76,7 @@ async fn other(request: Request<hyper::body::Incoming>) -> http::Response<Full<B
         }
         _ => {
             json!({"path": path, "host": host, "user": header("x-remote-user"), "groups": header("x-remote-group"),
-                "authorization": header("authorization")})
+                "authorization": header("authorization"), "from": header("x-forwarded-for"), "id": header("audit-id")})
         }
     };
     http::Response::builder()
@@ -100,22 +108,17 @@ async fn another_server_behind_this_one() {
     // The other server takes the front proxy's certificate and no other.
     let sans = Sans::loopback().with_name("meter.default.svc").with_name("outside.default.svc");
     let pair = pki.server(&Server::Apiserver, &sans, now_s).expect("certificate");
-    let mut other_tls =
-        tls::server_config(Reloadable::new(&pair).expect("pair"), pki.front_proxy_ca_pem()).expect("tls");
-    other_tls.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
+    let other_tls = tls::server_config(Reloadable::new(&pair).expect("pair"), pki.front_proxy_ca_pem()).expect("tls");
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("bind");
     let other_port = listener.local_addr().expect("address").port();
-    let acceptor = tokio_rustls::TlsAcceptor::from(Arc::new(other_tls));
+    let (acceptor, clients) = (tokio_rustls::TlsAcceptor::from(Arc::new(other_tls.config)), other_tls.clients);
     tokio::spawn(async move {
         while let Ok((stream, _)) = listener.accept().await {
-            let acceptor = acceptor.clone();
+            let (acceptor, clients) = (acceptor.clone(), clients.clone());
             tokio::spawn(async move {
                 let Ok(stream) = acceptor.accept(stream).await else { return };
-                if tls::peer_caller(stream.get_ref().1.peer_certificates())
-                    .ok()
-                    .flatten()
-                    .is_none_or(|peer| peer.user != "front-proxy-client")
-                {
+                let peer = clients.peer(stream.get_ref().1.peer_certificates()).ok().flatten();
+                if peer.is_none_or(|peer| peer.caller.user != "front-proxy-client") {
                     return;
                 }
                 let service = hyper::service::service_fn(|request| async {
@@ -221,6 +224,12 @@ async fn another_server_behind_this_one() {
     assert_eq!(paths["apis/other.example.com/v1"], Value::Null);
     assert_eq!(index().await["paths"], paths, "it is not asked for each client");
 
+    let (_, document) = send(&api, Method::GET, "/openapi/v2", "application/json", &Value::Null).await;
+    let is_there = |kind: &str, name: &str| document[kind].get(name).is_some();
+    assert!(is_there("paths", "/apis/metrics.example.com/v1/readings") && is_there("definitions", "Reading"));
+    assert!(is_there("paths", "/api/v1/namespaces") && is_there("definitions", "io.k8s.api.core.v1.Namespace"));
+    assert!(!is_there("paths", "/apis/other.example.com/v1/others") && !is_there("definitions", "Other"));
+
     // Through the shell, with a client certificate in front and the caller's name behind.
     let front = TcpListener::bind("127.0.0.1:0").await.expect("bind");
     let address = front.local_addr().expect("address");
@@ -233,6 +242,7 @@ async fn another_server_behind_this_one() {
         }));
     let admin = Reloadable::new(&pki.client(&Identity::Admin, now_s).expect("certificate")).expect("pair");
     let client_tls = tls::client_config(Trust::Authorities(pki.ca_pem()), Some(admin)).expect("tls");
+    let connector = tokio_rustls::TlsConnector::from(Arc::new(client_tls.clone()));
     let base = format!("https://localhost:{}", address.port());
     let client = HttpsTransport::new(&base, None, client_tls, None).expect("transport");
     let reply = client
@@ -245,6 +255,24 @@ async fn another_server_behind_this_one() {
     assert_eq!(told["path"], "/apis/metrics.example.com/v1/namespaces/default/readings?limit=5", "{told}");
     assert_eq!((&told["user"], &told["authorization"]), (&json!(["system:admin"]), &json!([])), "{told}");
     assert!(told["groups"].as_array().expect("groups").contains(&json!("system:masters")), "{told}");
+    // Both servers have one name for a request, and the client is told it.
+    let stream = tokio::net::TcpStream::connect(address).await.expect("connect");
+    let name = rustls_pki_types::ServerName::try_from("localhost").expect("name");
+    let stream = connector.connect(name, stream).await.expect("handshake");
+    let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.expect("http");
+    tokio::spawn(async move { drop(connection.await) });
+    let asking = Request::builder()
+        .uri("/apis/metrics.example.com/v1/namespaces/default/readings")
+        .header("host", "localhost")
+        .body(Full::<Bytes>::default())
+        .expect("request");
+    let (head, body) = sender.send_request(asking).await.expect("reply").into_parts();
+    let told: Value = serde_json::from_slice(&body.collect().await.expect("body").to_bytes()).expect("json");
+    assert_eq!(
+        (&told["from"], &told["id"][0]),
+        (&json!(["127.0.0.1"]), &json!(head.headers["audit-id"].to_str().ok()))
+    );
+    assert!(head.headers["x-kubernetes-pf-flowschema-uid"].len() > 10, "{head:?}");
     // And for those in the process.
     let inside = api.client_as("me", ["system:masters"]);
     let reply = inside

@@ -153,6 +153,31 @@ fn applying_creates_and_owns() {
 }
 
 #[test]
+fn what_is_applied_empty_is_owned_and_not_shown() {
+    let cluster = Cluster::new();
+    let path = format!("{DEPLOYMENTS}/web?fieldManager=me");
+    let with = |env: Value, args: Value| {
+        let mut config = deployment(None, "a");
+        config["metadata"]["labels"] = json!({});
+        config["spec"]["template"]["spec"]["containers"][0]["env"] = env;
+        config["spec"]["template"]["spec"]["containers"][0]["args"] = args;
+        config
+    };
+    let made = cluster.patch(&path, APPLY, &with(json!([{"name": "A", "value": "1"}]), json!(["x"]))).expect(201);
+    assert_eq!(made["spec"]["template"]["spec"]["containers"][0]["args"], json!(["x"]));
+    let emptied = cluster.patch(&path, APPLY, &with(json!([]), json!([]))).expect(200);
+    assert_eq!(emptied["metadata"]["generation"], 2);
+    assert!(emptied["metadata"].get("labels").is_none(), "{emptied}");
+    let container = &emptied["spec"]["template"]["spec"]["containers"][0];
+    assert!(["args", "env"].iter().all(|field| container.get(*field).is_none()), "{container}");
+    let owned = &fields(&emptied, "me")["f:spec"]["f:template"]["f:spec"]["f:containers"]["k:{\"name\":\"c\"}"];
+    assert_eq!(owned["f:args"], json!({}), "{owned}");
+    cluster.env.advance(60);
+    let again = cluster.patch(&path, APPLY, &with(json!([]), json!([]))).expect(200);
+    assert_eq!(again, emptied, "applying again writes nothing");
+}
+
+#[test]
 fn applied_objects_are_checked() {
     let cluster = Cluster::new();
     let path = format!("{DEPLOYMENTS}/web?fieldManager=me");

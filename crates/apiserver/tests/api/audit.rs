@@ -2,7 +2,9 @@
 
 use std::sync::{Arc, Mutex};
 
+use bytes::Bytes;
 use carrack_apiserver::audit::{Audit, AuditSink, Policy};
+use carrack_auth::Caller;
 use http::Method;
 use serde_json::{Value, json};
 
@@ -67,6 +69,65 @@ fn requests_are_noted_and_secrets_are_not() {
         (&json!("x"), &json!("x"))
     );
     assert!(!lines[1].to_string().contains("hunter2") && lines[1]["level"] == "Metadata", "{}", lines[1]);
+}
+
+/// What `kubectl create configmap` sends, cut short: `bin` with `v: x`.
+const BINARY: &[u8] = b"k8s\0\x0a\x0f\x0a\x02v1\x12\x09ConfigMap\x12\x0f\x0a\x05\x0a\x03bin\x12\x06\x0a\x01v\x12\x01x";
+
+/// An object is noted as it was read, whatever its encoding, and names itself where the path does not.
+#[test]
+fn what_was_sent_is_noted() {
+    let lines = Arc::new(Lines::default());
+    let cluster = noting(&lines);
+    let typed =
+        |name: &str| json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name}, "data": {"v": "x"}});
+    let generated = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"generateName": "g-"}});
+    let (plain, short) =
+        (config_map("plain", "x").to_string(), json!({"metadata": {"generateName": "g-"}}).to_string());
+    let yaml = "{metadata: {name: yaml}, data: {v: x}}";
+    let (merge, list) = (r#"{"data":{"w":"y"}}"#, r#"[{"op":"remove","path":"/data/w"}]"#);
+    let options = r#"{"propagationPolicy":"Background"}"#;
+    let as_json = "application/json";
+    let one = format!("{CONFIG_MAPS}/bin");
+    for (method, path, media_type, body, code, name, object) in [
+        (Method::POST, CONFIG_MAPS, "application/vnd.kubernetes.protobuf", BINARY, 201, "bin", typed("bin")),
+        (Method::POST, CONFIG_MAPS, as_json, plain.as_bytes(), 201, "plain", typed("plain")),
+        (Method::POST, CONFIG_MAPS, "application/yaml", yaml.as_bytes(), 201, "yaml", typed("yaml")),
+        (Method::POST, CONFIG_MAPS, as_json, short.as_bytes(), 201, "", generated),
+        (Method::POST, CONFIG_MAPS, as_json, b"{", 400, "", Value::Null),
+        (
+            Method::PATCH,
+            &one,
+            "application/merge-patch+json",
+            merge.as_bytes(),
+            200,
+            "bin",
+            json!({"data": {"w": "y"}}),
+        ),
+        (
+            Method::PATCH,
+            &one,
+            "application/json-patch+json",
+            list.as_bytes(),
+            200,
+            "bin",
+            json!([{"op": "remove", "path": "/data/w"}]),
+        ),
+        (Method::DELETE, &one, as_json, options.as_bytes(), 200, "bin", json!({"propagationPolicy": "Background"})),
+        (Method::GET, CONFIG_MAPS, as_json, b"", 200, "", Value::Null),
+    ] {
+        let caller = Caller::new("admin", ["system:masters"]);
+        let headers = [("content-type", media_type)];
+        cluster.request(caller, method.clone(), path, &headers, Bytes::copy_from_slice(body)).expect(code);
+        let event = lines.0.lock().expect("no panic").pop().expect("an event");
+        assert_eq!(event["objectRef"]["name"].as_str().unwrap_or_default(), name, "{method} {path}: {event}");
+        assert_eq!(event["requestObject"], object, "{method} {path}");
+    }
+    // What goes without saying is said.
+    let service = json!({"metadata": {"name": "s"}, "spec": {"ports": [{"port": 80}]}});
+    cluster.post("/api/v1/namespaces/default/services", &service).expect(201);
+    let event = lines.0.lock().expect("no panic").pop().expect("an event");
+    assert_eq!(event["requestObject"]["spec"]["type"], "ClusterIP", "{event}");
 }
 
 /// What admission finds and lets through is in the event's annotations.

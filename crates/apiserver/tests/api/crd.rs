@@ -117,12 +117,15 @@ fn objects_are_defaulted_pruned_and_validated() {
     let mut object = ship("a");
     object["spec"]["extra"] = "dropped".into();
     object["status"] = json!({"masts": 9});
+    object["metadata"]["labels"] = json!({});
+    object["metadata"]["ownerReferences"] = json!([]);
     let reply = cluster.post(SHIPS, &object);
     let warning = reply.headers.get("warning").and_then(|v| v.to_str().ok()).unwrap_or_default().to_owned();
     let made = reply.expect(201);
     assert!(warning.contains("unknown field \\\"spec.extra\\\""), "{warning}");
     assert_eq!(made["spec"], json!({"cargo": "tea", "masts": 3}));
     assert!(made["status"].is_null());
+    assert!(["labels", "ownerReferences"].iter().all(|field| made["metadata"].get(*field).is_none()), "{made}");
     assert_eq!(made["metadata"]["generation"], 1);
     cluster.post(&format!("{SHIPS}?fieldValidation=Strict"), &object).refused(
         400,
@@ -291,11 +294,113 @@ fn definitions_that_cannot_be() {
     let mut same_kind = definition();
     same_kind["metadata"]["name"] = "boats.sea.example.com".into();
     same_kind["spec"]["names"]["plural"] = "boats".into();
+    same_kind["spec"]["names"]["listKind"] = "Boats".into();
     let made = cluster.post(CRDS, &same_kind).expect(201);
-    let accepted =
-        made["status"]["conditions"].as_array().expect("conditions").iter().find(|c| c["type"] == "NamesAccepted");
-    assert_eq!(accepted.map(|c| (&c["status"], &c["reason"])), Some((&json!("False"), &json!("KindConflict"))));
+    assert_eq!(condition(&made, "NamesAccepted"), ["False", "KindConflict", "\"Ship\" is already in use"]);
     cluster.get("/apis/sea.example.com/v1/boats").expect(404);
+}
+
+/// What a condition of a definition says: its status, why, and in words.
+fn condition(definition: &Value, kind: &str) -> [String; 3] {
+    let all = definition["status"]["conditions"].as_array().expect("conditions");
+    let found = all.iter().find(|condition| condition["type"] == kind).cloned().unwrap_or_default();
+    ["status", "reason", "message"].map(|field| found[field].as_str().unwrap_or_default().to_owned())
+}
+
+/// A definition whose kind is called so.
+fn called(names: &Value) -> Value {
+    let mut definition = definition();
+    definition["metadata"]["name"] = format!("{}.sea.example.com", names["plural"].as_str().unwrap_or_default()).into();
+    definition["spec"]["names"] = names.clone();
+    definition
+}
+
+#[test]
+fn names_are_given_once() {
+    let cluster = Cluster::new();
+    let path = |plural: &str| format!("{CRDS}/{plural}.sea.example.com");
+    cluster.post(CRDS, &definition()).expect(201);
+    for (names, reason, taken, accepted) in [
+        (
+            json!({"plural": "junks", "kind": "Junk", "shortNames": ["jk", "sh"]}),
+            "ShortNamesConflict",
+            r#""sh" is already in use"#,
+            json!({"plural": "junks", "singular": "junk", "kind": "Junk", "listKind": "JunkList"}),
+        ),
+        (
+            json!({"plural": "barks", "kind": "Bark", "shortNames": ["sh"], "categories": ["all"]}),
+            "ShortNamesConflict",
+            r#""sh" is already in use"#,
+            json!({"plural": "barks", "singular": "bark", "kind": "Bark", "listKind": "BarkList", "categories": ["all"]}),
+        ),
+        (
+            json!({"plural": "tubs", "kind": "Tub", "shortNames": ["ships", "ship"]}),
+            "ShortNamesConflict",
+            r#"["ships" is already in use, "ship" is already in use]"#,
+            json!({"plural": "tubs", "singular": "tub", "kind": "Tub", "listKind": "TubList"}),
+        ),
+        (
+            json!({"plural": "rafts", "kind": "Raft", "singular": "sh"}),
+            "SingularConflict",
+            r#""sh" is already in use"#,
+            json!({"plural": "rafts", "kind": "Raft", "listKind": "RaftList"}),
+        ),
+        (
+            json!({"plural": "hulks", "kind": "ShipList"}),
+            "KindConflict",
+            r#""ShipList" is already in use"#,
+            json!({"plural": "hulks", "singular": "shiplist", "kind": "", "listKind": "ShipListList"}),
+        ),
+        (
+            json!({"plural": "arks", "kind": "Ark", "listKind": "Ship"}),
+            "ListKindConflict",
+            r#""Ship" is already in use"#,
+            json!({"plural": "arks", "singular": "ark", "kind": "Ark"}),
+        ),
+    ] {
+        let made = cluster.post(CRDS, &called(&names)).expect(201);
+        assert_eq!(condition(&made, "NamesAccepted"), ["False", reason, taken], "{names}");
+        assert_eq!(condition(&made, "Established")[0], "False", "{names}");
+        assert_eq!(made["status"]["acceptedNames"], accepted, "{names}");
+        cluster.get(&format!("/apis/sea.example.com/v1/{}", names["plural"].as_str().expect("text"))).expect(404);
+    }
+    // Those that are served keep what they have until they get what they want.
+    let made =
+        cluster.post(CRDS, &called(&json!({"plural": "canoes", "kind": "Canoe", "shortNames": ["cn"]}))).expect(201);
+    assert_eq!(condition(&made, "Established")[0], "True");
+    let want = |short: &str| json!({"spec": {"names": {"shortNames": [short]}}});
+    let changed = cluster.merge(&path("canoes"), &want("ship")).expect(200);
+    assert_eq!((&*condition(&changed, "NamesAccepted")[0], &*condition(&changed, "Established")[0]), ("False", "True"));
+    let resources = cluster.get("/apis/sea.example.com/v1").expect(200)["resources"].clone();
+    let canoes = resources.as_array().expect("resources").iter().find(|resource| resource["name"] == "canoes");
+    assert_eq!(canoes.map(|canoes| &canoes["shortNames"]), Some(&json!(["cn"])));
+    // A name that is given up goes to one of those who wait for it.
+    cluster.merge(&path("ships"), &want("sp")).expect(200);
+    let established = |plural: &str| condition(&cluster.get(&path(plural)).expect(200), "Established")[0].clone();
+    let served: Vec<&str> =
+        ["barks", "junks", "rafts", "tubs"].into_iter().filter(|of| established(of) == "True").collect();
+    assert_eq!(served, ["barks"]);
+    cluster.delete(&path("barks")).expect(200);
+    assert_eq!((&*established("junks"), &*established("rafts")), ("True", "False"));
+}
+
+#[test]
+fn definitions_in_groups_of_the_community() {
+    let cluster = Cluster::new();
+    let mut definition = definition();
+    definition["metadata"]["name"] = "ships.sea.k8s.io".into();
+    definition["spec"]["group"] = "sea.k8s.io".into();
+    let annotation = "metadata.annotations[api-approved.kubernetes.io]";
+    cluster.post(CRDS, &definition).refused(422, "Invalid", &format!("{annotation}: Required value: "));
+    definition["metadata"]["annotations"] = json!({"api-approved.kubernetes.io": "unapproved, a trial"});
+    let made = cluster.post(CRDS, &definition).expect(201);
+    let conforms = |definition: &Value| condition(definition, "KubernetesAPIApprovalPolicyConformant");
+    assert_eq!(conforms(&made), ["False", "UnapprovedAnnotation", "not approved: \"unapproved, a trial\""]);
+    let path = format!("{CRDS}/ships.sea.k8s.io");
+    let say = |what: Value| json!({"metadata": {"annotations": {"api-approved.kubernetes.io": what}}});
+    cluster.merge(&path, &say(json!("approved"))).refused(422, "Invalid", &format!("{annotation}: Invalid value: "));
+    let approved = cluster.merge(&path, &say(json!("https://example.com/1"))).expect(200);
+    assert_eq!(conforms(&approved), ["True", "ApprovedAnnotation", "approved in https://example.com/1"]);
 }
 
 #[test]

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use carrack_apiserver::{Body, LocalApi, LocalGroupVersion, LocalRequest, Response, body};
 use carrack_auth::Caller;
+use carrack_store::{Entry, Range, RangePage, Revision, Store, StoreError, StoreFuture, Txn, TxnOutcome, Watch};
 use futures::future::BoxFuture;
 use http::Method;
 use serde_json::{Value, json};
@@ -85,7 +86,7 @@ fn health_and_version() {
     let verbose = cluster.get("/readyz?verbose").expect(200);
     assert_eq!(
         verbose,
-        "[+]ping ok\n[+]log ok\n[+]etcd ok\n[+]poststarthook/rbac/bootstrap-roles ok\n[+]shutdown ok\nreadyz check passed\n"
+        "[+]ping ok\n[+]log ok\n[+]etcd ok\n[+]etcd-readiness ok\n[+]poststarthook/rbac/bootstrap-roles ok\n[+]shutdown ok\nreadyz check passed\n"
     );
     let excluded = cluster.get("/livez?verbose&exclude=etcd&exclude=x").expect(200);
     assert_eq!(
@@ -96,6 +97,51 @@ fn health_and_version() {
     let version = cluster.get("/version").expect(200);
     assert_eq!(version["minor"], "36");
     assert_eq!(version["gitVersion"], concat!("v1.36.1+carrack.", env!("CARGO_PKG_VERSION")));
+}
+
+/// A store that is elsewhere, and does not say a word.
+struct Hangs(Arc<dyn Store>);
+
+impl Store for Hangs {
+    fn transact(&self, txn: Txn) -> StoreFuture<'_, TxnOutcome> {
+        self.0.transact(txn)
+    }
+    fn get<'a>(&'a self, key: &'a str) -> StoreFuture<'a, (Option<Arc<Entry>>, Revision)> {
+        self.0.get(key)
+    }
+    fn range(&self, range: Range) -> StoreFuture<'_, RangePage> {
+        self.0.range(range)
+    }
+    fn watch(&self, prefix: &str, after: Revision) -> Result<Watch, StoreError> {
+        self.0.watch(prefix, after)
+    }
+    fn revision(&self) -> Revision {
+        self.0.revision()
+    }
+    fn health(&self) -> StoreFuture<'_, ()> {
+        Box::pin(async { Err(StoreError::Unavailable("it does not answer".to_owned())) })
+    }
+    fn compact(&self, revision: Revision) -> StoreFuture<'_, ()> {
+        self.0.compact(revision)
+    }
+}
+
+#[test]
+fn a_server_whose_store_hangs_is_not_well() {
+    let cluster = Cluster::with(|config| config.store = Arc::new(Hangs(config.store.clone())));
+    let failed = |name: &str| format!("[-]{name} failed: the store cannot be reached: it does not answer\n");
+    for (path, code, want) in [
+        ("/healthz", 500, failed("etcd")),
+        ("/livez", 500, failed("etcd")),
+        ("/readyz", 500, failed("etcd") + &failed("etcd-readiness")),
+        ("/readyz/etcd-readiness", 500, "internal server error: the store cannot be reached".to_owned()),
+        ("/livez/ping", 200, "ok".to_owned()),
+        ("/livez?exclude=etcd", 200, "ok".to_owned()),
+        ("/metrics", 200, "kubernetes_healthcheck{name=\"etcd\",type=\"livez\"} 0".to_owned()),
+    ] {
+        let said = cluster.get(path).expect(code);
+        assert!(said.as_str().is_some_and(|said| said.contains(&want)), "{path}: {said}");
+    }
 }
 
 #[test]

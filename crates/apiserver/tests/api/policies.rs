@@ -128,6 +128,42 @@ fn pods_keep_to_the_level_of_their_namespace() {
 }
 
 #[test]
+fn what_pods_are_held_against_is_counted() {
+    let cluster = Cluster::new();
+    let mode = |mode: &str, level: &str| json!({format!("pod-security.kubernetes.io/{mode}"): level});
+    for labels in [mode("enforce", "baseline"), mode("warn", "restricted"), mode("audit", "restricted")] {
+        label(&cluster, labels);
+    }
+    label(&cluster, json!({"pod-security.kubernetes.io/audit-version": "v1.99"}));
+    let mut bad = pod("bad");
+    bad["spec"]["hostNetwork"] = true.into();
+    cluster.post(PODS, &bad).refused(403, "Forbidden", "violates PodSecurity");
+    cluster.post(PODS, &pod("good")).expect(201);
+    let deployment = json!({"metadata": {"name": "d"}, "spec": {"selector": {"matchLabels": {"a": "b"}},
+        "template": {"metadata": {"labels": {"a": "b"}}, "spec": {"containers": [{"name": "c", "image": "i"}]}}}});
+    cluster.post("/apis/apps/v1/namespaces/default/deployments", &deployment).expect(201);
+    let text = cluster.get("/metrics").expect(200);
+    let counted: Vec<_> =
+        text.as_str().unwrap_or_default().lines().filter(|line| line.starts_with("pod_security")).collect();
+    for (decision, level, version, mode, resource, count) in [
+        ("allow", "baseline", "latest", "enforce", "pod", 1),
+        ("deny", "baseline", "latest", "enforce", "pod", 1),
+        // Who is refused is not warned besides.
+        ("deny", "restricted", "latest", "warn", "pod", 1),
+        ("deny", "restricted", "latest", "warn", "controller", 1),
+        ("deny", "restricted", "future", "audit", "pod", 2),
+        ("deny", "restricted", "future", "audit", "controller", 1),
+    ] {
+        let line = format!(
+            "pod_security_evaluations_total{{decision=\"{decision}\",policy_level=\"{level}\",policy_version=\"{version}\",\
+             mode=\"{mode}\",request_operation=\"create\",resource=\"{resource}\",subresource=\"\"}} {count}"
+        );
+        assert!(counted.contains(&line.as_str()), "{line}: {counted:#?}");
+    }
+    assert_eq!(counted.len(), 6, "{counted:#?}");
+}
+
+#[test]
 fn classes_of_runtimes_and_ingresses() {
     let cluster = Cluster::new();
     let class = json!({"metadata": {"name": "kata"}, "handler": "kata", "overhead": {"podFixed": {"cpu": "250m"}},

@@ -153,6 +153,55 @@ fn reviews() {
     ] {
         cluster.post(&format!("{place}/{kind}"), &json!({"spec": spec})).refused(422, "Invalid", want);
     }
+    let parts =
+        |operator: &str, values: Value| json!({"requirements": [{"key": "a", "operator": operator, "values": values}]});
+    for (selector, value, want) in [
+        (
+            "fieldSelector",
+            json!({"rawSelector": "a=b", "requirements": [{"key": "a", "operator": "In", "values": ["b"]}]}),
+            "fieldSelector.rawSelector: Invalid value: \"a=b\": may not specified at the same time as requirements",
+        ),
+        ("labelSelector", json!({}), "labelSelector.requirements: Required value: when spec.resourceAttributes."),
+        (
+            "labelSelector",
+            parts("In", json!(["b c"])),
+            "labelSelector.requirements[0].values[0]: Invalid value: \"b c\"",
+        ),
+        ("labelSelector", parts("In", json!([])), "labelSelector.requirements[0].values: Required value: must be"),
+        ("fieldSelector", parts("Exists", json!(["b"])), "fieldSelector.requirements[0].values: Forbidden: may not"),
+        (
+            "fieldSelector",
+            json!({"requirements": [{"key": "", "operator": "Exists"}]}),
+            "fieldSelector.requirements[0].key: Required value: must be specified",
+        ),
+    ] {
+        let mut review = review.clone();
+        review["spec"]["resourceAttributes"][selector] = value;
+        cluster.post(own, &review).refused(422, "Invalid", want);
+    }
+    // Clients of later releases know more operators.
+    let mut odd = review.clone();
+    odd["spec"]["resourceAttributes"]["labelSelector"] = parts("Odd", json!(["b"]));
+    cluster.post(own, &odd).expect(201);
+    let local = format!("{place}/namespaces/default/localsubjectaccessreviews");
+    let of_jane = json!({"user": "jane", "resourceAttributes": attributes});
+    for (path, spec, metadata, want) in [
+        (own, &review["spec"], json!({"name": "x"}), Some("metadata: Invalid value: {\"name\":\"x\"}: must be empty")),
+        (own, &review["spec"], json!({"creationTimestamp": null}), None),
+        (&*local, &of_jane, json!({"namespace": "default"}), None),
+        (
+            &*local,
+            &of_jane,
+            json!({"namespace": "default", "labels": {"a": "b"}}),
+            Some("must be empty except for namespace"),
+        ),
+    ] {
+        let reply = cluster.post(path, &json!({"metadata": metadata, "spec": spec}));
+        match want {
+            None => drop(reply.expect(201)),
+            Some(want) => drop(reply.refused(422, "Invalid", want)),
+        }
+    }
     let me =
         cluster.user("jane", Method::POST, "/apis/authentication.k8s.io/v1/selfsubjectreviews", &json!({})).expect(201);
     assert_eq!(me["status"]["userInfo"]["username"], "jane");

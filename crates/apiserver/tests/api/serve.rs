@@ -9,6 +9,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use carrack_apiserver::serve::{Settings, serve};
 use carrack_apiserver::{ApiServer, Body, Config, Env, LocalApi, LocalGroupVersion, LocalRequest, Response};
+use carrack_auth::authn::StaticTokens;
 use carrack_auth::pki::{Identity, Pki, Sans, Server};
 use carrack_auth::tls::{self, Reloadable, Trust};
 use carrack_auth::token::{DEFAULT_ISSUER, Issuer, SigningKey, Verifier};
@@ -173,6 +174,7 @@ impl Running {
         let reply = admin.send(patch.clone()).await.expect("the level");
         let mut level: Value = serde_json::from_slice(&reply.body).expect("JSON");
         level["spec"]["limited"] = json!({"nominalConcurrencyShares": 0, "limitResponse": response});
+        level["metadata"]["annotations"]["apf.kubernetes.io/autoupdate-spec"] = "false".into();
         patch.method = carrack_engine::Method::Put;
         patch.body = level.to_string().into();
         admin.send(patch).await.expect("changed");
@@ -225,6 +227,54 @@ async fn callers_are_who_their_credentials_say() {
     let (code, status) = running.send(Some(Identity::Node { node: "n1".to_owned() }), get("/api/v1/secrets")).await;
     assert_eq!(code, 403, "{status}");
     assert!(status["message"].as_str().is_some_and(|text| text.contains("system:node:n1")), "{status}");
+    // Of those who came with certificates, this one among them, it is told for how long these last.
+    let (_, text) = running.send(Some(Identity::Admin), get("/metrics")).await;
+    let counted = "apiserver_client_certificate_expiration_seconds_count 3";
+    assert!(text.as_str().is_some_and(|text| text.lines().any(|line| line == counted)), "{text}");
+}
+
+/// A certificate that nobody vouches for is answered, and says nothing: neither who a client is, nor that it is anonymous.
+#[tokio::test]
+async fn worthless_certificates_are_answered() {
+    let tokens = StaticTokens::parse("s3cret,tool,1,system:masters").expect("a token");
+    let running = Running::start_with(Settings::default(), |config| {
+        let authenticator = config.authenticator.take().map(|known| known.with_static_tokens(tokens));
+        config.authenticator = authenticator;
+    })
+    .await;
+    let (now_s, elsewhere) = (TestEnv.now().as_second(), tempfile::tempdir().expect("temporary directory"));
+    let stranger = Pki::open_or_create(elsewhere.path(), now_s).expect("pki");
+    let of = |pki: &Pki, now_s: i64| Some(pki.client(&Identity::Admin, now_s).expect("certificate"));
+    let serving = running.pki.server(&Server::Kubelet { node: "n1".to_owned() }, &Sans::loopback(), now_s);
+    let expired = of(&running.pki, now_s - 2 * 365 * 24 * 3600);
+    let (good, bad) = (Some("Bearer s3cret"), Some("Bearer nonsense"));
+    for (what, pair, token, code) in [
+        ("its own", of(&running.pki, now_s), None, 200),
+        ("its own", of(&running.pki, now_s), bad, 200),
+        ("none", None, None, 403),
+        ("none", None, good, 200),
+        ("of another authority", of(&stranger, now_s), None, 401),
+        ("of another authority", of(&stranger, now_s), Some("Basic dTpw"), 401),
+        ("of another authority", of(&stranger, now_s), bad, 401),
+        ("of another authority", of(&stranger, now_s), good, 200),
+        ("expired", expired.clone(), None, 401),
+        ("expired", expired, good, 200),
+        ("a server's", serving.ok(), None, 401),
+    ] {
+        let certificate = pair.as_ref().map(|pair| Reloadable::new(pair).expect("pair"));
+        let tls = tls::client_config(Trust::Authorities(running.pki.ca_pem()), certificate).expect("tls");
+        let connector = tokio_rustls::TlsConnector::from(Arc::new(tls));
+        let name = rustls_pki_types::ServerName::try_from("localhost").expect("name");
+        let stream = TcpStream::connect(running.address).await.expect("connect");
+        let mut sender = running.speak(connector.connect(name, stream).await.expect("handshake")).await;
+        let mut asking = request("GET", "/api/v1/nodes");
+        if let Some(token) = token {
+            asking = asking.header("authorization", token);
+        }
+        let asking = asking.body(Full::default()).expect("request");
+        let reply = within("an answer", sender.send_request(asking)).await.expect("reply");
+        assert_eq!(reply.status().as_u16(), code, "{what}, {token:?}");
+    }
 }
 
 #[derive(Default)]
@@ -296,6 +346,29 @@ async fn a_request_for_somebody_else_has_his_share() {
         (403, true, "-"),
     ];
     assert_eq!(noted.collect::<Vec<_>>(), wanted.map(|(code, node, other)| (code, node, other.to_owned())));
+}
+
+/// Whether or not anything is noted, a client is told the name of its request's event, and may give it one itself.
+#[tokio::test]
+async fn replies_name_the_events_of_their_requests() {
+    let running = Running::start(Settings::default()).await;
+    for (path, token, own, code) in [
+        ("/healthz", "", "", 200),
+        ("/api/v1/nodes", "", "mine", 403),
+        ("/api/v1/nodes", "Bearer nonsense", "", 401),
+        ("/api/v1/nodes", "Bearer nonsense", "mine", 401),
+    ] {
+        let mut builder = request("GET", path);
+        for (name, value) in [("authorization", token), ("audit-id", own)] {
+            builder = if value.is_empty() { builder } else { builder.header(name, value) };
+        }
+        let asking = builder.body(Full::default()).expect("request");
+        let reply = running.connect(None).await.send_request(asking).await.expect("reply");
+        let told: Vec<_> = reply.headers().get_all("audit-id").iter().filter_map(|id| id.to_str().ok()).collect();
+        assert_eq!((reply.status().as_u16(), told.len()), (code, 1), "{path} {own}");
+        let is_it = if own.is_empty() { told[0].len() == 36 } else { told[0] == own };
+        assert!(is_it, "{path} {own}: {told:?}");
+    }
 }
 
 #[tokio::test]

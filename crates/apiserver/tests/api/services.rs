@@ -95,6 +95,33 @@ fn addresses_are_given_and_given_back() {
     assert_eq!(back["spec"]["clusterIP"], json!(got[3]), "the only one that is free");
 }
 
+/// `clusterIP` is the first of `clusterIPs`: a client that knows it alone says both with it, one that says both agrees with
+/// itself.
+#[test]
+fn the_first_address_is_said_twice() {
+    let cluster = on(&["10.43.0.0/16"]);
+    for (spec, want) in [
+        (json!({"clusterIP": "10.43.0.5", "clusterIPs": ["10.43.0.6"]}), "first value must match `clusterIP`"),
+        (json!({"clusterIP": "None", "clusterIPs": ["10.43.0.6"]}), "first value must match `clusterIP`"),
+        (json!({"clusterIPs": ["10.43.0.6"]}), "must be empty when `clusterIP` is not specified"),
+    ] {
+        cluster.post(SERVICES, &service("s", spec)).refused(422, "Invalid", want);
+    }
+    cluster.post(SERVICES, &service("s", json!({"clusterIP": "10.43.0.5"}))).expect(201);
+    for (spec, want) in [
+        (json!({"clusterIPs": ["10.43.0.5"]}), None),
+        (json!({"clusterIP": "10.43.0.5"}), None),
+        (json!({"clusterIP": "10.43.0.6"}), Some("may not change once set")),
+        (json!({"clusterIP": "10.43.0.5", "clusterIPs": ["10.43.0.6"]}), Some("first value must match `clusterIP`")),
+    ] {
+        let reply = cluster.put(&format!("{SERVICES}/s"), &service("s", spec.clone()));
+        match want {
+            None => assert_eq!(reply.expect(200)["spec"]["clusterIPs"], json!(["10.43.0.5"]), "{spec}"),
+            Some(want) => drop(reply.refused(422, "Invalid", want)),
+        }
+    }
+}
+
 #[test]
 fn both_families() {
     let cluster = on(&["10.43.0.0/16", "fd43::/108"]);

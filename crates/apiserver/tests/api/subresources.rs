@@ -22,6 +22,12 @@ fn a_pod_is_bound_once() {
         "Invalid",
         "target.name: Required value",
     );
+    let odd = json!({"metadata": {"name": "p"}, "target": {"kind": "Foo", "name": "n1"}});
+    cluster.post(&format!("{PODS}/p/binding"), &odd).refused(
+        422,
+        "Invalid",
+        "Binding \"p\" is invalid: target.kind: Unsupported value: \"Foo\": supported values: \"Node\", \"<empty>\"",
+    );
     let mut stale = binding("n1");
     stale["metadata"]["uid"] = "other".into();
     cluster.post(&format!("{PODS}/p/binding"), &stale).refused(409, "Conflict", "UID in precondition");
@@ -257,6 +263,22 @@ fn scale_of_built_in_kinds() {
     cluster.merge(&format!("{sets}/r/scale"), &json!({"spec": {"replicas": "3"}})).refused(422, "Invalid", why);
     scale["spec"]["replicas"] = "3".into();
     cluster.put(&format!("{sets}/r/scale"), &scale).refused(400, "BadRequest", why);
+    // Nor is a scale that of another object, or of none.
+    let other = "the name of the object (s) does not match the name on the URL (r)";
+    let none = "the name of the object (r based on URL) was undeterminable: name must be provided";
+    for (metadata, why) in [
+        (json!({"name": "s"}), other),
+        (json!({"name": null}), none),
+        (json!({"namespace": "elsewhere"}), "does not match the namespace sent on the request"),
+    ] {
+        let patch = json!({"metadata": metadata, "spec": {"replicas": 9}});
+        cluster.merge(&format!("{sets}/r/scale"), &patch).refused(400, "BadRequest", why);
+        let mut whole = json!({"metadata": {"name": "r"}, "spec": {"replicas": 9}});
+        whole["metadata"].as_object_mut().expect("metadata").extend(metadata.as_object().cloned().expect("fields"));
+        cluster.put(&format!("{sets}/r/scale"), &whole).refused(400, "BadRequest", why);
+    }
+    let gone = json!([{"op": "replace", "path": "", "value": null}]);
+    cluster.patch(&format!("{sets}/r/scale"), "application/json-patch+json", &gone).refused(400, "BadRequest", "");
     assert_eq!(cluster.get(&format!("{sets}/r")).expect(200)["spec"]["replicas"], 5);
 }
 
@@ -556,5 +578,5 @@ fn a_scale_takes_no_more_than_a_patch_may() {
     let three = json!([{"op": "test", "path": "/spec/replicas", "value": 1},
         {"op": "replace", "path": "/spec/replicas", "value": 3}]);
     assert_eq!(cluster.patch(&path, kind, &three).expect(200)["spec"]["replicas"], 3);
-    cluster.patch(&path, kind, &three).refused(422, "Invalid", "the patch cannot be applied");
+    cluster.patch(&path, kind, &three).refused(422, "Invalid", "error in our request");
 }

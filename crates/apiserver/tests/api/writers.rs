@@ -63,6 +63,38 @@ async fn servers_that_start_together_on_one_store_all_start() {
     }
 }
 
+/// So do those that find the same things removed.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn servers_on_one_store_all_restore_what_was_removed() {
+    let directory = tempfile::tempdir().expect("temporary directory");
+    let store = Arc::new(EmbeddedStore::open(directory.path(), Options::default()).expect("store"));
+    let servers =
+        [1, 2, 3].map(|seed| ApiServer::new(Config::new(store.clone(), Arc::new(TestEnv(AtomicU64::new(seed))))));
+    for server in &servers {
+        server.bootstrap().await.expect("bootstrap");
+    }
+    let client = servers[0].client_as("admin", ["system:masters"]);
+    let flow = "/apis/flowcontrol.apiserver.k8s.io/v1";
+    let paths = [
+        format!("{flow}/flowschemas/catch-all"),
+        format!("{flow}/prioritylevelconfigurations/catch-all"),
+        "/apis/apiregistration.k8s.io/v1/apiservices/v1.apps".to_owned(),
+    ];
+    for path in &paths {
+        client.send(request(Method::Delete, path, ContentType::Json, &Value::Null)).await.expect("deleted");
+    }
+    // Who meets another one looks again.
+    for _ in 0..2 {
+        let restoring = servers.clone().map(|server| tokio::spawn(async move { server.restore().await }));
+        for server in restoring {
+            assert_eq!(server.await.expect("no panic"), Ok(()));
+        }
+    }
+    for path in &paths {
+        read(&client, path).await;
+    }
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn no_increment_is_lost() {
     let directory = tempfile::tempdir().expect("temporary directory");

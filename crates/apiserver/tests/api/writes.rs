@@ -68,6 +68,17 @@ fn bodies_that_make_no_sense() {
         "BadRequest",
         "Secret",
     );
+    for (content_type, body) in [
+        ("application/json", r#"{"kind":1,"metadata":{"name":"x"}}"#),
+        ("application/yaml", "kind: 1\nmetadata: {name: x}\n"),
+    ] {
+        send(content_type, body).refused(
+            400,
+            "BadRequest",
+            "the object provided is unrecognized (must be of type ConfigMap): couldn't get version/kind; json parse error: json: \
+             cannot unmarshal number into Go struct field .kind of type string (",
+        );
+    }
     send("application/json", r#"{"metadata":{"name":"x","namespace":"other"}}"#).refused(
         400,
         "BadRequest",
@@ -90,6 +101,9 @@ fn bodies_that_make_no_sense() {
     let deep = format!(r#"{{"metadata":{{"name":"x"}},"data":{}{}}}"#, "[".repeat(10_000), "]".repeat(10_000));
     send("application/json", &deep).refused(400, "BadRequest", "");
     send("application/yaml", "metadata:\n  name: from-yaml\ndata:\n  a: b\n").expect(201);
+    // Nobody looks behind the first document.
+    let made = send("application/yaml", "metadata: {name: first}\n---\nmetadata: {name: second}\n").expect(201);
+    assert_eq!(made["metadata"]["name"], "first");
 }
 
 #[test]
@@ -150,6 +164,23 @@ fn the_newer_object_wins() {
         "BadRequest",
         "the name of the object (n) does not match the name on the URL (m)",
     );
+    // Whoever replaces something says what, even where there is nothing to replace.
+    let unnamed =
+        |name: &str| format!("the name of the object ({name} based on URL) was undeterminable: name must be provided");
+    for name in ["m", "n"] {
+        let place = format!("{CONFIG_MAPS}/{name}");
+        cluster.put(&place, &json!({"data": {"v": "5"}})).refused(400, "BadRequest", &unnamed(name));
+    }
+    cluster.merge(&path, &json!({"metadata": {"name": null}})).refused(400, "BadRequest", &unnamed("m"));
+    for (value, why) in [
+        (json!({"op": "replace", "path": "", "value": {}}), unnamed("m").as_str()),
+        (
+            json!({"op": "replace", "path": "/kind", "value": 1}),
+            "the kind in the data (1) does not match the expected kind (ConfigMap)",
+        ),
+    ] {
+        cluster.patch(&path, "application/json-patch+json", &json!([value])).refused(400, "BadRequest", why);
+    }
     cluster.merge(&path, &json!({"metadata": {"resourceVersion": "1"}, "data": {"v": "5"}})).refused(
         409,
         "Conflict",
@@ -181,6 +212,7 @@ fn owners_that_are_named_twice_are_kept_once() {
 
 #[test]
 fn generation_counts_changes_of_the_spec() {
+    const SLICES: &str = "/apis/discovery.k8s.io/v1/namespaces/default/endpointslices";
     let cluster = Cluster::new();
     let made = cluster.post(DEPLOYMENTS, &deployment("d")).expect(201);
     assert_eq!(made["metadata"]["generation"], 1);
@@ -196,6 +228,94 @@ fn generation_counts_changes_of_the_spec() {
     assert_eq!(status["status"]["replicas"], 3);
     let main = cluster.merge(&path, &json!({"status": {"replicas": 7}})).expect(200);
     assert_eq!(main["status"]["replicas"], 3);
+    // Replica sets get its annotations, too, but not by way of its status.
+    let noted = |path: &str, value: &str| {
+        let note = json!({"metadata": {"annotations": {"a": value}}});
+        cluster.merge(path, &note).expect(200)["metadata"]["generation"].clone()
+    };
+    let of_status = format!("{path}/status");
+    assert_eq!([noted(&path, "b"), noted(&path, "b"), noted(&of_status, "c")], [json!(3), json!(3), json!(3)]);
+    let slice = json!({"metadata": {"name": "s"}, "addressType": "IPv4", "endpoints": []});
+    cluster.post(SLICES, &slice).expect(201);
+    let path = format!("{SLICES}/s");
+    assert_eq!(noted(&path, "b"), 1);
+    let labeled = cluster.merge(&path, &json!({"metadata": {"labels": {"x": "y"}}})).expect(200);
+    assert_eq!(labeled["metadata"]["generation"], 2);
+}
+
+/// Each kind says which metadata comes along with its status.
+#[test]
+fn what_writes_of_the_status_leave_alone() {
+    const SETS: &str = "/apis/apps/v1/namespaces/default/replicasets";
+    const PODS: &str = "/api/v1/namespaces/default/pods";
+    const BUDGETS: &str = "/apis/policy/v1/namespaces/default/poddisruptionbudgets";
+    let cluster = Cluster::new();
+    let set = json!({"metadata": {"name": "x"}, "spec": deployment("x")["spec"]});
+    let budget = json!({"metadata": {"name": "x"}, "spec": {"maxUnavailable": 1}});
+    let owners = json!([{"apiVersion": "v1", "kind": "Node", "name": "n", "uid": "1"}]);
+    let metadata = json!({"labels": {"l": "m"}, "annotations": {"a": "b"}, "ownerReferences": owners});
+    for (kind, api_version, path, made, kept) in [
+        ("Deployment", "apps/v1", DEPLOYMENTS, set.clone(), "labels"),
+        ("ReplicaSet", "apps/v1", SETS, set, ""),
+        ("Pod", "v1", PODS, pod("x"), "ownerReferences"),
+        ("PodDisruptionBudget", "policy/v1", BUDGETS, budget, ""),
+    ] {
+        let before = cluster.post(path, &made).expect(201);
+        let of_status = format!("{path}/x/status");
+        let config = json!({"apiVersion": api_version, "kind": kind, "metadata": metadata});
+        let apply =
+            cluster.patch(&format!("{of_status}?fieldManager=me&dryRun=All"), "application/apply-patch+yaml", &config);
+        let merge = cluster.merge(&of_status, &json!({"metadata": metadata}));
+        for (how, reply) in [("apply", apply), ("merge", merge)] {
+            let now = reply.expect(200);
+            for field in ["labels", "annotations", "ownerReferences"] {
+                let want = if field == kept { &before["metadata"][field] } else { &metadata[field] };
+                assert_eq!(now["metadata"][field], *want, "{how} {kind} {field}");
+            }
+            let managers = now["metadata"]["managedFields"].as_array().expect("managers");
+            let own = managers.iter().find(|entry| entry["subresource"] == "status").expect("one of the status");
+            let owned = &own["fieldsV1"]["f:metadata"];
+            assert_eq!(owned.get(format!("f:{kept}")), None, "{how} {kind} {own}");
+            assert!(owned.get("f:annotations").is_some(), "{how} {kind} {own}");
+        }
+    }
+}
+
+/// What is counted is told from the beginning.
+#[test]
+fn counts_begin_at_nothing() {
+    let cluster = Cluster::new();
+    let set = json!({"metadata": {"name": "x"}, "spec": deployment("x")["spec"]});
+    let mut controller = set.clone();
+    controller["spec"]["selector"] = json!({"a": "b"});
+    let budget = json!({"metadata": {"name": "x"}, "spec": {"maxUnavailable": 1}});
+    let scaler = json!({"metadata": {"name": "x"}, "spec": {"maxReplicas": 3,
+        "scaleTargetRef": {"kind": "Deployment", "name": "d", "apiVersion": "apps/v1"}}});
+    let volume = json!({"metadata": {"name": "x"},
+        "spec": {"attacher": "a.example.com", "nodeName": "n", "source": {"persistentVolumeName": "v"}}});
+    let scheduled = json!({"currentNumberScheduled": 0, "desiredNumberScheduled": 0, "numberMisscheduled": 0,
+        "numberReady": 0});
+    let disruptions = json!({"currentHealthy": 0, "desiredHealthy": 0, "disruptionsAllowed": 0, "expectedPods": 0});
+    let scaled = json!({"currentReplicas": 0, "desiredReplicas": 0});
+    let one = json!({"replicas": 0});
+    for (group_version, plural, made, want) in [
+        ("v1", "replicationcontrollers", &controller, &one),
+        ("apps/v1", "deployments", &set, &json!({})),
+        ("apps/v1", "replicasets", &set, &one),
+        ("apps/v1", "statefulsets", &set, &one),
+        ("apps/v1", "daemonsets", &set, &scheduled),
+        ("policy/v1", "poddisruptionbudgets", &budget, &disruptions),
+        ("autoscaling/v2", "horizontalpodautoscalers", &scaler, &json!({"desiredReplicas": 0})),
+        ("autoscaling/v1", "horizontalpodautoscalers", &scaler, &scaled),
+        ("storage.k8s.io/v1", "volumeattachments", &volume, &json!({"attached": false})),
+    ] {
+        let root = if group_version == "v1" { "api" } else { "apis" };
+        let within = if plural == "volumeattachments" { "" } else { "namespaces/default/" };
+        let path = format!("/{root}/{group_version}/{within}{plural}");
+        let made = cluster.post(&path, made).expect(201);
+        assert_eq!((&made["status"], &cluster.get(&format!("{path}/x")).expect(200)), (want, &made), "{plural}");
+        cluster.delete(&format!("{path}/x")).expect(200);
+    }
 }
 
 #[test]
@@ -253,11 +373,12 @@ fn patches() {
         "The allowed maximum operations in a JSON patch is 10000, got 10001",
     );
     let outside = json!([{"op": "add", "path": "/metadata/finalizers", "value": ["a.b/c"]}, {"op": "add", "path": "/metadata/finalizers/7", "value": "a.b/d"}]);
-    cluster.patch(&path, "application/json-patch+json", &outside).refused(
-        422,
-        "Invalid",
-        "the patch cannot be applied",
+    let refused = cluster.patch(&path, "application/json-patch+json", &outside).expect(422);
+    assert_eq!(
+        (&refused["reason"], &refused["message"]),
+        (&json!("Invalid"), &json!("the server rejected our request due to an error in our request"))
     );
+    assert_eq!(refused["details"]["causes"][0]["field"], "/metadata/finalizers/7", "{refused}");
     // What a patch makes of an object is the patch's fault.
     let mistyped = json!({"data": {"a": 1}});
     cluster.merge(&path, &mistyped).refused(422, "Invalid", "patch: Invalid value: ");
@@ -274,6 +395,24 @@ fn patches() {
         "Invalid",
         "patch: Invalid value: \"map[spec:map[a:true b:[1 2] c:x y]]\": strict decoding error: unknown field \"spec\"",
     );
+    for (operation, told) in [
+        (r#"{"op":"add","path":"/data/z","value":"1","foo":1}"#, r#"json patch unknown field "[0].foo""#),
+        (r#"{"op":"test","path":"/data/z","value":"1","op":"add"}"#, r#"json patch duplicate field "[0].op""#),
+    ] {
+        let send = |mode: &str| {
+            let caller = Caller::new("admin", ["system:masters"]);
+            let path = format!("{path}?fieldValidation={mode}");
+            let headers = [("content-type", "application/json-patch+json")];
+            cluster.request(caller, Method::PATCH, &path, &headers, format!("[{operation}]").into())
+        };
+        send("Strict").refused(422, "Invalid", &format!("strict decoding error: {told}"));
+        let warned = send("Warn");
+        let warning = warned.headers["warning"].to_str().expect("text").replace('\\', "");
+        assert_eq!((warned.code, warning), (200, format!("299 - \"{told}\"")));
+        let ignored = send("Ignore");
+        assert_eq!((ignored.code, ignored.headers.get("warning")), (200, None));
+        assert_eq!(ignored.json["data"]["z"], "1");
+    }
     cluster.patch(&path, "text/plain", &json!({})).refused(415, "UnsupportedMediaType", "application/merge-patch+json");
     cluster.patch(&path, "application/merge-patch+json", &json!({"metadata": {"name": "other"}})).refused(
         400,
@@ -408,6 +547,7 @@ fn some_kinds_are_made_by_replacing_what_is_not_there() {
     let binding = json!({"metadata": {"name": "jane"}, "subjects": [{"kind": "User", "name": "jane"}],
         "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "updaters"}});
     cluster.post("/apis/rbac.authorization.k8s.io/v1/namespaces/default/rolebindings", &binding).expect(201);
+    cluster.put(&path, &json!({"rules": []})).refused(400, "BadRequest", "name must be provided");
     cluster.user("jane", Method::PUT, &path, &role).refused(403, "Forbidden", "cannot create resource \"roles\"");
     let made = cluster.put(&path, &role).expect(201);
     assert_eq!((&made["metadata"]["name"], &made["metadata"]["namespace"]), (&json!("r"), &json!("default")));
@@ -416,4 +556,40 @@ fn some_kinds_are_made_by_replacing_what_is_not_there() {
     cluster.delete(&path).expect(200);
     cluster.put(&path, &made).refused(404, "NotFound", "");
     cluster.put(&format!("{CONFIG_MAPS}/m"), &config_map("m", "x")).refused(404, "NotFound", "");
+}
+
+/// Clients in Go leave out what is empty when they write back what they have read.
+#[test]
+fn what_is_empty_is_as_good_as_absent() {
+    let cluster = Cluster::new();
+    let emptied = |object: &Value| {
+        let mut object = object.clone();
+        object["metadata"]["finalizers"] = json!([]);
+        object["spec"]["selector"]["matchExpressions"] = json!([]);
+        object["spec"]["template"]["spec"]["tolerations"] = json!([]);
+        object
+    };
+    let made = cluster.post(DEPLOYMENTS, &emptied(&deployment("d"))).expect(201);
+    assert_eq!(made["spec"]["selector"], json!({"matchLabels": {"a": "b"}}));
+    assert!(!made["metadata"]["managedFields"].to_string().contains("f:tolerations"), "{made}");
+    let path = format!("{DEPLOYMENTS}/d");
+    assert_eq!(cluster.put(&path, &made).expect(200), made);
+    assert_eq!(cluster.put(&path, &emptied(&made)).expect(200), made);
+    let pods = |spec: Value| json!({"spec": {"template": {"spec": spec}}});
+    for patch in [
+        pods(json!({"nodeSelector": {}, "volumes": [], "hostNetwork": false})),
+        pods(json!({"containers": [{"name": "c", "env": [], "tty": false}]})),
+        json!({"metadata": {"labels": {}, "annotations": {}, "finalizers": [], "ownerReferences": []}}),
+    ] {
+        assert_eq!(cluster.patch(&path, "application/strategic-merge-patch+json", &patch).expect(200), made, "{patch}");
+    }
+    let map = json!({"metadata": {"name": "m"}, "immutable": true, "data": {"v": "x"}, "binaryData": {}});
+    let map = cluster.post(CONFIG_MAPS, &map).expect(201);
+    let path = format!("{CONFIG_MAPS}/m");
+    assert_eq!(cluster.put(&path, &map).expect(200), map);
+    let nothing = json!({"metadata": {"labels": {}, "finalizers": []}, "binaryData": {}});
+    assert_eq!(cluster.merge(&path, &nothing).expect(200), map);
+    // That nobody owns anything is said by a list of nobody.
+    let disowned = cluster.merge(&path, &json!({"metadata": {"managedFields": []}})).expect(200);
+    assert!(disowned["metadata"].get("managedFields").is_none(), "{disowned}");
 }

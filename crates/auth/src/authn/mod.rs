@@ -18,8 +18,8 @@ use http::header::{AUTHORIZATION, SEC_WEBSOCKET_PROTOCOL};
 
 pub use impersonation::{ImpersonationError, impersonate, strip_impersonation};
 pub use static_tokens::{StaticTokens, StaticTokensError};
-pub(crate) use x509::until_unix_s;
-pub use x509::{CertificateError, caller_of_certificate};
+pub use x509::CertificateError;
+pub(crate) use x509::{caller_of_certificate, until_unix_s};
 
 use crate::caller::{Caller, GROUP_AUTHENTICATED};
 use crate::secret::Secret;
@@ -124,7 +124,7 @@ impl Authenticator {
     }
 
     /// Who sends this request? `peer` is the client certificate's user, as the TLS layer verified it
-    /// (see [`crate::tls::peer_caller`]).
+    /// (see [`crate::tls::Clients`]).
     ///
     /// # Errors
     /// [`AuthnError`]; the answer to the client is 401, or 503 for [`AuthnError::Unavailable`].

@@ -1,6 +1,6 @@
 //! From a client certificate to a caller: the common name is the user, organizations are groups.
 //!
-//! That the certificate is valid, in time and made for clients has been verified by rustls.
+//! That the certificate is valid, in time and made for clients has been verified before ([`crate::tls::Clients`]).
 
 use ring::digest::{SHA256, digest};
 use rustls_pki_types::CertificateDer;
@@ -12,6 +12,9 @@ use crate::token::BoundNames;
 /// Why a certificate names nobody.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CertificateError {
+    /// Nobody vouches for it.
+    #[error("the client certificate is not accepted: {0}")]
+    Unverified(String),
     /// It does not parse.
     #[error("the client certificate does not parse: {0}")]
     Parse(String),
@@ -24,7 +27,7 @@ pub enum CertificateError {
 ///
 /// # Errors
 /// [`CertificateError`].
-pub fn caller_of_certificate(certificate: &CertificateDer<'_>) -> Result<Caller, CertificateError> {
+pub(crate) fn caller_of_certificate(certificate: &CertificateDer<'_>) -> Result<Caller, CertificateError> {
     let parsed = parse(certificate)?;
     let subject = parsed.subject();
     let text = |attribute: &x509_parser::x509::AttributeTypeAndValue<'_>| attribute.as_str().map(str::to_owned).ok();

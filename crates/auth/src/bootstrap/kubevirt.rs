@@ -5,14 +5,15 @@
 //! the users of our own certificates. They hold what our agents need; virt-handler's writes are kept
 //! to its own node by [`crate::node::restriction`].
 
+use serde_json::json;
+
 use super::user_facing::{TO_ADMIN, TO_EDIT, TO_VIEW};
 use super::{APPS, BOOTSTRAP_LABEL, Builder, CORE, READ, To, events, rule};
-use crate::caller::{
-    GROUP_AUTHENTICATED, GROUP_UNAUTHENTICATED, GROUP_VIRT_HANDLERS, USER_GPU_EXTENDER, USER_VIRT_CONTROLLER,
-};
+use crate::caller::{GROUP_AUTHENTICATED, GROUP_VIRT_HANDLERS, USER_GPU_EXTENDER, USER_VIRT_CONTROLLER};
 use crate::rbac::Rule;
 
-const APP: (&str, &str) = ("kubevirt.io", "");
+/// KubeVirt's objects carry this label.
+pub(super) const LABEL: &str = "kubevirt.io";
 const KUBEVIRT: &[&str] = &["kubevirt.io"];
 const SUBRESOURCES: &[&str] = &["subresources.kubevirt.io"];
 const NAMESPACE: &str = "kubevirt";
@@ -20,11 +21,12 @@ const NAMESPACE: &str = "kubevirt";
 pub(crate) const NODE_LEASE_NAMESPACE: &str = "kubevirt-node-lease";
 
 const MACHINES: &str = "virtualmachines virtualmachineinstances virtualmachineinstancepresets \
-                        virtualmachineinstancereplicasets virtualmachineinstancemigrations";
+                        virtualmachineinstancereplicasets";
+const MIGRATIONS: &str = "virtualmachineinstancemigrations";
 const SNAPSHOT_GROUP: (&str, &str) =
     ("snapshot.kubevirt.io", "virtualmachinesnapshots virtualmachinesnapshotcontents virtualmachinerestores");
 /// The other kinds of KubeVirt's that people own: group, then resources.
-const OWNED: [(&str, &str); 7] = [
+const OWNED: [(&str, &str); 6] = [
     SNAPSHOT_GROUP,
     ("export.kubevirt.io", "virtualmachineexports"),
     ("clone.kubevirt.io", "virtualmachineclones"),
@@ -34,17 +36,16 @@ const OWNED: [(&str, &str); 7] = [
          virtualmachinepreferences virtualmachineclusterpreferences",
     ),
     ("pool.kubevirt.io", "virtualmachinepools"),
-    ("migrations.kubevirt.io", "migrationpolicies"),
     ("backup.kubevirt.io", "virtualmachinebackups virtualmachinebackuptrackers"),
 ];
 const INFO: &str = "virtualmachineinstances/guestosinfo virtualmachineinstances/filesystemlist \
                     virtualmachineinstances/userlist virtualmachines/expand-spec \
-                    virtualmachines/objectgraph virtualmachineinstances/objectgraph";
+                    virtualmachines/objectgraph virtualmachineinstances/objectgraph \
+                    virtualmachineinstances/sev/fetchcertchain \
+                    virtualmachineinstances/sev/querylaunchmeasurement";
 const CONSOLES: &str = "virtualmachineinstances/console virtualmachineinstances/vnc \
                         virtualmachineinstances/vnc/screenshot virtualmachineinstances/portforward \
-                        virtualmachineinstances/usbredir virtualmachineinstances/vsock \
-                        virtualmachines/portforward virtualmachineinstances/sev/fetchcertchain \
-                        virtualmachineinstances/sev/querylaunchmeasurement";
+                        virtualmachineinstances/usbredir virtualmachines/portforward";
 const ACTIONS: &str = "virtualmachineinstances/pause virtualmachineinstances/unpause \
                        virtualmachineinstances/addvolume virtualmachineinstances/removevolume \
                        virtualmachineinstances/freeze virtualmachineinstances/unfreeze \
@@ -58,12 +59,25 @@ const ACTIONS: &str = "virtualmachineinstances/pause virtualmachineinstances/unp
                        virtualmachines/evacuate/cancel";
 
 pub(super) fn add(b: &mut Builder) {
-    people(b);
-    agents(b);
+    let mut own = Builder::default();
+    people(&mut own);
+    agents(&mut own);
+    for object in own.roles.iter_mut().chain(&mut own.bindings) {
+        object.json["metadata"]["labels"][LABEL] = json!("");
+    }
+    b.roles.append(&mut own.roles);
+    b.bindings.append(&mut own.bindings);
+    gpu_extender(b);
 }
 
+/// What people may do with what is theirs. Migrations move load between nodes, and how is the cluster's affair: as upstream, its
+/// tenants see both, and `kubevirt.io:migrate` is for who moves machines.
 fn owned(verbs: &str) -> Vec<Rule> {
-    let mut rules = vec![rule(verbs, KUBEVIRT, MACHINES)];
+    let mut rules = vec![
+        rule(verbs, KUBEVIRT, MACHINES),
+        rule(READ, KUBEVIRT, MIGRATIONS),
+        rule(READ, &["migrations.kubevirt.io"], "migrationpolicies"),
+    ];
     rules.extend(OWNED.iter().map(|(group, resources)| rule(verbs, &[group], resources)));
     rules
 }
@@ -71,19 +85,15 @@ fn owned(verbs: &str) -> Vec<Rule> {
 fn people(b: &mut Builder) {
     b.labelled(
         "kubevirt.io:default",
-        &[APP, BOOTSTRAP_LABEL],
+        &[BOOTSTRAP_LABEL],
         vec![rule("get list", SUBRESOURCES, "version guestfs"), rule("get list", KUBEVIRT, "kubevirts")],
     );
-    b.bind(
-        "kubevirt.io:default",
-        "kubevirt.io:default",
-        &[To::Group(GROUP_AUTHENTICATED), To::Group(GROUP_UNAUTHENTICATED)],
-    );
+    b.bind("kubevirt.io:default", "kubevirt.io:default", &[To::Group(GROUP_AUTHENTICATED)]);
     // What all namespaces share is for everybody who is somebody: a role in a namespace does not reach it, and whoever makes machines
     // there chooses among it.
     b.labelled(
         "instancetype.kubevirt.io:view",
-        &[APP],
+        &[],
         vec![rule(
             READ,
             &["instancetype.kubevirt.io"],
@@ -101,14 +111,12 @@ fn people(b: &mut Builder) {
     };
     let mut admin = use_machines();
     admin.extend(owned("get delete create update patch list watch deletecollection"));
-    // Upstream keeps `migrate` out of `edit`: it moves load between nodes.
-    admin.push(rule("update", SUBRESOURCES, "virtualmachines/migrate"));
-    b.labelled("kubevirt.io:admin", &[APP, (TO_ADMIN, "true")], admin);
+    b.labelled("kubevirt.io:admin", &[(TO_ADMIN, "true")], admin);
 
     let mut edit = use_machines();
     edit.extend(owned("get delete create update patch list watch"));
     edit.push(rule("get list", KUBEVIRT, "kubevirts"));
-    b.labelled("kubevirt.io:edit", &[APP, (TO_EDIT, "true")], edit);
+    b.labelled("kubevirt.io:edit", &[(TO_EDIT, "true")], edit);
 
     let mut view = vec![
         rule("get", SUBRESOURCES, INFO),
@@ -116,18 +124,14 @@ fn people(b: &mut Builder) {
         rule("get list", KUBEVIRT, "kubevirts"),
     ];
     view.extend(owned(READ));
-    b.labelled("kubevirt.io:view", &[APP, (TO_VIEW, "true")], view);
+    b.labelled("kubevirt.io:view", &[(TO_VIEW, "true")], view);
 
     b.labelled(
         "kubevirt.io:migrate",
-        &[APP],
+        &[],
         vec![
             rule("update", SUBRESOURCES, "virtualmachines/migrate"),
-            rule(
-                "get delete create update patch list watch deletecollection",
-                KUBEVIRT,
-                "virtualmachineinstancemigrations",
-            ),
+            rule("get delete create update patch list watch deletecollection", KUBEVIRT, MIGRATIONS),
         ],
     );
 }
@@ -135,9 +139,10 @@ fn people(b: &mut Builder) {
 fn agents(b: &mut Builder) {
     b.labelled(
         "kubevirt-controller",
-        &[APP],
+        &[],
         vec![
             rule("get list watch create update patch delete", KUBEVIRT, MACHINES),
+            rule("get list watch create update patch delete", KUBEVIRT, MIGRATIONS),
             rule(
                 "get update patch",
                 KUBEVIRT,
@@ -213,16 +218,19 @@ fn agents(b: &mut Builder) {
     }
     b.labelled(
         "kubevirt-handler",
-        &[APP],
+        &[],
         vec![
             rule("get list watch update patch", KUBEVIRT, "virtualmachineinstances"),
             rule("get update patch", KUBEVIRT, "virtualmachineinstances/status"),
-            rule("get list watch patch", KUBEVIRT, "virtualmachineinstancemigrations"),
+            rule("get list watch patch", KUBEVIRT, MIGRATIONS),
             rule(READ, KUBEVIRT, "kubevirts"),
             rule(READ, CORE, "pods"),
             rule("get list watch patch update", CORE, "nodes"),
             // Its node's promise; which one is checked with the write.
             rule("get create update", &["coordination.k8s.io"], "leases"),
+            // Who asks for its metrics.
+            rule("create", &["authentication.k8s.io"], "tokenreviews"),
+            rule("create", &["authorization.k8s.io"], "subjectaccessreviews"),
             events(),
         ],
     );
@@ -231,6 +239,10 @@ fn agents(b: &mut Builder) {
         "kubevirt-handler",
         &[To::Group(GROUP_VIRT_HANDLERS), To::ServiceAccount(NAMESPACE, "kubevirt-handler")],
     );
+}
+
+/// Ours, and not KubeVirt's.
+fn gpu_extender(b: &mut Builder) {
     b.labelled(
         "carrack.io:gpu-extender",
         &[BOOTSTRAP_LABEL],

@@ -3,7 +3,8 @@
 //! [`objects`] gives them as JSON ready to be stored; [`reconcile`] says what to write at a start
 //! where some are there already, as upstream does: objects with the annotation
 //! `rbac.authorization.kubernetes.io/autoupdate: "true"` get missing rules and subjects back,
-//! others are left alone.
+//! others are left alone. KubeVirt's among them hold exactly what is given here, as with its operator: what a newer release takes
+//! away is gone from older clusters too.
 //! Upstream: `plugin/pkg/auth/authorizer/rbac/bootstrappolicy` and KubeVirt's
 //! `pkg/virt-operator/resource/generate/rbac`.
 
@@ -180,7 +181,7 @@ impl Builder {
 }
 
 /// What to write for a bootstrap object, given what is stored: the object itself when there is
-/// none, the stored one with what it lacks, or nothing.
+/// none, the stored one with what it lacks, and of KubeVirt's without what it is not to have, or nothing.
 ///
 /// A binding whose `roleRef` differs is left alone: it cannot be updated, and somebody meant it.
 #[must_use]
@@ -193,6 +194,7 @@ pub fn reconcile(desired: &BootstrapObject, stored: Option<&Value>) -> Option<Va
     if autoupdate != Some("true") {
         return None;
     }
+    let is_exact = desired.json["metadata"]["labels"].get(kubevirt::LABEL).is_some();
     let mut merged = stored.clone();
     for field in ["labels", "annotations"] {
         merge_metadata(&mut merged, &desired.json, field);
@@ -205,6 +207,10 @@ pub fn reconcile(desired: &BootstrapObject, stored: Option<&Value>) -> Option<Va
                 if merged.get("aggregationRule").is_none() {
                     merged["aggregationRule"] = desired.json["aggregationRule"].clone();
                 }
+            } else if is_exact {
+                if read_rules(&merged) != read_rules(&desired.json) {
+                    merged["rules"] = desired.json["rules"].clone();
+                }
             } else {
                 add_missing_rules(&mut merged, &desired.json);
             }
@@ -213,7 +219,11 @@ pub fn reconcile(desired: &BootstrapObject, stored: Option<&Value>) -> Option<Va
             if merged.get("roleRef") != desired.json.get("roleRef") {
                 return None;
             }
-            add_missing_items(&mut merged, &desired.json, "subjects");
+            if is_exact {
+                merged["subjects"] = desired.json["subjects"].clone();
+            } else {
+                add_missing_items(&mut merged, &desired.json, "subjects");
+            }
         }
     }
     (merged != *stored).then_some(merged)
@@ -234,11 +244,18 @@ fn merge_metadata(merged: &mut Value, desired: &Value, field: &str) {
     }
 }
 
+/// The rules of a role, in whichever way lists are written that are empty.
+fn read_rules(role: &Value) -> Vec<Rule> {
+    serde_json::from_value(role["rules"].clone()).unwrap_or_default()
+}
+
 fn add_missing_rules(merged: &mut Value, desired: &Value) {
-    let read = |value: &Value| -> Vec<Rule> { serde_json::from_value(value["rules"].clone()).unwrap_or_default() };
     let missing: Vec<Rule> = {
-        let held = read(merged);
-        read(desired).into_iter().filter(|wanted| !covers(&held, std::slice::from_ref(wanted)).is_empty()).collect()
+        let held = read_rules(merged);
+        read_rules(desired)
+            .into_iter()
+            .filter(|wanted| !covers(&held, std::slice::from_ref(wanted)).is_empty())
+            .collect()
     };
     if missing.is_empty() {
         return;

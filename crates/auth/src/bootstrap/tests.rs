@@ -57,6 +57,7 @@ fn names_are_there_once_and_bindings_find_their_roles() {
         "kubevirt.io:edit",
         "kubevirt.io:view",
         "kubevirt.io:default",
+        "kubevirt.io:migrate",
         "instancetype.kubevirt.io:view",
     ] {
         assert!(objects.iter().any(|o| o.kind == Kind::ClusterRole && o.name == name), "{name}");
@@ -82,7 +83,10 @@ fn who_may_do_what() {
     }
     check(&anybody, Attributes::path("get", "/metrics"), false);
     check(&anybody, at("list", "", "pods"), false);
-    check(&anybody, at("get", "subresources.kubevirt.io", "version"), true);
+    for (group, resource) in [("subresources.kubevirt.io", "version"), ("kubevirt.io", "kubevirts")] {
+        check(&anybody, at("get", group, resource), false);
+        check(&user, at("get", group, resource), true);
+    }
     for shared in ["virtualmachineclusterinstancetypes", "virtualmachineclusterpreferences"] {
         check(&user, at("list", "instancetype.kubevirt.io", shared), true);
         check(&user, at("create", "instancetype.kubevirt.io", shared), false);
@@ -156,6 +160,8 @@ fn who_may_do_what() {
         at("patch", "kubevirt.io", "virtualmachineinstances").with_subresource("status").in_namespace("ns").named("x"),
         true,
     );
+    check(&handler, at("create", "authentication.k8s.io", "tokenreviews"), true);
+    check(&handler, at("create", "authorization.k8s.io", "subjectaccessreviews"), true);
     check(&handler, at("create", "", "pods").in_namespace("ns"), false);
     check(&handler, at("get", "", "secrets").in_namespace("ns").named("x"), false);
     check(&handler, at("delete", "kubevirt.io", "virtualmachineinstances").in_namespace("ns").named("x"), false);
@@ -181,7 +187,7 @@ fn people_get_aggregated_roles() {
         });
         authorizer.observe(GROUP, "rolebindings", "ns", user, Some(json.to_string().as_bytes())).expect("valid")
     };
-    for role in ["admin", "edit", "view"] {
+    for role in ["admin", "edit", "view", "kubevirt.io:migrate"] {
         bind(role, role);
     }
     let check = |user: &str, a: Attributes<'_>, want: bool| {
@@ -206,12 +212,27 @@ fn people_get_aggregated_roles() {
         (sub("get", "console"), false, true, true),
         (sub("get", "guestosinfo"), true, true, true),
         (sub("update", "pause"), false, true, true),
-        (at("update", "subresources.kubevirt.io", "virtualmachines").with_subresource("migrate"), false, false, true),
+        (sub("get", "sev/fetchcertchain"), true, true, true),
+        (sub("get", "vsock"), false, false, false),
         (at("get", "snapshot.kubevirt.io", "virtualmachinesnapshots"), true, true, true),
+        (at("watch", "migrations.kubevirt.io", "migrationpolicies"), true, true, true),
+        (at("create", "migrations.kubevirt.io", "migrationpolicies"), false, false, false),
+        (at("list", "kubevirt.io", "virtualmachineinstancemigrations"), true, true, true),
     ] {
         check("view", a, view);
         check("edit", a, edit);
         check("admin", a, admin);
+    }
+    // To move machines, tenants need a role of its own.
+    for a in [
+        at("update", "subresources.kubevirt.io", "virtualmachines").with_subresource("migrate"),
+        at("create", "kubevirt.io", "virtualmachineinstancemigrations"),
+        at("delete", "kubevirt.io", "virtualmachineinstancemigrations"),
+    ] {
+        for role in ["view", "edit", "admin"] {
+            check(role, a, false);
+        }
+        check("kubevirt.io:migrate", a, true);
     }
 }
 
@@ -251,6 +272,25 @@ fn reconciling() {
     assert_eq!(merged["subjects"].as_array().map(Vec::len), Some(2));
     stored["roleRef"]["name"] = json!("other");
     assert_eq!(reconcile(&binding, Some(&stored)), None, "meant so by somebody");
+
+    // Of KubeVirt's, what an older release gave is gone.
+    let role = desired("kubevirt.io:default", Kind::ClusterRole);
+    let mut stored = role.json.clone();
+    stored["metadata"]["labels"]["mine"] = json!("x");
+    stored["rules"][0]["resourceNames"] = Value::Null;
+    assert_eq!(reconcile(&role, Some(&stored)), None, "the same rules, written otherwise");
+    stored["rules"] = json!([{"verbs": ["*"], "apiGroups": ["*"], "resources": ["*"]}]);
+    let exact = reconcile(&role, Some(&stored)).expect("an update");
+    assert_eq!((&exact["rules"], &exact["metadata"]["labels"]["mine"]), (&role.json["rules"], &json!("x")));
+    stored["metadata"]["annotations"][AUTOUPDATE_ANNOTATION] = json!("false");
+    assert_eq!(reconcile(&role, Some(&stored)), None, "switched off");
+    let binding = desired("kubevirt.io:default", Kind::ClusterRoleBinding);
+    let mut stored = binding.json.clone();
+    let labels = stored["metadata"]["labels"].as_object_mut().expect("labels");
+    assert!(labels.remove("kubevirt.io").is_some(), "an older release gave none");
+    let subjects = stored["subjects"].as_array_mut().expect("subjects");
+    subjects.push(json!({"apiGroup": GROUP, "kind": "Group", "name": "system:unauthenticated"}));
+    assert_eq!(reconcile(&binding, Some(&stored)), Some(binding.json));
 
     // An aggregated role's computed rules are left alone.
     let admin = desired("admin", Kind::ClusterRole);

@@ -221,8 +221,8 @@ Examples:
       --tls-cert-file n1.crt --tls-private-key-file n1.key --client-ca-file ca.crt
 
   # Joining with a bootstrap token alone: the credentials are asked for, and written to --kubeconfig
-  carrack kubelet --bootstrap-kubeconfig token.yaml --kubeconfig kubelet.yaml --rotate-certificates \\
-      --rotate-server-certificates")]
+  carrack kubelet --bootstrap-kubeconfig token.yaml --kubeconfig kubelet.yaml \\
+      --rotate-certificates --rotate-server-certificates")]
 pub struct KubeletArgs {
     /// What every role takes
     #[command(flatten)]

@@ -13,7 +13,7 @@ use carrack_apiserver::{ApiServer, Call, Calling, Cidr, Config, Dialing, Env, Ne
 use carrack_auth::Authenticator;
 use carrack_auth::kubeconfig::Kubeconfig;
 use carrack_auth::pki::{Identity, Pki, PkiError, Sans, Server};
-use carrack_auth::tls::{self, Reloadable, Trust};
+use carrack_auth::tls::{self, Reloadable, ServerTls, Trust};
 use carrack_auth::token::{Issuer, SigningKey, Verifier};
 use carrack_engine::Rng;
 use carrack_engine::shell::random_seed;
@@ -57,7 +57,7 @@ pub struct Role {
     /// The server, for in-process clients.
     pub server: ApiServer,
     listener: TcpListener,
-    tls: rustls::ServerConfig,
+    tls: ServerTls,
     /// The way to the nodes' agents.
     pub nodes: Arc<TlsNodeProxy>,
     /// Bounds of the socket's side.

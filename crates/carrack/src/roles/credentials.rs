@@ -251,7 +251,7 @@ mod tests {
         let sans = Sans::default().with_name("api.example");
         let pair = pki.server(&Server::Apiserver, &sans, now_unix_s()).expect("issued");
         let certificate = Reloadable::new(&pair).expect("usable");
-        let mut tls = carrack_auth::tls::server_config(certificate, pki.ca_pem()).expect("usable");
+        let mut tls = carrack_auth::tls::server_config(certificate, pki.ca_pem()).expect("usable").config;
         tls.alpn_protocols = vec![b"http/1.1".to_vec()];
         let acceptor = tokio_rustls::TlsAcceptor::from(Arc::new(tls));
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("bound");

@@ -12,18 +12,17 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use bytes::Bytes;
-use carrack_apiserver::{Query, health};
+use carrack_apiserver::{Query, delegated, health};
+use carrack_auth::Caller;
 use carrack_auth::pki::{KeyPairPem, Sans};
-use carrack_auth::tls::{self, Reloadable};
-use carrack_auth::{Caller, caller};
-use carrack_engine::{ApiRequest, Method, Transport};
+use carrack_auth::tls::{self, Clients, Reloadable, ServerTls};
+use carrack_engine::Transport;
 use futures::future::BoxFuture;
-use http::{HeaderMap, Request, Response, StatusCode};
+use http::{Request, Response, StatusCode};
 use http_body_util::Full;
 use hyper::body::Incoming;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
-use serde_json::{Value, json};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 use tokio_rustls::TlsAcceptor;
@@ -72,6 +71,7 @@ impl<const PORT: u16> SecureArgs<PORT> {
 }
 
 struct Shared {
+    clients: Clients,
     metrics: Metrics,
     api: Arc<dyn Transport>,
 }
@@ -98,13 +98,13 @@ pub async fn serve(
             Reloadable::new(&KeyPairPem::self_signed("carrack", &sans, super::apiserver::now_unix_s())?)?
         }
     };
-    let mut config = tls::server_config(certificate, &listen.client_ca_pem)?;
+    let ServerTls { mut config, clients } = tls::server_config(certificate, &listen.client_ca_pem)?;
     config.alpn_protocols = vec![b"http/1.1".to_vec()];
     let acceptor = TlsAcceptor::from(Arc::new(config));
     let listener =
         TcpListener::bind(listen.address).await.with_context(|| format!("cannot listen on {}", listen.address))?;
     let address = listener.local_addr().context("a listener has no address")?;
-    let shared = Arc::new(Shared { metrics, api });
+    let shared = Arc::new(Shared { clients, metrics, api });
     tokio::spawn(async move {
         let places = Arc::new(Semaphore::new(MOST_CONNECTIONS));
         loop {
@@ -140,7 +140,11 @@ async fn connection(stream: TcpStream, acceptor: TlsAcceptor, shared: Arc<Shared
         Ok(Err(error)) => return tracing::debug!(%error, "TLS handshake"),
         Err(_) => return tracing::debug!("TLS handshake timed out"),
     };
-    let caller = tls::peer_caller(stream.get_ref().1.peer_certificates()).unwrap_or_default();
+    let peer = shared.clients.peer(stream.get_ref().1.peer_certificates()).unwrap_or_else(|error| {
+        tracing::debug!(%error, "a client certificate says nothing");
+        None
+    });
+    let caller = peer.map(|peer| peer.caller);
     let service = service_fn(|request: Request<Incoming>| {
         let (shared, caller) = (shared.clone(), caller.clone());
         let (head, _) = request.into_parts();
@@ -190,8 +194,9 @@ fn typed(status: StatusCode, content_type: &'static str, text: impl Into<Bytes>)
 async fn answer(shared: &Shared, caller: Option<Caller>, head: &http::request::Parts) -> Response<Full<Bytes>> {
     let path = head.uri.path();
     let is_open = matches!(path, "/healthz" | "/livez" | "/readyz");
-    if !is_open && let Some(refused) = refusal(shared, caller, head).await {
-        return refused;
+    if !is_open && let Some((status, why)) = delegated::refusal(shared.api.as_ref(), caller, &head.headers, path).await
+    {
+        return reply(status, why);
     }
     if let Some((endpoint, rest)) = health::page(path) {
         let failure = (shared.metrics)().await.is_none().then_some(ENDED);
@@ -211,62 +216,4 @@ async fn answer(shared: &Shared, caller: Option<Caller>, head: &http::request::P
         Some(text) => typed(StatusCode::OK, METRICS, text),
         None => reply(StatusCode::INTERNAL_SERVER_ERROR, ENDED),
     }
-}
-
-/// Why somebody may not have a page; nothing where they may.
-async fn refusal(
-    shared: &Shared,
-    caller: Option<Caller>,
-    head: &http::request::Parts,
-) -> Option<Response<Full<Bytes>>> {
-    let path = head.uri.path();
-    let caller = match identify(shared, caller, &head.headers).await {
-        Ok(Some(caller)) => caller,
-        Ok(None) => return Some(reply(StatusCode::UNAUTHORIZED, "Unauthorized")),
-        Err(error) => return Some(reply(StatusCode::SERVICE_UNAVAILABLE, format!("{error:#}"))),
-    };
-    match may(shared, &caller, path).await {
-        Ok(true) => None,
-        Ok(false) => {
-            let why = format!("forbidden: User {:?} cannot get path {path:?}", caller.user);
-            Some(reply(StatusCode::FORBIDDEN, why))
-        }
-        Err(error) => Some(reply(StatusCode::SERVICE_UNAVAILABLE, format!("{error:#}"))),
-    }
-}
-
-async fn review(shared: &Shared, path: &str, review: &Value) -> anyhow::Result<Value> {
-    let body = serde_json::to_vec(review).context("a review is no JSON")?.into();
-    let request = ApiRequest { body, ..ApiRequest::new(Method::Post, path) };
-    let reply = shared.api.send(request).await.map_err(|e| anyhow::anyhow!("the API server was asked: {e}"))?;
-    reply.json().map_err(|e| anyhow::anyhow!("the API server was asked: {e}"))
-}
-
-/// Who somebody is: by certificate, or by token.
-async fn identify(shared: &Shared, caller: Option<Caller>, headers: &HeaderMap) -> anyhow::Result<Option<Caller>> {
-    if caller.is_some() {
-        return Ok(caller);
-    }
-    let token = headers.get(http::header::AUTHORIZATION).and_then(|value| value.to_str().ok());
-    let Some(token) = token.and_then(|value| value.strip_prefix("Bearer ")) else { return Ok(None) };
-    let asked = json!({"apiVersion": "authentication.k8s.io/v1", "kind": "TokenReview", "spec": {"token": token}});
-    let told = review(shared, "/apis/authentication.k8s.io/v1/tokenreviews", &asked).await?;
-    if told["status"]["authenticated"] != true {
-        return Ok(None);
-    }
-    let user = &told["status"]["user"];
-    let groups: Vec<String> =
-        user["groups"].as_array().into_iter().flatten().filter_map(|g| g.as_str().map(str::to_owned)).collect();
-    Ok(user["username"].as_str().map(|name| Caller::new(name, groups)))
-}
-
-/// Whether somebody may read a path.
-async fn may(shared: &Shared, caller: &Caller, path: &str) -> anyhow::Result<bool> {
-    if caller.in_group(caller::GROUP_MASTERS) {
-        return Ok(true);
-    }
-    let asked = json!({"apiVersion": "authorization.k8s.io/v1", "kind": "SubjectAccessReview", "spec": {
-        "user": caller.user, "groups": caller.groups, "nonResourceAttributes": {"path": path, "verb": "get"}}});
-    let told = review(shared, "/apis/authorization.k8s.io/v1/subjectaccessreviews", &asked).await?;
-    Ok(told["status"]["allowed"] == true)
 }

@@ -106,7 +106,7 @@ pub async fn alone(args: GpuExtenderArgs) -> anyhow::Result<()> {
             let pair = KeyPairPem { certificate: read(certificate)?, key: read(key)?.into() };
             let certificate = Reloadable::new(&pair)?;
             Some(match &args.client_ca_file {
-                Some(authority) => tls::mutual_server_config(certificate, &read(authority)?)?,
+                Some(authority) => tls::mutual_server_config(certificate, &read(authority)?)?.config,
                 None => tls::open_server_config(certificate)?,
             })
         }

@@ -21,7 +21,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::held::{self, Held};
 use crate::cli::roles::KubeletArgs;
-use crate::{logging, network};
+use crate::{logging, network, process};
 
 /// What a node's agent serves with, and whom it believes.
 #[derive(Debug, Clone)]
@@ -132,6 +132,7 @@ async fn work(
             allowed_names: vec![Identity::ApiserverKubeletClient.user()],
         }),
         boot_id_file: node.boot_id_file,
+        process_metrics: Some(process::metrics),
     };
     if let Some(configuration) = &node.configuration {
         configuration.apply(&mut config.node).map_err(anyhow::Error::msg)?;
@@ -207,9 +208,11 @@ pub fn configuration(path: &Path) -> anyhow::Result<Configuration> {
     Ok(configuration)
 }
 
-/// Finds out at once what would otherwise end every run of the kubelet.
+/// Finds out at once what would otherwise end every run of the kubelet: what is wrong in itself, and what this machine cannot do.
 fn usable(configuration: &Configuration) -> anyhow::Result<()> {
-    configuration.apply(&mut NodeConfig::default()).map_err(anyhow::Error::msg)
+    let mut config = NodeConfig::default();
+    configuration.apply(&mut config).map_err(anyhow::Error::msg)?;
+    carrack_kubelet::check_machine(&config).map_err(anyhow::Error::msg)
 }
 
 /// Reads a configuration file, and those of a directory that are laid over it.

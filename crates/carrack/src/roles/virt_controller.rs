@@ -22,6 +22,8 @@ const DEFINITIONS: &str = "/apis/apiextensions.k8s.io/v1/customresourcedefinitio
 
 /// Namespace and name of the object that holds the installation's settings, as KubeVirt's own installer names them.
 const INSTALLATION: (&str, &str) = ("kubevirt", "kubevirt");
+/// Where such objects are, of all namespaces; there is no more than one.
+const INSTALLATIONS: &str = "/apis/kubevirt.io/v1/kubevirts";
 
 /// Runs the controllers until `stop`. With `elect_as`, only while they hold the Lease under that identity. With a place to
 /// listen, it tells its metrics there.
@@ -86,7 +88,8 @@ pub fn keep_alive_dir(virt_dir: &Path) -> PathBuf {
     virt_dir.join("bin")
 }
 
-/// Sees to it that KubeVirt's kinds are defined as this program knows them, and that the installation has its object.
+/// Sees to it that KubeVirt's kinds are defined as this program knows them, and that the installation has its object: this one, or
+/// one that somebody has put in its place.
 ///
 /// # Errors
 /// The first write that was refused.
@@ -97,6 +100,13 @@ pub async fn install(api: &dyn Transport) -> anyhow::Result<()> {
     }
     let namespace = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": INSTALLATION.0}});
     create(api, "/api/v1/namespaces", &namespace).await?;
+    let there: Value = match api.send(ApiRequest::new(Method::Get, INSTALLATIONS)).await {
+        Ok(response) => response.json().map_err(|error| anyhow::anyhow!("{INSTALLATIONS}: {error}"))?,
+        Err(error) => bail!("cannot list {INSTALLATIONS}: {error}"),
+    };
+    if there["items"].as_array().is_some_and(|installations| !installations.is_empty()) {
+        return Ok(());
+    }
     let installation = json!({
         "apiVersion": "kubevirt.io/v1", "kind": "KubeVirt",
         "metadata": {"namespace": INSTALLATION.0, "name": INSTALLATION.1}, "spec": {},

@@ -294,12 +294,13 @@ async fn start_node(
     });
     let images = args.images_dir.path(&machine.layout);
     provide(&machine.layout, &images, BuiltIn::Pause).await?;
+    let since = apiserver::now_unix_s();
     start_agents(args, machine, server, pki, tasks, stop, &mut renewals)?;
     tasks.spawn(renewal::keep(pki.directory().to_owned(), renewals, stop.clone()));
     report.step("preparing the image of virt-launcher");
     provide(&machine.layout, &images, BuiltIn::VirtLauncher).await?;
     report.step("waiting for the node");
-    wait_node(server, machine, report, &machine.node_name).await;
+    wait_node(server, machine, report, &machine.node_name, since).await;
     name_role(server, &machine.node_name).await?;
     report.ready(&format!(
         "the cluster is ready after {:.1} s: node {} at {}",
@@ -343,6 +344,7 @@ impl Start<'_> {
             labels: machine.wishes.labels.clone(),
         };
         tokio::task::block_in_place(|| agents.prepare(pki))?;
+        let since = apiserver::now_unix_s();
         tasks.spawn(rules::keep_between(members.clone(), stop.clone()));
         for member in members.all() {
             tasks.spawn(nodes::supervise(member.layout.clone(), stop.clone()));
@@ -353,7 +355,7 @@ impl Start<'_> {
             // One that is switched off is not waited for.
             if !carrack_noderuntime::members::off_file(&member.layout).exists() {
                 report.step(&format!("waiting for {}", member.name));
-                wait_node(server, machine, report, &member.name).await;
+                wait_node(server, machine, report, &member.name, since).await;
             }
         }
         report.ready(&format!(
@@ -449,21 +451,29 @@ fn start_agents(
     Ok(())
 }
 
-/// Waits until the node says that it is ready, and its agent answers: after a restart, what the node said last is still
-/// stored, before its agent is there again. Then a while for virt-handler, so that who creates a machine at once is not
-/// told that no node takes it; a node on which no guest can run is ready, too.
-async fn wait_node(server: &ApiServer, machine: &Machine, report: &Report, name: &str) {
-    let api = with_agents(server.client_of(administrator_caller()), machine);
-    let is_ready = |node: &Value| {
-        let conditions = node["status"]["conditions"].as_array().into_iter().flatten();
-        conditions.into_iter().any(|condition| condition["type"] == "Ready" && condition["status"] == "True")
+/// Whether a node has said that it is ready since then. After a restart, what it said before is still stored, and it may be that
+/// its kubelet ends as soon as it starts.
+fn is_ready(node: &Value, since_unix_s: i64) -> bool {
+    let said_at = |condition: &Value| {
+        let time = condition["lastHeartbeatTime"].as_str()?.parse::<jiff::Timestamp>().ok()?;
+        Some(time.as_second())
     };
+    let conditions = node["status"]["conditions"].as_array().into_iter().flatten();
+    conditions
+        .filter(|condition| condition["type"] == "Ready" && condition["status"] == "True")
+        .any(|condition| said_at(condition).is_some_and(|at_s| at_s >= since_unix_s))
+}
+
+/// Waits until the node says that it is ready, and its agent answers. Then a while for virt-handler, so that who creates a
+/// machine at once is not told that no node takes it; a node on which no guest can run is ready, too.
+async fn wait_node(server: &ApiServer, machine: &Machine, report: &Report, name: &str, since_unix_s: i64) {
+    let api = with_agents(server.client_of(administrator_caller()), machine);
     let path = format!("/api/v1/nodes/{name}");
     let (mut ready_since, mut silent_since) = (None, None);
     loop {
         if let Ok(response) = api.send(ApiRequest::new(Method::Get, &path)).await
             && let Ok(node) = response.json::<Value>()
-            && is_ready(&node)
+            && is_ready(&node, since_unix_s)
         {
             match ask_agent(&*api, &format!("{path}/proxy/healthz/ping")).await {
                 Ok(()) => {
@@ -606,6 +616,24 @@ fn remove_pidfile(layout: &Layout) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_a_node_said_before_does_not_count() {
+        let at =
+            |kind: &str, status: &str, time: &str| json!({"type": kind, "status": status, "lastHeartbeatTime": time});
+        for (condition, expected) in [
+            (at("Ready", "True", "1970-01-01T00:01:40Z"), true),
+            (at("Ready", "True", "1970-01-01T00:01:40.5Z"), true),
+            (at("Ready", "True", "1970-01-01T00:01:39Z"), false),
+            (at("Ready", "False", "1970-01-01T00:01:41Z"), false),
+            (at("MemoryPressure", "True", "1970-01-01T00:01:41Z"), false),
+            (json!({"type": "Ready", "status": "True"}), false),
+        ] {
+            let node = json!({"status": {"conditions": [condition]}});
+            assert_eq!(is_ready(&node, 100), expected, "{node}");
+        }
+        assert!(!is_ready(&json!({}), 100));
+    }
 
     #[test]
     fn who_takes_a_cluster_down_is_not_called_the_cluster() {

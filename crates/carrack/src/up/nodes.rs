@@ -53,6 +53,7 @@ pub fn plan(args: &UpArgs, layout: &Layout) -> anyhow::Result<Option<Members>> {
     }
     let members = match args.nodes {
         None | Some(1) if there.is_empty() => {
+            network::refuse_narrow(&args.pod_cidr, networks::configured_pod_cidr(layout).as_deref())?;
             network::refuse_links([args.pod_cidr.as_str()], Some(layout.bridge().as_str()))?;
             return Ok(None);
         }
@@ -88,6 +89,7 @@ pub fn plan(args: &UpArgs, layout: &Layout) -> anyhow::Result<Option<Members>> {
         if members::has_namespace(&member.layout).context("cannot look for the nodes' networks")? {
             refuse_another(member)?;
         } else {
+            network::refuse_narrow(&member.pod_cidr, networks::configured_pod_cidr(&member.layout).as_deref())?;
             new.push(member.pod_cidr.as_str());
         }
     }

@@ -126,6 +126,7 @@ mod tests {
             |lines: &str| format!("apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\n{lines}\n");
         let (no_yaml, no_policy) = (file("a.yaml", "- ["), file("b.yaml", &kubelet("topologyManagerPolicy: closest")));
         let good = file("c.yaml", &kubelet("maxPods: 7"));
+        let no_cpus = file("d.yaml", &kubelet("cpuManagerPolicy: static"));
         let refused: &[(&[&str], &str)] = &[
             (&["--node-label", "red"], "KEY=VALUE"),
             (&["--node-label", "a b=c"], "its key is none"),
@@ -135,6 +136,7 @@ mod tests {
             (&["--kubelet-config", "/nonexistent"], "/nonexistent"),
             (&["--kubelet-config", &no_yaml], "a.yaml"),
             (&["--kubelet-config", &no_policy], "topologyManagerPolicy"),
+            (&["--kubelet-config", &no_cpus], "cpuManagerPolicy static needs CPUs that are kept back"),
             (&["--scheduler-config", "/nonexistent"], "/nonexistent"),
             (&["--gpu-extender", "--gpus", "two"], "two"),
         ];

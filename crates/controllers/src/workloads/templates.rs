@@ -1,14 +1,11 @@
 //! When two templates of pods are the same: one list that is empty and one that is not there make the same pods.
 //!
-//! Upstream's API server writes no empty lists, and its controllers compare without them (`equality.Semantic`). Here objects are
-//! kept as they came, so a manifest that says `tolerations: []` where it said nothing before would replace all pods.
+//! The API server stores no empty lists, nor a `tty: false`, and upstream's controllers compare without them
+//! (`equality.Semantic`). An older one stored them: a set that it made from a manifest with `tolerations: []` is still that of
+//! the template without.
 
+use carrack_schema::validate::plain;
 use k8s_openapi::api::core::v1::PodTemplateSpec;
-use serde_json::Value;
-
-/// Maps of names to values, which mean the same when they are empty. An empty object elsewhere says something (`emptyDir: {}`).
-const MAPS: [&str; 8] =
-    ["nodeSelector", "labels", "annotations", "matchLabels", "limits", "requests", "overhead", "volumeAttributes"];
 
 /// Whether pods of one template are as those of the other.
 pub(crate) fn same_template(a: &PodTemplateSpec, b: &PodTemplateSpec) -> bool {
@@ -23,34 +20,15 @@ pub(crate) fn same_template(a: &PodTemplateSpec, b: &PodTemplateSpec) -> bool {
     if images(a) != images(b) {
         return false;
     }
-    let lean = |template: &PodTemplateSpec| {
-        let mut value = serde_json::to_value(template).unwrap_or_default();
-        forget_what_is_empty(&mut value);
-        value
-    };
-    lean(a) == lean(b)
-}
-
-fn forget_what_is_empty(value: &mut Value) {
-    match value {
-        Value::Array(list) => list.iter_mut().for_each(forget_what_is_empty),
-        Value::Object(map) => {
-            map.values_mut().for_each(forget_what_is_empty);
-            map.retain(|key, value| match value {
-                Value::Array(list) => !list.is_empty(),
-                Value::Object(map) => !map.is_empty() || !MAPS.contains(&key.as_str()),
-                _ => true,
-            });
-        }
-        _ => {}
-    }
+    let said = |template: &PodTemplateSpec| plain(&serde_json::to_value(template).unwrap_or_default());
+    said(a) == said(b)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::testing::of;
-    use serde_json::json;
+    use serde_json::{Value, json};
 
     fn check(a: &Value, b: &Value, expected: bool) {
         let template = |spec: &Value| {
@@ -74,6 +52,11 @@ mod tests {
         for (same, spec) in [
             (true, json!({"tolerations": [], "nodeSelector": {}, "volumes": []})),
             (true, container(json!({"env": [], "resources": {"limits": {}, "requests": {}}}))),
+            (true, json!({"hostNetwork": false, "hostIPC": false})),
+            (true, container(json!({"tty": false, "ports": [], "volumeMounts": []}))),
+            (false, json!({"hostNetwork": true})),
+            (false, json!({"automountServiceAccountToken": false})),
+            (false, container(json!({"tty": true}))),
             (false, json!({"tolerations": [{"operator": "Exists"}]})),
             (false, json!({"nodeSelector": {"a": "b"}})),
             (false, json!({"affinity": {}})),
@@ -91,5 +74,8 @@ mod tests {
         }
         let empty_dir = json!({"volumes": [{"name": "v", "emptyDir": {}}]});
         check(&empty_dir, &json!({"volumes": [{"name": "v"}]}), false);
+        let flex = |more: Value| json!({"volumes": [{"name": "v", "flexVolume": {"driver": "d", "options": more}}]});
+        check(&flex(json!({})), &flex(Value::Null), true);
+        check(&flex(json!({"a": ""})), &flex(json!({})), false);
     }
 }

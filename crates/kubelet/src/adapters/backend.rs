@@ -42,6 +42,10 @@ pub(crate) struct Counts {
     evictions: BTreeMap<&'static str, u64>,
     /// How many pods made room for critical ones, by what of.
     preemptions: BTreeMap<String, u64>,
+    /// How many containers were started, by type.
+    containers: BTreeMap<&'static str, u64>,
+    /// How long pods took to run.
+    pod_starts: Histograms<()>,
 }
 
 /// The same, of all who count and ask.
@@ -50,7 +54,7 @@ pub(crate) type SharedCounts = Arc<Mutex<Counts>>;
 /// From so many probes on pods that are gone make room, and again when there are twice as many as were left.
 const PRUNED_FROM: usize = 10_000;
 
-/// Counts a probe's answer, or a pod that had to go.
+/// Counts one thing.
 pub(crate) fn count(counts: &SharedCounts, what: Counted, pods: &Published) {
     let mut counts = counts.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
     let probe = match what {
@@ -61,6 +65,14 @@ pub(crate) fn count(counts: &SharedCounts, what: Counted, pods: &Published) {
         }
         Counted::Preemption(resource) => {
             *counts.preemptions.entry(resource).or_default() += 1;
+            return;
+        }
+        Counted::Container(kind) => {
+            *counts.containers.entry(kind).or_default() += 1;
+            return;
+        }
+        Counted::PodStart(took) => {
+            counts.pod_starts.ended((), took);
             return;
         }
     };
@@ -178,6 +190,16 @@ impl Backend for Node {
     fn preemptions(&self) -> Vec<(String, u64)> {
         let counts = self.counts.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         counts.preemptions.iter().map(|(resource, count)| (resource.clone(), *count)).collect()
+    }
+
+    fn started_containers(&self) -> Vec<(&'static str, u64)> {
+        let counts = self.counts.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        counts.containers.iter().map(|(kind, count)| (*kind, *count)).collect()
+    }
+
+    fn pod_starts(&self) -> Histogram {
+        let counts = self.counts.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        counts.pod_starts.all().pop().map(|((), times)| times).unwrap_or_default()
     }
 
     fn runtime_operations(&self) -> Vec<((&'static str, bool), Histogram)> {

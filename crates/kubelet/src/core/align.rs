@@ -6,10 +6,20 @@ use super::cpus::total_need;
 use super::{Fx, KubeletCore};
 use crate::admission::Decision;
 use crate::align::{Alignment, Lay, Need, Stock};
+use crate::config::NodeConfig;
 use crate::cpus::Refusal;
 use crate::devices::Devices;
-use crate::runtime::Uid;
+use crate::runtime::{HostFacts, Uid};
 use crate::topology::{MAX_NODES, Nodes, Policy};
+
+/// Whether sets of the machine's NUMA nodes can be tried, where that is asked for.
+pub(super) fn few_nodes(config: &NodeConfig, host: &HostFacts) -> Result<(), String> {
+    let nodes = host.numa_nodes.len();
+    if config.topology.0 == Policy::None || nodes <= MAX_NODES {
+        return Ok(());
+    }
+    Err(format!("topologyManagerPolicy is for machines with at most {MAX_NODES} NUMA nodes; there are {nodes}"))
+}
 
 impl KubeletCore {
     /// What is granted and intended, for those who check invariants.
@@ -25,11 +35,8 @@ impl KubeletCore {
 
     /// Ends the kubelet where sets of NUMA nodes are too many to be tried, as upstream does.
     pub(super) fn check_topology(&self, fx: &mut Fx) {
-        let nodes = self.host.numa_nodes.len();
-        if self.config.topology.0 != Policy::None && nodes > MAX_NODES {
-            fx.exit(format!(
-                "topologyManagerPolicy is for machines with at most {MAX_NODES} NUMA nodes; there are {nodes}"
-            ));
+        if let Err(why) = few_nodes(&self.config, &self.host) {
+            fx.exit(why);
         }
     }
 

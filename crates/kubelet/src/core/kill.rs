@@ -7,7 +7,7 @@ use k8s_openapi::api::core::v1::Pod;
 
 use super::worker::{Hook, Killing, PodRuntime, Worker};
 use super::{Fx, KubeletCore, Owner, PodOp, is_absent, show};
-use crate::effects::{Counted, Op, OpId, Outcome, ProbeCount, Reply};
+use crate::effects::{Counted, Op, OpError, OpId, Outcome, ProbeCount, Reply};
 use crate::planted::Planted;
 use crate::pods::plan::Kill;
 use crate::probes::{Answer, ProbeKind, http_action};
@@ -164,8 +164,9 @@ impl KubeletCore {
                 Err(e) => Some(e.to_string()),
             };
             if let Some(error) = failure {
-                let message = format!("PreStopHook failed: {error}");
-                self.event(now, EventRecord::warning(w.pod.as_ref(), "FailedPreStopHook", message), fx);
+                // What a hook says may be secret, and whoever sees a pod may see its events: upstream tells it the log alone, too.
+                tracing::warn!(pod = %pod::pod_ref(&w.pod), container = id, error, "a preStop hook failed");
+                self.told_of(now, w, id, "FailedPreStopHook", "PreStopHook failed".into(), fx);
             }
             if k.in_turn {
                 self.stop_container(now, uid, w, id, k.deadline, fx);
@@ -193,6 +194,14 @@ impl KubeletCore {
         runtime.containers.iter().find(|c| c.id == id).map(|c| c.name.clone())
     }
 
+    /// Tells a warning about a container by its id; about its pod alone where the runtime has forgotten it.
+    fn told_of(&mut self, now: Time, w: &Worker, id: &str, reason: &str, message: String, fx: &mut Fx) {
+        match self.container_name(&w.pod, id) {
+            Some(name) => self.container_event(now, w, &name, false, reason, message, fx),
+            None => self.event(now, EventRecord::warning(w.pod.as_ref(), reason, message), fx),
+        }
+    }
+
     /// A probe was answered.
     #[expect(clippy::too_many_arguments, reason = "an outcome and everything that it is for")]
     pub(super) fn probe_done(
@@ -217,27 +226,28 @@ impl KubeletCore {
             Ok(Reply::Exited { code, output }) => {
                 Answer::Failure(if output.is_empty() { format!("exit code {code}") } else { output })
             }
-            Ok(_) => Answer::Unknown,
-            Err(e @ crate::effects::OpError::TimedOut(_)) => Answer::Failure(e.to_string()),
+            Ok(_) => Answer::Unknown(Some("an answer of another kind".into())),
+            Err(OpError::TimedOut(seconds)) => {
+                let late = w.probers.get(container).map(|prober| prober.late(kind, seconds));
+                Answer::Failure(late.unwrap_or_default())
+            }
+            // The container has ended meanwhile, which is told elsewhere.
+            Err(e) if is_absent(&e) => Answer::Unknown(None),
             // The runtime could not carry it out: that says nothing about the container.
-            Err(_) => Answer::Unknown,
+            Err(e) => Answer::Unknown(Some(e.to_string())),
         };
         if let Some(name) = self.container_name(&w.pod, container) {
             let result = match &answer {
                 Answer::Success => "successful",
                 Answer::Failure(_) => "failed",
-                Answer::Unknown => "unknown",
+                Answer::Unknown(_) => "unknown",
             };
             let count = ProbeCount { pod: pod::pod_ref(&w.pod), container: name, kind: kind.name(), result };
             show(Op::Count(Counted::Probe(count)), fx);
         }
         let Some(prober) = w.probers.get_mut(container) else { return };
         if let Some(message) = prober.answered(kind, op, answer) {
-            let message = format!("{} probe failed: {message}", kind.name());
-            match self.container_name(&w.pod, container) {
-                Some(name) => self.container_event(now, w, &name, false, "Unhealthy", message, fx),
-                None => self.event(now, EventRecord::warning(w.pod.as_ref(), "Unhealthy", message), fx),
-            }
+            self.told_of(now, w, container, "Unhealthy", message, fx);
         }
     }
 }

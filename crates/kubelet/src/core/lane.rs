@@ -18,16 +18,17 @@ use k8s_openapi::api::core::v1::{Container, Pod, ResourceRequirements, Secret};
 use super::sources::SourceView;
 use super::sync::with_facts;
 use super::worker::{Lane, PodRuntime, Step, Worker};
-use super::{Fx, KubeletCore, Owner, PodOp};
+use super::{Fx, KubeletCore, Owner, PodOp, show};
 use crate::allocation::carried;
 use crate::devices::NextStep;
-use crate::effects::{In, Op, OpError, OpId, Outcome, Reply};
+use crate::effects::{Counted, In, Op, OpError, OpId, Outcome, Reply};
 use crate::planted::Planted;
 use crate::pods::backoff::MAX;
 use crate::pods::plan::{Start, newest};
 use crate::probes::http_action;
 use crate::runtime::{ContainerState, Uid};
 use crate::spec::env_file::{self, EnvFiles};
+use crate::spec::image_name::ImageName;
 use crate::spec::pod::{self, ContainerKind};
 use crate::spec::{container, env, pull};
 use crate::volumes::{NotReady, PayloadSources};
@@ -68,11 +69,19 @@ impl KubeletCore {
             _ => None,
         });
         if let Some(until) = ended.and_then(|at| w.crash.until(&name, at)).filter(|t| *t > now) {
-            self.tell_crash_loop(now, uid, w, &name, fx);
+            self.tell_crash_loop(now, w, &name, fx);
             self.wake_pod(until, uid);
             return true;
         }
         let Some(c) = pod::container(&w.pod.clone(), &name).map(|(_, c)| c.into_owned()) else { return true };
+        let image = c.image.clone().unwrap_or_default();
+        // What is no image's name is asked of nobody.
+        if let Err(why) = ImageName::parse(&image) {
+            let why = format!("couldn't parse image name {image:?}: {why}");
+            let message = format!("Failed to apply default image tag {image:?}: {why}");
+            self.image_error(now, uid, w, &name, ("InspectFailed", "InvalidImageName"), message, fx);
+            return true;
+        }
         // What its environment is made of is read first, so that a start does not stall half-way.
         match self.environment(now, uid, w, &c, None, fx) {
             None => return false,
@@ -90,7 +99,6 @@ impl KubeletCore {
             self.wait_for_device(now, w, &name, &resource, &why, fx);
             return false;
         }
-        let image = c.image.clone().unwrap_or_default();
         if let Some((at, error)) = w.pull_failed_at.get(&image).cloned()
             && let Some(until) = w.pulls.until(&image, at).filter(|t| *t > now)
         {
@@ -131,10 +139,9 @@ impl KubeletCore {
         true
     }
 
-    fn tell_crash_loop(&mut self, now: Time, uid: &Uid, w: &mut Worker, name: &str, fx: &mut Fx) {
+    fn tell_crash_loop(&mut self, now: Time, w: &mut Worker, name: &str, fx: &mut Fx) {
         let delay = w.crash.delay(name).as_secs();
-        let pod = pod::pod_ref(&w.pod);
-        let which = format!("{}_{}({uid})", pod.name, pod.namespace);
+        let which = pod::pod_ref(&w.pod).described();
         if w.waiting.get(name).is_none_or(|x| x.reason != "CrashLoopBackOff") {
             let message = format!("Back-off restarting failed container {name} in pod {which}");
             self.container_event(now, w, name, false, "BackOff", message, fx);
@@ -207,6 +214,8 @@ impl KubeletCore {
         out
     }
 
+    /// Tells what a container waits for, each time that it is tried in vain, as upstream does: that it goes on is seen by the
+    /// count that the recorder makes of events that say the same.
     #[expect(clippy::too_many_arguments, reason = "a reason, a message and where they go")]
     fn config_error(
         &mut self,
@@ -218,10 +227,28 @@ impl KubeletCore {
         message: &str,
         fx: &mut Fx,
     ) {
-        let news = w.waiting.get(name).is_none_or(|x| x.reason != reason || x.message != message);
-        if news {
-            self.container_event(now, w, name, false, "Failed", format!("Error: {message}"), fx);
-        }
+        self.container_event(now, w, name, false, "Failed", format!("Error: {message}"), fx);
+        self.try_later(now, uid, w, name, reason, message);
+    }
+
+    /// The same of an image that cannot be had, for which no registry is asked: an event says why, and another one what for.
+    #[expect(clippy::too_many_arguments, reason = "reasons, a message and where they go")]
+    fn image_error(
+        &mut self,
+        now: Time,
+        uid: &Uid,
+        w: &mut Worker,
+        name: &str,
+        (event, reason): (&str, &str),
+        message: String,
+        fx: &mut Fx,
+    ) {
+        self.container_event(now, w, name, false, event, message.clone(), fx);
+        self.container_event(now, w, name, false, "Failed", format!("Error: {reason}"), fx);
+        self.try_later(now, uid, w, name, reason, &message);
+    }
+
+    fn try_later(&mut self, now: Time, uid: &Uid, w: &mut Worker, name: &str, reason: &str, message: &str) {
         w.wait(name, reason, message);
         let at = now + CONFIG_RETRY;
         w.retry_at.insert(name.to_owned(), at);
@@ -270,7 +297,8 @@ impl KubeletCore {
                 false
             }
             (Step::FindImage, Err(e)) => {
-                self.config_error(now, uid, w, name, "ImageInspectError", &e.to_string(), fx);
+                let message = format!("Failed to inspect image \"{image}\": {e}");
+                self.image_error(now, uid, w, name, ("InspectFailed", "ImageInspectError"), message, fx);
                 false
             }
             (Step::PullImage, Err(e)) => {
@@ -332,6 +360,12 @@ impl KubeletCore {
                 if lane.start.attempt > 0 {
                     w.crash.tried(name, now, self.config.restart_wait);
                 }
+                let kind = match pod::container(&w.pod, name).map(|(kind, _)| kind) {
+                    Some(ContainerKind::Init | ContainerKind::Sidecar) => "init_container",
+                    Some(ContainerKind::Ephemeral) => "ephemeral_container",
+                    _ => "container",
+                };
+                show(Op::Count(Counted::Container(kind)), fx);
                 lane.op = self.lane_op(uid, name, Op::StartContainer(container.clone()), fx);
                 lane.step = Step::Start { id: container };
                 true
@@ -370,19 +404,13 @@ impl KubeletCore {
                     Err(e) => Some(e.to_string()),
                 };
                 if let Some(error) = failure {
-                    self.container_event(
-                        now,
-                        w,
-                        name,
-                        false,
-                        "FailedPostStartHook",
-                        format!("PostStartHook failed: {error}"),
-                        fx,
-                    );
+                    // As of preStop hooks, what it says is for the log alone.
+                    tracing::warn!(pod = %pod::pod_ref(&w.pod), container = name, error, "a postStart hook failed");
+                    let message = "PostStartHook failed".to_owned();
+                    self.container_event(now, w, name, false, "FailedPostStartHook", message, fx);
                     let kill =
                         crate::pods::plan::Kill { id, name: name.to_owned(), message: "FailedPostStartHook".into() };
-                    let grace = pod::spec(&w.pod).termination_grace_period_seconds.unwrap_or(30);
-                    let deadline = now + Duration::from_secs(u64::try_from(grace).unwrap_or(30));
+                    let deadline = now + pod::own_grace(&w.pod);
                     self.kill(now, uid, w, &kill, deadline, fx);
                 }
                 false
@@ -466,13 +494,7 @@ impl KubeletCore {
             }
             (None, "Never") => {
                 let message = format!("Container image \"{image}\" is not present with pull policy of Never");
-                if w.waiting.get(name).is_none_or(|x| x.reason != "ErrImageNeverPull") {
-                    self.container_event(now, w, name, false, "ErrImageNeverPull", message.clone(), fx);
-                }
-                w.wait(name, "ErrImageNeverPull", message);
-                let at = now + CONFIG_RETRY;
-                w.retry_at.insert(name.to_owned(), at);
-                self.wake_pod(at, uid);
+                self.image_error(now, uid, w, name, ("ErrImageNeverPull", "ErrImageNeverPull"), message, fx);
                 false
             }
             _ => {

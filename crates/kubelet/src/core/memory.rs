@@ -11,11 +11,12 @@ use k8s_openapi::api::core::v1::{Container, Pod};
 use super::checkpoint::Checkpoint;
 use super::worker::{Worker, in_order};
 use super::{Fx, KubeletCore, Owner, Wake};
+use crate::config::NodeConfig;
 use crate::effects::{Op, Outcome};
 use crate::eviction::Signal;
 use crate::memory::{MEMORY, Memory, Sizes};
 use crate::planted::Planted;
-use crate::runtime::Uid;
+use crate::runtime::{HostFacts, Uid};
 use crate::spec::pod;
 use crate::topology::Hint;
 
@@ -24,6 +25,15 @@ use crate::topology::Hint;
 pub(super) struct Numa {
     pub memory: Memory,
     pub checkpoint: Checkpoint,
+}
+
+/// How much memory the node keeps back from pods in all: what is reserved, and what the hard threshold leaves free.
+pub(super) fn kept_back(config: &NodeConfig, host: &HostFacts) -> Sizes {
+    let reserved = config.reserved.get(MEMORY).copied().unwrap_or(0) / 1000;
+    let threshold = config.eviction.hard.get(&Signal::MemoryAvailable);
+    let threshold = threshold.map_or(0, |least| least.of(host.memory_bytes));
+    let all = u64::try_from(reserved).unwrap_or(0).saturating_add(threshold);
+    Sizes::from([(MEMORY.to_owned(), all)])
 }
 
 impl KubeletCore {
@@ -40,7 +50,7 @@ impl KubeletCore {
             tracing::error!(%error, "starting with no memory kept for containers");
             true
         });
-        let kept_back = self.kept_back();
+        let kept_back = kept_back(&self.config, &self.host);
         if let Err(why) = self.numa.memory.set_machine(&self.host.numa_memory, &kept_back) {
             fx.exit(why);
         }
@@ -57,21 +67,12 @@ impl KubeletCore {
 
     /// The machine's memory may have become another: huge pages were reserved, or a part was put in.
     pub(super) fn see_memory(&mut self) {
-        let kept_back = self.kept_back();
+        let kept_back = kept_back(&self.config, &self.host);
         match self.numa.memory.set_machine(&self.host.numa_memory, &kept_back) {
             Ok(true) => self.memory_changed(),
             Ok(false) => {}
             Err(why) => tracing::error!(why, "the memory manager does not follow the machine"),
         }
-    }
-
-    /// How much memory the node keeps back from pods in all: what is reserved, and what the hard threshold leaves free.
-    fn kept_back(&self) -> Sizes {
-        let reserved = self.config.reserved.get(MEMORY).copied().unwrap_or(0) / 1000;
-        let threshold = self.config.eviction.hard.get(&Signal::MemoryAvailable);
-        let threshold = threshold.map_or(0, |least| least.of(self.host.memory_bytes));
-        let all = u64::try_from(reserved).unwrap_or(0).saturating_add(threshold);
-        Sizes::from([(MEMORY.to_owned(), all)])
     }
 
     /// What memory is to be kept for a container.

@@ -23,6 +23,7 @@ mod memory;
 mod node;
 mod orphan;
 mod preempt;
+mod preflight;
 mod pressure;
 mod pulled;
 mod report;
@@ -63,6 +64,7 @@ use checkpoint::Checkpoint;
 use csi_node::CsiNodeState;
 use node::NodeState;
 use orphan::orphan;
+pub use preflight::goes_with;
 use sources::SourceCache;
 use statics::Statics;
 use worker::{PodRuntime, Stopping, Worker};
@@ -266,7 +268,7 @@ impl KubeletCore {
             pulls: pulled::Pulls::default(),
             devices: Devices::default(),
             checkpoint: Checkpoint::default(),
-            cpus: Cpus::new(config.cpus.clone(), config.reserved.get("cpu").copied().unwrap_or(0)),
+            cpus: preflight::cpus(&config),
             cpu_checkpoint: Checkpoint::default(),
             given: cpus::Given::default(),
             numa: memory::Numa { memory: Memory::new(config.memory.clone()), ..memory::Numa::default() },

@@ -151,7 +151,7 @@ impl Pulls {
         let is_first = known.record.is_none();
         let record = known.record.get_or_insert_with(|| PulledRecord::new(image_ref, now));
         // What has no name in full is verified each time.
-        let is_new = ImageName::parse(image).is_some_and(|n| record.note(now, &n.repository, with));
+        let is_new = ImageName::parse(image).is_ok_and(|n| record.note(now, &n.repository, with));
         let document = (is_first || is_new).then(|| record.document());
         if document.is_some() {
             self.write(&name, document);
@@ -195,7 +195,7 @@ impl Pulls {
         self.listing = Some(as_of);
         let left: Vec<String> = self.intents.values().filter(|m| m.is_left).map(|m| m.image.clone()).collect();
         for image in left {
-            let in_full = ImageName::parse(&image).map(|n| n.listed());
+            let in_full = ImageName::parse(&image).ok().map(|n| n.listed());
             let is_it = |name: &String| *name == image || Some(name) == in_full.as_ref();
             let Some(found) = images.iter().find(|i| i.names.iter().any(is_it)) else { continue };
             self.take_place(now, as_of, &image, &found.id, &Credentials::default());

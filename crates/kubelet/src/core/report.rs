@@ -10,7 +10,8 @@ use serde_json::json;
 
 use super::sync::{ran_before, with_facts};
 use super::worker::{Admission, Worker};
-use super::{Call, Fx, KubeletCore, host_ips};
+use super::{Call, Fx, KubeletCore, host_ips, show};
+use crate::effects::{Counted, Op};
 use crate::planted::Planted;
 use crate::pods::plan::current_sandbox;
 use crate::runtime::Uid;
@@ -106,6 +107,9 @@ impl KubeletCore {
             return;
         }
         let status = self.status_of(now, uid, w);
+        if let Some(took) = w.start_took(now, &status) {
+            show(Op::Count(Counted::PodStart(took)), fx);
+        }
         if w.pod.status.as_ref() == Some(&status) {
             w.status.held_until = None;
             w.status.unkept = None;

@@ -19,6 +19,7 @@ use crate::probes::Prober;
 use crate::records::{POD_PREFIX, PodRecord};
 use crate::runtime::{ContainerRecord, ContainerState, SandboxSpec, Uid};
 use crate::spec::env::Place;
+use crate::spec::image_name::ImageName;
 use crate::spec::pod::ContainerKind;
 use crate::spec::{pod, sandbox};
 use crate::status::node::allocatable_amounts;
@@ -79,6 +80,7 @@ impl KubeletCore {
         if !w.confirmed {
             return;
         }
+        w.seen_at = w.seen_at.or(Some(now));
         let new_here = w.stopping.is_none() && w.admission == Admission::Undecided;
         if self.planted == Some(Planted::ForgottenDeletions) && new_here && w.pod.is_deleting() {
             return;
@@ -222,9 +224,7 @@ impl KubeletCore {
         plan: Plan,
         fx: &mut Fx,
     ) -> Vec<Start> {
-        let grace = Duration::from_secs(
-            u64::try_from(pod::spec(&w.pod).termination_grace_period_seconds.unwrap_or(30)).unwrap_or(30),
-        );
+        let grace = pod::own_grace(&w.pod);
         for kill in &plan.kill {
             let own = w.probers.get(&kill.id).and_then(crate::probes::Prober::grace_s);
             let grace = own.and_then(|s| u64::try_from(s).ok()).map_or(grace, Duration::from_secs);
@@ -334,6 +334,7 @@ impl KubeletCore {
             .into_iter()
             .filter(|(_, c)| c.image_pull_policy.as_deref() != Some("Always"))
             .filter_map(|(_, c)| c.image)
+            .filter(|image| ImageName::parse(image).is_ok())
             .collect();
         for image in images {
             self.op(Owner::Pod(uid.clone(), PodOp::FoundImage(image.clone())), Op::FindImage(image), fx);
@@ -723,7 +724,7 @@ impl KubeletCore {
             }
         }
         for (name, kind) in errored {
-            let message = format!("{} probe errored: its port is not among the container's", kind.name());
+            let message = kind.errored("its port is not among the container's");
             self.container_event(now, w, &name, false, "Unhealthy", message, fx);
         }
         if let Some(at) = next {

@@ -299,6 +299,9 @@ pub(super) struct Worker {
     /// Since when volumes are missing without which its containers cannot start.
     pub volumes_lack_since: Option<Time>,
     pub secrets_said_at: Time,
+    /// When it was looked at first, and whether it has run since.
+    pub seen_at: Option<Time>,
+    pub ran: bool,
 }
 
 /// What of a record matters for whether it must be written again.
@@ -376,6 +379,8 @@ impl Worker {
             republish_look_at: Time::default(),
             volumes_lack_since: None,
             secrets_said_at: Time::default(),
+            seen_at: None,
+            ran: false,
         }
     }
 
@@ -398,6 +403,17 @@ impl Worker {
     /// Whether it holds, or may hold, resources of the node.
     pub fn counts(&self) -> bool {
         self.admission == Admission::Admitted && !self.stopped_all
+    }
+
+    /// How long after it was seen first it runs; told once, and not of one that ran before this process was there.
+    pub fn start_took(&mut self, now: Time, status: &PodStatus) -> Option<Duration> {
+        let runs = |status: &PodStatus| status.phase.as_deref() == Some("Running");
+        if self.ran || !runs(status) {
+            return None;
+        }
+        self.ran = true;
+        let ran_before = self.pod.status.as_ref().is_some_and(runs);
+        self.seen_at.filter(|_| !ran_before).map(|at| now.since(at))
     }
 
     pub fn wait(&mut self, container: &str, reason: &str, message: impl Into<String>) {

@@ -52,7 +52,7 @@ pub fn access(policy: &Verification, image: &str, origin: Origin<'_>, secrets: &
     if !policy.verifies(image, !matches!(origin, Origin::Preloaded)) {
         return Access::Granted;
     }
-    let (Origin::Recorded(record), Some(name)) = (origin, ImageName::parse(image)) else { return Access::Verify };
+    let (Origin::Recorded(record), Ok(name)) = (origin, ImageName::parse(image)) else { return Access::Verify };
     let Some(pulled_with) = record.credential_mapping.get(&name.repository) else { return Access::Verify };
     if pulled_with.node_pods_accessible {
         return Access::Granted;

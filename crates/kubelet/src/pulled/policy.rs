@@ -78,7 +78,7 @@ impl AllowList {
             let is_good = match pattern.strip_suffix("/*") {
                 Some(above) => !above.is_empty() && !above.contains('*') && above.trim() == above,
                 // A tag, a digest or a short form would never be found.
-                None => ImageName::parse(pattern).is_some_and(|name| name.repository == *pattern),
+                None => ImageName::parse(pattern).is_ok_and(|name| name.repository == *pattern),
             };
             if !is_good {
                 let why = "is neither a repository in full, without tag and digest, nor one that ends in /*";
@@ -89,7 +89,7 @@ impl AllowList {
     }
 
     fn holds(&self, image: &str) -> bool {
-        let Some(name) = ImageName::parse(image) else { return false };
+        let Ok(name) = ImageName::parse(image) else { return false };
         self.0.iter().any(|pattern| match pattern.strip_suffix('*') {
             Some(above) => name.repository.starts_with(above),
             None => name.repository == *pattern,

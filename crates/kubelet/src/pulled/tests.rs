@@ -34,6 +34,7 @@ fn who_may_use_an_image_that_is_there() {
     let unhashed = record(REPOSITORY, &Credentials::of(secret("n/s/1=")));
     let (preset, listed) = ("NeverVerifyPreloadedImages", "NeverVerifyAllowlistedImages");
     let (of, granted, verify) = (Origin::Recorded, "granted", "verify");
+    let digested = format!("r.io/a@sha256:{}", "0".repeat(64));
     for (policy_name, image, origin, gives, expected) in [
         // What no kubelet is known to have pulled.
         (preset, "r.io/a:1", Origin::Preloaded, "", granted),
@@ -53,7 +54,7 @@ fn who_may_use_an_image_that_is_there() {
         (preset, "r.io/a:1", of(&anybody), "", granted),
         // What was pulled with a secret: the same one, its credentials elsewhere, others in it.
         (preset, "r.io/a:1", of(&with_secret), "", verify),
-        (preset, "r.io/a@sha256:00", of(&with_secret), "n/s/1=h", granted),
+        (preset, &digested, of(&with_secret), "n/s/1=h", granted),
         (listed, "r.io/a:1", of(&with_secret), "", granted),
         ("AlwaysVerify", "r.io/a:1", of(&with_secret), "n/s/1=h", granted),
         (preset, "r.io/a:1", of(&with_secret), "m/t/2=h", "granted by m/t"),

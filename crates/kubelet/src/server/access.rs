@@ -24,7 +24,7 @@ pub(super) enum Access {
     Granted,
     /// What the API server says of this one.
     Of(Caller),
-    /// There is no certificate, or it names nobody: a token may.
+    /// There is no certificate, or none that counts: a token may.
     Unknown,
 }
 

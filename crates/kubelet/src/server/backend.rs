@@ -96,6 +96,16 @@ pub trait Backend: Send + Sync + 'static {
         Vec::new()
     }
 
+    /// How many containers were started since the kubelet started, by upstream's names for their types.
+    fn started_containers(&self) -> Vec<(&'static str, u64)> {
+        Vec::new()
+    }
+
+    /// How long pods took to run, from when they were seen first.
+    fn pod_starts(&self) -> Histogram {
+        Histogram::default()
+    }
+
     /// How long operations of the runtime took, by upstream's names for them and whether they succeeded.
     fn runtime_operations(&self) -> Vec<((&'static str, bool), Histogram)> {
         Vec::new()

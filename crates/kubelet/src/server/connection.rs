@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use carrack_auth::strangers::{Stranger, has_to_go};
-use carrack_auth::tls;
+use carrack_auth::tls::Clients;
 use http::{Request, Response, StatusCode};
 use hyper::body::Incoming;
 use hyper::service::service_fn;
@@ -29,6 +29,7 @@ const LEAST_BUFFER_BYTES: usize = 8192;
 
 /// What all connections share.
 pub(super) struct Shared {
+    pub clients: Clients,
     pub backend: Arc<dyn Backend>,
     pub allowed_users: Vec<String>,
     pub authority: Option<Arc<dyn Authority>>,
@@ -79,11 +80,11 @@ pub(super) async fn run(session: Session, mut stranger: Stranger, stream: TcpStr
         Ok(Err(error)) => return tracing::debug!(%error, "TLS handshake"),
         Err(_) => return tracing::debug!("TLS handshake timed out"),
     };
-    let caller = tls::peer_caller(stream.get_ref().1.peer_certificates()).unwrap_or_else(|error| {
-        tracing::debug!(%error, "the client certificate names nobody");
+    let peer = session.shared.clients.peer(stream.get_ref().1.peer_certificates()).unwrap_or_else(|error| {
+        tracing::debug!(%error, "a client certificate says nothing");
         None
     });
-    let access = Access::of(caller, &session.shared.allowed_users);
+    let access = Access::of(peer.map(|peer| peer.caller), &session.shared.allowed_users);
     let mut stranger = Some(stranger).filter(|_| access != Access::Granted);
     let service = service_fn(|request: Request<Incoming>| {
         let (session, access) = (&session, &access);

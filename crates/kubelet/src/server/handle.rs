@@ -81,7 +81,9 @@ pub(super) async fn handle(session: &Session, route: Route, request: Request<Inc
                 + &metrics::memory(&backend.memory())
                 + &metrics::resizes(&backend.resize_counts())
                 + &metrics::evictions(&backend.evictions())
-                + &metrics::preemptions(&backend.preemptions());
+                + &metrics::preemptions(&backend.preemptions())
+                + &metrics::starts(&backend.started_containers(), &backend.pod_starts())
+                + &shared.settings.process.map(|page| page()).unwrap_or_default();
             let runtime = metrics::runtime(&backend.runtime_operations());
             Ok(reply::metrics(page + &runtime + &metrics::volumes(&volumes) + &managed))
         }
@@ -94,6 +96,7 @@ pub(super) async fn handle(session: &Session, route: Route, request: Request<Inc
             Ok(reply::metrics(metrics::cadvisor(&summary, &runtime)))
         }
         Route::ProbeMetrics => Ok(reply::metrics(metrics::probes(&backend.probe_counts()))),
+        Route::SliMetrics => Ok(reply::metrics(metrics::slis(&backend.health()))),
         Route::Configz => reply::json(&shared.configz),
     }
 }

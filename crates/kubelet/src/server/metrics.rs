@@ -1,13 +1,15 @@
 //! Metrics in Prometheus' text form, under upstream's names.
 //!
 //! `/metrics` counts what the server does and what runs; `/metrics/resource` is the summary of
-//! [`super::stats`] in the form that metrics-server reads, `/metrics/cadvisor` the same once more, with more of it.
+//! [`super::stats`] in the form that metrics-server reads, `/metrics/cadvisor` the same once more, with more of it, and
+//! `/metrics/slis` is what `/healthz` says.
 
 mod cadvisor;
 mod cpus;
 mod memory;
 mod resizes;
 mod runtime;
+mod starts;
 mod storage;
 
 use std::collections::BTreeMap;
@@ -25,6 +27,7 @@ pub(super) use cpus::cpus;
 pub(super) use memory::memory;
 pub(super) use resizes::resizes;
 pub(super) use runtime::runtime;
+pub(super) use starts::{slis, starts};
 pub(super) use storage::{csi, managed, storage};
 
 /// Counts requests by method, first part of the path, and status code.

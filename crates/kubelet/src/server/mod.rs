@@ -39,7 +39,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use carrack_auth::strangers::Strangers;
-use carrack_auth::tls::{self, TlsError};
+use carrack_auth::tls::{self, ServerTls, TlsError};
 use tokio::net::TcpListener;
 use tokio::sync::{Semaphore, watch};
 use tokio_rustls::TlsAcceptor;
@@ -60,9 +60,9 @@ use connection::{Session, Shared};
 pub struct ServerConfig {
     /// Where to listen.
     pub bind: SocketAddr,
-    /// TLS that asks for client certificates without demanding them (a request without one is
+    /// TLS that asks for client certificates without demanding them (a request without a good one is
     /// answered with 401): [`carrack_auth::tls::server_config`], or [`server_tls`].
-    pub tls: rustls::ServerConfig,
+    pub tls: ServerTls,
     /// Users that may do everything, besides members of `system:masters`.
     pub allowed_users: Vec<String>,
     /// Who says what others may; without it they may nothing.
@@ -83,7 +83,7 @@ pub struct ServerConfig {
 ///
 /// # Errors
 /// When the authority cannot be used.
-pub fn server_tls(serving: &ServingTls) -> Result<rustls::ServerConfig, TlsError> {
+pub fn server_tls(serving: &ServingTls) -> Result<ServerTls, TlsError> {
     tls::server_config(Arc::clone(&serving.certificate), &serving.client_ca_pem)
 }
 
@@ -137,8 +137,8 @@ impl Server {
         let Self { config, listener } = self;
         let ServerConfig { bind: _, mut tls, allowed_users, authority, log_dir, node_name, version, configz, settings } =
             config;
-        tls.alpn_protocols = vec![b"http/1.1".to_vec()];
-        let acceptor = TlsAcceptor::from(Arc::new(tls));
+        tls.config.alpn_protocols = vec![b"http/1.1".to_vec()];
+        let acceptor = TlsAcceptor::from(Arc::new(tls.config));
         let (end, ending) = watch::channel(false);
         let (cut_off, cut) = watch::channel(false);
         let (most, strangers) = (settings.max_connections, Strangers::new(settings.max_strangers));
@@ -146,6 +146,7 @@ impl Server {
         let (drain, pause) = (settings.drain, settings.accept_pause);
         let requests = metrics::Requests::default();
         let shared = Arc::new(Shared {
+            clients: tls.clients,
             backend,
             allowed_users,
             authority,

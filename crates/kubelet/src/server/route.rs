@@ -36,6 +36,7 @@ pub(super) enum Route {
     ResourceMetrics,
     CadvisorMetrics,
     ProbeMetrics,
+    SliMetrics,
     Configz,
 }
 
@@ -56,6 +57,7 @@ impl Route {
             | Self::ResourceMetrics
             | Self::CadvisorMetrics
             | Self::ProbeMetrics
+            | Self::SliMetrics
             | Self::Configz => false,
         }
     }
@@ -87,6 +89,7 @@ pub(super) fn route(method: &Method, path: &str) -> Result<Route, Refusal> {
         ["metrics", "resource"] => (Route::ResourceMetrics, READ),
         ["metrics", "cadvisor"] => (Route::CadvisorMetrics, READ),
         ["metrics", "probes"] => (Route::ProbeMetrics, READ),
+        ["metrics", "slis"] => (Route::SliMetrics, READ),
         ["configz"] => (Route::Configz, READ),
         ["containerLogs", rest @ ..] => (Route::Logs(container(rest).ok_or_else(nothing)?), READ),
         ["exec", rest @ ..] => (Route::Exec(container(rest).ok_or_else(nothing)?), STREAM),
@@ -119,10 +122,9 @@ fn container(rest: &[&str]) -> Option<ContainerPath> {
 pub(super) fn bucket(path: &str) -> &'static str {
     const NAMES: [&str; 10] =
         ["healthz", "pods", "runningpods", "containerLogs", "exec", "attach", "run", "portForward", "stats", "configz"];
+    const PAGES: [&str; 5] = ["metrics", "metrics/resource", "metrics/cadvisor", "metrics/probes", "metrics/slis"];
     let path = path.trim_matches('/');
-    if let Some(page) =
-        ["metrics", "metrics/resource", "metrics/cadvisor", "metrics/probes"].into_iter().find(|page| *page == path)
-    {
+    if let Some(page) = PAGES.into_iter().find(|page| *page == path) {
         return page;
     }
     let first = path.split('/').next().unwrap_or_default();
@@ -156,6 +158,7 @@ mod tests {
             (Method::GET, "/metrics/resource", Ok(Route::ResourceMetrics)),
             (Method::GET, "/metrics/cadvisor", Ok(Route::CadvisorMetrics)),
             (Method::GET, "/metrics/probes", Ok(Route::ProbeMetrics)),
+            (Method::GET, "/metrics/slis", Ok(Route::SliMetrics)),
             (Method::GET, "/configz", Ok(Route::Configz)),
             (Method::GET, "/", Err(404)),
             (Method::GET, "/logs/", Err(404)),

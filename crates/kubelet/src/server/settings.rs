@@ -7,6 +7,8 @@ use std::time::Duration;
 pub struct Settings {
     /// Whether anybody may look into containers, run commands there and read logs (`enableDebuggingHandlers`).
     pub debugging: bool,
+    /// What is told of the process that serves, among the metrics; nothing without it.
+    pub process: Option<fn() -> String>,
     /// Most connections at a time, those of exec and port-forward included; more wait.
     pub max_connections: usize,
     /// How many of them may be of others than the API server and `system:masters`, but for streams that go on; with one more the
@@ -42,6 +44,7 @@ impl Default for Settings {
     fn default() -> Self {
         Self {
             debugging: true,
+            process: None,
             max_connections: 1024,
             max_strangers: 512,
             max_head_bytes: 256 << 10,

@@ -98,17 +98,19 @@ pub fn security(
     let run_as_user = own.run_as_user.or(shared.run_as_user);
     let non_root = own.run_as_non_root.or(shared.run_as_non_root) == Some(true);
     if non_root {
-        match (run_as_user, image.uid, image.username.as_str()) {
-            (Some(0), ..) => return Err("container's runAsUser breaks non-root policy".into()),
-            (Some(_), ..) => {}
-            (None, Some(0), _) => return Err("container has runAsNonRoot and image will run as root".into()),
-            (None, Some(_), _) => {}
-            (None, None, "") => return Err("container has runAsNonRoot and image will run as root".into()),
-            (None, None, name) => {
-                return Err(format!(
-                    "container has runAsNonRoot and image has non-numeric user ({name}), cannot verify user is non-root"
-                ));
+        // In the words of upstream's `verifyRunAsNonRoot` (`pkg/kubelet/kuberuntime`).
+        let problem = match (run_as_user, image.uid, image.username.as_str()) {
+            (Some(0), ..) => Some("container's runAsUser breaks non-root policy".to_owned()),
+            (None, Some(0), _) | (None, None, "") => {
+                Some("container has runAsNonRoot and image will run as root".to_owned())
             }
+            (Some(_), ..) | (None, Some(_), _) => None,
+            (None, None, name) => Some(format!(
+                "container has runAsNonRoot and image has non-numeric user ({name}), cannot verify user is non-root"
+            )),
+        };
+        if let Some(problem) = problem {
+            return Err(format!("{problem} (pod: {:?}, container: {})", pod::pod_ref(pod).described(), c.name));
         }
     }
     // Who is nobody in particular is root, and is said to be where he has a group: a runtime gives one to none but users that
@@ -598,8 +600,14 @@ mod tests {
             ),
             (json!({"name": "c", "terminationMessagePath": "/x".repeat(3000)}), "longer than any path"),
             (json!({"name": "c", "args": vec!["x".repeat(1 << 20); 9]}), "arguments are more than"),
-            (json!({"name": "c", "securityContext": {"runAsNonRoot": true}}), "run as root"),
-            (json!({"name": "c", "securityContext": {"runAsNonRoot": true, "runAsUser": 0}}), "breaks non-root"),
+            (
+                json!({"name": "c", "securityContext": {"runAsNonRoot": true}}),
+                "container has runAsNonRoot and image will run as root (pod: \"p_n(u)\", container: c)",
+            ),
+            (
+                json!({"name": "c", "securityContext": {"runAsNonRoot": true, "runAsUser": 0}}),
+                "container's runAsUser breaks non-root policy (pod: \"p_n(u)\", container: c)",
+            ),
         ] {
             let e = build(json!({"containers": [container]})).unwrap_err();
             assert!(e.contains(message), "{e}");

@@ -2,6 +2,7 @@
 
 pub use carrack_types::pod::is_terminal;
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
 use carrack_engine::Time;
 use carrack_types::qos;
@@ -180,7 +181,22 @@ pub fn created_at(pod: &Pod) -> Time {
 /// The grace period of its deletion, in seconds.
 #[must_use]
 pub fn grace_s(pod: &Pod) -> i64 {
-    pod.metadata.deletion_grace_period_seconds.or(spec(pod).termination_grace_period_seconds).unwrap_or(30).max(0)
+    pod.metadata.deletion_grace_period_seconds.map_or_else(|| own_grace_s(pod), counted)
+}
+
+/// How long it has to end where nobody says otherwise.
+#[must_use]
+pub fn own_grace(pod: &Pod) -> Duration {
+    Duration::from_secs(own_grace_s(pod).unsigned_abs())
+}
+
+fn own_grace_s(pod: &Pod) -> i64 {
+    counted(spec(pod).termination_grace_period_seconds.unwrap_or(30))
+}
+
+/// Less than nothing is a second, as its maker is warned.
+fn counted(grace_s: i64) -> i64 {
+    if grace_s < 0 { 1 } else { grace_s }
 }
 
 /// What the pod requests, as the scheduler counts it, too.
@@ -359,6 +375,23 @@ mod tests {
     fn pod(spec: serde_json::Value) -> Pod {
         carrack_types::json::from_value(json!({"metadata": {"name": "p", "namespace": "n", "uid": "u"}, "spec": spec}))
             .unwrap()
+    }
+
+    #[test]
+    fn grace_periods() {
+        for (of_deletion, own, seconds, own_seconds) in [
+            (None, None, 30, 30),
+            (None, Some(5), 5, 5),
+            (Some(3), Some(5), 3, 5),
+            (Some(0), Some(5), 0, 5),
+            (None, Some(0), 0, 0),
+            (None, Some(-5), 1, 1),
+            (Some(-1), Some(5), 1, 5),
+        ] {
+            let mut pod = pod(json!({"containers": [], "terminationGracePeriodSeconds": own}));
+            pod.metadata.deletion_grace_period_seconds = of_deletion;
+            assert_eq!((grace_s(&pod), own_grace(&pod).as_secs()), (seconds, own_seconds), "{of_deletion:?} {own:?}");
+        }
     }
 
     #[test]

@@ -241,16 +241,18 @@ pub fn node_status(i: &Inputs<'_>, old: Option<&NodeStatus>) -> NodeStatus {
     });
     let mut images: Vec<&ImageRecord> = i.images.iter().filter(|r| !r.names.is_empty()).collect();
     images.sort_by(|a, b| b.size_bytes.cmp(&a.size_bytes).then_with(|| a.names.cmp(&b.names)));
-    status.images = Some(
-        images
-            .into_iter()
-            .take(i.config.status_max_images.unwrap_or(usize::MAX))
-            .map(|r| ContainerImage {
-                names: Some(r.names.iter().take(5).cloned().collect()),
-                size_bytes: i64::try_from(r.size_bytes).ok(),
-            })
-            .collect(),
-    );
+    let images: Vec<ContainerImage> = images
+        .into_iter()
+        .take(i.config.status_max_images.unwrap_or(usize::MAX))
+        .map(|r| ContainerImage {
+            names: Some(r.names.iter().take(5).cloned().collect()),
+            size_bytes: i64::try_from(r.size_bytes).ok(),
+        })
+        .collect();
+    // As of the volumes: no empty list is stored, so it is told once.
+    if status.images.is_some() || !images.is_empty() {
+        status.images = Some(images);
+    }
     if let Some(runtime) = i.runtime.filter(|runtime| !runtime.handlers.is_empty() || runtime.strict_groups) {
         status.features = Some(NodeFeatures { supplemental_groups_policy: Some(runtime.strict_groups) });
         let handler = |(name, can): (&String, &HandlerFeatures)| NodeRuntimeHandler {
@@ -402,6 +404,8 @@ mod tests {
         assert_eq!(s.allocatable.as_ref().unwrap()["d.io/kvm"].0, "7");
         assert_eq!(s.allocatable.as_ref().unwrap()["hugepages-2Mi"].0, (512 << 20).to_string());
         assert_eq!(s.node_info.as_ref().unwrap().swap.as_ref().unwrap().capacity, Some(1 << 30));
+        let had = NodeStatus { images: Some(vec![ContainerImage::default()]), ..s.clone() };
+        assert_eq!([&s, &node_status(&i, Some(&had))].map(|status| status.images.clone()), [None, Some(Vec::new())]);
         assert!(!differs(&s, &node_status(&Inputs { now: Time::from_unix_s(9), ..i }, Some(&s))));
         s.conditions.unwrap().into_iter().map(|c| (c.type_, c.status)).collect()
     }

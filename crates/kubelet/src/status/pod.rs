@@ -398,8 +398,14 @@ pub fn is_told_whole(status: &PodStatus) -> bool {
     is_over && has_any && statuses(status).all(|s| s.state.as_ref().is_some_and(|state| state.running.is_none()))
 }
 
-/// Whether the runtime has forgotten containers, one or all, of a pod whose last word was said.
-fn is_forgotten(told: &PodStatus, containers: &[&ContainerRecord]) -> bool {
+/// Whether nothing more is to be told of a pod: its last word was said, and the runtime has forgotten containers of it, one or all,
+/// or has never had any. A pod that was rejected has none, and is not told to have had some by a kubelet that starts.
+fn is_final(told: &PodStatus, containers: &[&ContainerRecord]) -> bool {
+    let is_over = matches!(told.phase.as_deref(), Some("Succeeded" | "Failed"));
+    let runs = statuses(told).any(|s| s.state.as_ref().is_some_and(|state| state.running.is_some()));
+    if is_over && !runs && containers.is_empty() {
+        return true;
+    }
     if !is_told_whole(told) || containers.iter().any(|c| c.exit_code().is_none()) {
         return false;
     }
@@ -412,7 +418,7 @@ fn is_forgotten(told: &PodStatus, containers: &[&ContainerRecord]) -> bool {
 #[must_use]
 pub fn pod_status(i: &Inputs<'_>) -> PodStatus {
     let pod = i.facts.pod;
-    if let Some(told) = pod.status.as_ref().filter(|told| is_forgotten(told, i.facts.containers)) {
+    if let Some(told) = pod.status.as_ref().filter(|told| is_final(told, i.facts.containers)) {
         return PodStatus { observed_generation: pod.metadata.generation, ..told.clone() };
     }
     let known = Known::of(&i.facts);

@@ -265,6 +265,25 @@ fn what_was_told_of_a_pod_that_is_over_stays_when_the_runtime_forgets_it() {
     }
 }
 
+/// A kubelet that has just started knows nothing of it but what was told.
+#[test]
+fn what_was_told_of_a_pod_that_never_ran_stays() {
+    let waits = json!([{"name": "a", "image": "i", "imageID": "", "ready": false, "restartCount": 0,
+        "state": {"waiting": {"reason": "ContainerCreating"}}}]);
+    for (phase, containers, admitted, stays) in [
+        ("Failed", Value::Null, Admitted::NotYet(None), true),
+        ("Failed", Value::Null, Admitted::No("OutOfcpu".into(), "m".into()), true),
+        ("Failed", waits.clone(), Admitted::NotYet(None), true),
+        ("Pending", waits, Admitted::NotYet(None), false),
+    ] {
+        let told = json!({"phase": phase, "reason": "OutOfcpu", "message": "Pod was rejected: m",
+            "containerStatuses": containers});
+        let case = Case { status: told.clone(), admitted, stopped: true, ..Case::new(vec![]) };
+        let expected: PodStatus = serde_json::from_value(told.clone()).unwrap();
+        assert_eq!(case.status() == expected, stays, "{told}");
+    }
+}
+
 /// Upstream's "should not restart any completed init container, even after the completed init container statuses have been removed"
 /// (`test/e2e_node/container_lifecycle_test.go`): its end stands.
 #[test]

@@ -18,7 +18,7 @@ pub(super) fn machine(line: &mut Line, spec: &MachineSpec, layout: &Layout) -> R
     line.flag("-nodefaults");
     // What QEMU never needs once it runs, however the guest breaks into it.
     line.option("-sandbox", "on,obsolete=deny,elevateprivileges=deny,spawn=deny,resourcecontrol=deny");
-    line.option("-machine", machine_option(spec));
+    line.option("-machine", machine_option(spec)?);
     firmware(line, board, layout);
     match spec.accel {
         Accel::Kvm => {
@@ -59,11 +59,15 @@ pub(super) fn machine(line: &mut Line, spec: &MachineSpec, layout: &Layout) -> R
     Ok(())
 }
 
-fn machine_option(spec: &MachineSpec) -> String {
+fn machine_option(spec: &MachineSpec) -> Result<String, MachineError> {
     let board = &spec.board;
-    let name = match spec.machine {
-        MachineType::Q35 => "q35",
-        MachineType::Pc => "pc",
+    let name = match (spec.machine_type.as_deref(), spec.machine) {
+        (Some(name), _) if name.is_empty() || !name.bytes().all(is_plain) => {
+            return Err(invalid("machine_type", "not a machine type"));
+        }
+        (Some(name), _) => name,
+        (None, MachineType::Q35) => "q35",
+        (None, MachineType::Pc) => "pc",
     };
     let mut text = format!("{name},usb=off,vmport=off,dump-guest-core=off");
     let switch = |on: bool| if on { "on" } else { "off" };
@@ -83,7 +87,7 @@ fn machine_option(spec: &MachineSpec) -> String {
     if board.firmware.files().is_some() {
         text.push_str(",pflash0=firmware-code,pflash1=firmware-vars");
     }
-    text
+    Ok(text)
 }
 
 /// UEFI's code is read-only; its variables lie in a copy of their own, which goes with the machine or is kept.
@@ -131,14 +135,18 @@ fn clock(spec: &MachineSpec) -> Result<String, MachineError> {
     Ok(format!("base={base},driftfix={drift}{follows}"))
 }
 
+/// Whether names of QEMU's have such a byte: none of them begins another option.
+fn is_plain(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.')
+}
+
 fn cpu_model(spec: &MachineSpec) -> Result<String, MachineError> {
-    let plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.');
     let mut text = match (spec.cpu.model.as_deref(), spec.accel) {
         (None | Some("host-model" | "host-passthrough"), Accel::Kvm) => "host,migratable=on".to_owned(),
         // Five levels of page tables only make the emulator slower.
         (None | Some("host-model" | "host-passthrough"), Accel::Tcg) => "max,la57=off".to_owned(),
         (Some(model), _) => {
-            if model.is_empty() || !model.bytes().all(plain) {
+            if model.is_empty() || !model.bytes().all(is_plain) {
                 return Err(invalid("cpu.model", "not a processor model"));
             }
             model.to_owned()
@@ -146,7 +154,7 @@ fn cpu_model(spec: &MachineSpec) -> Result<String, MachineError> {
     };
     for (index, feature) in spec.cpu.features.iter().enumerate() {
         let name = feature.strip_prefix(['+', '-']).unwrap_or(feature);
-        if name.is_empty() || !name.bytes().all(|byte| plain(byte) || byte == b'=') {
+        if name.is_empty() || !name.bytes().all(|byte| is_plain(byte) || byte == b'=') {
             return Err(invalid(format!("cpu.features[{index}]"), "not a processor feature"));
         }
         text.push(',');

@@ -13,6 +13,7 @@ fn spec() -> MachineSpec {
         namespace: "default".to_owned(),
         uid: "u1".to_owned(),
         machine: MachineType::Q35,
+        machine_type: None,
         accel: Accel::Tcg,
         cpu: CpuSpec::default(),
         memory_bytes: 256 << 20,
@@ -85,6 +86,7 @@ fn options() {
     check(|s| s.name = "a,b".to_owned(), "-name", "guest=default_a,,b,", true);
     check(same, "-machine", "q35,", true);
     check(|s| s.machine = MachineType::Pc, "-machine", "pc,", true);
+    check(|s| s.machine_type = Some("pc-q35-7.2".to_owned()), "-machine", "pc-q35-7.2,usb=off", true);
     check(same, "-accel", "tcg,thread=multi", true);
     check(|s| s.accel = Accel::Kvm, "-accel", "kvm", true);
     check(same, "-cpu", "max", true);
@@ -314,7 +316,8 @@ fn disks_without_a_slot_are_behind_ports() {
 #[test]
 fn values_that_qemu_cannot_be_given() {
     type Change = fn(&mut MachineSpec);
-    let cases: [(&str, Change); 13] = [
+    let cases: [(&str, Change); 14] = [
+        ("machine_type", |s| s.machine_type = Some("q35,accel=kvm".to_owned())),
         ("cpu", |s| s.cpu.sockets = 0),
         ("cpu", |s| s.cpu.cores = u32::MAX),
         ("cpu.model", |s| s.cpu.model = Some("host,+x".to_owned())),

@@ -1,11 +1,12 @@
 //! What a machine is made of, as its guest sees it: asked over the guest's agent.
 
 use crate::pod::{Console, Pod, bare, demo};
+use carrack_launcher::Phase;
 use carrack_launcher::agent::Agent;
 use carrack_launcher::board::{Board, Chassis, Firmware, Kernel, Sound, Video};
 use carrack_launcher::proto::Call;
 use carrack_launcher::spec::{
-    CacheMode, ConfigDriveSpec, CpuSpec, Dedicated, DiskBus, DiskSource, DiskSpec, DiskTuning, MachineSpec,
+    CacheMode, ConfigDriveSpec, CpuSpec, Dedicated, DiskBus, DiskSource, DiskSpec, DiskTuning, MachineSpec, MachineType,
 };
 use serde_json::json;
 use std::path::PathBuf;
@@ -115,6 +116,20 @@ async fn disks_processors_screen_and_agent() {
     assert!(pod.ended().await.success());
 }
 
+#[tokio::test]
+async fn the_machine_type_is_told_with_its_version() {
+    let check = async |machine: MachineType, machine_type: Option<String>| {
+        let pod = Pod::start();
+        pod.sync(&MachineSpec { machine, machine_type, ..bare() }).await.expect("started");
+        pod.until(|domain| domain.phase == Phase::Running).await.machine_type.expect("told")
+    };
+    let newest = check(MachineType::Q35, None).await;
+    assert!(newest.starts_with("pc-q35-"), "{newest}");
+    assert_eq!(check(MachineType::Q35, Some(newest.clone())).await, newest);
+    let older = check(MachineType::Pc, None).await;
+    assert!(older.starts_with("pc-i440fx-"), "{older}");
+}
+
 /// The kernel that the demo guest boots.
 fn kernel() -> PathBuf {
     let names = std::fs::read_dir("/boot").expect("read").filter_map(|entry| Some(entry.ok()?.path()));
@@ -170,7 +185,7 @@ async fn uefi_finds_its_variables_again() {
 async fn the_console_can_be_followed_to_its_end() {
     let pod = Pod::start();
     pod.sync(&bare()).await.expect("started");
-    pod.until(|domain| domain.phase == carrack_launcher::Phase::Running).await;
+    pod.until(|domain| domain.phase == Phase::Running).await;
     std::fs::write(pod.layout.serial_log(), "the guest says this\n").expect("written");
     let follow = {
         let layout = pod.layout.clone();

@@ -248,6 +248,7 @@ pub fn bare() -> MachineSpec {
         namespace: "default".to_owned(),
         uid: UID.to_owned(),
         machine: MachineType::Q35,
+        machine_type: None,
         accel: Accel::Tcg,
         cpu: CpuSpec::default(),
         memory_bytes: 192 << 20,

@@ -95,6 +95,8 @@ pub struct Kind<'s> {
     /// Makes an object of another form, given its `apiVersion`. Where others have to be asked for it, it fails at first, and
     /// what is decided with it is decided again once they have answered.
     pub convert: &'s dyn Fn(&Object, &str) -> Result<Object, Unconverted>,
+    /// Drops from an object what is as good as absent, and so is not stored.
+    pub settle: &'s dyn Fn(&mut Object),
 }
 
 /// It is not known (yet) what an object is in another version.
@@ -404,7 +406,6 @@ pub fn apply(
     }
 
     let changes = owned_changes(live, &object, kind.schema);
-    let is_unchanged = changes.is_empty();
     let versions = Versions::of(&managed, (live, &object), changes, kind, own.api_version)?;
     let conflicts = conflicts(&managed, &versions, who);
     if !force && !conflicts.is_empty() {
@@ -422,9 +423,11 @@ pub fn apply(
         }
     }
     lose(&mut managed, &versions, who, Spared::Applier);
-    if is_unchanged
-        && last == claims
+    // Others are asked about what it empties. What is empty already stays so, and is no change whenever it is applied.
+    (kind.settle)(&mut object);
+    if last == claims
         && !last_time.is_empty()
+        && owned_changes(live, &object, kind.schema).is_empty()
         && let Some(at) = managed.find(who, Operation::Apply)
     {
         managed.entries[at].time = last_time;

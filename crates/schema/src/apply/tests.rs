@@ -19,7 +19,8 @@ fn unknown(_: &str) -> Other<'static> {
 }
 
 fn kind(name: &str) -> Kind<'static> {
-    Kind { schema: builtin::schema(name).expect("built-in"), other: &unknown, convert: &|object, _| Ok(object.clone()) }
+    let schema = builtin::schema(name).expect("built-in");
+    Kind { schema, other: &unknown, convert: &|object, _| Ok(object.clone()), settle: &|_| {} }
 }
 
 fn writer(manager: &'static str, second: u32) -> Writer<'static> {
@@ -189,6 +190,33 @@ fn what_is_not_applied_any_more_goes() {
     let object = story.object.clone().expect("an object");
     assert_eq!(object.get("spec").cloned().unwrap_or_else(|| json!({})), left["spec"]);
     assert!(object["metadata"].get("labels").is_none_or(|labels| labels == &json!({})));
+}
+
+#[test]
+fn what_is_empty_is_owned_and_not_stored() {
+    fn settle(pod: &mut Object) {
+        let mut value = Value::Object(std::mem::take(pod));
+        let schema = builtin::schema(POD).expect("built-in");
+        assert_eq!(crate::decode::conform(&mut value, schema), Ok(Vec::new()));
+        *pod = object(value);
+    }
+    let kind = Kind { settle: &settle, ..kind(POD) };
+    let run = |live: Option<&Applied>, manager: &'static str, second: u32, force: bool, args: Value| {
+        let spec = json!({"containers": [{"name": "c", "args": args}]});
+        let pod = object(json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p"}, "spec": spec}));
+        let managed = live.map(|live| live.managed.clone()).unwrap_or_default();
+        let who = writer(manager, second);
+        apply(live.map(|live| &live.object), &pod, &kind, managed, &who, force, &status_resets)
+    };
+    let theirs = run(None, "them", 1, false, json!(["x"])).expect("nobody else");
+    let refused = run(Some(&theirs), "me", 2, false, json!([]));
+    assert!(matches!(refused, Err(ApplyError::Conflict(_))), "{refused:?}");
+    // It is taken from them, and is nothing.
+    let mine = run(Some(&theirs), "me", 2, true, json!([])).expect("by force");
+    assert_eq!(mine.object["spec"], json!({"containers": [{"name": "c"}]}));
+    assert_eq!(run(Some(&mine), "me", 3, false, json!([])), Ok(mine.clone()), "it is empty already");
+    let refused = run(Some(&mine), "them", 4, false, json!(["x"]));
+    assert!(matches!(refused, Err(ApplyError::Conflict(_))), "somebody wants it to be empty: {refused:?}");
 }
 
 #[test]
@@ -388,7 +416,7 @@ fn objects_are_converted_once_for_each_version() {
         converted.set(converted.get() + 1);
         Ok::<_, Unconverted>(object.clone())
     };
-    let kind = Kind { schema, other: &other, convert: &convert };
+    let kind = Kind { schema, other: &other, convert: &convert, settle: &|_| {} };
     let mut managed = managers(100, "apps/v1beta1", &json!({"f:spec": {"f:replicas": {}}}));
     let (old, new) = (object(deployment(Some(1), "a")), object(deployment(Some(2), "a")));
     assert_eq!(update(&old, &new, &kind, &mut managed, &writer("me", 1)), Ok(true));
@@ -406,7 +434,7 @@ fn what_is_not_known_in_another_version_is_asked_for() {
         asked.borrow_mut().push((object["spec"]["replicas"].clone(), version.to_owned()));
         Err::<Object, _>(Unconverted)
     };
-    let kind = Kind { schema, other: &other, convert: &convert };
+    let kind = Kind { schema, other: &other, convert: &convert, settle: &|_| {} };
     let before = managers(2, "apps/v1beta1", &json!({"f:spec": {"f:replicas": {}}}));
     let (old, new) = (object(deployment(Some(1), "a")), object(deployment(Some(2), "a")));
     let mut managed = before.clone();
@@ -452,7 +480,7 @@ fn written(writes: &[Write]) -> Result<(Object, Managed), ApplyError> {
     let mut state: Option<Object> = None;
     let mut managed = Managed::default();
     for (how, manager, version, spec) in writes {
-        let kind = Kind { schema: of(version), other: &other, convert: &convert };
+        let kind = Kind { schema: of(version), other: &other, convert: &convert, settle: &|_| {} };
         let who = Writer { manager, api_version: version, subresource: "", now: "2026-01-01T00:00:00Z" };
         let given = object(json!({"apiVersion": version, "spec": spec}));
         let live = state.take().map(|live| renamed(&live, version));

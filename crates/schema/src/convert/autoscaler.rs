@@ -24,6 +24,8 @@ const OF_STATUS: [&str; 2] = [CURRENT_METRICS, CONDITIONS];
 
 const CPU_TARGET: &str = "targetCPUUtilizationPercentage";
 const CPU_CURRENT: &str = "currentCPUUtilizationPercentage";
+/// v1 has it even where it is 0, v2 does not.
+const CURRENT_REPLICAS: &str = "currentReplicas";
 
 /// How much of the CPU that they request pods are to use where nothing is said of any metric, in percent.
 pub(crate) const DEFAULT_CPU_PERCENT: i64 = 80;
@@ -78,6 +80,7 @@ pub(super) fn to_v1(map: &mut Fields) {
         if let Some(share) = current.iter().filter_map(|metric| cpu(metric, CURRENT)).next_back() {
             status.insert(CPU_CURRENT.to_owned(), share.clone());
         }
+        status.entry(CURRENT_REPLICAS).or_insert_with(|| 0.into());
         // Of the CPU, too: there is more to say of it than v1 has a field for.
         told.push((CURRENT_METRICS, translated_all(&current, CURRENT, Direction::ToV1)));
         told.push((CONDITIONS, list(status.remove("conditions")).into()));
@@ -111,6 +114,9 @@ pub(super) fn to_v2(map: &mut Fields) {
         }
     }
     if let Some(status) = object(map, "status") {
+        if status.get(CURRENT_REPLICAS).is_some_and(|replicas| *replicas == 0) {
+            status.remove(CURRENT_REPLICAS);
+        }
         let share = status.remove(CPU_CURRENT).filter(|share| !share.is_null());
         let of_cpu = share.filter(|_| current.is_empty()).map(
             |share| json!({"type": "Resource", "resource": {"name": "cpu", "current": {"averageUtilization": share}}}),
@@ -366,7 +372,7 @@ mod tests {
         before.insert("status".to_owned(), json!({"currentMetrics": current, "conditions": conditions}));
         let mut object = before.clone();
         to_v1(&mut object);
-        assert_eq!(object["status"], json!({CPU_CURRENT: 20}));
+        assert_eq!(object["status"], json!({CURRENT_REPLICAS: 0, CPU_CURRENT: 20}));
         // A write of the spec says nothing of the status, nor the other way round.
         let mut written = object.clone();
         forget(&mut written, &OF_STATUS);

@@ -50,10 +50,22 @@ fn a_definition_makes_a_row() {
         v1.subresource("scale").and_then(|s| s.scale.as_ref()).map(|s| s.spec_replicas.as_str()),
         Some(".spec.replicas")
     );
+    assert_eq!(info.short_names, ["ct"]);
     let object = json!({"metadata": {"name": "x", "namespace": "n"}, "spec": {"mode": "a"}});
     assert_eq!(v1.selectable_value(&object, "spec.mode").as_deref(), Some("a"));
     assert_eq!(v1.selectable_value(&object, "metadata.namespace").as_deref(), Some("n"));
     assert_eq!(v1.selectable_value(&object, "spec.cronSpec"), None);
+}
+
+#[test]
+fn a_row_has_the_names_that_were_accepted() {
+    let mut definition = definition();
+    let named = |definition: &Value| resource_info(definition).expect("a row").short_names;
+    definition["status"] = json!({"acceptedNames": {"plural": "crontabs", "kind": "CronTab", "shortNames": ["old"]}});
+    assert_eq!(named(&definition), ["old"]);
+    // With some of them nothing is served.
+    definition["status"] = json!({"acceptedNames": {"plural": "", "kind": "CronTab", "shortNames": ["old"]}});
+    assert_eq!(named(&definition), ["ct"]);
 }
 
 #[test]

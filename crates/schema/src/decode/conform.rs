@@ -1,5 +1,5 @@
 //! Makes a value conform to its schema: unknown fields are dropped and named, a value of the wrong
-//! type is refused with the text of Go's decoder, nulls that mean nothing are dropped.
+//! type is refused with the text of Go's decoder, what is as good as absent is dropped.
 
 use carrack_types::quantity::Quantity;
 use serde_json::{Map, Value};
@@ -8,7 +8,8 @@ use super::{DecodeError, Finding, json_type};
 use crate::schema::{Additional, Format, Schema, Type};
 
 /// Checks an object of a built-in kind against its schema, as upstream's typed decoding would.
-/// Unknown fields are removed and returned. `null` stands for an absent field.
+/// Unknown fields are removed and returned. Fields that upstream's types cannot tell from absent ones are removed: a client
+/// that writes back what it read leaves them out, and changes nothing by that.
 ///
 /// Custom resources go through [`crate::prune::prune`] instead; their types are judged by
 /// [`crate::validate::schema`].
@@ -16,7 +17,20 @@ use crate::schema::{Additional, Format, Schema, Type};
 /// # Errors
 /// [`DecodeError::Mistyped`] for the first value of a wrong type.
 pub fn conform(object: &mut Value, schema: &Schema) -> Result<Vec<Finding>, DecodeError> {
-    let mut walk = Walk { findings: Vec::new(), path: String::new(), fields: String::new() };
+    walk(object, schema, false)
+}
+
+/// Like [`conform`], of an object that is applied. What is empty in it stays: who applies a field owns it, and sees to it that
+/// there is nothing in it.
+///
+/// # Errors
+/// As [`conform`].
+pub fn conform_applied(object: &mut Value, schema: &Schema) -> Result<Vec<Finding>, DecodeError> {
+    walk(object, schema, true)
+}
+
+fn walk(object: &mut Value, schema: &Schema, keeps_empty: bool) -> Result<Vec<Finding>, DecodeError> {
+    let mut walk = Walk { findings: Vec::new(), path: String::new(), fields: String::new(), keeps_empty };
     let kind = object.get("kind").and_then(Value::as_str).unwrap_or_default().to_owned();
     walk.value(object, schema, &kind)?;
     Ok(walk.findings)
@@ -24,12 +38,24 @@ pub fn conform(object: &mut Value, schema: &Schema) -> Result<Vec<Finding>, Deco
 
 const MAX_FINDINGS: usize = 100;
 
+/// Flags and numbers that are as good as absent when they are false or 0: they are no pointers in Go, and left out where they
+/// are written. Of most others absent is something else, and the schema does not say of which.
+pub(crate) const ZEROS: [&str; 9] =
+    ["hostIPC", "hostNetwork", "hostPID", "hostPort", "initialDelaySeconds", "readOnly", "stdin", "stdinOnce", "tty"];
+/// Types in which they are pointers all the same.
+const OF_POINTERS: [&str; 2] = ["AzureDiskVolumeSource", "CSIVolumeSource"];
+/// Lists that mean something while a request is looked at, although there is nothing in them: who owns an object is forgotten,
+/// and an autoscaler's rules, of which there must be one, are not the default ones.
+const MEANT: [&str; 2] = ["managedFields", "policies"];
+
 struct Walk {
     findings: Vec<Finding>,
     /// The path with indexes, for findings.
     path: String,
     /// The path without indexes, as Go's decoder names it.
     fields: String,
+    /// Whether only nulls count as absent.
+    keeps_empty: bool,
 }
 
 impl Walk {
@@ -173,9 +199,11 @@ impl Walk {
             self.path.truncate(path_length);
             self.fields.truncate(fields_length);
         }
-        // As in a typed round trip, a null is an absent field.
+        // As in a typed round trip, a null is an absent field, and so is what is left out where it is written.
         if !is_map {
-            map.retain(|_, child| !child.is_null());
+            map.retain(|key, child| {
+                !child.is_null() && (self.keeps_empty || !is_left_out(key, child, node, type_name))
+            });
         }
         Ok(())
     }
@@ -191,6 +219,27 @@ impl Walk {
             known
         });
     }
+}
+
+/// Whether Go leaves a field out when it writes a struct: an empty list or map that need not be there, or a zero. An empty
+/// struct says something (`emptyDir: {}`), and what is raw is not looked into.
+fn is_left_out(name: &str, value: &Value, node: &Schema, owner: &str) -> bool {
+    let is_zero = |nothing: bool| nothing && ZEROS.contains(&name) && !OF_POINTERS.contains(&owner);
+    let is_empty = match value {
+        Value::Array(list) => list.is_empty(),
+        Value::Object(map) => map.is_empty(),
+        Value::Bool(flag) => is_zero(!flag),
+        Value::Number(number) => is_zero(number.as_i64() == Some(0)),
+        Value::Null | Value::String(_) => false,
+    };
+    if !is_empty || MEANT.contains(&name) || node.required.iter().any(|required| **required == *name) {
+        return false;
+    }
+    node.property(name).map(Schema::resolve).is_some_and(|property| match property.type_ {
+        Type::Object => property.properties.is_empty() && matches!(property.additional, Additional::Of(_)),
+        Type::Any => false,
+        Type::Array | Type::String | Type::Integer | Type::Number | Type::Boolean => true,
+    })
 }
 
 fn bytes(text: &str) -> Result<(), DecodeError> {

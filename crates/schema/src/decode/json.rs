@@ -11,7 +11,7 @@ use serde_json::{Map, Value};
 use super::{DecodeError, Finding, MAX_PATH, Parsed, shorten};
 
 /// Upstream names no more than so many findings; more help nobody.
-const MAX_FINDINGS: usize = 100;
+pub(super) const MAX_FINDINGS: usize = 100;
 
 pub(super) fn parse(bytes: &[u8], max_depth: usize) -> Result<Parsed, DecodeError> {
     let mut deserializer = serde_json::Deserializer::from_slice(bytes);

@@ -23,6 +23,22 @@ fn takes_json_and_yaml_alike() {
 }
 
 #[test]
+fn the_first_document_counts() {
+    for (body, want) in [
+        ("---\nkind: A\n---\nkind: B\n", Some(json!({"kind": "A"}))),
+        ("kind: A\n---\n", Some(json!({"kind": "A"}))),
+        ("kind: A\n...\n---\n- x\n", Some(json!({"kind": "A"}))),
+        ("- x\n---\nkind: A\n", None),
+    ] {
+        let parsed = parse(body.as_bytes(), Format::Yaml, Limits::default()).ok();
+        assert_eq!(parsed.map(|parsed| parsed.value), want, "{body:?}");
+    }
+    let twice = parse(b"a: 1\na: 2\n---\nb: 1\nb: 2\n", Format::Yaml, Limits::default()).expect("yaml").findings;
+    let texts: Vec<_> = twice.iter().map(ToString::to_string).collect();
+    assert_eq!(texts, ["line 2: key \"a\" already set in map"]);
+}
+
+#[test]
 fn names_duplicate_fields() {
     let json = br#"{"spec":{"a":1,"b":[{"c":1,"c":2,"c":3}],"a":2}}"#;
     let yaml = b"spec:\n  a: 1\n  b: [{c: 1, c: 2, c: 3}]\n  a: 2\n";
@@ -33,6 +49,26 @@ fn names_duplicate_fields() {
         assert_eq!(texts, [first, "duplicate field \"spec.a\""], "{format:?}");
         assert_eq!(parsed.value, json!({"spec": {"a": 2, "b": [{"c": 3}]}}));
     }
+}
+
+#[test]
+fn operations_of_a_json_patch_have_four_fields() {
+    for (body, want) in [
+        (r#"[{"op":"copy","from":"/a","path":"/b"},{"op":"add","path":"/c","value":{"foo":1}}]"#, vec![]),
+        (
+            r#"[{"op":"add","foo":1,"path":"/a","value":1},{"Op":"x","op":"remove","op":"test","path":"/a"}]"#,
+            vec!["unknown field \"[0].foo\"", "unknown field \"[1].Op\"", "duplicate field \"[1].op\""],
+        ),
+        (r#"[7,{"op":"add","path":"/a","value":{"b":1,"b":2}}]"#, vec!["duplicate field \"[1].value.b\""]),
+        (r#"{"foo":1}"#, vec![]),
+    ] {
+        let findings = operations(body.as_bytes(), Limits::default()).expect(body).findings;
+        let texts: Vec<_> = findings.iter().map(ToString::to_string).collect();
+        assert_eq!(texts, want, "{body}");
+    }
+    let many = format!("[{}]", vec![r#"{"foo":1}"#; 1000].join(","));
+    assert_eq!(operations(many.as_bytes(), Limits::default()).expect("a list").findings.len(), json::MAX_FINDINGS);
+    assert!(operations(b"[{", Limits::default()).is_err());
 }
 
 #[test]
@@ -90,6 +126,18 @@ fn what_is_no_object_is_shown() {
         (b"", Format::Json, "couldn't get version/kind; json parse error: ", "(<empty>)"),
         (b"[]", Format::Json, "couldn't get version/kind; json parse error: json: cannot unmarshal array", "(5b5d)"),
         (b"a: [", Format::Yaml, "error converting YAML to JSON: yaml: ", "(613a205b)"),
+        (
+            b"{\"kind\":1}",
+            Format::Json,
+            "couldn't get version/kind; json parse error: json: cannot unmarshal number into Go struct field .kind of type string ",
+            "({\"kind\":1})",
+        ),
+        (
+            b"apiVersion: true",
+            Format::Yaml,
+            "couldn't get version/kind; json parse error: json: cannot unmarshal bool into Go struct field .apiVersion of type string ",
+            "(61706956657273696f6e3a2074727565)",
+        ),
     ] {
         let error = parse(body, format, Limits::default()).expect_err("no object");
         let told = unrecognized("Namespace", &error, body);
@@ -113,6 +161,7 @@ fn refuses_what_is_no_object() {
         (b"a: b: c".to_vec(), Format::Yaml, "yaml"),
         (b"a: [".to_vec(), Format::Yaml, "yaml"),
         (b"plain".to_vec(), Format::Yaml, "cannot unmarshal string"),
+        (b"a: \xff".to_vec(), Format::Yaml, "yaml"),
         (deep("[", "]"), Format::Json, "levels deep"),
         (deep("{\"a\":", "}"), Format::Json, "levels deep"),
         (deep("[", "]"), Format::Yaml, ""),
@@ -313,4 +362,80 @@ fn nulls_inside_are_what_go_makes_of_them() {
         "nodeSelector": {"b": ""}, "tolerations": [{}],
         "containers": [{"name": "c", "args": ["x", ""], "resources": {"limits": {"cpu": "0"}}}]}});
     assert_eq!(pod, want);
+}
+
+/// Upstream's types are written without what is empty in them; what is required, a struct, a pointer or raw is there.
+#[test]
+fn what_is_as_good_as_absent_goes() {
+    let check = |kind: &str, given: Value, want: Value| {
+        let schema = schema(&format!("io.k8s.{kind}"));
+        let mut applied = given.clone();
+        assert_eq!(conform_applied(&mut applied, schema), Ok(Vec::new()), "{given}");
+        assert_eq!(applied, given, "who applies it owns it");
+        let mut stored = given.clone();
+        assert_eq!(conform(&mut stored, schema), Ok(Vec::new()), "{given}");
+        assert_eq!(stored, want, "{given}");
+    };
+    check(
+        "api.core.v1.Pod",
+        json!({
+            "metadata": {"labels": {}, "annotations": {"a": ""}, "finalizers": [], "ownerReferences": [], "managedFields": []},
+            "spec": {
+                "nodeSelector": {}, "tolerations": [], "hostNetwork": false, "hostUsers": false, "securityContext": {},
+                "automountServiceAccountToken": false, "containers": [],
+                "initContainers": [{
+                    "name": "a", "args": [], "command": [""], "tty": false, "resources": {"limits": {}},
+                    "ports": [{"containerPort": 1, "hostPort": 0}], "volumeMounts": [{"name": "v", "readOnly": false}],
+                }],
+                "volumes": [
+                    {"name": "v", "emptyDir": {}},
+                    {"name": "w", "projected": {"sources": []}},
+                    {"name": "x", "csi": {"driver": "d", "readOnly": false, "volumeAttributes": {}}},
+                ],
+                "affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": []}}},
+            },
+            "status": {},
+        }),
+        json!({
+            "metadata": {"annotations": {"a": ""}, "managedFields": []},
+            "spec": {
+                "hostUsers": false, "securityContext": {}, "automountServiceAccountToken": false, "containers": [],
+                "initContainers": [{
+                    "name": "a", "command": [""], "resources": {}, "ports": [{"containerPort": 1}],
+                    "volumeMounts": [{"name": "v"}],
+                }],
+                "volumes": [
+                    {"name": "v", "emptyDir": {}},
+                    {"name": "w", "projected": {}},
+                    {"name": "x", "csi": {"driver": "d", "readOnly": false}},
+                ],
+                "affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": []}}},
+            },
+            "status": {},
+        }),
+    );
+    check(
+        "api.apps.v1.Deployment",
+        json!({"spec": {"replicas": 0, "selector": {"matchLabels": {"a": "b"}, "matchExpressions": []}, "paused": false}}),
+        json!({"spec": {"replicas": 0, "selector": {"matchLabels": {"a": "b"}}, "paused": false}}),
+    );
+    let raw = json!({"list": [], "map": {}, "hostNetwork": false});
+    check("api.apps.v1.ControllerRevision", json!({"data": raw}), json!({"data": raw}));
+    check(
+        "api.authorization.v1.SubjectAccessReview",
+        json!({"spec": {"groups": [], "extra": {"a": []}}}),
+        json!({"spec": {"extra": {"a": []}}}),
+    );
+    check(
+        "api.autoscaling.v2.HorizontalPodAutoscaler",
+        json!({"spec": {"metrics": [], "behavior": {"scaleUp": {"policies": []}}}}),
+        json!({"spec": {"behavior": {"scaleUp": {"policies": []}}}}),
+    );
+    let versions =
+        |schema: Value| json!({"spec": {"versions": [{"name": "v1", "schema": {"openAPIV3Schema": schema}}]}});
+    check(
+        "apiextensions-apiserver.pkg.apis.apiextensions.v1.CustomResourceDefinition",
+        versions(json!({"required": [], "properties": {"a": {"default": [], "enum": [{}, []], "properties": {}}}})),
+        versions(json!({"properties": {"a": {"default": [], "enum": [{}, []]}}})),
+    );
 }

@@ -1,6 +1,7 @@
 //! YAML to a value. Octal numbers are read as YAML 1.1 has them (`0644`), since manifests have file
 //! modes; `yes` and `on` are texts, since manifests have those as texts more often. Aliases and anchors are bounded, so that a small body cannot become a large one.
 
+use serde_json::Value;
 use serde_saphyr::{DuplicateKeyPolicy, Error, Options};
 
 use super::json::{self, TOO_DEEP};
@@ -33,6 +34,7 @@ fn options(limits: Limits, policy: DuplicateKeyPolicy) -> Options {
     }
 }
 
+/// Reads the first document.
 fn read<E>(
     bytes: &[u8],
     limits: Limits,
@@ -40,10 +42,16 @@ fn read<E>(
     fault: impl FnOnce(Error) -> E,
 ) -> Result<Parsed, E> {
     let options = options(limits, policy);
-    let parsed = serde_saphyr::with_deserializer_from_slice_with_options(bytes, options, |deserializer| {
-        json::parse_with(deserializer, limits.max_depth)
+    let mut first = Parsed { value: Value::Null, findings: Vec::new() };
+    let whole = serde_saphyr::with_deserializer_from_slice_with_options(bytes, options, |deserializer| {
+        first = json::parse_with(deserializer, limits.max_depth)?;
+        Ok(())
     });
-    parsed.map_err(fault)
+    match whole {
+        // Like upstream's decoder, which looks at nothing behind the first document.
+        Ok(()) | Err(Error::MultipleDocuments { .. }) => Ok(first),
+        Err(error) => Err(fault(error)),
+    }
 }
 
 pub(super) fn parse(bytes: &[u8], limits: Limits) -> Result<Parsed, DecodeError> {

@@ -8,8 +8,27 @@ use crate::convert;
 
 const RBAC: &str = "rbac.authorization.k8s.io";
 
+/// What is told of a status even where it is nothing: Go's types do not leave these out.
+fn told_of_status(group: &str, version: &str, kind: &str) -> &'static [&'static str] {
+    match (group, version, kind) {
+        ("", _, "ReplicationController") | ("apps", _, "ReplicaSet" | "StatefulSet") => &["replicas"],
+        ("apps", _, "DaemonSet") => {
+            &["currentNumberScheduled", "desiredNumberScheduled", "numberMisscheduled", "numberReady"]
+        }
+        ("autoscaling", "v1", "HorizontalPodAutoscaler") => &["currentReplicas", "desiredReplicas"],
+        ("autoscaling", _, "HorizontalPodAutoscaler") => &["desiredReplicas"],
+        ("policy", _, "PodDisruptionBudget") => {
+            &["currentHealthy", "desiredHealthy", "disruptionsAllowed", "expectedPods"]
+        }
+        _ => &[],
+    }
+}
+
 /// Fills in the defaults of a built-in kind.
 pub(super) fn apply(group: &str, version: &str, kind: &str, object: &mut Fields) {
+    with(object, "status", |status| {
+        told_of_status(group, version, kind).iter().for_each(|field| set(status, field, 0))
+    });
     match (group, kind) {
         ("", "Pod") => pod::pod(object),
         ("", "PodTemplate") => with_new(object, "template", pod::template),
@@ -35,7 +54,7 @@ pub(super) fn apply(group: &str, version: &str, kind: &str, object: &mut Fields)
         ("apps", "Deployment") => with_new(object, "spec", deployment),
         ("apps", "ReplicaSet") => with_new(object, "spec", |spec| {
             set(spec, "replicas", 1);
-            with(spec, "template", pod::template);
+            with_new(spec, "template", pod::template);
         }),
         ("apps", "StatefulSet") => with_new(object, "spec", stateful_set),
         ("apps", "DaemonSet") => with_new(object, "spec", daemon_set),
@@ -45,9 +64,11 @@ pub(super) fn apply(group: &str, version: &str, kind: &str, object: &mut Fields)
             set(spec, "suspend", false);
             set(spec, "successfulJobsHistoryLimit", 3);
             set(spec, "failedJobsHistoryLimit", 1);
-            at(spec, &["jobTemplate", "spec"], |spec| {
-                failure_policy(spec);
-                with(spec, "template", pod::template);
+            with_new(spec, "jobTemplate", |job| {
+                with_new(job, "spec", |spec| {
+                    failure_policy(spec);
+                    with_new(spec, "template", pod::template);
+                });
             });
         }),
         ("autoscaling", "HorizontalPodAutoscaler") => {
@@ -66,6 +87,7 @@ pub(super) fn apply(group: &str, version: &str, kind: &str, object: &mut Fields)
             set_text(object, "volumeBindingMode", "Immediate");
         }
         ("storage.k8s.io", "CSIDriver") => with_new(object, "spec", csi_driver),
+        ("storage.k8s.io", "VolumeAttachment") => with(object, "status", |status| set(status, "attached", false)),
         ("scheduling.k8s.io", "PriorityClass") => set_text(object, "preemptionPolicy", "PreemptLowerPriority"),
         ("networking.k8s.io", "NetworkPolicy") => with_new(object, "spec", network_policy),
         ("networking.k8s.io", "IngressClass") => {
@@ -216,7 +238,7 @@ fn deployment(spec: &mut Fields) {
             });
         }
     });
-    with(spec, "template", pod::template);
+    with_new(spec, "template", pod::template);
 }
 
 fn stateful_set(spec: &mut Fields) {
@@ -243,7 +265,7 @@ fn stateful_set(spec: &mut Fields) {
         with_new(claim, "spec", |spec| set_text(spec, "volumeMode", "Filesystem"));
         with_new(claim, "status", |status| set_text(status, "phase", "Pending"));
     });
-    with(spec, "template", pod::template);
+    with_new(spec, "template", pod::template);
 }
 
 fn daemon_set(spec: &mut Fields) {
@@ -257,7 +279,7 @@ fn daemon_set(spec: &mut Fields) {
             });
         }
     });
-    with(spec, "template", pod::template);
+    with_new(spec, "template", pod::template);
 }
 
 fn job(object: &mut Fields) {
@@ -278,7 +300,7 @@ fn job(object: &mut Fields) {
         set(spec, "podReplacementPolicy", policy);
         set(spec, "manualSelector", false);
         failure_policy(spec);
-        with(spec, "template", pod::template);
+        with_new(spec, "template", pod::template);
     });
 }
 

@@ -74,6 +74,10 @@ fn what_is_left_out_within() {
             "/spec/template/spec/containers/0/ports/0/hostPort",
             Value::Null,
         ),
+        // A template that is left out is an empty one, but where upstream knows that it is not there.
+        ("apps", "Deployment", json!({}), "/spec/template/spec/restartPolicy", json!("Always")),
+        ("batch", "CronJob", json!({}), "/spec/jobTemplate/spec/template/spec/restartPolicy", json!("Always")),
+        ("", "ReplicationController", json!({}), "/spec/template", Value::Null),
         // Nothing is as good as absent in some places.
         (
             "",
@@ -107,6 +111,25 @@ fn what_is_left_out_within() {
     ] {
         apply(table::find_kind(group, kind).expect(kind), "v1", &mut object);
         assert_eq!(object.pointer(path).cloned().unwrap_or_default(), expected, "{kind} {object}");
+    }
+}
+
+/// What is counted in a status is told even where it is nothing, once there is a status.
+#[test]
+fn counts_of_a_status() {
+    let none = || json!({});
+    for (group, version, kind, status, expected) in [
+        ("apps", "v1", "Deployment", none(), none()),
+        ("apps", "v1", "StatefulSet", json!({"readyReplicas": 1}), json!({"readyReplicas": 1, "replicas": 0})),
+        ("apps", "v1", "ReplicaSet", json!({"replicas": 2}), json!({"replicas": 2})),
+        ("", "v1", "ReplicationController", Value::Null, Value::Null),
+        ("autoscaling", "v1", "HorizontalPodAutoscaler", none(), json!({"currentReplicas": 0, "desiredReplicas": 0})),
+        ("autoscaling", "v2", "HorizontalPodAutoscaler", none(), json!({"desiredReplicas": 0})),
+        ("storage.k8s.io", "v1", "VolumeAttachment", none(), json!({"attached": false})),
+    ] {
+        let mut object = json!({"status": status});
+        apply(table::find_kind(group, kind).expect(kind), version, &mut object);
+        assert_eq!(object["status"], expected, "{kind} {version}");
     }
 }
 
@@ -182,7 +205,8 @@ fn other_kinds() {
         (json!({"type": "OnDelete"}), json!({"type": "OnDelete"})),
     ] {
         let spec = json!({"replicas": 1, "revisionHistoryLimit": 10, "podManagementPolicy": "OrderedReady",
-            "updateStrategy": expected, "persistentVolumeClaimRetentionPolicy": retention});
+            "updateStrategy": expected, "persistentVolumeClaimRetentionPolicy": retention,
+            "template": {"spec": {"dnsPolicy": "ClusterFirst", "restartPolicy": "Always", "schedulerName": "default-scheduler", "securityContext": {}, "terminationGracePeriodSeconds": 30}}});
         check("apps", "v1", "StatefulSet", json!({"spec": {"updateStrategy": given}}), json!({"spec": spec}));
     }
     check(

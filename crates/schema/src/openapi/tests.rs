@@ -72,7 +72,7 @@ fn the_index_names_documents_by_hash() {
 #[test]
 fn v2_is_whole_in_both_forms() {
     let rows = rows();
-    let document: Value = serde_json::from_slice(&v2_json(&rows)).expect("JSON");
+    let document: Value = serde_json::from_slice(&v2_json(&rows, &[])).expect("JSON");
     check_references(&document, "#/definitions/", &document["definitions"]);
     // The schema of schemas has properties of these names.
     for (name, definition) in document["definitions"]
@@ -87,7 +87,7 @@ fn v2_is_whole_in_both_forms() {
         }
     }
     let (names, parameters) =
-        gnostic::tests::read(&v2_protobuf(&rows), "/apis/apps/v1/namespaces/{namespace}/deployments/{name}");
+        gnostic::tests::read(&v2_protobuf(&rows, &[]), "/apis/apps/v1/namespaces/{namespace}/deployments/{name}");
     assert_eq!(names.len(), document["definitions"].as_object().expect("definitions").len());
     assert!(parameters.contains(&"dryRun".to_owned()) && parameters.contains(&"fieldValidation".to_owned()));
 }
@@ -118,7 +118,7 @@ fn custom_kinds_say_no_more_than_their_definition() {
     *definition.pointer_mut("/spec/versions/1/schema/openAPIV3Schema/properties/spec").expect("there") = serde_json::json!({
         "type": "object", "required": ["name", "list"], "properties": {"name": {"type": "string"}, "list": list}});
     let info = crate::crd::resource_info(&definition).expect("a row");
-    let document: Value = serde_json::from_slice(&v2_json(&[&info])).expect("JSON");
+    let document: Value = serde_json::from_slice(&v2_json(&[&info], &[])).expect("JSON");
     let definitions = &document["definitions"];
     let kind = serde_json::json!([{"group": "stable.example.com", "version": "v1beta1", "kind": "CronTab"}]);
     assert_eq!(
@@ -169,7 +169,7 @@ fn objects_within_objects_are_described() {
     for (place, want) in [(pods, &["spec", "kind", "apiVersion"][..]), (open, &["kind", "apiVersion"])] {
         assert_eq!(shown.pointer(&format!("{place}/required")), Some(&serde_json::json!(want)), "{place}");
     }
-    let document: Value = serde_json::from_slice(&v2_json(&[&info])).expect("JSON");
+    let document: Value = serde_json::from_slice(&v2_json(&[&info], &[])).expect("JSON");
     check_references(&document, "#/definitions/", &document["definitions"]);
     let shown = &document["definitions"]["com.example.stable.v1.CronTab"];
     let metadata = shown.pointer(&format!("{pods}/properties/metadata/$ref")).and_then(Value::as_str);
@@ -291,7 +291,7 @@ const PATHS: [(&str, &str, &[&str]); 14] = [
 #[test]
 fn what_can_be_done_is_said() {
     let rows = rows();
-    let v2: Value = serde_json::from_slice(&v2_json(&rows)).expect("JSON");
+    let v2: Value = serde_json::from_slice(&v2_json(&rows, &[])).expect("JSON");
     let mut documents: BTreeMap<&str, Value> = BTreeMap::new();
     for (place, path, want) in PATHS {
         let v3 = documents.entry(place).or_insert_with(|| {

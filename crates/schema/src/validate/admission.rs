@@ -8,11 +8,41 @@ use carrack_cel::Type;
 use serde_json::Value;
 
 use super::access::{Errors, Place};
-use super::{expressions, names, workloads};
+use super::demand::unique;
+use super::{expressions, formats, names, workloads};
 use crate::error::FieldError;
 
 const OPERATIONS: [&str; 5] = ["*", "CONNECT", "CREATE", "DELETE", "UPDATE"];
 const SCOPES: [&str; 3] = ["*", "Cluster", "Namespaced"];
+const MATCH_POLICIES: &[&str] = &["Equivalent", "Exact"];
+const REINVOCATION_POLICIES: &[&str] = &["IfNeeded", "Never"];
+/// Most annotations of a policy, and most bytes of what gives the value of one.
+const MAX_ANNOTATIONS: usize = 20;
+const MAX_ANNOTATION: usize = 5 << 10;
+/// What CEL has for itself, and is no name.
+const RESERVED: [&str; 21] = [
+    "as",
+    "break",
+    "const",
+    "continue",
+    "else",
+    "false",
+    "for",
+    "function",
+    "if",
+    "import",
+    "in",
+    "let",
+    "loop",
+    "namespace",
+    "null",
+    "package",
+    "return",
+    "true",
+    "var",
+    "void",
+    "while",
+];
 
 pub(super) fn webhooks(object: &Place<'_>, errors: &mut Errors) {
     let mut seen = BTreeSet::new();
@@ -26,21 +56,21 @@ pub(super) fn webhooks(object: &Place<'_>, errors: &mut Errors) {
                 errors.push(FieldError::duplicate(webhook.path_of("name"), name));
             }
         }
-        webhook.one_of("sideEffects", &["None", "NoneOnDryRun"], errors);
-        let versions = webhook.texts("admissionReviewVersions");
-        let path = webhook.path_of("admissionReviewVersions");
-        if versions.is_empty() {
-            errors.push(FieldError::required(path, "must specify one of v1, v1beta1"));
-        } else if !versions.iter().any(|version| matches!(*version, "v1" | "v1beta1")) {
-            errors.push(FieldError::invalid(path, versions, "must include at least one of v1, v1beta1"));
+        match webhook.some("sideEffects") {
+            None => {
+                let text = "must specify one of None, NoneOnDryRun";
+                errors.push(FieldError::required(webhook.path_of("sideEffects"), text));
+            }
+            Some(_) => webhook.one_of("sideEffects", &["None", "NoneOnDryRun"], errors),
         }
+        review_versions(&webhook, "admissionReviewVersions", &["v1", "v1beta1"], errors);
         if webhook.number("timeoutSeconds").is_some_and(|seconds| !(1..=30).contains(&seconds)) {
             webhook.invalid("timeoutSeconds", "the timeout value must be between 1 and 30 seconds", errors);
         }
         for (field, allowed) in [
             ("failurePolicy", &["Fail", "Ignore"][..]),
-            ("matchPolicy", &["Equivalent", "Exact"]),
-            ("reinvocationPolicy", &["IfNeeded", "Never"]),
+            ("matchPolicy", MATCH_POLICIES),
+            ("reinvocationPolicy", REINVOCATION_POLICIES),
         ] {
             if webhook.some(field).is_some() {
                 webhook.one_of(field, allowed, errors);
@@ -57,54 +87,169 @@ pub(super) fn webhooks(object: &Place<'_>, errors: &mut Errors) {
     }
 }
 
+/// The versions in which a webhook takes what it is asked, of which one at least is known here.
+pub(super) fn review_versions(webhook: &Place<'_>, field: &str, known: &[&str], errors: &mut Errors) {
+    let (versions, path) = (webhook.texts(field), webhook.path_of(field));
+    let wanted = known.join(", ");
+    if versions.is_empty() {
+        errors.push(FieldError::required(path, format!("must specify one of {wanted}")));
+        return;
+    }
+    let mut seen = BTreeSet::new();
+    for (index, version) in versions.iter().enumerate() {
+        let is_new = seen.insert(*version);
+        let problem = if is_new { names::dns1035_label(version) } else { Some("duplicate version".to_owned()) };
+        errors.extend(problem.map(|problem| FieldError::invalid(format!("{path}[{index}]"), *version, problem)));
+    }
+    if !versions.iter().any(|version| known.contains(version)) {
+        errors.push(FieldError::invalid(path, versions, format!("must include at least one of {wanted}")));
+    }
+}
+
 /// Where a webhook is: by URL or by Service.
 pub(super) fn client_config(config: &Place<'_>, errors: &mut Errors) {
-    let (url, service) = (config.some("url"), config.some("service"));
-    match (&url, &service) {
-        (Some(_), None) => {
-            let text = config.text("url");
-            if !text.starts_with("https://") {
-                config.invalid("url", "'https' is the only allowed URL scheme", errors);
-            } else if text.contains('#') || text.contains('?') || text.contains('@') {
-                config.invalid("url", "fragments, query parameters and user information are not permitted", errors);
-            }
-        }
+    match (config.some("url"), config.some("service")) {
+        (Some(url), None) => self::url(&url, errors),
         (None, Some(service)) => {
-            service.needs_text("name", errors);
-            service.needs_text("namespace", errors);
+            for field in ["name", "namespace"] {
+                if service.text(field).is_empty() {
+                    let text = format!("service {field} is required");
+                    errors.push(FieldError::required(service.path_of(field), text));
+                }
+            }
             if service.number("port").is_some_and(|port| !(1..=65535).contains(&port)) {
                 service.invalid("port", "port is not valid: must be between 1 and 65535, inclusive", errors);
             }
+            service_path(&service, errors);
         }
         _ => errors.push(FieldError::required(config.path.clone(), "exactly one of url or service is required")),
     }
 }
 
+/// A URL with a scheme, a host and a path, and nothing else.
+fn url(place: &Place<'_>, errors: &mut Errors) {
+    const FORM: &str = "; desired format: https://host[/path]";
+    let text = place.value.as_str().unwrap_or_default();
+    let (scheme, rest) = text.split_once(':').unwrap_or(("", text));
+    let (rest, fragment) = rest.split_once('#').unwrap_or((rest, ""));
+    let (rest, query) = rest.split_once('?').unwrap_or((rest, ""));
+    let authority = rest.strip_prefix("//").and_then(|rest| rest.split('/').next()).unwrap_or_default();
+    let (user, host) = authority.rsplit_once('@').unwrap_or(("", authority));
+    let is_https = scheme.eq_ignore_ascii_case("https");
+    if is_https && !host.is_empty() && !formats::is_uri(text) {
+        errors.push(FieldError::required(place.path.clone(), format!("url must be a valid URL{FORM}")));
+    }
+    let wrong = [
+        (!is_https, scheme, format!("'https' is the only allowed URL scheme{FORM}")),
+        (host.is_empty(), host, format!("host must be provided{FORM}")),
+        (authority.contains('@'), user, "user information is not permitted in the URL".to_owned()),
+        (!fragment.is_empty(), fragment, "fragments are not permitted in the URL".to_owned()),
+        (!query.is_empty(), query, "query parameters are not permitted in the URL".to_owned()),
+    ];
+    for (_, part, why) in wrong.into_iter().filter(|(is_wrong, ..)| *is_wrong) {
+        errors.push(FieldError::invalid(place.path.clone(), part, why));
+    }
+}
+
+/// A path below a service: names that could stand in a host, divided by slashes.
+fn service_path(service: &Place<'_>, errors: &mut Errors) {
+    let path = service.text("path");
+    if matches!(path, "" | "/") {
+        return;
+    }
+    if !path.starts_with('/') {
+        service.invalid("path", "must start with a '/'", errors);
+    }
+    let segments = path.strip_prefix('/').unwrap_or(path);
+    for (index, segment) in segments.strip_suffix('/').unwrap_or(segments).split('/').enumerate() {
+        if segment.is_empty() {
+            service.invalid("path", format!("segment[{index}] may not be empty"), errors);
+        } else if let Some(problem) = names::dns1123_subdomain(segment) {
+            service.invalid("path", format!("segment[{index}]: {problem}"), errors);
+        }
+    }
+}
+
 fn rule(rule: &Place<'_>, errors: &mut Errors) {
-    for field in ["apiGroups", "apiVersions", "resources", "operations"] {
+    for (field, what) in [("operations", "operations"), ("apiGroups", "API groups"), ("apiVersions", "API versions")] {
         let all = rule.texts(field);
         if all.is_empty() {
             errors.push(FieldError::required(rule.path_of(field), ""));
-        } else if all.len() > 1 && all.contains(&"*") && field != "resources" {
-            let text = "if '*' is present, must not specify other values";
-            errors.push(FieldError::invalid(rule.path_of(field), all.clone(), text));
-        }
-        if field == "operations" {
-            for (index, operation) in all.iter().enumerate().filter(|(_, operation)| !OPERATIONS.contains(operation)) {
-                errors.push(FieldError::not_supported(
-                    format!("{}[{index}]", rule.path_of(field)),
-                    *operation,
-                    &OPERATIONS,
-                ));
-            }
+        } else if all.len() > 1 && all.contains(&"*") {
+            rule.invalid(field, format!("if '*' is present, must not specify other {what}"), errors);
         }
     }
+    for operation in rule.items("operations") {
+        let text = operation.value.as_str().unwrap_or_default();
+        if !OPERATIONS.contains(&text) {
+            errors.push(FieldError::not_supported(operation.path, text, &OPERATIONS));
+        }
+    }
+    for version in rule.items("apiVersions").filter(|version| version.value == "") {
+        errors.push(FieldError::required(version.path, ""));
+    }
+    rule_resources(rule, errors);
     if rule.some("scope").is_some() {
         rule.one_of("scope", &SCOPES, errors);
+    }
+    for name in rule.items("resourceNames") {
+        let text = name.value.as_str().unwrap_or_default();
+        errors.extend(names::path_segment(text).map(|problem| FieldError::invalid(name.path, text, problem)));
+    }
+    unique(
+        rule.items("resourceNames"),
+        |name| name.value.as_str(),
+        |name| FieldError::duplicate(name.path.clone(), name.value.clone()),
+        errors,
+    );
+}
+
+/// The resources of a rule, and their subresources: none is covered by another one (`validateResources`).
+fn rule_resources(rule: &Place<'_>, errors: &mut Errors) {
+    const FIELD: &str = "resources";
+    let all = rule.texts(FIELD);
+    if all.is_empty() {
+        errors.push(FieldError::required(rule.path_of(FIELD), ""));
+    }
+    let (mut with_all, mut of_all) = (BTreeSet::new(), BTreeSet::new());
+    for place in rule.items(FIELD) {
+        let given = place.value.as_str().unwrap_or_default();
+        if given.is_empty() {
+            errors.push(FieldError::required(place.path, ""));
+            continue;
+        }
+        let Some((resource, subresource)) = given.split_once('/') else { continue };
+        for (is_covered, by) in [
+            (with_all.contains(resource), format!("{resource}/*")),
+            (of_all.contains(subresource), format!("*/{subresource}")),
+        ] {
+            if is_covered {
+                let text = format!("if '{by}' is present, must not specify {given}");
+                errors.push(FieldError::invalid(place.path.clone(), given, text));
+            }
+        }
+        if subresource == "*" {
+            with_all.insert(resource);
+        }
+        if resource == "*" {
+            of_all.insert(subresource);
+        }
+    }
+    if all.len() > 1 && all.contains(&"*/*") {
+        rule.invalid(FIELD, "if '*/*' is present, must not specify other resources", errors);
+    }
+    // Upstream looks at the last one without a subresource, so that `*` may follow others.
+    let last = all.iter().rfind(|given| !given.is_empty() && !given.contains('/'));
+    if all.contains(&"*") && last.is_some_and(|last| *last != "*") {
+        let text = "if '*' is present, must not specify other resources without subresources";
+        rule.invalid(FIELD, text, errors);
     }
 }
 
 fn resources(place: &Place<'_>, errors: &mut Errors) {
+    if place.some("matchPolicy").is_some() {
+        place.one_of("matchPolicy", MATCH_POLICIES, errors);
+    }
     for field in ["resourceRules", "excludeResourceRules"] {
         for rule in place.items(field) {
             self::rule(&rule, errors);
@@ -131,8 +276,7 @@ pub(super) fn policy(object: &Place<'_>, mutates: bool, errors: &mut Errors) {
     spec.one_of("failurePolicy", &["Fail", "Ignore"], errors);
     let kind = spec.field("paramKind");
     if kind.exists() {
-        kind.needs_text("apiVersion", errors);
-        kind.needs_text("kind", errors);
+        param_kind(&kind, errors);
     }
     expressions::conditions(&spec, &expressions::policy_conditions_env(kind.exists()), errors);
     let variables: Vec<&Value> = spec.items("variables").map(|variable| variable.value).collect();
@@ -142,7 +286,7 @@ pub(super) fn policy(object: &Place<'_>, mutates: bool, errors: &mut Errors) {
         if let Some(name) = variable.needs_text("name", errors) {
             let is_identifier = name.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_')
                 && name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_');
-            if !is_identifier {
+            if !is_identifier || RESERVED.contains(&name) {
                 variable.invalid("name", "name is not a valid CEL identifier", errors);
             }
         }
@@ -152,6 +296,30 @@ pub(super) fn policy(object: &Place<'_>, mutates: bool, errors: &mut Errors) {
         mutations(&spec, &env, errors);
     } else {
         validations(&spec, &env, errors);
+        audit_annotations(&spec, object.field("metadata").text("name"), &env, errors);
+    }
+}
+
+/// Which kind of objects has the parameters of a policy.
+fn param_kind(place: &Place<'_>, errors: &mut Errors) {
+    if let Some(given) = place.needs_text("apiVersion", errors) {
+        let (group, version) = given.split_once('/').unwrap_or(("", given));
+        if version.contains('/') {
+            place.invalid("apiVersion", format!("unexpected GroupVersion string: {given}"), errors);
+        } else if version.is_empty() {
+            place.invalid("apiVersion", "version must be specified", errors);
+        } else {
+            let of_group = Some(group).filter(|group| !group.is_empty()).and_then(names::dns1123_subdomain);
+            for (part, problem) in [(group, of_group), (version, names::dns1035_label(version))] {
+                let path = place.path_of("apiVersion");
+                errors.extend(problem.map(|problem| FieldError::invalid(path, part, problem)));
+            }
+        }
+    }
+    if let Some(kind) = place.needs_text("kind", errors)
+        && let Some(problem) = names::dns1035_label(&kind.to_lowercase())
+    {
+        place.invalid("kind", format!("may have mixed case, but should otherwise match: {problem}"), errors);
     }
 }
 
@@ -165,23 +333,54 @@ fn validations(spec: &Place<'_>, env: &carrack_cel::Env, errors: &mut Errors) {
     }
     for validation in spec.items("validations") {
         expressions::compiles(&validation, "expression", env, &[Type::Bool], errors);
-        if validation.some("messageExpression").is_some() {
+        let expression = validation.text("messageExpression");
+        if !expression.is_empty() && expression.trim().is_empty() {
+            validation.invalid("messageExpression", "must be non-empty if specified", errors);
+        } else if !expression.is_empty() {
             expressions::compiles(&validation, "messageExpression", env, &[Type::string()], errors);
         }
-        if validation.text("message").contains('\n') {
+        let message = validation.text("message");
+        if !message.is_empty() && message.trim().is_empty() {
+            validation.invalid("message", "message must be non-empty if specified", errors);
+        } else if message.trim().contains(['\n', '\r']) {
             validation.invalid("message", "message must not contain line breaks", errors);
         }
         if validation.some("reason").is_some() {
             validation.one_of("reason", &["Forbidden", "Invalid", "RequestEntityTooLarge", "Unauthorized"], errors);
         }
     }
-    for annotation in spec.items("auditAnnotations") {
-        annotation.needs_text("key", errors);
+}
+
+/// What a policy of this name says in the audit log: each key stands behind the name there.
+fn audit_annotations(spec: &Place<'_>, policy: &str, env: &carrack_cel::Env, errors: &mut Errors) {
+    const FIELD: &str = "auditAnnotations";
+    if spec.items(FIELD).count() > MAX_ANNOTATIONS {
+        spec.invalid(FIELD, format!("must not have more than {MAX_ANNOTATIONS} auditAnnotations"), errors);
+    }
+    for annotation in spec.items(FIELD) {
+        let key = format!("{policy}/{}", annotation.text("key"));
+        if let Some(problem) = names::qualified_name(&key) {
+            errors.push(FieldError::invalid(annotation.path_of("key"), key, problem));
+        }
+        if annotation.text("valueExpression").trim().len() > MAX_ANNOTATION {
+            let text = format!("must not exceed {MAX_ANNOTATION} bytes in length");
+            errors.push(FieldError::required(annotation.path_of("valueExpression"), text));
+            continue;
+        }
         expressions::compiles(&annotation, "valueExpression", env, &[Type::string(), Type::Null], errors);
     }
+    unique(
+        spec.items(FIELD),
+        |annotation| Some(annotation.text("key")),
+        |annotation| FieldError::duplicate(annotation.path_of("key"), annotation.text("key")),
+        errors,
+    );
 }
 
 fn mutations(spec: &Place<'_>, env: &carrack_cel::Env, errors: &mut Errors) {
+    if spec.needs_text("reinvocationPolicy", errors).is_some() {
+        spec.one_of("reinvocationPolicy", REINVOCATION_POLICIES, errors);
+    }
     if spec.items("mutations").next().is_none() {
         errors.push(FieldError::required(spec.path_of("mutations"), ""));
     }
@@ -203,16 +402,10 @@ fn mutations(spec: &Place<'_>, env: &carrack_cel::Env, errors: &mut Errors) {
 pub(super) fn binding(object: &Place<'_>, mutates: bool, errors: &mut Errors) {
     let spec = object.field("spec");
     spec.needs_text("policyName", errors);
+    spec.has_form("policyName", names::dns1123_subdomain, errors);
     resources(&spec.field("matchResources"), errors);
-    let reference = spec.field("paramRef");
-    if reference.exists() {
-        if reference.text("name").is_empty() == reference.some("selector").is_none() {
-            errors.push(FieldError::required(
-                reference.path.clone(),
-                "exactly one of name or selector must be specified",
-            ));
-        }
-        reference.one_of("parameterNotFoundAction", &["Allow", "Deny"], errors);
+    if let Some(reference) = spec.some("paramRef") {
+        param_ref(&reference, errors);
     }
     if mutates {
         return;
@@ -222,14 +415,40 @@ pub(super) fn binding(object: &Place<'_>, mutates: bool, errors: &mut Errors) {
     if actions.is_empty() {
         errors.push(FieldError::required(path.clone(), "at least one validation action is required"));
     }
+    let mut seen = BTreeSet::new();
     for (index, action) in actions.iter().enumerate() {
         const ACTIONS: [&str; 3] = ["Audit", "Deny", "Warn"];
         if !ACTIONS.contains(action) {
             errors.push(FieldError::not_supported(format!("{path}[{index}]"), *action, &ACTIONS));
         }
+        if !seen.insert(*action) {
+            errors.push(FieldError::duplicate(format!("{path}[{index}]"), *action));
+        }
     }
     if actions.contains(&"Deny") && actions.contains(&"Warn") {
         errors.push(FieldError::invalid(path, actions, "must not contain both Deny and Warn (repeating the same validation failure information in the API response and headers serves no purpose)"));
+    }
+}
+
+/// Which objects have the parameters that a policy is bound with.
+fn param_ref(reference: &Place<'_>, errors: &mut Errors) {
+    reference.has_form("name", names::path_segment, errors);
+    workloads::selector(&reference.field("selector"), errors);
+    match (reference.text("name").is_empty(), reference.some("selector").is_none()) {
+        (false, false) => {
+            for field in ["name", "selector"] {
+                let text = "name and selector are mutually exclusive";
+                errors.push(FieldError::forbidden(reference.path_of(field), text));
+            }
+        }
+        (true, true) => {
+            let text = "one of name or selector must be specified";
+            errors.push(FieldError::required(reference.path.clone(), text));
+        }
+        _ => {}
+    }
+    if reference.needs_text("parameterNotFoundAction", errors).is_some() {
+        reference.one_of("parameterNotFoundAction", &["Deny", "Allow"], errors);
     }
 }
 

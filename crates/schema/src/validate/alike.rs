@@ -1,29 +1,32 @@
 //! What is the same to a client in Go: it leaves out what is empty when it writes an object back as it was, and nothing
-//! has changed by that (`equality.Semantic.DeepEqual` over upstream's types). Objects are stored as they came, so what
-//! may not change is held against each other in this form.
+//! has changed by that (`equality.Semantic.DeepEqual` over upstream's types). Objects are stored without empty lists and maps
+//! ([`crate::decode::conform`]), but with empty texts, since the schema does not say which of them are as good as absent. So
+//! what may not change is held against each other in this form.
 
 use serde_json::Value;
 
+use crate::decode::ZEROS;
+
 /// Maps whose keys are the user's: an empty text there is one, and no map is an empty one.
-const MAPS: [&str; 9] = [
+const MAPS: [&str; 11] = [
     "annotations",
+    "data",
     "labels",
     "limits",
     "matchLabels",
     "nodeSelector",
     "options",
     "overhead",
+    "parameters",
     "requests",
     "volumeAttributes",
 ];
-/// Flags and numbers of pods that are as good as absent when they are false or 0. Of others, absent is something else.
-const ZEROS: [&str; 9] =
-    ["hostIPC", "hostNetwork", "hostPID", "hostPort", "initialDelaySeconds", "readOnly", "stdin", "stdinOnce", "tty"];
 /// Texts that say something when they are empty: no class, and not the default one.
 const TEXTS: [&str; 2] = ["storageClassName", "volumeAttributesClassName"];
 
-/// The value without what is as good as absent.
-pub(super) fn plain(value: &Value) -> Value {
+/// The value without what is as good as absent to a client in Go. Two that are equal in this form say the same.
+#[must_use]
+pub fn plain(value: &Value) -> Value {
     match value {
         Value::Object(fields) => {
             let said = fields.iter().filter(|(name, value)| !is_nothing(name, value));
@@ -34,6 +37,11 @@ pub(super) fn plain(value: &Value) -> Value {
         Value::Array(items) => Value::Array(items.iter().map(plain).collect()),
         other => other.clone(),
     }
+}
+
+/// Whether two values of a field say the same.
+pub(super) fn same(name: &str, one: &Value, other: &Value) -> bool {
+    one == other || !MAPS.contains(&name) && plain(one) == plain(other)
 }
 
 fn is_nothing(name: &str, value: &Value) -> bool {
@@ -62,6 +70,8 @@ mod tests {
             (json!([{"name": "A", "value": ""}]), json!([{"name": "A"}]), true),
             (json!({"labels": {}}), json!({}), true),
             (json!({"labels": {"a": ""}}), json!({"labels": {}}), false),
+            (json!({"parameters": {"a": ""}}), json!({"parameters": {}}), false),
+            (json!({"data": {"raw": []}}), json!({"data": {}}), false),
             (json!({"emptyDir": {}}), json!({}), false),
             (json!({"storageClassName": ""}), json!({}), false),
             (json!({"allowPrivilegeEscalation": false}), json!({}), false),
@@ -69,6 +79,9 @@ mod tests {
             (json!({"tty": true}), json!({}), false),
         ] {
             assert_eq!(plain(&one) == plain(&other), same, "{one} and {other}");
+        }
+        for (name, alike) in [("source", true), ("parameters", false)] {
+            assert_eq!(same(name, &json!({"a": ""}), &json!({})), alike, "{name}");
         }
     }
 }

@@ -135,6 +135,7 @@ fn scaling(rules: &Place<'_>, errors: &mut Errors) {
         ("policies[].value", Demand::AtLeast(1, "must be greater than zero")),
         ("policies[].periodSeconds", Demand::AtLeast(1, "must be greater than zero")),
         ("stabilizationWindowSeconds", Demand::NotNegative),
+        ("tolerance", Demand::Amount),
     ];
     check(rules, ROWS, errors);
     if rules.number("stabilizationWindowSeconds").is_some_and(|seconds| seconds > MAX_WINDOW_S) {

@@ -1,7 +1,9 @@
 //! ConfigMaps and Secrets.
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 use carrack_types::well_known::account_token;
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 use super::access::{Errors, Place};
 use super::names;
@@ -64,8 +66,8 @@ pub(super) fn secret(object: &Place<'_>, errors: &mut Errors) {
     };
     match object.text("type") {
         "kubernetes.io/tls" => needs(&["tls.crt", "tls.key"]),
-        "kubernetes.io/dockerconfigjson" => needs(&[".dockerconfigjson"]),
-        "kubernetes.io/dockercfg" => needs(&[".dockercfg"]),
+        "kubernetes.io/dockerconfigjson" => credentials(object, ".dockerconfigjson", errors),
+        "kubernetes.io/dockercfg" => credentials(object, ".dockercfg", errors),
         "kubernetes.io/ssh-auth" => needs(&["ssh-privatekey"]),
         "kubernetes.io/basic-auth" if !has("username") && !has("password") => needs(&["username", "password"]),
         account_token::TYPE => {
@@ -79,6 +81,29 @@ pub(super) fn secret(object: &Place<'_>, errors: &mut Errors) {
     }
 }
 
+/// Credentials for registries are an object of JSON. What they say is told to nobody.
+fn credentials(secret: &Place<'_>, key: &str, errors: &mut Errors) {
+    let path = format!("data[{key}]");
+    let Some(given) = secret.field("data").some(key) else {
+        errors.push(FieldError::required(path, ""));
+        return;
+    };
+    // What is no base64 is told by decoding.
+    let text = given.value.as_str().unwrap_or_default().replace(['\r', '\n'], "");
+    let Ok(bytes) = STANDARD.decode(text) else { return };
+    let problem = match serde_json::from_slice::<Value>(&bytes) {
+        Err(error) => error.to_string(),
+        Ok(Value::Object(_) | Value::Null) => return,
+        Ok(_) => "must be a JSON object".to_owned(),
+    };
+    errors.push(FieldError::invalid(path, "<secret contents redacted>", problem));
+}
+
+/// What a map has in it; one that is empty is as good as absent.
+fn filled<'a>(object: &Place<'a>, field: &str) -> Option<&'a Map<String, Value>> {
+    object.field(field).map().filter(|map| !map.is_empty())
+}
+
 /// What was made immutable stays so, and its data too.
 pub(super) fn changes(new: &Place<'_>, old: &Place<'_>, fields: &[&str], errors: &mut Errors) {
     if !old.flag("immutable") {
@@ -87,7 +112,7 @@ pub(super) fn changes(new: &Place<'_>, old: &Place<'_>, fields: &[&str], errors:
     if !new.flag("immutable") {
         errors.push(FieldError::forbidden("immutable", "field is immutable when `immutable` is set"));
     }
-    for field in fields.iter().filter(|field| new.field(field).value != old.field(field).value) {
+    for field in fields.iter().filter(|field| filled(new, field) != filled(old, field)) {
         errors.push(FieldError::forbidden(*field, "field is immutable when `immutable` is set"));
     }
 }

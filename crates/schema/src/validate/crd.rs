@@ -6,11 +6,17 @@ use serde_json::Value;
 
 use super::access::{Errors, Place, unchanged};
 use super::{admission, names, structural};
+use crate::crd::approval::{ANNOTATION, Approval};
 use crate::error::FieldError;
 use crate::jsonpath::JsonPath;
-use crate::schema::Schema;
 
 pub(super) fn definition(object: &Place<'_>, errors: &mut Errors) {
+    head(object, errors);
+    versions(&object.field("spec"), errors);
+}
+
+/// Checks everything but the versions.
+fn head(object: &Place<'_>, errors: &mut Errors) {
     let spec = object.field("spec");
     let names_place = spec.field("names");
     if let Some(group) = spec.needs_text("group", errors) {
@@ -20,10 +26,15 @@ pub(super) fn definition(object: &Place<'_>, errors: &mut Errors) {
         }
     }
     spec.one_of("scope", &["Cluster", "Namespaced"], errors);
-    for field in ["plural", "singular", "kind", "listKind"] {
+    for field in ["plural", "singular"] {
+        names_place.needs_text(field, errors);
+        names_place.has_form(field, names::dns1035_label, errors);
+    }
+    for field in ["kind", "listKind"] {
         if let Some(name) = names_place.needs_text(field, errors)
             && let Some(problem) = names::dns1035_label(&name.to_lowercase())
         {
+            let problem = format!("may have mixed case, but should otherwise match: {problem}");
             errors.push(FieldError::invalid(names_place.path_of(field), name, problem));
         }
     }
@@ -57,10 +68,18 @@ pub(super) fn definition(object: &Place<'_>, errors: &mut Errors) {
         errors.push(FieldError::invalid("spec.preserveUnknownFields", true, text));
     }
     let conversion = spec.field("conversion");
+    let webhook = conversion.field("webhook");
     match conversion.text("strategy") {
-        "None" | "" => {}
+        "None" | "" => {
+            let has_versions = webhook.items("conversionReviewVersions").next().is_some();
+            let fields =
+                [("clientConfig", webhook.some("clientConfig").is_some()), ("conversionReviewVersions", has_versions)];
+            for (field, _) in fields.into_iter().filter(|(_, is_set)| *is_set) {
+                let text = "should not be set when strategy is not set to Webhook";
+                errors.push(FieldError::forbidden(webhook.path_of(field), text));
+            }
+        }
         "Webhook" => {
-            let webhook = conversion.field("webhook");
             if !webhook.exists() {
                 errors.push(FieldError::required(webhook.path.clone(), "required when strategy is set to Webhook"));
             } else {
@@ -77,7 +96,6 @@ pub(super) fn definition(object: &Place<'_>, errors: &mut Errors) {
         }
         _ => conversion.one_of("strategy", &["None", "Webhook"], errors),
     }
-    versions(&spec, errors);
 }
 
 fn versions(spec: &Place<'_>, errors: &mut Errors) {
@@ -108,44 +126,90 @@ fn versions(spec: &Place<'_>, errors: &mut Errors) {
     }
 }
 
+/// Checks what users of a version are warned with.
+fn deprecation(version: &Place<'_>, errors: &mut Errors) {
+    const MOST_BYTES: usize = 256;
+    let Some(warning) = version.some("deprecationWarning") else { return };
+    let mut invalid = |problem: &str| {
+        errors.push(FieldError::invalid(warning.path.clone(), warning.value.clone(), problem));
+    };
+    if !version.flag("deprecated") {
+        invalid("can only be set for deprecated versions");
+        return;
+    }
+    let text = warning.value.as_str().unwrap_or_default();
+    if text.len() > MOST_BYTES {
+        invalid(&format!("must be <= {MOST_BYTES} characters long"));
+    }
+    if text.is_empty() {
+        invalid("must not be an empty string");
+    }
+    if let Some((index, _)) = text.char_indices().find(|(_, character)| !is_printable(*character)) {
+        let problem =
+            format!("must only contain printable UTF-8 characters; non-printable character found at index {index}");
+        invalid(&problem);
+    }
+}
+
+/// Whether a character is one that Go's `unicode.IsPrint` lets pass. The standard library tells by what it escapes; within a
+/// text it escapes none for being combined with the one before it.
+fn is_printable(character: char) -> bool {
+    matches!(character, '\\' | '\'' | '"') || format!("-{character}").escape_debug().count() == 2
+}
+
 fn version(version: &Place<'_>, errors: &mut Errors) {
+    deprecation(version, errors);
     let schema = version.at(&["schema", "openAPIV3Schema"]);
     if schema.exists() {
-        match Schema::parse(schema.value) {
-            Ok(_) => structural::check(&schema, errors),
-            Err(error) => {
-                let before = errors.len();
-                structural::types(&schema, errors);
-                if errors.len() == before {
-                    errors.push(FieldError::invalid(
-                        format!("{}.{}", schema.path, error.path),
-                        Value::Null,
-                        error.problem,
-                    ));
-                }
-            }
-        }
+        structural::check(&schema, version.at(&["subresources", "status"]).exists(), errors);
     } else {
         errors.push(FieldError::required(schema.path.clone(), "schemas are required"));
     }
-    const TYPES: [&str; 5] = ["boolean", "date", "integer", "number", "string"];
     for column in version.items("additionalPrinterColumns") {
-        column.needs_text("name", errors);
-        column.one_of("type", &TYPES, errors);
-        // Upstream takes whatever begins so, and shows nothing where it cannot read it.
-        if !column.text("jsonPath").starts_with('.') {
-            json_path(&column, "jsonPath", false, errors);
-        }
+        self::column(&column, errors);
     }
     selectable(version, &schema, errors);
     let scale = version.at(&["subresources", "scale"]);
     if scale.exists() {
-        for (field, prefix) in [("specReplicasPath", ".spec."), ("statusReplicasPath", ".status.")] {
-            json_path(&scale, field, true, errors);
-            if !scale.text(field).starts_with(prefix) && !scale.text(field).is_empty() {
-                let text = format!("should be a json path under {}", prefix.trim_end_matches('.'));
-                errors.push(FieldError::invalid(scale.path_of(field), scale.text(field), text));
-            }
+        self::scale(&scale, errors);
+    }
+}
+
+fn column(column: &Place<'_>, errors: &mut Errors) {
+    const TYPES: [&str; 5] = ["boolean", "date", "integer", "number", "string"];
+    const FORMATS: [&str; 8] = ["byte", "date", "date-time", "double", "float", "int32", "int64", "password"];
+    column.needs_text("name", errors);
+    let (type_, format) = (column.text("type"), column.text("format"));
+    let types = format!("must be one of {}", TYPES.join(","));
+    if type_.is_empty() {
+        errors.push(FieldError::required(column.path_of("type"), types));
+    } else if !TYPES.contains(&type_) {
+        column.invalid("type", types, errors);
+    }
+    if !format.is_empty() && !FORMATS.contains(&format) {
+        column.invalid("format", format!("must be one of {}", FORMATS.join(",")), errors);
+    }
+    // Upstream takes whatever begins so, and shows nothing where it cannot read it.
+    if !column.text("jsonPath").starts_with('.') {
+        json_path(column, "jsonPath", false, errors);
+    }
+}
+
+/// Checks where a scale's numbers are, and its selector if there is one.
+fn scale(scale: &Place<'_>, errors: &mut Errors) {
+    const PATHS: [(&str, &[&str], &str); 3] = [
+        ("specReplicasPath", &[".spec."], "should be a json path under .spec"),
+        ("statusReplicasPath", &[".status."], "should be a json path under .status"),
+        ("labelSelectorPath", &[".spec.", ".status."], "should be a json path under either .spec or .status"),
+    ];
+    for (field, places, problem) in PATHS {
+        if field == "labelSelectorPath" && scale.text(field).is_empty() {
+            continue;
+        }
+        let before = errors.len();
+        json_path(scale, field, true, errors);
+        if errors.len() == before && !places.iter().any(|place| scale.text(field).starts_with(place)) {
+            scale.invalid(field, problem, errors);
         }
     }
 }
@@ -195,9 +259,41 @@ fn json_path(place: &Place<'_>, field: &str, plain: bool, errors: &mut Errors) {
     }
 }
 
+/// What holds of a new definition.
+pub(super) fn create(object: &Place<'_>, errors: &mut Errors) {
+    approved(object, None, errors);
+}
+
+/// What a definition says of its approval, in its own words too; none where it needs none.
+fn approval<'a>(definition: &Place<'a>) -> (&'a str, Option<Approval>) {
+    let annotation = definition.at(&["metadata", "annotations"]).text(ANNOTATION);
+    (annotation, Approval::of(definition.field("spec").text("group"), annotation))
+}
+
+/// Who says of an approval what was said before is not held to it.
+fn approved(new: &Place<'_>, old: Option<&Place<'_>>, errors: &mut Errors) {
+    let (annotation, now) = approval(new);
+    if old.is_some_and(|old| approval(old).1 == now) {
+        return;
+    }
+    let path = format!("metadata.annotations[{ANNOTATION}]");
+    match now {
+        Some(missing @ Approval::Missing) => errors.push(FieldError::required(path, missing.message(annotation))),
+        Some(invalid @ Approval::Invalid) => {
+            errors.push(FieldError::invalid(path, annotation, invalid.message(annotation)));
+        }
+        Some(Approval::Approved | Approval::Bypassed) | None => {}
+    }
+}
+
 /// What may not change once the definition is in use.
 pub(super) fn changes(new: &Place<'_>, old: &Place<'_>, errors: &mut Errors) {
+    approved(new, Some(old), errors);
     let (new_spec, old_spec) = (new.field("spec"), old.field("spec"));
+    if !errors.is_empty() {
+        let known = faults_before(&new_spec, old);
+        errors.retain(|error| !known.contains(&error.to_string()));
+    }
     unchanged(&new_spec.field("group"), &old_spec.field("group"), errors);
     let established =
         old.field("status").items("conditions").any(|c| (c.text("type"), c.text("status")) == ("Established", "True"));
@@ -207,6 +303,21 @@ pub(super) fn changes(new: &Place<'_>, old: &Place<'_>, errors: &mut Errors) {
     }
     unchanged(&new_spec.at(&["names", "plural"]), &old_spec.at(&["names", "plural"]), errors);
     stored_versions(new, errors);
+}
+
+/// What was wrong with the definition as it was, each version's told at its place now. An older release has let it in, and it
+/// holds up no change of something else.
+fn faults_before(new_spec: &Place<'_>, old: &Place<'_>) -> BTreeSet<String> {
+    let mut faults = Errors::new();
+    head(old, &mut faults);
+    let old_spec = old.field("spec");
+    for now in new_spec.items("versions") {
+        let before = old_spec.items("versions").find(|before| before.text("name") == now.text("name"));
+        if let Some(before) = before {
+            version(&Place { value: before.value, path: now.path }, &mut faults);
+        }
+    }
+    faults.iter().map(ToString::to_string).collect()
 }
 
 /// A version in which objects are stored cannot go, and none is told that is not there.

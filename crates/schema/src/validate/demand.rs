@@ -10,7 +10,7 @@ use carrack_types::quantity::Quantity;
 use serde_json::Value;
 
 use super::access::{Errors, Place};
-use super::{names, workloads};
+use super::{alike, names, workloads};
 use crate::error::FieldError;
 
 pub(super) const NOT_NEGATIVE: &str = "must be greater than or equal to 0";
@@ -76,20 +76,24 @@ pub(super) type Row = (&'static str, Demand);
 /// Holds an object against rows.
 pub(super) fn check(object: &Place<'_>, rows: &[Row], errors: &mut Errors) {
     for (path, demand) in rows {
-        let mut trail = Trail { base: &object.path, path, indexes: Vec::new() };
-        visit(object.value, path, &mut trail, *demand, errors);
+        walk(object.value, &object.path, path, &mut |found, trail| apply(found, trail, *demand, errors));
     }
 }
 
+/// Goes where a path leads from a place, and tells of what is there; of nothing where it is the last step that leads nowhere.
+pub(super) fn walk(value: &Value, base: &str, path: &str, tell: &mut dyn FnMut(Option<&Value>, &Trail<'_>)) {
+    visit(value, path, &mut Trail { base, path, indexes: Vec::new() }, tell);
+}
+
 /// Where a walk has come to.
-struct Trail<'a> {
+pub(super) struct Trail<'a> {
     base: &'a str,
     path: &'a str,
     indexes: Vec<usize>,
 }
 
 impl Trail<'_> {
-    fn text(&self) -> String {
+    pub fn text(&self) -> String {
         let mut text = self.base.to_owned();
         for (at, part) in self.path.split("[]").enumerate() {
             if let Some(index) = at.checked_sub(1).and_then(|before| self.indexes.get(before)) {
@@ -104,7 +108,7 @@ impl Trail<'_> {
     }
 }
 
-fn visit(value: &Value, rest: &str, trail: &mut Trail<'_>, demand: Demand, errors: &mut Errors) {
+fn visit(value: &Value, rest: &str, trail: &mut Trail<'_>, tell: &mut dyn FnMut(Option<&Value>, &Trail<'_>)) {
     let (step, rest) = match rest.split_once('.') {
         None => (rest, None),
         Some((step, rest)) => (step, Some(rest)),
@@ -115,15 +119,15 @@ fn visit(value: &Value, rest: &str, trail: &mut Trail<'_>, demand: Demand, error
     };
     let found = value.get(name).filter(|found| !found.is_null());
     match (found, in_list, rest) {
-        (found, false, None) => apply(found, trail, demand, errors),
+        (found, false, None) => tell(found, trail),
         (None, ..) => {}
-        (Some(found), false, Some(rest)) => visit(found, rest, trail, demand, errors),
+        (Some(found), false, Some(rest)) => visit(found, rest, trail, tell),
         (Some(found), true, rest) => {
             for (index, item) in found.as_array().into_iter().flatten().enumerate() {
                 trail.indexes.push(index);
                 match rest {
-                    None => apply(Some(item), trail, demand, errors),
-                    Some(rest) => visit(item, rest, trail, demand, errors),
+                    None => tell(Some(item), trail),
+                    Some(rest) => visit(item, rest, trail, tell),
                 }
                 trail.indexes.pop();
             }
@@ -263,13 +267,14 @@ pub(super) enum Change {
 /// A path and what may change there.
 pub(super) type Fixed = (&'static str, Change);
 
-/// Holds a changed object against what it was. Absent and empty are the same.
+/// Holds a changed object against what it was. Absent and empty are the same, here and below.
 pub(super) fn changes(new: &Place<'_>, old: &Place<'_>, rows: &[Fixed], errors: &mut Errors) {
     let present = |value: &Value| !value.is_null() && !is_empty(value);
     for (path, change) in rows {
         let steps: Vec<&str> = path.split('.').collect();
         let (now, before) = (new.at(&steps), old.at(&steps));
-        let same = now.value == before.value || (!present(now.value) && !present(before.value));
+        let name = steps.last().copied().unwrap_or_default();
+        let same = alike::same(name, now.value, before.value) || (!present(now.value) && !present(before.value));
         match change {
             _ if same => {}
             Change::Once(_) | Change::ForbiddenOnce(_) if !present(before.value) => {}

@@ -141,7 +141,7 @@ fn is_email(text: &str) -> bool {
 }
 
 /// What may stand in the first line of a request: with a scheme, or a path from the root.
-fn is_uri(text: &str) -> bool {
+pub(super) fn is_uri(text: &str) -> bool {
     let bytes = text.as_bytes();
     let escapes = bytes
         .iter()

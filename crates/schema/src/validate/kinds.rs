@@ -5,10 +5,12 @@ use std::collections::BTreeSet;
 use serde_json::Value;
 
 use super::access::{Errors, Place};
+use super::alike::same;
 use super::demand::{Change, Demand, Fixed, Row, changes as held_to, check, unique};
 use super::{
-    admission, autoscaling, configuration, crd, device_claims, device_slices, devices, flow_control, job_status, jobs,
-    limits, names, networking, pod, pod_certificates, pod_update, rbac, required, service, storage, workloads,
+    admission, autoscaling, configuration, crd, device_claims, device_slices, devices, events, flow_control,
+    job_status, jobs, limits, metadata, names, networking, pod, pod_certificates, pod_update, rbac, required,
+    resources, service, storage, workloads,
 };
 use crate::error::FieldError;
 use crate::table::ResourceInfo;
@@ -32,7 +34,6 @@ const TABLE: &[OfKind<Row>] = &[
         ],
     ),
     ("", "ServiceAccount", &[("secrets[].name", Demand::Form(names::dns1123_subdomain))]),
-    ("", "Binding", &[("target.name", Demand::Required), ("target.kind", Demand::OneOf(&["", "Node"]))]),
     ("apps", "ControllerRevision", &[("data", Demand::Needed("data is mandatory")), ("revision", Demand::NotNegative)]),
     (
         "authentication.k8s.io",
@@ -125,6 +126,7 @@ const FIXED: &[OfKind<Fixed>] = &[
             ),
         ],
     ),
+    ("", "ResourceQuota", &[("spec.scopes", Change::Never)]),
     ("", "Secret", &[("type", Change::Never)]),
     ("apps", "ControllerRevision", &[("data", Change::Never)]),
     ("discovery.k8s.io", "EndpointSlice", &[("addressType", Change::Never)]),
@@ -158,7 +160,11 @@ pub(super) fn create(info: &ResourceInfo, version: &str, object: &Value) -> Erro
     both(info, version, &Place::root(object), &mut errors);
     let place = Place::root(object);
     match (info.group.as_ref(), info.kind.as_ref()) {
+        ("", "Namespace") => metadata::qualified_finalizers(&place.field("spec"), &[], &mut errors),
         ("", "Pod") => pod::create(&place, &mut errors),
+        ("apiextensions.k8s.io", "CustomResourceDefinition") => crd::create(&place, &mut errors),
+        ("events.k8s.io", "Event") => events::create(&place, &mut errors),
+        ("node.k8s.io", "RuntimeClass") => new_runtime_class(&place, &mut errors),
         ("certificates.k8s.io", "CertificateSigningRequest") => {
             limits::new_certificate_request(&place.field("spec"), &mut errors);
         }
@@ -181,6 +187,7 @@ pub(super) fn status(info: &ResourceInfo, object: &Value, old: &Value) -> Errors
     match (info.group.as_ref(), info.kind.as_ref()) {
         ("", "Pod") => pod_update::update(&new, &old, "status", &mut errors),
         ("", "Service") => service::status(&new, &mut errors),
+        ("networking.k8s.io", "Ingress") => service::balanced(&new.at(&["status", "loadBalancer"]), &mut errors),
         ("", "Node") => changed_node(&new, &mut errors),
         ("apps", kind) => workloads::status(kind, &new, &old, &mut errors),
         ("", "ReplicationController") => workloads::status("ReplicationController", &new, &old, &mut errors),
@@ -203,7 +210,7 @@ pub(super) fn update(info: &ResourceInfo, version: &str, object: &Value, old: &V
         return errors;
     }
     both(info, version, &new, &mut errors);
-    let unchanged = POD_SPECS.iter().filter(|spec| new.at(spec).value == old.at(spec).value);
+    let unchanged = POD_SPECS.iter().filter(|spec| same("spec", new.at(spec).value, old.at(spec).value));
     let within: Vec<String> = unchanged.map(|spec| spec.join(".") + ".").collect();
     errors.retain(|error| !within.iter().any(|spec| error.path.starts_with(spec)));
     changes(info, &new, &old, &mut errors);
@@ -233,7 +240,8 @@ fn both(info: &ResourceInfo, version: &str, object: &Place<'_>, errors: &mut Err
         ("", "ConfigMap") => configuration::config_map(object, errors),
         ("", "Secret") => configuration::secret(object, errors),
         ("", "Node") => node(&spec, errors),
-        ("", "Event") => event(object, errors),
+        ("", "Event") => events::event(object, false, errors),
+        ("events.k8s.io", "Event") => events::event(object, true, errors),
         ("", "Endpoints") => networking::endpoints(object, errors),
         ("", "PersistentVolume") => storage::volume(&spec, errors),
         ("", "PersistentVolumeClaim") => storage::claim(&spec, errors),
@@ -298,8 +306,12 @@ fn changes(info: &ResourceInfo, new: &Place<'_>, old: &Place<'_>, errors: &mut E
         held_to(new, old, rows, errors);
     }
     match (info.group.as_ref(), info.kind.as_ref()) {
+        ("", "Namespace") => {
+            let (spec, old) = (new.field("spec"), old.field("spec"));
+            metadata::qualified_finalizers(&spec, &old.texts("finalizers"), errors);
+        }
         ("", "Service") => service::changes(new, old, errors),
-        ("", "ResourceQuota") => limits::quota_changes(new, old, errors),
+        ("events.k8s.io", "Event") => events::changes(new, old, errors),
         ("", "ConfigMap") => configuration::changes(new, old, &["data", "binaryData"], errors),
         ("", "Secret") => configuration::changes(new, old, &["data"], errors),
         ("", "Node") => changed_node(new, errors),
@@ -317,6 +329,7 @@ fn changes(info: &ResourceInfo, new: &Place<'_>, old: &Place<'_>, errors: &mut E
         {
             new.invalid("roleRef", "cannot change roleRef", errors);
         }
+        ("networking.k8s.io", "Ingress") => networking::ingress_changes(new, old, errors),
         ("networking.k8s.io", "ServiceCIDR") => networking::service_range_changes(new, old, errors),
         ("certificates.k8s.io", "PodCertificateRequest") => pod_certificates::changes(new, old, errors),
         ("resource.k8s.io", "DeviceClass") => devices::class(&new.field("spec"), Some(&old.field("spec")), errors),
@@ -362,13 +375,11 @@ fn changed_node(new: &Place<'_>, errors: &mut Errors) {
     }
 }
 
-fn event(object: &Place<'_>, errors: &mut Errors) {
-    let (own, about) = (object.field("metadata"), object.field("involvedObject"));
-    let (own, about) = (own.text("namespace"), about.text("namespace"));
-    // What has no namespace is reported in the default one (or in the system's).
-    let matches = if about.is_empty() { matches!(own, "default" | "kube-system") } else { own == about };
-    if !matches {
-        errors.push(FieldError::invalid("involvedObject.namespace", about, "does not match event.namespace"));
+/// What a class adds to its pods is held to what theirs is, under the paths that upstream gives it.
+fn new_runtime_class(object: &Place<'_>, errors: &mut Errors) {
+    resources::amounts(&object.at(&["overhead", "podFixed"]), "overhead.limits", errors);
+    for toleration in object.field("scheduling").items("tolerations") {
+        pod::toleration(&toleration, errors);
     }
 }
 

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use carrack_types::quantity::Quantity;
 use serde_json::Value;
 
-use super::access::{Errors, Place, unchanged};
+use super::access::{Errors, Place};
 use super::demand::{NOT_NEGATIVE, quantity as amount};
 use super::{names, workloads};
 use crate::error::FieldError;
@@ -181,16 +181,14 @@ pub(super) fn quota(spec: &Place<'_>, errors: &mut Errors) {
     }
 }
 
-pub(super) fn quota_changes(new: &Place<'_>, old: &Place<'_>, errors: &mut Errors) {
-    unchanged(&new.at(&["spec", "scopes"]), &old.at(&["spec", "scopes"]), errors);
-}
-
 pub(super) fn limit_range(spec: &Place<'_>, errors: &mut Errors) {
     let mut seen: BTreeSet<&str> = BTreeSet::new();
     for item in spec.items("limits") {
         let kind = item.text("type");
         if item.needs_text("type", errors).is_some() && !matches!(kind, "Pod" | "Container" | "PersistentVolumeClaim") {
-            item.has_form("type", names::qualified_name, errors);
+            let unknown = || "must be a standard limit type or fully qualified".to_owned();
+            let form = |kind: &str| names::qualified_name(kind).or_else(|| (!kind.contains('/')).then(unknown));
+            item.has_form("type", form, errors);
         }
         if !seen.insert(kind) {
             errors.push(FieldError::duplicate(item.path_of("type"), kind));
@@ -202,6 +200,10 @@ pub(super) fn limit_range(spec: &Place<'_>, errors: &mut Errors) {
                     errors.push(FieldError::forbidden(item.path_of(list), "may not be specified when `type` is 'Pod'"));
                 }
             }
+        }
+        if kind == "PersistentVolumeClaim" && get("min", "storage").or(get("max", "storage")).is_none() {
+            let text = "either minimum or maximum storage value is required, but neither was provided";
+            errors.push(FieldError::required(item.path_of("limits"), text));
         }
         let order = [
             ("min", "min value", "max", "max value"),

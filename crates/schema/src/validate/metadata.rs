@@ -57,7 +57,9 @@ pub(super) fn create(info: &ResourceInfo, object: &Value) -> Errors {
     }
     namespace(info, &metadata, &mut errors);
     common(&metadata, &mut errors);
-    qualified_finalizers(info, &metadata, &[], &mut errors);
+    if !needs_no_domain(info) {
+        qualified_finalizers(&metadata, &[], &mut errors);
+    }
     let finalizers = metadata.texts("finalizers");
     if [ORPHAN, FOREGROUND].iter().all(|standard| finalizers.contains(standard)) {
         let text = format!("finalizer {ORPHAN} and {FOREGROUND} cannot be both set");
@@ -109,15 +111,16 @@ const WITHOUT_DOMAIN: [(&str, &str); 8] = [
     ("policy", ""),
 ];
 
+fn needs_no_domain(info: &ResourceInfo) -> bool {
+    let is_free = |(group, kind): &(&str, &str)| *group == info.group && (kind.is_empty() || *kind == info.kind);
+    info.is_custom || WITHOUT_DOMAIN.iter().any(is_free)
+}
+
 /// Finalizers of built-in kinds have a domain (upstream's `validateKubeFinalizerName`). Upstream asks that of all with
 /// each write; here those that an older release let in may stay, so that the object can still be written.
-fn qualified_finalizers(info: &ResourceInfo, metadata: &Place<'_>, before: &[&str], errors: &mut Errors) {
-    let is_free = |(group, kind): &(&str, &str)| *group == info.group && (kind.is_empty() || *kind == info.kind);
-    if info.is_custom || WITHOUT_DOMAIN.iter().any(is_free) {
-        return;
-    }
+pub(super) fn qualified_finalizers(holder: &Place<'_>, before: &[&str], errors: &mut Errors) {
     let before: BTreeSet<&str> = before.iter().copied().collect();
-    for finalizer in metadata.items("finalizers") {
+    for finalizer in holder.items("finalizers") {
         let name = finalizer.value.as_str().unwrap_or_default();
         if !is_qualified_finalizer(name) && !before.contains(name) {
             let text = "name is neither a standard finalizer name nor is it fully qualified";
@@ -232,6 +235,8 @@ pub(super) fn update(info: &ResourceInfo, object: &Value, old: &Value) -> Errors
     }
     namespace(info, &new, &mut errors);
     common(&new, &mut errors);
-    qualified_finalizers(info, &new, &old.texts("finalizers"), &mut errors);
+    if !needs_no_domain(info) {
+        qualified_finalizers(&new, &old.texts("finalizers"), &mut errors);
+    }
     errors
 }

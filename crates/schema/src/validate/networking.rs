@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use serde_json::Value;
 
 use super::access::{Errors, Place};
-use super::demand::{Demand, NOT_A_RANGE, NOT_AN_ADDRESS, Row, check};
+use super::demand::{Demand, NOT_A_RANGE, NOT_AN_ADDRESS, Row, check, unique};
 use super::{names, workloads};
 use crate::error::FieldError;
 
@@ -15,6 +15,8 @@ const PROTOCOLS: [&str; 3] = ["SCTP", "TCP", "UDP"];
 const MAX_ENDPOINTS: usize = 1000;
 /// Most addresses of an endpoint, and ports of a slice.
 const MAX_ADDRESSES: usize = 100;
+/// Most zones, and most nodes, that an endpoint is for.
+const MAX_HINTS: usize = 8;
 
 fn host(place: &Place<'_>, text: &str, errors: &mut Errors) {
     let problem = if text.parse::<IpAddr>().is_ok() {
@@ -117,9 +119,23 @@ pub(super) fn ingress(object: &Place<'_>, errors: &mut Errors) {
     spec.has_form("ingressClassName", names::dns1123_subdomain, errors);
 }
 
+fn tls_secrets(ingress: &Place<'_>, errors: &mut Errors) {
+    check(ingress, &[("spec.tls[].secretName", Demand::Form(names::dns1123_subdomain))], errors);
+}
+
+/// Names of secrets are looked at in an ingress that had none but good ones.
+pub(super) fn ingress_changes(new: &Place<'_>, old: &Place<'_>, errors: &mut Errors) {
+    let mut before = Errors::new();
+    tls_secrets(old, &mut before);
+    if before.is_empty() {
+        tls_secrets(new, errors);
+    }
+}
+
 /// A new ingress names its class in one way, not in both.
 pub(super) fn new_ingress(object: &Place<'_>, errors: &mut Errors) {
     const OLD_WAY: &str = "kubernetes.io/ingress.class";
+    tls_secrets(object, errors);
     let annotations = object.at(&["metadata", "annotations"]);
     if annotations.some(OLD_WAY).is_some() && object.field("spec").some("ingressClassName").is_some() {
         annotations.invalid(OLD_WAY, "can not be set when the class field is also set", errors);
@@ -310,12 +326,10 @@ pub(super) fn endpoint_slice(object: &Place<'_>, errors: &mut Errors) {
             };
             errors.extend(problem.map(|problem| FieldError::invalid(path, text, problem)));
         }
-        const ROWS: &[Row] = &[
-            ("nodeName", Demand::Form(names::dns1123_subdomain)),
-            ("hostname", Demand::Form(names::dns1123_label)),
-            ("hints.forZones[].name", Demand::Required),
-        ];
+        const ROWS: &[Row] =
+            &[("nodeName", Demand::Form(names::dns1123_subdomain)), ("hostname", Demand::Form(names::dns1123_label))];
         check(endpoint, ROWS, errors);
+        hints(&endpoint.field("hints"), errors);
         if let Some(topology) = endpoint.some("deprecatedTopology") {
             super::metadata::label_map(&topology, errors);
         }
@@ -335,6 +349,30 @@ pub(super) fn endpoint_slice(object: &Place<'_>, errors: &mut Errors) {
             port.one_of("protocol", &PROTOCOLS, errors);
         }
         check(port, &[("appProtocol", Demand::Form(names::qualified_name))], errors);
+    }
+}
+
+/// For whom an endpoint is.
+fn hints(hints: &Place<'_>, errors: &mut Errors) {
+    const LISTS: [(&str, Row); 2] = [
+        ("forZones", ("name", Demand::Form(names::label_value))),
+        ("forNodes", ("name", Demand::Form(names::dns1123_subdomain))),
+    ];
+    for (list, form) in LISTS {
+        let given: Vec<Place<'_>> = hints.items(list).collect();
+        if given.len() > MAX_HINTS {
+            errors.push(FieldError::too_many(hints.path_of(list), given.len(), MAX_HINTS as u64));
+            continue;
+        }
+        for hint in &given {
+            check(hint, &[("name", Demand::Required), form], errors);
+        }
+        unique(
+            given.into_iter(),
+            |hint| Some(hint.text("name")),
+            |hint| FieldError::duplicate(hint.path_of("name"), hint.text("name")),
+            errors,
+        );
     }
 }
 

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::access::{Errors, Place};
 use super::demand::{Demand, Row, check, unique};
-use super::{affinity, containers, metadata, names, resources, security, volumes};
+use super::{affinity, containers, metadata, names, os, resources, security, volumes};
 use crate::error::FieldError;
 
 const RESTART_POLICIES: &[&str] = &["Always", "OnFailure", "Never"];
@@ -18,10 +18,11 @@ const EFFECTS: &[&str] = &["NoSchedule", "PreferNoSchedule", "NoExecute"];
 const MAX_NAMESERVERS: usize = 3;
 const MAX_SEARCHES: usize = 32;
 const MAX_SEARCH_CHARS: usize = 2048;
+/// What Linux has room for (`sethostname(2)`).
+const MAX_HOSTNAME: usize = 64;
 
 const SPEC: &[Row] = &[
     ("terminationGracePeriodSeconds", Demand::Required),
-    ("terminationGracePeriodSeconds", Demand::NotNegative),
     ("activeDeadlineSeconds", Demand::Between(1, i32::MAX as i64)),
     ("restartPolicy", Demand::OneOf(RESTART_POLICIES)),
     ("dnsPolicy", Demand::OneOf(DNS_POLICIES)),
@@ -30,6 +31,7 @@ const SPEC: &[Row] = &[
     ("serviceAccountName", Demand::Form(names::dns1123_subdomain)),
     ("nodeName", Demand::Form(names::dns1123_subdomain)),
     ("hostname", Demand::Form(names::dns1123_label)),
+    ("hostnameOverride", Demand::Form(names::dns1123_subdomain)),
     ("subdomain", Demand::Form(names::dns1123_label)),
     ("priorityClassName", Demand::Form(names::dns1123_subdomain)),
     ("runtimeClassName", Demand::Form(names::dns1123_subdomain)),
@@ -124,6 +126,7 @@ fn of_named(spec: &Place<'_>, pod_name: &str, claims: &[&str], errors: &mut Erro
         pod_resources(&resources, spec, errors);
     }
     security::of_pod(&spec.field("securityContext"), spec, errors);
+    hostname(spec, errors);
     affinity::check_all(&spec.field("affinity"), errors);
     dns(spec, errors);
     for (index, gate) in spec.items("schedulingGates").enumerate() {
@@ -156,10 +159,11 @@ fn of_named(spec: &Place<'_>, pod_name: &str, claims: &[&str], errors: &mut Erro
     for toleration in spec.items("tolerations") {
         self::toleration(&toleration, errors);
     }
-    let os = spec.at(&["os"]).text("name");
-    if !matches!(os, "" | "linux" | "windows") {
-        errors.push(FieldError::not_supported(spec.path_of("os"), os, &["linux", "windows"]));
+    let system = spec.field("os").text("name");
+    if !matches!(system, "" | "linux" | "windows") {
+        errors.push(FieldError::not_supported(spec.path_of("os"), system, &["linux", "windows"]));
     }
+    os::check(spec, errors);
     if let Some(overhead) = spec.some("overhead") {
         resources::amounts(&overhead, &format!("{}.limits", overhead.path), errors);
     }
@@ -183,6 +187,21 @@ fn pod_resources(place: &Place<'_>, spec: &Place<'_>, errors: &mut Errors) {
     }
     resources::check(place, errors);
     resources::within_pod(place, spec, errors);
+}
+
+/// A host name that a pod gives itself is that of no node, and no other than the one it asks for.
+fn hostname(spec: &Place<'_>, errors: &mut Errors) {
+    const FIELD: &str = "hostnameOverride";
+    let text = spec.text(FIELD);
+    if text.is_empty() {
+        return;
+    }
+    if text.len() > MAX_HOSTNAME {
+        errors.push(FieldError::too_long(spec.path_of(FIELD), MAX_HOSTNAME as u64));
+    }
+    for flag in ["hostNetwork", "setHostnameAsFQDN"].into_iter().filter(|flag| spec.flag(flag)) {
+        errors.push(FieldError::forbidden(spec.path_of(FIELD), format!("may not be set when `{flag}` is true")));
+    }
 }
 
 fn dns(spec: &Place<'_>, errors: &mut Errors) {
@@ -225,7 +244,8 @@ fn dns(spec: &Place<'_>, errors: &mut Errors) {
     }
 }
 
-fn toleration(toleration: &Place<'_>, errors: &mut Errors) {
+/// Checks a toleration of taints.
+pub(super) fn toleration(toleration: &Place<'_>, errors: &mut Errors) {
     let (key, operator, value) = (toleration.text("key"), toleration.text("operator"), toleration.text("value"));
     toleration.has_form("key", names::qualified_name, errors);
     if key.is_empty() && operator != "Exists" {

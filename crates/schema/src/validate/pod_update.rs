@@ -6,7 +6,7 @@ use carrack_types::qos;
 use serde_json::{Map, Value};
 
 use super::access::{Errors, Place};
-use super::alike::plain;
+use super::alike::{plain, same};
 use super::demand::{Change, Demand, Row, changes, check, unique};
 use super::{names, pod};
 use crate::error::FieldError;
@@ -30,15 +30,15 @@ pub(super) fn update(object: &Place<'_>, old: &Place<'_>, subresource: &str, err
 
 fn main(object: &Place<'_>, old_object: &Place<'_>, errors: &mut Errors) {
     let (new, old) = (object.field("spec"), old_object.field("spec"));
-    // A spec that is as it was, was found good when it came.
-    let same = new.value == old.value;
-    if same {
+    // A spec that says what it said was found good when it came.
+    let is_same = same("spec", new.value, old.value);
+    if is_same {
         pod::annotated(object, errors);
     } else {
         pod::object(object, errors);
     }
     annotations(object, old_object, errors);
-    if same {
+    if is_same {
         return;
     }
     for list in ["containers", "initContainers"] {

@@ -121,9 +121,19 @@ fn addresses(spec: &Place<'_>, errors: &mut Errors) {
         }
     }
     let primary = spec.text("clusterIP");
-    if all.is_empty() && !matches!(primary, "" | "None") && primary.parse::<IpAddr>().is_err() {
-        let path = spec.path_of("clusterIPs[0]");
-        errors.push(FieldError::invalid(path, primary, super::demand::NOT_AN_ADDRESS));
+    match all.first() {
+        _ if spec.text("type") == "ExternalName" => {}
+        None if !matches!(primary, "" | "None") && primary.parse::<IpAddr>().is_err() => {
+            let path = spec.path_of("clusterIPs[0]");
+            errors.push(FieldError::invalid(path, primary, super::demand::NOT_AN_ADDRESS));
+        }
+        Some(_) if primary.is_empty() => {
+            spec.invalid("clusterIPs", "must be empty when `clusterIP` is not specified", errors);
+        }
+        Some(first) if *first != primary => {
+            spec.invalid("clusterIPs", "first value must match `clusterIP`", errors);
+        }
+        _ => {}
     }
     if all.len() > 2 {
         let text = "may only hold up to 2 values";
@@ -230,24 +240,29 @@ pub(super) fn changes(new: &Place<'_>, old: &Place<'_>, errors: &mut Errors) {
     }
 }
 
+/// Where a load balancer is, of a service or of an ingress.
+pub(super) fn balanced(balancer: &Place<'_>, errors: &mut Errors) {
+    const ROWS: &[Row] =
+        &[("ingress[].ip", Demand::Address), ("ingress[].hostname", Demand::Form(names::dns1123_subdomain))];
+    check(balancer, ROWS, errors);
+    for ingress in balancer.items("ingress") {
+        if ingress.text("hostname").parse::<IpAddr>().is_ok() {
+            ingress.invalid("hostname", "must be a DNS name, not an IP address", errors);
+        }
+    }
+}
+
 /// The status of a service: where its load balancer is.
 pub(super) fn status(object: &Place<'_>, errors: &mut Errors) {
-    const ROWS: &[Row] = &[
-        ("status.loadBalancer.ingress[].ip", Demand::Address),
-        ("status.loadBalancer.ingress[].hostname", Demand::Form(names::dns1123_subdomain)),
-        ("status.loadBalancer.ingress[].ipMode", Demand::OneOf(&["Proxy", "VIP"])),
-    ];
-    check(object, ROWS, errors);
     let balancer = object.at(&["status", "loadBalancer"]);
     if object.field("spec").text("type") != "LoadBalancer" && balancer.items("ingress").next().is_some() {
         let text = "may only be used when `spec.type` is 'LoadBalancer'";
         errors.push(FieldError::forbidden(balancer.path_of("ingress"), text));
         return;
     }
+    balanced(&balancer, errors);
+    check(&balancer, &[("ingress[].ipMode", Demand::OneOf(&["Proxy", "VIP"]))], errors);
     for ingress in balancer.items("ingress") {
-        if ingress.text("hostname").parse::<IpAddr>().is_ok() {
-            ingress.invalid("hostname", "must be a DNS name, not an IP address", errors);
-        }
         match (ingress.text("ip").is_empty(), ingress.text("ipMode").is_empty()) {
             (true, false) => {
                 let text = "may not be specified when `ip` is not set";

@@ -304,11 +304,8 @@ fn pods_are_checked() {
             json!("x"),
             &["spec.tolerations[0].operator: Invalid value: \"x\": value must be empty when `operator` is 'Exists'"],
         ),
-        (
-            "/spec/terminationGracePeriodSeconds",
-            json!(-1),
-            &["spec.terminationGracePeriodSeconds: Invalid value: -1: must be greater than or equal to 0"],
-        ),
+        // It counts as 1, and is warned of.
+        ("/spec/terminationGracePeriodSeconds", json!(-1), &[]),
     ];
     for (pointer, value, expected) in table {
         refuses("", "Pod", with(pod(), &[(pointer, value)]), expected);
@@ -597,7 +594,7 @@ fn definitions_are_checked() {
             "/spec/versions/1/additionalPrinterColumns/0/type",
             json!("odd"),
             &[
-                "spec.versions[1].additionalPrinterColumns[0].type: Unsupported value: \"odd\": supported values: \"boolean\", \"date\", \"integer\", \"number\", \"string\"",
+                "spec.versions[1].additionalPrinterColumns[0].type: Invalid value: \"odd\": must be one of boolean,date,integer,number,string",
             ],
         ),
         ("/spec/versions/1/additionalPrinterColumns/0/jsonPath", json!(".status.conditions[-1:].type"), &[]),
@@ -617,9 +614,9 @@ fn definitions_are_checked() {
             &[],
         ),
         (
-            "/spec/versions/1/schema/openAPIV3Schema/additionalProperties",
+            "/spec/versions/0/schema/openAPIV3Schema/additionalProperties",
             json!(true),
-            &["spec.versions[1].schema.openAPIV3Schema.additionalProperties: Forbidden: must not be used at the root"],
+            &["spec.versions[0].schema.openAPIV3Schema.additionalProperties: Forbidden: must not be used at the root"],
         ),
         (
             "/spec/versions/1/schema/openAPIV3Schema/properties/spec/additionalProperties",
@@ -686,10 +683,16 @@ fn definitions_are_checked() {
     }
 }
 
+mod admission;
 mod causes;
+mod crd;
+mod definitions;
 mod devices;
+mod events;
 mod limits;
+mod os;
 mod pods;
 mod services;
 mod storage;
+mod warnings;
 mod workloads;

@@ -77,43 +77,45 @@ fn template(kind: &str, template: &Place<'_>, claims: &[&str], errors: &mut Erro
     }
 }
 
-const ROWS: &[Row] = &[
-    ("replicas", Demand::NotNegative),
-    ("minReadySeconds", Demand::NotNegative),
-    ("revisionHistoryLimit", Demand::NotNegative),
-];
+const ROWS: &[Row] = &[("replicas", Demand::NotNegative), ("minReadySeconds", Demand::NotNegative)];
 
 pub(super) fn set_of_pods(kind: &str, object: &Place<'_>, errors: &mut Errors) {
     let spec = object.field("spec");
     check(&spec, ROWS, errors);
     let (own, labels) = (spec.field("selector"), spec.at(&["template", "metadata", "labels"]));
-    if !own.exists() {
-        errors.push(FieldError::required(own.path.clone(), ""));
-    } else {
+    if own.exists() {
         selector(&own, errors);
-        let empty = own.map().is_none_or(|map| {
-            map.values()
-                .all(|v| v.as_object().is_none_or(serde_json::Map::is_empty) && v.as_array().is_none_or(Vec::is_empty))
-        });
-        if empty {
-            errors.push(FieldError::invalid(
-                own.path.clone(),
-                own.value.clone(),
-                format!("empty selector is invalid for {}", kind.to_lowercase()),
-            ));
-        } else if !matches(own.value, labels.value) {
-            errors.push(FieldError::invalid(
-                labels.path.clone(),
-                labels.value.clone(),
-                "`selector` does not match template `labels`",
-            ));
-        }
+    } else if kind != "DaemonSet" {
+        // Of a DaemonSet upstream asks it only by way of the template (`ValidateDaemonSetSpec`).
+        errors.push(FieldError::required(own.path.clone(), ""));
+    }
+    let is_empty = own.map().is_some_and(|map| {
+        map.values()
+            .all(|v| v.as_object().is_none_or(serde_json::Map::is_empty) && v.as_array().is_none_or(Vec::is_empty))
+    });
+    if is_empty {
+        errors.push(FieldError::invalid(
+            own.path.clone(),
+            own.value.clone(),
+            format!("empty selector is invalid for {}", kind.to_lowercase()),
+        ));
+    } else if !own.exists() || !matches(own.value, labels.value) {
+        // What is not there selects nothing.
+        errors.push(FieldError::invalid(
+            labels.path.clone(),
+            labels.value.clone(),
+            "`selector` does not match template `labels`",
+        ));
     }
     // Upstream leaves a StatefulSet's pods unchecked, since it would look for these among the volumes
     // (pkg/apis/apps/validation, `ValidatePodTemplateSpecForStatefulSet`).
     let claims: Vec<_> = spec.items("volumeClaimTemplates").map(|claim| claim.field("metadata")).collect();
     let claims: Vec<&str> = claims.iter().map(|metadata| metadata.text("name")).collect();
     template(kind, &spec.field("template"), &claims, errors);
+    if kind != "StatefulSet" {
+        // With fewer than none, a StatefulSet keeps all of them.
+        spec.not_negative("revisionHistoryLimit", errors);
+    }
     match kind {
         "Deployment" => deployment(&spec, errors),
         "StatefulSet" => stateful_set(&spec, errors),
@@ -284,19 +286,21 @@ pub(super) fn status(kind: &str, new: &Place<'_>, old: &Place<'_>, errors: &mut 
         new.not_negative(field, errors);
     }
     let get = |field: &str| new.number(field).unwrap_or(0);
-    if kind != "DaemonSet" {
-        for field in
-            ["readyReplicas", "availableReplicas", "updatedReplicas", "currentReplicas", "fullyLabeledReplicas"]
-        {
-            if get(field) > get("replicas") {
-                let text = "cannot be greater than status.replicas";
-                errors.push(FieldError::invalid(new.path_of(field), get(field), text));
-            }
+    let parts: &[&str] = match kind {
+        "Deployment" => &["updatedReplicas", "readyReplicas", "availableReplicas"],
+        "StatefulSet" => &["readyReplicas", "currentReplicas", "updatedReplicas", "availableReplicas"],
+        "DaemonSet" => &[],
+        _ => &["fullyLabeledReplicas", "readyReplicas", "availableReplicas"],
+    };
+    for field in parts {
+        if get(field) > get("replicas") {
+            let text = "cannot be greater than status.replicas";
+            errors.push(FieldError::invalid(new.path_of(field), get(field), text));
         }
-        if get("availableReplicas") > get("readyReplicas") {
-            let path = new.path_of("availableReplicas");
-            errors.push(FieldError::invalid(path, get("availableReplicas"), "cannot be greater than readyReplicas"));
-        }
+    }
+    if get("availableReplicas") > get("readyReplicas") {
+        let path = new.path_of("availableReplicas");
+        errors.push(FieldError::invalid(path, get("availableReplicas"), "cannot be greater than readyReplicas"));
     }
     if let Some(before) = old.number("collisionCount")
         && get("collisionCount") < before

@@ -17,7 +17,7 @@ fn unknown(_: &str) -> Other<'static> {
 }
 
 fn kind(schema: &'static Schema) -> Kind<'static> {
-    Kind { schema, other: &unknown, convert: &|object, _| Ok(object.clone()) }
+    Kind { schema, other: &unknown, convert: &|object, _| Ok(object.clone()), settle: &|_| {} }
 }
 
 fn who(manager: &'static str) -> Writer<'static> {

@@ -1,5 +1,5 @@
-//! KubeVirt's kinds come as custom resources: their definitions are good ones, and a machine as
-//! users write it goes all the way.
+//! KubeVirt's kinds come as custom resources, and those of snapshots of volumes: their definitions are good ones, and a
+//! machine as users write it goes all the way.
 
 #![expect(clippy::expect_used, reason = "a test says what it needs")]
 
@@ -20,7 +20,7 @@ fn row(kind: &str) -> ResourceInfo {
 fn definitions_are_good() {
     let info = table::find_kind("apiextensions.k8s.io", "CustomResourceDefinition").expect("definitions");
     let version = info.version("v1").expect("v1");
-    for definition in definitions() {
+    for definition in definitions().into_iter().chain(carrack_types::snapshots::crds()) {
         let name = definition["metadata"]["name"].as_str().expect("a name").to_owned();
         let mut object = definition.clone();
         assert_eq!(decode::conform(&mut object, version.schema()), Ok(vec![]), "{name}");

@@ -69,7 +69,7 @@ pub const INVARIANTS: &[Invariant] = &[
     },
     Invariant {
         name: "machines-leave-silent-nodes",
-        sentence: "An instance that may be started elsewhere is over, and its launcher gone, soon after its node was last heard, whether or not the node is still known or ever was heard.",
+        sentence: "An instance that may be started elsewhere is over, and its launcher gone unless it has ended and stays with it, soon after its node was last heard, whether or not the node is still known or ever was heard.",
     },
     Invariant {
         name: crate::roaming::DEAD,
@@ -112,7 +112,10 @@ pub const INVARIANTS: &[Invariant] = &[
         name: "pod-runs-where-bound",
         sentence: "A pod's sandbox is made only on the node that the pod is bound to.",
     },
-    Invariant { name: "pod-end-is-final", sentence: "A pod that has Succeeded or Failed stays so." },
+    Invariant {
+        name: "pod-end-is-final",
+        sentence: "A pod that has Succeeded or Failed stays so, and one that was rejected is not told to have run.",
+    },
     Invariant {
         name: "plugin-absence-never-fails-a-pod",
         sentence: "A pod that holds devices does not fail because their plugin is not there.",

@@ -342,9 +342,10 @@ impl Runtime {
         if misses { limit } else { takes }
     }
 
-    /// The containers of a pod that hold disks and end when they are told once more to.
+    /// The containers of a pod that hold disks and end when they are told to.
     pub(super) fn disks_that_hear(&self, uid: &str, now: Time) -> Vec<String> {
-        let hears = |c: &&Life| self.deaf_disks && &*c.record.pod.uid == uid && c.is_disk() && !c.is_deaf(now);
+        let misses = |c: &Life| self.deaf_disks && c.is_deaf(now);
+        let hears = |c: &&Life| &*c.record.pod.uid == uid && c.is_disk() && !misses(c);
         self.running().filter(hears).map(|c| c.record.id.clone()).collect()
     }
 

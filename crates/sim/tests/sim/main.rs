@@ -11,6 +11,10 @@ mod workloads;
 
 use carrack_sim::Outcome;
 
+/// What is played is mostly objects that come and go: one part in eight of the time went into the C library's allocator.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 /// Fails the test with the failure of what was played, if there is one.
 fn must_hold(what: &str, outcome: &Outcome) {
     if let Some(failure) = &outcome.failure {

@@ -19,6 +19,7 @@ mod mirror;
 mod options;
 
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use etcd_client::{Client, Compare, CompareOp, DeleteOptions, GetOptions, SortOrder, SortTarget, TxnOp, TxnOpResponse};
 use futures::channel::oneshot;
@@ -32,6 +33,10 @@ use crate::mem;
 use crate::model::{
     Check, Entry, Op, Range, RangePage, Revision, Store, StoreError, StoreFuture, Txn, TxnOutcome, Value, Watch,
 };
+
+/// How long etcd may take to answer before it counts as gone for whoever asks whether it is well; upstream's default of
+/// `--etcd-healthcheck-timeout`.
+const HEALTH: Duration = Duration::from_secs(2);
 
 /// Why the store could not be opened.
 #[derive(Debug, thiserror::Error)]
@@ -177,9 +182,7 @@ impl Store for EtcdStore {
     fn sync(&self) -> StoreFuture<'_, Revision> {
         let shared = Arc::clone(&self.shared);
         Box::pin(self.run(Asked::Read, async move {
-            let (question, answered) = oneshot::channel();
-            shared.questions.send(question).map_err(|_| StoreError::Closed)?;
-            let newest = answered.await.unwrap_or(Err(StoreError::Closed))?;
+            let newest = shared.ask_newest().await?;
             shared.arrive(Asked::Read, newest).await?;
             Ok(newest)
         }))
@@ -187,6 +190,20 @@ impl Store for EtcdStore {
 
     fn fault(&self) -> Option<StoreError> {
         self.shared.fault.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn health(&self) -> StoreFuture<'_, ()> {
+        let shared = Arc::clone(&self.shared);
+        Box::pin(async move {
+            if let Some(fault) = self.fault() {
+                return Err(fault);
+            }
+            self.run(Asked::Read, async move {
+                let answered = tokio::time::timeout(HEALTH, shared.ask_newest()).await;
+                answered.unwrap_or_else(|_| Err(silent(Asked::Read, "it does not answer".to_owned()))).map(|_| ())
+            })
+            .await
+        })
     }
 
     fn compact(&self, revision: Revision) -> StoreFuture<'_, ()> {
@@ -223,6 +240,13 @@ async fn answer(
 impl Shared {
     fn set_fault(&self, fault: Option<StoreError>) {
         *self.fault.lock().unwrap_or_else(PoisonError::into_inner) = fault;
+    }
+
+    /// The newest revision, asked for once for all who want to know it at a time.
+    async fn ask_newest(&self) -> Result<Revision, StoreError> {
+        let (question, answered) = oneshot::channel();
+        self.questions.send(question).map_err(|_| StoreError::Closed)?;
+        answered.await.unwrap_or(Err(StoreError::Closed))
     }
 
     /// The newest revision, as the cluster's majority knows it.

@@ -88,6 +88,12 @@ impl Etcd {
         }
     }
 
+    fn signal(&self, name: &str) {
+        let process = self.process.as_ref().expect("it runs");
+        let sent = Command::new("sh").args(["-c", &format!("kill -{name} {}", process.id())]).status();
+        assert!(sent.expect("there is a shell").success(), "{name}");
+    }
+
     pub fn options(&self) -> Options {
         Options {
             prefix: String::new(),
@@ -208,6 +214,21 @@ fn watches_outlive_a_killed_etcd_and_lost_answers_are_unknown() {
         assert!(!seen.last().is_some_and(|item| item.starts_with('!')), "{seen:?}");
     }
     assert!(store.fault().is_none());
+}
+
+/// Its connections stay open, so nothing breaks.
+#[test]
+fn an_etcd_that_hangs_is_not_well() {
+    let etcd = Etcd::start();
+    let store = EtcdStore::open(Options { timeout: PATIENCE, ..etcd.options() }).expect("etcd is there");
+    block_on(store.health()).expect("it is well");
+    etcd.signal("STOP");
+    let began = Instant::now();
+    let told = until("the silence is told of", || block_on(store.health()).err());
+    assert!(matches!(told, StoreError::Unavailable(_)), "{told:?}");
+    assert!(began.elapsed() < PATIENCE / 2, "it takes less than a request may: {:?}", began.elapsed());
+    etcd.signal("CONT");
+    until("it is well again", || block_on(store.health()).ok());
 }
 
 #[test]

@@ -180,7 +180,10 @@ api! {
         /// When a launcher's image is pulled.
         pub image_pull_policy: Option<String>,
         /// How changes reach running machines: Stage, LiveUpdate.
+        #[schemars(extend("enum" = ["Stage", "LiveUpdate"]))]
         pub vm_rollout_strategy: Option<String>,
+        /// TLS between KubeVirt's components and with their clients.
+        pub tls_configuration: Option<TlsConfiguration>,
         /// Defaults of networks.
         pub network: Option<NetworkConfiguration>,
         /// Defaults by architecture.
@@ -191,6 +194,16 @@ api! {
         pub virtual_machine_options: Option<VirtualMachineOptions>,
         /// What firmware tells guests of their machines; KubeVirt's own strings where nothing is said.
         pub smbios: Option<SmBiosConfiguration>,
+    }
+
+    /// TLS between KubeVirt's components and with their clients.
+    pub struct TlsConfiguration {
+        /// The oldest version that is spoken.
+        #[schemars(extend("enum" = ["VersionTLS10", "VersionTLS11", "VersionTLS12", "VersionTLS13"]))]
+        #[serde(rename = "minTLSVersion")]
+        pub min_tls_version: Option<String>,
+        /// What may be chosen of, by the names of Go's library; not from TLS 1.3 on, where nothing is chosen.
+        pub ciphers: Vec<String>,
     }
 
     /// Strings of SMBIOS type 1. Fields that nothing reads yet are kept as they are.

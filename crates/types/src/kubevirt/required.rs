@@ -19,6 +19,7 @@ use super::{
     VirtualMachineInstancePreset, VirtualMachineInstanceReplicaSet, VirtualMachineRestore, VirtualMachineSnapshot,
     VirtualMachineSnapshotContent, crds,
 };
+use super::{vm::VolumeSnapshotStatus, vmi::VolumeStatus};
 
 /// Reads and writes an object.
 type Through = fn(&Value) -> Value;
@@ -163,6 +164,9 @@ fn nothing_is_written_of_what_is_neither_there_nor_required() {
         json!({"apiVersion": "kubevirt.io/v1", "kind": "VirtualMachineInstance", "metadata": {},
             "spec": {"domain": {"devices": {}}}}),
     );
+    // These are always written upstream, though it names no device, or something is not so.
+    check(json!(VolumeStatus::default()), json!({"name": "", "target": ""}));
+    check(json!(VolumeSnapshotStatus::default()), json!({"name": "", "enabled": false}));
     // A template that is not there is said by nothing; an empty one would be another.
     check(
         json!(VirtualMachine::default()),

@@ -63,7 +63,7 @@ api! {
         pub kind: Option<String>,
         /// Revision that is kept.
         pub revision_name: Option<String>,
-        /// Volume whose annotations name it.
+        /// Volume whose labels name it; they are those of what it comes from.
         pub infer_from_volume: Option<String>,
         /// What happens when they do not: Reject, Ignore.
         pub infer_from_volume_failure_policy: Option<String>,
@@ -145,6 +145,7 @@ api! {
         #[required]
         pub name: String,
         /// Whether it can.
+        #[written]
         pub enabled: bool,
         /// Why not.
         pub reason: Option<String>,

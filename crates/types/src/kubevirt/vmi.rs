@@ -336,6 +336,7 @@ api! {
         #[required]
         pub name: String,
         /// Device in the guest, such as vda.
+        #[written]
         pub target: String,
         /// Phase of a hotplug.
         pub phase: String,

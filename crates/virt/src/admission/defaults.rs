@@ -50,6 +50,10 @@ pub fn complete_instance(
     if let Some(dog) = domain.devices.watchdog.as_mut().filter(|dog| dog.diag288.is_none()) {
         fill(&mut dog.i6300esb.get_or_insert_default().action, || "reset".to_owned());
     }
+    // A video device of no kind is the one that a guest has anyway, and machines are stored with such.
+    if domain.devices.video.as_ref().is_some_and(|video| video.r#type.as_deref().is_none_or(str::is_empty)) {
+        domain.devices.video = None;
+    }
     complete_inputs(&mut domain.devices.inputs);
     complete_requests(domain);
     complete_memory(domain);

@@ -24,10 +24,9 @@ pub(super) fn check(field: &str, spec: &VirtualMachineInstanceSpec, faults: &mut
         }
         match volumes.get(disk.name.as_str()) {
             Some(volume) => read_only_claim(&at, disk, volume, faults),
-            None if disk.cdrom.is_some() => faults.invalid(
-                format!("{at}.name"),
-                "DeclarativeHotplugVolumes feature gate not enabled, cannot define an empty CD-ROM disk",
-            ),
+            None if disk.cdrom.is_some() => {
+                faults.unsupported(format!("{at}.name"), "CD-ROM drives without a volume are not supported");
+            }
             None => faults.invalid(format!("{at}.name"), format!("{at}.Name '{}' not found.", disk.name)),
         }
         // Its volume's name becomes the name of a container.

@@ -23,7 +23,7 @@ pub(super) fn check(field: &str, domain: &DomainSpec, faults: &mut Faults) {
     {
         faults.invalid(
             format!("{field}.machine.type"),
-            format!("{field}.machine.type is not supported: {machine} (allowed values: [q35* pc-q35* pc pc-i440fx*])"),
+            format!("{field}.machine.type is not supported: {machine} (allowed values: [q35 pc-q35-* pc pc-i440fx-*])"),
         );
     }
     devices(&field, domain, faults);
@@ -45,15 +45,21 @@ pub(super) fn check_mandatory(field: &str, domain: &DomainSpec, faults: &mut Fau
     }
 }
 
-/// Whether a machine type is one of PCI Express (true) or the older i440FX (false).
+/// Whether a machine type is one of PCI Express (true) or the older i440FX (false). Which versions there are QEMU knows.
 pub(crate) fn machine_type(name: &str) -> Option<bool> {
-    if name.is_empty() || name.starts_with("q35") || name.starts_with("pc-q35") {
-        Some(true)
-    } else if name == "pc" || name.starts_with("pc-i440fx") {
-        Some(false)
-    } else {
-        None
+    match name {
+        "" | "q35" => Some(true),
+        "pc" => Some(false),
+        _ if !is_name(name) => None,
+        _ if name.starts_with("pc-q35-") => Some(true),
+        _ if name.starts_with("pc-i440fx-") => Some(false),
+        _ => None,
     }
+}
+
+/// Whether a text can be a name of QEMU's: none of them begins another option.
+fn is_name(text: &str) -> bool {
+    !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.'))
 }
 
 /// Requests and limits are amounts, and none is negative.
@@ -151,10 +157,7 @@ fn cpu(field: &str, domain: &DomainSpec, faults: &mut Faults) {
     }
     let Some(cpu) = &domain.cpu else { return };
     let at = format!("{field}.cpu");
-    let plain = |text: &str| {
-        !text.is_empty() && text.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.'))
-    };
-    if cpu.model.as_deref().is_some_and(|model| !model.is_empty() && !plain(model)) {
+    if cpu.model.as_deref().is_some_and(|model| !model.is_empty() && !is_name(model)) {
         faults.invalid(format!("{at}.model"), "not a processor model");
     }
     for (index, feature) in cpu.features.iter().enumerate() {
@@ -165,7 +168,7 @@ fn cpu(field: &str, domain: &DomainSpec, faults: &mut Faults) {
             let message = format!("CPU feature {} uses policy {policy} that is not supported.", feature.name);
             faults.unsupported(format!("{at}.policy"), message);
         }
-        if !plain(&feature.name) {
+        if !is_name(&feature.name) {
             faults.invalid(format!("{at}.name"), "not a processor feature");
         }
     }
@@ -247,14 +250,16 @@ fn devices(field: &str, domain: &DomainSpec, faults: &mut Faults) {
         }
     }
     if let Some(video) = &devices.video {
-        // Upstream's paths: these stand beside the domain there.
+        // Upstream's path: it stands beside the domain there.
         let of = format!("{}.video", field.trim_end_matches(".domain"));
         if devices.autoattach_graphics_device == Some(false) {
             let message = "Video configuration is not allowed when autoattachGraphicsDevice is set to false";
             faults.invalid(&of, message);
         }
-        if !is_one_of(video.r#type.as_deref(), &["", "vga", "virtio", "bochs", "ramfb"]) {
-            faults.unsupported(&of, format!("video type {:?} is not supported", video.r#type));
+        let model = video.r#type.as_deref().unwrap_or_default();
+        if !["vga", "virtio", "bochs", "ramfb"].contains(&model) {
+            let message = format!("video model '{model}' is not supported on amd64 architecture");
+            faults.unsupported(format!("{at}.video.type"), message);
         }
     }
     if let Some(dog) = &devices.watchdog {

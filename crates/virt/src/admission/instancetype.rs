@@ -40,13 +40,14 @@ pub(super) fn check_preference(preference: &PreferenceSpec, faults: &mut Faults)
     }
 }
 
-/// A matcher without a kind means the one for all namespaces; kinds in small letters are upstream's own.
+/// A matcher without a kind means the one for all namespaces; kinds in small letters are upstream's own. The kind of one that leaves
+/// it to a volume comes from there.
 pub(crate) fn complete_matchers(spec: &mut VirtualMachineSpec) {
     for (matcher, namespaced, cluster) in [
         (&mut spec.instancetype, INSTANCETYPE, CLUSTER_INSTANCETYPE),
         (&mut spec.preference, PREFERENCE, CLUSTER_PREFERENCE),
     ] {
-        let Some(matcher) = matcher else { continue };
+        let Some(matcher) = matcher.as_mut().filter(|matcher| !is_given(&matcher.infer_from_volume)) else { continue };
         let kind = matcher.kind.as_deref().unwrap_or_default();
         let full = if kind.is_empty() || names(cluster, kind) {
             cluster
@@ -77,16 +78,36 @@ pub(super) fn check_matchers(spec: &VirtualMachineSpec, faults: &mut Faults) {
     }
 }
 
+/// A text that is empty says nothing.
+fn is_given(text: &Option<String>) -> bool {
+    text.as_deref().is_some_and(|text| !text.is_empty())
+}
+
+/// (Upstream: `validateMatcher` in pkg/instancetype/webhooks/vm.)
 fn check(field: &str, matcher: &InstancetypeMatcher, kinds: [&str; 2], faults: &mut Faults) {
-    if matcher.infer_from_volume.is_some() {
-        faults.unsupported(format!("spec.{field}.inferFromVolume"), "is not supported");
-    } else if matcher.name.as_deref().unwrap_or_default().is_empty() {
-        faults.required(format!("spec.{field}.name"), "a name is required");
+    let at = format!("spec.{field}");
+    let (has_name, has_kind) = (is_given(&matcher.name), is_given(&matcher.kind));
+    if is_given(&matcher.infer_from_volume) {
+        for (what, part, is_there) in [("Name", "name", has_name), ("Kind", "kind", has_kind)] {
+            if is_there {
+                let message =
+                    format!("{what} should not be provided when InferFromVolume is used within the {field} matcher");
+                faults.not_found(format!("{at}.{part}"), message);
+            }
+        }
+    } else if !has_name {
+        let message = format!("Either Name or InferFromVolume should be provided within the {field} matcher");
+        faults.not_found(&at, message);
+    }
+    let policy = matcher.infer_from_volume_failure_policy.as_deref();
+    if !is_one_of(policy, &["Ignore", "Reject"]) {
+        let message = format!("Invalid value '{}' for InferFromVolumeFailurePolicy", policy.unwrap_or_default());
+        faults.invalid(format!("{at}.inferFromVolumeFailurePolicy"), message);
     }
     let kind = matcher.kind.as_deref().unwrap_or_default();
     if !kind.is_empty() && !kinds.contains(&kind) {
         let message = format!("got unexpected kind in {field}Matcher: {kind}");
-        faults.unsupported(format!("spec.{field}.kind"), message);
+        faults.unsupported(format!("{at}.kind"), message);
     }
 }
 

@@ -34,11 +34,8 @@ pub(crate) const ANNOTATIONS: [&str; 6] = [
     STARTED_WITH_ANNOTATIONS[1].1,
     STATE_CLAIM_ANNOTATION,
 ];
-/// Annotations that ask for something which upstream has behind a feature gate that is off, and how it refuses them.
-const GATED: [(&str, &str); 2] = [
-    ("kubevirt.io/ignitiondata", "ExperimentalIgnitionSupport feature gate is not enabled in kubevirt-config"),
-    ("hooks.kubevirt.io/hookSidecars", "sidecar feature gate is not enabled in kubevirt-config"),
-];
+/// Annotations that ask for something which nobody does.
+const UNSUPPORTED: [&str; 2] = ["kubevirt.io/ignitiondata", "hooks.kubevirt.io/hookSidecars"];
 
 /// What is wrong with the metadata that somebody gave an instance, or instances to come, at `field`.
 pub(super) fn check(field: &str, meta: &ObjectMeta, by_component: bool, faults: &mut Faults) {
@@ -50,9 +47,9 @@ pub(super) fn check(field: &str, meta: &ObjectMeta, by_component: bool, faults: 
     if !by_component && let Some(name) = among(&ANNOTATIONS, meta.annotations.as_ref()).into_keys().next() {
         faults.unsupported(&at, format!("only KubeVirt's components may set {name}"));
     }
-    for (name, why) in GATED {
+    for name in UNSUPPORTED {
         if meta.annotations.as_ref().and_then(|all| all.get(name)).is_some_and(|value| !value.is_empty()) {
-            faults.invalid(&at, format!("{why}, invalid entry {at}.{name}"));
+            faults.unsupported(&at, format!("annotation {name} is not supported"));
         }
     }
 }

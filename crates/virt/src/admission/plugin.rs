@@ -2,6 +2,7 @@
 
 use carrack_apiserver::Status;
 use carrack_apiserver::admission::{AdmissionPlugin, Attributes, Lookup, Needed, Operation};
+use carrack_apiserver::object::{Object, at};
 use carrack_auth::Caller;
 use carrack_auth::caller::{GROUP_MASTERS, GROUP_VIRT_HANDLERS, USER_VIRT_CONTROLLER};
 use carrack_types::kubevirt::instancetype::{InstancetypeSpec, PreferenceSpec};
@@ -21,7 +22,8 @@ use super::instancetype::{check_preference, check_size};
 use super::vm::check_strategy;
 use super::{
     Fault, Faults, check_instance, check_instance_update, check_locked, check_machine, check_replica_set,
-    check_restore, check_snapshot, complete_instance, complete_machine, eviction, metadata, migration, snapshot,
+    check_restore, check_snapshot, complete_instance, complete_machine, eviction, infer, installation, metadata,
+    migration, snapshot,
 };
 use crate::controllers::vmi::unpaused_condition;
 use crate::diff::merge_patch;
@@ -56,6 +58,9 @@ impl AdmissionPlugin for VirtAdmission {
         if migration::begins(attributes) {
             return migration::needs(attributes);
         }
+        if attributes.is(GROUP, SETTINGS) {
+            return installation::needs(attributes);
+        }
         let kinds = ["virtualmachines", INSTANCES, SETS];
         if !kinds.iter().any(|plural| attributes.is(GROUP, plural)) || !writes_object(attributes) {
             return Vec::new();
@@ -64,12 +69,21 @@ impl AdmissionPlugin for VirtAdmission {
         if !attributes.is(GROUP, "virtualmachines") {
             return needed;
         }
-        for named in named(attributes).iter().flatten() {
-            needed.push(Needed::one(instancetype::GROUP, named.plural, &named.namespace, &named.name));
-            let revisions = named.revisions.iter();
-            needed.extend(revisions.map(|name| Needed::one("apps", REVISIONS, attributes.namespace, name)));
-        }
+        needed.extend(of_sizes(attributes, &attributes.object));
         needed
+    }
+
+    fn follows(&self, attributes: &Attributes<'_>, lookup: &dyn Lookup) -> Vec<Needed> {
+        let is_machine = attributes.is(GROUP, "virtualmachines") && writes_object(attributes);
+        if !is_machine || is_deleting(&attributes.object) || !infer::wants(&attributes.object) {
+            return Vec::new();
+        }
+        let (mut machine, mut asked) = (attributes.object.clone(), Vec::new());
+        // On the way there, something is always missing. Whether it still is in the end is told when the machine is completed.
+        if infer::complete(&mut machine, attributes.namespace, lookup, &mut asked).is_ok() {
+            asked.extend(of_sizes(attributes, &machine));
+        }
+        asked
     }
 
     fn mutate(&self, attributes: &mut Attributes<'_>, lookup: &dyn Lookup) -> Result<(), Status> {
@@ -88,6 +102,8 @@ impl AdmissionPlugin for VirtAdmission {
             }
             Ok(())
         } else if attributes.is(GROUP, "virtualmachines") {
+            infer::complete(&mut attributes.object, attributes.namespace, lookup, &mut Vec::new())
+                .map_err(Status::bad_request)?;
             let settings = settings(lookup);
             let is_new = attributes.operation == Operation::Create;
             complete::<VirtualMachine>(attributes, |vm, _| {
@@ -152,6 +168,12 @@ impl AdmissionPlugin for VirtAdmission {
                 size(attributes, lookup, &mut vm, &mut faults);
                 check_machine(&vm, &settings(lookup), is_component(attributes.caller), &mut faults);
             }
+        } else if attributes.is(GROUP, SETTINGS) {
+            installation::check_alone(attributes, lookup)?;
+            if attributes.old.is_none_or(|old| old.get("spec") != attributes.object.get("spec")) {
+                let installation: KubeVirt = read(attributes, &attributes.object)?;
+                installation::check(&installation.spec.configuration, &mut faults);
+            }
         } else if attributes.is(GROUP, SETS) {
             if attributes.old.is_some_and(|old| old.get("spec") == attributes.object.get("spec")) {
                 return Ok(());
@@ -183,17 +205,20 @@ impl AdmissionPlugin for VirtAdmission {
         refuse(attributes, faults.into_vec())
     }
 
-    /// Whoever has misspelled a name is told at once; the machine waits for what it names.
+    /// Whoever has misspelled a name is told at once; the machine waits for what it names. So is whoever names a field that is to go.
     fn warnings(&self, attributes: &Attributes<'_>, lookup: &dyn Lookup) -> Vec<String> {
         let is_new = attributes.old.is_none_or(|old| old.get("spec") != attributes.object.get("spec"));
         let is_machine = attributes.is(GROUP, "virtualmachines") && writes_object(attributes);
         if !is_machine || !is_new || is_deleting(&attributes.object) {
             return Vec::new();
         }
-        let all = ["instancetype", "preference"].into_iter().zip(named(attributes));
+        let all = ["instancetype", "preference"].into_iter().zip(named(attributes, &attributes.object));
         let named = all.filter_map(|(field, named)| Some((field, named?)));
         let missing = named.filter(|(_, named)| named.find(attributes, lookup).is_none());
-        missing.map(|(field, named)| format!("Failure to find {field}: {}", named.missing())).collect()
+        let missing = missing.map(|(field, named)| format!("Failure to find {field}: {}", named.missing()));
+        let is_deprecated = at(&attributes.object, &["spec", "running"]).is_some();
+        let deprecated = "spec.running is deprecated, please use spec.runStrategy instead.";
+        missing.chain(is_deprecated.then(|| deprecated.to_owned())).collect()
     }
 }
 
@@ -333,9 +358,20 @@ impl Named {
     }
 }
 
-/// The instance type and the preference of the machine.
-fn named(attributes: &Attributes<'_>) -> [Option<Named>; 2] {
-    let spec = attributes.object.get("spec").cloned().unwrap_or_default();
+/// What there may be of the instance type and the preference of a machine.
+fn of_sizes(attributes: &Attributes<'_>, machine: &Object) -> Vec<Needed> {
+    let mut needed = Vec::new();
+    for named in named(attributes, machine).iter().flatten() {
+        needed.push(Needed::one(instancetype::GROUP, named.plural, &named.namespace, &named.name));
+        let revisions = named.revisions.iter();
+        needed.extend(revisions.map(|name| Needed::one("apps", REVISIONS, attributes.namespace, name)));
+    }
+    needed
+}
+
+/// The instance type and the preference of the machine, as it is written or completed.
+fn named(attributes: &Attributes<'_>, machine: &Object) -> [Option<Named>; 2] {
+    let spec = machine.get("spec").cloned().unwrap_or_default();
     // Only the matchers are read: the rest may be anything yet.
     let matcher = |name: &str| serde_json::from_value(spec.get(name).cloned().unwrap_or_default()).ok();
     let mut named = VirtualMachineSpec {
@@ -373,7 +409,7 @@ fn named(attributes: &Attributes<'_>) -> [Option<Named>; 2] {
 /// yet: the machine waits for it, and its status says so. (Upstream: `ApplyToVM` in pkg/instancetype/webhooks/vm.)
 fn size(attributes: &Attributes<'_>, lookup: &dyn Lookup, vm: &mut VirtualMachine, faults: &mut Faults) {
     let mut chosen = instancetype::Chosen::default();
-    let [of_instancetype, of_preference] = named(attributes);
+    let [of_instancetype, of_preference] = named(attributes, &attributes.object);
     if let Some(named) = &of_instancetype {
         chosen.instancetype = named.find(attributes, lookup).as_ref().and_then(instancetype::spec_of);
     }

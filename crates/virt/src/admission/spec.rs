@@ -3,7 +3,7 @@
 use carrack_types::kubevirt::VirtualMachineInstanceSpec;
 use carrack_types::kubevirt::others::KubeVirtConfiguration;
 
-use super::{Faults, access, disks, domain, is_dns_label, is_dns_subdomain, is_one_of, networks, volumes};
+use super::{Faults, access, disks, domain, is_dns_label, is_dns_subdomain, is_one_of, networks, placement, volumes};
 
 /// Most search paths of a guest's pod, and most characters of them with the spaces between.
 const MAX_SEARCHES: usize = 6;
@@ -41,6 +41,7 @@ pub fn check_instance_spec(
     access::check_probes(field, spec, faults);
     access::check_credentials(field, spec, faults);
     dns(field, spec, faults);
+    placement::check(field, spec, faults);
     if spec.termination_grace_period_seconds.is_some_and(|seconds| seconds < 0) {
         faults.invalid(format!("{field}.terminationGracePeriodSeconds"), "must be greater than or equal to 0");
     }
@@ -59,9 +60,7 @@ pub fn check_instance_spec(
         faults.invalid(&at, message);
     }
     if !is_one_of(spec.architecture.as_deref(), &["", "amd64"]) {
-        let at = format!("{field}.architecture");
-        let message = format!("MultiArchitecture feature gate is not enabled in kubevirt-config, invalid entry {at}");
-        faults.required(&at, message);
+        faults.unsupported(format!("{field}.architecture"), "other architectures than amd64 are not supported");
     }
     for (name, is_asked) in
         [("resourceClaims", !spec.resource_claims.is_empty()), ("utilityVolumes", !spec.utility_volumes.is_empty())]

@@ -78,8 +78,11 @@ fn faults_name_their_fields() {
         volumes(json!([{"name": "root", "cloudInitNoCloud": {"userData": "x".repeat(2049)}}])),
         &["spec.volumes[0].cloudInitNoCloud"],
     );
-    check(volumes(json!([{"name": "root", "downwardMetrics": {}}])), &["spec.volumes[0]"]);
-    check(volumes(json!([{"name": "root", "hostDisk": {"path": "/x", "type": "Disk"}}])), &["spec.volumes[0]"]);
+    check(volumes(json!([{"name": "root", "downwardMetrics": {}}])), &["spec.volumes[0].downwardMetrics"]);
+    check(
+        volumes(json!([{"name": "root", "hostDisk": {"path": "/x", "type": "Disk"}}])),
+        &["spec.volumes[0].hostDisk"],
+    );
     check(volumes(json!([{"name": "root", "sysprep": {}}])), &["spec.volumes[0].sysprep"]);
     check(volumes(json!([{"name": "root", "configMap": {}}])), &["spec.volumes[0].configMap.name"]);
     check(volumes(json!([{"name": "root", "secret": {}}])), &["spec.volumes[0].secret.secretName"]);
@@ -213,6 +216,12 @@ fn faults_name_their_fields() {
     );
     check(devices(json!({"watchdog": {"name": "w", "i6300esb": {"action": "poweroff"}}})), &[]);
     check(devices(json!({"autoattachGraphicsDevice": false, "video": {"type": "vga"}})), &["spec.video"]);
+    for model in ["vga", "virtio", "bochs", "ramfb"] {
+        check(devices(json!({"video": {"type": model}})), &[]);
+    }
+    for video in [json!({"type": "cirrus"}), json!({"type": ""}), json!({})] {
+        check(devices(json!({ "video": video })), &["spec.domain.devices.video.type"]);
+    }
     let told = |options: Value| {
         devices(json!({"interfaces": [{"name": "default", "masquerade": {}, "dhcpOptions": options}]}))
     };
@@ -232,7 +241,12 @@ fn faults_name_their_fields() {
     check(json!({"domain": {"rebootPolicy": "Sometimes"}}), &["spec.domain.rebootPolicy"]);
     check(devices(json!({"tpm": {}})), &[]);
     check(devices(json!({"tpm": {"persistent": true}})), &["spec.domain.devices.tpm.persistent"]);
-    check(json!({"domain": {"machine": {"type": "virt"}}}), &["spec.domain.machine.type"]);
+    for name in ["", "q35", "pc", "pc-q35-7.2", "pc-q35-rhel9.2.0", "pc-i440fx-7.2"] {
+        check(json!({"domain": {"machine": {"type": name}}}), &[]);
+    }
+    for name in ["virt", "q35-foo", "pc-q35", "pc-q35 x", "pc-q35-7.2 x", "pc-q35-7.2,accel=kvm", "pc-i440fx"] {
+        check(json!({"domain": {"machine": {"type": name}}}), &["spec.domain.machine.type"]);
+    }
     check(json!({"terminationGracePeriodSeconds": -1}), &["spec.terminationGracePeriodSeconds"]);
     check(json!({"hostname": "Not a label"}), &["spec.hostname"]);
     check(json!({"evictionStrategy": "Maybe"}), &["spec.evictionStrategy"]);
@@ -316,6 +330,37 @@ fn faults_name_their_fields() {
     );
 }
 
+/// As a pod of such a spec is refused, and each time that it is tried.
+#[test]
+fn where_an_instance_runs_is_as_a_pod_can_have_it() {
+    let check = |more: Value, wanted: &[(&str, &str)]| {
+        let mut faults = Faults::default();
+        check_instance(&spec(more.clone()), &KubeVirtConfiguration::default(), &mut faults);
+        let told: Vec<(String, String)> =
+            faults.into_vec().into_iter().map(|fault| (fault.field, fault.message)).collect();
+        let told: Vec<(&str, &str)> = told.iter().map(|(field, message)| (field.as_str(), message.as_str())).collect();
+        assert_eq!(told, wanted, "{more}");
+    };
+    let on_nodes = |operator: &str| {
+        let term = json!({"matchExpressions": [{"key": "disk", "operator": operator, "values": ["fast"]}]});
+        let required = json!({"nodeSelectorTerms": [term]});
+        json!({"affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": required}}})
+    };
+    check(on_nodes("In"), &[]);
+    let term = "spec.affinity.nodeAffinity.requiredDuringSchedulingIgnoredDuringExecution.nodeSelectorTerms[0]";
+    let operator = format!("{term}.matchExpressions[0].operator");
+    check(on_nodes("Foo"), &[(operator.as_str(), "Invalid value: \"Foo\": not a valid selector operator")]);
+    let spread = |skew: i32| {
+        let constraint =
+            json!({"maxSkew": skew, "topologyKey": "kubernetes.io/hostname", "whenUnsatisfiable": "DoNotSchedule"});
+        json!({"topologySpreadConstraints": [constraint]})
+    };
+    check(spread(1), &[]);
+    check(spread(0), &[("spec.topologySpreadConstraints[0].maxSkew", "Invalid value: 0: must be greater than zero")]);
+    // Upstream leaves these to the pod.
+    check(json!({"tolerations": [{"key": "a", "operator": "Foo"}]}), &[]);
+}
+
 #[test]
 fn lists_have_a_length_that_a_guest_can_have() {
     let volumes = |count: usize| -> Vec<Value> {
@@ -395,11 +440,21 @@ fn machines() {
     check(json!({"runStrategy": "Always", "instancetype": {"name": "u1"}, "template": template}), &[]);
     check(
         json!({"runStrategy": "Always", "instancetype": {}, "preference": {"name": "p", "kind": "X"}, "template": template}),
-        &["spec.instancetype.name", "spec.preference.kind"],
+        &["spec.instancetype", "spec.preference.kind"],
+    );
+    let inferred = |field: &str, more: Value| {
+        let mut matcher = json!({"inferFromVolume": "root"});
+        merge(&mut matcher, more);
+        json!({"runStrategy": "Always", field: matcher, "template": template})
+    };
+    check(inferred("instancetype", json!({"inferFromVolumeFailurePolicy": "Reject"})), &[]);
+    check(
+        inferred("preference", json!({"name": "p", "kind": "VirtualMachinePreference"})),
+        &["spec.preference.name", "spec.preference.kind"],
     );
     check(
-        json!({"runStrategy": "Always", "instancetype": {"inferFromVolume": "root"}, "template": template}),
-        &["spec.instancetype.inferFromVolume"],
+        inferred("instancetype", json!({"inferFromVolumeFailurePolicy": "Guess"})),
+        &["spec.instancetype.inferFromVolumeFailurePolicy"],
     );
     let mut theirs = template.clone();
     theirs["metadata"] = json!({"labels": {"kubevirt.io/nodeName": "n"}});
@@ -516,6 +571,23 @@ fn what_is_empty_is_filled_in() {
     let template = vm.spec.template.expect("there").spec;
     assert_eq!(template.architecture.as_deref(), Some("amd64"));
     assert_eq!(template.domain.machine.expect("chosen").r#type.as_deref(), Some("q35"));
+}
+
+#[test]
+fn a_video_device_of_no_kind_is_the_one_that_a_guest_has_anyway() {
+    let check = |video: Value, wanted: &Value| {
+        let mut spec: VirtualMachineInstanceSpec =
+            serde_json::from_value(json!({"domain": {"devices": {"video": video}, "memory": {"guest": "64Mi"}}}))
+                .expect("a spec");
+        complete_instance(&mut spec, &KubeVirtConfiguration::default(), || "a-uuid".to_owned());
+        assert_eq!(json!(spec).pointer("/domain/devices/video").unwrap_or(&Value::Null), wanted);
+        let mut faults = Faults::default();
+        check_instance(&spec, &KubeVirtConfiguration::default(), &mut faults);
+        assert_eq!(fields(faults), [""; 0]);
+    };
+    check(json!({}), &Value::Null);
+    check(json!({"type": ""}), &Value::Null);
+    check(json!({"type": "virtio"}), &json!({"type": "virtio"}));
 }
 
 #[test]

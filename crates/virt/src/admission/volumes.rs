@@ -24,11 +24,6 @@ const SERVED: [&str; 11] = [
     "downwardAPI",
     "serviceAccount",
 ];
-/// Sources that upstream has behind a feature gate which is off unless somebody switches it on.
-const GATED: [(&str, &str); 2] = [
-    ("hostDisk", "HostDisk feature gate is not enabled"),
-    ("downwardMetrics", "downwardMetrics disks are not allowed: DownwardMetrics feature gate is not enabled."),
-];
 
 pub(super) fn check(field: &str, spec: &VirtualMachineInstanceSpec, faults: &mut Faults) {
     let field = format!("{field}.volumes");
@@ -56,10 +51,6 @@ pub(super) fn check(field: &str, spec: &VirtualMachineInstanceSpec, faults: &mut
 }
 
 fn check_source(at: &str, volume: &Volume, source: &str, faults: &mut Faults) {
-    if let Some((_, message)) = GATED.iter().find(|(gated, _)| *gated == source) {
-        faults.invalid(at, *message);
-        return;
-    }
     if !SERVED.contains(&source) {
         faults.unsupported(format!("{at}.{source}"), format!("volumes of type {source} are not supported"));
         return;

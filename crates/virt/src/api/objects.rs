@@ -79,5 +79,5 @@ fn refusal(code: u16, body: &[u8]) -> Status {
         503 => "ServiceUnavailable",
         _ => "InternalError",
     };
-    Status { code, reason, message, details: None }
+    Status { code, reason: reason.into(), message, details: None }
 }

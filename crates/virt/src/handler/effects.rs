@@ -43,8 +43,8 @@ pub struct Sought {
     pub uid: String,
     /// UID of the pod.
     pub pod_uid: String,
-    /// The pod goes, and its guest has ended: what holds its container disks is asked to end, in case it was asked
-    /// before it could hear of that.
+    /// The guest has ended, and the pod is to end: what holds its container disks is asked to, once more where it was
+    /// asked before it could hear of that.
     pub ends_disks: bool,
 }
 
@@ -292,6 +292,8 @@ pub struct Served {
     pub address: Option<String>,
     /// Names of its disks, in their order.
     pub disks: Vec<String>,
+    /// Names of its interfaces, by their tap devices.
+    pub nics: BTreeMap<String, String>,
 }
 
 /// Something to do on the node.
@@ -343,6 +345,8 @@ pub enum Reply {
     Prepared(Box<Prepared>),
     /// Of [`Op::Call`]: the guest's state afterwards.
     Domain(Box<Domain>),
+    /// Of [`Op::Call`] with [`Call::Sync`]: the launcher is of another version, and does not understand its machine.
+    NotUnderstood,
     /// Of [`Op::LookForProcesses`]: whether there is any.
     Processes(bool),
     /// Of [`Op::AskAgent`].

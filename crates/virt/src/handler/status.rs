@@ -75,7 +75,8 @@ pub(super) fn apply(vmi: &mut VirtualMachineInstance, seen: &Seen<'_>, now: Time
             for volume in &mut status.volume_status {
                 volume.target = targets.get(&volume.name).cloned().unwrap_or_default();
             }
-            status.machine = Some(Machine { r#type: spec.domain.machine.and_then(|machine| machine.r#type) });
+            let asked = spec.domain.machine.and_then(|machine| machine.r#type);
+            status.machine = Some(Machine { r#type: domain.machine_type.clone().or(asked) });
         }
         guest_conditions(&mut status, domain, &at);
         // A handler that has just been started has not asked yet; what was said before stands.

@@ -1,16 +1,18 @@
 //! PodSecurity: pods keep to the level that their namespace's labels name.
 //!
 //! `enforce` refuses pods; `warn` tells the client, also about templates in workloads; `audit` tells
-//! the audit log of the same. <https://kubernetes.io/docs/concepts/security/pod-security-admission/>
+//! the audit log of the same. What comes of it is counted. <https://kubernetes.io/docs/concepts/security/pod-security-admission/>
 
 mod baseline;
 mod check;
 mod restricted;
 
+use carrack_schema::validate::plain;
 use serde_json::Value;
 
 use self::check::{Pod, Violation};
 use super::{AdmissionPlugin, Attributes, Lookup, Needed, Operation};
+use crate::metrics::PodSecurityMetrics;
 use crate::object::{Object, at, meta, name};
 use crate::status::Status;
 
@@ -18,7 +20,7 @@ const PREFIX: &str = "pod-security.kubernetes.io/";
 /// Pods of a namespace that are looked at when its level changes.
 const MAX_PODS: usize = 3000;
 
-pub(super) struct PodSecurity;
+pub(super) struct PodSecurity(pub PodSecurityMetrics);
 
 /// How much a pod may do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -122,9 +124,16 @@ fn template(group: &str, plural: &str) -> Option<&'static [&'static str]> {
 /// Whether an update of a pod can change what it may do.
 fn changes(attributes: &Attributes<'_>) -> bool {
     let Some(old) = attributes.old else { return true };
-    let changed = |list: &str| at(old, &["spec", list]) != at(&attributes.object, &["spec", list]);
+    let changed = |list: &str| differ(at(old, &["spec", list]), at(&attributes.object, &["spec", list]));
     ["containers", "initContainers", "ephemeralContainers"].into_iter().any(changed)
         || apparmor(old) != apparmor(&attributes.object)
+}
+
+/// Whether two lists say something else. One that is empty is as good as absent, and so is what is nothing in their items.
+fn differ(one: Option<&Value>, other: Option<&Value>) -> bool {
+    let is_something = |list: &Value| list.as_array().is_none_or(|items| !items.is_empty());
+    let said = |list: Option<&Value>| list.filter(|list| is_something(list)).map(plain);
+    one != other && said(one) != said(other)
 }
 
 fn apparmor(object: &Object) -> Vec<(&String, &Value)> {
@@ -159,8 +168,14 @@ impl PodSecurity {
         };
         let policy = Policy::of(namespace, mode);
         let violations = policy.violations(metadata, spec.unwrap_or(&Value::Null));
-        let text = format!("would violate PodSecurity {:?}: {}", policy.text(), sentence(&violations));
-        (!violations.is_empty()).then_some(text)
+        let text = || format!("would violate PodSecurity {:?}: {}", policy.text(), sentence(&violations));
+        (!violations.is_empty()).then(text)
+    }
+
+    /// Counts that a pod or a template was held against the policy of a mode.
+    fn count(&self, attributes: &Attributes<'_>, namespace: &Object, mode: &'static str, is_allowed: bool) {
+        let Policy { level, minor } = Policy::of(namespace, mode);
+        self.0.evaluated(attributes, mode, (level.text(), minor), is_allowed);
     }
 
     /// The namespace's new policy, when it has become stricter.
@@ -193,13 +208,22 @@ impl AdmissionPlugin for PodSecurity {
         if attributes.is("", "namespaces") && attributes.operation != Operation::Delete {
             return labels(attributes);
         }
-        if !Self::is_pod(attributes) {
+        let is_pod = Self::is_pod(attributes);
+        if !is_pod && Self::template(attributes).is_none() {
             return Ok(());
         }
         let Some(namespace) = lookup.get("", "namespaces", "", attributes.namespace) else { return Ok(()) };
+        // Counted whether or not there is a log that tells of it. Upstream counts what passes where it is enforced alone.
+        if Self::would_violate(attributes, namespace, "audit").is_some() {
+            self.count(attributes, namespace, "audit", false);
+        }
+        if !is_pod {
+            return Ok(());
+        }
         let policy = Policy::of(namespace, "enforce");
         let spec = attributes.object.get("spec").unwrap_or(&Value::Null);
         let violations = policy.violations(attributes.object.get("metadata"), spec);
+        self.count(attributes, namespace, "enforce", violations.is_empty());
         if violations.is_empty() {
             return Ok(());
         }
@@ -215,7 +239,11 @@ impl AdmissionPlugin for PodSecurity {
         if Self::is_pod(attributes) && Policy::of(namespace, "warn") == Policy::of(namespace, "enforce") {
             return Vec::new();
         }
-        Self::would_violate(attributes, namespace, "warn").into_iter().collect()
+        let warned = Self::would_violate(attributes, namespace, "warn");
+        if warned.is_some() {
+            self.count(attributes, namespace, "warn", false);
+        }
+        warned.into_iter().collect()
     }
 
     fn annotations(&self, attributes: &Attributes<'_>, lookup: &dyn Lookup) -> Vec<(String, String)> {
@@ -285,4 +313,27 @@ fn existing(policy: &Policy, attributes: &Attributes<'_>, pods: &[&Object]) -> V
         [] => reasons,
     }));
     warnings
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn what_is_nothing_changes_nothing() {
+        for (one, other, expected) in [
+            (json!(null), json!([]), false),
+            (json!([{"name": "c", "tty": false, "args": []}]), json!([{"name": "c"}]), false),
+            (json!([{"name": "c"}]), json!([]), true),
+            (json!([{"name": "c", "securityContext": {"privileged": true}}]), json!([{"name": "c"}]), true),
+            (json!([{"name": "c", "securityContext": {"runAsUser": 0}}]), json!([{"name": "c"}]), true),
+        ] {
+            let given = |value: &Value| (!value.is_null()).then(|| value.clone());
+            let (a, b) = (given(&one), given(&other));
+            assert_eq!(differ(a.as_ref(), b.as_ref()), expected, "{one} and {other}");
+            assert_eq!(differ(b.as_ref(), a.as_ref()), expected, "{other} and {one}");
+        }
+    }
 }

@@ -162,7 +162,7 @@ fn refusal(attributes: &Attributes<'_>, policy: &Policy, binding: &Binding, fail
         policy.name, binding.name, failure.message
     );
     let mut status = attributes.forbidden(&text);
-    status.reason = failure.reason;
+    status.reason = failure.reason.into();
     status.code = match failure.reason {
         "Unauthorized" => 401,
         "Forbidden" => 403,

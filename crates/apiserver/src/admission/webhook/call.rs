@@ -8,7 +8,7 @@ use http::header::{ACCEPT, CONTENT_TYPE};
 use http::{HeaderMap, HeaderValue, Method};
 use serde_json::Value;
 
-use crate::call::{Call, Destination, Trust};
+use crate::call::{Answer, Call, Destination, Trust};
 use crate::env::Env;
 use crate::locate;
 
@@ -112,10 +112,81 @@ pub(crate) async fn post(
     let url = call.url();
     let answer = env.call(call).await.map_err(|error| format!("Post \"{url}\": {error}"))?;
     if !(200..300).contains(&answer.code) {
-        return Err(format!(
-            "the server responded with the status code {} but did not return more details",
-            answer.code
-        ));
+        return Err(refusal(&answer));
     }
     serde_json::from_slice(&answer.body).map_err(|error| format!("the reply is not JSON: {error}"))
+}
+
+/// As much of a refusal's body is told, in bytes.
+const TOLD_BYTES: usize = 2048;
+
+/// What a refusal says, in the words of Go's client: a `Status` for itself, of other texts those that are told
+/// (`NewGenericServerResponse` of `k8s.io/apimachinery/pkg/api/errors`).
+fn refusal(answer: &Answer) -> String {
+    let said: Value = serde_json::from_slice(&answer.body).unwrap_or_default();
+    if said["kind"] == "Status" && said["status"] == "Failure" {
+        return said["message"].as_str().unwrap_or("unknown").to_owned();
+    }
+    let media_type = answer.headers.get(CONTENT_TYPE).map(|value| value.to_str().unwrap_or_default());
+    let is_text = media_type.is_none_or(|media_type| media_type.starts_with("text/"));
+    let body = String::from_utf8_lossy(&answer.body[..answer.body.len().min(TOLD_BYTES)]);
+    let body = if is_text { body.trim() } else { "unknown" };
+    let words = match answer.code {
+        400 => "the server rejected our request for an unknown reason",
+        401 => "the server has asked for the client to provide credentials",
+        403 | 415 => body,
+        404 => "the server could not find the requested resource",
+        405 => "the server does not allow this method on the requested resource",
+        406 if matches!(body, "" | "unknown") => {
+            "the server was unable to respond with a content type that the client supports"
+        }
+        406 => body,
+        409 => "the server reported a conflict",
+        422 => "the server rejected our request due to an error in our request",
+        429 => "the server has received too many requests and has asked us to try again later",
+        503 => "the server is currently unable to handle the request",
+        504 => {
+            "the server was unable to return a response in the time allotted, but may still be processing the request"
+        }
+        code if code >= 500 => {
+            return format!("an error on the server ({body:?}) has prevented the request from succeeding");
+        }
+        code => return format!("the server responded with the status code {code} but did not return more information"),
+    };
+    words.to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn refusals_are_told() {
+        let failure = r#"{"kind":"Status","apiVersion":"v1","status":"Failure","message":"no room","code":500}"#;
+        let broken =
+            |what: &str| format!("an error on the server ({what:?}) has prevented the request from succeeding");
+        for (code, media_type, body, want) in [
+            (500, None, "boom\n", broken("boom")),
+            (500, Some("text/plain; charset=utf-8"), "say \"no\"", broken("say \"no\"")),
+            (502, Some("application/json"), "{}", broken("unknown")),
+            (500, None, "", broken("")),
+            (500, Some("application/json"), failure, "no room".to_owned()),
+            (403, None, "not you", "not you".to_owned()),
+            (404, None, "404 page not found", "the server could not find the requested resource".to_owned()),
+            (503, None, "later", "the server is currently unable to handle the request".to_owned()),
+            (
+                418,
+                None,
+                "",
+                "the server responded with the status code 418 but did not return more information".to_owned(),
+            ),
+        ] {
+            let headers = media_type.map(|text| (CONTENT_TYPE, HeaderValue::from_static(text)));
+            let answer =
+                Answer { code, headers: headers.into_iter().collect(), body: Bytes::from_static(body.as_bytes()) };
+            assert_eq!(refusal(&answer), want, "{code} {media_type:?} {body}");
+        }
+        let long = Answer { code: 500, headers: HeaderMap::new(), body: Bytes::from("x".repeat(3 * TOLD_BYTES)) };
+        assert_eq!(refusal(&long), broken(&"x".repeat(TOLD_BYTES)));
+    }
 }

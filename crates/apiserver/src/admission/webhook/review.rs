@@ -5,7 +5,7 @@ use base64::engine::general_purpose::STANDARD;
 use serde::Deserialize as _;
 use serde_json::Value;
 
-use crate::status::{Details, Status, known_reason};
+use crate::status::{Details, Status};
 
 /// Longest warning that is passed on, and how many.
 const MAX_WARNING_CHARS: usize = 256;
@@ -91,7 +91,7 @@ pub(super) fn denied(webhook: &str, verdict: &Verdict) -> Status {
     };
     let mut status = Status::bad_request(message);
     status.code = code(verdict);
-    status.reason = known_reason(&verdict.reason);
+    status.reason = verdict.reason.clone().into();
     status.details = verdict.details.clone().map(Box::new);
     status
 }

@@ -52,7 +52,9 @@ async fn answer(seen: Seen, request: Request<hyper::body::Incoming>) -> http::Re
                 "details": {"causes": [{"reason": "FieldValueInvalid", "message": "why", "field": "data.x"}]}}})
         }
         "/annotate" => json!({"uid": uid, "allowed": true, "auditAnnotations": {"why": "it looked well"}}),
-        "/rename" => patch(json!([{"op": "replace", "path": "/metadata/namespace", "value": "kube-system"}])),
+        "/move" => patch(json!([{"op": "replace", "path": "/metadata/namespace", "value": "kube-system"}])),
+        "/rename" => patch(json!([{"op": "replace", "path": "/metadata/name", "value": "renamed"}])),
+        "/misname" => patch(json!([{"op": "replace", "path": "/metadata/name", "value": "a/b"}])),
         // Nobody is answered before there are two who ask.
         "/together" => {
             let two = || seen.lock().expect("lock").iter().filter(|(path, _)| path == "/together").count() >= 2;
@@ -62,10 +64,11 @@ async fn answer(seen: Seen, request: Request<hyper::body::Incoming>) -> http::Re
             json!({"uid": uid, "allowed": true})
         }
         "/deny-silently" => json!({"uid": uid, "allowed": false}),
+        "/deny-oddly" => json!({"uid": uid, "allowed": false, "status": {"code": 422, "reason": "TooSoon"}}),
         "/label" => patch(json!([{"op": "add", "path": "/metadata/labels", "value": {"by": "webhook"}}])),
         "/color" => {
             let has_label = review["request"]["object"]["metadata"]["labels"]["by"] == "webhook";
-            patch(json!([{"op": "add", "path": "/data/color", "value": if has_label { "blue" } else { "red" }}]))
+            patch(json!([{"op": "add", "path": "/data", "value": {"color": if has_label { "blue" } else { "red" }}}]))
         }
         "/none" => patch(json!([])),
         "/annotate-binding" => {
@@ -140,7 +143,7 @@ impl World {
         let pki = Pki::open_or_create(directory.path(), now_s).expect("pki");
         let sans = Sans::loopback().with_name("hook.default.svc");
         let pair = pki.server(&Server::Apiserver, &sans, now_s).expect("certificate");
-        let mut tls = tls::server_config(Reloadable::new(&pair).expect("pair"), pki.ca_pem()).expect("tls");
+        let mut tls = tls::server_config(Reloadable::new(&pair).expect("pair"), pki.ca_pem()).expect("tls").config;
         tls.alpn_protocols = versions.iter().map(|version| version.to_vec()).collect();
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("bind");
         let address = listener.local_addr().expect("address");
@@ -220,7 +223,7 @@ impl World {
 const CONFIG_MAPS: &str = "/api/v1/namespaces/default/configmaps";
 
 fn config_map(name: &str) -> Value {
-    json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name}, "data": {}})
+    json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name}})
 }
 
 #[tokio::test]
@@ -235,7 +238,13 @@ async fn validating_webhooks_refuse_as_upstream_does() {
             400,
             "admission webhook \"deny-silently.hooks.example.com\" denied the request without explanation",
         ),
-        ("/error", "Fail", 500, "failed calling webhook \"error.hooks.example.com\": failed to call webhook: the server responded with the status code 500"),
+        (
+            "/deny-oddly",
+            "Fail",
+            422,
+            "admission webhook \"deny-oddly.hooks.example.com\" denied the request: TooSoon",
+        ),
+        ("/error", "Fail", 500, "failed calling webhook \"error.hooks.example.com\": failed to call webhook: an error on the server (\"broken\") has prevented the request from succeeding"),
         ("/error", "Ignore", 201, ""),
         ("/hang", "Fail", 500, "/hang?timeout=1s\": context deadline exceeded"),
         ("/hang", "Ignore", 201, ""),
@@ -255,6 +264,7 @@ async fn validating_webhooks_refuse_as_upstream_does() {
         assert!(reply["message"].as_str().unwrap_or_default().contains(message), "{path} {policy}: {reply}");
         assert_eq!(warnings.iter().any(|w| w.contains("mind the gap")), path == "/allow", "{path}: {warnings:?}");
         assert_eq!(reply["details"]["causes"][0]["field"] == "data.x", path == "/deny", "{path}: {reply}");
+        assert_eq!(reply["reason"] == "TooSoon", path == "/deny-oddly", "{path}: {reply}");
         // Who is told so knows that nothing was made.
         let error = carrack_engine::ApiError::from_reply(found, reply.to_string().as_bytes());
         assert!(!error.may_have_acted(), "{path} {policy}: {reply}");
@@ -468,13 +478,44 @@ async fn calls_do_not_wait_for_each_other() {
     }
 }
 
-/// An object is stored under the name that it came with.
+/// A webhook names what is created, and moves nothing.
 #[tokio::test]
-async fn a_webhook_does_not_move_an_object() {
+async fn a_webhook_names_what_is_created() {
     let world = World::new().await;
-    world.install("Mutating", &[world.hook("/rename")]).await;
-    let (code, status) = world.post(CONFIG_MAPS, &config_map("m")).await;
-    assert_eq!((code, status["reason"].as_str()), (400, Some("BadRequest")), "{status}");
+    let first = config_map("first");
+    assert_eq!(world.post(CONFIG_MAPS, &first).await.0, 201);
+    let unnamed = json!({"metadata": {"generateName": "m-"}});
+    let path = format!("{CONFIG_MAPS}/first");
+    for (hook, method, path, object, code, reason) in [
+        ("/move", Method::POST, CONFIG_MAPS, &config_map("m"), 400, "BadRequest"),
+        ("/misname", Method::POST, CONFIG_MAPS, &config_map("m"), 422, "Invalid"),
+        ("/rename", Method::PUT, path.as_str(), &first, 400, "BadRequest"),
+        ("/rename", Method::POST, CONFIG_MAPS, &config_map("m"), 201, ""),
+        // The name is no generated one any more: it is not tried again with another.
+        ("/rename", Method::POST, CONFIG_MAPS, &unnamed, 409, "AlreadyExists"),
+    ] {
+        world.install("Mutating", &[world.hook(hook)]).await;
+        let (found, reply, _) = world.send(method, path, object).await;
+        let said = reply["reason"].as_str().unwrap_or_default();
+        assert_eq!((found, said), (code, reason), "{hook} {path}: {reply}");
+        if found == 201 {
+            assert_eq!(reply["metadata"]["name"], "renamed", "{reply}");
+            assert_eq!(world.send(Method::GET, &format!("{CONFIG_MAPS}/renamed"), &Value::Null).await.0, 200);
+            assert_eq!(world.send(Method::GET, &format!("{CONFIG_MAPS}/m"), &Value::Null).await.0, 404);
+        }
+    }
+    // A Job's pods are named after it.
+    let mut hook = world.hook("/rename");
+    hook["rules"] =
+        json!([{"operations": ["CREATE"], "apiGroups": ["batch"], "apiVersions": ["v1"], "resources": ["jobs"]}]);
+    world.install("Mutating", &[hook]).await;
+    let spec = json!({"restartPolicy": "Never", "containers": [{"name": "c", "image": "i"}]});
+    let job = json!({"metadata": {"name": "j"}, "spec": {"template": {"spec": spec}}});
+    let (code, reply) = world.post("/apis/batch/v1/namespaces/default/jobs", &job).await;
+    assert_eq!(code, 201, "{reply}");
+    for label in ["job-name", "batch.kubernetes.io/job-name"] {
+        assert_eq!(reply["spec"]["template"]["metadata"]["labels"][label], "renamed", "{reply}");
+    }
 }
 
 #[tokio::test]
@@ -493,7 +534,9 @@ async fn a_server_that_is_not_trusted_is_not_asked() {
 async fn webhooks_see_who_owns_what_and_do_not_decide_it() {
     let world = World::new().await;
     world.install("Validating", &[world.hook("/allow")]).await;
-    let (code, made) = world.post(&format!("{CONFIG_MAPS}?fieldManager=me"), &config_map("owned")).await;
+    let mut owned = config_map("owned");
+    owned["data"] = json!({"k": "v"});
+    let (code, made) = world.post(&format!("{CONFIG_MAPS}?fieldManager=me"), &owned).await;
     assert_eq!(code, 201, "{made}");
     let path = format!("{CONFIG_MAPS}/owned");
     world.send(Method::PATCH, &path, &json!({"data": {"a": "b"}})).await;

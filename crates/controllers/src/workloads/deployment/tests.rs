@@ -197,6 +197,17 @@ fn an_old_set_that_may_not_go_keeps_nothing_from_being_told() {
     assert_eq!(plan.apart.into_iter().collect::<Vec<_>>(), [0]);
 }
 
+/// A template that an earlier release stored as it came is that of a set which has been stored without what is nothing.
+#[test]
+fn a_template_that_says_nothing_more_has_its_set() {
+    let mut old = deployment(2, 10, json!({"deployment.kubernetes.io/revision": "2"}));
+    let spec = &mut old["spec"]["template"]["spec"];
+    spec["hostNetwork"] = false.into();
+    spec["containers"][0]["tty"] = false.into();
+    let plan = look(old, &[set(1, 0), set(2, 10)]);
+    assert!(!plan.writes.iter().any(|write| matches!(write, Write::Create { .. })), "{:?}", plan.writes);
+}
+
 /// The size that a set gets of whose pods one is not available, before and after it has seen the size that it has.
 #[test]
 fn what_a_set_says_is_not_available_goes_once() {

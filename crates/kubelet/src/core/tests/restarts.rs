@@ -236,3 +236,21 @@ fn a_pods_record_that_cannot_be_read_holds_no_more_than_it_must() {
     assert_eq!((w.core.users_known(), w.core.mounts().count(), w.node.volumes.len()), (true, 0, 0));
     assert!(!w.node.records.contains_key(&format!("{POD_PREFIX}uid-p")), "it went with its pod");
 }
+
+/// It never ran, and no kubelet that starts says that it did.
+#[test]
+fn a_rejected_pod_stays_what_it_was_told_to_be() {
+    each_seed(|seed| {
+        let mut w = World::new(seed);
+        w.edit_or_create_node();
+        let mut spec = plain();
+        spec["containers"][0]["resources"] = json!({"requests": {"cpu": "1000"}});
+        w.create("p", spec);
+        w.run(5);
+        let told = w.api.objects[POD]["status"].clone();
+        assert_eq!(told["reason"], "OutOfcpu", "seed {seed}: {told}");
+        w.restart_kubelet();
+        w.run(10);
+        assert_eq!(w.api.objects[POD]["status"], told, "seed {seed}");
+    });
+}

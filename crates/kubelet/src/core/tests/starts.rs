@@ -1,7 +1,7 @@
 //! The way of a container up and down: what waits for what, images, hooks, and the order of the end.
 
 use super::*;
-use crate::effects::NetAction;
+use crate::effects::{Counted, NetAction};
 use crate::runtime::ContainerState;
 
 impl World {
@@ -603,4 +603,29 @@ fn who_is_at_fault_for_a_container_that_is_not_made_is_told() {
         w.run(30);
         assert_eq!(w.phase(), "Running", "{error}");
     }
+}
+
+#[test]
+fn starts_are_counted_once() {
+    let mut w = World::new(1);
+    w.edit_or_create_node();
+    let mut spec = plain();
+    let sidecar =
+        json!({"name": "s", "image": "busybox", "imagePullPolicy": "IfNotPresent", "restartPolicy": "Always"});
+    spec["initContainers"] = json!([sidecar]);
+    w.create("p", spec);
+    w.run(10);
+    w.restart_kubelet();
+    w.run(10);
+    let pods = w.saw(|op| match op {
+        Op::Count(Counted::PodStart(took)) => Some(*took),
+        _ => None,
+    });
+    assert!(matches!(pods.as_slice(), [(_, took)] if *took < Duration::from_secs(5)), "{pods:?}");
+    let containers = w.saw(|op| match op {
+        Op::Count(Counted::Container(kind)) => Some(*kind),
+        _ => None,
+    });
+    let kinds: Vec<&str> = containers.into_iter().map(|(_, kind)| kind).collect();
+    assert_eq!(kinds, ["init_container", "container"]);
 }

@@ -5,6 +5,8 @@ use std::collections::BTreeMap;
 use super::Page;
 use crate::adapters::storage_times::Histogram;
 
+/// The operation by which a pod starts.
+const SANDBOX: &str = "run_podsandbox";
 /// The operation by which it is seen which pods run.
 const RELIST: &str = "list_containers";
 
@@ -21,6 +23,21 @@ pub(in crate::server) fn runtime(all: &[((&'static str, bool), Histogram)]) -> S
     let help = "[ALPHA] Cumulative number of runtime operations by operation type.";
     let counts = by_name.iter().map(|(operation, times)| (operation, times.count));
     page.counter("kubelet_runtime_operations_total", help, "operation_type", counts);
+    for (name, help, count) in [
+        (
+            "kubelet_started_pods_total",
+            "[ALPHA] Cumulative number of pods started",
+            by_name.get(SANDBOX).map_or(0, |times| times.count),
+        ),
+        (
+            "kubelet_started_pods_errors_total",
+            "[ALPHA] Cumulative number of errors when starting pods",
+            failed.get(SANDBOX).copied().unwrap_or(0),
+        ),
+    ] {
+        page.family(name, "counter", help);
+        page.sample(name, &[], count);
+    }
     let help = "[ALPHA] Cumulative number of runtime operation errors by operation type.";
     page.counter("kubelet_runtime_operations_errors_total", help, "operation_type", failed);
     let name = "kubelet_runtime_operations_duration_seconds";
@@ -50,6 +67,8 @@ mod tests {
             times.ended(("list_containers", good), Duration::from_millis(millis));
         }
         times.ended(("pull_image", true), Duration::from_secs(2));
+        times.ended(("run_podsandbox", true), Duration::from_secs(1));
+        times.ended(("run_podsandbox", false), Duration::from_secs(1));
         let page = runtime(&times.all());
         for line in [
             "kubelet_runtime_operations_total{operation_type=\"list_containers\"} 3",
@@ -59,6 +78,8 @@ mod tests {
             "kubelet_runtime_operations_duration_seconds_count{operation_type=\"pull_image\"} 1",
             "kubelet_pleg_relist_duration_seconds_bucket{le=\"5\"} 3",
             "kubelet_pleg_relist_duration_seconds_count 3",
+            "kubelet_started_pods_total 2",
+            "kubelet_started_pods_errors_total 1",
         ] {
             assert!(page.lines().any(|l| l == line), "{line} is missing of\n{page}");
         }

@@ -37,6 +37,9 @@ async fn health_is_the_kubelets() {
     *lock(&world.node.sick) = Some("the runtime is gone".into());
     let (code, body) = world.get("/healthz").await;
     assert!(code == 500 && body.contains("the runtime is gone"), "{code} {body}");
+    let (code, body) = world.get("/metrics/slis").await;
+    let check = "kubernetes_healthcheck{name=\"syncloop\",type=\"healthz\"} 0\n";
+    assert!(code == 200 && body.contains(check), "{code} {body}");
 }
 
 #[tokio::test]

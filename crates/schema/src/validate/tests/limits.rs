@@ -2,6 +2,7 @@
 
 use serde_json::json;
 
+use super::causes::changed;
 use super::refuses;
 
 fn metadata() -> serde_json::Value {
@@ -196,6 +197,31 @@ fn quotas_and_limit_ranges() {
             "spec.limits[0].min[cpu]: Invalid value: \"2\": min value 2 is greater than default request value 1",
         ],
     );
+    // No scopes are the same however they are written.
+    let quota = json!({"metadata": metadata(), "spec": {"hard": {"pods": "1"}, "scopes": []}});
+    changed(
+        "",
+        "ResourceQuota",
+        "",
+        &quota,
+        &[
+            ("/spec/scopes", json!(null), &[]),
+            ("/spec/hard/pods", json!("2"), &[]),
+            ("/spec/scopes", json!(["BestEffort"]), &["Invalid spec.scopes"]),
+        ],
+    );
+    refuses(
+        "",
+        "LimitRange",
+        json!({"metadata": metadata(), "spec": {"limits": [{"type": "Odd"}, {"type": "example.com/odd"},
+            {"type": "PersistentVolumeClaim", "max": {"cpu": "1"}}]}}),
+        &[
+            "spec.limits[0].type: Invalid value: \"Odd\": must be a standard limit type or fully qualified",
+            "spec.limits[2].limits: Required value: either minimum or maximum storage value is required, but neither was provided",
+        ],
+    );
+    let claims = json!({"type": "PersistentVolumeClaim", "min": {"storage": "1Gi"}});
+    refuses("", "LimitRange", json!({"metadata": metadata(), "spec": {"limits": [claims]}}), &[]);
 }
 
 #[test]

@@ -703,6 +703,22 @@ fn updates() {
             ),
         ],
     );
+    // An earlier release has let it in, with what is as good as absent.
+    let mut old = pod();
+    old["spec"]["restartPolicy"] = "Odd".into();
+    old["spec"]["hostNetwork"] = false.into();
+    old["spec"]["containers"][0]["command"] = json!([]);
+    changed(
+        "",
+        "Pod",
+        "",
+        &old,
+        &[
+            ("/spec/hostNetwork", Value::Null, &[]),
+            ("/spec/containers/0/command", Value::Null, &[]),
+            ("/spec/containers/0/image", json!("y"), &["NotSupported spec.restartPolicy"]),
+        ],
+    );
     let mut gated = pod();
     gated["spec"]["schedulingGates"] = json!([{"name": "g"}]);
     gated["spec"]["nodeSelector"] = json!({"a": "b"});

@@ -2,7 +2,8 @@
 
 use serde_json::json;
 
-use super::causes::{changed, created, global, named};
+use super::causes::{Row, changed, created, global, named};
+use super::with;
 
 #[test]
 fn services() {
@@ -41,6 +42,7 @@ fn services() {
             ("/spec/sessionAffinityConfig", json!({"clientIP": {"timeoutSeconds": 5}}), &[]),
             ("/spec/clusterIP", json!("x"), &["Invalid spec.clusterIPs[0]"]),
             ("/spec/clusterIP", json!("None"), &[]),
+            ("/spec/clusterIPs", json!(["10.0.0.1"]), &["Invalid spec.clusterIPs"]),
             ("/spec/selector", json!({"a b": "c"}), &["Invalid spec.selector"]),
             (
                 "/spec/externalIPs",
@@ -79,7 +81,8 @@ fn services() {
         &balanced,
         &[
             ("/spec/healthCheckNodePort", json!(null), &["Required spec.healthCheckNodePort"]),
-            ("/spec/clusterIP", json!("None"), &["Invalid spec.clusterIPs[0]"]),
+            ("/spec/clusterIP", json!("None"), &["Invalid spec.clusterIPs[0]", "Invalid spec.clusterIPs"]),
+            ("/spec/clusterIP", json!("10.0.0.2"), &["Invalid spec.clusterIPs"]),
             (
                 "/spec/externalTrafficPolicy",
                 json!("Odd"),
@@ -94,7 +97,7 @@ fn services() {
         &balanced,
         &[
             ("/spec/ports/0/port", json!(81), &[]),
-            ("/spec/clusterIP", json!("10.0.0.2"), &["Invalid spec.clusterIPs[0]"]),
+            ("/spec/clusterIP", json!("10.0.0.2"), &["Invalid spec.clusterIPs", "Invalid spec.clusterIPs[0]"]),
             ("/spec/loadBalancerClass", json!("a/b"), &["Invalid spec.loadBalancerClass"]),
             ("/spec/healthCheckNodePort", json!(30_002), &["Forbidden spec.healthCheckNodePort"]),
             ("/spec/ipFamilies", json!(["IPv6"]), &["Invalid spec.ipFamilies[0]"]),
@@ -153,6 +156,21 @@ fn endpoints_and_classes() {
             ("/endpoints/0/addresses", json!(["0.0.0.0"]), &["Invalid endpoints[0].addresses[0]"]),
             ("/endpoints/0/addresses", json!(["224.0.0.1"]), &["Invalid endpoints[0].addresses[0]"]),
             ("/endpoints/0/hostname", json!("A"), &["Invalid endpoints[0].hostname"]),
+            (
+                "/endpoints/0/hints",
+                json!({"forZones": [{"name": "a"}, {"name": "a"}], "forNodes": [{"name": "a"}]}),
+                &["Duplicate endpoints[0].hints.forZones[1].name"],
+            ),
+            (
+                "/endpoints/0/hints",
+                json!({"forZones": [{"name": "a b"}], "forNodes": [{"name": "N"}]}),
+                &["Invalid endpoints[0].hints.forZones[0].name", "Invalid endpoints[0].hints.forNodes[0].name"],
+            ),
+            (
+                "/endpoints/0/hints",
+                json!({"forNodes": (0..9).map(|node| json!({"name": format!("n{node}")})).collect::<Vec<_>>()}),
+                &["TooMany endpoints[0].hints.forNodes"],
+            ),
             ("/ports", json!([{"name": "a"}, {"name": "a"}]), &["Duplicate ports[1].name"]),
         ],
     );
@@ -231,5 +249,27 @@ fn endpoints_and_classes() {
             json!({"kubernetes.io/ingress.class": "c"}),
             &["Invalid metadata.annotations.kubernetes.io/ingress.class"],
         )],
+    );
+    let tls = |name: &str| ("/spec/tls", json!([{"secretName": name}]));
+    let (good, bad) = (tls("s"), tls("S"));
+    let rows: [Row<'_>; 2] = [(good.0, good.1, &[]), (bad.0, bad.1.clone(), &["Invalid spec.tls[0].secretName"])];
+    created("networking.k8s.io", "Ingress", &ingress, &rows);
+    changed("networking.k8s.io", "Ingress", "", &ingress, &rows);
+    // A name that was let in does not bar a change of something else.
+    let let_in = with(ingress.clone(), &[bad]);
+    changed("networking.k8s.io", "Ingress", "", &let_in, &[("/metadata/labels", json!({"a": "b"}), &[])]);
+    changed(
+        "networking.k8s.io",
+        "Ingress",
+        "status",
+        &ingress,
+        &[
+            ("/status", json!({"loadBalancer": {"ingress": [{"ip": "1.2.3.4"}, {"hostname": "a.example"}]}}), &[]),
+            (
+                "/status",
+                json!({"loadBalancer": {"ingress": [{"ip": "x"}, {"hostname": "1.2.3.4"}]}}),
+                &["Invalid status.loadBalancer.ingress[0].ip", "Invalid status.loadBalancer.ingress[1].hostname"],
+            ),
+        ],
     );
 }

@@ -267,7 +267,16 @@ fn rows_alone() {
         "node.k8s.io",
         "RuntimeClass",
         &class,
-        &[("/handler", json!("H"), &["Invalid handler"]), ("/handler", json!(""), &["Required handler"])],
+        &[
+            ("/handler", json!("H"), &["Invalid handler"]),
+            ("/handler", json!(""), &["Required handler"]),
+            ("/overhead", json!({"podFixed": {"cpu": "-1"}}), &["Invalid overhead.limits[cpu]"]),
+            (
+                "/scheduling",
+                json!({"tolerations": [{"key": "a", "operator": "Odd"}]}),
+                &["NotSupported scheduling.tolerations[0].operator"],
+            ),
+        ],
     );
     changed("node.k8s.io", "RuntimeClass", "", &class, &[("/handler", json!("i"), &["Invalid handler"])]);
     let revision = named(json!({"data": {"a": 1}, "revision": 1}));
@@ -302,7 +311,12 @@ fn rows_alone() {
         "ConfigMap",
         "",
         &map,
-        &[("/data", json!({"a": "c"}), &["Forbidden data"]), ("/immutable", json!(false), &["Forbidden immutable"])],
+        &[
+            ("/data", json!({"a": "c"}), &["Forbidden data"]),
+            ("/data", json!({"a": ""}), &["Forbidden data"]),
+            ("/binaryData", json!({}), &[]),
+            ("/immutable", json!(false), &["Forbidden immutable"]),
+        ],
     );
     let secret = named(json!({"type": "Opaque", "data": {"a": "Yg=="}}));
     changed(
@@ -311,6 +325,38 @@ fn rows_alone() {
         "",
         &secret,
         &[("/type", json!("x"), &["Invalid type"]), ("/data", json!({"a": "Yw=="}), &[])],
+    );
+    let credentials = named(json!({"type": "kubernetes.io/dockerconfigjson", "data": {".dockerconfigjson": "e30="}}));
+    created(
+        "",
+        "Secret",
+        &credentials,
+        &[
+            ("/data", json!({}), &["Required data[.dockerconfigjson]"]),
+            ("/data", json!({".dockerconfigjson": "Ww=="}), &["Invalid data[.dockerconfigjson]"]),
+            ("/data", json!({".dockerconfigjson": "W10="}), &["Invalid data[.dockerconfigjson]"]),
+            ("/type", json!("kubernetes.io/dockercfg"), &["Required data[.dockercfg]"]),
+        ],
+    );
+    let namespace = global(json!({"spec": {"finalizers": ["kubernetes", "mine"]}}));
+    created(
+        "",
+        "Namespace",
+        &with(namespace.clone(), &[("/spec/finalizers", json!(["kubernetes"]))]),
+        &[
+            ("/spec/finalizers", json!(["kubernetes", "mine"]), &["Invalid spec.finalizers[1]"]),
+            ("/spec/finalizers", json!(["example.com/mine"]), &[]),
+        ],
+    );
+    changed(
+        "",
+        "Namespace",
+        "finalize",
+        &namespace,
+        &[
+            ("/spec/finalizers", json!(["mine"]), &[]),
+            ("/spec/finalizers", json!(["yours"]), &["Invalid spec.finalizers[0]"]),
+        ],
     );
     let role = global(json!({"rules": [], "aggregationRule": {"clusterRoleSelectors": [{"matchLabels": {"a": "b"}}]}}));
     created(

@@ -18,6 +18,7 @@ fn what_pods_are_like_is_not_looked_at_again() {
     // An earlier release would have let it in.
     let mut old = set(json!({"replicas": 2}));
     old["spec"]["template"]["spec"]["restartPolicy"] = "Odd".into();
+    old["spec"]["template"]["spec"]["tolerations"] = json!([]);
     let odd = "NotSupported spec.template.spec.restartPolicy";
     for kind in ["Deployment", "ReplicaSet", "StatefulSet", "DaemonSet"] {
         changed(
@@ -29,6 +30,8 @@ fn what_pods_are_like_is_not_looked_at_again() {
                 ("/spec/replicas", json!(1), &[]),
                 ("/metadata/finalizers", json!(["example.com/x"]), &[]),
                 ("/spec/template/metadata/annotations", json!({"a": "b"}), &[]),
+                // It says nothing, and clients in Go leave it out.
+                ("/spec/template/spec/tolerations", Value::Null, &[]),
                 ("/spec/template/spec/containers/0/image", json!("y"), &[odd]),
             ],
         );
@@ -43,6 +46,7 @@ fn what_pods_are_like_is_not_looked_at_again() {
         &job,
         &[
             ("/spec/suspend", json!(true), &[]),
+            ("/spec/jobTemplate/spec/template/spec/tolerations", Value::Null, &[]),
             ("/spec/jobTemplate/spec/template/spec/containers/0/image", json!("y"), &[odd, odd]),
         ],
     );
@@ -56,7 +60,12 @@ fn sets_of_pods() {
         &set(json!({"strategy": {}})),
         &[
             ("/spec/replicas", json!(-1), &["Invalid spec.replicas"]),
-            ("/spec/selector", json!(null), &["Required spec.selector"]),
+            (
+                "/spec/template",
+                json!(null),
+                &["Invalid spec.template.metadata.labels", "Required spec.template.spec.containers"],
+            ),
+            ("/spec/selector", json!(null), &["Required spec.selector", "Invalid spec.template.metadata.labels"]),
             ("/spec/selector", json!({}), &["Invalid spec.selector"]),
             ("/spec/selector", json!({"matchLabels": {"a": "c"}}), &["Invalid spec.template.metadata.labels"]),
             (
@@ -103,6 +112,7 @@ fn sets_of_pods() {
                 json!({"matchExpressions": [{"key": "a", "operator": "Exists"}]}),
                 &["Invalid spec.selector"],
             ),
+            ("/spec/selector/matchExpressions", json!([]), &[]),
         ],
     );
     created(
@@ -168,6 +178,7 @@ fn sets_of_pods() {
         "DaemonSet",
         &set(json!({"updateStrategy": {}})),
         &[
+            ("/spec/selector", json!(null), &["Invalid spec.template.metadata.labels"]),
             ("/spec/updateStrategy", json!({"type": "Odd"}), &["NotSupported spec.updateStrategy"]),
             (
                 "/spec/updateStrategy",
@@ -196,6 +207,18 @@ fn sets_of_pods() {
             ),
         ],
     );
+    // Each kind has its own parts of all replicas.
+    for (kind, parts) in [
+        ("Deployment", &["updatedReplicas", "readyReplicas", "availableReplicas"][..]),
+        ("ReplicaSet", &["fullyLabeledReplicas", "readyReplicas", "availableReplicas"][..]),
+        ("StatefulSet", &["readyReplicas", "currentReplicas", "updatedReplicas", "availableReplicas"][..]),
+    ] {
+        let mut all = vec!["Invalid status.replicas".to_owned()];
+        all.extend(parts.iter().map(|part| format!("Invalid status.{part}")));
+        let all: Vec<&str> = all.iter().map(String::as_str).collect();
+        let base = with(set(json!({})), &[("/status", json!({"replicas": 1}))]);
+        changed("apps", kind, "status", &base, &[("/status/replicas", json!(-1), &all)]);
+    }
 }
 
 fn job(rest: Value) -> Value {
@@ -546,6 +569,11 @@ fn autoscalers() {
                     "NotSupported spec.behavior.scaleDown.policies[0].type",
                     "Invalid spec.behavior.scaleDown.policies[0].value",
                 ],
+            ),
+            (
+                "/spec/behavior",
+                json!({"scaleUp": {"policies": [{"type": "Pods", "value": 1, "periodSeconds": 1}], "tolerance": "-100m"}}),
+                &["Invalid spec.behavior.scaleUp.tolerance"],
             ),
         ],
     );

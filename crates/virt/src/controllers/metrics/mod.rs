@@ -8,6 +8,7 @@
 //! machine (`kept`), of which a page is made when somebody asks. Names, labels and types are upstream's
 //! (`docs/observability/metrics.md` and `pkg/monitoring/metrics/virt-controller` in kubevirt/kubevirt).
 
+mod instances;
 mod kept;
 mod machines;
 mod phases;
@@ -21,6 +22,7 @@ use carrack_types::resource::Object;
 use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 
 use crate::exposition::{Family, Page};
+use instances::Instance;
 use kept::{Claim, Machine};
 use phases::Phases;
 
@@ -32,6 +34,7 @@ pub struct Measures(Arc<Mutex<Seen>>);
 struct Seen {
     /// Shared with whoever makes a page of them: controllers do not wait for thousands of machines to be written out.
     machines: Arc<BTreeMap<Key, Machine>>,
+    instances: Arc<BTreeMap<Key, Instance>>,
     claims: Arc<BTreeMap<Key, Claim>>,
     /// Machines that were made while somebody looked, by namespace.
     created: BTreeMap<String, u64>,
@@ -45,17 +48,19 @@ impl Measures {
     #[must_use]
     pub fn text(&self) -> String {
         let mut page = Page::default();
-        let (machines, claims, created) = {
+        let (machines, instances, claims, created) = {
             let seen = self.0.lock().unwrap_or_else(PoisonError::into_inner);
             seen.phases.tell(&mut page);
-            (seen.machines.clone(), seen.claims.clone(), seen.created.clone())
+            (seen.machines.clone(), seen.instances.clone(), seen.claims.clone(), seen.created.clone())
         };
         for machine in machines.values().filter_map(Machine::open) {
             let claim = |name: &str| claims.get(&Key::new(machine.namespace(), name));
             machines::tell(&machine, claim, &mut page);
         }
+        instances.values().for_each(|instance| instance.tell(&mut page));
         machines::count(machines.keys().map(|key| key.namespace.as_str()), &created, &mut page);
-        let families: Vec<Family> = machines::FAMILIES.into_iter().chain(phases::FAMILIES).collect();
+        let families = machines::FAMILIES.into_iter().chain([instances::INFO]).chain(phases::FAMILIES);
+        let families: Vec<Family> = families.collect();
         page.text(&families)
     }
 }
@@ -104,6 +109,11 @@ impl Controller for MetricsController {
             None => {}
         }
         let instance = view.get::<VirtualMachineInstance>(&key.namespace, &key.name);
+        match instance {
+            Some(vmi) => drop(Arc::make_mut(&mut seen.instances).insert(key.clone(), Instance::of(vmi))),
+            None if seen.instances.contains_key(key) => drop(Arc::make_mut(&mut seen.instances).remove(key)),
+            None => {}
+        }
         seen.phases.see(key, instance.map(AsRef::as_ref), since, now);
         Plan::none()
     }

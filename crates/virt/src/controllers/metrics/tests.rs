@@ -167,6 +167,47 @@ fn machines_are_counted() {
 }
 
 #[test]
+fn instances_are_told_in_every_phase() {
+    let mut rig = Rig::new();
+    let mut check = |more: Value, wanted: &str| {
+        let mut vmi = json!({"metadata": {"uid": "i"}, "spec": {}});
+        for (key, value) in more.as_object().expect("an object") {
+            vmi[key] = value.clone();
+        }
+        rig.show("m", None, Some(vmi), None);
+        assert_eq!(rig.samples("kubevirt_vmi_info"), [format!("{{{wanted}}} 1")], "{more}");
+    };
+    let name = r#"namespace="ns",name="m""#;
+    check(
+        json!({"status": {"phase": "Scheduling"}}),
+        &format!(r#"{name},phase="scheduling",evictable="true",outdated="false""#),
+    );
+    let pod = crate::identity::launcher_pod_name("m", "i");
+    check(
+        json!({
+            "metadata": {"uid": "i", "labels": {"kubevirt.io/outdatedLauncherImage": ""}, "annotations": {
+                "vm.kubevirt.io/os": "linux", "vm.kubevirt.io/workload": "server", "vm.kubevirt.io/flavor": "small",
+                "kubevirt.io/cluster-instancetype-name": "u1", "kubevirt.io/preference-name": "fedora"}},
+            "spec": {"evictionStrategy": "LiveMigrate"},
+            "status": {"phase": "Running", "nodeName": "n1", "activePods": {"p": "n1"}, "machine": {"type": "pc-q35-7.2"},
+                "guestOSInfo": {"kernelRelease": "6.1", "machine": "x86_64", "name": "Fedora", "versionId": "42"}}}),
+        &format!(
+            "node=\"n1\",{name},phase=\"running\",os=\"linux\",workload=\"server\",flavor=\"small\",instance_type=\"u1\",\
+             preference=\"fedora\",guest_os_kernel_release=\"6.1\",guest_os_machine=\"pc-q35-7.2\",\
+             guest_os_arch=\"x86_64\",guest_os_name=\"Fedora\",guest_os_version_id=\"42\",evictable=\"false\",\
+             outdated=\"true\",vmi_pod=\"{pod}\""
+        ),
+    );
+    // Also when it is over.
+    check(
+        json!({"status": {"phase": "Failed", "nodeName": "n1"}}),
+        &format!(r#"node="n1",{name},phase="failed",evictable="true",outdated="false""#),
+    );
+    rig.show("m", None, None, None);
+    assert!(rig.samples("kubevirt_vmi_info").is_empty());
+}
+
+#[test]
 fn phases_are_timed() {
     let instance = |created_s: i64, deleted: Option<i64>, phases: &[(&str, i64)]| {
         let steps: Vec<Value> = phases

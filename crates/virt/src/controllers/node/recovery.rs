@@ -22,6 +22,7 @@ use std::time::Duration;
 
 use carrack_engine::{Controller, DeleteOptions, EventRecord, Key, Plan, Setup, Time, View};
 use carrack_types::kubevirt::{Condition, VirtualMachineInstance, phase};
+use carrack_types::pod::is_terminal;
 use carrack_types::resource::{Kind as _, Object};
 use carrack_types::volume::{Attachable, DEAD_USERS, dead_users};
 use carrack_types::well_known::kubevirt::{
@@ -131,12 +132,14 @@ impl Controller for RecoveryController {
 }
 
 impl RecoveryController {
-    /// Nobody is there to end the pods of a dead node in their own time.
+    /// Nobody is there to end the pods of a dead node in their own time. Those that have ended stay as long as their instance, as
+    /// anywhere.
     fn clear_up(&self, vmi: &VirtualMachineInstance, pods: &[&Pod], view: &View<'_>) -> Plan {
         let options = || DeleteOptions { grace_period_s: Some(0), ..DeleteOptions::default() };
         let places: BTreeSet<&str> = pods.iter().filter_map(|pod| node_of(pod)).collect();
         let plan = places.into_iter().fold(Plan::none(), |plan, place| plan.then(self.leave_disks(vmi, place, view)));
-        pods.iter().fold(plan, |plan, pod| plan.delete_with(&Pod::resource(), *pod, options()))
+        let going = pods.iter().filter(|pod| vmi.is_deleting() || pod.is_deleting() || !is_terminal(pod));
+        going.fold(plan, |plan, pod| plan.delete_with(&Pod::resource(), *pod, options()))
     }
 
     /// Writes on the attachments of an instance's disks that nothing of it has them any more on a node. Launchers have them as their

@@ -3,6 +3,7 @@
 use carrack_engine::testing::Caches;
 use carrack_engine::{Absent, Controller, Key, Plan, Time, Write};
 use carrack_types::volume::{DEAD_USERS, attachment_name, flex_attachment_name};
+use carrack_types::well_known::kubevirt::NODE_UNRESPONSIVE;
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
 use k8s_openapi::api::storage::v1::VolumeAttachment;
@@ -33,6 +34,13 @@ fn instance(phase: &str, failover: &str, token: &str) -> VirtualMachineInstance 
     of(json!({"metadata": {"namespace": "ns", "name": "v", "uid": "v", "resourceVersion": "7",
         "annotations": {"kubevirt.io/failover": failover, "kubevirt.io/fencing-token": token}},
         "spec": {"domain": {"devices": {}}}, "status": {"phase": phase, "nodeName": "n"}}))
+}
+
+/// The instance's pod on the node.
+fn launcher() -> Pod {
+    of(json!({"metadata": {"namespace": "ns", "name": "p", "uid": "p", "labels": {"kubevirt.io": "virt-launcher"},
+        "ownerReferences": [{"apiVersion": "kubevirt.io/v1", "kind": "VirtualMachineInstance", "name": "v", "uid": "v",
+            "controller": true}]}, "spec": {"nodeName": "n", "containers": []}}))
 }
 
 /// What a plan writes, in a few words.
@@ -159,11 +167,6 @@ fn a_lease_is_marked_only_after_all_that_it_promises_and_a_margin() {
 
 #[test]
 fn a_launcher_that_its_node_cannot_end_goes_on_the_same_proof() {
-    let launcher = || -> Pod {
-        of(json!({"metadata": {"namespace": "ns", "name": "p", "uid": "p", "labels": {"kubevirt.io": "virt-launcher"},
-            "ownerReferences": [{"apiVersion": "kubevirt.io/v1", "kind": "VirtualMachineInstance", "name": "v", "uid": "v",
-                "controller": true}]}, "spec": {"nodeName": "n", "containers": []}}))
-    };
     let mut taken = node("false", None);
     taken.spec = Some(of(json!({"taints": [{"key": "node.kubernetes.io/out-of-service", "effect": "NoExecute"}]})));
     let check = |nodes: &[Node], leases: &[Lease], vmi: VirtualMachineInstance, goes: bool| {
@@ -210,6 +213,30 @@ fn a_launcher_that_its_node_cannot_end_goes_on_the_same_proof() {
     assert_eq!(mark(60, vec![launcher()]), ["n at \"6\": mark"]);
 }
 
+/// It is there to be looked at.
+#[test]
+fn a_launcher_that_has_ended_stays_as_long_as_its_instance() {
+    type Change = fn(&mut Pod, &mut VirtualMachineInstance);
+    let check = |name: &str, change: Change, goes: bool| {
+        let (mut pod, mut vmi) = (launcher(), instance("Failed", "true", "3"));
+        pod.status.get_or_insert_default().phase = Some("Failed".to_owned());
+        change(&mut pod, &mut vmi);
+        for reason in ["", NODE_UNRESPONSIVE] {
+            vmi.status.get_or_insert_default().reason = reason.to_owned();
+            let caches =
+                indexed().with([node("false", None)]).with([lease(9, 3, true)]).with([vmi.clone()]).with([pod.clone()]);
+            let plan =
+                RecoveryController::default().reconcile(&Key::new("ns", "v"), &caches.view(), Time::from_unix_s(2000));
+            let deletes = plan.writes.iter().filter(|write| matches!(write, Write::Delete { .. })).count();
+            assert_eq!(deletes, usize::from(goes), "{name} {reason}");
+        }
+    };
+    check("it has ended", |_, _| {}, false);
+    check("it has not", |pod, _| pod.status = None, true);
+    check("its instance goes", |_, vmi| vmi.metadata.deletion_timestamp = Some(Time::from_unix_s(1000).meta()), true);
+    check("it was to go", |pod, _| pod.metadata.deletion_timestamp = Some(Time::from_unix_s(1000).meta()), true);
+}
+
 /// The control plane may take the disks of a dead node's machine: that is written before the machine may go on elsewhere.
 #[test]
 fn a_dead_machine_leaves_its_disks() {
@@ -222,11 +249,6 @@ fn a_dead_machine_leaves_its_disks() {
             {"name": "d", "emptyDisk": {"capacity": "1Gi"}}]));
         vmi
     };
-    let launcher: Pod = of(
-        json!({"metadata": {"namespace": "ns", "name": "p", "uid": "p", "labels": {"kubevirt.io": "virt-launcher"},
-            "ownerReferences": [{"apiVersion": "kubevirt.io/v1", "kind": "VirtualMachineInstance", "name": "v", "uid": "v",
-                "controller": true}]}, "spec": {"nodeName": "n", "containers": []}}),
-    );
     let claim = |name: &str, volume: Option<&str>| -> PersistentVolumeClaim {
         of(json!({"metadata": {"namespace": "ns", "name": name, "uid": name}, "spec": {"volumeName": volume}}))
     };
@@ -245,7 +267,7 @@ fn a_dead_machine_leaves_its_disks() {
                 .with([node("false", None)])
                 .with([lease(9, 3, true)])
                 .with([vmi(phase)])
-                .with([launcher.clone()])
+                .with([launcher()])
                 .with([claim("bound", Some("pv")), claim("unbound", None)])
                 .with([volume(source)])
                 .with(there.clone().into_iter().collect::<Vec<_>>());

@@ -744,8 +744,11 @@ fn machines_say_which_volumes_can_be_snapshotted() {
         let vm: VirtualMachine = of(world.vm.clone().expect("a machine"));
         assert_eq!(json!(statuses(&vm, &world.caches().view())), wanted);
     };
-    let cloud = || json!({"name": "cloud", "reason": "Snapshot is not supported for this volumeSource type [cloud]"});
-    let disk = |reason: &str| json!([{"name": "disk", "reason": reason}, cloud()]);
+    let cloud = || {
+        let reason = "Snapshot is not supported for this volumeSource type [cloud]";
+        json!({"name": "cloud", "enabled": false, "reason": reason})
+    };
+    let disk = |reason: &str| json!([{"name": "disk", "enabled": false, "reason": reason}, cloud()]);
     check(|_| {}, json!([{"name": "disk", "enabled": true}, cloud()]));
     check(|world| world.claim = None, disk("PVC not found"));
     let none = "No VolumeSnapshotClass: Volume snapshots are not configured for this StorageClass [local] [disk]";

@@ -70,14 +70,18 @@ pub(crate) fn replace_condition(
 
 /// Whether the guest can serve: it runs, and its pod is ready.
 pub(crate) fn ready(pod: Option<&Pod>, phase: &str) -> Condition {
+    let not_running = || Condition::new("Ready", "False", "GuestNotRunning", "Guest VM is not reported as running");
     let Some(pod) = pod else {
+        if matches!(phase, phase::SUCCEEDED | phase::FAILED) {
+            return not_running();
+        }
         return Condition::new("Ready", "False", "PodNotExists", "virt-launcher pod has not yet been scheduled");
     };
     if pod.is_deleting() || is_terminal(pod) {
         return Condition::new("Ready", "False", POD_TERMINATING, "virt-launcher pod is terminating");
     }
     if phase != phase::RUNNING {
-        return Condition::new("Ready", "False", "GuestNotRunning", "Guest VM is not reported as running");
+        return not_running();
     }
     match pod_condition(pod, "Ready") {
         Some(ready) => Condition::new(

@@ -4,8 +4,11 @@
 //!   "" ─▶ Pending ─pod made─▶ Scheduling ─its containers run─▶ Scheduled ═▶ Running ═▶ Succeeded | Failed
 //!            │                    │ pod gone, ended or refused              (═ the node's handler decides)
 //!            └───── deleted ──────┴────────────────────────────────────────────────▶ Failed
-//!   final: pods deleted;  final, deletion asked for, no pods left: finalizer off
+//!   final: pods that have ended stay;  final, deletion asked for: pods deleted;  and none left: finalizer off
 //! ```
+//!
+//! The pod of an instance that is over stays with it, as upstream's does, for whoever wants to read its logs. One that does not
+//! end is deleted: it would keep its devices and volumes from the machine's next instance.
 //!
 //! An instance that is deleted takes its pod along at once, as upstream's does: the handler ends the guest, and the kubelet
 //! what is left of the pod.
@@ -29,6 +32,7 @@ use carrack_engine::{
     Controller, DeleteOptions, EventRecord, Key, Plan, Premise, Refusal, Setup, Source, Time, View, Write,
 };
 use carrack_types::kubevirt::{Condition, KubeVirt, VirtualMachine, VirtualMachineInstance, phase, set_condition};
+use carrack_types::pod::is_terminal;
 use carrack_types::resource::{Kind, Object};
 use carrack_types::well_known::kubevirt::{
     FAILOVER_ANNOTATION, FENCING_TOKEN_ANNOTATION, KEEP_LAUNCHER_ANNOTATION, NODE_UNRESPONSIVE, VMI_FINALIZER,
@@ -46,8 +50,10 @@ pub(crate) use conditions::{POD_TERMINATING, ready, replace_condition, unpaused_
 pub(crate) use pod::DEFAULT_GRACE_S;
 pub(crate) use progress::enter;
 
-/// How long a launcher may take to end by itself once its guest has ended, before its pod is deleted.
+/// How long a launcher may take to end by itself once its guest has ended, before its pod is deleted with its instance.
 const LAUNCHER_END: Duration = Duration::from_secs(3);
+/// How long all of a pod's containers may take, where the instance stays and its pod is to stay with it.
+const POD_END: Duration = Duration::from_secs(10);
 /// Seconds that its containers get then.
 const LAUNCHER_GRACE_S: i64 = 5;
 
@@ -258,8 +264,12 @@ fn patience(old: &VirtualMachineInstance, new: &VirtualMachineInstance, progress
         {
             wait(true)
         }
-        // The handler tells it in the write that lets the instance go, unless it is away.
-        progress::Next::Phase(phase::SUCCEEDED) if old.is_deleting() => wait(true),
+        // How a guest has ended, and why, its handler tells, unless it is away: of a deleted one in the write that lets it go.
+        progress::Next::Phase(phase::SUCCEEDED | phase::FAILED)
+            if matches!(old.phase(), phase::SCHEDULED | phase::RUNNING) =>
+        {
+            wait(true)
+        }
         // What is in the way is told once, with its event.
         progress::Next::CreatePod(..) | progress::Next::Wait(_) => None,
         _ if !unhindered && conditions::lacks_networks(new) => None,
@@ -298,16 +308,22 @@ fn keep_launcher(vmi: &VirtualMachineInstance) -> bool {
     !vmi.is_deleting() && vmi.annotation(KEEP_LAUNCHER_ANNOTATION) == Some("true")
 }
 
-/// Deletes the pods of an instance that is over. A launcher whose guest has just ended gets a moment to end by itself:
-/// stopping a container that is about to be gone only makes noise.
+/// Deletes the pods of an instance that is over, but for those that have ended while the instance stays. A launcher whose guest
+/// has just ended gets a moment to end by itself: stopping a container that is about to be gone only makes noise. (Upstream:
+/// `sync` in pkg/virt-controller/watch/vmi.)
 fn clear_up(world: &World<'_>, new: &VirtualMachineInstance, plan: Plan, now: Time) -> Plan {
+    let goes = world.vmi.is_deleting();
+    if !goes && world.pods.iter().all(|pod| is_terminal(pod)) {
+        return plan;
+    }
     let over_since = new.status.as_ref().and_then(|status| status.phase_transition_timestamps.last());
     let over_since = over_since.and_then(|last| last.phase_transition_timestamp.as_ref()).map(Time::from);
-    let left = over_since.map_or(Duration::ZERO, |since| (since + LAUNCHER_END).since(now));
+    let patience = if goes { LAUNCHER_END } else { POD_END };
+    let left = over_since.map_or(Duration::ZERO, |since| (since + patience).since(now));
     let had_guest = !world.vmi.status.as_ref().is_none_or(|status| status.node_name.is_empty());
     if had_guest
         && left > Duration::ZERO
-        && world.pod().is_some_and(|pod| !pod.is_deleting() && progress::compute_runs(pod))
+        && world.pod().is_some_and(|pod| !pod.is_deleting() && (!goes || progress::compute_runs(pod)))
     {
         return plan.requeue_after(left);
     }

@@ -242,7 +242,7 @@ fn phases() {
         vmi("Scheduling", json!({})),
         Some(pod("x", json!({"status": {"phase": "Failed"}}))),
         Some("Failed"),
-        1,
+        0,
     );
     check("deleted before it had a pod", vmi("Pending", deleting.clone()), None, Some("Failed"), 0);
     check(
@@ -275,10 +275,10 @@ fn phases() {
         0,
     );
     let failed = || json!({"status": {"phase": "Failed"}});
-    check("its launcher failed", vmi("Scheduled", json!({})), Some(pod("ended", failed())), Some("Failed"), 1);
+    check("its launcher failed", vmi("Scheduled", json!({})), Some(pod("ended", failed())), Some("Failed"), 0);
     let pod_failed = Some(pod("ended", failed()));
     check("deleted before its guest began", vmi("Scheduled", deleting.clone()), pod_failed, Some("Succeeded"), 1);
-    check("a running one's pod ended", vmi("Running", json!({})), Some(pod("ended", json!({}))), Some("Succeeded"), 1);
+    check("a running one's pod ended", vmi("Running", json!({})), Some(pod("ended", json!({}))), Some("Succeeded"), 0);
     // The pod's phase alone is no proof while a container is still reported to run.
     check(
         "a running one's pod failed on paper",
@@ -290,7 +290,10 @@ fn phases() {
     let unsaid = json!({"status": {"phase": "Failed", "containerStatuses": []}});
     check("a running one's pod was given up", vmi("Running", json!({})), Some(pod("running", unsaid)), None, 0);
     check("a running one's pod is gone, its node is not", vmi("Running", json!({})), None, None, 0);
-    check("final: the pod goes", vmi("Succeeded", json!({})), Some(pod("running", json!({}))), None, 1);
+    check("final: a pod that runs on goes", vmi("Succeeded", json!({})), Some(pod("running", json!({}))), None, 1);
+    check("final: its pod has ended, and stays", vmi("Succeeded", json!({})), Some(pod("ended", json!({}))), None, 0);
+    let going = vmi("Succeeded", deleting.clone());
+    check("final and deleted: its pod goes", going, Some(pod("ended", json!({}))), None, 1);
     let just = json!({"status": {"nodeName": "n1", "phaseTransitionTimestamps": [
         {"phase": "Succeeded", "phaseTransitionTimestamp": NOW.rfc3339()}]}});
     check(
@@ -300,7 +303,10 @@ fn phases() {
         None,
         0,
     );
-    check("just final: it has", vmi("Succeeded", just), Some(pod("ended", json!({}))), None, 1);
+    let disks = Some(pod("ended", json!({"status": {"phase": "Running"}})));
+    check("just final: what holds its disks ends, too", vmi("Succeeded", just.clone()), disks.clone(), None, 0);
+    let gone = vmi("Succeeded", json!({"metadata": deleting["metadata"], "status": just["status"]}));
+    check("just final and deleted: nothing of it is waited for", gone, disks, None, 1);
     check("final: a pod that goes is left", vmi("Succeeded", json!({})), Some(pod("running", deleting)), None, 0);
 }
 
@@ -392,7 +398,13 @@ fn steps_wait_for_what_they_come_to() {
         plan(vmi("Running", going.clone()), Some(pod("ended", going.clone()))),
         step,
     );
-    check("it has ended by itself", plan(vmi("Running", json!({})), Some(pod("ended", json!({})))), None);
+    check("it has ended by itself", plan(vmi("Running", json!({})), Some(pod("ended", json!({})))), step);
+    for phase in ["Scheduled", "Running"] {
+        let failed = Some(pod("ended", json!({"status": {"phase": "Failed"}})));
+        check("it has failed on its node", plan(vmi(phase, json!({})), failed), step);
+    }
+    let unstarted = Some(pod("ContainerCreating", json!({})));
+    check("it is deleted before its node has it", plan(vmi("Scheduling", going.clone()), unstarted), None);
     check("it is on its way out", plan(vmi("Running", going.clone()), Some(pod("running", going))), step);
 }
 
@@ -531,6 +543,10 @@ fn readiness_follows_the_pod_and_the_guest() {
     let of = |vmi, pod| condition(&patched(&plan(vmi, pod)), "Ready")["status"].clone();
     assert_eq!(of(vmi("Running", json!({})), Some(pod("running", ready.clone()))), "True");
     assert_eq!(of(vmi("Scheduled", json!({})), Some(pod("running", ready))), "False");
+    let why = |vmi, pod| condition(&patched(&plan(vmi, pod)), "Ready")["reason"].clone();
+    assert_eq!(why(vmi("Pending", json!({})), None), "PodNotExists");
+    assert_eq!(why(vmi("Failed", json!({})), None), "GuestNotRunning");
+    assert_eq!(why(vmi("Failed", json!({})), Some(pod("ended", json!({})))), "PodTerminating");
     // A paused guest closes the gate.
     let paused = vmi("Running", json!({"status": {"conditions": [{"type": "Paused", "status": "True"}]}}));
     let gate = plan(paused, Some(pod("running", json!({}))));

@@ -26,6 +26,7 @@ use k8s_openapi::api::core::v1::Pod;
 
 use super::Flight;
 use super::pace::Pace;
+use super::words;
 use crate::controllers::vmi::DEFAULT_GRACE_S;
 use crate::fence;
 use crate::handler::effects::{AgentQuestion, AgentReport, Call, Outcome, Place, Preparation, Prepared, Record, Reply};
@@ -64,6 +65,8 @@ pub(super) struct Guest {
     pub domain: Option<Domain>,
     /// What was made ready.
     pub prepared: Option<Prepared>,
+    /// Its launcher does not understand what it is to run.
+    pub not_understood: bool,
     /// What does not work.
     pub trouble: Option<String>,
     /// How often in a row something failed.
@@ -201,6 +204,7 @@ impl Guest {
             (Flight::Drop(_), _) => self.saved = None,
             (Flight::Prepare(_), Reply::Prepared(prepared)) => self.prepared = Some(*prepared),
             (Flight::TakeOver(_), _) => self.unreached = 0,
+            (Flight::Call(_), Reply::NotUnderstood) => self.not_understood = true,
             (Flight::Arm(_, until), _) => self.armed = Some(*until),
             (Flight::Destroy(_), Reply::Processes(left)) => {
                 self.dead = !left;
@@ -288,9 +292,12 @@ impl Guest {
 
     /// Why a guest's launcher ended before the guest began.
     fn never_began(&self, vmi: &VirtualMachineInstance, pod: Option<&Pod>) -> String {
+        if self.not_understood {
+            return "its launcher is of another version than its node's handler".to_owned();
+        }
         let disk = pod.and_then(|pod| spec::ended_before(vmi, pod));
         let why = disk.or_else(|| self.trouble.clone());
-        why.unwrap_or_else(|| "its launcher ended before the guest started".to_owned())
+        why.unwrap_or_else(|| words::added("its launcher ended before the guest started", pod))
     }
 
     /// Whether it is a fact that no guest runs.
@@ -310,12 +317,21 @@ impl Guest {
             .is_some_and(|domain| matches!(domain.phase, Phase::Running | Phase::Paused | Phase::Starting))
     }
 
+    /// Whether QEMU ended by itself, and its pod has yet to tell what it said.
+    pub fn awaits_words(&self, pod: Option<&Pod>) -> bool {
+        let end = self.domain.as_ref().and_then(|domain| domain.end.as_ref());
+        end.is_some_and(End::is_qemus_own) && !self.dead && pod.is_some_and(|pod| !spec::launcher_has_ended(pod))
+    }
+
     /// The guest's state for the status: what the launcher said, or, when it is a fact that nothing is left, the end
     /// that follows from how the pod ended. All of it can be seen again by a handler that comes later.
     pub fn outcome(&self, vmi: &VirtualMachineInstance, pod: Option<&Pod>) -> Option<Domain> {
         let known = self.domain.as_ref().filter(|domain| domain.phase == Phase::Ended || !self.dead);
         if let Some(known) = known {
             let mut domain = known.clone();
+            if let Some(end) = domain.end.as_mut().filter(|end| end.is_qemus_own()) {
+                end.detail = words::added(&end.detail, pod);
+            }
             // Who asked for its end had no machine yet to end: only if nobody wants the instance any more is that as it should be.
             if !domain.has_begun() && !vmi.is_deleting() {
                 let killed = domain.end.as_mut().filter(|end| end.reason == EndReason::Killed);
@@ -337,7 +353,7 @@ impl Guest {
         }
         let succeeded = pod.and_then(|pod| pod.status.as_ref()?.phase.as_deref()) == Some("Succeeded");
         let reason = if succeeded { EndReason::GuestShutdown } else { EndReason::Crashed };
-        domain.end = Some(End { reason, detail: "its container ended".to_owned() });
+        domain.end = Some(End { reason, detail: words::added("its container ended", pod) });
         Some(domain)
     }
 }
@@ -362,17 +378,19 @@ pub(super) fn act(guest: &mut Guest, seen: &Seen<'_>) -> Act {
         return Act::Wait(Some(at));
     }
     let Some(pod) = seen.pod else { return vanished(guest, seen) };
-    match spec::status_of(pod, COMPUTE_CONTAINER) {
-        Some(compute) if compute.state.as_ref().is_some_and(|state| state.terminated.is_some()) => return Act::Lost,
-        // Its kubelet has given it up, such as after a restart, and says nothing of the containers that it had.
-        None if is_terminal(pod) => return vanished(guest, seen),
-        _ => {}
+    if spec::launcher_has_ended(pod) {
+        return Act::Lost;
+    }
+    // Its kubelet has given it up, such as after a restart, and says nothing of the containers that it had.
+    if is_terminal(pod) && spec::status_of(pod, COMPUTE_CONTAINER).is_none() {
+        return vanished(guest, seen);
     }
     let Some(place) = spec::place(seen.vmi, pod) else { return Act::Wait(None) };
     if guest.record.place != place {
         // Another container is another launcher; what was said by the one before does not hold.
         guest.record.place = place.clone();
         guest.prepared = None;
+        guest.not_understood = false;
     }
     if !guest.watching {
         let started = guest.record.started || seen.vmi.phase() == phase::RUNNING;
@@ -384,7 +402,8 @@ pub(super) fn act(guest: &mut Guest, seen: &Seen<'_>) -> Act {
     let going = seen.vmi.is_deleting() || pod.is_deleting();
     match guest.domain.as_ref().map(|domain| domain.phase) {
         None | Some(Phase::Starting | Phase::Ended) => Act::Wait(None),
-        Some(Phase::Waiting) if going => repeat(guest, seen.now, &place, Call::Kill),
+        // What a launcher does not understand once it never will: whoever made the instance makes another.
+        Some(Phase::Waiting) if going || guest.not_understood => repeat(guest, seen.now, &place, Call::Kill),
         Some(Phase::Waiting) => start(guest, seen, pod, place),
         Some(Phase::Running | Phase::Paused) if going => shut_down(guest, seen, &place),
         Some(Phase::Running) => ask_agent(guest, seen, place),

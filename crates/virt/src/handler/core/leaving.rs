@@ -1,4 +1,8 @@
-//! Pods that go: what holds their container disks is asked once more to end.
+//! Pods that go: what holds their container disks is asked to end.
+//!
+//! A launcher that has ended leaves the containers of its disks behind, which hold what nobody uses any more. When they have
+//! ended, too, the pod is over, and gives back what it has of its node; it stays to be looked at with the instance. (Upstream:
+//! they end when virt-handler takes their disks away, `UnmountAll` in pkg/virt-handler/container-disk.)
 //!
 //! A container's first process ignores a signal for which it has no handler. So one that is stopped right after its
 //! start, before its program listens, never hears of it: runtimes send their signal once, and it sits out the pod's
@@ -6,22 +10,26 @@
 //! deletion, its node's handler sends the signal again, to programs that listen by now.
 //!
 //! ```text
-//!   pod is deleted ─ 0.5 s ─▶ its guest goes on: look again in 0.5 s
-//!                             otherwise: ask, and see what is left ─ nothing ─▶ the kubelet does the rest
-//!                                             ▲────── 1 s, 2 s, 4 s … ───┘ something, or unknown
+//!   pod is deleted, or
+//!   its launcher ends ─ 0.5 s ─▶ its guest goes on: look again in 0.5 s
+//!                                otherwise: ask, and see what is left ─ nothing ─▶ the kubelet does the rest
+//!                                                ▲────── 1 s, 2 s, 4 s … ───┘ something, or unknown
 //! ```
 //!
-//! That a pod is deleted is never taken back, and its kubelet stops the same containers for the same reason: nothing
-//! ends by this that was to stay. All of it follows from the pod, so that a handler that comes later sees it as well.
+//! That a pod is deleted is never taken back, and its kubelet stops the same containers for the same reason; a launcher
+//! that has ended is never started again. So nothing ends by this that was to stay. All of it follows from the pod, so that
+//! a handler that comes later sees it as well.
 
 use std::time::Duration;
 
 use carrack_engine::{Delta, Effects, Time};
+use carrack_types::pod::is_terminal;
 use carrack_types::resource::Object as _;
 use k8s_openapi::api::core::v1::Pod;
 
 use super::{Flight, Handler, Wake};
 use crate::handler::effects::{Op, Out, Outcome, Reply, Sought};
+use crate::handler::spec::launcher_has_ended;
 use crate::identity::launcher_of;
 use crate::paths::KEEP_ALIVE;
 
@@ -39,14 +47,15 @@ pub(super) struct Leaving {
 }
 
 impl Handler {
-    /// A pod has changed. One that goes, and holds container disks, is looked at a little later.
+    /// A pod has changed. One that holds container disks, and goes or has lost its launcher, is looked at a little later.
     pub(super) fn sees_pod(&mut self, now: Time, delta: &Delta<Pod>, fx: &mut Effects<Out>) {
         let pod = delta.object();
         if matches!(delta, Delta::Removed(_)) {
             self.leaving.remove(pod.uid());
             return;
         }
-        if !pod.is_deleting() || !holds_disks(pod) || self.leaving.contains_key(pod.uid()) {
+        let goes = pod.is_deleting() || launcher_has_ended(pod) && !is_terminal(pod);
+        if !goes || !holds_disks(pod) || self.leaving.contains_key(pod.uid()) {
             return;
         }
         let instance = launcher_of(pod).unwrap_or_default().to_owned();

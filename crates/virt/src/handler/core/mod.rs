@@ -15,6 +15,7 @@ mod lease;
 mod leaving;
 mod pace;
 pub(super) mod watchdog;
+mod words;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -33,7 +34,7 @@ use carrack_types::well_known::kubevirt::{APP_LABEL, KVM_RESOURCE, LAUNCHER, NOD
 use k8s_openapi::api::core::v1::{Node, Pod};
 
 use super::effects::{Call, In, Op, OpId, Out, Outcome, Record, Reply, Served, Sought};
-use super::status;
+use super::{spec, status};
 use crate::diff::merge_patch;
 use crate::fence;
 use crate::identity::launcher_of;
@@ -46,7 +47,7 @@ use watchdog::Watchdog;
 /// Component name in events.
 pub const COMPONENT: &str = "virt-handler";
 
-/// How long the end of a guest whose instance is deleted may wait for the end of its pod.
+/// How long a guest's end may wait for its pod, which goes along, or tells what QEMU said.
 const END_WAIT: Duration = Duration::from_secs(3);
 
 /// Index of instances by their UIDs: after each step it is looked which guests there are.
@@ -366,20 +367,19 @@ impl Handler {
             agent: guest.agent.report.as_ref(),
         };
         status::apply(&mut new, &seen, now);
-        if vmi.is_deleting() && new.phase() == phase::SUCCEEDED {
-            if pod.is_none() {
-                // Nothing holds it any more: its end is told in the write that lets it go.
-                new.remove_finalizer(VMI_FINALIZER);
-            } else {
-                // Its pod is about to go.
-                let until = *guest.end_told_by.get_or_insert(now + END_WAIT);
-                if now < until {
-                    if guest.wake_at != Some(until) {
-                        guest.wake_at = Some(until);
-                        self.wake(fx, until, Wake::Guest(uid.to_owned()));
-                    }
-                    return;
+        let goes_in_order = vmi.is_deleting() && new.phase() == phase::SUCCEEDED;
+        if goes_in_order && pod.is_none() {
+            // Nothing holds it any more: its end is told in the write that lets it go.
+            new.remove_finalizer(VMI_FINALIZER);
+        } else if goes_in_order || guest.awaits_words(pod) {
+            // Its pod is about to go, or to tell what QEMU said.
+            let until = *guest.end_told_by.get_or_insert(now + END_WAIT);
+            if now < until {
+                if guest.wake_at != Some(until) {
+                    guest.wake_at = Some(until);
+                    self.wake(fx, until, Wake::Guest(uid.to_owned()));
                 }
+                return;
             }
         }
         let patch = merge_patch(vmi.as_ref(), &new);
@@ -591,6 +591,7 @@ impl Handler {
                 place: guest.record.place.clone(),
                 address: self.pod(&guest.record.namespace, uid).and_then(|pod| pod.status.as_ref()?.pod_ip.clone()),
                 disks: Vec::new(),
+                nics: BTreeMap::new(),
             })
             .collect();
         if served != self.published {
@@ -598,6 +599,7 @@ impl Handler {
             for guest in &mut served {
                 if let Some(vmi) = self.instance(&guest.place.uid) {
                     guest.disks = vmi.spec.domain.devices.disks.iter().map(|disk| disk.name.clone()).collect();
+                    guest.nics = spec::taps(&vmi);
                 }
             }
             Self::tell(fx, Op::Publish(served));

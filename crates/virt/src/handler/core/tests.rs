@@ -23,6 +23,7 @@ mod agents;
 mod bound;
 mod guarded;
 mod leaving;
+mod words;
 
 const VMI: &str = "/apis/kubevirt.io/v1/namespaces/ns/virtualmachineinstances/demo";
 const POD: &str = "/api/v1/namespaces/ns/pods/virt-launcher-demo";
@@ -550,6 +551,23 @@ fn a_guest_that_never_started_is_not_started_to_be_stopped() {
     rig.ends_unbegun();
     rig.remove(POD);
     assert_eq!(rig.phase(), "Succeeded");
+}
+
+/// It would be asked for ever: launchers are not started again.
+#[test]
+fn a_launcher_that_does_not_understand_its_machine_ends() {
+    let mut rig = Rig::with_instance("Scheduled");
+    rig.start(Vec::new());
+    rig.expect(|op| matches!(op, Op::Watch(_)));
+    rig.domain(Phase::Waiting, None);
+    rig.answer(|op| matches!(op, Op::Prepare(_)), Ok(Reply::Prepared(Box::default())));
+    rig.answer(|op| matches!(op, Op::Save(_)), Ok(Reply::Done));
+    rig.answer(|op| matches!(op, Op::Call(_, Call::Sync(_))), Ok(Reply::NotUnderstood));
+    rig.answer(|op| matches!(op, Op::Call(_, Call::Kill)), Ok(Reply::Done));
+    rig.ends_unbegun();
+    assert_eq!(rig.phase(), "Failed");
+    let why = "its launcher is of another version than its node's handler";
+    assert!(rig.told.iter().any(|told| told.contains(why)), "{:?}", rig.told);
 }
 
 #[test]

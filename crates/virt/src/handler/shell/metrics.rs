@@ -18,8 +18,7 @@ use crate::exposition::{Family, Page};
 use crate::handler::effects::Served;
 
 /// The families: name, type, help.
-const FAMILIES: [(&str, &str, &str); 35] = [
-    ("kubevirt_vmi_info", "gauge", "Information about VirtualMachineInstances."),
+const FAMILIES: [(&str, &str, &str); 34] = [
     ("kubevirt_vmi_cpu_usage_seconds_total", "counter", "Total CPU time spent in all modes."),
     ("kubevirt_vmi_cpu_user_usage_seconds_total", "counter", "Total CPU time spent in user mode."),
     ("kubevirt_vmi_cpu_system_usage_seconds_total", "counter", "Total CPU time spent in system mode."),
@@ -165,7 +164,6 @@ fn of_guest(proc: &Path, guest: &Served) -> Samples {
     let Ok(Some(pid)) = carrack_processes::init_of(proc, &guest.place.compute_id) else { return samples };
     let directory = proc.join(pid.to_string());
     let read = |file: &str| kernel_text::read(directory.join(file)).unwrap_or_default();
-    samples.insert("kubevirt_vmi_info", vec![(vec![("phase", "running".to_owned())], 1.0)]);
     if let Some((user_s, system_s)) = cpu_s(&read("stat")) {
         samples.insert("kubevirt_vmi_cpu_usage_seconds_total", vec![(Vec::new(), user_s + system_s)]);
         samples.insert("kubevirt_vmi_cpu_user_usage_seconds_total", vec![(Vec::new(), user_s)]);
@@ -186,7 +184,7 @@ fn of_guest(proc: &Path, guest: &Served) -> Samples {
     if let Some(count) = option("-smp", "cpus=").and_then(|text| text.parse::<f64>().ok()) {
         samples.insert("kubevirt_vmi_vcpu_count", vec![(Vec::new(), count)]);
     }
-    network(&read("net/dev"), &mut samples);
+    network(&read("net/dev"), &guest.nics, &mut samples);
     // Whoever is in the container calls his threads what he likes: each processor is told once.
     let mut known = BTreeSet::new();
     for thread in std::fs::read_dir(directory.join("task")).into_iter().flatten().flatten() {
@@ -241,8 +239,8 @@ fn resident_bytes(status: &str) -> Option<f64> {
     line.trim().strip_suffix(" kB")?.trim().parse::<f64>().ok().map(|kib| kib * 1024.0)
 }
 
-/// The tap devices' counts. What a tap device receives is what the guest transmits.
-fn network(dev: &str, samples: &mut Samples) {
+/// The tap devices' counts, under the names of their interfaces. What a tap device receives is what the guest transmits.
+fn network(dev: &str, nics: &BTreeMap<String, String>, samples: &mut Samples) {
     for line in dev.lines() {
         let Some((name, counts)) = line.split_once(':') else { continue };
         let name = name.trim();
@@ -250,6 +248,7 @@ fn network(dev: &str, samples: &mut Samples) {
         if !name.starts_with("tap") || counts.len() < 16 {
             continue;
         }
+        let interface = nics.get(name).map_or(name, String::as_str);
         for (family, value) in [
             ("kubevirt_vmi_network_transmit_bytes_total", counts[0]),
             ("kubevirt_vmi_network_transmit_packets_total", counts[1]),
@@ -260,7 +259,7 @@ fn network(dev: &str, samples: &mut Samples) {
             ("kubevirt_vmi_network_receive_errors_total", counts[10]),
             ("kubevirt_vmi_network_receive_packets_dropped_total", counts[11]),
         ] {
-            samples.entry(family).or_default().push((vec![("interface", name.to_owned())], value));
+            samples.entry(family).or_default().push((vec![("interface", interface.to_owned())], value));
         }
     }
 }
@@ -377,11 +376,13 @@ mod tests {
         let mut samples = Samples::new();
         network(
             "Inter-| Receive\n face |bytes\n  eth0: 1 1 0 0 0 0 0 0 1 1 0 0 0 0 0 0\n  tap0: 10 2 0 1 0 0 0 0 30 4 0 0 0 0 0 0\n",
+            &[("tap0".to_owned(), "default".to_owned())].into(),
             &mut samples,
         );
         let of = |family: &str| samples[family].clone();
-        assert_eq!(of("kubevirt_vmi_network_transmit_bytes_total"), [(vec![("interface", "tap0".to_owned())], 10.0)]);
-        assert_eq!(of("kubevirt_vmi_network_receive_bytes_total"), [(vec![("interface", "tap0".to_owned())], 30.0)]);
+        let default = |value: f64| [(vec![("interface", "default".to_owned())], value)];
+        assert_eq!(of("kubevirt_vmi_network_transmit_bytes_total"), default(10.0));
+        assert_eq!(of("kubevirt_vmi_network_receive_bytes_total"), default(30.0));
         assert_eq!(render(std::path::Path::new("/proc"), "n", &[]), "");
     }
 }

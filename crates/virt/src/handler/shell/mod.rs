@@ -27,7 +27,7 @@ use anchor::Anchor;
 use carrack_engine::shell::{Clock, Doer, EventSink, run_core};
 use carrack_engine::{Rng, Transport};
 use carrack_launcher::accel::{PROBE_DEADLINE, Probe, probe};
-use carrack_launcher::client::{self, Watch};
+use carrack_launcher::client::{self, ClientError, Watch};
 use carrack_launcher::{Layout, promise, proto};
 use tokio::task::{AbortHandle, JoinSet};
 use tokio_util::sync::CancellationToken;
@@ -88,7 +88,7 @@ pub async fn run(
     node_name: &str,
     config: Config,
     listener: tokio::net::TcpListener,
-    tls: rustls::ServerConfig,
+    tls: carrack_auth::tls::ServerTls,
     transport: Arc<dyn Transport>,
     rng: &Rng,
     stop: CancellationToken,
@@ -114,10 +114,10 @@ pub async fn run(
             None => core.with_watchdog(),
         };
     }
-    let core = run_core(core, transport, doer, stop.clone().cancelled_owned());
+    let core = run_core(core, transport.clone(), doer, stop.clone().cancelled_owned());
     tokio::select! {
         ended = core => ended,
-        ended = server::serve(listener, tls, config, guests, stop.clone()) => match ended {
+        ended = server::serve(listener, tls, config, guests, transport, stop.clone()) => match ended {
             Ok(()) => Ok(()),
             Err(error) => Err(format!("the console server ended: {error}")),
         },
@@ -412,15 +412,17 @@ async fn find(container_id: &str) -> Result<u32, OpError> {
 }
 
 async fn call_launcher(config: &Config, place: &Place, call: Call) -> Outcome {
+    let starts = matches!(call, Call::Sync(_));
     let call = match call {
         Call::Sync(spec) => proto::Call::Sync { spec },
         Call::Shutdown => proto::Call::Shutdown,
         Call::Kill => proto::Call::Kill,
     };
-    client::call(&config.layout(place).command_socket(), call, CALL_DEADLINE)
-        .await
-        .map(|domain| Reply::Domain(Box::new(domain)))
-        .map_err(|error| OpError(carrack_engine::causes(&error)))
+    match client::call(&config.layout(place).command_socket(), call, CALL_DEADLINE).await {
+        Ok(domain) => Ok(Reply::Domain(Box::new(domain))),
+        Err(ClientError::Refused(why)) if starts && why.starts_with(proto::NOT_A_REQUEST) => Ok(Reply::NotUnderstood),
+        Err(error) => Err(OpError(carrack_engine::causes(&error))),
+    }
 }
 
 async fn follow(layout: Layout, uid: String, events: EventSink<In>) {

@@ -1,8 +1,9 @@
-//! The handler's own server: consoles and calls on guests, for the API server alone.
+//! The handler's own server: consoles and calls on guests, for the API server alone, and metrics.
 //!
 //! Paths are KubeVirt's, `/v1/namespaces/<ns>/virtualmachineinstances/<name>/<call>`. Streams are websockets of protocol
 //! `plain.kubevirt.io`: the guest's bytes in binary messages, nothing else. Only callers with a client certificate
 //! that names the API server (or an administrator) are let in; the API server has authorised whoever stands behind.
+//! `/metrics` alone is for others, too, whom the API server is asked about, as it is for other components' metrics.
 
 mod copies;
 mod guest;
@@ -14,10 +15,13 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use bytes::Bytes;
+use carrack_apiserver::delegated;
 use carrack_auth::Caller;
 use carrack_auth::caller::GROUP_MASTERS;
 use carrack_auth::pki::Identity;
 use carrack_auth::strangers::{Stranger, Strangers, has_to_go};
+use carrack_auth::tls::{Clients, ServerTls};
+use carrack_engine::Transport;
 use carrack_engine::shell::EventSink;
 use carrack_launcher::proto::Call;
 use carrack_launcher::{Layout, client};
@@ -132,22 +136,31 @@ impl Guests {
     }
 }
 
-/// Serves until `stop`.
+/// What connections are served with.
+struct State {
+    config: Config,
+    guests: Guests,
+    /// Says who may read metrics.
+    api: Arc<dyn Transport>,
+}
+
+/// Serves until `stop`. `api` is asked who may read metrics.
 ///
 /// # Errors
 /// It listens no more. A connection that cannot be accepted is none.
 pub async fn serve(
     listener: TcpListener,
-    mut tls: rustls::ServerConfig,
+    mut tls: ServerTls,
     config: Config,
     guests: Guests,
+    api: Arc<dyn Transport>,
     stop: CancellationToken,
 ) -> std::io::Result<()> {
     // An upgrade to a websocket is HTTP/1.1's.
-    tls.alpn_protocols = vec![b"http/1.1".to_vec()];
+    tls.config.alpn_protocols = vec![b"http/1.1".to_vec()];
     copies::take_all_back().await;
-    let acceptor = TlsAcceptor::from(Arc::new(tls));
-    let state = Arc::new((config, guests));
+    let (acceptor, clients) = (TlsAcceptor::from(Arc::new(tls.config)), tls.clients);
+    let state = Arc::new(State { config, guests, api });
     let (slots, strangers) = (Arc::new(Semaphore::new(CONNECTIONS)), Strangers::new(STRANGERS));
     let mut connections = JoinSet::new();
     loop {
@@ -168,8 +181,9 @@ pub async fn serve(
         };
         while connections.try_join_next().is_some() {}
         let (acceptor, state, stranger) = (acceptor.clone(), state.clone(), strangers.enter());
+        let clients = clients.clone();
         connections.spawn(async move {
-            if let Err(error) = connection(stream, stranger, acceptor, state).await {
+            if let Err(error) = connection(stream, stranger, (acceptor, clients), state).await {
                 tracing::debug!(error, "a connection failed");
             }
             drop(slot);
@@ -188,8 +202,8 @@ fn watch_peer(stream: &TcpStream) -> std::io::Result<()> {
 async fn connection(
     stream: TcpStream,
     mut stranger: Stranger,
-    acceptor: TlsAcceptor,
-    state: Arc<(Config, Guests)>,
+    (acceptor, clients): (TlsAcceptor, Clients),
+    state: Arc<State>,
 ) -> Result<(), String> {
     watch_peer(&stream).map_err(|error| error.to_string())?;
     let handshake = tokio::time::timeout(HEAD_DEADLINE, acceptor.accept(stream));
@@ -198,16 +212,22 @@ async fn connection(
         () = stranger.has_to_go() => return Err("it made room for others".to_owned()),
     };
     let stream = done.map_err(|_| "the handshake took too long")?.map_err(|error| error.to_string())?;
-    let caller = carrack_auth::tls::peer_caller(stream.get_ref().1.peer_certificates()).map_err(|e| e.to_string())?;
-    let trusted = caller.is_some_and(|caller| is_trusted(&caller));
+    // A certificate of another authority is as good as none: whoever shows it may have a token.
+    let peer = clients.peer(stream.get_ref().1.peer_certificates()).unwrap_or_else(|error| {
+        tracing::debug!(%error, "a client certificate says nothing");
+        None
+    });
+    let caller = peer.map(|peer| peer.caller);
+    let trusted = caller.as_ref().is_some_and(is_trusted);
     let mut stranger = (!trusted).then_some(stranger);
     let service = service_fn(move |request: Request<Incoming>| {
-        let state = state.clone();
+        let (state, caller) = (state.clone(), caller.clone());
         async move {
             let reply = if trusted {
-                answer(&state.0, &state.1, request).await
+                answer(&state.config, &state.guests, request).await
             } else {
-                text(StatusCode::FORBIDDEN, "only the API server may call")
+                let (head, _) = request.into_parts();
+                metrics_alone(&state, caller, &head).await
             };
             Ok::<_, Infallible>(reply)
         }
@@ -237,6 +257,18 @@ fn text(code: StatusCode, message: impl Into<String>) -> Response<Body> {
     *reply.status_mut() = code;
     reply.headers_mut().insert(http::header::CONTENT_TYPE, HeaderValue::from_static("text/plain; charset=utf-8"));
     reply
+}
+
+/// What there is for those who are not the API server.
+async fn metrics_alone(state: &State, caller: Option<Caller>, head: &http::request::Parts) -> Response<Body> {
+    let path = head.uri.path();
+    if path != "/metrics" || head.method != Method::GET {
+        return text(StatusCode::FORBIDDEN, "only the API server may call");
+    }
+    match delegated::refusal(state.api.as_ref(), caller, &head.headers, path).await {
+        Some((code, why)) => text(code, why),
+        None => measures(&state.config, &state.guests).await,
+    }
 }
 
 async fn answer(config: &Config, guests: &Guests, request: Request<Incoming>) -> Response<Body> {

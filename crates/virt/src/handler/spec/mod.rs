@@ -22,7 +22,7 @@ use crate::paths;
 
 pub(super) use disks::targets;
 pub use network::{POD_INTERFACE, mac_of};
-pub(super) use network::{pod_interface, queues};
+pub(super) use network::{pod_interface, queues, taps};
 
 /// Id of a container as the kubelet reports it, without the runtime's name.
 fn container_id(status: &ContainerStatus) -> Option<String> {
@@ -34,6 +34,12 @@ fn container_id(status: &ContainerStatus) -> Option<String> {
 /// What a pod tells of a container.
 pub(super) fn status_of<'a>(pod: &'a Pod, name: &str) -> Option<&'a ContainerStatus> {
     pod.status.as_ref()?.container_statuses.as_ref()?.iter().find(|status| status.name == name)
+}
+
+/// Whether the kubelet reports that a pod's launcher has ended.
+pub(super) fn launcher_has_ended(pod: &Pod) -> bool {
+    let state = status_of(pod, COMPUTE_CONTAINER).and_then(|status| status.state.as_ref());
+    state.is_some_and(|state| state.terminated.is_some())
 }
 
 /// Where an instance is, once its compute container runs.
@@ -174,14 +180,15 @@ pub fn machine(
     };
     let strings = pod.annotation(SMBIOS_ANNOTATION).and_then(|text| serde_json::from_str(text).ok());
     let strings: SmBiosConfiguration = strings.unwrap_or_default();
-    let pc =
-        domain.machine.as_ref().and_then(|machine| machine.r#type.as_deref()).and_then(crate::admission::machine_type)
-            == Some(false);
+    let machine_type = domain.machine.as_ref().and_then(|machine| machine.r#type.as_deref()).unwrap_or_default();
+    let pc = crate::admission::machine_type(machine_type) == Some(false);
     Ok(MachineSpec {
         name: vmi.name().to_owned(),
         namespace: vmi.namespace().to_owned(),
         uid: vmi.uid().to_owned(),
         machine: if pc { MachineType::Pc } else { MachineType::Q35 },
+        // A chip set's plain name is that of its newest version.
+        machine_type: (!matches!(machine_type, "" | "q35" | "pc")).then(|| machine_type.to_owned()),
         accel,
         cpu: CpuSpec {
             sockets: topology.0,

@@ -1,5 +1,6 @@
 //! Interfaces: how each is bound to the pod's network, and what the guest hears by DHCP.
 
+use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
 
 use carrack_launcher::spec::{DhcpSpec, NicModel, NicSpec};
@@ -122,6 +123,12 @@ pub fn mac_of(vmi: &VirtualMachineInstance, nic: &Interface) -> String {
 /// Name of the interface in the pod.
 pub(in crate::handler) fn pod_interface(vmi: &VirtualMachineInstance, nic: &Interface) -> String {
     network_of(vmi, nic).map_or_else(|_| String::new(), |network| names(network).pod)
+}
+
+/// Names of a guest's interfaces, by their tap devices.
+pub(in crate::handler) fn taps(vmi: &VirtualMachineInstance) -> BTreeMap<String, String> {
+    let nics = vmi.spec.domain.devices.interfaces.iter();
+    nics.filter_map(|nic| Some((names(network_of(vmi, nic).ok()?).tap, nic.name.clone()))).collect()
 }
 
 /// What a guest is told by DHCP besides, by the numbers of RFC 2132.

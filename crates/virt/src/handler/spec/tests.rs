@@ -81,6 +81,20 @@ fn devices() {
 }
 
 #[test]
+fn machine_types() {
+    let check = |name: &str, chip_set: &str, version: Value| {
+        let machine = json!({"machine": {"type": name}});
+        check(machine.clone(), Accel::Kvm, "/machine", json!(chip_set));
+        check(machine, Accel::Kvm, "/machine_type", version);
+    };
+    check("", "q35", Value::Null);
+    check("q35", "q35", Value::Null);
+    check("pc", "pc", Value::Null);
+    check("pc-q35-7.2", "q35", json!("pc-q35-7.2"));
+    check("pc-i440fx-7.2", "pc", json!("pc-i440fx-7.2"));
+}
+
+#[test]
 fn what_firmware_says() {
     for (name, wanted) in [("manufacturer", json!("Acme")), ("version", json!("2")), ("product", Value::Null)] {
         check(json!({}), Accel::Kvm, &format!("/smbios/{name}"), wanted);

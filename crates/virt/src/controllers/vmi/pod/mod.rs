@@ -125,6 +125,8 @@ pub(super) fn build(
         lifecycle: Some(power_button(vmi)),
         liveness_probe: spec.liveness_probe.as_ref().map(|probe| probes::of(vmi, probe)),
         readiness_probe: spec.readiness_probe.as_ref().map(|probe| probes::of(vmi, probe)),
+        // Why QEMU ended is told from its last lines.
+        termination_message_policy: Some("FallbackToLogsOnError".to_owned()),
         ..Container::default()
     };
     let mut containers = vec![compute];

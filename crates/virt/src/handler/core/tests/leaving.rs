@@ -81,3 +81,20 @@ fn what_is_gone_in_time_or_holds_no_disk_is_not_asked() {
         assert!(asked(&mut rig).is_empty(), "{program}");
     }
 }
+
+#[test]
+fn a_launcher_that_has_ended_leaves_no_disk_behind() {
+    let mut rig = with_disk("/usr/bin/container-disk");
+    rig.start(Vec::new());
+    rig.boot();
+    rig.change(POD, |pod| {
+        pod["status"]["containerStatuses"][0]["state"] = json!({"terminated": {"exitCode": 0}});
+    });
+    rig.pass(Duration::from_secs(1));
+    assert_eq!(asked(&mut rig).len(), 1);
+    // Of a pod that is over, nothing is left.
+    rig.change(POD, |pod| pod["status"]["phase"] = json!("Succeeded"));
+    rig.restart(Vec::new());
+    rig.pass(Duration::from_secs(60));
+    assert!(asked(&mut rig).is_empty());
+}

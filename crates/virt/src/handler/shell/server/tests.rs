@@ -3,9 +3,12 @@
 use std::path::Path;
 
 use carrack_auth::pki::{Identity, Pki, Sans, Server};
-use carrack_auth::tls::{Reloadable, Trust, client_config, mutual_server_config};
+use carrack_auth::tls::{Reloadable, Trust, client_config, server_config};
+use carrack_engine::{ApiError, ApiRequest, ApiResponse, EventStream};
+use futures::future::BoxFuture;
 use futures::{SinkExt as _, StreamExt as _};
 use rustls_pki_types::ServerName;
+use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::UnixListener;
 use tokio_rustls::TlsConnector;
@@ -16,6 +19,28 @@ use tokio_tungstenite::{WebSocketStream, client_async};
 
 use super::*;
 use crate::handler::effects::Place;
+
+/// An API server that takes each token but one for a user's name, and lets one of them read metrics.
+struct Reviews;
+
+impl Transport for Reviews {
+    fn send(&self, request: ApiRequest) -> BoxFuture<'static, Result<ApiResponse, ApiError>> {
+        let asked: Value = serde_json::from_slice(&request.body).expect("JSON");
+        let spec = &asked["spec"];
+        let status = if request.path.ends_with("/tokenreviews") {
+            json!({"authenticated": spec["token"] != "stale", "user": {"username": spec["token"]}})
+        } else {
+            let metrics = json!({"path": "/metrics", "verb": "get"});
+            json!({"allowed": spec["user"] == "reader" && spec["nonResourceAttributes"] == metrics})
+        };
+        let body = Bytes::from(json!({"status": status}).to_string());
+        Box::pin(async move { Ok(ApiResponse { status: 201, body }) })
+    }
+
+    fn watch(&self, _: ApiRequest) -> BoxFuture<'static, Result<EventStream, ApiError>> {
+        Box::pin(async { Err(ApiError::Transport("nobody watches".to_owned())) })
+    }
+}
 
 struct Rig {
     dir: tempfile::TempDir,
@@ -45,7 +70,7 @@ impl Rig {
         let node = "n1".to_owned();
         let pair =
             pki.server(&Server::VirtHandler { node }, &Sans::loopback().with_name("n1"), now_s()).expect("issued");
-        let tls = mutual_server_config(Reloadable::new(&pair).expect("a pair"), pki.ca_pem()).expect("a configuration");
+        let tls = server_config(Reloadable::new(&pair).expect("a pair"), pki.ca_pem()).expect("a configuration");
         let config = Config {
             node_name: "n1".to_owned(),
             kubelet_dir: dir.path().to_owned(),
@@ -66,17 +91,21 @@ impl Rig {
             place,
             address: Some("127.0.0.1".to_owned()),
             disks: Vec::new(),
+            nics: BTreeMap::new(),
         }]);
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("listens");
         let (address, stop) = (listener.local_addr().expect("an address"), CancellationToken::new());
-        tokio::spawn(serve(listener, tls, config, guests.clone(), stop.clone()));
+        tokio::spawn(serve(listener, tls, config, guests.clone(), Arc::new(Reviews), stop.clone()));
         Self { dir, pki, guests, address, stop }
     }
 
     async fn tls(&self, identity: &Identity) -> TlsStream<TcpStream> {
         let pair = self.pki.client(identity, now_s()).expect("issued");
-        let certificate = Reloadable::new(&pair).expect("a pair");
-        let tls = client_config(Trust::Authorities(self.pki.ca_pem()), Some(certificate)).expect("a configuration");
+        self.connect(Some(Reloadable::new(&pair).expect("a pair"))).await
+    }
+
+    async fn connect(&self, certificate: Option<Arc<Reloadable>>) -> TlsStream<TcpStream> {
+        let tls = client_config(Trust::Authorities(self.pki.ca_pem()), certificate).expect("a configuration");
         let stream = TcpStream::connect(self.address).await.expect("connected");
         let name = ServerName::try_from("n1").expect("a name");
         TlsConnector::from(Arc::new(tls)).connect(name, stream).await.expect("a session")
@@ -96,8 +125,12 @@ impl Rig {
 
     /// Status and body of a plain request.
     async fn plain(&self, identity: &Identity, head: &str) -> String {
-        let mut stream = self.tls(identity).await;
-        let request = format!("{head} HTTP/1.1\r\nHost: n1\r\nConnection: close\r\nContent-Length: 0\r\n\r\n");
+        Self::ask(self.tls(identity).await, head, "").await
+    }
+
+    /// The same, with further headers, each with the end of its line.
+    async fn ask(mut stream: TlsStream<TcpStream>, head: &str, headers: &str) -> String {
+        let request = format!("{head} HTTP/1.1\r\nHost: n1\r\nConnection: close\r\nContent-Length: 0\r\n{headers}\r\n");
         stream.write_all(request.as_bytes()).await.expect("sent");
         let mut reply = Vec::new();
         // A server that closes without TLS' goodbye has said everything all the same.
@@ -170,6 +203,40 @@ async fn refusals() {
     let _calls = share.calls.try_acquire_many(16).expect("all of them");
     check(server(), &format!("PUT {base}/demo/pause"), "429", "too many calls").await;
     check(server(), "GET /healthz", "200", "ok").await;
+}
+
+#[tokio::test]
+async fn metrics_are_for_those_who_may_read_them() {
+    let rig = Rig::new().await;
+    let check = async |token: &str, head: &str, code: &str| {
+        let header = format!("Authorization: Bearer {token}\r\n");
+        let reply = Rig::ask(rig.connect(None).await, head, &header).await;
+        assert!(reply.starts_with(&format!("HTTP/1.1 {code}")), "{token} {head}: {reply}");
+    };
+    check("reader", "GET /metrics", "200").await;
+    check("other", "GET /metrics", "403").await;
+    check("stale", "GET /metrics", "401").await;
+    // They may read that alone.
+    for head in ["GET /healthz", "POST /metrics", "PUT /v1/namespaces/ns/virtualmachineinstances/demo/pause"] {
+        check("reader", head, "403").await;
+    }
+    let reply = Rig::ask(rig.connect(None).await, "GET /metrics", "").await;
+    assert!(reply.starts_with("HTTP/1.1 401"), "{reply}");
+    // A certificate of another authority is as good as none, whoever it names.
+    let elsewhere = tempfile::tempdir().expect("a directory");
+    let foreign = Pki::open_or_create(elsewhere.path(), now_s()).expect("a PKI");
+    let pair = foreign.client(&Identity::Admin, now_s()).expect("issued");
+    for (token, head, code) in [
+        ("Authorization: Bearer reader\r\n", "GET /metrics", "200"),
+        ("", "GET /metrics", "401"),
+        ("", "GET /healthz", "403"),
+    ] {
+        let shown = Reloadable::new(&pair).expect("a pair");
+        let reply = Rig::ask(rig.connect(Some(shown)).await, head, token).await;
+        assert!(reply.starts_with(&format!("HTTP/1.1 {code}")), "{token} {head}: {reply}");
+    }
+    assert!(rig.plain(&Identity::Scheduler, "GET /metrics").await.starts_with("HTTP/1.1 403"));
+    assert!(rig.plain(&Identity::Admin, "GET /metrics").await.starts_with("HTTP/1.1 200"));
 }
 
 #[tokio::test]

@@ -1,0 +1,98 @@
+//! What the events of pods say, and how often.
+
+use super::*;
+
+/// Events of one reason: about which part, and what they say.
+fn told(w: &World, reason: &str) -> Vec<(String, String)> {
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    let of = w.api.event_writes.iter().filter(|event| event["reason"] == reason);
+    of.map(|event| (text(&event["involvedObject"]["fieldPath"]), text(&event["message"]))).collect()
+}
+
+fn of_container(message: &str) -> Vec<(String, String)> {
+    vec![("spec.containers{c}".to_owned(), message.to_owned())]
+}
+
+/// What a hook writes may be a secret.
+#[test]
+fn hooks_that_fail_are_told_without_their_words() {
+    for (hook, reason, message) in [
+        ("preStop", "FailedPreStopHook", "PreStopHook failed"),
+        ("postStart", "FailedPostStartHook", "PostStartHook failed"),
+    ] {
+        let mut w = World::new(1);
+        w.edit_or_create_node();
+        w.node.exec_codes.insert("c".into(), 4);
+        let mut spec = plain();
+        spec["containers"][0]["lifecycle"] = json!({hook: {"exec": {"command": ["bye"]}}});
+        w.create("p", spec);
+        w.run(5);
+        w.delete(5);
+        w.run(20);
+        assert_eq!(told(&w, reason), of_container(message));
+    }
+}
+
+/// It says nothing about its container, which goes on, and whoever wrote it hears of it.
+#[test]
+fn a_probe_that_cannot_be_asked_is_told() {
+    for probe in [json!({"exec": {"command": ["/nope"]}}), json!({"tcpSocket": {"port": "nowhere"}})] {
+        let mut w = World::new(1);
+        w.edit_or_create_node();
+        w.node.exec_error = Some("no such file".into());
+        let mut spec = plain();
+        let liveness = &mut spec["containers"][0]["livenessProbe"];
+        *liveness = probe.clone();
+        (liveness["periodSeconds"], liveness["failureThreshold"]) = (1.into(), 1.into());
+        w.create("p", spec);
+        w.run(15);
+        assert_eq!(w.api.objects[POD]["status"]["containerStatuses"][0]["restartCount"], 0, "{probe}");
+        let why = if probe["exec"].is_null() { "its port is not among the container's" } else { "no such file" };
+        let expected = format!("Liveness probe errored and resulted in unknown state: {why}");
+        assert_eq!(told(&w, "Unhealthy"), of_container(&expected), "{probe}");
+    }
+}
+
+#[test]
+fn what_is_no_images_name_is_asked_of_nobody() {
+    let lowercase = "invalid reference format: repository name (library/A) must be lowercase";
+    for (image, why) in [("nginx:", "invalid reference format"), ("A:1", lowercase)] {
+        let mut w = World::new(1);
+        w.edit_or_create_node();
+        let mut spec = plain();
+        spec["containers"][0]["image"] = image.into();
+        w.create("p", spec.clone());
+        w.run(8);
+        let message =
+            format!("Failed to apply default image tag \"{image}\": couldn't parse image name \"{image}\": {why}");
+        let waiting = w.api.objects[POD]["status"]["containerStatuses"][0]["state"]["waiting"].clone();
+        assert_eq!(waiting, json!({"reason": "InvalidImageName", "message": message}));
+        assert_eq!(told(&w, "InspectFailed"), of_container(&message));
+        assert_eq!(told(&w, "Failed"), of_container("Error: InvalidImageName"));
+        assert!(!w.asked.iter().any(|(_, op)| matches!(op, Op::FindImage(_) | Op::PullImage { .. })), "{image}");
+        spec["containers"][0]["image"] = "busybox".into();
+        w.edit(POD, json!({"spec": spec}));
+        w.run(10);
+        assert_eq!(w.phase(), "Running", "{image}");
+    }
+}
+
+/// As often as it is tried: the two events that there are each time become one each, with its count.
+#[test]
+fn what_a_container_waits_for_is_told_each_time() {
+    let non_root = "Error: container has runAsNonRoot and image will run as root (pod: \"p_n(uid-p)\", container: c)";
+    let unpulled = "Error: ErrImageNeverPull";
+    for (image, policy, security, expected) in [
+        ("busybox", "IfNotPresent", json!({"runAsNonRoot": true}), non_root),
+        ("nowhere", "Never", json!({}), unpulled),
+    ] {
+        let mut w = World::new(1);
+        w.edit_or_create_node();
+        let container = json!({"name": "c", "image": image, "imagePullPolicy": policy, "securityContext": security});
+        w.create("p", json!({"containers": [container]}));
+        w.run(30);
+        assert_eq!(told(&w, "Failed"), of_container(expected), "{image}");
+        let repeated = w.api.event_writes.iter().filter(|event| event["count"] == 4).count();
+        assert_eq!(repeated, 2, "{image}");
+    }
+}

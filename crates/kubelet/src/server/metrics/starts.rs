@@ -1,0 +1,62 @@
+//! What `/metrics` says of pods and containers that were started, under upstream's names (`pkg/kubelet/metrics/metrics.go`).
+
+use super::Page;
+use crate::adapters::storage_times::Histogram;
+
+/// The page, of containers by their types and of how long pods took.
+pub(in crate::server) fn starts(containers: &[(&'static str, u64)], pods: &Histogram) -> String {
+    let mut page = Page::default();
+    let help = "[ALPHA] Cumulative number of containers started";
+    page.counter("kubelet_started_containers_total", help, "container_type", containers.iter().copied());
+    let name = "kubelet_pod_start_duration_seconds";
+    let help = "[ALPHA] Duration in seconds from kubelet seeing a pod for the first time to the pod starting to run";
+    page.family(name, "histogram", help);
+    page.histogram(name, &[], pods);
+    page.0
+}
+
+/// `/metrics/slis`: how each check of `/healthz` goes.
+pub(in crate::server) fn slis(health: &Result<(), String>) -> String {
+    let mut page = Page::default();
+    let name = "kubernetes_healthcheck";
+    page.family(name, "gauge", "[STABLE] This metric records the result of a single healthcheck.");
+    for (check, is_well) in [("log", true), ("ping", true), ("syncloop", health.is_ok())] {
+        page.sample(name, &[("name", check), ("type", "healthz")], u8::from(is_well));
+    }
+    page.0
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::adapters::storage_times::Histograms;
+
+    #[test]
+    fn starts_are_told_under_upstreams_names() {
+        let times = Histograms::<()>::default();
+        times.ended((), Duration::from_millis(700));
+        let all = times.all();
+        let page = starts(&[("container", 3), ("init_container", 1)], &all[0].1);
+        for line in [
+            "kubelet_started_containers_total{container_type=\"container\"} 3",
+            "kubelet_started_containers_total{container_type=\"init_container\"} 1",
+            "kubelet_pod_start_duration_seconds_bucket{le=\"0.5\"} 0",
+            "kubelet_pod_start_duration_seconds_bucket{le=\"1\"} 1",
+            "kubelet_pod_start_duration_seconds_count 1",
+        ] {
+            assert!(page.lines().any(|l| l == line), "{line} is missing of\n{page}");
+        }
+    }
+
+    #[test]
+    fn checks_go_well_or_do_not() {
+        for (health, expected) in [(Ok(()), 1), (Err("no listing".to_owned()), 0)] {
+            let page = slis(&health);
+            let line = format!("kubernetes_healthcheck{{name=\"syncloop\",type=\"healthz\"}} {expected}");
+            assert!(page.lines().any(|l| l == line), "{line} is missing of\n{page}");
+            assert!(page.contains("kubernetes_healthcheck{name=\"ping\",type=\"healthz\"} 1\n"), "{page}");
+        }
+    }
+}
