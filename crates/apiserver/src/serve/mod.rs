@@ -156,11 +156,9 @@ async fn keep_house(shared: Arc<Shared>) {
 
 /// Sees to what every cluster has, apart from what has to be done in time: its writes wait for webhooks.
 async fn restore(shared: Arc<Shared>) {
-    let mut every = tokio::time::interval(shared.settings.presence);
-    every.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     loop {
-        every.tick().await;
-        // The first time belongs to the bootstrap.
+        // What is there at first is the bootstrap's business: nothing is to be looked at twice while a server starts.
+        tokio::time::sleep(shared.settings.presence).await;
         if shared.server.is_ready()
             && let Err(status) = shared.server.restore().await
         {
