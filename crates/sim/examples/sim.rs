@@ -35,6 +35,7 @@ fn main() -> std::io::Result<()> {
         plant: words.get(2).cloned(),
         list_invariants: has("--list-invariants"),
         list_plants: has("--list-plants"),
+        shrink: !has("--no-shrink"),
         svg: flags.iter().find_map(|f| f.strip_prefix("--svg=")).map(Into::into),
         options,
     };

@@ -2,17 +2,20 @@
 #![expect(clippy::disallowed_methods, reason = "shell: it measures how fast simulated time passes")]
 
 use std::io::Write;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use crate::invariants::INVARIANTS;
 use crate::options::Options;
 use crate::plants::{self, PLANTS};
+use crate::shrink::{MOST_REPLAYS, Shrunk, shrink};
 use crate::small;
 use crate::world::{Outcome, run};
 
-/// How often it is told how far many small runs have come.
+/// How often it is told how far many small runs have come, and how far the search for a smaller one.
 const PROGRESS: Duration = Duration::from_secs(5);
+/// For how long it is tried to make a failing run smaller.
+const SHRINKS: Duration = Duration::from_secs(60);
 
 /// What `carrack sim` was asked for.
 #[derive(Clone, Debug)]
@@ -29,6 +32,8 @@ pub struct Request {
     pub list_invariants: bool,
     /// Draw the run that fails into this file, as SVG.
     pub svg: Option<PathBuf>,
+    /// Make the run that fails smaller, unless its trace is kept.
+    pub shrink: bool,
     /// What each run is like, but for its plant. Kept traces are printed.
     pub options: Options,
 }
@@ -42,6 +47,7 @@ impl Default for Request {
             list_plants: false,
             list_invariants: false,
             svg: None,
+            shrink: true,
             options: Options::default(),
         }
     }
@@ -50,7 +56,7 @@ impl Default for Request {
 /// Does what `carrack sim` was asked for. True when all runs kept all invariants.
 ///
 /// # Errors
-/// An unknown plant, or what it writes to.
+/// An unknown plant, a picture that cannot be written, or what it writes to.
 pub fn simulate(request: &Request, out: &mut dyn Write) -> std::io::Result<bool> {
     if request.list_plants {
         for plant in PLANTS {
@@ -75,6 +81,7 @@ pub fn simulate(request: &Request, out: &mut dyn Write) -> std::io::Result<bool>
             std::io::Error::other(format!("there is no planted bug {name:?}; there are: {}", known.join(", ")))
         })?),
     };
+    request.svg.as_deref().map_or(Ok(()), try_picture)?;
     let options = Options { plant, ..request.options.clone() };
     let begun = Instant::now();
     if options.small && request.runs > 1 && !options.keep_trace {
@@ -156,16 +163,55 @@ impl Sum {
 /// Tells how a run failed, if it did.
 fn broke(request: &Request, options: &Options, outcome: &Outcome, out: &mut dyn Write) -> std::io::Result<bool> {
     let Some(failure) = &outcome.failure else { return Ok(false) };
+    let shrunk = if request.shrink && !options.keep_trace { smaller(options, outcome) } else { None };
+    let (options, outcome) = shrunk.as_ref().map_or((options, outcome), |shrunk| (&shrunk.options, &shrunk.outcome));
+    let found = &failure.replay;
+    let failure = outcome.failure.as_ref().unwrap_or(failure);
     if !options.keep_trace {
         out.write_all(failure.timeline.as_bytes())?;
     }
-    if let Some(file) = &request.svg {
-        // The same run again, which is quicker than to draw all of those that do not fail.
-        let drawn = run(outcome.seed, &Options { draw: true, keep_trace: false, ..options.clone() });
-        std::fs::write(file, drawn.picture)?;
-        writeln!(out, "\npicture: {}", file.display())?;
+    if let Some(shrunk) = &shrunk {
+        let more = if shrunk.complete { "" } else { "; more may be left out" };
+        writeln!(out, "\nshrunk in {} replays{more}, from: {found}", shrunk.replays)?;
+        writeln!(out, "{}", shrunk.left())?;
     }
     writeln!(out, "\nseed {}: {} is broken: {}", outcome.seed, failure.invariant, failure.message)?;
     writeln!(out, "replay: {}", failure.replay)?;
+    // The verdict stands, whatever becomes of its picture.
+    if let Some(file) = &request.svg {
+        // The same run again, which is quicker than to draw all of those that do not fail.
+        let drawn = run(outcome.seed, &Options { draw: true, keep_trace: false, ..options.clone() });
+        std::fs::write(file, drawn.picture).map_err(|error| unwritable(file, &error))?;
+        writeln!(out, "picture: {}", file.display())?;
+    }
     Ok(true)
+}
+
+fn unwritable(file: &Path, error: &std::io::Error) -> std::io::Error {
+    std::io::Error::new(error.kind(), format!("cannot write {}: {error}", file.display()))
+}
+
+/// Whether a picture can be drawn into a file, which is better known before a long run than after it. Nothing is left there.
+fn try_picture(file: &Path) -> std::io::Result<()> {
+    let is_new = !file.exists();
+    let opened = std::fs::OpenOptions::new().append(true).create(true).open(file);
+    let removed = opened.and_then(|_| if is_new { std::fs::remove_file(file) } else { Ok(()) });
+    removed.map_err(|error| unwritable(file, &error))
+}
+
+/// A failing run with less of all that fails and is done. How far the search is, is said on standard error.
+fn smaller(options: &Options, outcome: &Outcome) -> Option<Shrunk> {
+    let (begun, mut told) = (Instant::now(), None);
+    shrink(outcome, options, &mut |replays| {
+        if told.is_none_or(|told: Instant| told.elapsed() >= PROGRESS) {
+            told = Some(Instant::now());
+            let invariant = outcome.failure.as_ref().map_or("nothing", |failure| failure.invariant);
+            let bounds = format!("at most {MOST_REPLAYS} within {} s, none with --no-shrink", SHRINKS.as_secs());
+            let said =
+                format!("seed {}, {invariant} is broken: {replays} replays to shrink it ({bounds})", outcome.seed);
+            // Who does not hear of it misses nothing.
+            writeln!(std::io::stderr(), "{said}").unwrap_or_default();
+        }
+        begun.elapsed() < SHRINKS
+    })
 }

@@ -2,6 +2,8 @@
 //!
 //! Another pause may begin before one is over. What came first is observed first even so: a watch that told of a bookmark
 //! before the changes that it stands for would be no watch.
+//!
+//! A process that is stopped for long goes on with what it thinks it knows: its timers are due before it hears anything.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -15,12 +17,15 @@ const LATELY: Duration = Duration::from_secs(4);
 #[derive(Debug)]
 pub(crate) struct Hang<T> {
     until: Time,
+    /// What is due by itself goes before what is heard.
+    own_first: bool,
+    own: VecDeque<T>,
     held: VecDeque<T>,
 }
 
 impl<T> Default for Hang<T> {
     fn default() -> Self {
-        Self { until: Time::default(), held: VecDeque::new() }
+        Self { until: Time::default(), own_first: false, own: VecDeque::new(), held: VecDeque::new() }
     }
 }
 
@@ -49,6 +54,11 @@ impl<T> Hang<T> {
     pub(crate) fn hang(&mut self, until: Time) {
         self.until = self.until.max(until);
     }
+    /// The same, and its own timers come first when it goes on.
+    pub(crate) fn stall(&mut self, until: Time) {
+        self.hang(until);
+        self.own_first = true;
+    }
     pub(crate) fn hangs(&self, now: Time) -> bool {
         now < self.until
     }
@@ -56,24 +66,34 @@ impl<T> Hang<T> {
     pub(crate) fn hung(&self, now: Time) -> bool {
         now < self.until + LATELY
     }
-    /// Something reaches the process.
-    pub(crate) fn arrive(&mut self, now: Time, thing: T) -> Arrival<T> {
-        let first = self.held.is_empty();
-        if first && !self.hangs(now) {
+    fn is_empty(&self) -> bool {
+        self.own.is_empty() && self.held.is_empty()
+    }
+    /// Something reaches the process; a timer of its own, or something that it hears.
+    pub(crate) fn arrive(&mut self, now: Time, thing: T, is_own: bool) -> Arrival<T> {
+        let (first, hangs) = (self.is_empty(), self.hangs(now));
+        self.own_first &= hangs || !first;
+        if first && !hangs {
             return Arrival::Observed(thing);
         }
-        self.held.push_back(thing);
+        let line = if is_own && hangs && self.own_first { &mut self.own } else { &mut self.held };
+        line.push_back(thing);
         if first { Arrival::WaitsUntil(self.until) } else { Arrival::Waits }
     }
     /// What it observes next of what has waited.
     pub(crate) fn next(&mut self, now: Time) -> Next<T> {
-        if self.hangs(now) && !self.held.is_empty() {
+        if self.hangs(now) && !self.is_empty() {
             return Next::Hangs(self.until);
         }
-        self.held.pop_front().map_or(Next::Nothing, Next::Observed)
+        self.own.pop_front().or_else(|| self.held.pop_front()).map_or(Next::Nothing, Next::Observed)
     }
     /// The process is gone, and with it what waited.
     pub(crate) fn forget(&mut self) {
+        // Whoever was stopped is gone, and the next one is not.
+        if std::mem::take(&mut self.own_first) {
+            self.until = Time::default();
+        }
+        self.own.clear();
         self.held.clear();
     }
 }
@@ -105,7 +125,7 @@ mod tests {
                 seen.push('|');
             }
             for (_, thing) in arrivals.iter().filter(|(arrives, _)| *arrives == now) {
-                match hang.arrive(at(now), *thing) {
+                match hang.arrive(at(now), *thing, false) {
                     Arrival::Observed(thing) => seen.push(thing),
                     Arrival::Waits => {}
                     Arrival::WaitsUntil(until) => _ = looks.insert(until),
@@ -125,5 +145,36 @@ mod tests {
         // It ends after the first one does.
         check(&[(5, 10), (7, 15)], &arrivals, "a|bc|d");
         check(&[(5, 13), (13, 20)], &arrivals, "a|bcd|");
+    }
+
+    #[test]
+    fn who_was_stopped_for_long_acts_before_it_hears() {
+        for (stalls, expected) in [(false, "haTb"), (true, "Thab")] {
+            let mut hang = Hang::default();
+            if stalls {
+                hang.stall(at(90));
+            } else {
+                hang.hang(at(90));
+            }
+            let mut wakes = Vec::new();
+            // What is heard in small letters, and one timer.
+            for (s, thing) in [(1, 'h'), (2, 'a'), (50, 'T'), (60, 'b')] {
+                match hang.arrive(at(s), thing, thing == 'T') {
+                    Arrival::WaitsUntil(until) => wakes.push(until),
+                    other => assert_eq!(other, Arrival::Waits),
+                }
+            }
+            assert_eq!((wakes, hang.next(at(89))), (vec![at(90)], Next::Hangs(at(90))));
+            let mut seen = String::new();
+            while let Next::Observed(thing) = hang.next(at(90)) {
+                seen.push(thing);
+                // What is due from now on has not waited.
+                if seen.len() == 1 {
+                    assert_eq!(hang.arrive(at(90), 'N', true), Arrival::Waits);
+                }
+            }
+            assert_eq!(seen, format!("{expected}N"));
+            assert_eq!(hang.arrive(at(91), 'x', true), Arrival::Observed('x'));
+        }
     }
 }

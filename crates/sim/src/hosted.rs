@@ -18,6 +18,7 @@ use carrack_virt::handler::Handler;
 use crate::attacher::{Attacher, Rack};
 use crate::clones::{Room, Squatter};
 use crate::extender::{BIND, Extender, FILTER, PREEMPT, PRIORITIZE, Verbs};
+use crate::options::OtherFaults;
 use crate::plants::Bug;
 use crate::replicas::Replicas;
 use crate::role::{Role, node_name};
@@ -72,8 +73,8 @@ pub(crate) struct Settings {
     pub elect: bool,
     /// The scheduler asks an extender, with these verbs beside its filter.
     pub extender: Option<Verbs>,
-    /// The extender misbehaves.
-    pub faults: bool,
+    /// What goes wrong with those that take part.
+    pub faults: OtherFaults,
     /// There are workloads.
     pub workloads: bool,
     /// The scheduler asks the extender of GPUs.
@@ -148,7 +149,7 @@ impl Hosted {
             }
             Role::Extender => {
                 let finicky = settings.extender.is_some_and(|verbs| verbs.finicky);
-                Self::Extender(Box::new(Extender::new(rng, settings.faults, finicky)), Effects::new())
+                Self::Extender(Box::new(Extender::new(rng, settings.faults.extender, finicky)), Effects::new())
             }
             Role::GpuExtender => {
                 let core = GpuExtender::new(carrack_gpu_extender::Config::default(), &rng);
@@ -186,6 +187,8 @@ impl Hosted {
                     Some(Bug::TakenClaims) => Some(Planted::TakenClaims),
                     Some(Bug::AbsenceRemembered) => Some(Planted::AbsenceRemembered),
                     Some(Bug::DeafObserver) => Some(Planted::Deafness),
+                    Some(Bug::BoundsForgotten) => Some(Planted::BoundsForgotten),
+                    Some(Bug::SilenceIsZero) => Some(Planted::SilenceIsZero),
                     _ => None,
                 };
                 let (slice, mut collected) = (settings.slice, collected());
@@ -212,6 +215,10 @@ impl Hosted {
                 manager(core, elector(), settings)
             }
             Role::Replicas => manager(Manager::new("replicas", rng).with(Replicas::default()), None, settings),
+            Role::Importer => {
+                let importer = crate::imports::Importer(root.fork("imports"));
+                manager(Manager::new("importer", rng).with(importer), None, settings)
+            }
             Role::Storage if settings.clones => {
                 manager(crate::clones::storage(rng, !settings.copies, room), None, settings)
             }
@@ -228,7 +235,8 @@ impl Hosted {
                     Some(Bug::GuessedLoss) => flex::with_planted_guess(&calls),
                     _ => flex::controllers(&calls),
                 };
-                let attacher = Attacher { rack: rack.clone(), rng: rng.fork("attacher"), fails: settings.faults };
+                let attacher =
+                    Attacher { rack: rack.clone(), rng: rng.fork("attacher"), fails: settings.faults.attacher };
                 let core = Manager::new("attacher", rng).with(attacher).with_all(controllers);
                 let core = match elector().filter(|_| settings.flex == Some(true)) {
                     Some(elector) => core.with_elector(elector),
@@ -461,15 +469,17 @@ fn drained<F>(fx: &mut Effects<F>, from: impl Fn(F) -> OwnOut) -> Vec<Effect<Own
 /// What the garbage collector and the namespace controller read: the groups that a run uses. All
 /// groups would be three times as many watches, with nothing in them.
 pub(crate) fn collected() -> Vec<Resource> {
+    let served = carrack_apiserver::RuntimeConfig::default();
     carrack_schema::table::builtin()
         .iter()
         .filter(|row| !row.is_virtual && row.plural != "events" && !row.is_custom)
         .filter(|row| matches!(&*row.group, "" | "apps" | "batch" | "coordination.k8s.io"))
         .filter(|row| ["list", "watch", "delete"].iter().all(|verb| row.allows(verb)))
         .filter_map(|row| {
+            let version = row.storage_version().filter(|v| served.serves(&row.group, &v.name, &row.plural))?;
             Some(Resource {
                 group: row.group.to_string().into(),
-                version: row.storage_version()?.name.to_string().into(),
+                version: version.name.to_string().into(),
                 plural: row.plural.to_string().into(),
                 kind: row.kind.to_string().into(),
                 namespaced: row.namespaced,

@@ -9,12 +9,18 @@ pub(crate) struct Intervals {
     pub apiserver_crash: Option<Duration>,
     pub expire: Option<Duration>,
     pub cut: Option<Duration>,
+    /// A process is cut off one way alone, or from one API server alone.
+    pub half_cut: Option<Duration>,
     pub reboot: Option<Duration>,
     pub plugin: Option<Duration>,
     pub container_exit: Option<Duration>,
     pub guest: Option<Duration>,
     pub force_delete: Option<Duration>,
     pub pause: Option<Duration>,
+    /// A process is stopped for longer than any lease lasts.
+    pub stall: Option<Duration>,
+    /// A machine's clock is set.
+    pub clock: Option<Duration>,
     pub flood: Option<Duration>,
     /// A hollow node loses its power, or is taken out of the cluster besides.
     pub vanish: Option<Duration>,
@@ -26,6 +32,12 @@ pub(crate) struct Intervals {
     pub evict: Option<Duration>,
     /// A guest's agent comes and goes, many times a second.
     pub chatter: Option<Duration>,
+    /// A device plugin gets into a mood.
+    pub moods: Option<Duration>,
+    /// A node's disk is full for a while.
+    pub full_disk: Option<Duration>,
+    /// The store of the API servers is full for a while.
+    pub full_store: Option<Duration>,
 }
 
 impl Intervals {
@@ -37,18 +49,24 @@ impl Intervals {
             apiserver_crash: other(self.apiserver_crash),
             expire: other(self.expire),
             cut: other(self.cut),
+            half_cut: other(self.half_cut),
             reboot: other(self.reboot),
             plugin: other(self.plugin),
             container_exit: other(self.container_exit),
             guest: other(self.guest),
             force_delete: other(self.force_delete),
             pause: other(self.pause),
+            stall: other(self.stall),
+            clock: other(self.clock),
             flood: other(self.flood),
             vanish: other(self.vanish),
             lose: other(self.lose),
             strand: other(self.strand),
             evict: other(self.evict),
             chatter: other(self.chatter),
+            moods: other(self.moods),
+            full_disk: other(self.full_disk),
+            full_store: other(self.full_store),
         }
     }
 }

@@ -113,7 +113,7 @@ impl Checker {
                     lost(change, nodes, breaches);
                     succeeded(change, nodes, breaches);
                 }
-                "vmi" | "secret" if change.before.is_none() => children(change, observer, breaches),
+                "vmi" | "secret" | "datavolume" if change.before.is_none() => children(change, observer, breaches),
                 _ => {}
             }
         }

@@ -15,7 +15,7 @@ use serde::Deserialize;
 use crate::invariants::Breach;
 use crate::server::ConnId;
 
-/// The invariant's name.
+/// The name of the invariant about watches.
 pub(crate) const NAME: &str = "watches-tell-each-change-once";
 /// Of how many lines it is kept what they say.
 const KEPT: usize = 32;
@@ -68,19 +68,29 @@ struct Told {
     place: String,
 }
 
+impl Metadata<'_> {
+    /// How the key of the object ends.
+    fn place(&self) -> String {
+        let Self { namespace, name, .. } = self;
+        if namespace.is_empty() { format!("/{name}") } else { format!("/{namespace}/{name}") }
+    }
+    fn revision(&self) -> Option<Revision> {
+        self.resource_version.parse().ok().map(Revision)
+    }
+}
+
 impl Told {
     fn read(line: &[u8]) -> Self {
         let Line { kind, object: Said { metadata } } = serde_json::from_slice(line).unwrap_or_default();
-        let Metadata { resource_version, namespace, name } = metadata;
-        let place = if namespace.is_empty() { format!("/{name}") } else { format!("/{namespace}/{name}") };
-        let revision = resource_version.parse().ok().map(Revision);
-        Self { kind: kind.into_owned(), revision, place }
+        Self { kind: kind.into_owned(), revision: metadata.revision(), place: metadata.place() }
     }
 }
 
 /// Commits, and the watches that tell of them.
 pub(crate) struct Ledger {
     watch: Option<Watch>,
+    /// What was there before is not in it.
+    begun: Revision,
     known: Revision,
     /// Lines that were said lately: one watch after the other tells of the same few changes.
     lately: BTreeMap<Vec<u8>, Told>,
@@ -93,7 +103,8 @@ impl Ledger {
     pub(crate) fn new(store: &MemStore) -> Self {
         let known = store.revision();
         let watch = store.watch(ALL, known).ok();
-        Self { watch, known, lately: BTreeMap::new(), changes: BTreeMap::new(), followed: BTreeMap::new() }
+        let (lately, changes, followed) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
+        Self { watch, begun: known, known, lately, changes, followed }
     }
 
     /// Takes in what has been committed since the last call.
@@ -114,6 +125,15 @@ impl Ledger {
                 Poll::Pending => break,
             }
         }
+    }
+
+    /// What was never committed of an object that is said to be stored like this. What shows no revision says nothing of that.
+    pub(crate) fn lacks(&self, object: &[u8]) -> Option<String> {
+        let Said { metadata } = serde_json::from_slice(object).unwrap_or_default();
+        let revision = metadata.revision().filter(|revision| *revision > self.begun && !metadata.name.is_empty())?;
+        let place = metadata.place();
+        let is_there = self.changes.get(&revision).is_some_and(|keys| keys.keys().any(|key| key.ends_with(&place)));
+        (!is_there).then(|| format!("{place} at {revision}, when nothing happened to it"))
     }
 
     /// A watch begins that was asked for like this: `GET <path>?<query>`.
@@ -214,5 +234,44 @@ impl Ledger {
             return breach(format!("{kind} of {key} at {revision} twice"));
         }
         None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use carrack_store::{Op, Txn, Value, stamp_place};
+
+    use super::*;
+
+    #[test]
+    fn what_is_said_to_be_stored_was_committed() {
+        let store = MemStore::default();
+        let put = |key: &str| {
+            let bytes = r#"{"metadata":{"resourceVersion":""}}"#;
+            let value = Value { bytes: bytes.into(), stamp_at: stamp_place(bytes.as_bytes()) };
+            store.commit(Txn { checks: Vec::new(), ops: vec![Op::Put(key.into(), value)] }).expect("it is well-formed");
+            store.revision().0
+        };
+        let before = put("/registry/pods/default/old");
+        let mut ledger = Ledger::new(&store);
+        let (pod, node) = (put("/registry/pods/default/a"), put("/registry/minions/a"));
+        ledger.update(&store);
+        for (namespace, name, revision, lacks) in [
+            ("default", "a", pod.to_string(), false),
+            ("", "a", node.to_string(), false),
+            ("default", "b", pod.to_string(), true),
+            ("default", "a", node.to_string(), true),
+            ("default", "a", (node + 1).to_string(), true),
+            // Nothing is known of that time.
+            ("default", "b", before.to_string(), false),
+            // A status, and a list.
+            ("", "", String::new(), false),
+            ("", "", node.to_string(), false),
+        ] {
+            let object = format!(
+                r#"{{"metadata":{{"resourceVersion":"{revision}","namespace":"{namespace}","name":"{name}"}}}}"#
+            );
+            assert_eq!(ledger.lacks(object.as_bytes()).is_some(), lacks, "{object}");
+        }
     }
 }

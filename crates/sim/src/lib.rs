@@ -13,7 +13,7 @@
 //! nothing fails any more and the cluster must come to what was asked of it. Everything that happens
 //! is an event in one queue, ordered by time and number, so the same seed gives the same trace, byte
 //! for byte. [`plants`] are bugs that are put in on purpose: they prove that the invariants can fail. [`small`] runs are many:
-//! slices of all this, for seconds.
+//! slices of all this, for seconds. [`shrink()`] makes a failing run smaller.
 
 mod answers;
 mod asked;
@@ -42,6 +42,7 @@ mod hang;
 mod heritage;
 mod hosted;
 mod images;
+mod imports;
 mod impostors;
 mod intervals;
 mod invariants;
@@ -78,6 +79,7 @@ mod roaming;
 mod role;
 mod server;
 mod settings;
+mod shrink;
 mod sleepers;
 pub mod small;
 mod snapshots;
@@ -97,6 +99,7 @@ mod zones;
 pub use clones::{Counts, Mishap, Scene};
 pub use command::{Request, simulate};
 pub use invariants::{INVARIANTS, Invariant};
-pub use options::Options;
+pub use options::{Options, PARTS, Part, SWITCHES, Switch};
+pub use shrink::{MOST_REPLAYS, Shrunk, shrink};
 pub use trace::Trace;
 pub use world::{Failure, Outcome, run};

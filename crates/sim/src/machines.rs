@@ -35,12 +35,14 @@ pub(crate) struct Machines {
     heard: BTreeMap<String, Time>,
     /// Since when machines that should run do not.
     down: BTreeMap<String, Time>,
+    imports: crate::imports::Imports,
 }
 
 impl Machines {
     /// Changes that were just committed.
     pub(crate) fn changed(&mut self, now: Time, changes: &[Change], observer: &Observer, breaches: &mut Vec<Breach>) {
         for change in changes {
+            self.imports.changed(change, observer, breaches);
             if change.resource == "claim" {
                 crate::keepers::changed(change, observer, breaches);
             }

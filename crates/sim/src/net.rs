@@ -3,7 +3,7 @@
 //! Each role has a link with a random stream of its own. A request may be lost on its way, its reply
 //! may be lost after the commit, it may arrive after its sender has given up, and a request that
 //! HTTP calls idempotent may arrive twice, as clients and proxies repeat those. A link may be cut
-//! for a while: then nothing passes, and watches fall behind or break.
+//! for a while: then nothing passes, and watches fall behind or break. Or it is cut by half ([`Half`]).
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -34,9 +34,40 @@ pub(crate) enum Reply {
     Lost(Duration),
 }
 
+/// What passes no more on a link that is cut by half.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Half {
+    /// What is asked is done, and nothing of it is heard, nor anything else.
+    Replies,
+    /// Watches go on telling, and what is asked arrives nowhere.
+    Requests,
+    /// One of several API servers is out of reach, and the others are not.
+    Server(usize),
+}
+
 struct Link {
     rng: Rng,
     cut_until: Time,
+    /// What is cut of it, and until when.
+    half: Option<(Half, Time)>,
+}
+
+impl Link {
+    fn new(rng: Rng) -> Self {
+        Self { rng, cut_until: Time::default(), half: None }
+    }
+
+    /// What is cut of it now.
+    fn half(&self, now: Time) -> Option<Half> {
+        self.half.filter(|(_, until)| now < *until).map(|(half, _)| half)
+    }
+
+    /// Nothing of what is sent now arrives.
+    fn swallows(&mut self, there: Duration, timeout: Duration) -> Passage {
+        // Some clients learn of it at once, others wait for their deadline.
+        let seen = if self.rng.one_in(2) { there } else { timeout };
+        Passage { arrives: None, again: None, reply: Reply::Lost(seen) }
+    }
 }
 
 /// All links.
@@ -58,14 +89,13 @@ impl Net {
         self.faults = NetFaults::none();
         for link in self.links.values_mut() {
             link.cut_until = Time::default();
+            link.half = None;
         }
     }
 
     fn link(&mut self, role: Role) -> &mut Link {
         let root = &self.root;
-        self.links
-            .entry(role)
-            .or_insert_with(|| Link { rng: root.fork(&format!("link {role}")), cut_until: Time::default() })
+        self.links.entry(role).or_insert_with(|| Link::new(root.fork(&format!("link {role}"))))
     }
 
     /// Cuts a link for a while.
@@ -73,20 +103,38 @@ impl Net {
         self.link(role).cut_until = until;
     }
 
+    /// Cuts a link by half for a while.
+    pub(crate) fn halve(&mut self, role: Role, half: Half, until: Time) {
+        self.link(role).half = Some((half, until));
+    }
+
+    /// What becomes of a request to a server that its sender cannot reach, whatever else would have become of it.
+    pub(crate) fn unreached(&mut self, now: Time, role: Role, server: usize) -> Option<Passage> {
+        let faults = self.faults;
+        let link = self.link(role);
+        (link.half(now) == Some(Half::Server(server))).then(|| {
+            let there = faults.latency.draw(&mut link.rng);
+            link.swallows(there, faults.timeout)
+        })
+    }
+
     /// What becomes of a request that is sent now.
     pub(crate) fn send(&mut self, now: Time, role: Role, idempotent: bool) -> Passage {
         let faults = self.faults;
         let link = self.link(role);
-        let rng = &mut link.rng;
-        let there = faults.latency.draw(rng);
-        let back = faults.latency.draw(rng);
-        if now < link.cut_until {
-            // Some clients learn of it at once, others wait for their deadline.
-            let seen = if rng.one_in(2) { there } else { faults.timeout };
-            return Passage { arrives: None, again: None, reply: Reply::Lost(seen) };
+        let there = faults.latency.draw(&mut link.rng);
+        let back = faults.latency.draw(&mut link.rng);
+        let half = link.half(now);
+        if now < link.cut_until || half == Some(Half::Requests) {
+            return link.swallows(there, faults.timeout);
         }
+        let rng = &mut link.rng;
         let seen = if rng.one_in(3) { faults.timeout } else { there + back };
         let mut passage = Passage { arrives: Some(there), again: None, reply: Reply::After(back) };
+        if half == Some(Half::Replies) {
+            passage.reply = Reply::Lost(seen);
+            return passage;
+        }
         if rng.one_in(faults.lose_request_one_in) {
             passage = Passage { arrives: None, again: None, reply: Reply::Lost(seen) };
         } else if rng.one_in(faults.lose_reply_one_in) {
@@ -113,15 +161,16 @@ impl Net {
         Some(Passage { arrives: Some(late), again: None, reply: Reply::Lost(seen) })
     }
 
-    /// When a line of a watch that is sent now arrives.
-    pub(crate) fn stream(&mut self, now: Time, role: Role) -> Time {
+    /// When a line of a watch that a server sends now arrives.
+    pub(crate) fn stream(&mut self, now: Time, role: Role, server: usize) -> Time {
         let faults = self.faults;
         let link = self.link(role);
         let mut delay = faults.latency.draw(&mut link.rng);
         if link.rng.one_in(faults.watch_lags_one_in) {
             delay += below(&mut link.rng, faults.watch_lag);
         }
-        (now + delay).max(link.cut_until)
+        let silent = link.half.filter(|(half, _)| [Half::Replies, Half::Server(server)].contains(half));
+        (now + delay).max(link.cut_until).max(silent.map_or(now, |(_, until)| until))
     }
 
     /// When a watch that is opened now breaks, if it does.
@@ -155,5 +204,52 @@ impl NetFaults {
             watch_life: Duration::ZERO,
             timeout: TIMEOUT,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ROLE: Role = Role::Controllers;
+
+    fn at(s: i64) -> Time {
+        Time::from_unix_s(1000 + s)
+    }
+
+    /// Whether requests arrive at two servers, replies come, and lines of both do within a second, from one that is cut for ten.
+    fn check(half: Half, s: i64, arrives: [bool; 2], is_answered: bool, tells: [bool; 2]) {
+        let mut net = Net::new(Rng::new(1), NetFaults::none());
+        net.halve(ROLE, half, at(10));
+        for (server, arrives, tells) in [(0, arrives[0], tells[0]), (1, arrives[1], tells[1])] {
+            let passage = net.send(at(s), ROLE, true);
+            let passage = net.unreached(at(s), ROLE, server).unwrap_or(passage);
+            let of = format!("{half:?} after {s} s, server {server}");
+            assert_eq!(passage.arrives.is_some(), arrives, "{of}");
+            let answered = matches!(passage.reply, Reply::After(_));
+            assert_eq!(answered, is_answered && arrives, "{of}");
+            assert_eq!(net.stream(at(s), ROLE, server) < at(s + 1), tells, "{of}");
+        }
+        // Nobody else is cut off.
+        assert!(net.send(at(s), Role::Scheduler, true).arrives.is_some());
+    }
+
+    #[test]
+    fn half_of_a_link_is_cut() {
+        check(Half::Replies, 0, [true; 2], false, [false; 2]);
+        check(Half::Requests, 0, [false; 2], false, [true; 2]);
+        check(Half::Server(1), 0, [true, false], true, [true, false]);
+        for half in [Half::Replies, Half::Requests, Half::Server(1)] {
+            check(half, 10, [true; 2], true, [true; 2]);
+        }
+    }
+
+    #[test]
+    fn a_healed_link_is_whole() {
+        let mut net = Net::new(Rng::new(1), NetFaults::none());
+        net.halve(ROLE, Half::Replies, at(10));
+        net.heal();
+        assert!(matches!(net.send(at(0), ROLE, true).reply, Reply::After(_)));
+        assert!(net.stream(at(0), ROLE, 0) < at(1));
     }
 }

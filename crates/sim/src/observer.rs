@@ -28,7 +28,7 @@ impl Change {
 }
 
 /// Prefixes of the objects that invariants speak about, with short names.
-const LOOKED_AT: [(&str, &str); 32] = [
+const LOOKED_AT: [(&str, &str); 34] = [
     ("/registry/pods/", "pod"),
     ("/registry/minions/", "node"),
     ("/registry/leases/kube-node-lease/", "lease"),
@@ -46,6 +46,7 @@ const LOOKED_AT: [(&str, &str); 32] = [
     ("/registry/services/specs/", "service"),
     ("/registry/endpointslices/", "slice"),
     ("/registry/resourcequotas/", "quota"),
+    ("/registry/horizontalpodautoscalers/", "autoscaler"),
     ("/registry/persistentvolumeclaims/", "claim"),
     ("/registry/persistentvolumes/", "volume"),
     ("/registry/volumeattachments/", "attachment"),
@@ -54,6 +55,7 @@ const LOOKED_AT: [(&str, &str); 32] = [
     ("/registry/kubevirt.io/virtualmachines/", "vm"),
     ("/registry/kubevirt.io/virtualmachineinstances/", "vmi"),
     ("/registry/kubevirt.io/virtualmachineinstancereplicasets/", "vmirs"),
+    ("/registry/cdi.kubevirt.io/datavolumes/", "datavolume"),
     ("/registry/clone.kubevirt.io/virtualmachineclones/", "clone"),
     ("/registry/snapshot.kubevirt.io/virtualmachinesnapshots/", "vmsnapshot"),
     ("/registry/snapshot.kubevirt.io/virtualmachinesnapshotcontents/", "vmcontent"),

@@ -3,8 +3,12 @@
 //! Each kind of fault is on in some seeds and off in others, with rates drawn anew ("swarm
 //! testing"): a run with everything at once would hide what only shows when some things work.
 
+mod apart;
 mod faults;
+mod parts;
+mod replay;
 mod stays;
+mod switches;
 
 use std::time::Duration;
 
@@ -15,7 +19,10 @@ use crate::clones::{Mishap, Scene};
 use crate::extender::Verbs;
 use crate::intervals::Intervals;
 use crate::plants::{Bug, Plant};
-pub(crate) use faults::{LATEST, NetFaults, NodeFaults, TIMEOUT};
+pub(crate) use faults::{LATEST, NetFaults, NodeFaults, OtherFaults, TIMEOUT};
+pub(crate) use parts::Parts;
+pub use parts::{PARTS, Part};
+pub use switches::{SWITCHES, Switch};
 
 /// What the caller chooses.
 #[derive(Clone, Debug)]
@@ -56,6 +63,12 @@ pub struct Options {
     pub cloner_apart: Option<bool>,
     /// Which parts of the work there are, if not those that the seed chooses.
     pub only: Option<Vec<&'static str>>,
+    /// What is left out of what the seed chose, by the names of its [`SWITCHES`].
+    pub without: Vec<&'static str>,
+    /// Which parts of the work are done, of those that there are, by their names in [`PARTS`]; without it all of them.
+    pub kept_parts: Option<Vec<&'static str>>,
+    /// When trouble ends, if that is before [`Self::safety`] is over. People do all the same what they would have done.
+    pub heal_after: Option<Duration>,
 }
 
 impl Options {
@@ -108,11 +121,16 @@ impl Options {
                 | Bug::WritingWatches
                 | Bug::TenantsChooseGpus
                 | Bug::OutdatedStarts
+                | Bug::UnfilledDisksStart
                 | Bug::ClaimsAddUp,
             ) => {
                 own.safety = own.safety.min(Duration::from_secs(60));
             }
             Some(Bug::AdoptedUnasked) => own.safety = own.safety.min(Duration::from_secs(90)),
+            Some(Bug::IllDevicesGiven | Bug::UnwrittenCounts | Bug::RefusedCounts) => {
+                own.machines = false;
+                own.safety = own.safety.min(Duration::from_secs(60));
+            }
             Some(Bug::ToldAtOnce | Bug::SecretsOverlooked | Bug::FirstPages | Bug::BelievedAnnotations) => {
                 own.machines = false;
                 own.safety = own.safety.min(Duration::from_secs(20));
@@ -158,46 +176,13 @@ impl Options {
         }
         own
     }
-    /// Which parts of the work there are.
-    pub(crate) fn parts(&self, root: &Rng) -> Parts {
-        match &self.only {
-            Some(only) => Parts::Only(only.clone()),
-            None if self.swarm => Parts::Half(Box::new(root.fork("parts of the work"))),
-            None => Parts::All,
-        }
+    /// How long anything may fail.
+    pub(crate) fn trouble(&self) -> Duration {
+        self.heal_after.map_or(self.safety, |after| after.min(self.safety))
     }
     /// The planted bug, where the rest of the run is made so that it shows. Small runs are as they are.
     pub(crate) fn hint(&self) -> Option<Bug> {
         self.plant.filter(|_| !self.small).map(|plant| plant.bug)
-    }
-
-    /// The command that plays a seed with these options again. Times are whole seconds. Tests alone choose scenes and mishaps of
-    /// clones, and where their controller runs: there are no flags for these.
-    #[must_use]
-    pub fn replay(&self, seed: u64) -> String {
-        let usual = Self::default();
-        let mut words = vec![format!("carrack sim --seed {seed}")];
-        words.extend(self.plant.map(|plant| format!("--plant {}", plant.name)));
-        let mut time = |flag: &str, own: Duration, usual: Duration| {
-            words.extend((own != usual).then(|| format!("{flag} {}", own.as_secs())));
-        };
-        time("--safety", self.safety, usual.safety);
-        time("--liveness", self.liveness, usual.liveness);
-        for (flag, set) in [
-            ("--workloads", self.workloads),
-            ("--gpus", self.gpus),
-            ("--whole", self.whole),
-            ("--clones", self.clones && !self.copies),
-            ("--copies", self.copies),
-            ("--swarm", self.swarm),
-            ("--small", self.small),
-            ("--no-machines", !self.machines),
-            ("--no-faults", !self.faults),
-        ] {
-            words.extend(set.then(|| flag.to_owned()));
-        }
-        words.push("--trace".to_owned());
-        words.join(" ")
     }
 }
 
@@ -222,27 +207,9 @@ impl Default for Options {
             mishap: None,
             cloner_apart: None,
             only: None,
-        }
-    }
-}
-
-/// Which parts of the work there are in a run.
-#[derive(Clone, Debug)]
-pub(crate) enum Parts {
-    All,
-    /// About half of them: a swarm.
-    Half(Box<Rng>),
-    /// A small run.
-    Only(Vec<&'static str>),
-}
-
-impl Parts {
-    /// Whether a part is one of them.
-    pub(crate) fn has(&self, part: &str) -> bool {
-        match self {
-            Self::All => true,
-            Self::Half(rng) => rng.fork(part).one_in(2),
-            Self::Only(only) => only.contains(&part),
+            without: Vec::new(),
+            kept_parts: None,
+            heal_after: None,
         }
     }
 }
@@ -258,6 +225,7 @@ pub(crate) struct Swarm {
     pub service: Delay,
     pub net: NetFaults,
     pub node: NodeFaults,
+    pub others: OtherFaults,
     pub intervals: Intervals,
     /// One in so many effects is the last of its process.
     pub crash_one_in_effects: u64,
@@ -311,7 +279,7 @@ pub(crate) struct Swarm {
 }
 
 impl Swarm {
-    pub(crate) fn draw(root: &Rng, options: &Options) -> Self {
+    fn drawn(root: &Rng, options: &Options) -> Self {
         let mut extender_rng = root.fork("extender");
         let mut rng = root.fork("swarm");
         let rng = &mut rng;
@@ -386,6 +354,7 @@ impl Swarm {
             operation,
             fail_one_in: on(20, 300),
             plugin_late_one_in: on(2, 8),
+            plugin_whims_one_in: apart::plugin_whims_one_in(root, options),
             grows_slowly_one_in: if options.faults { 2 } else { 0 },
             tears_one_in: match planted {
                 Some(Bug::TornIsKnown) => 1,
@@ -412,16 +381,8 @@ impl Swarm {
             guest: mean(10, 60),
             force_delete: mean(20, 100),
             pause: mean(10, 60),
-            flood: None,
-            vanish: None,
-            lose: None,
-            strand: None,
-            evict: None,
-            chatter: None,
+            ..Intervals::default().with_those_apart(root, options)
         };
-        let mut own = root.fork("lose");
-        let lose = own.one_in(6) && options.faults && options.machines && options.plant.is_none();
-        intervals.lose = lose.then(|| between(&mut own, Duration::from_secs(20), Duration::from_secs(90)));
         let mut own = root.fork("late bindings");
         if own.one_in(2) && options.faults && options.plant.is_none() {
             net.late_binding_one_in = 2 + own.below(8);
@@ -435,12 +396,6 @@ impl Swarm {
         let strand =
             own.one_in(4) && options.faults && options.machines && planted.is_none() && intervals.guest.is_none();
         intervals.strand = strand.then(|| between(&mut own, Duration::from_secs(15), Duration::from_secs(60)));
-        let mut own = root.fork("evict");
-        let evict = own.one_in(2) && options.faults && options.machines && planted.is_none();
-        intervals.evict = evict.then(|| between(&mut own, Duration::from_secs(5), Duration::from_secs(30)));
-        let mut own = root.fork("chatter");
-        let chatter = own.one_in(4) && options.faults && options.machines && planted.is_none();
-        intervals.chatter = chatter.then(|| between(&mut own, Duration::from_secs(15), Duration::from_secs(60)));
         let mut own = root.fork("watchdogs");
         let of_watchdogs = matches!(planted, Some(Bug::TameWatchdogs | Bug::HalfClosed));
         let guarded = of_watchdogs || own.one_in(2) && options.machines && planted.is_none();
@@ -452,7 +407,7 @@ impl Swarm {
         let mut launcher_hangs_one_in = if strand { 1 + own.below(6) } else { 0 };
         let webhook_wrong_one_in = on(2, 10);
         let webhook_slow = Duration::from_millis(on(100, 5_000));
-        let needs_standby = matches!(planted, Some(Bug::EndlessTerms | Bug::ClocksOfAnother));
+        let needs_standby = matches!(planted, Some(Bug::EndlessTerms | Bug::ClocksOfAnother | Bug::ActsUnlooked));
         let standby = (rng.one_in(2) || needs_standby) && elect && !options.gpus;
         if options.workloads && options.faults {
             let mut own = root.fork("vanish");
@@ -537,6 +492,12 @@ impl Swarm {
                 crash_one_in_effects = 0;
                 intervals = Intervals { strand: Some(Duration::from_secs(8)), ..Intervals::default() };
             }
+            Some(Bug::LeaseByWallClock) => {
+                // Clocks that are set, and other nodes to go to.
+                nodes = 3;
+                crash_one_in_effects = 0;
+                intervals = Intervals { clock: Some(Duration::from_secs(3)), ..Intervals::default() };
+            }
             Some(Bug::EvictedGuests) => {
                 crash_one_in_effects = 0;
                 intervals = Intervals { evict: Some(Duration::from_secs(3)), ..Intervals::default() };
@@ -560,6 +521,7 @@ impl Swarm {
                 | Bug::WritingWatches
                 | Bug::TenantsChooseGpus
                 | Bug::OutdatedStarts
+                | Bug::UnfilledDisksStart
                 | Bug::ClaimsAddUp,
             ) => {
                 crash_one_in_effects = 0;
@@ -658,6 +620,21 @@ impl Swarm {
                 (nodes, crash_one_in_effects, intervals) = (1, 0, Intervals::default());
                 (node.operation.slow_one_in, node.operation.slow) = (3, Duration::from_secs(8));
             }
+            Some(Bug::IllDevicesGiven) => {
+                // Choices that take long to be written down, of plugins that say something else meanwhile.
+                (nodes, crash_one_in_effects) = (1, 0);
+                (node.operation.slow_one_in, node.operation.slow) = (3, Duration::from_secs(8));
+                intervals = Intervals { moods: Some(Duration::from_secs(2)), ..Intervals::default() };
+            }
+            Some(Bug::UnwrittenCounts) => {
+                // Disks on which a choice cannot be written down.
+                (nodes, crash_one_in_effects, node.fail_one_in) = (1, 0, 10);
+                intervals = Intervals { full_disk: Some(Duration::from_secs(20)), ..Intervals::default() };
+            }
+            Some(Bug::RefusedCounts) => {
+                crash_one_in_effects = 0;
+                intervals = Intervals { full_store: Some(Duration::from_secs(5)), ..Intervals::default() };
+            }
             Some(Bug::StoredNominations | Bug::OneNode | Bug::BindingsOverwrite) => nodes = 3,
             Some(Bug::BaselessBindings) => (nodes, net.late_binding_one_in) = (1, 2),
             Some(Bug::LeakedAssumptions) => net.late_binding_one_in = 3,
@@ -755,6 +732,11 @@ impl Swarm {
                 crash_one_in_effects = 0;
                 intervals = Intervals { cut: Some(Duration::from_secs(20)), ..Intervals::default() };
             }
+            Some(Bug::ActsUnlooked) => {
+                // Leaders that are stopped, and go on.
+                crash_one_in_effects = 0;
+                intervals = Intervals { stall: Some(Duration::from_secs(10)), ..Intervals::default() };
+            }
             Some(Bug::AbsenceRemembered) => {
                 // A node that comes and goes, and controllers that live on.
                 crash_one_in_effects = 0;
@@ -800,6 +782,8 @@ impl Swarm {
                 | Bug::ChargesLost
                 | Bug::LimitsKept
                 | Bug::LimitsUnheard
+                | Bug::BoundsForgotten
+                | Bug::SilenceIsZero
                 | Bug::HastyOwners
                 | Bug::RawNames
                 | Bug::UnmountsFirst
@@ -826,6 +810,7 @@ impl Swarm {
             service,
             net,
             node,
+            others: OtherFaults::of(options.faults),
             intervals,
             crash_one_in_effects,
             longest: Duration::MAX,

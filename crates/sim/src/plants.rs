@@ -3,10 +3,12 @@
 mod bug;
 mod clones;
 mod parts;
+mod shortages;
 mod workloads;
 
 pub(crate) use bug::Bug;
 use clones::OF_CLONES;
+use shortages::OF_SHORTAGES;
 use workloads::OF_WORKLOADS;
 
 /// A planted bug.
@@ -26,10 +28,10 @@ pub struct Plant {
 /// All planted bugs.
 pub const PLANTS: &[Plant] = &ALL;
 
-const LISTS: [&[Plant]; 3] = [OTHERS, OF_WORKLOADS, OF_CLONES];
+const LISTS: [&[Plant]; 4] = [OTHERS, OF_WORKLOADS, OF_CLONES, OF_SHORTAGES];
 
-const ALL: [Plant; OTHERS.len() + OF_WORKLOADS.len() + OF_CLONES.len()] = {
-    let mut all = [OTHERS[0]; OTHERS.len() + OF_WORKLOADS.len() + OF_CLONES.len()];
+const ALL: [Plant; OTHERS.len() + OF_WORKLOADS.len() + OF_CLONES.len() + OF_SHORTAGES.len()] = {
+    let mut all = [OTHERS[0]; OTHERS.len() + OF_WORKLOADS.len() + OF_CLONES.len() + OF_SHORTAGES.len()];
     let (mut n, mut list) = (0, 0);
     while list < LISTS.len() {
         let mut place = 0;
@@ -366,6 +368,14 @@ const OTHERS: &[Plant] = &[
         bug: Bug::MissingHeartbeat,
     },
     Plant {
+        name: "lease-by-wall-clock",
+        what: "a node's silence is counted from when its lease says that it was renewed, by whichever clock (incident 2)",
+        found_by: "failed-on-proof",
+        // What is written of its disks comes just before; and whoever was about to start starts all the same.
+        also: &[crate::roaming::DEAD, "one-guest-per-vm", "gone-means-stopped", crate::writers::NAME],
+        bug: Bug::LeaseByWallClock,
+    },
+    Plant {
         name: "vanished-node",
         what: "nobody looks at machines of a node of which neither an object nor a lease is left (incident 2)",
         found_by: "machines-leave-silent-nodes",
@@ -555,6 +565,13 @@ const OTHERS: &[Plant] = &[
         found_by: crate::leaders::NAME,
         also: &[],
         bug: Bug::EndlessTerms,
+    },
+    Plant {
+        name: "acts-before-it-looks",
+        what: "a leader that was stopped writes what it was about to, in whatever term, and looks then whether it still leads",
+        found_by: crate::leaders::NAME,
+        also: &[],
+        bug: Bug::ActsUnlooked,
     },
     Plant {
         name: "termless-bindings",
@@ -794,6 +811,13 @@ const OTHERS: &[Plant] = &[
         found_by: crate::heritage::NAME,
         also: &[],
         bug: Bug::AdoptedUnasked,
+    },
+    Plant {
+        name: "unfilled-disks-start",
+        what: "a machine starts whether or not its DataVolumes are done",
+        found_by: crate::imports::NAME,
+        also: &[],
+        bug: Bug::UnfilledDisksStart,
     },
     Plant {
         name: "deaf-nominees",

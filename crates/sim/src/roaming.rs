@@ -27,21 +27,28 @@ pub(crate) const DEAD: &str = "dead-users-are-dead";
 pub(crate) const LEFT: &str = "disks-leave-dead-nodes";
 
 /// A machine's disk that every node can have, one at a time; what makes it, and the machine with it.
-pub(crate) fn with_disk(at: Duration, mut machine: Value, acts: &mut Vec<Act>) -> Value {
+pub(crate) fn with_disk(at: Duration, machine: Value, acts: &mut Vec<Act>) -> Value {
     let name = format!("{}-roams", text(&machine, "/metadata/name"));
     let (mut volume, claim) = disk(&name, &name, &name);
     volume["spec"]["claimRef"] = json!({"namespace": "default", "name": name});
     for (resource, object) in [(PersistentVolume::resource(), volume), (PersistentVolumeClaim::resource(), claim)] {
         acts.push(Act { at, what: What::Create { resource, object, want: None } });
     }
+    with_volume(machine, "roams", "persistentVolumeClaim", json!({"claimName": name}))
+}
+
+/// A machine with one more disk, which is on this volume.
+pub(crate) fn with_volume(mut machine: Value, name: &str, kind: &str, source: Value) -> Value {
+    let mut volume = json!({"name": name});
+    volume[kind] = source;
     let spec = &mut machine["spec"]["template"]["spec"];
     let mut add = |pointer: &str, value: Value| {
         if let Some(Value::Array(list)) = spec.pointer_mut(pointer) {
             list.push(value);
         }
     };
-    add("/domain/devices/disks", json!({"name": "roams", "disk": {"bus": "virtio"}}));
-    add("/volumes", json!({"name": "roams", "persistentVolumeClaim": {"claimName": name}}));
+    add("/domain/devices/disks", json!({"name": name, "disk": {"bus": "virtio"}}));
+    add("/volumes", volume);
     machine
 }
 

@@ -48,6 +48,8 @@ pub(crate) enum Role {
     Tenant,
     /// The provisioner of a node.
     LocalStorage(u8),
+    /// Somebody in CDI's place; see `imports`.
+    Importer,
 }
 
 impl Role {
@@ -75,6 +77,7 @@ impl Role {
             Self::Kubelet(node) => Caller::node(&node_name(node)),
             Self::VirtHandler(node) => Caller::virt_handler(&node_name(node)),
             Self::LocalStorage(node) => Caller::local_storage(&node_name(node)),
+            Self::Importer => Caller::new("sim:importer", [GROUP_MASTERS]),
         }
     }
 }
@@ -111,6 +114,7 @@ impl std::fmt::Display for Role {
             Self::Kubelet(node) => write!(f, "kubelet/{node}"),
             Self::VirtHandler(node) => write!(f, "virt-handler/{node}"),
             Self::LocalStorage(node) => write!(f, "local-storage/{node}"),
+            Self::Importer => f.write_str("importer"),
         }
     }
 }

@@ -92,7 +92,7 @@ pub(crate) enum Polled {
 
 /// A watch connection.
 pub(crate) struct Conn {
-    server: usize,
+    pub server: usize,
     pub role: Role,
     pub life: u32,
     pub watch: WatchId,

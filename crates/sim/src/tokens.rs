@@ -117,7 +117,7 @@ impl Issuer {
         let token = json!({"pod": bound, "expires": expires}).to_string();
         let status = json!({"token": token, "expirationTimestamp": Time::from_unix_s(expires).rfc3339()});
         let reply = json!({"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest",
-            "spec": {"audiences": [AUDIENCE]}, "status": status});
+            "spec": {"audiences": [AUDIENCE], "expirationSeconds": self.life_s}, "status": status});
         (Ok(ApiResponse { status: 201, body: reply.to_string().into() }), takes)
     }
 }

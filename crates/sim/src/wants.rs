@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use carrack_kubelet::shutdown;
 use serde_json::Value;
 
-use crate::node::{Node, WIDGET, WIDGETS};
+use crate::node::{Node, WIDGET, WIDGETS, named};
 use crate::observer::{Observer, conditions, controller, key_of, terminal, text, uid};
 use crate::replicas;
 
@@ -84,6 +84,7 @@ pub(crate) fn lacking(
                 (children != replicas::WANTED).then(|| format!("has {children} children"))
             }
             (Want::Pod { .. }, Some(pod)) if crate::resizes::is_refused(pod) && crossed(pod) => None,
+            (Want::Pod { .. }, Some(pod)) if was_turned_away(pod, nodes) => None,
             (Want::Pod { restarts, .. }, Some(pod)) => pod_lacks(pod, *restarts, observer, finicky),
             (Want::Gpus { .. }, Some(pod)) => crate::gpu::lacks(pod, observer),
             (Want::Clone { may_fail, .. }, Some(clone)) => crate::clones::lacks(clone, *may_fail, observer),
@@ -158,6 +159,14 @@ fn pod_lacks(pod: &Value, restarts: bool, observer: &Observer, finicky: bool) ->
         "Pending" if condition(pod, "PodScheduled") == "False" => waits_lacking(pod, observer, finicky),
         _ => Some(format!("is {phase:?}, ready {:?}", condition(pod, "Ready"))),
     }
+}
+
+/// Whether a kubelet has refused a pod for lack of a device, on a node whose plugin had lost some: the pod came while they were
+/// gone, and upstream's kubelet turns it away for good then, too.
+fn was_turned_away(pod: &Value, nodes: &BTreeMap<u8, Node>) -> bool {
+    let lacks_device = text(pod, "/status/reason").strip_prefix("OutOf") == Some(WIDGET);
+    let is_refused = text(pod, "/status/phase") == "Failed" && lacks_device;
+    is_refused && named(nodes, text(pod, "/spec/nodeName")).is_some_and(|node| node.plugins.has_fallen_short())
 }
 
 /// Why a pod need not wait for a node: one has room, or less important pods have what it asks for.

@@ -157,7 +157,7 @@ impl User {
     pub(crate) fn new(rng: &Rng, options: &Options) -> Self {
         let mut acts = Vec::new();
         let parts = options.parts(rng);
-        if options.gpus {
+        if options.gpus && parts.keeps("gpus") {
             acts.extend(crate::gpu::acts(&mut rng.fork("gpus"), options.safety, !options.workloads));
         }
         if options.workloads {
@@ -203,7 +203,7 @@ impl User {
         ];
         let of_machines: [(&str, Part); 2] = [("machines", machines), ("sets", sets)];
         let of_machines = of_machines.into_iter().filter(|_| options.machines);
-        if options.only.as_ref().is_some_and(|only| only.contains(&"steady")) {
+        if options.only.as_ref().is_some_and(|only| only.contains(&"steady")) && parts.keeps("steady") {
             steady(&mut rng.fork("steady"), &mut acts);
         }
         for (part, add) in of_pods.into_iter().chain(of_machines).filter(|(part, _)| parts.has(part)) {
@@ -263,6 +263,9 @@ impl User {
         if options.machines && crate::heritage::are_there(rng, options, bug) && parts.has(crate::heritage::PART) {
             crate::heritage::acts(&mut rng.fork(crate::heritage::PART), options.safety, false, &mut acts);
         }
+        if crate::imports::are_there(rng, options) && parts.has(crate::imports::PART) {
+            crate::imports::acts(&mut rng.fork(crate::imports::PART), options.safety, &mut acts);
+        }
         if crate::impostors::are_there(rng, options, bug) && parts.has(crate::impostors::PART) {
             crate::impostors::acts(&mut rng.fork(crate::impostors::PART), options.safety, &mut acts);
         }
@@ -296,6 +299,10 @@ impl User {
         }
     }
 
+    /// All that they do.
+    pub(crate) fn acts(&self) -> &[Act] {
+        &self.acts
+    }
     /// Whether everything has been done.
     pub(crate) fn done(&self) -> bool {
         self.next == self.acts.len()

@@ -1,7 +1,9 @@
 //! How many pods each PodDisruptionBudget allows to be evicted now.
 //!
 //! How many pods there ought to be is what their controllers are asked for, where the budget is relative to that. Pods
-//! whose eviction was granted count as gone until they are, for two minutes at most.
+//! whose eviction was granted count as gone until they are, for two minutes at most. That is counted from when the grant is
+//! first seen: upstream goes by the time that the API server has put on it, and where clocks are minutes apart more are
+//! evicted than may be.
 //!
 //! What is odd about a budget is told at each look at it, as upstream does: a budget is looked at when it or one of its pods
 //! changes, and not for what was told. The recorder counts what is said again, and lets one object cause so many events only.
@@ -19,7 +21,7 @@ use carrack_types::selector::selects;
 use k8s_openapi::api::apps::v1::{Deployment, ReplicaSet, StatefulSet};
 use k8s_openapi::api::core::v1::{Pod, ReplicationController};
 use k8s_openapi::api::policy::v1::{PodDisruptionBudget, PodDisruptionBudgetStatus};
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time as MetaTime};
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use serde_json::{Value, json};
 
@@ -40,6 +42,8 @@ pub struct DisruptionController {
     /// Pods that more than one budget chooses, as they were when it was told, by the first of their budgets: their UIDs with
     /// their revisions.
     told: BTreeMap<Key, BTreeMap<String, String>>,
+    /// Granted evictions by their budgets.
+    granted: BTreeMap<Key, Granted>,
     /// A planted bug: pods whose eviction was granted count as before.
     forgets: bool,
 }
@@ -266,6 +270,7 @@ impl Controller for DisruptionController {
     fn reconcile(&mut self, key: &Key, view: &View<'_>, now: Time) -> Plan {
         let Some(budget) = view.get::<PodDisruptionBudget>(&key.namespace, &key.name) else {
             self.told.remove(key);
+            self.granted.remove(key);
             return Plan::none();
         };
         let pods: Vec<&Pod> = view
@@ -289,7 +294,10 @@ impl Controller for DisruptionController {
                 plan = plan.then(oddities(budget, &pods, unmanaged));
                 let (disrupted, again) = match self.forgets {
                     true => Default::default(),
-                    false => disrupted(budget, &pods, now, &mut plan),
+                    false => {
+                        let seen = self.granted.entry(key.clone()).or_default();
+                        disrupted(budget, &pods, seen, now, &mut plan)
+                    }
                 };
                 if let Some(after) = again {
                     plan = plan.requeue_after(after);
@@ -351,17 +359,27 @@ fn of_owned(namespace: &str, uid: &str, view: &View<'_>) -> Vec<Key> {
     pods.flat_map(|p| budgets_of(p, view)).collect::<BTreeSet<_>>().into_iter().collect()
 }
 
-type Disrupted = BTreeMap<String, k8s_openapi::apimachinery::pkg::apis::meta::v1::Time>;
+type Disrupted = BTreeMap<String, MetaTime>;
+/// Granted evictions by the names of their pods: how each is dated, and since when it has been seen.
+type Granted = BTreeMap<String, (MetaTime, Time)>;
 
 /// Pods whose eviction was granted and that have not gone yet, and when the first of them is overdue.
-fn disrupted(budget: &PodDisruptionBudget, pods: &[&Pod], now: Time, plan: &mut Plan) -> (Disrupted, Option<Duration>) {
+fn disrupted(
+    budget: &PodDisruptionBudget,
+    pods: &[&Pod],
+    seen: &mut Granted,
+    now: Time,
+    plan: &mut Plan,
+) -> (Disrupted, Option<Duration>) {
     let granted = budget.status.as_ref().and_then(|s| s.disrupted_pods.clone()).unwrap_or_default();
+    let before = std::mem::take(seen);
     let mut left = Disrupted::new();
     let mut again: Option<Duration> = None;
     for pod in pods {
         let Some(at) = granted.get(pod.name()).filter(|_| !pod.is_deleting()) else { continue };
-        // A grant from a clock that is ahead lasts no longer than one from ours.
-        let age = now.since(Time::from(at));
+        let since = before.get(pod.name()).filter(|(dated, _)| dated == at).map_or(now, |(_, since)| *since);
+        seen.insert(pod.name().to_owned(), (at.clone(), since));
+        let age = now.since(since);
         if age > DELETION_TIMEOUT {
             let message =
                 format!("Pod was expected by PDB {}/{} to be deleted but it wasn't", budget.namespace(), budget.name());
@@ -387,6 +405,16 @@ mod tests {
     use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 
     fn look(spec: Value, status: Value, pods: Vec<Value>, now_s: i64) -> (Value, Plan) {
+        look_by(&mut DisruptionController::default(), spec, status, pods, now_s)
+    }
+
+    fn look_by(
+        controller: &mut DisruptionController,
+        spec: Value,
+        status: Value,
+        pods: Vec<Value>,
+        now_s: i64,
+    ) -> (Value, Plan) {
         let mut budget =
             json!({"metadata": {"namespace": "ns", "name": "b", "uid": "b", "generation": 3}, "spec": spec});
         if budget["spec"]["selector"].is_null() {
@@ -412,8 +440,7 @@ mod tests {
                 Source { metadata_only: false, ..Source::metadata(fleets()) },
                 [of(json!({"metadata": {"namespace": "ns", "name": "rs", "uid": "rs"}, "spec": {"size": {"wanted": 6}}}))],
             );
-        let mut controller = DisruptionController::default();
-        caches.refresh(&mut controller);
+        caches.refresh(controller);
         let plan = controller.reconcile(&Key::new("ns", "b"), &caches.view(), Time::from_unix_s(now_s));
         let status = match &plan.writes[..] {
             [Write::Patch { patch, .. }] => patch["status"].clone(),
@@ -534,11 +561,23 @@ mod tests {
         let granted = json!({"disruptionsAllowed": 1, "currentHealthy": 4, "desiredHealthy": 2, "expectedPods": 4,
             "disruptedPods": {"p0": "1970-01-01T00:00:10Z", "elsewhere": "1970-01-01T00:00:10Z"}});
         let spec = || json!({"minAvailable": 2});
-        let (s, plan) = look(spec(), granted.clone(), pods(), 60);
-        assert_eq!((&s["currentHealthy"], &s["disruptionsAllowed"]), (&json!(3), &json!(1)));
-        assert_eq!(s["disruptedPods"]["elsewhere"], Value::Null);
-        assert_eq!(plan.requeue_after, Some(Duration::from_secs(71)));
-        let (s, plan) = look(spec(), granted, pods(), 131);
+        // Whatever the time is by this clock: the API server's may be minutes off.
+        let mut controller = DisruptionController::default();
+        for (now_s, again_s) in [(5000, 121), (5060, 61), (5120, 1)] {
+            let (s, plan) = look_by(&mut controller, spec(), granted.clone(), pods(), now_s);
+            assert_eq!((&s["currentHealthy"], &s["disruptionsAllowed"]), (&json!(3), &json!(1)), "{now_s}");
+            assert_eq!(s["disruptedPods"]["elsewhere"], Value::Null);
+            assert_eq!(plan.requeue_after, Some(Duration::from_secs(again_s)), "{now_s}");
+        }
+        // One that is granted anew begins anew.
+        let mut anew = granted.clone();
+        anew["disruptedPods"]["p0"] = "1970-01-01T00:00:20Z".into();
+        let mut other = DisruptionController::default();
+        for (status, now_s) in [(&granted, 5000), (&anew, 5100), (&anew, 5200)] {
+            let (s, _) = look_by(&mut other, spec(), status.clone(), pods(), now_s);
+            assert_eq!(s["currentHealthy"], 3, "{now_s}");
+        }
+        let (s, plan) = look_by(&mut controller, spec(), granted, pods(), 5121);
         assert_eq!((&s["currentHealthy"], &s["disruptionsAllowed"]), (&json!(4), &json!(2)));
         assert_eq!((plan.events[0].reason.as_str(), &s["disruptedPods"]["p0"]), ("NotDeleted", &Value::Null));
         // What is as it was is not written again.

@@ -149,9 +149,10 @@ impl Room {
         })))
     }
 
-    /// Draws other chances from here on.
-    pub(crate) fn reseed(&self, rng: Rng) {
-        self.lock().rng = rng;
+    /// Draws other chances from here on, and may fail or not.
+    pub(crate) fn reseed(&self, rng: Rng, faults: bool) {
+        let mut state = self.lock();
+        (state.rng, state.faults) = (rng, faults);
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {

@@ -101,6 +101,10 @@ pub(crate) fn acts(rng: &mut Rng, safety: Duration, bug: Option<Bug>, parts: &Pa
             super::attachments::acts(rng, safety, &mut acts);
             return acts;
         }
+        Some(Bug::BoundsForgotten | Bug::SilenceIsZero) => {
+            super::autoscalers::acts(rng, safety, &mut acts);
+            return acts;
+        }
         Some(Bug::StaleDependents | Bug::HastyOwners) => {
             super::endings::owners(rng, safety, 10, &mut acts);
             return acts;
@@ -185,7 +189,11 @@ pub(crate) fn acts(rng: &mut Rng, safety: Duration, bug: Option<Bug>, parts: &Pa
         super::scratch::acts(&mut rng.fork("scratch"), safety, false, &mut acts);
     }
     // Other bugs are looked for among what there was without these.
-    let beside: [(&str, Part); 2] = [(super::EDITS, super::quotas::edits), (super::LIMITS, super::attachments::acts)];
+    let beside: [(&str, Part); 3] = [
+        (super::EDITS, super::quotas::edits),
+        (super::LIMITS, super::attachments::acts),
+        (super::AUTOSCALERS, super::autoscalers::acts),
+    ];
     for (part, add) in beside.into_iter().filter(|(part, _)| bug.is_none() && parts.has(part)) {
         add(&mut rng.fork(part), safety, &mut acts);
     }

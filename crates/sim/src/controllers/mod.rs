@@ -6,6 +6,7 @@
 mod absences;
 mod acts;
 mod attachments;
+mod autoscalers;
 mod bounds;
 mod budgets;
 mod claims;
@@ -25,6 +26,9 @@ mod wants;
 pub(crate) use absences::{AWAY, NAME as GONE_KEEP, RESTLESS};
 pub(crate) use acts::acts;
 pub(crate) use attachments::{NAME as ATTACH_FEW, PART as LIMITS, asks_for_limits, of_nobody};
+pub(crate) use autoscalers::{
+    Autoscaled, BOUNDS as AUTOSCALED_WITHIN, PART as AUTOSCALERS, SILENCE, is_asked as asks_for_metrics,
+};
 pub(crate) use bounds::Bounds;
 pub(crate) use claims::{about, lacks as claim_lacks};
 pub(crate) use definitions::{acts as definitions, belongings, left};

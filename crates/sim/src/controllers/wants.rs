@@ -9,7 +9,7 @@ use super::bounds::is_ready;
 use super::times::is_over;
 use crate::observer::{Observer, conditions, controller, deleting, key_of, terminal, text, uid};
 
-fn number(object: &Value, pointer: &str) -> i64 {
+pub(super) fn number(object: &Value, pointer: &str) -> i64 {
     object.pointer(pointer).and_then(Value::as_i64).unwrap_or(0)
 }
 
@@ -42,6 +42,7 @@ pub(crate) fn lacks(kind: &str, object: &Value, observer: &Observer) -> Option<S
         "cronjob" => return super::times::lacks(object, observer),
         "service" => return super::services::lacks(object, observer),
         "quota" => return super::quotas::lacks(object, observer),
+        "autoscaler" => return super::autoscalers::lacks(object, observer),
         _ => {}
     }
     if kind == "statefulset"

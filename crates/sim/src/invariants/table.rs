@@ -100,6 +100,10 @@ pub const INVARIANTS: &[Invariant] = &[
         sentence: "What a machine keeps beside its disks lies on one claim, which is there for as long as the machine is.",
     },
     Invariant {
+        name: crate::imports::NAME,
+        sentence: "A launcher with a disk that a DataVolume fills is made only when that DataVolume has been said to be done before.",
+    },
+    Invariant {
         name: crate::heritage::NAME,
         sentence: "An instance comes to belong only to a machine that is there at that moment.",
     },
@@ -125,12 +129,20 @@ pub const INVARIANTS: &[Invariant] = &[
         sentence: "A container starts with as many devices as it asks for, and its plugin has granted them to it since the node booted.",
     },
     Invariant {
+        name: crate::node::WELL,
+        sentence: "A kubelet asks a device plugin for no device of which that has said, as far as the kubelet has heard by then, that it is ill or not there.",
+    },
+    Invariant {
+        name: crate::node::NOTED,
+        sentence: "When a kubelet asks a device plugin for devices, the checkpoint that it has written says whose they are.",
+    },
+    Invariant {
         name: "nodes-are-not-overcommitted",
         sentence: "The pods bound to a node ask for no more of a resource than the node has ever offered.",
     },
     Invariant {
         name: "no-child-made-twice",
-        sentence: "A machine has one instance, an instance has one launcher pod that has not ended, and a controller that counts its children never makes one too many.",
+        sentence: "A machine has one instance and one DataVolume of its template, an instance has one launcher pod that has not ended and gets it only when every one of the instance before is gone, and a controller that counts its children never makes one too many.",
     },
     Invariant {
         name: "wanted-containers-are-not-killed",
@@ -332,6 +344,14 @@ pub const INVARIANTS: &[Invariant] = &[
         sentence: "A pod comes only to a node that says that it attaches all volumes of a driver that the pods there need, this one's among them, unless those are attached there already.",
     },
     Invariant {
+        name: crate::controllers::AUTOSCALED_WITHIN,
+        sentence: "No autoscaler asks for fewer or more pods than its bounds allow, as its controller knows them, whatever its metrics say.",
+    },
+    Invariant {
+        name: crate::controllers::SILENCE,
+        sentence: "Where an autoscaler is not told what its pods use, it changes their number only to bring it back within its bounds.",
+    },
+    Invariant {
         name: "owners-go-after-dependents",
         sentence: "An owner that is deleted in the foreground goes only after all dependents that hold it up.",
     },
@@ -407,6 +427,10 @@ pub const INVARIANTS: &[Invariant] = &[
     Invariant {
         name: "lists-are-newest",
         sentence: "A list that asks for no revision shows all that was committed when it was asked for, whichever API server answers.",
+    },
+    Invariant {
+        name: crate::world::ANSWERED,
+        sentence: "An object that an API server shows as written is in its store, at the revision that the answer names.",
     },
     Invariant {
         name: crate::hall::BOUNDED,

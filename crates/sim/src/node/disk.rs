@@ -1,20 +1,25 @@
 //! What a node keeps when its agents die, and what of it when the power goes.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
-use carrack_engine::Rng;
+use carrack_engine::{Rng, Time};
 use carrack_kubelet::pulled::PULLED_PREFIX;
 use carrack_kubelet::records::{POD_PREFIX, VOLUME_PREFIX};
 use carrack_kubelet::volumes::staged::{Attached, StageInputs};
 use carrack_kubelet::volumes::{Driver, Found, Staging, VolumeKind, VolumeSetup};
-use carrack_kubelet::{OpError, Outcome, Reply};
+use carrack_kubelet::{Op, OpError, Outcome, Reply};
 use carrack_types::volume::DEVICE_PATH;
 
+use super::moods::NOTED;
+use super::{Follow, NodeEvent};
 use crate::attacher::{DEVICE, DRIVER, Rack};
 use crate::flex;
 use crate::invariants::Breach;
 use crate::settings::Files;
 
+/// What is said where there is no room.
+pub(super) const NO_ROOM: &str = "no space left on device";
 /// Number of every device.
 const DEVICE_NUMBER: &str = "7:1";
 
@@ -51,11 +56,63 @@ pub(crate) struct Disk {
     given: Vec<(String, String)>,
     /// A planted bug: records of what was pulled are lost on their way here.
     pub loses_pulls: bool,
+    /// Until when nothing more fits on it, if that is so.
+    full_until: Option<Time>,
+    /// The device checkpoint that the present kubelet has written last, with the kubelet's life.
+    pub(super) noted: Option<(u32, Vec<u8>)>,
+}
+
+/// Whether an operation makes a file or a directory, or takes room otherwise. What is there already is read, and removed, on a
+/// full disk as well; the machine's own facts do not change with it, so that nobody is evicted.
+pub(super) fn needs_room(op: &Op) -> bool {
+    matches!(
+        op,
+        Op::SaveRecord { .. }
+            | Op::SaveCheckpoint(_)
+            | Op::SaveCpus(_)
+            | Op::SaveMemory(_)
+            | Op::SaveAllocated(_)
+            | Op::SaveActuated(_)
+            | Op::SetUpVolume(_)
+            | Op::StageVolume(..)
+            | Op::PullImage { .. }
+            | Op::RunSandbox(_)
+            | Op::CreateContainer(..)
+    )
 }
 
 impl Disk {
     pub(super) fn new(node: u8, rack: Rack) -> Self {
         Self { node, rack, ..Self::default() }
+    }
+    /// Nothing more fits on it for so long.
+    pub(crate) fn fill(&mut self, now: Time, lasts: Duration) -> Follow {
+        self.full_until = self.full_until.max(Some(now + lasts));
+        Follow::Later(lasts, NodeEvent::Room)
+    }
+    pub(crate) fn is_full(&self) -> bool {
+        self.full_until.is_some()
+    }
+    /// Somebody has made room by now, unless it was filled again since.
+    pub(super) fn may_have_room(&mut self, now: Time) -> Vec<Follow> {
+        let freed = self.full_until.take_if(|until| *until <= now);
+        freed.map(|_| Follow::Say(format!("the disk of node{} has room again", self.node))).into_iter().collect()
+    }
+    /// There is room from now on.
+    pub(crate) fn heal(&mut self) {
+        self.full_until = None;
+    }
+    /// A plugin is asked for devices: that they are meant for a container is on disk by then, or a kubelet that starts anew could
+    /// mean them for another one.
+    pub(super) fn check_noted(&self, by: u32, resource: &str, ids: &BTreeSet<String>, breaches: &mut Vec<Breach>) {
+        let written = self.noted.as_ref().filter(|(life, _)| *life == by).map(|(_, body)| body.as_slice());
+        let (held, _) = written.and_then(|body| carrack_kubelet::devices::decode(body).ok()).unwrap_or_default();
+        let mut of_containers = held.values().flat_map(|pod| pod.values());
+        if !of_containers.any(|holdings| holdings.get(resource).is_some_and(|holding| holding.ids == *ids)) {
+            let by = format!("node{}'s kubelet", self.node);
+            let what = format!("{by} asks for {ids:?} of {resource} and has not written down for whom");
+            breaches.push(Breach::new(NOTED, what));
+        }
     }
     pub(super) fn mount(&mut self, setup: &VolumeSetup, breaches: &mut Vec<Breach>) -> Outcome {
         let part_of = match &setup.kind {

@@ -125,6 +125,11 @@ impl Guests {
         self.pending.retain(|_, (_, _, op)| !rng.one_in(3) && !matches!(op, Op::Watchdog(_)));
     }
 
+    /// Whether an operation writes the handler's record.
+    pub(super) fn keeps(&self, number: u64) -> bool {
+        self.pending.get(&number).is_some_and(|(_, _, op)| matches!(op, Op::Save(_)))
+    }
+
     /// An operation takes effect. `fails` is whether it fails before (true) or after it.
     pub(super) fn carry_out(
         &mut self,

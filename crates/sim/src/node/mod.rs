@@ -6,6 +6,7 @@
 
 mod disk;
 mod guests;
+mod moods;
 mod plugins;
 mod runtime;
 mod shutdown;
@@ -33,6 +34,7 @@ use crate::ordered::{self, Hooks};
 use crate::role::node_name;
 pub(crate) use disk::Disk;
 pub(crate) use guests::{Doing, Guests};
+pub(crate) use moods::{NOTED, WELL};
 pub(crate) use plugins::{Plugins, WIDGET, WIDGETS};
 pub(crate) use runtime::Runtime;
 pub(crate) use shutdown::{NAME as HELD_UP, groups as shutdown_groups};
@@ -53,6 +55,10 @@ pub(crate) enum NodeEvent {
     Exit { container: String, code: i32 },
     /// A device plugin of the simulator's own comes up.
     PluginStart { resource: &'static str, generation: u64 },
+    /// A mood of a device plugin is over.
+    PluginMends { resource: &'static str, mood: u64 },
+    /// The disk may have room again.
+    Room,
     /// A call to the storage driver takes effect.
     StorageEffect(u64),
     /// An operation of virt-handler takes effect.
@@ -149,6 +155,7 @@ impl Node {
     pub(crate) fn reseed(&mut self, rng: Rng, faults: NodeFaults) {
         self.storage.has_kernel(rng.fork("kernel").one_in(2));
         self.tokens.reseed(rng.fork("tokens"));
+        self.plugins.whims = rng.fork("whims");
         self.side = rng.fork("aside");
         self.showing = rng.fork("what shows");
         self.tearing = rng.fork("what is torn");
@@ -165,7 +172,7 @@ impl Node {
             written: Written::default(),
             links: Links::default(),
             ordered: Hooks::default(),
-            plugins: Plugins::default(),
+            plugins: Plugins::new(rng.fork("whims")),
             storage: Storage::new(rng.fork("kernel").one_in(2)),
             tokens: crate::tokens::Driver::new(rng.fork("tokens")),
             guests: Guests::default(),
@@ -245,6 +252,10 @@ impl Node {
             let what = format!("node{node}'s kubelet asks two things at once about {volume}: {words:?}");
             breaches.push(Breach::new(growth::ONE_CALL, what));
         }
+        if let Op::Allocate { resource, epoch, ids } = &op {
+            self.plugins.asked(resource, *epoch, ids, breaches);
+            self.disk.check_noted(life, resource, ids, breaches);
+        }
         let aside = is_aside(&op);
         self.asked += u64::from(!aside);
         let rng = if aside { &mut self.side } else { &mut self.rng };
@@ -268,6 +279,7 @@ impl Node {
         if env_files::is_read(&op) && self.faults.fail_one_in > 0 && self.rng.one_in(env_files::FAILS_ONE_IN) {
             fate = Fate::FailsBefore;
         }
+        delay += self.plugins.dawdles(&op, self.faults.plugin_whims_one_in);
         self.next += 1;
         self.pending.insert(self.next, Pending { life, id, op, fate });
         vec![Follow::Later(delay, NodeEvent::Effect(self.next))]
@@ -309,7 +321,7 @@ impl Node {
         // It writes files itself, and what it had begun ends with it: a record is there by now, or will never be.
         for (_, ended) in self.pending.extract_if(.., |_, p| ends_with_kubelet(&p.op)) {
             match ended.op {
-                Op::SaveRecord { name, body } => self.disk.write(name, body),
+                Op::SaveRecord { name, body } if !self.disk.is_full() => self.disk.write(name, body),
                 Op::DropRecord(name) => _ = self.disk.records.remove(&name),
                 _ => {}
             }
@@ -402,6 +414,7 @@ impl Node {
             }
             NodeEvent::HandlerEffect(number) => {
                 let fails = match self.fate() {
+                    _ if self.disk.is_full() && self.guests.keeps(number) => Some(true),
                     Fate::Works => None,
                     Fate::FailsBefore => Some(true),
                     Fate::FailsAfter => Some(false),
@@ -426,6 +439,10 @@ impl Node {
                 if let Op::CreateContainer(_, spec) = &op {
                     self.links.made(life, spec, observer, breaches);
                 }
+                let noted = match &op {
+                    Op::SaveCheckpoint(body) if life == kubelet_life => Some((life, body.clone())),
+                    _ => None,
+                };
                 let lets_go = matches!(op, Op::LetGoDown) && life == kubelet_life && fate != Fate::FailsBefore;
                 let outcome = match fate {
                     _ if self.is_busy(number, &op) => {
@@ -434,6 +451,7 @@ impl Node {
                     _ if self.runtime.is_overtaken(number, &op) => {
                         Err(OpError::Failed("the container was given something else since".into()))
                     }
+                    _ if self.disk.is_full() && disk::needs_room(&op) => Err(OpError::Failed(disk::NO_ROOM.to_owned())),
                     Fate::FailsBefore => match op {
                         Op::ReadEnvFiles(files) if self.unread_is_absent => {
                             Ok(Reply::EnvFiles(env_files::absent(files)))
@@ -442,6 +460,9 @@ impl Node {
                     },
                     _ => self.carry_out(now, kubelet_life, op, observer, breaches),
                 };
+                if let Some(noted) = noted.filter(|_| outcome.is_ok()) {
+                    self.disk.noted = Some(noted);
+                }
                 let outcome =
                     if fate == Fate::FailsAfter && outcome.is_ok() { Err(OpError::TimedOut(120)) } else { outcome };
                 if let Some(id) = stops.filter(|_| outcome.is_ok() && life == kubelet_life) {
@@ -454,7 +475,7 @@ impl Node {
                     let told = (id.as_str(), outcome.is_ok());
                     self.ordered.started(now, life, told, &self.runtime, observer, breaches);
                 }
-                let mut follow = Vec::new();
+                let mut follow = self.plugins.take_due();
                 if let Some(id) = begins.filter(|id| self.runtime.is_running(id) && self.runtime.writes(id).is_some()) {
                     let delay = crate::chance::between(&mut self.rng, env_files::TAKES.0, env_files::TAKES.1);
                     follow.push(Follow::Later(delay, NodeEvent::Exit { container: id, code: 0 }));
@@ -489,8 +510,11 @@ impl Node {
                 follow
             }
             NodeEvent::PluginStart { resource, generation } => {
-                self.plugins.connect(kubelet_life, resource, generation, &mut self.rng)
+                let prefers = self.faults.plugin_whims_one_in > 0;
+                self.plugins.connect(now, kubelet_life, resource, generation, prefers, &mut self.rng)
             }
+            NodeEvent::PluginMends { resource, mood } => self.plugins.mends(now, resource, mood),
+            NodeEvent::Room => self.disk.may_have_room(now),
             NodeEvent::Watchdog => {
                 if self.guests.watchdog.bites(now) {
                     vec![Follow::Reset]
@@ -660,9 +684,12 @@ impl Node {
             Op::UpdateContainer { id, limits } => self.runtime.resize(&id, &limits),
             Op::GiveCpus { id, cpus } => self.runtime.give_cpus(&id, &cpus, observer, breaches),
             Op::Allocate { resource, epoch, ids } => {
-                self.plugins.allocate(kubelet_life, self.boot, &resource, epoch, &ids)
+                let whims_one_in = self.faults.plugin_whims_one_in;
+                self.plugins.allocate(kubelet_life, self.boot, &resource, epoch, &ids, whims_one_in)
             }
-            Op::Prefer { available, count, .. } => Ok(Reply::Preferred(available.into_iter().take(count).collect())),
+            Op::Prefer { resource, available, count, .. } => {
+                self.plugins.prefers(&resource, available, count, self.faults.plugin_whims_one_in)
+            }
             Op::LetGoDown
             | Op::PreStart { .. }
             | Op::RotateLogs { .. }
@@ -801,76 +828,4 @@ fn describe(op: &Op) -> Option<String> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn what_a_loss_of_power_tears_cannot_be_read() {
-        let written = br#"{"Data":{},"Checksum":0}"#.to_vec();
-        for (tears_one_in, orderly, torn) in [(1, false, true), (1, true, false), (0, false, false)] {
-            for seed in 0..8 {
-                let faults = NodeFaults { tears_one_in, ..NodeFaults::none() };
-                let mut node = Node::new(1, Time::default(), Rng::new(seed), faults, Rack::default());
-                node.disk.checkpoint = Some(written.clone());
-                node.runtime.pods_end = orderly;
-                node.power_off(Time::default());
-                let left = node.disk.checkpoint.take().unwrap_or_default();
-                assert_eq!(left != written, torn, "{left:?}, seed {seed}");
-                assert!(!torn || carrack_kubelet::devices::decode(&left).is_err(), "{left:?}");
-            }
-        }
-    }
-
-    /// Of the records of pods, and of those of volumes, the one that was written last is as before, or cannot be read. All others stay.
-    #[test]
-    fn what_a_loss_of_power_takes_was_written_last() {
-        let (old, new) = (br#"{"id":"old"}"#.to_vec(), br#"{"id":"new"}"#.to_vec());
-        for (loses_one_in, orderly, expected) in
-            [(1, false, vec!["pod-b", "volume-b"]), (1, true, vec![]), (0, false, vec![])]
-        {
-            let mut seen = std::collections::BTreeSet::new();
-            for seed in 0..32 {
-                let faults = NodeFaults { loses_one_in, ..NodeFaults::none() };
-                let mut node = Node::new(1, Time::default(), Rng::new(seed), faults, Rack::default());
-                for (name, body) in [
-                    ("pod-b", &old),
-                    ("pod-a", &old),
-                    ("volume-a", &old),
-                    ("pod-b", &new),
-                    ("volume-b", &new),
-                    ("devices", &new),
-                ] {
-                    node.disk.write(name.to_owned(), body.clone());
-                }
-                let written = node.disk.records.clone();
-                node.runtime.pods_end = orderly;
-                node.power_off(Time::default());
-                let left = &node.disk.records;
-                let differs = |(name, body): &(&String, &Vec<u8>)| left.get(*name) != Some(*body);
-                let lost: Vec<&str> = written.iter().filter(differs).map(|(name, _)| name.as_str()).collect();
-                assert_eq!(lost, expected, "{left:?}, seed {seed}");
-                for name in lost {
-                    let is_readable = |body: &Vec<u8>| serde_json::from_slice::<serde_json::Value>(body).is_ok();
-                    let before = (name == "pod-b").then_some(&old);
-                    let is = left.get(name);
-                    assert!(is == before || is.is_some_and(|body| !is_readable(body)), "{name}: {is:?}, seed {seed}");
-                    seen.insert((name.to_owned(), is.map(Vec::len)));
-                }
-            }
-            // Each of the three comes about, of each of the two.
-            assert_eq!(seen.len(), 3 * expected.len(), "{seen:?}");
-        }
-    }
-
-    /// What is done on the side draws its chances anew, too.
-    #[test]
-    fn a_node_goes_on_as_another_seed_has_it() {
-        let draws = |seed| {
-            let mut node = Node::new(1, Time::default(), Rng::new(0), NodeFaults::none(), Rack::default());
-            node.reseed(Rng::new(seed), NodeFaults::none());
-            [node.rng.u64(), node.side.u64(), node.tearing.u64(), node.losing.u64()]
-        };
-        let (one, other) = (draws(1), draws(2));
-        assert!(one.iter().zip(&other).all(|(a, b)| a != b), "{one:?}, {other:?}");
-    }
-}
+mod tests;

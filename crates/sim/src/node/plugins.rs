@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use carrack_engine::Rng;
+use carrack_engine::{Rng, Time};
 use carrack_kubelet::devices::{AllocateReply, Device, PluginOptions};
 use carrack_kubelet::runtime::{DeviceNode, PodRef};
 use carrack_kubelet::{In, OpError, Outcome, Reply};
@@ -12,6 +12,7 @@ use carrack_types::well_known::kubevirt::{
 };
 use carrack_virt::handler::effects::In as HandlerIn;
 
+use super::moods::Heard;
 use super::{Follow, NodeEvent};
 use crate::chance::between;
 use crate::invariants::Breach;
@@ -31,24 +32,40 @@ const LATE: Duration = Duration::from_secs(240);
 pub(crate) const DEVICE_DIR: &str = "/dev/sim/";
 
 #[derive(Debug)]
-struct Plugin {
-    devices: Vec<Device>,
+pub(super) struct Plugin {
+    /// What it has.
+    pub(super) devices: Vec<Device>,
+    /// What it says at present that it has.
+    pub(super) listed: Vec<Device>,
+    pub(super) options: PluginOptions,
     /// The life of the virt-handler that serves it; none when the simulator itself does.
-    handler: Option<u32>,
+    pub(super) handler: Option<u32>,
     /// Whether whoever serves it lives.
     served: bool,
     /// The registration, with the life of the kubelet that it is with.
-    connected: Option<(u32, u64)>,
+    pub(super) connected: Option<(u32, u64)>,
     generation: u64,
+    /// When the kubelet hears what it said last.
+    pub(super) said: Time,
+    /// How many moods it has had.
+    pub(super) mood: u64,
 }
 
 /// The plugins of a node.
 #[derive(Debug)]
 pub(crate) struct Plugins {
-    plugins: BTreeMap<&'static str, Plugin>,
-    epoch: u64,
+    pub(super) plugins: BTreeMap<&'static str, Plugin>,
+    pub(super) epoch: u64,
     /// In which boot each device was granted last, as `resource/id`.
     granted: BTreeMap<String, u32>,
+    /// What the kubelet has heard of each.
+    pub(super) heard: BTreeMap<String, Heard>,
+    /// One has listed fewer devices than it has.
+    pub(super) fell_short: bool,
+    /// The chance of answers that are not as they should be.
+    pub(super) whims: Rng,
+    /// What has followed of calls.
+    pub(super) due: Vec<Follow>,
 }
 
 /// Devices on these NUMA nodes in turn.
@@ -57,33 +74,24 @@ fn devices(prefix: &str, count: usize, nodes: &[i64]) -> Vec<Device> {
     (0..count).map(|n| Device { id: format!("{prefix}{n}"), healthy: true, numa_nodes: node(n) }).collect()
 }
 
-impl Default for Plugins {
-    fn default() -> Self {
-        let widget = Plugin {
-            devices: devices("w", WIDGETS, &[0, 1]),
-            handler: None,
-            served: true,
+impl Plugin {
+    /// One with these devices, which virt-handler serves or the simulator itself.
+    fn new(devices: Vec<Device>, handled: bool) -> Self {
+        Self {
+            listed: devices.clone(),
+            devices,
+            options: PluginOptions::default(),
+            handler: handled.then_some(0),
+            served: !handled,
             connected: None,
             generation: 0,
-        };
-        let mut plugins = BTreeMap::from([(WIDGET, widget)]);
-        for resource in HANDLED {
-            let plugin = Plugin {
-                devices: devices("d", SHARED, &[]),
-                handler: Some(0),
-                served: false,
-                connected: None,
-                generation: 0,
-            };
-            plugins.insert(resource, plugin);
+            said: Time::default(),
+            mood: 0,
         }
-        Self { plugins, epoch: 0, granted: BTreeMap::new() }
     }
-}
 
-impl Plugin {
     /// It looks for the kubelet, at its own pace; one in so many times it takes minutes.
-    fn look(&mut self, resource: &'static str, late_one_in: u64, rng: &mut Rng, follow: &mut Vec<Follow>) {
+    pub(super) fn look(&mut self, resource: &'static str, late_one_in: u64, rng: &mut Rng, follow: &mut Vec<Follow>) {
         if self.served {
             self.generation += 1;
             let most = if self.handler.is_some() { Duration::from_secs(2) } else { Duration::from_secs(10) };
@@ -103,7 +111,7 @@ impl Plugin {
     }
 
     /// It is gone, or its connection is; the kubelet notices.
-    fn hang_up(&mut self, resource: &str, follow: &mut Vec<Follow>) {
+    pub(super) fn hang_up(&mut self, resource: &str, follow: &mut Vec<Follow>) {
         self.generation += 1;
         if let Some((life, epoch)) = self.connected.take() {
             let down = In::PluginDown { resource: resource.to_owned(), epoch };
@@ -114,6 +122,20 @@ impl Plugin {
 }
 
 impl Plugins {
+    pub(super) fn new(whims: Rng) -> Self {
+        let mut plugins = BTreeMap::from([(WIDGET, Plugin::new(devices("w", WIDGETS, &[0, 1]), false))]);
+        plugins.extend(HANDLED.map(|resource| (resource, Plugin::new(devices("d", SHARED, &[]), true))));
+        Self {
+            plugins,
+            epoch: 0,
+            granted: BTreeMap::new(),
+            heard: BTreeMap::new(),
+            fell_short: false,
+            whims,
+            due: Vec::new(),
+        }
+    }
+
     /// A kubelet has started.
     pub(super) fn kubelet_started(&mut self, late_one_in: u64, rng: &mut Rng) -> Vec<Follow> {
         let mut follow = Vec::new();
@@ -126,6 +148,7 @@ impl Plugins {
     /// The kubelet is gone.
     pub(super) fn kubelet_died(&mut self) -> Vec<Follow> {
         let mut follow = Vec::new();
+        self.heard.clear();
         for (resource, plugin) in &mut self.plugins {
             plugin.connected = None;
             plugin.generation += 1;
@@ -155,8 +178,16 @@ impl Plugins {
         follow
     }
 
-    /// A plugin registers and lists its devices.
-    pub(super) fn connect(&mut self, life: u32, resource: &'static str, generation: u64, rng: &mut Rng) -> Vec<Follow> {
+    /// A plugin registers and lists its devices. Those of the simulator's own may have preferences.
+    pub(super) fn connect(
+        &mut self,
+        now: Time,
+        life: u32,
+        resource: &'static str,
+        generation: u64,
+        prefers: bool,
+        rng: &mut Rng,
+    ) -> Vec<Follow> {
         let Some(plugin) = self.plugins.get_mut(resource).filter(|p| p.served && p.generation == generation) else {
             return Vec::new();
         };
@@ -167,10 +198,12 @@ impl Plugins {
         self.epoch += 1;
         let epoch = self.epoch;
         plugin.connected = Some((life, epoch));
-        let up = In::PluginUp { resource: resource.to_owned(), epoch, options: PluginOptions::default() };
-        let devices = In::PluginDevices { resource: resource.to_owned(), epoch, devices: plugin.devices.clone() };
+        plugin.options.preferred_allocation = prefers && plugin.handler.is_none();
+        let up = In::PluginUp { resource: resource.to_owned(), epoch, options: plugin.options };
+        let devices = In::PluginDevices { resource: resource.to_owned(), epoch, devices: plugin.listed.clone() };
         let first = between(rng, Duration::from_millis(1), Duration::from_millis(50));
         let second = first + between(rng, Duration::from_millis(1), Duration::from_millis(500));
+        plugin.said = now + second;
         let mut follow = vec![
             Follow::Say(format!("device plugin {resource} registers, epoch {epoch}")),
             Follow::Kubelet(life, first, Box::new(up)),
@@ -199,10 +232,15 @@ impl Plugins {
         resource: &str,
         epoch: u64,
         ids: &BTreeSet<String>,
+        whims_one_in: u64,
     ) -> Outcome {
         let connected = self.plugins.get(resource).and_then(|p| p.connected);
         if connected != Some((life, epoch)) {
             return Err(OpError::Failed(format!("the device plugin of {resource} is not there")));
+        }
+        let refused = self.refuses(resource, ids, whims_one_in);
+        if let Some((false, error)) = refused {
+            return Err(error);
         }
         self.granted.extend(ids.iter().map(|id| (format!("{resource}/{id}"), boot)));
         let devices = ids
@@ -212,7 +250,8 @@ impl Plugins {
                 DeviceNode { container_path: path.clone(), host_path: path, permissions: "rw".into() }
             })
             .collect();
-        Ok(Reply::Allocated(AllocateReply { devices, ..AllocateReply::default() }))
+        let granted = AllocateReply { devices, ..AllocateReply::default() };
+        refused.map_or(Ok(Reply::Allocated(granted)), |(_, error)| Err(error))
     }
 
     /// A container starts with these devices.

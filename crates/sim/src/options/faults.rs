@@ -38,6 +38,8 @@ pub(crate) struct NodeFaults {
     pub fail_one_in: u64,
     /// One in so many times a plugin takes minutes to find a kubelet that has started.
     pub plugin_late_one_in: u64,
+    /// One in so many answers of a device plugin is late, and one in so many is not as it should be.
+    pub plugin_whims_one_in: u64,
     /// One in so many file systems takes seconds to grow.
     pub grows_slowly_one_in: u64,
     /// One in so many losses of power tears what the disk had of the device checkpoint.
@@ -52,9 +54,53 @@ impl NodeFaults {
             operation: Delay::millis(5),
             fail_one_in: 0,
             plugin_late_one_in: 0,
+            plugin_whims_one_in: 0,
             grows_slowly_one_in: 0,
             tears_one_in: 0,
             loses_one_in: 0,
+        }
+    }
+}
+
+/// What goes wrong with others who take part. How often, they draw by themselves.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct OtherFaults {
+    /// Who issues tokens refuses, or is slow.
+    pub tokens: bool,
+    /// Calls between schedulers and the extender of GPUs are lost, late, or come twice.
+    pub gpu_calls: bool,
+    /// Copies of disks hang or fail, on a node that only pretends.
+    pub copies: bool,
+    /// Calls to guests' handlers, of meters and of metrics fail.
+    pub calls: bool,
+    /// The extender misbehaves.
+    pub extender: bool,
+    /// The CSI driver that attaches disks fails.
+    pub attacher: bool,
+    /// The API of meters does not say what it serves.
+    pub meters: bool,
+    /// Metrics are late, and are not what they should be.
+    pub metrics: bool,
+    /// Kubelets hear of services late.
+    pub services: bool,
+    /// Who makes contents of volume snapshots is held up, or dies.
+    pub contents: bool,
+}
+
+impl OtherFaults {
+    /// All of them, or none.
+    pub(crate) fn of(faults: bool) -> Self {
+        Self {
+            tokens: faults,
+            gpu_calls: faults,
+            copies: faults,
+            calls: faults,
+            extender: faults,
+            attacher: faults,
+            meters: faults,
+            metrics: faults,
+            services: faults,
+            contents: faults,
         }
     }
 }

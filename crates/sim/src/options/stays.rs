@@ -1,6 +1,6 @@
 //! What stays of what a run is like: in a cluster that is there already, and once nothing fails any more.
 
-use super::{NetFaults, NodeFaults, Swarm};
+use super::{NetFaults, NodeFaults, OtherFaults, Swarm};
 use crate::chance::Delay;
 use crate::intervals::Intervals;
 
@@ -24,6 +24,7 @@ impl Swarm {
             zones: other.zones,
             keeps_memory: other.keeps_memory,
             deaf_disks: other.deaf_disks,
+            others: OtherFaults { extender: other.others.extender, attacher: other.others.attacher, ..self.others },
             ..self
         }
     }

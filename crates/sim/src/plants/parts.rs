@@ -45,6 +45,8 @@ impl Bug {
             Self::TornIsKnown => Planted::TornIsKnown,
             Self::UnreadPodsHold => Planted::UnreadPodsHold,
             Self::UnreadVolumesHold => Planted::UnreadVolumesHold,
+            Self::IllDevicesGiven => Planted::IllDevicesGiven,
+            Self::UnwrittenCounts => Planted::UnwrittenCounts,
             _ => return None,
         })
     }
@@ -80,8 +82,11 @@ impl Bug {
                 | Self::UnprovedEmptiness
                 | Self::UnreadServers
                 | Self::TakenClaims
+                | Self::BoundsForgotten
+                | Self::SilenceIsZero
                 | Self::AbsenceRemembered
                 | Self::ClocksOfAnother
+                | Self::ActsUnlooked
         )
     }
     /// Whether it is one of the controller of clones.
@@ -142,6 +147,7 @@ impl Bug {
             Self::TaintedAlive => Planted::TaintedAlive,
             Self::StateOfInstances => Planted::StateOfInstances,
             Self::AdoptedUnasked => Planted::AdoptedUnasked,
+            Self::UnfilledDisksStart => Planted::UnfilledDisksStart,
             Self::CopiesUnread => Planted::CopiesUnread,
             Self::StartsWhatIsCopied => Planted::StartsWhatIsCopied,
             Self::CopiesWhatRuns => Planted::CopiesWhatRuns,
@@ -149,6 +155,7 @@ impl Bug {
             Self::StateLeftBehind => Planted::StateLeftBehind,
             Self::StateUnowned => Planted::StateUnowned,
             Self::SpentStay => Planted::SpentStay,
+            Self::LeaseByWallClock => Planted::LeaseByWallClock,
             _ => return None,
         })
     }
@@ -164,6 +171,7 @@ impl Bug {
                 | Self::BrokenPromise
                 | Self::TameWatchdogs
                 | Self::HalfClosed
+                | Self::LeaseByWallClock
         )
     }
     /// Whether it shows in claims that ask for more, and in nothing else.
@@ -207,6 +215,7 @@ impl Bug {
                 | Self::EndlessCalls
                 | Self::StoppedCalls
                 | Self::ClocksOfAnother
+                | Self::ActsUnlooked
         )
     }
     /// Whether it is one of the GPU extender.

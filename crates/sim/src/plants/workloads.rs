@@ -1,4 +1,5 @@
-//! Planted bugs of workloads and of what they share: slices, budgets, quotas, nodes that attach few volumes, owners, namespaces.
+//! Planted bugs of workloads and of what they share: slices, budgets, quotas, nodes that attach few volumes, owners, namespaces,
+//! autoscalers.
 
 use super::{Bug, Plant};
 
@@ -101,5 +102,19 @@ pub(super) const OF_WORKLOADS: &[Plant] = &[
         found_by: "pods-have-their-own-claims",
         also: &[],
         bug: Bug::TakenClaims,
+    },
+    Plant {
+        name: "bounds-forgotten",
+        what: "an autoscaler asks for as many pods as its metrics do, whatever its bounds are",
+        found_by: crate::controllers::AUTOSCALED_WITHIN,
+        also: &[],
+        bug: Bug::BoundsForgotten,
+    },
+    Plant {
+        name: "silence-is-zero",
+        what: "metrics that fail are taken for metrics that ask for no pods",
+        found_by: crate::controllers::SILENCE,
+        also: &[],
+        bug: Bug::SilenceIsZero,
     },
 ];

@@ -72,6 +72,7 @@ const VOLUMES: &[&str] = &[
 ];
 const DISKS: &[&str] = &["persistentvolume-attach-detach-controller", "flexvolume-attach-detach-controller"];
 const DEPLOYMENTS: &[&str] = &["generic-garbage-collector", "deployment", "replicaset"];
+const AUTOSCALER: &[&str] = &["horizontal-pod-autoscaler-controller"];
 const SETS: &[&str] = &["replicationcontroller", "statefulset", "daemonset"];
 const JOBS: &[&str] = &["job", "cronjob", "ttl-after-finished"];
 const SERVICES: &[&str] = &["endpointslice-controller", "endpoint-controller"];
@@ -121,7 +122,7 @@ const SLICES: [Slice; 13] = [
     Slice {
         kind: Kind::Workloads,
         parts: &["deployments", "stateful", "daemon"],
-        controllers: &[DEPLOYMENTS, SETS, VOLUMES, DISKS],
+        controllers: &[DEPLOYMENTS, AUTOSCALER, SETS, VOLUMES, DISKS],
         collected: OF_WORKLOADS,
     },
     Slice {
@@ -158,8 +159,13 @@ const SLICES: [Slice; 13] = [
 ];
 
 /// Parts of the work that are done beside others alone, each where one of these may be.
-const BESIDE: [(&str, &str); 3] =
-    [("machines", crate::fickle::PART), ("quotas", crate::controllers::EDITS), ("scratch", crate::controllers::LIMITS)];
+const BESIDE: [(&str, &str); 5] = [
+    ("machines", crate::fickle::PART),
+    ("machines", crate::imports::PART),
+    ("quotas", crate::controllers::EDITS),
+    ("scratch", crate::controllers::LIMITS),
+    ("deployments", crate::controllers::AUTOSCALERS),
+];
 
 impl Slice {
     /// Whether a controller of the core kinds takes part.
@@ -234,7 +240,9 @@ impl Base {
     /// The cluster before anything fails.
     pub(crate) fn swarm(self, options: &Options) -> Swarm {
         let variant = self.0 % VARIANTS;
-        let drawn = Swarm::draw(&self.root(), &Options { plant: None, ..options.clone() });
+        // Whatever a run does without, it begins with the same cluster.
+        let whole = Options { plant: None, without: Vec::new(), ..options.clone() };
+        let drawn = Swarm::draw(&self.root(), &whole);
         let (elect, standby) = (variant == VARIANTS - 1, drawn.standby || !drawn.elect);
         let least = if options.machines { 2 } else { 1 };
         let nodes = NODES.get(usize::try_from(variant).unwrap_or(0)).copied().unwrap_or(1);

@@ -22,7 +22,9 @@ pub(super) fn acts(bug: Bug, rng: &Rng, safety: Duration) -> Option<Vec<Act>> {
         }
         Bug::StateOfInstances => crate::keepers::acts(&mut rng.fork("keepers"), safety, true, &mut acts),
         Bug::RerunsAlways => crate::reruns::acts(&mut rng.fork("reruns"), safety, &mut acts),
-        Bug::ToldAtOnce => pods(&mut rng.fork("pods"), safety, &mut acts),
+        Bug::ToldAtOnce | Bug::IllDevicesGiven | Bug::UnwrittenCounts | Bug::RefusedCounts => {
+            pods(&mut rng.fork("pods"), safety, &mut acts);
+        }
         Bug::BelievedAnnotations => {
             crate::impostors::acts(&mut rng.fork(crate::impostors::PART), safety, &mut acts);
         }
@@ -40,6 +42,7 @@ pub(super) fn acts(bug: Bug, rng: &Rng, safety: Duration) -> Option<Vec<Act>> {
         Bug::GoingUnminded => crate::meddler::acts(&mut rng.fork("leavers"), &mut acts),
         Bug::Unpaced | Bug::WritingWatches => steady(&mut rng.fork("steady"), &mut acts),
         Bug::AdoptedUnasked => crate::heritage::acts(&mut rng.fork(crate::heritage::PART), safety, true, &mut acts),
+        Bug::UnfilledDisksStart => crate::imports::acts(&mut rng.fork(crate::imports::PART), safety, &mut acts),
         Bug::OutdatedStarts => crate::fickle::acts(&mut rng.fork(crate::fickle::PART), safety, &mut acts),
         Bug::WordsLost => crate::told::acts(&mut rng.fork("mortals"), safety, &mut acts),
         Bug::SignalsForgotten => crate::disks::acts(&mut rng.fork(crate::disks::PART), safety, &mut acts),

@@ -1,4 +1,4 @@
-//! Calls to the handlers of guests (`freeze`, `copyvolumes` …), and of another server behind the API server: what becomes of one
+//! Calls to the handlers of guests (`freeze`, `copyvolumes` …), and of other servers behind the API server: what becomes of one
 //! on its way, there, and on its way back.
 
 use std::time::Duration;
@@ -7,6 +7,7 @@ use carrack_engine::{ApiError, ApiRequest, ApiResponse, StatusError, Time};
 use carrack_types::well_known::kubevirt::SUBRESOURCES_GROUP;
 
 use super::{Happening, World};
+use crate::controllers::asks_for_metrics;
 use crate::meters;
 use crate::net::{Passage, Reply};
 use crate::role::Role;
@@ -27,12 +28,12 @@ pub(super) struct Called {
     reply: Option<Reply>,
 }
 
-/// Whether a request is for a handler, or for the other server.
+/// Whether a request is for a handler, or for one of the other servers.
 pub(super) fn is_call(request: &ApiRequest) -> bool {
     let of_group = request.path.strip_prefix("/apis/").is_some_and(|path| path.starts_with(SUBRESOURCES_GROUP));
     // What is asked of a machine, and not of its instance, the API server does itself.
     let for_handler = of_group && request.path.contains("/virtualmachineinstances/");
-    for_handler || meters::is_asked(request)
+    for_handler || meters::is_asked(request) || asks_for_metrics(request)
 }
 
 /// The machine of a call, and what is to be done.
@@ -83,12 +84,18 @@ impl World {
     /// A call arrives. A handler may refuse it, fail when it is done, or die before it answers.
     pub(super) fn called(&mut self, called: Called) {
         let Called { role, life, asked, label, request, sent, reply } = called;
-        let troubled = self.options.faults && self.healed.is_none();
-        let fate = if troubled { self.calls_rng.below(12) } else { 12 };
+        let fate = if self.swarm.others.calls { self.calls_rng.below(12) } else { 12 };
         let body = serde_json::from_slice(&request.body).unwrap_or_default();
+        let mut takes = Duration::ZERO;
         let done = match (fate, of(&request.path)) {
             (0, _) => failed("it hiccups"),
             _ if meters::is_asked(&request) => self.server.meters.serve(&request, &self.observer),
+            _ if asks_for_metrics(&request) => {
+                let lies = self.swarm.others.metrics;
+                let (reply, late) = self.autoscaled.serve(self.queue.now(), lies, &self.observer);
+                takes = late;
+                Ok(reply)
+            }
             (_, Some((machine, sub))) => match self.room.call(&machine, sub, &body) {
                 Ok(()) => Ok(ApiResponse { status: 200, body: "{}".into() }),
                 Err(why) => failed(&why),
@@ -105,7 +112,7 @@ impl World {
                 self.lost(role, life, asked, &label, left);
             }
             Some(Reply::After(_)) if fate == 2 => self.lost(role, life, asked, &label, TIMEOUT),
-            Some(Reply::After(back)) => self.reply(role, life, asked, result, back),
+            Some(Reply::After(back)) => self.reply(role, life, asked, result, takes + back),
         }
     }
 }

@@ -187,6 +187,7 @@ impl World {
             .or_else(|| crate::tokens::lack(self.healed?, &self.observer, &self.nodes))
             .or_else(|| self.nominations.lack())
             .or_else(|| crate::heritage::lack(&self.observer).filter(|_| self.options.machines))
+            .or_else(|| crate::imports::lack(&self.observer))
             .or_else(|| crate::controllers::left(&self.observer))
             .or_else(|| crate::controllers::strangers_left(&self.observer))
             .or_else(|| self.gpus_lack())

@@ -56,6 +56,7 @@ impl World {
             return;
         }
         process.hang.forget();
+        process.stops_until = None;
         process.ending = false;
         self.promises.died(role);
         self.paces.died(role);

@@ -18,23 +18,29 @@ use crate::plants::Bug;
 use crate::role::{Role, node_name};
 use crate::server::Asked;
 
-pub(super) const FAULTS: [Fault; 16] = [
+pub(super) const FAULTS: [Fault; 22] = [
     Fault::Crash,
     Fault::ServerCrash,
     Fault::Expire,
     Fault::Cut,
+    Fault::HalfCut,
     Fault::Reboot,
     Fault::Plugin,
     Fault::ContainerExit,
     Fault::Guest,
     Fault::ForceDelete,
     Fault::Pause,
+    Fault::Stall,
+    Fault::Clock,
     Fault::Flood,
     Fault::Vanish,
     Fault::Lose,
     Fault::Strand,
     Fault::Evict,
     Fault::Chatter,
+    Fault::Mood,
+    Fault::FullDisk,
+    Fault::FullStore,
 ];
 
 impl World {
@@ -45,18 +51,24 @@ impl World {
             Fault::ServerCrash => intervals.apiserver_crash,
             Fault::Expire => intervals.expire,
             Fault::Cut => intervals.cut,
+            Fault::HalfCut => intervals.half_cut,
             Fault::Reboot => intervals.reboot,
             Fault::Plugin => intervals.plugin,
             Fault::ContainerExit => intervals.container_exit,
             Fault::Guest => intervals.guest,
             Fault::ForceDelete => intervals.force_delete,
             Fault::Pause => intervals.pause,
+            Fault::Stall => intervals.stall,
+            Fault::Clock => intervals.clock,
             Fault::Flood => intervals.flood,
             Fault::Vanish => intervals.vanish,
             Fault::Lose => intervals.lose,
             Fault::Strand => intervals.strand,
             Fault::Evict => intervals.evict,
             Fault::Chatter => intervals.chatter,
+            Fault::Mood => intervals.moods,
+            Fault::FullDisk => intervals.full_disk,
+            Fault::FullStore => intervals.full_store,
         };
         if let (Some(mean), Some(rng)) = (mean, self.faults.get_mut(&fault)) {
             self.queue.after(below(rng, mean * 2), Happening::Fault(fault));
@@ -76,8 +88,8 @@ impl World {
             let life = self.processes.get(&role).map(|process| process.life);
             life.is_some_and(|life| self.flex.detaches((role, life)))
         };
-        // With clocks of another time, in who leads and led before.
-        let of_controllers = hint == Some(Bug::ClocksOfAnother);
+        // With clocks of another time, in who leads and led before; or in who was stopped while he led.
+        let of_controllers = matches!(hint, Some(Bug::ClocksOfAnother | Bug::ActsUnlooked));
         let is_of_plant = |role: Role| match of_controllers {
             true => matches!(role, Role::Controllers | Role::Standby),
             false => !late_calls || calling(role),
@@ -139,6 +151,17 @@ impl World {
                     }
                 }
             }
+            Fault::HalfCut | Fault::Stall => {
+                let roles: Vec<Role> =
+                    self.processes.keys().copied().filter(|r| *r != Role::User && is_of_plant(*r)).collect();
+                if fault == Fault::Stall {
+                    self.stall(&roles);
+                } else {
+                    self.half_cut(&roles);
+                }
+            }
+            Fault::Clock => self.set_a_clock(),
+            Fault::Mood | Fault::FullDisk | Fault::FullStore => self.falls_short(fault),
             Fault::Flood => {
                 let count = self.swarm.flood / 6 + rng.below(self.swarm.flood * 5 / 6);
                 let length = between(rng, Duration::from_millis(10), Duration::from_millis(500));
@@ -448,7 +471,7 @@ impl World {
     }
 }
 
-fn pick<T: Clone>(rng: &mut Rng, all: &[T]) -> Option<T> {
+pub(super) fn pick<T: Clone>(rng: &mut Rng, all: &[T]) -> Option<T> {
     let n = usize::try_from(rng.below(u64::try_from(all.len()).unwrap_or(0))).unwrap_or(0);
     all.get(n).cloned()
 }

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use carrack_engine::Time;
 use carrack_gpu_extender::{Call, Reply};
 use carrack_scheduler::extender::{Answer, Ask};
 
@@ -56,8 +57,12 @@ impl World {
         if let Some(why) = pods.filter_map(|pod| gpu::lacks(pod, &self.observer)).next() {
             return Some(format!("a pod with GPUs {why}"));
         }
-        match self.processes.get(&Role::GpuExtender)?.hosted.as_ref() {
-            Some(Hosted::Gpus(core, _)) => gpu::ledger_lacks(self.queue.now(), core.ledger(), &self.observer),
+        let extender = self.processes.get(&Role::GpuExtender)?;
+        match extender.hosted.as_ref() {
+            Some(Hosted::Gpus(core, _)) => {
+                let its_now = Time(self.queue.now().0 + extender.skew_ns);
+                gpu::ledger_lacks(its_now, core.ledger(), &self.observer)
+            }
             _ => Some("the extender of GPUs is not there".to_owned()),
         }
     }

@@ -4,6 +4,7 @@ use carrack_engine::Time;
 
 use super::{Happening, World};
 use crate::hosted::Hosted;
+use crate::options::OtherFaults;
 use crate::role::Role;
 
 impl World {
@@ -12,6 +13,7 @@ impl World {
         self.mark(format_args!("nothing fails from here on"));
         self.healed = Some(now);
         self.swarm.heal();
+        self.swarm.others = OtherFaults::of(false);
         self.net.heal();
         // What a cut link has held up would come when the cut was to end, and hold up all that is said after it.
         for conn in self.server.hurry(now) {
@@ -21,15 +23,18 @@ impl World {
         self.flex.heal();
         self.issuer.heal();
         self.room.heal();
-        self.set_server(false);
+        self.set_server();
         for node in self.nodes.values_mut() {
             node.faults = self.swarm.node;
             node.guests.hangs_one_in = 0;
+            node.disk.heal();
         }
         // Who is being shut down stays. Where no kubelet is, none was told.
         for number in self.nodes.keys().copied().collect::<Vec<_>>() {
             let life = self.life(Role::Kubelet(number)).unwrap_or_default();
             let follow = self.nodes.get_mut(&number).map(|node| node.stays(life)).unwrap_or_default();
+            self.follow(number, follow);
+            let follow = self.nodes.get_mut(&number).map(|node| node.plugins.heal(now)).unwrap_or_default();
             self.follow(number, follow);
         }
         for number in self.vanished.clone() {

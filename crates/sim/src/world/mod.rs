@@ -8,6 +8,7 @@
 
 mod calls;
 mod checks;
+mod clocks;
 mod clones;
 mod ends;
 mod faults;
@@ -19,7 +20,9 @@ mod outcome;
 mod planted;
 mod requests;
 mod scheduling;
+mod shortages;
 mod small;
+mod stalls;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -54,6 +57,7 @@ use crate::webhook::Webhook;
 use crate::workload::User;
 use crate::writers::Writers;
 pub use outcome::{Failure, Outcome};
+pub(crate) use shortages::ANSWERED;
 pub(crate) use small::Born;
 
 /// When simulated time begins: 2026-11-01T00:00:00Z.
@@ -93,6 +97,10 @@ enum Happening {
     End(ConnId, End),
     /// A process that hung goes on with what has waited for it.
     GoesOn(Role, u32),
+    /// A process does what it was about to do when it was stopped.
+    DoesAfterAll(Role, u32, Vec<Effect<OwnOut>>),
+    /// A process looks whether its clock is its machine's.
+    LooksAtClock(Role, u32),
     /// Nobody waits any longer for a process that was told to end.
     Ends(Role, u32),
     /// A process dies, and is there again after so long.
@@ -117,6 +125,8 @@ enum Happening {
     ServerUp(usize),
     /// A hollow node has power again.
     Back(usize),
+    /// The store may have room again.
+    Room,
     /// Nothing fails any more from here on.
     Heal,
     /// A look at whether all is as it was asked to be.
@@ -150,26 +160,36 @@ enum Fault {
     ServerCrash,
     Expire,
     Cut,
+    HalfCut,
     Reboot,
     Plugin,
     ContainerExit,
     Guest,
     ForceDelete,
     Pause,
+    Stall,
+    Clock,
     Flood,
     Vanish,
     Lose,
     Strand,
     Evict,
     Chatter,
+    Mood,
+    FullDisk,
+    FullStore,
 }
 
 struct Process {
     life: u32,
     hosted: Option<Hosted>,
-    /// How far its clock is ahead, in nanoseconds.
+    /// How far its clock is ahead, in nanoseconds: as far as its machine's was when it started.
     skew_ns: i64,
+    /// How far its machine's clock is ahead now.
+    machine_ns: i64,
     hang: Hang<Input<OwnIn>>,
+    /// Until when it is stopped before it next writes anything, if it does before then.
+    stops_until: Option<Time>,
     /// It was told to end, and only waits for the answers to its last requests.
     ending: bool,
     conns: BTreeMap<WatchId, ConnId>,
@@ -231,6 +251,7 @@ struct World {
     heritage: crate::heritage::Heritage,
     fickle: crate::fickle::Fickle,
     passing: crate::controllers::Passing,
+    autoscaled: crate::controllers::Autoscaled,
     disks: crate::disks::Disks,
     /// A node of machines was taken out, power and Node object.
     lost: bool,
@@ -344,6 +365,9 @@ impl World {
         if options.workloads {
             definitions.extend(crate::meters::configuration());
         }
+        if crate::imports::are_there(&root.fork("workload"), options) {
+            definitions.push(crate::imports::definition());
+        }
         definitions.extend(swarm.meddles.then(crate::meddler::rights));
         definitions.extend(swarm.looked_on.then(crate::onlooker::rights).into_iter().flatten());
         definitions.extend(swarm.gpu_outsiders.then(crate::gpu::rights));
@@ -371,8 +395,8 @@ impl World {
             vanished: BTreeSet::new(),
             extender_rng: root.fork("asking"),
             flex: crate::flex::Runs::new(root.fork("flex"), swarm.node, options.plant.map(|plant| plant.bug)),
-            issuer: crate::tokens::Issuer::new(root.fork("tokens"), options.faults, options.hint()),
-            gpus: crate::gpu::Link::new(root.fork("gpus"), options.faults),
+            issuer: crate::tokens::Issuer::new(root.fork("tokens"), swarm.others.tokens, options.hint()),
+            gpus: crate::gpu::Link::new(root.fork("gpus"), swarm.others.gpu_calls),
             waiting: crate::gpu::Waiting::default(),
             machines: crate::machines::Machines::default(),
             roaming: crate::roaming::Roaming::default(),
@@ -391,10 +415,11 @@ impl World {
             heritage: crate::heritage::Heritage::default(),
             fickle: crate::fickle::Fickle::default(),
             passing: crate::controllers::Passing::default(),
+            autoscaled: crate::controllers::Autoscaled::new(root.fork("metrics")),
             disks: crate::disks::Disks::default(),
             lost: false,
             clones: Clones::default(),
-            room: Room::new(BEGIN, root.fork("room"), options.faults, bug),
+            room: Room::new(BEGIN, root.fork("room"), swarm.others.copies, bug),
             calls_rng: root.fork("calls"),
             fate: Fate::new(options, bug),
             servers_rng: root.fork("servers in use"),
@@ -456,7 +481,7 @@ impl World {
         for server in 0..swarm.servers {
             self.picture.process(BEGIN, format!("apiserver {server}"), "runs", Tone::Good);
         }
-        self.set_server(self.options.faults);
+        self.set_server();
         let mut roles = vec![Role::User, Role::Scheduler, Role::Controllers, Role::Replicas];
         if swarm.extender.is_some() {
             roles.push(Role::Extender);
@@ -530,6 +555,9 @@ impl World {
                 roles.push(Role::VirtHandler(number));
             }
         }
+        if crate::imports::are_there(&self.root.fork("workload"), &self.options) {
+            roles.push(Role::Importer);
+        }
         roles.retain(|role| self.slice.is_none_or(|slice| slice.has(*role)));
         let mut start = self.root.fork("start");
         for role in roles {
@@ -543,10 +571,10 @@ impl World {
     }
 
     /// From now on the store and the webhook fail as often as the swarm says, and the discovery of meters where it may.
-    fn set_server(&self, meters_fail: bool) {
+    fn set_server(&self) {
         self.server.pace.set(self.swarm.store_pending_one_in, self.swarm.store_delay);
         self.server.webhook.set(self.swarm.webhook_wrong_one_in, self.swarm.webhook_delay);
-        self.server.meters.may_fail(meters_fail);
+        self.server.meters.may_fail(self.swarm.others.meters);
     }
 
     /// From now on anything may fail, until nothing does.
@@ -555,7 +583,7 @@ impl World {
             self.faults.insert(fault, self.root.fork(&format!("fault {fault:?}")));
             self.next_fault(fault);
         }
-        self.queue.after(self.options.safety, Happening::Heal);
+        self.queue.after(self.options.trouble(), Happening::Heal);
         self.queue.after(Duration::from_secs(1), Happening::Look);
     }
 
@@ -608,6 +636,12 @@ impl World {
                     self.goes_on(role, life);
                 }
             }
+            Happening::DoesAfterAll(role, life, effects) => {
+                if self.life(role) == Some(life) {
+                    self.carry_out(role, effects);
+                }
+            }
+            Happening::LooksAtClock(role, life) => self.looks_at_clock(role, life),
             Happening::Ends(role, life) => {
                 if self.life(role) == Some(life) {
                     self.has_ended(role, true);
@@ -634,6 +668,7 @@ impl World {
             }
             Happening::Fault(fault) => self.fault(fault),
             Happening::Back(node) => self.power(node, true),
+            Happening::Room => self.has_room(),
             Happening::Leave(server, life, class) => {
                 self.server.leave(server, life, &class);
                 self.seat();
@@ -701,12 +736,13 @@ impl World {
                 Role::VirtHandler(n) => self.nodes.get(&n).and_then(|node| node.guests.watchdog.left()),
                 _ => None,
             },
-            faults: self.options.faults && self.healed.is_none(),
+            faults: self.swarm.others,
             slice: self.slice,
             bug: self.bug(),
         };
         let Some(process) = self.processes.get_mut(&role).filter(|p| p.hosted.is_none()) else { return };
         process.life += 1;
+        process.skew_ns = process.machine_ns;
         let life = process.life;
         process.hosted = match role {
             Role::User => Some(Hosted::user(User::new(&self.root.fork("workload"), &self.options))),
@@ -752,7 +788,8 @@ impl World {
     /// Something reaches a process, which observes it once it does not hang.
     pub(super) fn step(&mut self, role: Role, input: Input<OwnIn>) {
         let Some(process) = self.processes.get_mut(&role).filter(|p| p.hosted.is_some()) else { return };
-        match process.hang.arrive(self.queue.now(), input) {
+        let is_own = matches!(input, Input::Timer(_));
+        match process.hang.arrive(self.queue.now(), input, is_own) {
             Arrival::Observed(input) => self.observe(role, input),
             Arrival::Waits => {}
             Arrival::WaitsUntil(until) => self.queue.at(until, Happening::GoesOn(role, process.life)),
@@ -783,7 +820,13 @@ impl World {
         }
         if let Input::Api { id, result } = &input {
             self.promises.heard(role, *id, result.is_ok());
+            self.autoscaled.heard(role, *id, result);
             self.paces.heard(now, role, *id, result.is_ok(), &mut self.breaches);
+        }
+        if let (Role::Kubelet(number), Input::Own(OwnIn::Kubelet(news))) = (role, &input)
+            && let Some(node) = self.nodes.get_mut(&number)
+        {
+            node.plugins.hears(news);
         }
         let is_answered = matches!(input, Input::Own(OwnIn::Scheduler(_)));
         process.observed += 1;
@@ -793,6 +836,9 @@ impl World {
         self.twisted(role, led, &mut effects);
         let Some(process) = self.processes.get(&role) else { return };
         let Some(hosted) = &process.hosted else { return };
+        if let Hosted::Manager(core, _) = hosted {
+            self.autoscaled.sends(role, core, &effects, &mut self.breaches);
+        }
         if let Hosted::Scheduler(core, _) = hosted {
             scheduling::nominations(core, &mut self.breaches);
             crate::answers::look(core, &mut self.breaches);
@@ -827,8 +873,10 @@ impl World {
                 crate::gpu::ledger_bounds(core.ledger(), &mut self.breaches);
             }
         }
-        self.carry_out(role, effects);
-        self.has_ended(role, false);
+        if let Some(effects) = self.stops_before(role, effects) {
+            self.carry_out(role, effects);
+            self.has_ended(role, false);
+        }
     }
 
     /// Does what a process wants done, as long as it lives.

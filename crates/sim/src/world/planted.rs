@@ -42,12 +42,18 @@ fn of_any_term(mut request: ApiRequest) -> ApiRequest {
 }
 
 impl World {
+    /// Whether a process hung or was stopped a moment ago.
+    fn has_just_gone_on(&self, role: Role) -> bool {
+        self.processes.get(&role).is_some_and(|process| process.hang.hung(self.queue.now()))
+    }
+
     /// What is sent instead of a request.
     pub(super) fn tampered(&mut self, role: Role, request: ApiRequest) -> ApiRequest {
         let is_unkept = self.swarm.forgetful && matches!(role, Role::Kubelet(_));
         let request = if is_unkept { crate::forgetful::kept(request) } else { request };
         match (self.bug(), role) {
             (Some(Bug::EndlessTerms), _) => return of_any_term(request),
+            (Some(Bug::ActsUnlooked), _) if self.has_just_gone_on(role) => return of_any_term(request),
             (Some(Bug::RawNames), Role::Controllers | Role::Standby) => {
                 return crate::controllers::with_raw_names(request);
             }

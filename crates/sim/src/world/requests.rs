@@ -54,11 +54,11 @@ impl World {
         }
         let late = self.fate.request(&request).or_else(|| self.delays(role, &request));
         let late = late.or_else(|| {
-            let fails = self.options.faults && self.healed.is_none();
+            let fails = self.swarm.others.services;
             let (planted, of) = (self.options.hint(), (role, life));
             fails.then(|| crate::links::delay(of, &request, planted, &self.observer, &self.root)).flatten()
         });
-        let (root, fails) = (&self.root, self.options.faults && self.healed.is_none());
+        let (root, fails) = (&self.root, self.swarm.others.contents);
         let of_contents = crate::snapshots::late((role, life), &request, &self.observer, root).filter(|_| fails);
         if let Some((_, Some(back))) = of_contents {
             self.queue.after(Duration::ZERO, Happening::Dies(role, life, back));
@@ -85,6 +85,7 @@ impl World {
             return self.issue(role, life, asked, &label, &request, passage);
         }
         let server = usize::try_from(self.servers_rng.below(self.server.count() as u64)).unwrap_or(0);
+        let passage = self.net.unreached(now, role, server).unwrap_or(passage);
         let request = match to_http(request, "") {
             Ok(request) => request,
             Err(error) => return self.reply(role, life, asked, Err(error), Duration::ZERO),
@@ -258,6 +259,7 @@ impl World {
                     self.queue.after(busy, Happening::Leave(flight.server, life, Box::new(class)));
                 }
                 self.is_newest(&flight, &response);
+                self.is_in_the_store(&flight, &response);
                 self.answered(&flight, *response);
             }
         }
@@ -372,7 +374,7 @@ impl World {
         let Some(conn) = self.server.conn(id) else { return };
         let tells = matches!(&item, WatchItem::Event(line) if !line.starts_with(BOOKMARK));
         let late = if conn.role == cloner && tells { self.fate.line(id) } else { Duration::ZERO };
-        let at = (self.net.stream(now, conn.role) + late).max(conn.last);
+        let at = (self.net.stream(now, conn.role, conn.server) + late).max(conn.last);
         conn.last = at;
         let first = conn.queue.is_empty();
         conn.queue.push_back((at, item));

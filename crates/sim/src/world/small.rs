@@ -80,17 +80,18 @@ impl World {
         self.trace = Trace::new(BEGIN, self.options.keep_trace);
         self.trace.line(now, Weight::Mark, format_args!("seed {seed}: {:?}, {:?}", self.options.only, self.swarm));
         self.begun = now;
-        let (swarm, faults, bug) = (self.swarm.clone(), self.options.faults, self.bug());
+        let (swarm, bug) = (self.swarm.clone(), self.bug());
         self.net = Net::new(root.fork("net"), swarm.net);
         self.server.reseed(&root.fork("server"));
-        self.set_server(faults);
-        self.room.reseed(root.fork("room"));
+        self.set_server();
+        self.room.reseed(root.fork("room"), swarm.others.copies);
         self.flex = crate::flex::Runs::new(root.fork("flex"), swarm.node, bug);
-        self.issuer = crate::tokens::Issuer::new(root.fork("tokens"), faults, None);
-        self.gpus.reseed(root.fork("gpus"), faults);
+        self.issuer = crate::tokens::Issuer::new(root.fork("tokens"), swarm.others.tokens, None);
+        self.gpus.reseed(root.fork("gpus"), swarm.others.gpu_calls);
         self.fate = Fate::new(&self.options, bug);
         self.extender_rng = root.fork("asking");
         self.calls_rng = root.fork("calls");
+        self.autoscaled = crate::controllers::Autoscaled::new(root.fork("metrics"));
         self.servers_rng = root.fork("servers in use");
         self.ends_rng = root.fork("who is told to end");
         self.shutdowns_rng = root.fork("who is shut down");
@@ -116,7 +117,9 @@ impl Process {
             life: 0,
             hosted: None,
             skew_ns,
+            machine_ns: skew_ns,
             hang: Hang::default(),
+            stops_until: None,
             ending: false,
             conns: std::collections::BTreeMap::new(),
             rng,

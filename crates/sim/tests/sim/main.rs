@@ -6,6 +6,7 @@ mod clones;
 mod copies;
 mod gpus;
 mod seeds;
+mod shrink;
 mod small;
 mod workloads;
 

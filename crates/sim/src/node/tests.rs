@@ -1,0 +1,156 @@
+//! What a node keeps, and what it loses.
+
+use carrack_kubelet::devices::{Allocation, encode};
+
+use super::*;
+
+/// How a node answers its kubelet who asks for this.
+fn answer(node: &mut Node, now: Time, op: Op) -> Outcome {
+    let (observer, mut breaches) = (Observer::of([]), Vec::new());
+    let mut due = node.ask(now, 1, OpId(1), op, &mut breaches);
+    while let Some(next) = due.pop() {
+        match next {
+            Follow::Later(_, event) => due.extend(node.happen(now, 1, event, &observer, &mut breaches)),
+            Follow::Kubelet(1, _, news) => {
+                if let In::Done(_, outcome) = *news {
+                    return outcome;
+                }
+            }
+            _ => {}
+        }
+    }
+    panic!("there is no answer")
+}
+
+#[test]
+fn on_a_full_disk_nothing_is_written_and_what_is_there_can_go() {
+    let at = Time::from_unix_s;
+    let mut node = Node::new(1, at(1), Rng::new(1), NodeFaults::none(), Rack::default());
+    let save = |name: &str| Op::SaveRecord { name: name.to_owned(), body: b"{}".to_vec() };
+    assert!(answer(&mut node, at(1), save("pod-a")).is_ok());
+    let follow = node.disk.fill(at(1), Duration::from_secs(2));
+    assert!(matches!(follow, Follow::Later(after, NodeEvent::Room) if after == Duration::from_secs(2)));
+    for op in [
+        save("pod-b"),
+        Op::SaveCheckpoint(vec![1]),
+        Op::SaveCpus(vec![1]),
+        Op::SaveMemory(vec![1]),
+        Op::SaveAllocated(vec![1]),
+        Op::SaveActuated(vec![1]),
+    ] {
+        let error = answer(&mut node, at(1), op).expect_err("there is no room");
+        assert_eq!(error.to_string(), disk::NO_ROOM);
+    }
+    let Disk { checkpoint, cpus, memory, allocated, actuated, records, .. } = &node.disk;
+    assert!([checkpoint, cpus, memory, allocated, actuated].into_iter().all(Option::is_none));
+    assert_eq!(records.keys().collect::<Vec<_>>(), ["pod-a"]);
+    assert!(answer(&mut node, at(1), Op::DropRecord("pod-a".to_owned())).is_ok());
+    assert!(node.disk.records.is_empty());
+    // Who is killed in the midst of it has written nothing, either.
+    node.ask(at(1), 1, OpId(2), save("pod-c"), &mut Vec::new());
+    node.kubelet_died();
+    assert!(node.disk.records.is_empty());
+    // It is filled again before there is room, and then there is.
+    node.disk.fill(at(2), Duration::from_secs(9));
+    for (now, has_room) in [(3, false), (11, true), (12, true)] {
+        let follow = node.happen(at(now), 1, NodeEvent::Room, &Observer::of([]), &mut Vec::new());
+        assert_eq!(matches!(follow.as_slice(), [Follow::Say(_)]), now == 11);
+        assert_eq!(answer(&mut node, at(now), save("pod-d")).is_ok(), has_room, "at {now}");
+    }
+    node.disk.fill(at(12), Duration::from_secs(9));
+    node.disk.heal();
+    assert!(answer(&mut node, at(12), save("pod-e")).is_ok());
+}
+
+#[test]
+fn what_a_plugin_is_asked_for_is_written_down_first() {
+    let asked: std::collections::BTreeSet<String> = ["w0".to_owned()].into();
+    for (written, holds) in [
+        (None, false),
+        (Some((2, "w0")), true),
+        (Some((2, "w1")), false),
+        // By a kubelet that is no more.
+        (Some((1, "w0")), false),
+    ] {
+        let mut node = Node::new(1, Time::default(), Rng::new(1), NodeFaults::none(), Rack::default());
+        node.disk.noted = written.map(|(life, id): (u32, &str)| {
+            let holding = Allocation { ids: [id.to_owned()].into(), ..Allocation::default() };
+            let of_pod = BTreeMap::from([("c".to_owned(), BTreeMap::from([(WIDGET.to_owned(), holding)]))]);
+            (life, encode(&BTreeMap::from([("u".into(), of_pod)]), &BTreeMap::new(), |_, _| -1))
+        });
+        let mut breaches = Vec::new();
+        let op = Op::Allocate { resource: WIDGET.to_owned(), epoch: 1, ids: asked.clone() };
+        node.ask(Time::default(), 2, OpId(1), op, &mut breaches);
+        assert_eq!(breaches.iter().all(|breach| breach.invariant != NOTED), holds, "{written:?}");
+    }
+}
+
+#[test]
+fn what_a_loss_of_power_tears_cannot_be_read() {
+    let written = br#"{"Data":{},"Checksum":0}"#.to_vec();
+    for (tears_one_in, orderly, torn) in [(1, false, true), (1, true, false), (0, false, false)] {
+        for seed in 0..8 {
+            let faults = NodeFaults { tears_one_in, ..NodeFaults::none() };
+            let mut node = Node::new(1, Time::default(), Rng::new(seed), faults, Rack::default());
+            node.disk.checkpoint = Some(written.clone());
+            node.runtime.pods_end = orderly;
+            node.power_off(Time::default());
+            let left = node.disk.checkpoint.take().unwrap_or_default();
+            assert_eq!(left != written, torn, "{left:?}, seed {seed}");
+            assert!(!torn || carrack_kubelet::devices::decode(&left).is_err(), "{left:?}");
+        }
+    }
+}
+
+/// Of the records of pods, and of those of volumes, the one that was written last is as before, or cannot be read. All others stay.
+#[test]
+fn what_a_loss_of_power_takes_was_written_last() {
+    let (old, new) = (br#"{"id":"old"}"#.to_vec(), br#"{"id":"new"}"#.to_vec());
+    for (loses_one_in, orderly, expected) in
+        [(1, false, vec!["pod-b", "volume-b"]), (1, true, vec![]), (0, false, vec![])]
+    {
+        let mut seen = std::collections::BTreeSet::new();
+        for seed in 0..32 {
+            let faults = NodeFaults { loses_one_in, ..NodeFaults::none() };
+            let mut node = Node::new(1, Time::default(), Rng::new(seed), faults, Rack::default());
+            for (name, body) in [
+                ("pod-b", &old),
+                ("pod-a", &old),
+                ("volume-a", &old),
+                ("pod-b", &new),
+                ("volume-b", &new),
+                ("devices", &new),
+            ] {
+                node.disk.write(name.to_owned(), body.clone());
+            }
+            let written = node.disk.records.clone();
+            node.runtime.pods_end = orderly;
+            node.power_off(Time::default());
+            let left = &node.disk.records;
+            let differs = |(name, body): &(&String, &Vec<u8>)| left.get(*name) != Some(*body);
+            let lost: Vec<&str> = written.iter().filter(differs).map(|(name, _)| name.as_str()).collect();
+            assert_eq!(lost, expected, "{left:?}, seed {seed}");
+            for name in lost {
+                let is_readable = |body: &Vec<u8>| serde_json::from_slice::<serde_json::Value>(body).is_ok();
+                let before = (name == "pod-b").then_some(&old);
+                let is = left.get(name);
+                assert!(is == before || is.is_some_and(|body| !is_readable(body)), "{name}: {is:?}, seed {seed}");
+                seen.insert((name.to_owned(), is.map(Vec::len)));
+            }
+        }
+        // Each of the three comes about, of each of the two.
+        assert_eq!(seen.len(), 3 * expected.len(), "{seen:?}");
+    }
+}
+
+/// What is done on the side draws its chances anew, too.
+#[test]
+fn a_node_goes_on_as_another_seed_has_it() {
+    let draws = |seed| {
+        let mut node = Node::new(1, Time::default(), Rng::new(0), NodeFaults::none(), Rack::default());
+        node.reseed(Rng::new(seed), NodeFaults::none());
+        [node.rng.u64(), node.side.u64(), node.tearing.u64(), node.losing.u64()]
+    };
+    let (one, other) = (draws(1), draws(2));
+    assert!(one.iter().zip(&other).all(|(a, b)| a != b), "{one:?}, {other:?}");
+}
