@@ -8,6 +8,7 @@
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
+use std::process::Child;
 
 use carrack_e2e::{Sandbox, assert_contains, carrack, eventually_true, root};
 use rustix::process::{Pid, Signal, kill_process};
@@ -120,6 +121,33 @@ fn commands_of_the_page_on_api_outages() {
     page("5-api-outage.md");
 }
 
+/// A drill with these flags besides, whose scheduler has just been started.
+fn started(sandbox: &Sandbox, more: &[&str]) -> Child {
+    let home = sandbox.home().display().to_string();
+    let words: &[&str] = &["drill", "gpu-extender", "--timeline-dir", &home];
+    let child = sandbox.carrack(&[words, more].concat()).spawn();
+    // One program after the other becomes this process.
+    let dir = Path::new(PLACE).join(format!("{PREFIX}{}", child.id()));
+    let log = dir.join("logs/scheduler.log");
+    eventually_true("the drill's scheduler runs", 60, || log.exists());
+    child
+}
+
+#[test]
+fn a_role_that_ends_by_itself_ends_the_drill_and_breaks_nothing() {
+    let sandbox = Sandbox::alone();
+    let home = sandbox.home().display().to_string();
+    let ends = program(&sandbox, "ends", "#!/bin/sh\necho no flag is known here\nexit 7\n");
+    for (drill, flag, role) in [("gpu-extender", "--scheduler", "scheduler"), ("kill-9", "--kubelet", "kubelet")] {
+        let output = sandbox.carrack(&["drill", drill, "--timeline-dir", &home, flag, &ends]).limit_s(400).output();
+        assert_eq!(output.code, Some(1), "{output}");
+        let how = format!("{role} ended by itself (exit status: 7); the end of its log: no flag is known here");
+        assert_contains(&output.stdout, &[&how, "DOES NOT HOLD"]);
+        assert!(!output.stdout.contains("BROKEN"), "{output}");
+        assert_eq!(left(), Vec::<String>::new(), "{output}");
+    }
+}
+
 #[test]
 fn a_drill_that_is_interrupted_or_asked_for_nonsense_leaves_nothing() {
     let sandbox = Sandbox::alone();
@@ -129,25 +157,25 @@ fn a_drill_that_is_interrupted_or_asked_for_nonsense_leaves_nothing() {
     assert_contains(&said, &["nonsense", "kill-the-guest"]);
     let said = sandbox.carrack(&["drill", "node-death", "--kubelet", "/bin/true"]).fails();
     assert_contains(&said, &["--kubelet", "node-death"]);
+    let said = sandbox.carrack(&["drill", "kill-9", "--kubelet", "/no/such/kubelet"]).fails();
+    assert_contains(&said, &["--kubelet", "/no/such/kubelet"]);
 
-    let home = sandbox.home().display().to_string();
-    let mut child = sandbox.carrack(&["drill", "gpu-extender", "--timeline-dir", &home]).spawn();
-    // One program after the other becomes this process.
-    let dir = Path::new(PLACE).join(format!("{PREFIX}{}", child.id()));
-    let started = dir.join("logs/scheduler.log");
-    eventually_true("the drill's scheduler runs", 60, || started.exists());
-    let pid = Pid::from_raw(i32::try_from(child.id()).expect("a pid")).expect("a pid");
-    kill_process(pid, Signal::INT).expect("it runs");
-    assert_eq!(child.wait().expect("it was ours").code(), Some(1));
-    assert_eq!(left(), Vec::<String>::new());
-    let text = fs::read_to_string(Path::new(&home).join("drill-gpu-extender.txt")).expect("the timeline");
-    assert_contains(&text, &["the drill ends: interrupted"]);
+    // A terminal that closes interrupts as well, unless whoever started the tests has its hang-ups ignored.
+    let status = fs::read_to_string("/proc/self/status").expect("read");
+    let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:")).expect("a mask").trim();
+    let hears = u64::from_str_radix(ignored, 16).expect("a mask") & 1 == 0;
+    for signal in [Signal::INT, Signal::HUP].into_iter().filter(|signal| hears || *signal == Signal::INT) {
+        let mut child = started(&sandbox, &[]);
+        let pid = Pid::from_raw(i32::try_from(child.id()).expect("a pid")).expect("a pid");
+        kill_process(pid, signal).expect("it runs");
+        assert_eq!(child.wait().expect("it was ours").code(), Some(1), "{signal:?}");
+        assert_eq!(left(), Vec::<String>::new(), "{signal:?}");
+        let text = fs::read_to_string(sandbox.home().join("drill-gpu-extender.txt")).expect("the timeline");
+        assert_contains(&text, &["the drill ends: interrupted"]);
+    }
 
     // What a drill leaves that is killed, the next one clears away.
-    let mut child = sandbox.carrack(&["drill", "gpu-extender", "--timeline-dir", &home]).spawn();
-    let dir = Path::new(PLACE).join(format!("{PREFIX}{}", child.id()));
-    let started = dir.join("logs/scheduler.log");
-    eventually_true("the drill's scheduler runs", 60, || started.exists());
+    let mut child = started(&sandbox, &[]);
     child.kill().and_then(|()| child.wait()).expect("it was ours");
     assert_ne!(left(), Vec::<String>::new(), "its roles outlive it");
     run(&sandbox, "carrack drill gpu-extender", &[]);
@@ -190,17 +218,6 @@ fn others_may_play_a_role() {
     let text = fs::read_to_string(sandbox.home().join("drill-gpu-extender.txt")).expect("the timeline");
     assert_contains(&text, &["other-scheduler"]);
 
-    let mut api = sandbox.carrack(&["apiserver", "--bind-address", "127.0.0.1"]).spawn();
-    let kubectl = sandbox.kubectl();
-    eventually_true("the API server is ready", 60, || {
-        kubectl.run(&["get", "--raw", "/readyz"]).output().code == Some(0)
-    });
-    let admin = sandbox.data_dir().join("kubeconfig.yaml").display().to_string();
-    let theirs = ["--apiserver", "https://127.0.0.1:6443", "--kubeconfig", &admin];
-    run(&sandbox, "carrack drill gpu-extender", &theirs);
-    assert_contains(&kubectl.ok(&["get", "deployments"]), &["wholes", "plain"]);
-    api.kill().and_then(|()| api.wait()).expect("it was ours");
-
     let all = std::env::var("CARRACK_DRILLS").is_ok_and(|which| which == "all");
     if all {
         let kubelet = program(&sandbox, "other-kubelet", OTHER_KUBELET);
@@ -210,4 +227,41 @@ fn others_may_play_a_role() {
         run(&sandbox, "carrack drill kill-9", &["--rounds", "5"]);
         run(&sandbox, "carrack drill api-outage", &["--rounds", "5"]);
     }
+}
+
+/// Whatever becomes of a drill, an API server that is somebody else's is afterwards as it was, so that it can be drilled again.
+#[test]
+fn an_api_server_that_runs_already_is_left_as_it_was() {
+    let sandbox = Sandbox::alone();
+    let mut api = sandbox.carrack(&["apiserver", "--bind-address", "127.0.0.1"]).spawn();
+    let kubectl = sandbox.kubectl();
+    eventually_true("the API server is ready", 60, || {
+        kubectl.run(&["get", "--raw", "/readyz"]).output().code == Some(0)
+    });
+    // It is the URL that counts.
+    let admin = fs::read_to_string(sandbox.data_dir().join("kubeconfig.yaml")).expect("the administrator's");
+    let elsewhere = sandbox.home().join("elsewhere.yaml");
+    fs::write(&elsewhere, admin.replace(":6443", ":1")).expect("written");
+    let elsewhere = elsewhere.display().to_string();
+    let theirs = ["--apiserver", "https://127.0.0.1:6443", "--kubeconfig", &elsewhere];
+    let kinds = "namespaces,nodes,customresourcedefinitions,csinodes,leases.coordination.k8s.io,deployments.apps,pods";
+    let there = || kubectl.ok(&["get", kinds, "--all-namespaces", "--output", "name"]);
+    let before = there();
+
+    run(&sandbox, "carrack drill gpu-extender", &theirs);
+    assert_eq!(there(), before);
+    run(&sandbox, "carrack drill gpu-extender --plant past-the-extender", &theirs);
+    assert_eq!(there(), before);
+    let mut child = started(&sandbox, &theirs);
+    let pid = Pid::from_raw(i32::try_from(child.id()).expect("a pid")).expect("a pid");
+    kill_process(pid, Signal::INT).expect("it runs");
+    assert_eq!(child.wait().expect("it was ours").code(), Some(1));
+    assert_eq!((there(), left()), (before.clone(), Vec::<String>::new()));
+    if std::env::var("CARRACK_DRILLS").is_ok_and(|which| which == "all") {
+        run(&sandbox, "carrack drill node-reboot", &theirs);
+        assert_eq!(there(), before);
+    }
+    run(&sandbox, "carrack drill gpu-extender", &theirs);
+    assert_eq!(there(), before);
+    api.kill().and_then(|()| api.wait()).expect("it was ours");
 }

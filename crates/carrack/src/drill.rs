@@ -20,11 +20,14 @@ mod objects;
 mod relay;
 mod roles;
 mod rules;
+mod running;
 mod sandbox;
 mod stage;
 mod stories;
+mod visit;
 
 use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -99,15 +102,13 @@ fn options(story: &Story, args: &DrillArgs) -> anyhow::Result<Options> {
         }
     };
     let absolute = |path: &PathBuf| std::path::absolute(path).with_context(|| format!("{}", path.display()));
-    let program = |path: &Option<PathBuf>| path.as_ref().map(absolute).transpose();
-    let (kubelet, scheduler) = (program(&args.kubelet)?, program(&args.scheduler)?);
     let apiserver = match (&args.apiserver, &args.kubeconfig) {
         (Some(url), Some(kubeconfig)) => Some((url.clone(), absolute(kubeconfig)?)),
         _ => None,
     };
     for (given, role, flag) in [
-        (kubelet.is_some(), "kubelet", "--kubelet"),
-        (scheduler.is_some(), "scheduler", "--scheduler"),
+        (args.kubelet.is_some(), "kubelet", "--kubelet"),
+        (args.scheduler.is_some(), "scheduler", "--scheduler"),
         (apiserver.is_some(), "apiserver", "--apiserver"),
     ] {
         if given && !story.replaceable.contains(&role) {
@@ -117,6 +118,12 @@ fn options(story: &Story, args: &DrillArgs) -> anyhow::Result<Options> {
     if args.outage.is_some() && story.outage.is_none() {
         bail!("--outage is not for {}: nothing is out there for a time that could be chosen", story.name);
     }
+    let program = |flag: &str, path: &Option<PathBuf>| -> anyhow::Result<Option<PathBuf>> {
+        let Some(path) = path.as_ref().map(absolute).transpose()? else { return Ok(None) };
+        executable(&path).with_context(|| format!("{flag} {}", path.display()))?;
+        Ok(Some(path))
+    };
+    let (kubelet, scheduler) = (program("--kubelet", &args.kubelet)?, program("--scheduler", &args.scheduler)?);
     Ok(Options {
         plant,
         rounds: args.rounds,
@@ -124,6 +131,15 @@ fn options(story: &Story, args: &DrillArgs) -> anyhow::Result<Options> {
         programs: Programs { kubelet, scheduler, apiserver },
         images_dir: absolute(&args.images_dir.path(&Layout::new(DEFAULT_DATA_DIR)))?,
     })
+}
+
+/// Whether there is a program that can be started.
+fn executable(path: &Path) -> anyhow::Result<()> {
+    let found = fs::metadata(path).context("it cannot be looked at")?;
+    if !found.is_file() || found.permissions().mode() & 0o111 == 0 {
+        bail!("it is no program that can be executed");
+    }
+    Ok(())
 }
 
 /// Becomes this very command in a network namespace of its own, which has no name and goes with its last process.
@@ -176,7 +192,8 @@ fn play(story: &'static Story, options: Options, files: &Files, shared_network: 
     if broken {
         keep_logs(&dir, &files.logs);
     }
-    let left = sandbox::clear(&dir, &stage.runtime);
+    let mut left = stage.left();
+    left.extend(sandbox::clear(&dir, &stage.runtime));
     stage.journal.finish();
     let (words, picture) = stage.journal.timeline();
     for (path, content) in [(&files.text, words), (&files.picture, picture)] {
@@ -302,7 +319,45 @@ fn list() -> String {
 
 #[cfg(test)]
 mod tests {
+    use clap::Parser as _;
+
     use super::*;
+    use crate::cli::{Cli, Command};
+
+    /// What becomes of these words behind `carrack drill`.
+    fn asked(words: &[&str]) -> Result<Options, String> {
+        let words = ["carrack", "drill"].iter().chain(words).copied();
+        let cli = Cli::try_parse_from(words).map_err(|error| error.to_string())?;
+        let Command::Drill(args) = cli.command else { return Err("another command".to_owned()) };
+        let story = STORIES.iter().find(|story| Some(story.name) == args.name.as_deref()).ok_or("no such drill")?;
+        options(story, &args).map_err(|error| format!("{error:#}"))
+    }
+
+    #[test]
+    fn what_cannot_take_a_role_is_refused_before_anything_starts() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let path = |name: &str| dir.path().join(name).display().to_string();
+        for (name, mode) in [("plain", 0o644), ("good", 0o755)] {
+            fs::write(path(name), "#!/bin/sh\n").expect("written");
+            fs::set_permissions(path(name), fs::Permissions::from_mode(mode)).expect("changed");
+        }
+        let (none, plain, good, folder) = (path("none"), path("plain"), path("good"), path(""));
+        let check = |words: &[&str], refused: &[&str]| {
+            let told = asked(words).err();
+            assert_eq!(told.is_some(), !refused.is_empty(), "{words:?}: {told:?}");
+            for part in refused {
+                assert!(told.as_ref().is_some_and(|told| told.contains(part)), "{words:?}: {told:?}");
+            }
+        };
+        check(&["kill-9", "--kubelet", &good, "--scheduler", &good], &[]);
+        check(&["kill-9", "--kubelet", &none], &["--kubelet", &none]);
+        check(&["kill-9", "--scheduler", &none], &["--scheduler", &none]);
+        check(&["gpu-extender", "--scheduler", &plain], &["--scheduler", &plain, "executed"]);
+        check(&["gpu-extender", "--scheduler", &folder], &["--scheduler", "executed"]);
+        check(&["node-death", "--kubelet", &none], &["--kubelet is not for node-death"]);
+        // A list of all, or one drill.
+        check(&["--list", "kill-9"], &["--list", "cannot be used with"]);
+    }
 
     #[test]
     fn the_list_names_all_that_can_be_asked_for() {

@@ -48,7 +48,7 @@ pub fn https(kubeconfig: &Path) -> anyhow::Result<Arc<dyn Transport>> {
 }
 
 /// Runs one role as a process under a name that the API server is told: logs, the API server over HTTPS with the credentials
-/// that the kubeconfig has at the time, and an end by SIGTERM or SIGINT.
+/// that the kubeconfig has at the time, and an end by SIGTERM, SIGINT or SIGHUP.
 ///
 /// # Errors
 /// The role failed.
@@ -110,8 +110,8 @@ async fn give_back() {
 /// What a command says that one of these signals ended before it was through.
 pub const ENDED: &str = "ended by a signal";
 
-/// A token that SIGTERM and SIGINT cancel, for a process that runs until then, long after its start: what the start alone needed
-/// is given back.
+/// A token that SIGTERM, SIGINT and SIGHUP cancel, for a process that runs until then, long after its start: what the start alone
+/// needed is given back.
 ///
 /// # Errors
 /// The signals cannot be caught.
@@ -121,7 +121,8 @@ pub fn run_until_signal() -> anyhow::Result<CancellationToken> {
     Ok(stop)
 }
 
-/// A token that SIGTERM and SIGINT cancel.
+/// A token that SIGTERM and SIGINT cancel, and SIGHUP, which a terminal sends that closes: what was begun is ended in order then,
+/// too. Nothing here reads its configuration again by that signal.
 ///
 /// # Errors
 /// The signals cannot be caught.
@@ -129,15 +130,32 @@ pub fn until_signal() -> anyhow::Result<CancellationToken> {
     let stop = CancellationToken::new();
     let mut terminate = signal(SignalKind::terminate()).context("cannot catch SIGTERM")?;
     let mut interrupt = signal(SignalKind::interrupt()).context("cannot catch SIGINT")?;
+    // Who was started by nohup is to outlive the terminal, and would not if it caught the signal.
+    let outlives = ignores_hangup(&fs::read_to_string("/proc/self/status").unwrap_or_default());
+    let hangup = if outlives { None } else { Some(signal(SignalKind::hangup()).context("cannot catch SIGHUP")?) };
+    let hung_up = async move {
+        match hangup {
+            Some(mut hangup) => hangup.recv().await,
+            None => std::future::pending().await,
+        }
+    };
     let cancel = stop.clone();
     tokio::spawn(async move {
         tokio::select! {
             _ = terminate.recv() => tracing::info!("SIGTERM: ending"),
             _ = interrupt.recv() => tracing::info!("SIGINT: ending"),
+            _ = hung_up => tracing::info!("SIGHUP: ending"),
         }
         cancel.cancel();
     });
     Ok(stop)
+}
+
+/// Whether a process ignores SIGHUP, by its `/proc/PID/status`.
+fn ignores_hangup(status: &str) -> bool {
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    // The first signal of all has the first bit.
+    mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).is_some_and(|mask| mask & 1 == 1)
 }
 
 /// This host's name, as a node's name: in lower case. A node has it as a label, too (`kubernetes.io/hostname`), without which no
@@ -187,6 +205,15 @@ mod tests {
             closed_dir(&inner).expect("closed");
             assert_eq!(mode(), after, "{before:o}");
         }
+    }
+
+    #[test]
+    fn who_was_started_to_outlive_its_terminal() {
+        let check = |status: &str, expected: bool| assert_eq!(ignores_hangup(status), expected, "{status:?}");
+        check("Name:\tcarrack\nSigBlk:\t0000000000000001\nSigIgn:\t0000000000001001\n", true);
+        check("Name:\tcarrack\nSigIgn:\t0000000000001000\nSigCgt:\t0000000000000001\n", false);
+        check("Name:\tcarrack\n", false);
+        check("", false);
     }
 
     #[test]

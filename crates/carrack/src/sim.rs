@@ -3,7 +3,7 @@
 use std::io::{ErrorKind, Write};
 use std::time::Duration;
 
-use carrack_sim::{Options, Request, simulate};
+use carrack_sim::{Options, PARTS, Request, SWITCHES, simulate};
 
 use crate::cli::sim::SimArgs;
 
@@ -33,6 +33,9 @@ fn play(request: &Request, out: &mut dyn Write) -> anyhow::Result<()> {
 
 fn request(args: SimArgs) -> Request {
     let usual = Options::default();
+    let is_named = |name: &&str, names: &[String]| names.iter().any(|other| other == name);
+    let without = SWITCHES.iter().map(|switch| switch.name).filter(|name| is_named(name, &args.without));
+    let only = PARTS.iter().map(|part| part.name).filter(|name| is_named(name, &args.only));
     let options = Options {
         safety: args.safety.map_or(usual.safety, Duration::from_secs),
         liveness: args.liveness.map_or(usual.liveness, Duration::from_secs),
@@ -46,6 +49,9 @@ fn request(args: SimArgs) -> Request {
         swarm: args.swarm,
         small: args.small,
         keep_trace: args.trace,
+        without: without.collect(),
+        kept_parts: (!args.only.is_empty()).then(|| only.collect()),
+        heal_after: args.heal_after.map(Duration::from_secs),
         ..usual
     };
     Request {
@@ -55,13 +61,14 @@ fn request(args: SimArgs) -> Request {
         list_plants: args.list_plants,
         list_invariants: args.list_invariants,
         svg: args.svg,
+        shrink: !args.no_shrink,
         options,
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use carrack_sim::{plants, run};
+    use carrack_sim::{plants, run, shrink};
     use clap::Parser as _;
 
     use super::*;
@@ -94,6 +101,45 @@ mod tests {
         }
     }
 
+    /// A failing run that was made smaller is played by its command.
+    #[test]
+    fn the_command_of_a_shrunk_run_replays_it() {
+        let options = Options { small: true, plant: plants::find("final-rejection"), ..Options::default() };
+        let failed = (1..60).map(|seed| run(seed, &options)).find(|outcome| outcome.failure.is_some());
+        let shrunk = shrink(&failed.expect("the planted bug is found"), &options, &mut |replays| replays < 12);
+        let shrunk = shrunk.expect("it failed");
+        let command = &shrunk.outcome.failure.as_ref().expect("it fails").replay;
+        assert!(command.contains(" --without "), "{command}");
+        let Ok(Cli { command: Command::Sim(args), .. }) = Cli::try_parse_from(command.split(' ')) else {
+            panic!("{command} is no command");
+        };
+        let request = request(args);
+        let again = run(request.seed, &Options { plant: options.plant, ..request.options });
+        assert_eq!(again.trace_hash, shrunk.outcome.trace_hash, "{command}");
+        assert_eq!(&again.failure.expect("it fails again").replay, command);
+    }
+
+    #[test]
+    fn what_is_left_out_has_a_name() {
+        let check = |words: &str, without: &[&str], only: Option<&[&str]>| {
+            let Ok(Cli { command: Command::Sim(args), .. }) = Cli::try_parse_from(words.split(' ')) else {
+                panic!("{words} is no command");
+            };
+            let options = request(args).options;
+            assert_eq!(options.without, without, "{words}");
+            assert_eq!(options.kept_parts.as_deref(), only, "{words}");
+        };
+        check("carrack sim", &[], None);
+        check("carrack sim --without cuts,crashes", &["crashes", "cuts"], None);
+        check("carrack sim --without cuts --without crashes", &["crashes", "cuts"], None);
+        check("carrack sim --small --only env-files,pods", &[], Some(&["pods", "env-files"]));
+        check("carrack sim --only none", &[], Some(&[]));
+        for words in ["carrack sim --without sleep", "carrack sim --only crashes"] {
+            let refusal = Cli::try_parse_from(words.split(' ')).expect_err(words).to_string();
+            assert!(refusal.contains("possible values: "), "{refusal}");
+        }
+    }
+
     /// A reader that reads no line, or a disk without room.
     struct Ended(ErrorKind);
 
@@ -122,9 +168,8 @@ mod tests {
     fn a_failure_is_drawn() {
         let dir = tempfile::tempdir().expect("a directory");
         let file = dir.path().join("broken.svg");
-        let words =
-            ["carrack", "sim", "--runs", "40", "--plant", "stale-reads", "--safety", "45", "--no-machines", "--svg"];
-        let words = words.iter().map(std::ffi::OsString::from).chain([file.clone().into_os_string()]);
+        let words = "carrack sim --runs 40 --plant stale-reads --safety 45 --no-machines --no-shrink --svg";
+        let words = words.split(' ').map(std::ffi::OsString::from).chain([file.clone().into_os_string()]);
         let Ok(Cli { command: Command::Sim(args), .. }) = Cli::try_parse_from(words) else { panic!("a command") };
         let mut printed = Vec::new();
         assert!(!simulate(&request(args), &mut printed).expect("it is printed"), "the planted bug is found");
@@ -133,6 +178,23 @@ mod tests {
         let picture = std::fs::read_to_string(&file).expect("the picture");
         for part in ["<svg ", "apiserver 0", "scheduler", "no-child-made-twice is broken"] {
             assert!(picture.contains(part), "{part}");
+        }
+    }
+
+    #[test]
+    fn a_picture_that_cannot_be_written_costs_no_verdict() {
+        // A full disk is noticed in the end alone, a directory that is not there before a run begins.
+        for (file, told) in [("/dev/full", true), ("/no/such/directory/broken.svg", false)] {
+            let words =
+                format!("carrack sim --runs 40 --plant stale-reads --safety 45 --no-machines --no-shrink --svg {file}");
+            let Ok(Cli { command: Command::Sim(args), .. }) = Cli::try_parse_from(words.split(' ')) else {
+                panic!("{words} is no command");
+            };
+            let mut printed = Vec::new();
+            let error = simulate(&request(args), &mut printed).expect_err(file).to_string();
+            assert!(error.contains(file), "{error}");
+            let printed = String::from_utf8(printed).expect("text");
+            assert_eq!((printed.contains(" is broken: "), printed.contains("replay: ")), (told, told), "{printed}");
         }
     }
 }

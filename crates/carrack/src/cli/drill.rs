@@ -21,6 +21,8 @@ program is started with upstream's flags:
   kubelet    --kubeconfig FILE --config FILE --hostname-override NAME --node-ip ADDRESS
              --root-dir DIR
   scheduler  --kubeconfig FILE --config FILE
+A role that ends by itself ends the drill. On an API server that runs already a drill works in a
+namespace of its own, with nodes called drill or drill-N, and takes all of it back at the end.
 
 Examples:
   # Which drills are there, and how can each be made to fail?
@@ -43,7 +45,7 @@ pub struct DrillArgs {
     #[arg(value_name = "NAME", required_unless_present = "list")]
     pub name: Option<String>,
     /// Print the drills, their invariants, and what can be planted in them
-    #[arg(long)]
+    #[arg(long, conflicts_with = "name")]
     pub list: bool,
     /// Break something on purpose, so that the drill has something to find
     #[arg(long, value_name = "WRONG")]
@@ -63,7 +65,8 @@ pub struct DrillArgs {
     /// A scheduler to take the place of Carrack's
     #[arg(long, value_name = "PATH")]
     pub scheduler: Option<PathBuf>,
-    /// An API server that runs already, to take the place of Carrack's. The drill then stays in this network
+    /// An API server that runs already, to take the place of Carrack's: reached at URL, whatever the kubeconfig says. The drill
+    /// then stays in this network
     #[arg(long, value_name = "URL", requires = "kubeconfig")]
     pub apiserver: Option<String>,
     /// With --apiserver: a kubeconfig of its administrator, with whose credentials all roles then work

@@ -1,6 +1,8 @@
 //! `carrack sim`
 
+use carrack_sim::{Options, PARTS, SWITCHES};
 use clap::Args;
+use clap::builder::{PossibleValue, PossibleValuesParser};
 
 /// `carrack sim`
 #[derive(Debug, Args)]
@@ -9,6 +11,10 @@ A run is a whole cluster in one thread: the real decision cores and the real API
 simulated network, runtime and clock. Its seed decides everything, so that a run can be played
 again exactly. First anything may fail, then nothing does and the cluster must settle; the
 invariants are checked after every step. The exit status is 1 when one broke.
+
+A run that fails is played again with less, as long as the same invariant breaks, for a minute at
+the most: without kinds of faults and those who take part, without parts of the work, and with
+trouble that ends sooner. What is printed is the smallest run, and the command that plays it.
 
 Examples:
   # A hundred clusters
@@ -19,6 +25,9 @@ Examples:
 
   # One of them again, line by line
   carrack sim --seed 42 --trace
+
+  # The same with less going wrong, and one part of the work alone
+  carrack sim --seed 42 --without crashes,lost-replies --only pods --heal-after 12 --trace
 
   # Put a bug in, and see it found
   carrack sim --list-plants
@@ -45,9 +54,21 @@ pub struct SimArgs {
     /// Draw the run that fails into this file, as SVG
     #[arg(long, value_name = "FILE")]
     pub svg: Option<std::path::PathBuf>,
-    /// Print every line of the trace
+    /// Print every line of the trace; a run that fails is not made smaller then
     #[arg(long)]
     pub trace: bool,
+    /// Do not make a run that fails smaller
+    #[arg(long)]
+    pub no_shrink: bool,
+    /// Leave these out of what the seed chooses: kinds of faults, and who takes part
+    #[arg(long, value_name = "NAMES", value_delimiter = ',', value_parser = switches())]
+    pub without: Vec<String>,
+    /// Do these parts of the work alone, of those that the seed chooses
+    #[arg(long, value_name = "PARTS", value_delimiter = ',', value_parser = parts())]
+    pub only: Vec<String>,
+    /// End trouble after so much simulated time; people do the same as without it
+    #[arg(long, value_name = "SECONDS")]
+    pub heal_after: Option<u64>,
     /// For how long anything may fail, in simulated time
     #[arg(long, value_name = "SECONDS")]
     pub safety: Option<u64>,
@@ -85,4 +106,16 @@ pub struct SimArgs {
     /// Also print, on standard error, what the roles log: a level, or a list of module=level
     #[arg(long, value_name = "FILTER")]
     pub log_level: Option<String>,
+}
+
+/// What can be left out, by name.
+fn switches() -> PossibleValuesParser {
+    PossibleValuesParser::new(SWITCHES.iter().map(|switch| PossibleValue::new(switch.name).help(switch.sentence)))
+}
+
+/// The parts of the work, by name.
+fn parts() -> PossibleValuesParser {
+    let none = PossibleValue::new(Options::NO_PART).help("no part");
+    let parts = PARTS.iter().map(|part| PossibleValue::new(part.name).help(part.sentence));
+    PossibleValuesParser::new(parts.chain([none]))
 }

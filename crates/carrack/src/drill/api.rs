@@ -1,28 +1,36 @@
-//! The API as a drill asks it: one request after another, as the administrator.
+//! The API as a drill asks it: one request after another, as the administrator. In paths `{namespace}` stands for the
+//! namespace that the drill works in, as in the descriptions of the API.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use carrack_engine::{ApiError, ApiRequest, ContentType, Method, Transport};
-use serde_json::Value;
+use serde_json::{Value, json};
 use tokio::runtime::Handle;
 
 /// Pods of the drill.
-pub const PODS: &str = "/api/v1/namespaces/default/pods";
+pub const PODS: &str = "/api/v1/namespaces/{namespace}/pods";
 /// Volumes.
 pub const VOLUMES: &str = "/api/v1/persistentvolumes";
 /// Its StatefulSets.
-pub const SETS: &str = "/apis/apps/v1/namespaces/default/statefulsets";
+pub const SETS: &str = "/apis/apps/v1/namespaces/{namespace}/statefulsets";
 /// Its settings.
-pub const CONFIG_MAPS: &str = "/api/v1/namespaces/default/configmaps";
+pub const CONFIG_MAPS: &str = "/api/v1/namespaces/{namespace}/configmaps";
 /// Its deployments.
-pub const DEPLOYMENTS: &str = "/apis/apps/v1/namespaces/default/deployments";
+pub const DEPLOYMENTS: &str = "/apis/apps/v1/namespaces/{namespace}/deployments";
 /// Its machines.
-pub const MACHINES: &str = "/apis/kubevirt.io/v1/namespaces/default/virtualmachines";
+pub const MACHINES: &str = "/apis/kubevirt.io/v1/namespaces/{namespace}/virtualmachines";
 /// Their instances.
-pub const INSTANCES: &str = "/apis/kubevirt.io/v1/namespaces/default/virtualmachineinstances";
+pub const INSTANCES: &str = "/apis/kubevirt.io/v1/namespaces/{namespace}/virtualmachineinstances";
 /// Nodes.
 pub const NODES: &str = "/api/v1/nodes";
+/// Namespaces.
+pub const NAMESPACES: &str = "/api/v1/namespaces";
+
+/// Where a drill works that has its cluster for itself.
+pub const DEFAULT_NAMESPACE: &str = "default";
+/// What stands in paths for the drill's namespace.
+const NAMESPACE: &str = "{namespace}";
 
 /// How long a request may take: one that hangs is as good as none.
 const LIMIT: Duration = Duration::from_secs(10);
@@ -32,12 +40,18 @@ const LIMIT: Duration = Duration::from_secs(10);
 pub struct Api {
     transport: Arc<dyn Transport>,
     runtime: Handle,
+    namespace: String,
 }
 
 impl Api {
-    /// Over this transport.
-    pub fn new(transport: Arc<dyn Transport>, runtime: Handle) -> Self {
-        Self { transport, runtime }
+    /// Over this transport, for a drill that works in this namespace.
+    pub fn new(transport: Arc<dyn Transport>, runtime: Handle, namespace: &str) -> Self {
+        Self { transport, runtime, namespace: namespace.to_owned() }
+    }
+
+    /// The namespace that the drill works in.
+    pub fn namespace(&self) -> &str {
+        &self.namespace
     }
 
     /// The transport.
@@ -45,7 +59,8 @@ impl Api {
         &self.transport
     }
 
-    fn send(&self, request: ApiRequest) -> Result<Value, ApiError> {
+    fn send(&self, mut request: ApiRequest) -> Result<Value, ApiError> {
+        request.path = request.path.replace(NAMESPACE, &self.namespace);
         let sent = self.transport.send(request);
         let reply = self.runtime.block_on(async { tokio::time::timeout(LIMIT, sent).await });
         reply.unwrap_or_else(|_| Err(ApiError::Transport("no reply in time".to_owned())))?.json()
@@ -72,13 +87,10 @@ impl Api {
         Ok(list["items"].as_array_mut().map(std::mem::take).unwrap_or_default())
     }
 
-    /// Creates an object; one that is there already is left as it is.
+    /// Creates an object. One that is there already is an error: it would be somebody else's, or of another drill.
     pub fn create(&self, collection: &str, object: &Value) -> Result<(), ApiError> {
         let request = ApiRequest { body: object.to_string().into(), ..ApiRequest::new(Method::Post, collection) };
-        match self.send(request) {
-            Err(error) if error.is_already_exists() => Ok(()),
-            other => other.map(drop),
-        }
+        self.send(request).map(drop)
     }
 
     /// Merges something into an object.
@@ -93,7 +105,17 @@ impl Api {
 
     /// Deletes an object; one that is gone already is no failure.
     pub fn delete(&self, path: &str) -> Result<(), ApiError> {
-        match self.send(ApiRequest::new(Method::Delete, path)) {
+        self.end(ApiRequest::new(Method::Delete, path))
+    }
+
+    /// As [`Self::delete`], without waiting for whoever has still to end what the object stands for.
+    pub fn delete_at_once(&self, path: &str) -> Result<(), ApiError> {
+        let options = json!({"apiVersion": "v1", "kind": "DeleteOptions", "gracePeriodSeconds": 0});
+        self.end(ApiRequest { body: options.to_string().into(), ..ApiRequest::new(Method::Delete, path) })
+    }
+
+    fn end(&self, request: ApiRequest) -> Result<(), ApiError> {
+        match self.send(request) {
             Err(error) if error.is_not_found() => Ok(()),
             other => other.map(drop),
         }

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::fs::{self, OpenOptions};
 use std::os::unix::process::CommandExt as _;
 use std::path::PathBuf;
-use std::process::{Child, Command, Stdio};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::process::{Command, Stdio};
+use std::sync::{Mutex, PoisonError};
 
 use anyhow::{Context as _, bail};
 use carrack_auth::pki::Pki;
@@ -18,6 +18,7 @@ use super::api::{self, Api};
 use super::relay::Relay;
 use super::roles::{API_PORT, NODE, Places, Role};
 use super::stage::Stage;
+use super::visit::{self, Visit};
 use crate::cli::BuiltIn;
 use crate::roles::apiserver::open_pki;
 use crate::roles::{https, virt_controller};
@@ -47,7 +48,8 @@ pub struct Cluster<'a> {
     /// Its API.
     pub api: Api,
     pki: Pki,
-    running: Mutex<BTreeMap<Role, Child>>,
+    /// What is to be taken back from an API server that is somebody else's.
+    visit: Option<Visit>,
     containerd: Mutex<Option<CancellationToken>>,
     flags: BTreeMap<Role, Vec<String>>,
 }
@@ -64,30 +66,32 @@ impl<'a> Cluster<'a> {
         let pki = open_pki(&places.api)?;
         places.write_serving(&pki)?;
         places.write_configurations(extenders)?;
-        let kubeconfig = match &stage.options.programs.apiserver {
-            Some((_, kubeconfig)) => kubeconfig.clone(),
+        let theirs = stage.options.programs.apiserver.as_ref();
+        let namespace = match theirs {
+            Some((server, kubeconfig)) => {
+                places.write_theirs(server, kubeconfig)?;
+                visit::namespace(&stage.dir)
+            }
             None => {
                 places.write_kubeconfig(&pki, Role::Apiserver, &own_server())?;
-                places.kubeconfig(Role::Apiserver)
+                api::DEFAULT_NAMESPACE.to_owned()
             }
         };
         let api = {
             let _inside = stage.runtime.enter();
-            Api::new(https(&kubeconfig)?, stage.runtime.handle().clone())
+            let transport = https(&places.kubeconfig(Role::Apiserver))?;
+            Api::new(transport, stage.runtime.handle().clone(), &namespace)
         };
-        let cluster = Self {
-            stage,
-            places,
-            api,
-            pki,
-            running: Mutex::default(),
-            containerd: Mutex::default(),
-            flags: BTreeMap::new(),
-        };
-        if stage.options.programs.apiserver.is_none() {
+        let (containerd, flags) = (Mutex::default(), BTreeMap::new());
+        let mut cluster = Self { stage, places, api, pki, visit: None, containerd, flags };
+        if theirs.is_none() {
             cluster.start(Role::Apiserver)?;
         }
         cluster.wait_api()?;
+        if theirs.is_some() {
+            cluster.visit = Some(Visit::begin(&cluster.api)?);
+            stage.journal.note(&format!("it works in the namespace {namespace}"));
+        }
         Ok(cluster)
     }
 
@@ -97,34 +101,14 @@ impl<'a> Cluster<'a> {
         self
     }
 
-    fn running(&self) -> MutexGuard<'_, BTreeMap<Role, Child>> {
-        self.running.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Waits until the API server answers.
     ///
     /// # Errors
     /// It does not.
     pub fn wait_api(&self) -> anyhow::Result<()> {
         self.stage.wait("the API server is ready", START_LIMIT_S, || {
-            self.fallen(Role::Apiserver)?;
             if self.api.is_ready() { Ok(()) } else { Err("/readyz does not say so".to_owned()) }
         })
-    }
-
-    /// Says how a role ended that was to run.
-    fn fallen(&self, role: Role) -> Result<(), String> {
-        let mut running = self.running();
-        let ended = running.get_mut(&role).and_then(|child| child.try_wait().ok().flatten());
-        match ended {
-            None => Ok(()),
-            Some(status) => Err(format!("{} ended ({status}): {}", role.name(), self.last_words(role))),
-        }
-    }
-
-    fn last_words(&self, role: Role) -> String {
-        let text = fs::read_to_string(self.places.log(role)).unwrap_or_default();
-        text.lines().rev().find(|line| !line.trim().is_empty()).unwrap_or("(it said nothing)").to_owned()
     }
 
     /// Starts a role with the credentials of its own.
@@ -143,9 +127,10 @@ impl<'a> Cluster<'a> {
         let programs = &self.stage.options.programs;
         match (&programs.apiserver, server) {
             (None, server) => self.places.write_kubeconfig(&self.pki, role, server.unwrap_or(&own_server()))?,
-            (Some((_, kubeconfig)), None) => {
+            (Some(_), None) => {
                 let to = self.places.kubeconfig(role);
-                fs::copy(kubeconfig, &to).with_context(|| format!("cannot write {}", to.display()))?;
+                fs::copy(self.places.kubeconfig(Role::Apiserver), &to)
+                    .with_context(|| format!("cannot write {}", to.display()))?;
             }
             (Some(_), Some(_)) => bail!("this drill stands between a role and Carrack's own API server"),
         }
@@ -183,7 +168,7 @@ impl<'a> Cluster<'a> {
             .stderr(log)
             .spawn()
             .with_context(|| format!("cannot start {}", command.get_program().to_string_lossy()))?;
-        self.running().insert(role, child);
+        self.stage.running.add(role, child, log_file);
         let who = other.map_or_else(|| "runs".to_owned(), |program| format!("runs: {}", program.display()));
         self.stage.journal.state(role.name(), &who, Tone::Good);
         Ok(())
@@ -206,18 +191,10 @@ impl<'a> Cluster<'a> {
     /// # Errors
     /// It does not run.
     pub fn kill_9(&self, role: Role) -> anyhow::Result<()> {
-        let Some(mut child) = self.running().remove(&role) else { bail!("{} does not run", role.name()) };
+        let Some(mut child) = self.stage.running.take(role) else { bail!("{} does not run", role.name()) };
         child.kill().and_then(|()| child.wait()).with_context(|| format!("cannot kill {}", role.name()))?;
         self.stage.journal.state(role.name(), "killed", Tone::Down);
         Ok(())
-    }
-
-    /// Whether a role is still the process that was started.
-    ///
-    /// # Errors
-    /// It ended.
-    pub fn runs(&self, role: Role) -> Result<(), String> {
-        self.fallen(role)
     }
 
     /// Builds images, and loads them into the node's containerd.
@@ -272,8 +249,7 @@ impl<'a> Cluster<'a> {
         if let Some(stop) = self.containerd.lock().unwrap_or_else(PoisonError::into_inner).take() {
             stop.cancel();
         }
-        let of_node: Vec<Role> = self.running().keys().copied().filter(|role| role.is_of_node()).collect();
-        for role in of_node {
+        for role in self.stage.running.roles().into_iter().filter(|role| role.is_of_node()) {
             self.kill_9(role)?;
         }
         power::cut(&self.places.node).context("something survives the power cut")?;
@@ -284,9 +260,17 @@ impl<'a> Cluster<'a> {
     /// Sees to KubeVirt's kinds.
     ///
     /// # Errors
-    /// They cannot be defined.
+    /// They cannot be defined, or somebody else's would have to be changed for it.
     pub fn install_kubevirt(&self) -> anyhow::Result<()> {
-        self.stage.runtime.block_on(virt_controller::install(&**self.api.transport()))
+        let (runtime, transport) = (&self.stage.runtime, &**self.api.transport());
+        if self.visit.is_some()
+            && let Some(name) = runtime.block_on(virt_controller::other_definition(transport))?
+        {
+            bail!(
+                "the API server has {name} as another version of KubeVirt defines it, and a drill changes nothing there"
+            );
+        }
+        runtime.block_on(virt_controller::install(transport))
     }
 
     /// Starts the control plane, with KubeVirt's kinds.
@@ -307,7 +291,6 @@ impl<'a> Cluster<'a> {
     /// It does not.
     pub fn wait_node(&self, boot_id: Option<&str>) -> anyhow::Result<()> {
         self.stage.wait("the node is ready", START_LIMIT_S, || {
-            self.fallen(Role::Kubelet)?;
             let node = self.node()?;
             let boot = api::text(&node, "/status/nodeInfo/bootID");
             if !api::is_true(&node, "Ready") {
@@ -365,16 +348,46 @@ impl<'a> Cluster<'a> {
     }
 }
 
-impl Drop for Cluster<'_> {
-    fn drop(&mut self) {
-        if let Some(stop) = self.containerd.lock().unwrap_or_else(PoisonError::into_inner).take() {
-            stop.cancel();
+impl Cluster<'_> {
+    /// Takes back from an API server that is somebody else's what the drill brought, while who has to do with it still runs.
+    /// Returns what could not be taken back.
+    fn leave(&self, visit: &Visit) -> Vec<String> {
+        self.stage.step("taking back what the API server was asked for");
+        let mut left = Vec::new();
+        let mut check = |outcome: anyhow::Result<()>| left.extend(outcome.err().map(|error| format!("{error:#}")));
+        // Without them no namespace is ever gone.
+        if !self.stage.running.runs(Role::Controllers) {
+            check(self.start(Role::Controllers));
         }
-        for (role, mut child) in std::mem::take(&mut *self.running()) {
+        check(visit.empty());
+        // Others would register their nodes again.
+        self.end_roles(|role| role != Role::Controllers);
+        check(visit.take_kinds());
+        self.end_roles(|_| true);
+        check(visit.take_nodes());
+        left
+    }
+
+    /// Kills the roles for which this holds.
+    fn end_roles(&self, which: impl Fn(Role) -> bool) {
+        for role in self.stage.running.roles().into_iter().filter(|role| which(*role)) {
+            let Some(mut child) = self.stage.running.take(role) else { continue };
             if let Err(error) = child.kill().and_then(|()| child.wait()) {
                 tracing::warn!(%error, role = role.name(), "a role is left");
             }
         }
+    }
+}
+
+impl Drop for Cluster<'_> {
+    fn drop(&mut self) {
+        if let Some(visit) = self.visit.take() {
+            self.stage.leaves(self.leave(&visit));
+        }
+        if let Some(stop) = self.containerd.lock().unwrap_or_else(PoisonError::into_inner).take() {
+            stop.cancel();
+        }
+        self.end_roles(|_| true);
     }
 }
 

@@ -79,9 +79,40 @@ pub fn mounts_below(dir: &Path) -> io::Result<Vec<Mount>> {
     Ok(mounts)
 }
 
+/// A directory as it stands in mount tables: the device of its file system, and its path from there. Where that file system
+/// is mounted differs from one mount namespace to another; this does not.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Place {
+    device: String,
+    path: PathBuf,
+}
+
+impl Place {
+    /// Where a directory is, by the mounts of those who name it so. None where nothing is mounted that it could be on.
+    fn of(dir: &Path, mounts: &[Mount]) -> Option<Self> {
+        let holds = mounts.iter().filter(|mount| dir.starts_with(&mount.place));
+        // Of several at one place the last one lies on top.
+        let mount = holds.max_by_key(|mount| Path::new(&mount.place).components().count())?;
+        let rest = dir.strip_prefix(&mount.place).ok()?;
+        Some(Self { device: mount.device.clone(), path: Path::new(&mount.root).join(rest) })
+    }
+
+    /// The pod's directory, if it is below this one and something of it is mounted here, such as `…/pods/UID/etc-hosts`.
+    fn pod_dir(&self, mount: &Mount) -> Option<PathBuf> {
+        let is_of_pod =
+            |dir: &&Path| dir.starts_with(&self.path) && dir.parent().is_some_and(|parent| parent.ends_with("pods"));
+        let dirs = Path::new(&mount.root).ancestors().filter(|_| mount.device == self.device);
+        // The outermost: what lies in a volume may be called so, too.
+        dirs.filter(is_of_pod).last().map(Path::to_owned)
+    }
+}
+
 /// The processes in containers of pods below this directory: those to which something of a pod's directory is mounted, as
-/// every kubelet mounts `etc-hosts` into each container.
+/// every kubelet mounts `etc-hosts` into each container. The machine may have other clusters, whose directories are called
+/// alike: the whole path counts.
 pub fn contained(below: &Path) -> Vec<Contained> {
+    let dir = below.canonicalize().unwrap_or_else(|_| below.to_owned());
+    let Some(place) = mounts_of("self").ok().and_then(|mounts| Place::of(&dir, &mounts)) else { return Vec::new() };
     let own = fs::read_link("/proc/self/ns/mnt").ok();
     let others = process::all().into_iter().filter(|(process, _)| {
         let namespace = fs::read_link(format!("/proc/{}/ns/mnt", process.pid)).ok();
@@ -90,20 +121,10 @@ pub fn contained(below: &Path) -> Vec<Contained> {
     others
         .filter_map(|(process, words)| {
             let mounts = mounts_of(&process.pid.to_string()).ok()?;
-            let pod_dir = mounts.iter().find_map(|mount| pod_dir(&mount.root, below))?;
+            let pod_dir = mounts.iter().find_map(|mount| place.pod_dir(mount))?;
             Some(Contained { process, words, pod_dir })
         })
         .collect()
-}
-
-/// The pod's directory in a path such as `/…/kubelet/pods/UID/etc-hosts`. The path may begin at the root of a file system
-/// that is mounted somewhere, so that what it begins with is not compared, only what it holds.
-fn pod_dir(root: &str, below: &Path) -> Option<PathBuf> {
-    let name = below.file_name()?.to_str()?;
-    let path = Path::new(root);
-    let is_ours = path.components().any(|part| part.as_os_str() == name);
-    let mut parents = path.ancestors().filter(|dir| dir.parent().is_some_and(|parent| parent.ends_with("pods")));
-    parents.find(|_| is_ours).map(Path::to_owned)
 }
 
 /// The guests below a directory, by their pods' UIDs.
@@ -141,16 +162,51 @@ mod tests {
         assert!(mounts_of("0").is_err());
     }
 
+    fn mount(device: &str, root: &str, place: &str) -> Mount {
+        Mount { id: 1, device: device.to_owned(), root: root.to_owned(), place: place.to_owned() }
+    }
+
+    #[test]
+    fn directories_in_mount_tables() {
+        let mounts = [
+            mount("8:1", "/", "/"),
+            mount("0:5", "/", "/tmp"),
+            mount("8:2", "/@var", "/var"),
+            mount("8:3", "/", "/over"),
+            mount("8:4", "/", "/over"),
+        ];
+        let check = |dir: &str, device: &str, path: &str| {
+            let expected = Place { device: device.to_owned(), path: PathBuf::from(path) };
+            assert_eq!(Place::of(Path::new(dir), &mounts), Some(expected), "{dir}");
+        };
+        check("/home/cd7", "8:1", "/home/cd7");
+        check("/tmp/cd7", "0:5", "/cd7");
+        check("/tmpfiles/cd7", "8:1", "/tmpfiles/cd7");
+        check("/var/cd7/n", "8:2", "/@var/cd7/n");
+        check("/over/cd7", "8:4", "/cd7");
+        assert_eq!(Place::of(Path::new("/tmp/cd7"), &mounts[2..]), None);
+    }
+
     #[test]
     fn directories_of_pods() {
-        let check = |root: &str, expected: Option<&str>| {
-            assert_eq!(pod_dir(root, Path::new("/tmp/cd7")), expected.map(PathBuf::from), "{root}");
+        let check = |below: &str, device: &str, root: &str, expected: Option<&str>| {
+            let place = Place { device: "8:1".to_owned(), path: PathBuf::from(below) };
+            let found = place.pod_dir(&mount(device, root, "/etc/hosts"));
+            assert_eq!(found, expected.map(PathBuf::from), "{device} {root} below {below}");
         };
-        check("/tmp/cd7/n/kubelet/pods/u-1/etc-hosts", Some("/tmp/cd7/n/kubelet/pods/u-1"));
-        check("/cd7/n/kubelet/pods/u-1/volumes/x/y", Some("/cd7/n/kubelet/pods/u-1"));
-        check("/tmp/cd8/n/kubelet/pods/u-1/etc-hosts", None);
-        check("/tmp/cd7/n/other", None);
-        check("/", None);
+        let own = "/tmp/cd7/n/kubelet/pods/u-1";
+        for below in ["/tmp/cd7", "/tmp/cd7/n", "/tmp/cd7/n/kubelet"] {
+            check(below, "8:1", &format!("{own}/etc-hosts"), Some(own));
+            check(below, "8:1", &format!("{own}/volumes/x/y"), Some(own));
+            check(below, "8:1", "/tmp/cd7/n/other", None);
+            check(below, "8:1", "/", None);
+            // Others on the machine: with another directory of the same name, a longer one, or on another file system.
+            check(below, "8:1", "/tmp/cd8/n/kubelet/pods/u-1/etc-hosts", None);
+            check(below, "8:1", "/var/lib/other/n/kubelet/pods/u-1/etc-hosts", None);
+            check(below, "8:1", "/tmp/cd70/n/kubelet/pods/u-1/etc-hosts", None);
+            check(below, "8:2", &format!("{own}/etc-hosts"), None);
+        }
+        check("/tmp/cd7/d", "8:1", &format!("{own}/etc-hosts"), None);
     }
 
     #[test]

@@ -79,13 +79,13 @@ pub fn counting_set(name: &str, volumes: &[(&str, Option<&str>)]) -> Value {
     })
 }
 
-/// A disk of a FlexVolume driver, for one claim alone.
-pub fn flex_volume(name: &str, driver: &str, class: &str, claim: &str) -> Value {
+/// A disk of a FlexVolume driver, for one claim alone: its namespace and name.
+pub fn flex_volume(name: &str, driver: &str, class: &str, claim: (&str, &str)) -> Value {
     json!({
         "apiVersion": "v1", "kind": "PersistentVolume", "metadata": {"name": name},
         "spec": {
             "accessModes": ["ReadWriteOnce"], "capacity": {"storage": "32Mi"}, "storageClassName": class,
-            "persistentVolumeReclaimPolicy": "Retain", "claimRef": {"namespace": "default", "name": claim},
+            "persistentVolumeReclaimPolicy": "Retain", "claimRef": {"namespace": claim.0, "name": claim.1},
             "flexVolume": {"driver": driver, "fsType": "ext4"},
         },
     })

@@ -18,6 +18,8 @@ use crate::roles::apiserver::now_unix_s;
 
 /// The node's name.
 pub const NODE: &str = "drill";
+/// What the names of hollow nodes begin with.
+pub const NODES_PREFIX: &str = "drill-";
 /// The API server's port.
 pub const API_PORT: u16 = 6443;
 
@@ -121,6 +123,24 @@ impl Places {
         Kubeconfig::for_certificate(CLUSTER, &identity.user(), server, pki.ca_pem(), &pair)
             .write(&path)
             .with_context(|| format!("cannot write {}", path.display()))
+    }
+
+    /// Writes the administrator's kubeconfig for an API server that runs already: as this one, but for the server's address.
+    /// Whom it trusts and who it is stay.
+    ///
+    /// # Errors
+    /// It cannot be used, or the file cannot be written.
+    pub fn write_theirs(&self, server: &str, from: &Path) -> anyhow::Result<()> {
+        let context = || format!("cannot use {server} with the kubeconfig {}", from.display());
+        let mut config = Kubeconfig::load(from).with_context(context)?;
+        let named = config.contexts.iter().find(|named| named.name == config.current_context);
+        let cluster = named.map(|named| named.context.cluster.clone());
+        for named in config.clusters.iter_mut().filter(|named| Some(&named.name) == cluster.as_ref()) {
+            server.clone_into(&mut named.cluster.server);
+        }
+        config.resolve(None).with_context(context)?;
+        let path = self.kubeconfig(Role::Apiserver);
+        config.write(&path).with_context(|| format!("cannot write {}", path.display()))
     }
 
     /// Writes what an agent serves with.
@@ -267,6 +287,35 @@ mod tests {
             let parsed = Cli::try_parse_from(words);
             assert!(parsed.is_ok(), "{}: {:?}", role.name(), parsed.err());
         }
+    }
+
+    #[test]
+    fn the_address_that_is_asked_for_counts_and_not_that_of_the_kubeconfig() {
+        let dir = tempfile::tempdir().expect("a temp dir");
+        let places = Places::new(dir.path());
+        let from = dir.path().join("admin.yaml");
+        let cluster = |name: &str, server: &str| {
+            let how = json!({"server": server, "certificate-authority-data": "Y2E=", "tls-server-name": name});
+            json!({"name": name, "cluster": how})
+        };
+        let config = json!({
+            "apiVersion": "v1", "kind": "Config", "current-context": "a@one",
+            "clusters": [cluster("other", "https://10.0.0.1:1"), cluster("one", "https://10.0.0.2:2")],
+            "users": [{"name": "a", "user": {"token": "t"}}],
+            "contexts": [{"name": "a@one", "context": {"cluster": "one", "user": "a"}}],
+        });
+        std::fs::write(&from, config.to_string()).expect("written");
+        let (ours, theirs) = ("https://10.0.0.3:6443", "http://10.0.0.3:8080");
+        places.write_theirs(ours, &from).expect("written");
+        let written = Kubeconfig::load(&places.kubeconfig(Role::Apiserver)).expect("read");
+        let servers: Vec<&str> = written.clusters.iter().map(|named| named.cluster.server.as_str()).collect();
+        assert_eq!(servers, ["https://10.0.0.1:1", ours]);
+        let target = written.resolve(None).expect("resolved");
+        assert_eq!((target.server.as_str(), target.ca_pem.as_deref()), (ours, Some("ca")));
+        assert_eq!(target.tls_server_name.as_deref(), Some("one"));
+        assert!(target.token.is_some());
+        let refused = format!("{:#}", places.write_theirs(theirs, &from).expect_err("not over TLS"));
+        assert!(refused.contains(theirs) && refused.contains("admin.yaml"), "{refused}");
     }
 
     #[test]

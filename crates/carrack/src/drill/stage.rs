@@ -3,21 +3,25 @@
 //!
 //! ```text
 //!   story (this thread) ── step, wait, must ──► journal ◄── check ── watches (threads that look all the time)
+//!                                  │
+//!                                  └── going? not after an interruption, a broken invariant, or a role's own end
 //! ```
 
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail};
+use carrack_plot::Tone;
 use tokio::runtime::Runtime;
 use tokio_util::sync::CancellationToken;
 
 use super::cluster::Programs;
 use super::journal::Journal;
 use super::rules::Rule;
+use super::running::Running;
 
 /// How often a condition is asked for.
 const ASK_AGAIN: Duration = Duration::from_millis(50);
@@ -48,13 +52,27 @@ pub struct Stage {
     pub dir: PathBuf,
     /// For what does not wait.
     pub runtime: Runtime,
+    /// The roles that it has started.
+    pub running: Running,
+    left: Mutex<Vec<String>>,
     stop: CancellationToken,
 }
 
 impl Stage {
     /// An empty stage.
     pub fn new(title: &str, options: Options, dir: &Path, runtime: Runtime, stop: CancellationToken) -> Self {
-        Self { journal: Arc::new(Journal::new(title)), options, dir: dir.to_owned(), runtime, stop }
+        let (journal, dir) = (Arc::new(Journal::new(title)), dir.to_owned());
+        Self { journal, options, dir, runtime, running: Running::default(), left: Mutex::default(), stop }
+    }
+
+    /// Something of the drill could not be taken away.
+    pub fn leaves(&self, what: Vec<String>) {
+        self.left.lock().unwrap_or_else(PoisonError::into_inner).extend(what);
+    }
+
+    /// What could not be taken away.
+    pub fn left(&self) -> Vec<String> {
+        std::mem::take(&mut *self.left.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// Whether this wrong was planted.
@@ -70,13 +88,17 @@ impl Stage {
     /// Whether it is to go on.
     ///
     /// # Errors
-    /// Somebody interrupted it, or an invariant broke: what follows would prove nothing.
+    /// Somebody interrupted it, an invariant broke, or a role has ended by itself: what follows would prove nothing.
     pub fn going(&self) -> anyhow::Result<()> {
         if self.stop.is_cancelled() {
             bail!("interrupted");
         }
         if self.journal.is_broken() {
             bail!("an invariant broke");
+        }
+        if let Some((role, how)) = self.running.fallen() {
+            self.journal.state(role.name(), "ended by itself", Tone::Bad);
+            bail!(how);
         }
         Ok(())
     }
@@ -110,19 +132,9 @@ impl Stage {
         &self,
         what: &str,
         limit_s: u64,
-        mut ask: impl FnMut() -> Result<T, String>,
+        ask: impl FnMut() -> Result<T, String>,
     ) -> anyhow::Result<Result<T, String>> {
-        let deadline = Instant::now() + Duration::from_secs(limit_s);
-        loop {
-            self.going()?;
-            match ask() {
-                Ok(answer) => return Ok(Ok(answer)),
-                Err(why) if Instant::now() >= deadline => {
-                    return Ok(Err(format!("{what}: not within {limit_s} s: {why}")));
-                }
-                Err(_) => std::thread::sleep(ASK_AGAIN),
-            }
-        }
+        ask_while(|| self.going(), what, limit_s, ask)
     }
 
     /// Lets something last this long, while others look.
@@ -155,6 +167,36 @@ impl Stage {
     }
 }
 
+/// As [`Stage::wait`], also when the drill is over: what is taken back is waited for after an interruption, too.
+///
+/// # Errors
+/// The answer is not there in time.
+pub fn settles(what: &str, limit_s: u64, ask: impl FnMut() -> Result<(), String>) -> Result<(), String> {
+    ask_while(|| Ok(()), what, limit_s, ask).unwrap_or_else(|error| Err(format!("{error:#}")))
+}
+
+/// Asks until the answer is there, the time is over, or it is not to go on.
+fn ask_while<T>(
+    going: impl Fn() -> anyhow::Result<()>,
+    what: &str,
+    limit_s: u64,
+    mut ask: impl FnMut() -> Result<T, String>,
+) -> anyhow::Result<Result<T, String>> {
+    let deadline = Instant::now() + Duration::from_secs(limit_s);
+    loop {
+        going()?;
+        match ask() {
+            Ok(answer) => return Ok(Ok(answer)),
+            Err(_) if Instant::now() < deadline => std::thread::sleep(ASK_AGAIN),
+            Err(why) => {
+                // Who has just ended is the reason, and no promise that is not kept.
+                going()?;
+                return Ok(Err(format!("{what}: not within {limit_s} s: {why}")));
+            }
+        }
+    }
+}
+
 /// Somebody who looks all the time. It has looked for the last time when this is dropped.
 #[derive(Debug)]
 pub struct Watch {
@@ -170,5 +212,63 @@ impl Drop for Watch {
         {
             tracing::error!("a watch panicked");
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::Command;
+
+    use super::super::roles::Role;
+    use super::super::rules;
+    use super::*;
+
+    fn stage(dir: &Path) -> Stage {
+        let options = Options {
+            plant: None,
+            rounds: 1,
+            outage: Duration::ZERO,
+            programs: Programs::default(),
+            images_dir: dir.to_owned(),
+        };
+        let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
+        Stage::new("test", options, dir, runtime, CancellationToken::new())
+    }
+
+    #[test]
+    fn a_role_that_ended_ends_every_wait_and_breaks_no_invariant() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let stage = stage(dir.path());
+        let log = dir.path().join("log");
+        std::fs::write(&log, "unknown flag: --config\n").expect("written");
+        let child = Command::new("sh").args(["-c", "exit 4"]).spawn().expect("a shell");
+        stage.running.add(Role::Scheduler, child, log);
+        let never = || Err::<(), _>("it is not there".to_owned());
+        let waits: [&dyn Fn() -> anyhow::Result<()>; 3] = [
+            &|| stage.wait("something", 60, never),
+            &|| stage.must(&rules::ROOM_IS_USED, "something", 60, never),
+            &|| stage.lasts(Duration::from_secs(60)),
+        ];
+        for wait in waits {
+            let why = wait().expect_err("the role has ended").to_string();
+            for part in ["scheduler", "exit status: 4", "unknown flag: --config"] {
+                assert!(why.contains(part), "{part} is missing in {why}");
+            }
+        }
+        assert!(!stage.journal.is_broken());
+        assert!(stage.journal.now() < Duration::from_secs(50));
+    }
+
+    #[test]
+    fn a_promise_that_is_not_kept_in_time_breaks_its_invariant() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let stage = stage(dir.path());
+        let never = || Err::<(), _>("it is not there".to_owned());
+        assert!(stage.wait("something", 0, never).is_err() && !stage.journal.is_broken());
+        assert!(stage.must(&rules::ROOM_IS_USED, "something", 0, never).is_err() && stage.journal.is_broken());
+        // The drill is over; what it brought is taken back all the same.
+        assert!(stage.going().is_err());
+        assert_eq!(settles("the end", 0, || Ok(())), Ok(()));
+        assert_eq!(settles("the end", 0, never), Err("the end: not within 0 s: it is not there".to_owned()));
     }
 }

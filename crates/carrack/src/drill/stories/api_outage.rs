@@ -264,7 +264,8 @@ fn play(stage: &Stage) -> anyhow::Result<()> {
     );
     let _pods = looks::pods(stage, &cluster.api)?;
     for (volume, driver, class) in [("flex", DISKS, DISK_CLASS), ("file", FILES, FILE_CLASS)] {
-        let disk = objects::flex_volume(volume, driver.name, class, &format!("{volume}-{POD}"));
+        let claim = format!("{volume}-{POD}");
+        let disk = objects::flex_volume(volume, driver.name, class, (cluster.api.namespace(), &claim));
         cluster.create(api::VOLUMES, &disk)?;
     }
     cluster.create(api::SETS, &objects::counting_set(SET, &VOLUMES))?;

@@ -26,10 +26,10 @@ const LAG: Duration = Duration::from_millis(1500);
 const CLONES: usize = 4;
 const SOURCE: &str = "source";
 
-const CLONES_PATH: &str = "/apis/clone.kubevirt.io/v1beta1/namespaces/default/virtualmachineclones";
-const SNAPSHOTS: &str = "/apis/snapshot.kubevirt.io/v1beta1/namespaces/default/virtualmachinesnapshots";
-const CONTENTS: &str = "/apis/snapshot.kubevirt.io/v1beta1/namespaces/default/virtualmachinesnapshotcontents";
-const RESTORES: &str = "/apis/snapshot.kubevirt.io/v1beta1/namespaces/default/virtualmachinerestores";
+const CLONES_PATH: &str = "/apis/clone.kubevirt.io/v1beta1/namespaces/{namespace}/virtualmachineclones";
+const SNAPSHOTS: &str = "/apis/snapshot.kubevirt.io/v1beta1/namespaces/{namespace}/virtualmachinesnapshots";
+const CONTENTS: &str = "/apis/snapshot.kubevirt.io/v1beta1/namespaces/{namespace}/virtualmachinesnapshotcontents";
+const RESTORES: &str = "/apis/snapshot.kubevirt.io/v1beta1/namespaces/{namespace}/virtualmachinerestores";
 
 pub const STORY: Story = Story {
     name: "clone-under-lag",

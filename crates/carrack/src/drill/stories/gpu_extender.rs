@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use super::super::api::{self, Api};
 use super::super::cluster::Cluster;
-use super::super::roles::Role;
+use super::super::roles::{NODES_PREFIX, Role};
 use super::super::stage::{Stage, Watch};
 use super::super::{objects, rules};
 use super::{Plant, Story, so};
@@ -49,7 +49,8 @@ fn play(stage: &Stage) -> anyhow::Result<()> {
     }]);
     let (cores, memory) = (format!("{CORES}={}", GPUS * 100), format!("{MEMORY}={}", GPUS * 16));
     let nodes = NODES.to_string();
-    let hollow = ["--nodes", nodes.as_str(), "--allocatable", cores.as_str(), "--allocatable", memory.as_str()];
+    let amounts = ["--allocatable", cores.as_str(), "--allocatable", memory.as_str()];
+    let hollow = [["--nodes", nodes.as_str(), "--prefix", NODES_PREFIX], amounts].concat();
     let cluster = Cluster::new(stage, &extenders)?.with_flags(Role::Hollow, &hollow);
     for role in [Role::Controllers, Role::Scheduler, Role::GpuExtender, Role::Hollow] {
         cluster.start(role)?;

@@ -123,7 +123,6 @@ fn one_kill(
             so(now != renewed, || format!("it was renewed at {now}"))
         })?;
     }
-    stage.must(&rules::WORK_GOES_ON, "the role stays up", 5, || cluster.runs(role))?;
     stage.must(&rules::DATA_STAYS, "the pod counts on, without a gap", 10, || {
         let now = counted(counter).map_err(|error| format!("{error:#}"))?;
         so(now > before, || format!("it stands at {now}"))

@@ -51,7 +51,8 @@ fn play(stage: &Stage) -> anyhow::Result<()> {
         let _inside = stage.runtime.enter();
         https(&dir.join("kubeconfig.yaml"))?
     };
-    let nodes = Nodes { stage, dir: dir.clone(), api: Api::new(transport, stage.runtime.handle().clone()) };
+    let api = Api::new(transport, stage.runtime.handle().clone(), api::DEFAULT_NAMESPACE);
+    let nodes = Nodes { stage, dir: dir.clone(), api };
 
     stage.step("a machine boots");
     let _guests = looks::guests(stage, &dir, guest_lane)?;
