@@ -8,6 +8,7 @@
 //! - [`NodeLifecycle`], [`TaintEviction`]: nodes that fall silent, and the pods that this evicts.
 //! - [`PodGc`]: pods that nobody else would delete.
 //! - [`EndpointSliceController`], [`EndpointsController`]: the pods that a service stands for.
+//! - [`HorizontalAutoscaler`]: as many pods as their metrics ask for.
 //! - [`DisruptionController`]: how many pods may be evicted now.
 //! - [`StaleDisruption`]: pods that were to be evicted and were not.
 //! - [`workloads`]: ReplicaSets, Deployments and the others that keep pods.
@@ -18,6 +19,7 @@
 //!   [`Expansion`], [`AttachDetach`], [`InlineAttachDetach`]: claims and volumes.
 
 mod account_secrets;
+mod autoscaling;
 #[cfg(test)]
 mod barrier;
 mod certificates;
@@ -43,6 +45,7 @@ use carrack_engine::Controller;
 use carrack_types::resource::Resource;
 
 pub use account_secrets::AccountSecrets;
+pub use autoscaling::HorizontalAutoscaler;
 pub use certificates::CertificateCleaner;
 pub use disruption::DisruptionController;
 pub use endpoints::{EndpointSliceController, EndpointsController};
@@ -121,6 +124,10 @@ pub enum Planted {
     TakenClaims,
     /// A node that came back and goes again is taken for one that was gone all the time.
     AbsenceRemembered,
+    /// An autoscaler does not look at its bounds.
+    BoundsForgotten,
+    /// An autoscaler takes metrics that fail for such that ask for no pods.
+    SilenceIsZero,
 }
 
 /// All controllers: what the role runs, and what the simulator and the tests over all of them run.
@@ -144,6 +151,7 @@ pub fn all(config: &Config) -> Vec<Box<dyn Controller>> {
         }),
         Box::new(EndpointSliceController::default().with_planted(config.planted)),
         Box::new(EndpointsController::default()),
+        Box::new(HorizontalAutoscaler::default().with_planted(config.planted)),
         Box::new(DisruptionController::default().with_planted(config.planted)),
         Box::new(StaleDisruption),
         Box::new(QuotaController::default()),

@@ -29,6 +29,7 @@ fn word(write: &Write) -> String {
             Absent::Child { .. } => format!("confirm no child {key}"),
             Absent::End { .. } => format!("confirm alive {key}"),
             Absent::Change { .. } => format!("confirm same {}", write.resource()),
+            Absent::Refusal { review } => format!("confirm allowed {}", review["spec"]["user"]),
         },
         Write::Call { sub, .. } => format!("call {key}{}", slash(sub)),
         Write::Post { sub, .. } => format!("post {key}{}", slash(sub)),

@@ -7,7 +7,10 @@ use std::time::Duration;
 
 use carrack_types::resource::{Kind, Object, Resource};
 
-use crate::{AnyInformer, Cache, Delta, IndexFn, Informer, Key, Plan, Selector, StatusError, Time, Write};
+use crate::{
+    AnyInformer, ApiError, ApiRequest, ApiResponse, Cache, Delta, IndexFn, Informer, Key, Plan, Selector, StatusError,
+    Time, Write,
+};
 
 /// A level-triggered controller. It keeps no state that matters between reconciles: whatever it
 /// decides follows from the view.
@@ -260,12 +263,30 @@ impl Setup<'_> {
     }
 }
 
-/// What is known of the cluster: the caches.
+/// What reads were answered, by the paths of their requests.
+pub(crate) type Answers = BTreeMap<String, Result<ApiResponse, ApiError>>;
+/// Those of who has asked for nothing.
+static NO_ANSWERS: Answers = BTreeMap::new();
+
+/// What is known of the cluster: the caches, and what was read for this decision alone.
 pub struct View<'a> {
     pub(crate) informers: &'a BTreeMap<Source, Box<dyn AnyInformer>>,
+    pub(crate) answers: &'a Answers,
+}
+
+impl<'a> View<'a> {
+    /// The caches alone.
+    pub(crate) fn of(informers: &'a BTreeMap<Source, Box<dyn AnyInformer>>) -> Self {
+        Self { informers, answers: &NO_ANSWERS }
+    }
 }
 
 impl View<'_> {
+    /// What a read was answered that this decision has asked for ([`Plan::ask`]); none while it has not.
+    #[must_use]
+    pub fn answer(&self, request: &ApiRequest) -> Option<&Result<ApiResponse, ApiError>> {
+        self.answers.get(&request.path)
+    }
     /// The cache of a kind that is watched whole.
     ///
     /// # Panics

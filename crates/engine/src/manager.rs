@@ -3,9 +3,11 @@
 //! Every (controller, key) goes through these states; a key is in one of them at a time:
 //!
 //! ```text
-//!   queued ──▶ reconciling ──plan──▶ writing ──▶ held by the barrier ──▶ done
-//!     ▲                                 │ failed                          │ asked for meanwhile,
-//!     └────────── backoff ◀─────────────┘◀────────────────────────────────┘ or requeue_after
+//!              ┌─ reading ◀─┐ asks
+//!              ▼            │
+//!   queued ──▶ reconciling ─┴─plan──▶ writing ──▶ held by the barrier ──▶ done
+//!     ▲                                   │ failed                          │ asked for meanwhile,
+//!     └────────── backoff ◀───────────────┘◀────────────────────────────────┘ or requeue_after
 //! ```
 //!
 //! **The barrier.** After its writes a key is not reconciled again until every cache that its
@@ -31,6 +33,7 @@
 
 mod answers;
 mod apart;
+mod asks;
 mod doubt;
 mod held;
 
@@ -38,6 +41,7 @@ use std::any::Any;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
+use crate::controller::Answers;
 use crate::informer::{OnlyRevision, PAGE};
 use crate::unseen::{Target, Unseen, Way, needs};
 use crate::{
@@ -95,7 +99,10 @@ impl Barrier {
     }
 }
 
+#[derive(Default)]
 struct Run {
+    /// What was read for its decision so far.
+    answers: Answers,
     writes: VecDeque<Write>,
     /// How many writes are done.
     done: usize,
@@ -160,6 +167,8 @@ pub struct Manager {
     /// Which controllers, by their place in `hosted`, look at what of the changes of a source.
     maps: BTreeMap<Source, Vec<(usize, MapFn)>>,
     calls: BTreeMap<CallId, (usize, Key, CallKind)>,
+    /// Reads that decisions wait for, with the paths of their requests.
+    asked: BTreeMap<CallId, (usize, Key, String)>,
     probes: BTreeMap<TimerId, (usize, Key)>,
     recorder: EventRecorder,
     elector: Option<LeaderElector>,
@@ -201,6 +210,7 @@ impl Manager {
             hosted: Vec::new(),
             maps: BTreeMap::new(),
             calls: BTreeMap::new(),
+            asked: BTreeMap::new(),
             probes: BTreeMap::new(),
             elector: None,
             term: (0, 0),
@@ -309,7 +319,7 @@ impl Manager {
     /// What is known.
     #[must_use]
     pub fn view(&self) -> View<'_> {
-        View { informers: &self.informers }
+        View::of(&self.informers)
     }
     /// Whether all caches are synced and no key is queued, running or held, and no write waits. Delayed keys don't count.
     #[must_use]
@@ -358,7 +368,7 @@ impl Manager {
         let mut sources = Vec::new();
         for (source, map) in parts.maps {
             if let Some(informer) = self.informers.get(&source) {
-                let view = View { informers: &self.informers };
+                let view = View::of(&self.informers);
                 for delta in informer.all_as_added() {
                     for key in map(delta.as_ref(), &view) {
                         self.hosted[i].queue.add(key);
@@ -400,7 +410,7 @@ impl Manager {
 
     /// Keys that changes of a source concern are looked at.
     fn queue_concerned(&mut self, source: &Source, deltas: &[Box<dyn Any>]) {
-        let view = View { informers: &self.informers };
+        let view = View::of(&self.informers);
         for (i, map) in self.maps.get(source).into_iter().flatten() {
             for delta in deltas {
                 for key in map(delta.as_ref(), &view) {
@@ -463,7 +473,7 @@ impl Manager {
         let concerned: BTreeSet<usize> = self.maps.get(source).into_iter().flatten().map(|(i, _)| *i).collect();
         for i in concerned {
             let mut setup = new_setup(&self.informers);
-            self.hosted[i].controller.more_watches(&View { informers: &self.informers }, &mut setup);
+            self.hosted[i].controller.more_watches(&View::of(&self.informers), &mut setup);
             let parts = setup.parts;
             self.apply(i, parts, fx);
         }
@@ -541,14 +551,7 @@ impl Manager {
                 && let Some(key) = self.hosted[i].queue.take(now)
             {
                 looked += 1;
-                let plan = {
-                    let view = View { informers: &self.informers };
-                    self.hosted[i].controller.reconcile(&key, &view, now)
-                };
-                let plan = self.hosted[i].hold_back(now, &key, plan);
-                self.begin(now, i, key, plan, fx);
-                // What it has looked at may be packed again.
-                self.informers.values_mut().for_each(|informer| informer.rest());
+                self.decide(now, i, key, Answers::new(), fx);
             }
             if looked >= self.most_keys {
                 self.first = (i + 1) % count;
@@ -571,18 +574,14 @@ impl Manager {
         let (at_once, told): (Vec<_>, Vec<_>) = plan.told.into_iter().partition(|(after, _)| *after == 0);
         let run = Run {
             writes: plan.writes.into(),
-            done: 0,
             premises: if self.premises { plan.premises } else { Vec::new() },
             told: told.into(),
-            barriers: Vec::new(),
-            pending: 0,
             requeue_after: plan.requeue_after,
             failed: plan.error.is_some(),
             apart: plan.apart,
-            left_out: false,
             since: self.term.1,
             term: self.term.0,
-            again: false,
+            ..Run::default()
         };
         self.hosted[i].runs.insert(key.clone(), run);
         if self.steps_back(i, &key, fx) {
@@ -767,12 +766,15 @@ impl Core for Manager {
             && !self.step_elector(now, &input, fx)
             && !self.feed(now, &input, fx)
             && let Input::Api { id, result } = input
-            && let Some(call) = self.calls.remove(&id)
         {
-            self.hosted[call.0].calls = self.hosted[call.0].calls.saturating_sub(1);
-            self.one_less(call.0, &call.1);
-            self.tell_waiting(now, id, &result, fx);
-            self.answered(now, call, result, fx);
+            if let Some(call) = self.calls.remove(&id) {
+                self.hosted[call.0].calls = self.hosted[call.0].calls.saturating_sub(1);
+                self.one_less(call.0, &call.1);
+                self.tell_waiting(now, id, &result, fx);
+                self.answered(now, call, result, fx);
+            } else if let Some(asked) = self.asked.remove(&id) {
+                self.heard(now, asked, result, fx);
+            }
         }
         self.look_at_term(now, fx);
         self.dispatch(now, fx);

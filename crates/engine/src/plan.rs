@@ -133,6 +133,11 @@ pub enum Absent {
         /// Its words, as [`crate::View::digest_of`] tells them.
         digest: u64,
     },
+    /// The server's refusal of what somebody else is to have. One that is there is told to the controller as a refused write is.
+    Refusal {
+        /// The SubjectAccessReview: who, and what.
+        review: Value,
+    },
 }
 
 impl Write {
@@ -174,7 +179,7 @@ impl Write {
             Self::DeleteAll { namespace, .. } | Self::Confirm { absent: Absent::AnyIn(namespace), .. } => {
                 Key::new(namespace.clone(), "")
             }
-            Self::Confirm { absent: Absent::Change { .. }, .. } => Key::new("", ""),
+            Self::Confirm { absent: Absent::Change { .. } | Absent::Refusal { .. }, .. } => Key::new("", ""),
         }
     }
 
@@ -242,6 +247,9 @@ impl Write {
             Self::Confirm { resource, absent: Absent::Change { .. } } => {
                 ApiRequest::list(resource, &crate::Selector::all(), 0, "")
             }
+            Self::Confirm { resource, absent: Absent::Refusal { review } } => {
+                ApiRequest::create_value(resource, "", review)
+            }
             Self::Post { resource, key, sub, body } => {
                 ApiRequest::create_sub(resource, &key.namespace, &key.name, sub, body)
             }
@@ -287,6 +295,8 @@ fn put(resource: &Resource, key: &Key, sub: &str, body: &Value) -> ApiRequest {
 #[derive(Clone, Debug, Default, PartialEq)]
 #[must_use]
 pub struct Plan {
+    /// What is to be read before it can be decided.
+    pub asks: Vec<ApiRequest>,
     /// Writes, in order.
     pub writes: Vec<Write>,
     /// What writes rest on besides their own objects, each with the number of its write.
@@ -313,6 +323,13 @@ impl Plan {
     /// A decision that could not be made.
     pub fn failed(error: impl Into<String>) -> Self {
         Self { error: Some(error.into()), ..Self::default() }
+    }
+    /// Adds: read this first. Nothing else of the plan is done then: once all that it asks for is answered, whatever the answers
+    /// are, the key is reconciled anew with them ([`crate::View::answer`]). A plan that asks only for what was answered is carried
+    /// out.
+    pub fn ask(mut self, request: ApiRequest) -> Self {
+        self.asks.push(request);
+        self
     }
     /// Adds: create an object.
     pub fn create<K: Kind>(mut self, object: &K) -> Self {
@@ -416,6 +433,20 @@ impl Plan {
         self.writes.push(Write::Confirm { resource: resource.clone(), absent: Absent::Change { digest } });
         self
     }
+    /// Adds: go on only if somebody else may do something, by the server's word: a SubjectAccessReview with this spec. For what is
+    /// done for him with more rights than he has.
+    pub fn confirm_allowed(mut self, spec: &Value) -> Self {
+        let resource = Resource {
+            group: "authorization.k8s.io".into(),
+            version: "v1".into(),
+            plural: "subjectaccessreviews".into(),
+            kind: "SubjectAccessReview".into(),
+            namespaced: false,
+        };
+        let review = json!({"apiVersion": resource.api_version(), "kind": resource.kind, "spec": spec});
+        self.writes.push(Write::Confirm { resource, absent: Absent::Refusal { review } });
+        self
+    }
     /// Adds: delete all objects of a kind in a namespace, seen or not.
     pub fn delete_all_in(mut self, resource: &Resource, namespace: impl Into<String>) -> Self {
         self.writes.push(Write::DeleteAll { resource: resource.clone(), namespace: namespace.into() });
@@ -505,6 +536,7 @@ impl Plan {
     /// Adds everything of another plan behind this one.
     pub fn then(mut self, other: Self) -> Self {
         let before = self.writes.len();
+        self.asks.extend(other.asks);
         self.told.extend(other.told.into_iter().map(|(after, event)| (before + after, event)));
         self.premises.extend(other.premises.into_iter().map(|(number, premise)| (before + number, premise)));
         self.apart.extend(other.apart.into_iter().map(|number| before + number));

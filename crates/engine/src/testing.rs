@@ -5,12 +5,14 @@ use std::sync::Arc;
 
 use carrack_types::resource::{Kind, Object, PartialObject, Resource};
 
-use crate::{AnyInformer, Controller, IndexFn, Informer, Key, Parts, Rng, Setup, Source, View};
+use crate::controller::Answers;
+use crate::{AnyInformer, ApiError, ApiResponse, Controller, IndexFn, Informer, Key, Parts, Rng, Setup, Source, View};
 
 /// Caches of a test.
 #[derive(Default)]
 pub struct Caches {
     informers: BTreeMap<Source, Box<dyn AnyInformer>>,
+    answers: Answers,
 }
 
 impl Caches {
@@ -53,6 +55,12 @@ impl Caches {
         }
         self
     }
+    /// Adds what a read is answered, by the path of its request ([`crate::Plan::ask`]).
+    #[must_use]
+    pub fn answering(mut self, path: impl Into<String>, answer: Result<ApiResponse, ApiError>) -> Self {
+        self.answers.insert(path.into(), answer);
+        self
+    }
     /// Lets a controller look for kinds to watch, as a manager would after a change. What it asks for is not read.
     pub fn refresh(&self, controller: &mut dyn Controller) {
         let mut setup = Setup { existing: &self.informers, parts: Parts::default() };
@@ -71,7 +79,7 @@ impl Caches {
     /// What a reconcile sees.
     #[must_use]
     pub fn view(&self) -> View<'_> {
-        View { informers: &self.informers }
+        View { informers: &self.informers, answers: &self.answers }
     }
 }
 

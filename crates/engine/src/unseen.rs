@@ -66,9 +66,10 @@ pub(crate) struct Unseen {
 fn changed(write: &Write) -> Option<(Target, bool)> {
     let spec = match write {
         Write::Update { sub, .. } => sub.is_empty(),
-        // Metadata alone leaves the generation as it is.
+        // Metadata alone leaves the generation as it is. A scale is a part of the spec.
         Write::Patch { sub, patch, .. } => {
-            sub.is_empty() && patch.as_object().is_some_and(|fields| fields.keys().any(|field| field != "metadata"))
+            let mut fields = patch.as_object().into_iter().flat_map(|fields| fields.keys());
+            matches!(*sub, "" | "scale") && fields.any(|field| field != "metadata")
         }
         Write::Delete { .. } | Write::Post { .. } => true,
         Write::Create { .. } | Write::DeleteAll { .. } | Write::Confirm { .. } | Write::Call { .. } => return None,
@@ -225,6 +226,8 @@ mod tests {
         check(Plan::none().patch(&pod, json!({"spec": {}})), Way::Busy, Way::Busy);
         check(Plan::none().patch(&pod, json!({"metadata": {"labels": {}}})), Way::Busy, Way::Free);
         check(Plan::none().update_status(&pod, &pod), Way::Busy, Way::Free);
+        let scale = json!({"spec": {"replicas": 1}});
+        check(Plan::none().patch_resource(&Pod::resource(), &pod, "scale", scale), Way::Busy, Way::Busy);
         check(Plan::none().delete(&pod), Way::Busy, Way::Busy);
         check(Plan::none().create(&pod), Way::Free, Way::Free);
         check(Plan::none().confirm_unchanged(&pod), Way::Free, Way::Free);

@@ -35,6 +35,9 @@ impl Manager {
         if let (Write::Confirm { absent, .. }, CallKind::Write) = (&write, kind) {
             match confirmed(absent, &result) {
                 Ok(true) => self.next_write_after(now, i, &key, fx),
+                Ok(false) if matches!(absent, Absent::Refusal { .. }) => {
+                    self.refused(now, i, &key, &write, &refusal(absent), fx);
+                }
                 Ok(false) => {
                     tracing::debug!(%key, absent = ?absent, "it is not as it should be after all; will look again");
                     self.wait_for_what_was_read(i, &key, &write, &result);
@@ -180,7 +183,7 @@ impl Manager {
 
     /// What a controller says of a refusal; its events are told.
     fn said(&mut self, now: Time, i: usize, key: &Key, refusal: &Refusal<'_>, fx: &mut Effects<Never>) -> Plan {
-        let view = View { informers: &self.informers };
+        let view = View::of(&self.informers);
         let mut said = self.hosted[i].controller.refused(key, &view, refusal, now);
         for event in std::mem::take(&mut said.events) {
             self.tell(now, i, event, fx);
@@ -220,6 +223,7 @@ fn confirmed(absent: &Absent, result: &Result<ApiResponse, ApiError>) -> Result<
             Ok(reply.object::<PartialObject>()?.metadata.resource_version.as_deref() == Some(resource_version))
         }
         (Absent::Change { digest }, Ok(reply)) => Ok(digest_of_list(reply) == Some(*digest)),
+        (Absent::Refusal { .. }, Ok(reply)) => Ok(reply.json::<Value>()?["status"]["allowed"] == true),
         (Absent::AnyIn(_), Ok(reply)) => {
             let list: Value = reply.json()?;
             // Null is what some servers make of an empty list.
@@ -230,6 +234,22 @@ fn confirmed(absent: &Absent, result: &Result<ApiResponse, ApiError>) -> Result<
             }
         }
     }
+}
+
+/// That somebody may not do what a review asks for, in the server's words for a request of his own.
+fn refusal(absent: &Absent) -> StatusError {
+    let Absent::Refusal { review } = absent else { return StatusError::default() };
+    let user = &review["spec"]["user"];
+    let text = |field: &str| review["spec"]["resourceAttributes"][field].as_str().unwrap_or_default();
+    let slash = if text("subresource").is_empty() { "" } else { "/" };
+    let resource = format!("{}{slash}{}", text("resource"), text("subresource"));
+    let message = format!(
+        "User {user} cannot {} resource \"{resource}\" in API group \"{}\" in the namespace \"{}\"",
+        text("verb"),
+        text("group"),
+        text("namespace")
+    );
+    StatusError { code: 403, reason: "Forbidden".into(), message, ..StatusError::default() }
 }
 
 /// Whether an object found under a child's name is that child: its controlling owner is the one that
@@ -255,4 +275,30 @@ fn selects(selector: &Selector, object: &PartialObject) -> bool {
             .split(',')
             .filter(|p| !p.is_empty())
             .all(|pair| pair.split_once('=').is_some_and(|(k, v)| object.label(k) == Some(v.trim_start_matches('='))))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    /// What is done for somebody waits for the server's word that he may do it.
+    #[test]
+    fn what_somebody_may_do_is_asked() {
+        let attributes = json!({"verb": "create", "group": "x.io", "resource": "things", "subresource": "source",
+            "namespace": "n", "name": "t"});
+        let plan = Plan::none().confirm_allowed(&json!({"user": "u", "resourceAttributes": attributes}));
+        let request = plan.writes[0].request();
+        assert_eq!(request.path, "/apis/authorization.k8s.io/v1/subjectaccessreviews");
+        assert!(plan.writes[0].is_pinned());
+        let Write::Confirm { absent, .. } = &plan.writes[0] else { panic!("{plan:?}") };
+        let says = |body: Value| confirmed(absent, &Ok(ApiResponse { status: 201, body: body.to_string().into() }));
+        assert_eq!(says(json!({"status": {"allowed": true}})), Ok(true));
+        assert_eq!(says(json!({"status": {"allowed": false, "reason": "no"}})), Ok(false));
+        assert_eq!(says(json!({})), Ok(false));
+        assert!(confirmed(absent, &Err(ApiError::Transport("lost".into()))).is_err());
+        let words = "User \"u\" cannot create resource \"things/source\" in API group \"x.io\" in the namespace \"n\"";
+        assert_eq!((refusal(absent).code, refusal(absent).message), (403, words.to_owned()));
+    }
 }

@@ -1,5 +1,6 @@
 //! The engine as a core: managers, informers and the shell, each file one promise. One program, since each would have most of it.
 
+mod asks;
 mod barrier;
 mod dropped;
 mod others;
