@@ -33,7 +33,7 @@ fn a_pod_lives_through_every_verb() {
         kubectl.ok(&["exec", "shell", "--", "sh", "-c", &call]);
         let caller = eventually("a pod calls another machine", 5, || outside.accept().map_err(|e| e.to_string())).1;
         assert_eq!(caller.ip().to_string(), NODE_IP);
-        assert_contains(&kubectl.ok(&["describe", "pod", "shell"]), &["Started container shell", "Scheduled", "IP:"]);
+        assert_contains(&kubectl.ok(&["describe", "pod", "shell"]), &["Container started", "Scheduled", "IP:"]);
         kubectl.ok(&["label", "pod", "shell", "tried=yes"]);
         assert_contains(&kubectl.ok(&["get", "pods", "-l", "tried=yes", "-o", "name"]), &["pod/shell"]);
         kubectl.ok(&["delete", "pod", "shell", "--timeout=30s"]);

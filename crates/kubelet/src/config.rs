@@ -133,6 +133,13 @@ pub struct NodeConfig {
     pub single_process_oom_kill: bool,
     /// The kubelet's server lets those who may look into containers, run commands there and read logs.
     pub debugging: bool,
+    /// It lets those who may read logs of the node read files below `/var/log` (`enableSystemLogHandler`).
+    pub system_logs: bool,
+    /// Who shows nothing is the anonymous user to it, who may do what the API server says; else he is nobody.
+    pub anonymous: bool,
+    /// How long it believes what the API server says of a token (`authentication.webhook.cacheTTL`); without it tokens count for
+    /// nothing.
+    pub token_reviews: Option<Duration>,
     /// The kubelet creates its Node, and keeps its labels; else somebody else does, and it tells the status alone.
     pub register_node: bool,
     /// Most pods for each CPU; 0 for as many as there may be at all.
@@ -196,6 +203,9 @@ impl Default for NodeConfig {
             limited_swap: false,
             single_process_oom_kill: false,
             debugging: true,
+            system_logs: true,
+            anonymous: false,
+            token_reviews: Some(Duration::from_secs(120)),
             register_node: true,
             pods_per_core: 0,
             // Upstream's default is another; where nobody swaps, swap is no reason not to start.

@@ -7,8 +7,9 @@ use serde_json::{Map, Value, json};
 use crate::amount::Amounts;
 use crate::config::NodeConfig;
 use crate::configuration::{API_VERSION, KIND};
-use crate::eviction::Least;
+use crate::eviction::{Least, Signal};
 use crate::memory::Sizes;
+use crate::runtime::HostFacts;
 use crate::shutdown::Group;
 
 /// A duration as Go writes it.
@@ -16,11 +17,17 @@ fn span(duration: Duration) -> String {
     carrack_types::duration::format(i64::try_from(duration.as_nanos()).unwrap_or(i64::MAX))
 }
 
+/// A threshold as it counts on this machine: a share with a bound is whichever of the two is less.
 #[expect(clippy::cast_precision_loss, reason = "hundredths of a percent")]
-fn least(least: &Least) -> String {
+fn least(signal: Signal, least: Least, host: &HostFacts) -> String {
+    let share = |share: u64| format!("{}%", share as f64 / 100.0);
     match least {
         Least::Amount(amount) => amount.to_string(),
-        Least::OfAll(share) | Least::OfAllAtMost(share, _) => format!("{}%", *share as f64 / 100.0),
+        Least::OfAll(of_all) => share(of_all),
+        Least::OfAllAtMost(of_all, most) => match signal.read(host) {
+            Some((_, all)) if Least::OfAll(of_all).of(all) > most => most.to_string(),
+            _ => share(of_all),
+        },
     }
 }
 
@@ -29,9 +36,9 @@ fn amounts(amounts: &Amounts) -> Map<String, Value> {
     amounts.iter().map(|(name, milli)| (name.clone(), text(*milli).into())).collect()
 }
 
-/// The page. Nothing in it is secret.
+/// The page, on a machine. Nothing in it is secret.
 #[must_use]
-pub fn page(node: &NodeConfig) -> Value {
+pub fn page(node: &NodeConfig, host: &HostFacts) -> Value {
     let (policy, scope) = node.topology;
     let (hard, soft) = (&node.eviction.hard, &node.eviction.soft);
     let mut shown = json!({
@@ -41,8 +48,8 @@ pub fn page(node: &NodeConfig) -> Value {
         "fileCheckFrequency": span(node.file_check_period),
         "port": node.port,
         "authentication": {
-            "anonymous": {"enabled": false},
-            "webhook": {"enabled": true, "cacheTTL": "2m0s"},
+            "anonymous": {"enabled": node.anonymous},
+            "webhook": {"enabled": node.token_reviews.is_some(), "cacheTTL": span(node.token_reviews.unwrap_or_default())},
         },
         "authorization": {
             "mode": "Webhook",
@@ -80,6 +87,7 @@ pub fn page(node: &NodeConfig) -> Value {
         "cpuManagerReconcilePeriod": span(node.cpus.retry),
     });
     shown["enableDebuggingHandlers"] = node.debugging.into();
+    shown["enableSystemLogHandler"] = node.system_logs.into();
     shown["singleProcessOOMKill"] = node.single_process_oom_kill.into();
     shown["registerNode"] = node.register_node.into();
     shown["imagePullCredentialsVerificationPolicy"] = node.image_verification.name().into();
@@ -108,9 +116,10 @@ pub fn page(node: &NodeConfig) -> Value {
     let map = |entries: Vec<(&str, String)>| -> Value {
         entries.into_iter().map(|(k, v)| (k.to_owned(), v.into())).collect::<Map<String, Value>>().into()
     };
-    shown["evictionHard"] = map(hard.iter().map(|(signal, l)| (signal.name(), least(l))).collect());
+    shown["evictionHard"] = map(hard.iter().map(|(signal, l)| (signal.name(), least(*signal, *l, host))).collect());
     if !soft.is_empty() {
-        shown["evictionSoft"] = map(soft.iter().map(|(signal, (l, _))| (signal.name(), least(l))).collect());
+        let amounts = soft.iter().map(|(signal, (l, _))| (signal.name(), least(*signal, *l, host)));
+        shown["evictionSoft"] = map(amounts.collect());
         let graces = soft.iter().map(|(signal, (_, grace))| (signal.name(), span(*grace)));
         shown["evictionSoftGracePeriod"] = map(graces.collect());
     }
@@ -120,7 +129,8 @@ pub fn page(node: &NodeConfig) -> Value {
     }
     let reclaim = &node.eviction.reclaim;
     if !reclaim.is_empty() {
-        shown["evictionMinimumReclaim"] = map(reclaim.iter().map(|(signal, l)| (signal.name(), least(l))).collect());
+        let amounts = reclaim.iter().map(|(signal, l)| (signal.name(), least(*signal, *l, host)));
+        shown["evictionMinimumReclaim"] = map(amounts.collect());
     }
     if let Some(path) = &node.static_pod_path {
         shown["staticPodPath"] = path.as_str().into();
@@ -156,21 +166,36 @@ mod tests {
         }
     }
 
+    #[test]
+    fn thresholds_are_shown_as_they_count() {
+        for (gib, nodefs, imagefs) in [(0, "10%", "15%"), (10, "10%", "15%"), (1000, "2147483648", "3221225472")] {
+            let host = HostFacts { disk_bytes: gib << 30, image_disk_bytes: gib << 30, ..HostFacts::default() };
+            let whole = page(&NodeConfig::default(), &host);
+            let shown = &whole["kubeletconfig"]["evictionHard"];
+            assert_eq!((&shown["nodefs.available"], &shown["imagefs.available"]), (&json!(nodefs), &json!(imagefs)));
+        }
+    }
+
+    /// The page on a machine of which nothing is known.
+    fn page_of(node: &NodeConfig) -> Value {
+        page(node, &HostFacts::default())
+    }
+
     /// What a page says, read as a file, and shown again.
     fn again(node: &NodeConfig) -> Value {
-        let file = page(node)["kubeletconfig"].to_string();
+        let file = page_of(node)["kubeletconfig"].to_string();
         let (configuration, _) = crate::configuration::read(file.as_bytes()).unwrap();
         let mut read = NodeConfig::default();
         configuration.apply(&mut read).unwrap();
         // The port is the process's.
         read.port = node.port;
-        page(&read)
+        page_of(&read)
     }
 
     #[test]
     fn the_page_is_the_file_that_gives_it() {
         let plain = NodeConfig::default();
-        assert_eq!(again(&plain), page(&plain));
+        assert_eq!(again(&plain), page_of(&plain));
         let text = "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\nmaxPods: 7\n\
             staticPodPath: /manifests\nevictionHard: {memory.available: 300Mi, nodefs.available: 7.5%}\n\
             evictionSoft: {memory.available: 1Gi}\nevictionSoftGracePeriod: {memory.available: 1m}\n\
@@ -180,13 +205,14 @@ mod tests {
             topologyManagerPolicy: restricted\ntopologyManagerScope: pod\ncpuManagerPolicy: static\n\
             cpuManagerPolicyOptions: {full-pcpus-only: 'true', prefer-align-cpus-by-uncorecache: '1'}\nallowedUnsafeSysctls: [kernel.msg*]\n\
             registerWithTaints: [{key: a, effect: NoSchedule}]\nconfigMapAndSecretChangeDetectionStrategy: Get\n\
+            authentication: {anonymous: {enabled: true}, webhook: {enabled: false}}\nenableSystemLogHandler: false\n\
             podsPerCore: 5\nregisterNode: false\nfailSwapOn: true\nmemorySwap: {swapBehavior: LimitedSwap}\n\
             memoryManagerPolicy: Static\nreservedMemory: [{numaNode: 1, limits: {memory: 1124Mi}}]\n\
             imagePullCredentialsVerificationPolicy: NeverVerifyAllowlistedImages\n\
             preloadedImagesVerificationAllowlist: [r.io/a]\n";
         let mut full = NodeConfig::default();
         crate::configuration::read(text.as_bytes()).unwrap().0.apply(&mut full).unwrap();
-        let shown = page(&full);
+        let shown = page_of(&full);
         assert_eq!(again(&full), shown);
         assert_eq!(shown["kubeletconfig"]["evictionHard"]["nodefs.available"], "7.5%");
         assert_eq!(shown["kubeletconfig"]["systemReserved"]["cpu"], "500m");
@@ -194,6 +220,8 @@ mod tests {
         assert_eq!(shown["kubeletconfig"]["reservedMemory"][0]["limits"]["memory"], (1124_u64 << 20).to_string());
         assert_eq!(shown["kubeletconfig"]["preloadedImagesVerificationAllowlist"], json!(["r.io/a"]));
         assert_eq!(shown["kubeletconfig"]["registerNode"], false);
+        let authentication = json!({"anonymous": {"enabled": true}, "webhook": {"enabled": false, "cacheTTL": "0s"}});
+        assert_eq!(shown["kubeletconfig"]["authentication"], authentication);
         assert_eq!(shown["kubeletconfig"]["configMapAndSecretChangeDetectionStrategy"], "Get");
     }
 }

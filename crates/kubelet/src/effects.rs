@@ -108,6 +108,8 @@ pub enum Counted {
     Preemption(String),
     /// A container that is started, by its type (upstream's `container_type`).
     Container(&'static str),
+    /// An image that was pulled: its size in bytes, and how long that took.
+    ImagePull(u64, std::time::Duration),
     /// A pod that runs for the first time, so long after it was seen for the first time.
     PodStart(std::time::Duration),
 }

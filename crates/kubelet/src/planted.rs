@@ -80,4 +80,8 @@ pub enum Planted {
     UnreadPodsHold,
     /// A volume whose record cannot be read may be there in whichever boot.
     UnreadVolumesHold,
+    /// A plugin is asked for devices as they were chosen, whatever it has said of them since.
+    IllDevicesGiven,
+    /// A device checkpoint that could not be written counts as written.
+    UnwrittenCounts,
 }

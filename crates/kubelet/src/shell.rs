@@ -33,6 +33,9 @@ use crate::effects::{In, Loaded, Op, OpError, Out, Outcome, Reply};
 use crate::runtime::is_uid;
 use crate::server::{Server, ServerConfig, Settings, server_tls};
 
+/// Where a node's logs are.
+const SYSTEM_LOGS: &str = "/var/log";
+
 /// Why the kubelet could not start or go on.
 #[derive(Debug, thiserror::Error)]
 pub enum KubeletError {
@@ -404,7 +407,7 @@ pub async fn run(
         csi: Csi::default(),
         flex: Flex::new(PathBuf::from(&node.volume_plugin_dir), &node.node_name),
         root: root.clone(),
-        boot_id: facts.boot_id,
+        boot_id: facts.boot_id.clone(),
         usages: Usages::default(),
     };
     let mut server = None;
@@ -416,12 +419,18 @@ pub async fn run(
             bind,
             tls: server_tls(serving).map_err(|e| failed(&e))?,
             allowed_users: serving.allowed_names.clone(),
-            authority: Some(Arc::new(Reviews::new(transport.clone(), &node.node_name))),
+            authority: Some(Arc::new(Reviews::new(transport.clone(), &node.node_name, node.token_reviews))),
             log_dir: PathBuf::from(&node.log_dir),
             node_name: node.node_name.clone(),
             version: node.version.clone(),
-            configz: configz::page(&node),
-            settings: Settings { debugging: node.debugging, process: config.process_metrics, ..Settings::default() },
+            configz: configz::page(&node, &facts),
+            settings: Settings {
+                debugging: node.debugging,
+                system_logs: node.system_logs.then(|| PathBuf::from(SYSTEM_LOGS)),
+                anonymous: node.anonymous,
+                process: config.process_metrics,
+                ..Settings::default()
+            },
         })
         .await
         .map_err(|e| KubeletError::Server(format!("{bind}: {e}")))?;

@@ -89,6 +89,8 @@ pub struct SimRuntime {
     pub exec_hangs: BTreeSet<String>,
     /// What goes wrong with commands that are run in containers; nothing without it.
     pub exec_error: Option<String>,
+    /// Containers that end just before a command would run in them, which the runtime notices when it has refused that.
+    pub exec_ends: BTreeSet<String>,
     /// What is to be told of connections that do well.
     pub net_warning: Option<String>,
     /// Exit code of a container that is told to stop.
@@ -162,6 +164,7 @@ impl SimRuntime {
             exec_codes: BTreeMap::new(),
             exec_hangs: BTreeSet::new(),
             exec_error: None,
+            exec_ends: BTreeSet::new(),
             net_warning: None,
             stop_code: 143,
             unstoppable: BTreeSet::new(),
@@ -377,6 +380,10 @@ impl SimRuntime {
                 };
                 if let Some(error) = &self.exec_error {
                     return Err(OpError::Failed(error.clone()));
+                }
+                if self.exec_ends.contains(&c.record.name) {
+                    self.exit(now, id, 0);
+                    return Err(OpError::Failed("cannot exec in a stopped container".into()));
                 }
                 if self.exec_hangs.contains(&c.record.name) {
                     return Err(OpError::TimedOut(u64::try_from(*timeout_s).unwrap_or(1)));

@@ -44,6 +44,8 @@ pub(crate) struct Counts {
     preemptions: BTreeMap<String, u64>,
     /// How many containers were started, by type.
     containers: BTreeMap<&'static str, u64>,
+    /// How long images took to be pulled, by upstream's words for their sizes.
+    pulls: Histograms<&'static str>,
     /// How long pods took to run.
     pod_starts: Histograms<()>,
 }
@@ -71,6 +73,10 @@ pub(crate) fn count(counts: &SharedCounts, what: Counted, pods: &Published) {
             *counts.containers.entry(kind).or_default() += 1;
             return;
         }
+        Counted::ImagePull(bytes, took) => {
+            counts.pulls.ended(size_class(bytes), took);
+            return;
+        }
         Counted::PodStart(took) => {
             counts.pod_starts.ended((), took);
             return;
@@ -83,6 +89,27 @@ pub(crate) fn count(counts: &SharedCounts, what: Counted, pods: &Published) {
         counts.prune_at = counts.probes.len() * 2;
     }
     *counts.probes.entry(probe).or_default() += 1;
+}
+
+/// Upstream's word for an image of this size (`pkg/kubelet/metrics`, `GetImageSizeBucket`).
+fn size_class(bytes: u64) -> &'static str {
+    const BELOW_MIB: [(u64, &str); 11] = [
+        (10, "0-10MB"),
+        (100, "10MB-100MB"),
+        (500, "100MB-500MB"),
+        (1 << 10, "500MB-1GB"),
+        (5 << 10, "1GB-5GB"),
+        (10 << 10, "5GB-10GB"),
+        (20 << 10, "10GB-20GB"),
+        (30 << 10, "20GB-30GB"),
+        (40 << 10, "30GB-40GB"),
+        (60 << 10, "40GB-60GB"),
+        (100 << 10, "60GB-100GB"),
+    ];
+    if bytes == 0 {
+        return "N/A";
+    }
+    BELOW_MIB.into_iter().find(|(mib, _)| bytes < mib << 20).map_or("GT100GB", |(_, class)| class)
 }
 
 /// The server's view of the kubelet.
@@ -197,6 +224,10 @@ impl Backend for Node {
         counts.containers.iter().map(|(kind, count)| (*kind, *count)).collect()
     }
 
+    fn image_pulls(&self) -> Vec<(&'static str, Histogram)> {
+        self.counts.lock().unwrap_or_else(std::sync::PoisonError::into_inner).pulls.all()
+    }
+
     fn pod_starts(&self) -> Histogram {
         let counts = self.counts.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         counts.pod_starts.all().pop().map(|((), times)| times).unwrap_or_default()
@@ -239,6 +270,21 @@ impl Backend for Node {
 mod tests {
     use super::*;
     use crate::runtime::PodRef;
+
+    #[test]
+    fn images_have_upstreams_sizes() {
+        for (bytes, expected) in [
+            (0, "N/A"),
+            (1, "0-10MB"),
+            ((10 << 20) - 1, "0-10MB"),
+            (10 << 20, "10MB-100MB"),
+            (1 << 30, "1GB-5GB"),
+            (99 << 30, "60GB-100GB"),
+            (100 << 30, "GT100GB"),
+        ] {
+            assert_eq!(size_class(bytes), expected, "{bytes}");
+        }
+    }
 
     #[test]
     fn pods_that_are_gone_make_room() {

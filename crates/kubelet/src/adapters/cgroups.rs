@@ -254,6 +254,27 @@ fn is_barred(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem)
 }
 
+/// The process of a pod's control group with the lowest number: its sandbox's, which began first, unless numbers have begun anew
+/// since. None where the pod has no group, or nothing runs there.
+#[must_use]
+pub fn first_process(path: &str) -> Option<u32> {
+    match here().ok()? {
+        Hierarchy::V1(mounts) => {
+            first_process_in(&dir_v1(mounts, "memory", path).or_else(|| dir_v1(mounts, "cpu", path))?)
+        }
+        Hierarchy::V2(root) => first_process_in(&root.join(path.trim_start_matches('/'))),
+        Hierarchy::None => None,
+    }
+}
+
+/// The runtime makes a group in it for each container; what these make in their own is not looked at.
+fn first_process_in(dir: &Path) -> Option<u32> {
+    let groups = fs::read_dir(dir).ok()?.filter_map(Result::ok).map(|entry| entry.path());
+    let numbers = |group: PathBuf| text(&group, "cgroup.procs").unwrap_or_default();
+    let first = |procs: String| procs.lines().filter_map(|line| line.parse::<u32>().ok()).filter(|pid| *pid > 0).min();
+    groups.map(numbers).filter_map(first).min()
+}
+
 /// What a control group may have of the machine's memory, and what it uses of that: its working set. None where nothing bounds it,
 /// and where that cannot be read.
 #[must_use]
@@ -428,6 +449,19 @@ mod tests {
         ] {
             assert_eq!(hierarchy(mounts::parse(text.as_bytes())), expected);
         }
+    }
+
+    #[test]
+    fn a_pods_first_process_is_found() {
+        let dir = tempfile::tempdir().unwrap();
+        assert_eq!(first_process_in(&dir.path().join("none")), None);
+        assert_eq!(first_process_in(dir.path()), None);
+        // A process of another namespace has no number here.
+        for (group, procs) in [("", "5\n"), ("a", "40\n70\n"), ("b", "0\n30\n"), ("c", ""), ("c/own", "7\n")] {
+            fs::create_dir_all(dir.path().join(group)).unwrap();
+            fs::write(dir.path().join(group).join("cgroup.procs"), procs).unwrap();
+        }
+        assert_eq!(first_process_in(dir.path()), Some(30));
     }
 
     #[test]

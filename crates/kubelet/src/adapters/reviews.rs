@@ -1,6 +1,6 @@
 //! The API server asked about those who come to the kubelet's server: who has a token (TokenReview), and whether somebody
-//! may (SubjectAccessReview). What it said counts for a while, as long as upstream's kubelet keeps it by default
-//! (`authentication.webhook.cacheTTL`, `authorization.webhook` of KubeletConfiguration).
+//! may (SubjectAccessReview). What it said of a token counts as long as the configuration says
+//! (`authentication.webhook.cacheTTL`), what it said of rights as long as upstream's kubelet keeps it by default.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -15,7 +15,6 @@ use super::now;
 use crate::effects::OpError;
 use crate::server::{Answer, Authority};
 
-const TOKEN: Duration = Duration::from_secs(120);
 const ALLOWED: Duration = Duration::from_secs(300);
 const DENIED: Duration = Duration::from_secs(30);
 /// Most answers of a kind that are kept.
@@ -58,6 +57,8 @@ struct Known {
 pub(crate) struct Reviews {
     api: Arc<dyn Transport>,
     node: String,
+    /// How long a token is believed; without it none is, and nobody is asked.
+    tokens_kept: Option<Duration>,
     known: Mutex<Known>,
 }
 
@@ -83,9 +84,9 @@ fn named(review: &Value) -> Option<Caller> {
 }
 
 impl Reviews {
-    pub fn new(api: Arc<dyn Transport>, node: &str) -> Self {
+    pub fn new(api: Arc<dyn Transport>, node: &str, tokens_kept: Option<Duration>) -> Self {
         let known = Mutex::new(Known { tokens: Kept::new(), verdicts: Kept::new() });
-        Self { api, node: node.to_owned(), known }
+        Self { api, node: node.to_owned(), tokens_kept, known }
     }
 
     fn known(&self) -> std::sync::MutexGuard<'_, Known> {
@@ -104,6 +105,7 @@ impl Reviews {
 impl Authority for Reviews {
     fn identify<'a>(&'a self, token: &'a str) -> Answer<'a, Option<Caller>> {
         Box::pin(async move {
+            let Some(kept) = self.tokens_kept else { return Ok(None) };
             let key = digest(token);
             if let Some(known) = self.known().tokens.get(now(), &key) {
                 return Ok(known);
@@ -111,7 +113,7 @@ impl Authority for Reviews {
             let review =
                 json!({"apiVersion": "authentication.k8s.io/v1", "kind": "TokenReview", "spec": {"token": token}});
             let told = named(&self.ask("/apis/authentication.k8s.io/v1/tokenreviews", &review).await?);
-            self.known().tokens.put(now(), key, told.clone(), TOKEN);
+            self.known().tokens.put(now(), key, told.clone(), kept);
             Ok(told)
         })
     }

@@ -24,6 +24,7 @@ use crate::server::{
     ContainerStats, CpuStats, FsStats, InterfaceStats, MemoryStats, NetworkStats, NodeStats, PodReference, PodStats,
     ProcessStats, RlimitStats, RuntimeStats, Summary, SwapStats, VolumeStats,
 };
+use crate::spec::resources::of_pod;
 use disk::Kept;
 use files::Files;
 
@@ -62,7 +63,7 @@ impl Stats {
     /// When the runtime does not answer.
     pub async fn summary(&self, node_name: &str, pods: &[Arc<Pod>]) -> Result<Summary, OpError> {
         let containers = self.cri.container_stats().await?;
-        // Older runtimes lack it; then the network is left out.
+        // Older runtimes lack it; then the network is read where the kernel tells.
         let sandboxes = self.cri.sandbox_stats().await.unwrap_or_default();
         let images = self.images().await;
         let layers = containers.iter().filter_map(|c| c.writable_layer.as_ref());
@@ -86,7 +87,11 @@ impl Stats {
             of_pods.push(p.clone());
         }
         let (root, log_dir, kept) = (self.root.clone(), self.log_dir.clone(), self.kept.clone());
+        let pods_group = self.pods_group.clone();
         let out = blocking(move || {
+            for (pod, of) in out.iter_mut().zip(&of_pods).filter(|(pod, _)| pod.network.is_none()) {
+                pod.network = network_of(of, &pods_group);
+            }
             add_kept(&mut out, &kept_by(&kept, &of_pods, &root, &log_dir), &root, &log_dir);
             Ok(out)
         })
@@ -432,6 +437,34 @@ fn network(s: &v1::PodSandboxStats) -> Option<NetworkStats> {
     Some(NetworkStats { time: Time(n.timestamp).meta(), default, interfaces })
 }
 
+/// What went over the interfaces of a pod, as its first process sees them; the numbers of one with the node's network are the
+/// node's.
+fn network_of(pod: &Pod, pods_group: &str) -> Option<NetworkStats> {
+    if crate::spec::pod::spec(pod).host_network == Some(true) {
+        return None;
+    }
+    let process = cgroups::first_process(&of_pod(pod, pods_group).path)?;
+    pod_network(&fs::read_to_string(format!("/proc/{process}/net/dev")).ok()?, super::now().meta())
+}
+
+/// The interfaces of a pod, from the text of its /proc/net/dev. The first one, `eth0`, is the cluster's.
+fn pod_network(dev: &str, time: MetaTime) -> Option<NetworkStats> {
+    let interfaces: Vec<InterfaceStats> = interfaces(dev).filter(|i| i.name != "lo").collect();
+    let default = interfaces.iter().find(|i| i.name == "eth0").or(interfaces.first())?.clone();
+    Some(NetworkStats { time, default, interfaces })
+}
+
+/// All interfaces, from the text of /proc/net/dev.
+fn interfaces(dev: &str) -> impl Iterator<Item = InterfaceStats> {
+    dev.lines().filter_map(|line| {
+        let (name, counts) = line.split_once(':')?;
+        let counts: Vec<u64> = counts.split_whitespace().map_while(|n| n.parse().ok()).collect();
+        let at = |n: usize| counts.get(n).copied();
+        let name = name.trim().to_owned();
+        Some(InterfaceStats { name, rx_bytes: at(0), rx_errors: at(2), tx_bytes: at(8), tx_errors: at(10) })
+    })
+}
+
 /// The interfaces of the node, from the texts of /proc/net/dev and /proc/net/route; those of pods' links are left out, as upstream
 /// does it.
 fn node_network(dev: &str, routes: &str, time: MetaTime) -> Option<NetworkStats> {
@@ -439,15 +472,8 @@ fn node_network(dev: &str, routes: &str, time: MetaTime) -> Option<NetworkStats>
         let fields: Vec<&str> = l.split_whitespace().collect();
         (fields.get(1) == Some(&"00000000")).then(|| fields[0].to_owned())
     });
-    let interface = |line: &str| {
-        let (name, counts) = line.split_once(':')?;
-        let counts: Vec<u64> = counts.split_whitespace().map_while(|n| n.parse().ok()).collect();
-        let at = |n: usize| counts.get(n).copied();
-        let name = name.trim().to_owned();
-        Some(InterfaceStats { name, rx_bytes: at(0), rx_errors: at(2), tx_bytes: at(8), tx_errors: at(10) })
-    };
     let is_nodes = |i: &InterfaceStats| i.name != "lo" && !i.name.starts_with("veth");
-    let interfaces: Vec<InterfaceStats> = dev.lines().filter_map(interface).filter(is_nodes).collect();
+    let interfaces: Vec<InterfaceStats> = interfaces(dev).filter(is_nodes).collect();
     let default = interfaces.iter().find(|i| Some(&i.name) == default.as_ref())?.clone();
     Some(NetworkStats { time, default, interfaces })
 }
@@ -568,6 +594,24 @@ mod tests {
         let shown = serde_json::to_value(&network).unwrap();
         assert_eq!((&shown["name"], &shown["txBytes"]), (&"eth0".into(), &40.into()), "{shown}");
         assert_eq!(shown["interfaces"][1]["name"], "br0");
+    }
+
+    #[test]
+    fn networks_of_pods_are_read() {
+        let head = "Inter-|   Receive        |  Transmit\n face |bytes packets errs |bytes packets errs\n";
+        let line = |name: &str, rx: u64| format!("  {name}: {rx} 2 3 0 0 0 0 0 40 5 6 0 0 0 0 0\n");
+        let (lo, eth, other) = (line("lo", 1), line("eth0", 10), line("net1", 7));
+        let time = Time::from_unix_s(1).meta();
+        for (lines, expected) in [
+            (vec![&lo, &other, &eth], Some(("eth0", Some(10), 2))),
+            (vec![&lo, &other], Some(("net1", Some(7), 1))),
+            (vec![&lo], None),
+        ] {
+            let dev = lines.into_iter().fold(head.to_owned(), |dev, line| dev + line);
+            let found = pod_network(&dev, time.clone());
+            let found = found.as_ref().map(|n| (n.default.name.as_str(), n.default.rx_bytes, n.interfaces.len()));
+            assert_eq!(found, expected, "{dev}");
+        }
     }
 
     #[test]

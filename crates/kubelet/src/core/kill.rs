@@ -11,7 +11,7 @@ use crate::effects::{Counted, Op, OpError, OpId, Outcome, ProbeCount, Reply};
 use crate::planted::Planted;
 use crate::pods::plan::Kill;
 use crate::probes::{Answer, ProbeKind, http_action};
-use crate::runtime::Uid;
+use crate::runtime::{ContainerRecord, ContainerState, Uid};
 use crate::spec::pod;
 
 /// A stop signal is always given this long, even when the grace period went to the hook or to the wait for others.
@@ -29,6 +29,24 @@ impl KubeletCore {
         }
         let runs = |id: &String| runtime.containers.iter().any(|c| c.id == *id && c.may_run());
         w.killing.retain(|id, killing| !matches!(killing.hook, Hook::Sleeping(_) | Hook::Waiting) || runs(id));
+    }
+
+    /// Tells of preStop hooks that failed, once it is known when their containers ended: one that was over before its hook was has
+    /// not been harmed by that, and the runtime may notice an end only after it has refused to run something there.
+    pub(super) fn tell_of_hooks(&mut self, now: Time, w: &mut Worker, runtime: &PodRuntime, fx: &mut Fx) {
+        for (id, failed_at) in std::mem::take(&mut w.failed_hooks) {
+            let container = runtime.containers.iter().find(|c| c.id == id);
+            if container.is_some_and(ContainerRecord::may_run) {
+                w.failed_hooks.insert(id, failed_at);
+                continue;
+            }
+            let ended_before = container.is_some_and(
+                |c| matches!(c.state, ContainerState::Exited { finished_at, .. } if finished_at < failed_at),
+            );
+            if !ended_before {
+                self.told_of(now, w, &id, "FailedPreStopHook", "PreStopHook failed".into(), fx);
+            }
+        }
     }
 
     /// Stops a container by a deadline; a nearer deadline hurries a stop under way.
@@ -166,7 +184,7 @@ impl KubeletCore {
             if let Some(error) = failure {
                 // What a hook says may be secret, and whoever sees a pod may see its events: upstream tells it the log alone, too.
                 tracing::warn!(pod = %pod::pod_ref(&w.pod), container = id, error, "a preStop hook failed");
-                self.told_of(now, w, id, "FailedPreStopHook", "PreStopHook failed".into(), fx);
+                w.failed_hooks.insert(id.to_owned(), now);
             }
             if k.in_turn {
                 self.stop_container(now, uid, w, id, k.deadline, fx);

@@ -286,7 +286,9 @@ impl KubeletCore {
             (Step::PullImage, Ok(Reply::Image(Some(found)) | Reply::Pulled { image: Some(found), .. })) => {
                 w.pulls.clear(&image);
                 w.pull_failed_at.remove(&image);
-                let text = pull::told(&image, now.since(lane.pulling_since), found.size_bytes);
+                let took = now.since(lane.pulling_since);
+                show(Op::Count(Counted::ImagePull(found.size_bytes, took)), fx);
+                let text = pull::told(&image, took, found.size_bytes);
                 self.container_event(now, w, name, true, "Pulled", text, fx);
                 lane.image = Some(found);
                 lane.step = Step::NotePull;
@@ -356,7 +358,7 @@ impl KubeletCore {
             (Step::Create, Ok(Reply::Made(container))) => {
                 self.given_cpus(&container, lane.cpus.clone());
                 self.size_given(uid, &w.pod, name, &container, &lane.size);
-                self.container_event(now, w, name, true, "Created", format!("Created container: {name}"), fx);
+                self.container_event(now, w, name, true, "Created", "Container created".to_owned(), fx);
                 if lane.start.attempt > 0 {
                     w.crash.tried(name, now, self.config.restart_wait);
                 }
@@ -381,7 +383,7 @@ impl KubeletCore {
                 false
             }
             (Step::Start { id }, Ok(reply)) => {
-                self.container_event(now, w, name, true, "Started", format!("Started container {name}"), fx);
+                self.container_event(now, w, name, true, "Started", "Container started".to_owned(), fx);
                 w.waiting.remove(name);
                 match reply {
                     Reply::Started(record) => self.changed_to(now, uid, w, fx, |runtime| {
@@ -540,7 +542,7 @@ impl KubeletCore {
         fx: &mut Fx,
     ) {
         w.pulls.tried(image, now, MAX);
-        w.pull_failed_at.insert(image.to_owned(), (now, error.to_owned()));
+        w.pull_failed_at.insert(image.to_owned(), (now, format!("{reason}: {error}")));
         w.wait(name, reason, error);
         self.container_event(now, w, name, false, "Failed", format!("Error: {reason}"), fx);
         // Shown as ErrImagePull for a moment, then as ImagePullBackOff.
@@ -627,10 +629,16 @@ impl KubeletCore {
                 }
                 Step::NotePull => self.use_pulled(now, uid, w, &name, &mut lane, fx),
                 Step::Intend { version, resource, epoch, ids } if saved >= version => {
-                    let op = Op::Allocate { resource: resource.clone(), epoch, ids: ids.clone() };
-                    lane.op = self.lane_op(uid, &name, op, fx);
-                    lane.step = Step::Allocate { resource, ids };
-                    true
+                    // While it was written down, which takes long on a full disk, the plugin may have said otherwise.
+                    let stands = self.devices.may_be_asked_for(&resource, epoch, &ids);
+                    if stands || self.planted == Some(Planted::IllDevicesGiven) {
+                        let op = Op::Allocate { resource: resource.clone(), epoch, ids: ids.clone() };
+                        lane.op = self.lane_op(uid, &name, op, fx);
+                        lane.step = Step::Allocate { resource, ids };
+                        true
+                    } else {
+                        self.devices_step(now, uid, w, &name, &mut lane, fx)
+                    }
                 }
                 Step::PostStartSleep { until, .. } => {
                     if until > now {

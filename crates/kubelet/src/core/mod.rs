@@ -794,7 +794,8 @@ impl KubeletCore {
     }
 
     fn checkpointed(&mut self, now: Time, outcome: Outcome, fx: &mut Fx) {
-        if let Some(at) = self.checkpoint.saved(now, outcome.is_ok()) {
+        let is_written = outcome.is_ok() || self.planted == Some(Planted::UnwrittenCounts);
+        if let Some(at) = self.checkpoint.saved(now, is_written) {
             tracing::error!(?outcome, "the device checkpoint was not written");
             self.wake(at, Wake::Checkpoint);
             return;

@@ -9,14 +9,14 @@ use k8s_openapi::api::core::v1::{Pod, PodStatus};
 use serde_json::json;
 
 use super::sync::{ran_before, with_facts};
-use super::worker::{Admission, Worker};
+use super::worker::{Admission, PodRuntime, Worker};
 use super::{Call, Fx, KubeletCore, host_ips, show};
 use crate::effects::{Counted, Op};
 use crate::planted::Planted;
 use crate::pods::plan::current_sandbox;
 use crate::runtime::Uid;
 use crate::spec::pod;
-use crate::status::pod::{Admitted, Inputs, pod_status};
+use crate::status::pod::{Admitted, Inputs, READY_TO_START, pod_status};
 use crate::status::resize::Sizes;
 use crate::status::same::says_the_same;
 use crate::status::urgency::hold;
@@ -39,9 +39,18 @@ impl KubeletCore {
         self.event(now, record, fx);
     }
 
+    /// Whether a pod's volumes count as mounted in its status. Its sandbox may be there before they are; what is told of it
+    /// waits for them, since upstream mounts first. Nothing is taken back: a kubelet that starts knows of them only in a moment.
+    fn counts_as_mounted(&self, w: &Worker, runtime: &PodRuntime) -> bool {
+        let conditions = w.pod.status.as_ref().and_then(|status| status.conditions.as_ref());
+        let was_told =
+            conditions.is_some_and(|all| all.iter().any(|c| c.type_ == READY_TO_START && c.status == "True"));
+        was_told || !runtime.containers.is_empty() || self.volumes.ready(&w.pod).is_ok()
+    }
+
     fn status_of(&self, now: Time, uid: &Uid, w: &Worker) -> PodStatus {
         let runtime = self.runtime.get(uid).cloned().unwrap_or_default();
-        let pod_ips = self.pod_ips(uid, w);
+        let pod_ips = if self.counts_as_mounted(w, &runtime) { self.pod_ips(uid, w) } else { Vec::new() };
         let host_ips = host_ips(self);
         let shown = self.verdicts(w, &runtime);
         let ran: BTreeMap<String, u32> = ran_before(&w.pod);

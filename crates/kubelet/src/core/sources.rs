@@ -386,6 +386,7 @@ impl SourceCache {
     pub fn answered(&mut self, now: Time, id: CallId, result: &Result<ApiResponse, ApiError>) -> Option<BTreeSet<Uid>> {
         let key = self.calls.remove(&id)?;
         let age = if self.detection == ChangeDetection::Get { AT_ONCE } else { MAX_AGE };
+        let sent_at = self.entries.get(&key).map_or(now, |entry| entry.sent_at);
         let parsed = match (result, &key) {
             (Err(e), SourceKey::ConfigMap { .. }) if e.is_not_found() => Ok((Value::ConfigMap(None), RETRY)),
             (Err(e), SourceKey::Secret { .. }) if e.is_not_found() => Ok((Value::Secret(None), RETRY)),
@@ -418,16 +419,17 @@ impl SourceCache {
             (Ok(reply), SourceKey::Token { expiration_s, .. }) => reply
                 .json::<TokenRequest>()
                 .map_err(|e| e.to_string())
-                .and_then(|t| t.status.ok_or_else(|| "the token request has no status".to_owned()))
-                .and_then(|s| {
-                    s.token.map(|t| (t, s.expiration_timestamp)).ok_or_else(|| "no token was given".to_owned())
-                })
-                .map(|(token, expires)| {
+                .and_then(|t| {
                     let asked = Duration::from_secs(u64::try_from(*expiration_s).unwrap_or(3600));
-                    let until = expires.as_ref().map_or(now + asked, Time::from);
+                    let until = lasts_until(&t, sent_at).unwrap_or(now + asked);
+                    let status = t.status.ok_or_else(|| "the token request has no status".to_owned())?;
+                    let token = status.token.ok_or_else(|| "no token was given".to_owned())?;
+                    Ok((token, status.expiration_timestamp, asked, until))
+                })
+                .map(|(token, expires, asked, until)| {
                     // Renewed at four fifths of its life, and at least daily, as upstream does.
                     let life = until.since(now).min(asked);
-                    // By a clock that is ahead of the API server's each is over at once: it is asked again, and not at each reply.
+                    // One that is over at once, as by a clock that is ahead, is asked for again, and not at each reply.
                     let renewed_after = (life * 4 / 5).clamp(RETRY, Duration::from_secs(86_400));
                     let told = expires.map(|t| t.0.to_string()).unwrap_or_default();
                     (Value::Token(Token { token, expires: told }, until), renewed_after)
@@ -573,6 +575,15 @@ enum Question {
     Node(Op),
 }
 
+/// Until when a token lasts, by the clock by which it was asked for: it has been given for so long, and not before that. When it
+/// expires by the API server's clock says nothing where the two are minutes apart.
+fn lasts_until(reply: &TokenRequest, sent_at: Time) -> Option<Time> {
+    let granted_s = reply.spec.as_ref().and_then(|spec| spec.expiration_seconds);
+    let granted = granted_s.and_then(|seconds| u64::try_from(seconds).ok()).map(Duration::from_secs);
+    let expires = || reply.status.as_ref()?.expiration_timestamp.as_ref().map(Time::from);
+    granted.map(|granted| sent_at + granted).or_else(expires)
+}
+
 fn question(key: &SourceKey) -> Question {
     Question::Api(match key {
         SourceKey::FlexDriver(driver) => return Question::Node(Op::AskDriver(driver.clone())),
@@ -648,6 +659,24 @@ mod tests {
         assert_eq!(look(&mut cache, &mut fx, 103, "w"), Err(NotReady::Pending));
         answer(&mut cache, &mut fx, 104, "None");
         assert_eq!(look(&mut cache, &mut fx, 105, "w"), known("None"));
+    }
+
+    #[test]
+    fn a_token_lasts_as_long_as_it_was_given_for() {
+        for (granted, expires, expected_s) in [
+            // Clocks that agree, one that is far ahead of the API server's, and one that is far behind.
+            (json!(600), json!("1970-01-01T00:26:41Z"), Some(1600)),
+            (json!(600), json!("1970-01-01T00:10:00Z"), Some(1600)),
+            (json!(30), json!("1970-01-01T01:00:00Z"), Some(1030)),
+            (json!(null), json!("1970-01-01T00:20:00Z"), Some(1200)),
+            (json!(null), json!(null), None),
+        ] {
+            let reply = json!({"metadata": {}, "spec": {"audiences": [], "expirationSeconds": granted},
+                "status": {"token": "t", "expirationTimestamp": expires}});
+            let reply: TokenRequest = serde_json::from_value(reply).unwrap();
+            let until = lasts_until(&reply, Time::from_unix_s(1000));
+            assert_eq!(until.map(Time::unix_s), expected_s, "{granted}, {expires}");
+        }
     }
 
     #[test]

@@ -76,7 +76,10 @@ impl KubeletCore {
                 Ok(p) => {
                     let uid = pod::uid(&p);
                     present.insert(uid.clone());
-                    let w = self.workers.entry(uid.clone()).or_insert_with(|| Worker::new(Arc::new(*p)));
+                    let w = self.workers.entry(uid.clone()).or_insert_with(|| {
+                        let seen = manifest::seen(*p, now);
+                        Worker::new(Arc::new(seen))
+                    });
                     if !w.confirmed {
                         w.confirmed = true;
                         self.publish = true;

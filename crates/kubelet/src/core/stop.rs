@@ -33,6 +33,7 @@ impl KubeletCore {
         }
         let Some(runtime) = self.fresh_runtime(uid, w) else { return };
         self.end_sleeps(w, &runtime);
+        self.tell_of_hooks(now, w, &runtime, fx);
         if self.planted == Some(Planted::ForgottenNetworks) {
             w.stopped.extend(runtime.sandboxes.iter().filter(|s| !s.ready).map(|s| s.id.clone()));
         }

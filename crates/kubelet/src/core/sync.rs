@@ -67,11 +67,13 @@ impl KubeletCore {
         }
     }
 
-    /// It began here before: by the record, the runtime, or the API's word.
+    /// It began here before: by the record, the runtime, the API's word, or the devices that it holds. Those are given to nobody
+    /// who was not admitted, and are known also where the record was lost with the power.
     pub(super) fn was_admitted(&self, uid: &Uid, w: &Worker) -> bool {
         w.admission == Admission::Admitted
             || w.admitted_before
             || self.runtime.contains_key(uid)
+            || self.devices.holds(uid)
             || !ran_before(&w.pod).is_empty()
     }
 
@@ -195,6 +197,7 @@ impl KubeletCore {
         }
         let Some(runtime) = self.fresh_runtime(uid, w) else { return };
         self.end_sleeps(w, &runtime);
+        self.tell_of_hooks(now, w, &runtime, fx);
         self.probe(now, uid, w, &runtime, fx);
         // Nothing below changes what they have: that takes an operation, and its end.
         let pod = w.pod.clone();

@@ -630,7 +630,12 @@ fn a_missing_image_is_told() {
         w.run(2);
         w.create("p", json!({"containers": [{"name": "c", "image": "nowhere", "imagePullPolicy": policy}]}));
         w.run(8);
-        assert_eq!(w.api.objects[POD]["status"]["containerStatuses"][0]["state"]["waiting"]["reason"], reason);
+        let waiting = &w.api.objects[POD]["status"]["containerStatuses"][0]["state"]["waiting"];
+        assert_eq!(waiting["reason"], reason);
+        if reason == "ImagePullBackOff" {
+            let why = "Back-off pulling image \"nowhere\": ErrImagePull: no registry holds nowhere";
+            assert_eq!(waiting["message"], why);
+        }
         assert_eq!(w.phase(), "Pending");
         w.node.images.insert("nowhere".into());
         w.run(60);
@@ -838,6 +843,7 @@ fn a_static_pod_has_a_mirror_that_follows_it() {
         w.run(10);
         let first = w.api.objects[MIRROR].clone();
         assert_eq!(first["status"]["phase"], "Running", "seed {seed}: {first}");
+        assert!(first["metadata"]["annotations"]["kubernetes.io/config.seen"].is_string(), "seed {seed}: {first}");
         assert_eq!(w.node.containers.len(), 1);
         assert_eq!(w.api.events.iter().filter(|e| *e == "FailedStaticPod").count(), 1);
         let started = w.node.containers.values().next().unwrap().record.started_at;

@@ -276,6 +276,8 @@ pub(super) struct Worker {
     pub busy: BTreeMap<String, OpId>,
     pub lanes: BTreeMap<String, Lane>,
     pub killing: BTreeMap<String, Killing>,
+    /// Containers whose preStop hook failed, and when: whether that is told depends on when they ended.
+    pub failed_hooks: BTreeMap<String, Time>,
     pub waiting: BTreeMap<String, Waiting>,
     pub crash: Backoff,
     pub pulls: Backoff,
@@ -361,6 +363,7 @@ impl Worker {
             busy: BTreeMap::new(),
             lanes: BTreeMap::new(),
             killing: BTreeMap::new(),
+            failed_hooks: BTreeMap::new(),
             waiting: BTreeMap::new(),
             crash: Backoff::default(),
             pulls: Backoff::default(),

@@ -259,6 +259,15 @@ impl Devices {
         self.resources.get(resource).and_then(|r| r.plugin).is_some_and(|p| p.listed)
     }
 
+    /// Whether this registration may be asked for these devices: it is the present one, and it says that all of them are well.
+    #[must_use]
+    pub fn may_be_asked_for(&self, resource: &str, epoch: u64, ids: &BTreeSet<String>) -> bool {
+        self.resources.get(resource).is_some_and(|r| {
+            let is_present = r.plugin.is_some_and(|p| p.listed && p.epoch == epoch);
+            is_present && ids.iter().all(|id| r.devices.get(id).is_some_and(|d| d.healthy))
+        })
+    }
+
     /// Capacity and allocatable of all resources ever advertised: all devices, and the healthy ones.
     #[must_use]
     pub fn capacity(&self) -> BTreeMap<String, (usize, usize)> {

@@ -147,6 +147,34 @@ fn unhealthy_holdings_wait_and_vanished_ones_are_replaced() {
 }
 
 #[test]
+fn a_plugin_is_asked_for_what_it_says_is_well() {
+    for (listed, epoch, asked, may) in [
+        (Some(&[("a", true), ("b", true)][..]), 2, &["a", "b"][..], true),
+        (Some(&[("a", true), ("b", false)][..]), 2, &["a"][..], true),
+        (Some(&[("a", true), ("b", false)][..]), 2, &["a", "b"][..], false),
+        (Some(&[("a", true)][..]), 2, &["a", "b"][..], false),
+        (Some(&[][..]), 2, &["a"][..], false),
+        // It lists one device twice, and says the same of it both times.
+        (Some(&[("a", true), ("a", true)][..]), 2, &["a"][..], true),
+        // An older registration, and one that has told nothing yet.
+        (Some(&[("a", true)][..]), 1, &["a"][..], false),
+        (None, 2, &["a"][..], false),
+    ] {
+        let mut d = Devices::default();
+        d.plugin_up(KVM, 1, PluginOptions::default());
+        d.plugin_devices(KVM, 1, devices(&[("a", true), ("b", true)]));
+        d.plugin_up(KVM, 2, PluginOptions::default());
+        if let Some(listed) = listed {
+            d.plugin_devices(KVM, 2, devices(listed));
+        }
+        assert_eq!(d.may_be_asked_for(KVM, epoch, &set(asked)), may, "{listed:?}, {epoch}, {asked:?}");
+        assert!(!d.may_be_asked_for("example.com/other", epoch, &set(asked)));
+        d.plugin_down(KVM, 2);
+        assert!(!d.may_be_asked_for(KVM, epoch, &set(asked)), "it hung up");
+    }
+}
+
+#[test]
 fn preference_is_asked_for_and_is_only_advice() {
     let options = PluginOptions { preferred_allocation: true, ..PluginOptions::default() };
     for (wish, expected) in

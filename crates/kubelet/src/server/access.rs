@@ -1,8 +1,9 @@
 //! Who may use the kubelet: the API server under its client identity and `system:masters`, and whoever else may by the
-//! API server's word, as upstream has it with anonymous requests switched off (`pkg/kubelet/server/auth.go`).
+//! API server's word, as upstream has it (`pkg/kubelet/server/auth.go`).
 //!
 //! ```text
 //!  client certificate, else bearer token (TokenReview) ─▶ who ─▶ may they, to a subresource of this node? (SubjectAccessReview)
+//!       neither, where that is allowed ─▶ the anonymous user ─▶┘
 //! ```
 //!
 //! What runs commands is `create`, by whatever method it is asked for; upstream goes by the method, so that `get nodes/proxy` is enough.
@@ -52,6 +53,7 @@ impl Asked {
         let subresources: &[&str] = match () {
             () if below("/stats") => &["stats"],
             () if below("/metrics") => &["metrics"],
+            () if below("/logs") => &["log"],
             () if below("/healthz") => &["healthz", "proxy"],
             () if below("/configz") => &["configz", "proxy"],
             () if below("/pods") || below("/runningpods") => &["pods", "proxy"],
@@ -79,10 +81,11 @@ impl Access {
         }
     }
 
-    /// Checks a request.
+    /// Checks a request. Who shows nothing may be the anonymous user.
     pub(super) async fn check(
         &self,
         authority: Option<&dyn Authority>,
+        anonymous: bool,
         method: &Method,
         path: &str,
         headers: &HeaderMap,
@@ -91,18 +94,28 @@ impl Access {
         match self {
             Self::Granted => Ok(()),
             Self::Of(caller) => may(authority, caller, asked).await,
-            Self::Unknown => match bearer(authority, headers).await {
-                Some(caller) => may(authority, &caller, asked).await,
-                None => Err(Refusal::new(StatusCode::UNAUTHORIZED, "Unauthorized")),
-            },
+            Self::Unknown => {
+                let caller = match bearer(headers) {
+                    Some(token) => owner(authority, token).await,
+                    None => anonymous.then(Caller::anonymous),
+                };
+                match caller {
+                    Some(caller) => may(authority, &caller, asked).await,
+                    None => Err(Refusal::new(StatusCode::UNAUTHORIZED, "Unauthorized")),
+                }
+            }
         }
     }
 }
 
-/// Who has the token that a request comes with.
-async fn bearer(authority: Option<&dyn Authority>, headers: &HeaderMap) -> Option<Caller> {
+/// The token that a request comes with.
+fn bearer(headers: &HeaderMap) -> Option<&str> {
     let (scheme, token) = headers.get(AUTHORIZATION)?.to_str().ok()?.split_once(' ')?;
-    let token = Some(token.trim()).filter(|t| scheme.eq_ignore_ascii_case("bearer") && !t.is_empty())?;
+    Some(token.trim()).filter(|t| scheme.eq_ignore_ascii_case("bearer") && !t.is_empty())
+}
+
+/// Who has a token.
+async fn owner(authority: Option<&dyn Authority>, token: &str) -> Option<Caller> {
     match authority?.identify(token).await {
         Ok(caller) => caller,
         Err(error) => {
@@ -162,6 +175,9 @@ mod tests {
             (Method::GET, "/stats/summary", "get", &["stats"]),
             (Method::GET, "/metrics", "get", &["metrics"]),
             (Method::GET, "/metrics/probes", "get", &["metrics"]),
+            (Method::GET, "/logs/messages", "get", &["log"]),
+            (Method::GET, "/logs", "get", &["log"]),
+            (Method::GET, "/logsearch", "get", &["proxy"]),
             (Method::GET, "/containerLogs/ns/p/c", "get", &["proxy"]),
             (Method::POST, "/exec/ns/p/c", "create", &["proxy"]),
             (Method::GET, "/exec/ns/p/c", "create", &["proxy"]),

@@ -24,7 +24,7 @@ pub struct Streams {
     pub stdin: bool,
     /// Standard output.
     pub stdout: bool,
-    /// Standard error. Never together with a terminal, which has one output.
+    /// Standard error. Runtimes refuse it together with a terminal, which has one output.
     pub stderr: bool,
     /// A terminal.
     pub tty: bool,
@@ -98,6 +98,11 @@ pub trait Backend: Send + Sync + 'static {
 
     /// How many containers were started since the kubelet started, by upstream's names for their types.
     fn started_containers(&self) -> Vec<(&'static str, u64)> {
+        Vec::new()
+    }
+
+    /// How long images took to be pulled, by upstream's words for their sizes.
+    fn image_pulls(&self) -> Vec<(&'static str, Histogram)> {
         Vec::new()
     }
 

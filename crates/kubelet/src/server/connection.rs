@@ -128,8 +128,10 @@ fn prepare(stream: &TcpStream, settings: &Settings) -> std::io::Result<()> {
 async fn answer(session: &Session, access: &Access, request: Request<Incoming>) -> Response<Reply> {
     let (method, path) = (request.method().clone(), request.uri().path().to_owned());
     let authority = session.shared.authority.as_deref();
-    let allowed = access.check(authority, &method, &path, request.headers()).await.and_then(|()| route(&method, &path));
-    let debugging = session.shared.settings.debugging;
+    let settings = &session.shared.settings;
+    let allowed = access.check(authority, settings.anonymous, &method, &path, request.headers()).await;
+    let allowed = allowed.and_then(|()| route(&method, &path));
+    let debugging = settings.debugging;
     let result = match allowed {
         Ok(route) if route.is_for_debugging() && !debugging => {
             Err(Refusal::new(StatusCode::METHOD_NOT_ALLOWED, "Debug endpoints are disabled."))

@@ -4,10 +4,11 @@
 //! The runtime is asked, not the status, which the API may show late; the status only gives words
 //! for a container that has not run yet. The texts are upstream's: people and tools know them.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use http::StatusCode;
-use k8s_openapi::api::core::v1::{ContainerStatus, Pod};
+use k8s_openapi::api::core::v1::{Container, ContainerStatus, Pod};
 
 use super::reply::Refusal;
 use super::route::PodPath;
@@ -38,18 +39,10 @@ fn name(pod: &Pod) -> &str {
     pod.metadata.name.as_deref().unwrap_or_default()
 }
 
-/// Checks that a pod's spec has a container.
-pub(super) fn declared(pod: &Pod, container: &str) -> Result<(), Refusal> {
-    let found = pod.spec.as_ref().is_some_and(|spec| {
-        let init = spec.init_containers.iter().flatten();
-        let ephemeral = spec.ephemeral_containers.iter().flatten();
-        init.chain(&spec.containers).map(|c| &c.name).chain(ephemeral.map(|c| &c.name)).any(|name| name == container)
-    });
-    if found {
-        Ok(())
-    } else {
-        Err(Refusal::not_found(format!("container {container:?} not found in pod {:?}", name(pod))))
-    }
+/// The container of this name in a pod's spec.
+pub(super) fn declared<'a>(pod: &'a Pod, container: &str) -> Result<Cow<'a, Container>, Refusal> {
+    let found = crate::spec::pod::container(pod, container).map(|(_, found)| found);
+    found.ok_or_else(|| Refusal::not_found(format!("container {container:?} not found in pod {:?}", name(pod))))
 }
 
 fn status<'a>(pod: &'a Pod, container: &str) -> Option<&'a ContainerStatus> {

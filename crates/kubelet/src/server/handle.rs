@@ -8,13 +8,13 @@ use k8s_openapi::api::core::v1::Pod;
 use serde_json::json;
 use tokio::sync::mpsc;
 
-use super::backend::Answer;
+use super::backend::{Answer, Streams};
 use super::connection::{Session, Shared};
 use super::logs::{self, LogOptions};
 use super::query::Query;
 use super::reply::{self, Refusal, Reply};
 use super::route::{ContainerPath, PodPath, Route};
-use super::{clock, find, metrics, running, streams, upgrade};
+use super::{clock, find, metrics, running, streams, system_logs, upgrade};
 use crate::runtime::RuntimeSnapshot;
 
 type Replied = Result<Response<Reply>, Refusal>;
@@ -38,15 +38,17 @@ pub(super) async fn handle(session: &Session, route: Route, request: Request<Inc
         Route::Exec(path) => {
             let (command, streams) = (streams::command(&query)?, streams::streams(&query)?);
             upgrade::require(&request)?;
-            let id = running_id(shared, &path).await?;
+            let (id, _) = running_container(shared, &path).await?;
             let url = backend.exec_url(&id, command, streams).await?;
             upgrade::pass(session, request, &url).await
         }
         Route::Attach(path) => {
             let streams = streams::streams(&query)?;
             upgrade::require(&request)?;
-            let id = running_id(shared, &path).await?;
-            let url = backend.attach_url(&id, streams).await?;
+            let (id, tty) = running_container(shared, &path).await?;
+            // What runs already has the terminal that it was made with, or none. Who asks for its standard error beside that
+            // is refused by the runtime, as with upstream: he would wait for ever for a stream that nobody writes.
+            let url = backend.attach_url(&id, Streams { tty, ..streams }).await?;
             upgrade::pass(session, request, &url).await
         }
         Route::PortForward(path) => {
@@ -58,7 +60,7 @@ pub(super) async fn handle(session: &Session, route: Route, request: Request<Inc
         }
         Route::Run(path) => {
             let command = streams::run_command(&query)?;
-            let id = running_id(shared, &path).await?;
+            let (id, _) = running_container(shared, &path).await?;
             let timeout_s = i64::try_from(shared.settings.run.as_secs()).unwrap_or(i64::MAX);
             let done = backend.exec_sync(&id, command, timeout_s).await?;
             if done.code == 0 {
@@ -82,7 +84,7 @@ pub(super) async fn handle(session: &Session, route: Route, request: Request<Inc
                 + &metrics::resizes(&backend.resize_counts())
                 + &metrics::evictions(&backend.evictions())
                 + &metrics::preemptions(&backend.preemptions())
-                + &metrics::starts(&backend.started_containers(), &backend.pod_starts())
+                + &metrics::starts(&backend.started_containers(), &backend.image_pulls(), &backend.pod_starts())
                 + &shared.settings.process.map(|page| page()).unwrap_or_default();
             let runtime = metrics::runtime(&backend.runtime_operations());
             Ok(reply::metrics(page + &runtime + &metrics::volumes(&volumes) + &managed))
@@ -98,6 +100,10 @@ pub(super) async fn handle(session: &Session, route: Route, request: Request<Inc
         Route::ProbeMetrics => Ok(reply::metrics(metrics::probes(&backend.probe_counts()))),
         Route::SliMetrics => Ok(reply::metrics(metrics::slis(&backend.health()))),
         Route::Configz => reply::json(&shared.configz),
+        Route::SystemLogs(way) => match &shared.settings.system_logs {
+            Some(dir) => system_logs::answer(shared, dir, &way).await,
+            None => Err(Refusal::new(StatusCode::METHOD_NOT_ALLOWED, "logs endpoint is disabled.")),
+        },
     }
 }
 
@@ -114,11 +120,11 @@ async fn pod(shared: &Shared, path: &PodPath) -> Result<(std::sync::Arc<Pod>, Ru
     Ok((pod, runtime))
 }
 
-/// The id of a container that runs.
-async fn running_id(shared: &Shared, path: &ContainerPath) -> Result<String, Refusal> {
+/// The id of a container that runs, and whether it was made with a terminal.
+async fn running_container(shared: &Shared, path: &ContainerPath) -> Result<(String, bool), Refusal> {
     let (pod, runtime) = pod(shared, &path.pod).await?;
-    find::declared(&pod, &path.container)?;
-    find::running(&runtime, &path.container).map(|run| run.id.clone())
+    let tty = find::declared(&pod, &path.container)?.tty == Some(true);
+    find::running(&runtime, &path.container).map(|run| (run.id.clone(), tty))
 }
 
 /// How many pieces of a log may wait for the client.
@@ -139,7 +145,7 @@ async fn log(session: &Session, path: &ContainerPath, query: &Query) -> Replied 
     let settings = &shared.settings;
     let pace = logs::Pace { check: settings.follow_check, rotation: settings.rotation, stall: settings.stall };
     tokio::spawn(logs::send(opened, options, container, client, shared.ending.clone(), pace));
-    Ok(reply::stream(parts))
+    Ok(reply::stream("text/plain", parts))
 }
 
 /// A run of a container, whose end a follower waits for.

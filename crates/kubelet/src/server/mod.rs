@@ -4,6 +4,7 @@
 //!   accept ─▶ TLS ─▶ access (client certificate) ─▶ route ─▶ handle ─┬─▶ find ─▶ logs: the runtime's files
 //!                                                                    ├─▶ find ─▶ CRI ─▶ upgrade: exec, attach,
 //!                                                                    │                  port-forward, joined
+//!                                                                    ├─▶ system_logs: files below /var/log
 //!                                                                    └─▶ pods, stats, metrics, configz, healthz
 //! ```
 //!
@@ -29,6 +30,7 @@ mod running;
 mod settings;
 mod stats;
 mod streams;
+mod system_logs;
 #[cfg(test)]
 mod tests;
 mod upgrade;

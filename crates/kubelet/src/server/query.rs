@@ -39,7 +39,8 @@ impl Query {
     }
 }
 
-fn decode(text: &str) -> Result<String, String> {
+/// What a text stands for in which others are escaped by `%`, and blanks by `+`.
+pub(super) fn decode(text: &str) -> Result<String, String> {
     let broken = || format!("invalid query: {text:?} does not decode");
     let mut out = Vec::with_capacity(text.len());
     let mut bytes = text.bytes();

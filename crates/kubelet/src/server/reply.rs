@@ -4,7 +4,7 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
-use http::header::{CONTENT_TYPE, HeaderValue};
+use http::header::{CONTENT_TYPE, HeaderValue, LOCATION};
 use http::{Response, StatusCode};
 use http_body::{Frame, SizeHint};
 use http_body_util::Empty;
@@ -80,10 +80,23 @@ pub(super) fn json(value: &impl serde::Serialize) -> Result<Response<Reply>, Ref
     Ok(typed(StatusCode::OK, "application/json", body))
 }
 
-/// A stream of text.
-pub(super) fn stream(parts: mpsc::Receiver<Result<Bytes, Broken>>) -> Response<Reply> {
+/// A page for people.
+pub(super) fn html(page: String) -> Response<Reply> {
+    typed(StatusCode::OK, "text/html; charset=utf-8", page)
+}
+
+/// Where else it is.
+pub(super) fn moved(to: &str) -> Result<Response<Reply>, Refusal> {
+    let to = HeaderValue::from_str(to).map_err(|error| Refusal::bad(error.to_string()))?;
+    let mut response = text(StatusCode::MOVED_PERMANENTLY, "");
+    response.headers_mut().insert(LOCATION, to);
+    Ok(response)
+}
+
+/// What comes in parts.
+pub(super) fn stream(content_type: &'static str, parts: mpsc::Receiver<Result<Bytes, Broken>>) -> Response<Reply> {
     let mut response = Response::new(Reply::Parts(parts));
-    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("text/plain"));
+    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
     response
 }
 

@@ -38,6 +38,8 @@ pub(super) enum Route {
     ProbeMetrics,
     SliMetrics,
     Configz,
+    /// What follows `/logs`, escaped as it came.
+    SystemLogs(String),
 }
 
 impl Route {
@@ -49,7 +51,8 @@ impl Route {
             | Self::Exec(_)
             | Self::Attach(_)
             | Self::Run(_)
-            | Self::PortForward(_) => true,
+            | Self::PortForward(_)
+            | Self::SystemLogs(_) => true,
             Self::Healthz
             | Self::Pods
             | Self::StatsSummary
@@ -75,6 +78,10 @@ const RUN: &[Method] = &[Method::POST];
 /// Finds the route: 404 where there is none, 405 where it does not take the method.
 pub(super) fn route(method: &Method, path: &str) -> Result<Route, Refusal> {
     let nothing = || Refusal::not_found("404 page not found\n");
+    let not_allowed = || Refusal::new(StatusCode::METHOD_NOT_ALLOWED, "Method Not Allowed");
+    if let Some(way) = path.strip_prefix("/logs").filter(|way| way.is_empty() || way.starts_with('/')) {
+        return if READ.contains(method) { Ok(Route::SystemLogs(way.to_owned())) } else { Err(not_allowed()) };
+    }
     let segments: Vec<&str> = path.trim_matches('/').split('/').collect();
     if segments.iter().any(|segment| segment.is_empty()) || path.contains('%') {
         // Names of pods and containers need no escapes.
@@ -100,7 +107,7 @@ pub(super) fn route(method: &Method, path: &str) -> Result<Route, Refusal> {
         _ => return Err(nothing()),
     };
     if !methods.contains(method) {
-        return Err(Refusal::new(StatusCode::METHOD_NOT_ALLOWED, "Method Not Allowed"));
+        return Err(not_allowed());
     }
     Ok(route)
 }
@@ -120,8 +127,19 @@ fn container(rest: &[&str]) -> Option<ContainerPath> {
 
 /// The first part of a path as metrics and refusals name it; unknown ones are one.
 pub(super) fn bucket(path: &str) -> &'static str {
-    const NAMES: [&str; 10] =
-        ["healthz", "pods", "runningpods", "containerLogs", "exec", "attach", "run", "portForward", "stats", "configz"];
+    const NAMES: [&str; 11] = [
+        "healthz",
+        "pods",
+        "runningpods",
+        "containerLogs",
+        "exec",
+        "attach",
+        "run",
+        "portForward",
+        "stats",
+        "configz",
+        "logs",
+    ];
     const PAGES: [&str; 5] = ["metrics", "metrics/resource", "metrics/cadvisor", "metrics/probes", "metrics/slis"];
     let path = path.trim_matches('/');
     if let Some(page) = PAGES.into_iter().find(|page| *page == path) {
@@ -161,7 +179,10 @@ mod tests {
             (Method::GET, "/metrics/slis", Ok(Route::SliMetrics)),
             (Method::GET, "/configz", Ok(Route::Configz)),
             (Method::GET, "/", Err(404)),
-            (Method::GET, "/logs/", Err(404)),
+            (Method::GET, "/logs", Ok(Route::SystemLogs(String::new()))),
+            (Method::GET, "/logs/a%20b//c/", Ok(Route::SystemLogs("/a%20b//c/".into()))),
+            (Method::POST, "/logs/", Err(405)),
+            (Method::GET, "/logsearch", Err(404)),
             (Method::GET, "/containerLogs/ns/p", Err(404)),
             (Method::GET, "/containerLogs/ns//c", Err(404)),
             (Method::GET, "/containerLogs/ns/p/..%2fc", Err(404)),
@@ -182,6 +203,7 @@ mod tests {
             ("/metrics/resource", "metrics/resource"),
             ("/metrics", "metrics"),
             ("/stats/summary", "stats"),
+            ("/logs/messages", "logs"),
             ("/anything/else", "other"),
             ("/", "other"),
         ] {

@@ -1,5 +1,6 @@
 //! What the server serves, and its bounds in size and time.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 /// What is served, and bounds; the defaults suit a node.
@@ -7,6 +8,11 @@ use std::time::Duration;
 pub struct Settings {
     /// Whether anybody may look into containers, run commands there and read logs (`enableDebuggingHandlers`).
     pub debugging: bool,
+    /// The directory of the node's logs, which those may read who may read its logs; nobody without it
+    /// (`enableSystemLogHandler`).
+    pub system_logs: Option<PathBuf>,
+    /// Whether who shows nothing is the anonymous user, who may do what the API server says (`authentication.anonymous`).
+    pub anonymous: bool,
     /// What is told of the process that serves, among the metrics; nothing without it.
     pub process: Option<fn() -> String>,
     /// Most connections at a time, those of exec and port-forward included; more wait.
@@ -44,6 +50,8 @@ impl Default for Settings {
     fn default() -> Self {
         Self {
             debugging: true,
+            system_logs: None,
+            anonymous: false,
             process: None,
             max_connections: 1024,
             max_strangers: 512,

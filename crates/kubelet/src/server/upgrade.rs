@@ -12,6 +12,7 @@
 //! know (containerd 1.6 and `v5.channel.k8s.io`) gets the runtime's refusal, and tries its next one.
 
 use bytes::Bytes;
+use carrack_auth::relay;
 use http::header::{
     AUTHORIZATION, CONNECTION, CONTENT_LENGTH, COOKIE, HOST, SEC_WEBSOCKET_PROTOCOL, TRANSFER_ENCODING, UPGRADE,
 };
@@ -153,12 +154,9 @@ async fn join(session: Session, client: OnUpgrade, runtime: OnUpgrade) {
             return;
         }
     };
-    let (mut client, mut runtime) = (TokioIo::new(client), TokioIo::new(runtime));
-    tokio::select! {
-        result = tokio::io::copy_bidirectional(&mut client, &mut runtime) => if let Err(error) = result {
-            tracing::debug!(%error, "an upgraded connection broke off");
-        },
-        () = session.shared.ended() => {}
+    let ended = session.shared.ended();
+    if let Err(error) = relay::join(TokioIo::new(client), TokioIo::new(runtime), ended).await {
+        tracing::debug!(%error, "an upgraded connection broke off");
     }
     // The place among the connections is free from here on.
     drop(session);

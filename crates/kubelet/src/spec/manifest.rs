@@ -1,6 +1,7 @@
 //! Static pods: manifests on the node's own disk, decoded as strictly as the API server decodes what it is sent
 //! (<https://kubernetes.io/docs/tasks/configure-pod-container/static-pod/>).
 
+use carrack_engine::Time;
 use carrack_networks::NETWORKS_ANNOTATION;
 use carrack_schema::decode::{self, Format, Limits};
 use carrack_schema::{default, table, validate};
@@ -16,6 +17,8 @@ pub const HASH_LENGTH: usize = 32;
 pub const MIRROR: &str = "kubernetes.io/config.mirror";
 /// Annotation: where a pod comes from.
 pub const SOURCE: &str = "kubernetes.io/config.source";
+/// Annotation: when a static pod's manifest was seen first.
+pub const SEEN: &str = "kubernetes.io/config.seen";
 
 /// A manifest as it was read.
 #[derive(Clone, Debug, PartialEq)]
@@ -56,6 +59,13 @@ pub fn read(bytes: &[u8], path: &str, node: &str) -> Result<Pod, String> {
         Some(what) => Err(format!("a static pod cannot have {what}: it runs without the API")),
         None => Ok(pod),
     }
+}
+
+/// The pod of a manifest that is seen for the first time.
+#[must_use]
+pub fn seen(mut pod: Pod, now: Time) -> Pod {
+    pod.metadata.annotations.get_or_insert_default().insert(SEEN.into(), now.rfc3339_micros());
+    pod
 }
 
 /// Names and places it as upstream does.
@@ -186,6 +196,13 @@ mod tests {
         assert_eq!(mirrored(&picture), Some(uid.as_str()));
         assert_eq!(picture.metadata.uid, None);
         assert_eq!(mirrored(&pod), None);
+        // When it was seen is no part of what it is.
+        let pod = seen(pod, Time::from_unix_s(7));
+        assert_eq!(
+            (pod.annotation(SEEN), pod.metadata.uid.as_ref()),
+            (Some("1970-01-01T00:00:07.000000Z"), Some(&uid))
+        );
+        assert_eq!(mirror(&pod, "n")["metadata"]["annotations"][SEEN], "1970-01-01T00:00:07.000000Z");
     }
 
     #[test]

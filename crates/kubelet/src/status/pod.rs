@@ -67,7 +67,7 @@ pub struct Inputs<'a> {
     pub ended_because: Option<&'a Ended>,
     /// Addresses of the node.
     pub host_ips: &'a [String],
-    /// Addresses of the pod.
+    /// Addresses of the pod; none before it is ready to start containers.
     pub pod_ips: &'a [String],
     /// How large it is, and is to be.
     pub sizes: Sizes<'a>,
@@ -78,6 +78,9 @@ pub struct Inputs<'a> {
 /// Longest texts with which all containers of a pod ended, together, in bytes (upstream's `MaxPodTerminationMessageLogLength`):
 /// each has an equal part of that, so that a pod of many does not have a status that no API server takes.
 const MAX_MESSAGES: usize = 12 << 10;
+
+/// Condition that a pod's sandbox, its network and its volumes are there.
+pub const READY_TO_START: &str = "PodReadyToStartContainers";
 
 /// Condition that shows what a pod waits for before it may start.
 pub const ADMITTED: &str = "carrack.io/Admitted";
@@ -440,7 +443,7 @@ pub fn pod_status(i: &Inputs<'_>) -> PodStatus {
     let over = matches!(phase, "Succeeded" | "Failed");
 
     let mut conditions = Conditions { list: status.conditions.take().unwrap_or_default(), now: i.now, pod };
-    conditions.set("PodReadyToStartContainers", !i.pod_ips.is_empty() && !over && !i.stopped, "", "");
+    conditions.set(READY_TO_START, !i.pod_ips.is_empty() && !over && !i.stopped, "", "");
     let waiting_init: Vec<&str> = pod::init_containers(pod)
         .zip(&init)
         .filter(|((kind, _), s)| match kind {

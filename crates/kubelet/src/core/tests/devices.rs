@@ -88,6 +88,70 @@ fn a_wait_that_is_too_long_ends_in_a_rejection_with_a_reason() {
     assert!(w.api.events.iter().filter(|e| *e == "WaitingForResource").count() == 1, "{:?}", w.api.events);
 }
 
+/// While the choice of a device is written down, its plugin says that it is not well after all.
+#[test]
+fn a_device_that_falls_ill_is_not_asked_for() {
+    each_seed(|seed| {
+        let mut w = World::new(seed);
+        w.edit_or_create_node();
+        w.run(2);
+        w.plugin_up(&["a"]);
+        w.run(2);
+        w.create("p", vm("Always"));
+        let notes = |op: &Op| matches!(op, Op::SaveCheckpoint(body) if String::from_utf8_lossy(body).contains("uid-p"));
+        while !w.asked.iter().any(|(_, op)| notes(op)) {
+            w.next();
+        }
+        let epoch = w.node.plugins[KVM].epoch;
+        let list = |healthy: bool| {
+            let devices = vec![Device { id: "a".into(), healthy, numa_nodes: vec![] }];
+            Input::Own(In::PluginDevices { resource: KVM.into(), epoch, devices })
+        };
+        w.input(list(false));
+        w.run(20);
+        assert!(!w.asked.iter().any(|(_, op)| matches!(op, Op::Allocate { .. })), "seed {seed}");
+        let waiting = &w.api.objects[POD]["status"]["containerStatuses"][0]["state"]["waiting"];
+        assert_eq!(waiting["reason"], "WaitingForDevice", "seed {seed}: {}", w.api.objects[POD]["status"]);
+        w.input(list(true));
+        w.run(20);
+        assert_eq!(w.phase(), "Running", "seed {seed}");
+    });
+}
+
+/// It was given its device, and had not begun when the power went, and the pod's record with it.
+#[test]
+fn a_pod_that_holds_a_device_is_not_turned_away_by_a_plugin_that_lists_none() {
+    let config = || NodeConfig {
+        node_name: "sim".into(),
+        topology: (Policy::Restricted, Scope::Container),
+        ..NodeConfig::default()
+    };
+    let mut w = World::new(1);
+    w.node.host.numa_nodes = vec![0, 1];
+    w.restart_kubelet_as(config());
+    w.edit_or_create_node();
+    w.run(2);
+    w.plugin_up(&["a"]);
+    w.run(2);
+    w.node.unwritten = Some("pod-");
+    w.create("p", vm("Always"));
+    w.run(10);
+    assert!(w.core.devices().holds("uid-p") && w.node.running("uid-p").is_empty());
+
+    let now = w.now;
+    w.node.reboot(now, "boot-2");
+    w.node.sandboxes.clear();
+    w.node.unwritten = None;
+    w.restart_kubelet_as(config());
+    w.run(2);
+    w.plugin_up(&[]);
+    w.run(30);
+    assert_eq!(w.phase(), "Pending", "{}", w.api.objects[POD]["status"]);
+    w.plugin_up(&["a"]);
+    w.run(30);
+    assert_eq!(w.phase(), "Running", "{}", w.api.objects[POD]["status"]);
+}
+
 #[test]
 fn one_device_goes_to_one_pod_and_then_to_the_next() {
     each_seed(|seed| {

@@ -33,6 +33,22 @@ fn hooks_that_fail_are_told_without_their_words() {
     }
 }
 
+/// The runtime tells its end only after it has refused the hook.
+#[test]
+fn a_hook_whose_container_ended_before_it_is_not_told() {
+    let mut w = World::new(1);
+    w.edit_or_create_node();
+    w.node.exec_ends.insert("c".into());
+    let mut spec = plain();
+    spec["containers"][0]["lifecycle"] = json!({"preStop": {"exec": {"command": ["bye"]}}});
+    w.create("p", spec);
+    w.run(5);
+    w.delete(5);
+    w.run(20);
+    assert!(w.asked.iter().any(|(_, op)| matches!(op, Op::Exec { .. })), "it ran");
+    assert!(told(&w, "FailedPreStopHook").is_empty());
+}
+
 /// It says nothing about its container, which goes on, and whoever wrote it hears of it.
 #[test]
 fn a_probe_that_cannot_be_asked_is_told() {

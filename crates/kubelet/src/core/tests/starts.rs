@@ -3,6 +3,7 @@
 use super::*;
 use crate::effects::{Counted, NetAction};
 use crate::runtime::ContainerState;
+use crate::status::pod::READY_TO_START;
 
 impl World {
     /// What of the operations so far a function wants to see.
@@ -42,13 +43,41 @@ fn a_sandbox_does_not_wait_for_volumes_and_containers_do() {
     w.run(10);
     assert_eq!((w.node.sandboxes.len(), w.node.containers.len(), w.phase()), (1, 0, "Pending"));
     assert!(w.api.events.iter().any(|e| e == "FailedMount"), "{:?}", w.api.events);
+    let told = |w: &World| (w.ready(READY_TO_START), w.api.objects[POD]["status"]["podIP"].is_string());
+    assert_eq!(told(&w), (false, false));
     let news = w.api.put("/api/v1/namespaces/n/configmaps/late", json!({"metadata": {"name": "late"}, "data": {}}));
     w.tell(news);
     w.run(30);
     assert_eq!((w.node.sandboxes.len(), w.phase()), (1, "Running"));
+    assert_eq!(told(&w), (true, true));
     w.delete(5);
     w.run(20);
     w.assert_clean();
+}
+
+#[test]
+fn that_a_pod_may_start_is_not_taken_back_by_a_kubelet_that_starts() {
+    each_seed(|seed| {
+        let mut w = World::new(seed);
+        w.edit_or_create_node();
+        let news = w.api.put("/api/v1/namespaces/n/configmaps/m", json!({"metadata": {"name": "m"}, "data": {}}));
+        w.tell(news);
+        let mut spec = plain();
+        spec["containers"][0]["image"] = "nowhere".into();
+        spec["volumes"] = json!([{"name": "e", "configMap": {"name": "m"}}]);
+        w.create("p", spec);
+        w.run(10);
+        assert!(w.ready(READY_TO_START), "seed {seed}: {}", w.api.objects[POD]["status"]);
+        let before = w.api.revision;
+        w.restart_kubelet();
+        w.run(20);
+        for (_, _, event) in w.api.history.iter().filter(|(at, path, _)| *at > before && path == POD) {
+            let event: Value = serde_json::from_slice(event).unwrap();
+            let mut conditions = event["object"]["status"]["conditions"].as_array().unwrap().iter();
+            let told = conditions.find(|c| c["type"] == READY_TO_START).unwrap();
+            assert_eq!(told["status"], "True", "seed {seed}: {event}");
+        }
+    });
 }
 
 #[test]
@@ -609,7 +638,9 @@ fn who_is_at_fault_for_a_container_that_is_not_made_is_told() {
 fn starts_are_counted_once() {
     let mut w = World::new(1);
     w.edit_or_create_node();
+    w.node.registry.insert("far".into(), None);
     let mut spec = plain();
+    spec["containers"][0]["image"] = "far".into();
     let sidecar =
         json!({"name": "s", "image": "busybox", "imagePullPolicy": "IfNotPresent", "restartPolicy": "Always"});
     spec["initContainers"] = json!([sidecar]);
@@ -628,4 +659,9 @@ fn starts_are_counted_once() {
     });
     let kinds: Vec<&str> = containers.into_iter().map(|(_, kind)| kind).collect();
     assert_eq!(kinds, ["init_container", "container"]);
+    let pulls = w.saw(|op| match op {
+        Op::Count(Counted::ImagePull(bytes, _)) => Some(*bytes),
+        _ => None,
+    });
+    assert!(matches!(pulls.as_slice(), [(_, bytes)] if *bytes > 0), "{pulls:?}");
 }

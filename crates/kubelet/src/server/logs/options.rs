@@ -1,6 +1,7 @@
 //! What a client wants to see of a log: the query of `containerLogs`, as upstream's `PodLogOptions`.
 
 use carrack_engine::Time;
+use carrack_schema::logs::LogLimits;
 
 use crate::server::query::Query;
 
@@ -31,50 +32,46 @@ pub(crate) struct LogOptions {
 }
 
 impl LogOptions {
-    /// Reads a query. The rules are those of upstream's `ValidatePodLogOptions`; `tail` is an old
-    /// name of `tailLines`, where `all` means no limit.
+    /// Reads a query. `tail` is an old name of `tailLines`, where `all` means no limit.
     pub(crate) fn parse(query: &Query, now: Time) -> Result<Self, String> {
         let tail = query.non_empty("tail").filter(|tail| *tail != "all");
-        let since_s = number(query.non_empty("sinceSeconds"), "sinceSeconds", 1)?;
         let since_time = query
             .non_empty("sinceTime")
             .map(|text| {
                 Time::parse(text).ok_or_else(|| format!("invalid sinceTime {text:?}: an RFC 3339 time is needed"))
             })
             .transpose()?;
-        if since_s.is_some() && since_time.is_some() {
-            return Err("at most one of `sinceTime` or `sinceSeconds` may be specified".into());
+        let limits = LogLimits {
+            tail_lines: number(tail.or_else(|| query.non_empty("tailLines")), "tailLines")?,
+            limit_bytes: number(query.non_empty("limitBytes"), "limitBytes")?,
+            since_s: number(query.non_empty("sinceSeconds"), "sinceSeconds")?,
+            has_since_time: since_time.is_some(),
+            stream: query.non_empty("stream"),
+        };
+        if let Some(fault) = limits.faults().first() {
+            return Err(if fault.path.is_empty() { fault.message() } else { fault.to_string() });
         }
-        let options = Self {
+        // Nothing is below zero that has no fault.
+        let counted = |count: Option<i64>| count.and_then(|count| u64::try_from(count).ok());
+        let since_s = counted(limits.since_s).map(std::time::Duration::from_secs);
+        Ok(Self {
             follow: query.flag("follow"),
             previous: query.flag("previous"),
             timestamps: query.flag("timestamps"),
-            since: since_s.map(|s| now - std::time::Duration::from_secs(s)).or(since_time),
-            tail_lines: number(tail.or_else(|| query.non_empty("tailLines")), "tailLines", 0)?,
-            limit_bytes: number(query.non_empty("limitBytes"), "limitBytes", 1)?,
-            only: match query.non_empty("stream") {
-                None | Some("All") => None,
+            since: since_s.map(|since| now - since).or(since_time),
+            tail_lines: counted(limits.tail_lines),
+            limit_bytes: counted(limits.limit_bytes),
+            only: match limits.stream {
                 Some("Stdout") => Some(Output::Stdout),
                 Some("Stderr") => Some(Output::Stderr),
-                Some(other) => return Err(format!("invalid stream {other:?}: All, Stdout or Stderr is needed")),
+                _ => None,
             },
-        };
-        if options.tail_lines.is_some() && options.only.is_some() {
-            return Err("`tailLines` and specific `stream` are mutually exclusive for now".into());
-        }
-        Ok(options)
+        })
     }
 }
 
-fn number(text: Option<&str>, name: &str, least: u64) -> Result<Option<u64>, String> {
-    text.map(|text| {
-        text.parse::<i64>()
-            .ok()
-            .and_then(|n| u64::try_from(n).ok())
-            .filter(|n| *n >= least)
-            .ok_or_else(|| format!("invalid {name} {text:?}: a number not less than {least} is needed"))
-    })
-    .transpose()
+fn number(text: Option<&str>, name: &str) -> Result<Option<i64>, String> {
+    text.map(|text| text.parse().map_err(|_| format!("invalid {name} {text:?}: a number is needed"))).transpose()
 }
 
 #[cfg(test)]

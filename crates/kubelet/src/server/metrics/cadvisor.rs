@@ -3,7 +3,7 @@
 //! cAdvisor's other families, of the kernel's inner life, are not there.
 
 use super::{Page, seconds};
-use crate::runtime::{ContainerRecord, ContainerState, RuntimeSnapshot};
+use crate::runtime::{ContainerRecord, ContainerState, Resources, RuntimeSnapshot};
 use crate::server::stats::{ContainerStats, FsStats, InterfaceStats, MemoryStats, PodStats, Summary};
 
 /// A number of a container, and when it was read, in milliseconds.
@@ -66,13 +66,17 @@ pub(in crate::server) fn cadvisor(summary: &Summary, runtime: &RuntimeSnapshot) 
         }),
     ];
     let all = summary.pods.iter().flat_map(|pod| pod.containers.iter().map(move |c| (pod, c)));
-    let containers: Vec<_> = all.map(|(pod, c)| (of_container(pod, c, runtime), c)).collect();
+    let with_records = all.map(|(pod, c)| {
+        let record = record_of(pod, c, runtime);
+        (of_container(pod, c, record), c, record)
+    });
+    let containers: Vec<_> = with_records.collect();
     let mut last = "";
     for (name, kind, help, own, value) in rows {
         if std::mem::replace(&mut last, name) != name {
             page.family(name, kind, help);
         }
-        for (labels, container) in &containers {
+        for (labels, container, _) in &containers {
             if let Some((value, at_ms)) = value(container) {
                 let labels = [own, labels.as_slice()].concat();
                 page.sample(name, &labels, format!("{value} {at_ms}"));
@@ -81,24 +85,56 @@ pub(in crate::server) fn cadvisor(summary: &Summary, runtime: &RuntimeSnapshot) 
     }
     let name = "container_start_time_seconds";
     page.family(name, "gauge", "Start time of the container since unix epoch in seconds.");
-    for (labels, container) in &containers {
+    for (labels, container, _) in &containers {
         if let Some(start) = &container.start_time {
             page.sample(name, labels, start.0.as_second());
         }
     }
+    limits(&mut page, containers.iter().filter_map(|(labels, _, record)| Some((labels, (*record)?))));
     networks(&mut page, summary);
     page.0
+}
+
+/// What the runtime holds of the run that is told of.
+fn record_of<'a>(
+    pod: &PodStats,
+    container: &ContainerStats,
+    runtime: &'a RuntimeSnapshot,
+) -> Option<&'a ContainerRecord> {
+    let is_it = |r: &&ContainerRecord| {
+        *r.pod.uid == *pod.pod_ref.uid && r.name == container.name && r.state == ContainerState::Running
+    };
+    runtime.containers.iter().find(is_it)
+}
+
+/// An amount of what a container may use, if it is told.
+type Limit = fn(&Resources) -> Option<i64>;
+
+/// What containers may use, where their runtime tells.
+fn limits<'a>(page: &mut Page, of: impl Iterator<Item = (&'a Vec<(&'static str, &'a str)>, &'a ContainerRecord)>) {
+    let limited: Vec<_> = of.filter_map(|(labels, record)| Some((labels, record.size.actual.as_ref()?))).collect();
+    // One that has no quota is not told to have one.
+    let families: [(&str, &str, Limit); 4] = [
+        ("container_spec_cpu_period", "CPU period of the container.", |r| Some(r.cpu_period_us)),
+        ("container_spec_cpu_quota", "CPU quota of the container.", |r| Some(r.cpu_quota_us).filter(|us| *us > 0)),
+        ("container_spec_cpu_shares", "CPU share of the container.", |r| Some(r.cpu_shares)),
+        ("container_spec_memory_limit_bytes", "Memory limit for the container.", |r| Some(r.memory_limit_bytes)),
+    ];
+    for (name, help, value) in families {
+        page.family(name, "gauge", help);
+        for (labels, resources) in &limited {
+            if let Some(value) = value(resources) {
+                page.sample(name, labels, value);
+            }
+        }
+    }
 }
 
 fn of_container<'a>(
     pod: &'a PodStats,
     container: &'a ContainerStats,
-    runtime: &'a RuntimeSnapshot,
+    record: Option<&'a ContainerRecord>,
 ) -> Vec<(&'static str, &'a str)> {
-    let is_it = |r: &&ContainerRecord| {
-        *r.pod.uid == *pod.pod_ref.uid && r.name == container.name && r.state == ContainerState::Running
-    };
-    let record = runtime.containers.iter().find(is_it);
     vec![
         ("container", container.name.as_str()),
         ("image", record.map_or("", |r| r.image.as_str())),
@@ -139,7 +175,7 @@ fn networks(page: &mut Page, summary: &Summary) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::runtime::PodRef;
+    use crate::runtime::{ContainerSize, PodRef};
     use crate::server::stats::{CpuStats, NetworkStats, PodReference};
 
     #[test]
@@ -182,7 +218,10 @@ mod tests {
             image: "busybox".into(),
             image_ref: String::new(),
             hash: String::new(),
-            size: Default::default(),
+            size: ContainerSize {
+                made_with: None,
+                actual: Some(Resources { cpu_shares: 512, memory_limit_bytes: 64, ..Resources::default() }),
+            },
             user: None,
         };
         let runtime = RuntimeSnapshot {
@@ -198,10 +237,14 @@ mod tests {
             format!("container_memory_failures_total{{failure_type=\"pgfault\",scope=\"container\",{of}}} 3 7000"),
             format!("container_memory_failures_total{{failure_type=\"pgmajfault\",scope=\"container\",{of}}} 0 7000"),
             format!("container_start_time_seconds{{{of}}} 7"),
+            format!("container_spec_cpu_shares{{{of}}} 512"),
+            format!("container_spec_memory_limit_bytes{{{of}}} 64"),
             "container_network_receive_bytes_total{interface=\"eth0\",namespace=\"ns\",pod=\"p\"} 9 7000".into(),
         ] {
             assert!(page.lines().any(|l| l == line), "{line} is missing of\n{page}");
         }
-        assert!(!page.contains("container_memory_rss{"), "what is not known is left out:\n{page}");
+        for family in ["container_memory_rss{", "container_spec_cpu_quota{"] {
+            assert!(!page.contains(family), "what is not known is left out:\n{page}");
+        }
     }
 }

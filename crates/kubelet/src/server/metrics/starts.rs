@@ -3,11 +3,20 @@
 use super::Page;
 use crate::adapters::storage_times::Histogram;
 
-/// The page, of containers by their types and of how long pods took.
-pub(in crate::server) fn starts(containers: &[(&'static str, u64)], pods: &Histogram) -> String {
+/// The page, of containers by their types, of how long images took by their sizes, and of how long pods did.
+pub(in crate::server) fn starts(
+    containers: &[(&'static str, u64)],
+    pulls: &[(&'static str, Histogram)],
+    pods: &Histogram,
+) -> String {
     let mut page = Page::default();
     let help = "[ALPHA] Cumulative number of containers started";
     page.counter("kubelet_started_containers_total", help, "container_type", containers.iter().copied());
+    let name = "kubelet_image_pull_duration_seconds";
+    page.family(name, "histogram", "[ALPHA] Duration in seconds to pull an image.");
+    for (size, times) in pulls {
+        page.histogram(name, &[("image_size_in_bytes", size)], times);
+    }
     let name = "kubelet_pod_start_duration_seconds";
     let help = "[ALPHA] Duration in seconds from kubelet seeing a pod for the first time to the pod starting to run";
     page.family(name, "histogram", help);
@@ -38,10 +47,11 @@ mod tests {
         let times = Histograms::<()>::default();
         times.ended((), Duration::from_millis(700));
         let all = times.all();
-        let page = starts(&[("container", 3), ("init_container", 1)], &all[0].1);
+        let page = starts(&[("container", 3), ("init_container", 1)], &[("0-10MB", all[0].1)], &all[0].1);
         for line in [
             "kubelet_started_containers_total{container_type=\"container\"} 3",
             "kubelet_started_containers_total{container_type=\"init_container\"} 1",
+            "kubelet_image_pull_duration_seconds_bucket{image_size_in_bytes=\"0-10MB\",le=\"1\"} 1",
             "kubelet_pod_start_duration_seconds_bucket{le=\"0.5\"} 0",
             "kubelet_pod_start_duration_seconds_bucket{le=\"1\"} 1",
             "kubelet_pod_start_duration_seconds_count 1",

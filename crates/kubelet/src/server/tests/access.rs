@@ -108,6 +108,7 @@ async fn by_token_and_the_api_servers_word() {
         ("Bearer token=get:metrics", "/metrics/probes", 200),
         ("Bearer token=get:configz", "/configz", 200),
         ("Bearer token=get:proxy", "/no/such/path", 404),
+        ("Bearer token=get:proxy", "/logs/", 403),
         ("Bearer token=unsure", "/pods", 500),
         ("Bearer token=lost", "/pods", 401),
         ("Bearer other", "/pods", 401),
@@ -118,5 +119,22 @@ async fn by_token_and_the_api_servers_word() {
         let request = request(Method::GET, path, &[("authorization", token)]);
         let response = sender.send_request(request).await.expect("answers");
         assert_eq!(response.status().as_u16(), expected, "{token} {path}");
+    }
+}
+
+#[tokio::test]
+async fn who_shows_nothing_is_anonymous_where_that_is_allowed() {
+    for (anonymous, headers, expected) in [
+        (false, &[][..], 401),
+        // The API server does not know him as one who may.
+        (true, &[], 403),
+        (true, &[("authorization", "Basic eDp5")], 403),
+        (true, &[("authorization", "Bearer other")], 401),
+        (true, &[("authorization", "Bearer token=get:pods")], 200),
+    ] {
+        let world = World::with(Settings { anonymous, ..Settings::default() }).await;
+        let mut sender = world.connect(None).await;
+        let response = sender.send_request(request(Method::GET, "/pods", headers)).await.expect("answers");
+        assert_eq!(response.status().as_u16(), expected, "{anonymous} {headers:?}");
     }
 }

@@ -31,7 +31,7 @@ async fn options_reach_the_log() {
         ("?sinceTime=2016-10-06T00:17:02Z", (200, "two\n")),
         ("?sinceSeconds=10", (200, "")),
         ("?stream=Stdout", (200, "one\n")),
-        ("?tailLines=-1", (400, "invalid tailLines \"-1\": a number not less than 0 is needed")),
+        ("?tailLines=-1", (400, "tailLines: Invalid value: -1: must be greater than or equal to 0")),
         ("?previous=true", (400, "previous terminated container \"c\" in pod \"p\" not found")),
         ("?x=%zz", (400, "invalid query: \"%zz\" does not decode")),
     ] {

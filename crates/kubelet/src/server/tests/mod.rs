@@ -4,6 +4,7 @@ mod access;
 mod logs;
 mod pages;
 mod streams;
+mod system_logs;
 
 use std::net::SocketAddr;
 use std::sync::Arc;

@@ -67,7 +67,7 @@ async fn bytes_pass_both_ways_with_half_close() {
             "/attach/ns/p/uid/c?output=1&error=1&tty=1",
             WEBSOCKET,
             WEBSOCKET_ANSWER,
-            "attach id Streams { stdin: false, stdout: true, stderr: false, tty: true }",
+            "attach id Streams { stdin: false, stdout: true, stderr: false, tty: false }",
             "first",
         ),
         (Method::POST, "/portForward/ns/p", SPDY, SPDY_ANSWER, "port-forward sandbox []", ""),
@@ -106,6 +106,27 @@ async fn bytes_pass_both_ways_with_half_close() {
             assert!(head.contains(&format!("\r\n{name}: {value}\r\n")), "{name}: {value} is missing of {head}");
         }
         assert_eq!(lock(&world.node.asked).pop().as_deref(), Some(asked));
+    }
+}
+
+#[tokio::test]
+async fn who_attaches_has_the_terminal_that_the_container_has() {
+    let world = World::new().await.with_pod(ContainerState::Running);
+    for (tty, query, expected) in [
+        (false, "output=1&error=1", "stdin: false, stdout: true, stderr: true, tty: false"),
+        (false, "input=1&output=1&error=1&tty=1", "stdin: true, stdout: true, stderr: false, tty: false"),
+        (true, "input=1&output=1&error=1&tty=1", "stdin: true, stdout: true, stderr: false, tty: true"),
+        // The runtime refuses it.
+        (true, "output=1&error=1", "stdin: false, stdout: true, stderr: true, tty: true"),
+    ] {
+        lock(&world.node.pods)[0] = pod_of(json!({
+            "metadata": {"name": "p", "namespace": "ns", "uid": "uid"},
+            "spec": {"containers": [{"name": "c", "tty": tty}]},
+        }));
+        let attach = request(Method::POST, &format!("/attach/ns/p/c?{query}"), SPDY);
+        // This node's runtime streams nothing.
+        assert_eq!(text(world.send(attach).await).await, (500, "no streaming".into()), "{query}");
+        assert_eq!(lock(&world.node.asked).pop(), Some(format!("attach id Streams {{ {expected} }}")), "{query}");
     }
 }
 
@@ -162,8 +183,36 @@ async fn joined_streams_end_with_the_server() {
     read_exactly(&mut stream, "hello").await;
     world.stop().await;
     let mut rest = Vec::new();
-    // Cut off, with or without a goodbye of TLS.
-    tokio::time::timeout(LONG, stream.read_to_end(&mut rest)).await.expect("ends").unwrap_or_default();
+    // Cut off, but in order: reading fails where the goodbye of TLS is missing.
+    tokio::time::timeout(LONG, stream.read_to_end(&mut rest)).await.expect("ends").expect("a goodbye");
     assert!(rest.is_empty());
     tokio::time::timeout(LONG, runtime).await.expect("the runtime is told").unwrap_or_default();
+}
+
+/// A runtime that ends while its client is still sending resets the connection; what it has said until then arrives, and the
+/// client sees an end in order.
+#[tokio::test]
+async fn a_runtime_that_hangs_up_is_heard_to_the_end() {
+    let world = World::new().await.with_pod(ContainerState::Running);
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("binds");
+    let port = listener.local_addr().expect("address").port();
+    *lock(&world.node.url) = format!("http://127.0.0.1:{port}/attach/token");
+    let runtime = tokio::spawn(async move {
+        let (mut stream, _) = listener.accept().await.expect("accepts");
+        let mut head = Vec::new();
+        while !head.ends_with(b"\r\n\r\n") {
+            head.push(stream.read_u8().await.expect("a head"));
+        }
+        stream.write_all(SPDY_ANSWER.as_bytes()).await.expect("answers");
+        // There is something to be read, which nobody reads.
+        stream.peek(&mut [0]).await.expect("input");
+        stream.write_all(b"the outcome").await.expect("writes");
+    });
+    let mut response = world.send(request(Method::POST, "/attach/ns/p/c?input=1&output=1", SPDY)).await;
+    let mut stream = TokioIo::new(hyper::upgrade::on(&mut response).await.expect("upgrades"));
+    stream.write_all(b"input").await.expect("writes");
+    runtime.await.expect("no panic");
+    let mut heard = String::new();
+    tokio::time::timeout(LONG, stream.read_to_string(&mut heard)).await.expect("ends").expect("a goodbye");
+    assert_eq!(heard, "the outcome");
 }

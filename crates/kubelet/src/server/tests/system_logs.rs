@@ -1,0 +1,91 @@
+//! The node's logs, and what they must not lead to.
+
+use std::fs;
+use std::os::unix::fs::symlink;
+
+use rustix::fs::{CWD, FileType, Mode, mknodat};
+
+use super::*;
+
+/// A server whose logs are in a directory of its own, beside a file that is nobody's to read.
+async fn world() -> (World, tempfile::TempDir) {
+    let node = tempfile::tempdir().expect("directory");
+    let logs = node.path().join("log");
+    fs::create_dir_all(logs.join("pods/a b")).expect("made");
+    fs::create_dir(logs.join("containers")).expect("made");
+    fs::write(node.path().join("secret"), "secret").expect("written");
+    fs::write(logs.join("messages"), "one\ntwo\n").expect("written");
+    fs::write(logs.join("wtmp"), [7, 0, 0, 0]).expect("written");
+    fs::write(logs.join("pods/a b/0<&>.log"), "x".repeat(100_000)).expect("written");
+    symlink(logs.join("pods/a b/0<&>.log"), logs.join("containers/c.log")).expect("linked");
+    symlink(node.path().join("secret"), logs.join("out")).expect("linked");
+    symlink("../../secret", logs.join("pods/out")).expect("linked");
+    symlink(node.path(), logs.join("away")).expect("linked");
+    symlink("loop", logs.join("loop")).expect("linked");
+    mknodat(CWD, logs.join("pipe"), FileType::Fifo, Mode::RUSR, 0).expect("made");
+    (World::with(Settings { system_logs: Some(logs), ..Settings::default() }).await, node)
+}
+
+#[tokio::test]
+async fn files_and_lists_are_served() {
+    let (world, _node) = world().await;
+    for (path, content_type, expected) in [
+        ("/logs/messages", "text/plain; charset=utf-8", "one\ntwo\n".to_owned()),
+        ("/logs/wtmp", "application/octet-stream", "\u{7}\0\0\0".into()),
+        ("/logs/containers/c.log", "text/plain; charset=utf-8", "x".repeat(100_000)),
+        ("/logs/pods/a%20b/0%3C%26%3E.log", "text/plain; charset=utf-8", "x".repeat(100_000)),
+        (
+            "/logs/pods/a%20b/",
+            "text/html; charset=utf-8",
+            "<!doctype html>\n<meta name=\"viewport\" content=\"width=device-width\">\n<pre>\n\
+             <a href=\"0%3C%26%3E.log\">0&lt;&amp;&gt;.log</a>\n</pre>\n"
+                .into(),
+        ),
+    ] {
+        let response = world.send(request(Method::GET, path, &[])).await;
+        assert_eq!(response.headers()["content-type"], content_type, "{path}");
+        assert_eq!(text(response).await, (200, expected), "{path}");
+    }
+    let (code, page) = world.get("/logs/").await;
+    assert!(code == 200 && page.contains("<a href=\"pods/\">pods/</a>\n<a href=\"wtmp\">wtmp</a>\n"), "{page}");
+    for (path, expected) in [("/logs", "logs/"), ("/logs/pods", "pods/"), ("/logs/pods/a%20b", "a%20b/")] {
+        let response = world.send(request(Method::GET, path, &[])).await;
+        assert_eq!(response.status().as_u16(), 301, "{path}");
+        assert_eq!(response.headers()["location"], expected, "{path}");
+    }
+}
+
+#[tokio::test]
+async fn nothing_leads_out_of_them() {
+    let (world, _node) = world().await;
+    let no_page = || (404, "404 page not found\n".to_owned());
+    for path in [
+        "/logs/none",
+        "/logs/messages/none",
+        "/logs/pipe",
+        "/logs/out",
+        "/logs/pods/out",
+        "/logs/away/",
+        "/logs/away/secret",
+        "/logs/../secret",
+        "/logs/%2e%2e/secret",
+        "/logs/..%2Fsecret",
+        "/logs/pods/../../secret",
+        "/logs//etc/hostname",
+        "/logs/%2Fetc/hostname",
+        "/logs/a%00b",
+    ] {
+        assert_eq!(world.get(path).await, no_page(), "{path}");
+    }
+    assert_eq!(world.get("/logs/loop").await, (500, "500 Internal Server Error\n".into()));
+    assert_eq!(world.get("/logs/%zz").await.0, 400);
+}
+
+#[tokio::test]
+async fn they_can_be_closed() {
+    let world = World::new().await;
+    assert_eq!(world.get("/logs/").await, (405, "logs endpoint is disabled.".into()));
+    let settings = Settings { debugging: false, system_logs: Some("/".into()), ..Settings::default() };
+    let world = World::with(settings).await;
+    assert_eq!(world.get("/logs/").await, (405, "Debug endpoints are disabled.".into()));
+}
