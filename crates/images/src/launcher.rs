@@ -28,6 +28,7 @@ const FIRMWARE: &[(&str, &str)] = &[
     ("/usr/share/seabios/vgabios-stdvga.bin", "seabios"),
     ("/usr/share/seabios/vgabios-virtio.bin", "seabios"),
     ("/usr/share/seabios/vgabios-bochs-display.bin", "seabios"),
+    ("/usr/share/seabios/vgabios-cirrus.bin", "seabios"),
     ("/usr/share/seabios/vgabios-ramfb.bin", "seabios"),
     ("/usr/share/OVMF/OVMF_CODE_4M.fd", "ovmf"),
     ("/usr/share/OVMF/OVMF_CODE_4M.secboot.fd", "ovmf"),
@@ -37,7 +38,11 @@ const FIRMWARE: &[(&str, &str)] = &[
     ("/usr/share/qemu/linuxboot_dma.bin", "qemu-system-data"),
     ("/usr/share/qemu/keymaps/en-us", "qemu-system-data"),
     ("/usr/lib/ipxe/qemu/efi-virtio.rom", "ipxe-qemu"),
+    ("/usr/lib/ipxe/qemu/efi-e1000.rom", "ipxe-qemu"),
     ("/usr/lib/ipxe/qemu/efi-e1000e.rom", "ipxe-qemu"),
+    ("/usr/lib/ipxe/qemu/efi-ne2k_pci.rom", "ipxe-qemu"),
+    ("/usr/lib/ipxe/qemu/efi-pcnet.rom", "ipxe-qemu"),
+    ("/usr/lib/ipxe/qemu/efi-rtl8139.rom", "ipxe-qemu"),
 ];
 
 /// Where the program lies in the image.

@@ -10,26 +10,35 @@ use crate::stamp::{Inputs, Recipe};
 use crate::{Built, ImageError, reference};
 use std::path::Path;
 
-/// x86-64 code. Signals are blocked and fetched one by one: what is blocked is queued also for a first
-/// process, which otherwise never sees a signal that it has no handler for.
+/// x86-64 code. Signals are blocked and read one by one from a descriptor: what is blocked is queued also for a first
+/// process, which otherwise never sees a signal that it has no handler for. (`rt_sigtimedwait` would do as well, but Linux
+/// unblocks what is waited for meanwhile, and then nobody can see in `/proc` that this process listens.)
 #[rustfmt::skip]
 const CODE: &[u8] = &[
     //         rt_sigprocmask(SIG_BLOCK, &mask, NULL, 8)
     0xb8, 0x0e, 0x00, 0x00, 0x00,             // mov $14, %eax
     0x31, 0xff,                               // xor %edi, %edi
-    0x48, 0x8d, 0x35, 0x4f, 0x00, 0x00, 0x00, // lea mask(%rip), %rsi
+    0x48, 0x8d, 0x35, 0x5d, 0x00, 0x00, 0x00, // lea mask(%rip), %rsi
     0x31, 0xd2,                               // xor %edx, %edx
     0x41, 0xba, 0x08, 0x00, 0x00, 0x00,       // mov $8, %r10d
     0x0f, 0x05,                               // syscall
-    // wait:   rt_sigtimedwait(&mask, NULL, NULL, 8)
-    0xb8, 0x80, 0x00, 0x00, 0x00,             // mov $128, %eax
-    0x48, 0x8d, 0x3d, 0x39, 0x00, 0x00, 0x00, // lea mask(%rip), %rdi
-    0x31, 0xf6,                               // xor %esi, %esi
-    0x31, 0xd2,                               // xor %edx, %edx
-    0x41, 0xba, 0x08, 0x00, 0x00, 0x00,       // mov $8, %r10d
+    //         signalfd4(-1, &mask, 8, 0)
+    0xb8, 0x21, 0x01, 0x00, 0x00,             // mov $289, %eax
+    0x83, 0xcf, 0xff,                         // or $-1, %edi
+    0xba, 0x08, 0x00, 0x00, 0x00,             // mov $8, %edx
+    0x45, 0x31, 0xd2,                         // xor %r10d, %r10d
     0x0f, 0x05,                               // syscall
-    0x83, 0xf8, 0x11,                         // cmp $SIGCHLD, %eax
-    0x75, 0x1b,                               // jne other
+    0x89, 0xc3,                               // mov %eax, %ebx
+    // wait:   read(descriptor, below the stack, 128), of which the first four bytes are the signal
+    0x31, 0xc0,                               // xor %eax, %eax
+    0x89, 0xdf,                               // mov %ebx, %edi
+    0x48, 0x8d, 0x74, 0x24, 0x80,             // lea -128(%rsp), %rsi
+    0xba, 0x80, 0x00, 0x00, 0x00,             // mov $128, %edx
+    0x0f, 0x05,                               // syscall
+    0x85, 0xc0,                               // test %eax, %eax
+    0x78, 0xec,                               // js wait
+    0x83, 0x7c, 0x24, 0x80, 0x11,             // cmpl $SIGCHLD, -128(%rsp)
+    0x75, 0x1b,                               // jne end
     // reap:   while (wait4(-1, NULL, WNOHANG, NULL) > 0);
     0xb8, 0x3d, 0x00, 0x00, 0x00,             // mov $61, %eax
     0x48, 0x83, 0xcf, 0xff,                   // or $-1, %rdi
@@ -39,10 +48,8 @@ const CODE: &[u8] = &[
     0x0f, 0x05,                               // syscall
     0x85, 0xc0,                               // test %eax, %eax
     0x7f, 0xe7,                               // jg reap
-    0xeb, 0xc8,                               // jmp wait
-    // other:  an interrupted wait starts again, SIGINT and SIGTERM end the process
-    0x85, 0xc0,                               // test %eax, %eax
-    0x78, 0xc4,                               // js wait
+    0xeb, 0xca,                               // jmp wait
+    // end:    SIGINT and SIGTERM end the process
     0xb8, 0x3c, 0x00, 0x00, 0x00,             // mov $60, %eax
     0x31, 0xff,                               // xor %edi, %edi
     0x0f, 0x05,                               // syscall: exit(0)
@@ -135,12 +142,14 @@ mod tests {
         }
     }
 
-    /// Until the program sleeps in rt_sigtimedwait, which is system call 128.
+    /// Until the program sleeps in `read`, which is system call 0, with its signals blocked: before it runs, it does
+    /// neither.
     fn await_first_wait(child: &Child) {
-        let path = format!("/proc/{}/syscall", child.id());
+        let of =
+            |file: &str| std::fs::read_to_string(format!("/proc/{}/{file}", child.id())).expect("the process is there");
         let waits = |_: &u32| {
             std::thread::yield_now();
-            std::fs::read_to_string(&path).expect("the process is there").starts_with("128 ")
+            of("syscall").starts_with("0 ") && of("status").contains("SigBlk:\t0000000000014002")
         };
         assert!((0..1_000_000).any(|turn| waits(&turn)), "it never waits for a signal");
     }

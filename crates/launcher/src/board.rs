@@ -161,6 +161,7 @@ pub enum Video {
     Virtio,
     Bochs,
     Ramfb,
+    Cirrus,
 }
 
 impl Video {
@@ -172,6 +173,7 @@ impl Video {
             Self::Virtio => json!({ "driver": "virtio-vga", "id": "video0" }),
             Self::Bochs => json!({ "driver": "bochs-display", "id": "video0" }),
             Self::Ramfb => json!({ "driver": "ramfb", "id": "video0" }),
+            Self::Cirrus => json!({ "driver": "cirrus-vga", "id": "video0" }),
         }
     }
 }

@@ -9,6 +9,7 @@ use crate::monitor::{self, MonitorError, Start};
 use crate::probe;
 use crate::proto::Call;
 use crate::receive;
+use std::io::Write as _;
 use std::os::unix::process::CommandExt as _;
 use std::path::PathBuf;
 use std::process::{ExitCode, Stdio};
@@ -118,7 +119,7 @@ pub fn run(prefix: &[&str], args: LauncherArgs) -> ExitCode {
         Some(LauncherCommand::Shutdown) => report(shutdown(prefix, &places)),
         Some(LauncherCommand::Tail) => report(tail(&places)),
         Some(LauncherCommand::Probe { timeout_s, command }) => {
-            report(ask(&places, &command, Duration::from_secs(timeout_s.max(1))))
+            answer(ask(&places, &command, Duration::from_secs(timeout_s.max(1))))
         }
     }
 }
@@ -154,6 +155,18 @@ fn report(result: Result<(), String>) -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             tracing::error!("{error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Says what a probe found and no more: the kubelet puts it into an event, of which those that say the same count as one.
+fn answer(result: Result<(), String>) -> ExitCode {
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            // Where nobody can read it, the exit code tells enough.
+            writeln!(std::io::stderr(), "{error}").unwrap_or_default();
             ExitCode::FAILURE
         }
     }

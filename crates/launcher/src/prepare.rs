@@ -124,9 +124,10 @@ async fn backing(disk: &DiskSpec, index: usize, directory: &Path) -> Result<Back
                 Backing::Overlay { overlay, base: path.clone(), format }
             }
         }
-        DiskSource::Persistent { path, create_bytes } => {
+        DiskSource::Persistent { path, create_bytes, tolerance_percent } => {
             let failed = |reason| PrepareError::Persistent { disk: disk.name.clone(), reason };
-            let node = persistent::ready(path, *create_bytes).map_err(failed)?;
+            let tolerance_percent = tolerance_percent.unwrap_or(persistent::TOLERANCE_PERCENT);
+            let node = persistent::ready(path, *create_bytes, tolerance_percent).map_err(failed)?;
             Backing::Direct { path: path.clone(), format: ImageFormat::Raw, node }
         }
         DiskSource::Empty { capacity_bytes } => {

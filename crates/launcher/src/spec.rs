@@ -286,6 +286,10 @@ pub enum DiskSource {
         /// Where there is no image yet, an empty one of this size is made, in bytes.
         #[serde(default)]
         create_bytes: Option<u64>,
+        /// How much smaller that may be where there is less room, in percent; absent, as KubeVirt has it. A launcher of the version
+        /// before knows no such word.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        tolerance_percent: Option<u64>,
     },
     /// An empty disk that is gone with the machine (emptyDisk).
     Empty {

@@ -18,6 +18,9 @@ use http::Method;
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
+#[path = "api/data_volumes.rs"]
+mod data_volumes;
+
 const VMS: &str = "/apis/kubevirt.io/v1/namespaces/default/virtualmachines";
 const VMIS: &str = "/apis/kubevirt.io/v1/namespaces/default/virtualmachineinstances";
 const CALLS: &str = "/apis/subresources.kubevirt.io/v1/namespaces/default";
@@ -478,6 +481,15 @@ fn calls_change_machines_or_go_to_the_node() {
     let refused = put("virtualmachines/demo/stop", json!({}), 409);
     assert!(refused["message"].as_str().is_some_and(|m| m.contains("VM is not running")), "{refused}");
     put("virtualmachines/demo/start", json!({"dryRun": ["All"]}), 202);
+    // What is not understood is not carried out as if it were not there.
+    let refused = put("virtualmachines/demo/start", json!({"dryRun": ["all"]}), 422);
+    let why = "dryRun: Unsupported value: [\"all\"]: supported values: \"All\"";
+    assert_eq!(refused["message"], format!("PatchOptions.meta.k8s.io \"\" is invalid: {why}"));
+    for options in [json!({"paused": "true"}), json!({"dryRun": "All"}), json!({"dryRun": [1]})] {
+        let refused = put("virtualmachines/demo/start", options, 400);
+        let says = refused["message"].as_str().unwrap_or_default();
+        assert!(says.starts_with("Can not unmarshal Request body to struct, error: "), "{refused}");
+    }
     assert_eq!(strategy(), "Halted");
     put("virtualmachines/demo/start", Value::Null, 202);
     assert_eq!(strategy(), "Always");
@@ -487,6 +499,7 @@ fn calls_change_machines_or_go_to_the_node() {
     put("virtualmachines/demo%3Fpretty=1/restart", json!({}), 404);
     put("virtualmachines/demo%2Fstatus/restart", json!({}), 404);
     put("virtualmachines/demo/stop", json!({"gracePeriod": -1}), 400);
+    put("virtualmachines/demo/stop", json!({"gracePeriod": "5"}), 400);
     put("virtualmachines/demo/stop", json!([]), 400);
     cluster.admin(Method::GET, &format!("{CALLS}/virtualmachines/demo/start"), &Value::Null, 405);
     put("virtualmachines/demo/explode", json!({}), 404);
@@ -523,6 +536,7 @@ fn calls_change_machines_or_go_to_the_node() {
     let unpause = || format!("{CALLS}/virtualmachineinstances/demo/unpause");
     let paused = json!({"status": {"conditions": [{"type": "Paused", "status": "True"}]}});
     cluster.admin(Method::PATCH, &format!("{VMIS}/demo"), &paused, 200);
+    cluster.admin(Method::PUT, &unpause(), &json!({"dryRun": ["all"]}), 422);
     cluster.admin(Method::PUT, &unpause(), &json!({}), 200);
     let kept = json!({"status": {"snapshotInProgress": "s"}});
     cluster.admin(Method::PATCH, &format!("{VMS}/demo/status"), &kept, 200);
@@ -553,6 +567,46 @@ fn a_launcher_whose_guest_cannot_be_moved_is_not_evicted() {
     assert!(refused["message"].as_str().is_some_and(|m| m.contains("not live-migratable")), "{refused}");
     cluster.admin(Method::PATCH, &format!("{VMIS}/demo"), &json!({"status": {"phase": "Succeeded"}}), 200);
     evict(201);
+}
+
+/// Somebody else moves it, and learns of the eviction by the instance.
+#[test]
+fn an_eviction_tells_whoever_moves_the_guest() {
+    const PODS: &str = "/api/v1/namespaces/default/pods";
+    let cluster = Cluster::new();
+    let account = json!({"metadata": {"name": "default"}});
+    cluster.admin(Method::POST, "/api/v1/namespaces/default/serviceaccounts", &account, 201);
+    let mut instance = vmi();
+    instance["spec"]["evictionStrategy"] = json!("External");
+    instance["status"] = json!({"phase": "Running", "nodeName": "n1"});
+    let made = cluster.admin(Method::POST, VMIS, &instance, 201);
+    let launcher = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "launcher",
+        "labels": {"kubevirt.io": "virt-launcher", "kubevirt.io/created-by": made["metadata"]["uid"]},
+        "annotations": {"kubevirt.io/domain": "demo"}},
+        "spec": {"nodeName": "n1", "containers": [{"name": "compute", "image": "i"}]}});
+    cluster.admin(Method::POST, PODS, &launcher, 201);
+    let evict = |query: &str, options: Value| {
+        let eviction = json!({"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": "launcher"},
+            "deleteOptions": options});
+        cluster.admin(Method::POST, &format!("{PODS}/launcher/eviction{query}"), &eviction, 429)["message"].clone()
+    };
+    let marked = || {
+        let vmi = cluster.admin(Method::GET, &format!("{VMIS}/demo"), &Value::Null, 200);
+        assert_eq!(vmi["spec"]["evictionStrategy"], "External");
+        vmi["status"]["evacuationNodeName"].as_str().unwrap_or_default().to_owned()
+    };
+    let told = "Eviction triggered evacuation of VMI \"default/demo\"";
+    assert_eq!(evict("?dryRun=All", Value::Null), told);
+    assert_eq!(evict("", json!({"dryRun": ["All"]})), told);
+    assert_eq!(marked(), "");
+    assert_eq!(evict("", Value::Null), told);
+    assert_eq!(marked(), "n1");
+    assert_eq!(evict("", Value::Null), format!("Evacuation in progress: {told}"));
+    let cancel = format!("{CALLS}/virtualmachineinstances/demo/evacuate/cancel");
+    cluster.admin(Method::PUT, &cancel, &json!({"dryRun": ["All"]}), 200);
+    assert_eq!(marked(), "n1");
+    cluster.admin(Method::PUT, &cancel, &json!({}), 200);
+    assert_eq!(marked(), "");
 }
 
 #[test]

@@ -401,6 +401,7 @@ fn boards() {
     check(screen(Video::Vga), "-device", r#""driver":"VGA""#, true);
     check(screen(Video::Virtio), "-device", "virtio-vga", true);
     check(screen(Video::Bochs), "-device", "bochs-display", true);
+    check(screen(Video::Cirrus), "-device", "cirrus-vga", true);
     check(|s| s.board.inputs = vec![InputDevice::UsbKeyboard], "-device", "usb-kbd", true);
     check(|s| s.board.inputs = vec![InputDevice::UsbKeyboard], "-device", "qemu-xhci", true);
     check(|s| s.board.inputs = vec![InputDevice::VirtioTablet], "-device", "qemu-xhci", false);
@@ -440,7 +441,8 @@ fn disks_that_outlive_their_machine_are_not_cached() {
     let check = |change: fn(&mut DiskTuning), kind: NodeKind, cached: bool, through: bool, native: bool| {
         let mut spec = spec();
         spec.disks.truncate(1);
-        spec.disks[0].source = DiskSource::Persistent { path: "/d".into(), create_bytes: None };
+        spec.disks[0].source =
+            DiskSource::Persistent { path: "/d".into(), create_bytes: None, tolerance_percent: None };
         change(&mut spec.disks[0].tuning);
         let backing = Backing::Direct { path: "/d".into(), format: ImageFormat::Raw, node: kind };
         let line = argv(&spec, &Layout::in_container("u1"), &[backing]).expect("a command line").join(" ");

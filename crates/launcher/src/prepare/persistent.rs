@@ -15,8 +15,8 @@ use std::io;
 use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _, OpenOptionsExt as _};
 use std::path::Path;
 
-/// How much smaller than asked for an image may be, in percent.
-const TOLERANCE_PERCENT: u64 = 10;
+/// How much smaller than asked for an image may be, in percent, where nobody says it.
+pub(super) const TOLERANCE_PERCENT: u64 = 10;
 
 /// An image is a whole number of these. (Upstream: `AlignImageSizeTo1MiB`, pkg/util.)
 const SECTOR_BYTES: u64 = 1 << 20;
@@ -34,12 +34,12 @@ pub(super) fn whole(bytes: u64) -> u64 {
 ///
 /// # Errors
 /// It is missing and cannot be made, or is a link, or neither a file nor a block device; for people.
-pub(super) fn ready(path: &Path, create_bytes: Option<u64>) -> Result<NodeKind, String> {
+pub(super) fn ready(path: &Path, create_bytes: Option<u64>, tolerance_percent: u64) -> Result<NodeKind, String> {
     let meta = match std::fs::symlink_metadata(path) {
         Ok(meta) => meta,
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
             let wanted = create_bytes.ok_or_else(|| format!("there is no image {}", path.display()))?;
-            create(path, wanted)?;
+            create(path, wanted, tolerance_percent)?;
             std::fs::symlink_metadata(path).map_err(|error| format!("cannot look at {}: {error}", path.display()))?
         }
         Err(error) => return Err(format!("cannot look at {}: {error}", path.display())),
@@ -89,26 +89,26 @@ pub(super) fn variables(path: &Path, template: &Path) -> Result<(), String> {
 }
 
 /// Makes a sparse image. It appears under its name as a whole or not at all.
-fn create(path: &Path, wanted: u64) -> Result<(), String> {
+fn create(path: &Path, wanted: u64, tolerance_percent: u64) -> Result<(), String> {
     let failed = |error: io::Error| format!("cannot make the image {}: {error}", path.display());
     let directory = path.parent().ok_or_else(|| format!("{} is no place for an image", path.display()))?;
     let space = rustix::fs::statvfs(directory).map_err(|errno| failed(errno.into()))?;
-    let size = size(wanted, space.f_bavail.saturating_mul(space.f_frsize))?;
+    let size = size(wanted, space.f_bavail.saturating_mul(space.f_frsize), tolerance_percent)?;
     let (file, partial) = begin(path, 0o660).map_err(failed)?;
     file.set_len(size).and_then(|()| file.sync_all()).map_err(failed)?;
     std::fs::rename(&partial, path).and_then(|()| sync_name(path)).map_err(failed)
 }
 
 /// The size that an image gets.
-fn size(wanted: u64, available: u64) -> Result<u64, String> {
+fn size(wanted: u64, available: u64, tolerance_percent: u64) -> Result<u64, String> {
     let available = available.saturating_sub(RESERVE_BYTES);
     if wanted <= available {
         return Ok(whole(wanted));
     }
-    let least = wanted - wanted / 100 * TOLERANCE_PERCENT;
+    let least = wanted.saturating_sub((wanted / 100).saturating_mul(tolerance_percent));
     if available < least {
         return Err(format!(
-            "not enough space: {wanted} bytes are wanted, {available} are there, and {TOLERANCE_PERCENT} % are tolerated"
+            "not enough space: {wanted} bytes are wanted, {available} are there, and {tolerance_percent} % are tolerated"
         ));
     }
     Ok(whole(available))
@@ -122,7 +122,7 @@ fn opens_directly(path: &Path) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::{ready, size, variables, whole};
+    use super::{TOLERANCE_PERCENT, ready, variables, whole};
 
     #[test]
     fn variables_stay_what_they_are() {
@@ -154,24 +154,24 @@ mod tests {
     fn an_image_is_made_once() {
         let dir = tempfile::tempdir().expect("a directory");
         let path = dir.path().join("disk.img");
-        assert!(ready(&path, None).is_err());
-        assert!(!ready(&path, Some(8 << 20)).expect("made").device);
+        assert!(ready(&path, None, TOLERANCE_PERCENT).is_err());
+        assert!(!ready(&path, Some(8 << 20), TOLERANCE_PERCENT).expect("made").device);
         assert_eq!(std::fs::metadata(&path).expect("there").len(), 8 << 20);
         std::fs::write(&path, "something").expect("written");
-        ready(&path, Some(8 << 20)).expect("there already");
+        ready(&path, Some(8 << 20), TOLERANCE_PERCENT).expect("there already");
         assert_eq!(std::fs::read_to_string(&path).expect("read"), "something");
         std::fs::write(&path, "").expect("written");
-        assert!(ready(&path, Some(8 << 20)).is_err_and(|why| why.contains("empty")));
+        assert!(ready(&path, Some(8 << 20), TOLERANCE_PERCENT).is_err_and(|why| why.contains("empty")));
         // Made sparse; what was written is all there.
         let known = |bytes: u64| {
             let path = dir.path().join(format!("{bytes}.img"));
             std::fs::write(&path, vec![1; 1 << 16]).expect("written");
             std::fs::File::options().write(true).open(&path).and_then(|file| file.set_len(bytes)).expect("sized");
-            ready(&path, None).expect("there").allocated
+            ready(&path, None, TOLERANCE_PERCENT).expect("there").allocated
         };
         assert_eq!((known(1 << 16), known(8 << 20)), (true, false));
-        assert!(ready(dir.path(), None).is_err_and(|why| why.contains("neither")));
-        assert!(ready(std::path::Path::new("/dev/null"), None).is_err());
+        assert!(ready(dir.path(), None, TOLERANCE_PERCENT).is_err_and(|why| why.contains("neither")));
+        assert!(ready(std::path::Path::new("/dev/null"), None, TOLERANCE_PERCENT).is_err());
     }
 
     #[test]
@@ -180,14 +180,18 @@ mod tests {
         let (path, other) = (dir.path().join("disk.img"), dir.path().join("other.img"));
         std::fs::write(&other, "another disk").expect("written");
         std::os::unix::fs::symlink(&other, path.with_extension("partial")).expect("linked");
-        ready(&path, Some(1 << 20)).expect("made");
+        ready(&path, Some(1 << 20), TOLERANCE_PERCENT).expect("made");
         assert_eq!(std::fs::read_to_string(&other).expect("read"), "another disk");
         assert!(std::fs::symlink_metadata(&path).expect("there").is_file());
         // Neither is what is there taken for the image, nor is one made where the link leads.
         for target in [other, dir.path().join("nowhere.img")] {
             std::fs::remove_file(&path).expect("removed");
             std::os::unix::fs::symlink(&target, &path).expect("linked");
-            assert!(ready(&path, Some(1 << 20)).is_err_and(|why| why.contains("a link")), "{}", target.display());
+            assert!(
+                ready(&path, Some(1 << 20), TOLERANCE_PERCENT).is_err_and(|why| why.contains("a link")),
+                "{}",
+                target.display()
+            );
             assert!(path.is_symlink());
         }
     }
@@ -195,11 +199,14 @@ mod tests {
     #[test]
     fn sizes_bend_to_the_file_system_but_not_far() {
         const GIB: u64 = 1 << 30;
+        let size = |wanted: u64, available: u64| super::size(wanted, available, TOLERANCE_PERCENT);
         assert_eq!(size(GIB, 2 * GIB), Ok(GIB));
         assert_eq!(size(GIB, GIB), Ok(GIB - (1 << 20)), "it is not filled to the last block");
         assert_eq!(size(GIB, GIB - 10), Ok(GIB - (1 << 20)));
         assert!(size(GIB, GIB / 100 * 89).is_err());
         assert_eq!(size(0, 0), Ok(0));
+        assert_eq!(super::size(GIB, GIB / 2, 60), Ok(GIB / 2 - (1 << 20)), "more where the cluster says so");
+        assert!(super::size(GIB, GIB / 100 * 95, 0).is_err() && super::size(GIB, 0, 200).is_ok());
         assert_eq!(size(1_000_000_000, GIB), Ok(999_292_928));
         assert_eq!((whole(4096), whole((1 << 20) - 1), whole((1 << 20) + 1)), (4096, (1 << 20) - 1, 1 << 20));
     }

@@ -21,7 +21,7 @@ const DISK_BYTES: usize = 96 << 20;
 fn disk(name: &str, path: PathBuf, on_error: Option<OnError>) -> DiskSpec {
     DiskSpec {
         name: name.to_owned(),
-        source: DiskSource::Persistent { path, create_bytes: None },
+        source: DiskSource::Persistent { path, create_bytes: None, tolerance_percent: None },
         cdrom: false,
         bus: DiskBus::Virtio,
         read_only: false,

@@ -54,7 +54,7 @@ async fn disks_processors_screen_and_agent() {
     spec.disks.push(disk("cloud", DiskSource::ConfigDrive(drive), DiskBus::Virtio, false));
     let config = DiskSource::Files { directory: files, label: "settings".to_owned() };
     spec.disks.push(disk("config", config, DiskBus::Scsi, true));
-    let kept = DiskSource::Persistent { path: image.clone(), create_bytes: Some(16 << 20) };
+    let kept = DiskSource::Persistent { path: image.clone(), create_bytes: Some(16 << 20), tolerance_percent: None };
     let tuning =
         DiskTuning { cache: Some(CacheMode::None), native_io: true, own_thread: true, ..DiskTuning::default() };
     let kept = DiskSpec { serial: Some("KEPT-1".to_owned()), tuning, ..disk("kept", kept, DiskBus::Virtio, false) };
@@ -107,6 +107,8 @@ async fn disks_processors_screen_and_agent() {
     assert!(pod.exec(&["probe", "--timeout-s", "10"]).success());
     assert!(pod.exec(&["probe", "--timeout-s", "10", "--", "/bin/true"]).success());
     assert!(!pod.exec(&["probe", "--timeout-s", "10", "--", "/bin/false"]).success());
+    let said = Pod::output_of(&pod.layout, &["probe", "--timeout-s", "10", "--", "/bin/false"]);
+    assert_eq!(said, "/bin/false ended with 1\n", "with no time beside it, so that equal ones are one event");
     // The screen.
     pod.call(Call::Screenshot { name: "one".to_owned(), move_cursor: true }).await.expect("taken");
     let picture = std::fs::read(pod.layout.screenshot("one")).expect("read");

@@ -132,7 +132,7 @@ impl Pod {
     /// What the launcher's `command` prints, run where it sees the same directories.
     pub fn output_of(layout: &Layout, command: &[&str]) -> String {
         let output = Command::new(program()).args(arguments(layout, command)).output().expect("it runs");
-        String::from_utf8_lossy(&output.stdout).into_owned()
+        String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned()
     }
 
     pub async fn call(&self, call: Call) -> Result<Domain, ClientError> {

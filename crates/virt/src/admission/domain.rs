@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use carrack_types::kubevirt::domain::{Clock, Cpu, Memory};
+use carrack_types::kubevirt::others::KubeVirtConfiguration;
 use carrack_types::kubevirt::{DomainSpec, Quantity};
 
 use super::{Faults, firmware, is_one_of};
@@ -12,19 +13,20 @@ const MAX_VCPUS: u32 = 255;
 /// Least memory that can be asked for, bytes.
 const MIN_MEMORY: i64 = 1_000_000;
 
-pub(super) fn check(field: &str, domain: &DomainSpec, faults: &mut Faults) {
+pub(super) fn check(field: &str, domain: &DomainSpec, settings: &KubeVirtConfiguration, faults: &mut Faults) {
     let field = format!("{field}.domain");
     amounts(&field, domain, faults);
     memory(&field, domain, faults);
     cpu(&field, domain, faults);
     firmware::check(&field, domain, faults);
-    if let Some(machine) = domain.machine.as_ref().and_then(|machine| machine.r#type.as_deref())
-        && machine_type(machine).is_none()
-    {
-        faults.invalid(
-            format!("{field}.machine.type"),
-            format!("{field}.machine.type is not supported: {machine} (allowed values: [q35 pc-q35-* pc pc-i440fx-*])"),
-        );
+    if let Some(machine) = domain.machine.as_ref().and_then(|machine| machine.r#type.as_deref()) {
+        let allowed = allowed_machines(settings);
+        // One that is not given becomes the default.
+        let is_allowed = machine.is_empty() || allowed.iter().any(|pattern| matches(pattern, machine));
+        if machine_type(machine).is_none() || !is_allowed {
+            let message = format!("is not supported: {machine} (allowed values: [{}])", allowed.join(" "));
+            faults.invalid(format!("{field}.machine.type"), format!("{field}.machine.type {message}"));
+        }
     }
     devices(&field, domain, faults);
     unsupported(&field, domain, faults);
@@ -43,6 +45,29 @@ pub(super) fn check_mandatory(field: &str, domain: &DomainSpec, faults: &mut Fau
         // Upstream names no field here.
         faults.required(at("memory.guest"), message);
     }
+}
+
+/// The machine types that the cluster's settings allow, or else those that there are. (Upstream: `GetEmulatedMachines` in
+/// pkg/virt-config; its own defaults leave out the older chip set, which is served here.)
+fn allowed_machines(settings: &KubeVirtConfiguration) -> Vec<&str> {
+    let of = settings.architecture_configuration.as_ref().and_then(|of| of.amd64.as_ref());
+    let lists = [Some(&settings.emulated_machines), of.map(|amd64| &amd64.emulated_machines)];
+    match lists.into_iter().flatten().find(|list| !list.is_empty()) {
+        Some(list) => list.iter().map(String::as_str).collect(),
+        None => vec!["q35", "pc-q35-*", "pc", "pc-i440fx-*"],
+    }
+}
+
+/// Whether a text is as a pattern says, in which `*` is anything.
+fn matches(pattern: &str, text: &str) -> bool {
+    let Some((begins, rest)) = pattern.split_once('*') else { return pattern == text };
+    let Some(mut left) = text.strip_prefix(begins) else { return false };
+    let (between, ends) = rest.rsplit_once('*').unwrap_or(("", rest));
+    for part in between.split('*') {
+        let Some((_, after)) = left.split_once(part) else { return false };
+        left = after;
+    }
+    left.ends_with(ends)
 }
 
 /// Whether a machine type is one of PCI Express (true) or the older i440FX (false). Which versions there are QEMU knows.
@@ -257,7 +282,7 @@ fn devices(field: &str, domain: &DomainSpec, faults: &mut Faults) {
             faults.invalid(&of, message);
         }
         let model = video.r#type.as_deref().unwrap_or_default();
-        if !["vga", "virtio", "bochs", "ramfb"].contains(&model) {
+        if !["vga", "cirrus", "virtio", "bochs", "ramfb"].contains(&model) {
             let message = format!("video model '{model}' is not supported on amd64 architecture");
             faults.unsupported(format!("{at}.video.type"), message);
         }
@@ -320,5 +345,43 @@ fn unsupported(field: &str, domain: &DomainSpec, faults: &mut Faults) {
     ];
     for (name, _) in asked.iter().filter(|(_, is_asked)| *is_asked) {
         faults.unsupported(format!("{field}.{name}"), "is not supported");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use carrack_types::kubevirt::DomainSpec;
+    use serde_json::{Value, json};
+
+    use super::{Faults, check};
+
+    #[test]
+    fn machine_types_are_those_that_the_cluster_allows() {
+        let told = |settings: Value, machine: &str| {
+            let domain: DomainSpec = serde_json::from_value(json!({"machine": {"type": machine}})).expect("a domain");
+            let mut faults = Faults::default();
+            check("spec", &domain, &serde_json::from_value(settings).expect("settings"), &mut faults);
+            let faults = faults.into_vec();
+            faults.into_iter().find(|fault| fault.field == "spec.domain.machine.type").map(|fault| fault.message)
+        };
+        let is_allowed = |settings: &Value, machine: &str, wanted: bool| {
+            assert_eq!(told(settings.clone(), machine).is_none(), wanted, "{settings} {machine}");
+        };
+        let refused = "spec.domain.machine.type is not supported: pc (allowed values: [q35* pc-q35*])";
+        let theirs = json!({"emulatedMachines": ["q35*", "pc-q35*"]});
+        assert_eq!(told(theirs.clone(), "pc").as_deref(), Some(refused));
+        for machine in ["", "q35", "pc-q35-7.2"] {
+            is_allowed(&json!({}), machine, true);
+            is_allowed(&theirs, machine, true);
+        }
+        let by_architecture = json!({"architectureConfiguration": {"amd64": {"emulatedMachines": ["pc-*-*.2", "pc"]}}});
+        for (machine, wanted) in
+            [("pc", true), ("pc-q35-7.2", true), ("pc-q35-7.1", false), ("pc-i440fx-8.2", true), ("q35", false)]
+        {
+            is_allowed(&by_architecture, machine, wanted);
+        }
+        // What is allowed and is not there is still not there.
+        is_allowed(&json!({"emulatedMachines": ["*"]}), "microvm", false);
+        is_allowed(&json!({"emulatedMachines": ["*"]}), "pc", true);
     }
 }

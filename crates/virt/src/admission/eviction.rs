@@ -2,11 +2,12 @@
 //!
 //! Guests are not moved here. So the launcher of an instance with the strategy `LiveMigrate`, or `External`, is not
 //! evicted while its guest may run, whoever drains its node: its owner has said that it must not be shut down for that.
-//! An operator who means it stops the machine. Where a guest can be moved (the handler is KubeVirt's), its own webhook has the word.
+//! An operator who means it stops the machine. `External` means that somebody else evacuates the node: the instance's status
+//! tells them which one (`evacuationNodeName`), until that is taken back (`evacuate/cancel`) or the instance is gone. Where a guest can be moved (the handler is KubeVirt's), its own webhook has the word.
 //! (Upstream: `pod-eviction-admitter.go` in virt-api.)
 
 use carrack_apiserver::Status;
-use carrack_apiserver::admission::{Attributes, Lookup, Needed};
+use carrack_apiserver::admission::{Along, Attributes, Change, Lookup, Needed};
 use carrack_apiserver::object::{self, Object as Stored};
 use carrack_types::kubevirt::VirtualMachineInstance;
 use carrack_types::kubevirt::others::KubeVirtConfiguration;
@@ -24,7 +25,9 @@ pub(super) fn evicts(attributes: &Attributes<'_>) -> bool {
 /// What such a request is judged by: the instance whose launcher the pod is, and the cluster's settings.
 pub(super) fn needs(attributes: &Attributes<'_>) -> Vec<Needed> {
     let Some(name) = attributes.old.and_then(instance_of) else { return Vec::new() };
-    vec![Needed::one(GROUP, INSTANCES, attributes.namespace, name), Needed::all(GROUP, SETTINGS, "")]
+    // What is marked is the instance as it was judged.
+    let instance = Needed::one(GROUP, INSTANCES, attributes.namespace, name).pinned();
+    vec![instance, Needed::all(GROUP, SETTINGS, "")]
 }
 
 /// Whether the pod may be evicted, as far as its guest is concerned.
@@ -45,6 +48,47 @@ pub(super) fn check(attributes: &Attributes<'_>, lookup: &dyn Lookup) -> Result<
     Err(Status { details: None, ..Status::too_many_requests(why, 0) })
 }
 
+/// The mark on an instance that somebody else is to move: the node that it is to leave.
+pub(super) fn marks(attributes: &Attributes<'_>, lookup: &dyn Lookup) -> Vec<Along> {
+    let dry_run = object::at(&attributes.object, &["deleteOptions", "dryRun"]).and_then(Value::as_array);
+    let Some(pod) = attributes.old.filter(|_| dry_run.is_none_or(Vec::is_empty)) else { return Vec::new() };
+    let mark = || {
+        let name = instance_of(pod)?;
+        let marked = marked(pod, lookup.get(GROUP, INSTANCES, attributes.namespace, name)?, &settings(lookup))?;
+        let (namespace, name) = (attributes.namespace.to_owned(), name.to_owned());
+        Some(Along { group: GROUP, resource: INSTANCES, namespace, name, change: Change::Replace(marked) })
+    };
+    mark().into_iter().collect()
+}
+
+/// An instance with its mark, if it is to have one and has none.
+fn marked(pod: &Stored, stored: &Stored, settings: &KubeVirtConfiguration) -> Option<Stored> {
+    let vmi: VirtualMachineInstance = carrack_types::json::from_value(Value::Object(stored.clone())).ok()?;
+    if strategy(&vmi, settings) != Some("External") || is_marked(&vmi) {
+        return None;
+    }
+    refusal(pod, &vmi, settings)?;
+    let node = node_in(pod, &vmi)?;
+    let mut marked = stored.clone();
+    object::child_mut(&mut marked, "status").insert("evacuationNodeName".to_owned(), node.into());
+    Some(marked)
+}
+
+/// The node on which an instance runs in this pod.
+fn node_in<'a>(pod: &'a Stored, vmi: &VirtualMachineInstance) -> Option<&'a str> {
+    let node = object::str_at(pod, &["spec", "nodeName"]);
+    let is_there = vmi.status.as_ref().is_some_and(|status| status.node_name == node);
+    (is_there && !node.is_empty()).then_some(node)
+}
+
+fn is_marked(vmi: &VirtualMachineInstance) -> bool {
+    vmi.status.as_ref().is_some_and(|status| !status.evacuation_node_name.is_empty())
+}
+
+fn strategy<'a>(vmi: &'a VirtualMachineInstance, settings: &'a KubeVirtConfiguration) -> Option<&'a str> {
+    vmi.spec.eviction_strategy.as_deref().or(settings.eviction_strategy.as_deref())
+}
+
 /// The name of the instance whose launcher a pod is, if it is one and not over.
 fn instance_of(pod: &Stored) -> Option<&str> {
     let is_launcher = object::str_at(pod, &["metadata", "labels", APP_LABEL]) == LAUNCHER;
@@ -63,12 +107,14 @@ fn refusal(pod: &Stored, vmi: &VirtualMachineInstance, settings: &KubeVirtConfig
         return None;
     }
     let name = vmi.name();
-    match vmi.spec.eviction_strategy.as_deref().or(settings.eviction_strategy.as_deref()) {
+    match strategy(vmi, settings) {
         Some("LiveMigrate") if !vmi.is_true("LiveMigratable") => {
             Some(format!("VMI {name} is configured with an eviction strategy but is not live-migratable"))
         }
+        Some("External") if node_in(pod, vmi).is_none() => Some("Eviction request for target Pod".to_owned()),
         Some("External") => {
-            Some(format!("VMI {name} is configured to be evacuated by somebody else, who has not done so yet"))
+            let began = if is_marked(vmi) { "Evacuation in progress: " } else { "" };
+            Some(format!("{began}Eviction triggered evacuation of VMI \"{}/{name}\"", vmi.namespace()))
         }
         _ => None,
     }
@@ -137,5 +183,27 @@ mod tests {
         let conditions = json!([{"type": "LiveMigratable", "status": "True"}]);
         let movable = json!({"status": {"phase": "Running", "conditions": conditions}});
         check(none(), json!("LiveMigrate"), movable, false);
+    }
+
+    #[test]
+    fn who_moves_a_guest_is_told_once_which_node_it_is_to_leave() {
+        let check = |strategy: &str, vmi_node: &str, pod_node: &str, marked: &str, wanted: bool| {
+            let vmi = json!({"apiVersion": "kubevirt.io/v1", "metadata": {"name": "demo", "uid": "u", "namespace": "ns"},
+                "spec": {"evictionStrategy": strategy},
+                "status": {"phase": "Running", "nodeName": vmi_node, "evacuationNodeName": marked}});
+            let pod = pod(json!({"spec": {"nodeName": pod_node}}));
+            let settings = super::KubeVirtConfiguration::default();
+            let got = super::marked(&pod, vmi.as_object().expect("an object"), &settings).map(Value::Object);
+            let mut with_mark = vmi.clone();
+            with_mark["status"]["evacuationNodeName"] = json!(pod_node);
+            assert_eq!(got, wanted.then_some(with_mark), "{vmi}");
+        };
+        check("External", "n1", "n1", "", true);
+        check("External", "n1", "n1", "n1", false);
+        // Its pod is another one than that in which it runs, or it runs nowhere yet.
+        check("External", "n1", "n2", "", false);
+        check("External", "", "", "", false);
+        check("LiveMigrate", "n1", "n1", "", false);
+        check("None", "n1", "n1", "", false);
     }
 }

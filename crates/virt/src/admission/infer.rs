@@ -6,7 +6,8 @@
 //!                          └─► DataSource ─► claim
 //! ```
 //!
-//! What comes first on the way and has the label counts. DataVolumes and DataSources are there where somebody has defined them.
+//! What comes first on the way and has the label counts. A DataVolume is as the machine's template of it says, where it has one.
+//! DataVolumes and DataSources are there where somebody has defined them.
 //! (Upstream: `pkg/instancetype/infer`; the words are its own.)
 
 use carrack_apiserver::admission::{Lookup, Needed};
@@ -94,8 +95,7 @@ fn volume_of<'a>(machine: &'a Object, matcher: &Matcher) -> Option<&'a str> {
     let is_sound = text("name").is_empty()
         && text("kind").is_empty()
         && policy.is_none_or(|policy| policy == "Ignore" || policy == "Reject");
-    let is_served = at(machine, &["spec", "dataVolumeTemplates"]).and_then(Value::as_array).is_none_or(Vec::is_empty);
-    Some(text("inferFromVolume")).filter(|volume| !volume.is_empty() && is_sound && is_served)
+    Some(text("inferFromVolume")).filter(|volume| !volume.is_empty() && is_sound)
 }
 
 /// The way from a volume to the labels of one matcher.
@@ -141,7 +141,14 @@ impl<'a> Search<'a> {
         if volume["persistentVolumeClaim"].is_object() {
             self.by_claim(self.namespace, text("persistentVolumeClaim", "claimName"))
         } else if volume["dataVolume"].is_object() {
-            self.by_data_volume(text("dataVolume", "name"))
+            let name = text("dataVolume", "name");
+            let templates = at(machine, &["spec", "dataVolumeTemplates"]).and_then(Value::as_array);
+            let template = templates.into_iter().flatten().find(|template| template["metadata"]["name"] == name);
+            match template.and_then(Value::as_object) {
+                // What it makes is as the template says, and may not be there yet.
+                Some(template) => self.by_source(template),
+                None => self.by_data_volume(name),
+            }
         } else {
             let why = format!("unable to infer defaults from volume {name} as type is not supported");
             Err(Failure::Untold(why))
@@ -158,12 +165,18 @@ impl<'a> Search<'a> {
             // It may go once its claim is there, which bears its name.
             return self.by_claim(self.namespace, name);
         };
+        self.by_source(volume)
+    }
+
+    /// What a DataVolume says itself, or what it is copied from: `volume` is it, or a template of one.
+    fn by_source(&mut self, volume: &Object) -> Result<Value, Failure> {
         if let Ok(told) = self.told(volume) {
             return Ok(told);
         }
         let text = |path: &[&str]| str_at(volume, path);
         if at(volume, &["spec", "source", "pvc"]).is_some() {
             let [namespace, name] = ["namespace", "name"].map(|field| text(&["spec", "source", "pvc", field]));
+            let namespace = if namespace.is_empty() { self.namespace } else { namespace };
             return self.by_claim(namespace, name);
         }
         let Some(source) = at(volume, &["spec", "sourceRef"]) else {

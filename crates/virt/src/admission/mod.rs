@@ -6,6 +6,7 @@
 
 mod access;
 mod clone;
+mod data_volumes;
 mod defaults;
 mod disks;
 mod domain;
@@ -74,6 +75,10 @@ impl Faults {
     /// A value that makes sense but is not served.
     pub(crate) fn unsupported(&mut self, field: impl Into<String>, message: impl Into<String>) {
         self.add("FieldValueNotSupported", field, message);
+    }
+    /// How many were found.
+    pub(crate) fn count(&self) -> usize {
+        self.0.len()
     }
     /// All of them, in the order found.
     #[must_use]

@@ -1,7 +1,7 @@
 //! The API server's hook: reads objects into types, and carries changes and faults back.
 
 use carrack_apiserver::Status;
-use carrack_apiserver::admission::{AdmissionPlugin, Attributes, Lookup, Needed, Operation};
+use carrack_apiserver::admission::{AdmissionPlugin, Along, Attributes, Lookup, Needed, Operation};
 use carrack_apiserver::object::{Object, at};
 use carrack_auth::Caller;
 use carrack_auth::caller::{GROUP_MASTERS, GROUP_VIRT_HANDLERS, USER_VIRT_CONTROLLER};
@@ -22,8 +22,8 @@ use super::instancetype::{check_preference, check_size};
 use super::vm::check_strategy;
 use super::{
     Fault, Faults, check_instance, check_instance_update, check_locked, check_machine, check_replica_set,
-    check_restore, check_snapshot, complete_instance, complete_machine, eviction, infer, installation, metadata,
-    migration, snapshot,
+    check_restore, check_snapshot, complete_instance, complete_machine, data_volumes, eviction, infer, installation,
+    metadata, migration, snapshot,
 };
 use crate::controllers::vmi::unpaused_condition;
 use crate::diff::merge_patch;
@@ -70,6 +70,7 @@ impl AdmissionPlugin for VirtAdmission {
             return needed;
         }
         needed.extend(of_sizes(attributes, &attributes.object));
+        needed.extend(data_volumes::needs(&attributes.object));
         needed
     }
 
@@ -166,13 +167,15 @@ impl AdmissionPlugin for VirtAdmission {
                 check_strategy(&vm.spec, &mut faults);
             } else {
                 size(attributes, lookup, &mut vm, &mut faults);
+                data_volumes::check_served(attributes, lookup, &mut faults);
                 check_machine(&vm, &settings(lookup), is_component(attributes.caller), &mut faults);
             }
         } else if attributes.is(GROUP, SETTINGS) {
             installation::check_alone(attributes, lookup)?;
             if attributes.old.is_none_or(|old| old.get("spec") != attributes.object.get("spec")) {
                 let installation: KubeVirt = read(attributes, &attributes.object)?;
-                installation::check(&installation.spec.configuration, &mut faults);
+                let spec = attributes.object.get("spec").unwrap_or(&Value::Null);
+                installation::check(spec, &installation.spec.configuration, &mut faults);
             }
         } else if attributes.is(GROUP, SETS) {
             if attributes.old.is_some_and(|old| old.get("spec") == attributes.object.get("spec")) {
@@ -203,6 +206,10 @@ impl AdmissionPlugin for VirtAdmission {
             }
         }
         refuse(attributes, faults.into_vec())
+    }
+
+    fn marks(&self, attributes: &Attributes<'_>, lookup: &dyn Lookup) -> Vec<Along> {
+        if eviction::evicts(attributes) { eviction::marks(attributes, lookup) } else { Vec::new() }
     }
 
     /// Whoever has misspelled a name is told at once; the machine waits for what it names. So is whoever names a field that is to go.
@@ -431,7 +438,7 @@ fn keeps_template(attributes: &Attributes<'_>) -> bool {
         object.get("spec")?.get(field)
     }
     let is_kept = |old: &Map<String, Value>, field: &str| part(old, field) == part(&attributes.object, field);
-    let fields = ["template", "instancetype", "preference"];
+    let fields = ["template", "instancetype", "preference", "dataVolumeTemplates"];
     attributes.old.is_some_and(|old| fields.into_iter().all(|field| is_kept(old, field)))
 }
 

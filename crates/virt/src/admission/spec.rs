@@ -33,7 +33,7 @@ pub fn check_instance_spec(
         let at = format!("{field}.subdomain");
         faults.invalid(&at, format!("{at} does not conform to the kubernetes DNS_SUBDOMAIN rules : {subdomain:?}"));
     }
-    domain::check(field, &spec.domain, faults);
+    domain::check(field, &spec.domain, settings, faults);
     networks::check(field, spec, settings, faults);
     disks::check_boot_order(field, spec, faults);
     disks::check(field, spec, faults);

@@ -216,10 +216,10 @@ fn faults_name_their_fields() {
     );
     check(devices(json!({"watchdog": {"name": "w", "i6300esb": {"action": "poweroff"}}})), &[]);
     check(devices(json!({"autoattachGraphicsDevice": false, "video": {"type": "vga"}})), &["spec.video"]);
-    for model in ["vga", "virtio", "bochs", "ramfb"] {
+    for model in ["vga", "cirrus", "virtio", "bochs", "ramfb"] {
         check(devices(json!({"video": {"type": model}})), &[]);
     }
-    for video in [json!({"type": "cirrus"}), json!({"type": ""}), json!({})] {
+    for video in [json!({"type": "qxl"}), json!({"type": ""}), json!({})] {
         check(devices(json!({ "video": video })), &["spec.domain.devices.video.type"]);
     }
     let told = |options: Value| {

@@ -3,6 +3,7 @@
 use carrack_types::kubevirt::others::{KubeVirtConfiguration, VirtualMachineInstanceReplicaSet};
 use carrack_types::kubevirt::vm::VirtualMachineInstanceTemplateSpec;
 use carrack_types::kubevirt::{VirtualMachine, VirtualMachineInstance, VirtualMachineSpec, run_strategy};
+use carrack_types::resource::Object as _;
 use carrack_types::selector::selects;
 
 use super::{Faults, check_instance_spec, complete_instance, metadata};
@@ -11,6 +12,7 @@ use super::{Faults, check_instance_spec, complete_instance, metadata};
 pub fn check_machine(vm: &VirtualMachine, settings: &KubeVirtConfiguration, by_component: bool, faults: &mut Faults) {
     check_strategy(&vm.spec, faults);
     super::instancetype::check_matchers(&vm.spec, faults);
+    super::data_volumes::check(vm.namespace(), &vm.spec, faults);
     check_template(vm.spec.template.as_ref(), settings, by_component, faults);
 }
 
@@ -29,9 +31,6 @@ pub(super) fn check_strategy(spec: &VirtualMachineSpec, faults: &mut Faults) {
             faults.unsupported("spec.runStrategy", "live migration between clusters is not supported");
         }
         _ => {}
-    }
-    if !spec.data_volume_templates.is_empty() {
-        faults.unsupported("spec.dataVolumeTemplates", "is not supported");
     }
 }
 

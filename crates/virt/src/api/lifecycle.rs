@@ -1,12 +1,14 @@
 //! start, stop, restart: what they change of a machine, by its run strategy.
 
-use carrack_apiserver::{Response, Status};
+use carrack_apiserver::body::json as json_reply;
+use carrack_apiserver::{Body, Response, Status};
 use carrack_types::kubevirt::{VirtualMachine, VirtualMachineInstance, phase, run_strategy};
 use carrack_types::resource::Object;
+use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::accepted;
 use super::objects::Call;
+use super::{AnyOptions, accepted};
 
 /// How often a change is tried while others change the machine.
 const TRIES: usize = 5;
@@ -171,41 +173,74 @@ fn busy(vm: &VirtualMachine) -> Result<(), Refusal> {
     if open { Err(Refusal::Underway) } else { Ok(()) }
 }
 
-pub(super) async fn start(call: &Call<'_>, options: &Value) -> Result<Response, Status> {
-    let paused = options["paused"].as_bool().unwrap_or(false);
-    change(call, options, None, |vm, vmi| plan_start(vm, vmi, paused)).await
+/// What a start may be told.
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct StartOptions {
+    paused: Option<bool>,
+    dry_run: Option<Vec<String>>,
 }
 
-pub(super) async fn stop(call: &Call<'_>, options: &Value) -> Result<Response, Status> {
-    let grace = grace(options, "gracePeriod")?;
-    change(call, options, grace, |vm, vmi| plan_stop(vm, vmi, grace)).await
+/// What a stop may be told.
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct StopOptions {
+    /// Seconds.
+    grace_period: Option<i64>,
+    dry_run: Option<Vec<String>>,
 }
 
-pub(super) async fn restart(call: &Call<'_>, options: &Value) -> Result<Response, Status> {
-    let grace = grace(options, "gracePeriodSeconds")?;
+/// What a restart may be told.
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct RestartOptions {
+    grace_period_seconds: Option<i64>,
+    dry_run: Option<Vec<String>>,
+}
+
+pub(super) async fn start(call: &Call<'_>, options: StartOptions) -> Result<Response, Status> {
+    let paused = options.paused.unwrap_or(false);
+    change(call, options.dry_run, None, |vm, vmi| plan_start(vm, vmi, paused)).await
+}
+
+pub(super) async fn stop(call: &Call<'_>, options: StopOptions) -> Result<Response, Status> {
+    let grace = grace(options.grace_period)?;
+    change(call, options.dry_run, grace, |vm, vmi| plan_stop(vm, vmi, grace)).await
+}
+
+pub(super) async fn restart(call: &Call<'_>, options: RestartOptions) -> Result<Response, Status> {
+    let grace = grace(options.grace_period_seconds)?;
     if grace.is_some_and(|seconds| seconds > 0) {
         return Err(Status::bad_request(ONLY_AT_ONCE));
     }
-    change(call, options, None, |vm, vmi| plan_restart(vm, vmi, grace)).await
+    change(call, options.dry_run, None, |vm, vmi| plan_restart(vm, vmi, grace)).await
 }
 
-fn grace(options: &Value, key: &str) -> Result<Option<i64>, Status> {
-    match &options[key] {
-        Value::Null => Ok(None),
-        value => match value.as_i64() {
-            Some(seconds) if seconds >= 0 => Ok(Some(seconds)),
-            _ => Err(Status::bad_request("gracePeriod has to be greater or equal to 0")),
-        },
+/// Takes back that an instance, or that of a machine, is to leave its node (`External` evictions say so).
+pub(super) async fn cancel_evacuation(call: &Call<'_>, options: AnyOptions) -> Result<Response, Status> {
+    let dry_run = super::is_dry_run(options.dry_run.as_deref())?;
+    let vmi: VirtualMachineInstance = call.get().await?;
+    if vmi.status.as_ref().is_some_and(|status| !status.evacuation_node_name.is_empty()) {
+        let patch = json!({"metadata": {"uid": vmi.uid()}, "status": {"evacuationNodeName": null}});
+        call.patch::<VirtualMachineInstance>("", &patch, dry_run).await?;
+    }
+    Ok(json_reply(200, Body::Full(bytes::Bytes::new())))
+}
+
+fn grace(seconds: Option<i64>) -> Result<Option<i64>, Status> {
+    match seconds {
+        Some(seconds) if seconds < 0 => Err(Status::bad_request("gracePeriod has to be greater or equal to 0")),
+        seconds => Ok(seconds),
     }
 }
 
 async fn change(
     call: &Call<'_>,
-    options: &Value,
+    dry_run: Option<Vec<String>>,
     instance_grace_s: Option<i64>,
     decide: impl Fn(&VirtualMachine, Option<&VirtualMachineInstance>) -> Result<Change, Refusal>,
 ) -> Result<Response, Status> {
-    let dry_run = super::is_dry_run(options);
+    let dry_run = super::is_dry_run(dry_run.as_deref())?;
     let mut result = Ok(());
     for _ in 0..TRIES {
         let vm: VirtualMachine = call.get().await?;

@@ -15,9 +15,12 @@ mod node;
 mod objects;
 
 use carrack_apiserver::{Body, LocalApi, LocalGroupVersion, LocalRequest, Response, Status};
+use carrack_schema::error::FieldError;
 use carrack_types::well_known::kubevirt::{GROUP, SUBRESOURCES_GROUP};
 use futures::future::BoxFuture;
 use http::Method;
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 use crate::KUBEVIRT_VERSION;
@@ -91,13 +94,12 @@ const SERVED: [(&str, &str, &str); 45] = [
 
 /// Calls that make sense only where something is switched on that this version does not have, and the words of
 /// KubeVirt where it is switched off.
-const SWITCHED_OFF: [(&str, &str); 16] = [
+const SWITCHED_OFF: [(&str, &str); 15] = [
     ("migrate", "LiveMigration is not available"),
     ("addvolume", "Unable to Add Volume because HotplugVolumes feature gate is not enabled."),
     ("removevolume", "Unable to Remove Volume because HotplugVolumes feature gate is not enabled."),
     ("memorydump", "Unable to memory dump because HotplugVolumes feature gate is not enabled."),
     ("removememorydump", "Unable to remove memory dump because HotplugVolumes feature gate is not enabled."),
-    ("evacuate/cancel", "LiveMigration is not available"),
     ("objectgraph", "ObjectGraph feature gate not enabled: Unable to return object graph."),
     ("usbredir", "Not configured with USB Redirection"),
     ("vsock", "VSOCK feature gate is not enabled"),
@@ -166,7 +168,7 @@ async fn answer(request: &LocalRequest<'_>) -> Result<Response, Status> {
                 return Err(Status::not_found("", "namespaces", namespace));
             }
             let call = objects::Call { server: request.server, namespace, name: "" };
-            return expand::given(&call, options(request)?).await;
+            return expand::given(&call, body(request)?).await;
         }
         _ => {}
     }
@@ -184,10 +186,11 @@ async fn answer(request: &LocalRequest<'_>) -> Result<Response, Status> {
     }
     let call = objects::Call { server: request.server, namespace, name };
     match (path.resource.as_str(), sub.as_str()) {
-        ("virtualmachines", "start") => lifecycle::start(&call, &options(request)?).await,
-        ("virtualmachines", "stop") => lifecycle::stop(&call, &options(request)?).await,
-        ("virtualmachines", "restart") => lifecycle::restart(&call, &options(request)?).await,
+        ("virtualmachines", "start") => lifecycle::start(&call, options(request)?).await,
+        ("virtualmachines", "stop") => lifecycle::stop(&call, options(request)?).await,
+        ("virtualmachines", "restart") => lifecycle::restart(&call, options(request)?).await,
         ("virtualmachines", "expand-spec") => expand::stored(&call).await,
+        (_, "evacuate/cancel") => lifecycle::cancel_evacuation(&call, options(request)?).await,
         // A machine's instance bears its name.
         _ => node::forward(&call, request, &sub).await,
     }
@@ -201,8 +204,8 @@ fn subresource(first: &str, rest: &[String]) -> String {
     }
 }
 
-/// The options in the body; none is the same as an empty object.
-fn options(request: &LocalRequest<'_>) -> Result<Value, Status> {
+/// The object in the body; none is the same as an empty one.
+fn body(request: &LocalRequest<'_>) -> Result<Value, Status> {
     if request.body.iter().all(u8::is_ascii_whitespace) {
         return Ok(json!({}));
     }
@@ -213,13 +216,39 @@ fn options(request: &LocalRequest<'_>) -> Result<Value, Status> {
         Ok(Value::Object(options)) => Ok(Value::Object(options)),
         Ok(Value::Null) => Ok(json!({})),
         Ok(_) => Err(Status::bad_request("the options must be an object")),
-        Err(error) => Err(Status::bad_request(format!("Can not unmarshal Request body to struct, error: {error}"))),
+        Err(error) => Err(unreadable(&error)),
     }
 }
 
-/// Whether the options ask for nothing to happen.
-fn is_dry_run(options: &Value) -> bool {
-    options["dryRun"].as_array().is_some_and(|all| all.iter().any(|value| value == "All"))
+/// The options in the body, of which those that the call does not have are as if they were not there.
+fn options<T: DeserializeOwned>(request: &LocalRequest<'_>) -> Result<T, Status> {
+    serde_json::from_value(body(request)?).map_err(|error| unreadable(&error))
+}
+
+fn unreadable(error: &serde_json::Error) -> Status {
+    Status::bad_request(format!("Can not unmarshal Request body to struct, error: {error}"))
+}
+
+/// What all calls that change something may be told.
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct AnyOptions {
+    dry_run: Option<Vec<String>>,
+}
+
+/// Whether a call is asked for nothing to happen.
+///
+/// # Errors
+/// It is asked for that in a word that nobody knows: that must not make it happen. The sentence is the API server's, to which
+/// upstream hands the word on.
+fn is_dry_run(words: Option<&[String]>) -> Result<bool, Status> {
+    let words = words.unwrap_or_default();
+    if words.iter().all(|word| word == "All") {
+        return Ok(!words.is_empty());
+    }
+    let fault = FieldError::not_supported("dryRun", json!(words), &["All"]);
+    let fault = (fault.reason().to_owned(), fault.path.clone(), fault.message());
+    Err(Status::invalid("meta.k8s.io", "PatchOptions", "", &[fault]))
 }
 
 fn reply(code: u16, body: &Value) -> Response {

@@ -10,6 +10,7 @@ use carrack_types::url::segment;
 use carrack_types::well_known::kubevirt::{HANDLER_PORT, HANDLER_PORT_ANNOTATION};
 use k8s_openapi::api::core::v1::Node;
 
+use super::AnyOptions;
 use super::lifecycle::is_running;
 use super::objects::Call;
 use crate::identity::has_acpi;
@@ -97,8 +98,11 @@ pub(super) async fn forward(call: &Call<'_>, request: &LocalRequest<'_>, sub: &s
         }
     }
     // Pause and unpause have an option that leaves everything as it is.
-    if request.method == http::Method::PUT && super::is_dry_run(&super::options(request)?) {
-        return Ok(json_reply(200, Body::Full(bytes::Bytes::new())));
+    if request.method == http::Method::PUT {
+        let options: AnyOptions = super::options(request)?;
+        if super::is_dry_run(options.dry_run.as_deref())? {
+            return Ok(json_reply(200, Body::Full(bytes::Bytes::new())));
+        }
     }
     let target = NodeTarget { node: node.to_owned(), scheme: Scheme::Agent, host, port, path_and_query: path };
     Ok(json_reply(200, Body::Node(target)))

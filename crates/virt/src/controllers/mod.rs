@@ -14,6 +14,7 @@
 
 pub mod clone;
 pub(crate) mod copies;
+mod defined;
 pub mod installation;
 pub mod metrics;
 pub mod node;

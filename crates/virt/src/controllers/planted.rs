@@ -19,6 +19,8 @@ pub enum Planted {
     StateOfInstances,
     /// A machine takes an instance over without asking whether it is there itself.
     AdoptedUnasked,
+    /// A machine starts whether or not its DataVolumes are done.
+    UnfilledDisksStart,
     /// Disks count as copied as soon as a pod is there that copies them.
     CopiesUnread,
     /// A machine is started whether or not a pod copies or fills its disks.
@@ -33,4 +35,6 @@ pub enum Planted {
     StateLeftBehind,
     /// What is over of a machine that stays down is left where it is while a snapshot of the machine is taken.
     SpentStay,
+    /// A node's silence is counted from when its Lease says that it was renewed (KubeVirt's node controller).
+    LeaseByWallClock,
 }

@@ -55,6 +55,7 @@ fn word(write: &Write) -> String {
             Absent::Child { .. } => format!("no child {at}"),
             Absent::End { .. } => format!("alive {at}"),
             Absent::Change { .. } => format!("same {at}"),
+            Absent::Refusal { review } => format!("allowed {}", review["spec"]["user"]),
         },
         Write::Patch { sub, patch, .. } => {
             let fields = ["metadata", "spec", "status"].into_iter().flat_map(|part| patch[part].as_object());

@@ -116,6 +116,8 @@ impl Controller for NodeController {
                 let heard = self.leases.since(&key.name, lease.meta().resource_version.as_deref().unwrap_or(""), now);
                 // Only as long as leases are heard of is one that does not change a silence.
                 let heard = heard.max(view.steady_since(&Source::of::<Lease>()).unwrap_or(now));
+                let said = lease.spec.as_ref().and_then(|spec| spec.renew_time.as_ref()).map(Time::from);
+                let heard = said.filter(|_| self.planted == Some(Planted::LeaseByWallClock)).unwrap_or(heard);
                 // A mark is the control plane's own word, and no sign of the node's life.
                 // A heartbeat is one, too: without that, a handler that says it is well and a controller whose watch of
                 // Leases lags would write against each other without end.

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use carrack_engine::{DeleteOptions, EventRecord, Key, Plan, Premise, controller_ref};
+use carrack_types::data_volumes::DATA_VOLUME;
 use carrack_types::kubevirt::snapshot::names::{
     LAST_RESTORE_ANNOTATION, RESTORE_NAME_ANNOTATION, RESTORE_OWNED_BY_VM_ANNOTATION, RESTORE_SOURCE_NAME_LABEL,
     RESTORE_SOURCE_NAMESPACE_LABEL, VOLUME_SIZE_ANNOTATION,
@@ -190,6 +191,13 @@ fn make_room(
     volume: &VolumeRestore,
     claim: &PersistentVolumeClaim,
 ) -> Result<Plan, Stop> {
+    let mut owners = claim.metadata.owner_references.iter().flatten();
+    if owners.any(|owner| owner.controller == Some(true) && owner.kind == DATA_VOLUME) {
+        // Whoever keeps that would make the claim and fill it as it was at first, before the snapshot's is there.
+        let claim = claim.name();
+        let why = format!("PersistentVolumeClaim {claim} belongs to a DataVolume, and is not restored in place");
+        return Err(Stop::for_good(why));
+    }
     let uses = |vm: &VirtualMachine| has(vm, claim.name());
     let target = world.restore.spec.target.name.as_str();
     let mut machines = world.view.cache::<VirtualMachine>().in_namespace(claim.namespace());

@@ -1,6 +1,7 @@
 //! The machine that is restored: what it becomes, and what is left to do once it is so.
 
 use carrack_engine::{EventRecord, Plan, Premise, Write, to_value};
+use carrack_types::kubevirt::snapshot::VolumeRestore;
 use carrack_types::kubevirt::snapshot::names::LAST_RESTORE_ANNOTATION;
 use carrack_types::kubevirt::volumes::PersistentVolumeClaimSource;
 use carrack_types::kubevirt::{
@@ -38,14 +39,25 @@ fn spec(restore: &VirtualMachineRestore, held: &Held<'_>) -> Result<VirtualMachi
     if let Some(template) = &mut spec.template {
         // A dump of memory is of what was, and of no use to what will be.
         template.spec.volumes.retain(|volume| volume.memory_dump.is_none());
+        // A volume that is restored has its claim from the restore, and no template is of use for it.
+        let is_restored = |volume: &Volume| restored(volume, restore).is_some();
+        let claims = template.spec.volumes.iter().filter(|volume| is_restored(volume)).filter_map(Volume::claim_name);
+        let filled: Vec<String> = claims.map(str::to_owned).collect();
+        let templates = &mut spec.data_volume_templates;
+        templates.retain(|of| !filled.iter().any(|name| of["metadata"]["name"] == name.as_str()));
         template.spec.volumes.iter_mut().for_each(|volume| replace(volume, restore));
     }
     Ok(spec)
 }
 
+/// What became of a volume.
+fn restored<'a>(volume: &Volume, restore: &'a VirtualMachineRestore) -> Option<&'a VolumeRestore> {
+    let mut restores = restore.status.iter().flat_map(|status| &status.restores);
+    restores.find(|restored| restored.volume_name == volume.name)
+}
+
 fn replace(volume: &mut Volume, restore: &VirtualMachineRestore) {
-    let restores = restore.status.iter().flat_map(|status| &status.restores);
-    let Some(restored) = restores.into_iter().find(|restored| restored.volume_name == volume.name) else { return };
+    let Some(restored) = restored(volume, restore) else { return };
     let claim_name = restored.persistent_volume_claim_name.clone();
     if volume.data_volume.take().is_some() {
         volume.persistent_volume_claim = Some(PersistentVolumeClaimSource { claim_name, ..Default::default() });

@@ -476,6 +476,34 @@ fn in_place_the_claim_makes_room_on_proof() {
     check(&world, &[&stopped("PersistentVolumeClaim data is used by VirtualMachine vm")], "in use");
 }
 
+/// A restored volume has its claim from the restore, and none from a template.
+#[test]
+fn templates_of_restored_volumes_go() {
+    let mut world = World::begun();
+    world.claims.push(claim("restore-r-uid-disk", "Bound", ours()));
+    let spec = &mut world.content.as_mut().expect("a content")["spec"]["source"]["virtualMachine"]["spec"];
+    spec["template"]["spec"]["volumes"][0] = json!({"name": "disk", "dataVolume": {"name": "data"}});
+    let template = |name: &str| json!({"metadata": {"name": name}, "spec": {}});
+    spec["dataVolumeTemplates"] = json!([template("data"), template("other")]);
+    let plan = world.plan();
+    let patched = plan.writes.iter().find_map(|write| match write {
+        Write::Patch { resource, patch, sub: "", .. } if resource.plural == "virtualmachines" => Some(&patch["spec"]),
+        _ => None,
+    });
+    let patched = patched.expect("a patch");
+    assert_eq!(patched["dataVolumeTemplates"], json!([template("other")]));
+    let volume = &patched["template"]["spec"]["volumes"][0];
+    assert_eq!(volume["persistentVolumeClaim"]["claimName"], "restore-r-uid-disk", "{patched}");
+    // A claim that a DataVolume would fill again makes no room.
+    let mut world = World::begun();
+    world.restore["spec"]["volumeRestorePolicy"] = json!("InPlace");
+    world.restore["status"]["restores"][0]["persistentVolumeClaim"] = json!("data");
+    let owner = json!([{"apiVersion": "x/v1", "kind": "DataVolume", "name": "data", "uid": "d", "controller": true}]);
+    world.claims = vec![claim("data", "Bound", json!({"metadata": {"ownerReferences": owner}}))];
+    let told = format!("{:?}", world.plan());
+    assert!(told.contains("belongs to a DataVolume") && !told.contains("Delete {"), "{told}");
+}
+
 #[test]
 fn the_target_becomes_what_the_snapshot_holds() {
     let mut world = World::begun();

@@ -29,18 +29,16 @@ pub(crate) fn definitions() -> Resource {
     Definition::resource()
 }
 
-/// The name of a kind's definition.
-fn definition<K: Kind>() -> String {
-    K::resource().qualified()
+/// Whether a kind that comes with a definition is defined.
+pub(crate) fn is_defined<K: Kind>(view: &View<'_>) -> bool {
+    let cache = view.cache_of::<PartialObject>(&Source::metadata(definitions()));
+    let there = cache.and_then(|cache| cache.get("", &K::resource().qualified()));
+    there.is_some_and(|found| !found.is_deleting())
 }
 
 /// Whether the kinds of volume snapshots are defined.
 fn are_defined(view: &View<'_>) -> bool {
-    let there = |name: &str| {
-        let cache = view.cache_of::<PartialObject>(&Source::metadata(definitions()));
-        cache.is_some_and(|cache| cache.get("", name).is_some_and(|found| !found.is_deleting()))
-    };
-    there(&definition::<VolumeSnapshot>()) && there(&definition::<VolumeSnapshotClass>())
+    is_defined::<VolumeSnapshot>(view) && is_defined::<VolumeSnapshotClass>(view)
 }
 
 /// What a controller that needs the kinds of volume snapshots remembers of them.

@@ -12,6 +12,7 @@
 //! own, such as one that a machine of this name has left behind; one that belongs to somebody else is left alone and
 //! reported.
 
+mod data_volumes;
 pub(crate) mod instance;
 mod size;
 mod start_failure;
@@ -20,13 +21,18 @@ mod strategy;
 
 use std::time::Duration;
 
-use carrack_engine::{Controller, EventRecord, Key, Plan, Premise, Refusal, Setup, Time, View, Write, controller_ref};
+use carrack_engine::{
+    Absent, Controller, EventRecord, Key, Plan, Premise, Refusal, Setup, Time, View, Write, controller_ref,
+};
+use carrack_types::data_volumes::{DataSource, DataVolume};
 use carrack_types::kubevirt::instancetype::{
     VirtualMachineClusterInstancetype, VirtualMachineClusterPreference, VirtualMachineInstancetype,
     VirtualMachinePreference,
 };
 use carrack_types::kubevirt::vm::VolumeSnapshotStatus;
-use carrack_types::kubevirt::{KubeVirt, VirtualMachine, VirtualMachineInstance, Volume, run_strategy};
+use carrack_types::kubevirt::{
+    KubeVirt, VirtualMachine, VirtualMachineInstance, Volume, printable_status, run_strategy,
+};
 use carrack_types::resource::{Kind, Object, Resource};
 use carrack_types::snapshots::VolumeSnapshotClass;
 use carrack_types::well_known::finalizer::ORPHAN;
@@ -39,6 +45,7 @@ use serde_json::json;
 
 use super::Planted;
 use super::copies;
+use super::defined::Reading;
 use super::snapshot::KINDS_AGAIN;
 use super::snapshot::classes::{self, Kinds};
 use super::vmi::DEFAULT_GRACE_S;
@@ -54,6 +61,8 @@ use strategy::Act;
 #[derive(Default)]
 pub struct VmController {
     kinds: Kinds,
+    volumes: Reading<DataVolume>,
+    sources: Reading<DataSource>,
     planted: Option<Planted>,
 }
 
@@ -61,7 +70,7 @@ impl VmController {
     /// With a bug that the simulator plants, if any.
     #[must_use]
     pub fn new(planted: Option<Planted>) -> Self {
-        Self { kinds: Kinds::default(), planted }
+        Self { planted, ..Self::default() }
     }
 }
 
@@ -99,6 +108,13 @@ impl Controller for VmController {
         self.kinds.refresh(view, setup, |setup| {
             setup.watch::<VolumeSnapshotClass>(|_, view| on_claims(view));
         });
+        // A DataVolume has the name of its claim.
+        self.volumes.refresh(view, setup, |setup| {
+            setup.watch::<DataVolume>(|volume, view| that_need(view, CLAIM, volume.namespace(), volume.name()));
+        });
+        self.sources.refresh(view, setup, |setup| {
+            setup.watch::<DataSource>(|source, view| that_need(view, SOURCE, source.namespace(), source.name()));
+        });
     }
 
     fn reconcile(&mut self, key: &Key, view: &View<'_>, now: Time) -> Plan {
@@ -129,31 +145,50 @@ impl Controller for VmController {
         let settings = view.cache::<KubeVirt>().iter().next();
         let rollout = settings.and_then(|cluster| cluster.spec.configuration.vm_rollout_strategy.as_deref());
         let live = rollout.is_none_or(|strategy| strategy == "LiveUpdate");
+        let data = data_volumes::look(vm, instance, view);
+        let again = if unknown { Some(KINDS_AGAIN) } else { data.again };
         let plan = run(
-            &World { vm, instance, stranger, revisions, size, unbound, snapshots, live, planted: self.planted },
+            &World { vm, instance, stranger, revisions, size, unbound, data, snapshots, live, planted: self.planted },
             now,
         );
-        if unknown { plan.requeue_after(KINDS_AGAIN) } else { plan }
+        match again {
+            Some(wait) => plan.requeue_after(wait),
+            None => plan,
+        }
     }
 
     fn refused(&mut self, key: &Key, view: &View<'_>, refusal: &Refusal<'_>, now: Time) -> Plan {
         let Some(vm) = view.get::<VirtualMachine>(&key.namespace, &key.name) else { return Plan::none() };
         let is_instance = |resource: &Resource| *resource == VirtualMachineInstance::resource();
         let error = &refusal.error.message;
-        let (reason, event, condition) = match refusal.write {
+        let (reason, told, event, condition) = match refusal.write {
             Write::Create { resource, .. } if is_instance(resource) => (
+                status::FAILED_CREATE,
                 status::FAILED_CREATE,
                 format!("Error creating virtual machine instance: {error}"),
                 format!("Failure while starting VMI: {error}"),
             ),
             Write::Delete { resource, key, .. } if is_instance(resource) => (
                 status::FAILED_DELETE,
+                status::FAILED_DELETE,
                 format!("Error deleting virtual machine instance {}: {error}", key.name),
                 format!("Failure attempting to delete VMI: {error}"),
             ),
+            Write::Create { resource, .. } if *resource == DataVolume::resource() => (
+                status::FAILED_CREATE,
+                "FailedDataVolumeCreate",
+                format!("Error creating DataVolume {}: {error}", refusal.write.key().name),
+                format!("Error encountered while creating DataVolumes: failed to create DataVolume: {error}"),
+            ),
+            Write::Confirm { absent: Absent::Refusal { .. }, .. } => (
+                status::FAILED_CREATE,
+                "UnauthorizedDataVolumeCreate",
+                format!("Not authorized to create DataVolume: {error}"),
+                format!("Error encountered while creating DataVolumes: not authorized to create DataVolume: {error}"),
+            ),
             _ => return Plan::none(),
         };
-        let plan = Plan::none().event(EventRecord::warning(vm.as_ref(), reason, event));
+        let plan = Plan::none().event(EventRecord::warning(vm.as_ref(), told, event));
         match status::refused(vm, reason, &condition, now) {
             Some(status) => plan.patch_status(vm.as_ref(), json!({"status": status})),
             None => plan,
@@ -196,6 +231,7 @@ const BY_NEED: &str = "need";
 /// Kinds of what a machine names, beside those of instance types and preferences.
 const CLAIM: &str = "claim";
 const REVISION: &str = "revision";
+const SOURCE: &str = "source";
 
 fn need(kind: &str, namespace: &str, name: &str) -> String {
     format!("{kind}/{namespace}/{name}")
@@ -210,7 +246,8 @@ fn needs(vm: &VirtualMachine) -> Vec<String> {
         let revision = place.revision.map(|name| need(REVISION, namespace, name));
         revision.into_iter().chain([need(place.kind, place.namespace, place.name)])
     });
-    claims.chain(sizes).collect()
+    let sources = data_volumes::sources(vm).map(|(namespace, name)| need(SOURCE, namespace, name));
+    claims.chain(sizes).chain(sources).collect()
 }
 
 /// The machines that name an object of a kind.
@@ -233,6 +270,8 @@ struct World<'a> {
     size: Result<Sized, Trouble>,
     /// One of its claims is there and has no volume yet.
     unbound: bool,
+    /// What there is of its DataVolumes.
+    data: data_volumes::Data<'a>,
     /// Which of its volumes can be snapshotted, if that is known.
     snapshots: Option<Vec<VolumeSnapshotStatus>>,
     /// Some changes of its template reach an instance that runs.
@@ -255,6 +294,7 @@ fn finish(vm: &VirtualMachine, instance: Option<&VirtualMachineInstance>, now: T
                 revisions: Vec::new(),
                 size: Ok(Sized::default()),
                 unbound: false,
+                data: data_volumes::Data::default(),
                 snapshots: None,
                 live: false,
                 planted: None,
@@ -276,6 +316,7 @@ fn run(world: &World<'_>, now: Time) -> Plan {
         (Some(vmi), Some(new)) => merge_patch(vmi, &new).into_iter().fold(plan, |plan, patch| plan.patch(vmi, patch)),
         _ => plan,
     };
+    let is_filled = world.data.is_ready || world.planted == Some(Planted::UnfilledDisksStart);
     let unheld = (world.planted == Some(Planted::SpentStay)).then(|| without_snapshot(vm));
     let plan = match strategy::decide(unheld.as_ref().unwrap_or(vm), *instance) {
         Act::Nothing => plan,
@@ -283,14 +324,15 @@ fn run(world: &World<'_>, now: Time) -> Plan {
             Some(vmi) => plan.then(stop(vm, vmi, grace_period_s)),
             None => plan,
         },
-        Act::Start { paused } if instance.is_none() && !world.stranger => {
+        Act::Start { paused } if instance.is_none() && !world.stranger && is_filled => {
             let wait = start_failure::wait_left(vm, now);
             if wait > Duration::ZERO { plan.requeue_after(wait) } else { plan.then(start(world, paused)) }
         }
         Act::Start { .. } => plan,
         Act::SwitchOn => plan.then(switch_on(vm)),
     };
-    plan.then(drop_old_revisions(world))
+    // Behind all else: what is refused of them keeps nothing from being stopped.
+    plan.then(drop_old_revisions(world)).then(data_volumes::make(vm, &world.data))
 }
 
 /// A machine as if no snapshot of it were taken, for a planted bug.
@@ -308,7 +350,14 @@ fn status_plan(world: &World<'_>, now: Time) -> Plan {
     let new = status::compute(world, now);
     match merge_patch(&old, &new) {
         Some(patch) => {
-            let plan = Plan::none().patch_status(world.vm, json!({"status": patch}));
+            let mut plan = Plan::none().patch_status(world.vm, json!({"status": patch}));
+            if let Some(name) = &world.data.failed
+                && old.printable_status != new.printable_status
+                && new.printable_status == printable_status::DATA_VOLUME_ERROR
+            {
+                let message = format!("DataVolume {name} failed to import disk image");
+                plan = plan.event(EventRecord::warning(world.vm, "FailedDataVolumeImport", message));
+            }
             match status::patience(&old, &new) {
                 Some(wait) => plan.patient(wait),
                 None => plan,

@@ -56,24 +56,39 @@ pub(super) fn after(vm: &VirtualMachine, instance: Option<&VirtualMachineInstanc
     })
 }
 
-/// How long the next start must still wait.
+/// How long the next start must still wait: by a clock that was set back since then, no longer than the longest wait.
 pub(super) fn wait_left(vm: &VirtualMachine, now: Time) -> Duration {
     vm.status
         .as_ref()
         .and_then(|status| status.start_failure.as_ref())
         .and_then(|failure| failure.retry_after_timestamp.as_ref())
-        .map_or(Duration::ZERO, |at| Time::from(at).since(now))
+        .map_or(Duration::ZERO, |at| Time::from(at).since(now).min(Duration::from_secs(MAX_WAIT_S)))
 }
 
 #[cfg(test)]
 mod tests {
-    use super::wait_s;
+    use carrack_engine::Time;
+    use carrack_types::kubevirt::VirtualMachine;
+    use serde_json::json;
+
+    use super::{wait_left, wait_s};
 
     #[test]
     fn waits_grow_with_the_square_and_end_at_the_cap() {
         for (failures, least) in [(1, 10), (2, 40), (3, 90), (4, 160), (5, 250), (6, 300), (100, 300)] {
             let wait = wait_s(failures, "uid");
             assert!(wait >= least && wait <= 300.min(least * 3 / 2), "{failures}: {wait}");
+        }
+    }
+
+    #[test]
+    fn a_clock_that_was_set_back_makes_no_wait_longer_than_the_longest() {
+        let failure = json!({"consecutiveFailCount": 1, "retryAfterTimestamp": "1970-01-01T01:00:00Z"});
+        let vm = json!({"metadata": {"name": "v"}, "spec": {"template": {"spec": {"domain": {"devices": {}}}}},
+            "status": {"startFailure": failure}});
+        let vm: VirtualMachine = serde_json::from_value(vm).expect("a machine");
+        for (now_s, expected_s) in [(3700, 0), (3600, 0), (3590, 10), (3300, 300), (3000, 300), (0, 300)] {
+            assert_eq!(wait_left(&vm, Time::from_unix_s(now_s)).as_secs(), expected_s, "{now_s}");
         }
     }
 }

@@ -174,11 +174,12 @@ fn conditions(world: &World<'_>, conditions: &mut Vec<Condition>, now: Time) {
     }
 }
 
-/// Whether what the server last said of this machine's instance, or of its deletion, may be so still: nothing has shown otherwise, and it
-/// is tried again and again.
+/// Whether what the server last said of this machine's instance, of its deletion, or of a DataVolume, may be so still: nothing
+/// has shown otherwise, and it is tried again and again.
 fn still_refused(world: &World<'_>) -> bool {
     let act = decide(world.vm, world.instance);
     match world.vm.status.as_ref().and_then(failure).map(|failure| failure.reason.as_str()) {
+        Some(FAILED_CREATE) if world.data.is_missing() => true,
         Some(FAILED_CREATE) => world.instance.is_none() && matches!(act, Act::Start { .. } | Act::SwitchOn),
         Some(FAILED_DELETE) => world.instance.is_some_and(|vmi| !vmi.is_deleting()) && matches!(act, Act::Stop { .. }),
         _ => false,
@@ -199,7 +200,7 @@ fn trouble(world: &World<'_>) -> Option<Trouble> {
     }
     match &world.size {
         Err(trouble) => Some(trouble.clone()),
-        Ok(size) => size.spec(world.vm).err(),
+        Ok(size) => size.spec(world.vm).err().or_else(|| world.data.trouble.clone()),
     }
 }
 
@@ -288,7 +289,9 @@ fn printable(world: &World<'_>, status: &VirtualMachineStatus) -> &'static str {
             phase::RUNNING if vmi.is_paused() => printable_status::PAUSED,
             phase::RUNNING => printable_status::RUNNING,
             _ if starting && reason == "FailedPvcNotFound" => printable_status::PVC_NOT_FOUND,
+            _ if starting && world.data.failed.is_some() => printable_status::DATA_VOLUME_ERROR,
             _ if starting && unschedulable => printable_status::UNSCHEDULABLE,
+            _ if starting && world.data.is_provisioning => printable_status::PROVISIONING,
             _ if starting && world.unbound => printable_status::WAITING_FOR_VOLUME_BINDING,
             // KubeVirt knows one word for an image that cannot be had.
             _ if starting && matches!(reason, "ErrImagePull" | "ErrImageNeverPull" | "InvalidImageName") => {
@@ -306,6 +309,12 @@ fn printable(world: &World<'_>, status: &VirtualMachineStatus) -> &'static str {
         Act::Stop { .. } => instance.is_some() && wants_start(vm),
         Act::Nothing => false,
     };
+    if world.data.failed.is_some() {
+        return printable_status::DATA_VOLUME_ERROR;
+    }
+    if world.data.is_provisioning {
+        return printable_status::PROVISIONING;
+    }
     if again && world.unbound {
         return printable_status::WAITING_FOR_VOLUME_BINDING;
     }

@@ -13,6 +13,7 @@ use serde_json::{Value, json};
 
 use super::VmController;
 
+mod data_volumes;
 mod sizes;
 
 const NOW: Time = Time::from_unix_s(1_000_000);

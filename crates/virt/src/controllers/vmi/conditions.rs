@@ -1,8 +1,10 @@
 //! An instance's conditions as far as its pod decides them, and the pod's readiness gate.
 
+use std::collections::BTreeSet;
+
 use carrack_engine::Time;
 use carrack_networks::FAILURE_ANNOTATION;
-use carrack_types::kubevirt::{Condition, VirtualMachineInstance, phase, set_condition};
+use carrack_types::kubevirt::{Condition, VirtualMachineInstance, Volume, phase, set_condition};
 use carrack_types::pod::is_terminal;
 use carrack_types::resource::Object;
 use carrack_types::well_known::kubevirt::UNPAUSED_CONDITION;
@@ -45,6 +47,9 @@ pub(super) fn apply(world: &World<'_>, new: &mut VirtualMachineInstance, next: &
         _ => unscheduled(world.pod()),
     };
     replace_condition(&mut status.conditions, "PodScheduled", scheduled, &at);
+    if let Some(told) = data_volumes(world) {
+        set_condition(&mut status.conditions, told, &at);
+    }
     // From Scheduled on, Synchronized tells how the handler and the guest get on.
     let before_handoff = matches!(status.phase.as_str(), phase::UNSET | phase::PENDING | phase::SCHEDULING);
     let handed_off_now = matches!(next, Next::Phase(phase::SCHEDULED));
@@ -108,6 +113,21 @@ fn unscheduled(pod: Option<&Pod>) -> Option<Condition> {
         condition.reason.as_deref().unwrap_or_default(),
         condition.message.as_deref().unwrap_or_default(),
     ))
+}
+
+/// Whether the DataVolumes of an instance are ready, if it has any. (Upstream: `aggregateDataVolumesConditions`.)
+fn data_volumes(world: &World<'_>) -> Option<Condition> {
+    let claims = world.vmi.spec.volumes.iter().filter_map(Volume::claim_name);
+    let volumes = claims.filter_map(|claim| world.data_volume(claim));
+    let told: BTreeSet<&str> =
+        volumes.map(|volume| volume.condition("Ready").map_or("Unknown", |ready| ready.status.as_str())).collect();
+    let first = *told.first()?;
+    Some(if told.len() == 1 && first == "True" {
+        Condition::new("DataVolumesReady", "True", "AllDVsReady", "All of the VMI's DVs are bound and ready")
+    } else {
+        let status = if told.contains("False") { "False" } else { "Unknown" };
+        Condition::new("DataVolumesReady", status, "NotAllDVsReady", "Not all of the VMI's DVs are ready")
+    })
 }
 
 fn missing(claim: &str) -> String {

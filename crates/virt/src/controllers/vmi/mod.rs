@@ -31,6 +31,7 @@ use std::time::Duration;
 use carrack_engine::{
     Controller, DeleteOptions, EventRecord, Key, Plan, Premise, Refusal, Setup, Source, Time, View, Write,
 };
+use carrack_types::data_volumes::DataVolume;
 use carrack_types::kubevirt::{Condition, KubeVirt, VirtualMachine, VirtualMachineInstance, phase, set_condition};
 use carrack_types::pod::is_terminal;
 use carrack_types::resource::{Kind, Object};
@@ -41,6 +42,8 @@ use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{Node, PersistentVolume, PersistentVolumeClaim, Pod};
 use serde_json::json;
 
+use crate::controllers::defined::{Found, Reading, find};
+use crate::controllers::snapshot::classes::Kinds;
 use crate::controllers::{Config, trim};
 use crate::diff::merge_patch;
 use crate::identity::launcher_of;
@@ -65,13 +68,14 @@ const STEP_WAIT: Duration = Duration::from_secs(2);
 /// Gives instances their pods.
 pub struct VmiController {
     config: Config,
+    volumes: Reading<DataVolume>,
 }
 
 impl VmiController {
     /// A controller with these settings.
     #[must_use]
     pub fn new(config: Config) -> Self {
-        Self { config }
+        Self { config, volumes: Reading::default() }
     }
 }
 
@@ -93,6 +97,14 @@ impl World<'_> {
     /// A claim in the instance's namespace.
     pub fn claim(&self, name: &str) -> Option<&PersistentVolumeClaim> {
         self.view.get::<PersistentVolumeClaim>(self.vmi.namespace(), name).map(AsRef::as_ref)
+    }
+
+    /// The DataVolume that a claim has its name from, if it is known that there is one.
+    pub fn data_volume(&self, claim: &str) -> Option<&DataVolume> {
+        match find(self.view, self.vmi.namespace(), claim) {
+            Found::There(volume) => Some(volume),
+            Found::Undefined | Found::Unknown | Found::Absent => None,
+        }
     }
 
     /// The cluster's settings; the oldest object counts, as there should be one.
@@ -124,6 +136,14 @@ impl Controller for VmiController {
         setup.read::<PersistentVolume>();
         setup.read::<VirtualMachine>();
         setup.read::<Lease>();
+        Kinds::setup(setup);
+    }
+
+    fn more_watches(&mut self, view: &View<'_>, setup: &mut Setup<'_>) {
+        // A DataVolume has the name of its claim.
+        self.volumes.refresh(view, setup, |setup| {
+            setup.watch::<DataVolume>(|volume, view| waiting(view, &wait_for(volume.namespace(), volume.name())));
+        });
     }
 
     fn reconcile(&mut self, key: &Key, view: &View<'_>, now: Time) -> Plan {

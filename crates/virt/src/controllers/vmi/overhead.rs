@@ -1,6 +1,7 @@
 //! What a launcher pod needs beside its guest's memory.
 
-use carrack_types::kubevirt::DomainSpec;
+use carrack_types::kubevirt::others::KubeVirtConfiguration;
+use carrack_types::kubevirt::{DomainSpec, Quantity};
 
 use crate::identity::has_tpm;
 
@@ -17,10 +18,17 @@ const TPM: u64 = 16 * MIB;
 /// Page tables: 8 bytes for each 4 KiB page.
 const PAGE_TABLES_DIVISOR: u64 = 512;
 
+/// Memory that the launcher's pod is given beside the guest's, in bytes: what it needs, and more of it where the cluster's settings
+/// say by how much. A number that is none, or less than 1, changes nothing; admission refuses it.
+pub(super) fn given_overhead_bytes(domain: &DomainSpec, settings: &KubeVirtConfiguration) -> u64 {
+    let ratio = settings.additional_guest_memory_overhead_ratio.clone().map(Quantity);
+    let thousandths = ratio.and_then(|ratio| u64::try_from(ratio.millis()?).ok()).unwrap_or(0).max(1000);
+    memory_overhead_bytes(domain).saturating_mul(thousandths) / 1000
+}
+
 /// Memory that the launcher's pod needs beside the guest's, in bytes. KubeVirt counts 220 MiB for its fixed part,
 /// most of it for libvirt's daemons, which do not exist here.
-#[must_use]
-pub fn memory_overhead_bytes(domain: &DomainSpec) -> u64 {
+fn memory_overhead_bytes(domain: &DomainSpec) -> u64 {
     let guest = domain.guest_memory_bytes().unwrap_or(0);
     let graphics = if domain.devices.autoattach_graphics_device == Some(false) { 0 } else { GRAPHICS };
     let tpm = if has_tpm(domain) { TPM } else { 0 };
@@ -29,7 +37,7 @@ pub fn memory_overhead_bytes(domain: &DomainSpec) -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use super::memory_overhead_bytes;
+    use super::{given_overhead_bytes, memory_overhead_bytes};
     use carrack_types::kubevirt::DomainSpec;
     use serde_json::{Value, json};
 
@@ -46,5 +54,23 @@ mod tests {
         check(json!({"devices": screenless(), "memory": {"guest": "1Gi"}}), 96 + 8 + 2);
         check(json!({"devices": {"autoattachGraphicsDevice": false, "tpm": {}}}), 96 + 8 + 16);
         check(json!({"devices": {"autoattachGraphicsDevice": false, "tpm": {"enabled": false}}}), 96 + 8);
+    }
+
+    #[test]
+    fn the_cluster_may_give_more() {
+        let check = |ratio: Value, mebibytes: u64| {
+            let domain: DomainSpec =
+                serde_json::from_value(json!({"devices": {"autoattachGraphicsDevice": false}})).expect("a domain");
+            let settings =
+                serde_json::from_value(json!({"additionalGuestMemoryOverheadRatio": ratio})).expect("settings");
+            assert_eq!(given_overhead_bytes(&domain, &settings), mebibytes << 20, "{ratio}");
+        };
+        check(Value::Null, 104);
+        check(json!("1"), 104);
+        check(json!("1.5"), 156);
+        check(json!("2.25"), 234);
+        for senseless in ["", "much", "0.5", "-2"] {
+            check(json!(senseless), 104);
+        }
     }
 }

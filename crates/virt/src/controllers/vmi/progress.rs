@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use carrack_engine::Time;
+use carrack_types::data_volumes::{DATA_VOLUME, DataVolume};
 use carrack_types::kubevirt::domain::CpuTopology;
 use carrack_types::kubevirt::vmi::{MemoryStatus, PhaseTransition, VirtualMachineInstanceStatus, VolumeStatus};
 use carrack_types::kubevirt::{Quantity, Volume, phase};
@@ -15,6 +16,8 @@ use serde_json::json;
 
 use super::World;
 use super::{pod, state};
+use crate::controllers::Planted;
+use crate::controllers::defined::{Found, find};
 
 /// What happens next.
 pub(super) enum Next {
@@ -41,6 +44,8 @@ impl Next {
 pub(super) enum Obstacle {
     /// A claim does not exist.
     ClaimMissing(String),
+    /// A claim is a DataVolume's that is not filled.
+    Unfilled,
     /// No node has said that it can run instances.
     NoNode,
     /// The spec cannot be made into a pod.
@@ -86,6 +91,9 @@ fn unscheduled(world: &World<'_>) -> Next {
     let mut blocks = BTreeSet::new();
     for name in vmi.spec.volumes.iter().filter_map(Volume::claim_name) {
         let Some(claim) = world.claim(name) else { return Next::Wait(Obstacle::ClaimMissing(name.to_owned())) };
+        if world.config.planted != Some(Planted::UnfilledDisksStart) && is_unfilled(world, claim) {
+            return Next::Wait(Obstacle::Unfilled);
+        }
         if claim.spec.as_ref().and_then(|spec| spec.volume_mode.as_deref()) == Some("Block") {
             blocks.insert(name);
         }
@@ -102,6 +110,18 @@ fn unscheduled(world: &World<'_>) -> Next {
         Ok(pod) => Next::CreatePod(Box::new(pod), state),
         Err(why) => Next::Wait(Obstacle::Spec(why)),
     }
+}
+
+/// Whether a claim's contents are a DataVolume's that is not done yet. One of which nothing is known, is not. Where nobody makes
+/// DataVolumes, nobody fills them.
+fn is_unfilled(world: &World<'_>, claim: &PersistentVolumeClaim) -> bool {
+    let mut owners = claim.metadata.owner_references.iter().flatten();
+    let owner = owners.find(|owner| owner.controller == Some(true) && owner.kind == DATA_VOLUME);
+    owner.is_some_and(|owner| match find::<DataVolume>(world.view, claim.namespace(), &owner.name) {
+        Found::Undefined => false,
+        Found::Unknown | Found::Absent => true,
+        Found::There(volume) => !volume.is_usable(),
+    })
 }
 
 /// Whether the node's own report, or an operator, says that a running instance is over. Nothing here follows from

@@ -14,6 +14,9 @@ use super::VmiController;
 use crate::controllers::Config;
 use crate::controllers::testing::cached;
 
+mod data_volumes;
+mod settings;
+
 const NOW: Time = Time::from_unix_s(1_000_000);
 
 fn read<T: DeserializeOwned>(value: Value) -> T {

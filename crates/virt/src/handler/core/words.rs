@@ -10,6 +10,8 @@ use k8s_openapi::api::core::v1::Pod;
 
 use crate::handler::spec::status_of;
 
+/// What its lines begin with. Some of its parts call it by its family's name alone, such as the one that loads a kernel.
+const NAMES: [&str; 2] = [PROGRAM, "qemu"];
 /// How many of its lines are told: the last one often rests on the one before.
 const LINES: usize = 2;
 /// Most characters of them.
@@ -28,7 +30,7 @@ pub(super) fn added(detail: &str, pod: Option<&Pod>) -> String {
 fn last(pod: &Pod) -> Option<String> {
     let ended = status_of(pod, COMPUTE_CONTAINER)?.state.as_ref()?.terminated.as_ref()?;
     let lines = ended.message.iter().flat_map(|message| message.lines());
-    let lines = lines.filter_map(|line| line.strip_prefix(PROGRAM)?.strip_prefix(": "));
+    let lines = lines.filter_map(|line| NAMES.iter().find_map(|name| line.strip_prefix(name)?.strip_prefix(": ")));
     let lines: Vec<&str> = lines.filter(|line| !line.starts_with("warning: ") && !line.starts_with("info: ")).collect();
     let last = lines.get(lines.len().saturating_sub(LINES)..).filter(|last| !last.is_empty())?;
     Some(one_line(&last.join("; "), MOST_CHARS))
@@ -62,6 +64,8 @@ mod tests {
             "qemu-system-x86_64: a\nqemu-system-x86_64: b\nlauncher: x\nqemu-system-x86_64: c\u{7}",
             "it ended: b; c ",
         );
+        check("qemu: invalid kernel header\n", "it ended: invalid kernel header");
+        check("qemu-img: no\n", "it ended");
         check("qemu-system-x86_64: warning: host doesn't support requested feature\n", "it ended");
         let long = format!("qemu-system-x86_64: {}", "y".repeat(1000));
         check(&long, &format!("it ended: {}", "y".repeat(300)));

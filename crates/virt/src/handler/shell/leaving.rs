@@ -17,7 +17,7 @@ pub(super) fn end_disks(proc: &Path, pod_uid: &str) -> io::Result<usize> {
 }
 
 /// Whether a process, by what the kernel says of its status, is the program that keeps containers of container disks
-/// alive, and has SIGTERM blocked, as ours fetches it, or a handler for it, as KubeVirt's has. The command line would
+/// alive, and has SIGTERM blocked, as ours reads it, or a handler for it, as KubeVirt's has. The command line would
 /// name it, too, but reading that may hang with the process.
 fn awaits_its_end(status: &str) -> bool {
     let field = |key: &str| status.lines().find_map(|line| line.strip_prefix(key)).map(str::trim);
@@ -35,6 +35,7 @@ mod tests {
     use std::process::Command;
 
     use super::*;
+    use crate::handler::keep_alive;
 
     #[test]
     fn only_what_holds_a_disk_of_the_pod_and_listens_is_asked_to_end() {
@@ -68,5 +69,32 @@ mod tests {
         check("container-disk", "/kubepods/pod3333-4444/c", blocked, false);
         check("qemu-system-x86", group, caught, false);
         assert!(end_disks(Path::new("/no/such/directory"), "1111-2222").is_err());
+    }
+
+    /// The masks above are what the kernel says of the program itself.
+    #[test]
+    fn the_program_that_holds_a_disk_ends_when_it_is_asked() {
+        let dir = tempfile::tempdir().expect("a directory");
+        keep_alive::install(dir.path(), &carrack_images::pause_program()).expect("installed");
+        // A process that another test begins has the file open for a moment, as it was written, and nothing runs meanwhile.
+        let start = |_: u32| match Command::new(dir.path().join(KEEP_ALIVE_FILE)).spawn() {
+            Err(error) if error.kind() == io::ErrorKind::ExecutableFileBusy => {
+                std::thread::yield_now();
+                None
+            }
+            started => Some(started),
+        };
+        let mut child = (0..1_000_000).find_map(start).expect("it is closed").expect("the program starts");
+        let (proc, real) = (dir.path().join("proc"), format!("/proc/{}/status", child.id()));
+        let process = proc.join(child.id().to_string());
+        fs::create_dir_all(&process).expect("made");
+        fs::write(process.join("cgroup"), "0::/kubepods/pod1111-2222/c\n").expect("written");
+        std::os::unix::fs::symlink(real, process.join("status")).expect("linked");
+        let is_asked = |_: &u32| {
+            std::thread::yield_now();
+            end_disks(&proc, "1111-2222").expect("looked at") == 1
+        };
+        assert!((0..1_000_000).any(|turn| is_asked(&turn)), "it never listens");
+        assert_eq!(child.wait().expect("waited for").code(), Some(0));
     }
 }

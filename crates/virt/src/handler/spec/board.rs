@@ -45,6 +45,7 @@ pub(super) fn of(domain: &DomainSpec, now: Time) -> Result<Board, String> {
         Some("virtio") => Video::Virtio,
         Some("bochs") => Video::Bochs,
         Some("ramfb") => Video::Ramfb,
+        Some("cirrus") => Video::Cirrus,
         Some(other) => return Err(format!("video device {other} is not supported")),
     };
     let mut inputs = Vec::new();

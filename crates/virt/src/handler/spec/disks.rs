@@ -8,7 +8,7 @@ use carrack_types::kubevirt::vmi::{SshKeyPropagation, VolumeStatus};
 use carrack_types::kubevirt::volumes::CloudInitSource;
 use carrack_types::kubevirt::{Disk, DomainSpec, Quantity, VirtualMachineInstance, Volume};
 use carrack_types::resource::Object;
-use carrack_types::well_known::kubevirt::COMPUTE_CONTAINER;
+use carrack_types::well_known::kubevirt::{COMPUTE_CONTAINER, LESS_SPACE_ANNOTATION};
 use k8s_openapi::api::core::v1::Pod;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -186,7 +186,8 @@ fn source(vmi: &VirtualMachineInstance, pod: &Pod, index: usize, prepared: &Prep
     }
     if volume.claim_name().is_some() {
         let create_bytes = claim_bytes(vmi, &volume.name).filter(|_| !volume.has_read_only_claim());
-        return Ok(DiskSource::Persistent { path, create_bytes });
+        let tolerance_percent = pod.annotation(LESS_SPACE_ANNOTATION).and_then(|percent| percent.parse().ok());
+        return Ok(DiskSource::Persistent { path, create_bytes, tolerance_percent });
     }
     Err(format!("volume {}: its type is not supported", volume.name))
 }

@@ -225,10 +225,20 @@ fn a_disk_of_a_claim_that_is_only_to_be_read_is_not_written_to() {
                 "devices": {"disks": [{"name": "root", "disk": {"bus": "virtio"}}]}}, "volumes": [volume]},
             "status": {"volumeStatus": size}}))
         .expect("an instance");
-        let made = machine(&vmi, &Pod::default(), &Prepared::default(), Accel::Tcg, Time::from_unix_s(0));
-        let made = serde_json::to_value(made.expect("a machine")).expect("JSON");
-        let disk = &made["disks"][0];
+        let made = |pod: &Pod| {
+            let made = machine(&vmi, pod, &Prepared::default(), Accel::Tcg, Time::from_unix_s(0));
+            serde_json::to_value(made.expect("a machine")).expect("JSON")["disks"][0].clone()
+        };
+        let disk = made(&Pod::default());
         assert_eq!(json!([disk["read_only"], disk["source"]["create_bytes"]]), wanted, "{source}");
+        // What the cluster's settings say of it goes along, and nothing where they say nothing.
+        let pod: Pod = carrack_types::json::from_value(
+            json!({"metadata": {"annotations": {"kubevirt.io/less-space-percent": "25"}}}),
+        )
+        .expect("a pod");
+        let is_kept = disk["source"]["type"] == "persistent";
+        let told = [&disk, &made(&pod)].map(|disk| disk["source"].get("tolerance_percent").cloned());
+        assert_eq!(told, [None, is_kept.then(|| json!(25))], "{source}");
     };
     let claim = |read_only: bool| json!({"persistentVolumeClaim": {"claimName": "data", "readOnly": read_only}});
     check(claim(false), json!([false, 1_u64 << 30]));

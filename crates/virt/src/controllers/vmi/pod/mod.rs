@@ -13,15 +13,15 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use carrack_engine::controller_ref;
 use carrack_networks::NETWORKS_ANNOTATION;
-use carrack_types::kubevirt::others::SmBiosConfiguration;
+use carrack_types::kubevirt::others::KubeVirtConfiguration;
 use carrack_types::kubevirt::{KubeVirt, VirtualMachineInstance};
 use carrack_types::resource::Object;
 use carrack_types::well_known::kubernetes::{ARCH_LABEL, DEFAULT_CONTAINER_ANNOTATION};
 use carrack_types::well_known::kubevirt::{
     APP_LABEL, COMPUTE_CONTAINER, CONSOLE_LOG_CONTAINER, CPU_MANAGER_LABELS, CREATED_BY_LABEL, DEVICE_RESOURCES,
-    DOMAIN_ANNOTATION, KVM_RESOURCE, LATEST_API_VERSION_ANNOTATION, LAUNCHER, LOST_DEVICES_ANNOTATION,
-    MIGRATION_TRANSPORT_UNIX_ANNOTATION, SCHEDULABLE_LABEL, SMBIOS_ANNOTATION, STORAGE_API_VERSION_ANNOTATION,
-    TUN_RESOURCE, UNPAUSED_CONDITION, VHOST_NET_RESOURCE, VM_NAME_LABEL, VMI_ID_LABEL,
+    DOMAIN_ANNOTATION, KVM_RESOURCE, LATEST_API_VERSION_ANNOTATION, LAUNCHER, LESS_SPACE_ANNOTATION,
+    LOST_DEVICES_ANNOTATION, MIGRATION_TRANSPORT_UNIX_ANNOTATION, SCHEDULABLE_LABEL, SMBIOS_ANNOTATION,
+    STORAGE_API_VERSION_ANNOTATION, TUN_RESOURCE, UNPAUSED_CONDITION, VHOST_NET_RESOURCE, VM_NAME_LABEL, VMI_ID_LABEL,
 };
 use k8s_openapi::api::core::v1::{
     Capabilities, Container, ExecAction, Lifecycle, LifecycleHandler, LocalObjectReference, Node, Pod,
@@ -30,7 +30,7 @@ use k8s_openapi::api::core::v1::{
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
-use super::overhead::memory_overhead_bytes;
+use super::overhead::given_overhead_bytes;
 use crate::admission::OWN_ANNOTATIONS;
 use crate::controllers::Config;
 use crate::identity::{hashed_network, label_value, launcher_pod_name};
@@ -85,9 +85,11 @@ pub(super) fn build(
     config: &Config,
 ) -> Result<Pod, String> {
     let spec = &vmi.spec;
-    let volumes = Volumes::of(vmi, blocks, config)?;
     let settings = &cluster.spec.configuration;
-    let mut node_selector = spec.node_selector.clone();
+    let volumes = Volumes::of(vmi, blocks, config, settings)?;
+    // What the instance says of a label counts.
+    let mut node_selector = settings.developer_configuration.node_selectors.clone();
+    node_selector.extend(spec.node_selector.clone());
     node_selector.insert(SCHEDULABLE_LABEL.to_owned(), "true".to_owned());
     if is_dedicated(vmi) {
         let [label, _] = CPU_MANAGER_LABELS;
@@ -134,11 +136,11 @@ pub(super) fn build(
     if spec.domain.devices.log_serial_console == Some(true)
         && spec.domain.devices.autoattach_serial_console != Some(false)
     {
-        containers.push(console_log(vmi, &containers[0]));
+        containers.push(console_log(vmi, settings, &containers[0]));
     }
     let grace_s = spec.termination_grace_period_seconds.unwrap_or(DEFAULT_GRACE_S);
     Ok(Pod {
-        metadata: metadata(vmi, settings.smbios.as_ref()),
+        metadata: metadata(vmi, settings),
         spec: Some(PodSpec {
             containers,
             volumes: Some(volumes.volumes),
@@ -152,6 +154,7 @@ pub(super) fn build(
             topology_spread_constraints: (!spec.topology_spread_constraints.is_empty())
                 .then(|| spec.topology_spread_constraints.clone()),
             scheduler_name: spec.scheduler_name.clone(),
+            runtime_class_name: settings.default_runtime_class.clone().filter(|class| !class.is_empty()),
             priority_class_name: spec.priority_class_name.clone(),
             service_account_name: spec.service_account_name.clone().or(volumes.service_account),
             automount_service_account_token: Some(volumes.needs_token),
@@ -176,27 +179,18 @@ fn power_button(vmi: &VirtualMachineInstance) -> Lifecycle {
 }
 
 /// Shows what the guest writes to its serial console as a container's log.
-fn console_log(vmi: &VirtualMachineInstance, compute: &Container) -> Container {
+fn console_log(vmi: &VirtualMachineInstance, settings: &KubeVirtConfiguration, compute: &Container) -> Container {
     const VOLUMES: [&str; 3] = ["private", "public", paths::SOCKET_VOLUME];
     let mounts = compute.volume_mounts.iter().flatten().filter(|mount| VOLUMES.contains(&mount.name.as_str()));
     // What lies below another of them needs a place to be mounted on, which the other must let be made.
     let mounts =
         mounts.map(|mount| VolumeMount { read_only: (mount.name == "private").then_some(true), ..mount.clone() });
-    let limits: Amounts =
-        [("cpu", "15m"), ("memory", "60M")].map(|(k, v)| (k.to_owned(), Quantity(v.to_owned()))).into();
-    let requests: Amounts =
-        [("cpu", "5m"), ("memory", "35M")].map(|(k, v)| (k.to_owned(), Quantity(v.to_owned()))).into();
-    let guaranteed = is_guaranteed(vmi);
     Container {
         name: CONSOLE_LOG_CONTAINER.to_owned(),
         image: compute.image.clone(),
         image_pull_policy: compute.image_pull_policy.clone(),
         command: Some(["/usr/bin/carrack", "virt-launcher", "tail", "--uid", vmi.uid()].map(str::to_owned).into()),
-        resources: Some(ResourceRequirements {
-            requests: Some(if guaranteed { limits.clone() } else { requests }),
-            limits: Some(limits),
-            claims: None,
-        }),
+        resources: Some(beside(vmi, settings, "guest-console-log", ["5m", "35M"], ["15m", "60M"])),
         security_context: Some(SecurityContext {
             run_as_user: Some(0),
             allow_privilege_escalation: Some(false),
@@ -208,16 +202,39 @@ fn console_log(vmi: &VirtualMachineInstance, compute: &Container) -> Container {
     }
 }
 
+/// What a container beside the launcher's asks for, and may use: CPU and memory as the cluster's settings have them for its kind,
+/// or else as they are here. (Upstream: `GetSupportContainerRequest` and `GetSupportContainerLimit` in pkg/virt-config.)
+fn beside(
+    vmi: &VirtualMachineInstance,
+    settings: &KubeVirtConfiguration,
+    kind: &str,
+    requests: [&str; 2],
+    limits: [&str; 2],
+) -> ResourceRequirements {
+    let said = settings.support_container_resources.iter().find(|of| of.r#type == kind).map(|of| &of.resources);
+    let amounts = |said: Option<&BTreeMap<String, carrack_types::kubevirt::Quantity>>, usual: [&str; 2]| -> Amounts {
+        let amount = |(name, usual): (&str, &str)| {
+            let said = said.and_then(|said| said.get(name)).filter(|said| said.millis().is_some_and(|n| n > 0));
+            (name.to_owned(), said.map_or_else(|| Quantity(usual.to_owned()), |said| said.clone().into()))
+        };
+        ["cpu", "memory"].into_iter().zip(usual).map(amount).collect()
+    };
+    let limits = amounts(said.map(|said| &said.limits), limits);
+    let requests = if is_guaranteed(vmi) { limits.clone() } else { amounts(said.map(|said| &said.requests), requests) };
+    ResourceRequirements { requests: Some(requests), limits: Some(limits), claims: None }
+}
+
 /// Whether the pod has an annotation that its instance has: all are handed on, but those that speak of the object that they are
 /// on, and what only our components say. (Upstream: `filterVMIAnnotationsForPod`.)
 fn is_handed_on(annotation: &str) -> bool {
-    const KEPT: [&str; 3] = [LATEST_API_VERSION_ANNOTATION, STORAGE_API_VERSION_ANNOTATION, SMBIOS_ANNOTATION];
+    const KEPT: [&str; 4] =
+        [LATEST_API_VERSION_ANNOTATION, STORAGE_API_VERSION_ANNOTATION, SMBIOS_ANNOTATION, LESS_SPACE_ANNOTATION];
     !annotation.starts_with("kubectl.kubernetes.io/")
         && !OWN_ANNOTATIONS.contains(&annotation)
         && !KEPT.contains(&annotation)
 }
 
-fn metadata(vmi: &VirtualMachineInstance, smbios: Option<&SmBiosConfiguration>) -> ObjectMeta {
+fn metadata(vmi: &VirtualMachineInstance, settings: &KubeVirtConfiguration) -> ObjectMeta {
     let mut labels = vmi.metadata.labels.clone().unwrap_or_default();
     for (key, value) in [
         (APP_LABEL, LAUNCHER.to_owned()),
@@ -243,8 +260,11 @@ fn metadata(vmi: &VirtualMachineInstance, smbios: Option<&SmBiosConfiguration>) 
     ] {
         annotations.insert(key.to_owned(), value.to_owned());
     }
-    if let Some(strings) = smbios.and_then(|strings| serde_json::to_string(strings).ok()) {
+    if let Some(strings) = settings.smbios.as_ref().and_then(|strings| serde_json::to_string(strings).ok()) {
         annotations.insert(SMBIOS_ANNOTATION.to_owned(), strings);
+    }
+    if let Some(percent) = settings.developer_configuration.pvc_tolerate_less_space_up_to_percent {
+        annotations.insert(LESS_SPACE_ANNOTATION.to_owned(), percent.to_string());
     }
     if let Some(networks) = attachments(vmi) {
         annotations.insert(NETWORKS_ANNOTATION.to_owned(), networks);
@@ -299,7 +319,7 @@ fn compute_resources(
         amounts.iter().map(|(name, amount)| (name.clone(), amount.clone().into())).collect()
     };
     let (mut requests, mut limits) = (given(&domain.resources.requests), given(&domain.resources.limits));
-    let overhead = memory_overhead_bytes(domain);
+    let overhead = given_overhead_bytes(domain, &cluster.spec.configuration);
     let guest = domain.guest_memory_bytes().ok_or("the guest's memory is not given")?;
     let with_overhead = |bytes: u64| bytes_quantity(bytes.saturating_add(overhead));
     let amount = |amounts: &BTreeMap<String, carrack_types::kubevirt::Quantity>| {

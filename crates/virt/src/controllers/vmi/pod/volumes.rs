@@ -2,16 +2,15 @@
 
 use std::collections::BTreeSet;
 
+use carrack_types::kubevirt::others::KubeVirtConfiguration;
 use carrack_types::kubevirt::{VirtualMachineInstance, Volume as VmiVolume};
 use k8s_openapi::api::core::v1::{
     Capabilities, ConfigMapVolumeSource, Container, DownwardAPIVolumeSource, EmptyDirVolumeSource,
-    HostPathVolumeSource, PersistentVolumeClaimVolumeSource, ResourceRequirements, SecretVolumeSource, SecurityContext,
-    Volume, VolumeDevice, VolumeMount,
+    HostPathVolumeSource, PersistentVolumeClaimVolumeSource, SecretVolumeSource, SecurityContext, Volume, VolumeDevice,
+    VolumeMount,
 };
-use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 
 use super::super::state;
-use super::Amounts;
 use crate::controllers::Config;
 use crate::paths;
 
@@ -20,6 +19,7 @@ pub(super) struct Volumes<'a> {
     vmi: &'a VirtualMachineInstance,
     config: &'a Config,
     blocks: &'a BTreeSet<&'a str>,
+    settings: &'a KubeVirtConfiguration,
     /// The pod's volumes.
     pub volumes: Vec<Volume>,
     /// Where the compute container has them.
@@ -45,11 +45,13 @@ impl<'a> Volumes<'a> {
         vmi: &'a VirtualMachineInstance,
         blocks: &'a BTreeSet<&'a str>,
         config: &'a Config,
+        settings: &'a KubeVirtConfiguration,
     ) -> Result<Self, String> {
         let mut this = Self {
             vmi,
             config,
             blocks,
+            settings,
             volumes: Vec::new(),
             mounts: Vec::new(),
             devices: Vec::new(),
@@ -176,21 +178,13 @@ impl<'a> Volumes<'a> {
             self.volumes.push(Volume { name: BIN.to_owned(), host_path: Some(source), ..Volume::default() });
         }
         self.pull_secrets.extend(secret.cloned());
-        let amounts = |cpu: &str, memory: &str| -> Option<Amounts> {
-            Some([("cpu", cpu), ("memory", memory)].map(|(k, v)| (k.to_owned(), Quantity(v.to_owned()))).into())
-        };
-        let guaranteed = super::is_guaranteed(self.vmi);
-        let limits = amounts("10m", "40M");
+        let resources = super::beside(self.vmi, self.settings, "container-disk", ["1m", "1M"], ["10m", "40M"]);
         self.disk_containers.push(Container {
             name: paths::disk_container(name),
             image: Some(image.to_owned()),
             image_pull_policy: policy.cloned(),
             command: Some(vec![paths::KEEP_ALIVE.to_owned()]),
-            resources: Some(ResourceRequirements {
-                requests: if guaranteed { limits.clone() } else { amounts("1m", "1M") },
-                limits,
-                claims: None,
-            }),
+            resources: Some(resources),
             security_context: Some(SecurityContext {
                 run_as_user: Some(0),
                 allow_privilege_escalation: Some(false),
