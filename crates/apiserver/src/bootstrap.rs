@@ -99,6 +99,7 @@ impl ApiServer {
         };
         let services = async {
             self.ensure_authentication().await?;
+            self.ensure_token_tracking().await?;
             self.repair_services().await?;
             self.ensure_kubernetes().await?;
             self.announce().await

@@ -2,9 +2,11 @@
 
 use std::collections::BTreeMap;
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 use carrack_auth::authn::bootstrap_tokens::{self, BootstrapToken};
 use carrack_auth::authn::{AuthnError, Presented};
-use carrack_auth::token::{BoundObject, Found};
+use carrack_auth::token::{BoundObject, Found, TokenError};
 use carrack_auth::{Caller, Secret};
 use serde::Deserialize;
 
@@ -18,6 +20,7 @@ use crate::status::Status;
 #[serde(default)]
 struct Bound {
     metadata: Identity,
+    data: Option<Data>,
 }
 
 #[derive(Default, Deserialize)]
@@ -25,15 +28,47 @@ struct Bound {
 struct Identity {
     uid: String,
     deletion_timestamp: Option<String>,
+    labels: Option<Labels>,
+}
+
+/// What a Secret says of the token that it holds (`carrack_types::well_known::account_token`).
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct Labels {
+    #[serde(rename = "kubernetes.io/legacy-token-invalid-since")]
+    invalid_since: String,
+    #[serde(rename = "kubernetes.io/legacy-token-last-used")]
+    last_used: String,
+}
+
+/// What a Secret holds, base64 as it is stored.
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct Data {
+    token: Option<String>,
+}
+
+impl Data {
+    fn token(&self) -> Option<Secret> {
+        let bytes = STANDARD.decode(self.token.as_deref()?).ok().filter(|bytes| !bytes.is_empty())?;
+        String::from_utf8(bytes).ok().map(Secret::new)
+    }
 }
 
 impl Bound {
     /// Reads a stored object.
     fn read(value: &[u8]) -> Found {
         // Entries are written by `stored::encode` alone; what has no UID is bound to nothing.
-        let Identity { uid, deletion_timestamp } = serde_json::from_slice::<Self>(value).unwrap_or_default().metadata;
-        let deletion = deletion_timestamp.and_then(|at| at.parse::<jiff::Timestamp>().ok());
-        Found { uid, deletion_unix_s: deletion.map(jiff::Timestamp::as_second) }
+        let Self { metadata, data } = serde_json::from_slice(value).unwrap_or_default();
+        let deletion = metadata.deletion_timestamp.and_then(|at| at.parse::<jiff::Timestamp>().ok());
+        let labels = metadata.labels.unwrap_or_default();
+        Found {
+            uid: metadata.uid,
+            deletion_unix_s: deletion.map(jiff::Timestamp::as_second),
+            token: data.and_then(|data| data.token()),
+            is_invalidated: !labels.invalid_since.is_empty(),
+            last_used: labels.last_used,
+        }
     }
 }
 
@@ -69,7 +104,16 @@ impl Inner {
     pub(crate) async fn confirmed(&self, presented: Presented, now_unix_s: i64) -> Result<Caller, AuthnError> {
         let found = self.bound_objects(presented.needs()).await;
         let is_stale = presented.is_stale(now_unix_s);
-        let caller = presented.confirm(now_unix_s, &found)?;
+        let held_in = presented.held_in();
+        let outcome = presented.confirm(now_unix_s, &found);
+        // Who goes on with a token that is refused needs another.
+        let is_used = matches!(&outcome, Ok(_) | Err(AuthnError::Rejected(TokenError::Invalidated(_))));
+        if let Some(secret) = held_in.filter(|_| is_used) {
+            self.metrics.access.held_token();
+            let last_used = found.get(&secret).and_then(Option::as_ref).map_or("", |found| found.last_used.as_str());
+            self.note_token_use(&secret, last_used).await;
+        }
+        let caller = outcome?;
         if let Some(is_stale) = is_stale {
             self.metrics.access.extended_token(is_stale);
         }
@@ -97,6 +141,9 @@ impl Inner {
 
 #[cfg(test)]
 mod tests {
+    use carrack_types::well_known::account_token::{INVALID_SINCE, LAST_USED};
+    use serde_json::{Value, json};
+
     use super::*;
 
     #[test]
@@ -111,7 +158,30 @@ mod tests {
             ("nothing", "", None),
         ] {
             let found = Bound::read(value.as_bytes());
-            assert_eq!((found.uid.as_str(), found.deletion_unix_s), (uid, deletion_unix_s), "{value}");
+            let want = Found { uid: uid.to_owned(), deletion_unix_s, ..Found::default() };
+            assert_eq!(found, want, "{value}");
+        }
+    }
+
+    #[test]
+    fn the_token_that_a_secret_holds() {
+        let found = |token: Option<&str>, is_invalidated: bool, last_used: &str| Found {
+            uid: "1".to_owned(),
+            token: token.map(Secret::new),
+            is_invalidated,
+            last_used: last_used.to_owned(),
+            ..Found::default()
+        };
+        for (labels, data, want) in [
+            (json!({"a": "b"}), json!({"token": "c2VjcmV0", "ca.crt": "x"}), found(Some("secret"), false, "")),
+            (Value::Null, Value::Null, found(None, false, "")),
+            (json!({}), json!({"token": "?"}), found(None, false, "")),
+            (json!({}), json!({"token": ""}), found(None, false, "")),
+            (json!({}), json!({"token": null}), found(None, false, "")),
+            (json!({LAST_USED: "2027-01-15", INVALID_SINCE: "2027-01-16"}), json!({}), found(None, true, "2027-01-15")),
+        ] {
+            let value = json!({"metadata": {"uid": "1", "labels": labels}, "data": data}).to_string();
+            assert_eq!(Bound::read(value.as_bytes()), want, "{value}");
         }
     }
 }

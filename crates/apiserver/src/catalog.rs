@@ -1,4 +1,4 @@
-//! Which resources there are now: the built-in table and the rows made from CustomResourceDefinitions.
+//! Which resources there are now: what is served of the built-in table, and the rows made from CustomResourceDefinitions.
 //!
 //! The catalog follows the definitions in the store, so a new kind is served by the request after
 //! the one that created its definition.
@@ -6,13 +6,14 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use carrack_schema::table::{self, ResourceInfo, Text};
+use carrack_schema::table::{ResourceInfo, Text};
 use carrack_store::Entry;
 use serde_json::Value;
 
 use crate::follow::Fold;
 use crate::keys;
 use crate::object::str_at;
+use crate::runtime_config::RuntimeConfig;
 use crate::stored;
 
 /// The group of CustomResourceDefinitions.
@@ -97,14 +98,17 @@ pub(crate) fn version_rank(version: &str) -> (u8, u64, u64) {
 
 /// Follows the definitions and makes catalogs.
 pub(crate) struct CatalogFold {
+    /// The built-in kinds that are served.
+    builtin: Vec<Arc<ResourceInfo>>,
     definitions: BTreeMap<String, Arc<ResourceInfo>>,
     catalog: Arc<Catalog>,
     generation: u64,
 }
 
 impl CatalogFold {
-    pub(crate) fn new() -> Self {
-        let mut fold = CatalogFold { definitions: BTreeMap::new(), catalog: Arc::default(), generation: 0 };
+    pub(crate) fn new(config: &RuntimeConfig) -> Self {
+        let builtin = config.rows();
+        let mut fold = CatalogFold { builtin, definitions: BTreeMap::new(), catalog: Arc::default(), generation: 0 };
         fold.settle();
         fold
     }
@@ -143,7 +147,7 @@ impl Fold for CatalogFold {
 
     fn settle(&mut self) {
         self.generation += 1;
-        let mut ordered: Vec<Arc<ResourceInfo>> = table::builtin().to_vec();
+        let mut ordered = self.builtin.clone();
         let taken: BTreeSet<(String, String)> =
             ordered.iter().map(|row| (row.group.to_string(), row.plural.to_string())).collect();
         let mut custom: Vec<_> = self

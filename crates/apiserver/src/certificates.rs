@@ -16,7 +16,8 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use carrack_auth::Caller;
 use carrack_auth::pki::{
-    RequestFacts, RequestSigner, SIGNER_CLIENT, SIGNER_KUBELET_CLIENT, bundle_faults, check_request, read_request,
+    RequestFacts, RequestSigner, SIGNER_CLIENT, SIGNER_KUBELET_CLIENT, bundle_faults, check_request, issued_fault,
+    read_request,
 };
 use carrack_schema::error::FieldError;
 use serde_json::{Value, json};
@@ -65,10 +66,14 @@ fn settle_status(attributes: &mut Attributes<'_>) -> Result<(), Status> {
     stamp(attributes, conditions::stamp);
     let old = attributes.old.map(conditions_of).unwrap_or_default();
     let mut faults = conditions::faults(conditions_of(&attributes.object), old);
-    let issued = attributes.old.map(certificate_of).unwrap_or_default();
-    if !issued.is_empty() && issued != certificate_of(&attributes.object) {
+    let (issued, given) = (attributes.old.map(certificate_of).unwrap_or_default(), certificate_of(&attributes.object));
+    if !issued.is_empty() && issued != given {
         let why = "updates may not modify existing certificate content";
         faults.push(FieldError::forbidden("status.certificate", why));
+    } else if issued != given
+        && let Some(why) = issued_fault(&STANDARD.decode(given).unwrap_or_default())
+    {
+        faults.push(FieldError::invalid("status.certificate", "<certificate data>", why));
     }
     if faults.is_empty() {
         return Ok(());

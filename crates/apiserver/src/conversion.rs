@@ -11,11 +11,12 @@
 use std::sync::Arc;
 
 use carrack_schema::table::ResourceInfo;
+use carrack_schema::validate;
 use carrack_store::{Entry, Store};
 use futures::future::BoxFuture;
 use serde_json::{Map, Value, json};
 
-use crate::admission::webhook::{Client, post};
+use crate::admission::webhook::{Client, brief, post, review_version, type_of};
 use crate::env::{Env, new_uid};
 use crate::kinds;
 use crate::metrics::{ConversionMetrics, Failure};
@@ -169,66 +170,116 @@ impl Converter {
     }
 
     fn failed(&self, failure: Failure, why: &str) -> Fault {
+        self.fault(failure, &format!("failed: {why}"))
+    }
+
+    fn fault(&self, failure: Failure, what: &str) -> Fault {
         let kind = format!(
             "{}, Kind={}",
             self.row.api_version(self.row.storage_version().map_or("", |v| &v.name)),
             self.row.kind
         );
-        (failure, Status::internal(format!("conversion webhook for {kind} failed: {why}")))
+        (failure, Status::internal(format!("conversion webhook for {kind} {what}")))
     }
 
     async fn ask(&self, config: &Value, objects: Vec<Value>, api_version: &str) -> Result<Vec<Value>, Fault> {
+        const EXPECTED: &str = "apiextensions.k8s.io/v1, Kind=ConversionReview";
         let count = objects.len();
         let uid = new_uid(&*self.env);
+        let Some(version) = review_version(&config["conversionReviewVersions"]) else {
+            return Err((Failure::Call, Status::internal("no supported conversion review versions")));
+        };
         let review = json!({
-            "apiVersion": "apiextensions.k8s.io/v1", "kind": "ConversionReview",
+            "apiVersion": format!("apiextensions.k8s.io/{version}"), "kind": "ConversionReview",
             "request": {"uid": uid, "desiredAPIVersion": api_version, "objects": objects},
         });
-        let client = Client::read(config);
+        let client = Client::read(&config["clientConfig"]);
         let answer = post(&*self.store, &*self.env, &client, &review, TIMEOUT_MS)
             .await
             .map_err(|why| self.failed(Failure::Call, &why))?;
-        let response = &answer["response"];
-        if answer["kind"] != "ConversionReview" || response["uid"] != uid {
-            return Err(self.failed(Failure::Malformed, "the reply does not answer the request"));
+        let (response, found) = (&answer["response"], type_of(&answer));
+        let malformed = |why: &str| self.failed(Failure::Malformed, why);
+        // Of the older version upstream has never asked for more than a response.
+        let is_checked = version == "v1";
+        if is_checked && found != EXPECTED {
+            return Err(malformed(&format!("expected webhook response of {EXPECTED}, got {found}")));
         }
-        if response["result"]["status"] != "Success" {
-            let why = response["result"]["message"].as_str().unwrap_or("it gives no reason");
-            return Err(self.failed(Failure::Malformed, why));
+        if !response.is_object() {
+            return Err(malformed("no response provided"));
+        }
+        if is_checked && response["uid"] != uid {
+            let found = brief(response["uid"].as_str().unwrap_or_default());
+            return Err(malformed(&format!("expected response.uid={uid:?}, got {found:?}")));
+        }
+        let text = |field: &str| response["result"][field].as_str().unwrap_or_default();
+        match (text("status"), text("message")) {
+            ("Success", _) => {}
+            (status, "") => {
+                return Err(malformed(&format!("response.result.status was '{}', not 'Success'", brief(status))));
+            }
+            (_, message) => return Err(malformed(message)),
         }
         match response["convertedObjects"].as_array() {
             Some(converted) if converted.len() == count => Ok(converted.clone()),
             found => {
                 let found = found.map_or(0, Vec::len);
-                Err(self.failed(Failure::Partial, &format!("expected {count} converted objects, got {found}")))
+                Err(self.fault(Failure::Partial, &format!("returned {found} objects, expected {count}")))
             }
         }
     }
 
     /// The converted object, if it is the one that was given.
     fn checked(&self, before: &Object, after: Value, api_version: &str) -> Result<Object, Fault> {
-        let failed = |why: &str| self.failed(Failure::Invalid, why);
-        let Value::Object(mut after) = after else { return Err(failed("a converted object is none")) };
-        if after.get("apiVersion").is_none_or(|given| given != api_version) || after.get("kind") != before.get("kind") {
-            return Err(failed(&format!("expected {api_version}, Kind={}", self.row.kind)));
-        }
-        for field in ["name", "namespace", "uid"] {
-            if meta_str(&after, field) != meta_str(before, field) {
-                return Err(failed(&format!("metadata.{field} was changed")));
+        let invalid = |why: String| self.fault(Failure::Invalid, &format!("returned invalid object: {why}"));
+        let Value::Object(mut after) = after else { return Err(invalid("it is none".to_owned())) };
+        let kind = str_at(before, &["kind"]);
+        for (field, what, expected) in [("apiVersion", "groupVersion", api_version), ("kind", "kind", kind)] {
+            let received = str_at(&after, &[field]);
+            if received != expected {
+                let received = brief(received);
+                return Err(invalid(format!("invalid {what} (expected {expected}, received {received})")));
             }
         }
-        let own = after.get("metadata").and_then(Value::as_object).cloned().unwrap_or_default();
-        let mut metadata: Map<String, Value> =
-            before.get("metadata").and_then(Value::as_object).cloned().unwrap_or_default();
-        for field in ["labels", "annotations"] {
-            match own.get(field) {
-                Some(value) => metadata.insert(field.to_owned(), value.clone()),
-                None => metadata.remove(field),
-            };
+        for (field, what) in [("name", "name"), ("namespace", "namespace"), ("uid", "UID")] {
+            let (was, is) = (meta_str(before, field), meta_str(&after, field));
+            if was != is {
+                return Err(invalid(format!("must have the same {what}: {was} != {}", brief(is))));
+            }
         }
+        let metadata = restored(before, after.get("metadata"))
+            .map_err(|why| self.fault(Failure::Invalid, &format!("returned invalid metadata: {why}")))?;
         after.insert("metadata".to_owned(), metadata.into());
         Ok(after)
     }
+}
+
+/// The metadata as it was, with the labels and annotations of what came back.
+fn restored(before: &Object, after: Option<&Value>) -> Result<Map<String, Value>, String> {
+    /// More of what is wrong helps nobody.
+    const MAX_TOLD: usize = 10;
+    let after = after.ok_or("missing metadata in converted object")?;
+    let own = after.as_object().ok_or("invalid metadata in converted object")?;
+    let mut metadata = before.get("metadata").and_then(Value::as_object).cloned().unwrap_or_default();
+    for field in ["labels", "annotations"] {
+        let value = own.get(field).unwrap_or(&Value::Null);
+        if value.is_null() {
+            metadata.remove(field);
+            continue;
+        }
+        let map = value.as_object().ok_or_else(|| format!("invalid metadata.{field} in converted object"))?;
+        if let Some((key, _)) = map.iter().find(|(_, value)| !value.is_string()) {
+            return Err(format!("metadata.{field}[{}] must be a string in converted object", brief(key)));
+        }
+        if metadata.get(field) != Some(value) {
+            let faults = validate::written(field, value);
+            if !faults.is_empty() {
+                let told: Vec<String> = faults.iter().take(MAX_TOLD).map(ToString::to_string).collect();
+                return Err(told.join(", "));
+            }
+        }
+        metadata.insert(field.to_owned(), value.clone());
+    }
+    Ok(metadata)
 }
 
 #[cfg(test)]
@@ -250,5 +301,28 @@ mod tests {
             assert_eq!(found.iter().map(Vec::len).collect::<Vec<_>>(), wanted, "{sizes:?}");
             assert_eq!(found.concat(), objects);
         }
+    }
+
+    #[test]
+    fn labels_and_annotations_are_taken_over_if_they_are_good() {
+        let before = json!({"metadata": {"name": "a", "labels": {"a b": "old"}, "annotations": {"x": "y"}}});
+        let before = before.as_object().cloned().unwrap_or_default();
+        for (after, want) in [
+            (json!({"name": "b", "labels": {"c": "d"}}), Ok(json!({"name": "a", "labels": {"c": "d"}}))),
+            // What was let in before may stay.
+            (json!({"labels": {"a b": "old"}}), Ok(json!({"name": "a", "labels": {"a b": "old"}}))),
+            (json!({"labels": {"a b": "new"}}), Err("metadata.labels: Invalid value: \"a b\": ")),
+            (json!({"annotations": {"a b": "new"}}), Err("metadata.annotations: Invalid value: \"a b\": ")),
+            (json!({"labels": {"a": 1}}), Err("metadata.labels[a] must be a string in converted object")),
+            (json!({"annotations": []}), Err("invalid metadata.annotations in converted object")),
+            (json!([]), Err("invalid metadata in converted object")),
+        ] {
+            match (restored(&before, Some(&after)), want) {
+                (Ok(found), Ok(want)) => assert_eq!(Value::Object(found), want, "{after}"),
+                (Err(why), Err(want)) => assert!(why.starts_with(want), "{after}: {why}"),
+                (found, _) => panic!("{after}: {found:?}"),
+            }
+        }
+        assert_eq!(restored(&before, None), Err("missing metadata in converted object".to_owned()));
     }
 }

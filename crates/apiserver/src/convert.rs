@@ -82,17 +82,17 @@ pub(crate) fn to_storage(row: &ResourceInfo, mut object: Object) -> Object {
     object
 }
 
-/// An object in any version of the row, in another one.
+/// An object in any version of a row, in another one: of the same row, or of one that shows the same objects.
 pub(crate) async fn between(
     server: &Inner,
-    row: &ResourceInfo,
-    version: usize,
+    from: &ResourceInfo,
+    (to, version): (&ResourceInfo, usize),
     object: Object,
 ) -> Result<Object, Status> {
-    if row.conversion.is_some() {
-        return server.converter(&Arc::new(row.clone())).object(object, version).await;
+    if to.conversion.is_some() {
+        return server.converter(&Arc::new(to.clone())).object(object, version).await;
     }
-    Ok(from_storage(row, &row.versions[version], to_storage(row, object)))
+    Ok(from_storage(to, &to.versions[version], to_storage(from, object)))
 }
 
 /// Completes and prunes a custom resource that is older than its definition, as upstream does with what it reads:

@@ -24,6 +24,9 @@ pub(crate) async fn resource(
 ) -> Result<Response, Status> {
     // What is behind a proxy may have an answer where objects have none.
     let is_proxied = cx.request.subresource.as_deref() == Some("proxy");
+    if leads_nowhere(cx, is_proxied) {
+        return Err(Status::no_such_path());
+    }
     if *method == Method::HEAD && !is_proxied {
         return Err(Status::method_not_allowed());
     }
@@ -41,7 +44,6 @@ pub(crate) async fn resource(
     if !cx.row.allows(verb) {
         return Err(Status::method_not_allowed());
     }
-    let named = cx.request.named_in_path;
     options::check(cx, verb)?;
     if cx.row.is_virtual {
         return match (&*cx.row.group, &*cx.row.plural) {
@@ -52,9 +54,8 @@ pub(crate) async fn resource(
     if (&*cx.row.group, &*cx.row.plural) == ("", "componentstatuses") {
         return component_status(cx, verb);
     }
-    let needs_one_namespace = cx.row.namespaced && cx.namespace().is_none() && !matches!(verb, "list" | "watch");
-    match (verb, named) {
-        _ if needs_one_namespace => Err(Status::method_not_allowed()),
+    match (verb, cx.request.named_in_path) {
+        _ if is_in_no_namespace(cx) && !matches!(verb, "list" | "watch") => Err(Status::method_not_allowed()),
         ("get", true) => read::get(cx).await,
         ("list", _) => read::list(cx).await,
         ("watch", _) => watch::watch(cx).await,
@@ -87,6 +88,21 @@ pub(crate) async fn resource(
     }
 }
 
+/// Whether a request for objects that lie in namespaces names none.
+fn is_in_no_namespace(cx: &Cx<'_>) -> bool {
+    cx.row.namespaced && cx.namespace().is_none()
+}
+
+/// Whether upstream has no such path, whatever the method: to an object without its namespace, to one of a kind of which none are
+/// kept, to something below a subresource.
+fn leads_nowhere(cx: &Cx<'_>, is_proxied: bool) -> bool {
+    let named = cx.request.named_in_path;
+    if cx.row.is_virtual {
+        return named || is_in_no_namespace(cx);
+    }
+    (named && is_in_no_namespace(cx)) || (!is_proxied && !cx.request.rest.is_empty())
+}
+
 /// What follows from an object that has been written.
 async fn after_write(cx: &Cx<'_>) -> Result<(), Status> {
     settle_levels(cx).await?;
@@ -109,9 +125,6 @@ async fn subresource_request(
     verb: &'static str,
     body: &Bytes,
 ) -> Result<Response, Status> {
-    if cx.row.namespaced && cx.namespace().is_none() {
-        return Err(Status::method_not_allowed());
-    }
     // Whatever the verb of a connection is, it writes nothing.
     if !cx.version().subresource(subresource).is_some_and(Subresource::connects) {
         options::check(cx, verb)?;

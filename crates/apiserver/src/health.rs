@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use http::StatusCode;
 
 use crate::body::{Response, text};
+use crate::metrics::Told;
 use crate::query::Query;
 use crate::server::ApiServer;
 use crate::status::Status;
@@ -53,7 +54,7 @@ fn checks(server: &ApiServer, endpoint: &str, fault: Option<&str>) -> Vec<Check>
 }
 
 /// All checks of all endpoints, and whether they fail.
-pub(crate) async fn told(server: &ApiServer) -> Vec<(&'static str, &'static str, bool)> {
+pub(crate) async fn told(server: &ApiServer) -> Vec<Told> {
     let fault = fault(server).await;
     let of = |endpoint: &'static str| {
         checks(server, endpoint, fault.as_deref())
@@ -64,12 +65,23 @@ pub(crate) async fn told(server: &ApiServer) -> Vec<(&'static str, &'static str,
 }
 
 /// Answers for a page of this server.
-pub(crate) async fn answer(server: &ApiServer, endpoint: &str, rest: &str, query: &Query) -> Result<Response, Status> {
+pub(crate) async fn answer(
+    server: &ApiServer,
+    endpoint: &'static str,
+    rest: &str,
+    query: &Query,
+) -> Result<Response, Status> {
     // Who asks for another check alone does not wait for a store that hangs.
     let is_asked = rest.strip_prefix('/').is_none_or(|name| STORE.contains(&name));
     let fault = if is_asked { fault(server).await } else { None };
     let checks = checks(server, endpoint, fault.as_deref());
     let (code, said) = report(&checks, endpoint, rest, query).ok_or_else(Status::no_such_path)?;
+    let is_left_out = |name: &str| query.all("exclude").any(|excluded| excluded == name);
+    for (name, failure) in &checks {
+        if rest.strip_prefix('/').map_or_else(|| !is_left_out(name), |wanted| wanted == *name) {
+            server.inner.metrics.health.checked(name, endpoint, failure.is_some());
+        }
+    }
     Ok(text(code.as_u16(), said))
 }
 

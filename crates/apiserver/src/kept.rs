@@ -1,5 +1,6 @@
 //! What every cluster has comes back by itself when somebody removes it: its namespaces, the service by which the API is
-//! reached, flow schemas and priority levels, APIServices of what is served here, and whom servers of other APIs believe.
+//! reached, flow schemas and priority levels, APIServices of what is served here, whom servers of other APIs believe, and since
+//! when tokens of Secrets are tracked.
 //!
 //! ```text
 //!   now and then ─► has any of them changed? ─ no ─► nothing is read
@@ -15,10 +16,11 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use carrack_store::{Entry, Store, StoreError};
-use futures::future::join4;
+use futures::future::join5;
 
 use crate::bootstrap::{AUTHENTICATION, NAMESPACES};
 use crate::follow::{Fold, Follower};
+use crate::legacy_tokens::TRACKING;
 use crate::server::ApiServer;
 use crate::services::{NET, RANGES};
 use crate::status::Status;
@@ -55,6 +57,7 @@ impl Kept {
             of_one("", "services", Some("default"), "kubernetes"),
             of_one(NET, RANGES, None, "kubernetes"),
             of_one("", "configmaps", Some(AUTHENTICATION.0), AUTHENTICATION.1),
+            of_one("", "configmaps", Some(TRACKING.0), TRACKING.1),
             keys::of(flow::GROUP, flow::LEVELS, None),
             keys::of(flow::GROUP, flow::SCHEMAS, None),
             keys::of(aggregate::GROUP, aggregate::API_SERVICES, None),
@@ -92,13 +95,14 @@ impl ApiServer {
     async fn look_after(&self) -> Result<bool, Status> {
         // Each is tried, whatever becomes of the others; namespaces first, since some of them are in one.
         let namespaces = self.ensure_namespaces().await;
-        let (flow, authentication, apis, kubernetes) = join4(
+        let (flow, authentication, tracking, apis, kubernetes) = join5(
             self.ensure_flow(),
             self.ensure_authentication(),
+            self.ensure_token_tracking(),
             aggregate::sync(&self.inner, false),
             self.ensure_kubernetes(),
         )
         .await;
-        namespaces.and(flow).and(authentication).and(apis).and(kubernetes)
+        namespaces.and(flow).and(authentication).and(tracking).and(apis).and(kubernetes)
     }
 }

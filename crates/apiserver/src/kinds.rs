@@ -1,5 +1,8 @@
 //! What the schema crate knows about a kind, called with this crate's objects.
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use carrack_auth::pki::pair_fault;
 use carrack_schema::builtin::{self, OBJECT_META};
 use carrack_schema::decode::{self, DecodeError, Finding};
 use carrack_schema::error::FieldError;
@@ -8,7 +11,7 @@ use carrack_schema::table::{ResourceInfo, Version};
 use carrack_schema::{default, prune, validate};
 use serde_json::Value;
 
-use crate::object::{Object, Whole};
+use crate::object::{Object, Whole, str_at};
 
 /// Lends the object as a JSON value.
 fn as_value<R>(object: &mut Object, f: impl FnOnce(&mut Value) -> R) -> R {
@@ -94,7 +97,24 @@ pub(crate) fn warnings(row: &ResourceInfo, object: &mut Object, old: Option<&Obj
     if row.is_custom {
         return Vec::new();
     }
-    as_value(object, |value| validate::warnings(row, value, old))
+    let mut warnings = as_value(object, |value| validate::warnings(row, value, old));
+    if (&*row.group, &*row.plural) == ("", "secrets") {
+        warnings.extend(unpaired(object));
+    }
+    warnings
+}
+
+/// What is wrong with the certificate and the key of a secret that is there to hold them.
+fn unpaired(secret: &Object) -> Option<String> {
+    if str_at(secret, &["type"]) != "kubernetes.io/tls" {
+        return None;
+    }
+    let [certificate, key] = ["tls.crt", "tls.key"].map(|field| {
+        let text = str_at(secret, &["data", field]).replace(['\r', '\n'], "");
+        // What is no base64 was refused.
+        STANDARD.decode(text).unwrap_or_default()
+    });
+    pair_fault(&certificate, &key)
 }
 
 /// Checks a changed object.

@@ -26,6 +26,9 @@ pub(crate) const MINOR: &str = "36";
 /// their kubelet, so that no client sees a skew where there is none.
 pub(crate) const GIT_VERSION: &str = concat!("v1.36.1+carrack.", env!("CARGO_PKG_VERSION"));
 
+/// The media type of metrics.
+const METRICS: &str = "text/plain; version=0.0.4; charset=utf-8";
+
 /// How long a backup may take.
 const BACKUP_TIMEOUT_S: u64 = 3600;
 
@@ -48,8 +51,11 @@ pub(crate) async fn answer(
     match trimmed {
         "/debug/store/backup" => return Ok(backup(server)),
         "/version" => return Ok(body::value(200, &version())),
+        "/metrics/slis" => {
+            let text = server.inner.metrics.health.text(&health::told(server).await);
+            return Ok(typed(200, HeaderValue::from_static(METRICS), Body::Full(text.into())));
+        }
         "/metrics" => {
-            let content_type = HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8");
             let now = Now {
                 objects: objects(server).await?,
                 size_bytes: server.inner.store.size_bytes(),
@@ -57,7 +63,7 @@ pub(crate) async fn answer(
                 api_services: api_services(server).await?,
             };
             let text = server.inner.metrics.text(&now, server.inner.env.process());
-            return Ok(typed(200, content_type, Body::Full(text.into())));
+            return Ok(typed(200, HeaderValue::from_static(METRICS), Body::Full(text.into())));
         }
         "" => return paths(server).await,
         "/.well-known/openid-configuration" | "/openid/v1/jwks" => return issuer(server, trimmed),
@@ -140,7 +146,8 @@ fn version() -> serde_json::Value {
 fn issuer(server: &ApiServer, path: &str) -> Result<Response, Status> {
     let issuer = server.inner.issuer.as_ref().ok_or_else(Status::no_such_path)?;
     if path != "/openid/v1/jwks" {
-        return Ok(body::value(200, &token::openid_configuration(issuer.name())));
+        let own = server.inner.network.advertise;
+        return Ok(body::value(200, &token::openid_configuration(issuer.name(), own)));
     }
     let keys = token::jwks(std::slice::from_ref(issuer.key().verifying_key()));
     Ok(typed(200, HeaderValue::from_static("application/jwk-set+json"), Body::Full(bytes_of(&keys))))
@@ -155,7 +162,8 @@ async fn paths(server: &ApiServer) -> Result<Response, Status> {
             all.extend(versions.iter().map(|version| format!("/apis/{group}/{version}")));
         }
     }
-    for path in ["/healthz", "/livez", "/metrics", "/openapi/v2", "/openapi/v3", "/readyz", "/version"] {
+    for path in ["/healthz", "/livez", "/metrics", "/metrics/slis", "/openapi/v2", "/openapi/v3", "/readyz", "/version"]
+    {
         all.push(path.to_owned());
     }
     Ok(body::value(200, &json!({"paths": all})))

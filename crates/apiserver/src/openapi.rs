@@ -184,10 +184,11 @@ mod tests {
     use super::*;
     use crate::catalog::CatalogFold;
     use crate::follow::Fold as _;
+    use crate::runtime_config::RuntimeConfig;
 
     #[test]
     fn documents_are_made_when_they_say_something_new() {
-        let (documents, mut fold) = (Documents::default(), CatalogFold::new());
+        let (documents, mut fold) = (Documents::default(), CatalogFold::new(&RuntimeConfig::default()));
         let mut made = 0;
         for (name, hash, others, changes, want) in [
             ("api/v1", "a", "", true, 1),

@@ -57,6 +57,12 @@ pub struct ResourceRequest {
     pub ends_in_slash: bool,
     /// Whether the name is in the path, not only in a selector.
     pub named_in_path: bool,
+    /// Whether it is a namespace itself that the path names, or a part of one: not what lies in a namespace, be it a resource
+    /// of the same name.
+    pub is_namespace: bool,
+    /// Whether others may read the path in another way: they take what is empty or encoded in it for something else, or walk
+    /// upwards. What was authorized would not be what is served.
+    pub is_ambiguous: bool,
 }
 
 impl RequestInfo {
@@ -74,6 +80,7 @@ impl RequestInfo {
             return RequestInfo { verb: http_verb(method), path: path.to_owned(), resource: None };
         };
         resource.ends_in_slash = path.ends_with('/');
+        resource.is_ambiguous = is_ambiguous(path, &segments, &resource);
         let mut verb = match *method {
             Method::POST => "create",
             Method::GET | Method::HEAD => "get",
@@ -110,6 +117,7 @@ fn resource_of(group: String, version: String, segments: &[String]) -> Option<(R
     if rest.first()? == "namespaces" && rest.len() > 1 {
         let namespace_subresource = rest.len() == 3 && matches!(rest[2].as_str(), "status" | "finalize");
         found.namespace = Some(rest[1].clone());
+        found.is_namespace = found.group.is_empty() && (rest.len() == 2 || namespace_subresource);
         if rest.len() > 2 && !namespace_subresource {
             rest = &rest[2..];
         }
@@ -121,6 +129,15 @@ fn resource_of(group: String, version: String, segments: &[String]) -> Option<(R
     found.subresource = segments.next().cloned();
     found.rest = segments.cloned().collect();
     Some((found, forced_watch))
+}
+
+/// Whether not everybody reads these segments of a path as they are read here. What is behind a proxy is for somebody else to
+/// read.
+fn is_ambiguous(path: &str, segments: &[String], found: &ResourceRequest) -> bool {
+    let behind = if found.subresource.as_deref() == Some("proxy") { found.rest.len() } else { 0 };
+    let own = &segments[..segments.len().saturating_sub(behind)];
+    let has_empty = path.strip_prefix('/').unwrap_or(path).split('/').take(own.len()).any(str::is_empty);
+    has_empty || own.iter().any(|segment| matches!(segment.as_str(), "." | "..") || segment.contains('/'))
 }
 
 fn http_verb(method: &Method) -> &'static str {
@@ -183,5 +200,58 @@ mod tests {
             "deletecollection apps/v1 ns=a deployments - -",
         );
         check(Method::DELETE, "/apis/apps/v1/namespaces/a/deployments/d", "delete apps/v1 ns=a deployments d -");
+    }
+
+    #[test]
+    fn namespaces_and_what_lies_in_them() {
+        for (path, want) in [
+            ("/api/v1/namespaces", false),
+            ("/api/v1/namespaces/a", true),
+            ("/api/v1/namespaces/a/", true),
+            ("/api/v1/namespaces/a/status", true),
+            ("/api/v1/namespaces/a/finalize", true),
+            ("/api/v1/watch/namespaces/a", true),
+            ("/api/v1/namespaces/a/status/x", false),
+            ("/api/v1/namespaces/a/namespaces", false),
+            ("/api/v1/namespaces/a/namespaces/a", false),
+            ("/api/v1/namespaces/a/namespaces/a/finalize", false),
+            ("/api/v1/watch/namespaces/a/namespaces/a", false),
+            ("/api/v1/namespaces/a/pods/x", false),
+            // Somebody's own resource of that name.
+            ("/apis/sea.example.com/v1/namespaces/a", false),
+            ("/apis/sea.example.com/v1/namespaces/a/status", false),
+        ] {
+            let resource = RequestInfo::parse(&Method::GET, path, &Query::default()).resource.expect("a resource");
+            assert_eq!(resource.is_namespace, want, "{path}");
+        }
+    }
+
+    #[test]
+    fn paths_that_others_may_read_otherwise() {
+        for (path, want) in [
+            ("/api/v1/namespaces/a/pods/x", false),
+            ("/api/v1/namespaces/a/pods/", false),
+            ("/api/v1/namespaces/a/pods//", false),
+            ("/api/v1/namespaces/%61/%70ods/x%20y", false),
+            ("/api/v1/namespaces/a/pods/..x", false),
+            ("//api/v1/namespaces/a/pods", true),
+            ("/api//v1/namespaces/a/pods", true),
+            ("/api/v1/namespaces//a/pods", true),
+            ("/api/v1/namespaces/a/pods//x", true),
+            ("/api/v1/namespaces/a/pods/x//log", true),
+            ("/api/v1/namespaces/a%2Fpods", true),
+            ("/api/v1/namespaces/a/pods/x%2flog", true),
+            ("/api/v1/namespaces/a/../b/pods", true),
+            ("/api/v1/namespaces/a/pods/%2E%2e", true),
+            ("/api/v1/namespaces/a/./pods", true),
+            ("/apis/sea.example.com/v1/namespaces/a/ships/x/sail/../../y", true),
+            // What is behind a proxy has rules of its own.
+            ("/api/v1/namespaces/a/pods/x/proxy/a//b%2Fc/../d", false),
+            ("/api/v1/namespaces/a/pods//x/proxy/a", true),
+            ("/api/v1/namespaces/a/pods/../proxy/a", true),
+        ] {
+            let resource = RequestInfo::parse(&Method::GET, path, &Query::default()).resource.expect("a resource");
+            assert_eq!(resource.is_ambiguous, want, "{path}");
+        }
     }
 }

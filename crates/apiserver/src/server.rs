@@ -22,7 +22,7 @@ use carrack_store::{Entry, Store};
 use http::header::{HeaderValue, WARNING};
 use http::{HeaderMap, Method, StatusCode, request};
 
-use crate::admission::{self, AdmissionPlugin, Hooks, HooksFold};
+use crate::admission::{self, AdmissionConfiguration, AdmissionPlugin, Hooks, HooksFold};
 use crate::aggregate::{self, Remote, Remotes, RemotesFold};
 use crate::audit::{Audit, Notes, Record};
 use crate::body::Response;
@@ -43,6 +43,7 @@ use crate::pretty;
 use crate::query::Query;
 use crate::registry::defined::Definitions;
 use crate::route::{Asked, RequestInfo, ResourceRequest};
+use crate::runtime_config::RuntimeConfig;
 use crate::services::Network;
 use crate::status::Status;
 use crate::{dispatch, nonresource, yaml};
@@ -59,10 +60,14 @@ pub struct Config {
     pub authentication: AuthenticationConfiguration,
     /// Signs service account tokens.
     pub issuer: Option<Issuer>,
+    /// What built-in admission plugins are told.
+    pub admission: AdmissionConfiguration,
     /// Admission plugins besides the built-in ones, which come first.
     pub plugins: Vec<Box<dyn AdmissionPlugin>>,
     /// Groups that are served by code.
     pub apis: Vec<Arc<dyn LocalApi>>,
+    /// Which of the built-in kinds are served.
+    pub runtime: RuntimeConfig,
     /// The certificate authority that clients in pods are to trust, in PEM; see [`ApiServer::ca_pem`].
     pub ca_pem: String,
     /// The authority of the certificate that this server shows to the servers of other APIs, in PEM.
@@ -87,8 +92,10 @@ impl Config {
             authenticator: None,
             authentication: AuthenticationConfiguration::default(),
             issuer: None,
+            admission: AdmissionConfiguration::default(),
             plugins: Vec::new(),
             apis: Vec::new(),
+            runtime: RuntimeConfig::default(),
             ca_pem: String::new(),
             front_proxy_ca_pem: String::new(),
             network: Network::default(),
@@ -178,7 +185,7 @@ impl ApiServer {
     pub fn new(config: Config) -> ApiServer {
         let issuer = config.issuer.map(Arc::new);
         let pod_security = PodSecurityMetrics::default();
-        let mut plugins = admission::built_in(&config.network, issuer.as_ref(), &pod_security);
+        let mut plugins = admission::built_in(&config.network, issuer.as_ref(), config.admission, &pod_security);
         plugins.extend(config.plugins);
         let prefixes: Vec<String> = OBSERVED.iter().map(|(group, resource)| keys::of(group, resource, None)).collect();
         let metrics = Metrics::new(plugins.iter().map(|plugin| plugin.name()), &pod_security);
@@ -198,7 +205,7 @@ impl ApiServer {
                 signer: config.signer,
                 audit: config.audit,
                 planted_writing_watches: config.planted_writing_watches,
-                catalog: Follower::new(CatalogFold::prefixes(), CatalogFold::new()),
+                catalog: Follower::new(CatalogFold::prefixes(), CatalogFold::new(&config.runtime)),
                 flow: Follower::new(FlowFold::prefixes(), FlowFold::default()),
                 authorizer: Follower::new(prefixes.clone(), AuthorizerFold { authorizer: Authorizer::new(), prefixes }),
                 hooks: Follower::new(HooksFold::prefixes(), HooksFold::default()),
@@ -407,6 +414,10 @@ impl Request<'_> {
     async fn answer(self, caller: Caller, notes: &Notes) -> Result<Response, Status> {
         let inner = &*self.server.inner;
         self.authorize(&caller, notes).await?;
+        // Upstream's router has no such paths either.
+        if self.info.resource.as_ref().is_some_and(|resource| resource.is_ambiguous) {
+            return Err(Status::no_such_path());
+        }
         if let Some(remote) = self.remote(inner).await? {
             let id = notes.id(&*inner.env, self.headers);
             let asked = (self.method, self.path_and_query, self.headers, self.body);
@@ -504,7 +515,7 @@ impl Request<'_> {
             .iter()
             .position(|version| version.served && version.name == request.version)
             .ok_or_else(Status::no_such_path)?;
-        if request.namespace.is_some() && !row.namespaced && request.resource != "namespaces" {
+        if request.namespace.is_some() && !row.namespaced && !request.is_namespace {
             return Err(Status::no_such_path());
         }
         self.known.store(true, Ordering::Relaxed);
@@ -533,10 +544,8 @@ impl Request<'_> {
         let mut response = result.unwrap_or_else(Response::from);
         let notes = std::mem::take(&mut *cx.notes.lock().unwrap_or_else(PoisonError::into_inner));
         for warning in bounded(cx.warnings.iter().chain(&notes)) {
-            let text: String =
-                warning.chars().map(|c| if c.is_ascii_graphic() || c == ' ' { c } else { '?' }).collect();
-            let quoted = text.replace('\\', "\\\\").replace('"', "\\\"");
-            if let Ok(value) = HeaderValue::from_str(&format!("299 - \"{quoted}\"")) {
+            let quoted = warning.replace('\\', "\\\\").replace('"', "\\\"");
+            if let Ok(value) = HeaderValue::try_from(format!("299 - \"{quoted}\"").into_bytes()) {
                 response.headers_mut().append(WARNING, value);
             }
         }
@@ -549,10 +558,11 @@ impl Request<'_> {
 const WARNINGS_CHARS: usize = 4096;
 const WARNING_CHARS: usize = 256;
 
-/// The warnings as they are told: each once, and no more than headers have room for.
+/// The warnings as they are told: each once, and no more than headers have room for. Those that no header can have are not told.
 fn bounded<'a>(warnings: impl Iterator<Item = &'a String>) -> Vec<String> {
     let mut told = std::collections::BTreeSet::new();
-    let all: Vec<&String> = warnings.filter(|text| told.insert(text.as_str())).collect();
+    let can_be_told = |text: &&String| !text.is_empty() && !text.contains(char::is_control);
+    let all: Vec<&String> = warnings.filter(can_be_told).filter(|text| told.insert(text.as_str())).collect();
     let is_too_much = all.iter().map(|text| text.chars().count()).sum::<usize>() > WARNINGS_CHARS;
     let most = if is_too_much { WARNING_CHARS } else { WARNINGS_CHARS };
     let cut = all.into_iter().map(|text| text.chars().take(most).collect::<String>());
@@ -632,6 +642,8 @@ mod tests {
         // What fits is told as it is, once.
         let few = [long('a', 1000), long('b', 1000), long('a', 1000)];
         assert_eq!(bounded(few.iter()), few[..2]);
+        let odd = ["", "a\nb", "\u{85}", "é \"so\""].map(str::to_owned);
+        assert_eq!(bounded(odd.iter()), odd[3..]);
         // Of too much, each is cut; then as many as fit are told.
         let many: Vec<String> = ('a'..='z').map(|letter| long(letter, 5000)).collect();
         let told = bounded(many.iter());

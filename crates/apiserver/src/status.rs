@@ -295,6 +295,18 @@ impl Status {
         Status::new(500, "InternalError", format!("Internal error occurred: {why}")).because("", why.to_string(), "")
     }
 
+    /// 500: what the store holds under this key is no object.
+    pub(crate) fn unreadable(group: &str, resource: &str, key: &str) -> Status {
+        let resource = qualified(group, resource);
+        let message =
+            format!("failed to read one or more {resource} from the storage: {key}: unable to decode the object");
+        Status::new(500, "StorageReadError", message).about("", &resource, "").because(
+            "UnexpectedServerResponse",
+            "unable to decode the object",
+            key,
+        )
+    }
+
     /// 503: not now, and it says nothing about the request.
     pub fn unavailable(why: impl Into<String>) -> Status {
         Status::new(503, "ServiceUnavailable", why.into())

@@ -19,6 +19,7 @@ use serde_json::{Map, Value};
 
 use crate::convert;
 use crate::object;
+use crate::protobuf;
 use crate::status::Status;
 use crate::texts::Texts;
 
@@ -83,6 +84,24 @@ fn put_together(object: &Map<String, Value>, managers: Option<&str>, api_version
     }
     out.push(b'}');
     StoreValue { bytes: out.into(), stamp_at: Some(stamp_at) }
+}
+
+/// What somebody else has put into an etcd, in the stored form: JSON of whatever order, or upstream's protobuf of a
+/// built-in kind. None for what is no object with a name.
+#[must_use]
+pub fn stored_form(value: &[u8]) -> Option<StoreValue> {
+    let object: Map<String, Value> = match serde_json::from_slice(value) {
+        Ok(object) => object,
+        Err(_) => protobuf::decode_stored(value)?,
+    };
+    let text = |field: &str| object.get(field).and_then(Value::as_str).filter(|text| !text.is_empty());
+    let (api_version, kind) = (text("apiVersion")?, text("kind")?);
+    (!object::name(&object).is_empty()).then(|| encode(&object, api_version, kind))
+}
+
+/// Whether an entry holds an object: not so what somebody else has put into an etcd and has no [`stored_form`].
+pub(crate) fn is_readable(entry: &Entry) -> bool {
+    entry.front_len() > 0
 }
 
 /// What [`encode`] and the store will make of an object.
@@ -431,6 +450,26 @@ mod tests {
             parsed.remove("apiVersion");
             parsed["metadata"].as_object_mut().expect("object").remove("resourceVersion");
             assert_eq!(parsed, *object);
+        }
+    }
+
+    #[test]
+    fn what_others_have_put_is_brought_into_form() {
+        let protobuf = b"k8s\0\x0a\x0f\x0a\x02v1\x12\x09ConfigMap\x12\x0f\x0a\x05\x0a\x03bin\x12\x06\x0a\x01v\x12\x01x";
+        let (of, b) = (|name: &str| json!({"metadata": {"name": name}, "data": {"v": "x"}}), Some("b"));
+        for (value, want) in [
+            (&br#"{"kind": "ConfigMap", "apiVersion": "v1", "metadata": {"name": "a"}, "data": {"v": "x"}}"#[..], Some("a")),
+            (br#"{"data":{"v":"x"},"metadata":{"resourceVersion":"9","name":"b"},"kind":"ConfigMap","apiVersion":"v1"}"#, b),
+            (protobuf, Some("bin")),
+            (&protobuf[..20], None),
+            (br#"{"kind": "ConfigMap", "metadata": {"name": "a"}}"#, None),
+            (br#"{"kind": "ConfigMap", "apiVersion": "v1"}"#, None),
+            (b"k8s\0", None),
+            (b"[1]", None),
+            (b"", None),
+        ] {
+            let want = want.map(|name| encode(of(name).as_object().expect("object"), "v1", "ConfigMap"));
+            assert_eq!(stored_form(value), want, "{}", String::from_utf8_lossy(value));
         }
     }
 

@@ -19,6 +19,7 @@ pub mod kubeconfig;
 pub mod node;
 pub mod pki;
 pub mod rbac;
+pub mod relay;
 pub mod secret;
 pub mod strangers;
 pub mod tls;

@@ -80,7 +80,7 @@ pub enum Command {
     Apiserver(roles::ApiserverArgs),
     /// Run the role scheduler: chooses a node for each pod
     Scheduler(roles::SchedulerArgs),
-    /// Run the role controllers: workloads, nodes' life, volumes, garbage collection and all others of the core kinds
+    /// Run the role controllers: workloads, autoscaling, nodes' life, volumes, garbage collection and all others of the core kinds
     Controllers(roles::ControllersArgs),
     /// Run the role virt-controller: virtual machines and their instances
     VirtController(roles::VirtControllerArgs),

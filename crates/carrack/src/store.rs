@@ -6,7 +6,7 @@ use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
 
 use anyhow::{Context as _, ensure};
-use carrack_store::backup::{self, Summary};
+use carrack_store::backup::{self, Summary, Torn};
 use serde::Serialize;
 
 use crate::cli::ClientArgs;
@@ -26,6 +26,9 @@ struct Report {
     objects: usize,
     revision: u64,
     bytes: u64,
+    /// What the log ends in, if that is no record.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    torn_bytes: Option<u64>,
 }
 
 /// Runs the command.
@@ -47,8 +50,26 @@ pub async fn run(args: StoreCommandArgs) -> anyhow::Result<()> {
         StoreCommand::Check { file: Some(file), output, .. } => print(output, backup::verify(&file)?, "whole"),
         StoreCommand::Check { file: None, data_dir, output } => {
             let dir = data_dir.layout()?.store_dir();
-            print(output, sound(&dir)?, &format!("sound: {}", dir.display()))
+            let found = sound(&dir)?;
+            print(output, found, &format!("{}: {}", verdict(found.torn), dir.display()))?;
+            ensure!(!found.torn.is_some_and(|torn| torn.may_have_counted), DAMAGED);
+            Ok(())
         }
+    }
+}
+
+/// What is to be known of a log whose last record is damaged.
+const DAMAGED: &str = "the log ends in a damaged record: a write that the power cut short, or one that was acknowledged and \
+                       is lost. The next start cuts it off";
+
+/// What a store is that can be read.
+fn verdict(torn: Option<Torn>) -> String {
+    match torn {
+        None => "sound".to_owned(),
+        Some(Torn { bytes, may_have_counted: false }) => {
+            format!("sound, with {bytes} bytes at its end of a write that was cut short and never acknowledged")
+        }
+        Some(Torn { bytes, may_have_counted: true }) => format!("readable but for the last {bytes} bytes"),
     }
 }
 
@@ -63,7 +84,8 @@ fn sound(dir: &Path) -> anyhow::Result<Summary> {
 }
 
 fn print(format: Option<Format>, found: Summary, what: &str) -> anyhow::Result<()> {
-    let report = Report { objects: found.entries, revision: found.revision.0, bytes: found.bytes };
+    let torn_bytes = found.torn.map(|torn| torn.bytes);
+    let report = Report { objects: found.entries, revision: found.revision.0, bytes: found.bytes, torn_bytes };
     output::print(format, &report, || {
         format!(
             "{} objects at revision {}, {:.1} MB, {what}",
@@ -155,6 +177,14 @@ mod tests {
         let within = dir.path().join("file");
         fs::write(&within, "").expect("written");
         assert!(sound(&within.join("store")).is_err_and(|why| format!("{why:#}").contains("cannot look")));
+    }
+
+    #[test]
+    fn a_torn_end_is_told() {
+        let torn = |may_have_counted| Some(Torn { bytes: 21, may_have_counted });
+        for (torn, said) in [(None, "sound"), (torn(false), "sound, with 21 bytes"), (torn(true), "readable but for")] {
+            assert!(verdict(torn).starts_with(said), "{torn:?}");
+        }
     }
 
     #[test]

@@ -61,8 +61,8 @@ pub fn resource_info(definition: &Value) -> Result<ResourceInfo, CrdError> {
     let conversion = spec
         .get("conversion")
         .filter(|conversion| optional(conversion, "strategy").as_deref() == Some("Webhook"))
-        .and_then(|conversion| conversion.pointer("/webhook/clientConfig"))
-        .map(|config| Arc::new(config.clone()));
+        .and_then(|conversion| conversion.get("webhook"))
+        .map(|webhook| Arc::new(webhook.clone()));
     Ok(ResourceInfo {
         conversion,
         storage: (group.clone().into(), plural.clone().into()),

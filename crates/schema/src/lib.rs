@@ -7,6 +7,7 @@
 //! and server-side apply, is in [`apply`]. Custom resources take the same way:
 //! [`crd::resource_info`] makes their row of the [`table`] from the definition.
 
+mod amounts;
 pub mod apply;
 pub mod builtin;
 pub mod convert;
@@ -15,6 +16,7 @@ pub mod decode;
 pub mod default;
 pub mod error;
 pub mod jsonpath;
+pub mod logs;
 pub mod openapi;
 pub mod print;
 pub mod prune;

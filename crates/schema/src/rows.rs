@@ -1,7 +1,7 @@
 //! The rows of every built-in kind of Kubernetes v1.36.
 //!
-//! Kinds that are generally available are served in those versions only, as upstream does by
-//! default; kinds that never became so are served in their newest version. Facts (short names,
+//! Kinds that are generally available have those versions only; kinds that never became so have their
+//! newest one, which the API server serves only where it is told to. Facts (short names,
 //! categories, verbs, subresources, selectable fields) are upstream's, as its discovery prints them.
 
 use std::borrow::Cow;
@@ -244,7 +244,6 @@ const NEW_EVENT_FIELDS: &[Field] = &[
 ];
 
 const CSR_FIELDS: &[Field] = &[("spec.signerName", &[".spec.signerName"], "")];
-const REPLICAS_FIELD: &[Field] = &[("status.replicas", &[".status.replicas"], "0")];
 
 const EXT: &[&str] = &["api-extensions"];
 const ALL: &[&str] = &["all"];
@@ -281,7 +280,7 @@ const ROW_LITERALS: &[Row] = &[
         .subs(POD_SUBRESOURCES).fields(POD_FIELDS) },
     Row::new("", "PodTemplate", "podtemplates").namespaced(),
     Row::new("", "ReplicationController", "replicationcontrollers").namespaced().short(&["rc"]).categories(ALL).generation()
-        .subs(&[SCALE, STATUS]).fields(REPLICAS_FIELD),
+        .subs(&[SCALE, STATUS]).fields(&[("status.replicas", &[".status.replicas"], "0")]),
     Row::new("", "ResourceQuota", "resourcequotas").namespaced().short(&["quota"]).subs(&[STATUS]),
     Row::new("", "Secret", "secrets").namespaced().fields(&[("type", &[".type"], "")]),
     Row::new("", "ServiceAccount", "serviceaccounts").namespaced().short(&["sa"])
@@ -296,7 +295,7 @@ const ROW_LITERALS: &[Row] = &[
     Row::new("apps", "DaemonSet", "daemonsets").namespaced().short(&["ds"]).categories(ALL).generation().subs(&[STATUS]),
     Row::new("apps", "Deployment", "deployments").namespaced().short(&["deploy"]).categories(ALL).generation().subs(&[SCALE, STATUS]),
     Row::new("apps", "ReplicaSet", "replicasets").namespaced().short(&["rs"]).categories(ALL).generation()
-        .subs(&[SCALE, STATUS]).fields(REPLICAS_FIELD),
+        .subs(&[SCALE, STATUS]),
     Row::new("apps", "StatefulSet", "statefulsets").namespaced().short(&["sts"]).categories(ALL).generation().subs(&[SCALE, STATUS]),
 
     Row { stored_as: Some(("", "events")), ..Row::new("events.k8s.io", "Event", "events").namespaced().short(&["ev"]).fields(NEW_EVENT_FIELDS) },

@@ -50,7 +50,8 @@ pub struct ResourceInfo {
     /// Where objects are stored: group and plural. Differs from the row's own only for
     /// `events.k8s.io`, which is a view of core events.
     pub storage: (Text, Text),
-    /// For custom resources whose versions a webhook converts, its `clientConfig`.
+    /// For custom resources whose versions a webhook converts, what their definition says of it: its `clientConfig`, and the
+    /// versions of reviews that it takes.
     pub conversion: Option<Arc<Value>>,
     /// For custom resources, the revision at which their definition was last written: objects that are older were
     /// completed by another one. 0 where it is not known.

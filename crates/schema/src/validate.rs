@@ -35,9 +35,11 @@ mod pod_update;
 mod rbac;
 mod required;
 mod resources;
+pub mod scale;
 mod schema;
 mod security;
 mod service;
+mod status;
 mod storage;
 mod structural;
 mod volumes;
@@ -46,12 +48,12 @@ mod workloads;
 
 use serde_json::Value;
 
-use crate::error::FieldError;
+use crate::error::{FieldError, FieldErrorKind};
 use crate::rules;
 use crate::table::{ResourceInfo, SchemaSource};
 
 pub use alike::plain;
-pub use metadata::is_qualified_finalizer;
+pub use metadata::{is_qualified_finalizer, written};
 pub use schema::schema;
 pub use warnings::warnings;
 
@@ -64,7 +66,7 @@ const MAX_ERRORS: usize = 1000;
 pub fn create(info: &ResourceInfo, version: &str, object: &Value) -> Vec<FieldError> {
     let mut errors = metadata::create(info, object);
     if info.is_custom {
-        errors.extend(custom(info, version, object, None));
+        custom(info, version, (object, None), "", &mut errors);
     } else {
         errors.extend(kinds::create(info, version, object));
     }
@@ -78,7 +80,7 @@ pub fn create(info: &ResourceInfo, version: &str, object: &Value) -> Vec<FieldEr
 pub fn update(info: &ResourceInfo, version: &str, object: &Value, old: &Value, subresource: &str) -> Vec<FieldError> {
     let mut errors = metadata::update(info, object, old);
     if info.is_custom {
-        errors.extend(custom(info, version, object, Some(old)));
+        custom(info, version, (object, Some(old)), subresource, &mut errors);
     } else if subresource == "status" {
         errors.extend(kinds::status(info, object, old));
     } else {
@@ -88,20 +90,39 @@ pub fn update(info: &ResourceInfo, version: &str, object: &Value, old: &Value, s
     errors
 }
 
-/// By the schema, and if that holds by its rules.
-fn custom(info: &ResourceInfo, version: &str, object: &Value, old: Option<&Value>) -> Vec<FieldError> {
-    let Some(version) = info.versions.iter().find(|v| v.name == version) else { return Vec::new() };
-    let mut errors = schema::changed(object, old, version.schema());
-    if let SchemaSource::Custom(custom) = &version.schema {
-        if errors.is_empty() {
-            return rules::check(object, old, &custom.schema, &custom.rules);
-        }
-        if !custom.rules.is_empty() {
-            let text = "some validation rules were not checked because the object was invalid; correct the existing errors to complete validation";
-            errors.push(FieldError::invalid("<nil>", Value::Null, text));
-        }
+/// By the schema, by what a scale may say, and by the rules of the schema.
+fn custom(
+    info: &ResourceInfo,
+    version: &str,
+    (object, old): (&Value, Option<&Value>),
+    subresource: &str,
+    errors: &mut Vec<FieldError>,
+) {
+    let Some(version) = info.versions.iter().find(|v| v.name == version) else { return };
+    errors.extend(schema::changed(object, old, version.schema()));
+    let scale = version.subresource("scale").and_then(|sub| sub.scale.as_ref());
+    if let (Some(paths), Some(object)) = (scale, object.as_object()) {
+        scale::check(object, paths, subresource == "status", errors);
     }
-    errors
+    let SchemaSource::Custom(custom) = &version.schema else { return };
+    if !errors.iter().any(hinders) {
+        errors.extend(rules::check(object, old, &custom.schema, &custom.rules));
+    } else if !custom.rules.is_empty() {
+        let text = "some validation rules were not checked because the object was invalid; correct the existing errors to complete validation";
+        errors.push(FieldError::invalid("<nil>", Value::Null, text));
+    }
+}
+
+/// Whether rules are not asked about an object with this error: they were compiled for other types, and for less.
+fn hinders(error: &FieldError) -> bool {
+    matches!(
+        error.kind,
+        FieldErrorKind::NotSupported
+            | FieldErrorKind::Required
+            | FieldErrorKind::TooLong
+            | FieldErrorKind::TooMany
+            | FieldErrorKind::TypeInvalid
+    )
 }
 
 #[cfg(test)]

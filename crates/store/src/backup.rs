@@ -37,6 +37,17 @@ pub struct Summary {
     pub entries: usize,
     /// Bytes of the files read.
     pub bytes: u64,
+    /// What a store's log ends in, if that is no record; it does not count.
+    pub torn: Option<Torn>,
+}
+
+/// What is left of a write where a store's log ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Torn {
+    /// How long it is.
+    pub bytes: u64,
+    /// Whether it is as long as the write was, though damaged: that may have been acknowledged. What was cut short never was.
+    pub may_have_counted: bool,
 }
 
 /// The bytes of a backup of a running store, consistent at the newest revision. Changes go on meanwhile, however fast they are
@@ -83,7 +94,7 @@ pub fn restore(file: &Path, dir: &Path) -> Result<Summary, OpenError> {
 /// Reads all files of a store that nobody has open, and changes nothing.
 ///
 /// # Errors
-/// As for opening it: damage is named with file and place.
+/// As for opening it: damage is named with file and place. What the log ends in is no error; see [`Summary::torn`].
 pub fn check(dir: &Path) -> Result<Summary, OpenError> {
     embedded::check(dir)
 }

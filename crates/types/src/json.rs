@@ -5,6 +5,7 @@
 
 use k8s_openapi::api::admissionregistration::v1::ValidatingAdmissionPolicy;
 use k8s_openapi::api::apps::v1::{ControllerRevision, DaemonSet, Deployment, ReplicaSet, StatefulSet};
+use k8s_openapi::api::autoscaling::v2::HorizontalPodAutoscaler;
 use k8s_openapi::api::batch::v1::{CronJob, Job};
 use k8s_openapi::api::certificates::v1::CertificateSigningRequest;
 use k8s_openapi::api::coordination::v1::Lease;
@@ -74,7 +75,7 @@ macro_rules! json_here {
 
 json_here! {
     APIService, Binding, CSIDriver, CSINode, CSIStorageCapacity, CertificateSigningRequest, ClusterRole, ClusterRoleBinding, ConfigMap, ControllerRevision,
-    CronJob, DaemonSet, Deployment, EndpointSlice, Endpoints, Event, Job, Lease, Namespace, Node, PartialObject,
+    CronJob, DaemonSet, Deployment, EndpointSlice, Endpoints, Event, HorizontalPodAutoscaler, Job, Lease, Namespace, Node, PartialObject,
     PersistentVolume, PersistentVolumeClaim, Pod, PodDisruptionBudget, PriorityClass, ReplicaSet, ReplicationController, ResourceQuota, Role,
     RoleBinding, RuntimeClass, Secret, Service, ServiceAccount, StatefulSet, StorageClass, ValidatingAdmissionPolicy, VolumeAttachment,
     VolumeAttributesClass,

@@ -1,4 +1,5 @@
 //! API types of Carrack's own (KubeVirt's groups), resource names and well-known labels.
+pub mod data_volumes;
 pub mod definition;
 pub mod duration;
 pub mod fit;

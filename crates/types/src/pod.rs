@@ -52,29 +52,34 @@ fn total(spec: &PodSpec, of: impl Fn(&ResourceRequirements) -> ResourceList, mis
         list.extend(c.resources.as_ref().map(&of).unwrap_or_default());
         list
     };
+    let init = spec.init_containers.iter().flatten().map(|c| (each(c), c.restart_policy.as_deref() == Some("Always")));
+    together(init, spec.containers.iter().map(each))
+}
+
+/// What containers take together: those that start a pod, each with whether it is a sidecar, and the others. Init containers run
+/// one after another beside the sidecars started before them; at the worst moment the pod needs the larger of that and of its
+/// steady state.
+#[must_use]
+pub fn together(
+    init: impl IntoIterator<Item = (ResourceList, bool)>,
+    containers: impl IntoIterator<Item = ResourceList>,
+) -> ResourceList {
     let mut sum = ResourceList::new();
-    for c in &spec.containers {
-        add(&mut sum, &each(c));
+    for own in containers {
+        add(&mut sum, &own);
     }
-    // Init containers run one after another beside the sidecars started before them; at the worst
-    // moment the pod needs the larger of that and of its steady state.
     let mut sidecars = ResourceList::new();
     let mut worst = ResourceList::new();
-    for c in spec.init_containers.iter().flatten() {
+    for (own, is_sidecar) in init {
         let mut now = sidecars.clone();
-        add(&mut now, &each(c));
-        if c.restart_policy.as_deref() == Some("Always") {
-            add(&mut sidecars, &each(c));
+        add(&mut now, &own);
+        if is_sidecar {
+            add(&mut sidecars, &own);
         }
         raise(&mut worst, &now);
     }
     add(&mut sum, &sidecars);
     raise(&mut sum, &worst);
-    if let Some(pod_level) = &spec.resources {
-        for (name, quantity) in of(pod_level) {
-            sum.insert(name, quantity);
-        }
-    }
     sum
 }
 
@@ -96,6 +101,14 @@ pub fn requests_of(spec: &PodSpec) -> ResourceList {
 #[must_use]
 pub fn requests_with(spec: &PodSpec, missing: &ResourceList) -> ResourceList {
     let mut sum = total(spec, asked_by, missing);
+    if let Some(own) = &spec.resources {
+        // Where the pod as a whole does not request a resource: what its containers ask for, and what it may use at most if they
+        // name none of it. The API server writes that down in new pods.
+        let named = total(spec, asked_by, &ResourceList::new());
+        let limits = resource_list(own.limits.as_ref());
+        sum.extend(limits.into_iter().filter(|(name, _)| !named.contains_key(name)));
+        sum.extend(resource_list(own.requests.as_ref()));
+    }
     add(&mut sum, &resource_list(spec.overhead.as_ref()));
     sum
 }
@@ -112,7 +125,9 @@ pub fn asked_by(resources: &ResourceRequirements) -> ResourceList {
 #[must_use]
 pub fn limits(pod: &Pod) -> ResourceList {
     let Some(spec) = &pod.spec else { return ResourceList::new() };
-    total(spec, |r| resource_list(r.limits.as_ref()), &ResourceList::new())
+    let mut sum = total(spec, |r| resource_list(r.limits.as_ref()), &ResourceList::new());
+    sum.extend(resource_list(spec.resources.as_ref().and_then(|own| own.limits.as_ref())));
+    sum
 }
 
 /// Whether a volume's files are made of what the API has.
@@ -211,6 +226,24 @@ mod tests {
         let mut pod = whole(&container, json!([{"name": "e", "emptyDir": {}}]));
         forget_what_nodes_do(&mut pod);
         assert_eq!(pod, whole(&kept, Value::Null));
+    }
+
+    /// What a pod says of itself as a whole, and what it then asks for beside containers that name CPUs and no memory.
+    #[test]
+    fn pods_ask_as_a_whole() {
+        for (own, cpu, memory) in [
+            (serde_json::json!({}), 100, 0),
+            (serde_json::json!({"limits": {"cpu": "1"}}), 100, 0),
+            (serde_json::json!({"limits": {"cpu": "1", "memory": "1"}}), 100, 1000),
+            (serde_json::json!({"limits": {"cpu": "1", "memory": "1"}, "requests": {"cpu": "300m"}}), 300, 1000),
+        ] {
+            let containers = [serde_json::json!({"name": "a", "resources": {"requests": {"cpu": "100m"}}})];
+            let spec = serde_json::json!({"resources": own, "containers": containers});
+            let pod: Pod = crate::json::from_value(serde_json::json!({"spec": spec})).expect("a pod");
+            let sum = requests(&pod);
+            let millis = |name: &str| sum.get(name).map_or(0, |amount| amount.millis());
+            assert_eq!((millis("cpu"), millis("memory")), (cpu, memory), "{own}");
+        }
     }
 
     #[test]

@@ -88,6 +88,14 @@ impl Quantity {
         saturate(divide_up(self.nanos, NANOS / 1000))
     }
 
+    /// The amount in thousandths, what is finer being rounded away from zero, in the form in which it was written.
+    #[must_use]
+    pub fn rounded_to_millis(self) -> Self {
+        let unit = NANOS / 1000;
+        let rest = self.nanos % unit;
+        Quantity { nanos: self.nanos - rest + unit * rest.signum(), ..self }
+    }
+
     /// The amount in billionths, exactly.
     #[must_use]
     pub fn nanos(self) -> i128 {
@@ -365,6 +373,23 @@ mod tests {
             assert_eq!(got.trim_end_matches("e0"), form_printed, "{text}");
             assert_eq!(quantity.units(), units, "{text} in units");
             assert_eq!(quantity.millis(), millis, "{text} in thousandths");
+        }
+    }
+
+    #[test]
+    fn rounds_to_thousandths() {
+        for (text, rounded) in [
+            ("0", "0"),
+            ("100m", "100m"),
+            ("0.5m", "1m"),
+            ("1n", "1m"),
+            ("-1n", "-1m"),
+            ("1500001u", "1501m"),
+            ("1Gi", "1Gi"),
+            ("0.0001Ki", "103m"),
+            ("99999999999999999999", "9223372036854775807"),
+        ] {
+            assert_eq!(Quantity::parse(text).expect(text).rounded_to_millis().to_string(), rounded, "{text}");
         }
     }
 

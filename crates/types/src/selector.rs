@@ -1,8 +1,8 @@
-//! Label selectors as API objects carry them: which labels they choose.
+//! Label selectors as API objects carry them: which labels they choose, and their text.
 
 use std::collections::BTreeMap;
 
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, LabelSelectorRequirement};
 
 /// Whether a selector chooses these labels. An empty selector chooses everything; one with an operator that does not
 /// exist chooses nothing, since admission refuses those (apimachinery, `LabelSelectorAsSelector`).
@@ -35,10 +35,99 @@ pub fn map_selects(selector: Option<&BTreeMap<String, String>>, labels: Option<&
         .is_some_and(|s| !s.is_empty() && s.iter().all(|(key, wanted)| labels.and_then(|l| l.get(key)) == Some(wanted)))
 }
 
+/// Reads a selector from its text, as a scale has it: `app=web,tier in (a,b),!old`.
+///
+/// # Errors
+/// It is none, in words.
+pub fn parse(text: &str) -> Result<LabelSelector, String> {
+    let mut depth = 0_i32;
+    // Commas between parentheses part values.
+    let terms = text.split(|c: char| {
+        depth += i32::from(c == '(') - i32::from(c == ')');
+        c == ',' && depth == 0
+    });
+    let all: Result<Vec<_>, _> = terms.map(str::trim).filter(|_| !text.trim().is_empty()).map(requirement).collect();
+    Ok(LabelSelector { match_expressions: Some(all?).filter(|all| !all.is_empty()), match_labels: None })
+}
+
+fn requirement(term: &str) -> Result<LabelSelectorRequirement, String> {
+    let faulty = || format!("unable to parse requirement: {term:?}");
+    let values = |text: &str| Some(text.split(',').map(|value| value.trim().to_owned()).collect::<Vec<_>>());
+    let (key, operator, values) = if let Some(key) = term.strip_prefix('!') {
+        (key, "DoesNotExist", None)
+    } else if let Some((left, set)) = term.strip_suffix(')').and_then(|term| term.split_once('(')) {
+        let words: Vec<&str> = left.split_whitespace().collect();
+        match words[..] {
+            [key, "in"] => (key, "In", values(set)),
+            [key, "notin"] => (key, "NotIn", values(set)),
+            _ => return Err(faulty()),
+        }
+    } else if let Some((key, value)) = term.split_once("!=") {
+        (key, "NotIn", values(value))
+    } else if let Some((key, value)) = term.split_once("==").or_else(|| term.split_once('=')) {
+        (key, "In", values(value))
+    } else {
+        (term, "Exists", None)
+    };
+    let is_of_label = |c: char| c.is_ascii_alphanumeric() || "-_./".contains(c);
+    let key = key.trim();
+    if key.is_empty() || !key.chars().chain(values.iter().flatten().flat_map(|value| value.chars())).all(is_of_label) {
+        return Err(faulty());
+    }
+    Ok(LabelSelectorRequirement { key: key.to_owned(), operator: operator.to_owned(), values })
+}
+
+/// Writes a selector as text, in the order of its keys, as upstream does.
+#[must_use]
+pub fn text(selector: &LabelSelector) -> String {
+    let labels = selector.match_labels.iter().flatten().map(|(key, value)| (key, format!("{key}={value}")));
+    let expressions = selector.match_expressions.iter().flatten().map(|r| {
+        let mut values = r.values.clone().unwrap_or_default();
+        values.sort();
+        let (key, values) = (&r.key, values.join(","));
+        let term = match r.operator.as_str() {
+            "In" => format!("{key} in ({values})"),
+            "NotIn" => format!("{key} notin ({values})"),
+            "DoesNotExist" => format!("!{key}"),
+            _ => key.clone(),
+        };
+        (key, term)
+    });
+    let mut terms: Vec<(&String, String)> = labels.chain(expressions).collect();
+    terms.sort();
+    terms.into_iter().map(|(_, term)| term).collect::<Vec<_>>().join(",")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use serde_json::json;
+
+    #[test]
+    fn selectors_are_read_from_their_text_and_written_as_it() {
+        let labels = BTreeMap::from([("app".to_owned(), "web".to_owned()), ("a/tier".to_owned(), "1".to_owned())]);
+        for (given, chosen, written) in [
+            ("", true, ""),
+            ("app=web", true, "app in (web)"),
+            ("app==web, a/tier = 1", true, "a/tier in (1),app in (web)"),
+            ("app!=web", false, "app notin (web)"),
+            ("app in (web,db),a/tier notin ( 2, 3 )", true, "a/tier notin (2,3),app in (db,web)"),
+            ("app in(db)", false, "app in (db)"),
+            ("app,!none", true, "app,!none"),
+            ("!app", false, "!app"),
+            ("app=", false, "app in ()"),
+        ] {
+            let selector = parse(given).expect(given);
+            assert_eq!((selects(&selector, Some(&labels)), text(&selector)), (chosen, written.to_owned()), "{given}");
+        }
+        let plain: LabelSelector = serde_json::from_value(json!({"matchLabels": {"b": "1", "a": "2"},
+            "matchExpressions": [{"key": "aa", "operator": "Exists"}]}))
+        .expect("a selector");
+        assert_eq!(text(&plain), "a=2,aa,b=1");
+        for faulty in [",", "a,", "a b", "=web", "a like (b)", "a in (b", "a=(b)", "a>1", "in (b)"] {
+            assert!(parse(faulty).is_err(), "{faulty}");
+        }
+    }
 
     #[test]
     fn selectors_choose_labels() {

@@ -60,6 +60,9 @@ pub mod kubevirt {
     /// Annotation of a launcher pod: what the cluster's settings say of SMBIOS, where they say anything. Our own: upstream's handlers
     /// read the settings.
     pub const SMBIOS_ANNOTATION: &str = "kubevirt.io/smbios";
+    /// Annotation of a launcher pod: how much smaller than its claim an image may be, in percent, where the cluster's settings say it.
+    /// Our own, too.
+    pub const LESS_SPACE_ANNOTATION: &str = "kubevirt.io/less-space-percent";
     /// Annotation of a node: resources of its handler that its kubelet still lists, of former days, and that the machine
     /// does not have any more; with commas between them. Our own.
     pub const LOST_DEVICES_ANNOTATION: &str = "kubevirt.io/lost-devices";
@@ -144,4 +147,8 @@ pub mod account_token {
     pub const ACCOUNT_NAME: &str = "kubernetes.io/service-account.name";
     /// Annotation: the account's UID.
     pub const ACCOUNT_UID: &str = "kubernetes.io/service-account.uid";
+    /// Label: the day on which the token was last used.
+    pub const LAST_USED: &str = "kubernetes.io/legacy-token-last-used";
+    /// Label: the day since which the token is refused.
+    pub const INVALID_SINCE: &str = "kubernetes.io/legacy-token-invalid-since";
 }

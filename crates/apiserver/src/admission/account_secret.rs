@@ -8,12 +8,11 @@
 use std::sync::Arc;
 
 use base64::Engine as _;
-use carrack_auth::token::{BoundTo, Issuer, Reference, TokenSpec};
+use carrack_auth::token::{Issuer, Reference, TokenSpec};
 use carrack_types::well_known::account_token::{ACCOUNT_NAME, ACCOUNT_UID, TYPE};
 use serde_json::Value;
 
 use super::{AdmissionPlugin, Attributes, Lookup, Needed, Operation};
-use crate::env::new_uid;
 use crate::object::{Object, at, child_mut, is_deleting, meta_str, str_at};
 use crate::status::Status;
 
@@ -50,7 +49,7 @@ impl AdmissionPlugin for AccountSecrets {
     }
 
     fn mutate(&self, attributes: &mut Attributes<'_>, lookup: &dyn Lookup) -> Result<(), Status> {
-        let (Some(issuer), Some(old)) = (&self.0, attributes.old) else { return Ok(()) };
+        let Some(issuer) = &self.0 else { return Ok(()) };
         if !concerns(attributes) {
             return Ok(());
         }
@@ -60,15 +59,12 @@ impl AdmissionPlugin for AccountSecrets {
         if annotation(&attributes.object, ACCOUNT_UID) != uid {
             return Ok(());
         }
-        let reference = |name: &str, uid: &str| Reference { name: name.to_owned(), uid: uid.to_owned() };
         let spec = TokenSpec {
             namespace: attributes.namespace.to_owned(),
-            account: reference(name, uid),
-            bound: Some(BoundTo::Secret(reference(&attributes.name, meta_str(old, "uid")))),
+            account: Reference { name: name.to_owned(), uid: uid.to_owned() },
             ..TokenSpec::default()
         };
-        let env = attributes.env;
-        let token = issuer.issue_lasting(&spec, env.now().as_second(), &new_uid(env)).map_err(Status::internal)?;
+        let token = issuer.issue_held(&spec, &attributes.name).map_err(Status::internal)?;
         let token = base64::engine::general_purpose::STANDARD.encode(token.expose());
         child_mut(&mut attributes.object, "data").insert("token".to_owned(), token.into());
         Ok(())

@@ -68,33 +68,56 @@ pub(crate) fn terms(
     for plugin in plugins {
         warnings.extend(plugin.warnings(attributes, &found));
         for along in plugin.along(attributes, &found)? {
-            let key = along.key();
-            let object = match &along.change {
-                Change::Delete => {
-                    ops.push(Op::Delete(key));
-                    continue;
-                }
-                Change::Create(object) => {
-                    absent.push(Check::Absent(Arc::clone(&key)));
-                    object
-                }
-                Change::Replace(object) => {
-                    // Only what is as it was read.
-                    found.pin(&key);
-                    object
-                }
-            };
-            let (api_version, kind) = match table::find(along.group, along.resource) {
-                Some(row) => convert::storage_type(row),
-                // A record of the server's own, which says itself what it is.
-                None => (str_at(object, &["apiVersion"]).to_owned(), str_at(object, &["kind"]).to_owned()),
-            };
-            ops.push(Op::Put(key, stored::encode_bounded(object, &api_version, &kind)?));
+            add(&along, &mut found, &mut ops, &mut absent)?;
         }
     }
     let mut checks = std::mem::take(&mut found.checks);
     checks.extend(absent);
     Ok(Terms { checks, ops, warnings })
+}
+
+/// Asks the plugins what changes although a request was refused, and what that rests on.
+pub(crate) fn marks(
+    plugins: &[Box<dyn AdmissionPlugin>],
+    attributes: &Attributes<'_>,
+    mut found: Found,
+) -> Result<Terms, Status> {
+    let (mut ops, mut absent) = (Vec::new(), Vec::new());
+    for plugin in plugins {
+        for along in plugin.marks(attributes, &found) {
+            add(&along, &mut found, &mut ops, &mut absent)?;
+        }
+    }
+    let mut checks = std::mem::take(&mut found.checks);
+    checks.extend(absent);
+    Ok(Terms { checks, ops, warnings: Vec::new() })
+}
+
+/// Adds a change to a transaction, with what it rests on.
+fn add(along: &Along, found: &mut Found, ops: &mut Vec<Op>, absent: &mut Vec<Check>) -> Result<(), Status> {
+    let key = along.key();
+    let object = match &along.change {
+        Change::Delete => {
+            ops.push(Op::Delete(key));
+            return Ok(());
+        }
+        Change::Create(object) => {
+            absent.push(Check::Absent(Arc::clone(&key)));
+            object
+        }
+        Change::Replace(object) => {
+            // Only what is as it was read.
+            found.pin(&key);
+            object
+        }
+    };
+    let (api_version, kind) = match table::find(along.group, along.resource) {
+        Some(row) => convert::storage_type(row),
+        // A record of the server's own, or a custom resource, which says itself what it is.
+        None => (str_at(object, &["apiVersion"]).to_owned(), str_at(object, &["kind"]).to_owned()),
+    };
+    ops.push(Op::Put(key, stored::encode_bounded(object, &api_version, &kind)?));
+    Ok(())
 }
 
 /// What there is to say about the object itself, to those who write it and not a part of it.

@@ -7,6 +7,7 @@ use carrack_auth::rbac::{GROUP, Index, Key, Kind, Object as Rbac};
 use serde_json::{Value, json};
 
 use super::{AdmissionPlugin, Along, Attributes, Change, Lookup, Needed, Operation};
+use crate::kinds;
 use crate::object::{Object, name};
 use crate::status::Status;
 
@@ -17,6 +18,14 @@ pub(super) struct Aggregation;
 /// The server's own writes at its start are aggregated when all are there.
 fn concerns(attributes: &Attributes<'_>) -> bool {
     attributes.is(GROUP, ROLES) && *attributes.caller != carrack_auth::Caller::apiserver()
+}
+
+/// Whether something is wrong with the rules that the role was sent with.
+fn has_faulty_rules(attributes: &mut Attributes<'_>) -> bool {
+    let (row, spoken) = (attributes.row, attributes.version);
+    let Some(version) = row.versions.iter().find(|version| version.name == spoken) else { return false };
+    let faults = kinds::validate_create(row, version, &mut attributes.object);
+    faults.iter().any(|fault| fault.path.starts_with("rules"))
 }
 
 /// The rules of each aggregated role, by name.
@@ -47,7 +56,9 @@ impl AdmissionPlugin for Aggregation {
     }
 
     fn mutate(&self, attributes: &mut Attributes<'_>, lookup: &dyn Lookup) -> Result<(), Status> {
-        if concerns(attributes) && attributes.object.get("aggregationRule").is_some_and(|rule| !rule.is_null()) {
+        let is_aggregated = attributes.object.get("aggregationRule").is_some_and(|rule| !rule.is_null());
+        // What is wrong with rules stays where it is, for validation to refuse it: put in their place, nobody would tell.
+        if concerns(attributes) && is_aggregated && !has_faulty_rules(attributes) {
             let all = aggregated(&after(attributes, lookup));
             if let Some((_, rules)) = all.into_iter().find(|(name, _)| *name == attributes.name) {
                 attributes.object.insert("rules".to_owned(), rules);

@@ -1,8 +1,11 @@
 //! Asks about a request that is not a plain write: an eviction, a token, a binding, a connection.
 
-use super::{Asked, Attributes, Operation, fetch, steps, topology};
+use carrack_store::{Txn, TxnOutcome};
+
+use super::{AdmissionPlugin, Asked, Attributes, Operation, Terms, fetch, marks, steps, topology};
 use crate::context::Cx;
 use crate::object::Object;
+use crate::registry::create::{busy, tries};
 use crate::status::Status;
 
 /// Whether `object` may be posted to a subresource of the request's object, and as what; `stored` is what it is about.
@@ -58,6 +61,26 @@ async fn ask(
     };
     let mut found = fetch(&*cx.server.untimed, asked.plugins(cx), &attributes).await?;
     steps::admit(cx, asked, &mut attributes, &mut found).await?;
-    steps::validate(cx, asked, &attributes, &found).await?;
+    let checked = steps::validate(cx, asked, &attributes, &found).await;
+    if checked.is_err() && !attributes.dry_run {
+        mark(cx, asked.plugins(cx), &attributes).await?;
+    }
+    checked?;
     Ok(attributes.object)
+}
+
+/// Stores what changes although the request is refused. Who hears that it is may rest on that.
+async fn mark(cx: &Cx<'_>, plugins: &[Box<dyn AdmissionPlugin>], attributes: &Attributes<'_>) -> Result<(), Status> {
+    for _ in tries(&cx.server.env) {
+        let found = fetch(&*cx.server.untimed, plugins, attributes).await?;
+        let Terms { checks, ops, .. } = marks(plugins, attributes, found)?;
+        if ops.is_empty() {
+            return Ok(());
+        }
+        if let TxnOutcome::Committed { .. } = cx.server.store.transact(Txn { checks, ops }).await? {
+            return Ok(());
+        }
+        // What they rest on has changed: decide again.
+    }
+    Err(busy())
 }

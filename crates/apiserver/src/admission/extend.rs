@@ -7,10 +7,11 @@
 
 use std::sync::Arc;
 
+use carrack_schema::table::ResourceInfo;
 use serde_json::{Value, json};
 
 use super::hooks::Hooks;
-use super::select::{name_of, verb};
+use super::select::{Seen, name_of, verb};
 use super::{AdmissionPlugin, Attributes, Found, Operation, policy, webhook};
 use crate::context::Cx;
 use crate::convert;
@@ -51,17 +52,16 @@ impl<'a> Asked<'a> {
         Ok(Some(Asked { cx, hooks, namespace }))
     }
 
-    /// The new object in a version of its resource, and the old one, both with their managers; null where
-    /// there is none.
-    pub(crate) async fn both(&self, attributes: &Attributes<'_>, version: usize) -> Result<(Value, Value), Status> {
+    /// The new object as it is seen, and the old one, both with their managers; null where there is none.
+    pub(crate) async fn both(&self, attributes: &Attributes<'_>, seen: Seen<'_>) -> Result<(Value, Value), Status> {
         if attributes.subresource == scale::NAME {
             let shown = |object: &Object| scale::shown(self.cx, object);
             return Ok((shown(&attributes.object), attributes.old.map_or(Value::Null, shown)));
         }
-        let mut object = self.in_version(attributes, Some(&attributes.object), version).await?;
+        let mut object = self.as_seen(attributes, Some(&attributes.object), seen).await?;
         // What is made has not been anything, though it be about something that is there.
         let old = attributes.old.filter(|_| attributes.operation != Operation::Create);
-        let mut old = self.in_version(attributes, old, version).await?;
+        let mut old = self.as_seen(attributes, old, seen).await?;
         let stored = attributes.old_entry.and_then(|entry| stored::parse_apart(entry).1);
         for (object, managers) in [(&mut object, attributes.managers), (&mut old, stored.as_deref())] {
             if let (Value::Object(object), Some(_)) = (object, managers) {
@@ -71,21 +71,21 @@ impl<'a> Asked<'a> {
         Ok((object, old))
     }
 
-    /// An object of the request in another version of its resource; null when there is none.
-    async fn in_version(
+    /// An object of the request as it is seen; null when there is none.
+    async fn as_seen(
         &self,
         attributes: &Attributes<'_>,
         object: Option<&Object>,
-        version: usize,
+        seen: Seen<'_>,
     ) -> Result<Value, Status> {
         let Some(object) = object.filter(|object| !object.is_empty()) else { return Ok(Value::Null) };
         let row = attributes.row;
         // What is written to a subresource may be of a kind of its own.
         let own_kind = object.get("kind").is_none_or(|kind| *kind == *row.kind);
-        if row.versions[version].name == attributes.version || !own_kind {
+        if seen.is_requested(attributes) || !own_kind {
             return Ok(Value::Object(object.clone()));
         }
-        convert::between(self.cx.server, row, version, object.clone()).await.map(Value::Object)
+        convert::between(self.cx.server, row, (seen.row, seen.version), object.clone()).await.map(Value::Object)
     }
 
     /// What the query says of a write.
@@ -103,9 +103,9 @@ impl<'a> Asked<'a> {
     }
 
     /// `AdmissionRequest` without the objects.
-    pub(crate) fn request(&self, attributes: &Attributes<'_>, version: usize) -> Value {
+    pub(crate) fn request(&self, attributes: &Attributes<'_>, seen: Seen<'_>) -> Value {
         let row = attributes.row;
-        let kind_in = |version: &str| {
+        let kind_in = |row: &ResourceInfo, version: &str| {
             let found = row.versions.iter().find(|known| known.name == version);
             match found.and_then(|known| known.subresource(attributes.subresource)) {
                 Some(sub) if !sub.kind.is_empty() => {
@@ -114,7 +114,8 @@ impl<'a> Asked<'a> {
                 _ => json!({"group": row.group, "version": version, "kind": row.kind}),
             }
         };
-        let resource_in = |version: &str| json!({"group": row.group, "version": version, "resource": row.plural});
+        let resource_in =
+            |row: &ResourceInfo, version: &str| json!({"group": row.group, "version": version, "resource": row.plural});
         let caller = attributes.caller;
         let mut user = json!({"username": caller.user, "groups": caller.groups});
         if !caller.uid.is_empty() {
@@ -123,7 +124,6 @@ impl<'a> Asked<'a> {
         if !caller.extra.is_empty() {
             user["extra"] = json!(caller.extra);
         }
-        let seen = &*row.versions[version].name;
         let options = match (attributes.operation, attributes.deletion) {
             (Operation::Create, _) => self.options("CreateOptions"),
             (Operation::Update, _) => self.options("UpdateOptions"),
@@ -132,10 +132,10 @@ impl<'a> Asked<'a> {
         };
         let mut request = json!({
             "uid": new_uid(attributes.env),
-            "kind": kind_in(seen),
-            "resource": resource_in(seen),
-            "requestKind": kind_in(attributes.version),
-            "requestResource": resource_in(attributes.version),
+            "kind": kind_in(seen.row, seen.version()),
+            "resource": resource_in(seen.row, seen.version()),
+            "requestKind": kind_in(row, attributes.version),
+            "requestResource": resource_in(row, attributes.version),
             "operation": verb(attributes.operation),
             "userInfo": user,
             "dryRun": attributes.dry_run,
@@ -231,15 +231,15 @@ pub(crate) async fn validate(cx: &Cx<'_>, attributes: &Attributes<'_>) -> Result
     webhook::validate(&asked, attributes).await
 }
 
-/// Takes over an object as somebody changed it, in a version of the resource.
+/// Takes over an object as somebody changed it, who saw it so.
 pub(crate) async fn take(
     asked: &Asked<'_>,
     attributes: &mut Attributes<'_>,
-    version: usize,
+    seen: Seen<'_>,
     mut changed: Object,
 ) -> Result<(), Status> {
     let row = attributes.row;
-    let asked_version = row.versions.iter().position(|known| known.name == attributes.version).unwrap_or(version);
+    let asked_version = row.versions.iter().position(|known| known.name == attributes.version).unwrap_or_default();
     // Who owns what was settled before; it is shown, not asked.
     managers::take(&mut changed);
     if attributes.subresource == scale::NAME {
@@ -254,10 +254,10 @@ pub(crate) async fn take(
         attributes.object = changed;
         return Ok(());
     }
-    let mut object = if asked_version == version {
+    let mut object = if seen.is_requested(attributes) {
         changed
     } else {
-        convert::between(asked.cx.server, row, asked_version, changed).await?
+        convert::between(asked.cx.server, seen.row, (row, asked_version), changed).await?
     };
     // What is created under no name that the path gives is named by whoever named it last; all else is stored where it is.
     let is_named_here = attributes.operation == Operation::Create && !asked.cx.request.named_in_path;

@@ -3,6 +3,8 @@
 //! A level that is made sees the schemas that are there, and not one that is just being made and did not find it. So once it
 //! is written, those are looked at again ([`settle`]), and at the start, should that have been cut short.
 //!
+//! Of the mandatory ones, schemas and levels, the spec is what it is.
+//!
 //! Upstream's API server has a controller for it (`k8s.io/apiserver/pkg/util/flowcontrol`).
 
 use std::sync::Arc;
@@ -13,7 +15,7 @@ use serde_json::{Value, json};
 
 use super::{AdmissionPlugin, Along, Attributes, Change, Lookup, Needed, Operation, set_condition};
 use crate::env::rfc3339_s;
-use crate::flow::{GROUP, LEVELS, SCHEMAS, level_of};
+use crate::flow::{GROUP, LEVELS, SCHEMAS, fixed_fault, level_of};
 use crate::object::{Object, at, child_mut, name};
 use crate::server::Inner;
 use crate::status::Status;
@@ -100,6 +102,17 @@ impl AdmissionPlugin for FlowSchemas {
             }
         }
         Ok(())
+    }
+
+    fn validate(&self, attributes: &Attributes<'_>, _lookup: &dyn Lookup) -> Result<(), Status> {
+        let row = attributes.row;
+        if row.group != GROUP || !attributes.subresource.is_empty() {
+            return Ok(());
+        }
+        match fixed_fault(&row.plural, &attributes.object) {
+            Some(fault) => Err(Status::faulty(GROUP, &row.kind, &attributes.name, &[fault])),
+            None => Ok(()),
+        }
     }
 
     fn along(&self, attributes: &Attributes<'_>, lookup: &dyn Lookup) -> Result<Vec<Along>, Status> {

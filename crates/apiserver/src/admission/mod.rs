@@ -13,6 +13,7 @@ pub(crate) mod accepted;
 mod account_secret;
 mod along;
 mod cluster_role;
+mod configuration;
 mod consult;
 mod definition;
 mod device_admin;
@@ -54,8 +55,9 @@ use crate::services::{Network, ServiceAddresses};
 use crate::status::Status;
 
 pub use along::{Along, Change};
-pub(crate) use along::{Terms, terms};
+pub(crate) use along::{Terms, marks, terms};
 pub(crate) use cluster_role::aggregated;
+pub use configuration::AdmissionConfiguration;
 pub(crate) use consult::{bind, connect, consult};
 pub(crate) use definition::{CLEANUP_FINALIZER, set_condition, settle};
 pub(crate) use found::{Found, fetch};
@@ -224,12 +226,20 @@ pub trait AdmissionPlugin: Send + Sync {
         let _: (&Attributes<'_>, &dyn Lookup) = (attributes, lookup);
         Ok(Vec::new())
     }
+    /// Which other objects change although a request that is no plain write, such as an eviction, was refused: by them, whoever
+    /// is to see to what was asked for learns of it. They rest on what is pinned, and are not asked for when nothing is to be
+    /// stored.
+    fn marks(&self, attributes: &Attributes<'_>, lookup: &dyn Lookup) -> Vec<Along> {
+        let _: (&Attributes<'_>, &dyn Lookup) = (attributes, lookup);
+        Vec::new()
+    }
 }
 
 /// The plugins of every server, in upstream's order.
 pub(crate) fn built_in(
     network: &Network,
     issuer: Option<&Arc<Issuer>>,
+    configuration: AdmissionConfiguration,
     pod_security: &PodSecurityMetrics,
 ) -> Vec<Box<dyn AdmissionPlugin>> {
     vec![
@@ -241,7 +251,10 @@ pub(crate) fn built_in(
         Box::new(account_secret::AccountSecrets(issuer.cloned())),
         Box::new(node::NodeRestriction),
         Box::new(node::TaintNodesByCondition),
-        Box::new(pod_security::PodSecurity(pod_security.clone())),
+        Box::new(pod_security::PodSecurity {
+            configuration: configuration.pod_security,
+            metrics: pod_security.clone(),
+        }),
         Box::new(priority::Priority),
         Box::new(pod::DefaultTolerations),
         Box::new(persistent::DefaultStorageClass),

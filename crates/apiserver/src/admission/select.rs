@@ -3,7 +3,9 @@
 //! Upstream: `k8s.io/apiserver/pkg/admission/plugin/webhook/{rules,predicates}`.
 
 use std::collections::BTreeMap;
+use std::iter;
 
+use carrack_schema::table::{self, ResourceInfo};
 use carrack_types::selector;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 use serde_json::Value;
@@ -36,6 +38,35 @@ pub(crate) struct Selection {
     exact: bool,
     namespaces: Option<LabelSelector>,
     objects: Option<LabelSelector>,
+}
+
+/// As what somebody sees the object of a request.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Seen<'a> {
+    /// As one of this resource.
+    pub row: &'a ResourceInfo,
+    /// In this one of its versions.
+    pub version: usize,
+}
+
+impl Seen<'_> {
+    pub(crate) fn version(&self) -> &str {
+        &self.row.versions[self.version].name
+    }
+
+    /// Whether that is as the request has it.
+    pub(crate) fn is_requested(&self, attributes: &Attributes<'_>) -> bool {
+        let asked = attributes.row;
+        self.row.group == asked.group && self.row.plural == asked.plural && self.version() == attributes.version
+    }
+}
+
+/// The other resources that show the objects of one.
+fn equivalents(row: &ResourceInfo) -> impl Iterator<Item = &ResourceInfo> {
+    table::builtin()
+        .iter()
+        .map(|other| &**other)
+        .filter(move |other| other.storage == row.storage && other.group != row.group)
 }
 
 fn texts(value: &Value) -> Vec<String> {
@@ -74,9 +105,9 @@ fn labels_of(object: &Object) -> BTreeMap<String, String> {
 }
 
 impl Rule {
-    fn fits(&self, attributes: &Attributes<'_>, version: &str) -> bool {
+    fn fits(&self, attributes: &Attributes<'_>, seen: &Seen<'_>) -> bool {
         let operation = verb(attributes.operation);
-        let row = attributes.row;
+        let row = seen.row;
         let is_namespaced = row.namespaced;
         let scope = match self.scope.as_str() {
             "Cluster" => !is_namespaced,
@@ -90,7 +121,7 @@ impl Rule {
         scope
             && has(&self.operations, operation)
             && has(&self.groups, &row.group)
-            && has(&self.versions, version)
+            && has(&self.versions, seen.version())
             && self.resources.iter().any(resource)
             && (self.names.is_empty() || self.names.contains(&attributes.name))
     }
@@ -134,26 +165,35 @@ impl Selection {
         !self.rules.is_empty()
     }
 
-    /// Whether it is about this request, and in which version of the resource (a place in the row's
-    /// versions) it wants to see the object.
-    pub(crate) fn version_for(&self, attributes: &Attributes<'_>, namespace: Option<&Object>) -> Option<usize> {
+    /// Whether it is about this request, and as what it wants to see the object.
+    pub(crate) fn seen_as<'a>(&self, attributes: &Attributes<'a>, namespace: Option<&Object>) -> Option<Seen<'a>> {
         let row = attributes.row;
         if row.group == OWN_GROUP || !self.selects(attributes, namespace) {
             return None;
         }
-        let versions = || row.versions.iter().enumerate().filter(|(_, version)| version.served);
-        let asked = row.versions.iter().position(|version| version.name == attributes.version)?;
-        let fits = |rules: &[Rule], name: &str| rules.iter().any(|rule| rule.fits(attributes, name));
-        let any = |rules: &[Rule]| {
-            if fits(rules, attributes.version) {
-                return Some(asked);
-            }
-            versions().find(|(_, version)| !self.exact && fits(rules, &version.name)).map(|(index, _)| index)
-        };
-        if any(&self.excluded).is_some() {
+        let version = row.versions.iter().position(|version| version.name == attributes.version)?;
+        let asked = Seen { row, version };
+        if self.chosen(&self.excluded, attributes, asked).is_some() {
             return None;
         }
-        any(&self.rules)
+        self.chosen(&self.rules, attributes, asked)
+    }
+
+    /// As what rules choose the object: as it was asked for, else as anything that is equivalent.
+    fn chosen<'a>(&self, rules: &[Rule], attributes: &Attributes<'a>, asked: Seen<'a>) -> Option<Seen<'a>> {
+        let fits = |seen: &Seen<'_>| rules.iter().any(|rule| rule.fits(attributes, seen));
+        if fits(&asked) {
+            return Some(asked);
+        }
+        if self.exact || rules.is_empty() {
+            return None;
+        }
+        let rows = iter::once(asked.row).chain(equivalents(asked.row));
+        let in_versions = |row: &'a ResourceInfo| {
+            let served = row.versions.iter().enumerate().filter(|(_, version)| version.served);
+            served.map(move |(version, _)| Seen { row, version })
+        };
+        rows.flat_map(in_versions).find(fits)
     }
 
     /// Whether the selectors choose the request.

@@ -62,7 +62,8 @@ impl AdmissionPlugin for ServiceAccountTokens {
         }
         let name = account_name(&attributes.object).to_owned();
         let Some(account) = lookup.get("", "serviceaccounts", attributes.namespace, &name) else {
-            let missing = Status::not_found("", "serviceaccounts", &name).message;
+            // Upstream asks its cache, which calls what is missing by its kind.
+            let missing = format!("serviceaccount {name:?} not found");
             return Err(attributes
                 .forbidden(&format!("error looking up service account {}/{name}: {missing}", attributes.namespace)));
         };

@@ -112,9 +112,9 @@ mod tests {
         let remotes = server.inner.remotes().now_or_never().expect("it waits for nothing").expect("they are known");
         let remote = remotes.values().next().expect("it is there");
         for (message, is_new) in [
-            ("dial tcp 10.0.0.1:443: Connection refused (os error 111)", true),
-            ("dial tcp 10.0.0.2:443: Connection refused (os error 111)", false),
-            ("dial tcp 10.0.0.2:443: No route to host (os error 113)", true),
+            ("dial tcp 10.0.0.1:443: connect: connection refused", true),
+            ("dial tcp 10.0.0.2:443: connect: connection refused", false),
+            ("dial tcp 10.0.0.2:443: connect: no route to host", true),
             ("tls: certificate expired: verification time 1800000000 (UNIX)", true),
             ("tls: certificate expired: verification time 1800000010 (UNIX)", false),
             ("bad status from https://meter.default.svc:443/apis: 503", true),

@@ -37,7 +37,10 @@ const MAX_BODY_BYTES: usize = 1 << 20;
 /// Takes audit events in.
 pub trait AuditSink: Send + Sync {
     /// Takes one event, a line of JSON without its end.
-    fn write(&self, line: &str);
+    ///
+    /// # Errors
+    /// It is lost.
+    fn write(&self, line: &str) -> std::io::Result<()>;
 }
 
 /// Notes requests.
@@ -143,8 +146,8 @@ impl Notes {
 pub(crate) struct Record {
     audit: Audit,
     env: Arc<dyn Env>,
-    /// Counts what is written.
-    written: Counter,
+    /// Counts events, and those of them that are lost.
+    events: [Counter; 2],
     decision: Decision,
     event: Map<String, Value>,
     notes: Arc<Notes>,
@@ -227,10 +230,10 @@ impl Audit {
             put("objectRef", reference);
         }
         put("requestReceivedTimestamp", micros(&**env).into());
-        let written = server.metrics.access.events();
+        let events = server.metrics.access.events();
         let notes = Arc::new(Notes { level: decision.level, id: Some(id), known: Mutex::default() });
         let (audit, env) = (self.clone(), Arc::clone(env));
-        let mut record = Record { audit, env, written, decision, event, notes, ended: false };
+        let mut record = Record { audit, env, events, decision, event, notes, ended: false };
         record.stage(Stage::RequestReceived, None);
         Some(record)
     }
@@ -284,7 +287,7 @@ impl Record {
             }
             Body::Full(_) | Body::Parts(_) => Stage::ResponseComplete,
         };
-        let status = json!({"metadata": {}, "code": response.status().as_u16()});
+        let status = outcome(&response);
         self.stage(stage, Some(status.clone()));
         let (head, body) = response.into_parts();
         let body = match body {
@@ -345,10 +348,35 @@ impl Record {
         if let Some(status) = status {
             self.event.insert("responseStatus".to_owned(), status);
         }
-        self.written.inc();
+        let [all, lost] = &self.events;
+        all.inc();
         // Writing a tree of JSON values to memory cannot fail.
-        self.audit.sink.write(&serde_json::to_string(&self.event).unwrap_or_default());
+        let line = serde_json::to_string(&self.event).unwrap_or_default();
+        if let Err(error) = self.audit.sink.write(&line) {
+            lost.inc();
+            tracing::error!(%error, "an audit event is lost");
+        }
     }
+}
+
+/// What came of a request: where the reply is a `Status`, what that says, at any level
+/// (`k8s.io/apiserver/pkg/audit/request.go`, `LogResponseObject`).
+fn outcome(response: &Response) -> Value {
+    let code = response.status().as_u16();
+    let mut outcome = json!({"metadata": {}, "code": code});
+    // Nothing else has a code there.
+    if let Body::Full(bytes) = response.body()
+        && (code >= 400 || bytes.starts_with(b"{\"apiVersion\":\"v1\",\"code\":"))
+        && let Ok(Value::Object(mut told)) = serde_json::from_slice(bytes)
+        && told.get("kind").is_some_and(|kind| kind == "Status")
+    {
+        for field in ["status", "message", "reason", "details"] {
+            if let Some(value) = told.remove(field) {
+                outcome[field] = value;
+            }
+        }
+    }
+    outcome
 }
 
 /// Names the event of a request that has come from outside, whether or not it is noted: whoever sees the request from now on

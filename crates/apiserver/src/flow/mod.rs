@@ -24,7 +24,7 @@ use crate::server::ApiServer;
 use crate::status::Status;
 use crate::stored;
 
-pub(crate) use objects::{bootstrap, mended};
+pub(crate) use objects::{bootstrap, fixed_fault, mended};
 use seats::LevelConfig;
 
 pub(crate) const GROUP: &str = "flowcontrol.apiserver.k8s.io";
@@ -137,23 +137,30 @@ impl FlowFold {
 
     /// What the levels are given of so many seats.
     pub(crate) fn levels(&self, total: usize) -> BTreeMap<String, LevelConfig> {
-        let limited = |level: &Object, field: &str| at(level, &["spec", "limited", field]).and_then(Value::as_u64);
-        let shares = |level: &Object| match str_at(level, &["spec", "type"]) {
-            "Exempt" => 0,
-            _ => limited(level, "nominalConcurrencyShares").unwrap_or(30).min(1_000_000),
+        let is_exempt = |level: &Object| str_at(level, &["spec", "type"]) == "Exempt";
+        let given = |level: &Object, field: &str| {
+            let part = if is_exempt(level) { "exempt" } else { "limited" };
+            at(level, &["spec", part, field]).and_then(Value::as_u64)
+        };
+        let shares = |level: &Object| {
+            let default = if is_exempt(level) { 0 } else { 30 };
+            given(level, "nominalConcurrencyShares").unwrap_or(default).min(1_000_000)
         };
         let sum: u64 = self.levels.values().map(shares).sum::<u64>().max(1);
         let as_usize = |number: u64| usize::try_from(number).unwrap_or(usize::MAX);
+        let part_of = |seats: u64, percent: u64| seats.saturating_mul(percent).saturating_add(50) / 100;
         let config = |level: &Object| {
             let queuing = |field: &str| {
                 at(level, &["spec", "limited", "limitResponse", "queuing", field]).and_then(Value::as_u64)
             };
             let queues = str_at(level, &["spec", "limited", "limitResponse", "type"]) == "Queue";
-            let nominal = as_usize((total as u64 * shares(level)).div_ceil(sum));
+            let nominal = (total as u64 * shares(level)).div_ceil(sum);
+            let borrowed = given(level, "borrowingLimitPercent").map_or(total as u64, |most| part_of(nominal, most));
             LevelConfig {
-                exempt: str_at(level, &["spec", "type"]) == "Exempt",
-                nominal,
-                lendable: nominal * as_usize(limited(level, "lendablePercent").unwrap_or(0).min(100)) / 100,
+                exempt: is_exempt(level),
+                nominal: as_usize(nominal),
+                lendable: as_usize(part_of(nominal, given(level, "lendablePercent").unwrap_or(0).min(100))),
+                limit: as_usize(nominal.saturating_add(borrowed)),
                 queues: if queues { as_usize(queuing("queues").unwrap_or(64).min(1024)) } else { 0 },
                 queue_length: as_usize(queuing("queueLengthLimit").unwrap_or(50).min(10_000)),
                 hand_size: as_usize(queuing("handSize").unwrap_or(8).min(64)),
@@ -257,6 +264,7 @@ fn matches_path(rule: &Value, info: &RequestInfo) -> bool {
 #[cfg(test)]
 mod tests {
     use http::Method;
+    use serde_json::json;
 
     use super::*;
     use crate::query::Query;
@@ -310,6 +318,42 @@ mod tests {
         assert!(levels["exempt"].exempt);
         let nominal: usize = levels.values().map(|level| level.nominal).sum();
         assert!((600..610).contains(&nominal), "{nominal}");
-        assert_eq!((levels["leader-election"].nominal, levels["leader-election"].lendable), (25, 0));
+        let seats = |level: &str| (levels[level].nominal, levels[level].lendable, levels[level].limit);
+        assert_eq!(seats("leader-election"), (25, 0, 625));
+    }
+
+    /// What a level is given of a hundred seats, of which another has seven shares: its own, those that it lends, the most.
+    #[track_caller]
+    fn check_seats(kind: &str, given: Value, want: (usize, usize, usize)) {
+        let part = kind.to_lowercase();
+        let mut fold = FlowFold::default();
+        for (name, spec) in [
+            ("own", json!({"type": kind, part: given})),
+            ("other", json!({"type": "Limited", "limited": {"nominalConcurrencyShares": 7}})),
+        ] {
+            let object = json!({"metadata": {"name": name}, "spec": spec});
+            fold.levels.insert(name.to_owned(), object.as_object().cloned().expect("an object"));
+        }
+        let levels = fold.levels(100);
+        let own = &levels["own"];
+        assert_eq!(own.exempt, kind == "Exempt");
+        assert_eq!((own.nominal, own.lendable, own.limit), want, "{given}");
+    }
+
+    /// Parts of a seat are rounded, as upstream.
+    #[test]
+    fn levels_lend_and_borrow_parts_of_their_share() {
+        let of = |shares: u64, more: Value| {
+            let mut given = more;
+            given["nominalConcurrencyShares"] = shares.into();
+            given
+        };
+        check_seats("Limited", of(1, json!({})), (13, 0, 113));
+        check_seats("Limited", of(1, json!({"lendablePercent": 50, "borrowingLimitPercent": 0})), (13, 7, 13));
+        check_seats("Limited", of(1, json!({"borrowingLimitPercent": 120})), (13, 0, 29));
+        check_seats("Limited", of(0, json!({"borrowingLimitPercent": 100})), (0, 0, 0));
+        check_seats("Limited", of(0, json!({})), (0, 0, 100));
+        check_seats("Exempt", json!({}), (0, 0, 100));
+        check_seats("Exempt", of(1, json!({"lendablePercent": 100})), (13, 13, 113));
     }
 }

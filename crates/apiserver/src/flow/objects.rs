@@ -1,11 +1,13 @@
 //! The FlowSchemas and priority levels that are there from the start, with upstream's values
 //! (`k8s.io/apiserver/pkg/apis/flowcontrol/bootstrap`).
 
+use carrack_schema::error::FieldError;
 use carrack_schema::table::find;
 use serde_json::{Value, json};
 
 use super::{GROUP, LEVELS, SCHEMAS};
 use crate::kinds;
+use crate::object::Object;
 
 /// Says of an object whether its spec is kept as it is here.
 const AUTOUPDATE: &str = "apf.kubernetes.io/autoupdate-spec";
@@ -199,6 +201,27 @@ pub(crate) fn mended(plural: &str, wanted: &Value, stored: &Value) -> Option<Val
     (mended != *stored).then_some(mended)
 }
 
+/// What is wrong with one of the mandatory ones: their spec is theirs, and a change of it would not last. What the level that
+/// nothing limits is given, and lends of it, is for users to say.
+///
+/// Upstream: `pkg/apis/flowcontrol/validation`.
+pub(crate) fn fixed_fault(plural: &str, object: &Object) -> Option<FieldError> {
+    let name = crate::object::name(object);
+    if !MANDATORY.contains(&name) {
+        return None;
+    }
+    let is_it = |(of, wanted): &(&str, Value)| *of == plural && wanted["metadata"]["name"] == name;
+    let (_, wanted) = bootstrap().into_iter().find(is_it)?;
+    let (fixed, given) = (completed(plural, &wanted), object.get("spec").cloned().unwrap_or_default());
+    let (mut spec, mut but) = (given.clone(), "");
+    if (plural, name) == (LEVELS, EXEMPT) {
+        spec["exempt"] = fixed["exempt"].clone();
+        but = " except the 'spec.exempt' field";
+    }
+    (spec != fixed)
+        .then(|| FieldError::invalid("spec", given, format!("spec of '{name}'{but} must equal the fixed value")))
+}
+
 /// The spec of an object in the form in which it is stored: without what is as good as absent, with its defaults.
 fn completed(plural: &str, wanted: &Value) -> Value {
     let mut object = wanted.as_object().cloned().unwrap_or_default();
@@ -278,5 +301,34 @@ mod tests {
         check(SCHEMAS, "service-accounts", &|object| says(object, "perhaps"), Some((true, "false")));
         check(LEVELS, "exempt", &shares, None);
         check(LEVELS, "catch-all", &|object| object["spec"]["limited"] = Value::Null, Some((true, "true")));
+    }
+
+    /// What is said of a mandatory one that somebody has changed.
+    #[track_caller]
+    fn check_fixed(plural: &str, name: &str, change: &dyn Fn(&mut Value), want: Option<&str>) {
+        let (_, object) = stored(plural, name, change);
+        let fault = object.as_object().and_then(|object| fixed_fault(plural, object));
+        assert_eq!(fault.as_ref().map(|fault| fault.detail.as_str()), want, "{plural} {object}");
+    }
+
+    #[test]
+    fn the_mandatory_ones_are_not_for_users_to_change() {
+        let precedence = |object: &mut Value| object["spec"]["matchingPrecedence"] = 7.into();
+        let shares = |object: &mut Value| object["spec"]["limited"]["nominalConcurrencyShares"] = 9.into();
+        let own = |object: &mut Value| object["spec"]["exempt"]["nominalConcurrencyShares"] = 9.into();
+        let none = |object: &mut Value| object["spec"] = json!({"type": "Exempt"});
+        let kind = |object: &mut Value| object["spec"]["type"] = "Limited".into();
+        for (plural, object) in bootstrap() {
+            check_fixed(plural, object["metadata"]["name"].as_str().unwrap_or_default(), &|_| {}, None);
+        }
+        check_fixed(LEVELS, "exempt", &own, None);
+        check_fixed(LEVELS, "exempt", &none, None);
+        check_fixed(SCHEMAS, "probes", &precedence, None);
+        let why = "spec of 'exempt' except the 'spec.exempt' field must equal the fixed value";
+        check_fixed(LEVELS, "exempt", &kind, Some(why));
+        check_fixed(SCHEMAS, "exempt", &precedence, Some("spec of 'exempt' must equal the fixed value"));
+        let why = "spec of 'catch-all' must equal the fixed value";
+        check_fixed(SCHEMAS, "catch-all", &precedence, Some(why));
+        check_fixed(LEVELS, "catch-all", &shares, Some(why));
     }
 }

@@ -8,9 +8,12 @@
 //!                             └─► refused
 //! ```
 //!
-//! Each level has seats that nobody else takes; what is left over is lent. So however many requests a
-//! level gets, the others are served. Pure: time is the caller's, who takes waiting requests out again
-//! ([`Seats::give_up`]). Upstream: API priority and fairness (KEP-1040), with the seats of all requests
+//! Each level has seats that nobody else takes; what is left over is lent, to each level so many at the most. So however many
+//! requests a level gets, the others are served. Who waits within their level's share comes before those that borrow. Pure: time
+//! is the caller's, who takes waiting requests out again ([`Seats::give_up`]).
+//!
+//! Upstream: API priority and fairness (KEP-1040). There limits between the same bounds are set every ten seconds, by what levels
+//! wanted in the last ones; here a seat is lent, and given back, when a request comes or goes. The seats of all requests are
 //! alike.
 
 use std::collections::{BTreeMap, VecDeque};
@@ -24,6 +27,8 @@ pub struct LevelConfig {
     pub nominal: usize,
     /// How many of these others may use while it does not.
     pub lendable: usize,
+    /// Most seats that it uses, its own and borrowed ones.
+    pub limit: usize,
     /// Queues; none means that who finds no seat is refused.
     pub queues: usize,
     /// Longest queue.
@@ -62,6 +67,11 @@ impl Level {
 
     fn waiting(&self) -> bool {
         self.queues.iter().any(|queue| !queue.is_empty())
+    }
+
+    /// Whether the next seat is one of another's share.
+    fn borrows(&self) -> bool {
+        self.in_use >= self.config.nominal
     }
 }
 
@@ -158,6 +168,9 @@ impl Seats {
         if own.in_use < own.reserved() {
             return true;
         }
+        if own.in_use >= own.config.limit {
+            return false;
+        }
         let kept: usize = self
             .levels
             .iter()
@@ -167,14 +180,18 @@ impl Seats {
         self.in_use + kept < self.total
     }
 
-    /// Serves who waits and may be served now.
+    /// Serves who waits and may be served now: one of each level, and again.
     fn serve(&mut self) -> Vec<Ticket> {
         let mut served = Vec::new();
         loop {
             let before = served.len();
-            let names: Vec<String> =
-                self.levels.iter().filter(|(_, level)| level.waiting()).map(|(name, _)| name.clone()).collect();
-            for name in names {
+            let waiting = self.levels.iter().filter(|(_, level)| level.waiting());
+            let mut names: Vec<_> = waiting.map(|(name, level)| (level.borrows(), name.clone())).collect();
+            names.sort_unstable();
+            for (borrows, name) in names {
+                if borrows && served.len() > before {
+                    break;
+                }
                 if !self.has_seat(&name) {
                     continue;
                 }
@@ -218,7 +235,7 @@ mod tests {
     use super::*;
 
     fn level(nominal: usize, lendable: usize) -> LevelConfig {
-        LevelConfig { exempt: false, nominal, lendable, queues: 4, queue_length: 5, hand_size: 2 }
+        LevelConfig { exempt: false, nominal, lendable, limit: 20, queues: 4, queue_length: 5, hand_size: 2 }
     }
 
     fn seats() -> Seats {
@@ -245,6 +262,50 @@ mod tests {
         // Another flow of the flooded level has queues of its own.
         assert!((0..20).any(|flow| seats.arrive("others", flow, 300 + flow) == Arrival::Waits));
         assert_eq!(seats.leave("nodes"), [103]);
+    }
+
+    /// How many of a flood are served, with so many seats of which others lend what they have, and how many wait.
+    #[track_caller]
+    fn check_flood(config: &LevelConfig, want: (usize, usize)) {
+        let mut seats = Seats::default();
+        let levels = [("flooded", config.clone()), ("lender", level(10, 10))];
+        seats.configure(12, levels.into_iter().map(|(name, config)| (name.to_owned(), config)).collect());
+        let arrivals: Vec<Arrival> = (0..40).map(|ticket| seats.arrive("flooded", 7, ticket)).collect();
+        let count = |what: Arrival| arrivals.iter().filter(|arrival| **arrival == what).count();
+        assert_eq!((count(Arrival::Served), count(Arrival::Waits)), want, "{config:?}");
+        // One that goes makes room for one that waits, and for no more.
+        assert_eq!(seats.leave("flooded").len(), want.0.min(want.1).min(1), "{config:?}");
+    }
+
+    #[test]
+    fn levels_borrow_what_they_may() {
+        let reject = |limit: usize| LevelConfig { queues: 0, limit, ..level(2, 0) };
+        check_flood(&reject(2), (2, 0));
+        check_flood(&reject(5), (5, 0));
+        check_flood(&reject(20), (12, 0));
+        check_flood(&LevelConfig { limit: 2, ..level(2, 0) }, (2, 10));
+        check_flood(&LevelConfig { limit: 0, ..level(0, 0) }, (0, 10));
+    }
+
+    /// A lender that wants its seats back gets them as they become free, before those that borrowed them.
+    #[test]
+    fn lenders_come_before_borrowers() {
+        let mut seats = Seats::default();
+        let levels = [("borrower", level(2, 0)), ("lender", level(4, 4))];
+        seats.configure(6, levels.into_iter().map(|(name, config)| (name.to_owned(), config)).collect());
+        for ticket in 0..8 {
+            let want = if ticket < 6 { Arrival::Served } else { Arrival::Waits };
+            assert_eq!(seats.arrive("borrower", 7, ticket), want);
+        }
+        for ticket in 10..13 {
+            assert_eq!(seats.arrive("lender", 7, ticket), Arrival::Waits);
+        }
+        let mut next = Vec::new();
+        for _ in 0..5 {
+            next.extend(seats.leave("borrower"));
+        }
+        assert_eq!(next.iter().filter(|ticket| **ticket >= 10).count(), 3);
+        assert!(next[..3].iter().all(|ticket| *ticket >= 10), "{next:?}");
     }
 
     #[test]

@@ -44,6 +44,11 @@ struct UserLabels {
 }
 
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct PluginLabels {
+    plugin: &'static str,
+}
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
 struct LevelLabels {
     level: &'static str,
 }
@@ -65,9 +70,11 @@ pub(crate) struct AccessMetrics {
     certificates: Histogram,
     fresh_tokens: Counter,
     stale_tokens: Counter,
+    held_tokens: Counter,
     authorizations: Family<ResultLabels, Counter>,
     authorization_durations: Family<ResultLabels, Histogram, Bounds>,
     events: Counter,
+    lost_events: Family<PluginLabels, Counter>,
     levels: Family<LevelLabels, Counter>,
 }
 
@@ -97,9 +104,11 @@ impl AccessMetrics {
             certificates: Histogram::new(LEFT_SECONDS),
             fresh_tokens: Counter::default(),
             stale_tokens: Counter::default(),
+            held_tokens: Counter::default(),
             authorizations: Family::default(),
             authorization_durations: family(),
             events: Counter::default(),
+            lost_events: Family::default(),
             levels: Family::default(),
         }
     }
@@ -132,6 +141,11 @@ impl AccessMetrics {
             self.stale_tokens.clone(),
         );
         registry.register(
+            "serviceaccount_legacy_tokens",
+            "Number of uses of tokens that Secrets hold",
+            self.held_tokens.clone(),
+        );
+        registry.register(
             "authorization_attempts",
             "Number of decisions on what requests may do",
             self.authorizations.clone(),
@@ -142,6 +156,7 @@ impl AccessMetrics {
             self.authorization_durations.clone(),
         );
         registry.register("apiserver_audit_event", "Number of audit events that were written", self.events.clone());
+        registry.register("apiserver_audit_error", "Number of audit events that were lost", self.lost_events.clone());
         registry.register(
             "apiserver_audit_level",
             "Number of requests by the level at which the policy has them noted",
@@ -174,6 +189,11 @@ impl AccessMetrics {
         counter.inc();
     }
 
+    /// A token was used that a Secret holds.
+    pub(crate) fn held_token(&self) {
+        self.held_tokens.inc();
+    }
+
     /// It was decided whether a request may be made; none when that is not known.
     pub(crate) fn authorized(&self, allowed: Option<bool>, elapsed_s: f64) {
         let result = match allowed {
@@ -190,8 +210,8 @@ impl AccessMetrics {
         self.levels.get_or_create(&LevelLabels { level: level.text() }).inc();
     }
 
-    /// What audit events are counted by, for those who write them.
-    pub(crate) fn events(&self) -> Counter {
-        self.events.clone()
+    /// What audit events are counted by, and those of them that were lost, for those who write them.
+    pub(crate) fn events(&self) -> [Counter; 2] {
+        [self.events.clone(), self.lost_events.get_or_create_owned(&PluginLabels { plugin: "log" })]
     }
 }

@@ -50,6 +50,8 @@ pub(crate) struct FlowMetrics {
     waiting: Family<ClassLabels, Gauge>,
     waits: Family<WaitLabels, Histogram, Bounds>,
     nominal: Family<LevelLabels, Gauge>,
+    lower: Family<LevelLabels, Gauge>,
+    upper: Family<LevelLabels, Gauge>,
 }
 
 /// Counted as long as it is there.
@@ -82,6 +84,8 @@ impl FlowMetrics {
             waiting: Family::default(),
             waits: Family::new_with_constructor(Bounds(&WAIT_SECONDS)),
             nominal: Family::default(),
+            lower: Family::default(),
+            upper: Family::default(),
         }
     }
 
@@ -122,14 +126,29 @@ impl FlowMetrics {
             "Number of seats that a priority level has by its share",
             self.nominal.clone(),
         );
+        registry.register(
+            "apiserver_flowcontrol_lower_limit_seats",
+            "Number of seats of a priority level that no other one borrows",
+            self.lower.clone(),
+        );
+        registry.register(
+            "apiserver_flowcontrol_upper_limit_seats",
+            "Number of seats that a priority level uses at the most, its own and borrowed ones",
+            self.upper.clone(),
+        );
     }
 
     /// The levels have become these.
     pub(crate) fn levels(&self, levels: &BTreeMap<String, LevelConfig>) {
-        self.nominal.clear();
+        for family in [&self.nominal, &self.lower, &self.upper] {
+            family.clear();
+        }
         for (name, level) in levels.iter().filter(|(_, level)| !level.exempt) {
             let labels = LevelLabels { priority_level: name.clone() };
-            self.nominal.get_or_create(&labels).set(i64::try_from(level.nominal).unwrap_or(i64::MAX));
+            let lower = level.nominal.saturating_sub(level.lendable);
+            for (family, seats) in [(&self.nominal, level.nominal), (&self.lower, lower), (&self.upper, level.limit)] {
+                family.get_or_create(&labels).set(i64::try_from(seats).unwrap_or(i64::MAX));
+            }
         }
     }
 

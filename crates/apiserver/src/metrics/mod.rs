@@ -13,6 +13,7 @@ mod answered;
 mod cel;
 mod conversion;
 mod flow;
+mod health;
 mod pod_security;
 mod process;
 mod store;
@@ -37,6 +38,7 @@ pub(crate) use access::Known;
 pub(crate) use admission::{Called, Step};
 pub(crate) use conversion::{ConversionMetrics, Failure};
 pub(crate) use flow::Counted;
+pub(crate) use health::Told;
 pub(crate) use pod_security::PodSecurityMetrics;
 pub use process::ProcessStats;
 pub(crate) use store::Metered;
@@ -116,8 +118,8 @@ pub(crate) struct Now {
     /// How many objects of each resource are stored.
     pub objects: Vec<(ObjectLabels, usize)>,
     pub size_bytes: Option<u64>,
-    /// Checks of health: name, endpoint, and whether they fail.
-    pub checks: Vec<(&'static str, &'static str, bool)>,
+    /// Checks of health.
+    pub checks: Vec<health::Told>,
     /// APIServices, and whether what they stand for is available.
     pub api_services: Vec<(String, bool)>,
 }
@@ -138,6 +140,7 @@ pub(crate) struct Metrics {
     pub(crate) conversion: ConversionMetrics,
     pub(crate) cel: cel::CelMetrics,
     pub(crate) flow: flow::FlowMetrics,
+    pub(crate) health: health::HealthMetrics,
     translated: Family<AnsweredLabels, Counter>,
     tunnelled: Family<AnsweredLabels, Counter>,
     pub(crate) store: store::StoreMetrics,
@@ -245,6 +248,7 @@ impl Metrics {
             conversion: ConversionMetrics::new(),
             cel: cel::CelMetrics::new(),
             flow: flow::FlowMetrics::new(),
+            health: health::HealthMetrics::new(),
             translated: Family::default(),
             tunnelled: Family::default(),
             store: store::StoreMetrics::new(),
@@ -398,12 +402,7 @@ impl Metrics {
     /// Everything, in Prometheus' text format 0.0.4.
     pub(crate) fn text(&self, now: &Now, process: Option<ProcessStats>) -> String {
         let Now { objects, size_bytes, checks, api_services } = now;
-        let mut out = String::new();
-        if let Err(error) = prometheus_client::encoding::text::encode(&mut out, &self.registry) {
-            // Writing to memory does not fail.
-            tracing::error!(%error, "metrics cannot be written");
-        }
-        let mut out = text::plain(&out);
+        let mut out = text::encoded(&self.registry);
         // Under its former name, too, which upstream keeps for a while.
         let former = objects.iter().map(|(of, count)| (vec![("resource", qualified(&of.group, &of.resource))], *count));
         text::family(&mut out, "apiserver_storage_objects", "gauge", "Number of stored objects by resource", former);
@@ -417,10 +416,7 @@ impl Metrics {
             let size = [(vec![("storage_cluster_id", "etcd-0".to_owned())], bytes)].into_iter();
             text::family(&mut out, "apiserver_storage_size_bytes", "gauge", "Bytes that the store takes on disk", size);
         }
-        let checks = checks.iter().map(|(name, endpoint, fails)| {
-            (vec![("name", (*name).to_owned()), ("type", (*endpoint).to_owned())], usize::from(!fails))
-        });
-        text::family(&mut out, "kubernetes_healthcheck", "gauge", "Whether a check of health succeeds", checks);
+        health::gauges(&mut out, checks);
         let services =
             api_services.iter().map(|(name, is_there)| (vec![("name", name.clone())], usize::from(!is_there)));
         let help = "Whether an APIService is not available";

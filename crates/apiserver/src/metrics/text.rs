@@ -2,6 +2,8 @@
 
 use std::fmt::Write as _;
 
+use prometheus_client::registry::Registry;
+
 /// Counters whose names upstream gave them before all had to end in `_total`.
 const BARE: [&str; 4] = [
     "apiserver_admission_webhook_fail_open_count",
@@ -10,8 +12,18 @@ const BARE: [&str; 4] = [
     "authentication_attempts",
 ];
 
+/// What is registered, in the format 0.0.4.
+pub(super) fn encoded(registry: &Registry) -> String {
+    let mut out = String::new();
+    if let Err(error) = prometheus_client::encoding::text::encode(&mut out, registry) {
+        // Writing to memory does not fail.
+        tracing::error!(%error, "metrics cannot be written");
+    }
+    plain(&out)
+}
+
 /// The same metrics in the format 0.0.4: there a counter's name is that of its samples.
-pub(super) fn plain(open: &str) -> String {
+fn plain(open: &str) -> String {
     let mut out = String::with_capacity(open.len());
     let mut help: Option<(&str, &str)> = None;
     // The counter whose samples lose their ending.

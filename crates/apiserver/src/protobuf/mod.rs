@@ -16,6 +16,7 @@ mod wire;
 use serde_json::{Map, Value};
 
 use carrack_schema::builtin;
+use carrack_schema::table::{self, SchemaSource};
 
 /// The media type.
 pub(crate) const MEDIA_TYPE: &str = "application/vnd.kubernetes.protobuf";
@@ -31,27 +32,55 @@ pub(crate) struct Decoded {
     pub unknown: Vec<String>,
 }
 
+/// What a body says of itself, and what it says it of.
+#[derive(Default)]
+struct Envelope<'a> {
+    api_version: String,
+    kind: String,
+    raw: &'a [u8],
+}
+
+impl<'a> Envelope<'a> {
+    fn read(body: &'a [u8]) -> Result<Self, String> {
+        let rest = body.strip_prefix(MAGIC).ok_or("it does not begin with k8s\\0")?;
+        let mut envelope = Self::default();
+        for field in wire::fields(rest) {
+            let (number, value) = field?;
+            match (number, value) {
+                (1, wire::Value::Bytes(type_meta)) => {
+                    for field in wire::fields(type_meta) {
+                        let (number, value) = field?;
+                        let place = match number {
+                            1 => &mut envelope.api_version,
+                            2 => &mut envelope.kind,
+                            _ => continue,
+                        };
+                        if let wire::Value::Bytes(text) = value {
+                            *place = String::from_utf8_lossy(text).into_owned();
+                        }
+                    }
+                }
+                (2, wire::Value::Bytes(bytes)) => envelope.raw = bytes,
+                _ => {}
+            }
+        }
+        Ok(envelope)
+    }
+}
+
+/// Reads an object as upstream stores it: which built-in type it is of, it says itself. None for what cannot be read.
+pub(crate) fn decode_stored(value: &[u8]) -> Option<Map<String, Value>> {
+    let Envelope { api_version, kind, .. } = Envelope::read(value).ok()?;
+    let (group, version) = api_version.rsplit_once('/').unwrap_or(("", api_version.as_str()));
+    let version = table::find_kind(group, &kind)?.version(version)?;
+    let SchemaSource::Builtin(type_name) = &version.schema else { return None };
+    decode(value, type_name.as_ref()).ok().map(|decoded| decoded.object)
+}
+
 /// Reads a body as an object of a built-in type, given by its OpenAPI name. The error says what is
 /// wrong with it.
 pub(crate) fn decode(body: &[u8], type_name: &str) -> Result<Decoded, String> {
-    let rest = body.strip_prefix(MAGIC).ok_or("it does not begin with k8s\\0")?;
-    let (mut api_version, mut kind, mut raw) = (String::new(), String::new(), &[][..]);
-    for field in wire::fields(rest) {
-        let (number, value) = field?;
-        match (number, value) {
-            (1, wire::Value::Bytes(type_meta)) => {
-                for field in wire::fields(type_meta) {
-                    match field? {
-                        (1, wire::Value::Bytes(text)) => api_version = String::from_utf8_lossy(text).into_owned(),
-                        (2, wire::Value::Bytes(text)) => kind = String::from_utf8_lossy(text).into_owned(),
-                        _ => {}
-                    }
-                }
-            }
-            (2, wire::Value::Bytes(bytes)) => raw = bytes,
-            _ => {}
-        }
-    }
+    let Envelope { api_version, kind, raw } = Envelope::read(body)?;
     let schema = builtin::schema(type_name).ok_or_else(|| format!("{type_name} is not known"))?;
     let fields = numbers::of(type_name).ok_or_else(|| format!("{type_name} has no protobuf form"))?;
     let mut reader = message::Reader::default();

@@ -18,6 +18,7 @@ use crate::registry::create::{self, Made};
 use crate::registry::decode as bodies;
 use crate::registry::managers::{self, Managers};
 use crate::registry::meta as metadata;
+use crate::registry::read::readable;
 use crate::registry::strategy::{self, Half};
 use crate::registry::update::{self, Changed};
 use crate::status::{Cause, Details, Status};
@@ -81,6 +82,10 @@ fn settle(cx: &Cx<'_>, config: &Object) -> Result<(), Status> {
             "Incorrect version specified in apply patch. Specified patch version: {given}, expected: {wanted}"
         )));
     }
+    if str_at(config, &["kind"]).is_empty() {
+        let of = format!("{}, Kind=", group_version(cx));
+        return Err(untyped(config, &of, &format!("no corresponding type for {of}")));
+    }
     bodies::check_type(config, &wanted, &cx.row.kind)?;
     if meta(config, "managedFields").is_some() {
         return Err(Status::bad_request("metadata.managedFields must be nil"));
@@ -113,6 +118,7 @@ pub(crate) async fn run(cx: &mut Cx<'_>, half: &Half, mut config: Object) -> Res
                 made => return made.map(Outcome::Created),
             }
         };
+        readable(cx, &entry)?;
         let (old, managed) = convert::load_apart(cx, &entry).await?;
         let (old, managed) = (Whole::from(old), managed.as_deref().map(Managed::stored).unwrap_or_default());
         let applied = merge(cx, half, Some(&old), &config, &managed, &manager, force).await?;
@@ -162,18 +168,17 @@ fn refused(cx: &Cx<'_>, config: &Object, error: ApplyError) -> Status {
         }
         // It is not decided without what a conversion makes.
         error @ ApplyError::Unconverted(_) => Status::internal(error),
-        ApplyError::Untyped(why) => {
-            let (namespace, name) = (meta_str(config, "namespace"), meta_str(config, "name"));
-            let group_version = match cx.row.group.as_ref() {
-                "" => format!("/{}", cx.version().name),
-                _ => cx.api_version(),
-            };
-            let message = format!(
-                "failed to create typed patch object ({namespace}/{name}; {group_version}, Kind={}): {why}",
-                cx.row.kind
-            );
-            // Upstream's text. Its code is 500; whose mistake it is, a 400 says.
-            Status::bad_request(message)
-        }
+        ApplyError::Untyped(why) => untyped(config, &format!("{}, Kind={}", group_version(cx), cx.row.kind), &why),
     }
+}
+
+/// The request's group and version, as Go writes them before a kind.
+fn group_version(cx: &Cx<'_>) -> String {
+    if cx.row.group.is_empty() { format!("/{}", cx.version().name) } else { cx.api_version() }
+}
+
+/// Upstream's text for an object that is not of its type. Its code is 500; whose mistake it is, a 400 says.
+fn untyped(config: &Object, of: &str, why: &str) -> Status {
+    let (namespace, name) = (meta_str(config, "namespace"), meta_str(config, "name"));
+    Status::bad_request(format!("failed to create typed patch object ({namespace}/{name}; {of}): {why}"))
 }

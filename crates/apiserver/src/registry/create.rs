@@ -210,7 +210,7 @@ async fn admit(
     owners::dedupe(cx, &mut attributes.object, true);
     crate::certificates::complete(server, &mut attributes).await?;
     kinds::default(&cx.row, cx.version(), &mut attributes.object);
-    strategy::admitted(cx, &mut attributes.object);
+    let mut warnings = strategy::admitted(cx, &mut attributes.object);
     let errors = server.metrics.cel.timed(&cx.row, cx.version(), &*server.env, || {
         kinds::validate_create(&cx.row, cx.version(), &mut attributes.object)
     });
@@ -220,7 +220,9 @@ async fn admit(
     extend::annotate(cx, &attributes, &found);
     steps::validate(cx, Asked::ALL, &attributes, &found).await?;
     server.check_privileges(cx, &attributes.object, None).await?;
-    let terms = admission::terms(&server.plugins, &mut attributes, found)?;
+    let mut terms = admission::terms(&server.plugins, &mut attributes, found)?;
+    warnings.append(&mut terms.warnings);
+    terms.warnings = warnings;
     let Attributes { object, .. } = attributes;
     Ok((object, terms))
 }

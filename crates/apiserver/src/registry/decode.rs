@@ -4,7 +4,8 @@ use std::borrow::Cow;
 
 use carrack_schema::builtin;
 use carrack_schema::decode::{self, Finding, Format, Limits};
-use carrack_schema::table::SchemaSource;
+use carrack_schema::error::FieldError;
+use carrack_schema::table::{ResourceInfo, SchemaSource};
 use http::HeaderMap;
 use serde_json::Value;
 
@@ -12,7 +13,7 @@ use crate::accept::content_type;
 use crate::context::{Cx, FieldValidation};
 use crate::convert::set_type;
 use crate::kinds;
-use crate::object::Object;
+use crate::object::{Object, meta_str};
 use crate::protobuf;
 use crate::status::Status;
 
@@ -50,7 +51,11 @@ pub(crate) fn object(cx: &mut Cx<'_>, body: &[u8]) -> Result<Object, Status> {
     };
     let (mut object, findings) = parse(cx.headers, body, type_name, &version.name, &cx.row.kind)?;
     let in_order = type_name.is_some() && content_type(cx.headers) == "application/json";
-    check_type(&object, &api_version, &cx.row.kind)?;
+    if cx.row.is_custom {
+        check_custom(&object, &cx.row, &version.name)?;
+    } else {
+        check_type(&object, &api_version, &cx.row.kind)?;
+    }
     set_type(&mut object, &api_version, &cx.row.kind);
     settle(cx, &mut object, findings, in_order.then_some(body))?;
     // Upstream's decoder fills in the defaults.
@@ -128,9 +133,7 @@ fn said<'o>(object: &'o Object, field: &str) -> Cow<'o, str> {
 pub(crate) fn check_type(object: &Object, api_version: &str, kind: &str) -> Result<(), Status> {
     let (given_version, given_kind) = (said(object, "apiVersion"), said(object, "kind"));
     if !given_version.is_empty() && given_version != api_version {
-        return Err(Status::bad_request(format!(
-            "the API version in the data ({given_version}) does not match the expected API version ({api_version})"
-        )));
+        return Err(other_version(&given_version, api_version));
     }
     if !given_kind.is_empty() && given_kind != kind {
         return Err(Status::bad_request(format!(
@@ -138,4 +141,31 @@ pub(crate) fn check_type(object: &Object, api_version: &str, kind: &str) -> Resu
         )));
     }
     Ok(())
+}
+
+/// A custom resource says what it is: upstream has no type that would. It is read whatever its kind, and one that is wrong is
+/// found when it is validated: as one of the kind that it says.
+fn check_custom(object: &Object, row: &ResourceInfo, version: &str) -> Result<(), Status> {
+    const MAX_SHOWN: usize = 1000;
+    let (given_version, given_kind) = (said(object, "apiVersion"), said(object, "kind"));
+    if given_kind.is_empty() {
+        let shown: String = serde_json::to_string(object).unwrap_or_default().chars().take(MAX_SHOWN).collect();
+        let problem = format!("Object 'Kind' is missing in '{shown}'");
+        return Err(Status::bad_request(decode::cannot_be_handled(version, &row.kind, &problem)));
+    }
+    let api_version = row.api_version(version);
+    if given_version != api_version {
+        return Err(other_version(&given_version, &api_version));
+    }
+    if given_kind != row.kind {
+        let fault = FieldError::invalid("kind", &*given_kind, format!("must be {}", row.kind));
+        return Err(Status::faulty(&row.group, &given_kind, meta_str(object, "name"), &[fault]));
+    }
+    Ok(())
+}
+
+fn other_version(given: &str, expected: &str) -> Status {
+    Status::bad_request(format!(
+        "the API version in the data ({given}) does not match the expected API version ({expected})"
+    ))
 }

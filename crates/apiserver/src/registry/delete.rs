@@ -23,6 +23,7 @@ use crate::env::rfc3339_s;
 use crate::object::{Object, child_mut, finalizers, is_deleting, meta, meta_str, set_finalizers, set_meta, str_at};
 use crate::registry::create::{busy, tries};
 use crate::registry::delete_options::{DeleteOptions, Propagation};
+use crate::registry::read::readable;
 use crate::registry::{managers, meta as metadata, strategy};
 use crate::rests_on;
 use crate::status::Status;
@@ -55,7 +56,7 @@ const RETURNED: [(&str, &str); 7] = [
 
 /// How a deletion ended.
 pub(crate) enum Deleted {
-    /// The object is gone; this was its last state.
+    /// The object is gone, or would be; this was its last state.
     Gone(Last, Revision),
     /// It stays until somebody else has done their part; this is its state now.
     Waiting(Arc<Entry>),
@@ -110,6 +111,7 @@ pub(crate) async fn remove(cx: &Cx<'_>, name: &str, options: &DeleteOptions) -> 
 pub(crate) async fn remove_at(cx: &Cx<'_>, key: &str, name: &str, options: &DeleteOptions) -> Result<Deleted, Status> {
     for _ in tries(&cx.server.env) {
         let entry = cx.server.store.get(key).await?.0.ok_or_else(|| cx.not_found(name))?;
+        readable(cx, &entry)?;
         if let Some(deleted) = attempt(cx, &entry, name, options, Terms::default()).await? {
             return Ok(deleted);
         }
@@ -133,6 +135,10 @@ pub(crate) async fn attempt(
     let may_go = strategy::may_go(cx, &new);
     if options.dry_run {
         rests_on::checks(cx).await?;
+        if may_go && !cx.row.graceful_deletion {
+            // It would be gone without having been changed before.
+            return Ok(Some(Deleted::Gone(Last::Stored(Arc::clone(entry)), entry.mod_revision)));
+        }
         managers::put(&mut new, managers.as_deref());
         return Ok(Some(Deleted::Dry(new, entry.mod_revision)));
     }

@@ -13,6 +13,7 @@ pub(crate) mod operations;
 pub(crate) mod options;
 pub(crate) mod owners;
 pub(crate) mod patch;
+mod pods;
 pub(crate) mod read;
 pub(crate) mod render;
 pub(crate) mod strategy;

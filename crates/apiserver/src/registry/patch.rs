@@ -87,12 +87,17 @@ fn read(cx: &Cx<'_>, body: &[u8]) -> Result<Patch, Status> {
         "application/merge-patch+json" => object(How::Merge),
         // Upstream has no strategic merge for custom resources, and clients fall back on this.
         "application/strategic-merge-patch+json" if !cx.row.is_custom => object(How::Strategic),
-        _ => Err(Status::unsupported_media_type(if cx.row.is_custom {
-            "application/json-patch+json, application/merge-patch+json, application/apply-patch+yaml"
-        } else {
-            TAKEN
-        })),
+        _ => Err(untaken(cx)),
     }
+}
+
+/// A patch of a kind that the request's resource does not take.
+pub(crate) fn untaken(cx: &Cx<'_>) -> Status {
+    Status::unsupported_media_type(if cx.row.is_custom {
+        "application/json-patch+json, application/merge-patch+json, application/apply-patch+yaml"
+    } else {
+        TAKEN
+    })
 }
 
 /// Reads a JSON patch, and what there is to tell of it.

@@ -10,6 +10,7 @@ use crate::keys;
 use crate::list_options::{AtRevision, Continue, Filter, ListOptions};
 use crate::present::ListMeta;
 use crate::status::Status;
+use crate::stored;
 
 /// How many entries are read at a time when a filter decides which of them count.
 const FILTERED_BATCH: usize = 500;
@@ -38,7 +39,18 @@ pub(crate) async fn reached(store: &dyn Store, wanted: Revision) -> Result<(), S
 /// The entry of the request's object.
 pub(crate) async fn fetch(cx: &Cx<'_>) -> Result<Arc<Entry>, Status> {
     let (entry, _) = cx.server.store.get(&cx.key()).await?;
-    entry.ok_or_else(|| cx.not_found(cx.name()))
+    let entry = entry.ok_or_else(|| cx.not_found(cx.name()))?;
+    readable(cx, &entry)?;
+    Ok(entry)
+}
+
+/// What others have put into the store and is no object is neither shown nor changed: only who has put it there can take it away.
+///
+/// # Errors
+/// 500, which names its key.
+pub(crate) fn readable(cx: &Cx<'_>, entry: &Entry) -> Result<(), Status> {
+    let is_readable = stored::is_readable(entry);
+    if is_readable { Ok(()) } else { Err(Status::unreadable(&cx.row.group, &cx.row.plural, &entry.key)) }
 }
 
 /// Returns the collection, or a page of it.
@@ -104,6 +116,7 @@ pub(crate) async fn select(cx: &Cx<'_>, options: &ListOptions) -> Result<(Vec<Ar
     let (mut remaining, mut more);
     loop {
         let RangePage { entries, remaining: behind, .. } = page;
+        entries.iter().try_for_each(|entry| readable(cx, entry))?;
         let last = entries.last().map(|entry| entry.key.to_string());
         let count = entries.len();
         let entries = if converts { converter.entries(entries, cx.version_index).await? } else { entries };

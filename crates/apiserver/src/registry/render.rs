@@ -48,6 +48,13 @@ pub(crate) struct View {
 pub(crate) struct Rendered {
     pub parts: Vec<Bytes>,
     pub sizes: Vec<usize>,
+    /// What stands in the place of an object behind them, and cannot be told. What is behind that is not told either.
+    pub unreadable: Option<Arc<Entry>>,
+}
+
+/// What a change leaves, if that is no object.
+pub(crate) fn unreadable(event: &Event) -> Option<&Arc<Entry>> {
+    event.current.as_ref().filter(|entry| !stored::is_readable(entry))
 }
 
 /// What decides, for events under a given prefix, how they look.
@@ -120,7 +127,8 @@ impl View {
     /// as that has them.
     pub(crate) fn seen(&self, event: &Event) -> Option<Seen> {
         let (row, version) = (&self.presenter.row, self.presenter.version());
-        let passes = |entry: &&Arc<Entry>| self.filter.matches(entry, row, version);
+        // What cannot be read was seen by nobody: it ended the watches that came to it.
+        let passes = |entry: &&Arc<Entry>| stored::is_readable(entry) && self.filter.matches(entry, row, version);
         let now = |entry: &Arc<Entry>| stored::caught_up(Arc::clone(entry), row);
         match (event.previous.as_ref().filter(passes), event.current.as_ref().filter(passes)) {
             (None, Some(entry)) => Some(("ADDED", now(entry), None)),
@@ -159,14 +167,18 @@ impl View {
 
     fn rendered(&self, events: &[Event]) -> Rendered {
         let (mut text, mut sizes) = (Text::default(), Vec::new());
-        let seen: Vec<Seen> = events.iter().filter_map(|event| self.seen(event)).collect();
+        let (told, left) = match events.iter().position(|event| unreadable(event).is_some()) {
+            Some(at) => events.split_at(at),
+            None => (events, &[][..]),
+        };
+        let seen: Vec<Seen> = told.iter().filter_map(|event| self.seen(event)).collect();
         let small = seen.iter().map(|(_, entry, _)| entry.value_len()).filter(|bytes| *bytes <= COPY_BELOW_BYTES);
         // Each line has a little around the object.
         text.open.reserve(small.map(|bytes| bytes + 48).sum());
         for (kind, entry, at) in seen {
             sizes.push(text.push(kind, &self.presenter.event_parts(&entry, at, false)));
         }
-        Rendered { parts: text.take(), sizes }
+        Rendered { parts: text.take(), sizes, unreadable: left.first().and_then(unreadable).cloned() }
     }
 }
 

@@ -5,11 +5,12 @@ use std::collections::BTreeSet;
 
 use carrack_schema::convert;
 use carrack_schema::table::ResourceInfo;
-use carrack_types::qos;
+use carrack_schema::validate::plain;
 use serde_json::{Value, json};
 
 use crate::context::Cx;
 use crate::object::{Object, at, child_mut, meta, put_meta};
+use crate::registry::pods;
 
 /// Kinds whose status is taken from the creator: agents register themselves with it.
 const STATUS_FROM_CREATOR: [(&str, &str); 2] = [("", "nodes"), ("resource.k8s.io", "resourceslices")];
@@ -121,8 +122,7 @@ pub(crate) fn prepare_create(cx: &Cx<'_>, object: &mut Object) {
     }
     match id {
         ("", "pods") => {
-            let class = qos::class(object.get("spec").unwrap_or(&Value::Null));
-            object.insert("status".to_owned(), json!({"phase": "Pending", "qosClass": class}));
+            object.insert("status".to_owned(), json!({"phase": "Pending"}));
         }
         ("", "namespaces") => {
             let spec = child_mut(object, "spec");
@@ -192,7 +192,8 @@ pub(crate) fn count_template(cx: &Cx<'_>, new: &mut Object, old: Option<&Object>
         let annotations = meta(object, "annotations")?;
         annotations.get(TEMPLATE_GENERATION)?.as_str()?.parse::<i64>().ok().filter(|number| *number > 0)
     };
-    let template = |object: &Object| object.get("spec").and_then(|spec| spec.get("template")).cloned();
+    // A client in Go that writes back what it read leaves out what is empty, and changes nothing by that.
+    let template = |object: &Object| plain(at(object, &["spec", "template"]).unwrap_or(&Value::Null));
     let number = match old {
         None => number(new).unwrap_or(1),
         Some(old) => number(old).unwrap_or(1).saturating_add(i64::from(template(old) != template(new))),
@@ -234,22 +235,11 @@ pub(crate) fn renamed(row: &ResourceInfo, object: &mut Object, before: &str) {
     }
 }
 
-/// Says of a new pod that waits at gates that it does, those among them that others have added: no scheduler looks at it, who
-/// would say so (`applySchedulingGatedCondition` of `pkg/registry/core/pod`).
-pub(crate) fn admitted(cx: &Cx<'_>, object: &mut Object) {
-    const KIND: &str = "PodScheduled";
-    let gates = at(object, &["spec", "schedulingGates"]).and_then(Value::as_array);
-    if (&*cx.row.group, &*cx.row.plural) != ("", "pods") || gates.is_none_or(Vec::is_empty) {
-        return;
-    }
-    let now = crate::env::rfc3339_s(cx.server.env.now());
-    let conditions = child_mut(object, "status").entry("conditions").or_insert_with(|| json!([]));
-    let Some(conditions) = conditions.as_array_mut() else { return };
-    if conditions.iter().all(|condition| condition["type"] != KIND) {
-        conditions.push(json!({
-            "type": KIND, "status": "False", "reason": "SchedulingGated", "message": "Waits at scheduling gates",
-            "lastTransitionTime": now,
-        }));
+/// Completes a new object that was admitted. Gives what its creator is told.
+pub(crate) fn admitted(cx: &Cx<'_>, object: &mut Object) -> Vec<String> {
+    match (&*cx.row.group, &*cx.row.plural) {
+        ("", "pods") => pods::complete(object, &crate::env::rfc3339_s(cx.server.env.now())),
+        _ => Vec::new(),
     }
 }
 

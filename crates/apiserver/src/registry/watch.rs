@@ -27,7 +27,7 @@ use crate::metrics::Watching;
 use crate::present::bytes_of;
 use crate::registry::defined::Defined;
 use crate::registry::read::collection_prefix;
-use crate::registry::render::{Text, View};
+use crate::registry::render::{Text, View, unreadable};
 use crate::status::Status;
 
 /// The server ends watches after this and up to twice this many seconds, so that clients spread.
@@ -233,6 +233,19 @@ impl Lines {
             self.ready.extend(shared.parts.iter().cloned());
             shared.sizes.iter().for_each(|bytes| self.watching.event(*bytes));
         }
+        if let Some(entry) = &shared.unreadable {
+            self.cannot_tell(entry);
+        }
+    }
+
+    /// What stands where an object is to be is neither told nor passed over, or a client would keep for good what was there
+    /// before: the watch ends, and lists say which it is.
+    fn cannot_tell(&mut self, entry: &Entry) {
+        tracing::warn!(key = %entry.key, "a watch ends: what the store holds is no object");
+        (self.changes, self.events) = (None, None);
+        let row = &self.view.presenter.row;
+        let status = Status::unreadable(&row.group, &row.plural, &entry.key);
+        self.push_value("ERROR", &status.to_json());
     }
 
     /// What was put together goes out.
@@ -291,8 +304,12 @@ impl Lines {
         if let Some((events, taken)) = self.events.take() {
             if let Some(event) = events.get(taken) {
                 self.known = event.revision;
-                self.push_change(event);
-                self.events = Some((events, taken + 1));
+                if let Some(entry) = unreadable(event) {
+                    self.cannot_tell(entry);
+                } else {
+                    self.push_change(event);
+                    self.events = Some((events, taken + 1));
+                }
             }
             return Step::More;
         }

@@ -12,6 +12,7 @@ use http_body_util::{BodyExt as _, Full, Limited};
 use hyper_util::rt::TokioIo;
 
 use super::proxy::{NodeProxy, bracketed};
+use super::unreached::broken_off;
 use crate::body::NodeTarget;
 use crate::status::Status;
 
@@ -33,14 +34,14 @@ pub(crate) async fn ask(
     body: Bytes,
 ) -> Result<(u16, Bytes), Status> {
     let host = format!("{}:{}", bracketed(&target.host), target.port);
-    let dial_failed = |why: String| Status::internal(format!("error dialing backend: {host}: {why}"));
+    let dial_failed = |why: String| Status::internal(format!("error dialing backend: {why}"));
     let io = tokio::time::timeout(CONNECT, nodes.connect(target))
         .await
-        .map_err(|_| dial_failed("timed out".to_owned()))?
+        .map_err(|_| dial_failed(format!("dial tcp {host}: i/o timeout")))?
         .map_err(|error| dial_failed(error.to_string()))?;
     let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(io))
         .await
-        .map_err(|error| dial_failed(error.to_string()))?;
+        .map_err(|error| dial_failed(broken_off(&error)))?;
     let request = Request::builder()
         .method(method)
         .uri(&target.path_and_query)
@@ -48,8 +49,8 @@ pub(crate) async fn ask(
         .body(Full::new(body))
         .map_err(Status::internal)?;
     let exchange = async {
-        let (head, body) = sender.send_request(request).await.map_err(|error| error.to_string())?.into_parts();
-        let body = Limited::new(body, MAX_REPLY).collect().await.map_err(|error| error.to_string())?;
+        let (head, body) = sender.send_request(request).await.map_err(|error| broken_off(&error))?.into_parts();
+        let body = Limited::new(body, MAX_REPLY).collect().await.map_err(|error| broken_off(&*error))?;
         Ok((head.status.as_u16(), body.to_bytes()))
     };
     let both = async {

@@ -64,7 +64,7 @@ impl AuditLog {
 }
 
 impl AuditSink for AuditLog {
-    fn write(&self, line: &str) {
+    fn write(&self, line: &str) -> std::io::Result<()> {
         let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
         if open.size_bytes > 0 && open.size_bytes + line.len() as u64 >= self.max_bytes {
             match self.rotate() {
@@ -73,10 +73,9 @@ impl AuditSink for AuditLog {
             }
         }
         let whole = [line, "\n"].concat();
-        match open.file.write_all(whole.as_bytes()) {
-            Ok(()) => open.size_bytes += whole.len() as u64,
-            Err(error) => tracing::error!(%error, path = %self.path.display(), "an audit event is lost"),
-        }
+        open.file.write_all(whole.as_bytes())?;
+        open.size_bytes += whole.len() as u64;
+        Ok(())
     }
 }
 
@@ -90,7 +89,7 @@ mod tests {
         let path = directory.path().join("audit.log");
         let log = AuditLog::open(&path, 30, 2).expect("a log");
         for number in 0..10 {
-            log.write(&format!("event {number} ......"));
+            log.write(&format!("event {number} ......")).expect("written");
         }
         let read = |name: &str| std::fs::read_to_string(directory.path().join(name)).unwrap_or_default();
         assert_eq!(read("audit.log"), "event 8 ......\nevent 9 ......\n");
@@ -104,11 +103,11 @@ mod tests {
         let path = directory.path().join("audit.log");
         let log = AuditLog::open(&path, 30, 2).expect("a log");
         for number in 0..6 {
-            log.write(&format!("event {number} ......"));
+            log.write(&format!("event {number} ......")).expect("written");
         }
         std::fs::rename(&path, directory.path().join("theirs")).expect("put aside");
         for number in 6..8 {
-            log.write(&format!("event {number} ......"));
+            log.write(&format!("event {number} ......")).expect("written");
         }
         let read = |name: &str| std::fs::read_to_string(directory.path().join(name)).unwrap_or_default();
         assert_eq!(read("audit.log"), "event 6 ......\nevent 7 ......\n");

@@ -7,7 +7,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use carrack_auth::authn::bearer_token;
 use carrack_auth::tls::Peer;
-use http::{Request, Response, StatusCode};
+use http::{Method, Request, Response, StatusCode};
 use http_body_util::BodyExt as _;
 use hyper::body::{Body as _, Incoming};
 use hyper::service::service_fn;
@@ -39,6 +39,11 @@ const PLAIN_HTTP: &[u8] = b"HTTP/1.0 400 Bad Request\r\n\r\nClient sent an HTTP 
 /// What waits unread, since its request waits for a seat, must not keep back the others of its connection.
 const STREAM_WINDOW: u32 = 256 << 10;
 const CONNECTION_WINDOW: u32 = 4 << 20;
+
+/// How many headers a request may have over HTTP/1.1; who has more is answered 431 by the library, with nothing to read. Upstream
+/// bounds bytes alone, and by those they could be a quarter of a million: the library sets 64 bytes aside for each that may come,
+/// while it reads a head. Who acts for a member of many groups names each in a header of its own.
+const MAX_HEADERS: usize = 1280;
 
 /// Runs a connection to its end. What goes wrong with it concerns its client alone.
 pub(super) async fn run(
@@ -84,6 +89,7 @@ pub(super) async fn run(
         .http1()
         .timer(TokioTimer::new())
         .header_read_timeout(settings.head)
+        .max_headers(MAX_HEADERS)
         .max_buf_size(settings.max_head_bytes.max(64 * 1024));
     builder
         .http2()
@@ -180,6 +186,7 @@ async fn answer(
     mut request: Request<Incoming>,
 ) -> Response<Reply> {
     let id = audit::name(&*shared.server.inner.env, request.headers_mut());
+    let is_head = *request.method() == Method::HEAD;
     let mut response = match exchange(shared, shown, place, request).await {
         Ok(response) => response,
         Err((status, None)) => to_reply(shared, body::Response::from(status), false),
@@ -194,7 +201,7 @@ async fn answer(
     {
         response.headers_mut().entry(AUDIT_ID).or_insert(id);
     }
-    response
+    if is_head { reply::without_body(response) } else { response }
 }
 
 /// Lets a client send on for a while what nobody will read. By HTTP/2's letter it could be answered at once and told to
@@ -262,7 +269,7 @@ async fn exchange(
     let mut arriving = Arriving::new(incoming);
     let room = shared.small.try_acquire().ok().filter(|_| arriving.is_small());
     if room.is_some()
-        && let Err(status) = arriving.within(SMALL_TIME.min(shared.settings.body), SMALL_BYTES).await
+        && let Err(status) = arriving.within(shared.settings.body, SMALL_BYTES).await
     {
         return Err(turned_away(&acting, (status, Some(arriving.incoming))));
     }
@@ -310,12 +317,14 @@ async fn exchange(
 
 /// Bodies up to this size are read before their request waits for a seat, which is then held for no slow client.
 const SMALL_BYTES: usize = 64 << 10;
-/// In so much time at the most.
-const SMALL_TIME: Duration = Duration::from_secs(10);
 /// So many at a time; others are read with a seat.
 pub(super) const SMALL_BODIES: usize = 4096;
-/// How long a seat is held for a body that comes slowly.
-const HELD_TIME: Duration = Duration::from_secs(15);
+/// How long nothing may come of a body: who is gone without a word holds no seat any longer.
+const SILENCE: Duration = Duration::from_secs(15);
+
+fn late() -> Status {
+    Status::timeout("the body did not come in time")
+}
 
 /// A body, as far as it has come.
 struct Arriving {
@@ -334,15 +343,15 @@ impl Arriving {
             && self.incoming.size_hint().upper().is_some_and(|most| most <= SMALL_BYTES as u64)
     }
 
-    /// Reads to the end, if that is neither too far nor too long.
+    /// Reads to the end, if that is neither too far nor too long. Who was too slow may try again.
     async fn within(&mut self, time: Duration, limit: usize) -> Result<(), Status> {
-        let late = |_| Err(Status::bad_request("the body did not come in time"));
-        tokio::time::timeout(time, self.rest(limit)).await.unwrap_or_else(late)
+        tokio::time::timeout(time, self.rest(limit)).await.unwrap_or_else(|_| Err(late()))
     }
 
     async fn rest(&mut self, limit: usize) -> Result<(), Status> {
         while !self.incoming.is_end_stream() {
-            let Some(frame) = self.incoming.frame().await else { break };
+            let frame = tokio::time::timeout(SILENCE, self.incoming.frame()).await.map_err(|_| late())?;
+            let Some(frame) = frame else { break };
             let frame = frame.map_err(|error| Status::bad_request(format!("the body broke off: {error}")))?;
             let Some(data) = frame.data_ref() else { continue };
             if self.held.len() + data.len() > limit {
@@ -359,7 +368,7 @@ impl Arriving {
         if self.incoming.size_hint().lower() > limit as u64 {
             return Err((Status::too_large(limit), Some(self.incoming)));
         }
-        match self.within(HELD_TIME.min(settings.body), limit).await {
+        match self.within(settings.body, limit).await {
             Ok(()) => Ok(self.held.into()),
             Err(status) => Err((status, Some(self.incoming))),
         }

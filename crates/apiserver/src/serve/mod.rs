@@ -22,6 +22,7 @@ mod reply;
 mod settings;
 mod sockets;
 mod translate;
+mod unreached;
 mod watch_socket;
 mod websocket;
 

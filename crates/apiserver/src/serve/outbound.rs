@@ -21,7 +21,7 @@ use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
-use super::{NodeIo, sockets};
+use super::{NodeIo, sockets, unreached};
 use crate::call::{Answer, Call, CallError, Calling, Dialing, Trust};
 
 /// Most servers that connections are kept to.
@@ -124,7 +124,7 @@ impl Shared {
             self.keep(peer, sender);
         }
         result.map_err(|error| match error {
-            Unsent::Closed => CallError::Failed("the connection was closed".to_owned()),
+            Unsent::Closed => CallError::Failed(unreached::ENDED.to_owned()),
             Unsent::Failed(error) => error,
         })
     }
@@ -181,10 +181,10 @@ impl Shared {
         let connector = TlsConnector::from(tls);
         let name = ServerName::try_from(call.server_name.clone()).map_err(failed)?;
         let (place, port) = (call.place(), call.port);
-        let dialled = |error: std::io::Error| CallError::Failed(format!("dial tcp {place}:{port}: {error}"));
+        let dialled = |error: std::io::Error| CallError::Failed(unreached::dialled(place, port, &error));
         let stream = TcpStream::connect((place, port)).await.map_err(dialled)?;
         sockets::prepare(&stream, sockets::SERVER_SILENCE).map_err(dialled)?;
-        let refused = |error: std::io::Error| CallError::Failed(format!("tls: {}", tls::why_refused(&error)));
+        let refused = |error: std::io::Error| CallError::Failed(unreached::unsecured(place, port, &error));
         connector.connect(name, stream).await.map_err(refused)
     }
 

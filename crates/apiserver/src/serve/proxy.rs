@@ -4,14 +4,16 @@
 //! [`translate`]d.
 
 use std::collections::BTreeMap;
+use std::future::pending;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
 use carrack_auth::authn::WEBSOCKET_TOKEN_PREFIX;
+use carrack_auth::relay;
 use carrack_auth::tls::{self, Trust};
-use carrack_engine::{ApiError, EventStream, causes, lines};
+use carrack_engine::{ApiError, EventStream, lines};
 use futures::StreamExt as _;
 use futures::future::BoxFuture;
 use http::header::{
@@ -33,6 +35,7 @@ use super::handover::Handover;
 use super::reply::Reply;
 use super::sockets;
 use super::translate::Translation;
+use super::unreached::{self, broken_off};
 use crate::accept::listed;
 use crate::audit::Source;
 use crate::body::{NodeTarget, Scheme};
@@ -106,17 +109,17 @@ impl NodeProxy for TlsNodeProxy {
         };
         let target = target.clone();
         Box::pin(async move {
-            let stream = TcpStream::connect((target.host.as_str(), target.port)).await?;
-            sockets::prepare(&stream, sockets::SERVER_SILENCE)?;
+            let (host, port) = (target.host.as_str(), target.port);
+            let dialled = |error: std::io::Error| std::io::Error::other(unreached::dialled(host, port, &error));
+            let stream = TcpStream::connect((host, port)).await.map_err(dialled)?;
+            sockets::prepare(&stream, sockets::SERVER_SILENCE).map_err(dialled)?;
             let Some(connector) = connector else { return Ok(Box::new(stream) as Box<dyn NodeIo>) };
             // A kubelet's certificate carries its node's name; the address it is reached at may change.
-            let name = if target.node.is_empty() { target.host } else { target.node };
-            let name = ServerName::try_from(name)
+            let name = if target.node.is_empty() { &target.host } else { &target.node };
+            let name = ServerName::try_from(name.clone())
                 .map_err(|error| std::io::Error::new(std::io::ErrorKind::InvalidInput, error))?;
-            let stream = connector
-                .connect(name, stream)
-                .await
-                .map_err(|error| std::io::Error::other(tls::why_refused(&error)))?;
+            let refused = |error: std::io::Error| std::io::Error::other(unreached::unsecured(host, port, &error));
+            let stream = connector.connect(name, stream).await.map_err(refused)?;
             Ok(Box::new(stream) as Box<dyn NodeIo>)
         })
     }
@@ -267,13 +270,16 @@ pub(super) async fn forward(
     mut forwarded: Forwarded,
     client: Handover,
 ) -> Result<Response<Reply>, Status> {
+    if forwarded.streams && !forwarded.upgrades {
+        return Err(Status::bad_request("Upgrade request required"));
+    }
     let dial_failed = |why: String| Status::internal(format!("error dialing backend: {why}"));
     let connecting = shared.nodes.connect(&target);
+    let host = format!("{}:{}", bracketed(&target.host), target.port);
     let io = tokio::time::timeout(shared.settings.node_connect, connecting)
         .await
-        .map_err(|_| dial_failed(format!("{}:{}: timed out", target.host, target.port)))?
-        .map_err(|error| dial_failed(format!("{}:{}: {error}", target.host, target.port)))?;
-    let host = format!("{}:{}", bracketed(&target.host), target.port);
+        .map_err(|_| dial_failed(format!("dial tcp {host}: i/o timeout")))?
+        .map_err(|error| dial_failed(error.to_string()))?;
     forwarded.is_log = target.scheme == Scheme::Agent && target.path_and_query.starts_with("/containerLogs/");
     if forwarded.upgrades && forwarded.streams {
         forwarded.translation = Translation::of(&forwarded.headers, &target.path_and_query);
@@ -332,8 +338,9 @@ pub(crate) async fn watch_remote(env: &dyn Env, call: Call) -> Result<EventStrea
     let dialing = env.dial(&call);
     let opening = async {
         let io = dialing.await.map_err(|error| failed(error.to_string()))?;
-        let (mut sender, connection) =
-            hyper::client::conn::http1::handshake(TokioIo::new(io)).await.map_err(|error| failed(causes(&error)))?;
+        let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(io))
+            .await
+            .map_err(|error| failed(broken_off(&error)))?;
         tokio::spawn(async move {
             if let Err(error) = connection.await {
                 tracing::debug!(%error, "connection to another server");
@@ -346,7 +353,7 @@ pub(crate) async fn watch_remote(env: &dyn Env, call: Call) -> Result<EventStrea
             .body(Full::new(call.body))
             .map_err(|error| failed(error.to_string()))?;
         request.headers_mut().extend(call.headers);
-        let response = sender.send_request(request).await.map_err(|error| failed(causes(&error)))?;
+        let response = sender.send_request(request).await.map_err(|error| failed(broken_off(&error)))?;
         Ok((sender, response))
     };
     let (sender, response) = tokio::time::timeout(WATCH_OPENS, opening)
@@ -361,7 +368,7 @@ pub(crate) async fn watch_remote(env: &dyn Env, call: Call) -> Result<EventStrea
     // The sender lives as long as the body is read: dropping it would end the connection.
     let chunks = response.into_body().into_data_stream().map(move |chunk| {
         let _keep = &sender;
-        chunk.map_err(|error| ApiError::Transport(causes(&error)))
+        chunk.map_err(|error| ApiError::Transport(broken_off(&error)))
     });
     Ok(lines(chunks.take_until(tokio::time::sleep(WATCH_ENDS))))
 }
@@ -378,7 +385,7 @@ async fn carry(
     let dial_failed = |why: String| Status::internal(format!("error dialing backend: {why}"));
     let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(io))
         .await
-        .map_err(|error| dial_failed(error.to_string()))?;
+        .map_err(|error| dial_failed(broken_off(&error)))?;
     tokio::spawn(async move {
         if let Err(error) = connection.with_upgrades().await {
             tracing::debug!(%error, "connection to a kubelet");
@@ -400,8 +407,8 @@ async fn carry(
             .await
             .map_err(|_| Status::timeout(format!("{host} did not answer within {} s", limit.as_secs())))?
     };
-    let mut response = answered
-        .map_err(|error| Status::internal(format!("the backend did not answer: {}", carrack_engine::causes(&error))))?;
+    let mut response =
+        answered.map_err(|error| Status::internal(format!("the backend did not answer: {}", broken_off(&error))))?;
     if forwarded.upgrades && response.status() == StatusCode::SWITCHING_PROTOCOLS {
         let kubelet = hyper::upgrade::on(&mut response);
         let mut reply = Response::new(Reply::parts(Vec::new()));
@@ -469,7 +476,7 @@ async fn error_of(response: Response<hyper::body::Incoming>) -> Status {
     let code = response.status().as_u16();
     let text = match Limited::new(response.into_body(), MAX_ERROR_BYTES).collect().await {
         Ok(body) => String::from_utf8_lossy(&body.to_bytes()).trim().to_owned(),
-        Err(error) => format!("the kubelet answered {code}, and its reason broke off: {error}"),
+        Err(error) => format!("the kubelet answered {code}, and its reason broke off: {}", broken_off(&*error)),
     };
     let mut status = match code {
         400 => Status::bad_request(text.clone()),
@@ -492,8 +499,7 @@ async fn join(client: Handover, kubelet: OnUpgrade) {
                 return;
             }
         };
-        let (mut client, mut kubelet) = (TokioIo::new(client), TokioIo::new(kubelet));
-        if let Err(error) = tokio::io::copy_bidirectional(&mut client, &mut kubelet).await {
+        if let Err(error) = relay::join(TokioIo::new(client), TokioIo::new(kubelet), pending()).await {
             tracing::debug!(%error, "an upgraded connection broke off");
         }
     };

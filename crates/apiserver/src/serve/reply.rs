@@ -81,6 +81,20 @@ pub(crate) fn early(status: Status, unread: Incoming) -> Response<Reply> {
     Response::from_parts(head, Reply::Early { whole: Some(body.into_bytes()), unread })
 }
 
+/// What answers a HEAD: everything but the body, which would break the client's stream of HTTP/2. How long that would be is
+/// told all the same.
+pub(super) fn without_body(mut response: Response<Reply>) -> Response<Reply> {
+    let size = http_body::Body::size_hint(response.body()).exact();
+    if let Some(bytes) = size.filter(|bytes| *bytes > 0) {
+        response.headers_mut().entry(header::CONTENT_LENGTH).or_insert(bytes.into());
+    }
+    match response.body_mut() {
+        Reply::Early { whole, .. } => *whole = None,
+        other => *other = Reply::parts(Vec::new()),
+    }
+    response
+}
+
 /// Ends when a watch is over: after so many seconds, and at shutdown.
 pub(super) fn time_is_up(shared: &Shared, timeout_s: u64) -> impl Future<Output = ()> + Send + use<> {
     let mut ending = shared.ending.clone();

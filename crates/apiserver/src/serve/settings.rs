@@ -24,7 +24,7 @@ pub struct Settings {
     pub handshake: Duration,
     /// How long a request's head may take.
     pub head: Duration,
-    /// How long a request's body may take.
+    /// How long a request's body may take, if something of it comes now and then.
     pub body: Duration,
     /// How long connecting to a kubelet may take.
     pub node_connect: Duration,

@@ -56,8 +56,13 @@ fn needs_health_check_port(spec: &Object) -> bool {
     kind(spec) == "LoadBalancer" && str_at(spec, &["externalTrafficPolicy"]) == "Local"
 }
 
+/// The number that a field names, whether or not there is such a port; 0 is none.
+fn number_of(value: Option<&Value>) -> Option<i64> {
+    value.and_then(Value::as_i64).filter(|number| *number != 0)
+}
+
 fn port_of(value: Option<&Value>) -> Option<u16> {
-    value.and_then(Value::as_u64).and_then(|port| u16::try_from(port).ok()).filter(|port| *port != 0)
+    number_of(value).and_then(|number| u16::try_from(number).ok())
 }
 
 fn ports(spec: &Object) -> &[Value] {
@@ -113,7 +118,7 @@ fn carry_over(spec: &mut Object, old: &Object) {
             ports(old).iter().rev().map(|port| (identity(port), port_of(port.get("nodePort")))).collect();
         let mut used: BTreeSet<u16> = ports(spec).iter().filter_map(|port| port_of(port.get("nodePort"))).collect();
         for port in spec.get_mut("ports").and_then(Value::as_array_mut).into_iter().flatten() {
-            if port_of(port.get("nodePort")).is_some() {
+            if number_of(port.get("nodePort")).is_some() {
                 continue;
             }
             let found = before.get(&identity(port)).copied().flatten();
@@ -124,7 +129,7 @@ fn carry_over(spec: &mut Object, old: &Object) {
     }
     if needs_health_check_port(spec)
         && needs_health_check_port(old)
-        && port_of(spec.get("healthCheckNodePort")).is_none()
+        && number_of(spec.get("healthCheckNodePort")).is_none()
         && let Some(port) = old.get("healthCheckNodePort")
     {
         spec.insert("healthCheckNodePort".to_owned(), port.clone());
@@ -228,17 +233,16 @@ fn give_ports(
     let had: BTreeSet<u16> = old.map(node_ports).unwrap_or_default().into_iter().collect();
     let taken: BTreeSet<u16> = pool.ports.iter().filter_map(|port| port.parse().ok()).collect();
     let (first, last) = pool.node_ports;
-    let check = |field: String, port: u16| {
-        if had.contains(&port) {
-            Ok(())
-        } else if !(first..=last).contains(&port) {
+    let check = |field: String, number: i64| {
+        let port = u16::try_from(number).ok().filter(|port| had.contains(port) || (first..=last).contains(port));
+        let Some(port) = port else {
             let why = format!("provided port is not in the valid range. The range of valid ports is {first}-{last}");
-            Err(invalid(field, &port.into(), &why))
-        } else if taken.contains(&port) {
-            Err(invalid(field, &port.into(), "provided port is already allocated"))
-        } else {
-            Ok(())
+            return Err(invalid(field, &number.into(), &why));
+        };
+        if taken.contains(&port) && !had.contains(&port) {
+            return Err(invalid(field, &number.into(), "provided port is already allocated"));
         }
+        Ok(port)
     };
     let allocates = needs_node_ports(spec);
     let mut own: BTreeSet<u16> = node_ports(spec).into_iter().collect();
@@ -253,11 +257,8 @@ fn give_ports(
         for (index, port) in spec.get_mut("ports").and_then(Value::as_array_mut).into_iter().flatten().enumerate() {
             let number = port["port"].as_i64().unwrap_or(0);
             let protocol = port["protocol"].as_str().unwrap_or("TCP").to_owned();
-            let node_port = match port_of(port.get("nodePort")) {
-                Some(given) => {
-                    check(format!("ports[{index}].nodePort"), given)?;
-                    given
-                }
+            let node_port = match number_of(port.get("nodePort")) {
+                Some(given) => check(format!("ports[{index}].nodePort"), given)?,
                 None if !allocates => continue,
                 None => {
                     let mut same =
@@ -274,8 +275,10 @@ fn give_ports(
         }
     }
     if health_check {
-        match port_of(spec.get("healthCheckNodePort")) {
-            Some(given) => check("healthCheckNodePort".to_owned(), given)?,
+        match number_of(spec.get("healthCheckNodePort")) {
+            Some(given) => {
+                check("healthCheckNodePort".to_owned(), given)?;
+            }
             None => {
                 let port = draw(&own)?;
                 spec.insert("healthCheckNodePort".to_owned(), port.into());

@@ -52,9 +52,7 @@ pub(super) fn settle_addresses(spec: &mut Object, old: Option<&Object>) {
 /// its own first.
 pub(super) fn complete(spec: &mut Object, configured: &[Family], updates: bool) -> Result<(), Fault> {
     if str_at(spec, &["type"]) == "ExternalName" {
-        for field in ["ipFamilies", "ipFamilyPolicy", "clusterIP", "clusterIPs"] {
-            spec.remove(field);
-        }
+        // It has none; validation tells who gives it some.
         return Ok(());
     }
     let given = addresses(spec);
@@ -184,5 +182,6 @@ mod tests {
         check(json!({"clusterIP": "None"}), V4, "RequireDualStack IPv4,IPv6");
         check(json!({"clusterIP": "None", "selector": selects}), V4, "SingleStack IPv4");
         check(json!({"type": "ExternalName"}), V4, " ");
+        check(json!({"type": "ExternalName", "ipFamilies": ["IPv4"]}), V4, " IPv4");
     }
 }

@@ -11,7 +11,7 @@ use crate::context::Cx;
 use crate::env::rfc3339_s;
 use crate::object::{Object, child_mut, is_deleting, meta, meta_str, metadata_mut, str_at};
 use crate::registry::create::{busy, tries};
-use crate::registry::decode;
+use crate::registry::{decode, meta as metadata};
 use crate::status::Status;
 use crate::{convert, keys, rests_on, stored};
 use carrack_schema::error::FieldError;
@@ -33,12 +33,8 @@ pub(crate) async fn create(cx: &mut Cx<'_>, body: &[u8], name: Option<String>) -
         Some(name) => name,
         None => given.to_owned(),
     };
+    metadata::settle_namespace(cx, &mut binding)?;
     let namespace = cx.request.namespace.clone().unwrap_or_default();
-    if !matches!(meta_str(&binding, "namespace"), "") && meta_str(&binding, "namespace") != namespace {
-        return Err(Status::bad_request(
-            "the namespace of the provided object does not match the namespace sent on the request",
-        ));
-    }
     let binding = admission::bind(cx, binding).await?;
     let node = str_at(&binding, &["target", "name"]).to_owned();
     let mut faults = Vec::new();
@@ -58,6 +54,9 @@ pub(crate) async fn create(cx: &mut Cx<'_>, body: &[u8], name: Option<String>) -
     for _ in tries(&cx.server.env) {
         let (entry, _) = cx.server.store.get(&key).await?;
         let entry = entry.ok_or_else(|| Status::not_found("", "pods", &name))?;
+        if !stored::is_readable(&entry) {
+            return Err(Status::unreadable("", "pods", &entry.key));
+        }
         let old = stored::parse(&entry);
         refuse(&binding, &old, &name, &entry.mod_revision.to_string())?;
         let new = bound(cx, &binding, old, &node);

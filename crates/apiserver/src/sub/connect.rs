@@ -3,6 +3,8 @@
 //! The logic finds out where to; the shell carries the bytes, upgrades included, so that whatever
 //! protocol client and kubelet speak (WebSocket, SPDY) passes through.
 
+use carrack_engine::Time;
+use carrack_schema::logs::LogLimits;
 use serde_json::Value;
 
 use crate::admission;
@@ -21,7 +23,10 @@ const KUBELET_PORT: u16 = 10250;
 /// Forwards a request for a pod to its node.
 pub(crate) async fn pod(cx: &mut Cx<'_>, subresource: &str) -> Result<Response, Status> {
     let options = match subresource {
-        "log" => Object::new(),
+        "log" => {
+            check_log_options(cx)?;
+            Object::new()
+        }
         _ => admission::connect(cx, subresource, options(cx, subresource)).await?,
     };
     let pod = stored::parse(&*read::fetch(cx).await?);
@@ -30,7 +35,6 @@ pub(crate) async fn pod(cx: &mut Cx<'_>, subresource: &str) -> Result<Response, 
     let path = match subresource {
         "log" => {
             let container = container(cx.query.non_empty("container"), &pod, &name)?;
-            check_log_options(cx)?;
             if node.is_empty() {
                 // Nothing has been said yet.
                 return Ok(crate::body::text(200, ""));
@@ -185,15 +189,28 @@ fn container(wanted: Option<&str>, pod: &Object, pod_name: &str) -> Result<Strin
     }
 }
 
+/// Refuses what a log cannot be asked for with, whether there is a log or not.
 fn check_log_options(cx: &Cx<'_>) -> Result<(), Status> {
-    for name in ["tailLines", "limitBytes", "sinceSeconds"] {
-        if let Some(text) = cx.query.non_empty(name)
-            && text.parse::<i64>().is_err()
-        {
-            return Err(Status::bad_request(format!("invalid value {text:?} of parameter {name}: a number is needed")));
-        }
+    let unreadable = |name: &str, text: &str, what: &str| {
+        Status::bad_request(format!("invalid value {text:?} of parameter {name}: {what} is needed"))
+    };
+    let number = |name: &str| {
+        let read = |text: &str| text.parse::<i64>().map_err(|_| unreadable(name, text, "a number"));
+        cx.query.non_empty(name).map(read).transpose()
+    };
+    let since_time = cx.query.non_empty("sinceTime");
+    if let Some(text) = since_time.filter(|text| Time::parse(text).is_none()) {
+        return Err(unreadable("sinceTime", text, "an RFC 3339 time"));
     }
-    Ok(())
+    let limits = LogLimits {
+        tail_lines: number("tailLines")?,
+        limit_bytes: number("limitBytes")?,
+        since_s: number("sinceSeconds")?,
+        has_since_time: since_time.is_some(),
+        stream: cx.query.non_empty("stream"),
+    };
+    let faults = limits.faults();
+    if faults.is_empty() { Ok(()) } else { Err(Status::faulty("", "PodLogOptions", cx.name(), &faults)) }
 }
 
 /// The query of logs, as the kubelet reads it.

@@ -21,6 +21,8 @@ use crate::registry::create::{busy, tries};
 use crate::registry::decode;
 use crate::registry::delete;
 use crate::registry::delete_options::DeleteOptions;
+use crate::registry::meta;
+use crate::registry::read::readable;
 use crate::status::Status;
 use crate::stored;
 
@@ -36,6 +38,7 @@ pub(crate) async fn create(cx: &mut Cx<'_>, body: &[u8]) -> Result<Response, Sta
     let api_version = if str_at(&eviction, &["apiVersion"]) == FORMER { FORMER } else { CURRENT };
     decode::check_type(&eviction, api_version, "Eviction")?;
     convert::set_type(&mut eviction, CURRENT, "Eviction");
+    meta::settle_namespace(cx, &mut eviction)?;
     let pod_name = cx.name().to_owned();
     let given = meta_str(&eviction, "name");
     if !given.is_empty() && given != pod_name {
@@ -46,6 +49,7 @@ pub(crate) async fn create(cx: &mut Cx<'_>, body: &[u8]) -> Result<Response, Sta
     options(cx, &eviction)?;
     for _ in tries(&cx.server.env) {
         let entry = cx.server.store.get(&cx.key()).await?.0.ok_or_else(|| cx.not_found(&pod_name))?;
+        readable(cx, &entry)?;
         let pod = stored::parse(&entry);
         let admitted = admission::consult(cx, "eviction", eviction.clone(), Some(&pod)).await?;
         let options = options(cx, &admitted)?;

@@ -11,7 +11,7 @@ use crate::registry::apply::{self, Outcome};
 use crate::registry::create::Made;
 use crate::registry::meta as metadata;
 use crate::registry::operations::{self, Missing};
-use crate::registry::patch::{read_operations, refused};
+use crate::registry::patch::{read_operations, refused, untaken};
 use crate::registry::strategy::Half;
 use crate::registry::update::{Changed, change};
 use crate::registry::{decode, read};
@@ -20,6 +20,10 @@ use crate::{convert, stored};
 use carrack_schema::builtin;
 use carrack_schema::error::FieldError;
 use carrack_schema::table::ScalePaths;
+use carrack_schema::validate::scale as numbers;
+
+/// The count in a scale of what has none.
+const NO_COUNT: i64 = i32::MIN as i64;
 
 /// The subresource's name.
 pub(crate) const NAME: &str = "scale";
@@ -54,6 +58,10 @@ pub(crate) async fn answer(cx: &mut Cx<'_>, verb: &str, body: &[u8]) -> Result<R
     if verb == "get" {
         let entry = read::fetch(cx).await?;
         let object = convert::load(cx, &entry).await?;
+        if !has_count(cx, &object, &paths)? {
+            let path = &paths.spec_replicas;
+            return Err(Status::internal(format!("the spec replicas field {path:?} does not exist")));
+        }
         return Ok(reply(cx, &object));
     }
     let media_type = content_type(cx.headers);
@@ -64,12 +72,20 @@ pub(crate) async fn answer(cx: &mut Cx<'_>, verb: &str, body: &[u8]) -> Result<R
     let body = body.to_vec();
     let outcome = change(cx, &Half::Main, |cx, old| {
         let mut scale = scale_of(cx, old, &paths);
+        if !has_count(cx, old, &paths)? {
+            scale["spec"]["replicas"] = NO_COUNT.into();
+        }
         patched(cx, &mut scale, verb, &media_type, &body)?;
         let Value::Object(mut scale) = scale else { return Err(Status::bad_request("the patch leaves no object")) };
         metadata::settle_namespace(cx, &mut scale)?;
         metadata::check_path_name(cx, &scale)?;
         let wanted = at(&scale, &["spec", "replicas"]).and_then(Value::as_i64).unwrap_or(0);
-        if !(0..=i64::from(i32::MAX)).contains(&wanted) {
+        if cx.row.is_custom && wanted == NO_COUNT {
+            let path = &paths.spec_replicas;
+            return Err(Status::bad_request(format!("the spec replicas field {path:?} cannot be empty")));
+        }
+        // Of a custom resource the number is checked where it is written.
+        if wanted < 0 && !cx.row.is_custom {
             return Err(Status::invalid(
                 "autoscaling",
                 "Scale",
@@ -142,15 +158,12 @@ fn patched(cx: &Cx<'_>, scale: &mut Value, verb: &str, media_type: &str, body: &
             let (patch, _findings) = read_operations(body)?;
             operations::apply(scale, &patch, Missing::Fault).map_err(|fault| refused(&fault))?;
         }
+        "application/merge-patch+json" => carrack_schema::strategic::merge(scale, &parse()?),
         // A Scale has no lists, so both merge alike.
-        "application/merge-patch+json" | "application/strategic-merge-patch+json" => {
+        "application/strategic-merge-patch+json" if !cx.row.is_custom => {
             carrack_schema::strategic::merge(scale, &parse()?);
         }
-        _ => {
-            return Err(Status::unsupported_media_type(
-                "application/json-patch+json, application/merge-patch+json, application/strategic-merge-patch+json, application/apply-patch+yaml",
-            ));
-        }
+        _ => return Err(untaken(cx)),
     }
     conform(scale)
 }
@@ -176,6 +189,18 @@ fn set(object: &mut Object, path: &str, value: i64) {
     let Some((last, parents)) = keys.split_last() else { return };
     let parent = parents.iter().fold(object, |object, key| child_mut(object, key));
     parent.insert((*last).to_owned(), value.into());
+}
+
+/// Whether an object has the number of its replicas. A custom resource may be older than what its definition says of its scale.
+fn has_count(cx: &Cx<'_>, object: &Object, paths: &ScalePaths) -> Result<bool, Status> {
+    if !cx.row.is_custom {
+        return Ok(true);
+    }
+    numbers::number(object, &paths.status_replicas).map_err(Status::internal)?;
+    if let Some(path) = &paths.label_selector {
+        numbers::text(object, path).map_err(Status::internal)?;
+    }
+    Ok(numbers::number(object, &paths.spec_replicas).map_err(Status::internal)?.is_some())
 }
 
 fn scale_of(cx: &Cx<'_>, object: &Object, paths: &ScalePaths) -> Value {

@@ -38,7 +38,7 @@ fn pods_find_their_credentials() {
     cluster.post(PODS, &other).refused(
         403,
         "Forbidden",
-        "pods \"r\" is forbidden: error looking up service account default/nobody: serviceaccounts \"nobody\" not found",
+        "pods \"r\" is forbidden: error looking up service account default/nobody: serviceaccount \"nobody\" not found",
     );
 }
 

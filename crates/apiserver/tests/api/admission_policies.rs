@@ -215,6 +215,23 @@ fn mutating_policies() {
     }
 }
 
+/// What is merged into an object has the fields of its kind.
+#[test]
+fn mutating_policies_that_make_something_else() {
+    let cluster = Cluster::new();
+    let mutation = json!({"patchType": "ApplyConfiguration", "applyConfiguration": {"expression": "Object{nope: 1}"}});
+    let spec = json!({"matchConstraints": constraints(), "reinvocationPolicy": "Never", "mutations": [mutation]});
+    let policies = format!("{GROUP}/mutatingadmissionpolicies");
+    cluster.post(&policies, &json!({"metadata": {"name": "m"}, "spec": spec})).expect(201);
+    let binding = json!({"metadata": {"name": "b"}, "spec": {"policyName": "m"}});
+    cluster.post(&format!("{GROUP}/mutatingadmissionpolicybindings"), &binding).expect(201);
+    let reply = cluster.post(CONFIG_MAPS, &config_map(&json!({"a": "1"})));
+    let found = reply.json["message"].as_str().unwrap_or_default();
+    assert!(reply.code >= 400 && found.contains(".nope: field not declared in schema"), "{} {found}", reply.code);
+    cluster.merge(&format!("{policies}/m"), &json!({"spec": {"failurePolicy": "Ignore"}})).expect(200);
+    cluster.post(CONFIG_MAPS, &config_map(&json!({"a": "1"}))).expect(201);
+}
+
 /// A pod that is given a class of runtimes, or another account, is looked at once more, with what is found for it then.
 #[test]
 fn policies_may_name_what_nobody_had_asked_for() {

@@ -196,6 +196,13 @@ fn applied_objects_are_checked() {
         "Specified patch version: apps/v1beta1, expected: apps/v1",
     );
     let mut bad = deployment(None, "a");
+    bad["kind"] = Value::Null;
+    cluster.patch(&path, APPLY, &bad).refused(
+        400,
+        "BadRequest",
+        "failed to create typed patch object (/web; apps/v1, Kind=): no corresponding type for apps/v1, Kind=",
+    );
+    let mut bad = deployment(None, "a");
     bad["metadata"]["managedFields"] = json!([{}]);
     cluster.patch(&path, APPLY, &bad).refused(400, "BadRequest", "metadata.managedFields must be nil");
     let mut bad = deployment(None, "a");

@@ -26,8 +26,9 @@ fn noting(lines: &Arc<Lines>) -> Cluster {
 struct Lines(Mutex<Vec<Value>>);
 
 impl AuditSink for Lines {
-    fn write(&self, line: &str) {
+    fn write(&self, line: &str) -> std::io::Result<()> {
         self.0.lock().expect("no panic").push(serde_json::from_str(line).expect("JSON"));
+        Ok(())
     }
 }
 
@@ -195,6 +196,38 @@ fn admission_annotates_the_events() {
             ("pod-security.kubernetes.io/enforce-policy".to_owned(), "privileged:latest".to_owned()),
         ]
     );
+}
+
+/// Whatever the level, what a Status says is noted.
+#[test]
+fn what_a_status_says_is_noted() {
+    let lines = Arc::new(Lines::default());
+    let cluster = noting(&lines);
+    let secrets = "/api/v1/namespaces/default/secrets";
+    cluster.post(secrets, &json!({"metadata": {"name": "s"}})).expect(201);
+    let admin = |method, name: &str| {
+        let caller = Caller::new("admin", ["system:masters"]);
+        cluster.request(caller, method, &format!("{secrets}/{name}"), &[], Bytes::new())
+    };
+    for (reply, status, reason, name) in [
+        (admin(Method::GET, "s"), None, None, None),
+        (
+            cluster.user("jane", Method::GET, &format!("{secrets}/s"), &Value::Null),
+            Some("Failure"),
+            Some("Forbidden"),
+            Some("s"),
+        ),
+        (admin(Method::GET, "none"), Some("Failure"), Some("NotFound"), Some("none")),
+        (admin(Method::DELETE, "s"), Some("Success"), None, Some("s")),
+    ] {
+        let event = lines.0.lock().expect("no panic").remove(1);
+        let noted = &event["responseStatus"];
+        let text = |value: &Value| value.as_str().map(str::to_owned);
+        let found = [&noted["status"], &noted["reason"], &noted["details"]["name"]].map(text);
+        assert_eq!(found, [status, reason, name].map(|text| text.map(str::to_owned)), "{event}");
+        assert_eq!((&noted["code"], &noted["metadata"]), (&json!(reply.code), &json!({})), "{event}");
+        assert_eq!(noted["message"], if reason.is_some() { reply.json["message"].clone() } else { Value::Null });
+    }
 }
 
 #[test]

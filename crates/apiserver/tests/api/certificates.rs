@@ -82,6 +82,21 @@ fn what_is_approved_is_signed() {
         "status.certificate: Forbidden: updates may not modify existing certificate content",
     );
 
+    // Other signers bring certificates, and nothing else: what is there stays for good.
+    let issued = certificate(&approved).expect("a certificate");
+    cluster.post(REQUESTS, &request("joan", OF_JANE, "example.com/x")).expect(201);
+    let bring = |pem: &str| {
+        let status = json!({"status": {"certificate": STANDARD.encode(pem)}});
+        cluster.merge(&format!("{REQUESTS}/joan/status"), &status)
+    };
+    let place = "status.certificate: Invalid value: \"<certificate data>\": ";
+    for (pem, why) in [
+        ("none", "must contain at least one CERTIFICATE PEM block"),
+        ("-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n", "entry 0 does not parse as X.509"),
+    ] {
+        bring(pem).refused(422, "Invalid", &format!("{place}{why}"));
+    }
+    assert_eq!(certificate(&bring(&issued).expect(200)), Some(issued));
     cluster.post(REQUESTS, &request("bad", "nonsense", "example.com/x")).refused(
         422,
         "Invalid",
@@ -159,11 +174,21 @@ fn aggregated_roles_show_their_rules() {
     assert!(has("view") && has("edit") && has("admin"));
     cluster.delete(&format!("{roles}/widgets")).expect(200);
     assert!(!has("view") && !has("edit") && !has("admin"));
+    // Rules of one's own make room for those that are selected, once they are rules at all.
+    let own = |rules: Value| {
+        let selectors = json!({"clusterRoleSelectors": [{"matchLabels": {"own": "yes"}}]});
+        json!({"metadata": {"name": "own"}, "aggregationRule": selectors, "rules": rules})
+    };
+    let bad = own(json!([{"apiGroups": [""], "resources": ["pods"]}]));
+    let why = "rules[0].verbs: Required value: verbs must contain at least one value";
+    cluster.post(roles, &bad).refused(422, "Invalid", why);
+    assert_eq!(cluster.post(roles, &own(json!([rule]))).expect(201)["rules"], json!([]));
+    cluster.put(&format!("{roles}/own"), &bad).refused(422, "Invalid", why);
 }
 
 #[test]
 fn bundles_of_authorities_are_looked_into() {
-    let cluster = Cluster::new();
+    let cluster = Cluster::serving(&["certificates.k8s.io/v1beta1=true"]);
     let bundles = "/apis/certificates.k8s.io/v1beta1/clustertrustbundles";
     let directory = tempfile::tempdir().expect("temporary directory");
     let pki = Pki::open_or_create(directory.path(), 1_800_000_000).expect("pki");

@@ -129,6 +129,21 @@ fn jobs_are_given_their_selector() {
 }
 
 #[test]
+fn profiles_of_annotations_are_told() {
+    let cluster = Cluster::new();
+    let mut annotated = pod("p");
+    let name = annotated["spec"]["containers"][0]["name"].as_str().expect("a name").to_owned();
+    let key = format!("container.apparmor.security.beta.kubernetes.io/{name}");
+    annotated["metadata"]["annotations"] = json!({key.as_str(): "runtime/default"});
+    let reply = cluster.post("/api/v1/namespaces/default/pods", &annotated);
+    let told = reply.headers.get("warning").and_then(|value| value.to_str().ok()).unwrap_or_default().to_owned();
+    assert!(told.contains(&format!("metadata.annotations[{key}]: deprecated since v1.30")), "{told}");
+    let made = reply.expect(201);
+    let profile = &made["spec"]["containers"][0]["securityContext"]["appArmorProfile"];
+    assert_eq!(*profile, json!({"type": "RuntimeDefault"}));
+}
+
+#[test]
 fn the_class_of_a_pod_stays() {
     let cluster = Cluster::new();
     let pods = "/api/v1/namespaces/default/pods";

@@ -173,6 +173,69 @@ fn status_and_scale() {
     );
 }
 
+/// What a scale may not be is refused as the object that it is of, where upstream refuses it.
+#[test]
+fn scales_that_cannot_be() {
+    let cluster = Cluster::new();
+    let mut without_default = definition();
+    let masts = &mut without_default["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]["properties"]
+        ["masts"];
+    *masts = json!({"type": "integer"});
+    cluster.post(CRDS, &without_default).expect(201);
+    cluster.post(SHIPS, &ship("a")).expect(201);
+    let path = format!("{SHIPS}/a/scale");
+    let scale = |replicas: i64| json!({"metadata": {"name": "a"}, "spec": {"replicas": replicas}});
+    cluster.get(&path).refused(500, "InternalError", "the spec replicas field \".spec.masts\" does not exist");
+    cluster.merge(&path, &json!({"metadata": {"name": "a"}})).refused(
+        400,
+        "BadRequest",
+        "the spec replicas field \".spec.masts\" cannot be empty",
+    );
+    cluster.put(&path, &scale(-3)).refused(
+        422,
+        "Invalid",
+        "Ship.sea.example.com \"a\" is invalid: .spec.masts: Invalid value: -3: should be a non-negative integer",
+    );
+    cluster.put(&path, &scale(3_000_000_000)).expect(400);
+    cluster.patch(&path, "application/strategic-merge-patch+json", &scale(2)).refused(
+        415,
+        "UnsupportedMediaType",
+        "application/merge-patch+json",
+    );
+    assert_eq!(cluster.put(&path, &scale(2)).expect(200)["spec"]["replicas"], 2);
+    cluster.merge(&format!("{SHIPS}/a/status"), &json!({"status": {"masts": -1}})).refused(
+        422,
+        "Invalid",
+        ".status.masts: Invalid value: -1: should be a non-negative integer",
+    );
+}
+
+/// Whatever a custom resource says that it is, it is held to be one of the kind of its path when it is validated.
+#[test]
+fn objects_of_another_kind() {
+    let cluster = Cluster::new();
+    cluster.post(CRDS, &definition()).expect(201);
+    cluster.post(SHIPS, &ship("a")).expect(201);
+    let mut boat = ship("a");
+    boat["kind"] = "Boat".into();
+    for reply in [cluster.post(SHIPS, &boat), cluster.put(&format!("{SHIPS}/a"), &boat)] {
+        let want = "Boat.sea.example.com \"a\" is invalid: kind: Invalid value: \"Boat\": must be Ship";
+        reply.refused(422, "Invalid", want);
+    }
+    boat["apiVersion"] = "sea.example.com/v2".into();
+    cluster.post(SHIPS, &boat).refused(400, "BadRequest", "does not match the expected API version");
+    // One that does not say what it is is of no kind, but for who patches one that is there.
+    for (field, why) in [
+        ("kind", "Object 'Kind' is missing in '{\"apiVersion\":\"sea.example.com/v1\""),
+        ("apiVersion", "the API version in the data () does not match the expected API version (sea.example.com/v1)"),
+    ] {
+        let mut silent = ship("a");
+        silent.as_object_mut().expect("an object").remove(field);
+        cluster.post(SHIPS, &silent).refused(400, "BadRequest", why);
+        cluster.put(&format!("{SHIPS}/a"), &silent).refused(400, "BadRequest", why);
+    }
+}
+
 #[test]
 fn versions_are_views_of_one_object() {
     let cluster = Cluster::new();

@@ -47,6 +47,30 @@ fn preconditions() {
     cluster.delete_with(&path, &right).expect(200);
 }
 
+/// A dry run is answered as what it stands for.
+#[test]
+fn a_dry_run_answers_the_same() {
+    let cluster = Cluster::new();
+    for (plural, object, kind, is_marked) in [
+        ("configmaps", json!({"metadata": {"name": "x"}}), "Status", false),
+        ("configmaps", json!({"metadata": {"name": "x", "finalizers": ["example.com/hold"]}}), "ConfigMap", true),
+        ("serviceaccounts", json!({"metadata": {"name": "x"}}), "ServiceAccount", false),
+        ("pods", pod("x"), "Pod", true),
+    ] {
+        let place = format!("/api/v1/namespaces/default/{plural}");
+        let uid = cluster.post(&place, &object).expect(201)["metadata"]["uid"].clone();
+        let path = format!("{place}/x");
+        let before = cluster.get(&path).expect(200);
+        let dry = cluster.delete(&format!("{path}?dryRun=All")).expect(200);
+        assert_eq!(dry["kind"], kind, "{plural}: {dry}");
+        let told = if kind == "Status" { &dry["details"]["uid"] } else { &dry["metadata"]["uid"] };
+        assert_eq!(*told, uid, "{plural}: {dry}");
+        assert_eq!(dry["metadata"]["deletionTimestamp"].is_string(), is_marked, "{plural}: {dry}");
+        assert_eq!(cluster.get(&path).expect(200), before, "{plural}");
+        assert_eq!(cluster.delete(&path).expect(200)["kind"], kind, "{plural}");
+    }
+}
+
 #[test]
 fn a_running_pod_is_given_time() {
     let cluster = Cluster::new();

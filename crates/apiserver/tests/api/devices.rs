@@ -112,7 +112,7 @@ fn stub() -> String {
 
 #[test]
 fn certificates_of_pods_are_for_their_keys() {
-    let cluster = Cluster::new();
+    let cluster = Cluster::serving(&["certificates.k8s.io/v1beta1/podcertificaterequests=true"]);
     let request = |name: &str, stub: &str| {
         json!({"metadata": {"name": name}, "spec": {"signerName": "example.com/pods", "podName": "p", "podUID": "1",
             "serviceAccountName": "s", "serviceAccountUID": "2", "nodeName": "n", "nodeUID": "3",

@@ -138,6 +138,17 @@ fn a_server_whose_store_hangs_is_not_well() {
         ("/livez/ping", 200, "ok".to_owned()),
         ("/livez?exclude=etcd", 200, "ok".to_owned()),
         ("/metrics", 200, "kubernetes_healthcheck{name=\"etcd\",type=\"livez\"} 0".to_owned()),
+        ("/metrics/slis", 200, "kubernetes_healthcheck{name=\"etcd\",type=\"livez\"} 0".to_owned()),
+        (
+            "/metrics/slis",
+            200,
+            "kubernetes_healthchecks_total{name=\"etcd\",type=\"livez\",status=\"error\"} 1".to_owned(),
+        ),
+        (
+            "/metrics/slis",
+            200,
+            "kubernetes_healthchecks_total{name=\"ping\",type=\"livez\",status=\"success\"} 3".to_owned(),
+        ),
     ] {
         let said = cluster.get(path).expect(code);
         assert!(said.as_str().is_some_and(|said| said.contains(&want)), "{path}: {said}");
@@ -293,6 +304,36 @@ fn whatever_is_described_is_served() {
             }
         }
     }
+}
+
+/// Clients decide by what is served what the cluster can do.
+#[test]
+fn what_is_not_generally_available_is_served_where_it_is_asked_for() {
+    const GROUPS: &str = "/apis/scheduling.k8s.io/v1alpha2/namespaces/default/podgroups";
+    const WORKLOADS: &str = "/apis/scheduling.k8s.io/v1alpha2/namespaces/default/workloads";
+    const SCALERS: &str = "/apis/autoscaling/v1/namespaces/default/horizontalpodautoscalers";
+    const INTERNAL: &str = "/apis/internal.apiserver.k8s.io";
+    const SERVICE: &str = "/apis/apiregistration.k8s.io/v1/apiservices/v1alpha2.scheduling.k8s.io";
+    for (words, served, others) in [
+        (vec![], vec![SCALERS], vec![GROUPS, WORKLOADS, INTERNAL, SERVICE]),
+        (vec!["api/all=true"], vec![SCALERS, GROUPS, WORKLOADS, INTERNAL, SERVICE], vec![]),
+        (vec!["scheduling.k8s.io/v1alpha2/podgroups=true"], vec![GROUPS, SERVICE], vec![WORKLOADS, INTERNAL]),
+        (vec!["api/all=true", "scheduling.k8s.io/v1alpha2/workloads=false"], vec![SCALERS, GROUPS], vec![WORKLOADS]),
+    ] {
+        let cluster = Cluster::serving(&words);
+        for (path, code) in served.iter().map(|path| (path, 200)).chain(others.iter().map(|path| (path, 404))) {
+            assert_eq!(cluster.get(path).code, code, "{words:?} {path}");
+        }
+    }
+    let versions = |words: &[&str], group: &str| {
+        let groups = Cluster::serving(words).get("/apis").expect(200)["groups"].clone();
+        let found = groups.as_array().expect("groups").iter().find(|found| found["name"] == group)?.clone();
+        let versions = found["versions"].as_array().expect("versions").iter();
+        Some(versions.map(|version| version["version"].as_str().unwrap_or_default().to_owned()).collect::<Vec<_>>())
+    };
+    assert_eq!(versions(&[], "storagemigration.k8s.io"), None);
+    assert_eq!(versions(&[], "autoscaling"), Some(vec!["v2".to_owned(), "v1".to_owned()]));
+    assert_eq!(versions(&["api/beta"], "storagemigration.k8s.io"), Some(vec!["v1beta1".to_owned()]));
 }
 
 /// A group as crates/virt serves subresources.kubevirt.io.

@@ -7,7 +7,7 @@ use std::task::{Context, Poll, Waker};
 
 use bytes::Bytes;
 use carrack_apiserver::body::Lines;
-use carrack_apiserver::{ApiServer, Body, Config, Env, Response};
+use carrack_apiserver::{ApiServer, Body, Config, Env, Response, RuntimeConfig};
 use carrack_auth::Caller;
 use carrack_store::MemStore;
 use http::{HeaderMap, Method};
@@ -86,6 +86,12 @@ impl Cluster {
     /// A cluster with its bootstrap objects and the default service account of `default`.
     pub fn new() -> Cluster {
         Cluster::with(|_| {})
+    }
+
+    /// The same with more APIs, or fewer, in the words of `--runtime-config`.
+    pub fn serving(words: &[&str]) -> Cluster {
+        let runtime = RuntimeConfig::parse(words.iter().copied()).expect("a configuration");
+        Cluster::with(|config| config.runtime = runtime)
     }
 
     pub fn with(configure: impl FnOnce(&mut Config)) -> Cluster {

@@ -88,9 +88,17 @@ fn levels_and_schemas_are_as_they_are_to_be_unless_users_say_otherwise() {
         ("service-accounts", json!("true"), 9000),
         ("service-accounts", json!("false"), 7),
         ("kube-scheduler", Value::Null, 7),
-        ("catch-all", json!("false"), 10_000),
     ] {
         assert_eq!(change(name, autoupdate.clone()), want, "{name} {autoupdate}");
+    }
+    // What could not last is not taken.
+    for (path, spec) in [
+        ("flowschemas/catch-all", json!({"matchingPrecedence": 7})),
+        ("prioritylevelconfigurations/catch-all", json!({"limited": {"nominalConcurrencyShares": 9}})),
+    ] {
+        let why = "spec of 'catch-all' must equal the fixed value";
+        cluster.merge(&format!("{FLOW}/{path}"), &json!({"spec": spec})).refused(422, "Invalid", why);
+        cluster.merge(&format!("{FLOW}/{path}"), &json!({"metadata": {"labels": {"a": "b"}}})).expect(200);
     }
     let level = format!("{FLOW}/prioritylevelconfigurations/exempt");
     cluster.merge(&level, &json!({"spec": {"exempt": {"nominalConcurrencyShares": 9}}})).expect(200);

@@ -27,6 +27,7 @@ mod quota;
 mod rbac;
 mod reads;
 mod rests_on;
+mod routes;
 mod serve;
 mod services;
 mod subresources;

@@ -1,5 +1,8 @@
 //! Admission by what a namespace or a class says: limit ranges, pod security, runtime and ingress classes.
 
+use carrack_apiserver::admission::AdmissionConfiguration;
+use carrack_auth::Caller;
+use http::Method;
 use serde_json::{Value, json};
 
 use crate::harness::{Cluster, pod};
@@ -161,6 +164,53 @@ fn what_pods_are_held_against_is_counted() {
         assert!(counted.contains(&line.as_str()), "{line}: {counted:#?}");
     }
     assert_eq!(counted.len(), 6, "{counted:#?}");
+}
+
+/// Where labels say nothing what the server was told holds, but not for those of whom it was told, too.
+#[test]
+fn pod_security_is_told_when_the_server_starts() {
+    let told = json!({"apiVersion": "apiserver.config.k8s.io/v1", "kind": "AdmissionConfiguration", "plugins": [
+        {"name": "PodSecurity", "configuration": {
+            "apiVersion": "pod-security.admission.config.k8s.io/v1", "kind": "PodSecurityConfiguration",
+            "defaults": {"enforce": "baseline", "enforce-version": "v1.30", "warn": "restricted"},
+            "exemptions": {"usernames": ["operator"], "namespaces": ["kube-system"], "runtimeClasses": ["kata"]}}}]});
+    let cluster = Cluster::with(|config| {
+        let none = |path: &str| Err(format!("{path} is not there"));
+        config.admission = AdmissionConfiguration::parse(told.to_string().as_bytes(), none).expect("a configuration");
+    });
+    let class = json!({"metadata": {"name": "kata"}, "handler": "kata"});
+    cluster.post("/apis/node.k8s.io/v1/runtimeclasses", &class).expect(201);
+    let account = json!({"metadata": {"name": "default"}});
+    cluster.post("/api/v1/namespaces/kube-system/serviceaccounts", &account).expect(201);
+    let bad = |name: &str| {
+        let mut pod = pod(name);
+        pod["spec"]["hostNetwork"] = true.into();
+        pod
+    };
+    cluster.post(PODS, &bad("a")).refused(403, "Forbidden", "violates PodSecurity \"baseline:v1.30\"");
+    let warned = cluster.post(PODS, &pod("b"));
+    let warning = warned.headers.get("warning").and_then(|text| text.to_str().ok()).unwrap_or_default();
+    assert!(warned.code == 201 && warning.contains("restricted:latest"), "{warning}");
+    // Neither refused nor warned: by namespace, user and class.
+    let mut of_class = bad("c");
+    of_class["spec"]["runtimeClassName"] = "kata".into();
+    let operator = || Caller::new("operator", ["system:masters"]);
+    let admin = || Caller::new("admin", ["system:masters"]);
+    for (caller, path, pod) in [
+        (admin(), "/api/v1/namespaces/kube-system/pods", bad("d")),
+        (operator(), PODS, bad("e")),
+        (admin(), PODS, of_class),
+    ] {
+        let json = [("content-type", "application/json")];
+        let made = cluster.request(caller, Method::POST, path, &json, pod.to_string().into());
+        assert!(made.code == 201 && !made.headers.contains_key("warning"), "{:?} {}", made.headers, made.json);
+    }
+    let text = cluster.get("/metrics").expect(200);
+    let line = "pod_security_exemptions_total{request_operation=\"create\",resource=\"pod\",subresource=\"\"} 3";
+    assert!(text.as_str().unwrap_or_default().lines().any(|told| told == line), "{text}");
+    // A namespace's own word goes before.
+    label(&cluster, json!({"pod-security.kubernetes.io/enforce": "privileged"}));
+    cluster.post(PODS, &bad("f")).expect(201);
 }
 
 #[test]

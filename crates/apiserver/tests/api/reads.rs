@@ -53,6 +53,7 @@ fn selectors() {
         ("nodes", "metadata.namespace=a", Some("field label not supported: metadata.namespace".to_owned())),
         ("namespaces", "name=default", Some("field label not supported: name".to_owned())),
         ("namespaces", "status.phase=Active", None),
+        ("replicationcontrollers", "status.replicas=0", None),
         ("pods", "spec.hostname=a", Some("field label not supported: spec.hostname".to_owned())),
         ("pods", "metadata.namespace=a,status.podIPs!=10.0.0.1", None),
     ] {
@@ -60,6 +61,8 @@ fn selectors() {
         let message = reply.json["message"].as_str().map(str::to_owned);
         assert_eq!((reply.code, message), (if want.is_some() { 400 } else { 200 }, want), "{kind} {selector}");
     }
+    let sets = cluster.get("/apis/apps/v1/replicasets?fieldSelector=status.replicas%3D0");
+    sets.refused(400, "BadRequest", &format!("\"status.replicas\" {NOT_KNOWN}"));
     cluster.running_pod("p");
     for (field, value) in [("spec.host", "n1"), ("spec.nodeName", "n1"), ("status.podIPs", "")] {
         let list = cluster.get(&format!("/api/v1/pods?fieldSelector={field}%3D{value}")).expect(200);

@@ -27,6 +27,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
+mod head;
 mod kubelet;
 
 use kubelet::FakeKubelet;
@@ -166,14 +167,15 @@ impl Running {
         (code, serde_json::from_slice(&body).unwrap_or_else(|_| text()))
     }
 
-    /// Makes a level one without a seat of its own, where all others are kept: as if a flood had taken them.
+    /// Makes a level one without a seat of its own, which borrows none: as if a flood had taken them all.
     async fn without_seats(&self, level: &str, response: Value) {
         let admin = self.api.client_as("admin", ["system:masters"]);
         let path = format!("/apis/flowcontrol.apiserver.k8s.io/v1/prioritylevelconfigurations/{level}");
         let mut patch = ApiRequest::new(carrack_engine::Method::Get, &path);
         let reply = admin.send(patch.clone()).await.expect("the level");
         let mut level: Value = serde_json::from_slice(&reply.body).expect("JSON");
-        level["spec"]["limited"] = json!({"nominalConcurrencyShares": 0, "limitResponse": response});
+        level["spec"]["limited"] =
+            json!({"nominalConcurrencyShares": 0, "borrowingLimitPercent": 0, "limitResponse": response});
         level["metadata"]["annotations"]["apf.kubernetes.io/autoupdate-spec"] = "false".into();
         patch.method = carrack_engine::Method::Put;
         patch.body = level.to_string().into();
@@ -281,8 +283,9 @@ async fn worthless_certificates_are_answered() {
 struct Lines(std::sync::Mutex<Vec<Value>>);
 
 impl carrack_apiserver::audit::AuditSink for Lines {
-    fn write(&self, line: &str) {
+    fn write(&self, line: &str) -> std::io::Result<()> {
         self.0.lock().expect("no panic").push(serde_json::from_str(line).expect("JSON"));
+        Ok(())
     }
 }
 
@@ -390,6 +393,18 @@ async fn who_is_not_known_is_noted() {
     assert!(!event.to_string().contains("forged"), "{event}");
 }
 
+/// Who acts for a member of many groups names each in a header of its own.
+#[tokio::test]
+async fn requests_may_have_many_headers() {
+    let running = Running::start(Settings::default()).await;
+    let mut builder = request("GET", "/healthz").header("impersonate-user", "jane");
+    for group in 0..1000 {
+        builder = builder.header("impersonate-group", format!("g{group}"));
+    }
+    let asking = builder.body(Full::default()).expect("request");
+    assert_eq!(running.send(Some(Identity::Admin), asking).await, (200, json!("ok")));
+}
+
 /// A request of which no more comes than the first byte of its body.
 const HALF_A_POST: &str = "POST /api/v1/namespaces/default/configmaps HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 1000\r\n\r\n{";
 
@@ -397,7 +412,7 @@ const HALF_A_POST: &str = "POST /api/v1/namespaces/default/configmaps HTTP/1.1\r
 async fn a_body_that_comes_by_drops_is_not_waited_for() {
     let settings = Settings { body: Duration::from_millis(300), ..Settings::default() };
     let running = Running::start(settings).await;
-    for (half_closed, wanted) in [(false, "400 Bad Request"), (true, "")] {
+    for (half_closed, wanted) in [(false, "504 Gateway Timeout"), (true, "")] {
         let mut stream = running.secure(Some(Identity::Admin)).await;
         stream.write_all(HALF_A_POST.as_bytes()).await.expect("write");
         if half_closed {

@@ -95,6 +95,39 @@ fn addresses_are_given_and_given_back() {
     assert_eq!(back["spec"]["clusterIP"], json!(got[3]), "the only one that is free");
 }
 
+/// What nobody may have is refused, and not replaced by what there is.
+#[test]
+fn what_is_given_is_not_passed_over() {
+    let cluster = on(&["10.43.0.0/16"]);
+    let external = |more: Value| {
+        let mut spec = json!({"type": "ExternalName", "externalName": "example.com", "ports": null});
+        spec.as_object_mut().expect("an object").extend(more.as_object().cloned().expect("an object"));
+        spec
+    };
+    let local = json!({"type": "LoadBalancer", "externalTrafficPolicy": "Local", "healthCheckNodePort": 70_000});
+    let range =
+        "Invalid value: 70000: provided port is not in the valid range. The range of valid ports is 30000-30003";
+    for (spec, want) in [
+        (local, format!("spec.healthCheckNodePort: {range}")),
+        (
+            json!({"type": "NodePort", "ports": [{"port": 80, "nodePort": 70_000}]}),
+            format!("spec.ports[0].nodePort: {range}"),
+        ),
+        (external(json!({"clusterIP": "10.43.0.5"})), "spec.clusterIPs: Forbidden".to_owned()),
+        (external(json!({"clusterIP": "None"})), "spec.clusterIPs: Forbidden".to_owned()),
+        (external(json!({"ipFamilies": ["IPv4"]})), "spec.ipFamilies: Forbidden".to_owned()),
+        (
+            json!({"clusterIP": "None", "clusterIPs": ["None", "10.43.0.6"]}),
+            "'None' must be the first and only value".to_owned(),
+        ),
+    ] {
+        cluster.post(SERVICES, &service("s", spec)).refused(422, "Invalid", &want);
+    }
+    cluster.post(SERVICES, &service("s", external(json!({})))).expect(201);
+    let given = cluster.merge(&format!("{SERVICES}/s"), &json!({"spec": {"clusterIP": "10.43.0.5"}}));
+    given.refused(422, "Invalid", "spec.clusterIPs: Forbidden: may not be set for ExternalName services");
+}
+
 /// `clusterIP` is the first of `clusterIPs`: a client that knows it alone says both with it, one that says both agrees with
 /// itself.
 #[test]

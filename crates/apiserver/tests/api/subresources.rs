@@ -31,6 +31,12 @@ fn a_pod_is_bound_once() {
     let mut stale = binding("n1");
     stale["metadata"]["uid"] = "other".into();
     cluster.post(&format!("{PODS}/p/binding"), &stale).refused(409, "Conflict", "UID in precondition");
+    let mut strange = binding("n1");
+    strange["metadata"]["namespace"] = "other".into();
+    let why = "the namespace of the provided object does not match the namespace sent on the request";
+    for path in [format!("{PODS}/p/binding"), "/api/v1/namespaces/default/bindings".to_owned()] {
+        cluster.post(&path, &strange).refused(400, "BadRequest", why);
+    }
     let done = cluster.post(&format!("{PODS}/p/binding"), &binding("n1")).expect(201);
     assert_eq!(done["status"], "Success");
     let bound = cluster.get(&format!("{PODS}/p")).expect(200);
@@ -148,6 +154,12 @@ fn evictions_delete_gracefully() {
         json!({"apiVersion": "policy/v2", "kind": "Eviction", "metadata": {"name": "p", "namespace": "default"}});
     cluster.post(&format!("{PODS}/p/eviction"), &eviction).refused(400, "BadRequest", "policy/v2");
     eviction["apiVersion"] = "policy/v1".into();
+    // One of that name elsewhere is another pod.
+    eviction["metadata"]["namespace"] = "other".into();
+    let why = "the namespace of the provided object does not match the namespace sent on the request";
+    cluster.post(&format!("{PODS}/p/eviction"), &eviction).refused(400, "BadRequest", why);
+    assert!(cluster.get(&format!("{PODS}/p")).expect(200)["metadata"]["deletionTimestamp"].is_null());
+    eviction["metadata"]["namespace"] = "default".into();
     assert_eq!(cluster.post(&format!("{PODS}/p/eviction"), &eviction).expect(201)["status"], "Success");
     let pod = cluster.get(&format!("{PODS}/p")).expect(200);
     assert!(pod["metadata"]["deletionTimestamp"].is_string());
@@ -331,6 +343,59 @@ fn secrets_of_accounts_get_tokens_when_the_account_is_named_by_its_uid() {
     assert_eq!(presents(&cluster, &token), Ok("system:serviceaccount:default:default".to_owned()));
     cluster.delete(&format!("{secrets}/s")).expect(200);
     assert_eq!(presents(&cluster, &token), Err(401), "it dies with its Secret");
+}
+
+/// Which tokens of Secrets are used can be seen, and one that is not can be tried to be done without.
+#[test]
+fn tokens_of_secrets_are_tracked() {
+    let cluster = issuing();
+    let tracking = "/api/v1/namespaces/kube-system/configmaps/kube-apiserver-legacy-service-account-token-tracking";
+    assert_eq!(cluster.get(tracking).expect(200)["data"], json!({"since": "2027-01-15"}));
+    cluster.merge(tracking, &json!({"data": {"since": "soon"}})).expect(200);
+    cluster.env.advance(24 * 3600);
+    now(cluster.api.restore()).expect("restored");
+    assert_eq!(cluster.get(tracking).expect(200)["data"], json!({"since": "2027-01-16"}));
+    let account = cluster.get("/api/v1/namespaces/default/serviceaccounts/default").expect(200);
+    let annotations = json!({"kubernetes.io/service-account.name": "default",
+        "kubernetes.io/service-account.uid": account["metadata"]["uid"]});
+    let (secrets, path) = ("/api/v1/namespaces/default/secrets", "/api/v1/namespaces/default/secrets/s");
+    let type_ = "kubernetes.io/service-account-token";
+    let secret = json!({"metadata": {"name": "s", "annotations": annotations}, "type": type_});
+    let made = cluster.post(secrets, &secret).expect(201);
+    let filled = cluster.merge(path, &json!({"metadata": {"labels": {"a": "b"}}})).expect(200);
+    let text = |secret: &Value| {
+        let token = secret["data"]["token"].as_str().expect("a token");
+        String::from_utf8(base64::engine::general_purpose::STANDARD.decode(token).expect("base64")).expect("text")
+    };
+    let token = text(&filled);
+    let (used, invalid) = ("kubernetes.io/legacy-token-last-used", "kubernetes.io/legacy-token-invalid-since");
+    let label = || cluster.get(path).expect(200)["metadata"]["labels"][used].clone();
+    let known: Result<String, u16> = Ok("system:serviceaccount:default:default".to_owned());
+    assert_eq!((label(), presents(&cluster, &token), label()), (Value::Null, known.clone(), json!("2027-01-16")));
+    let at = revision(&cluster.get(path).expect(200));
+    assert_eq!(
+        (presents(&cluster, &token), revision(&cluster.get(path).expect(200))),
+        (known.clone(), at),
+        "once a day"
+    );
+    cluster.env.advance(24 * 3600);
+    let mark = |since: Value| cluster.merge(path, &json!({"metadata": {"labels": {invalid: since}}})).expect(200);
+    mark(json!("2027-01-17"));
+    assert_eq!((presents(&cluster, &token), label()), (Err(401), json!("2027-01-17")), "refused, and seen");
+    mark(Value::Null);
+    assert_eq!(presents(&cluster, &token), known);
+    // Another server's clock may be ahead.
+    cluster.merge(path, &json!({"metadata": {"labels": {used: "2027-01-18"}}})).expect(200);
+    assert_eq!((presents(&cluster, &token), label()), (known.clone(), json!("2027-01-18")));
+    // One that is bound to the Secret is as those that Secrets held before.
+    let bound = json!({"apiVersion": "v1", "kind": "Secret", "name": "s", "uid": made["metadata"]["uid"]});
+    let tokens = "/api/v1/namespaces/default/serviceaccounts/default/token";
+    let issued = cluster.post(tokens, &json!({"spec": {"boundObjectRef": bound}})).expect(201);
+    let issued = issued["status"]["token"].as_str().expect("a token").to_owned();
+    // What the Secret holds no more is good for nothing.
+    let again = cluster.merge(path, &json!({"data": {"token": "YW5vdGhlcg=="}})).expect(200);
+    assert_eq!(text(&again), "another");
+    assert_eq!((presents(&cluster, &token), presents(&cluster, &issued)), (Err(401), known));
 }
 
 #[test]
@@ -559,6 +624,31 @@ fn logs_and_exec_go_to_the_node() {
         "BadRequest",
         "pod two does not have a host assigned",
     );
+}
+
+#[test]
+fn logs_are_not_asked_for_with_what_makes_no_sense() {
+    let cluster = Cluster::new();
+    cluster.running_pod("p");
+    for (query, code, reason, want) in [
+        (
+            "tailLines=-1",
+            422,
+            "Invalid",
+            "PodLogOptions \"p\" is invalid: tailLines: Invalid value: -1: must be greater than or equal to 0",
+        ),
+        ("limitBytes=0", 422, "Invalid", "limitBytes: Invalid value: 0: must be greater than 0"),
+        ("sinceSeconds=0", 422, "Invalid", "sinceSeconds: Invalid value: 0: must be greater than 0"),
+        ("sinceSeconds=1&sinceTime=2026-01-01T00:00:00Z", 422, "Invalid", "Forbidden: at most one of `sinceTime`"),
+        ("stream=stdout", 422, "Invalid", "stream: Unsupported value: \"stdout\""),
+        ("stream=Stdout&tailLines=1", 422, "Invalid", "Forbidden: `tailLines` and specific `stream`"),
+        ("tailLines=x", 400, "BadRequest", "invalid value \"x\" of parameter tailLines: a number is needed"),
+        ("sinceTime=yesterday", 400, "BadRequest", "parameter sinceTime: an RFC 3339 time is needed"),
+    ] {
+        cluster.get(&format!("{PODS}/p/log?{query}")).refused(code, reason, want);
+    }
+    // So it is where there is no such pod.
+    cluster.get(&format!("{PODS}/none/log?limitBytes=-1")).refused(422, "Invalid", "PodLogOptions \"none\" is invalid");
 }
 
 #[test]

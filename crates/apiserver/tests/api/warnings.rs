@@ -42,6 +42,22 @@ fn pods_with_less_than_no_time() {
     cluster.merge(&path, &json!({"spec": {"terminationGracePeriodSeconds": -1}})).expect(422);
 }
 
+/// What is no pair is stored as it is, and told whenever it is written.
+#[test]
+fn pairs_that_are_none() {
+    const SECRETS: &str = "/api/v1/namespaces/default/secrets";
+    let cluster = Cluster::new();
+    let secret = |kind: &str| {
+        let data = json!({"tls.crt": "aGVsbG8=", "tls.key": ""});
+        json!({"metadata": {"generateName": "s-"}, "type": kind, "data": data})
+    };
+    let warning = "tls: failed to find any PEM data in certificate input";
+    let made = says(cluster.post(SECRETS, &secret("kubernetes.io/tls")), 201, &[warning]);
+    let path = format!("{SECRETS}/{}", made["metadata"]["name"].as_str().expect("a name"));
+    says(cluster.merge(&path, &json!({"metadata": {"labels": {"a": "b"}}})), 200, &[warning]);
+    says(cluster.post(SECRETS, &secret("Opaque")), 201, &[]);
+}
+
 #[test]
 fn templates_by_all_ways() {
     let cluster = Cluster::new();

@@ -6,11 +6,11 @@ use bytes::Bytes;
 use carrack_apiserver::Body;
 use carrack_apiserver::body::Lines;
 use carrack_auth::Caller;
-use carrack_store::{Revision, Store as _, StoreError};
+use carrack_store::{Op, Revision, Store as _, StoreError, Txn, Value};
 use http::Method;
 use serde_json::json;
 
-use crate::harness::{CONFIG_MAPS, Cluster, config_map, now, revision};
+use crate::harness::{CONFIG_MAPS, Cluster, config_map, names, now, revision};
 
 #[test]
 fn from_the_beginning_from_now_from_then() {
@@ -30,6 +30,38 @@ fn from_the_beginning_from_now_from_then() {
     for watch in [&mut unset, &mut zero, &mut then] {
         assert_eq!(watch.summary(), ["MODIFIED a", "ADDED b", "DELETED a"]);
     }
+}
+
+/// What somebody else has put into the store and is no object is neither told nor passed over, until it has been taken away.
+#[test]
+fn what_is_no_object_is_refused_by_its_key() {
+    let cluster = Cluster::new();
+    let (key, odd) = ("/registry/configmaps/default/odd", format!("{CONFIG_MAPS}/odd"));
+    cluster.post(CONFIG_MAPS, &config_map("a", "1")).expect(201);
+    let path = format!("{CONFIG_MAPS}?watch=true&resourceVersion={}", cluster.store.revision());
+    let mut table = cluster.watch_as(&path, "application/json;as=Table;g=meta.k8s.io;v=v1");
+    let mut watch = cluster.watch(&path);
+    let change = |op| drop(now(cluster.store.transact(Txn { checks: Vec::new(), ops: vec![op] })).expect("changed"));
+    cluster.post(CONFIG_MAPS, &config_map("b", "1")).expect(201);
+    change(Op::Put(key.into(), Value { bytes: "k8s".into(), stamp_at: None }));
+    for reply in [
+        cluster.get(&odd),
+        cluster.get(CONFIG_MAPS),
+        cluster.get(&format!("{CONFIG_MAPS}?limit=3&labelSelector=a%3Db")),
+        cluster.put(&odd, &config_map("odd", "1")),
+        cluster.merge(&odd, &json!({"data": {"v": "2"}})),
+        cluster.delete(&odd),
+    ] {
+        reply.refused(500, "StorageReadError", key);
+    }
+    for watch in [&mut watch, &mut table] {
+        let events = watch.events();
+        let told: Vec<&str> = events.iter().filter_map(|event| event["type"].as_str()).collect();
+        assert_eq!(told, ["ADDED", "ERROR"]);
+        assert_eq!(events[1]["object"]["reason"], "StorageReadError");
+    }
+    change(Op::Delete(key.into()));
+    assert_eq!(names(&cluster.get(CONFIG_MAPS).expect(200)), ["a", "b"]);
 }
 
 /// Who may watch may do nothing else, by a path that counts as a watch whatever its method.

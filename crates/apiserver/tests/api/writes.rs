@@ -335,7 +335,11 @@ fn templates_of_daemon_sets_are_numbered() {
     let path = format!("{SETS}/b");
     let other = json!({"spec": {"template": {"metadata": {"annotations": {"x": "y"}}}}});
     assert_eq!(number(&cluster.merge(&path, &other).expect(200)), "6");
-    // Nothing else counts, and nobody sets or removes it.
+    // Nothing else counts, also not that something empty is left out, and nobody sets or removes it.
+    let empty = json!({"spec": {"template": {"spec": {"hostname": "", "nodeSelector": {}}}}});
+    assert_eq!(number(&cluster.merge(&path, &empty).expect(200)), "6");
+    let left_out = json!({"spec": {"template": {"spec": {"hostname": null}}}});
+    assert_eq!(number(&cluster.merge(&path, &left_out).expect(200)), "6");
     let limit = json!({"spec": {"revisionHistoryLimit": 3}, "metadata": {"annotations": null}});
     assert_eq!(number(&cluster.merge(&path, &limit).expect(200)), "6");
     let forged = json!({"metadata": {"annotations": {"deprecated.daemonset.template.generation": "9"}}});

@@ -90,6 +90,15 @@ impl Presented {
         }
     }
 
+    /// The Secret that holds it, of a token that is good as long as one does ([`Verified::held_in`]).
+    #[must_use]
+    pub fn held_in(&self) -> Option<BoundObject> {
+        match self {
+            Self::Caller(_) => None,
+            Self::Token(verified) => verified.held_in(),
+        }
+    }
+
     /// The caller, once what its token is bound to has been looked up.
     ///
     /// # Errors
@@ -203,19 +212,24 @@ pub fn bearer_token(headers: &HeaderMap) -> Result<Option<Secret>, AuthnError> {
         }
         return Ok(Some(Secret::new(token)));
     }
-    for value in headers.get_all(SEC_WEBSOCKET_PROTOCOL) {
-        let Ok(text) = value.to_str() else { continue };
-        for protocol in text.split(',') {
-            let Some(encoded) = protocol.trim().strip_prefix(WEBSOCKET_TOKEN_PREFIX) else {
-                continue;
-            };
-            let token = URL_SAFE_NO_PAD
-                .decode(encoded)
-                .ok()
-                .and_then(|bytes| String::from_utf8(bytes).ok())
-                .ok_or(AuthnError::Malformed("the WebSocket subprotocol's token is not base64url"))?;
-            return Ok(Some(Secret::new(token)));
-        }
+    let named = headers.get_all(SEC_WEBSOCKET_PROTOCOL).iter().filter_map(|value| value.to_str().ok());
+    let (tokens, others): (Vec<&str>, Vec<&str>) = named
+        .flat_map(|text| text.split(','))
+        .map(str::trim)
+        .partition(|protocol| protocol.starts_with(WEBSOCKET_TOKEN_PREFIX));
+    let encoded = match tokens.as_slice() {
+        [] => return Ok(None),
+        [token] => token.strip_prefix(WEBSOCKET_TOKEN_PREFIX).unwrap_or(token),
+        _ => return Err(AuthnError::Malformed("more than one WebSocket subprotocol is a token")),
+    };
+    let token = URL_SAFE_NO_PAD
+        .decode(encoded)
+        .ok()
+        .and_then(|bytes| String::from_utf8(bytes).ok())
+        .ok_or(AuthnError::Malformed("the WebSocket subprotocol's token is not base64url"))?;
+    // A client gives up unless one of what it offers is agreed upon, and the token is never sent back.
+    if others.is_empty() {
+        return Err(AuthnError::Malformed("there is no WebSocket subprotocol beside the token"));
     }
-    Ok(None)
+    Ok(Some(Secret::new(token)))
 }

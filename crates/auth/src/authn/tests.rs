@@ -41,7 +41,7 @@ fn who_sends_it() {
     let issued = issuer.issue(&spec, NOW, "id").expect("a token").token;
     let token = issued.expose();
     let account = BoundObject::ServiceAccount { namespace: "ns".into(), name: "sa".into() };
-    let exists = Found { uid: "u".into(), deletion_unix_s: None };
+    let exists = Found { uid: "u".into(), ..Found::default() };
     let there = BTreeMap::from([(account.clone(), Some(exists))]);
     let gone = BTreeMap::from([(account, None)]);
     let unread = BTreeMap::new();
@@ -79,12 +79,11 @@ fn who_sends_it() {
     check(None, &[("authorization", "Bearer junk")], &unread, Err(rejected));
     check(None, &[("authorization", &bearer)], &gone, Err(rejected));
     check(None, &[("authorization", &bearer)], &unread, Err(|e| matches!(e, AuthnError::Unavailable(_))));
-    check(
-        None,
-        &[("sec-websocket-protocol", "base64url.bearer.authorization.k8s.io.!")],
-        &unread,
-        Err(|e| matches!(e, AuthnError::Malformed(_))),
-    );
+    // A token that cannot be read, two of them, or one beside which nothing is offered that could be agreed upon.
+    for offered in [format!("a, {WEBSOCKET_TOKEN_PREFIX}!"), format!("a, {socket}, {socket}"), socket] {
+        let malformed: fn(&AuthnError) -> bool = |e| matches!(e, AuthnError::Malformed(_));
+        check(None, &[("sec-websocket-protocol", &offered)], &unread, Err(malformed));
+    }
 
     let strict = authenticator.clone().without_anonymous();
     assert_eq!(strict.authenticate(None, &HeaderMap::new(), NOW, &unread), Err(AuthnError::Missing));

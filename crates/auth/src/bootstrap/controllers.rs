@@ -11,6 +11,7 @@ use crate::rbac::Rule;
 
 const STORAGE: &[&str] = &["storage.k8s.io"];
 const DISCOVERY: &[&str] = &["discovery.k8s.io"];
+const AUTOSCALING: &[&str] = &["autoscaling"];
 const POLICIES: &[&str] = &["admissionregistration.k8s.io"];
 const ALL: &[&str] = &["*"];
 
@@ -89,6 +90,19 @@ fn cluster_controllers() -> Table {
                 rule("list watch", CORE, "pods"),
                 rule("patch update", CORE, "pods/status"),
                 rule("get", ALL, "*/scale"),
+                events(),
+            ],
+        ),
+        (
+            "horizontal-pod-autoscaler",
+            vec![
+                rule(READ, AUTOSCALING, "horizontalpodautoscalers"),
+                rule("update patch", AUTOSCALING, "horizontalpodautoscalers/status"),
+                rule("get update patch", ALL, "*/scale"),
+                rule("list watch", CORE, "pods"),
+                rule("list watch", &["metrics.k8s.io"], "pods"),
+                rule(READ, &["custom.metrics.k8s.io"], "*"),
+                rule(READ, &["external.metrics.k8s.io"], "*"),
                 events(),
             ],
         ),

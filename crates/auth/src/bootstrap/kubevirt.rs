@@ -198,11 +198,14 @@ fn agents(b: &mut Builder) {
             rule("get list watch create update patch delete", CORE, "persistentvolumeclaims"),
             rule("get list watch create update patch delete", &["snapshot.storage.k8s.io"], "volumesnapshots"),
             rule(READ, &["snapshot.storage.k8s.io"], "volumesnapshotclasses"),
-            // Whether there are kinds of volume snapshots.
+            // The DataVolumes of machines' templates, and what they are copied from, where CDI is installed.
+            rule("get list watch create patch", &["cdi.kubevirt.io"], "datavolumes"),
+            rule(READ, &["cdi.kubevirt.io"], "datasources"),
+            // Whether there are kinds of volume snapshots, and of DataVolumes.
             rule(READ, &["apiextensions.k8s.io"], "customresourcedefinitions"),
             rule("get list watch create delete", APPS, "controllerrevisions"),
             rule(READ, &["coordination.k8s.io"], "leases"),
-            // Who asks for its metrics.
+            // Who asks for its metrics; and whether a machine's service account may copy what its DataVolumes are copied from.
             rule("create", &["authentication.k8s.io"], "tokenreviews"),
             rule("create", &["authorization.k8s.io"], "subjectaccessreviews"),
             events(),

@@ -118,6 +118,16 @@ fn who_may_do_what() {
     check(&controllers, at("update", "", "namespaces").with_subresource("finalize").named("ns"), true);
     check(&controllers, at("create", "", "configmaps").in_namespace("ns"), true);
     check(&controllers, at("create", "", "pods").in_namespace("ns"), true);
+    check(
+        &controllers,
+        at("patch", "example.com", "fleets").with_subresource("scale").in_namespace("ns").named("x"),
+        true,
+    );
+    check(
+        &controllers,
+        at("get", "custom.metrics.k8s.io", "pods").with_subresource("requests").in_namespace("ns").named("*"),
+        true,
+    );
     check(&controllers, at("escalate", "rbac.authorization.k8s.io", "clusterroles"), false);
     check(&controllers, at("impersonate", "", "users").named("x"), false);
     check(

@@ -1,6 +1,7 @@
-//! Bundles of authorities that somebody wants others to trust: what is wrong with one.
+//! Certificates in PEM that somebody hands in: what is wrong with a bundle of authorities that others are to trust, and with
+//! what a signer issues.
 //!
-//! Upstream: `pkg/apis/certificates/validation`, `validateTrustBundle`.
+//! Upstream: `pkg/apis/certificates/validation`, `validateTrustBundle` and `validateCertificate`.
 
 use std::collections::BTreeMap;
 
@@ -32,6 +33,24 @@ pub fn bundle_faults(text: &str) -> Vec<String> {
     let told = |places: &Vec<usize>| places.iter().map(usize::to_string).collect::<Vec<_>>().join(" ");
     faults.extend(twice.into_iter().map(|places| format!("duplicate trust anchor (indices [{}])", told(places))));
     faults
+}
+
+/// What is wrong with an issued certificate in PEM, which its authorities may follow: it is certificates and nothing else.
+#[must_use]
+pub fn issued_fault(pem: &[u8]) -> Option<String> {
+    let mut count = 0;
+    for (at, block) in Pem::iter_from_buffer(pem).enumerate() {
+        // Blocks with headers are among these, which are permitted in none.
+        let Ok(block) = block else { return Some(format!("entry {at} does not parse as PEM")) };
+        if block.label != CERTIFICATE {
+            return Some(format!("only CERTIFICATE PEM blocks are allowed, found {:?}", block.label));
+        }
+        if !matches!(X509Certificate::from_der(&block.contents), Ok(([], _))) {
+            return Some(format!("entry {at} does not parse as X.509"));
+        }
+        count += 1;
+    }
+    (count == 0).then(|| "must contain at least one CERTIFICATE PEM block".to_owned())
 }
 
 fn authority(at: usize, block: Pem) -> Result<Vec<u8>, String> {
@@ -73,6 +92,34 @@ mod tests {
             (format!("{one}-----BEGIN CERTIFICATE-----\n"), vec!["entry 1 does not parse as PEM"]),
         ] {
             assert_eq!(bundle_faults(&bundle), want, "{bundle}");
+        }
+    }
+
+    #[test]
+    fn issued_certificates() {
+        let directory = tempfile::tempdir().expect("temporary directory");
+        let pki = Pki::open_or_create(directory.path(), 1_800_000_000).expect("pki");
+        let leaf = pki.client(&Identity::Admin, 1_800_000_000).expect("a certificate").certificate;
+        let none = Some("must contain at least one CERTIFICATE PEM block");
+        for (pem, want) in [
+            (leaf.clone(), None),
+            (format!("for jane\n{leaf}{}", pki.ca_pem()), None),
+            (String::new(), none),
+            ("nothing".to_owned(), none),
+            (
+                leaf.replace("CERTIFICATE", "X509 CRL"),
+                Some("only CERTIFICATE PEM blocks are allowed, found \"X509 CRL\""),
+            ),
+            (
+                format!("{leaf}-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n"),
+                Some("entry 1 does not parse as X.509"),
+            ),
+            (
+                leaf.replace("-----BEGIN CERTIFICATE-----\n", "-----BEGIN CERTIFICATE-----\nOf: jane\n\n"),
+                Some("entry 0 does not parse as PEM"),
+            ),
+        ] {
+            assert_eq!(issued_fault(pem.as_bytes()).as_deref(), want, "{pem}");
         }
     }
 }

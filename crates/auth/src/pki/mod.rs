@@ -20,6 +20,7 @@ mod bundle;
 mod files;
 mod identity;
 mod issue;
+mod pair;
 mod pods;
 mod request;
 #[cfg(test)]
@@ -28,11 +29,12 @@ mod tests;
 use std::path::{Path, PathBuf};
 
 pub use ask::{CertificateFacts, PairError, Subject, key_fingerprint, new_key, new_request};
-pub use bundle::bundle_faults;
+pub use bundle::{bundle_faults, issued_fault};
 use files::Directory;
 pub use files::write_private;
 pub use identity::{Identity, Sans, Server};
 use issue::{Authority, Leaf};
+pub use pair::pair_fault;
 pub use pods::{ChainFacts, Shown, ShownFault, proven_key, read_chain};
 pub use request::{
     RequestFacts, RequestSigner, SIGNER_CLIENT, SIGNER_KUBELET_CLIENT, SIGNER_KUBELET_SERVING, SIGNER_LEGACY,

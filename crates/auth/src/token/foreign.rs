@@ -144,7 +144,7 @@ impl<'a> ForeignToken<'a> {
         let fits = |key: &&Key| (kid.is_empty() || key.kid == *kid) && key.alg.as_deref().is_none_or(|own| own == alg);
         let mut fitting = keys.0.iter().filter(fits);
         let is_signed = fitting.any(|key| key.material.verify(alg, self.0.signed, &self.0.signature));
-        if is_signed { self.0.payload() } else { None }
+        if is_signed { self.0.claims() } else { None }
     }
 }
 

@@ -3,6 +3,7 @@
 use super::claims::{Claims, KubernetesClaims, Reference};
 use super::jws::{self, SignError};
 use super::key::SigningKey;
+use super::legacy::LegacyClaims;
 use crate::caller::SERVICE_ACCOUNT_USER_PREFIX;
 use crate::secret::Secret;
 
@@ -136,13 +137,14 @@ impl Issuer {
         Ok(Issued { token, expiration_unix_s: now_unix_s.saturating_add(expiration_s), audiences, expiration_s })
     }
 
-    /// Issues a token that no bound cuts: it is valid as long as what it is bound to. For Secrets that ask for one
-    /// (`kubernetes.io/service-account-token`).
+    /// Issues the token that a Secret is to hold (`kubernetes.io/service-account-token`): it is valid as long as it does. Nothing
+    /// of the spec counts but whose it is.
     ///
     /// # Errors
     /// When signing fails.
-    pub fn issue_lasting(&self, spec: &TokenSpec, now_unix_s: i64, token_id: &str) -> Result<Secret, IssueError> {
-        Ok(self.sign(spec, now_unix_s, (MAX_EXPIRATION_S, None), token_id)?.0)
+    pub fn issue_held(&self, spec: &TokenSpec, secret: &str) -> Result<Secret, IssueError> {
+        let token = jws::sign(&LegacyClaims::new(spec, secret), &self.key);
+        token.map(Secret::new).map_err(|error| IssueError::Sign(error.to_string()))
     }
 
     /// Signs a token that is valid for so long, and old before that if so it is said. Returns its audiences, too.

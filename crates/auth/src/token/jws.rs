@@ -2,10 +2,9 @@
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
-use serde_json::{Map, Value};
 
-use super::claims::Claims;
 use super::key::{KeyError, SigningKey};
 
 /// Tokens longer than this are not looked at.
@@ -55,13 +54,8 @@ impl<'a> Parts<'a> {
         Some(serde_json::from_slice::<Iss>(&json).ok()?.iss)
     }
 
-    /// All claims, whatever they are; call it only after the signature has been verified.
-    pub(super) fn payload(&self) -> Option<Map<String, Value>> {
-        serde_json::from_slice(&URL_SAFE_NO_PAD.decode(self.payload).ok()?).ok()
-    }
-
     /// The claims; call it only after the signature has been verified.
-    pub(super) fn claims(&self) -> Option<Claims> {
+    pub(super) fn claims<C: DeserializeOwned>(&self) -> Option<C> {
         serde_json::from_slice(&URL_SAFE_NO_PAD.decode(self.payload).ok()?).ok()
     }
 }

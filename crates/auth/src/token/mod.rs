@@ -9,7 +9,7 @@
 //! Signing and verifying are ring's. A JWT library was looked at: `jsonwebtoken` 11 needs
 //! aws-lc-rs or a second set of curves, RSA included, next to the ring that TLS links anyway, for
 //! what is about a hundred lines here: one algorithm, one header, and claims of our own.
-//! Upstream: `pkg/serviceaccount` (claims, legacy-free), `plugin/pkg/serviceaccount`.
+//! Upstream: `pkg/serviceaccount` (claims, and those of old in `legacy`), `plugin/pkg/serviceaccount`.
 
 mod claims;
 mod discovery;
@@ -17,6 +17,7 @@ mod foreign;
 mod issue;
 mod jws;
 mod key;
+mod legacy;
 #[cfg(test)]
 mod tests;
 mod verify;

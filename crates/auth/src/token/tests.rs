@@ -40,7 +40,7 @@ fn pod() -> BoundObject {
 type World = BTreeMap<BoundObject, Option<Found>>;
 
 fn world() -> World {
-    let found = |uid: &str| Some(Found { uid: uid.into(), deletion_unix_s: None });
+    let found = |uid: &str| Some(Found { uid: uid.into(), ..Found::default() });
     BTreeMap::from([(account(), found("sa-uid")), (pod(), found("pod-uid"))])
 }
 
@@ -134,8 +134,8 @@ fn what_is_gone_takes_its_tokens_along() {
         world.insert(object, found);
         f.check(&token, NOW, &world).map(|_| ())
     };
-    let other = || Some(Found { uid: "other".into(), deletion_unix_s: None });
-    let deleted = |uid: &str, at: i64| Some(Found { uid: uid.into(), deletion_unix_s: Some(at) });
+    let other = || Some(Found { uid: "other".into(), ..Found::default() });
+    let deleted = |uid: &str, at: i64| Some(Found { uid: uid.into(), deletion_unix_s: Some(at), ..Found::default() });
     assert_eq!(with(account(), None), Err(TokenError::Gone(account())));
     assert_eq!(with(account(), other()), Err(TokenError::Replaced(account())));
     assert_eq!(with(pod(), None), Err(TokenError::Gone(pod())));
@@ -293,6 +293,55 @@ fn mounted_tokens_are_taken_for_longer_than_they_say() {
     assert_eq!(issued.expect("a token").expiration_s, 3600, "who bounds all of them has none extended");
 }
 
+/// They have no end of their own: what their Secret holds is good, and nothing else.
+#[test]
+fn tokens_that_secrets_hold() {
+    let f = fixture();
+    let issued = f.issuer.issue_held(&spec(), "s").expect("a token");
+    let payload = issued.expose().split('.').nth(1).expect("three parts");
+    let json: Value = serde_json::from_slice(&URL_SAFE_NO_PAD.decode(payload).expect("base64url")).expect("JSON");
+    assert_eq!(
+        json,
+        serde_json::json!({
+            "iss": "kubernetes/serviceaccount", "sub": "system:serviceaccount:ns:sa",
+            "kubernetes.io/serviceaccount/namespace": "ns",
+            "kubernetes.io/serviceaccount/secret.name": "s",
+            "kubernetes.io/serviceaccount/service-account.name": "sa",
+            "kubernetes.io/serviceaccount/service-account.uid": "sa-uid",
+        })
+    );
+    let secret = BoundObject::Secret { namespace: "ns".into(), name: "s".into() };
+    let verified = f.verifier.verify(issued.expose(), &[], NOW).expect("verifies");
+    assert_eq!(verified.held_in().as_ref(), Some(&secret));
+    assert_eq!(f.verifier.verify(&f.issue(&spec()), &[], NOW).expect("verifies").held_in(), None);
+    assert_eq!(
+        (verified.audiences(), verified.needs()),
+        (&[DEFAULT_ISSUER.to_owned()][..], vec![account(), secret.clone()])
+    );
+    assert!(matches!(f.verifier.verify(issued.expose(), &["vault".into()], NOW), Err(TokenError::Audience { .. })));
+    let held = Found { uid: "any".into(), token: Some(issued.clone()), ..Found::default() };
+    let changed = Some(Secret::new("another"));
+    for (found, want) in [
+        (Some(held.clone()), Ok("system:serviceaccount:ns:sa")),
+        (Some(Found { deletion_unix_s: Some(NOW - 60), ..held.clone() }), Ok("system:serviceaccount:ns:sa")),
+        (Some(Found { deletion_unix_s: Some(NOW - 61), ..held.clone() }), Err(TokenError::Gone(secret.clone()))),
+        (Some(Found { is_invalidated: true, ..held.clone() }), Err(TokenError::Invalidated(secret.clone()))),
+        (Some(Found { token: changed, ..held.clone() }), Err(TokenError::Replaced(secret.clone()))),
+        (Some(Found { token: None, ..held }), Err(TokenError::Replaced(secret.clone()))),
+        (None, Err(TokenError::Gone(secret.clone()))),
+    ] {
+        let mut world = world();
+        world.insert(secret.clone(), found.clone());
+        let got = f.check(issued.expose(), NOW, &world).map(|caller| caller.user);
+        assert_eq!(got.as_deref().map_err(Clone::clone), want, "{found:?}");
+    }
+    let nobody = TokenSpec { account: Reference { name: "sa".into(), uid: String::new() }, ..spec() };
+    for issued in [f.issuer.issue_held(&spec(), ""), f.issuer.issue_held(&nobody, "s")] {
+        let got = f.verifier.verify(issued.expect("a token").expose(), &[], NOW);
+        assert_eq!(got.map(|_| ()), Err(TokenError::Claims));
+    }
+}
+
 #[test]
 fn the_key_set_verifies_tokens() {
     let f = fixture();
@@ -306,7 +355,16 @@ fn the_key_set_verifies_tokens() {
         .verify(signed.as_bytes(), &URL_SAFE_NO_PAD.decode(signature).expect("base64url"))
         .expect("the published key verifies");
     assert_eq!(key["kid"], f.issuer.key().verifying_key().kid());
-    assert_eq!(openid_configuration(DEFAULT_ISSUER)["jwks_uri"], format!("{DEFAULT_ISSUER}/openid/v1/jwks"));
+    for (own, base) in [
+        (None, DEFAULT_ISSUER),
+        (Some("192.0.2.1:6443"), "https://192.0.2.1:6443"),
+        (Some("[2001:db8::1]:443"), "https://[2001:db8::1]:443"),
+    ] {
+        let own = own.map(|address| address.parse().expect("an address"));
+        let document = openid_configuration(DEFAULT_ISSUER, own);
+        assert_eq!(document["issuer"], DEFAULT_ISSUER);
+        assert_eq!(document["jwks_uri"], format!("{base}/openid/v1/jwks"));
+    }
 }
 
 #[test]

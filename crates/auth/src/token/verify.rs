@@ -8,7 +8,9 @@ use std::collections::BTreeMap;
 use super::claims::{BoundNames, Claims, Reference};
 use super::jws::Parts;
 use super::key::VerifyingKey;
+use super::legacy::{ISSUER as LEGACY_ISSUER, LegacyClaims};
 use crate::caller::{Caller, split_service_account};
+use crate::secret::Secret;
 
 /// Clocks of issuer and verifier may differ by this much.
 const CLOCK_LEEWAY_S: i64 = 60;
@@ -65,6 +67,12 @@ pub struct Found {
     pub uid: String,
     /// Its `deletionTimestamp`, in seconds since the Unix epoch.
     pub deletion_unix_s: Option<i64>,
+    /// The token that it holds, of a Secret that does.
+    pub token: Option<Secret>,
+    /// Whether that is refused, as its label says (`kubernetes.io/legacy-token-invalid-since`).
+    pub is_invalidated: bool,
+    /// The day on which that was last used, as its label says (`kubernetes.io/legacy-token-last-used`).
+    pub last_used: String,
 }
 
 /// An object could not be read: whether it exists is unknown.
@@ -120,6 +128,9 @@ pub enum TokenError {
     /// Something of that name exists, but it is another one.
     #[error("{0} exists, but is not the one that the token was issued for")]
     Replaced(BoundObject),
+    /// The Secret that holds it says that it is good no more.
+    #[error("the token in {0} has been marked invalid")]
+    Invalidated(BoundObject),
     /// Whether something that it is bound to exists is unknown.
     #[error("whether {object} still exists is unknown: {source}")]
     Unknown {
@@ -143,6 +154,8 @@ pub struct Verifier {
 pub struct Verified {
     claims: Claims,
     audiences: Vec<String>,
+    /// The token itself, of one that a Secret holds.
+    held: Option<Secret>,
 }
 
 impl Verifier {
@@ -166,7 +179,9 @@ impl Verifier {
     /// [`TokenError`], never [`TokenError::Gone`] and its like.
     pub fn verify(&self, token: &str, audiences: &[String], now_unix_s: i64) -> Result<Verified, TokenError> {
         let parts = Parts::split(token).ok_or(TokenError::NotOurs)?;
-        if parts.claimed_issuer().as_deref() != Some(&self.issuer) {
+        let issuer = parts.claimed_issuer();
+        let is_legacy = issuer.as_deref() == Some(LEGACY_ISSUER);
+        if !is_legacy && issuer.as_deref() != Some(&self.issuer) {
             return Err(TokenError::NotOurs);
         }
         // Only this one algorithm: a token cannot choose a weaker one for itself.
@@ -178,7 +193,12 @@ impl Verifier {
         if !candidates.any(|key| key.verify(parts.signed, &parts.signature)) {
             return Err(TokenError::Signature);
         }
-        let claims = parts.claims().ok_or(TokenError::Claims)?;
+        let claims: Option<Claims> = if is_legacy {
+            parts.claims().and_then(|claims: LegacyClaims| claims.read(&self.api_audiences))
+        } else {
+            parts.claims()
+        };
+        let claims = claims.ok_or(TokenError::Claims)?;
         let names = (claims.kubernetes.namespace.as_str(), claims.kubernetes.serviceaccount.name.as_str());
         if split_service_account(&claims.sub) != Some(names) {
             return Err(TokenError::Claims);
@@ -194,7 +214,7 @@ impl Verifier {
         if matching.is_empty() {
             return Err(TokenError::Audience { got: claims.aud, want: wanted.to_vec() });
         }
-        Ok(Verified { claims, audiences: matching })
+        Ok(Verified { claims, audiences: matching, held: is_legacy.then(|| Secret::new(token)) })
     }
 }
 
@@ -216,6 +236,21 @@ impl Verified {
     #[must_use]
     pub fn is_stale(&self, now_unix_s: i64) -> Option<bool> {
         self.claims.kubernetes.warnafter.map(|at| now_unix_s > at)
+    }
+
+    /// The Secret that holds it, of a token that is good as long as one does.
+    #[must_use]
+    pub fn held_in(&self) -> Option<BoundObject> {
+        self.held.as_ref()?;
+        self.needs().into_iter().find(|object| matches!(object, BoundObject::Secret { .. }))
+    }
+
+    /// Whether this is the object that the token names.
+    fn names(&self, object: &BoundObject, reference: &Reference, found: &Found) -> bool {
+        match (&self.held, object) {
+            (Some(token), BoundObject::Secret { .. }) => found.token.as_ref() == Some(token),
+            _ => found.uid == reference.uid,
+        }
     }
 
     /// What must exist for the token to be good.
@@ -247,14 +282,15 @@ impl Verified {
     /// Checks that all that the token is bound to is still there, and tells whose it is.
     ///
     /// # Errors
-    /// [`TokenError::Gone`], [`TokenError::Replaced`], or [`TokenError::Unknown`] when it could not
-    /// be found out, which is neither proof for nor against the token.
+    /// [`TokenError::Gone`], [`TokenError::Replaced`], [`TokenError::Invalidated`], or
+    /// [`TokenError::Unknown`] when it could not be found out, which is neither proof for nor against
+    /// the token.
     pub fn confirm(&self, now_unix_s: i64, lookup: &dyn Lookup) -> Result<Caller, TokenError> {
         for (object, reference) in self.bound() {
             match lookup.find(&object) {
                 Err(source) => return Err(TokenError::Unknown { object, source }),
                 Ok(None) => return Err(TokenError::Gone(object)),
-                Ok(Some(found)) if found.uid != reference.uid => {
+                Ok(Some(found)) if !self.names(&object, reference, &found) => {
                     return Err(TokenError::Replaced(object));
                 }
                 Ok(Some(found)) => {
@@ -262,6 +298,10 @@ impl Verified {
                         found.deletion_unix_s.is_some_and(|at| now_unix_s > at.saturating_add(DELETION_LEEWAY_S));
                     if gone {
                         return Err(TokenError::Gone(object));
+                    }
+                    let holds = self.held.is_some() && matches!(object, BoundObject::Secret { .. });
+                    if holds && found.is_invalidated {
+                        return Err(TokenError::Invalidated(object));
                     }
                 }
             }

@@ -1,13 +1,14 @@
-//! Who may reach the API server besides the holders of certificates, and what is noted of it.
+//! Who may reach the API server besides the holders of certificates, what is noted of it, and which APIs it serves.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context as _;
-use carrack_apiserver::AuthenticationConfiguration;
+use carrack_apiserver::admission::AdmissionConfiguration;
 use carrack_apiserver::audit::{Audit, Policy};
 use carrack_apiserver::serve::AuditLog;
+use carrack_apiserver::{AuthenticationConfiguration, RuntimeConfig};
 use carrack_auth::authn::StaticTokens;
 use carrack_gpu_extender::{GpuAnnotations, Names};
 use clap::Args;
@@ -21,6 +22,10 @@ pub struct AccessArgs {
     /// Providers of OpenID Connect whose tokens are accepted (apiserver.config.k8s.io/v1 AuthenticationConfiguration)
     #[arg(long, value_name = "FILE")]
     pub authentication_config: Option<PathBuf>,
+    /// What admission plugins are told: defaults and exemptions of PodSecurity (apiserver.config.k8s.io/v1
+    /// AdmissionConfiguration)
+    #[arg(long, value_name = "FILE")]
+    pub admission_control_config_file: Option<PathBuf>,
     /// How long certificates last at most that somebody asked for, such as 24h; a year without it
     #[arg(long, value_name = "DURATION", value_parser = carrack_kubelet::configuration::duration)]
     pub cluster_signing_duration: Option<Duration>,
@@ -36,6 +41,10 @@ pub struct AccessArgs {
     /// How many older audit logs are kept
     #[arg(long, value_name = "NUMBER", default_value_t = 10)]
     pub audit_log_maxbackup: u32,
+    /// Serve more APIs than those that are generally available, or fewer: GROUP/VERSION=true, GROUP/VERSION/RESOURCE=true,
+    /// api/beta=true, api/alpha=true, api/all=true, or the same with false
+    #[arg(long, value_name = "API=YES", value_delimiter = ',')]
+    pub runtime_config: Vec<String>,
     /// Who may say which GPUs pods have
     #[command(flatten)]
     pub gpus: GpuArgs,
@@ -79,6 +88,32 @@ impl AccessArgs {
             .map_err(|why| anyhow::anyhow!("{} cannot be used: {why}", path.display()))
     }
 
+    /// What admission plugins are told.
+    ///
+    /// # Errors
+    /// The file, or one that it names, cannot be read, or says something that cannot be done.
+    pub fn admission(&self) -> anyhow::Result<AdmissionConfiguration> {
+        let Some(path) = &self.admission_control_config_file else { return Ok(AdmissionConfiguration::default()) };
+        let text = std::fs::read(path).with_context(|| format!("cannot read {}", path.display()))?;
+        // As upstream: files that it names are looked for beside it.
+        let beside = path.parent().unwrap_or(Path::new(""));
+        let read = |name: &str| {
+            let path = beside.join(name);
+            std::fs::read(&path).map_err(|error| format!("cannot read {}: {error}", path.display()))
+        };
+        AdmissionConfiguration::parse(&text, read)
+            .map_err(|why| anyhow::anyhow!("{} cannot be used: {why}", path.display()))
+    }
+
+    /// Which APIs are served.
+    ///
+    /// # Errors
+    /// It is told of one that is not there, or in words that mean nothing.
+    pub fn runtime(&self) -> anyhow::Result<RuntimeConfig> {
+        RuntimeConfig::parse(self.runtime_config.iter().map(String::as_str))
+            .map_err(|why| anyhow::anyhow!("--runtime-config cannot be used: {why}"))
+    }
+
     /// What sees to it that nobody else says which GPUs pods have.
     #[must_use]
     pub fn gpu_annotations(&self) -> GpuAnnotations {
@@ -105,7 +140,30 @@ impl AccessArgs {
 mod tests {
     use clap::Parser as _;
 
-    use crate::cli::Cli;
+    use super::AccessArgs;
+    use crate::cli::{Cli, Command};
+
+    /// What a plugin is told may be in a file beside; what is wrong is told with the file that was named.
+    #[test]
+    fn admission_is_told_by_files() {
+        const SECURITY: &str = "apiVersion: pod-security.admission.config.k8s.io/v1\nkind: PodSecurityConfiguration\n";
+        let directory = tempfile::tempdir().expect("temporary directory");
+        std::fs::write(directory.path().join("good.yaml"), SECURITY).expect("written");
+        std::fs::write(directory.path().join("bad.yaml"), format!("{SECURITY}exempt: {{}}\n")).expect("written");
+        let file = directory.path().join("admission.yaml");
+        let said = |plugin: &str| {
+            let head = "apiVersion: apiserver.config.k8s.io/v1\nkind: AdmissionConfiguration\n";
+            let text = format!("{head}plugins:\n- name: PodSecurity\n  path: {plugin}\n");
+            std::fs::write(&file, text).expect("written");
+            let args = AccessArgs { admission_control_config_file: Some(file.clone()), ..AccessArgs::default() };
+            args.admission().map(drop).map_err(|why| why.to_string())
+        };
+        assert_eq!(said("good.yaml"), Ok(()));
+        for (plugin, place) in [("bad.yaml", "plugins[0].path: unknown field `exempt`"), ("none.yaml", "cannot read")] {
+            let why = said(plugin).expect_err("refused");
+            assert!(why.starts_with(&file.display().to_string()) && why.contains(place), "{why}");
+        }
+    }
 
     #[test]
     fn a_prefix_of_resources_is_a_name() {
@@ -116,5 +174,20 @@ mod tests {
         check(&["--gpu-prefix", "example.com", "--gpu-prefix", "example.org", "--gpu-writer", "system:nodes"], true);
         check(&["--gpu-prefix", "example.com/x"], false);
         check(&["--gpu-prefix", ""], false);
+    }
+
+    #[test]
+    fn apis_that_are_not_there_are_refused() {
+        let check = |words: &[&str], good: bool| {
+            let words = ["carrack", "apiserver"].iter().chain(words);
+            let parsed = Cli::try_parse_from(words).expect("flags");
+            let Command::Apiserver(args) = parsed.command else { panic!("another command") };
+            assert_eq!(args.access.runtime().is_ok(), good, "{:?}", args.access.runtime_config);
+        };
+        check(&[], true);
+        check(&["--runtime-config", "api/beta=true,scheduling.k8s.io/v1alpha2/podgroups=true"], true);
+        check(&["--runtime-config=api/all", "--runtime-config=api/alpha=false"], true);
+        check(&["--runtime-config=autoscaling/v1=false"], false);
+        check(&["--runtime-config", "api/beta=true,example.com/v1=true"], false);
     }
 }

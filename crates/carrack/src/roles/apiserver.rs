@@ -20,7 +20,7 @@ use carrack_engine::shell::random_seed;
 use carrack_gpu_extender::GpuAnnotations;
 use carrack_noderuntime::{Layout, limits};
 use carrack_store::embedded::Options;
-use carrack_store::{EmbeddedStore, EtcdStore, Store, StoreError};
+use carrack_store::{EmbeddedStore, EtcdStore, Store, StoreError, etcd};
 use carrack_virt::admission::{CloneAdmission, VirtAdmission};
 use carrack_virt::api::Subresources;
 use tokio::net::TcpListener;
@@ -130,7 +130,9 @@ fn open_store(dir: &Path, choice: Choice) -> anyhow::Result<Arc<dyn Store>> {
             EmbeddedStore::open(dir, Options::default())
                 .with_context(|| format!("cannot open the store in {}", dir.display()))?,
         ),
-        Choice::Etcd(options) => Arc::new(EtcdStore::open(*options)?),
+        Choice::Etcd(options) => {
+            Arc::new(EtcdStore::open(etcd::Options { foreign: carrack_apiserver::stored_form, ..*options })?)
+        }
     })
 }
 
@@ -173,8 +175,10 @@ impl Role {
         });
         config.audit = access.audit()?;
         config.issuer = Some(Issuer::new(ISSUER, key));
+        config.admission = access.admission()?;
         config.plugins = plugins(access.gpu_annotations());
         config.apis = vec![Arc::new(Subresources::new())];
+        config.runtime = access.runtime()?;
         config.ca_pem = pki.ca_pem().to_owned();
         config.front_proxy_ca_pem = pki.front_proxy_ca_pem().to_owned();
         let signer = pki.request_signer(now_unix_s())?;

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use carrack_apiserver::RuntimeConfig;
 use carrack_controllers::Config;
 use carrack_engine::shell::{random_seed, run_core};
 use carrack_engine::{LeaderElector, Manager, Rng, Transport};
@@ -53,16 +54,19 @@ pub async fn alone(args: ControllersArgs) -> anyhow::Result<()> {
 }
 
 /// The built-in kinds whose objects can have owners and can be deleted with their namespace. Events age out by
-/// themselves, and reading them all would cost more than everything else together.
+/// themselves, and reading them all would cost more than everything else together. Kinds that an API server serves only
+/// where it is told to are found by discovery, as those of other servers are: elsewhere they would be waited for without end.
 fn collected() -> Vec<Resource> {
+    let served = RuntimeConfig::default();
     let rows = table::builtin().iter().filter(|row| {
         let is_stored_here = !row.is_virtual && row.storage.0 == row.group && row.storage.1 == row.plural;
         is_stored_here && row.plural != "events" && row.allows("watch") && row.allows("delete")
     });
     rows.filter_map(|row| {
+        let version = row.storage_version().filter(|v| served.serves(&row.group, &v.name, &row.plural))?;
         Some(Resource {
             group: row.group.clone(),
-            version: row.storage_version()?.name.clone(),
+            version: version.name.clone(),
             plural: row.plural.clone(),
             kind: row.kind.clone(),
             namespaced: row.namespaced,
@@ -80,7 +84,7 @@ mod tests {
         let plurals: Vec<_> = collected().into_iter().map(|resource| resource.plural).collect();
         assert!(plurals.iter().any(|plural| plural == "pods"));
         assert!(plurals.iter().any(|plural| plural == "secrets"));
-        for absent in ["events", "tokenreviews", "bindings", "componentstatuses"] {
+        for absent in ["events", "tokenreviews", "bindings", "componentstatuses", "leasecandidates"] {
             assert!(plurals.iter().all(|plural| plural != absent), "{absent}");
         }
     }

@@ -96,7 +96,7 @@ pub fn keep_alive_dir(virt_dir: &Path) -> PathBuf {
 pub async fn install(api: &dyn Transport) -> anyhow::Result<()> {
     for definition in crds() {
         let name = definition["metadata"]["name"].as_str().unwrap_or_default().to_owned();
-        ensure(api, DEFINITIONS, &name, &definition).await?;
+        ensure(api, &name, &definition).await?;
     }
     let namespace = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": INSTALLATION.0}});
     create(api, "/api/v1/namespaces", &namespace).await?;
@@ -114,14 +114,33 @@ pub async fn install(api: &dyn Transport) -> anyhow::Result<()> {
     create(api, &format!("/apis/kubevirt.io/v1/namespaces/{}/kubevirts", INSTALLATION.0), &installation).await
 }
 
-/// Creates the definition, or gives it its own spec back. Everything else about it is left alone.
-async fn ensure(api: &dyn Transport, collection: &str, name: &str, wanted: &Value) -> anyhow::Result<()> {
-    let path = format!("{collection}/{name}");
-    let there: Value = match api.send(ApiRequest::new(Method::Get, &path)).await {
-        Ok(response) => response.json().map_err(|error| anyhow::anyhow!("{name}: {error}"))?,
-        Err(error) if error.is_not_found() => return create(api, collection, wanted).await,
+/// The name of a definition that is there with another spec, which [`install`] would change.
+///
+/// # Errors
+/// One cannot be read.
+pub async fn other_definition(api: &dyn Transport) -> anyhow::Result<Option<String>> {
+    for definition in crds() {
+        let name = definition["metadata"]["name"].as_str().unwrap_or_default();
+        let there = read(api, name).await?;
+        if there.is_some_and(|there| !covers(&there["spec"], &definition["spec"])) {
+            return Ok(Some(name.to_owned()));
+        }
+    }
+    Ok(None)
+}
+
+/// A definition, if it is there.
+async fn read(api: &dyn Transport, name: &str) -> anyhow::Result<Option<Value>> {
+    match api.send(ApiRequest::new(Method::Get, format!("{DEFINITIONS}/{name}"))).await {
+        Ok(response) => response.json().map(Some).map_err(|error| anyhow::anyhow!("{name}: {error}")),
+        Err(error) if error.is_not_found() => Ok(None),
         Err(error) => bail!("cannot read the definition {name}: {error}"),
-    };
+    }
+}
+
+/// Creates the definition, or gives it its own spec back. Everything else about it is left alone.
+async fn ensure(api: &dyn Transport, name: &str, wanted: &Value) -> anyhow::Result<()> {
+    let Some(there) = read(api, name).await? else { return create(api, DEFINITIONS, wanted).await };
     if covers(&there["spec"], &wanted["spec"]) {
         return Ok(());
     }
@@ -129,7 +148,7 @@ async fn ensure(api: &dyn Transport, collection: &str, name: &str, wanted: &Valu
     let request = ApiRequest {
         content_type: ContentType::MergePatch,
         body: serde_json::to_vec(&patch).context("a definition is no JSON")?.into(),
-        ..ApiRequest::new(Method::Patch, &path)
+        ..ApiRequest::new(Method::Patch, format!("{DEFINITIONS}/{name}"))
     };
     api.send(request).await.map_err(|error| anyhow::anyhow!("cannot update the definition {name}: {error}"))?;
     Ok(())

@@ -88,6 +88,8 @@ pub async fn run(args: &UpArgs, report: Report, stop: CancellationToken) -> anyh
         args.store.choice()?;
         args.access.tokens()?;
         args.access.authentication(apiserver::ISSUER)?;
+        args.access.admission()?;
+        args.access.runtime()?;
         end_running(&layout, &report).await?;
     }
     let _lock = take(&layout)?;

@@ -1,5 +1,6 @@
 //! Small steps that rules of defaulting are made of.
 
+use carrack_types::quantity::Quantity;
 use serde_json::{Map, Value, json};
 
 /// An object's fields.
@@ -57,6 +58,25 @@ pub(super) fn at(map: &mut Fields, path: &[&str], run: impl FnOnce(&mut Fields))
     }
 }
 
+/// Rounds the amounts of a resource list up to thousandths (`SetDefaults_ResourceList`).
+pub(super) fn resource_list(map: &mut Fields, key: &str) {
+    with(map, key, |list| {
+        for amount in list.values_mut() {
+            let Some(Ok(given)) = amount.as_str().map(Quantity::parse) else { continue };
+            let rounded = given.rounded_to_millis();
+            if rounded != given {
+                *amount = rounded.to_string().into();
+            }
+        }
+    });
+}
+
+/// The same of all lists in which somebody says what he needs.
+pub(super) fn resources(resources: &mut Fields) {
+    resource_list(resources, "limits");
+    resource_list(resources, "requests");
+}
+
 /// Runs on each object of a list.
 pub(super) fn each(map: &mut Fields, key: &str, mut run: impl FnMut(&mut Fields)) {
     if let Some(Value::Array(list)) = map.get_mut(key) {
@@ -65,5 +85,29 @@ pub(super) fn each(map: &mut Fields, key: &str, mut run: impl FnMut(&mut Fields)
                 run(inner);
             }
         }
+    }
+}
+
+/// A value, and the list of which it is the first: each fills in the other, and where they differ, the value counts (upstream's
+/// `pkg/apis/core/v1/conversion.go`). Items of the list are texts, or have one in the field `within`.
+pub(super) fn pair(map: &mut Fields, one: &str, many: &str, within: Option<&str>) {
+    let item = map.get(many).and_then(|list| list.get(0));
+    let first = match within {
+        Some(field) => item.and_then(|item| item.get(field)),
+        None => item,
+    };
+    let first = first.and_then(Value::as_str).unwrap_or_default().to_owned();
+    let single = text(map, one).to_owned();
+    if single == first {
+        return;
+    }
+    if single.is_empty() {
+        map.insert(one.to_owned(), first.into());
+    } else {
+        let item = match within {
+            Some(field) => json!({field: single}),
+            None => single.into(),
+        };
+        map.insert(many.to_owned(), json!([item]));
     }
 }

@@ -2,7 +2,9 @@
 
 use serde_json::{Value, json};
 
-use super::fields::{Fields, at, each, set, set_number, set_text, text, with, with_new};
+use super::fields::{
+    Fields, at, each, pair, resource_list, resources, set, set_number, set_text, text, with, with_new,
+};
 use super::{pod, service};
 use crate::convert;
 
@@ -35,11 +37,16 @@ pub(super) fn apply(group: &str, version: &str, kind: &str, object: &mut Fields)
         ("", "Service") => service::service(object),
         ("", "Secret") => secret(object),
         ("", "Namespace") => namespace(object),
-        ("", "Node") => with(object, "status", |status| {
-            if let Some(capacity) = status.get("capacity").cloned() {
-                set(status, "allocatable", capacity);
-            }
-        }),
+        ("", "Node") => {
+            with(object, "spec", |spec| pair(spec, "podCIDR", "podCIDRs", None));
+            with(object, "status", |status| {
+                if let Some(capacity) = status.get("capacity").cloned() {
+                    set(status, "allocatable", capacity);
+                }
+                resource_list(status, "capacity");
+                resource_list(status, "allocatable");
+            });
+        }
         ("", "Endpoints") => {
             each(object, "subsets", |subset| each(subset, "ports", |port| set_text(port, "protocol", "TCP")))
         }
@@ -47,8 +54,16 @@ pub(super) fn apply(group: &str, version: &str, kind: &str, object: &mut Fields)
             set_text(spec, "persistentVolumeReclaimPolicy", "Retain");
             set_text(spec, "volumeMode", "Filesystem");
             with(spec, "hostPath", |source| set(source, "type", ""));
+            resource_list(spec, "capacity");
         }),
-        ("", "PersistentVolumeClaim") => with_new(object, "spec", |spec| set_text(spec, "volumeMode", "Filesystem")),
+        ("", "PersistentVolumeClaim") => claim(object),
+        ("", "ResourceQuota") => {
+            with(object, "spec", |spec| resource_list(spec, "hard"));
+            with(object, "status", |status| {
+                resource_list(status, "hard");
+                resource_list(status, "used");
+            });
+        }
         ("", "LimitRange") => with(object, "spec", |spec| each(spec, "limits", limit)),
         ("", "ReplicationController") => replication_controller(object),
         ("apps", "Deployment") => with_new(object, "spec", deployment),
@@ -88,6 +103,7 @@ pub(super) fn apply(group: &str, version: &str, kind: &str, object: &mut Fields)
         }
         ("storage.k8s.io", "CSIDriver") => with_new(object, "spec", csi_driver),
         ("storage.k8s.io", "VolumeAttachment") => with(object, "status", |status| set(status, "attached", false)),
+        ("node.k8s.io", "RuntimeClass") => with(object, "overhead", |overhead| resource_list(overhead, "podFixed")),
         ("scheduling.k8s.io", "PriorityClass") => set_text(object, "preemptionPolicy", "PreemptLowerPriority"),
         ("networking.k8s.io", "NetworkPolicy") => with_new(object, "spec", network_policy),
         ("networking.k8s.io", "IngressClass") => {
@@ -170,7 +186,24 @@ fn namespace(object: &mut Fields) {
     }
 }
 
+fn claim(object: &mut Fields) {
+    with_new(object, "spec", claim_spec);
+    with(object, "status", |status| {
+        resource_list(status, "capacity");
+        resource_list(status, "allocatedResources");
+    });
+}
+
+/// Defaults of a claim's spec, also of one that is made for a pod.
+pub(super) fn claim_spec(spec: &mut Fields) {
+    set_text(spec, "volumeMode", "Filesystem");
+    with(spec, "resources", resources);
+}
+
 fn limit(limit: &mut Fields) {
+    for list in ["max", "min", "default", "defaultRequest", "maxLimitRequestRatio"] {
+        resource_list(limit, list);
+    }
     if text(limit, "type") != "Container" {
         return;
     }
@@ -262,7 +295,7 @@ fn stateful_set(spec: &mut Fields) {
     each(spec, "volumeClaimTemplates", |claim| {
         set(claim, "apiVersion", "v1");
         set(claim, "kind", "PersistentVolumeClaim");
-        with_new(claim, "spec", |spec| set_text(spec, "volumeMode", "Filesystem"));
+        self::claim(claim);
         with_new(claim, "status", |status| set_text(status, "phase", "Pending"));
     });
     with_new(spec, "template", pod::template);

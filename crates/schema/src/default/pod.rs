@@ -1,8 +1,11 @@
 //! Defaults of pods and of pod templates.
 
+use carrack_types::qos;
 use serde_json::{Value, json};
 
-use super::fields::{Fields, each, set, set_number, set_text, text, with, with_new};
+use super::fields::{Fields, each, pair, resource_list, resources, set, set_number, set_text, text, with, with_new};
+use super::kinds;
+use crate::amounts;
 
 /// Mode of files in volumes: 0644.
 const DEFAULT_MODE: i64 = 420;
@@ -10,6 +13,8 @@ const DEFAULT_MODE: i64 = 420;
 /// Defaults of a pod itself, after those of its spec. Its priority is none of them: that is its class's, which may be one that
 /// it does not name.
 pub(super) fn pod(object: &mut Fields) {
+    // Its node's addresses are no such pair: they are held against each other.
+    with(object, "status", |status| pair(status, "podIP", "podIPs", Some("ip")));
     with_new(object, "spec", |spec| {
         spec_defaults(spec);
         set(spec, "enableServiceLinks", true);
@@ -22,6 +27,49 @@ pub(super) fn pod(object: &mut Fields) {
                     each(container, "ports", host_port);
                 }
             });
+        }
+        ask_as_a_whole(spec);
+    });
+    with(object, "status", |status| {
+        for list in ["containerStatuses", "initContainerStatuses", "ephemeralContainerStatuses"] {
+            each(status, list, |container| {
+                resource_list(container, "allocatedResources");
+                with(container, "resources", resources);
+            });
+        }
+    });
+}
+
+/// What a pod as a whole asks for, where it says something of that: of CPUs and memory what its containers ask for, and of what
+/// they do not name so much as it may use at most. Huge pages it may use, and asks for, as many as they may use
+/// (`defaultHugePagePodLimits` and `defaultPodRequests`).
+fn ask_as_a_whole(spec: &mut Fields) {
+    let Some(Value::Object(own)) = spec.get("resources") else { return };
+    let said = |list: &str| own.get(list).and_then(Value::as_object).cloned().unwrap_or_default();
+    let (mut limits, mut requests) = (said("limits"), said("requests"));
+    if limits.is_empty() && requests.is_empty() {
+        return;
+    }
+    for (name, amount) in amounts::of_containers(spec, "limits") {
+        if name.starts_with("hugepages-") {
+            limits.entry(name).or_insert_with(|| amount.to_string().into());
+        }
+    }
+    if !limits.is_empty() {
+        for (name, amount) in amounts::of_containers(spec, "requests") {
+            if matches!(name.as_str(), "cpu" | "memory") {
+                requests.entry(name).or_insert_with(|| amount.to_string().into());
+            }
+        }
+        for (name, limit) in limits.iter().filter(|(name, _)| qos::may_be_of_pod(name)) {
+            requests.entry(name.clone()).or_insert_with(|| limit.clone());
+        }
+    }
+    with(spec, "resources", |own| {
+        for (list, amounts) in [("limits", limits), ("requests", requests)] {
+            if !amounts.is_empty() {
+                own.insert(list.to_owned(), amounts.into());
+            }
         }
     });
 }
@@ -54,6 +102,8 @@ fn spec_defaults(spec: &mut Fields) {
     for list in ["containers", "initContainers", "ephemeralContainers"] {
         each(spec, list, container_defaults);
     }
+    with(spec, "resources", resources);
+    resource_list(spec, "overhead");
     each(spec, "volumes", volume);
 }
 
@@ -64,7 +114,7 @@ fn container_defaults(container: &mut Fields) {
     }
     set_text(container, "terminationMessagePath", "/dev/termination-log");
     set_text(container, "terminationMessagePolicy", "File");
-    set(container, "resources", json!({}));
+    with_new(container, "resources", resources);
     each(container, "ports", |port| set_text(port, "protocol", "TCP"));
     each(container, "env", |variable| {
         with(variable, "valueFrom", |from| with(from, "fieldRef", |field| set_text(field, "apiVersion", "v1")))
@@ -138,13 +188,12 @@ fn volume(volume: &mut Fields) {
         set(source, "defaultMode", DEFAULT_MODE);
         each(source, "sources", |projection| {
             with(projection, "serviceAccountToken", |token| set(token, "expirationSeconds", 3600));
+            with(projection, "podCertificate", |certificate| set(certificate, "maxExpirationSeconds", 86_400));
             with(projection, "downwardAPI", downward_items);
         });
     });
     with(volume, "ephemeral", |source| {
-        with(source, "volumeClaimTemplate", |template| {
-            with(template, "spec", |spec| set_text(spec, "volumeMode", "Filesystem"))
-        });
+        with(source, "volumeClaimTemplate", |template| with(template, "spec", kinds::claim_spec));
     });
     with(volume, "iscsi", |source| set_text(source, "iscsiInterface", "default"));
     with(volume, "rbd", |source| {

@@ -59,6 +59,81 @@ fn pods() {
 }
 
 #[test]
+fn pods_ask_as_a_whole() {
+    let check = |own: Value, asked: Value, expected: Value| {
+        let containers = [json!({"name": "a", "image": "i", "resources": asked})];
+        let mut pod = json!({"spec": {"resources": own, "containers": containers}});
+        apply(table::find_kind("", "Pod").expect("pods"), "v1", &mut pod);
+        assert_eq!(pod["spec"]["resources"], expected, "{own} {asked}");
+    };
+    let cpu = |amount: &str| json!({"requests": {"cpu": amount}});
+    let of = |limits: Value, requests: Value| json!({"limits": limits, "requests": requests});
+    let whole = || json!({"cpu": "1", "memory": "1Gi"});
+    check(json!({"limits": {"cpu": "1"}}), cpu("100m"), of(json!({"cpu": "1"}), json!({"cpu": "100m"})));
+    check(json!({"limits": whole()}), cpu("100m"), of(whole(), json!({"cpu": "100m", "memory": "1Gi"})));
+    check(json!({"limits": whole()}), json!({}), of(whole(), whole()));
+    let given = of(json!({"cpu": "1"}), json!({"cpu": "300m"}));
+    check(given.clone(), cpu("100m"), given);
+    // Without limits of its own it says what it says.
+    check(cpu("1"), json!({"requests": {"memory": "1Mi"}}), cpu("1"));
+    check(json!({}), cpu("1"), json!({}));
+    check(Value::Null, cpu("1"), Value::Null);
+    let huge = json!({"hugepages-2Mi": "4Mi"});
+    let both = json!({"cpu": "1", "hugepages-2Mi": "4Mi"});
+    check(json!({"limits": {"cpu": "1"}}), json!({"limits": huge}), of(both.clone(), both));
+}
+
+/// Nothing is asked for or limited more finely than in thousandths.
+#[test]
+fn amounts_are_rounded_up() {
+    let fine = || json!({"cpu": "500u", "memory": "1Gi"});
+    let rounded = json!({"cpu": "1m", "memory": "1Gi"});
+    let (claim, needs) = (json!({"resources": {"requests": fine()}}), json!({"limits": fine(), "requests": fine()}));
+    let volume = json!({"name": "v", "ephemeral": {"volumeClaimTemplate": {"spec": claim}}});
+    let spec = json!({"containers": [{"name": "a", "image": "i", "resources": needs}], "overhead": fine(),
+        "initContainers": [{"name": "i", "image": "i", "resources": needs}], "resources": needs, "volumes": [volume]});
+    for (group, kind, mut object, pointers) in [
+        (
+            "",
+            "Pod",
+            json!({"spec": spec, "status": {"containerStatuses": [{"allocatedResources": fine(), "resources": needs}]}}),
+            &[
+                "/spec/overhead",
+                "/spec/resources/requests",
+                "/spec/containers/0/resources/limits",
+                "/spec/initContainers/0/resources/requests",
+                "/spec/volumes/0/ephemeral/volumeClaimTemplate/spec/resources/requests",
+                "/status/containerStatuses/0/allocatedResources",
+                "/status/containerStatuses/0/resources/limits",
+            ][..],
+        ),
+        ("apps", "Deployment", json!({"spec": {"template": {"spec": spec}}}), &["/spec/template/spec/overhead"]),
+        ("", "PersistentVolume", json!({"spec": {"capacity": fine()}}), &["/spec/capacity"]),
+        (
+            "",
+            "PersistentVolumeClaim",
+            json!({"spec": claim, "status": {"capacity": fine()}}),
+            &["/spec/resources/requests", "/status/capacity"],
+        ),
+        (
+            "apps",
+            "StatefulSet",
+            json!({"spec": {"volumeClaimTemplates": [{"spec": claim}]}}),
+            &["/spec/volumeClaimTemplates/0/spec/resources/requests"],
+        ),
+        ("", "Node", json!({"status": {"capacity": fine()}}), &["/status/capacity", "/status/allocatable"]),
+        ("", "LimitRange", json!({"spec": {"limits": [{"type": "Pod", "max": fine()}]}}), &["/spec/limits/0/max"]),
+        ("", "ResourceQuota", json!({"spec": {"hard": fine()}}), &["/spec/hard"]),
+        ("node.k8s.io", "RuntimeClass", json!({"overhead": {"podFixed": fine()}}), &["/overhead/podFixed"]),
+    ] {
+        apply(table::find_kind(group, kind).expect(kind), "v1", &mut object);
+        for pointer in pointers {
+            assert_eq!(object.pointer(pointer), Some(&rounded), "{kind} {pointer}");
+        }
+    }
+}
+
+#[test]
 fn what_is_left_out_within() {
     let pod =
         json!({"hostNetwork": true, "containers": [{"name": "c", "image": "i", "ports": [{"containerPort": 80}]}]});
@@ -130,6 +205,33 @@ fn counts_of_a_status() {
         let mut object = json!({"status": status});
         apply(table::find_kind(group, kind).expect(kind), version, &mut object);
         assert_eq!(object["status"], expected, "{kind} {version}");
+    }
+}
+
+/// What was one once and is many now is told both ways.
+#[test]
+fn pairs_of_one_and_many() {
+    let pod = |one: Value, many: Value| json!({"status": {"podIP": one, "podIPs": many}});
+    let ip = |text: &str| json!([{"ip": text}]);
+    let both = json!([{"ip": "10.0.0.1"}, {"ip": "fd00::1"}]);
+    let node = |one: Value, many: Value| json!({"spec": {"podCIDR": one, "podCIDRs": many}});
+    let (range, none) = ("10.0.0.0/24", Value::Null);
+    for (kind, mut object, expected) in [
+        ("Pod", pod(json!("10.0.0.1"), none.clone()), pod(json!("10.0.0.1"), ip("10.0.0.1"))),
+        ("Pod", pod(json!("10.0.0.1"), json!([])), pod(json!("10.0.0.1"), ip("10.0.0.1"))),
+        ("Pod", pod(none.clone(), both.clone()), pod(json!("10.0.0.1"), both.clone())),
+        ("Pod", pod(json!("10.0.0.1"), both.clone()), pod(json!("10.0.0.1"), both.clone())),
+        // The one counts.
+        ("Pod", pod(json!("10.0.0.2"), both), pod(json!("10.0.0.2"), ip("10.0.0.2"))),
+        ("Pod", pod(json!(""), none.clone()), pod(json!(""), none.clone())),
+        ("Node", node(json!(range), none.clone()), node(json!(range), json!([range]))),
+        ("Node", node(none.clone(), json!([range])), node(json!(range), json!([range]))),
+        ("Node", node(json!("10.1.0.0/24"), json!([range])), node(json!("10.1.0.0/24"), json!(["10.1.0.0/24"]))),
+    ] {
+        let info = table::find_kind("", kind).expect(kind);
+        apply(info, "v1", &mut object);
+        let part = if kind == "Pod" { "status" } else { "spec" };
+        assert_eq!(object[part], expected[part], "{kind}");
     }
 }
 

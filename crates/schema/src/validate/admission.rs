@@ -15,6 +15,7 @@ use crate::error::FieldError;
 const OPERATIONS: [&str; 5] = ["*", "CONNECT", "CREATE", "DELETE", "UPDATE"];
 const SCOPES: [&str; 3] = ["*", "Cluster", "Namespaced"];
 const MATCH_POLICIES: &[&str] = &["Equivalent", "Exact"];
+const REVIEW_VERSIONS: [&str; 2] = ["v1", "v1beta1"];
 const REINVOCATION_POLICIES: &[&str] = &["IfNeeded", "Never"];
 /// Most annotations of a policy, and most bytes of what gives the value of one.
 const MAX_ANNOTATIONS: usize = 20;
@@ -63,7 +64,7 @@ pub(super) fn webhooks(object: &Place<'_>, errors: &mut Errors) {
             }
             Some(_) => webhook.one_of("sideEffects", &["None", "NoneOnDryRun"], errors),
         }
-        review_versions(&webhook, "admissionReviewVersions", &["v1", "v1beta1"], errors);
+        review_versions(&webhook, "admissionReviewVersions", errors);
         if webhook.number("timeoutSeconds").is_some_and(|seconds| !(1..=30).contains(&seconds)) {
             webhook.invalid("timeoutSeconds", "the timeout value must be between 1 and 30 seconds", errors);
         }
@@ -88,9 +89,9 @@ pub(super) fn webhooks(object: &Place<'_>, errors: &mut Errors) {
 }
 
 /// The versions in which a webhook takes what it is asked, of which one at least is known here.
-pub(super) fn review_versions(webhook: &Place<'_>, field: &str, known: &[&str], errors: &mut Errors) {
+pub(super) fn review_versions(webhook: &Place<'_>, field: &str, errors: &mut Errors) {
     let (versions, path) = (webhook.texts(field), webhook.path_of(field));
-    let wanted = known.join(", ");
+    let wanted = REVIEW_VERSIONS.join(", ");
     if versions.is_empty() {
         errors.push(FieldError::required(path, format!("must specify one of {wanted}")));
         return;
@@ -101,7 +102,7 @@ pub(super) fn review_versions(webhook: &Place<'_>, field: &str, known: &[&str], 
         let problem = if is_new { names::dns1035_label(version) } else { Some("duplicate version".to_owned()) };
         errors.extend(problem.map(|problem| FieldError::invalid(format!("{path}[{index}]"), *version, problem)));
     }
-    if !versions.iter().any(|version| known.contains(version)) {
+    if !versions.iter().any(|version| REVIEW_VERSIONS.contains(version)) {
         errors.push(FieldError::invalid(path, versions, format!("must include at least one of {wanted}")));
     }
 }
@@ -316,11 +317,8 @@ fn param_kind(place: &Place<'_>, errors: &mut Errors) {
             }
         }
     }
-    if let Some(kind) = place.needs_text("kind", errors)
-        && let Some(problem) = names::dns1035_label(&kind.to_lowercase())
-    {
-        place.invalid("kind", format!("may have mixed case, but should otherwise match: {problem}"), errors);
-    }
+    place.needs_text("kind", errors);
+    place.has_form("kind", names::kind, errors);
 }
 
 fn validations(spec: &Place<'_>, env: &carrack_cel::Env, errors: &mut Errors) {
@@ -391,8 +389,9 @@ fn mutations(spec: &Place<'_>, env: &carrack_cel::Env, errors: &mut Errors) {
                 expressions::compiles(&mutation.field("jsonPatch"), "expression", env, &[list], errors);
             }
             "ApplyConfiguration" => {
+                // What is written as an object is of its own type: a map is none, though it may have the same fields.
                 let place = mutation.field("applyConfiguration");
-                expressions::compiles(&place, "expression", env, &[Type::Dyn], errors);
+                expressions::compiles(&place, "expression", env, &[Type::Opaque("Object")], errors);
             }
             _ => mutation.one_of("patchType", &["ApplyConfiguration", "JSONPatch"], errors),
         }

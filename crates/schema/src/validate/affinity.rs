@@ -1,6 +1,6 @@
 //! Where pods want to be: affinity to nodes and to other pods, and selectors of nodes.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::access::{Errors, Place};
 use super::demand::{Demand, Row, check};
@@ -114,6 +114,12 @@ fn pod_term(term: &Place<'_>, errors: &mut Errors) {
         let problem = names::dns1123_label(namespace);
         errors.extend(problem.map(|problem| FieldError::invalid(term.path_of("namespace"), namespace, problem)));
     }
+    label_keys(term, errors);
+}
+
+/// Keys of labels of which a term of affinity, or a constraint of spreading, selects what its pod has. A new pod's selectors say
+/// that too, after what they were given: a key that is there once more was in both.
+pub(super) fn label_keys(term: &Place<'_>, errors: &mut Errors) {
     let (matching, differing) = (term.texts("matchLabelKeys"), term.texts("mismatchLabelKeys"));
     for (field, keys) in [("matchLabelKeys", &matching), ("mismatchLabelKeys", &differing)] {
         if !keys.is_empty() && term.some("labelSelector").is_none() {
@@ -123,6 +129,19 @@ fn pod_term(term: &Place<'_>, errors: &mut Errors) {
         for (index, key) in keys.iter().enumerate() {
             let path = format!("{}[{index}]", term.path_of(field));
             errors.extend(names::qualified_name(key).map(|problem| FieldError::invalid(path, *key, problem)));
+        }
+    }
+    if matching.is_empty() {
+        return;
+    }
+    let selector = term.field("labelSelector");
+    let indexes: BTreeMap<&str, usize> = matching.iter().enumerate().map(|(index, key)| (*key, index)).collect();
+    let mut selected: BTreeSet<&str> = selector.entries("matchLabels").map(|(key, _)| key.as_str()).collect();
+    for requirement in selector.items("matchExpressions") {
+        let key = requirement.text("key");
+        if let (false, Some(index)) = (selected.insert(key), indexes.get(key)) {
+            let path = format!("{}[{index}]", term.path);
+            errors.push(FieldError::invalid(path, key, "exists in both matchLabelKeys and labelSelector"));
         }
     }
     let differing: BTreeSet<&str> = differing.into_iter().collect();

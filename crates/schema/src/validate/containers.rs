@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use super::access::{Errors, Place};
 use super::demand::{Demand, NOT_POSITIVE, Row, check, has_backsteps, unique};
-use super::{environment, names, resources, security};
+use super::{affinity, environment, names, resources, security};
 use crate::error::FieldError;
 
 const PROTOCOLS: &[&str] = &["SCTP", "TCP", "UDP"];
@@ -449,14 +449,6 @@ pub(super) fn spreading(spec: &Place<'_>, errors: &mut Errors) {
             let text = format!("can only use minDomains if whenUnsatisfiable=DoNotSchedule, not {action}");
             constraint.invalid("minDomains", text, errors);
         }
-        let keys = constraint.texts("matchLabelKeys");
-        if !keys.is_empty() && constraint.some("labelSelector").is_none() {
-            let path = constraint.path_of("matchLabelKeys");
-            errors.push(FieldError::forbidden(path, "must not be specified when labelSelector is not set"));
-        }
-        for (index, key) in keys.into_iter().enumerate() {
-            let path = format!("{}[{index}]", constraint.path_of("matchLabelKeys"));
-            errors.extend(names::qualified_name(key).map(|problem| FieldError::invalid(path, key, problem)));
-        }
+        affinity::label_keys(&constraint, errors);
     }
 }

@@ -31,12 +31,8 @@ fn head(object: &Place<'_>, errors: &mut Errors) {
         names_place.has_form(field, names::dns1035_label, errors);
     }
     for field in ["kind", "listKind"] {
-        if let Some(name) = names_place.needs_text(field, errors)
-            && let Some(problem) = names::dns1035_label(&name.to_lowercase())
-        {
-            let problem = format!("may have mixed case, but should otherwise match: {problem}");
-            errors.push(FieldError::invalid(names_place.path_of(field), name, problem));
-        }
+        names_place.needs_text(field, errors);
+        names_place.has_form(field, names::kind, errors);
     }
     for field in ["shortNames", "categories"] {
         for name in names_place.items(field) {
@@ -84,14 +80,7 @@ fn head(object: &Place<'_>, errors: &mut Errors) {
                 errors.push(FieldError::required(webhook.path.clone(), "required when strategy is set to Webhook"));
             } else {
                 admission::client_config(&webhook.field("clientConfig"), errors);
-                if !webhook.texts("conversionReviewVersions").contains(&"v1") {
-                    let text = "must include at least one of v1";
-                    errors.push(FieldError::invalid(
-                        webhook.path_of("conversionReviewVersions"),
-                        webhook.texts("conversionReviewVersions"),
-                        text,
-                    ));
-                }
+                admission::review_versions(&webhook, "conversionReviewVersions", errors);
             }
         }
         _ => conversion.one_of("strategy", &["None", "Webhook"], errors),

@@ -3,7 +3,7 @@
 //! Which there are is upstream's list (`k8s.io/apiextensions-apiserver/pkg/apiserver/validation/formats.go`), what they
 //! mean `github.com/go-openapi/strfmt`.
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::IpAddr;
 
 use super::{demand, names};
 use crate::decode::is_base64;
@@ -21,15 +21,31 @@ pub(super) fn missed<'f>(text: &str, format: &'f Format) -> Option<&'f str> {
     (!fits).then_some(name)
 }
 
+/// Whether values of a type, or of any where it is not named, are held against a format of this name.
+pub(super) fn is_known(kind: &str, name: &str) -> bool {
+    match kind {
+        "" | "string" => matches!(&*plain(name), "byte" | "password" | "quantity") || other("", name).is_some(),
+        "integer" => matches!(name, "int32" | "int64"),
+        "number" => matches!(name, "float" | "double"),
+        _ => false,
+    }
+}
+
+/// The name of a format without its hyphens, which make no difference.
+fn plain(name: &str) -> String {
+    name.replace('-', "")
+}
+
 /// None for a format that is not known.
 fn other(text: &str, name: &str) -> Option<bool> {
     let hex = |count: usize| text.len() == count && text.bytes().all(|b| b.is_ascii_hexdigit());
-    Some(match name {
-        "date" => text.parse::<jiff::civil::Date>().is_ok(),
+    Some(match &*plain(name) {
+        "date" => is_date(text),
         "datetime" => is_date_time(text),
         "duration" => is_duration(text),
-        "ipv4" => text.parse::<Ipv4Addr>().is_ok(),
-        "ipv6" => text.parse::<Ipv6Addr>().is_ok(),
+        // What maps one into the other is both.
+        "ipv4" => text.contains('.') && text.parse::<IpAddr>().is_ok(),
+        "ipv6" => text.contains(':') && text.parse::<IpAddr>().is_ok(),
         "cidr" => demand::is_range(text),
         "mac" => is_mac(text),
         "hostname" => is_hostname(text),
@@ -50,26 +66,36 @@ fn other(text: &str, name: &str) -> Option<bool> {
         "isbn10" => is_isbn10(text),
         "isbn13" => is_isbn13(text),
         "isbn" => is_isbn10(text) || is_isbn13(text),
-        "k8s-short-name" => names::dns1123_label(text).is_none(),
-        "k8s-long-name" => names::dns1123_subdomain(text).is_none(),
+        "k8sshortname" => names::dns1123_label(text).is_none(),
+        "k8slongname" => names::dns1123_subdomain(text).is_none(),
         _ => return None,
     })
+}
+
+/// Whether a text has digits where the form has zeros, and otherwise its letters, large or small.
+fn is_shaped(text: &[u8], form: &[u8]) -> bool {
+    text.len() == form.len()
+        && text.iter().zip(form).all(|(byte, form)| match form {
+            b'0' => byte.is_ascii_digit(),
+            _ => byte.to_ascii_lowercase() == *form,
+        })
+}
+
+/// A day as RFC 3339 has it. The parser takes more: days without hyphens, and times.
+fn is_date(text: &str) -> bool {
+    is_shaped(text.as_bytes(), b"0000-00-00") && text.parse::<jiff::civil::Date>().is_ok()
 }
 
 /// A time as RFC 3339 has it, without leap seconds. The parser takes more (no seconds, a space, a zone in brackets),
 /// which operators written in Go could not read.
 fn is_date_time(text: &str) -> bool {
     let (Some(head), Some(rest)) = (text.as_bytes().get(..19), text.as_bytes().get(19..)) else { return false };
-    let is_shaped = head.iter().zip(b"0000-00-00t00:00:00").all(|(byte, form)| match form {
-        b'0' => byte.is_ascii_digit(),
-        _ => byte.to_ascii_lowercase() == *form,
-    });
     let zone = match rest {
         [b'.', fraction @ ..] => &fraction[fraction.iter().take_while(|byte| byte.is_ascii_digit()).count()..],
         rest => rest,
     };
     let is_zoned = matches!(zone, [b'Z' | b'z'] | [b'+' | b'-', _, _, b':', _, _]);
-    is_shaped && head[17] != b'6' && is_zoned && text.parse::<jiff::Timestamp>().is_ok()
+    is_shaped(head, b"0000-00-00t00:00:00") && head[17] != b'6' && is_zoned && text.parse::<jiff::Timestamp>().is_ok()
 }
 
 /// `1h30m` as Go writes it, or words: `3 days 2 hours`. With words a part whose unit nobody knows counts as nothing, as long as
@@ -272,6 +298,15 @@ mod tests {
                 &["00:00:5e:00:53", "0:0:5e:0:53:1", "00:00-5e:00:53:01", ""],
             ),
             (
+                "date",
+                &["2026-01-02", "2024-02-29"],
+                &["", "20260102", "2026-1-2", "2026-01-02T15:22", "2026-02-30", "2026-01-02Z", "02026-01-02"],
+            ),
+            ("ipv4", &["10.0.0.1", "::ffff:10.0.0.1"], &["", "10.0.0", "10.0.0.01", "::1"]),
+            ("ipv6", &["::1", "::ffff:10.0.0.1"], &["", "::1%eth0", "10.0.0.1"]),
+            // Hyphens in the names of formats make no difference.
+            ("ip-v4", &["10.0.0.1"], &["::1"]),
+            (
                 "datetime",
                 &["2026-01-02T03:04:05Z", "2026-01-02t03:04:05.678z", "2026-01-02T03:04:05+02:00"],
                 &[
@@ -322,6 +357,21 @@ mod tests {
             }
             for text in bad {
                 assert_eq!(missed(text, &format), Some(name), "{name} {text:?}");
+            }
+        }
+        for (kind, known, unknown) in [
+            (
+                "string",
+                &["byte", "date-time", "password", "quantity", "k8s-short-name", "uuid"][..],
+                &["int32", "text"][..],
+            ),
+            ("", &["datetime", "ipv4"], &["int64", "double", "foobar"]),
+            ("integer", &["int32", "int64"], &["uint32", "date"]),
+            ("number", &["float", "double"], &["int32"]),
+            ("boolean", &[], &["byte"]),
+        ] {
+            for (name, is_so) in known.iter().map(|name| (name, true)).chain(unknown.iter().map(|name| (name, false))) {
+                assert_eq!(is_known(kind, name), is_so, "{kind} {name}");
             }
         }
         assert_eq!(missed("YQ==", &Format::Byte), None);

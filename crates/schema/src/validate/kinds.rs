@@ -10,8 +10,9 @@ use super::demand::{Change, Demand, Fixed, Row, changes as held_to, check, uniqu
 use super::{
     admission, autoscaling, configuration, crd, device_claims, device_slices, devices, events, flow_control,
     job_status, jobs, limits, metadata, names, networking, pod, pod_certificates, pod_update, rbac, required,
-    resources, service, storage, workloads,
+    resources, service, status, storage, workloads,
 };
+use crate::default;
 use crate::error::FieldError;
 use crate::table::ResourceInfo;
 
@@ -71,8 +72,11 @@ const TABLE: &[OfKind<Row>] = &[
         "PriorityLevelConfiguration",
         &[
             ("spec.type", Demand::OneOf(&["Exempt", "Limited"])),
-            ("spec.limited.nominalConcurrencyShares", Demand::NotNegative),
+            ("spec.exempt.nominalConcurrencyShares", Demand::AtLeast(0, "must be a non-negative integer")),
+            ("spec.exempt.lendablePercent", Demand::Between(0, 100)),
+            ("spec.limited.nominalConcurrencyShares", Demand::AtLeast(0, "must be a non-negative integer")),
             ("spec.limited.lendablePercent", Demand::Between(0, 100)),
+            ("spec.limited.borrowingLimitPercent", Demand::AtLeast(0, "if specified, must be a non-negative integer")),
             ("spec.limited.limitResponse.type", Demand::OneOf(&["Queue", "Reject"])),
             ("spec.limited.limitResponse.queuing.queues", Demand::AtLeast(1, "must be positive")),
             ("spec.limited.limitResponse.queuing.handSize", Demand::AtLeast(1, "must be positive")),
@@ -150,6 +154,25 @@ const FIXED: &[OfKind<Fixed>] = &[
     ("storage.k8s.io", "CSIStorageCapacity", &[("nodeTopology", Change::Never), ("storageClassName", Change::Never)]),
 ];
 
+/// Rows of statuses.
+const STATUSES: &[OfKind<Row>] = &[
+    (
+        "autoscaling",
+        "HorizontalPodAutoscaler",
+        &[("status.currentReplicas", Demand::NotNegative), ("status.desiredReplicas", Demand::NotNegative)],
+    ),
+    (
+        "policy",
+        "PodDisruptionBudget",
+        &[
+            ("status.disruptionsAllowed", Demand::NotNegative),
+            ("status.currentHealthy", Demand::NotNegative),
+            ("status.desiredHealthy", Demand::NotNegative),
+            ("status.expectedPods", Demand::NotNegative),
+        ],
+    ),
+];
+
 fn of<T>(table: &[OfKind<T>], info: &ResourceInfo) -> Option<&'static [T]> {
     table.iter().find(|(group, kind, _)| *group == info.group && *kind == info.kind).map(|(.., rows)| *rows)
 }
@@ -180,15 +203,31 @@ pub(super) fn create(info: &ResourceInfo, version: &str, object: &Value) -> Erro
     errors
 }
 
-/// Checks a changed status of a built-in kind.
+/// Checks a changed status of a built-in kind. Those of certificate requests are looked at by who signs them; for those of
+/// PersistentVolumes, CronJobs and ServiceCIDRs upstream has no rules either.
 pub(super) fn status(info: &ResourceInfo, object: &Value, old: &Value) -> Errors {
     let mut errors = Errors::new();
     let (new, old) = (Place::root(object), Place::root(old));
+    let of_new = new.field("status");
     match (info.group.as_ref(), info.kind.as_ref()) {
+        ("", "Namespace") => status::namespace(&new, &old, &mut errors),
+        ("", "PersistentVolumeClaim") => status::claim(&new, &mut errors),
+        ("", "ResourceQuota") => {
+            for list in ["hard", "used"] {
+                limits::quota_amounts(&of_new.field(list), &mut errors);
+            }
+        }
+        ("policy", "PodDisruptionBudget")
+        | ("admissionregistration.k8s.io", "ValidatingAdmissionPolicy")
+        | ("resource.k8s.io", "DeviceTaintRule") => status::conditions(&of_new, &mut errors),
+        ("flowcontrol.apiserver.k8s.io", "FlowSchema" | "PriorityLevelConfiguration") => {
+            status::named_conditions(&of_new, &mut errors);
+        }
+        ("apiregistration.k8s.io", "APIService") => status::true_conditions(&of_new, &mut errors),
         ("", "Pod") => pod_update::update(&new, &old, "status", &mut errors),
         ("", "Service") => service::status(&new, &mut errors),
         ("networking.k8s.io", "Ingress") => service::balanced(&new.at(&["status", "loadBalancer"]), &mut errors),
-        ("", "Node") => changed_node(&new, &mut errors),
+        ("", "Node") => status::node(&new, &mut errors),
         ("apps", kind) => workloads::status(kind, &new, &old, &mut errors),
         ("", "ReplicationController") => workloads::status("ReplicationController", &new, &old, &mut errors),
         ("batch", "Job") => job_status::status(&new, &old, &mut errors),
@@ -198,6 +237,9 @@ pub(super) fn status(info: &ResourceInfo, object: &Value, old: &Value) -> Errors
         ("resource.k8s.io", "ResourceClaim") => device_claims::status(&new, &old, &mut errors),
         _ => {}
     }
+    if let Some(rows) = of(STATUSES, info) {
+        check(&new, rows, &mut errors);
+    }
     errors
 }
 
@@ -206,6 +248,13 @@ pub(super) fn update(info: &ResourceInfo, version: &str, object: &Value, old: &V
     let mut errors = Errors::new();
     let (new, old) = (Place::root(object), Place::root(old));
     if (info.group.as_ref(), info.kind.as_ref()) == ("", "Pod") {
+        // What a pod was given by default since it was stored, nobody has changed.
+        let completed = (!same("spec", new.field("spec").value, old.field("spec").value)).then(|| {
+            let mut whole = old.value.clone();
+            default::apply(info, version, &mut whole);
+            whole
+        });
+        let old = completed.as_ref().map_or(old, Place::root);
         pod_update::update(&new, &old, subresource, &mut errors);
         return errors;
     }
@@ -236,7 +285,7 @@ fn both(info: &ResourceInfo, version: &str, object: &Place<'_>, errors: &mut Err
         ("certificates.k8s.io", "PodCertificateRequest")
         | ("resource.k8s.io", "ResourceClaim" | "ResourceClaimTemplate") => {}
         ("", "PodTemplate") => pod::template(&object.field("template"), &[], errors),
-        ("", "Service") => service::service(&spec, errors),
+        ("", "Service") => service::service(object, errors),
         ("", "ConfigMap") => configuration::config_map(object, errors),
         ("", "Secret") => configuration::secret(object, errors),
         ("", "Node") => node(&spec, errors),
@@ -314,7 +363,7 @@ fn changes(info: &ResourceInfo, new: &Place<'_>, old: &Place<'_>, errors: &mut E
         ("events.k8s.io", "Event") => events::changes(new, old, errors),
         ("", "ConfigMap") => configuration::changes(new, old, &["data", "binaryData"], errors),
         ("", "Secret") => configuration::changes(new, old, &["data"], errors),
-        ("", "Node") => changed_node(new, errors),
+        ("", "Node") => status::node(new, errors),
         ("", "PersistentVolumeClaim") => storage::claim_changes(new, old, errors),
         ("", "PersistentVolume") => storage::volume_changes(new, old, errors),
         ("storage.k8s.io", "StorageClass") => storage::class_changes(new, old, errors),
@@ -354,24 +403,6 @@ fn node(spec: &Place<'_>, errors: &mut Errors) {
     let families: Vec<bool> = ranges.iter().map(|range| range.contains(':')).collect();
     if families.len() > 2 || matches!(families.as_slice(), [one, other] if one == other) {
         spec.invalid("podCIDRs", "may specify no more than one CIDR for each IP family", errors);
-    }
-}
-
-fn changed_node(new: &Place<'_>, errors: &mut Errors) {
-    unique(
-        new.field("status").items("addresses"),
-        |address| Some((address.text("type"), address.text("address"))),
-        |address| FieldError::duplicate(address.path.clone(), address.value.clone()),
-        errors,
-    );
-    for list in ["capacity", "allocatable"] {
-        let place = new.field("status").field(list);
-        for (name, value) in place.map().into_iter().flatten() {
-            if super::demand::quantity(value).is_some_and(|amount| amount.is_negative()) {
-                let path = format!("{}.{name}", place.path);
-                errors.push(FieldError::invalid(path, value.clone(), super::demand::NOT_NEGATIVE));
-            }
-        }
     }
 }
 

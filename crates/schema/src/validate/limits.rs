@@ -118,10 +118,10 @@ fn is_standard(name: &str) -> bool {
         || name.starts_with("requests.hugepages-")
 }
 
-pub(super) fn quota(spec: &Place<'_>, errors: &mut Errors) {
-    let hard = spec.field("hard");
-    for (name, value) in spec.entries("hard") {
-        let path = format!("{}[{name}]", hard.path);
+/// Amounts of what a quota limits, by name.
+pub(super) fn quota_amounts(list: &Place<'_>, errors: &mut Errors) {
+    for (name, value) in list.map().into_iter().flatten() {
+        let path = format!("{}[{name}]", list.path);
         if let Some(problem) = names::qualified_name(name) {
             errors.push(FieldError::invalid(path, name.as_str(), problem));
             continue;
@@ -138,6 +138,10 @@ pub(super) fn quota(spec: &Place<'_>, errors: &mut Errors) {
             errors.push(FieldError::invalid(path, value.clone(), "must be an integer"));
         }
     }
+}
+
+pub(super) fn quota(spec: &Place<'_>, errors: &mut Errors) {
+    quota_amounts(&spec.field("hard"), errors);
     let scopes = spec.texts("scopes");
     for scope in &scopes {
         if !SCOPES.contains(scope) {

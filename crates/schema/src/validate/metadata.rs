@@ -86,10 +86,32 @@ fn common(metadata: &Place<'_>, errors: &mut Errors) {
     for finalizer in metadata.items("finalizers") {
         let text = finalizer.value.as_str().unwrap_or_default();
         if let Some(problem) = names::qualified_name(text) {
-            errors.push(FieldError::invalid("metadata.finalizers", text, problem));
+            errors.push(FieldError::invalid(metadata.path_of("finalizers"), text, problem));
         }
     }
     metadata.not_negative("generation", errors);
+}
+
+/// Checks the metadata of a resource that is a part of another one: where it is to be, and how its kind is called there, is not
+/// known.
+pub(super) fn embedded(metadata: &Place<'_>, errors: &mut Errors) {
+    metadata.has_form("generateName", |base| names::path_segment(&format!("{base}a")), errors);
+    metadata.has_form("name", names::path_segment, errors);
+    metadata.has_form("namespace", names::dns1123_label, errors);
+    common(metadata, errors);
+}
+
+/// Checks the labels of an object, or its annotations, that somebody else has written.
+#[must_use]
+pub fn written(field: &str, map: &Value) -> Vec<FieldError> {
+    let place = Place { value: map, path: format!("metadata.{field}") };
+    let mut errors = Errors::new();
+    if field == "labels" {
+        label_map(&place, &mut errors);
+    } else {
+        annotation_map(&place, names::qualified_name, &mut errors);
+    }
+    errors
 }
 
 /// Whether a finalizer says whose it is, or is one that everybody knows.

@@ -71,6 +71,13 @@ pub fn dns1035_label(text: &str) -> Problem {
     })
 }
 
+/// The name of a kind: such a label, but for the case of its letters.
+#[must_use]
+pub fn kind(text: &str) -> Problem {
+    let problem = dns1035_label(&text.to_lowercase())?;
+    Some(format!("may have mixed case, but should otherwise match: {problem}"))
+}
+
 /// What can stand as one segment of a URL's path.
 #[must_use]
 pub fn path_segment(text: &str) -> Problem {

@@ -58,6 +58,8 @@ pub(super) fn template(template: &Place<'_>, claims: &[&str], errors: &mut Error
         error.path = error.path.replacen(&of_metadata, &shown, 1);
     }
     let spec = template.field("spec");
+    let annotations = Place { path: template.path_of("annotations"), ..template.at(&["metadata", "annotations"]) };
+    security::annotations(&annotations, &spec, errors);
     of_named(&spec, "", claims, errors);
     if spec.items("ephemeralContainers").next().is_some() {
         let path = spec.path_of("ephemeralContainers");
@@ -103,6 +105,9 @@ pub(super) fn annotated(object: &Place<'_>, errors: &mut Errors) {
 pub(super) fn create(place: &Place<'_>, errors: &mut Errors) {
     object(place, errors);
     let spec = place.field("spec");
+    // They do not change, nor do the containers' names.
+    security::annotations(&place.at(&["metadata", "annotations"]), &spec, errors);
+    security::annotations_agree(place, errors);
     if spec.items("ephemeralContainers").next().is_some() {
         errors.push(FieldError::forbidden(spec.path_of("ephemeralContainers"), "cannot be set on create"));
     }

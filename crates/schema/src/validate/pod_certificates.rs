@@ -8,6 +8,8 @@
 //!
 //! What needs a look into keys and certificates is for who can read them. Upstream: `pkg/apis/certificates/validation`.
 
+use std::ops::RangeInclusive;
+
 use jiff::{SignedDuration, Timestamp};
 use serde_json::{Value, json};
 
@@ -30,6 +32,11 @@ const MARGIN: SignedDuration = SignedDuration::from_mins(10);
 
 /// Decisions about a request.
 const DECISIONS: [&str; 3] = ["Denied", "Failed", "Issued"];
+
+/// How long a certificate of a signer may last, in seconds.
+pub(super) fn life_s(signer: &str) -> RangeInclusive<i64> {
+    MIN_LIFE_S..=if signer.starts_with("kubernetes.io/") { MAX_OWN_LIFE_S } else { MAX_LIFE_S }
+}
 
 /// What a new request asks for.
 pub(super) fn request(spec: &Place<'_>, errors: &mut Errors) {
@@ -56,10 +63,10 @@ pub(super) fn request(spec: &Place<'_>, errors: &mut Errors) {
     }
     // What the pod adds, for its signer alone to judge.
     metadata::annotation_map(&spec.field("unverifiedUserAnnotations"), prefixed, errors);
-    let is_own = signer.is_some_and(|signer| signer.starts_with("kubernetes.io/"));
-    let most_s = if is_own { MAX_OWN_LIFE_S } else { MAX_LIFE_S };
-    if spec.number("maxExpirationSeconds").is_some_and(|life_s| !(MIN_LIFE_S..=most_s).contains(&life_s)) {
-        spec.invalid("maxExpirationSeconds", format!("must be in the range [{MIN_LIFE_S}, {most_s}]"), errors);
+    let may_s = life_s(signer.unwrap_or_default());
+    if spec.number("maxExpirationSeconds").is_some_and(|seconds| !may_s.contains(&seconds)) {
+        let text = format!("must be in the range [{}, {}]", may_s.start(), may_s.end());
+        spec.invalid("maxExpirationSeconds", text, errors);
     }
     keys(spec, errors);
 }

@@ -8,7 +8,7 @@ use serde_json::{Map, Value};
 use super::access::{Errors, Place};
 use super::alike::{plain, same};
 use super::demand::{Change, Demand, Row, changes, check, unique};
-use super::{names, pod};
+use super::{names, pod, security};
 use crate::error::FieldError;
 
 const UPDATE_FORBIDDEN: &str = "pod updates may not change fields other than `spec.containers[*].image`,\
@@ -142,14 +142,21 @@ fn gated(new: &Place<'_>, old: &Place<'_>, errors: &mut Errors) {
     }
 }
 
+/// What annotations say of which a pod is made stays.
 fn annotations(object: &Place<'_>, old: &Place<'_>, errors: &mut Errors) {
-    let get = |object: &Place<'_>| object.at(&["metadata", "annotations"]).value.get(MIRROR).cloned();
-    let text = match (get(old), get(object)) {
-        (before, now) if before == now => return,
-        (None, _) => "may not add mirror pod annotation",
-        (Some(_), _) => "may not remove or update mirror pod annotation",
+    let kind = |key: &str| match key {
+        MIRROR => Some("mirror pod annotation"),
+        _ => key.starts_with(security::APPARMOR).then_some("AppArmor annotations"),
     };
-    errors.push(FieldError::forbidden(format!("metadata.annotations[{MIRROR}]"), text));
+    let (new, old) = (object.field("metadata"), old.field("metadata"));
+    let (now, before) = (new.field("annotations").value, old.field("annotations").value);
+    let forbid = |key: &str, what: String| FieldError::forbidden(format!("metadata.annotations[{key}]"), what);
+    for (key, _) in old.entries("annotations").filter(|(key, value)| now.get(key) != Some(*value)) {
+        errors.extend(kind(key).map(|kind| forbid(key, format!("may not remove or update {kind}"))));
+    }
+    for (key, _) in new.entries("annotations").filter(|(key, _)| before.get(key).is_none()) {
+        errors.extend(kind(key).map(|kind| forbid(key, format!("may not add {kind}"))));
+    }
 }
 
 fn deadline(new: &Place<'_>, old: &Place<'_>, errors: &mut Errors) {
@@ -334,7 +341,19 @@ fn status(object: &Place<'_>, old_object: &Place<'_>, errors: &mut Errors) {
     ];
     let new = object.field("status");
     annotations(object, old_object, errors);
+    for condition in new.items("conditions") {
+        let kind = condition.text("type");
+        if let Some(problem) = names::qualified_name(kind) {
+            // Upstream writes this one with a capital letter.
+            errors.push(FieldError::invalid(condition.path_of("Type"), kind, problem));
+        }
+    }
     check(&new, ROWS, errors);
+    if let Some(first) = new.items("hostIPs").next()
+        && first.text("ip") != new.text("hostIP")
+    {
+        first.invalid("ip", "must be equal to `hostIP`", errors);
+    }
     changes(object, old_object, &[("status.qosClass", Change::Once("field is immutable"))], errors);
     for list in ["podIPs", "hostIPs"] {
         unique(

@@ -5,6 +5,7 @@ use serde_json::Value;
 
 use super::access::{Errors, Place};
 use super::names;
+use crate::amounts as sums;
 use crate::error::FieldError;
 
 /// Whether a resource may be promised more often than it exists.
@@ -31,29 +32,12 @@ fn is_huge(name: &str) -> bool {
     name.starts_with("hugepages-")
 }
 
-/// Adds up what containers ask for, as those count that run at the same time.
-fn asked(spec: &Place<'_>, resource: &str) -> Quantity {
-    let of = |container: &Place<'_>| {
-        let requests = container.at(&["resources", "requests"]);
-        Quantity::parse(requests.text(resource)).unwrap_or_default()
-    };
-    let mut sidecars = Quantity::default();
-    let mut most_at_start = Quantity::default();
-    for container in spec.items("initContainers") {
-        if container.text("restartPolicy") == "Always" {
-            sidecars += of(&container);
-        } else {
-            most_at_start = most_at_start.max(sidecars + of(&container));
-        }
-    }
-    most_at_start.max(spec.items("containers").map(|container| of(&container)).sum::<Quantity>() + sidecars)
-}
-
 /// Holds the resources of containers against those of their pod.
 pub(super) fn within_pod(resources: &Place<'_>, spec: &Place<'_>, errors: &mut Errors) {
     let (requests, limits) = (resources.field("requests"), resources.field("limits"));
+    let asked = spec.map().map(|spec| sums::of_containers(spec, "requests")).unwrap_or_default();
     for name in ["cpu", "memory"] {
-        let (sum, own) = (asked(spec, name), requests.text(name));
+        let (sum, own) = (asked.get(name).copied().unwrap_or_default(), requests.text(name));
         if !own.is_empty() && Quantity::parse(own).is_ok_and(|own| own < sum) {
             let text = format!("must be greater than or equal to aggregate container requests of {sum}");
             errors.push(FieldError::invalid(format!("{}[{name}]", requests.path), own, text));

@@ -1,11 +1,11 @@
 //! A value against the schema of a custom resource, with upstream's texts.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 
-use serde_json::{Number, Value};
+use serde_json::{Map, Number, Value};
 
-use super::access::Errors;
-use super::formats;
+use super::access::{Errors, Place};
+use super::{formats, metadata, names};
 use crate::decode::shorten;
 use crate::error::FieldError;
 use crate::rules::Former;
@@ -21,16 +21,27 @@ pub fn schema(value: &Value, schema: &Schema) -> Vec<FieldError> {
 }
 
 /// Checks a changed value. What is as it was is not judged again, so that a schema that has become stricter
-/// does not hold up changes elsewhere in the object.
+/// does not hold up changes elsewhere in the object. Items that are told apart no more hold up none either, wherever they are.
 /// <https://kubernetes.io/docs/tasks/extend-kubernetes/custom-resources/custom-resource-definitions/#validation-ratcheting>
 pub(super) fn changed(value: &Value, old: Option<&Value>, schema: &Schema) -> Vec<FieldError> {
-    let mut walk = Walk { errors: Errors::new(), path: String::new() };
+    let mut walk = Walk::at("");
     walk.value(value, old, schema);
+    if !walk.duplicates.is_empty() && !old.is_some_and(|old| has_duplicates(old, schema)) {
+        walk.errors.append(&mut walk.duplicates);
+    }
     walk.errors
+}
+
+fn has_duplicates(value: &Value, schema: &Schema) -> bool {
+    let mut walk = Walk::at("");
+    walk.value(value, None, schema);
+    !walk.duplicates.is_empty()
 }
 
 struct Walk {
     errors: Errors,
+    /// Items of sets and of keyed lists that are there already.
+    duplicates: Errors,
     path: String,
 }
 
@@ -63,7 +74,16 @@ fn type_text(type_: Type) -> &'static str {
     }
 }
 
+/// The group and version of a kind.
+fn api_version(text: &str) -> names::Problem {
+    (text.matches('/').count() > 1).then(|| format!("unexpected GroupVersion string: {text}"))
+}
+
 impl Walk {
+    fn at(path: &str) -> Walk {
+        Walk { errors: Errors::new(), duplicates: Errors::new(), path: path.to_owned() }
+    }
+
     /// The path as texts have it.
     fn body(&self) -> String {
         if self.path.is_empty() { "<nil>".to_owned() } else { format!("{} in body", self.path) }
@@ -92,7 +112,8 @@ impl Walk {
     }
 
     fn value(&mut self, value: &Value, old: Option<&Value>, schema: &Schema) {
-        if old == Some(value) {
+        // Metadata is of a built-in type, and has checks of its own.
+        if old == Some(value) || schema.reference.is_some() {
             return;
         }
         let node = schema.resolve();
@@ -116,13 +137,7 @@ impl Walk {
                     }
                 }
                 if node.embedded {
-                    for name in ["apiVersion", "kind"] {
-                        if map.get(name).and_then(Value::as_str).unwrap_or("").is_empty() {
-                            self.inside(name, |walk| {
-                                walk.errors.push(FieldError::required(walk.path.clone(), "must not be empty"))
-                            });
-                        }
-                    }
+                    self.embedded(map);
                 }
                 for (name, child) in map {
                     let child_schema = node.property(name).or(match &node.additional {
@@ -136,6 +151,31 @@ impl Walk {
                 }
             }
             Value::Null | Value::Bool(_) => {}
+        }
+    }
+
+    /// What every resource says of itself, of one that is a part of another
+    /// (`k8s.io/apiextensions-apiserver/pkg/apiserver/schema/objectmeta`).
+    fn embedded(&mut self, resource: &Map<String, Value>) {
+        type Form = fn(&str) -> names::Problem;
+        let forms: [(&str, Form); 2] = [("apiVersion", api_version), ("kind", names::kind)];
+        for (name, form) in forms {
+            self.inside(name, |walk| {
+                let path = walk.path.clone();
+                walk.errors.extend(match resource.get(name) {
+                    Some(Value::String(text)) if !text.is_empty() => {
+                        form(text).map(|problem| FieldError::invalid(path, text.as_str(), problem))
+                    }
+                    None | Some(Value::String(_)) => Some(FieldError::required(path, "")),
+                    Some(other) => Some(FieldError::invalid(path, other.clone(), "must be a string")),
+                });
+            });
+        }
+        if let Some(value) = resource.get("metadata") {
+            self.inside("metadata", |walk| {
+                let place = Place { value, path: walk.path.clone() };
+                metadata::embedded(&place, &mut walk.errors);
+            });
         }
     }
 
@@ -184,14 +224,14 @@ impl Walk {
             }
             _ => None,
         };
-        // As text, which can be looked up: a list may be as long as a request.
-        let mut seen = BTreeSet::new();
+        // As text, which can be looked up: a list may be as long as a request. What is there many times is told once.
+        let mut seen: BTreeMap<String, u32> = BTreeMap::new();
         for (index, item) in list.iter().enumerate() {
             let Some(identity) = identity(item) else { return };
-            if !seen.insert(identity.to_string()) {
-                self.inside(&format!("[{index}]"), |walk| {
-                    walk.errors.push(FieldError::duplicate(walk.path.clone(), identity))
-                });
+            let times = seen.entry(identity.to_string()).or_default();
+            *times += 1;
+            if *times == 2 && self.duplicates.len() < MAX_ERRORS {
+                self.duplicates.push(FieldError::duplicate(format!("{}[{index}]", self.path), identity));
             }
         }
     }
@@ -313,7 +353,7 @@ impl Walk {
     }
 
     fn holds(&self, value: &Value, schema: &Schema) -> bool {
-        let mut walk = Walk { errors: Errors::new(), path: self.path.clone() };
+        let mut walk = Walk::at(&self.path);
         walk.value(value, None, schema);
         walk.errors.is_empty()
     }

@@ -12,6 +12,13 @@ const TYPES: &[&str] = &["ClusterIP", "ExternalName", "LoadBalancer", "NodePort"
 const AFFINITIES: &[&str] = &["ClientIP", "None"];
 const DISTRIBUTIONS: &[&str] = &["PreferClose", "PreferSameNode", "PreferSameZone"];
 const POLICIES: &[&str] = &["Cluster", "Local"];
+/// Where kubelets listen, which is not for others to reach.
+const KUBELET_PORT: i64 = 10_250;
+/// The older way of saying from where a balancer is reached, in a list with commas.
+const SOURCE_RANGES: &str = "service.beta.kubernetes.io/load-balancer-source-ranges";
+/// How addresses are chosen by topology, in its names of today and of old.
+const TOPOLOGY_MODE: &str = "service.kubernetes.io/topology-mode";
+const TOPOLOGY_HINTS: &str = "service.kubernetes.io/topology-aware-hints";
 /// Longest time for which a client stays with an endpoint, in seconds.
 const MAX_AFFINITY_S: i64 = 86_400;
 
@@ -34,8 +41,16 @@ const ROWS: &[Row] = &[
     ("loadBalancerClass", Demand::Form(names::qualified_name)),
 ];
 
-pub(super) fn service(spec: &Place<'_>, errors: &mut Errors) {
+pub(super) fn service(object: &Place<'_>, errors: &mut Errors) {
+    let (spec, annotations) = (&object.field("spec"), object.at(&["metadata", "annotations"]));
     let kind = spec.text("type");
+    if let (Some(mode), Some(hints)) = (annotations.some(TOPOLOGY_MODE), annotations.some(TOPOLOGY_HINTS))
+        && mode.value != hints.value
+    {
+        let text = format!("must match annotations[{TOPOLOGY_HINTS}] when both are specified");
+        let path = format!("{}[{TOPOLOGY_MODE}]", annotations.path);
+        errors.push(FieldError::invalid(path, mode.value.clone(), text));
+    }
     check(spec, ROWS, errors);
     let headless = spec.text("clusterIP") == "None";
     let ports: Vec<Place<'_>> = spec.items("ports").collect();
@@ -48,6 +63,10 @@ pub(super) fn service(spec: &Place<'_>, errors: &mut Errors) {
     }
     if kind == "ExternalName" {
         external_name(spec, errors);
+    }
+    for port in ports.iter().filter(|port| kind == "LoadBalancer" && port.number("port") == Some(KUBELET_PORT)) {
+        let text = format!("may not expose port {KUBELET_PORT} externally since it is used by kubelet");
+        errors.push(FieldError::invalid(port.path.clone(), KUBELET_PORT, text));
     }
     for port in ports.iter().filter(|port| ports.len() > 1 && port.text("name").is_empty()) {
         errors.push(FieldError::required(port.path_of("name"), ""));
@@ -75,16 +94,23 @@ pub(super) fn service(spec: &Place<'_>, errors: &mut Errors) {
     }
     affinity(spec, errors);
     addresses(spec, errors);
-    load_balancing(spec, kind, errors);
+    load_balancing(spec, &annotations, kind, errors);
     traffic(spec, kind, errors);
 }
 
 fn external_name(spec: &Place<'_>, errors: &mut Errors) {
-    for field in ["clusterIP", "clusterIPs", "ipFamilies", "ipFamilyPolicy"] {
+    let is_set = |field: &str| {
         let given = spec.field(field).value;
-        let is_set = !given.is_null() && given != "" && given.as_array().is_none_or(|list| !list.is_empty());
-        if is_set && !(field == "clusterIP" && spec.some("clusterIPs").is_some()) {
-            errors.push(FieldError::forbidden(spec.path_of(field), "may not be set for ExternalName services"));
+        !given.is_null() && given != "" && given.as_array().is_none_or(|list| !list.is_empty())
+    };
+    // The first address has two names, of which the list's is told.
+    for (shown, is_set) in [
+        ("clusterIPs", is_set("clusterIPs") || is_set("clusterIP")),
+        ("ipFamilies", is_set("ipFamilies")),
+        ("ipFamilyPolicy", is_set("ipFamilyPolicy")),
+    ] {
+        if is_set {
+            errors.push(FieldError::forbidden(spec.path_of(shown), "may not be set for ExternalName services"));
         }
     }
     if spec.needs_text("externalName", errors).is_some() {
@@ -114,7 +140,10 @@ fn affinity(spec: &Place<'_>, errors: &mut Errors) {
 
 fn addresses(spec: &Place<'_>, errors: &mut Errors) {
     let all = spec.texts("clusterIPs");
-    for (index, text) in all.iter().enumerate().filter(|(_, text)| **text != "None") {
+    if all.len() > 1 && all.first() == Some(&"None") && spec.text("type") != "ExternalName" {
+        spec.invalid("clusterIPs", "'None' must be the first and only value", errors);
+    }
+    for (index, text) in all.iter().enumerate().filter(|(index, text)| *index > 0 || **text != "None") {
         if text.parse::<IpAddr>().is_err() {
             let path = format!("{}[{index}]", spec.path_of("clusterIPs"));
             errors.push(FieldError::invalid(path, *text, super::demand::NOT_AN_ADDRESS));
@@ -151,7 +180,7 @@ fn addresses(spec: &Place<'_>, errors: &mut Errors) {
     }
 }
 
-fn load_balancing(spec: &Place<'_>, kind: &str, errors: &mut Errors) {
+fn load_balancing(spec: &Place<'_>, annotations: &Place<'_>, kind: &str, errors: &mut Errors) {
     const ONLY: &str = "may only be used when `type` is 'LoadBalancer'";
     let balances = kind == "LoadBalancer";
     let ranges = spec.texts("loadBalancerSourceRanges");
@@ -163,6 +192,16 @@ fn load_balancing(spec: &Place<'_>, kind: &str, errors: &mut Errors) {
         }
         if !balances {
             errors.push(FieldError::forbidden(path, ONLY));
+        }
+    } else if let Some(listed) = annotations.some(SOURCE_RANGES) {
+        let path = format!("{}[{SOURCE_RANGES}]", annotations.path);
+        if !balances {
+            errors.push(FieldError::forbidden(path.clone(), ONLY));
+        }
+        let listed = listed.value.as_str().unwrap_or_default().trim();
+        let ranges = listed.split(',').map(str::trim).filter(|_| !listed.is_empty());
+        for range in ranges.filter(|range| !super::demand::is_range(range)) {
+            errors.push(FieldError::invalid(path.clone(), range, super::demand::NOT_A_RANGE));
         }
     }
     for field in ["allocateLoadBalancerNodePorts", "loadBalancerClass"] {

@@ -454,7 +454,10 @@ fn custom_resources_are_checked_against_their_schema() {
         ),
         (
             json!({"cronSpec": "* *", "replicas": "x"}),
-            &["spec.replicas: Invalid value: \"string\": spec.replicas in body must be of type integer: \"string\""],
+            &[
+                "spec.replicas: Invalid value: \"string\": spec.replicas in body must be of type integer: \"string\"",
+                ".spec.replicas: Invalid value: 0: .spec.replicas accessor error: x is of the type string, expected int64",
+            ],
         ),
         (
             json!({"cronSpec": 1}),
@@ -464,7 +467,13 @@ fn custom_resources_are_checked_against_their_schema() {
             json!({"cronSpec": "* *", "mode": "c"}),
             &["spec.mode: Unsupported value: \"c\": supported values: \"a\", \"b\""],
         ),
-        (json!([]), &["spec: Invalid value: \"array\": spec in body must be of type object: \"array\""]),
+        (
+            json!([]),
+            &[
+                "spec: Invalid value: \"array\": spec in body must be of type object: \"array\"",
+                ".spec.replicas: Invalid value: 0: .spec.replicas accessor error: [] is of the type []interface {}, expected map[string]interface{}",
+            ],
+        ),
     ];
     for (spec, expected) in table {
         let errors = create(&info, "v1", &object(spec.clone()));
@@ -686,13 +695,16 @@ fn definitions_are_checked() {
 mod admission;
 mod causes;
 mod crd;
+mod custom;
 mod definitions;
 mod devices;
 mod events;
 mod limits;
 mod os;
+mod pod_parts;
 mod pods;
 mod services;
+mod statuses;
 mod storage;
 mod warnings;
 mod workloads;

@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use super::access::{Errors, Place};
 use super::demand::{self, Demand, Row, check};
-use super::{names, storage};
+use super::{limits, names, pod_certificates, storage};
 use crate::error::FieldError;
 
 /// Fields of a volume or of a PersistentVolume's spec that are sources, in the order in which the first counts.
@@ -49,6 +49,9 @@ const HOST_PATH_TYPES: &[&str] =
 const CACHING_MODES: &[&str] = &["None", "ReadOnly", "ReadWrite"];
 const AZURE_KINDS: &[&str] = &["Dedicated", "Managed", "Shared"];
 const PULL_POLICIES: &[&str] = &["Always", "IfNotPresent", "Never"];
+const KEY_TYPES: &[&str] = &["RSA3072", "RSA4096", "ECDSAP256", "ECDSAP384", "ECDSAP521", "ED25519"];
+/// Longest time for which tokens are asked for, in seconds.
+const MAX_TOKEN_S: i64 = 1 << 32;
 
 /// What holds of every source, be it of a pod or of a PersistentVolume.
 const EVERYWHERE: &[Row] = &[
@@ -326,6 +329,16 @@ fn projected(source: &Place<'_>, errors: &mut Errors) {
         for file in projection.field("downwardAPI").items("items") {
             downward_file(&file, errors);
         }
+        let token = projection.field("serviceAccountToken");
+        if token.number("expirationSeconds").is_some_and(|seconds| seconds > MAX_TOKEN_S) {
+            token.invalid("expirationSeconds", "may not specify a duration larger than 2^32 seconds", errors);
+        }
+        if let Some(bundles) = projection.some("clusterTrustBundle") {
+            trust_bundles(&bundles, errors);
+        }
+        if let Some(certificate) = projection.some("podCertificate") {
+            pod_certificate(&certificate, errors);
+        }
         let listed = ["secret", "configMap", "downwardAPI"]
             .into_iter()
             .flat_map(|kind| projection.field(kind).items("items").collect::<Vec<_>>())
@@ -339,5 +352,66 @@ fn projected(source: &Place<'_>, errors: &mut Errors) {
                 errors.push(FieldError::invalid(source.path.clone(), path, "conflicting duplicate paths"));
             }
         }
+    }
+}
+
+/// Of which bundles of authorities a file is made: of the one that has this name, or of those of a signer.
+fn trust_bundles(source: &Place<'_>, errors: &mut Errors) {
+    match (source.some("name"), source.some("signerName")) {
+        (Some(_), Some(_)) => {
+            let text = "only one of name and signerName may be used";
+            errors.push(FieldError::invalid(source.path.clone(), source.value.clone(), text));
+        }
+        (Some(_), None) => {
+            bundle_name(source, errors);
+            if source.some("labelSelector").is_some() {
+                source.invalid("labelSelector", "labelSelector must be unset if name is specified", errors);
+            }
+        }
+        (None, Some(_)) => {
+            const ROWS: &[Row] =
+                &[("signerName", Demand::Needed("must be a valid signer name")), ("labelSelector", Demand::Selector)];
+            check(source, ROWS, errors);
+            limits::signer_name(source, source.text("signerName"), errors);
+        }
+        (None, None) => {
+            errors.push(FieldError::required(source.path.clone(), "either name or signerName must be specified"));
+        }
+    }
+}
+
+/// A bundle's name begins with its signer's, if it has one.
+fn bundle_name(source: &Place<'_>, errors: &mut Errors) {
+    check(source, &[("name", Demand::Needed("must be a valid object name"))], errors);
+    let name = source.text("name");
+    let problem = match name.split(':').count() {
+        1 | 3 => name.split(':').find_map(names::dns1123_subdomain),
+        _ => Some("ClusterTrustBundle without signer name must not have \":\" in its name".to_owned()),
+    };
+    if let Some(problem) = problem {
+        source.invalid("name", format!("not a valid clustertrustbundlename: {problem}"), errors);
+    }
+}
+
+/// What a pod's certificate is to be like, and where it goes.
+fn pod_certificate(source: &Place<'_>, errors: &mut Errors) {
+    const PATHS: [&str; 3] = ["credentialBundlePath", "keyPath", "certificateChainPath"];
+    let signer = source.text("signerName");
+    limits::signer_name(source, signer, errors);
+    source.one_of("keyType", KEY_TYPES, errors);
+    if let Some(seconds) = source.number("maxExpirationSeconds") {
+        let may_s = pod_certificates::life_s(signer);
+        let (least_s, most_s) = (may_s.start(), may_s.end());
+        if seconds < *least_s {
+            let text = format!("if provided, maxExpirationSeconds must be >= {least_s}");
+            source.invalid("maxExpirationSeconds", text, errors);
+        } else if seconds > *most_s {
+            let text = format!("if provided, maxExpirationSeconds must be <= {most_s}");
+            source.invalid("maxExpirationSeconds", text, errors);
+        }
+    }
+    if PATHS.iter().all(|path| source.text(path).is_empty()) {
+        let text = "specify at least one of credentialBundlePath, keyPath, and certificateChainPath";
+        errors.push(FieldError::required(source.path.clone(), text));
     }
 }

@@ -8,10 +8,13 @@ mod addresses;
 mod files;
 mod pod;
 
+use std::collections::BTreeSet;
+
 use serde_json::{Map, Value};
 
+use super::alike::same;
 use super::demand::{Trail, quantity, walk};
-use super::names;
+use super::{formats, names};
 use crate::table::ResourceInfo;
 
 /// More than these are told to nobody: a request has room for a hundred thousand of what one is about, its answer for few.
@@ -176,8 +179,8 @@ pub fn warnings(info: &ResourceInfo, object: &Value, old: Option<&Map<String, Va
         check(object, "", rows, &mut warnings);
     }
     if let Some((.., field, path)) = TEMPLATES.iter().find(|(group, kind, ..)| is(group, kind)) {
-        // Who changes a label is not told what was said before.
-        if old.is_none_or(|old| old.get(*field) != object.get(*field)) {
+        // Who changes a label, or writes back what he read, is not told what was said before.
+        if old.is_none_or(|old| !same(field, old.get(*field).unwrap_or(&Value::Null), &object[*field])) {
             made(object, path, &mut warnings);
         }
     }
@@ -195,6 +198,11 @@ pub fn warnings(info: &ResourceInfo, object: &Value, old: Option<&Map<String, Va
             warnings.push("addressType: FQDN endpoints are deprecated".to_owned());
         }
         ("networking.k8s.io", "Ingress", true) => ingress(object, &mut warnings),
+        ("apiextensions.k8s.io", "CustomResourceDefinition", _) => {
+            let before = old.and_then(|old| old.get("spec")).map(unknown_formats).unwrap_or_default();
+            let now = unknown_formats(&object["spec"]);
+            warnings.extend(now.difference(&before).map(|format| format!("unrecognized format {format:?}")));
+        }
         _ => {}
     }
     warnings.truncate(MAX_WARNINGS);
@@ -338,6 +346,28 @@ fn ingress(object: &Value, warnings: &mut Vec<String>) {
     const CLASS: &str = "kubernetes.io/ingress.class";
     if !object["metadata"]["annotations"][CLASS].is_null() && object["spec"]["ingressClassName"].is_null() {
         warnings.push(format!("annotation \"{CLASS}\" is deprecated, please use 'spec.ingressClassName' instead"));
+    }
+}
+
+/// The formats in the schemas of a definition that no value is held against.
+fn unknown_formats(spec: &Value) -> BTreeSet<&str> {
+    let mut found = BTreeSet::new();
+    for version in list(spec, "versions") {
+        formats_in(&version["schema"]["openAPIV3Schema"], &mut found);
+    }
+    found
+}
+
+fn formats_in<'a>(schema: &'a Value, found: &mut BTreeSet<&'a str>) {
+    let format = text(schema, "format");
+    if !format.is_empty() && !formats::is_known(text(schema, "type"), format) {
+        found.insert(format);
+    }
+    let single = ["additionalProperties", "items", "not"].map(|field| &schema[field]);
+    let many = ["allOf", "anyOf", "oneOf"].into_iter().flat_map(|field| list(schema, field));
+    let properties = schema["properties"].as_object().into_iter().flat_map(Map::values);
+    for part in single.into_iter().filter(|part| part.is_object()).chain(many).chain(properties) {
+        formats_in(part, found);
     }
 }
 

@@ -268,18 +268,24 @@ pub(super) fn changes(kind: &str, new: &Place<'_>, old: &Place<'_>, errors: &mut
 
 /// The status of a set of pods: numbers that agree with each other.
 pub(super) fn status(kind: &str, new: &Place<'_>, old: &Place<'_>, errors: &mut Errors) {
-    const COUNTS: [&str; 11] = [
+    const COUNTS: [&str; 17] = [
         "replicas",
         "readyReplicas",
         "availableReplicas",
+        "unavailableReplicas",
         "updatedReplicas",
         "currentReplicas",
         "fullyLabeledReplicas",
+        "terminatingReplicas",
         "currentNumberScheduled",
+        "updatedNumberScheduled",
         "numberMisscheduled",
         "desiredNumberScheduled",
         "numberReady",
+        "numberAvailable",
+        "numberUnavailable",
         "observedGeneration",
+        "collisionCount",
     ];
     let (new, old) = (new.field("status"), old.field("status"));
     for field in COUNTS {

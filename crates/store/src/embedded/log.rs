@@ -9,6 +9,7 @@ use super::OpenError;
 use super::files::Dir;
 use super::record::{self, FORMAT, Head, Record};
 use super::writer::is_full;
+use crate::backup::Torn;
 use crate::mem::{HistoryLimits, State};
 use crate::model::{Event, Revision};
 
@@ -93,7 +94,7 @@ impl Log {
         let path = dir.log(generation);
         let failed = |action| OpenError::io(action, &path);
         let file = OpenOptions::new().read(true).write(true).open(&path).map_err(failed("open"))?;
-        let Read { end, last } = Self::read(dir, generation, is_last, state, limits)?;
+        let Read { end, last, .. } = Self::read(dir, generation, is_last, state, limits)?;
         // What a killed process wrote but did not flush has just become visible, and so it must
         // become durable before anybody sees it. Where a flush has failed before, the kernel takes what
         // it could not write for written, and a flush alone would succeed: so it is written once more.
@@ -119,16 +120,27 @@ impl Log {
         let bytes = std::fs::read(&path).map_err(failed("read"))?;
         let mut end = check_head(&path, &bytes, generation, state.revision())?;
         // The head was durable before the file had its name.
-        let mut durable = end;
+        let (mut durable, mut torn) = (end, None);
         while end < bytes.len() {
             let Some(framed) = record::read(&bytes, end) else {
                 if !is_last || record::was_durable(&bytes, end) {
                     return Err(OpenError::corrupt(&path, end, "a record is damaged"));
                 }
-                tracing::warn!(
-                    path = %path.display(), offset = end, torn_bytes = bytes.len() - end,
-                    "the log ends in a write that was never acknowledged; it does not count"
-                );
+                let may_have_counted = !record::was_cut_short(&bytes, end);
+                let (path, torn_bytes, revision) = (path.display(), bytes.len() - end, state.revision());
+                if may_have_counted {
+                    tracing::error!(
+                        %path, offset = end, torn_bytes, %revision,
+                        "the log ends in a damaged record: a write that the power cut short, or one that was acknowledged \
+                         and has been damaged since; it does not count"
+                    );
+                } else {
+                    tracing::warn!(
+                        %path, offset = end, torn_bytes, %revision,
+                        "the log ends in a write that was cut short and never acknowledged; it does not count"
+                    );
+                }
+                torn = Some(Torn { bytes: torn_bytes as u64, may_have_counted });
                 break;
             };
             match framed.record {
@@ -155,7 +167,7 @@ impl Log {
         }
         // Each log but the last was complete before the next one began.
         let last = if is_last { bytes[durable..end].to_vec() } else { Vec::new() };
-        Ok(Read { end: end as u64, last })
+        Ok(Read { end: end as u64, last, torn })
     }
 }
 
@@ -165,6 +177,8 @@ pub(super) struct Read {
     pub(super) end: u64,
     /// Its last batch, of which nothing says that it was durable.
     last: Vec<u8>,
+    /// What is torn.
+    pub(super) torn: Option<Torn>,
 }
 
 /// Checks what a file says of itself; returns where its other records begin.

@@ -271,11 +271,14 @@ pub(crate) fn check(path: &Path) -> Result<Summary, OpenError> {
     let dir = Dir::open(path)?;
     let found = dir.finished().map_err(OpenError::io("list", path))?;
     let (mut state, mut bytes, logs) = begin(&dir, &found)?;
+    let mut torn = None;
     for generation in &logs {
         let is_last = logs.last() == Some(generation);
-        bytes += Log::read(&dir, *generation, is_last, &mut state, &HistoryLimits::default())?.end;
+        let read = Log::read(&dir, *generation, is_last, &mut state, &HistoryLimits::default())?;
+        bytes += read.end;
+        torn = read.torn;
     }
-    Ok(Summary { revision: state.revision(), entries: state.len(), bytes })
+    Ok(Summary { revision: state.revision(), entries: state.len(), bytes, torn })
 }
 
 /// The head of a backup.
@@ -294,7 +297,7 @@ pub(crate) fn backup_entry(out: &mut Vec<u8>, entry: &Entry) {
 /// Reads a backup to its end.
 pub(crate) fn read_backup(file: &Path) -> Result<(State, Summary), OpenError> {
     let (state, bytes) = snapshot::read_file(file.to_owned(), BACKUP)?;
-    let summary = Summary { revision: state.revision(), entries: state.len(), bytes };
+    let summary = Summary { revision: state.revision(), entries: state.len(), bytes, torn: None };
     Ok((state, summary))
 }
 

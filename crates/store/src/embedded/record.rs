@@ -196,6 +196,20 @@ pub(super) fn was_durable(file: &[u8], at: usize) -> bool {
     })
 }
 
+/// Whether the file ends before what begins at `at` does, or nothing of that has come to the disk: it was never written to its
+/// end, and so never acknowledged.
+pub(super) fn was_cut_short(file: &[u8], at: usize) -> bool {
+    let rest = file.get(at..).unwrap_or_default();
+    if rest.len() < HEADER_BYTES {
+        return true;
+    }
+    match Header::parse(rest) {
+        Some(header) => rest.len() - HEADER_BYTES < header.payload_bytes,
+        // A file system may have made the file longer before it had the bytes.
+        None => rest.iter().all(|byte| *byte == 0),
+    }
+}
+
 fn decode(fields: &mut Fields<'_>) -> Option<Record> {
     let record = match fields.u8()? {
         KIND_HEAD => Record::Head(Head {

@@ -22,10 +22,10 @@ use bytes::Bytes;
 use etcd_client::{Event as EtcdEvent, EventType, GetOptions, KeyValue, SortOrder, SortTarget, WatchOptions};
 use futures::channel::oneshot;
 
-use super::Shared;
 use super::errors::{Asked, failed, silent};
+use super::{Options, Shared};
 use crate::mem::{Aging, Change, Pace, Published, State};
-use crate::model::{Entry, Revision, StoreError, stamp_place};
+use crate::model::{Entry, Revision, StoreError, Value, stamp_place};
 use crate::packer::Packer;
 
 /// How many entries are loaded at a time.
@@ -44,7 +44,7 @@ pub(super) struct Mirror {
 }
 
 impl Mirror {
-    pub(super) fn new(state: State, options: &super::Options) -> Self {
+    pub(super) fn new(state: State, options: &Options) -> Self {
         Self {
             published: Published::new(state, options.watch_buffer_events, Packer::aside()),
             writer: Mutex::new(Aging::new(options.history.age_ms)),
@@ -131,7 +131,8 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 /// Reads all keys under the prefix at one revision.
-pub(super) async fn load(client: &etcd_client::Client, prefix: &str, timeout: Duration) -> Result<State, StoreError> {
+pub(super) async fn load(client: &etcd_client::Client, options: &Options) -> Result<State, StoreError> {
+    let Options { prefix, timeout, foreign, .. } = options;
     let end = end_of(prefix);
     let mut kv = client.kv_client().max_decoding_message_size(usize::MAX);
     let mut from = start_of(prefix);
@@ -144,7 +145,7 @@ pub(super) async fn load(client: &etcd_client::Client, prefix: &str, timeout: Du
         if let Some(state) = &state {
             options = options.with_revision(i64::try_from(state.revision().0).unwrap_or(i64::MAX));
         }
-        let mut page = tokio::time::timeout(timeout, kv.get(from.clone(), Some(options)))
+        let mut page = tokio::time::timeout(*timeout, kv.get(from.clone(), Some(options)))
             .await
             .map_err(|_| silent(Asked::Read, "it does not answer".to_owned()))?
             .map_err(|error| failed(Asked::Read, &error))?;
@@ -157,7 +158,7 @@ pub(super) async fn load(client: &etcd_client::Client, prefix: &str, timeout: Du
         }
         let done = !more || kvs.is_empty();
         for kv in kvs {
-            if let Some(entry) = entry(kv) {
+            if let Some(entry) = entry(kv, *foreign) {
                 state.restore(entry);
             }
         }
@@ -230,7 +231,7 @@ async fn follow(shared: &Shared) -> Result<std::convert::Infallible, StoreError>
         if message.events().is_empty() {
             continue;
         }
-        let transactions = transactions(message.events(), &options.prefix);
+        let transactions = transactions(message.events(), options);
         let events = mirror.change(&options.history, |state, events| {
             for (revision, changes) in transactions {
                 state.follow(revision, changes, events);
@@ -242,21 +243,24 @@ async fn follow(shared: &Shared) -> Result<std::convert::Infallible, StoreError>
 }
 
 async fn reload(shared: &Shared) -> Result<std::convert::Infallible, StoreError> {
-    let state = load(&shared.client, &shared.options.prefix, shared.options.timeout).await?;
+    let state = load(&shared.client, &shared.options).await?;
     shared.mirror.replace(state);
     Err(StoreError::Unavailable("all was read again".to_owned()))
 }
 
 /// The changes of each revision, those of other keys left out.
-fn transactions(events: &[EtcdEvent], prefix: &str) -> BTreeMap<Revision, Vec<Change>> {
+fn transactions(events: &[EtcdEvent], options: &Options) -> BTreeMap<Revision, Vec<Change>> {
+    let Options { prefix, foreign, .. } = options;
     let mut all: BTreeMap<Revision, Vec<Change>> = BTreeMap::new();
     for event in events {
         let Some(kv) = event.kv() else { continue };
         let revision = number(kv.mod_revision());
         let changes = all.entry(revision).or_default();
-        let Some(key) = std::str::from_utf8(kv.key()).ok().filter(|key| key.starts_with(prefix)) else { continue };
+        let Some(key) = std::str::from_utf8(kv.key()).ok().filter(|key| key.starts_with(prefix.as_str())) else {
+            continue;
+        };
         let value = match event.event_type() {
-            EventType::Put => Some(stamped(kv.value(), revision)),
+            EventType::Put => Some(stamped(kv.value(), revision, *foreign)),
             EventType::Delete => None,
         };
         changes.push((key.into(), value));
@@ -265,14 +269,28 @@ fn transactions(events: &[EtcdEvent], prefix: &str) -> BTreeMap<Revision, Vec<Ch
 }
 
 /// An entry as etcd holds it; none for a key that is no text.
-pub(super) fn entry(kv: KeyValue) -> Option<Entry> {
+pub(super) fn entry(kv: KeyValue, foreign: Foreign) -> Option<Entry> {
     let mod_revision = number(kv.mod_revision());
     let key = std::str::from_utf8(kv.key()).ok()?.into();
-    Some(Entry::new(key, stamped(kv.value(), mod_revision), number(kv.create_revision()), mod_revision))
+    let value = stamped(kv.value(), mod_revision, foreign);
+    Some(Entry::new(key, value, number(kv.create_revision()), mod_revision))
 }
 
-fn stamped(value: &[u8], revision: Revision) -> Bytes {
-    let Some(at) = stamp_place(value) else { return Bytes::copy_from_slice(value) };
+/// See [`Options::foreign`].
+type Foreign = fn(&[u8]) -> Option<Value>;
+
+fn stamped(value: &[u8], revision: Revision, foreign: Foreign) -> Bytes {
+    let adopted;
+    let (value, at) = match stamp_place(value) {
+        Some(at) => (value, at),
+        None => {
+            adopted = foreign(value);
+            match &adopted {
+                Some(Value { bytes, stamp_at: Some(at) }) => (&bytes[..], *at),
+                _ => return Bytes::copy_from_slice(value),
+            }
+        }
+    };
     let digits = revision.to_string();
     [&value[..at], digits.as_bytes(), &value[at..]].concat().into()
 }

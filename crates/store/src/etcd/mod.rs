@@ -11,7 +11,8 @@
 //! wait for what etcd calls the newest. A request whose answer was lost is [`StoreError::Unknown`] when it
 //! might have changed something.
 //!
-//! Values are kept without their revision, for etcd has it beside them; see [`stamp_place`](crate::stamp_place).
+//! Values are kept without their revision, for etcd has it beside them; see [`stamp_place`](crate::stamp_place). What others have put
+//! there is brought into this process's form as it comes; see [`Options::foreign`].
 
 mod compactor;
 mod errors;
@@ -98,9 +99,8 @@ impl EtcdStore {
             let client = Client::connect(options.urls(), Some(options.connect()))
                 .await
                 .map_err(|error| OpenError::Options { endpoints: endpoints.clone(), why: error.to_string() })?;
-            let state = mirror::load(&client, &options.prefix, options.timeout)
-                .await
-                .map_err(|source| OpenError::Read { endpoints, source })?;
+            let state =
+                mirror::load(&client, &options).await.map_err(|source| OpenError::Read { endpoints, source })?;
             let mirror = Mirror::new(state, &options);
             Ok(Arc::new(Shared { client, options, mirror, questions, late: Notify::new(), fault: Mutex::default() }))
         })?;
@@ -331,7 +331,7 @@ impl Shared {
 
     /// The mirror's entry, if it is the same; so that all readers share one.
     fn share(&self, kv: etcd_client::KeyValue) -> Option<Arc<Entry>> {
-        let fresh = entry(kv)?;
+        let fresh = entry(kv, self.options.foreign)?;
         let state = self.mirror.published.state();
         match state.get(&fresh.key) {
             Some(known) if known.mod_revision == fresh.mod_revision => Some(Arc::clone(known)),

@@ -5,6 +5,7 @@ use std::time::Duration;
 use etcd_client::{Certificate, ConnectOptions, Identity, TlsOptions};
 
 use crate::mem::{HistoryLimits, WATCH_BUFFER_EVENTS};
+use crate::model::Value;
 
 /// How etcd is reached and used.
 #[derive(Clone, Debug)]
@@ -23,6 +24,9 @@ pub struct Options {
     pub timeout: Duration,
     /// How often etcd's history is compacted to what it was that long ago; `None` leaves it to others.
     pub compact_every: Option<Duration>,
+    /// What becomes of a value without a place for its revision, as those are that somebody else has put there: the same in this
+    /// process's form; none where it cannot be read. It is as it is then.
+    pub foreign: fn(&[u8]) -> Option<Value>,
 }
 
 /// Whom to trust, and who to be. PEM.
@@ -52,6 +56,7 @@ impl Options {
             watch_buffer_events: WATCH_BUFFER_EVENTS,
             timeout: Duration::from_secs(10),
             compact_every: Some(Duration::from_secs(300)),
+            foreign: |_| None,
         }
     }
 

@@ -46,7 +46,7 @@ fn a_backup_is_of_one_revision_whatever_happens_meanwhile() {
     assert!(round > 3, "it comes in parts");
     let file = dir.path().join("backup");
     std::fs::write(&file, &bytes).expect("written");
-    let summary = Summary { revision: at, entries: 1199, bytes: bytes.len() as u64 };
+    let summary = Summary { revision: at, entries: 1199, bytes: bytes.len() as u64, torn: None };
     assert_eq!(backup::verify(&file).expect("whole"), summary);
     let target = dir.path().join("store");
     assert_eq!(backup::restore(&file, &target).expect("restored"), summary);
@@ -115,7 +115,7 @@ fn a_check_changes_nothing() {
     let mut bytes = std::fs::read(&log).expect("a log");
     bytes.extend_from_slice(b"torn");
     std::fs::write(&log, &bytes).expect("written");
-    let found = backup::check(dir.path()).expect("what is torn was never acknowledged");
+    let found = backup::check(dir.path()).expect("a torn end is no damage");
     assert_eq!((found.revision, found.entries), (Revision(2), 2));
     assert_eq!(std::fs::read(&log).expect("a log"), bytes);
     bytes[60] ^= 1;
@@ -123,6 +123,38 @@ fn a_check_changes_nothing() {
     let error = backup::check(dir.path()).expect_err("it is damaged").to_string();
     assert!(error.contains("log-0000000000000001") && error.contains("corrupt"), "{error}");
     assert!(backup::check(&dir.path().join("nowhere")).is_err());
+}
+
+/// What was cut short at the end of a log was never acknowledged. What is there to its end, but damaged, may have been.
+#[test]
+fn a_check_tells_what_a_log_ends_in() {
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    let store = EmbeddedStore::open(dir.path(), Options::default()).expect("a new store");
+    commit(&store, vec![put("a", "1")]);
+    drop(store);
+    let log = dir.path().join("log-0000000000000001");
+    let closed = std::fs::read(&log).expect("a log");
+    // As a kill leaves it: without the record of its end, a header and one byte.
+    let killed = &closed[..closed.len() - 21];
+    let (short, mut flipped) = (&killed[..killed.len() - 1], killed.to_vec());
+    flipped[killed.len() - 1] ^= 1;
+    let (longer, zeros) = ([killed, b"torn"].concat(), [killed, &[0_u8; 4096]].concat());
+    let noise = [killed, &[7_u8; 64]].concat();
+    for (what, left, entries, may_have_counted) in [
+        ("closed", &closed[..], 1, None),
+        ("killed", killed, 1, None),
+        ("cut short", short, 0, Some(false)),
+        ("a bit flipped", &flipped[..], 0, Some(true)),
+        ("less than a header", &longer[..], 1, Some(false)),
+        ("never filled", &zeros[..], 1, Some(false)),
+        ("something else", &noise[..], 1, Some(true)),
+    ] {
+        std::fs::write(&log, left).expect("written");
+        let found = backup::check(dir.path()).expect("a torn end is no damage");
+        let (torn_bytes, said) = found.torn.map_or((0, None), |torn| (torn.bytes, Some(torn.may_have_counted)));
+        assert_eq!((found.entries, said), (entries, may_have_counted), "{what}");
+        assert_eq!(found.bytes + torn_bytes, left.len() as u64, "{what}");
+    }
 }
 
 /// The disk was full, or the machine went down: it is done again, and nothing has to be removed by hand.

@@ -286,6 +286,26 @@ fn others_keys_are_left_alone_but_count() {
     assert_eq!(raw.kvs()[0].value(), b"{\"metadata\":{\"resourceVersion\":\"\"}}");
 }
 
+/// What others have put is handed to who knows its form; what that cannot read stays as it is.
+#[test]
+fn values_of_others_are_adopted() {
+    let etcd = Etcd::start();
+    let foreign =
+        |value: &[u8]| value.starts_with(b"{").then(|| stamped("{\"metadata\":{\"resourceVersion\":\"", "\"}}"));
+    let put = |key: &str, value: &str| etcd.raw(async |client| client.put(key, value, None).await.map(drop));
+    put("before", "{ }");
+    let store = EtcdStore::open(Options { foreign, ..etcd.options() }).expect("etcd is there");
+    put("after", "{}");
+    put("odd", "k8s");
+    for (key, value) in [
+        ("before", "{\"metadata\":{\"resourceVersion\":\"2\"}}"),
+        ("after", "{\"metadata\":{\"resourceVersion\":\"3\"}}"),
+        ("odd", "k8s"),
+    ] {
+        assert_eq!(get(&store, key).map(|entry| text(&entry)).as_deref(), Some(value), "{key}");
+    }
+}
+
 #[test]
 fn one_of_several_servers_compacts() {
     let etcd = Etcd::start();

@@ -258,7 +258,7 @@ api! {
 
     /// The video device.
     pub struct VideoDevice {
-        /// Type: virtio, vga, bochs, ramfb.
+        /// Type: virtio, vga, cirrus, bochs, ramfb.
         pub r#type: Option<String>,
     }
 

@@ -9,6 +9,7 @@ use serde::Deserialize;
 use super::api::{api, kind};
 use super::domain::DomainSpec;
 use super::embedded;
+use super::quantity::Quantity;
 use super::vm::VirtualMachineInstanceTemplateSpec;
 use super::vmi::{Condition, MigrationState, PhaseTransition};
 
@@ -194,6 +195,34 @@ api! {
         pub virtual_machine_options: Option<VirtualMachineOptions>,
         /// What firmware tells guests of their machines; KubeVirt's own strings where nothing is said.
         pub smbios: Option<SmBiosConfiguration>,
+        /// Machine types that may be had, `*` being anything; none said, all that there are.
+        pub emulated_machines: Vec<String>,
+        /// Runtime class of launchers.
+        pub default_runtime_class: Option<String>,
+        /// By what is multiplied what a launcher is reckoned to need beside its guest: a number of 1 at least.
+        pub additional_guest_memory_overhead_ratio: Option<String>,
+        /// What the containers beside the launcher's ask for.
+        pub support_container_resources: Vec<SupportContainerResources>,
+    }
+
+    /// What the containers of a kind ask for. Fields that nothing reads yet are kept as they are.
+    #[schemars(extend("x-kubernetes-preserve-unknown-fields" = true))]
+    pub struct SupportContainerResources {
+        /// Their kind: container-disk, guest-console-log; of others there are none.
+        #[required]
+        pub r#type: String,
+        /// The amounts.
+        #[required]
+        pub resources: ContainerAmounts,
+    }
+
+    /// What a container asks for, and may use. Fields that nothing reads yet are kept as they are.
+    #[schemars(extend("x-kubernetes-preserve-unknown-fields" = true))]
+    pub struct ContainerAmounts {
+        /// What is reserved.
+        pub requests: BTreeMap<String, Quantity>,
+        /// What may be used.
+        pub limits: BTreeMap<String, Quantity>,
     }
 
     /// TLS between KubeVirt's components and with their clients.
@@ -242,6 +271,8 @@ api! {
     pub struct ArchitectureDefaults {
         /// Default machine type.
         pub machine_type: Option<String>,
+        /// Machine types that may be had, `*` being anything; none said, all that there are.
+        pub emulated_machines: Vec<String>,
     }
 
     /// What all machines have or do without. Fields that nothing reads yet are kept as they are.
@@ -265,6 +296,10 @@ api! {
         pub cpu_allocation_ratio: Option<i64>,
         /// Guest memory in percent of the request. Default 100.
         pub memory_overcommit: Option<i64>,
+        /// How much smaller than its claim an image that is made there may be, in percent. Default 10.
+        pub pvc_tolerate_less_space_up_to_percent: Option<i64>,
+        /// Labels that every node with guests must have.
+        pub node_selectors: BTreeMap<String, String>,
     }
 
     /// State of the machinery.

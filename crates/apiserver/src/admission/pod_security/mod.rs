@@ -1,16 +1,19 @@
 //! PodSecurity: pods keep to the level that their namespace's labels name.
 //!
 //! `enforce` refuses pods; `warn` tells the client, also about templates in workloads; `audit` tells
-//! the audit log of the same. What comes of it is counted. <https://kubernetes.io/docs/concepts/security/pod-security-admission/>
+//! the audit log of the same. What comes of it is counted. Where labels say nothing, and for whom nothing holds, the server is
+//! told when it starts ([`Configuration`]). <https://kubernetes.io/docs/concepts/security/pod-security-admission/>
 
 mod baseline;
 mod check;
+mod configuration;
 mod restricted;
 
 use carrack_schema::validate::plain;
 use serde_json::Value;
 
 use self::check::{Pod, Violation};
+pub(crate) use self::configuration::Configuration;
 use super::{AdmissionPlugin, Attributes, Lookup, Needed, Operation};
 use crate::metrics::PodSecurityMetrics;
 use crate::object::{Object, at, meta, name};
@@ -20,7 +23,10 @@ const PREFIX: &str = "pod-security.kubernetes.io/";
 /// Pods of a namespace that are looked at when its level changes.
 const MAX_PODS: usize = 3000;
 
-pub(super) struct PodSecurity(pub PodSecurityMetrics);
+pub(super) struct PodSecurity {
+    pub configuration: Configuration,
+    pub metrics: PodSecurityMetrics,
+}
 
 /// How much a pod may do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -59,16 +65,17 @@ struct Policy {
 impl Policy {
     /// The policy of a mode (`enforce`, `audit`, `warn`). A label that names no level makes what is enforced as strict as can
     /// be, and leaves nothing to tell of otherwise, as upstream.
-    fn of(namespace: &Object, mode: &str) -> Policy {
+    fn of(namespace: &Object, mode: &str, configuration: &Configuration) -> Policy {
         let label = |key: String| meta(namespace, "labels").and_then(|labels| labels.get(&key)).and_then(Value::as_str);
-        let level = match label(format!("{PREFIX}{mode}")) {
-            None => Level::Privileged,
-            Some(text) => {
-                Level::parse(text).unwrap_or(if mode == "enforce" { Level::Restricted } else { Level::Privileged })
-            }
-        };
-        let minor = label(format!("{PREFIX}{mode}-version")).and_then(minor).flatten();
-        Policy { level, minor }
+        let mut policy = configuration.default_of(mode);
+        if let Some(text) = label(format!("{PREFIX}{mode}")) {
+            policy.level =
+                Level::parse(text).unwrap_or(if mode == "enforce" { Level::Restricted } else { Level::Privileged });
+        }
+        if let Some(text) = label(format!("{PREFIX}{mode}-version")) {
+            policy.minor = minor(text).flatten();
+        }
+        policy
     }
 
     fn text(&self) -> String {
@@ -159,14 +166,31 @@ impl PodSecurity {
         at(&attributes.object, template(&attributes.row.group, &attributes.row.plural)?)
     }
 
+    /// The metadata and the spec that are held against policies: a pod's, or a template's.
+    fn subject<'a>(attributes: &'a Attributes<'_>) -> Option<(Option<&'a Value>, Option<&'a Value>)> {
+        match Self::template(attributes) {
+            Some(template) => Some((template.get("metadata"), template.get("spec"))),
+            None if Self::is_pod(attributes) => {
+                Some((attributes.object.get("metadata"), attributes.object.get("spec")))
+            }
+            None => None,
+        }
+    }
+
+    /// By what the pod or the template is not looked at.
+    fn exempts(&self, attributes: &Attributes<'_>) -> Option<&'static str> {
+        let (_, spec) = Self::subject(attributes)?;
+        self.configuration.exempts(attributes, spec)
+    }
+
+    fn policy(&self, namespace: &Object, mode: &str) -> Policy {
+        Policy::of(namespace, mode, &self.configuration)
+    }
+
     /// What a pod or a template does that a mode of its namespace does not want.
-    fn would_violate(attributes: &Attributes<'_>, namespace: &Object, mode: &str) -> Option<String> {
-        let (metadata, spec) = match Self::template(attributes) {
-            Some(template) => (template.get("metadata"), template.get("spec")),
-            None if Self::is_pod(attributes) => (attributes.object.get("metadata"), attributes.object.get("spec")),
-            None => return None,
-        };
-        let policy = Policy::of(namespace, mode);
+    fn would_violate(&self, attributes: &Attributes<'_>, namespace: &Object, mode: &str) -> Option<String> {
+        let (metadata, spec) = Self::subject(attributes)?;
+        let policy = self.policy(namespace, mode);
         let violations = policy.violations(metadata, spec.unwrap_or(&Value::Null));
         let text = || format!("would violate PodSecurity {:?}: {}", policy.text(), sentence(&violations));
         (!violations.is_empty()).then(text)
@@ -174,17 +198,20 @@ impl PodSecurity {
 
     /// Counts that a pod or a template was held against the policy of a mode.
     fn count(&self, attributes: &Attributes<'_>, namespace: &Object, mode: &'static str, is_allowed: bool) {
-        let Policy { level, minor } = Policy::of(namespace, mode);
-        self.0.evaluated(attributes, mode, (level.text(), minor), is_allowed);
+        let Policy { level, minor } = self.policy(namespace, mode);
+        self.metrics.evaluated(attributes, mode, (level.text(), minor), is_allowed);
     }
 
     /// The namespace's new policy, when it has become stricter.
-    fn tightened(attributes: &Attributes<'_>) -> Option<Policy> {
-        if attributes.operation != Operation::Update || !attributes.is("", "namespaces") {
+    fn tightened(&self, attributes: &Attributes<'_>) -> Option<Policy> {
+        if attributes.operation != Operation::Update
+            || !attributes.is("", "namespaces")
+            || self.configuration.exempts_namespace(&attributes.name)
+        {
             return None;
         }
-        let new = Policy::of(&attributes.object, "enforce");
-        let old = Policy::of(attributes.old?, "enforce");
+        let new = self.policy(&attributes.object, "enforce");
+        let old = self.policy(attributes.old?, "enforce");
         (new != old && new.level >= old.level && new.level > Level::Privileged).then_some(new)
     }
 }
@@ -195,10 +222,10 @@ impl AdmissionPlugin for PodSecurity {
     }
 
     fn needs(&self, attributes: &Attributes<'_>) -> Vec<Needed> {
-        if Self::is_pod(attributes) || Self::template(attributes).is_some() {
+        if Self::subject(attributes).is_some() {
             return vec![Needed::one("", "namespaces", "", attributes.namespace)];
         }
-        if Self::tightened(attributes).is_some() {
+        if self.tightened(attributes).is_some() {
             return vec![Needed::all("", "pods", &attributes.name)];
         }
         Vec::new()
@@ -213,14 +240,18 @@ impl AdmissionPlugin for PodSecurity {
             return Ok(());
         }
         let Some(namespace) = lookup.get("", "namespaces", "", attributes.namespace) else { return Ok(()) };
+        if self.exempts(attributes).is_some() {
+            self.metrics.exempted(attributes);
+            return Ok(());
+        }
         // Counted whether or not there is a log that tells of it. Upstream counts what passes where it is enforced alone.
-        if Self::would_violate(attributes, namespace, "audit").is_some() {
+        if self.would_violate(attributes, namespace, "audit").is_some() {
             self.count(attributes, namespace, "audit", false);
         }
         if !is_pod {
             return Ok(());
         }
-        let policy = Policy::of(namespace, "enforce");
+        let policy = self.policy(namespace, "enforce");
         let spec = attributes.object.get("spec").unwrap_or(&Value::Null);
         let violations = policy.violations(attributes.object.get("metadata"), spec);
         self.count(attributes, namespace, "enforce", violations.is_empty());
@@ -231,15 +262,16 @@ impl AdmissionPlugin for PodSecurity {
     }
 
     fn warnings(&self, attributes: &Attributes<'_>, lookup: &dyn Lookup) -> Vec<String> {
-        if let Some(policy) = Self::tightened(attributes) {
+        if let Some(policy) = self.tightened(attributes) {
             return existing(&policy, attributes, &lookup.list("", "pods", &attributes.name));
         }
         let Some(namespace) = lookup.get("", "namespaces", "", attributes.namespace) else { return Vec::new() };
         // What is enforced the same way has passed for a pod.
-        if Self::is_pod(attributes) && Policy::of(namespace, "warn") == Policy::of(namespace, "enforce") {
+        let has_passed = || self.policy(namespace, "warn") == self.policy(namespace, "enforce");
+        if self.exempts(attributes).is_some() || (Self::is_pod(attributes) && has_passed()) {
             return Vec::new();
         }
-        let warned = Self::would_violate(attributes, namespace, "warn");
+        let warned = self.would_violate(attributes, namespace, "warn");
         if warned.is_some() {
             self.count(attributes, namespace, "warn", false);
         }
@@ -251,9 +283,12 @@ impl AdmissionPlugin for PodSecurity {
         if !is_pod && Self::template(attributes).is_none() {
             return Vec::new();
         }
+        if let Some(by) = self.exempts(attributes) {
+            return vec![(format!("{PREFIX}exempt"), by.to_owned())];
+        }
         let Some(namespace) = lookup.get("", "namespaces", "", attributes.namespace) else { return Vec::new() };
-        let enforced = is_pod.then(|| (format!("{PREFIX}enforce-policy"), Policy::of(namespace, "enforce").text()));
-        let violations = Self::would_violate(attributes, namespace, "audit");
+        let enforced = is_pod.then(|| (format!("{PREFIX}enforce-policy"), self.policy(namespace, "enforce").text()));
+        let violations = self.would_violate(attributes, namespace, "audit");
         enforced.into_iter().chain(violations.map(|text| (format!("{PREFIX}audit-violations"), text))).collect()
     }
 }

@@ -1,15 +1,18 @@
 //! MutatingAdmissionPolicy: changes by JSON patch, or by a piece of an object that is merged in.
 
 use carrack_cel::{Budget, Value as Cel};
+use carrack_schema::decode::Finding;
 use carrack_schema::strategic;
 use serde_json::Value;
 
 use super::super::extend::{Asked, take};
+use super::super::select::Seen;
 use super::super::webhook::apply_patch;
 use super::super::world::{World, all_hold};
 use super::super::{Attributes, Operation};
-use super::validating::{INVALID, NO_ERROR, bound_version};
+use super::validating::{INVALID, NO_ERROR, bound};
 use super::{MAX_COST, Mutation, Policy, params};
+use crate::kinds;
 use crate::metrics::Step;
 use crate::object::Object;
 use crate::status::Status;
@@ -22,15 +25,15 @@ pub(in crate::admission) async fn mutate(asked: &Asked<'_>, attributes: &mut Att
     }
     for binding in asked.hooks.mutating_bindings.values() {
         let Some(policy) = asked.hooks.mutating_policies.get(&binding.policy) else { continue };
-        let Some(version) = bound_version(policy, binding, asked, attributes) else { continue };
+        let Some(seen) = bound(policy, binding, asked, attributes) else { continue };
         let since = asked.cx.server.env.now();
         let changed = match params::find(asked, policy, binding, attributes.namespace).await {
             Err(why) => Err(format!("failed to configure binding: {why}")),
             Ok(all) => {
                 let mut changed = Ok(());
                 for params in all {
-                    match change(asked, attributes, policy, version, &params).await? {
-                        Ok(Some(object)) => take(asked, attributes, version, object).await?,
+                    match change(asked, attributes, policy, seen, &params).await? {
+                        Ok(Some(object)) => take(asked, attributes, seen, object).await?,
                         Ok(None) => {}
                         Err(why) => changed = Err(why),
                     }
@@ -64,11 +67,11 @@ async fn change(
     asked: &Asked<'_>,
     attributes: &Attributes<'_>,
     policy: &Policy,
-    version: usize,
+    seen: Seen<'_>,
     params: &Value,
 ) -> Result<Result<Option<Object>, String>, Status> {
-    let (before, old) = asked.both(attributes, version).await?;
-    let request = asked.request(attributes, version);
+    let (before, old) = asked.both(attributes, seen).await?;
+    let request = asked.request(attributes, seen);
     let namespace = asked.namespace.clone().map_or(Value::Null, Value::Object);
     let work = |authorizer: Option<&carrack_auth::Authorizer>| {
         let mut object = before.clone();
@@ -84,7 +87,7 @@ async fn change(
             if index == 0 && !all_hold(&policy.conditions, &world)? {
                 return Ok(None);
             }
-            object = Value::Object(step(attributes, mutation, version, &world, object.clone())?);
+            object = Value::Object(step(seen, mutation, &world, object.clone())?);
         }
         Ok(match object {
             Value::Object(changed) if Value::Object(changed.clone()) != before => Some(changed),
@@ -97,13 +100,7 @@ async fn change(
     Ok(work(None))
 }
 
-fn step(
-    attributes: &Attributes<'_>,
-    mutation: &Mutation,
-    version: usize,
-    world: &World<'_>,
-    object: Value,
-) -> Result<Object, String> {
+fn step(seen: Seen<'_>, mutation: &Mutation, world: &World<'_>, object: Value) -> Result<Object, String> {
     let program = mutation.program.as_ref().map_err(|why| format!("compilation error: {why}"))?;
     let value = program.eval(world, &mut Budget::new(MAX_COST)).map_err(|error| error.to_string())?;
     let written = value.to_json().ok_or("the expression's value is no JSON")?;
@@ -113,19 +110,35 @@ fn step(
         }
         return apply_patch(&object, written.to_string().as_bytes());
     }
-    if !written.is_object() {
-        return Err("the expression is no Object".to_owned());
-    }
-    let merged = if attributes.row.is_custom {
+    let Value::Object(fields) = &written else { return Err("the expression is no Object".to_owned()) };
+    typed(seen, &object, fields)
+        .map_err(|why| format!("error applying patch: failed to convert patch object to typed object: {why}"))?;
+    let merged = if seen.row.is_custom {
         let mut merged = object;
         strategic::merge(&mut merged, &written);
         merged
     } else {
-        strategic::apply(object, written, attributes.row.versions[version].schema())
+        strategic::apply(object, written, seen.row.versions[seen.version].schema())
             .map_err(|error| error.to_string())?
     };
     match merged {
         Value::Object(merged) => Ok(merged),
         _ => Err("nothing is left of the object".to_owned()),
     }
+}
+
+/// Whether what is to be merged into an object has the fields of its kind alone. What is posted to a subresource may be of a kind
+/// of its own.
+fn typed(seen: Seen<'_>, object: &Value, fields: &Object) -> Result<(), String> {
+    let row = seen.row;
+    if object["kind"] != *row.kind {
+        return Ok(());
+    }
+    let unknown =
+        kinds::conform(row, &row.versions[seen.version], &mut fields.clone()).map_err(|error| error.to_string())?;
+    let first = unknown.into_iter().find_map(|finding| match finding {
+        Finding::Unknown(path) => Some(path),
+        Finding::Duplicate(_) | Finding::Twice { .. } => None,
+    });
+    first.map_or(Ok(()), |path| Err(format!(".{path}: field not declared in schema")))
 }

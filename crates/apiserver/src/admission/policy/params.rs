@@ -68,7 +68,7 @@ pub(super) async fn find(
     }
     let mut params = Vec::new();
     for entry in entries {
-        let object = crate::convert::between(server, row, version, stored::parse(&entry)).await;
+        let object = crate::convert::between(server, row, (row, version), stored::parse(&entry)).await;
         params.push(Value::Object(object.map_err(|status| status.message)?));
     }
     Ok(params)

@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 
 use super::super::Attributes;
 use super::super::extend::Asked;
+use super::super::select::Seen;
 use super::super::world::{World, all_hold};
 use super::{Binding, MAX_COST, Policy, Validation, params};
 use crate::metrics::Step;
@@ -58,7 +59,7 @@ pub(in crate::admission) async fn validate(asked: &Asked<'_>, attributes: &Attri
     let mut annotations: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
     for binding in asked.hooks.bindings.values() {
         let Some(policy) = asked.hooks.policies.get(&binding.policy) else { continue };
-        let Some(version) = bound_version(policy, binding, asked, attributes) else { continue };
+        let Some(seen) = bound(policy, binding, asked, attributes) else { continue };
         let since = asked.cx.server.env.now();
         let mut told: Option<(&'static str, &'static str)> = None;
         let outcomes: Vec<Outcome> = match params::find(asked, policy, binding, attributes.namespace).await {
@@ -66,7 +67,7 @@ pub(in crate::admission) async fn validate(asked: &Asked<'_>, attributes: &Attri
             Ok(all) => {
                 let mut outcomes = Vec::new();
                 for params in all {
-                    outcomes.push(Ok(evaluate(asked, attributes, policy, version, &params).await?));
+                    outcomes.push(Ok(evaluate(asked, attributes, policy, seen, &params).await?));
                 }
                 outcomes
             }
@@ -139,21 +140,21 @@ pub(in crate::admission) async fn validate(asked: &Asked<'_>, attributes: &Attri
     denied.map_or(Ok(()), Err)
 }
 
-/// The version in which the policy wants to see the object, if it and its binding are about the request.
-pub(super) fn bound_version(
+/// As what the policy wants to see the object, if it and its binding are about the request.
+pub(super) fn bound<'a>(
     policy: &Policy,
     binding: &Binding,
     asked: &Asked<'_>,
-    attributes: &Attributes<'_>,
-) -> Option<usize> {
+    attributes: &Attributes<'a>,
+) -> Option<Seen<'a>> {
     let namespace = asked.namespace.as_ref();
-    let version = policy.selection.version_for(attributes, namespace)?;
+    let seen = policy.selection.seen_as(attributes, namespace)?;
     if binding.selection.has_rules() {
-        binding.selection.version_for(attributes, namespace)?;
+        binding.selection.seen_as(attributes, namespace)?;
     } else if !binding.selection.selects(attributes, namespace) {
         return None;
     }
-    Some(version)
+    Some(seen)
 }
 
 fn refusal(attributes: &Attributes<'_>, policy: &Policy, binding: &Binding, failure: &Failure) -> Status {
@@ -176,11 +177,11 @@ async fn evaluate(
     asked: &Asked<'_>,
     attributes: &Attributes<'_>,
     policy: &Policy,
-    version: usize,
+    seen: Seen<'_>,
     params: &Value,
 ) -> Result<Said, Status> {
-    let (object, old) = asked.both(attributes, version).await?;
-    let request = asked.request(attributes, version);
+    let (object, old) = asked.both(attributes, seen).await?;
+    let request = asked.request(attributes, seen);
     let mut world = World::new(attributes.caller, &request, &object, &old);
     world.set("params", params);
     world.set("namespaceObject", &asked.namespace.clone().map_or(Value::Null, Value::Object));

@@ -99,6 +99,28 @@ impl Client {
     }
 }
 
+/// The versions of reviews that are spoken; the older one has the same fields.
+const REVIEW_VERSIONS: [&str; 2] = ["v1", "v1beta1"];
+
+/// The version of the reviews that are sent to a webhook that takes these: the first of them that is spoken.
+pub(crate) fn review_version(taken: &Value) -> Option<&'static str> {
+    let mut taken = taken.as_array().into_iter().flatten();
+    taken.find_map(|version| REVIEW_VERSIONS.into_iter().find(|spoken| version == spoken))
+}
+
+/// What an answer says that it is, as Go tells it.
+pub(crate) fn type_of(answer: &Value) -> String {
+    let text = |field: &str| brief(answer[field].as_str().unwrap_or_default());
+    let (api_version, kind) = (text("apiVersion"), text("kind"));
+    let group = if api_version.contains('/') { "" } else { "/" };
+    format!("{group}{api_version}, Kind={kind}")
+}
+
+/// As much of what somebody else has written as fits into a sentence.
+pub(crate) fn brief(text: &str) -> &str {
+    &text[..text.floor_char_boundary(100)]
+}
+
 /// Posts a review and reads what comes back as JSON.
 pub(crate) async fn post(
     store: &dyn Store,
@@ -158,7 +180,21 @@ fn refusal(answer: &Answer) -> String {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
+
+    #[test]
+    fn the_first_version_that_is_spoken_is_spoken() {
+        for (taken, want) in [
+            (json!(["v1", "v1beta1"]), Some("v1")),
+            (json!(["v2", "v1beta1", "v1"]), Some("v1beta1")),
+            (json!(["v2"]), None),
+            (json!(null), None),
+        ] {
+            assert_eq!(review_version(&taken), want, "{taken}");
+        }
+    }
 
     #[test]
     fn refusals_are_told() {

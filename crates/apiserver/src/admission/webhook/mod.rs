@@ -15,14 +15,14 @@ use futures::future::join_all;
 use serde_json::{Value, json};
 
 use super::extend::{Asked, take};
-use super::select::Selection;
+use super::select::{Seen, Selection};
 use super::world::{Condition, World, all_hold};
 use super::{Attributes, Operation};
 use crate::metrics::{Called, Step};
 use crate::object::{Object, name};
 use crate::status::Status;
 
-pub(crate) use call::{Client, post};
+pub(crate) use call::{Client, brief, post, review_version, type_of};
 pub(in crate::admission) use patch::apply as apply_patch;
 
 /// A webhook of a configuration.
@@ -39,7 +39,8 @@ pub(crate) struct Webhook {
     /// Whether it wants to be asked again when others have changed the object after it.
     again: bool,
     timeout_ms: u64,
-    knows_v1: bool,
+    /// Which version of reviews it is sent; none where it takes none that is spoken.
+    review_version: Option<&'static str>,
 }
 
 impl Webhook {
@@ -64,15 +65,19 @@ impl Webhook {
             takes_dry_run: matches!(text("sideEffects"), "None" | "NoneOnDryRun"),
             again: text("reinvocationPolicy") == "IfNeeded",
             timeout_ms: timeout_s * 1000,
-            knows_v1: webhook["admissionReviewVersions"].as_array().into_iter().flatten().any(|v| v == "v1"),
+            review_version: review_version(&webhook["admissionReviewVersions"]),
         }
     }
 
-    /// The review to send, with the version that the webhook wants to see; none when it is not asked.
-    async fn review(&self, asked: &Asked<'_>, attributes: &Attributes<'_>) -> Result<Option<(usize, Value)>, Status> {
-        let Some(version) = self.selection.version_for(attributes, asked.namespace.as_ref()) else { return Ok(None) };
-        let (object, old) = asked.both(attributes, version).await?;
-        let mut request = asked.request(attributes, version);
+    /// The review to send, with what the webhook sees the object as; none when it is not asked.
+    async fn review<'a>(
+        &self,
+        asked: &Asked<'_>,
+        attributes: &Attributes<'a>,
+    ) -> Result<Option<(Seen<'a>, Value)>, Status> {
+        let Some(seen) = self.selection.seen_as(attributes, asked.namespace.as_ref()) else { return Ok(None) };
+        let (object, old) = asked.both(attributes, seen).await?;
+        let mut request = asked.request(attributes, seen);
         if !self.conditions.is_empty() {
             let holds = {
                 let world = World::new(attributes.caller, &request, &object, &old);
@@ -103,8 +108,9 @@ impl Webhook {
         }
         request["object"] = object;
         request["oldObject"] = old;
-        let review = json!({"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": request});
-        Ok(Some((version, review)))
+        let api_version = format!("admission.k8s.io/{}", self.review_version.unwrap_or_default());
+        let review = json!({"apiVersion": api_version, "kind": "AdmissionReview", "request": request});
+        Ok(Some((seen, review)))
     }
 
     /// Asks the webhook. None when it could not be asked and that does not matter; the audit log is told so, under
@@ -135,13 +141,20 @@ impl Webhook {
         review: &Value,
         (step, place): (Step, &str),
     ) -> Result<Option<review::Verdict>, Status> {
-        let verdict = if self.knows_v1 {
-            match post(&*asked.cx.server.store, &*asked.cx.server.env, &self.client, review, self.timeout_ms).await {
-                Ok(answer) => review::read(&answer, review["request"]["uid"].as_str().unwrap_or_default()),
-                Err(why) => Err(format!("failed to call webhook: {why}")),
+        let verdict = match self.review_version {
+            None => Err("could not create admission objects: webhook does not accept known AdmissionReview versions \
+                (v1, v1beta1)"
+                .to_owned()),
+            Some(version) => {
+                let server = asked.cx.server;
+                match post(&*server.store, &*server.env, &self.client, review, self.timeout_ms).await {
+                    Ok(answer) => {
+                        let uid = review["request"]["uid"].as_str().unwrap_or_default();
+                        review::read(&answer, (version, uid), step)
+                    }
+                    Err(why) => Err(format!("failed to call webhook: {why}")),
+                }
             }
-        } else {
-            Err("no supported admission review versions: only v1 is spoken".to_owned())
         };
         match verdict {
             Ok(verdict) => {
@@ -187,7 +200,7 @@ pub(super) async fn mutate(
             {
                 continue;
             }
-            let Some((version, review)) = webhook.review(asked, attributes).await? else { continue };
+            let Some((seen_as, review)) = webhook.review(asked, attributes).await? else { continue };
             let place = format!("round_{round}_index_{ordinal}");
             ordinal += 1;
             let since = asked.cx.server.env.now();
@@ -209,7 +222,7 @@ pub(super) async fn mutate(
                     }
                     let changed = patch::apply(&review["request"]["object"], patch)
                         .map_err(|why| Status::internal(format!("admission webhook \"{}\": {why}", webhook.name)))?;
-                    take(asked, attributes, version, changed).await?;
+                    take(asked, attributes, seen_as, changed).await?;
                 }
             }
             if webhook.again {

@@ -23,6 +23,7 @@ use tokio_tungstenite::tungstenite::Message;
 
 use super::Streams;
 use super::spdy::{self, Frame};
+use crate::serve::unreached::broken_off;
 use crate::serve::websocket::{closed, ended};
 use crate::status::Status;
 
@@ -197,7 +198,7 @@ async fn outward(
     let mut message = vec![ERROR];
     message.extend(match broken {
         _ if !outcome.is_empty() => outcome,
-        Some(error) => failure(&format!("error reading from the kubelet: {error}")),
+        Some(error) => failure(&format!("error reading from the kubelet: {}", broken_off(&error))),
         // Nothing that is said in full says that all went well; what broke off before says nothing. Upstream's client takes
         // both for success.
         None if is_complete => br#"{"metadata":{},"status":"Success"}"#.to_vec(),

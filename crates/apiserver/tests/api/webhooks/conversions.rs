@@ -238,3 +238,67 @@ async fn fields_of_versions_that_a_webhook_converts() {
         assert_eq!(got, want);
     }
 }
+
+/// What a webhook makes of the metadata is checked, and those of the first version are spoken to in it.
+#[tokio::test]
+async fn webhooks_that_convert_are_checked() {
+    let world = World::new().await;
+    let mut definition = gates(&world);
+    definition["spec"]["conversion"]["webhook"]["conversionReviewVersions"] = json!(["v1beta1"]);
+    let definitions = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
+    let (code, reply) = world.post(definitions, &definition).await;
+    assert_eq!(code, 201, "{reply}");
+    let gates_in = |version: &str| format!("/apis/wall.example.com/{version}/namespaces/default/gates");
+    let gate = json!({"apiVersion": "wall.example.com/v1", "kind": "Gate", "metadata": {"name": "north"}, "spec": {"host": "h"}});
+    let (code, made) = world.post(&gates_in("v1"), &gate).await;
+    assert_eq!(code, 201, "{made}");
+    let north = format!("{}/north", gates_in("v2"));
+    let (code, read, _) = world.send(Method::GET, &north, &Value::Null).await;
+    assert_eq!(code, 200, "{read}");
+    let sent = world.seen.lock().expect("lock").last().map(|(_, review)| review["apiVersion"].clone());
+    assert_eq!(sent, Some(json!("apiextensions.k8s.io/v1beta1")));
+    let webhook = json!({"clientConfig": world.client("/convert-badly")});
+    let change = json!({"spec": {"conversion": {"webhook": webhook}}});
+    let (code, reply, _) = world.send(Method::PATCH, &format!("{definitions}/gates.wall.example.com"), &change).await;
+    assert_eq!(code, 200, "{reply}");
+    let (code, failed, _) = world.send(Method::GET, &north, &Value::Null).await;
+    assert_eq!(code, 500, "{failed}");
+    for said in [
+        "conversion webhook for wall.example.com/v1, Kind=Gate returned invalid metadata: ",
+        "metadata.labels: Invalid value: \"a b\"",
+    ] {
+        assert!(failed["message"].as_str().expect("message").contains(said), "{failed}");
+    }
+}
+
+/// A definition that is deleted goes once its objects can be read: who has deleted it is not told of the webhook.
+#[tokio::test]
+async fn a_definition_outlasts_the_failures_of_its_webhook() {
+    let world = World::new().await;
+    let definitions = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
+    let path = format!("{definitions}/gates.wall.example.com");
+    let mut definition = gates(&world);
+    let (code, reply) = world.post(definitions, &definition).await;
+    assert_eq!(code, 201, "{reply}");
+    let gate = json!({"apiVersion": "wall.example.com/v1", "kind": "Gate", "metadata": {"name": "north"}, "spec": {"host": "h"}});
+    let (code, made) = world.post("/apis/wall.example.com/v1/namespaces/default/gates", &gate).await;
+    assert_eq!(code, 201, "{made}");
+    // It is stored in one version, and has to go in another.
+    let versions = definition["spec"]["versions"].as_array_mut().expect("versions");
+    (versions[0]["storage"], versions[1]["storage"]) = (json!(false), json!(true));
+    definition["spec"]["conversion"]["webhook"]["clientConfig"] = world.client("/error");
+    let change = json!({"spec": definition["spec"]});
+    let (code, reply, _) = world.send(Method::PATCH, &path, &change).await;
+    assert_eq!(code, 200, "{reply}");
+    let (code, reply, _) = world.send(Method::DELETE, &path, &Value::Null).await;
+    assert_eq!(code, 200, "{reply}");
+    let (code, waiting, _) = world.send(Method::GET, &path, &Value::Null).await;
+    assert_eq!(code, 200, "{waiting}");
+    assert!(waiting["metadata"]["deletionTimestamp"].is_string(), "{waiting}");
+    let mended = json!({"spec": {"conversion": {"webhook": {"clientConfig": world.client("/convert")}}}});
+    let (code, reply, _) = world.send(Method::PATCH, &path, &mended).await;
+    assert_eq!(code, 200, "{reply}");
+    // As each server does when it starts, and now and then.
+    world.api.bootstrap().await.expect("bootstrap");
+    assert_eq!(world.send(Method::GET, &path, &Value::Null).await.0, 404);
+}

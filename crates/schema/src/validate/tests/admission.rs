@@ -152,6 +152,16 @@ fn mutating_policies() {
         &[
             ("/spec/reinvocationPolicy", json!(null), &["Required spec.reinvocationPolicy"]),
             ("/spec/reinvocationPolicy", json!("Odd"), &["NotSupported spec.reinvocationPolicy"]),
+            (
+                "/spec/mutations/0/applyConfiguration/expression",
+                json!("{'data': {'made': 'so'}}"),
+                &["Invalid spec.mutations[0].applyConfiguration.expression"],
+            ),
+            (
+                "/spec/mutations/0/applyConfiguration/expression",
+                json!("has(object.data) ? Object{} : Object{data: {'made': 'so'}}"),
+                &[],
+            ),
             ("/spec/paramKind", json!({"apiVersion": "a/b/c", "kind": "K"}), &["Invalid spec.paramKind.apiVersion"]),
         ],
     );

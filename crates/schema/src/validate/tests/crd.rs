@@ -13,6 +13,10 @@ fn what_definitions_may_say() {
     let unprintable = "must only contain printable UTF-8 characters; non-printable character found at index";
     let unused = "Forbidden: should not be set when strategy is not set to Webhook";
     let webhook = json!({"clientConfig": {"url": "https://x.example"}, "conversionReviewVersions": ["v1"]});
+    let taking = |version: &str| {
+        let webhook = with(webhook.clone(), &[("/conversionReviewVersions", json!([version]))]);
+        json!({"strategy": "Webhook", "webhook": webhook})
+    };
     // The errors are expected line by line.
     for (pointer, value, expected) in [
         ("/spec/names/kind", json!("crontab"), String::new()),
@@ -32,6 +36,17 @@ fn what_definitions_may_say() {
             ),
         ),
         ("/spec/conversion", json!({"strategy": "Webhook", "webhook": webhook}), String::new()),
+        (
+            "/spec/conversion",
+            taking("v1beta1"),
+            String::new(),
+        ),
+        (
+            "/spec/conversion",
+            taking("v2"),
+            "spec.conversion.webhook.conversionReviewVersions: Invalid value: [\"v2\"]: must include at least one of v1, v1beta1"
+                .to_owned(),
+        ),
         (
             "/spec/versions/1/additionalPrinterColumns/0/type",
             Value::Null,

@@ -250,3 +250,31 @@ fn certificate_requests() {
         ],
     );
 }
+
+#[test]
+fn priority_levels() {
+    let level = |part: &str, field: &str, number: i64| {
+        let (name, mut spec) = match part {
+            "exempt" => ("exempt", json!({"type": "Exempt"})),
+            _ => ("l", json!({"type": "Limited", "limited": {"limitResponse": {"type": "Reject"}}})),
+        };
+        spec[part][field] = number.into();
+        json!({"metadata": {"name": name}, "spec": spec})
+    };
+    let (negative, beyond) = ("must be a non-negative integer", "must be between 0 and 100, inclusive");
+    for (part, field, number, problem) in [
+        ("limited", "nominalConcurrencyShares", 0, None),
+        ("limited", "nominalConcurrencyShares", -1, Some(negative)),
+        ("limited", "lendablePercent", 100, None),
+        ("limited", "lendablePercent", 101, Some(beyond)),
+        ("limited", "borrowingLimitPercent", 0, None),
+        ("limited", "borrowingLimitPercent", 500, None),
+        ("limited", "borrowingLimitPercent", -1, Some("if specified, must be a non-negative integer")),
+        ("exempt", "nominalConcurrencyShares", -1, Some(negative)),
+        ("exempt", "lendablePercent", 101, Some(beyond)),
+    ] {
+        let found = problem.map(|problem| format!("spec.{part}.{field}: Invalid value: {number}: {problem}"));
+        let wanted: Vec<&str> = found.as_deref().into_iter().collect();
+        refuses("flowcontrol.apiserver.k8s.io", "PriorityLevelConfiguration", level(part, field, number), &wanted);
+    }
+}

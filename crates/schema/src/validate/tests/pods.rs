@@ -858,6 +858,9 @@ fn statuses() {
             ("/status/qosClass", json!("Guaranteed"), &["Invalid status.qosClass"]),
             ("/status/podIPs", json!([{"ip": "x"}]), &["Invalid status.podIPs[0].ip"]),
             ("/status/podIPs", json!([{"ip": "10.0.0.1"}, {"ip": "10.0.0.2"}]), &["Invalid status.podIPs"]),
+            ("/status/hostIPs", json!([{"ip": "10.0.0.1"}]), &["Invalid status.hostIPs[0].ip"]),
+            ("/status/conditions", json!([{"type": "example.com/fed", "status": "True"}]), &[]),
+            ("/status/conditions", json!([{"type": "a b", "status": "True"}]), &["Invalid status.conditions[0].Type"]),
         ],
     );
 }

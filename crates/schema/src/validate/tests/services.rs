@@ -64,6 +64,16 @@ fn services() {
             ("/spec/externalTrafficPolicy", json!("Local"), &["Invalid spec.externalTrafficPolicy"]),
             ("/spec/internalTrafficPolicy", json!("Odd"), &["NotSupported spec.internalTrafficPolicy"]),
             ("/spec/trafficDistribution", json!("Odd"), &["NotSupported spec.trafficDistribution"]),
+            (
+                "/metadata/annotations",
+                json!({"service.beta.kubernetes.io/load-balancer-source-ranges": "10.0.0.0/8"}),
+                &["Forbidden metadata.annotations[service.beta.kubernetes.io/load-balancer-source-ranges]"],
+            ),
+            (
+                "/metadata/annotations",
+                json!({"service.kubernetes.io/topology-mode": "Auto", "service.kubernetes.io/topology-aware-hints": "auto"}),
+                &["Invalid metadata.annotations[service.kubernetes.io/topology-mode]"],
+            ),
             ("/spec/healthCheckNodePort", json!(30_000), &["Invalid spec.healthCheckNodePort"]),
             ("/spec/ipFamilies", json!(["IPv4", "IPv4"]), &["Duplicate spec.ipFamilies[1]"]),
             ("/spec/ipFamilies", json!(["IPv5"]), &["NotSupported spec.ipFamilies[0]"]),
@@ -83,6 +93,13 @@ fn services() {
             ("/spec/healthCheckNodePort", json!(null), &["Required spec.healthCheckNodePort"]),
             ("/spec/clusterIP", json!("None"), &["Invalid spec.clusterIPs[0]", "Invalid spec.clusterIPs"]),
             ("/spec/clusterIP", json!("10.0.0.2"), &["Invalid spec.clusterIPs"]),
+            ("/spec/ports/0/port", json!(10_250), &["Invalid spec.ports[0]"]),
+            (
+                "/metadata/annotations",
+                json!({"service.beta.kubernetes.io/load-balancer-source-ranges": " 10.0.0.0/8, x "}),
+                &["Invalid metadata.annotations[service.beta.kubernetes.io/load-balancer-source-ranges]"],
+            ),
+            ("/metadata/annotations", json!({"service.beta.kubernetes.io/load-balancer-source-ranges": " "}), &[]),
             (
                 "/spec/externalTrafficPolicy",
                 json!("Odd"),
@@ -90,6 +107,33 @@ fn services() {
             ),
         ],
     );
+    let headless = named(json!({"spec": {"clusterIP": "None", "clusterIPs": ["None"]}}));
+    let external = named(json!({"spec": {"type": "ExternalName", "externalName": "a.example"}}));
+    for (base, rows) in [
+        (
+            headless,
+            vec![
+                ("/spec/clusterIPs", json!(["None", "10.0.0.1"]), &["Invalid spec.clusterIPs"][..]),
+                (
+                    "/spec/clusterIPs",
+                    json!(["None", "None"]),
+                    &["Invalid spec.clusterIPs", "Invalid spec.clusterIPs[1]"],
+                ),
+            ],
+        ),
+        (
+            external,
+            vec![
+                ("/spec/clusterIP", json!("10.0.0.1"), &["Forbidden spec.clusterIPs"][..]),
+                ("/spec/clusterIPs", json!(["10.0.0.1"]), &["Forbidden spec.clusterIPs"]),
+                ("/spec/ipFamilies", json!(["IPv4"]), &["Forbidden spec.ipFamilies"]),
+                ("/spec/ipFamilyPolicy", json!("SingleStack"), &["Forbidden spec.ipFamilyPolicy"]),
+                ("/spec/ports", json!([{"port": 80}]), &[]),
+            ],
+        ),
+    ] {
+        created("", "Service", &base, &rows);
+    }
     changed(
         "",
         "Service",

@@ -147,17 +147,24 @@ fn annotations_of_pods() {
         "scheduler.alpha.kubernetes.io/critical-pod": "", "seccomp.security.alpha.kubernetes.io/pod": "unconfined",
         "container.seccomp.security.alpha.kubernetes.io/a": "unconfined",
         "container.apparmor.security.beta.kubernetes.io/a": "unconfined",
-        "container.apparmor.security.beta.kubernetes.io/b": "unconfined",
     });
-    let annotated = with(pod(), &[("/metadata/annotations", all)]);
+    let annotated = with(pod(), &[("/metadata/annotations", all.clone())]);
     let found = told("", "Pod", &annotated, None);
     let expected = [
         "metadata.annotations[scheduler.alpha.kubernetes.io/critical-pod]: non-functional in v1.16+; use the \"priorityClassName\" field instead",
         "metadata.annotations[seccomp.security.alpha.kubernetes.io/pod]: non-functional in v1.27+; use the \"seccompProfile\" field instead",
         "metadata.annotations[container.seccomp.security.alpha.kubernetes.io/a]: non-functional in v1.27+; use the \"seccompProfile\" field instead",
-        "metadata.annotations[container.apparmor.security.beta.kubernetes.io/a]: deprecated since v1.30; use the \"appArmorProfile\" field instead",
     ];
     assert_eq!(found, expected);
+    let made = named(json!({"template": with(template(), &[("/metadata/annotations", all)])}));
+    let found = told("", "PodTemplate", &made, None);
+    let of_template = [
+        &expected[..],
+        &[
+            "metadata.annotations[container.apparmor.security.beta.kubernetes.io/a]: deprecated since v1.30; use the \"appArmorProfile\" field instead",
+        ],
+    ];
+    assert_eq!(found, of_template.concat().into_iter().map(|text| format!("template.{text}")).collect::<Vec<_>>());
     // Who has the fields keeps the annotations for others.
     let profiles = json!({"seccompProfile": {"type": "Unconfined"}, "appArmorProfile": {"type": "Unconfined"}});
     let fields = ["/spec/securityContext", "/spec/containers/0/securityContext"].map(|at| (at, profiles.clone()));
@@ -519,4 +526,27 @@ fn nodes() {
             ],
         )],
     );
+}
+
+#[test]
+fn formats_of_definitions() {
+    let (group, kind) = ("apiextensions.k8s.io", "CustomResourceDefinition");
+    let good = crate::crd::tests::definition();
+    let text = "/spec/versions/1/schema/openAPIV3Schema/properties/spec/properties/mode/format";
+    let number = "/spec/versions/1/schema/openAPIV3Schema/properties/spec/properties/replicas/format";
+    says(
+        group,
+        kind,
+        &good,
+        &[
+            (text, json!("foobar"), &["unrecognized format \"foobar\""]),
+            (text, json!("k8s-short-name"), &[]),
+            (number, json!("int32"), &[]),
+            (number, json!("date"), &["unrecognized format \"date\""]),
+        ],
+    );
+    // What was said before is not said again.
+    let odd = with(good, &[(text, json!("foobar"))]);
+    let odder = with(odd.clone(), &[(number, json!("uint8"))]);
+    assert_eq!(told(group, kind, &odder, Some(&odd)), ["unrecognized format \"uint8\""]);
 }

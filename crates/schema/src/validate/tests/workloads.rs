@@ -219,6 +219,12 @@ fn sets_of_pods() {
         let base = with(set(json!({})), &[("/status", json!({"replicas": 1}))]);
         changed("apps", kind, "status", &base, &[("/status/replicas", json!(-1), &all)]);
     }
+    let counts = ["updatedNumberScheduled", "numberAvailable", "numberUnavailable", "collisionCount"];
+    for field in counts {
+        let refused = format!("Invalid status.{field}");
+        let row = ("/status", json!({field: -1}), &[refused.as_str()][..]);
+        changed("apps", "DaemonSet", "status", &set(json!({})), &[row]);
+    }
 }
 
 fn job(rest: Value) -> Value {

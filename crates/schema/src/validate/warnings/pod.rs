@@ -135,7 +135,8 @@ fn annotations(pod: &Value, base: &str, warnings: &mut Vec<String>) {
         if !has(container.value, "seccompProfile") {
             told(format!("container.seccomp.security.alpha.kubernetes.io/{name}"), SECCOMP);
         }
-        if !has(container.value, "appArmorProfile") && !has(spec, "appArmorProfile") {
+        // Who makes a pod is told when its field is filled in from there.
+        if !base.is_empty() && !has(container.value, "appArmorProfile") && !has(spec, "appArmorProfile") {
             told(format!("container.apparmor.security.beta.kubernetes.io/{name}"), APPARMOR);
         }
     }

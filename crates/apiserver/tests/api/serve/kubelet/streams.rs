@@ -144,6 +144,20 @@ async fn what_the_kubelet_refuses_is_told_before_there_is_a_websocket() {
     }
 }
 
+/// A node is not asked what its streams would say to a request that is no upgrade.
+#[tokio::test]
+async fn streams_take_an_upgrade() {
+    let running = Running::start(Settings::default()).await;
+    running.pod_on("n1").await;
+    for (method, stream) in [("GET", "exec?command=sh&stdout=true"), ("POST", "attach"), ("POST", "portforward")] {
+        let path = format!("/api/v1/namespaces/default/pods/n1/{stream}");
+        let plain = request(method, &path).body(Full::default()).expect("request");
+        let (code, status) = running.send(Some(Identity::Admin), plain).await;
+        let told = (code, status["reason"].as_str(), status["message"].as_str());
+        assert_eq!(told, (400, Some("BadRequest"), Some("Upgrade request required")), "{stream}");
+    }
+}
+
 /// An upgraded connection counts among those that there may be for as long as it lasts.
 #[tokio::test]
 async fn streams_keep_their_places() {

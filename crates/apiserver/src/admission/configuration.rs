@@ -1,0 +1,127 @@
+//! `AdmissionConfiguration`: what admission plugins are told when the server starts. Of those that upstream lets be told
+//! something, PodSecurity is here; what is said to others is refused, since it would not hold.
+//!
+//! <https://kubernetes.io/docs/reference/access-authn-authz/admission-controllers/>
+
+use carrack_schema::decode::{self, Format, Limits};
+use serde::Deserialize;
+use serde_json::Value;
+
+use super::pod_security::Configuration;
+
+const KIND: &str = "AdmissionConfiguration";
+const API_VERSIONS: [&str; 3] =
+    ["apiserver.config.k8s.io/v1", "apiserver.config.k8s.io/v1alpha1", "apiserver.k8s.io/v1alpha1"];
+
+/// What plugins are told.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct AdmissionConfiguration {
+    pub(crate) pod_security: Configuration,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+struct Written {
+    api_version: String,
+    kind: String,
+    #[serde(default)]
+    plugins: Vec<WrittenPlugin>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct WrittenPlugin {
+    name: String,
+    #[serde(default)]
+    path: String,
+    configuration: Option<Value>,
+}
+
+/// What a file in YAML or JSON says.
+fn value(text: &[u8]) -> Result<Value, String> {
+    let parsed = decode::parse(text, Format::Yaml, Limits::default()).map_err(|error| error.to_string())?;
+    match parsed.findings.first() {
+        Some(finding) => Err(finding.to_string()),
+        None => Ok(parsed.value),
+    }
+}
+
+impl AdmissionConfiguration {
+    /// Reads a file. `read` reads the files that it names.
+    ///
+    /// # Errors
+    /// The first thing that is wrong with it, or with one of those.
+    pub fn parse(text: &[u8], read: impl Fn(&str) -> Result<Vec<u8>, String>) -> Result<Self, String> {
+        let written: Written = serde_json::from_value(value(text)?).map_err(|error| error.to_string())?;
+        if !API_VERSIONS.contains(&written.api_version.as_str()) || written.kind != KIND {
+            return Err(format!("{} {} is not {} {KIND}", written.api_version, written.kind, API_VERSIONS[0]));
+        }
+        let mut all = Self::default();
+        for (index, plugin) in written.plugins.iter().enumerate() {
+            let (name, place) = (plugin.name.as_str(), format!("plugins[{index}]"));
+            if written.plugins.iter().take(index).any(|before| before.name == name) {
+                return Err(format!("{place}.name: {name:?} is there twice"));
+            }
+            if name != "PodSecurity" {
+                return Err(format!("{place}.name: {name:?} is not supported, only \"PodSecurity\" is"));
+            }
+            // As upstream: what is said here goes before what a file says.
+            let (place, configuration) = match &plugin.configuration {
+                Some(configuration) => (format!("{place}.configuration"), Ok(configuration.clone())),
+                None if plugin.path.is_empty() => continue,
+                None => (format!("{place}.path"), read(&plugin.path).and_then(|text| value(&text))),
+            };
+            let parsed = configuration.and_then(Configuration::parse);
+            all.pod_security = parsed.map_err(|why| format!("{place}: {why}"))?;
+        }
+        Ok(all)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    const SECURITY: &str =
+        r#"{"apiVersion": "pod-security.admission.config.k8s.io/v1", "kind": "PodSecurityConfiguration"}"#;
+
+    #[track_caller]
+    fn check(change: impl FnOnce(&mut Value), want: Result<(), &str>) {
+        let mut written = json!({"apiVersion": "apiserver.config.k8s.io/v1", "kind": KIND, "plugins": [
+            {"name": "PodSecurity", "configuration": serde_json::from_str::<Value>(SECURITY).expect("JSON")}]});
+        change(&mut written);
+        let read = |path: &str| match path {
+            "security.yaml" => Ok(SECURITY.as_bytes().to_vec()),
+            _ => Err(format!("cannot read {path}")),
+        };
+        let got = AdmissionConfiguration::parse(written.to_string().as_bytes(), read);
+        match want {
+            Ok(()) => assert!(got.is_ok(), "{got:?}"),
+            Err(why) => assert!(got.as_ref().is_err_and(|error| error.contains(why)), "{got:?}, and not {why}"),
+        }
+    }
+
+    #[test]
+    fn what_plugins_are_told() {
+        check(|_| {}, Ok(()));
+        check(|all| all["plugins"] = json!([]), Ok(()));
+        check(|all| all["plugins"] = json!([{"name": "PodSecurity"}]), Ok(()));
+        check(|all| all["plugins"][0] = json!({"name": "PodSecurity", "path": "security.yaml"}), Ok(()));
+        let path = json!({"name": "PodSecurity", "path": "other.yaml"});
+        check(move |all| all["plugins"][0] = path, Err("plugins[0].path: cannot read other.yaml"));
+        check(|all| all["kind"] = "Admission".into(), Err("is not apiserver.config.k8s.io/v1 AdmissionConfiguration"));
+        check(|all| all["apiVersion"] = "apiserver.config.k8s.io/v2".into(), Err("apiserver.config.k8s.io/v2"));
+        check(|all| all["other"] = 1.into(), Err("unknown field `other`"));
+        check(|all| all["plugins"][0]["args"] = 1.into(), Err("unknown field `args`"));
+        check(|all| all["plugins"][0]["name"] = "ResourceQuota".into(), Err("plugins[0].name: \"ResourceQuota\""));
+        let twice = json!([{"name": "PodSecurity", "path": "security.yaml"}, {"name": "PodSecurity"}]);
+        check(move |all| all["plugins"] = twice, Err("plugins[1].name: \"PodSecurity\" is there twice"));
+        let exempt = json!({"users": ["a"]});
+        check(
+            move |all| all["plugins"][0]["configuration"]["exemptions"] = exempt,
+            Err("plugins[0].configuration: unknown field `users`"),
+        );
+    }
+}
