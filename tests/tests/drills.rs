@@ -133,6 +133,12 @@ fn started(sandbox: &Sandbox, more: &[&str]) -> Child {
     child
 }
 
+/// Sends a drill a signal, and waits until it has ended. Returns its exit status.
+fn interrupted(mut child: Child, signal: Signal) -> Option<i32> {
+    kill_process(Pid::from_child(&child), signal).expect("it runs");
+    child.wait().expect("it was ours").code()
+}
+
 #[test]
 fn a_role_that_ends_by_itself_ends_the_drill_and_breaks_nothing() {
     let sandbox = Sandbox::alone();
@@ -165,10 +171,7 @@ fn a_drill_that_is_interrupted_or_asked_for_nonsense_leaves_nothing() {
     let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:")).expect("a mask").trim();
     let hears = u64::from_str_radix(ignored, 16).expect("a mask") & 1 == 0;
     for signal in [Signal::INT, Signal::HUP].into_iter().filter(|signal| hears || *signal == Signal::INT) {
-        let mut child = started(&sandbox, &[]);
-        let pid = Pid::from_raw(i32::try_from(child.id()).expect("a pid")).expect("a pid");
-        kill_process(pid, signal).expect("it runs");
-        assert_eq!(child.wait().expect("it was ours").code(), Some(1), "{signal:?}");
+        assert_eq!(interrupted(started(&sandbox, &[]), signal), Some(1), "{signal:?}");
         assert_eq!(left(), Vec::<String>::new(), "{signal:?}");
         let text = fs::read_to_string(sandbox.home().join("drill-gpu-extender.txt")).expect("the timeline");
         assert_contains(&text, &["the drill ends: interrupted"]);
@@ -252,10 +255,7 @@ fn an_api_server_that_runs_already_is_left_as_it_was() {
     assert_eq!(there(), before);
     run(&sandbox, "carrack drill gpu-extender --plant past-the-extender", &theirs);
     assert_eq!(there(), before);
-    let mut child = started(&sandbox, &theirs);
-    let pid = Pid::from_raw(i32::try_from(child.id()).expect("a pid")).expect("a pid");
-    kill_process(pid, Signal::INT).expect("it runs");
-    assert_eq!(child.wait().expect("it was ours").code(), Some(1));
+    assert_eq!(interrupted(started(&sandbox, &theirs), Signal::INT), Some(1));
     assert_eq!((there(), left()), (before.clone(), Vec::<String>::new()));
     if std::env::var("CARRACK_DRILLS").is_ok_and(|which| which == "all") {
         run(&sandbox, "carrack drill node-reboot", &theirs);

@@ -138,15 +138,12 @@ impl ApiServer {
 
     async fn ensure_flow_object(&self, plural: &'static str, wanted: Value) -> Result<(), Status> {
         let collection = format!("/apis/{}/v1/{plural}", flow::GROUP);
-        let path = format!("{collection}/{}", wanted["metadata"]["name"].as_str().unwrap_or_default());
-        match self.call(Method::GET, &path, None).await {
-            Ok(stored) => match flow::mended(plural, &wanted, &stored) {
-                Some(mended) => self.call(Method::PUT, &path, Some(&mended)).await.map(drop),
-                None => Ok(()),
-            },
-            Err(status) if status.code == 404 => self.call(Method::POST, &collection, Some(&wanted)).await.map(drop),
-            Err(status) => Err(status),
-        }
+        let name = wanted["metadata"]["name"].as_str().unwrap_or_default();
+        self.keep(&collection, name, |stored| match stored {
+            Some(stored) => flow::mended(plural, &wanted, &stored),
+            None => Some(wanted.clone()),
+        })
+        .await
     }
 
     /// Writes an object that was read. Whoever was faster has brought it up to date, or had it go.
@@ -166,19 +163,13 @@ impl ApiServer {
         }
         let (namespace, name) = AUTHENTICATION;
         let collection = format!("/api/v1/namespaces/{namespace}/configmaps");
-        let path = format!("{collection}/{name}");
-        match self.call(Method::GET, &path, None).await {
-            Ok(stored) => match self.believed(&stored) {
-                more if more == stored => Ok(()),
-                more => self.call(Method::PUT, &path, Some(&more)).await.map(drop),
-            },
-            Err(status) if status.code == 404 => {
-                let metadata = json!({"name": name, "namespace": namespace});
-                let first = self.believed(&json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata}));
-                self.call(Method::POST, &collection, Some(&first)).await.map(drop)
-            }
-            Err(status) => Err(status),
-        }
+        let metadata = json!({"name": name, "namespace": namespace});
+        let empty = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata});
+        self.keep(&collection, name, |stored| match stored {
+            Some(stored) => Some(self.believed(&stored)).filter(|more| *more != stored),
+            None => Some(self.believed(&empty)),
+        })
+        .await
     }
 
     /// The config map with this server's authorities among those that it names, and with what it does not say of headers.
@@ -222,10 +213,26 @@ impl ApiServer {
     }
 
     pub(crate) async fn ensure(&self, collection: &str, name: &str, object: &Value) -> Result<(), Status> {
-        match self.call(Method::GET, &format!("{collection}/{name}"), None).await {
-            Ok(_) => Ok(()),
-            Err(status) if status.code == 404 => self.call(Method::POST, collection, Some(object)).await.map(drop),
-            Err(status) => Err(status),
+        self.keep(collection, name, |stored| stored.is_none().then(|| object.clone())).await
+    }
+
+    /// Sees to it that an object is as it is to be: `wanted` says of what is stored, if anything is, what is to be in its place;
+    /// none where that may stay.
+    pub(crate) async fn keep(
+        &self,
+        collection: &str,
+        name: &str,
+        wanted: impl FnOnce(Option<Value>) -> Option<Value>,
+    ) -> Result<(), Status> {
+        let path = format!("{collection}/{name}");
+        let (method, place, stored) = match self.call(Method::GET, &path, None).await {
+            Ok(stored) => (Method::PUT, path.as_str(), Some(stored)),
+            Err(status) if status.code == 404 => (Method::POST, collection, None),
+            Err(status) => return Err(status),
+        };
+        match wanted(stored) {
+            Some(object) => self.call(method, place, Some(&object)).await.map(drop),
+            None => Ok(()),
         }
     }
 
@@ -237,17 +244,7 @@ impl ApiServer {
         } else {
             format!("{group}/namespaces/{}/{plural}", object.namespace)
         };
-        let path = format!("{collection}/{}", object.name);
-        let stored = match self.call(Method::GET, &path, None).await {
-            Ok(stored) => Some(stored),
-            Err(status) if status.code == 404 => None,
-            Err(status) => return Err(status),
-        };
-        match (bootstrap::reconcile(object, stored.as_ref()), stored) {
-            (None, _) => Ok(()),
-            (Some(wanted), None) => self.call(Method::POST, &collection, Some(&wanted)).await.map(drop),
-            (Some(wanted), Some(_)) => self.call(Method::PUT, &path, Some(&wanted)).await.map(drop),
-        }
+        self.keep(&collection, &object.name, |stored| bootstrap::reconcile(object, stored.as_ref())).await
     }
 
     /// A request of the API server's own, with a JSON reply.

@@ -9,10 +9,9 @@ use carrack_auth::token::BoundObject;
 use carrack_schema::table;
 use carrack_store::{Check, Op, Txn};
 use carrack_types::well_known::account_token::LAST_USED;
-use http::Method;
 use jiff::civil::Date;
 use jiff::{SignedDuration, Timestamp};
-use serde_json::{Value, json};
+use serde_json::json;
 
 use crate::object::{child_mut, metadata_mut};
 use crate::server::{ApiServer, Inner};
@@ -65,25 +64,16 @@ impl ApiServer {
         }
         let (namespace, name) = TRACKING;
         let collection = format!("/api/v1/namespaces/{namespace}/configmaps");
-        let path = format!("{collection}/{name}");
-        let today = day(self.inner.env.now());
-        match self.call(Method::GET, &path, None).await {
-            Ok(mut stored) => {
-                let said = stored["data"][SINCE].as_str().unwrap_or_default();
-                if said.parse::<Date>().is_ok() {
-                    return Ok(());
-                }
-                stored["data"][SINCE] = today.into();
-                self.call(Method::PUT, &path, Some(&stored)).await.map(drop)
+        let metadata = json!({"name": name, "namespace": namespace});
+        let empty = || json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata});
+        self.keep(&collection, name, |stored| {
+            let mut map = stored.unwrap_or_else(empty);
+            if map["data"][SINCE].as_str().is_some_and(|said| said.parse::<Date>().is_ok()) {
+                return None;
             }
-            Err(status) if status.code == 404 => {
-                let first: Value = json!({
-                    "apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name, "namespace": namespace},
-                    "data": {SINCE: today},
-                });
-                self.call(Method::POST, &collection, Some(&first)).await.map(drop)
-            }
-            Err(status) => Err(status),
-        }
+            map["data"][SINCE] = day(self.inner.env.now()).into();
+            Some(map)
+        })
+        .await
     }
 }

@@ -11,6 +11,7 @@ use std::sync::Arc;
 use carrack_schema::table::{self, ResourceInfo};
 
 use crate::catalog::version_rank;
+use crate::flow::truth;
 
 /// What is served otherwise than by default.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -84,15 +85,6 @@ impl Which {
     }
 }
 
-/// What Go's `ParseBool` takes, and nothing, which says yes.
-fn truth(text: &str) -> Option<bool> {
-    match text {
-        "" | "1" | "t" | "T" | "true" | "TRUE" | "True" => Some(true),
-        "0" | "f" | "F" | "false" | "FALSE" | "False" => Some(false),
-        _ => None,
-    }
-}
-
 impl RuntimeConfig {
     /// Reads what is said in words of the form `group/version=true`, `group/version/resource=false` or `api/beta=true`; besides
     /// `api/beta` there are `api/alpha`, `api/ga` and `api/all`. What is said of less goes before what is said of more.
@@ -104,7 +96,10 @@ impl RuntimeConfig {
         for word in words.into_iter().map(str::trim).filter(|word| !word.is_empty()) {
             let (key, value) = word.split_once('=').unwrap_or((word, ""));
             let which = Which::parse(key.trim())?;
-            let is_on = truth(value.trim()).ok_or_else(|| format!("{word:?} says neither true nor false"))?;
+            let value = value.trim();
+            // Nothing says yes.
+            let said = if value.is_empty() { Some(true) } else { truth(value) };
+            let is_on = said.ok_or_else(|| format!("{word:?} says neither true nor false"))?;
             rules.insert(which, is_on);
         }
         let config = Self { rules };

@@ -7,9 +7,10 @@
 use std::time::Duration;
 
 use bytes::Bytes;
+use carrack_types::json::or_none;
 use carrack_types::resource::{Object, Resource};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
-use serde::{Deserialize, Deserializer, Serialize};
+use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use crate::{ApiError, ApiRequest, ApiResponse, Method, Selector, Source, Transport};
@@ -71,15 +72,6 @@ pub struct ResponseKind {
     /// Its name.
     #[serde(default, deserialize_with = "or_none")]
     pub kind: String,
-}
-
-/// What other servers leave out comes as `null`, too.
-fn or_none<'de, D, T>(deserializer: D) -> Result<T, D::Error>
-where
-    D: Deserializer<'de>,
-    T: Default + Deserialize<'de>,
-{
-    Option::<T>::deserialize(deserializer).map(Option::unwrap_or_default)
 }
 
 carrack_types::json_here!(GroupDiscovery);

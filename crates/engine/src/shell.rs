@@ -22,9 +22,10 @@ const WATCH_BUFFER: usize = 1024;
 /// How long a core that is to end may wait for the answers to its last requests.
 const LAST_WORDS: Duration = Duration::from_secs(1);
 
-/// How far a core's clock may be from the machine's, and how often that is looked at.
-const ASTRAY: Duration = Duration::from_secs(30);
-const LOOK_AT_CLOCK: Duration = Duration::from_secs(10);
+/// How far a core's clock may be from the machine's.
+pub const ASTRAY: Duration = Duration::from_secs(30);
+/// How often that is looked at.
+pub const LOOK_AT_CLOCK: Duration = Duration::from_secs(10);
 
 /// A clock for one process: the wall clock at start, moved on by the monotonic clock. It is never set, and stands still while the
 /// machine is suspended.

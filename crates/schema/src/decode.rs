@@ -191,6 +191,15 @@ pub fn in_order(body: &[u8], limits: Limits, findings: Vec<Finding>) -> Vec<Find
     if findings.len() < 2 { findings } else { json::in_order(body, limits.max_depth, findings) }
 }
 
+/// What a configuration file in YAML or JSON says.
+///
+/// # Errors
+/// It cannot be read as [`parse`] reads, or names a field twice.
+pub fn file(text: &[u8]) -> Result<Value, String> {
+    let parsed = parse(text, Format::Yaml, Limits::default()).map_err(|error| error.to_string())?;
+    parsed.findings.first().map_or(Ok(parsed.value), |finding| Err(finding.to_string()))
+}
+
 /// Reads a body.
 ///
 /// # Errors

@@ -7,6 +7,7 @@
 use std::borrow::Cow;
 use std::sync::Arc;
 
+use carrack_types::resource::Resource;
 use serde_json::Value;
 use sha2::{Digest as _, Sha256};
 
@@ -167,6 +168,18 @@ impl ResourceInfo {
     #[must_use]
     pub fn storage_version(&self) -> Option<&Version> {
         self.versions.iter().find(|v| v.storage).or_else(|| self.versions.first())
+    }
+
+    /// The resource, in the version in which objects are stored.
+    #[must_use]
+    pub fn resource(&self) -> Option<Resource> {
+        Some(Resource {
+            group: self.group.clone(),
+            version: self.storage_version()?.name.clone(),
+            plural: self.plural.clone(),
+            kind: self.kind.clone(),
+            namespaced: self.namespaced,
+        })
     }
 
     /// `apiVersion` of objects in a version: `v1`, `apps/v1`.

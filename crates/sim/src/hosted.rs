@@ -475,15 +475,7 @@ pub(crate) fn collected() -> Vec<Resource> {
         .filter(|row| !row.is_virtual && row.plural != "events" && !row.is_custom)
         .filter(|row| matches!(&*row.group, "" | "apps" | "batch" | "coordination.k8s.io"))
         .filter(|row| ["list", "watch", "delete"].iter().all(|verb| row.allows(verb)))
-        .filter_map(|row| {
-            let version = row.storage_version().filter(|v| served.serves(&row.group, &v.name, &row.plural))?;
-            Some(Resource {
-                group: row.group.to_string().into(),
-                version: version.name.to_string().into(),
-                plural: row.plural.to_string().into(),
-                kind: row.kind.to_string().into(),
-                namespaced: row.namespaced,
-            })
-        })
+        .filter_map(|row| row.resource())
+        .filter(|found| served.serves(&found.group, &found.version, &found.plural))
         .collect()
 }

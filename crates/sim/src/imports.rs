@@ -22,7 +22,7 @@ use serde_json::{Value, json};
 
 use crate::chance::between;
 use crate::invariants::Breach;
-use crate::observer::{Change, Observer, controller, deleting, key_of, label, text, uid};
+use crate::observer::{Change, Observer, controller, deleting, key_of, label, owner_kind, text, uid};
 use crate::options::Options;
 use crate::plants::Bug;
 use crate::wants::Want;
@@ -187,8 +187,7 @@ fn make(volume: &DataVolume, view: &View<'_>) -> Plan {
 
 /// Whether a claim is a DataVolume's.
 fn is_imported(claim: &Value) -> bool {
-    let owners = claim.pointer("/metadata/ownerReferences").and_then(Value::as_array);
-    owners.into_iter().flatten().any(|owner| owner["controller"] == true && owner["kind"] == DATA_VOLUME)
+    owner_kind(claim) == DATA_VOLUME
 }
 
 /// DataVolumes, by namespace and name, that were said to be done at some time. What was decided may rest on what was said before.

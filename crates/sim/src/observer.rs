@@ -240,8 +240,17 @@ pub(crate) fn uid(object: &Value) -> &str {
 
 /// UID of the controlling owner; empty for none.
 pub(crate) fn controller(object: &Value) -> &str {
+    of_controller(object, "uid")
+}
+
+/// Kind of the controlling owner; empty for none.
+pub(crate) fn owner_kind(object: &Value) -> &str {
+    of_controller(object, "kind")
+}
+
+fn of_controller<'a>(object: &'a Value, field: &str) -> &'a str {
     let owners = object.pointer("/metadata/ownerReferences").and_then(Value::as_array);
-    owners.into_iter().flatten().find(|o| o["controller"] == true).and_then(|o| o["uid"].as_str()).unwrap_or_default()
+    owners.into_iter().flatten().find(|o| o["controller"] == true).and_then(|o| o[field].as_str()).unwrap_or_default()
 }
 
 /// Whether the object's deletion was asked for.

@@ -22,6 +22,7 @@ use k8s_openapi::api::storage::v1::{
     CSIDriver, CSINode, CSIStorageCapacity, StorageClass, VolumeAttachment, VolumeAttributesClass,
 };
 use k8s_openapi::kube_aggregator::pkg::apis::apiregistration::v1::APIService;
+use serde::{Deserialize, Deserializer};
 use serde_json::{Error, Value};
 
 use crate::resource::PartialObject;
@@ -87,4 +88,16 @@ json_here! {
 /// The value is not of this type.
 pub fn from_value<T: Json>(value: Value) -> Result<T, Error> {
     T::from_value(value)
+}
+
+/// For fields that other servers write as `null` where they leave them out, as Go's do.
+///
+/// # Errors
+/// The field is of another type.
+pub fn or_none<'de, D, T>(deserializer: D) -> Result<T, D::Error>
+where
+    D: Deserializer<'de>,
+    T: Default + Deserialize<'de>,
+{
+    Option::<T>::deserialize(deserializer).map(Option::unwrap_or_default)
 }

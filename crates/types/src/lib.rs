@@ -3,6 +3,7 @@ pub mod data_volumes;
 pub mod definition;
 pub mod duration;
 pub mod fit;
+pub mod glob;
 pub mod held;
 pub mod json;
 pub mod kubevirt;

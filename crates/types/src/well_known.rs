@@ -1,5 +1,8 @@
 //! Names that components agree on: labels, annotations, finalizers, resources.
 
+/// Annotations that are called so and after a container name its AppArmor profile, as the older way of saying it.
+pub const APPARMOR_PREFIX: &str = "container.apparmor.security.beta.kubernetes.io/";
+
 /// Names of KubeVirt.
 pub mod kubevirt {
     /// API group of virtual machines.

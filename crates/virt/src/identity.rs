@@ -1,10 +1,11 @@
 //! Names and addresses that follow from a machine's identity, so that they are the same each time they are asked for.
 
 use carrack_engine::{derived_suffix, fnv1a};
+use carrack_types::data_volumes::DATA_VOLUME;
 use carrack_types::kubevirt::{DomainSpec, VirtualMachineInstance};
 use carrack_types::resource::Kind as _;
 use carrack_types::well_known::kubevirt::GROUP;
-use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use serde::Serialize;
 use sha2::{Digest as _, Sha256};
@@ -34,6 +35,12 @@ pub fn launcher_of(pod: &Pod) -> Option<&str> {
 pub(crate) fn is_instance(owner: &OwnerReference) -> bool {
     let group = owner.api_version.split_once('/').map_or("", |(group, _)| group);
     group == GROUP && owner.kind == VirtualMachineInstance::resource().kind
+}
+
+/// The DataVolume that a claim is there for, and by which it is filled.
+pub(crate) fn filler_of(claim: &PersistentVolumeClaim) -> Option<&OwnerReference> {
+    let mut owners = claim.metadata.owner_references.iter().flatten();
+    owners.find(|owner| owner.controller == Some(true) && owner.kind == DATA_VOLUME)
 }
 
 /// What the names of claims with machines' state begin with; upstream's.

@@ -3,7 +3,7 @@
 //!
 //! <https://kubernetes.io/docs/reference/access-authn-authz/admission-controllers/>
 
-use carrack_schema::decode::{self, Format, Limits};
+use carrack_schema::decode;
 use serde::Deserialize;
 use serde_json::Value;
 
@@ -37,22 +37,13 @@ struct WrittenPlugin {
     configuration: Option<Value>,
 }
 
-/// What a file in YAML or JSON says.
-fn value(text: &[u8]) -> Result<Value, String> {
-    let parsed = decode::parse(text, Format::Yaml, Limits::default()).map_err(|error| error.to_string())?;
-    match parsed.findings.first() {
-        Some(finding) => Err(finding.to_string()),
-        None => Ok(parsed.value),
-    }
-}
-
 impl AdmissionConfiguration {
     /// Reads a file. `read` reads the files that it names.
     ///
     /// # Errors
     /// The first thing that is wrong with it, or with one of those.
     pub fn parse(text: &[u8], read: impl Fn(&str) -> Result<Vec<u8>, String>) -> Result<Self, String> {
-        let written: Written = serde_json::from_value(value(text)?).map_err(|error| error.to_string())?;
+        let written: Written = serde_json::from_value(decode::file(text)?).map_err(|error| error.to_string())?;
         if !API_VERSIONS.contains(&written.api_version.as_str()) || written.kind != KIND {
             return Err(format!("{} {} is not {} {KIND}", written.api_version, written.kind, API_VERSIONS[0]));
         }
@@ -69,7 +60,7 @@ impl AdmissionConfiguration {
             let (place, configuration) = match &plugin.configuration {
                 Some(configuration) => (format!("{place}.configuration"), Ok(configuration.clone())),
                 None if plugin.path.is_empty() => continue,
-                None => (format!("{place}.path"), read(&plugin.path).and_then(|text| value(&text))),
+                None => (format!("{place}.path"), read(&plugin.path).and_then(|text| decode::file(&text))),
             };
             let parsed = configuration.and_then(Configuration::parse);
             all.pod_security = parsed.map_err(|why| format!("{place}: {why}"))?;

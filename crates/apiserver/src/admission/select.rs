@@ -4,6 +4,7 @@
 
 use std::collections::BTreeMap;
 use std::iter;
+use std::sync::LazyLock;
 
 use carrack_schema::table::{self, ResourceInfo};
 use carrack_types::selector;
@@ -61,12 +62,20 @@ impl Seen<'_> {
     }
 }
 
+/// Whether one resource shows the objects of another one, in a group of its own.
+fn shows(other: &ResourceInfo, row: &ResourceInfo) -> bool {
+    other.storage == row.storage && other.group != row.group
+}
+
+/// Resources whose objects another one shows, too: few of all that there are, through which no request goes for each rule.
+static SHARED: LazyLock<Vec<&'static ResourceInfo>> = LazyLock::new(|| {
+    let all = || table::builtin().iter().map(|row| &**row);
+    all().filter(|row| all().any(|other| shows(other, row))).collect()
+});
+
 /// The other resources that show the objects of one.
 fn equivalents(row: &ResourceInfo) -> impl Iterator<Item = &ResourceInfo> {
-    table::builtin()
-        .iter()
-        .map(|other| &**other)
-        .filter(move |other| other.storage == row.storage && other.group != row.group)
+    SHARED.iter().copied().filter(move |other| shows(other, row))
 }
 
 fn texts(value: &Value) -> Vec<String> {

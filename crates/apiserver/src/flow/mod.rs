@@ -24,7 +24,7 @@ use crate::server::ApiServer;
 use crate::status::Status;
 use crate::stored;
 
-pub(crate) use objects::{bootstrap, fixed_fault, mended};
+pub(crate) use objects::{bootstrap, fixed_fault, mended, truth};
 use seats::LevelConfig;
 
 pub(crate) const GROUP: &str = "flowcontrol.apiserver.k8s.io";

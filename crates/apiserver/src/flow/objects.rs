@@ -235,7 +235,7 @@ fn completed(plural: &str, wanted: &Value) -> Value {
 }
 
 /// What Go's `strconv.ParseBool` makes of a text.
-fn truth(text: &str) -> Option<bool> {
+pub(crate) fn truth(text: &str) -> Option<bool> {
     match text {
         "1" | "t" | "T" | "true" | "TRUE" | "True" => Some(true),
         "0" | "f" | "F" | "false" | "FALSE" | "False" => Some(false),

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use carrack_cel::{Env, Program, Type};
-use carrack_schema::decode::{self, Format, Limits};
+use carrack_schema::decode;
 use serde::Deserialize;
 
 const GROUP: &str = "apiserver.config.k8s.io/";
@@ -140,11 +140,7 @@ impl AuthenticationConfiguration {
     /// # Errors
     /// The first thing that is wrong with it.
     pub fn parse(text: &[u8], own_issuer: &str) -> Result<Self, String> {
-        let parsed = decode::parse(text, Format::Yaml, Limits::default()).map_err(|error| error.to_string())?;
-        if let Some(finding) = parsed.findings.first() {
-            return Err(finding.to_string());
-        }
-        let written: Written = serde_json::from_value(parsed.value).map_err(|error| error.to_string())?;
+        let written: Written = serde_json::from_value(decode::file(text)?).map_err(|error| error.to_string())?;
         let version = written.api_version.strip_prefix(GROUP).unwrap_or_default();
         if !matches!(version, "v1" | "v1beta1" | "v1alpha1") || written.kind != KIND {
             return Err(format!("{} {} is not {GROUP}v1 {KIND}", written.api_version, written.kind));

@@ -1,6 +1,7 @@
 //! What a new pod becomes once everybody has had his say about it (`PrepareForCreate` of upstream's `pkg/registry/core/pod`).
 
 use carrack_types::qos;
+use carrack_types::well_known::APPARMOR_PREFIX;
 use serde_json::{Map, Value, json};
 
 use crate::object::{Object, at, child_mut, meta, str_at};
@@ -75,8 +76,6 @@ fn select_by(term: Option<&mut Value>, labels: &Map<String, Value>) {
     }
 }
 
-/// Annotations that are called so and after a container name its AppArmor profile. Nodes read the field.
-const APPARMOR: &str = "container.apparmor.security.beta.kubernetes.io/";
 /// Longest name of a profile, in bytes: a path's (`PATH_MAX`).
 const MAX_PROFILE: usize = 4095;
 
@@ -84,7 +83,7 @@ const MAX_PROFILE: usize = 4095;
 /// same (`applyAppArmorVersionSkew`).
 fn confine(pod: &mut Object) -> Vec<String> {
     let annotations = meta(pod, "annotations").and_then(Value::as_object);
-    let annotations = annotations.filter(|all| all.keys().any(|key| key.starts_with(APPARMOR))).cloned();
+    let annotations = annotations.filter(|all| all.keys().any(|key| key.starts_with(APPARMOR_PREFIX))).cloned();
     let Some(annotations) = annotations.filter(|_| str_at(pod, &["spec", "os", "name"]) != "windows") else {
         return Vec::new();
     };
@@ -93,7 +92,7 @@ fn confine(pod: &mut Object) -> Vec<String> {
     let Some(spec) = pod.get_mut("spec") else { return warnings };
     for list in ["initContainers", "containers", "ephemeralContainers"] {
         for container in items(spec.get_mut(list)).filter_map(Value::as_object_mut) {
-            let key = format!("{APPARMOR}{}", str_at(container, &["name"]));
+            let key = format!("{APPARMOR_PREFIX}{}", str_at(container, &["name"]));
             let Some(said) = annotations.get(&key).and_then(Value::as_str) else { continue };
             if at(container, &["securityContext", "appArmorProfile"]).is_some() {
                 continue;
@@ -197,7 +196,7 @@ mod tests {
             (long.as_str(), &none, &none, &none, 1),
             ("", &none, &none, &none, 1),
         ] {
-            let metadata = json!({"annotations": {format!("{APPARMOR}a"): said}});
+            let metadata = json!({"annotations": {format!("{APPARMOR_PREFIX}a"): said}});
             let spec = json!({
                 "securityContext": {"appArmorProfile": of_pod},
                 "containers": [{"name": "a", "securityContext": {"appArmorProfile": own}}, {"name": "b"}],

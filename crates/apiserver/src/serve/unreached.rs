@@ -6,6 +6,8 @@ use std::io::{Error, ErrorKind};
 use carrack_auth::tls;
 use rustls::{CertificateError, InvalidMessage};
 
+use super::proxy::bracketed;
+
 /// The other side hung up.
 pub(super) const ENDED: &str = "EOF";
 
@@ -87,7 +89,7 @@ fn bare(name: &str) -> &str {
 }
 
 fn address(place: &str, port: u16) -> String {
-    if place.contains(':') { format!("[{place}]:{port}") } else { format!("{place}:{port}") }
+    format!("{}:{port}", bracketed(place))
 }
 
 /// What the operating system says, without its number.

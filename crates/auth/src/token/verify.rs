@@ -241,16 +241,17 @@ impl Verified {
     /// The Secret that holds it, of a token that is good as long as one does.
     #[must_use]
     pub fn held_in(&self) -> Option<BoundObject> {
-        self.held.as_ref()?;
-        self.needs().into_iter().find(|object| matches!(object, BoundObject::Secret { .. }))
+        self.needs().into_iter().find(|object| self.held_by(object).is_some())
+    }
+
+    /// What the object says that holds it, if this is that one.
+    fn held_by(&self, object: &BoundObject) -> Option<&Secret> {
+        self.held.as_ref().filter(|_| matches!(object, BoundObject::Secret { .. }))
     }
 
     /// Whether this is the object that the token names.
     fn names(&self, object: &BoundObject, reference: &Reference, found: &Found) -> bool {
-        match (&self.held, object) {
-            (Some(token), BoundObject::Secret { .. }) => found.token.as_ref() == Some(token),
-            _ => found.uid == reference.uid,
-        }
+        self.held_by(object).map_or(found.uid == reference.uid, |token| found.token.as_ref() == Some(token))
     }
 
     /// What must exist for the token to be good.
@@ -299,8 +300,7 @@ impl Verified {
                     if gone {
                         return Err(TokenError::Gone(object));
                     }
-                    let holds = self.held.is_some() && matches!(object, BoundObject::Secret { .. });
-                    if holds && found.is_invalidated {
+                    if found.is_invalidated && self.held_by(&object).is_some() {
                         return Err(TokenError::Invalidated(object));
                     }
                 }

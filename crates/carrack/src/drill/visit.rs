@@ -22,6 +22,7 @@ use super::api::{self, Api};
 use super::roles::{NODE, NODES_PREFIX};
 use super::stage::settles;
 use crate::roles::apiserver::now_unix_s;
+use crate::roles::virt_controller::DEFINITIONS;
 
 /// How long what is in the namespace may take to end in its own time, and then by force.
 const EMPTY_WITHIN_S: u64 = 60;
@@ -32,7 +33,6 @@ const GONE_WITHIN_S: u64 = 30;
 /// What an installation of KubeVirt has beside its kinds, as a drill that needs those makes it: the namespace, and its settings.
 const INSTALLATION: &str = "/api/v1/namespaces/kubevirt";
 const SETTINGS: &str = "/apis/kubevirt.io/v1/namespaces/kubevirt/kubevirts/kubevirt";
-const DEFINITIONS: &str = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
 const LEASES: &str = "/apis/coordination.k8s.io/v1/namespaces";
 /// By which Leases the drill's roles are elected, where nobody else was before.
 const ELECTIONS: [&str; 3] = [

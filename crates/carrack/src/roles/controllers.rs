@@ -62,17 +62,8 @@ fn collected() -> Vec<Resource> {
         let is_stored_here = !row.is_virtual && row.storage.0 == row.group && row.storage.1 == row.plural;
         is_stored_here && row.plural != "events" && row.allows("watch") && row.allows("delete")
     });
-    rows.filter_map(|row| {
-        let version = row.storage_version().filter(|v| served.serves(&row.group, &v.name, &row.plural))?;
-        Some(Resource {
-            group: row.group.clone(),
-            version: version.name.clone(),
-            plural: row.plural.clone(),
-            kind: row.kind.clone(),
-            namespaced: row.namespaced,
-        })
-    })
-    .collect()
+    let resources = rows.filter_map(|row| row.resource());
+    resources.filter(|found| served.serves(&found.group, &found.version, &found.plural)).collect()
 }
 
 #[cfg(test)]

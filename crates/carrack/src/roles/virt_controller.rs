@@ -18,7 +18,7 @@ use super::diagnostics::{self, Listen};
 use crate::cli::roles::VirtControllerArgs;
 
 /// Where custom resource definitions are.
-const DEFINITIONS: &str = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
+pub const DEFINITIONS: &str = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
 
 /// Namespace and name of the object that holds the installation's settings, as KubeVirt's own installer names them.
 const INSTALLATION: (&str, &str) = ("kubevirt", "kubevirt");

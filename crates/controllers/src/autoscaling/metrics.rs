@@ -7,13 +7,14 @@ use std::time::Duration;
 
 use carrack_engine::{ApiError, ApiRequest, GroupDiscovery, Method, Selector, Time, View, query_escape};
 use carrack_types::duration;
+use carrack_types::json::or_none;
 use carrack_types::quantity::Quantity;
 use carrack_types::resource::Resource;
 use carrack_types::selector;
 use carrack_types::url::segment;
 use k8s_openapi::api::autoscaling::v2::{CrossVersionObjectReference, MetricIdentifier};
+use serde::Deserialize;
 use serde::de::DeserializeOwned;
-use serde::{Deserialize, Deserializer};
 
 use super::target;
 
@@ -105,15 +106,6 @@ fn items<T: DeserializeOwned>(view: &View<'_>, request: ApiRequest, asked: &str,
 /// None where it is no amount: that is unknown, and not nothing.
 fn millis(quantity: &str) -> Option<i64> {
     Quantity::parse(quantity).ok().map(Quantity::millis)
-}
-
-/// Go's servers write what is absent as null.
-fn or_none<'de, D, T>(deserializer: D) -> Result<T, D::Error>
-where
-    D: Deserializer<'de>,
-    T: Default + Deserialize<'de>,
-{
-    Option::<T>::deserialize(deserializer).map(Option::unwrap_or_default)
 }
 
 #[derive(Default, Deserialize)]
@@ -261,10 +253,8 @@ pub(super) fn of_object(
         if group.is_empty() && object.kind == "Namespace" {
             return custom(view, namespace, ("metrics", "namespaces"), metric, "");
         }
-        let Some(resource) = target::resource(group, &object.kind, view) else {
-            let why = format!("no matches for kind {:?} in group {group:?}", object.kind);
-            return Err(Missing::Failed(why).about("unable to fetch metrics from custom metrics API"));
-        };
+        let resource = target::resource(group, &object.kind, view)
+            .map_err(|why| Missing::Failed(why).about("unable to fetch metrics from custom metrics API"))?;
         let path = format!("{}/{}", resource.qualified(), segment(&object.name));
         custom(view, namespace, (path.as_str(), &*resource.plural), metric, "")
     };

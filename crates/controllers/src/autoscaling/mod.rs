@@ -143,10 +143,7 @@ impl HorizontalAutoscaler {
         let target = &hpa.spec.scale_target_ref;
         let at = Key::new(key.namespace.clone(), target.name.clone());
         let found = target::group(target.api_version.as_deref().unwrap_or_default())
-            .and_then(|group| {
-                let no_match = || format!("no matches for kind {:?} in group {group:?}", target.kind);
-                target::resource(group, &target.kind, view).ok_or_else(no_match)
-            })
+            .and_then(|group| target::resource(group, &target.kind, view))
             .map_err(Missing::Failed)
             .and_then(|resource| {
                 let path = format!("{}/{}", resource.object_path(&at.namespace, &at.name), target::SCALE);

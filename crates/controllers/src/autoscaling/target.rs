@@ -24,19 +24,16 @@ pub(super) fn group(api_version: &str) -> Result<&str, String> {
 }
 
 /// The resource of a kind, in whatever version: of built-in kinds, of definitions, of other servers.
-pub(super) fn resource(group: &str, kind: &str, view: &View<'_>) -> Option<Resource> {
-    builtin(group, kind).or_else(|| defined(group, kind, view)).or_else(|| discovered(group, kind, view))
+///
+/// # Errors
+/// None of these has it.
+pub(super) fn resource(group: &str, kind: &str, view: &View<'_>) -> Result<Resource, String> {
+    let found = builtin(group, kind).or_else(|| defined(group, kind, view)).or_else(|| discovered(group, kind, view));
+    found.ok_or_else(|| format!("no matches for kind {kind:?} in group {group:?}"))
 }
 
 fn builtin(group: &str, kind: &str) -> Option<Resource> {
-    let row = table::builtin().iter().find(|row| row.group == group && row.kind == kind)?;
-    Some(Resource {
-        group: row.group.clone(),
-        version: row.storage_version()?.name.clone(),
-        plural: row.plural.clone(),
-        kind: row.kind.clone(),
-        namespaced: row.namespaced,
-    })
+    table::builtin().iter().find(|row| row.group == group && row.kind == kind)?.resource()
 }
 
 fn defined(group: &str, kind: &str, view: &View<'_>) -> Option<Resource> {

@@ -52,8 +52,7 @@ impl Manager {
             return;
         }
         let answers = std::mem::take(&mut run.answers);
-        let of_before = run.since != self.term.1;
-        if of_before || self.elector.as_ref().is_some_and(|elector| !elector.leading(now)) {
+        if self.is_outdated(now, i, &key) {
             return self.fail(now, i, &key);
         }
         self.hosted[i].runs.remove(&key);

@@ -12,6 +12,7 @@ use std::os::unix::fs::FileExt as _;
 use std::path::Path;
 
 use bytes::Bytes;
+use carrack_engine::query_escape;
 use http::{Response, StatusCode};
 use rustix::fs::{Dir, FileType, Mode, OFlags, ResolveFlags};
 use tokio::io::AsyncReadExt as _;
@@ -126,23 +127,9 @@ fn page(names: &[(String, bool)]) -> String {
     for (name, is_dir) in names {
         let slash = if *is_dir { "/" } else { "" };
         // Writing to a String cannot fail.
-        writeln!(page, "<a href=\"{}{slash}\">{}{slash}</a>", escaped(name), shown(name)).unwrap_or_default();
+        writeln!(page, "<a href=\"{}{slash}\">{}{slash}</a>", query_escape(name), shown(name)).unwrap_or_default();
     }
     page + "</pre>\n"
-}
-
-/// A name as part of an address.
-fn escaped(name: &str) -> String {
-    let mut out = String::new();
-    for byte in name.bytes() {
-        if byte.is_ascii_alphanumeric() || b"-._~".contains(&byte) {
-            out.push(char::from(byte));
-        } else {
-            // Writing to a String cannot fail.
-            write!(out, "%{byte:02X}").unwrap_or_default();
-        }
-    }
-    out
 }
 
 /// A name as text of a page.

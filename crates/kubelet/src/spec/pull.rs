@@ -8,6 +8,7 @@ use std::time::Duration;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use carrack_types::duration;
+use carrack_types::glob::glob;
 use carrack_types::volume::digest;
 use k8s_openapi::api::core::v1::Secret;
 use serde::Deserialize;
@@ -163,20 +164,6 @@ fn host_matches(pattern: &str, host: &str) -> bool {
     };
     let ((pattern, pattern_port), (host, port)) = (split(pattern), split(host));
     pattern_port == port && pattern.len() == host.len() && pattern.iter().zip(&host).all(|(p, h)| glob(p, h))
-}
-
-fn glob(pattern: &str, text: &str) -> bool {
-    let mut parts = pattern.split('*');
-    let Some(mut rest) = parts.next().and_then(|first| text.strip_prefix(first)) else { return false };
-    let parts: Vec<&str> = parts.collect();
-    let Some((last, middle)) = parts.split_last() else { return rest.is_empty() };
-    for part in middle {
-        match rest.split_once(part) {
-            Some((_, after)) => rest = after,
-            None => return false,
-        }
-    }
-    rest.ends_with(last)
 }
 
 fn path_matches(key: &str, path: &str) -> bool {

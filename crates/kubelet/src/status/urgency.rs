@@ -9,6 +9,8 @@ use std::time::Duration;
 
 use k8s_openapi::api::core::v1::{ContainerState, ContainerStatus, PodCondition, PodStatus};
 
+use super::pod::READY_TO_START;
+
 /// How long a change may wait that nobody waits for.
 const HOLD: Duration = Duration::from_millis(500);
 /// How long a step on the way to Running may.
@@ -27,7 +29,7 @@ pub fn hold(before: Option<&PodStatus>, after: &PodStatus, deleting: bool) -> Op
 }
 
 /// Conditions that only say how far the pod is on its way.
-const STEPS: [&str; 4] = ["PodScheduled", "Initialized", "ContainersReady", "PodReadyToStartContainers"];
+const STEPS: [&str; 4] = ["PodScheduled", "Initialized", "ContainersReady", READY_TO_START];
 
 /// Reasons with which a container waits that is simply not there yet.
 const NOT_YET: [&str; 2] = ["ContainerCreating", "PodInitializing"];

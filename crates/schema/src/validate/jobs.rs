@@ -7,7 +7,7 @@ use serde_json::{Map, Value, json};
 use super::access::{Errors, Place};
 use super::alike::plain;
 use super::demand::{Change, Demand, Fixed, Row, changes as held_to, check, unique};
-use super::{names, pod, workloads};
+use super::{names, pod, status, workloads};
 use crate::error::FieldError;
 use crate::schedule::Schedule;
 
@@ -232,7 +232,7 @@ fn failure_policy(policy: &Place<'_>, spec: &Place<'_>, pod_spec: &Place<'_>, er
             if condition.needs_text("type", errors).is_some() {
                 condition.has_form("type", names::qualified_name, errors);
             }
-            condition.one_of("status", &["False", "True", "Unknown"], errors);
+            condition.one_of("status", status::TRUTHS, errors);
         }
     }
 }

@@ -3,12 +3,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use carrack_types::qos;
+use carrack_types::well_known::APPARMOR_PREFIX;
 use serde_json::{Map, Value};
 
 use super::access::{Errors, Place};
 use super::alike::{plain, same};
 use super::demand::{Change, Demand, Row, changes, check, unique};
-use super::{names, pod, security};
+use super::{names, pod};
 use crate::error::FieldError;
 
 const UPDATE_FORBIDDEN: &str = "pod updates may not change fields other than `spec.containers[*].image`,\
@@ -146,7 +147,7 @@ fn gated(new: &Place<'_>, old: &Place<'_>, errors: &mut Errors) {
 fn annotations(object: &Place<'_>, old: &Place<'_>, errors: &mut Errors) {
     let kind = |key: &str| match key {
         MIRROR => Some("mirror pod annotation"),
-        _ => key.starts_with(security::APPARMOR).then_some("AppArmor annotations"),
+        _ => key.starts_with(APPARMOR_PREFIX).then_some("AppArmor annotations"),
     };
     let (new, old) = (object.field("metadata"), old.field("metadata"));
     let (now, before) = (new.field("annotations").value, old.field("annotations").value);

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use carrack_types::well_known::APPARMOR_PREFIX;
 use serde_json::Value;
 
 use super::access::{Errors, Place};
@@ -12,8 +13,6 @@ use crate::error::FieldError;
 const PROFILES: &[&str] = &["Localhost", "RuntimeDefault", "Unconfined"];
 /// Longest name of an AppArmor profile, in bytes: a path's (`PATH_MAX`).
 const MAX_PROFILE: usize = 4095;
-/// Annotations that are called so and after a container name its AppArmor profile, as the older way of saying it.
-pub(super) const APPARMOR: &str = "container.apparmor.security.beta.kubernetes.io/";
 /// Profiles of a node's own are named there after this.
 const LOCALHOST: &str = "localhost/";
 const CONTAINERS: [&str; 3] = ["initContainers", "containers", "ephemeralContainers"];
@@ -94,7 +93,8 @@ pub(super) fn of_container(context: &Place<'_>, host_users: bool, errors: &mut E
 /// What annotations, of a pod or of a template, say of AppArmor profiles.
 pub(super) fn annotations(annotations: &Place<'_>, spec: &Place<'_>, errors: &mut Errors) {
     let named = annotations.map().into_iter().flatten();
-    let profiles: Vec<_> = named.filter_map(|(key, value)| Some((key, key.strip_prefix(APPARMOR)?, value))).collect();
+    let profiles: Vec<_> =
+        named.filter_map(|(key, value)| Some((key, key.strip_prefix(APPARMOR_PREFIX)?, value))).collect();
     if profiles.is_empty() {
         return;
     }
@@ -115,13 +115,13 @@ pub(super) fn annotations(annotations: &Place<'_>, spec: &Place<'_>, errors: &mu
 /// A new pod whose annotations and fields both name an AppArmor profile names the same one.
 pub(super) fn annotations_agree(object: &Place<'_>, errors: &mut Errors) {
     let (annotations, spec) = (object.at(&["metadata", "annotations"]), object.field("spec"));
-    let says_something = annotations.map().is_some_and(|all| all.keys().any(|key| key.starts_with(APPARMOR)));
+    let says_something = annotations.map().is_some_and(|all| all.keys().any(|key| key.starts_with(APPARMOR_PREFIX)));
     if !says_something || spec.field("os").text("name") == "windows" {
         return;
     }
     let of_pod = spec.at(&["securityContext", "appArmorProfile"]);
     for container in CONTAINERS.into_iter().flat_map(|list| spec.items(list)) {
-        let key = format!("{APPARMOR}{}", container.text("name"));
+        let key = format!("{APPARMOR_PREFIX}{}", container.text("name"));
         let Some(said) = annotations.value.get(&key).and_then(Value::as_str) else { continue };
         let own = container.at(&["securityContext", "appArmorProfile"]);
         let profile = if own.exists() { &own } else { &of_pod };

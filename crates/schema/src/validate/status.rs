@@ -8,7 +8,7 @@ use super::{names, resources};
 use crate::error::FieldError;
 
 /// What a condition may be.
-const TRUTHS: &[&str] = &["False", "True", "Unknown"];
+pub(super) const TRUTHS: &[&str] = &["False", "True", "Unknown"];
 /// Most bytes of a condition's reason, and of its message.
 const MAX_REASON_BYTES: usize = 1 << 10;
 const MAX_MESSAGE_BYTES: usize = 32 << 10;

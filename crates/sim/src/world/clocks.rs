@@ -8,6 +8,8 @@
 
 use std::time::Duration;
 
+use carrack_engine::shell::{ASTRAY, LOOK_AT_CLOCK};
+
 use super::faults::pick;
 use super::{Fault, Happening, World};
 use crate::chance::{below, between};
@@ -16,9 +18,6 @@ use crate::role::Role;
 /// The least of steps, the most of small ones, and the most of all; no machine's clock is further off than the last.
 const STEP: (Duration, Duration, Duration) =
     (Duration::from_millis(100), Duration::from_secs(20), Duration::from_secs(300));
-/// How often a process looks at its machine's clock, and how far its own may be from it: as in `carrack_engine::shell`.
-const LOOKS_EVERY: Duration = Duration::from_secs(10);
-const ASTRAY: Duration = Duration::from_secs(30);
 
 /// Whether a process is one of Carrack's that goes by the time of day. Those which stand for others' are on time.
 fn has_clock(role: Role) -> bool {
@@ -77,7 +76,7 @@ impl World {
         for (beside, process) in self.processes.iter_mut().filter(|(beside, _)| are_beside(role, **beside)) {
             process.machine_ns += by_ns;
             if let Some(rng) = self.faults.get_mut(&Fault::Clock) {
-                self.queue.after(below(rng, LOOKS_EVERY), Happening::LooksAtClock(*beside, process.life));
+                self.queue.after(below(rng, LOOK_AT_CLOCK), Happening::LooksAtClock(*beside, process.life));
             }
         }
     }

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use carrack_types::glob::glob;
 use carrack_types::kubevirt::domain::{Clock, Cpu, Memory};
 use carrack_types::kubevirt::others::KubeVirtConfiguration;
 use carrack_types::kubevirt::{DomainSpec, Quantity};
@@ -22,7 +23,7 @@ pub(super) fn check(field: &str, domain: &DomainSpec, settings: &KubeVirtConfigu
     if let Some(machine) = domain.machine.as_ref().and_then(|machine| machine.r#type.as_deref()) {
         let allowed = allowed_machines(settings);
         // One that is not given becomes the default.
-        let is_allowed = machine.is_empty() || allowed.iter().any(|pattern| matches(pattern, machine));
+        let is_allowed = machine.is_empty() || allowed.iter().any(|pattern| glob(pattern, machine));
         if machine_type(machine).is_none() || !is_allowed {
             let message = format!("is not supported: {machine} (allowed values: [{}])", allowed.join(" "));
             faults.invalid(format!("{field}.machine.type"), format!("{field}.machine.type {message}"));
@@ -56,18 +57,6 @@ fn allowed_machines(settings: &KubeVirtConfiguration) -> Vec<&str> {
         Some(list) => list.iter().map(String::as_str).collect(),
         None => vec!["q35", "pc-q35-*", "pc", "pc-i440fx-*"],
     }
-}
-
-/// Whether a text is as a pattern says, in which `*` is anything.
-fn matches(pattern: &str, text: &str) -> bool {
-    let Some((begins, rest)) = pattern.split_once('*') else { return pattern == text };
-    let Some(mut left) = text.strip_prefix(begins) else { return false };
-    let (between, ends) = rest.rsplit_once('*').unwrap_or(("", rest));
-    for part in between.split('*') {
-        let Some((_, after)) = left.split_once(part) else { return false };
-        left = after;
-    }
-    left.ends_with(ends)
 }
 
 /// Whether a machine type is one of PCI Express (true) or the older i440FX (false). Which versions there are QEMU knows.

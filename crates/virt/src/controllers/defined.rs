@@ -6,9 +6,25 @@
 use std::marker::PhantomData;
 
 use carrack_engine::{Setup, Source, View};
-use carrack_types::resource::Kind;
+use carrack_types::definition::Definition;
+use carrack_types::resource::{Kind, Object as _, PartialObject, Resource};
 
-use super::snapshot::classes::is_defined;
+/// The resource of definitions.
+pub(crate) fn definitions() -> Resource {
+    Definition::resource()
+}
+
+/// What is read in any case.
+pub(crate) fn setup(setup: &mut Setup<'_>) {
+    setup.watch_source::<PartialObject>(Source::metadata(definitions()), |_, _| Vec::new());
+}
+
+/// Whether a kind that comes with a definition is defined.
+pub(crate) fn is_defined<K: Kind>(view: &View<'_>) -> bool {
+    let cache = view.cache_of::<PartialObject>(&Source::metadata(definitions()));
+    let there = cache.and_then(|cache| cache.get("", &K::resource().qualified()));
+    there.is_some_and(|found| !found.is_deleting())
+}
 
 /// What a controller remembers of such a kind: whether it reads it.
 #[derive(Debug, Default)]

@@ -1,10 +1,9 @@
 //! The baseline level: nothing that is known to lead out of a container.
 
+use carrack_types::well_known::APPARMOR_PREFIX;
 use serde_json::Value;
 
 use super::check::{Pod, Violation, containers, name, plural, quoted, set};
-
-pub(super) const APPARMOR_PREFIX: &str = "container.apparmor.security.beta.kubernetes.io/";
 
 const CAPABILITIES: [&str; 13] = [
     "AUDIT_WRITE",

@@ -10,6 +10,7 @@ mod configuration;
 mod restricted;
 
 use carrack_schema::validate::plain;
+use carrack_types::well_known::APPARMOR_PREFIX;
 use serde_json::Value;
 
 use self::check::{Pod, Violation};
@@ -145,7 +146,7 @@ fn differ(one: Option<&Value>, other: Option<&Value>) -> bool {
 
 fn apparmor(object: &Object) -> Vec<(&String, &Value)> {
     let annotations = meta(object, "annotations").and_then(Value::as_object).into_iter().flatten();
-    annotations.filter(|(key, _)| key.starts_with(baseline::APPARMOR_PREFIX)).collect()
+    annotations.filter(|(key, _)| key.starts_with(APPARMOR_PREFIX)).collect()
 }
 
 impl PodSecurity {

@@ -3,6 +3,7 @@
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 
+use carrack_types::well_known::APPARMOR_PREFIX;
 use serde_json::Value;
 
 use super::{
@@ -137,7 +138,7 @@ fn annotations(pod: &Value, base: &str, warnings: &mut Vec<String>) {
         }
         // Who makes a pod is told when its field is filled in from there.
         if !base.is_empty() && !has(container.value, "appArmorProfile") && !has(spec, "appArmorProfile") {
-            told(format!("container.apparmor.security.beta.kubernetes.io/{name}"), APPARMOR);
+            told(format!("{APPARMOR_PREFIX}{name}"), APPARMOR);
         }
     }
 }

@@ -13,8 +13,8 @@ use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
 use k8s_openapi::api::storage::v1::StorageClass;
 use serde_json::{Value, json};
 
+use crate::controllers::defined::definitions;
 use crate::controllers::restore::RestoreController;
-use crate::controllers::snapshot::classes::definitions;
 use crate::controllers::snapshot::{ContentController, SnapshotController};
 use crate::controllers::testing::{cached, of, with, words};
 

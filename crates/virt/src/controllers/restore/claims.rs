@@ -3,7 +3,6 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use carrack_engine::{DeleteOptions, EventRecord, Key, Plan, Premise, controller_ref};
-use carrack_types::data_volumes::DATA_VOLUME;
 use carrack_types::kubevirt::snapshot::names::{
     LAST_RESTORE_ANNOTATION, RESTORE_NAME_ANNOTATION, RESTORE_OWNED_BY_VM_ANNOTATION, RESTORE_SOURCE_NAME_LABEL,
     RESTORE_SOURCE_NAMESPACE_LABEL, VOLUME_SIZE_ANNOTATION,
@@ -27,7 +26,7 @@ use super::{Held, Stop, World, filling, is_by, mark, off, under_way};
 use crate::controllers::snapshot::classes::{self, VOLUME_SNAPSHOT_GROUP};
 use crate::controllers::vmi::state;
 use crate::controllers::{Planted, copies};
-use crate::identity::label_value;
+use crate::identity::{filler_of, label_value};
 
 /// Annotations of a claim that are about its volume and not about what it is for.
 const NOT_RESTORED: [&str; 6] = [
@@ -191,8 +190,7 @@ fn make_room(
     volume: &VolumeRestore,
     claim: &PersistentVolumeClaim,
 ) -> Result<Plan, Stop> {
-    let mut owners = claim.metadata.owner_references.iter().flatten();
-    if owners.any(|owner| owner.controller == Some(true) && owner.kind == DATA_VOLUME) {
+    if filler_of(claim).is_some() {
         // Whoever keeps that would make the claim and fill it as it was at first, before the snapshot's is there.
         let claim = claim.name();
         let why = format!("PersistentVolumeClaim {claim} belongs to a DataVolume, and is not restored in place");

@@ -32,6 +32,7 @@ use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
 use k8s_openapi::api::storage::v1::StorageClass;
 use serde_json::json;
 
+use super::defined;
 use super::snapshot::KINDS_AGAIN;
 use super::snapshot::classes::{self, Kinds};
 use super::snapshot::conditions::{failure, progressing, ready};
@@ -181,7 +182,7 @@ impl Controller for RestoreController {
         setup.watch_owned::<Pod, VirtualMachineRestore>();
         setup.read::<StorageClass>();
         setup.read::<ControllerRevision>();
-        Kinds::setup(setup);
+        defined::setup(setup);
     }
 
     fn more_watches(&mut self, view: &View<'_>, setup: &mut Setup<'_>) {

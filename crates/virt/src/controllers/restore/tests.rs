@@ -15,7 +15,7 @@ use k8s_openapi::api::storage::v1::StorageClass;
 use serde_json::{Value, json};
 
 use super::RestoreController;
-use crate::controllers::snapshot::classes::definitions;
+use crate::controllers::defined::definitions;
 use crate::controllers::testing::{merge, of, with, words};
 use crate::identity::mac_address;
 

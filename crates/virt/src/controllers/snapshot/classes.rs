@@ -7,34 +7,22 @@
 use std::borrow::Cow;
 
 use carrack_engine::{Setup, Source, View};
-use carrack_types::definition::Definition;
 use carrack_types::kubevirt::snapshot::names::LAST_RESTORE_ANNOTATION;
 use carrack_types::kubevirt::vm::VolumeSnapshotStatus;
 use carrack_types::kubevirt::{VirtualMachine, VirtualMachineSpec, Volume};
-use carrack_types::resource::{Kind, Object, PartialObject, Resource};
+use carrack_types::resource::Object;
 use carrack_types::snapshots::{self, VolumeSnapshot, VolumeSnapshotClass};
 use carrack_types::well_known::kubevirt::STATE_CLAIM_ANNOTATION;
 use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 use k8s_openapi::api::storage::v1::StorageClass;
 
 use crate::controllers::copies;
+use crate::controllers::defined::is_defined;
 use crate::controllers::vmi::state;
 use crate::identity::{keeps_state, state_volume_name};
 
 /// Annotation of a snapshot class: of several of one driver, it is the one that counts.
 const DEFAULT_CLASS: &str = "snapshot.storage.kubernetes.io/is-default-class";
-
-/// The resource of definitions.
-pub(crate) fn definitions() -> Resource {
-    Definition::resource()
-}
-
-/// Whether a kind that comes with a definition is defined.
-pub(crate) fn is_defined<K: Kind>(view: &View<'_>) -> bool {
-    let cache = view.cache_of::<PartialObject>(&Source::metadata(definitions()));
-    let there = cache.and_then(|cache| cache.get("", &K::resource().qualified()));
-    there.is_some_and(|found| !found.is_deleting())
-}
 
 /// Whether the kinds of volume snapshots are defined.
 fn are_defined(view: &View<'_>) -> bool {
@@ -48,11 +36,6 @@ pub(crate) struct Kinds {
 }
 
 impl Kinds {
-    /// What is read in any case.
-    pub(crate) fn setup(setup: &mut Setup<'_>) {
-        setup.watch_source::<PartialObject>(Source::metadata(definitions()), |_, _| Vec::new());
-    }
-
     /// Reads the kinds as soon as they are defined, and no longer than that.
     pub(crate) fn refresh(&mut self, view: &View<'_>, setup: &mut Setup<'_>, watch: impl FnOnce(&mut Setup<'_>)) {
         match (are_defined(view), self.read) {

@@ -35,6 +35,7 @@ use super::classes::{self, Classes, Kinds};
 use super::source::Source;
 use super::{KINDS_AGAIN, due, sizes, snapshot_of};
 use crate::controllers::copies::{self, Copy, Job, Place, Purpose, Running, Stage};
+use crate::controllers::defined;
 use crate::controllers::vmi::state;
 use crate::controllers::{Config, Planted, vm};
 use crate::copying::{COPY_VOLUMES, CopyVolumes};
@@ -98,7 +99,7 @@ impl Controller for ContentController {
         setup.watch_owned::<Pod, VirtualMachineSnapshotContent>();
         setup.watch_owned::<ControllerRevision, VirtualMachineSnapshotContent>();
         setup.read::<StorageClass>();
-        Kinds::setup(setup);
+        defined::setup(setup);
     }
 
     fn more_watches(&mut self, view: &View<'_>, setup: &mut Setup<'_>) {

@@ -41,6 +41,8 @@ use serde_json::json;
 use super::{Config, Planted};
 use crate::diff::merge_patch;
 use classes::{Classes, Kinds};
+
+use super::defined;
 pub use content::ContentController;
 use source::Source;
 use status::Turn;
@@ -158,7 +160,7 @@ impl Controller for SnapshotController {
         });
         setup.read::<StorageClass>();
         setup.read::<ControllerRevision>();
-        Kinds::setup(setup);
+        defined::setup(setup);
     }
 
     fn more_watches(&mut self, view: &View<'_>, setup: &mut Setup<'_>) {
@@ -311,7 +313,7 @@ fn create(
     if matches!(classes, Classes::None) && !source.claims(world.view).is_empty() {
         // Volumes are left out because nothing can snapshot them. That must be so.
         let name = VolumeSnapshotClass::resource().qualified();
-        plan = plan.confirm_absent(&classes::definitions(), Key::new("", name), "");
+        plan = plan.confirm_absent(&defined::definitions(), Key::new("", name), "");
     }
     let message = format!("Successfully created VirtualMachineSnapshotContent {}", content.name());
     plan.create(content)

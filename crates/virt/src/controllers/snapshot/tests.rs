@@ -13,8 +13,9 @@ use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
 use k8s_openapi::api::storage::v1::StorageClass;
 use serde_json::{Value, json};
 
-use super::classes::{definitions, statuses};
+use super::classes::statuses;
 use super::{ContentController, SnapshotController};
+use crate::controllers::defined::definitions;
 use crate::controllers::testing::{cached, of, with, words};
 
 mod sizes;

@@ -45,7 +45,7 @@ use serde_json::json;
 
 use super::Planted;
 use super::copies;
-use super::defined::Reading;
+use super::defined::{self, Reading};
 use super::snapshot::KINDS_AGAIN;
 use super::snapshot::classes::{self, Kinds};
 use super::vmi::DEFAULT_GRACE_S;
@@ -101,7 +101,7 @@ impl Controller for VmController {
         setup.read::<KubeVirt>();
         // They say which volumes can be snapshotted.
         setup.watch::<StorageClass>(|_, view| on_claims(view));
-        Kinds::setup(setup);
+        defined::setup(setup);
     }
 
     fn more_watches(&mut self, view: &View<'_>, setup: &mut Setup<'_>) {

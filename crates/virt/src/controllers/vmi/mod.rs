@@ -42,8 +42,7 @@ use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{Node, PersistentVolume, PersistentVolumeClaim, Pod};
 use serde_json::json;
 
-use crate::controllers::defined::{Found, Reading, find};
-use crate::controllers::snapshot::classes::Kinds;
+use crate::controllers::defined::{self, Found, Reading, find};
 use crate::controllers::{Config, trim};
 use crate::diff::merge_patch;
 use crate::identity::launcher_of;
@@ -136,7 +135,7 @@ impl Controller for VmiController {
         setup.read::<PersistentVolume>();
         setup.read::<VirtualMachine>();
         setup.read::<Lease>();
-        Kinds::setup(setup);
+        defined::setup(setup);
     }
 
     fn more_watches(&mut self, view: &View<'_>, setup: &mut Setup<'_>) {

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use carrack_engine::Time;
-use carrack_types::data_volumes::{DATA_VOLUME, DataVolume};
+use carrack_types::data_volumes::DataVolume;
 use carrack_types::kubevirt::domain::CpuTopology;
 use carrack_types::kubevirt::vmi::{MemoryStatus, PhaseTransition, VirtualMachineInstanceStatus, VolumeStatus};
 use carrack_types::kubevirt::{Quantity, Volume, phase};
@@ -18,6 +18,7 @@ use super::World;
 use super::{pod, state};
 use crate::controllers::Planted;
 use crate::controllers::defined::{Found, find};
+use crate::identity::filler_of;
 
 /// What happens next.
 pub(super) enum Next {
@@ -115,9 +116,7 @@ fn unscheduled(world: &World<'_>) -> Next {
 /// Whether a claim's contents are a DataVolume's that is not done yet. One of which nothing is known, is not. Where nobody makes
 /// DataVolumes, nobody fills them.
 fn is_unfilled(world: &World<'_>, claim: &PersistentVolumeClaim) -> bool {
-    let mut owners = claim.metadata.owner_references.iter().flatten();
-    let owner = owners.find(|owner| owner.controller == Some(true) && owner.kind == DATA_VOLUME);
-    owner.is_some_and(|owner| match find::<DataVolume>(world.view, claim.namespace(), &owner.name) {
+    filler_of(claim).is_some_and(|owner| match find::<DataVolume>(world.view, claim.namespace(), &owner.name) {
         Found::Undefined => false,
         Found::Unknown | Found::Absent => true,
         Found::There(volume) => !volume.is_usable(),

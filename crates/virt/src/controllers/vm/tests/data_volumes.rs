@@ -6,7 +6,7 @@ use carrack_types::resource::{Kind as _, PartialObject};
 
 use super::super::data_volumes::UNSERVED_AGAIN;
 use super::*;
-use crate::controllers::snapshot::classes::definitions;
+use crate::controllers::defined::definitions;
 
 /// A machine with a template, which a volume names.
 fn machine(strategy: &str, template: Value, status: Value) -> VirtualMachine {

@@ -4,7 +4,7 @@ use carrack_types::data_volumes::DataVolume;
 use carrack_types::resource::{Kind as _, PartialObject};
 
 use super::*;
-use crate::controllers::snapshot::classes::definitions;
+use crate::controllers::defined::definitions;
 
 /// The pod comes once the claim is filled, or will be before the pod begins.
 #[test]
