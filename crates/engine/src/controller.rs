@@ -35,6 +35,10 @@ pub trait Controller: Send {
     /// Not all was done that it planned for a key, or nobody knows whether it was; the key comes back. For a controller that
     /// remembers what it asked for because it cannot see whether that was done.
     fn undone(&mut self, _key: &Key) {}
+    /// How long after the first failure a key comes back; after each further one in a row it is twice as long.
+    fn first_retry(&self) -> Duration {
+        crate::queue::FIRST_DELAY
+    }
     /// It begins to lead: others may have acted before, and it was not asked to look meanwhile. Since when it has seen something is
     /// worth nothing any more, as after a restart.
     fn begin(&mut self) {}

@@ -294,10 +294,10 @@ impl Manager {
     #[must_use]
     pub fn with_all(mut self, controllers: impl IntoIterator<Item = Box<dyn Controller>>) -> Self {
         self.hosted.extend(controllers.into_iter().map(|controller| Hosted {
+            queue: WorkQueue::with_first_delay(controller.first_retry()),
             controller,
             sources: BTreeSet::new(),
             required: BTreeSet::new(),
-            queue: WorkQueue::default(),
             runs: BTreeMap::new(),
             calls: 0,
             patient: BTreeMap::new(),
@@ -597,12 +597,16 @@ impl Manager {
         self.next_write(now, i, &key, fx);
     }
 
+    /// Whether somebody else may act by now, or may have since a run began.
+    fn is_outdated(&self, now: Time, i: usize, key: &Key) -> bool {
+        self.hosted[i].runs.get(key).is_some_and(|run| run.since != self.term.1)
+            || self.elector.as_ref().is_some_and(|elector| !elector.leading(now))
+    }
+
     fn next_write(&mut self, now: Time, i: usize, key: &Key, fx: &mut Effects<Never>) {
-        let of_before = self.hosted[i].runs.get(key).is_some_and(|run| run.since != self.term.1);
-        if of_before || self.elector.as_ref().is_some_and(|e| !e.leading(now)) {
-            // Somebody else may act by now, or may have; what is left of the plan rests on what was seen before.
-            self.fail(now, i, key);
-            return;
+        if self.is_outdated(now, i, key) {
+            // What is left of the plan rests on what was seen before.
+            return self.fail(now, i, key);
         }
         if self.steps_back(i, key, fx) {
             return self.try_finish(now, i, key);

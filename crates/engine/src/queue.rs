@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use crate::{Rng, Time};
 
-/// First delay after a failure; doubles with each further one (client-go's item exponential backoff
-/// starts at 5 ms too).
-const FIRST_DELAY: Duration = Duration::from_millis(5);
+/// First delay after a failure, unless a controller has another; doubles with each further one (client-go's item exponential
+/// backoff starts at 5 ms too).
+pub(crate) const FIRST_DELAY: Duration = Duration::from_millis(5);
 const MAX_DELAY: Duration = Duration::from_secs(300);
 
 /// A queue of keys.
@@ -22,6 +22,7 @@ pub struct WorkQueue<K> {
     delayed: BTreeSet<(Time, K)>,
     delayed_until: BTreeMap<K, Time>,
     failures: BTreeMap<K, u32>,
+    first_delay: Duration,
 }
 
 impl<K> Default for WorkQueue<K> {
@@ -33,11 +34,17 @@ impl<K> Default for WorkQueue<K> {
             delayed: BTreeSet::new(),
             delayed_until: BTreeMap::new(),
             failures: BTreeMap::new(),
+            first_delay: FIRST_DELAY,
         }
     }
 }
 
 impl<K: Ord + Clone> WorkQueue<K> {
+    /// A queue in which a key comes back so long after its first failure.
+    #[must_use]
+    pub fn with_first_delay(first_delay: Duration) -> Self {
+        Self { first_delay, ..Self::default() }
+    }
     /// Asks for a key to be worked on.
     pub fn add(&mut self, key: K) {
         if let Some(again) = self.active.get_mut(&key) {
@@ -62,7 +69,7 @@ impl<K: Ord + Clone> WorkQueue<K> {
     /// Asks for a key again after a failure, later each time.
     pub fn add_failed(&mut self, key: K, now: Time, rng: &mut Rng) {
         let n = self.failures.entry(key.clone()).or_insert(0);
-        let delay = FIRST_DELAY.saturating_mul(2_u32.saturating_pow((*n).min(20))).min(MAX_DELAY);
+        let delay = self.first_delay.saturating_mul(2_u32.saturating_pow((*n).min(20))).min(MAX_DELAY);
         *n = n.saturating_add(1);
         self.add_at(key, now + rng.jitter(delay, 20));
     }
@@ -155,6 +162,20 @@ mod tests {
         q.succeeded(&"a");
         q.add_failed("a", now, &mut rng);
         assert!(q.next_due().expect("delayed").since(now) < FIRST_DELAY * 2);
+    }
+
+    #[test]
+    fn the_first_delay_is_the_controllers() {
+        let (now, mut rng) = (Time::from_unix_s(1), Rng::new(1));
+        let mut q = WorkQueue::with_first_delay(Duration::from_secs(1));
+        for least_s in [1, 2, 4] {
+            q.add_failed("a", now, &mut rng);
+            let due = q.next_due().expect("delayed").since(now);
+            let least = Duration::from_secs(least_s);
+            assert!((least * 4 / 5..=least * 6 / 5).contains(&due), "{due:?}");
+            assert_eq!(q.take(now + due), Some("a"));
+            q.done(&"a");
+        }
     }
 
     #[test]

@@ -20,7 +20,9 @@ use super::times::Times;
 use super::tolerations::Tolerated;
 use super::wants::pods_of;
 use crate::invariants::Breach;
-use crate::observer::{Change, Observer, conditions, controller, deleting, is_true, key_of, terminal, text, uid};
+use crate::observer::{
+    Change, Observer, conditions, controller, deleting, is_true, key_of, owner_kind, terminal, text, uid,
+};
 
 /// The bounds of one Deployment.
 #[derive(Debug)]
@@ -102,12 +104,6 @@ fn failures_before(job: &Value, pod: &Value, observer: &Observer) -> i64 {
     let is_held = |p: &&Value| is_held(p) && text(p, "/status/phase") == "Failed";
     let of_index = pods_of(job, observer).filter(|p| uid(p) != uid(pod) && label(p, INDEX) == label(pod, INDEX));
     of_index.filter(is_held).map(|p| failures_told(p).saturating_add(1)).max().unwrap_or(0)
-}
-
-/// Kind of the controlling owner.
-fn owner_kind(object: &Value) -> &str {
-    let owners = object.pointer("/metadata/ownerReferences").and_then(Value::as_array);
-    owners.into_iter().flatten().find(|o| o["controller"] == true).and_then(|o| o["kind"].as_str()).unwrap_or_default()
 }
 
 fn size(n: usize) -> i64 {

@@ -71,9 +71,9 @@ const STAYS_SMALL: Duration = Duration::from_secs(3);
 /// How long the server lets changes gather before it looks at its watches.
 const PUMP: Duration = Duration::from_millis(5);
 
-/// In which time the same request may be sent how often. A Job with short pods under a quota looks at itself seven times a second.
+/// In which time the same request may be sent how often.
 const SPIN_WINDOW: Duration = Duration::from_secs(10);
-const SPIN_LIMIT: u32 = 100;
+const SPIN_LIMIT: u32 = 60;
 /// How many timers of a role may fire at one instant.
 const WAKE_LIMIT: u32 = 1000;
 

@@ -29,6 +29,7 @@ mod verdict;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use std::time::Duration;
 
 use carrack_engine::{Controller, EventRecord, Key, Plan, Refusal, Setup, Time, View, Write};
 use carrack_types::resource::{Kind as _, Object as _};
@@ -187,6 +188,10 @@ impl Controller for JobController {
     }
     fn event_source(&self) -> &'static str {
         "job-controller"
+    }
+    /// As upstream's `DefaultJobApiBackOff`: short pods under a quota would have it try again and again while one of them runs.
+    fn first_retry(&self) -> Duration {
+        Duration::from_secs(1)
     }
     fn setup(&self, setup: &mut Setup<'_>) {
         setup.watch_own::<Job>();
