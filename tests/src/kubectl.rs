@@ -41,15 +41,13 @@ impl Kubectl<'_> {
         self.run(&["apply", "-f", "-"]).input(manifest).done();
     }
 
-    /// An object; none where it does not exist.
+    /// An object of the namespace `default` or of none, as the API server tells it; none where it does not exist.
     ///
     /// # Panics
-    /// kubectl failed for another reason.
+    /// No such kind is served, or the server's answer is another.
     #[must_use]
     pub fn get(&self, kind: &str, name: &str) -> Option<Value> {
-        let output = self.run(&["get", kind, name, "-o", "json", "--ignore-not-found"]).output();
-        assert_eq!(output.code, Some(0), "{output}");
-        (!output.stdout.trim().is_empty()).then(|| serde_json::from_str(&output.stdout).expect("JSON"))
+        crate::objects::get(self.sandbox, kind, name)
     }
 
     /// A field of an object, by JSON pointer; `null` where there is none.

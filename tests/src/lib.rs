@@ -4,7 +4,7 @@
 //!   Sandbox ── network namespace, another machine beside it, data directory, lock: alone or beside others
 //!      ├── prepared   a containerd's root with the images of every cluster, linked from `target`
 //!      ├── Run    a command in that namespace, with a limit in time, its output kept
-//!      ├── Kubectl  the one in PATH, or Debian's, on the sandbox's kubeconfig
+//!      ├── Kubectl  the one in PATH, or Debian's, on the sandbox's kubeconfig; objects that are waited for come without it
 //!      └── drop: `carrack down --purge`, then `scripts/leftovers`, which must print nothing
 //! ```
 //!
@@ -17,6 +17,7 @@ mod csi;
 mod flexdisks;
 mod guest;
 mod kubectl;
+mod objects;
 mod plugin;
 mod power;
 mod prepared;
@@ -62,18 +63,24 @@ pub fn several_cpus() -> Option<String> {
     Some(online)
 }
 
+/// The shortest pause between two times of asking, and the longest.
+const PAUSE: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(1));
+
 /// Asks until the answer is there, and returns it. The last reason why it is not there ends up in the panic.
+///
+/// What takes long to ask is asked less often: who waits is to leave the machine to what is waited for.
 ///
 /// # Panics
 /// It is not there within the limit.
 pub fn eventually<T>(what: &str, limit_s: u64, mut ask: impl FnMut() -> Result<T, String>) -> T {
     let deadline = Instant::now() + Duration::from_secs(limit_s);
     loop {
+        let asked = Instant::now();
         match ask() {
             Ok(answer) => return answer,
             Err(why) if Instant::now() >= deadline => panic!("{what}: not within {limit_s} s: {why}"),
             // The pace of asking, not the condition.
-            Err(_) => std::thread::sleep(Duration::from_millis(100)),
+            Err(_) => std::thread::sleep((asked.elapsed() * 3).clamp(PAUSE.0, PAUSE.1)),
         }
     }
 }

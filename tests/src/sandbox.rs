@@ -6,6 +6,7 @@ use std::os::fd::AsFd as _;
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use rustix::fs::{FlockOperation, flock};
@@ -13,6 +14,7 @@ use rustix::thread::LinkNameSpaceType;
 use serde_json::Value;
 use tempfile::TempDir;
 
+use crate::objects::Kind;
 use crate::{Kubectl, Run, carrack, kubectl, root};
 
 /// The node's address in the sandbox's network, from the range for documentation.
@@ -33,6 +35,8 @@ static COUNT: AtomicU32 = AtomicU32::new(0);
 pub struct Sandbox {
     netns: String,
     dir: TempDir,
+    /// Which kinds were served when that was last asked.
+    pub(crate) kinds: Mutex<Vec<Kind>>,
     /// Held while the sandbox is there.
     _turn: File,
 }
@@ -71,7 +75,7 @@ impl Sandbox {
         fs::write(dir.path().join("home/boot_id"), "boot-1\n").expect("a boot id");
         fs::write(dir.path().join("home/limits.yaml"), kubelet_configuration("")).expect("a configuration");
         ip(&["netns", "add", &netns]);
-        let sandbox = Self { netns, dir, _turn: turn };
+        let sandbox = Self { netns, dir, kinds: Mutex::default(), _turn: turn };
         let outside = sandbox.outside();
         ip(&["netns", "add", &outside]);
         sandbox.ip(&["link", "set", "lo", "up"]);
