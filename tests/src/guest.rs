@@ -21,6 +21,18 @@ impl Kubectl<'_> {
     /// # Panics
     /// It does not.
     pub fn holds_in_guest(&self, name: &str, line: &str) {
+        self.holds_in_guest_within(name, line, 60);
+    }
+
+    /// As [`Self::holds_in_guest`], in a guest that boots meanwhile.
+    ///
+    /// # Panics
+    /// It does not.
+    pub fn holds_in_booted_guest(&self, name: &str, line: &str) {
+        self.holds_in_guest_within(name, line, BOOT_S);
+    }
+
+    fn holds_in_guest_within(&self, name: &str, line: &str, limit_s: u64) {
         let uid = self.field("vmi", name, "/metadata/uid");
         let uid = uid.as_str().expect("a UID");
         let pods = ["get", "pods", "-l", &format!("kubevirt.io/created-by={uid}"), "-o", "name"];
@@ -28,7 +40,7 @@ impl Kubectl<'_> {
         let probe =
             ["/usr/bin/carrack", "virt-launcher", "probe", "--uid", uid, "--timeout-s", "20", "--", "/bin/sh", "-c"];
         let exec = [["exec", &pod, "-c", "compute", "--"].as_slice(), &probe, &[line]].concat();
-        eventually(&format!("in the guest: {line}"), 60, || {
+        eventually(&format!("in the guest: {line}"), limit_s, || {
             let output = self.run(&exec).output();
             if output.code == Some(0) { Ok(()) } else { Err(output.to_string()) }
         });

@@ -240,19 +240,67 @@ impl Sandbox {
         let url = format!("https://127.0.0.1:{port}{path}");
         let mut arguments = vec!["-sk".to_owned(), "-w".to_owned(), "\n%{http_code}".to_owned(), url];
         if as_admin {
-            let text = fs::read_to_string(self.data_dir().join("kubeconfig.yaml")).expect("a kubeconfig");
-            let config: Value = serde_json::from_str(&text).expect("the file is JSON");
-            for (option, field) in [("--cert", "client-certificate-data"), ("--key", "client-key-data")] {
-                let data = config.pointer(&format!("/users/0/user/{field}")).and_then(Value::as_str).expect("a field");
-                let file = self.home().join(field);
-                fs::write(&file, self.program("base64", &["-d"]).input(data).ok()).expect("written");
-                arguments.extend([option.to_owned(), file.display().to_string()]);
-            }
+            arguments.extend(self.credentials());
         }
         let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
         let output = self.program("curl", &arguments).output();
         let (text, code) = output.stdout.rsplit_once('\n').unwrap_or_default();
         (text.to_owned(), code.to_owned())
+    }
+
+    /// A stream of the API server's as virtctl opens it, a WebSocket of KubeVirt's protocol: the reply's head is printed, and what
+    /// comes until it ends, or until the time is over (status 28).
+    ///
+    /// # Panics
+    /// There is no kubeconfig.
+    #[must_use]
+    pub fn stream(&self, path: &str, limit_s: u64) -> Run {
+        let (limit_s, url) = (limit_s.to_string(), format!("https://127.0.0.1:6443{path}"));
+        let headers = [
+            "Connection: Upgrade",
+            "Upgrade: websocket",
+            "Sec-WebSocket-Version: 13",
+            "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==",
+            "Sec-WebSocket-Protocol: plain.kubevirt.io",
+        ];
+        let credentials = self.credentials();
+        let fixed = ["-iskN", "--http1.1", "--max-time", &limit_s, &url];
+        let headers = headers.iter().flat_map(|header| ["-H", header]);
+        let all: Vec<&str> = fixed.into_iter().chain(headers).chain(credentials.iter().map(String::as_str)).collect();
+        self.program("curl", &all)
+    }
+
+    /// What makes curl the administrator.
+    fn credentials(&self) -> Vec<String> {
+        let text = fs::read_to_string(self.data_dir().join("kubeconfig.yaml")).expect("a kubeconfig");
+        let config: Value = serde_json::from_str(&text).expect("the file is JSON");
+        let options = [("--cert", "client-certificate-data"), ("--key", "client-key-data")].map(|(option, field)| {
+            let data = config.pointer(&format!("/users/0/user/{field}")).and_then(Value::as_str).expect("a field");
+            let file = self.home().join(field);
+            fs::write(&file, self.program("base64", &["-d"]).input(data).ok()).expect("written");
+            [option.to_owned(), file.display().to_string()]
+        });
+        options.into_iter().flatten().collect()
+    }
+
+    /// The QEMU processes in the cluster's containers, which are those whose root directory is one of its snapshots: each with its
+    /// arguments.
+    ///
+    /// # Panics
+    /// There is no `/proc`.
+    #[must_use]
+    pub fn guests(&self) -> Vec<(i32, Vec<String>)> {
+        let containerd = self.data_dir().join("containerd/root").display().to_string();
+        let processes = fs::read_dir("/proc").expect("/proc").flatten().map(|entry| entry.path());
+        let guest = |path: PathBuf| {
+            let read = |file: &str| fs::read_to_string(path.join(file)).unwrap_or_default();
+            let arguments: Vec<String> = read("cmdline").split('\0').map(str::to_owned).collect();
+            let is_root = |line: &str| line.split(' ').nth(4) == Some("/") && line.contains(&containerd);
+            let is_guest = arguments.first()?.contains("qemu-system") && read("mountinfo").lines().any(is_root);
+            let pid: i32 = path.file_name()?.to_str()?.parse().ok()?;
+            is_guest.then_some((pid, arguments))
+        };
+        processes.filter_map(guest).collect()
     }
 
     /// The process that runs `carrack up`.

@@ -36,20 +36,6 @@ fn wait_login(sandbox: &Sandbox, name: &str) -> String {
         .ok()
 }
 
-/// How many QEMU processes run in the cluster's containers: those whose root directory is one of its snapshots.
-fn guests(sandbox: &Sandbox) -> usize {
-    let containerd = sandbox.data_dir().join("containerd/root").display().to_string();
-    let processes = std::fs::read_dir("/proc").expect("/proc").flatten().map(|entry| entry.path());
-    processes
-        .filter(|path| {
-            let read = |file: &str| std::fs::read_to_string(path.join(file)).unwrap_or_default();
-            let program = read("cmdline").split('\0').next().unwrap_or_default().to_owned();
-            let is_root = |line: &str| line.split(' ').nth(4) == Some("/") && line.contains(&containerd);
-            program.contains("qemu-system") && read("mountinfo").lines().any(is_root)
-        })
-        .count()
-}
-
 #[test]
 fn a_machine_boots_is_reached_and_shuts_down() {
     let sandbox = Sandbox::up(&["demo"]);
@@ -88,7 +74,7 @@ fn a_machine_boots_is_reached_and_shuts_down() {
     kubectl.ok(&["delete", "vm", "demo", "--timeout=90s"]);
     assert_eq!(kubectl.get("vmi", "demo"), None);
     eventually_true("its pod is gone", 60, || kubectl.get("pod", pod.trim_start_matches("pod/")).is_none());
-    assert_eq!(guests(&sandbox), 0);
+    assert_eq!(sandbox.guests().len(), 0);
 }
 
 #[test]
@@ -110,19 +96,19 @@ fn run_strategies_do_what_they_say() {
     assert_eq!(kubectl.get("vmi", "one"), None);
     strategy("one", "Always");
     wait_status(&kubectl, "one", "Running", 60);
-    assert_eq!(guests(&sandbox), 1);
+    assert_eq!(sandbox.guests().len(), 1);
 
     // Always: an instance that goes away comes again, and never beside the one before.
     let uid = kubectl.field("vmi", "one", "/metadata/uid");
     kubectl.ok(&["delete", "vmi", "one", "--timeout=90s"]);
     eventually_true("another instance runs", 90, || {
-        assert!(guests(&sandbox) <= 1, "two guests of one machine");
+        assert!(sandbox.guests().len() <= 1, "two guests of one machine");
         let now = kubectl.field("vmi", "one", "/metadata/uid");
         !now.is_null() && now != uid && status(&kubectl, "one") == "Running"
     });
     strategy("one", "Halted");
     wait_status(&kubectl, "one", "Stopped", 90);
-    assert_eq!(guests(&sandbox), 0);
+    assert_eq!(sandbox.guests().len(), 0);
 
     kubectl.apply(&hasty("two", "Manual"));
     wait_status(&kubectl, "two", "Stopped", 30);
@@ -154,17 +140,17 @@ fn a_guest_runs_on_while_everything_of_carrack_is_killed() {
     let before = identity();
     for _ in 0..2 {
         sandbox.kill_9();
-        assert_eq!(guests(&sandbox), 1, "the guest died with carrack");
+        assert_eq!(sandbox.guests().len(), 1, "the guest died with carrack");
         sandbox.start(&[]);
         wait_status(&kubectl, "kept", "Running", 60);
         assert_eq!(identity(), before, "it is another instance or pod");
     }
     let said = guest_says(&sandbox, "kept", "cmp -s /run/before /run/now && echo same");
     assert_eq!(said, "<same>", "the guest was booted again");
-    assert_eq!(guests(&sandbox), 1);
+    assert_eq!(sandbox.guests().len(), 1);
     // What is asked for after the restart still works.
     kubectl.ok(&["delete", "vm", "kept", "--timeout=90s"]);
-    assert_eq!(guests(&sandbox), 0);
+    assert_eq!(sandbox.guests().len(), 0);
 }
 
 /// Logs in on the console, runs a command, and returns what it printed.

@@ -82,6 +82,11 @@ impl DataVolume {
         self.metadata.deletion_timestamp.is_none()
             && [phase::SUCCEEDED, phase::PENDING_POPULATION].contains(&self.status.phase.as_str())
     }
+    /// Whether its claim is filled only after a pod that uses it has been given a node.
+    #[must_use]
+    pub fn waits_for_consumer(&self) -> bool {
+        self.metadata.deletion_timestamp.is_none() && self.status.phase == phase::WAIT_FOR_FIRST_CONSUMER
+    }
 }
 
 /// What DataVolumes are copied from.

@@ -12,7 +12,7 @@ use crate::resource::Object as _;
 /// (<https://kubernetes.io/docs/reference/kubernetes-api/cluster-resources/node-v1/#NodeStatus>).
 #[must_use]
 pub fn csi_unique_name(driver: &str, handle: &str) -> String {
-    format!("kubernetes.io/csi/{driver}^{handle}")
+    format!("{CSI_PREFIX}{driver}^{handle}")
 }
 
 /// Name of the VolumeAttachment of a CSI volume to a node: a digest of volume handle, driver and node
@@ -39,6 +39,15 @@ pub fn flex_of_unique_name(name: &str) -> Option<(&str, &str)> {
 #[must_use]
 pub fn flex_attachment_name(unique: &str, node: &str) -> String {
     format!("flexvolume-{}", digest(&format!("{unique}{node}")))
+}
+
+/// Name of the VolumeAttachment to a node of the volume that nodes report under this name; none of what cannot be such a name.
+#[must_use]
+pub fn attachment_of_unique(unique: &str, node: &str) -> Option<String> {
+    if let Some((driver, handle)) = unique.strip_prefix(CSI_PREFIX).and_then(|name| name.split_once('^')) {
+        return Some(attachment_name(driver, handle, node));
+    }
+    flex_of_unique_name(unique).map(|_| flex_attachment_name(unique, node))
 }
 
 /// A volume that may have to be attached to a node.
@@ -84,6 +93,7 @@ pub fn is_default_class<'a>(annotation: impl Fn(&str) -> Option<&'a str>) -> boo
 
 const DEFAULT_CLASS: [&str; 2] =
     ["storageclass.kubernetes.io/is-default-class", "storageclass.beta.kubernetes.io/is-default-class"];
+const CSI_PREFIX: &str = "kubernetes.io/csi/";
 const FLEX_PREFIX: &str = "flexvolume-";
 /// The attacher of all FlexVolumes.
 pub const FLEX_ATTACHER: &str = "flexvolume.carrack.io";
@@ -175,5 +185,17 @@ mod tests {
         // printf '%s' hdn | sha256sum
         let digest = "9072ed11cc1acb5fa433a877ff339b6311d013f33bddd1d0092711a8ace5b16d";
         assert_eq!(attachment_name("d", "h", "n"), format!("csi-{digest}"));
+    }
+
+    #[test]
+    fn what_a_node_reports_leads_to_its_attachment() {
+        let check =
+            |unique: &str, name: Option<String>| assert_eq!(attachment_of_unique(unique, "n"), name, "{unique}");
+        check(&csi_unique_name("d", "h"), Some(attachment_name("d", "h", "n")));
+        check(&csi_unique_name("d", "h^1/2"), Some(attachment_name("d", "h^1/2", "n")));
+        let flex = flex_unique_name("v/d", "pv");
+        check(&flex, Some(flex_attachment_name(&flex, "n")));
+        check("kubernetes.io/csi/d", None);
+        check("kubernetes.io/nfs/h", None);
     }
 }

@@ -18,6 +18,8 @@ pub mod kubevirt {
     pub const CREATED_BY_LABEL: &str = "kubevirt.io/created-by";
     /// Annotation of a launcher pod: name of its instance.
     pub const DOMAIN_ANNOTATION: &str = "kubevirt.io/domain";
+    /// Annotation of the pod that uses an instance's claims before they are filled, and of nothing else.
+    pub const EPHEMERAL_PROVISIONING_ANNOTATION: &str = "kubevirt.io/ephemeral-provisioning";
     /// Label of an instance: its node.
     pub const NODE_NAME_LABEL: &str = "kubevirt.io/nodeName";
     /// Label of an instance: its launcher's image is not the newest.

@@ -3,7 +3,7 @@
 use carrack_engine::{derived_suffix, fnv1a};
 use carrack_types::data_volumes::DATA_VOLUME;
 use carrack_types::kubevirt::{DomainSpec, VirtualMachineInstance};
-use carrack_types::resource::Kind as _;
+use carrack_types::resource::{Kind as _, Object as _};
 use carrack_types::well_known::kubevirt::GROUP;
 use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
@@ -16,19 +16,46 @@ const NAME_MAX: usize = 63;
 /// Name of an instance's launcher pod: `virt-launcher-<instance>-<suffix of its UID>`.
 #[must_use]
 pub fn launcher_pod_name(instance: &str, uid: &str) -> String {
-    const PREFIX: &str = "virt-launcher-";
-    let suffix = derived_suffix(&[uid, "virt-launcher"], 5);
-    let room = NAME_MAX - PREFIX.len() - suffix.len() - 1;
+    pod_name("virt-launcher", instance, uid)
+}
+
+/// Name of the pod that uses an instance's claims before they are filled: `virt-provisioning-<instance>-<suffix of its UID>`.
+#[must_use]
+pub fn consumer_pod_name(instance: &str, uid: &str) -> String {
+    pod_name(CONSUMER, instance, uid)
+}
+
+const CONSUMER: &str = "virt-provisioning";
+
+fn pod_name(role: &str, instance: &str, uid: &str) -> String {
+    let suffix = derived_suffix(&[uid, role], 5);
+    let room = NAME_MAX - role.len() - suffix.len() - 2;
     let stem: String = instance.chars().take(room).collect();
-    format!("{PREFIX}{}-{suffix}", stem.trim_end_matches(['-', '.']))
+    format!("{role}-{}-{suffix}", stem.trim_end_matches(['-', '.']))
 }
 
 /// UID of the instance that a pod is the launcher of. Only KubeVirt's components may make a pod that says so (`admission`); one that
 /// names an instance's UID as another kind's is anybody's.
 #[must_use]
 pub fn launcher_of(pod: &Pod) -> Option<&str> {
+    instance_of(pod).filter(|owner| !is_consumer(pod, owner)).map(|owner| owner.uid.as_str())
+}
+
+/// UID of the instance whose claims a pod uses before they are filled.
+#[must_use]
+pub fn consumer_of(pod: &Pod) -> Option<&str> {
+    instance_of(pod).filter(|owner| is_consumer(pod, owner)).map(|owner| owner.uid.as_str())
+}
+
+/// The instance that a pod was made for.
+fn instance_of(pod: &Pod) -> Option<&OwnerReference> {
     let owner = pod.metadata.owner_references.iter().flatten().find(|owner| owner.controller == Some(true))?;
-    is_instance(owner).then_some(owner.uid.as_str())
+    is_instance(owner).then_some(owner)
+}
+
+/// What a pod of an instance is for, its name says: nobody can change that of a launcher, and so have it taken for none.
+fn is_consumer(pod: &Pod, instance: &OwnerReference) -> bool {
+    pod.name().starts_with(CONSUMER) && pod.name() == consumer_pod_name(&instance.name, &instance.uid)
 }
 
 /// Whether a reference is to an instance.
@@ -133,7 +160,9 @@ mod tests {
     use k8s_openapi::api::core::v1::Pod;
     use serde_json::json;
 
-    use super::{label_value, launcher_of, launcher_pod_name, mac_address, state_claim_name};
+    use super::{
+        consumer_of, consumer_pod_name, label_value, launcher_of, launcher_pod_name, mac_address, state_claim_name,
+    };
 
     #[test]
     fn a_launcher_names_its_instance_as_one() {
@@ -149,6 +178,23 @@ mod tests {
         check("kubevirt.io/v1", "VirtualMachine", true, None);
         check("example.com/v1", "VirtualMachineInstance", true, None);
         check("v1", "ConfigMap", true, None);
+    }
+
+    #[test]
+    fn what_only_uses_claims_is_no_launcher() {
+        let check = |name: &str, kind: &str, launcher: Option<&str>, consumer: Option<&str>| {
+            let owner =
+                json!({"apiVersion": "kubevirt.io/v1", "kind": kind, "name": "demo", "uid": "u", "controller": true});
+            let pod = json!({"metadata": {"name": name, "ownerReferences": [owner],
+                "annotations": {"kubevirt.io/ephemeral-provisioning": "true"}}});
+            let pod: Pod = carrack_types::json::from_value(pod).expect("a pod");
+            assert_eq!((launcher_of(&pod), consumer_of(&pod)), (launcher, consumer), "{name} {kind}");
+        };
+        check(&launcher_pod_name("demo", "u"), "VirtualMachineInstance", Some("u"), None);
+        check(&consumer_pod_name("demo", "u"), "VirtualMachineInstance", None, Some("u"));
+        check(&consumer_pod_name("demo", "u"), "VirtualMachine", None, None);
+        check(&consumer_pod_name("demo", "another"), "VirtualMachineInstance", Some("u"), None);
+        assert!(consumer_pod_name(&"a".repeat(253), "u").len() <= 63);
     }
 
     #[test]

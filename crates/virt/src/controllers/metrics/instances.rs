@@ -1,5 +1,6 @@
 //! What is told of an instance, in whatever phase it is. (Upstream: `vmistats_collector.go`.)
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use carrack_types::kubevirt::VirtualMachineInstance;
@@ -7,12 +8,34 @@ use carrack_types::kubevirt::vmi::VirtualMachineInstanceStatus;
 use carrack_types::resource::Object as _;
 use carrack_types::well_known::kubevirt::OUTDATED_LAUNCHER_IMAGE_LABEL;
 
-use super::machines::ANNOTATIONS;
+use super::machines::{ANNOTATIONS, family};
 use crate::exposition::{Family, Page};
 use crate::identity::launcher_pod_name;
 
-pub(super) const INFO: Family =
-    Family { name: "kubevirt_vmi_info", kind: "gauge", help: "Information about VirtualMachineInstances." };
+const INFO: &str = "kubevirt_vmi_info";
+/// How many there are that are alike. Upstream has Prometheus count them by rules, under today's name and the one before.
+const SUMS: [&str; 2] = ["node:kubevirt_vmi_phase:sum", "kubevirt_vmi_phase_count"];
+/// The labels by which they are.
+const ALIKE: [&str; 12] = [
+    "node",
+    "phase",
+    "os",
+    "workload",
+    "flavor",
+    "instance_type",
+    "preference",
+    "guest_os_kernel_release",
+    "guest_os_machine",
+    "guest_os_arch",
+    "guest_os_name",
+    "guest_os_version_id",
+];
+
+pub(super) const FAMILIES: [Family; 3] = [
+    family(INFO, "gauge", "Information about VirtualMachineInstances."),
+    family(SUMS[0], "gauge", "Sum of VMIs per phase and node."),
+    family(SUMS[1], "gauge", "[Deprecated] Replaced by node:kubevirt_vmi_phase:sum."),
+];
 
 /// An instance, as the labels that say something of it. A copy of it has the same words.
 #[derive(Clone)]
@@ -61,7 +84,22 @@ impl Instance {
 
     /// Tells of it.
     pub fn tell(&self, page: &mut Page) {
-        let labels: Vec<(&str, &str)> = self.0.iter().map(|(name, value)| (*name, value.as_str())).collect();
-        page.add(INFO.name, &labels, 1.0);
+        let labels: Vec<(&str, &str)> = self.labels().collect();
+        page.add(INFO, &labels, 1.0);
+    }
+
+    fn labels(&self) -> impl Iterator<Item = (&str, &str)> {
+        self.0.iter().map(|(name, value)| (*name, value.as_str()))
+    }
+}
+
+/// Tells how many there are in each phase on each node.
+pub(super) fn count<'a>(instances: impl Iterator<Item = &'a Instance>, page: &mut Page) {
+    let mut sums: BTreeMap<Vec<(&str, &str)>, u32> = BTreeMap::new();
+    for instance in instances {
+        *sums.entry(instance.labels().filter(|(name, _)| ALIKE.contains(name)).collect()).or_default() += 1;
+    }
+    for sum in SUMS {
+        sums.iter().for_each(|(labels, count)| page.add(sum, labels, f64::from(*count)));
     }
 }

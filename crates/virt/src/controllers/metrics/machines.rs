@@ -16,7 +16,8 @@ const CREATED_AT: &str = "kubevirt_vm_create_date_timestamp_seconds";
 const REQUESTS: &str = "kubevirt_vm_resource_requests";
 const LIMITS: &str = "kubevirt_vm_resource_limits";
 const DISK: &str = "kubevirt_vm_disk_allocated_size_bytes";
-const NUMBER: &str = "kubevirt_number_of_vms";
+/// How many there are. Upstream has Prometheus count them by rules, under today's name and the one before.
+const NUMBERS: [&str; 2] = ["namespace:kubevirt_vm:sum", "kubevirt_number_of_vms"];
 const CREATED: &str = "kubevirt_vm_created_total";
 const STARTING: &str = "kubevirt_vm_starting_status_last_transition_timestamp_seconds";
 const RUNNING: &str = "kubevirt_vm_running_status_last_transition_timestamp_seconds";
@@ -32,13 +33,14 @@ pub(super) const ANNOTATIONS: &str = "vm.kubevirt.io/";
 /// The conditions that say when a machine came to its status.
 pub(super) const CONDITIONS: [&str; 3] = ["Ready", "Failure", "Paused"];
 
-pub(super) const FAMILIES: [Family; 12] = [
+pub(super) const FAMILIES: [Family; 13] = [
     family(INFO, "gauge", "Information about Virtual Machines."),
     family(CREATED_AT, "gauge", "Virtual Machine creation timestamp."),
     family(REQUESTS, "gauge", "Resources requested by Virtual Machine. Reports memory and CPU requests."),
     family(LIMITS, "gauge", "Resources limits by Virtual Machine. Reports memory and CPU limits."),
     family(DISK, "gauge", "Allocated disk size of a Virtual Machine in bytes, based on its PersistentVolumeClaim."),
-    family(NUMBER, "gauge", "The number of VMs in the cluster by namespace."),
+    family(NUMBERS[0], "gauge", "The number of VMs in the cluster by namespace."),
+    family(NUMBERS[1], "gauge", "[Deprecated] Replaced by namespace:kubevirt_vm:sum."),
     family(CREATED, "counter", "The total number of VMs created by namespace, since virt-controller started."),
     family(STARTING, "counter", "Virtual Machine last transition timestamp to starting status."),
     family(RUNNING, "counter", "Virtual Machine last transition timestamp to running status."),
@@ -47,7 +49,7 @@ pub(super) const FAMILIES: [Family; 12] = [
     family(ERROR, "counter", "Virtual Machine last transition timestamp to error status."),
 ];
 
-const fn family(name: &'static str, kind: &'static str, help: &'static str) -> Family {
+pub(super) const fn family(name: &'static str, kind: &'static str, help: &'static str) -> Family {
     Family { name, kind, help }
 }
 
@@ -97,7 +99,9 @@ pub(super) fn count<'a>(namespaces: impl Iterator<Item = &'a str>, created: &BTr
     for namespace in namespaces {
         *there.entry(namespace).or_default() += 1;
     }
-    there.iter().for_each(|(namespace, count)| page.add(NUMBER, &[("namespace", namespace)], f64::from(*count)));
+    for number in NUMBERS {
+        there.iter().for_each(|(namespace, count)| page.add(number, &[("namespace", namespace)], f64::from(*count)));
+    }
     for (namespace, count) in created {
         // Beyond 2^53 of them a sample is not exact.
         #[expect(clippy::cast_precision_loss, reason = "samples are floating-point numbers")]

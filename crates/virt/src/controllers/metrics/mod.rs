@@ -58,8 +58,9 @@ impl Measures {
             machines::tell(&machine, claim, &mut page);
         }
         instances.values().for_each(|instance| instance.tell(&mut page));
+        instances::count(instances.values(), &mut page);
         machines::count(machines.keys().map(|key| key.namespace.as_str()), &created, &mut page);
-        let families = machines::FAMILIES.into_iter().chain([instances::INFO]).chain(phases::FAMILIES);
+        let families = machines::FAMILIES.into_iter().chain(instances::FAMILIES).chain(phases::FAMILIES);
         let families: Vec<Family> = families.collect();
         page.text(&families)
     }

@@ -155,7 +155,11 @@ fn disks_are_told_while_their_claims_are_there() {
 #[test]
 fn machines_are_counted() {
     let mut rig = Rig::new();
-    let counts = |rig: &Rig| [rig.samples("kubevirt_number_of_vms"), rig.samples("kubevirt_vm_created_total")].concat();
+    let counts = |rig: &Rig| {
+        let number = rig.samples("namespace:kubevirt_vm:sum");
+        assert_eq!(number, rig.samples("kubevirt_number_of_vms"));
+        [number, rig.samples("kubevirt_vm_created_total")].concat()
+    };
     rig.show("m", Some(machine(&json!({}), &json!({}))), None, None);
     rig.show("m", Some(machine(&json!({}), &json!({"printableStatus": "Running"}))), None, None);
     // It was there before anybody looked.
@@ -205,6 +209,30 @@ fn instances_are_told_in_every_phase() {
     );
     rig.show("m", None, None, None);
     assert!(rig.samples("kubevirt_vmi_info").is_empty());
+}
+
+/// Those that are alike count together, whatever their names are.
+#[test]
+fn instances_are_counted_by_phase_and_node() {
+    let mut rig = Rig::new();
+    let instance = |phase: &str, node: &str, os: &str| {
+        let status = json!({"phase": phase, "nodeName": node, "guestOSInfo": {"name": os}});
+        Some(json!({"metadata": {"uid": "i"}, "spec": {}, "status": status}))
+    };
+    rig.show("a", None, instance("Running", "n1", ""), None);
+    rig.show("b", None, instance("Running", "n1", ""), None);
+    rig.show("c", None, instance("Running", "n2", "Fedora"), None);
+    rig.show("d", None, instance("Pending", "", ""), None);
+    let expected = [
+        "{node=\"n1\",phase=\"running\"} 2",
+        "{node=\"n2\",phase=\"running\",guest_os_name=\"Fedora\"} 1",
+        "{phase=\"pending\"} 1",
+    ];
+    for family in ["node:kubevirt_vmi_phase:sum", "kubevirt_vmi_phase_count"] {
+        assert_eq!(rig.samples(family), expected);
+    }
+    rig.show("a", None, None, None);
+    assert_eq!(rig.samples("node:kubevirt_vmi_phase:sum")[0], "{node=\"n1\",phase=\"running\"} 1");
 }
 
 #[test]

@@ -24,7 +24,7 @@ use carrack_engine::{Controller, DeleteOptions, EventRecord, Key, Plan, Setup, T
 use carrack_types::kubevirt::{Condition, VirtualMachineInstance, phase};
 use carrack_types::pod::is_terminal;
 use carrack_types::resource::{Kind as _, Object};
-use carrack_types::volume::{Attachable, DEAD_USERS, dead_users};
+use carrack_types::volume::{Attachable, DEAD_USERS, VOLUME_USERS, attachment_of_unique, dead_users, users};
 use carrack_types::well_known::kubevirt::{
     FAILOVER_ANNOTATION, FENCED_BY_ANNOTATION, NODE_LEASE_NAMESPACE, NODE_UNRESPONSIVE, RECOVERY_CONDITION,
     SCHEDULABLE_LABEL,
@@ -144,6 +144,9 @@ impl RecoveryController {
 
     /// Writes on the attachments of an instance's disks that nothing of it has them any more on a node. Launchers have them as their
     /// instance ([`user_of`](carrack_types::volume::user_of)).
+    ///
+    /// Which disks these are, its claims say, and the node, which has named who has what before it was mounted: somebody may have
+    /// deleted a claim since, with the DataVolume that it was for, and another disk may be under its name by now.
     fn leave_disks(&self, vmi: &VirtualMachineInstance, place: &str, view: &View<'_>) -> Plan {
         if self.planted == Some(Planted::KeptDisks) {
             return Plan::none();
@@ -152,8 +155,12 @@ impl RecoveryController {
             let claim = view.get::<PersistentVolumeClaim>(vmi.namespace(), &name)?;
             view.get::<PersistentVolume>("", claim.spec.as_ref()?.volume_name.as_deref()?)
         });
-        let names: BTreeSet<String> =
-            bound.filter_map(|volume| Some(Attachable::of(volume)?.attachment(place))).collect();
+        let bound = bound.filter_map(|volume| Some(Attachable::of(volume)?.attachment(place)));
+        let node = view.get::<Node>("", place);
+        let said = users(node.and_then(|node| node.annotation(VOLUME_USERS))).unwrap_or_default();
+        let had = said.iter().filter(|(_, users)| users.contains(vmi.uid()));
+        let had = had.filter_map(|(unique, _)| attachment_of_unique(unique, place));
+        let names: BTreeSet<String> = bound.chain(had).collect();
         names.into_iter().fold(Plan::none(), |plan, name| {
             let Some(attachment) = view.get::<VolumeAttachment>("", &name) else {
                 // It may be there, and not seen here yet.

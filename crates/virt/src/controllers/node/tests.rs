@@ -2,7 +2,7 @@
 
 use carrack_engine::testing::Caches;
 use carrack_engine::{Absent, Controller, Key, Plan, Time, Write};
-use carrack_types::volume::{DEAD_USERS, attachment_name, flex_attachment_name};
+use carrack_types::volume::{DEAD_USERS, VOLUME_USERS, attachment_name, flex_attachment_name};
 use carrack_types::well_known::kubevirt::NODE_UNRESPONSIVE;
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
@@ -298,6 +298,48 @@ fn a_dead_machine_leaves_its_disks() {
         check(source, None, &[format!("no {name}")]);
     }
     check(&json!({"hostPath": {"path": "/d"}}), None, &[]);
+}
+
+/// A claim was deleted by hand after the guest had begun, and there is none of its name, or another.
+#[test]
+fn a_dead_machine_leaves_what_its_node_has_named() {
+    let mut silent = node("false", None);
+    let named = json!({"kubernetes.io/csi/d^old": ["v", "w"], "kubernetes.io/csi/d^other": ["w"],
+        "flexvolume-v/d/pv": ["v"], "nonsense": ["v"]});
+    silent.metadata.annotations.get_or_insert_default().insert(VOLUME_USERS.to_owned(), named.to_string());
+    let [of_old, of_new] = ["old", "new"].map(|handle| attachment_name("d", handle, "n"));
+    let of_flex = flex_attachment_name("flexvolume-v/d/pv", "n");
+    let mut vmi = instance("Running", "true", "3");
+    vmi.spec.volumes = of(json!([{"name": "a", "dataVolume": {"name": "disk"}}]));
+    let check = |claim: Option<PersistentVolumeClaim>, wanted: &[&String]| {
+        let volume = json!({"metadata": {"name": "new"}, "spec": {"csi": {"driver": "d", "volumeHandle": "new"}}});
+        let attachments = [&of_old, &of_new, &of_flex, &attachment_name("d", "other", "n")].map(|name| {
+            of::<VolumeAttachment>(json!({"metadata": {"name": name, "uid": name, "resourceVersion": "4"},
+                "spec": {"attacher": "d", "nodeName": "n", "source": {"persistentVolumeName": "pv"}}}))
+        });
+        let caches = indexed()
+            .with([silent.clone()])
+            .with([lease(9, 3, true)])
+            .with([vmi.clone()])
+            .with([launcher()])
+            .with(claim)
+            .with([of::<PersistentVolume>(volume)])
+            .with(attachments);
+        let plan =
+            RecoveryController::default().reconcile(&Key::new("ns", "v"), &caches.view(), Time::from_unix_s(2000));
+        let (last, left) = plan.writes.split_last().expect("it fails");
+        assert_eq!(last.key().name, "v");
+        let marked = |write: &Write| match write {
+            Write::Patch { key, patch, .. } if patch["metadata"]["annotations"][DEAD_USERS] == "v" => key.name.clone(),
+            other => format!("{other:?}"),
+        };
+        let mut wanted: Vec<String> = wanted.iter().map(|name| (*name).clone()).collect();
+        wanted.sort();
+        assert_eq!(left.iter().map(marked).collect::<Vec<_>>(), wanted);
+    };
+    check(None, &[&of_old, &of_flex]);
+    let another = json!({"metadata": {"namespace": "ns", "name": "disk", "uid": "c2"}, "spec": {"volumeName": "new"}});
+    check(Some(of(another)), &[&of_old, &of_flex, &of_new]);
 }
 
 #[test]

@@ -123,8 +123,7 @@ pub(super) fn look<'a>(vm: &VirtualMachine, instance: Option<&VirtualMachineInst
     for template in &vm.spec.data_volume_templates {
         match find::<DataVolume>(view, vm.namespace(), name_of(template)) {
             Found::There(volume) => {
-                let waits = volume.status.phase == phase::WAIT_FOR_FIRST_CONSUMER && !volume.is_deleting();
-                data.is_ready &= volume.is_usable() || waits;
+                data.is_ready &= volume.is_usable() || volume.waits_for_consumer();
                 if volume.controller_uid().is_none() && !volume.is_deleting() {
                     data.orphans.push(volume);
                 }

@@ -20,6 +20,9 @@ const NO_NETWORKS: &str = "FailedAttachNetworks";
 /// Reason of the condition, and the event, of an instance whose pod cannot be made.
 pub(super) const FAILED_CREATE: &str = "FailedCreate";
 
+/// Condition of an instance whose claims get their volumes for a pod that goes before its own, until that is there.
+const PROVISIONING: &str = "Provisioning";
+
 /// Reason for not being ready of an instance whose pod goes.
 pub(crate) const POD_TERMINATING: &str = "PodTerminating";
 
@@ -44,9 +47,15 @@ pub(super) fn apply(world: &World<'_>, new: &mut VirtualMachineInstance, next: &
         Next::Wait(Obstacle::ClaimMissing(claim)) => {
             Some(Condition::new("PodScheduled", "False", "Unschedulable", &missing(claim)))
         }
+        Next::Wait(Obstacle::Unconsumed) => unscheduled(world.consumer),
         _ => unscheduled(world.pod()),
     };
     replace_condition(&mut status.conditions, "PodScheduled", scheduled, &at);
+    if next.is_consuming() {
+        set_condition(&mut status.conditions, Condition::new(PROVISIONING, "True", "", ""), &at);
+    } else if !matches!(status.phase.as_str(), phase::UNSET | phase::PENDING) {
+        status.conditions.retain(|condition| condition.r#type != PROVISIONING);
+    }
     if let Some(told) = data_volumes(world) {
         set_condition(&mut status.conditions, told, &at);
     }
@@ -142,7 +151,7 @@ fn unsynchronized(vmi: &VirtualMachineInstance, pod: Option<&Pod>, next: &Next) 
             return failure("FailedPvcNotFound", &missing(claim));
         }
         Next::Wait(Obstacle::Spec(why)) => return failure(FAILED_CREATE, why),
-        Next::CreatePod(..) => {
+        Next::CreatePod(..) | Next::CreateConsumer(..) => {
             return vmi.condition("Synchronized").filter(|told| told.reason == FAILED_CREATE).cloned();
         }
         _ => {}

@@ -13,7 +13,9 @@
 //! An instance that is deleted takes its pod along at once, as upstream's does: the handler ends the guest, and the kubelet
 //! what is left of the pod.
 //!
-//! One instance has one pod, ever: its name follows from the instance's UID, and an instance whose pod vanished fails
+//! A claim that is filled once a pod uses it gets such a pod before the launcher (`pod/consumer.rs`).
+//!
+//! One instance has one launcher, ever: its name follows from the instance's UID, and an instance whose pod vanished fails
 //! rather than get another. From Scheduled on only the handler, which sees the guest, says how the instance ended;
 //! this controller steps in when the node itself reports that every container of the pod has ended, or when the
 //! node object is gone by an operator's hand.
@@ -45,7 +47,7 @@ use serde_json::json;
 use crate::controllers::defined::{self, Found, Reading, find};
 use crate::controllers::{Config, trim};
 use crate::diff::merge_patch;
-use crate::identity::launcher_of;
+use crate::identity::{consumer_of, launcher_of};
 
 use conditions::FAILED_CREATE;
 pub(crate) use conditions::{POD_TERMINATING, ready, replace_condition, unpaused_condition};
@@ -83,6 +85,8 @@ pub(super) struct World<'a> {
     pub vmi: &'a VirtualMachineInstance,
     /// Its pods, those that are going away included.
     pub pods: Vec<&'a Pod>,
+    /// The pod that uses its claims before they are filled.
+    pub consumer: Option<&'a Pod>,
     pub view: &'a View<'a>,
     pub config: &'a Config,
 }
@@ -147,13 +151,10 @@ impl Controller for VmiController {
 
     fn reconcile(&mut self, key: &Key, view: &View<'_>, now: Time) -> Plan {
         let Some(vmi) = view.get::<VirtualMachineInstance>(&key.namespace, &key.name) else { return Plan::none() };
-        let pods = view
-            .cache::<Pod>()
-            .by_owner(vmi.uid())
-            .filter(|pod| launcher_of(pod) == Some(vmi.uid()))
-            .map(AsRef::as_ref)
-            .collect();
-        reconcile(&World { vmi, pods, view, config: &self.config }, now)
+        let (pods, uid) = (view.cache::<Pod>(), vmi.uid());
+        let consumer = pods.by_owner(uid).find(|pod| consumer_of(pod) == Some(uid)).map(AsRef::as_ref);
+        let pods = pods.by_owner(uid).filter(|pod| launcher_of(pod) == Some(uid)).map(AsRef::as_ref).collect();
+        reconcile(&World { vmi, pods, consumer, view, config: &self.config }, now)
     }
 
     fn refused(&mut self, key: &Key, view: &View<'_>, refusal: &Refusal<'_>, now: Time) -> Plan {
@@ -252,12 +253,15 @@ fn reconcile(world: &World<'_>, now: Time) -> Plan {
     plan = tell_obstacle(vmi, &new, &progress, plan);
     // The pod comes after the patch: when the finalizer is not there, neither is the pod. When it is, the patch can wait for
     // the pod, which moves the phase on.
-    if let progress::Next::CreatePod(pod, state) = &progress {
+    if let progress::Next::CreatePod(pod, state) | progress::Next::CreateConsumer(pod, state) = &progress {
         let make = state.iter().fold(Plan::none(), |plan, claim| plan.create(claim.as_ref()));
         let message = format!("Created virtual machine pod {}", pod.name());
         // A request that arrives late makes no pod beside the next instance's.
         let make = make.create(pod.as_ref()).resting_on(&Premise::present(vmi));
         plan = plan.then(make).told(EventRecord::normal(vmi, "SuccessfulCreate", message));
+    }
+    if progress.is_done_with_consumer() {
+        plan = plan.then(let_consumer_go(world, &new));
     }
     // What is left of one whose node is dead is `node::recovery`'s to clear up.
     let is_lost = new.status.as_ref().is_some_and(|status| status.reason == NODE_UNRESPONSIVE);
@@ -290,7 +294,7 @@ fn patience(old: &VirtualMachineInstance, new: &VirtualMachineInstance, progress
             wait(true)
         }
         // What is in the way is told once, with its event.
-        progress::Next::CreatePod(..) | progress::Next::Wait(_) => None,
+        progress::Next::CreatePod(..) | progress::Next::CreateConsumer(..) | progress::Next::Wait(_) => None,
         _ if !unhindered && conditions::lacks_networks(new) => None,
         _ => {
             let becomes_ready = new.is_true("Ready") && !old.is_true("Ready");
@@ -348,6 +352,13 @@ fn clear_up(world: &World<'_>, new: &VirtualMachineInstance, plan: Plan, now: Ti
     }
     let options = DeleteOptions { grace_period_s: Some(LAUNCHER_GRACE_S), ..DeleteOptions::default() };
     delete_pods(world, new, plan, options)
+}
+
+/// Deletes the pod that has used an instance's claims before they were filled. No guest runs in it, and nobody waits until it is gone.
+fn let_consumer_go(world: &World<'_>, new: &VirtualMachineInstance) -> Plan {
+    let Some(pod) = world.consumer.filter(|pod| !pod.is_deleting()) else { return Plan::none() };
+    let message = format!("Deleted WaitForFirstConsumer temporary pod {}", pod.name());
+    Plan::none().delete(pod).told(EventRecord::normal(new, "SuccessfulDelete", message))
 }
 
 /// Deletes an instance's pods.

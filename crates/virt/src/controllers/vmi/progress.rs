@@ -29,6 +29,8 @@ pub(super) enum Next {
     /// Accepted, and its pod is made, with the claim that keeps its state, if it needs one. (The pod's appearance moves the
     /// phase on.)
     CreatePod(Box<Pod>, Option<Box<PersistentVolumeClaim>>),
+    /// Accepted, and a pod is made for which its claims get the volumes that are to be filled before it has its own.
+    CreateConsumer(Box<Pod>, Option<Box<PersistentVolumeClaim>>),
     /// Accepted; something that it needs is not there yet.
     Wait(Obstacle),
 }
@@ -37,6 +39,16 @@ impl Next {
     /// Whether it comes before there is a guest, with its pod made or about to be.
     pub fn is_scheduling(&self) -> bool {
         matches!(self, Self::CreatePod(..) | Self::Phase(phase::SCHEDULING | phase::SCHEDULED))
+    }
+
+    /// Whether a claim waits for a pod that uses it, before it is filled.
+    pub fn is_consuming(&self) -> bool {
+        matches!(self, Self::CreateConsumer(..) | Self::Wait(Obstacle::Unconsumed))
+    }
+
+    /// Whether the pod that uses claims before they are filled has nothing left to do. Some obstacles do not concern it.
+    pub fn is_done_with_consumer(&self) -> bool {
+        !self.is_consuming() && !matches!(self, Self::Wait(Obstacle::NoNode | Obstacle::Spec(_)))
     }
 }
 
@@ -47,6 +59,8 @@ pub(super) enum Obstacle {
     ClaimMissing(String),
     /// A claim is a DataVolume's that is not filled.
     Unfilled,
+    /// A claim is to be filled once it has a volume, which it gets for the pod that uses it by now.
+    Unconsumed,
     /// No node has said that it can run instances.
     NoNode,
     /// The spec cannot be made into a pod.
@@ -90,10 +104,14 @@ fn unscheduled(world: &World<'_>) -> Next {
         };
     }
     let mut blocks = BTreeSet::new();
+    let mut is_awaited = false;
     for name in vmi.spec.volumes.iter().filter_map(Volume::claim_name) {
         let Some(claim) = world.claim(name) else { return Next::Wait(Obstacle::ClaimMissing(name.to_owned())) };
-        if world.config.planted != Some(Planted::UnfilledDisksStart) && is_unfilled(world, claim) {
-            return Next::Wait(Obstacle::Unfilled);
+        match filled(world, claim) {
+            _ if world.config.planted == Some(Planted::UnfilledDisksStart) => {}
+            Filled::Yes => {}
+            Filled::OnceConsumed => is_awaited = true,
+            Filled::No => return Next::Wait(Obstacle::Unfilled),
         }
         if claim.spec.as_ref().and_then(|spec| spec.volume_mode.as_deref()) == Some("Block") {
             blocks.insert(name);
@@ -108,19 +126,47 @@ fn unscheduled(world: &World<'_>) -> Next {
         Err(obstacle) => return Next::Wait(obstacle),
     };
     match pod::build(vmi, &world.cluster(), &devices, &blocks, world.config) {
+        Ok(pod) if is_awaited => consume(world, pod, state),
         Ok(pod) => Next::CreatePod(Box::new(pod), state),
         Err(why) => Next::Wait(Obstacle::Spec(why)),
     }
 }
 
-/// Whether a claim's contents are a DataVolume's that is not done yet. One of which nothing is known, is not. Where nobody makes
-/// DataVolumes, nobody fills them.
-fn is_unfilled(world: &World<'_>, claim: &PersistentVolumeClaim) -> bool {
-    filler_of(claim).is_some_and(|owner| match find::<DataVolume>(world.view, claim.namespace(), &owner.name) {
-        Found::Undefined => false,
-        Found::Unknown | Found::Absent => true,
-        Found::There(volume) => !volume.is_usable(),
-    })
+/// Before the launcher, another pod uses the claims.
+fn consume(world: &World<'_>, launcher: Pod, state: Option<Box<PersistentVolumeClaim>>) -> Next {
+    let phase = world.consumer.and_then(|pod| pod.status.as_ref()?.phase.as_deref());
+    match (world.consumer, phase) {
+        (None, _) => Next::CreateConsumer(Box::new(pod::consumer::before(world.vmi, launcher)), state),
+        (Some(_), Some("Failed")) => Next::Phase(phase::FAILED),
+        // What it has used were claims that have gone since, and these are others.
+        (Some(_), Some("Succeeded")) => Next::Wait(Obstacle::Unfilled),
+        (Some(_), _) => Next::Wait(Obstacle::Unconsumed),
+    }
+}
+
+/// Whether a claim has its contents.
+enum Filled {
+    /// It has, or will have before a pod that uses it begins.
+    Yes,
+    /// Not yet.
+    No,
+    /// Not before it has a volume, and it gets none before a pod uses it.
+    OnceConsumed,
+}
+
+/// Whether a claim has its contents, where those are a DataVolume's. One of which nothing is known, is not done. Where nobody makes
+/// DataVolumes, nobody fills them. (Upstream: `VolumeReadyToAttachToNode` in pkg/storage/types.)
+fn filled(world: &World<'_>, claim: &PersistentVolumeClaim) -> Filled {
+    let Some(owner) = filler_of(claim) else { return Filled::Yes };
+    let has_volume = claim.spec.as_ref().is_some_and(|spec| spec.volume_name.is_some());
+    match find::<DataVolume>(world.view, claim.namespace(), &owner.name) {
+        Found::Undefined => Filled::Yes,
+        Found::There(volume) if volume.is_usable() => Filled::Yes,
+        Found::There(volume) if volume.waits_for_consumer() && volume.uid() == owner.uid && !has_volume => {
+            if claim.is_deleting() { Filled::No } else { Filled::OnceConsumed }
+        }
+        Found::Unknown | Found::Absent | Found::There(_) => Filled::No,
+    }
 }
 
 /// Whether the node's own report, or an operator, says that a running instance is over. Nothing here follows from
@@ -223,7 +269,7 @@ pub(super) fn apply(
             steps_until(world, &mut status, phase, now);
             enter(&mut status, phase, now);
         }
-        Next::CreatePod(..) | Next::Wait(_) => enter(&mut status, phase::PENDING, now),
+        Next::CreatePod(..) | Next::CreateConsumer(..) | Next::Wait(_) => enter(&mut status, phase::PENDING, now),
     }
     // Before the guest starts: it is started with what is written here.
     if matches!(status.phase.as_str(), phase::PENDING | phase::SCHEDULING | phase::SCHEDULED) {

@@ -6,6 +6,7 @@
 //! copies one into each pod by an init container, which costs each start a container), and devices are asked for as
 //! far as nodes have them, so that clusters without KVM or vhost-net run guests by emulation with no setting.
 
+pub(super) mod consumer;
 mod probes;
 mod volumes;
 

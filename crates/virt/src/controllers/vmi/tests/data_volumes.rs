@@ -5,6 +5,8 @@ use carrack_types::resource::{Kind as _, PartialObject};
 
 use super::*;
 use crate::controllers::defined::definitions;
+use crate::controllers::testing::words;
+use crate::identity::{consumer_pod_name, launcher_pod_name};
 
 /// The pod comes once the claim is filled, or will be before the pod begins.
 #[test]
@@ -27,7 +29,8 @@ fn a_claim_is_used_once_it_is_filled() {
             .with(volume);
         let plan = controller().reconcile(&Key::new("ns", "demo"), &caches.view(), NOW);
         let creates = |write: &Write| matches!(write, Write::Create { resource, .. } if resource.plural == "pods");
-        assert_eq!(plan.writes.iter().any(creates), makes, "{what}");
+        let launcher = |write: &Write| write.key().name == launcher_pod_name("demo", "vmi-uid");
+        assert_eq!(plan.writes.iter().any(|write| creates(write) && launcher(write)), makes, "{what}");
         let conditions = patched(&plan)["status"]["conditions"].clone();
         let ready = conditions.as_array().into_iter().flatten().find(|c| c["type"] == "DataVolumesReady");
         assert_eq!(ready.map(|ready| ready["status"].as_str().unwrap_or_default()), told, "{what}");
@@ -43,4 +46,131 @@ fn a_claim_is_used_once_it_is_filled() {
     check("DataVolume", phase("WaitForFirstConsumer"), true, false, Some("Unknown"));
     check("DataVolume", phase("PendingPopulation"), true, true, Some("Unknown"));
     check("DataVolume", ready("Succeeded", "True"), true, true, Some("True"));
+}
+
+/// What there is when a plan is made of an instance whose disk is a DataVolume's.
+struct Sight {
+    instance: VirtualMachineInstance,
+    /// The DataVolume's phase.
+    phase: &'static str,
+    claim: Value,
+    consumer: Option<Pod>,
+}
+
+impl Sight {
+    fn new(phase: &'static str) -> Self {
+        let claim = json!({"metadata": {"name": "disk", "namespace": "ns", "uid": "c", "ownerReferences": [
+            {"apiVersion": "x/v1", "kind": "DataVolume", "name": "disk", "uid": "d", "controller": true}]}, "spec": {}});
+        Self { instance: with_disk("Pending"), phase, claim, consumer: None }
+    }
+
+    fn plan(self) -> Plan {
+        let named = json!({"metadata": {"name": DataVolume::resource().qualified()}});
+        let volume =
+            json!({"metadata": {"name": "disk", "namespace": "ns", "uid": "d"}, "status": {"phase": self.phase}});
+        let ready = node("true", &["kvm", "tun", "vhost-net"]);
+        let caches = caches(self.instance, self.consumer, Some(ready), None)
+            .with([read::<PersistentVolumeClaim>(self.claim)])
+            .with_metadata(definitions(), [read::<PartialObject>(named)])
+            .with([read::<DataVolume>(volume)]);
+        controller().reconcile(&Key::new("ns", "demo"), &caches.view(), NOW)
+    }
+}
+
+fn with_disk(phase: &str) -> VirtualMachineInstance {
+    vmi(phase, json!({"spec": {"volumes": [{"name": "root", "dataVolume": {"name": "disk"}}]}}))
+}
+
+fn consumer(state: &str, more: Value) -> Pod {
+    let mut object = json!({"metadata": {"name": consumer_pod_name("demo", "vmi-uid")}});
+    merge(&mut object, more);
+    pod(state, object)
+}
+
+/// A volume that is made for its first consumer has one that does nothing, until it is there.
+#[test]
+fn a_claim_that_waits_for_its_consumer_gets_one() {
+    let name = consumer_pod_name("demo", "vmi-uid");
+    let launcher = launcher_pod_name("demo", "vmi-uid");
+    let (makes, goes, starts) =
+        (format!("create pods/{name}"), format!("delete pods/{name}"), format!("create pods/{launcher}"));
+    let check = |what: &str, sight: Sight, wanted: &[&String], provisioning: bool| {
+        let plan = sight.plan();
+        let of_pods: Vec<String> = words(&plan).into_iter().filter(|word| word.contains(" pods/")).collect();
+        assert_eq!(of_pods.iter().collect::<Vec<_>>(), wanted, "{what}");
+        let told = plan.writes.iter().any(|write| {
+            matches!(write, Write::Patch { patch, .. }
+            if condition(patch, "Provisioning")["status"] == "True")
+        });
+        assert_eq!(told, provisioning, "{what}");
+    };
+    let waits = || Sight::new("WaitForFirstConsumer");
+    let bound = |sight: Sight| {
+        let mut claim = sight.claim;
+        claim["spec"]["volumeName"] = json!("pv");
+        Sight { claim, ..sight }
+    };
+    let by = |pod: Pod, sight: Sight| Sight { consumer: Some(pod), ..sight };
+    let waiting = || consumer("ContainerCreating", json!({}));
+    check("there is none", waits(), &[&makes], true);
+    check("it has begun", by(waiting(), waits()), &[], true);
+    check("the volume is there", by(waiting(), bound(waits())), &[&goes], false);
+    check("the volume is there, and it is gone", bound(waits()), &[], false);
+    check("the volume is being filled", by(waiting(), bound(Sight::new("ImportInProgress"))), &[&goes], false);
+    check("the volume is filled", by(waiting(), bound(Sight::new("Succeeded"))), &[&starts, &goes], false);
+    check("it was for another claim", by(consumer("ended", json!({})), waits()), &[&goes], false);
+    let goes_already = json!({"metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z"}});
+    check("it goes", by(consumer("running", goes_already.clone()), waits()), &[], true);
+    let mut other = waits();
+    other.claim["metadata"]["ownerReferences"][0]["uid"] = json!("another");
+    check("the claim is of a DataVolume before", other, &[], false);
+    let mut going = waits();
+    merge(&mut going.claim, goes_already.clone());
+    check("the claim goes", going, &[], false);
+
+    let failed = by(consumer("ended", json!({"status": {"phase": "Failed"}})), waits()).plan();
+    assert_eq!(patched(&failed)["status"]["phase"], "Failed");
+    assert!(words(&failed).contains(&goes), "{failed:?}");
+    let mut deleted = by(waiting(), waits());
+    deleted.instance.metadata.deletion_timestamp = Some(NOW.meta());
+    let deleted = deleted.plan();
+    assert_eq!(patched(&deleted)["status"]["phase"], "Failed");
+    assert!(words(&deleted).contains(&goes), "{deleted:?}");
+    let nowhere = json!({"status": {"conditions": [
+        {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "nowhere"}]}});
+    let told = by(consumer("ContainerCreating", nowhere), waits()).plan();
+    assert_eq!(condition(&patched(&told), "PodScheduled")["message"], "nowhere");
+    // It counts for no launcher.
+    assert_eq!(condition(&patched(&told), "Ready")["reason"], "PodNotExists");
+}
+
+/// It is given a node where the guest can run, and touches nothing.
+#[test]
+fn a_consumer_asks_for_what_the_launcher_asks_for() {
+    let mut sight = Sight::new("WaitForFirstConsumer");
+    sight.instance.spec.node_selector = [("zone".to_owned(), "a".to_owned())].into();
+    let (consumer, launcher) = {
+        let mut filled = Sight::new("Succeeded");
+        filled.instance = sight.instance.clone();
+        (created(&sight.plan()).expect("a consumer"), created(&filled.plan()).expect("a launcher"))
+    };
+    for place in
+        ["/spec/nodeSelector", "/spec/restartPolicy", "/spec/containers/0/resources", "/metadata/ownerReferences"]
+    {
+        assert!(
+            consumer.pointer(place).is_some_and(|asked| Some(asked) == launcher.pointer(place)),
+            "{place}: {consumer}"
+        );
+    }
+    assert_eq!(consumer["metadata"]["annotations"], json!({"kubevirt.io/ephemeral-provisioning": "true"}));
+    let label = |pod: &Value, name: &str| pod["metadata"]["labels"][name].clone();
+    assert_eq!(
+        (label(&consumer, "kubevirt.io"), label(&launcher, "kubevirt.io")),
+        (Value::Null, json!("virt-launcher"))
+    );
+    assert_eq!((label(&consumer, "app"), label(&consumer, "kubevirt.io/created-by")), (json!("x"), json!("vmi-uid")));
+    let volumes = consumer["spec"]["volumes"].as_array().expect("volumes");
+    assert_eq!(volumes.iter().map(|v| &v["persistentVolumeClaim"]["claimName"]).collect::<Vec<_>>(), ["disk"]);
+    assert_eq!(consumer["spec"]["containers"][0]["volumeMounts"], Value::Null);
+    assert_eq!(consumer["spec"]["containers"].as_array().map(Vec::len), Some(1));
 }
