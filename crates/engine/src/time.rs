@@ -43,6 +43,16 @@ impl Time {
     pub fn parse(text: &str) -> Option<Self> {
         text.parse::<jiff::Timestamp>().ok().map(Self::from)
     }
+    /// As HTTP has it in its headers, with whole seconds (RFC 9110, `IMF-fixdate`).
+    #[must_use]
+    pub fn http_date(self) -> String {
+        self.timestamp().strftime("%a, %d %b %Y %H:%M:%S GMT").to_string()
+    }
+    /// Reads a date as HTTP has it. Its obsolete forms are none.
+    #[must_use]
+    pub fn parse_http_date(text: &str) -> Option<Self> {
+        jiff::fmt::rfc2822::DateTimeParser::new().parse_timestamp(text).ok().map(Self::from)
+    }
     /// As the API's `Time`, cut to whole seconds.
     #[must_use]
     pub fn meta(self) -> MetaTime {
@@ -104,5 +114,15 @@ mod tests {
             assert_eq!(Time::parse(seconds), Some(Time::from_unix_s(t.unix_s())));
         }
         assert_eq!(Time::parse("yesterday"), None);
+    }
+
+    #[test]
+    fn dates_of_http_round_trip() {
+        for (seconds, text) in [(0, "Thu, 01 Jan 1970 00:00:00 GMT"), (1_794_000_000, "Fri, 06 Nov 2026 21:20:00 GMT")]
+        {
+            let t = Time::from_unix_s(seconds);
+            assert_eq!((t.http_date().as_str(), Time::parse_http_date(text)), (text, Some(t)));
+        }
+        assert_eq!(Time::parse_http_date("yesterday"), None);
     }
 }

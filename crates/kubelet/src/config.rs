@@ -135,6 +135,8 @@ pub struct NodeConfig {
     pub debugging: bool,
     /// It lets those who may read logs of the node read files below `/var/log` (`enableSystemLogHandler`).
     pub system_logs: bool,
+    /// And it lets them ask for the logs of services (`enableSystemLogQuery`).
+    pub log_queries: bool,
     /// Who shows nothing is the anonymous user to it, who may do what the API server says; else he is nobody.
     pub anonymous: bool,
     /// How long it believes what the API server says of a token (`authentication.webhook.cacheTTL`); without it tokens count for
@@ -204,6 +206,7 @@ impl Default for NodeConfig {
             single_process_oom_kill: false,
             debugging: true,
             system_logs: true,
+            log_queries: false,
             anonymous: false,
             token_reviews: Some(Duration::from_secs(120)),
             register_node: true,

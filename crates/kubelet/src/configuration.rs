@@ -41,7 +41,6 @@ const NO_EFFECT: &[&str] = &[
     "enableDebugFlagsHandler",
     "enableProfilingHandler",
     "enableServer",
-    "enableSystemLogQuery",
     "enforceNodeAllocatable",
     "eventBurst",
     "eventRecordQPS",
@@ -179,6 +178,7 @@ pub struct Configuration {
     single_process_oom_kill: Option<bool>,
     enable_debugging_handlers: Option<bool>,
     enable_system_log_handler: Option<bool>,
+    enable_system_log_query: Option<bool>,
     /// Socket of the container runtime.
     pub container_runtime_endpoint: String,
 }
@@ -383,6 +383,9 @@ impl Configuration {
         if self.container_log_max_files.is_some_and(|n| n < 2) {
             return Err("containerLogMaxFiles must be at least 2".into());
         }
+        if self.enable_system_log_query == Some(true) && self.enable_system_log_handler == Some(false) {
+            return Err("enableSystemLogQuery needs enableSystemLogHandler".into());
+        }
         for name in self.eviction_soft.keys() {
             if !self.eviction_soft_grace_period.contains_key(name) {
                 return Err(format!("evictionSoft of {name} has no evictionSoftGracePeriod"));
@@ -434,6 +437,7 @@ impl Configuration {
         }
         node.debugging = self.enable_debugging_handlers.unwrap_or(node.debugging);
         node.system_logs = self.enable_system_log_handler.unwrap_or(node.system_logs);
+        node.log_queries = self.enable_system_log_query.unwrap_or(node.log_queries);
         node.anonymous = self.authentication.anonymous.enabled.unwrap_or(node.anonymous);
         let webhook = &self.authentication.webhook;
         let kept = webhook.cache_ttl.0.or(node.token_reviews);

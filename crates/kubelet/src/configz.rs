@@ -88,6 +88,7 @@ pub fn page(node: &NodeConfig, host: &HostFacts) -> Value {
     });
     shown["enableDebuggingHandlers"] = node.debugging.into();
     shown["enableSystemLogHandler"] = node.system_logs.into();
+    shown["enableSystemLogQuery"] = node.log_queries.into();
     shown["singleProcessOOMKill"] = node.single_process_oom_kill.into();
     shown["registerNode"] = node.register_node.into();
     shown["imagePullCredentialsVerificationPolicy"] = node.image_verification.name().into();

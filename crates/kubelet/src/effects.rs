@@ -112,6 +112,19 @@ pub enum Counted {
     ImagePull(u64, std::time::Duration),
     /// A pod that runs for the first time, so long after it was seen for the first time.
     PodStart(std::time::Duration),
+    /// One more of what is counted by a word.
+    Tally(Tally, String),
+}
+
+/// What is counted by a word.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Tally {
+    /// Pods that were rejected, by why.
+    Rejected,
+    /// Images that nobody used and that were removed, by what for: `space` or `age`.
+    Collected,
+    /// Registrations of device plugins, by resource.
+    Registered,
 }
 
 /// Something to do on the node.

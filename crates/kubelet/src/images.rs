@@ -56,6 +56,8 @@ pub struct Images {
 pub struct Selection {
     /// Their ids.
     pub remove: Vec<String>,
+    /// Those of them that go for their age alone.
+    pub aged: BTreeSet<String>,
     /// Bytes that could not be freed though they should be.
     pub lacking_bytes: u64,
 }
@@ -112,6 +114,7 @@ impl Images {
             let old = policy.max_unused.is_some_and(|most| now.since(known.used_at.unwrap_or(known.found_at)) > most);
             if free_bytes > 0 || old {
                 out.remove.push(image.id.clone());
+                out.aged.extend((free_bytes == 0).then(|| image.id.clone()));
                 free_bytes = free_bytes.saturating_sub(image.size_bytes);
             }
         }
@@ -176,6 +179,6 @@ mod tests {
         }
         let policy = Policy { max_unused: Some(Duration::from_secs(900)), ..Policy::default() };
         let s = images.select(t1, &all, &used, (900, 1000), &policy, false);
-        assert_eq!(s.remove, ["a", "c", "b"]);
+        assert_eq!((s.remove.join(" ").as_str(), s.aged.len()), ("a c b", 3));
     }
 }

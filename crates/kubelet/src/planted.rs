@@ -62,6 +62,8 @@ pub enum Planted {
     ReadyUnasked,
     /// Containers are made whether or not services were read.
     UnreadServices,
+    /// Who has ended by a rule by which all containers of his pod are to start again starts again alone.
+    RestartsAlone,
     /// Containers are started beside one whose postStart hook they are to wait for.
     HooksAside,
     /// A container that is stopped after others begins its preStop hook when its turn has come, and not with theirs.

@@ -42,6 +42,14 @@ pub mod labels {
     pub const GRACE_PERIOD: &str = "io.kubernetes.pod.terminationGracePeriod";
     /// Annotation of ours: the CPUs and the memory that a container was made with, as JSON.
     pub const SIZE: &str = "carrack.io/size";
+    /// Annotation of ours: the round of its pod that a container was made in ([`crate::pods::rounds`]); none for the first.
+    pub const ROUND: &str = "carrack.io/round";
+
+    /// The round that a value of [`ROUND`] tells.
+    #[must_use]
+    pub fn round(told: Option<&String>) -> u32 {
+        told.and_then(|n| n.parse().ok()).unwrap_or(0)
+    }
 }
 
 /// Names a pod for the runtime.
@@ -431,6 +439,8 @@ pub struct ContainerRecord {
     pub image_ref: String,
     /// Value of [`labels::CONTAINER_HASH`].
     pub hash: String,
+    /// The round of its pod that it was made in ([`labels::ROUND`]).
+    pub round: u32,
     /// How large it is.
     pub size: ContainerSize,
     /// Whom it began as, where the runtime tells.

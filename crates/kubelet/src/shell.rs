@@ -427,6 +427,7 @@ pub async fn run(
             settings: Settings {
                 debugging: node.debugging,
                 system_logs: node.system_logs.then(|| PathBuf::from(SYSTEM_LOGS)),
+                log_queries: node.log_queries,
                 anonymous: node.anonymous,
                 process: config.process_metrics,
                 ..Settings::default()
@@ -448,6 +449,7 @@ pub async fn run(
             storage: storage.clone(),
             node_name: node.node_name.clone(),
             drivers: drivers.clone(),
+            host: host.clone(),
         };
         server = Some((bound, Arc::new(backend)));
     }

@@ -345,6 +345,7 @@ impl SimRuntime {
                     image: spec.image.clone(),
                     image_ref: spec.image_ref.clone(),
                     hash: spec.annotations.get(labels::CONTAINER_HASH).cloned().unwrap_or_default(),
+                    round: labels::round(spec.annotations.get(labels::ROUND)),
                     size: ContainerSize { made_with: spec.annotations.get(labels::SIZE).cloned(), actual: None },
                     user: None,
                 };

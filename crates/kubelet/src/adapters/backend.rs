@@ -6,16 +6,18 @@ use std::sync::{Arc, Mutex};
 use k8s_cri::v1;
 use k8s_openapi::api::core::v1::Pod;
 
+use super::cgroups::Throttling;
 use super::cri::Cri;
 use super::drivers::Drivers;
+use super::host;
 use super::podresources::PublishedDevices;
 use super::stats::Stats;
 use super::storage_times::{CsiCall, Histogram, Histograms, StorageOperation, StorageTimes};
 use crate::allocation::ResizeCounts;
 use crate::cpus::CpuView;
-use crate::effects::{Counted, ProbeCount};
+use crate::effects::{Counted, ProbeCount, Tally};
 use crate::memory::MemoryView;
-use crate::runtime::RuntimeSnapshot;
+use crate::runtime::{ContainerRecord, HostFacts, RuntimeSnapshot};
 use crate::server::{Answer, Backend, ExecOutput, Streams, Summary, VolumeStats};
 use crate::volumes::Census;
 
@@ -42,6 +44,8 @@ pub(crate) struct Counts {
     evictions: BTreeMap<&'static str, u64>,
     /// How many pods made room for critical ones, by what of.
     preemptions: BTreeMap<String, u64>,
+    /// What is counted by a word.
+    tallies: BTreeMap<(Tally, String), u64>,
     /// How many containers were started, by type.
     containers: BTreeMap<&'static str, u64>,
     /// How long images took to be pulled, by upstream's words for their sizes.
@@ -67,6 +71,10 @@ pub(crate) fn count(counts: &SharedCounts, what: Counted, pods: &Published) {
         }
         Counted::Preemption(resource) => {
             *counts.preemptions.entry(resource).or_default() += 1;
+            return;
+        }
+        Counted::Tally(tally, word) => {
+            *counts.tallies.entry((tally, word)).or_default() += 1;
             return;
         }
         Counted::Container(kind) => {
@@ -125,6 +133,7 @@ pub(crate) struct Node {
     pub storage: StorageTimes,
     pub node_name: String,
     pub drivers: Drivers,
+    pub host: host::Place,
 }
 
 impl Node {
@@ -200,6 +209,15 @@ impl Backend for Node {
         })
     }
 
+    fn machine(&self) -> Answer<'_, HostFacts> {
+        let place = self.host.clone();
+        Box::pin(super::blocking(move || host::facts(&place)))
+    }
+
+    fn throttling<'a>(&'a self, containers: &'a [ContainerRecord]) -> Answer<'a, BTreeMap<String, Throttling>> {
+        Box::pin(self.stats.throttling(self.published(), containers))
+    }
+
     fn volumes(&self) -> Answer<'_, Vec<VolumeStats>> {
         Box::pin(async move { Ok(self.drivers.usage().await.into_iter().map(|(_, volume)| volume).collect()) })
     }
@@ -212,6 +230,11 @@ impl Backend for Node {
     fn evictions(&self) -> Vec<(&'static str, u64)> {
         let counts = self.counts.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         counts.evictions.iter().map(|(signal, count)| (*signal, *count)).collect()
+    }
+
+    fn tallies(&self) -> Vec<((Tally, String), u64)> {
+        let counts = self.counts.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        counts.tallies.iter().map(|(of, count)| (of.clone(), *count)).collect()
     }
 
     fn preemptions(&self) -> Vec<(String, u64)> {

@@ -340,6 +340,35 @@ pub fn usage(path: &str) -> Option<Use> {
     }
 }
 
+/// How often what runs in a control group had a quota of the CPUs, and was held back since it had used that up.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Throttling {
+    /// Periods in which it ran.
+    pub periods: u64,
+    /// Those of them in which it was held back.
+    pub throttled: u64,
+    /// For how long, in nanoseconds, all threads together.
+    pub throttled_ns: u64,
+}
+
+/// How what runs in a control group is held back; none where it has no quota, or there is no such group.
+#[must_use]
+pub fn throttling(path: &str) -> Option<Throttling> {
+    match here().ok()? {
+        Hierarchy::V1(mounts) => throttling_in(&dir_v1(mounts, "cpu", path)?, ("throttled_time ", 1)),
+        Hierarchy::V2(root) => throttling_in(&root.join(path.trim_start_matches('/')), ("throttled_usec ", 1000)),
+        Hierarchy::None => None,
+    }
+}
+
+/// Reads it off a group's directory, where the time has this name and is in so many nanoseconds.
+fn throttling_in(dir: &Path, (time, unit_ns): (&str, u64)) -> Option<Throttling> {
+    let number = |name: &str| named(dir, "cpu.stat", name);
+    let periods = number("nr_periods ").filter(|periods| *periods > 0)?;
+    let throttled_ns = number(time)?.saturating_mul(unit_ns);
+    Some(Throttling { periods, throttled: number("nr_throttled ")?, throttled_ns })
+}
+
 /// Whether the machine has one hierarchy for all controllers.
 #[must_use]
 pub fn is_unified() -> bool {
@@ -511,6 +540,23 @@ mod tests {
             write(files[1], "100");
             write("memory.stat", "anon 5\ninactive_file 30\ntotal_inactive_file 40");
             assert_eq!(memory_of(dir.path(), files), expected, "{files:?} {most}");
+        }
+    }
+
+    #[test]
+    fn who_is_held_back_is_read_from_either_hierarchy() {
+        let (v1, v2) = (("throttled_time ", 1), ("throttled_usec ", 1000));
+        let found = Some(Throttling { periods: 9, throttled: 2, throttled_ns: 5000 });
+        for (names, text, expected) in [
+            (v1, "nr_periods 9\nnr_throttled 2\nthrottled_time 5000\n", found),
+            (v2, "usage_usec 7\nnr_periods 9\nnr_throttled 2\nthrottled_usec 5\nnr_bursts 0\n", found),
+            // Without a quota nothing is counted.
+            (v2, "usage_usec 7\nnr_periods 0\nnr_throttled 0\nthrottled_usec 0\n", None),
+            (v2, "usage_usec 7\n", None),
+        ] {
+            let dir = tempfile::tempdir().unwrap();
+            fs::write(dir.path().join("cpu.stat"), text).unwrap();
+            assert_eq!(throttling_in(dir.path(), names), expected, "{text}");
         }
     }
 

@@ -273,6 +273,7 @@ impl Cri {
             image: c.image.as_ref().map(|i| i.image.clone()).unwrap_or_default(),
             image_ref: c.image_ref.clone(),
             hash: c.annotations.get(labels::CONTAINER_HASH).cloned().unwrap_or_default(),
+            round: labels::round(c.annotations.get(labels::ROUND)),
             size: ContainerSize { made_with: c.annotations.get(labels::SIZE).cloned(), actual: None },
             user: None,
         };
@@ -435,6 +436,7 @@ impl Cri {
             image: spec.image.clone(),
             image_ref: spec.image_ref.clone(),
             hash: spec.annotations.get(labels::CONTAINER_HASH).cloned().unwrap_or_default(),
+            round: labels::round(spec.annotations.get(labels::ROUND)),
             size: ContainerSize { made_with: spec.annotations.get(labels::SIZE).cloned(), actual: None },
             user: None,
         };

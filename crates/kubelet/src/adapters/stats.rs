@@ -19,7 +19,7 @@ use super::cri::Cri;
 use super::{blocking, cgroups, convert};
 use crate::effects::OpError;
 use crate::eviction::Usage;
-use crate::runtime::{Uid, labels};
+use crate::runtime::{ContainerRecord, Uid, labels};
 use crate::server::{
     ContainerStats, CpuStats, FsStats, InterfaceStats, MemoryStats, NetworkStats, NodeStats, PodReference, PodStats,
     ProcessStats, RlimitStats, RuntimeStats, Summary, SwapStats, VolumeStats,
@@ -280,6 +280,31 @@ impl Stats {
         let rate = u64::try_from(u128::from(total - used) * 1_000_000_000 / span).ok();
         last.insert(key.to_owned(), (time, total, rate));
         rate
+    }
+
+    /// How the containers of pods that run are held back, by their ids: those of whom that is known.
+    ///
+    /// # Errors
+    /// Where reading it breaks off.
+    pub async fn throttling(
+        &self,
+        pods: Arc<Vec<Arc<Pod>>>,
+        containers: &[ContainerRecord],
+    ) -> Result<BTreeMap<String, cgroups::Throttling>, OpError> {
+        let runs = containers.iter().filter(|c| c.may_run());
+        let running: Vec<(Uid, String)> = runs.map(|c| (c.pod.uid.clone(), c.id.clone())).collect();
+        let pods_group = self.pods_group.clone();
+        blocking(move || {
+            let groups: BTreeMap<Uid, String> =
+                pods.iter().map(|p| (crate::spec::pod::uid(p), of_pod(p, &pods_group).path)).collect();
+            // The runtime makes a group for each container in its pod's.
+            let of = |(uid, id): (Uid, String)| {
+                let found = cgroups::throttling(&format!("{}/{id}", groups.get(&uid)?))?;
+                Some((id, found))
+            };
+            Ok(running.into_iter().filter_map(of).collect())
+        })
+        .await
     }
 
     /// What pods use, for eviction.

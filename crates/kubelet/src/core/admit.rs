@@ -8,10 +8,10 @@ use carrack_types::fit::{self, HostPort};
 use k8s_openapi::api::core::v1::Pod;
 
 use super::worker::{Admission, Stopping, Worker};
-use super::{Fx, KubeletCore};
+use super::{Fx, KubeletCore, show};
 use crate::admission::{self, Decision};
 use crate::amount::Amounts;
-use crate::effects::OpId;
+use crate::effects::{Counted, Op, OpId, Tally};
 use crate::runtime::Uid;
 use crate::spec::pod;
 use crate::status::node::allocatable_amounts;
@@ -120,6 +120,7 @@ impl KubeletCore {
     fn reject(&mut self, now: Time, w: &mut Worker, reason: String, message: String, fx: &mut Fx) {
         tracing::info!(pod = %pod::pod_ref(&w.pod), reason, message, "pod rejected");
         self.event(now, EventRecord::warning(w.pod.as_ref(), reason.clone(), message.clone()), fx);
+        show(Op::Count(Counted::Tally(Tally::Rejected, reason.clone())), fx);
         w.admission = Admission::Rejected(reason, message);
         w.stopping = Some(Stopping { deadline: now, since: OpId(fx.fresh()), because: None });
         self.relist(fx);

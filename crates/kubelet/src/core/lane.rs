@@ -16,7 +16,7 @@ use carrack_engine::{EventRecord, Input, Time};
 use k8s_openapi::api::core::v1::{Container, Pod, ResourceRequirements, Secret};
 
 use super::sources::SourceView;
-use super::sync::with_facts;
+use super::sync::{round_of, with_facts};
 use super::worker::{Lane, PodRuntime, Step, Worker};
 use super::{Fx, KubeletCore, Owner, PodOp, show};
 use crate::allocation::carried;
@@ -410,8 +410,8 @@ impl KubeletCore {
                     tracing::warn!(pod = %pod::pod_ref(&w.pod), container = name, error, "a postStart hook failed");
                     let message = "PostStartHook failed".to_owned();
                     self.container_event(now, w, name, false, "FailedPostStartHook", message, fx);
-                    let kill =
-                        crate::pods::plan::Kill { id, name: name.to_owned(), message: "FailedPostStartHook".into() };
+                    let message = "FailedPostStartHook".into();
+                    let kill = crate::pods::plan::Kill { id, name: name.to_owned(), message, at_once: false };
                     let deadline = now + pod::own_grace(&w.pod);
                     self.kill(now, uid, w, &kill, deadline, fx);
                 }
@@ -683,8 +683,11 @@ impl KubeletCore {
             lane.step = Step::Cpus;
             return true;
         }
-        // It is not made of another image than it names: its hash would say that it is what it is to be.
-        if c.image.as_deref().unwrap_or_default() != lane.reference {
+        // It is not made of another image than it names: its hash would say that it is what it is to be. And it is not made for
+        // a round that is over.
+        let is_over = self.planted != Some(Planted::RestartsAlone)
+            && self.runtime.get(uid).is_some_and(|runtime| round_of(w, runtime) > lane.start.round);
+        if is_over || c.image.as_deref().unwrap_or_default() != lane.reference {
             return false;
         }
         let (Some(image), Some(sandbox)) = (lane.image.clone(), w.sandbox_spec.clone()) else { return false };
@@ -727,6 +730,7 @@ impl KubeletCore {
             sandbox: &sandbox,
             sandbox_id: &lane.start.sandbox_id,
             attempt: lane.start.attempt,
+            round: lane.start.round,
             image: &image,
             env,
             volumes: &volumes,

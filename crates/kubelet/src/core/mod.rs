@@ -48,7 +48,7 @@ use k8s_openapi::api::core::v1::{Node, Pod, Service};
 use crate::config::NodeConfig;
 use crate::cpus::Cpus;
 use crate::devices::{self, Devices};
-use crate::effects::{In, Loaded, Op, OpError, OpId, Out, Outcome, Reply};
+use crate::effects::{Counted, In, Loaded, Op, OpError, OpId, Out, Outcome, Reply, Tally};
 use crate::eviction;
 use crate::memory::Memory;
 use crate::planted::Planted;
@@ -230,7 +230,7 @@ pub struct KubeletCore {
     local_storage: local_storage::Looks,
     known_images: crate::images::Images,
     /// Images that are being removed.
-    image_ops: BTreeMap<OpId, String>,
+    image_ops: BTreeMap<OpId, (String, &'static str)>,
     images_next: Time,
     node: NodeState,
     planted: Option<Planted>,
@@ -827,6 +827,7 @@ impl KubeletCore {
             In::PluginUp { resource, epoch, options } => {
                 tracing::info!(resource, epoch, "device plugin registered");
                 self.devices.plugin_up(&resource, epoch, options);
+                show(Op::Count(Counted::Tally(Tally::Registered, resource)), fx);
                 self.checkpoint.touch();
                 self.devices_changed();
             }

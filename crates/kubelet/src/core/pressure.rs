@@ -11,7 +11,7 @@ use k8s_openapi::api::core::v1::Pod;
 use super::worker::{Stopping, Worker, in_order};
 use super::{Fx, KubeletCore, Owner, Wake, show};
 use crate::amount;
-use crate::effects::{Counted, Op, OpId, Outcome, Reply};
+use crate::effects::{Counted, Op, OpId, Outcome, Reply, Tally};
 use crate::eviction::{self, Candidate, Crossed, Pressure, Signal, Usage};
 use crate::runtime::{ImageRecord, Uid};
 use crate::spec::pod;
@@ -252,16 +252,20 @@ impl KubeletCore {
         for id in selection.remove {
             tracing::info!(image = id, "an image that nobody uses goes");
             let op = self.op(Owner::RemoveImage, Op::RemoveImage(id.clone()), fx);
-            self.image_ops.insert(op, id);
+            let why = if selection.aged.contains(&id) { "age" } else { "space" };
+            self.image_ops.insert(op, (id, why));
         }
         !self.image_ops.is_empty()
     }
 
     pub(super) fn image_removed(&mut self, now: Time, id: OpId, outcome: Outcome, fx: &mut Fx) {
-        let Some(image) = self.image_ops.remove(&id) else { return };
-        if let Err(error) = outcome {
-            tracing::warn!(image, %error, "an image was not removed");
-            self.known_images.not_removed(now, &image);
+        let Some((image, why)) = self.image_ops.remove(&id) else { return };
+        match outcome {
+            Ok(_) => show(Op::Count(Counted::Tally(Tally::Collected, why.to_owned())), fx),
+            Err(error) => {
+                tracing::warn!(image, %error, "an image was not removed");
+                self.known_images.not_removed(now, &image);
+            }
         }
         if self.image_ops.is_empty() {
             self.op(Owner::ListImages, Op::ListImages, fx);

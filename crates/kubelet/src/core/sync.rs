@@ -10,11 +10,12 @@ use k8s_openapi::api::core::v1::{Container, Pod};
 
 use super::hooks::{Hooks, hooks_start};
 use super::sources::SourceView;
-use super::worker::{Admission, PodRuntime, RecordMark, Stopping, Worker, in_order};
+use super::worker::{Admission, Lane, PodRuntime, RecordMark, Stopping, Worker, in_order};
 use super::{Fx, KubeletCore, Owner, PodOp, host_ips, is_absent};
 use crate::effects::{Op, OpId, Outcome, Reply};
 use crate::planted::Planted;
 use crate::pods::plan::{self, Facts, Plan, Start, Verdict};
+use crate::pods::rounds;
 use crate::probes::Prober;
 use crate::records::{POD_PREFIX, PodRecord};
 use crate::runtime::{ContainerRecord, ContainerState, SandboxSpec, Uid};
@@ -205,7 +206,10 @@ impl KubeletCore {
         self.find_restarts(uid, w, &runtime, &running);
         let verdicts = self.verdicts(w, &runtime);
         let ran = ran_before(&w.pod);
-        let plan = with_facts(w, &runtime, &verdicts, &ran, plan::run);
+        let is_alone = self.planted == Some(Planted::RestartsAlone);
+        let plan = with_facts(w, &runtime, &verdicts, &ran, |facts| {
+            plan::run(&Facts { round: if is_alone { 0 } else { facts.round }, ..*facts })
+        });
         w.end.clone_from(&plan.end);
         if w.end.is_some() {
             return;
@@ -231,6 +235,7 @@ impl KubeletCore {
         for kill in &plan.kill {
             let own = w.probers.get(&kill.id).and_then(crate::probes::Prober::grace_s);
             let grace = own.and_then(|s| u64::try_from(s).ok()).map_or(grace, Duration::from_secs);
+            let grace = if kill.at_once { Duration::ZERO } else { grace };
             self.kill(now, uid, w, kill, now + grace, fx);
         }
         for id in plan.stop_sandboxes {
@@ -309,7 +314,9 @@ impl KubeletCore {
             return;
         }
         w.volumes_lack_since = None;
-        if w.sandbox_op.is_some() {
+        // Who is still being started in an earlier round is killed first.
+        let is_late = |lane: &Lane| starts.iter().any(|start| lane.start.round < start.round);
+        if w.sandbox_op.is_some() || w.lanes.values().any(is_late) {
             return;
         }
         let wanted: BTreeSet<String> = starts.iter().map(|s| s.name.clone()).collect();
@@ -817,7 +824,16 @@ pub(super) fn with_facts<T>(
         outgrown: &w.resize.outgrown,
         renewed: &w.resize.renewed,
         restarting: &w.resize.restarting,
+        round: round_of(w, runtime),
     })
+}
+
+/// The round that a pod is in. In one that is to stop none begins for how its containers end.
+pub(super) fn round_of(w: &Worker, runtime: &PodRuntime) -> u32 {
+    match &w.stopping {
+        None => rounds::present(&w.pod, &runtime.containers),
+        Some(_) => rounds::begun(&runtime.containers),
+    }
 }
 
 /// Containers that the API knows to have been started, with their restart counts.

@@ -17,6 +17,7 @@ mod preempt;
 mod pulled;
 mod resize;
 mod restarts;
+mod rounds;
 mod settings;
 mod shutdown;
 mod starts;

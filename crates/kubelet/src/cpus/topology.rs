@@ -56,10 +56,22 @@ impl Topology {
         self.groups(&self.all(), level).len()
     }
 
+    /// How many physical cores there are.
+    #[must_use]
+    pub fn cores(&self) -> usize {
+        self.count(|place| place.core)
+    }
+
+    /// How many sockets there are.
+    #[must_use]
+    pub fn sockets(&self) -> usize {
+        self.count(|place| place.socket)
+    }
+
     /// CPUs of each core, as upstream counts: on a machine whose cores differ, what they have on the average.
     #[must_use]
     pub fn threads_per_core(&self) -> usize {
-        self.cpus.len().checked_div(self.count(|place| place.core)).unwrap_or(1).max(1)
+        self.cpus.len().checked_div(self.cores()).unwrap_or(1).max(1)
     }
 
     /// Those of `cpus` that lie on these NUMA nodes.

@@ -98,6 +98,7 @@ mod tests {
                 image: "i".into(),
                 image_ref: String::new(),
                 hash: String::new(),
+                round: 0,
                 size: Default::default(),
                 user: None,
             }

@@ -4,3 +4,4 @@ pub mod backoff;
 pub mod dead;
 pub mod plan;
 pub mod records;
+pub mod rounds;

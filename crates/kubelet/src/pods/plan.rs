@@ -14,6 +14,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use k8s_openapi::api::core::v1::{Container, Pod};
 
 use super::records::Records;
+use super::rounds;
 use crate::runtime::{ContainerRecord, ContainerState, SandboxRecord};
 use crate::spec::pod::{self, ContainerKind, RestartPolicy};
 
@@ -58,6 +59,8 @@ pub struct Facts<'a> {
     pub renewed: &'a BTreeSet<String>,
     /// Containers that are or were stopped for either: how they end says nothing.
     pub restarting: &'a BTreeSet<String>,
+    /// The round that it is in ([`rounds`]).
+    pub round: u32,
 }
 
 /// Whether a running container is of another definition than its pod's now. One that an upstream kubelet made is taken over as
@@ -81,9 +84,15 @@ impl<'a> Facts<'a> {
         self.containers.iter().copied().collect()
     }
 
-    /// Those in one of its sandboxes.
+    /// Those of its round.
+    fn records_of_round(&self) -> Records<'a> {
+        self.containers.iter().filter(|c| c.round >= self.round).copied().collect()
+    }
+
+    /// Those of them in one of its sandboxes.
     fn records_in(&self, sandbox: &SandboxRecord) -> Records<'a> {
-        self.containers.iter().filter(|c| c.sandbox_id == sandbox.id).copied().collect()
+        let is_here = |c: &&&ContainerRecord| c.sandbox_id == sandbox.id && c.round >= self.round;
+        self.containers.iter().filter(is_here).copied().collect()
     }
 }
 
@@ -98,6 +107,8 @@ pub struct Start {
     pub attempt: u32,
     /// Sandbox.
     pub sandbox_id: String,
+    /// The round that it is made in.
+    pub round: u32,
 }
 
 /// A container to stop.
@@ -109,6 +120,8 @@ pub struct Kill {
     pub name: String,
     /// Why, for the event.
     pub message: String,
+    /// At once: with neither its preStop hook nor any time.
+    pub at_once: bool,
 }
 
 /// How a pod ended.
@@ -192,10 +205,10 @@ fn next_attempt(f: &Facts<'_>, all: &Records<'_>, name: &str) -> u32 {
     seen.max(told).unwrap_or(0)
 }
 
-/// How the pod ended, if nothing of it may run again.
-fn end(f: &Facts<'_>, all: &Records<'_>, sandbox_ready: bool) -> Option<End> {
+/// How the pod ended, if nothing of it may run again. What is of an earlier round has not ended: it is to run in this one.
+fn end(f: &Facts<'_>, all: &Records<'_>, of_round: &Records<'_>, sandbox_ready: bool) -> Option<End> {
     let stays_failed = |kind, c: &Container| {
-        let code = all.newest(&c.name).and_then(ContainerRecord::exit_code);
+        let code = of_round.newest(&c.name).and_then(ContainerRecord::exit_code);
         code.is_some_and(|code| code != 0 && !pod::restarts(f.pod, kind, c, code))
     };
     if pod::init_containers(f.pod).any(|(kind, c)| kind == ContainerKind::Init && stays_failed(kind, c)) {
@@ -205,13 +218,14 @@ fn end(f: &Facts<'_>, all: &Records<'_>, sandbox_ready: bool) -> Option<End> {
     // The exit code of each, 137 for one that ran and was lost; none for one that never started.
     let codes: Vec<Option<i32>> = regular
         .iter()
-        .map(|c| match all.newest(&c.name) {
+        .map(|c| match of_round.newest(&c.name) {
             Some(r) => r.exit_code(),
+            None if all.newest(&c.name).is_some() => None,
             None => f.ran_before.contains_key(&c.name).then_some(137),
         })
         .collect();
     let ended = |(c, code): (&Container, &Option<i32>)| {
-        let again = all.newest(&c.name).is_some_and(|r| f.restarting.contains(&r.id));
+        let again = of_round.newest(&c.name).is_some_and(|r| f.restarting.contains(&r.id));
         code.map(|code| !again && !pod::restarts(f.pod, ContainerKind::Regular, c, code))
     };
     let ends: Vec<Option<bool>> = regular.iter().zip(&codes).map(ended).collect();
@@ -252,14 +266,22 @@ fn check_running(f: &Facts<'_>, kind: ContainerKind, c: &Container, r: &Containe
     } else {
         return;
     };
-    plan.kill.push(Kill { id: r.id.clone(), name: c.name.clone(), message });
+    plan.kill.push(Kill { id: r.id.clone(), name: c.name.clone(), message, at_once: false });
 }
 
-/// Looks after one container that should be there, by all records and by those in the sandbox. Returns whether it runs and has
-/// started.
+/// The records of a pod's containers.
+struct Known<'a> {
+    all: Records<'a>,
+    /// Those of its round.
+    of_round: Records<'a>,
+    /// Those of them in its sandbox.
+    here: Records<'a>,
+}
+
+/// Looks after one container that should be there. Returns whether it runs and has started.
 fn keep(
     f: &Facts<'_>,
-    (all, here): (&Records<'_>, &Records<'_>),
+    Known { all, of_round, here }: &Known<'_>,
     sandbox_id: &str,
     kind: ContainerKind,
     c: &Container,
@@ -271,13 +293,14 @@ fn keep(
             kind,
             attempt: next_attempt(f, all, &c.name),
             sandbox_id: sandbox_id.to_owned(),
+            round: f.round,
         });
     };
     match here.newest(&c.name) {
         None => {
             // Who is done is not done once more in another sandbox, such as after a reboot (upstream's `computePodActions`).
             let is_over = |r: &ContainerRecord| r.exit_code().is_some_and(|code| !f.restarts(kind, c, r, code));
-            if kind != ContainerKind::Regular || !all.newest(&c.name).is_some_and(is_over) {
+            if kind != ContainerKind::Regular || !of_round.newest(&c.name).is_some_and(is_over) {
                 start(plan);
             }
             false
@@ -318,14 +341,30 @@ fn sweep(f: &Facts<'_>, plan: &mut Plan) {
     }
 }
 
+/// Ends what is left in the sandbox of the round before: those that may run are killed, and have no time for it, and those that
+/// were never started are removed. True while any may run: until then none begins.
+fn clear(f: &Facts<'_>, sandbox: &SandboxRecord, plan: &mut Plan) -> bool {
+    let mut runs = false;
+    for r in f.containers.iter().filter(|r| r.sandbox_id == sandbox.id && rounds::is_left(f.pod, r, f.round)) {
+        if r.may_run() {
+            runs = true;
+            let message = format!("Container {} is killed, all containers of the pod will be restarted", r.name);
+            plan.kill.push(Kill { id: r.id.clone(), name: r.name.clone(), message, at_once: true });
+        } else if r.state == ContainerState::Created {
+            plan.remove.push(r.id.clone());
+        }
+    }
+    runs
+}
+
 /// What to do for a pod that should run.
 #[must_use]
 pub fn run(f: &Facts<'_>) -> Plan {
     let mut plan = Plan::default();
     let current = current_sandbox(f.sandboxes);
     let ready = current.filter(|s| s.ready);
-    let all = f.records();
-    plan.end = end(f, &all, ready.is_some());
+    let (all, of_round) = (f.records(), f.records_of_round());
+    plan.end = end(f, &all, &of_round, ready.is_some());
     if plan.end.is_some() {
         return plan;
     }
@@ -342,6 +381,7 @@ pub fn run(f: &Facts<'_>) -> Plan {
                 id: c.id.clone(),
                 name: c.name.clone(),
                 message: "Pod sandbox changed, it will be killed and re-created.".into(),
+                at_once: false,
             });
         }
     }
@@ -351,29 +391,31 @@ pub fn run(f: &Facts<'_>) -> Plan {
         }
         return plan;
     };
-    let here = f.records_in(sandbox);
-    let known = (&all, &here);
+    let known = Known { all, of_round, here: f.records_in(sandbox) };
     for (c, _) in pod::ephemeral_containers(f.pod) {
-        if all.newest(&c.name).is_none() && !f.ran_before.contains_key(&c.name) {
-            keep(f, known, &sandbox.id, ContainerKind::Ephemeral, &c, &mut plan);
+        if known.all.newest(&c.name).is_none() && !f.ran_before.contains_key(&c.name) {
+            keep(f, &known, &sandbox.id, ContainerKind::Ephemeral, &c, &mut plan);
         }
+    }
+    if clear(f, sandbox, &mut plan) {
+        return plan;
     }
     if initialized(f) {
         for (_, c) in pod::init_containers(f.pod).filter(|(k, _)| *k == ContainerKind::Sidecar) {
-            keep(f, known, &sandbox.id, ContainerKind::Sidecar, c, &mut plan);
+            keep(f, &known, &sandbox.id, ContainerKind::Sidecar, c, &mut plan);
         }
         for c in &pod::spec(f.pod).containers {
-            keep(f, known, &sandbox.id, ContainerKind::Regular, c, &mut plan);
+            keep(f, &known, &sandbox.id, ContainerKind::Regular, c, &mut plan);
         }
         return plan;
     }
-    let furthest = furthest(f.pod, &here);
+    let furthest = furthest(f.pod, &known.here);
     for (place, (kind, c)) in pod::init_containers(f.pod).enumerate() {
         let passed = furthest > Some(place);
-        if kind == ContainerKind::Init && (passed || lets_on(f, kind, here.newest(&c.name))) {
+        if kind == ContainerKind::Init && (passed || lets_on(f, kind, known.here.newest(&c.name))) {
             continue;
         }
-        let started = keep(f, known, &sandbox.id, kind, c, &mut plan);
+        let started = keep(f, &known, &sandbox.id, kind, c, &mut plan);
         let goes_on = passed || (started && kind == ContainerKind::Sidecar);
         if !goes_on {
             break;
@@ -405,7 +447,7 @@ pub fn stop(f: &Facts<'_>, hurry: bool, message: &str) -> Plan {
                 // Sidecars go after the others, the last one first.
                 Some(r) => !others_alive && Some(r) == last_sidecar,
             };
-        let kill = Kill { id: c.id.clone(), name: c.name.clone(), message: message.to_owned() };
+        let kill = Kill { id: c.id.clone(), name: c.name.clone(), message: message.to_owned(), at_once: false };
         if its_turn {
             plan.kill.push(kill);
         } else {

@@ -37,11 +37,12 @@ fn sandbox(attempt: u32, ready: bool) -> SandboxRecord {
     }
 }
 
-/// `name:attempt@sandbox=state` with state `run`, `new`, `unk` or an exit code.
+/// `name:attempt@sandbox=state` with state `run`, `new`, `unk` or an exit code; `^1` behind it for the second round of its pod.
 fn container(text: &str) -> ContainerRecord {
     let (name, rest) = text.split_once(':').unwrap();
     let (attempt, rest) = rest.split_once('@').unwrap();
     let (sandbox, state) = rest.split_once('=').unwrap();
+    let (state, round) = state.split_once('^').unwrap_or((state, "0"));
     let attempt: u32 = attempt.parse().unwrap();
     ContainerRecord {
         id: format!("{name}{attempt}"),
@@ -65,6 +66,7 @@ fn container(text: &str) -> ContainerRecord {
         image: "i".into(),
         image_ref: String::new(),
         hash: String::new(),
+        round: round.parse().unwrap(),
         size: Default::default(),
         user: None,
     }
@@ -128,6 +130,7 @@ impl Case {
             outgrown: &self.outgrown,
             renewed: &self.renewed,
             restarting: &self.restarting,
+            round: rounds::present(&self.pod, &self.containers),
         })
     }
     fn run(&self) -> String {
@@ -374,4 +377,44 @@ fn containers_have_policies_and_rules_of_their_own() {
     ] {
         assert_eq!(Case::new(p.clone(), &[(0, true)], containers).run(), expected, "{containers:?}");
     }
+}
+
+/// Upstream's `TestComputePodActionsWithRestartAllContainers` has cases like these, with containers removed in the place of rounds.
+#[test]
+fn all_containers_start_again_together() {
+    let mut p = serde_json::to_value(pod("Never", &[("i", false)], &["a", "b"])).unwrap();
+    p["spec"]["containers"][0]["restartPolicy"] = "Never".into();
+    p["spec"]["containers"][0]["restartPolicyRules"] =
+        json!([{"action": "RestartAllContainers", "exitCodes": {"operator": "In", "values": [42]}}]);
+    p["spec"]["ephemeralContainers"] = json!([{"name": "e", "image": "i"}]);
+    let p: Pod = carrack_types::json::from_value(p).unwrap();
+    let one = &[(0, true)][..];
+    for (sandboxes, containers, expected) in [
+        // What runs is killed, and nothing starts before that.
+        (one, &["i:0@s0=0", "a:0@s0=42", "b:0@s0=run"][..], "-b0"),
+        (one, &["i:0@s0=0", "a:0@s0=42", "b:0@s0=unk"], "-b0"),
+        (one, &["i:0@s0=0", "a:0@s0=42", "b:0@s0=new"], "+i1, rm b0"),
+        // Who is done does it once more, and who had failed has not.
+        (one, &["i:0@s0=0", "a:0@s0=42", "b:0@s0=0"], "+i1"),
+        (one, &["i:0@s0=0", "a:0@s0=42", "b:0@s0=1"], "+i1"),
+        (one, &["i:0@s0=0", "a:0@s0=41", "b:0@s0=0"], "end Failed"),
+        // One after another, and then it is as ever.
+        (one, &["i:1@s0=run^1", "a:0@s0=42", "b:0@s0=137"], ""),
+        (one, &["i:1@s0=0^1", "a:0@s0=42", "b:0@s0=137"], "+a1, +b1"),
+        (one, &["i:1@s0=0^1", "a:1@s0=run^1", "b:0@s0=137"], "+b1"),
+        (one, &["i:1@s0=0^1", "a:1@s0=run^1", "b:1@s0=run^1"], ""),
+        (one, &["i:1@s0=1^1", "a:0@s0=42", "b:0@s0=137"], "end Failed"),
+        (one, &["i:1@s0=0^1", "a:1@s0=0^1", "b:1@s0=0^1"], "end Succeeded"),
+        (one, &["i:1@s0=0^1", "a:1@s0=42^1", "b:1@s0=run^1"], "-b1"),
+        // Another sandbox is of the same round.
+        (&[(0, false), (1, true)], &["i:0@s0=0", "a:0@s0=42", "b:0@s0=0"], "stop s0, +i1"),
+        // Who looks at it goes on looking.
+        (one, &["e:0@s0=run", "i:0@s0=0", "a:0@s0=42", "b:0@s0=0"], "+i1"),
+    ] {
+        let mut case = Case::new(p.clone(), sandboxes, containers);
+        case.ran_before.insert("e".into(), 0);
+        assert_eq!(case.run(), expected, "{containers:?}");
+    }
+    let case = Case::new(p, one, &["i:0@s0=0", "a:0@s0=42", "b:0@s0=run"]);
+    assert!(case.with(|f| run(f).kill.iter().all(|kill| kill.at_once)), "without a hook and without any time");
 }

@@ -1,17 +1,19 @@
 //! What the server needs of the rest of the kubelet.
 
+use std::collections::BTreeMap;
 use std::pin::Pin;
 use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::Pod;
 
 use super::stats::{Summary, VolumeStats};
+use crate::adapters::cgroups::Throttling;
 use crate::adapters::storage_times::{CsiCall, Histogram, StorageOperation};
 use crate::allocation::ResizeCounts;
 use crate::cpus::CpuView;
-use crate::effects::{OpError, ProbeCount};
+use crate::effects::{OpError, ProbeCount, Tally};
 use crate::memory::MemoryView;
-use crate::runtime::RuntimeSnapshot;
+use crate::runtime::{ContainerRecord, HostFacts, RuntimeSnapshot};
 use crate::volumes::Census;
 
 /// An answer that comes later. Dropping it gives up on it.
@@ -76,6 +78,16 @@ pub trait Backend: Send + Sync + 'static {
         Box::pin(async move { Ok(self.stats().await?.only_cpu_and_memory()) })
     }
 
+    /// What is known of the machine.
+    fn machine(&self) -> Answer<'_, HostFacts> {
+        Box::pin(async { Ok(HostFacts::default()) })
+    }
+
+    /// How containers that run are held back by quotas of the CPUs, by their ids; of those alone of whom that is known.
+    fn throttling<'a>(&'a self, _containers: &'a [ContainerRecord]) -> Answer<'a, BTreeMap<String, Throttling>> {
+        Box::pin(async { Ok(BTreeMap::new()) })
+    }
+
     /// How full the volumes of drivers are.
     fn volumes(&self) -> Answer<'_, Vec<VolumeStats>> {
         Box::pin(async { Ok(Vec::new()) })
@@ -88,6 +100,11 @@ pub trait Backend: Send + Sync + 'static {
 
     /// How many pods had to go since the kubelet started, by what for.
     fn evictions(&self) -> Vec<(&'static str, u64)> {
+        Vec::new()
+    }
+
+    /// What was counted by a word each since the kubelet started.
+    fn tallies(&self) -> Vec<((Tally, String), u64)> {
         Vec::new()
     }
 

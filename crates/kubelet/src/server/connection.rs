@@ -18,6 +18,7 @@ use tokio_rustls::TlsAcceptor;
 use super::access::Access;
 use super::authority::Authority;
 use super::backend::Backend;
+use super::clock;
 use super::handle::handle;
 use super::metrics::Requests;
 use super::reply::{Refusal, Reply};
@@ -126,7 +127,7 @@ fn prepare(stream: &TcpStream, settings: &Settings) -> std::io::Result<()> {
 }
 
 async fn answer(session: &Session, access: &Access, request: Request<Incoming>) -> Response<Reply> {
-    let (method, path) = (request.method().clone(), request.uri().path().to_owned());
+    let (method, path, began) = (request.method().clone(), request.uri().path().to_owned(), clock::now());
     let authority = session.shared.authority.as_deref();
     let settings = &session.shared.settings;
     let allowed = access.check(authority, settings.anonymous, &method, &path, request.headers()).await;
@@ -144,6 +145,7 @@ async fn answer(session: &Session, access: &Access, request: Request<Incoming>) 
         tracing::debug!(%method, path, code = refusal.code.as_u16(), text = refusal.text, "refused");
         Response::from(refusal)
     });
-    session.shared.requests.count(&method, bucket(&path), response.status().as_u16());
+    let took = clock::now().since(began);
+    session.shared.requests.count(&method, bucket(&path), response.status().as_u16(), took);
     response
 }

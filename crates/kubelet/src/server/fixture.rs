@@ -31,6 +31,7 @@ pub(super) fn record(id: &str, name: &str, attempt: u32, state: ContainerState) 
         image: String::new(),
         image_ref: String::new(),
         hash: String::new(),
+        round: 0,
         size: Default::default(),
         user: None,
     }

@@ -10,11 +10,13 @@ use tokio::sync::mpsc;
 
 use super::backend::{Answer, Streams};
 use super::connection::{Session, Shared};
+use super::log_query::LogQuery;
 use super::logs::{self, LogOptions};
 use super::query::Query;
 use super::reply::{self, Refusal, Reply};
 use super::route::{ContainerPath, PodPath, Route};
 use super::{clock, find, metrics, running, streams, system_logs, upgrade};
+use crate::effects::OpError;
 use crate::runtime::RuntimeSnapshot;
 
 type Replied = Result<Response<Reply>, Refusal>;
@@ -74,7 +76,9 @@ pub(super) async fn handle(session: &Session, route: Route, request: Request<Inc
             reply::json(&if less { backend.cpu_and_memory().await? } else { backend.stats().await? })
         }
         Route::Metrics => {
-            let page = metrics::own(&shared.node_name, &shared.version, &shared.requests, &backend.pods());
+            let pods = backend.pods();
+            let page =
+                metrics::own(&shared.node_name, &shared.version, &shared.requests, &pods) + &metrics::pods(&pods);
             let volumes = backend.volumes().await?;
             let managed = metrics::managed(&backend.volume_counts())
                 + &metrics::storage(&backend.storage_operations())
@@ -84,6 +88,7 @@ pub(super) async fn handle(session: &Session, route: Route, request: Request<Inc
                 + &metrics::resizes(&backend.resize_counts())
                 + &metrics::evictions(&backend.evictions())
                 + &metrics::preemptions(&backend.preemptions())
+                + &metrics::tallies(&backend.tallies())
                 + &metrics::starts(&backend.started_containers(), &backend.image_pulls(), &backend.pod_starts())
                 + &shared.settings.process.map(|page| page()).unwrap_or_default();
             let runtime = metrics::runtime(&backend.runtime_operations());
@@ -95,15 +100,28 @@ pub(super) async fn handle(session: &Session, route: Route, request: Request<Inc
         }
         Route::CadvisorMetrics => {
             let (summary, runtime) = (backend.stats().await?, backend.runtime().await?);
-            Ok(reply::metrics(metrics::cadvisor(&summary, &runtime)))
+            let unread = |error: &OpError| tracing::debug!(%error, "what cAdvisor tells beside the stats");
+            let throttling = backend.throttling(&runtime.containers).await.inspect_err(unread).unwrap_or_default();
+            let machine = backend.machine().await.inspect_err(unread).ok();
+            let page = metrics::cadvisor(&summary, &runtime, &throttling);
+            Ok(reply::metrics(page + &metrics::machine(machine.as_ref())))
         }
         Route::ProbeMetrics => Ok(reply::metrics(metrics::probes(&backend.probe_counts()))),
         Route::SliMetrics => Ok(reply::metrics(metrics::slis(&backend.health()))),
         Route::Configz => reply::json(&shared.configz),
-        Route::SystemLogs(way) => match &shared.settings.system_logs {
-            Some(dir) => system_logs::answer(shared, dir, &way).await,
-            None => Err(Refusal::new(StatusCode::METHOD_NOT_ALLOWED, "logs endpoint is disabled.")),
-        },
+        Route::SystemLogs(way) => {
+            let Some(dir) = &shared.settings.system_logs else {
+                return Err(Refusal::new(StatusCode::METHOD_NOT_ALLOWED, "logs endpoint is disabled."));
+            };
+            let asked = if shared.settings.log_queries { LogQuery::read(&query)? } else { None };
+            match asked {
+                None => system_logs::answer(shared, dir, &way, request.headers()).await,
+                Some(_) if !way.trim_matches('/').is_empty() => {
+                    Err(Refusal::new(StatusCode::NOT_ACCEPTABLE, "path not allowed in query mode\n"))
+                }
+                Some(asked) => asked.answer(shared, dir, request.headers()).await,
+            }
+        }
     }
 }
 

@@ -6,15 +6,19 @@
 
 mod cadvisor;
 mod cpus;
+mod machine;
 mod memory;
+mod pods;
+mod requests;
 mod resizes;
 mod runtime;
 mod starts;
 mod storage;
+mod tallies;
 
 use std::collections::BTreeMap;
 use std::fmt::{Display, Write as _};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time as MetaTime;
@@ -24,28 +28,15 @@ use crate::effects::ProbeCount;
 
 pub(super) use cadvisor::cadvisor;
 pub(super) use cpus::cpus;
+pub(super) use machine::machine;
 pub(super) use memory::memory;
+pub(super) use pods::pods;
+pub(super) use requests::Requests;
 pub(super) use resizes::resizes;
 pub(super) use runtime::runtime;
 pub(super) use starts::{slis, starts};
 pub(super) use storage::{csi, managed, storage};
-
-/// Counts requests by method, first part of the path, and status code.
-#[derive(Debug, Default)]
-pub(super) struct Requests(Mutex<BTreeMap<(&'static str, &'static str, u16), u64>>);
-
-impl Requests {
-    /// Counts one.
-    pub(super) fn count(&self, method: &http::Method, path: &'static str, code: u16) {
-        const METHODS: [&str; 5] = ["GET", "POST", "PUT", "DELETE", "HEAD"];
-        let method = METHODS.into_iter().find(|name| *name == method.as_str()).unwrap_or("other");
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner).entry((method, path, code)).or_default() += 1;
-    }
-
-    fn all(&self) -> BTreeMap<(&'static str, &'static str, u16), u64> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
-    }
-}
+pub(super) use tallies::tallies;
 
 #[derive(Default)]
 struct Page(String);
@@ -104,16 +95,7 @@ pub(super) fn own(node: &str, version: &str, requests: &Requests, pods: &[Arc<Po
     for (state, count) in containers_by_state(pods) {
         page.sample("kubelet_running_containers", &[("container_state", state)], count);
     }
-    page.family(
-        "kubelet_http_requests_total",
-        "counter",
-        "[ALPHA] Number of the http requests received since the server started",
-    );
-    for ((method, path, code), count) in requests.all() {
-        let code = code.to_string();
-        let labels = [("code", code.as_str()), ("method", method), ("path", path), ("server_type", "readwrite")];
-        page.sample("kubelet_http_requests_total", &labels, count);
-    }
+    requests.tell(&mut page);
     page.0
 }
 
@@ -339,9 +321,10 @@ mod tests {
     #[test]
     fn counts() {
         let requests = Requests::default();
-        requests.count(&http::Method::GET, "pods", 200);
-        requests.count(&http::Method::GET, "pods", 200);
-        requests.count(&http::Method::PATCH, "other", 404);
+        let took = std::time::Duration::from_millis(300);
+        requests.count(&http::Method::GET, "pods", 200, took);
+        requests.count(&http::Method::GET, "pods", 200, took);
+        requests.count(&http::Method::PATCH, "other", 404, took);
         let pod = pod_of(json!({"metadata": {"name": "p"}, "status": {"phase": "Running", "containerStatuses": [
             {"name": "a", "state": {"running": {}}}, {"name": "b", "state": {"terminated": {"exitCode": 1}}}]}}));
         let page = own("n\"1", "v1", &requests, &[pod]);
@@ -355,6 +338,11 @@ mod tests {
             "kubelet_http_requests_total{code=\"404\",method=\"other\",path=\"other\",server_type=\"readwrite\"} 1",
         ] {
             assert!(page.lines().any(|l| l == line), "{line} is missing of\n{page}");
+        }
+        for (method, path, count) in [("GET", "pods", 2), ("other", "other", 1)] {
+            let of = format!("long_running=\"false\",method=\"{method}\",path=\"{path}\",server_type=\"readwrite\"");
+            let line = format!("kubelet_http_requests_duration_seconds_bucket{{{of},le=\"0.5\"}} {count}\n");
+            assert!(page.contains(&line), "{line} is missing of\n{page}");
         }
     }
 

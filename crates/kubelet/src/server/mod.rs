@@ -17,10 +17,12 @@ mod authority;
 mod backend;
 pub(crate) mod clock;
 mod connection;
+mod file_parts;
 mod find;
 #[cfg(test)]
 mod fixture;
 mod handle;
+mod log_query;
 pub(crate) mod logs;
 mod metrics;
 mod query;

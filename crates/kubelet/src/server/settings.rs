@@ -11,6 +11,10 @@ pub struct Settings {
     /// The directory of the node's logs, which those may read who may read its logs; nobody without it
     /// (`enableSystemLogHandler`).
     pub system_logs: Option<PathBuf>,
+    /// Whether those may ask for the logs of services, too (`enableSystemLogQuery`).
+    pub log_queries: bool,
+    /// The program that tells these, with its first arguments.
+    pub journal: Vec<String>,
     /// Whether who shows nothing is the anonymous user, who may do what the API server says (`authentication.anonymous`).
     pub anonymous: bool,
     /// What is told of the process that serves, among the metrics; nothing without it.
@@ -51,6 +55,8 @@ impl Default for Settings {
         Self {
             debugging: true,
             system_logs: None,
+            log_queries: false,
+            journal: vec!["journalctl".to_owned()],
             anonymous: false,
             process: None,
             max_connections: 1024,

@@ -48,6 +48,8 @@ pub struct Inputs<'a> {
     pub sandbox_id: &'a str,
     /// Restart count.
     pub attempt: u32,
+    /// The round of its pod.
+    pub round: u32,
     /// The image found on the node.
     pub image: &'a ImageRecord,
     /// Its environment.
@@ -322,6 +324,9 @@ pub fn container(pod: &Pod, kind: ContainerKind, c: &Container, inputs: Inputs<'
     }
     annotations.insert(labels::CONTAINER_HASH.into(), pod::container_hash(c));
     annotations.insert(labels::RESTART_COUNT.into(), inputs.attempt.to_string());
+    if inputs.round > 0 {
+        annotations.insert(labels::ROUND.into(), inputs.round.to_string());
+    }
     if matches!(kind, ContainerKind::Regular | ContainerKind::Sidecar) {
         // Strings alone: this cannot fail.
         let size = serde_json::to_string(&allocation::carried(c.resources.as_ref())).unwrap_or_default();
@@ -416,6 +421,7 @@ mod tests {
                 sandbox: &sandbox,
                 sandbox_id: "s",
                 attempt: 2,
+                round: 1,
                 image: &ImageRecord { id: "sha256:1".into(), ..ImageRecord::default() },
                 env: vec![("A".into(), "x".into())],
                 volumes: &BTreeMap::from([("v".to_owned(), "/k/pods/u/volumes/e/v".to_owned())]),
@@ -440,6 +446,7 @@ mod tests {
         assert_eq!(c.log_path, "c/2.log");
         assert_eq!(c.labels[labels::POD_UID], "u");
         assert_eq!(c.annotations[labels::RESTART_COUNT], "2");
+        assert_eq!(labels::round(c.annotations.get(labels::ROUND)), 1);
         let m = &c.mounts[0];
         assert_eq!((m.host_path.as_str(), m.read_only), ("/k/pods/u/volumes/e/v", true));
         assert_eq!(m.sub_path.as_ref().unwrap().path, "d/x");

@@ -242,14 +242,6 @@ pub fn restarts(pod: &Pod, kind: ContainerKind, c: &Container, code: i32) -> boo
         ContainerKind::Init if code == 0 => return false,
         ContainerKind::Init | ContainerKind::Regular => {}
     }
-    let fits = |rule: &ContainerRestartRule| {
-        let codes = rule.exit_codes.as_ref();
-        codes.is_some_and(|codes| match codes.operator.as_str() {
-            "In" => codes.values.iter().flatten().any(|value| *value == code),
-            "NotIn" => !codes.values.iter().flatten().any(|value| *value == code),
-            _ => false,
-        })
-    };
     let by = |policy: RestartPolicy| match policy {
         RestartPolicy::Always => true,
         RestartPolicy::OnFailure => code != 0,
@@ -259,8 +251,37 @@ pub fn restarts(pod: &Pod, kind: ContainerKind, c: &Container, code: i32) -> boo
         // Of the pod's init containers those that fail are started again under either policy.
         return by(restart_policy(pod));
     };
-    let rule = c.restart_policy_rules.iter().flatten().find(|rule| fits(rule));
-    rule.is_some_and(|rule| rule.action.starts_with("Restart")) || by(policy_named(Some(own)))
+    let rule = rule_for(c, code);
+    rule.is_some_and(|rule| matches!(rule.action.as_str(), "Restart" | RESTART_ALL)) || by(policy_named(Some(own)))
+}
+
+/// The action of a rule by which all containers of a pod are started again.
+const RESTART_ALL: &str = "RestartAllContainers";
+
+/// The first of a container's rules that fits the code with which it ended.
+fn rule_for(c: &Container, code: i32) -> Option<&ContainerRestartRule> {
+    let fits = |rule: &ContainerRestartRule| {
+        let codes = rule.exit_codes.as_ref();
+        codes.is_some_and(|codes| match codes.operator.as_str() {
+            "In" => codes.values.iter().flatten().any(|value| *value == code),
+            "NotIn" => !codes.values.iter().flatten().any(|value| *value == code),
+            _ => false,
+        })
+    };
+    c.restart_policy_rules.iter().flatten().find(|rule| fits(rule))
+}
+
+/// Whether all containers of its pod are started again when a container has ended with this code.
+#[must_use]
+pub fn restarts_all(c: &Container, code: i32) -> bool {
+    rule_for(c, code).is_some_and(|rule| rule.action == RESTART_ALL)
+}
+
+/// The containers of a pod, but for ephemeral ones, with whose end all of them may have to be started again.
+pub fn restarters(pod: &Pod) -> impl Iterator<Item = &Container> {
+    let s = spec(pod);
+    let may = |c: &&Container| c.restart_policy_rules.iter().flatten().any(|rule| rule.action == RESTART_ALL);
+    s.init_containers.iter().flatten().chain(&s.containers).filter(may)
 }
 
 /// Whether a regular container that is stopped for a probe is started again, however it ends then: by its own policy, else by its

@@ -264,8 +264,13 @@ pub fn node_status(i: &Inputs<'_>, old: Option<&NodeStatus>) -> NodeStatus {
         };
         status.runtime_handlers = Some(runtime.handlers.iter().map(handler).collect());
     }
+    status.declared_features = Some(DECLARED.map(str::to_owned).into());
     status
 }
+
+/// What this kubelet can that upstream's scheduler asks for before it gives a node a pod that needs it (its plugin
+/// `NodeDeclaredFeatures`).
+const DECLARED: [&str; 1] = ["RestartAllContainersOnContainerExits"];
 
 /// Whether two statuses differ in more than heartbeats. Amounts are compared as amounts: the API server
 /// shows 8388608Ki as 8Gi.

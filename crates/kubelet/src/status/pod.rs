@@ -14,6 +14,7 @@ use k8s_openapi::api::core::v1::{
 
 use crate::pods::plan::{Facts, initialized};
 use crate::pods::records::Records;
+use crate::pods::rounds;
 use crate::runtime::{ContainerRecord, ContainerState, RunsAs};
 use crate::spec::pod::{self, ContainerKind, spec};
 use crate::status::mounts;
@@ -81,6 +82,9 @@ const MAX_MESSAGES: usize = 12 << 10;
 
 /// Condition that a pod's sandbox, its network and its volumes are there.
 pub const READY_TO_START: &str = "PodReadyToStartContainers";
+
+/// Condition that all containers of a pod are ended, to be started again together.
+pub const ALL_RESTARTING: &str = "AllContainersRestarting";
 
 /// Condition that shows what a pod waits for before it may start.
 pub const ADMITTED: &str = "carrack.io/Admitted";
@@ -225,6 +229,12 @@ fn container_status(
         ContainerState::Exited { code, .. } => match waiting {
             Some(w) if !i.stopped => {
                 s.state = Some(waiting_state(&w.reason, &w.message));
+                s.last_state = terminated(r);
+            }
+            // It ended in an earlier round of its pod, and is to run in this one.
+            None if !i.stopped && r.round < i.facts.round && kind != ContainerKind::Ephemeral => {
+                let is_next = init_done && kind == ContainerKind::Regular;
+                s.state = Some(waiting_state(if is_next { "ContainerCreating" } else { "PodInitializing" }, ""));
                 s.last_state = terminated(r);
             }
             _ => {
@@ -387,6 +397,22 @@ fn tell_resize(conditions: &mut Conditions<'_>, sizes: &Sizes<'_>) {
     }
 }
 
+/// That all containers are started again together is told until none is left of the round before, as upstream tells it
+/// (`GenerateAllContainersRestartingCondition`), and only of pods that have a rule for it.
+fn tell_round(conditions: &mut Conditions<'_>, i: &Inputs<'_>, over: bool) {
+    let facts = &i.facts;
+    if pod::restarters(facts.pod).next().is_none() {
+        return;
+    }
+    let is_left = |r: &ContainerRecord| r.may_run() && rounds::is_left(facts.pod, r, facts.round);
+    if !over && !i.stopped && facts.containers.iter().any(|r| is_left(r)) {
+        let message = "container exited with restart policy rule";
+        conditions.set(ALL_RESTARTING, true, "RestartAllContainersStarted", message);
+    } else {
+        conditions.set(ALL_RESTARTING, false, "", "");
+    }
+}
+
 /// What is told of all of a pod's containers.
 pub fn statuses(status: &PodStatus) -> impl Iterator<Item = &ContainerStatus> {
     let others = status.init_container_statuses.iter().chain(&status.ephemeral_container_statuses).flatten();
@@ -506,6 +532,7 @@ pub fn pod_status(i: &Inputs<'_>) -> PodStatus {
     if let Some(ended) = i.ended_because.filter(|ended| ended.disrupts) {
         conditions.set("DisruptionTarget", true, "TerminationByKubelet", &ended.message);
     }
+    tell_round(&mut conditions, i, over);
     tell_resize(&mut conditions, &i.sizes);
     status.conditions = Some(conditions.list);
     status.phase = Some(phase.into());

@@ -19,6 +19,7 @@ fn record(name: &str, attempt: u32, state: ContainerState) -> ContainerRecord {
         image: "i".into(),
         image_ref: "sha256:1".into(),
         hash: String::new(),
+        round: 0,
         size: Default::default(),
         user: None,
     }
@@ -86,6 +87,11 @@ impl Case {
                 outgrown: &BTreeSet::new(),
                 renewed: &BTreeSet::new(),
                 restarting: &BTreeSet::new(),
+                round: if self.stopped {
+                    rounds::begun(&self.containers)
+                } else {
+                    rounds::present(&pod, &self.containers)
+                },
             },
             waiting: &self.waiting,
             admitted: &self.admitted,
@@ -118,6 +124,29 @@ impl Case {
         }
         out
     }
+}
+
+/// A pod of which all containers start again when `a` ends with 88.
+fn watched() -> Value {
+    let rules = json!([{"action": "RestartAllContainers", "exitCodes": {"operator": "In", "values": [88]}}]);
+    json!({"initContainers": [{"name": "i"}],
+        "containers": [{"name": "a", "restartPolicy": "Never", "restartPolicyRules": rules}, {"name": "b"}]})
+}
+
+#[test]
+fn that_all_start_again_is_told_while_any_is_left() {
+    for (containers, expected) in [
+        (vec![record("a", 0, ContainerState::Running), record("b", 0, ContainerState::Running)], "False"),
+        (vec![record("a", 0, exited(88)), record("b", 0, ContainerState::Running)], "True"),
+        (vec![record("a", 0, exited(88)), record("b", 0, exited(137))], "False"),
+        (vec![record("a", 0, exited(1)), record("b", 0, ContainerState::Running)], "False"),
+    ] {
+        let status = Case { spec: watched(), ..Case::new(containers) }.status();
+        let told = status.conditions.iter().flatten().find(|c| c.type_ == ALL_RESTARTING).map(|c| c.status.as_str());
+        assert_eq!(told, Some(expected), "{status:?}");
+    }
+    let others = Case::new(vec![record("a", 0, exited(88))]).status();
+    assert!(others.conditions.iter().flatten().all(|c| c.type_ != ALL_RESTARTING), "of others nothing is told");
 }
 
 #[test]
@@ -173,6 +202,22 @@ fn a_pods_way() {
                 ..Case::new(vec![record("i", 0, ContainerState::Running)])
             },
             "Pending i=runningx0 a=PodInitializingx0",
+        ),
+        // All are to start again: one is ended for that, and none has ended.
+        (
+            Case {
+                spec: watched(),
+                ..Case::new(vec![record("a", 0, exited(88)), record("b", 0, ContainerState::Running)])
+            },
+            "Pending i=PodInitializingx0 a=PodInitializingx0 b=runningx0",
+        ),
+        (
+            Case {
+                spec: watched(),
+                stopped: true,
+                ..Case::new(vec![record("i", 0, exited(0)), record("a", 0, exited(88)), record("b", 0, exited(0))])
+            },
+            "Failed I i=Completed(0)x0 a=Error(88)x0 b=Completed(0)x0",
         ),
         // A phase that is over stays.
         (Case { status: json!({"phase": "Failed"}), ..Case::new(running()) }, "Failed I a=runningx0"),

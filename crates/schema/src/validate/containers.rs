@@ -62,8 +62,8 @@ const NOT_EPHEMERAL: [&str; 7] =
 
 /// After which ends a container is started again.
 const RESTARTS: &[&str] = &["Always", "Never", "OnFailure"];
-/// What becomes of a container whose end fits a rule. To start all of its pod's again is not there.
-const RULE_ACTIONS: &[&str] = &["Restart"];
+/// What becomes of a container whose end fits a rule.
+const RULE_ACTIONS: &[&str] = &["Restart", "RestartAllContainers"];
 const MAX_RULES: usize = 20;
 const MAX_EXIT_CODES: usize = 255;
 
@@ -149,7 +149,7 @@ impl<'a> Containers<'a> {
         self.resizing(container, errors);
         security::of_container(&container.field("securityContext"), self.host_users, errors);
         if role != Role::Ephemeral {
-            restarting(container, role, errors);
+            restarting(container, errors);
         }
         match role {
             Role::Main | Role::Sidecar => self.life(container, errors),
@@ -381,9 +381,9 @@ impl<'a> Containers<'a> {
     }
 }
 
-/// A container's own policy and the rules beside it (`validateContainerRestartPolicy`). A sidecar is started again after any end:
-/// rules say nothing of it, unless one could start all containers of its pod again.
-fn restarting(container: &Place<'_>, role: Role, errors: &mut Errors) {
+/// A container's own policy and the rules beside it (`validateContainerRestartPolicy`). A sidecar is started again after any end,
+/// and may have rules all the same, since one may start all containers of its pod again.
+fn restarting(container: &Place<'_>, errors: &mut Errors) {
     let rules = container.items("restartPolicyRules").count();
     match container.text("restartPolicy") {
         "" if rules > 0 => {
@@ -392,10 +392,6 @@ fn restarting(container: &Place<'_>, role: Role, errors: &mut Errors) {
         }
         "" => {}
         _ => container.one_of("restartPolicy", RESTARTS, errors),
-    }
-    if role == Role::Sidecar && rules > 0 {
-        let text = "may not be set for init containers with restartPolicy=Always";
-        errors.push(FieldError::forbidden(container.path_of("restartPolicyRules"), text));
     }
     if rules > MAX_RULES {
         errors.push(FieldError::too_many(container.path_of("restartPolicyRules"), rules, MAX_RULES as u64));

@@ -2,10 +2,15 @@
 //! dashboards ask. It is the summary of [`super::super::stats`] once more, with each container's id and image as the runtime has them.
 //! cAdvisor's other families, of the kernel's inner life, are not there.
 
+use std::collections::BTreeMap;
+
 use super::{Page, seconds};
+use crate::adapters::cgroups::Throttling;
 use crate::runtime::{ContainerRecord, ContainerState, Resources, RuntimeSnapshot};
 use crate::server::stats::{ContainerStats, FsStats, InterfaceStats, MemoryStats, PodStats, Summary};
 
+/// What tells a container from others.
+type Labels<'a> = Vec<(&'static str, &'a str)>;
 /// A number of a container, and when it was read, in milliseconds.
 type Value = fn(&ContainerStats) -> Option<(String, i64)>;
 /// What is told of each container: a family's name, its kind, its help, labels of its own, and the number.
@@ -32,7 +37,11 @@ fn swap(c: &ContainerStats) -> Option<(String, i64)> {
 }
 
 /// The page.
-pub(in crate::server) fn cadvisor(summary: &Summary, runtime: &RuntimeSnapshot) -> String {
+pub(in crate::server) fn cadvisor(
+    summary: &Summary,
+    runtime: &RuntimeSnapshot,
+    throttling: &BTreeMap<String, Throttling>,
+) -> String {
     let mut page = Page::default();
     let failures = "container_memory_failures_total";
     let counted = "Cumulative count of memory allocation failures.";
@@ -90,9 +99,34 @@ pub(in crate::server) fn cadvisor(summary: &Summary, runtime: &RuntimeSnapshot) 
             page.sample(name, labels, start.0.as_second());
         }
     }
+    throttled(
+        &mut page,
+        containers.iter().filter_map(|(labels, _, record)| Some((labels, throttling.get(&(*record)?.id)?))),
+    );
     limits(&mut page, containers.iter().filter_map(|(labels, _, record)| Some((labels, (*record)?))));
     networks(&mut page, summary);
+    let name = "container_scrape_error";
+    page.family(name, "gauge", "1 if there was an error while getting container metrics, 0 otherwise.");
+    page.sample(name, &[], 0);
     page.0
+}
+
+/// How often containers that have a quota of the CPUs had used it up, and for how long they were held back for that.
+fn throttled<'a>(page: &mut Page, of: impl Iterator<Item = (&'a Labels<'a>, &'a Throttling)>) {
+    let all: Vec<_> = of.collect();
+    type Count = fn(&Throttling) -> String;
+    let families: [(&str, &str, Count); 3] = [
+        ("periods", "Number of elapsed enforcement period intervals.", |t| t.periods.to_string()),
+        ("throttled_periods", "Number of throttled period intervals.", |t| t.throttled.to_string()),
+        ("throttled_seconds", "Total time duration the container has been throttled.", |t| seconds(t.throttled_ns)),
+    ];
+    for (what, help, value) in families {
+        let name = format!("container_cpu_cfs_{what}_total");
+        page.family(&name, "counter", help);
+        for (labels, throttling) in &all {
+            page.sample(&name, labels, value(throttling));
+        }
+    }
 }
 
 /// What the runtime holds of the run that is told of.
@@ -111,7 +145,7 @@ fn record_of<'a>(
 type Limit = fn(&Resources) -> Option<i64>;
 
 /// What containers may use, where their runtime tells.
-fn limits<'a>(page: &mut Page, of: impl Iterator<Item = (&'a Vec<(&'static str, &'a str)>, &'a ContainerRecord)>) {
+fn limits<'a>(page: &mut Page, of: impl Iterator<Item = (&'a Labels<'a>, &'a ContainerRecord)>) {
     let limited: Vec<_> = of.filter_map(|(labels, record)| Some((labels, record.size.actual.as_ref()?))).collect();
     // One that has no quota is not told to have one.
     let families: [(&str, &str, Limit); 4] = [
@@ -134,7 +168,7 @@ fn of_container<'a>(
     pod: &'a PodStats,
     container: &'a ContainerStats,
     record: Option<&'a ContainerRecord>,
-) -> Vec<(&'static str, &'a str)> {
+) -> Labels<'a> {
     vec![
         ("container", container.name.as_str()),
         ("image", record.map_or("", |r| r.image.as_str())),
@@ -218,6 +252,7 @@ mod tests {
             image: "busybox".into(),
             image_ref: String::new(),
             hash: String::new(),
+            round: 0,
             size: ContainerSize {
                 made_with: None,
                 actual: Some(Resources { cpu_shares: 512, memory_limit_bytes: 64, ..Resources::default() }),
@@ -228,7 +263,9 @@ mod tests {
             sandboxes: Vec::new(),
             containers: vec![record(0, ContainerState::Created), record(1, ContainerState::Running)],
         };
-        let page = cadvisor(&Summary { pods: vec![pod], ..Summary::default() }, &runtime);
+        let held_back = Throttling { periods: 9, throttled: 2, throttled_ns: 2_500_000_000 };
+        let throttling = BTreeMap::from([("id1".to_owned(), held_back), ("id0".to_owned(), held_back)]);
+        let page = cadvisor(&Summary { pods: vec![pod], ..Summary::default() }, &runtime, &throttling);
         let of = "container=\"c\",image=\"busybox\",name=\"id1\",namespace=\"ns\",pod=\"p\"";
         for line in [
             format!("container_cpu_usage_seconds_total{{cpu=\"total\",{of}}} 1.500000001 7000"),
@@ -237,6 +274,10 @@ mod tests {
             format!("container_memory_failures_total{{failure_type=\"pgfault\",scope=\"container\",{of}}} 3 7000"),
             format!("container_memory_failures_total{{failure_type=\"pgmajfault\",scope=\"container\",{of}}} 0 7000"),
             format!("container_start_time_seconds{{{of}}} 7"),
+            format!("container_cpu_cfs_periods_total{{{of}}} 9"),
+            format!("container_cpu_cfs_throttled_periods_total{{{of}}} 2"),
+            format!("container_cpu_cfs_throttled_seconds_total{{{of}}} 2.500000000"),
+            "container_scrape_error 0".into(),
             format!("container_spec_cpu_shares{{{of}}} 512"),
             format!("container_spec_memory_limit_bytes{{{of}}} 64"),
             "container_network_receive_bytes_total{interface=\"eth0\",namespace=\"ns\",pod=\"p\"} 9 7000".into(),

@@ -56,6 +56,81 @@ async fn files_and_lists_are_served() {
 }
 
 #[tokio::test]
+async fn parts_of_files_are_served() {
+    let (world, node) = world().await;
+    let whole = world.send(request(Method::GET, "/logs/messages", &[])).await;
+    let headers = whole.headers().clone();
+    assert_eq!(headers["accept-ranges"], "bytes");
+    assert_eq!(headers["content-length"], "8");
+    assert!(!headers.contains_key("content-range"), "{headers:?}");
+    let changed = headers["last-modified"].to_str().expect("text");
+    for (asked, code, range, expected) in [
+        (&[("range", "bytes=4-")][..], 206, Some("bytes 4-7/8"), "two\n"),
+        (&[("range", "bytes=-4")], 206, Some("bytes 4-7/8"), "two\n"),
+        (&[("range", "bytes=0-2")], 206, Some("bytes 0-2/8"), "one"),
+        (&[("range", "bytes=0-2"), ("if-range", changed)], 206, Some("bytes 0-2/8"), "one"),
+        (&[("range", "bytes=0-2"), ("if-range", "Thu, 01 Jan 1970 00:00:00 GMT")], 200, None, "one\ntwo\n"),
+        (&[("range", "bytes=8-")], 416, Some("bytes */8"), "invalid range: failed to overlap\n"),
+        (&[("range", "lines=1-2")], 416, None, "invalid range\n"),
+        (&[("if-modified-since", changed)], 304, None, ""),
+        (&[("if-modified-since", "Thu, 01 Jan 1970 00:00:00 GMT")], 200, None, "one\ntwo\n"),
+    ] {
+        let response = world.send(request(Method::GET, "/logs/messages", asked)).await;
+        let told = response.headers().get("content-range").map(|range| range.to_str().expect("text").to_owned());
+        assert_eq!(told.as_deref(), range, "{asked:?}");
+        assert_eq!(text(response).await, (code, expected.to_owned()), "{asked:?}");
+    }
+    drop(node);
+}
+
+/// Stands in for journalctl: it knows one unit, and tells what it is asked.
+const JOURNAL: &str = "if [ \"$1\" = --field ]; then echo kubelet.service; else echo \"asked $*\"; echo oops >&2; fi\n";
+
+#[tokio::test]
+async fn services_are_asked_for() {
+    let (_, node) = world().await;
+    let (logs, script) = (node.path().join("log"), node.path().join("journal"));
+    fs::write(&script, JOURNAL).expect("written");
+    fs::create_dir(logs.join("crio")).expect("made");
+    fs::write(logs.join("crio/crio.log"), "of crio\n").expect("written");
+    let settings = |log_queries: bool| Settings {
+        system_logs: Some(logs.clone()),
+        log_queries,
+        journal: vec!["sh".into(), script.to_string_lossy().into_owned()],
+        ..Settings::default()
+    };
+    let world = World::with(settings(true)).await;
+    for (query, code, expected) in [
+        (
+            "query=kubelet&tailLines=3&pattern=a+b",
+            200,
+            "asked --utc --no-pager --pager-end --lines=3 --unit=kubelet --grep=a b --output=short-precise\noops\n",
+        ),
+        ("query=messages", 200, "one\ntwo\n"),
+        ("query=crio", 200, "of crio\n"),
+        ("query=none", 200, "\nlog not found for none\n"),
+        ("query=out", 200, "\nlog not found for out\n"),
+        (
+            "query=crio&boot=0",
+            200,
+            "\noptions present and query resolved to log files for [crio]\ntry without specifying options\n",
+        ),
+        ("query=/crio/crio.log", 200, "of crio\n"),
+        ("query=../secret", 404, "404 page not found\n"),
+        ("query=", 400, "query: Invalid value: \"\": query cannot be empty\n"),
+        ("tailLines=3", 406, "query: Required value: cannot be empty with options\n"),
+    ] {
+        assert_eq!(world.get(&format!("/logs/?{query}")).await, (code, expected.to_owned()), "{query}");
+    }
+    let (code, why) = world.get("/logs/messages?query=kubelet").await;
+    assert_eq!((code, why.as_str()), (406, "path not allowed in query mode\n"));
+    // Where nobody may ask so, it is a list as ever.
+    let world = World::with(settings(false)).await;
+    let (code, page) = world.get("/logs/?query=kubelet").await;
+    assert!(code == 200 && page.contains("messages"), "{page}");
+}
+
+#[tokio::test]
 async fn nothing_leads_out_of_them() {
     let (world, _node) = world().await;
     let no_page = || (404, "404 page not found\n".to_owned());

@@ -508,7 +508,8 @@ fn rules_of_restarts() {
         &base,
         &[
             (rules, json!([good(), rule("Restart", "NotIn", vec![])]), &[]),
-            (rules, json!([rule("RestartAllContainers", "In", vec![1])]), &[&action]),
+            (rules, json!([rule("RestartAllContainers", "In", vec![1])]), &[]),
+            (rules, json!([rule("RestartNone", "In", vec![1])]), &[&action]),
             (rules, json!([good(), rule("Restart", "Odd", vec![1])]), &[&operator]),
             (rules, json!([{"action": "Restart"}]), &[&codes]),
             (rules, json!([rule("Restart", "In", (0..255).collect())]), &[]),
@@ -521,12 +522,8 @@ fn rules_of_restarts() {
                 json!([good()]),
                 &["Required spec.initContainers[0].restartPolicy"],
             ),
-            // It is started again after any end.
-            (
-                "/spec/initContainers/1/restartPolicyRules",
-                json!([good()]),
-                &["Forbidden spec.initContainers[1].restartPolicyRules"],
-            ),
+            // A sidecar may end so that all are started again.
+            ("/spec/initContainers/1/restartPolicyRules", json!([rule("RestartAllContainers", "In", vec![1])]), &[]),
         ],
     );
 }
