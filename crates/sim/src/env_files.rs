@@ -32,9 +32,9 @@ pub(crate) const PART: &str = "env files";
 const VARIABLE: &str = "WRITTEN";
 const FILE: &str = "env";
 /// The volume, which is mounted under this name.
-const VOLUME: &str = "vars";
+pub(crate) const VOLUME: &str = "vars";
 /// What an init container with this variable writes there.
-const WRITES: &str = "WRITES";
+pub(crate) const WRITES: &str = "WRITES";
 /// One read in so many fails, where anything does.
 pub(crate) const FAILS_ONE_IN: u64 = 3;
 /// How long it takes to write a file.

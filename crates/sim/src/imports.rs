@@ -7,7 +7,8 @@
 //!                 └─▶ somebody deletes it ─▶ made anew, while the machine still has the old claim
 //! ```
 //!
-//! What is said of a DataVolume follows from its UID and its age. So it is done in the end, however often who says it dies.
+//! What is said of a DataVolume follows from its UID and its age. So it is done in the end, however often who says it dies. Some have a
+//! claim of a class whose volumes are given to whoever uses the claim first, and say so until then.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -18,6 +19,7 @@ use carrack_types::kubevirt::{VirtualMachine, run_strategy};
 use carrack_types::resource::{Kind as _, Object as _};
 use carrack_types::well_known::kubevirt::{APP_LABEL, LAUNCHER};
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
+use k8s_openapi::api::storage::v1::StorageClass;
 use serde_json::{Value, json};
 
 use crate::chance::between;
@@ -32,6 +34,9 @@ use crate::workload::{Act, What, ask, delete, disk, machine, up_to};
 pub(crate) const NAME: &str = "launchers-wait-for-their-disks";
 /// The name of this part of the work.
 pub(crate) const PART: &str = "imports";
+
+/// The class of claims that get a volume for their first consumer, of those that are there.
+const CLASS: &str = "imported";
 
 /// What is said of a DataVolume that is not done.
 const SCHEDULED: &str = "ImportScheduled";
@@ -66,6 +71,10 @@ pub(crate) fn definition() -> (String, Value) {
 
 /// Machines with such a disk, which start anew, lose their DataVolume, or are deleted.
 pub(crate) fn acts(rng: &mut Rng, safety: Duration, acts: &mut Vec<Act>) {
+    let object = json!({"apiVersion": "storage.k8s.io/v1", "kind": "StorageClass", "metadata": {"name": CLASS},
+        "provisioner": "sim/nobody", "volumeBindingMode": "WaitForFirstConsumer"});
+    let what = What::Create { resource: StorageClass::resource(), object, want: None };
+    acts.push(Act { at: Duration::from_millis(100), what });
     for n in 0..1 + rng.below(up_to(3, safety)) {
         let (name, of_disk) = (format!("imported{n}"), format!("imported{n}-disk"));
         let source = json!({"source": {"blank": {}}, "storage": {"resources": {"requests": {"storage": "1Gi"}}}});
@@ -153,12 +162,16 @@ impl Controller for Importer {
             return Plan::none();
         }
         let age = now.since(volume.metadata.creation_timestamp.as_ref().map_or(now, Time::from));
-        let script = Script::of(&mut self.0.fork(volume.uid()));
+        let mut rng = self.0.fork(volume.uid());
+        let waits = rng.fork("waits for a consumer").one_in(3);
+        let script = Script::of(&mut rng);
         let claim = view.get::<PersistentVolumeClaim>(&key.namespace, &key.name);
-        let plan = if claim.is_none() && age >= script.claim { make(volume, view) } else { Plan::none() };
+        let plan = if claim.is_none() && age >= script.claim { make(volume, waits, view) } else { Plan::none() };
         let has_own = claim.is_some_and(|claim| claim.controller_uid() == Some(volume.uid()));
+        let is_bound = claim.is_some_and(|claim| claim.spec.as_ref().is_some_and(|spec| spec.volume_name.is_some()));
         let said = match script.said(age) {
             phase::SUCCEEDED if age >= script.claim && !has_own => SCHEDULED,
+            _ if waits && has_own && !is_bound => phase::WAIT_FOR_FIRST_CONSUMER,
             said => said,
         };
         let plan = match volume.status.phase == said {
@@ -172,11 +185,17 @@ impl Controller for Importer {
     }
 }
 
-/// The claim of a DataVolume, and a volume for it that every node can have.
-fn make(volume: &DataVolume, view: &View<'_>) -> Plan {
+/// The claim of a DataVolume, and a volume that every node can have: for it, or for whichever claim is used first.
+fn make(volume: &DataVolume, waits: bool, view: &View<'_>) -> Plan {
     let name = format!("import-{}", volume.uid());
     let (mut of_volume, mut of_claim) = disk(&name, &name, volume.name());
-    of_volume["spec"]["claimRef"] = json!({"namespace": volume.namespace(), "name": volume.name()});
+    if waits {
+        of_volume["spec"]["storageClassName"] = json!(CLASS);
+        of_claim["spec"] = json!({"accessModes": ["ReadWriteOnce"], "storageClassName": CLASS,
+            "resources": {"requests": {"storage": "1Gi"}}});
+    } else {
+        of_volume["spec"]["claimRef"] = json!({"namespace": volume.namespace(), "name": volume.name()});
+    }
     of_claim["metadata"]["ownerReferences"] = json!([controller_ref(volume)]);
     let plan = match view.get::<PersistentVolume>("", &name) {
         Some(_) => Plan::none(),

@@ -21,6 +21,8 @@ pub(crate) struct Intervals {
     pub stall: Option<Duration>,
     /// A machine's clock is set.
     pub clock: Option<Duration>,
+    /// The clock of an API server's machine is set.
+    pub server_clock: Option<Duration>,
     pub flood: Option<Duration>,
     /// A hollow node loses its power, or is taken out of the cluster besides.
     pub vanish: Option<Duration>,
@@ -58,6 +60,7 @@ impl Intervals {
             pause: other(self.pause),
             stall: other(self.stall),
             clock: other(self.clock),
+            server_clock: other(self.server_clock),
             flood: other(self.flood),
             vanish: other(self.vanish),
             lose: other(self.lose),

@@ -481,8 +481,11 @@ fn is_launcher(pod: &Value) -> bool {
 /// An owned object was just made.
 fn children(change: &Change, observer: &Observer, breaches: &mut Vec<Breach>) {
     let owner = controller(change.object());
+    // What uses an instance's claims before they are filled is beside its launcher.
+    let is_consumer = |object: &Value| text(object, "/metadata/name").starts_with("virt-provisioning-");
     // Workloads have bounds of their own.
-    if owner.is_empty() || change.resource == "pod" && !is_launcher(change.object()) {
+    let is_pod_of_others = change.resource == "pod" && !is_launcher(change.object());
+    if owner.is_empty() || is_pod_of_others || is_consumer(change.object()) {
         return;
     }
     let in_a_set = observer.all("vmirs").any(|set| uid(set) == owner);
@@ -495,7 +498,7 @@ fn children(change: &Change, observer: &Observer, breaches: &mut Vec<Breach>) {
     let succeeded = change.resource == "pod" || in_a_set;
     let alive: BTreeSet<String> = observer
         .all(change.resource)
-        .filter(|o| controller(o) == owner && !(succeeded && (terminal(o) || deleting(o))))
+        .filter(|o| controller(o) == owner && !is_consumer(o) && !(succeeded && (terminal(o) || deleting(o))))
         .map(key_of)
         .collect();
     if alive.len() > most {

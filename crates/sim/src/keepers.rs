@@ -3,9 +3,10 @@
 //! Whether its guest runs is not asked here: its volume may lie on a node that is down. What is asked is that the claim is there
 //! for as long as the machine is, whatever becomes of its instances, and that there is one.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
-use carrack_engine::Rng;
+use carrack_engine::{Rng, Time};
 use carrack_types::kubevirt::VirtualMachine;
 use carrack_types::resource::Kind as _;
 use k8s_openapi::api::storage::v1::StorageClass;
@@ -59,8 +60,8 @@ pub(crate) fn acts(rng: &mut Rng, safety: Duration, always: bool, acts: &mut Vec
     }
 }
 
-/// A claim has come or gone.
-pub(crate) fn changed(change: &Change, observer: &Observer, breaches: &mut Vec<Breach>) {
+/// A claim has come or gone. `made` says when each claim and machine was made, by UID.
+pub(crate) fn changed(change: &Change, observer: &Observer, made: &BTreeMap<String, Time>, breaches: &mut Vec<Breach>) {
     let claim = change.object();
     let Some(machine) = claim["metadata"]["labels"]["persistent-state-for"].as_str() else { return };
     let is_of_instance = text(claim, "/metadata/ownerReferences/0/kind") == "VirtualMachineInstance";
@@ -75,7 +76,7 @@ pub(crate) fn changed(change: &Change, observer: &Observer, breaches: &mut Vec<B
         }
         (Some(old), None) => {
             // That of an instance counts as the machine's: there are no instances of that name without one.
-            let made = |object: &Value| text(object, "/metadata/creationTimestamp").to_owned();
+            let made = |object: &Value| made.get(uid(object)).copied();
             let its = |vm: &&Value| {
                 uid(vm) == controller(old) || is_of_instance && key_of(vm).ends_with(machine) && made(vm) <= made(old)
             };

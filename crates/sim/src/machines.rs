@@ -35,16 +35,30 @@ pub(crate) struct Machines {
     heard: BTreeMap<String, Time>,
     /// Since when machines that should run do not.
     down: BTreeMap<String, Time>,
+    /// When each machine and each claim was made, by UID: servers' clocks differ.
+    made: BTreeMap<String, Time>,
     imports: crate::imports::Imports,
+    backups: crate::backups::Backups,
 }
 
 impl Machines {
     /// Changes that were just committed.
-    pub(crate) fn changed(&mut self, now: Time, changes: &[Change], observer: &Observer, breaches: &mut Vec<Breach>) {
+    pub(crate) fn changed(
+        &mut self,
+        now: Time,
+        changes: &[Change],
+        observer: &Observer,
+        nodes: &BTreeMap<u8, Node>,
+        breaches: &mut Vec<Breach>,
+    ) {
         for change in changes {
             self.imports.changed(change, observer, breaches);
+            self.backups.changed(now, change, observer, nodes, breaches);
+            if matches!(change.resource, "vm" | "claim") && change.before.is_none() {
+                self.made.insert(uid(change.object()).to_owned(), now);
+            }
             if change.resource == "claim" {
-                crate::keepers::changed(change, observer, breaches);
+                crate::keepers::changed(change, observer, &self.made, breaches);
             }
             if change.resource == "pod" {
                 crate::evictions::changed(change, observer, breaches);
@@ -116,6 +130,7 @@ impl Machines {
                 }
             }
         }
+        self.backups.look(now, healed, observer, nodes, breaches);
         let up = wants.iter().filter(|((kind, _), want)| *kind == "vm" && **want == Want::Up);
         let down: Vec<&str> =
             up.map(|((_, name), _)| name.as_str()).filter(|name| guests_of(name, nodes) == 0).collect();

@@ -127,7 +127,7 @@ impl Options {
                 own.safety = own.safety.min(Duration::from_secs(60));
             }
             Some(Bug::AdoptedUnasked) => own.safety = own.safety.min(Duration::from_secs(90)),
-            Some(Bug::IllDevicesGiven | Bug::UnwrittenCounts | Bug::RefusedCounts) => {
+            Some(Bug::IllDevicesGiven | Bug::UnwrittenCounts | Bug::RefusedCounts | Bug::CordonsUnheard) => {
                 own.machines = false;
                 own.safety = own.safety.min(Duration::from_secs(60));
             }
@@ -157,7 +157,7 @@ impl Options {
         if planted == Some(Bug::SignalsForgotten) {
             own.safety = own.safety.min(Duration::from_secs(20));
         }
-        if planted.is_some_and(Bug::is_of_dead_nodes) {
+        if planted.is_some_and(|bug| bug.is_of_dead_nodes() || bug.is_of_backups()) {
             own.safety = own.safety.min(Duration::from_secs(60));
         }
         if self.swarm && planted.is_none() {
@@ -522,7 +522,10 @@ impl Swarm {
                 | Bug::TenantsChooseGpus
                 | Bug::OutdatedStarts
                 | Bug::UnfilledDisksStart
-                | Bug::ClaimsAddUp,
+                | Bug::ClaimsAddUp
+                | Bug::UnfrozenGuests
+                | Bug::DeafThaws
+                | Bug::BlankCopies,
             ) => {
                 crash_one_in_effects = 0;
                 intervals = Intervals::default();
@@ -599,6 +602,7 @@ impl Swarm {
                 | Bug::EndlessSleeps
                 | Bug::HooksAside
                 | Bug::LateHooks
+                | Bug::RestartsAlone
                 | Bug::ProbesUnnoted
                 | Bug::ToldAtOnce
                 | Bug::SecretsOverlooked
@@ -726,6 +730,8 @@ impl Swarm {
                 crash_one_in_effects = 0;
                 intervals = Intervals::default();
             }
+            // Another node to go to, and a scheduler that lives on: who starts anew reads of cordons.
+            Some(Bug::CordonsUnheard) => (nodes, crash_one_in_effects, intervals) = (2, 0, Intervals::default()),
             Some(Bug::HastyOrphans) => intervals.vanish = Some(Duration::from_secs(15)),
             Some(Bug::ClocksOfAnother) => {
                 // Leaders that are cut off, and lead again.

@@ -764,6 +764,13 @@ const OTHERS: &[Plant] = &[
         bug: Bug::LateHooks,
     },
     Plant {
+        name: "restarts-alone",
+        what: "a container that has ended so that all of its pod start again starts again alone",
+        found_by: crate::rounds::NAME,
+        also: &[],
+        bug: Bug::RestartsAlone,
+    },
+    Plant {
         name: "probes-unnoted",
         what: "a container that is stopped for its probe is taken for one that has ended by itself",
         found_by: crate::probed::NAME,
@@ -938,6 +945,13 @@ const OTHERS: &[Plant] = &[
         found_by: crate::unread::NAME,
         also: &[],
         bug: Bug::UnreadVolumesHold,
+    },
+    Plant {
+        name: "cordons-unheard",
+        what: "a scheduler does not hear that a node is cordoned",
+        found_by: crate::cordons::NAME,
+        also: &[],
+        bug: Bug::CordonsUnheard,
     },
 ];
 

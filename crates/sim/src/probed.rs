@@ -116,6 +116,7 @@ mod tests {
             image: String::new(),
             image_ref: String::new(),
             hash: String::new(),
+            round: 0,
             size: ContainerSize { made_with: None, actual: None },
             user: None,
         }

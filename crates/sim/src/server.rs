@@ -104,9 +104,11 @@ pub(crate) struct Conn {
     pub last: Time,
 }
 
-/// The clock and the chance of the API server, and whom it calls.
+/// The clock and the chance of API servers, and whom they call.
 struct SimEnv {
     state: Mutex<(Time, Rng)>,
+    /// How far each server's clock is ahead, in nanoseconds.
+    ahead_ns: Mutex<Vec<i64>>,
     pace: Arc<Pace>,
     webhook: Arc<Webhook>,
     meters: Arc<Meters>,
@@ -116,18 +118,33 @@ impl SimEnv {
     fn lock(&self) -> std::sync::MutexGuard<'_, (Time, Rng)> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
+
+    fn lock_clocks(&self) -> std::sync::MutexGuard<'_, Vec<i64>> {
+        self.ahead_ns.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn ahead_ns(&self, server: usize) -> i64 {
+        self.lock_clocks().get(server).copied().unwrap_or(0)
+    }
 }
 
-impl Env for SimEnv {
+/// The same for one server, which goes by the time of day as its own machine tells it.
+struct OwnEnv {
+    all: Arc<SimEnv>,
+    server: usize,
+}
+
+impl Env for OwnEnv {
     fn now(&self) -> jiff::Timestamp {
-        let ns = self.lock().0.0;
+        let ns = self.all.lock().0.0.saturating_add(self.all.ahead_ns(self.server));
         jiff::Timestamp::from_nanosecond(i128::from(ns)).unwrap_or(jiff::Timestamp::UNIX_EPOCH)
     }
     fn random(&self) -> u64 {
-        self.lock().1.u64()
+        self.all.lock().1.u64()
     }
     fn call(&self, call: Call) -> Calling {
-        if meters::is_called(&call) { self.meters.discovery() } else { self.webhook.call(&self.pace, call) }
+        let SimEnv { pace, webhook, meters, .. } = &*self.all;
+        if meters::is_called(&call) { meters.discovery() } else { webhook.call(pace, call) }
     }
 }
 
@@ -196,7 +213,13 @@ impl Servers {
         let state = Mutex::new((now, rng.fork("env")));
         let mut servers = Self {
             mem: Arc::new(MemStore::default().paced()),
-            env: Arc::new(SimEnv { state, pace: pace.clone(), webhook: webhook.clone(), meters: meters.clone() }),
+            env: Arc::new(SimEnv {
+                state,
+                ahead_ns: Mutex::new(vec![0; settings.count]),
+                pace: pace.clone(),
+                webhook: webhook.clone(),
+                meters: meters.clone(),
+            }),
             pace,
             webhook,
             meters,
@@ -264,6 +287,18 @@ impl Servers {
         self.mem.tick(u64::try_from(now.0 / 1_000_000).unwrap_or(0));
     }
 
+    /// How far a server's clock is ahead, in nanoseconds.
+    pub(crate) fn ahead_ns(&self, server: usize) -> i64 {
+        self.env.ahead_ns(server)
+    }
+
+    /// A server's clock is set: it goes by that at once, as its process asks for the time of day.
+    pub(crate) fn set_clock(&self, server: usize, ahead_ns: i64) {
+        if let Some(own) = self.env.lock_clocks().get_mut(server) {
+            *own = ahead_ns;
+        }
+    }
+
     pub(crate) fn is_up(&self, server: usize) -> bool {
         self.apis.get(server).is_some_and(Option::is_some)
     }
@@ -276,7 +311,7 @@ impl Servers {
     pub(crate) fn start(&mut self, server: usize) {
         let stale = self.settings.stale && server + 1 == self.settings.count;
         let store = Arc::new(PacedStore::new(self.mem.clone(), self.pace.clone(), stale));
-        let mut config = Config::new(store, self.env.clone());
+        let mut config = Config::new(store, Arc::new(OwnEnv { all: self.env.clone(), server }));
         config.plugins.push(match self.settings.blind {
             Some(blind) => Box::new(blind),
             None => Box::new(carrack_virt::admission::VirtAdmission),

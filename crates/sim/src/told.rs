@@ -25,7 +25,7 @@ use crate::workload::{Act, What, delete, mounting};
 /// The invariant.
 pub(crate) const NAME: &str = "ends-are-told";
 /// Annotation of a pod that is the picture of another one: its kubelet takes it away as it is.
-const MIRROR: &str = "kubernetes.io/config.mirror";
+pub(crate) const MIRROR: &str = "kubernetes.io/config.mirror";
 
 /// With the planted bug: pods that take their time to end, one of which is mostly about to.
 pub(crate) fn acts(rng: &mut Rng, safety: Duration, acts: &mut Vec<Act>) {

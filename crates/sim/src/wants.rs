@@ -56,13 +56,14 @@ fn condition<'a>(object: &'a Value, kind: &str) -> &'a str {
     conditions(object).find(|c| c["type"] == kind).and_then(|c| c["status"].as_str()).unwrap_or_default()
 }
 
-/// The first thing that is not as it was asked to be. `lost` says that a node was taken out with what it ran, and `crossed` of
-/// a pod that was refused that what it was to have may have been granted to another one while its binding was under way.
+/// The first thing that is not as it was asked to be. `may_be_gone` says of a single pod that it was evicted, or that a node was
+/// taken out with what it ran; and `crossed` of a pod that was refused that what it was to have may have been granted to another
+/// one while its binding was under way.
 pub(crate) fn lacking(
     wants: &BTreeMap<(&'static str, String), Want>,
     observer: &Observer,
     nodes: &BTreeMap<u8, Node>,
-    lost: bool,
+    may_be_gone: &dyn Fn(&str) -> bool,
     finicky: bool,
     crossed: &dyn Fn(&Value) -> bool,
 ) -> Option<String> {
@@ -76,8 +77,8 @@ pub(crate) fn lacking(
                 None
             }
             (Want::Pod { important: false, .. } | Want::Gpus { important: false }, None) => None,
-            // Nobody makes a single pod again that was on a node which was taken out.
-            (Want::Pod { .. }, None) if lost => None,
+            // Nobody makes a single pod again.
+            (Want::Pod { .. }, None) if may_be_gone(name) => None,
             (_, None) => Some("is not there".to_owned()),
             (Want::Parent, Some(parent)) => {
                 let children = observer.all("secret").filter(|s| controller(s) == uid(parent)).count();

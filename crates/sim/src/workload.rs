@@ -129,7 +129,7 @@ pub(crate) type Part = fn(&mut Rng, Duration, &mut Vec<Act>);
 
 /// What containers are made of, and how they end: parts of the work that are there in some runs alone, and beside no planted bug,
 /// each with the name of its chance. Which of them a small run has is chosen with the rest of its work.
-pub(crate) const OF_STARTS: [(&str, &str, Part); 8] = [
+pub(crate) const OF_STARTS: [(&str, &str, Part); 9] = [
     (crate::images::PART, "whether images are private", crate::images::acts),
     (crate::reimaged::PART, "whether images change", crate::reimaged::acts),
     (crate::env_files::PART, "whether variables are in files", crate::env_files::acts),
@@ -138,6 +138,7 @@ pub(crate) const OF_STARTS: [(&str, &str, Part); 8] = [
     (crate::links::PART, "whether lists of services are slow", crate::links::acts),
     (crate::asked::PART, "whether probes are to be passed", crate::asked::acts),
     (crate::ordered::PART, "whether hooks hold back", crate::ordered::acts),
+    (crate::rounds::PART, "whether all start again", crate::rounds::acts),
 ];
 
 /// The people.
@@ -265,6 +266,9 @@ impl User {
         }
         if crate::imports::are_there(rng, options) && parts.has(crate::imports::PART) {
             crate::imports::acts(&mut rng.fork(crate::imports::PART), options.safety, &mut acts);
+        }
+        if crate::backups::are_there(rng, options) && parts.has(crate::backups::PART) {
+            crate::backups::acts(&mut rng.fork(crate::backups::PART), options.safety, &mut acts);
         }
         if crate::impostors::are_there(rng, options, bug) && parts.has(crate::impostors::PART) {
             crate::impostors::acts(&mut rng.fork(crate::impostors::PART), options.safety, &mut acts);

@@ -34,9 +34,10 @@ impl<T> Default for Told<T> {
 }
 
 impl<T> Word<T> {
+    /// One that is of a later time was told before the clock was set back: how old it is nobody knows.
     fn is_believed(&self, remote: &Remote, now_s: i64) -> bool {
         let fresh_s = if self.is_current { FRESH_S } else { SILENT_S };
-        self.revision == remote.revision && now_s - self.at_s < fresh_s
+        self.revision == remote.revision && (0..fresh_s).contains(&now_s.saturating_sub(self.at_s))
     }
 }
 
@@ -119,6 +120,8 @@ mod tests {
             (0, 2, Ok(3), true, Some(3), true),
             (FRESH_S, 2, Err(()), true, Some(3), false),
             (1, 2, Ok(4), false, Some(3), false),
+            // The clock is set back.
+            (-3600, 2, Ok(5), true, Some(5), true),
         ] {
             let now_s = clock.0.fetch_add(after_s, Ordering::Relaxed) + after_s;
             let mut was_asked = false;

@@ -1,6 +1,7 @@
 //! What must hold of clones at every step, read from the API alone.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Debug;
 use std::time::Duration;
 
 use carrack_engine::Time;
@@ -287,6 +288,15 @@ fn instants(content: &Value, observer: &Observer, breaches: &mut Vec<Breach>) {
         let instant = holder.and_then(|holder| holder["metadata"]["annotations"][INSTANT].as_str());
         instants.insert(volume, instant);
     }
+    one_instant(content, &instants, breaches);
+}
+
+/// A content that can be used has disks of one instant: this is when each was last written to, by volume.
+pub(crate) fn one_instant<T: PartialEq + Debug>(
+    content: &Value,
+    instants: &BTreeMap<&str, T>,
+    breaches: &mut Vec<Breach>,
+) {
     let mut all = instants.values();
     let first = all.next();
     if all.any(|instant| Some(instant) != first) {

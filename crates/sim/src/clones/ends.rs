@@ -23,8 +23,21 @@ fn disks<'a>(machine: &'a Value, observer: &'a Observer) -> BTreeMap<&'a str, Op
     claims(machine).map(|(volume, claim)| (volume, of(claim))).collect()
 }
 
-/// Why a clone is not as it should be.
+/// Why a clone, or what it has made, is not as it should be.
 pub(crate) fn lacks(clone: &Value, may_fail: bool, observer: &Observer) -> Option<String> {
+    let target = || target_of(clone, observer).and_then(|target| target_lacks(target, observer));
+    let succeeded = || text(clone, "/status/phase") == "Succeeded";
+    course_lacks(clone, may_fail, observer).or_else(|| succeeded().then(target).flatten())
+}
+
+/// The machine that a clone has made.
+fn target_of<'a>(clone: &Value, observer: &'a Observer) -> Option<&'a Value> {
+    let (namespace, name) = (text(clone, "/metadata/namespace"), text(clone, "/status/targetName"));
+    observer.get("vm", &format!("{namespace}/{name}"))
+}
+
+/// Why a clone has not come to its end, or not in order.
+pub(crate) fn course_lacks(clone: &Value, may_fail: bool, observer: &Observer) -> Option<String> {
     if deleting(clone) {
         return Some("is still going".to_owned());
     }
@@ -37,10 +50,7 @@ pub(crate) fn lacks(clone: &Value, may_fail: bool, observer: &Observer) -> Optio
     let namespace = text(clone, "/metadata/namespace");
     let find = |kind: &'static str, name: &str| observer.get(kind, &format!("{namespace}/{name}"));
     match text(clone, "/status/phase") {
-        "Succeeded" => match find("vm", text(clone, "/status/targetName")) {
-            Some(target) => target_lacks(target, observer),
-            None => Some("has no target any more".to_owned()),
-        },
+        "Succeeded" => target_of(clone, observer).is_none().then(|| "has no target any more".to_owned()),
         "Failed" if may_fail => None,
         "" => {
             let kind = if text(clone, "/spec/source/kind") == "VirtualMachine" { "vm" } else { "vmsnapshot" };

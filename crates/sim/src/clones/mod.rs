@@ -19,8 +19,8 @@ mod storage;
 
 pub use acts::Scene;
 pub(crate) use acts::acts;
-pub(crate) use checks::{CLONED_STATE, Clones, KEPT_STATE, ONE_INSTANT, RESTORED_STATE};
-pub(crate) use ends::{debris, end, lacks, restore_lacks, snapshot_lacks};
+pub(crate) use checks::{CLONED_STATE, Clones, KEPT_STATE, ONE_INSTANT, RESTORED_STATE, one_instant};
+pub(crate) use ends::{course_lacks, debris, end, lacks, restore_lacks, snapshot_lacks};
 pub(crate) use host::manager as host;
 pub(crate) use live::machines_lack;
 pub(crate) use mishap::Fate;

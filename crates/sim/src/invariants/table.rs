@@ -44,6 +44,10 @@ pub const INVARIANTS: &[Invariant] = &[
         sentence: "An instance that nobody has deleted succeeds only if its guest has begun.",
     },
     Invariant {
+        name: crate::cordons::NAME,
+        sentence: "A scheduler that has heard that a node is cordoned sends no pod there that does not tolerate that.",
+    },
+    Invariant {
         name: "silent-nodes-take-no-machines",
         sentence: "A node whose virt-handler is not heard takes no machines soon after, whether or not it was ever heard.",
     },
@@ -244,6 +248,10 @@ pub const INVARIANTS: &[Invariant] = &[
     Invariant {
         name: crate::ordered::SIGNALS,
         sentence: "A sidecar of a pod that has time to go is told to end only when its preStop hook was run, and with two seconds left at the least.",
+    },
+    Invariant {
+        name: crate::rounds::NAME,
+        sentence: "A container that has ended so that all of its pod start again starts again only when none of before runs, and what sets them up has run.",
     },
     Invariant {
         name: crate::links::NAME,
@@ -460,6 +468,14 @@ pub const INVARIANTS: &[Invariant] = &[
     Invariant {
         name: crate::clones::ONE_INSTANT,
         sentence: "All disks of a running machine that a snapshot keeps are as they were at one instant; those that storage takes, too, where the guest can be frozen.",
+    },
+    Invariant {
+        name: crate::backups::AS_KEPT,
+        sentence: "A disk that is made from a snapshot of a machine's disk stands for that disk, and has on it what the snapshot has.",
+    },
+    Invariant {
+        name: crate::backups::THAWED,
+        sentence: "Once nothing fails any more, no guest stays frozen whose machine no snapshot holds.",
     },
     Invariant {
         name: crate::clones::RESTORED_STATE,

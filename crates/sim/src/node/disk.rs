@@ -85,6 +85,10 @@ impl Disk {
     pub(super) fn new(node: u8, rack: Rack) -> Self {
         Self { node, rack, ..Self::default() }
     }
+    /// That of another machine in the same place: nothing is on it.
+    pub(super) fn blank(&self) -> Self {
+        Self { loses_pulls: self.loses_pulls, ..Self::new(self.node, self.rack.clone()) }
+    }
     /// Nothing more fits on it for so long.
     pub(crate) fn fill(&mut self, now: Time, lasts: Duration) -> Follow {
         self.full_until = self.full_until.max(Some(now + lasts));

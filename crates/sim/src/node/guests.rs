@@ -12,9 +12,12 @@ use carrack_engine::{Rng, Time};
 use carrack_launcher::accel::{Accel, Probe};
 use carrack_launcher::domain::{Observed, Phase};
 use carrack_launcher::{Domain, MachineSpec};
-use carrack_virt::handler::effects::{Call, In, Op, OpError, OpId, Outcome, Place, Record, Reply, WatchdogCall};
+use carrack_virt::handler::effects::{
+    AgentReport, Call, In, Op, OpError, OpId, Outcome, Place, Record, Reply, WatchdogCall,
+};
 use serde_json::json;
 
+use super::frozen::Frozen;
 use super::watchdog::Watchdog;
 use super::{Follow, NodeEvent, Runtime};
 use crate::chance::between;
@@ -96,6 +99,8 @@ pub(crate) struct Guests {
     pub writers: Writers,
     /// The machine's watchdog.
     pub watchdog: Watchdog,
+    /// Those whose file systems are frozen.
+    pub frozen: Frozen,
     /// The instances whose guests have begun here.
     begun: BTreeSet<String>,
     /// Until when guests may run, as it lies with their monitors.
@@ -232,10 +237,15 @@ impl Guests {
                 }
                 Ok(Reply::Processes(left))
             }
-            Op::AskAgent(question) => match self.launcher(&question.place, runtime) {
-                Some(guest) if guest.domain.agent_connected && !rng.one_in(4) => Ok(Reply::Agent(Box::default())),
-                _ => Err(OpError("no agent answers".into())),
-            },
+            Op::AskAgent(question) => {
+                let frozen = self.frozen.since(&question.place.compute_id, now).is_some();
+                match self.launcher(&question.place, runtime) {
+                    Some(guest) if guest.domain.agent_connected && !rng.one_in(4) => {
+                        Ok(Reply::Agent(Box::new(AgentReport { frozen, ..AgentReport::default() })))
+                    }
+                    _ => Err(OpError("no agent answers".into())),
+                }
+            }
             Op::Watch(_) | Op::Unwatch(_) | Op::Publish(_) | Op::Watchdog(_) => Ok(Reply::Done),
         }
     }
@@ -490,6 +500,7 @@ impl Guests {
         for compute in gone {
             self.guests.remove(&compute);
             self.promises.remove(&compute);
+            self.frozen.forget(&compute);
             self.hang_up(&compute, "the launcher hung up", follow);
         }
     }
@@ -498,10 +509,17 @@ impl Guests {
     pub(super) fn power_off(&mut self) {
         self.guests.clear();
         self.promises.clear();
+        self.frozen = Frozen::default();
         self.watches.clear();
         self.pending.clear();
         self.watchdog.power_off();
         self.probed = None;
+    }
+
+    /// Somebody has changed what the agent of an instance's guest says: the handler that follows it hears of that.
+    pub(super) fn agent_changed(&self, uid: &str) -> Option<Follow> {
+        let (life, _) = self.watches.get(uid)?;
+        Some(Follow::Handler(*life, STATE_DELAY, Box::new(In::AgentChanged(uid.to_owned()))))
     }
 
     /// Whether a guest of an instance has ever begun here.

@@ -4,7 +4,9 @@
 //! later time, so that a crash may fall before, between or after. What is on the disk and what runs
 //! outlives the agents; a reboot ends what runs and keeps what is on the disk.
 
+mod contents;
 mod disk;
+mod frozen;
 mod guests;
 mod moods;
 mod plugins;
@@ -32,6 +34,7 @@ use crate::observer::Observer;
 use crate::options::NodeFaults;
 use crate::ordered::{self, Hooks};
 use crate::role::node_name;
+pub(crate) use contents::Taken;
 pub(crate) use disk::Disk;
 pub(crate) use guests::{Doing, Guests};
 pub(crate) use moods::{NOTED, WELL};
@@ -131,6 +134,8 @@ pub(crate) struct Node {
     /// Its machine tells of NUMA nodes, and its kubelet keeps their memory for containers.
     pub keeps_memory: bool,
     pub up: bool,
+    /// There is no machine at all.
+    pub gone: bool,
     boot: u32,
     pub(crate) booted_at: Time,
     /// Since when it is held up that is being shut down.
@@ -182,6 +187,7 @@ impl Node {
             unread_is_absent: false,
             keeps_memory: false,
             up: true,
+            gone: false,
             boot: 1,
             booted_at: now,
             held_since: None,
@@ -194,6 +200,15 @@ impl Node {
             next: 0,
             asked: 0,
         }
+    }
+
+    /// Its machine, which is off, is taken away with all that is on its disk. Another one may come in its place.
+    pub(crate) fn is_taken_away(&mut self) {
+        self.gone = true;
+        self.disk = self.disk.blank();
+        self.runtime.forget();
+        self.guests.records.clear();
+        (self.images, self.written) = (Images::default(), Written::default());
     }
 
     /// Changes with each boot.
@@ -404,6 +419,7 @@ impl Node {
         match event {
             NodeEvent::StorageEffect(number) => {
                 let mut follow = Vec::new();
+                self.write(now);
                 if let Some((life, answer)) =
                     self.storage.carry_out(number, self.number, observer, breaches, &mut follow)
                 {
@@ -474,6 +490,7 @@ impl Node {
                 if let Some(id) = &begins {
                     let told = (id.as_str(), outcome.is_ok());
                     self.ordered.started(now, life, told, &self.runtime, observer, breaches);
+                    crate::rounds::started(id, &self.runtime, observer, breaches);
                 }
                 let mut follow = self.plugins.take_due();
                 if let Some(id) = begins.filter(|id| self.runtime.is_running(id) && self.runtime.writes(id).is_some()) {
@@ -524,7 +541,7 @@ impl Node {
             }
             NodeEvent::GoesDown(boot) => self.goes_down(boot),
             NodeEvent::Booted => {
-                self.up = true;
+                self.up = !self.gone;
                 Vec::new()
             }
         }

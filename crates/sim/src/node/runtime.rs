@@ -245,6 +245,7 @@ impl Runtime {
                 image: spec.image.clone(),
                 image_ref: spec.image_ref.clone(),
                 hash: spec.annotations.get(labels::CONTAINER_HASH).cloned().unwrap_or_default(),
+                round: labels::round(spec.annotations.get(labels::ROUND)),
                 size: ContainerSize { made_with: spec.annotations.get(labels::SIZE).cloned(), actual: None },
                 user: None,
             },
@@ -376,6 +377,7 @@ impl Runtime {
             crate::resizes::may_start_again(pod, observer)
                 || crate::reimaged::may_start_again(pod, observer)
                 || crate::probed::may_start_again(pod, observer)
+                || crate::rounds::may_start_again(pod, observer)
                 || crate::critical::may_be_preempted(pod, observer)
         };
         let asked_for = || self.pods_end || !wanted(observer, pod) || may_end();
@@ -443,6 +445,12 @@ impl Runtime {
         }
     }
 
+    /// Nothing is kept of what ran; what comes has other names.
+    pub(super) fn forget(&mut self) {
+        self.sandboxes.clear();
+        self.containers.clear();
+    }
+
     /// Whether somebody has shut the node down since it was started.
     pub(crate) fn is_shut_down(&self) -> bool {
         self.pods_end
@@ -451,6 +459,11 @@ impl Runtime {
     /// A container, whether it runs or not.
     pub(crate) fn record(&self, id: &str) -> Option<&ContainerRecord> {
         self.containers.get(id).map(|c| &c.record)
+    }
+
+    /// The containers of a pod, whether they run or not.
+    pub(crate) fn records_of(&self, uid: &str) -> impl Iterator<Item = &ContainerRecord> {
+        self.containers.values().map(|c| &c.record).filter(move |r| &*r.pod.uid == uid)
     }
 
     /// Whether a container runs.
@@ -537,6 +550,7 @@ mod tests {
                 image: String::new(),
                 image_ref: String::new(),
                 hash: String::new(),
+                round: 0,
                 size: ContainerSize { made_with: None, actual: None },
                 user: None,
             },

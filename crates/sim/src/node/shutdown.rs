@@ -41,6 +41,11 @@ impl Node {
         Follow::Later(wait, NodeEvent::GoesDown(self.boot))
     }
 
+    /// Whether it is being shut down, and held up.
+    pub(crate) fn is_held(&self) -> bool {
+        self.held_since.is_some()
+    }
+
     /// It is not shut down after all.
     pub(crate) fn stays(&mut self, kubelet_life: u32) -> Vec<Follow> {
         let held = self.held_since.take();

@@ -9,6 +9,7 @@ use carrack_storage::provision::{In, Out, PROVISIONING};
 use carrack_storage::{DRIVER, TOPOLOGY};
 use serde_json::Value;
 
+use super::contents::Contents;
 use super::{Fate, Follow};
 use crate::invariants::Breach;
 use crate::observer::{Observer, text, uid};
@@ -23,8 +24,8 @@ pub(crate) struct Storage {
     systems: BTreeMap<String, u64>,
     /// Those that are mounted.
     pub staged: BTreeSet<String>,
-    /// The driver's snapshots.
-    snapshots: BTreeSet<String>,
+    /// What is on its volumes and in its snapshots.
+    pub contents: Contents,
     /// The kernel cannot let a file system grow that is mounted.
     grows_at_rest: bool,
     /// A planted bug: a volume is deleted before another one is made.
@@ -106,6 +107,11 @@ impl Storage {
         }
     }
 
+    /// Whether nothing is kept here: no volume and no snapshot.
+    pub(crate) fn is_bare(&self) -> bool {
+        self.volumes.is_empty() && self.contents.snapshots().next().is_none()
+    }
+
     /// Mounts and calls are gone; what is on the disk stays.
     pub(super) fn power_off(&mut self) {
         self.staged.clear();
@@ -150,12 +156,16 @@ impl Storage {
 
     fn make(&mut self, call: &Call, node: u8, observer: &Observer, breaches: &mut Vec<Breach>) -> Outcome {
         match call {
+            Call::Create(v) if self.contents.lacks_origin(v) => {
+                Err(CallError { no_room: false, message: format!("what {} is to be made from is not there", v.name) })
+            }
             Call::Create(v) => {
                 let other = self.volumes.keys().find(|id| **id != v.name).cloned();
                 if let Some(other) = other.filter(|_| self.makes_room) {
                     self.delete(&other, observer, breaches);
                 }
                 let bytes = *self.volumes.entry(v.name.clone()).or_insert(v.bytes);
+                self.contents.make(v, observer);
                 traces(node, self, observer, breaches);
                 Ok(Answer::Created {
                     handle: v.name.clone(),
@@ -172,12 +182,12 @@ impl Storage {
                 Ok(Answer::Deleted)
             }
             Call::Snapshot(name, of) if self.volumes.contains_key(of) => {
-                self.snapshots.insert(name.clone());
+                self.contents.take(name, of);
                 Ok(Answer::Taken { handle: name.clone(), bytes: 1 << 30, made_unix_ns: 0 })
             }
             Call::Snapshot(_, of) => Err(CallError { no_room: false, message: format!("{of} does not exist") }),
             Call::DeleteSnapshot(name) => {
-                self.snapshots.remove(name);
+                self.contents.delete_snapshot(name);
                 Ok(Answer::Deleted)
             }
             Call::Expand(id, bytes) => match self.volumes.get_mut(id) {
@@ -194,6 +204,7 @@ impl Storage {
 impl Storage {
     fn delete(&mut self, id: &str, observer: &Observer, breaches: &mut Vec<Breach>) {
         self.systems.remove(id);
+        self.contents.delete(id);
         if self.volumes.remove(id).is_some()
             && let Some(claim) = bound_to(id, observer)
         {
@@ -241,7 +252,7 @@ pub(crate) fn lost_snapshot(storage: &Storage, observer: &Observer) -> Option<St
         let of = |content: &Value| id.strip_prefix("snapshot-") == Some(text(content, "/spec/volumeSnapshotRef/uid"));
         observer.all("volumesnapshotcontent").any(of)
     };
-    storage.snapshots.iter().find(|id| !named(id)).cloned()
+    storage.contents.snapshots().find(|id| !named(id)).map(str::to_owned)
 }
 
 /// A content of this driver that is to go with its snapshot, and whose snapshot has gone.

@@ -36,6 +36,7 @@ impl Intervals {
             stall: mean(root, "stalls", 4, (30, 120)),
             // A snapshot has until a time of day, and controllers of machines fail it by their own clocks, as KubeVirt's do.
             clock: mean(root, "clocks", 4, (10, 60)).filter(|_| !options.clones),
+            server_clock: mean(root, "clocks of servers", 4, (10, 60)).filter(|_| !options.clones),
             moods: mean(root, "moods", 4, (5, 30)),
             full_disk: mean(root, "full disks", 4, (20, 90)),
             full_store: mean(root, "full store", 4, (20, 90)),
@@ -49,14 +50,14 @@ mod tests {
     use super::*;
 
     /// In how many of so many seeds each is on.
-    fn count(options: &Options) -> [usize; 7] {
-        let mut counts = [0; 7];
+    fn count(options: &Options) -> [usize; 8] {
+        let mut counts = [0; 8];
         for seed in 0..400 {
             let drawn = Intervals::default().with_those_apart(&Rng::new(seed), options);
-            let Intervals { half_cut, stall, clock, moods, full_disk, full_store, .. } = drawn;
+            let Intervals { half_cut, stall, clock, server_clock, moods, full_disk, full_store, .. } = drawn;
             let has_whims = plugin_whims_one_in(&Rng::new(seed), options) > 0;
             let on = [half_cut, stall, clock, moods, full_disk, full_store].map(|mean| mean.is_some());
-            for (count, on) in counts.iter_mut().zip(on.into_iter().chain([has_whims])) {
+            for (count, on) in counts.iter_mut().zip(on.into_iter().chain([has_whims, server_clock.is_some()])) {
                 *count += usize::from(on);
             }
         }
@@ -67,10 +68,11 @@ mod tests {
     fn each_is_on_in_a_quarter_of_seeds() {
         let usual = Options::default();
         assert!(count(&usual).iter().all(|count| (70..130).contains(count)), "{:?}", count(&usual));
-        assert_eq!(count(&Options { faults: false, ..Options::default() }), [0; 7]);
-        assert_eq!(count(&Options { plant: crate::plants::PLANTS.first(), ..Options::default() }), [0; 7]);
+        assert_eq!(count(&Options { faults: false, ..Options::default() }), [0; 8]);
+        assert_eq!(count(&Options { plant: crate::plants::PLANTS.first(), ..Options::default() }), [0; 8]);
         let of_clones = count(&Options { clones: true, ..Options::default() });
         assert!(of_clones[0] > 0 && of_clones[1] > 0 && of_clones[2] == 0, "{of_clones:?}");
         assert_eq!(of_clones[3], of_clones[6], "moods, and whims with them");
+        assert_eq!(of_clones[7], 0, "clocks of servers");
     }
 }

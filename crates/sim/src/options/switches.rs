@@ -34,6 +34,7 @@ pub const SWITCHES: &[Switch] = &[
     }),
     switch("stalls", "processes stop for longer than a lease lasts", |swarm| swarm.intervals.stall = None),
     switch("clock-jumps", "machines' clocks are set", |swarm| swarm.intervals.clock = None),
+    switch("server-clock-jumps", "API servers' clocks are set", |swarm| swarm.intervals.server_clock = None),
     switch("forgotten-history", "history is forgotten, and all watches end", |swarm| swarm.intervals.expire = None),
     switch("floods", "somebody asks too often", |swarm| swarm.intervals.flood = None),
     switch("reboots", "nodes are shut down, or lose their power for a moment", |swarm| swarm.intervals.reboot = None),

@@ -52,6 +52,7 @@ pub(crate) enum Bug {
     EndlessSleeps,
     HooksAside,
     LateHooks,
+    RestartsAlone,
     ProbesUnnoted,
     ReadyUnasked,
     UnreadServices,
@@ -164,4 +165,8 @@ pub(crate) enum Bug {
     IllDevicesGiven,
     UnwrittenCounts,
     RefusedCounts,
+    UnfrozenGuests,
+    DeafThaws,
+    BlankCopies,
+    CordonsUnheard,
 }

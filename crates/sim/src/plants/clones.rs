@@ -1,4 +1,4 @@
-//! Planted bugs of clones: of their controller, and of machines whose disks are copied.
+//! Planted bugs of clones: of their controller, and of machines whose disks are copied or snapshotted.
 
 use super::{Bug, Plant};
 
@@ -115,5 +115,26 @@ pub(super) const OF_CLONES: &[Plant] = &[
         found_by: "liveness",
         also: &[],
         bug: Bug::TargetDrawnLate,
+    },
+    Plant {
+        name: "unfrozen-guests",
+        what: "nobody freezes a guest on a whole node while the node's driver takes its disks, one after the other",
+        found_by: crate::clones::ONE_INSTANT,
+        also: &[],
+        bug: Bug::UnfrozenGuests,
+    },
+    Plant {
+        name: "deaf-thaws",
+        what: "a virt-handler says that it has thawed a guest, and has not",
+        found_by: crate::backups::THAWED,
+        also: &[],
+        bug: Bug::DeafThaws,
+    },
+    Plant {
+        name: "blank-copies",
+        what: "a volume that is to be made from a snapshot is made blank",
+        found_by: crate::backups::AS_KEPT,
+        also: &[],
+        bug: Bug::BlankCopies,
     },
 ];

@@ -25,6 +25,7 @@ impl Bug {
             Self::EndlessSleeps => Planted::EndlessSleeps,
             Self::HooksAside => Planted::HooksAside,
             Self::LateHooks => Planted::LateHooks,
+            Self::RestartsAlone => Planted::RestartsAlone,
             Self::ProbesUnnoted => Planted::ProbesUnnoted,
             Self::ReadyUnasked => Planted::ReadyUnasked,
             Self::UnreadServices => Planted::UnreadServices,
@@ -151,7 +152,7 @@ impl Bug {
             Self::CopiesUnread => Planted::CopiesUnread,
             Self::StartsWhatIsCopied => Planted::StartsWhatIsCopied,
             Self::CopiesWhatRuns => Planted::CopiesWhatRuns,
-            Self::UnfrozenDisks => Planted::UnfrozenDisks,
+            Self::UnfrozenDisks | Self::UnfrozenGuests => Planted::UnfrozenDisks,
             Self::StateLeftBehind => Planted::StateLeftBehind,
             Self::StateUnowned => Planted::StateUnowned,
             Self::SpentStay => Planted::SpentStay,
@@ -174,6 +175,10 @@ impl Bug {
                 | Self::LeaseByWallClock
         )
     }
+    /// Whether it shows in machines of whole nodes that are snapshotted, cloned and restored, and in nothing else.
+    pub(crate) fn is_of_backups(self) -> bool {
+        matches!(self, Self::UnfrozenGuests | Self::DeafThaws | Self::BlankCopies)
+    }
     /// Whether it shows in claims that ask for more, and in nothing else.
     pub(crate) fn is_of_growth(self) -> bool {
         matches!(self, Self::GrowthAside | Self::GrowthUnheard | Self::GrowthUnproved)
@@ -193,6 +198,7 @@ impl Bug {
                 | Self::EndlessSleeps
                 | Self::HooksAside
                 | Self::LateHooks
+                | Self::RestartsAlone
                 | Self::ProbesUnnoted
                 | Self::ReadyUnasked
                 | Self::UnreadServices

@@ -25,6 +25,7 @@ pub(super) fn acts(bug: Bug, rng: &Rng, safety: Duration) -> Option<Vec<Act>> {
         Bug::ToldAtOnce | Bug::IllDevicesGiven | Bug::UnwrittenCounts | Bug::RefusedCounts => {
             pods(&mut rng.fork("pods"), safety, &mut acts);
         }
+        Bug::CordonsUnheard => crate::drains::comers(&mut rng.fork("comers"), safety, &mut acts),
         Bug::BelievedAnnotations => {
             crate::impostors::acts(&mut rng.fork(crate::impostors::PART), safety, &mut acts);
         }
@@ -46,12 +47,16 @@ pub(super) fn acts(bug: Bug, rng: &Rng, safety: Duration) -> Option<Vec<Act>> {
         Bug::OutdatedStarts => crate::fickle::acts(&mut rng.fork(crate::fickle::PART), safety, &mut acts),
         Bug::WordsLost => crate::told::acts(&mut rng.fork("mortals"), safety, &mut acts),
         Bug::SignalsForgotten => crate::disks::acts(&mut rng.fork(crate::disks::PART), safety, &mut acts),
+        bug if bug.is_of_backups() => {
+            crate::backups::acts(&mut rng.fork(crate::backups::PART), safety, &mut acts);
+        }
         bug if bug.is_of_growth() => crate::growth::acts(&mut rng.fork("growth"), safety, &mut acts),
         bug if bug.is_of_resizes() => crate::resizes::acts(&mut rng.fork("resizes"), safety, true, &mut acts),
         Bug::ForgottenPulls | Bug::UnnotedPulls => crate::images::acts(&mut rng.fork("starts"), safety, &mut acts),
         Bug::ForgottenStops => crate::reimaged::acts(&mut rng.fork("starts"), safety, &mut acts),
         Bug::UnreadFiles => crate::env_files::acts(&mut rng.fork("starts"), safety, &mut acts),
         Bug::HooksAside | Bug::LateHooks => crate::ordered::acts(&mut rng.fork("starts"), safety, &mut acts),
+        Bug::RestartsAlone => crate::rounds::acts(&mut rng.fork("starts"), safety, &mut acts),
         Bug::EndlessSleeps => crate::sleepers::acts(&mut rng.fork("starts"), safety, &mut acts),
         Bug::ProbesUnnoted => crate::probed::acts(&mut rng.fork("starts"), safety, &mut acts),
         Bug::ReadyUnasked => crate::asked::acts(&mut rng.fork("starts"), safety, &mut acts),

@@ -5,11 +5,15 @@ use std::time::Duration;
 
 use carrack_engine::{ApiError, ApiRequest, ApiResponse, StatusError, Time};
 use carrack_types::well_known::kubevirt::SUBRESOURCES_GROUP;
+use serde_json::Value;
 
 use super::{Happening, World};
 use crate::controllers::asks_for_metrics;
 use crate::meters;
 use crate::net::{Passage, Reply};
+use crate::node::named;
+use crate::observer::{is_true, text, uid};
+use crate::plants::Bug;
 use crate::role::Role;
 use crate::server::Asked;
 
@@ -86,6 +90,8 @@ impl World {
         let Called { role, life, asked, label, request, sent, reply } = called;
         let fate = if self.swarm.others.calls { self.calls_rng.below(12) } else { 12 };
         let body = serde_json::from_slice(&request.body).unwrap_or_default();
+        // Nobody goes by what comes of it.
+        let is_unasked = !matches!(reply, Some(Reply::After(_))) || self.life(role) != Some(life);
         let mut takes = Duration::ZERO;
         let done = match (fate, of(&request.path)) {
             (0, _) => failed("it hiccups"),
@@ -96,7 +102,7 @@ impl World {
                 takes = late;
                 Ok(reply)
             }
-            (_, Some((machine, sub))) => match self.room.call(&machine, sub, &body) {
+            (_, Some((machine, sub))) => match self.call_guest(&machine, sub, &body, is_unasked) {
                 Ok(()) => Ok(ApiResponse { status: 200, body: "{}".into() }),
                 Err(why) => failed(&why),
             },
@@ -114,5 +120,37 @@ impl World {
             Some(Reply::After(_)) if fate == 2 => self.lost(role, life, asked, &label, TIMEOUT),
             Some(Reply::After(back)) => self.reply(role, life, asked, result, takes + back),
         }
+    }
+
+    /// The handler of a machine's guest is asked for something.
+    fn call_guest(&mut self, machine: &str, sub: &str, body: &Value, is_unasked: bool) -> Result<(), String> {
+        if self.options.clones {
+            return self.room.call(machine, sub, body);
+        }
+        let vmi = self.observer.get("vmi", machine).ok_or_else(|| format!("{machine} is not there"))?;
+        if text(vmi, "/status/phase") != "Running" {
+            return Err("VMI is not running".to_owned());
+        }
+        if !is_true(vmi, "AgentConnected") {
+            return Err("VMI does not have guest agent connected".to_owned());
+        }
+        let now = self.queue.now();
+        let node = named(&self.nodes, text(vmi, "/status/nodeName")).map(|node| node.number);
+        let serves = |number: &u8| {
+            let handler = self.processes.get(&Role::VirtHandler(*number));
+            handler.is_some_and(|process| process.hosted.is_some() && !process.hang.hangs(now))
+        };
+        let instance = uid(vmi).to_owned();
+        let number = node.filter(serves).ok_or_else(|| "no virt-handler answers".to_owned())?;
+        let is_deaf = self.bug() == Some(Bug::DeafThaws);
+        let node = self.nodes.get_mut(&number).filter(|node| node.up).ok_or_else(|| "its node is down".to_owned())?;
+        let follow = match sub {
+            "freeze" => node.freeze(now, &instance, crate::backups::lasts(body))?,
+            "unfreeze" if is_deaf => Vec::new(),
+            "unfreeze" => node.thaw(now, &instance, is_unasked)?,
+            _ => return Err(format!("nobody knows {sub}")),
+        };
+        self.follow(number, follow);
+        Ok(())
     }
 }

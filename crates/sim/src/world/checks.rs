@@ -49,12 +49,15 @@ impl World {
         crate::probed::changed(&changes, &self.nodes, &mut self.breaches);
         crate::asked::changed(&changes, &self.nodes, &mut self.breaches);
         if self.healed.is_none() {
-            for (number, after, event) in crate::sleepers::end_asleep(&changes, &self.nodes, &self.root) {
+            let asleep = crate::sleepers::end_asleep(&changes, &self.nodes, &self.root);
+            let watchers = crate::rounds::ends(&changes, &self.nodes, &self.root);
+            for (number, after, event) in asleep.into_iter().chain(watchers) {
                 self.queue.after(after, Happening::Node(number, event));
             }
         }
         self.zones.changed(self.queue.now(), &changes, &mut self.breaches);
         crate::nominations::bound(&changes, &mut self.breaches);
+        self.cordons.changed(&changes);
         self.heritage.changed(&changes, &mut self.breaches);
         for request in crate::controllers::belongings(&changes) {
             self.queue.after(Duration::from_millis(100), Happening::Planted(Role::User, Box::new(request)));
@@ -67,7 +70,7 @@ impl World {
             self.given.look(&mut self.nodes, &self.observer, &mut self.breaches);
         }
         if self.options.machines {
-            self.machines.changed(self.queue.now(), &changes, &self.observer, &mut self.breaches);
+            self.machines.changed(self.queue.now(), &changes, &self.observer, &self.nodes, &mut self.breaches);
             self.reruns.changed(&changes, &self.observer, &mut self.breaches);
             self.fickle.changed(&changes, &mut self.breaches);
         }
@@ -100,6 +103,7 @@ impl World {
         let now = self.queue.now();
         self.queue.after(Duration::from_secs(1), Happening::Look);
         self.check_schedulers();
+        self.drain();
         let small_pages = crate::pages::are_played(&self.root, self.bug());
         for (role, process) in &self.processes {
             if let (Role::Kubelet(number), Some(Hosted::Kubelet(core, _))) = (role, &process.hosted) {
@@ -170,15 +174,19 @@ impl World {
         if let Some(failure) = user.failures().first() {
             return failure.clone();
         }
-        for number in self.nodes.keys() {
-            if let Some(why) = crate::wants::node_lacks(&self.observer, &node_name(*number)) {
+        if let Some(why) = self.drains.lack(&self.observer) {
+            return why;
+        }
+        for node in self.nodes.values().filter(|node| !node.gone) {
+            if let Some(why) = crate::wants::node_lacks(&self.observer, &node_name(node.number)) {
                 return why;
             }
         }
         let finicky = self.swarm.extender.is_some_and(|verbs| verbs.finicky);
         let crossed = |pod: &serde_json::Value| self.checker.crossed(pod);
+        let may_be_gone = |pod: &str| self.lost || self.drains.may_be_gone(pod);
         let (observer, nodes) = (&self.observer, &self.nodes);
-        let lacking = crate::wants::lacking(user.wants(), observer, nodes, self.lost, finicky, &crossed);
+        let lacking = crate::wants::lacking(user.wants(), observer, nodes, &may_be_gone, finicky, &crossed);
         lacking
             .or_else(|| self.reruns.lack(&self.observer, &self.nodes))
             .or_else(|| self.settings.lack())
@@ -188,10 +196,17 @@ impl World {
             .or_else(|| self.nominations.lack())
             .or_else(|| crate::heritage::lack(&self.observer).filter(|_| self.options.machines))
             .or_else(|| crate::imports::lack(&self.observer))
+            .or_else(|| self.backups_lack())
             .or_else(|| crate::controllers::left(&self.observer))
             .or_else(|| crate::controllers::strangers_left(&self.observer))
             .or_else(|| self.gpus_lack())
             .or_else(|| self.clones_lack())
             .unwrap_or_default()
+    }
+
+    /// What is lacking of machines on whole nodes that are snapshotted, cloned and restored.
+    fn backups_lack(&self) -> Option<String> {
+        let is_there = self.options.machines && self.options.has_whole_nodes();
+        is_there.then(|| crate::backups::lack(self.queue.now(), &self.observer, &self.nodes)).flatten()
     }
 }

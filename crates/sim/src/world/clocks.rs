@@ -5,6 +5,9 @@
 //! machine's, and begins anew when that is too far; and whoever starts goes by the new one, so that times which it reads
 //! are of another. Nothing that keeps a node's promises goes by its wall clock: monitors and watchdogs have the time since
 //! its boot. What a runtime has stamped stays as it is.
+//!
+//! An API server asks for the time of day whenever it needs it, so that the next thing which it stamps (when an object was made,
+//! when it is to be gone) is of the new time. Servers differ in that, and nothing that must hold may be measured by their stamps.
 
 use std::time::Duration;
 
@@ -18,6 +21,9 @@ use crate::role::Role;
 /// The least of steps, the most of small ones, and the most of all; no machine's clock is further off than the last.
 const STEP: (Duration, Duration, Duration) =
     (Duration::from_millis(100), Duration::from_secs(20), Duration::from_secs(300));
+
+/// How far an API server's clock is off at the most.
+const OF_SERVERS: Duration = Duration::from_secs(120);
 
 /// Whether a process is one of Carrack's that goes by the time of day. Those which stand for others' are on time.
 fn has_clock(role: Role) -> bool {
@@ -47,10 +53,11 @@ fn are_beside(one: Role, other: Role) -> bool {
     one == other || node(one).is_some() && node(one) == node(other)
 }
 
-/// How far a clock is ahead, in nanoseconds, after a step in this direction; or in the other, where that would be too far.
-fn stepped(ahead_ns: i64, step: Duration, forward: bool) -> i64 {
+/// How far a clock is ahead, in nanoseconds, after a step in this direction; or in the other, where it would be off by more than
+/// `most`.
+fn stepped(ahead_ns: i64, step: Duration, forward: bool, most: Duration) -> i64 {
     let ns = |length: Duration| i64::try_from(length.as_nanos()).unwrap_or(i64::MAX);
-    let (step, most) = (ns(step), ns(STEP.2));
+    let (step, most) = (ns(step), ns(most));
     let to = if forward { ahead_ns.saturating_add(step) } else { ahead_ns.saturating_sub(step) };
     if to.saturating_abs() <= most { to } else { ahead_ns.saturating_mul(2).saturating_sub(to) }
 }
@@ -67,10 +74,22 @@ impl World {
         }
     }
 
+    /// The clock of some API server's machine is set.
+    pub(super) fn set_a_servers_clock(&mut self) {
+        let count = self.server.count();
+        let Some(rng) = self.faults.get_mut(&Fault::ServerClock) else { return };
+        let server = usize::try_from(rng.below(count as u64)).unwrap_or(0);
+        let (step, forward) = (between(rng, STEP.0, OF_SERVERS), rng.one_in(2));
+        let ahead_ns = stepped(self.server.ahead_ns(server), step, forward, OF_SERVERS);
+        self.server.set_clock(server, ahead_ns);
+        let (ms, which) = (ahead_ns.unsigned_abs() / 1_000_000, if ahead_ns < 0 { "behind" } else { "ahead" });
+        self.mark(format_args!("the clock of apiserver {server} is set: it is {ms} ms {which}"));
+    }
+
     /// The clock of a process' machine is set.
     fn set_clock(&mut self, role: Role, step: Duration, forward: bool) {
         let Some(old) = self.processes.get(&role).map(|process| process.machine_ns) else { return };
-        let by_ns = stepped(old, step, forward) - old;
+        let by_ns = stepped(old, step, forward, STEP.2) - old;
         let (ms, where_to) = (by_ns.unsigned_abs() / 1_000_000, if by_ns < 0 { "back" } else { "ahead" });
         self.mark(format_args!("the clock of the machine of {role} is set {ms} ms {where_to}"));
         for (beside, process) in self.processes.iter_mut().filter(|(beside, _)| are_beside(role, **beside)) {
@@ -95,7 +114,12 @@ impl World {
 
 #[cfg(test)]
 mod tests {
+    use carrack_engine::{ApiRequest, Time};
+    use carrack_types::resource::Kind as _;
+    use k8s_openapi::api::core::v1::ConfigMap;
+
     use super::*;
+    use crate::observer::text;
     use crate::options::Options;
     use crate::small::Base;
     use crate::world::Born;
@@ -111,8 +135,35 @@ mod tests {
             (-300, s(20), false, -280),
             (250, s(300), false, -50),
         ] {
-            let to = stepped(ahead_s * 1_000_000_000, step, forward);
+            let to = stepped(ahead_s * 1_000_000_000, step, forward, STEP.2);
             assert_eq!(to, expected_s * 1_000_000_000, "{ahead_s} s, {step:?}, {forward}");
+        }
+    }
+
+    /// What a server stamps is of its own clock, from the moment on at which that is set.
+    #[test]
+    fn servers_go_by_their_own_clocks() {
+        let options = Options { small: true, faults: false, ..Options::default() };
+        let mut world = Born::new(Base::of(1), &options).expect("a cluster").world(1);
+        world.faults.clear();
+        for (ahead_s, name) in [(0, "a"), (100, "b"), (-100, "c")] {
+            world.server.set_clock(0, ahead_s * 1_000_000_000);
+            let object = serde_json::json!({"apiVersion": "v1", "kind": "ConfigMap",
+                "metadata": {"namespace": "default", "name": name}});
+            let request = ApiRequest::create_value(&ConfigMap::resource(), "default", &object);
+            let sent = world.queue.now();
+            world.planted(Role::User, request);
+            let made = |world: &World| {
+                let made = world.observer.get("configmap", &format!("default/{name}"));
+                made.and_then(|made| Time::parse(text(made, "/metadata/creationTimestamp")))
+            };
+            while made(&world).is_none() {
+                let happening = world.queue.pop().expect("something happens");
+                world.happen(happening);
+                world.check();
+            }
+            let off_s = made(&world).expect("it is there").unix_s() - sent.unix_s() - ahead_s;
+            assert!((0..10).contains(&off_s), "{name} is made {off_s} s late");
         }
     }
 

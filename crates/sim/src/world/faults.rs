@@ -18,7 +18,7 @@ use crate::plants::Bug;
 use crate::role::{Role, node_name};
 use crate::server::Asked;
 
-pub(super) const FAULTS: [Fault; 22] = [
+pub(super) const FAULTS: [Fault; 23] = [
     Fault::Crash,
     Fault::ServerCrash,
     Fault::Expire,
@@ -32,6 +32,7 @@ pub(super) const FAULTS: [Fault; 22] = [
     Fault::Pause,
     Fault::Stall,
     Fault::Clock,
+    Fault::ServerClock,
     Fault::Flood,
     Fault::Vanish,
     Fault::Lose,
@@ -60,6 +61,7 @@ impl World {
             Fault::Pause => intervals.pause,
             Fault::Stall => intervals.stall,
             Fault::Clock => intervals.clock,
+            Fault::ServerClock => intervals.server_clock,
             Fault::Flood => intervals.flood,
             Fault::Vanish => intervals.vanish,
             Fault::Lose => intervals.lose,
@@ -161,6 +163,7 @@ impl World {
                 }
             }
             Fault::Clock => self.set_a_clock(),
+            Fault::ServerClock => self.set_a_servers_clock(),
             Fault::Mood | Fault::FullDisk | Fault::FullStore => self.falls_short(fault),
             Fault::Flood => {
                 let count = self.swarm.flood / 6 + rng.below(self.swarm.flood * 5 / 6);
@@ -436,7 +439,7 @@ impl World {
     }
 
     /// Somebody shuts a node down in order. Where no kubelet holds it up, it goes down at once.
-    fn shut_down(&mut self, number: u8) {
+    pub(super) fn shut_down(&mut self, number: u8) {
         let now = self.queue.now();
         self.mark(format_args!("somebody shuts node{number} down"));
         match (self.life(Role::Kubelet(number)), self.nodes.get_mut(&number)) {
@@ -444,7 +447,7 @@ impl World {
                 let follow = node.shut_down(now, life);
                 self.follow(number, follow);
             }
-            _ => self.reboot(number),
+            _ => self.goes_down(number),
         }
     }
 
@@ -457,7 +460,7 @@ impl World {
         }
     }
 
-    fn power_off(&mut self, number: u8) {
+    pub(super) fn power_off(&mut self, number: u8) {
         let now = self.queue.now();
         self.turn(node_name(number), "no power", Tone::Down, format_args!("node{number} loses power"));
         for role in [Role::Kubelet(number), Role::VirtHandler(number), Role::LocalStorage(number)] {

@@ -10,6 +10,7 @@ mod calls;
 mod checks;
 mod clocks;
 mod clones;
+mod drains;
 mod ends;
 mod faults;
 mod gpus;
@@ -169,6 +170,7 @@ enum Fault {
     Pause,
     Stall,
     Clock,
+    ServerClock,
     Flood,
     Vanish,
     Lose,
@@ -250,6 +252,8 @@ struct World {
     nominations: crate::nominations::Nominations,
     heritage: crate::heritage::Heritage,
     fickle: crate::fickle::Fickle,
+    drains: crate::drains::Drains,
+    cordons: crate::cordons::Cordons,
     passing: crate::controllers::Passing,
     autoscaled: crate::controllers::Autoscaled,
     disks: crate::disks::Disks,
@@ -414,6 +418,8 @@ impl World {
             nominations: crate::nominations::Nominations::default(),
             heritage: crate::heritage::Heritage::default(),
             fickle: crate::fickle::Fickle::default(),
+            drains: crate::drains::Drains::new(BEGIN, &root, swarm.nodes, options),
+            cordons: crate::cordons::Cordons::default(),
             passing: crate::controllers::Passing::default(),
             autoscaled: crate::controllers::Autoscaled::new(root.fork("metrics")),
             disks: crate::disks::Disks::default(),
@@ -528,26 +534,8 @@ impl World {
         }
         // What people do there follows from the seed.
         roles.retain(|role| *role != Role::User || !self.options.small);
-        for number in 1..=if self.options.has_whole_nodes() { swarm.nodes } else { 0 } {
-            let rng = self.root.fork(&format!("node {number}"));
-            let mut node = Node::new(number, BEGIN, rng, swarm.node, self.rack.clone());
-            node.blind = self.bug() == Some(Bug::BlindHandler);
-            node.unmounts_first = self.bug() == Some(Bug::UnmountsFirst);
-            node.unread_is_absent = self.bug() == Some(Bug::UnreadFiles);
-            node.keeps_memory = swarm.keeps_memory;
-            node.disk.loses_pulls = self.bug() == Some(Bug::UnnotedPulls);
-            node.storage.makes_room = self.bug() == Some(Bug::MakesRoom);
-            node.guests.faithless = self.bug() == Some(Bug::BrokenPromise);
-            node.guests.heedless = self.bug() == Some(Bug::LateWriter);
-            node.guests.hollow = self.bug() == Some(Bug::HollowSuccess);
-            node.guests.forgets_signals = self.bug() == Some(Bug::SignalsForgotten);
-            node.guests.hangs_one_in = swarm.launcher_hangs_one_in;
-            node.runtime.deaf_disks = swarm.deaf_disks;
-            node.guests.writers = self.writers.clone();
-            node.guests.watchdog.timeout_s =
-                swarm.watchdogs.as_ref().and_then(|all| all.get(usize::from(number - 1)).copied().flatten());
-            node.guests.watchdog.tame = self.bug() == Some(Bug::TameWatchdogs);
-            node.guests.watchdog.half_closed = self.bug() == Some(Bug::HalfClosed);
+        for number in 1..=self.machines_at_first() {
+            let node = self.machine(number);
             self.nodes.insert(number, node);
             roles.push(Role::Kubelet(number));
             roles.push(Role::LocalStorage(number));
@@ -842,6 +830,7 @@ impl World {
         if let Hosted::Scheduler(core, _) = hosted {
             scheduling::nominations(core, &mut self.breaches);
             crate::answers::look(core, &mut self.breaches);
+            self.cordons.look((role, process.life), core, &mut self.breaches);
             if is_answered {
                 crate::closings::look(core, &effects, &mut self.breaches);
             }

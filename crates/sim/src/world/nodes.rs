@@ -44,7 +44,7 @@ impl World {
                 Follow::Say(text) => self.act(format_args!("{text}")),
                 Follow::Down => {
                     self.mark(format_args!("node{number} goes down as it was told to"));
-                    self.reboot(number);
+                    self.goes_down(number);
                 }
                 Follow::Reset => {
                     self.mark(format_args!("the watchdog of node{number} resets it"));

@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use carrack_engine::{ApiRequest, CallId, DeleteOptions, Effect, Method};
+use carrack_engine::{ApiRequest, CallId, DeleteOptions, Effect, Method, WatchItem};
 use carrack_kubelet::Op;
 use carrack_types::resource::Kind as _;
 use k8s_openapi::api::core::v1::Pod;
@@ -219,10 +219,28 @@ impl World {
                     })
                     .collect();
             }
+            Some(Bug::BlankCopies) => {
+                for effect in effects.iter_mut() {
+                    if let Effect::Own(OwnOut::Storage(out)) = effect {
+                        crate::backups::without_origin(out);
+                    }
+                }
+            }
             Some(Bug::LeaseIsLife) if led && !hosted.is_some_and(Hosted::leads) => {
                 effects.push(Effect::Exit("leader election lost".to_owned()));
             }
             _ => {}
+        }
+    }
+
+    /// What a process hears instead of an item of a watch.
+    pub(super) fn misheard(&self, role: Role, item: WatchItem) -> WatchItem {
+        let is_scheduler = matches!(role, Role::Scheduler | Role::StandbyScheduler);
+        match item {
+            WatchItem::Event(line) if is_scheduler && self.bug() == Some(Bug::CordonsUnheard) => {
+                WatchItem::Event(crate::cordons::unheard(&line))
+            }
+            item => item,
         }
     }
 

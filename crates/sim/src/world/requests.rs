@@ -406,6 +406,7 @@ impl World {
                 }
                 WatchItem::Closed(_) => self.noise(format_args!("{role} watch #{} ends", watch.0)),
             }
+            let item = self.misheard(role, item);
             self.step(role, Input::Watch { id: watch, item });
         }
     }

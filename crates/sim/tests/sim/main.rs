@@ -1,6 +1,7 @@
 //! Simulated clusters, and the lists that name what they promise. One program: each holds the whole system, half a gigabyte of it.
 #![expect(clippy::panic, reason = "a test fails by panicking")]
 
+mod backups;
 mod catalogue;
 mod clones;
 mod copies;

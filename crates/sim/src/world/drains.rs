@@ -1,0 +1,135 @@
+//! Machines that come and go, by what people do with nodes ([`crate::drains`]).
+
+use std::time::Duration;
+
+use carrack_engine::CallId;
+use carrack_plot::Tone;
+
+use super::World;
+use crate::drains::{Deed, Fall, is_tied};
+use crate::node::{Node, NodeEvent};
+use crate::plants::Bug;
+use crate::role::{Role, node_name};
+use crate::server::Asked;
+
+impl World {
+    /// How many machines of nodes there are, with the one that is switched on later.
+    pub(super) fn machines_at_first(&self) -> u8 {
+        if !self.options.has_whole_nodes() {
+            return 0;
+        }
+        self.drains.newcomer().unwrap_or(self.swarm.nodes)
+    }
+
+    /// A node's machine. One that comes later is off.
+    pub(super) fn machine(&self, number: u8) -> Node {
+        let (swarm, bug) = (&self.swarm, self.bug());
+        let rng = self.root.fork(&format!("node {number}"));
+        let mut node = Node::new(number, self.queue.now(), rng, swarm.node, self.rack.clone());
+        node.blind = bug == Some(Bug::BlindHandler);
+        node.unmounts_first = bug == Some(Bug::UnmountsFirst);
+        node.unread_is_absent = bug == Some(Bug::UnreadFiles);
+        node.keeps_memory = swarm.keeps_memory;
+        node.disk.loses_pulls = bug == Some(Bug::UnnotedPulls);
+        node.storage.makes_room = bug == Some(Bug::MakesRoom);
+        node.guests.faithless = bug == Some(Bug::BrokenPromise);
+        node.guests.heedless = bug == Some(Bug::LateWriter);
+        node.guests.hollow = bug == Some(Bug::HollowSuccess);
+        node.guests.forgets_signals = bug == Some(Bug::SignalsForgotten);
+        node.guests.hangs_one_in = swarm.launcher_hangs_one_in;
+        node.runtime.deaf_disks = swarm.deaf_disks;
+        node.guests.writers = self.writers.clone();
+        node.guests.watchdog.timeout_s =
+            swarm.watchdogs.as_ref().and_then(|all| all.get(usize::from(number - 1)).copied().flatten());
+        node.guests.watchdog.tame = bug == Some(Bug::TameWatchdogs);
+        node.guests.watchdog.half_closed = bug == Some(Bug::HalfClosed);
+        node.up = self.drains.newcomer() != Some(number);
+        node
+    }
+
+    /// Does what people do with nodes now.
+    pub(super) fn drain(&mut self) {
+        let now = self.queue.now();
+        for deed in self.drains.look(now, self.healed.is_some(), &self.observer, &self.nodes) {
+            match deed {
+                Deed::Asks(request) => {
+                    self.mark(format_args!("who drains a node asks {}", super::requests::label(&request)));
+                    // Nobody waits for the reply: who drains looks at what is there.
+                    self.send(Role::User, 0, Asked::Call(CallId(0)), request);
+                }
+                Deed::Comes(number) => {
+                    self.mark(format_args!("a machine is switched on for the first time: {}", node_name(number)));
+                    if let Some(node) = self.nodes.get_mut(&number) {
+                        node.gone = false;
+                        node.power_on_after(now, Duration::ZERO);
+                    }
+                    self.node(number, NodeEvent::Booted);
+                }
+                Deed::ShutsDown(number) => self.shut_down(number),
+                Deed::SwitchesOff(number, away) => {
+                    self.mark(format_args!("somebody switches {} off", node_name(number)));
+                    self.goes_dark(number, away);
+                }
+            }
+        }
+    }
+
+    /// A machine goes down that was told to, or that nobody holds up.
+    pub(super) fn goes_down(&mut self, number: u8) {
+        let (now, is_tied) = (self.queue.now(), self.is_tied(number));
+        match self.drains.goes_down(number, now, is_tied) {
+            Fall::Reboots => self.reboot(number),
+            Fall::Off(away) => self.goes_dark(number, away),
+            Fall::Leaves => {
+                self.power_off(number);
+                let name = node_name(number);
+                self.turn(&name, "taken away", Tone::Down, format_args!("the machine of {name} is taken away"));
+                if let Some(node) = self.nodes.get_mut(&number) {
+                    node.is_taken_away();
+                }
+            }
+        }
+    }
+
+    /// Whether a node cannot go for good: something is on it that is nowhere else, or is to come there and nowhere else.
+    fn is_tied(&self, number: u8) -> bool {
+        let (name, others) = (node_name(number), self.nodes.values().any(|node| node.number != number && !node.gone));
+        let is_bare = self.nodes.get(&number).is_some_and(|node| node.storage.is_bare());
+        // Who is finicky takes some pods on every node but the first.
+        let finicky = self.swarm.extender.is_some_and(|verbs| verbs.finicky);
+        // One that is gone for minutes comes back by itself.
+        let is_free = others && is_bare && !finicky && !self.lost && number > 1;
+        !is_free || is_tied(&name, &self.observer)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::options::Options;
+    use crate::small::Base;
+    use crate::world::Born;
+
+    #[test]
+    fn who_was_taken_away_does_not_come_up() {
+        let options = Options { small: true, faults: false, ..Options::default() };
+        let mut world = Born::new(Base::of(1), &options).expect("a cluster").world(1);
+        let boot = world.nodes[&1].boot_id();
+        world.power_off(1);
+        for is_there in [false, true] {
+            let node = world.nodes.get_mut(&1).expect("a node");
+            if is_there {
+                node.gone = false;
+            } else {
+                node.disk.records.insert("record".to_owned(), Vec::new());
+                node.is_taken_away();
+            }
+            assert!(node.disk.records.is_empty(), "there: {is_there}");
+            world.node(1, NodeEvent::Booted);
+            assert_eq!(world.nodes[&1].up, is_there);
+        }
+        assert_ne!(world.nodes[&1].boot_id(), boot);
+        // The last node is nobody's to take away, and neither is the first one.
+        assert!(world.is_tied(1));
+    }
+}
