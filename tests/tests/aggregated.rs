@@ -170,7 +170,8 @@ fn what_another_server_keeps_goes_with_its_namespace_and_its_owners() {
     });
     let role = sandbox.home().join("controllers.yaml");
     std::fs::write(&role, sandbox.carrack(&["kubeconfig", "--user", "controllers"]).ok()).expect("written");
-    let mut controllers = sandbox.carrack(&["controllers", "--kubeconfig", &role.display().to_string()]).spawn();
+    let mut controllers =
+        sandbox.carrack(&["controllers", "--kubeconfig", &role.display().to_string(), "--secure-port", "0"]).spawn();
     // They run, and know nothing of the other server yet.
     kubectl.ok(&["create", "namespace", "going"]);
     eventually_true("the namespace has its service account", 30, || {

@@ -110,10 +110,13 @@ fn what_controllers_write_without_a_kubelet_and_after_one_of_them_is_killed() {
     });
     let role = sandbox.home().join("controllers.yaml");
     std::fs::write(&role, sandbox.carrack(&["kubeconfig", "--user", "controllers"]).ok()).expect("written");
-    let start = || sandbox.carrack(&["controllers", "--kubeconfig", &role.display().to_string()]).spawn();
-    let mut first = start();
+    let start = |port: &str| {
+        let role = role.display().to_string();
+        sandbox.carrack(&["controllers", "--kubeconfig", &role, "--secure-port", port]).spawn()
+    };
+    let mut first = start("10257");
     eventually_true("the first one leads", 30, || holder(&lease(&kubectl)).is_some());
-    let mut second = start();
+    let mut second = start("0");
 
     kubectl.apply(NODES);
     let silent_since = Instant::now();
@@ -139,13 +142,29 @@ fn what_controllers_write_without_a_kubelet_and_after_one_of_them_is_killed() {
         kubectl.field("pdb", "web", "/status/disruptionsAllowed") == 1
     });
 
+    let (text, code) = sandbox.page(10257, "/metrics", true);
+    assert_eq!((code.as_str(), sandbox.page(10257, "/metrics", false).1.as_str()), ("200", "401"), "{text}");
+    for line in [
+        "# TYPE workqueue_depth gauge",
+        "workqueue_unfinished_work_seconds{name=\"deployment\"} ",
+        "workqueue_queue_duration_seconds_bucket{name=\"persistentvolume-controller\",le=\"1e-06\"} ",
+        "workqueue_retries_total{name=\"namespace\"} ",
+        "rest_client_requests_total{code=\"200\",host=\"",
+        "rest_client_request_duration_seconds_bucket{host=\"",
+    ] {
+        assert!(text.lines().any(|told| told.starts_with(line)), "{line} in\n{text}");
+    }
+    let of_volumes = "workqueue_work_duration_seconds_count{name=\"persistentvolume-controller\"}";
+    let done = text.lines().find(|line| line.starts_with(of_volumes));
+    assert!(done.is_some_and(|line| !line.ends_with(" 0")), "{done:?}");
+
     // The one that leads is killed; the other goes on where it was.
     hand_over(&kubectl, &mut first, Signal::KILL);
     kubectl.ok(&["delete", "pvc", "data", "--timeout=30s"]);
     eventually_true("the volume is released", 30, || kubectl.field("pv", "disk", "/status/phase") == "Released");
 
     // One that is told to end gives the Lease back; its successor has the rest of this test to do.
-    let mut third = start();
+    let mut third = start("0");
     hand_over(&kubectl, &mut second, Signal::TERM);
 
     // An operator says that a node is gone. Its pod goes when it has been gone for a while.

@@ -93,7 +93,7 @@ fn pods_with_gpus_are_scaled_up_and_no_room_is_lost() {
     let admin = sandbox.data_dir().join("kubeconfig.yaml").display().to_string();
     let (config, scheduler) = (config.display().to_string(), role(&sandbox, "scheduler"));
     let mut others = vec![
-        sandbox.carrack(&["controllers", "--kubeconfig", &role(&sandbox, "controllers")]).spawn(),
+        sandbox.carrack(&["controllers", "--kubeconfig", &role(&sandbox, "controllers"), "--secure-port", "0"]).spawn(),
         sandbox.carrack(&["scheduler", "--kubeconfig", &scheduler, "--config", &config]).spawn(),
         sandbox
             .carrack(&[

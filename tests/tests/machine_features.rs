@@ -241,6 +241,7 @@ fn sizes_and_sets() {
             "kubevirt_vm_running_status_last_transition_timestamp_seconds{name=\"sized\",namespace=\"default\"} 1",
             "kubevirt_vmi_phase_transition_time_from_creation_seconds_count{phase=\"Running\"} 1",
             "kubevirt_rest_client_requests_total{resource=\"pods\",verb=\"CREATE\",code=\"201\"}",
+            "kubevirt_workqueue_adds_total{name=\"virtualmachine\"}",
         ],
     );
     // What the machine was started with stays its own.

@@ -15,7 +15,8 @@ fn an_api_server_and_controllers_in_separate_processes_make_service_accounts() {
 
     let role = sandbox.home().join("controllers.yaml");
     std::fs::write(&role, sandbox.carrack(&["kubeconfig", "--user", "controllers"]).ok()).expect("written");
-    let mut controllers = sandbox.carrack(&["controllers", "--kubeconfig", &role.display().to_string()]).spawn();
+    let mut controllers =
+        sandbox.carrack(&["controllers", "--kubeconfig", &role.display().to_string(), "--secure-port", "0"]).spawn();
     kubectl.ok(&["create", "namespace", "made"]);
     eventually_true("the new namespace has its service account", 30, || {
         kubectl.run(&["-n", "made", "get", "serviceaccount", "default"]).output().code == Some(0)

@@ -51,6 +51,8 @@ fn conform_by(
         if !row.is_custom {
             return conform(value, version.schema());
         }
+        // Upstream reads it without a type, and writes it anew.
+        decode::whole_numbers(value);
         let mut findings = Vec::new();
         if let (Some(schema), Some(metadata)) = (builtin::schema(OBJECT_META), value.get_mut("metadata")) {
             findings.extend(conform(metadata, schema)?.into_iter().map(|finding| match finding {

@@ -11,6 +11,7 @@ use http::{HeaderValue, Method};
 use serde_json::json;
 
 use crate::body::{self, Body, Response, text as text_body, typed};
+use crate::flow::dump::{self, Dump};
 use crate::metrics::{Now, ObjectLabels};
 use crate::object::at;
 use crate::present::bytes_of;
@@ -68,6 +69,10 @@ pub(crate) async fn answer(
         "" => return paths(server).await,
         "/.well-known/openid-configuration" | "/openid/v1/jwks" => return issuer(server, trimmed),
         _ => {}
+    }
+    if let Some(dump) = Dump::of(trimmed, query) {
+        let gate = server.gate().ok_or_else(Status::no_such_path)?;
+        return Ok(text_body(200, dump::text(dump, &gate.pictures())));
     }
     if let Some((endpoint, rest)) = health::page(trimmed) {
         return health::answer(server, endpoint, rest, query).await;

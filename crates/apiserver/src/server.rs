@@ -10,7 +10,7 @@
 //! [`Store`], so the simulator can poll a request to its end by hand.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use bytes::Bytes;
 use carrack_auth::authn::{self, Authenticator};
@@ -44,6 +44,7 @@ use crate::query::Query;
 use crate::registry::defined::Definitions;
 use crate::route::{Asked, RequestInfo, ResourceRequest};
 use crate::runtime_config::RuntimeConfig;
+use crate::serve::Gate;
 use crate::services::Network;
 use crate::status::Status;
 use crate::{dispatch, nonresource, yaml};
@@ -130,6 +131,8 @@ pub(crate) struct Inner {
     catalog: Follower<CatalogFold>,
     authorizer: Follower<AuthorizerFold>,
     flow: Follower<FlowFold>,
+    /// Where requests that come over sockets wait, once there are some.
+    gate: Mutex<Weak<Gate>>,
     hooks: Follower<HooksFold>,
     remotes: Follower<RemotesFold>,
     pub kept: Kept,
@@ -207,6 +210,7 @@ impl ApiServer {
                 planted_writing_watches: config.planted_writing_watches,
                 catalog: Follower::new(CatalogFold::prefixes(), CatalogFold::new(&config.runtime)),
                 flow: Follower::new(FlowFold::prefixes(), FlowFold::default()),
+                gate: Mutex::default(),
                 authorizer: Follower::new(prefixes.clone(), AuthorizerFold { authorizer: Authorizer::new(), prefixes }),
                 hooks: Follower::new(HooksFold::prefixes(), HooksFold::default()),
                 remotes: Follower::new(RemotesFold::prefixes(), RemotesFold::default()),
@@ -244,6 +248,16 @@ impl ApiServer {
     /// `/readyz` says no from now on, so that nobody sends anything new here; all else goes on.
     pub fn announce_end(&self) {
         self.inner.phase.ending.store(true, Ordering::Release);
+    }
+
+    /// Requests wait at this gate from now on.
+    pub(crate) fn told_of(&self, gate: &Arc<Gate>) {
+        *self.inner.gate.lock().unwrap_or_else(PoisonError::into_inner) = Arc::downgrade(gate);
+    }
+
+    /// Where requests wait; none where none come over sockets.
+    pub(crate) fn gate(&self) -> Option<Arc<Gate>> {
+        self.inner.gate.lock().unwrap_or_else(PoisonError::into_inner).upgrade()
     }
 
     /// What the API offers at this moment.

@@ -8,12 +8,13 @@
 //! A handshake asks no more, so that who shows a certificate that is worth nothing is answered; a caller is made of one
 //! by [`Clients`] alone, which verifies it.
 
+mod old;
 mod verify;
 
 use std::sync::{Arc, PoisonError, RwLock};
 
 use rustls::client::{ResolvesClientCert, WebPkiServerVerifier};
-use rustls::crypto::CryptoProvider;
+use rustls::crypto::{CryptoProvider, WebPkiSupportedAlgorithms};
 use rustls::server::danger::ClientCertVerifier;
 use rustls::server::{ClientHello, ResolvesServerCert, WebPkiClientVerifier};
 use rustls::sign::CertifiedKey;
@@ -72,6 +73,11 @@ fn certificates(pem: &str, what: &'static str) -> Result<Vec<CertificateDer<'sta
         return Err(TlsError::Empty(what));
     }
     Ok(found)
+}
+
+/// The signatures that are taken.
+fn algorithms() -> WebPkiSupportedAlgorithms {
+    provider().signature_verification_algorithms
 }
 
 fn authorities(ca_pem: &str) -> Result<Vec<CertificateDer<'static>>, TlsError> {
@@ -161,7 +167,10 @@ pub struct ServerTls {
 /// Who finds out who a client is by its certificate: nobody else makes a caller of one, and so none is believed that
 /// was not verified.
 #[derive(Clone, Debug)]
-pub struct Clients(Arc<dyn ClientCertVerifier>);
+pub struct Clients {
+    verifier: Arc<dyn ClientCertVerifier>,
+    authorities: Arc<[CertificateDer<'static>]>,
+}
 
 /// A client whose certificate was verified.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -180,9 +189,13 @@ impl Clients {
     /// When no authority vouches for the certificate now, or not for a client; when it names nobody.
     pub fn peer(&self, certificates: Option<&[CertificateDer<'_>]>) -> Result<Option<Peer>, CertificateError> {
         let Some((certificate, intermediates)) = certificates.and_then(<[_]>::split_first) else { return Ok(None) };
-        self.0
-            .verify_client_cert(certificate, intermediates, UnixTime::now())
-            .map_err(|error| CertificateError::Unverified(explained(&error)))?;
+        let now = UnixTime::now();
+        let verified = match old::parsed(certificate) {
+            Some(parsed) => old::vouched(certificate, &parsed, &self.authorities, now, &algorithms())
+                .map_err(rustls::Error::InvalidCertificate),
+            None => self.verifier.verify_client_cert(certificate, intermediates, now).map(drop),
+        };
+        verified.map_err(|error| CertificateError::Unverified(explained(&error)))?;
         let (caller, until_unix_s) = (caller_of_certificate(certificate)?, until_unix_s(certificate)?);
         Ok(Some(Peer { caller, until_unix_s }))
     }
@@ -224,8 +237,8 @@ fn server(
     client_ca_pem: &str,
     at_handshake: impl FnOnce(Arc<dyn ClientCertVerifier>) -> Arc<dyn ClientCertVerifier>,
 ) -> Result<ServerTls, TlsError> {
-    let roots = roots(&authorities(client_ca_pem)?)?;
-    let verifier = WebPkiClientVerifier::builder_with_provider(roots, provider()).build()?;
+    let authorities = authorities(client_ca_pem)?;
+    let verifier = WebPkiClientVerifier::builder_with_provider(roots(&authorities)?, provider()).build()?;
     let mut config = ServerConfig::builder_with_provider(provider())
         .with_safe_default_protocol_versions()?
         .with_client_cert_verifier(at_handshake(Arc::clone(&verifier)))
@@ -234,7 +247,7 @@ fn server(
     config.session_storage = Arc::new(rustls::server::NoServerSessionStorage {});
     config.send_tls13_tickets = 0;
     config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
-    Ok(ServerTls { config, clients: Clients(verifier) })
+    Ok(ServerTls { config, clients: Clients { verifier, authorities: authorities.into() } })
 }
 
 /// Whom a client trusts.

@@ -7,11 +7,13 @@ use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 use carrack_auth::Caller;
 use carrack_auth::kubeconfig::Kubeconfig;
 use carrack_auth::pki::{Identity, KeyPairPem, Pki, Sans, Server};
 use carrack_auth::tls::{Reloadable, ServerTls, Trust, client_config, mutual_server_config, server_config};
-use rcgen::{BasicConstraints, CertificateParams, ExtendedKeyUsagePurpose, IsCa, KeyPair};
+use rcgen::{BasicConstraints, CertificateParams, ExtendedKeyUsagePurpose, IsCa, KeyPair, SigningKey as _};
 use rustls::{ClientConfig, ClientConnection, HandshakeKind, ServerConnection, StreamOwned};
 use tempfile::TempDir;
 
@@ -291,4 +293,86 @@ fn a_kubeconfig_opens_the_door() {
     let met = meet(c.apiserver(), target.client_config().expect("a configuration"), "127.0.0.1");
     let caller = met.expect("they meet").caller.expect("a certificate");
     assert!(caller.in_group("system:masters"));
+}
+
+/// An element of DER.
+fn der(tag: u8, parts: &[&[u8]]) -> Vec<u8> {
+    let content = parts.concat();
+    let [high, low] = u16::try_from(content.len()).expect("not that long").to_be_bytes();
+    let head = match (high, low) {
+        (0, 0..0x80) => vec![tag, low],
+        (0, _) => vec![tag, 0x81, low],
+        _ => vec![tag, 0x82, high, low],
+    };
+    [head, content].concat()
+}
+
+/// A certificate without a version and extensions, as one of OpenSSL's commands makes them: a subject and its key, signed by
+/// the issuer's.
+fn of_the_first_version(issuer: &[u8], issuer_key: &KeyPair, subject: &[u8], key: &[u8], until: &str) -> Vec<u8> {
+    // ecdsa-with-SHA256.
+    let algorithm = [0x30, 0x0a, 0x06, 0x08, 0x2a, 0x86, 0x48, 0xce, 0x3d, 0x04, 0x03, 0x02];
+    let times = [der(0x17, &[b"200101000000Z"]), der(0x17, &[until.as_bytes()])].concat();
+    let text = der(0x30, &[&[2, 1, 7], &algorithm, issuer, &der(0x30, &[&times]), subject, key]);
+    let signature = issuer_key.sign(&text).expect("signed");
+    der(0x30, &[&text, &algorithm, &der(0x03, &[&[0], &signature])])
+}
+
+/// Go takes clients' certificates of X.509's first version, which say nothing of what they are for, and authorities of that
+/// version that are trusted themselves.
+#[test]
+fn certificates_of_the_first_version() {
+    const LATE: &str = "491231235959Z";
+    let c = cluster(now_unix_s());
+    let named = |name: &str, is_authority: bool| {
+        let mut params = CertificateParams::new(Vec::new()).expect("parameters");
+        params.distinguished_name = rcgen::DistinguishedName::new();
+        params.distinguished_name.push(rcgen::DnType::CommonName, name);
+        params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
+        if is_authority {
+            (params.is_ca, params.extended_key_usages) = (IsCa::Ca(BasicConstraints::Unconstrained), Vec::new());
+        }
+        params
+    };
+    // The parts of a name's certificate that others are put together from.
+    let parts = |params: &CertificateParams, key: &KeyPair| {
+        let certificate = params.self_signed(key).expect("signed");
+        let (_, parsed) = x509_parser::parse_x509_certificate(certificate.der()).expect("a certificate");
+        (parsed.subject().as_raw().to_vec(), parsed.public_key().raw.to_vec(), certificate.pem())
+    };
+    let [ca_key, other_key, key] = [(); 3].map(|()| KeyPair::generate().expect("a key"));
+    let (ca, _, ca_pem) = parts(&named("ca", true), &ca_key);
+    let (subject, public, _) = parts(&named("jane", false), &key);
+    let meets = |trusted: &str, certificate: Vec<u8>| {
+        let server = server_config(c.serving(), trusted).expect("a configuration");
+        let pkcs8 = rustls_pki_types::PrivateKeyDer::try_from(key.serialize_der()).expect("a key");
+        let signing = rustls::crypto::ring::default_provider().key_provider.load_private_key(pkcs8).expect("a key");
+        // As other clients: rustls itself would not show it.
+        let shown = rustls::sign::CertifiedKey::new(vec![certificate.into()], signing);
+        let mut client = c.client(None);
+        client.client_auth_cert_resolver = Arc::new(rustls::sign::SingleCertAndKey::from(shown));
+        meet(server, client, "localhost").map(|met| met.caller.map(|caller| caller.user).unwrap_or_default())
+    };
+    let good = || of_the_first_version(&ca, &ca_key, &subject, &public, LATE);
+    assert_eq!(meets(&ca_pem, good()).as_deref(), Ok("jane"));
+    let refused = |certificate: Vec<u8>, want: &str| {
+        let error = meets(&ca_pem, certificate).expect_err("must not be believed");
+        assert!(error.contains(want), "{want}: {error}");
+    };
+    refused(of_the_first_version(&ca, &other_key, &subject, &public, LATE), "UnknownIssuer");
+    refused(of_the_first_version(&subject, &ca_key, &subject, &public, LATE), "UnknownIssuer");
+    refused(of_the_first_version(&ca, &ca_key, &subject, &public, "210101000000Z"), "expired");
+    // One of the third version that says it is no authority vouches for nobody.
+    let (leaf, _, leaf_pem) = parts(&named("leaf", false), &other_key);
+    let by_a_leaf = of_the_first_version(&leaf, &other_key, &subject, &public, LATE);
+    assert!(meets(&leaf_pem, by_a_leaf).is_err_and(|error| error.contains("UnknownIssuer")));
+
+    // An authority of the first version, for clients of the first version and of the third.
+    let (_, ca_public, _) = parts(&named("ca", true), &ca_key);
+    let root = of_the_first_version(&ca, &ca_key, &ca, &ca_public, LATE);
+    let root_pem = format!("-----BEGIN CERTIFICATE-----\n{}\n-----END CERTIFICATE-----\n", STANDARD.encode(&root));
+    assert_eq!(meets(&root_pem, good()).as_deref(), Ok("jane"));
+    let issuer = rcgen::Issuer::new(named("ca", true), &ca_key);
+    let newer = named("jane", false).signed_by(&key, &issuer).expect("signed");
+    assert_eq!(meets(&root_pem, newer.der().to_vec()).as_deref(), Ok("jane"));
 }

@@ -77,6 +77,17 @@ pub fn cluster_ca(kubeconfig: &Path) -> anyhow::Result<String> {
     target.ca_pem.context("the kubeconfig names no certificate authority")
 }
 
+/// The host, and the port if it is said, of the API server that a kubeconfig names: what measures of requests call it.
+///
+/// # Errors
+/// The kubeconfig cannot be used.
+pub fn server(kubeconfig: &Path) -> anyhow::Result<String> {
+    let context = || format!("cannot use the kubeconfig {}", kubeconfig.display());
+    let target = Kubeconfig::load(kubeconfig).with_context(context)?.resolve(None).with_context(context)?;
+    let place = target.server.split_once("://").map_or(target.server.as_str(), |(_, place)| place);
+    Ok(place.split('/').next().unwrap_or_default().to_owned())
+}
+
 /// A name that no other process in the cluster has, for elections: host, process, and when it started. It need be no name that an
 /// object can have: hosts are called as they like, also in ways in which no node could be.
 #[must_use]

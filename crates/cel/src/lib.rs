@@ -19,6 +19,7 @@ mod comprehend;
 mod eval;
 mod lexer;
 mod library;
+mod named;
 mod parser;
 mod pattern;
 mod signatures;
@@ -79,6 +80,12 @@ impl Program {
     /// Whether the expression names this variable.
     pub fn uses(&self, variable: &str) -> bool {
         self.variables.iter().any(|name| &**name == variable)
+    }
+
+    /// The first of its object literals whose name is not that of the place where it stands: its name, and that.
+    #[must_use]
+    pub fn misnamed(&self) -> Option<(String, String)> {
+        named::misnamed(&self.root, None)
     }
 
     /// Evaluates it.

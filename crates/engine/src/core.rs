@@ -31,6 +31,10 @@ pub trait Core {
     fn ended(&self) -> bool {
         true
     }
+    /// What it has counted, in the text form that Prometheus reads. Nothing is decided by that.
+    fn measures(&self, _now: Time) -> String {
+        String::new()
+    }
 }
 
 /// Something observed.

@@ -43,6 +43,8 @@ use std::time::Duration;
 
 use crate::controller::Answers;
 use crate::informer::{OnlyRevision, PAGE};
+use crate::page::Page;
+use crate::queue::tell;
 use crate::unseen::{Target, Unseen, Way, needs};
 use crate::{
     AnyInformer, ApiError, ApiRequest, ApiResponse, Awaited, CallId, Controller, Core, Effects, EventRecord,
@@ -160,6 +162,10 @@ const MOST_CALLS: usize = 400;
 /// A core that hosts controllers.
 pub struct Manager {
     rng: Rng,
+    /// When it observes what it does now.
+    now: Time,
+    /// What stands before the names of its measures.
+    prefix: &'static str,
     informers: BTreeMap<Source, Box<dyn AnyInformer>>,
     /// Which informer an input is for.
     awaited: BTreeMap<Awaited, Source>,
@@ -205,6 +211,8 @@ impl Manager {
         Self {
             recorder: EventRecorder::new(name, rng.fork("events")),
             rng,
+            now: Time::default(),
+            prefix: "",
             informers: BTreeMap::new(),
             awaited: BTreeMap::new(),
             hosted: Vec::new(),
@@ -230,6 +238,12 @@ impl Manager {
             page: PAGE,
             first_alone: false,
         }
+    }
+    /// Tells its measures under names that begin with this, as some components do.
+    #[must_use]
+    pub fn measuring_as(mut self, prefix: &'static str) -> Self {
+        self.prefix = prefix;
+        self
     }
     /// Keeps only so many objects of each kind as values, and packs all others: simulators choose few, so that this is played.
     #[must_use]
@@ -330,8 +344,9 @@ impl Manager {
 
     /// Has a controller look at a key again: something beside the caches has changed on which its decision rests.
     pub fn look_again(&mut self, now: Time, controller: &str, key: Key, fx: &mut Effects<Never>) {
+        self.now = now;
         for hosted in self.hosted.iter_mut().filter(|h| h.controller.name() == controller) {
-            hosted.queue.add(key.clone());
+            hosted.queue.add(key.clone(), now);
         }
         self.dispatch(now, fx);
     }
@@ -371,7 +386,7 @@ impl Manager {
                 let view = View::of(&self.informers);
                 for delta in informer.all_as_added() {
                     for key in map(delta.as_ref(), &view) {
-                        self.hosted[i].queue.add(key);
+                        self.hosted[i].queue.add(key, self.now);
                     }
                 }
             }
@@ -414,7 +429,7 @@ impl Manager {
         for (i, map) in self.maps.get(source).into_iter().flatten() {
             for delta in deltas {
                 for key in map(delta.as_ref(), &view) {
-                    self.hosted[*i].queue.add(key);
+                    self.hosted[*i].queue.add(key, self.now);
                 }
             }
         }
@@ -531,9 +546,9 @@ impl Manager {
             hosted.queue.add_at(key.clone(), now + after);
         }
         if run.again {
-            hosted.queue.add(key.clone());
+            hosted.queue.add(key.clone(), now);
         }
-        hosted.queue.done(key);
+        hosted.queue.done(key, now);
     }
 
     fn dispatch(&mut self, now: Time, fx: &mut Effects<Never>) {
@@ -757,6 +772,7 @@ impl Core for Manager {
     type Out = Never;
 
     fn step(&mut self, now: Time, input: Input<Never>, fx: &mut Effects<Never>) {
+        self.now = now;
         if matches!(input, Input::Start) {
             self.start(now, fx);
         } else if matches!(&input, Input::Timer(id) if self.more == Some(*id)) {
@@ -792,6 +808,13 @@ impl Core for Manager {
 
     fn ended(&self) -> bool {
         self.elector.as_ref().is_none_or(LeaderElector::ended)
+    }
+
+    fn measures(&self, now: Time) -> String {
+        let queues: Vec<_> = self.hosted.iter().map(|hosted| (hosted.controller.name(), &hosted.queue)).collect();
+        let mut page = Page::default();
+        tell(&mut page, self.prefix, &queues, now);
+        page.text()
     }
 }
 

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::{FutureExt as _, StreamExt};
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, oneshot};
 use tokio::task::{AbortHandle, JoinSet};
 
 use crate::{ApiError, CallId, Core, Effect, Effects, Input, Never, Time, TimerId, Transport, WatchId, WatchItem};
@@ -108,6 +108,51 @@ impl Doer<Never, Never> for NoDoer {
     }
 }
 
+/// How long a step of a core may take before it counts as gone for who asks for its measures.
+const SCRAPE: Duration = Duration::from_secs(5);
+/// How many may ask at a time.
+const SCRAPES: usize = 16;
+
+/// Asks a core that runs for its measures.
+#[derive(Clone, Debug)]
+pub struct Scrapes(mpsc::Sender<oneshot::Sender<String>>);
+
+/// Where a shell hears that its core's measures are asked for.
+#[derive(Debug)]
+pub struct Scraped(mpsc::Receiver<oneshot::Sender<String>>);
+
+/// For who asks, and for the shell of the core that is asked.
+#[must_use]
+pub fn scrapes() -> (Scrapes, Scraped) {
+    let (asks, asked) = mpsc::channel(SCRAPES);
+    (Scrapes(asks), Scraped(asked))
+}
+
+impl Scrapes {
+    /// The measures as the core tells them between two of its steps; none when it has ended or hangs.
+    pub async fn text(&self) -> Option<String> {
+        let (tell, told) = oneshot::channel();
+        let answer = async {
+            self.0.send(tell).await.ok()?;
+            told.await.ok()
+        };
+        tokio::time::timeout(SCRAPE, answer).await.ok()?
+    }
+}
+
+impl Scraped {
+    /// The next who asks; nobody does for ever where nobody can.
+    async fn next(asked: &mut Option<Self>) -> oneshot::Sender<String> {
+        match asked {
+            Some(Self(asks)) => match asks.recv().await {
+                Some(tell) => tell,
+                None => std::future::pending().await,
+            },
+            None => std::future::pending().await,
+        }
+    }
+}
+
 struct Shell<C: Core> {
     core: C,
     fx: Effects<C::Out>,
@@ -135,7 +180,25 @@ where
     C: Core,
     C::In: Send + 'static,
 {
-    run_by(Clock::default(), core, transport, doer, shutdown).await
+    run_by(Clock::default(), core, transport, doer, None, shutdown).await
+}
+
+/// Like [`run_core`], of a core whose measures may be asked for meanwhile ([`scrapes`]).
+///
+/// # Errors
+/// As [`run_core`].
+pub async fn run_core_asked<C>(
+    core: C,
+    transport: Arc<dyn Transport>,
+    doer: impl Doer<C::Out, C::In>,
+    asked: Scraped,
+    shutdown: impl Future<Output = ()>,
+) -> Result<(), String>
+where
+    C: Core,
+    C::In: Send + 'static,
+{
+    run_by(Clock::default(), core, transport, doer, Some(asked), shutdown).await
 }
 
 async fn run_by<C>(
@@ -143,6 +206,7 @@ async fn run_by<C>(
     core: C,
     transport: Arc<dyn Transport>,
     mut doer: impl Doer<C::Out, C::In>,
+    mut asked: Option<Scraped>,
     shutdown: impl Future<Output = ()>,
 ) -> Result<(), String>
 where
@@ -181,6 +245,11 @@ where
                 let why = "the machine's clock was set, or it was suspended";
                 ended = Err(format!("{why}: this role's is {} s off", astray.as_secs()));
                 break;
+            }
+            tell = Scraped::next(&mut asked) => {
+                // Who asked may have gone.
+                drop(tell.send(shell.core.measures(shell.clock.now())));
+                continue;
             }
             Some(input) = inbox.recv() => input,
             Some((id, item)) = watch_inbox.recv() => {
@@ -359,6 +428,26 @@ mod tests {
         type Out = Never;
 
         fn step(&mut self, _: Time, _: Input<Never>, _: &mut Effects<Never>) {}
+
+        fn measures(&self, _: Time) -> String {
+            "idle 1\n".to_owned()
+        }
+    }
+
+    #[tokio::test]
+    async fn a_core_is_asked_for_its_measures_while_it_runs() {
+        let (asks, asked) = scrapes();
+        let (stop, stopped) = oneshot::channel::<()>();
+        let shutdown = async { drop(stopped.await) };
+        let run = run_core_asked(Idle, Arc::new(Nobody), NoDoer, asked, shutdown);
+        let ask = async {
+            let told = asks.text().await;
+            drop(stop);
+            told
+        };
+        let (ended, told) = tokio::join!(run, ask);
+        assert_eq!((ended, told.as_deref()), (Ok(()), Some("idle 1\n")));
+        assert_eq!(asks.text().await, None, "it has ended");
     }
 
     #[tokio::test]
@@ -367,7 +456,7 @@ mod tests {
         for (ahead_s, ends) in [(0, false), (20, false), (-20, false), (3600, true), (-3600, true)] {
             let clock = Clock { wall: Time(right.wall.0 + ahead_s * 1_000_000_000), ..right };
             let shutdown = tokio::time::sleep(Duration::from_millis(50));
-            let ended = run_by(clock, Idle, Arc::new(Nobody), NoDoer, shutdown).await;
+            let ended = run_by(clock, Idle, Arc::new(Nobody), NoDoer, None, shutdown).await;
             assert_eq!(ended.is_err(), ends, "{ahead_s}: {ended:?}");
         }
     }

@@ -7,12 +7,14 @@
 
 mod conform;
 mod json;
+mod numbers;
 mod yaml;
 
 use serde_json::{Map, Value};
 
 pub(crate) use conform::{ZEROS, is_base64};
 pub use conform::{conform, conform_applied};
+pub use numbers::whole_numbers;
 
 /// How a body is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

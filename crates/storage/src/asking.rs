@@ -248,4 +248,8 @@ impl<C: Call> Core for Asking<C> {
     fn ended(&self) -> bool {
         self.manager.ended()
     }
+
+    fn measures(&self, now: Time) -> String {
+        self.manager.measures(now)
+    }
 }

@@ -1,5 +1,5 @@
 //! `AdmissionConfiguration`: what admission plugins are told when the server starts. Of those that upstream lets be told
-//! something, PodSecurity is here; what is said to others is refused, since it would not hold.
+//! something, PodSecurity and ResourceQuota are here; what is said to others is refused, since it would not hold.
 //!
 //! <https://kubernetes.io/docs/reference/access-authn-authz/admission-controllers/>
 
@@ -8,15 +8,20 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use super::pod_security::Configuration;
+use super::quota::Limits;
 
 const KIND: &str = "AdmissionConfiguration";
 const API_VERSIONS: [&str; 3] =
     ["apiserver.config.k8s.io/v1", "apiserver.config.k8s.io/v1alpha1", "apiserver.k8s.io/v1alpha1"];
 
+/// The plugins that can be told something.
+const PLUGINS: [&str; 2] = ["PodSecurity", "ResourceQuota"];
+
 /// What plugins are told.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct AdmissionConfiguration {
     pub(crate) pod_security: Configuration,
+    pub(crate) resource_quota: Limits,
 }
 
 #[derive(Deserialize)]
@@ -53,8 +58,8 @@ impl AdmissionConfiguration {
             if written.plugins.iter().take(index).any(|before| before.name == name) {
                 return Err(format!("{place}.name: {name:?} is there twice"));
             }
-            if name != "PodSecurity" {
-                return Err(format!("{place}.name: {name:?} is not supported, only \"PodSecurity\" is"));
+            if !PLUGINS.contains(&name) {
+                return Err(format!("{place}.name: {name:?} is not supported, only {} are", PLUGINS.join(" and ")));
             }
             // As upstream: what is said here goes before what a file says.
             let (place, configuration) = match &plugin.configuration {
@@ -62,10 +67,19 @@ impl AdmissionConfiguration {
                 None if plugin.path.is_empty() => continue,
                 None => (format!("{place}.path"), read(&plugin.path).and_then(|text| decode::file(&text))),
             };
-            let parsed = configuration.and_then(Configuration::parse);
-            all.pod_security = parsed.map_err(|why| format!("{place}: {why}"))?;
+            let parsed = configuration.and_then(|configuration| all.tell(name, configuration));
+            parsed.map_err(|why| format!("{place}: {why}"))?;
         }
         Ok(all)
+    }
+
+    /// Tells a plugin something.
+    fn tell(&mut self, plugin: &str, configuration: Value) -> Result<(), String> {
+        match plugin {
+            "PodSecurity" => self.pod_security = Configuration::parse(configuration)?,
+            _ => self.resource_quota = Limits::parse(configuration)?,
+        }
+        Ok(())
     }
 }
 
@@ -106,7 +120,14 @@ mod tests {
         check(|all| all["apiVersion"] = "apiserver.config.k8s.io/v2".into(), Err("apiserver.config.k8s.io/v2"));
         check(|all| all["other"] = 1.into(), Err("unknown field `other`"));
         check(|all| all["plugins"][0]["args"] = 1.into(), Err("unknown field `args`"));
-        check(|all| all["plugins"][0]["name"] = "ResourceQuota".into(), Err("plugins[0].name: \"ResourceQuota\""));
+        check(|all| all["plugins"][0]["name"] = "EventRateLimit".into(), Err("plugins[0].name: \"EventRateLimit\""));
+        let other = Err("plugins[0].configuration: unknown field `defaults`");
+        check(|all| all["plugins"][0]["configuration"]["defaults"] = json!({}), Ok(()));
+        let of_another = json!({"name": "ResourceQuota", "configuration": {"defaults": {}}});
+        check(move |all| all["plugins"][0] = of_another, other);
+        let limits = json!({"name": "ResourceQuota", "configuration": {"apiVersion": "apiserver.config.k8s.io/v1",
+            "kind": "ResourceQuotaConfiguration", "limitedResources": [{"resource": "pods", "matchContains": ["cpu"]}]}});
+        check(move |all| all["plugins"][0] = limits, Ok(()));
         let twice = json!([{"name": "PodSecurity", "path": "security.yaml"}, {"name": "PodSecurity"}]);
         check(move |all| all["plugins"] = twice, Err("plugins[1].name: \"PodSecurity\" is there twice"));
         let exempt = json!({"users": ["a"]});

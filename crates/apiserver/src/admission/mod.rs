@@ -267,6 +267,6 @@ pub(crate) fn built_in(
         Box::new(cluster_role::Aggregation),
         Box::new(flow_schema::FlowSchemas),
         Box::new(ServiceAddresses::new(network.clone())),
-        Box::new(quota::ResourceQuota),
+        Box::new(quota::ResourceQuota { limits: configuration.resource_quota }),
     ]
 }

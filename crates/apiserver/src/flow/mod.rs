@@ -6,6 +6,7 @@
 //! do not pass here. Every other one has a seat while its body is read and its answer is made; what goes on after that (a
 //! watch's events, a stream) has none. <https://kubernetes.io/docs/concepts/cluster-administration/flow-control/>
 
+pub(crate) mod dump;
 mod objects;
 pub mod seats;
 
@@ -86,7 +87,9 @@ pub struct Class {
     pub schema_uid: String,
     /// UID of the level, which replies name too.
     pub level_uid: String,
-    /// A hash of whose request it is, within the schema.
+    /// Whose request it is, by what the schema tells its flows apart by; empty where it does not.
+    pub distinguisher: String,
+    /// A hash of that, within the schema.
     pub flow: u64,
 }
 
@@ -118,6 +121,7 @@ impl FlowFold {
                 schema: LAST.to_owned(),
                 schema_uid: String::new(),
                 level_uid: meta_str(level, "uid").to_owned(),
+                distinguisher: String::new(),
                 flow: hash(&[LAST]),
             });
         };
@@ -131,6 +135,7 @@ impl FlowFold {
             schema: name(schema).to_owned(),
             schema_uid: meta_str(schema, "uid").to_owned(),
             level_uid: meta_str(level, "uid").to_owned(),
+            distinguisher: whose.to_owned(),
             flow: hash(&[name(schema), whose]),
         })
     }

@@ -162,6 +162,11 @@ impl Seats {
         false
     }
 
+    /// The levels by their names, with who waits in each of their queues.
+    pub fn queues(&self) -> impl Iterator<Item = (&str, &[VecDeque<Ticket>])> {
+        self.levels.iter().map(|(name, level)| (name.as_str(), level.queues.as_slice()))
+    }
+
     /// Whether a level may take a seat: one of those that are its own, or one that nobody has a right to.
     fn has_seat(&self, name: &str) -> bool {
         let Some(own) = self.levels.get(name) else { return false };

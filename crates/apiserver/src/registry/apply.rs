@@ -68,7 +68,10 @@ pub(crate) fn read(cx: &mut Cx<'_>, body: &[u8]) -> Result<Object, Status> {
             return Err(Status::bad_request(format!("error strict decoding YAML: {}", findings.join(", "))));
         }
     }
-    match parsed.value {
+    // As for YAML, also where it is JSON.
+    let mut value = parsed.value;
+    decode::whole_numbers(&mut value);
+    match value {
         Value::Object(object) => Ok(object),
         _ => Err(Status::bad_request("error decoding YAML: the body is not an object")),
     }

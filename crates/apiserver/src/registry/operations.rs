@@ -17,8 +17,8 @@ pub(crate) enum Fault {
     TooLarge { limit: usize },
     /// It would move too many items.
     TooMuch { limit: usize },
-    /// An operation does not fit the value.
-    Unfit { path: String, why: String },
+    /// An operation does not fit the value; of one that tests, that may be what it asks.
+    Unfit { path: String, why: String, tests: bool },
 }
 
 impl std::fmt::Display for Fault {
@@ -29,7 +29,7 @@ impl std::fmt::Display for Fault {
             }
             Fault::TooLarge { limit } => write!(f, "the patch copies more than {limit} bytes"),
             Fault::TooMuch { limit } => write!(f, "the patch moves more than {limit} items of lists"),
-            Fault::Unfit { path, why } => write!(f, "the patch cannot be applied at {path}: {why}"),
+            Fault::Unfit { path, why, .. } => write!(f, "the patch cannot be applied at {path}: {why}"),
         }
     }
 }
@@ -73,8 +73,11 @@ pub(crate) fn apply(value: &mut Value, patch: &Patch, missing: Missing) -> Resul
             _ if finds_nothing(operation, value) => continue,
             _ => {}
         }
-        json_patch::patch(value, std::slice::from_ref(operation))
-            .map_err(|error| Fault::Unfit { path: operation.path().to_string(), why: error.kind.to_string() })?;
+        json_patch::patch(value, std::slice::from_ref(operation)).map_err(|error| Fault::Unfit {
+            path: operation.path().to_string(),
+            why: error.kind.to_string(),
+            tests: matches!(operation, PatchOperation::Test(_)),
+        })?;
     }
     Ok(())
 }

@@ -86,7 +86,10 @@ fn read(cx: &Cx<'_>, body: &[u8]) -> Result<Patch, Status> {
         }
         "application/merge-patch+json" => object(How::Merge),
         // Upstream has no strategic merge for custom resources, and clients fall back on this.
-        "application/strategic-merge-patch+json" if !cx.row.is_custom => object(How::Strategic),
+        "application/strategic-merge-patch+json" if !cx.row.is_custom => object(|mut patch| {
+            decode::whole_numbers(&mut patch);
+            How::Strategic(patch)
+        }),
         _ => Err(untaken(cx)),
     }
 }
@@ -143,7 +146,7 @@ pub(crate) fn refused(fault: &Fault) -> Status {
             status.message = format!("Request entity too large: {fault}");
             status
         }
-        Fault::Unfit { path, why } => Status::unprocessable(why.as_str(), path),
+        Fault::Unfit { path, why, .. } => Status::unprocessable(why.as_str(), path),
     }
 }
 

@@ -230,6 +230,7 @@ async fn exchange(
     place: Arc<Place>,
     mut request: Request<Incoming>,
 ) -> Result<Response<Reply>, Refused> {
+    let arrived = shared.server.inner.env.now();
     let client = Handover::new(hyper::upgrade::on(&mut request), place);
     let (parts, incoming) = request.into_parts();
     let asked = Asked::of(&parts.method, &parts.uri);
@@ -280,10 +281,14 @@ async fn exchange(
     drop(room);
     let body = arriving.whole(&shared.settings).await.map_err(|refused| turned_away(&acting, refused))?;
     // Shared, not copied: what is forwarded to a node needs it once more.
+    let too_late = || Status::timeout("request did not complete within the allotted timeout");
+    let left = deadline::left(most, shared.server.inner.env.now().duration_since(arrived));
+    // Nothing is begun that has no time, however little it would take.
+    let Some(left) = left else { return Err(turned_away(&acting, (too_late(), None))) };
     let handling = shared.server.answer(&parts, &asked, body.clone(), acting);
-    let response = match tokio::time::timeout(most, handling).await {
+    let response = match tokio::time::timeout(left, handling).await {
         Ok(response) => response,
-        Err(_) => return Err((Status::timeout("request did not complete within the allotted timeout"), None)),
+        Err(_) => return Err((too_late(), None)),
     };
     let (mut head, answered) = response.into_parts();
     if let Some(seat) = &seat {

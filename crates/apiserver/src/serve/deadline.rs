@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use carrack_types::duration;
+use jiff::SignedDuration;
 
 use crate::metrics::is_long_running;
 use crate::route::Asked;
@@ -28,6 +29,14 @@ pub(super) fn of(asked: &Asked, most: Duration) -> Result<Duration, Status> {
     }
 }
 
+/// What is left of it after this time: it runs from when the request came, so that its body and the wait for its seat have
+/// their part of it. None when nothing is.
+pub(super) fn left(most: Duration, spent: SignedDuration) -> Option<Duration> {
+    // A clock that was set back has taken nothing from it.
+    let spent = Duration::try_from(spent).unwrap_or_default();
+    most.checked_sub(spent).filter(|left| !left.is_zero())
+}
+
 #[cfg(test)]
 mod tests {
     use http::{Method, Uri};
@@ -51,6 +60,16 @@ mod tests {
         ] {
             let uri: Uri = uri.parse().expect("a URI");
             assert_eq!(of(&Asked::of(&Method::GET, &uri), most).map_err(|status| status.code), want, "{uri}");
+        }
+    }
+
+    #[test]
+    fn time_runs_from_when_a_request_came() {
+        for (most_ns, spent_ns, want_ns) in
+            [(9, 4, Some(5)), (9, 0, Some(9)), (9, -4, Some(9)), (1, 1, None), (1, 9, None)]
+        {
+            let left = left(Duration::from_nanos(most_ns), SignedDuration::from_nanos(spent_ns));
+            assert_eq!(left, want_ns.map(Duration::from_nanos), "{most_ns} {spent_ns}");
         }
     }
 }

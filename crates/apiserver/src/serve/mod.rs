@@ -39,6 +39,7 @@ use crate::server::ApiServer;
 
 pub(crate) use ask::ask;
 pub use audit_log::AuditLog;
+pub(crate) use flow::Gate;
 pub use outbound::Outbound;
 pub(crate) use proxy::watch_remote;
 pub use proxy::{NodeIo, NodeProxy, TlsNodeProxy};
@@ -52,7 +53,7 @@ pub(crate) struct Shared {
     pub nodes: Arc<dyn NodeProxy>,
     pub settings: Settings,
     /// Where requests wait for their turn.
-    gate: Arc<flow::Gate>,
+    gate: Arc<Gate>,
     /// Room for bodies that are read before their requests have a seat.
     small: Semaphore,
     /// Becomes true at shutdown.
@@ -75,7 +76,8 @@ pub async fn serve(
     let (end, ending) = watch::channel(false);
     let places = places::Places::new(settings.max_connections);
     let drain = settings.drain;
-    let gate = Arc::new(flow::Gate::new(settings.max_in_flight, settings.max_wait));
+    let gate = Arc::new(Gate::new(settings.max_in_flight, settings.max_wait));
+    server.told_of(&gate);
     let (small, clients) = (Semaphore::new(connection::SMALL_BODIES), tls.clients);
     let shared = Arc::new(Shared { server, clients, nodes, settings, gate, small, ending });
     let acceptor = TlsAcceptor::from(Arc::new(tls.config));

@@ -232,6 +232,61 @@ fn mutating_policies_that_make_something_else() {
     cluster.post(CONFIG_MAPS, &config_map(&json!({"a": "1"}))).expect(201);
 }
 
+/// What is said in pieces and patches is merged by item, is named after its place, and takes nothing else away.
+#[test]
+fn mutating_policies_write_pieces_and_patches() {
+    let check = |kind: &str, expression: &str, want: Result<(&str, Value), &str>| {
+        let cluster = Cluster::new();
+        let field = if kind == "JSONPatch" { "jsonPatch" } else { "applyConfiguration" };
+        let rule = json!({"apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["pods"]});
+        let spec = json!({"matchConstraints": {"resourceRules": [rule]}, "reinvocationPolicy": "Never",
+            "mutations": [{"patchType": kind, field: {"expression": expression}}]});
+        let policy = json!({"metadata": {"name": "m"}, "spec": spec});
+        cluster.post(&format!("{GROUP}/mutatingadmissionpolicies"), &policy).expect(201);
+        let binding = json!({"metadata": {"name": "b"}, "spec": {"policyName": "m"}});
+        cluster.post(&format!("{GROUP}/mutatingadmissionpolicybindings"), &binding).expect(201);
+        let reply = cluster.post("/api/v1/namespaces/default/pods", &crate::harness::pod("x"));
+        match want {
+            Ok((place, value)) => {
+                let made = reply.expect(201);
+                assert_eq!(made.pointer(place).unwrap_or(&Value::Null), &value, "{expression}: {made}");
+                assert_eq!(made["spec"]["containers"].as_array().map(Vec::len), Some(1), "{made}");
+                assert!(made["spec"]["containers"][0]["image"].is_string(), "{made}");
+            }
+            Err(why) => {
+                let told = reply.json["message"].as_str().unwrap_or_default();
+                assert!(reply.code >= 400 && told.contains(why), "{expression}: {} {told}", reply.code);
+            }
+        }
+    };
+    let piece = |expression: &str, want: Result<(&str, Value), &str>| check("ApplyConfiguration", expression, want);
+    let patch = |expression: &str, want: Result<(&str, Value), &str>| check("JSONPatch", expression, want);
+    piece(
+        "Object{spec: Object.spec{containers: [Object.spec.containers{name: object.spec.containers[0].name, workingDir: '/w'}]}}",
+        Ok(("/spec/containers/0/workingDir", json!("/w"))),
+    );
+    piece("Object{metadata: Object.metadata{labels: {'a': 'b'}}}", Ok(("/metadata/labels/a", json!("b"))));
+    piece(
+        "Object{spec: Object.spec{nodeSelector: {'a': 'b'}}}",
+        Err("may not mutate atomic arrays, maps or structs: .spec.nodeSelector"),
+    );
+    piece(
+        "Object{spec: Object.status{hostname: 'h'}}",
+        Err("type mismatch: unexpected type name \"Object.status\", expected \"Object.spec\""),
+    );
+    let hostname = "JSONPatch{op: 'add', path: '/spec/hostname', value: 'h'}";
+    let test = |name: &str| format!("[JSONPatch{{op: 'test', path: '/metadata/name', value: '{name}'}}, {hostname}]");
+    patch(&test("x"), Ok(("/spec/hostname", json!("h"))));
+    patch(&test("y"), Ok(("/spec/hostname", Value::Null)));
+    patch(
+        "[JSONPatch{op: 'add', path: '/metadata/labels', value: Object.metadata.labels{a: 'b'}}]",
+        Ok(("/metadata/labels/a", json!("b"))),
+    );
+    patch("[JSONPatch{op: 'remove', path: '/spec/hostname'}]", Err("JSONPath: "));
+    patch("[JSONPatch{op: 'add', path: '/spec/hostname', value: 'h', more: 1}]", Err("JSONPatchType field: more"));
+    patch("[JSONPatch{op: 1, path: '/spec/hostname'}]", Err("JSONPatchType 'op' field"));
+}
+
 /// A pod that is given a class of runtimes, or another account, is looked at once more, with what is found for it then.
 #[test]
 fn policies_may_name_what_nobody_had_asked_for() {

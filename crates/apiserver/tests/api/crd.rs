@@ -132,8 +132,15 @@ fn objects_are_defaulted_pruned_and_validated() {
         "BadRequest",
         "unknown field \"spec.extra\"",
     );
+    // A whole number is an integer however it is written, and is shown without a point.
+    let mut pointed = ship("c");
+    pointed["spec"]["masts"] = json!(2.0);
+    assert_eq!(cluster.post(SHIPS, &pointed).expect(201)["spec"]["masts"], json!(2));
+    let patched = cluster.merge(&format!("{SHIPS}/c"), &json!({"spec": {"masts": 4.0}})).expect(200);
+    assert_eq!(patched["spec"]["masts"], json!(4));
     for (spec, field) in [
         (json!({"cargo": "gold"}), "spec.cargo"),
+        (json!({"cargo": "tea", "masts": 2.5}), "spec.masts"),
         (json!({"cargo": "tea", "masts": 8}), "spec.masts"),
         (json!({"cargo": "tea", "masts": "two"}), "spec.masts"),
         (json!({}), "spec.cargo"),

@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Mutex};
 
-use carrack_apiserver::admission::{AdmissionPlugin, Attributes, Lookup};
+use carrack_apiserver::admission::{AdmissionConfiguration, AdmissionPlugin, Attributes, Lookup};
 use carrack_apiserver::{Status, storage_prefix};
 use carrack_store::{Op, Store, Txn};
 use serde_json::{Value, json};
@@ -183,4 +183,51 @@ fn what_changes_its_scope_is_charged_anew() {
     let selector = json!({"matchExpressions": [{"scopeName": "VolumeAttributesClass", "operator": "Exists"}]});
     cluster.merge(&format!("{QUOTAS}/gold"), &json!({"spec": {"scopeSelector": selector}})).expect(200);
     assert_eq!(counts(), [json!("1"), json!("1")]);
+}
+
+/// What the server is told to limit is refused where there is no quota for it, and charged to it where there is one.
+#[test]
+fn what_is_limited_needs_a_quota() {
+    let high = json!({"scopeName": "PriorityClass", "operator": "In", "values": ["high", "top"]});
+    let told = json!({"apiVersion": "apiserver.config.k8s.io/v1", "kind": "AdmissionConfiguration", "plugins": [
+        {"name": "ResourceQuota", "configuration": {
+            "apiVersion": "apiserver.config.k8s.io/v1", "kind": "ResourceQuotaConfiguration", "limitedResources": [
+                {"resource": "pods", "matchScopes": [high]},
+                {"resource": "persistentvolumeclaims", "matchContains": [".storageclass.storage.k8s.io/requests.storage"]}]}}]});
+    let cluster = Cluster::with(|config| {
+        let none = |path: &str| Err(format!("{path} is not there"));
+        config.admission = AdmissionConfiguration::parse(told.to_string().as_bytes(), none).expect("a configuration");
+    });
+    let class = json!({"metadata": {"name": "high"}, "value": 9});
+    cluster.post("/apis/scheduling.k8s.io/v1/priorityclasses", &class).expect(201);
+    let classy = |name: &str| {
+        let mut pod = pod(name);
+        pod["spec"]["priorityClassName"] = "high".into();
+        pod
+    };
+    cluster.post(PODS, &pod("plain")).expect(201);
+    let refused = cluster.post(PODS, &classy("p"));
+    let want = "insufficient quota to match these scopes: [{PriorityClass In [high top]}]";
+    assert_eq!(refused.json["message"], want);
+    refused.refused(403, "Forbidden", want);
+    cluster.post(&format!("{PODS}?dryRun=All"), &classy("p")).expect(403);
+    quota(&cluster, "high", json!({"hard": {"pods": "1"}, "scopeSelector": {"matchExpressions": [high]}}));
+    cluster.post(PODS, &classy("p")).expect(201);
+    cluster.post(PODS, &classy("q")).refused(403, "Forbidden", "exceeded quota: high");
+    assert_eq!(used(&cluster, "high"), json!({"pods": "1"}));
+
+    let claims = "/api/v1/namespaces/default/persistentvolumeclaims";
+    let claim = json!({"metadata": {"name": "c"}, "spec": {"accessModes": ["ReadWriteOnce"], "storageClassName": "fast",
+        "resources": {"requests": {"storage": "1Gi"}}}});
+    let name = "fast.storageclass.storage.k8s.io/requests.storage";
+    cluster.post(claims, &claim).refused(
+        403,
+        "Forbidden",
+        &format!("persistentvolumeclaims \"c\" is forbidden: insufficient quota to consume: {name}"),
+    );
+    quota(&cluster, "fast", json!({"hard": {name: "2Gi"}}));
+    cluster.post(claims, &claim).expect(201);
+    // What counts for no more is written as ever, though its quota has gone.
+    cluster.delete(&format!("{QUOTAS}/fast")).expect(200);
+    cluster.merge(&format!("{claims}/c"), &json!({"metadata": {"labels": {"a": "b"}}})).expect(200);
 }

@@ -47,6 +47,34 @@ fn names_are_generated() {
     assert_ne!(name(&one), name(&two));
 }
 
+/// What has a point is no integer in JSON; where upstream reads without a type first, it is one if it is whole.
+#[test]
+fn integers_have_no_point() {
+    let cluster = Cluster::new();
+    let send = |content_type: &str, name: &str, replicas: &str| {
+        let mut object = deployment(name);
+        object["spec"]["replicas"] = 12345.into();
+        let body = Bytes::from(object.to_string().replace("12345", replicas));
+        let admin = Caller::new("admin", ["system:masters"]);
+        cluster.request(admin, Method::POST, DEPLOYMENTS, &[("content-type", content_type)], body)
+    };
+    let why = "of type int32";
+    let refused = send("application/json", "a", "1.0").refused(400, "BadRequest", why);
+    assert_eq!(
+        refused["message"],
+        "Deployment in version \"v1\" cannot be handled as a Deployment: json: cannot unmarshal number 1.0 into Go struct \
+         field DeploymentSpec.spec.replicas of type int32"
+    );
+    send("application/json", "a", "1e3").refused(400, "BadRequest", why);
+    assert_eq!(send("application/yaml", "a", "1.0").expect(201)["spec"]["replicas"], json!(1));
+    send("application/yaml", "b", "1.5").refused(400, "BadRequest", "number 1.5");
+    let path = format!("{DEPLOYMENTS}/a");
+    let patch = json!({"spec": {"replicas": 2.0}});
+    cluster.merge(&path, &patch).refused(422, "Invalid", why);
+    let strategic = cluster.patch(&path, "application/strategic-merge-patch+json", &patch).expect(200);
+    assert_eq!(strategic["spec"]["replicas"], json!(2));
+}
+
 #[test]
 fn bodies_that_make_no_sense() {
     let cluster = Cluster::new();

@@ -14,6 +14,8 @@ use rustls::{CertificateError, DigitallySignedStruct, DistinguishedName, Error, 
 use rustls_pki_types::{CertificateDer, ServerName, UnixTime};
 use x509_parser::prelude::{FromDer as _, X509Certificate};
 
+use super::{algorithms, old};
+
 /// Takes a server whose certificate is itself among those that are trusted, an authority's own included, which
 /// webpki takes as nobody's; Go takes it (`x509.Certificate.Verify`), and `openssl req -x509` makes such. All
 /// others are webpki's to judge.
@@ -66,6 +68,16 @@ impl ServerCertVerifier for Trusting {
 /// Whether a certificate is valid now, and a server's where it says whose it is.
 fn serves(certificate: &CertificateDer<'_>, now: UnixTime) -> Result<(), CertificateError> {
     let (_, parsed) = X509Certificate::from_der(certificate).map_err(|_| CertificateError::BadEncoding)?;
+    valid_at(&parsed, now)?;
+    let usage = parsed.extended_key_usage().map_err(|_| CertificateError::BadEncoding)?;
+    if usage.is_some_and(|usage| !usage.value.any && !usage.value.server_auth) {
+        return Err(CertificateError::InvalidPurpose);
+    }
+    Ok(())
+}
+
+/// Whether a certificate is valid at a time.
+pub(super) fn valid_at(parsed: &X509Certificate<'_>, now: UnixTime) -> Result<(), CertificateError> {
     // Before 1970 is as good as then.
     let seconds = |at: i64| UnixTime::since_unix_epoch(Duration::from_secs(u64::try_from(at).unwrap_or(0)));
     let not_before = seconds(parsed.validity().not_before.timestamp());
@@ -75,10 +87,6 @@ fn serves(certificate: &CertificateDer<'_>, now: UnixTime) -> Result<(), Certifi
     }
     if now.as_secs() > not_after.as_secs() {
         return Err(CertificateError::ExpiredContext { time: now, not_after });
-    }
-    let usage = parsed.extended_key_usage().map_err(|_| CertificateError::BadEncoding)?;
-    if usage.is_some_and(|usage| !usage.value.any && !usage.value.server_auth) {
-        return Err(CertificateError::InvalidPurpose);
     }
     Ok(())
 }
@@ -112,7 +120,10 @@ impl ClientCertVerifier for Unjudged {
         certificate: &CertificateDer<'_>,
         signature: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, Error> {
-        self.0.verify_tls12_signature(message, certificate, signature)
+        match old::parsed(certificate) {
+            Some(parsed) => old::handshake(false, message, &parsed, signature, &algorithms()),
+            None => self.0.verify_tls12_signature(message, certificate, signature),
+        }
     }
 
     fn verify_tls13_signature(
@@ -121,7 +132,10 @@ impl ClientCertVerifier for Unjudged {
         certificate: &CertificateDer<'_>,
         signature: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, Error> {
-        self.0.verify_tls13_signature(message, certificate, signature)
+        match old::parsed(certificate) {
+            Some(parsed) => old::handshake(true, message, &parsed, signature, &algorithms()),
+            None => self.0.verify_tls13_signature(message, certificate, signature),
+        }
     }
 
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {

@@ -96,7 +96,7 @@ impl Plane {
         let identity = format!("bench-{}", number + 1);
         let next = self
             .tasks
-            .spawn(async move { roles::controllers::run("", Some(&identity), PathBuf::new(), api, token).await });
+            .spawn(async move { roles::controllers::run("", Some(&identity), PathBuf::new(), None, api, token).await });
         // It reads everything before it can act.
         let mut watches = (0, Instant::now());
         while watches.0 == 0 || watches.1.elapsed() < Duration::from_secs(1) {

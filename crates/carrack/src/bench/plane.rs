@@ -153,8 +153,8 @@ impl Plane {
         let config = carrack_scheduler::Config::named(carrack_scheduler::DEFAULT_SCHEDULER_NAME);
         tasks.spawn(async move { roles::scheduler::run(config, None, None, api, token).await });
         let (api, token) = (counted(Caller::new(caller::USER_CONTROLLER_MANAGER, NONE), &controllers), stop.clone());
-        let leader =
-            tasks.spawn(async move { roles::controllers::run("", Some("bench-0"), PathBuf::new(), api, token).await });
+        let leader = tasks
+            .spawn(async move { roles::controllers::run("", Some("bench-0"), PathBuf::new(), None, api, token).await });
         let who = Caller::new("bench:hollow", [GROUP_MASTERS]);
         let admin = client(&server, who.clone());
         if machines {

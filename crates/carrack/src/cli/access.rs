@@ -22,8 +22,8 @@ pub struct AccessArgs {
     /// Providers of OpenID Connect whose tokens are accepted (apiserver.config.k8s.io/v1 AuthenticationConfiguration)
     #[arg(long, value_name = "FILE")]
     pub authentication_config: Option<PathBuf>,
-    /// What admission plugins are told: defaults and exemptions of PodSecurity (apiserver.config.k8s.io/v1
-    /// AdmissionConfiguration)
+    /// What admission plugins are told: defaults and exemptions of PodSecurity, what nobody has without a ResourceQuota
+    /// (apiserver.config.k8s.io/v1 AdmissionConfiguration)
     #[arg(long, value_name = "FILE")]
     pub admission_control_config_file: Option<PathBuf>,
     /// How long certificates last at most that somebody asked for, such as 24h; a year without it

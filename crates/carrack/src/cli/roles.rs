@@ -144,7 +144,10 @@ they elect it by the Lease kube-system/kube-controller-manager.
 
 Examples:
   carrack kubeconfig --user controllers > controllers.yaml
-  carrack controllers --kubeconfig controllers.yaml")]
+  carrack controllers --kubeconfig controllers.yaml
+
+  # Its metrics, as the administrator
+  curl -k --cert admin.crt --key admin.key https://127.0.0.1:10257/metrics")]
 pub struct ControllersArgs {
     /// What every role takes
     #[command(flatten)]
@@ -155,6 +158,9 @@ pub struct ControllersArgs {
     /// Directory of the FlexVolume drivers that attach, detach and enlarge
     #[arg(long, value_name = "DIRECTORY", default_value = "/usr/libexec/kubernetes/kubelet-plugins/volume/exec")]
     pub flex_volume_plugin_dir: PathBuf,
+    /// Where its metrics are
+    #[command(flatten)]
+    pub secure: SecureArgs<10257>,
 }
 
 /// `carrack virt-controller`

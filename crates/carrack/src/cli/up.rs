@@ -107,6 +107,9 @@ pub struct UpArgs {
     /// Port on which the scheduler serves /metrics and /healthz; 0 for not at all
     #[arg(long, value_name = "PORT", default_value_t = 0)]
     pub scheduler_port: u16,
+    /// Port on which the controllers serve /metrics and /healthz; 0 for not at all
+    #[arg(long, value_name = "PORT", default_value_t = 0)]
+    pub controllers_port: u16,
     /// Port on which virt-controller serves /metrics and /healthz; 0 for not at all
     #[arg(long, value_name = "PORT", default_value_t = 0)]
     pub virt_controller_port: u16,

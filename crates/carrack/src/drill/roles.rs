@@ -194,6 +194,7 @@ impl Places {
                 flags.path("--config", &self.file("scheduler-config.yaml"));
                 flags.pair("--secure-port", "0");
             }
+            Role::Controllers => flags.pair("--secure-port", "0"),
             _ => {}
         }
         flags.0

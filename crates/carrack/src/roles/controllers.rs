@@ -5,7 +5,8 @@ use std::sync::Arc;
 
 use carrack_apiserver::RuntimeConfig;
 use carrack_controllers::Config;
-use carrack_engine::shell::{random_seed, run_core};
+use carrack_engine::requests::Requests;
+use carrack_engine::shell::{random_seed, run_core_asked, scrapes};
 use carrack_engine::{LeaderElector, Manager, Rng, Transport};
 use carrack_schema::table;
 use carrack_storage::asking::Asking;
@@ -13,10 +14,11 @@ use carrack_storage::flex;
 use carrack_types::resource::Resource;
 use tokio_util::sync::CancellationToken;
 
+use super::diagnostics::{self, Listen};
 use crate::cli::roles::ControllersArgs;
 
 /// Runs them until `stop`. With `elect_as`, only while they hold the Lease under that identity. The drivers of FlexVolumes are
-/// below `plugins`.
+/// below `plugins`. With a place to listen, they tell their metrics there.
 ///
 /// # Errors
 /// Why they cannot go on; a lost election is one.
@@ -24,9 +26,21 @@ pub async fn run(
     ca_pem: &str,
     elect_as: Option<&str>,
     plugins: PathBuf,
-    transport: Arc<dyn Transport>,
+    listen: Option<Listen>,
+    mut transport: Arc<dyn Transport>,
     stop: CancellationToken,
 ) -> anyhow::Result<()> {
+    // The port is let go of when this run of the role ends, however it does.
+    let serving = stop.child_token();
+    let _ends = serving.clone().drop_guard();
+    let (asks, asked) = scrapes();
+    if let Some(listen) = listen {
+        let requests = Requests::of(&listen.server);
+        transport = requests.counted(transport);
+        let metrics = diagnostics::measures(asks, requests);
+        let address = diagnostics::serve(listen, metrics, transport.clone(), serving).await?;
+        tracing::info!(%address, "metrics are served");
+    }
     let config = Config { collected: collected(), ca_pem: ca_pem.to_owned(), ..Config::default() };
     let calls = flex::Calls::default();
     let mut manager = Manager::new("controllers", Rng::new(random_seed()))
@@ -37,7 +51,7 @@ pub async fn run(
     }
     let caller = flex::shell::Caller::new(plugins);
     let core = Asking::around(manager, calls);
-    run_core(core, transport, caller, stop.cancelled_owned()).await.map_err(anyhow::Error::msg)
+    run_core_asked(core, transport, caller, asked, stop.cancelled_owned()).await.map_err(anyhow::Error::msg)
 }
 
 /// `carrack controllers`
@@ -47,8 +61,9 @@ pub async fn run(
 pub async fn alone(args: ControllersArgs) -> anyhow::Result<()> {
     let ca_pem = super::cluster_ca(&args.role.kubeconfig)?;
     let identity = (!args.no_leader_elect).then(super::process_identity);
+    let listen = args.secure.listen(&args.role.kubeconfig)?;
     super::alone("kube-controller-manager", &args.role, |transport, stop| async move {
-        run(&ca_pem, identity.as_deref(), args.flex_volume_plugin_dir.clone(), transport, stop).await
+        run(&ca_pem, identity.as_deref(), args.flex_volume_plugin_dir.clone(), listen, transport, stop).await
     })
     .await
 }

@@ -17,6 +17,9 @@ use carrack_auth::Caller;
 use carrack_auth::pki::{KeyPairPem, Sans};
 use carrack_auth::tls::{self, Clients, Reloadable, ServerTls};
 use carrack_engine::Transport;
+use carrack_engine::requests::Requests;
+use carrack_engine::shell::Scrapes;
+use futures::FutureExt as _;
 use futures::future::BoxFuture;
 use http::{Request, Response, StatusCode};
 use http_body_util::Full;
@@ -53,6 +56,17 @@ pub struct Listen {
     pub serving: Option<(PathBuf, PathBuf)>,
     /// The authority of clients' certificates, PEM.
     pub client_ca_pem: String,
+    /// The API server, as measures of the requests to it name it.
+    pub server: String,
+}
+
+/// The measures of a core, and of the requests that it makes.
+#[must_use]
+pub fn measures(core: Scrapes, requests: Requests) -> Metrics {
+    Arc::new(move || {
+        let (core, requests) = (core.clone(), requests.clone());
+        async move { Some(core.text().await? + &requests.text()) }.boxed()
+    })
 }
 
 impl<const PORT: u16> SecureArgs<PORT> {
@@ -66,7 +80,9 @@ impl<const PORT: u16> SecureArgs<PORT> {
         }
         let serving = self.tls_cert_file.clone().zip(self.tls_private_key_file.clone());
         let client_ca_pem = super::cluster_ca(kubeconfig)?;
-        Ok(Some(Listen { address: SocketAddr::new(self.bind_address, self.secure_port), serving, client_ca_pem }))
+        let server = super::server(kubeconfig)?;
+        let address = SocketAddr::new(self.bind_address, self.secure_port);
+        Ok(Some(Listen { address, serving, client_ca_pem, server }))
     }
 }
 

@@ -6,6 +6,7 @@ use std::sync::{Arc, LazyLock, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
+use carrack_engine::requests::Requests;
 use carrack_engine::shell::{Doer, EventSink, random_seed, run_core};
 use carrack_engine::{LeaderElector, Rng, Transport};
 use carrack_scheduler::{Config, In, Out, Scheduler};
@@ -29,7 +30,7 @@ pub async fn run(
     config: Config,
     identity: Option<String>,
     listen: Option<Listen>,
-    transport: Arc<dyn Transport>,
+    mut transport: Arc<dyn Transport>,
     stop: CancellationToken,
 ) -> anyhow::Result<()> {
     let world = World { extenders: Extenders::new(&config.extenders)?, scrapes: Scrapes::default() };
@@ -37,8 +38,12 @@ pub async fn run(
     let serving = stop.child_token();
     let _ends = serving.clone().drop_guard();
     if let Some(listen) = listen {
-        let scrapes = world.scrapes.clone();
-        let metrics: diagnostics::Metrics = Arc::new(move || scrapes.clone().text().boxed());
+        let (scrapes, requests) = (world.scrapes.clone(), Requests::of(&listen.server));
+        transport = requests.counted(transport);
+        let metrics: diagnostics::Metrics = Arc::new(move || {
+            let (scrapes, requests) = (scrapes.clone(), requests.clone());
+            async move { Some(scrapes.text().await? + &requests.text()) }.boxed()
+        });
         let address = diagnostics::serve(listen, metrics, transport.clone(), serving).await?;
         tracing::info!(%address, "metrics are served");
     }

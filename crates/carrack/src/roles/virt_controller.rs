@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::{Context as _, bail};
-use carrack_engine::shell::{NoDoer, random_seed, run_core};
+use carrack_engine::shell::{NoDoer, random_seed, run_core_asked, scrapes};
 use carrack_engine::{ApiRequest, ContentType, LeaderElector, Method, Rng, Transport};
 use carrack_types::kubevirt::crds;
 use carrack_virt::controllers::metrics::{Measures, MetricsController};
@@ -37,7 +37,9 @@ pub async fn run(
     mut transport: Arc<dyn Transport>,
     stop: CancellationToken,
 ) -> anyhow::Result<()> {
-    let mut manager = manager(config, Rng::new(random_seed()));
+    // KubeVirt's components have its name before those of their queues' measures, too.
+    let mut manager = manager(config, Rng::new(random_seed())).measuring_as("kubevirt_");
+    let (asks, asked) = scrapes();
     // The port is let go of when this run of the role ends, however it does.
     let serving = stop.child_token();
     let _ends = serving.clone().drop_guard();
@@ -46,8 +48,8 @@ pub async fn run(
         transport = requests.counted(transport);
         manager = manager.with(MetricsController::new(measures.clone()));
         let metrics: diagnostics::Metrics = Arc::new(move || {
-            let text = measures.text() + &requests.text();
-            async move { Some(text) }.boxed()
+            let (asks, text) = (asks.clone(), measures.text() + &requests.text());
+            async move { Some(text + &asks.text().await?) }.boxed()
         });
         let address = diagnostics::serve(listen, metrics, transport.clone(), serving).await?;
         tracing::info!(%address, "metrics are served");
@@ -55,7 +57,7 @@ pub async fn run(
     if let Some(identity) = elect_as {
         manager = manager.with_elector(LeaderElector::new(INSTALLATION.0, "virt-controller", identity));
     }
-    run_core(manager, transport, NoDoer, stop.cancelled_owned()).await.map_err(anyhow::Error::msg)
+    run_core_asked(manager, transport, NoDoer, asked, stop.cancelled_owned()).await.map_err(anyhow::Error::msg)
 }
 
 /// `carrack virt-controller`

@@ -61,6 +61,8 @@ struct Machine {
     gpu_extender: Option<SocketAddr>,
     /// Where the scheduler tells its metrics.
     scheduler_port: Option<SocketAddr>,
+    /// Where the controllers do.
+    controllers_port: Option<SocketAddr>,
     /// Where virt-controller does.
     virt_controller_port: Option<SocketAddr>,
     /// The nodes, when they are several with agents of their own.
@@ -98,6 +100,7 @@ pub async fn run(args: &UpArgs, report: Report, stop: CancellationToken) -> anyh
     }
     let listening = |port: u16| (port != 0).then(|| SocketAddr::new(args.bind_address, port));
     let scheduler_port = listening(args.scheduler_port);
+    let controllers_port = listening(args.controllers_port);
     let virt_controller_port = listening(args.virt_controller_port);
     let gpu_extender = args.gpu_extender;
     let members = nodes::plan(args, &layout)?;
@@ -112,6 +115,7 @@ pub async fn run(args: &UpArgs, report: Report, stop: CancellationToken) -> anyh
         wishes,
         gpu_extender,
         scheduler_port,
+        controllers_port,
         virt_controller_port,
         members,
         agents: None,
@@ -122,6 +126,7 @@ pub async fn run(args: &UpArgs, report: Report, stop: CancellationToken) -> anyh
         ports.extend([(args.kubelet_port, "--kubelet-port"), (args.virt_handler_port, "--virt-handler-port")]);
     }
     ports.extend(scheduler_port.map(|address| (address.port(), "--scheduler-port")));
+    ports.extend(controllers_port.map(|address| (address.port(), "--controllers-port")));
     ports.extend(virt_controller_port.map(|address| (address.port(), "--virt-controller-port")));
     let own = [Some((args.https_port, "--https-port")), gpu_extender.map(|listen| (listen.port(), "--gpu-extender"))];
     wishes::refuse_twice(&own.into_iter().flatten().chain(ports.iter().copied()).collect::<Vec<_>>())?;
@@ -234,8 +239,15 @@ fn start_control_plane(
     }
     let (api, token) = (client(server, Caller::new(caller::USER_SCHEDULER, no_groups.clone())), stop.clone());
     let scheduling = scheduling.clone();
-    let listening = |address| Listen { address, serving: None, client_ca_pem: ca_pem.to_owned() };
+    let listening = |address| Listen {
+        address,
+        serving: None,
+        client_ca_pem: ca_pem.to_owned(),
+        // Requests go over no socket.
+        server: "in-process".to_owned(),
+    };
     let listen = machine.scheduler_port.map(listening);
+    let controllers_listen = machine.controllers_port.map(listening);
     let virt_listen = machine.virt_controller_port.map(listening);
     tasks.spawn(keep("scheduler", stop.clone(), move || {
         let (api, token, config, listen) = (api.clone(), token.clone(), scheduling.clone(), listen.clone());
@@ -245,7 +257,8 @@ fn start_control_plane(
     let (ca_pem, plugins) = (ca_pem.to_owned(), layout.volume_plugin_dir());
     tasks.spawn(keep("controllers", stop.clone(), move || {
         let (api, token, ca_pem, plugins) = (api.clone(), token.clone(), ca_pem.clone(), plugins.clone());
-        async move { roles::controllers::run(&ca_pem, None, plugins, api, token).await }
+        let listen = controllers_listen.clone();
+        async move { roles::controllers::run(&ca_pem, None, plugins, listen, api, token).await }
     }));
     // It has guests frozen.
     let api = with_agents(server.client_of(Caller::new(caller::USER_VIRT_CONTROLLER, no_groups)), machine);

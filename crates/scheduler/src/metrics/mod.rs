@@ -3,15 +3,13 @@
 //! How long work within a step took is told by a stopwatch that the shell hands in; a core of its own has none, and then
 //! all work takes no time. What is measured is never read back by a decision.
 
-mod page;
-
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use crate::queue::Hints;
 use crate::{Counts, Plugin, Probe};
 
-pub use page::{Bounds, Histogram, Page};
+pub use carrack_engine::page::{Bounds, Histogram, Page};
 
 /// Tells the time that has passed since some moment, on a clock that never goes back.
 pub type Stopwatch = fn() -> Duration;

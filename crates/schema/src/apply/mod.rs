@@ -25,6 +25,7 @@ mod check;
 mod compare;
 mod managed;
 mod merge;
+mod piece;
 mod set;
 mod text;
 mod view;
@@ -40,6 +41,7 @@ use managed::{Entry, Fields};
 use merge::Emptied;
 
 pub use managed::{Managed, Operation, Writer};
+pub use piece::{atomics, merge_piece};
 pub use set::Set;
 
 /// The annotation in which `kubectl apply` keeps what it applied.

@@ -126,35 +126,23 @@ impl Walk {
         }
     }
 
-    fn integer(&self, value: &mut Value, schema: &Schema, owner: &str) -> Result<(), DecodeError> {
-        let fits = match &*value {
-            Value::Number(number) => match whole(number) {
-                Some(whole) => (schema.format != Format::Int32 || i32::try_from(whole).is_ok()).then_some(whole),
-                None => None,
-            },
-            _ => None,
-        };
-        let Some(whole) = fits else { return Err(self.mistyped(value, owner, &go_type(schema))) };
-        if value.is_f64() {
-            *value = whole.into();
-        }
-        Ok(())
+    fn integer(&self, value: &Value, schema: &Schema, owner: &str) -> Result<(), DecodeError> {
+        // What has a point is none ([`super::whole_numbers`]).
+        let fits = value.as_i64().is_some_and(|whole| schema.format != Format::Int32 || i32::try_from(whole).is_ok());
+        if fits { Ok(()) } else { Err(self.mistyped(value, owner, &go_type(schema))) }
     }
 
     fn special(&self, value: &mut Value, node: &Schema) -> Result<(), DecodeError> {
         match (&*value, node.int_or_string) {
             (Value::String(_), true) => Ok(()),
-            (Value::Number(number), true) if whole(number).is_some_and(|n| i32::try_from(n).is_ok()) => {
-                // Clients in Go read no whole number that is written with a point.
-                if let Some(whole) = whole(number).filter(|_| number.is_f64()) {
-                    *value = whole.into();
-                }
-                Ok(())
+            (Value::Number(number), true) if number.as_i64().is_some_and(|n| i32::try_from(n).is_ok()) => Ok(()),
+            (other, true) => {
+                let found = match other {
+                    Value::Number(number) => format!("number {number}"),
+                    other => json_type(other).to_owned(),
+                };
+                Err(DecodeError::Mistyped(format!("json: cannot unmarshal {found} into Go value of type int32")))
             }
-            (other, true) => Err(DecodeError::Mistyped(format!(
-                "json: cannot unmarshal {} into Go value of type int32",
-                json_type(other)
-            ))),
             // Quantities are texts in canonical form; a bare number is one without a suffix.
             (other, false) => {
                 let text = other.as_str().map_or_else(|| other.to_string(), str::to_owned);
@@ -305,15 +293,6 @@ fn may_be(type_: Type, value: &Value) -> bool {
         Type::Integer | Type::Number => value.is_number(),
         Type::Boolean => value.is_boolean(),
     }
-}
-
-fn whole(number: &serde_json::Number) -> Option<i64> {
-    number.as_i64().or_else(|| {
-        // `1.0` and `1e3` are whole; the bound keeps the conversion exact.
-        let float = number.as_f64()?;
-        #[expect(clippy::cast_possible_truncation, reason = "checked to be whole and within 2^53")]
-        (float.fract() == 0.0 && float.abs() < 9_007_199_254_740_992.0).then_some(float as i64)
-    })
 }
 
 /// Whether a text is base64 with its padding.

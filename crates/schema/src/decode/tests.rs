@@ -258,6 +258,16 @@ fn names_mistyped_fields_as_go_does() {
         ),
         (
             "apps.v1.Deployment",
+            json!({"spec": {"replicas": 1.0}}),
+            "json: cannot unmarshal number 1.0 into Go struct field DeploymentSpec.spec.replicas of type int32",
+        ),
+        (
+            "core.v1.Service",
+            json!({"spec": {"ports": [{"targetPort": 80.0}]}}),
+            "json: cannot unmarshal number 80.0 into Go value of type int32",
+        ),
+        (
+            "apps.v1.Deployment",
             json!({"spec": {"replicas": 3_000_000_000_u64}}),
             "json: cannot unmarshal number 3000000000 into Go struct field DeploymentSpec.spec.replicas of type int32",
         ),
@@ -309,10 +319,17 @@ fn keeps_what_is_right() {
     assert_eq!(same, definition);
 }
 
+/// As it stands, what has a point is no integer; what was no JSON has none any more.
 #[test]
 fn whole_numbers_are_kept_without_a_point() {
     let mut service = json!({"spec": {"ports": [{"port": 80.0, "targetPort": 8080.0}]}});
-    assert_eq!(conform(&mut service, schema("io.k8s.api.core.v1.Service")), Ok(Vec::new()));
+    let service_schema = schema("io.k8s.api.core.v1.Service");
+    assert!(conform(&mut service.clone(), service_schema).is_err());
+    whole_numbers(&mut service);
+    assert_eq!(conform(&mut service, service_schema), Ok(Vec::new()));
+    let yaml = b"a: 1.0\nc: 1.5\n";
+    let parsed = parse(yaml, Format::Yaml, Limits::default()).expect("YAML");
+    assert_eq!(parsed.value, json!({"a": 1, "c": 1.5}));
     assert_eq!(service, json!({"spec": {"ports": [{"port": 80, "targetPort": 8080}]}}));
 }
 

@@ -5,7 +5,7 @@ use serde_json::Value;
 use serde_saphyr::{DuplicateKeyPolicy, Error, Options};
 
 use super::json::{self, TOO_DEEP};
-use super::{DecodeError, Finding, Limits, Parsed};
+use super::{DecodeError, Finding, Limits, Parsed, numbers};
 
 /// An alias may not multiply a body beyond this many events.
 const MAX_EVENTS: usize = 500_000;
@@ -64,6 +64,8 @@ pub(super) fn parse(bytes: &[u8], limits: Limits) -> Result<Parsed, DecodeError>
             DecodeError::Syntax(format!("error converting YAML to JSON: yaml: {first_line}"))
         }
     })?;
+    // It is made JSON by Go before it is read.
+    numbers::whole_numbers(&mut parsed.value);
     if let Some(first) = parsed.findings.first_mut()
         && let Some(twice) = twice(bytes, limits)
     {

@@ -1,13 +1,12 @@
 //! MutatingAdmissionPolicy: changes by JSON patch, or by a piece of an object that is merged in.
 
 use carrack_cel::{Budget, Value as Cel};
-use carrack_schema::decode::Finding;
-use carrack_schema::strategic;
+use carrack_schema::apply;
+use carrack_schema::decode::{Finding, whole_numbers};
 use serde_json::Value;
 
 use super::super::extend::{Asked, take};
 use super::super::select::Seen;
-use super::super::webhook::apply_patch;
 use super::super::world::{World, all_hold};
 use super::super::{Attributes, Operation};
 use super::validating::{INVALID, NO_ERROR, bound};
@@ -15,6 +14,7 @@ use super::{MAX_COST, Mutation, Policy, params};
 use crate::kinds;
 use crate::metrics::Step;
 use crate::object::Object;
+use crate::registry::operations::{self, Fault, Missing};
 use crate::status::Status;
 
 /// Lets all policies that are bound to the request change its object.
@@ -103,28 +103,67 @@ async fn change(
 fn step(seen: Seen<'_>, mutation: &Mutation, world: &World<'_>, object: Value) -> Result<Object, String> {
     let program = mutation.program.as_ref().map_err(|why| format!("compilation error: {why}"))?;
     let value = program.eval(world, &mut Budget::new(MAX_COST)).map_err(|error| error.to_string())?;
-    let written = value.to_json().ok_or("the expression's value is no JSON")?;
+    let mut written = value.to_json().ok_or("the expression's value is no JSON")?;
+    // As upstream writes them, whole numbers have no point.
+    whole_numbers(&mut written);
+    if let Some((found, place)) = program.misnamed() {
+        return Err(format!(
+            "type mismatch: unexpected type name {found:?}, expected {place:?}, which matches field name path from root Object type"
+        ));
+    }
     if mutation.is_patch {
         if !matches!(value, Cel::List(_)) {
             return Err("the expression is no list of JSONPatch".to_owned());
         }
-        return apply_patch(&object, written.to_string().as_bytes());
+        patches(&written)?;
+        return patched(object, written);
     }
     let Value::Object(fields) = &written else { return Err("the expression is no Object".to_owned()) };
     typed(seen, &object, fields)
         .map_err(|why| format!("error applying patch: failed to convert patch object to typed object: {why}"))?;
-    let merged = if seen.row.is_custom {
-        let mut merged = object;
-        strategic::merge(&mut merged, &written);
-        merged
-    } else {
-        strategic::apply(object, written, seen.row.versions[seen.version].schema())
-            .map_err(|error| error.to_string())?
+    let schema = seen.row.versions[seen.version].schema();
+    let atomics = apply::atomics(fields, schema);
+    if !atomics.is_empty() {
+        let places = atomics.join(", ");
+        return Err(format!(
+            "error applying patch: invalid ApplyConfiguration: may not mutate atomic arrays, maps or structs: {places}"
+        ));
+    }
+    let Value::Object(mut merged) = object else { return Err("there is no object".to_owned()) };
+    apply::merge_piece(&mut merged, fields, schema);
+    Ok(merged)
+}
+
+/// The object with a list of JSONPatch applied to it.
+fn patched(object: Value, written: Value) -> Result<Object, String> {
+    let patch: json_patch::Patch = serde_json::from_value(written).map_err(|error| format!("JSONPath: {error}"))?;
+    let mut changed = object.clone();
+    let changed = match operations::apply(&mut changed, &patch, Missing::Fault) {
+        Ok(()) => changed,
+        // What is not as it is tested stays as it is.
+        Err(Fault::Unfit { tests: true, .. }) => object,
+        Err(fault) => return Err(format!("JSONPath: {fault}")),
     };
-    match merged {
-        Value::Object(merged) => Ok(merged),
+    match changed {
+        Value::Object(changed) => Ok(changed),
         _ => Err("nothing is left of the object".to_owned()),
     }
+}
+
+/// Whether each item of a list has the fields of a JSONPatch alone, with what they may be.
+fn patches(written: &Value) -> Result<(), String> {
+    for operation in written.as_array().into_iter().flatten() {
+        let Value::Object(fields) = operation else { return Err("an item of the list is no JSONPatch".to_owned()) };
+        for (field, value) in fields {
+            match field.as_str() {
+                "value" => {}
+                "op" | "path" | "from" if value.is_string() => {}
+                "op" | "path" | "from" => return Err(format!("unexpected type for JSONPatchType '{field}' field")),
+                other => return Err(format!("unexpected JSONPatchType field: {other}")),
+            }
+        }
+    }
+    Ok(())
 }
 
 /// Whether what is to be merged into an object has the fields of its kind alone. What is posted to a subresource may be of a kind

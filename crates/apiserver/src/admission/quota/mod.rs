@@ -5,7 +5,10 @@
 //! read that there is none is decided again when one has come. What goes is given back the same way; the
 //! controller that counts anew is for what no write shows (a pod that is overdue), and for what was made while a
 //! new quota was counted.
+//!
+//! What the server is told to limit ([`Limits`]) is refused where no quota is for it.
 
+mod limited;
 mod scopes;
 mod usage;
 
@@ -13,13 +16,18 @@ use carrack_types::pod::ResourceList;
 use carrack_types::quantity::Quantity;
 use serde_json::{Map, Value};
 
+pub(crate) use self::limited::Limits;
+use self::limited::Uncovered;
 use super::{AdmissionPlugin, Along, Attributes, Change, Lookup, Needed, Operation};
 use crate::object::{Object, at, child_mut, meta, name};
 use crate::status::Status;
 
 const QUOTAS: &str = "resourcequotas";
 
-pub(super) struct ResourceQuota;
+pub(super) struct ResourceQuota {
+    /// What nobody may have without a quota.
+    pub limits: Limits,
+}
 
 impl AdmissionPlugin for ResourceQuota {
     fn name(&self) -> &'static str {
@@ -59,6 +67,13 @@ impl AdmissionPlugin for ResourceQuota {
 
     fn along(&self, attributes: &Attributes<'_>, lookup: &dyn Lookup) -> Result<Vec<Along>, Status> {
         let quotas = lookup.list("", QUOTAS, attributes.namespace);
+        if !self.limits.is_empty() && is_limited(attributes) {
+            let (group, plural) = (&*attributes.row.group, &*attributes.row.plural);
+            let (object, used) = (&attributes.object, of(attributes, &attributes.object));
+            if let Some(uncovered) = self.limits.uncovered((group, plural), object, &used, &quotas) {
+                return Err(refused(attributes, &uncovered));
+            }
+        }
         if quotas.is_empty() {
             return Ok(Vec::new());
         }
@@ -82,6 +97,39 @@ fn is_quota(attributes: &Attributes<'_>) -> bool {
     attributes.row.group.is_empty()
         && attributes.row.plural == QUOTAS
         && matches!(attributes.subresource, "" | "status")
+}
+
+/// Whether a write has to have a quota for what is limited: it makes an object, or lets one count for more (upstream's `Handles`
+/// of each evaluator).
+fn is_limited(attributes: &Attributes<'_>) -> bool {
+    let (group, plural) = (&*attributes.row.group, &*attributes.row.plural);
+    if attributes.namespace.is_empty() || attributes.is("", "events") {
+        return false;
+    }
+    let counts_more = || difference(attributes).values().any(|by| *by > Quantity::ZERO) || moves(attributes);
+    match (attributes.operation, attributes.subresource) {
+        (Operation::Create, "") => true,
+        (Operation::Update, "resize") => (group, plural) == ("", "pods") && counts_more(),
+        (Operation::Update, "") => {
+            let counted_anew =
+                [("", "persistentvolumeclaims"), ("", "services"), ("resource.k8s.io", "resourceclaims")];
+            counted_anew.contains(&(group, plural)) && counts_more()
+        }
+        _ => false,
+    }
+}
+
+/// Refuses what no quota is for. Upstream's sentence about scopes stands by itself, without the object's name; there it comes as a
+/// 500, since nobody made a Status of it, and clients that do not repeat what is forbidden repeat that.
+fn refused(attributes: &Attributes<'_>, uncovered: &Uncovered) -> Status {
+    match uncovered {
+        Uncovered::Names(names) => attributes.forbidden(&format!("insufficient quota to consume: {names}")),
+        Uncovered::Scopes(scopes) => {
+            let mut status = attributes.forbidden("");
+            status.message = format!("insufficient quota to match these scopes: [{scopes}]");
+            status
+        }
+    }
 }
 
 /// The limits that hold once a quota is written: those of its spec. Who writes other ones into the status is taken at his

@@ -4,23 +4,54 @@ use std::collections::BTreeSet;
 
 use carrack_types::pod::ResourceList;
 use carrack_types::qos;
+use serde::Deserialize;
 use serde_json::Value;
 
 use crate::object::{Object, at, str_at};
 
+/// One scope, and which objects of it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+pub(super) struct Selector {
+    pub scope_name: String,
+    pub operator: String,
+    pub values: Vec<String>,
+}
+
+impl Selector {
+    /// Whether an object is among them.
+    pub(super) fn holds(&self, plural: &str, object: &Object) -> bool {
+        let values: Vec<&str> = self.values.iter().map(String::as_str).collect();
+        holds(&self.scope_name, &self.operator, &values, plural, object)
+    }
+}
+
+/// The scopes of a quota.
+pub(super) fn selectors(quota: &Object) -> Vec<Selector> {
+    let listed = at(quota, &["spec", "scopes"]).and_then(Value::as_array).into_iter().flatten();
+    let whole = listed.filter_map(Value::as_str).map(|scope| Selector {
+        scope_name: scope.to_owned(),
+        operator: "Exists".to_owned(),
+        values: Vec::new(),
+    });
+    let selected =
+        at(quota, &["spec", "scopeSelector", "matchExpressions"]).and_then(Value::as_array).into_iter().flatten();
+    let selected = selected.map(|expression| {
+        let text = |field: &str| expression[field].as_str().unwrap_or_default().to_owned();
+        let values = expression["values"].as_array().into_iter().flatten().filter_map(Value::as_str);
+        Selector {
+            scope_name: text("scopeName"),
+            operator: text("operator"),
+            values: values.map(str::to_owned).collect(),
+        }
+    });
+    whole.chain(selected).collect()
+}
+
 /// Whether a quota is for this object: its scopes all match. Scopes other than that for claims are
 /// about pods; a quota that has them is for nothing else.
 pub(super) fn matches(quota: &Object, plural: &str, object: &Object) -> bool {
-    let listed = at(quota, &["spec", "scopes"]).and_then(Value::as_array).into_iter().flatten();
-    let selected =
-        at(quota, &["spec", "scopeSelector", "matchExpressions"]).and_then(Value::as_array).into_iter().flatten();
-    listed.filter_map(Value::as_str).all(|scope| holds(scope, "Exists", &[], plural, object))
-        && selected.into_iter().all(|expression| {
-            let text = |field: &str| expression[field].as_str().unwrap_or_default();
-            let values: Vec<&str> =
-                expression["values"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
-            holds(text("scopeName"), text("operator"), &values, plural, object)
-        })
+    selectors(quota).iter().all(|selector| selector.holds(plural, object))
 }
 
 /// A pod's quality-of-service class.

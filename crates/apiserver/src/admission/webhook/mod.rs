@@ -23,7 +23,6 @@ use crate::object::{Object, name};
 use crate::status::Status;
 
 pub(crate) use call::{Client, brief, post, review_version, type_of};
-pub(in crate::admission) use patch::apply as apply_patch;
 
 /// A webhook of a configuration.
 #[derive(Clone, Debug)]

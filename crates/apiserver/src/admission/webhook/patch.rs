@@ -1,4 +1,4 @@
-//! The JSON patch of a mutating webhook, or of a policy.
+//! The JSON patch of a mutating webhook.
 
 use serde_json::Value;
 
@@ -6,7 +6,7 @@ use crate::object::Object;
 use crate::registry::operations::{self, Missing};
 
 /// Applies a patch to an object.
-pub(in crate::admission) fn apply(object: &Value, patch: &[u8]) -> Result<Object, String> {
+pub(super) fn apply(object: &Value, patch: &[u8]) -> Result<Object, String> {
     let patch: json_patch::Patch =
         serde_json::from_slice(patch).map_err(|error| format!("the patch cannot be read: {error}"))?;
     let mut value = object.clone();
