@@ -2,6 +2,8 @@
 //!
 //! The same reading feeds the router and the authorizer, so that they cannot disagree.
 
+use std::sync::Arc;
+
 use http::{Method, Uri};
 
 use crate::query::{Query, decode};
@@ -12,15 +14,15 @@ use crate::selector::FieldSelector;
 pub(crate) struct Asked {
     /// The query's parameters.
     pub query: Query,
-    /// What is asked for.
-    pub info: RequestInfo,
+    /// What is asked for; shared with who shows what goes on.
+    pub info: Arc<RequestInfo>,
 }
 
 impl Asked {
     /// Reads a request's head.
     pub(crate) fn of(method: &Method, uri: &Uri) -> Asked {
         let query = Query::parse(uri.query().unwrap_or_default());
-        let info = RequestInfo::parse(method, uri.path(), &query);
+        let info = Arc::new(RequestInfo::parse(method, uri.path(), &query));
         Asked { query, info }
     }
 }

@@ -82,10 +82,11 @@ impl Program {
         self.variables.iter().any(|name| &**name == variable)
     }
 
-    /// The first of its object literals whose name is not that of the place where it stands: its name, and that.
+    /// The first of its object literals whose name is not that of the place where it stands: its name, and that. The place of
+    /// the whole is given, if its name is known.
     #[must_use]
-    pub fn misnamed(&self) -> Option<(String, String)> {
-        named::misnamed(&self.root, None)
+    pub fn misnamed(&self, place: Option<&str>) -> Option<(String, String)> {
+        named::misnamed(&self.root, place)
     }
 
     /// Evaluates it.

@@ -1,10 +1,10 @@
 //! Object literals, whose names say where they stand: `Object.spec{…}` is the value of the field `spec` of an `Object{…}`.
 //!
 //! Upstream looks at that when there is a value (`CheckTypeNamesMatchFieldPathNames` in `k8s.io/apiserver/pkg/cel/mutation/dynamic`);
-//! here it is read from the text, as far as it goes: what comes from a variable or a function may be of any name.
+//! here it is read from the text, as far as it goes: what comes from a variable or a function may be of any name. Lists and maps in
+//! between have no names: what is in them is named after the field that holds them.
 
 use crate::ast::{Comprehension, Expr, Kind, Macro};
-use crate::value::Value;
 
 /// The first literal whose name is not that of its place: its name, and that.
 pub(crate) fn misnamed(expr: &Expr, place: Option<&str>) -> Option<(String, String)> {
@@ -23,13 +23,9 @@ pub(crate) fn misnamed(expr: &Expr, place: Option<&str>) -> Option<(String, Stri
             })
         }
         Kind::List(items) => items.iter().find_map(|(_, item)| misnamed(item, place)),
-        Kind::Map(entries) => entries.iter().find_map(|(_, key, value)| {
-            let below = match (&key.kind, place) {
-                (Kind::Literal(Value::String(key)), Some(place)) => Some(format!("{place}.{key}")),
-                _ => None,
-            };
-            misnamed(value, below.as_deref())
-        }),
+        Kind::Map(entries) => {
+            entries.iter().find_map(|(_, key, value)| misnamed(key, None).or_else(|| misnamed(value, place)))
+        }
         Kind::Ternary(parts) => {
             let [condition, yes, no] = &**parts;
             misnamed(condition, None).or_else(|| misnamed(yes, place)).or_else(|| misnamed(no, place))
@@ -39,8 +35,11 @@ pub(crate) fn misnamed(expr: &Expr, place: Option<&str>) -> Option<(String, Stri
         Kind::Call { args, .. } | Kind::And(args) | Kind::Or(args) => args.iter().find_map(|arg| misnamed(arg, None)),
         Kind::Comprehension(comprehension) => {
             let Comprehension { kind, range, filter, body, .. } = &**comprehension;
-            // What becomes of items stands where the list of them does.
-            let place = place.filter(|_| matches!(kind, Macro::Map | Macro::TransformList | Macro::Bind));
+            // What becomes of items stands where the list or the map of them does.
+            let place = place.filter(|_| {
+                use Macro::{Bind, Map, TransformList, TransformMap, TransformMapEntry};
+                matches!(kind, Map | TransformList | TransformMap | TransformMapEntry | Bind)
+            });
             let outer = std::iter::once(range).chain(filter).find_map(|expr| misnamed(expr, None));
             outer.or_else(|| misnamed(body, place))
         }
@@ -59,7 +58,7 @@ mod tests {
         let env = Env::new().with("object", Type::Dyn).with_struct("Object").with_struct("JSONPatch");
         let program = Program::compile(source, &env).expect("a program");
         let want = want.map(|(found, place)| (found.to_owned(), place.to_owned()));
-        assert_eq!(program.misnamed(), want, "{source}");
+        assert_eq!(program.misnamed(None), want, "{source}");
     }
 
     #[test]
@@ -79,9 +78,24 @@ mod tests {
             Some(("Object.spec.containers", "Object.spec.other")),
         );
         check("object.x ? Object{} : Object{spec: Object{}}", Some(("Object", "Object.spec")));
+        // Maps have no names of their own, as lists have none.
+        check("Object{spec: Object.spec{m: {'k': Object.spec.m{a: [Object.spec.m.a{}]}}}}", None);
+        check("Object{spec: Object.spec{m: {'k': Object.spec.m.k{}}}}", Some(("Object.spec.m.k", "Object.spec.m")));
+        let mapped = "object.m.transformMap(k, v, Object.spec.m{a: v})";
+        check(&format!("Object{{spec: Object.spec{{m: {mapped}}}}}"), None);
+        check(&format!("Object{{spec: Object.spec{{n: {mapped}}}}}"), Some(("Object.spec.m", "Object.spec.n")));
         check(
             "[JSONPatch{op: 'add', path: '/x', value: Object.spec{a: Object.b{}}}]",
             Some(("Object.b", "Object.spec.a")),
         );
+    }
+
+    #[test]
+    fn the_whole_has_a_name_where_it_is_to_have_one() {
+        let env = Env::new().with_struct("Object");
+        for (source, is_named) in [("Object{}", true), ("Object.spec{}", false)] {
+            let program = Program::compile(source, &env).expect("a program");
+            assert_eq!(program.misnamed(Some("Object")).is_none(), is_named, "{source}");
+        }
     }
 }

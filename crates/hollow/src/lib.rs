@@ -210,7 +210,13 @@ impl HollowNodes {
         if self.busy.contains(key) {
             return;
         }
-        let Some((due, what)) = self.due(&pod, number) else { return };
+        let Some((due, what)) = self.due(&pod, number) else {
+            // It is said to be ready once its node is taken for ready again.
+            if self.volumes.is_some() && pod::is_misjudged(&pod) {
+                self.waiting.insert(key.clone());
+            }
+            return;
+        };
         self.busy.insert(key.clone());
         if due > now {
             self.alarm(due, Alarm::Pod(key.clone()), fx);

@@ -35,7 +35,7 @@ use crate::observer::{Change, Observer, controller, deleting, is_true, key_of, t
 use crate::options::Options;
 use crate::roaming::with_volume;
 use crate::wants::{Want, guests_of, machine_lacks};
-use crate::workload::{Act, What, claim_of, create, delete, local_driver, machine, up_to};
+use crate::workload::{Act, What, claim_of, create, delete, is_brief, local_driver, machine, up_to};
 
 /// The invariant of disks that are made from snapshots.
 pub(crate) const AS_KEPT: &str = "restored-disks-are-as-kept";
@@ -58,11 +58,12 @@ const SOON: Duration = Duration::from_secs(10);
 const STEADY: Duration = Duration::from_secs(30);
 const SECOND: Duration = Duration::from_secs(1);
 
-/// Whether this is part of the work, given the chance of all of it. Planted bugs have it alone, or not at all.
+/// Whether this is part of the work, given the chance of all of it. Planted bugs have it alone, or not at all; and small runs where
+/// it is chosen with the rest of their work.
 pub(crate) fn are_there(rng: &Rng, options: &Options) -> bool {
     let is_asked_for = options.only.as_ref().is_some_and(|only| only.contains(&PART));
-    let is_drawn = || options.faults && rng.fork("whether machines are backed up").one_in(4);
-    options.plant.is_none() && options.machines && !options.small && (is_asked_for || is_drawn())
+    let is_drawn = || options.faults && !options.small && rng.fork("whether machines are backed up").one_in(4);
+    options.hint().is_none() && options.machines && (is_asked_for || is_drawn())
 }
 
 /// Machines with two disks each, and what is done with them.
@@ -71,7 +72,7 @@ pub(crate) fn acts(rng: &mut Rng, safety: Duration, acts: &mut Vec<Act>) {
     let class = json!({"metadata": {"name": OF, "annotations": {DEFAULT_CLASS: "true"}}, "driver": DRIVER,
         "deletionPolicy": "Delete"});
     acts.push(create(SECOND / 2, VolumeSnapshotClass::resource(), class, None));
-    for n in 0..1 + rng.below(2) {
+    for n in 0..1 + rng.below(up_to(2, safety)) {
         let mut people = People { name: format!("{OF}{n}"), safety, acts: &mut *acts };
         people.run(between(rng, SECOND, safety / 6));
         people.snapshots(rng);
@@ -84,7 +85,10 @@ pub(crate) fn acts(rng: &mut Rng, safety: Duration, acts: &mut Vec<Act>) {
             people.acts.push(delete(gone, VirtualMachine::resource(), "default", &people.name, "vm"));
             continue;
         }
-        people.late(rng);
+        // A small run is over by then.
+        if !is_brief(safety) {
+            people.late(rng);
+        }
     }
 }
 
@@ -96,6 +100,11 @@ struct People<'a> {
 }
 
 impl People<'_> {
+    /// How long they wait at the most: in a small run no longer than anything fails.
+    fn at_most(&self, wait: Duration) -> Duration {
+        wait.min(self.safety)
+    }
+
     fn run(&mut self, at: Duration) {
         let mut object = machine(&self.name, run_strategy::ALWAYS, 5);
         for disk in DISKS {
@@ -121,7 +130,7 @@ impl People<'_> {
             let (at, name) = (between(rng, early, safety), format!("{}-s{n}", self.name));
             self.snapshot(at, &name);
             if rng.one_in(2) {
-                let gone = at + below(rng, SECOND * 10);
+                let gone = at + below(rng, self.at_most(SECOND * 10));
                 self.acts.push(delete(gone, VirtualMachineSnapshot::resource(), "default", &name, "vmsnapshot"));
             }
         }
@@ -141,9 +150,10 @@ impl People<'_> {
             "spec": {"source": of(&self.name), "target": of(&target)}});
         let at = between(rng, self.safety / 4, self.safety * 3 / 4);
         self.acts.push(create(at, VirtualMachineClone::resource(), object, None));
-        self.is_to(at + between(rng, SECOND * 2, SECOND * 20), &target, run_strategy::ALWAYS);
+        let starts = at + between(rng, SECOND * 2, self.at_most(SECOND * 20));
+        self.is_to(starts, &target, run_strategy::ALWAYS);
         if !always && rng.one_in(2) {
-            let gone = at + below(rng, SECOND * 15);
+            let gone = at + below(rng, self.at_most(SECOND * 15));
             self.acts.push(delete(gone, VirtualMachineClone::resource(), "default", &name, "clone"));
         }
     }
@@ -154,7 +164,7 @@ impl People<'_> {
         let (machine, name) = (self.name.clone(), format!("{}-back", self.name));
         let mut at = between(rng, self.safety / 3, self.safety * 2 / 3);
         self.is_to(at, &machine, run_strategy::HALTED);
-        at += between(rng, SECOND * 3, SECOND * 25);
+        at += between(rng, SECOND * 3, self.at_most(SECOND * 25));
         let target = json!({"apiGroup": "kubevirt.io", "kind": "VirtualMachine", "name": machine});
         let mut object = json!({"metadata": {"namespace": "default", "name": name},
             "spec": {"target": target, "virtualMachineSnapshotName": self.first()}});
@@ -165,10 +175,10 @@ impl People<'_> {
         let want = Some(("vmrestore", Want::Any));
         self.acts.push(create(at, VirtualMachineRestore::resource(), object, want));
         if may_go && rng.one_in(2) {
-            let gone = at + below(rng, SECOND * 10);
+            let gone = at + below(rng, self.at_most(SECOND * 10));
             self.acts.push(delete(gone, VirtualMachineRestore::resource(), "default", &name, "vmrestore"));
         }
-        at += between(rng, SECOND, SECOND * 30);
+        at += between(rng, SECOND, self.at_most(SECOND * 30));
         self.is_to(at, &machine, run_strategy::ALWAYS);
     }
 
@@ -236,6 +246,7 @@ fn kept<'a>(
 #[derive(Debug)]
 struct Hold {
     snapshot: String,
+    since: Time,
     /// Its instance, and since when the agent of that had been there: if it was there for long.
     steady: Option<(String, Time)>,
 }
@@ -279,28 +290,28 @@ impl Backups {
 
     /// A machine is held by somebody, or not any more.
     fn held(&mut self, now: Time, before: Option<&Value>, vm: &Value, observer: &Observer) {
-        let holder = |vm: &Value| text(vm, "/status/snapshotInProgress").to_owned();
         let snapshot = holder(vm);
-        if snapshot.is_empty() || before.map(holder).as_ref() == Some(&snapshot) {
+        if snapshot.is_empty() || before.map(holder) == Some(snapshot) {
             return;
         }
         let vmi = observer.get("vmi", &key_of(vm)).filter(|vmi| controller(vmi) == uid(vm));
         let agent = vmi.and_then(|vmi| Some((uid(vmi).to_owned(), *self.agents.get(uid(vmi))?)));
         let steady = agent.filter(|(_, since)| now.since(*since) >= STEADY);
-        self.holds.insert(key_of(vm), Hold { snapshot, steady });
+        self.holds.insert(key_of(vm), Hold { snapshot: snapshot.to_owned(), since: now, steady });
     }
 
     /// A content can be used: of a guest that could be frozen all the time it has what was there at one instant.
     fn taken(&self, content: &Value, observer: &Observer, nodes: &BTreeMap<u8, Node>, breaches: &mut Vec<Breach>) {
         let machine = beside(content, text(content, "/spec/source/virtualMachine/metadata/name"));
-        let Some(Hold { snapshot, steady: Some((instance, since)) }) = self.holds.get(&machine) else { return };
+        let Some(Hold { snapshot, since, steady: Some((instance, agent)) }) = self.holds.get(&machine) else { return };
         let is_of_hold = text(content, "/spec/virtualMachineSnapshotName") == snapshot;
-        if !is_of_hold || self.agents.get(instance) != Some(since) {
+        if !is_of_hold || self.agents.get(instance) != Some(agent) {
             return;
         }
         let all: BTreeMap<&str, &Taken> =
             kept(content, observer, nodes).filter_map(|(volume, taken)| Some((volume, taken?))).collect();
-        if all.values().any(|taken| taken.disturbed) {
+        // Who had frozen it for a snapshot before does not matter.
+        if all.values().any(|taken| taken.disturbed.is_some_and(|at| at >= *since)) {
             return;
         }
         let instants: BTreeMap<&str, Option<Time>> =
@@ -317,10 +328,7 @@ impl Backups {
         nodes: &BTreeMap<u8, Node>,
         breaches: &mut Vec<Breach>,
     ) {
-        let is_held = |machine: &str| {
-            let vm = observer.get("vm", machine);
-            vm.is_some_and(|vm| !text(vm, "/status/snapshotInProgress").is_empty())
-        };
+        let is_held = |machine: &str| observer.get("vm", machine).is_some_and(|vm| !holder(vm).is_empty());
         let mut left = BTreeMap::new();
         for node in nodes.values() {
             for (compute, guest) in node.guests.alive() {
@@ -340,6 +348,11 @@ impl Backups {
             }
         }
     }
+}
+
+/// The snapshot that holds a machine; empty for none.
+fn holder(vm: &Value) -> &str {
+    text(vm, "/status/snapshotInProgress")
 }
 
 /// Whether the agent of an instance's guest can be asked.
@@ -456,9 +469,9 @@ mod tests {
         object
     }
 
-    /// A node with the snapshots `s-one` and `s-two`, whose disks were written to at these times; whether the guest was disturbed
-    /// in between.
-    fn nodes(wrote: [i64; 2], disturbed: bool, observer: &Observer) -> BTreeMap<u8, Node> {
+    /// A node with the snapshots `s-one` and `s-two`, whose disks were written to at these times; and when the guest was disturbed,
+    /// if it was before the second one was taken.
+    fn nodes(wrote: [i64; 2], disturbed_s: Option<i64>, observer: &Observer) -> BTreeMap<u8, Node> {
         let mut node = Node::new(1, AT, Rng::new(1), NodeFaults::none(), Rack::default());
         let contents = &mut node.storage.contents;
         for (disk, wrote) in DISKS.into_iter().zip(wrote) {
@@ -467,8 +480,8 @@ mod tests {
         }
         for disk in DISKS {
             contents.take(&format!("snapshot-s-{disk}"), &format!("pvc-backed0-{disk}"));
-            if disturbed {
-                contents.disturb("pvc-backed0-two");
+            if let Some(s) = disturbed_s {
+                contents.disturb("pvc-backed0-two", Time::from_unix_s(s));
             }
         }
         BTreeMap::from([(1, node)])
@@ -486,14 +499,16 @@ mod tests {
 
     #[test]
     fn a_guest_that_can_be_frozen_is_of_one_instant() {
-        // How long the agent was there when its machine was held, whether it goes meanwhile, when disks were written to, whether
+        // How long the agent was there when its machine was held, whether it goes meanwhile, when disks were written to, when
         // the guest was thawed unasked; and whether that is a breach.
-        for (steady_s, goes, wrote, disturbed, expected) in [
-            (60, false, [1, 1], false, false),
-            (60, false, [1, 2], false, true),
-            (60, true, [1, 2], false, false),
-            (1, false, [1, 2], false, false),
-            (60, false, [1, 2], true, false),
+        for (steady_s, goes, wrote, disturbed_s, expected) in [
+            (60, false, [1, 1], None, false),
+            (60, false, [1, 2], None, true),
+            (60, true, [1, 2], None, false),
+            (1, false, [1, 2], None, false),
+            (60, false, [1, 2], Some(1061), false),
+            // Before its machine was held for this snapshot.
+            (60, false, [1, 2], Some(1059), true),
         ] {
             let vmi = |conditions: Value| {
                 let status = json!({"phase": "Running", "conditions": conditions});
@@ -505,7 +520,7 @@ mod tests {
             let snapshots = DISKS.map(|disk| ("volumesnapshot", object(&format!("s-{disk}"), json!({}))));
             let claims = DISKS.map(|disk| claim(&format!("backed0-{disk}")));
             let observer = Observer::of([("vmi", speaks.clone())].into_iter().chain(snapshots).chain(claims));
-            let nodes = nodes(wrote, disturbed, &observer);
+            let nodes = nodes(wrote, disturbed_s, &observer);
             let vm = |holder: Value| object("backed0", json!({"status": {"snapshotInProgress": holder}}));
             let backups: Vec<Value> = DISKS
                 .iter()
@@ -530,7 +545,7 @@ mod tests {
             see(steady_s + 2, "vmcontent", Some(content(false)), content(true));
             // It is said once.
             see(steady_s + 3, "vmcontent", Some(content(true)), content(true));
-            let what = format!("{steady_s} s, {goes}, {wrote:?}, {disturbed}");
+            let what = format!("{steady_s} s, {goes}, {wrote:?}, {disturbed_s:?}");
             assert_eq!(breaches.len(), usize::from(expected), "{what}: {breaches:?}");
         }
     }
@@ -548,7 +563,7 @@ mod tests {
             let claims = DISKS.map(|disk| claim(&format!("backed0-{disk}")));
             let snapshots = [("volumesnapshot", object("s-one", json!({}))), ("claim", object(name, source))];
             let observer = Observer::of(snapshots.into_iter().chain(claims));
-            let mut nodes = nodes([1, 2], false, &observer);
+            let mut nodes = nodes([1, 2], None, &observer);
             let from = from.map(|from: &str| Origin::Snapshot(from.to_owned()));
             for node in nodes.values_mut() {
                 node.storage.contents.make(&volume(&format!("pvc-{name}"), from.clone()), &observer);
@@ -585,6 +600,30 @@ mod tests {
         check("vmrestore", going(status(json!({"complete": true}))), true);
         check("vm", json!({"spec": {"runStrategy": "Halted"}}), false);
         check("vm", json!({"spec": {"runStrategy": "Always"}}), true);
+    }
+
+    /// All is asked for in time, and what is done while anything fails is there in runs of each length.
+    #[test]
+    fn little_is_asked_for_where_there_is_little_time() {
+        for seed in 0..40 {
+            for (safety_s, most_s) in [(4, 12), (12, 36), (60, 192)] {
+                let (safety, mut all) = (SECOND * safety_s, Vec::new());
+                acts(&mut Rng::new(seed), safety, &mut all);
+                let last = all.iter().map(|act| act.at).max().unwrap_or_default();
+                assert!(last <= SECOND * most_s, "seed {seed}, {safety:?}: {last:?}");
+                let asks = |resource: &carrack_types::resource::Resource| {
+                    let is_one = |act: &Act| matches!(&act.what, What::Create { resource: of, .. } if of == resource);
+                    all.iter().filter(|act| is_one(act)).count()
+                };
+                let counts = [
+                    asks(&VirtualMachine::resource()),
+                    asks(&VirtualMachineSnapshot::resource()),
+                    asks(&VirtualMachineClone::resource()),
+                    asks(&VirtualMachineRestore::resource()),
+                ];
+                assert!(counts.iter().all(|count| *count > 0), "seed {seed}, {safety:?}: {counts:?}");
+            }
+        }
     }
 
     #[test]

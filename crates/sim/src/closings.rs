@@ -33,8 +33,8 @@ pub(crate) const PART: &str = "closings";
 pub(crate) const THINKS: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(4));
 /// How long a node stays closed.
 const CLOSED_FOR: Duration = Duration::from_secs(20);
-/// The key of the taint that every cordoned node has.
-const UNSCHEDULABLE: &str = "node.kubernetes.io/unschedulable";
+/// The key of the taint that every cordoned node comes to have.
+pub(crate) const UNSCHEDULABLE: &str = "node.kubernetes.io/unschedulable";
 
 /// Whether this is part of the work, given what is planted: other bugs are looked for among what there was without it.
 pub(crate) fn are_there(rng: &Rng, options: &Options, planted: Option<Bug>) -> bool {

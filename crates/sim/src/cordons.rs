@@ -15,6 +15,7 @@ use bytes::Bytes;
 use carrack_scheduler::Scheduler;
 use serde_json::{Value, json};
 
+use crate::closings::{UNSCHEDULABLE, takes};
 use crate::drains::is_cordoned;
 use crate::invariants::Breach;
 use crate::observer::{Change, text};
@@ -22,20 +23,22 @@ use crate::role::Role;
 
 /// The invariant that is looked after here.
 pub(crate) const NAME: &str = "cordoned-nodes-take-no-pods";
-/// The key of the taint that every cordoned node comes to have.
-const UNSCHEDULABLE: &str = "node.kubernetes.io/unschedulable";
 
 /// UIDs of pods that a process has sent to a node and not yet seen there, with the life of the process.
 type Sent = (u32, BTreeSet<Arc<str>>);
 
-/// Nodes that are cordoned, and who sends pods there.
-#[derive(Debug, Default)]
-pub(crate) struct Cordons {
-    /// At which revision each of them was cordoned.
-    since: BTreeMap<String, u64>,
-    /// What each scheduler that has heard of that had sent there when it was last looked at, by process and node.
-    sent: BTreeMap<(Role, String), Sent>,
+/// A node that is cordoned, and who sends pods there.
+#[derive(Debug)]
+struct Cordoned {
+    /// At which revision it was cordoned.
+    since: u64,
+    /// What each scheduler that has heard of that had sent there when it was last looked at.
+    sent: BTreeMap<Role, Sent>,
 }
+
+/// All nodes that are cordoned, by name.
+#[derive(Debug, Default)]
+pub(crate) struct Cordons(BTreeMap<String, Cordoned>);
 
 impl Cordons {
     /// Changes that were just committed, in their order.
@@ -43,28 +46,39 @@ impl Cordons {
         for change in changes.iter().filter(|change| change.resource == "node") {
             let name = text(change.object(), "/metadata/name");
             let [before, after] = [&change.before, &change.after].map(|node| node.as_ref().filter(|n| is_cordoned(n)));
-            if before.is_some() && after.is_some() {
-                continue;
+            match (before, after) {
+                (Some(_), Some(_)) => {}
+                (None, Some(node)) => {
+                    let revision = text(node, "/metadata/resourceVersion").parse::<u64>().ok();
+                    let cordoned = revision.map(|since| Cordoned { since, sent: BTreeMap::new() });
+                    self.0.extend(cordoned.map(|cordoned| (name.to_owned(), cordoned)));
+                }
+                (_, None) => _ = self.0.remove(name),
             }
-            self.since.remove(name);
-            self.sent.retain(|(_, node), _| node != name);
-            let revision = after.and_then(|node| text(node, "/metadata/resourceVersion").parse::<u64>().ok());
-            self.since.extend(revision.map(|revision| (name.to_owned(), revision)));
         }
     }
 
     /// Looks at a scheduler that has just done something, in this life.
     pub(crate) fn look(&mut self, (role, life): (Role, u32), scheduler: &Scheduler, breaches: &mut Vec<Breach>) {
-        let Some((_, heard)) = scheduler.heard_up_to().filter(|_| !self.since.is_empty()) else { return };
+        // It does something many times a second, and hardly ever is a node cordoned.
+        if self.0.is_empty() {
+            return;
+        }
+        let Some((_, heard)) = scheduler.heard_up_to() else { return };
         let cluster = scheduler.cluster();
-        for name in self.since.iter().filter(|(_, since)| **since <= heard).map(|(name, _)| name) {
+        for (name, cordoned) in &mut self.0 {
+            if heard < cordoned.since {
+                // It has read all nodes anew, from somebody who is behind.
+                cordoned.sent.remove(&role);
+                continue;
+            }
             let pods = cluster.named(name).into_iter().flat_map(|node| &node.pods);
             let sent: BTreeMap<&Arc<str>, _> = pods.filter(|(uid, _)| cluster.is_assumed(uid)).collect();
             let now = (life, sent.keys().copied().cloned().collect());
-            let Some((of_life, before)) = self.sent.insert((role, name.clone()), now) else { continue };
+            let Some((of_life, before)) = cordoned.sent.insert(role, now) else { continue };
             for (uid, seat) in sent.into_iter().filter(|(uid, _)| of_life == life && !before.contains(*uid)) {
                 let spec = serde_json::to_value(seat.info.spec()).unwrap_or_default();
-                if !crate::closings::takes(&json!({"spec": {"unschedulable": true}}), &spec) {
+                if !takes(&json!({"spec": {"unschedulable": true}}), &spec) {
                     let pod = format!("{}/{}", seat.info.namespace(), seat.info.name());
                     let what = format!("{role} sends {pod} ({uid}) to {name}, and has heard that it is cordoned");
                     breaches.push(Breach::new(NAME, what));
@@ -107,12 +121,15 @@ mod tests {
             (None, node(true, "7"), Some(7)),
         ] {
             let words = format!("{before:?} {after:?}");
-            cordons.sent.insert((Role::Scheduler, "a".to_owned()), (1, BTreeSet::new()));
+            for cordoned in cordons.0.values_mut() {
+                cordoned.sent.insert(Role::Scheduler, (1, BTreeSet::new()));
+            }
             cordons.changed(&[Change { resource: "node", before: before.clone(), after: after.clone() }]);
-            assert_eq!(cordons.since.get("a").copied(), expected, "{words}");
+            assert_eq!(cordons.0.get("a").map(|cordoned| cordoned.since), expected, "{words}");
             // What was sent there before counts as long as the node stays as it is.
             let stays = [before, after].iter().all(|node| node.as_ref().is_some_and(is_cordoned));
-            assert_eq!(cordons.sent.len(), usize::from(stays), "{words}");
+            let counts = cordons.0.get("a").is_some_and(|cordoned| !cordoned.sent.is_empty());
+            assert_eq!(counts, stays, "{words}");
         }
     }
 

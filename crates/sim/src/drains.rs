@@ -40,9 +40,10 @@ const PATIENCE: (Duration, Duration) = (Duration::from_secs(10), Duration::from_
 /// How long an empty node is off, and until another machine has the name of one that was taken away.
 const OFF: (Duration, Duration) = (Duration::from_secs(5), Duration::from_secs(40));
 
-/// Whether this is part of the work, given what is planted: other bugs are looked for among what there was without it.
+/// Whether this is part of the work, given what is planted: other bugs are looked for among what there was without it. Small runs
+/// have it where it is chosen with the rest of their work.
 fn are_there(work: &Rng, options: &Options) -> bool {
-    let fits = options.has_whole_nodes() && options.faults && !options.small;
+    let fits = options.has_whole_nodes() && options.faults;
     let drawn = || options.only.is_some() || work.fork("whether nodes are drained").one_in(4);
     fits && options.hint().map_or_else(drawn, |bug| bug == Bug::CordonsUnheard) && options.parts(work).has(PART)
 }
@@ -252,8 +253,9 @@ impl Drained {
 
     fn drawn(rng: &mut Rng, number: u8, begin: Time, safety: Duration) -> Self {
         let at = begin + between(rng, safety / 6, safety / 2);
-        let until = at + between(rng, PATIENCE.0, PATIENCE.1.min(safety / 3));
-        let (way, is_replaced, away) = (rng.below(4), rng.one_in(2), between(rng, OFF.0, OFF.1));
+        // In a small run all of that is shorter.
+        let until = at + between(rng, PATIENCE.0.min(safety), PATIENCE.1.min(safety / 3));
+        let (way, is_replaced, away) = (rng.below(4), rng.one_in(2), between(rng, OFF.0, OFF.1.min(safety)));
         let then = match way {
             0 => Then::Opens,
             1 => Then::Off { away, in_order: true },
@@ -534,6 +536,25 @@ mod tests {
         }
     }
 
+    /// In a small run all begins while anything fails, and is over soon.
+    #[test]
+    fn small_runs_have_short_drains() {
+        for seed in 0..100 {
+            let (safety, only) = (Duration::from_secs(4 + seed % 9), Some(vec![PART, "pods"]));
+            let options = Options { small: true, only, safety, ..Options::default() };
+            let own = Drains::new(at(0), &Rng::new(seed), 3, &options);
+            assert!(!own.drained.is_empty(), "seed {seed}");
+            for drained in &own.drained {
+                let away = match drained.then {
+                    Then::Off { away, .. } | Then::Leaves { another: Some(away) } => away,
+                    Then::Opens | Then::Leaves { another: None } => Duration::ZERO,
+                };
+                let is_short = drained.until <= drained.at + PATIENCE.0 && away <= safety.max(OFF.0);
+                assert!(is_short && drained.at < at(0) + safety, "seed {seed}: {drained:?}");
+            }
+        }
+    }
+
     /// Who is drained is one of the nodes, no two drains are of the same one, and all begin while anything may fail.
     #[test]
     fn drains_are_of_nodes_that_are_there() {
@@ -551,7 +572,6 @@ mod tests {
         assert!((30..70).contains(&there) && (10..there).contains(&newcomers), "{there}, {newcomers}");
         for options in [
             Options { faults: false, ..Options::default() },
-            Options { small: true, ..Options::default() },
             Options { workloads: true, ..Options::default() },
             Options { only: Some(vec!["pods"]), ..Options::default() },
         ] {

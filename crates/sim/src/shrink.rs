@@ -14,8 +14,9 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use carrack_engine::Rng;
+use carrack_engine::{Rng, Time};
 
+use crate::drains::Drains;
 use crate::options::{Options, PARTS, SWITCHES, Swarm};
 use crate::small::{self, Base};
 use crate::workload::User;
@@ -204,9 +205,14 @@ fn on(seed: u64, options: &Options) -> Vec<&'static str> {
 
 /// The parts of the work in which something is done in a run.
 fn done(seed: u64, options: &Options) -> Vec<&'static str> {
-    let (own, _) = drawn(seed, options);
-    let rng = Rng::new(seed).fork("workload");
-    let work = |own: &Options| format!("{:?}", User::new(&rng, own).acts());
+    let (own, swarm) = drawn(seed, options);
+    let root = Rng::new(seed);
+    let work = |own: &Options| {
+        let user = User::new(&root.fork("workload"), own);
+        // What is done with nodes goes by what becomes of them, and so is no list of acts.
+        let drains = Drains::new(Time::default(), &root, swarm.nodes, own);
+        format!("{:?} {drains:?}", user.acts())
+    };
     let as_it_is = work(&own);
     let names = PARTS.iter().map(|part| part.name);
     let names: Vec<&str> =
@@ -266,6 +272,19 @@ mod tests {
             assert_eq!(cluster(Vec::new()), cluster(all), "seed {seed}");
             let cannot_go = ["second-node", "more-servers", "elections", "failing-attacher", "skew"];
             assert!(on(seed, &options).iter().all(|name| !cannot_go.contains(name)), "seed {seed}");
+        }
+    }
+
+    /// What people do with nodes is one of the parts, in whole runs and in small ones.
+    #[test]
+    fn drains_can_be_left_out() {
+        let part = crate::drains::PART;
+        for options in [Options::default(), Options { small: true, ..Options::default() }] {
+            let all = |seed: u64| done(seed, &options);
+            let seed = (1..60).find(|seed| all(*seed).contains(&part)).expect("a run with drains");
+            let others: Vec<&str> = all(seed).into_iter().filter(|name| *name != part).collect();
+            let without = Options { kept_parts: Some(others.clone()), ..options.clone() };
+            assert_eq!(done(seed, &without), others, "seed {seed} of {options:?}");
         }
     }
 

@@ -119,9 +119,14 @@ const TRIES: u32 = 120;
 /// The same of what nobody minds.
 const FEW_TRIES: u32 = 3;
 
+/// Whether trouble is over in seconds.
+pub(crate) fn is_brief(safety: Duration) -> bool {
+    safety < Duration::from_secs(20)
+}
+
 /// How many of something there are at the most in a run: `most`, or a few where it is over in seconds.
 pub(crate) fn up_to(most: u64, safety: Duration) -> u64 {
-    if safety < Duration::from_secs(20) { most.div_ceil(4) } else { most }
+    if is_brief(safety) { most.div_ceil(4) } else { most }
 }
 
 /// Adds a part of the work.

@@ -50,14 +50,14 @@ impl Dump {
 pub(crate) struct Standing {
     pub class: Class,
     pub user: String,
-    pub info: RequestInfo,
+    pub info: Arc<RequestInfo>,
     pub arrived: Timestamp,
 }
 
 impl Standing {
     /// A request that arrives.
-    pub(crate) fn new(class: Class, caller: &Caller, info: &RequestInfo, arrived: Timestamp) -> Self {
-        Self { class, user: caller.user.clone(), info: info.clone(), arrived }
+    pub(crate) fn new(class: Class, caller: &Caller, info: &Arc<RequestInfo>, arrived: Timestamp) -> Self {
+        Self { class, user: caller.user.clone(), info: Arc::clone(info), arrived }
     }
 
     /// A row of the dump of requests; `started` is none while it waits.

@@ -1,7 +1,7 @@
 //! The operations of a JSON patch (RFC 6902), within bounds: whoever sends a patch decides what it costs.
 
 use carrack_schema::decode::Limits;
-use json_patch::{Patch, PatchOperation};
+use json_patch::{Patch, PatchErrorKind, PatchOperation};
 use serde_json::Value;
 
 /// A JSON patch has no more operations than this.
@@ -17,8 +17,8 @@ pub(crate) enum Fault {
     TooLarge { limit: usize },
     /// It would move too many items.
     TooMuch { limit: usize },
-    /// An operation does not fit the value; of one that tests, that may be what it asks.
-    Unfit { path: String, why: String, tests: bool },
+    /// An operation does not fit the value. `untrue` if it is a test that found something else: that may be what it asks.
+    Unfit { path: String, why: String, untrue: bool },
 }
 
 impl std::fmt::Display for Fault {
@@ -76,7 +76,7 @@ pub(crate) fn apply(value: &mut Value, patch: &Patch, missing: Missing) -> Resul
         json_patch::patch(value, std::slice::from_ref(operation)).map_err(|error| Fault::Unfit {
             path: operation.path().to_string(),
             why: error.kind.to_string(),
-            tests: matches!(operation, PatchOperation::Test(_)),
+            untrue: is_untrue(operation, &error.kind, value),
         })?;
     }
     Ok(())
@@ -136,10 +136,7 @@ fn forwards(path: &str, value: &Value, adds: bool) -> String {
 
 /// How many items an operation may move: those of the lists that it takes something out of or puts something into.
 fn moves(operation: &PatchOperation, value: &Value) -> usize {
-    let list = |path: &str| {
-        let parent = path.rsplit_once('/').and_then(|(parent, _)| value.pointer(parent));
-        parent.and_then(Value::as_array).map_or(0, Vec::len)
-    };
+    let list = |path: &str| parent(path, value).and_then(Value::as_array).map_or(0, Vec::len);
     match operation {
         PatchOperation::Add(add) => list(add.path.as_str()),
         PatchOperation::Remove(remove) => list(remove.path.as_str()),
@@ -149,13 +146,29 @@ fn moves(operation: &PatchOperation, value: &Value) -> usize {
     }
 }
 
+/// Whether it was a test that failed, by what is there or by a field that an object does not have. What no value could make true is
+/// the patch's own fault: a test of an item that a list does not have, or below what is not there
+/// (`gopkg.in/evanphx/json-patch.v4`, `Patch.test`).
+fn is_untrue(operation: &PatchOperation, kind: &PatchErrorKind, value: &Value) -> bool {
+    let PatchOperation::Test(test) = operation else { return false };
+    match kind {
+        PatchErrorKind::TestFailed => true,
+        PatchErrorKind::InvalidPointer => parent(test.path.as_str(), value).is_some_and(Value::is_object),
+        _ => false,
+    }
+}
+
+/// What the last step of a path is taken in.
+fn parent<'v>(path: &str, value: &'v Value) -> Option<&'v Value> {
+    path.rsplit_once('/').and_then(|(parent, _)| value.pointer(parent))
+}
+
 /// Whether an operation tests that something is null which is not there, in an object that is. Upstream takes that for true
 /// (`gopkg.in/evanphx/json-patch.v4`, `Patch.test`), and kube-rs asks so whether an object has finalizers.
 fn finds_nothing(operation: &PatchOperation, value: &Value) -> bool {
     let PatchOperation::Test(test) = operation else { return false };
     let path = test.path.as_str();
-    let parent = path.rsplit_once('/').and_then(|(parent, _)| value.pointer(parent));
-    test.value.is_null() && value.pointer(path).is_none() && parent.is_some_and(Value::is_object)
+    test.value.is_null() && value.pointer(path).is_none() && parent(path, value).is_some_and(Value::is_object)
 }
 
 #[cfg(test)]
@@ -180,6 +193,27 @@ mod tests {
             let patch: Patch = serde_json::from_value(vec![operation.clone()].into()).expect("a patch");
             let outcome = apply(&mut value, &patch, Missing::Fault);
             assert_eq!(outcome.is_ok().then(|| value["list"].clone()), want, "{operation}");
+        }
+    }
+
+    #[test]
+    fn tests_that_fail_are_told_from_those_that_cannot_be_made() {
+        for (path, want) in [
+            ("/map/a", true),
+            ("/map/b", true),
+            ("/list/0", true),
+            ("/list/7", false),
+            ("/list/-", false),
+            ("/no/a", false),
+        ] {
+            let mut value = json!({"list": [1], "map": {"a": 1}});
+            let patch = json!([{"op": "test", "path": path, "value": 2}]);
+            let patch: Patch = serde_json::from_value(patch).expect("a patch");
+            let found = match apply(&mut value, &patch, Missing::Fault) {
+                Err(Fault::Unfit { untrue, .. }) => Some(untrue),
+                _ => None,
+            };
+            assert_eq!(found, Some(want), "{path}");
         }
     }
 

@@ -230,7 +230,7 @@ async fn exchange(
     place: Arc<Place>,
     mut request: Request<Incoming>,
 ) -> Result<Response<Reply>, Refused> {
-    let arrived = shared.server.inner.env.now();
+    let arrived = deadline::Arrived::now();
     let client = Handover::new(hyper::upgrade::on(&mut request), place);
     let (parts, incoming) = request.into_parts();
     let asked = Asked::of(&parts.method, &parts.uri);
@@ -274,17 +274,17 @@ async fn exchange(
     {
         return Err(turned_away(&acting, (status, Some(arriving.incoming))));
     }
-    let seat = match Gate::enter(&shared.gate, &shared.server, &acting.caller, &asked.info).await {
+    let wait = deadline::wait(most);
+    let seat = match Gate::enter(&shared.gate, &shared.server, &acting.caller, &asked.info, wait).await {
         Ok(seat) => seat,
         Err(status) => return Err(turned_away(&acting, (status, Some(arriving.incoming)))),
     };
     drop(room);
     let body = arriving.whole(&shared.settings).await.map_err(|refused| turned_away(&acting, refused))?;
-    // Shared, not copied: what is forwarded to a node needs it once more.
     let too_late = || Status::timeout("request did not complete within the allotted timeout");
-    let left = deadline::left(most, shared.server.inner.env.now().duration_since(arrived));
     // Nothing is begun that has no time, however little it would take.
-    let Some(left) = left else { return Err(turned_away(&acting, (too_late(), None))) };
+    let Some(left) = arrived.left(most) else { return Err(turned_away(&acting, (too_late(), None))) };
+    // Shared, not copied: what is forwarded to a node needs it once more.
     let handling = shared.server.answer(&parts, &asked, body.clone(), acting);
     let response = match tokio::time::timeout(left, handling).await {
         Ok(response) => response,

@@ -1,9 +1,16 @@
 //! How long a request may be worked on.
+//!
+//! ```text
+//!   it comes ─► who is it? ─► small body ─► seat, for a quarter of its time at most ─► large body ─► is any left? ─► answer
+//! ```
+#![expect(
+    clippy::disallowed_methods,
+    reason = "shell: it looks at a clock, which nobody sets, while requests are under way"
+)]
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use carrack_types::duration;
-use jiff::SignedDuration;
 
 use crate::metrics::is_long_running;
 use crate::route::Asked;
@@ -29,12 +36,30 @@ pub(super) fn of(asked: &Asked, most: Duration) -> Result<Duration, Status> {
     }
 }
 
-/// What is left of it after this time: it runs from when the request came, so that its body and the wait for its seat have
-/// their part of it. None when nothing is.
-pub(super) fn left(most: Duration, spent: SignedDuration) -> Option<Duration> {
-    // A clock that was set back has taken nothing from it.
-    let spent = Duration::try_from(spent).unwrap_or_default();
+/// When a request came, from which its time runs: its body and the wait for its seat have their part of it.
+#[derive(Clone, Copy)]
+pub(super) struct Arrived(Instant);
+
+impl Arrived {
+    /// Just now.
+    pub fn now() -> Self {
+        Self(Instant::now())
+    }
+
+    /// What is left of its time; none when nothing is.
+    pub fn left(self, most: Duration) -> Option<Duration> {
+        left(most, self.0.elapsed())
+    }
+}
+
+fn left(most: Duration, spent: Duration) -> Option<Duration> {
     most.checked_sub(spent).filter(|left| !left.is_zero())
+}
+
+/// How long a request with so much time may wait for its seat (`getRequestWaitContext` of
+/// `k8s.io/apiserver/pkg/server/filters/priority-and-fairness.go`).
+pub(super) fn wait(most: Duration) -> Duration {
+    most / 4
 }
 
 #[cfg(test)]
@@ -65,10 +90,8 @@ mod tests {
 
     #[test]
     fn time_runs_from_when_a_request_came() {
-        for (most_ns, spent_ns, want_ns) in
-            [(9, 4, Some(5)), (9, 0, Some(9)), (9, -4, Some(9)), (1, 1, None), (1, 9, None)]
-        {
-            let left = left(Duration::from_nanos(most_ns), SignedDuration::from_nanos(spent_ns));
+        for (most_ns, spent_ns, want_ns) in [(9, 4, Some(5)), (9, 0, Some(9)), (1, 1, None), (1, 9, None)] {
+            let left = left(Duration::from_nanos(most_ns), Duration::from_nanos(spent_ns));
             assert_eq!(left, want_ns.map(Duration::from_nanos), "{most_ns} {spent_ns}");
         }
     }

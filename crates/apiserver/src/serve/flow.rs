@@ -73,12 +73,13 @@ impl Gate {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits for a seat; none when the request needs none.
+    /// Waits for a seat, for so long at most; none when the request needs none.
     pub(super) async fn enter(
         gate: &Arc<Gate>,
         server: &ApiServer,
         caller: &Caller,
-        info: &RequestInfo,
+        info: &Arc<RequestInfo>,
+        most: Duration,
     ) -> Result<Option<Seat>, Status> {
         let total = gate.total;
         let known = gate.inner().generation;
@@ -101,17 +102,7 @@ impl Gate {
                 let served = inner.seats.configure(total, levels);
                 inner.wake(served);
             }
-            let arrival = inner.seats.arrive(&class.level, class.flow, ticket);
-            let started = (arrival == Arrival::Served).then_some(began);
-            match arrival {
-                Arrival::Served => inner.count(&class.level).dispatched += 1,
-                Arrival::Refused => inner.count(&class.level).rejected += 1,
-                Arrival::Waits => {}
-            }
-            if arrival != Arrival::Refused {
-                inner.standing.insert(ticket, Record { standing: Arc::clone(&standing), started });
-            }
-            match arrival {
+            match inner.arrives(ticket, &standing) {
                 Arrival::Served => return Ok(Some(seat(State::Served, metrics.seated(class, waited_s())))),
                 Arrival::Refused => {
                     metrics.rejected(class, "queue-full", waited_s());
@@ -125,11 +116,11 @@ impl Gate {
             }
         };
         // A client that goes away meanwhile drops the seat, and so its place in the queue.
-        match tokio::time::timeout(gate.wait, told).await {
+        match tokio::time::timeout(gate.wait.min(most), told).await {
             Ok(Ok(())) => {
                 seat.state = State::Served;
                 seat.counted = metrics.seated(class, waited_s());
-                gate.inner().starts(ticket, &class.level, env.now());
+                gate.inner().starts(ticket, env.now());
                 Ok(Some(seat))
             }
             _ => {
@@ -166,6 +157,10 @@ impl Inner {
     fn wake(&mut self, served: Vec<Ticket>) {
         let mut next = served;
         while let Some(ticket) = next.pop() {
+            if let Some(record) = self.standing.get(&ticket) {
+                let standing = Arc::clone(&record.standing);
+                self.count(&standing.class.level, |counts| counts.dispatched += 1);
+            }
             // Who has gone without telling gives the seat back by its drop.
             if let Some(tell) = self.waiting.remove(&ticket) {
                 _ = tell.send(());
@@ -173,17 +168,52 @@ impl Inner {
         }
     }
 
-    /// What has become of a level's requests.
-    fn count(&mut self, level: &str) -> &mut Counts {
-        self.counts.entry(level.to_owned()).or_default()
+    /// Counts what has become of a level's request.
+    fn count(&mut self, level: &str, what: impl FnOnce(&mut Counts)) {
+        match self.counts.get_mut(level) {
+            Some(counts) => what(counts),
+            None => what(self.counts.entry(level.to_owned()).or_default()),
+        }
     }
 
-    /// A request that waited is served from now on.
-    fn starts(&mut self, ticket: Ticket, level: &str, now: Timestamp) {
-        self.count(level).dispatched += 1;
+    /// A request arrives.
+    fn arrives(&mut self, ticket: Ticket, standing: &Arc<Standing>) -> Arrival {
+        let class = &standing.class;
+        let arrival = self.seats.arrive(&class.level, class.flow, ticket);
+        let started = (arrival == Arrival::Served).then_some(standing.arrived);
+        match arrival {
+            Arrival::Served => self.count(&class.level, |counts| counts.dispatched += 1),
+            Arrival::Refused => self.count(&class.level, |counts| counts.rejected += 1),
+            Arrival::Waits => {}
+        }
+        if arrival != Arrival::Refused {
+            self.standing.insert(ticket, Record { standing: Arc::clone(standing), started });
+        }
+        arrival
+    }
+
+    /// A request that waited has heard that it is served.
+    fn starts(&mut self, ticket: Ticket, now: Timestamp) {
         if let Some(record) = self.standing.get_mut(&ticket) {
             record.started = Some(now);
         }
+    }
+
+    /// A request goes, and its seat or its place in the queue with it.
+    fn leaves(&mut self, ticket: Ticket, level: &str, state: State) {
+        self.standing.remove(&ticket);
+        if state != State::Served {
+            self.waiting.remove(&ticket);
+            if self.seats.give_up(level, ticket) {
+                return self.count(level, |counts| match state {
+                    State::Late => counts.timed_out += 1,
+                    State::Waits | State::Served => counts.cancelled += 1,
+                });
+            }
+            // It was served in the meantime, and is counted so.
+        }
+        let served = self.seats.leave(level);
+        self.wake(served);
     }
 }
 
@@ -204,21 +234,48 @@ impl Seat {
 
 impl Drop for Seat {
     fn drop(&mut self) {
-        let level = &self.standing.class.level;
-        let mut inner = self.gate.inner();
-        inner.standing.remove(&self.ticket);
-        match self.state {
-            State::Served => {}
-            State::Waits => inner.count(level).cancelled += 1,
-            State::Late => inner.count(level).timed_out += 1,
-        }
-        if self.state != State::Served {
-            inner.waiting.remove(&self.ticket);
-            if inner.seats.give_up(level, self.ticket) {
-                return;
-            }
-        }
-        let served = inner.seats.leave(level);
-        inner.wake(served);
+        self.gate.inner().leaves(self.ticket, &self.standing.class.level, self.state);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use http::{Method, Uri};
+
+    use super::*;
+    use crate::flow::seats::LevelConfig;
+    use crate::route::Asked;
+
+    fn standing() -> Arc<Standing> {
+        let class = Class {
+            level: "low".to_owned(),
+            schema: "own".to_owned(),
+            schema_uid: String::new(),
+            level_uid: String::new(),
+            distinguisher: String::new(),
+            flow: 0,
+        };
+        let asked = Asked::of(&Method::GET, &Uri::from_static("/version"));
+        Arc::new(Standing::new(class, &Caller::default(), &asked.info, Timestamp::UNIX_EPOCH))
+    }
+
+    /// Also one that goes after it was given a seat, and before it heard of that.
+    #[test]
+    fn each_request_is_counted_once() {
+        let level =
+            LevelConfig { exempt: false, nominal: 1, lendable: 0, limit: 1, queues: 1, queue_length: 2, hand_size: 1 };
+        let mut inner = Inner::default();
+        inner.seats.configure(1, BTreeMap::from([("low".to_owned(), level)]));
+        let arrivals = [1, 2, 3, 4].map(|ticket| inner.arrives(ticket, &standing()));
+        assert_eq!(arrivals, [Arrival::Served, Arrival::Waits, Arrival::Waits, Arrival::Refused]);
+        inner.leaves(3, "low", State::Waits);
+        inner.leaves(1, "low", State::Served);
+        inner.leaves(2, "low", State::Waits);
+        assert_eq!([5, 6].map(|ticket| inner.arrives(ticket, &standing())), [Arrival::Served, Arrival::Waits]);
+        inner.leaves(6, "low", State::Late);
+        inner.leaves(5, "low", State::Served);
+        let want = Counts { dispatched: 3, rejected: 1, timed_out: 1, cancelled: 1 };
+        assert_eq!(inner.counts["low"], want);
+        assert!(inner.standing.is_empty() && inner.waiting.is_empty());
     }
 }

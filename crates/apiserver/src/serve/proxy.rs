@@ -522,8 +522,8 @@ mod tests {
             ("/apis/metrics.k8s.io/v1beta1/proxy", None),
         ] {
             let asked = Asked::of(&Method::GET, &path.parse().expect("a path"));
-            let resource = asked.info.resource.expect("a resource");
-            assert_eq!(proxied_below(path, &resource).as_deref(), below, "{path}");
+            let resource = asked.info.resource.as_ref().expect("a resource");
+            assert_eq!(proxied_below(path, resource).as_deref(), below, "{path}");
         }
         for (location, moved) in [
             ("/login?to=/", Some(format!("{pod}/login?to=/"))),

@@ -161,7 +161,9 @@ fn patched(cx: &Cx<'_>, scale: &mut Value, verb: &str, media_type: &str, body: &
         "application/merge-patch+json" => carrack_schema::strategic::merge(scale, &parse()?),
         // A Scale has no lists, so both merge alike.
         "application/strategic-merge-patch+json" if !cx.row.is_custom => {
-            carrack_schema::strategic::merge(scale, &parse()?);
+            let mut patch = parse()?;
+            carrack_schema::decode::whole_numbers(&mut patch);
+            carrack_schema::strategic::merge(scale, &patch);
         }
         _ => return Err(untaken(cx)),
     }

@@ -271,6 +271,10 @@ fn mutating_policies_write_pieces_and_patches() {
         Err("may not mutate atomic arrays, maps or structs: .spec.nodeSelector"),
     );
     piece(
+        "Object.metadata{labels: {'a': 'b'}}",
+        Err("type mismatch: unexpected type name \"Object.metadata\", expected \"Object\""),
+    );
+    piece(
         "Object{spec: Object.status{hostname: 'h'}}",
         Err("type mismatch: unexpected type name \"Object.status\", expected \"Object.spec\""),
     );
@@ -278,6 +282,8 @@ fn mutating_policies_write_pieces_and_patches() {
     let test = |name: &str| format!("[JSONPatch{{op: 'test', path: '/metadata/name', value: '{name}'}}, {hostname}]");
     patch(&test("x"), Ok(("/spec/hostname", json!("h"))));
     patch(&test("y"), Ok(("/spec/hostname", Value::Null)));
+    patch("[JSONPatch{op: 'test', path: '/spec/hostname', value: 'h'}]", Ok(("/spec/hostname", Value::Null)));
+    patch("[JSONPatch{op: 'test', path: '/none/a', value: 'h'}]", Err("JSONPath: "));
     patch(
         "[JSONPatch{op: 'add', path: '/metadata/labels', value: Object.metadata.labels{a: 'b'}}]",
         Ok(("/metadata/labels/a", json!("b"))),

@@ -73,6 +73,10 @@ fn integers_have_no_point() {
     cluster.merge(&path, &patch).refused(422, "Invalid", why);
     let strategic = cluster.patch(&path, "application/strategic-merge-patch+json", &patch).expect(200);
     assert_eq!(strategic["spec"]["replicas"], json!(2));
+    let (scale, patch) = (format!("{path}/scale"), json!({"spec": {"replicas": 3.0}}));
+    cluster.merge(&scale, &patch).refused(422, "Invalid", why);
+    let strategic = cluster.patch(&scale, "application/strategic-merge-patch+json", &patch).expect(200);
+    assert_eq!(strategic["spec"]["replicas"], json!(3));
 }
 
 #[test]

@@ -167,7 +167,7 @@ impl KubeletCore {
             probed && pod::restarts_after_a_probe(&w.pod, r.container)
         };
         let ends_with_it = |r: &&Running<'_>| {
-            let may_end = !pod::restarts(&w.pod, ContainerKind::Regular, r.container, 0);
+            let may_end = !pod::starts_again_alone(&w.pod, ContainerKind::Regular, r.container);
             may_end && (is_redefined(r.container, r.record) || fails(r) || w.resize.inherited.contains(&r.record.id))
         };
         let renewed: BTreeSet<String> = running.iter().filter(ends_with_it).map(|r| r.record.id.clone()).collect();

@@ -33,6 +33,31 @@ pub(super) fn taken<'a>(pods: impl Iterator<Item = &'a Worker>) -> (Amounts, Amo
     (used, leaving, ports)
 }
 
+/// The word under which a rejection is counted. Pods may name resources without end, and each word is counted for as long as the
+/// kubelet lives: so there are upstream's alone (`recordAdmissionRejection`, `pkg/kubelet`), and one of ours.
+fn counted_as(reason: &str) -> &str {
+    const KNOWN: [&str; 13] = [
+        "AppArmor",
+        "Evicted",
+        "NodeShutdown",
+        "OutOfcpu",
+        "OutOfephemeral-storage",
+        "OutOfmemory",
+        "OutOfpods",
+        "PodOSNotSupported",
+        "ResourceNotReady",
+        "SupplementalGroupsPolicyNotSupported",
+        "SysctlForbidden",
+        "TopologyAffinityError",
+        "UnexpectedAdmissionError",
+    ];
+    match reason {
+        known if KNOWN.contains(&known) => known,
+        extended if extended.starts_with("OutOf") => "OutOfExtendedResources",
+        _ => "Other",
+    }
+}
+
 impl KubeletCore {
     pub(super) fn admit(&mut self, now: Time, uid: &Uid, w: &mut Worker, fx: &mut Fx) {
         if matches!(w.admission, Admission::Rejected(..)) {
@@ -120,7 +145,7 @@ impl KubeletCore {
     fn reject(&mut self, now: Time, w: &mut Worker, reason: String, message: String, fx: &mut Fx) {
         tracing::info!(pod = %pod::pod_ref(&w.pod), reason, message, "pod rejected");
         self.event(now, EventRecord::warning(w.pod.as_ref(), reason.clone(), message.clone()), fx);
-        show(Op::Count(Counted::Tally(Tally::Rejected, reason.clone())), fx);
+        show(Op::Count(Counted::Tally(Tally::Rejected, counted_as(&reason).to_owned())), fx);
         w.admission = Admission::Rejected(reason, message);
         w.stopping = Some(Stopping { deadline: now, since: OpId(fx.fresh()), because: None });
         self.relist(fx);
@@ -157,5 +182,24 @@ impl KubeletCore {
             planted: self.planted,
             runs: self.is_alive(uid),
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::counted_as;
+
+    #[test]
+    fn rejections_are_counted_by_few_words() {
+        for (reason, word) in [
+            ("OutOfcpu", "OutOfcpu"),
+            ("OutOfpods", "OutOfpods"),
+            ("OutOfexample.com/x", "OutOfExtendedResources"),
+            ("OutOfhugepages-2Mi", "OutOfExtendedResources"),
+            ("ResourceNotReady", "ResourceNotReady"),
+            ("NodePorts", "Other"),
+        ] {
+            assert_eq!(counted_as(reason), word, "{reason}");
+        }
     }
 }

@@ -685,7 +685,8 @@ impl KubeletCore {
         }
         // It is not made of another image than it names: its hash would say that it is what it is to be. And it is not made for
         // a round that is over.
-        let is_over = self.planted != Some(Planted::RestartsAlone)
+        let is_over = kind != ContainerKind::Ephemeral
+            && self.planted != Some(Planted::RestartsAlone)
             && self.runtime.get(uid).is_some_and(|runtime| round_of(w, runtime) > lane.start.round);
         if is_over || c.image.as_deref().unwrap_or_default() != lane.reference {
             return false;

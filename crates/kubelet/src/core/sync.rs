@@ -314,8 +314,11 @@ impl KubeletCore {
             return;
         }
         w.volumes_lack_since = None;
-        // Who is still being started in an earlier round is killed first.
-        let is_late = |lane: &Lane| starts.iter().any(|start| lane.start.round < start.round);
+        // Who is still being started in an earlier round is killed first. Ephemeral containers take no part.
+        let is_late = |lane: &Lane| {
+            let takes_part = lane.start.kind != ContainerKind::Ephemeral;
+            takes_part && starts.iter().any(|start| lane.start.round < start.round)
+        };
         if w.sandbox_op.is_some() || w.lanes.values().any(is_late) {
             return;
         }
@@ -831,7 +834,7 @@ pub(super) fn with_facts<T>(
 /// The round that a pod is in. In one that is to stop none begins for how its containers end.
 pub(super) fn round_of(w: &Worker, runtime: &PodRuntime) -> u32 {
     match &w.stopping {
-        None => rounds::present(&w.pod, &runtime.containers),
+        None => rounds::present(&w.pod, &runtime.containers, &w.resize.restarting),
         Some(_) => rounds::begun(&runtime.containers),
     }
 }

@@ -204,7 +204,8 @@ pub(super) struct Resize {
     pub is_outgrown: bool,
     /// Those of them that may be stopped by now.
     pub outgrown: BTreeSet<String>,
-    /// Those that may be stopped by now for another definition or for a probe, and might not be started again for how they end.
+    /// Those that may be stopped by now for another definition or for a probe, and might not be started again, or not alone, for
+    /// how they end.
     pub renewed: BTreeSet<String>,
     /// All that are to be stopped for either, and those that have been and were not started yet.
     pub restarting: BTreeSet<String>,

@@ -250,10 +250,10 @@ fn end(f: &Facts<'_>, all: &Records<'_>, of_round: &Records<'_>, sandbox_ready: 
 }
 
 /// Another definition is a reason to start a container again whatever the policy is, and a probe is one unless the policy is never
-/// to (upstream's `computePodActions`). Who is started again for any end is stopped at once, others when it is known why
-/// ([`Facts::renewed`]): a container that heeds its stop signal may well end with 0.
+/// to (upstream's `computePodActions`). Who is started again for any end, and alone, is stopped at once, others when it is known
+/// why ([`Facts::renewed`]): a container that heeds its stop signal may well end with 0.
 fn check_running(f: &Facts<'_>, kind: ContainerKind, c: &Container, r: &ContainerRecord, plan: &mut Plan) {
-    let starts_again = pod::restarts(f.pod, kind, c, 0) || f.renewed.contains(&r.id);
+    let starts_again = pod::starts_again_alone(f.pod, kind, c) || f.renewed.contains(&r.id);
     let may_stop = starts_again || !pod::restarts_after_a_probe(f.pod, c);
     let message = if is_redefined(c, r) && starts_again {
         format!("Container {} definition changed, will be restarted", c.name)

@@ -130,7 +130,7 @@ impl Case {
             outgrown: &self.outgrown,
             renewed: &self.renewed,
             restarting: &self.restarting,
-            round: rounds::present(&self.pod, &self.containers),
+            round: rounds::present(&self.pod, &self.containers, &self.restarting),
         })
     }
     fn run(&self) -> String {
@@ -415,6 +415,12 @@ fn all_containers_start_again_together() {
         case.ran_before.insert("e".into(), 0);
         assert_eq!(case.run(), expected, "{containers:?}");
     }
+    // How it ends says nothing where it was stopped to start again, or has started again since.
+    let mut case = Case::new(p.clone(), one, &["i:0@s0=0", "a:0@s0=42", "b:0@s0=run"]);
+    case.restarting.insert("a0".into());
+    assert_eq!(case.run(), "+a1");
+    let since = ["i:0@s0=0", "a:0@s0=42", "a:1@s0=run", "b:0@s0=run"];
+    assert_eq!(Case::new(p.clone(), one, &since).run(), "");
     let case = Case::new(p, one, &["i:0@s0=0", "a:0@s0=42", "b:0@s0=run"]);
     assert!(case.with(|f| run(f).kill.iter().all(|kill| kill.at_once)), "without a hook and without any time");
 }

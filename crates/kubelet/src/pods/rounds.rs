@@ -9,11 +9,15 @@
 //! has ended by its rule is known until another is in its place, which is of the next round. So a kubelet that dies in between goes
 //! on, with no record of its own and without the API. What is of an earlier round has neither succeeded nor failed: it is to run
 //! again, whatever its policy is. Upstream has the runtime forget it instead; here its logs and its restart count stay.
+//!
+//! How a container ends that the kubelet stops so that it starts again, for a probe or for another size or definition, says nothing
+//! by any rule (upstream stops and starts it in one turn, and never sees it ended).
 
-use std::collections::BTreeMap;
+use std::collections::BTreeSet;
 
 use k8s_openapi::api::core::v1::{Container, Pod};
 
+use super::records::Records;
 use crate::runtime::ContainerRecord;
 use crate::spec::pod;
 
@@ -23,19 +27,24 @@ pub fn begun<'a>(containers: impl IntoIterator<Item = &'a ContainerRecord>) -> u
     containers.into_iter().map(|r| r.round).max().unwrap_or(0)
 }
 
-/// The round that a pod is in.
+/// The round that a pod is in. `restarting` are those that are or were stopped so that they start again.
 #[must_use]
-pub fn present<'a>(pod: &Pod, containers: impl IntoIterator<Item = &'a ContainerRecord> + Clone) -> u32 {
+pub fn present<'a>(
+    pod: &Pod,
+    containers: impl IntoIterator<Item = &'a ContainerRecord> + Clone,
+    restarting: &BTreeSet<String>,
+) -> u32 {
     let begun = begun(containers.clone());
-    let restarters: BTreeMap<&str, &Container> = pod::restarters(pod).map(|c| (c.name.as_str(), c)).collect();
-    if restarters.is_empty() {
+    let mut restarters = pod::restarters(pod).peekable();
+    if restarters.peek().is_none() {
         return begun;
     }
-    let after = |r: &ContainerRecord| {
-        let restarts_all = pod::restarts_all(restarters.get(r.name.as_str())?, r.exit_code()?);
-        restarts_all.then(|| r.round.saturating_add(1))
+    let all: Records<'a> = containers.into_iter().collect();
+    let after = |c: &Container| {
+        let newest = all.newest(&c.name).filter(|r| !restarting.contains(&r.id))?;
+        pod::restarts_all(c, newest.exit_code()?).then(|| newest.round.saturating_add(1))
     };
-    containers.into_iter().filter_map(after).fold(begun, u32::max)
+    restarters.filter_map(after).fold(begun, u32::max)
 }
 
 /// Whether a container is left of an earlier round. Ephemeral ones take no part: what somebody looks at goes on.

@@ -185,7 +185,7 @@ impl LogQuery {
     /// Tells what there is of the services; none where the client has gone.
     async fn tell(self, dir: PathBuf, journal: &[String], client: Client) -> Option<()> {
         let known = units(journal).await;
-        let in_journal = |name: &String| known.contains(&format!("{name}.service"));
+        let in_journal = |name: &String| known.lines().any(|unit| unit.strip_suffix(".service") == Some(name.as_str()));
         let (units, files): (Vec<String>, Vec<String>) = self.services.iter().cloned().partition(in_journal);
         if !units.is_empty() {
             self.tell_units(journal, &units, &client).await?;
@@ -216,10 +216,10 @@ impl LogQuery {
                 return client.say("\nerror: journal output not available\n").await;
             }
         };
-        // What it complains of is short, and comes behind what it has found.
+        // It waits for whoever reads what it complains of, too: there is a line for each file of the journal that is damaged.
         let (found, complaints) = (child.stdout.take()?, child.stderr.take()?);
-        copy(found, client).await?;
-        copy(complaints, client).await?;
+        let (found, complaints) = tokio::join!(copy(found, client), copy(complaints, client));
+        found.and(complaints)?;
         if let Err(error) = child.wait().await {
             tracing::debug!(%error, "how journalctl ended is not known");
         }

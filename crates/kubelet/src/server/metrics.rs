@@ -341,8 +341,10 @@ mod tests {
         }
         for (method, path, count) in [("GET", "pods", 2), ("other", "other", 1)] {
             let of = format!("long_running=\"false\",method=\"{method}\",path=\"{path}\",server_type=\"readwrite\"");
-            let line = format!("kubelet_http_requests_duration_seconds_bucket{{{of},le=\"0.5\"}} {count}\n");
-            assert!(page.contains(&line), "{line} is missing of\n{page}");
+            for (bound, count) in [("0.005", 0), ("0.5", count)] {
+                let line = format!("kubelet_http_requests_duration_seconds_bucket{{{of},le=\"{bound}\"}} {count}\n");
+                assert!(page.contains(&line), "{line} is missing of\n{page}");
+            }
         }
     }
 

@@ -277,11 +277,23 @@ pub fn restarts_all(c: &Container, code: i32) -> bool {
     rule_for(c, code).is_some_and(|rule| rule.action == RESTART_ALL)
 }
 
+/// Whether all containers of its pod may have to be started again with a container's end.
+#[must_use]
+pub fn may_restart_all(c: &Container) -> bool {
+    c.restart_policy_rules.iter().flatten().any(|rule| rule.action == RESTART_ALL)
+}
+
 /// The containers of a pod, but for ephemeral ones, with whose end all of them may have to be started again.
 pub fn restarters(pod: &Pod) -> impl Iterator<Item = &Container> {
     let s = spec(pod);
-    let may = |c: &&Container| c.restart_policy_rules.iter().flatten().any(|rule| rule.action == RESTART_ALL);
-    s.init_containers.iter().flatten().chain(&s.containers).filter(may)
+    s.init_containers.iter().flatten().chain(&s.containers).filter(|c| may_restart_all(c))
+}
+
+/// Whether a container that is stopped to start again does so by itself, and alone, however it ends then. Of others it has to be
+/// remembered what they were stopped for.
+#[must_use]
+pub fn starts_again_alone(pod: &Pod, kind: ContainerKind, c: &Container) -> bool {
+    restarts(pod, kind, c, 0) && !may_restart_all(c)
 }
 
 /// Whether a regular container that is stopped for a probe is started again, however it ends then: by its own policy, else by its

@@ -399,17 +399,20 @@ fn tell_resize(conditions: &mut Conditions<'_>, sizes: &Sizes<'_>) {
 
 /// That all containers are started again together is told until none is left of the round before, as upstream tells it
 /// (`GenerateAllContainersRestartingCondition`), and only of pods that have a rule for it.
-fn tell_round(conditions: &mut Conditions<'_>, i: &Inputs<'_>, over: bool) {
+fn tell_round(conditions: &mut Conditions<'_>, i: &Inputs<'_>, phase: &str) {
     let facts = &i.facts;
     if pod::restarters(facts.pod).next().is_none() {
         return;
     }
     let is_left = |r: &ContainerRecord| r.may_run() && rounds::is_left(facts.pod, r, facts.round);
-    if !over && !i.stopped && facts.containers.iter().any(|r| is_left(r)) {
-        let message = "container exited with restart policy rule";
-        conditions.set(ALL_RESTARTING, true, "RestartAllContainersStarted", message);
-    } else {
-        conditions.set(ALL_RESTARTING, false, "", "");
+    match phase {
+        "Succeeded" => conditions.set(ALL_RESTARTING, false, "PodCompleted", ""),
+        "Failed" => conditions.set(ALL_RESTARTING, false, "PodFailed", ""),
+        _ if !i.stopped && facts.containers.iter().any(|r| is_left(r)) => {
+            let message = "container exited with restart policy rule";
+            conditions.set(ALL_RESTARTING, true, "RestartAllContainersStarted", message);
+        }
+        _ => conditions.set(ALL_RESTARTING, false, "", ""),
     }
 }
 
@@ -532,7 +535,7 @@ pub fn pod_status(i: &Inputs<'_>) -> PodStatus {
     if let Some(ended) = i.ended_because.filter(|ended| ended.disrupts) {
         conditions.set("DisruptionTarget", true, "TerminationByKubelet", &ended.message);
     }
-    tell_round(&mut conditions, i, over);
+    tell_round(&mut conditions, i, phase);
     tell_resize(&mut conditions, &i.sizes);
     status.conditions = Some(conditions.list);
     status.phase = Some(phase.into());

@@ -90,7 +90,7 @@ impl Case {
                 round: if self.stopped {
                     rounds::begun(&self.containers)
                 } else {
-                    rounds::present(&pod, &self.containers)
+                    rounds::present(&pod, &self.containers, &BTreeSet::new())
                 },
             },
             waiting: &self.waiting,
@@ -145,6 +145,10 @@ fn that_all_start_again_is_told_while_any_is_left() {
         let told = status.conditions.iter().flatten().find(|c| c.type_ == ALL_RESTARTING).map(|c| c.status.as_str());
         assert_eq!(told, Some(expected), "{status:?}");
     }
+    let over = vec![record("a", 0, exited(88)), record("b", 0, exited(0))];
+    let over = Case { spec: watched(), stopped: true, ..Case::new(over) }.status();
+    let told = over.conditions.iter().flatten().find(|c| c.type_ == ALL_RESTARTING).and_then(|c| c.reason.as_deref());
+    assert_eq!(told, Some("PodFailed"), "{over:?}");
     let others = Case::new(vec![record("a", 0, exited(88))]).status();
     assert!(others.conditions.iter().flatten().all(|c| c.type_ != ALL_RESTARTING), "of others nothing is told");
 }

@@ -8,7 +8,7 @@
 //! Nobody looks at what is written, but at whose disk it is and when a guest last wrote to it. That is brought up to date when it
 //! is looked at, and when a guest is frozen.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use carrack_engine::Time;
 use carrack_storage::DRIVER;
@@ -32,8 +32,8 @@ pub(crate) struct Content {
 #[derive(Clone, Debug)]
 pub(crate) struct Taken {
     pub content: Content,
-    /// A guest of the volume was frozen before, and thawed by itself or by somebody who had given that up.
-    pub disturbed: bool,
+    /// When a guest of the volume that was frozen was last thawed by itself, or by somebody who had given that up.
+    pub disturbed: Option<Time>,
 }
 
 /// All of it on a node, by handles of the driver.
@@ -43,8 +43,8 @@ pub(crate) struct Contents {
     /// What was on each volume when it was made.
     made: BTreeMap<String, Content>,
     snapshots: BTreeMap<String, Taken>,
-    /// Volumes of guests that were thawed unasked.
-    disturbed: BTreeSet<String>,
+    /// When guests of volumes were last thawed unasked.
+    disturbed: BTreeMap<String, Time>,
 }
 
 /// A blank volume.
@@ -91,7 +91,7 @@ impl Contents {
     /// A snapshot of a volume is taken. One that is there stays as it is.
     pub(crate) fn take(&mut self, snapshot: &str, volume: &str) {
         let content = self.volumes.get(volume).cloned().unwrap_or_default();
-        let disturbed = self.disturbed.contains(volume);
+        let disturbed = self.disturbed.get(volume).copied();
         self.snapshots.entry(snapshot.to_owned()).or_insert(Taken { content, disturbed });
     }
 
@@ -108,8 +108,8 @@ impl Contents {
     }
 
     /// The guest of a volume was thawed unasked.
-    pub(crate) fn disturb(&mut self, volume: &str) {
-        self.disturbed.insert(volume.to_owned());
+    pub(crate) fn disturb(&mut self, volume: &str, now: Time) {
+        self.disturbed.insert(volume.to_owned(), now);
     }
 
     /// What was on a volume when it was made, if it is there.
@@ -140,7 +140,7 @@ impl Node {
     /// All guests have written until now but those that are frozen.
     pub(super) fn write(&mut self, now: Time) {
         for compute in self.guests.frozen.over(now) {
-            self.disturb(&compute);
+            self.disturb(&compute, now);
         }
         let is_free = |compute: &str| self.guests.frozen.since(compute, now).is_none();
         let free = self.guests.alive().map(|(compute, _)| compute).filter(|compute| is_free(compute));
@@ -151,9 +151,9 @@ impl Node {
     }
 
     /// A guest was thawed unasked: its disks are of several instants, and nobody can know it.
-    pub(super) fn disturb(&mut self, compute: &str) {
+    pub(super) fn disturb(&mut self, compute: &str, now: Time) {
         for volume in self.volumes_of(compute) {
-            self.storage.contents.disturb(&volume);
+            self.storage.contents.disturb(&volume, now);
         }
     }
 }
@@ -185,10 +185,10 @@ mod tests {
         contents.write("pvc-u", Time::from_unix_s(2));
         // Who asks once more has what was taken.
         contents.take("snapshot-1", "pvc-u");
-        contents.disturb("pvc-u");
+        contents.disturb("pvc-u", Time::from_unix_s(3));
         contents.take("snapshot-2", "pvc-u");
         let disturbed = ["snapshot-1", "snapshot-2"].map(|name| contents.taken(name).map(|taken| taken.disturbed));
-        assert_eq!(disturbed, [Some(false), Some(true)]);
+        assert_eq!(disturbed, [Some(None), Some(at(3))]);
         let snapshot = |name: &str| Some(Origin::Snapshot(name.to_owned()));
         for (name, from, expected) in [
             ("a", snapshot("snapshot-1"), at(1)),

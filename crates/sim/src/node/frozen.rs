@@ -83,7 +83,7 @@ impl Node {
         let compute = self.speaks(instance)?;
         self.write(now);
         if self.guests.frozen.thaw(&compute) && unasked {
-            self.disturb(&compute);
+            self.disturb(&compute, now);
         }
         let said = Follow::Say(format!("the guest of {instance} in {compute} is thawed"));
         Ok([said].into_iter().chain(self.guests.agent_changed(instance)).collect())

@@ -159,9 +159,13 @@ const SLICES: [Slice; 13] = [
 ];
 
 /// Parts of the work that are done beside others alone, each where one of these may be.
-const BESIDE: [(&str, &str); 5] = [
+const BESIDE: [(&str, &str); 9] = [
     ("machines", crate::fickle::PART),
     ("machines", crate::imports::PART),
+    ("machines", crate::backups::PART),
+    ("machines", crate::drains::PART),
+    ("pods", crate::drains::PART),
+    ("settings", crate::drains::PART),
     ("quotas", crate::controllers::EDITS),
     ("scratch", crate::controllers::LIMITS),
     ("deployments", crate::controllers::AUTOSCALERS),
@@ -184,7 +188,8 @@ impl Slice {
         match role {
             Role::Replicas => any(&["parents"]),
             Role::Attacher | Role::StandbyAttacher => any(&["pods", "claims", "steady"]),
-            Role::LocalStorage(_) => any(&["growth", "tenants", "keepers"]),
+            // Machines that are backed up are there beside others.
+            Role::LocalStorage(_) => any(&["growth", "tenants", "keepers", "machines"]),
             _ => true,
         }
     }
@@ -335,6 +340,22 @@ mod tests {
         }
         for (part, beside) in BESIDE {
             assert!(SLICES.iter().any(|slice| slice.parts.contains(&part)), "nothing is beside {beside}");
+        }
+    }
+
+    /// What is there beside others alone is there in enough of a thousand runs.
+    #[test]
+    fn what_is_beside_others_is_there() {
+        let usual = Options { small: true, ..Options::default() };
+        let all = (1..=1300).flat_map(|seed| {
+            let own = options(seed, &Rng::new(seed), &Base::of(seed).options(&usual));
+            own.only.unwrap_or_default()
+        });
+        let all: Vec<&str> = all.collect();
+        let of_starts = crate::workload::OF_STARTS.into_iter().map(|(part, ..)| part);
+        for beside in BESIDE.into_iter().map(|(_, beside)| beside).chain(of_starts) {
+            let count = all.iter().filter(|part| **part == beside).count();
+            assert!(count > 15, "{beside} is there in {count} runs");
         }
     }
 }

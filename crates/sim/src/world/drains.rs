@@ -2,17 +2,23 @@
 
 use std::time::Duration;
 
-use carrack_engine::CallId;
+use carrack_engine::{CallId, Rng};
 use carrack_plot::Tone;
 
-use super::World;
-use crate::drains::{Deed, Fall, is_tied};
+use super::{Happening, Process, World};
+use crate::chance::below;
+use crate::drains::{Deed, Drains, Fall, is_tied};
 use crate::node::{Node, NodeEvent};
 use crate::plants::Bug;
 use crate::role::{Role, node_name};
 use crate::server::Asked;
 
 impl World {
+    /// What people do with nodes follows from the seed.
+    pub(super) fn plan_drains(&mut self) {
+        self.drains = Drains::new(self.queue.now(), &self.root, self.swarm.nodes, &self.options);
+    }
+
     /// How many machines of nodes there are, with the one that is switched on later.
     pub(super) fn machines_at_first(&self) -> u8 {
         if !self.options.has_whole_nodes() {
@@ -21,8 +27,29 @@ impl World {
         self.drains.newcomer().unwrap_or(self.swarm.nodes)
     }
 
+    /// Puts a node's machine where it is to be. Returns the processes on it.
+    pub(super) fn add_machine(&mut self, number: u8) -> Vec<Role> {
+        let node = self.machine(number);
+        self.nodes.insert(number, node);
+        let mut agents = vec![Role::Kubelet(number), Role::LocalStorage(number)];
+        agents.extend(self.options.machines.then_some(Role::VirtHandler(number)));
+        agents
+    }
+
+    /// Processes start within a second, those of them that are part of the cluster.
+    pub(super) fn add_processes(&mut self, roles: Vec<Role>, start: &mut Rng) {
+        let (slice, most_ns) = (self.slice, u64::try_from(self.swarm.skew.as_nanos()).unwrap_or(0));
+        for role in roles.into_iter().filter(|role| slice.is_none_or(|slice| slice.has(*role))) {
+            let rng = self.root.fork(&format!("process {role}"));
+            let skew_ns =
+                i64::try_from(start.below(2 * most_ns + 1)).unwrap_or(0) - i64::try_from(most_ns).unwrap_or(0);
+            self.processes.insert(role, Process::new(skew_ns, rng));
+            self.queue.after(below(start, Duration::from_secs(1)), Happening::Start(role));
+        }
+    }
+
     /// A node's machine. One that comes later is off.
-    pub(super) fn machine(&self, number: u8) -> Node {
+    fn machine(&self, number: u8) -> Node {
         let (swarm, bug) = (&self.swarm, self.bug());
         let rng = self.root.fork(&format!("node {number}"));
         let mut node = Node::new(number, self.queue.now(), rng, swarm.node, self.rack.clone());

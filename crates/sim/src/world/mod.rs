@@ -38,7 +38,6 @@ use carrack_virt::admission::CloneAdmission;
 
 use crate::attacher::Rack;
 use crate::blind::Blind;
-use crate::chance::below;
 use crate::clones::{Clones, Counts, Fate, Room};
 use crate::hang::{Arrival, Hang, Next};
 use crate::hosted::{Hosted, OwnIn, OwnOut, Settings};
@@ -418,7 +417,7 @@ impl World {
             nominations: crate::nominations::Nominations::default(),
             heritage: crate::heritage::Heritage::default(),
             fickle: crate::fickle::Fickle::default(),
-            drains: crate::drains::Drains::new(BEGIN, &root, swarm.nodes, options),
+            drains: crate::drains::Drains::default(),
             cordons: crate::cordons::Cordons::default(),
             passing: crate::controllers::Passing::default(),
             autoscaled: crate::controllers::Autoscaled::new(root.fork("metrics")),
@@ -449,6 +448,7 @@ impl World {
 
     fn begin(&mut self, seed: u64) {
         self.trace.line(BEGIN, Weight::Mark, format_args!("seed {seed}: {:?}", self.swarm));
+        self.plan_drains();
         self.start_all();
         self.begin_trouble();
     }
@@ -535,27 +535,13 @@ impl World {
         // What people do there follows from the seed.
         roles.retain(|role| *role != Role::User || !self.options.small);
         for number in 1..=self.machines_at_first() {
-            let node = self.machine(number);
-            self.nodes.insert(number, node);
-            roles.push(Role::Kubelet(number));
-            roles.push(Role::LocalStorage(number));
-            if self.options.machines {
-                roles.push(Role::VirtHandler(number));
-            }
+            roles.extend(self.add_machine(number));
         }
         if crate::imports::are_there(&self.root.fork("workload"), &self.options) {
             roles.push(Role::Importer);
         }
-        roles.retain(|role| self.slice.is_none_or(|slice| slice.has(*role)));
         let mut start = self.root.fork("start");
-        for role in roles {
-            let rng = self.root.fork(&format!("process {role}"));
-            let most_ns = u64::try_from(swarm.skew.as_nanos()).unwrap_or(0);
-            let skew_ns =
-                i64::try_from(start.below(2 * most_ns + 1)).unwrap_or(0) - i64::try_from(most_ns).unwrap_or(0);
-            self.processes.insert(role, Process::new(skew_ns, rng));
-            self.queue.after(below(&mut start, Duration::from_secs(1)), Happening::Start(role));
-        }
+        self.add_processes(roles, &mut start);
     }
 
     /// From now on the store and the webhook fail as often as the swarm says, and the discovery of meters where it may.

@@ -106,6 +106,11 @@ impl World {
         self.processes.insert(Role::User, Process::new(0, rng));
         self.root = root;
         self.queue.after(Duration::ZERO, Happening::Start(Role::User));
+        self.plan_drains();
+        if let Some(number) = self.drains.newcomer() {
+            let (agents, mut start) = (self.add_machine(number), self.root.fork("start"));
+            self.add_processes(agents, &mut start);
+        }
         self.begin_trouble();
     }
 }
@@ -127,5 +132,34 @@ impl Process {
             woken: Default::default(),
             sent: Default::default(),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use carrack_engine::Time;
+
+    use super::*;
+    use crate::drains::Drains;
+
+    /// Somebody switches a machine on for the first time where a cluster is at work already.
+    #[test]
+    fn a_machine_comes_to_a_cluster_that_is_there() {
+        let options = Options { small: true, ..Options::default() };
+        let newcomer = |seed: u64| {
+            let (base, root) = (Base::of(seed), Rng::new(seed));
+            let cluster = base.options(&options);
+            let own = small::options(seed, &root, &cluster);
+            Drains::new(Time::default(), &root, base.swarm(&cluster).nodes, &own).newcomer()
+        };
+        let (seed, number) = (1..400).find_map(|seed| Some((seed, newcomer(seed)?))).expect("a node that is added");
+        let born = Born::new(Base::of(seed), &options).expect("a cluster");
+        assert!(!born.0.nodes.contains_key(&number), "it is what the run begins with");
+        let mut world = born.world(seed);
+        assert!(!world.nodes[&number].up && world.processes.contains_key(&Role::Kubelet(number)));
+        if let Some(failure) = world.play(seed, "").failure {
+            panic!("seed {seed}: {failure}");
+        }
+        assert!(world.observer.get("node", &node_name(number)).is_some(), "seed {seed}");
     }
 }

@@ -52,6 +52,8 @@ struct Validation {
 struct Mutation {
     program: Result<Program, String>,
     is_patch: bool,
+    /// An object literal that is not named after its place: its name, and that.
+    misnamed: Option<(String, String)>,
 }
 
 /// Where a policy holds, and with which parameters.
@@ -107,7 +109,11 @@ impl Policy {
             let is_patch = item["patchType"] == "JSONPatch";
             let source =
                 if is_patch { &item["jsonPatch"]["expression"] } else { &item["applyConfiguration"]["expression"] };
-            Mutation { program: compiled(source, &env), is_patch }
+            let program = compiled(source, &env);
+            // A piece is of the whole object; what a patch puts in is named by its author.
+            let whole = (!is_patch).then_some("Object");
+            let misnamed = program.as_ref().ok().and_then(|program| program.misnamed(whole));
+            Mutation { program, is_patch, misnamed }
         };
         let condition =
             |item: &Value| Condition { name: text(&item["key"]), program: compiled(&item["valueExpression"], &env) };

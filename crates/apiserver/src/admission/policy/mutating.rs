@@ -106,7 +106,7 @@ fn step(seen: Seen<'_>, mutation: &Mutation, world: &World<'_>, object: Value) -
     let mut written = value.to_json().ok_or("the expression's value is no JSON")?;
     // As upstream writes them, whole numbers have no point.
     whole_numbers(&mut written);
-    if let Some((found, place)) = program.misnamed() {
+    if let Some((found, place)) = &mutation.misnamed {
         return Err(format!(
             "type mismatch: unexpected type name {found:?}, expected {place:?}, which matches field name path from root Object type"
         ));
@@ -141,7 +141,7 @@ fn patched(object: Value, written: Value) -> Result<Object, String> {
     let changed = match operations::apply(&mut changed, &patch, Missing::Fault) {
         Ok(()) => changed,
         // What is not as it is tested stays as it is.
-        Err(Fault::Unfit { tests: true, .. }) => object,
+        Err(Fault::Unfit { untrue: true, .. }) => object,
         Err(fault) => return Err(format!("JSONPath: {fault}")),
     };
     match changed {

@@ -55,6 +55,22 @@ async fn queues_are_shown_to_administrators() {
     assert_eq!(shown("nothing").await.0, 404);
 }
 
+/// Who gives a request little time has it wait for a quarter of that, and not for as long as others may.
+#[tokio::test]
+async fn a_seat_is_waited_for_as_long_as_there_is_time() {
+    let settings = Settings { max_in_flight: 6, max_wait: Duration::from_secs(60), ..Settings::default() };
+    let running = Running::start(settings).await;
+    let queuing = json!({"queues": 1, "handSize": 1, "queueLengthLimit": 5});
+    running.without_seats("global-default", json!({"type": "Queue", "queuing": queuing})).await;
+    let waits = running.send(None, get("/version?timeout=400ms"));
+    assert_eq!(within("a request that has little time", waits).await.0, 429);
+    let dump = get("/debug/api_priority_and_fairness/dump_priority_levels");
+    let text = running.send(Some(Identity::Admin), dump).await.1;
+    let row = text.as_str().and_then(|text| text.lines().find(|line| line.starts_with("global-default, ")));
+    let cells: Vec<&str> = row.unwrap_or_default().split(',').map(str::trim).collect();
+    assert_eq!(cells[8..], ["1", "0"], "timed out and cancelled: {cells:?}");
+}
+
 /// However quickly it would be answered: time that was over when a request came is over.
 #[tokio::test]
 async fn who_gives_no_time_gets_no_answer() {

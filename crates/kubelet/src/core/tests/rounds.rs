@@ -31,9 +31,13 @@ fn restarting(w: &World) -> Option<&str> {
 }
 
 fn up(seed: u64) -> World {
+    up_as(seed, watched())
+}
+
+fn up_as(seed: u64, spec: Value) -> World {
     let mut w = World::new(seed);
     w.edit_or_create_node();
-    w.create("p", watched());
+    w.create("p", spec);
     w.run(5);
     ends(&mut w, "i", 0);
     w.run(5);
@@ -91,6 +95,29 @@ fn a_kubelet_that_is_killed_goes_on_with_it() {
         assert_eq!(running(&w), BTreeMap::from([("c".into(), 1), ("w".into(), 1)]), "seed {seed}");
         assert_eq!(w.phase(), "Running", "seed {seed}");
     });
+}
+
+/// How they end then says nothing, whatever their own policy is.
+#[test]
+fn who_is_stopped_for_another_image_starts_again_alone() {
+    for policy in ["Never", "Always"] {
+        each_seed(|seed| {
+            let mut spec = watched();
+            spec["containers"][1]["restartPolicy"] = policy.into();
+            let mut w = up_as(seed, spec.clone());
+            w.node.stop_code = 88;
+            w.node.images.insert("other".into());
+            spec["containers"][1]["image"] = "other".into();
+            w.edit(POD, json!({"spec": spec}));
+            w.run(60);
+            assert_eq!(running(&w), BTreeMap::from([("c".into(), 0), ("w".into(), 1)]), "{policy} seed {seed}");
+            assert_eq!((w.phase(), restarting(&w)), ("Running", Some("False")), "{policy} seed {seed}");
+            // By itself it ends as ever.
+            ends(&mut w, "w", 88);
+            w.run(10);
+            assert_eq!(running(&w), BTreeMap::from([("i".into(), 1)]), "{policy} seed {seed}");
+        });
+    }
 }
 
 /// Ends of containers that are stopped for their pod's sake say nothing.

@@ -4,17 +4,20 @@ use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
+use carrack_engine::page::Histogram;
+
 use super::Page;
-use crate::adapters::storage_times::Histograms;
 
 /// Paths whose requests may go on for as long as their clients like.
 const LONG: [&str; 3] = ["attach", "exec", "portForward"];
+/// Upper bounds of upstream's buckets, in seconds (`DefBuckets` of Prometheus' client).
+const BOUNDS_S: [f64; 11] = [0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0];
 
-/// Counts requests by method, first part of the path, and status code, and how long they took.
+/// Counts requests by method, first part of the path, and status code, and how long it took until their answers began.
 #[derive(Debug, Default)]
 pub(in crate::server) struct Requests {
     counts: Mutex<BTreeMap<(&'static str, &'static str, u16), u64>>,
-    times: Histograms<(&'static str, &'static str)>,
+    times: Mutex<BTreeMap<(&'static str, &'static str), Histogram>>,
 }
 
 impl Requests {
@@ -23,7 +26,8 @@ impl Requests {
         const METHODS: [&str; 5] = ["GET", "POST", "PUT", "DELETE", "HEAD"];
         let method = METHODS.into_iter().find(|name| *name == method.as_str()).unwrap_or("other");
         *self.counts.lock().unwrap_or_else(PoisonError::into_inner).entry((method, path, code)).or_default() += 1;
-        self.times.ended((method, path), took);
+        let mut times = self.times.lock().unwrap_or_else(PoisonError::into_inner);
+        times.entry((method, path)).or_insert_with(|| Histogram::under(BOUNDS_S.into())).observe(took);
     }
 
     /// Tells it.
@@ -36,12 +40,15 @@ impl Requests {
             let labels = [("code", code.as_str()), ("method", method), ("path", path), ("server_type", "readwrite")];
             page.sample(name, &labels, count);
         }
-        let name = "kubelet_http_requests_duration_seconds";
-        page.family(name, "histogram", "[ALPHA] Duration in seconds to serve http requests");
-        for ((method, path), times) in self.times.all() {
+        let help = "[ALPHA] Duration in seconds to serve http requests";
+        let mut durations = carrack_engine::page::Page::default();
+        durations.family("kubelet_http_requests_duration_seconds", "histogram", help);
+        let all = self.times.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        for ((method, path), times) in all {
             let is_long = if LONG.contains(&path) { "true" } else { "false" };
             let labels = [("long_running", is_long), ("method", method), ("path", path), ("server_type", "readwrite")];
-            page.histogram(name, &labels, &times);
+            durations.histogram(&labels, &times);
         }
+        page.0.push_str(&durations.text());
     }
 }

@@ -83,8 +83,15 @@ async fn parts_of_files_are_served() {
     drop(node);
 }
 
-/// Stands in for journalctl: it knows one unit, and tells what it is asked.
-const JOURNAL: &str = "if [ \"$1\" = --field ]; then echo kubelet.service; else echo \"asked $*\"; echo oops >&2; fi\n";
+/// Stands in for journalctl: it knows two units, and tells what it is asked. Of one it complains more than a pipe holds before it
+/// tells anything.
+const JOURNAL: &str = r#"
+case "$*" in
+    --field*) printf 'kubelet.service\nbroken.service\n' ;;
+    *--unit=broken*) head -c 100000 /dev/zero | tr '\0' x >&2; echo told ;;
+    *) echo "asked $*" ;;
+esac
+"#;
 
 #[tokio::test]
 async fn services_are_asked_for() {
@@ -104,8 +111,10 @@ async fn services_are_asked_for() {
         (
             "query=kubelet&tailLines=3&pattern=a+b",
             200,
-            "asked --utc --no-pager --pager-end --lines=3 --unit=kubelet --grep=a b --output=short-precise\noops\n",
+            "asked --utc --no-pager --pager-end --lines=3 --unit=kubelet --grep=a b --output=short-precise\n",
         ),
+        // It is no service, though the name of one ends so.
+        ("query=let", 200, "\nlog not found for let\n"),
         ("query=messages", 200, "one\ntwo\n"),
         ("query=crio", 200, "of crio\n"),
         ("query=none", 200, "\nlog not found for none\n"),
@@ -122,6 +131,8 @@ async fn services_are_asked_for() {
     ] {
         assert_eq!(world.get(&format!("/logs/?{query}")).await, (code, expected.to_owned()), "{query}");
     }
+    let (code, told) = world.get("/logs/?query=broken").await;
+    assert_eq!((code, told.matches('x').count(), told.contains("told\n")), (200, 100_000, true));
     let (code, why) = world.get("/logs/messages?query=kubelet").await;
     assert_eq!((code, why.as_str()), (406, "path not allowed in query mode\n"));
     // Where nobody may ask so, it is a list as ever.

@@ -47,7 +47,7 @@ pub(super) fn apply(world: &World<'_>, new: &mut VirtualMachineInstance, next: &
         Next::Wait(Obstacle::ClaimMissing(claim)) => {
             Some(Condition::new("PodScheduled", "False", "Unschedulable", &missing(claim)))
         }
-        Next::Wait(Obstacle::Unconsumed) => unscheduled(world.consumer),
+        Next::Wait(Obstacle::Unconsumed | Obstacle::Unread) => unscheduled(world.consumer),
         _ => unscheduled(world.pod()),
     };
     replace_condition(&mut status.conditions, "PodScheduled", scheduled, &at);

@@ -251,6 +251,11 @@ fn reconcile(world: &World<'_>, now: Time) -> Plan {
         None => Plan::none(),
     };
     plan = tell_obstacle(vmi, &new, &progress, plan);
+    // The first write that fails ends the plan: who is in the launcher's way, by a quota or by what it has of its node, goes
+    // before it.
+    if progress.is_done_with_consumer() {
+        plan = plan.then(let_consumer_go(world, &new));
+    }
     // The pod comes after the patch: when the finalizer is not there, neither is the pod. When it is, the patch can wait for
     // the pod, which moves the phase on.
     if let progress::Next::CreatePod(pod, state) | progress::Next::CreateConsumer(pod, state) = &progress {
@@ -259,9 +264,6 @@ fn reconcile(world: &World<'_>, now: Time) -> Plan {
         // A request that arrives late makes no pod beside the next instance's.
         let make = make.create(pod.as_ref()).resting_on(&Premise::present(vmi));
         plan = plan.then(make).told(EventRecord::normal(vmi, "SuccessfulCreate", message));
-    }
-    if progress.is_done_with_consumer() {
-        plan = plan.then(let_consumer_go(world, &new));
     }
     // What is left of one whose node is dead is `node::recovery`'s to clear up.
     let is_lost = new.status.as_ref().is_some_and(|status| status.reason == NODE_UNRESPONSIVE);
@@ -354,7 +356,8 @@ fn clear_up(world: &World<'_>, new: &VirtualMachineInstance, plan: Plan, now: Ti
     delete_pods(world, new, plan, options)
 }
 
-/// Deletes the pod that has used an instance's claims before they were filled. No guest runs in it, and nobody waits until it is gone.
+/// Deletes the pod that has used an instance's claims before they were filled. No guest runs in it, and nobody waits until it is
+/// gone.
 fn let_consumer_go(world: &World<'_>, new: &VirtualMachineInstance) -> Plan {
     let Some(pod) = world.consumer.filter(|pod| !pod.is_deleting()) else { return Plan::none() };
     let message = format!("Deleted WaitForFirstConsumer temporary pod {}", pod.name());

@@ -46,9 +46,10 @@ impl Next {
         matches!(self, Self::CreateConsumer(..) | Self::Wait(Obstacle::Unconsumed))
     }
 
-    /// Whether the pod that uses claims before they are filled has nothing left to do. Some obstacles do not concern it.
+    /// Whether the pod that uses claims before they are filled has nothing left to do. Some obstacles do not concern it, and while
+    /// it is not known what fills a claim, it may have.
     pub fn is_done_with_consumer(&self) -> bool {
-        !self.is_consuming() && !matches!(self, Self::Wait(Obstacle::NoNode | Obstacle::Spec(_)))
+        !self.is_consuming() && !matches!(self, Self::Wait(Obstacle::NoNode | Obstacle::Spec(_) | Obstacle::Unread))
     }
 }
 
@@ -59,6 +60,8 @@ pub(super) enum Obstacle {
     ClaimMissing(String),
     /// A claim is a DataVolume's that is not filled.
     Unfilled,
+    /// A claim is a DataVolume's, and DataVolumes have not been read yet.
+    Unread,
     /// A claim is to be filled once it has a volume, which it gets for the pod that uses it by now.
     Unconsumed,
     /// No node has said that it can run instances.
@@ -112,6 +115,7 @@ fn unscheduled(world: &World<'_>) -> Next {
             Filled::Yes => {}
             Filled::OnceConsumed => is_awaited = true,
             Filled::No => return Next::Wait(Obstacle::Unfilled),
+            Filled::Unknown => return Next::Wait(Obstacle::Unread),
         }
         if claim.spec.as_ref().and_then(|spec| spec.volume_mode.as_deref()) == Some("Block") {
             blocks.insert(name);
@@ -134,13 +138,18 @@ fn unscheduled(world: &World<'_>) -> Next {
 
 /// Before the launcher, another pod uses the claims.
 fn consume(world: &World<'_>, launcher: Pod, state: Option<Box<PersistentVolumeClaim>>) -> Next {
-    let phase = world.consumer.and_then(|pod| pod.status.as_ref()?.phase.as_deref());
-    match (world.consumer, phase) {
-        (None, _) => Next::CreateConsumer(Box::new(pod::consumer::before(world.vmi, launcher)), state),
-        (Some(_), Some("Failed")) => Next::Phase(phase::FAILED),
+    let Some(pod) = world.consumer else {
+        return Next::CreateConsumer(Box::new(pod::consumer::before(world.vmi, launcher)), state);
+    };
+    if pod.is_deleting() {
+        // Who takes it away, such as to empty its node, has it fail. Another comes when it is gone.
+        return Next::Wait(Obstacle::Unconsumed);
+    }
+    match pod.status.as_ref().and_then(|status| status.phase.as_deref()) {
+        Some("Failed") => Next::Phase(phase::FAILED),
         // What it has used were claims that have gone since, and these are others.
-        (Some(_), Some("Succeeded")) => Next::Wait(Obstacle::Unfilled),
-        (Some(_), _) => Next::Wait(Obstacle::Unconsumed),
+        Some("Succeeded") => Next::Wait(Obstacle::Unfilled),
+        _ => Next::Wait(Obstacle::Unconsumed),
     }
 }
 
@@ -152,9 +161,11 @@ enum Filled {
     No,
     /// Not before it has a volume, and it gets none before a pod uses it.
     OnceConsumed,
+    /// Nobody has told yet.
+    Unknown,
 }
 
-/// Whether a claim has its contents, where those are a DataVolume's. One of which nothing is known, is not done. Where nobody makes
+/// Whether a claim has its contents, where those are a DataVolume's. One that is not there is not done. Where nobody makes
 /// DataVolumes, nobody fills them. (Upstream: `VolumeReadyToAttachToNode` in pkg/storage/types.)
 fn filled(world: &World<'_>, claim: &PersistentVolumeClaim) -> Filled {
     let Some(owner) = filler_of(claim) else { return Filled::Yes };
@@ -165,7 +176,8 @@ fn filled(world: &World<'_>, claim: &PersistentVolumeClaim) -> Filled {
         Found::There(volume) if volume.waits_for_consumer() && volume.uid() == owner.uid && !has_volume => {
             if claim.is_deleting() { Filled::No } else { Filled::OnceConsumed }
         }
-        Found::Unknown | Found::Absent | Found::There(_) => Filled::No,
+        Found::Unknown => Filled::Unknown,
+        Found::Absent | Found::There(_) => Filled::No,
     }
 }
 

@@ -55,13 +55,15 @@ struct Sight {
     phase: &'static str,
     claim: Value,
     consumer: Option<Pod>,
+    /// Whether DataVolumes were read by now.
+    is_read: bool,
 }
 
 impl Sight {
     fn new(phase: &'static str) -> Self {
         let claim = json!({"metadata": {"name": "disk", "namespace": "ns", "uid": "c", "ownerReferences": [
             {"apiVersion": "x/v1", "kind": "DataVolume", "name": "disk", "uid": "d", "controller": true}]}, "spec": {}});
-        Self { instance: with_disk("Pending"), phase, claim, consumer: None }
+        Self { instance: with_disk("Pending"), phase, claim, consumer: None, is_read: true }
     }
 
     fn plan(self) -> Plan {
@@ -71,8 +73,8 @@ impl Sight {
         let ready = node("true", &["kvm", "tun", "vhost-net"]);
         let caches = caches(self.instance, self.consumer, Some(ready), None)
             .with([read::<PersistentVolumeClaim>(self.claim)])
-            .with_metadata(definitions(), [read::<PartialObject>(named)])
-            .with([read::<DataVolume>(volume)]);
+            .with_metadata(definitions(), [read::<PartialObject>(named)]);
+        let caches = if self.is_read { caches.with([read::<DataVolume>(volume)]) } else { caches };
         controller().reconcile(&Key::new("ns", "demo"), &caches.view(), NOW)
     }
 }
@@ -117,15 +119,20 @@ fn a_claim_that_waits_for_its_consumer_gets_one() {
     check("the volume is there", by(waiting(), bound(waits())), &[&goes], false);
     check("the volume is there, and it is gone", bound(waits()), &[], false);
     check("the volume is being filled", by(waiting(), bound(Sight::new("ImportInProgress"))), &[&goes], false);
-    check("the volume is filled", by(waiting(), bound(Sight::new("Succeeded"))), &[&starts, &goes], false);
+    check("the volume is filled", by(waiting(), bound(Sight::new("Succeeded"))), &[&goes, &starts], false);
     check("it was for another claim", by(consumer("ended", json!({})), waits()), &[&goes], false);
     let goes_already = json!({"metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z"}});
     check("it goes", by(consumer("running", goes_already.clone()), waits()), &[], true);
+    let mut drained = goes_already.clone();
+    drained["status"] = json!({"phase": "Failed"});
+    check("it goes, and has failed for that", by(consumer("ended", drained), waits()), &[], true);
+    let unread = Sight { is_read: false, ..by(waiting(), waits()) };
+    check("what fills the claim is not known yet", unread, &[], false);
     let mut other = waits();
     other.claim["metadata"]["ownerReferences"][0]["uid"] = json!("another");
     check("the claim is of a DataVolume before", other, &[], false);
     let mut going = waits();
-    merge(&mut going.claim, goes_already.clone());
+    merge(&mut going.claim, goes_already);
     check("the claim goes", going, &[], false);
 
     let failed = by(consumer("ended", json!({"status": {"phase": "Failed"}})), waits()).plan();
@@ -149,14 +156,19 @@ fn a_claim_that_waits_for_its_consumer_gets_one() {
 fn a_consumer_asks_for_what_the_launcher_asks_for() {
     let mut sight = Sight::new("WaitForFirstConsumer");
     sight.instance.spec.node_selector = [("zone".to_owned(), "a".to_owned())].into();
+    sight.instance.spec.domain.devices.log_serial_console = Some(true);
     let (consumer, launcher) = {
         let mut filled = Sight::new("Succeeded");
         filled.instance = sight.instance.clone();
         (created(&sight.plan()).expect("a consumer"), created(&filled.plan()).expect("a launcher"))
     };
-    for place in
-        ["/spec/nodeSelector", "/spec/restartPolicy", "/spec/containers/0/resources", "/metadata/ownerReferences"]
-    {
+    for place in [
+        "/spec/nodeSelector",
+        "/spec/restartPolicy",
+        "/spec/containers/0/resources",
+        "/spec/containers/1/resources",
+        "/metadata/ownerReferences",
+    ] {
         assert!(
             consumer.pointer(place).is_some_and(|asked| Some(asked) == launcher.pointer(place)),
             "{place}: {consumer}"
@@ -171,6 +183,11 @@ fn a_consumer_asks_for_what_the_launcher_asks_for() {
     assert_eq!((label(&consumer, "app"), label(&consumer, "kubevirt.io/created-by")), (json!("x"), json!("vmi-uid")));
     let volumes = consumer["spec"]["volumes"].as_array().expect("volumes");
     assert_eq!(volumes.iter().map(|v| &v["persistentVolumeClaim"]["claimName"]).collect::<Vec<_>>(), ["disk"]);
-    assert_eq!(consumer["spec"]["containers"][0]["volumeMounts"], Value::Null);
-    assert_eq!(consumer["spec"]["containers"].as_array().map(Vec::len), Some(1));
+    let containers = |pod: &Value| pod["spec"]["containers"].as_array().cloned().unwrap_or_default();
+    assert_eq!(containers(&consumer).len(), containers(&launcher).len());
+    for container in containers(&consumer) {
+        let of = (&container["volumeMounts"], &container["command"], &container["image"]);
+        let image = &launcher["spec"]["containers"][0]["image"];
+        assert_eq!(of, (&Value::Null, &json!(["/usr/bin/carrack", "version"]), image));
+    }
 }
