@@ -10,6 +10,7 @@
 //! upstream controller manager beside this server finds nothing left to do.
 
 mod conditions;
+mod nodes;
 mod pods;
 
 use base64::Engine as _;
@@ -42,7 +43,10 @@ const MAX_BUNDLE_BYTES: usize = 1 << 20;
 pub(crate) async fn complete(server: &Inner, attributes: &mut Attributes<'_>) -> Result<(), Status> {
     match (&*attributes.row.group, &*attributes.row.plural) {
         (GROUP, BUNDLES) => return check_bundle(attributes),
-        (GROUP, OF_PODS) => return pods::check(attributes),
+        (GROUP, OF_PODS) => {
+            nodes::check(server, attributes).await?;
+            return pods::check(attributes);
+        }
         (GROUP, REQUESTS) => {}
         _ => return Ok(()),
     }

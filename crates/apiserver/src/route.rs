@@ -4,6 +4,7 @@
 
 use std::sync::Arc;
 
+use carrack_auth::Attributes;
 use http::{Method, Uri};
 
 use crate::query::{Query, decode};
@@ -107,6 +108,22 @@ impl RequestInfo {
                 .and_then(|selector| selector.exact("metadata.name").map(str::to_owned));
         }
         RequestInfo { verb, path: path.to_owned(), resource: Some(resource) }
+    }
+
+    /// The same as authorization sees it.
+    pub(crate) fn attributes<'a>(&'a self, query: &'a Query) -> Attributes<'a> {
+        let Some(asked) = &self.resource else { return Attributes::path(self.verb, &self.path) };
+        Attributes {
+            verb: self.verb,
+            group: &asked.group,
+            version: &asked.version,
+            resource: &asked.resource,
+            subresource: asked.subresource.as_deref().unwrap_or_default(),
+            name: asked.name.as_deref().unwrap_or_default(),
+            namespace: asked.namespace.as_deref().unwrap_or_default(),
+            path: "",
+            field_selector: query.get("fieldSelector").unwrap_or_default(),
+        }
     }
 }
 

@@ -13,10 +13,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use bytes::Bytes;
-use carrack_auth::authn::{self, Authenticator};
+use carrack_auth::authn::{self, Authenticator, Impersonated};
 use carrack_auth::pki::RequestSigner;
 use carrack_auth::token::Issuer;
-use carrack_auth::{Attributes, Authorizer, Caller};
+use carrack_auth::{Authorizer, Caller};
 use carrack_schema::table::ResourceInfo;
 use carrack_store::{Entry, Store};
 use http::header::{HeaderValue, WARNING};
@@ -272,7 +272,7 @@ impl ApiServer {
     pub async fn handle(&self, request: http::Request<Bytes>, caller: Caller) -> Response {
         let (parts, body) = request.into_parts();
         let asked = Asked::of(&parts.method, &parts.uri);
-        match self.acts_for(&caller, &parts.headers).await {
+        match self.acts_for(&caller, &asked, &parts.headers).await {
             Ok(other) => self.answer(&parts, &asked, body, Acting::new(caller, other)).await,
             Err(status) => self.refuse(&parts, &asked, &Acting::new(caller, None), status),
         }
@@ -283,12 +283,18 @@ impl ApiServer {
     ///
     /// # Errors
     /// Whom the caller may not impersonate, headers that name nobody, a store that cannot be read.
-    pub(crate) async fn acts_for(&self, caller: &Caller, headers: &HeaderMap) -> Result<Option<Caller>, Status> {
-        let impersonate = |authorizer: &Authorizer| authn::impersonate(authorizer, caller, headers);
+    pub(crate) async fn acts_for(
+        &self,
+        caller: &Caller,
+        asked: &Asked,
+        headers: &HeaderMap,
+    ) -> Result<Option<Impersonated>, Status> {
+        let attributes = asked.info.attributes(&asked.query);
+        let impersonate = |authorizer: &Authorizer| authn::impersonate(authorizer, caller, &attributes, headers);
         self.inner.with_authorizer(impersonate).await?.map_err(|error| match error {
             authn::ImpersonationError::BadRequest(why) => Status::bad_request(why),
             authn::ImpersonationError::Forbidden { message, resource, group, name } => {
-                let mut status = Status::forbidden(group, resource, &name, "");
+                let mut status = Status::forbidden(&group, &resource, &name, "");
                 status.message = message;
                 status
             }
@@ -347,14 +353,14 @@ impl ApiServer {
         audit.begin(&self.inner, acting, &asked.info, parts)
     }
 
-    /// Who makes a request with these headers, over a connection whose client certificate is
+    /// Who makes a request for a path with these headers, over a connection whose client certificate is
     /// `peer`'s.
     ///
     /// # Errors
     /// 401, or 503 when it cannot be found out.
-    pub async fn authenticate(&self, peer: Option<&Caller>, headers: &HeaderMap) -> Result<Caller, Status> {
+    pub async fn authenticate(&self, peer: Option<&Caller>, path: &str, headers: &HeaderMap) -> Result<Caller, Status> {
         let began = self.inner.env.now();
-        let outcome = self.authenticated(peer, headers).await;
+        let outcome = self.authenticated(peer, path, headers).await;
         let elapsed_s = self.inner.env.now().duration_since(began).as_secs_f64();
         let (known, user) = match &outcome {
             Ok(caller) => (Known::Yes, caller.user.as_str()),
@@ -365,7 +371,7 @@ impl ApiServer {
         outcome
     }
 
-    async fn authenticated(&self, peer: Option<&Caller>, headers: &HeaderMap) -> Result<Caller, Status> {
+    async fn authenticated(&self, peer: Option<&Caller>, path: &str, headers: &HeaderMap) -> Result<Caller, Status> {
         let authenticator = self.inner.authenticator.as_ref().ok_or_else(Status::unauthorized)?;
         let now_unix_s = self.inner.env.now().as_second();
         if peer.is_none()
@@ -374,7 +380,7 @@ impl ApiServer {
         {
             return Ok(caller);
         }
-        let presented = authenticator.present(peer, headers, now_unix_s).map_err(refused)?;
+        let presented = authenticator.present(peer, path, headers, now_unix_s).map_err(refused)?;
         self.inner.confirmed(presented, now_unix_s).await.map_err(refused)
     }
 }
@@ -399,14 +405,16 @@ pub(crate) struct Acting {
     pub caller: Caller,
     /// Who made it, if for somebody else.
     pub real: Option<Caller>,
+    /// The verb that allowed that, where it is allowed for some requests only.
+    pub constraint: Option<&'static str>,
 }
 
 impl Acting {
     /// Somebody who acts for another, or for himself.
-    pub fn new(caller: Caller, other: Option<Caller>) -> Self {
+    pub fn new(caller: Caller, other: Option<Impersonated>) -> Self {
         match other {
-            Some(other) => Self { caller: other, real: Some(caller) },
-            None => Self { caller, real: None },
+            Some(other) => Self { caller: other.caller, real: Some(caller), constraint: other.constraint },
+            None => Self { caller, real: None, constraint: None },
         }
     }
 }
@@ -490,21 +498,7 @@ impl Request<'_> {
     }
 
     async fn authorize(&self, caller: &Caller, notes: &Notes) -> Result<(), Status> {
-        let field_selector = self.query.get("fieldSelector").unwrap_or_default();
-        let attributes = match &self.info.resource {
-            None => Attributes::path(self.info.verb, &self.info.path),
-            Some(r) => Attributes {
-                verb: self.info.verb,
-                group: &r.group,
-                version: &r.version,
-                resource: &r.resource,
-                subresource: r.subresource.as_deref().unwrap_or_default(),
-                name: r.name.as_deref().unwrap_or_default(),
-                namespace: r.namespace.as_deref().unwrap_or_default(),
-                path: "",
-                field_selector,
-            },
-        };
+        let attributes = self.info.attributes(self.query);
         let inner = &*self.server.inner;
         let began = inner.env.now();
         let decision = inner.with_authorizer(|authorizer| authorizer.authorize(caller, &attributes)).await;

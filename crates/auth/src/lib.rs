@@ -26,7 +26,7 @@ pub mod tls;
 pub mod token;
 
 pub use attributes::{Attributes, Decision};
-pub use authn::{Authenticator, AuthnError};
+pub use authn::{Anonymous, Authenticator, AuthnError};
 pub use authorizer::Authorizer;
 pub use caller::Caller;
 pub use secret::Secret;

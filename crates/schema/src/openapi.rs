@@ -57,7 +57,7 @@ pub fn split_path(path: &str) -> Option<(&str, &str)> {
 pub fn v3_hash(group: &str, version: &str, resources: &[&ResourceInfo]) -> String {
     let mut hash = Sha256::new();
     // The number counts how often what is said of the same rows has changed.
-    hash.update(concat!(env!("CARGO_PKG_VERSION"), "/5/").as_bytes());
+    hash.update(concat!(env!("CARGO_PKG_VERSION"), "/6/").as_bytes());
     hash.update(KUBERNETES_VERSION.as_bytes());
     for info in resources.iter().filter(|info| info.group == group) {
         for v in served(info).filter(|v| v.name == version) {
@@ -65,7 +65,8 @@ pub fn v3_hash(group: &str, version: &str, resources: &[&ResourceInfo]) -> Strin
             let ResourceInfo { plural, kind, list_kind, namespaced, .. } = info;
             hash.update(format!("\n{plural} {kind} {list_kind} {namespaced} {subresources:?}").as_bytes());
             if let SchemaSource::Custom(custom) = &v.schema {
-                hash.update(custom.raw.to_string().as_bytes());
+                let fields: Vec<&str> = v.selectable_fields.iter().map(|field| &*field.name).collect();
+                hash.update(format!("\n{fields:?} {}", custom.raw).as_bytes());
             }
         }
     }

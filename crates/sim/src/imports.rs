@@ -72,7 +72,7 @@ pub(crate) fn definition() -> (String, Value) {
 /// Machines with such a disk, which start anew, lose their DataVolume, or are deleted.
 pub(crate) fn acts(rng: &mut Rng, safety: Duration, acts: &mut Vec<Act>) {
     let object = json!({"apiVersion": "storage.k8s.io/v1", "kind": "StorageClass", "metadata": {"name": CLASS},
-        "provisioner": "sim/nobody", "volumeBindingMode": "WaitForFirstConsumer"});
+        "provisioner": "kubernetes.io/no-provisioner", "volumeBindingMode": "WaitForFirstConsumer"});
     let what = What::Create { resource: StorageClass::resource(), object, want: None };
     acts.push(Act { at: Duration::from_millis(100), what });
     for n in 0..1 + rng.below(up_to(3, safety)) {

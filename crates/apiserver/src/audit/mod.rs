@@ -220,6 +220,9 @@ impl Audit {
         if acting.real.is_some() {
             put("impersonatedUser", user(&acting.caller));
         }
+        if let Some(constraint) = acting.constraint {
+            put("authenticationMetadata", json!({"impersonationConstraint": constraint}));
+        }
         if let Some(Source(address)) = parts.extensions.get::<Source>() {
             put("sourceIPs", json!([address.to_string()]));
         }

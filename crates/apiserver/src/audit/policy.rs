@@ -5,6 +5,7 @@
 
 use carrack_auth::Caller;
 use carrack_schema::decode::{self, Format, Limits};
+use carrack_schema::validate::names;
 use serde::Deserialize;
 
 use crate::route::RequestInfo;
@@ -73,18 +74,25 @@ pub struct Policy {
     omit_managed_fields: bool,
 }
 
-#[derive(Clone, Debug, Default, Deserialize)]
-#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+#[derive(Clone, Debug, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
 struct Rule {
     level: Level,
+    #[serde(default)]
     users: Vec<String>,
+    #[serde(default)]
     user_groups: Vec<String>,
+    #[serde(default)]
     verbs: Vec<String>,
+    #[serde(default)]
     resources: Vec<GroupResources>,
+    #[serde(default)]
     namespaces: Vec<String>,
-    #[serde(rename = "nonResourceURLs")]
+    #[serde(default, rename = "nonResourceURLs")]
     non_resource_urls: Vec<String>,
+    #[serde(default)]
     omit_stages: Vec<Stage>,
+    #[serde(default)]
     omit_managed_fields: Option<bool>,
 }
 
@@ -118,6 +126,10 @@ impl Policy {
         if policy.rules.is_empty() {
             return Err("the policy has no rules".to_owned());
         }
+        let faulty = policy.rules.iter().enumerate().find_map(|(place, rule)| Some((place, rule.fault()?)));
+        if let Some((place, fault)) = faulty {
+            return Err(format!("rules[{place}].{fault}"));
+        }
         Ok(policy)
     }
 
@@ -142,6 +154,35 @@ fn is_secret(info: &RequestInfo) -> bool {
 }
 
 impl Rule {
+    /// What is wrong with it: a rule that can match nothing, or not what it seems to, would hide what was to be noted
+    /// (`k8s.io/apiserver/pkg/apis/audit/validation`).
+    fn fault(&self) -> Option<String> {
+        for (place, url) in self.non_resource_urls.iter().enumerate().filter(|(_, url)| *url != "*") {
+            let what = if !url.starts_with('/') {
+                "non-resource URL rules must begin with a '/' character"
+            } else if url.trim_end_matches('*').contains('*') || url.ends_with("**") {
+                "non-resource URL wildcards '*' must be the final character of the rule"
+            } else {
+                continue;
+            };
+            return Some(format!("nonResourceURLs[{place}]: {url:?}: {what}"));
+        }
+        for (place, group) in self.resources.iter().enumerate() {
+            let name = &group.group;
+            if let Some(why) = (!name.is_empty()).then(|| names::dns1123_subdomain(name)).flatten() {
+                return Some(format!("resources[{place}].group: {name:?}: {why}"));
+            }
+            if !group.resource_names.is_empty() && group.resources.is_empty() {
+                return Some(format!(
+                    "resources[{place}].resourceNames: using resourceNames requires at least one resource"
+                ));
+            }
+        }
+        let of_both = !self.non_resource_urls.is_empty() && !(self.resources.is_empty() && self.namespaces.is_empty());
+        let why = "nonResourceURLs: rules cannot apply to both regular resources and non-resource URLs";
+        of_both.then(|| why.to_owned())
+    }
+
     fn matches(&self, caller: &Caller, info: &RequestInfo) -> bool {
         let any = |list: &[String], test: &dyn Fn(&str) -> bool| list.is_empty() || list.iter().any(|item| test(item));
         any(&self.users, &|user| user == caller.user)
@@ -178,13 +219,13 @@ impl Rule {
     }
 }
 
-/// `pods`, `pods/log`, `pods/*`, `*/scale`, `*`.
+/// `pods`, `pods/log`, `*/scale`, `*`, and `pods/*`, which is a pod and all that is below it
+/// (`k8s.io/apiserver/pkg/audit/policy`, `ruleMatchesResource`).
 fn fits(pattern: &str, resource: &str, subresource: &str) -> bool {
     match pattern.split_once('/') {
         None => pattern == "*" || (pattern == resource && subresource.is_empty()),
-        Some((wanted, sub)) => {
-            (wanted == "*" || wanted == resource) && (sub == "*" || sub == subresource) && !subresource.is_empty()
-        }
+        Some((wanted, "*")) => wanted == resource,
+        Some((wanted, sub)) => (wanted == "*" || wanted == resource) && sub == subresource && !subresource.is_empty(),
     }
 }
 
@@ -205,6 +246,7 @@ rules:
 - {level: None, users: ['system:kube-scheduler']}
 - {level: None, nonResourceURLs: ['/healthz*', /version]}
 - {level: RequestResponse, resources: [{group: '', resources: [pods, secrets]}], namespaces: [prod]}
+- {level: Metadata, resources: [{group: '', resources: ['services/*']}]}
 - {level: Request, resources: [{group: '', resources: ['*/status']}]}
 - {level: Metadata, verbs: [delete]}
 - {level: None}
@@ -223,6 +265,8 @@ rules:
         check("u", Method::GET, "/api/v1/namespaces/prod/pods/p", Level::RequestResponse);
         check("u", Method::GET, "/api/v1/namespaces/prod/secrets/s", Level::Metadata);
         check("u", Method::GET, "/api/v1/namespaces/test/pods/p", Level::None);
+        check("u", Method::GET, "/api/v1/namespaces/test/services/s", Level::Metadata);
+        check("u", Method::PUT, "/api/v1/namespaces/test/services/s/status", Level::Metadata);
         check("u", Method::PUT, "/api/v1/namespaces/test/pods/p/status", Level::Request);
         check("u", Method::DELETE, "/api/v1/namespaces/test/pods/p", Level::Metadata);
         for bad in [
@@ -232,6 +276,35 @@ rules:
             "apiVersion: audit.k8s.io/v1\nkind: Policy\nrules: [{level: Much}]",
         ] {
             assert!(Policy::parse(bad.as_bytes()).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn rules_that_would_hide_something_are_refused() {
+        for (rule, why) in [
+            ("{level: Metadata, users: [u]}", ""),
+            ("{level: None, nonResourceURLs: ['*', '/healthz*', /version]}", ""),
+            ("{users: [u]}", "missing field `level`"),
+            (
+                "{level: None, nonResourceURLs: [healthz]}",
+                "rules[0].nonResourceURLs[0]: \"healthz\": non-resource URL rules must begin",
+            ),
+            (
+                "{level: None, nonResourceURLs: ['*', '/a*b']}",
+                "rules[0].nonResourceURLs[1]: \"/a*b\": non-resource URL wildcards",
+            ),
+            ("{level: None, nonResourceURLs: ['/a**']}", "wildcards '*' must be the final character"),
+            ("{level: None, nonResourceURLs: [/a], namespaces: [n]}", "cannot apply to both regular resources and"),
+            ("{level: None, nonResourceURLs: [/a], resources: [{group: ''}]}", "cannot apply to both"),
+            ("{level: None, resources: [{group: apps/v1}]}", "rules[0].resources[0].group: \"apps/v1\": "),
+            (
+                "{level: None, resources: [{group: apps}, {group: '', resourceNames: [a]}]}",
+                "rules[0].resources[1].resourceNames: using resourceNames requires at least one resource",
+            ),
+        ] {
+            let text = format!("apiVersion: audit.k8s.io/v1\nkind: Policy\nrules: [{rule}]\n");
+            let told = Policy::parse(text.as_bytes()).err().unwrap_or_default();
+            assert_eq!((told.is_empty(), told.contains(why)), (why.is_empty(), true), "{rule}: {told}");
         }
     }
 }

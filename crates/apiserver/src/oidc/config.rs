@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use carrack_auth::Anonymous;
 use carrack_cel::{Env, Program, Type};
 use carrack_schema::decode;
 use serde::Deserialize;
@@ -15,8 +16,8 @@ const MAX_PROVIDERS: usize = 64;
 #[derive(Debug, Default)]
 pub struct AuthenticationConfiguration {
     pub(crate) providers: Vec<Provider>,
-    /// Whether requests without credentials are taken; none when it is not said.
-    pub anonymous: Option<bool>,
+    /// Which requests without credentials are taken.
+    pub anonymous: Anonymous,
 }
 
 /// A provider of tokens.
@@ -74,7 +75,13 @@ struct Written {
 struct WrittenAnonymous {
     enabled: bool,
     #[serde(default)]
-    conditions: Vec<serde_json::Value>,
+    conditions: Vec<WrittenCondition>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct WrittenCondition {
+    path: String,
 }
 
 #[derive(Deserialize)]
@@ -162,12 +169,17 @@ impl AuthenticationConfiguration {
             providers.push(provider);
         }
         let anonymous = match written.anonymous {
-            Some(anonymous) if !anonymous.conditions.is_empty() => {
+            None => Anonymous::All,
+            Some(WrittenAnonymous { enabled: false, conditions }) if conditions.is_empty() => Anonymous::None,
+            Some(WrittenAnonymous { enabled: false, .. }) => {
                 return Err(
-                    "anonymous.conditions: they are not known here; RBAC says what anonymous users may do".to_owned()
+                    "anonymous.conditions: enabled should be set to true when conditions are defined".to_owned()
                 );
             }
-            other => other.map(|anonymous| anonymous.enabled),
+            Some(WrittenAnonymous { conditions, .. }) if conditions.is_empty() => Anonymous::All,
+            Some(WrittenAnonymous { conditions, .. }) => {
+                Anonymous::At(conditions.into_iter().map(|condition| condition.path).collect())
+            }
         };
         Ok(Self { providers, anonymous })
     }

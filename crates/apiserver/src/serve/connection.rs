@@ -234,13 +234,14 @@ async fn exchange(
     let client = Handover::new(hyper::upgrade::on(&mut request), place);
     let (parts, incoming) = request.into_parts();
     let asked = Asked::of(&parts.method, &parts.uri);
+    let path = parts.uri.path();
     let caller = match shown {
-        Shown::Peer(peer) => shared.server.authenticate(Some(&peer.caller), &parts.headers).await,
-        Shown::Nothing => shared.server.authenticate(None, &parts.headers).await,
+        Shown::Peer(peer) => shared.server.authenticate(Some(&peer.caller), path, &parts.headers).await,
+        Shown::Nothing => shared.server.authenticate(None, path, &parts.headers).await,
         // A token beside it may still say who it is. Without one it is nobody, and not anonymous, as if it had shown nothing
         // (`k8s.io/apiserver/pkg/authentication/request/union`).
         Shown::Worthless => match bearer_token(&parts.headers) {
-            Ok(Some(_)) => shared.server.authenticate(None, &parts.headers).await,
+            Ok(Some(_)) => shared.server.authenticate(None, path, &parts.headers).await,
             Ok(None) | Err(_) => Err(Status::unauthorized()),
         },
     };
@@ -258,7 +259,7 @@ async fn exchange(
         drop(shared.server.refuse(&parts, &asked, acting, status.clone()));
         (status, unread)
     };
-    let acting = match shared.server.acts_for(&caller, &parts.headers).await {
+    let acting = match shared.server.acts_for(&caller, &asked, &parts.headers).await {
         Ok(other) => Acting::new(caller, other),
         Err(status) => return Err(turned_away(&Acting::new(caller, None), (status, Some(incoming)))),
     };

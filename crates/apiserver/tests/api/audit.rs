@@ -72,6 +72,50 @@ fn requests_are_noted_and_secrets_are_not() {
     assert!(!lines[1].to_string().contains("hunter2") && lines[1]["level"] == "Metadata", "{}", lines[1]);
 }
 
+/// Who acts for somebody else is noted as such, and what lets him where that is for some requests only.
+#[test]
+fn what_lets_somebody_act_for_another_is_noted() {
+    let lines = Arc::new(Lines::default());
+    let cluster = noting(&lines);
+    let allow = |user: &str, rules: Value| {
+        let (path, group) = ("/apis/rbac.authorization.k8s.io/v1", "rbac.authorization.k8s.io");
+        let role = json!({"metadata": {"name": user}, "rules": rules});
+        cluster.post(&format!("{path}/clusterroles"), &role).expect(201);
+        let binding = json!({
+            "metadata": {"name": user},
+            "roleRef": {"apiGroup": group, "kind": "ClusterRole", "name": user},
+            "subjects": [{"apiGroup": group, "kind": "User", "name": user}],
+        });
+        cluster.post(&format!("{path}/clusterrolebindings"), &binding).expect(201);
+    };
+    allow("jane", json!([{"verbs": ["get", "list"], "apiGroups": [""], "resources": ["configmaps"]}]));
+    let whom = json!({"apiGroups": ["authentication.k8s.io"], "resources": ["users"], "resourceNames": ["jane"]});
+    let (mut limited, mut any) = (whom.clone(), whom);
+    limited["verbs"] = json!(["impersonate:user-info"]);
+    (any["verbs"], any["apiGroups"]) = (json!(["impersonate"]), json!([""]));
+    let lists = json!({"verbs": ["impersonate-on:user-info:list"], "apiGroups": [""], "resources": ["configmaps"]});
+    allow("joe", json!([lists, limited]));
+    allow("jim", json!([any]));
+    lines.0.lock().expect("no panic").clear();
+    let one = format!("{CONFIG_MAPS}/none");
+    let ask = |user: &str, path: &str| {
+        let headers = [("impersonate-user", "jane")];
+        cluster.request(Caller::new(user, [""; 0]), Method::GET, path, &headers, Bytes::new())
+    };
+    ask("joe", CONFIG_MAPS).expect(200);
+    ask("joe", &one).refused(403, "Forbidden", "User \"joe\" cannot impersonate resource \"users\"");
+    ask("jim", &one).refused(404, "NotFound", "not found");
+    let lines = lines.0.lock().expect("no panic");
+    let noted = lines.iter().map(|event| {
+        let name = |field: &str| event[field]["username"].as_str().unwrap_or("-").to_owned();
+        (name("user"), name("impersonatedUser"), event["authenticationMetadata"].clone())
+    });
+    let constraint = json!({"impersonationConstraint": "impersonate:user-info"});
+    let wanted = [("joe", "jane", constraint), ("joe", "-", Value::Null), ("jim", "jane", Value::Null)];
+    let wanted = wanted.map(|(user, other, constraint)| (user.to_owned(), other.to_owned(), constraint));
+    assert_eq!(noted.collect::<Vec<_>>(), wanted);
+}
+
 /// What `kubectl create configmap` sends, cut short: `bin` with `v: x`.
 const BINARY: &[u8] = b"k8s\0\x0a\x0f\x0a\x02v1\x12\x09ConfigMap\x12\x0f\x0a\x05\x0a\x03bin\x12\x06\x0a\x01v\x12\x01x";
 

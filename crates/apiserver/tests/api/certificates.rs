@@ -116,7 +116,7 @@ fn a_node_introduces_itself() {
     let authenticate = |token: &str| {
         let mut headers = HeaderMap::new();
         headers.insert("authorization", format!("Bearer {token}").parse().expect("a header"));
-        now(cluster.api.authenticate(None, &headers))
+        now(cluster.api.authenticate(None, "/", &headers))
     };
     assert_eq!(authenticate("abcdef.0123456789abcdee").map_err(|s| s.code), Err(401));
     assert_eq!(authenticate("abcdeg.0123456789abcdef").map_err(|s| s.code), Err(401));

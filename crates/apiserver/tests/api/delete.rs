@@ -265,7 +265,24 @@ fn collections() {
     }
     let deleted = cluster.delete(&format!("{CONFIG_MAPS}?labelSelector=color%3Dred")).expect(200);
     assert_eq!(names(&deleted), ["a", "c"]);
-    assert_eq!(names(&cluster.get(CONFIG_MAPS).expect(200)), ["b"]);
+    let left = || names(&cluster.get(CONFIG_MAPS).expect(200)).join(" ");
+    assert_eq!(left(), "b");
+    for name in ["d", "e"] {
+        cluster.post(CONFIG_MAPS, &config_map(name, "x")).expect(201);
+    }
+    let check = |query: &str, options: Value, told: &[&str], want: &str| {
+        let told: &[String] = &told.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>();
+        let reply = cluster.delete_with(&format!("{CONFIG_MAPS}?{query}"), &options).expect(200);
+        assert_eq!((&names(&reply)[..], left().as_str()), (told, want), "{query}");
+    };
+    check("dryRun=All", Value::Null, &["b", "d", "e"], "b d e");
+    check("", json!({"dryRun": ["All"]}), &["b", "d", "e"], "b d e");
+    check("fieldSelector=metadata.name%3Dd", Value::Null, &["d"], "b e");
+    // A page of them goes, and the reply says where the next one begins.
+    check("limit=1", Value::Null, &["b"], "e");
+    let another = json!({"preconditions": {"uid": "another"}});
+    cluster.delete_with(CONFIG_MAPS, &another).refused(409, "Conflict", "does not match the UID in record");
+    check("limit=1", Value::Null, &["e"], "");
 }
 
 #[test]

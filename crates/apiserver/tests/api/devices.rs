@@ -5,7 +5,7 @@ use carrack_auth::pki::{Identity, Pki, SIGNER_CLIENT};
 use http::Method;
 use serde_json::{Value, json};
 
-use crate::harness::{Cluster, Reply};
+use crate::harness::{Cluster, Reply, pod};
 
 const CLAIMS: &str = "/apis/resource.k8s.io/v1/namespaces/default/resourceclaims";
 const TEMPLATES: &str = "/apis/resource.k8s.io/v1/namespaces/default/resourceclaimtemplates";
@@ -150,4 +150,57 @@ fn certificates_of_pods_are_for_their_keys() {
     let issued = say(&cluster, &path, &issued).expect(200);
     assert_eq!(issued["status"]["conditions"][0]["lastTransitionTime"], "2027-01-15T08:00:00Z");
     assert_eq!((&issued["metadata"]["labels"], &issued["metadata"]["finalizers"]), (&Value::Null, &Value::Null));
+}
+
+/// Who has taken over a node gets no certificates for pods of others, nor from whom its own do not ask for any.
+#[test]
+fn nodes_ask_for_certificates_of_their_own_pods() {
+    let cluster = Cluster::serving(&["certificates.k8s.io/v1beta1/podcertificaterequests=true"]);
+    let uid = |object: &Value| object["metadata"]["uid"].as_str().expect("a UID").to_owned();
+    let running = |name: &str, node: &str| {
+        let mut pod = pod(name);
+        pod["spec"]["nodeName"] = node.into();
+        let certificate = json!({"signerName": "example.com/pods", "keyType": "ED25519", "keyPath": "k"});
+        pod["spec"]["volumes"] = json!([{"name": "v", "projected": {"sources": [{"podCertificate": certificate}]}}]);
+        cluster.post("/api/v1/namespaces/default/pods", &pod).expect(201)
+    };
+    let node = cluster.post("/api/v1/nodes", &json!({"metadata": {"name": "n1"}})).expect(201);
+    let account = cluster.get("/api/v1/namespaces/default/serviceaccounts/default").expect(200);
+    let (here, elsewhere) = (running("p", "n1"), running("q", "n2"));
+    let own = json!({"signerName": "example.com/pods", "podName": "p", "podUID": uid(&here), "nodeName": "n1",
+        "nodeUID": uid(&node), "serviceAccountName": "default", "serviceAccountUID": uid(&account),
+        "stubPKCS10Request": stub()});
+    let ask = |spec: &Value| {
+        let body = json!({"metadata": {"name": "a"}, "spec": spec}).to_string();
+        let headers = [("content-type", "application/json")];
+        cluster.request(Caller::node("n1"), Method::POST, CERTIFICATES, &headers, body.into())
+    };
+    for (changed, code, reason, why) in [
+        (json!({"nodeName": "n2"}), 403, "Forbidden", "which is not the requesting node \"n1\""),
+        (json!({"nodeUID": "x"}), 409, "Conflict", "it names nodes \"n1\" with the UID \"x\""),
+        (json!({"podUID": "x"}), 409, "Conflict", "it names pods \"p\" with the UID \"x\""),
+        (json!({"podName": "none"}), 409, "Conflict", "where there is the UID \"\""),
+        (json!({"podName": "q", "podUID": uid(&elsewhere)}), 403, "Forbidden", "is not running on node \"n1\""),
+        (json!({"serviceAccountName": "s"}), 403, "Forbidden", "that differs from running pod (\"default\")"),
+        (json!({"serviceAccountUID": "x"}), 409, "Conflict", "it names serviceaccounts \"default\""),
+        (
+            json!({"signerName": "example.com/x"}),
+            403,
+            "Forbidden",
+            "signer \"example.com/x\" not found in pod spec volume",
+        ),
+    ] {
+        let mut spec = own.clone();
+        for (field, value) in changed.as_object().expect("fields") {
+            spec[field] = value.clone();
+        }
+        ask(&spec).refused(code, reason, why);
+    }
+    ask(&own).expect(201);
+    let list = |selector: &str| {
+        let path = format!("/apis/certificates.k8s.io/v1beta1/podcertificaterequests?{selector}");
+        cluster.request(Caller::node("n1"), Method::GET, &path, &[], String::new().into())
+    };
+    assert_eq!(list("fieldSelector=spec.nodeName%3Dn1").expect(200)["items"][0]["metadata"]["name"], "a");
+    list("").refused(403, "Forbidden", "can only list/watch podcertificaterequests with spec.nodeName field selector");
 }

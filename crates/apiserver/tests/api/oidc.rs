@@ -1,5 +1,6 @@
 //! Tokens of OpenID Connect providers, which a configuration makes users of.
 
+use std::collections::BTreeSet;
 use std::pin::pin;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -7,7 +8,7 @@ use std::task::{Context, Waker};
 
 use carrack_apiserver::{Answer, AuthenticationConfiguration, Call, CallError, Calling, Env, Trust};
 use carrack_auth::token::{DEFAULT_ISSUER, Verifier};
-use carrack_auth::{Authenticator, Caller};
+use carrack_auth::{Anonymous, Authenticator, Caller};
 use http::HeaderMap;
 use serde_json::{Value, json};
 
@@ -104,7 +105,7 @@ fn headers(token: &str) -> HeaderMap {
 
 /// Who the bearer of a token is, or the code that he is told.
 fn bearer(cluster: &Cluster, token: &str) -> Result<Caller, u16> {
-    now(cluster.api.authenticate(None, &headers(token))).map_err(|status| status.code)
+    now(cluster.api.authenticate(None, "/", &headers(token))).map_err(|status| status.code)
 }
 
 fn text(caller: Result<Caller, u16>) -> Result<String, u16> {
@@ -214,8 +215,8 @@ fn a_key_that_is_known_waits_for_no_other() {
     let unknown = headers("ES256");
     let mut cx = Context::from_waker(Waker::noop());
     {
-        let mut first = pin!(cluster.api.authenticate(None, &unknown));
-        let mut second = pin!(cluster.api.authenticate(None, &unknown));
+        let mut first = pin!(cluster.api.authenticate(None, "/", &unknown));
+        let mut second = pin!(cluster.api.authenticate(None, "/", &unknown));
         assert!(first.as_mut().poll(&mut cx).is_pending());
         assert_eq!((bearer(&cluster, "RS256").is_ok(), asked()), (true, 3));
         // The other waits for the same answer.
@@ -275,15 +276,27 @@ fn configurations_that_cannot_be_used() {
         ("{claim: email, prefix: 'idp:'}", "{expression: 'claims.'}", "claimMappings.username: ERROR"),
         ("{claim: email, prefix: 'idp:'}", "{claim: a, expression: b}", "either claim or expression"),
         ("claim: groups", "clam: groups", "unknown field"),
-        ("jwt:", "anonymous: {enabled: true, conditions: [{path: /livez}]}\njwt:", "anonymous.conditions"),
+        ("jwt:", "anonymous: {enabled: false, conditions: [{path: /livez}]}\njwt:", "enabled should be set to true"),
+        ("jwt:", "anonymous: {enabled: true, conditions: [{url: /livez}]}\njwt:", "unknown field"),
     ] {
         assert!(good.contains(from), "{from}");
         let text = good.replacen(from, to, 1);
         let refused = AuthenticationConfiguration::parse(text.as_bytes(), DEFAULT_ISSUER).expect_err(&text);
         assert!(refused.contains(why), "{refused}, not {why}");
     }
-    let closed =
-        "apiVersion: apiserver.config.k8s.io/v1beta1\nkind: AuthenticationConfiguration\nanonymous: {enabled: false}";
-    let parsed = AuthenticationConfiguration::parse(closed.as_bytes(), DEFAULT_ISSUER).expect("a configuration");
-    assert_eq!(parsed.anonymous, Some(false));
+}
+
+#[test]
+fn who_shows_nothing_is_anonymous_where_the_configuration_says() {
+    let at = |path: &str| Anonymous::At(BTreeSet::from([path.to_owned()]));
+    for (said, want) in [
+        ("", Anonymous::All),
+        ("anonymous: {enabled: true}", Anonymous::All),
+        ("anonymous: {enabled: false}", Anonymous::None),
+        ("anonymous: {enabled: true, conditions: [{path: /livez}]}", at("/livez")),
+    ] {
+        let text = format!("apiVersion: apiserver.config.k8s.io/v1beta1\nkind: AuthenticationConfiguration\n{said}\n");
+        let parsed = AuthenticationConfiguration::parse(text.as_bytes(), DEFAULT_ISSUER).expect(said);
+        assert_eq!(parsed.anonymous, want, "{said}");
+    }
 }

@@ -37,6 +37,10 @@ fn a_pod_is_bound_once() {
     for path in [format!("{PODS}/p/binding"), "/api/v1/namespaces/default/bindings".to_owned()] {
         cluster.post(&path, &strange).refused(400, "BadRequest", why);
     }
+    for path in [format!("{PODS}/p/binding"), "/api/v1/namespaces/default/bindings".to_owned()] {
+        cluster.post(&format!("{path}?dryRun=All"), &binding("n2")).expect(201);
+        assert_eq!(cluster.get(&format!("{PODS}/p")).expect(200), made, "{path}");
+    }
     let done = cluster.post(&format!("{PODS}/p/binding"), &binding("n1")).expect(201);
     assert_eq!(done["status"], "Success");
     let bound = cluster.get(&format!("{PODS}/p")).expect(200);
@@ -310,7 +314,7 @@ fn issuing() -> Cluster {
 fn presents(cluster: &Cluster, token: &str) -> Result<String, u16> {
     let mut headers = HeaderMap::new();
     headers.insert("authorization", format!("Bearer {token}").parse().expect("header"));
-    now(cluster.api.authenticate(None, &headers)).map(|who| who.user).map_err(|status| status.code)
+    now(cluster.api.authenticate(None, "/", &headers)).map(|who| who.user).map_err(|status| status.code)
 }
 
 #[test]

@@ -1,7 +1,11 @@
-//! Acting as somebody else: the `Impersonate-*` headers, each of which takes the verb `impersonate`
-//! on what it names.
+//! Acting as somebody else: the `Impersonate-*` headers, what they take, and who the request is then by.
+//!
+//! It may be allowed for every request, by the verb `impersonate` on what the headers name, or for some requests only
+//! ([`modes`]). What is allowed for some only is tried first, so that who has both is noted as one who needed no more.
 //!
 //! Upstream: `apiserver/pkg/endpoints/filters/impersonation`.
+
+mod modes;
 
 use std::collections::BTreeMap;
 
@@ -10,8 +14,9 @@ use http::{HeaderMap, HeaderName};
 use crate::attributes::Attributes;
 use crate::authorizer::Authorizer;
 use crate::caller::{
-    Caller, GROUP_AUTHENTICATED, GROUP_UNAUTHENTICATED, service_account_groups, split_service_account,
+    Caller, GROUP_AUTHENTICATED, GROUP_NODES, GROUP_UNAUTHENTICATED, service_account_groups, split_service_account,
 };
+use modes::{Asker, Mode};
 
 const HEADER_USER: &str = "impersonate-user";
 const HEADER_GROUP: &str = "impersonate-group";
@@ -31,68 +36,60 @@ pub enum ImpersonationError {
     Forbidden {
         /// The message.
         message: String,
-        /// The resource that was refused (`users`, `groups`, `serviceaccounts`, `uids`, `userextras`).
-        resource: &'static str,
+        /// The resource that was refused (`users`, `nodes`, `groups`, `serviceaccounts`, `uids`, `userextras`).
+        resource: String,
         /// Its API group.
-        group: &'static str,
+        group: String,
         /// Its name.
         name: String,
     },
 }
 
+/// As whom a request is made.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Impersonated {
+    /// Who it counts for.
+    pub caller: Caller,
+    /// The verb that allows it, where it is allowed for some requests only.
+    pub constraint: Option<&'static str>,
+}
+
 /// As whom the request is to be made: none when it does not ask to be made as somebody else.
+///
+/// Who may make it as somebody else, but not as this one, is told so; all others are told that they may not act as others.
+/// Upstream tells whatever it tried first.
 ///
 /// # Errors
 /// [`ImpersonationError`].
 pub fn impersonate(
     authorizer: &Authorizer,
     caller: &Caller,
+    request: &Attributes<'_>,
     headers: &HeaderMap,
-) -> Result<Option<Caller>, ImpersonationError> {
+) -> Result<Option<Impersonated>, ImpersonationError> {
     let Some(wanted) = wanted(headers)? else {
         return Ok(None);
     };
-    let check = |attributes: Attributes<'_>, resource, group| {
-        let decision = authorizer.authorize(caller, &attributes);
-        if decision.allowed() {
-            return Ok(());
+    let asker = Asker { authorizer, caller };
+    let mut told = None;
+    for mode in Mode::ALL {
+        if !mode.fits(caller, &wanted) || !asker.may_act(mode, request) {
+            continue;
         }
-        Err(ImpersonationError::Forbidden {
-            message: attributes.forbidden_message(caller, decision.reason()),
-            resource,
-            group,
-            name: attributes.name.to_owned(),
-        })
-    };
-    let verb = "impersonate";
-    match split_service_account(&wanted.user) {
-        Some((namespace, name)) => check(
-            Attributes::resource(verb, "", "serviceaccounts").in_namespace(namespace).named(name),
-            "serviceaccounts",
-            "",
-        )?,
-        None => check(Attributes::resource(verb, "", "users").named(&wanted.user), "users", "")?,
-    }
-    for name in &wanted.groups {
-        check(Attributes::resource(verb, "", "groups").named(name), "groups", "")?;
-    }
-    if !wanted.uid.is_empty() {
-        check(
-            Attributes::resource(verb, AUTHENTICATION_GROUP, "uids").named(&wanted.uid),
-            "uids",
-            AUTHENTICATION_GROUP,
-        )?;
-    }
-    for (key, values) in &wanted.extra {
-        for value in values {
-            check(
-                Attributes::resource(verb, AUTHENTICATION_GROUP, "userextras").with_subresource(key).named(value),
-                "userextras",
-                AUTHENTICATION_GROUP,
-            )?;
+        match asker.may_be(Some(mode), &wanted) {
+            Ok(()) => {
+                let caller = complete(wanted, mode.is_of_nodes());
+                return Ok(Some(Impersonated { caller, constraint: Some(mode.verb()) }));
+            }
+            Err(refusal) => {
+                told.get_or_insert(refusal);
+            }
         }
     }
-    Ok(Some(complete(wanted)))
+    match asker.may_be(None, &wanted) {
+        Ok(()) => Ok(Some(Impersonated { caller: complete(wanted, false), constraint: None })),
+        Err(refusal) => Err(told.unwrap_or(refusal)),
+    }
 }
 
 /// Removes the headers that ask for impersonation, so that nobody behind sees them again.
@@ -139,17 +136,19 @@ fn wanted(headers: &HeaderMap) -> Result<Option<Caller>, ImpersonationError> {
     Ok(Some(caller))
 }
 
-/// Adds the groups that the impersonated would have got by authentication.
-fn complete(mut caller: Caller) -> Caller {
-    if caller.groups.is_empty()
+/// Adds the groups that the impersonated would have got by authentication; of a node, where it is known to be one.
+fn complete(mut caller: Caller, is_node: bool) -> Caller {
+    if is_node {
+        caller.groups = vec![GROUP_NODES.to_owned()];
+    } else if caller.groups.is_empty()
         && let Some((namespace, _)) = split_service_account(&caller.user)
     {
         caller.groups = service_account_groups(namespace).into();
     }
-    let classed = caller.in_group(GROUP_AUTHENTICATED) || caller.in_group(GROUP_UNAUTHENTICATED);
-    if !classed {
-        let group = if caller.is_anonymous() { GROUP_UNAUTHENTICATED } else { GROUP_AUTHENTICATED };
-        caller.add_group(group);
+    if caller.is_anonymous() {
+        caller.add_group(GROUP_UNAUTHENTICATED);
+    } else if !caller.in_group(GROUP_UNAUTHENTICATED) {
+        caller.add_group(GROUP_AUTHENTICATED);
     }
     caller
 }

@@ -1,8 +1,8 @@
 //! Authentication: from a connection's certificate and a request's headers to a [`Caller`].
 //!
 //! In upstream's order: client certificate, then bearer token (static ones, then service account
-//! tokens), then anonymous. Bootstrap tokens are looked up by the API server, which has the secrets. A token that is presented and not accepted is an error and never falls
-//! back to anonymous.
+//! tokens), then anonymous. Bootstrap tokens are looked up by the API server, which has the secrets. A token that is
+//! presented and not accepted is an error and never falls back to anonymous.
 
 pub mod bootstrap_tokens;
 mod impersonation;
@@ -11,15 +11,17 @@ mod static_tokens;
 mod tests;
 mod x509;
 
+use std::collections::BTreeSet;
+
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use http::HeaderMap;
 use http::header::{AUTHORIZATION, SEC_WEBSOCKET_PROTOCOL};
 
-pub use impersonation::{ImpersonationError, impersonate, strip_impersonation};
+pub use impersonation::{Impersonated, ImpersonationError, impersonate, strip_impersonation};
 pub use static_tokens::{StaticTokens, StaticTokensError};
 pub use x509::CertificateError;
-pub(crate) use x509::{caller_of_certificate, until_unix_s};
+pub(crate) use x509::{UID_ATTRIBUTE, caller_of_certificate, until_unix_s};
 
 use crate::caller::{Caller, GROUP_AUTHENTICATED};
 use crate::secret::Secret;
@@ -37,7 +39,7 @@ pub enum AuthnError {
     /// 401: the credentials cannot be read.
     #[error("malformed credentials: {0}")]
     Malformed(&'static str),
-    /// 401: there are none, and anonymous requests are off.
+    /// 401: there are none, and such a request is not taken without.
     #[error("no credentials")]
     Missing,
     /// 503: whether the token is valid could not be found out.
@@ -54,12 +56,34 @@ impl From<TokenError> for AuthnError {
     }
 }
 
+/// Which requests without credentials are taken, as the anonymous user's. What that one may do is for others to say.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Anonymous {
+    /// Any.
+    #[default]
+    All,
+    /// None.
+    None,
+    /// Those with one of these paths.
+    At(BTreeSet<String>),
+}
+
+impl Anonymous {
+    fn takes(&self, path: &str) -> bool {
+        match self {
+            Self::All => true,
+            Self::None => false,
+            Self::At(paths) => paths.contains(path),
+        }
+    }
+}
+
 /// Knows who may present which credentials.
 #[derive(Clone, Debug)]
 pub struct Authenticator {
     verifier: Verifier,
     static_tokens: StaticTokens,
-    anonymous: bool,
+    anonymous: Anonymous,
 }
 
 /// How far a request's credentials got without looking at any object.
@@ -115,7 +139,7 @@ impl Authenticator {
     /// An authenticator that accepts service account tokens, certificates and anonymous requests.
     #[must_use]
     pub fn new(verifier: Verifier) -> Self {
-        Self { verifier, static_tokens: StaticTokens::default(), anonymous: true }
+        Self { verifier, static_tokens: StaticTokens::default(), anonymous: Anonymous::All }
     }
 
     /// Also accepts these tokens.
@@ -125,14 +149,14 @@ impl Authenticator {
         self
     }
 
-    /// Refuses requests without credentials.
+    /// Takes these requests without credentials, and refuses the others.
     #[must_use]
-    pub fn without_anonymous(mut self) -> Self {
-        self.anonymous = false;
+    pub fn with_anonymous(mut self, anonymous: Anonymous) -> Self {
+        self.anonymous = anonymous;
         self
     }
 
-    /// Who sends this request? `peer` is the client certificate's user, as the TLS layer verified it
+    /// Who sends this request for a path? `peer` is the client certificate's user, as the TLS layer verified it
     /// (see [`crate::tls::Clients`]).
     ///
     /// # Errors
@@ -140,11 +164,12 @@ impl Authenticator {
     pub fn authenticate(
         &self,
         peer: Option<&Caller>,
+        path: &str,
         headers: &HeaderMap,
         now_unix_s: i64,
         lookup: &dyn Lookup,
     ) -> Result<Caller, AuthnError> {
-        self.present(peer, headers, now_unix_s)?.confirm(now_unix_s, lookup)
+        self.present(peer, path, headers, now_unix_s)?.confirm(now_unix_s, lookup)
     }
 
     /// The first half of [`Self::authenticate`], for callers that look up asynchronously.
@@ -154,6 +179,7 @@ impl Authenticator {
     pub fn present(
         &self,
         peer: Option<&Caller>,
+        path: &str,
         headers: &HeaderMap,
         now_unix_s: i64,
     ) -> Result<Presented, AuthnError> {
@@ -162,7 +188,7 @@ impl Authenticator {
         }
         match bearer_token(headers)? {
             Some(token) => self.present_token(&token, &[], now_unix_s),
-            None if self.anonymous => Ok(Presented::Caller(Caller::anonymous())),
+            None if self.anonymous.takes(path) => Ok(Presented::Caller(Caller::anonymous())),
             None => Err(AuthnError::Missing),
         }
     }

@@ -6,6 +6,7 @@ use http::{HeaderMap, HeaderName, HeaderValue};
 use serde_json::{Value, json};
 
 use super::*;
+use crate::attributes::Attributes;
 use crate::authorizer::Authorizer;
 use crate::token::{DEFAULT_ISSUER, Found, Issuer, Reference, SigningKey, TokenSpec};
 
@@ -49,7 +50,7 @@ fn who_sends_it() {
     type World = BTreeMap<BoundObject, Option<Found>>;
     let check =
         |peer: Option<&Caller>, pairs: &[(&str, &str)], world: &World, want: Result<&str, fn(&AuthnError) -> bool>| {
-            let got = authenticator.authenticate(peer, &headers(pairs), NOW, world);
+            let got = authenticator.authenticate(peer, "/", &headers(pairs), NOW, world);
             match (&got, want) {
                 (Ok(caller), Ok(user)) => assert_eq!(caller.user, user, "{pairs:?}"),
                 (Err(error), Err(is)) => assert!(is(error), "{pairs:?}: {error:?}"),
@@ -85,10 +86,20 @@ fn who_sends_it() {
         check(None, &[("sec-websocket-protocol", &offered)], &unread, Err(malformed));
     }
 
-    let strict = authenticator.clone().without_anonymous();
-    assert_eq!(strict.authenticate(None, &HeaderMap::new(), NOW, &unread), Err(AuthnError::Missing));
+    let at_livez = Anonymous::At(BTreeSet::from(["/livez".to_owned()]));
+    for (anonymous, path, want) in [
+        (Anonymous::All, "/api/v1/nodes", true),
+        (Anonymous::None, "/livez", false),
+        (at_livez.clone(), "/livez", true),
+        (at_livez.clone(), "/livez/ping", false),
+        (at_livez, "/api/v1/nodes", false),
+    ] {
+        let strict = authenticator.clone().with_anonymous(anonymous);
+        let got = strict.authenticate(None, path, &HeaderMap::new(), NOW, &unread);
+        assert_eq!(got, if want { Ok(Caller::anonymous()) } else { Err(AuthnError::Missing) }, "{path}");
+    }
     let caller = authenticator
-        .authenticate(None, &headers(&[("authorization", "Bearer s3cret")]), NOW, &unread)
+        .authenticate(None, "/", &headers(&[("authorization", "Bearer s3cret")]), NOW, &unread)
         .expect("the tool");
     assert_eq!(caller.groups, ["dev", "ops", "system:authenticated"]);
     assert_eq!(caller.uid, "7");
@@ -122,7 +133,10 @@ fn authorizer(rules: Value) -> Authorizer {
     put(
         "clusterrolebindings",
         "b",
-        json!({"subjects": [{"kind": "User", "name": "jane"}], "roleRef": {"kind": "ClusterRole", "name": "r"}}),
+        json!({
+            "subjects": [{"kind": "User", "name": "jane"}, {"kind": "ServiceAccount", "namespace": "ns", "name": "agent"}],
+            "roleRef": {"kind": "ClusterRole", "name": "r"},
+        }),
     );
     authorizer
 }
@@ -137,9 +151,10 @@ fn acting_as_somebody_else() {
         {"verbs": ["impersonate"], "apiGroups": ["authentication.k8s.io"], "resources": ["uids"], "resourceNames": ["7"]},
     ]));
     let jane = Caller::new("jane", Vec::<String>::new());
-    let ask = |pairs: &[(&str, &str)]| impersonate(&authorizer, &jane, &headers(pairs));
+    let list = Attributes::resource("list", "", "pods");
+    let ask = |pairs: &[(&str, &str)]| impersonate(&authorizer, &jane, &list, &headers(pairs));
     assert_eq!(ask(&[]), Ok(None));
-    let groups = |pairs: &[(&str, &str)]| ask(pairs).expect("allowed").expect("somebody").groups;
+    let groups = |pairs: &[(&str, &str)]| ask(pairs).expect("allowed").expect("somebody").caller.groups;
     assert_eq!(groups(&[("impersonate-user", "bob")]), ["system:authenticated"]);
     assert_eq!(groups(&[("impersonate-user", "bob"), ("impersonate-group", "dev")]), ["dev", "system:authenticated"]);
     assert_eq!(groups(&[("impersonate-user", "system:anonymous")]), ["system:unauthenticated"]);
@@ -151,8 +166,8 @@ fn acting_as_somebody_else() {
         ask(&[("impersonate-user", "bob"), ("impersonate-uid", "7"), ("impersonate-extra-acme.com%2fscopes", "view")])
             .expect("allowed")
             .expect("somebody");
-    assert_eq!(full.uid, "7");
-    assert_eq!(full.extra.get("acme.com/scopes"), Some(&vec!["view".to_owned()]));
+    assert_eq!((full.caller.uid.as_str(), full.constraint), ("7", None));
+    assert_eq!(full.caller.extra.get("acme.com/scopes"), Some(&vec!["view".to_owned()]));
 
     let forbidden = |pairs: &[(&str, &str)], want: &str| match ask(pairs) {
         Err(ImpersonationError::Forbidden { message, .. }) => assert_eq!(message, want),
@@ -171,6 +186,139 @@ fn acting_as_somebody_else() {
         r#"userextras.authentication.k8s.io "edit" is forbidden: User "jane" cannot impersonate resource "userextras/acme.com/scopes" in API group "authentication.k8s.io" at the cluster scope"#,
     );
     assert!(matches!(ask(&[("impersonate-group", "dev")]), Err(ImpersonationError::BadRequest(_))));
+}
+
+#[test]
+fn acting_as_somebody_else_for_some_requests() {
+    let own = "authentication.k8s.io";
+    let on_pods = |mode: &str| json!({"verbs": [format!("impersonate-on:{mode}:list")], "apiGroups": [""], "resources": ["pods"]});
+    let of = |mode: &str, resource: &str, names: Value| json!({"verbs": [format!("impersonate:{mode}")], "apiGroups": [own], "resources": [resource], "resourceNames": names});
+    let authorizer = authorizer(json!([
+        on_pods("associated-node"),
+        on_pods("arbitrary-node"),
+        on_pods("serviceaccount"),
+        on_pods("user-info"),
+        of("associated-node", "nodes", json!([])),
+        of("arbitrary-node", "nodes", json!(["n2"])),
+        of("serviceaccount", "serviceaccounts", json!(["sa"])),
+        of("user-info", "users", json!(["bob", "system:anonymous"])),
+        of("user-info", "groups", json!(["dev", "system:masters", ""])),
+        of("user-info", "userextras/acme.com/scopes", json!([])),
+        {"verbs": ["impersonate"], "apiGroups": [""], "resources": ["users"], "resourceNames": ["ann"]},
+    ]));
+    let jane = Caller::new("jane", Vec::<String>::new());
+    let on_node = |mut caller: Caller, nodes: &[&str]| {
+        let names = nodes.iter().map(|name| (*name).to_owned()).collect();
+        caller.extra.insert("authentication.kubernetes.io/node-name".to_owned(), names);
+        caller
+    };
+    // Bound to whom the rules are for, whoever it is.
+    let account = |nodes: &[&str]| on_node(Caller::service_account("ns", "agent", "u"), nodes);
+    let check = |caller: &Caller, verb: &str, pairs: &[(&str, &str)], want: &str| {
+        let request = Attributes::resource(verb, "", "pods").in_namespace("ns");
+        let got = match impersonate(&authorizer, caller, &request, &headers(pairs)) {
+            Ok(Some(one)) => {
+                format!(
+                    "{} {} {}",
+                    one.constraint.unwrap_or("impersonate"),
+                    one.caller.user,
+                    one.caller.groups.join(",")
+                )
+            }
+            Ok(None) => "nobody".to_owned(),
+            Err(error) => error.to_string(),
+        };
+        assert_eq!(got, want, "{verb} {pairs:?}");
+    };
+    let user = |name: &'static str| ("impersonate-user", name);
+    let bob = "impersonate:user-info bob system:authenticated";
+    let no_user = |name: &str| {
+        format!(
+            r#"users "{name}" is forbidden: User "jane" cannot impersonate resource "users" in API group "" at the cluster scope"#
+        )
+    };
+    check(&jane, "list", &[user("bob")], bob);
+    // What may be done otherwise is not for this.
+    check(&jane, "delete", &[user("bob")], &no_user("bob"));
+    check(&jane, "delete", &[user("ann")], "impersonate ann system:authenticated");
+    check(&jane, "list", &[user("ann")], "impersonate ann system:authenticated");
+    check(
+        &jane,
+        "list",
+        &[user("eve")],
+        r#"users.authentication.k8s.io "eve" is forbidden: User "jane" cannot impersonate:user-info resource "users" in API group "authentication.k8s.io" at the cluster scope"#,
+    );
+    check(&jane, "list", &[user("system:anonymous")], "impersonate:user-info system:anonymous system:unauthenticated");
+    check(
+        &jane,
+        "list",
+        &[user("bob"), ("impersonate-group", "dev")],
+        "impersonate:user-info bob dev,system:authenticated",
+    );
+    let refused = |group: &str, shown: &str| {
+        let what = if group.is_empty() { String::new() } else { format!(" {group:?}") };
+        format!(
+            r#"groups.authentication.k8s.io{what} is forbidden: User "jane" cannot impersonate:user-info resource "groups" in API group "authentication.k8s.io" at the cluster scope: impersonating the {shown} group is not allowed"#
+        )
+    };
+    for (group, shown) in [("system:masters", "system:masters"), ("", "empty string")] {
+        check(&jane, "list", &[user("bob"), ("impersonate-group", group)], &refused(group, shown));
+    }
+    // All of many groups are asked about at once, and then each.
+    let many: Vec<(&str, &str)> = ["a", "b", "c", "dev"].map(|group| ("impersonate-group", group)).to_vec();
+    check(
+        &jane,
+        "list",
+        &[vec![user("bob")], many].concat(),
+        r#"groups.authentication.k8s.io "a" is forbidden: User "jane" cannot impersonate:user-info resource "groups" in API group "authentication.k8s.io" at the cluster scope"#,
+    );
+    check(&jane, "list", &[user("bob"), ("impersonate-extra-acme.com%2fscopes", "view")], bob);
+    for (header, value, why) in [
+        (
+            "impersonate-extra-scopes",
+            "view",
+            r#"impersonating an invalid key in extra is not allowed: "scopes": must be a domain-prefixed path (such as "acme.io/foo")"#,
+        ),
+        (
+            "impersonate-extra-acme.com%2f%53copes",
+            "view",
+            r#"impersonating a non-lowercase key in extra is not allowed: "acme.com/Scopes""#,
+        ),
+        ("impersonate-extra-acme.com%2fscopes", "", "impersonating the empty string value in extra is not allowed"),
+    ] {
+        let refused = r#"userextras.authentication.k8s.io is forbidden: User "jane" cannot impersonate:user-info resource "userextras" in API group "authentication.k8s.io" at the cluster scope"#;
+        check(&jane, "list", &[user("bob"), (header, value)], &format!("{refused}: {why}"));
+    }
+    // Nodes and accounts have ways of their own, in which nothing is said beside the name.
+    let node = "system:nodes,system:authenticated";
+    check(&jane, "list", &[user("system:node:n2")], &format!("impersonate:arbitrary-node system:node:n2 {node}"));
+    check(
+        &jane,
+        "list",
+        &[user("system:node:n1")],
+        r#"nodes.authentication.k8s.io "n1" is forbidden: User "jane" cannot impersonate:arbitrary-node resource "nodes" in API group "authentication.k8s.io" at the cluster scope"#,
+    );
+    check(&jane, "list", &[user("system:node:n2"), ("impersonate-group", "dev")], &no_user("system:node:n2"));
+    check(&jane, "list", &[user("system:node:N_2")], &no_user("system:node:N_2"));
+    let groups = "system:serviceaccounts,system:serviceaccounts:ns,system:authenticated";
+    check(
+        &jane,
+        "list",
+        &[user("system:serviceaccount:ns:sa")],
+        &format!("impersonate:serviceaccount system:serviceaccount:ns:sa {groups}"),
+    );
+    // Who runs on a node acts as that one, and as no other.
+    let agent = account(&["n1"]);
+    check(&agent, "list", &[user("system:node:n1")], &format!("impersonate:associated-node system:node:n1 {node}"));
+    check(&agent, "list", &[user("system:node:n2")], &format!("impersonate:arbitrary-node system:node:n2 {node}"));
+    let other = "system:node:n3";
+    for caller in [account(&["n1"]), account(&["n3", "n1"]), account(&[]), on_node(jane.clone(), &["n3"])] {
+        let want = format!(
+            r#"nodes.authentication.k8s.io "n3" is forbidden: User {:?} cannot impersonate:arbitrary-node resource "nodes" in API group "authentication.k8s.io" at the cluster scope"#,
+            caller.user
+        );
+        check(&caller, "list", &[user(other)], &want);
+    }
 }
 
 #[test]

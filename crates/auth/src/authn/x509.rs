@@ -1,4 +1,4 @@
-//! From a client certificate to a caller: the common name is the user, organizations are groups.
+//! From a client certificate to a caller: the common name is the user, organizations are groups, and there may be a UID.
 //!
 //! That the certificate is valid, in time and made for clients has been verified before ([`crate::tls::Clients`]).
 
@@ -8,6 +8,9 @@ use x509_parser::prelude::{FromDer as _, X509Certificate};
 
 use crate::caller::Caller;
 use crate::token::BoundNames;
+
+/// What a subject has its user's UID under (`AllowParsingUserUIDFromCertAuth` of upstream, on by default since v1.34).
+pub(crate) const UID_ATTRIBUTE: &str = "1.3.6.1.4.1.57683.2";
 
 /// Why a certificate names nobody.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -21,6 +24,9 @@ pub enum CertificateError {
     /// Its subject has no common name.
     #[error("the client certificate has no common name")]
     NoName,
+    /// Its subject has more than one UID, or one that says nothing.
+    #[error("the client certificate has not one UID")]
+    Uid,
 }
 
 /// The caller that a verified certificate names.
@@ -31,9 +37,14 @@ pub(crate) fn caller_of_certificate(certificate: &CertificateDer<'_>) -> Result<
     let parsed = parse(certificate)?;
     let subject = parsed.subject();
     let text = |attribute: &x509_parser::x509::AttributeTypeAndValue<'_>| attribute.as_str().map(str::to_owned).ok();
-    let user =
-        subject.iter_common_name().find_map(text).filter(|name| !name.is_empty()).ok_or(CertificateError::NoName)?;
-    let mut caller = Caller::new(user, subject.iter_organization().filter_map(text));
+    // The last one counts, as in Go.
+    let user = subject.iter_common_name().filter_map(text).last().filter(|name| !name.is_empty());
+    let mut caller = Caller::new(user.ok_or(CertificateError::NoName)?, subject.iter_organization().filter_map(text));
+    let mut uids = subject.iter_attributes().filter(|attribute| attribute.attr_type().to_id_string() == UID_ATTRIBUTE);
+    if let Some(first) = uids.next() {
+        let uid = text(first).filter(|uid| !uid.is_empty() && uids.next().is_none());
+        caller.uid = uid.ok_or(CertificateError::Uid)?;
+    }
     let hash = digest(&SHA256, certificate);
     let hex: String = hash.as_ref().iter().map(|byte| format!("{byte:02x}")).collect();
     caller.extra.insert(BoundNames::CREDENTIAL_ID.into(), vec![format!("X509SHA256={hex}")]);

@@ -73,6 +73,7 @@ pub fn authorize(graph: &Graph, node: &str, attributes: &Attributes<'_>) -> Resu
         }
         ("storage.k8s.io", "csinodes") => own(a, node, "a CSINode"),
         ("resource.k8s.io", "resourceslices") => slice(graph, node, a),
+        ("certificates.k8s.io", "podcertificaterequests") => certificate(a, node),
         ("", "nodes") => own_node(a, node),
         ("", "pods") => pod(graph, node, a),
         _ => by_rules(a),
@@ -152,6 +153,19 @@ fn slice(graph: &Graph, node: &str, a: &Attributes<'_>) -> Result<(), String> {
             Err("can only list/watch/deletecollection resourceslices with nodeName field selector".to_owned())
         }
         _ => Err(format!("no relationship found between node '{node}' and this object")),
+    }
+}
+
+/// Certificates of pods: a kubelet watches what becomes of its own requests.
+fn certificate(a: &Attributes<'_>, node: &str) -> Result<(), String> {
+    match (a.subresource, a.verb) {
+        // Admission keeps these to pods that run on the node.
+        ("", "create") => Ok(()),
+        ("", "list" | "watch") if selects(a, "spec.nodeName", node) => Ok(()),
+        ("", "list" | "watch") => {
+            Err("can only list/watch podcertificaterequests with spec.nodeName field selector".to_owned())
+        }
+        _ => Err(String::new()),
     }
 }
 
@@ -290,6 +304,12 @@ mod tests {
         let slices = at("deletecollection", "resource.k8s.io", "resourceslices");
         check(Attributes { field_selector: r"spec.nodeName!=x\,spec.nodeName==n1", ..slices }, false);
         check(Attributes { field_selector: "spec.nodeName=n1", ..slices }, true);
+        let requests = |verb| at(verb, "certificates.k8s.io", "podcertificaterequests");
+        check(requests("create").in_namespace("ns"), true);
+        check(Attributes { field_selector: "spec.nodeName=n1", ..requests("watch") }, true);
+        check(Attributes { field_selector: "spec.nodeName=n2", ..requests("watch") }, false);
+        check(requests("list"), false);
+        check(requests("update").in_namespace("ns").named("x").with_subresource("status"), false);
         check(at("list", "", "pods"), false);
         check(at("update", "", "pods").in_namespace("ns").named("web").with_subresource("status"), true);
         check(at("update", "", "pods").in_namespace("ns").named("web"), false);

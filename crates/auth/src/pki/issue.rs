@@ -224,7 +224,7 @@ pub(super) fn ensure_service_account_key(directory: &Directory) -> Result<Secret
             .map_err(|error| PkiError::Damaged { path: directory.file("sa.key"), problem: error.to_string() })?;
         // The public half follows from the key; a crash may have left it unwritten.
         if directory.read("sa.pub")?.is_none() {
-            directory.write("sa.pub", &public_pem(&signing.verifying_key().spki_der()))?;
+            directory.write("sa.pub", &pem("PUBLIC KEY", &signing.verifying_key().spki_der()))?;
         }
         return Ok(key);
     }
@@ -238,15 +238,16 @@ pub(super) fn ensure_service_account_key(directory: &Directory) -> Result<Secret
     Ok(Secret::new(key))
 }
 
-fn public_pem(der: &[u8]) -> String {
+/// DER as text.
+pub(super) fn pem(label: &str, der: &[u8]) -> String {
     use base64::Engine as _;
     let encoded = base64::engine::general_purpose::STANDARD.encode(der);
-    let mut pem = String::from("-----BEGIN PUBLIC KEY-----\n");
+    let mut pem = format!("-----BEGIN {label}-----\n");
     for line in encoded.as_bytes().chunks(64) {
         pem.push_str(&String::from_utf8_lossy(line));
         pem.push('\n');
     }
-    pem.push_str("-----END PUBLIC KEY-----\n");
+    pem.push_str(&format!("-----END {label}-----\n"));
     pem
 }
 

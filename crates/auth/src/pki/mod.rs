@@ -23,6 +23,7 @@ mod issue;
 mod pair;
 mod pods;
 mod request;
+mod subject;
 #[cfg(test)]
 mod tests;
 

@@ -6,8 +6,8 @@
 use std::time::Duration;
 
 use rcgen::{
-    CertificateParams, CertificateSigningRequestParams, DistinguishedName, DnType, DnValue, ExtendedKeyUsagePurpose,
-    IsCa, KeyUsagePurpose, SanType, date_time_ymd,
+    CertificateParams, CertificateSigningRequestParams, ExtendedKeyUsagePurpose, IsCa, KeyUsagePurpose, SanType,
+    date_time_ymd,
 };
 use rustls_pki_types::pem::PemObject as _;
 use rustls_pki_types::{CertificateSigningRequestDer, pem};
@@ -15,8 +15,10 @@ use x509_parser::certification_request::X509CertificationRequest;
 use x509_parser::extensions::{GeneralName, ParsedExtension};
 use x509_parser::prelude::FromDer as _;
 
-use super::issue::Authority;
+use super::issue::{Authority, pem as pem_of};
+use super::subject::{self, Signed};
 use super::{BACKDATE_S, LEAF_VALIDITY_S, Pki, PkiError};
+use crate::authn::UID_ATTRIBUTE;
 use crate::caller::{GROUP_MASTERS, GROUP_NODES, NODE_USER_PREFIX};
 
 /// Signs certificates by which clients authenticate to the API server.
@@ -38,6 +40,8 @@ pub struct RequestFacts {
     pub common_name: String,
     /// The organizations, which become the groups.
     pub organizations: Vec<String>,
+    /// The user's UID; empty where there is none.
+    pub uid: String,
     /// Number of names and addresses of hosts.
     pub hosts: usize,
     /// Number of other alternative names: mail addresses, URIs.
@@ -56,9 +60,15 @@ pub fn read_request(pem_text: &[u8]) -> Result<RequestFacts, String> {
     let texts = |oid: &x509_parser::der_parser::oid::Oid<'_>| -> Vec<String> {
         subject.iter_by_oid(oid).filter_map(|attribute| attribute.as_str().ok().map(str::to_owned)).collect()
     };
+    let is_uid = |attribute: &&x509_parser::x509::AttributeTypeAndValue<'_>| {
+        attribute.attr_type().to_id_string() == UID_ATTRIBUTE
+    };
+    let uids = subject.iter_attributes().filter(is_uid);
+    let uids = uids.filter_map(|attribute| attribute.as_str().ok().map(str::to_owned));
     let mut facts = RequestFacts {
         common_name: texts(&x509_parser::oid_registry::OID_X509_COMMON_NAME).pop().unwrap_or_default(),
         organizations: texts(&x509_parser::oid_registry::OID_X509_ORGANIZATION_NAME),
+        uid: uids.last().unwrap_or_default(),
         ..RequestFacts::default()
     };
     for extension in request.requested_extensions().into_iter().flatten() {
@@ -188,7 +198,6 @@ impl RequestSigner {
             CertificateSigningRequestParams::from_der(&der(pem_text)?).map_err(|error| error.to_string())?;
         let asked = std::mem::take(&mut request.params);
         let mut params = CertificateParams::default();
-        params.distinguished_name = name(&facts)?;
         // Names of hosts stand in what a server shows, and in what nobody vouches for.
         if matches!(signer, SIGNER_KUBELET_SERVING | SIGNER_LEGACY) {
             params.subject_alt_names = asked
@@ -215,24 +224,12 @@ impl RequestSigner {
         params.not_after = at(now_unix_s.saturating_add(validity_s));
         let certificate =
             params.signed_by(&request.public_key, self.authority.issuer()).map_err(|error| error.to_string())?;
-        Ok(certificate.pem())
+        // Of the subject there is what was looked at, and nothing else.
+        let subject = subject::of(&facts);
+        let certificate =
+            subject::replaced(certificate.der(), Signed::Certificate, &subject, self.authority.issuer().key())?;
+        Ok(pem_of("CERTIFICATE", &certificate))
     }
-}
-
-fn name(facts: &RequestFacts) -> Result<DistinguishedName, String> {
-    let mut name = DistinguishedName::new();
-    match facts.organizations.as_slice() {
-        [] => {}
-        [one] => name.push(DnType::OrganizationName, one.as_str()),
-        [one, two] => {
-            name.push(DnType::OrganizationName, one.as_str());
-            // The library keeps one value of each kind; this is the same kind by its number.
-            name.push(DnType::CustomDnType(vec![2, 5, 4, 10]), DnValue::Utf8String(two.clone()));
-        }
-        more => return Err(format!("{} organizations are more than can be signed here (2)", more.len())),
-    }
-    name.push(DnType::CommonName, facts.common_name.as_str());
-    Ok(name)
 }
 
 #[cfg(test)]
@@ -240,21 +237,26 @@ mod tests {
     use rcgen::KeyPair;
 
     use super::*;
-    use crate::authn::caller_of_certificate;
+    use crate::authn::{CertificateError, caller_of_certificate};
 
     const NOW: i64 = 1_800_000_000;
 
     fn request(common_name: &str, organizations: &[&str], hosts: &[&str]) -> String {
         let hosts: Vec<String> = hosts.iter().map(|host| (*host).to_owned()).collect();
-        let mut params = CertificateParams::new(hosts).expect("names");
         let facts = RequestFacts {
             common_name: common_name.to_owned(),
             organizations: organizations.iter().map(|o| (*o).to_owned()).collect(),
             ..RequestFacts::default()
         };
-        params.distinguished_name = name(&facts).expect("a name");
+        request_of(&facts, hosts)
+    }
+
+    fn request_of(facts: &RequestFacts, hosts: Vec<String>) -> String {
+        let params = CertificateParams::new(hosts).expect("names");
         let key = KeyPair::generate().expect("a key");
-        params.serialize_request(&key).expect("a request").pem().expect("PEM")
+        let plain = params.serialize_request(&key).expect("a request");
+        let der = subject::replaced(plain.der(), Signed::Request, &subject::of(facts), &key).expect("a request");
+        pem_of("CERTIFICATE REQUEST", &der)
     }
 
     fn usages(list: &[&str]) -> Vec<String> {
@@ -297,11 +299,57 @@ mod tests {
         let directory = tempfile::tempdir().expect("a directory");
         let pki = Pki::open_or_create(directory.path(), NOW).expect("a PKI");
         let signer = pki.request_signer(NOW).expect("a signer");
-        let pem_text = request("jane", &["dev", "ops"], &[]);
         let usages = usages(&["client auth"]);
-        let certificate = signer.sign(pem_text.as_bytes(), SIGNER_CLIENT, &usages, None, NOW).expect("a certificate");
-        let der = rustls_pki_types::CertificateDer::from_pem_slice(certificate.as_bytes()).expect("DER");
-        let caller = caller_of_certificate(&der).expect("a caller");
-        assert_eq!((caller.user.as_str(), &caller.groups[..2]), ("jane", &["dev".to_owned(), "ops".to_owned()][..]));
+        let many: Vec<String> = (0..40).map(|group| format!("group-{group}-{}", "x".repeat(group))).collect();
+        for (common_name, organizations, uid) in [
+            ("jane", &[][..], ""),
+            ("jane", &["dev".to_owned(), "ops".to_owned(), "on-call".to_owned()][..], "7c3b"),
+            ("Jürgen ☃", &many[..], "7c3b"),
+        ] {
+            let facts = RequestFacts {
+                common_name: common_name.to_owned(),
+                organizations: organizations.to_vec(),
+                uid: uid.to_owned(),
+                ..RequestFacts::default()
+            };
+            let pem_text = request_of(&facts, Vec::new());
+            assert_eq!(read_request(pem_text.as_bytes()), Ok(facts));
+            let signed = signer.sign(pem_text.as_bytes(), SIGNER_CLIENT, &usages, None, NOW);
+            let certificate = signed.expect("a certificate");
+            let der = rustls_pki_types::CertificateDer::from_pem_slice(certificate.as_bytes()).expect("DER");
+            let (_, parsed) = x509_parser::certificate::X509Certificate::from_der(&der).expect("a certificate");
+            let (_, authority) = x509_parser::pem::parse_x509_pem(pki.ca_pem().as_bytes()).expect("PEM");
+            let authority = authority.parse_x509().expect("an authority");
+            parsed.verify_signature(Some(authority.public_key())).expect("signed by the authority");
+            let caller = caller_of_certificate(&der).expect("a caller");
+            let mut groups = organizations.to_vec();
+            groups.push("system:authenticated".to_owned());
+            assert_eq!((caller.user.as_str(), caller.uid.as_str(), caller.groups), (common_name, uid, groups));
+        }
+    }
+
+    #[test]
+    fn the_last_name_counts_and_a_uid_is_one() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let pki = Pki::open_or_create(directory.path(), NOW).expect("a PKI");
+        let authority = Authority::ensure(&pki.directory, "ca", "carrack-ca", NOW).expect("an authority");
+        let plain = CertificateParams::default().signed_by(&KeyPair::generate().expect("a key"), authority.issuer());
+        let plain = plain.expect("a certificate");
+        let check = |subjects: &[RequestFacts], want: Result<(&str, &str), CertificateError>| {
+            let subject = subject::joined(subjects);
+            let made = subject::replaced(plain.der(), Signed::Certificate, &subject, authority.issuer().key());
+            let got = caller_of_certificate(&made.expect("a certificate").into());
+            let got = got.as_ref().map(|caller| (caller.user.as_str(), caller.uid.as_str()));
+            assert_eq!(got, want.as_ref().copied());
+        };
+        let one = |common_name: &str, uid: &str| RequestFacts {
+            common_name: common_name.to_owned(),
+            uid: uid.to_owned(),
+            ..RequestFacts::default()
+        };
+        check(&[one("a", ""), one("b", "")], Ok(("b", "")));
+        check(&[one("a", "7"), one("b", "")], Ok(("b", "7")));
+        check(&[one("a", "7"), one("b", "8")], Err(CertificateError::Uid));
+        check(&[one("a", ""), one("", "")], Err(CertificateError::NoName));
     }
 }

@@ -169,10 +169,7 @@ impl Role {
         let mut config = Config::new(store, Arc::new(env));
         let authenticator = Authenticator::new(verifier).with_static_tokens(access.tokens()?);
         config.authentication = access.authentication(ISSUER)?;
-        config.authenticator = Some(match config.authentication.anonymous {
-            Some(false) => authenticator.without_anonymous(),
-            _ => authenticator,
-        });
+        config.authenticator = Some(authenticator.with_anonymous(config.authentication.anonymous.clone()));
         config.audit = access.audit()?;
         config.issuer = Some(Issuer::new(ISSUER, key));
         config.admission = access.admission()?;

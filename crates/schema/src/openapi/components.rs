@@ -10,6 +10,8 @@ use crate::table::{ResourceInfo, SchemaSource, Subresource, Version};
 
 /// Where a v3 document keeps schemas.
 pub(super) const V3_PREFIX: &str = "#/components/schemas/";
+/// Where a custom kind's schema says by which fields its objects are selected.
+pub(super) const SELECTABLE: &str = "x-kubernetes-selectable-fields";
 /// The package of the types that all groups share.
 pub(super) const META: &str = "io.k8s.apimachinery.pkg.apis.meta.v1";
 
@@ -80,7 +82,10 @@ impl Collector {
                 self.take(&list);
             }
             SchemaSource::Custom(custom) => {
-                let (item, list_schema) = (custom_kind(&custom.raw), custom_list(info, &name));
+                let (mut item, list_schema) = (custom_kind(&custom.raw), custom_list(info, &name));
+                if !version.selectable_fields.is_empty() {
+                    item[SELECTABLE] = version.selectable_fields.iter().map(|f| json!({"fieldPath": f.name})).collect();
+                }
                 self.insert(&name, item);
                 self.insert(&list, list_schema);
             }

@@ -70,7 +70,7 @@ fn define(definition: &mut Value) {
         return narrow(definition);
     }
     if let Value::Object(map) = definition {
-        map.retain(|key, _| key == "x-kubernetes-group-version-kind");
+        map.retain(|key, _| matches!(key.as_str(), "x-kubernetes-group-version-kind" | components::SELECTABLE));
         map.insert("type".to_owned(), json!("object"));
     }
 }

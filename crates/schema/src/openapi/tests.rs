@@ -110,6 +110,27 @@ fn a_custom_kind_is_described_as_it_is_defined() {
     assert_eq!(document["components"]["schemas"]["io.k8s.apimachinery.pkg.apis.meta.v1.Status"]["type"], "object");
 }
 
+/// Clients learn of documents by which fields they may select objects (`CustomResourceFieldSelectors` of upstream).
+#[test]
+fn documents_say_which_fields_select_custom_objects() {
+    let mut definition = crate::crd::tests::definition();
+    let info = crate::crd::resource_info(&definition).expect("a row");
+    let (v2, v3) = (v2_json(&[&info], &[]), v3_document("stable.example.com", "v1", &[&info]));
+    let want = serde_json::json!([{"fieldPath": "spec.mode"}]);
+    for (document, place) in [(&v2, "/definitions"), (&v3, "/components/schemas")] {
+        let document: Value = serde_json::from_slice(document).expect("JSON");
+        let said = |kind: &str| {
+            let path = format!("{place}/com.example.stable.v1.{kind}/x-kubernetes-selectable-fields");
+            document.pointer(&path).cloned()
+        };
+        assert_eq!((said("CronTab"), said("CronTabList")), (Some(want.clone()), None), "{place}");
+    }
+    let hash = v3_hash("stable.example.com", "v1", &[&info]);
+    definition["spec"]["versions"][1]["selectableFields"] = Value::Null;
+    let info = crate::crd::resource_info(&definition).expect("a row");
+    assert_ne!(hash, v3_hash("stable.example.com", "v1", &[&info]), "it says something else now");
+}
+
 /// `kubectl explain` shows what a definition says and no more, and clients that validate by v2 refuse nothing that is taken.
 #[test]
 fn custom_kinds_say_no_more_than_their_definition() {
