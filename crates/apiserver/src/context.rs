@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use carrack_auth::{Attributes, Caller};
+use carrack_auth::{Attributes, Caller, authn};
 use carrack_schema::table::{ResourceInfo, Version};
 use carrack_store::{Check, Entry, Revision};
 use http::HeaderMap;
@@ -33,6 +33,8 @@ pub(crate) enum FieldValidation {
 pub(crate) struct Cx<'a> {
     pub server: &'a Inner,
     pub caller: &'a Caller,
+    /// Who makes it in the caller's name, if that is let for some requests only, and the verb that lets it.
+    pub limited: Option<(&'a Caller, &'static str)>,
     pub request: &'a ResourceRequest,
     /// The API verb by which it was authorized.
     pub verb: &'static str,
@@ -134,7 +136,8 @@ impl Cx<'_> {
         Ok(())
     }
 
-    /// Whether the caller may do this, too, with the request's object or a subresource of it.
+    /// Whether the caller may do this, too, with the request's object or a subresource of it; and who makes the request in his
+    /// name, where that is for some requests only. Upstream asks for the caller alone.
     pub(crate) async fn may(&self, verb: &'static str, subresource: &str) -> Result<(), Status> {
         let attributes = Attributes {
             verb,
@@ -147,12 +150,19 @@ impl Cx<'_> {
             path: "",
             field_selector: "",
         };
-        let decision = self.server.with_authorizer(|authorizer| authorizer.authorize(self.caller, &attributes)).await?;
+        self.is_allowed(self.caller, &attributes).await?;
+        let Some((real, constraint)) = self.limited else { return Ok(()) };
+        let verb = authn::verb_on(constraint, verb);
+        self.is_allowed(real, &Attributes { verb: &verb, ..attributes }).await
+    }
+
+    async fn is_allowed(&self, caller: &Caller, attributes: &Attributes<'_>) -> Result<(), Status> {
+        let decision = self.server.with_authorizer(|authorizer| authorizer.authorize(caller, attributes)).await?;
         if decision.allowed() {
             return Ok(());
         }
         let mut status = self.forbidden(self.name(), "");
-        status.message = attributes.forbidden_message(self.caller, decision.reason());
+        status.message = attributes.forbidden_message(caller, decision.reason());
         Err(status)
     }
 

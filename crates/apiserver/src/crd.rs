@@ -160,6 +160,7 @@ async fn finish(server: &Inner, name: &str) -> Result<(), Status> {
             let cx = Cx {
                 server,
                 caller: &caller,
+                limited: None,
                 request: &request,
                 verb: "delete",
                 query: &query,

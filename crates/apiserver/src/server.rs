@@ -320,7 +320,7 @@ impl ApiServer {
             body,
             known: &started.known,
         };
-        let response = request.answer(acting.caller, &notes).await.unwrap_or_else(Response::from);
+        let response = request.answer(acting, &notes).await.unwrap_or_else(Response::from);
         let elsewhere = notes.elsewhere();
         let response = match record {
             Some(record) => record.end(response),
@@ -433,7 +433,8 @@ struct Request<'a> {
 }
 
 impl Request<'_> {
-    async fn answer(self, caller: Caller, notes: &Notes) -> Result<Response, Status> {
+    async fn answer(self, acting: Acting, notes: &Notes) -> Result<Response, Status> {
+        let Acting { caller, real, constraint } = acting;
         let inner = &*self.server.inner;
         self.authorize(&caller, notes).await?;
         // Upstream's router has no such paths either.
@@ -467,7 +468,7 @@ impl Request<'_> {
             self.known.store(response.status() != StatusCode::NOT_FOUND, Ordering::Relaxed);
             return Ok(response);
         }
-        self.resource(resource, &caller, notes).await
+        self.resource(resource, (&caller, real.as_ref().zip(constraint)), notes).await
     }
 
     /// Refuses what is no watch and yet was authorized as one, since its path lies below `watch/`, whatever its method:
@@ -514,7 +515,12 @@ impl Request<'_> {
         Err(status)
     }
 
-    async fn resource(&self, request: &ResourceRequest, caller: &Caller, audited: &Notes) -> Result<Response, Status> {
+    async fn resource(
+        &self,
+        request: &ResourceRequest,
+        (caller, limited): (&Caller, Option<(&Caller, &'static str)>),
+        audited: &Notes,
+    ) -> Result<Response, Status> {
         let inner = &*self.server.inner;
         let catalog = inner.catalog().await?;
         let row = catalog.find(&request.group, &request.resource).ok_or_else(Status::no_such_path)?;
@@ -530,6 +536,7 @@ impl Request<'_> {
         let mut cx = Cx {
             server: inner,
             caller,
+            limited,
             request,
             verb: self.info.verb,
             query: self.query,

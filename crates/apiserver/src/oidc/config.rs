@@ -214,6 +214,12 @@ fn provider(written: WrittenProvider) -> Result<Provider, String> {
         if !one.key.contains('/') || one.key.to_ascii_lowercase() != one.key {
             return Err(format!("claimMappings.extra: the key {:?} is no path in a domain, in lower case", one.key));
         }
+        // What is below these is what the server itself has found out, such as the node that a token's pod runs on.
+        let domain = one.key.split('/').next().unwrap_or_default();
+        let is_in = |own: &str| domain.strip_suffix(own).is_some_and(|rest| rest.is_empty() || rest.ends_with('.'));
+        if is_in("k8s.io") || is_in("kubernetes.io") {
+            return Err(format!("claimMappings.extra: the key {:?} is in a domain that is Kubernetes' own", one.key));
+        }
         if extra.iter().any(|(known, _)| *known == one.key) {
             return Err(format!("claimMappings.extra: the key {:?} is there twice", one.key));
         }

@@ -276,6 +276,11 @@ fn configurations_that_cannot_be_used() {
         ("{claim: email, prefix: 'idp:'}", "{expression: 'claims.'}", "claimMappings.username: ERROR"),
         ("{claim: email, prefix: 'idp:'}", "{claim: a, expression: b}", "either claim or expression"),
         ("claim: groups", "clam: groups", "unknown field"),
+        (
+            "    groups:",
+            "    extra: [{key: authentication.kubernetes.io/node-name, valueExpression: claims.node}]\n    groups:",
+            "a domain that is Kubernetes' own",
+        ),
         ("jwt:", "anonymous: {enabled: false, conditions: [{path: /livez}]}\njwt:", "enabled should be set to true"),
         ("jwt:", "anonymous: {enabled: true, conditions: [{url: /livez}]}\njwt:", "unknown field"),
     ] {

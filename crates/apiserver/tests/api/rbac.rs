@@ -267,3 +267,30 @@ fn upgrading_at_a_node_takes_the_right_to_create() {
         assert_eq!(reply.status().as_u16(), want, "{user} {headers:?}");
     }
 }
+
+/// Who acts as somebody else for some requests does not make others of them by what they turn out to be.
+#[test]
+fn who_acts_for_another_has_every_right_that_a_request_takes() {
+    let cluster = Cluster::new();
+    let allow = |user: &str, rules: &Value| {
+        cluster.post(&format!("{RBAC}/clusterroles"), &json!({"metadata": {"name": user}, "rules": rules})).expect(201);
+        let binding = json!({"metadata": {"name": user}, "subjects": [{"kind": "User", "name": user}],
+            "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": user}});
+        cluster.post(&format!("{RBAC}/clusterrolebindings"), &binding).expect(201);
+    };
+    let on = |verbs: &[&str]| json!({"apiGroups": [""], "resources": ["configmaps"], "verbs": verbs});
+    let of = |verb: &str, group: &str| json!({"apiGroups": [group], "resources": ["users"], "resourceNames": ["jane"], "verbs": [verb]});
+    let as_jane = of("impersonate:user-info", "authentication.k8s.io");
+    allow("jane", &json!([on(&["patch", "create"])]));
+    allow("patcher", &json!([on(&["impersonate-on:user-info:patch"]), as_jane]));
+    allow("maker", &json!([on(&["impersonate-on:user-info:patch", "impersonate-on:user-info:create"]), as_jane]));
+    allow("any", &json!([of("impersonate", "")]));
+    for (user, want) in [("patcher", 403), ("maker", 201), ("any", 201)] {
+        let path = format!("/api/v1/namespaces/default/configmaps/{user}?fieldManager=m");
+        let object = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": user}});
+        let headers = [("content-type", "application/apply-patch+yaml"), ("impersonate-user", "jane")];
+        let caller = Caller::new(user, Vec::<String>::new());
+        let reply = cluster.raw(caller, Method::PATCH, &path, &headers, object.to_string().into());
+        assert_eq!(reply.status().as_u16(), want, "{user}");
+    }
+}

@@ -16,6 +16,7 @@ use crate::authorizer::Authorizer;
 use crate::caller::{
     Caller, GROUP_AUTHENTICATED, GROUP_NODES, GROUP_UNAUTHENTICATED, service_account_groups, split_service_account,
 };
+pub use modes::verb_on;
 use modes::{Asker, Mode};
 
 const HEADER_USER: &str = "impersonate-user";

@@ -18,7 +18,7 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use http::HeaderMap;
 use http::header::{AUTHORIZATION, SEC_WEBSOCKET_PROTOCOL};
 
-pub use impersonation::{Impersonated, ImpersonationError, impersonate, strip_impersonation};
+pub use impersonation::{Impersonated, ImpersonationError, impersonate, strip_impersonation, verb_on};
 pub use static_tokens::{StaticTokens, StaticTokensError};
 pub use x509::CertificateError;
 pub(crate) use x509::{UID_ATTRIBUTE, caller_of_certificate, until_unix_s};

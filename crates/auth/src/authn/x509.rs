@@ -21,7 +21,7 @@ pub enum CertificateError {
     /// It does not parse.
     #[error("the client certificate does not parse: {0}")]
     Parse(String),
-    /// Its subject has no common name.
+    /// Its subject has no common name, or none that can be read.
     #[error("the client certificate has no common name")]
     NoName,
     /// Its subject has more than one UID, or one that says nothing.
@@ -37,8 +37,8 @@ pub(crate) fn caller_of_certificate(certificate: &CertificateDer<'_>) -> Result<
     let parsed = parse(certificate)?;
     let subject = parsed.subject();
     let text = |attribute: &x509_parser::x509::AttributeTypeAndValue<'_>| attribute.as_str().map(str::to_owned).ok();
-    // The last one counts, as in Go.
-    let user = subject.iter_common_name().filter_map(text).last().filter(|name| !name.is_empty());
+    // The last one counts, as in Go. If that cannot be read, it is nobody's, and not that of one before it.
+    let user = subject.iter_common_name().last().and_then(text).filter(|name| !name.is_empty());
     let mut caller = Caller::new(user.ok_or(CertificateError::NoName)?, subject.iter_organization().filter_map(text));
     let mut uids = subject.iter_attributes().filter(|attribute| attribute.attr_type().to_id_string() == UID_ATTRIBUTE);
     if let Some(first) = uids.next() {

@@ -13,6 +13,7 @@ use rustls_pki_types::pem::PemObject as _;
 use rustls_pki_types::{CertificateSigningRequestDer, pem};
 use x509_parser::certification_request::X509CertificationRequest;
 use x509_parser::extensions::{GeneralName, ParsedExtension};
+use x509_parser::oid_registry::{OID_X509_COMMON_NAME, OID_X509_ORGANIZATION_NAME};
 use x509_parser::prelude::FromDer as _;
 
 use super::issue::{Authority, pem as pem_of};
@@ -40,8 +41,10 @@ pub struct RequestFacts {
     pub common_name: String,
     /// The organizations, which become the groups.
     pub organizations: Vec<String>,
-    /// The user's UID; empty where there is none.
-    pub uid: String,
+    /// UIDs of the user.
+    pub uids: Vec<String>,
+    /// Number of these names, groups and UIDs that cannot be read: others may, and take the request for another one.
+    pub unread: usize,
     /// Number of names and addresses of hosts.
     pub hosts: usize,
     /// Number of other alternative names: mail addresses, URIs.
@@ -57,20 +60,24 @@ pub fn read_request(pem_text: &[u8]) -> Result<RequestFacts, String> {
     let (_, request) = X509CertificationRequest::from_der(&der).map_err(|error| error.to_string())?;
     request.verify_signature().map_err(|_| "its signature does not match its key".to_owned())?;
     let subject = &request.certification_request_info.subject;
-    let texts = |oid: &x509_parser::der_parser::oid::Oid<'_>| -> Vec<String> {
-        subject.iter_by_oid(oid).filter_map(|attribute| attribute.as_str().ok().map(str::to_owned)).collect()
-    };
-    let is_uid = |attribute: &&x509_parser::x509::AttributeTypeAndValue<'_>| {
-        attribute.attr_type().to_id_string() == UID_ATTRIBUTE
-    };
-    let uids = subject.iter_attributes().filter(is_uid);
-    let uids = uids.filter_map(|attribute| attribute.as_str().ok().map(str::to_owned));
-    let mut facts = RequestFacts {
-        common_name: texts(&x509_parser::oid_registry::OID_X509_COMMON_NAME).pop().unwrap_or_default(),
-        organizations: texts(&x509_parser::oid_registry::OID_X509_ORGANIZATION_NAME),
-        uid: uids.last().unwrap_or_default(),
-        ..RequestFacts::default()
-    };
+    let mut facts = RequestFacts::default();
+    for attribute in subject.iter_attributes() {
+        let kind = attribute.attr_type();
+        let (is_name, is_group) = (*kind == OID_X509_COMMON_NAME, *kind == OID_X509_ORGANIZATION_NAME);
+        if !is_name && !is_group && kind.to_id_string() != UID_ATTRIBUTE {
+            continue;
+        }
+        let Ok(text) = attribute.as_str() else {
+            facts.unread += 1;
+            continue;
+        };
+        match (is_name, is_group) {
+            // The last one counts, as in Go.
+            (true, _) => text.clone_into(&mut facts.common_name),
+            (_, true) => facts.organizations.push(text.to_owned()),
+            _ => facts.uids.push(text.to_owned()),
+        }
+    }
     for extension in request.requested_extensions().into_iter().flatten() {
         let ParsedExtension::SubjectAlternativeName(names) = extension else { continue };
         for name in &names.general_names {
@@ -110,8 +117,19 @@ pub fn check_request(signer: &str, facts: &RequestFacts, usages: &[String]) -> R
         if name.is_none_or(str::is_empty) {
             return Err("subject common name does not begin with system:node:".to_owned());
         }
+        // Nobody looks at these requests, so that nothing is signed that a kubelet has no use for. Upstream signs it.
+        if !facts.uids.is_empty() {
+            return Err("a UID is not allowed in the subject of a node".to_owned());
+        }
         Ok(())
     };
+    if facts.unread > 0 {
+        return Err("the subject has a name, group or UID that cannot be read".to_owned());
+    }
+    // With more of them, or an empty one, it would be nobody's certificate.
+    if facts.uids.len() > 1 || facts.uids.iter().any(String::is_empty) {
+        return Err("the subject has more than one UID, or an empty one".to_owned());
+    }
     match signer {
         SIGNER_CLIENT => {
             if facts.organizations.iter().any(|group| group == GROUP_MASTERS) {
@@ -252,11 +270,28 @@ mod tests {
     }
 
     fn request_of(facts: &RequestFacts, hosts: Vec<String>) -> String {
+        request_with(&subject::of(facts), hosts)
+    }
+
+    fn request_with(subject: &[u8], hosts: Vec<String>) -> String {
         let params = CertificateParams::new(hosts).expect("names");
         let key = KeyPair::generate().expect("a key");
         let plain = params.serialize_request(&key).expect("a request");
-        let der = subject::replaced(plain.der(), Signed::Request, &subject::of(facts), &key).expect("a request");
+        let der = subject::replaced(plain.der(), Signed::Request, subject, &key).expect("a request");
         pem_of("CERTIFICATE REQUEST", &der)
+    }
+
+    fn named(common_name: &str, uids: &[&str]) -> RequestFacts {
+        let uids = uids.iter().map(|uid| (*uid).to_owned()).collect();
+        RequestFacts { common_name: common_name.to_owned(), uids, ..RequestFacts::default() }
+    }
+
+    /// The subject of `admin`, whom others take for `jane`: her name comes last, as a `T61String`.
+    fn shown_as_another() -> Vec<u8> {
+        let mut subject = subject::joined(&[named("admin", &[]), named("jane", &[])]);
+        let tag = subject.len() - "jane".len() - 2;
+        assert_eq!(std::mem::replace(&mut subject[tag], 0x14), 0x0c);
+        subject
     }
 
     fn usages(list: &[&str]) -> Vec<String> {
@@ -274,7 +309,20 @@ mod tests {
         let serving = request("system:node:n1", &["system:nodes"], &["n1", "192.0.2.1"]);
         let person = request("jane", &["dev", "ops"], &[]);
         let master = request("jane", &["dev", "system:masters"], &[]);
+        let of_node = |uids: &[&str]| {
+            let organizations = vec![GROUP_NODES.to_owned()];
+            request_of(&RequestFacts { organizations, ..named("system:node:n1", uids) }, Vec::new())
+        };
+        let (two, none) =
+            (request_of(&named("jane", &["7", "8"]), Vec::new()), request_of(&named("jane", &[""]), Vec::new()));
+        let another = request_with(&shown_as_another(), Vec::new());
         for (request, name, usages, want) in [
+            (&two, SIGNER_CLIENT, &client, "more than one UID"),
+            (&none, SIGNER_CLIENT, &client, "more than one UID, or an empty one"),
+            (&another, SIGNER_CLIENT, &client, "cannot be read"),
+            (&another, SIGNER_LEGACY, &client, "cannot be read"),
+            (&of_node(&[]), SIGNER_KUBELET_CLIENT, &client, ""),
+            (&of_node(&["7"]), SIGNER_KUBELET_CLIENT, &client, "a UID is not allowed"),
             (&person, SIGNER_CLIENT, &client, ""),
             (&person, SIGNER_CLIENT, &server, "invalid usages"),
             (&master, SIGNER_CLIENT, &client, "system:masters group is not allowed"),
@@ -309,7 +357,7 @@ mod tests {
             let facts = RequestFacts {
                 common_name: common_name.to_owned(),
                 organizations: organizations.to_vec(),
-                uid: uid.to_owned(),
+                uids: Some(uid.to_owned()).filter(|uid| !uid.is_empty()).into_iter().collect(),
                 ..RequestFacts::default()
             };
             let pem_text = request_of(&facts, Vec::new());
@@ -335,21 +383,20 @@ mod tests {
         let authority = Authority::ensure(&pki.directory, "ca", "carrack-ca", NOW).expect("an authority");
         let plain = CertificateParams::default().signed_by(&KeyPair::generate().expect("a key"), authority.issuer());
         let plain = plain.expect("a certificate");
-        let check = |subjects: &[RequestFacts], want: Result<(&str, &str), CertificateError>| {
-            let subject = subject::joined(subjects);
-            let made = subject::replaced(plain.der(), Signed::Certificate, &subject, authority.issuer().key());
+        let check = |subject: &[u8], want: Result<(&str, &str), CertificateError>| {
+            let made = subject::replaced(plain.der(), Signed::Certificate, subject, authority.issuer().key());
             let got = caller_of_certificate(&made.expect("a certificate").into());
             let got = got.as_ref().map(|caller| (caller.user.as_str(), caller.uid.as_str()));
             assert_eq!(got, want.as_ref().copied());
         };
-        let one = |common_name: &str, uid: &str| RequestFacts {
-            common_name: common_name.to_owned(),
-            uid: uid.to_owned(),
-            ..RequestFacts::default()
+        let of = |names: &[(&str, &[&str])]| {
+            subject::joined(&names.iter().map(|(name, uids)| named(name, uids)).collect::<Vec<_>>())
         };
-        check(&[one("a", ""), one("b", "")], Ok(("b", "")));
-        check(&[one("a", "7"), one("b", "")], Ok(("b", "7")));
-        check(&[one("a", "7"), one("b", "8")], Err(CertificateError::Uid));
-        check(&[one("a", ""), one("", "")], Err(CertificateError::NoName));
+        check(&of(&[("a", &[]), ("b", &[])]), Ok(("b", "")));
+        check(&of(&[("a", &["7"]), ("b", &[])]), Ok(("b", "7")));
+        check(&of(&[("a", &["7"]), ("b", &["8"])]), Err(CertificateError::Uid));
+        check(&of(&[("a", &[""])]), Err(CertificateError::Uid));
+        check(&of(&[("a", &[]), ("", &[])]), Err(CertificateError::NoName));
+        check(&shown_as_another(), Err(CertificateError::NoName));
     }
 }

@@ -51,9 +51,7 @@ fn names(facts: &RequestFacts) -> Vec<Vec<u8>> {
         tlv(SET, &tlv(SEQUENCE, &pair))
     };
     let mut names: Vec<Vec<u8>> = facts.organizations.iter().map(|group| attribute(ORGANIZATION, group)).collect();
-    if !facts.uid.is_empty() {
-        names.push(attribute(UID, &facts.uid));
-    }
+    names.extend(facts.uids.iter().map(|uid| attribute(UID, uid)));
     names.push(attribute(COMMON_NAME, &facts.common_name));
     names
 }

@@ -48,17 +48,6 @@ impl Mode {
         }
     }
 
-    /// The verb on what one does in their name.
-    fn verb_on(self, verb: &str) -> String {
-        let prefix = match self {
-            Mode::AssociatedNode => "impersonate-on:associated-node",
-            Mode::ArbitraryNode => "impersonate-on:arbitrary-node",
-            Mode::ServiceAccount => "impersonate-on:serviceaccount",
-            Mode::UserInfo => "impersonate-on:user-info",
-        };
-        format!("{prefix}:{verb}")
-    }
-
     /// Whether it is a node that one acts as.
     pub(super) fn is_of_nodes(self) -> bool {
         matches!(self, Mode::AssociatedNode | Mode::ArbitraryNode)
@@ -90,6 +79,13 @@ impl Mode {
             Mode::ServiceAccount | Mode::UserInfo => named(at, wanted),
         }
     }
+}
+
+/// The verb on what one does in somebody's name, by the verb on whom one acts as ([`super::Impersonated::constraint`]).
+#[must_use]
+pub fn verb_on(constraint: &str, verb: &str) -> String {
+    let mode = constraint.strip_prefix("impersonate:").unwrap_or(constraint);
+    format!("impersonate-on:{mode}:{verb}")
 }
 
 /// A user or a service account.
@@ -129,7 +125,7 @@ pub(super) struct Asker<'a> {
 impl Asker<'_> {
     /// Whether the request may be made in somebody else's name.
     pub(super) fn may_act(&self, mode: Mode, request: &Attributes<'_>) -> bool {
-        let verb = mode.verb_on(request.verb);
+        let verb = verb_on(mode.verb(), request.verb);
         self.authorizer.authorize(self.caller, &Attributes { verb: &verb, ..*request }).allowed()
     }
 
