@@ -1,11 +1,11 @@
 //! kubectl, in two versions: the one in PATH, and Debian's, which is years older.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use serde_json::Value;
 
-use crate::{Run, Sandbox, root};
+use crate::{Run, Sandbox, eventually_true, root};
 
 /// A kubectl on a sandbox's cluster, as its administrator.
 #[derive(Debug)]
@@ -39,6 +39,22 @@ impl Kubectl<'_> {
     /// `kubectl apply -f -`
     pub fn apply(&self, manifest: &str) {
         self.run(&["apply", "-f", "-"]).input(manifest).done();
+    }
+
+    /// Makes a claim of 24 MiB, and waits until it is bound to a directory of the node.
+    ///
+    /// # Panics
+    /// It is not.
+    pub fn claim(&self, name: &str, directory: &Path) {
+        let spec = "accessModes: [ReadWriteOnce]\n  storageClassName: \"\"";
+        self.apply(&format!(
+            "apiVersion: v1\nkind: PersistentVolume\nmetadata: {{name: {name}}}\nspec:\n  {spec}\n  capacity: {{storage: 24Mi}}\n  \
+             claimRef: {{namespace: default, name: {name}}}\n  hostPath: {{path: {}}}\n---\n\
+             apiVersion: v1\nkind: PersistentVolumeClaim\nmetadata: {{name: {name}}}\nspec:\n  {spec}\n  volumeName: {name}\n  \
+             resources: {{requests: {{storage: 24Mi}}}}\n",
+            directory.display()
+        ));
+        eventually_true("the claim is bound", 60, || self.field("pvc", name, "/status/phase") == "Bound");
     }
 
     /// An object of the namespace `default` or of none, as the API server tells it; none where it does not exist.

@@ -29,7 +29,7 @@ spec:
     - metadata: {name: disk}
       spec:
         source: {blank: {}}
-        storage: {resources: {requests: {storage: 32Mi}}}
+        storage: {resources: {requests: {storage: 512Mi}}}
   template:
     spec:
       terminationGracePeriodSeconds: 0
@@ -68,7 +68,7 @@ fn a_disk_that_waits_for_its_first_consumer_is_made_filled_and_used() {
     let claim = json!({"apiVersion": "v1", "kind": "PersistentVolumeClaim",
         "metadata": {"name": "disk", "ownerReferences": [{"apiVersion": "cdi.kubevirt.io/v1beta1", "kind": "DataVolume",
             "name": "disk", "uid": uid, "controller": true, "blockOwnerDeletion": true}]},
-        "spec": {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "32Mi"}}}});
+        "spec": {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "512Mi"}}}});
     kubectl.apply(&claim.to_string());
     assert_eq!(
         kubectl.field("vmi", "filled", "/metadata/uid"),

@@ -128,9 +128,11 @@ fn a_disk_is_attached_by_the_control_plane_grows_in_use_and_is_detached() {
     assert_eq!((disks.devices(), disks.undone()), (devices, Vec::new()));
     assert_eq!(count(&disks, "waitforattach"), waited, "a restart mounts nothing");
     if !may_grow_mounted() {
+        // By the claim, and by an event, unless the kubelet was killed between the two.
         eventually("the reason is told", 60, || {
-            let said = kubectl.ok(&["describe", "pod", "writer"]);
-            if said.contains("VolumeResizeFailed") { Ok(()) } else { Err(said) }
+            let conditions = kubectl.field("pvc", "data", "/status/conditions").to_string();
+            let said = kubectl.ok(&["describe", "pod", "writer"]) + &conditions;
+            if said.contains("VolumeResizeFailed") || said.contains("NodeResizeError") { Ok(()) } else { Err(said) }
         });
         kubectl.ok(&["delete", "pod", "writer", "--timeout=60s"]);
         eventually_true("it is detached", 60, || attachments(&kubectl).is_empty() && !disks.attached());

@@ -69,19 +69,6 @@ spec:
     )
 }
 
-/// A claim bound to a directory of the node.
-fn claim(kubectl: &Kubectl<'_>, directory: &std::path::Path) {
-    let spec = "accessModes: [ReadWriteOnce]\n  storageClassName: \"\"";
-    kubectl.apply(&format!(
-        "apiVersion: v1\nkind: PersistentVolume\nmetadata: {{name: kept}}\nspec:\n  {spec}\n  capacity: {{storage: 24Mi}}\n  \
-         claimRef: {{namespace: default, name: kept}}\n  hostPath: {{path: {}}}\n---\n\
-         apiVersion: v1\nkind: PersistentVolumeClaim\nmetadata: {{name: kept}}\nspec:\n  {spec}\n  volumeName: kept\n  \
-         resources: {{requests: {{storage: 24Mi}}}}\n",
-        directory.display()
-    ));
-    eventually_true("the claim is bound", 60, || kubectl.field("pvc", "kept", "/status/phase") == "Bound");
-}
-
 fn wait_status(kubectl: &Kubectl<'_>, name: &str, wanted: &str) {
     eventually(&format!("{name} is {wanted}"), BOOT_S, || {
         let now = kubectl.field("vm", name, "/status/printableStatus");
@@ -100,7 +87,7 @@ fn disks_network_agent_and_screen() {
     let kubectl = sandbox.kubectl();
     let directory = sandbox.home().join("kept");
     std::fs::create_dir(&directory).expect("made");
-    claim(&kubectl, &directory);
+    kubectl.claim("kept", &directory);
     kubectl.ok(&["create", "configmap", "settings", "--from-literal=greeting=from-a-config-map"]);
     kubectl.ok(&["create", "secret", "generic", "words", "--from-literal=word=from-a-secret"]);
     kubectl.ok(&["create", "secret", "generic", "keys", "--from-literal=key=ssh-ed25519 AAAA kim"]);

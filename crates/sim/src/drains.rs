@@ -359,6 +359,8 @@ fn to_evict<'a>(node: &'a str, observer: &'a Observer) -> impl Iterator<Item = &
 
 #[cfg(test)]
 mod tests {
+    use std::slice::from_ref;
+
     use super::*;
     use crate::attacher::Rack;
     use crate::options::NodeFaults;
@@ -401,8 +403,11 @@ mod tests {
         Drains { drained: vec![Drained::new(2, at(10), at(40), then)], ..Drains::default() }
     }
 
-    /// Looks at a node at some times; each with what there is then, and what is to be done.
-    fn check(own: &mut Drains, steps: &[(u64, &[(&'static str, Value)], bool, &[&str])]) {
+    /// When a node is looked at, what there is then, whether its machine is on, and what is to be done.
+    type Step<'a> = (u64, &'a [(&'static str, Value)], bool, &'a [&'a str]);
+
+    /// Looks at a node at some times.
+    fn check(own: &mut Drains, steps: &[Step<'_>]) {
         for (seconds, objects, up, expected) in steps {
             let observer = Observer::of(objects.iter().cloned());
             let done = words(&own.look(at(*seconds), false, &observer, &machines(*up)));
@@ -422,12 +427,12 @@ mod tests {
         check(
             &mut drains,
             &[
-                (9, &[open.clone()], true, &[]),
-                (10, &[open.clone()], true, &[]),
-                (11, &[open.clone()], true, &["Patch node2 true"]),
+                (9, from_ref(&open), true, &[]),
+                (10, from_ref(&open), true, &[]),
+                (11, from_ref(&open), true, &["Patch node2 true"]),
                 // What shows no effect is asked again, and not at once.
-                (12, &[open.clone()], true, &[]),
-                (16, &[open.clone()], true, &["Patch node2 true"]),
+                (12, from_ref(&open), true, &[]),
+                (16, from_ref(&open), true, &["Patch node2 true"]),
                 (17, &full, true, &["Post eviction false"]),
                 (18, &full, true, &[]),
                 (22, &full, true, &["Post eviction false"]),
@@ -441,9 +446,9 @@ mod tests {
         check(
             &mut drains,
             &[
-                (26, &[closed.clone()], false, &[]),
-                (30, &[closed.clone()], true, &[]),
-                (31, &[closed.clone()], true, &["Patch node2 false"]),
+                (26, from_ref(&closed), false, &[]),
+                (30, from_ref(&closed), true, &[]),
+                (31, from_ref(&closed), true, &["Patch node2 false"]),
             ],
         );
         assert!(drains.lack(&Observer::of([closed.clone()])).is_some());

@@ -178,7 +178,8 @@ impl Rule {
                 ));
             }
         }
-        let of_both = !self.non_resource_urls.is_empty() && !(self.resources.is_empty() && self.namespaces.is_empty());
+        let of_resources = !self.resources.is_empty() || !self.namespaces.is_empty();
+        let of_both = of_resources && !self.non_resource_urls.is_empty();
         let why = "nonResourceURLs: rules cannot apply to both regular resources and non-resource URLs";
         of_both.then(|| why.to_owned())
     }

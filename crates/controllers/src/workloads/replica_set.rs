@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::marker::PhantomData;
 use std::sync::Arc;
 
-use carrack_engine::{Controller, EventRecord, Key, Plan, Premise, Refusal, Setup, Time, View, Write};
+use carrack_engine::{Controller, DeleteOptions, EventRecord, Key, Plan, Premise, Refusal, Setup, Time, View, Write};
 use carrack_types::resource::{Kind, Object as _};
 use carrack_types::selector::{map_selects, selects};
 use k8s_openapi::api::apps::v1::{ReplicaSet, ReplicaSetCondition, ReplicaSetStatus};
@@ -217,7 +217,9 @@ fn remove<K: Replicated>(
     order.sort_by(|a, b| pods::goes_before(a, b, &company, now));
     let plan = order.into_iter().take(excess.min(BURST)).fold(Plan::none(), |plan, pod| {
         let told = EventRecord::normal(set, "SuccessfulDelete", format!("Deleted pod: {}", pod.name()));
-        plan.delete(pod.as_ref()).told(told)
+        // Which ones go rests on how each of them is: one that has become ready since is chosen anew. (Upstream's goes.)
+        let options = DeleteOptions { resource_version: pod.metadata.resource_version.clone(), ..Default::default() };
+        plan.delete_with(&Pod::resource(), pod.as_ref(), options).told(told)
     });
     let plan = plan.resting_on(&Premise::unchanged(set));
     if refused.is_some() { plan.each_apart() } else { plan }

@@ -25,16 +25,16 @@ use std::path::{Path, PathBuf};
 /// KubeVirt's user for QEMU, to whom the files of a containerDisk belong.
 const QEMU_USER: u32 = 107;
 
-/// `quiet` keeps the kernel off the slow emulated serial line; the rest skips work that a demo does not need.
-const BOOT_CONFIG: &str = "\
-DEFAULT demo
-PROMPT 0
-NOESCAPE 1
-LABEL demo
-  KERNEL /boot/vmlinuz
-  INITRD /boot/initrd
-  APPEND console=tty0 console=ttyS0,115200 quiet mitigations=off nokaslr cryptomgr.notests 8250.nr_uarts=1 random.trust_cpu=on
-";
+/// What the guest's kernel is told: `quiet` keeps it off the slow emulated serial line; the rest skips work that a demo does not
+/// need.
+pub const KERNEL_ARGS: &str = "console=tty0 console=ttyS0,115200 quiet mitigations=off nokaslr cryptomgr.notests \
+                               8250.nr_uarts=1 random.trust_cpu=on";
+
+fn boot_config() -> String {
+    format!(
+        "DEFAULT demo\nPROMPT 0\nNOESCAPE 1\nLABEL demo\n  KERNEL /boot/vmlinuz\n  INITRD /boot/initrd\n  APPEND {KERNEL_ARGS}\n"
+    )
+}
 
 /// The host files that the guest is made from.
 struct Sources {
@@ -74,7 +74,8 @@ impl Sources {
 /// A Debian package is missing (the error names it), a file cannot be read, or `dir` cannot be written.
 pub fn build_demo_guest(dir: &Path) -> Result<Built, ImageError> {
     let scripts: Vec<&[u8]> = tree::SCRIPTS.iter().map(|(_, _, text)| text.as_bytes()).collect();
-    let recipe = Recipe::new(dir, "demo-guest", &[&[BOOT_CONFIG.as_bytes()], scripts.as_slice()].concat());
+    let boot_config = boot_config();
+    let recipe = Recipe::new(dir, "demo-guest", &[&[boot_config.as_bytes()], scripts.as_slice()].concat());
     // A newer kernel that was installed beside the old one is not taken up until something else changes.
     if let Some(built) = recipe.unchanged() {
         return Ok(built);
@@ -104,6 +105,16 @@ pub fn build_disk(out: &Path) -> Result<(), ImageError> {
     write_disk(&Sources::find()?, out)
 }
 
+/// The guest's kernel on this host, and the initramfs that is all else of the guest: for machines that boot them without a disk.
+///
+/// # Errors
+/// As for [`build_demo_guest`].
+pub fn boot_files() -> Result<(PathBuf, Vec<u8>), ImageError> {
+    let sources = Sources::find()?;
+    let initrd = tree::build(&sources)?.cpio();
+    Ok((sources.kernel.image, initrd))
+}
+
 fn write_disk(sources: &Sources, out: &Path) -> Result<(), ImageError> {
     let initrd = tree::build(sources)?.cpio();
     let mut files = Tree::new();
@@ -111,7 +122,7 @@ fn write_disk(sources: &Sources, out: &Path) -> Result<(), ImageError> {
     let entries: [(&str, Vec<u8>); 5] = [
         ("isolinux/isolinux.bin", content(&sources.isolinux)?),
         ("isolinux/ldlinux.c32", content(&sources.ldlinux)?),
-        ("isolinux/isolinux.cfg", BOOT_CONFIG.into()),
+        ("isolinux/isolinux.cfg", boot_config().into()),
         ("boot/vmlinuz", content(&sources.kernel.image)?),
         ("boot/initrd", initrd),
     ];

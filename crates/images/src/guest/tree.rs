@@ -16,6 +16,7 @@ pub(super) const SCRIPTS: &[(&str, u32, &str)] = &[
     ("/etc/udhcpc.script", 0o755, include_str!("../../../../guest/udhcpc.script")),
     // The names that busybox acpid gives to the power button's event.
     ("/etc/acpi/PWRF/00000080", 0o755, include_str!("../../../../guest/acpi.power")),
+    ("/usr/sbin/chpasswd", 0o755, include_str!("../../../../guest/chpasswd")),
     ("/etc/passwd", 0o644, "root:x:0:0:root:/root:/bin/sh\n"),
     ("/etc/group", 0o644, "root:x:0:\n"),
     // Nobody can log in until NoCloud data says who.

@@ -388,6 +388,12 @@ fn all_containers_start_again_together() {
         json!([{"action": "RestartAllContainers", "exitCodes": {"operator": "In", "values": [42]}}]);
     p["spec"]["ephemeralContainers"] = json!([{"name": "e", "image": "i"}]);
     let p: Pod = carrack_types::json::from_value(p).unwrap();
+    // Somebody has looked at it in `e`.
+    let looked_at = |sandboxes: &[(u32, bool)], containers: &[&str]| {
+        let mut case = Case::new(p.clone(), sandboxes, containers);
+        case.ran_before.insert("e".into(), 0);
+        case
+    };
     let one = &[(0, true)][..];
     for (sandboxes, containers, expected) in [
         // What runs is killed, and nothing starts before that.
@@ -411,16 +417,14 @@ fn all_containers_start_again_together() {
         // Who looks at it goes on looking.
         (one, &["e:0@s0=run", "i:0@s0=0", "a:0@s0=42", "b:0@s0=0"], "+i1"),
     ] {
-        let mut case = Case::new(p.clone(), sandboxes, containers);
-        case.ran_before.insert("e".into(), 0);
-        assert_eq!(case.run(), expected, "{containers:?}");
+        assert_eq!(looked_at(sandboxes, containers).run(), expected, "{containers:?}");
     }
     // How it ends says nothing where it was stopped to start again, or has started again since.
-    let mut case = Case::new(p.clone(), one, &["i:0@s0=0", "a:0@s0=42", "b:0@s0=run"]);
+    let mut case = looked_at(one, &["i:0@s0=0", "a:0@s0=42", "b:0@s0=run"]);
     case.restarting.insert("a0".into());
     assert_eq!(case.run(), "+a1");
     let since = ["i:0@s0=0", "a:0@s0=42", "a:1@s0=run", "b:0@s0=run"];
-    assert_eq!(Case::new(p.clone(), one, &since).run(), "");
-    let case = Case::new(p, one, &["i:0@s0=0", "a:0@s0=42", "b:0@s0=run"]);
+    assert_eq!(looked_at(one, &since).run(), "");
+    let case = looked_at(one, &["i:0@s0=0", "a:0@s0=42", "b:0@s0=run"]);
     assert!(case.with(|f| run(f).kill.iter().all(|kill| kill.at_once)), "without a hook and without any time");
 }

@@ -25,6 +25,12 @@ fn running(w: &World) -> BTreeMap<String, u32> {
     running.map(|c| (c.record.name.clone(), c.record.attempt)).collect()
 }
 
+/// The containers that run, by name, with the rounds that they are of.
+fn rounds(w: &World) -> BTreeMap<String, u32> {
+    let running = w.node.containers.values().filter(|c| c.record.may_run());
+    running.map(|c| (c.record.name.clone(), c.record.round)).collect()
+}
+
 fn restarting(w: &World) -> Option<&str> {
     let conditions = w.api.objects[POD]["status"]["conditions"].as_array()?;
     conditions.iter().find(|c| c["type"] == "AllContainersRestarting")?["status"].as_str()
@@ -89,10 +95,11 @@ fn a_kubelet_that_is_killed_goes_on_with_it() {
         }
         w.set_api_down(false);
         w.run(60);
-        assert_eq!(running(&w), BTreeMap::from([("i".into(), 1)]), "seed {seed}");
+        // What was made and never started is made once more, with another count: what counts is the round.
+        assert_eq!(rounds(&w), BTreeMap::from([("i".into(), 1)]), "seed {seed}");
         ends(&mut w, "i", 0);
         w.run(60);
-        assert_eq!(running(&w), BTreeMap::from([("c".into(), 1), ("w".into(), 1)]), "seed {seed}");
+        assert_eq!(rounds(&w), BTreeMap::from([("c".into(), 1), ("w".into(), 1)]), "seed {seed}");
         assert_eq!(w.phase(), "Running", "seed {seed}");
     });
 }

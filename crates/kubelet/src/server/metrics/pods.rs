@@ -8,11 +8,14 @@ use k8s_openapi::api::core::v1::Pod;
 use super::Page;
 use crate::spec::pod;
 
+/// Whether a pod is counted.
+type Counts = fn(&Pod) -> bool;
+
 /// The page.
 pub(in crate::server) fn pods(all: &[Arc<Pod>]) -> String {
     let mut page = Page::default();
     let goes_on = |pod: &Pod| !pod::is_terminal(pod);
-    let families: [(&str, &str, fn(&Pod) -> bool); 2] = [
+    let families: [(&str, &str, Counts); 2] = [
         ("kubelet_desired_pods", "[ALPHA] The number of pods the kubelet is being instructed to run.", |_| true),
         (
             "kubelet_active_pods",
