@@ -29,7 +29,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context as _;
-use carrack_auth::kubeconfig::Kubeconfig;
+use carrack_auth::kubeconfig::{Kubeconfig, Target};
 use carrack_engine::Transport;
 use carrack_noderuntime::process::ProcessId;
 use carrack_schema::validate::names;
@@ -67,14 +67,18 @@ where
     role(transport, stop).await
 }
 
+/// The API server that a kubeconfig names, and what it says of it.
+fn target(kubeconfig: &Path) -> anyhow::Result<Target> {
+    let context = || format!("cannot use the kubeconfig {}", kubeconfig.display());
+    Kubeconfig::load(kubeconfig).with_context(context)?.resolve(None).with_context(context)
+}
+
 /// The certificate authority that a kubeconfig trusts, in PEM.
 ///
 /// # Errors
 /// The kubeconfig cannot be used, or trusts anybody.
 pub fn cluster_ca(kubeconfig: &Path) -> anyhow::Result<String> {
-    let context = || format!("cannot use the kubeconfig {}", kubeconfig.display());
-    let target = Kubeconfig::load(kubeconfig).with_context(context)?.resolve(None).with_context(context)?;
-    target.ca_pem.context("the kubeconfig names no certificate authority")
+    target(kubeconfig)?.ca_pem.context("the kubeconfig names no certificate authority")
 }
 
 /// The host, and the port if it is said, of the API server that a kubeconfig names: what measures of requests call it.
@@ -82,8 +86,7 @@ pub fn cluster_ca(kubeconfig: &Path) -> anyhow::Result<String> {
 /// # Errors
 /// The kubeconfig cannot be used.
 pub fn server(kubeconfig: &Path) -> anyhow::Result<String> {
-    let context = || format!("cannot use the kubeconfig {}", kubeconfig.display());
-    let target = Kubeconfig::load(kubeconfig).with_context(context)?.resolve(None).with_context(context)?;
+    let target = target(kubeconfig)?;
     let place = target.server.split_once("://").map_or(target.server.as_str(), |(_, place)| place);
     Ok(place.split('/').next().unwrap_or_default().to_owned())
 }

@@ -48,7 +48,7 @@ pub fn consumer_of(pod: &Pod) -> Option<&str> {
 }
 
 /// The instance that a pod was made for.
-fn instance_of(pod: &Pod) -> Option<&OwnerReference> {
+pub(crate) fn instance_of(pod: &Pod) -> Option<&OwnerReference> {
     let owner = pod.metadata.owner_references.iter().flatten().find(|owner| owner.controller == Some(true))?;
     is_instance(owner).then_some(owner)
 }

@@ -1,6 +1,7 @@
 //! ServiceAccount: a pod runs as a service account that exists, and finds its token, the cluster's
 //! certificate authority and its namespace mounted where clients look for them.
 
+use carrack_auth::node::graph::MIRROR_POD_ANNOTATION;
 use carrack_auth::token::MOUNTED_EXPIRATION_S;
 use serde_json::{Value, json};
 
@@ -13,15 +14,13 @@ use crate::status::Status;
 const MOUNT_PATH: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
 /// Names of volumes that hold them begin so.
 const VOLUME_PREFIX: &str = "kube-api-access-";
-/// Pods that mirror a node's static ones have no service account.
-const MIRROR: &str = "kubernetes.io/config.mirror";
 
 pub(super) struct ServiceAccountTokens;
 
 fn concerns(attributes: &Attributes<'_>) -> bool {
     attributes.is("", "pods")
         && attributes.operation == Operation::Create
-        && meta(&attributes.object, "annotations").and_then(|a| a.get(MIRROR)).is_none()
+        && meta(&attributes.object, "annotations").and_then(|a| a.get(MIRROR_POD_ANNOTATION)).is_none()
 }
 
 /// Whether a pod says in this write which secrets it takes; if so, whether it is new.

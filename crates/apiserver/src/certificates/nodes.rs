@@ -4,6 +4,7 @@
 //! Upstream: `admitPodCertificateRequest` of `plugin/pkg/admission/noderestriction`. What differs from what is stored is told
 //! there as an error of the server, whose caches may lag behind; here nothing lags, and it is a conflict.
 
+use carrack_auth::node::graph::MIRROR_POD_ANNOTATION;
 use serde_json::Value;
 
 use super::{GROUP, OF_PODS};
@@ -13,9 +14,6 @@ use crate::object::{Object, at, meta, meta_str, str_at};
 use crate::server::Inner;
 use crate::status::Status;
 use crate::stored;
-
-/// Marks a pod that stands for one of the node's own.
-const MIRROR: &str = "kubernetes.io/config.mirror";
 
 /// Checks what a node writes of certificates of pods. Callers that are no nodes may ask for what they are allowed to.
 ///
@@ -41,7 +39,7 @@ pub(super) async fn check(server: &Inner, attributes: &Attributes<'_>) -> Result
         let why = format!("pod {place:?} is not running on node {node:?} named in the PodCertificateRequest");
         return Err(attributes.forbidden(&why));
     }
-    if meta(&pod, "annotations").is_some_and(|annotations| annotations.get(MIRROR).is_some()) {
+    if meta(&pod, "annotations").is_some_and(|annotations| annotations.get(MIRROR_POD_ANNOTATION).is_some()) {
         return Err(attributes.forbidden(&format!("pod {place:?} is a mirror pod")));
     }
     let its_account = str_at(&pod, &["spec", "serviceAccountName"]);

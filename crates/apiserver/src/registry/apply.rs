@@ -53,7 +53,11 @@ pub(crate) fn read(cx: &mut Cx<'_>, body: &[u8]) -> Result<Object, Status> {
     let is_json = body.iter().find(|byte| !byte.is_ascii_whitespace()) == Some(&b'{');
     let json = is_json.then(|| decode::parse(body, Format::Json, Limits::default()).ok()).flatten();
     let parsed = match json {
-        Some(parsed) => parsed,
+        // As for YAML.
+        Some(mut parsed) => {
+            decode::whole_numbers(&mut parsed.value);
+            parsed
+        }
         None => decode::parse(body, Format::Yaml, Limits::default()).map_err(|error| match error {
             decode::DecodeError::TooLarge { limit } => Status::too_large(limit),
             other => Status::bad_request(format!("error decoding YAML: {other}")),
@@ -68,10 +72,7 @@ pub(crate) fn read(cx: &mut Cx<'_>, body: &[u8]) -> Result<Object, Status> {
             return Err(Status::bad_request(format!("error strict decoding YAML: {}", findings.join(", "))));
         }
     }
-    // As for YAML, also where it is JSON.
-    let mut value = parsed.value;
-    decode::whole_numbers(&mut value);
-    match value {
+    match parsed.value {
         Value::Object(object) => Ok(object),
         _ => Err(Status::bad_request("error decoding YAML: the body is not an object")),
     }

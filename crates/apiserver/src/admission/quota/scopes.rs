@@ -21,8 +21,29 @@ pub(super) struct Selector {
 impl Selector {
     /// Whether an object is among them.
     pub(super) fn holds(&self, plural: &str, object: &Object) -> bool {
-        let values: Vec<&str> = self.values.iter().map(String::as_str).collect();
-        holds(&self.scope_name, &self.operator, &values, plural, object)
+        let scope = self.scope_name.as_str();
+        let is_listed = |value: &str| self.values.iter().any(|one| one == value);
+        let by_value = |value: &str| match self.operator.as_str() {
+            "In" => is_listed(value),
+            "NotIn" => !is_listed(value),
+            "DoesNotExist" => value.is_empty(),
+            _ => !value.is_empty(),
+        };
+        if plural == "persistentvolumeclaims" {
+            return scope == "VolumeAttributesClass" && attributes_classes(object).into_iter().any(by_value);
+        }
+        if plural != "pods" {
+            return false;
+        }
+        match scope {
+            "Terminating" => has_deadline(object),
+            "NotTerminating" => !has_deadline(object),
+            "BestEffort" => class(object) == "BestEffort",
+            "NotBestEffort" => class(object) != "BestEffort",
+            "PriorityClass" => by_value(str_at(object, &["spec", "priorityClassName"])),
+            "CrossNamespacePodAffinity" => crosses_namespaces(object),
+            _ => false,
+        }
     }
 }
 
@@ -57,30 +78,6 @@ pub(super) fn matches(quota: &Object, plural: &str, object: &Object) -> bool {
 /// A pod's quality-of-service class.
 fn class(pod: &Object) -> &'static str {
     qos::class(pod.get("spec").unwrap_or(&Value::Null))
-}
-
-fn holds(scope: &str, operator: &str, values: &[&str], plural: &str, object: &Object) -> bool {
-    let by_value = |value: &str| match operator {
-        "In" => values.contains(&value),
-        "NotIn" => !values.contains(&value),
-        "DoesNotExist" => value.is_empty(),
-        _ => !value.is_empty(),
-    };
-    if plural == "persistentvolumeclaims" {
-        return scope == "VolumeAttributesClass" && attributes_classes(object).into_iter().any(by_value);
-    }
-    if plural != "pods" {
-        return false;
-    }
-    match scope {
-        "Terminating" => has_deadline(object),
-        "NotTerminating" => !has_deadline(object),
-        "BestEffort" => class(object) == "BestEffort",
-        "NotBestEffort" => class(object) != "BestEffort",
-        "PriorityClass" => by_value(str_at(object, &["spec", "priorityClassName"])),
-        "CrossNamespacePodAffinity" => crosses_namespaces(object),
-        _ => false,
-    }
 }
 
 /// The classes of attributes that a claim has, is to have, or is being given (kubernetes

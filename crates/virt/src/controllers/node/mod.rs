@@ -38,7 +38,7 @@ use serde_json::json;
 
 use super::Planted;
 use crate::fence::{self, SUSPECT_AFTER};
-use crate::identity::is_instance;
+use crate::identity::instance_of;
 use listener::Listener;
 
 /// Silence after which a node without a Lease takes no more instances.
@@ -219,8 +219,7 @@ fn guests<'a>(node: &'a str, view: &'a View<'_>, over_too: bool) -> impl Iterato
 /// The instances that have a launcher on a node.
 pub(super) fn launched<'a>(node: &str, view: &'a View<'_>) -> impl Iterator<Item = &'a VirtualMachineInstance> {
     let owner = |pod: &'a Pod| {
-        let mut owners = pod.metadata.owner_references.iter().flatten();
-        let owner = owners.find(|owner| owner.controller == Some(true)).filter(|owner| is_instance(owner))?;
+        let owner = instance_of(pod)?;
         let vmi = view.get::<VirtualMachineInstance>(pod.namespace(), &owner.name)?;
         (vmi.uid() == owner.uid).then_some(vmi.as_ref())
     };

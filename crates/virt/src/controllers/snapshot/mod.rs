@@ -38,11 +38,9 @@ use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
 use k8s_openapi::api::storage::v1::StorageClass;
 use serde_json::json;
 
-use super::{Config, Planted};
+use super::{Config, Planted, defined};
 use crate::diff::merge_patch;
 use classes::{Classes, Kinds};
-
-use super::defined;
 pub use content::ContentController;
 use source::Source;
 use status::Turn;

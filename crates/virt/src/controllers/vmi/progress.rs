@@ -169,12 +169,12 @@ enum Filled {
 /// DataVolumes, nobody fills them. (Upstream: `VolumeReadyToAttachToNode` in pkg/storage/types.)
 fn filled(world: &World<'_>, claim: &PersistentVolumeClaim) -> Filled {
     let Some(owner) = filler_of(claim) else { return Filled::Yes };
-    let has_volume = claim.spec.as_ref().is_some_and(|spec| spec.volume_name.is_some());
+    let is_unbound = !claim.is_deleting() && claim.spec.as_ref().is_none_or(|spec| spec.volume_name.is_none());
     match find::<DataVolume>(world.view, claim.namespace(), &owner.name) {
         Found::Undefined => Filled::Yes,
         Found::There(volume) if volume.is_usable() => Filled::Yes,
-        Found::There(volume) if volume.waits_for_consumer() && volume.uid() == owner.uid && !has_volume => {
-            if claim.is_deleting() { Filled::No } else { Filled::OnceConsumed }
+        Found::There(volume) if volume.waits_for_consumer() && volume.uid() == owner.uid && is_unbound => {
+            Filled::OnceConsumed
         }
         Found::Unknown => Filled::Unknown,
         Found::Absent | Found::There(_) => Filled::No,
