@@ -539,7 +539,8 @@ impl Manager {
         }
         if run.failed || run.left_out {
             hosted.queue.add_failed(key.clone(), now, &mut self.rng);
-        } else {
+        } else if !run.again {
+            // One that stepped back has tried nothing: two keys that do so before each other, and fail by turns, would never wait.
             hosted.queue.succeeded(key);
         }
         if let Some(after) = run.requeue_after {

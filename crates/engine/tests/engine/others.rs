@@ -2,10 +2,13 @@
 
 #![expect(clippy::expect_used, clippy::panic, reason = "a test fails by panicking, and its inputs are its own")]
 
+use std::collections::BTreeSet;
+use std::time::Duration;
+
 use bytes::Bytes;
 use carrack_engine::{
     ApiError, ApiRequest, ApiResponse, CallId, Controller, Core as _, Effect, Effects, Input, Key, Manager, Method,
-    Never, Plan, Premise, Rng, Setup, StatusError, Time, View, WatchId, WatchItem,
+    Never, Plan, Premise, Rng, Setup, StatusError, Time, TimerId, View, WatchId, WatchItem,
 };
 use carrack_types::resource::Object as _;
 use k8s_openapi::api::core::v1::ConfigMap;
@@ -52,25 +55,35 @@ struct Run {
     fx: Effects<Never>,
     watch: Option<WatchId>,
     requests: Vec<(CallId, ApiRequest)>,
+    now: Time,
+    timers: BTreeSet<(Time, TimerId)>,
 }
 
 impl Run {
     fn new(controllers: [Marks; 2]) -> Self {
         let [one, two] = controllers;
         let core = Manager::new("test", Rng::new(1)).with(one).with(two);
-        let mut run = Self { core, fx: Effects::new(), watch: None, requests: Vec::new() };
+        let mut run = Self {
+            core,
+            fx: Effects::new(),
+            watch: None,
+            requests: Vec::new(),
+            now: Time::from_unix_s(1),
+            timers: BTreeSet::new(),
+        };
         run.step(Input::Start);
         let list = json!({"metadata": {"resourceVersion": "5"}, "items": [map(5, &[])]});
         run.answer(&list);
         run
     }
     fn step(&mut self, input: Input<Never>) {
-        self.core.step(Time::from_unix_s(1), input, &mut self.fx);
+        self.core.step(self.now, input, &mut self.fx);
         while let Some(effect) = self.fx.pop() {
             match effect {
                 Effect::Api(id, request) => self.requests.push((id, request)),
                 Effect::Watch(id, _) => self.watch = Some(id),
-                Effect::Unwatch(_) | Effect::Timer(..) => {}
+                Effect::Unwatch(_) => {}
+                Effect::Timer(id, at) => _ = self.timers.insert((at, id)),
                 other => panic!("unexpected: {other:?}"),
             }
         }
@@ -78,6 +91,10 @@ impl Run {
     fn give(&mut self, result: Result<ApiResponse, ApiError>) {
         let (id, _) = self.requests.remove(0);
         self.step(Input::Api { id, result });
+    }
+    fn refuse(&mut self, code: u16, reason: &str) {
+        let refused = StatusError { code, reason: reason.into(), ..StatusError::default() };
+        self.give(Err(ApiError::Status(Box::new(refused))));
     }
     fn answer(&mut self, body: &Value) {
         self.give(Ok(ApiResponse { status: 200, body: Bytes::from(body.to_string()) }));
@@ -124,11 +141,31 @@ fn a_write_waits_for_anothers_and_rests_on_its_outcome() {
 #[test]
 fn a_write_that_comes_to_nothing_holds_nobody_up() {
     let mut run = Run::new([Marks { name: "a", child: false }, Marks { name: "b", child: false }]);
-    let refused = StatusError { code: 403, reason: "Forbidden".into(), ..StatusError::default() };
-    run.give(Err(ApiError::Status(Box::new(refused))));
+    run.refuse(403, "Forbidden");
     assert_eq!(run.writes(), patch("5"), "the second is sent");
     // One whose outcome is unknown is not waited for either: its own key asks what became of it.
     let mut run = Run::new([Marks { name: "a", child: false }, Marks { name: "b", child: false }]);
     run.give(Err(ApiError::Transport("no reply".into())));
     assert_eq!(run.writes(), patch("5"));
+}
+
+/// Each steps back before the other, and fails when its turn comes: what is refused comes later each time all the same.
+#[test]
+fn two_that_fail_by_turns_wait_longer_and_longer() {
+    let mut run = Run::new([Marks { name: "a", child: false }, Marks { name: "b", child: false }]);
+    let (end, mut refused) = (run.now + Duration::from_secs(10), 0);
+    while run.now < end {
+        if run.requests.is_empty() {
+            let (at, id) = run.timers.pop_first().expect("both come back");
+            run.now = run.now.max(at);
+            run.step(Input::Timer(id));
+        } else {
+            // So long is a request under way: as long as the first pause.
+            run.now = run.now + Duration::from_millis(10);
+            run.refuse(409, "Conflict");
+            refused += 1;
+        }
+    }
+    // 5 ms, doubled until ten seconds are over, is a dozen times; for each of the two.
+    assert!((12..30).contains(&refused), "{refused} times in ten seconds");
 }
