@@ -34,7 +34,7 @@ pub use kubectl::{Kubectl, debian_kubectl};
 pub use plugin::Plugin;
 pub use qmp::Qemu;
 pub use run::{Output, Run};
-pub use sandbox::{LIMITS, NODE_IP, OUTSIDE_IP, Sandbox};
+pub use sandbox::{LIMITS, NODE_IP, OUTSIDE_IP, Sandbox, wait_gone};
 
 /// The repository.
 #[must_use]

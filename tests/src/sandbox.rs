@@ -28,6 +28,9 @@ imageGCHighThresholdPercent: 100
 evictionHard: {memory.available: 100Mi, nodefs.available: 0%, imagefs.available: 0%, nodefs.inodesFree: 0%}
 ";
 
+/// What `carrack up` says where there is nothing to start.
+const RUNS_ALREADY: &str = "runs already";
+
 static COUNT: AtomicU32 = AtomicU32::new(0);
 
 /// A network namespace and a data directory, in which `carrack` runs.
@@ -114,12 +117,15 @@ impl Sandbox {
     /// `carrack up --detach` with these flags.
     ///
     /// # Panics
-    /// It fails, or the number of nodes is none.
+    /// It fails, a cluster runs already, or the number of nodes is none.
     pub fn start(&self, flags: &[&str]) {
         let nodes = flags.iter().position(|flag| *flag == "--nodes").and_then(|at| flags.get(at + 1));
         crate::prepared::give(self, nodes.map(|count| count.parse().expect("a number of nodes")));
         let arguments: Vec<&str> = ["up", "--detach"].into_iter().chain(flags.iter().copied()).collect();
-        self.carrack(&arguments).limit_s(180).done();
+        let output = self.carrack(&arguments).limit_s(180).output();
+        assert_eq!(output.code, Some(0), "{output}");
+        // To one that is just ending, and does not know it, that is no failure.
+        assert!(!output.to_string().contains(RUNS_ALREADY), "nothing was started: {output}");
     }
 
     /// Where the cluster lives.
@@ -321,10 +327,7 @@ impl Sandbox {
         let pid = self.pid();
         let process = rustix::process::Pid::from_raw(pid).expect("a pid");
         rustix::process::kill_process(process, rustix::process::Signal::KILL).expect("it is there");
-        crate::eventually_true("the killed process is gone", 10, || {
-            let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-            stat.is_empty() || stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with('Z'))
-        });
+        wait_gone(pid, 10);
     }
 
     /// What is left of the cluster on the machine, as `scripts/leftovers` sees it; empty when nothing is.
@@ -378,6 +381,18 @@ impl Drop for Sandbox {
             panic!("{problem}");
         }
     }
+}
+
+/// Waits until a process is gone that runs `carrack up` ([`Sandbox::pid`]). What it takes away as it ends goes before it does, and
+/// until it is gone a cluster that is started is told that one runs already.
+///
+/// # Panics
+/// It is still there.
+pub fn wait_gone(pid: i32, limit_s: u64) {
+    crate::eventually_true("the process is gone", limit_s, || {
+        let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+        stat.is_empty() || stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with('Z'))
+    });
 }
 
 /// Does something in a network namespace.

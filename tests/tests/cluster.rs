@@ -11,7 +11,9 @@ fn up_is_idempotent_and_down_leaves_nothing() {
     let kubectl = sandbox.kubectl();
     assert_contains(&kubectl.ok(&["get", "namespaces", "-o", "name"]), &["namespace/default", "namespace/kube-system"]);
     let pid = sandbox.pid();
-    sandbox.start(&[]);
+    let said = sandbox.carrack(&["up", "--detach"]).output();
+    assert_eq!(said.code, Some(0), "{said}");
+    assert_contains(&said.to_string(), &["runs already", &pid.to_string()]);
     assert_eq!(sandbox.pid(), pid, "the second `up --detach` started another process");
     let said = sandbox.carrack(&["up"]).fails();
     assert_contains(&said, &["runs already", &pid.to_string()]);
@@ -63,6 +65,23 @@ fn a_killed_cluster_comes_back_with_the_same_containerd() {
     sandbox.start(&[]);
     assert_eq!(containerd(&sandbox), before, "containerd was not adopted");
     assert_eq!(kubectl.field("configmap", "kept", "/data/a"), "b");
+}
+
+/// One that ends is waited for: nobody is told that it runs, and left with nothing.
+#[test]
+fn a_cluster_that_ends_is_started_again() {
+    let sandbox = Sandbox::up(&[]);
+    let pid = sandbox.pid();
+    let process = Pid::from_raw(pid).expect("a pid");
+    rustix::process::kill_process(process, Signal::TERM).expect("it is there");
+    let pidfile = sandbox.data_dir().join("carrack.pid");
+    // Gone with its end, if it has come to that by now.
+    eventually_true("it says that it ends", 30, || {
+        std::fs::read_to_string(&pidfile).map_or(true, |line| line.trim_end().ends_with(" ending"))
+    });
+    sandbox.start(&[]);
+    assert_ne!(sandbox.pid(), pid);
+    sandbox.kubectl().ok(&["get", "--raw", "/readyz"]);
 }
 
 #[test]

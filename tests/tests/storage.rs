@@ -5,7 +5,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use carrack_e2e::{Kubectl, Sandbox, assert_contains, eventually, eventually_true, may_grow_mounted, root};
+use carrack_e2e::{Kubectl, Sandbox, assert_contains, eventually, eventually_true, may_grow_mounted, root, wait_gone};
 
 fn example(name: &str) -> String {
     root().join("examples").join(name).display().to_string()
@@ -253,8 +253,11 @@ impl Faulty {
         self.sandbox.start(&["--storage-faults", &self.file.display().to_string()]);
     }
 
+    /// All of it at once: a driver that looks meanwhile has the faults before or these.
     fn fault(&self, text: &str) {
-        fs::write(&self.file, text).expect("written");
+        let part = self.file.with_extension("part");
+        fs::write(&part, text).expect("written");
+        fs::rename(&part, &self.file).expect("in its place");
     }
 
     fn calls(&self, method: &str) -> usize {
@@ -331,9 +334,11 @@ fn agents_and_driver_may_die_while_a_pod_writes() {
     kubectl.ok(&["delete", "pod", "writer", "--wait=false"]);
     eventually_true("it is asked for", 60, || faulty.calls("NodeUnpublishVolume") > 0);
     assert_eq!(mount_of(&uid), before, "the driver refused");
+    let cluster = sandbox.pid();
     faulty.fault("NodeUnstageVolume exit-after");
-    // The driver's process is the cluster's: it dies after the unstage, before its answer.
-    eventually_true("the process is gone", 60, || !faulty.file.exists());
+    // The driver's process is the cluster's: it dies after the unstage, before its answer. Its faults go a moment before it does.
+    wait_gone(cluster, 60);
+    assert!(!faulty.file.exists(), "it died of something else");
     faulty.start();
     eventually_true("the volume is detached", 90, || attached(&sandbox.data_dir()).is_empty());
     assert_eq!(mount_of(&uid), "");

@@ -98,6 +98,8 @@ pub enum Planted {
     ClaimsByName,
     /// A claim whose volume is to be made at a node takes one that is free, wherever that is.
     TakesFree,
+    /// A volume whose claim is gone does not learn that its node has let go of it.
+    ReleasesUnheard,
     /// Pods that are to go and never had a node are left to themselves.
     UnplacedStay,
     /// Pods of a Job do not tell of failures of their index that the failure policy ignores.

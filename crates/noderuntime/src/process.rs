@@ -133,10 +133,32 @@ impl ProcessId {
     /// # Errors
     /// The directory cannot be written.
     pub fn write_pidfile(&self, pidfile: &Path) -> io::Result<()> {
-        let part = pidfile.with_extension("pid.part");
-        fs::write(&part, self.to_line())?;
-        fs::rename(&part, pidfile)
+        write_whole(pidfile, &self.to_line())
     }
+
+    /// Writes the pidfile once more, with the word that this process ends. To whoever looks for the process it names the same one.
+    ///
+    /// # Errors
+    /// The directory cannot be written.
+    pub fn write_ending(&self, pidfile: &Path) -> io::Result<()> {
+        write_whole(pidfile, &format!("{} {ENDING}\n", self.to_line().trim_end()))
+    }
+
+    /// Whether the process that `pidfile` names still runs, and has said there that it ends.
+    #[must_use]
+    pub fn is_ending(pidfile: &Path) -> bool {
+        let line = fs::read_to_string(pidfile).unwrap_or_default();
+        line.split_whitespace().nth(3) == Some(ENDING) && Self::from_line(&line).is_some_and(|named| named.is_alive())
+    }
+}
+
+/// The word behind a process in its pidfile, once it ends.
+const ENDING: &str = "ending";
+
+fn write_whole(pidfile: &Path, line: &str) -> io::Result<()> {
+    let part = pidfile.with_extension("pid.part");
+    fs::write(&part, line)?;
+    fs::rename(&part, pidfile)
 }
 
 fn send(handle: &OwnedFd, signal: Signal) -> io::Result<()> {
@@ -272,9 +294,15 @@ mod tests {
         earlier.terminate(Duration::from_secs(1)).expect("nothing to end");
         assert!(id.is_alive(), "the process with the same number was left alone");
 
+        assert!(!ProcessId::is_ending(&pidfile), "it has not said so");
+        id.write_ending(&pidfile).expect("pidfile is written");
+        assert!(ProcessId::is_ending(&pidfile));
+        assert_eq!(ProcessId::from_pidfile(&pidfile), Some(id.clone()), "it is the same process");
+
         id.terminate(Duration::from_secs(5)).expect("it ends");
         assert!(!id.is_alive());
         assert_eq!(ProcessId::from_pidfile(&pidfile), None);
+        assert!(!ProcessId::is_ending(&pidfile), "it has ended");
         child.wait().expect("reaped");
     }
 

@@ -170,6 +170,7 @@ impl Hosted {
                     Some(Bug::ClaimsGo) => Some(Planted::ClaimsGo),
                     Some(Bug::ClaimsByName) => Some(Planted::ClaimsByName),
                     Some(Bug::TakesFree) => Some(Planted::TakesFree),
+                    Some(Bug::ReleasesUnheard) => Some(Planted::ReleasesUnheard),
                     Some(Bug::CarelessDetach) => Some(Planted::CarelessDetach),
                     Some(Bug::CarelessInlineDetach) => Some(Planted::CarelessInlineDetach),
                     Some(Bug::HastyOrphans) => Some(Planted::HastyOrphans),

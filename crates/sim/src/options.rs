@@ -127,7 +127,13 @@ impl Options {
                 own.safety = own.safety.min(Duration::from_secs(60));
             }
             Some(Bug::AdoptedUnasked) => own.safety = own.safety.min(Duration::from_secs(90)),
-            Some(Bug::IllDevicesGiven | Bug::UnwrittenCounts | Bug::RefusedCounts | Bug::CordonsUnheard) => {
+            Some(
+                Bug::IllDevicesGiven
+                | Bug::UnwrittenCounts
+                | Bug::RefusedCounts
+                | Bug::CordonsUnheard
+                | Bug::ReleasesUnheard,
+            ) => {
                 own.machines = false;
                 own.safety = own.safety.min(Duration::from_secs(60));
             }
@@ -730,8 +736,10 @@ impl Swarm {
                 crash_one_in_effects = 0;
                 intervals = Intervals::default();
             }
-            // Another node to go to, and a scheduler that lives on: who starts anew reads of cordons.
-            Some(Bug::CordonsUnheard) => (nodes, crash_one_in_effects, intervals) = (2, 0, Intervals::default()),
+            // Another node to go to, and processes that live on: who starts anew reads of cordons, and of what nodes use.
+            Some(Bug::CordonsUnheard | Bug::ReleasesUnheard) => {
+                (nodes, crash_one_in_effects, intervals) = (2, 0, Intervals::default());
+            }
             Some(Bug::HastyOrphans) => intervals.vanish = Some(Duration::from_secs(15)),
             Some(Bug::ClocksOfAnother) => {
                 // Leaders that are cut off, and lead again.

@@ -953,6 +953,13 @@ const OTHERS: &[Plant] = &[
         also: &[],
         bug: Bug::CordonsUnheard,
     },
+    Plant {
+        name: "releases-unheard",
+        what: "a volume whose claim is gone does not learn that its node has let go of it, and its data stays",
+        found_by: "liveness",
+        also: &[],
+        bug: Bug::ReleasesUnheard,
+    },
 ];
 
 /// The planted bug of a name.

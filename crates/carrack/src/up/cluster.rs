@@ -189,6 +189,7 @@ pub async fn run(args: &UpArgs, report: Report, stop: CancellationToken) -> anyh
         },
         () = stop.cancelled() => None,
     };
+    say_ending(&machine.layout);
     roles_stop.cancel();
     if tokio::time::timeout(ROLES_END, async { while tasks.join_next().await.is_some() {} }).await.is_err() {
         tracing::warn!("some roles did not end within {} s", ROLES_END.as_secs());
@@ -586,29 +587,32 @@ async fn wait_ready(server: &ApiServer) {
     }
 }
 
-/// How long a process that ends may hold the lock, at the most.
+/// How long a process that was killed may hold the lock, at the most.
 const LET_GO: Duration = Duration::from_secs(5);
 
 /// Takes the data directory for this process, and says so in the pidfile. The lock ends with the process, however it
-/// ends.
+/// ends; one that has said that it ends is waited for.
 pub(crate) fn take(layout: &Layout) -> anyhow::Result<File> {
-    let path = layout.lockfile();
-    let began = std::time::Instant::now();
+    let (path, pidfile) = (layout.lockfile(), layout.pidfile());
+    let (began, mut limit) = (Instant::now(), LET_GO);
     let held = loop {
         let held = lock::try_lock(layout).with_context(|| format!("cannot write {}", path.display()))?;
+        let ends = ProcessId::is_ending(&pidfile);
+        if ends {
+            limit = UP_GRACE + LET_GO;
+        }
         // A holder that was killed lets go when its last thread has ended, a moment after it stopped counting as
         // running.
-        let going = ProcessId::from_pidfile(&layout.pidfile()).is_none() && began.elapsed() < LET_GO;
-        if held.is_some() || !going {
+        let going = ends || ProcessId::from_pidfile(&pidfile).is_none();
+        if held.is_some() || !going || began.elapsed() >= limit {
             break held;
         }
         std::thread::sleep(Duration::from_millis(10));
     };
     let Some(file) = held else {
-        bail!(in_use(layout, ProcessId::from_pidfile(&layout.pidfile()).map(|other| other.pid)));
+        bail!(in_use(layout, ProcessId::from_pidfile(&pidfile).map(|other| other.pid)));
     };
     let own = i32::try_from(std::process::id()).ok().and_then(ProcessId::of).context("this process is not in /proc")?;
-    let pidfile = layout.pidfile();
     own.write_pidfile(&pidfile).with_context(|| format!("cannot write {}", pidfile.display()))?;
     Ok(file)
 }
@@ -619,6 +623,16 @@ fn in_use(layout: &Layout, pid: Option<i32>) -> String {
     match pid {
         Some(pid) => format!("the cluster in {dir} runs already (pid {pid})"),
         None => format!("another process starts the cluster in {dir}, or takes it down: try again when that has ended"),
+    }
+}
+
+/// Says in the pidfile that this process ends, which takes as long as its roles take: whoever starts a cluster meanwhile waits,
+/// rather than to be told that it runs.
+fn say_ending(layout: &Layout) {
+    let pidfile = layout.pidfile();
+    let said = ProcessId::from_pidfile(&pidfile).map_or(Ok(()), |own| own.write_ending(&pidfile));
+    if let Err(error) = said {
+        tracing::warn!(%error, "the pidfile does not say that this process ends");
     }
 }
 

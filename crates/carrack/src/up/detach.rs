@@ -32,10 +32,12 @@ enum Heard {
 }
 
 /// Starts the cluster in the background, and returns when its node is ready. One that runs already is left alone, unless
-/// it is to be replaced: the new process ends it, once it knows that it can go on itself.
+/// it is to be replaced: the new process ends it, once it knows that it can go on itself. One that ends is none that runs: the
+/// new process waits for its end.
 pub fn run(args: &UpArgs) -> anyhow::Result<()> {
     let layout = args.data_dir.layout()?;
     if !args.replace
+        && !ProcessId::is_ending(&layout.pidfile())
         && let Some(running) = ProcessId::from_pidfile(&layout.pidfile())
     {
         let (dir, pid) = (layout.data_dir().display(), running.pid);

@@ -10,9 +10,10 @@
 //! claim's annotation calls. Behaviour follows kube-controller-manager's persistent volume binder
 //! (pkg/controller/volume/persistentvolume).
 
+use std::sync::Arc;
 use std::time::Duration;
 
-use carrack_engine::{Controller, EventRecord, Key, Plan, Setup, Time, View};
+use carrack_engine::{Controller, EventRecord, Key, Plan, Setup, Source, Time, View};
 use carrack_types::pod::is_terminal;
 use carrack_types::quantity::Quantity;
 use carrack_types::resource::{Kind as _, Object as _};
@@ -21,7 +22,8 @@ use k8s_openapi::api::core::v1::{Node, PersistentVolume, PersistentVolumeClaim, 
 use k8s_openapi::api::storage::v1::{StorageClass, VolumeAttachment};
 use serde_json::{Value, json};
 
-use super::attach::{BY_VOLUME, by_volume};
+use super::attach::{BY_VOLUME, by_volume, unique_name};
+use super::told::{names_in_use, reports_in_use};
 use super::{class_of_claim, class_of_volume, is_bound_to, matching};
 use crate::Planted;
 use crate::pods::{self, BY_CLAIM};
@@ -196,7 +198,7 @@ fn unbound_claim(claim: &PersistentVolumeClaim, view: &View<'_>, planted: Option
 
 fn first_consumer(claim: &PersistentVolumeClaim, view: &View<'_>) -> EventRecord {
     let key = format!("{}/{}", claim.namespace(), claim.name());
-    let waits = |pod: &&std::sync::Arc<Pod>| !is_terminal(pod) && !pod.is_deleting() && pods::node_of(pod).is_empty();
+    let waits = |pod: &&Arc<Pod>| !is_terminal(pod) && !pod.is_deleting() && pods::node_of(pod).is_empty();
     let pods = view.cache::<Pod>().by_index(BY_CLAIM, &key).filter(waits);
     let pods: Vec<&str> = pods.map(|pod| pod.name()).collect();
     let (reason, message) = match &pods[..] {
@@ -218,7 +220,7 @@ fn is_default(class: &StorageClass) -> bool {
 }
 
 /// The class for claims that were made before there was one: the newest default, and of those the first by name.
-fn default_class<'a>(view: &'a View<'_>) -> Option<&'a std::sync::Arc<StorageClass>> {
+fn default_class<'a>(view: &'a View<'_>) -> Option<&'a Arc<StorageClass>> {
     let born = |class: &StorageClass| class.metadata.creation_timestamp.as_ref().map(|t| t.0);
     let defaults = view.cache::<StorageClass>().iter().filter(|class| is_default(class) && !class.is_deleting());
     defaults.max_by(|a, b| born(a).cmp(&born(b)).then_with(|| b.name().cmp(a.name())))
@@ -277,15 +279,29 @@ fn bound_claim(claim: &PersistentVolumeClaim, view: &View<'_>, now: Time) -> Pla
     lost(claim, unchanged, "ClaimMisbound", why)
 }
 
+/// The claim that a volume belongs to, and its UID; none where it names none by its UID.
+fn owner(volume: &PersistentVolume) -> Option<(Key, &str)> {
+    let reference = volume.spec.as_ref()?.claim_ref.as_ref()?;
+    let uid = reference.uid.as_deref().filter(|uid| !uid.is_empty())?;
+    let text = |part: &Option<String>| part.clone().unwrap_or_default();
+    Some((Key::new(text(&reference.namespace), text(&reference.name)), uid))
+}
+
+/// A claim, unless it is gone, as far as is known.
+fn claim_of<'a>(key: &Key, uid: &str, view: &'a View<'_>) -> Option<&'a Arc<PersistentVolumeClaim>> {
+    view.get::<PersistentVolumeClaim>(&key.namespace, &key.name).filter(|claim| claim.uid() == uid)
+}
+
+/// Whether the claim of a volume is gone, as far as is known: it waits for whoever still has it.
+fn is_left(volume: &PersistentVolume, view: &View<'_>) -> bool {
+    owner(volume).is_some_and(|(key, uid)| claim_of(&key, uid, view).is_none())
+}
+
 /// Whether anything of the cluster may still use the volume's data.
 fn in_use(volume: &PersistentVolume, claim: &Key, view: &View<'_>) -> bool {
     let attached = view.cache::<VolumeAttachment>().count(BY_VOLUME, volume.name()) > 0;
-    let unique = super::attach::unique_name(volume);
-    let reported = unique.is_some_and(|unique| {
-        view.cache::<Node>()
-            .iter()
-            .any(|n| n.status.iter().flat_map(|s| s.volumes_in_use.iter().flatten()).any(|u| *u == unique))
-    });
+    let reported =
+        unique_name(volume).is_some_and(|unique| view.cache::<Node>().iter().any(|node| reports_in_use(node, &unique)));
     // Pods that name the claim use this volume, unless the name belongs to a new claim by now.
     let reborn = view.get::<PersistentVolumeClaim>(&claim.namespace, &claim.name).is_some();
     let named = format!("{}/{}", claim.namespace, claim.name);
@@ -326,10 +342,8 @@ fn released(volume: &PersistentVolume, claim: &Key, uid: &str, view: &View<'_>, 
             }
             _ => Plan::none(),
         },
-        // From `Released` on, the data may be deleted at any time.
-        _ if policy == "Delete" && in_use(volume, claim, view) => {
-            Plan::none().requeue_after(std::time::Duration::from_secs(10))
-        }
+        // From `Released` on, the data may be deleted at any time. Who has it still is watched.
+        _ if policy == "Delete" && in_use(volume, claim, view) => Plan::none(),
         _ => {
             let gone = Plan::none().confirm_absent(&PersistentVolumeClaim::resource(), claim.clone(), uid);
             set_volume(volume, gone, "Released", "", now)
@@ -340,33 +354,18 @@ fn released(volume: &PersistentVolume, claim: &Key, uid: &str, view: &View<'_>, 
 /// A volume that is being deleted: nobody gets it any more, but that its claim is gone still has to be said, since its
 /// provisioner waits for it with the data.
 fn going(volume: &PersistentVolume, view: &View<'_>, now: Time) -> Plan {
-    let reference = volume.spec.as_ref().and_then(|s| s.claim_ref.as_ref());
-    let owned = reference.and_then(|r| Some((r, r.uid.as_deref().filter(|uid| !uid.is_empty())?)));
     // One that is nobody's may go, whatever it was before.
-    let Some((reference, uid)) = owned else { return set_volume(volume, Plan::none(), "Available", "", now) };
-    let text = |part: &Option<String>| part.clone().unwrap_or_default();
-    let key = Key::new(text(&reference.namespace), text(&reference.name));
-    match view.get::<PersistentVolumeClaim>(&key.namespace, &key.name).filter(|claim| claim.uid() == uid) {
+    let Some((key, uid)) = owner(volume) else { return set_volume(volume, Plan::none(), "Available", "", now) };
+    match claim_of(&key, uid, view) {
         Some(_) => Plan::none(),
         None => released(volume, &key, uid, view, now),
     }
 }
 
 fn volume(volume: &PersistentVolume, view: &View<'_>, now: Time) -> Plan {
-    let Some(reference) = volume.spec.as_ref().and_then(|s| s.claim_ref.as_ref()) else {
-        return set_volume(volume, Plan::none(), "Available", "", now);
-    };
-    let uid = reference.uid.as_deref().unwrap_or_default();
-    if uid.is_empty() {
-        // It is kept for a claim that has not taken it yet.
-        return set_volume(volume, Plan::none(), "Available", "", now);
-    }
-    let text = |part: &Option<String>| part.clone().unwrap_or_default();
-    let key = Key::new(text(&reference.namespace), text(&reference.name));
-    let Some(claim) = view.get::<PersistentVolumeClaim>(&key.namespace, &key.name).filter(|claim| claim.uid() == uid)
-    else {
-        return released(volume, &key, uid, view, now);
-    };
+    // It is nobody's, or is kept for a claim that has not taken it yet.
+    let Some((key, uid)) = owner(volume) else { return set_volume(volume, Plan::none(), "Available", "", now) };
+    let Some(claim) = claim_of(&key, uid, view) else { return released(volume, &key, uid, view, now) };
     let named = volume_name(claim);
     if named == volume.name() {
         return set_volume(volume, Plan::none(), "Bound", "", now);
@@ -426,6 +425,7 @@ impl Controller for PersistentVolumeBinder {
         setup.index::<PersistentVolumeClaim>(BY_WANT, by_want);
         setup.index::<PersistentVolume>(BY_REFERENCE, by_reference);
         setup.index::<PersistentVolume>(BY_FREE, by_free);
+        setup.index::<PersistentVolume>(BY_UNIQUE, by_unique);
         setup.index::<VolumeAttachment>(BY_VOLUME, by_volume);
         setup.watch::<PersistentVolume>(|volume, view| {
             let mut keys = vec![Key::of(volume)];
@@ -449,16 +449,32 @@ impl Controller for PersistentVolumeBinder {
                 .collect()
         });
         setup.watch::<Pod>(|pod, view| {
-            let unbound = |name: &String| {
-                let claim = view.get::<PersistentVolumeClaim>(pod.namespace(), name);
-                claim.is_some_and(|c| c.annotation(BIND_COMPLETED).is_none())
+            let keys = |name: String| match view.get::<PersistentVolumeClaim>(pod.namespace(), &name) {
+                Some(claim) if claim.annotation(BIND_COMPLETED).is_none() => vec![Key::new(pod.namespace(), name)],
+                Some(_) => Vec::new(),
+                // It may be the last that has what a claim had that is gone.
+                None => {
+                    let named = format!("{}/{name}", pod.namespace());
+                    let volumes = view.cache::<PersistentVolume>().by_index(BY_REFERENCE, &named);
+                    volumes.map(|v| Key::of(v.as_ref())).collect()
+                }
             };
-            pods::claims_of(pod).into_iter().filter(unbound).map(|name| Key::new(pod.namespace(), name)).collect()
+            pods::claims_of(pod).into_iter().flat_map(keys).collect()
         });
         setup.watch::<VolumeAttachment>(|a, _| {
             a.spec.source.persistent_volume_name.iter().map(|name| Key::new("", name.clone())).collect()
         });
-        setup.read::<Node>();
+        if self.planted == Some(Planted::ReleasesUnheard) {
+            setup.read::<Node>();
+            return;
+        }
+        // A node that has let go, or has gone. As it was, it names what it names no more.
+        let matters = |old: &Node, new: &Node| names_in_use(old) != names_in_use(new);
+        setup.watch_changes::<Node>(Source::of::<Node>(), matters, |node, view| {
+            let volumes = view.cache::<PersistentVolume>();
+            let used = names_in_use(node).iter().flat_map(|unique| volumes.by_index(BY_UNIQUE, unique));
+            used.filter(|volume| is_left(volume, view)).map(|volume| Key::of(volume.as_ref())).collect()
+        });
     }
     fn reconcile(&mut self, key: &Key, view: &View<'_>, now: Time) -> Plan {
         if key.namespace.is_empty() {
@@ -494,6 +510,13 @@ const BY_FREE: &str = "free";
 fn by_free(volume: &PersistentVolume) -> Vec<String> {
     let is_free = volume.spec.as_ref().is_some_and(|s| s.claim_ref.is_none());
     is_free.then(|| class_of_volume(volume).to_owned()).into_iter().collect()
+}
+
+/// Name of the index of volumes by the names under which nodes report them.
+const BY_UNIQUE: &str = "unique name";
+
+fn by_unique(volume: &PersistentVolume) -> Vec<String> {
+    unique_name(volume).into_iter().collect()
 }
 
 /// Name of the index of claims that have no volume yet, all under one value.

@@ -1,6 +1,9 @@
 //! Who gets which volume, and what becomes of both when one of them goes.
 
+use std::collections::BTreeSet;
+
 use carrack_engine::testing::Caches;
+use carrack_types::volume::csi_unique_name;
 use serde_json::{Value, json};
 
 use super::*;
@@ -53,22 +56,64 @@ fn look(
     (words(&plan), events)
 }
 
-/// A volume that is to be deleted with its data is not released while it is attached somewhere.
+fn attachable() -> Value {
+    let mut volume = volume_of(reference("u"), "Bound", "Delete", json!({}));
+    volume["spec"]["csi"] = json!({"driver": "x.example.com", "volumeHandle": "h"});
+    volume
+}
+
+fn node(uses: &str) -> Value {
+    let uses = csi_unique_name("x.example.com", uses);
+    json!({"metadata": {"name": "n"}, "status": {"volumesInUse": [uses]}})
+}
+
+/// A volume that is to be deleted with its data is not released while it is attached somewhere, or a node uses it.
 #[test]
 fn what_is_attached_is_not_released() {
-    for (attached, waits) in [("v", true), ("other", false)] {
+    for (attached, used, waits) in
+        [("v", "other", true), ("other", "h", true), ("v", "h", true), ("other", "other", false)]
+    {
         let attachment = json!({"metadata": {"name": "a"}, "spec": {"attacher": "x.example.com", "nodeName": "n",
             "source": {"persistentVolumeName": attached}}});
         let caches = Caches::new()
             .with_index::<Pod>(BY_CLAIM, pods::by_claim)
             .with::<PersistentVolumeClaim>([])
-            .with::<PersistentVolume>([of(volume_of(reference("u"), "Bound", "Delete", json!({})))])
+            .with::<PersistentVolume>([of(attachable())])
             .with_index(BY_VOLUME, by_volume)
             .with::<VolumeAttachment>([of(attachment)])
-            .with::<Node>([]);
+            .with::<Node>([of(node(used))]);
         let key = Key::new("", "v");
         let plan = PersistentVolumeBinder::default().reconcile(&key, &caches.view(), Time::from_unix_s(0));
-        assert_eq!((plan.writes.is_empty(), plan.requeue_after.is_some()), (waits, waits), "{attached}");
+        assert_eq!((plan.writes.is_empty(), plan.requeue_after), (waits, None), "{attached} {used}");
+    }
+}
+
+/// A volume that waits for whoever still has it is looked at when that changes, and not only after a while.
+#[test]
+fn what_is_given_back_is_looked_at() {
+    let pod = json!({"metadata": {"namespace": "ns", "name": "p"}, "spec": {"nodeName": "n", "containers": [],
+        "volumes": [{"name": "x", "persistentVolumeClaim": {"claimName": "c"}}]}});
+    let (left, nobody) = (vec![Key::new("", "v")], Vec::new());
+    let unbound = vec![Key::new("ns", "c")];
+    for (claims, used, of_node, of_pod) in [
+        (vec![], "h", &left, &left),
+        (vec![], "other", &nobody, &left),
+        // Its claim is still there: it is looked at when that goes.
+        (vec![claim("u", "v", "Bound", true, "c")], "h", &nobody, &nobody),
+        // Another one of that name, whose pod has nothing of this volume.
+        (vec![claim("new", "", "Pending", false, "c")], "h", &left, &unbound),
+    ] {
+        let caches = Caches::new()
+            .with::<Pod>([of(pod.clone())])
+            .with::<PersistentVolumeClaim>(claims.iter().cloned().map(of))
+            .with_index(BY_REFERENCE, by_reference)
+            .with_index(BY_UNIQUE, by_unique)
+            .with::<PersistentVolume>([of(attachable())])
+            .with::<Node>([of(node(used))]);
+        let binder = PersistentVolumeBinder::default();
+        let keys = |found: BTreeSet<Key>| found.into_iter().collect::<Vec<Key>>();
+        assert_eq!(keys(caches.keys_for::<Node>(&binder)), *of_node, "{claims:?} {used}");
+        assert_eq!(keys(caches.keys_for::<Pod>(&binder)), *of_pod, "{claims:?} {used}");
     }
 }
 

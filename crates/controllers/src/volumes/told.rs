@@ -79,8 +79,13 @@ pub(super) fn unique_of(attachment: &VolumeAttachment, node: Option<&Node>) -> O
     Some(in_use.chain(told).find(is_it).cloned().unwrap_or(all))
 }
 
+/// The names of what a node says that it uses.
+pub(super) fn names_in_use(node: &Node) -> &[String] {
+    node.status.as_ref().and_then(|s| s.volumes_in_use.as_deref()).unwrap_or_default()
+}
+
 pub(super) fn reports_in_use(node: &Node, unique: &str) -> bool {
-    node.status.iter().flat_map(|s| s.volumes_in_use.iter().flatten()).any(|u| u == unique)
+    names_in_use(node).iter().any(|u| u == unique)
 }
 
 fn attached(node: &Node) -> &[AttachedVolume] {

@@ -138,6 +138,34 @@ pub(crate) fn lacks(claim: &Value, observer: &Observer) -> Option<String> {
     (phase != "Bound" || !bound).then(|| format!("is {phase:?}, its volume bound to it: {bound}"))
 }
 
+/// A volume that is to go with its claim, and that nobody has any more, neither its claim nor a pod nor a node: it was not given
+/// back, and its data stays for ever.
+pub(crate) fn left(observer: &Observer) -> Option<String> {
+    let is_left = |volume: &&Value| {
+        let goes = text(volume, "/spec/persistentVolumeReclaimPolicy") == "Delete";
+        let of = text(volume, "/spec/claimRef/uid");
+        let is_bound = text(volume, "/status/phase") == "Bound" && !of.is_empty();
+        goes && is_bound && !observer.all("claim").any(|claim| uid(claim) == of) && !is_used(volume, observer)
+    };
+    observer.all("volume").find(is_left).map(|volume| format!("volume {} has outlived its claim", key_of(volume)))
+}
+
+/// Whether anybody may still have a volume whose claim is gone.
+fn is_used(volume: &Value, observer: &Observer) -> bool {
+    let (name, unique) = (text(volume, "/metadata/name"), unique_of(volume));
+    let (namespace, claim) = (text(volume, "/spec/claimRef/namespace"), text(volume, "/spec/claimRef/name"));
+    let names = |pod: &Value| {
+        let mut volumes = pod.pointer("/spec/volumes").and_then(Value::as_array).into_iter().flatten();
+        let of_pod = text(pod, "/metadata/name");
+        let is_own = |v: &Value| !v["ephemeral"].is_null() && format!("{of_pod}-{}", text(v, "/name")) == claim;
+        volumes.any(|v| v["persistentVolumeClaim"]["claimName"] == claim || is_own(v))
+    };
+    let is_of = |pod: &Value| text(pod, "/metadata/namespace") == namespace && !terminal(pod) && names(pod);
+    observer.all("attachment").any(|a| text(a, "/spec/source/persistentVolumeName") == name)
+        || observer.all("node").any(|node| list(node, "/status/volumesInUse").contains(&*unique))
+        || observer.all("pod").any(is_of)
+}
+
 /// What is remembered of a StatefulSet with claims.
 struct Keeper {
     /// The first ordinal that some spec did not have.
@@ -257,12 +285,15 @@ pub(crate) fn about<'a>(attachment: &'a Value, observer: &'a Observer) -> Option
         return Some((brought.to_owned(), node));
     }
     let name = text(attachment, "/spec/source/persistentVolumeName");
-    let volume = observer.get("volume", name)?;
-    let unique = match volume.pointer("/spec/flexVolume/driver").and_then(Value::as_str) {
-        Some(driver) => flex_unique_name(driver, name),
+    Some((unique_of(observer.get("volume", name)?), node))
+}
+
+/// The name under which nodes report a volume.
+fn unique_of(volume: &Value) -> String {
+    match volume.pointer("/spec/flexVolume/driver").and_then(Value::as_str) {
+        Some(driver) => flex_unique_name(driver, text(volume, "/metadata/name")),
         None => csi_unique_name(text(volume, "/spec/csi/driver"), text(volume, "/spec/csi/volumeHandle")),
-    };
-    Some((unique, node))
+    }
 }
 
 /// No second attachment; and none ends while its node is told that it has the volume.
@@ -321,5 +352,47 @@ fn node(change: &Change, observer: &Observer, breaches: &mut Vec<Breach>) {
     let is_used = |u: &&&str| used.contains(**u) && !is_left(before, &name, u, observer);
     if let Some(unique) = had.difference(&has).find(is_used).filter(|_| uid(before) == uid(after)) {
         breach(format!("{unique} is taken from {name}, which uses it"));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_nobody_has_goes_with_its_claim() {
+        let volume = |policy: &str, phase: &str| {
+            let volume = json!({"metadata": {"name": "v"}, "spec": {"persistentVolumeReclaimPolicy": policy,
+                "csi": {"driver": DRIVER, "volumeHandle": "h"},
+                "claimRef": {"namespace": "default", "name": "p-c", "uid": "u"}}, "status": {"phase": phase}});
+            ("volume", volume)
+        };
+        let claim = |uid: &str| ("claim", json!({"metadata": {"namespace": "default", "name": "p-c", "uid": uid}}));
+        let pod = |of: Value, phase: &str| {
+            let pod = json!({"metadata": {"namespace": "default", "name": "p"}, "spec": {"volumes": [of]},
+                "status": {"phase": phase}});
+            ("pod", pod)
+        };
+        let named = || json!({"name": "x", "persistentVolumeClaim": {"claimName": "p-c"}});
+        let node = |unique: &str| ("node", json!({"metadata": {"name": "n"}, "status": {"volumesInUse": [unique]}}));
+        let attachment = json!({"metadata": {"name": "a"}, "spec": {"source": {"persistentVolumeName": "v"}}});
+        let bound = || volume("Delete", "Bound");
+        for (objects, expected) in [
+            (vec![bound()], true),
+            (vec![volume("Delete", "Released")], false),
+            (vec![volume("Retain", "Bound")], false),
+            (vec![bound(), claim("u")], false),
+            // Another one of that name.
+            (vec![bound(), claim("new")], true),
+            (vec![bound(), pod(named(), "Running")], false),
+            (vec![bound(), pod(named(), "Failed")], true),
+            (vec![bound(), pod(json!({"name": "c", "ephemeral": {}}), "Running")], false),
+            (vec![bound(), node(&csi_unique_name(DRIVER, "h"))], false),
+            (vec![bound(), node(&csi_unique_name(DRIVER, "other"))], true),
+            (vec![bound(), ("attachment", attachment)], false),
+        ] {
+            let shown = format!("{objects:?}");
+            assert_eq!(left(&Observer::of(objects)).is_some(), expected, "{shown}");
+        }
     }
 }

@@ -30,7 +30,7 @@ pub(crate) use autoscalers::{
     Autoscaled, BOUNDS as AUTOSCALED_WITHIN, PART as AUTOSCALERS, SILENCE, is_asked as asks_for_metrics,
 };
 pub(crate) use bounds::Bounds;
-pub(crate) use claims::{about, lacks as claim_lacks};
+pub(crate) use claims::{about, lacks as claim_lacks, left as volumes_left};
 pub(crate) use definitions::{acts as definitions, belongings, left};
 pub(crate) use policies::{NAME as PASS_HELD, Passing};
 pub(crate) use quotas::{EDITS, edited as quota_edited, is_count, uncounted};

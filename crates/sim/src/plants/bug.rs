@@ -169,4 +169,5 @@ pub(crate) enum Bug {
     DeafThaws,
     BlankCopies,
     CordonsUnheard,
+    ReleasesUnheard,
 }

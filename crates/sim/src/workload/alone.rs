@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use carrack_engine::Rng;
 
-use super::{Act, pods, steady};
+use super::{Act, pods, steady, tenants};
 use crate::plants::Bug;
 
 /// All the work of a run with a planted bug that shows in one part of it, and in nothing else.
@@ -26,6 +26,7 @@ pub(super) fn acts(bug: Bug, rng: &Rng, safety: Duration) -> Option<Vec<Act>> {
             pods(&mut rng.fork("pods"), safety, &mut acts);
         }
         Bug::CordonsUnheard => crate::drains::comers(&mut rng.fork("comers"), safety, &mut acts),
+        Bug::ReleasesUnheard => tenants(&mut rng.fork("tenants"), safety, &mut acts),
         Bug::BelievedAnnotations => {
             crate::impostors::acts(&mut rng.fork(crate::impostors::PART), safety, &mut acts);
         }

@@ -198,6 +198,7 @@ impl World {
             .or_else(|| crate::imports::lack(&self.observer))
             .or_else(|| self.backups_lack())
             .or_else(|| crate::controllers::left(&self.observer))
+            .or_else(|| crate::controllers::volumes_left(&self.observer))
             .or_else(|| crate::controllers::strangers_left(&self.observer))
             .or_else(|| self.gpus_lack())
             .or_else(|| self.clones_lack())
