@@ -1,9 +1,7 @@
 //! What is asked of a guest, by its agent.
 
+use crate::machines::BOOT_S;
 use crate::{Kubectl, eventually, eventually_true};
-
-/// How long a guest may take to boot, in seconds. There may be no KVM.
-const BOOT_S: u64 = 240;
 
 impl Kubectl<'_> {
     /// Waits until the agent of an instance's guest answers.
@@ -12,7 +10,7 @@ impl Kubectl<'_> {
     /// It does not.
     pub fn wait_agent(&self, name: &str) {
         eventually_true(&format!("there is an instance {name}"), BOOT_S, || self.get("vmi", name).is_some());
-        let wait = ["wait", "--for=condition=AgentConnected", &format!("vmi/{name}"), "--timeout=240s"];
+        let wait = ["wait", "--for=condition=AgentConnected", &format!("vmi/{name}"), &format!("--timeout={BOOT_S}s")];
         self.run(&wait).limit_s(BOOT_S + 10).done();
     }
 

@@ -181,9 +181,7 @@ fn machines_that_cannot_run_say_why() {
             if told && event { Ok(()) } else { Err(format!("{said}\n{events}")) }
         });
     }
-    eventually_true("the machine's status says so", 60, || {
-        kubectl.field("vm", "vast", "/status/printableStatus") == "ErrorUnschedulable"
-    });
+    kubectl.wait_status_within("vast", "ErrorUnschedulable", 60);
     assert_eq!(fine(), before);
     kubectl.ok(&["delete", "vm", "--all", "--timeout=90s"]);
     eventually_true("no pod is left", 60, || kubectl.ok(&["get", "pods", "-o", "name"]).trim().is_empty());

@@ -94,10 +94,7 @@ fn a_disk_that_waits_for_its_first_consumer_is_made_filled_and_used() {
     assert_eq!(sandbox.guests().len(), 0, "nothing is on its disk yet");
 
     say(&kubectl, "ImportInProgress");
-    eventually("the machine says what it waits for", 60, || {
-        let status = kubectl.field("vm", "filled", "/status/printableStatus");
-        if status == "Provisioning" { Ok(()) } else { Err(status.to_string()) }
-    });
+    kubectl.wait_status_within("filled", "Provisioning", 60);
     assert_eq!(pods(&kubectl), "");
     say(&kubectl, "Succeeded");
     eventually("it runs", 120, || {

@@ -1,10 +1,7 @@
 //! What a machine can have: disks of all kinds, the pod's address by a bridge, an agent, probes, a screen, a size from
 //! an instance type, and brothers in a replica set. All in one cluster, with real guests.
 
-use carrack_e2e::{Kubectl, Sandbox, assert_contains, eventually, eventually_true, root, several_cpus};
-
-const BOOT_S: u64 = 240;
-const VMIS: &str = "/apis/subresources.kubevirt.io/v1/namespaces/default/virtualmachineinstances";
+use carrack_e2e::{BOOT_S, CALLS, Kubectl, Sandbox, assert_contains, eventually, eventually_true, root, several_cpus};
 
 const GUEST: &str = "localhost/carrack/demo-guest:0.1.0";
 
@@ -69,18 +66,6 @@ spec:
     )
 }
 
-fn wait_status(kubectl: &Kubectl<'_>, name: &str, wanted: &str) {
-    eventually(&format!("{name} is {wanted}"), BOOT_S, || {
-        let now = kubectl.field("vm", name, "/status/printableStatus");
-        if now == wanted { Ok(()) } else { Err(now.to_string()) }
-    });
-}
-
-fn put(kubectl: &Kubectl<'_>, path: &str, body: &str) {
-    let root = "/apis/subresources.kubevirt.io/v1/namespaces/default";
-    kubectl.run(&["replace", "--raw", &format!("{root}/{path}"), "-f", "-"]).input(body).done();
-}
-
 #[test]
 fn disks_network_agent_and_screen() {
     let sandbox = Sandbox::up(&["demo"]);
@@ -92,10 +77,10 @@ fn disks_network_agent_and_screen() {
     kubectl.ok(&["create", "secret", "generic", "words", "--from-literal=word=from-a-secret"]);
     kubectl.ok(&["create", "secret", "generic", "keys", "--from-literal=key=ssh-ed25519 AAAA kim"]);
     kubectl.apply(&rich());
-    wait_status(&kubectl, "rich", "Stopped");
-    put(&kubectl, "virtualmachines/rich/start", r#"{"paused": true}"#);
-    wait_status(&kubectl, "rich", "Paused");
-    put(&kubectl, "virtualmachineinstances/rich/unpause", "{}");
+    kubectl.wait_status("rich", "Stopped");
+    kubectl.call("virtualmachines/rich/start", r#"{"paused": true}"#);
+    kubectl.wait_status("rich", "Paused");
+    kubectl.call("virtualmachineinstances/rich/unpause", "{}");
     kubectl.wait_agent("rich");
 
     // Each volume, as the guest has it.
@@ -135,7 +120,8 @@ fn disks_network_agent_and_screen() {
     // A guest that is emulated beside others may take longer for an answer than anybody waits.
     let asked = |what: &str, parts: &[&str]| {
         let answer = eventually(what, 60, || {
-            let output = kubectl.run(&["get", "--raw", &format!("{VMIS}/rich/{what}")]).output();
+            let output =
+                kubectl.run(&["get", "--raw", &format!("{CALLS}/virtualmachineinstances/rich/{what}")]).output();
             if output.code == Some(0) { Ok(output.stdout) } else { Err(output.to_string()) }
         });
         assert_contains(&answer, parts);
@@ -150,7 +136,7 @@ fn disks_network_agent_and_screen() {
         let id = kubectl.field("vmi", "rich", "/status/guestOSInfo/id");
         if id == "carrack-demo" { Ok(()) } else { Err(id.to_string()) }
     });
-    let picture = kubectl.ok(&["get", "--raw", &format!("{VMIS}/rich/vnc/screenshot")]);
+    let picture = kubectl.ok(&["get", "--raw", &format!("{CALLS}/virtualmachineinstances/rich/vnc/screenshot")]);
     assert!(picture.contains("PNG"), "{} bytes", picture.len());
     let (text, code) = sandbox.page(8186, "/metrics", true);
     assert_eq!(code, "200", "{text}");
@@ -174,7 +160,7 @@ fn disks_network_agent_and_screen() {
 
     // A restart: what is kept is kept, the address's owner is the same.
     let uid = kubectl.field("vmi", "rich", "/metadata/uid");
-    put(&kubectl, "virtualmachines/rich/restart", "{}");
+    kubectl.call("virtualmachines/rich/restart", "{}");
     eventually_true("another instance runs", BOOT_S, || {
         let now = kubectl.field("vmi", "rich", "/metadata/uid");
         !now.is_null() && now != uid && kubectl.field("vmi", "rich", "/status/phase") == "Running"
@@ -207,7 +193,7 @@ fn sizes_and_sets() {
     );
     let named = "  runStrategy: Always\n  instancetype: {name: tiny}\n  preference: {name: wide, kind: VirtualMachinePreference}";
     kubectl.apply(&small("sized", "VirtualMachine", named));
-    wait_status(&kubectl, "sized", "Running");
+    kubectl.wait_status("sized", "Running");
     assert_eq!(kubectl.field("vmi", "sized", "/spec/domain/cpu/cores"), 2);
     assert_eq!(kubectl.field("vmi", "sized", "/spec/domain/memory/guest"), "64Mi");
     let revision = kubectl.field("vm", "sized", "/status/instancetypeRef/controllerRevisionRef/name");
@@ -241,7 +227,7 @@ fn sizes_and_sets() {
     kubectl.ok(&["wait", "--for=condition=Failure", "vm/again", "--timeout=60s"]);
     kubectl.ok(&["delete", "vm", "again", "--timeout=60s"]);
     kubectl.ok(&["delete", "vmi", "sized", "--timeout=60s"]);
-    wait_status(&kubectl, "sized", "Running");
+    kubectl.wait_status("sized", "Running");
     // It may still be changed, and what is made of a snapshot of it has it for its own.
     kubectl.apply(
         "apiVersion: snapshot.kubevirt.io/v1beta1\nkind: VirtualMachineSnapshot\nmetadata: {name: sized}\nspec:\n  \
@@ -259,7 +245,7 @@ fn sizes_and_sets() {
     });
     assert_contains(&kept(), &["/again-tiny-", "/again-wide-"]);
     kubectl.ok(&["patch", "vm", "again", "--type=merge", "-p", r#"{"spec": {"runStrategy": "Always"}}"#]);
-    wait_status(&kubectl, "again", "Running");
+    kubectl.wait_status("again", "Running");
     assert_eq!(kubectl.field("vmi", "again", "/spec/domain/cpu/cores"), 2);
     assert_eq!(kubectl.field("vmi", "again", "/spec/domain/memory/guest"), "64Mi");
     kubectl.ok(&["delete", "vm", "sized", "again", "--timeout=60s"]);
@@ -406,10 +392,10 @@ fn firmware_keeps_its_variables() {
     // Nothing of it changes while all of Carrack is killed; then the machine is stopped, and started again.
     sandbox.kill_9();
     sandbox.start(&[]);
-    wait_status(&kubectl, "keeps", "Running");
+    kubectl.wait_status("keeps", "Running");
     counts(1);
     kubectl.ok(&["patch", "vm", "keeps", "--type=merge", "-p", r#"{"spec": {"runStrategy": "Halted"}}"#]);
-    wait_status(&kubectl, "keeps", "Stopped");
+    kubectl.wait_status("keeps", "Stopped");
     assert_eq!(claim(), first);
     kubectl.ok(&["patch", "vm", "keeps", "--type=merge", "-p", r#"{"spec": {"runStrategy": "Always"}}"#]);
     counts(2);
@@ -431,7 +417,7 @@ fn firmware_keeps_its_variables() {
     let switch = |strategy: &str, status: &str| {
         let patch = format!("{{\"spec\": {{\"runStrategy\": \"{strategy}\"}}}}");
         kubectl.ok(&["patch", "vm", "keeps", "--type=merge", "-p", &patch]);
-        wait_status(&kubectl, "keeps", status);
+        kubectl.wait_status("keeps", status);
     };
     switch("Halted", "Stopped");
     switch("Always", "Running");
@@ -472,7 +458,7 @@ fn processors_on_cpus_of_their_own() {
     let refused = kubectl.run(&["apply", "-f", "-"]).input(own().replace("cores: 1", "cores: 1, threads: 3")).fails();
     assert_contains(&refused, &["Not more than two threads must be provided"]);
     kubectl.apply(&own());
-    wait_status(&kubectl, "own", "Running");
+    kubectl.wait_status("own", "Running");
     let class = ["get", "pods", "-l", "vm.kubevirt.io/name=own", "-o", "jsonpath={.items[*].status.qosClass}"];
     assert_eq!(kubectl.ok(&class), "Guaranteed");
     // Their own processes, among those of all: who looks does not find itself by what it looks for.
@@ -491,7 +477,7 @@ fn processors_on_cpus_of_their_own() {
     // Neither changes with who looks after it.
     sandbox.kill_9();
     start();
-    wait_status(&kubectl, "own", "Running");
+    kubectl.wait_status("own", "Running");
     pinned();
     kubectl.ok(&["delete", "vm", "own", "--timeout=60s"]);
     eventually_true("its module is gone", 30, || sandbox.shell(&module).ok().trim().is_empty());

@@ -3,21 +3,8 @@
 
 use std::io::Read as _;
 
-use carrack_e2e::{Kubectl, Sandbox, assert_contains, eventually, eventually_true, root};
+use carrack_e2e::{BOOT_S, CALLS, Kubectl, Sandbox, assert_contains, eventually, eventually_true, hasty_machine};
 use serde_json::{Value, json};
-
-/// How long a guest may take to boot, in seconds. There may be no KVM.
-const BOOT_S: u64 = 240;
-const CALLS: &str = "/apis/subresources.kubevirt.io/v1/namespaces/default";
-
-/// The machine of the example, which is given little time to shut down.
-fn booting(name: &str, strategy: &str) -> String {
-    let text = std::fs::read_to_string(root().join("examples/vm.yaml")).expect("the example");
-    text.replace("name: demo\n", &format!("name: {name}\n"))
-        .replace("hostname: demo", &format!("hostname: {name}"))
-        .replace("runStrategy: Always", &format!("runStrategy: {strategy}"))
-        .replace("terminationGracePeriodSeconds: 30", "terminationGracePeriodSeconds: 2")
-}
 
 /// A machine that finds nothing to boot.
 fn bare(name: &str, strategy: &str, cpu: &str) -> String {
@@ -26,17 +13,6 @@ fn bare(name: &str, strategy: &str, cpu: &str) -> String {
          template:\n    spec:\n      terminationGracePeriodSeconds: 0\n      domain:\n        cpu: {cpu}\n        \
          memory: {{guest: 64Mi}}\n        devices: {{autoattachGraphicsDevice: false, interfaces: []}}\n"
     )
-}
-
-fn wait_status(kubectl: &Kubectl<'_>, name: &str, wanted: &str) {
-    eventually(&format!("{name} is {wanted}"), BOOT_S, || {
-        let now = kubectl.field("vm", name, "/status/printableStatus");
-        if now == wanted { Ok(()) } else { Err(now.to_string()) }
-    });
-}
-
-fn put(kubectl: &Kubectl<'_>, path: &str, body: &str) {
-    kubectl.run(&["replace", "--raw", &format!("{CALLS}/{path}"), "-f", "-"]).input(body).done();
 }
 
 /// Why a call is refused.
@@ -79,7 +55,7 @@ fn a_guest_is_asked_reached_and_left_behind() {
         kubectl.ok(&["wait", "kubevirt/kubevirt", "-n", "kubevirt", &condition, "--timeout=60s"]);
     }
     roles(&kubectl);
-    kubectl.apply(&booting("life", "Always"));
+    kubectl.apply(&hasty_machine("life", "Always"));
     kubectl.wait_agent("life");
     let identity = || {
         let pods = kubectl.ok(&["get", "pods", "-o", "jsonpath={.items[*].metadata.uid}"]);
@@ -91,14 +67,14 @@ fn a_guest_is_asked_reached_and_left_behind() {
 
     // Paused, it takes no traffic, and goes on where it was.
     kubectl.holds_in_guest("life", "touch /run/mark");
-    put(&kubectl, &instance("pause"), "{}");
-    wait_status(&kubectl, "life", "Paused");
+    kubectl.call(&instance("pause"), "{}");
+    kubectl.wait_status("life", "Paused");
     assert_contains(&refused(&kubectl, &instance("pause")), &["VMI is already paused"]);
     kubectl.ok(&["wait", "--for=condition=Ready=false", "vmi/life", "--timeout=60s"]);
     let forward = format!("{CALLS}/{}", instance("portforward/22"));
     assert_contains(&kubectl.fails(&["get", "--raw", &forward]), &["VMI is paused"]);
-    put(&kubectl, &instance("unpause"), "{}");
-    wait_status(&kubectl, "life", "Running");
+    kubectl.call(&instance("unpause"), "{}");
+    kubectl.wait_status("life", "Running");
     kubectl.holds_in_guest("life", "test -e /run/mark");
     assert_contains(&refused(&kubectl, &instance("unpause")), &["VMI is not paused"]);
 
@@ -109,15 +85,15 @@ fn a_guest_is_asked_reached_and_left_behind() {
             if noted == wanted { Ok(()) } else { Err(noted.to_string()) }
         });
     };
-    put(&kubectl, &instance("freeze"), r#"{"unfreezeTimeout": "5m0s"}"#);
+    kubectl.call(&instance("freeze"), r#"{"unfreezeTimeout": "5m0s"}"#);
     noted(1);
-    put(&kubectl, &instance("unfreeze"), "{}");
+    kubectl.call(&instance("unfreeze"), "{}");
     noted(0);
 
     // What is in its memory is gone, and it is the same instance in the same pod.
     for call in ["softreboot", "reset"] {
         kubectl.holds_in_booted_guest("life", "touch /run/mark");
-        put(&kubectl, &instance(call), "{}");
+        kubectl.call(&instance(call), "{}");
         kubectl.holds_in_booted_guest("life", "test ! -e /run/mark");
         assert_eq!(identity(), before, "{call}");
     }
@@ -137,7 +113,7 @@ fn a_guest_is_asked_reached_and_left_behind() {
     };
     asked_to_restart(true);
     assert_eq!(identity(), before);
-    put(&kubectl, "virtualmachines/life/restart", r#"{"gracePeriodSeconds": 0}"#);
+    kubectl.call("virtualmachines/life/restart", r#"{"gracePeriodSeconds": 0}"#);
     let uid = another(&kubectl, "life", &before.0);
     assert_eq!(kubectl.field("vmi", "life", "/spec/domain/memory/guest"), "208Mi");
     asked_to_restart(false);
@@ -220,21 +196,21 @@ fn ends_are_followed_by_what_the_strategy_says() {
     let sandbox = Sandbox::up(&["demo"]);
     let kubectl = sandbox.kubectl();
     // Its firmware reads the disk by itself: the guest has no driver of SATA, and needs none.
-    kubectl.apply(&booting("rerun", "RerunOnFailure").replacen("bus: virtio", "bus: sata", 1));
+    kubectl.apply(&hasty_machine("rerun", "RerunOnFailure").replacen("bus: virtio", "bus: sata", 1));
     kubectl.apply(&bare("once", "Once", "{cores: 1}"));
     kubectl.apply(&bare("broken", "Always", "{model: no-such-model}"));
 
     // One whose guest never begins is started again later and later.
-    wait_status(&kubectl, "broken", "CrashLoopBackOff");
+    kubectl.wait_status("broken", "CrashLoopBackOff");
     let failure = kubectl.field("vm", "broken", "/status/startFailure");
     assert!(failure["consecutiveFailCount"].as_i64().is_some_and(|count| count > 0), "{failure}");
     assert!(failure["retryAfterTimestamp"].is_string(), "{failure}");
     kubectl.ok(&["delete", "vm", "broken", "--timeout=90s"]);
 
-    wait_status(&kubectl, "once", "Running");
+    kubectl.wait_status("once", "Running");
     let uid = kubectl.field("vmi", "once", "/metadata/uid");
     crash(&sandbox, "once");
-    wait_status(&kubectl, "once", "Stopped");
+    kubectl.wait_status("once", "Stopped");
     let vmi = kubectl.get("vmi", "once").expect("it stays, to be looked at");
     assert_eq!((&vmi["metadata"]["uid"], &vmi["status"]["phase"]), (&uid, &"Failed".into()), "{vmi}");
 
@@ -246,9 +222,9 @@ fn ends_are_followed_by_what_the_strategy_says() {
     kubectl.wait_agent("rerun");
     // It shuts down by itself: that is no failure.
     kubectl.holds_in_guest("rerun", "(sleep 1; poweroff) >/dev/null 2>&1 &");
-    wait_status(&kubectl, "rerun", "Stopped");
+    kubectl.wait_status("rerun", "Stopped");
     eventually_true("its instance has made room", 60, || kubectl.get("vmi", "rerun").is_none());
-    put(&kubectl, "virtualmachines/rerun/start", "{}");
+    kubectl.call("virtualmachines/rerun/start", "{}");
     another(&kubectl, "rerun", &second);
     kubectl.ok(&["delete", "vm", "rerun", "once", "--timeout=90s"]);
     assert_eq!(sandbox.guests().len(), 0);

@@ -1,32 +1,6 @@
 //! Virtual machines: real guests in real QEMU, driven by kubectl and the console.
-#![expect(clippy::expect_used, reason = "a test whose preparation fails has failed")]
 
-use carrack_e2e::{Kubectl, Sandbox, assert_contains, eventually, eventually_true, root};
-
-const BOOT_S: u64 = 240;
-
-fn vm(name: &str, strategy: &str) -> String {
-    let text = std::fs::read_to_string(root().join("examples/vm.yaml")).expect("the example");
-    text.replace("name: demo\n", &format!("name: {name}\n"))
-        .replace("hostname: demo", &format!("hostname: {name}"))
-        .replace("runStrategy: Always", &format!("runStrategy: {strategy}"))
-}
-
-/// The same for tests that end guests which have just begun to boot, and do not hear the power button yet.
-fn hasty(name: &str, strategy: &str) -> String {
-    vm(name, strategy).replace("terminationGracePeriodSeconds: 30", "terminationGracePeriodSeconds: 2")
-}
-
-fn status(kubectl: &Kubectl<'_>, name: &str) -> String {
-    kubectl.field("vm", name, "/status/printableStatus").as_str().unwrap_or_default().to_owned()
-}
-
-fn wait_status(kubectl: &Kubectl<'_>, name: &str, wanted: &str, limit_s: u64) {
-    eventually(&format!("{name} is {wanted}"), limit_s, || {
-        let now = status(kubectl, name);
-        if now == wanted { Ok(()) } else { Err(format!("it is {now}")) }
-    });
-}
+use carrack_e2e::{BOOT_S, Sandbox, assert_contains, demo_machine, eventually, eventually_true, hasty_machine, root};
 
 fn wait_login(sandbox: &Sandbox, name: &str) -> String {
     let timeout = BOOT_S.to_string();
@@ -91,11 +65,11 @@ fn run_strategies_do_what_they_say() {
             &format!(r#"{{"spec":{{"runStrategy":"{strategy}"}}}}"#),
         ])
     };
-    kubectl.apply(&hasty("one", "Halted"));
-    wait_status(&kubectl, "one", "Stopped", 30);
+    kubectl.apply(&hasty_machine("one", "Halted"));
+    kubectl.wait_status_within("one", "Stopped", 30);
     assert_eq!(kubectl.get("vmi", "one"), None);
     strategy("one", "Always");
-    wait_status(&kubectl, "one", "Running", 60);
+    kubectl.wait_status_within("one", "Running", 60);
     assert_eq!(sandbox.guests().len(), 1);
 
     // Always: an instance that goes away comes again, and never beside the one before.
@@ -104,22 +78,18 @@ fn run_strategies_do_what_they_say() {
     eventually_true("another instance runs", 90, || {
         assert!(sandbox.guests().len() <= 1, "two guests of one machine");
         let now = kubectl.field("vmi", "one", "/metadata/uid");
-        !now.is_null() && now != uid && status(&kubectl, "one") == "Running"
+        !now.is_null() && now != uid && kubectl.machine_status("one") == "Running"
     });
     strategy("one", "Halted");
-    wait_status(&kubectl, "one", "Stopped", 90);
+    kubectl.wait_status_within("one", "Stopped", 90);
     assert_eq!(sandbox.guests().len(), 0);
 
-    kubectl.apply(&hasty("two", "Manual"));
-    wait_status(&kubectl, "two", "Stopped", 30);
-    let put = |verb: &str| {
-        let path = format!("/apis/subresources.kubevirt.io/v1/namespaces/default/virtualmachines/two/{verb}");
-        kubectl.run(&["replace", "--raw", &path, "-f", "-"]).input("{}").done();
-    };
-    put("start");
-    wait_status(&kubectl, "two", "Running", 60);
-    put("stop");
-    wait_status(&kubectl, "two", "Stopped", 90);
+    kubectl.apply(&hasty_machine("two", "Manual"));
+    kubectl.wait_status_within("two", "Stopped", 30);
+    kubectl.call("virtualmachines/two/start", "{}");
+    kubectl.wait_status_within("two", "Running", 60);
+    kubectl.call("virtualmachines/two/stop", "{}");
+    kubectl.wait_status_within("two", "Stopped", 90);
     kubectl.ok(&["delete", "vm", "one", "two", "--timeout=60s"]);
 }
 
@@ -127,7 +97,7 @@ fn run_strategies_do_what_they_say() {
 fn a_guest_runs_on_while_everything_of_carrack_is_killed() {
     let sandbox = Sandbox::up(&["demo"]);
     let kubectl = sandbox.kubectl();
-    kubectl.apply(&vm("kept", "Always"));
+    kubectl.apply(&demo_machine("kept", "Always"));
     wait_login(&sandbox, "kept");
     let identity = || {
         let vmi = kubectl.get("vmi", "kept").expect("the instance is there");
@@ -142,7 +112,7 @@ fn a_guest_runs_on_while_everything_of_carrack_is_killed() {
         sandbox.kill_9();
         assert_eq!(sandbox.guests().len(), 1, "the guest died with carrack");
         sandbox.start(&[]);
-        wait_status(&kubectl, "kept", "Running", 60);
+        kubectl.wait_status_within("kept", "Running", 60);
         assert_eq!(identity(), before, "it is another instance or pod");
     }
     let said = guest_says(&sandbox, "kept", "cmp -s /run/before /run/now && echo same");
@@ -173,13 +143,13 @@ fn guest_says(sandbox: &Sandbox, name: &str, command: &str) -> String {
 fn a_machine_without_its_image_says_so_and_disturbs_nobody() {
     let sandbox = Sandbox::up(&["demo"]);
     let kubectl = sandbox.kubectl();
-    kubectl.apply(&vm("broken", "Always").replace("demo-guest:0.1.0", "no-such-guest:1"));
-    eventually("the machine names its problem", 60, || match status(&kubectl, "broken").as_str() {
+    kubectl.apply(&demo_machine("broken", "Always").replace("demo-guest:0.1.0", "no-such-guest:1"));
+    eventually("the machine names its problem", 60, || match kubectl.machine_status("broken").as_str() {
         "ErrImagePull" | "ImagePullBackOff" => Ok(()),
         other => Err(other.to_owned()),
     });
-    kubectl.apply(&hasty("whole", "Always"));
-    wait_status(&kubectl, "whole", "Running", 60);
+    kubectl.apply(&hasty_machine("whole", "Always"));
+    kubectl.wait_status_within("whole", "Running", 60);
     kubectl.ok(&["delete", "vm", "broken", "whole", "--timeout=90s"]);
     eventually_true("no pod is left", 60, || kubectl.ok(&["get", "pods", "-o", "name"]).trim().is_empty());
 }

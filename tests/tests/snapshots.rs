@@ -46,8 +46,7 @@ fn reads(kubectl: &Kubectl<'_>, name: &str, text: &str) {
 }
 
 fn ask(kubectl: &Kubectl<'_>, name: &str, what: &str) {
-    let path = format!("/apis/subresources.kubevirt.io/v1/namespaces/default/virtualmachines/{name}/{what}");
-    kubectl.run(&["replace", "--raw", &path, "-f", "-"]).input("{}").done();
+    kubectl.call(&format!("virtualmachines/{name}/{what}"), "{}");
 }
 
 fn start(kubectl: &Kubectl<'_>, name: &str) {

@@ -15,6 +15,7 @@ pub mod authn;
 pub mod authorizer;
 pub mod bootstrap;
 pub mod caller;
+mod der;
 pub mod kubeconfig;
 pub mod node;
 pub mod pki;

@@ -10,8 +10,8 @@
 
 use std::time::Duration;
 
-use carrack_engine::{Controller, DeleteOptions, Key, Plan, Setup, Time, View};
-use carrack_types::resource::{Kind as _, Object as _};
+use carrack_engine::{Controller, Key, Plan, Setup, Time, View};
+use carrack_types::resource::Object as _;
 use k8s_openapi::api::certificates::v1::CertificateSigningRequest;
 use x509_parser::pem::parse_x509_pem;
 
@@ -58,9 +58,7 @@ impl Controller for CertificateCleaner {
             return Plan::none().requeue_after(at.since(now));
         }
         // Somebody may have decided about it meanwhile.
-        let options =
-            DeleteOptions { resource_version: request.metadata.resource_version.clone(), ..DeleteOptions::default() };
-        Plan::none().delete_with(&CertificateSigningRequest::resource(), request.as_ref(), options)
+        Plan::none().delete_unchanged(request.as_ref())
     }
 }
 

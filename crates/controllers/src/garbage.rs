@@ -199,9 +199,8 @@ impl GarbageCollector {
                         r,
                         dependent.as_ref(),
                         DeleteOptions {
-                            resource_version: dependent.metadata.resource_version.clone(),
                             propagation: Some(self.propagation(view, dependent, true)),
-                            ..DeleteOptions::default()
+                            ..DeleteOptions::unchanged(dependent.as_ref())
                         },
                     );
                 }
@@ -362,11 +361,7 @@ impl Controller for GarbageCollector {
         plan.delete_with(
             resource,
             object.as_ref(),
-            DeleteOptions {
-                resource_version: object.metadata.resource_version.clone(),
-                propagation: Some(propagation),
-                ..DeleteOptions::default()
-            },
+            DeleteOptions { propagation: Some(propagation), ..DeleteOptions::unchanged(object.as_ref()) },
         )
     }
 }

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use bytes::Bytes;
 use carrack_types::json::Json;
-use carrack_types::resource::{Kind, Resource};
+use carrack_types::resource::{Kind, Object, Resource};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
@@ -116,6 +116,18 @@ pub struct DeleteOptions {
     pub grace_period_s: Option<i64>,
     /// `Orphan`, `Background` or `Foreground`.
     pub propagation: Option<&'static str>,
+}
+
+impl DeleteOptions {
+    /// Only this object, and as it was read.
+    #[must_use]
+    pub fn unchanged(object: &impl Object) -> Self {
+        Self {
+            uid: Some(object.uid().to_owned()),
+            resource_version: object.meta().resource_version.clone(),
+            ..Self::default()
+        }
+    }
 }
 
 /// Encodes a query value.

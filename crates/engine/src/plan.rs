@@ -403,6 +403,10 @@ impl Plan {
     pub fn delete<K: Kind>(self, object: &K) -> Self {
         self.delete_with(&K::resource(), object, DeleteOptions::default())
     }
+    /// Adds: delete exactly this object, as it was read: what was written of it meanwhile is decided about anew.
+    pub fn delete_unchanged<K: Kind>(self, object: &K) -> Self {
+        self.delete_with(&K::resource(), object, DeleteOptions::unchanged(object))
+    }
     /// Adds: delete exactly this object, with options. The UID is filled in.
     pub fn delete_with<K: Object>(mut self, resource: &Resource, object: &K, mut options: DeleteOptions) -> Self {
         options.uid = Some(object.uid().to_owned());
@@ -591,6 +595,16 @@ mod tests {
         let labels = |set: &mut ReplicaSet| set.metadata.labels = None;
         sent("", labels, json!({"metadata": {"labels": null}}));
         sent("", |_| {}, json!({}));
+    }
+
+    #[test]
+    fn what_goes_as_it_was_read_rests_on_that() {
+        let pod = json!({"metadata": {"namespace": "ns", "name": "p", "uid": "u", "resourceVersion": "7"}});
+        let pod: Pod = carrack_types::json::from_value(pod).expect("a pod");
+        let plan = Plan::none().delete_unchanged(&pod);
+        assert!(plan.writes[0].is_pinned());
+        let body: Value = serde_json::from_slice(&plan.writes[0].request().body).expect("options");
+        assert_eq!(body["preconditions"], json!({"uid": "u", "resourceVersion": "7"}));
     }
 
     #[test]

@@ -104,8 +104,6 @@ pub enum Counted {
     Probe(ProbeCount),
     /// A pod that had to go, and for what: a signal's name, or the limit that it did not keep to (upstream's `eviction_signal`).
     Eviction(&'static str),
-    /// A pod that made room for a critical one, and of what (upstream's `preemption_signal`).
-    Preemption(String),
     /// A container that is started, by its type (upstream's `container_type`).
     Container(&'static str),
     /// An image that was pulled: its size in bytes, and how long that took.
@@ -119,6 +117,8 @@ pub enum Counted {
 /// What is counted by a word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Tally {
+    /// Pods that made room for critical ones, by the resource that these lacked (upstream's `preemption_signal`).
+    Preempted,
     /// Pods that were rejected, by why.
     Rejected,
     /// Images that nobody used and that were removed, by what for: `space` or `age`.

@@ -45,5 +45,5 @@ pub use pod_info::PodInfo;
 pub use probe::Probe;
 pub use profile::{DEFAULT_SCHEDULER_NAME, FitStrategy, Profile, SpreadDefaults};
 pub use queue::{Counts, Event, Hints, Patience, Place, Row, SchedulingQueue};
-pub use scheduler::{In, Limits, Out, Planted, Scheduler};
+pub use scheduler::{Limits, Planted, Scheduler};
 pub use text::FitError;

@@ -53,6 +53,7 @@ use crate::rules;
 use crate::table::{ResourceInfo, SchemaSource};
 
 pub use alike::plain;
+pub use limits::QUOTA_SCOPES;
 pub use metadata::{is_qualified_finalizer, written};
 pub use schema::schema;
 pub use warnings::warnings;

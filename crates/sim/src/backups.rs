@@ -31,7 +31,7 @@ use crate::chance::{below, between};
 use crate::clones::{course_lacks, debris, one_instant, restore_lacks, snapshot_lacks};
 use crate::invariants::Breach;
 use crate::node::{Node, Taken};
-use crate::observer::{Change, Observer, controller, deleting, is_true, key_of, text, uid};
+use crate::observer::{Change, Observer, beside, controller, deleting, is_true, key_of, ready_to_use, text, uid};
 use crate::options::Options;
 use crate::roaming::with_volume;
 use crate::wants::{Want, guests_of, machine_lacks};
@@ -214,15 +214,6 @@ pub(crate) fn without_origin(out: &mut Out) {
     }
 }
 
-/// Something in the same namespace as an object.
-fn beside(object: &Value, name: &str) -> String {
-    format!("{}/{name}", text(object, "/metadata/namespace"))
-}
-
-fn is_ready(object: &Value) -> bool {
-    object.pointer("/status/readyToUse") == Some(&Value::Bool(true))
-}
-
 /// What nodes have in the snapshot of a VolumeSnapshot.
 fn taken<'a>(snapshot: &Value, nodes: &'a BTreeMap<u8, Node>) -> Option<&'a Taken> {
     let handle = format!("snapshot-{}", uid(snapshot));
@@ -280,7 +271,9 @@ impl Backups {
                 self.agents.remove(uid(change.object()));
             }
             ("vm", before, Some(vm)) => self.held(now, before.as_ref(), vm, observer),
-            ("vmcontent", before, Some(content)) if is_ready(content) && !before.as_ref().is_some_and(is_ready) => {
+            ("vmcontent", before, Some(content))
+                if ready_to_use(content) && !before.as_ref().is_some_and(ready_to_use) =>
+            {
                 self.taken(content, observer, nodes, breaches);
             }
             ("volume", None, Some(volume)) => made(volume, observer, nodes, breaches),
@@ -426,14 +419,14 @@ fn snapshots_lack(observer: &Observer, nodes: &BTreeMap<u8, Node>) -> Option<Str
     let lack = |snapshot: &Value| match text(snapshot, "/status/phase") {
         _ if deleting(snapshot) => Some("is still going".to_owned()),
         "Failed" => None,
-        "Succeeded" if !is_ready(snapshot) => Some(format!("cannot be used: {}", snapshot["status"])),
+        "Succeeded" if !ready_to_use(snapshot) => Some(format!("cannot be used: {}", snapshot["status"])),
         _ => snapshot_lacks(snapshot),
     };
     let unfinished = observer.all("vmsnapshot").find_map(|snapshot| Some((snapshot, lack(snapshot)?)));
     if let Some((snapshot, lack)) = unfinished {
         return Some(format!("vmsnapshot {} {lack}", key_of(snapshot)));
     }
-    let mut contents = observer.all("vmcontent").filter(|content| is_ready(content) && !deleting(content));
+    let mut contents = observer.all("vmcontent").filter(|content| ready_to_use(content) && !deleting(content));
     contents.find_map(|content| {
         let (volume, _) = kept(content, observer, nodes).find(|(_, taken)| taken.is_none())?;
         Some(format!("content {} has lost what it kept of {volume}", key_of(content)))
@@ -444,7 +437,7 @@ fn snapshots_lack(observer: &Observer, nodes: &BTreeMap<u8, Node>) -> Option<Str
 fn restores_lack(observer: &Observer) -> Option<String> {
     let waits = |restore: &Value| {
         let name = beside(restore, text(restore, "/spec/virtualMachineSnapshotName"));
-        observer.get("vmsnapshot", &name).is_none_or(|snapshot| !is_ready(snapshot))
+        observer.get("vmsnapshot", &name).is_none_or(|snapshot| !ready_to_use(snapshot))
     };
     let is_over = |restore: &&Value| !deleting(restore) && (is_true(restore, "Failure") || waits(restore));
     let mut others = observer.all("vmrestore").filter(|restore| !is_over(restore));
@@ -453,10 +446,9 @@ fn restores_lack(observer: &Observer) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
-    use carrack_storage::provision::calls::NewVolume;
-
     use super::*;
     use crate::attacher::Rack;
+    use crate::node::new_volume;
     use crate::options::NodeFaults;
 
     const AT: Time = Time::from_unix_s(1000);
@@ -475,7 +467,7 @@ mod tests {
         let mut node = Node::new(1, AT, Rng::new(1), NodeFaults::none(), Rack::default());
         let contents = &mut node.storage.contents;
         for (disk, wrote) in DISKS.into_iter().zip(wrote) {
-            contents.make(&volume(&format!("pvc-backed0-{disk}"), None), observer);
+            contents.make(&new_volume(&format!("pvc-backed0-{disk}"), None), observer);
             contents.write(&format!("pvc-backed0-{disk}"), Time::from_unix_s(wrote));
         }
         for disk in DISKS {
@@ -485,12 +477,6 @@ mod tests {
             }
         }
         BTreeMap::from([(1, node)])
-    }
-
-    fn volume(name: &str, from: Option<carrack_storage::provision::calls::From>) -> NewVolume {
-        let (fs_type, mount_options, access) = ("ext4".to_owned(), Vec::new(), Vec::new());
-        let (name, parameters) = (name.to_owned(), BTreeMap::new());
-        NewVolume { name, bytes: 1, block: false, fs_type, mount_options, access, parameters, from }
     }
 
     fn claim(name: &str) -> (&'static str, Value) {
@@ -566,7 +552,7 @@ mod tests {
             let mut nodes = nodes([1, 2], None, &observer);
             let from = from.map(|from: &str| Origin::Snapshot(from.to_owned()));
             for node in nodes.values_mut() {
-                node.storage.contents.make(&volume(&format!("pvc-{name}"), from.clone()), &observer);
+                node.storage.contents.make(&new_volume(&format!("pvc-{name}"), from.clone()), &observer);
             }
             let of = json!({"namespace": "default", "name": name, "uid": name});
             let csi = json!({"driver": DRIVER, "volumeHandle": format!("pvc-{name}")});

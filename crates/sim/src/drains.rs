@@ -19,6 +19,8 @@ use std::time::Duration;
 
 use carrack_engine::{ApiRequest, ContentType, DeleteOptions, Rng, Time};
 use carrack_types::resource::Kind as _;
+use carrack_types::volume::SELECTED_NODE;
+use carrack_types::well_known::MIRROR_ANNOTATION;
 use k8s_openapi::api::core::v1::{Node as KubeNode, Pod};
 use serde_json::{Value, json};
 
@@ -66,7 +68,7 @@ pub(crate) fn is_cordoned(node: &Value) -> bool {
 pub(crate) fn is_tied(name: &str, observer: &Observer) -> bool {
     let quoted = format!("\"{name}\"");
     let is_here = |volume: &Value| volume["spec"]["nodeAffinity"].to_string().contains(&quoted);
-    let is_chosen = |claim: &Value| label(claim, "annotations", "volume.kubernetes.io/selected-node") == name;
+    let is_chosen = |claim: &Value| label(claim, "annotations", SELECTED_NODE) == name;
     let has_disks = |node: &Value| node["status"]["volumesAttached"].as_array().is_some_and(|disks| !disks.is_empty());
     observer.all("volume").any(is_here)
         || observer.all("claim").any(is_chosen)
@@ -147,6 +149,16 @@ struct Drained {
     asked: BTreeMap<String, Time>,
 }
 
+/// What who empties a node goes by.
+struct Seen<'a> {
+    now: Time,
+    is_calm: bool,
+    /// What is stored of it, and its machine, where there are such.
+    node: Option<&'a Value>,
+    machine: Option<&'a Node>,
+    observer: &'a Observer,
+}
+
 /// All that people do with nodes.
 #[derive(Debug, Default)]
 pub(crate) struct Drains {
@@ -198,9 +210,9 @@ impl Drains {
             deeds.push(Deed::Comes(newcomer.number));
         }
         for drained in &mut self.drained {
-            let object = observer.get("node", &node_name(drained.number));
-            let machine = nodes.get(&drained.number);
-            drained.look(now, is_calm, object, machine, observer, &mut deeds, &mut self.evicted);
+            let node = observer.get("node", &node_name(drained.number));
+            let seen = Seen { now, is_calm, node, machine: nodes.get(&drained.number), observer };
+            deeds.extend(drained.look(&seen, &mut self.evicted));
         }
         deeds
     }
@@ -282,18 +294,11 @@ impl Drained {
         })
     }
 
-    #[expect(clippy::too_many_arguments, reason = "all that is known of a node, and what comes of it")]
-    fn look(
-        &mut self,
-        now: Time,
-        is_calm: bool,
-        object: Option<&Value>,
-        machine: Option<&Node>,
-        observer: &Observer,
-        deeds: &mut Vec<Deed>,
-        evicted: &mut BTreeSet<String>,
-    ) {
-        match (self.stage, object) {
+    /// What is to be done with it now; who is to be evicted for that is added.
+    fn look(&mut self, seen: &Seen<'_>, evicted: &mut BTreeSet<String>) -> Vec<Deed> {
+        let Seen { now, is_calm, node, machine, observer } = *seen;
+        let mut deeds = Vec::new();
+        match (self.stage, node) {
             (Stage::Waits, _) if now < self.at => {}
             (Stage::Waits, Some(_)) if machine.is_some_and(|machine| machine.up) => self.stage = Stage::Empties,
             // It was not there in all the time, somebody else has taken its Node out, or some pod does not go.
@@ -314,7 +319,7 @@ impl Drained {
                 }
             }
             (Stage::Falls, _) => {
-                let Some(machine) = machine.filter(|machine| machine.up && !machine.is_held()) else { return };
+                let Some(machine) = machine.filter(|machine| machine.up && !machine.is_held()) else { return deeds };
                 match self.then {
                     _ if is_calm => self.stage = Stage::Opens,
                     Then::Off { away, in_order: false } => {
@@ -345,13 +350,14 @@ impl Drained {
             (Stage::Opens, Some(node)) if is_cordoned(node) => deeds.extend(self.cordons(now, false)),
             (Stage::Opens, _) => {}
         }
+        deeds
     }
 }
 
 /// The pods of a node that have to go from it. Those of a DaemonSet would come back at once, and mirrors are the kubelet's own.
 fn to_evict<'a>(node: &'a str, observer: &'a Observer) -> impl Iterator<Item = &'a Value> {
     let goes = move |pod: &&Value| {
-        let is_mirror = !label(pod, "annotations", crate::told::MIRROR).is_empty();
+        let is_mirror = !label(pod, "annotations", MIRROR_ANNOTATION).is_empty();
         text(pod, "/spec/nodeName") == node && owner_kind(pod) != "DaemonSet" && !is_mirror
     };
     observer.all("pod").filter(goes)
@@ -374,7 +380,7 @@ mod tests {
     }
 
     fn pod(name: &str, kind: &str, mirror: bool) -> Value {
-        let annotations = if mirror { json!({crate::told::MIRROR: "m"}) } else { json!({}) };
+        let annotations = if mirror { json!({MIRROR_ANNOTATION: "m"}) } else { json!({}) };
         json!({"metadata": {"namespace": "default", "name": name, "uid": name, "annotations": annotations,
             "ownerReferences": [{"controller": true, "kind": kind, "uid": "owner"}]}, "spec": {"nodeName": "node2"}})
     }
@@ -513,7 +519,7 @@ mod tests {
     fn what_is_kept_for_a_node_ties_it() {
         let volume = |name: &str| json!({"metadata": {"name": "v"}, "spec": {"nodeAffinity": {"values": [name]}}});
         let claim = json!({"metadata": {"namespace": "default", "name": "c",
-            "annotations": {"volume.kubernetes.io/selected-node": "node2"}}});
+            "annotations": {SELECTED_NODE: "node2"}}});
         let attachment = json!({"metadata": {"name": "a"}, "spec": {"nodeName": "node2"}});
         let node = json!({"metadata": {"name": "node2"}, "status": {"volumesAttached": [{"name": "d"}]}});
         for (object, expected) in [

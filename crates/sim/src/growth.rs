@@ -20,7 +20,7 @@ use serde_json::{Value, json};
 use crate::chance::{below, between};
 use crate::invariants::Breach;
 use crate::node::{Node, named};
-use crate::observer::{Change, Observer, conditions, deleting, key_of, text, uid};
+use crate::observer::{Change, Observer, beside, conditions, deleting, key_of, text, uid};
 use crate::plants::Bug;
 use crate::wants::Want;
 use crate::workload::{Act, What, claim_of, delete, local_driver, user_of};
@@ -123,7 +123,7 @@ fn behind<'a>(pod: &'a Value, observer: &'a Observer, nodes: &BTreeMap<u8, Node>
     let volumes = pod.pointer("/spec/volumes").and_then(Value::as_array).into_iter().flatten();
     let claims = volumes.filter_map(|volume| {
         let name = text(volume, "/persistentVolumeClaim/claimName");
-        observer.get("claim", &format!("{}/{name}", text(pod, "/metadata/namespace")))
+        observer.get("claim", &beside(pod, name))
     });
     let is_behind = |claim: &&Value| {
         let Some(handle) = handle(claim, observer) else { return false };

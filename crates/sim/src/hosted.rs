@@ -7,7 +7,7 @@ use carrack_hollow::HollowNodes;
 use carrack_kubelet::topology::{Policy, Scope};
 use carrack_kubelet::{KubeletCore, NodeConfig};
 use carrack_scheduler::extender as asking;
-use carrack_scheduler::{Config, In, Limits, Out, Scheduler};
+use carrack_scheduler::{Config, Limits, Scheduler};
 use carrack_storage::asking::{self as calling, Asking};
 use carrack_storage::flex::{self, calls};
 use carrack_storage::provision::{self, Provisioner};
@@ -43,7 +43,7 @@ pub(crate) enum OwnIn {
 /// What a core does in its own world.
 #[derive(Debug)]
 pub(crate) enum OwnOut {
-    Scheduler(Box<Out>),
+    Scheduler(Box<asking::Ask>),
     Extender(Box<asking::Answer>),
     Gpus(Box<carrack_gpu_extender::Reply>),
     Kubelet(Box<carrack_kubelet::Out>),
@@ -55,7 +55,7 @@ pub(crate) enum OwnOut {
 /// A core with its effects.
 pub(crate) enum Hosted {
     User(Box<User>, Effects<Never>),
-    Scheduler(Box<Scheduler>, Effects<Out>),
+    Scheduler(Box<Scheduler>, Effects<asking::Ask>),
     Extender(Box<Extender>, Effects<asking::Answer>),
     Gpus(Box<GpuExtender>, Effects<carrack_gpu_extender::Reply>),
     Manager(Box<Manager>, Effects<Never>),
@@ -359,7 +359,7 @@ impl Hosted {
             Self::User(core, fx) => drain(core.as_mut(), fx, now, input, |_| None, |never| match never {}),
             Self::Scheduler(core, fx) => {
                 let into = |own| match own {
-                    OwnIn::Scheduler(answer) => Some(In::Extender(*answer)),
+                    OwnIn::Scheduler(answer) => Some(*answer),
                     _ => None,
                 };
                 drain(core.as_mut(), fx, now, input, into, |out| OwnOut::Scheduler(Box::new(out)))

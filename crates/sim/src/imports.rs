@@ -24,7 +24,7 @@ use serde_json::{Value, json};
 
 use crate::chance::between;
 use crate::invariants::Breach;
-use crate::observer::{Change, Observer, controller, deleting, key_of, label, owner_kind, text, uid};
+use crate::observer::{Change, Observer, beside, controller, deleting, key_of, label, owner_kind, text, uid};
 use crate::options::Options;
 use crate::plants::Bug;
 use crate::wants::Want;
@@ -225,7 +225,7 @@ impl Imports {
             ("pod", None, Some(pod)) if label(pod, "labels", APP_LABEL) == LAUNCHER => {
                 let volumes = pod.pointer("/spec/volumes").and_then(Value::as_array).into_iter().flatten();
                 for name in volumes.map(|volume| text(volume, "/persistentVolumeClaim/claimName")) {
-                    let claim = format!("{}/{name}", text(pod, "/metadata/namespace"));
+                    let claim = beside(pod, name);
                     if observer.get("claim", &claim).is_some_and(is_imported) && !self.0.contains(&claim) {
                         let what = format!("{} is made, and the DataVolume {claim} was never done", key_of(pod));
                         breaches.push(Breach::new(NAME, what));

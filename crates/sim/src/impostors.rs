@@ -11,7 +11,9 @@
 use std::time::Duration;
 
 use carrack_engine::{ApiRequest, Rng};
+use carrack_kubelet::spec::manifest::{HASH, SOURCE};
 use carrack_types::resource::Kind as _;
+use carrack_types::well_known::MIRROR_ANNOTATION;
 use k8s_openapi::api::core::v1::Pod;
 use serde_json::{Value, json};
 
@@ -27,9 +29,6 @@ pub(crate) const PART: &str = "impostors";
 
 /// How such pods are called.
 const NAME: &str = "impostor";
-const HASH: &str = "kubernetes.io/config.hash";
-const MIRROR: &str = "kubernetes.io/config.mirror";
-const SOURCE: &str = "kubernetes.io/config.source";
 
 /// Whether there are such pods. Beside other planted bugs there are none.
 pub(crate) fn are_there(rng: &Rng, options: &Options, planted: Option<Bug>) -> bool {
@@ -65,7 +64,7 @@ pub(crate) fn pictures(changes: &[Change]) -> Vec<ApiRequest> {
 fn picture(pod: &Value) -> ApiRequest {
     let name = format!("picture-of-{}", text(pod, "/metadata/name"));
     let mut object = mounting(&name, 1, "scratch", "emptyDir", json!({}));
-    object["metadata"]["annotations"] = json!({MIRROR: uid(pod)});
+    object["metadata"]["annotations"] = json!({MIRROR_ANNOTATION: uid(pod)});
     object["spec"]["nodeName"] = text(pod, "/spec/nodeName").into();
     // It comes to its node unasked, and is to take nobody's room there.
     object["spec"]["containers"][0]["resources"] = json!({});

@@ -12,11 +12,14 @@ use carrack_engine::Time;
 use carrack_kubelet::devices;
 use carrack_store::Revision;
 use carrack_types::quantity::Quantity;
+use carrack_virt::identity::CONSUMER;
 use serde_json::Value;
 
 use crate::controllers::Bounds;
 use crate::node::{Node, named};
-use crate::observer::{Change, Made, Observer, conditions, controller, deleting, key_of, terminal, text, uid};
+use crate::observer::{
+    Change, Made, Observer, conditions, controller, deleting, key_of, owner_kind, terminal, text, uid,
+};
 use crate::replicas;
 use crate::resizes::Grants;
 pub use table::{INVARIANTS, Invariant};
@@ -474,15 +477,14 @@ pub(crate) fn holdings(place: &str, allocations: &devices::Allocations, breaches
 
 /// Whether a pod belongs to a virtual machine's instance.
 fn is_launcher(pod: &Value) -> bool {
-    let owners = pod.pointer("/metadata/ownerReferences").and_then(Value::as_array);
-    owners.into_iter().flatten().any(|o| o["controller"] == true && o["kind"] == "VirtualMachineInstance")
+    owner_kind(pod) == "VirtualMachineInstance"
 }
 
 /// An owned object was just made.
 fn children(change: &Change, observer: &Observer, breaches: &mut Vec<Breach>) {
     let owner = controller(change.object());
     // What uses an instance's claims before they are filled is beside its launcher.
-    let is_consumer = |object: &Value| text(object, "/metadata/name").starts_with("virt-provisioning-");
+    let is_consumer = |object: &Value| text(object, "/metadata/name").starts_with(CONSUMER);
     // Workloads have bounds of their own.
     let is_pod_of_others = change.resource == "pod" && !is_launcher(change.object());
     if owner.is_empty() || is_pod_of_others || is_consumer(change.object()) {

@@ -233,6 +233,11 @@ pub(crate) fn key_of(object: &Value) -> String {
     }
 }
 
+/// The key of what has this name in the same namespace as an object.
+pub(crate) fn beside(object: &Value, name: &str) -> String {
+    format!("{}/{name}", text(object, "/metadata/namespace"))
+}
+
 /// UID.
 pub(crate) fn uid(object: &Value) -> &str {
     text(object, "/metadata/uid")
@@ -251,6 +256,11 @@ pub(crate) fn owner_kind(object: &Value) -> &str {
 fn of_controller<'a>(object: &'a Value, field: &str) -> &'a str {
     let owners = object.pointer("/metadata/ownerReferences").and_then(Value::as_array);
     owners.into_iter().flatten().find(|o| o["controller"] == true).and_then(|o| o[field].as_str()).unwrap_or_default()
+}
+
+/// Whether a snapshot, or what is kept of one, says that it can be used.
+pub(crate) fn ready_to_use(object: &Value) -> bool {
+    object.pointer("/status/readyToUse") == Some(&Value::Bool(true))
 }
 
 /// Whether the object's deletion was asked for.

@@ -10,6 +10,7 @@ use std::time::Duration;
 use carrack_engine::{Controller, Key, Plan, Setup, Time, View};
 use carrack_types::resource::Object;
 use carrack_types::snapshots::{VolumeSnapshot, VolumeSnapshotContent};
+use carrack_types::volume::SELECTED_NODE;
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
 use k8s_openapi::api::storage::v1::{StorageClass, VolumeAttachment};
 use serde_json::json;
@@ -18,7 +19,6 @@ use serde_json::json;
 pub(crate) const DATA: &str = "sim.carrack.io/data";
 const PROVISIONED_BY: &str = "pv.kubernetes.io/provisioned-by";
 const PROVISIONER: &str = "volume.kubernetes.io/storage-provisioner";
-const SELECTED_NODE: &str = "volume.kubernetes.io/selected-node";
 /// How long a storage system takes.
 pub(crate) const TAKES: Duration = Duration::from_millis(300);
 const SLOWLY: Duration = Duration::from_secs(7);

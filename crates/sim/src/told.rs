@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use carrack_engine::Rng;
 use carrack_types::resource::Kind as _;
+use carrack_types::well_known::MIRROR_ANNOTATION;
 use k8s_openapi::api::core::v1::Pod;
 use serde_json::{Value, json};
 
@@ -24,8 +25,6 @@ use crate::workload::{Act, What, delete, mounting};
 
 /// The invariant.
 pub(crate) const NAME: &str = "ends-are-told";
-/// Annotation of a pod that is the picture of another one: its kubelet takes it away as it is.
-pub(crate) const MIRROR: &str = "kubernetes.io/config.mirror";
 
 /// With the planted bug: pods that take their time to end, one of which is mostly about to.
 pub(crate) fn acts(rng: &mut Rng, safety: Duration, acts: &mut Vec<Act>) {
@@ -44,7 +43,7 @@ pub(crate) fn acts(rng: &mut Rng, safety: Duration, acts: &mut Vec<Act>) {
 pub(crate) fn gone(pod: &Value, nodes: &BTreeMap<u8, Node>, breaches: &mut Vec<Breach>) {
     // Of one that had no node nothing can have run; and a node without power has told nothing to anybody.
     let is_of_node = named(nodes, text(pod, "/spec/nodeName")).is_some_and(|node| node.up);
-    if is_of_node && !terminal(pod) && label(pod, "annotations", MIRROR).is_empty() {
+    if is_of_node && !terminal(pod) && label(pod, "annotations", MIRROR_ANNOTATION).is_empty() {
         let (name, id, phase) = (key_of(pod), uid(pod), text(pod, "/status/phase"));
         let what = format!("{name} ({id}) is gone, and the last that was told of it is that it is {phase:?}");
         breaches.push(Breach::new(NAME, what));
@@ -71,7 +70,7 @@ mod tests {
             ("node1", "Pending", json!({}), true, true),
             ("node1", "Failed", json!({}), true, false),
             ("node1", "Succeeded", json!({}), true, false),
-            ("node1", "Running", json!({MIRROR: "of another"}), true, false),
+            ("node1", "Running", json!({MIRROR_ANNOTATION: "of another"}), true, false),
             ("node1", "Running", json!({}), false, false),
             ("hollow-1", "Running", json!({}), true, false),
             ("", "Pending", json!({}), true, false),

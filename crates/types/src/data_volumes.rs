@@ -7,7 +7,8 @@
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde::{Deserialize, Serialize};
 
-use crate::kubevirt::api::{kind, null_as_default};
+use crate::json::or_none;
+use crate::kubevirt::api::kind;
 
 /// The kinds' group.
 pub const GROUP: &str = "cdi.kubevirt.io";
@@ -23,7 +24,7 @@ pub struct DataVolume {
     /// Metadata.
     pub metadata: ObjectMeta,
     /// How far it is.
-    #[serde(deserialize_with = "null_as_default")]
+    #[serde(deserialize_with = "or_none")]
     pub status: DataVolumeStatus,
 }
 
@@ -35,10 +36,10 @@ kind!(DataVolume, "cdi.kubevirt.io", "v1beta1", "DataVolume", "datavolumes",
 #[serde(default)]
 pub struct DataVolumeStatus {
     /// Its phase.
-    #[serde(deserialize_with = "null_as_default")]
+    #[serde(deserialize_with = "or_none")]
     pub phase: String,
     /// What holds of it.
-    #[serde(deserialize_with = "null_as_default")]
+    #[serde(deserialize_with = "or_none")]
     pub conditions: Vec<DataVolumeCondition>,
 }
 

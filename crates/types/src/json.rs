@@ -90,7 +90,7 @@ pub fn from_value<T: Json>(value: Value) -> Result<T, Error> {
     T::from_value(value)
 }
 
-/// For fields that other servers write as `null` where they leave them out, as Go's do.
+/// Reads `null` as the default, as Go's decoder does: Go's servers write so what others leave out.
 ///
 /// # Errors
 /// The field is of another type.

@@ -93,6 +93,8 @@ pub fn is_default_class<'a>(annotation: impl Fn(&str) -> Option<&'a str>) -> boo
 
 const DEFAULT_CLASS: [&str; 2] =
     ["storageclass.kubernetes.io/is-default-class", "storageclass.beta.kubernetes.io/is-default-class"];
+/// Annotation of a claim: its volume is to be made at this node, which the scheduler has chosen for the first pod that uses it.
+pub const SELECTED_NODE: &str = "volume.kubernetes.io/selected-node";
 const CSI_PREFIX: &str = "kubernetes.io/csi/";
 const FLEX_PREFIX: &str = "flexvolume-";
 /// The attacher of all FlexVolumes.

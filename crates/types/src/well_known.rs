@@ -3,6 +3,9 @@
 /// Annotations that are called so and after a container name its AppArmor profile, as the older way of saying it.
 pub const APPARMOR_PREFIX: &str = "container.apparmor.security.beta.kubernetes.io/";
 
+/// Annotation of a pod that is the API's picture of a static pod of its node: the hash of that one's manifest.
+pub const MIRROR_ANNOTATION: &str = "kubernetes.io/config.mirror";
+
 /// Names of KubeVirt.
 pub mod kubevirt {
     /// API group of virtual machines.

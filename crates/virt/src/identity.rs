@@ -25,7 +25,8 @@ pub fn consumer_pod_name(instance: &str, uid: &str) -> String {
     pod_name(CONSUMER, instance, uid)
 }
 
-const CONSUMER: &str = "virt-provisioning";
+/// How the names of such pods begin.
+pub const CONSUMER: &str = "virt-provisioning";
 
 fn pod_name(role: &str, instance: &str, uid: &str) -> String {
     let suffix = derived_suffix(&[uid, role], 5);

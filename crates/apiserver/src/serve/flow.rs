@@ -33,7 +33,6 @@ pub(crate) struct Gate {
 struct Inner {
     seats: Seats,
     generation: u64,
-    waiting: BTreeMap<Ticket, oneshot::Sender<()>>,
     /// Everybody who waits or is served.
     standing: BTreeMap<Ticket, Record>,
     /// What has become of the requests of each level.
@@ -44,6 +43,8 @@ struct Record {
     standing: Arc<Standing>,
     /// Since when it is served.
     started: Option<Timestamp>,
+    /// Where it hears that it is served, while it waits.
+    tell: Option<oneshot::Sender<()>>,
 }
 
 /// A seat that is held; it is free again when this goes.
@@ -109,8 +110,7 @@ impl Gate {
                     return Err(refused(class));
                 }
                 Arrival::Waits => {
-                    let (tell, told) = oneshot::channel();
-                    inner.waiting.insert(ticket, tell);
+                    let told = inner.waits(ticket);
                     (seat(State::Waits, metrics.waits(class)), told)
                 }
             }
@@ -157,12 +157,11 @@ impl Inner {
     fn wake(&mut self, served: Vec<Ticket>) {
         let mut next = served;
         while let Some(ticket) = next.pop() {
-            if let Some(record) = self.standing.get(&ticket) {
-                let standing = Arc::clone(&record.standing);
-                self.count(&standing.class.level, |counts| counts.dispatched += 1);
-            }
+            let Some(record) = self.standing.get_mut(&ticket) else { continue };
+            let (standing, tell) = (Arc::clone(&record.standing), record.tell.take());
+            self.count(&standing.class.level, |counts| counts.dispatched += 1);
             // Who has gone without telling gives the seat back by its drop.
-            if let Some(tell) = self.waiting.remove(&ticket) {
+            if let Some(tell) = tell {
                 _ = tell.send(());
             }
         }
@@ -187,9 +186,18 @@ impl Inner {
             Arrival::Waits => {}
         }
         if arrival != Arrival::Refused {
-            self.standing.insert(ticket, Record { standing: Arc::clone(standing), started });
+            self.standing.insert(ticket, Record { standing: Arc::clone(standing), started, tell: None });
         }
         arrival
+    }
+
+    /// Where a request that waits hears that it is served.
+    fn waits(&mut self, ticket: Ticket) -> oneshot::Receiver<()> {
+        let (tell, told) = oneshot::channel();
+        if let Some(record) = self.standing.get_mut(&ticket) {
+            record.tell = Some(tell);
+        }
+        told
     }
 
     /// A request that waited has heard that it is served.
@@ -203,7 +211,6 @@ impl Inner {
     fn leaves(&mut self, ticket: Ticket, level: &str, state: State) {
         self.standing.remove(&ticket);
         if state != State::Served {
-            self.waiting.remove(&ticket);
             if self.seats.give_up(level, ticket) {
                 return self.count(level, |counts| match state {
                     State::Late => counts.timed_out += 1,
@@ -276,6 +283,6 @@ mod tests {
         inner.leaves(5, "low", State::Served);
         let want = Counts { dispatched: 3, rejected: 1, timed_out: 1, cancelled: 1 };
         assert_eq!(inner.counts["low"], want);
-        assert!(inner.standing.is_empty() && inner.waiting.is_empty());
+        assert!(inner.standing.is_empty());
     }
 }

@@ -4,13 +4,14 @@
 
 use ring::digest::{SHA256, digest};
 use rustls_pki_types::CertificateDer;
+use x509_parser::asn1_rs::{Oid, oid};
 use x509_parser::prelude::{FromDer as _, X509Certificate};
 
 use crate::caller::Caller;
 use crate::token::BoundNames;
 
 /// What a subject has its user's UID under (`AllowParsingUserUIDFromCertAuth` of upstream, on by default since v1.34).
-pub(crate) const UID_ATTRIBUTE: &str = "1.3.6.1.4.1.57683.2";
+pub(crate) const UID_ATTRIBUTE: Oid<'static> = oid!(1.3.6.1.4.1.57683.2);
 
 /// Why a certificate names nobody.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -40,7 +41,7 @@ pub(crate) fn caller_of_certificate(certificate: &CertificateDer<'_>) -> Result<
     // The last one counts, as in Go. If that cannot be read, it is nobody's, and not that of one before it.
     let user = subject.iter_common_name().last().and_then(text).filter(|name| !name.is_empty());
     let mut caller = Caller::new(user.ok_or(CertificateError::NoName)?, subject.iter_organization().filter_map(text));
-    let mut uids = subject.iter_attributes().filter(|attribute| attribute.attr_type().to_id_string() == UID_ATTRIBUTE);
+    let mut uids = subject.iter_attributes().filter(|attribute| *attribute.attr_type() == UID_ATTRIBUTE);
     if let Some(first) = uids.next() {
         let uid = text(first).filter(|uid| !uid.is_empty() && uids.next().is_none());
         caller.uid = uid.ok_or(CertificateError::Uid)?;

@@ -64,7 +64,7 @@ pub fn read_request(pem_text: &[u8]) -> Result<RequestFacts, String> {
     for attribute in subject.iter_attributes() {
         let kind = attribute.attr_type();
         let (is_name, is_group) = (*kind == OID_X509_COMMON_NAME, *kind == OID_X509_ORGANIZATION_NAME);
-        if !is_name && !is_group && kind.to_id_string() != UID_ATTRIBUTE {
+        if !is_name && !is_group && *kind != UID_ATTRIBUTE {
             continue;
         }
         let Ok(text) = attribute.as_str() else {

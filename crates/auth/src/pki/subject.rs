@@ -9,21 +9,18 @@
 //! ```
 
 use rcgen::SigningKey;
+use x509_parser::asn1_rs::Oid;
+use x509_parser::oid_registry::{OID_X509_COMMON_NAME, OID_X509_ORGANIZATION_NAME};
 
 use super::RequestFacts;
+use crate::authn::UID_ATTRIBUTE;
+use crate::der::first;
 
 const SEQUENCE: u8 = 0x30;
 const SET: u8 = 0x31;
 const BIT_STRING: u8 = 0x03;
 const OBJECT_IDENTIFIER: u8 = 0x06;
 const UTF8_STRING: u8 = 0x0c;
-
-/// 2.5.4.3
-const COMMON_NAME: &[u8] = &[0x55, 0x04, 0x03];
-/// 2.5.4.10
-const ORGANIZATION: &[u8] = &[0x55, 0x04, 0x0a];
-/// 1.3.6.1.4.1.57683.2, as [`crate::authn::UID_ATTRIBUTE`] has it.
-const UID: &[u8] = &[0x2b, 0x06, 0x01, 0x04, 0x01, 0x83, 0xc2, 0x53, 0x02];
 
 /// What is signed, by where its subject stands.
 #[derive(Clone, Copy, Debug)]
@@ -46,14 +43,14 @@ pub(super) fn joined(all: &[RequestFacts]) -> Vec<u8> {
 }
 
 fn names(facts: &RequestFacts) -> Vec<Vec<u8>> {
-    let attribute = |kind: &[u8], text: &str| {
-        let pair = [tlv(OBJECT_IDENTIFIER, kind), tlv(UTF8_STRING, text.as_bytes())].concat();
+    let attribute = |kind: &Oid<'_>, text: &str| {
+        let pair = [tlv(OBJECT_IDENTIFIER, kind.as_bytes()), tlv(UTF8_STRING, text.as_bytes())].concat();
         tlv(SET, &tlv(SEQUENCE, &pair))
     };
-    let mut names: Vec<Vec<u8>> = facts.organizations.iter().map(|group| attribute(ORGANIZATION, group)).collect();
-    names.extend(facts.uids.iter().map(|uid| attribute(UID, uid)));
-    names.push(attribute(COMMON_NAME, &facts.common_name));
-    names
+    let groups = facts.organizations.iter().map(|group| attribute(&OID_X509_ORGANIZATION_NAME, group));
+    let uids = facts.uids.iter().map(|uid| attribute(&UID_ATTRIBUTE, uid));
+    let name = attribute(&OID_X509_COMMON_NAME, &facts.common_name);
+    groups.chain(uids).chain([name]).collect()
 }
 
 /// The same certificate or request, in DER, with another subject.
@@ -71,35 +68,19 @@ pub(super) fn replaced(der: &[u8], signed: Signed, subject: &[u8], key: &impl Si
 
 /// What stands before the subject and behind it, and by which algorithm it is signed.
 fn around(der: &[u8], signed: Signed) -> Option<(&[u8], &[u8], &[u8])> {
-    let (_, whole, _) = first(der)?;
-    let (_, fields, rest) = first(whole)?;
-    let (algorithm, ..) = first(rest)?;
+    let fields = first(first(der)?.content)?;
+    let algorithm = first(fields.rest)?.whole;
     let place = match signed {
         Signed::Certificate => 5,
         #[cfg(test)]
         Signed::Request => 1,
     };
-    let mut left = fields;
+    let mut left = fields.content;
     for _ in 0..place {
-        left = first(left)?.2;
+        left = first(left)?.rest;
     }
-    let before = fields.get(..fields.len() - left.len())?;
-    Some((before, first(left)?.2, algorithm))
-}
-
-/// The first of some values, what it holds, and the others.
-fn first(bytes: &[u8]) -> Option<(&[u8], &[u8], &[u8])> {
-    let length = usize::from(*bytes.get(1)?);
-    let (header, length) = match length.checked_sub(0x80) {
-        None => (2, length),
-        Some(count) if count <= 4 => {
-            let digits = bytes.get(2..2 + count)?;
-            (2 + count, digits.iter().fold(0_usize, |all, digit| (all << 8) | usize::from(*digit)))
-        }
-        Some(_) => return None,
-    };
-    let (whole, rest) = bytes.split_at_checked(header.checked_add(length)?)?;
-    Some((whole, whole.get(header..)?, rest))
+    let before = fields.content.strip_suffix(left)?;
+    Some((before, first(left)?.rest, algorithm))
 }
 
 /// A value: its tag, its length, and what it holds.

@@ -14,6 +14,7 @@ use x509_parser::prelude::{FromDer as _, X509Certificate};
 use x509_parser::x509::SubjectPublicKeyInfo;
 
 use super::verify::valid_at;
+use crate::der::first;
 
 /// The number by which the third version is written.
 const THIRD: u32 = 2;
@@ -110,50 +111,11 @@ fn verifies(
 
 /// The algorithm of a key: the first part of it.
 fn key_algorithm(key: &[u8]) -> Option<&[u8]> {
-    let (inner, _) = element(key)?;
-    element(inner).map(|(algorithm, _)| algorithm)
+    first(first(key)?.content).map(|algorithm| algorithm.content)
 }
 
 /// The algorithm with which a certificate is signed: what follows the text that is signed.
 fn signature_algorithm<'a>(certificate: &'a CertificateDer<'_>) -> Option<&'a [u8]> {
-    let (inner, _) = element(certificate)?;
-    let (_, rest) = element(inner)?;
-    element(rest).map(|(algorithm, _)| algorithm)
-}
-
-/// What is in the first element of DER, and what follows it.
-fn element(der: &[u8]) -> Option<(&[u8], &[u8])> {
-    let (&[_, first], rest) = der.split_first_chunk::<2>()?;
-    let (length, rest) = match first {
-        0..0x80 => (usize::from(first), rest),
-        _ => {
-            let (digits, rest) = rest.split_at_checked(usize::from(first & 0x7f))?;
-            let length =
-                digits.iter().try_fold(0_usize, |sum, digit| sum.checked_mul(256)?.checked_add(usize::from(*digit)))?;
-            (length, rest)
-        }
-    };
-    rest.split_at_checked(length)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::element;
-
-    #[test]
-    fn elements_have_a_length() {
-        assert_eq!(element(&[0x30, 2, 1, 2, 3]), Some((&[1, 2][..], &[3][..])));
-        assert_eq!(element(&[0x30, 0x81, 1, 7]), Some((&[7][..], &[][..])));
-        let long: Vec<u8> = [&[0x30, 0x82, 1, 0][..], &[9; 256]].concat();
-        assert_eq!(element(&long), Some((&[9; 256][..], &[][..])));
-        for cut in [
-            &[][..],
-            &[0x30],
-            &[0x30, 2, 1],
-            &[0x30, 0x82, 1],
-            &[0x30, 0x89, 255, 255, 255, 255, 255, 255, 255, 255, 255],
-        ] {
-            assert_eq!(element(cut), None, "{cut:?}");
-        }
-    }
+    let signed = first(first(certificate)?.content)?;
+    first(signed.rest).map(|algorithm| algorithm.content)
 }

@@ -6,8 +6,7 @@ use anyhow::Context as _;
 use bytes::Bytes;
 use carrack_auth::tls::{Reloadable, Trust, client_config};
 use carrack_engine::causes;
-use carrack_engine::shell::EventSink;
-use carrack_scheduler::In;
+use carrack_engine::shell::{Doer, EventSink};
 use carrack_scheduler::extender::{Answer, Ask, Extender};
 use http_body_util::{BodyExt as _, Full, Limited};
 use hyper_rustls::HttpsConnector;
@@ -24,7 +23,7 @@ type HttpClient = Client<HttpsConnector<HttpConnector>, Full<Bytes>>;
 /// The extenders of a configuration.
 pub struct Extenders {
     clients: Vec<(HttpClient, Extender)>,
-    answers: Option<EventSink<In>>,
+    answers: Option<EventSink<Answer>>,
 }
 
 impl Extenders {
@@ -96,22 +95,20 @@ async fn ask(client: HttpClient, extender: &Extender, verb: &str, body: Bytes) -
         .unwrap_or_else(|_| Err(format!("no answer within {} ms", limit.as_millis())))
 }
 
-impl Extenders {
-    /// Says where answers go.
-    pub fn start(&mut self, answers: EventSink<In>) {
+impl Doer<Ask, Answer> for Extenders {
+    fn start(&mut self, answers: EventSink<Answer>) {
         self.answers = Some(answers);
     }
 
-    /// Starts a call.
-    pub fn run(&mut self, call: Ask) {
+    fn run(&mut self, call: Ask) {
         let Some(answers) = self.answers.clone() else { return };
         let Some((client, extender)) = self.clients.get(call.extender).cloned() else {
             let result = Err("there is no such extender".to_owned());
-            return answers.send(In::Extender(Answer { id: call.id, result }));
+            return answers.send(Answer { id: call.id, result });
         };
         tokio::spawn(async move {
             let result = ask(client, &extender, &call.verb, call.body).await;
-            answers.send(In::Extender(Answer { id: call.id, result }));
+            answers.send(Answer { id: call.id, result });
         });
     }
 }

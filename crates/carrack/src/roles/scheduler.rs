@@ -1,25 +1,19 @@
 //! The scheduler.
 
-use std::collections::BTreeMap;
 use std::path::Path;
-use std::sync::{Arc, LazyLock, Mutex, PoisonError};
+use std::sync::{Arc, LazyLock};
 use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 use carrack_engine::requests::Requests;
-use carrack_engine::shell::{Doer, EventSink, random_seed, run_core};
+use carrack_engine::shell::{random_seed, run_core_asked, scrapes};
 use carrack_engine::{LeaderElector, Rng, Transport};
-use carrack_scheduler::{Config, In, Out, Scheduler};
-use futures::FutureExt as _;
-use tokio::sync::oneshot;
+use carrack_scheduler::{Config, Scheduler};
 use tokio_util::sync::CancellationToken;
 
 use super::diagnostics::{self, Listen};
 use super::extenders::Extenders;
 use crate::cli::roles::SchedulerArgs;
-
-/// How long a step of the core may take before it counts as gone for who asks for metrics.
-const SCRAPE: Duration = Duration::from_secs(5);
 
 /// Schedules the pods that name one of the configuration's profiles, until `stop`. With an identity, only while it is the
 /// elected one. With a place to listen, it tells its metrics there.
@@ -33,17 +27,15 @@ pub async fn run(
     mut transport: Arc<dyn Transport>,
     stop: CancellationToken,
 ) -> anyhow::Result<()> {
-    let world = World { extenders: Extenders::new(&config.extenders)?, scrapes: Scrapes::default() };
+    let extenders = Extenders::new(&config.extenders)?;
     // The port is let go of when this run of the role ends, however it does.
     let serving = stop.child_token();
     let _ends = serving.clone().drop_guard();
+    let (asks, asked) = scrapes();
     if let Some(listen) = listen {
-        let (scrapes, requests) = (world.scrapes.clone(), Requests::of(&listen.server));
+        let requests = Requests::of(&listen.server);
         transport = requests.counted(transport);
-        let metrics: diagnostics::Metrics = Arc::new(move || {
-            let (scrapes, requests) = (scrapes.clone(), requests.clone());
-            async move { Some(scrapes.text().await? + &requests.text()) }.boxed()
-        });
+        let metrics = diagnostics::measures(asks, requests);
         let address = diagnostics::serve(listen, metrics, transport.clone(), serving).await?;
         tracing::info!(%address, "metrics are served");
     }
@@ -53,7 +45,7 @@ pub async fn run(
         Some(identity) => core.with_elector(LeaderElector::new(namespace, name, identity)),
         None => core,
     };
-    run_core(core, transport, world, stop.cancelled_owned()).await.map_err(anyhow::Error::msg)
+    run_core_asked(core, transport, extenders, asked, stop.cancelled_owned()).await.map_err(anyhow::Error::msg)
 }
 
 /// Time since this process first asked.
@@ -61,73 +53,6 @@ pub async fn run(
 fn stopwatch() -> Duration {
     static BEGUN: LazyLock<Instant> = LazyLock::new(Instant::now);
     BEGUN.elapsed()
-}
-
-/// What the scheduler's core does beside the API: it asks extenders, and tells its metrics.
-struct World {
-    extenders: Extenders,
-    scrapes: Scrapes,
-}
-
-impl Doer<Out, In> for World {
-    fn start(&mut self, events: EventSink<In>) {
-        self.extenders.start(events.clone());
-        self.scrapes.state().events = Some(events);
-    }
-
-    fn run(&mut self, effect: Out) {
-        match effect {
-            Out::Extender(ask) => self.extenders.run(ask),
-            Out::Scraped(id, text) => {
-                if let Some(waits) = self.scrapes.state().waiting.remove(&id) {
-                    // Who asked may have gone.
-                    drop(waits.send(text));
-                }
-            }
-        }
-    }
-}
-
-impl Drop for World {
-    fn drop(&mut self) {
-        let mut state = self.scrapes.state();
-        state.events = None;
-        state.waiting.clear();
-    }
-}
-
-/// Those who wait for metrics.
-#[derive(Clone, Default)]
-struct Scrapes(Arc<Mutex<Waiting>>);
-
-#[derive(Default)]
-struct Waiting {
-    events: Option<EventSink<In>>,
-    waiting: BTreeMap<u64, oneshot::Sender<String>>,
-    asked: u64,
-}
-
-impl Scrapes {
-    fn state(&self) -> std::sync::MutexGuard<'_, Waiting> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// The metrics as the core tells them; none when it has ended or hangs.
-    async fn text(self) -> Option<String> {
-        let (sender, text) = oneshot::channel();
-        let id = {
-            let mut state = self.state();
-            let events = state.events.clone()?;
-            state.asked += 1;
-            let id = state.asked;
-            state.waiting.insert(id, sender);
-            events.send(In::Scrape(id));
-            id
-        };
-        let told = tokio::time::timeout(SCRAPE, text).await;
-        self.state().waiting.remove(&id);
-        told.ok()?.ok()
-    }
 }
 
 /// Reads a configuration file.

@@ -26,7 +26,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use carrack_engine::{Controller, DeleteOptions, EventRecord, Key, Plan, Premise, Setup, Time, View};
+use carrack_engine::{Controller, EventRecord, Key, Plan, Premise, Setup, Time, View};
 use carrack_types::resource::{Kind as _, Object as _};
 use carrack_types::volume::{Attachable, FLEX_ATTACHES, UNIQUE_NAME};
 use k8s_openapi::api::core::v1::{Node, PersistentVolume, PersistentVolumeClaim, Pod};
@@ -256,9 +256,7 @@ impl Controller for AttachDetach {
                 (Some(_), None) => Plan::none().requeue_after(LOOK_AGAIN),
                 (None, found) if !needed && is_void(attachment, &disk, found) => {
                     // Nobody may have attached it meanwhile.
-                    let resource_version = attachment.metadata.resource_version.clone();
-                    let options = DeleteOptions { resource_version, ..DeleteOptions::default() };
-                    Plan::none().delete_with(&VolumeAttachment::resource(), attachment.as_ref(), options)
+                    Plan::none().delete_unchanged(attachment.as_ref())
                 }
                 (None, _) => self.0.detach(attachment, unique, view, now),
             });

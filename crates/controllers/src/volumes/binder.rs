@@ -17,7 +17,7 @@ use carrack_engine::{Controller, EventRecord, Key, Plan, Setup, Source, Time, Vi
 use carrack_types::pod::is_terminal;
 use carrack_types::quantity::Quantity;
 use carrack_types::resource::{Kind as _, Object as _};
-use carrack_types::volume::is_default_class;
+use carrack_types::volume::{SELECTED_NODE, is_default_class};
 use k8s_openapi::api::core::v1::{Node, PersistentVolume, PersistentVolumeClaim, Pod};
 use k8s_openapi::api::storage::v1::{StorageClass, VolumeAttachment};
 use serde_json::{Value, json};
@@ -31,7 +31,6 @@ use crate::pods::{self, BY_CLAIM};
 const BIND_COMPLETED: &str = "pv.kubernetes.io/bind-completed";
 const BOUND_BY_CONTROLLER: &str = "pv.kubernetes.io/bound-by-controller";
 const PROVISIONED_BY: &str = "pv.kubernetes.io/provisioned-by";
-const SELECTED_NODE: &str = "volume.kubernetes.io/selected-node";
 const PROVISIONER: [&str; 2] =
     ["volume.beta.kubernetes.io/storage-provisioner", "volume.kubernetes.io/storage-provisioner"];
 /// What provisioners are called that upstream had built in. `kubernetes.io/no-provisioner` is none of them either.

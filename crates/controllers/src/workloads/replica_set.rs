@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::marker::PhantomData;
 use std::sync::Arc;
 
-use carrack_engine::{Controller, DeleteOptions, EventRecord, Key, Plan, Premise, Refusal, Setup, Time, View, Write};
+use carrack_engine::{Controller, EventRecord, Key, Plan, Premise, Refusal, Setup, Time, View, Write};
 use carrack_types::resource::{Kind, Object as _};
 use carrack_types::selector::{map_selects, selects};
 use k8s_openapi::api::apps::v1::{ReplicaSet, ReplicaSetCondition, ReplicaSetStatus};
@@ -218,8 +218,7 @@ fn remove<K: Replicated>(
     let plan = order.into_iter().take(excess.min(BURST)).fold(Plan::none(), |plan, pod| {
         let told = EventRecord::normal(set, "SuccessfulDelete", format!("Deleted pod: {}", pod.name()));
         // Which ones go rests on how each of them is: one that has become ready since is chosen anew. (Upstream's goes.)
-        let options = DeleteOptions { resource_version: pod.metadata.resource_version.clone(), ..Default::default() };
-        plan.delete_with(&Pod::resource(), pod.as_ref(), options).told(told)
+        plan.delete_unchanged(pod.as_ref()).told(told)
     });
     let plan = plan.resting_on(&Premise::unchanged(set));
     if refused.is_some() { plan.each_apart() } else { plan }

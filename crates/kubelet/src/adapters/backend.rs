@@ -42,8 +42,6 @@ pub(crate) struct Counts {
     prune_at: usize,
     /// How many pods had to go, by what for.
     evictions: BTreeMap<&'static str, u64>,
-    /// How many pods made room for critical ones, by what of.
-    preemptions: BTreeMap<String, u64>,
     /// What is counted by a word.
     tallies: BTreeMap<(Tally, String), u64>,
     /// How many containers were started, by type.
@@ -67,10 +65,6 @@ pub(crate) fn count(counts: &SharedCounts, what: Counted, pods: &Published) {
         Counted::Probe(probe) => probe,
         Counted::Eviction(signal) => {
             *counts.evictions.entry(signal).or_default() += 1;
-            return;
-        }
-        Counted::Preemption(resource) => {
-            *counts.preemptions.entry(resource).or_default() += 1;
             return;
         }
         Counted::Tally(tally, word) => {
@@ -235,11 +229,6 @@ impl Backend for Node {
     fn tallies(&self) -> Vec<((Tally, String), u64)> {
         let counts = self.counts.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         counts.tallies.iter().map(|(of, count)| (of.clone(), *count)).collect()
-    }
-
-    fn preemptions(&self) -> Vec<(String, u64)> {
-        let counts = self.counts.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        counts.preemptions.iter().map(|(resource, count)| (resource.clone(), *count)).collect()
     }
 
     fn started_containers(&self) -> Vec<(&'static str, u64)> {

@@ -17,7 +17,7 @@ use super::{Fx, KubeletCore, show};
 use crate::admission::Decision;
 use crate::amount::Amounts;
 use crate::devices::is_extended;
-use crate::effects::{Counted, Op};
+use crate::effects::{Counted, Op, Tally};
 use crate::runtime::Uid;
 use crate::spec::pod;
 use crate::status::node::allocatable_amounts;
@@ -119,7 +119,7 @@ impl KubeletCore {
         let of_what = lacking.keys().next().cloned().unwrap_or_default();
         for uid in chosen {
             let Some(mut w) = self.workers.remove(&uid) else { continue };
-            show(Op::Count(Counted::Preemption(of_what.clone())), fx);
+            show(Op::Count(Counted::Tally(Tally::Preempted, of_what.clone())), fx);
             let message = "Preempted in order to admit critical pod".to_owned();
             let ended = Ended { reason: PREEMPTING.into(), message, disrupts: true };
             let grace_s = pod::grace_s(&w.pod);

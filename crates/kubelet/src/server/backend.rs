@@ -108,11 +108,6 @@ pub trait Backend: Send + Sync + 'static {
         Vec::new()
     }
 
-    /// How many pods made room for critical ones since the kubelet started, by the resource that these lacked.
-    fn preemptions(&self) -> Vec<(String, u64)> {
-        Vec::new()
-    }
-
     /// How many containers were started since the kubelet started, by upstream's names for their types.
     fn started_containers(&self) -> Vec<(&'static str, u64)> {
         Vec::new()

@@ -87,7 +87,6 @@ pub(super) async fn handle(session: &Session, route: Route, request: Request<Inc
                 + &metrics::memory(&backend.memory())
                 + &metrics::resizes(&backend.resize_counts())
                 + &metrics::evictions(&backend.evictions())
-                + &metrics::preemptions(&backend.preemptions())
                 + &metrics::tallies(&backend.tallies())
                 + &metrics::starts(&backend.started_containers(), &backend.image_pulls(), &backend.pod_starts())
                 + &shared.settings.process.map(|page| page()).unwrap_or_default();

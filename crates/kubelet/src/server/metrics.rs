@@ -138,15 +138,6 @@ pub(super) fn evictions(counts: &[(&'static str, u64)]) -> String {
     page.0
 }
 
-/// What `/metrics` says of pods that made room for critical ones.
-pub(super) fn preemptions(counts: &[(String, u64)]) -> String {
-    let mut page = Page::default();
-    let help = "[ALPHA] Cumulative number of pod preemptions by preemption resource";
-    let counts = counts.iter().map(|(resource, count)| (resource, *count));
-    page.counter("kubelet_preemptions", help, "preemption_signal", counts);
-    page.0
-}
-
 /// `/metrics/probes`.
 pub(super) fn probes(counts: &[(ProbeCount, u64)]) -> String {
     let mut page = Page::default();
@@ -350,14 +341,11 @@ mod tests {
 
     #[test]
     fn who_had_to_go_is_told_by_what_for() {
-        let page =
-            evictions(&[("emptydirfs.limit", 2), ("memory.available", 1)]) + &preemptions(&[("cpu".to_owned(), 3)]);
+        let page = evictions(&[("emptydirfs.limit", 2), ("memory.available", 1)]);
         for line in [
             "# TYPE kubelet_evictions counter",
             "kubelet_evictions{eviction_signal=\"emptydirfs.limit\"} 2",
             "kubelet_evictions{eviction_signal=\"memory.available\"} 1",
-            "# TYPE kubelet_preemptions counter",
-            "kubelet_preemptions{preemption_signal=\"cpu\"} 3",
         ] {
             assert!(page.lines().any(|l| l == line), "{line} is missing of\n{page}");
         }

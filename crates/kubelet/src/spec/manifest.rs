@@ -6,6 +6,7 @@ use carrack_networks::NETWORKS_ANNOTATION;
 use carrack_schema::decode::{self, Format, Limits};
 use carrack_schema::{default, table, validate};
 use carrack_types::resource::Object as _;
+use carrack_types::well_known::MIRROR_ANNOTATION;
 use k8s_openapi::api::core::v1::Pod;
 use serde_json::{Value, json};
 
@@ -13,8 +14,6 @@ use serde_json::{Value, json};
 pub const HASH: &str = "kubernetes.io/config.hash";
 /// How long that is, in hexadecimal digits.
 pub const HASH_LENGTH: usize = 32;
-/// Annotation with the same hash, of the API's picture of a static pod.
-pub const MIRROR: &str = "kubernetes.io/config.mirror";
 /// Annotation: where a pod comes from.
 pub const SOURCE: &str = "kubernetes.io/config.source";
 /// Annotation: when a static pod's manifest was seen first.
@@ -149,7 +148,7 @@ fn hash(bytes: &[u8], path: &str, node: &str) -> String {
 pub fn mirror(pod: &Pod, node_uid: &str) -> Value {
     let meta = &pod.metadata;
     let mut annotations = meta.annotations.clone().unwrap_or_default();
-    annotations.insert(MIRROR.into(), annotations.get(HASH).cloned().unwrap_or_default());
+    annotations.insert(MIRROR_ANNOTATION.into(), annotations.get(HASH).cloned().unwrap_or_default());
     json!({
         "apiVersion": "v1",
         "kind": "Pod",
@@ -170,7 +169,7 @@ pub fn mirror(pod: &Pod, node_uid: &str) -> Value {
 /// The hash that a mirror pod carries; none for a pod of the API's own.
 #[must_use]
 pub fn mirrored(pod: &Pod) -> Option<&str> {
-    pod.metadata.annotations.as_ref()?.get(MIRROR).map(String::as_str)
+    pod.metadata.annotations.as_ref()?.get(MIRROR_ANNOTATION).map(String::as_str)
 }
 
 #[cfg(test)]

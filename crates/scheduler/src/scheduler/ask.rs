@@ -22,7 +22,7 @@ use bytes::Bytes;
 use carrack_engine::{Effects, Time};
 
 use super::preempt::Proposal;
-use super::{Out, Planted, Scheduler};
+use super::{Planted, Scheduler};
 use crate::extender::{Answer, Ask, Filtered, read_filter, read_scores, read_victims};
 use crate::queue::Row;
 use crate::{FitError, Found, NodeId, Plugin, Refusal};
@@ -64,7 +64,7 @@ impl Scheduler {
         !self.asks(row, |e| &e.preempt_verb).is_empty()
     }
 
-    pub(super) fn begin_asking(&mut self, now: Time, row: Row, fx: &mut Effects<Out>) {
+    pub(super) fn begin_asking(&mut self, now: Time, row: Row, fx: &mut Effects<Ask>) {
         match self.look(&row, true) {
             Found::Node(node, plan) => self.reserve(now, row, node, plan, fx),
             Found::Nobody(error) => self.nobody(now, row, *error, fx),
@@ -78,7 +78,7 @@ impl Scheduler {
         }
     }
 
-    fn ask_filter(&mut self, now: Time, mut asking: Asking, from: usize, fx: &mut Effects<Out>) {
+    fn ask_filter(&mut self, now: Time, mut asking: Asking, from: usize, fx: &mut Effects<Ask>) {
         if asking.nodes.is_empty() {
             let error =
                 FitError { nodes: self.decider.cluster.len(), refusals: asking.refusals, ..FitError::default() };
@@ -96,16 +96,16 @@ impl Scheduler {
         self.asking = Some(asking);
     }
 
-    fn send_filter(&self, extender: usize, row: &Row, nodes: &BTreeSet<Arc<str>>, fx: &mut Effects<Out>) -> u64 {
+    fn send_filter(&self, extender: usize, row: &Row, nodes: &BTreeSet<Arc<str>>, fx: &mut Effects<Ask>) -> u64 {
         let config = &self.config.extenders[extender];
         let named = nodes.iter().filter_map(|n| Some((&**n, &**self.decider.cluster.named(n)?.node.as_ref()?)));
         let body = config.filter_args(&row.pod.pod, named);
         let id = fx.fresh();
-        fx.own(Out::Extender(Ask { id, extender, verb: config.filter_verb.clone(), body }));
+        fx.own(Ask { id, extender, verb: config.filter_verb.clone(), body });
         id
     }
 
-    fn ask_scores(&mut self, now: Time, mut asking: Asking, fx: &mut Effects<Out>) {
+    fn ask_scores(&mut self, now: Time, mut asking: Asking, fx: &mut Effects<Ask>) {
         let mut calls = BTreeMap::new();
         for extender in self.asks(&asking.row, |e| &e.prioritize_verb) {
             let config = &self.config.extenders[extender];
@@ -113,7 +113,7 @@ impl Scheduler {
             let named = nodes.filter_map(|n| Some((&**n, &**self.decider.cluster.named(n)?.node.as_ref()?)));
             let body = config.filter_args(&asking.row.pod.pod, named);
             let id = fx.fresh();
-            fx.own(Out::Extender(Ask { id, extender, verb: config.prioritize_verb.clone(), body }));
+            fx.own(Ask { id, extender, verb: config.prioritize_verb.clone(), body });
             calls.insert(id, extender);
         }
         if calls.is_empty() {
@@ -131,7 +131,7 @@ impl Scheduler {
     }
 
     /// An extender answered, or did not.
-    pub(super) fn extender_answered(&mut self, now: Time, answer: Answer, fx: &mut Effects<Out>) {
+    pub(super) fn extender_answered(&mut self, now: Time, answer: Answer, fx: &mut Effects<Ask>) {
         if let Some(flight) = self.binds.remove(&answer.id) {
             return self.binder_answered(now, &flight, answer.result, fx);
         }
@@ -198,7 +198,7 @@ impl Scheduler {
         mut asking: Asking,
         extender: usize,
         result: Result<Bytes, String>,
-        fx: &mut Effects<Out>,
+        fx: &mut Effects<Ask>,
     ) {
         match result.and_then(|body| read_filter(&body)) {
             Ok(filtered) => {
@@ -221,7 +221,7 @@ impl Scheduler {
     }
 
     /// All have spoken: the best of what is left, if the plugins still accept it.
-    fn settle(&mut self, now: Time, asking: Asking, scores: &BTreeMap<Arc<str>, i64>, fx: &mut Effects<Out>) {
+    fn settle(&mut self, now: Time, asking: Asking, scores: &BTreeMap<Arc<str>, i64>, fx: &mut Effects<Ask>) {
         let row = asking.row;
         let cluster = &self.decider.cluster;
         let ids: Vec<NodeId> = asking.nodes.iter().filter_map(|name| cluster.find(name)).collect();
@@ -243,7 +243,7 @@ impl Scheduler {
         proposals: Vec<Proposal>,
         from: usize,
         error: Box<FitError>,
-        fx: &mut Effects<Out>,
+        fx: &mut Effects<Ask>,
     ) {
         let next = self.asks(&row, |e| &e.preempt_verb).into_iter().find(|at| *at >= from);
         if let Some(extender) = next.filter(|_| !proposals.is_empty()) {
@@ -251,7 +251,7 @@ impl Scheduler {
             let victims = proposals.iter().map(|p| (p.node.to_string(), p.named())).collect();
             let body = config.preempt_args(&row.pod.pod, &victims);
             let call = fx.fresh();
-            fx.own(Out::Extender(Ask { id: call, extender, verb: config.preempt_verb.clone(), body }));
+            fx.own(Ask { id: call, extender, verb: config.preempt_verb.clone(), body });
             let stage = Stage::Victims { extender, call, proposals, error };
             let (nodes, refusals, refused) = (BTreeSet::new(), BTreeMap::new(), Refused::default());
             self.asking = Some(Asking { row, stage, nodes, refusals, refused });

@@ -7,7 +7,7 @@ use carrack_types::resource::{Kind as _, Object as _};
 use serde_json::{Value, json};
 
 use super::told::Words;
-use super::{Call, Out, Planted, Scheduler, path_of};
+use super::{Ask, Call, Planted, Scheduler, path_of};
 use crate::decide::Laps;
 use crate::metrics::{Point, Status};
 use crate::queue::{Place, Row};
@@ -15,7 +15,7 @@ use crate::text::for_event;
 use crate::{Decider, Ended, Event, FitError, Found, NodeId, Plugin, PluginSet, Pod, PodInfo, Question};
 
 impl Scheduler {
-    pub(super) fn attempt(&mut self, now: Time, row: Row, fx: &mut Effects<Out>) {
+    pub(super) fn attempt(&mut self, now: Time, row: Row, fx: &mut Effects<Ask>) {
         if row.asks {
             return self.begin_asking(now, row, fx);
         }
@@ -71,7 +71,7 @@ impl Scheduler {
     }
 
     /// No node takes a pod.
-    pub(super) fn nobody(&mut self, now: Time, row: Row, error: FitError, fx: &mut Effects<Out>) {
+    pub(super) fn nobody(&mut self, now: Time, row: Row, error: FitError, fx: &mut Effects<Ask>) {
         if !row.profile.preemption || error.nodes == 0 {
             return self.refused(now, &row, error, None, fx);
         }
@@ -85,7 +85,7 @@ impl Scheduler {
         row: &Row,
         error: FitError,
         nominated: Option<Arc<str>>,
-        fx: &mut Effects<Out>,
+        fx: &mut Effects<Ask>,
     ) {
         // The node that is being made free for it may have gone while somebody was asked about it.
         let is_gone = |name: &Arc<str>| self.decider.cluster.find_existing(name).is_none();
@@ -120,7 +120,7 @@ impl Scheduler {
     }
 
     /// Something went wrong, other than that no node takes the pod: it is tried again.
-    pub(super) fn failed(&mut self, now: Time, row: &Row, message: &str, fx: &mut Effects<Out>) {
+    pub(super) fn failed(&mut self, now: Time, row: &Row, message: &str, fx: &mut Effects<Ask>) {
         self.metrics.attempt(Ended::Error, &row.profile.scheduler_name, now.since(row.popped));
         let pod = self.latest(row);
         let told = EventRecord::warning(&*pod, "FailedScheduling", for_event(message));
@@ -145,7 +145,7 @@ impl Scheduler {
         reason: &'static str,
         message: &str,
         nominated: Option<&str>,
-        fx: &mut Effects<Out>,
+        fx: &mut Effects<Ask>,
     ) {
         self.told.take_unsaid(pod.uid());
         let known = pod.unplaced.as_ref().is_some_and(|why| why.reason == reason && why.message == message);
@@ -188,7 +188,7 @@ impl Scheduler {
         now: Time,
         words: Words,
         result: Result<ApiResponse, ApiError>,
-        fx: &mut Effects<Out>,
+        fx: &mut Effects<Ask>,
     ) {
         let Some(error) = result.err().filter(|error| !error.is_not_found()) else { return };
         self.told.forget(&words.path);
@@ -201,7 +201,7 @@ impl Scheduler {
 
     /// Somebody else had written a pod when something was to be said of it. It is said of the pod as it is now, once that
     /// is known, if it is still what there is to say: the pod waits, and was not looked at since.
-    pub(super) fn say_again(&mut self, now: Time, words: Words, fx: &mut Effects<Out>) {
+    pub(super) fn say_again(&mut self, now: Time, words: Words, fx: &mut Effects<Ask>) {
         let waits = |row: &&Row| row.attempts == words.attempts && !matches!(row.place, Place::InFlight { .. });
         let Some(row) = self.queue.get(&words.uid).filter(waits).filter(|_| self.led) else { return };
         let (pod, nominated) = (row.pod.pod.clone(), row.nominated.clone());

@@ -20,14 +20,15 @@ use std::time::Duration;
 
 use carrack_engine::{ApiError, ApiRequest, ApiResponse, ContentType, Delta, Effects, EventRecord, Time, TimerId};
 use carrack_types::resource::{Kind as _, Object as _};
+use carrack_types::volume::SELECTED_NODE;
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
 use serde_json::json;
 
-use super::{Call, Out, Planted, Scheduler};
+use super::{Call, Planted, Scheduler};
 use crate::cluster::{ObjectName, Objects};
 use crate::extender::{Ask, Extender, read_bind};
 use crate::metrics::{Point, Status};
-use crate::plugins::volumes::{Plan, SELECTED_NODE_ANNOTATION};
+use crate::plugins::volumes::Plan;
 use crate::queue::Row;
 use crate::{Ended, Event, NodeId, Pod};
 
@@ -152,7 +153,7 @@ fn claim_of(volume: &PersistentVolume) -> Option<ObjectName> {
 }
 
 impl Scheduler {
-    pub(super) fn reserve(&mut self, now: Time, row: Row, node: NodeId, plan: Plan, fx: &mut Effects<Out>) {
+    pub(super) fn reserve(&mut self, now: Time, row: Row, node: NodeId, plan: Plan, fx: &mut Effects<Ask>) {
         let Some(name) = self.decider.cluster.node(node).map(|n| n.name.clone()) else {
             return self.queue.retry(&row.pod.uid, now);
         };
@@ -178,7 +179,7 @@ impl Scheduler {
         }
     }
 
-    fn write_claims(&mut self, now: Time, uid: Arc<str>, mut flight: Flight, fx: &mut Effects<Out>) {
+    fn write_claims(&mut self, now: Time, uid: Arc<str>, mut flight: Flight, fx: &mut Effects<Ask>) {
         let mut requests = Vec::new();
         let objects = &mut self.decider.cluster.objects;
         for (claim, volume) in &flight.plan.bindings {
@@ -208,12 +209,12 @@ impl Scheduler {
         }
         for claim in &flight.plan.provisions {
             let Some(claim) = objects.claims.get(claim) else { continue };
-            if claim.annotation(SELECTED_NODE_ANNOTATION) == Some(&flight.node) {
+            if claim.annotation(SELECTED_NODE) == Some(&flight.node) {
                 flight.written.insert((claim.namespace().to_owned(), claim.name().to_owned()), claim.revision());
                 continue;
             }
             let patch = json!({"metadata": {"uid": claim.uid(), "resourceVersion": claim.metadata.resource_version,
-                "annotations": {SELECTED_NODE_ANNOTATION: &*flight.node}}});
+                "annotations": {SELECTED_NODE: &*flight.node}}});
             let (namespace, name) = (claim.namespace(), claim.name());
             let resource = PersistentVolumeClaim::resource();
             requests.push(ApiRequest::patch(&resource, namespace, name, "", ContentType::MergePatch, &patch));
@@ -231,14 +232,14 @@ impl Scheduler {
     }
 
     /// One of the writes that its claims wait for was answered.
-    fn one_written(&mut self, now: Time, uid: &str, fx: &mut Effects<Out>) {
+    fn one_written(&mut self, now: Time, uid: &str, fx: &mut Effects<Ask>) {
         if let Some(Flight { stage: Stage::Writing(left), .. }) = self.flights.get_mut(uid) {
             *left = left.saturating_sub(1);
             self.claims_written(now, uid, fx);
         }
     }
 
-    fn claims_written(&mut self, now: Time, uid: &str, fx: &mut Effects<Out>) {
+    fn claims_written(&mut self, now: Time, uid: &str, fx: &mut Effects<Ask>) {
         if let Some(flight) = self.flights.get_mut(uid).filter(|f| f.stage == Stage::Writing(0)) {
             flight.stage = Stage::Waiting;
             self.waiting.add(&flight.row.pod.uid, &flight.plan);
@@ -247,14 +248,14 @@ impl Scheduler {
     }
 
     /// A claim changed: some pods may have waited for that.
-    pub(super) fn claim_changed(&mut self, now: Time, claim: &ObjectName, fx: &mut Effects<Out>) {
+    pub(super) fn claim_changed(&mut self, now: Time, claim: &ObjectName, fx: &mut Effects<Ask>) {
         for uid in self.waiting.for_claim(claim) {
             self.claims_bound(now, &uid, fx);
         }
     }
 
     /// A volume changed: it may have been made for a claim, or be a claim's no more.
-    pub(super) fn volume_changed(&mut self, now: Time, delta: &Delta<PersistentVolume>, fx: &mut Effects<Out>) {
+    pub(super) fn volume_changed(&mut self, now: Time, delta: &Delta<PersistentVolume>, fx: &mut Effects<Ask>) {
         let before = match delta {
             Delta::Updated(old, _) => claim_of(old),
             Delta::Added(_) | Delta::Removed(_) => None,
@@ -269,7 +270,7 @@ impl Scheduler {
     }
 
     /// A node is not there any more: nobody makes volumes for it.
-    pub(super) fn node_gone(&mut self, now: Time, node: &str, fx: &mut Effects<Out>) {
+    pub(super) fn node_gone(&mut self, now: Time, node: &str, fx: &mut Effects<Ask>) {
         let waits = |flight: &&Flight| flight.stage == Stage::Waiting && *flight.node == *node;
         let uids: Vec<Arc<str>> = self.flights.values().filter(waits).map(|f| f.row.pod.uid.clone()).collect();
         for uid in uids {
@@ -277,7 +278,7 @@ impl Scheduler {
         }
     }
 
-    fn claims_bound(&mut self, now: Time, uid: &str, fx: &mut Effects<Out>) {
+    fn claims_bound(&mut self, now: Time, uid: &str, fx: &mut Effects<Ask>) {
         let Some(flight) = self.flights.get_mut(uid) else { return };
         match progress(&flight.plan, &flight.written, &flight.node, &self.decider.cluster) {
             Progress::Awaited => {}
@@ -301,7 +302,7 @@ impl Scheduler {
         self.flights.get_mut(&id.uid).filter(|flight| flight.number == id.number || by_pod_alone)
     }
 
-    fn bind(&mut self, now: Time, uid: &str, fx: &mut Effects<Out>) {
+    fn bind(&mut self, now: Time, uid: &str, fx: &mut Effects<Ask>) {
         let Some(revision) = self.flights.get(uid).map(|flight| self.newest_revision(flight)) else { return };
         let Some(flight) = self.flights.get_mut(uid) else { return };
         if !flight.plan.is_empty() && flight.sent == 0 {
@@ -320,7 +321,7 @@ impl Scheduler {
             let verb = self.config.extenders[extender].bind_verb.clone();
             let id = fx.fresh();
             self.binds.insert(id, flight.id());
-            return fx.own(Out::Extender(Ask { id, extender, verb, body }));
+            return fx.own(Ask { id, extender, verb, body });
         }
         let mut body = json!({"apiVersion": "v1", "kind": "Binding",
             "metadata": {"namespace": pod.namespace(), "name": pod.name(), "uid": &*pod.uid},
@@ -341,7 +342,7 @@ impl Scheduler {
         now: Time,
         id: &FlightId,
         result: Result<bytes::Bytes, String>,
-        fx: &mut Effects<Out>,
+        fx: &mut Effects<Ask>,
     ) {
         if !self.flight(id).is_some_and(|f| f.stage == Stage::Binding) {
             return;
@@ -364,7 +365,7 @@ impl Scheduler {
         id: &FlightId,
         step: Step,
         result: Result<ApiResponse, ApiError>,
-        fx: &mut Effects<Out>,
+        fx: &mut Effects<Ask>,
     ) {
         let uid = &*id.uid;
         let Some(flight) = self.flight(id) else { return };
@@ -418,17 +419,17 @@ impl Scheduler {
         flight.trouble.clone()
     }
 
-    fn check(&mut self, now: Time, uid: &str, fx: &mut Effects<Out>) {
+    fn check(&mut self, now: Time, uid: &str, fx: &mut Effects<Ask>) {
         let Some(flight) = self.flights.get_mut(uid) else { return };
         flight.stage = Stage::Checking;
         let (pod, flight) = (flight.row.pod.clone(), flight.id());
         let id = fx.api(ApiRequest::get(&Pod::resource(), pod.namespace(), pod.name()));
         self.awaits(now, id, Call::Flight(flight, Step::Check));
     }
-    fn check_later(&mut self, now: Time, uid: &str, fx: &mut Effects<Out>) {
+    fn check_later(&mut self, now: Time, uid: &str, fx: &mut Effects<Ask>) {
         self.set_timer(now + CHECK_RETRY, uid, fx);
     }
-    fn set_timer(&mut self, at: Time, uid: &str, fx: &mut Effects<Out>) {
+    fn set_timer(&mut self, at: Time, uid: &str, fx: &mut Effects<Ask>) {
         if let Some(flight) = self.flights.get_mut(uid) {
             let timer = fx.timer(at);
             flight.timer = Some(timer);
@@ -436,7 +437,7 @@ impl Scheduler {
         }
     }
 
-    pub(super) fn flight_due(&mut self, now: Time, uid: &str, timer: TimerId, fx: &mut Effects<Out>) {
+    pub(super) fn flight_due(&mut self, now: Time, uid: &str, timer: TimerId, fx: &mut Effects<Ask>) {
         let Some(flight) = self.flights.get(uid).filter(|f| f.timer == Some(timer)) else { return };
         match flight.stage {
             Stage::Writing(_) | Stage::Waiting => {
@@ -449,7 +450,7 @@ impl Scheduler {
     }
 
     /// The API server says that a pod is bound.
-    fn bound(&mut self, now: Time, uid: &str, fx: &mut Effects<Out>) {
+    fn bound(&mut self, now: Time, uid: &str, fx: &mut Effects<Ask>) {
         let Some(mut flight) = self.flights.remove(uid) else { return };
         let node = flight.node.clone();
         self.tell_bound(now, &mut flight, &node, fx);
@@ -457,7 +458,7 @@ impl Scheduler {
         self.flights.insert(flight.row.pod.uid.clone(), flight);
         self.set_timer(now + CONFIRM, uid, fx);
     }
-    fn tell_bound(&mut self, now: Time, flight: &mut Flight, node: &str, fx: &mut Effects<Out>) {
+    fn tell_bound(&mut self, now: Time, flight: &mut Flight, node: &str, fx: &mut Effects<Ask>) {
         if std::mem::replace(&mut flight.told, true) {
             return;
         }
@@ -473,7 +474,7 @@ impl Scheduler {
     }
 
     /// The watch shows that a pod in flight is bound, wherever.
-    pub(super) fn confirmed(&mut self, now: Time, mut flight: Flight, pod: &Pod, fx: &mut Effects<Out>) {
+    pub(super) fn confirmed(&mut self, now: Time, mut flight: Flight, pod: &Pod, fx: &mut Effects<Ask>) {
         self.release_volumes(now, &flight);
         // The watch may be faster than the reply.
         if matches!(flight.stage, Stage::Binding | Stage::Checking | Stage::Fencing) {
@@ -489,7 +490,7 @@ impl Scheduler {
 
     /// Somebody else decides now: pods whose binding was not sent yet go back into the queue. What became of the others
     /// is still learnt.
-    pub(super) fn stop_reserving(&mut self, now: Time, fx: &mut Effects<Out>) {
+    pub(super) fn stop_reserving(&mut self, now: Time, fx: &mut Effects<Ask>) {
         let early = |f: &Flight| matches!(f.stage, Stage::Writing(_) | Stage::Waiting);
         let uids: Vec<Arc<str>> = self.flights.iter().filter(|(_, f)| early(f)).map(|(uid, _)| uid.clone()).collect();
         for uid in uids {
@@ -499,7 +500,7 @@ impl Scheduler {
 
     /// A pod whose binding was not sent yet goes back into the queue when another is to have its room; nobody need delete it
     /// (kubernetes #135502).
-    pub(super) fn gives_way(&mut self, now: Time, uid: &str, fx: &mut Effects<Out>) -> bool {
+    pub(super) fn gives_way(&mut self, now: Time, uid: &str, fx: &mut Effects<Ask>) -> bool {
         let early = self.flights.get(uid).is_some_and(|f| matches!(f.stage, Stage::Writing(_) | Stage::Waiting));
         if early {
             self.forget(now, uid, None, fx);
@@ -532,7 +533,7 @@ impl Scheduler {
     }
 
     /// Takes back what was reserved, and puts the pod back into the queue.
-    fn forget(&mut self, now: Time, uid: &str, why: Option<&str>, fx: &mut Effects<Out>) {
+    fn forget(&mut self, now: Time, uid: &str, why: Option<&str>, fx: &mut Effects<Ask>) {
         let Some(flight) = self.flights.remove(uid) else { return };
         self.release_volumes(now, &flight);
         if self.decider.cluster.is_assumed(uid) && self.planted_bug != Some(Planted::LeakedAssumptions) {

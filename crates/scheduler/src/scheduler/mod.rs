@@ -71,24 +71,6 @@ struct Sent {
 const LEAST_NAMES: usize = 4000;
 const NAMES_PER_OBJECT: usize = 3;
 
-/// What the scheduler observes beyond the API.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum In {
-    /// An extender's answer.
-    Extender(Answer),
-    /// Somebody wants its metrics, under this number.
-    Scrape(u64),
-}
-
-/// What the scheduler does beyond the API.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Out {
-    /// Asks an extender.
-    Extender(Ask),
-    /// Its metrics, for who asked under this number, in the text form that Prometheus reads.
-    Scraped(u64, String),
-}
-
 /// A bug that the simulator must find.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Planted {
@@ -273,26 +255,6 @@ impl Scheduler {
         let waits = move |id: &&FlightId| self.flights.get(&id.uid).is_some_and(|flight| flight.waits_as(id));
         writes.filter(waits).map(|id| &*id.uid)
     }
-    /// Its metrics, in the text form that Prometheus reads.
-    #[must_use]
-    pub fn metrics(&self) -> String {
-        let cluster = &self.decider.cluster;
-        self.metrics.text(&Shown {
-            queue: self.queue.counts(),
-            looking: self.queue.looking(),
-            binding: self.flights.values().filter(|flight| !flight.is_bound()).count(),
-            refused: self.queue.refused(),
-            incoming: self.queue.incoming().filter(|(queue, ..)| *queue != "inflight").collect(),
-            events: self.queue.kept_events(),
-            nodes: cluster.len(),
-            pods: cluster.pods(),
-            assumed: cluster.assumed().count(),
-            probe: Some(&self.decider.probe),
-            hints: Some(self.queue.hints()),
-            calls: self.pending_calls(),
-            leads: self.elector.as_ref().map(|_| (self.config.lease.1.as_str(), self.led)),
-        })
-    }
     /// Requests about pods that have no answer yet, by upstream's names of them.
     fn pending_calls(&self) -> BTreeMap<&'static str, usize> {
         let mut pending = BTreeMap::new();
@@ -316,7 +278,7 @@ impl Scheduler {
         self.elector.as_ref().is_none_or(|elector| elector.leading(now))
     }
     /// Whether it knows of all pods and nodes as they were when it began to lead: what others have bound is counted.
-    fn is_caught_up(&mut self, now: Time, fx: &mut Effects<Out>) -> bool {
+    fn is_caught_up(&mut self, now: Time, fx: &mut Effects<Ask>) -> bool {
         let Some(tenure) = self.elector.as_ref().and_then(LeaderElector::tenure) else { return true };
         if tenure.since != self.since {
             self.since = tenure.since;
@@ -325,14 +287,14 @@ impl Scheduler {
         self.informers.caught_up()
     }
     /// Sends a write that is to be made only while this one leads.
-    fn send(&self, mut request: ApiRequest, fx: &mut Effects<Out>) -> CallId {
+    fn send(&self, mut request: ApiRequest, fx: &mut Effects<Ask>) -> CallId {
         if let Some(tenure) = self.elector.as_ref().and_then(LeaderElector::tenure) {
             request.rests_on.push(tenure.premise.clone());
         }
         fx.api(request)
     }
     /// Another one may act from now on.
-    fn step_down(&mut self, now: Time, fx: &mut Effects<Out>) {
+    fn step_down(&mut self, now: Time, fx: &mut Effects<Ask>) {
         tracing::info!("the leader lease was lost; others schedule until it is won again");
         self.led = false;
         self.told.forget_unsaid();
@@ -384,7 +346,7 @@ impl Scheduler {
         self.calls.len() >= self.limits.calls || flying >= self.limits.in_flight
     }
 
-    fn schedule(&mut self, now: Time, fx: &mut Effects<Out>) {
+    fn schedule(&mut self, now: Time, fx: &mut Effects<Ask>) {
         if !self.informers.synced() || !self.led {
             return;
         }
@@ -409,7 +371,7 @@ impl Scheduler {
         self.calls.insert(id, Sent { call, at: now });
     }
 
-    fn answered(&mut self, now: Time, sent: Sent, result: Result<ApiResponse, ApiError>, fx: &mut Effects<Out>) {
+    fn answered(&mut self, now: Time, sent: Sent, result: Result<ApiResponse, ApiError>, fx: &mut Effects<Ask>) {
         if let Some(name) = sent.call.name() {
             self.metrics.called(name, result.is_ok(), now.since(sent.at));
         }
@@ -432,7 +394,7 @@ impl Scheduler {
     }
 
     /// Tells of something, as the scheduler of that name.
-    fn record(&mut self, now: Time, scheduler: &str, record: EventRecord, fx: &mut Effects<Out>) {
+    fn record(&mut self, now: Time, scheduler: &str, record: EventRecord, fx: &mut Effects<Ask>) {
         if let Some(recorder) = self.recorders.get_mut(scheduler) {
             recorder.record(now, record, fx);
         }
@@ -449,10 +411,10 @@ impl Scheduler {
 }
 
 impl Core for Scheduler {
-    type In = In;
-    type Out = Out;
+    type In = Answer;
+    type Out = Ask;
 
-    fn step(&mut self, now: Time, input: Input<In>, fx: &mut Effects<Out>) {
+    fn step(&mut self, now: Time, input: Input<Answer>, fx: &mut Effects<Ask>) {
         // A Lease that was taken anew may have been another's in between.
         let tenure = self.elector.as_ref().and_then(LeaderElector::tenure);
         let is_another = tenure.is_some_and(|tenure| tenure.since != self.since);
@@ -479,8 +441,7 @@ impl Core for Scheduler {
                         self.answered(now, sent, result, fx);
                     }
                 }
-                Input::Own(In::Extender(answer)) => self.extender_answered(now, answer, fx),
-                Input::Own(In::Scrape(id)) => fx.own(Out::Scraped(id, self.metrics())),
+                Input::Own(answer) => self.extender_answered(now, answer, fx),
                 _ => {}
             }
         }
@@ -491,7 +452,7 @@ impl Core for Scheduler {
         self.schedule(now, fx);
     }
 
-    fn stop(&mut self, now: Time, fx: &mut Effects<Out>) {
+    fn stop(&mut self, now: Time, fx: &mut Effects<Ask>) {
         if let Some(elector) = &mut self.elector {
             elector.stop(now, fx);
         }
@@ -499,6 +460,25 @@ impl Core for Scheduler {
 
     fn ended(&self) -> bool {
         self.elector.as_ref().is_none_or(LeaderElector::ended)
+    }
+
+    fn measures(&self, _: Time) -> String {
+        let cluster = &self.decider.cluster;
+        self.metrics.text(&Shown {
+            queue: self.queue.counts(),
+            looking: self.queue.looking(),
+            binding: self.flights.values().filter(|flight| !flight.is_bound()).count(),
+            refused: self.queue.refused(),
+            incoming: self.queue.incoming().filter(|(queue, ..)| *queue != "inflight").collect(),
+            events: self.queue.kept_events(),
+            nodes: cluster.len(),
+            pods: cluster.pods(),
+            assumed: cluster.assumed().count(),
+            probe: Some(&self.decider.probe),
+            hints: Some(self.queue.hints()),
+            calls: self.pending_calls(),
+            leads: self.elector.as_ref().map(|_| (self.config.lease.1.as_str(), self.led)),
+        })
     }
 }
 

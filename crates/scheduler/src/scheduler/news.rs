@@ -7,12 +7,12 @@ use carrack_types::resource::Object as _;
 use k8s_openapi::api::core::v1::Node;
 
 use super::watch::{News, follow};
-use super::{Out, Planted, Scheduler};
+use super::{Ask, Planted, Scheduler};
 use crate::cluster::Objects;
 use crate::{Event, NodeChange, Pod, PodInfo, Seat};
 
 impl Scheduler {
-    pub(super) fn heard(&mut self, now: Time, news: News, fx: &mut Effects<Out>) {
+    pub(super) fn heard(&mut self, now: Time, news: News, fx: &mut Effects<Ask>) {
         let objects = &mut self.decider.cluster.objects;
         let event = match news {
             News::Pod(deltas) => return deltas.iter().for_each(|delta| self.pod_changed(now, delta, fx)),
@@ -107,7 +107,7 @@ impl Scheduler {
         self.metrics.told_of(name, stopwatch().saturating_sub(begun));
     }
 
-    fn pod_changed(&mut self, now: Time, delta: &Delta<Pod>, fx: &mut Effects<Out>) {
+    fn pod_changed(&mut self, now: Time, delta: &Delta<Pod>, fx: &mut Effects<Ask>) {
         let pod = match delta {
             Delta::Added(pod) => pod,
             Delta::Updated(old, pod) => {
@@ -173,7 +173,7 @@ impl Scheduler {
         }
     }
 
-    fn pod_bound(&mut self, now: Time, pod: &Arc<Pod>, fx: &mut Effects<Out>) {
+    fn pod_bound(&mut self, now: Time, pod: &Arc<Pod>, fx: &mut Effects<Ask>) {
         self.dequeue(now, pod.uid());
         self.told.placed(pod);
         if let Some(flight) = self.flights.remove(pod.uid()) {
@@ -231,7 +231,7 @@ impl Scheduler {
         }
     }
 
-    fn node_changed(&mut self, now: Time, delta: &Delta<Node>, fx: &mut Effects<Out>) {
+    fn node_changed(&mut self, now: Time, delta: &Delta<Node>, fx: &mut Effects<Ask>) {
         let cluster = &mut self.decider.cluster;
         let (node, change): (_, NodeChange) = match delta {
             Delta::Added(node) | Delta::Updated(_, node) => (node, cluster.set_node(node.clone())),

@@ -10,7 +10,7 @@ use serde_json::json;
 use super::ask::Refused;
 use super::attempt::{revision, status_patch};
 use super::evictions::Next;
-use super::{Call, Out, Scheduler, path_of};
+use super::{Ask, Call, Scheduler, path_of};
 use crate::class::rank;
 use crate::metrics::{Point, Status};
 use crate::queue::Row;
@@ -106,7 +106,7 @@ impl Scheduler {
         row: Row,
         mut error: FitError,
         refused: &Refused,
-        fx: &mut Effects<Out>,
+        fx: &mut Effects<Ask>,
     ) {
         self.metrics.preempts();
         if let Err(why) = self.may_preempt(&row) {
@@ -169,7 +169,7 @@ impl Scheduler {
 
     /// The fourth incident: a node that the plugins alone accept is taken for one that can be made free, and the
     /// nomination is stored, whatever has become of the pod in the meantime.
-    fn nominate_as_in_1_14(&mut self, now: Time, row: Row, error: FitError, fx: &mut Effects<Out>) {
+    fn nominate_as_in_1_14(&mut self, now: Time, row: Row, error: FitError, fx: &mut Effects<Ask>) {
         let Found::List(nodes, _) = self.look(&row, true) else { return self.refused(now, &row, error, None, fx) };
         let name = nodes.first().and_then(|id| self.decider.cluster.node(*id)).map(|n| n.name.clone());
         if let (Some(planted), Some(name)) = (&mut self.planted, name) {
@@ -209,14 +209,14 @@ impl Scheduler {
         row: &Row,
         mut error: FitError,
         why: &str,
-        fx: &mut Effects<Out>,
+        fx: &mut Effects<Ask>,
     ) {
         error.preemption = format!("preemption: {why}.");
         self.refused(now, row, error, None, fx);
     }
 
     /// Deletes the victims and nominates the pod.
-    pub(super) fn evict(&mut self, now: Time, row: Row, error: FitError, proposal: Proposal, fx: &mut Effects<Out>) {
+    pub(super) fn evict(&mut self, now: Time, row: Row, error: FitError, proposal: Proposal, fx: &mut Effects<Ask>) {
         let (count, mut goes, mut going) = (proposal.victims.len(), false, Vec::new());
         let (mut eviction, of_term) = (None, self.since);
         for pod in proposal.victims {
@@ -260,14 +260,14 @@ impl Scheduler {
         profile: &Profile,
         pod: &PodInfo,
         (for_pod, node): (&str, &str),
-        fx: &mut Effects<Out>,
+        fx: &mut Effects<Ask>,
     ) {
         let message = format!("Preempted by pod {for_pod} on node {node}");
         self.record(now, &profile.scheduler_name, EventRecord::normal(&*pod.pod, "Preempted", message), fx);
     }
 
     /// Says in a victim's status why it goes.
-    fn mark(&mut self, now: Time, victim: Victim, fx: &mut Effects<Out>) {
+    fn mark(&mut self, now: Time, victim: Victim, fx: &mut Effects<Ask>) {
         self.tell_preempted(now, &victim.profile, &victim.pod, (&*victim.for_pod, &*victim.node), fx);
         let (pod, name) = (&victim.pod, &victim.profile.scheduler_name);
         let patch = json!({"metadata": {"uid": &*pod.uid}, "status": {"conditions": [{
@@ -289,7 +289,7 @@ impl Scheduler {
     }
 
     /// Less important pods look for another node than the one that is being made free for this one.
-    fn renounce_lower(&mut self, now: Time, row: &Row, node: &str, fx: &mut Effects<Out>) {
+    fn renounce_lower(&mut self, now: Time, row: &Row, node: &str, fx: &mut Effects<Ask>) {
         let lower: Vec<Arc<PodInfo>> =
             self.queue.nominated_to(node).filter(|p| p.priority < row.pod.priority).cloned().collect();
         for pod in lower {
@@ -302,7 +302,7 @@ impl Scheduler {
 
     /// Takes back what the status of a pod says of its nomination. That rests on the pod as it is known: one that comes after
     /// the next nomination was written must not take that back. Of a pod that somebody else wrote the next attempt says it.
-    pub(super) fn write_renounced(&mut self, now: Time, pod: &Pod, fx: &mut Effects<Out>) {
+    pub(super) fn write_renounced(&mut self, now: Time, pod: &Pod, fx: &mut Effects<Ask>) {
         let patch = json!({"metadata": {"uid": pod.uid(), "resourceVersion": revision(pod)},
             "status": {"nominatedNodeName": null}});
         self.queue.wrote_nomination(pod.uid(), None);
@@ -336,7 +336,7 @@ impl Scheduler {
     }
 
     /// Nothing more is to be asked of the API about a victim.
-    fn seen_off(&mut self, now: Time, victim: &Victim, success: bool, fx: &mut Effects<Out>) {
+    fn seen_off(&mut self, now: Time, victim: &Victim, success: bool, fx: &mut Effects<Ask>) {
         match self.evictions.over(now, victim.of, success) {
             Some(Next::Last(last)) if self.is_to_go(now, &last) => self.mark(now, *last, fx),
             Some(Next::Last(last)) => {
@@ -358,7 +358,7 @@ impl Scheduler {
         now: Time,
         victim: Victim,
         result: Result<ApiResponse, ApiError>,
-        fx: &mut Effects<Out>,
+        fx: &mut Effects<Ask>,
     ) {
         match result {
             Err(error) if error.is_not_found() => {
@@ -384,7 +384,7 @@ impl Scheduler {
         now: Time,
         victim: Victim,
         result: Result<ApiResponse, ApiError>,
-        fx: &mut Effects<Out>,
+        fx: &mut Effects<Ask>,
     ) {
         let Err(error) = result else { return self.seen_off(now, &victim, true, fx) };
         self.spared(&victim);

@@ -66,7 +66,8 @@ const QUOTA_RESOURCES: [&str; 17] = [
     "secrets",
 ];
 const QUOTA_OBJECTS: [&str; 2] = ["configmaps", "persistentvolumeclaims"];
-const SCOPES: [&str; 7] = [
+/// What a quota may be narrowed to.
+pub const QUOTA_SCOPES: [&str; 7] = [
     "Terminating",
     "NotTerminating",
     "BestEffort",
@@ -144,7 +145,7 @@ pub(super) fn quota(spec: &Place<'_>, errors: &mut Errors) {
     quota_amounts(&spec.field("hard"), errors);
     let scopes = spec.texts("scopes");
     for scope in &scopes {
-        if !SCOPES.contains(scope) {
+        if !QUOTA_SCOPES.contains(scope) {
             errors.push(FieldError::invalid(spec.path_of("scopes"), *scope, "unsupported scope"));
         }
     }
@@ -155,7 +156,7 @@ pub(super) fn quota(spec: &Place<'_>, errors: &mut Errors) {
     scopes_fit(&selector.field("matchExpressions"), &selected, spec, errors);
     for expression in selector.items("matchExpressions") {
         let scope = expression.text("scopeName");
-        if !SCOPES.contains(&scope) {
+        if !QUOTA_SCOPES.contains(&scope) {
             errors.push(FieldError::invalid(expression.path_of("scopeName"), scope, "unsupported scope"));
         }
         if SCOPES_OF_NO_VALUES.contains(&scope) && expression.text("operator") != "Exists" {

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::sync::LazyLock;
 
+use carrack_types::well_known::MIRROR_ANNOTATION;
 use serde_json::{Value, json};
 
 use super::access::{Errors, Place};
@@ -78,10 +79,10 @@ pub(super) fn object(object: &Place<'_>, errors: &mut Errors) {
 pub(super) fn annotated(object: &Place<'_>, errors: &mut Errors) {
     let (metadata, spec) = (object.field("metadata"), object.field("spec"));
     let annotations = metadata.field("annotations");
-    if annotations.some("kubernetes.io/config.mirror").is_some() && spec.text("nodeName").is_empty() {
+    if annotations.some(MIRROR_ANNOTATION).is_some() && spec.text("nodeName").is_empty() {
         errors.push(FieldError::invalid(
-            "metadata.annotations[kubernetes.io/config.mirror]",
-            annotations.text("kubernetes.io/config.mirror"),
+            format!("metadata.annotations[{MIRROR_ANNOTATION}]"),
+            annotations.text(MIRROR_ANNOTATION),
             "must set spec.nodeName if mirror pod annotation is set",
         ));
     }

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use carrack_types::qos;
-use carrack_types::well_known::APPARMOR_PREFIX;
+use carrack_types::well_known::{APPARMOR_PREFIX, MIRROR_ANNOTATION};
 use serde_json::{Map, Value};
 
 use super::access::{Errors, Place};
@@ -15,7 +15,6 @@ use crate::error::FieldError;
 const UPDATE_FORBIDDEN: &str = "pod updates may not change fields other than `spec.containers[*].image`,\
     `spec.initContainers[*].image`,`spec.activeDeadlineSeconds`,`spec.tolerations` (only additions to existing tolerations),\
     `spec.terminationGracePeriodSeconds` (allow it to be set to 1 if it was previously negative)";
-const MIRROR: &str = "kubernetes.io/config.mirror";
 
 /// Checks what changed in an existing pod.
 pub(super) fn update(object: &Place<'_>, old: &Place<'_>, subresource: &str, errors: &mut Errors) {
@@ -146,7 +145,7 @@ fn gated(new: &Place<'_>, old: &Place<'_>, errors: &mut Errors) {
 /// What annotations say of which a pod is made stays.
 fn annotations(object: &Place<'_>, old: &Place<'_>, errors: &mut Errors) {
     let kind = |key: &str| match key {
-        MIRROR => Some("mirror pod annotation"),
+        MIRROR_ANNOTATION => Some("mirror pod annotation"),
         _ => key.starts_with(APPARMOR_PREFIX).then_some("AppArmor annotations"),
     };
     let (new, old) = (object.field("metadata"), old.field("metadata"));
@@ -182,7 +181,7 @@ fn deadline(new: &Place<'_>, old: &Place<'_>, errors: &mut Errors) {
 }
 
 fn is_mirror(object: &Place<'_>) -> bool {
-    object.at(&["metadata", "annotations"]).some(MIRROR).is_some()
+    object.at(&["metadata", "annotations"]).some(MIRROR_ANNOTATION).is_some()
 }
 
 fn ephemeral(object: &Place<'_>, old_object: &Place<'_>, errors: &mut Errors) {

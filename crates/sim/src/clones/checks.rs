@@ -17,7 +17,9 @@ use super::ends::data;
 use super::host::MUTE;
 use super::room::INSTANT;
 use crate::invariants::Breach;
-use crate::observer::{Change, Observer, controller, deleting, is_true, key_of, text, uid};
+use crate::observer::{
+    Change, Observer, beside, controller, deleting, is_true, key_of, owner_kind, ready_to_use, text, uid,
+};
 
 /// For how long a reason to fail may be over when the failure is written: as long as a write may be on its way.
 const STALE: Duration = Duration::from_secs(60);
@@ -49,14 +51,9 @@ pub(crate) struct Clones {
     bereft: BTreeSet<String>,
 }
 
-fn place(object: &Value, name: &str) -> String {
-    format!("{}/{name}", text(object, "/metadata/namespace"))
-}
-
 /// Whether a clone made it.
 pub(super) fn is_of_clone(object: &Value) -> bool {
-    let owners = object.pointer("/metadata/ownerReferences").and_then(Value::as_array);
-    owners.into_iter().flatten().any(|o| o["controller"] == true && o["kind"] == "VirtualMachineClone")
+    owner_kind(object) == "VirtualMachineClone"
 }
 
 /// The children of a clone that are there.
@@ -81,8 +78,8 @@ impl Clones {
                 "vmsnapshot" | "vmrestore" if change.before.is_none() => self.made(change, breaches),
                 "vm" => {
                     let machine = change.object();
-                    self.used.extend(claims(machine).map(|(_, claim)| place(machine, claim)));
-                    self.used.extend(state_claim(machine).map(|claim| place(machine, claim)));
+                    self.used.extend(claims(machine).map(|(_, claim)| beside(machine, claim)));
+                    self.used.extend(state_claim(machine).map(|claim| beside(machine, claim)));
                     self.held(change, observer);
                     state(change, observer, breaches);
                 }
@@ -134,7 +131,7 @@ impl Clones {
         let before = change.before.as_ref().unwrap_or(&Value::Null);
         for (field, kind) in CHILDREN {
             let (was, is) = (text(before, &format!("/status/{field}")), text(clone, &format!("/status/{field}")));
-            let own = (kind, place(clone, is), uid(clone).to_owned());
+            let own = (kind, beside(clone, is), uid(clone).to_owned());
             if !is.is_empty() && was != is && !self.children.contains(&own) {
                 let what = format!("{} names {kind} {is}, which it has never had", key_of(clone));
                 breaches.push(Breach::new("clones-name-their-own", what));
@@ -153,8 +150,8 @@ impl Clones {
             let of_snapshot = text(clone, "/spec/source/kind") == "VirtualMachineSnapshot";
             let derived = snapshot_name(uid(clone));
             let snapshot = if of_snapshot { text(clone, "/spec/source/name") } else { &derived };
-            let content = observer.get("vmsnapshot", &place(clone, snapshot)).map(|s| content_name(uid(s)));
-            if content.is_some_and(|content| self.bereft.contains(&place(clone, &content))) {
+            let content = observer.get("vmsnapshot", &beside(clone, snapshot)).map(|s| content_name(uid(s)));
+            if content.is_some_and(|content| self.bereft.contains(&beside(clone, &content))) {
                 let what = format!("{} has succeeded without what its source keeps beside its disks", key_of(clone));
                 breaches.push(Breach::new(CLONED_STATE, what));
             }
@@ -183,7 +180,7 @@ impl Clones {
         }
         let id = uid(machine);
         let own = state_claim_name(text(machine, "/metadata/name"), id);
-        let claim = observer.get("claim", &place(machine, state_claim(machine).unwrap_or(&own)));
+        let claim = observer.get("claim", &beside(machine, state_claim(machine).unwrap_or(&own)));
         let holds = claim.filter(|claim| !deleting(claim)).and_then(|claim| data(claim, observer));
         if holds.is_some_and(|data| data.starts_with(STATE_CLAIM_PREFIX)) {
             self.keepers.insert(id.to_owned());
@@ -233,7 +230,7 @@ fn state(change: &Change, observer: &Observer, breaches: &mut Vec<Breach>) {
     let restores = restores.iter().filter_map(Value::as_array).flatten();
     for volume in restores.filter(|volume| text(volume, "/volumeName").starts_with(STATE_CLAIM_PREFIX)) {
         let claim = text(volume, "/persistentVolumeClaim");
-        let holds = observer.get("claim", &place(machine, claim)).and_then(|claim| data(claim, observer));
+        let holds = observer.get("claim", &beside(machine, claim)).and_then(|claim| data(claim, observer));
         let named = state_claim(machine);
         if named != Some(claim) || !holds.is_some_and(|data| data.starts_with(STATE_CLAIM_PREFIX)) {
             let what = format!("{} is restored, names {named:?}, and {claim} holds {holds:?}", key_of(machine));
@@ -244,9 +241,8 @@ fn state(change: &Change, observer: &Observer, breaches: &mut Vec<Breach>) {
 
 /// A content that says it can be used has copies that hold what their sources do, which nobody writes to meanwhile.
 fn copies(change: &Change, observer: &Observer, breaches: &mut Vec<Breach>) {
-    let is_ready = |content: &Value| content.pointer("/status/readyToUse") == Some(&Value::Bool(true));
-    let Some(content) = change.after.as_ref().filter(|content| is_ready(content)) else { return };
-    if change.before.as_ref().is_some_and(is_ready) {
+    let Some(content) = change.after.as_ref().filter(|content| ready_to_use(content)) else { return };
+    if change.before.as_ref().is_some_and(ready_to_use) {
         return;
     }
     instants(content, observer, breaches);
@@ -257,7 +253,8 @@ fn copies(change: &Change, observer: &Observer, breaches: &mut Vec<Breach>) {
         if text(backup, "/volumeSnapshotName") != name {
             continue;
         }
-        let holds = |claim: &str| observer.get("claim", &place(content, claim)).and_then(|claim| data(claim, observer));
+        let holds =
+            |claim: &str| observer.get("claim", &beside(content, claim)).and_then(|claim| data(claim, observer));
         let (copy, source) = (holds(&name), holds(text(backup, "/persistentVolumeClaim/metadata/name")));
         if copy.is_none() || copy != source {
             let what = format!("{} is ready, and its copy of {volume} holds {copy:?}, not {source:?}", key_of(content));
@@ -276,12 +273,12 @@ fn instants(content: &Value, observer: &Observer, breaches: &mut Vec<Breach>) {
         let (volume, name) = (text(backup, "/volumeName"), text(backup, "/volumeSnapshotName"));
         let is_copy = name == copy_name(text(content, "/metadata/name"), volume);
         let holder = if is_copy {
-            let claim = observer.get("claim", &place(content, name));
+            let claim = observer.get("claim", &beside(content, name));
             claim.and_then(|claim| observer.get("volume", text(claim, "/spec/volumeName")))
         } else if machine.starts_with(MUTE) {
             continue;
         } else {
-            let taken = observer.get("volumesnapshot", &place(content, name));
+            let taken = observer.get("volumesnapshot", &beside(content, name));
             let name = taken.map(|taken| text(taken, "/status/boundVolumeSnapshotContentName"));
             name.and_then(|name| observer.get("volumesnapshotcontent", name))
         };
@@ -325,7 +322,7 @@ impl<'a> Targets<'a> {
 /// Whether the API says that a clone cannot succeed.
 fn has_reason(clone: &Value, targets: &Targets<'_>, observer: &Observer) -> bool {
     let id = uid(clone);
-    let find = |kind: &'static str, name: &str| observer.get(kind, &place(clone, name));
+    let find = |kind: &'static str, name: &str| observer.get(kind, &beside(clone, name));
     let (snapshot_name, restore_name) = (snapshot_name(id), restore_name(id));
     let own_restore = find("vmrestore", &restore_name);
     let squatted =
@@ -346,12 +343,12 @@ fn has_reason(clone: &Value, targets: &Targets<'_>, observer: &Observer) -> bool
 }
 
 fn content<'a>(snapshot: &Value, observer: &'a Observer) -> Option<&'a Value> {
-    observer.get("vmcontent", &place(snapshot, text(snapshot, "/status/virtualMachineSnapshotContentName")))
+    observer.get("vmcontent", &beside(snapshot, text(snapshot, "/status/virtualMachineSnapshotContentName")))
 }
 
 /// Whether a snapshot is said to be ready, and lacks a volume.
 fn content_lacks(snapshot: Option<&Value>, observer: &Observer) -> bool {
-    let ready = |s: &&Value| s.pointer("/status/readyToUse") == Some(&Value::Bool(true));
+    let ready = |s: &&Value| ready_to_use(s);
     let Some(snapshot) = snapshot.filter(ready) else { return false };
     let Some(content) = content(snapshot, observer) else { return true };
     let Some(machine) = content.pointer("/spec/source/virtualMachine") else { return true };
@@ -372,7 +369,7 @@ fn is_taken(
 ) -> bool {
     let target = restore.map_or_else(|| text(clone, "/spec/target/name"), |restore| text(restore, "/spec/target/name"));
     let by_own = format!("{}-", restore_name(uid(clone)));
-    let machine = observer.get("vm", &place(clone, target)).is_some_and(|vm| {
+    let machine = observer.get("vm", &beside(clone, target)).is_some_and(|vm| {
         let by = text(vm, "/metadata/annotations/restore.kubevirt.io~1lastRestoreUID");
         let source = snapshot.and_then(|s| content(s, observer));
         let source = source.map_or("", |content| text(content, "/spec/source/virtualMachine/metadata/uid"));

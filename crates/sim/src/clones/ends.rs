@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde_json::{Value, json};
 
 use super::checks::{children, claims, is_of_clone};
-use crate::observer::{Observer, conditions, controller, deleting, key_of, text, uid};
+use crate::observer::{Observer, beside, conditions, controller, deleting, key_of, text, uid};
 use crate::provisioner::DATA;
 
 /// What a claim's volume holds; none while it has none.
@@ -106,7 +106,7 @@ pub(crate) fn debris(observer: &Observer) -> Option<String> {
     }
     let named = |content: &Value| {
         let name = text(content, "/spec/virtualMachineSnapshotName");
-        observer.get("vmsnapshot", &format!("{}/{name}", text(content, "/metadata/namespace"))).is_some()
+        observer.get("vmsnapshot", &beside(content, name)).is_some()
     };
     if let Some(content) = observer.all("vmcontent").find(|content| !named(content)) {
         return Some(format!("content {} has outlived its snapshot", key_of(content)));

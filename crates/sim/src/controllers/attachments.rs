@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use super::acts::{Work, start, template};
 use super::claims::give;
 use crate::invariants::Breach;
-use crate::observer::{Change, Observer, key_of, terminal, text, uid};
+use crate::observer::{Change, Observer, beside, key_of, terminal, text, uid};
 use crate::workload::{Act, create, up_to};
 
 /// The invariant.
@@ -79,7 +79,7 @@ fn claims_of<'a>(pod: &'a Value, driver: &'a str, observer: &'a Observer) -> imp
     let volumes = pod.pointer("/spec/volumes").and_then(Value::as_array).into_iter().flatten();
     let claims = volumes.filter_map(move |volume| {
         let name = text(volume, "/persistentVolumeClaim/claimName");
-        observer.get("claim", &format!("{}/{name}", text(pod, "/metadata/namespace")))
+        observer.get("claim", &beside(pod, name))
     });
     claims.filter(move |claim| {
         let volume = observer.get("volume", text(claim, "/spec/volumeName"));

@@ -5,7 +5,9 @@ use std::time::Duration;
 
 use carrack_engine::Rng;
 use carrack_types::resource::{Kind as _, Resource};
-use carrack_types::volume::{DEAD_USERS, VOLUME_USERS, csi_unique_name, dead_users, flex_unique_name, users_of};
+use carrack_types::volume::{
+    DEAD_USERS, SELECTED_NODE, VOLUME_USERS, csi_unique_name, dead_users, flex_unique_name, users_of,
+};
 use k8s_openapi::api::apps::v1::{Deployment, StatefulSet};
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
 use k8s_openapi::api::storage::v1::StorageClass;
@@ -246,7 +248,7 @@ fn volume(change: &Change, observer: &Observer, breaches: &mut Vec<Breach>) {
     // Whoever has a volume made at a node needs it there. A claim for which no node was chosen may have any.
     let at = "/spec/nodeAffinity/required/nodeSelectorTerms/0/matchExpressions/0/values/0";
     let node = text(change.object(), at);
-    let chosen = |claim: &Value| text(claim, "/metadata/annotations/volume.kubernetes.io~1selected-node").to_owned();
+    let chosen = |claim: &Value| label(claim, "annotations", SELECTED_NODE).to_owned();
     if let Some(claim) = observer.all("claim").find(|claim| uid(claim) == after).filter(|_| !node.is_empty())
         && !["", node].contains(&chosen(claim).as_str())
     {

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use super::acts::{Work, new_version, start, template};
 use crate::invariants::Breach;
-use crate::observer::{Change, Observer, controller, key_of, text, uid};
+use crate::observer::{Change, Observer, controller, key_of, owner_kind, text, uid};
 use crate::workload::Act;
 
 const NAME: &str = "scratched";
@@ -38,8 +38,7 @@ pub(super) fn acts(rng: &mut Rng, safety: Duration, often: bool, acts: &mut Vec<
 
 /// Whether a claim is a pod's own.
 fn is_of_pod(claim: &Value) -> bool {
-    let owners = claim.pointer("/metadata/ownerReferences").and_then(Value::as_array).into_iter().flatten();
-    owners.into_iter().any(|o| o["controller"] == true && o["kind"] == "Pod")
+    owner_kind(claim) == "Pod"
 }
 
 fn owner_of(claim: Option<&Value>) -> &str {

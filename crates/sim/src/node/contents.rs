@@ -158,18 +158,19 @@ impl Node {
     }
 }
 
+/// A volume that is to be made.
+#[cfg(test)]
+pub(crate) fn new_volume(name: &str, from: Option<Origin>) -> NewVolume {
+    let (fs_type, mount_options, access) = ("ext4".to_owned(), Vec::new(), Vec::new());
+    let (name, parameters) = (name.to_owned(), BTreeMap::new());
+    NewVolume { name, bytes: 1, block: false, fs_type, mount_options, access, parameters, from }
+}
+
 #[cfg(test)]
 mod tests {
     use serde_json::json;
 
     use super::*;
-
-    /// A volume that is to be made.
-    fn volume(name: &str, from: Option<Origin>) -> NewVolume {
-        let (fs_type, mount_options, access) = ("ext4".to_owned(), Vec::new(), Vec::new());
-        let (name, parameters) = (name.to_owned(), BTreeMap::new());
-        NewVolume { name, bytes: 1, block: false, fs_type, mount_options, access, parameters, from }
-    }
 
     #[test]
     fn what_is_made_from_a_snapshot_has_what_was_there_then() {
@@ -178,7 +179,7 @@ mod tests {
         let mut contents = Contents::default();
         let at = |s: i64| Some(Time::from_unix_s(s));
         let of = |contents: &Contents, name: &str| contents.made(name).cloned().map(|made| (made.claim, made.wrote));
-        contents.make(&volume("pvc-u", None), &observer);
+        contents.make(&new_volume("pvc-u", None), &observer);
         assert_eq!(of(&contents, "pvc-u"), Some(("disk".to_owned(), None)));
         contents.write("pvc-u", Time::from_unix_s(1));
         contents.take("snapshot-1", "pvc-u");
@@ -195,14 +196,14 @@ mod tests {
             ("b", snapshot("snapshot-2"), at(2)),
             ("c", Some(Origin::Volume("pvc-u".to_owned())), at(2)),
         ] {
-            let new = volume(name, from);
+            let new = new_volume(name, from);
             assert!(!contents.lacks_origin(&new), "{name}");
             contents.make(&new, &observer);
             assert_eq!(of(&contents, name), Some(("disk".to_owned(), expected)), "{name}");
         }
         contents.delete_snapshot("snapshot-1");
-        assert!(contents.lacks_origin(&volume("d", snapshot("snapshot-1"))));
-        assert!(!contents.lacks_origin(&volume("a", snapshot("snapshot-1"))), "it is there already");
+        assert!(contents.lacks_origin(&new_volume("d", snapshot("snapshot-1"))));
+        assert!(!contents.lacks_origin(&new_volume("a", snapshot("snapshot-1"))), "it is there already");
         contents.delete("a");
         assert_eq!(of(&contents, "a"), None);
     }

@@ -35,8 +35,8 @@ impl Frozen {
         self.0.entry(compute.to_owned()).or_insert(Freeze { since: now, until }).until = until;
     }
 
-    /// A guest is thawed. Whether it was frozen.
-    fn thaw(&mut self, compute: &str) -> bool {
+    /// A guest is thawed, or gone. Whether it was frozen.
+    pub(super) fn thaw(&mut self, compute: &str) -> bool {
         self.0.remove(compute).is_some()
     }
 
@@ -48,11 +48,6 @@ impl Frozen {
     /// Since when a guest is frozen, if it is.
     pub(crate) fn since(&self, compute: &str, now: Time) -> Option<Time> {
         self.0.get(compute).filter(|freeze| freeze.lasts(now)).map(|freeze| freeze.since)
-    }
-
-    /// A guest is gone.
-    pub(super) fn forget(&mut self, compute: &str) {
-        self.0.remove(compute);
     }
 }
 

@@ -500,7 +500,7 @@ impl Guests {
         for compute in gone {
             self.guests.remove(&compute);
             self.promises.remove(&compute);
-            self.frozen.forget(&compute);
+            self.frozen.thaw(&compute);
             self.hang_up(&compute, "the launcher hung up", follow);
         }
     }

@@ -35,6 +35,8 @@ use crate::options::NodeFaults;
 use crate::ordered::{self, Hooks};
 use crate::role::node_name;
 pub(crate) use contents::Taken;
+#[cfg(test)]
+pub(crate) use contents::new_volume;
 pub(crate) use disk::Disk;
 pub(crate) use guests::{Doing, Guests};
 pub(crate) use moods::{NOTED, WELL};

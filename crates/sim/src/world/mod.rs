@@ -33,7 +33,6 @@ use carrack_engine::{
     ApiError, ApiRequest, ApiResponse, CallId, Effect, Input, Rng, Time, TimerId, WatchId, WatchItem,
 };
 use carrack_plot::Tone;
-use carrack_scheduler::Out;
 use carrack_virt::admission::CloneAdmission;
 
 use crate::attacher::Rack;
@@ -822,8 +821,7 @@ impl World {
             }
             for effect in &effects {
                 // With nominations stored, this breaks first; what is to be shown then is the leak.
-                if let Effect::Own(OwnOut::Scheduler(out)) = effect
-                    && let Out::Extender(ask) = out.as_ref()
+                if let Effect::Own(OwnOut::Scheduler(ask)) = effect
                     && planted != Some(Bug::StoredNominations)
                 {
                     self.asked.filter((role, process.life), core, ask, &mut self.breaches);
@@ -880,11 +878,7 @@ impl World {
                     let at = Time(at.0.saturating_sub(skew_ns));
                     self.queue.at(at, Happening::Give(role, life, Box::new(Given::Timer(id))));
                 }
-                Effect::Own(OwnOut::Scheduler(out)) => {
-                    if let Out::Extender(ask) = *out {
-                        self.ask_extender(role, life, ask);
-                    }
-                }
+                Effect::Own(OwnOut::Scheduler(ask)) => self.ask_extender(role, life, *ask),
                 Effect::Own(OwnOut::Gpus(reply)) => self.gpus_answered(*reply),
                 Effect::Own(OwnOut::Extender(answer)) => self.answer_scheduler(*answer),
                 Effect::Own(OwnOut::Kubelet(out)) => {

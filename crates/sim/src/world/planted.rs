@@ -202,16 +202,12 @@ impl World {
         let hosted = self.processes.get(&role).and_then(|p| p.hosted.as_ref());
         match self.bug() {
             Some(Bug::AskedTwice) => {
-                let filters = |effect: &Effect<OwnOut>| {
-                    matches!(effect, Effect::Own(OwnOut::Scheduler(out))
-                        if matches!(&**out, carrack_scheduler::Out::Extender(ask) if ask.verb == FILTER))
-                };
                 *effects = std::mem::take(effects)
                     .into_iter()
                     .flat_map(|effect| {
                         let again = match &effect {
-                            Effect::Own(OwnOut::Scheduler(out)) if filters(&effect) => {
-                                Some(Effect::Own(OwnOut::Scheduler(out.clone())))
+                            Effect::Own(OwnOut::Scheduler(ask)) if ask.verb == FILTER => {
+                                Some(Effect::Own(OwnOut::Scheduler(ask.clone())))
                             }
                             _ => None,
                         };

@@ -13,6 +13,7 @@ use std::time::Duration;
 use carrack_engine::{Controller, EventRecord, Key, Plan, Setup, Time, View};
 use carrack_types::resource::Object as _;
 use carrack_types::snapshots::{VolumeSnapshot, VolumeSnapshotContent};
+use carrack_types::volume::SELECTED_NODE;
 use k8s_openapi::api::core::v1::{
     CSIPersistentVolumeSource, NodeSelector, NodeSelectorRequirement, NodeSelectorTerm, ObjectReference,
     PersistentVolume, PersistentVolumeClaim, PersistentVolumeSpec, TopologySelectorLabelRequirement,
@@ -24,7 +25,7 @@ use serde_json::{Value, json};
 
 use super::calls::{Access, Answer, Call, Calls, From, NewVolume};
 use super::snapshots::{is_populators, source};
-use super::{DATA, PROVISIONED_BY, PROVISIONER, PROVISIONING, SELECTED_NODE};
+use super::{DATA, PROVISIONED_BY, PROVISIONER, PROVISIONING};
 use super::{class_of, finalizers};
 use crate::asking::ANOTHER_ANSWER;
 use crate::resize::{quantity, requested};

@@ -32,8 +32,6 @@ use crate::resize::Resize;
 use crate::{DRIVER, TOPOLOGY};
 use calls::{Call, Calls, Outcome};
 
-/// Annotation of a claim: its volume is to be made at this node.
-const SELECTED_NODE: &str = "volume.kubernetes.io/selected-node";
 /// Annotation of volumes: who made them.
 const PROVISIONED_BY: &str = "pv.kubernetes.io/provisioned-by";
 /// Annotations of a claim: who is to make its volume.

@@ -5,6 +5,7 @@ use std::time::Duration;
 use carrack_engine::testing::Caches;
 use carrack_engine::{Controller, Key, Plan, Time, Write};
 use carrack_types::snapshots::{VolumeSnapshot, VolumeSnapshotContent};
+use carrack_types::volume::SELECTED_NODE;
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
 use k8s_openapi::api::storage::v1::StorageClass;
 use serde::de::DeserializeOwned;
@@ -27,7 +28,7 @@ fn words(plan: &Plan) -> Vec<String> {
             let mut patch = patch.clone();
             patch["metadata"]["uid"] = Value::Null;
             let finalizers = patch["metadata"]["finalizers"].clone();
-            let node = patch["metadata"]["annotations"].get(super::SELECTED_NODE).cloned();
+            let node = patch["metadata"]["annotations"].get(SELECTED_NODE).cloned();
             let mut text = format!("patch {sub}");
             if !finalizers.is_null() {
                 text.push_str(&format!("finalizers={finalizers} "));

@@ -5,20 +5,9 @@
 //! which says so in the schema, where the API server checks it and names the field. Upstream writes such fields without
 //! `omitempty`, so that what a controller read it can write again, empty devices and all; so it is here.
 
-use serde::{Deserialize, Deserializer};
-
 /// Whether a value equals its type's default, and so is left out of the JSON.
 pub(crate) fn is_default<T: Default + PartialEq>(value: &T) -> bool {
     *value == T::default()
-}
-
-/// Reads `null` as the default, as Go's decoder does.
-pub(crate) fn null_as_default<'de, D, T>(deserializer: D) -> Result<T, D::Error>
-where
-    D: Deserializer<'de>,
-    T: Default + Deserialize<'de>,
-{
-    Ok(Option::<T>::deserialize(deserializer)?.unwrap_or_default())
 }
 
 /// Declares API structs: camelCase, every field optional on the wire, a schema for the CRD. A field that is marked
@@ -49,7 +38,7 @@ macro_rules! fields {
             #[schemars(extend("x-required" = true))]
             #[serde(
                 skip_serializing_if = "Option::is_none",
-                deserialize_with = "crate::kubevirt::api::null_as_default"
+                deserialize_with = "crate::json::or_none"
             )]
             pub $field: Option<$ty>,
         ] $($rest)* }
@@ -60,7 +49,7 @@ macro_rules! fields {
             $(#[doc = $doc])*
             $(#[$meta])*
             #[schemars(extend("x-required" = true))]
-            #[serde(deserialize_with = "crate::kubevirt::api::null_as_default")]
+            #[serde(deserialize_with = "crate::json::or_none")]
             pub $field: $ty,
         ] $($rest)* }
     };
@@ -69,7 +58,7 @@ macro_rules! fields {
         crate::kubevirt::api::fields! { [$($head)*] [$($done)*
             $(#[doc = $doc])*
             $(#[$meta])*
-            #[serde(deserialize_with = "crate::kubevirt::api::null_as_default")]
+            #[serde(deserialize_with = "crate::json::or_none")]
             pub $field: $ty,
         ] $($rest)* }
     };
@@ -78,7 +67,7 @@ macro_rules! fields {
             $(#[$meta])*
             #[serde(
                 skip_serializing_if = "crate::kubevirt::api::is_default",
-                deserialize_with = "crate::kubevirt::api::null_as_default"
+                deserialize_with = "crate::json::or_none"
             )]
             pub $field: $ty,
         ] $($rest)* }

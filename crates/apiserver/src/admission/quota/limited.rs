@@ -9,6 +9,7 @@
 
 use std::collections::BTreeSet;
 
+use carrack_schema::validate::QUOTA_SCOPES;
 use carrack_types::pod::ResourceList;
 use carrack_types::quantity::Quantity;
 use serde::Deserialize;
@@ -22,15 +23,6 @@ const KINDS: [(&str, &str); 3] = [
     ("apiserver.config.k8s.io/v1", "ResourceQuotaConfiguration"),
     ("resourcequota.admission.k8s.io/v1beta1", "Configuration"),
     ("resourcequota.admission.k8s.io/v1alpha1", "Configuration"),
-];
-const SCOPES: [&str; 7] = [
-    "Terminating",
-    "NotTerminating",
-    "BestEffort",
-    "NotBestEffort",
-    "PriorityClass",
-    "CrossNamespacePodAffinity",
-    "VolumeAttributesClass",
 ];
 const OPERATORS: [&str; 4] = ["In", "NotIn", "Exists", "DoesNotExist"];
 
@@ -74,7 +66,7 @@ impl Limits {
             // A scope that there is none of would never match, and nothing would be limited by it.
             for (index, selector) in limited.match_scopes.iter().enumerate() {
                 let place = format!("{place}.matchScopes[{index}]");
-                if !SCOPES.contains(&selector.scope_name.as_str()) {
+                if !QUOTA_SCOPES.contains(&selector.scope_name.as_str()) {
                     return Err(format!("{place}.scopeName: {:?} is no scope", selector.scope_name));
                 }
                 if !OPERATORS.contains(&selector.operator.as_str()) {

@@ -34,11 +34,7 @@ impl Controller for TtlController {
             return Plan::none().requeue_after(left);
         }
         // The time to live may have been prolonged meanwhile.
-        let options = DeleteOptions {
-            propagation: Some("Foreground"),
-            resource_version: job.metadata.resource_version.clone(),
-            ..DeleteOptions::default()
-        };
+        let options = DeleteOptions { propagation: Some("Foreground"), ..DeleteOptions::unchanged(job.as_ref()) };
         Plan::none().delete_with(&Job::resource(), job.as_ref(), options)
     }
 }

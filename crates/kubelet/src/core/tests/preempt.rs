@@ -1,7 +1,7 @@
 //! Pods that the node cannot do without, on a node that is full.
 
 use super::*;
-use crate::effects::Counted;
+use crate::effects::{Counted, Tally};
 
 /// A pod that asks for CPUs.
 fn asking(cpu: &str, priority: i32) -> Value {
@@ -84,7 +84,8 @@ fn a_pod_that_the_node_cannot_do_without_takes_the_room_of_others() {
         w.run(5);
         w.create("r", wants.clone());
         w.run(30);
-        let counted = |op: &Op| matches!(op, Op::Count(Counted::Preemption(resource)) if resource == "cpu");
+        let counted =
+            |op: &Op| matches!(op, Op::Count(Counted::Tally(Tally::Preempted, resource)) if resource == "cpu");
         let counts = w.asked.iter().filter(|(_, op)| counted(op)).count();
         assert_eq!(counts, usize::from(expected == goes), "{priority} {wants}");
         let phases = ["p", "q", "r"].map(|name| status(&w, name)["phase"].as_str().unwrap().to_owned());

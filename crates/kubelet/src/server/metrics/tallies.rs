@@ -7,6 +7,12 @@ use crate::effects::Tally;
 pub(in crate::server) fn tallies(all: &[((Tally, String), u64)]) -> String {
     let families = [
         (
+            Tally::Preempted,
+            "kubelet_preemptions",
+            "preemption_signal",
+            "[ALPHA] Cumulative number of pod preemptions by preemption resource",
+        ),
+        (
             Tally::Rejected,
             "kubelet_admission_rejections_total",
             "reason",
@@ -40,17 +46,20 @@ mod tests {
     #[test]
     fn words_have_their_counts() {
         let page = tallies(&[
+            ((Tally::Preempted, "cpu".into()), 3),
             ((Tally::Rejected, "OutOfcpu".into()), 2),
             ((Tally::Collected, "age".into()), 3),
             ((Tally::Registered, "example.com/x".into()), 1),
         ]);
         for line in [
+            "# TYPE kubelet_preemptions counter",
+            "kubelet_preemptions{preemption_signal=\"cpu\"} 3",
             "kubelet_admission_rejections_total{reason=\"OutOfcpu\"} 2",
             "kubelet_image_garbage_collected_total{reason=\"age\"} 3",
             "kubelet_device_plugin_registration_total{resource_name=\"example.com/x\"} 1",
         ] {
             assert!(page.lines().any(|l| l == line), "{line} is missing of\n{page}");
         }
-        assert_eq!(page.lines().count(), 9, "{page}");
+        assert_eq!(page.lines().count(), 12, "{page}");
     }
 }

@@ -8,6 +8,7 @@ use carrack_types::placement::selector_matches;
 use carrack_types::quantity::Quantity;
 use carrack_types::resource::Object as _;
 use carrack_types::selector::selects;
+use carrack_types::volume::SELECTED_NODE;
 use k8s_openapi::api::core::v1::{Node, PersistentVolume, PersistentVolumeClaim};
 use k8s_openapi::api::storage::v1::StorageClass;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
@@ -15,8 +16,6 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 use super::Plan;
 use crate::cluster::{ObjectName, Objects};
 
-/// Annotation of a claim: make its volume at this node.
-pub const SELECTED_NODE_ANNOTATION: &str = "volume.kubernetes.io/selected-node";
 const BIND_COMPLETED_ANNOTATION: &str = "pv.kubernetes.io/bind-completed";
 const NO_PROVISIONER: &str = "kubernetes.io/no-provisioner";
 
@@ -63,7 +62,7 @@ impl Delayed {
         let name: ObjectName = (claim.namespace().to_owned(), claim.name().to_owned());
         let size = size_of(claim);
         // Nobody chooses for one whose volume is being made already.
-        let is_open = claim.annotation(SELECTED_NODE_ANNOTATION).is_none();
+        let is_open = claim.annotation(SELECTED_NODE).is_none();
         let (volumes, is_promised) = if is_open { suiting(claim, &name, size, objects) } else { (Vec::new(), false) };
         let room = class(claim, objects).filter(|_| is_open).and_then(|class| Room::of(class, size, objects));
         Self { claim: claim.clone(), name, size, volumes, is_promised, room }
@@ -82,7 +81,7 @@ pub fn plan(claims: &[Delayed], node: &Node, objects: &Objects) -> Result<Plan, 
     const NO_VOLUME: &str = "node(s) didn't find available persistent volumes to bind";
     let mut plan = Plan::default();
     for Delayed { claim, name, volumes, is_promised, room, .. } in claims {
-        if let Some(selected) = claim.annotation(SELECTED_NODE_ANNOTATION) {
+        if let Some(selected) = claim.annotation(SELECTED_NODE) {
             // Its volume is being made at that node.
             if selected != node.name() {
                 return Err(NO_VOLUME);

@@ -19,7 +19,7 @@ use crate::plugins::fit::Hypothesis;
 use crate::pod::Disk;
 use crate::{Cluster, NodeInfo, Plugin, PodInfo, Probe, Profile, Refusal};
 
-pub use binding::{SELECTED_NODE_ANNOTATION, is_bound, reaches};
+pub use binding::{is_bound, reaches};
 pub use limits::Counted;
 
 /// A claim's volume must be in the zone and region of its label.

@@ -17,13 +17,13 @@ use carrack_engine::{ApiError, ApiResponse, Effects, Time};
 use carrack_types::resource::Object as _;
 use serde_json::json;
 
-use super::{Call, Flight, Out, Scheduler, Step};
+use super::{Ask, Call, Flight, Scheduler, Step};
 use crate::Pod;
 use crate::scheduler::attempt::{revision, status_patch};
 
 impl Scheduler {
     /// Says where a pod is to go, if its status does not say so yet. Tells whether an answer is to come.
-    pub(super) fn announce(&mut self, now: Time, flight: &Flight, fx: &mut Effects<Out>) -> bool {
+    pub(super) fn announce(&mut self, now: Time, flight: &Flight, fx: &mut Effects<Ask>) -> bool {
         let (uid, node) = (&flight.row.pod.uid, &*flight.node);
         let Some(row) = self.queue.get(uid).filter(|row| !row.is_written(Some(node))) else { return false };
         let pod = row.pod.pod.clone();
@@ -41,7 +41,7 @@ impl Scheduler {
         now: Time,
         uid: &str,
         result: Result<ApiResponse, ApiError>,
-        fx: &mut Effects<Out>,
+        fx: &mut Effects<Ask>,
     ) {
         let Some(flight) = self.flights.get_mut(uid) else { return };
         match result.and_then(|reply| reply.object::<Pod>()) {
@@ -57,7 +57,7 @@ impl Scheduler {
     }
 
     /// A flight has ended without a binding. Who leads no more leaves it to who does, what the pod's status says of it.
-    pub(super) fn take_back(&mut self, now: Time, uid: &str, fx: &mut Effects<Out>) {
+    pub(super) fn take_back(&mut self, now: Time, uid: &str, fx: &mut Effects<Ask>) {
         let row = self.queue.get(uid).filter(|row| row.nominated.is_none() && !row.is_written(None));
         if let Some(pod) = row.filter(|_| self.led).map(|row| row.pod.pod.clone()) {
             self.write_renounced(now, &pod, fx);

@@ -9,11 +9,12 @@ use std::collections::BTreeMap;
 
 use carrack_engine::ApiResponse;
 use carrack_types::resource::{Object as _, PartialObject};
+use carrack_types::volume::SELECTED_NODE;
 use k8s_openapi::api::core::v1::{Node, PersistentVolumeClaim};
 
 use crate::Cluster;
 use crate::cluster::{ObjectName, Objects, name_of};
-use crate::plugins::volumes::{Plan, SELECTED_NODE_ANNOTATION, is_bound, reaches};
+use crate::plugins::volumes::{Plan, is_bound, reaches};
 
 /// At which revisions claims and volumes were as the pod's plan wants them; the namespace of volumes is empty.
 pub type Written = BTreeMap<ObjectName, u64>;
@@ -97,7 +98,7 @@ impl Look<'_> {
             return Ok(false);
         }
         let node = self.node.name();
-        let is_taken_back = match claim.annotation(SELECTED_NODE_ANNOTATION) {
+        let is_taken_back = match claim.annotation(SELECTED_NODE) {
             Some(selected) => selected != node,
             None => since.is_some() && !is_bound(claim),
         };
@@ -143,7 +144,7 @@ mod tests {
         let mut claim = json!({"metadata": {"namespace": "d", "name": "c", "uid": "c", "resourceVersion": revision,
             "annotations": {}}, "spec": {"volumeName": volume}});
         if let Some(selected) = selected {
-            claim["metadata"]["annotations"][SELECTED_NODE_ANNOTATION] = selected.into();
+            claim["metadata"]["annotations"][SELECTED_NODE] = selected.into();
         }
         if is_bound {
             claim["metadata"]["annotations"]["pv.kubernetes.io/bind-completed"] = "yes".into();

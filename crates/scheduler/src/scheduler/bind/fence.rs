@@ -22,7 +22,7 @@ use carrack_engine::{ApiError, ApiResponse, Effects, Time};
 use carrack_types::resource::Object as _;
 use serde_json::json;
 
-use super::{Call, Flight, Out, Scheduler, Stage, Step};
+use super::{Ask, Call, Flight, Scheduler, Stage, Step};
 use crate::Pod;
 use crate::scheduler::attempt::{revision, status_patch};
 
@@ -37,7 +37,7 @@ impl Scheduler {
     }
 
     /// A live read has shown that the pod of a binding has no node.
-    pub(super) fn unbound(&mut self, now: Time, uid: &str, live: Pod, fx: &mut Effects<Out>) {
+    pub(super) fn unbound(&mut self, now: Time, uid: &str, live: Pod, fx: &mut Effects<Ask>) {
         let Some(flight) = self.flights.get_mut(uid) else { return };
         let live = Arc::new(live);
         flight.latest = Some(live.clone());
@@ -60,7 +60,7 @@ impl Scheduler {
 
     /// No binding that was sent can take effect any more. Its room is still held, so the pod goes there all the same, unless it
     /// has become another one.
-    fn bind_again(&mut self, now: Time, uid: &str, live: &Arc<Pod>, fx: &mut Effects<Out>) {
+    fn bind_again(&mut self, now: Time, uid: &str, live: &Arc<Pod>, fx: &mut Effects<Ask>) {
         let info = self.decider.cluster.read(live.clone());
         let Some(flight) = self.flights.get_mut(uid) else { return };
         let is_there = self.decider.cluster.find_existing(&flight.node).is_some();
@@ -75,7 +75,7 @@ impl Scheduler {
     }
 
     /// Writes the pod, so that a binding which rests on it as it is comes too late.
-    fn fence(&mut self, now: Time, uid: &str, live: &Pod, fx: &mut Effects<Out>) {
+    fn fence(&mut self, now: Time, uid: &str, live: &Pod, fx: &mut Effects<Ask>) {
         let Some(flight) = self.flights.get_mut(uid) else { return };
         flight.stage = Stage::Fencing;
         let patch = json!({"metadata": {"uid": uid, "resourceVersion": revision(live)}, "status": {"conditions": [{
@@ -91,7 +91,7 @@ impl Scheduler {
         now: Time,
         uid: &str,
         result: Result<ApiResponse, ApiError>,
-        fx: &mut Effects<Out>,
+        fx: &mut Effects<Ask>,
     ) {
         let Some(flight) = self.flights.get_mut(uid) else { return };
         match result.and_then(|reply| reply.object::<Pod>()) {

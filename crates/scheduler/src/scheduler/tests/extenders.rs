@@ -308,7 +308,7 @@ fn a_victim_that_is_named_twice_goes_once() {
     let twice = json!([{"UID": "uid-low"}, {"UID": "uid-low"}]);
     world.answer(&ask, &json!({"NodeNameToMetaVictims": {"a": {"Pods": twice}}}));
     assert_eq!(evicted(&mut world), ["uid-low"]);
-    assert!(world.core.metrics().contains("scheduler_preemption_victims_sum 1\n"));
+    assert!(world.metrics().contains("scheduler_preemption_victims_sum 1\n"));
     world.check();
 }
 

@@ -181,7 +181,7 @@ fn who_asks_for_devices_by_claims_is_told_and_nobody_goes_for_it() {
 
 /// Lines that the metrics have.
 fn check_metrics(world: &World, lines: &[&str]) {
-    let text = world.core.metrics();
+    let text = world.metrics();
     for line in lines {
         assert!(text.lines().any(|is| is == *line), "{line} in\n{text}");
     }
@@ -206,7 +206,7 @@ fn what_plugins_and_the_api_are_asked_is_counted() {
     ] {
         check_metrics(&world, &[&asked(point, plugin)]);
     }
-    let text = world.core.metrics();
+    let text = world.metrics();
     for plugin in ["NodePorts", "PodTopologySpread", "InterPodAffinity", "VolumeBinding"] {
         assert!(!text.contains(&format!("plugin=\"{plugin}\"")), "nothing to ask {plugin}: {text}");
     }
@@ -282,7 +282,7 @@ fn who_may_not_preempt_has_tried() {
     modest["spec"]["preemptionPolicy"] = "Never".into();
     let world = World::new(Config::default(), vec![node("a", "1")], vec![low("low", "a"), modest]);
     check_metrics(&world, &["scheduler_preemption_attempts_total 1"]);
-    assert!(!world.core.metrics().contains("scheduler_preemption_victims_count"));
+    assert!(!world.metrics().contains("scheduler_preemption_victims_count"));
 }
 
 /// Those that look for a node, and those that are on their way to their binding.

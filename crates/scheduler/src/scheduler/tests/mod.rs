@@ -25,7 +25,7 @@ use crate::Place;
 /// A cluster around one core.
 struct World {
     core: Scheduler,
-    fx: Effects<Out>,
+    fx: Effects<Ask>,
     now: Time,
     watches: BTreeMap<String, WatchId>,
     timers: BTreeSet<(Time, TimerId)>,
@@ -90,7 +90,7 @@ impl World {
         world
     }
 
-    fn step(&mut self, input: Input<In>) {
+    fn step(&mut self, input: Input<Answer>) {
         self.core.step(self.now, input, &mut self.fx);
         while let Some(effect) = self.fx.pop() {
             match effect {
@@ -111,11 +111,15 @@ impl World {
                 }
                 Effect::Unwatch(_) => {}
                 Effect::Timer(id, at) => drop(self.timers.insert((at, id))),
-                Effect::Own(Out::Extender(ask)) => self.asked.push(ask),
-                Effect::Own(Out::Scraped(..)) => {}
+                Effect::Own(ask) => self.asked.push(ask),
                 Effect::Exit(why) => panic!("{why}"),
             }
         }
+    }
+
+    /// What it has counted.
+    fn metrics(&self) -> String {
+        self.core.measures(self.now)
     }
 
     fn reply(&mut self, id: CallId, result: Result<Value, ApiError>) {
@@ -191,10 +195,10 @@ impl World {
         self.asked.remove(0)
     }
     fn answer(&mut self, ask: &Ask, body: &Value) {
-        self.step(Input::Own(In::Extender(Answer { id: ask.id, result: Ok(body.to_string().into()) })));
+        self.step(Input::Own(Answer { id: ask.id, result: Ok(body.to_string().into()) }));
     }
     fn no_answer(&mut self, ask: &Ask) {
-        self.step(Input::Own(In::Extender(Answer { id: ask.id, result: Err("no answer within 5000 ms".to_owned()) })));
+        self.step(Input::Own(Answer { id: ask.id, result: Err("no answer within 5000 ms".to_owned()) }));
     }
     fn place(&self, name: &str) -> Option<Place> {
         self.core.queue().get(&format!("uid-{name}")).map(|row| row.place)
@@ -251,7 +255,7 @@ fn a_pod_is_bound_and_confirmed() {
 #[test]
 fn a_binding_is_counted_once_whoever_tells_of_it_first() {
     let counts = |world: &World| {
-        let text = world.core.metrics();
+        let text = world.metrics();
         let count = |start: &str| {
             let line = text.lines().find(|line| line.starts_with(start));
             line.and_then(|line| line.rsplit(' ').next()).and_then(|n| n.parse::<u64>().ok()).unwrap_or(0)

@@ -68,7 +68,7 @@ fn a_pod_that_is_scaled_down_gives_back_its_room_when_its_kubelet_has_it() {
         }
         assert_eq!(!world.bound().is_empty(), fits, "{steps:?}");
         let woken = "scheduler_queue_incoming_pods_total{event=\"AssignedPodUpdatePodScaleDown\",queue=\"backoff\"} 1";
-        assert_eq!(world.core.metrics().contains(woken), fits, "{steps:?}: {}", world.core.metrics());
+        assert_eq!(world.metrics().contains(woken), fits, "{steps:?}: {}", world.metrics());
         world.check();
     }
 }
@@ -82,7 +82,7 @@ fn a_pod_that_waits_and_asks_for_less_is_looked_at_again() {
     world.tell("MODIFIED", pod("waits", "800m"));
     assert_eq!(world.bound(), [("waits".to_owned(), "a".to_owned())]);
     let woken = "event=\"TargetPodUpdatePodScaleDown\"";
-    assert!(world.core.metrics().contains(woken), "{}", world.core.metrics());
+    assert!(world.metrics().contains(woken), "{}", world.metrics());
     world.check();
 }
 

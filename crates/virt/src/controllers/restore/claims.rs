@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use carrack_engine::{DeleteOptions, EventRecord, Key, Plan, Premise, controller_ref};
+use carrack_engine::{EventRecord, Key, Plan, Premise, controller_ref};
 use carrack_types::kubevirt::snapshot::names::{
     LAST_RESTORE_ANNOTATION, RESTORE_NAME_ANNOTATION, RESTORE_OWNED_BY_VM_ANNOTATION, RESTORE_SOURCE_NAME_LABEL,
     RESTORE_SOURCE_NAMESPACE_LABEL, VOLUME_SIZE_ANNOTATION,
@@ -207,8 +207,7 @@ fn make_room(
         Origin::Snapshot(snapshot) => Plan::none().confirm_alive(snapshot),
         Origin::Copy(copy) => Plan::none().confirm_alive(copy),
     };
-    let options = DeleteOptions { resource_version: claim.metadata.resource_version.clone(), ..Default::default() };
-    Ok(alive.delete_with(&PersistentVolumeClaim::resource(), claim, options))
+    Ok(alive.delete_unchanged(claim))
 }
 
 /// What a claim is made from.

@@ -24,7 +24,7 @@ mod status;
 
 use std::time::Duration;
 
-use carrack_engine::{Controller, DeleteOptions, EventRecord, Key, Plan, Premise, Setup, Time, View};
+use carrack_engine::{Controller, EventRecord, Key, Plan, Premise, Setup, Time, View};
 use carrack_types::duration::parse_unsigned;
 use carrack_types::kubevirt::snapshot::names::SNAPSHOT_FINALIZER;
 use carrack_types::kubevirt::snapshot::{content_name, deletion_policy};
@@ -369,9 +369,7 @@ fn settle(world: &World<'_>) -> Plan {
             return status();
         }
         // Whether it is ready decides, so it is to be as it was read.
-        let options =
-            DeleteOptions { resource_version: content.metadata.resource_version.clone(), ..Default::default() };
-        return Plan::none().delete_with(&VirtualMachineSnapshotContent::resource(), *content, options).then(status());
+        return Plan::none().delete_unchanged(*content).then(status());
     }
     let proof = || {
         let key = Key::new(snapshot.namespace(), content_name(snapshot.uid()));
