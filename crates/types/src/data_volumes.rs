@@ -83,6 +83,11 @@ impl DataVolume {
         self.metadata.deletion_timestamp.is_none()
             && [phase::SUCCEEDED, phase::PENDING_POPULATION].contains(&self.status.phase.as_str())
     }
+    /// Whether it never will be filled.
+    #[must_use]
+    pub fn has_failed(&self) -> bool {
+        self.status.phase == phase::FAILED
+    }
     /// Whether its claim is filled only after a pod that uses it has been given a node.
     #[must_use]
     pub fn waits_for_consumer(&self) -> bool {

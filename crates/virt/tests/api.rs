@@ -20,6 +20,8 @@ use serde_json::{Value, json};
 
 #[path = "api/data_volumes.rs"]
 mod data_volumes;
+#[path = "api/presets.rs"]
+mod presets;
 
 const VMS: &str = "/apis/kubevirt.io/v1/namespaces/default/virtualmachines";
 const VMIS: &str = "/apis/kubevirt.io/v1/namespaces/default/virtualmachineinstances";

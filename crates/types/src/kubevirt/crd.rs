@@ -467,8 +467,7 @@ fn definition(row: &Row) -> Value {
             });
             if version.deprecated {
                 value["deprecated"] = json!(true);
-                value["deprecationWarning"] =
-                    json!(format!("{}/{} {} is deprecated.", row.group, version.name, row.kind));
+                value["deprecationWarning"] = json!(warning(row, version.name));
             }
             if !columns.is_empty() {
                 value["additionalPrinterColumns"] = json!(columns);
@@ -517,6 +516,18 @@ fn definition(row: &Row) -> Value {
             "conversion": {"strategy": "None"},
         },
     })
+}
+
+/// What is told whoever names a version that is to go: upstream's words, for the kinds of its own group.
+fn warning(row: &Row, version: &str) -> String {
+    let named = format!("{}/{version}", row.group);
+    match (row.group, row.kind) {
+        ("kubevirt.io", "VirtualMachineInstancePreset") => {
+            format!("{named} VirtualMachineInstancePresets is now deprecated and will be removed in v2.")
+        }
+        ("kubevirt.io", _) => format!("{named} is now deprecated and will be removed in a future release."),
+        (_, kind) => format!("{named} {kind} is deprecated."),
+    }
 }
 
 fn column(column: &Column) -> Value {
@@ -597,5 +608,22 @@ mod tests {
             assert!(names.insert(name));
         }
         assert_eq!(names.len(), 20);
+    }
+
+    #[test]
+    fn versions_that_are_to_go_say_so() {
+        let told = |name: &str, number: usize| {
+            let definitions = crds();
+            let found = definitions.iter().find(|crd| crd["spec"]["names"]["plural"] == name).unwrap();
+            found["spec"]["versions"][number]["deprecationWarning"].as_str().map(str::to_owned)
+        };
+        let wanted = "kubevirt.io/v1alpha3 is now deprecated and will be removed in a future release.";
+        assert_eq!((told("virtualmachines", 0), told("virtualmachines", 1).as_deref()), (None, Some(wanted)));
+        for (number, version) in ["v1", "v1alpha3"].into_iter().enumerate() {
+            let wanted = format!(
+                "kubevirt.io/{version} VirtualMachineInstancePresets is now deprecated and will be removed in v2."
+            );
+            assert_eq!(told("virtualmachineinstancepresets", number), Some(wanted));
+        }
     }
 }

@@ -20,6 +20,7 @@ mod migration;
 mod networks;
 mod placement;
 mod plugin;
+mod presets;
 mod snapshot;
 mod spec;
 mod vm;

@@ -9,7 +9,8 @@ use carrack_types::kubevirt::instancetype::{InstancetypeSpec, PreferenceSpec};
 use carrack_types::kubevirt::others::{KubeVirtConfiguration, VirtualMachineInstanceReplicaSet};
 use carrack_types::kubevirt::snapshot::GROUP as SNAPSHOT_GROUP;
 use carrack_types::kubevirt::{
-    KubeVirt, VirtualMachine, VirtualMachineInstance, VirtualMachineRestore, VirtualMachineSnapshot, VirtualMachineSpec,
+    KubeVirt, VirtualMachine, VirtualMachineInstance, VirtualMachineInstancePreset, VirtualMachineRestore,
+    VirtualMachineSnapshot, VirtualMachineSpec,
 };
 use carrack_types::resource::Object as _;
 use carrack_types::well_known::kubevirt::{GROUP, UNPAUSED_CONDITION, VM_FINALIZER, VMI_FINALIZER};
@@ -23,7 +24,7 @@ use super::vm::check_strategy;
 use super::{
     Fault, Faults, check_instance, check_instance_update, check_locked, check_machine, check_replica_set,
     check_restore, check_snapshot, complete_instance, complete_machine, data_volumes, eviction, infer, installation,
-    metadata, migration, snapshot,
+    metadata, migration, presets, snapshot,
 };
 use crate::controllers::vmi::unpaused_condition;
 use crate::diff::merge_patch;
@@ -39,7 +40,7 @@ pub(super) const INSTANCES: &str = "virtualmachineinstances";
 /// Kind of the object with the cluster's settings.
 pub(super) const SETTINGS: &str = "kubevirts";
 
-/// Admission of `kubevirt.io`'s machines, instances and migrations, of instance types and preferences, of snapshots and restores,
+/// Admission of `kubevirt.io`'s machines, instances, presets and migrations, of instance types and preferences, of snapshots and restores,
 /// of evictions of launchers, and of pods that say they are launchers.
 pub struct VirtAdmission;
 
@@ -66,6 +67,9 @@ impl AdmissionPlugin for VirtAdmission {
             return Vec::new();
         }
         let mut needed = vec![Needed::all(GROUP, SETTINGS, "")];
+        if attributes.is(GROUP, INSTANCES) && attributes.operation == Operation::Create {
+            needed.push(presets::needs(attributes.namespace));
+        }
         if !attributes.is(GROUP, "virtualmachines") {
             return needed;
         }
@@ -120,10 +124,19 @@ impl AdmissionPlugin for VirtAdmission {
                 attributes.object.remove("status");
             }
             let settings = settings(lookup);
+            let presets = presets::list(attributes.namespace, lookup);
+            let mut applied = Ok(());
             complete::<VirtualMachineInstance>(attributes, |vmi, uuid| {
+                applied = presets::apply(&presets, vmi);
                 complete_instance(&mut vmi.spec, &settings, uuid);
                 vmi.add_finalizer(VMI_FINALIZER);
-            })
+            })?;
+            let mut faults = Faults::default();
+            if let Err(conflicts) = applied {
+                // No field of the instance's is wrong.
+                faults.invalid("", conflicts);
+            }
+            refuse(attributes, faults.into_vec())
         } else {
             Ok(())
         }
@@ -192,6 +205,11 @@ impl AdmissionPlugin for VirtAdmission {
                 let preference = instancetype::spec_of::<PreferenceSpec>(&object);
                 preference.iter().for_each(|preference| check_preference(preference, &mut faults));
             }
+        } else if attributes.is(GROUP, presets::PRESETS) {
+            if attributes.old.is_none_or(|old| old.get("spec") != attributes.object.get("spec")) {
+                let preset: VirtualMachineInstancePreset = read(attributes, &attributes.object)?;
+                presets::check(&preset, &mut faults);
+            }
         } else if attributes.is(GROUP, INSTANCES) {
             let new: VirtualMachineInstance = read(attributes, &attributes.object)?;
             check_status(attributes)?;
@@ -214,6 +232,9 @@ impl AdmissionPlugin for VirtAdmission {
 
     /// Whoever has misspelled a name is told at once; the machine waits for what it names. So is whoever names a field that is to go.
     fn warnings(&self, attributes: &Attributes<'_>, lookup: &dyn Lookup) -> Vec<String> {
+        if attributes.is(GROUP, INSTANCES) && writes_object(attributes) && presets::has_some(&attributes.object) {
+            return vec![presets::DEPRECATED.to_owned()];
+        }
         let is_new = attributes.old.is_none_or(|old| old.get("spec") != attributes.object.get("spec"));
         let is_machine = attributes.is(GROUP, "virtualmachines") && writes_object(attributes);
         if !is_machine || !is_new || is_deleting(&attributes.object) {

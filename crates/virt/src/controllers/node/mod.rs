@@ -29,8 +29,7 @@ use carrack_engine::{Controller, EventRecord, Key, Plan, Premise, Setup, Source,
 use carrack_types::kubevirt::{VirtualMachineInstance, phase};
 use carrack_types::resource::{Kind as _, Object};
 use carrack_types::well_known::kubevirt::{
-    APP_LABEL, FENCED_ANNOTATION, FENCED_BY_ANNOTATION, HEARTBEAT_ANNOTATION, LAUNCHER, NODE_LEASE_NAMESPACE,
-    SCHEDULABLE_LABEL,
+    FENCED_ANNOTATION, FENCED_BY_ANNOTATION, HEARTBEAT_ANNOTATION, NODE_LEASE_NAMESPACE, SCHEDULABLE_LABEL,
 };
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{Node, Pod};
@@ -38,7 +37,7 @@ use serde_json::json;
 
 use super::Planted;
 use crate::fence::{self, SUSPECT_AFTER};
-use crate::identity::instance_of;
+use crate::identity::{instance_of, launcher_of};
 use listener::Listener;
 
 /// Silence after which a node without a Lease takes no more instances.
@@ -62,9 +61,10 @@ impl NodeController {
     }
 }
 
-/// The node that a launcher pod is bound to.
+/// The node that a launcher pod is bound to. Its owner and its name say that it is one: with a label, anybody who may change pods
+/// could hide a launcher from its recovery, or pass off as one what only uses an instance's claims.
 pub(super) fn node_of(pod: &Pod) -> Option<&str> {
-    pod.spec.as_ref()?.node_name.as_deref().filter(|_| pod.label(APP_LABEL) == Some(LAUNCHER))
+    pod.spec.as_ref()?.node_name.as_deref().filter(|_| launcher_of(pod).is_some())
 }
 
 /// The node that an instance was given.

@@ -12,6 +12,7 @@ use serde_json::{Value, json};
 
 use super::recovery::RecoveryController;
 use super::*;
+use crate::identity::consumer_pod_name;
 
 fn of<T: DeserializeOwned>(value: Value) -> T {
     serde_json::from_value(value).expect("an object")
@@ -211,6 +212,33 @@ fn a_launcher_that_its_node_cannot_end_goes_on_the_same_proof() {
     assert_eq!(mark(0, vec![launcher()]), [""; 0]);
     assert_eq!(mark(60, Vec::new()), [""; 0]);
     assert_eq!(mark(60, vec![launcher()]), ["n at \"6\": mark"]);
+}
+
+/// What a pod is for, its owner and its name say. Labels are anybody's.
+#[test]
+fn launchers_count_whatever_their_labels_say() {
+    let check = |name: &str, is_labelled: bool, is_launcher: bool| {
+        let mut pod = launcher();
+        pod.metadata.name = Some(name.to_owned());
+        if !is_labelled {
+            pod.metadata.labels = None;
+        }
+        let silent = [node("false", None)];
+        let caches = |vmi: VirtualMachineInstance| {
+            indexed().with(silent.clone()).with([lease(9, 3, true)]).with([vmi]).with([pod.clone()])
+        };
+        let ended = caches(instance("Failed", "true", "3"));
+        assert_eq!(launched("n", &ended.view()).count(), usize::from(is_launcher), "{name} {is_labelled}");
+        let mut unplaced = instance("Scheduling", "true", "3");
+        unplaced.status.get_or_insert_default().node_name.clear();
+        let mut recovery = RecoveryController::default();
+        let plan = recovery.reconcile(&Key::new("ns", "v"), &caches(unplaced).view(), Time::from_unix_s(2000));
+        assert_eq!(words(&plan).iter().any(|word| word.contains("Failed")), is_launcher, "{name} {is_labelled}");
+    };
+    for is_labelled in [true, false] {
+        check("p", is_labelled, true);
+        check(&consumer_pod_name("v", "v"), is_labelled, false);
+    }
 }
 
 /// It is there to be looked at.

@@ -158,7 +158,7 @@ fn has_failed(volume: &DataVolume) -> bool {
     let has_stopped = |running: &DataVolumeCondition| {
         running.status == "False" && ["Error", "ImagePullFailed"].contains(&running.reason.as_str())
     };
-    volume.status.phase == phase::FAILED || volume.condition("Running").is_some_and(has_stopped)
+    volume.has_failed() || volume.condition("Running").is_some_and(has_stopped)
 }
 
 /// Whether a DataVolume is being filled. One whose claim waits for a pod that uses it is not. (Upstream:

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use carrack_engine::Time;
 use carrack_networks::FAILURE_ANNOTATION;
-use carrack_types::kubevirt::{Condition, VirtualMachineInstance, Volume, phase, set_condition};
+use carrack_types::kubevirt::{Condition, VirtualMachineInstance, phase, set_condition};
 use carrack_types::pod::is_terminal;
 use carrack_types::resource::Object;
 use carrack_types::well_known::kubevirt::UNPAUSED_CONDITION;
@@ -126,8 +126,7 @@ fn unscheduled(pod: Option<&Pod>) -> Option<Condition> {
 
 /// Whether the DataVolumes of an instance are ready, if it has any. (Upstream: `aggregateDataVolumesConditions`.)
 fn data_volumes(world: &World<'_>) -> Option<Condition> {
-    let claims = world.vmi.spec.volumes.iter().filter_map(Volume::claim_name);
-    let volumes = claims.filter_map(|claim| world.data_volume(claim));
+    let volumes = world.data_volumes();
     let told: BTreeSet<&str> =
         volumes.map(|volume| volume.condition("Ready").map_or("Unknown", |ready| ready.status.as_str())).collect();
     let first = *told.first()?;

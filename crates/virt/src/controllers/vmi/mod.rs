@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   "" ─▶ Pending ─pod made─▶ Scheduling ─its containers run─▶ Scheduled ═▶ Running ═▶ Succeeded | Failed
-//!            │                    │ pod gone, ended or refused              (═ the node's handler decides)
+//!            │ a DataVolume failed│ pod gone, ended or refused              (═ the node's handler decides)
 //!            └───── deleted ──────┴────────────────────────────────────────────────▶ Failed
 //!   final: pods that have ended stay;  final, deletion asked for: pods deleted;  and none left: finalizer off
 //! ```
@@ -47,7 +47,7 @@ use serde_json::json;
 use crate::controllers::defined::{self, Found, Reading, find};
 use crate::controllers::{Config, trim};
 use crate::diff::merge_patch;
-use crate::identity::{consumer_of, launcher_of};
+use crate::identity::{consumer_of, filler_of, launcher_of};
 
 use conditions::FAILED_CREATE;
 pub(crate) use conditions::{POD_TERMINATING, ready, replace_condition, unpaused_condition};
@@ -102,12 +102,19 @@ impl World<'_> {
         self.view.get::<PersistentVolumeClaim>(self.vmi.namespace(), name).map(AsRef::as_ref)
     }
 
-    /// The DataVolume that a claim has its name from, if it is known that there is one.
-    pub fn data_volume(&self, claim: &str) -> Option<&DataVolume> {
-        match find(self.view, self.vmi.namespace(), claim) {
-            Found::There(volume) => Some(volume),
-            Found::Undefined | Found::Unknown | Found::Absent => None,
-        }
+    /// The instance's DataVolumes, as far as it is known that they are there: those that its volumes name, and those that its
+    /// claims belong to. (Upstream: `ListDataVolumesFromVolumes` in pkg/storage/types.)
+    pub fn data_volumes(&self) -> impl Iterator<Item = &DataVolume> {
+        self.vmi.spec.volumes.iter().filter_map(move |volume| {
+            let name = match &volume.data_volume {
+                Some(source) => &source.name,
+                None => &filler_of(self.claim(volume.claim_name()?)?)?.name,
+            };
+            match find::<DataVolume>(self.view, self.vmi.namespace(), name) {
+                Found::There(volume) => Some(volume),
+                Found::Undefined | Found::Unknown | Found::Absent => None,
+            }
+        })
     }
 
     /// The cluster's settings; the oldest object counts, as there should be one.

@@ -106,6 +106,10 @@ fn unscheduled(world: &World<'_>) -> Next {
             next => next,
         };
     }
+    // It is not filled any more, and who wants the machine tries anew. (Upstream: `updateStatus` in pkg/virt-controller/watch/vmi.)
+    if world.data_volumes().any(DataVolume::has_failed) {
+        return Next::Phase(phase::FAILED);
+    }
     let mut blocks = BTreeSet::new();
     let mut is_awaited = false;
     for name in vmi.spec.volumes.iter().filter_map(Volume::claim_name) {

@@ -151,6 +151,40 @@ fn a_claim_that_waits_for_its_consumer_gets_one() {
     assert_eq!(condition(&patched(&told), "Ready")["reason"], "PodNotExists");
 }
 
+/// It is never filled, so nothing waits for it: a machine makes another instance, later each time.
+#[test]
+fn an_instance_without_a_pod_fails_with_its_data_volume() {
+    let check = |what: &str, sight: Sight, fails: bool| {
+        let plan = sight.plan();
+        assert_eq!(patched(&plan)["status"]["phase"] == "Failed", fails, "{what}: {plan:?}");
+        assert!(!fails || created(&plan).is_none(), "{what}: {plan:?}");
+    };
+    let failed = || Sight::new("Failed");
+    check("it waits", failed(), true);
+    assert_eq!(condition(&patched(&failed().plan()), "DataVolumesReady")["reason"], "NotAllDVsReady");
+    check("it is new", Sight { instance: with_disk(""), ..failed() }, true);
+    check("it is filled yet", Sight::new("ImportInProgress"), false);
+    check("it is not known", Sight { is_read: false, ..failed() }, false);
+    let mut other = failed();
+    other.claim["metadata"]["name"] = json!("another");
+    check("there is no claim", other, true);
+    // Its consumer has nothing left to do.
+    let consumed = || Sight { consumer: Some(consumer("running", json!({}))), ..failed() };
+    check("it was consumed", consumed(), true);
+    let plan = consumed().plan();
+    assert!(words(&plan).contains(&format!("delete pods/{}", consumer_pod_name("demo", "vmi-uid"))), "{plan:?}");
+    let launcher = || Some(pod("ContainerCreating", json!({})));
+    check("it has its pod", Sight { consumer: launcher(), ..failed() }, false);
+    check("it starts", Sight { instance: with_disk("Scheduling"), consumer: launcher(), ..failed() }, false);
+    // Somebody else's DataVolume may bear the name of a claim.
+    let volumes = json!({"spec": {"volumes": [{"name": "root", "persistentVolumeClaim": {"claimName": "disk"}}]}});
+    let by_claim = || Sight { instance: vmi("Pending", volumes.clone()), ..failed() };
+    check("its claim is the DataVolume's", by_claim(), true);
+    let mut other = by_claim();
+    other.claim["metadata"]["ownerReferences"] = json!([]);
+    check("its claim is nobody's", other, false);
+}
+
 /// It is given a node where the guest can run, and touches nothing.
 #[test]
 fn a_consumer_asks_for_what_the_launcher_asks_for() {
