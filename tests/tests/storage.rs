@@ -115,7 +115,8 @@ fn a_fresh_cluster_has_volumes_for_claims() {
         )
     };
     let (published, grown) = (calls("NodePublishVolume"), calls("NodeExpandVolume"));
-    assert_contains(&metrics, &[&format!("kubelet_volume_stats_capacity_bytes{labels}"), &published, &grown]);
+    let requests = "rest_client_requests_total{code=\"200\",host=\"";
+    assert_contains(&metrics, &[&format!("kubelet_volume_stats_capacity_bytes{labels}"), &published, &grown, requests]);
 
     // The pods of a StatefulSet have a claim each, and find it again.
     kubectl.ok(&["apply", "-f", &example("statefulset.yaml")]);

@@ -267,4 +267,6 @@ pub struct KubeletConfig {
     pub boot_id_file: Option<PathBuf>,
     /// What the metrics tell of the process, in Prometheus' text form; nothing without it.
     pub process_metrics: Option<fn() -> String>,
+    /// The API server, as measures of the requests to it name it.
+    pub api_host: String,
 }

@@ -13,7 +13,7 @@ use crate::runtime::ImageRecord;
 /// When images go.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Policy {
-    /// Use of the file system, in percent, from which images go.
+    /// Use of the file system, in percent, from which images go; with 100 none goes for that (upstream's `StartGarbageCollection`).
     pub high_percent: u64,
     /// Use, in percent, down to which they go.
     pub low_percent: u64,
@@ -97,7 +97,7 @@ impl Images {
         let mut free_bytes = 0;
         if all {
             free_bytes = u64::MAX;
-        } else if used_percent >= u128::from(policy.high_percent) {
+        } else if policy.high_percent < 100 && used_percent >= u128::from(policy.high_percent) {
             let wanted = size / 100 * (100 - policy.low_percent.min(100));
             free_bytes = wanted.saturating_sub(left);
         }
@@ -162,6 +162,9 @@ mod tests {
             let s = images.select(now, &all, &used, (left, 1000), &Policy::default(), everything);
             assert_eq!((s.remove.join(" ").as_str(), s.lacking_bytes), (expected, lacking), "{left}");
         }
+        let never = Policy { high_percent: 100, ..Policy::default() };
+        assert_eq!(images.select(t1, &all, &used, (0, 1000), &never, false), Selection::default(), "whatever is left");
+        assert_eq!(images.select(t1, &all, &used, (0, 1000), &never, true).remove.len(), 3, "unless the node runs low");
         // One that stays is left alone for a while, and the next one goes in its place.
         let mut stays = images.clone();
         stays.not_removed(t1, "a");

@@ -4,6 +4,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
+use carrack_engine::requests::Requests;
 use carrack_engine::shell::{Doer, EventSink, random_seed, run_core};
 use carrack_engine::{Rng, Transport};
 
@@ -374,6 +375,8 @@ pub async fn run(
     transport: Arc<dyn Transport>,
     shutdown: impl Future<Output = ()>,
 ) -> Result<(), KubeletError> {
+    let requests = Requests::of(&config.api_host);
+    let transport = requests.counted(transport);
     let root = PathBuf::from(&config.node.root_dir);
     let store = {
         let root = root.clone();
@@ -424,6 +427,7 @@ pub async fn run(
             node_name: node.node_name.clone(),
             version: node.version.clone(),
             configz: configz::page(&node, &facts),
+            asked: requests,
             settings: Settings {
                 debugging: node.debugging,
                 system_logs: node.system_logs.then(|| PathBuf::from(SYSTEM_LOGS)),

@@ -95,6 +95,7 @@ fn change(refusal: &Refusal, pod: &Arc<PodInfo>, node: &NodeInfo, decider: &Deci
             })
         }
         Plugin::NodeAffinity => one("labels of the node that match the pod's nodeSelector and node affinity"),
+        Plugin::NodeDeclaredFeatures => vec![format!("a kubelet there that declares {}", pod.needs.join(" and "))],
         Plugin::NodePorts => {
             let taken = node.pods.values().filter(|seat| {
                 seat.info.host_ports.iter().any(|theirs| pod.host_ports.iter().any(|p| p.clashes(theirs)))

@@ -24,9 +24,10 @@ macro_rules! plugins {
 }
 
 plugins! {
-    NodeUnschedulable, NodeName, TaintToleration, NodeAffinity, NodePorts, NodeResourcesFit, VolumeRestrictions,
-    NodeVolumeLimits, VolumeBinding, VolumeZone, PodTopologySpread, InterPodAffinity, NodeResourcesBalancedAllocation,
-    ImageLocality, SchedulingGates, PrioritySort, DefaultBinder, DefaultPreemption, DynamicResources, Extender,
+    NodeUnschedulable, NodeName, TaintToleration, NodeAffinity, NodeDeclaredFeatures, NodePorts, NodeResourcesFit,
+    VolumeRestrictions, NodeVolumeLimits, VolumeBinding, VolumeZone, PodTopologySpread, InterPodAffinity,
+    NodeResourcesBalancedAllocation, ImageLocality, SchedulingGates, PrioritySort, DefaultBinder, DefaultPreemption,
+    DynamicResources, Extender,
 }
 
 impl Plugin {

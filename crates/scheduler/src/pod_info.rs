@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use carrack_types::declared;
 use carrack_types::fit::HostPort;
 use carrack_types::resource::Object as _;
 use k8s_openapi::api::core::v1::{NodeSelector, PodAffinityTerm, PodSpec};
@@ -46,6 +47,8 @@ pub struct Common {
     pub images: Vec<u32>,
     /// The only nodes that they can go to, by their required affinity, when it names them.
     pub only_nodes: Option<Vec<String>>,
+    /// Features that they need of their node.
+    pub needs: Vec<&'static str>,
 }
 
 /// A pod, read.
@@ -87,6 +90,7 @@ impl Common {
             terms: own_terms(spec, kind, tables),
             images,
             only_nodes: only_nodes(spec),
+            needs: declared::needed(spec),
         }
     }
 }

@@ -66,11 +66,12 @@ pub struct Profile {
 }
 
 /// Which filters run by default.
-pub const DEFAULT_FILTERS: [Plugin; 12] = [
+pub const DEFAULT_FILTERS: [Plugin; 13] = [
     Plugin::NodeUnschedulable,
     Plugin::NodeName,
     Plugin::TaintToleration,
     Plugin::NodeAffinity,
+    Plugin::NodeDeclaredFeatures,
     Plugin::NodePorts,
     Plugin::NodeResourcesFit,
     Plugin::VolumeRestrictions,

@@ -24,8 +24,12 @@ pub fn node(node: &mut Node) {
         node.spec = Some(NodeSpec { taints: spec.taints, unschedulable: spec.unschedulable, ..NodeSpec::default() });
     }
     if let Some(status) = node.status.take() {
-        node.status =
-            Some(NodeStatus { allocatable: status.allocatable, images: status.images, ..NodeStatus::default() });
+        node.status = Some(NodeStatus {
+            allocatable: status.allocatable,
+            declared_features: status.declared_features,
+            images: status.images,
+            ..NodeStatus::default()
+        });
     }
 }
 
@@ -72,6 +76,7 @@ mod tests {
             "metadata": {"name": "n", "uid": "u", "resourceVersion": "3", "labels": {"zone": "a"}, "annotations": {"x": "y"}},
             "spec": {"unschedulable": true, "podCIDR": "10.0.0.0/24", "taints": [{"key": "k", "effect": "NoSchedule"}]},
             "status": {"allocatable": {"cpu": "4", "pods": "9", "example.com/x": "2"}, "capacity": {"cpu": "5"},
+                "declaredFeatures": ["A", "B"],
                 "conditions": [{"type": "Ready", "status": "True"}], "addresses": [{"type": "Hostname", "address": "n"}],
                 "images": [{"names": ["i:1"], "sizeBytes": 7}], "nodeInfo": {"architecture": "amd64", "bootID": "",
                     "containerRuntimeVersion": "", "kernelVersion": "", "kubeProxyVersion": "", "kubeletVersion": "",
@@ -91,7 +96,9 @@ mod tests {
             let node = cluster.named("n").expect("it is there");
             let image = cluster.image(node.images[0]);
             let offers = (node.allocatable.clone(), node.most_pods, node.topology.clone(), image.size);
-            (offers, node.labels().cloned(), node.taints().to_vec(), node.is_cordoned())
+            let says = (node.taints().to_vec(), node.declared_features().to_vec(), node.is_cordoned());
+            assert_eq!(says.1, ["A", "B"]);
+            (offers, node.labels().cloned(), says)
         };
         assert_eq!(known(whole), known(less));
     }

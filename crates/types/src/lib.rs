@@ -1,5 +1,6 @@
 //! API types of Carrack's own (KubeVirt's groups), resource names and well-known labels.
 pub mod data_volumes;
+pub mod declared;
 pub mod definition;
 pub mod duration;
 pub mod fit;

@@ -210,14 +210,12 @@ impl Inner {
     /// A request goes, and its seat or its place in the queue with it.
     fn leaves(&mut self, ticket: Ticket, level: &str, state: State) {
         self.standing.remove(&ticket);
-        if state != State::Served {
-            if self.seats.give_up(level, ticket) {
-                return self.count(level, |counts| match state {
-                    State::Late => counts.timed_out += 1,
-                    State::Waits | State::Served => counts.cancelled += 1,
-                });
-            }
-            // It was served in the meantime, and is counted so.
+        // One that was served in the meantime is counted so.
+        if state != State::Served && self.seats.give_up(level, ticket) {
+            return self.count(level, |counts| match state {
+                State::Late => counts.timed_out += 1,
+                State::Waits | State::Served => counts.cancelled += 1,
+            });
         }
         let served = self.seats.leave(level);
         self.wake(served);

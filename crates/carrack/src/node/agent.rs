@@ -142,6 +142,7 @@ fn agents(
         address: IpAddr::V4(told.address),
         labels: told.labels.clone(),
         api_server: Some(told.api_server.clone()),
+        api_host: roles::server(&told.kubelet.kubeconfig)?,
         listen: SocketAddr::new(any, told.kubelet_port),
         runtime_endpoint: layout.containerd_socket(),
         configuration: told.kubelet_config.as_deref().map(kubelet::configuration).transpose()?,

@@ -66,6 +66,8 @@ pub struct Node {
     pub labels: BTreeMap<String, String>,
     /// Where pods find the API server.
     pub api_server: Option<(String, u16)>,
+    /// The API server, as measures of the requests to it name it.
+    pub api_host: String,
     /// Where the kubelet listens.
     pub listen: SocketAddr,
     /// Socket of the container runtime.
@@ -133,6 +135,7 @@ async fn work(
         }),
         boot_id_file: node.boot_id_file,
         process_metrics: Some(process::metrics),
+        api_host: node.api_host,
     };
     if let Some(configuration) = &node.configuration {
         configuration.apply(&mut config.node).map_err(anyhow::Error::msg)?;
@@ -156,11 +159,12 @@ pub async fn alone(args: KubeletArgs) -> anyhow::Result<()> {
         (c.address, c.port, Some(runtime).filter(|r| !r.is_empty()).map(PathBuf::from))
     });
     let listens = address.unwrap_or(args.bind_address);
-    let node = Node {
+    let mut node = Node {
         name: super::node_name(args.node_name.as_deref())?,
         address: network::node_address(args.node_ip, listens)?,
         labels: BTreeMap::new(),
         api_server: None,
+        api_host: String::new(),
         listen: SocketAddr::new(listens, port.unwrap_or(args.port)),
         runtime_endpoint: args.container_runtime_endpoint.or(runtime).unwrap_or_else(|| layout.containerd_socket()),
         configuration,
@@ -181,6 +185,8 @@ pub async fn alone(args: KubeletArgs) -> anyhow::Result<()> {
     }
     let mut keepers = JoinSet::new();
     let (served, transport) = wanted.keep(&mut keepers, &stop)?;
+    // Its kubeconfig may have come by joining.
+    node.api_host = super::server(&args.role.kubeconfig)?;
     tokio::select! {
         result = work(&layout, node, served, transport, stop.clone()) => result,
         Some(ended) = keepers.join_next() => match ended {

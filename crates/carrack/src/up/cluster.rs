@@ -50,6 +50,8 @@ use crate::{image, log_file, network};
 
 /// How long roles may take to end.
 const ROLES_END: Duration = Duration::from_secs(5);
+/// The API server, as measures of the requests to it name it: they go over no socket.
+const IN_PROCESS: &str = "in-process";
 
 /// What this process is told and finds out about its machine.
 struct Machine {
@@ -240,13 +242,8 @@ fn start_control_plane(
     }
     let (api, token) = (client(server, Caller::new(caller::USER_SCHEDULER, no_groups.clone())), stop.clone());
     let scheduling = scheduling.clone();
-    let listening = |address| Listen {
-        address,
-        serving: None,
-        client_ca_pem: ca_pem.to_owned(),
-        // Requests go over no socket.
-        server: "in-process".to_owned(),
-    };
+    let listening =
+        |address| Listen { address, serving: None, client_ca_pem: ca_pem.to_owned(), server: IN_PROCESS.to_owned() };
     let listen = machine.scheduler_port.map(listening);
     let controllers_listen = machine.controllers_port.map(listening);
     let virt_listen = machine.virt_controller_port.map(listening);
@@ -426,6 +423,7 @@ fn start_agents(
         address: machine.node_ip,
         labels: machine.wishes.labels.clone(),
         api_server: Some((machine.node_ip.to_string(), args.https_port)),
+        api_host: IN_PROCESS.to_owned(),
         listen: SocketAddr::new(args.bind_address, args.kubelet_port),
         runtime_endpoint: machine.layout.containerd_socket(),
         configuration: machine.wishes.kubelet.clone(),

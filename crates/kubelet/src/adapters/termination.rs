@@ -68,7 +68,10 @@ impl Drop for Reader {
     }
 }
 
-/// The message of a container that is over.
+/// Why a runtime says that a container has ended that never ran, and so has written no log.
+const CANNOT_RUN: &str = "ContainerCannotRun";
+
+/// The message of a container that is over: what the runtime says of its end, and what it said itself.
 pub(super) async fn message(s: &v1::ContainerStatus) -> String {
     let mut text = String::new();
     if let Some(path) = s.annotations.get(labels::TERMINATION_PATH)
@@ -78,10 +81,15 @@ pub(super) async fn message(s: &v1::ContainerStatus) -> String {
         text = end_of(&m.host_path, MAX_MESSAGE).await;
     }
     let fall_back = s.annotations.get(labels::TERMINATION_POLICY).is_some_and(|p| p == "FallbackToLogsOnError");
-    if text.is_empty() && fall_back && s.exit_code != 0 {
+    if text.is_empty() && fall_back && s.exit_code != 0 && s.reason != CANNOT_RUN {
         text = log_end(&end_of(&s.log_path, MAX_RAW).await);
     }
-    if text.is_empty() { s.message.clone() } else { text }
+    // As upstream tells it (`convertToKubeContainerStatus`, `pkg/kubelet/kuberuntime`).
+    match (s.message.is_empty(), text.is_empty()) {
+        (false, false) => format!("{}: {text}", s.message),
+        (false, true) => s.message.clone(),
+        (true, _) => text,
+    }
 }
 
 /// The end of a file (upstream's `tail.ReadAtMost`); nothing where it cannot be read, which is no news of the container.
@@ -165,30 +173,34 @@ mod tests {
             host_path: file.clone(),
             ..v1::Mount::default()
         };
-        for (file, policy, code, want) in [
-            (&said, "File", 0, "bad luck"),
-            (&said, "FallbackToLogsOnError", 1, "bad luck"),
-            (&silent, "File", 1, "of the runtime"),
-            (&silent, "FallbackToLogsOnError", 1, "first\nlast"),
-            // Nothing went wrong: logs are no message.
-            (&silent, "FallbackToLogsOnError", 0, "of the runtime"),
-            (&missing, "FallbackToLogsOnError", 2, "first\nlast"),
-            (&missing, "File", 2, "of the runtime"),
-            (&pipe, "File", 2, "of the runtime"),
-            (&long, "File", 0, &"x".repeat(4096)),
+        for (file, policy, code, reason, want) in [
+            (&said, "File", 0, "", "bad luck"),
+            (&said, "FallbackToLogsOnError", 1, "", "bad luck"),
+            (&silent, "File", 1, "", ""),
+            (&silent, "FallbackToLogsOnError", 1, "OOMKilled", "first\nlast"),
+            // Nothing went wrong, or nothing ran: logs are no message.
+            (&silent, "FallbackToLogsOnError", 0, "", ""),
+            (&silent, "FallbackToLogsOnError", 128, CANNOT_RUN, ""),
+            (&missing, "FallbackToLogsOnError", 2, "", "first\nlast"),
+            (&missing, "File", 2, "", ""),
+            (&pipe, "File", 2, "", ""),
+            (&long, "File", 0, "", &"x".repeat(4096)),
         ] {
             let annotations =
                 [(labels::TERMINATION_PATH, "/dev/termination-log"), (labels::TERMINATION_POLICY, policy)];
-            let status = v1::ContainerStatus {
+            let mut status = v1::ContainerStatus {
                 exit_code: code,
-                message: "of the runtime".into(),
+                reason: reason.into(),
                 log_path: log.clone(),
                 annotations: annotations.into_iter().map(|(k, v)| (k.to_owned(), v.to_owned())).collect(),
                 // A volume of the pod's is at the same path, and below what is mounted there later.
                 mounts: [&volume, file].map(mounted).into(),
                 ..v1::ContainerStatus::default()
             };
-            assert_eq!(message(&status).await, want, "{file} {policy} {code}");
+            assert_eq!(message(&status).await, want, "{file} {policy} {code} {reason}");
+            status.message = "of the runtime".into();
+            let both = if want.is_empty() { status.message.clone() } else { format!("of the runtime: {want}") };
+            assert_eq!(message(&status).await, both, "{file} {policy} {code} {reason}");
         }
     }
 }

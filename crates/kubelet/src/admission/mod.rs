@@ -7,6 +7,7 @@
 
 use std::collections::BTreeSet;
 
+use carrack_types::declared::needed;
 use carrack_types::fit::{self, HostPort};
 use carrack_types::placement::{affinity_matches, tolerates, untolerated};
 use k8s_openapi::api::core::v1::{AppArmorProfile, Node, Pod, Taint};
@@ -65,6 +66,8 @@ pub struct Inputs<'a> {
     pub strict_groups: Option<bool>,
     /// Whether the kernel enforces AppArmor profiles.
     pub apparmor: bool,
+    /// Features that the node declares.
+    pub declared: &'a [&'static str],
     /// What the node is low on.
     pub pressure: crate::eviction::Pressure,
     /// A container of it runs, or may.
@@ -159,7 +162,7 @@ pub fn decide(i: &Inputs<'_>) -> Decision {
     waits.unwrap_or(Decision::Admit)
 }
 
-/// What the pod demands of kernel and runtime that these cannot. What is not known yet is no reason.
+/// What the pod demands of kernel, runtime and kubelet that these cannot. What is not known yet is no reason.
 fn beyond_the_node(i: &Inputs<'_>) -> Option<(&'static str, String)> {
     let s = spec(i.pod);
     let strict = s.security_context.as_ref().is_some_and(|s| s.supplemental_groups_policy.as_deref() == Some("Strict"));
@@ -177,7 +180,12 @@ fn beyond_the_node(i: &Inputs<'_>) -> Option<(&'static str, String)> {
     if !i.apparmor && of_pod.into_iter().chain(of_containers).any(confines) {
         return Some(("AppArmor", "Cannot enforce AppArmor: AppArmor is not enabled on the host".into()));
     }
-    None
+    let missing: Vec<&str> = needed(s).into_iter().filter(|feature| !i.declared.contains(feature)).collect();
+    if missing.is_empty() {
+        return None;
+    }
+    let why = format!("Pod requires node features that are not available: {}", missing.join(", "));
+    Some(("PodFeatureUnsupported", why))
 }
 
 fn fits(i: &Inputs<'_>, node: &Node, name: &str, need: i128) -> Decision {

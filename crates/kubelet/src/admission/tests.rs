@@ -79,6 +79,7 @@ impl World {
             devices: &self.devices,
             strict_groups: self.strict_groups,
             apparmor: false,
+            declared: &["RestartAllContainersOnContainerExits"],
             pressure: self.pressure,
             allowed_sysctls: &[],
             runs: false,
@@ -130,6 +131,9 @@ fn what_the_runtime_cannot_do_is_refused_and_not_left_out() {
     let merge = json!({"containers": [{"name": "c"}], "securityContext": {"supplementalGroupsPolicy": "Merge"}});
     let confined =
         |kind: &str| json!({"containers": [{"name": "c", "securityContext": {"appArmorProfile": {"type": kind}}}]});
+    let rule = json!({"action": "RestartAllContainers", "exitCodes": {"operator": "In", "values": [1]}});
+    let together = json!({"containers": [{"name": "c", "restartPolicy": "Never", "restartPolicyRules": [rule]}]});
+    let on_host = json!({"containers": [{"name": "c"}], "hostNetwork": true, "hostUsers": false});
     for (pod, strict_groups, expected) in [
         (&strict, Some(true), "admit"),
         (&strict, None, "admit"),
@@ -137,6 +141,8 @@ fn what_the_runtime_cannot_do_is_refused_and_not_left_out() {
         (&merge, Some(false), "admit"),
         (&confined("RuntimeDefault"), None, "reject AppArmor"),
         (&confined("Unconfined"), None, "admit"),
+        (&together, None, "admit"),
+        (&on_host, None, "reject PodFeatureUnsupported"),
     ] {
         let world = World { pod: pod.clone(), strict_groups, ..World::default() };
         assert_eq!(world.decide(), expected, "{pod}");

@@ -14,6 +14,7 @@ use crate::amount::Amounts;
 use crate::effects::{Counted, Op, OpId, Tally};
 use crate::runtime::Uid;
 use crate::spec::pod;
+use crate::status::declared::declared;
 use crate::status::node::allocatable_amounts;
 
 /// How long a wait for a plugin lasts before it is told again.
@@ -36,7 +37,7 @@ pub(super) fn taken<'a>(pods: impl Iterator<Item = &'a Worker>) -> (Amounts, Amo
 /// The word under which a rejection is counted. Pods may name resources without end, and each word is counted for as long as the
 /// kubelet lives: so there are upstream's alone (`recordAdmissionRejection`, `pkg/kubelet`), and one of ours.
 fn counted_as(reason: &str) -> &str {
-    const KNOWN: [&str; 13] = [
+    const KNOWN: [&str; 14] = [
         "AppArmor",
         "Evicted",
         "NodeShutdown",
@@ -44,6 +45,7 @@ fn counted_as(reason: &str) -> &str {
         "OutOfephemeral-storage",
         "OutOfmemory",
         "OutOfpods",
+        "PodFeatureUnsupported",
         "PodOSNotSupported",
         "ResourceNotReady",
         "SupplementalGroupsPolicyNotSupported",
@@ -178,6 +180,7 @@ impl KubeletCore {
             allowed_sysctls: &self.config.allowed_sysctls,
             strict_groups: self.runtime_info.as_ref().map(|info| info.strict_groups),
             apparmor: self.host.apparmor,
+            declared: &declared(&self.config),
             pressure: self.pressure(now),
             planted: self.planted,
             runs: self.is_alive(uid),

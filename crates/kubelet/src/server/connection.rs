@@ -38,6 +38,8 @@ pub(super) struct Shared {
     pub node_name: String,
     pub version: String,
     pub configz: serde_json::Value,
+    /// What the kubelet asks of the API server.
+    pub asked: carrack_engine::requests::Requests,
     pub settings: Settings,
     pub requests: Requests,
     /// Becomes true at shutdown.

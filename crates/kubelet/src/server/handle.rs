@@ -89,6 +89,7 @@ pub(super) async fn handle(session: &Session, route: Route, request: Request<Inc
                 + &metrics::evictions(&backend.evictions())
                 + &metrics::tallies(&backend.tallies())
                 + &metrics::starts(&backend.started_containers(), &backend.image_pulls(), &backend.pod_starts())
+                + &shared.asked.text()
                 + &shared.settings.process.map(|page| page()).unwrap_or_default();
             let runtime = metrics::runtime(&backend.runtime_operations());
             Ok(reply::metrics(page + &runtime + &metrics::volumes(&volumes) + &managed))

@@ -44,6 +44,7 @@ use std::sync::Arc;
 
 use carrack_auth::strangers::Strangers;
 use carrack_auth::tls::{self, ServerTls, TlsError};
+use carrack_engine::requests::Requests;
 use tokio::net::TcpListener;
 use tokio::sync::{Semaphore, watch};
 use tokio_rustls::TlsAcceptor;
@@ -79,6 +80,8 @@ pub struct ServerConfig {
     pub version: String,
     /// What `/configz` shows, whole (`{"kubeletconfig": …}`): no secrets.
     pub configz: serde_json::Value,
+    /// What the kubelet asks of the API server, for metrics.
+    pub asked: Requests,
     /// Bounds.
     pub settings: Settings,
 }
@@ -139,8 +142,18 @@ impl Server {
         shutdown: impl Future<Output = ()> + Send,
     ) -> std::io::Result<()> {
         let Self { config, listener } = self;
-        let ServerConfig { bind: _, mut tls, allowed_users, authority, log_dir, node_name, version, configz, settings } =
-            config;
+        let ServerConfig {
+            bind: _,
+            mut tls,
+            allowed_users,
+            authority,
+            log_dir,
+            node_name,
+            version,
+            configz,
+            asked,
+            settings,
+        } = config;
         tls.config.alpn_protocols = vec![b"http/1.1".to_vec()];
         let acceptor = TlsAcceptor::from(Arc::new(tls.config));
         let (end, ending) = watch::channel(false);
@@ -158,6 +171,7 @@ impl Server {
             node_name,
             version,
             configz,
+            asked,
             settings,
             requests,
             ending,

@@ -1,5 +1,6 @@
 //! Readings of a pod's spec that several parts need.
 
+use carrack_types::declared::{RESTART_ALL, may_restart_all};
 pub use carrack_types::pod::is_terminal;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -255,9 +256,6 @@ pub fn restarts(pod: &Pod, kind: ContainerKind, c: &Container, code: i32) -> boo
     rule.is_some_and(|rule| matches!(rule.action.as_str(), "Restart" | RESTART_ALL)) || by(policy_named(Some(own)))
 }
 
-/// The action of a rule by which all containers of a pod are started again.
-const RESTART_ALL: &str = "RestartAllContainers";
-
 /// The first of a container's rules that fits the code with which it ended.
 fn rule_for(c: &Container, code: i32) -> Option<&ContainerRestartRule> {
     let fits = |rule: &ContainerRestartRule| {
@@ -275,12 +273,6 @@ fn rule_for(c: &Container, code: i32) -> Option<&ContainerRestartRule> {
 #[must_use]
 pub fn restarts_all(c: &Container, code: i32) -> bool {
     rule_for(c, code).is_some_and(|rule| rule.action == RESTART_ALL)
-}
-
-/// Whether all containers of its pod may have to be started again with a container's end.
-#[must_use]
-pub fn may_restart_all(c: &Container) -> bool {
-    c.restart_policy_rules.iter().flatten().any(|rule| rule.action == RESTART_ALL)
 }
 
 /// The containers of a pod, but for ephemeral ones, with whose end all of them may have to be started again.

@@ -17,6 +17,7 @@ use crate::amount::{self, Amounts};
 use crate::config::NodeConfig;
 use crate::eviction::{Pressure, Signal};
 use crate::runtime::{HandlerFeatures, HostFacts, ImageRecord, RuntimeInfo};
+use crate::status::declared::declared;
 
 /// Namespace of the nodes' leases.
 pub const LEASE_NAMESPACE: &str = "kube-node-lease";
@@ -264,13 +265,9 @@ pub fn node_status(i: &Inputs<'_>, old: Option<&NodeStatus>) -> NodeStatus {
         };
         status.runtime_handlers = Some(runtime.handlers.iter().map(handler).collect());
     }
-    status.declared_features = Some(DECLARED.map(str::to_owned).into());
+    status.declared_features = Some(declared(i.config).into_iter().map(str::to_owned).collect());
     status
 }
-
-/// What this kubelet can that upstream's scheduler asks for before it gives a node a pod that needs it (its plugin
-/// `NodeDeclaredFeatures`).
-const DECLARED: [&str; 1] = ["RestartAllContainersOnContainerExits"];
 
 /// Whether two statuses differ in more than heartbeats. Amounts are compared as amounts: the API server
 /// shows 8388608Ki as 8Gi.

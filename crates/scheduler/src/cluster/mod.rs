@@ -38,6 +38,8 @@ pub struct NodeChange {
     pub labels: bool,
     /// Its taints, or whether it is cordoned.
     pub taints: bool,
+    /// Features that it declares.
+    pub features: bool,
     /// Its images.
     pub images: bool,
 }
@@ -46,7 +48,7 @@ impl NodeChange {
     /// Whether anything changed that could help a pod.
     #[must_use]
     pub fn matters(self) -> bool {
-        self.added || self.allocatable || self.labels || self.taints
+        self.added || self.allocatable || self.labels || self.taints || self.features
     }
 }
 
@@ -270,6 +272,7 @@ impl Cluster {
         let Some(node) = self.nodes.get_mut(id as usize) else { return NodeChange::default() };
         let old = node.node.clone();
         let taints = |n: &Node| n.spec.as_ref().map(|s| (s.taints.clone(), s.unschedulable));
+        let features = |n: &Node| n.status.as_ref().and_then(|s| s.declared_features.clone()).unwrap_or_default();
         let change = NodeChange {
             added: old.is_none(),
             allocatable: node.allocatable != allocatable || node.most_pods != most_pods,
@@ -277,6 +280,7 @@ impl Cluster {
                 || allocatable.iter().any(|(id, amount)| amount > node.allocatable.get(id)),
             labels: old.as_ref().is_none_or(|o| o.metadata.labels != object.metadata.labels),
             taints: old.as_ref().is_none_or(|o| taints(o) != taints(&object)),
+            features: old.as_ref().is_none_or(|o| features(o) != features(&object)),
             images: node.images != images,
         };
         node.node = Some(object);

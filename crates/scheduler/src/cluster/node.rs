@@ -83,6 +83,12 @@ impl NodeInfo {
     pub fn taints(&self) -> &[Taint] {
         self.node.as_ref().and_then(|n| n.spec.as_ref()).and_then(|s| s.taints.as_deref()).unwrap_or_default()
     }
+    /// Features that it declares.
+    #[must_use]
+    pub fn declared_features(&self) -> &[String] {
+        let status = self.node.as_ref().and_then(|n| n.status.as_ref());
+        status.and_then(|s| s.declared_features.as_deref()).unwrap_or_default()
+    }
     /// Whether it is cordoned.
     #[must_use]
     pub fn is_cordoned(&self) -> bool {

@@ -15,7 +15,7 @@ use crate::{FitStrategy, Plugin, Profile, SpreadDefaults};
 type Checked<T> = Result<T, ConfigError>;
 
 /// Upstream's plugins for what this scheduler does not have; a file may turn them off.
-const NOT_HERE: [&str; 4] = ["DynamicResources", "GangScheduling", "NodeDeclaredFeatures", "DeferredPodScheduling"];
+const NOT_HERE: [&str; 3] = ["DynamicResources", "GangScheduling", "DeferredPodScheduling"];
 
 /// Reads a profile.
 pub(super) fn profile(field: &str, file: &file::Profile) -> Checked<Profile> {

@@ -86,9 +86,12 @@ fn what_is_wrong_is_named() {
     refused(&point("queueSort", "NodeAffinity"), "does not extend queueSort");
     refused(&point("bind", "VolumeBinding"), "does not extend bind");
     refused(&point("permit", "NodeResourcesFit"), "does not extend permit");
-    for (extended, plugin) in
-        [("preEnqueue", "DefaultPreemption"), ("score", "VolumeBinding"), ("multiPoint", "ImageLocality")]
-    {
+    for (extended, plugin) in [
+        ("preEnqueue", "DefaultPreemption"),
+        ("score", "VolumeBinding"),
+        ("multiPoint", "ImageLocality"),
+        ("filter", "NodeDeclaredFeatures"),
+    ] {
         assert!(parse(&point(extended, plugin)).is_ok(), "{plugin} extends {extended}");
     }
     let added = |asked: &str| {

@@ -47,6 +47,10 @@ fn every_refusal_has_a_remedy() {
     check(tainted, plain(), "node(s) had untolerated taint(s)", "tolerate k=v:NoSchedule");
     let selector = with("nodeSelector", json!({"zone": "b"}));
     check(json!({}), selector, "node(s) didn't match Pod's node affinity/selector", "labels of the node");
+    let rules = json!([{"action": "RestartAllContainers", "exitCodes": {"operator": "In", "values": [1]}}]);
+    let together = json!({"containers": [{"name": "c", "restartPolicy": "Never", "restartPolicyRules": rules}]});
+    let undeclared = "node(s) didn't match Pod's required features";
+    check(json!({}), together, undeclared, "a kubelet there that declares RestartAllContainersOnContainerExits");
     check(json!({}), asks("500m"), "Insufficient cpu", "100m more of cpu: 500m asked for, 400m free of 1000m");
     let full = json!({"/status": {"allocatable": {"cpu": "1", "pods": "1"}}});
     check(full, plain(), "Too many pods", "fewer pods: it has 1 and takes 1");

@@ -1,4 +1,4 @@
-//! Plugins about the node itself: its name, whether it is cordoned, its labels and taints.
+//! Plugins about the node itself: its name, whether it is cordoned, its labels and taints, the features that it declares.
 
 use carrack_types::placement::{affinity_matches, selector_matches, term_matches, tolerates, untolerated};
 use carrack_types::resource::Object as _;
@@ -86,6 +86,14 @@ pub fn facts(pod: &PodInfo, node: &NodeInfo, profile: &Profile, probe: &mut Prob
         }
         (!*matches.insert(matches_own())).then_some("node(s) didn't match Pod's node affinity/selector")
     });
+    // Most pods need none, and have nothing to ask.
+    if !pod.needs.is_empty() {
+        ask(Plugin::NodeDeclaredFeatures, &mut || {
+            let declared = node.declared_features();
+            let all = pod.needs.iter().all(|needed| declared.iter().any(|feature| feature == needed));
+            (!all).then_some("node(s) didn't match Pod's required features")
+        });
+    }
     let soft: Vec<&Toleration> = tolerations(pod)
         .iter()
         .filter(|t| matches!(t.effect.as_deref().unwrap_or_default(), "" | "PreferNoSchedule"))

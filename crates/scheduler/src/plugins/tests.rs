@@ -80,6 +80,13 @@ fn default_filters() {
         &asks(json!({})),
         &["node(s) had untolerated taint(s)"],
     );
+    let all = json!({"containers": [{"name": "c", "restartPolicy": "Never", "restartPolicyRules": [
+        {"action": "RestartAllContainers", "exitCodes": {"operator": "In", "values": [1]}}]}]});
+    let mut declares = plain.clone();
+    declares["status"]["declaredFeatures"] = json!(["Other", "RestartAllContainersOnContainerExits"]);
+    check(&plain, &all, &["node(s) didn't match Pod's required features"]);
+    check(&declares, &all, &[]);
+    check(&declares, &asks(json!({"cpu": "400m"})), &[]);
     let mut full = plain.clone();
     full["status"]["allocatable"]["pods"] = "1".into();
     check(&full, &asks(json!({})), &["Too many pods"]);

@@ -4,10 +4,11 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
 
 use carrack_engine::Time;
+use carrack_types::declared;
 use carrack_types::held::{self, Held, Running};
 use k8s_openapi::api::core::v1::{
-    Affinity, Container, ContainerPort, ImageVolumeSource, PodResourceClaim, PodSchedulingGate, PodSpec,
-    ResourceRequirements, Toleration, TopologySpreadConstraint, Volume,
+    Affinity, Container, ContainerPort, ContainerRestartRule, ImageVolumeSource, PodResourceClaim, PodSchedulingGate,
+    PodSpec, ResourceRequirements, Toleration, TopologySpreadConstraint, Volume,
 };
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference, Time as MetaTime};
@@ -45,6 +46,7 @@ struct ReadSpec {
     affinity: Option<Affinity>,
     containers: Option<Vec<ReadContainer>>,
     host_network: Option<bool>,
+    host_users: Option<bool>,
     init_containers: Option<Vec<ReadContainer>>,
     node_name: Option<String>,
     node_selector: Option<BTreeMap<String, String>>,
@@ -68,6 +70,13 @@ struct ReadContainer {
     ports: Option<Vec<ContainerPort>>,
     resources: Option<ResourceRequirements>,
     restart_policy: Option<String>,
+    restart_policy_rules: Option<Vec<ReadRule>>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct ReadRule {
+    action: String,
 }
 
 #[derive(Default, Deserialize)]
@@ -211,6 +220,7 @@ impl ReadSpec {
             affinity: self.affinity,
             containers: keep(self.containers.unwrap_or_default()),
             host_network: self.host_network.filter(|on_host| *on_host),
+            host_users: self.host_users.filter(|of_host| on_host && !of_host),
             init_containers: self.init_containers.map(keep),
             node_selector: self.node_selector,
             overhead: self.overhead,
@@ -235,8 +245,11 @@ impl ReadSpec {
 }
 
 impl ReadContainer {
-    /// Ports that are no ports of the node make no difference.
+    /// Ports that are no ports of the node make no difference, and of the rules for starts after an end only whether one is about all
+    /// containers.
     fn kept(self, on_host: bool) -> Container {
+        let restarts_all = self.restart_policy_rules.iter().flatten().any(|rule| rule.action == declared::RESTART_ALL);
+        let rule = || ContainerRestartRule { action: declared::RESTART_ALL.to_owned(), exit_codes: None };
         let is_nodes = |port: &ContainerPort| on_host || port.host_port.is_some_and(|port| port > 0);
         let ports: Vec<ContainerPort> = self.ports.into_iter().flatten().filter(is_nodes).collect();
         Container {
@@ -245,6 +258,7 @@ impl ReadContainer {
             ports: (!ports.is_empty()).then_some(ports),
             resources: self.resources,
             restart_policy: self.restart_policy,
+            restart_policy_rules: restarts_all.then(|| vec![rule()]),
             ..Container::default()
         }
     }

@@ -18,7 +18,7 @@ fn object() -> Value {
             "ownerReferences": [{"apiVersion": "v1", "kind": "ReplicaSet", "name": "r", "uid": "o", "controller": true}]},
         "spec": {
             "priority": 5, "preemptionPolicy": "Never", "nodeSelector": {"n": "m"}, "hostNetwork": true, "nodeName": "here",
-            "overhead": {"cpu": "1m"}, "schedulerName": "s", "schedulingGates": [{"name": "g"}], "unheardOf": {"x": 1},
+            "hostUsers": false, "overhead": {"cpu": "1m"}, "schedulerName": "s", "schedulingGates": [{"name": "g"}], "unheardOf": {"x": 1},
             "resources": {"requests": {"cpu": "7"}}, "resourceClaims": [{"name": "g", "resourceClaimName": "r"}], "serviceAccountName": "sa", "hostname": "h",
             "tolerations": [{"operator": "Exists"}],
             "topologySpreadConstraints": [{"topologyKey": "k", "maxSkew": 1, "whenUnsatisfiable": "DoNotSchedule"}],
@@ -32,6 +32,7 @@ fn object() -> Value {
             "initContainers": [{"name": "i", "restartPolicy": "Always", "resources": {"requests": {"cpu": "2"}},
                 "ports": [{"containerPort": 3, "hostPort": 4}]}],
             "containers": [{"name": "c", "image": "i:1", "env": [{"name": "E", "value": "v"}], "command": ["run"],
+                "restartPolicyRules": [{"action": "RestartAllContainers", "exitCodes": {"operator": "In", "values": [1]}}],
                 "ports": [{"containerPort": 1, "hostPort": 2}], "resources": {"limits": {"example.com/x": "3"}}}]},
         "status": {"phase": "Failed", "nominatedNodeName": "n", "startTime": "2026-01-01T00:00:00Z",
             "containerStatuses": [{"name": "c", "image": "i", "imageID": "", "ready": true, "restartCount": 0,
@@ -74,6 +75,7 @@ fn nothing_that_counts_is_left_out() {
     let info = PodInfo::new(Arc::new(pod), &mut Tables::default());
     assert_eq!((info.priority, info.images.len(), info.terms.len()), (5, 2, 1));
     assert_eq!(info.only_nodes.as_deref(), Some(&["n".to_owned()][..]));
+    assert_eq!((info.needs.len(), &info.needs), (2, &carrack_types::declared::needed(&all)));
 }
 
 /// What a pod holds while it is resized is what it holds by the whole of it.
@@ -109,6 +111,8 @@ fn pods_are_alike_when_plugins_cannot_tell_them_apart() {
         ("/spec/preemptionPolicy", json!(null)),
         ("/spec/nodeSelector", json!({"n": "o"})),
         ("/spec/hostNetwork", json!(false)),
+        ("/spec/hostUsers", json!(true)),
+        ("/spec/containers/0/restartPolicyRules/0/action", json!("Restart")),
         ("/spec/nodeName", json!("there")),
         ("/spec/overhead", json!({"cpu": "2m"})),
         ("/spec/schedulerName", json!("t")),
@@ -134,6 +138,7 @@ fn pods_are_alike_when_plugins_cannot_tell_them_apart() {
         ("/metadata/resourceVersion", json!("8")),
         ("/metadata/labels", json!({})),
         ("/spec/containers/0/env", json!([])),
+        ("/spec/containers/0/restartPolicyRules/0/exitCodes/values", json!([2])),
         ("/spec/containers/0/name", json!("d")),
         ("/spec/volumes/0", json!({"name": "v", "persistentVolumeClaim": {"claimName": "d"}})),
         ("/spec/volumes/3/name", json!("other")),

@@ -62,6 +62,7 @@ impl Event {
             Self::Node(_, change) if change.allocatable => "NodeUpdateNodeAllocatable",
             Self::Node(_, change) if change.labels => "NodeUpdateNodeLabel",
             Self::Node(_, change) if change.taints => "NodeUpdateNodeTaint",
+            Self::Node(_, change) if change.features => "NodeUpdateNodeDeclaredFeature",
             Self::Node(..) => "NodeUpdate",
             Self::NodeGone(_) => "NodeDelete",
             Self::PodPlaced(_) => "AssignedPodAdd",
@@ -87,6 +88,7 @@ impl Event {
                 NodeUnschedulable,
                 TaintToleration,
                 NodeAffinity,
+                NodeDeclaredFeatures,
                 NodePorts,
                 NodeResourcesFit,
                 VolumeBinding,
@@ -248,6 +250,7 @@ fn node_hint(plugin: Plugin, waiting: Waiting<'_>, name: &str, change: NodeChang
         Plugin::NodeUnschedulable | Plugin::TaintToleration => (change.added || change.taints) && passes(plugin),
         Plugin::NodeName => change.added && passes(plugin),
         Plugin::NodeAffinity => (change.added || change.labels) && passes(plugin),
+        Plugin::NodeDeclaredFeatures => (change.added || change.features) && passes(plugin),
         Plugin::NodePorts => change.added,
         Plugin::NodeResourcesFit => {
             let enough = pod.requests.iter().all(|(id, amount)| {

@@ -257,8 +257,11 @@ fn check(node: &serde_json::Value, refused_by: &[Plugin], event: &str, expected:
     let mut cluster = Cluster::default();
     let other = pod(&mut cluster, "other", 0, false);
     let change = cluster.set_node(Arc::new(serde_json::from_value(node.clone()).expect("a node")));
-    let object = json!({"metadata": {"name": "p", "uid": "p"}, "spec": {"schedulerName": DEFAULT_SCHEDULER_NAME,
+    let mut object = json!({"metadata": {"name": "p", "uid": "p"}, "spec": {"schedulerName": DEFAULT_SCHEDULER_NAME,
         "containers": [{"name": "c", "resources": {"requests": {"cpu": "500m", "example.com/elsewhere": "1"}}}]}});
+    if refused_by.contains(&Plugin::NodeDeclaredFeatures) {
+        object["spec"]["containers"][0]["restartPolicyRules"] = json!([{"action": "RestartAllContainers"}]);
+    }
     let info = cluster.read(Arc::new(serde_json::from_value(object).expect("a pod")));
     let profile = Profile { ignored_groups: vec!["example.com".to_owned()], ..Profile::default() };
     let mut q = SchedulingQueue::default();
@@ -275,6 +278,7 @@ fn check(node: &serde_json::Value, refused_by: &[Plugin], event: &str, expected:
         "less offered" => Event::Node("n".into(), crate::NodeChange { allocatable: true, ..Default::default() }),
         "other taints" => Event::Node("n".into(), crate::NodeChange { taints: true, ..Default::default() }),
         "other labels" => Event::Node("n".into(), crate::NodeChange { labels: true, ..Default::default() }),
+        "other features" => Event::Node("n".into(), crate::NodeChange { features: true, ..Default::default() }),
         _ => Event::NodeGone("n".into()),
     };
     q.happened(happened, at(100), &cluster);
@@ -285,8 +289,8 @@ fn check(node: &serde_json::Value, refused_by: &[Plugin], event: &str, expected:
 #[test]
 fn events_wake_those_whom_they_may_help() {
     use Plugin::{
-        InterPodAffinity, NodeAffinity, NodePorts, NodeResourcesFit, NodeUnschedulable, PodTopologySpread,
-        TaintToleration,
+        InterPodAffinity, NodeAffinity, NodeDeclaredFeatures, NodePorts, NodeResourcesFit, NodeUnschedulable,
+        PodTopologySpread, TaintToleration,
     };
     let node = |cpu: &str, spec: serde_json::Value| json!({"metadata": {"name": "n"}, "spec": spec, "status": {"allocatable": {"cpu": cpu, "pods": "10"}}});
     let (free, full) = (node("1", json!({})), node("100m", json!({})));
@@ -307,6 +311,14 @@ fn events_wake_those_whom_they_may_help() {
         check(node, &[NodeResourcesFit], "other taints", false);
         check(node, &[NodeAffinity], "other labels", true);
     }
+    let mut declares = free.clone();
+    declares["status"]["declaredFeatures"] = json!(["RestartAllContainersOnContainerExits"]);
+    for event in ["node added", "other features"] {
+        check(&declares, &[NodeDeclaredFeatures], event, true);
+        check(&free, &[NodeDeclaredFeatures], event, false);
+    }
+    check(&declares, &[NodeDeclaredFeatures], "other labels", false);
+    check(&declares, &[NodeResourcesFit], "other features", false);
     check(&free, &[NodePorts], "pod changed", false);
     check(&free, &[PodTopologySpread], "pod changed", true);
     check(&free, &[PodTopologySpread], "node gone", true);

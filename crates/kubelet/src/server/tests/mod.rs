@@ -69,6 +69,7 @@ impl World {
             node_name: "n1".into(),
             version: "v1".into(),
             configz: json!({"kubeletconfig": {"port": 10250}}),
+            asked: Requests::of("192.0.2.1:6443"),
             settings,
         };
         let node = Arc::new(FakeNode::default());

@@ -28,6 +28,9 @@ async fn pages() {
     let counted =
         "kubelet_http_requests_total{code=\"200\",method=\"GET\",path=\"pods\",server_type=\"readwrite\"} 1\n";
     assert!(code == 200 && body.contains(counted) && body.contains("kubelet_running_pods 1\n"), "{body}");
+    for family in ["rest_client_requests_total counter", "rest_client_request_duration_seconds histogram"] {
+        assert!(body.contains(&format!("# TYPE {family}\n")), "{family} in\n{body}");
+    }
     assert_eq!(world.ask(Method::POST, "/pods").await, (405, "Method Not Allowed".into()));
 }
 
