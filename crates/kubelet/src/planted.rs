@@ -86,4 +86,6 @@ pub enum Planted {
     IllDevicesGiven,
     /// A device checkpoint that could not be written counts as written.
     UnwrittenCounts,
+    /// Volumes are unmounted only when the API server has taken down how their pod ended.
+    UnmountsWhenTold,
 }

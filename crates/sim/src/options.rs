@@ -109,7 +109,7 @@ impl Options {
         // Leaders are looked for where they cost least.
         own.machines &= !planted.is_some_and(|bug| bug.is_of_leaders() || bug.is_of_calls());
         own.machines &= !matches!(planted, Some(Bug::NominationsKept | Bug::LateWords | Bug::MistakenAnswers));
-        own.machines &= !matches!(planted, Some(Bug::SnapshotsAtOnce | Bug::ContentForgotten));
+        own.machines &= !matches!(planted, Some(Bug::SnapshotsAtOnce | Bug::ContentForgotten | Bug::UnmountsWhenTold));
         own.machines &= !matches!(planted, Some(Bug::DeafNominees | Bug::StaleProposals | Bug::WordsLost));
         match planted {
             Some(Bug::OneHoldsAll | Bug::RawNames) => own.safety = own.safety.min(Duration::from_secs(40)),
@@ -454,6 +454,7 @@ impl Swarm {
                 | Bug::DesiredStateAlone
                 | Bug::JudgedAgain
                 | Bug::ForgottenMounts
+                | Bug::MountsAnew
                 | Bug::ForgottenCpus
                 | Bug::ForgottenMemory
                 | Bug::ForgottenAllocations
@@ -480,7 +481,7 @@ impl Swarm {
                 crash_one_in_effects = 0;
                 intervals = Intervals { reboot: Some(Duration::from_secs(30)), ..Intervals::default() };
             }
-            Some(Bug::DeafObserver | Bug::WordsLost) => {
+            Some(Bug::DeafObserver | Bug::WordsLost | Bug::UnmountsWhenTold) => {
                 nodes = 3;
                 servers = 1;
                 crash_one_in_effects = 0;

@@ -2,12 +2,14 @@
 
 mod bug;
 mod clones;
+mod mounts;
 mod parts;
 mod shortages;
 mod workloads;
 
 pub(crate) use bug::Bug;
 use clones::OF_CLONES;
+use mounts::OF_MOUNTS;
 use shortages::OF_SHORTAGES;
 use workloads::OF_WORKLOADS;
 
@@ -28,10 +30,13 @@ pub struct Plant {
 /// All planted bugs.
 pub const PLANTS: &[Plant] = &ALL;
 
-const LISTS: [&[Plant]; 4] = [OTHERS, OF_WORKLOADS, OF_CLONES, OF_SHORTAGES];
+const LISTS: [&[Plant]; 5] = [OTHERS, OF_WORKLOADS, OF_CLONES, OF_SHORTAGES, OF_MOUNTS];
 
-const ALL: [Plant; OTHERS.len() + OF_WORKLOADS.len() + OF_CLONES.len() + OF_SHORTAGES.len()] = {
-    let mut all = [OTHERS[0]; OTHERS.len() + OF_WORKLOADS.len() + OF_CLONES.len() + OF_SHORTAGES.len()];
+/// How many there are.
+const COUNT: usize = OTHERS.len() + OF_WORKLOADS.len() + OF_CLONES.len() + OF_SHORTAGES.len() + OF_MOUNTS.len();
+
+const ALL: [Plant; COUNT] = {
+    let mut all = [OTHERS[0]; COUNT];
     let (mut n, mut list) = (0, 0);
     while list < LISTS.len() {
         let mut place = 0;
@@ -315,7 +320,7 @@ const OTHERS: &[Plant] = &[
         name: "forgotten-mounts",
         what: "a restarted kubelet does not read what it had mounted",
         found_by: "volumes-go-with-their-pods",
-        also: &["disk-in-use-stays", "liveness"],
+        also: &["disk-in-use-stays", "liveness", crate::unwanted::NAME],
         bug: Bug::ForgottenMounts,
     },
     Plant {

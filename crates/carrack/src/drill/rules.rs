@@ -87,17 +87,9 @@ pub const VOLUME_IN_USE: Rule = of_simulator("V1", "volume-in-use-stays");
 /// Incident 5.
 pub const DISK_IN_USE: Rule = of_simulator("V3", "disk-in-use-stays");
 /// Incident 5.
-pub const MOUNTS_STAY: Rule = Rule {
-    mark: "V4",
-    name: "mounts-outlive-agents",
-    own_sentence: "A pod that runs across a restart of its kubelet keeps its mounts: the same mount id and the same device, on the node and in the container.",
-};
+pub const MOUNTS_STAY: Rule = of_simulator("V4", "mounts-outlive-agents");
 /// Incident 5.
-pub const UNWANTED_GO: Rule = Rule {
-    mark: "V5",
-    name: "unwanted-volumes-go",
-    own_sentence: "The volume of a pod that is gone is unmounted within 30 seconds, also while nothing can be read about it.",
-};
+pub const UNWANTED_GO: Rule = of_simulator("V5", "unwanted-volumes-go");
 /// Incident 5.
 pub const DATA_STAYS: Rule = Rule {
     mark: "V6",

@@ -8,10 +8,15 @@ use k8s_openapi::api::core::v1::Pod;
 
 use super::KubeletCore;
 use super::worker::Worker;
-use crate::runtime::is_uid;
+use crate::runtime::{Uid, is_uid};
 use crate::spec::{manifest, pod};
 
 impl KubeletCore {
+    /// UIDs of the pods of which it is known that they are gone from the API or are to go, in this life or by the record.
+    pub fn going(&self) -> impl Iterator<Item = &Uid> {
+        self.workers.iter().filter(|(_, w)| w.deleted || w.pod.is_deleting()).map(|(uid, _)| uid)
+    }
+
     /// What is new of a pod in the API.
     pub(super) fn pod_changed(&mut self, delta: &Delta<Pod>) {
         let object = delta.object();

@@ -98,6 +98,9 @@ impl KubeletCore {
             self.dirty.insert(uid.clone());
             return;
         }
+        if self.planted == Some(Planted::UnmountsWhenTold) && !w.deleted && !self.told(w) {
+            return;
+        }
         let actions = self.volumes.unwanted(now, uid);
         self.volume_actions(uid, actions, fx);
         if !self.volumes.all_gone(uid) {

@@ -79,8 +79,9 @@ impl KubeletCore {
     }
 
     fn look(&mut self, now: Time, uid: &Uid, w: &mut Worker, fx: &mut Fx) {
-        // A pod known from the record alone: its wishes are unknown, so nothing is done to it.
-        if !w.confirmed {
+        // A pod known from the record alone: its wishes are unknown, so nothing is done to it. But that it is to go is never
+        // taken back.
+        if !w.confirmed && !w.pod.is_deleting() {
             return;
         }
         w.seen_at = w.seen_at.or(Some(now));

@@ -617,7 +617,10 @@ impl Volumes {
     pub fn unwanted(&mut self, now: Time, uid: &str) -> Vec<VolumeAction> {
         let Some(volumes) = self.pods.get_mut(uid) else { return Vec::new() };
         self.changed |= volumes.values().any(|v| v.wants);
-        volumes.values_mut().for_each(|v| v.wants = false);
+        for v in volumes.values_mut().filter(|v| v.wants) {
+            // What failed was to make it ready: to undo it waits for none of that.
+            (v.wants, v.failures, v.retry_at) = (false, 0, Time::default());
+        }
         volumes.retain(|_, v| v.op.is_some() || (v.owned && v.actual != Actual::Absent));
         volumes
             .iter_mut()

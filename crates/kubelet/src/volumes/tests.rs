@@ -220,6 +220,22 @@ fn a_source_that_cannot_be_read_leaves_what_is_mounted() {
 }
 
 #[test]
+fn what_is_to_go_does_not_wait_for_what_could_not_be_read() {
+    let p = pod(json!([{"name": "c", "configMap": {"name": "cm"}}]));
+    let (journal, _) = Volumes::default().journal(&p, &NodeConfig::default());
+    let mut v = Volumes::default();
+    v.restore(&"u".into(), &p, &journal, None);
+    let unread = Fixed { broken: Some(NotReady::Failed("API server down".into())), ..Fixed::default() };
+    let mut now = Time(0);
+    for _ in 0..8 {
+        now = now.max(v.next_retry("u").unwrap_or_default());
+        assert!(v.wanted(now, &p, &NodeConfig::default(), &Place::default(), &unread).is_empty());
+    }
+    assert!(v.next_retry("u").is_some_and(|at| at > now + Duration::from_secs(30)), "it is not read again soon");
+    assert_eq!(v.unwanted(now, "u").len(), 1);
+}
+
+#[test]
 fn a_restored_journal_is_set_up_again_or_torn_down_but_never_forgotten() {
     let p = pod(json!([{"name": "e", "emptyDir": {}}, {"name": "h", "hostPath": {"path": "/x"}}]));
     let (journal, _) = Volumes::default().journal(&p, &NodeConfig::default());

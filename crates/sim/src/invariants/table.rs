@@ -166,6 +166,14 @@ pub const INVARIANTS: &[Invariant] = &[
         sentence: "What is mounted for a pod that is gone or to go, and of which nothing runs, is unmounted soon, once nothing fails any more.",
     },
     Invariant {
+        name: crate::kept_mounts::NAME,
+        sentence: "A pod that runs across a restart of its kubelet keeps its mounts: each has the same id, and is of the same device, for as long as its containers run.",
+    },
+    Invariant {
+        name: crate::unwanted::NAME,
+        sentence: "What is mounted for a pod that is to go, as its kubelet has heard, and of which nothing runs, is unmounted within 30 seconds, also while nothing can be read about it.",
+    },
+    Invariant {
         name: crate::unread::NAME,
         sentence: "Once nothing fails any more, a record that a loss of power made unreadable is soon gone or whole again, and its pod known.",
     },

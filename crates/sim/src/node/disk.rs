@@ -23,6 +23,17 @@ pub(super) const NO_ROOM: &str = "no space left on device";
 /// Number of every device.
 const DEVICE_NUMBER: &str = "7:1";
 
+/// A volume that is mounted for a pod.
+#[derive(Debug)]
+struct Mount {
+    /// No other mount ever has it: what is mounted anew, or over this one, has another one.
+    id: u64,
+    /// The kubelet that has seen to it last, by its life.
+    by: u32,
+    /// The volume of the node that it is a part of.
+    part_of: Option<String>,
+}
+
 /// The disk, and the mounts on it.
 #[derive(Debug, Default)]
 pub(crate) struct Disk {
@@ -46,8 +57,10 @@ pub(crate) struct Disk {
     pub allocated: Option<Vec<u8>>,
     /// What of it was brought about.
     pub actuated: Option<Vec<u8>>,
-    /// Volumes by pod UID and path, with the volume of the node that each is a part of.
-    mounts: BTreeMap<(String, String), Option<String>>,
+    /// Volumes by pod UID and path.
+    mounts: BTreeMap<(String, String), Mount>,
+    /// The id that the newest mount was given.
+    newest: u64,
     /// Files of config maps, by pod UID and path.
     files: BTreeMap<(String, String), Files>,
     /// Volumes that are mounted for the node, by unique name, with where.
@@ -56,6 +69,8 @@ pub(crate) struct Disk {
     given: Vec<(String, String)>,
     /// A planted bug: records of what was pulled are lost on their way here.
     pub loses_pulls: bool,
+    /// A planted bug: a kubelet that has started anew mounts what it finds mounted.
+    pub mounts_anew: bool,
     /// Until when nothing more fits on it, if that is so.
     full_until: Option<Time>,
     /// The device checkpoint that the present kubelet has written last, with the kubelet's life.
@@ -87,7 +102,8 @@ impl Disk {
     }
     /// That of another machine in the same place: nothing is on it.
     pub(super) fn blank(&self) -> Self {
-        Self { loses_pulls: self.loses_pulls, ..Self::new(self.node, self.rack.clone()) }
+        let (loses_pulls, mounts_anew, newest) = (self.loses_pulls, self.mounts_anew, self.newest);
+        Self { loses_pulls, mounts_anew, newest, ..Self::new(self.node, self.rack.clone()) }
     }
     /// Nothing more fits on it for so long.
     pub(crate) fn fill(&mut self, now: Time, lasts: Duration) -> Follow {
@@ -118,7 +134,8 @@ impl Disk {
             breaches.push(Breach::new(NOTED, what));
         }
     }
-    pub(super) fn mount(&mut self, setup: &VolumeSetup, breaches: &mut Vec<Breach>) -> Outcome {
+    /// A kubelet of this life has a volume made ready.
+    pub(super) fn mount(&mut self, setup: &VolumeSetup, by: u32, breaches: &mut Vec<Breach>) -> Outcome {
         let part_of = match &setup.kind {
             VolumeKind::Published(p) => p.published.id.clone(),
             _ => None,
@@ -132,19 +149,29 @@ impl Disk {
             crate::settings::written(setup, &files, breaches);
             self.files.insert(place.clone(), files);
         }
-        self.put(place, part_of);
+        self.put(place, by, part_of);
         Ok(Reply::Done)
     }
-    fn put(&mut self, place: (String, String), part_of: Option<String>) {
-        let pod = place.0.clone();
-        if self.mounts.insert(place, part_of.clone()).is_none() {
-            self.given.extend(part_of.map(|id| (pod, id)));
+    /// What is mounted already stays as it is.
+    fn put(&mut self, place: (String, String), by: u32, part_of: Option<String>) {
+        let there = self.mounts.get(&place).map(|mount| (mount.id, mount.by));
+        let stays = there.filter(|(_, before)| !self.mounts_anew || *before == by);
+        let id = stays.map_or(self.newest + 1, |(id, _)| id);
+        self.newest = self.newest.max(id);
+        if there.is_none() {
+            self.given.extend(part_of.clone().map(|id| (place.0.clone(), id)));
         }
+        self.mounts.insert(place, Mount { id, by, part_of });
+    }
+    /// The mounts of a pod, by their paths, with their ids.
+    pub(crate) fn ids_of(&self, uid: &str) -> BTreeMap<String, u64> {
+        let of_pod = self.mounts.iter().filter(|((pod, _), _)| pod == uid);
+        of_pod.map(|((_, path), mount)| (path.clone(), mount.id)).collect()
     }
     /// A planted bug: a pod has a part of a volume, whatever its kubelet knows of that.
     pub(crate) fn give(&mut self, uid: &str, id: &str) {
         let path = format!("/var/lib/kubelet/pods/{uid}/volumes/ahead");
-        self.put((uid.to_owned(), path), Some(id.to_owned()));
+        self.put((uid.to_owned(), path), 0, Some(id.to_owned()));
     }
     /// Parts of volumes of the node that pods have got since the last look, by pod UID and volume.
     pub(crate) fn given(&mut self) -> Vec<(String, String)> {
@@ -170,7 +197,8 @@ impl Disk {
         Ok(Reply::Staged { device: Some("/dev/loop1".into()), identity })
     }
     pub(super) fn unstage(&mut self, staging: &Staging, breaches: &mut Vec<Breach>) -> Outcome {
-        if let Some(((uid, path), _)) = self.mounts.iter().find(|(_, id)| id.as_ref() == Some(&staging.id)) {
+        let is_part = |mount: &Mount| mount.part_of.as_ref() == Some(&staging.id);
+        if let Some(((uid, path), _)) = self.mounts.iter().find(|(_, mount)| is_part(mount)) {
             let what = format!("{} is unmounted from the node while {path} of pod {uid} is a part of it", staging.id);
             breaches.push(Breach::new("disk-in-use-stays", what));
         }
@@ -199,12 +227,12 @@ impl Disk {
     }
     /// UIDs of the pods that have a part of one of these volumes of the node.
     pub(crate) fn pods_of<'a>(&'a self, ids: &'a [String]) -> impl Iterator<Item = &'a str> {
-        let is_part = |of: &Option<String>| of.as_ref().is_some_and(|id| ids.contains(id));
-        self.mounts.iter().filter(move |(_, of)| is_part(of)).map(|((pod, _), _)| pod.as_str())
+        let is_part = |mount: &Mount| mount.part_of.as_ref().is_some_and(|id| ids.contains(id));
+        self.mounts.iter().filter(move |(_, mount)| is_part(mount)).map(|((pod, _), _)| pod.as_str())
     }
     /// Whether a pod has a part of a volume of the node.
     pub(crate) fn part_of(&self, uid: &str, id: &str) -> bool {
-        self.mounts.iter().any(|((pod, _), of)| pod == uid && of.as_deref() == Some(id))
+        self.mounts.iter().any(|((pod, _), mount)| pod == uid && mount.part_of.as_deref() == Some(id))
     }
     /// The files of a pod's volume, if it is made of a config map.
     pub(crate) fn files_of(&self, uid: &str, volume: &str) -> Option<&Files> {
@@ -213,7 +241,7 @@ impl Disk {
     }
     /// A volume that is mounted for the node and for no pod.
     pub(crate) fn idle(&self) -> Option<&String> {
-        self.staged.keys().find(|id| !self.mounts.values().any(|part_of| part_of.as_ref() == Some(*id)))
+        self.staged.keys().find(|id| !self.mounts.values().any(|mount| mount.part_of.as_ref() == Some(*id)))
     }
     /// Where a pod's volumes are mounted.
     pub(super) fn paths_of(&self, uid: &str) -> Vec<String> {

@@ -8,6 +8,7 @@ mod contents;
 mod disk;
 mod frozen;
 mod guests;
+mod hindrance;
 mod moods;
 mod plugins;
 mod runtime;
@@ -29,6 +30,7 @@ use crate::env_files::{self, Written};
 use crate::growth;
 use crate::images::{self, Images};
 use crate::invariants::Breach;
+use crate::kept_mounts::Kept;
 use crate::links::Links;
 use crate::observer::Observer;
 use crate::options::NodeFaults;
@@ -39,6 +41,7 @@ pub(crate) use contents::Taken;
 pub(crate) use contents::new_volume;
 pub(crate) use disk::Disk;
 pub(crate) use guests::{Doing, Guests};
+use hindrance::{Errand, Hindrances};
 pub(crate) use moods::{NOTED, WELL};
 pub(crate) use plugins::{Plugins, WIDGET, WIDGETS};
 pub(crate) use runtime::Runtime;
@@ -102,6 +105,7 @@ struct Pending {
     id: OpId,
     op: Op,
     fate: Fate,
+    errand: Errand,
 }
 
 /// Whether an operation fails, and on which side of its effect.
@@ -117,6 +121,7 @@ pub(crate) struct Node {
     pub number: u8,
     pub disk: Disk,
     pub runtime: Runtime,
+    kept: Kept,
     pub images: Images,
     written: Written,
     pub links: Links,
@@ -152,6 +157,7 @@ pub(crate) struct Node {
     /// Decides what a loss of power leaves of the records that were written last.
     losing: Rng,
     pending: BTreeMap<u64, Pending>,
+    hindrances: Hindrances,
     next: u64,
     /// Operations that were asked for, but for those on the side.
     asked: u64,
@@ -175,6 +181,7 @@ impl Node {
             number,
             disk: Disk::new(number, rack),
             runtime: Runtime::new(number),
+            kept: Kept::default(),
             images: Images::default(),
             written: Written::default(),
             links: Links::default(),
@@ -199,6 +206,7 @@ impl Node {
             losing: rng.fork("what is lost"),
             rng,
             pending: BTreeMap::new(),
+            hindrances: Hindrances::default(),
             next: 0,
             asked: 0,
         }
@@ -298,7 +306,8 @@ impl Node {
         }
         delay += self.plugins.dawdles(&op, self.faults.plugin_whims_one_in);
         self.next += 1;
-        self.pending.insert(self.next, Pending { life, id, op, fate });
+        let errand = Errand::new(now, &op, &self.runtime);
+        self.pending.insert(self.next, Pending { life, id, op, fate, errand });
         vec![Follow::Later(delay, NodeEvent::Effect(self.next))]
     }
 
@@ -449,7 +458,9 @@ impl Node {
                 follow
             }
             NodeEvent::Effect(number) => {
-                let Some(Pending { life, id, op, fate }) = self.pending.remove(&number) else { return Vec::new() };
+                let Some(Pending { life, id, op, fate, errand }) = self.pending.remove(&number) else {
+                    return Vec::new();
+                };
                 let (word, aside) = (describe(&op), is_aside(&op));
                 let stops = if let Op::StopSandbox(id) = &op { Some(id.clone()) } else { None };
                 let begins = if let Op::StartContainer(id) = &op { Some(id.clone()) } else { None };
@@ -483,6 +494,7 @@ impl Node {
                 }
                 let outcome =
                     if fate == Fate::FailsAfter && outcome.is_ok() { Err(OpError::TimedOut(120)) } else { outcome };
+                self.hindrances.ended(now, errand, outcome.is_err());
                 if let Some(id) = stops.filter(|_| outcome.is_ok() && life == kubelet_life) {
                     self.runtime.acknowledge(&id);
                 }
@@ -623,7 +635,11 @@ impl Node {
                 if let Some(on) = self.runtime.memory_of(&id).filter(|_| self.keeps_memory) {
                     crate::memory::starts(on, self.disk.memory.as_deref(), observer, breaches);
                 }
-                self.runtime.start(now, &id)
+                let started = self.runtime.start(now, &id);
+                if let Some(pod) = self.runtime.pod_of(&id).filter(|_| started.is_ok()) {
+                    self.kept.starts(&id, pod, &self.disk);
+                }
+                started
             }
             Op::StopContainer { id, .. } => {
                 let pod = self.runtime.running().find(|c| c.record.id == id).map(|c| c.record.pod.uid.to_string());
@@ -655,7 +671,9 @@ impl Node {
             Op::Net { .. } => Ok(Reply::Done),
             Op::SetUpVolume(setup) => {
                 self.tokens.publish(&setup, now, self.faults.fail_one_in > 0, breaches)?;
-                self.disk.mount(&setup, breaches)
+                let outcome = self.disk.mount(&setup, kubelet_life, breaches);
+                self.kept.look(self.number, |id| self.runtime.is_running(id), &self.disk, breaches);
+                outcome
             }
             Op::TearDownVolume { uid, path, .. } => self.tear_down(&uid, &path, observer, breaches),
             Op::StageVolume(staging, inputs) => {
@@ -731,7 +749,9 @@ impl Node {
         }
         self.tokens.unpublish(uid, path);
         self.written.forget(path);
-        self.disk.unmount(uid, path)
+        let outcome = self.disk.unmount(uid, path);
+        self.kept.look(self.number, |id| self.runtime.is_running(id), &self.disk, breaches);
+        outcome
     }
 
     /// Power is lost: everything that runs ends, operations under way are forgotten.

@@ -471,6 +471,12 @@ impl Runtime {
         self.containers.get(id).is_some_and(|c| c.record.state == ContainerState::Running)
     }
 
+    /// UID of the pod of a sandbox or a container.
+    pub(super) fn pod_of(&self, id: &str) -> Option<&str> {
+        let of_sandbox = self.sandboxes.get(id).map(|sandbox| &sandbox.pod);
+        of_sandbox.or_else(|| self.record(id).map(|record| &record.pod)).map(|pod| &*pod.uid)
+    }
+
     /// A running container of a pod.
     pub(crate) fn alive_of(&self, uid: &str) -> Option<&str> {
         self.running().find(|c| &*c.record.pod.uid == uid).map(|c| c.record.id.as_str())

@@ -1,6 +1,7 @@
 //! What a node keeps, and what it loses.
 
 use carrack_kubelet::devices::{Allocation, encode};
+use carrack_kubelet::volumes::{VolumeKind, VolumeSetup};
 
 use super::*;
 
@@ -153,4 +154,39 @@ fn a_node_goes_on_as_another_seed_has_it() {
     };
     let (one, other) = (draws(1), draws(2));
     assert!(one.iter().zip(&other).all(|(a, b)| a != b), "{one:?}, {other:?}");
+}
+
+/// A container keeps what it had when it started, whichever kubelet has that made ready once more.
+#[test]
+fn what_is_mounted_is_mounted_once() {
+    let path = "/var/lib/kubelet/pods/p/volumes/kubernetes.io~empty-dir/scratch";
+    let setup = VolumeSetup {
+        uid: "p".into(),
+        name: "scratch".to_owned(),
+        path: path.to_owned(),
+        kind: VolumeKind::EmptyDir { tmpfs: true, size_bytes: 0, page_bytes: 0 },
+        fs_group: None,
+    };
+    // Whether the bug is planted, which life of the kubelet comes after the first, whether the volume is unmounted between, and
+    // whether the container runs.
+    for (anew, life, unmounted, runs, expected) in [
+        (false, 1, false, true, 0),
+        (false, 2, false, true, 0),
+        (true, 1, false, true, 0),
+        (true, 2, false, true, 1),
+        (true, 2, false, false, 0),
+        (false, 2, true, true, 1),
+        (false, 2, true, false, 0),
+    ] {
+        let (mut disk, mut kept, mut breaches) = (Disk::new(1, Rack::default()), Kept::default(), Vec::new());
+        disk.mounts_anew = anew;
+        assert!(disk.mount(&setup, 1, &mut breaches).is_ok());
+        kept.starts("c", "p", &disk);
+        if unmounted {
+            assert!(disk.unmount("p", path).is_ok());
+        }
+        assert!(disk.mount(&setup, life, &mut breaches).is_ok());
+        kept.look(1, |_| runs, &disk, &mut breaches);
+        assert_eq!(breaches.len(), expected, "planted: {anew}, life {life}, unmounted: {unmounted}, runs: {runs}");
+    }
 }

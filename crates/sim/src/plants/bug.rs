@@ -170,4 +170,6 @@ pub(crate) enum Bug {
     BlankCopies,
     CordonsUnheard,
     ReleasesUnheard,
+    MountsAnew,
+    UnmountsWhenTold,
 }

@@ -48,6 +48,7 @@ impl Bug {
             Self::UnreadVolumesHold => Planted::UnreadVolumesHold,
             Self::IllDevicesGiven => Planted::IllDevicesGiven,
             Self::UnwrittenCounts => Planted::UnwrittenCounts,
+            Self::UnmountsWhenTold => Planted::UnmountsWhenTold,
             _ => return None,
         })
     }

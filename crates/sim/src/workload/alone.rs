@@ -46,7 +46,7 @@ pub(super) fn acts(bug: Bug, rng: &Rng, safety: Duration) -> Option<Vec<Act>> {
         Bug::AdoptedUnasked => crate::heritage::acts(&mut rng.fork(crate::heritage::PART), safety, true, &mut acts),
         Bug::UnfilledDisksStart => crate::imports::acts(&mut rng.fork(crate::imports::PART), safety, &mut acts),
         Bug::OutdatedStarts => crate::fickle::acts(&mut rng.fork(crate::fickle::PART), safety, &mut acts),
-        Bug::WordsLost => crate::told::acts(&mut rng.fork("mortals"), safety, &mut acts),
+        Bug::WordsLost | Bug::UnmountsWhenTold => crate::told::acts(&mut rng.fork("mortals"), safety, &mut acts),
         Bug::SignalsForgotten => crate::disks::acts(&mut rng.fork(crate::disks::PART), safety, &mut acts),
         bug if bug.is_of_backups() => {
             crate::backups::acts(&mut rng.fork(crate::backups::PART), safety, &mut acts);

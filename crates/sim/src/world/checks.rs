@@ -113,7 +113,10 @@ impl World {
                 crate::pages::look(*role, core, &self.observer, &mut self.breaches);
             }
         }
-        let Some(healed) = self.healed else { return };
+        let Some(healed) = self.healed else {
+            self.look_for_unwanted(now);
+            return;
+        };
         let lacking = match self.calm() {
             None => "no API server is there".to_owned(),
             Some(calm) => {
@@ -134,6 +137,17 @@ impl World {
             self.mark(format_args!("lacking: {}", if lacking.is_empty() { "nothing" } else { &lacking }));
             self.lacking = lacking;
         }
+    }
+
+    /// What kubelets that could act have not unmounted.
+    fn look_for_unwanted(&mut self, now: Time) {
+        let mut known = BTreeMap::new();
+        for (role, process) in self.processes.iter().filter(|(_, p)| !p.ending && !p.hang.hung(now)) {
+            if let (Role::Kubelet(number), Some(Hosted::Kubelet(core, _))) = (role, &process.hosted) {
+                known.insert(*number, core.going().cloned().collect());
+            }
+        }
+        self.unwanted.look(now, &known, &self.nodes, &mut self.breaches);
     }
 
     /// What has only so much time once nothing fails any more.

@@ -58,6 +58,7 @@ impl World {
         node.unread_is_absent = bug == Some(Bug::UnreadFiles);
         node.keeps_memory = swarm.keeps_memory;
         node.disk.loses_pulls = bug == Some(Bug::UnnotedPulls);
+        node.disk.mounts_anew = bug == Some(Bug::MountsAnew);
         node.storage.makes_room = bug == Some(Bug::MakesRoom);
         node.guests.faithless = bug == Some(Bug::BrokenPromise);
         node.guests.heedless = bug == Some(Bug::LateWriter);

@@ -112,7 +112,9 @@ impl World {
             }
             Fault::ServerCrash => {
                 // Now and then for longer than nodes may be silent.
-                let down = if rng.one_in(8) || matches!(hint, Some(Bug::DeafObserver | Bug::WordsLost)) {
+                let down = if rng.one_in(8)
+                    || matches!(hint, Some(Bug::DeafObserver | Bug::WordsLost | Bug::UnmountsWhenTold))
+                {
                     between(rng, Duration::from_secs(50), Duration::from_secs(80))
                 } else {
                     between(rng, Duration::from_millis(100), Duration::from_secs(20).min(longest))

@@ -255,6 +255,7 @@ struct World {
     passing: crate::controllers::Passing,
     autoscaled: crate::controllers::Autoscaled,
     disks: crate::disks::Disks,
+    unwanted: crate::unwanted::Unwanted,
     /// A node of machines was taken out, power and Node object.
     lost: bool,
     clones: Clones,
@@ -421,6 +422,7 @@ impl World {
             passing: crate::controllers::Passing::default(),
             autoscaled: crate::controllers::Autoscaled::new(root.fork("metrics")),
             disks: crate::disks::Disks::default(),
+            unwanted: crate::unwanted::Unwanted::default(),
             lost: false,
             clones: Clones::default(),
             room: Room::new(BEGIN, root.fork("room"), swarm.others.copies, bug),

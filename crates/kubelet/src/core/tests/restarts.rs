@@ -254,3 +254,29 @@ fn a_rejected_pod_stays_what_it_was_told_to_be() {
         assert_eq!(w.api.objects[POD]["status"], told, "seed {seed}");
     });
 }
+
+/// V5: that a pod is to go is never taken back, so a restarted kubelet needs nobody who says it once more.
+#[test]
+fn who_was_to_go_goes_while_nobody_serves() {
+    each_seed(|seed| {
+        let mut w = World::new(seed);
+        w.run(2);
+        w.create("p", plain());
+        w.run(3);
+        // It is being stopped when the kubelet dies.
+        w.node.unstoppable.insert("c".to_owned());
+        w.delete(5);
+        w.run(2);
+        assert_eq!(w.core.going().count(), 1, "seed {seed}");
+        assert!(!w.node.running("uid-p").is_empty() && !w.node.volumes.is_empty(), "seed {seed}");
+        w.set_api_down(true);
+        w.node.unstoppable.clear();
+        w.restart_kubelet();
+        w.run(30);
+        assert!(w.node.running("uid-p").is_empty() && w.node.volumes.is_empty(), "seed {seed}");
+        assert!(w.api.objects.contains_key(POD), "nobody could be told, seed {seed}");
+        w.set_api_down(false);
+        w.run(60);
+        w.assert_clean();
+    });
+}
