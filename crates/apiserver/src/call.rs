@@ -3,7 +3,10 @@
 //! The logic says whom to call, with what, and how long to wait; [`crate::Env::call`] does it. In a process
 //! that is [`crate::serve::Outbound`]; the simulator has one that is slow, fails and lies.
 
+use std::sync::Arc;
+
 use bytes::Bytes;
+use carrack_auth::kubeconfig::Credentials;
 use futures::future::BoxFuture;
 use http::{HeaderMap, Method, Uri};
 
@@ -24,6 +27,8 @@ pub struct Call {
     pub path_and_query: String,
     /// Whom to take for the server.
     pub trust: Trust,
+    /// What the caller shows beside the certificate of the process, or in its place.
+    pub credentials: Option<Arc<Credentials>>,
     /// Headers besides the usual ones.
     pub headers: HeaderMap,
     /// The body.

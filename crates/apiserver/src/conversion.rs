@@ -194,7 +194,7 @@ impl Converter {
             "request": {"uid": uid, "desiredAPIVersion": api_version, "objects": objects},
         });
         let client = Client::read(&config["clientConfig"]);
-        let answer = post(&*self.store, &*self.env, &client, &review, TIMEOUT_MS)
+        let answer = post((&*self.store, &*self.env), &client, None, &review, TIMEOUT_MS)
             .await
             .map_err(|why| self.failed(Failure::Call, &why))?;
         let (response, found) = (&answer["response"], type_of(&answer));

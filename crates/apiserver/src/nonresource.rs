@@ -18,6 +18,8 @@ use crate::present::bytes_of;
 use crate::query::Query;
 use crate::server::ApiServer;
 use crate::status::Status;
+use crate::zpages::statusz::Program;
+use crate::zpages::{Page, flagz, statusz};
 use crate::{aggregate, discovery, health, keys, openapi, stored};
 
 /// What `/version` says; clients compare the minor version.
@@ -26,6 +28,9 @@ pub(crate) const MINOR: &str = "36";
 /// The Kubernetes release whose API this is, and which server it is: the same text as nodes give for
 /// their kubelet, so that no client sees a skew where there is none.
 pub(crate) const GIT_VERSION: &str = concat!("v1.36.1+carrack.", env!("CARGO_PKG_VERSION"));
+
+/// What this server is called in upstream's pages.
+const COMPONENT: &str = "kube-apiserver";
 
 /// The media type of metrics.
 const METRICS: &str = "text/plain; version=0.0.4; charset=utf-8";
@@ -66,6 +71,8 @@ pub(crate) async fn answer(
             let text = server.inner.metrics.text(&now, server.inner.env.process());
             return Ok(typed(200, HeaderValue::from_static(METRICS), Body::Full(text.into())));
         }
+        statusz::PATH => return status_page(server, headers),
+        flagz::PATH => return Ok(page(flagz::page(COMPONENT, &server.inner.flags, headers)?)),
         "" => return paths(server).await,
         "/.well-known/openid-configuration" | "/openid/v1/jwks" => return issuer(server, trimmed),
         _ => {}
@@ -81,6 +88,21 @@ pub(crate) async fn answer(
         return openapi::answer(server, trimmed, headers).await;
     }
     discovery::answer(server, trimmed, headers).await
+}
+
+/// Which program this is, and since when it runs.
+fn status_page(server: &ApiServer, headers: &HeaderMap) -> Result<Response, Status> {
+    let env = &*server.inner.env;
+    let program = Program {
+        component: COMPONENT,
+        started: env.process().and_then(|process| process.started()),
+        paths: &[flagz::PATH, "/healthz", "/livez", "/metrics", "/readyz", statusz::PATH, "/version"],
+    };
+    Ok(page(program.page(env.now(), headers)?))
+}
+
+fn page((media_type, text): Page) -> Response {
+    typed(200, HeaderValue::from_static(media_type), Body::Full(text.into()))
 }
 
 /// All objects at one revision, for whoever may read everything.
@@ -167,8 +189,18 @@ async fn paths(server: &ApiServer) -> Result<Response, Status> {
             all.extend(versions.iter().map(|version| format!("/apis/{group}/{version}")));
         }
     }
-    for path in ["/healthz", "/livez", "/metrics", "/metrics/slis", "/openapi/v2", "/openapi/v3", "/readyz", "/version"]
-    {
+    for path in [
+        flagz::PATH,
+        "/healthz",
+        "/livez",
+        "/metrics",
+        "/metrics/slis",
+        "/openapi/v2",
+        "/openapi/v3",
+        "/readyz",
+        statusz::PATH,
+        "/version",
+    ] {
         all.push(path.to_owned());
     }
     Ok(body::value(200, &json!({"paths": all})))

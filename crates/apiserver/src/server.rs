@@ -22,6 +22,7 @@ use carrack_store::{Entry, Store};
 use http::header::{HeaderValue, WARNING};
 use http::{HeaderMap, Method, StatusCode, request};
 
+use crate::admission::webhook::WebhookUsers;
 use crate::admission::{self, AdmissionConfiguration, AdmissionPlugin, Hooks, HooksFold};
 use crate::aggregate::{self, Remote, Remotes, RemotesFold};
 use crate::audit::{Audit, Notes, Record};
@@ -47,6 +48,7 @@ use crate::runtime_config::RuntimeConfig;
 use crate::serve::Gate;
 use crate::services::Network;
 use crate::status::Status;
+use crate::zpages::flagz::Flags;
 use crate::{dispatch, nonresource, yaml};
 
 /// What an API server is made of.
@@ -79,6 +81,8 @@ pub struct Config {
     pub signer: Option<RequestSigner>,
     /// Notes who does what.
     pub audit: Option<Audit>,
+    /// What the process was told on its command line.
+    pub flags: Flags,
     /// A bug put in on purpose, for the simulator, which must find it: what is below `watch/` is let through, whatever its
     /// method.
     pub planted_writing_watches: bool,
@@ -102,6 +106,7 @@ impl Config {
             network: Network::default(),
             signer: None,
             audit: None,
+            flags: Flags::new(),
             planted_writing_watches: false,
         }
     }
@@ -122,11 +127,14 @@ pub(crate) struct Inner {
     pub providers: Providers,
     pub issuer: Option<Arc<Issuer>>,
     pub plugins: Vec<Box<dyn AdmissionPlugin>>,
+    /// By what webhooks know this server.
+    pub webhook_users: WebhookUsers,
     pub apis: Vec<Arc<dyn LocalApi>>,
     pub ca_pem: String,
     pub network: Network,
     pub signer: Option<RequestSigner>,
     pub audit: Option<Audit>,
+    pub flags: Flags,
     planted_writing_watches: bool,
     catalog: Follower<CatalogFold>,
     authorizer: Follower<AuthorizerFold>,
@@ -152,7 +160,7 @@ struct AuthorizerFold {
 }
 
 /// (group, resource) that the authorizer has a use for.
-const OBSERVED: [(&str, &str); 8] = [
+const OBSERVED: [(&str, &str); 9] = [
     ("rbac.authorization.k8s.io", "roles"),
     ("rbac.authorization.k8s.io", "clusterroles"),
     ("rbac.authorization.k8s.io", "rolebindings"),
@@ -161,6 +169,7 @@ const OBSERVED: [(&str, &str); 8] = [
     ("", "persistentvolumes"),
     ("storage.k8s.io", "volumeattachments"),
     ("resource.k8s.io", "resourceslices"),
+    ("certificates.k8s.io", "podcertificaterequests"),
 ];
 
 impl Fold for AuthorizerFold {
@@ -188,6 +197,7 @@ impl ApiServer {
     pub fn new(config: Config) -> ApiServer {
         let issuer = config.issuer.map(Arc::new);
         let pod_security = PodSecurityMetrics::default();
+        let webhook_users = config.admission.webhook_users.clone();
         let mut plugins = admission::built_in(&config.network, issuer.as_ref(), config.admission, &pod_security);
         plugins.extend(config.plugins);
         let prefixes: Vec<String> = OBSERVED.iter().map(|(group, resource)| keys::of(group, resource, None)).collect();
@@ -202,11 +212,13 @@ impl ApiServer {
                 providers: Providers::new(config.authentication.providers),
                 issuer,
                 plugins,
+                webhook_users,
                 apis: config.apis,
                 ca_pem: config.ca_pem,
                 network: config.network,
                 signer: config.signer,
                 audit: config.audit,
+                flags: config.flags,
                 planted_writing_watches: config.planted_writing_watches,
                 catalog: Follower::new(CatalogFold::prefixes(), CatalogFold::new(&config.runtime)),
                 flow: Follower::new(FlowFold::prefixes(), FlowFold::default()),
@@ -290,7 +302,18 @@ impl ApiServer {
         headers: &HeaderMap,
     ) -> Result<Option<Impersonated>, Status> {
         let attributes = asked.info.attributes(&asked.query);
-        let impersonate = |authorizer: &Authorizer| authn::impersonate(authorizer, caller, &attributes, headers);
+        let (metrics, env) = (&self.inner.metrics.impersonation, &*self.inner.env);
+        let impersonate = |authorizer: &Authorizer| {
+            let attempt = metrics.start(env);
+            let checked = |mode, allowed| attempt.checked(mode, allowed);
+            let outcome = authn::impersonate(authorizer, caller, &attributes, headers, &checked);
+            match &outcome {
+                Ok(Some(other)) => attempt.end(Some(other.mode())),
+                Err(authn::ImpersonationError::Forbidden { .. }) => attempt.end(None),
+                Ok(None) | Err(authn::ImpersonationError::BadRequest(_)) => {}
+            }
+            outcome
+        };
         self.inner.with_authorizer(impersonate).await?.map_err(|error| match error {
             authn::ImpersonationError::BadRequest(why) => Status::bad_request(why),
             authn::ImpersonationError::Forbidden { message, resource, group, name } => {

@@ -290,6 +290,11 @@ impl Status {
         Status::new(429, "TooManyRequests", message.into()).retry_after(retry_after_s)
     }
 
+    /// 429: somebody has had what he may have; nobody says until when (`NewTooManyRequestsError`).
+    pub(crate) fn over_limit(why: &str) -> Status {
+        Status::new(429, "TooManyRequests", format!("Too many requests: {why}"))
+    }
+
     /// 500: a fault of ours.
     pub fn internal(why: impl std::fmt::Display) -> Status {
         Status::new(500, "InternalError", format!("Internal error occurred: {why}")).because("", why.to_string(), "")

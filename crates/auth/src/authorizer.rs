@@ -59,6 +59,7 @@ impl Authorizer {
             "" => matches!(resource, "pods" | "persistentvolumes"),
             "storage.k8s.io" => resource == "volumeattachments",
             "resource.k8s.io" => resource == "resourceslices",
+            "certificates.k8s.io" => resource == "podcertificaterequests",
             _ => false,
         }
     }

@@ -18,6 +18,7 @@ mod console;
 mod down;
 mod drill;
 mod explain;
+mod flags;
 mod image;
 mod kubeconfig;
 mod log_file;
@@ -43,7 +44,6 @@ use std::process::ExitCode;
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
-use clap::Parser as _;
 use cli::{Cli, Command};
 
 fn main() -> ExitCode {
@@ -63,7 +63,7 @@ fn main() -> ExitCode {
             return ExitCode::FAILURE;
         }
     }
-    let cli = match Cli::try_parse() {
+    let cli = match flags::parse() {
         Ok(cli) => cli,
         Err(error) => {
             // clap's own exit status for a wrong argument is 2, kubectl's and k3s's is 1.

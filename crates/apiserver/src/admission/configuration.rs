@@ -1,5 +1,5 @@
-//! `AdmissionConfiguration`: what admission plugins are told when the server starts. Of those that upstream lets be told
-//! something, PodSecurity and ResourceQuota are here; what is said to others is refused, since it would not hold.
+//! `AdmissionConfiguration`: what admission plugins are told when the server starts, and which are on. What is said to a plugin
+//! that is not here is refused, since it would not hold.
 //!
 //! <https://kubernetes.io/docs/reference/access-authn-authz/admission-controllers/>
 
@@ -7,21 +7,59 @@ use carrack_schema::decode;
 use serde::Deserialize;
 use serde_json::Value;
 
+use super::event_rate;
 use super::pod_security::Configuration;
 use super::quota::Limits;
+use super::webhook::{Users, WebhookUsers};
 
 const KIND: &str = "AdmissionConfiguration";
 const API_VERSIONS: [&str; 3] =
     ["apiserver.config.k8s.io/v1", "apiserver.config.k8s.io/v1alpha1", "apiserver.k8s.io/v1alpha1"];
 
-/// The plugins that can be told something.
-const PLUGINS: [&str; 2] = ["PodSecurity", "ResourceQuota"];
+/// The plugin that is on only where it is named.
+const EVENT_RATE_LIMIT: &str = "EventRateLimit";
+const MUTATING: &str = "MutatingAdmissionWebhook";
+const VALIDATING: &str = "ValidatingAdmissionWebhook";
 
-/// What plugins are told.
+/// The plugins that can be told something.
+const PLUGINS: [&str; 5] = [EVENT_RATE_LIMIT, MUTATING, "PodSecurity", "ResourceQuota", VALIDATING];
+
+/// Upstream's names of what is on anyway, be it a plugin here or not.
+const ALWAYS_ON: [&str; 23] = [
+    "CertificateApproval",
+    "CertificateSigning",
+    "CertificateSubjectRestriction",
+    "ClusterTrustBundleAttest",
+    "DefaultIngressClass",
+    "DefaultStorageClass",
+    "DefaultTolerationSeconds",
+    "LimitRanger",
+    "MutatingAdmissionPolicy",
+    MUTATING,
+    "NamespaceLifecycle",
+    "NodeRestriction",
+    "PersistentVolumeClaimResize",
+    "PodSecurity",
+    "PodTopologyLabels",
+    "Priority",
+    "ResourceQuota",
+    "RuntimeClass",
+    "ServiceAccount",
+    "StorageObjectInUseProtection",
+    "TaintNodesByCondition",
+    "ValidatingAdmissionPolicy",
+    VALIDATING,
+];
+
+/// What plugins are told, and which of them are on.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct AdmissionConfiguration {
     pub(crate) pod_security: Configuration,
     pub(crate) resource_quota: Limits,
+    /// By what webhooks know the server.
+    pub(crate) webhook_users: WebhookUsers,
+    event_rate: event_rate::Limits,
+    limits_events: bool,
 }
 
 #[derive(Deserialize)]
@@ -43,7 +81,7 @@ struct WrittenPlugin {
 }
 
 impl AdmissionConfiguration {
-    /// Reads a file. `read` reads the files that it names.
+    /// Reads a file. `read` reads the files that it names; kubeconfigs, which name others again, are read as such.
     ///
     /// # Errors
     /// The first thing that is wrong with it, or with one of those.
@@ -59,7 +97,7 @@ impl AdmissionConfiguration {
                 return Err(format!("{place}.name: {name:?} is there twice"));
             }
             if !PLUGINS.contains(&name) {
-                return Err(format!("{place}.name: {name:?} is not supported, only {} are", PLUGINS.join(" and ")));
+                return Err(format!("{place}.name: {name:?} is not supported, only {} are", PLUGINS.join(", ")));
             }
             // As upstream: what is said here goes before what a file says.
             let (place, configuration) = match &plugin.configuration {
@@ -73,9 +111,33 @@ impl AdmissionConfiguration {
         Ok(all)
     }
 
+    /// Switches plugins on, by their names (`--enable-admission-plugins`). Most are on anyway.
+    ///
+    /// # Errors
+    /// There is none of that name, or it has not been told what it has to know.
+    pub fn enable<'n>(mut self, names: impl IntoIterator<Item = &'n str>) -> Result<Self, String> {
+        for name in names {
+            if name == EVENT_RATE_LIMIT {
+                self.event_rate.check().map_err(|why| format!("{name}: {why}"))?;
+                self.limits_events = true;
+            } else if !ALWAYS_ON.contains(&name) {
+                return Err(format!("admission plugin {name:?} is unknown"));
+            }
+        }
+        Ok(self)
+    }
+
+    /// What events are held to, if they are.
+    pub(super) fn event_limits(&self) -> Option<&event_rate::Limits> {
+        self.limits_events.then_some(&self.event_rate)
+    }
+
     /// Tells a plugin something.
     fn tell(&mut self, plugin: &str, configuration: Value) -> Result<(), String> {
         match plugin {
+            EVENT_RATE_LIMIT => self.event_rate = event_rate::Limits::parse(configuration)?,
+            MUTATING => self.webhook_users.mutating = Users::parse(configuration)?,
+            VALIDATING => self.webhook_users.validating = Users::parse(configuration)?,
             "PodSecurity" => self.pod_security = Configuration::parse(configuration)?,
             _ => self.resource_quota = Limits::parse(configuration)?,
         }
@@ -120,7 +182,11 @@ mod tests {
         check(|all| all["apiVersion"] = "apiserver.config.k8s.io/v2".into(), Err("apiserver.config.k8s.io/v2"));
         check(|all| all["other"] = 1.into(), Err("unknown field `other`"));
         check(|all| all["plugins"][0]["args"] = 1.into(), Err("unknown field `args`"));
-        check(|all| all["plugins"][0]["name"] = "EventRateLimit".into(), Err("plugins[0].name: \"EventRateLimit\""));
+        let unknown = "ImagePolicyWebhook";
+        check(|all| all["plugins"][0]["name"] = unknown.into(), Err("plugins[0].name: \"ImagePolicyWebhook\""));
+        let empty = json!({"name": "EventRateLimit", "configuration": {"kind": "Configuration",
+            "apiVersion": "eventratelimit.admission.k8s.io/v1alpha1", "limits": []}});
+        check(move |all| all["plugins"][0] = empty, Err("plugins[0].configuration: limits: Invalid value: null"));
         let other = Err("plugins[0].configuration: unknown field `defaults`");
         check(|all| all["plugins"][0]["configuration"]["defaults"] = json!({}), Ok(()));
         let of_another = json!({"name": "ResourceQuota", "configuration": {"defaults": {}}});
@@ -135,5 +201,27 @@ mod tests {
             move |all| all["plugins"][0]["configuration"]["exemptions"] = exempt,
             Err("plugins[0].configuration: unknown field `users`"),
         );
+    }
+    #[test]
+    fn plugins_that_are_switched_on() {
+        let limits = json!([{"type": "Server", "qps": 1, "burst": 1}]);
+        let told = json!({"apiVersion": "apiserver.config.k8s.io/v1", "kind": KIND, "plugins": [
+            {"name": "EventRateLimit", "configuration": {"apiVersion": "eventratelimit.admission.k8s.io/v1alpha1",
+                "kind": "Configuration", "limits": limits}}]});
+        let told = AdmissionConfiguration::parse(told.to_string().as_bytes(), |_| Err("no files".to_owned()));
+        let told = told.expect("a configuration");
+        let silent = AdmissionConfiguration::default();
+        let empty = "EventRateLimit: limits: Invalid value: null: must not be empty";
+        let unknown = "admission plugin \"AlwaysDeny\" is unknown";
+        let check = |configuration: &AdmissionConfiguration, names: &[&str], want: Result<bool, &str>| {
+            let got = configuration.clone().enable(names.iter().copied());
+            let got = got.as_ref().map(|all| all.event_limits().is_some()).map_err(String::as_str);
+            assert_eq!(got, want, "{names:?}");
+        };
+        check(&told, &[], Ok(false));
+        check(&told, &["NodeRestriction", "EventRateLimit"], Ok(true));
+        check(&silent, &["PodSecurity"], Ok(false));
+        check(&silent, &["EventRateLimit"], Err(empty));
+        check(&told, &["AlwaysDeny"], Err(unknown));
     }
 }

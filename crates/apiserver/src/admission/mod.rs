@@ -7,7 +7,7 @@
 //! A plugin is a pure function of the request and of objects that it named beforehand
 //! ([`AdmissionPlugin::needs`]), some of them by what it found in others ([`AdmissionPlugin::follows`]).
 //! What it pins becomes a precondition of the write, so that nothing is admitted on the grounds of an
-//! object that has changed meanwhile.
+//! object that has changed meanwhile. One alone remembers what was asked before, `event_rate`.
 
 pub(crate) mod accepted;
 mod account_secret;
@@ -17,6 +17,7 @@ mod configuration;
 mod consult;
 mod definition;
 mod device_admin;
+mod event_rate;
 pub(crate) mod extend;
 pub(crate) mod flow_schema;
 mod found;
@@ -242,7 +243,9 @@ pub(crate) fn built_in(
     configuration: AdmissionConfiguration,
     pod_security: &PodSecurityMetrics,
 ) -> Vec<Box<dyn AdmissionPlugin>> {
-    vec![
+    // Off unless it is named.
+    let event_rate = configuration.event_limits().map(event_rate::EventRateLimit::new);
+    let mut plugins: Vec<Box<dyn AdmissionPlugin>> = vec![
         Box::new(namespace::NamespaceLifecycle),
         Box::new(definition::Definitions),
         Box::new(crate::aggregate::ApiServices),
@@ -257,6 +260,11 @@ pub(crate) fn built_in(
         }),
         Box::new(priority::Priority),
         Box::new(pod::DefaultTolerations),
+    ];
+    if let Some(event_rate) = event_rate {
+        plugins.push(Box::new(event_rate));
+    }
+    let others: [Box<dyn AdmissionPlugin>; 11] = [
         Box::new(persistent::DefaultStorageClass),
         Box::new(persistent::StorageObjectInUse),
         Box::new(persistent::ClaimResize),
@@ -268,5 +276,7 @@ pub(crate) fn built_in(
         Box::new(flow_schema::FlowSchemas),
         Box::new(ServiceAddresses::new(network.clone())),
         Box::new(quota::ResourceQuota { limits: configuration.resource_quota }),
-    ]
+    ];
+    plugins.extend(others);
+    plugins
 }

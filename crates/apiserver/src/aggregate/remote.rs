@@ -51,6 +51,7 @@ pub(super) async fn call(
             (Some(pem), _) => Trust::Authorities(pem.clone()),
             (None, _) => Trust::Own,
         },
+        credentials: None,
         headers: HeaderMap::new(),
         body: Bytes::new(),
         timeout_ms,

@@ -14,6 +14,7 @@ mod cel;
 mod conversion;
 mod flow;
 mod health;
+mod impersonation;
 mod pod_security;
 mod process;
 mod store;
@@ -141,6 +142,7 @@ pub(crate) struct Metrics {
     pub(crate) cel: cel::CelMetrics,
     pub(crate) flow: flow::FlowMetrics,
     pub(crate) health: health::HealthMetrics,
+    pub(crate) impersonation: impersonation::ImpersonationMetrics,
     translated: Family<AnsweredLabels, Counter>,
     tunnelled: Family<AnsweredLabels, Counter>,
     pub(crate) store: store::StoreMetrics,
@@ -249,6 +251,7 @@ impl Metrics {
             cel: cel::CelMetrics::new(),
             flow: flow::FlowMetrics::new(),
             health: health::HealthMetrics::new(),
+            impersonation: impersonation::ImpersonationMetrics::new(),
             translated: Family::default(),
             tunnelled: Family::default(),
             store: store::StoreMetrics::new(),
@@ -296,6 +299,7 @@ impl Metrics {
             metrics.tunnelled.clone(),
         );
         metrics.access.register(registry);
+        metrics.impersonation.register(registry);
         metrics.admission.register(registry);
         pod_security.register(registry);
         metrics.conversion.register(registry);

@@ -1,5 +1,7 @@
 //! What Prometheus' client libraries tell of a process.
 
+use jiff::Timestamp;
+
 use super::text::single;
 
 /// A process as the operating system sees it. The shell fills it in; the logic has no such thing.
@@ -20,6 +22,12 @@ pub struct ProcessStats {
 }
 
 impl ProcessStats {
+    /// When it began.
+    #[must_use]
+    pub fn started(&self) -> Option<Timestamp> {
+        Timestamp::from_second(self.started_unix_s as i64).ok()
+    }
+
     /// All of it in Prometheus' text form.
     #[must_use]
     pub fn text(&self) -> String {

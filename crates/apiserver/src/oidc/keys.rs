@@ -126,6 +126,7 @@ async fn get(env: &dyn Env, provider: &Provider, url: &str) -> Result<Bytes, Str
         port,
         path_and_query,
         trust: provider.authorities_pem.clone().map_or(Trust::Own, Trust::Authorities),
+        credentials: None,
         headers,
         body: Bytes::new(),
         timeout_ms: TIMEOUT_MS,

@@ -10,8 +10,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use carrack_auth::tls::{self, Reloadable};
-use http::header::HOST;
-use http::{Request, Uri};
+use http::header::{AUTHORIZATION, HOST};
+use http::{HeaderValue, Request, Uri};
 use http_body_util::{BodyExt as _, Full, Limited};
 use hyper::client::conn::{http1, http2};
 use hyper_util::rt::{TokioExecutor, TokioIo};
@@ -29,8 +29,11 @@ const MAX_KEPT: usize = 256;
 /// Most idle connections to one server.
 const MAX_IDLE: usize = 16;
 
-/// Whom to call: name, place and port, and by which authorities it is trusted.
-type Peer = (String, String, Trust);
+/// By which authorities a server is trusted, and which certificate it is shown, in PEM; an empty one is the process's own.
+type Terms = (Trust, String);
+
+/// Whom to call: name, place and port, and on which terms.
+type Peer = (String, String, Terms);
 
 /// A connection on which requests can be sent: one at a time, or many.
 enum Sender {
@@ -50,7 +53,7 @@ struct Shared {
     /// The client certificate that is shown.
     identity: Option<Arc<Reloadable>>,
     kept: Mutex<BTreeMap<Peer, Vec<Sender>>>,
-    trusted: Mutex<BTreeMap<Trust, Arc<ClientConfig>>>,
+    trusted: Mutex<BTreeMap<Terms, Arc<ClientConfig>>>,
 }
 
 impl Outbound {
@@ -64,9 +67,10 @@ impl Outbound {
 
     /// Makes a call.
     #[must_use]
-    pub fn call(&self, call: Call) -> Calling {
+    pub fn call(&self, mut call: Call) -> Calling {
         let shared = Arc::clone(&self.shared);
         Box::pin(async move {
+            authorize(&mut call)?;
             let timeout = Duration::from_millis(call.timeout_ms);
             let answered = tokio::time::timeout(timeout, shared.exchange(&call)).await;
             answered.unwrap_or_else(|_| {
@@ -85,7 +89,7 @@ impl Outbound {
         let (shared, call) = (Arc::clone(&self.shared), call.clone());
         Box::pin(async move {
             let dial = async {
-                let mut tls = (*shared.tls(&call.trust)?).clone();
+                let mut tls = (*shared.tls(&call)?).clone();
                 tls.alpn_protocols = vec![b"http/1.1".to_vec()];
                 shared.secure(&call, Arc::new(tls)).await
             };
@@ -96,7 +100,22 @@ impl Outbound {
 }
 
 fn peer(call: &Call) -> Peer {
-    (call.server_name.clone(), format!("{} {}", call.place(), call.port), call.trust.clone())
+    (call.server_name.clone(), format!("{} {}", call.place(), call.port), terms(call))
+}
+
+fn terms(call: &Call) -> Terms {
+    let shown = call.credentials.as_ref().and_then(|credentials| credentials.client.as_ref());
+    (call.trust.clone(), shown.map(|pair| pair.certificate.clone()).unwrap_or_default())
+}
+
+/// Has a call say who makes it, where that is not told by a certificate. A token's file is read for each.
+fn authorize(call: &mut Call) -> Result<(), CallError> {
+    let Some(credentials) = &call.credentials else { return Ok(()) };
+    let Some(said) = credentials.authorization().map_err(failed)? else { return Ok(()) };
+    let mut value = HeaderValue::from_str(said.expose()).map_err(failed)?;
+    value.set_sensitive(true);
+    call.headers.insert(AUTHORIZATION, value);
+    Ok(())
 }
 
 fn failed(error: impl std::error::Error) -> CallError {
@@ -156,23 +175,26 @@ impl Shared {
         self.kept.lock().unwrap_or_else(PoisonError::into_inner).remove(peer);
     }
 
-    fn tls(&self, trust: &Trust) -> Result<Arc<ClientConfig>, CallError> {
+    fn tls(&self, call: &Call) -> Result<Arc<ClientConfig>, CallError> {
+        let terms = terms(call);
         let mut trusted = self.trusted.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(config) = trusted.get(trust) {
+        if let Some(config) = trusted.get(&terms) {
             return Ok(Arc::clone(config));
         }
-        let trusts = match trust {
+        let trusts = match &call.trust {
             Trust::Own => tls::Trust::Authorities(&self.authorities),
             Trust::Authorities(pem) => tls::Trust::Authorities(pem),
             Trust::Anybody => tls::Trust::Anybody,
         };
-        let mut config = tls::client_config(trusts, self.identity.clone()).map_err(failed)?;
+        let shown = call.credentials.as_ref().and_then(|credentials| credentials.client.as_ref());
+        let shown = shown.map(Reloadable::new).transpose().map_err(failed)?;
+        let mut config = tls::client_config(trusts, shown.or_else(|| self.identity.clone())).map_err(failed)?;
         config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
         if trusted.len() >= MAX_KEPT {
             trusted.clear();
         }
         let config = Arc::new(config);
-        trusted.insert(trust.clone(), Arc::clone(&config));
+        trusted.insert(terms, Arc::clone(&config));
         Ok(config)
     }
 
@@ -189,7 +211,7 @@ impl Shared {
     }
 
     async fn connect(&self, call: &Call) -> Result<Sender, CallError> {
-        let stream = self.secure(call, self.tls(&call.trust)?).await?;
+        let stream = self.secure(call, self.tls(call)?).await?;
         let is_h2 = stream.get_ref().1.alpn_protocol() == Some(b"h2");
         let io = TokioIo::new(stream);
         if is_h2 {

@@ -202,5 +202,11 @@ fn nodes_ask_for_certificates_of_their_own_pods() {
         cluster.request(Caller::node("n1"), Method::GET, &path, &[], String::new().into())
     };
     assert_eq!(list("fieldSelector=spec.nodeName%3Dn1").expect(200)["items"][0]["metadata"]["name"], "a");
-    list("").refused(403, "Forbidden", "can only list/watch podcertificaterequests with spec.nodeName field selector");
+    list("").refused(403, "Forbidden", "can only list/watch podcertificaterequests with nodeName field selector");
+    let get = |node: &str| {
+        let path = format!("{CERTIFICATES}/a");
+        cluster.request(Caller::node(node), Method::GET, &path, &[], String::new().into())
+    };
+    get("n1").expect(200);
+    get("n2").refused(403, "Forbidden", "no relationship found between node 'n2' and this object");
 }

@@ -97,6 +97,18 @@ fn health_and_version() {
     let version = cluster.get("/version").expect(200);
     assert_eq!(version["minor"], "36");
     assert_eq!(version["gitVersion"], concat!("v1.36.1+carrack.", env!("CARGO_PKG_VERSION")));
+    let status = cluster.get_as("/statusz", "application/json;v=v1beta1;g=config.k8s.io;as=Statusz").expect(200);
+    assert_eq!((&status["kind"], &status["metadata"]["name"]), (&json!("Statusz"), &json!("kube-apiserver")));
+    let text = cluster.get_as("/statusz", "text/plain").expect(200);
+    assert!(text.as_str().is_some_and(|text| text.contains("Paths: /flagz /healthz /livez /metrics")));
+    let flags = cluster.get_as("/flagz", "application/json;v=v1beta1;g=config.k8s.io;as=Flagz").expect(200);
+    assert_eq!((&flags["kind"], &flags["flags"]), (&json!("Flagz"), &json!({})));
+    cluster.get_as("/statusz", "application/json").refused(406, "NotAcceptable", "as=Statusz");
+    let monitor = |path: &str| {
+        let caller = Caller::new("probe", ["system:monitoring"]);
+        cluster.request(caller, Method::GET, path, &[], Bytes::new()).code
+    };
+    assert_eq!(["/statusz", "/flagz", "/debug/store/backup"].map(monitor), [200, 200, 403]);
 }
 
 /// A store that is elsewhere, and does not say a word.

@@ -15,6 +15,7 @@ mod crd_changes;
 mod delete;
 mod devices;
 mod discovery;
+mod event_rate;
 mod former;
 mod fuzz;
 mod harness;

@@ -107,6 +107,18 @@ fn acting_as_somebody_else() {
         "Forbidden",
         "User \"joe\" cannot impersonate resource \"users\"",
     );
+    let text = cluster.get("/metrics").expect(200);
+    let text = text.as_str().expect("text");
+    for line in [
+        "apiserver_impersonation_attempts_total{status=\"user-info\"} 2",
+        "apiserver_impersonation_attempts_total{status=\"failed\"} 1",
+        "apiserver_impersonation_duration_seconds_count{status=\"failed\"} 1",
+        "apiserver_impersonation_authorization_attempts_total{mode=\"user-info\",decision=\"denied\"} 1",
+        "apiserver_impersonation_authorization_attempts_total{mode=\"legacy\",decision=\"denied\"} 1",
+        "apiserver_impersonation_authorization_duration_seconds_count{mode=\"legacy\",decision=\"denied\"} 1",
+    ] {
+        assert!(text.lines().any(|found| found == line), "{line}\n{text}");
+    }
 }
 
 #[test]

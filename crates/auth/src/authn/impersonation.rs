@@ -19,6 +19,9 @@ use crate::caller::{
 pub use modes::verb_on;
 use modes::{Asker, Mode};
 
+/// The way of those who may act as somebody else whatever they ask for, as it is counted.
+const LEGACY: &str = "legacy";
+
 const HEADER_USER: &str = "impersonate-user";
 const HEADER_GROUP: &str = "impersonate-group";
 const HEADER_UID: &str = "impersonate-uid";
@@ -55,6 +58,17 @@ pub struct Impersonated {
     pub constraint: Option<&'static str>,
 }
 
+/// Is told of each question whether the caller may act so: the way in which he acts as somebody else, and whether he may.
+pub type Checked<'a> = &'a dyn Fn(&'static str, bool);
+
+impl Impersonated {
+    /// The way in which the caller acts as somebody else.
+    #[must_use]
+    pub fn mode(&self) -> &'static str {
+        self.constraint.map_or(LEGACY, |verb| verb.strip_prefix("impersonate:").unwrap_or(verb))
+    }
+}
+
 /// As whom the request is to be made: none when it does not ask to be made as somebody else.
 ///
 /// Who may make it as somebody else, but not as this one, is told so; all others are told that they may not act as others.
@@ -67,11 +81,12 @@ pub fn impersonate(
     caller: &Caller,
     request: &Attributes<'_>,
     headers: &HeaderMap,
+    checked: Checked<'_>,
 ) -> Result<Option<Impersonated>, ImpersonationError> {
     let Some(wanted) = wanted(headers)? else {
         return Ok(None);
     };
-    let asker = Asker { authorizer, caller };
+    let asker = Asker { authorizer, caller, checked };
     let mut told = None;
     for mode in Mode::ALL {
         if !mode.fits(caller, &wanted) || !asker.may_act(mode, request) {

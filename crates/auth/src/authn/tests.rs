@@ -152,7 +152,7 @@ fn acting_as_somebody_else() {
     ]));
     let jane = Caller::new("jane", Vec::<String>::new());
     let list = Attributes::resource("list", "", "pods");
-    let ask = |pairs: &[(&str, &str)]| impersonate(&authorizer, &jane, &list, &headers(pairs));
+    let ask = |pairs: &[(&str, &str)]| impersonate(&authorizer, &jane, &list, &headers(pairs), &|_, _| {});
     assert_eq!(ask(&[]), Ok(None));
     let groups = |pairs: &[(&str, &str)]| ask(pairs).expect("allowed").expect("somebody").caller.groups;
     assert_eq!(groups(&[("impersonate-user", "bob")]), ["system:authenticated"]);
@@ -216,7 +216,7 @@ fn acting_as_somebody_else_for_some_requests() {
     let account = |nodes: &[&str]| on_node(Caller::service_account("ns", "agent", "u"), nodes);
     let check = |caller: &Caller, verb: &str, pairs: &[(&str, &str)], want: &str| {
         let request = Attributes::resource(verb, "", "pods").in_namespace("ns");
-        let got = match impersonate(&authorizer, caller, &request, &headers(pairs)) {
+        let got = match impersonate(&authorizer, caller, &request, &headers(pairs), &|_, _| {}) {
             Ok(Some(one)) => {
                 format!(
                     "{} {} {}",

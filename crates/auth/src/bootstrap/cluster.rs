@@ -36,7 +36,10 @@ fn people(b: &mut Builder) {
     );
     b.cluster_role(
         "system:monitoring",
-        vec![paths("get", "/healthz /healthz/* /livez /livez/* /metrics /metrics/slis /readyz /readyz/*")],
+        vec![paths(
+            "get",
+            "/flagz /healthz /healthz/* /livez /livez/* /metrics /metrics/slis /readyz /readyz/* /statusz",
+        )],
     );
     b.cluster_role(
         "system:service-account-issuer-discovery",

@@ -35,7 +35,7 @@ pub fn node_rules() -> Vec<Rule> {
         rule("get", &["resource.k8s.io"], "resourceclaims"),
         rule("create delete deletecollection get list patch update watch", &["resource.k8s.io"], "resourceslices"),
         rule(READ, &["certificates.k8s.io"], "clustertrustbundles"),
-        rule("create list watch", &["certificates.k8s.io"], "podcertificaterequests"),
+        rule("create get list watch", &["certificates.k8s.io"], "podcertificaterequests"),
     ]
 }
 

@@ -4,6 +4,7 @@
 //! stores it (0600, atomically); [`Kubeconfig::load`] reads one, [`Kubeconfig::resolve`] follows a
 //! context to what a client needs: [`Target`].
 
+mod credentials;
 mod model;
 mod target;
 #[cfg(test)]
@@ -11,6 +12,7 @@ mod tests;
 
 use std::path::{Path, PathBuf};
 
+pub use credentials::Credentials;
 pub use model::{AuthInfo, Cluster, Context, Kubeconfig, NamedAuthInfo, NamedCluster, NamedContext};
 pub use target::{Target, Token};
 

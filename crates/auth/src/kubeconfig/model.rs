@@ -109,9 +109,12 @@ pub struct AuthInfo {
     /// Path of a file with a bearer token, read again as it changes; goes before `token`.
     #[serde(rename = "tokenFile", skip_serializing_if = "Option::is_none")]
     pub token_file: Option<String>,
-    /// Basic authentication (not supported).
+    /// The name of basic authentication, which is good for webhooks alone.
     #[serde(skip_serializing)]
     pub username: Option<String>,
+    /// Its password.
+    #[serde(skip_serializing, deserialize_with = "secret::deserialize")]
+    pub password: Option<Secret>,
     /// A credential plugin (not supported).
     #[serde(skip_serializing)]
     pub exec: Option<serde::de::IgnoredAny>,

@@ -1,12 +1,11 @@
 //! What a client needs to talk to a cluster, taken together from a context.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 
-use base64::Engine as _;
-use base64::engine::general_purpose::STANDARD;
 use rustls::ClientConfig;
 
+use super::credentials::{Credentials, pem};
 use super::model::Kubeconfig;
 use super::{KubeconfigError, read_bounded};
 use crate::pki::KeyPairPem;
@@ -72,13 +71,9 @@ impl Kubeconfig {
         let user = self.users.iter().find(|u| u.name == context.user);
         let user = &user.ok_or_else(|| missing("user", &context.user))?.user;
 
-        let unsupported = [
-            (user.exec.is_some(), "a credential plugin (exec)"),
-            (user.auth_provider.is_some(), "an auth-provider"),
-            (user.username.is_some(), "a user name with password"),
-        ];
-        if let Some((_, what)) = unsupported.into_iter().find(|(used, _)| *used) {
-            return Err(KubeconfigError::Unsupported { user: context.user.clone(), what });
+        let Credentials { client, token, basic } = user.credentials(&context.user)?;
+        if basic.is_some() {
+            return Err(KubeconfigError::Unsupported { user: context.user.clone(), what: "a user name with password" });
         }
         let host = cluster.server.strip_prefix("https://").unwrap_or_default();
         if host.trim_end_matches('/').is_empty() {
@@ -93,24 +88,6 @@ impl Kubeconfig {
         if ca_pem.is_none() && !insecure {
             return Err(KubeconfigError::MissingField("certificate-authority"));
         }
-        let certificate = pem(
-            user.client_certificate_data.as_deref(),
-            user.client_certificate.as_deref(),
-            "client-certificate-data",
-        )?;
-        let key =
-            pem(user.client_key_data.as_ref().map(Secret::expose), user.client_key.as_deref(), "client-key-data")?;
-        let client = match (certificate, key) {
-            (Some(certificate), Some(key)) => Some(KeyPairPem { certificate, key: Secret::new(key) }),
-            (None, None) => None,
-            (Some(_), None) => return Err(KubeconfigError::MissingField("client-key")),
-            (None, Some(_)) => return Err(KubeconfigError::MissingField("client-certificate")),
-        };
-        let token = match (&user.token_file, &user.token) {
-            (Some(file), _) if !file.is_empty() => Some(Token::File(PathBuf::from(file))),
-            (_, Some(token)) if !token.is_empty() => Some(Token::Inline(token.clone())),
-            _ => None,
-        };
         Ok(Target {
             server: cluster.server.trim_end_matches('/').to_owned(),
             ca_pem,
@@ -149,14 +126,4 @@ impl Target {
         let host = host.trim_start_matches('[').trim_end_matches(']');
         Ok((host.to_owned(), uri.port_u16().unwrap_or(443)))
     }
-}
-
-/// PEM text from a `-data` field or the file beside it; the field goes first, as in client-go.
-fn pem(data: Option<&str>, path: Option<&str>, field: &'static str) -> Result<Option<String>, KubeconfigError> {
-    if let Some(data) = data.filter(|d| !d.is_empty()) {
-        let text: String = data.chars().filter(|c| !c.is_whitespace()).collect();
-        let bytes = STANDARD.decode(text).map_err(|_| KubeconfigError::Data(field))?;
-        return String::from_utf8(bytes).map(Some).map_err(|_| KubeconfigError::Data(field));
-    }
-    path.filter(|p| !p.is_empty()).map(|p| read_bounded(Path::new(p))).transpose()
 }

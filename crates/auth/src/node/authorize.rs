@@ -73,7 +73,7 @@ pub fn authorize(graph: &Graph, node: &str, attributes: &Attributes<'_>) -> Resu
         }
         ("storage.k8s.io", "csinodes") => own(a, node, "a CSINode"),
         ("resource.k8s.io", "resourceslices") => slice(graph, node, a),
-        ("certificates.k8s.io", "podcertificaterequests") => certificate(a, node),
+        ("certificates.k8s.io", "podcertificaterequests") => certificate(graph, node, a),
         ("", "nodes") => own_node(a, node),
         ("", "pods") => pod(graph, node, a),
         _ => by_rules(a),
@@ -156,16 +156,19 @@ fn slice(graph: &Graph, node: &str, a: &Attributes<'_>) -> Result<(), String> {
     }
 }
 
-/// Certificates of pods: a kubelet watches what becomes of its own requests.
-fn certificate(a: &Attributes<'_>, node: &str) -> Result<(), String> {
-    match (a.subresource, a.verb) {
+/// Certificates of pods: a kubelet reads what becomes of its own requests.
+fn certificate(graph: &Graph, node: &str, a: &Attributes<'_>) -> Result<(), String> {
+    if !a.subresource.is_empty() {
+        return Err("nodes may not access the status subresource of PodCertificateRequests".to_owned());
+    }
+    match a.verb {
         // Admission keeps these to pods that run on the node.
-        ("", "create") => Ok(()),
-        ("", "list" | "watch") if selects(a, "spec.nodeName", node) => Ok(()),
-        ("", "list" | "watch") => {
-            Err("can only list/watch podcertificaterequests with spec.nodeName field selector".to_owned())
-        }
-        _ => Err(String::new()),
+        "create" => Ok(()),
+        "get" if graph.certificate_request_is_of(node, a.namespace, a.name) => Ok(()),
+        "get" => Err(format!("no relationship found between node '{node}' and this object")),
+        "list" | "watch" if selects(a, "spec.nodeName", node) => Ok(()),
+        "list" | "watch" => Err("can only list/watch podcertificaterequests with nodeName field selector".to_owned()),
+        verb => Err(format!("nodes may not {verb} podcertificaterequests")),
     }
 }
 
@@ -245,6 +248,10 @@ mod tests {
             "va1",
             r#"{"spec":{"nodeName":"n1","attacher":"d","source":{}}}"#,
         );
+        let request = r#"{"spec":{"nodeName":"n1","podName":"web"}}"#;
+        feed("certificates.k8s.io", "podcertificaterequests", "ns", "own", request);
+        let theirs = r#"{"spec":{"nodeName":"n2","podName":"other"}}"#;
+        feed("certificates.k8s.io", "podcertificaterequests", "ns", "theirs", theirs);
         graph
     }
 
@@ -309,6 +316,10 @@ mod tests {
         check(Attributes { field_selector: "spec.nodeName=n1", ..requests("watch") }, true);
         check(Attributes { field_selector: "spec.nodeName=n2", ..requests("watch") }, false);
         check(requests("list"), false);
+        for (namespace, name, want) in [("ns", "own", true), ("ns", "theirs", false), ("other", "own", false)] {
+            check(requests("get").in_namespace(namespace).named(name), want);
+        }
+        check(requests("get").in_namespace("ns").named("own").with_subresource("status"), false);
         check(requests("update").in_namespace("ns").named("x").with_subresource("status"), false);
         check(at("list", "", "pods"), false);
         check(at("update", "", "pods").in_namespace("ns").named("web").with_subresource("status"), true);

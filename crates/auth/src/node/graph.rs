@@ -4,7 +4,7 @@
 //! ```text
 //!  node ◄─ pod ◄─ secret, configmap, serviceaccount, persistentvolumeclaim, resourceclaim
 //!                                    persistentvolumeclaim ◄─ persistentvolume ◄─ secret
-//!  node ◄─ volumeattachment
+//!  node ◄─ volumeattachment, resourceslice, podcertificaterequest
 //! ```
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -55,6 +55,7 @@ pub struct Graph {
     volumes_of_secret: BTreeMap<Name, BTreeSet<String>>,
     attachments: BTreeMap<String, String>,
     slices: BTreeMap<String, String>,
+    certificate_requests: BTreeMap<Name, String>,
 }
 
 /// Why an object could not be taken into the graph.
@@ -172,6 +173,17 @@ impl Graph {
                     }
                 }
             }
+            ("certificates.k8s.io", "podcertificaterequests") => {
+                let key = (namespace.to_owned(), name.to_owned());
+                self.certificate_requests.remove(&key);
+                if let Some(json) = json {
+                    let raw: RawNodeNamed =
+                        serde_json::from_slice(json).map_err(|e| failed("podcertificaterequests", e))?;
+                    if let Some(node) = raw.spec.node_name {
+                        self.certificate_requests.insert(key, node);
+                    }
+                }
+            }
             _ => return Ok(false),
         }
         Ok(true)
@@ -273,6 +285,12 @@ impl Graph {
     #[must_use]
     pub fn attaches_to(&self, node: &str, attachment: &str) -> bool {
         self.attachments.get(attachment).is_some_and(|n| n == node)
+    }
+
+    /// Whether the request of a pod's certificate is the node's.
+    #[must_use]
+    pub fn certificate_request_is_of(&self, node: &str, namespace: &str, name: &str) -> bool {
+        self.certificate_requests.get(&(namespace.to_owned(), name.to_owned())).is_some_and(|n| n == node)
     }
 
     /// Whether the resource slice is the node's.

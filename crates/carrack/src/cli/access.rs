@@ -22,10 +22,13 @@ pub struct AccessArgs {
     /// Providers of OpenID Connect whose tokens are accepted (apiserver.config.k8s.io/v1 AuthenticationConfiguration)
     #[arg(long, value_name = "FILE")]
     pub authentication_config: Option<PathBuf>,
-    /// What admission plugins are told: defaults and exemptions of PodSecurity, what nobody has without a ResourceQuota
-    /// (apiserver.config.k8s.io/v1 AdmissionConfiguration)
+    /// What admission plugins are told: defaults and exemptions of PodSecurity, what nobody has without a ResourceQuota, limits
+    /// of EventRateLimit, credentials for webhooks (apiserver.config.k8s.io/v1 AdmissionConfiguration)
     #[arg(long, value_name = "FILE")]
     pub admission_control_config_file: Option<PathBuf>,
+    /// Admission plugins to switch on besides those that are on anyway: EventRateLimit
+    #[arg(long, value_name = "PLUGIN", value_delimiter = ',')]
+    pub enable_admission_plugins: Vec<String>,
     /// How long certificates last at most that somebody asked for, such as 24h; a year without it
     #[arg(long, value_name = "DURATION", value_parser = carrack_kubelet::configuration::duration)]
     pub cluster_signing_duration: Option<Duration>,
@@ -41,6 +44,12 @@ pub struct AccessArgs {
     /// How many older audit logs are kept
     #[arg(long, value_name = "NUMBER", default_value_t = 10)]
     pub audit_log_maxbackup: u32,
+    /// Most requests at a time that only read; 400 without it. Together with those that write they are what priority levels share
+    #[arg(long, value_name = "NUMBER")]
+    pub max_requests_inflight: Option<u32>,
+    /// Most requests at a time that write; 200 without it
+    #[arg(long, value_name = "NUMBER")]
+    pub max_mutating_requests_inflight: Option<u32>,
     /// Serve more APIs than those that are generally available, or fewer: GROUP/VERSION=true, GROUP/VERSION/RESOURCE=true,
     /// api/beta=true, api/alpha=true, api/all=true, or the same with false
     #[arg(long, value_name = "API=YES", value_delimiter = ',')]
@@ -88,11 +97,18 @@ impl AccessArgs {
             .map_err(|why| anyhow::anyhow!("{} cannot be used: {why}", path.display()))
     }
 
-    /// What admission plugins are told.
+    /// What admission plugins are told, and which are on.
     ///
     /// # Errors
-    /// The file, or one that it names, cannot be read, or says something that cannot be done.
+    /// The file, or one that it names, cannot be read, or says something that cannot be done; a plugin is not there.
     pub fn admission(&self) -> anyhow::Result<AdmissionConfiguration> {
+        self.told()?
+            .enable(self.enable_admission_plugins.iter().map(String::as_str))
+            .map_err(|why| anyhow::anyhow!("--enable-admission-plugins cannot be used: {why}"))
+    }
+
+    /// What admission plugins are told.
+    fn told(&self) -> anyhow::Result<AdmissionConfiguration> {
         let Some(path) = &self.admission_control_config_file else { return Ok(AdmissionConfiguration::default()) };
         let text = std::fs::read(path).with_context(|| format!("cannot read {}", path.display()))?;
         // As upstream: files that it names are looked for beside it.
@@ -103,6 +119,14 @@ impl AccessArgs {
         };
         AdmissionConfiguration::parse(&text, read)
             .map_err(|why| anyhow::anyhow!("{} cannot be used: {why}", path.display()))
+    }
+
+    /// How many requests are worked on at a time.
+    #[must_use]
+    pub fn in_flight(&self) -> usize {
+        let [reading, writing] = [(self.max_requests_inflight, 400), (self.max_mutating_requests_inflight, 200)]
+            .map(|(said, usual)| said.unwrap_or(usual));
+        usize::try_from(reading.saturating_add(writing)).unwrap_or(usize::MAX).max(1)
     }
 
     /// Which APIs are served.
@@ -163,6 +187,29 @@ mod tests {
             let why = said(plugin).expect_err("refused");
             assert!(why.starts_with(&file.display().to_string()) && why.contains(place), "{why}");
         }
+    }
+
+    #[test]
+    fn requests_at_a_time() {
+        for (reading, writing, want) in
+            [(None, None, 600), (Some(10), None, 210), (Some(10), Some(5), 15), (Some(0), Some(0), 1)]
+        {
+            let (max_requests_inflight, max_mutating_requests_inflight) = (reading, writing);
+            let args = AccessArgs { max_requests_inflight, max_mutating_requests_inflight, ..AccessArgs::default() };
+            assert_eq!(args.in_flight(), want, "{reading:?} {writing:?}");
+        }
+    }
+
+    #[test]
+    fn plugins_are_switched_on_by_name() {
+        let check = |names: &[&str], good: bool| {
+            let names = names.iter().map(|name| (*name).to_owned()).collect();
+            let args = AccessArgs { enable_admission_plugins: names, ..AccessArgs::default() };
+            assert_eq!(args.admission().is_ok(), good, "{:?}", args.enable_admission_plugins);
+        };
+        check(&["NodeRestriction", "ResourceQuota"], true);
+        check(&["EventRateLimit"], false);
+        check(&["NoSuchPlugin"], false);
     }
 
     #[test]

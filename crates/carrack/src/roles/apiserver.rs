@@ -31,7 +31,7 @@ use crate::cli::access::AccessArgs;
 use crate::cli::roles::ApiserverArgs;
 use crate::cli::store::{Choice, StoreArgs};
 use crate::kubeconfig::CLUSTER;
-use crate::{logging, network, process};
+use crate::{flags, logging, network, process};
 
 /// The issuer of service account tokens, which is also their audience.
 pub const ISSUER: &str = "https://kubernetes.default.svc.cluster.local";
@@ -171,6 +171,7 @@ impl Role {
         config.authentication = access.authentication(ISSUER)?;
         config.authenticator = Some(authenticator.with_anonymous(config.authentication.anonymous.clone()));
         config.audit = access.audit()?;
+        config.flags = flags::told().clone();
         config.issuer = Some(Issuer::new(ISSUER, key));
         config.admission = access.admission()?;
         config.plugins = plugins(access.gpu_annotations());
@@ -200,7 +201,7 @@ impl Role {
             listener,
             tls,
             nodes: Arc::new(TlsNodeProxy::new(nodes)),
-            settings: Settings::default(),
+            settings: Settings { max_in_flight: access.in_flight(), ..Settings::default() },
             renewals: vec![
                 renewal::serving(Server::Apiserver, sans(endpoint), certificate),
                 renewal::client(Identity::ApiserverKubeletClient, client),

@@ -38,7 +38,8 @@ pub async fn run(
         let requests = Requests::of(&listen.server);
         transport = requests.counted(transport);
         let metrics = diagnostics::measures(asks, requests);
-        let address = diagnostics::serve(listen, metrics, transport.clone(), serving).await?;
+        let address =
+            diagnostics::serve("kube-controller-manager", listen, metrics, transport.clone(), serving).await?;
         tracing::info!(%address, "metrics are served");
     }
     let config = Config { collected: collected(), ca_pem: ca_pem.to_owned(), ..Config::default() };

@@ -1,4 +1,4 @@
-//! What a role tells of itself over HTTPS: `/metrics`, and whether it is well.
+//! What a role tells of itself over HTTPS: `/metrics`, `/statusz`, `/flagz`, and whether it is well.
 //!
 //! As with upstream's components, `/healthz`, `/livez` and `/readyz` are for everybody; for all else, their checks one by
 //! one among it, the API server is asked who somebody is (by a TokenReview, unless a client certificate of the cluster's
@@ -12,7 +12,9 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use bytes::Bytes;
-use carrack_apiserver::{Query, delegated, health};
+use carrack_apiserver::zpages::statusz::Program;
+use carrack_apiserver::zpages::{Page, flagz, statusz};
+use carrack_apiserver::{ProcessStats, Query, Status, delegated, health};
 use carrack_auth::Caller;
 use carrack_auth::pki::{KeyPairPem, Sans};
 use carrack_auth::tls::{self, Clients, Reloadable, ServerTls};
@@ -26,6 +28,7 @@ use http_body_util::Full;
 use hyper::body::Incoming;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
+use jiff::Timestamp;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 use tokio_rustls::TlsAcceptor;
@@ -33,6 +36,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::credentials::Files;
 use crate::cli::roles::SecureArgs;
+use crate::{flags, process};
 
 /// How many connections there may be.
 const MOST_CONNECTIONS: usize = 64;
@@ -87,16 +91,18 @@ impl<const PORT: u16> SecureArgs<PORT> {
 }
 
 struct Shared {
+    component: &'static str,
     clients: Clients,
     metrics: Metrics,
     api: Arc<dyn Transport>,
 }
 
-/// Listens; returns once the port is had, and serves until `stop`.
+/// Listens, as this component of upstream's; returns once the port is had, and serves until `stop`.
 ///
 /// # Errors
 /// The port is taken, or a certificate cannot be used.
 pub async fn serve(
+    component: &'static str,
     listen: Listen,
     metrics: Metrics,
     api: Arc<dyn Transport>,
@@ -120,7 +126,7 @@ pub async fn serve(
     let listener =
         TcpListener::bind(listen.address).await.with_context(|| format!("cannot listen on {}", listen.address))?;
     let address = listener.local_addr().context("a listener has no address")?;
-    let shared = Arc::new(Shared { clients, metrics, api });
+    let shared = Arc::new(Shared { component, clients, metrics, api });
     tokio::spawn(async move {
         let places = Arc::new(Semaphore::new(MOST_CONNECTIONS));
         loop {
@@ -207,6 +213,21 @@ fn typed(status: StatusCode, content_type: &'static str, text: impl Into<Bytes>)
     response
 }
 
+/// Which program this is, and since when it runs.
+fn status_page(component: &'static str, headers: &http::HeaderMap) -> Result<Page, Status> {
+    let started = process::stats().as_ref().and_then(ProcessStats::started);
+    let paths = &[flagz::PATH, "/healthz", "/livez", "/metrics", "/readyz", statusz::PATH];
+    let now = Timestamp::from_second(super::apiserver::now_unix_s()).unwrap_or(Timestamp::UNIX_EPOCH);
+    Program { component, started, paths }.page(now, headers)
+}
+
+fn page(told: Result<Page, Status>) -> Response<Full<Bytes>> {
+    match told {
+        Ok((media_type, text)) => typed(StatusCode::OK, media_type, text),
+        Err(refused) => reply(StatusCode::NOT_ACCEPTABLE, refused.message),
+    }
+}
+
 async fn answer(shared: &Shared, caller: Option<Caller>, head: &http::request::Parts) -> Response<Full<Bytes>> {
     let path = head.uri.path();
     let is_open = matches!(path, "/healthz" | "/livez" | "/readyz");
@@ -222,11 +243,16 @@ async fn answer(shared: &Shared, caller: Option<Caller>, head: &http::request::P
             None => reply(StatusCode::NOT_FOUND, "404 page not found\n"),
         };
     }
-    if path != "/metrics" {
+    if !matches!(path, "/metrics" | statusz::PATH | flagz::PATH) {
         return reply(StatusCode::NOT_FOUND, "404 page not found");
     }
     if head.method != http::Method::GET {
         return reply(StatusCode::METHOD_NOT_ALLOWED, "only GET is there");
+    }
+    match path {
+        statusz::PATH => return page(status_page(shared.component, &head.headers)),
+        flagz::PATH => return page(flagz::page(shared.component, flags::told(), &head.headers)),
+        _ => {}
     }
     match (shared.metrics)().await {
         Some(text) => typed(StatusCode::OK, METRICS, text),

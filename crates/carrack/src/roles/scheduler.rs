@@ -36,7 +36,7 @@ pub async fn run(
         let requests = Requests::of(&listen.server);
         transport = requests.counted(transport);
         let metrics = diagnostics::measures(asks, requests);
-        let address = diagnostics::serve(listen, metrics, transport.clone(), serving).await?;
+        let address = diagnostics::serve("kube-scheduler", listen, metrics, transport.clone(), serving).await?;
         tracing::info!(%address, "metrics are served");
     }
     let (namespace, name) = config.lease.clone();

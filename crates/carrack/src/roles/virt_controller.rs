@@ -51,7 +51,7 @@ pub async fn run(
             let (asks, text) = (asks.clone(), measures.text() + &requests.text());
             async move { Some(text + &asks.text().await?) }.boxed()
         });
-        let address = diagnostics::serve(listen, metrics, transport.clone(), serving).await?;
+        let address = diagnostics::serve("virt-controller", listen, metrics, transport.clone(), serving).await?;
         tracing::info!(%address, "metrics are served");
     }
     if let Some(identity) = elect_as {

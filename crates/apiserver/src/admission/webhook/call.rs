@@ -8,6 +8,7 @@ use http::header::{ACCEPT, CONTENT_TYPE};
 use http::{HeaderMap, HeaderValue, Method};
 use serde_json::Value;
 
+use super::Users;
 use crate::call::{Answer, Call, Destination, Trust};
 use crate::env::Env;
 use crate::locate;
@@ -55,7 +56,13 @@ impl Client {
         Client { place, ca_pem }
     }
 
-    async fn call(&self, store: &dyn Store, env: &dyn Env, body: Bytes, timeout_ms: u64) -> Result<Call, String> {
+    async fn call(
+        &self,
+        (store, env): (&dyn Store, &dyn Env),
+        users: Option<&Users>,
+        body: Bytes,
+        timeout_ms: u64,
+    ) -> Result<Call, String> {
         let mut headers = HeaderMap::new();
         headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
         headers.insert(ACCEPT, HeaderValue::from_static("application/json, */*"));
@@ -67,19 +74,24 @@ impl Client {
             port: 0,
             path_and_query: String::new(),
             trust: self.ca_pem.clone().map_or(Trust::Own, Trust::Authorities),
+            credentials: None,
             headers,
             body,
             timeout_ms,
             max_reply_bytes: MAX_REPLY_BYTES,
         };
+        let user_for = |host: &str, port: u16| users.and_then(|users| users.find(host, port)).cloned();
         let path = match &self.place {
             Place::Nowhere(why) => return Err(why.clone()),
             Place::Url(to) => {
+                call.credentials = user_for(&to.host, to.port);
                 (call.host, call.port) = (to.host.clone(), to.port);
                 call.server_name.clone_from(&call.host);
                 to.path_and_query.clone()
             }
             Place::Service { namespace, name, port, path } => {
+                // Whatever the port of the pod is that is asked.
+                call.credentials = user_for(&format!("{name}.{namespace}.svc"), *port);
                 let located = locate::service(store, env, namespace, name, *port).await.map_err(|status| {
                     format!(
                         "Post \"https://{name}.{namespace}.svc:{port}{path}?timeout={}s\": {}",
@@ -121,16 +133,16 @@ pub(crate) fn brief(text: &str) -> &str {
     &text[..text.floor_char_boundary(100)]
 }
 
-/// Posts a review and reads what comes back as JSON.
+/// Posts a review, as the user that is for the webhook's host, and reads what comes back as JSON.
 pub(crate) async fn post(
-    store: &dyn Store,
-    env: &dyn Env,
+    (store, env): (&dyn Store, &dyn Env),
     client: &Client,
+    users: Option<&Users>,
     review: &Value,
     timeout_ms: u64,
 ) -> Result<Value, String> {
     let body = crate::present::bytes_of(review);
-    let call = client.call(store, env, body, timeout_ms).await?;
+    let call = client.call((store, env), users, body, timeout_ms).await?;
     let url = call.url();
     let answer = env.call(call).await.map_err(|error| format!("Post \"{url}\": {error}"))?;
     if !(200..300).contains(&answer.code) {

@@ -7,6 +7,7 @@
 mod call;
 mod patch;
 mod review;
+mod users;
 
 use std::collections::BTreeMap;
 
@@ -23,6 +24,7 @@ use crate::object::{Object, name};
 use crate::status::Status;
 
 pub(crate) use call::{Client, brief, post, review_version, type_of};
+pub(crate) use users::{Users, WebhookUsers};
 
 /// A webhook of a configuration.
 #[derive(Clone, Debug)]
@@ -146,7 +148,8 @@ impl Webhook {
                 .to_owned()),
             Some(version) => {
                 let server = asked.cx.server;
-                match post(&*server.store, &*server.env, &self.client, review, self.timeout_ms).await {
+                let users = Some(server.webhook_users.of(step));
+                match post((&*server.store, &*server.env), &self.client, users, review, self.timeout_ms).await {
                     Ok(answer) => {
                         let uid = review["request"]["uid"].as_str().unwrap_or_default();
                         review::read(&answer, (version, uid), step)

@@ -3,6 +3,7 @@
 
 mod conversions;
 mod reviews;
+mod users;
 
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
@@ -41,6 +42,8 @@ type Seen = Arc<Mutex<Vec<(String, Value)>>>;
 /// What the webhook server answers.
 async fn answer(seen: Seen, request: Request<hyper::body::Incoming>) -> http::Response<Full<Bytes>> {
     let path = request.uri().path().to_owned();
+    let who = request.headers().get("authorization").and_then(|value| value.to_str().ok());
+    let who = who.unwrap_or("nobody").to_owned();
     let body = request.into_body().collect().await.expect("body").to_bytes();
     let review: Value = serde_json::from_slice(&body).expect("json");
     seen.lock().expect("lock").push((path.clone(), review.clone()));
@@ -52,6 +55,7 @@ async fn answer(seen: Seen, request: Request<hyper::body::Incoming>) -> http::Re
             json!({"uid": uid, "allowed": false, "status": {"code": 409, "reason": "Conflict", "message": "not today",
                 "details": {"causes": [{"reason": "FieldValueInvalid", "message": "why", "field": "data.x"}]}}})
         }
+        "/who" => json!({"uid": uid, "allowed": true, "warnings": [who]}),
         "/annotate" => json!({"uid": uid, "allowed": true, "auditAnnotations": {"why": "it looked well"}}),
         "/move" => patch(json!([{"op": "replace", "path": "/metadata/namespace", "value": "kube-system"}])),
         "/rename" => patch(json!([{"op": "replace", "path": "/metadata/name", "value": "renamed"}])),

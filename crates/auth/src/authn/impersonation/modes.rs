@@ -10,7 +10,7 @@
 //! Upstream: `apiserver/pkg/endpoints/filters/impersonation/mode.go`
 //! (<https://kubernetes.io/docs/reference/access-authn-authz/constrained-impersonation/>).
 
-use super::{AUTHENTICATION_GROUP, ImpersonationError};
+use super::{AUTHENTICATION_GROUP, Checked, ImpersonationError};
 use crate::attributes::Attributes;
 use crate::authorizer::Authorizer;
 use crate::caller::{Caller, GROUP_MASTERS, NODE_USER_PREFIX, SERVICE_ACCOUNT_USER_PREFIX, split_service_account};
@@ -46,6 +46,11 @@ impl Mode {
             Mode::ServiceAccount => "impersonate:serviceaccount",
             Mode::UserInfo => "impersonate:user-info",
         }
+    }
+
+    /// As it is counted.
+    fn name(self) -> &'static str {
+        self.verb().strip_prefix("impersonate:").unwrap_or_default()
     }
 
     /// Whether it is a node that one acts as.
@@ -120,13 +125,16 @@ fn is_subdomain(text: &str) -> bool {
 pub(super) struct Asker<'a> {
     pub authorizer: &'a Authorizer,
     pub caller: &'a Caller,
+    pub checked: Checked<'a>,
 }
 
 impl Asker<'_> {
     /// Whether the request may be made in somebody else's name.
     pub(super) fn may_act(&self, mode: Mode, request: &Attributes<'_>) -> bool {
         let verb = verb_on(mode.verb(), request.verb);
-        self.authorizer.authorize(self.caller, &Attributes { verb: &verb, ..*request }).allowed()
+        let allowed = self.authorizer.authorize(self.caller, &Attributes { verb: &verb, ..*request }).allowed();
+        (self.checked)(mode.name(), allowed);
+        allowed
     }
 
     /// Whether it may be in their name; without a mode, for every request.
@@ -137,12 +145,15 @@ impl Asker<'_> {
         let verb = mode.map_or(FOR_EVERYTHING, Mode::verb);
         // Those who may act for every request have their rules since before there was a group for such things.
         let of_names = if mode.is_some() { AUTHENTICATION_GROUP } else { "" };
-        self.check(&match mode {
-            Some(mode) => mode.user(wanted),
-            None => named(|resource| Attributes::resource(verb, of_names, resource), wanted),
-        })?;
+        self.check(
+            mode,
+            &match mode {
+                Some(mode) => mode.user(wanted),
+                None => named(|resource| Attributes::resource(verb, of_names, resource), wanted),
+            },
+        )?;
         if !wanted.uid.is_empty() {
-            self.check(&Attributes::resource(verb, AUTHENTICATION_GROUP, "uids").named(&wanted.uid))?;
+            self.check(mode, &Attributes::resource(verb, AUTHENTICATION_GROUP, "uids").named(&wanted.uid))?;
         }
         self.may_have_groups(mode, &Attributes::resource(verb, of_names, "groups"), wanted)?;
         self.may_have_extra(mode, &Attributes::resource(verb, AUTHENTICATION_GROUP, "userextras"), wanted)
@@ -161,11 +172,11 @@ impl Asker<'_> {
                     return Err(self.refusal(&Attributes { name: unfit, ..*groups }, &why));
                 }
             }
-            if wanted.groups.len() >= MANY && self.check(&Attributes { name: "*", ..*groups }).is_ok() {
+            if wanted.groups.len() >= MANY && self.check(mode, &Attributes { name: "*", ..*groups }).is_ok() {
                 return Ok(());
             }
         }
-        wanted.groups.iter().try_for_each(|name| self.check(&Attributes { name, ..*groups }))
+        wanted.groups.iter().try_for_each(|name| self.check(mode, &Attributes { name, ..*groups }))
     }
 
     fn may_have_extra(
@@ -179,16 +190,17 @@ impl Asker<'_> {
                 return Err(self.refusal(extra, &why));
             }
             let count: usize = wanted.extra.values().map(Vec::len).sum();
-            if count >= MANY && self.check(&Attributes { subresource: "*", name: "*", ..*extra }).is_ok() {
+            if count >= MANY && self.check(mode, &Attributes { subresource: "*", name: "*", ..*extra }).is_ok() {
                 return Ok(());
             }
         }
         let mut each = wanted.extra.iter().flat_map(|(key, values)| values.iter().map(move |value| (key, value)));
-        each.try_for_each(|(key, value)| self.check(&Attributes { subresource: key, name: value, ..*extra }))
+        each.try_for_each(|(key, value)| self.check(mode, &Attributes { subresource: key, name: value, ..*extra }))
     }
 
-    fn check(&self, attributes: &Attributes<'_>) -> Result<(), ImpersonationError> {
+    fn check(&self, mode: Option<Mode>, attributes: &Attributes<'_>) -> Result<(), ImpersonationError> {
         let decision = self.authorizer.authorize(self.caller, attributes);
+        (self.checked)(mode.map_or(super::LEGACY, Mode::name), decision.allowed());
         if decision.allowed() { Ok(()) } else { Err(self.refusal(attributes, decision.reason())) }
     }
 
