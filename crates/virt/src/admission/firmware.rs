@@ -5,9 +5,26 @@ use carrack_types::kubevirt::domain::{Features, Firmware, KernelBoot};
 
 use super::{Faults, MAX_STRING, check_path, is_plain};
 
+/// What is wrong with it in a machine.
 pub(super) fn check(field: &str, domain: &DomainSpec, faults: &mut Faults) {
     let Some(firmware) = &domain.firmware else { return };
     let at = format!("{field}.firmware");
+    check_alone(&at, firmware, faults);
+    if wants_secure_boot(firmware) && !has_smm(domain.features.as_ref()) {
+        let message =
+            format!("{field} has EFI SecureBoot enabled. SecureBoot requires SMM, which is currently disabled.");
+        faults.invalid(field, message);
+    }
+    let shows = domain.devices.autoattach_graphics_device != Some(false);
+    let bios = firmware.bootloader.as_ref().and_then(|loader| loader.bios.as_ref());
+    if shows && bios.is_some_and(|bios| bios.use_serial == Some(true)) {
+        let what = "the firmware writes to the serial console only where there is no graphics device";
+        faults.unsupported(format!("{at}.bootloader.bios.useSerial"), what);
+    }
+}
+
+/// What is wrong with it whatever else the machine has. (Upstream: `validateFirmware`.)
+pub(super) fn check_alone(at: &str, firmware: &Firmware, faults: &mut Faults) {
     let serial = firmware.serial.as_deref().unwrap_or_default();
     if serial.len() > MAX_STRING {
         let message = format!("{at}.serial must be less than or equal to {MAX_STRING} in length, if specified");
@@ -24,17 +41,6 @@ pub(super) fn check(field: &str, domain: &DomainSpec, faults: &mut Faults) {
         let at = format!("{at}.bootloader");
         let message = format!("{at} has both EFI and BIOS configured, but they are mutually exclusive.");
         faults.invalid(&at, message);
-    }
-    if wants_secure_boot(firmware) && !has_smm(domain.features.as_ref()) {
-        let message =
-            format!("{field} has EFI SecureBoot enabled. SecureBoot requires SMM, which is currently disabled.");
-        faults.invalid(field, message);
-    }
-    let shows = domain.devices.autoattach_graphics_device != Some(false);
-    let bios = firmware.bootloader.as_ref().and_then(|loader| loader.bios.as_ref());
-    if shows && bios.is_some_and(|bios| bios.use_serial == Some(true)) {
-        let what = "the firmware writes to the serial console only where there is no graphics device";
-        faults.unsupported(format!("{at}.bootloader.bios.useSerial"), what);
     }
     if firmware.acpi.is_some() {
         faults.unsupported(format!("{at}.acpi"), "ACPI tables are not supported");

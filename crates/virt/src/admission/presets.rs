@@ -82,10 +82,15 @@ pub(super) fn has_some(instance: &Object) -> bool {
     annotations.is_some_and(|all| all.keys().any(|key| key.starts_with(APPLIED)))
 }
 
-/// What is wrong with a preset. (Upstream: `ValidateVMIPresetSpec`.)
+/// What is wrong with a preset. What its firmware needs of the rest of a machine, an instance may have from elsewhere, and that is
+/// judged when it is whole. (Upstream: `ValidateVMIPresetSpec`.)
 pub(super) fn check(preset: &VirtualMachineInstancePreset, faults: &mut Faults) {
     match &preset.spec.domain {
-        Some(domain) => firmware::check("spec.domain", domain, faults),
+        Some(domain) => {
+            if let Some(firmware) = &domain.firmware {
+                firmware::check_alone("spec.domain.firmware", firmware, faults);
+            }
+        }
         None => faults.required("spec.domain", "missing domain."),
     }
 }
@@ -296,5 +301,10 @@ mod tests {
         check(json!(null), &["spec.domain"]);
         check(json!({}), &[]);
         check(json!({"firmware": {"serial": "a b"}}), &["spec.domain.firmware.serial"]);
+        let loader = |loader: Value| json!({"firmware": {"bootloader": loader}});
+        check(loader(json!({"efi": {}, "bios": {}})), &["spec.domain.firmware.bootloader"]);
+        // Another preset, or the instance, has what these need.
+        check(loader(json!({"efi": {}})), &[]);
+        check(loader(json!({"bios": {"useSerial": true}})), &[]);
     }
 }

@@ -4,12 +4,16 @@
 //! one too many. An instance is named after the set's UID and the smallest number whose name nobody has, so that one that is made twice
 //! is made once. What the selector chooses and nobody owns is taken over. Finished instances are deleted and replaced,
 //! and so are those whose pod goes, such as from a node that is lost; what is going away does not count any more, and
-//! has its name until it is gone.
+//! has its name until it is gone. Only one that failed before it had a pod keeps its place for a while: the next one would fail as
+//! soon as it is made.
+
+use std::time::Duration;
 
 use carrack_engine::{
     Controller, EventRecord, Key, Plan, Premise, Refusal, Setup, Time, View, Write, controller_ref, derived_suffix,
 };
 use carrack_types::kubevirt::others::ReplicaSetStatus;
+use carrack_types::kubevirt::vmi::PhaseTransition;
 use carrack_types::kubevirt::{
     Condition, VirtualMachineInstance, VirtualMachineInstanceReplicaSet, find_condition, phase, set_condition,
 };
@@ -23,6 +27,9 @@ use crate::diff::merge_patch;
 
 /// Most instances that are made or deleted at once, as upstream.
 const BURST: usize = 10;
+
+/// How long an instance that failed before it had a pod keeps its place. (Upstream makes another one at once, and so without end.)
+const RETRY: Duration = Duration::from_secs(10);
 
 /// Most characters of what instances' names begin with, so that a name with its suffix may be a label's value.
 const STEM_MAX: usize = 57;
@@ -76,7 +83,8 @@ impl Controller for ReplicaSetController {
             return report;
         }
         // The status comes last: what is made and deleted rests on the set as it was read.
-        scale(set, &owned, view).resting_on(&Premise::unchanged(set.as_ref())).then(report)
+        let plan = scale(set, &owned, view, now).resting_on(&Premise::unchanged(set.as_ref())).then(report);
+        owned.iter().filter_map(|vmi| held(vmi, now)).fold(plan, Plan::requeue_after)
     }
 
     fn refused(&mut self, key: &Key, view: &View<'_>, refusal: &Refusal<'_>, now: Time) -> Plan {
@@ -139,16 +147,32 @@ fn claim(set: &VirtualMachineInstanceReplicaSet, owned: &[&VirtualMachineInstanc
 }
 
 /// Whether an instance counts.
-fn counts(vmi: &VirtualMachineInstance) -> bool {
-    !vmi.is_deleting() && !is_over(vmi)
+fn counts(vmi: &VirtualMachineInstance, now: Time) -> bool {
+    !vmi.is_deleting() && !is_over(vmi, now)
 }
 
 /// Whether another one takes its place: it has finished, or its pod goes, which nobody takes back. Where the node is
 /// lost, nobody may say for long what became of its guest; a set of equals need not wait for that. (Upstream:
 /// `filterUnkownVMIs` in the replica set's controller.)
-fn is_over(vmi: &VirtualMachineInstance) -> bool {
+fn is_over(vmi: &VirtualMachineInstance, now: Time) -> bool {
     let loses_pod = |ready: &Condition| ready.status == "False" && ready.reason == POD_TERMINATING;
-    vmi.is_final() || vmi.condition("Ready").is_some_and(loses_pod)
+    let is_final = vmi.is_final() && held(vmi, now).is_none();
+    is_final || vmi.condition("Ready").is_some_and(loses_pod)
+}
+
+/// How long an instance still keeps its place that failed before it had a pod: what it failed by, such as a DataVolume that is not
+/// filled any more, is there for the next one, too. By a clock that was set back since then, it does not.
+fn held(vmi: &VirtualMachineInstance, now: Time) -> Option<Duration> {
+    if vmi.phase() != phase::FAILED || vmi.is_deleting() {
+        return None;
+    }
+    let had_pod =
+        |entry: &PhaseTransition| [phase::SCHEDULING, phase::SCHEDULED, phase::RUNNING].contains(&entry.phase.as_str());
+    let entered = vmi.status.as_ref().map_or(&[][..], |status| &status.phase_transition_timestamps);
+    let at = Time::from(entered.last()?.phase_transition_timestamp.as_ref()?);
+    let left = (at + RETRY).since(now);
+    let is_held = !entered.iter().any(had_pod) && !left.is_zero() && left <= RETRY;
+    is_held.then_some(left)
 }
 
 fn wanted(set: &VirtualMachineInstanceReplicaSet) -> usize {
@@ -156,12 +180,17 @@ fn wanted(set: &VirtualMachineInstanceReplicaSet) -> usize {
 }
 
 /// Makes instances that are missing, and deletes those that are too many or have finished.
-fn scale(set: &VirtualMachineInstanceReplicaSet, owned: &[&VirtualMachineInstance], view: &View<'_>) -> Plan {
+fn scale(
+    set: &VirtualMachineInstanceReplicaSet,
+    owned: &[&VirtualMachineInstance],
+    view: &View<'_>,
+    now: Time,
+) -> Plan {
     let mut plan = Plan::none();
-    for over in owned.iter().filter(|vmi| is_over(vmi) && !vmi.is_deleting()).take(BURST) {
+    for over in owned.iter().filter(|vmi| is_over(vmi, now) && !vmi.is_deleting()).take(BURST) {
         plan = delete(set, over, plan, "Deleted finished virtual machine:");
     }
-    let mut live: Vec<&VirtualMachineInstance> = owned.iter().copied().filter(|vmi| counts(vmi)).collect();
+    let mut live: Vec<&VirtualMachineInstance> = owned.iter().copied().filter(|vmi| counts(vmi, now)).collect();
     let wanted = wanted(set);
     if live.len() > wanted {
         // Those that serve go last, and of the others the youngest first.
@@ -224,9 +253,9 @@ fn report(
     let old = set.status.clone().unwrap_or_default();
     let mut new: ReplicaSetStatus = old.clone();
     let count = |n: usize| i32::try_from(n).unwrap_or(i32::MAX);
-    let live = owned.iter().filter(|vmi| counts(vmi)).count();
+    let live = owned.iter().filter(|vmi| counts(vmi, now)).count();
     new.replicas = count(live);
-    new.ready_replicas = count(owned.iter().filter(|vmi| counts(vmi) && vmi.is_true("Ready")).count());
+    new.ready_replicas = count(owned.iter().filter(|vmi| counts(vmi, now) && vmi.is_true("Ready")).count());
     new.label_selector = selector_text(&set.spec.selector);
     let was_paused = find_condition(&old.conditions, PAUSED).is_some();
     if set.spec.paused {
@@ -235,7 +264,7 @@ fn report(
     } else {
         new.conditions.retain(|condition| condition.r#type != PAUSED);
     }
-    let finished = owned.iter().any(|vmi| is_over(vmi) && !vmi.is_deleting());
+    let finished = owned.iter().any(|vmi| is_over(vmi, now) && !vmi.is_deleting());
     match failure {
         Some((reason, why)) => {
             set_condition(&mut new.conditions, Condition::new(FAILURE, "True", reason, why), &now.meta());
@@ -279,7 +308,7 @@ mod tests {
     use carrack_types::kubevirt::{VirtualMachineInstance, VirtualMachineInstanceReplicaSet};
     use serde_json::{Value, json};
 
-    use super::{BY_ORPHANED, ReplicaSetController, by_orphaned};
+    use super::{BY_ORPHANED, Duration, ReplicaSetController, by_orphaned};
 
     fn caches(spec: Value, instances: &[Value]) -> Caches {
         let mut object = json!({"metadata": {"name": "web", "namespace": "ns", "uid": "u", "resourceVersion": "1"},
@@ -421,6 +450,32 @@ mod tests {
         let names = named(&plan(json!({"replicas": 3}), &[]));
         assert_eq!(names, named(&plan(json!({"replicas": 3}), &[])));
         assert_eq!(names.iter().collect::<std::collections::BTreeSet<_>>().len(), 3);
+    }
+
+    /// One that failed by what the next one has before it, too, is not followed by another at once, and so on.
+    #[test]
+    fn what_fails_before_it_has_a_pod_is_replaced_after_a_while() {
+        let failed = |entered: &[&str], at: &str| {
+            let entry = |phase: &&str| json!({"phase": phase, "phaseTransitionTimestamp": at});
+            let entered: Vec<Value> = entered.iter().map(entry).collect();
+            json!({"phase": "Failed", "phaseTransitionTimestamps": entered})
+        };
+        let check = |replicas: u8, instance: Value, wanted: &[&str], again_s: Option<u64>| {
+            let plan = plan(json!({"replicas": replicas}), std::slice::from_ref(&instance));
+            assert_eq!(acts(&plan), wanted, "{instance}");
+            assert_eq!(plan.requeue_after, again_s.map(Duration::from_secs), "{instance}");
+        };
+        let without = ["Pending", "Failed"];
+        let just_now = "1970-01-01T00:00:05Z";
+        check(1, failed(&without, just_now), &[], Some(6));
+        check(2, failed(&without, just_now), &["create"], Some(6));
+        check(0, failed(&without, just_now), &["delete web-0"], Some(6));
+        check(1, failed(&without, "1969-12-31T23:59:59Z"), &["delete web-0", "create"], None);
+        // The clock was set back.
+        check(1, failed(&without, "1970-01-01T01:00:00Z"), &["delete web-0", "create"], None);
+        for with_pod in [&["Pending", "Scheduling", "Failed"][..], &["Scheduled", "Failed"], &["Running", "Failed"]] {
+            check(1, failed(with_pod, just_now), &["delete web-0", "create"], None);
+        }
     }
 
     #[test]
