@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use carrack_engine::{ApiRequest, ContentType, Time};
+use carrack_types::declared::NEEDED;
 use carrack_types::resource::Kind as _;
 use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
 use k8s_openapi::api::core::v1::{Node, NodeAddress, NodeCondition, NodeStatus, NodeSystemInfo};
@@ -62,6 +63,8 @@ pub(crate) fn node(config: &Config, number: usize, now: Time) -> Node {
                     })
                     .into(),
             ),
+            // A pod that needs them runs here as well as any other does.
+            declared_features: Some(NEEDED.map(str::to_owned).into()),
             node_info: Some(NodeSystemInfo {
                 architecture: "amd64".into(),
                 operating_system: "linux".into(),
@@ -100,4 +103,25 @@ pub(crate) fn lease(namespace: &str, node: String, duration: Duration, now: Time
 pub(crate) fn renewal(namespace: &str, node: &str, now: Time) -> ApiRequest {
     let patch = json!({"spec": {"renewTime": now.rfc3339_micros()}});
     ApiRequest::patch(&Lease::resource(), namespace, node, "", ContentType::MergePatch, &patch)
+}
+
+#[cfg(test)]
+mod tests {
+    use carrack_types::declared::needed;
+    use k8s_openapi::api::core::v1::PodSpec;
+
+    use super::*;
+
+    /// The scheduler gives such a pod to no node that does not declare what it needs.
+    #[test]
+    fn whatever_a_pod_needs_is_declared() {
+        let rule = json!({"action": "RestartAllContainers", "exitCodes": {"operator": "In", "values": [1]}});
+        let container = json!({"name": "c", "restartPolicy": "Never", "restartPolicyRules": [rule]});
+        let pod = json!({"containers": [container], "hostNetwork": true, "hostUsers": false});
+        let pod: PodSpec = serde_json::from_value(pod).expect("a spec");
+        let hollow = node(&Config::default(), 0, Time::default());
+        let declared = hollow.status.and_then(|status| status.declared_features).unwrap_or_default();
+        let needs = needed(&pod);
+        assert!(needs.len() > 1 && needs.iter().all(|need| declared.iter().any(|has| has == need)), "{declared:?}");
+    }
 }

@@ -13,7 +13,8 @@ use crate::runtime::ImageRecord;
 /// When images go.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Policy {
-    /// Use of the file system, in percent, from which images go; with 100 none goes for that (upstream's `StartGarbageCollection`).
+    /// Use of the file system, in percent, from which images go. With 100 nobody looks at that where none goes for being long
+    /// unused (upstream's `StartGarbageCollection`).
     pub high_percent: u64,
     /// Use, in percent, down to which they go.
     pub low_percent: u64,
@@ -21,6 +22,13 @@ pub struct Policy {
     pub min_age: Duration,
     /// Images unused for longer go in any case; none where there is no such limit.
     pub max_unused: Option<Duration>,
+}
+
+impl Policy {
+    /// Whether images go for what the file system has left.
+    fn looks_at_use(&self) -> bool {
+        self.high_percent < 100 || self.max_unused.is_some()
+    }
 }
 
 impl Default for Policy {
@@ -97,7 +105,7 @@ impl Images {
         let mut free_bytes = 0;
         if all {
             free_bytes = u64::MAX;
-        } else if policy.high_percent < 100 && used_percent >= u128::from(policy.high_percent) {
+        } else if policy.looks_at_use() && used_percent >= u128::from(policy.high_percent) {
             let wanted = size / 100 * (100 - policy.low_percent.min(100));
             free_bytes = wanted.saturating_sub(left);
         }
@@ -165,6 +173,11 @@ mod tests {
         let never = Policy { high_percent: 100, ..Policy::default() };
         assert_eq!(images.select(t1, &all, &used, (0, 1000), &never, false), Selection::default(), "whatever is left");
         assert_eq!(images.select(t1, &all, &used, (0, 1000), &never, true).remove.len(), 3, "unless the node runs low");
+        let aged = Policy { max_unused: Some(Duration::from_secs(9000)), ..never };
+        for (left, expected) in [(0, 3), (20, 0)] {
+            let s = images.select(t1, &all, &used, (left, 1000), &aged, false);
+            assert_eq!(s.remove.len(), expected, "who looks after old ones looks after a full disk, {left}");
+        }
         // One that stays is left alone for a while, and the next one goes in its place.
         let mut stays = images.clone();
         stays.not_removed(t1, "a");

@@ -15,6 +15,10 @@ pub const GUARANTEED_CPU_RESIZE: &str = "GuaranteedQoSPodCPUResize";
 /// The resources of a pod as a whole can be resized where it runs.
 pub const POD_RESOURCES_RESIZE: &str = "InPlacePodLevelResourcesVerticalScaling";
 
+/// All that a pod may need of the node that it is given, in the order of names, as the API has them: what a node declares that only
+/// pretends.
+pub const NEEDED: [&str; 2] = [RESTART_ALL_CONTAINERS, USER_NAMESPACES_ON_HOST_NETWORK];
+
 /// The action of a container's restart rule by which all containers of its pod are started again.
 pub const RESTART_ALL: &str = "RestartAllContainers";
 
@@ -62,6 +66,7 @@ mod tests {
         check(json!({"containers": [], "hostUsers": false}), &[]);
         check(json!({"containers": [], "hostNetwork": true, "hostUsers": true}), &[]);
         let both = json!({"containers": [container(RESTART_ALL)], "hostNetwork": true, "hostUsers": false});
-        check(both, &[RESTART_ALL_CONTAINERS, USER_NAMESPACES_ON_HOST_NETWORK]);
+        check(both, &NEEDED);
+        assert!(NEEDED.is_sorted(), "the API takes no others");
     }
 }

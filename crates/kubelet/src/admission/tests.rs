@@ -146,6 +146,8 @@ fn what_the_runtime_cannot_do_is_refused_and_not_left_out() {
     ] {
         let world = World { pod: pod.clone(), strict_groups, ..World::default() };
         assert_eq!(world.decide(), expected, "{pod}");
+        let began = World { admitted_before: true, ..world };
+        assert_eq!(began.decide(), "admit", "one that began here before, whatever kubelet that was: {pod}");
     }
 }
 

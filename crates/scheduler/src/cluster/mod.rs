@@ -18,6 +18,7 @@ use crate::pod::Pod;
 use crate::pod_info::{PodInfo, normalized};
 use crate::tables::{Labels, NO_VALUE, Tables};
 
+use node::features_of;
 pub use node::{NodeId, NodeInfo, Seat};
 pub use objects::{ObjectName, Objects, name_of};
 
@@ -272,7 +273,6 @@ impl Cluster {
         let Some(node) = self.nodes.get_mut(id as usize) else { return NodeChange::default() };
         let old = node.node.clone();
         let taints = |n: &Node| n.spec.as_ref().map(|s| (s.taints.clone(), s.unschedulable));
-        let features = |n: &Node| n.status.as_ref().and_then(|s| s.declared_features.clone()).unwrap_or_default();
         let change = NodeChange {
             added: old.is_none(),
             allocatable: node.allocatable != allocatable || node.most_pods != most_pods,
@@ -280,7 +280,7 @@ impl Cluster {
                 || allocatable.iter().any(|(id, amount)| amount > node.allocatable.get(id)),
             labels: old.as_ref().is_none_or(|o| o.metadata.labels != object.metadata.labels),
             taints: old.as_ref().is_none_or(|o| taints(o) != taints(&object)),
-            features: old.as_ref().is_none_or(|o| features(o) != features(&object)),
+            features: old.as_ref().is_none_or(|o| features_of(o) != features_of(&object)),
             images: node.images != images,
         };
         node.node = Some(object);

@@ -14,6 +14,11 @@ use crate::tables::{Labels, NO_VALUE, TopologyId, ValueId};
 /// Number of a node; one that is gone gives its number to another.
 pub type NodeId = u32;
 
+/// Features that a node declares.
+pub(super) fn features_of(node: &Node) -> &[String] {
+    node.status.as_ref().and_then(|status| status.declared_features.as_deref()).unwrap_or_default()
+}
+
 /// A pod on a node.
 #[derive(Clone, Debug)]
 pub struct Seat {
@@ -86,8 +91,7 @@ impl NodeInfo {
     /// Features that it declares.
     #[must_use]
     pub fn declared_features(&self) -> &[String] {
-        let status = self.node.as_ref().and_then(|n| n.status.as_ref());
-        status.and_then(|s| s.declared_features.as_deref()).unwrap_or_default()
+        self.node.as_deref().map(features_of).unwrap_or_default()
     }
     /// Whether it is cordoned.
     #[must_use]
