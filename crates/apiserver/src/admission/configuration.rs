@@ -25,7 +25,7 @@ const VALIDATING: &str = "ValidatingAdmissionWebhook";
 const PLUGINS: [&str; 5] = [EVENT_RATE_LIMIT, MUTATING, "PodSecurity", "ResourceQuota", VALIDATING];
 
 /// Upstream's names of what is on anyway, be it a plugin here or not.
-const ALWAYS_ON: [&str; 23] = [
+const ALWAYS_ON: [&str; 28] = [
     "CertificateApproval",
     "CertificateSigning",
     "CertificateSubjectRestriction",
@@ -33,12 +33,17 @@ const ALWAYS_ON: [&str; 23] = [
     "DefaultIngressClass",
     "DefaultStorageClass",
     "DefaultTolerationSeconds",
+    "JobValidation",
     "LimitRanger",
     "MutatingAdmissionPolicy",
     MUTATING,
     "NamespaceLifecycle",
+    "NodeDeclaredFeatureValidator",
     "NodeRestriction",
     "PersistentVolumeClaimResize",
+    "PodGroupProtection",
+    "PodGroupWorkloadExists",
+    "PodResizeValidator",
     "PodSecurity",
     "PodTopologyLabels",
     "Priority",
@@ -221,6 +226,7 @@ mod tests {
         check(&told, &[], Ok(false));
         check(&told, &["NodeRestriction", "EventRateLimit"], Ok(true));
         check(&silent, &["PodSecurity"], Ok(false));
+        check(&silent, &["NodeDeclaredFeatureValidator", "PodResizeValidator"], Ok(false));
         check(&silent, &["EventRateLimit"], Err(empty));
         check(&told, &["AlwaysDeny"], Err(unknown));
     }

@@ -13,27 +13,29 @@ use prometheus_client::registry::Registry;
 use super::{Bounds, seconds};
 use crate::env::Env;
 
-/// The bounds that Prometheus' libraries have where nobody says.
-const SECONDS: [f64; 11] = [0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0];
+/// From a millisecond to sixteen seconds, each twice the one before.
+const SECONDS: [f64; 15] =
+    [0.001, 0.002, 0.004, 0.008, 0.016, 0.032, 0.064, 0.128, 0.256, 0.512, 1.024, 2.048, 4.096, 8.192, 16.384];
 
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
-struct StatusLabels {
-    /// In which way, or that it was refused.
-    status: &'static str,
-}
-
-#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
-struct DecisionLabels {
+struct Labels {
+    /// In which way; of an attempt that was refused, in none.
     mode: &'static str,
     decision: &'static str,
 }
 
+impl Labels {
+    fn new(mode: &'static str, allowed: bool) -> Self {
+        Self { mode, decision: if allowed { "allowed" } else { "denied" } }
+    }
+}
+
 /// Metrics of those who act as others.
 pub(crate) struct ImpersonationMetrics {
-    attempts: Family<StatusLabels, Counter>,
-    durations: Family<StatusLabels, Histogram, Bounds>,
-    authorizations: Family<DecisionLabels, Counter>,
-    authorization_durations: Family<DecisionLabels, Histogram, Bounds>,
+    attempts: Family<Labels, Counter>,
+    durations: Family<Labels, Histogram, Bounds>,
+    authorizations: Family<Labels, Counter>,
+    authorization_durations: Family<Labels, Histogram, Bounds>,
 }
 
 impl ImpersonationMetrics {
@@ -49,11 +51,11 @@ impl ImpersonationMetrics {
     pub(super) fn register(&self, registry: &mut Registry) {
         registry.register(
             "apiserver_impersonation_attempts",
-            "Number of requests that were to be made as somebody else, by the way in which they were, or failed",
+            "Number of requests that were to be made as somebody else, by the way in which they were, and whether they might",
             self.attempts.clone(),
         );
         registry.register(
-            "apiserver_impersonation_duration_seconds",
+            "apiserver_impersonation_attempts_duration_seconds",
             "For how long it was looked at whether they may, in seconds",
             self.durations.clone(),
         );
@@ -63,7 +65,7 @@ impl ImpersonationMetrics {
             self.authorizations.clone(),
         );
         registry.register(
-            "apiserver_impersonation_authorization_duration_seconds",
+            "apiserver_impersonation_authorization_attempts_duration_seconds",
             "Latency of its answers in seconds",
             self.authorization_durations.clone(),
         );
@@ -90,14 +92,14 @@ impl Attempt<'_> {
     pub(crate) fn checked(&self, mode: &'static str, allowed: bool) {
         let now = self.env.now();
         let took = now.duration_since(self.since.replace(now));
-        let labels = DecisionLabels { mode, decision: if allowed { "allowed" } else { "denied" } };
+        let labels = Labels::new(mode, allowed);
         self.metrics.authorizations.get_or_create(&labels).inc();
         self.metrics.authorization_durations.get_or_create(&labels).observe(seconds(took));
     }
 
     /// It was to be made as somebody else, and is so in this way; none where that was refused.
     pub(crate) fn end(&self, mode: Option<&'static str>) {
-        let labels = StatusLabels { status: mode.unwrap_or("failed") };
+        let labels = Labels::new(mode.unwrap_or_default(), mode.is_some());
         self.metrics.attempts.get_or_create(&labels).inc();
         let took = self.env.now().duration_since(self.began);
         self.metrics.durations.get_or_create(&labels).observe(seconds(took));

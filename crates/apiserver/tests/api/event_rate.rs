@@ -29,10 +29,13 @@ fn a_namespace_has_so_many_events_a_second() {
     const REFUSED: &str = "Too many requests: limit reached on type Namespace for key default";
     let cluster = limited(&json!([{"type": "Namespace", "qps": 1, "burst": 2}]));
     cluster.post(EVENTS, &event("a", "p")).expect(201);
+    // What is only tried counts for nothing.
+    cluster.post(&format!("{EVENTS}?dryRun=All"), &event("b", "p")).expect(201);
     cluster.merge(&format!("{EVENTS}/a"), &json!({"message": "again"})).expect(200);
     let refused = cluster.post(EVENTS, &event("b", "p"));
     assert!(refused.headers.get("retry-after").is_none(), "nobody knows when");
     refused.refused(429, "TooManyRequests", REFUSED);
+    cluster.post(&format!("{EVENTS}?dryRun=All"), &event("b", "p")).expect(201);
     cluster.merge(&format!("{EVENTS}/a"), &json!({"message": "more"})).refused(429, "TooManyRequests", REFUSED);
     // By the other group they are the same events.
     let new = json!({
@@ -52,7 +55,7 @@ fn a_namespace_has_so_many_events_a_second() {
     cluster.post(EVENTS, &event("d", "p")).refused(429, "TooManyRequests", REFUSED);
 }
 
-/// Each limit counts what another refuses, and the last that refuses is told.
+/// Each limit counts what another refuses, and all that refuse are told.
 #[test]
 fn every_limit_counts() {
     let cluster = limited(&json!([
@@ -74,4 +77,7 @@ fn every_limit_counts() {
     cluster.user("jane", Method::POST, EVENTS, &event("d", "r")).expect(201);
     let last = "Too many requests: limit reached on type Server for key ";
     cluster.user("jane", Method::POST, EVENTS, &event("e", "s")).refused(429, "TooManyRequests", last);
+    let all = "Too many requests: [limit reached on type SourceAndObject for key chPoddefaultp, \
+        limit reached on type User for key admin, limit reached on type Server for key ]";
+    cluster.post(EVENTS, &event("f", "p")).refused(429, "TooManyRequests", all);
 }

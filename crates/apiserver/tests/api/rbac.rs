@@ -110,12 +110,13 @@ fn acting_as_somebody_else() {
     let text = cluster.get("/metrics").expect(200);
     let text = text.as_str().expect("text");
     for line in [
-        "apiserver_impersonation_attempts_total{status=\"user-info\"} 2",
-        "apiserver_impersonation_attempts_total{status=\"failed\"} 1",
-        "apiserver_impersonation_duration_seconds_count{status=\"failed\"} 1",
+        "apiserver_impersonation_attempts_total{mode=\"user-info\",decision=\"allowed\"} 2",
+        "apiserver_impersonation_attempts_total{mode=\"\",decision=\"denied\"} 1",
+        "apiserver_impersonation_attempts_duration_seconds_count{mode=\"\",decision=\"denied\"} 1",
+        "apiserver_impersonation_attempts_duration_seconds_bucket{le=\"16.384\",mode=\"\",decision=\"denied\"} 1",
         "apiserver_impersonation_authorization_attempts_total{mode=\"user-info\",decision=\"denied\"} 1",
         "apiserver_impersonation_authorization_attempts_total{mode=\"legacy\",decision=\"denied\"} 1",
-        "apiserver_impersonation_authorization_duration_seconds_count{mode=\"legacy\",decision=\"denied\"} 1",
+        "apiserver_impersonation_authorization_attempts_duration_seconds_count{mode=\"legacy\",decision=\"denied\"} 1",
     ] {
         assert!(text.lines().any(|found| found == line), "{line}\n{text}");
     }

@@ -66,7 +66,8 @@ impl AuthInfo {
             (_, Some(token)) if !token.is_empty() => Some(Token::Inline(token.clone())),
             _ => None,
         };
-        let basic = self.username.clone().map(|name| (name, self.password.clone().unwrap_or_default()));
+        let name = self.username.clone().filter(|name| !name.is_empty());
+        let basic = name.map(|name| (name, self.password.clone().unwrap_or_default()));
         Ok(Credentials { client, token, basic })
     }
 }
@@ -103,6 +104,7 @@ mod tests {
         let file = Some(file.to_string_lossy().into_owned());
         for (user, want) in [
             (AuthInfo::default(), None),
+            (basic(""), None),
             (basic("u"), Some("Basic dTpw")),
             (AuthInfo { token: token.clone(), ..basic("u") }, Some("Bearer t0")),
             (AuthInfo { token, token_file: file, ..AuthInfo::default() }, Some("Bearer t1")),

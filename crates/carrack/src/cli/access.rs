@@ -122,11 +122,15 @@ impl AccessArgs {
     }
 
     /// How many requests are worked on at a time.
-    #[must_use]
-    pub fn in_flight(&self) -> usize {
+    ///
+    /// # Errors
+    /// There is room for none.
+    pub fn in_flight(&self) -> anyhow::Result<usize> {
         let [reading, writing] = [(self.max_requests_inflight, 400), (self.max_mutating_requests_inflight, 200)]
             .map(|(said, usual)| said.unwrap_or(usual));
-        usize::try_from(reading.saturating_add(writing)).unwrap_or(usize::MAX).max(1)
+        let all = reading.saturating_add(writing);
+        anyhow::ensure!(all > 0, "--max-requests-inflight and --max-mutating-requests-inflight cannot both be 0");
+        Ok(usize::try_from(all)?)
     }
 
     /// Which APIs are served.
@@ -191,12 +195,15 @@ mod tests {
 
     #[test]
     fn requests_at_a_time() {
-        for (reading, writing, want) in
-            [(None, None, 600), (Some(10), None, 210), (Some(10), Some(5), 15), (Some(0), Some(0), 1)]
-        {
+        for (reading, writing, want) in [
+            (None, None, Some(600)),
+            (Some(10), None, Some(210)),
+            (Some(0), Some(5), Some(5)),
+            (Some(0), Some(0), None),
+        ] {
             let (max_requests_inflight, max_mutating_requests_inflight) = (reading, writing);
             let args = AccessArgs { max_requests_inflight, max_mutating_requests_inflight, ..AccessArgs::default() };
-            assert_eq!(args.in_flight(), want, "{reading:?} {writing:?}");
+            assert_eq!(args.in_flight().ok(), want, "{reading:?} {writing:?}");
         }
     }
 

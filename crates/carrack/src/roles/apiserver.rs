@@ -201,7 +201,7 @@ impl Role {
             listener,
             tls,
             nodes: Arc::new(TlsNodeProxy::new(nodes)),
-            settings: Settings { max_in_flight: access.in_flight(), ..Settings::default() },
+            settings: Settings { max_in_flight: access.in_flight()?, ..Settings::default() },
             renewals: vec![
                 renewal::serving(Server::Apiserver, sans(endpoint), certificate),
                 renewal::client(Identity::ApiserverKubeletClient, client),

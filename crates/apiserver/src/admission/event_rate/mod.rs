@@ -72,20 +72,26 @@ impl AdmissionPlugin for EventRateLimit {
 
     fn validate(&self, attributes: &Attributes<'_>, _lookup: &dyn Lookup) -> Result<(), Status> {
         let is_event = attributes.is("", "events") || attributes.is("events.k8s.io", "events");
-        if !is_event || !matches!(attributes.operation, Operation::Create | Operation::Update) {
+        // What is not stored costs nothing.
+        let is_written = matches!(attributes.operation, Operation::Create | Operation::Update) && !attributes.dry_run;
+        if !is_event || !is_written {
             return Ok(());
         }
         let now = attributes.env.now();
-        // Each limit counts it, whatever the others say; of several refusals the last is told.
-        let mut told = Ok(());
+        // Each limit counts it, whatever the others say, and all that refuse it are told.
+        let mut refusals = Vec::new();
         for (of, buckets) in &self.limits {
             let mut key = of.key(attributes);
             key.truncate(key.floor_char_boundary(KEY_BYTES));
             let mut buckets = buckets.lock().unwrap_or_else(PoisonError::into_inner);
             if !buckets.take(&key, now) {
-                told = Err(Status::over_limit(&format!("limit reached on type {} for key {key}", of.name())));
+                refusals.push(format!("limit reached on type {} for key {key}", of.name()));
             }
         }
-        told
+        match refusals.as_slice() {
+            [] => Ok(()),
+            [one] => Err(Status::over_limit(one)),
+            all => Err(Status::over_limit(&format!("[{}]", all.join(", ")))),
+        }
     }
 }
