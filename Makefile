@@ -35,7 +35,7 @@ fmt:
 lint:
 	@scripts/install-deps build
 	cargo fmt --all -- --check
-	cargo clippy --locked --workspace --all-targets -- -D warnings
+	scripts/clippy
 	cargo xtask tidy
 
 unit:
