@@ -22,7 +22,7 @@ use super::{Fx, KubeletCore, Owner, Wake, show};
 use crate::admission::Decision;
 use crate::allocation::{self, Actuated, Allocation, DEFERRED, INFEASIBLE, Rank, ResizeCounts, Size, infeasible};
 use crate::amount::Amounts;
-use crate::effects::{Op, Outcome};
+use crate::effects::{Op, OpId, Outcome};
 use crate::eviction::Pressure;
 use crate::planted::Planted;
 use crate::records::{POD_PREFIX, PodRecord};
@@ -115,10 +115,14 @@ impl Resizes {
 
 impl KubeletCore {
     /// What is set aside for pods, and what there is, for those who check invariants; none before anything is known of it.
-    /// A pod that was being stopped in a former life may have ended there, and others may have its room.
+    /// A pod that is being stopped, and was admitted in a former life, may have ended there: others may have its room until what runs
+    /// was listed since.
     #[must_use]
     pub fn set_aside(&self) -> Option<(Amounts, Amounts)> {
-        let surely = |w: &&Worker| w.confirmed || w.stopping.is_none();
+        let surely = |w: &&Worker| {
+            let proved = |since: OpId| self.listed.is_some_and(|listed| listed >= since);
+            w.stopping.as_ref().is_none_or(|s| w.confirmed && (!w.admitted_before || proved(s.since)))
+        };
         self.loaded.then(|| (taken(self.takers().filter(surely)).0, allocatable_amounts(&self.host, &self.config)))
     }
 
