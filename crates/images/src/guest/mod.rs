@@ -26,9 +26,9 @@ use std::path::{Path, PathBuf};
 const QEMU_USER: u32 = 107;
 
 /// What the guest's kernel is told: `quiet` keeps it off the slow emulated serial line; the rest skips work that a demo does not
-/// need.
+/// need. `no_timer_check`: a kernel that looks whether its timer ticks panics where an emulator is not given a processor for that moment.
 pub const KERNEL_ARGS: &str = "console=tty0 console=ttyS0,115200 quiet mitigations=off nokaslr cryptomgr.notests \
-                               8250.nr_uarts=1 random.trust_cpu=on";
+                               8250.nr_uarts=1 random.trust_cpu=on no_timer_check";
 
 fn boot_config() -> String {
     format!(

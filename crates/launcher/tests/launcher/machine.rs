@@ -144,7 +144,11 @@ fn kernel() -> PathBuf {
 #[tokio::test]
 async fn uefi() {
     // A kernel that nobody signed for the firmware's keys boots without secure boot only.
-    let direct = Kernel { kernel: Some(kernel()), args: Some("console=ttyS0,115200".to_owned()), ..Kernel::default() };
+    let direct = Kernel {
+        kernel: Some(kernel()),
+        args: Some("console=ttyS0,115200 no_timer_check".to_owned()),
+        ..Kernel::default()
+    };
     for (firmware, kernel, says) in
         [(Firmware::Efi, Some(direct), "EDK II"), (Firmware::EfiSecure, None, "BdsDxe: No bootable option")]
     {
