@@ -13,8 +13,11 @@ use super::quota::Limits;
 use super::webhook::{Users, WebhookUsers};
 
 const KIND: &str = "AdmissionConfiguration";
-const API_VERSIONS: [&str; 3] =
-    ["apiserver.config.k8s.io/v1", "apiserver.config.k8s.io/v1alpha1", "apiserver.k8s.io/v1alpha1"];
+const KINDS: [(&str, &str); 3] = [
+    ("apiserver.config.k8s.io/v1", KIND),
+    ("apiserver.config.k8s.io/v1alpha1", KIND),
+    ("apiserver.k8s.io/v1alpha1", KIND),
+];
 
 /// The plugin that is on only where it is named.
 const EVENT_RATE_LIMIT: &str = "EventRateLimit";
@@ -67,6 +70,20 @@ pub struct AdmissionConfiguration {
     limits_events: bool,
 }
 
+/// Refuses what is not of one of these versions and kinds. The first is the one that is told.
+pub(super) fn check_kind<const N: usize>(
+    api_version: &str,
+    kind: &str,
+    kinds: [(&str, &str); N],
+) -> Result<(), String> {
+    match kinds.first() {
+        Some((version, of)) if !kinds.contains(&(api_version, kind)) => {
+            Err(format!("{api_version} {kind} is not {version} {of}"))
+        }
+        _ => Ok(()),
+    }
+}
+
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 struct Written {
@@ -92,9 +109,7 @@ impl AdmissionConfiguration {
     /// The first thing that is wrong with it, or with one of those.
     pub fn parse(text: &[u8], read: impl Fn(&str) -> Result<Vec<u8>, String>) -> Result<Self, String> {
         let written: Written = serde_json::from_value(decode::file(text)?).map_err(|error| error.to_string())?;
-        if !API_VERSIONS.contains(&written.api_version.as_str()) || written.kind != KIND {
-            return Err(format!("{} {} is not {} {KIND}", written.api_version, written.kind, API_VERSIONS[0]));
-        }
+        check_kind(&written.api_version, &written.kind, KINDS)?;
         let mut all = Self::default();
         for (index, plugin) in written.plugins.iter().enumerate() {
             let (name, place) = (plugin.name.as_str(), format!("plugins[{index}]"));

@@ -7,6 +7,7 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use super::buckets::Rate;
+use crate::admission::configuration::check_kind;
 
 const API_VERSION: &str = "eventratelimit.admission.k8s.io/v1alpha1";
 const KIND: &str = "Configuration";
@@ -107,9 +108,7 @@ impl Limits {
     /// The first thing that is wrong with it.
     pub(crate) fn parse(value: Value) -> Result<Self, String> {
         let read: Written = serde_json::from_value(value).map_err(|error| error.to_string())?;
-        if read.api_version != API_VERSION || read.kind != KIND {
-            return Err(format!("{} {} is not {API_VERSION} {KIND}", read.api_version, read.kind));
-        }
+        check_kind(&read.api_version, &read.kind, [(API_VERSION, KIND)])?;
         let each = read.limits.iter().enumerate().map(|(index, limit)| limit.read(&format!("limits[{index}]")));
         let limits = each.collect::<Result<Vec<Limit>, FieldError>>().map_err(|fault| fault.to_string())?;
         let limits = Self(limits);

@@ -16,6 +16,7 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use super::scopes::{self, Selector};
+use crate::admission::configuration::check_kind;
 use crate::object::{Object, at};
 
 /// The names of the file's kind, with its version; the older ones say the same.
@@ -54,10 +55,7 @@ impl Limits {
     /// The first thing that is wrong with it.
     pub(crate) fn parse(value: Value) -> Result<Self, String> {
         let read: Self = serde_json::from_value(value).map_err(|error| error.to_string())?;
-        if !KINDS.contains(&(read.api_version.as_str(), read.kind.as_str())) {
-            let (version, kind) = KINDS[0];
-            return Err(format!("{} {} is not {version} {kind}", read.api_version, read.kind));
-        }
+        check_kind(&read.api_version, &read.kind, KINDS)?;
         for (index, limited) in read.limited_resources.iter().enumerate() {
             let place = format!("limitedResources[{index}]");
             if limited.resource.is_empty() {

@@ -17,6 +17,7 @@ use carrack_schema::error::FieldError;
 use serde::Deserialize;
 use serde_json::Value;
 
+use crate::admission::configuration::check_kind;
 use crate::metrics::Step;
 
 /// The names of the file's kind, with its version.
@@ -69,10 +70,7 @@ impl Users {
     /// The first thing that is wrong with it.
     pub(crate) fn parse(value: Value) -> Result<Self, String> {
         let read: Written = serde_json::from_value(value).map_err(|error| error.to_string())?;
-        if !KINDS.contains(&(read.api_version.as_str(), read.kind.as_str())) {
-            let (api_version, kind) = KINDS[0];
-            return Err(format!("{} {} is not {api_version} {kind}", read.api_version, read.kind));
-        }
+        check_kind(&read.api_version, &read.kind, KINDS)?;
         let path = Path::new(&read.kube_config_file);
         if !path.is_absolute() {
             let why = "must be an absolute file path";
