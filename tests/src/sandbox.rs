@@ -276,14 +276,16 @@ impl Sandbox {
         self.program("curl", &all)
     }
 
-    /// What makes curl the administrator.
+    /// What makes curl the administrator. Another curl may read the same files right now: they are replaced whole.
     fn credentials(&self) -> Vec<String> {
         let text = fs::read_to_string(self.data_dir().join("kubeconfig.yaml")).expect("a kubeconfig");
         let config: Value = serde_json::from_str(&text).expect("the file is JSON");
         let options = [("--cert", "client-certificate-data"), ("--key", "client-key-data")].map(|(option, field)| {
             let data = config.pointer(&format!("/users/0/user/{field}")).and_then(Value::as_str).expect("a field");
             let file = self.home().join(field);
-            fs::write(&file, self.program("base64", &["-d"]).input(data).ok()).expect("written");
+            let new = self.home().join(format!("{field}.{:?}", std::thread::current().id()));
+            fs::write(&new, self.program("base64", &["-d"]).input(data).ok()).expect("written");
+            fs::rename(new, &file).expect("replaced");
             [option.to_owned(), file.display().to_string()]
         });
         options.into_iter().flatten().collect()
