@@ -1,7 +1,7 @@
 //! What the kubelet is told about its node and its cluster.
 
 use std::collections::BTreeMap;
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -44,6 +44,9 @@ impl ChangeDetection {
     }
 }
 
+/// Where upstream's kubelet tells `/healthz` unless it is told otherwise.
+pub const HEALTHZ: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 10248);
+
 /// What decisions rest on: values, no files and no sockets.
 #[derive(Clone, Debug)]
 pub struct NodeConfig {
@@ -76,6 +79,8 @@ pub struct NodeConfig {
     pub cgroup_root: String,
     /// Port of the kubelet's server.
     pub port: u16,
+    /// Where `/healthz` is told to everybody, over plain HTTP (`healthzBindAddress`, `healthzPort`); nowhere without it.
+    pub healthz: Option<SocketAddr>,
     /// How often the runtime is listed.
     pub relist_period: Duration,
     /// How often the Lease is renewed; it lasts four times as long.
@@ -98,6 +103,8 @@ pub struct NodeConfig {
     pub container_gc: crate::pods::dead::Policy,
     /// When images that nobody uses go.
     pub image_gc: crate::images::Policy,
+    /// How many images are pulled at a time; all of them without a number.
+    pub parallel_pulls: Option<usize>,
     /// Which images that are on the node a pod has to be able to pull, to use them.
     pub image_verification: crate::pulled::Verification,
     /// Size at which a container's log is put aside, in bytes; 0 for never.
@@ -177,6 +184,7 @@ impl Default for NodeConfig {
             log_dir: "/var/log/pods".into(),
             cgroup_root: "kubepods".into(),
             port: 10250,
+            healthz: None,
             relist_period: Duration::from_secs(1),
             lease_period: Duration::from_secs(10),
             status_period: Duration::from_secs(10),
@@ -188,6 +196,8 @@ impl Default for NodeConfig {
             shutdown: crate::shutdown::Groups::default(),
             container_gc: crate::pods::dead::Policy::default(),
             image_gc: crate::images::Policy::default(),
+            // Upstream pulls one after the other unless it is told otherwise; a large image would hold up all pods.
+            parallel_pulls: None,
             image_verification: crate::pulled::Verification::default(),
             log_max_bytes: 10 << 20,
             log_max_files: 5,

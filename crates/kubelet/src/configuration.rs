@@ -5,7 +5,7 @@
 //! nobody relies on it.
 
 use std::collections::BTreeMap;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use carrack_schema::decode::{self, Format, Limits};
@@ -16,7 +16,7 @@ use k8s_openapi::api::core::v1::Taint;
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
-use crate::config::{ChangeDetection, NodeConfig};
+use crate::config::{ChangeDetection, HEALTHZ, NodeConfig};
 use crate::cpus;
 use crate::eviction::{Least, Signal, Thresholds};
 use crate::memory;
@@ -47,8 +47,6 @@ const NO_EFFECT: &[&str] = &[
     "failCgroupV1",
     "featureGates",
     "hairpinMode",
-    "healthzBindAddress",
-    "healthzPort",
     "httpCheckFrequency",
     "imageServiceEndpoint",
     "iptablesDropBit",
@@ -62,7 +60,6 @@ const NO_EFFECT: &[&str] = &[
     "logging",
     "makeIPTablesUtilChains",
     "maxOpenFiles",
-    "maxParallelImagePulls",
     "memoryReservationPolicy",
     "memoryThrottlingFactor",
     "oomScoreAdj",
@@ -74,7 +71,6 @@ const NO_EFFECT: &[&str] = &[
     "registryPullQPS",
     "runOnce",
     "runtimeRequestTimeout",
-    "serializeImagePulls",
     "showHiddenMetricsForVersion",
     "staticPodURL",
     "staticPodURLHeader",
@@ -103,6 +99,8 @@ pub struct Configuration {
     pub address: Option<IpAddr>,
     /// Port to listen on.
     pub port: Option<u16>,
+    healthz_bind_address: Option<IpAddr>,
+    healthz_port: Option<u16>,
     /// Certificate to serve with.
     pub tls_cert_file: String,
     /// Its key.
@@ -162,6 +160,8 @@ pub struct Configuration {
     #[serde(rename = "cpuCFSQuotaPeriod")]
     cpu_cfs_quota_period: Span,
     crash_loop_back_off: CrashLoopBackOff,
+    serialize_image_pulls: Option<bool>,
+    max_parallel_image_pulls: Option<usize>,
     image_pull_credentials_verification_policy: String,
     preloaded_images_verification_allowlist: Vec<String>,
     node_status_max_images: Option<i32>,
@@ -411,6 +411,7 @@ impl Configuration {
             }
         };
         let span = |to: &mut Duration, from: Span| *to = from.0.unwrap_or(*to);
+        node.healthz = self.healthz(node.healthz);
         text(&mut node.log_dir, &self.pod_logs_dir);
         text(&mut node.cluster_domain, &self.cluster_domain);
         text(&mut node.cgroup_root, self.cgroup_root.trim_matches('/'));
@@ -476,9 +477,21 @@ impl Configuration {
             &self.image_pull_credentials_verification_policy,
             &self.preloaded_images_verification_allowlist,
         )?;
+        self.apply_pulls(node)?;
         self.apply_pods(node)?;
         self.apply_memory(node)?;
         self.apply_cpus(node)
+    }
+
+    /// Where `/healthz` is told, of where it would be without this. Port 0 is nowhere, and where it is told at all, what is not said
+    /// is upstream's default.
+    fn healthz(&self, otherwise: Option<SocketAddr>) -> Option<SocketAddr> {
+        if (self.healthz_bind_address, self.healthz_port) == (None, None) {
+            return otherwise;
+        }
+        let rest = otherwise.unwrap_or(HEALTHZ);
+        let address = self.healthz_bind_address.unwrap_or(rest.ip());
+        Some(SocketAddr::new(address, self.healthz_port.unwrap_or(rest.port()))).filter(|at| at.port() != 0)
     }
 
     fn apply_memory(&self, node: &mut NodeConfig) -> Result<(), String> {
@@ -499,6 +512,20 @@ impl Configuration {
         }
         if !reserved.is_empty() {
             node.memory.reserved = reserved;
+        }
+        Ok(())
+    }
+
+    /// Upstream: `ValidateKubeletConfiguration`, and `SetDefaults_KubeletConfiguration` for a number that stands alone.
+    fn apply_pulls(&self, node: &mut NodeConfig) -> Result<(), String> {
+        match (self.serialize_image_pulls, self.max_parallel_image_pulls) {
+            (_, Some(0)) => return Err("maxParallelImagePulls must be positive".into()),
+            (Some(true), Some(2..)) => {
+                return Err("maxParallelImagePulls must not be above 1 unless serializeImagePulls is false".into());
+            }
+            (None, None) => {}
+            (Some(true), _) => node.parallel_pulls = Some(1),
+            (_, most) => node.parallel_pulls = most,
         }
         Ok(())
     }

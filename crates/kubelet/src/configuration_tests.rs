@@ -61,6 +61,45 @@ fn a_file_of_upstream_applies() {
 }
 
 #[test]
+fn healthz_is_told_where_it_is_said() {
+    let own: SocketAddr = "127.0.0.1:7".parse().unwrap();
+    for (text, otherwise, expected) in [
+        ("", None, None),
+        ("", Some(own), Some("127.0.0.1:7")),
+        ("healthzPort: 0\n", Some(own), None),
+        ("healthzBindAddress: 192.0.2.1\nhealthzPort: 0\n", Some(own), None),
+        ("healthzPort: 8\n", None, Some("127.0.0.1:8")),
+        ("healthzPort: 8\n", Some(own), Some("127.0.0.1:8")),
+        ("healthzBindAddress: '::1'\n", None, Some("[::1]:10248")),
+        ("healthzBindAddress: 192.0.2.1\n", Some(own), Some("192.0.2.1:7")),
+        ("healthzBindAddress: 127.0.0.1\nhealthzPort: 10248\n", None, Some("127.0.0.1:10248")),
+    ] {
+        let mut n = NodeConfig { healthz: otherwise, ..NodeConfig::default() };
+        let (configuration, without) = read(format!("{HEAD}{text}").as_bytes()).unwrap();
+        configuration.apply(&mut n).unwrap();
+        assert_eq!((n.healthz, without.len()), (expected.map(|at| at.parse::<SocketAddr>().unwrap()), 0), "{text}");
+    }
+}
+
+#[test]
+fn images_are_pulled_so_many_at_a_time() {
+    for (text, expected) in [
+        ("", None),
+        ("serializeImagePulls: true\n", Some(1)),
+        ("serializeImagePulls: true\nmaxParallelImagePulls: 1\n", Some(1)),
+        ("serializeImagePulls: false\n", None),
+        ("serializeImagePulls: false\nmaxParallelImagePulls: 3\n", Some(3)),
+        ("maxParallelImagePulls: 3\n", Some(3)),
+        ("maxParallelImagePulls: 1\n", Some(1)),
+    ] {
+        let mut n = NodeConfig::default();
+        let (configuration, without) = read(format!("{HEAD}{text}").as_bytes()).unwrap();
+        configuration.apply(&mut n).unwrap();
+        assert_eq!((n.parallel_pulls, without.len()), (expected, 0), "{text}");
+    }
+}
+
+#[test]
 fn tokens_are_believed_for_a_while_or_not_at_all() {
     for (said, expected_s) in [
         ("{}", Some(120)),
@@ -175,6 +214,10 @@ fn bad_files_are_refused() {
         (&format!("{HEAD}authentication: {{anonymous: {{on: true}}}}\n"), "unknown field `on`"),
         (&format!("{HEAD}maxPods: 1\nmaxPods: 2\n"), "already set"),
         (&format!("{HEAD}maxPods: many\n"), "invalid type"),
+        (&format!("{HEAD}healthzPort: 65536\n"), "invalid value"),
+        (&format!("{HEAD}maxParallelImagePulls: 0\n"), "must be positive"),
+        (&format!("{HEAD}maxParallelImagePulls: -1\n"), "invalid value"),
+        (&format!("{HEAD}serializeImagePulls: true\nmaxParallelImagePulls: 2\n"), "must not be above 1"),
         (&format!("{HEAD}fileCheckFrequency: 20\n"), "invalid type"),
         (&format!("{HEAD}fileCheckFrequency: 20x\n"), "no duration"),
         (&format!("{HEAD}evictionHard: {{memory.free: 1Gi}}\n"), "no eviction signal"),

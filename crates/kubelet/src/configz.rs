@@ -86,6 +86,14 @@ pub fn page(node: &NodeConfig, host: &HostFacts) -> Value {
         "cpuManagerPolicy": node.cpus.policy.name(),
         "cpuManagerReconcilePeriod": span(node.cpus.retry),
     });
+    shown["serializeImagePulls"] = (node.parallel_pulls == Some(1)).into();
+    if let Some(most) = node.parallel_pulls {
+        shown["maxParallelImagePulls"] = most.into();
+    }
+    shown["healthzPort"] = node.healthz.map_or(0, |at| at.port()).into();
+    if let Some(at) = node.healthz {
+        shown["healthzBindAddress"] = json!(at.ip());
+    }
     shown["enableDebuggingHandlers"] = node.debugging.into();
     shown["enableSystemLogHandler"] = node.system_logs.into();
     shown["enableSystemLogQuery"] = node.log_queries.into();
@@ -207,7 +215,7 @@ mod tests {
             cpuManagerPolicyOptions: {full-pcpus-only: 'true', prefer-align-cpus-by-uncorecache: '1'}\nallowedUnsafeSysctls: [kernel.msg*]\n\
             registerWithTaints: [{key: a, effect: NoSchedule}]\nconfigMapAndSecretChangeDetectionStrategy: Get\n\
             authentication: {anonymous: {enabled: true}, webhook: {enabled: false}}\nenableSystemLogHandler: false\n\
-            podsPerCore: 5\nregisterNode: false\nfailSwapOn: true\nmemorySwap: {swapBehavior: LimitedSwap}\n\
+            podsPerCore: 5\nhealthzBindAddress: 192.0.2.1\nmaxParallelImagePulls: 3\nregisterNode: false\nfailSwapOn: true\nmemorySwap: {swapBehavior: LimitedSwap}\n\
             memoryManagerPolicy: Static\nreservedMemory: [{numaNode: 1, limits: {memory: 1124Mi}}]\n\
             imagePullCredentialsVerificationPolicy: NeverVerifyAllowlistedImages\n\
             preloadedImagesVerificationAllowlist: [r.io/a]\n";
@@ -218,6 +226,9 @@ mod tests {
         assert_eq!(shown["kubeletconfig"]["evictionHard"]["nodefs.available"], "7.5%");
         assert_eq!(shown["kubeletconfig"]["systemReserved"]["cpu"], "500m");
         assert_eq!(shown["kubeletconfig"]["podsPerCore"], 5);
+        assert_eq!(shown["kubeletconfig"]["maxParallelImagePulls"], 3);
+        let healthz = ["healthzBindAddress", "healthzPort"].map(|field| &shown["kubeletconfig"][field]);
+        assert_eq!(healthz, [&json!("192.0.2.1"), &json!(10248)]);
         assert_eq!(shown["kubeletconfig"]["reservedMemory"][0]["limits"]["memory"], (1124_u64 << 20).to_string());
         assert_eq!(shown["kubeletconfig"]["preloadedImagesVerificationAllowlist"], json!(["r.io/a"]));
         assert_eq!(shown["kubeletconfig"]["registerNode"], false);

@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex};
 use carrack_engine::requests::Requests;
 use carrack_engine::shell::{Doer, EventSink, random_seed, run_core};
 use carrack_engine::{Rng, Transport};
+use tokio::task::JoinSet;
 
 use crate::adapters::backend::{self, Node, Operations, Published, Resizes, SharedCounts, VolumeCounts};
 use crate::adapters::cri::Cri;
@@ -32,7 +33,7 @@ use crate::configz;
 use crate::core::{KubeletCore, goes_with};
 use crate::effects::{In, Loaded, Op, OpError, Out, Outcome, Reply};
 use crate::runtime::is_uid;
-use crate::server::{Server, ServerConfig, Settings, server_tls};
+use crate::server::{Backend, Healthz, Server, ServerConfig, Settings, server_tls};
 
 /// Where a node's logs are.
 const SYSTEM_LOGS: &str = "/var/log";
@@ -413,8 +414,22 @@ pub async fn run(
         boot_id: facts.boot_id.clone(),
         usages: Usages::default(),
     };
-    let mut server = None;
     let devices = PublishedDevices::default();
+    let backend: Arc<dyn Backend> = Arc::new(Node {
+        cri: cri.clone(),
+        pods: pods.clone(),
+        counts: counts.clone(),
+        stats: stats.clone(),
+        operations: operations.clone(),
+        volumes: volume_counts.clone(),
+        resizes: resizes.clone(),
+        devices: devices.clone(),
+        storage: storage.clone(),
+        node_name: node.node_name.clone(),
+        drivers: drivers.clone(),
+        host: host.clone(),
+    });
+    let mut server = None;
     if let Some(serving) = &config.serving {
         let failed = |e: &dyn std::fmt::Display| KubeletError::Server(e.to_string());
         let bind = config.listen.unwrap_or_else(|| SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), node.port));
@@ -441,21 +456,7 @@ pub async fn run(
         .map_err(|e| KubeletError::Server(format!("{bind}: {e}")))?;
         // Port 0 asks for any: the Node tells which.
         node.port = bound.local_addr().map_err(|e| failed(&e))?.port();
-        let backend = Node {
-            cri: cri.clone(),
-            pods: pods.clone(),
-            counts: counts.clone(),
-            stats: stats.clone(),
-            operations: operations.clone(),
-            volumes: volume_counts.clone(),
-            resizes: resizes.clone(),
-            devices: devices.clone(),
-            storage: storage.clone(),
-            node_name: node.node_name.clone(),
-            drivers: drivers.clone(),
-            host: host.clone(),
-        };
-        server = Some((bound, Arc::new(backend)));
+        server = Some(bound);
     }
     let (failed, mut failures) = tokio::sync::mpsc::unbounded_channel();
     let machine = Machine {
@@ -485,12 +486,17 @@ pub async fn run(
         inhibiting: None,
         failed,
     };
+    // They end with this.
+    let mut telling = JoinSet::new();
+    if let Some(bind) = node.healthz {
+        telling.spawn(Healthz { bind, backend: backend.clone(), settings: Settings::default() }.serve());
+    }
     let core = KubeletCore::new(node, &Rng::new(random_seed()));
     let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
     let mut serving = tokio::spawn(async move {
         match server {
             // Ends when the kubelet does: the sender is dropped then.
-            Some((bound, backend)) => bound.run(backend, async move { drop(stopped.await) }).await,
+            Some(bound) => bound.run(backend, async move { drop(stopped.await) }).await,
             None => {
                 drop(stopped.await);
                 Ok(())

@@ -8,7 +8,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use anyhow::Context as _;
+use anyhow::{Context as _, bail};
 use carrack_engine::Transport;
 use carrack_noderuntime::{Containerd, Layout, NodeSettings, host, limits};
 use serde::{Deserialize, Serialize};
@@ -17,7 +17,7 @@ use tokio::task::JoinSet;
 
 use crate::cli::BuiltIn;
 use crate::roles::{self, kubelet, local_storage, networks, virt_handler};
-use crate::up::{keep, provide, refuse, take};
+use crate::up::{Taken, keep, provide, refuse, take};
 use crate::{log_file, logging};
 
 /// How long roles may take to end.
@@ -99,7 +99,11 @@ async fn serve(layout: Layout, told: Told) -> anyhow::Result<()> {
         Ok(facts) => facts,
         Err(problems) => return refuse(&problems),
     };
-    let _lock = take(&layout)?;
+    let _lock = match take(&layout, &stop, &|text: &str| tracing::info!("{text}")).await? {
+        Taken::Held(lock) => lock,
+        Taken::Stopped => return Ok(()),
+        Taken::Runs(text) => bail!(text),
+    };
     let settings = NodeSettings {
         pod_cidr: told.pod_cidr.clone(),
         sandbox_image: carrack_images::reference("pause"),
@@ -144,6 +148,7 @@ fn agents(
         api_server: Some(told.api_server.clone()),
         api_host: roles::server(&told.kubelet.kubeconfig)?,
         listen: SocketAddr::new(any, told.kubelet_port),
+        healthz: None,
         runtime_endpoint: layout.containerd_socket(),
         configuration: told.kubelet_config.as_deref().map(kubelet::configuration).transpose()?,
         container_gc: Default::default(),

@@ -14,7 +14,7 @@ use carrack_auth::tls::Reloadable;
 use carrack_engine::Transport;
 use carrack_kubelet::configuration::Configuration;
 use carrack_kubelet::pods::dead::Policy;
-use carrack_kubelet::{KubeletConfig, NodeConfig, ServingTls};
+use carrack_kubelet::{HEALTHZ, KubeletConfig, NodeConfig, ServingTls};
 use carrack_noderuntime::{Layout, limits};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
@@ -70,6 +70,8 @@ pub struct Node {
     pub api_host: String,
     /// Where the kubelet listens.
     pub listen: SocketAddr,
+    /// Where it tells everybody over plain HTTP whether it is well, unless its configuration says otherwise.
+    pub healthz: Option<SocketAddr>,
     /// Socket of the container runtime.
     pub runtime_endpoint: PathBuf,
     /// What its configuration file says.
@@ -122,6 +124,7 @@ async fn work(
             log_dir: layout.pod_log_dir().display().to_string(),
             cgroup_root: layout.cgroup_root(),
             port: node.listen.port(),
+            healthz: node.healthz,
             container_gc: node.container_gc,
             resource_wait: node.resource_wait,
             ..NodeConfig::default()
@@ -166,6 +169,7 @@ pub async fn alone(args: KubeletArgs) -> anyhow::Result<()> {
         api_server: None,
         api_host: String::new(),
         listen: SocketAddr::new(listens, port.unwrap_or(args.port)),
+        healthz: Some(HEALTHZ),
         runtime_endpoint: args.container_runtime_endpoint.or(runtime).unwrap_or_else(|| layout.containerd_socket()),
         configuration,
         container_gc: Policy {

@@ -10,7 +10,6 @@
 //!
 //! Roles talk to the API server in the process, each as its own user, through the same authorization as over HTTPS.
 
-use std::fs::{self, File};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
 use std::path::Path;
 use std::sync::Arc;
@@ -26,17 +25,18 @@ use carrack_auth::{Caller, caller};
 use carrack_engine::{ApiRequest, ContentType, Method, Transport};
 use carrack_noderuntime::members::Members;
 use carrack_noderuntime::process::ProcessId;
-use carrack_noderuntime::{Containerd, FurtherNetworks, HostFacts, Layout, NodeSettings, host, lock, rules};
+use carrack_noderuntime::{Containerd, FurtherNetworks, HostFacts, Layout, NodeSettings, host, rules};
 use carrack_types::well_known::kubernetes::CONTROL_PLANE_LABEL;
 use carrack_types::well_known::kubevirt::SCHEDULABLE_LABEL;
 use serde_json::{Value, json};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
+use super::hold::{Taken, take};
 use super::report::Report;
 use super::tasks::keep;
 use super::wishes::Wishes;
-use super::{name, nodes, wishes};
+use super::{hold, name, nodes, wishes};
 use crate::cli::BuiltIn;
 use crate::cli::up::UpArgs;
 use crate::down::UP_GRACE;
@@ -94,9 +94,18 @@ pub async fn run(args: &UpArgs, report: Report, stop: CancellationToken) -> anyh
         args.access.authentication(apiserver::ISSUER)?;
         args.access.admission()?;
         args.access.runtime()?;
-        end_running(&layout, &report).await?;
+        end_running(&layout, &report, &stop).await?;
     }
-    let _lock = take(&layout)?;
+    let _lock = match take(&layout, &stop, &|text: &str| report.step(text)).await? {
+        Taken::Held(lock) => lock,
+        Taken::Stopped => return Ok(()),
+        Taken::Runs(text) => {
+            if !args.replace {
+                report.runs(&text);
+            }
+            bail!(text);
+        }
+    };
     if let Some(listen) = args.gpu_extender {
         refuse_taken(listen, "--gpu-extender")?;
     }
@@ -185,13 +194,13 @@ pub async fn run(args: &UpArgs, report: Report, stop: CancellationToken) -> anyh
                 if ProcessId::from_pidfile(&machine.layout.containerd_pidfile()).is_some() {
                     tracing::warn!("containerd goes on: carrack up takes it over, and carrack down stops it");
                 }
-                remove_pidfile(&machine.layout);
+                hold::remove_pidfile(&machine.layout);
                 return Err(error);
             }
         },
         () = stop.cancelled() => None,
     };
-    say_ending(&machine.layout);
+    hold::say_ending(&machine.layout);
     roles_stop.cancel();
     if tokio::time::timeout(ROLES_END, async { while tasks.join_next().await.is_some() {} }).await.is_err() {
         tracing::warn!("some roles did not end within {} s", ROLES_END.as_secs());
@@ -201,7 +210,7 @@ pub async fn run(args: &UpArgs, report: Report, stop: CancellationToken) -> anyh
         Some(ended) => ended,
         None => serving.await,
     };
-    remove_pidfile(&machine.layout);
+    hold::remove_pidfile(&machine.layout);
     match ended.context("the API server panicked")? {
         Ok(()) if stop.is_cancelled() => Ok(()),
         Ok(()) => bail!("the API server ended by itself"),
@@ -210,11 +219,15 @@ pub async fn run(args: &UpArgs, report: Report, stop: CancellationToken) -> anyh
 }
 
 /// Ends the process of the cluster that runs already, if one does. Containers and guests go on.
-async fn end_running(layout: &Layout, report: &Report) -> anyhow::Result<()> {
+/// When it is stopped, it does not wait for that.
+async fn end_running(layout: &Layout, report: &Report, stop: &CancellationToken) -> anyhow::Result<()> {
     let Some(running) = ProcessId::from_pidfile(&layout.pidfile()) else { return Ok(()) };
     report.step(&format!("ending the process before this one (pid {})", running.pid));
     let pid = running.pid;
-    let ended = tokio::task::spawn_blocking(move || running.terminate(UP_GRACE)).await?;
+    let ended = tokio::select! {
+        ended = tokio::task::spawn_blocking(move || running.terminate(UP_GRACE)) => ended?,
+        () = stop.cancelled() => return Ok(()),
+    };
     ended.with_context(|| format!("the process before this one (pid {pid}) does not end"))
 }
 
@@ -425,6 +438,7 @@ fn start_agents(
         api_server: Some((machine.node_ip.to_string(), args.https_port)),
         api_host: IN_PROCESS.to_owned(),
         listen: SocketAddr::new(args.bind_address, args.kubelet_port),
+        healthz: None,
         runtime_endpoint: machine.layout.containerd_socket(),
         configuration: machine.wishes.kubelet.clone(),
         container_gc: Default::default(),
@@ -585,61 +599,6 @@ async fn wait_ready(server: &ApiServer) {
     }
 }
 
-/// How long a process that was killed may hold the lock, at the most.
-const LET_GO: Duration = Duration::from_secs(5);
-
-/// Takes the data directory for this process, and says so in the pidfile. The lock ends with the process, however it
-/// ends; one that has said that it ends is waited for.
-pub(crate) fn take(layout: &Layout) -> anyhow::Result<File> {
-    let (path, pidfile) = (layout.lockfile(), layout.pidfile());
-    let (began, mut limit) = (Instant::now(), LET_GO);
-    let held = loop {
-        let held = lock::try_lock(layout).with_context(|| format!("cannot write {}", path.display()))?;
-        let ends = ProcessId::is_ending(&pidfile);
-        if ends {
-            limit = UP_GRACE + LET_GO;
-        }
-        // A holder that was killed lets go when its last thread has ended, a moment after it stopped counting as
-        // running.
-        let going = ends || ProcessId::from_pidfile(&pidfile).is_none();
-        if held.is_some() || !going || began.elapsed() >= limit {
-            break held;
-        }
-        std::thread::sleep(Duration::from_millis(10));
-    };
-    let Some(file) = held else {
-        bail!(in_use(layout, ProcessId::from_pidfile(&pidfile).map(|other| other.pid)));
-    };
-    let own = i32::try_from(std::process::id()).ok().and_then(ProcessId::of).context("this process is not in /proc")?;
-    own.write_pidfile(&pidfile).with_context(|| format!("cannot write {}", pidfile.display()))?;
-    Ok(file)
-}
-
-/// Why the data directory is not to be had: a cluster runs there, or somebody without a pidfile holds it.
-fn in_use(layout: &Layout, pid: Option<i32>) -> String {
-    let dir = layout.data_dir().display();
-    match pid {
-        Some(pid) => format!("the cluster in {dir} runs already (pid {pid})"),
-        None => format!("another process starts the cluster in {dir}, or takes it down: try again when that has ended"),
-    }
-}
-
-/// Says in the pidfile that this process ends, which takes as long as its roles take: whoever starts a cluster meanwhile waits,
-/// rather than to be told that it runs.
-fn say_ending(layout: &Layout) {
-    let pidfile = layout.pidfile();
-    let said = ProcessId::from_pidfile(&pidfile).map_or(Ok(()), |own| own.write_ending(&pidfile));
-    if let Err(error) = said {
-        tracing::warn!(%error, "the pidfile does not say that this process ends");
-    }
-}
-
-fn remove_pidfile(layout: &Layout) {
-    if let Err(error) = fs::remove_file(layout.pidfile()) {
-        tracing::warn!(%error, "the pidfile stays");
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -660,12 +619,5 @@ mod tests {
             assert_eq!(is_ready(&node, 100), expected, "{node}");
         }
         assert!(!is_ready(&json!({}), 100));
-    }
-
-    #[test]
-    fn who_takes_a_cluster_down_is_not_called_the_cluster() {
-        let layout = Layout::new("/d");
-        assert_eq!(in_use(&layout, Some(7)), "the cluster in /d runs already (pid 7)");
-        assert!(in_use(&layout, None).contains("takes it down"));
     }
 }

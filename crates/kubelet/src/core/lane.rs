@@ -1,7 +1,8 @@
 //! The start of one container, step by step.
 //!
 //! ```text
-//!  image ─▶ (write down, pull, write down) ─▶ devices: intend, write down, allocate, write down, pre-start
+//!  image ─▶ (write down, wait for others, pull, write down)
+//!     ─▶ devices: intend, write down, allocate, write down, pre-start
 //!     ─▶ (CPUs) ─▶ (files with variables) ─▶ create ─▶ start ─▶ (postStart)
 //! ```
 //!
@@ -119,6 +120,7 @@ impl KubeletCore {
             step,
             reference: image.clone(),
             pulling_since: now,
+            pull_began: now,
             image: None,
             credentials,
             preferred: None,
@@ -286,9 +288,9 @@ impl KubeletCore {
             (Step::PullImage, Ok(Reply::Image(Some(found)) | Reply::Pulled { image: Some(found), .. })) => {
                 w.pulls.clear(&image);
                 w.pull_failed_at.remove(&image);
-                let took = now.since(lane.pulling_since);
-                show(Op::Count(Counted::ImagePull(found.size_bytes, took)), fx);
-                let text = pull::told(&image, took, found.size_bytes);
+                let (took, waited) = (now.since(lane.pull_began), now.since(lane.pulling_since));
+                show(Op::Count(Counted::ImagePull(found.size_bytes, waited)), fx);
+                let text = pull::told(&image, (took, waited), found.size_bytes);
                 self.container_event(now, w, name, true, "Pulled", text, fx);
                 lane.image = Some(found);
                 lane.step = Step::NotePull;
@@ -463,7 +465,7 @@ impl KubeletCore {
         Some(found)
     }
 
-    fn lane_op(&mut self, uid: &Uid, name: &str, op: Op, fx: &mut Fx) -> OpId {
+    pub(super) fn lane_op(&mut self, uid: &Uid, name: &str, op: Op, fx: &mut Fx) -> OpId {
         self.op(Owner::Pod(uid.clone(), PodOp::Lane(name.to_owned())), op, fx)
     }
 
@@ -500,26 +502,13 @@ impl KubeletCore {
                 false
             }
             _ => {
+                self.container_event(now, w, name, true, "Pulling", format!("Pulling image \"{image}\""), fx);
+                lane.pulling_since = now;
                 self.pulls.mean(&image);
-                if self.pulls.is_meant(&image) {
-                    self.pull(now, uid, w, name, &image, lane, fx);
-                } else {
-                    lane.step = Step::MeanPull { image };
-                }
+                lane.step = Step::MeanPull { image };
                 true
             }
         }
-    }
-
-    #[expect(clippy::too_many_arguments, reason = "an image and everything that it is for")]
-    fn pull(&mut self, now: Time, uid: &Uid, w: &Worker, name: &str, image: &str, lane: &mut Lane, fx: &mut Fx) {
-        self.container_event(now, w, name, true, "Pulling", format!("Pulling image \"{image}\""), fx);
-        let given = lane.credentials.iter().map(|c| (c.auth.clone(), c.secret.clone()));
-        let (auths, secrets): (Vec<_>, Vec<_>) = given.unzip();
-        lane.pulling_since = now;
-        lane.op = self.lane_op(uid, name, Op::PullImage { image: image.to_owned(), auths }, fx);
-        self.pulls.started(lane.op, image, secrets);
-        lane.step = Step::PullImage;
     }
 
     /// Goes on with an image that was pulled, once it is on disk with what: then whoever may use it may do so in a later life
@@ -623,10 +612,6 @@ impl KubeletCore {
         for name in names {
             let Some(mut lane) = w.lanes.remove(&name) else { continue };
             let lives = match lane.step.clone() {
-                Step::MeanPull { image } if self.pulls.is_meant(&image) => {
-                    self.pull(now, uid, w, &name, &image, &mut lane, fx);
-                    true
-                }
                 Step::NotePull => self.use_pulled(now, uid, w, &name, &mut lane, fx),
                 Step::Intend { version, resource, epoch, ids } if saved >= version => {
                     // While it was written down, which takes long on a full disk, the plugin may have said otherwise.

@@ -26,6 +26,7 @@ mod preempt;
 mod preflight;
 mod pressure;
 mod pulled;
+mod pulling;
 mod report;
 mod resize;
 mod seen;
@@ -949,6 +950,7 @@ impl Core for KubeletCore {
         self.save_cpus(now, fx);
         self.save_memory(now, fx);
         self.save_sizes(now, fx);
+        self.start_pulls(now, fx);
         self.write_pulls(now, fx);
         self.write_groups(now, fx);
         if self.node.dirty {

@@ -76,6 +76,8 @@ pub(super) struct Pulls {
     listing: Option<OpId>,
     /// Something is to be written, or may be dropped.
     pub due: bool,
+    /// Some container may wait for a pull to begin.
+    pub wanted: bool,
 }
 
 impl Pulls {
@@ -108,6 +110,7 @@ impl Pulls {
 
     /// An image is to be pulled as soon as that [is on disk](Self::is_meant).
     pub fn mean(&mut self, image: &str) {
+        self.wanted = true;
         let name = pulling_name(image);
         if let Some(meant) = self.intents.get_mut(&name) {
             image.clone_into(&mut meant.image);
@@ -126,6 +129,11 @@ impl Pulls {
     /// Whether it is on disk with what an image was pulled.
     pub fn is_noted(&self, image_ref: &str) -> bool {
         !self.writing.contains_key(&pulled_name(image_ref))
+    }
+
+    /// How many images are being pulled.
+    pub fn under_way(&self) -> usize {
+        self.under_way.len()
     }
 
     /// An image is being pulled with these.

@@ -15,6 +15,7 @@ mod machine;
 mod memory;
 mod preempt;
 mod pulled;
+mod pulling;
 mod resize;
 mod restarts;
 mod rounds;
@@ -232,6 +233,8 @@ struct World {
     deaf: bool,
     /// What drivers answer who shall let a volume follow that has grown, and after how long.
     growing: (Duration, Outcome),
+    /// How long a pull takes.
+    pulls_last: Duration,
     /// How long the reply to the Node's creation takes.
     registers: Duration,
     /// Volumes that a driver lets follow just now, by the path that the pod has them at.
@@ -264,6 +267,7 @@ impl World {
             asked: Vec::new(),
             deaf: false,
             growing: (Duration::ZERO, Ok(Reply::Done)),
+            pulls_last: Duration::ZERO,
             registers: Duration::ZERO,
             grows: BTreeMap::new(),
         };
@@ -272,7 +276,11 @@ impl World {
     }
 
     fn soon(&mut self, input: Input<In>) {
-        let at = self.now + Duration::from_millis(self.rng.below(40));
+        self.later(Duration::ZERO, input);
+    }
+
+    fn later(&mut self, after: Duration, input: Input<In>) {
+        let at = self.now + after + Duration::from_millis(self.rng.below(40));
         self.arrivals += 1;
         self.arriving.insert((at, self.arrivals), input);
     }
@@ -357,7 +365,9 @@ impl World {
                         continue;
                     }
                     if let Some(outcome) = self.node.apply(self.now, &out.op) {
-                        self.soon(Input::Own(In::Done(out.id, outcome)));
+                        let lasts =
+                            if matches!(out.op, Op::PullImage { .. }) { self.pulls_last } else { Duration::ZERO };
+                        self.later(lasts, Input::Own(In::Done(out.id, outcome)));
                     }
                 }
                 Effect::Exit(reason) => panic!("{reason}"),

@@ -81,7 +81,7 @@ impl Stopping {
 #[derive(Clone, Debug)]
 pub(super) enum Step {
     FindImage,
-    /// That it is to be pulled is being written down.
+    /// That it is to be pulled is being written down, or others are pulled before.
     MeanPull {
         image: String,
     },
@@ -136,8 +136,10 @@ pub(super) struct Lane {
     pub step: Step,
     /// The image that it names, as it was when this began.
     pub reference: String,
-    /// When its pull began.
+    /// When its pull was asked for.
     pub pulling_since: Time,
+    /// When that began.
+    pub pull_began: Time,
     pub image: Option<ImageRecord>,
     /// What the pod gives for pulling it.
     pub credentials: Vec<Credential>,

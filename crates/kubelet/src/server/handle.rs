@@ -8,7 +8,7 @@ use k8s_openapi::api::core::v1::Pod;
 use serde_json::json;
 use tokio::sync::mpsc;
 
-use super::backend::{Answer, Streams};
+use super::backend::{Answer, Backend, Streams};
 use super::connection::{Session, Shared};
 use super::log_query::LogQuery;
 use super::logs::{self, LogOptions};
@@ -27,13 +27,7 @@ pub(super) async fn handle(session: &Session, route: Route, request: Request<Inc
     let backend = &shared.backend;
     let query = Query::parse(request.uri().query().unwrap_or_default()).map_err(Refusal::bad)?;
     match route {
-        Route::Healthz => match backend.health() {
-            Ok(()) => Ok(reply::text(StatusCode::OK, "ok")),
-            Err(why) => {
-                let text = format!("[-]syncloop failed: {why}\nhealthz check failed\n");
-                Err(Refusal::new(StatusCode::INTERNAL_SERVER_ERROR, text))
-            }
-        },
+        Route::Healthz => health(backend.as_ref()),
         Route::Pods => pod_list(backend.pods().iter().map(|pod| serde_json::to_value(&**pod))),
         Route::RunningPods => pod_list(running::pods(&backend.runtime().await?).into_iter().map(Ok)),
         Route::Logs(path) => log(session, &path, &query).await,
@@ -121,6 +115,17 @@ pub(super) async fn handle(session: &Session, route: Route, request: Request<Inc
                 }
                 Some(asked) => asked.answer(shared, dir, request.headers()).await,
             }
+        }
+    }
+}
+
+/// Whether the kubelet is well.
+pub(super) fn health(backend: &dyn Backend) -> Replied {
+    match backend.health() {
+        Ok(()) => Ok(reply::text(StatusCode::OK, "ok")),
+        Err(why) => {
+            let text = format!("[-]syncloop failed: {why}\nhealthz check failed\n");
+            Err(Refusal::new(StatusCode::INTERNAL_SERVER_ERROR, text))
         }
     }
 }

@@ -8,6 +8,8 @@
 //!                                                                    └─▶ pods, stats, metrics, configz, healthz
 //! ```
 //!
+//! Whether the kubelet is well is also told over plain HTTP, where somebody wants it (`healthz`).
+//!
 //! Paths, parameters and texts are upstream's (`pkg/kubelet/server`). It speaks HTTP/1.1 only: each
 //! of its streams is a connection that changes its protocol, and nobody else has much to ask. The
 //! rest of the kubelet is behind [`Backend`].
@@ -22,6 +24,7 @@ mod find;
 #[cfg(test)]
 mod fixture;
 mod handle;
+mod healthz;
 mod log_query;
 pub(crate) mod logs;
 mod metrics;
@@ -56,6 +59,8 @@ pub use stats::{
     ClaimReference, ContainerStats, CpuStats, FsStats, InterfaceStats, MemoryStats, NetworkStats, NodeStats,
     PodReference, PodStats, ProcessStats, RlimitStats, RuntimeStats, Summary, SwapStats, VolumeHealth, VolumeStats,
 };
+
+pub(crate) use healthz::Healthz;
 
 use crate::config::ServingTls;
 use connection::{Session, Shared};

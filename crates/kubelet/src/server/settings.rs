@@ -48,6 +48,8 @@ pub struct Settings {
     pub drain: Duration,
     /// How long to wait after a connection could not be accepted.
     pub accept_pause: Duration,
+    /// How long to wait where the port of `/healthz` is taken.
+    pub listen_retry: Duration,
 }
 
 impl Default for Settings {
@@ -73,6 +75,7 @@ impl Default for Settings {
             keep_alive: Duration::from_secs(60),
             drain: Duration::from_secs(5),
             accept_pause: Duration::from_millis(100),
+            listen_retry: Duration::from_secs(5),
         }
     }
 }

@@ -170,14 +170,17 @@ fn path_matches(key: &str, path: &str) -> bool {
     path.strip_prefix(key).is_some_and(|rest| key.is_empty() || rest.is_empty() || rest.starts_with('/'))
 }
 
-/// What is told of a pull that succeeded: how long it took, to the millisecond, and how many bytes the image has. Upstream names
-/// the time twice, with and without the wait for other pulls; here none waits for others.
+/// What is told of a pull that succeeded: how long it took, to the millisecond, without and with the wait for other pulls, and how
+/// many bytes the image has.
 #[must_use]
-pub fn told(image: &str, took: Duration, size_bytes: u64) -> String {
-    let ms = i64::try_from(took.as_millis()).unwrap_or(i64::MAX);
-    let took = duration::format(ms.saturating_mul(1_000_000));
+pub fn told(image: &str, (took, waited): (Duration, Duration), size_bytes: u64) -> String {
+    let written = |span: Duration| {
+        let ms = i64::try_from(span.as_millis()).unwrap_or(i64::MAX);
+        duration::format(ms.saturating_mul(1_000_000))
+    };
+    let (took, waited) = (written(took), written(waited));
     format!(
-        "Successfully pulled image \"{image}\" in {took} ({took} including waiting). Image size: {size_bytes} bytes."
+        "Successfully pulled image \"{image}\" in {took} ({waited} including waiting). Image size: {size_bytes} bytes."
     )
 }
 
@@ -266,11 +269,17 @@ mod tests {
     /// Upstream's tests take it apart (`getDurationsFromPulledEventMsg`, `test/e2e_node/image_pull_test.go`).
     #[test]
     fn pulls_are_told_as_by_upstream() {
-        for (us, expected) in [(39_356_789, "39.356s"), (323_000, "323ms"), (62_500_000, "1m2.5s"), (0, "0s")] {
-            let text = told("busybox:1.28", Duration::from_micros(us), 41_901_587);
+        for (us, expected, with_wait) in [
+            (39_356_789, "39.356s", "41.356s"),
+            (323_000, "323ms", "2.323s"),
+            (62_500_000, "1m2.5s", "1m4.5s"),
+            (0, "0s", "2s"),
+        ] {
+            let (took, waited) = (Duration::from_micros(us), Duration::from_micros(us + 2_000_000));
+            let text = told("busybox:1.28", (took, waited), 41_901_587);
             let words: Vec<&str> = text.split(' ').collect();
             assert_eq!(words.len(), 13, "{text}");
-            assert_eq!((words[5], words[6]), (expected, format!("({expected}").as_str()), "{text}");
+            assert_eq!((words[5], words[6]), (expected, format!("({with_wait}").as_str()), "{text}");
         }
     }
 }
