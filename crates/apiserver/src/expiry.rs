@@ -1,6 +1,9 @@
-//! Events are forgotten after an hour, as upstream does by default, so that they cannot fill the store.
+//! Events are forgotten after a while, so that they cannot fill the store: after an hour, unless the server is told otherwise
+//! (upstream's `--event-ttl`). There each write has a lease of that length, and none where it is 0; here they are looked at now
+//! and then, and go by when they happened last.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use carrack_store::{Check, Op, Range, Txn};
 use serde_json::Value;
@@ -11,8 +14,8 @@ use crate::server::ApiServer;
 use crate::status::Status;
 use crate::stored;
 
-/// How long an event is kept after it happened last, in seconds.
-const EVENT_TTL_S: i64 = 3600;
+/// How long an event is kept after it happened last, unless the server is told otherwise.
+pub(crate) const EVENT_TTL: Duration = Duration::from_secs(3600);
 /// How many entries are looked at at a time.
 const BATCH: usize = 500;
 
@@ -23,6 +26,11 @@ impl ApiServer {
     /// When the store cannot be read or written.
     pub async fn expire_events(&self) -> Result<usize, Status> {
         let store = &*self.inner.store;
+        let ttl = self.inner.event_ttl;
+        if ttl.is_zero() {
+            return Ok(0);
+        }
+        let ttl_s = i64::try_from(ttl.as_secs()).unwrap_or(i64::MAX);
         let now_s = self.inner.env.now().as_second();
         let prefix = keys::of("", "events", None);
         let (mut after, mut removed) = (None, 0);
@@ -30,7 +38,7 @@ impl ApiServer {
             let page = store.range(Range { prefix: prefix.clone(), after, limit: BATCH, at: None }).await?;
             after = page.entries.last().map(|entry| entry.key.to_string());
             for entry in page.entries {
-                if now_s.saturating_sub(last_seen_s(&stored::parse(&entry))) <= EVENT_TTL_S {
+                if now_s.saturating_sub(last_seen_s(&stored::parse(&entry))) <= ttl_s {
                     continue;
                 }
                 // One that was counted up meanwhile stays.

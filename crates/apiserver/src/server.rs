@@ -11,6 +11,7 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::time::Duration;
 
 use bytes::Bytes;
 use carrack_auth::authn::{self, Authenticator, Impersonated};
@@ -31,6 +32,7 @@ use crate::catalog::{Catalog, CatalogFold};
 use crate::context::Cx;
 use crate::conversion::Converter;
 use crate::env::Env;
+use crate::expiry::EVENT_TTL;
 use crate::flow::FlowFold;
 use crate::follow::{Fold, Follower};
 use crate::health::Phase;
@@ -65,6 +67,8 @@ pub struct Config {
     pub issuer: Option<Issuer>,
     /// What built-in admission plugins are told.
     pub admission: AdmissionConfiguration,
+    /// How long an event is kept after it happened last; for good where this is nothing.
+    pub event_ttl: Duration,
     /// Admission plugins besides the built-in ones, which come first.
     pub plugins: Vec<Box<dyn AdmissionPlugin>>,
     /// Groups that are served by code.
@@ -98,6 +102,7 @@ impl Config {
             authentication: AuthenticationConfiguration::default(),
             issuer: None,
             admission: AdmissionConfiguration::default(),
+            event_ttl: EVENT_TTL,
             plugins: Vec::new(),
             apis: Vec::new(),
             runtime: RuntimeConfig::default(),
@@ -135,6 +140,7 @@ pub(crate) struct Inner {
     pub signer: Option<RequestSigner>,
     pub audit: Option<Audit>,
     pub flags: Flags,
+    pub event_ttl: Duration,
     planted_writing_watches: bool,
     catalog: Follower<CatalogFold>,
     authorizer: Follower<AuthorizerFold>,
@@ -198,6 +204,7 @@ impl ApiServer {
         let issuer = config.issuer.map(Arc::new);
         let pod_security = PodSecurityMetrics::default();
         let webhook_users = config.admission.webhook_users.clone();
+        let hooks = HooksFold::of(&config.admission);
         let mut plugins = admission::built_in(&config.network, issuer.as_ref(), config.admission, &pod_security);
         plugins.extend(config.plugins);
         let prefixes: Vec<String> = OBSERVED.iter().map(|(group, resource)| keys::of(group, resource, None)).collect();
@@ -219,12 +226,13 @@ impl ApiServer {
                 signer: config.signer,
                 audit: config.audit,
                 flags: config.flags,
+                event_ttl: config.event_ttl,
                 planted_writing_watches: config.planted_writing_watches,
                 catalog: Follower::new(CatalogFold::prefixes(), CatalogFold::new(&config.runtime)),
                 flow: Follower::new(FlowFold::prefixes(), FlowFold::default()),
                 gate: Mutex::default(),
                 authorizer: Follower::new(prefixes.clone(), AuthorizerFold { authorizer: Authorizer::new(), prefixes }),
-                hooks: Follower::new(HooksFold::prefixes(), HooksFold::default()),
+                hooks: Follower::new(HooksFold::prefixes(), hooks),
                 remotes: Follower::new(RemotesFold::prefixes(), RemotesFold::default()),
                 kept: Kept::new(),
                 remote_documents: aggregate::Documents::default(),
@@ -314,14 +322,19 @@ impl ApiServer {
             }
             outcome
         };
-        self.inner.with_authorizer(impersonate).await?.map_err(|error| match error {
+        let began = env.now();
+        let outcome = self.inner.with_authorizer(impersonate).await?.map_err(|error| match error {
             authn::ImpersonationError::BadRequest(why) => Status::bad_request(why),
             authn::ImpersonationError::Forbidden { message, resource, group, name } => {
                 let mut status = Status::forbidden(&group, &resource, &name, "");
                 status.message = message;
                 status
             }
-        })
+        });
+        if outcome.is_ok() {
+            self.inner.metrics.filters.impersonated(env.now().duration_since(began).as_secs_f64());
+        }
+        outcome
     }
 
     /// Answers a request whose head is still of use.
@@ -391,6 +404,7 @@ impl ApiServer {
             Err(_) => (Known::Error, ""),
         };
         self.inner.metrics.access.authenticated(known, user, elapsed_s);
+        self.inner.metrics.filters.authenticated(elapsed_s);
         outcome
     }
 
@@ -531,6 +545,7 @@ impl Request<'_> {
         let decision = decision?;
         notes.decided(decision.allowed(), decision.reason());
         if decision.allowed() {
+            inner.metrics.filters.authorized(elapsed_s);
             return Ok(());
         }
         let mut status = Status::forbidden(attributes.group, attributes.resource, attributes.name, "");

@@ -14,6 +14,7 @@
 //! - [`workloads`]: ReplicaSets, Deployments and the others that keep pods.
 //! - [`QuotaController`]: quotas counted anew where no write does it.
 //! - [`CertificateCleaner`]: certificate requests that nobody waits for any more.
+//! - [`PodCertificateCleaner`]: the same of kubelets, for their pods.
 //! - [`PolicyStatus`]: what is odd about the expressions of admission policies.
 //! - [`PersistentVolumeBinder`], [`ClaimProtection`], [`VolumeProtection`], [`AttributesClassProtection`], [`EphemeralVolumes`],
 //!   [`Expansion`], [`AttachDetach`], [`InlineAttachDetach`]: claims and volumes.
@@ -29,6 +30,7 @@ mod endpoints;
 mod garbage;
 mod namespace;
 mod node;
+mod pod_certificates;
 mod pod_gc;
 mod pods;
 mod policies;
@@ -52,6 +54,7 @@ pub use endpoints::{EndpointSliceController, EndpointsController};
 pub use garbage::GarbageCollector;
 pub use namespace::NamespaceController;
 pub use node::{NodeLifecycle, TaintEviction};
+pub use pod_certificates::PodCertificateCleaner;
 pub use pod_gc::PodGc;
 pub use policies::PolicyStatus;
 pub use quota::QuotaController;
@@ -159,6 +162,7 @@ pub fn all(config: &Config) -> Vec<Box<dyn Controller>> {
         Box::new(QuotaController::default()),
         Box::new(PolicyStatus),
         Box::new(CertificateCleaner),
+        Box::new(PodCertificateCleaner::default()),
         Box::new(PersistentVolumeBinder::default().with_planted(config.planted)),
         Box::new(ClaimProtection),
         Box::new(VolumeProtection),

@@ -3,6 +3,8 @@
 //!
 //! <https://kubernetes.io/docs/reference/access-authn-authz/admission-controllers/>
 
+use std::collections::BTreeSet;
+
 use carrack_schema::decode;
 use serde::Deserialize;
 use serde_json::Value;
@@ -59,6 +61,19 @@ const ALWAYS_ON: [&str; 28] = [
     VALIDATING,
 ];
 
+/// Those of them that are no plugins here, but part of how their kinds are written: they are never off.
+const ALWAYS: [&str; 9] = [
+    "CertificateApproval",
+    "CertificateSigning",
+    "CertificateSubjectRestriction",
+    "ClusterTrustBundleAttest",
+    "JobValidation",
+    "NodeDeclaredFeatureValidator",
+    "PodGroupProtection",
+    "PodGroupWorkloadExists",
+    "PodResizeValidator",
+];
+
 /// What plugins are told, and which of them are on.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct AdmissionConfiguration {
@@ -68,6 +83,8 @@ pub struct AdmissionConfiguration {
     pub(crate) webhook_users: WebhookUsers,
     event_rate: event_rate::Limits,
     limits_events: bool,
+    /// Those that are off although most servers have them on.
+    pub(super) off: BTreeSet<&'static str>,
 }
 
 /// Refuses what is not of one of these versions and kinds. The first is the one that is told.
@@ -145,6 +162,37 @@ impl AdmissionConfiguration {
             }
         }
         Ok(self)
+    }
+
+    /// Switches plugins off, by their names (`--disable-admission-plugins`).
+    ///
+    /// # Errors
+    /// There is none of that name, or it is one that is never off.
+    pub fn disable<'n>(mut self, names: impl IntoIterator<Item = &'n str>) -> Result<Self, String> {
+        for name in names {
+            let mut known = ALWAYS_ON.into_iter().filter(|known| !ALWAYS.contains(known));
+            match known.find(|known| *known == name) {
+                Some(known) => {
+                    self.off.insert(known);
+                }
+                // It is off unless it is named elsewhere.
+                None if name == EVENT_RATE_LIMIT => {}
+                None => {
+                    let all = ALWAYS_ON.into_iter().filter(|known| !ALWAYS.contains(known));
+                    let all: Vec<&str> = all.chain([EVENT_RATE_LIMIT]).collect();
+                    return Err(format!(
+                        "admission plugin {name:?} cannot be switched off, only {} can",
+                        all.join(", ")
+                    ));
+                }
+            }
+        }
+        Ok(self)
+    }
+
+    /// Whether a plugin is off.
+    pub(super) fn is_off(&self, plugin: &str) -> bool {
+        self.off.contains(plugin)
     }
 
     /// What events are held to, if they are.
@@ -244,5 +292,25 @@ mod tests {
         check(&silent, &["NodeDeclaredFeatureValidator", "PodResizeValidator"], Ok(false));
         check(&silent, &["EventRateLimit"], Err(empty));
         check(&told, &["AlwaysDeny"], Err(unknown));
+    }
+
+    #[test]
+    fn plugins_that_are_switched_off() {
+        let check = |names: &[&str], want: Result<&[&str], &str>| {
+            let got = AdmissionConfiguration::default().disable(names.iter().copied());
+            match (got, want) {
+                (Ok(got), Ok(want)) => assert_eq!(got.off.into_iter().collect::<Vec<_>>(), want, "{names:?}"),
+                (Err(got), Err(want)) => assert!(got.contains(want), "{got}, and not {want}"),
+                (got, want) => panic!("{got:?}, and not {want:?}"),
+            }
+        };
+        check(&[], Ok(&[]));
+        check(&["PodSecurity", "LimitRanger", "PodSecurity"], Ok(&["LimitRanger", "PodSecurity"]));
+        check(&["EventRateLimit"], Ok(&[]));
+        check(&["AlwaysDeny"], Err("\"AlwaysDeny\" cannot be switched off, only DefaultIngressClass, "));
+        check(&["LimitRanger", "PodResizeValidator"], Err("\"PodResizeValidator\" cannot be switched off"));
+        for name in ALWAYS {
+            assert!(ALWAYS_ON.contains(&name), "{name}");
+        }
     }
 }

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use carrack_store::Entry;
 
+use super::configuration::AdmissionConfiguration;
 use super::policy::{Binding, Policy};
 use super::webhook::Webhook;
 use crate::follow::Fold;
@@ -23,6 +24,14 @@ const RESOURCES: [&str; 6] = [
     "mutatingadmissionpolicybindings",
 ];
 
+/// Upstream's plugins that ask those whom users added, and whom.
+const PLUGINS: [(&str, &str); 4] = [
+    ("MutatingAdmissionWebhook", "mutatingwebhookconfigurations"),
+    ("ValidatingAdmissionWebhook", "validatingwebhookconfigurations"),
+    ("ValidatingAdmissionPolicy", "validatingadmissionpolicies"),
+    ("MutatingAdmissionPolicy", "mutatingadmissionpolicies"),
+];
+
 /// Webhooks by the name of their configuration and their place in it; policies and bindings by name.
 #[derive(Clone, Default)]
 pub(crate) struct Hooks {
@@ -38,9 +47,17 @@ pub(crate) struct Hooks {
 #[derive(Default)]
 pub(crate) struct HooksFold {
     now: Arc<Hooks>,
+    /// The kinds of whom nobody is asked, since the plugin is off that would ask them.
+    unasked: Vec<&'static str>,
 }
 
 impl HooksFold {
+    /// Without those whom nobody asks, by what is off.
+    pub(crate) fn of(configuration: &AdmissionConfiguration) -> Self {
+        let off = PLUGINS.into_iter().filter(|(plugin, _)| configuration.is_off(plugin));
+        Self { now: Arc::default(), unasked: off.map(|(_, plural)| plural).collect() }
+    }
+
     pub(crate) fn prefixes() -> Vec<String> {
         RESOURCES.iter().map(|plural| keys::of("admissionregistration.k8s.io", plural, None)).collect()
     }
@@ -59,6 +76,9 @@ impl Fold for HooksFold {
         // …/<resource>/<name>
         let Some((place, name)) = key.rsplit_once('/') else { return };
         let resource = place.rsplit('/').next().unwrap_or_default();
+        if self.unasked.contains(&resource) {
+            return;
+        }
         let object = entry.map(stored::parse);
         let hooks = Arc::make_mut(&mut self.now);
         match resource {

@@ -236,7 +236,7 @@ pub trait AdmissionPlugin: Send + Sync {
     }
 }
 
-/// The plugins of every server, in upstream's order.
+/// The plugins of a server, in upstream's order, without those that are switched off.
 pub(crate) fn built_in(
     network: &Network,
     issuer: Option<&Arc<Issuer>>,
@@ -245,6 +245,7 @@ pub(crate) fn built_in(
 ) -> Vec<Box<dyn AdmissionPlugin>> {
     // Off unless it is named.
     let event_rate = configuration.event_limits().map(event_rate::EventRateLimit::new);
+    let AdmissionConfiguration { pod_security: security, resource_quota: limits, off, .. } = configuration;
     let mut plugins: Vec<Box<dyn AdmissionPlugin>> = vec![
         Box::new(namespace::NamespaceLifecycle),
         Box::new(definition::Definitions),
@@ -254,10 +255,7 @@ pub(crate) fn built_in(
         Box::new(account_secret::AccountSecrets(issuer.cloned())),
         Box::new(node::NodeRestriction),
         Box::new(node::TaintNodesByCondition),
-        Box::new(pod_security::PodSecurity {
-            configuration: configuration.pod_security,
-            metrics: pod_security.clone(),
-        }),
+        Box::new(pod_security::PodSecurity { configuration: security, metrics: pod_security.clone() }),
         Box::new(priority::Priority),
         Box::new(pod::DefaultTolerations),
     ];
@@ -275,8 +273,46 @@ pub(crate) fn built_in(
         Box::new(cluster_role::Aggregation),
         Box::new(flow_schema::FlowSchemas),
         Box::new(ServiceAddresses::new(network.clone())),
-        Box::new(quota::ResourceQuota { limits: configuration.resource_quota }),
+        Box::new(quota::ResourceQuota { limits }),
     ];
     plugins.extend(others);
+    plugins.retain(|plugin| !off.contains(plugin.name()));
     plugins
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Each goes under upstream's name, webhooks and policies apart, which are no plugins of the list.
+    #[test]
+    fn what_is_switched_off_is_not_asked() {
+        let names = |off: &[&str]| {
+            let configuration = AdmissionConfiguration::default().disable(off.iter().copied()).expect("names");
+            let plugins = built_in(&Network::default(), None, configuration, &PodSecurityMetrics::default());
+            plugins.iter().map(|plugin| plugin.name()).collect::<Vec<_>>()
+        };
+        let all = names(&[]);
+        for off in [
+            "DefaultIngressClass",
+            "DefaultStorageClass",
+            "DefaultTolerationSeconds",
+            "LimitRanger",
+            "NamespaceLifecycle",
+            "NodeRestriction",
+            "PersistentVolumeClaimResize",
+            "PodSecurity",
+            "PodTopologyLabels",
+            "Priority",
+            "ResourceQuota",
+            "RuntimeClass",
+            "ServiceAccount",
+            "StorageObjectInUseProtection",
+            "TaintNodesByCondition",
+        ] {
+            let left: Vec<_> = all.iter().copied().filter(|name| *name != off).collect();
+            assert_eq!(left.len() + 1, all.len(), "{off}");
+            assert_eq!(names(&[off]), left, "{off}");
+        }
+    }
 }

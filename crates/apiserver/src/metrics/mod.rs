@@ -12,12 +12,15 @@ mod admission;
 mod answered;
 mod cel;
 mod conversion;
+mod filters;
 mod flow;
 mod health;
 mod impersonation;
+mod lists;
 mod pod_security;
 mod process;
 mod store;
+mod terminated;
 mod text;
 
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -40,6 +43,7 @@ pub(crate) use admission::{Called, Step};
 pub(crate) use conversion::{ConversionMetrics, Failure};
 pub(crate) use flow::Counted;
 pub(crate) use health::Told;
+pub(crate) use lists::Cost;
 pub(crate) use pod_security::PodSecurityMetrics;
 pub use process::ProcessStats;
 pub(crate) use store::Metered;
@@ -140,12 +144,15 @@ pub(crate) struct Metrics {
     pub(crate) admission: admission::AdmissionMetrics,
     pub(crate) conversion: ConversionMetrics,
     pub(crate) cel: cel::CelMetrics,
+    pub(crate) filters: filters::FilterMetrics,
     pub(crate) flow: flow::FlowMetrics,
     pub(crate) health: health::HealthMetrics,
     pub(crate) impersonation: impersonation::ImpersonationMetrics,
     translated: Family<AnsweredLabels, Counter>,
     tunnelled: Family<AnsweredLabels, Counter>,
+    pub(crate) lists: lists::ListMetrics,
     pub(crate) store: store::StoreMetrics,
+    pub(crate) terminated: terminated::TerminatedMetrics,
 }
 
 /// A request that is being answered.
@@ -249,12 +256,15 @@ impl Metrics {
             admission: admission::AdmissionMetrics::new(plugins),
             conversion: ConversionMetrics::new(),
             cel: cel::CelMetrics::new(),
+            filters: filters::FilterMetrics::new(),
             flow: flow::FlowMetrics::new(),
             health: health::HealthMetrics::new(),
             impersonation: impersonation::ImpersonationMetrics::new(),
             translated: Family::default(),
             tunnelled: Family::default(),
+            lists: lists::ListMetrics::default(),
             store: store::StoreMetrics::new(),
+            terminated: terminated::TerminatedMetrics::default(),
         };
         let registry = &mut metrics.registry;
         metrics.answered.register(registry);
@@ -304,7 +314,10 @@ impl Metrics {
         pod_security.register(registry);
         metrics.conversion.register(registry);
         metrics.cel.register(registry);
+        metrics.filters.register(registry);
         metrics.flow.register(registry);
+        metrics.lists.register(registry);
+        metrics.terminated.register(registry);
         metrics.store.register(registry);
         let build: Family<BuildLabels, Gauge> = Family::default();
         let of_this = BuildLabels {

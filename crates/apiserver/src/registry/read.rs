@@ -8,6 +8,7 @@ use crate::body::Response;
 use crate::context::Cx;
 use crate::keys;
 use crate::list_options::{AtRevision, Continue, Filter, ListOptions};
+use crate::metrics::Cost;
 use crate::present::ListMeta;
 use crate::status::Status;
 use crate::stored;
@@ -114,14 +115,17 @@ pub(crate) async fn select(cx: &Cx<'_>, options: &ListOptions) -> Result<(Vec<Ar
     let revision = page.revision;
     let mut selected: Vec<Arc<Entry>> = Vec::new();
     let (mut remaining, mut more);
+    let mut cost = Cost::default();
     loop {
         let RangePage { entries, remaining: behind, .. } = page;
         entries.iter().try_for_each(|entry| readable(cx, entry))?;
         let last = entries.last().map(|entry| entry.key.to_string());
         let count = entries.len();
+        cost.fetched += count;
         let entries = if converts { converter.entries(entries, cx.version_index).await? } else { entries };
         (remaining, more) = (behind, false);
         for (i, entry) in entries.into_iter().enumerate() {
+            cost.evaluated += 1;
             if !unfiltered && !options.filter.matches(&entry, &cx.row, cx.version()) {
                 continue;
             }
@@ -142,6 +146,7 @@ pub(crate) async fn select(cx: &Cx<'_>, options: &ListOptions) -> Result<(Vec<Ar
         }
         page = range(store, &prefix, last, batch, Some(revision)).await.map_err(expired)?;
     }
+    cx.server.metrics.lists.listed(&cx.row, Cost { returned: selected.len(), ..cost });
     let continue_token = selected.last().filter(|_| more).map(|entry| {
         let after = entry.key.strip_prefix(&base).unwrap_or_default().to_owned();
         Continue { revision, after }.encode()

@@ -20,7 +20,7 @@ use tokio::sync::Notify;
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 
-use super::flow::Gate;
+use super::flow::{Gate, Seat};
 use super::handover::Handover;
 use super::places::Place;
 use super::reply::{self, Reply, to_reply};
@@ -275,8 +275,7 @@ async fn exchange(
     {
         return Err(turned_away(&acting, (status, Some(arriving.incoming))));
     }
-    let wait = deadline::wait(most);
-    let seat = match Gate::enter(&shared.gate, &shared.server, &acting.caller, &asked.info, wait).await {
+    let seat = match seated(shared, &acting, &asked, most).await {
         Ok(seat) => seat,
         Err(status) => return Err(turned_away(&acting, (status, Some(arriving.incoming)))),
     };
@@ -284,12 +283,18 @@ async fn exchange(
     let body = arriving.whole(&shared.settings).await.map_err(|refused| turned_away(&acting, refused))?;
     let too_late = || Status::timeout("request did not complete within the allotted timeout");
     // Nothing is begun that has no time, however little it would take.
-    let Some(left) = arrived.left(most) else { return Err(turned_away(&acting, (too_late(), None))) };
+    let Some(left) = arrived.left(most) else {
+        ended(shared, &asked, too_late().code).await;
+        return Err(turned_away(&acting, (too_late(), None)));
+    };
     // Shared, not copied: what is forwarded to a node needs it once more.
     let handling = shared.server.answer(&parts, &asked, body.clone(), acting);
     let response = match tokio::time::timeout(left, handling).await {
         Ok(response) => response,
-        Err(_) => return Err((too_late(), None)),
+        Err(_) => {
+            ended(shared, &asked, too_late().code).await;
+            return Err((too_late(), None));
+        }
     };
     let (mut head, answered) = response.into_parts();
     if let Some(seat) = &seat {
@@ -319,6 +324,30 @@ async fn exchange(
         }
         other => Ok(to_reply(shared, Response::from_parts(head, other), zip)),
     }
+}
+
+/// The seat of a request with so much time; none when it needs none.
+async fn seated(shared: &Shared, acting: &Acting, asked: &Asked, most: Duration) -> Result<Option<Seat>, Status> {
+    let (server, wait) = (&shared.server, deadline::wait(most));
+    let asks = server.inner.env.now();
+    let outcome = Gate::enter(&shared.gate, server, &acting.caller, &asked.info, wait).await;
+    match &outcome {
+        Ok(_) => {
+            let elapsed = server.inner.env.now().duration_since(asks);
+            server.inner.metrics.filters.seated(elapsed.as_secs_f64());
+        }
+        Err(status) if status.code == 429 => ended(shared, asked, status.code).await,
+        // It is not known which seats there are.
+        Err(_) => {}
+    }
+    outcome
+}
+
+/// Counts a request that is ended so that the server goes on.
+async fn ended(shared: &Shared, asked: &Asked, code: u16) {
+    let server = &shared.server;
+    let catalog = server.catalog().await.ok();
+    server.inner.metrics.terminated.ended(&asked.info, catalog.as_deref(), code);
 }
 
 /// Bodies up to this size are read before their request waits for a seat, which is then held for no slow client.

@@ -302,6 +302,19 @@ fn events_are_forgotten() {
     assert_eq!(names(&cluster.get(EVENTS).expect(200)), ["again", "new"]);
 }
 
+/// For as long as the server is told to keep them.
+#[test]
+fn events_are_kept_for_as_long_as_is_wanted() {
+    for (ttl_s, after_s, removed) in [(60, 60, 0), (60, 61, 1), (0, 1_000_000, 0)] {
+        let cluster = Cluster::with(|config| config.event_ttl = std::time::Duration::from_secs(ttl_s));
+        let event =
+            json!({"metadata": {"name": "e"}, "involvedObject": {"namespace": "default", "kind": "Pod", "name": "p"}});
+        cluster.post(EVENTS, &event).expect(201);
+        cluster.env.advance(after_s);
+        assert_eq!(crate::harness::now(cluster.api.expire_events()), Ok(removed), "{ttl_s} s, after {after_s} s");
+    }
+}
+
 #[test]
 fn namespaces_end_in_two_steps() {
     let cluster = Cluster::new();

@@ -27,6 +27,7 @@ mod policies;
 mod quota;
 mod rbac;
 mod reads;
+mod request_metrics;
 mod rests_on;
 mod routes;
 mod serve;

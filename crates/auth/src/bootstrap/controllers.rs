@@ -46,6 +46,10 @@ fn cluster_controllers() -> Table {
             ],
         ),
         ("service-account-controller", vec![rule("create", CORE, "serviceaccounts"), events()]),
+        (
+            "podcertificaterequestcleaner",
+            vec![rule("get list watch delete", &["certificates.k8s.io"], "podcertificaterequests")],
+        ),
         ("root-ca-cert-publisher", vec![rule("create update", CORE, "configmaps"), events()]),
         (
             "node-controller",

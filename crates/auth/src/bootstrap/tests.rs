@@ -128,6 +128,10 @@ fn who_may_do_what() {
         at("get", "custom.metrics.k8s.io", "pods").with_subresource("requests").in_namespace("ns").named("*"),
         true,
     );
+    let cleaner = Caller::new("system:serviceaccount:kube-system:podcertificaterequestcleaner", Vec::<String>::new());
+    for (resource, allowed) in [("podcertificaterequests", true), ("certificatesigningrequests", false)] {
+        check(&cleaner, at("delete", "certificates.k8s.io", resource).in_namespace("ns").named("x"), allowed);
+    }
     check(&controllers, at("escalate", "rbac.authorization.k8s.io", "clusterroles"), false);
     check(&controllers, at("impersonate", "", "users").named("x"), false);
     check(

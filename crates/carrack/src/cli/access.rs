@@ -7,7 +7,7 @@ use std::time::Duration;
 use anyhow::Context as _;
 use carrack_apiserver::admission::AdmissionConfiguration;
 use carrack_apiserver::audit::{Audit, Policy};
-use carrack_apiserver::serve::AuditLog;
+use carrack_apiserver::serve::{AuditLog, Settings};
 use carrack_apiserver::{AuthenticationConfiguration, RuntimeConfig};
 use carrack_auth::authn::StaticTokens;
 use carrack_gpu_extender::{GpuAnnotations, Names};
@@ -29,6 +29,15 @@ pub struct AccessArgs {
     /// Admission plugins to switch on besides those that are on anyway: EventRateLimit
     #[arg(long, value_name = "PLUGIN", value_delimiter = ',')]
     pub enable_admission_plugins: Vec<String>,
+    /// Admission plugins to switch off although they are on anyway, such as PodSecurity
+    #[arg(long, value_name = "PLUGIN", value_delimiter = ',')]
+    pub disable_admission_plugins: Vec<String>,
+    /// How long a request may take that does not last, such as 2m; 1m without it. Its sender may give it less
+    #[arg(long, value_name = "DURATION", value_parser = carrack_kubelet::configuration::duration)]
+    pub request_timeout: Option<Duration>,
+    /// How long events are kept, such as 30m; 1h without it, for good with 0s
+    #[arg(long, value_name = "DURATION", value_parser = carrack_kubelet::configuration::duration)]
+    pub event_ttl: Option<Duration>,
     /// How long certificates last at most that somebody asked for, such as 24h; a year without it
     #[arg(long, value_name = "DURATION", value_parser = carrack_kubelet::configuration::duration)]
     pub cluster_signing_duration: Option<Duration>,
@@ -100,11 +109,21 @@ impl AccessArgs {
     /// What admission plugins are told, and which are on.
     ///
     /// # Errors
-    /// The file, or one that it names, cannot be read, or says something that cannot be done; a plugin is not there.
+    /// The file, or one that it names, cannot be read, or says something that cannot be done; a plugin is not there, cannot be
+    /// off, or is to be both.
     pub fn admission(&self) -> anyhow::Result<AdmissionConfiguration> {
+        let (on, off) = (&self.enable_admission_plugins, &self.disable_admission_plugins);
+        let both: Vec<&str> = on.iter().filter(|name| off.contains(name)).map(String::as_str).collect();
+        anyhow::ensure!(
+            both.is_empty(),
+            "--enable-admission-plugins and --disable-admission-plugins both name {}",
+            both.join(", ")
+        );
         self.told()?
-            .enable(self.enable_admission_plugins.iter().map(String::as_str))
-            .map_err(|why| anyhow::anyhow!("--enable-admission-plugins cannot be used: {why}"))
+            .enable(on.iter().map(String::as_str))
+            .map_err(|why| anyhow::anyhow!("--enable-admission-plugins cannot be used: {why}"))?
+            .disable(off.iter().map(String::as_str))
+            .map_err(|why| anyhow::anyhow!("--disable-admission-plugins cannot be used: {why}"))
     }
 
     /// What admission plugins are told.
@@ -125,12 +144,25 @@ impl AccessArgs {
     ///
     /// # Errors
     /// There is room for none.
-    pub fn in_flight(&self) -> anyhow::Result<usize> {
+    fn in_flight(&self) -> anyhow::Result<usize> {
         let [reading, writing] = [(self.max_requests_inflight, 400), (self.max_mutating_requests_inflight, 200)]
             .map(|(said, usual)| said.unwrap_or(usual));
         let all = reading.saturating_add(writing);
         anyhow::ensure!(all > 0, "--max-requests-inflight and --max-mutating-requests-inflight cannot both be 0");
         Ok(usize::try_from(all)?)
+    }
+
+    /// The socket's bounds.
+    ///
+    /// # Errors
+    /// There is room, or time, for no request.
+    pub fn settings(&self) -> anyhow::Result<Settings> {
+        let usual = Settings::default();
+        let request = self.request_timeout.unwrap_or(usual.request);
+        anyhow::ensure!(!request.is_zero(), "--request-timeout cannot be 0: no request would be answered");
+        // What has more time has it for its body, too.
+        let body = self.request_timeout.unwrap_or(usual.body);
+        Ok(Settings { max_in_flight: self.in_flight()?, request, body, ..usual })
     }
 
     /// Which APIs are served.
@@ -205,6 +237,43 @@ mod tests {
             let args = AccessArgs { max_requests_inflight, max_mutating_requests_inflight, ..AccessArgs::default() };
             assert_eq!(args.in_flight().ok(), want, "{reading:?} {writing:?}");
         }
+    }
+
+    #[test]
+    fn how_long_requests_and_events_have() {
+        let check = |words: &[&str], want: Option<(u64, u64)>, ttl_s: Option<u64>| {
+            let words = ["carrack", "apiserver"].iter().chain(words);
+            let parsed = Cli::try_parse_from(words).expect("flags");
+            let Command::Apiserver(args) = parsed.command else { panic!("another command") };
+            let settings = args.access.settings().ok();
+            assert_eq!(settings.map(|all| (all.request.as_secs(), all.body.as_secs())), want);
+            assert_eq!(args.access.event_ttl.map(|ttl| ttl.as_secs()), ttl_s);
+        };
+        check(&[], Some((60, 60)), None);
+        check(&["--request-timeout", "2m30s"], Some((150, 150)), None);
+        check(&["--request-timeout", "5s", "--event-ttl", "30m"], Some((5, 5)), Some(1800));
+        check(&["--request-timeout", "0s", "--event-ttl", "0s"], None, Some(0));
+    }
+
+    #[test]
+    fn plugins_are_switched_off_by_name() {
+        let check = |on: &[&str], off: &[&str], want: Result<(), &str>| {
+            let [enable_admission_plugins, disable_admission_plugins] =
+                [on, off].map(|names| names.iter().map(|name| (*name).to_owned()).collect());
+            let args = AccessArgs { enable_admission_plugins, disable_admission_plugins, ..AccessArgs::default() };
+            match (args.admission(), want) {
+                (Ok(_), Ok(())) => {}
+                (Err(got), Err(want)) => assert!(got.to_string().contains(want), "{got}, and not {want}"),
+                (got, want) => panic!("{:?}, and not {want:?}", got.map(drop)),
+            }
+        };
+        check(&["NodeRestriction"], &["PodSecurity", "Priority"], Ok(()));
+        check(
+            &[],
+            &["JobValidation"],
+            Err("--disable-admission-plugins cannot be used: admission plugin \"JobValidation\""),
+        );
+        check(&["Priority"], &["PodSecurity", "Priority"], Err("both name Priority"));
     }
 
     #[test]

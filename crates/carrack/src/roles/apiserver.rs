@@ -174,6 +174,7 @@ impl Role {
         config.flags = flags::told().clone();
         config.issuer = Some(Issuer::new(ISSUER, key));
         config.admission = access.admission()?;
+        config.event_ttl = access.event_ttl.unwrap_or(config.event_ttl);
         config.plugins = plugins(access.gpu_annotations());
         config.apis = vec![Arc::new(Subresources::new())];
         config.runtime = access.runtime()?;
@@ -201,7 +202,7 @@ impl Role {
             listener,
             tls,
             nodes: Arc::new(TlsNodeProxy::new(nodes)),
-            settings: Settings { max_in_flight: access.in_flight()?, ..Settings::default() },
+            settings: access.settings()?,
             renewals: vec![
                 renewal::serving(Server::Apiserver, sans(endpoint), certificate),
                 renewal::client(Identity::ApiserverKubeletClient, client),

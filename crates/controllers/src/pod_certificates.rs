@@ -1,0 +1,145 @@
+//! Requests of kubelets for pods' certificates that nobody waits for any more (kube-controller-manager's
+//! podcertificaterequest-cleaner-controller, pkg/controller/certificates/cleaner).
+//!
+//! ```text
+//!   made ── 15 min ──▶ gone, whatever has become of it: the kubelet has had its certificate for long, or asks anew
+//! ```
+//!
+//! Upstream looks at all of them every five minutes; here each one has its time. The API is served only where the API server is
+//! told to, so it is looked for by discovery: elsewhere it would be waited for without end. Their metadata is enough, which the
+//! garbage collector reads as well.
+
+use std::time::Duration;
+
+use carrack_engine::{Controller, DeleteOptions, GroupDiscovery, Key, Plan, Setup, Source, Time, View};
+use carrack_types::resource::{Object as _, PartialObject};
+
+/// How long a request is kept.
+const KEPT: Duration = Duration::from_secs(15 * 60);
+const GROUP: &str = "certificates.k8s.io";
+const PLURAL: &str = "podcertificaterequests";
+
+/// Removes old requests for pods' certificates.
+#[derive(Default)]
+pub struct PodCertificateCleaner {
+    /// Where they are read, while they are served.
+    reading: Option<Source>,
+}
+
+/// Where a group has the requests, in the version that it prefers of those that have them.
+fn served(group: &GroupDiscovery) -> Option<Source> {
+    let mut versions = group.versions.iter().filter(|_| group.name() == GROUP);
+    versions.find_map(|version| {
+        let found = version.resources.iter().find(|found| found.resource == PLURAL && found.can("watch"))?;
+        found.resource_of(GROUP, &version.version).map(Source::metadata)
+    })
+}
+
+impl Controller for PodCertificateCleaner {
+    fn name(&self) -> &'static str {
+        "podcertificaterequest-cleaner-controller"
+    }
+    fn setup(&self, setup: &mut Setup<'_>) {
+        setup.watch_source::<GroupDiscovery>(GroupDiscovery::source(), |_, _| Vec::new());
+    }
+    fn more_watches(&mut self, view: &View<'_>, setup: &mut Setup<'_>) {
+        let discovery = GroupDiscovery::source();
+        // What has not been told is not absent.
+        let Some(groups) = view.cache_of::<GroupDiscovery>(&discovery).filter(|_| view.synced(&discovery)) else {
+            return;
+        };
+        let now = groups.iter().find_map(|group| served(group));
+        if now == self.reading {
+            return;
+        }
+        if let Some(source) = &now {
+            setup.watch_source::<PartialObject>(source.clone(), |request, _| vec![Key::of(request)]);
+        }
+        if let Some(former) = std::mem::replace(&mut self.reading, now) {
+            setup.drop_source(former);
+        }
+    }
+    fn reconcile(&mut self, key: &Key, view: &View<'_>, now: Time) -> Plan {
+        let Some(source) = &self.reading else { return Plan::none() };
+        let cache = view.cache_of::<PartialObject>(source);
+        let Some(request) = cache.and_then(|cache| cache.get(&key.namespace, &key.name)) else { return Plan::none() };
+        let made = request.metadata.creation_timestamp.as_ref().filter(|_| !request.is_deleting());
+        let Some(at) = made.map(|made| Time::from(made) + KEPT) else { return Plan::none() };
+        if now < at {
+            return Plan::none().requeue_after(at.since(now));
+        }
+        Plan::none().delete_with(&source.resource, request.as_ref(), DeleteOptions::default())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use carrack_engine::testing::Caches;
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::testing::{of, words};
+
+    /// Discovery of a server that has these resources in these versions.
+    fn groups(told: u64, versions: &[(&str, &[&str])]) -> Vec<GroupDiscovery> {
+        let resource = |plural: &str| {
+            json!({"resource": plural, "scope": "Namespaced", "responseKind": {"kind": "PodCertificateRequest"},
+                "verbs": ["get", "list", "watch", "delete"]})
+        };
+        let versions: Vec<Value> = versions
+            .iter()
+            .map(|(name, plurals)| {
+                let resources: Vec<Value> = plurals.iter().map(|plural| resource(plural)).collect();
+                json!({"version": name, "freshness": "Current", "resources": resources})
+            })
+            .collect();
+        vec![of(json!({"metadata": {"name": GROUP, "resourceVersion": told.to_string()}, "versions": versions}))]
+    }
+
+    #[test]
+    fn requests_are_read_where_they_are_served() {
+        let mut cleaner = PodCertificateCleaner::default();
+        let mut check = |groups: Option<Vec<GroupDiscovery>>, want: Option<&str>| {
+            let caches = match groups {
+                Some(groups) => Caches::new().with_source(GroupDiscovery::source(), groups),
+                None => Caches::new(),
+            };
+            caches.refresh(&mut cleaner);
+            let version = cleaner.reading.as_ref().map(|source| source.resource.version.to_string());
+            assert_eq!(version.as_deref(), want);
+        };
+        check(None, None);
+        check(Some(groups(1, &[("v1", &["certificatesigningrequests"])])), None);
+        check(Some(groups(2, &[("v1", &["certificatesigningrequests"]), ("v1beta1", &[PLURAL])])), Some("v1beta1"));
+        check(None, Some("v1beta1"));
+        check(Some(groups(3, &[("v1", &[PLURAL]), ("v1beta1", &[PLURAL])])), Some("v1"));
+        check(Some(Vec::new()), None);
+    }
+
+    #[test]
+    fn requests_go_after_a_quarter_of_an_hour() {
+        let check = |metadata: Value, after_s: u64, want: &[&str], again_s: Option<u64>| {
+            let found = groups(1, &[("v1beta1", &[PLURAL])]);
+            let source = found.first().and_then(served).expect("it is served");
+            let request: PartialObject = of(json!({"metadata": metadata}));
+            let caches =
+                Caches::new().with_source(GroupDiscovery::source(), found).with_metadata(source.resource, [request]);
+            let mut cleaner = PodCertificateCleaner::default();
+            caches.refresh(&mut cleaner);
+            // Noon.
+            let now = Time::from_unix_s(1_767_268_800) + Duration::from_secs(after_s);
+            let plan = cleaner.reconcile(&Key::new("ns", "r"), &caches.view(), now);
+            assert_eq!(words(&plan), want, "{metadata} after {after_s} s");
+            assert_eq!(plan.requeue_after.map(|after| after.as_secs()), again_s, "{metadata} after {after_s} s");
+        };
+        let noon = "2026-01-01T12:00:00Z";
+        let made = json!({"name": "r", "namespace": "ns", "uid": "u", "creationTimestamp": noon});
+        let going = json!({"name": "r", "namespace": "ns", "creationTimestamp": noon, "deletionTimestamp": noon});
+        check(made.clone(), 0, &[], Some(900));
+        check(made.clone(), 899, &[], Some(1));
+        check(made, 900, &["delete ns/r"], None);
+        check(going, 9000, &[], None);
+        check(json!({"name": "r", "namespace": "ns"}), 9000, &[], None);
+        check(json!({"name": "other", "namespace": "ns", "creationTimestamp": noon}), 9000, &[], None);
+    }
+}
