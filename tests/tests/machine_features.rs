@@ -215,6 +215,8 @@ fn sizes_and_sets() {
             "kubevirt_vmi_phase_transition_time_from_creation_seconds_count{phase=\"Running\"} 1",
             "kubevirt_rest_client_requests_total{resource=\"pods\",verb=\"CREATE\",code=\"201\"}",
             "kubevirt_workqueue_adds_total{name=\"virtualmachine\"}",
+            "kubevirt_virt_controller_leading_status 1",
+            "kubevirt_virt_controller_ready_status 1",
         ],
     );
     // What the machine was started with stays its own.

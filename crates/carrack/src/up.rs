@@ -10,6 +10,7 @@
 
 mod cluster;
 mod detach;
+mod hold;
 pub mod name;
 mod nodes;
 mod report;
@@ -24,7 +25,8 @@ use crate::logging;
 use crate::roles;
 use report::Report;
 
-pub(crate) use cluster::{provide, take};
+pub(crate) use cluster::provide;
+pub(crate) use hold::{Taken, take};
 pub(crate) use tasks::keep;
 
 /// Threads for asynchronous work. Few, since each costs memory and none computes for long.

@@ -166,6 +166,8 @@ pub struct Manager {
     now: Time,
     /// What stands before the names of its measures.
     prefix: &'static str,
+    /// What stands before the names of the measures of its lead, if it tells them.
+    lead_prefix: Option<&'static str>,
     informers: BTreeMap<Source, Box<dyn AnyInformer>>,
     /// Which informer an input is for.
     awaited: BTreeMap<Awaited, Source>,
@@ -213,6 +215,7 @@ impl Manager {
             rng,
             now: Time::default(),
             prefix: "",
+            lead_prefix: None,
             informers: BTreeMap::new(),
             awaited: BTreeMap::new(),
             hosted: Vec::new(),
@@ -243,6 +246,13 @@ impl Manager {
     #[must_use]
     pub fn measuring_as(mut self, prefix: &'static str) -> Self {
         self.prefix = prefix;
+        self
+    }
+    /// Tells whether it leads, too, under names that begin with this, as KubeVirt's components do. Where there is no election, it
+    /// leads.
+    #[must_use]
+    pub fn telling_lead_as(mut self, prefix: &'static str) -> Self {
+        self.lead_prefix = Some(prefix);
         self
     }
     /// Keeps only so many objects of each kind as values, and packs all others: simulators choose few, so that this is played.
@@ -815,6 +825,12 @@ impl Core for Manager {
         let queues: Vec<_> = self.hosted.iter().map(|hosted| (hosted.controller.name(), &hosted.queue)).collect();
         let mut page = Page::default();
         tell(&mut page, self.prefix, &queues, now);
+        if let Some(prefix) = self.lead_prefix {
+            let leads = self.elector.as_ref().is_none_or(|elector| elector.leading(now));
+            page.family(&format!("{prefix}_leading_status"), "gauge", "Whether it leads.").value(&[], u8::from(leads));
+            // Who answers stands for election, or leads.
+            page.family(&format!("{prefix}_ready_status"), "gauge", "Whether it is ready to lead.").value(&[], 1);
+        }
         page.text()
     }
 }

@@ -4,16 +4,15 @@
 //! ended, the launcher is not evicted. Whether it lives is decided by what is stored when the eviction is: it may end meanwhile.
 
 use carrack_apiserver::admission::Attributes;
-use carrack_engine::{ApiRequest, Rng};
+use carrack_engine::{ApiRequest, ContentType, Rng};
 use carrack_types::resource::Kind as _;
-use carrack_types::well_known::kubevirt::{APP_LABEL, LAUNCHER};
+use carrack_types::well_known::kubevirt::APP_LABEL;
+use carrack_virt::identity::CONSUMER;
 use k8s_openapi::api::core::v1::Pod;
 use serde_json::{Value, json};
 
 use crate::invariants::Breach;
-use crate::observer::{
-    Change, Observer, conditions, controller, deleting, is_true, key_of, label, terminal, text, uid,
-};
+use crate::observer::{Change, Observer, conditions, controller, deleting, is_true, key_of, terminal, text, uid};
 use crate::plants::Bug;
 use crate::workload::{Act, What};
 
@@ -47,6 +46,13 @@ pub(crate) fn request(pod: &Value) -> ApiRequest {
     ApiRequest::create_sub(&Pod::resource(), namespace, name, "eviction", &eviction)
 }
 
+/// The request that takes the label off a launcher that calls it one.
+pub(crate) fn unlabelled(pod: &Value) -> ApiRequest {
+    let (namespace, name) = (text(pod, "/metadata/namespace"), text(pod, "/metadata/name"));
+    let change = json!({"metadata": {"labels": {APP_LABEL: null}}});
+    ApiRequest::patch(&Pod::resource(), namespace, name, "", ContentType::MergePatch, &change)
+}
+
 /// Whether a pod is the launcher of an instance that lives and is not to be ended for an eviction.
 pub(crate) fn is_kept(pod: &Value, observer: &Observer) -> bool {
     let stays = |vmi: &Value| {
@@ -56,7 +62,8 @@ pub(crate) fn is_kept(pod: &Value, observer: &Observer) -> bool {
         };
         is_to_stay && !terminal(vmi) && !deleting(vmi)
     };
-    let is_launcher = label(pod, "labels", APP_LABEL) == LAUNCHER && !terminal(pod);
+    // Whatever labels it bears by now.
+    let is_launcher = !text(pod, "/metadata/name").starts_with(CONSUMER) && !terminal(pod);
     is_launcher && observer.all("vmi").any(|vmi| uid(vmi) == controller(pod) && stays(vmi))
 }
 
@@ -87,8 +94,8 @@ mod tests {
 
     fn check(strategy: &str, phase: &str, of: &str, holds: bool) {
         let pod = |conditions: Value| {
-            json!({"metadata": {"namespace": "ns", "name": "p", "uid": "p", "labels": {APP_LABEL: LAUNCHER},
-                "deletionTimestamp": "2026-11-01T00:00:00Z", "ownerReferences": [{"controller": true, "uid": of}]},
+            json!({"metadata": {"namespace": "ns", "name": "p", "uid": "p", "deletionTimestamp": "2026-11-01T00:00:00Z",
+                "ownerReferences": [{"controller": true, "uid": of}]},
                 "status": {"phase": "Running", "conditions": conditions}})
         };
         let vmi = json!({"metadata": {"namespace": "ns", "name": "v", "uid": "v"},

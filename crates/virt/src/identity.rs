@@ -7,7 +7,8 @@ use carrack_types::resource::{Kind as _, Object as _};
 use carrack_types::well_known::kubevirt::GROUP;
 use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
-use serde::Serialize;
+use serde::{Deserialize as _, Serialize};
+use serde_json::{Map, Value};
 use sha2::{Digest as _, Sha256};
 
 /// Longest name of a pod that its host name and labels still take whole.
@@ -39,13 +40,13 @@ fn pod_name(role: &str, instance: &str, uid: &str) -> String {
 /// names an instance's UID as another kind's is anybody's.
 #[must_use]
 pub fn launcher_of(pod: &Pod) -> Option<&str> {
-    instance_of(pod).filter(|owner| !is_consumer(pod, owner)).map(|owner| owner.uid.as_str())
+    instance_of(pod).filter(|owner| !is_consumer(pod.name(), owner)).map(|owner| owner.uid.as_str())
 }
 
 /// UID of the instance whose claims a pod uses before they are filled.
 #[must_use]
 pub fn consumer_of(pod: &Pod) -> Option<&str> {
-    instance_of(pod).filter(|owner| is_consumer(pod, owner)).map(|owner| owner.uid.as_str())
+    instance_of(pod).filter(|owner| is_consumer(pod.name(), owner)).map(|owner| owner.uid.as_str())
 }
 
 /// The instance that a pod was made for.
@@ -54,9 +55,22 @@ pub(crate) fn instance_of(pod: &Pod) -> Option<&OwnerReference> {
     is_instance(owner).then_some(owner)
 }
 
+/// The instances that an object was made for, as it is stored.
+pub(crate) fn instances_in(object: &Map<String, Value>) -> Vec<OwnerReference> {
+    let owners = object.get("metadata").and_then(|metadata| metadata.get("ownerReferences"));
+    let owners: Vec<OwnerReference> = owners.and_then(|all| Vec::deserialize(all).ok()).unwrap_or_default();
+    owners.into_iter().filter(|owner| owner.controller == Some(true) && is_instance(owner)).collect()
+}
+
+/// The instance that a pod is the launcher of, as [`launcher_of`] has it, of a pod as it is stored.
+pub(crate) fn launched_by(pod: &Map<String, Value>) -> Option<OwnerReference> {
+    let name = pod.get("metadata").and_then(|metadata| metadata.get("name")).and_then(Value::as_str);
+    instances_in(pod).into_iter().next().filter(|owner| !is_consumer(name.unwrap_or_default(), owner))
+}
+
 /// What a pod of an instance is for, its name says: nobody can change that of a launcher, and so have it taken for none.
-fn is_consumer(pod: &Pod, instance: &OwnerReference) -> bool {
-    pod.name().starts_with(CONSUMER) && pod.name() == consumer_pod_name(&instance.name, &instance.uid)
+fn is_consumer(pod: &str, instance: &OwnerReference) -> bool {
+    pod.starts_with(CONSUMER) && pod == consumer_pod_name(&instance.name, &instance.uid)
 }
 
 /// Whether a reference is to an instance.
@@ -162,7 +176,8 @@ mod tests {
     use serde_json::json;
 
     use super::{
-        consumer_of, consumer_pod_name, label_value, launcher_of, launcher_pod_name, mac_address, state_claim_name,
+        consumer_of, consumer_pod_name, label_value, launched_by, launcher_of, launcher_pod_name, mac_address,
+        state_claim_name,
     };
 
     #[test]
@@ -170,8 +185,10 @@ mod tests {
         let check = |version: &str, kind: &str, controller: bool, wanted: Option<&str>| {
             let owner =
                 json!({"apiVersion": version, "kind": kind, "name": "demo", "uid": "u", "controller": controller});
-            let pod: Pod =
-                carrack_types::json::from_value(json!({"metadata": {"ownerReferences": [owner]}})).expect("a pod");
+            let stored = json!({"metadata": {"ownerReferences": [owner]}});
+            let launched = launched_by(stored.as_object().expect("an object")).map(|owner| owner.uid);
+            assert_eq!(launched.as_deref(), wanted, "{version} {kind}");
+            let pod: Pod = carrack_types::json::from_value(stored).expect("a pod");
             assert_eq!(launcher_of(&pod), wanted, "{version} {kind}");
         };
         check("kubevirt.io/v1", "VirtualMachineInstance", true, Some("u"));
@@ -188,6 +205,8 @@ mod tests {
                 json!({"apiVersion": "kubevirt.io/v1", "kind": kind, "name": "demo", "uid": "u", "controller": true});
             let pod = json!({"metadata": {"name": name, "ownerReferences": [owner],
                 "annotations": {"kubevirt.io/ephemeral-provisioning": "true"}}});
+            let launched = launched_by(pod.as_object().expect("an object")).map(|owner| owner.uid);
+            assert_eq!(launched.as_deref(), launcher, "{name} {kind}");
             let pod: Pod = carrack_types::json::from_value(pod).expect("a pod");
             assert_eq!((launcher_of(&pod), consumer_of(&pod)), (launcher, consumer), "{name} {kind}");
         };

@@ -557,9 +557,11 @@ fn a_launcher_whose_guest_cannot_be_moved_is_not_evicted() {
     instance["spec"]["evictionStrategy"] = json!("LiveMigrate");
     instance["status"] = json!({"phase": "Running"});
     let made = cluster.admin(Method::POST, VMIS, &instance, 201);
+    let owner = json!({"apiVersion": "kubevirt.io/v1", "kind": "VirtualMachineInstance", "name": "demo",
+        "uid": made["metadata"]["uid"], "controller": true});
     let launcher = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "launcher",
-        "labels": {"kubevirt.io": "virt-launcher", "kubevirt.io/created-by": made["metadata"]["uid"]},
-        "annotations": {"kubevirt.io/domain": "demo"}}, "spec": {"containers": [{"name": "compute", "image": "i"}]}});
+        "labels": {"kubevirt.io": "virt-launcher"}, "ownerReferences": [owner]},
+        "spec": {"containers": [{"name": "compute", "image": "i"}]}});
     cluster.admin(Method::POST, PODS, &launcher, 201);
     let evict = |code: u16| {
         let eviction = json!({"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": "launcher"}});
@@ -567,6 +569,9 @@ fn a_launcher_whose_guest_cannot_be_moved_is_not_evicted() {
     };
     let refused = evict(429);
     assert!(refused["message"].as_str().is_some_and(|m| m.contains("not live-migratable")), "{refused}");
+    // Nor when somebody has taken its labels off.
+    cluster.admin(Method::PATCH, &format!("{PODS}/launcher"), &json!({"metadata": {"labels": null}}), 200);
+    evict(429);
     cluster.admin(Method::PATCH, &format!("{VMIS}/demo"), &json!({"status": {"phase": "Succeeded"}}), 200);
     evict(201);
 }

@@ -38,7 +38,8 @@ pub async fn run(
     stop: CancellationToken,
 ) -> anyhow::Result<()> {
     // KubeVirt's components have its name before those of their queues' measures, too.
-    let mut manager = manager(config, Rng::new(random_seed())).measuring_as("kubevirt_");
+    let manager = manager(config, Rng::new(random_seed()));
+    let mut manager = manager.measuring_as("kubevirt_").telling_lead_as("kubevirt_virt_controller");
     let (asks, asked) = scrapes();
     // The port is let go of when this run of the role ends, however it does.
     let serving = stop.child_token();

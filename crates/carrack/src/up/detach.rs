@@ -13,6 +13,7 @@ use anyhow::{Context as _, bail};
 use carrack_noderuntime::process::ProcessId;
 use carrack_noderuntime::{Layout, host};
 
+use super::hold;
 use super::report::{self, Line};
 use crate::cli::up::UpArgs;
 use crate::progress::Progress;
@@ -40,8 +41,8 @@ pub fn run(args: &UpArgs) -> anyhow::Result<()> {
         && !ProcessId::is_ending(&layout.pidfile())
         && let Some(running) = ProcessId::from_pidfile(&layout.pidfile())
     {
-        let (dir, pid) = (layout.data_dir().display(), running.pid);
-        output::say(format_args!("the cluster in {dir} runs already (pid {pid})"));
+        let pid = running.pid;
+        output::say(hold::runs(&layout, pid));
         let own = std::env::current_exe().context("cannot find this program's own file")?;
         if is_another(Path::new(&format!("/proc/{pid}/exe")), &own) {
             output::say(format_args!(
@@ -133,7 +134,7 @@ fn read(child: &mut Child, sender: mpsc::Sender<Heard>) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Shows the steps until the cluster is ready; `None` when the time is over first.
+/// Shows the steps until the cluster is ready, or another process runs it; `None` when the time is over first.
 fn wait(
     layout: &Layout,
     child: &mut Child,
@@ -147,7 +148,8 @@ fn wait(
         match heard.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
             Ok(Heard::Line(line)) => match report::parse(&line) {
                 Some(Line::Step(text)) => progress.step(text),
-                Some(Line::Ready(text)) => return Ok(Some(text.to_owned())),
+                // Of two that wait for the same end, one starts the cluster; to have it is what the other wanted, too.
+                Some(Line::Ready(text) | Line::Runs(text)) => return Ok(Some(text.to_owned())),
                 None => {}
             },
             Err(mpsc::RecvTimeoutError::Timeout) => return Ok(None),

@@ -1,7 +1,7 @@
 //! How far the start has come: for the log, for systemd, and for the process that waits for a detached one.
 //!
-//! A line on standard output: `step <text>` when something begins, `ready <text>` at the end. After that, or when
-//! nobody reads any more, nothing is written.
+//! A line on standard output: `step <text>` when something begins, `ready <text>` at the end, or `runs <text>` where the end is that
+//! another process runs the cluster. After that, or when nobody reads any more, nothing is written.
 
 use std::io::Write as _;
 use std::sync::Arc;
@@ -22,6 +22,8 @@ pub enum Line<'a> {
     Step(&'a str),
     /// All of it is done.
     Ready(&'a str),
+    /// Another process has done it: the cluster runs.
+    Runs(&'a str),
 }
 
 impl Report {
@@ -44,6 +46,12 @@ impl Report {
         self.heard.store(false, Ordering::Relaxed);
     }
 
+    /// Another process runs the cluster already. This one ends.
+    pub fn runs(&self, text: &str) {
+        self.write("runs", text);
+        self.heard.store(false, Ordering::Relaxed);
+    }
+
     fn write(&self, kind: &str, text: &str) {
         if !self.heard.load(Ordering::Relaxed) {
             return;
@@ -60,6 +68,7 @@ pub fn parse(line: &str) -> Option<Line<'_>> {
     match line.split_once(' ')? {
         ("step", text) => Some(Line::Step(text)),
         ("ready", text) => Some(Line::Ready(text)),
+        ("runs", text) => Some(Line::Runs(text)),
         _ => None,
     }
 }
@@ -72,6 +81,7 @@ mod tests {
     fn lines() {
         assert_eq!(parse("step a b"), Some(Line::Step("a b")));
         assert_eq!(parse("ready x"), Some(Line::Ready("x")));
+        assert_eq!(parse("runs x (pid 7)"), Some(Line::Runs("x (pid 7)")));
         assert_eq!(parse("hello"), None);
         assert_eq!(parse(""), None);
     }

@@ -69,7 +69,10 @@ impl Run {
         let elector = LeaderElector::new("ns", "l", "me");
         let heard = Heard::default();
         let mut run = Self {
-            core: Manager::new("test", Rng::new(1)).with(Sweeper(heard.clone())).with_elector(elector),
+            core: Manager::new("test", Rng::new(1))
+                .telling_lead_as("test")
+                .with(Sweeper(heard.clone()))
+                .with_elector(elector),
             fx: Effects::new(),
             now: Time::from_unix_s(1000),
             watch: None,
@@ -183,6 +186,20 @@ fn who_begins_to_lead_knows_what_was_written_before() {
     assert_eq!(sent.iter().map(|(_, terms)| terms.clone()).collect::<Vec<_>>(), [[4]]);
     run.step(Input::Api { id: sent[0].0, result: Ok(reply(&json!({"kind": "Status"}))) });
     assert_eq!(run.deletions().len(), 1, "the second");
+}
+
+#[test]
+fn who_leads_says_so_and_only_as_long_as_it_does() {
+    let mut run = Run::new();
+    let tells = |run: &Run, now: Time, leads: u8| {
+        let text = run.core.measures(now);
+        let told = |line: &str| text.lines().any(|told| told == line);
+        told(&format!("test_leading_status {leads}")) && told("test_ready_status 1")
+    };
+    assert!(tells(&run, run.now, 0));
+    run.lease();
+    assert!(tells(&run, run.now, 1));
+    assert!(tells(&run, run.now + RENEW_DEADLINE, 0));
 }
 
 #[test]

@@ -266,6 +266,11 @@ impl World {
                 let is_kept = |pod: &&serde_json::Value| crate::evictions::is_kept(pod, &self.observer);
                 let kept: Vec<_> = self.observer.all("pod").filter(is_kept).cloned().collect();
                 if let Some(pod) = pick(rng, &kept) {
+                    // Drawn apart. It stays what it is, for all who look after it.
+                    if hint.is_none() && rng.fork("without its label").one_in(2) {
+                        self.mark(format_args!("somebody takes the label off pod {}", key_of(&pod)));
+                        self.send(Role::User, 0, Asked::Call(CallId(0)), crate::evictions::unlabelled(&pod));
+                    }
                     self.mark(format_args!("somebody evicts pod {}", key_of(&pod)));
                     // Nobody waits for the reply.
                     self.send(Role::User, 0, Asked::Call(CallId(0)), crate::evictions::request(&pod));

@@ -16,6 +16,7 @@ use carrack_types::well_known::kubevirt::{APP_LABEL, CREATED_BY_LABEL, DOMAIN_AN
 use serde_json::Value;
 
 use super::plugin::{INSTANCES, SETTINGS, settings};
+use crate::identity::launched_by;
 
 /// Whether a request evicts a pod.
 pub(super) fn evicts(attributes: &Attributes<'_>) -> bool {
@@ -24,9 +25,9 @@ pub(super) fn evicts(attributes: &Attributes<'_>) -> bool {
 
 /// What such a request is judged by: the instance whose launcher the pod is, and the cluster's settings.
 pub(super) fn needs(attributes: &Attributes<'_>) -> Vec<Needed> {
-    let Some(name) = attributes.old.and_then(instance_of) else { return Vec::new() };
+    let Some(Launched { name, .. }) = attributes.old.and_then(instance_of) else { return Vec::new() };
     // What is marked is the instance as it was judged.
-    let instance = Needed::one(GROUP, INSTANCES, attributes.namespace, name).pinned();
+    let instance = Needed::one(GROUP, INSTANCES, attributes.namespace, &name).pinned();
     vec![instance, Needed::all(GROUP, SETTINGS, "")]
 }
 
@@ -36,9 +37,9 @@ pub(super) fn needs(attributes: &Attributes<'_>) -> Vec<Needed> {
 /// 429 with the reason, as for a pod that a disruption budget holds: who drains tries again.
 pub(super) fn check(attributes: &Attributes<'_>, lookup: &dyn Lookup) -> Result<(), Status> {
     let Some(pod) = attributes.old else { return Ok(()) };
-    let Some(name) = instance_of(pod) else { return Ok(()) };
+    let Some(Launched { name, .. }) = instance_of(pod) else { return Ok(()) };
     // One that is not there any more has no say.
-    let Some(stored) = lookup.get(GROUP, INSTANCES, attributes.namespace, name) else { return Ok(()) };
+    let Some(stored) = lookup.get(GROUP, INSTANCES, attributes.namespace, &name) else { return Ok(()) };
     let why = match carrack_types::json::from_value::<VirtualMachineInstance>(Value::Object(stored.clone())) {
         Ok(vmi) => refusal(pod, &vmi, &settings(lookup)),
         Err(error) => Some(format!("kubevirt failed getting the vmi: {error}")),
@@ -53,9 +54,9 @@ pub(super) fn marks(attributes: &Attributes<'_>, lookup: &dyn Lookup) -> Vec<Alo
     let dry_run = object::at(&attributes.object, &["deleteOptions", "dryRun"]).and_then(Value::as_array);
     let Some(pod) = attributes.old.filter(|_| dry_run.is_none_or(Vec::is_empty)) else { return Vec::new() };
     let mark = || {
-        let name = instance_of(pod)?;
-        let marked = marked(pod, lookup.get(GROUP, INSTANCES, attributes.namespace, name)?, &settings(lookup))?;
-        let (namespace, name) = (attributes.namespace.to_owned(), name.to_owned());
+        let Launched { name, .. } = instance_of(pod)?;
+        let marked = marked(pod, lookup.get(GROUP, INSTANCES, attributes.namespace, &name)?, &settings(lookup))?;
+        let namespace = attributes.namespace.to_owned();
         Some(Along { group: GROUP, resource: INSTANCES, namespace, name, change: Change::Replace(marked) })
     };
     mark().into_iter().collect()
@@ -89,19 +90,35 @@ fn strategy<'a>(vmi: &'a VirtualMachineInstance, settings: &'a KubeVirtConfigura
     vmi.spec.eviction_strategy.as_deref().or(settings.eviction_strategy.as_deref())
 }
 
-/// The name of the instance whose launcher a pod is, if it is one and not over.
-fn instance_of(pod: &Stored) -> Option<&str> {
-    let is_launcher = object::str_at(pod, &["metadata", "labels", APP_LABEL]) == LAUNCHER;
-    if !is_launcher || matches!(object::str_at(pod, &["status", "phase"]), "Succeeded" | "Failed") {
+/// The instance whose launcher a pod is.
+#[derive(Debug, PartialEq, Eq)]
+struct Launched {
+    name: String,
+    /// Its UID, where the pod says it: by now another one may have the name.
+    uid: Option<String>,
+}
+
+/// The instance whose launcher a pod is, if it is one and not over. Its owner is asked first, as it is by all who look after
+/// instances: labels and annotations may be taken off by whoever may change the pod, and with them the guest would lose what
+/// keeps it. A pod without such an owner is known by them. (Upstream knows all by them.)
+fn instance_of(pod: &Stored) -> Option<Launched> {
+    if matches!(object::str_at(pod, &["status", "phase"]), "Succeeded" | "Failed") {
         return None;
     }
-    object::at(pod, &["metadata", "annotations", DOMAIN_ANNOTATION])?.as_str()
+    if let Some(owner) = launched_by(pod) {
+        return Some(Launched { name: owner.name, uid: Some(owner.uid) });
+    }
+    if object::str_at(pod, &["metadata", "labels", APP_LABEL]) != LAUNCHER {
+        return None;
+    }
+    let text = |path: &[&str]| object::at(pod, path).and_then(Value::as_str).map(str::to_owned);
+    let name = text(&["metadata", "annotations", DOMAIN_ANNOTATION])?;
+    Some(Launched { name, uid: text(&["metadata", "labels", CREATED_BY_LABEL]) })
 }
 
 /// Why a launcher is not evicted, if it is not.
 fn refusal(pod: &Stored, vmi: &VirtualMachineInstance, settings: &KubeVirtConfiguration) -> Option<String> {
-    let made_for = object::at(pod, &["metadata", "labels", CREATED_BY_LABEL]).and_then(Value::as_str);
-    let is_its_own = made_for.is_none_or(|uid| uid == vmi.uid());
+    let is_its_own = instance_of(pod)?.uid.is_none_or(|uid| uid == vmi.uid());
     // One that is going, or over, has no guest that anybody would keep.
     if !is_its_own || vmi.is_final() || vmi.is_deleting() {
         return None;
@@ -124,7 +141,8 @@ fn refusal(pod: &Stored, vmi: &VirtualMachineInstance, settings: &KubeVirtConfig
 mod tests {
     use serde_json::{Value, json};
 
-    use super::{Stored, instance_of, refusal};
+    use super::{Launched, Stored, instance_of, refusal};
+    use crate::identity::consumer_pod_name;
 
     fn pod(more: Value) -> Stored {
         let mut pod = json!({"metadata": {"name": "virt-launcher-demo-x", "namespace": "ns",
@@ -138,15 +156,33 @@ mod tests {
 
     #[test]
     fn whose_launcher_it_is() {
-        let check = |more: Value, wanted: Option<&str>| assert_eq!(instance_of(&pod(more.clone())), wanted, "{more}");
-        check(json!({}), Some("demo"));
-        check(json!({"status": {"phase": "Pending"}}), Some("demo"));
+        let check = |more: Value, wanted: Option<(&str, Option<&str>)>| {
+            let wanted = wanted.map(|(name, uid)| Launched { name: name.to_owned(), uid: uid.map(str::to_owned) });
+            assert_eq!(instance_of(&pod(more.clone())), wanted, "{more}");
+        };
+        check(json!({}), Some(("demo", Some("u"))));
+        check(json!({"status": {"phase": "Pending"}}), Some(("demo", Some("u"))));
         for phase in ["Succeeded", "Failed"] {
             check(json!({"status": {"phase": phase}}), None);
         }
         check(json!({"metadata": {"name": "other", "labels": {"app": "web"}}}), None);
         check(json!({"metadata": {"labels": {"kubevirt.io": "virt-launcher"}}}), None);
         check(json!({"metadata": {"annotations": {"kubevirt.io/domain": "demo"}}}), None);
+        let unsaid = json!({"labels": {"kubevirt.io": "virt-launcher"}, "annotations": {"kubevirt.io/domain": "demo"}});
+        check(json!({"metadata": unsaid}), Some(("demo", None)));
+        // Whoever takes labels off, or puts others on, changes nothing about the owner.
+        let owners = json!([{"apiVersion": "kubevirt.io/v1", "kind": "VirtualMachineInstance", "name": "demo",
+            "uid": "u", "controller": true}]);
+        let bare = |name: &str| json!({"metadata": {"name": name, "ownerReferences": owners}});
+        check(bare("virt-launcher-demo-x"), Some(("demo", Some("u"))));
+        let mut over = bare("virt-launcher-demo-x");
+        over["status"] = json!({"phase": "Failed"});
+        check(over, None);
+        let mut others = bare("virt-launcher-demo-x");
+        others["metadata"]["labels"] = json!({"kubevirt.io": "virt-launcher", "kubevirt.io/created-by": "v"});
+        others["metadata"]["annotations"] = json!({"kubevirt.io/domain": "other"});
+        check(others, Some(("demo", Some("u"))));
+        check(bare(&consumer_pod_name("demo", "u")), None);
     }
 
     #[test]

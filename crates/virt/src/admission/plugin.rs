@@ -14,7 +14,7 @@ use carrack_types::kubevirt::{
 };
 use carrack_types::resource::Object as _;
 use carrack_types::well_known::kubevirt::{GROUP, UNPAUSED_CONDITION, VM_FINALIZER, VMI_FINALIZER};
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize as _, Serialize};
 use serde_json::{Map, Value, json};
@@ -28,7 +28,7 @@ use super::{
 };
 use crate::controllers::vmi::unpaused_condition;
 use crate::diff::merge_patch;
-use crate::identity::is_instance;
+use crate::identity::instances_in;
 use crate::instancetype;
 
 /// Resource of the revisions that keep instance types and preferences.
@@ -269,10 +269,7 @@ fn open_gate(pod: &mut Map<String, Value>) {
 /// launcher would go to it, and with it the instance would end.
 fn check_launcher(attributes: &Attributes<'_>) -> Result<(), Status> {
     let launched = |object: &Map<String, Value>| -> Vec<String> {
-        let owners = object.get("metadata").and_then(|metadata| metadata.get("ownerReferences"));
-        let owners: Vec<OwnerReference> = owners.and_then(|all| Vec::deserialize(all).ok()).unwrap_or_default();
-        let own = owners.into_iter().filter(|owner| owner.controller == Some(true) && is_instance(owner));
-        own.map(|owner| owner.uid).collect()
+        instances_in(object).into_iter().map(|owner| owner.uid).collect()
     };
     let new = launched(&attributes.object);
     if new.is_empty() || is_component(attributes.caller) {

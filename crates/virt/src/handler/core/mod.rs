@@ -121,10 +121,8 @@ impl Handler {
     #[must_use]
     pub fn new(node_name: &str, rng: &Rng) -> Self {
         let on_node = Selector::labels(format!("{NODE_NAME_LABEL}={node_name}"));
-        let launchers = Selector {
-            labels: format!("{APP_LABEL}={LAUNCHER}"),
-            ..Selector::fields(format!("spec.nodeName={node_name}"))
-        };
+        // All pods of the node: whose launcher one is, its owner says, and not a label that may be taken off.
+        let placed = Selector::fields(format!("spec.nodeName={node_name}"));
         let own = Selector::fields(format!("metadata.name={node_name}"));
         let mut vmis: Informer<VirtualMachineInstance> =
             Informer::new(VirtualMachineInstance::resource(), on_node, rng.fork("vmis"));
@@ -132,7 +130,7 @@ impl Handler {
         Self {
             node_name: node_name.to_owned(),
             vmis,
-            pods: Informer::new(Pod::resource(), launchers, rng.fork("pods")),
+            pods: Informer::new(Pod::resource(), placed, rng.fork("pods")).trimmed_by(trim),
             node: Informer::new(Node::resource(), own, rng.fork("node")),
             recorder: EventRecorder::new(COMPONENT, rng.fork("events")).on_host(node_name),
             guests: BTreeMap::new(),
@@ -605,6 +603,17 @@ impl Handler {
             Self::tell(fx, Op::Publish(served));
         }
     }
+}
+
+/// Leaves of a pod that is no launcher no more than that it is there: what else runs on the node is not the handler's, and takes
+/// next to no room. One that has lost its owner, such as with its instance, is known by its label.
+fn trim(pod: &mut Pod) {
+    if launcher_of(pod).is_some() || pod.label(APP_LABEL) == Some(LAUNCHER) {
+        return;
+    }
+    (pod.spec, pod.status) = (None, None);
+    let metadata = &mut pod.metadata;
+    (metadata.labels, metadata.annotations, metadata.managed_fields) = (None, None, None);
 }
 
 /// What is worth an event about a status change.

@@ -23,6 +23,7 @@ mod agents;
 mod bound;
 mod guarded;
 mod leaving;
+mod pods;
 mod words;
 
 const VMI: &str = "/apis/kubevirt.io/v1/namespaces/ns/virtualmachineinstances/demo";

@@ -18,7 +18,7 @@ use crate::exposition::{Family, Page};
 use crate::handler::effects::Served;
 
 /// The families: name, type, help.
-const FAMILIES: [(&str, &str, &str); 34] = [
+const FAMILIES: [(&str, &str, &str); 35] = [
     ("kubevirt_vmi_cpu_usage_seconds_total", "counter", "Total CPU time spent in all modes."),
     ("kubevirt_vmi_cpu_user_usage_seconds_total", "counter", "Total CPU time spent in user mode."),
     ("kubevirt_vmi_cpu_system_usage_seconds_total", "counter", "Total CPU time spent in system mode."),
@@ -41,6 +41,7 @@ const FAMILIES: [(&str, &str, &str); 34] = [
         "Time that each vcpu waited to be run, as the scheduler's own statistics say.",
     ),
     ("kubevirt_vmi_vcpu_delay_seconds_total", "counter", "Time that each vcpu was runnable and did not run."),
+    ("kubevirt_vmi_network_traffic_bytes_total", "counter", "Bytes sent (tx) and received (rx); deprecated upstream."),
     ("kubevirt_vmi_network_receive_bytes_total", "counter", "Total network traffic received in bytes."),
     ("kubevirt_vmi_network_receive_packets_total", "counter", "Total network traffic received packets."),
     ("kubevirt_vmi_network_receive_errors_total", "counter", "Total network received error packets."),
@@ -58,6 +59,13 @@ const FAMILIES: [(&str, &str, &str); 34] = [
     ("kubevirt_vmi_storage_flush_requests_total", "counter", "Total storage flush requests."),
     ("kubevirt_vmi_storage_flush_times_seconds_total", "counter", "Total time spent on cache flushing."),
 ];
+
+/// What the handler says of itself.
+const READY: Family = Family {
+    name: "kubevirt_virt_handler_ready_status",
+    kind: "gauge",
+    help: "Indication for a virt-handler that is ready to serve requests.",
+};
 
 /// QEMU's counts of a disk: their names there (`BlockDeviceStats` in qapi/block-core.json), and how many make one of ours.
 const STORAGE: [(&str, &str, f64); 8] = [
@@ -138,6 +146,13 @@ async fn question(layout: Layout) -> Said {
     let mut answers = answers.into_iter();
     let mut next = || answers.next().unwrap_or_default();
     Said { blocks: next(), balloon: next(), memory: next() }
+}
+
+/// That the handler serves calls, which it does when it answers this one.
+pub(super) fn ready() -> String {
+    let mut page = Page::default();
+    page.add(READY.name, &[], 1.0);
+    page.text(&[READY])
 }
 
 /// The metrics of these guests, with what QEMU says of them. `proc` is the kernel's directory of processes.
@@ -261,6 +276,10 @@ fn network(dev: &str, nics: &BTreeMap<String, String>, samples: &mut Samples) {
         ] {
             samples.entry(family).or_default().push((vec![("interface", interface.to_owned())], value));
         }
+        for (way, value) in [("rx", counts[8]), ("tx", counts[0])] {
+            let labels = vec![("interface", interface.to_owned()), ("type", way.to_owned())];
+            samples.entry("kubevirt_vmi_network_traffic_bytes_total").or_default().push((labels, value));
+        }
     }
 }
 
@@ -383,6 +402,9 @@ mod tests {
         let default = |value: f64| [(vec![("interface", "default".to_owned())], value)];
         assert_eq!(of("kubevirt_vmi_network_transmit_bytes_total"), default(10.0));
         assert_eq!(of("kubevirt_vmi_network_receive_bytes_total"), default(30.0));
+        let way = |way: &str, value: f64| (vec![("interface", "default".to_owned()), ("type", way.to_owned())], value);
+        assert_eq!(of("kubevirt_vmi_network_traffic_bytes_total"), [way("rx", 30.0), way("tx", 10.0)]);
+        assert!(samples.keys().all(|family| FAMILIES.iter().any(|(name, ..)| name == family)));
         assert_eq!(render(std::path::Path::new("/proc"), "n", &[]), "");
     }
 }

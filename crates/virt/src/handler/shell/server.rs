@@ -327,7 +327,7 @@ async fn measures(config: &Config, guests: &Guests) -> Response<Body> {
     let work = move || metrics::render(std::path::Path::new("/proc"), &node, &guests);
     match tokio::task::spawn_blocking(work).await {
         Ok(body) => {
-            let mut reply = text(StatusCode::OK, body + &asked);
+            let mut reply = text(StatusCode::OK, body + &asked + &metrics::ready());
             let kind = HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8");
             reply.headers_mut().insert(http::header::CONTENT_TYPE, kind);
             reply
