@@ -12,7 +12,8 @@
 //! A node is emptied as `kubectl drain --ignore-daemonsets --delete-emptydir-data --force` does it (`pkg/drain` of
 //! k8s.io/kubectl): all pods but those of DaemonSets and mirrors are evicted, who is refused is asked again after five seconds, and
 //! all that is waited for is that no pod is left. Who drains goes by what is stored, and so sees it when a request that was given
-//! up long ago still cordons the node. What must hold of cordoned nodes is looked after in [`crate::cordons`].
+//! up long ago still cordons the node. What must hold of cordoned nodes is looked after in [`crate::cordons`], and of data that
+//! goes with its node for good in [`crate::lost_data`].
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -25,13 +26,14 @@ use k8s_openapi::api::core::v1::{Node as KubeNode, Pod};
 use serde_json::{Value, json};
 
 use crate::chance::between;
+use crate::lost_data;
 use crate::node::Node;
 use crate::observer::{Observer, deleting, key_of, label, owner_kind, text, uid};
 use crate::options::Options;
 use crate::plants::Bug;
 use crate::role::node_name;
 use crate::wants::Want;
-use crate::workload::{Act, mounting};
+use crate::workload::{Act, SOON, mounting};
 
 /// The name of this part of the work.
 pub(crate) const PART: &str = "drains";
@@ -64,16 +66,36 @@ pub(crate) fn is_cordoned(node: &Value) -> bool {
     node["spec"]["unschedulable"] == true
 }
 
-/// Whether something is kept for a node of this name alone, or was not taken back from it yet: it cannot go for good.
-pub(crate) fn is_tied(name: &str, observer: &Observer) -> bool {
+/// What keeps a node where it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Tie {
+    /// Nothing.
+    Free,
+    /// It has data that may go with it: for good, since another one of its name would not have what is asked of it.
+    Data,
+    /// Something that cannot do without it.
+    Tied,
+}
+
+/// What is kept for a node of this name alone, or was not taken back from it yet, or may yet come there.
+pub(crate) fn tie(name: &str, observer: &Observer) -> Tie {
     let quoted = format!("\"{name}\"");
-    let is_here = |volume: &Value| volume["spec"]["nodeAffinity"].to_string().contains(&quoted);
-    let is_chosen = |claim: &Value| label(claim, "annotations", SELECTED_NODE) == name;
+    let is_here = |volume: &&Value| volume["spec"]["nodeAffinity"].to_string().contains(&quoted);
+    let is_chosen = |claim: &&Value| label(claim, "annotations", SELECTED_NODE) == name;
     let has_disks = |node: &Value| node["status"]["volumesAttached"].as_array().is_some_and(|disks| !disks.is_empty());
-    observer.all("volume").any(is_here)
-        || observer.all("claim").any(is_chosen)
-        || observer.all("attachment").any(|attachment| text(attachment, "/spec/nodeName") == name)
-        || observer.get("node", name).is_some_and(has_disks)
+    let is_attached = observer.all("attachment").any(|attachment| text(attachment, "/spec/nodeName") == name);
+    if is_attached || observer.get("node", name).is_some_and(has_disks) {
+        return Tie::Tied;
+    }
+    let volumes: Vec<&Value> = observer.all("volume").filter(is_here).collect();
+    let claims: Vec<&Value> = observer.all("claim").filter(is_chosen).collect();
+    if volumes.is_empty() && claims.is_empty() {
+        return Tie::Free;
+    }
+    // Before its machine fell, its provisioner may have taken what nobody has yet.
+    let is_wanted = observer.all("claim").any(|claim| lost_data::is_free(claim, SOON));
+    let may_go = volumes.iter().all(|v| lost_data::may_go(v)) && claims.iter().all(|c| lost_data::is_settled(c));
+    if may_go && !is_wanted { Tie::Data } else { Tie::Tied }
 }
 
 /// What becomes of a node that is empty.
@@ -217,15 +239,15 @@ impl Drains {
         deeds
     }
 
-    /// A machine has gone down. One that was to is taken away if nothing ties it.
-    pub(crate) fn goes_down(&mut self, number: u8, now: Time, is_tied: bool) -> Fall {
+    /// A machine has gone down. One that was to is taken away if nothing ties it, with its data if no other one comes.
+    pub(crate) fn goes_down(&mut self, number: u8, now: Time, tie: Tie) -> Fall {
         let falls = |drained: &&mut Drained| drained.number == number && drained.stage == Stage::Falls;
         let Some(drained) = self.drained.iter_mut().find(falls) else { return Fall::Reboots };
         drained.stage = Stage::Off;
         match drained.then {
             Then::Opens => Fall::Reboots,
             Then::Off { away, .. } => Fall::Off(away),
-            Then::Leaves { .. } if is_tied => Fall::Off(OFF.0),
+            Then::Leaves { another } if tie == Tie::Tied || tie == Tie::Data && another.is_some() => Fall::Off(OFF.0),
             Then::Leaves { another } => {
                 self.has_lost = true;
                 drained.stage = Stage::Leaves { another: another.map(|after| now + after) };
@@ -447,8 +469,8 @@ mod tests {
             ],
         );
         assert_eq!((drains.may_be_gone("default/a"), drains.may_be_gone("default/b")), (true, false));
-        assert_eq!(drains.goes_down(1, at(25), false), Fall::Reboots, "another one");
-        assert_eq!(drains.goes_down(2, at(25), false), Fall::Off(OFF.0));
+        assert_eq!(drains.goes_down(1, at(25), Tie::Free), Fall::Reboots, "another one");
+        assert_eq!(drains.goes_down(2, at(25), Tie::Free), Fall::Off(OFF.0));
         check(
             &mut drains,
             &[
@@ -476,23 +498,26 @@ mod tests {
                 (41, &full, true, &["Patch node2 false"]),
             ],
         );
-        assert_eq!(drains.goes_down(2, at(42), false), Fall::Reboots);
+        assert_eq!(drains.goes_down(2, at(42), Tie::Free), Fall::Reboots);
     }
 
     #[test]
     fn a_machine_is_taken_away_with_its_node() {
         let closed = [("node", kube_node(true))];
-        for (another, is_tied, expected) in [
-            (None, false, Fall::Leaves),
-            (Some(Duration::from_secs(20)), false, Fall::Leaves),
-            (None, true, Fall::Off(OFF.0)),
+        let successor = Some(Duration::from_secs(20));
+        for (another, tie, expected) in [
+            (None, Tie::Free, Fall::Leaves),
+            (successor, Tie::Free, Fall::Leaves),
+            (None, Tie::Tied, Fall::Off(OFF.0)),
+            (None, Tie::Data, Fall::Leaves),
+            (successor, Tie::Data, Fall::Off(OFF.0)),
         ] {
             let mut drains = drains(Then::Leaves { another });
             check(&mut drains, &[(10, &closed, true, &[]), (11, &closed, true, &[])]);
             check(&mut drains, &[(12, &closed, true, &["shuts down 2"])]);
-            assert_eq!(drains.goes_down(2, at(15), is_tied), expected);
-            assert_eq!(drains.may_be_gone("default/a"), !is_tied);
-            if is_tied {
+            assert_eq!(drains.goes_down(2, at(15), tie), expected);
+            assert_eq!(drains.may_be_gone("default/a"), expected == Fall::Leaves);
+            if expected != Fall::Leaves {
                 continue;
             }
             check(&mut drains, &[(16, &closed, false, &["Delete node2 false"]), (17, &[], false, &[])]);
@@ -523,15 +548,55 @@ mod tests {
         let attachment = json!({"metadata": {"name": "a"}, "spec": {"nodeName": "node2"}});
         let node = json!({"metadata": {"name": "node2"}, "status": {"volumesAttached": [{"name": "d"}]}});
         for (object, expected) in [
-            (("volume", volume("node2")), true),
-            (("volume", volume("node20")), false),
-            (("claim", claim), true),
-            (("attachment", attachment), true),
-            (("node", node), true),
-            (("node", kube_node(true)), false),
+            (("volume", volume("node2")), Tie::Tied),
+            (("volume", volume("node20")), Tie::Free),
+            (("claim", claim), Tie::Tied),
+            (("attachment", attachment), Tie::Tied),
+            (("node", node), Tie::Tied),
+            (("node", kube_node(true)), Tie::Free),
         ] {
             let words = format!("{object:?}");
-            assert_eq!(is_tied("node2", &Observer::of([object])), expected, "{words}");
+            assert_eq!(tie("node2", &Observer::of([object])), expected, "{words}");
+        }
+    }
+
+    #[test]
+    fn data_of_which_nothing_is_asked_may_go_with_its_node() {
+        let volume = |claim: &str| {
+            let volume = json!({"metadata": {"name": "v"}, "spec": {"csi": {"driver": carrack_storage::DRIVER},
+                "claimRef": {"name": claim}, "nodeAffinity": {"values": ["node2"]}}});
+            ("volume", volume)
+        };
+        let claim = |name: &str, node: &str, volume: &str| {
+            let claim = json!({"metadata": {"namespace": "default", "name": name, "annotations": {SELECTED_NODE: node}},
+                "spec": {"storageClassName": SOON, "volumeName": volume}});
+            ("claim", claim)
+        };
+        let attachment = || ("attachment", json!({"metadata": {"name": "a"}, "spec": {"nodeName": "node2"}}));
+        for (objects, expected) in [
+            (vec![volume("tenant0")], Tie::Data),
+            (vec![volume("tenant0"), claim("tenant0", "node2", "v")], Tie::Data),
+            (vec![volume("growing0")], Tie::Tied),
+            (vec![volume("tenant0"), claim("tenant1", "node2", "")], Tie::Tied),
+            (vec![volume("tenant0"), claim("tenant1", "node1", "")], Tie::Data),
+            // Nobody has taken that yet, as far as is known.
+            (vec![volume("tenant0"), claim("tenant1", "", "")], Tie::Tied),
+            (vec![volume("tenant0"), attachment()], Tie::Tied),
+        ] {
+            let words = format!("{objects:?}");
+            assert_eq!(tie("node2", &Observer::of(objects)), expected, "{words}");
+        }
+    }
+
+    /// Pods wait for what went with a node, and nothing else does.
+    #[test]
+    fn nodes_go_with_what_is_on_them() {
+        let only = Some(vec![PART, "tenants"]);
+        let options = Options { only, safety: Duration::from_secs(60), ..Options::default() };
+        for seed in 1..=6 {
+            if let Some(failure) = &crate::world::run(seed, &options).failure {
+                panic!("seed {seed}: {failure}");
+            }
         }
     }
 

@@ -54,6 +54,7 @@ mod kept_mounts;
 mod leaders;
 mod ledger;
 mod links;
+mod lost_data;
 mod machines;
 mod meddler;
 mod memory;

@@ -226,7 +226,7 @@ const OTHERS: &[Plant] = &[
     Plant {
         name: "takes-free",
         what: "a claim whose volume is to be made at its pod's node gets one that is free, which that node does not reach",
-        found_by: "volumes-are-where-their-pods-are",
+        found_by: crate::lost_data::NAME,
         also: &[],
         bug: Bug::TakesFree,
     },

@@ -170,8 +170,12 @@ fn was_turned_away(pod: &Value, nodes: &BTreeMap<u8, Node>) -> bool {
     is_refused && named(nodes, text(pod, "/spec/nodeName")).is_some_and(|node| node.plugins.has_fallen_short())
 }
 
-/// Why a pod need not wait for a node: one has room, or less important pods have what it asks for.
+/// Why a pod need not wait for a node: one has room, or less important pods have what it asks for. One whose data went with its
+/// node waits for good.
 fn waits_lacking(pod: &Value, observer: &Observer, finicky: bool) -> Option<String> {
+    if crate::lost_data::lost_node(pod, observer).is_some() {
+        return None;
+    }
     let takes = |p: &Value| p.pointer("/spec/containers/0/resources/limits").is_some_and(|l| !l[WIDGET].is_null());
     let priority = |p: &Value| p.pointer("/spec/priority").and_then(Value::as_i64).unwrap_or(0);
     let (label, hollow) = crate::controllers::HOLLOW;

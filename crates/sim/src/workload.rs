@@ -684,7 +684,7 @@ pub(crate) fn local_driver(acts: &mut Vec<Act>) {
     let mut create = |resource, object| {
         acts.push(Act { at: Duration::from_millis(100), what: What::Create { resource, object, want: None } });
     };
-    for (name, mode) in [("late", "WaitForFirstConsumer"), ("soon", "Immediate")] {
+    for (name, mode) in [("late", "WaitForFirstConsumer"), (SOON, "Immediate")] {
         let class = json!({"apiVersion": "storage.k8s.io/v1", "kind": "StorageClass", "metadata": {"name": name},
             "provisioner": carrack_storage::DRIVER, "volumeBindingMode": mode, "allowVolumeExpansion": true});
         create(StorageClass::resource(), class);
@@ -694,16 +694,21 @@ pub(crate) fn local_driver(acts: &mut Vec<Act>) {
     create(CSIDriver::resource(), driver);
 }
 
+/// What the names of [`tenants`] begin with.
+pub(crate) const TENANT: &str = "tenant";
+/// The class of volumes that are made on the nodes at once.
+pub(crate) const SOON: &str = "soon";
+
 /// Claims of storage classes whose volumes are made on the nodes, with a pod for most of them.
 fn tenants(rng: &mut Rng, safety: Duration, acts: &mut Vec<Act>) {
     let create = |at, resource, object, want| Act { at, what: What::Create { resource, object, want } };
     local_driver(acts);
     for n in 0..1 + rng.below(up_to(5, safety)) {
-        let name = format!("tenant{n}");
+        let name = format!("{TENANT}{n}");
         let at = between(rng, Duration::from_secs(1), safety * 2 / 3);
-        let class = if rng.one_in(2) { "soon" } else { "late" };
+        let class = if rng.one_in(2) { SOON } else { "late" };
         acts.push(create(at, PersistentVolumeClaim::resource(), claim_of(&name, class), None));
-        let used = !rng.one_in(if class == "soon" { 2 } else { 4 });
+        let used = !rng.one_in(if class == SOON { 2 } else { 4 });
         if used {
             let object = user_of(rng, &name, &name);
             acts.push(create(
@@ -717,7 +722,7 @@ fn tenants(rng: &mut Rng, safety: Duration, acts: &mut Vec<Act>) {
         let least = if rng.one_in(2) { Duration::from_millis(10) } else { Duration::from_secs(5) };
         let most = if rng.one_in(2) { Duration::from_secs(2) } else { safety / 2 };
         let gone = at + between(rng, least, most.max(least));
-        let early = class == "soon" && !used && rng.one_in(2);
+        let early = class == SOON && !used && rng.one_in(2);
         let gone = if early { at + between(rng, least.min(MOMENT), MOMENT) } else { gone };
         if gone < safety && (early || !rng.one_in(4)) {
             if used {

@@ -16,6 +16,7 @@ use serde_json::{Value, json};
 use super::acts::{Work, new_version, start, template};
 use super::storage::DRIVER;
 use crate::invariants::Breach;
+use crate::lost_data::{self, first_node};
 use crate::observer::{Change, Observer, deleting, key_of, label, terminal, text, uid};
 use crate::wants::Want;
 use crate::workload::{Act, What};
@@ -246,14 +247,13 @@ fn volume(change: &Change, observer: &Observer, breaches: &mut Vec<Breach>) {
         }
     }
     // Whoever has a volume made at a node needs it there. A claim for which no node was chosen may have any.
-    let at = "/spec/nodeAffinity/required/nodeSelectorTerms/0/matchExpressions/0/values/0";
-    let node = text(change.object(), at);
+    let node = first_node(change.object());
     let chosen = |claim: &Value| label(claim, "annotations", SELECTED_NODE).to_owned();
     if let Some(claim) = observer.all("claim").find(|claim| uid(claim) == after).filter(|_| !node.is_empty())
         && !["", node].contains(&chosen(claim).as_str())
     {
         let what = format!("{} gets {name}, which is at {node} alone", key_of(claim));
-        breaches.push(Breach::new("volumes-are-where-their-pods-are", what));
+        breaches.push(Breach::new(lost_data::NAME, what));
     }
 }
 

@@ -310,8 +310,8 @@ pub const INVARIANTS: &[Invariant] = &[
         sentence: "A bound claim has one volume, which names it by UID, and keeps it; a volume that a claim has goes to no other claim.",
     },
     Invariant {
-        name: "volumes-are-where-their-pods-are",
-        sentence: "A claim whose volume is to be made at a node gets none that this node does not reach.",
+        name: crate::lost_data::NAME,
+        sentence: "A claim whose volume is to be made at a node gets none that this node does not reach, and no pod comes to another node when its volume went with one.",
     },
     Invariant {
         name: "claims-stay-with-their-users",

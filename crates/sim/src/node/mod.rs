@@ -218,6 +218,7 @@ impl Node {
         self.disk = self.disk.blank();
         self.runtime.forget();
         self.guests.records.clear();
+        self.storage.blank();
         (self.images, self.written) = (Images::default(), Written::default());
     }
 

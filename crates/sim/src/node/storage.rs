@@ -109,7 +109,20 @@ impl Storage {
 
     /// Whether nothing is kept here: no volume and no snapshot.
     pub(crate) fn is_bare(&self) -> bool {
-        self.volumes.is_empty() && self.contents.snapshots().next().is_none()
+        self.volumes.is_empty() && !self.has_snapshots()
+    }
+
+    /// Whether it has a snapshot.
+    pub(crate) fn has_snapshots(&self) -> bool {
+        self.contents.snapshots().next().is_some()
+    }
+
+    /// All that was on its disk is gone. Numbers of calls go on: what comes of an earlier one is nobody's.
+    pub(super) fn blank(&mut self) {
+        self.power_off();
+        self.volumes.clear();
+        self.systems.clear();
+        self.contents = Contents::default();
     }
 
     /// Mounts and calls are gone; what is on the disk stays.

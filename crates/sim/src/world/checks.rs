@@ -57,6 +57,7 @@ impl World {
         }
         self.zones.changed(self.queue.now(), &changes, &mut self.breaches);
         crate::nominations::bound(&changes, &mut self.breaches);
+        crate::lost_data::bound(&changes, &self.observer, &mut self.breaches);
         self.cordons.changed(&changes);
         self.heritage.changed(&changes, &mut self.breaches);
         for request in crate::controllers::belongings(&changes) {

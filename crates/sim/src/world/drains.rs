@@ -7,7 +7,7 @@ use carrack_plot::Tone;
 
 use super::{Happening, Process, World};
 use crate::chance::below;
-use crate::drains::{Deed, Drains, Fall, is_tied};
+use crate::drains::{Deed, Drains, Fall, Tie, tie};
 use crate::node::{Node, NodeEvent};
 use crate::plants::Bug;
 use crate::role::{Role, node_name};
@@ -104,8 +104,8 @@ impl World {
 
     /// A machine goes down that was told to, or that nobody holds up.
     pub(super) fn goes_down(&mut self, number: u8) {
-        let (now, is_tied) = (self.queue.now(), self.is_tied(number));
-        match self.drains.goes_down(number, now, is_tied) {
+        let (now, tie) = (self.queue.now(), self.tie(number));
+        match self.drains.goes_down(number, now, tie) {
             Fall::Reboots => self.reboot(number),
             Fall::Off(away) => self.goes_dark(number, away),
             Fall::Leaves => {
@@ -119,15 +119,22 @@ impl World {
         }
     }
 
-    /// Whether a node cannot go for good: something is on it that is nowhere else, or is to come there and nowhere else.
-    fn is_tied(&self, number: u8) -> bool {
+    /// What keeps a node from going for good: something is on it that is nowhere else, or is to come there and nowhere else.
+    fn tie(&self, number: u8) -> Tie {
         let (name, others) = (node_name(number), self.nodes.values().any(|node| node.number != number && !node.gone));
-        let is_bare = self.nodes.get(&number).is_some_and(|node| node.storage.is_bare());
+        let (is_bare, has_snapshots) = self
+            .nodes
+            .get(&number)
+            .map_or((false, true), |node| (node.storage.is_bare(), node.storage.has_snapshots()));
         // Who is finicky takes some pods on every node but the first.
         let finicky = self.swarm.extender.is_some_and(|verbs| verbs.finicky);
         // One that is gone for minutes comes back by itself.
-        let is_free = others && is_bare && !finicky && !self.lost && number > 1;
-        !is_free || is_tied(&name, &self.observer)
+        let is_free = others && !finicky && !self.lost && number > 1;
+        match tie(&name, &self.observer) {
+            Tie::Free if is_free && is_bare => Tie::Free,
+            Tie::Data if is_free && !has_snapshots => Tie::Data,
+            _ => Tie::Tied,
+        }
     }
 }
 
@@ -150,14 +157,15 @@ mod tests {
                 node.gone = false;
             } else {
                 node.disk.records.insert("record".to_owned(), Vec::new());
+                node.storage.volumes.insert("volume".to_owned(), 1);
                 node.is_taken_away();
             }
-            assert!(node.disk.records.is_empty(), "there: {is_there}");
+            assert!(node.disk.records.is_empty() && node.storage.is_bare(), "there: {is_there}");
             world.node(1, NodeEvent::Booted);
             assert_eq!(world.nodes[&1].up, is_there);
         }
         assert_ne!(world.nodes[&1].boot_id(), boot);
         // The last node is nobody's to take away, and neither is the first one.
-        assert!(world.is_tied(1));
+        assert_eq!(world.tie(1), Tie::Tied);
     }
 }
