@@ -1,7 +1,7 @@
 //! A cluster of its own for each end-to-end test, on real parts: containerd, QEMU, sockets, mounts.
 //!
 //! ```text
-//!   Sandbox ── network namespace, another machine beside it, data directory, lock: alone or beside others
+//!   Sandbox ── network namespace, another machine beside it, data directory
 //!      ├── prepared   a containerd's root with the images of every cluster, linked from `target`
 //!      ├── Run    a command in that namespace, with a limit in time, its output kept
 //!      ├── Kubectl  the one in PATH, or Debian's, on the sandbox's kubeconfig; objects that are waited for come without it

@@ -1,6 +1,6 @@
 //! One cluster for one test, and its end without a trace.
 
-use std::fs::{self, File};
+use std::fs;
 use std::net::{TcpListener, TcpStream};
 use std::os::fd::AsFd as _;
 use std::os::unix::process::CommandExt as _;
@@ -9,7 +9,6 @@ use std::process::Command;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use rustix::fs::{FlockOperation, flock};
 use rustix::thread::LinkNameSpaceType;
 use serde_json::Value;
 use tempfile::TempDir;
@@ -40,8 +39,6 @@ pub struct Sandbox {
     dir: TempDir,
     /// Which kinds were served when that was last asked.
     pub(crate) kinds: Mutex<Vec<Kind>>,
-    /// Held while the sandbox is there.
-    _turn: File,
 }
 
 fn kubelet_configuration(lines: &str) -> String {
@@ -49,28 +46,12 @@ fn kubelet_configuration(lines: &str) -> String {
 }
 
 impl Sandbox {
-    /// An empty sandbox, beside others. Waits while one is alone.
+    /// An empty sandbox, beside others.
     ///
     /// # Panics
     /// Not root, or the network namespace cannot be made.
     #[must_use]
     pub fn new() -> Self {
-        Self::once(FlockOperation::LockShared)
-    }
-
-    /// An empty sandbox, while there is no other: for several nodes, and for what depends on how long something takes.
-    /// Waits for its turn.
-    ///
-    /// # Panics
-    /// As [`Self::new`].
-    #[must_use]
-    pub fn alone() -> Self {
-        Self::once(FlockOperation::LockExclusive)
-    }
-
-    fn once(turn_to_take: FlockOperation) -> Self {
-        let turn = File::create(std::env::temp_dir().join("carrack-e2e.lock")).expect("a lock file");
-        flock(&turn, turn_to_take).expect("a turn");
         let netns = format!("ce-{}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
         // Short: unix sockets below it have 107 bytes for their paths.
         let dir = tempfile::Builder::new().prefix("ce").tempdir_in("/tmp").expect("a temp dir");
@@ -78,7 +59,7 @@ impl Sandbox {
         fs::write(dir.path().join("home/boot_id"), "boot-1\n").expect("a boot id");
         fs::write(dir.path().join("home/limits.yaml"), kubelet_configuration("")).expect("a configuration");
         ip(&["netns", "add", &netns]);
-        let sandbox = Self { netns, dir, kinds: Mutex::default(), _turn: turn };
+        let sandbox = Self { netns, dir, kinds: Mutex::default() };
         let outside = sandbox.outside();
         ip(&["netns", "add", &outside]);
         sandbox.ip(&["link", "set", "lo", "up"]);
@@ -180,6 +161,7 @@ impl Sandbox {
             .env("CARRACK_BOOT_ID_FILE", self.boot_id_file())
             .env("CARRACK_KUBELET_CONFIG", self.home().join("limits.yaml"))
             .env("HOME", self.home())
+            .env("TMPDIR", self.home())
             .env_remove("KUBECONFIG");
         Run::new(command).args(arguments)
     }
@@ -399,7 +381,7 @@ pub fn wait_gone(pid: i32, limit_s: u64) {
 
 /// Does something in a network namespace.
 fn enter<T: Send>(netns: &str, work: impl FnOnce() -> std::io::Result<T> + Send) -> T {
-    let netns = File::open(format!("/run/netns/{netns}")).expect("the network namespace");
+    let netns = fs::File::open(format!("/run/netns/{netns}")).expect("the network namespace");
     std::thread::scope(|scope| {
         let inside = scope.spawn(move || {
             rustix::thread::move_into_link_name_space(netns.as_fd(), Some(LinkNameSpaceType::Network))?;

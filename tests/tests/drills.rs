@@ -13,8 +13,7 @@ use std::process::Child;
 use carrack_e2e::{Sandbox, assert_contains, carrack, eventually_true, root};
 use rustix::process::{Pid, Signal, kill_process};
 
-/// Where drills have their directories, and how those begin.
-const PLACE: &str = "/tmp";
+/// How a drill's directory begins.
 const PREFIX: &str = "carrack-drill-";
 
 /// The commands in the fenced blocks of a page.
@@ -24,21 +23,23 @@ fn commands(page: &str) -> Vec<String> {
     blocks.flat_map(str::lines).map(str::to_owned).collect()
 }
 
-/// What drills have left on the machine.
-fn left() -> Vec<String> {
-    let dirs = fs::read_dir(PLACE).expect("listed").flatten().map(|entry| entry.path().display().to_string());
+/// What a sandbox's drills have left on the machine.
+fn left(sandbox: &Sandbox) -> Vec<String> {
+    let home = sandbox.home();
+    let begin = home.join(PREFIX).display().to_string();
+    let dirs = fs::read_dir(home).expect("listed").flatten().map(|entry| entry.path().display().to_string());
     let mut left: Vec<String> = dirs.filter(|path| path.contains(PREFIX)).collect();
     let mounts = fs::read_to_string("/proc/self/mountinfo").expect("read");
-    left.extend(mounts.lines().filter(|line| line.contains(PREFIX)).map(str::to_owned));
+    left.extend(mounts.lines().filter(|line| line.contains(&begin)).map(str::to_owned));
     for entry in fs::read_dir("/proc").expect("listed").flatten() {
         let words = fs::read_to_string(entry.path().join("cmdline")).unwrap_or_default();
-        if words.contains(&format!("{PLACE}/{PREFIX}")) {
+        if words.contains(&begin) {
             left.push(words.replace('\0', " "));
         }
     }
     for entry in fs::read_dir("/sys/block").expect("listed").flatten() {
         let file = fs::read_to_string(entry.path().join("loop/backing_file")).unwrap_or_default();
-        if file.contains(PREFIX) {
+        if file.contains(&begin) {
             left.push(file);
         }
     }
@@ -65,7 +66,7 @@ fn run(sandbox: &Sandbox, command: &str, more: &[&str]) -> String {
         assert!(planted || !output.stdout.contains("not seen"), "{output}");
         println!("{}", output.stdout);
     }
-    assert_eq!(left(), Vec::<String>::new(), "{output}");
+    assert_eq!(left(sandbox), Vec::<String>::new(), "{output}");
     output.stdout
 }
 
@@ -82,7 +83,7 @@ fn timeline(dir: &Path, name: &str, planted: bool) {
 }
 
 fn page(page: &str) {
-    let sandbox = Sandbox::alone();
+    let sandbox = Sandbox::new();
     let commands = commands(page);
     assert!(!commands.is_empty(), "{page} has no commands");
     for command in commands {
@@ -127,7 +128,7 @@ fn started(sandbox: &Sandbox, more: &[&str]) -> Child {
     let words: &[&str] = &["drill", "gpu-extender", "--timeline-dir", &home];
     let child = sandbox.carrack(&[words, more].concat()).spawn();
     // One program after the other becomes this process.
-    let dir = Path::new(PLACE).join(format!("{PREFIX}{}", child.id()));
+    let dir = sandbox.home().join(format!("{PREFIX}{}", child.id()));
     let log = dir.join("logs/scheduler.log");
     eventually_true("the drill's scheduler runs", 60, || log.exists());
     child
@@ -141,7 +142,7 @@ fn interrupted(mut child: Child, signal: Signal) -> Option<i32> {
 
 #[test]
 fn a_role_that_ends_by_itself_ends_the_drill_and_breaks_nothing() {
-    let sandbox = Sandbox::alone();
+    let sandbox = Sandbox::new();
     let home = sandbox.home().display().to_string();
     let ends = program(&sandbox, "ends", "#!/bin/sh\necho no flag is known here\nexit 7\n");
     for (drill, flag, role) in [("gpu-extender", "--scheduler", "scheduler"), ("kill-9", "--kubelet", "kubelet")] {
@@ -150,13 +151,13 @@ fn a_role_that_ends_by_itself_ends_the_drill_and_breaks_nothing() {
         let how = format!("{role} ended by itself (exit status: 7); the end of its log: no flag is known here");
         assert_contains(&output.stdout, &[&how, "DOES NOT HOLD"]);
         assert!(!output.stdout.contains("BROKEN"), "{output}");
-        assert_eq!(left(), Vec::<String>::new(), "{output}");
+        assert_eq!(left(&sandbox), Vec::<String>::new(), "{output}");
     }
 }
 
 #[test]
 fn a_drill_that_is_interrupted_or_asked_for_nonsense_leaves_nothing() {
-    let sandbox = Sandbox::alone();
+    let sandbox = Sandbox::new();
     let said = sandbox.carrack(&["drill", "no-such-drill"]).fails();
     assert_contains(&said, &["no-such-drill", "node-reboot", "kill-9"]);
     let said = sandbox.carrack(&["drill", "kill-9", "--plant", "nonsense"]).fails();
@@ -172,7 +173,7 @@ fn a_drill_that_is_interrupted_or_asked_for_nonsense_leaves_nothing() {
     let hears = u64::from_str_radix(ignored, 16).expect("a mask") & 1 == 0;
     for signal in [Signal::INT, Signal::HUP].into_iter().filter(|signal| hears || *signal == Signal::INT) {
         assert_eq!(interrupted(started(&sandbox, &[]), signal), Some(1), "{signal:?}");
-        assert_eq!(left(), Vec::<String>::new(), "{signal:?}");
+        assert_eq!(left(&sandbox), Vec::<String>::new(), "{signal:?}");
         let text = fs::read_to_string(sandbox.home().join("drill-gpu-extender.txt")).expect("the timeline");
         assert_contains(&text, &["the drill ends: interrupted"]);
     }
@@ -180,7 +181,7 @@ fn a_drill_that_is_interrupted_or_asked_for_nonsense_leaves_nothing() {
     // What a drill leaves that is killed, the next one clears away.
     let mut child = started(&sandbox, &[]);
     child.kill().and_then(|()| child.wait()).expect("it was ours");
-    assert_ne!(left(), Vec::<String>::new(), "its roles outlive it");
+    assert_ne!(left(&sandbox), Vec::<String>::new(), "its roles outlive it");
     run(&sandbox, "carrack drill gpu-extender", &[]);
 }
 
@@ -215,7 +216,7 @@ fn program(sandbox: &Sandbox, name: &str, text: &str) -> String {
 
 #[test]
 fn others_may_play_a_role() {
-    let sandbox = Sandbox::alone();
+    let sandbox = Sandbox::new();
     let scheduler = program(&sandbox, "other-scheduler", OTHER_SCHEDULER);
     run(&sandbox, "carrack drill gpu-extender", &["--scheduler", &scheduler]);
     let text = fs::read_to_string(sandbox.home().join("drill-gpu-extender.txt")).expect("the timeline");
@@ -235,7 +236,7 @@ fn others_may_play_a_role() {
 /// Whatever becomes of a drill, an API server that is somebody else's is afterwards as it was, so that it can be drilled again.
 #[test]
 fn an_api_server_that_runs_already_is_left_as_it_was() {
-    let sandbox = Sandbox::alone();
+    let sandbox = Sandbox::new();
     let mut api = sandbox.carrack(&["apiserver", "--bind-address", "127.0.0.1"]).spawn();
     let kubectl = sandbox.kubectl();
     eventually_true("the API server is ready", 60, || {
@@ -256,7 +257,7 @@ fn an_api_server_that_runs_already_is_left_as_it_was() {
     run(&sandbox, "carrack drill gpu-extender --plant past-the-extender", &theirs);
     assert_eq!(there(), before);
     assert_eq!(interrupted(started(&sandbox, &theirs), Signal::INT), Some(1));
-    assert_eq!((there(), left()), (before.clone(), Vec::<String>::new()));
+    assert_eq!((there(), left(&sandbox)), (before.clone(), Vec::<String>::new()));
     if std::env::var("CARRACK_DRILLS").is_ok_and(|which| which == "all") {
         run(&sandbox, "carrack drill node-reboot", &theirs);
         assert_eq!(there(), before);

@@ -71,9 +71,16 @@ fn second(kubectl: &Kubectl<'_>, name: &str) -> (String, String) {
         let value = kubectl.field("vmi", name, &format!("/status/interfaces/1/{field}"));
         value.as_str().unwrap_or_default().to_owned()
     };
-    assert_contains(&text("infoSource"), &["domain", "guest-agent", "multus-status"]);
+    // The guest's agent is asked now and then: its first answer may be older than the guest's second interface, and its lease.
+    eventually("its agent tells of its second interface", 90, || {
+        let source = text("infoSource");
+        if ["domain", "guest-agent", "multus-status"].iter().all(|part| source.contains(part)) {
+            Ok(())
+        } else {
+            Err(source)
+        }
+    });
     assert!(text("podInterfaceName").starts_with("pod"), "{}", text("podInterfaceName"));
-    // The guest's agent is asked now and then: its first answer may be older than the guest's lease.
     let status =
         kubectl.field("pod", &launcher(kubectl, name), "/metadata/annotations/k8s.v1.cni.cncf.io~1network-status");
     let status: serde_json::Value = serde_json::from_str(status.as_str().expect("told")).expect("JSON");

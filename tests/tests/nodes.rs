@@ -12,7 +12,7 @@ use carrack_e2e::{Disks, Kubectl, Sandbox, eventually, eventually_true, root};
 
 /// A sandbox with three nodes and these images on all of them.
 fn three(images: &[&str]) -> Sandbox {
-    let sandbox = Sandbox::alone();
+    let sandbox = Sandbox::new();
     sandbox.start(&["--nodes", "3", "--timeout", "300"]);
     let arguments: Vec<&str> = ["image", "build"].into_iter().chain(images.iter().copied()).collect();
     sandbox.carrack(&arguments).limit_s(300).done();
@@ -422,7 +422,7 @@ fn record(image: &Path) -> serde_json::Value {
 
 #[test]
 fn a_disk_that_a_newer_run_has_taken_is_not_written() {
-    let sandbox = Sandbox::alone();
+    let sandbox = Sandbox::new();
     sandbox.start(&["--nodes", "2", "--timeout", "300"]);
     sandbox.carrack(&["image", "build", "demo"]).limit_s(300).done();
     let kubectl = sandbox.kubectl();

@@ -18,8 +18,6 @@ use carrack_noderuntime::teardown::{self, Options};
 use carrack_noderuntime::{Layout, host};
 use tokio::runtime::Runtime;
 
-/// Short: unix sockets below it have 107 bytes for their paths.
-const PLACE: &str = "/tmp";
 const PREFIX: &str = "carrack-drill-";
 /// The node's address in the drill's network, from the range for documentation.
 pub const NODE_ADDRESS: &str = "192.0.2.10";
@@ -43,13 +41,18 @@ fn pidfile(dir: &Path) -> PathBuf {
     dir.join("drill.pid")
 }
 
+/// Where drills have their directories: `$TMPDIR`, or else `/tmp`. Unix sockets below it have 107 bytes for their paths.
+fn place() -> PathBuf {
+    std::env::temp_dir()
+}
+
 /// Makes the directory, if a drill can be played on this machine.
 ///
 /// # Errors
 /// What is missing, or that it cannot be made.
 pub fn make() -> anyhow::Result<PathBuf> {
     let own = i32::try_from(std::process::id()).ok().and_then(ProcessId::of).context("this process is not in /proc")?;
-    let dir = Path::new(PLACE).join(format!("{PREFIX}{}", own.pid));
+    let dir = place().join(format!("{PREFIX}{}", own.pid));
     let context = || format!("cannot make {}", dir.display());
     fs::DirBuilder::new().mode(0o700).create(&dir).with_context(context)?;
     own.write_pidfile(&pidfile(&dir)).with_context(context)?;
@@ -88,7 +91,7 @@ pub fn set_up_network() -> anyhow::Result<()> {
 
 /// Removes what drills left that were killed.
 pub fn sweep(runtime: &Runtime) -> Vec<String> {
-    let entries = fs::read_dir(PLACE).into_iter().flatten().flatten();
+    let entries = fs::read_dir(place()).into_iter().flatten().flatten();
     let named = entries.filter(|entry| entry.file_name().to_string_lossy().starts_with(PREFIX));
     let own = named.map(|entry| entry.path()).filter(|dir| is_own(dir));
     let dead: Vec<PathBuf> = own.filter(|dir| ProcessId::from_pidfile(&pidfile(dir)).is_none()).collect();
