@@ -88,4 +88,8 @@ pub enum Planted {
     UnwrittenCounts,
     /// Volumes are unmounted only when the API server has taken down how their pod ended.
     UnmountsWhenTold,
+    /// Images are pulled as soon as they are asked for, however many are being pulled.
+    PullsAtOnce,
+    /// A pull that failed counts as one that is under way.
+    FailedPullsHold,
 }

@@ -24,6 +24,8 @@ use carrack_types::kubevirt::{
 };
 use carrack_types::resource::Kind as _;
 use carrack_types::snapshots::VolumeSnapshotClass;
+use carrack_types::well_known::storage::DEFAULT_SNAPSHOT_CLASS;
+use carrack_virt::identity::STATE_CLAIM_PREFIX;
 use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 use serde_json::{Value, json};
 
@@ -48,8 +50,6 @@ pub(crate) const PART: &str = "backups";
 const OF: &str = "backed";
 /// Their disks.
 const DISKS: [&str; 2] = ["one", "two"];
-/// Annotation of a snapshot class: of several of one driver, it is the one that counts.
-const DEFAULT_CLASS: &str = "snapshot.storage.kubernetes.io/is-default-class";
 /// How long everybody needs at the most to hear of everything again, once nothing fails any more; requests may be late until then.
 const SETTLED: Duration = Duration::from_secs(100);
 /// How soon after it is held no more a guest is thawed.
@@ -69,12 +69,13 @@ pub(crate) fn are_there(rng: &Rng, options: &Options) -> bool {
 /// Machines with two disks each, and what is done with them.
 pub(crate) fn acts(rng: &mut Rng, safety: Duration, acts: &mut Vec<Act>) {
     local_driver(acts);
-    let class = json!({"metadata": {"name": OF, "annotations": {DEFAULT_CLASS: "true"}}, "driver": DRIVER,
+    let class = json!({"metadata": {"name": OF, "annotations": {DEFAULT_SNAPSHOT_CLASS: "true"}}, "driver": DRIVER,
         "deletionPolicy": "Delete"});
     acts.push(create(SECOND / 2, VolumeSnapshotClass::resource(), class, None));
     for n in 0..1 + rng.below(up_to(2, safety)) {
         let mut people = People { name: format!("{OF}{n}"), safety, acts: &mut *acts };
-        people.run(between(rng, SECOND, safety / 6));
+        let keeps_state = rng.fork(&format!("whether firmware keeps variables {n}")).one_in(2);
+        people.run(between(rng, SECOND, safety / 6), keeps_state);
         people.snapshots(rng);
         // Of the first one everything is to be seen.
         people.clone(rng, n == 0);
@@ -105,8 +106,13 @@ impl People<'_> {
         wait.min(self.safety)
     }
 
-    fn run(&mut self, at: Duration) {
+    /// `keeps_state`: its firmware keeps variables, on one claim more.
+    fn run(&mut self, at: Duration, keeps_state: bool) {
         let mut object = machine(&self.name, run_strategy::ALWAYS, 5);
+        if keeps_state {
+            crate::keepers::class(self.acts);
+            crate::keepers::keep(&mut object);
+        }
         for disk in DISKS {
             let claim = format!("{}-{disk}", self.name);
             // Both come to be where the machine does.
@@ -368,8 +374,12 @@ fn made(volume: &Value, observer: &Observer, nodes: &BTreeMap<u8, Node>, breache
     let Some(kept) = snapshot.and_then(|snapshot| taken(snapshot, nodes)) else { return };
     let handle = text(volume, "/spec/csi/volumeHandle");
     let Some(made) = nodes.values().find_map(|node| node.storage.contents.made(handle)) else { return };
-    let disk = |claim: &str| claim.rsplit('-').next().unwrap_or_default().to_owned();
-    // Names of claims end with those of the disks.
+    // Names of claims end with those of the disks. A machine has one with what its firmware keeps.
+    let disk = |claim: &str| {
+        let is_state = claim.contains(STATE_CLAIM_PREFIX);
+        let name = if is_state { STATE_CLAIM_PREFIX } else { claim.rsplit('-').next().unwrap_or_default() };
+        name.to_owned()
+    };
     let is_its_disk = disk(text(claim, "/metadata/name")) == disk(&kept.content.claim);
     if *made != kept.content || !is_its_disk {
         let what = format!("the volume of {} is made with {made:?}, and its snapshot has {kept:?}", key_of(claim));
@@ -544,6 +554,8 @@ mod tests {
             ("restore-r-one", None, 1),
             ("restore-r-one", Some("snapshot-s-two"), 1),
             ("restore-r-two", Some("snapshot-s-one"), 1),
+            // It takes the place of what firmware keeps.
+            ("restore-r-persistent-state-for-one", Some("snapshot-s-one"), 1),
         ] {
             let source = json!({"spec": {"dataSource": {"kind": "VolumeSnapshot", "name": "s-one"}}});
             let claims = DISKS.map(|disk| claim(&format!("backed0-{disk}")));

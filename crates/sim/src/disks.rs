@@ -14,12 +14,11 @@ use std::time::Duration;
 use carrack_engine::{Rng, Time};
 use carrack_types::kubevirt::VirtualMachine;
 use carrack_types::resource::Kind as _;
-use carrack_types::well_known::kubevirt::{APP_LABEL, LAUNCHER};
 
 use crate::chance::between;
 use crate::invariants::Breach;
 use crate::node::{Node, named};
-use crate::observer::{Observer, deleting, key_of, label, text, uid};
+use crate::observer::{Observer, deleting, is_launcher, key_of, text, uid};
 use crate::options::Options;
 use crate::plants::Bug;
 use crate::workload::{Act, What, delete, machine};
@@ -81,7 +80,7 @@ impl Disks {
         if now.since(calm) < SETTLED {
             return;
         }
-        let goes = |pod: &&serde_json::Value| deleting(pod) && label(pod, "labels", APP_LABEL) == LAUNCHER;
+        let goes = |pod: &&serde_json::Value| deleting(pod) && is_launcher(pod);
         let mut left = BTreeMap::new();
         for pod in observer.all("pod").filter(goes) {
             let node = named(nodes, text(pod, "/spec/nodeName"));

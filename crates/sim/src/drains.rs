@@ -89,13 +89,15 @@ pub(crate) fn tie(name: &str, observer: &Observer) -> Tie {
     }
     let volumes: Vec<&Value> = observer.all("volume").filter(is_here).collect();
     let claims: Vec<&Value> = observer.all("claim").filter(is_chosen).collect();
+    // Before its machine fell, its provisioner may have taken what nobody has yet, also where it has nothing else.
+    if observer.all("claim").any(|claim| lost_data::is_free(claim, SOON)) {
+        return Tie::Tied;
+    }
     if volumes.is_empty() && claims.is_empty() {
         return Tie::Free;
     }
-    // Before its machine fell, its provisioner may have taken what nobody has yet.
-    let is_wanted = observer.all("claim").any(|claim| lost_data::is_free(claim, SOON));
     let may_go = volumes.iter().all(|v| lost_data::may_go(v)) && claims.iter().all(|c| lost_data::is_settled(c));
-    if may_go && !is_wanted { Tie::Data } else { Tie::Tied }
+    if may_go { Tie::Data } else { Tie::Tied }
 }
 
 /// What becomes of a node that is empty.
@@ -581,6 +583,8 @@ mod tests {
             (vec![volume("tenant0"), claim("tenant1", "node1", "")], Tie::Data),
             // Nobody has taken that yet, as far as is known.
             (vec![volume("tenant0"), claim("tenant1", "", "")], Tie::Tied),
+            (vec![claim("tenant1", "", "")], Tie::Tied),
+            (vec![claim("tenant1", "node1", "")], Tie::Free),
             (vec![volume("tenant0"), attachment()], Tie::Tied),
         ] {
             let words = format!("{objects:?}");

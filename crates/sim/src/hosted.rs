@@ -91,6 +91,8 @@ pub(crate) struct Settings {
     pub zones: bool,
     /// Kubelets keep memory of NUMA nodes for containers.
     pub keeps_memory: bool,
+    /// How many images each kubelet pulls at a time.
+    pub parallel_pulls: Option<usize>,
     /// Some disks are of FlexVolume drivers that are called; whether who calls takes part in elections, where others do.
     pub flex: Option<bool>,
     /// What the watchdog of this node's machine is set to, if it was left running.
@@ -264,6 +266,7 @@ impl Hosted {
                     topology,
                     cpus: crate::cpus::config(node),
                     memory: crate::memory::config(settings.keeps_memory),
+                    parallel_pulls: settings.parallel_pulls,
                     reserved,
                     shutdown: crate::node::shutdown_groups(),
                     ..NodeConfig::default()

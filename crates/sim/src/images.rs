@@ -58,6 +58,11 @@ fn owner(image: &str) -> Option<&str> {
     image.strip_prefix(REGISTRY)?.strip_prefix('/')?.split('/').next()
 }
 
+/// The name of a private image of this user.
+pub(crate) fn private(user: &str, name: &str) -> String {
+    format!("{REGISTRY}/{user}/{name}")
+}
+
 /// Whether an operation pulls a private image.
 pub(crate) fn is_pull(op: &Op) -> bool {
     matches!(op, Op::PullImage { image, .. } if owner(image).is_some())
@@ -162,7 +167,7 @@ pub(crate) fn noted(image: &str, pod: &PodRef, records: &BTreeMap<String, Vec<u8
 }
 
 /// Somebody's secret is made.
-fn secret(name: &str, user: &str, acts: &mut Vec<Act>) {
+pub(crate) fn secret(name: &str, user: &str, acts: &mut Vec<Act>) {
     let config = json!({"auths": {REGISTRY: {"username": user, "password": PASSWORD}}}).to_string();
     let object = json!({"apiVersion": "v1", "kind": "Secret", "type": "kubernetes.io/dockerconfigjson",
         "metadata": {"namespace": "default", "name": name, "labels": {USER: user}},
@@ -193,6 +198,10 @@ pub(crate) fn acts(rng: &mut Rng, safety: Duration, acts: &mut Vec<Act>) {
     let mut own = rng.fork("secrets that go");
     if own.one_in(2) {
         passing(&mut own, safety, acts);
+    }
+    let mut own = rng.fork("crowds");
+    if own.one_in(2) {
+        crate::pulling::crowd(&mut own, safety, "crowd", acts);
     }
     for n in 0..3 + rng.below(up_to(6, safety)) {
         let name = format!("puller{n}");

@@ -75,6 +75,7 @@ pub mod plants;
 mod probed;
 mod promises;
 mod provisioner;
+mod pulling;
 mod queue;
 mod reimaged;
 mod replicas;

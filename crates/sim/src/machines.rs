@@ -7,14 +7,12 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use carrack_engine::Time;
-use carrack_types::well_known::kubevirt::{
-    APP_LABEL, FAILOVER_ANNOTATION, HEARTBEAT_ANNOTATION, LAUNCHER, VM_NAME_LABEL,
-};
+use carrack_types::well_known::kubevirt::{FAILOVER_ANNOTATION, HEARTBEAT_ANNOTATION, VM_NAME_LABEL};
 use serde_json::Value;
 
 use crate::invariants::Breach;
 use crate::node::Node;
-use crate::observer::{Change, Observer, controller, deleting, key_of, label, terminal, text, uid};
+use crate::observer::{Change, Observer, controller, deleting, is_launcher, key_of, label, terminal, text, uid};
 use crate::wants::{Want, guests_of};
 
 /// After how long without a renewal a node is suspected, and fenced; and without a heartbeat, where there is no Lease.
@@ -121,9 +119,9 @@ impl Machines {
             // One that has ended stays as long as its instance, to be looked at.
             let has_to_go = |pod: &Value| !terminal(pod) || deleting(pod) || deleting(vmi);
             for pod in observer.all("pod").filter(|pod| is_over && controller(pod) == uid(vmi) && has_to_go(pod)) {
-                let (node, is_launcher) = (text(pod, "/spec/nodeName"), label(pod, "labels", APP_LABEL) == LAUNCHER);
+                let node = text(pod, "/spec/nodeName");
                 let silent = self.silent(node, healed, now);
-                if is_launcher && !node.is_empty() && silent > FENCED + NOTICED {
+                if is_launcher(pod) && !node.is_empty() && silent > FENCED + NOTICED {
                     let (vmi, pod) = (key_of(vmi), key_of(pod));
                     let what = format!("{vmi} is {phase}, and {pod} on {node}, not heard for {} s", silent.as_secs());
                     breaches.push(Breach::new("machines-leave-silent-nodes", what));
@@ -152,14 +150,14 @@ pub(crate) fn is_offered(node: &Value) -> bool {
 
 /// A pod was just made: if it is a launcher, none of an instance that was there before under this name is left.
 fn after_the_old(pod: &Value, observer: &Observer, breaches: &mut Vec<Breach>) {
-    if label(pod, "labels", APP_LABEL) != LAUNCHER {
+    if !is_launcher(pod) {
         return;
     }
     let of =
         |pod: &Value| (text(pod, "/metadata/namespace").to_owned(), label(pod, "labels", VM_NAME_LABEL).to_owned());
-    let old = observer.all("pod").find(|other| {
-        label(other, "labels", APP_LABEL) == LAUNCHER && of(other) == of(pod) && controller(other) != controller(pod)
-    });
+    let old = observer
+        .all("pod")
+        .find(|other| is_launcher(other) && of(other) == of(pod) && controller(other) != controller(pod));
     if let Some(old) = old {
         let what = format!("{} ({}) is made while {} ({}) is there", key_of(pod), uid(pod), key_of(old), uid(old));
         breaches.push(Breach::new("no-child-made-twice", what));

@@ -10,6 +10,8 @@ use std::task::{Context, Poll, Waker};
 
 use carrack_kubelet::runtime::PodRef;
 use carrack_store::{MemStore, Range, Revision, Store, Watch, WatchItem};
+use carrack_types::well_known::kubevirt::{APP_LABEL, LAUNCHER};
+use carrack_virt::identity::CONSUMER;
 use serde_json::Value;
 
 /// A change of one object that the observer looks at.
@@ -253,6 +255,12 @@ pub(crate) fn owner_kind(object: &Value) -> &str {
     of_controller(object, "kind")
 }
 
+/// Whether a pod is the launcher of an instance: its owner says so, whoever has taken its label off, or its label does.
+pub(crate) fn is_launcher(pod: &Value) -> bool {
+    let is_owned = owner_kind(pod) == "VirtualMachineInstance" && !text(pod, "/metadata/name").starts_with(CONSUMER);
+    is_owned || label(pod, "labels", APP_LABEL) == LAUNCHER
+}
+
 fn of_controller<'a>(object: &'a Value, field: &str) -> &'a str {
     let owners = object.pointer("/metadata/ownerReferences").and_then(Value::as_array);
     owners.into_iter().flatten().find(|o| o["controller"] == true).and_then(|o| o[field].as_str()).unwrap_or_default()
@@ -346,5 +354,22 @@ mod tests {
         observer.put("pod", "d/a".to_owned(), object("a", "4"));
         let second = ids(&observer);
         assert_eq!((words(&second), same(&first, &second)), (vec!["4".to_owned(), "2".to_owned()], vec![false, true]));
+    }
+
+    #[test]
+    fn a_launcher_is_one_without_its_label_too() {
+        let pod = |name: &str, kind: &str, app: &str| {
+            json!({"metadata": {"name": name, "labels": {APP_LABEL: app},
+                "ownerReferences": [{"controller": true, "kind": kind, "uid": "u"}]}})
+        };
+        for (name, kind, app, expected) in [
+            ("virt-launcher-a-x", "VirtualMachineInstance", LAUNCHER, true),
+            ("virt-launcher-a-x", "VirtualMachineInstance", "", true),
+            ("a", "ReplicaSet", LAUNCHER, true),
+            ("a", "ReplicaSet", "", false),
+            ("virt-provisioning-a-x", "VirtualMachineInstance", "", false),
+        ] {
+            assert_eq!(is_launcher(&pod(name, kind, app)), expected, "{name} {kind} {app:?}");
+        }
     }
 }

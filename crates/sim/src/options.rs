@@ -9,6 +9,7 @@ mod parts;
 mod replay;
 mod stays;
 mod switches;
+mod usual;
 
 use std::time::Duration;
 
@@ -192,34 +193,6 @@ impl Options {
     }
 }
 
-impl Default for Options {
-    fn default() -> Self {
-        Self {
-            faults: true,
-            plant: None,
-            safety: Duration::from_secs(120),
-            liveness: Duration::from_secs(900),
-            keep_trace: false,
-            draw: false,
-            machines: true,
-            workloads: false,
-            gpus: false,
-            whole: false,
-            clones: false,
-            copies: false,
-            swarm: false,
-            small: false,
-            scene: None,
-            mishap: None,
-            cloner_apart: None,
-            only: None,
-            without: Vec::new(),
-            kept_parts: None,
-            heal_after: None,
-        }
-    }
-}
-
 /// What the seed chose.
 #[derive(Clone, Debug)]
 pub(crate) struct Swarm {
@@ -272,6 +245,8 @@ pub(crate) struct Swarm {
     pub zones: bool,
     /// Kubelets keep memory of NUMA nodes for containers.
     pub keeps_memory: bool,
+    /// How many images each kubelet pulls at a time; all of them without a number.
+    pub parallel_pulls: Option<usize>,
     /// Containers that hold disks do not hear that they are to end when they have just started.
     pub deaf_disks: bool,
     /// Somebody says of instances what only components may say.
@@ -590,8 +565,8 @@ impl Swarm {
                 crash_one_in_effects = 0;
                 intervals = Intervals::default();
             }
-            Some(Bug::UnreadFiles) => {
-                // Reads that fail.
+            Some(Bug::UnreadFiles | Bug::FailedPullsHold) => {
+                // Reads, and pulls, that fail.
                 crash_one_in_effects = 0;
                 intervals = Intervals::default();
                 node.fail_one_in = 20;
@@ -606,6 +581,7 @@ impl Swarm {
                 | Bug::LateWords
                 | Bug::MistakenAnswers
                 | Bug::UnnotedPulls
+                | Bug::PullsAtOnce
                 | Bug::EndlessSleeps
                 | Bug::HooksAside
                 | Bug::LateHooks
@@ -847,6 +823,7 @@ impl Swarm {
             cloner_apart,
             zones: crate::zones::are_there(root, planted),
             keeps_memory: crate::memory::is_kept(root, planted),
+            parallel_pulls: crate::pulling::most(root, planted),
             deaf_disks: options.machines && crate::disks::are_deaf(root, options.faults, planted),
             meddles: crate::meddler::is_there(root, options, planted),
             looked_on: crate::onlooker::is_there(root, options, planted),

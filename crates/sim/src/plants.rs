@@ -4,12 +4,14 @@ mod bug;
 mod clones;
 mod mounts;
 mod parts;
+mod pulls;
 mod shortages;
 mod workloads;
 
 pub(crate) use bug::Bug;
 use clones::OF_CLONES;
 use mounts::OF_MOUNTS;
+use pulls::OF_PULLS;
 use shortages::OF_SHORTAGES;
 use workloads::OF_WORKLOADS;
 
@@ -30,10 +32,11 @@ pub struct Plant {
 /// All planted bugs.
 pub const PLANTS: &[Plant] = &ALL;
 
-const LISTS: [&[Plant]; 5] = [OTHERS, OF_WORKLOADS, OF_CLONES, OF_SHORTAGES, OF_MOUNTS];
+const LISTS: [&[Plant]; 6] = [OTHERS, OF_WORKLOADS, OF_CLONES, OF_SHORTAGES, OF_MOUNTS, OF_PULLS];
 
 /// How many there are.
-const COUNT: usize = OTHERS.len() + OF_WORKLOADS.len() + OF_CLONES.len() + OF_SHORTAGES.len() + OF_MOUNTS.len();
+const COUNT: usize =
+    OTHERS.len() + OF_WORKLOADS.len() + OF_CLONES.len() + OF_SHORTAGES.len() + OF_MOUNTS.len() + OF_PULLS.len();
 
 const ALL: [Plant; COUNT] = {
     let mut all = [OTHERS[0]; COUNT];

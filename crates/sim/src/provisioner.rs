@@ -11,14 +11,13 @@ use carrack_engine::{Controller, Key, Plan, Setup, Time, View};
 use carrack_types::resource::Object;
 use carrack_types::snapshots::{VolumeSnapshot, VolumeSnapshotContent};
 use carrack_types::volume::SELECTED_NODE;
+use carrack_types::well_known::storage::{PROVISIONED_BY, PROVISIONER};
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
 use k8s_openapi::api::storage::v1::{StorageClass, VolumeAttachment};
 use serde_json::json;
 
 /// Annotation of volumes, and of contents of snapshots: their data.
 pub(crate) const DATA: &str = "sim.carrack.io/data";
-const PROVISIONED_BY: &str = "pv.kubernetes.io/provisioned-by";
-const PROVISIONER: &str = "volume.kubernetes.io/storage-provisioner";
 /// How long a storage system takes.
 pub(crate) const TAKES: Duration = Duration::from_millis(300);
 const SLOWLY: Duration = Duration::from_secs(7);

@@ -18,6 +18,7 @@ use super::checkpoint::Checkpoint;
 use super::worker::{Lane, Step};
 use super::{Fx, KubeletCore, Owner, Wake};
 use crate::effects::{Op, OpError, OpId, Outcome, Reply};
+use crate::planted::Planted;
 use crate::pulled::{
     self, Access, Credentials, Intent, Origin, PULLED_PREFIX, PULLING_PREFIX, PullSecret, PulledRecord, pulled_name,
     pulling_name,
@@ -263,6 +264,9 @@ impl KubeletCore {
 
     /// An operation ended, which may have been a pull.
     pub(super) fn pull_ended(&mut self, now: Time, id: OpId, outcome: &Outcome, fx: &mut Fx) {
+        if outcome.is_err() && self.planted == Some(Planted::FailedPullsHold) {
+            return;
+        }
         if let Some(pull) = self.pulls.under_way.remove(&id) {
             let as_of = OpId(fx.fresh());
             self.pulls.ended(now, as_of, &pull, outcome);

@@ -12,6 +12,7 @@ use carrack_engine::Time;
 use super::worker::Step;
 use super::{Fx, KubeletCore};
 use crate::effects::Op;
+use crate::planted::Planted;
 use crate::runtime::Uid;
 
 impl KubeletCore {
@@ -24,7 +25,8 @@ impl KubeletCore {
     }
 
     fn may_pull(&self) -> bool {
-        self.config.parallel_pulls.is_none_or(|most| self.pulls.under_way() < most)
+        let is_bounded = self.planted != Some(Planted::PullsAtOnce);
+        self.config.parallel_pulls.filter(|_| is_bounded).is_none_or(|most| self.pulls.under_way() < most)
     }
 
     /// The container whose image is pulled next; none while nobody's is, or while that is not on disk.

@@ -7,6 +7,7 @@ use carrack_types::kubevirt::snapshot::volume_restore;
 use carrack_types::kubevirt::{VirtualMachine, VirtualMachineClone, VirtualMachineSnapshot};
 use carrack_types::resource::Kind as _;
 use carrack_types::snapshots::VolumeSnapshotClass;
+use carrack_types::well_known::storage::{DEFAULT_CLASS, DEFAULT_SNAPSHOT_CLASS};
 use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 use k8s_openapi::api::storage::v1::StorageClass;
 use serde_json::{Value, json};
@@ -68,8 +69,6 @@ impl Scene {
     }
 }
 
-/// Annotation of a storage class: it is that of claims that name none.
-pub(super) const DEFAULT_CLASS: &str = "storageclass.kubernetes.io/is-default-class";
 pub(super) const SECOND: Duration = Duration::from_secs(1);
 
 /// All acts.
@@ -117,7 +116,7 @@ impl People {
         let class = json!({"metadata": {"name": "plain", "annotations": default}, "provisioner": PLAIN,
             "volumeBindingMode": "Immediate"});
         self.create(at, StorageClass::resource(), class, None);
-        let default = json!({"snapshot.storage.kubernetes.io/is-default-class": "true"});
+        let default = json!({DEFAULT_SNAPSHOT_CLASS: "true"});
         let class = json!({"metadata": {"name": "shelf", "annotations": default}, "driver": DRIVER, "deletionPolicy": "Delete"});
         self.create(at, VolumeSnapshotClass::resource(), class, None);
     }

@@ -1,4 +1,4 @@
-//! What must hold of clones at every step, read from the API alone.
+//! What must hold of clones at every step, read from the API alone, but for what is on volumes of whole nodes.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Debug;
@@ -9,20 +9,23 @@ use carrack_types::kubevirt::clone::{restore_name, snapshot_name};
 use carrack_types::kubevirt::snapshot::names::{LAST_RESTORE_ANNOTATION, LEFT_OUT_ANNOTATION, SOURCE_FINALIZER};
 use carrack_types::kubevirt::snapshot::{content_name, copy_name};
 use carrack_types::well_known::kubevirt::STATE_CLAIM_ANNOTATION;
+use carrack_types::well_known::storage::DEFAULT_CLASS;
 use carrack_virt::identity::{STATE_CLAIM_PREFIX, state_claim_name};
 use serde_json::Value;
 
-use super::acts::DEFAULT_CLASS;
-use super::ends::data;
+use super::ends::{data, volume_of};
 use super::host::MUTE;
 use super::room::INSTANT;
 use crate::invariants::Breach;
+use crate::node::Node;
 use crate::observer::{
     Change, Observer, beside, controller, deleting, is_true, key_of, owner_kind, ready_to_use, text, uid,
 };
 
 /// For how long a reason to fail may be over when the failure is written: as long as a write may be on its way.
 const STALE: Duration = Duration::from_secs(60);
+/// How long a claim of a whole node has its volume before everybody knows that: watches are late there, and each by itself.
+const KNOWN: Duration = Duration::from_secs(100);
 /// The invariant of disks that are kept of a machine that runs.
 pub(crate) const ONE_INSTANT: &str = "copies-are-of-one-instant";
 /// The invariant of what a machine keeps beside its disks.
@@ -45,6 +48,8 @@ pub(crate) struct Clones {
     reasons: BTreeMap<String, Time>,
     /// Claims that some machine has had.
     used: BTreeSet<String>,
+    /// Since when claims have their volumes, by UID.
+    bound: BTreeMap<String, Time>,
     /// Machines that kept something beside their disks when they were last held for a snapshot, by UID: from then on it is known.
     keepers: BTreeSet<String>,
     /// Contents of snapshots without what their machines keep, as nothing can keep it. Their names follow from snapshots' UIDs.
@@ -72,7 +77,15 @@ pub(super) fn claims(machine: &Value) -> impl Iterator<Item = (&str, &str)> {
 }
 
 impl Clones {
-    pub(crate) fn changed(&mut self, now: Time, changes: &[Change], observer: &Observer, breaches: &mut Vec<Breach>) {
+    /// Changes that were just committed. `nodes`: the whole ones, if there are any.
+    pub(crate) fn changed(
+        &mut self,
+        now: Time,
+        changes: &[Change],
+        observer: &Observer,
+        nodes: &BTreeMap<u8, Node>,
+        breaches: &mut Vec<Breach>,
+    ) {
         for change in changes {
             match change.resource {
                 "vmsnapshot" | "vmrestore" if change.before.is_none() => self.made(change, breaches),
@@ -80,9 +93,10 @@ impl Clones {
                     let machine = change.object();
                     self.used.extend(claims(machine).map(|(_, claim)| beside(machine, claim)));
                     self.used.extend(state_claim(machine).map(|claim| beside(machine, claim)));
-                    self.held(change, observer);
-                    state(change, observer, breaches);
+                    self.held(now, change, observer, nodes);
+                    state(change, observer, nodes, breaches);
                 }
+                "claim" => self.bound(now, change),
                 "vmcontent" if change.before.is_none() => self.kept(change.object(), observer, breaches),
                 _ => {}
             }
@@ -157,16 +171,26 @@ impl Clones {
             }
         }
         if failed(clone) && !failed(before) {
-            let reason = self.reasons.get(uid(clone)).is_some_and(|last| now.since(*last) <= STALE);
-            if !reason {
+            let was = || self.reasons.get(uid(clone)).is_some_and(|last| now.since(*last) <= STALE);
+            if !was() && !has_reason(clone, &Targets::of(observer), observer) {
                 let what = format!("{} fails, and nothing in the API says why: {}", key_of(clone), clone["status"]);
                 breaches.push(Breach::new("clones-fail-on-proof", what));
             }
         }
     }
 
+    /// A claim has its volume, or is gone.
+    fn bound(&mut self, now: Time, change: &Change) {
+        let claim = change.object();
+        if change.after.is_none() {
+            self.bound.remove(uid(claim));
+        } else if text(claim, "/status/phase") == "Bound" {
+            self.bound.entry(uid(claim).to_owned()).or_insert(now);
+        }
+    }
+
     /// A machine is held for a snapshot, or is not any more.
-    fn held(&mut self, change: &Change, observer: &Observer) {
+    fn held(&mut self, now: Time, change: &Change, observer: &Observer, nodes: &BTreeMap<u8, Node>) {
         let is_held = |machine: &Value| {
             let finalizers = machine.pointer("/metadata/finalizers").and_then(Value::as_array);
             finalizers.into_iter().flatten().any(|name| name == SOURCE_FINALIZER)
@@ -181,7 +205,10 @@ impl Clones {
         let id = uid(machine);
         let own = state_claim_name(text(machine, "/metadata/name"), id);
         let claim = observer.get("claim", &beside(machine, state_claim(machine).unwrap_or(&own)));
-        let holds = claim.filter(|claim| !deleting(claim)).and_then(|claim| data(claim, observer));
+        let since = |claim: &Value| self.bound.get(uid(claim)).copied();
+        let is_known = |claim: &Value| nodes.is_empty() || since(claim).is_some_and(|since| now.since(since) >= KNOWN);
+        let claim = claim.filter(|claim| !deleting(claim) && is_known(claim));
+        let holds = claim.and_then(|claim| on_volume(claim, observer, nodes));
         if holds.is_some_and(|data| data.starts_with(STATE_CLAIM_PREFIX)) {
             self.keepers.insert(id.to_owned());
         } else {
@@ -218,8 +245,18 @@ fn state_claim(machine: &Value) -> Option<&str> {
     machine["metadata"]["annotations"][STATE_CLAIM_ANNOTATION].as_str()
 }
 
-/// A machine that has become what a snapshot holds names the claim with what that has of its state.
-fn state(change: &Change, observer: &Observer, breaches: &mut Vec<Breach>) {
+/// What a claim's volume holds: a word, which is told by whoever has made it, or is known on its node.
+fn on_volume<'a>(claim: &Value, observer: &'a Observer, nodes: &'a BTreeMap<u8, Node>) -> Option<&'a str> {
+    let on_node = || {
+        let handle = text(volume_of(claim, observer)?, "/spec/csi/volumeHandle");
+        nodes.values().find_map(|node| node.storage.contents.on(handle)).map(|content| content.claim.as_str())
+    };
+    data(claim, observer).or_else(on_node)
+}
+
+/// A machine that has become what a snapshot holds names the claim with what that has of its state. On a whole node the volume of
+/// that is made when the machine starts.
+fn state(change: &Change, observer: &Observer, nodes: &BTreeMap<u8, Node>, breaches: &mut Vec<Breach>) {
     let by = |machine: &Value| machine["metadata"]["annotations"][LAST_RESTORE_ANNOTATION].clone();
     let Some(machine) = &change.after else { return };
     if by(machine).is_null() || change.before.as_ref().map(by) == Some(by(machine)) {
@@ -230,9 +267,10 @@ fn state(change: &Change, observer: &Observer, breaches: &mut Vec<Breach>) {
     let restores = restores.iter().filter_map(Value::as_array).flatten();
     for volume in restores.filter(|volume| text(volume, "/volumeName").starts_with(STATE_CLAIM_PREFIX)) {
         let claim = text(volume, "/persistentVolumeClaim");
-        let holds = observer.get("claim", &beside(machine, claim)).and_then(|claim| data(claim, observer));
+        let holds = observer.get("claim", &beside(machine, claim)).and_then(|claim| on_volume(claim, observer, nodes));
         let named = state_claim(machine);
-        if named != Some(claim) || !holds.is_some_and(|data| data.starts_with(STATE_CLAIM_PREFIX)) {
+        let is_its = holds.map_or(!nodes.is_empty(), |data| data.starts_with(STATE_CLAIM_PREFIX));
+        if named != Some(claim) || !is_its {
             let what = format!("{} is restored, names {named:?}, and {claim} holds {holds:?}", key_of(machine));
             breaches.push(Breach::new(RESTORED_STATE, what));
         }
@@ -376,4 +414,101 @@ fn is_taken(
         !by.starts_with(&by_own) && uid(vm) != source
     });
     machine || targets.are_others(target, uid(clone))
+}
+
+#[cfg(test)]
+mod tests {
+    use carrack_engine::Rng;
+    use serde_json::json;
+
+    use super::*;
+    use crate::attacher::Rack;
+    use crate::node::new_volume;
+    use crate::options::NodeFaults;
+
+    const OWN: &str = "persistent-state-for-a-1";
+    const RESTORED: &str = "restore-r-persistent-state-for-a";
+
+    fn named(name: &str, rest: Value) -> Value {
+        let mut object = rest;
+        object["metadata"]["namespace"] = "default".into();
+        object["metadata"]["name"] = name.into();
+        object["metadata"]["uid"] = name.into();
+        object
+    }
+
+    /// A claim with a volume of a node's own, or none yet.
+    fn claim(name: &str, is_bound: bool) -> Vec<(&'static str, Value)> {
+        let phase = if is_bound { "Bound" } else { "Pending" };
+        let claim = named(name, json!({"spec": {"volumeName": name}, "status": {"phase": phase}}));
+        let csi = json!({"volumeHandle": format!("pvc-{name}")});
+        let volume = json!({"metadata": {"name": name}, "spec": {"claimRef": {"uid": name}, "csi": csi}});
+        let mut all = vec![("claim", claim)];
+        all.extend(is_bound.then_some(("volume", volume)));
+        all
+    }
+
+    /// A whole node on which the volumes of these claims are blank.
+    fn nodes(claims: &[&str], observer: &Observer) -> BTreeMap<u8, Node> {
+        let mut node = Node::new(1, Time::default(), Rng::new(1), NodeFaults::none(), Rack::default());
+        for claim in claims {
+            node.storage.contents.make(&new_volume(&format!("pvc-{claim}"), None), observer);
+        }
+        BTreeMap::from([(1, node)])
+    }
+
+    #[test]
+    fn a_restored_machine_has_its_state_on_a_whole_node() {
+        // Which claim the machine names, which one the restore says, whether that has a volume; and whether it is a breach.
+        for (names, says, is_bound, expected) in [
+            (Some(OWN), OWN, true, 0),
+            (Some(OWN), OWN, false, 0),
+            (None, OWN, true, 1),
+            (Some("another"), OWN, false, 1),
+            // What is blank is called as its claim is.
+            (Some(RESTORED), RESTORED, true, 1),
+        ] {
+            let volume = json!({"volumeName": "persistent-state-for-a", "persistentVolumeClaim": says});
+            let restore = named("r", json!({"status": {"restores": [volume]}}));
+            let mut vm = named("a", json!({"metadata": {"annotations": {LAST_RESTORE_ANNOTATION: "r-r"}}}));
+            if let Some(names) = names {
+                vm["metadata"]["annotations"][STATE_CLAIM_ANNOTATION] = names.into();
+            }
+            let objects = claim(says, is_bound).into_iter().chain([("vmrestore", restore), ("vm", vm.clone())]);
+            let observer = Observer::of(objects);
+            let nodes = nodes(&[says], &observer);
+            let change = Change { resource: "vm", before: None, after: Some(vm) };
+            let mut breaches = Vec::new();
+            state(&change, &observer, &nodes, &mut breaches);
+            assert_eq!(breaches.len(), expected, "{names:?} {says} {is_bound}: {breaches:?}");
+        }
+    }
+
+    #[test]
+    fn a_snapshot_has_the_state_that_everybody_knows_of() {
+        let id = "a";
+        let own = state_claim_name("a", id);
+        for (known, is_backed_up, expected) in
+            [(KNOWN, false, 1), (KNOWN, true, 0), (KNOWN.saturating_sub(STALE), false, 0)]
+        {
+            let class = json!({"metadata": {"name": "state", "annotations": {DEFAULT_CLASS: "true"}}});
+            let vm = |finalizers: Value| named(id, json!({"metadata": {"finalizers": finalizers}}));
+            let observer = Observer::of(claim(&own, true).into_iter().chain([("class", class)]));
+            let nodes = nodes(&[&own], &observer);
+            let backups = if is_backed_up { json!([{"volumeName": "persistent-state-for-a"}]) } else { json!([]) };
+            let machine = json!({"virtualMachine": {"metadata": {"name": "a", "uid": id}}});
+            let content = named("content", json!({"spec": {"source": machine, "volumeBackups": backups}}));
+            let (mut clones, mut breaches) = (Clones::default(), Vec::new());
+            let mut see = |at: Time, resource: &'static str, before: Option<Value>, after: Value| {
+                let change = Change { resource, before, after: Some(after) };
+                clones.changed(at, &[change], &observer, &nodes, &mut breaches);
+            };
+            let begun = Time::from_unix_s(1000);
+            let bound = observer.get("claim", &format!("default/{own}")).cloned().unwrap_or_default();
+            see(begun, "claim", None, bound);
+            see(begun + known, "vm", Some(vm(json!([]))), vm(json!([SOURCE_FINALIZER])));
+            see(begun + known, "vmcontent", None, content);
+            assert_eq!(breaches.len(), expected, "{known:?} {is_backed_up}: {breaches:?}");
+        }
+    }
 }

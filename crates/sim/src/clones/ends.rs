@@ -8,11 +8,16 @@ use super::checks::{children, claims, is_of_clone};
 use crate::observer::{Observer, beside, conditions, controller, deleting, key_of, text, uid};
 use crate::provisioner::DATA;
 
-/// What a claim's volume holds; none while it has none.
-pub(super) fn data<'a>(claim: &Value, observer: &'a Observer) -> Option<&'a str> {
+/// A claim's volume; none while it has none.
+pub(super) fn volume_of<'a>(claim: &Value, observer: &'a Observer) -> Option<&'a Value> {
     let volume = observer.get("volume", text(claim, "/spec/volumeName"))?;
     let bound = text(claim, "/status/phase") == "Bound" && text(volume, "/spec/claimRef/uid") == uid(claim);
-    bound.then(|| volume.pointer("/metadata/annotations")?.get(DATA)?.as_str()).flatten()
+    bound.then_some(volume)
+}
+
+/// What a claim's volume holds; none while it has none.
+pub(super) fn data<'a>(claim: &Value, observer: &'a Observer) -> Option<&'a str> {
+    volume_of(claim, observer)?.pointer("/metadata/annotations")?.get(DATA)?.as_str()
 }
 
 /// Volumes of a machine, and what they hold.

@@ -238,6 +238,10 @@ pub const INVARIANTS: &[Invariant] = &[
         sentence: "A container is made of a private image only when the node's disk says with what that was pulled, or that it is being pulled.",
     },
     Invariant {
+        name: crate::pulling::NAME,
+        sentence: "A kubelet never pulls more images at a time than its configuration allows.",
+    },
+    Invariant {
         name: crate::reimaged::NAME,
         sentence: "A pod that is never restarted has not ended when its container is stopped to be given another image.",
     },

@@ -112,6 +112,11 @@ impl Contents {
         self.disturbed.insert(volume.to_owned(), now);
     }
 
+    /// What is on a volume, if it is there.
+    pub(crate) fn on(&self, volume: &str) -> Option<&Content> {
+        self.volumes.get(volume)
+    }
+
     /// What was on a volume when it was made, if it is there.
     pub(crate) fn made(&self, volume: &str) -> Option<&Content> {
         self.made.get(volume)

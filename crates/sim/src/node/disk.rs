@@ -7,7 +7,7 @@ use carrack_engine::{Rng, Time};
 use carrack_kubelet::pulled::PULLED_PREFIX;
 use carrack_kubelet::records::{POD_PREFIX, VOLUME_PREFIX};
 use carrack_kubelet::volumes::staged::{Attached, StageInputs};
-use carrack_kubelet::volumes::{Driver, Found, Staging, VolumeKind, VolumeSetup};
+use carrack_kubelet::volumes::{Driver, Found, Staging, VolumeSetup};
 use carrack_kubelet::{Op, OpError, Outcome, Reply};
 use carrack_types::volume::DEVICE_PATH;
 
@@ -22,6 +22,11 @@ use crate::settings::Files;
 pub(super) const NO_ROOM: &str = "no space left on device";
 /// Number of every device.
 const DEVICE_NUMBER: &str = "7:1";
+
+/// What is said of a volume that was there before, where what it is made from cannot be read.
+fn unfound() -> OpError {
+    OpError::Failed("it is not found again, and what it is made from cannot be read".into())
+}
 
 /// A volume that is mounted for a pod.
 #[derive(Debug)]
@@ -136,15 +141,16 @@ impl Disk {
     }
     /// A kubelet of this life has a volume made ready.
     pub(super) fn mount(&mut self, setup: &VolumeSetup, by: u32, breaches: &mut Vec<Breach>) -> Outcome {
-        let part_of = match &setup.kind {
-            VolumeKind::Published(p) => p.published.id.clone(),
-            _ => None,
-        };
+        let place = (setup.uid.to_string(), setup.path.clone());
+        let publishing = setup.publishing();
+        if publishing.is_some_and(|p| p.confirm_only) && !self.mounts.contains_key(&place) {
+            return Err(unfound());
+        }
+        let part_of = publishing.and_then(|p| p.published.id.clone());
         if let Some(id) = part_of.as_ref().filter(|id| !self.staged.contains_key(*id)) {
             return Err(OpError::Failed(format!("{id} is not mounted on the node")));
         }
         flex::opened(self.node, setup, breaches);
-        let place = (setup.uid.to_string(), setup.path.clone());
         if let Some(files) = crate::settings::files(setup) {
             crate::settings::written(setup, &files, breaches);
             self.files.insert(place.clone(), files);
@@ -176,6 +182,11 @@ impl Disk {
     /// Parts of volumes of the node that pods have got since the last look, by pod UID and volume.
     pub(crate) fn given(&mut self) -> Vec<(String, String)> {
         std::mem::take(&mut self.given)
+    }
+    /// Nothing is made of what is only to be found again.
+    pub(super) fn confirm(&self, staging: &Staging, inputs: &StageInputs) -> Result<(), OpError> {
+        let may_make = !inputs.confirm_only || matches!(staging.origin.driver, Driver::Local { .. });
+        if may_make || self.staged.contains_key(&staging.id) { Ok(()) } else { Err(unfound()) }
     }
     pub(super) fn stage(&mut self, staging: &Staging, inputs: &StageInputs, boot_id: &str) -> Outcome {
         let of_rack = match &staging.origin.driver {

@@ -35,6 +35,7 @@ use crate::links::Links;
 use crate::observer::Observer;
 use crate::options::NodeFaults;
 use crate::ordered::{self, Hooks};
+use crate::pulling;
 use crate::role::node_name;
 pub(crate) use contents::Taken;
 #[cfg(test)]
@@ -140,6 +141,8 @@ pub(crate) struct Node {
     pub unread_is_absent: bool,
     /// Its machine tells of NUMA nodes, and its kubelet keeps their memory for containers.
     pub keeps_memory: bool,
+    /// How many images its kubelet may pull at a time.
+    pub parallel_pulls: Option<usize>,
     pub up: bool,
     /// There is no machine at all.
     pub gone: bool,
@@ -195,6 +198,7 @@ impl Node {
             unmounts_first: false,
             unread_is_absent: false,
             keeps_memory: false,
+            parallel_pulls: None,
             up: true,
             gone: false,
             boot: 1,
@@ -277,6 +281,11 @@ impl Node {
             let (node, words) = (self.number, (describe(&op), describe(&other.op)));
             let what = format!("node{node}'s kubelet asks two things at once about {volume}: {words:?}");
             breaches.push(Breach::new(growth::ONE_CALL, what));
+        }
+        if matches!(op, Op::PullImage { .. }) {
+            let pulls = |p: &&Pending| p.life == life && matches!(p.op, Op::PullImage { .. });
+            let under_way = self.pending.values().filter(pulls).count();
+            pulling::begins(self.number, under_way, self.parallel_pulls, breaches);
         }
         if let Op::Allocate { resource, epoch, ids } = &op {
             self.plugins.asked(resource, *epoch, ids, breaches);
@@ -678,6 +687,7 @@ impl Node {
             }
             Op::TearDownVolume { uid, path, .. } => self.tear_down(&uid, &path, observer, breaches),
             Op::StageVolume(staging, inputs) => {
+                self.disk.confirm(&staging, &inputs)?;
                 self.storage.stage(&staging)?;
                 self.disk.stage(&staging, &inputs, &self.boot_id())
             }

@@ -7,16 +7,14 @@ use carrack_engine::{Rng, Time};
 use carrack_kubelet::devices::{AllocateReply, Device, PluginOptions};
 use carrack_kubelet::runtime::{DeviceNode, PodRef};
 use carrack_kubelet::{In, OpError, Outcome, Reply};
-use carrack_types::well_known::kubevirt::{
-    APP_LABEL, COMPUTE_CONTAINER, KVM_RESOURCE, LAUNCHER, TUN_RESOURCE, VHOST_NET_RESOURCE,
-};
+use carrack_types::well_known::kubevirt::{COMPUTE_CONTAINER, KVM_RESOURCE, TUN_RESOURCE, VHOST_NET_RESOURCE};
 use carrack_virt::handler::effects::In as HandlerIn;
 
 use super::moods::Heard;
 use super::{Follow, NodeEvent};
 use crate::chance::between;
 use crate::invariants::Breach;
-use crate::observer::Observer;
+use crate::observer::{Observer, is_launcher};
 
 /// A resource with few devices, so that pods compete for them.
 pub(crate) const WIDGET: &str = "sim.carrack.io/widget";
@@ -269,7 +267,6 @@ impl Plugins {
             ["/spec/containers", "/spec/initContainers"].into_iter().filter_map(|list| shown.pointer(list)?.as_array());
         let limits =
             all.flatten().find(|c| c["name"] == container).and_then(|c| c.pointer("/resources/limits")?.as_object());
-        let is_launcher = shown["metadata"]["labels"][APP_LABEL] == LAUNCHER;
         for resource in self.plugins.keys() {
             let asked = limits.and_then(|l| l.get(*resource)?.as_str()?.parse().ok()).unwrap_or(0);
             let prefix = format!("{resource}/");
@@ -282,7 +279,11 @@ impl Plugins {
                 None if has.len() != asked => {
                     format!("{container} of {pod} starts with {} of {asked} {resource}", has.len())
                 }
-                None if asked == 0 && HANDLED.contains(resource) && is_launcher && container == COMPUTE_CONTAINER => {
+                None if asked == 0
+                    && HANDLED.contains(resource)
+                    && is_launcher(shown)
+                    && container == COMPUTE_CONTAINER =>
+                {
                     let what = format!("{container} of {pod} starts without {resource}");
                     breaches.push(Breach::new("devices-are-of-this-boot", what));
                     continue;

@@ -1,7 +1,10 @@
 //! What a node keeps, and what it loses.
 
 use carrack_kubelet::devices::{Allocation, encode};
-use carrack_kubelet::volumes::{VolumeKind, VolumeSetup};
+use carrack_kubelet::volumes::staged::StageInputs;
+use carrack_kubelet::volumes::{
+    Driver, GroupPolicy, Origin, PodInfo, Published, Publishing, Secrets, Staging, VolumeKind, VolumeSetup,
+};
 
 use super::*;
 
@@ -188,5 +191,55 @@ fn what_is_mounted_is_mounted_once() {
         assert!(disk.mount(&setup, life, &mut breaches).is_ok());
         kept.look(1, |_| runs, &disk, &mut breaches);
         assert_eq!(breaches.len(), expected, "planted: {anew}, life {life}, unmounted: {unmounted}, runs: {runs}");
+    }
+}
+
+/// What a kubelet can only look for, since it cannot read what it is made from, is not made.
+#[test]
+fn what_is_only_looked_for_is_not_mounted() {
+    let origin = Origin {
+        driver: Driver::Nfs { server: "files".into(), path: "/".into() },
+        spec_name: "v".into(),
+        claim: None,
+        block: false,
+        read_only: false,
+        fs_type: String::new(),
+        mount_options: Vec::new(),
+        access_modes: Vec::new(),
+    };
+    let staging = Staging {
+        id: "v".into(),
+        origin: origin.clone(),
+        path: "/staged".into(),
+        device: None,
+        identity: None,
+        by_control_plane: false,
+    };
+    let setup = |confirm_only: bool| VolumeSetup {
+        uid: "p".into(),
+        name: "v".into(),
+        path: "/volumes/v".into(),
+        kind: VolumeKind::Published(Box::new(Publishing {
+            published: Published { origin: origin.clone(), id: Some("v".into()), stage_path: "/staged".into() },
+            staging: Some(staging.clone()),
+            publish_context: BTreeMap::new(),
+            secrets: Secrets::default(),
+            pod: PodInfo::default(),
+            pod_info: false,
+            tokens: Secrets::default(),
+            republish: false,
+            group_policy: GroupPolicy::None,
+            confirm_only,
+        })),
+        fs_group: None,
+    };
+    let inputs = |confirm_only: bool| StageInputs { confirm_only, ..StageInputs::default() };
+    let (mut disk, mut breaches) = (Disk::new(1, Rack::default()), Vec::new());
+    assert!(disk.confirm(&staging, &inputs(true)).is_err());
+    assert!(disk.confirm(&staging, &inputs(false)).is_ok());
+    assert!(disk.stage(&staging, &inputs(false), "boot").is_ok());
+    assert!(disk.confirm(&staging, &inputs(true)).is_ok());
+    for (confirm_only, is_there) in [(true, false), (false, true), (true, true)] {
+        assert_eq!(disk.mount(&setup(confirm_only), 1, &mut breaches).is_ok(), is_there, "{confirm_only}");
     }
 }

@@ -23,6 +23,7 @@ impl Swarm {
             cloner_apart: other.cloner_apart,
             zones: other.zones,
             keeps_memory: other.keeps_memory,
+            parallel_pulls: other.parallel_pulls,
             deaf_disks: other.deaf_disks,
             others: OtherFaults { extender: other.others.extender, attacher: other.others.attacher, ..self.others },
             ..self

@@ -120,6 +120,7 @@ pub const SWITCHES: &[Switch] = &[
     switch("watchdogs", "virt-handlers use watchdogs", |swarm| swarm.watchdogs = None),
     switch("zones", "kubelets say in which zones their nodes are", |swarm| swarm.zones = false),
     switch("kept-memory", "kubelets keep memory of NUMA nodes for containers", |swarm| swarm.keeps_memory = false),
+    switch("bounded-pulls", "kubelets pull few images at a time", |swarm| swarm.parallel_pulls = None),
 ];
 
 impl Swarm {

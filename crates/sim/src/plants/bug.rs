@@ -172,4 +172,6 @@ pub(crate) enum Bug {
     ReleasesUnheard,
     MountsAnew,
     UnmountsWhenTold,
+    PullsAtOnce,
+    FailedPullsHold,
 }

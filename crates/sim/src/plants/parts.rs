@@ -49,6 +49,8 @@ impl Bug {
             Self::IllDevicesGiven => Planted::IllDevicesGiven,
             Self::UnwrittenCounts => Planted::UnwrittenCounts,
             Self::UnmountsWhenTold => Planted::UnmountsWhenTold,
+            Self::PullsAtOnce => Planted::PullsAtOnce,
+            Self::FailedPullsHold => Planted::FailedPullsHold,
             _ => return None,
         })
     }
@@ -194,6 +196,8 @@ impl Bug {
             self,
             Self::ForgottenPulls
                 | Self::UnnotedPulls
+                | Self::PullsAtOnce
+                | Self::FailedPullsHold
                 | Self::ForgottenStops
                 | Self::UnreadFiles
                 | Self::EndlessSleeps

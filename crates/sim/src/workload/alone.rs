@@ -54,6 +54,7 @@ pub(super) fn acts(bug: Bug, rng: &Rng, safety: Duration) -> Option<Vec<Act>> {
         bug if bug.is_of_growth() => crate::growth::acts(&mut rng.fork("growth"), safety, &mut acts),
         bug if bug.is_of_resizes() => crate::resizes::acts(&mut rng.fork("resizes"), safety, true, &mut acts),
         Bug::ForgottenPulls | Bug::UnnotedPulls => crate::images::acts(&mut rng.fork("starts"), safety, &mut acts),
+        Bug::PullsAtOnce | Bug::FailedPullsHold => crate::pulling::acts(&mut rng.fork("starts"), safety, &mut acts),
         Bug::ForgottenStops => crate::reimaged::acts(&mut rng.fork("starts"), safety, &mut acts),
         Bug::UnreadFiles => crate::env_files::acts(&mut rng.fork("starts"), safety, &mut acts),
         Bug::HooksAside | Bug::LateHooks => crate::ordered::acts(&mut rng.fork("starts"), safety, &mut acts),

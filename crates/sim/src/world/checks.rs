@@ -77,7 +77,9 @@ impl World {
         }
         if self.options.clones {
             self.begin_fate(&changes);
-            self.clones.changed(self.queue.now(), &changes, &self.observer, &mut self.breaches);
+        }
+        if self.options.has_machines() || self.options.clones {
+            self.clones.changed(self.queue.now(), &changes, &self.observer, &self.nodes, &mut self.breaches);
         }
         if self.options.copies {
             self.check_room(&changes);
@@ -223,6 +225,8 @@ impl World {
     /// What is lacking of machines on whole nodes that are snapshotted, cloned and restored.
     fn backups_lack(&self) -> Option<String> {
         let is_there = self.options.machines && self.options.has_whole_nodes();
-        is_there.then(|| crate::backups::lack(self.queue.now(), &self.observer, &self.nodes)).flatten()
+        let stray = || self.clones.stray(&self.observer);
+        let lack = || crate::backups::lack(self.queue.now(), &self.observer, &self.nodes).or_else(stray);
+        is_there.then(lack).flatten()
     }
 }

@@ -57,6 +57,7 @@ impl World {
         node.unmounts_first = bug == Some(Bug::UnmountsFirst);
         node.unread_is_absent = bug == Some(Bug::UnreadFiles);
         node.keeps_memory = swarm.keeps_memory;
+        node.parallel_pulls = swarm.parallel_pulls;
         node.disk.loses_pulls = bug == Some(Bug::UnnotedPulls);
         node.disk.mounts_anew = bug == Some(Bug::MountsAnew);
         node.storage.makes_room = bug == Some(Bug::MakesRoom);

@@ -707,6 +707,7 @@ impl World {
             watchdogs: self.swarm.watchdogs.is_some(),
             zones: self.swarm.zones,
             keeps_memory: self.swarm.keeps_memory,
+            parallel_pulls: self.swarm.parallel_pulls,
             watchdog_left: match role {
                 Role::VirtHandler(n) => self.nodes.get(&n).and_then(|node| node.guests.watchdog.left()),
                 _ => None,
