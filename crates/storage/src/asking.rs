@@ -23,7 +23,7 @@ pub trait Call: Clone + Ord {
     fn subject(&self) -> Option<&str>;
     /// Whether it failed, and is not to be made again at once: until then, the same is said to who asks. A queue's own backoff
     /// knows nothing of calls, since a look that only asks is no failure.
-    fn pauses(_: &Self::Outcome) -> bool {
+    fn pauses(&self, _: &Self::Outcome) -> bool {
         false
     }
 }
@@ -114,7 +114,7 @@ impl<C: Call> Questions<C> {
         // What nobody has asked for again for long is asked for by nobody.
         let old = LONGEST * 4;
         self.failed.retain(|_, failed| self.now.since(failed.until) < old);
-        if C::pauses(outcome) {
+        if call.pauses(outcome) {
             let pause = FIRST.saturating_mul(1 << times.min(8)).min(LONGEST);
             let failed = Failed { times: times + 1, until: self.now + pause, outcome: outcome.clone() };
             self.failed.insert(call, failed);

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use carrack_types::snapshots;
+use carrack_types::well_known::storage::{DEFAULT_CLASS, DEFAULT_SNAPSHOT_CLASS};
 
 use carrack_engine::{ApiError, ApiRequest, Method, Transport};
 use serde_json::{Value, json};
@@ -25,14 +26,14 @@ fn driver() -> Value {
 
 fn class() -> Value {
     json!({"apiVersion": "storage.k8s.io/v1", "kind": "StorageClass",
-        "metadata": {"name": STORAGE_CLASS, "annotations": {"storageclass.kubernetes.io/is-default-class": "true"}},
+        "metadata": {"name": STORAGE_CLASS, "annotations": {DEFAULT_CLASS: "true"}},
         "provisioner": DRIVER, "reclaimPolicy": "Delete", "volumeBindingMode": "WaitForFirstConsumer",
         "allowVolumeExpansion": true})
 }
 
 fn snapshot_class() -> Value {
     json!({"apiVersion": "snapshot.storage.k8s.io/v1", "kind": "VolumeSnapshotClass",
-        "metadata": {"name": STORAGE_CLASS, "annotations": {"snapshot.storage.kubernetes.io/is-default-class": "true"}},
+        "metadata": {"name": STORAGE_CLASS, "annotations": {DEFAULT_SNAPSHOT_CLASS: "true"}},
         "driver": DRIVER, "deletionPolicy": "Delete"})
 }
 

@@ -159,7 +159,13 @@ fn faults_are_told_by_field() {
     );
     // What the schema leaves open is checked all the same.
     let odd = json!({"spec": {"template": {"metadata": {"labels": {"a": 5}}}}});
-    cluster.admin(Method::POST, VMS, &vm(odd), 400);
+    let reply = cluster.admin(Method::POST, VMS, &vm(odd), 400);
+    assert!(reply["message"].as_str().is_some_and(|m| m.contains("spec.template.metadata.labels[a]: ")), "{reply}");
+    // One without a value is empty, as Go's decoder reads it.
+    let blank =
+        json!({"spec": {"template": {"metadata": {"annotations": {"a": null}}}}, "metadata": {"name": "blank"}});
+    let made = cluster.admin(Method::POST, VMS, &vm(blank), 201);
+    assert_eq!(made["spec"]["template"]["metadata"]["annotations"], json!({"a": ""}), "{made}");
     let unknown = domain(json!({"devices": {"dsiks": []}}));
     let reply = cluster.admin(Method::POST, &format!("{VMS}?fieldValidation=Strict"), &vm(unknown.clone()), 400);
     assert!(

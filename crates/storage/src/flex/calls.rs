@@ -85,7 +85,7 @@ impl asking::Call for Call {
     type Outcome = Outcome;
 
     /// A driver is a program, and is not run again and again.
-    fn pauses(outcome: &Outcome) -> bool {
+    fn pauses(&self, outcome: &Outcome) -> bool {
         outcome.is_err()
     }
 

@@ -63,9 +63,11 @@ pub enum Call {
 impl asking::Call for Call {
     type Outcome = Outcome;
 
-    /// What has failed is not made again at once. That there is no room is for others to hear, and they are asked then.
-    fn pauses(outcome: &Outcome) -> bool {
-        outcome.as_ref().is_err_and(|error| !error.no_room)
+    /// What has failed is not made again at once. That there is no room for a new volume is for others to hear, and they are
+    /// asked then; one that is here grows and is kept here or nowhere.
+    fn pauses(&self, outcome: &Outcome) -> bool {
+        let may_go_elsewhere = matches!(self, Self::Create(_));
+        outcome.as_ref().is_err_and(|error| !(error.no_room && may_go_elsewhere))
     }
 
     /// A volume is made or deleted, one after the other; so is a snapshot. What is deleted while it is being made would
@@ -136,6 +138,19 @@ mod tests {
 
     use super::*;
 
+    fn new_volume() -> Call {
+        Call::Create(Box::new(NewVolume {
+            name: "v".into(),
+            bytes: 1,
+            block: false,
+            fs_type: "ext4".into(),
+            mount_options: Vec::new(),
+            access: Vec::new(),
+            parameters: BTreeMap::new(),
+            from: None,
+        }))
+    }
+
     #[test]
     fn a_question_is_sent_once_and_answered_once() {
         let calls = Calls::default();
@@ -157,28 +172,47 @@ mod tests {
     fn what_failed_is_not_made_again_at_once() {
         let calls = Calls::default();
         let (key, call) = (Key::new("", "a"), || Call::Delete("v".into()));
-        let fails = |no_room: bool| {
+        let fails = || {
             assert_eq!(calls.ask("c", &key, call()), None);
             let sent = calls.take();
             let [(id, _)] = sent[..] else { panic!("{sent:?}") };
-            let error = CallError { no_room, message: "broken".into() };
+            let error = CallError { no_room: false, message: "broken".into() };
             calls.answered(id, Err(error.clone()));
             assert_eq!(calls.ask("c", &key, call()), Some(Err(error)));
         };
         let at = |ms: u64| calls.tick(Time::from_unix_s(0) + Duration::from_millis(ms));
         at(0);
-        fails(false);
+        fails();
         at(499);
         assert!(calls.ask("c", &key, call()).is_some_and(|said| said.is_err()), "the same is said");
         assert_eq!(calls.take(), []);
         at(501);
-        fails(false);
+        fails();
         at(1400);
         assert!(calls.ask("c", &key, call()).is_some(), "it takes twice as long");
         at(1502);
-        // Another node may have room.
-        fails(true);
-        assert_eq!(calls.ask("c", &key, call()), None);
+        fails();
+    }
+
+    #[test]
+    fn who_has_no_room_is_asked_again_at_once_only_for_what_may_be_elsewhere() {
+        let here = [
+            Call::Expand("v".into(), 1 << 60),
+            Call::Snapshot("s".into(), "v".into()),
+            Call::Delete("v".into()),
+            Call::DeleteSnapshot("s".into()),
+        ];
+        for (call, pauses) in here.into_iter().map(|call| (call, true)).chain([(new_volume(), false)]) {
+            let (calls, key) = (Calls::default(), Key::new("", "a"));
+            assert_eq!(calls.ask("c", &key, call.clone()), None);
+            calls.take();
+            let error = CallError { no_room: true, message: "full".into() };
+            calls.answered(1, Err(error.clone()));
+            assert_eq!(calls.ask("c", &key, call.clone()), Some(Err(error)));
+            // The answer has been taken: what is said now is either what is remembered, or that it is asked anew.
+            assert_eq!(calls.ask("c", &key, call.clone()).is_some(), pauses, "{call:?}");
+            assert_eq!(calls.take().is_empty(), pauses, "{call:?}");
+        }
     }
 
     #[test]
@@ -200,17 +234,7 @@ mod tests {
     fn a_volume_is_not_made_and_deleted_at_once() {
         let calls = Calls::default();
         let key = Key::new("", "a");
-        let wanted = NewVolume {
-            name: "v".into(),
-            bytes: 1,
-            block: false,
-            fs_type: "ext4".into(),
-            mount_options: Vec::new(),
-            access: Vec::new(),
-            parameters: BTreeMap::new(),
-            from: None,
-        };
-        let (make, delete) = (Call::Create(Box::new(wanted)), Call::Delete("v".into()));
+        let (make, delete) = (new_volume(), Call::Delete("v".into()));
         assert_eq!(calls.ask("c", &key, make.clone()), None);
         assert_eq!(calls.ask("c", &key, delete.clone()), None);
         assert_eq!(calls.ask("c", &key, Call::Delete("other".into())), None);

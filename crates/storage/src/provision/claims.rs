@@ -13,7 +13,8 @@ use std::time::Duration;
 use carrack_engine::{Controller, EventRecord, Key, Plan, Setup, Time, View};
 use carrack_types::resource::Object as _;
 use carrack_types::snapshots::{VolumeSnapshot, VolumeSnapshotContent};
-use carrack_types::volume::SELECTED_NODE;
+use carrack_types::volume::{SELECTED_NODE, class_of_claim};
+use carrack_types::well_known::storage::{PROVISIONED_BY, PROVISIONERS};
 use k8s_openapi::api::core::v1::{
     CSIPersistentVolumeSource, NodeSelector, NodeSelectorRequirement, NodeSelectorTerm, ObjectReference,
     PersistentVolume, PersistentVolumeClaim, PersistentVolumeSpec, TopologySelectorLabelRequirement,
@@ -25,8 +26,7 @@ use serde_json::{Value, json};
 
 use super::calls::{Access, Answer, Call, Calls, From, NewVolume};
 use super::snapshots::{is_populators, source};
-use super::{DATA, PROVISIONED_BY, PROVISIONER, PROVISIONING};
-use super::{class_of, finalizers};
+use super::{DATA, PROVISIONING, finalizers};
 use crate::asking::ANOTHER_ANSWER;
 use crate::resize::{quantity, requested};
 use crate::{DRIVER, TOPOLOGY};
@@ -213,7 +213,7 @@ impl Controller for Claims {
     fn setup(&self, setup: &mut Setup<'_>) {
         setup.watch_own::<PersistentVolumeClaim>();
         setup.watch::<StorageClass>(|class, view| {
-            let claims = view.cache::<PersistentVolumeClaim>().iter().filter(|c| class_of(c) == class.name());
+            let claims = view.cache::<PersistentVolumeClaim>().iter().filter(|c| class_of_claim(c) == class.name());
             claims.map(|c| Key::of(c.as_ref())).collect()
         });
         setup.read::<VolumeSnapshotContent>();
@@ -235,7 +235,7 @@ impl Controller for Claims {
         // decides where it is made, and nothing has to be waited for.
         let spec = claim.spec.as_ref();
         let has_source = spec.is_some_and(|s| s.data_source.is_some() || s.data_source_ref.is_some());
-        if !has_source && !PROVISIONER.iter().any(|a| claim.annotation(a) == Some(DRIVER)) {
+        if !has_source && !PROVISIONERS.iter().any(|a| claim.annotation(a) == Some(DRIVER)) {
             return Plan::none();
         }
         let selected = claim.annotation(SELECTED_NODE);
@@ -252,7 +252,8 @@ impl Controller for Claims {
             // Where there is no PersistentVolume of what was made, and none is to be, it is not needed.
             return if traced && selected.is_some() { self.settle(key, claim, there) } else { Plan::none() };
         }
-        let Some(class) = view.get::<StorageClass>("", class_of(claim)).filter(|c| c.provisioner == DRIVER) else {
+        let Some(class) = view.get::<StorageClass>("", class_of_claim(claim)).filter(|c| c.provisioner == DRIVER)
+        else {
             return Plan::none();
         };
         if is_populators(claim) {

@@ -24,19 +24,13 @@ mod sources;
 mod tests;
 
 use carrack_engine::{Manager, Rng};
-use carrack_types::resource::Object as _;
-use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
+use k8s_openapi::api::core::v1::PersistentVolume;
 
 use crate::asking::{self, Asking};
 use crate::resize::Resize;
 use crate::{DRIVER, TOPOLOGY};
 use calls::{Call, Calls, Outcome};
 
-/// Annotation of volumes: who made them.
-const PROVISIONED_BY: &str = "pv.kubernetes.io/provisioned-by";
-/// Annotations of a claim: who is to make its volume.
-const PROVISIONER: [&str; 2] =
-    ["volume.kubernetes.io/storage-provisioner", "volume.beta.kubernetes.io/storage-provisioner"];
 /// Finalizer of a volume: its data goes before it does.
 const DATA: &str = "external-provisioner.volume.kubernetes.io/finalizer";
 /// Finalizer of a claim: a volume may have been made for it that no PersistentVolume names.
@@ -105,15 +99,6 @@ fn node_of(volume: &PersistentVolume) -> Option<&str> {
 /// Whether a volume is one of the driver's at a node.
 fn is_here(volume: &PersistentVolume, node: &str) -> bool {
     node_of(volume) == Some(node)
-}
-
-/// The annotation that named a claim's class before there was a field for it, and still wins.
-const CLASS: &str = "volume.beta.kubernetes.io/storage-class";
-
-/// What a claim's storage class is called; empty for none.
-fn class_of(claim: &PersistentVolumeClaim) -> &str {
-    let field = || claim.spec.as_ref().and_then(|s| s.storage_class_name.as_deref());
-    claim.annotation(CLASS).or_else(field).unwrap_or_default()
 }
 
 /// A list of finalizers without one of them, or with it.

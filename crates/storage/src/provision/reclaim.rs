@@ -3,15 +3,15 @@
 //! That a volume is `Released` is the binder's proof that no claim, no pod and no node has it any more; and the driver
 //! refuses to delete what is attached. The PersistentVolume goes when the data has gone: by a finalizer, which a volume
 //! has as long as its data is to go with it. Whoever changes the reclaim policy changes that, too (upstream:
-//! `handleProtectionFinalizer` in sig-storage-lib-external-provisioner).
+//! `handleProtectionFinalizer` and `shouldDelete` in sig-storage-lib-external-provisioner).
 
 use carrack_engine::{Controller, EventRecord, Key, Plan, Setup, Time, View};
 use carrack_types::resource::Object as _;
+use carrack_types::well_known::storage::PROVISIONED_BY;
 use k8s_openapi::api::core::v1::PersistentVolume;
-use serde_json::json;
 
 use super::calls::{Call, Calls};
-use super::{DATA, PROVISIONED_BY, finalizers, is_here};
+use super::{DATA, is_here};
 use crate::DRIVER;
 
 const NAME: &str = "carrack-local-reclaimer";
@@ -26,12 +26,6 @@ impl Reclaim {
     pub fn new(node: &str, calls: Calls) -> Self {
         Self { node: node.to_owned(), calls }
     }
-}
-
-/// The volume goes after its data, or without.
-fn with_data(volume: &PersistentVolume, with: bool) -> Plan {
-    let list = finalizers(volume.metadata.finalizers.as_ref(), DATA, with);
-    Plan::none().patch(volume, json!({"metadata": {"finalizers": list}}))
 }
 
 impl Controller for Reclaim {
@@ -56,10 +50,15 @@ impl Controller for Reclaim {
         // What stays needs nobody's leave.
         let stays = has && matches!(policy, Some("Retain" | "Recycle"));
         let is_to_go = !has && goes && !volume.is_deleting() && phase == Some("Bound");
-        if stays || is_to_go {
-            return with_data(volume, goes);
+        if stays {
+            return Plan::none().without_finalizer(volume.as_ref(), DATA);
         }
-        if !goes || phase != Some("Released") {
+        if is_to_go {
+            return Plan::none().with_finalizer(volume.as_ref(), DATA);
+        }
+        // Of one that is being deleted without it the data has gone already (`shouldDelete`).
+        let is_done = volume.is_deleting() && !has;
+        if is_done || !goes || phase != Some("Released") {
             return Plan::none();
         }
         let handle = spec.csi.as_ref().map(|c| c.volume_handle.clone()).unwrap_or_default();
@@ -70,12 +69,9 @@ impl Controller for Reclaim {
                 Plan::failed(e.message).event(told)
             }
             Some(Ok(_)) => {
-                // Deleting changes it; the finalizer goes at the next look, or here if it is being deleted already.
-                match (volume.is_deleting(), has) {
-                    (false, _) => Plan::none().delete(volume.as_ref()),
-                    (true, true) => with_data(volume, false),
-                    (true, false) => Plan::none(),
-                }
+                // The finalizer goes first: deleting changes the volume, and would have the driver asked once more.
+                let gone = if has { Plan::none().without_finalizer(volume.as_ref(), DATA) } else { Plan::none() };
+                if volume.is_deleting() { gone } else { gone.delete(volume.as_ref()) }
             }
         }
     }

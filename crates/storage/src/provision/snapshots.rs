@@ -28,6 +28,7 @@ use carrack_types::resource::{Kind as _, Object as _};
 use carrack_types::snapshots::{
     VolumeSnapshot, VolumeSnapshotClass, VolumeSnapshotContent, VolumeSnapshotContentSource, VolumeSnapshotContentSpec,
 };
+use carrack_types::well_known::storage::DEFAULT_SNAPSHOT_CLASS;
 use k8s_openapi::api::core::v1::{ObjectReference, PersistentVolume, PersistentVolumeClaim};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde_json::{Value, json};
@@ -50,7 +51,6 @@ const DATA: &str = "local.carrack.io/snapshot-data";
 const LOST: &str = "its VolumeSnapshotContent is gone, and with it what was taken";
 /// How soon to look again whether the snapshots are known as far as a content.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
-const DEFAULT_CLASS: &str = "snapshot.storage.kubernetes.io/is-default-class";
 /// Annotation of a content: who may write contents lets files be made of what was a device, or a device of files
 /// (`prevent-volume-mode-conversion` in external-provisioner, KEP-3141).
 const MODE_CHANGE: &str = "snapshot.storage.kubernetes.io/allow-volume-mode-change";
@@ -124,7 +124,7 @@ fn class_of<'a>(snapshot: &VolumeSnapshot, view: &'a View<'_>) -> Option<&'a Vol
         None => view
             .cache::<VolumeSnapshotClass>()
             .iter()
-            .find(|c| c.driver == DRIVER && c.annotation(DEFAULT_CLASS) == Some("true")),
+            .find(|c| c.driver == DRIVER && c.annotation(DEFAULT_SNAPSHOT_CLASS) == Some("true")),
     };
     class.map(AsRef::as_ref).filter(|c| c.driver == DRIVER)
 }

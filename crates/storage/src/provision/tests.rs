@@ -6,6 +6,7 @@ use carrack_engine::testing::Caches;
 use carrack_engine::{Controller, Key, Plan, Time, Write};
 use carrack_types::snapshots::{VolumeSnapshot, VolumeSnapshotContent};
 use carrack_types::volume::SELECTED_NODE;
+use carrack_types::well_known::storage::{CLASS_ANNOTATION, PROVISIONED_BY};
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
 use k8s_openapi::api::storage::v1::StorageClass;
 use serde::de::DeserializeOwned;
@@ -136,7 +137,7 @@ fn claims_get_their_volumes() {
             "its class is named by the annotation",
             claim(|c| {
                 c["spec"]["storageClassName"] = "another".into();
-                c["metadata"]["annotations"][super::CLASS] = "local".into();
+                c["metadata"]["annotations"][CLASS_ANNOTATION] = "local".into();
             }),
             "WaitForFirstConsumer",
             false,
@@ -349,22 +350,36 @@ fn volume(change: impl Fn(&mut Value)) -> PersistentVolume {
 #[test]
 fn data_goes_before_its_volume_and_only_when_it_may() {
     const KEPT: &str = "patch finalizers=[\"other\"]";
+    const DONE: &str = "patch finalizers=[]";
     const GOES: &str = "patch finalizers=[\"external-provisioner.volume.kubernetes.io/finalizer\"]";
     let going = |v: &mut Value| v["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z".into();
     let kept = |v: &mut Value, finalizers: Value| {
         v["spec"]["persistentVolumeReclaimPolicy"] = "Retain".into();
         v["metadata"]["finalizers"] = finalizers;
     };
+    // Its finalizer went when its data did.
+    let bare = |v: &mut Value| v["metadata"]["finalizers"] = json!(["other"]);
     let by_hand = |v: &mut Value| v["metadata"]["annotations"] = json!({});
-    let others = |v: &mut Value| v["metadata"]["annotations"][super::PROVISIONED_BY] = "other".into();
+    let others = |v: &mut Value| v["metadata"]["annotations"][PROVISIONED_BY] = "other".into();
     let bound_without = |v: &mut Value| {
         v["status"]["phase"] = "Bound".into();
         v["metadata"]["finalizers"] = json!([]);
     };
     type Case<'a> = (&'a str, PersistentVolume, Outcome, usize, Vec<&'a str>);
     let cases: Vec<Case<'_>> = vec![
-        ("released", volume(|_| ()), Ok(Answer::Deleted), 1, vec!["delete pvc-u"]),
-        ("released and going", volume(going), Ok(Answer::Deleted), 1, vec!["patch finalizers=[]"]),
+        ("released", volume(|_| ()), Ok(Answer::Deleted), 1, vec![DONE, "delete pvc-u"]),
+        ("released and going", volume(going), Ok(Answer::Deleted), 1, vec![DONE]),
+        ("released, and its data has gone", volume(bare), Ok(Answer::Deleted), 1, vec!["delete pvc-u"]),
+        (
+            "going, and its data has gone",
+            volume(|v| {
+                bare(v);
+                going(v);
+            }),
+            Ok(Answer::Deleted),
+            0,
+            vec![],
+        ),
         ("in use", volume(|_| ()), refused(false), 1, vec![]),
         ("bound", volume(|v| v["status"]["phase"] = "Bound".into()), Ok(Answer::Deleted), 0, vec![]),
         (
@@ -412,7 +427,7 @@ fn data_goes_before_its_volume_and_only_when_it_may() {
             vec![],
         ),
         ("another's", volume(others), Ok(Answer::Deleted), 0, vec![]),
-        ("made by hand", volume(by_hand), Ok(Answer::Deleted), 1, vec!["delete pvc-u"]),
+        ("made by hand", volume(by_hand), Ok(Answer::Deleted), 1, vec![DONE, "delete pvc-u"]),
         ("another node's", volume(|v| v["spec"]["nodeAffinity"] = Value::Null), Ok(Answer::Deleted), 0, vec![]),
     ];
     for (what, volume, answer, asks, expected) in cases {

@@ -34,6 +34,8 @@ pub(crate) const ANNOTATIONS: [&str; 6] = [
     STARTED_WITH_ANNOTATIONS[1].1,
     STATE_CLAIM_ANNOTATION,
 ];
+/// The parts of metadata that are strings by name.
+const WORDS: [&str; 2] = ["labels", "annotations"];
 /// Annotations that ask for something which nobody does.
 const UNSUPPORTED: [&str; 2] = ["kubevirt.io/ignitiondata", "hooks.kubevirt.io/hookSidecars"];
 
@@ -63,6 +65,28 @@ pub(super) fn check_update(old: &ObjectMeta, new: &ObjectMeta, faults: &mut Faul
     if let Some(name) = ANNOTATIONS.into_iter().find(|name| before.get(name) != after.get(name)) {
         faults.unsupported("metadata.annotations", format!("only KubeVirt's components may change {name}"));
     }
+}
+
+/// Writes labels and annotations of a template that have no value, as `example.com/note:` in a manifest has none, as empty ones: so
+/// Go's decoder reads them. The schema leaves a template's metadata open, as upstream's does.
+pub(super) fn fill_blanks(object: &mut Map<String, Value>) {
+    let Some(metadata) = object.get_mut("spec").and_then(|spec| spec.pointer_mut("/template/metadata")) else { return };
+    for field in WORDS {
+        if let Some(words) = metadata.get_mut(field).and_then(Value::as_object_mut) {
+            words.values_mut().filter(|word| word.is_null()).for_each(|word| *word = json!(""));
+        }
+    }
+}
+
+/// Which label or annotation of a template is no string, as with `example.com/note: yes` in a manifest, which is a truth value
+/// there: where the schema leaves a field open, nobody else names it.
+pub(super) fn wrong_word(object: &Map<String, Value>) -> Option<String> {
+    let metadata = object.get("spec")?.pointer("/template/metadata")?;
+    WORDS.into_iter().find_map(|field| {
+        let mut words = metadata.get(field)?.as_object()?.iter();
+        let (name, _) = words.find(|(_, value)| !value.is_string())?;
+        Some(format!("spec.template.metadata.{field}[{name}]"))
+    })
 }
 
 /// Keeps which claim has a machine's state as the one before says it: whoever replaces a machine by a manifest of his own would
@@ -122,6 +146,33 @@ mod tests {
         check(json!({"annotations": {"hooks.kubevirt.io/hookSidecars": "[]"}}), true, &[annotations]);
         check(json!({"annotations": {"kubevirt.io/ignitiondata": "{}"}}), false, &[annotations]);
         check(json!({"annotations": {"kubevirt.io/ignitiondata": ""}}), false, &[]);
+    }
+
+    #[test]
+    fn what_a_template_says_is_strings() {
+        let template = |metadata: Value| {
+            let object = json!({"spec": {"template": {"metadata": metadata}}});
+            object.as_object().cloned().unwrap_or_default()
+        };
+        let check = |metadata: Value, filled: Value, wrong: Option<&str>| {
+            let mut object = template(metadata.clone());
+            fill_blanks(&mut object);
+            assert_eq!(object, template(filled), "{metadata}");
+            assert_eq!(wrong_word(&object).as_deref(), wrong, "{metadata}");
+        };
+        let good = json!({"labels": {"a": "b"}, "annotations": {"c": ""}});
+        check(good.clone(), good.clone(), None);
+        check(json!({"labels": {"a": "b"}, "annotations": {"c": null}}), good, None);
+        for open in [json!(null), json!({}), json!({"labels": null, "annotations": "x"})] {
+            check(open.clone(), open, None);
+        }
+        let odd = json!({"annotations": {"c": "d", "e": true}});
+        check(odd.clone(), odd, Some("spec.template.metadata.annotations[e]"));
+        let odd = json!({"labels": {"a": 5}, "annotations": {"e": true}});
+        check(odd.clone(), odd, Some("spec.template.metadata.labels[a]"));
+        let mut bare = Map::new();
+        fill_blanks(&mut bare);
+        assert_eq!((wrong_word(&bare), bare.len()), (None, 0));
     }
 
     #[test]

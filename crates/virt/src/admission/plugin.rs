@@ -101,6 +101,9 @@ impl AdmissionPlugin for VirtAdmission {
         if is_deleting(&attributes.object) {
             return Ok(());
         }
+        if attributes.is(GROUP, "virtualmachines") || attributes.is(GROUP, SETS) {
+            metadata::fill_blanks(&mut attributes.object);
+        }
         if attributes.is("", "pods") {
             if attributes.operation == Operation::Create && attributes.caller.user == USER_VIRT_CONTROLLER {
                 open_gate(&mut attributes.object);
@@ -488,7 +491,8 @@ pub(super) fn is_deleting(object: &Map<String, Value>) -> bool {
 pub(super) fn read<T: DeserializeOwned>(attributes: &Attributes<'_>, object: &Map<String, Value>) -> Result<T, Status> {
     // The schema has been checked before; what it lets through and the type does not is told as it is.
     serde_json::from_value(Value::Object(object.clone())).map_err(|error| {
-        Status::bad_request(format!("{} {:?} cannot be understood: {error}", attributes.row.kind, attributes.name))
+        let at = metadata::wrong_word(object).map(|at| format!("{at}: ")).unwrap_or_default();
+        Status::bad_request(format!("{} {:?} cannot be understood: {at}{error}", attributes.row.kind, attributes.name))
     })
 }
 

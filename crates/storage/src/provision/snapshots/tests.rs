@@ -3,12 +3,13 @@
 use carrack_engine::testing::Caches;
 use carrack_engine::{Absent, Controller, Key, Plan, Time, Write};
 use carrack_types::snapshots::{VolumeSnapshot, VolumeSnapshotClass, VolumeSnapshotContent};
+use carrack_types::well_known::storage::DEFAULT_SNAPSHOT_CLASS;
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
 use serde_json::{Value, json};
 
 use super::super::calls::{Answer, Call, CallError, Calls, Outcome};
 use super::super::sources::SOURCE;
-use super::{BOUND, Contents, DATA, DEFAULT_CLASS, LOST, MODE_CHANGE, NODE, Snapshots};
+use super::{BOUND, Contents, DATA, LOST, MODE_CHANGE, NODE, Snapshots};
 
 /// What a plan writes: patches as they are, without what they rest on.
 fn writes(plan: &Plan) -> Vec<Value> {
@@ -238,8 +239,10 @@ fn a_snapshot_waits_for_what_is_made_from_it() {
 #[test]
 fn a_snapshot_without_a_class_says_so() {
     let class = |driver: &str, default: &str| -> VolumeSnapshotClass {
-        carrack_types::json::from_value(json!({"metadata": {"name": "k", "annotations": {DEFAULT_CLASS: default}},
-            "driver": driver, "deletionPolicy": "Delete"}))
+        carrack_types::json::from_value(
+            json!({"metadata": {"name": "k", "annotations": {DEFAULT_SNAPSHOT_CLASS: default}},
+            "driver": driver, "deletionPolicy": "Delete"}),
+        )
         .unwrap()
     };
     let claim: PersistentVolumeClaim =

@@ -42,6 +42,7 @@ use carrack_types::kubevirt::{VirtualMachine, VirtualMachineInstance, VirtualMac
 use carrack_types::quantity::Quantity;
 use carrack_types::resource::{Kind as _, Object as _};
 use carrack_types::volume::is_default_class;
+use carrack_types::well_known::storage::NO_PROVISIONER;
 use k8s_openapi::api::core::v1::{PersistentVolumeClaim, PersistentVolumeClaimSpec, Pod, VolumeResourceRequirements};
 use k8s_openapi::api::storage::v1::StorageClass;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
@@ -53,10 +54,6 @@ pub(crate) use pod::{
     Job, Pair, Place, Purpose, Running, Stage, confirm_none, container_id, has_succeeded, instance, is_at_work,
     is_hopeless, own, pause, pause_left, remove, trouble,
 };
-
-/// Annotation of a storage class: claims without a class are of this one.
-/// What classes say that make no volumes.
-const NO_PROVISIONER: &str = "kubernetes.io/no-provisioner";
 
 /// The class that a copy of a claim's volume has, and a claim that is made of it: the claim's own where that makes volumes,
 /// else the default one. None when there is neither.

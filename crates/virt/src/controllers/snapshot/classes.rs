@@ -13,6 +13,7 @@ use carrack_types::kubevirt::{VirtualMachine, VirtualMachineSpec, Volume};
 use carrack_types::resource::Object;
 use carrack_types::snapshots::{self, VolumeSnapshot, VolumeSnapshotClass};
 use carrack_types::well_known::kubevirt::STATE_CLAIM_ANNOTATION;
+use carrack_types::well_known::storage::DEFAULT_SNAPSHOT_CLASS;
 use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 use k8s_openapi::api::storage::v1::StorageClass;
 
@@ -20,9 +21,6 @@ use crate::controllers::copies;
 use crate::controllers::defined::is_defined;
 use crate::controllers::vmi::state;
 use crate::identity::{keeps_state, state_volume_name};
-
-/// Annotation of a snapshot class: of several of one driver, it is the one that counts.
-const DEFAULT_CLASS: &str = "snapshot.storage.kubernetes.io/is-default-class";
 
 /// Whether the kinds of volume snapshots are defined.
 fn are_defined(view: &View<'_>) -> bool {
@@ -116,7 +114,7 @@ impl<'a, 'v> Classes<'a, 'v> {
         match matching.as_slice() {
             [] => Ok(None),
             [only] => Ok(Some(only.name().to_owned())),
-            several => match several.iter().find(|class| class.annotation(DEFAULT_CLASS).is_some()) {
+            several => match several.iter().find(|class| class.annotation(DEFAULT_SNAPSHOT_CLASS).is_some()) {
                 Some(default) => Ok(Some(default.name().to_owned())),
                 None => Err(Ambiguous(format!("{} matching VolumeSnapshotClasses for {storage_class}", several.len()))),
             },
