@@ -72,6 +72,13 @@ impl<T: Fold> Follower<T> {
     }
 }
 
+impl<T> Follower<T> {
+    /// Hands the value to `read` as it is, without a look at the store, which may be further on or not to be had.
+    pub(crate) fn at_hand<R>(&self, read: impl FnOnce(&T) -> R) -> R {
+        read(&self.state.lock().unwrap_or_else(PoisonError::into_inner).value)
+    }
+}
+
 impl<T: Fold> State<T> {
     /// Applies what is there; false when a watch has ended or does not know all up to `wanted`.
     fn drain(&mut self, wanted: Revision) -> bool {

@@ -8,7 +8,9 @@
 //! Upstream: `SpecialDefaultResourcePrefixes` in `k8s.io/kubernetes/pkg/kubeapiserver`, and what the
 //! servers of definitions and of API services set for themselves.
 
-use carrack_schema::table::ResourceInfo;
+use std::collections::BTreeMap;
+
+use carrack_schema::table::{self, ResourceInfo};
 
 /// Upstream's own groups that have a dot, as far as their kinds lie directly under `/registry/`.
 const GROUPS: [&str; 16] = [
@@ -70,6 +72,34 @@ fn under(parts: &[&str], namespace: Option<&str>) -> String {
     key
 }
 
+/// Whose objects are where: the way back from a key to its resource.
+pub(crate) struct Places(BTreeMap<String, (String, String)>);
+
+impl Places {
+    /// Knows the places of built-in kinds; those of definitions name their resource themselves.
+    pub(crate) fn new() -> Places {
+        let resource = |row: &ResourceInfo| (row.storage.0.to_string(), row.storage.1.to_string());
+        Places(table::builtin().iter().map(|row| (prefix(row, None), resource(row))).collect())
+    }
+
+    /// Group and plural of the resource that a key or a prefix is of; nothing where none is there.
+    pub(crate) fn resource<'k>(&'k self, key: &'k str) -> (&'k str, &'k str) {
+        // The first slash begins the key, the second ends `/registry`.
+        let mut places = key.match_indices('/').skip(2).take(2).map(move |(at, _)| &key[..=at]);
+        if let Some((group, plural)) = places.clone().find_map(|place| self.0.get(place)) {
+            return (group.as_str(), plural.as_str());
+        }
+        let of_definition = places.nth(1).and_then(|place| place.strip_prefix("/registry/")?.split_once('/'));
+        match of_definition {
+            // What has no dot is no place of a definition's kind.
+            Some((group, plural)) if group.contains('.') => {
+                (group.strip_suffix('.').unwrap_or(group), plural.trim_end_matches('/'))
+            }
+            _ => ("", ""),
+        }
+    }
+}
+
 /// Where earlier versions of this program had the objects of a resource.
 pub(crate) fn former_prefix(row: &ResourceInfo) -> String {
     let (group, plural) = (&row.storage.0, &row.storage.1);
@@ -79,9 +109,30 @@ pub(crate) fn former_prefix(row: &ResourceInfo) -> String {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeMap;
-
     use super::*;
+
+    #[test]
+    fn resources_of_keys() {
+        let places = Places::new();
+        for (key, want) in [
+            ("/registry/pods/default/a", ("", "pods")),
+            ("/registry/pods/", ("", "pods")),
+            ("/registry/minions/", ("", "nodes")),
+            ("/registry/services/specs/default/a", ("", "services")),
+            ("/registry/deployments/default/a", ("apps", "deployments")),
+            ("/registry/roles/default/a", ("rbac.authorization.k8s.io", "roles")),
+            ("/registry/kubevirt.io/virtualmachines/default/a", ("kubevirt.io", "virtualmachines")),
+            ("/registry/example.com/widgets/default/a", ("example.com", "widgets")),
+            ("/registry/example.com/widgets/", ("example.com", "widgets")),
+            ("/registry/pods./default/a", ("pods", "default")),
+            ("/registry/nonsense/a", ("", "")),
+            ("/registry/nonsense/a/b", ("", "")),
+            ("/registry/", ("", "")),
+            ("", ("", "")),
+        ] {
+            assert_eq!(places.resource(key), want, "{key}");
+        }
+    }
 
     #[test]
     fn keys_are_upstreams() {

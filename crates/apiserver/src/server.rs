@@ -634,6 +634,11 @@ impl Inner {
         Ok(self.catalog.with(&*self.store, |fold| fold.catalog()).await?)
     }
 
+    /// The catalog as it was when somebody asked for it last.
+    pub(crate) fn catalog_at_hand(&self) -> Arc<Catalog> {
+        self.catalog.at_hand(CatalogFold::catalog)
+    }
+
     /// Converts objects of a resource.
     pub(crate) fn converter(&self, row: &Arc<ResourceInfo>) -> Converter {
         Converter {

@@ -51,19 +51,6 @@ impl Authorizer {
         Self::default()
     }
 
-    /// Whether [`Self::observe`] has a use for objects of this resource.
-    #[must_use]
-    pub fn observes(group: &str, resource: &str) -> bool {
-        match group {
-            rbac::GROUP => Kind::of_resource(resource).is_some(),
-            "" => matches!(resource, "pods" | "persistentvolumes"),
-            "storage.k8s.io" => resource == "volumeattachments",
-            "resource.k8s.io" => resource == "resourceslices",
-            "certificates.k8s.io" => resource == "podcertificaterequests",
-            _ => false,
-        }
-    }
-
     /// Takes in the newest form of an object (as stored JSON), or its removal (`None`). Resources
     /// that authorization does not depend on are ignored. The answer says whether it was of use.
     ///

@@ -9,6 +9,7 @@
 //! by [`Clients`] alone, which verifies it.
 
 mod old;
+mod terms;
 mod verify;
 
 use std::sync::{Arc, PoisonError, RwLock};
@@ -26,6 +27,7 @@ use crate::authn::{CertificateError, caller_of_certificate, until_unix_s};
 use crate::caller::Caller;
 use crate::pki::KeyPairPem;
 
+pub use terms::Terms;
 use verify::{Trusting, Unjudged, Unverified};
 
 /// Why TLS cannot be set up.
@@ -208,7 +210,19 @@ impl Clients {
 /// # Errors
 /// When the authority cannot be used.
 pub fn server_config(certificate: Arc<Reloadable>, client_ca_pem: &str) -> Result<ServerTls, TlsError> {
-    server(certificate, client_ca_pem, |verifier| Arc::new(Unjudged(verifier)))
+    server_config_on(&Terms::default(), certificate, client_ca_pem)
+}
+
+/// As [`server_config`], but no more is spoken than these terms allow.
+///
+/// # Errors
+/// When the authority cannot be used.
+pub fn server_config_on(
+    terms: &Terms,
+    certificate: Arc<Reloadable>,
+    client_ca_pem: &str,
+) -> Result<ServerTls, TlsError> {
+    server(terms, certificate, client_ca_pem, |verifier| Arc::new(Unjudged(verifier)))
 }
 
 /// As [`server_config`], but connections without a client certificate of `client_ca_pem` are refused: for servers that
@@ -217,7 +231,7 @@ pub fn server_config(certificate: Arc<Reloadable>, client_ca_pem: &str) -> Resul
 /// # Errors
 /// When the authority cannot be used.
 pub fn mutual_server_config(certificate: Arc<Reloadable>, client_ca_pem: &str) -> Result<ServerTls, TlsError> {
-    server(certificate, client_ca_pem, |verifier| verifier)
+    server(&Terms::default(), certificate, client_ca_pem, |verifier| verifier)
 }
 
 /// A server's TLS that asks nobody for a certificate: for servers that whoever can reach them may ask.
@@ -233,14 +247,15 @@ pub fn open_server_config(certificate: Arc<Reloadable>) -> Result<ServerConfig, 
 
 /// `at_handshake` makes of who finds out about clients who is asked about them in the handshake.
 fn server(
+    terms: &Terms,
     certificate: Arc<Reloadable>,
     client_ca_pem: &str,
     at_handshake: impl FnOnce(Arc<dyn ClientCertVerifier>) -> Arc<dyn ClientCertVerifier>,
 ) -> Result<ServerTls, TlsError> {
     let authorities = authorities(client_ca_pem)?;
     let verifier = WebPkiClientVerifier::builder_with_provider(roots(&authorities)?, provider()).build()?;
-    let mut config = ServerConfig::builder_with_provider(provider())
-        .with_safe_default_protocol_versions()?
+    let mut config = ServerConfig::builder_with_provider(terms.provider())
+        .with_protocol_versions(terms.versions())?
         .with_client_cert_verifier(at_handshake(Arc::clone(&verifier)))
         .with_cert_resolver(certificate);
     // Who takes up an earlier session again shows no certificate anew: it may have expired since, or been replaced.

@@ -12,9 +12,13 @@ use base64::engine::general_purpose::STANDARD;
 use carrack_auth::Caller;
 use carrack_auth::kubeconfig::Kubeconfig;
 use carrack_auth::pki::{Identity, KeyPairPem, Pki, Sans, Server};
-use carrack_auth::tls::{Reloadable, ServerTls, Trust, client_config, mutual_server_config, server_config};
+use carrack_auth::tls::{
+    Reloadable, ServerTls, Terms, Trust, client_config, mutual_server_config, server_config, server_config_on,
+};
 use rcgen::{BasicConstraints, CertificateParams, ExtendedKeyUsagePurpose, IsCa, KeyPair, SigningKey as _};
 use rustls::{ClientConfig, ClientConnection, HandshakeKind, ServerConnection, StreamOwned};
+use rustls_pki_types::CertificateDer;
+use rustls_pki_types::pem::PemObject as _;
 use tempfile::TempDir;
 
 const YEAR_S: i64 = 365 * 24 * 3600;
@@ -277,6 +281,33 @@ fn a_certificate_is_exchanged_while_in_use() {
     assert_ne!(first, second);
     let mismatched = KeyPairPem { key: c.identity(&Identity::Admin).key, ..c.identity(&Identity::Scheduler) };
     assert!(reloadable.replace(&mismatched).is_err(), "the key is another one's");
+}
+
+/// With a client that knows nothing newer than TLS 1.2.
+#[test]
+fn a_server_speaks_no_more_than_it_is_told() {
+    let c = cluster(now_unix_s());
+    let older = || {
+        let mut roots = rustls::RootCertStore::empty();
+        roots.add(CertificateDer::from_pem_slice(c.pki.ca_pem().as_bytes()).expect("PEM")).expect("an authority");
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let builder = ClientConfig::builder_with_provider(provider);
+        let builder = builder.with_protocol_versions(&[&rustls::version::TLS12]).expect("TLS 1.2");
+        builder.with_root_certificates(roots).with_no_client_auth()
+    };
+    let (ecdsa, rsa) = ("TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384", "TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384");
+    for (oldest, ciphers, is_met) in [
+        (None, &[][..], true),
+        (Some("VersionTLS12"), &[ecdsa.to_owned()][..], true),
+        // The server's key is not for that.
+        (None, &[rsa.to_owned()][..], false),
+        (Some("VersionTLS13"), &[][..], false),
+    ] {
+        let terms = Terms::parse(oldest, ciphers).expect("terms");
+        let server = || server_config_on(&terms, c.serving(), c.pki.ca_pem()).expect("a configuration");
+        assert_eq!(meet(server(), older(), "localhost").is_ok(), is_met, "{oldest:?} {ciphers:?}");
+        assert!(meet(server(), c.client(None), "localhost").is_ok(), "{oldest:?} {ciphers:?}");
+    }
 }
 
 #[test]

@@ -10,6 +10,7 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use super::event_rate;
+use super::pod::Tolerations;
 use super::pod_security::Configuration;
 use super::quota::Limits;
 use super::webhook::{Users, WebhookUsers};
@@ -62,13 +63,12 @@ const ALWAYS_ON: [&str; 28] = [
 ];
 
 /// Those of them that are no plugins here, but part of how their kinds are written: they are never off.
-const ALWAYS: [&str; 9] = [
+const ALWAYS: [&str; 8] = [
     "CertificateApproval",
     "CertificateSigning",
     "CertificateSubjectRestriction",
     "ClusterTrustBundleAttest",
     "JobValidation",
-    "NodeDeclaredFeatureValidator",
     "PodGroupProtection",
     "PodGroupWorkloadExists",
     "PodResizeValidator",
@@ -83,6 +83,8 @@ pub struct AdmissionConfiguration {
     pub(crate) webhook_users: WebhookUsers,
     event_rate: event_rate::Limits,
     limits_events: bool,
+    /// How long pods stay on nodes that are lost.
+    pub(super) tolerations: Tolerations,
     /// Those that are off although most servers have them on.
     pub(super) off: BTreeSet<&'static str>,
 }
@@ -188,6 +190,18 @@ impl AdmissionConfiguration {
             }
         }
         Ok(self)
+    }
+
+    /// Says for how many seconds pods stay on a node that is not ready, and on one that is unreachable, where they do not say it
+    /// themselves (`--default-not-ready-toleration-seconds`, `--default-unreachable-toleration-seconds`).
+    #[must_use]
+    pub fn tolerate(mut self, not_ready_s: Option<i64>, unreachable_s: Option<i64>) -> Self {
+        let usual = Tolerations::default();
+        self.tolerations = Tolerations {
+            not_ready_s: not_ready_s.unwrap_or(usual.not_ready_s),
+            unreachable_s: unreachable_s.unwrap_or(usual.unreachable_s),
+        };
+        self
     }
 
     /// Whether a plugin is off.

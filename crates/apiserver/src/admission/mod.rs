@@ -15,6 +15,7 @@ mod along;
 mod cluster_role;
 mod configuration;
 mod consult;
+mod declared;
 mod definition;
 mod device_admin;
 mod event_rate;
@@ -245,7 +246,7 @@ pub(crate) fn built_in(
 ) -> Vec<Box<dyn AdmissionPlugin>> {
     // Off unless it is named.
     let event_rate = configuration.event_limits().map(event_rate::EventRateLimit::new);
-    let AdmissionConfiguration { pod_security: security, resource_quota: limits, off, .. } = configuration;
+    let AdmissionConfiguration { pod_security: security, resource_quota: limits, tolerations, off, .. } = configuration;
     let mut plugins: Vec<Box<dyn AdmissionPlugin>> = vec![
         Box::new(namespace::NamespaceLifecycle),
         Box::new(definition::Definitions),
@@ -257,18 +258,19 @@ pub(crate) fn built_in(
         Box::new(node::TaintNodesByCondition),
         Box::new(pod_security::PodSecurity { configuration: security, metrics: pod_security.clone() }),
         Box::new(priority::Priority),
-        Box::new(pod::DefaultTolerations),
+        Box::new(pod::DefaultTolerations(tolerations)),
     ];
     if let Some(event_rate) = event_rate {
         plugins.push(Box::new(event_rate));
     }
-    let others: [Box<dyn AdmissionPlugin>; 11] = [
+    let others: [Box<dyn AdmissionPlugin>; 12] = [
         Box::new(persistent::DefaultStorageClass),
         Box::new(persistent::StorageObjectInUse),
         Box::new(persistent::ClaimResize),
         Box::new(runtime_class::RuntimeClass),
         Box::new(ingress::DefaultIngressClass),
         Box::new(topology::PodTopologyLabels),
+        Box::new(declared::NodeDeclaredFeatures),
         Box::new(device_admin::DeviceAdminAccess),
         Box::new(cluster_role::Aggregation),
         Box::new(flow_schema::FlowSchemas),
@@ -299,6 +301,7 @@ mod tests {
             "DefaultTolerationSeconds",
             "LimitRanger",
             "NamespaceLifecycle",
+            "NodeDeclaredFeatureValidator",
             "NodeRestriction",
             "PersistentVolumeClaimResize",
             "PodSecurity",

@@ -4,6 +4,7 @@
 
 use carrack_types::volume::is_default_class;
 use carrack_types::well_known::finalizer::{CLAIM_PROTECTION, CLASS_PROTECTION, VOLUME_PROTECTION};
+use carrack_types::well_known::storage::CLASS_ANNOTATION;
 use serde_json::Value;
 
 use super::{AdmissionPlugin, Attributes, Lookup, Needed, Operation};
@@ -21,9 +22,7 @@ impl DefaultStorageClass {
         attributes.is("", "persistentvolumeclaims")
             && attributes.operation == Operation::Create
             && at(&attributes.object, &["spec", "storageClassName"]).is_none()
-            && meta(&attributes.object, "annotations")
-                .and_then(|a| a.get("volume.beta.kubernetes.io/storage-class"))
-                .is_none()
+            && meta(&attributes.object, "annotations").and_then(|a| a.get(CLASS_ANNOTATION)).is_none()
     }
 }
 

@@ -8,12 +8,8 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::Registry;
 
-use super::Bounds;
+use super::{Bounds, DOUBLING_SECONDS};
 use crate::audit::Level;
-
-/// From a millisecond to sixteen seconds, each twice the one before.
-const SECONDS: [f64; 15] =
-    [0.001, 0.002, 0.004, 0.008, 0.016, 0.032, 0.064, 0.128, 0.256, 0.512, 1.024, 2.048, 4.096, 8.192, 16.384];
 
 /// From half an hour to a year, and what is over.
 const LEFT_SECONDS: [f64; 14] = [
@@ -96,7 +92,7 @@ fn counted(user: &str) -> &'static str {
 
 impl AccessMetrics {
     pub(super) fn new() -> Self {
-        let family = || Family::new_with_constructor(Bounds(&SECONDS));
+        let family = || Family::new_with_constructor(Bounds(&DOUBLING_SECONDS));
         Self {
             attempts: Family::default(),
             durations: family(),

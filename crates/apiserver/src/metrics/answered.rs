@@ -24,13 +24,8 @@ const BYTES: [f64; 7] = [1e3, 1e4, 1e5, 1e6, 1e7, 1e8, 1e9];
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
 struct CodeLabels {
     code: u32,
-    verb: &'static str,
-    group: String,
-    version: String,
-    resource: String,
-    subresource: String,
-    scope: &'static str,
-    component: &'static str,
+    #[prometheus(flatten)]
+    request: RequestLabels,
     dry_run: &'static str,
 }
 
@@ -114,10 +109,7 @@ impl Answered {
     }
 
     fn counter(&self, labels: &RequestLabels, code: u16, dry_run: &'static str) -> Counter {
-        let RequestLabels { verb, group, version, resource, subresource, scope, component } = labels.clone();
-        let labels =
-            CodeLabels { code: code.into(), verb, group, version, resource, subresource, scope, component, dry_run };
-        self.requests.get_or_create_owned(&labels)
+        self.requests.get_or_create_owned(&CodeLabels { code: code.into(), request: labels.clone(), dry_run })
     }
 }
 

@@ -9,12 +9,9 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::Registry;
 
-use super::{Bounds, seconds};
+use super::{Bounds, DOUBLING_SECONDS, seconds};
 
 const SECONDS: [f64; 15] = [0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 30.0, 45.0, 60.0];
-/// From a millisecond to sixteen seconds, each twice the one before.
-const DEFINITION_SECONDS: [f64; 15] =
-    [0.001, 0.002, 0.004, 0.008, 0.016, 0.032, 0.064, 0.128, 0.256, 0.512, 1.024, 2.048, 4.096, 8.192, 16.384];
 
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
 struct ResultLabels {
@@ -67,7 +64,7 @@ impl ConversionMetrics {
         Self {
             requests: Family::default(),
             durations: Family::new_with_constructor(Bounds(&SECONDS)),
-            definitions: Family::new_with_constructor(Bounds(&DEFINITION_SECONDS)),
+            definitions: Family::new_with_constructor(Bounds(&DOUBLING_SECONDS)),
         }
     }
 

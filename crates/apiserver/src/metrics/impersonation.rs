@@ -10,12 +10,8 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::Registry;
 
-use super::{Bounds, seconds};
+use super::{Bounds, DOUBLING_SECONDS, seconds};
 use crate::env::Env;
-
-/// From a millisecond to sixteen seconds, each twice the one before.
-const SECONDS: [f64; 15] =
-    [0.001, 0.002, 0.004, 0.008, 0.016, 0.032, 0.064, 0.128, 0.256, 0.512, 1.024, 2.048, 4.096, 8.192, 16.384];
 
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
 struct Labels {
@@ -42,9 +38,9 @@ impl ImpersonationMetrics {
     pub(super) fn new() -> Self {
         Self {
             attempts: Family::default(),
-            durations: Family::new_with_constructor(Bounds(&SECONDS)),
+            durations: Family::new_with_constructor(Bounds(&DOUBLING_SECONDS)),
             authorizations: Family::default(),
-            authorization_durations: Family::new_with_constructor(Bounds(&SECONDS)),
+            authorization_durations: Family::new_with_constructor(Bounds(&DOUBLING_SECONDS)),
         }
     }
 

@@ -48,6 +48,9 @@ pub(crate) use pod_security::PodSecurityMetrics;
 pub use process::ProcessStats;
 pub(crate) use store::Metered;
 
+/// Bounds from a millisecond to sixteen seconds, each twice the one before.
+const DOUBLING_SECONDS: [f64; 15] =
+    [0.001, 0.002, 0.004, 0.008, 0.016, 0.032, 0.064, 0.128, 0.256, 0.512, 1.024, 2.048, 4.096, 8.192, 16.384];
 const EVENT_BYTES: [f64; 8] = [1024.0, 2048.0, 4096.0, 8192.0, 16384.0, 32768.0, 65536.0, 131_072.0];
 
 /// How long something took, as histograms have it: a clock that was set back makes nothing of it.

@@ -1,4 +1,4 @@
-//! The store, timed.
+//! The store, timed, by the resources whose objects are read and written.
 
 use std::sync::Arc;
 
@@ -12,12 +12,13 @@ use prometheus_client::registry::Registry;
 use super::Bounds;
 use super::answered::SECONDS;
 use crate::env::Env;
+use crate::keys::Places;
 
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
 struct OperationLabels {
     operation: &'static str,
-    /// Upstream has the Go type here; this is the place in the store, which names the kind.
-    r#type: String,
+    group: String,
+    resource: String,
 }
 
 /// Metrics of the store. Upstream's names speak of etcd, whatever the store is.
@@ -26,6 +27,7 @@ pub(crate) struct StoreMetrics {
     durations: Family<OperationLabels, Histogram, Bounds>,
     requests: Family<OperationLabels, Counter>,
     errors: Family<OperationLabels, Counter>,
+    places: Arc<Places>,
 }
 
 impl StoreMetrics {
@@ -34,37 +36,32 @@ impl StoreMetrics {
             durations: Family::new_with_constructor(Bounds(&SECONDS)),
             requests: Family::default(),
             errors: Family::default(),
+            places: Arc::new(Places::new()),
         }
     }
 
     pub(super) fn register(&self, registry: &mut Registry) {
         registry.register(
             "etcd_request_duration_seconds",
-            "Latency of the store in seconds for each operation and kind",
+            "Latency of the store in seconds for each operation and resource",
             self.durations.clone(),
         );
-        registry.register("etcd_requests", "Requests to the store for each operation and kind", self.requests.clone());
+        registry.register(
+            "etcd_requests",
+            "Requests to the store for each operation and resource",
+            self.requests.clone(),
+        );
         registry.register("etcd_request_errors", "Failed requests to the store", self.errors.clone());
     }
 
     fn note(&self, operation: &'static str, key: &str, elapsed_s: f64, ok: bool) {
-        let labels = OperationLabels { operation, r#type: kind_of(key) };
+        let (group, resource) = self.places.resource(key);
+        let labels = OperationLabels { operation, group: group.to_owned(), resource: resource.to_owned() };
         self.durations.get_or_create(&labels).observe(elapsed_s.max(0.0));
         self.requests.get_or_create(&labels).inc();
         if !ok {
             self.errors.get_or_create(&labels).inc();
         }
-    }
-}
-
-/// The part of a key that names the kind: `pods`, `kubevirt.io/virtualmachines`. Bounded by the kinds there are, for
-/// keys are made from rows of the catalog alone.
-fn kind_of(key: &str) -> String {
-    let mut parts = key.split('/').filter(|part| !part.is_empty()).skip(1);
-    match (parts.next(), parts.next()) {
-        (Some(group), Some(plural)) if group.contains('.') || group == "services" => format!("{group}/{plural}"),
-        (Some(plural), _) => plural.to_owned(),
-        (None, _) => String::new(),
     }
 }
 
@@ -137,23 +134,5 @@ impl Store for Metered {
 
     fn compact(&self, revision: Revision) -> StoreFuture<'_, ()> {
         self.store.compact(revision)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::kind_of;
-
-    #[test]
-    fn kinds_of_keys() {
-        for (key, kind) in [
-            ("/registry/pods/default/a", "pods"),
-            ("/registry/services/specs/default/a", "services/specs"),
-            ("/registry/kubevirt.io/virtualmachines/default/a", "kubevirt.io/virtualmachines"),
-            ("/registry/minions/", "minions"),
-            ("", ""),
-        ] {
-            assert_eq!(kind_of(key), kind, "{key}");
-        }
     }
 }

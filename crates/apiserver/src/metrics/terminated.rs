@@ -14,13 +14,8 @@ use crate::route::RequestInfo;
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
 struct TerminatedLabels {
     code: u32,
-    verb: &'static str,
-    group: String,
-    version: String,
-    resource: String,
-    subresource: String,
-    scope: &'static str,
-    component: &'static str,
+    #[prometheus(flatten)]
+    request: RequestLabels,
 }
 
 /// Metrics of requests that were ended.
@@ -40,23 +35,20 @@ impl TerminatedMetrics {
 
     /// A request was ended with this code. Nobody may have looked yet whether there is what it names, so that is named only if it
     /// is in the catalog: what does not exist could be named in any number of ways.
-    pub(crate) fn ended(&self, info: &RequestInfo, catalog: Option<&Catalog>, code: u16) {
-        let RequestLabels { verb, mut group, mut version, mut resource, mut subresource, scope, component } =
-            labels(info, reported(info.verb));
-        let row = catalog.and_then(|catalog| catalog.find(&group, &resource));
-        let served = row.and_then(|row| row.version(&version));
-        let is_subresource_known = served.is_some_and(|served| served.subresource(&subresource).is_some());
+    pub(crate) fn ended(&self, info: &RequestInfo, catalog: &Catalog, code: u16) {
+        let mut request = labels(info, reported(info.verb));
+        let row = catalog.find(&request.group, &request.resource);
+        let served = row.and_then(|row| row.version(&request.version));
+        let is_subresource_known = served.is_some_and(|served| served.subresource(&request.subresource).is_some());
         if served.is_none() {
-            for text in [&mut group, &mut version, &mut resource] {
+            for text in [&mut request.group, &mut request.version, &mut request.resource] {
                 text.clear();
             }
         }
         if !is_subresource_known {
-            subresource.clear();
+            request.subresource.clear();
         }
-        let labels =
-            TerminatedLabels { code: code.into(), verb, group, version, resource, subresource, scope, component };
-        self.requests.get_or_create(&labels).inc();
+        self.requests.get_or_create(&TerminatedLabels { code: code.into(), request }).inc();
     }
 }
 
@@ -72,33 +64,19 @@ mod tests {
     #[test]
     fn what_is_not_there_is_not_named() {
         let catalog = CatalogFold::new(&RuntimeConfig::default()).catalog();
-        for (method, uri, catalog, code, want) in [
-            (Method::GET, "/api/v1/namespaces/d/pods/p", Some(&*catalog), 429, ["GET", "v1", "pods", "", "resource"]),
-            (
-                Method::GET,
-                "/api/v1/namespaces/d/pods/p/status",
-                Some(&*catalog),
-                504,
-                ["GET", "v1", "pods", "status", "resource"],
-            ),
-            (
-                Method::GET,
-                "/api/v1/namespaces/d/pods/p/none",
-                Some(&*catalog),
-                504,
-                ["GET", "v1", "pods", "", "resource"],
-            ),
-            (Method::POST, "/api/v1/namespaces/d/nones", Some(&*catalog), 504, ["POST", "", "", "", "namespace"]),
-            (Method::GET, "/api/v9/pods", Some(&*catalog), 504, ["LIST", "", "", "", "cluster"]),
-            (Method::GET, "/api/v1/pods", None, 429, ["LIST", "", "", "", "cluster"]),
-            (Method::GET, "/version", Some(&*catalog), 504, ["GET", "", "", "", ""]),
+        for (method, uri, code, want) in [
+            (Method::GET, "/api/v1/namespaces/d/pods/p", 429, ["GET", "v1", "pods", "", "resource"]),
+            (Method::GET, "/api/v1/namespaces/d/pods/p/status", 504, ["GET", "v1", "pods", "status", "resource"]),
+            (Method::GET, "/api/v1/namespaces/d/pods/p/none", 504, ["GET", "v1", "pods", "", "resource"]),
+            (Method::POST, "/api/v1/namespaces/d/nones", 504, ["POST", "", "", "", "namespace"]),
+            (Method::GET, "/api/v9/pods", 504, ["LIST", "", "", "", "cluster"]),
+            (Method::GET, "/version", 504, ["GET", "", "", "", ""]),
         ] {
             let metrics = TerminatedMetrics::default();
             let uri_given: Uri = uri.parse().expect("a URI");
-            metrics.ended(&Asked::of(&method, &uri_given).info, catalog, code);
+            metrics.ended(&Asked::of(&method, &uri_given).info, &catalog, code);
             let [verb, version, resource, subresource, scope] = want;
-            let labels = TerminatedLabels {
-                code: code.into(),
+            let request = RequestLabels {
                 verb,
                 group: String::new(),
                 version: version.to_owned(),
@@ -107,6 +85,7 @@ mod tests {
                 scope,
                 component: "apiserver",
             };
+            let labels = TerminatedLabels { code: code.into(), request };
             assert_eq!(metrics.requests.get_or_create(&labels).get(), 1, "{uri}");
         }
     }

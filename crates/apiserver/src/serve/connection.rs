@@ -28,6 +28,7 @@ use super::{Settings, Shared, deadline, proxy, sockets, watch_socket, websocket}
 use crate::accept::takes_gzip;
 use crate::audit::{self, AUDIT_ID, Source};
 use crate::body::{self, Body};
+use crate::metrics::is_long_running;
 use crate::route::Asked;
 use crate::server::Acting;
 use crate::status::Status;
@@ -281,20 +282,15 @@ async fn exchange(
     };
     drop(room);
     let body = arriving.whole(&shared.settings).await.map_err(|refused| turned_away(&acting, refused))?;
-    let too_late = || Status::timeout("request did not complete within the allotted timeout");
     // Nothing is begun that has no time, however little it would take.
     let Some(left) = arrived.left(most) else {
-        ended(shared, &asked, too_late().code).await;
-        return Err(turned_away(&acting, (too_late(), None)));
+        return Err(turned_away(&acting, (too_late(shared, &asked), None)));
     };
     // Shared, not copied: what is forwarded to a node needs it once more.
     let handling = shared.server.answer(&parts, &asked, body.clone(), acting);
     let response = match tokio::time::timeout(left, handling).await {
         Ok(response) => response,
-        Err(_) => {
-            ended(shared, &asked, too_late().code).await;
-            return Err((too_late(), None));
-        }
+        Err(_) => return Err((too_late(shared, &asked), None)),
     };
     let (mut head, answered) = response.into_parts();
     if let Some(seat) = &seat {
@@ -310,8 +306,14 @@ async fn exchange(
         }
         Body::Remote(call) => {
             let forwarded = proxy::Forwarded::of(&parts, &asked, &body);
-            let reply = proxy::forward_remote(shared, *call, forwarded, client).await.map_err(refused)?;
-            Ok(proxy::marked(reply, &head.headers))
+            let forwarding = proxy::forward_remote(shared, *call, forwarded, client);
+            let reply = if is_long_running(&asked.info) {
+                forwarding.await
+            } else {
+                let left = arrived.left(most).unwrap_or_default();
+                tokio::time::timeout(left, forwarding).await.unwrap_or_else(|_| Err(too_late(shared, &asked)))
+            };
+            Ok(proxy::marked(reply.map_err(refused)?, &head.headers))
         }
         // A backup is no watch, though it streams like one.
         Body::Watch { lines, timeout_s } if asked.info.verb == "watch" => match websocket::key(&parts.headers) {
@@ -336,18 +338,24 @@ async fn seated(shared: &Shared, acting: &Acting, asked: &Asked, most: Duration)
             let elapsed = server.inner.env.now().duration_since(asks);
             server.inner.metrics.filters.seated(elapsed.as_secs_f64());
         }
-        Err(status) if status.code == 429 => ended(shared, asked, status.code).await,
+        Err(status) if status.code == 429 => ended(shared, asked, status.code),
         // It is not known which seats there are.
         Err(_) => {}
     }
     outcome
 }
 
-/// Counts a request that is ended so that the server goes on.
-async fn ended(shared: &Shared, asked: &Asked, code: u16) {
-    let server = &shared.server;
-    let catalog = server.catalog().await.ok();
-    server.inner.metrics.terminated.ended(&asked.info, catalog.as_deref(), code);
+/// What the client of a request is told whose time is over.
+fn too_late(shared: &Shared, asked: &Asked) -> Status {
+    let status = Status::timeout("request did not complete within the allotted timeout");
+    ended(shared, asked, status.code);
+    status
+}
+
+/// Counts a request that is ended so that the server goes on. The store is not asked: it may be what takes so long.
+fn ended(shared: &Shared, asked: &Asked, code: u16) {
+    let inner = &shared.server.inner;
+    inner.metrics.terminated.ended(&asked.info, &inner.catalog_at_hand(), code);
 }
 
 /// Bodies up to this size are read before their request waits for a seat, which is then held for no slow client.

@@ -66,6 +66,7 @@ pub(super) fn wait(most: Duration) -> Duration {
 mod tests {
     use http::{Method, Uri};
 
+    use super::super::Settings;
     use super::*;
 
     #[test]
@@ -85,6 +86,15 @@ mod tests {
         ] {
             let uri: Uri = uri.parse().expect("a URI");
             assert_eq!(of(&Asked::of(&Method::GET, &uri), most).map_err(|status| status.code), want, "{uri}");
+        }
+    }
+
+    /// For a quarter of its time, and for a minute at the most.
+    #[test]
+    fn a_seat_is_waited_for_within_bounds() {
+        for (most_s, want_s) in [(8, 2), (60, 15), (240, 60), (3600, 60)] {
+            let waits = wait(Duration::from_secs(most_s)).min(Settings::default().max_wait);
+            assert_eq!(waits, Duration::from_secs(want_s), "{most_s} s");
         }
     }
 

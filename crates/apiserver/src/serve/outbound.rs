@@ -108,9 +108,12 @@ fn terms(call: &Call) -> Terms {
     (call.trust.clone(), shown.map(|pair| pair.certificate.clone()).unwrap_or_default())
 }
 
-/// Has a call say who makes it, where that is not told by a certificate. A token's file is read for each.
+/// Has a call say who makes it, where that is not told by a certificate, and for whom. A token's file is read for each.
 fn authorize(call: &mut Call) -> Result<(), CallError> {
     let Some(credentials) = &call.credentials else { return Ok(()) };
+    for (name, value) in &credentials.acts_as {
+        call.headers.append(name.clone(), value.clone());
+    }
     let Some(said) = credentials.authorization().map_err(failed)? else { return Ok(()) };
     let mut value = HeaderValue::from_str(said.expose()).map_err(failed)?;
     value.set_sensitive(true);

@@ -3,7 +3,6 @@
 //! Nothing is understood on the way: exec speaks WebSocket or SPDY between client and kubelet. What kubelets do not know is
 //! [`translate`]d.
 
-use std::collections::BTreeMap;
 use std::future::pending;
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -64,31 +63,18 @@ pub trait NodeProxy: Send + Sync {
     fn connect(&self, target: &NodeTarget) -> BoxFuture<'static, std::io::Result<Box<dyn NodeIo>>>;
 }
 
-/// Connects over TCP and TLS, with the API server's client certificate for the agent in question.
+/// Connects over TCP and TLS, with the API server's client certificate towards agents.
 pub struct TlsNodeProxy {
-    kubelets: TlsConnector,
-    /// Other agents by their port.
-    agents: BTreeMap<u16, TlsConnector>,
+    agents: TlsConnector,
     /// For what pods and services serve, whose certificates nobody here can judge.
     anybody: Option<TlsConnector>,
 }
 
 impl TlsNodeProxy {
-    /// With this TLS configuration towards kubelets, which holds the client certificate and whom to
-    /// trust.
+    /// With this TLS configuration towards kubelets and the other agents of nodes, which holds the client certificate and whom
+    /// to trust.
     pub fn new(tls: ClientConfig) -> TlsNodeProxy {
-        TlsNodeProxy {
-            kubelets: connector(tls),
-            agents: BTreeMap::new(),
-            anybody: tls::client_config(Trust::Anybody, None).ok().map(connector),
-        }
-    }
-
-    /// With another configuration towards the agents that listen on this port.
-    #[must_use]
-    pub fn with_agent(mut self, port: u16, tls: ClientConfig) -> TlsNodeProxy {
-        self.agents.insert(port, connector(tls));
-        self
+        TlsNodeProxy { agents: connector(tls), anybody: tls::client_config(Trust::Anybody, None).ok().map(connector) }
     }
 }
 
@@ -100,7 +86,7 @@ fn connector(mut tls: ClientConfig) -> TlsConnector {
 impl NodeProxy for TlsNodeProxy {
     fn connect(&self, target: &NodeTarget) -> BoxFuture<'static, std::io::Result<Box<dyn NodeIo>>> {
         let connector = match target.scheme {
-            Scheme::Agent => Some(self.agents.get(&target.port).unwrap_or(&self.kubelets).clone()),
+            Scheme::Agent => Some(self.agents.clone()),
             Scheme::Https if self.anybody.is_none() => {
                 return Box::pin(async { Err(std::io::Error::other("HTTPS is not to be had here")) });
             }

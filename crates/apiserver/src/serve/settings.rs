@@ -16,7 +16,8 @@ pub struct Settings {
     /// Most requests that are worked on at a time, divided among the priority levels; watches and other
     /// long-lived ones are counted until their answer begins.
     pub max_in_flight: usize,
-    /// How long a request may wait for its turn.
+    /// How long a request may wait for its turn, where a quarter of its time is longer (`getRequestWaitContext` of
+    /// `k8s.io/apiserver/pkg/server/filters/priority-and-fairness.go`).
     pub max_wait: Duration,
     /// How long a request may be worked on.
     pub request: Duration,
@@ -55,7 +56,7 @@ impl Default for Settings {
             max_connections: 4096,
             max_streams: 250,
             max_in_flight: 600,
-            max_wait: Duration::from_secs(15),
+            max_wait: Duration::from_secs(60),
             request: Duration::from_secs(60),
             handshake: Duration::from_secs(10),
             head: Duration::from_secs(30),

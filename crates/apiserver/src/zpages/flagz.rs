@@ -44,5 +44,10 @@ mod tests {
         let want = json!({"apiVersion": "config.k8s.io/v1beta1", "kind": "Flagz", "metadata": {"name": "kube-scheduler"},
             "flags": {"v": "2", "bind-address": ""}});
         assert_eq!(serde_json::from_str::<Value>(&text).expect("JSON"), want);
+        let accept = "application/yaml;v=v1beta1;g=config.k8s.io;as=Flagz";
+        headers.insert(ACCEPT, HeaderValue::from_static(accept));
+        let (media_type, text) = page("kube-scheduler", &flags, &headers).expect("a page");
+        assert_eq!(media_type, "application/yaml");
+        assert_eq!(serde_saphyr::from_str::<Value>(&text).expect("YAML"), want);
     }
 }

@@ -18,6 +18,7 @@ const VERSIONS: [&str; 2] = ["v1beta1", "v1alpha1"];
 
 const TEXT: &str = "text/plain; charset=utf-8";
 const JSON: &str = "application/json";
+const YAML: &str = "application/yaml";
 
 /// A page: its media type and its text.
 pub type Page = (&'static str, String);
@@ -29,7 +30,7 @@ fn page(
     words: impl FnOnce() -> String,
     fields: impl FnOnce() -> Value,
 ) -> Result<Page, Status> {
-    let Some(version) = version(headers, kind)? else {
+    let Some((version, media_type)) = version(headers, kind)? else {
         let name = kind.to_ascii_lowercase();
         let warning = "Warning: this page is for people; what it looks like may change, so no program should read it.";
         return Ok((TEXT, format!("\n{component} {name}\n{warning}\n\n{}", words())));
@@ -38,23 +39,29 @@ fn page(
     object["apiVersion"] = format!("{GROUP}/{version}").into();
     object["kind"] = kind.into();
     object["metadata"] = json!({"name": component});
-    Ok((JSON, object.to_string()))
+    if media_type == JSON {
+        return Ok((JSON, object.to_string()));
+    }
+    match serde_saphyr::to_string(&object) {
+        Ok(text) => Ok((YAML, text)),
+        Err(error) => Err(Status::internal(format!("the page cannot be written as YAML: {error}"))),
+    }
 }
 
-/// In which version an object of this kind is asked for; none where words are.
-fn version(headers: &HeaderMap, kind: &str) -> Result<Option<&'static str>, Status> {
+/// In which version an object of this kind is asked for, and as what; none where words are.
+fn version(headers: &HeaderMap, kind: &str) -> Result<Option<(&'static str, &'static str)>, Status> {
     for range in accept::ranges(headers) {
         if matches!(range.media_type.as_str(), "text/plain" | "text/*" | "*/*") {
             return Ok(None);
         }
         let is_of_kind = range.param("g") == Some(GROUP) && range.param("as") == Some(kind);
         let version = VERSIONS.into_iter().find(|version| range.param("v") == Some(*version));
-        if range.takes_json() && is_of_kind && version.is_some() {
-            return Ok(version);
+        if let Some(version) = version.filter(|_| is_of_kind && range.takes_objects()) {
+            return Ok(Some((version, if range.takes_json() { JSON } else { YAML })));
         }
     }
-    let versions = VERSIONS.map(|version| format!("{JSON};g={GROUP};v={version};as={kind}"));
-    Err(Status::not_acceptable(&format!("text/plain, {}", versions.join(", "))))
+    let forms = [JSON, YAML].map(|form| VERSIONS.map(|version| format!("{form};g={GROUP};v={version};as={kind}")));
+    Err(Status::not_acceptable(&format!("text/plain, {}", forms.concat().join(", "))))
 }
 
 #[cfg(test)]
@@ -66,7 +73,7 @@ mod tests {
 
     #[test]
     fn it_is_text_unless_an_object_is_asked_for() {
-        let check = |accept: &'static str, want: Result<Option<&'static str>, u16>| {
+        let check = |accept: &'static str, want: Result<Option<(&str, &str)>, u16>| {
             let mut headers = HeaderMap::new();
             if !accept.is_empty() {
                 headers.insert(ACCEPT, HeaderValue::from_static(accept));
@@ -76,8 +83,10 @@ mod tests {
         for accept in ["", "*/*", "text/plain", "text/*;q=0.5, application/json"] {
             check(accept, Ok(None));
         }
-        check("application/json;v=v1beta1;g=config.k8s.io;as=Statusz", Ok(Some("v1beta1")));
-        check("application/json;as=Statusz;v=v1alpha1;g=config.k8s.io, text/plain;q=0.1", Ok(Some("v1alpha1")));
+        check("application/json;v=v1beta1;g=config.k8s.io;as=Statusz", Ok(Some(("v1beta1", JSON))));
+        check("application/json;as=Statusz;v=v1alpha1;g=config.k8s.io, text/plain;q=0.1", Ok(Some(("v1alpha1", JSON))));
+        check("application/yaml;v=v1beta1;g=config.k8s.io;as=Statusz", Ok(Some(("v1beta1", YAML))));
+        check("application/yaml", Err(406));
         check("application/json", Err(406));
         check("application/json;v=v1;g=config.k8s.io;as=Statusz", Err(406));
         check("application/json;v=v1beta1;g=config.k8s.io;as=Flagz", Err(406));

@@ -1,7 +1,7 @@
 //! Admission: what pods get from their namespace's service account, priority and tolerations.
 
 use carrack_apiserver::Status;
-use carrack_apiserver::admission::{AdmissionPlugin, Attributes, Lookup};
+use carrack_apiserver::admission::{AdmissionConfiguration, AdmissionPlugin, Attributes, Lookup};
 use carrack_auth::Caller;
 use http::Method;
 use serde_json::{Value, json};
@@ -161,21 +161,18 @@ fn pods_at_gates_say_that_they_wait() {
 
 #[test]
 fn tolerations() {
-    let cluster = Cluster::new();
-    let made = cluster.post(PODS, &pod("p")).expect(201);
-    let keys: Vec<_> = made["spec"]["tolerations"]
-        .as_array()
-        .expect("tolerations")
-        .iter()
-        .map(|t| (&t["key"], &t["tolerationSeconds"]))
-        .collect();
-    assert_eq!(
-        keys,
-        [
-            (&json!("node.kubernetes.io/not-ready"), &json!(300)),
-            (&json!("node.kubernetes.io/unreachable"), &json!(300))
-        ]
-    );
+    let check = |not_ready_s: Option<i64>, unreachable_s: Option<i64>, want: [i64; 2]| {
+        let told = AdmissionConfiguration::default().tolerate(not_ready_s, unreachable_s);
+        let cluster = Cluster::with(|config| config.admission = told);
+        let made = cluster.post(PODS, &pod("p")).expect(201);
+        let tolerations = made["spec"]["tolerations"].as_array().expect("tolerations");
+        let told: Vec<_> = tolerations.iter().map(|t| (t["key"].as_str(), t["tolerationSeconds"].as_i64())).collect();
+        let keys = ["node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable"];
+        assert_eq!(told, [(Some(keys[0]), Some(want[0])), (Some(keys[1]), Some(want[1]))]);
+    };
+    check(None, None, [300, 300]);
+    check(Some(20), None, [20, 300]);
+    check(Some(0), Some(7), [0, 7]);
 }
 
 #[test]

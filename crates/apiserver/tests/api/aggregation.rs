@@ -121,7 +121,10 @@ async fn another_server_behind_this_one() {
                 if peer.is_none_or(|peer| peer.caller.user != "front-proxy-client") {
                     return;
                 }
-                let service = hyper::service::service_fn(|request| async {
+                let service = hyper::service::service_fn(|request: Request<hyper::body::Incoming>| async {
+                    if request.uri().path().ends_with("/silences") {
+                        std::future::pending::<()>().await;
+                    }
                     Ok::<_, std::convert::Infallible>(other(request).await)
                 });
                 drop(
@@ -273,6 +276,15 @@ async fn another_server_behind_this_one() {
         (&json!(["127.0.0.1"]), &json!(head.headers["audit-id"].to_str().ok()))
     );
     assert!(head.headers["x-kubernetes-pf-flowschema-uid"].len() > 10, "{head:?}");
+    // Who is asked there has no more time than who is asked here.
+    sender.ready().await.expect("the connection stays");
+    let asking = Request::builder()
+        .uri("/apis/metrics.example.com/v1/namespaces/default/silences?timeout=300ms")
+        .header("host", "localhost")
+        .body(Full::<Bytes>::default())
+        .expect("request");
+    let late = tokio::time::timeout(std::time::Duration::from_secs(20), sender.send_request(asking)).await;
+    assert_eq!(late.expect("it is not waited for").expect("reply").status(), 504);
     // And for those in the process.
     let inside = api.client_as("me", ["system:masters"]);
     let reply = inside

@@ -194,7 +194,7 @@ fn metrics_have_upstreams_names() {
         "apiserver_requested_deprecated_apis{group=\"\",version=\"v1\",resource=\"endpoints\",subresource=\"\",removed_release=\"\"} 1",
     );
     has("apiserver_storage_objects{resource=\"clusterroles.rbac.authorization.k8s.io\"} ");
-    has("etcd_request_duration_seconds_count{operation=\"create\",type=\"configmaps\"} 1");
+    has("etcd_request_duration_seconds_count{operation=\"create\",group=\"\",resource=\"configmaps\"} 1");
     has("kubernetes_build_info{");
     has(
         "apiserver_admission_controller_admission_duration_seconds_count{name=\"NamespaceLifecycle\",operation=\"CREATE\",rejected=\"false\",type=\"validate\"} ",

@@ -102,6 +102,31 @@ fn a_pod_on_a_node_carries_its_zone() {
     assert_eq!(cluster.post(PODS, &placed).expect(201)["metadata"]["labels"], carried);
 }
 
+/// What a node cannot do is asked of it by nobody.
+#[test]
+fn pods_are_resized_as_their_nodes_declare() {
+    let cluster = Cluster::new();
+    cluster.post("/api/v1/nodes", &json!({"metadata": {"name": "n1"}})).expect(201);
+    for (name, node) in [("known", "n1"), ("lost", "n2")] {
+        let mut made = pod(name);
+        made["spec"]["nodeName"] = node.into();
+        made["spec"]["containers"][0]["resources"] = json!({"limits": {"cpu": "1", "memory": "64Mi"}});
+        cluster.post(PODS, &made).expect(201);
+    }
+    let resize = |name: &str, cpu: &str, memory: &str| {
+        let all = json!({"cpu": cpu, "memory": memory});
+        let patch = json!({"spec": {"containers": [{"name": "c", "resources": {"requests": all, "limits": all}}]}});
+        cluster.patch(&format!("{PODS}/{name}/resize"), "application/strategic-merge-patch+json", &patch)
+    };
+    let why = "pod update requires features GuaranteedQoSPodCPUResize which are not available on node \"n1\"";
+    resize("known", "2", "64Mi").refused(403, "Forbidden", why);
+    resize("known", "1", "96Mi").expect(200);
+    resize("lost", "2", "64Mi").refused(403, "Forbidden", "node \"n2\" not found");
+    let declared = json!({"status": {"declaredFeatures": ["GuaranteedQoSPodCPUResize"]}});
+    cluster.merge("/api/v1/nodes/n1/status", &declared).expect(200);
+    resize("known", "2", "96Mi").expect(200);
+}
+
 #[test]
 fn resizes_change_what_containers_have_and_nothing_else() {
     let cluster = Cluster::new();

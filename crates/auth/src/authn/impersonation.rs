@@ -22,10 +22,10 @@ use modes::{Asker, Mode};
 /// The way of those who may act as somebody else whatever they ask for, as it is counted.
 const LEGACY: &str = "legacy";
 
-const HEADER_USER: &str = "impersonate-user";
-const HEADER_GROUP: &str = "impersonate-group";
-const HEADER_UID: &str = "impersonate-uid";
-const HEADER_EXTRA_PREFIX: &str = "impersonate-extra-";
+pub(crate) const HEADER_USER: &str = "impersonate-user";
+pub(crate) const HEADER_GROUP: &str = "impersonate-group";
+pub(crate) const HEADER_UID: &str = "impersonate-uid";
+pub(crate) const HEADER_EXTRA_PREFIX: &str = "impersonate-extra-";
 
 const AUTHENTICATION_GROUP: &str = "authentication.k8s.io";
 

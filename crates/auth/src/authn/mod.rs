@@ -18,6 +18,7 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use http::HeaderMap;
 use http::header::{AUTHORIZATION, SEC_WEBSOCKET_PROTOCOL};
 
+pub(crate) use impersonation::{HEADER_EXTRA_PREFIX, HEADER_GROUP, HEADER_UID, HEADER_USER};
 pub use impersonation::{Impersonated, ImpersonationError, impersonate, strip_impersonation, verb_on};
 pub use static_tokens::{StaticTokens, StaticTokensError};
 pub use x509::CertificateError;

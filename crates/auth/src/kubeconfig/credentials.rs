@@ -4,9 +4,10 @@ use std::path::{Path, PathBuf};
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
+use http::{HeaderName, HeaderValue};
 
 use super::model::AuthInfo;
-use super::{KubeconfigError, Token, read_bounded};
+use super::{KubeconfigError, Token, acts_as, read_bounded};
 use crate::pki::KeyPairPem;
 use crate::secret::Secret;
 
@@ -19,6 +20,8 @@ pub struct Credentials {
     pub token: Option<Token>,
     /// Name and password.
     pub basic: Option<(String, Secret)>,
+    /// The headers that say as whom requests are made, if not as the one who is shown.
+    pub acts_as: Vec<(HeaderName, HeaderValue)>,
 }
 
 impl Credentials {
@@ -48,6 +51,7 @@ impl AuthInfo {
         if let Some((_, what)) = unsupported.into_iter().find(|(used, _)| *used) {
             return Err(KubeconfigError::Unsupported { user: name.to_owned(), what });
         }
+        let acts_as = acts_as::headers(self, name)?;
         let certificate = pem(
             self.client_certificate_data.as_deref(),
             self.client_certificate.as_deref(),
@@ -68,7 +72,7 @@ impl AuthInfo {
         };
         let name = self.username.clone().filter(|name| !name.is_empty());
         let basic = name.map(|name| (name, self.password.clone().unwrap_or_default()));
-        Ok(Credentials { client, token, basic })
+        Ok(Credentials { client, token, basic, acts_as })
     }
 }
 

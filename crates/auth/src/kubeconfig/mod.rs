@@ -4,6 +4,7 @@
 //! stores it (0600, atomically); [`Kubeconfig::load`] reads one, [`Kubeconfig::resolve`] follows a
 //! context to what a client needs: [`Target`].
 
+mod acts_as;
 mod credentials;
 mod model;
 mod target;
@@ -67,6 +68,9 @@ pub enum KubeconfigError {
         /// What it uses.
         what: &'static str,
     },
+    /// The user acts as somebody whom no header can name.
+    #[error("the kubeconfig's user {0:?} acts as somebody who cannot be named in a header")]
+    ActsAs(String),
     /// TLS cannot be set up from it.
     #[error("the kubeconfig's certificates cannot be used")]
     Tls(#[from] crate::tls::TlsError),

@@ -1,5 +1,6 @@
 //! The file format (`v1 Config` of client-go), as far as it is used here.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 
 use base64::Engine as _;
@@ -115,6 +116,18 @@ pub struct AuthInfo {
     /// Its password.
     #[serde(skip_serializing, deserialize_with = "secret::deserialize")]
     pub password: Option<Secret>,
+    /// As whom requests are made, if not as this user, which is good for webhooks alone.
+    #[serde(rename = "as", skip_serializing)]
+    pub act_as: Option<String>,
+    /// The identity of the one as whom they are made.
+    #[serde(skip_serializing)]
+    pub as_uid: Option<String>,
+    /// The groups.
+    #[serde(skip_serializing)]
+    pub as_groups: Option<Vec<String>>,
+    /// What else is said of him.
+    #[serde(skip_serializing)]
+    pub as_user_extra: Option<BTreeMap<String, Option<Vec<String>>>>,
     /// A credential plugin (not supported).
     #[serde(skip_serializing)]
     pub exec: Option<serde::de::IgnoredAny>,

@@ -71,9 +71,10 @@ impl Kubeconfig {
         let user = self.users.iter().find(|u| u.name == context.user);
         let user = &user.ok_or_else(|| missing("user", &context.user))?.user;
 
-        let Credentials { client, token, basic } = user.credentials(&context.user)?;
-        if basic.is_some() {
-            return Err(KubeconfigError::Unsupported { user: context.user.clone(), what: "a user name with password" });
+        let Credentials { client, token, basic, acts_as } = user.credentials(&context.user)?;
+        let unsupported = [(basic.is_some(), "a user name with password"), (!acts_as.is_empty(), "impersonation (as)")];
+        if let Some((_, what)) = unsupported.into_iter().find(|(used, _)| *used) {
+            return Err(KubeconfigError::Unsupported { user: context.user.clone(), what });
         }
         let host = cluster.server.strip_prefix("https://").unwrap_or_default();
         if host.trim_end_matches('/').is_empty() {

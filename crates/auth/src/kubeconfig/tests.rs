@@ -117,6 +117,8 @@ fn what_makes_no_sense_is_told() {
     check(&config(good, "{exec: {command: x}}"), None, "a credential plugin (exec)");
     check(&config(good, "{auth-provider: {name: x}}"), None, "an auth-provider");
     check(&config(good, "{username: x, password: y}"), None, "a user name with password");
+    check(&config(good, "{token: x, as: y}"), None, "impersonation (as)");
+    check(&config(good, "{token: x, as-groups: [y]}"), None, "the kubeconfig's as is missing");
     check("a: [", None, "does not parse (line");
     check(&config(good, "{token: [s3cret]}"), None, "does not parse");
 }

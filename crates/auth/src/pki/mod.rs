@@ -187,12 +187,6 @@ impl Pki {
         self.ca.certificate()
     }
 
-    /// The path of the cluster's authority.
-    #[must_use]
-    pub fn ca_path(&self) -> PathBuf {
-        self.directory.file("ca.crt")
-    }
-
     /// The front proxy's authority, as PEM (`requestheader-client-ca-file`).
     #[must_use]
     pub fn front_proxy_ca_pem(&self) -> &str {
@@ -221,15 +215,6 @@ impl Pki {
     /// [`PkiError`].
     pub fn server(&self, server: &Server, sans: &Sans, now_unix_s: i64) -> Result<KeyPairPem, PkiError> {
         self.ensure(&self.ca, &server_leaf(server, sans)?, now_unix_s)
-    }
-
-    /// Where [`Self::client`] keeps a role's certificate and key.
-    ///
-    /// # Errors
-    /// [`PkiError::Name`].
-    pub fn client_paths(&self, identity: &Identity) -> Result<(PathBuf, PathBuf), PkiError> {
-        let file = identity.file_name()?;
-        Ok((self.directory.file(&format!("{file}.crt")), self.directory.file(&format!("{file}.key"))))
     }
 
     /// Sees to it that certificates are there that will be asked for by [`Self::client`] and [`Self::server`]. All that

@@ -14,6 +14,7 @@ mod usage;
 
 use carrack_types::pod::ResourceList;
 use carrack_types::quantity::Quantity;
+use carrack_types::well_known::storage::CLASS_ANNOTATION;
 use serde_json::{Map, Value};
 
 pub(crate) use self::limited::Limits;
@@ -163,8 +164,8 @@ fn counts_the_same(old: &Object, new: &Object) -> bool {
     others(old) == others(new)
         && old.iter().all(|(field, value)| field == "metadata" || new.get(field) == Some(value))
         && metadata.iter().all(|field| meta(old, field) == meta(new, field))
-        && meta(old, "annotations").and_then(|all| all.get(usage::CLASS_ANNOTATION))
-            == meta(new, "annotations").and_then(|all| all.get(usage::CLASS_ANNOTATION))
+        && meta(old, "annotations").and_then(|all| all.get(CLASS_ANNOTATION))
+            == meta(new, "annotations").and_then(|all| all.get(CLASS_ANNOTATION))
 }
 
 /// Whether a change takes an object from the scopes of some quotas to those of others.

@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use carrack_types::held::says_infeasible;
 use carrack_types::pod::{self, ResourceList};
 use carrack_types::quantity::{Form, Quantity};
+use carrack_types::well_known::storage::CLASS_ANNOTATION;
 use k8s_openapi::api::core::v1::Pod;
 use serde_json::Value;
 
@@ -15,8 +16,6 @@ use crate::object::{Object, at, meta, str_at};
 /// Resources that are counted under their plain name too, not only as `count/…`.
 const PLAIN: [&str; 6] =
     ["configmaps", "persistentvolumeclaims", "replicationcontrollers", "resourcequotas", "secrets", "services"];
-/// Names the storage class of a claim in the manner of old.
-pub(super) const CLASS_ANNOTATION: &str = "volume.beta.kubernetes.io/storage-class";
 /// What stands between a storage class and a resource in the name of a quota for that class.
 const OF_CLASS: &str = ".storageclass.storage.k8s.io/";
 

@@ -87,6 +87,13 @@ async fn who_gives_no_time_gets_no_answer() {
     assert_eq!(status["message"], want);
     assert_eq!(running.send(admin(), get(&format!("{MAPS}/a"))).await.0, 404);
     assert_eq!(running.send(admin(), get(&format!("{MAPS}?timeout=1ns"))).await.0, 504);
+    let metrics = running.send(admin(), get("/metrics")).await.1;
+    for verb in ["POST", "LIST"] {
+        let what = format!("code=\"504\",verb=\"{verb}\",group=\"\",version=\"v1\",resource=\"configmaps\"");
+        let line = format!("apiserver_request_terminations_total{{{what},subresource=\"\",scope=\"namespace\",");
+        let told = metrics.as_str().unwrap_or_default().lines().any(|told| told.starts_with(&line));
+        assert!(told, "{line}: {metrics}");
+    }
     for (name, timeout) in [("b", "0s"), ("c", "1h"), ("d", "1m1.5s")] {
         assert_eq!(running.send(admin(), make(name, timeout)).await.0, 201, "{timeout}");
     }

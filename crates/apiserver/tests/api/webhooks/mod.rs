@@ -42,8 +42,10 @@ type Seen = Arc<Mutex<Vec<(String, Value)>>>;
 /// What the webhook server answers.
 async fn answer(seen: Seen, request: Request<hyper::body::Incoming>) -> http::Response<Full<Bytes>> {
     let path = request.uri().path().to_owned();
-    let who = request.headers().get("authorization").and_then(|value| value.to_str().ok());
-    let who = who.unwrap_or("nobody").to_owned();
+    let said = |name: &str| request.headers().get_all(name).iter().filter_map(|value| value.to_str().ok());
+    let who: Vec<&str> =
+        ["authorization", "impersonate-user", "impersonate-group"].into_iter().flat_map(said).collect();
+    let who = if who.is_empty() { "nobody".to_owned() } else { who.join(" as ") };
     let body = request.into_body().collect().await.expect("body").to_bytes();
     let review: Value = serde_json::from_slice(&body).expect("json");
     seen.lock().expect("lock").push((path.clone(), review.clone()));

@@ -11,7 +11,8 @@ async fn webhooks_are_shown_the_user_that_is_for_their_host() {
     let directory = tempfile::tempdir().expect("temporary directory");
     let (file, token) = (directory.path().join("users.json"), directory.path().join("token"));
     let users = json!({"apiVersion": "v1", "kind": "Config", "users": [
-        {"name": "elsewhere.example.com", "user": {"token": "of-another"}}, {"name": "*", "user": {"tokenFile": "token"}}]});
+        {"name": "elsewhere.example.com", "user": {"token": "of-another"}},
+        {"name": "*", "user": {"tokenFile": "token", "as": "u", "as-groups": ["g", "h"]}}]});
     std::fs::write(&file, users.to_string()).expect("written");
     std::fs::write(&token, "t0\n").expect("written");
     let told = json!({"apiVersion": "apiserver.config.k8s.io/v1", "kind": "AdmissionConfiguration", "plugins": [
@@ -31,7 +32,7 @@ async fn webhooks_are_shown_the_user_that_is_for_their_host() {
     assert!(known.contains("nobody") && !known.contains("Bearer"), "{known}");
     world.install("Validating", &[world.hook("/who")]).await;
     let known = known_as("b").await;
-    assert!(known.contains("Bearer t0"), "{known}");
+    assert!(known.contains("Bearer t0 as u as g as h"), "{known}");
     // The file is read again.
     std::fs::write(&token, "t1\n").expect("written");
     let known = known_as("c").await;
