@@ -5,6 +5,7 @@ pub mod bench;
 pub mod drill;
 pub mod explain;
 pub mod node;
+pub mod oidc;
 pub mod roles;
 pub mod sim;
 pub mod store;
@@ -77,7 +78,7 @@ pub enum Command {
     /// Back up, restore and check a cluster's objects
     Store(store::StoreCommandArgs),
     /// Run the role apiserver: the Kubernetes API, on the embedded store or on etcd
-    Apiserver(roles::ApiserverArgs),
+    Apiserver(Box<roles::ApiserverArgs>),
     /// Run the role scheduler: chooses a node for each pod
     Scheduler(roles::SchedulerArgs),
     /// Run the role controllers: workloads, autoscaling, nodes' life, volumes, garbage collection and all others of the core kinds

@@ -113,7 +113,7 @@ fn run(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Sim(args) => sim::run(args),
         Command::Drill(args) => drill::run(&args),
         Command::Store(args) => block_on(store::run(args)),
-        Command::Apiserver(args) => serve(roles::apiserver::alone(args)),
+        Command::Apiserver(args) => serve(roles::apiserver::alone(*args)),
         Command::Scheduler(args) => block_on(roles::scheduler::alone(args)),
         Command::Controllers(args) => block_on(roles::controllers::alone(args)),
         Command::VirtController(args) => block_on(roles::virt_controller::alone(args)),

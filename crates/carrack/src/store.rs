@@ -43,8 +43,8 @@ pub async fn run(args: StoreCommandArgs) -> anyhow::Result<()> {
         }
         StoreCommand::Restore { file, data_dir, output } => {
             let dir = data_dir.layout()?.store_dir();
-            let found =
-                backup::restore(&file, &dir).with_context(|| format!("cannot restore into {}", dir.display()))?;
+            // What it cannot do it says itself, with the file or the directory.
+            let found = backup::restore(&file, &dir)?;
             print(output, found, &format!("restored to {}", dir.display()))
         }
         StoreCommand::Check { file: Some(file), output, .. } => print(output, backup::verify(&file)?, "whole"),

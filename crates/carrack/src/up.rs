@@ -1,7 +1,7 @@
 //! `carrack up`: a whole cluster in one process, in the foreground or in the background.
 //!
 //! ```text
-//!   up --detach ──starts──► setsid carrack up --report ──lines "step …", "ready …"──► shown while waiting
+//!   up --detach ──starts──► setsid carrack up --report ──lines "step …", then "ready …" or "runs …"──► shown while waiting
 //!                                     │
 //!                                     ▼
 //!   up ───────────────────► cluster: certificates, store, API server, containerd, roles, images

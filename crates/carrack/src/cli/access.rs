@@ -9,9 +9,13 @@ use carrack_apiserver::admission::AdmissionConfiguration;
 use carrack_apiserver::audit::{Audit, Policy};
 use carrack_apiserver::serve::{AuditLog, Settings};
 use carrack_apiserver::{AuthenticationConfiguration, RuntimeConfig};
+use carrack_auth::Anonymous;
 use carrack_auth::authn::StaticTokens;
+use carrack_auth::tls::Terms;
 use carrack_gpu_extender::{GpuAnnotations, Names};
 use clap::Args;
+
+use super::oidc::OidcArgs;
 
 /// Flags of upstream's API server.
 #[derive(Debug, Clone, Default, Args)]
@@ -32,6 +36,27 @@ pub struct AccessArgs {
     /// Admission plugins to switch off although they are on anyway, such as PodSecurity
     #[arg(long, value_name = "PLUGIN", value_delimiter = ',')]
     pub disable_admission_plugins: Vec<String>,
+    /// Seconds that pods stay on a node that is not ready, where they do not say it themselves; 300 without it
+    #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(i64).range(0..))]
+    pub default_not_ready_toleration_seconds: Option<i64>,
+    /// Seconds that pods stay on a node that is unreachable, where they do not say it themselves; 300 without it
+    #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(i64).range(0..))]
+    pub default_unreachable_toleration_seconds: Option<i64>,
+    /// Whether requests without credentials are taken, as those of system:anonymous; true without it
+    #[arg(long, value_name = "YES")]
+    pub anonymous_auth: Option<bool>,
+    /// A provider of OpenID Connect
+    #[command(flatten)]
+    pub oidc: OidcArgs,
+    /// Oldest version of TLS that is spoken, such as VersionTLS13; VersionTLS12 without it
+    #[arg(long, value_name = "VERSION")]
+    pub tls_min_version: Option<String>,
+    /// Ciphers that are spoken in TLS 1.2, by their names; all that are safe without it
+    #[arg(long, value_name = "CIPHER", value_delimiter = ',')]
+    pub tls_cipher_suites: Vec<String>,
+    /// Most requests at a time on one connection of HTTP/2; 250 without it
+    #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u32).range(1..))]
+    pub http2_max_streams_per_connection: Option<u32>,
     /// How long a request may take that does not last, such as 2m; 1m without it. Its sender may give it less
     #[arg(long, value_name = "DURATION", value_parser = carrack_kubelet::configuration::duration)]
     pub request_timeout: Option<Duration>,
@@ -100,10 +125,37 @@ impl AccessArgs {
     /// # Errors
     /// The file cannot be read, or says something that cannot be done.
     pub fn authentication(&self, own_issuer: &str) -> anyhow::Result<AuthenticationConfiguration> {
-        let Some(path) = &self.authentication_config else { return Ok(AuthenticationConfiguration::default()) };
-        let text = std::fs::read(path).with_context(|| format!("cannot read {}", path.display()))?;
-        AuthenticationConfiguration::parse(&text, own_issuer)
-            .map_err(|why| anyhow::anyhow!("{} cannot be used: {why}", path.display()))
+        let (text, place) = match (&self.authentication_config, self.oidc.configuration()?) {
+            (Some(path), _) => {
+                let text = std::fs::read(path).with_context(|| format!("cannot read {}", path.display()))?;
+                (text, path.display().to_string())
+            }
+            (None, Some(text)) => (text.into_bytes(), "--oidc-issuer-url".to_owned()),
+            (None, None) => return self.anonymous(AuthenticationConfiguration::default()),
+        };
+        let all = AuthenticationConfiguration::parse(&text, own_issuer)
+            .map_err(|why| anyhow::anyhow!("{place} cannot be used: {why}"))?;
+        self.anonymous(all)
+    }
+
+    /// The same with what is said of requests without credentials, in one place alone.
+    fn anonymous(&self, mut all: AuthenticationConfiguration) -> anyhow::Result<AuthenticationConfiguration> {
+        let Some(are_taken) = self.anonymous_auth else { return Ok(all) };
+        anyhow::ensure!(
+            all.anonymous == Anonymous::All,
+            "--anonymous-auth cannot be used: --authentication-config says which requests are taken without credentials"
+        );
+        all.anonymous = if are_taken { Anonymous::All } else { Anonymous::None };
+        Ok(all)
+    }
+
+    /// What is spoken with clients.
+    ///
+    /// # Errors
+    /// There is no such version, or no such cipher.
+    pub fn tls(&self) -> anyhow::Result<Terms> {
+        Terms::parse(self.tls_min_version.as_deref(), &self.tls_cipher_suites)
+            .map_err(|why| anyhow::anyhow!("--tls-min-version and --tls-cipher-suites cannot be used: {why}"))
     }
 
     /// What admission plugins are told, and which are on.
@@ -120,6 +172,7 @@ impl AccessArgs {
             both.join(", ")
         );
         self.told()?
+            .tolerate(self.default_not_ready_toleration_seconds, self.default_unreachable_toleration_seconds)
             .enable(on.iter().map(String::as_str))
             .map_err(|why| anyhow::anyhow!("--enable-admission-plugins cannot be used: {why}"))?
             .disable(off.iter().map(String::as_str))
@@ -160,9 +213,11 @@ impl AccessArgs {
         let usual = Settings::default();
         let request = self.request_timeout.unwrap_or(usual.request);
         anyhow::ensure!(!request.is_zero(), "--request-timeout cannot be 0: no request would be answered");
-        // What has more time has it for its body, too.
+        // What has more time has it for its body, and for those that it is carried on to, too.
         let body = self.request_timeout.unwrap_or(usual.body);
-        Ok(Settings { max_in_flight: self.in_flight()?, request, body, ..usual })
+        let node_answer = usual.node_answer.max(request);
+        let max_streams = self.http2_max_streams_per_connection.unwrap_or(usual.max_streams);
+        Ok(Settings { max_in_flight: self.in_flight()?, max_streams, request, body, node_answer, ..usual })
     }
 
     /// Which APIs are served.
@@ -180,19 +235,39 @@ impl AccessArgs {
         GpuAnnotations::new(&self.gpus.gpu_prefix, &self.gpus.gpu_writer)
     }
 
+    /// Looks whether all of this can be done, before anything is.
+    ///
+    /// # Errors
+    /// What cannot be done.
+    pub fn check(&self, own_issuer: &str) -> anyhow::Result<()> {
+        self.tokens()?;
+        self.authentication(own_issuer)?;
+        self.policy()?;
+        self.admission()?;
+        self.runtime()?;
+        self.settings()?;
+        self.tls()?;
+        Ok(())
+    }
+
+    /// What is noted of requests, if anything is.
+    fn policy(&self) -> anyhow::Result<Option<Policy>> {
+        let Some(path) = &self.audit_policy_file else { return Ok(None) };
+        let text = std::fs::read(path).with_context(|| format!("cannot read {}", path.display()))?;
+        let parsed = Policy::parse(&text).map_err(|why| anyhow::anyhow!("{} cannot be used: {why}", path.display()))?;
+        Ok(Some(parsed))
+    }
+
     /// The audit log, if one is wanted.
     ///
     /// # Errors
     /// The policy cannot be used, or the log cannot be opened.
     pub fn audit(&self) -> anyhow::Result<Option<Audit>> {
-        let (Some(policy), Some(log)) = (&self.audit_policy_file, &self.audit_log_path) else { return Ok(None) };
-        let text = std::fs::read(policy).with_context(|| format!("cannot read {}", policy.display()))?;
-        let parsed =
-            Policy::parse(&text).map_err(|why| anyhow::anyhow!("{} cannot be used: {why}", policy.display()))?;
+        let (Some(policy), Some(log)) = (self.policy()?, &self.audit_log_path) else { return Ok(None) };
         let max_bytes = self.audit_log_maxsize.max(1).saturating_mul(1_000_000);
         let sink = AuditLog::open(log, max_bytes, self.audit_log_maxbackup)
             .with_context(|| format!("cannot write {}", log.display()))?;
-        Ok(Some(Audit { policy: Arc::new(parsed), sink: Arc::new(sink) }))
+        Ok(Some(Audit { policy: Arc::new(policy), sink: Arc::new(sink) }))
     }
 }
 
@@ -200,7 +275,9 @@ impl AccessArgs {
 mod tests {
     use clap::Parser as _;
 
-    use super::AccessArgs;
+    use carrack_auth::Anonymous;
+
+    use super::{AccessArgs, Settings};
     use crate::cli::{Cli, Command};
 
     /// What a plugin is told may be in a file beside; what is wrong is told with the file that was named.
@@ -241,18 +318,71 @@ mod tests {
 
     #[test]
     fn how_long_requests_and_events_have() {
-        let check = |words: &[&str], want: Option<(u64, u64)>, ttl_s: Option<u64>| {
+        let check = |words: &[&str], want: Option<[u64; 3]>, ttl_s: Option<u64>| {
             let words = ["carrack", "apiserver"].iter().chain(words);
             let parsed = Cli::try_parse_from(words).expect("flags");
             let Command::Apiserver(args) = parsed.command else { panic!("another command") };
             let settings = args.access.settings().ok();
-            assert_eq!(settings.map(|all| (all.request.as_secs(), all.body.as_secs())), want);
+            let told = |all: Settings| [all.request, all.body, all.node_answer].map(|time| time.as_secs());
+            assert_eq!(settings.map(told), want);
+            // It is found before anything is done, too.
+            assert_eq!(args.access.check("https://own").is_ok(), want.is_some());
             assert_eq!(args.access.event_ttl.map(|ttl| ttl.as_secs()), ttl_s);
         };
-        check(&[], Some((60, 60)), None);
-        check(&["--request-timeout", "2m30s"], Some((150, 150)), None);
-        check(&["--request-timeout", "5s", "--event-ttl", "30m"], Some((5, 5)), Some(1800));
+        check(&[], Some([60, 60, 60]), None);
+        check(&["--request-timeout", "2m30s"], Some([150, 150, 150]), None);
+        check(&["--request-timeout", "5s", "--event-ttl", "30m"], Some([5, 5, 60]), Some(1800));
         check(&["--request-timeout", "0s", "--event-ttl", "0s"], None, Some(0));
+    }
+
+    #[test]
+    fn who_comes_in_and_how() {
+        let args = |words: &[&str]| -> Option<AccessArgs> {
+            let words = ["carrack", "apiserver"].iter().chain(words);
+            match Cli::try_parse_from(words).ok()?.command {
+                Command::Apiserver(args) => Some(args.access),
+                _ => None,
+            }
+        };
+        let takes =
+            |words: &[&str]| args(words).and_then(|args| Some(args.authentication("https://own").ok()?.anonymous));
+        assert_eq!(takes(&[]), Some(Anonymous::All));
+        assert_eq!(takes(&["--anonymous-auth=true"]), Some(Anonymous::All));
+        assert_eq!(takes(&["--anonymous-auth=false"]), Some(Anonymous::None));
+        let provider = ["--oidc-issuer-url", "https://login.example.com", "--oidc-client-id", "c"];
+        assert_eq!(takes(&provider), Some(Anonymous::All));
+        assert_eq!(takes(&["--oidc-issuer-url", "http://login.example.com", "--oidc-client-id", "c"]), None);
+        assert!(args(&provider[..2]).is_none(), "for whom is not said");
+        assert!(args(&provider[2..]).is_none(), "whose is not said");
+        let both = [&provider[..], &["--authentication-config", "other.yaml"]].concat();
+        assert!(args(&both).is_none(), "it is said in two places");
+
+        let streams = |words: &[&str]| args(words).and_then(|args| Some(args.settings().ok()?.max_streams));
+        assert_eq!(streams(&[]), Some(250));
+        assert_eq!(streams(&["--http2-max-streams-per-connection", "1000"]), Some(1000));
+        assert_eq!(streams(&["--http2-max-streams-per-connection", "0"]), None);
+        let speaks = |words: &[&str]| args(words).is_some_and(|args| args.tls().is_ok());
+        assert!(speaks(&["--tls-min-version", "VersionTLS13"]));
+        let named = "TLS_AES_128_GCM_SHA256,TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256";
+        assert!(speaks(&["--tls-cipher-suites", named]));
+        assert!(!speaks(&["--tls-min-version", "1.3"]));
+        assert!(args(&["--default-not-ready-toleration-seconds=-1"]).is_none());
+    }
+
+    #[test]
+    fn the_end_may_be_put_off() {
+        let check = |words: &[&str], want: Option<u64>| {
+            let words = ["carrack", "apiserver"].iter().chain(words);
+            let delay = match Cli::try_parse_from(words).map(|parsed| parsed.command) {
+                Ok(Command::Apiserver(args)) => Some(args.shutdown_delay_duration.as_secs()),
+                _ => None,
+            };
+            assert_eq!(delay, want);
+        };
+        check(&[], Some(0));
+        check(&["--shutdown-delay-duration", "20"], Some(20));
+        check(&["--shutdown-delay-duration", "1m10s"], Some(70));
+        check(&["--shutdown-delay-duration", "soon"], None);
     }
 
     #[test]

@@ -2,6 +2,7 @@
 
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::Args;
 
@@ -78,9 +79,9 @@ pub struct ApiserverArgs {
     /// Another name or address for the certificate
     #[arg(long, value_name = "NAME")]
     pub tls_san: Vec<String>,
-    /// Seconds that everything goes on after the end was asked for, while /readyz says no already
-    #[arg(long, value_name = "SECONDS", default_value_t = 0)]
-    pub shutdown_delay_duration: u64,
+    /// How long everything goes on after the end was asked for, such as 20s, while /readyz says no already
+    #[arg(long, value_name = "DURATION", default_value = "0s", value_parser = delay)]
+    pub shutdown_delay_duration: Duration,
     /// What to log
     #[command(flatten)]
     pub log: LogArgs,
@@ -474,6 +475,11 @@ pub struct HollowArgs {
     /// Take virtual machines as well: the nodes have virt-handlers, and the devices that machines need
     #[arg(long)]
     pub machines: bool,
+}
+
+/// A duration as upstream's flags have it, or a number of seconds.
+fn delay(text: &str) -> Result<Duration, String> {
+    text.parse::<u64>().map(Duration::from_secs).or_else(|_| carrack_kubelet::configuration::duration(text))
 }
 
 fn parse_amount(text: &str) -> Result<(String, String), String> {

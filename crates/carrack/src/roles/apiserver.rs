@@ -194,7 +194,7 @@ impl Role {
         };
 
         let certificate = Reloadable::new(&pki.server(&Server::Apiserver, &sans(endpoint), now_unix_s())?)?;
-        let tls = tls::server_config(certificate.clone(), pki.ca_pem())?;
+        let tls = tls::server_config_on(&access.tls()?, certificate.clone(), pki.ca_pem())?;
         let client = Reloadable::new(&pki.client(&Identity::ApiserverKubeletClient, now_unix_s())?)?;
         let nodes = tls::client_config(Trust::Authorities(pki.ca_pem()), Some(client.clone()))?;
         Ok(Self {
@@ -313,7 +313,7 @@ pub async fn alone(args: ApiserverArgs) -> anyhow::Result<()> {
     };
     let stop = super::run_until_signal()?;
     let mut role = Role::open(&layout, &pki, &endpoint, &args.store, &args.access).await?;
-    role.settings.shutdown_delay = Duration::from_secs(args.shutdown_delay_duration);
+    role.settings.shutdown_delay = args.shutdown_delay_duration;
     role.write_kubeconfig(&endpoint, &pki, &layout.kubeconfig())?;
     tracing::info!(address = %endpoint.bind, "the API server listens");
     role.run(stop).await

@@ -90,10 +90,7 @@ pub async fn run(args: &UpArgs, report: Report, stop: CancellationToken) -> anyh
         // What is wrong with flags and files is found while the other one still works.
         nodes::plan(args, &layout)?;
         args.store.choice()?;
-        args.access.tokens()?;
-        args.access.authentication(apiserver::ISSUER)?;
-        args.access.admission()?;
-        args.access.runtime()?;
+        args.access.check(apiserver::ISSUER)?;
         end_running(&layout, &report, &stop).await?;
     }
     let _lock = match take(&layout, &stop, &|text: &str| report.step(text)).await? {
