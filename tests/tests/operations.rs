@@ -49,6 +49,7 @@ fn a_cluster_is_restored_from_its_backup() {
     let file = sandbox.home().join("backup/monday").display().to_string();
     assert_contains(&sandbox.carrack(&["store", "check", &file]).ok(), &["objects at revision", "whole"]);
     assert_contains(&sandbox.carrack(&["store", "backup", &file]).fails(), &["exists already"]);
+    assert_contains(&sandbox.carrack(&["store", "restore", &file]).fails(), &["error: the store in", "is in use by"]);
 
     kubectl.ok(&["delete", "configmap", "kept"]);
     sandbox.carrack(&["down", "--purge", "--grace", "0"]).done();

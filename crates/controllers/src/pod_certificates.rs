@@ -26,10 +26,14 @@ pub struct PodCertificateCleaner {
     reading: Option<Source>,
 }
 
-/// Where a group has the requests, in the version that it prefers of those that have them.
-fn served(group: &GroupDiscovery) -> Option<Source> {
+/// Where a group has the requests, in the version that it prefers of those that have them. What is read of a version that is not
+/// known just now stays, as for the garbage collector, from whom it would be taken, too.
+fn served(group: &GroupDiscovery, reading: Option<&Source>) -> Option<Source> {
     let mut versions = group.versions.iter().filter(|_| group.name() == GROUP);
     versions.find_map(|version| {
+        if version.is_stale() {
+            return reading.filter(|source| source.resource.version == version.version).cloned();
+        }
         let found = version.resources.iter().find(|found| found.resource == PLURAL && found.can("watch"))?;
         found.resource_of(GROUP, &version.version).map(Source::metadata)
     })
@@ -48,7 +52,7 @@ impl Controller for PodCertificateCleaner {
         let Some(groups) = view.cache_of::<GroupDiscovery>(&discovery).filter(|_| view.synced(&discovery)) else {
             return;
         };
-        let now = groups.iter().find_map(|group| served(group));
+        let now = groups.iter().find_map(|group| served(group, self.reading.as_ref()));
         if now == self.reading {
             return;
         }
@@ -96,6 +100,12 @@ mod tests {
         vec![of(json!({"metadata": {"name": GROUP, "resourceVersion": told.to_string()}, "versions": versions}))]
     }
 
+    /// Discovery of a server that does not know what there is in this version.
+    fn stale(told: u64, version: &str) -> Vec<GroupDiscovery> {
+        let version = json!({"version": version, "freshness": "Stale", "resources": []});
+        vec![of(json!({"metadata": {"name": GROUP, "resourceVersion": told.to_string()}, "versions": [version]}))]
+    }
+
     #[test]
     fn requests_are_read_where_they_are_served() {
         let mut cleaner = PodCertificateCleaner::default();
@@ -112,7 +122,10 @@ mod tests {
         check(Some(groups(1, &[("v1", &["certificatesigningrequests"])])), None);
         check(Some(groups(2, &[("v1", &["certificatesigningrequests"]), ("v1beta1", &[PLURAL])])), Some("v1beta1"));
         check(None, Some("v1beta1"));
-        check(Some(groups(3, &[("v1", &[PLURAL]), ("v1beta1", &[PLURAL])])), Some("v1"));
+        check(Some(stale(3, "v1beta1")), Some("v1beta1"));
+        check(Some(groups(4, &[("v1", &[PLURAL]), ("v1beta1", &[PLURAL])])), Some("v1"));
+        check(Some(stale(5, "v1beta1")), None);
+        check(Some(groups(6, &[("v1", &[PLURAL])])), Some("v1"));
         check(Some(Vec::new()), None);
     }
 
@@ -120,7 +133,7 @@ mod tests {
     fn requests_go_after_a_quarter_of_an_hour() {
         let check = |metadata: Value, after_s: u64, want: &[&str], again_s: Option<u64>| {
             let found = groups(1, &[("v1beta1", &[PLURAL])]);
-            let source = found.first().and_then(served).expect("it is served");
+            let source = found.first().and_then(|group| served(group, None)).expect("it is served");
             let request: PartialObject = of(json!({"metadata": metadata}));
             let caches =
                 Caches::new().with_source(GroupDiscovery::source(), found).with_metadata(source.resource, [request]);

@@ -147,14 +147,6 @@ impl Setup<'_> {
     pub fn watch<K: Kind>(&mut self, keys: impl Fn(&K, &View<'_>) -> Vec<Key> + Send + 'static) {
         self.watch_source(Source::of::<K>(), keys);
     }
-    /// Watches the objects of a kind that a selector names.
-    pub fn watch_selected<K: Kind>(
-        &mut self,
-        selector: Selector,
-        keys: impl Fn(&K, &View<'_>) -> Vec<Key> + Send + 'static,
-    ) {
-        self.watch_source(Source { selector, ..Source::of::<K>() }, keys);
-    }
     /// Watches a kind and reconciles each object under its own key.
     pub fn watch_own<K: Kind>(&mut self) {
         self.watch::<K>(|o, _| vec![Key::of(o)]);

@@ -379,30 +379,6 @@ fn panicked() -> ApiError {
     ApiError::Transport("what carried out the request has panicked".into())
 }
 
-/// Sends a request outside of any core, with a few tries while the outcome is unknown. Only for
-/// requests that may be done twice.
-///
-/// # Errors
-/// The last error.
-pub async fn send_retrying(
-    transport: &dyn Transport,
-    request: crate::ApiRequest,
-    tries: u32,
-) -> Result<crate::ApiResponse, ApiError> {
-    let mut delay = Duration::from_millis(50);
-    for _ in 1..tries {
-        match transport.send(request.clone()).await {
-            Err(error) if error.is_unknown() => {
-                tracing::debug!(%error, "will ask again");
-                tokio::time::sleep(delay).await;
-                delay = (delay * 2).min(Duration::from_secs(2));
-            }
-            other => return other,
-        }
-    }
-    transport.send(request).await
-}
-
 #[cfg(test)]
 mod tests {
     use futures::future::BoxFuture;

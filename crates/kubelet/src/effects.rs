@@ -102,10 +102,6 @@ pub struct ProbeCount {
 pub enum Counted {
     /// A probe's answer.
     Probe(ProbeCount),
-    /// A pod that had to go, and for what: a signal's name, or the limit that it did not keep to (upstream's `eviction_signal`).
-    Eviction(&'static str),
-    /// A container that is started, by its type (upstream's `container_type`).
-    Container(&'static str),
     /// An image that was pulled: its size in bytes, and how long that took.
     ImagePull(u64, std::time::Duration),
     /// A pod that runs for the first time, so long after it was seen for the first time.
@@ -125,6 +121,10 @@ pub enum Tally {
     Collected,
     /// Registrations of device plugins, by resource.
     Registered,
+    /// Pods that had to go, by what for: a signal's name, or the limit that they did not keep to (upstream's `eviction_signal`).
+    Evicted,
+    /// Containers that are started, by type (upstream's `container_type`).
+    Started,
 }
 
 /// Something to do on the node.

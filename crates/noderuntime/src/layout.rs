@@ -234,12 +234,6 @@ impl Layout {
     pub fn cni_ipam_dir(&self) -> PathBuf {
         self.data_dir.join("cni").join("ipam")
     }
-
-    /// Whether `path` lies at or below what this cluster owns on the machine.
-    #[must_use]
-    pub fn owns_path(&self, path: &Path) -> bool {
-        path.starts_with(&self.data_dir) || path.starts_with(self.kubelet_root())
-    }
 }
 
 #[cfg(test)]
@@ -252,8 +246,6 @@ mod tests {
         assert_eq!(layout.bridge(), "cni0");
         assert_eq!((layout.cni_network().as_str(), layout.loopback_table().as_str()), ("carrack", "carrack-loopback"));
         assert_eq!(layout.kubelet_root(), Path::new("/var/lib/kubelet"));
-        assert!(layout.owns_path(Path::new("/var/lib/kubelet/pods/x")));
-        assert!(!layout.owns_path(Path::new("/var/lib/kubelet2")));
     }
 
     #[test]
@@ -263,6 +255,6 @@ mod tests {
         assert_ne!(one.bridge(), two.bridge());
         assert!(one.bridge().len() <= 15);
         assert_eq!(one.bridge(), Layout::new("/tmp/a").bridge());
-        assert!(!one.owns_path(Path::new("/var/lib/kubelet/pods/x")));
+        assert!(!one.kubelet_root().starts_with("/var/lib/kubelet"));
     }
 }

@@ -1,12 +1,15 @@
-//! What several roles must say of volumes alike: their names, which each derives by itself, and which class is the default.
+//! What several roles must say of volumes alike: their names, which each derives by itself, what claims ask for, and which class
+//! is the default.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 
-use k8s_openapi::api::core::v1::{PersistentVolume, Pod};
+use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, Pod};
 use sha2::{Digest as _, Sha256};
 
+use crate::quantity::Quantity;
 use crate::resource::Object as _;
+use crate::well_known::storage::{CLASS_ANNOTATION, DEFAULT_CLASS};
 
 /// How a node reports a CSI volume, in `volumesInUse` and `volumesAttached`
 /// (<https://kubernetes.io/docs/reference/kubernetes-api/cluster-resources/node-v1/#NodeStatus>).
@@ -88,11 +91,25 @@ impl<'a> Attachable<'a> {
 /// (pkg/apis/storage/v1/util, `IsDefaultAnnotation`).
 #[must_use]
 pub fn is_default_class<'a>(annotation: impl Fn(&str) -> Option<&'a str>) -> bool {
-    DEFAULT_CLASS.iter().any(|key| annotation(key) == Some("true"))
+    DEFAULT_CLASSES.iter().any(|key| annotation(key) == Some("true"))
 }
 
-const DEFAULT_CLASS: [&str; 2] =
-    ["storageclass.kubernetes.io/is-default-class", "storageclass.beta.kubernetes.io/is-default-class"];
+const DEFAULT_CLASSES: [&str; 2] = [DEFAULT_CLASS, "storageclass.beta.kubernetes.io/is-default-class"];
+
+/// What a claim's storage class is called; empty for none (`component-helpers/storage/volume`, `GetPersistentVolumeClaimClass`).
+#[must_use]
+pub fn class_of_claim(claim: &PersistentVolumeClaim) -> &str {
+    let field = || claim.spec.as_ref()?.storage_class_name.as_deref();
+    claim.annotation(CLASS_ANNOTATION).or_else(field).unwrap_or_default()
+}
+
+/// How much a claim asks for.
+#[must_use]
+pub fn requested(claim: &PersistentVolumeClaim) -> Quantity {
+    let requests = claim.spec.as_ref().and_then(|s| s.resources.as_ref()).and_then(|r| r.requests.as_ref());
+    requests.and_then(|r| r.get("storage")).and_then(|q| Quantity::try_from(q).ok()).unwrap_or_default()
+}
+
 /// Annotation of a claim: its volume is to be made at this node, which the scheduler has chosen for the first pod that uses it.
 pub const SELECTED_NODE: &str = "volume.kubernetes.io/selected-node";
 const CSI_PREFIX: &str = "kubernetes.io/csi/";

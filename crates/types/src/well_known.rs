@@ -41,8 +41,6 @@ pub mod kubevirt {
     pub const VM_NAME_LABEL: &str = "vm.kubevirt.io/name";
     /// Label of a launcher pod: name of its instance, shortened to a label's length.
     pub const VMI_ID_LABEL: &str = "vmi.kubevirt.io/id";
-    /// Label of an instance: name of its machine.
-    pub const VM_LABEL: &str = "kubevirt.io/vm";
     /// Annotation of an instance: generation of the machine that it was started from.
     pub const VM_GENERATION_ANNOTATION: &str = "kubevirt.io/vm-generation";
     /// Annotations on objects that API clients of several versions touch.
@@ -55,8 +53,6 @@ pub mod kubevirt {
     pub const KEEP_LAUNCHER_ANNOTATION: &str = "kubevirt.io/keep-launcher-alive-after-failure";
     /// Condition of a launcher pod: its guest is not paused (a readiness gate).
     pub const UNPAUSED_CONDITION: &str = "kubevirt.io/virtual-machine-unpaused";
-    /// Prefix of the label of a node that runs guests of an architecture.
-    pub const VM_ARCH_LABEL_PREFIX: &str = "kubevirt.io/vm-arch-";
 
     /// Namespace of the Leases by which nodes promise to stop their guests when they cannot renew. Our own.
     pub const NODE_LEASE_NAMESPACE: &str = "kubevirt-node-lease";
@@ -101,8 +97,6 @@ pub mod kubevirt {
     pub const VM_FINALIZER: &str = "kubevirt.io/virtualMachineControllerFinalize";
     /// Finalizer of an instance.
     pub const VMI_FINALIZER: &str = "kubevirt.io/foregroundDeleteVirtualMachine";
-    /// Finalizer of a migration.
-    pub const MIGRATION_FINALIZER: &str = "kubevirt.io/migrationJobFinalize";
 
     /// Device plugin resource: access to KVM.
     pub const KVM_RESOURCE: &str = "devices.kubevirt.io/kvm";
@@ -121,16 +115,35 @@ pub mod kubevirt {
 
 /// Names of Kubernetes that more than one crate needs.
 pub mod kubernetes {
-    /// Label of a node: its host name.
-    pub const HOSTNAME_LABEL: &str = "kubernetes.io/hostname";
     /// Label of a node: its architecture, in Go's words.
     pub const ARCH_LABEL: &str = "kubernetes.io/arch";
-    /// Label of a node: its operating system.
-    pub const OS_LABEL: &str = "kubernetes.io/os";
     /// Label of a node: the control plane runs on it. `kubectl get nodes` shows it as the node's role.
     pub const CONTROL_PLANE_LABEL: &str = "node-role.kubernetes.io/control-plane";
     /// Annotation of a pod: container that `kubectl logs` and `exec` take by default.
     pub const DEFAULT_CONTAINER_ANNOTATION: &str = "kubectl.kubernetes.io/default-container";
+}
+
+/// Names about claims, volumes and their classes that several roles read or write (`pkg/volume/util` and
+/// `component-helpers/storage/volume` of Kubernetes, external-provisioner, external-snapshotter).
+pub mod storage {
+    /// Annotation of a claim, or of a volume: its class, as it was named before there was a field for it. It still wins.
+    pub const CLASS_ANNOTATION: &str = "volume.beta.kubernetes.io/storage-class";
+    /// Annotation of a claim: it has its volume for good.
+    pub const BIND_COMPLETED: &str = "pv.kubernetes.io/bind-completed";
+    /// Annotation of a claim, or of a volume: the control plane found the one for the other.
+    pub const BOUND_BY_CONTROLLER: &str = "pv.kubernetes.io/bound-by-controller";
+    /// Annotation of a volume: who made it.
+    pub const PROVISIONED_BY: &str = "pv.kubernetes.io/provisioned-by";
+    /// Annotation of a claim: who is to make its volume.
+    pub const PROVISIONER: &str = "volume.kubernetes.io/storage-provisioner";
+    /// The same, and as it was called before.
+    pub const PROVISIONERS: [&str; 2] = [PROVISIONER, "volume.beta.kubernetes.io/storage-provisioner"];
+    /// What classes say that make no volumes.
+    pub const NO_PROVISIONER: &str = "kubernetes.io/no-provisioner";
+    /// Annotation of a storage class: it is that of claims that name none.
+    pub const DEFAULT_CLASS: &str = "storageclass.kubernetes.io/is-default-class";
+    /// Annotation of a snapshot class: of several of one driver, it is the one that counts.
+    pub const DEFAULT_SNAPSHOT_CLASS: &str = "snapshot.storage.kubernetes.io/is-default-class";
 }
 
 /// Finalizers of the garbage collector (`metav1` of k8s.io/apimachinery), and of what is in use (`pkg/volume/util` of Kubernetes).

@@ -10,6 +10,7 @@ use std::collections::BTreeSet;
 
 use carrack_engine::Rng;
 use carrack_types::volume::{SELECTED_NODE, UNIQUE_NAME, csi_unique_name};
+use carrack_types::well_known::storage::{PROVISIONED_BY, PROVISIONER};
 use serde_json::{Value, json};
 
 use super::api::{Api, Path, is_deleting, text, uid};
@@ -18,8 +19,6 @@ use super::checks::{demand, is_over};
 const DRIVER: &str = "disks.example.com";
 /// The class of the driver's volumes.
 pub const CLASS: &str = "disks";
-const PROVISIONER: &str = "volume.kubernetes.io/storage-provisioner";
-const PROVISIONED_BY: &str = "pv.kubernetes.io/provisioned-by";
 /// The driver's finalizer: an attachment is there until it has been undone.
 const DETACHES: &str = "external-attacher/disks-example-com";
 

@@ -17,22 +17,20 @@ use carrack_engine::{Controller, EventRecord, Key, Plan, Setup, Source, Time, Vi
 use carrack_types::pod::is_terminal;
 use carrack_types::quantity::Quantity;
 use carrack_types::resource::{Kind as _, Object as _};
-use carrack_types::volume::{SELECTED_NODE, is_default_class};
+use carrack_types::volume::{SELECTED_NODE, class_of_claim, is_default_class};
+use carrack_types::well_known::storage::{
+    BIND_COMPLETED, BOUND_BY_CONTROLLER, CLASS_ANNOTATION, PROVISIONED_BY, PROVISIONERS,
+};
 use k8s_openapi::api::core::v1::{Node, PersistentVolume, PersistentVolumeClaim, Pod};
 use k8s_openapi::api::storage::v1::{StorageClass, VolumeAttachment};
 use serde_json::{Value, json};
 
 use super::attach::{BY_VOLUME, by_volume, unique_name};
 use super::told::{names_in_use, reports_in_use};
-use super::{class_of_claim, class_of_volume, is_bound_to, matching};
+use super::{class_of_volume, is_bound_to, matching};
 use crate::Planted;
 use crate::pods::{self, BY_CLAIM};
 
-const BIND_COMPLETED: &str = "pv.kubernetes.io/bind-completed";
-const BOUND_BY_CONTROLLER: &str = "pv.kubernetes.io/bound-by-controller";
-const PROVISIONED_BY: &str = "pv.kubernetes.io/provisioned-by";
-const PROVISIONER: [&str; 2] =
-    ["volume.beta.kubernetes.io/storage-provisioner", "volume.kubernetes.io/storage-provisioner"];
 /// What provisioners are called that upstream had built in. `kubernetes.io/no-provisioner` is none of them either.
 const BUILT_IN: &str = "kubernetes.io/";
 /// How large a volume's file system is, where that has not been made as large as the volume since the claim before.
@@ -210,8 +208,7 @@ fn first_consumer(claim: &PersistentVolumeClaim, view: &View<'_>) -> EventRecord
 
 /// Whether a claim says nothing of a class. One that names none (`""`) wants none.
 fn has_no_class(claim: &PersistentVolumeClaim) -> bool {
-    claim.annotation(super::CLASS_ANNOTATION).is_none()
-        && claim.spec.as_ref().is_none_or(|s| s.storage_class_name.is_none())
+    claim.annotation(CLASS_ANNOTATION).is_none() && claim.spec.as_ref().is_none_or(|s| s.storage_class_name.is_none())
 }
 
 fn is_default(class: &StorageClass) -> bool {
@@ -247,11 +244,11 @@ fn provision(claim: &PersistentVolumeClaim, class: Option<&StorageClass>) -> Pla
         class.provisioner
     );
     let plan = pending(claim, EventRecord::normal(claim, "ExternalProvisioning", why));
-    if PROVISIONER.iter().all(|key| claim.annotation(key) == Some(&class.provisioner)) {
+    if PROVISIONERS.iter().all(|key| claim.annotation(key) == Some(&class.provisioner)) {
         return plan;
     }
     let mut patch = json!({});
-    for key in PROVISIONER {
+    for key in PROVISIONERS {
         patch["metadata"]["annotations"][key] = class.provisioner.clone().into();
     }
     // The status write changes the claim's resourceVersion; the annotation comes with the next look.

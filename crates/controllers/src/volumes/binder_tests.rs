@@ -365,7 +365,7 @@ fn claims_that_came_before_the_default_class_get_it() {
         c
     };
     let mut annotated = unclassed();
-    annotated["metadata"]["annotations"][super::super::CLASS_ANNOTATION] = "".into();
+    annotated["metadata"]["annotations"][CLASS_ANNOTATION] = "".into();
     let mut of_none = volume_of(Value::Null, "Available", "Retain", json!({}));
     of_none["spec"]["storageClassName"] = "".into();
     let takes = |name: &str| vec![format!("patch ns/c storageClassName={name}")];

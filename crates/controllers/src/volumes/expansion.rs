@@ -7,10 +7,11 @@ use std::collections::BTreeMap;
 use carrack_engine::{Controller, EventRecord, Key, Plan, Setup, Time, View};
 use carrack_types::quantity::Quantity;
 use carrack_types::resource::Object as _;
+use carrack_types::volume::requested;
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
 use serde_json::json;
 
-use super::{capacity, is_bound_to, requested};
+use super::{capacity, is_bound_to};
 
 const CONDITIONS: [&str; 4] = ["Resizing", "FileSystemResizePending", "ControllerResizeError", "NodeResizeError"];
 

@@ -5,9 +5,10 @@ use std::sync::Arc;
 
 use carrack_types::resource::Object as _;
 use carrack_types::selector::selects;
+use carrack_types::volume::{class_of_claim, requested};
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
 
-use super::{capacity, class_of_claim, class_of_volume, requested};
+use super::{capacity, class_of_volume};
 
 /// `Filesystem` where nothing is said.
 fn mode(mode: Option<&String>) -> &str {

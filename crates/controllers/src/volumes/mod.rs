@@ -17,6 +17,7 @@ mod told;
 
 use carrack_types::quantity::Quantity;
 use carrack_types::resource::Object as _;
+use carrack_types::well_known::storage::CLASS_ANNOTATION;
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
 
 pub use attach::AttachDetach;
@@ -26,29 +27,12 @@ pub use expansion::Expansion;
 pub use inline::InlineAttachDetach;
 pub use protection::{AttributesClassProtection, ClaimProtection, VolumeProtection};
 
-/// The annotation that named a class before there was a field for it.
-pub(crate) const CLASS_ANNOTATION: &str = "volume.beta.kubernetes.io/storage-class";
-
-/// What a claim's storage class is called; empty for none.
-pub(crate) fn class_of_claim(claim: &PersistentVolumeClaim) -> &str {
-    claim
-        .annotation(CLASS_ANNOTATION)
-        .or_else(|| claim.spec.as_ref().and_then(|s| s.storage_class_name.as_deref()))
-        .unwrap_or_default()
-}
-
 /// What a volume's storage class is called; empty for none.
 pub(crate) fn class_of_volume(volume: &PersistentVolume) -> &str {
     volume
         .annotation(CLASS_ANNOTATION)
         .or_else(|| volume.spec.as_ref().and_then(|s| s.storage_class_name.as_deref()))
         .unwrap_or_default()
-}
-
-/// How much a claim asks for.
-pub(crate) fn requested(claim: &PersistentVolumeClaim) -> Quantity {
-    let requests = claim.spec.as_ref().and_then(|s| s.resources.as_ref()).and_then(|r| r.requests.as_ref());
-    requests.and_then(|r| r.get("storage")).and_then(|q| Quantity::try_from(q).ok()).unwrap_or_default()
 }
 
 /// How much a volume holds.

@@ -40,12 +40,8 @@ pub(crate) struct Counts {
     probes: BTreeMap<ProbeCount, u64>,
     /// From so many on it is looked again whose pods are gone.
     prune_at: usize,
-    /// How many pods had to go, by what for.
-    evictions: BTreeMap<&'static str, u64>,
     /// What is counted by a word.
     tallies: BTreeMap<(Tally, String), u64>,
-    /// How many containers were started, by type.
-    containers: BTreeMap<&'static str, u64>,
     /// How long images took to be pulled, by upstream's words for their sizes.
     pulls: Histograms<&'static str>,
     /// How long pods took to run.
@@ -63,16 +59,8 @@ pub(crate) fn count(counts: &SharedCounts, what: Counted, pods: &Published) {
     let mut counts = counts.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
     let probe = match what {
         Counted::Probe(probe) => probe,
-        Counted::Eviction(signal) => {
-            *counts.evictions.entry(signal).or_default() += 1;
-            return;
-        }
         Counted::Tally(tally, word) => {
             *counts.tallies.entry((tally, word)).or_default() += 1;
-            return;
-        }
-        Counted::Container(kind) => {
-            *counts.containers.entry(kind).or_default() += 1;
             return;
         }
         Counted::ImagePull(bytes, took) => {
@@ -221,19 +209,9 @@ impl Backend for Node {
         counts.probes.iter().map(|(probe, count)| (probe.clone(), *count)).collect()
     }
 
-    fn evictions(&self) -> Vec<(&'static str, u64)> {
-        let counts = self.counts.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        counts.evictions.iter().map(|(signal, count)| (*signal, *count)).collect()
-    }
-
     fn tallies(&self) -> Vec<((Tally, String), u64)> {
         let counts = self.counts.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         counts.tallies.iter().map(|(of, count)| (of.clone(), *count)).collect()
-    }
-
-    fn started_containers(&self) -> Vec<(&'static str, u64)> {
-        let counts = self.counts.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        counts.containers.iter().map(|(kind, count)| (*kind, *count)).collect()
     }
 
     fn image_pulls(&self) -> Vec<(&'static str, Histogram)> {

@@ -22,7 +22,7 @@ use super::worker::{Lane, PodRuntime, Step, Worker};
 use super::{Fx, KubeletCore, Owner, PodOp, show};
 use crate::allocation::carried;
 use crate::devices::NextStep;
-use crate::effects::{Counted, In, Op, OpError, OpId, Outcome, Reply};
+use crate::effects::{Counted, In, Op, OpError, OpId, Outcome, Reply, Tally};
 use crate::planted::Planted;
 use crate::pods::backoff::MAX;
 use crate::pods::plan::{Start, newest};
@@ -369,7 +369,7 @@ impl KubeletCore {
                     Some(ContainerKind::Ephemeral) => "ephemeral_container",
                     _ => "container",
                 };
-                show(Op::Count(Counted::Container(kind)), fx);
+                show(Op::Count(Counted::Tally(Tally::Started, kind.to_owned())), fx);
                 lane.op = self.lane_op(uid, name, Op::StartContainer(container.clone()), fx);
                 lane.step = Step::Start { id: container };
                 true

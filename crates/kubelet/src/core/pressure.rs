@@ -176,7 +176,7 @@ impl KubeletCore {
     /// Ends a pod, and says why. It is disrupted where that is not of its own doing.
     pub(super) fn evict(&mut self, now: Time, w: &mut Worker, eviction: Eviction, fx: &mut Fx) {
         let Eviction { signal, message, grace_s, disrupts, annotations } = eviction;
-        show(Op::Count(Counted::Eviction(signal)), fx);
+        show(Op::Count(Counted::Tally(Tally::Evicted, signal.to_owned())), fx);
         self.end_annotated(now, w, Ended { reason: EVICTED.into(), message, disrupts }, grace_s, annotations, fx);
     }
 

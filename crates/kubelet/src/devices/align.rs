@@ -75,7 +75,7 @@ impl Devices {
 
     /// Healthy devices that nobody holds but containers of this pod of which `again` holds.
     pub(super) fn free(&self, resource: &str, uid: &Uid, again: impl Fn(&String) -> bool) -> BTreeSet<String> {
-        let others = self.held(resource, Some(uid));
+        let others = self.held_by_others(resource, uid);
         let own = self.taken_by(resource, uid, |name| !again(name));
         let healthy = self.resources.get(resource).into_iter().flat_map(|r| r.devices.values()).filter(|d| d.healthy);
         healthy.map(|d| &d.id).filter(|id| !others.contains(id) && !own.contains(*id)).cloned().collect()

@@ -325,16 +325,11 @@ impl Devices {
             .collect()
     }
 
-    /// How many devices of a resource other pods hold.
-    #[must_use]
-    pub fn held_by_others(&self, resource: &str, uid: &str) -> usize {
-        self.held(resource, Some(uid)).len()
-    }
-
-    fn held(&self, resource: &str, except: Option<&str>) -> BTreeSet<&String> {
+    /// The devices of a resource that other pods hold.
+    fn held_by_others(&self, resource: &str, uid: &str) -> BTreeSet<&String> {
         self.allocations
             .iter()
-            .filter(|(uid, _)| except != Some(uid.as_ref()))
+            .filter(|(other, _)| ***other != *uid)
             .flat_map(|(_, containers)| containers.values())
             .filter_map(|by_resource| by_resource.get(resource))
             .flat_map(|a| &a.ids)
@@ -425,7 +420,7 @@ impl Devices {
                 }
                 // None of them exists any more, and the container does not run: others will do.
             }
-            let taken = self.held(resource, Some(uid));
+            let taken = self.held_by_others(resource, uid);
             let own: BTreeSet<&String> = self
                 .allocations
                 .get(uid)

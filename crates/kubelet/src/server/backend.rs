@@ -98,18 +98,8 @@ pub trait Backend: Send + Sync + 'static {
         Vec::new()
     }
 
-    /// How many pods had to go since the kubelet started, by what for.
-    fn evictions(&self) -> Vec<(&'static str, u64)> {
-        Vec::new()
-    }
-
     /// What was counted by a word each since the kubelet started.
     fn tallies(&self) -> Vec<((Tally, String), u64)> {
-        Vec::new()
-    }
-
-    /// How many containers were started since the kubelet started, by upstream's names for their types.
-    fn started_containers(&self) -> Vec<(&'static str, u64)> {
         Vec::new()
     }
 

@@ -80,9 +80,8 @@ pub(super) async fn handle(session: &Session, route: Route, request: Request<Inc
                 + &metrics::cpus(&backend.cpus())
                 + &metrics::memory(&backend.memory())
                 + &metrics::resizes(&backend.resize_counts())
-                + &metrics::evictions(&backend.evictions())
                 + &metrics::tallies(&backend.tallies())
-                + &metrics::starts(&backend.started_containers(), &backend.image_pulls(), &backend.pod_starts())
+                + &metrics::starts(&backend.image_pulls(), &backend.pod_starts())
                 + &shared.asked.text()
                 + &shared.settings.process.map(|page| page()).unwrap_or_default();
             let runtime = metrics::runtime(&backend.runtime_operations());

@@ -130,14 +130,6 @@ pub(super) fn volumes(all: &[VolumeStats]) -> String {
     page.0
 }
 
-/// What `/metrics` says of pods that had to go.
-pub(super) fn evictions(counts: &[(&'static str, u64)]) -> String {
-    let mut page = Page::default();
-    let help = "[ALPHA] Cumulative number of pod evictions by eviction signal";
-    page.counter("kubelet_evictions", help, "eviction_signal", counts.iter().copied());
-    page.0
-}
-
 /// `/metrics/probes`.
 pub(super) fn probes(counts: &[(ProbeCount, u64)]) -> String {
     let mut page = Page::default();
@@ -336,18 +328,6 @@ mod tests {
                 let line = format!("kubelet_http_requests_duration_seconds_bucket{{{of},le=\"{bound}\"}} {count}\n");
                 assert!(page.contains(&line), "{line} is missing of\n{page}");
             }
-        }
-    }
-
-    #[test]
-    fn who_had_to_go_is_told_by_what_for() {
-        let page = evictions(&[("emptydirfs.limit", 2), ("memory.available", 1)]);
-        for line in [
-            "# TYPE kubelet_evictions counter",
-            "kubelet_evictions{eviction_signal=\"emptydirfs.limit\"} 2",
-            "kubelet_evictions{eviction_signal=\"memory.available\"} 1",
-        ] {
-            assert!(page.lines().any(|l| l == line), "{line} is missing of\n{page}");
         }
     }
 

@@ -1,8 +1,8 @@
 //! The features that this kubelet declares of its node (`pkg/kubelet/kubelet_node_declared_features.go` and
 //! `k8s.io/component-helpers/nodedeclaredfeatures/features`).
 //!
-//! The scheduler gives pods that need one to no node without it, this kubelet takes none, and upstream's API server lets no pod on
-//! it be resized in a way that it does not declare.
+//! The scheduler gives pods that need one to no node without it, this kubelet takes none, and the API server lets no pod on it be
+//! resized in a way that it does not declare.
 
 use carrack_types::declared::{GUARANTEED_CPU_RESIZE, POD_RESOURCES_RESIZE, RESTART_ALL_CONTAINERS};
 

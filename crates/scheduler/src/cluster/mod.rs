@@ -533,10 +533,6 @@ impl Cluster {
         }
         fresh
     }
-    /// Whatever was computed must be computed anew.
-    pub fn start_over(&mut self) {
-        self.epoch += 1;
-    }
 }
 
 fn count_term(counts: &mut BTreeMap<u32, u32>, value: Option<u32>, by: u32, add: bool) {

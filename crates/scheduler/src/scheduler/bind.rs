@@ -21,6 +21,7 @@ use std::time::Duration;
 use carrack_engine::{ApiError, ApiRequest, ApiResponse, ContentType, Delta, Effects, EventRecord, Time, TimerId};
 use carrack_types::resource::{Kind as _, Object as _};
 use carrack_types::volume::SELECTED_NODE;
+use carrack_types::well_known::storage::BOUND_BY_CONTROLLER;
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
 use serde_json::json;
 
@@ -196,7 +197,7 @@ impl Scheduler {
             // Where somebody else has promised it, who takes it from the claim leaves that promise
             // (component-helpers/storage/volume, `GetBindVolumeToClaim`).
             if claim_of(volume).is_none() {
-                patch["metadata"]["annotations"] = json!({"pv.kubernetes.io/bound-by-controller": "yes"});
+                patch["metadata"]["annotations"] = json!({BOUND_BY_CONTROLLER: "yes"});
             }
             requests.push(ApiRequest::patch(
                 &PersistentVolume::resource(),

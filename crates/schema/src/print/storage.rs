@@ -1,6 +1,7 @@
 //! The cells of volumes and their classes.
 
 use carrack_types::volume::is_default_class;
+use carrack_types::well_known::storage::CLASS_ANNOTATION;
 use serde_json::Value;
 
 use super::access::{Row, list, text};
@@ -48,7 +49,7 @@ pub(super) fn claim(row: Row<'_>) -> Vec<Value> {
 }
 
 fn storage_class<'a>(row: Row<'a>) -> &'a str {
-    let annotation = row.map("metadata.annotations").and_then(|a| a.get("volume.beta.kubernetes.io/storage-class"));
+    let annotation = row.map("metadata.annotations").and_then(|a| a.get(CLASS_ANNOTATION));
     annotation.and_then(Value::as_str).unwrap_or(row.text("spec.storageClassName"))
 }
 

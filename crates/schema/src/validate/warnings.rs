@@ -10,6 +10,7 @@ mod pod;
 
 use std::collections::BTreeSet;
 
+use carrack_types::well_known::storage::CLASS_ANNOTATION;
 use serde_json::{Map, Value};
 
 use super::alike::same;
@@ -54,10 +55,8 @@ type Row = (&'static str, Caution);
 
 const FRACTIONAL: Caution = Caution::PartsOfBytes(&["memory", "ephemeral-storage"]);
 const FRACTIONAL_STORAGE: Caution = Caution::PartsOfBytes(&["storage"]);
-const STORAGE_CLASS: Caution = Caution::Key(
-    "volume.beta.kubernetes.io/storage-class",
-    "deprecated since v1.8; use \"storageClassName\" attribute instead",
-);
+const STORAGE_CLASS: Caution =
+    Caution::Key(CLASS_ANNOTATION, "deprecated since v1.8; use \"storageClassName\" attribute instead");
 const GONE_IN_1_16: Caution = Caution::Given("deprecated in v1.11, non-functional in v1.16+");
 const GONE_IN_1_22: Caution = Caution::Given("deprecated in v1.16, non-functional in v1.22+");
 const GONE_IN_1_25: Caution = Caution::Given("deprecated in v1.22, non-functional in v1.25+");

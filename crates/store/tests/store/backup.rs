@@ -50,6 +50,9 @@ fn a_backup_is_of_one_revision_whatever_happens_meanwhile() {
     assert_eq!(backup::verify(&file).expect("whole"), summary);
     let target = dir.path().join("store");
     assert_eq!(backup::restore(&file, &target).expect("restored"), summary);
+    // Whoever is refused hears of what, and needs no more words around it.
+    let refused = backup::restore(&file, &target).expect_err("a store is there");
+    assert_eq!(refused.to_string(), format!("cannot restore into {}", target.display()));
     assert_eq!(backup::check(&target).expect("sound").entries, 1199);
 
     let restored = EmbeddedStore::open(&target, Options::default()).expect("it opens");

@@ -1,7 +1,7 @@
 //! Pods and images that go: the node runs low, or a pod keeps more than it may.
 
 use super::*;
-use crate::effects::Counted;
+use crate::effects::{Counted, Tally};
 
 #[test]
 fn a_node_low_on_memory_ends_the_pod_that_uses_most_and_takes_no_more() {
@@ -147,7 +147,8 @@ fn an_image_that_stays_saves_no_pod() {
     assert_eq!((&p["phase"], &p["reason"]), (&json!("Failed"), &json!("Evicted")), "{p}");
     let unused = |op: &Op| matches!(op, Op::RemoveImage(id) if id == "sha256:unused");
     assert_eq!(w.asked.iter().filter(|(_, op)| unused(op)).count(), 1);
-    let counted = |op: &Op| matches!(op, Op::Count(Counted::Eviction("nodefs.available")));
+    let counted =
+        |op: &Op| matches!(op, Op::Count(Counted::Tally(Tally::Evicted, signal)) if signal == "nodefs.available");
     assert_eq!(w.asked.iter().filter(|(_, op)| counted(op)).count(), 1);
 }
 

@@ -1,7 +1,7 @@
 //! The way of a container up and down: what waits for what, images, hooks, and the order of the end.
 
 use super::*;
-use crate::effects::{Counted, NetAction};
+use crate::effects::{Counted, NetAction, Tally};
 use crate::runtime::ContainerState;
 use crate::status::pod::READY_TO_START;
 
@@ -654,10 +654,10 @@ fn starts_are_counted_once() {
     });
     assert!(matches!(pods.as_slice(), [(_, took)] if *took < Duration::from_secs(5)), "{pods:?}");
     let containers = w.saw(|op| match op {
-        Op::Count(Counted::Container(kind)) => Some(*kind),
+        Op::Count(Counted::Tally(Tally::Started, kind)) => Some(kind.clone()),
         _ => None,
     });
-    let kinds: Vec<&str> = containers.into_iter().map(|(_, kind)| kind).collect();
+    let kinds: Vec<&str> = containers.iter().map(|(_, kind)| kind.as_str()).collect();
     assert_eq!(kinds, ["init_container", "container"]);
     let pulls = w.saw(|op| match op {
         Op::Count(Counted::ImagePull(bytes, _)) => Some(*bytes),

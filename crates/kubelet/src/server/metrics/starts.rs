@@ -1,17 +1,11 @@
-//! What `/metrics` says of pods and containers that were started, under upstream's names (`pkg/kubelet/metrics/metrics.go`).
+//! What `/metrics` says of how long it took to start pods, under upstream's names (`pkg/kubelet/metrics/metrics.go`).
 
 use super::Page;
 use crate::adapters::storage_times::Histogram;
 
-/// The page, of containers by their types, of how long images took by their sizes, and of how long pods did.
-pub(in crate::server) fn starts(
-    containers: &[(&'static str, u64)],
-    pulls: &[(&'static str, Histogram)],
-    pods: &Histogram,
-) -> String {
+/// The page, of how long images took by their sizes, and of how long pods did.
+pub(in crate::server) fn starts(pulls: &[(&'static str, Histogram)], pods: &Histogram) -> String {
     let mut page = Page::default();
-    let help = "[ALPHA] Cumulative number of containers started";
-    page.counter("kubelet_started_containers_total", help, "container_type", containers.iter().copied());
     let name = "kubelet_image_pull_duration_seconds";
     page.family(name, "histogram", "[ALPHA] Duration in seconds to pull an image.");
     for (size, times) in pulls {
@@ -47,10 +41,8 @@ mod tests {
         let times = Histograms::<()>::default();
         times.ended((), Duration::from_millis(700));
         let all = times.all();
-        let page = starts(&[("container", 3), ("init_container", 1)], &[("0-10MB", all[0].1)], &all[0].1);
+        let page = starts(&[("0-10MB", all[0].1)], &all[0].1);
         for line in [
-            "kubelet_started_containers_total{container_type=\"container\"} 3",
-            "kubelet_started_containers_total{container_type=\"init_container\"} 1",
             "kubelet_image_pull_duration_seconds_bucket{image_size_in_bytes=\"0-10MB\",le=\"1\"} 1",
             "kubelet_pod_start_duration_seconds_bucket{le=\"0.5\"} 0",
             "kubelet_pod_start_duration_seconds_bucket{le=\"1\"} 1",

@@ -30,6 +30,18 @@ pub(in crate::server) fn tallies(all: &[((Tally, String), u64)]) -> String {
             "resource_name",
             "[ALPHA] Cumulative number of device plugin registrations. Broken down by resource name.",
         ),
+        (
+            Tally::Evicted,
+            "kubelet_evictions",
+            "eviction_signal",
+            "[ALPHA] Cumulative number of pod evictions by eviction signal",
+        ),
+        (
+            Tally::Started,
+            "kubelet_started_containers_total",
+            "container_type",
+            "[ALPHA] Cumulative number of containers started",
+        ),
     ];
     let mut page = Page::default();
     for (of, name, label, help) in families {
@@ -50,6 +62,9 @@ mod tests {
             ((Tally::Rejected, "OutOfcpu".into()), 2),
             ((Tally::Collected, "age".into()), 3),
             ((Tally::Registered, "example.com/x".into()), 1),
+            ((Tally::Evicted, "emptydirfs.limit".into()), 2),
+            ((Tally::Evicted, "memory.available".into()), 1),
+            ((Tally::Started, "init_container".into()), 1),
         ]);
         for line in [
             "# TYPE kubelet_preemptions counter",
@@ -57,9 +72,12 @@ mod tests {
             "kubelet_admission_rejections_total{reason=\"OutOfcpu\"} 2",
             "kubelet_image_garbage_collected_total{reason=\"age\"} 3",
             "kubelet_device_plugin_registration_total{resource_name=\"example.com/x\"} 1",
+            "kubelet_evictions{eviction_signal=\"emptydirfs.limit\"} 2",
+            "kubelet_evictions{eviction_signal=\"memory.available\"} 1",
+            "kubelet_started_containers_total{container_type=\"init_container\"} 1",
         ] {
             assert!(page.lines().any(|l| l == line), "{line} is missing of\n{page}");
         }
-        assert_eq!(page.lines().count(), 12, "{page}");
+        assert_eq!(page.lines().count(), 19, "{page}");
     }
 }

@@ -8,7 +8,8 @@ use carrack_types::placement::selector_matches;
 use carrack_types::quantity::Quantity;
 use carrack_types::resource::Object as _;
 use carrack_types::selector::selects;
-use carrack_types::volume::SELECTED_NODE;
+use carrack_types::volume::{SELECTED_NODE, class_of_claim, requested};
+use carrack_types::well_known::storage::{BIND_COMPLETED, NO_PROVISIONER};
 use k8s_openapi::api::core::v1::{Node, PersistentVolume, PersistentVolumeClaim};
 use k8s_openapi::api::storage::v1::StorageClass;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
@@ -16,24 +17,16 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 use super::Plan;
 use crate::cluster::{ObjectName, Objects};
 
-const BIND_COMPLETED_ANNOTATION: &str = "pv.kubernetes.io/bind-completed";
-const NO_PROVISIONER: &str = "kubernetes.io/no-provisioner";
-
 /// Whether a claim has its volume for good.
 #[must_use]
 pub fn is_bound(claim: &PersistentVolumeClaim) -> bool {
     let volume = claim.spec.as_ref().and_then(|s| s.volume_name.as_deref()).unwrap_or_default();
-    !volume.is_empty() && claim.annotation(BIND_COMPLETED_ANNOTATION).is_some()
-}
-
-fn class_name(claim: &PersistentVolumeClaim) -> &str {
-    let annotation = claim.annotation("volume.beta.kubernetes.io/storage-class");
-    annotation.or_else(|| claim.spec.as_ref()?.storage_class_name.as_deref()).unwrap_or_default()
+    !volume.is_empty() && claim.annotation(BIND_COMPLETED).is_some()
 }
 
 /// The class of a claim.
 pub(super) fn class<'a>(claim: &PersistentVolumeClaim, objects: &'a Objects) -> Option<&'a Arc<StorageClass>> {
-    Objects::global(&objects.classes, class_name(claim))
+    Objects::global(&objects.classes, class_of_claim(claim))
 }
 
 /// Whether a claim waits for its first consumer.
@@ -60,7 +53,7 @@ impl Delayed {
     /// Looks up what could be a claim's volume.
     pub fn of(claim: &Arc<PersistentVolumeClaim>, objects: &Objects) -> Self {
         let name: ObjectName = (claim.namespace().to_owned(), claim.name().to_owned());
-        let size = size_of(claim);
+        let size = requested(claim);
         // Nobody chooses for one whose volume is being made already.
         let is_open = claim.annotation(SELECTED_NODE).is_none();
         let (volumes, is_promised) = if is_open { suiting(claim, &name, size, objects) } else { (Vec::new(), false) };
@@ -111,11 +104,6 @@ pub fn plan(claims: &[Delayed], node: &Node, objects: &Objects) -> Result<Plan, 
     Ok(plan)
 }
 
-fn size_of(claim: &PersistentVolumeClaim) -> Quantity {
-    let requests = claim.spec.as_ref().and_then(|s| s.resources.as_ref()).and_then(|r| r.requests.as_ref());
-    requests.and_then(|r| r.get("storage")).and_then(|q| Quantity::try_from(q).ok()).unwrap_or_default()
-}
-
 /// The volumes that suit a claim where they can be reached, the smallest first. Where some are meant for it these alone, as is
 /// told: also where they cannot be reached the claim takes no others, of which it would have one too many
 /// (component-helpers/storage/volume, `FindMatchingVolume`).
@@ -126,7 +114,7 @@ fn suiting(
     objects: &Objects,
 ) -> (Vec<Arc<PersistentVolume>>, bool) {
     let Some(wanted) = &claim.spec else { return (Vec::new(), false) };
-    let class = class_name(claim);
+    let class = class_of_claim(claim);
     let mode = |mode: &Option<String>| mode.clone().unwrap_or_else(|| "Filesystem".to_owned());
     let mut found: Vec<(bool, Quantity, &Arc<PersistentVolume>)> = Vec::new();
     for volume in objects.volumes.values() {
