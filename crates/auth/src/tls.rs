@@ -8,8 +8,8 @@
 //! A handshake asks no more, so that who shows a certificate that is worth nothing is answered; a caller is made of one
 //! by [`Clients`] alone, which verifies it.
 
+mod offered;
 mod old;
-mod terms;
 mod verify;
 
 use std::sync::{Arc, PoisonError, RwLock};
@@ -27,8 +27,9 @@ use crate::authn::{CertificateError, caller_of_certificate, until_unix_s};
 use crate::caller::Caller;
 use crate::pki::KeyPairPem;
 
-pub use terms::Terms;
 use verify::{Trusting, Unjudged, Unverified};
+
+pub use offered::{OfferError, Offered};
 
 /// Why TLS cannot be set up.
 #[derive(Debug, thiserror::Error)]
@@ -210,19 +211,19 @@ impl Clients {
 /// # Errors
 /// When the authority cannot be used.
 pub fn server_config(certificate: Arc<Reloadable>, client_ca_pem: &str) -> Result<ServerTls, TlsError> {
-    server_config_on(&Terms::default(), certificate, client_ca_pem)
+    server_config_offering(certificate, client_ca_pem, &Offered::default())
 }
 
-/// As [`server_config`], but no more is spoken than these terms allow.
+/// As [`server_config`], of less than all versions and suites.
 ///
 /// # Errors
 /// When the authority cannot be used.
-pub fn server_config_on(
-    terms: &Terms,
+pub fn server_config_offering(
     certificate: Arc<Reloadable>,
     client_ca_pem: &str,
+    offered: &Offered,
 ) -> Result<ServerTls, TlsError> {
-    server(terms, certificate, client_ca_pem, |verifier| Arc::new(Unjudged(verifier)))
+    server(certificate, client_ca_pem, offered, |verifier| Arc::new(Unjudged(verifier)))
 }
 
 /// As [`server_config`], but connections without a client certificate of `client_ca_pem` are refused: for servers that
@@ -231,7 +232,7 @@ pub fn server_config_on(
 /// # Errors
 /// When the authority cannot be used.
 pub fn mutual_server_config(certificate: Arc<Reloadable>, client_ca_pem: &str) -> Result<ServerTls, TlsError> {
-    server(&Terms::default(), certificate, client_ca_pem, |verifier| verifier)
+    server(certificate, client_ca_pem, &Offered::default(), |verifier| verifier)
 }
 
 /// A server's TLS that asks nobody for a certificate: for servers that whoever can reach them may ask.
@@ -247,15 +248,15 @@ pub fn open_server_config(certificate: Arc<Reloadable>) -> Result<ServerConfig, 
 
 /// `at_handshake` makes of who finds out about clients who is asked about them in the handshake.
 fn server(
-    terms: &Terms,
     certificate: Arc<Reloadable>,
     client_ca_pem: &str,
+    offered: &Offered,
     at_handshake: impl FnOnce(Arc<dyn ClientCertVerifier>) -> Arc<dyn ClientCertVerifier>,
 ) -> Result<ServerTls, TlsError> {
     let authorities = authorities(client_ca_pem)?;
     let verifier = WebPkiClientVerifier::builder_with_provider(roots(&authorities)?, provider()).build()?;
-    let mut config = ServerConfig::builder_with_provider(terms.provider())
-        .with_protocol_versions(terms.versions())?
+    let mut config = ServerConfig::builder_with_provider(offered.of(&provider()))
+        .with_protocol_versions(offered.versions())?
         .with_client_cert_verifier(at_handshake(Arc::clone(&verifier)))
         .with_cert_resolver(certificate);
     // Who takes up an earlier session again shows no certificate anew: it may have expired since, or been replaced.

@@ -13,10 +13,10 @@ use carrack_auth::Caller;
 use carrack_auth::kubeconfig::Kubeconfig;
 use carrack_auth::pki::{Identity, KeyPairPem, Pki, Sans, Server};
 use carrack_auth::tls::{
-    Reloadable, ServerTls, Terms, Trust, client_config, mutual_server_config, server_config, server_config_on,
+    Offered, Reloadable, ServerTls, Trust, client_config, mutual_server_config, server_config, server_config_offering,
 };
 use rcgen::{BasicConstraints, CertificateParams, ExtendedKeyUsagePurpose, IsCa, KeyPair, SigningKey as _};
-use rustls::{ClientConfig, ClientConnection, HandshakeKind, ServerConnection, StreamOwned};
+use rustls::{ClientConfig, ClientConnection, HandshakeKind, RootCertStore, ServerConnection, StreamOwned};
 use rustls_pki_types::CertificateDer;
 use rustls_pki_types::pem::PemObject as _;
 use tempfile::TempDir;
@@ -53,6 +53,19 @@ impl Cluster {
     fn client(&self, pair: Option<&KeyPairPem>) -> ClientConfig {
         let pair = pair.map(|p| Reloadable::new(p).expect("usable"));
         client_config(Trust::Authorities(self.pki.ca_pem()), pair).expect("a configuration")
+    }
+
+    /// A client that speaks no newer version than 1.2.
+    fn old_client(&self) -> ClientConfig {
+        let mut roots = RootCertStore::empty();
+        for authority in CertificateDer::pem_slice_iter(self.pki.ca_pem().as_bytes()) {
+            roots.add(authority.expect("PEM")).expect("usable");
+        }
+        ClientConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()))
+            .with_protocol_versions(&[&rustls::version::TLS12])
+            .expect("a version")
+            .with_root_certificates(roots)
+            .with_no_client_auth()
     }
 
     fn identity(&self, identity: &Identity) -> KeyPairPem {
@@ -159,6 +172,19 @@ fn who_comes_again_shows_its_certificate_again() {
     for time in ["first", "second"] {
         let met = meet(server.clone(), client.clone(), "localhost").expect("they meet");
         assert_eq!(met.kind, Some(HandshakeKind::Full), "the {time} time");
+    }
+}
+
+#[test]
+fn a_server_offers_what_it_is_told_to() {
+    let c = cluster(now_unix_s());
+    for (oldest, suites, takes_old) in
+        [("", vec![], true), ("VersionTLS13", vec![], false), ("", vec!["TLS_AES_128_GCM_SHA256".to_owned()], false)]
+    {
+        let offered = Offered::named(oldest, &suites).expect("it is known");
+        let server = server_config_offering(c.serving(), c.pki.ca_pem(), &offered).expect("a configuration");
+        meet(server.clone(), c.client(None), "localhost").expect("the newest version is always there");
+        assert_eq!(meet(server, c.old_client(), "localhost").is_ok(), takes_old, "{oldest} {suites:?}");
     }
 }
 
@@ -281,33 +307,6 @@ fn a_certificate_is_exchanged_while_in_use() {
     assert_ne!(first, second);
     let mismatched = KeyPairPem { key: c.identity(&Identity::Admin).key, ..c.identity(&Identity::Scheduler) };
     assert!(reloadable.replace(&mismatched).is_err(), "the key is another one's");
-}
-
-/// With a client that knows nothing newer than TLS 1.2.
-#[test]
-fn a_server_speaks_no_more_than_it_is_told() {
-    let c = cluster(now_unix_s());
-    let older = || {
-        let mut roots = rustls::RootCertStore::empty();
-        roots.add(CertificateDer::from_pem_slice(c.pki.ca_pem().as_bytes()).expect("PEM")).expect("an authority");
-        let provider = Arc::new(rustls::crypto::ring::default_provider());
-        let builder = ClientConfig::builder_with_provider(provider);
-        let builder = builder.with_protocol_versions(&[&rustls::version::TLS12]).expect("TLS 1.2");
-        builder.with_root_certificates(roots).with_no_client_auth()
-    };
-    let (ecdsa, rsa) = ("TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384", "TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384");
-    for (oldest, ciphers, is_met) in [
-        (None, &[][..], true),
-        (Some("VersionTLS12"), &[ecdsa.to_owned()][..], true),
-        // The server's key is not for that.
-        (None, &[rsa.to_owned()][..], false),
-        (Some("VersionTLS13"), &[][..], false),
-    ] {
-        let terms = Terms::parse(oldest, ciphers).expect("terms");
-        let server = || server_config_on(&terms, c.serving(), c.pki.ca_pem()).expect("a configuration");
-        assert_eq!(meet(server(), older(), "localhost").is_ok(), is_met, "{oldest:?} {ciphers:?}");
-        assert!(meet(server(), c.client(None), "localhost").is_ok(), "{oldest:?} {ciphers:?}");
-    }
 }
 
 #[test]

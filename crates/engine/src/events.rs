@@ -5,7 +5,8 @@
 //! events in a time; the rest are logged alone (client-go's event spam filter does the same).
 //!
 //! Events give way to what they tell of: only a few are written at a time, the others wait their turn, and when too many
-//! wait, new ones are logged alone (client-go's broadcaster drops them too).
+//! wait, new ones are logged alone (client-go's broadcaster drops them too). A recorder may also have a bucket, out of which
+//! each event takes one (the rate limiter of a client of client-go).
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, VecDeque};
@@ -17,7 +18,8 @@ use k8s_openapi::api::core::v1::{Event, EventSource, ObjectReference};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde_json::json;
 
-use crate::{ApiError, ApiRequest, ApiResponse, CallId, ContentType, Effects, Input, Rng, Time, fnv1a};
+use crate::bucket::Bucket;
+use crate::{ApiError, ApiRequest, ApiResponse, CallId, ContentType, Effects, Input, Rng, Time, TimerId, fnv1a};
 
 /// Whether an event is routine or asks for attention.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -166,6 +168,10 @@ pub struct EventRecorder {
     calls: BTreeMap<CallId, InFlight>,
     waiting: VecDeque<InFlight>,
     waiting_bytes: usize,
+    /// How often one may be written, if there is a limit.
+    bucket: Option<Bucket>,
+    /// When the next may.
+    timer: Option<TimerId>,
 }
 
 impl EventRecorder {
@@ -183,7 +189,15 @@ impl EventRecorder {
             calls: BTreeMap::new(),
             waiting: VecDeque::new(),
             waiting_bytes: 0,
+            bucket: None,
+            timer: None,
         }
+    }
+    /// Bounds how often events are written. Its core hands such a recorder timers, too.
+    #[must_use]
+    pub fn paced(mut self, bucket: Option<Bucket>) -> Self {
+        self.bucket = bucket;
+        self
     }
     /// Names the node that events come from.
     #[must_use]
@@ -223,7 +237,9 @@ impl EventRecorder {
             .as_bytes(),
         );
         let name = event_name(r.name.as_deref().unwrap_or_default(), hash);
-        let (is_busy, has_room) = (self.calls.len() >= AT_ONCE, self.has_room());
+        let has_room = self.has_room();
+        // Who waits comes first.
+        let is_busy = !self.waiting.is_empty() || !self.takes_turn(now, fx);
         let series = self.series.entry(name.clone()).or_insert_with(|| {
             self.order.push_back(name.clone());
             Series { count: 0, created: false, waits: false, last: now }
@@ -245,6 +261,19 @@ impl EventRecorder {
             self.waiting_bytes += flight.bytes();
             self.waiting.push_back(flight);
         }
+    }
+
+    /// Takes the turn of one event, if it may be written now; else an answer or a timer says when to try again.
+    fn takes_turn<F>(&mut self, now: Time, fx: &mut Effects<F>) -> bool {
+        if self.calls.len() >= AT_ONCE {
+            return false;
+        }
+        let Some(bucket) = &mut self.bucket else { return true };
+        let taken = bucket.take(now);
+        if let (Err(at), None) = (taken, self.timer) {
+            self.timer = Some(fx.timer(at));
+        }
+        taken.is_ok()
     }
 
     /// Whether one more may wait.
@@ -316,12 +345,17 @@ impl EventRecorder {
         self.calls.insert(id, flight);
     }
 
-    /// Takes an input if it is the reply to one of this recorder's writes.
-    pub fn step<E, F>(&mut self, _now: Time, input: &Input<E>, fx: &mut Effects<F>) -> bool {
-        let Input::Api { id, result } = input else { return false };
-        let Some(flight) = self.calls.remove(id) else { return false };
-        self.answered(flight, result, fx);
-        while self.calls.len() < AT_ONCE {
+    /// Takes an input if it is the reply to one of this recorder's writes, or its timer.
+    pub fn step<E, F>(&mut self, now: Time, input: &Input<E>, fx: &mut Effects<F>) -> bool {
+        match input {
+            Input::Api { id, result } => {
+                let Some(flight) = self.calls.remove(id) else { return false };
+                self.answered(flight, result, fx);
+            }
+            Input::Timer(id) if self.timer == Some(*id) => self.timer = None,
+            _ => return false,
+        }
+        while !self.waiting.is_empty() && self.takes_turn(now, fx) {
             let Some(mut next) = self.waiting.pop_front() else { break };
             self.waiting_bytes = self.waiting_bytes.saturating_sub(next.bytes());
             // The first of its kind may have been written while it waited.

@@ -13,6 +13,7 @@
 //! ```
 
 mod api;
+pub mod bucket;
 mod cache;
 mod controller;
 mod core;

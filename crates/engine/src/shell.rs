@@ -95,6 +95,8 @@ pub trait Doer<F, E>: Send {
     fn clock(&mut self, _: Clock) {}
     /// Called once before the first step, with the place to report events to.
     fn start(&mut self, events: EventSink<E>);
+    /// Called before each step of the core, with the time that the core is told.
+    fn stepping(&mut self, _: Time) {}
     /// Starts an effect; it must not block. Its result goes to the sink.
     fn run(&mut self, effect: F);
 }
@@ -308,6 +310,7 @@ where
 {
     fn step(&mut self, input: Input<C::In>, doer: &mut impl Doer<C::Out, C::In>) -> Result<(), String> {
         let now = self.clock.now();
+        doer.stepping(now);
         self.core.step(now, input, &mut self.fx);
         self.carry_out(now, doer)
     }
@@ -424,6 +427,29 @@ mod tests {
         let (ended, told) = tokio::join!(run, ask);
         assert_eq!((ended, told.as_deref()), (Ok(()), Some("idle 1\n")));
         assert_eq!(asks.text().await, None, "it has ended");
+    }
+
+    /// Hears of the steps of a core.
+    struct Hears(Arc<std::sync::atomic::AtomicU32>);
+
+    impl Doer<Never, Never> for Hears {
+        fn start(&mut self, events: EventSink<Never>) {
+            drop(events);
+        }
+        fn stepping(&mut self, _: Time) {
+            self.0.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        }
+        fn run(&mut self, effect: Never) {
+            match effect {}
+        }
+    }
+
+    #[tokio::test]
+    async fn each_step_is_heard_of() {
+        let steps = Arc::new(std::sync::atomic::AtomicU32::new(0));
+        let doer = Hears(Arc::clone(&steps));
+        assert_eq!(run_core(Idle, Arc::new(Nobody), doer, std::future::ready(())).await, Ok(()));
+        assert_eq!(steps.load(std::sync::atomic::Ordering::Relaxed), 1, "it starts");
     }
 
     #[tokio::test]

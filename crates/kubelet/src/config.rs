@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use carrack_auth::tls::Reloadable;
+use carrack_auth::tls::{Offered, Reloadable};
 use k8s_openapi::api::core::v1::Taint;
 
 /// How a kubelet hears of changes of the config maps and secrets that its pods refer to
@@ -81,6 +81,10 @@ pub struct NodeConfig {
     pub port: u16,
     /// Where `/healthz` is told to everybody, over plain HTTP (`healthzBindAddress`, `healthzPort`); nowhere without it.
     pub healthz: Option<SocketAddr>,
+    /// What the kubelet's server offers in a handshake (`tlsMinVersion`, `tlsCipherSuites`).
+    pub offered: Offered,
+    /// Port where what may be read is told to everybody over plain HTTP (`readOnlyPort`); nowhere where it is 0.
+    pub read_only_port: u16,
     /// How often the runtime is listed.
     pub relist_period: Duration,
     /// How often the Lease is renewed; it lasts four times as long.
@@ -91,6 +95,8 @@ pub struct NodeConfig {
     pub status_report_period: Duration,
     /// What is kept back from pods: CPU, memory, disk and process ids, in thousandths.
     pub reserved: crate::amount::Amounts,
+    /// All pods together have no more than what is not kept back (`enforceNodeAllocatable`).
+    pub enforce_pods: bool,
     /// Directory or file of static pods' manifests.
     pub static_pod_path: Option<String>,
     /// How often these are read.
@@ -155,6 +161,11 @@ pub struct NodeConfig {
     pub pods_per_core: u32,
     /// The kubelet does not start on a machine with swap.
     pub fail_on_swap: bool,
+    /// It does not start either on one whose kernel has other settings than upstream's kubelet counts on
+    /// (`protectKernelDefaults`).
+    pub protect_kernel: bool,
+    /// How many events are written a second, and at once (`eventRecordQPS`, `eventBurst`); without it there is no limit.
+    pub event_rate: Option<(u32, u32)>,
     /// File with the node's own name servers; none where pods get none of them.
     pub resolv_conf: Option<PathBuf>,
     /// How many images a Node lists, the largest first; all without a number.
@@ -185,11 +196,14 @@ impl Default for NodeConfig {
             cgroup_root: "kubepods".into(),
             port: 10250,
             healthz: None,
+            offered: Offered::default(),
+            read_only_port: 0,
             relist_period: Duration::from_secs(1),
             lease_period: Duration::from_secs(10),
             status_period: Duration::from_secs(10),
             status_report_period: Duration::from_secs(300),
             reserved: crate::amount::Amounts::new(),
+            enforce_pods: true,
             static_pod_path: None,
             file_check_period: Duration::from_secs(20),
             eviction: crate::eviction::Thresholds::default(),
@@ -223,6 +237,8 @@ impl Default for NodeConfig {
             pods_per_core: 0,
             // Upstream's default is another; where nobody swaps, swap is no reason not to start.
             fail_on_swap: false,
+            protect_kernel: false,
+            event_rate: Some((50, 100)),
             resolv_conf: Some("/etc/resolv.conf".into()),
             status_max_images: Some(50),
             provider_id: String::new(),

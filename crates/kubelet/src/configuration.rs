@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
+use carrack_auth::tls::Offered;
 use carrack_schema::decode::{self, Format, Limits};
 use carrack_schema::strategic;
 use carrack_types::duration::parse_unsigned;
@@ -41,9 +42,6 @@ const NO_EFFECT: &[&str] = &[
     "enableDebugFlagsHandler",
     "enableProfilingHandler",
     "enableServer",
-    "enforceNodeAllocatable",
-    "eventBurst",
-    "eventRecordQPS",
     "failCgroupV1",
     "featureGates",
     "hairpinMode",
@@ -64,9 +62,7 @@ const NO_EFFECT: &[&str] = &[
     "memoryThrottlingFactor",
     "oomScoreAdj",
     "podCIDR",
-    "protectKernelDefaults",
     "qosReserved",
-    "readOnlyPort",
     "registryBurst",
     "registryPullQPS",
     "runOnce",
@@ -78,9 +74,7 @@ const NO_EFFECT: &[&str] = &[
     "syncFrequency",
     "systemCgroups",
     "systemReservedCgroup",
-    "tlsCipherSuites",
     "tlsCurvePreferences",
-    "tlsMinVersion",
     "topologyManagerPolicyOptions",
     "tracing",
     "userNamespaces",
@@ -101,10 +95,13 @@ pub struct Configuration {
     pub port: Option<u16>,
     healthz_bind_address: Option<IpAddr>,
     healthz_port: Option<u16>,
+    read_only_port: Option<u16>,
     /// Certificate to serve with.
     pub tls_cert_file: String,
     /// Its key.
     pub tls_private_key_file: String,
+    tls_min_version: String,
+    tls_cipher_suites: Vec<String>,
     /// Whether a client certificate is exchanged before it ends.
     pub rotate_certificates: bool,
     /// Whether the certificate to serve with is asked for by a certificate request.
@@ -144,6 +141,7 @@ pub struct Configuration {
     container_log_monitor_interval: Span,
     system_reserved: BTreeMap<String, String>,
     kube_reserved: BTreeMap<String, String>,
+    enforce_node_allocatable: Option<Vec<String>>,
     register_with_taints: Option<Vec<Taint>>,
     allowed_unsafe_sysctls: Vec<String>,
     config_map_and_secret_change_detection_strategy: String,
@@ -172,6 +170,10 @@ pub struct Configuration {
     seccomp_default: bool,
     memory_swap: MemorySwap,
     fail_swap_on: Option<bool>,
+    protect_kernel_defaults: Option<bool>,
+    #[serde(rename = "eventRecordQPS")]
+    event_record_qps: Option<u32>,
+    event_burst: Option<u32>,
     memory_manager_policy: String,
     reserved_memory: Vec<MemoryReservation>,
     #[serde(rename = "singleProcessOOMKill")]
@@ -314,6 +316,13 @@ fn finish(mut fields: Map<String, Value>) -> Result<(Configuration, Vec<String>)
     if !c.reserved_memory.is_empty() && c.memory_manager_policy != memory::Policy::Static.name() {
         without.push("reservedMemory".to_owned());
     }
+    if c.event_record_qps == Some(0) && c.event_burst.is_some() {
+        without.push("eventBurst".to_owned());
+    }
+    // Nobody chooses among the suites of 1.3.
+    if c.tls_min_version == "VersionTLS13" && !c.tls_cipher_suites.is_empty() {
+        without.push("tlsCipherSuites".to_owned());
+    }
     for (field, map) in [("evictionHard", &c.eviction_hard), ("evictionSoft", &c.eviction_soft)] {
         without
             .extend(OF_CONTAINERS.iter().filter(|name| map.contains_key(**name)).map(|name| format!("{field}.{name}")));
@@ -447,6 +456,8 @@ impl Configuration {
         node.max_pods = self.max_pods.unwrap_or(node.max_pods);
         node.pods_per_core = self.pods_per_core.unwrap_or(node.pods_per_core);
         node.register_node = self.register_node.unwrap_or(node.register_node);
+        self.apply_server(node)?;
+        self.apply_events(node);
         self.apply_eviction(&mut node.eviction)?;
         self.apply_shutdown(node)?;
         if !self.container_log_max_size.is_empty() {
@@ -460,6 +471,7 @@ impl Configuration {
         for map in [&self.system_reserved, &self.kube_reserved] {
             crate::spec::pod::add(&mut node.reserved, &milli(map)?);
         }
+        self.apply_enforcement(node)?;
         if let Some(taints) = &self.register_with_taints {
             node.taints.clone_from(taints);
         }
@@ -494,6 +506,43 @@ impl Configuration {
         Some(SocketAddr::new(address, self.healthz_port.unwrap_or(rest.port()))).filter(|at| at.port() != 0)
     }
 
+    /// As upstream has it (`ValidateKubeletConfiguration`), but that the machine's own services have no bounds here.
+    fn apply_enforcement(&self, node: &mut NodeConfig) -> Result<(), String> {
+        let Some(named) = &self.enforce_node_allocatable else { return Ok(()) };
+        for name in named {
+            match name.as_str() {
+                "pods" => {}
+                "none" if named.len() == 1 => {}
+                "none" => return Err("enforceNodeAllocatable: none has to stand alone".into()),
+                "system-reserved" | "kube-reserved" | "system-reserved-compressible" | "kube-reserved-compressible" => {
+                    let why =
+                        "only the pods' control group is bounded here, and whoever made those of services bounds them";
+                    return Err(format!("enforceNodeAllocatable: {name} cannot be enforced: {why}"));
+                }
+                _ => return Err(format!("enforceNodeAllocatable: {name:?} is nothing that can be enforced")),
+            }
+        }
+        node.enforce_pods = named.iter().any(|name| name == "pods");
+        Ok(())
+    }
+
+    fn apply_server(&self, node: &mut NodeConfig) -> Result<(), String> {
+        node.read_only_port = self.read_only_port.unwrap_or(node.read_only_port);
+        if !self.tls_min_version.is_empty() || !self.tls_cipher_suites.is_empty() {
+            let offered = Offered::named(&self.tls_min_version, &self.tls_cipher_suites);
+            node.offered = offered.map_err(|e| format!("tlsMinVersion, tlsCipherSuites: {e}"))?;
+        }
+        Ok(())
+    }
+
+    /// No rate is no limit; no burst is client-go's own (`DefaultBurst`).
+    fn apply_events(&self, node: &mut NodeConfig) {
+        let (per_second, burst) = node.event_rate.unwrap_or((0, 100));
+        let per_second = self.event_record_qps.unwrap_or(per_second);
+        let burst = self.event_burst.map_or(burst, |burst| if burst == 0 { 10 } else { burst });
+        node.event_rate = Some((per_second, burst)).filter(|(per_second, _)| *per_second > 0);
+    }
+
     fn apply_memory(&self, node: &mut NodeConfig) -> Result<(), String> {
         match self.memory_swap.swap_behavior.as_str() {
             "" => {}
@@ -502,6 +551,7 @@ impl Configuration {
             other => return Err(format!("{other:?} is no memorySwap.swapBehavior that is known here")),
         }
         node.fail_on_swap = self.fail_swap_on.unwrap_or(node.fail_on_swap);
+        node.protect_kernel = self.protect_kernel_defaults.unwrap_or(node.protect_kernel);
         node.single_process_oom_kill = self.single_process_oom_kill.unwrap_or(node.single_process_oom_kill);
         let policy = &self.memory_manager_policy;
         node.memory.policy = memory::Policy::named(policy)

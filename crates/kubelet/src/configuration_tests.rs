@@ -82,6 +82,74 @@ fn healthz_is_told_where_it_is_said() {
 }
 
 #[test]
+fn events_are_written_so_many_a_second() {
+    for (text, expected, without) in [
+        ("", Some((50, 100)), &[][..]),
+        ("eventRecordQPS: 5\n", Some((5, 100)), &[]),
+        ("eventBurst: 20\n", Some((50, 20)), &[]),
+        ("eventRecordQPS: 5\neventBurst: 0\n", Some((5, 10)), &[]),
+        ("eventRecordQPS: 0\n", None, &[]),
+        ("eventRecordQPS: 0\neventBurst: 20\n", None, &["eventBurst"]),
+    ] {
+        let mut n = NodeConfig::default();
+        let (configuration, found) = read(format!("{HEAD}{text}").as_bytes()).unwrap();
+        configuration.apply(&mut n).unwrap();
+        assert_eq!(n.event_rate, expected, "{text}");
+        assert_eq!(found, without, "{text}");
+    }
+    assert!(read(format!("{HEAD}eventRecordQPS: -1\n").as_bytes()).is_err());
+}
+
+#[test]
+fn pods_are_bounded_unless_nobody_is_to_be() {
+    for (text, expected) in [
+        ("", Ok(true)),
+        ("enforceNodeAllocatable: [pods]\n", Ok(true)),
+        ("enforceNodeAllocatable: [none]\n", Ok(false)),
+        ("enforceNodeAllocatable: []\n", Ok(false)),
+        ("enforceNodeAllocatable: [pods, none]\n", Err("has to stand alone")),
+        ("enforceNodeAllocatable: [pods, kube-reserved]\n", Err("kube-reserved cannot be enforced")),
+        ("enforceNodeAllocatable: [nodes]\n", Err("\"nodes\" is nothing")),
+    ] {
+        let read = read(format!("{HEAD}{text}").as_bytes()).map(|(configuration, _)| {
+            let mut n = NodeConfig::default();
+            configuration.apply(&mut n).unwrap();
+            n.enforce_pods
+        });
+        match (&read, expected) {
+            (Ok(found), Ok(expected)) => assert_eq!(*found, expected, "{text}"),
+            (Err(why), Err(part)) => assert!(why.contains(part), "{text}: {why}"),
+            _ => panic!("{text}: {read:?}"),
+        }
+    }
+}
+
+#[test]
+fn the_server_offers_and_tells_what_is_said() {
+    let suite = "TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256";
+    for (text, expected) in [
+        ("", Ok(("VersionTLS12", 0, 0, 0))),
+        ("tlsMinVersion: VersionTLS13\n", Ok(("VersionTLS13", 0, 0, 0))),
+        (&format!("tlsCipherSuites: [{suite}]\nreadOnlyPort: 10255\n"), Ok(("VersionTLS12", 1, 10255, 0))),
+        (&format!("tlsMinVersion: VersionTLS13\ntlsCipherSuites: [{suite}]\n"), Ok(("VersionTLS13", 1, 0, 1))),
+        ("tlsMinVersion: VersionTLS10\n", Err("VersionTLS10 is not served")),
+        ("tlsCipherSuites: [TLS_RSA_WITH_AES_128_CBC_SHA]\n", Err("\"TLS_RSA_WITH_AES_128_CBC_SHA\" cannot be served")),
+        ("readOnlyPort: 65536\n", Err("invalid value")),
+    ] {
+        let read = read(format!("{HEAD}{text}").as_bytes()).map(|(configuration, without)| {
+            let mut n = NodeConfig::default();
+            configuration.apply(&mut n).unwrap();
+            (n.offered.oldest(), n.offered.suites().len(), n.read_only_port, without.len())
+        });
+        match (&read, expected) {
+            (Ok(found), Ok(expected)) => assert_eq!(*found, expected, "{text}"),
+            (Err(why), Err(part)) => assert!(why.contains(part), "{text}: {why}"),
+            _ => panic!("{text}: {read:?}"),
+        }
+    }
+}
+
+#[test]
 fn images_are_pulled_so_many_at_a_time() {
     for (text, expected) in [
         ("", None),

@@ -94,6 +94,17 @@ pub fn page(node: &NodeConfig, host: &HostFacts) -> Value {
     if let Some(at) = node.healthz {
         shown["healthzBindAddress"] = json!(at.ip());
     }
+    shown["readOnlyPort"] = node.read_only_port.into();
+    shown["tlsMinVersion"] = node.offered.oldest().into();
+    if !node.offered.suites().is_empty() {
+        shown["tlsCipherSuites"] = json!(node.offered.suites());
+    }
+    shown["enforceNodeAllocatable"] = json!([if node.enforce_pods { "pods" } else { "none" }]);
+    shown["protectKernelDefaults"] = node.protect_kernel.into();
+    shown["eventRecordQPS"] = node.event_rate.map_or(0, |(per_second, _)| per_second).into();
+    if let Some((_, burst)) = node.event_rate {
+        shown["eventBurst"] = burst.into();
+    }
     shown["enableDebuggingHandlers"] = node.debugging.into();
     shown["enableSystemLogHandler"] = node.system_logs.into();
     shown["enableSystemLogQuery"] = node.log_queries.into();
@@ -218,7 +229,9 @@ mod tests {
             podsPerCore: 5\nhealthzBindAddress: 192.0.2.1\nmaxParallelImagePulls: 3\nregisterNode: false\nfailSwapOn: true\nmemorySwap: {swapBehavior: LimitedSwap}\n\
             memoryManagerPolicy: Static\nreservedMemory: [{numaNode: 1, limits: {memory: 1124Mi}}]\n\
             imagePullCredentialsVerificationPolicy: NeverVerifyAllowlistedImages\n\
-            preloadedImagesVerificationAllowlist: [r.io/a]\n";
+            preloadedImagesVerificationAllowlist: [r.io/a]\n\
+            tlsMinVersion: VersionTLS12\ntlsCipherSuites: [TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256]\nreadOnlyPort: 10255\n\
+            protectKernelDefaults: true\neventRecordQPS: 5\neventBurst: 7\nenforceNodeAllocatable: []\n";
         let mut full = NodeConfig::default();
         crate::configuration::read(text.as_bytes()).unwrap().0.apply(&mut full).unwrap();
         let shown = page_of(&full);
@@ -227,6 +240,17 @@ mod tests {
         assert_eq!(shown["kubeletconfig"]["systemReserved"]["cpu"], "500m");
         assert_eq!(shown["kubeletconfig"]["podsPerCore"], 5);
         assert_eq!(shown["kubeletconfig"]["maxParallelImagePulls"], 3);
+        for (field, expected) in [
+            ("tlsMinVersion", json!("VersionTLS12")),
+            ("tlsCipherSuites", json!(["TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256"])),
+            ("readOnlyPort", json!(10255)),
+            ("protectKernelDefaults", json!(true)),
+            ("eventRecordQPS", json!(5)),
+            ("eventBurst", json!(7)),
+            ("enforceNodeAllocatable", json!(["none"])),
+        ] {
+            assert_eq!(shown["kubeletconfig"][field], expected, "{field}");
+        }
         let healthz = ["healthzBindAddress", "healthzPort"].map(|field| &shown["kubeletconfig"][field]);
         assert_eq!(healthz, [&json!("192.0.2.1"), &json!(10248)]);
         assert_eq!(shown["kubeletconfig"]["reservedMemory"][0]["limits"]["memory"], (1124_u64 << 20).to_string());

@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
 use carrack_engine::requests::Requests;
-use carrack_engine::shell::{Doer, EventSink, random_seed, run_core};
-use carrack_engine::{Rng, Transport};
+use carrack_engine::shell::{Clock, Doer, EventSink, random_seed, run_core};
+use carrack_engine::{Rng, Time, Transport};
 use tokio::task::JoinSet;
 
 use crate::adapters::backend::{self, Node, Operations, Published, Resizes, SharedCounts, VolumeCounts};
@@ -20,12 +20,14 @@ use crate::adapters::found_cpus::FoundCpus;
 use crate::adapters::logind::Logind;
 use crate::adapters::plugins::Plugins;
 use crate::adapters::podresources::{Lister, PublishedDevices};
+use crate::adapters::pulse::Pulse;
 use crate::adapters::reviews::Reviews;
 use crate::adapters::stats::Stats;
 use crate::adapters::storage_times::StorageTimes;
 use crate::adapters::store::{Kept, Store};
 use crate::adapters::{
-    blocking, cgroups, env_files, found, host, io_error, log_links, logs, manifests, net, now, storage_times, volumes,
+    blocking, cgroups, env_files, found, host, io_error, kernel, log_links, logs, manifests, net, now, storage_times,
+    volumes,
 };
 use crate::allocation::Reading;
 use crate::config::{KubeletConfig, NodeConfig};
@@ -64,6 +66,9 @@ pub fn check_machine(config: &NodeConfig) -> Result<(), String> {
         pods_group: config.cgroup_root.clone(),
         cpus: FoundCpus::default(),
     };
+    if config.protect_kernel {
+        kernel::check(Path::new(kernel::SETTINGS)).map_err(|error| error.to_string())?;
+    }
     let facts = host::facts(&place).map_err(|error| error.to_string())?;
     goes_with(config, &facts)
 }
@@ -96,6 +101,7 @@ struct Machine {
     logind: Logind,
     inhibiting: Option<tokio::task::JoinHandle<()>>,
     failed: tokio::sync::mpsc::UnboundedSender<OpError>,
+    pulse: Pulse,
 }
 
 impl Drop for Machine {
@@ -283,6 +289,14 @@ fn done(r: Result<(), OpError>) -> Outcome {
 }
 
 impl Doer<Out, In> for Machine {
+    fn clock(&mut self, clock: Clock) {
+        self.pulse.goes_by(clock);
+    }
+
+    fn stepping(&mut self, now: Time) {
+        self.pulse.beat(now);
+    }
+
     fn start(&mut self, events: EventSink<In>) {
         let sink = events.clone();
         let plugins = Plugins::new(self.plugin_dir.clone(), move |event| sink.send(event));
@@ -387,7 +401,7 @@ pub async fn run(
     let pods: Published = Arc::new(Mutex::new(Arc::new(Vec::new())));
     let (counts, operations) = (SharedCounts::default(), Operations::default());
     let (volume_counts, storage) = (VolumeCounts::default(), StorageTimes::default());
-    let resizes = Resizes::default();
+    let (resizes, pulse) = (Resizes::default(), Pulse::default());
     let mut node = config.node;
     let (log_dir, pods_group) = (PathBuf::from(&node.log_dir), node.cgroup_root.clone());
     let stats = Arc::new(Stats::new(cri.clone(), root.clone(), log_dir, pods_group));
@@ -405,6 +419,9 @@ pub async fn run(
     if node.fail_on_swap && facts.swap_bytes > 0 {
         let why = "the machine has swap, and failSwapOn says not to run then";
         return Err(KubeletError::Start(OpError::Failed(why.into())));
+    }
+    if node.protect_kernel {
+        blocking(|| kernel::check(Path::new(kernel::SETTINGS))).await?;
     }
     let drivers = Drivers {
         looks: Looks::default(),
@@ -428,6 +445,7 @@ pub async fn run(
         node_name: node.node_name.clone(),
         drivers: drivers.clone(),
         host: host.clone(),
+        pulse: pulse.clone(),
     });
     let mut server = None;
     if let Some(serving) = &config.serving {
@@ -435,7 +453,9 @@ pub async fn run(
         let bind = config.listen.unwrap_or_else(|| SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), node.port));
         let bound = Server::bind(ServerConfig {
             bind,
-            tls: server_tls(serving).map_err(|e| failed(&e))?,
+            // Port 0 is none.
+            read_only: Some(SocketAddr::new(bind.ip(), node.read_only_port)).filter(|at| at.port() != 0),
+            tls: server_tls(serving, &node.offered).map_err(|e| failed(&e))?,
             allowed_users: serving.allowed_names.clone(),
             authority: Some(Arc::new(Reviews::new(transport.clone(), &node.node_name, node.token_reviews))),
             log_dir: PathBuf::from(&node.log_dir),
@@ -485,6 +505,7 @@ pub async fn run(
         logind: Logind::new(node.shutdown.total()),
         inhibiting: None,
         failed,
+        pulse,
     };
     // They end with this.
     let mut telling = JoinSet::new();

@@ -11,7 +11,7 @@ use carrack_apiserver::serve::{AuditLog, Settings};
 use carrack_apiserver::{AuthenticationConfiguration, RuntimeConfig};
 use carrack_auth::Anonymous;
 use carrack_auth::authn::StaticTokens;
-use carrack_auth::tls::Terms;
+use carrack_auth::tls::Offered;
 use carrack_gpu_extender::{GpuAnnotations, Names};
 use clap::Args;
 
@@ -153,8 +153,8 @@ impl AccessArgs {
     ///
     /// # Errors
     /// There is no such version, or no such cipher.
-    pub fn tls(&self) -> anyhow::Result<Terms> {
-        Terms::parse(self.tls_min_version.as_deref(), &self.tls_cipher_suites)
+    pub fn tls(&self) -> anyhow::Result<Offered> {
+        Offered::named(self.tls_min_version.as_deref().unwrap_or_default(), &self.tls_cipher_suites)
             .map_err(|why| anyhow::anyhow!("--tls-min-version and --tls-cipher-suites cannot be used: {why}"))
     }
 

@@ -194,7 +194,7 @@ impl Role {
         };
 
         let certificate = Reloadable::new(&pki.server(&Server::Apiserver, &sans(endpoint), now_unix_s())?)?;
-        let tls = tls::server_config_on(&access.tls()?, certificate.clone(), pki.ca_pem())?;
+        let tls = tls::server_config_offering(certificate.clone(), pki.ca_pem(), &access.tls()?)?;
         let client = Reloadable::new(&pki.client(&Identity::ApiserverKubeletClient, now_unix_s())?)?;
         let nodes = tls::client_config(Trust::Authorities(pki.ca_pem()), Some(client.clone()))?;
         Ok(Self {

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use bytes::Bytes;
+use carrack_engine::bucket::Bucket;
 use carrack_engine::{
     ApiError, ApiRequest, ApiResponse, CallId, Effect, Effects, EventRecord, EventRecorder, Informer, Input,
     LEASE_DURATION, LONGEST_TERM, LeaderElector, Method, Never, RETRY_PERIOD, Rng, SHORTEST_TERM, Selector,
@@ -429,6 +430,35 @@ fn events_wait_in_so_much_room() {
         assert!(recorder.step::<Never, _>(now, &Input::Api { id, result }, &mut fx));
     }
     assert_eq!(told, 4 + 32, "those that are written at once, and those that there is room for");
+}
+
+/// Ten a second, two at once: who has none to take waits for its timer, whatever is answered meanwhile.
+#[test]
+fn events_are_written_at_the_pace_that_is_set() {
+    let mut fx = Effects::<Never>::new();
+    let mut recorder = EventRecorder::new("test", Rng::new(1)).paced(Some(Bucket::new(10, 2)));
+    let (mut api, start) = (Api::default(), Time::from_unix_s(1000));
+    let pod: Pod = carrack_types::json::from_value(json!({"metadata": {"namespace": "ns", "name": "p", "uid": "u"}}))
+        .expect("a pod");
+    for number in 0..5 {
+        recorder.record(start, EventRecord::normal(&pod, "R", format!("{number}")), &mut fx);
+    }
+    let (mut now, mut written) = (start, Vec::new());
+    while let Some(effect) = fx.pop() {
+        let input = match effect {
+            Effect::Api(id, request) => {
+                written.push(now.since(start).as_millis());
+                Input::Api { id, result: api.serve(&request) }
+            }
+            Effect::Timer(id, at) => {
+                now = at;
+                Input::Timer(id)
+            }
+            other => unreachable_effect(&Some(other)),
+        };
+        assert!(recorder.step::<Never, _>(now, &input, &mut fx));
+    }
+    assert_eq!((written, api.objects.len()), (vec![0, 0, 100, 200, 300], 5));
 }
 
 #[test]

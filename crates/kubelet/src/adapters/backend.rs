@@ -11,6 +11,7 @@ use super::cri::Cri;
 use super::drivers::Drivers;
 use super::host;
 use super::podresources::PublishedDevices;
+use super::pulse::Pulse;
 use super::stats::Stats;
 use super::storage_times::{CsiCall, Histogram, Histograms, StorageOperation, StorageTimes};
 use crate::allocation::ResizeCounts;
@@ -116,6 +117,7 @@ pub(crate) struct Node {
     pub node_name: String,
     pub drivers: Drivers,
     pub host: host::Place,
+    pub pulse: Pulse,
 }
 
 impl Node {
@@ -252,7 +254,7 @@ impl Backend for Node {
     }
 
     fn health(&self) -> Result<(), String> {
-        Ok(())
+        self.pulse.check()
     }
 }
 

@@ -42,6 +42,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
+use carrack_engine::bucket::Bucket;
 use carrack_engine::{CallId, Core, Effects, EventRecorder, Informer, Input, Rng, Selector, Time, TimerId};
 use carrack_types::resource::Kind as _;
 use k8s_openapi::api::core::v1::{Node, Pod, Service};
@@ -252,7 +253,9 @@ impl KubeletCore {
             pods: Informer::new(Pod::resource(), on_node, rng.fork("pods")),
             nodes: Informer::new(Node::resource(), itself, rng.fork("nodes")),
             services: Informer::new(Service::resource(), Selector::all(), rng.fork("services")),
-            events: EventRecorder::new("kubelet", rng.fork("events")).on_host(config.node_name.clone()),
+            events: EventRecorder::new("kubelet", rng.fork("events"))
+                .on_host(config.node_name.clone())
+                .paced(config.event_rate.map(|(per_second, burst)| Bucket::new(per_second, burst))),
             workers: BTreeMap::new(),
             runtime: BTreeMap::new(),
             listed: None,

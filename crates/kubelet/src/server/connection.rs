@@ -1,4 +1,4 @@
-//! One connection: handshake, who it is, then request after request.
+//! One connection: handshake, who it is, then request after request; at the read-only port the requests alone.
 
 use std::convert::Infallible;
 use std::path::PathBuf;
@@ -11,6 +11,7 @@ use hyper::body::Incoming;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use rustix::net::sockopt;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio::sync::{OwnedSemaphorePermit, watch};
 use tokio_rustls::TlsAcceptor;
@@ -68,12 +69,25 @@ impl Session {
     }
 }
 
+/// By what a connection comes in.
+#[derive(Clone)]
+pub(super) enum Door {
+    /// Its client may show who it is.
+    Tls(TlsAcceptor),
+    /// Nobody is asked, and little is told.
+    ReadOnly,
+}
+
 /// Runs a connection to its end. What goes wrong with it concerns its client alone.
-pub(super) async fn run(session: Session, mut stranger: Stranger, stream: TcpStream, acceptor: TlsAcceptor) {
+pub(super) async fn run(session: Session, mut stranger: Stranger, stream: TcpStream, door: Door) {
     let settings = &session.shared.settings;
     if let Err(error) = prepare(&stream, settings) {
         tracing::debug!(%error, "socket options");
     }
+    let acceptor = match door {
+        Door::Tls(acceptor) => acceptor,
+        Door::ReadOnly => return serve(&session, &Access::ReadOnly, Some(stranger), stream).await,
+    };
     let accepted = tokio::select! {
         accepted = tokio::time::timeout(settings.handshake, acceptor.accept(stream)) => accepted,
         () = stranger.has_to_go() => return tracing::debug!("a TLS handshake made room for others"),
@@ -88,18 +102,25 @@ pub(super) async fn run(session: Session, mut stranger: Stranger, stream: TcpStr
         None
     });
     let access = Access::of(peer.map(|peer| peer.caller), &session.shared.allowed_users);
-    let mut stranger = Some(stranger).filter(|_| access != Access::Granted);
-    let service = service_fn(|request: Request<Incoming>| {
-        let (session, access) = (&session, &access);
-        async move { Ok::<_, Infallible>(answer(session, access, request).await) }
-    });
+    let stranger = Some(stranger).filter(|_| access != Access::Granted);
+    serve(&session, &access, stranger, stream).await;
+}
+
+/// Answers request after request of a client that may do so much.
+async fn serve<S>(session: &Session, access: &Access, mut stranger: Option<Stranger>, stream: S)
+where
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    let settings = &session.shared.settings;
+    let answered =
+        |request: Request<Incoming>| async move { Ok::<_, Infallible>(answer(session, access, request).await) };
     let connection = hyper::server::conn::http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(settings.head)
         // The buffer's size alone is no exact bound: a head that came with the last read passes it.
         .max_header_size(settings.max_head_bytes)
         .max_buf_size(settings.max_head_bytes.max(LEAST_BUFFER_BYTES))
-        .serve_connection(TokioIo::new(stream), service)
+        .serve_connection(TokioIo::new(stream), service_fn(answered))
         .with_upgrades();
     tokio::pin!(connection);
     let result = tokio::select! {
@@ -134,7 +155,8 @@ async fn answer(session: &Session, access: &Access, request: Request<Incoming>) 
     let settings = &session.shared.settings;
     let allowed = access.check(authority, settings.anonymous, &method, &path, request.headers()).await;
     let allowed = allowed.and_then(|()| route(&method, &path));
-    let debugging = settings.debugging;
+    let is_read_only = *access == Access::ReadOnly;
+    let debugging = settings.debugging && !is_read_only;
     let result = match allowed {
         Ok(route) if route.is_for_debugging() && !debugging => {
             Err(Refusal::new(StatusCode::METHOD_NOT_ALLOWED, "Debug endpoints are disabled."))
@@ -148,6 +170,7 @@ async fn answer(session: &Session, access: &Access, request: Request<Incoming>) 
         Response::from(refusal)
     });
     let took = clock::now().since(began);
-    session.shared.requests.count(&method, bucket(&path), response.status().as_u16(), took);
+    let server = if is_read_only { "readonly" } else { "readwrite" };
+    session.shared.requests.count(server, &method, bucket(&path), (response.status().as_u16(), took));
     response
 }

@@ -305,9 +305,9 @@ mod tests {
     fn counts() {
         let requests = Requests::default();
         let took = std::time::Duration::from_millis(300);
-        requests.count(&http::Method::GET, "pods", 200, took);
-        requests.count(&http::Method::GET, "pods", 200, took);
-        requests.count(&http::Method::PATCH, "other", 404, took);
+        requests.count("readwrite", &http::Method::GET, "pods", (200, took));
+        requests.count("readwrite", &http::Method::GET, "pods", (200, took));
+        requests.count("readwrite", &http::Method::PATCH, "other", (404, took));
         let pod = pod_of(json!({"metadata": {"name": "p"}, "status": {"phase": "Running", "containerStatuses": [
             {"name": "a", "state": {"running": {}}}, {"name": "b", "state": {"terminated": {"exitCode": 1}}}]}}));
         let page = own("n\"1", "v1", &requests, &[pod]);

@@ -8,7 +8,8 @@
 //!                                                                    └─▶ pods, stats, metrics, configz, healthz
 //! ```
 //!
-//! Whether the kubelet is well is also told over plain HTTP, where somebody wants it (`healthz`).
+//! Whether the kubelet is well is also told over plain HTTP, where somebody wants it (`healthz`). So is, at a port that there is only
+//! where it is asked for (`readOnlyPort`), whatever looks into no container: pods, stats, metrics and health.
 //!
 //! Paths, parameters and texts are upstream's (`pkg/kubelet/server`). It speaks HTTP/1.1 only: each
 //! of its streams is a connection that changes its protocol, and nobody else has much to ask. The
@@ -46,7 +47,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use carrack_auth::strangers::Strangers;
-use carrack_auth::tls::{self, ServerTls, TlsError};
+use carrack_auth::tls::{self, Offered, ServerTls, TlsError};
 use carrack_engine::requests::Requests;
 use tokio::net::TcpListener;
 use tokio::sync::{Semaphore, watch};
@@ -63,13 +64,15 @@ pub use stats::{
 pub(crate) use healthz::Healthz;
 
 use crate::config::ServingTls;
-use connection::{Session, Shared};
+use connection::{Door, Session, Shared};
 
 /// What the server is told.
 #[derive(Clone, Debug)]
 pub struct ServerConfig {
     /// Where to listen.
     pub bind: SocketAddr,
+    /// Where what may be read is told to everybody, over plain HTTP; nowhere without it.
+    pub read_only: Option<SocketAddr>,
     /// TLS that asks for client certificates without demanding them (a request without a good one is
     /// answered with 401): [`carrack_auth::tls::server_config`], or [`server_tls`].
     pub tls: ServerTls,
@@ -95,8 +98,8 @@ pub struct ServerConfig {
 ///
 /// # Errors
 /// When the authority cannot be used.
-pub fn server_tls(serving: &ServingTls) -> Result<ServerTls, TlsError> {
-    tls::server_config(Arc::clone(&serving.certificate), &serving.client_ca_pem)
+pub fn server_tls(serving: &ServingTls, offered: &Offered) -> Result<ServerTls, TlsError> {
+    tls::server_config_offering(Arc::clone(&serving.certificate), &serving.client_ca_pem, offered)
 }
 
 /// Listens and serves until `shutdown` resolves: see [`Server`].
@@ -116,16 +119,35 @@ pub async fn serve(
 pub struct Server {
     config: ServerConfig,
     listener: TcpListener,
+    read_only: Option<TcpListener>,
 }
+
+/// How many connections there are at the read-only port; with one more the oldest ends.
+const MOST_READERS: usize = 64;
 
 impl Server {
     /// Listens. Connections wait until [`Self::run`].
     ///
     /// # Errors
-    /// When the address cannot be had.
+    /// When an address cannot be had.
     pub async fn bind(config: ServerConfig) -> std::io::Result<Self> {
         let listener = TcpListener::bind(config.bind).await?;
-        Ok(Self { config, listener })
+        let read_only = match config.read_only {
+            Some(at) => {
+                let of_it = |e: std::io::Error| std::io::Error::new(e.kind(), format!("the read-only port, {at}: {e}"));
+                Some(TcpListener::bind(at).await.map_err(of_it)?)
+            }
+            None => None,
+        };
+        Ok(Self { config, listener, read_only })
+    }
+
+    /// Where it tells everybody what may be read, if it does.
+    ///
+    /// # Errors
+    /// When the operating system does not say.
+    pub fn read_only_addr(&self) -> std::io::Result<Option<SocketAddr>> {
+        self.read_only.as_ref().map(TcpListener::local_addr).transpose()
     }
 
     /// Where it listens.
@@ -146,9 +168,10 @@ impl Server {
         backend: Arc<dyn Backend>,
         shutdown: impl Future<Output = ()> + Send,
     ) -> std::io::Result<()> {
-        let Self { config, listener } = self;
+        let Self { config, listener, read_only } = self;
         let ServerConfig {
             bind: _,
+            read_only: _,
             mut tls,
             allowed_users,
             authority,
@@ -160,12 +183,12 @@ impl Server {
             settings,
         } = config;
         tls.config.alpn_protocols = vec![b"http/1.1".to_vec()];
-        let acceptor = TlsAcceptor::from(Arc::new(tls.config));
+        let door = Door::Tls(TlsAcceptor::from(Arc::new(tls.config)));
         let (end, ending) = watch::channel(false);
         let (cut_off, cut) = watch::channel(false);
         let (most, strangers) = (settings.max_connections, Strangers::new(settings.max_strangers));
         let places = Arc::new(Semaphore::new(most));
-        let (drain, pause) = (settings.drain, settings.accept_pause);
+        let drain = settings.drain;
         let requests = metrics::Requests::default();
         let shared = Arc::new(Shared {
             clients: tls.clients,
@@ -181,36 +204,19 @@ impl Server {
             requests,
             ending,
         });
-        let accept = async {
-            loop {
-                // Nobody closes the semaphore.
-                let Ok(place) = Arc::clone(&places).acquire_owned().await else { return Ok(()) };
-                match listener.accept().await {
-                    Ok((stream, _)) => {
-                        let session = Session::new(Arc::clone(&shared), place);
-                        let connection = connection::run(session, strangers.enter(), stream, acceptor.clone());
-                        let mut cut = cut.clone();
-                        tokio::spawn(async move {
-                            tokio::select! {
-                                () = connection => {}
-                                // An error means that the server is gone.
-                                _ = cut.wait_for(|cut| *cut) => {}
-                            }
-                        });
-                    }
-                    Err(error) if is_fatal(&error) => return Err(error),
-                    Err(error) => {
-                        tracing::warn!(%error, "a connection could not be accepted");
-                        // Out of file descriptors, most likely: give the others a moment to end.
-                        tokio::time::sleep(pause).await;
-                    }
-                }
+        let entrance = Entrance { shared, places: Arc::clone(&places), cut };
+        let readers = async {
+            match &read_only {
+                Some(listener) => entrance.accept(listener, &Strangers::new(MOST_READERS), &Door::ReadOnly).await,
+                None => std::future::pending().await,
             }
         };
         let result = tokio::select! {
             () = shutdown => Ok(()),
-            result = accept => result,
+            result = entrance.accept(&listener, &strangers, &door) => result,
+            result = readers => result,
         };
+        drop(read_only);
         drop(listener);
         end.send_replace(true);
         // Whoever still holds a place is still at work.
@@ -220,6 +226,44 @@ impl Server {
         }
         cut_off.send_replace(true);
         result
+    }
+}
+
+/// What all connections come into, by whatever door.
+struct Entrance {
+    shared: Arc<Shared>,
+    places: Arc<Semaphore>,
+    /// Becomes true when whoever is still there is cut off.
+    cut: watch::Receiver<bool>,
+}
+
+impl Entrance {
+    /// Lets in who comes, until the listener fails for good.
+    async fn accept(&self, listener: &TcpListener, strangers: &Strangers, door: &Door) -> std::io::Result<()> {
+        loop {
+            match listener.accept().await {
+                Ok((stream, _)) => {
+                    // Nobody closes the semaphore.
+                    let Ok(place) = Arc::clone(&self.places).acquire_owned().await else { return Ok(()) };
+                    let session = Session::new(Arc::clone(&self.shared), place);
+                    let connection = connection::run(session, strangers.enter(), stream, door.clone());
+                    let mut cut = self.cut.clone();
+                    tokio::spawn(async move {
+                        tokio::select! {
+                            () = connection => {}
+                            // An error means that the server is gone.
+                            _ = cut.wait_for(|cut| *cut) => {}
+                        }
+                    });
+                }
+                Err(error) if is_fatal(&error) => return Err(error),
+                Err(error) => {
+                    tracing::warn!(%error, "a connection could not be accepted");
+                    // Out of file descriptors, most likely: give the others a moment to end.
+                    tokio::time::sleep(self.shared.settings.accept_pause).await;
+                }
+            }
+        }
     }
 }
 

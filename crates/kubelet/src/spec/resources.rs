@@ -270,18 +270,23 @@ pub fn of_pod(pod: &Pod, root: &str) -> PodCgroup {
 #[must_use]
 pub fn groups(config: &NodeConfig, host: &HostFacts, burstable: i128) -> Vec<PodCgroup> {
     let root = &config.cgroup_root;
-    let kept = |name: &str| config.reserved.get(name).copied().unwrap_or(0);
+    let kept = |name: &str| config.reserved.get(name).copied().filter(|_| config.enforce_pods).unwrap_or(0);
     let memory = match kept("memory") / 1000 {
         // What nothing is kept back of needs no bound.
         0 => 0,
         kept => i64::try_from(i128::from(host.memory_bytes) - kept).unwrap_or(0).max(0),
     };
+    let pids = match kept("pid") / 1000 {
+        0 => None,
+        kept => u64::try_from(i128::from(host.pids_max) - kept).ok().filter(|left| *left > 0),
+    };
     let group = |path: String, milli_cpu: i128, memory_limit_bytes: i64| PodCgroup {
         path,
         resources: Resources { cpu_shares: shares(milli_cpu), memory_limit_bytes, ..Resources::default() },
     };
+    let all = group(format!("/{root}"), i128::from(host.cpus) * 1000 - kept("cpu"), memory);
     vec![
-        group(format!("/{root}"), i128::from(host.cpus) * 1000 - kept("cpu"), memory),
+        PodCgroup { resources: Resources { pids, ..all.resources }, ..all },
         group(format!("/{root}/burstable"), burstable, 0),
         group(format!("/{root}/besteffort"), 0, 0),
     ]
@@ -413,19 +418,24 @@ mod tests {
 
     #[test]
     fn classes_have_their_share() {
-        let host = HostFacts { cpus: 4, memory_bytes: 8 << 30, ..HostFacts::default() };
+        let host = HostFacts { cpus: 4, memory_bytes: 8 << 30, pids_max: 4000, ..HostFacts::default() };
         let free = NodeConfig::default();
-        let reserved = [("cpu".to_owned(), 500), ("memory".to_owned(), (1 << 30) * 1000)].into();
+        let amounts = [("cpu", 500), ("memory", (1 << 30) * 1000), ("pid", 1000 * 1000)];
+        let reserved: Amounts = amounts.into_iter().map(|(name, milli)| (name.to_owned(), milli)).collect();
         let kept = NodeConfig { reserved, ..NodeConfig::default() };
-        for (config, burstable, expected) in [
-            (&free, 0, [(4096, 0), (2, 0), (2, 0)]),
-            (&free, 1500, [(4096, 0), (1536, 0), (2, 0)]),
-            (&kept, 250, [(3584, 7 << 30), (256, 0), (2, 0)]),
+        let told = NodeConfig { enforce_pods: false, ..kept.clone() };
+        for (config, burstable, expected, pids) in [
+            (&free, 0, [(4096, 0), (2, 0), (2, 0)], None),
+            (&free, 1500, [(4096, 0), (1536, 0), (2, 0)], None),
+            (&kept, 250, [(3584, 7 << 30), (256, 0), (2, 0)], Some(3000)),
+            (&told, 250, [(4096, 0), (256, 0), (2, 0)], None),
         ] {
             let groups = groups(config, &host, burstable);
             let has: Vec<_> = groups.iter().map(|g| (g.resources.cpu_shares, g.resources.memory_limit_bytes)).collect();
             assert_eq!(has, expected, "{burstable}");
             assert_eq!(groups[1].path, "/kubepods/burstable");
+            let has: Vec<_> = groups.iter().map(|g| g.resources.pids).collect();
+            assert_eq!(has, [pids, None, None]);
         }
     }
 

@@ -3,6 +3,7 @@
 mod access;
 mod logs;
 mod pages;
+mod read_only;
 mod streams;
 mod system_logs;
 
@@ -41,6 +42,7 @@ struct World {
     pki: Pki,
     node: Arc<FakeNode>,
     address: SocketAddr,
+    read_only: SocketAddr,
     stop: Option<oneshot::Sender<()>>,
     server: JoinHandle<std::io::Result<()>>,
 }
@@ -62,7 +64,8 @@ impl World {
         };
         let config = ServerConfig {
             bind: "127.0.0.1:0".parse().expect("address"),
-            tls: server_tls(&serving).expect("tls"),
+            read_only: Some("127.0.0.1:0".parse().expect("address")),
+            tls: server_tls(&serving, &Offered::default()).expect("tls"),
             allowed_users: vec![Identity::ApiserverKubeletClient.user()],
             authority: Some(Arc::new(Reviewer)),
             log_dir: dir.path().join("logs"),
@@ -75,10 +78,11 @@ impl World {
         let node = Arc::new(FakeNode::default());
         let server = Server::bind(config).await.expect("binds");
         let address = server.local_addr().expect("address");
+        let read_only = server.read_only_addr().expect("address").expect("a read-only port");
         let (stop, stopped) = oneshot::channel::<()>();
         let backend = Arc::clone(&node);
         let server = tokio::spawn(server.run(backend, async move { stopped.await.unwrap_or_default() }));
-        Self { dir, pki, node, address, stop: Some(stop), server }
+        Self { dir, pki, node, address, read_only, stop: Some(stop), server }
     }
 
     /// Puts pod `ns/p` with container `c` on the node, in this state.
