@@ -178,9 +178,16 @@ fn who_comes_again_shows_its_certificate_again() {
 #[test]
 fn a_server_offers_what_it_is_told_to() {
     let c = cluster(now_unix_s());
-    for (oldest, suites, takes_old) in
-        [("", vec![], true), ("VersionTLS13", vec![], false), ("", vec!["TLS_AES_128_GCM_SHA256".to_owned()], false)]
-    {
+    for (oldest, suites, takes_old) in [
+        ("", &[][..], true),
+        ("VersionTLS11", &[], true),
+        ("VersionTLS13", &[], false),
+        ("", &["TLS_AES_128_GCM_SHA256"], false),
+        ("", &["TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384", "TLS_RSA_WITH_AES_256_GCM_SHA384"], true),
+        // The server's key is not for that.
+        ("", &["TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384"], false),
+    ] {
+        let suites: Vec<String> = suites.iter().map(|name: &&str| (*name).to_owned()).collect();
         let offered = Offered::named(oldest, &suites).expect("it is known");
         let server = server_config_offering(c.serving(), c.pki.ca_pem(), &offered).expect("a configuration");
         meet(server.clone(), c.client(None), "localhost").expect("the newest version is always there");

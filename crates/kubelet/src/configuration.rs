@@ -319,9 +319,15 @@ fn finish(mut fields: Map<String, Value>) -> Result<(Configuration, Vec<String>)
     if c.event_record_qps == Some(0) && c.event_burst.is_some() {
         without.push("eventBurst".to_owned());
     }
+    if Offered::too_old(&c.tls_min_version) {
+        without.push("tlsMinVersion".to_owned());
+    }
     // Nobody chooses among the suites of 1.3.
     if c.tls_min_version == "VersionTLS13" && !c.tls_cipher_suites.is_empty() {
         without.push("tlsCipherSuites".to_owned());
+    } else {
+        let old = c.tls_cipher_suites.iter().filter(|name| Offered::too_old(name));
+        without.extend(old.map(|name| format!("tlsCipherSuites.{name}")));
     }
     for (field, map) in [("evictionHard", &c.eviction_hard), ("evictionSoft", &c.eviction_soft)] {
         without

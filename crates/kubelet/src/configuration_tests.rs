@@ -132,7 +132,13 @@ fn the_server_offers_and_tells_what_is_said() {
         ("tlsMinVersion: VersionTLS13\n", Ok(("VersionTLS13", 0, 0, 0))),
         (&format!("tlsCipherSuites: [{suite}]\nreadOnlyPort: 10255\n"), Ok(("VersionTLS12", 1, 10255, 0))),
         (&format!("tlsMinVersion: VersionTLS13\ntlsCipherSuites: [{suite}]\n"), Ok(("VersionTLS13", 1, 0, 1))),
-        ("tlsMinVersion: VersionTLS10\n", Err("VersionTLS10 is not served")),
+        // What is older is not served anyway: a node is not to be without its kubelet for naming it.
+        ("tlsMinVersion: VersionTLS10\n", Ok(("VersionTLS12", 0, 0, 1))),
+        (
+            &format!("tlsCipherSuites: [{suite}, TLS_RSA_WITH_AES_256_GCM_SHA384, TLS_RSA_WITH_AES_128_GCM_SHA256]\n"),
+            Ok(("VersionTLS12", 1, 0, 2)),
+        ),
+        ("tlsMinVersion: VersionTLS9\n", Err("\"VersionTLS9\" is no version")),
         ("tlsCipherSuites: [TLS_RSA_WITH_AES_128_CBC_SHA]\n", Err("\"TLS_RSA_WITH_AES_128_CBC_SHA\" cannot be served")),
         ("readOnlyPort: 65536\n", Err("invalid value")),
     ] {

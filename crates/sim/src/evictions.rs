@@ -12,7 +12,9 @@ use k8s_openapi::api::core::v1::Pod;
 use serde_json::{Value, json};
 
 use crate::invariants::Breach;
-use crate::observer::{Change, Observer, conditions, controller, deleting, is_true, key_of, terminal, text, uid};
+use crate::observer::{
+    Change, Observer, conditions, controller, deleting, is_launcher, is_true, key_of, terminal, text, uid,
+};
 use crate::plants::Bug;
 use crate::workload::{Act, What};
 
@@ -51,6 +53,13 @@ pub(crate) fn unlabelled(pod: &Value) -> ApiRequest {
     let (namespace, name) = (text(pod, "/metadata/namespace"), text(pod, "/metadata/name"));
     let change = json!({"metadata": {"labels": {APP_LABEL: null}}});
     ApiRequest::patch(&Pod::resource(), namespace, name, "", ContentType::MergePatch, &change)
+}
+
+/// What somebody does with launchers that have just been made, where a planted bug shows by that: he takes their label off.
+pub(crate) fn unlabels(planted: Option<Bug>, changes: &[Change]) -> Vec<ApiRequest> {
+    let is_made = |change: &&Change| change.resource == "pod" && change.before.is_none();
+    let made = changes.iter().filter(|_| planted == Some(Bug::LaunchersByLabel)).filter(is_made);
+    made.filter_map(|change| change.after.as_ref()).filter(|pod| is_launcher(pod)).map(unlabelled).collect()
 }
 
 /// Whether a pod is the launcher of an instance that lives and is not to be ended for an eviction.
@@ -118,5 +127,26 @@ mod tests {
         }
         check("None", "Running", "v", true);
         check("LiveMigrateIfPossible", "Running", "v", true);
+    }
+
+    /// Launchers alone, as soon as they are made, and beside that bug alone.
+    #[test]
+    fn labels_are_taken_off_where_that_is_to_show() {
+        let pod = |kind: &str| {
+            json!({"metadata": {"namespace": "ns", "name": "p",
+                "ownerReferences": [{"controller": true, "kind": kind, "uid": "v"}]}})
+        };
+        let (instance, set) = (pod("VirtualMachineInstance"), pod("ReplicaSet"));
+        for (planted, before, after, expected) in [
+            (Some(Bug::LaunchersByLabel), None, Some(&instance), 1),
+            (Some(Bug::LaunchersByLabel), Some(&instance), Some(&instance), 0),
+            (Some(Bug::LaunchersByLabel), Some(&instance), None, 0),
+            (Some(Bug::LaunchersByLabel), None, Some(&set), 0),
+            (Some(Bug::EvictedGuests), None, Some(&instance), 0),
+            (None, None, Some(&instance), 0),
+        ] {
+            let change = Change { resource: "pod", before: before.cloned(), after: after.cloned() };
+            assert_eq!(unlabels(planted, &[change]).len(), expected, "{planted:?} {before:?} {after:?}");
+        }
     }
 }

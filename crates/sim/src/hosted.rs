@@ -286,7 +286,11 @@ impl Hosted {
             }
             Role::VirtHandler(node) => {
                 let core = Handler::new(&node_name(node), &rng);
-                let core = if settings.bug == Some(Bug::Unpaced) { core.with_planted_hurry() } else { core };
+                let core = match settings.bug {
+                    Some(Bug::Unpaced) => core.with_planted_hurry(),
+                    Some(Bug::LaunchersByLabel) => core.with_planted_labels(&rng),
+                    _ => core,
+                };
                 let core = match settings.watchdog_left {
                     _ if !settings.watchdogs => core,
                     Some(left) => core.taking_over_watchdog(Some(left)),

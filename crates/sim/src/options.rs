@@ -119,6 +119,7 @@ impl Options {
                 Bug::StaleProposals
                 | Bug::GoingUnminded
                 | Bug::Unpaced
+                | Bug::LaunchersByLabel
                 | Bug::WritingWatches
                 | Bug::TenantsChooseGpus
                 | Bug::OutdatedStarts
@@ -507,7 +508,8 @@ impl Swarm {
                 | Bug::ClaimsAddUp
                 | Bug::UnfrozenGuests
                 | Bug::DeafThaws
-                | Bug::BlankCopies,
+                | Bug::BlankCopies
+                | Bug::LaunchersByLabel,
             ) => {
                 crash_one_in_effects = 0;
                 intervals = Intervals::default();

@@ -427,6 +427,13 @@ const OTHERS: &[Plant] = &[
         bug: Bug::EvictedGuests,
     },
     Plant {
+        name: "launchers-by-label",
+        what: "a handler knows launchers by their label: whose label is taken off before its guest starts never starts it",
+        found_by: "liveness",
+        also: &[],
+        bug: Bug::LaunchersByLabel,
+    },
+    Plant {
         name: "late-writer",
         what: "a launcher that hung for longer than its node's lease starts its machine, whatever the record of its disk says",
         found_by: crate::writers::NAME,

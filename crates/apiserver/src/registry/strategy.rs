@@ -425,8 +425,8 @@ fn with_ephemeral(new: &Object, old: &Object) -> Option<Value> {
     Some(spec)
 }
 
-/// The spec as it was, with what the new one's containers are to have; none when they are not the same containers, which the
-/// validation refuses (`dropNonResizeUpdates` there).
+/// The spec as it was, with what the new one's containers, and the pod as a whole, are to have; none when they are not the same
+/// containers, which the validation refuses (`dropNonResizeUpdates` there).
 fn resized(new: &Object, old: &Object) -> Option<Value> {
     let mut spec = old.get("spec")?.clone();
     let new = new.get("spec")?;
@@ -445,6 +445,7 @@ fn resized(new: &Object, old: &Object) -> Option<Value> {
             }
         }
     }
+    put(spec.as_object_mut()?, "resources", new.get("resources").cloned());
     Some(spec)
 }
 

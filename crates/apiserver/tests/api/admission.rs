@@ -279,3 +279,23 @@ fn registered_plugins_take_part() {
     assert_eq!(refused["details"]["causes"][0]["field"], "data.v");
     cluster.merge(&format!("{CONFIG_MAPS}/m"), &json!({"data": {"v": "bad"}})).refused(422, "Invalid", "data.v");
 }
+
+#[test]
+fn whole_pods_are_resized_where_nodes_declare_it() {
+    let cluster = Cluster::new();
+    cluster.post("/api/v1/nodes", &json!({"metadata": {"name": "n1"}})).expect(201);
+    let mut made = pod("p");
+    made["spec"]["nodeName"] = "n1".into();
+    made["spec"]["resources"] = json!({"limits": {"cpu": "1", "memory": "64Mi"}});
+    cluster.post(PODS, &made).expect(201);
+    let resize = |cpu: &str| {
+        let patch = json!({"spec": {"resources": {"limits": {"cpu": cpu}, "requests": {"cpu": cpu}}}});
+        cluster.patch(&format!("{PODS}/p/resize"), "application/strategic-merge-patch+json", &patch)
+    };
+    let why =
+        "pod update requires features InPlacePodLevelResourcesVerticalScaling which are not available on node \"n1\"";
+    resize("2").refused(403, "Forbidden", why);
+    let declared = json!({"status": {"declaredFeatures": ["InPlacePodLevelResourcesVerticalScaling"]}});
+    cluster.merge("/api/v1/nodes/n1/status", &declared).expect(200);
+    assert_eq!(resize("2").expect(200)["spec"]["resources"]["limits"], json!({"cpu": "2", "memory": "64Mi"}));
+}

@@ -43,7 +43,7 @@ pub struct AccessArgs {
     #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(i64).range(0..))]
     pub default_unreachable_toleration_seconds: Option<i64>,
     /// Whether requests without credentials are taken, as those of system:anonymous; true without it
-    #[arg(long, value_name = "YES")]
+    #[arg(long, value_name = "YES", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     pub anonymous_auth: Option<bool>,
     /// A provider of OpenID Connect
     #[command(flatten)]
@@ -54,8 +54,8 @@ pub struct AccessArgs {
     /// Ciphers that are spoken in TLS 1.2, by their names; all that are safe without it
     #[arg(long, value_name = "CIPHER", value_delimiter = ',')]
     pub tls_cipher_suites: Vec<String>,
-    /// Most requests at a time on one connection of HTTP/2; 250 without it
-    #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u32).range(1..))]
+    /// Most requests at a time on one connection of HTTP/2; 250 without it, and with 0
+    #[arg(long, value_name = "NUMBER")]
     pub http2_max_streams_per_connection: Option<u32>,
     /// How long a request may take that does not last, such as 2m; 1m without it. Its sender may give it less
     #[arg(long, value_name = "DURATION", value_parser = carrack_kubelet::configuration::duration)]
@@ -158,6 +158,13 @@ impl AccessArgs {
             .map_err(|why| anyhow::anyhow!("--tls-min-version and --tls-cipher-suites cannot be used: {why}"))
     }
 
+    /// What is named for that in vain, since nobody serves it any more.
+    #[must_use]
+    pub fn too_old(&self) -> Vec<&str> {
+        let named = self.tls_min_version.iter().chain(&self.tls_cipher_suites);
+        named.map(String::as_str).filter(|name| Offered::too_old(name)).collect()
+    }
+
     /// What admission plugins are told, and which are on.
     ///
     /// # Errors
@@ -216,7 +223,8 @@ impl AccessArgs {
         // What has more time has it for its body, and for those that it is carried on to, too.
         let body = self.request_timeout.unwrap_or(usual.body);
         let node_answer = usual.node_answer.max(request);
-        let max_streams = self.http2_max_streams_per_connection.unwrap_or(usual.max_streams);
+        let streams = self.http2_max_streams_per_connection.filter(|most| *most > 0);
+        let max_streams = streams.unwrap_or(usual.max_streams);
         Ok(Settings { max_in_flight: self.in_flight()?, max_streams, request, body, node_answer, ..usual })
     }
 
@@ -349,6 +357,7 @@ mod tests {
         assert_eq!(takes(&[]), Some(Anonymous::All));
         assert_eq!(takes(&["--anonymous-auth=true"]), Some(Anonymous::All));
         assert_eq!(takes(&["--anonymous-auth=false"]), Some(Anonymous::None));
+        assert_eq!(takes(&["--anonymous-auth", "--http2-max-streams-per-connection=9"]), Some(Anonymous::All));
         let provider = ["--oidc-issuer-url", "https://login.example.com", "--oidc-client-id", "c"];
         assert_eq!(takes(&provider), Some(Anonymous::All));
         assert_eq!(takes(&["--oidc-issuer-url", "http://login.example.com", "--oidc-client-id", "c"]), None);
@@ -356,16 +365,26 @@ mod tests {
         assert!(args(&provider[2..]).is_none(), "whose is not said");
         let both = [&provider[..], &["--authentication-config", "other.yaml"]].concat();
         assert!(args(&both).is_none(), "it is said in two places");
+        // A comma may be part of a value.
+        let claims = ["--oidc-required-claim", "dn=cn=a,o=b", "--oidc-required-claim", "hd=c"];
+        let required = args(&[&provider[..], &claims].concat()).map(|args| args.oidc.oidc_required_claim);
+        assert_eq!(required, Some(vec!["dn=cn=a,o=b".to_owned(), "hd=c".to_owned()]));
 
         let streams = |words: &[&str]| args(words).and_then(|args| Some(args.settings().ok()?.max_streams));
         assert_eq!(streams(&[]), Some(250));
         assert_eq!(streams(&["--http2-max-streams-per-connection", "1000"]), Some(1000));
-        assert_eq!(streams(&["--http2-max-streams-per-connection", "0"]), None);
+        assert_eq!(streams(&["--http2-max-streams-per-connection", "0"]), Some(250));
+        assert_eq!(streams(&["--http2-max-streams-per-connection=-1"]), None);
         let speaks = |words: &[&str]| args(words).is_some_and(|args| args.tls().is_ok());
         assert!(speaks(&["--tls-min-version", "VersionTLS13"]));
         let named = "TLS_AES_128_GCM_SHA256,TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256";
         assert!(speaks(&["--tls-cipher-suites", named]));
         assert!(!speaks(&["--tls-min-version", "1.3"]));
+        let listed = "TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256,TLS_RSA_WITH_AES_128_GCM_SHA256";
+        let old = ["--tls-min-version", "VersionTLS10", "--tls-cipher-suites", listed];
+        assert!(speaks(&old));
+        let found = args(&old).map(|args| args.too_old().join(","));
+        assert_eq!(found.as_deref(), Some("VersionTLS10,TLS_RSA_WITH_AES_128_GCM_SHA256"));
         assert!(args(&["--default-not-ready-toleration-seconds=-1"]).is_none());
     }
 

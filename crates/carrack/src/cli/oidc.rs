@@ -36,8 +36,8 @@ pub struct OidcArgs {
     /// What is put before the names of groups
     #[arg(long, value_name = "TEXT", requires = "oidc_groups_claim")]
     pub oidc_groups_prefix: Option<String>,
-    /// A claim that a token has to have, and its value
-    #[arg(long, value_name = "CLAIM=VALUE", value_delimiter = ',', requires = "oidc_issuer_url")]
+    /// A claim that a token has to have, and its value; may be given several times
+    #[arg(long, value_name = "CLAIM=VALUE", requires = "oidc_issuer_url")]
     pub oidc_required_claim: Vec<String>,
 }
 

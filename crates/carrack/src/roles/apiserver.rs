@@ -194,6 +194,13 @@ impl Role {
         };
 
         let certificate = Reloadable::new(&pki.server(&Server::Apiserver, &sans(endpoint), now_unix_s())?)?;
+        let too_old = access.too_old();
+        if !too_old.is_empty() {
+            tracing::warn!(
+                names = too_old.join(", "),
+                "--tls-min-version and --tls-cipher-suites name what is not served"
+            );
+        }
         let tls = tls::server_config_offering(certificate.clone(), pki.ca_pem(), &access.tls()?)?;
         let client = Reloadable::new(&pki.client(&Identity::ApiserverKubeletClient, now_unix_s())?)?;
         let nodes = tls::client_config(Trust::Authorities(pki.ca_pem()), Some(client.clone()))?;

@@ -17,6 +17,9 @@ use crate::runtime::{Dns, HostFacts};
 /// The kernel's own word on which boot this is.
 pub const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
 
+/// Where the kernel shows its own bounds.
+pub(super) const KERNEL: &str = "/proc/sys/kernel";
+
 fn line(path: &str) -> String {
     fs::read_to_string(path).map(|s| s.trim().to_owned()).unwrap_or_default()
 }
@@ -27,6 +30,13 @@ pub(super) fn meminfo(text: &str, key: &str) -> u64 {
         .find_map(|l| l.strip_prefix(key)?.strip_prefix(':')?.split_whitespace().next()?.parse::<u64>().ok())
         .unwrap_or(0)
         * 1024
+}
+
+/// How many tasks a machine may have: the lower of its kernel's two bounds, of which that for threads goes by its memory
+/// (`pidlimit` of upstream's kubelet). 0 where neither can be read.
+pub(super) fn pids_max(kernel: &Path) -> u64 {
+    let bound = |name: &str| fs::read_to_string(kernel.join(name)).ok()?.trim().parse::<u64>().ok();
+    ["pid_max", "threads-max"].into_iter().filter_map(bound).min().unwrap_or(0)
 }
 
 /// The firmware's UUID, as upstream reads it: from DMI, on POWER and ARM from the device tree, else the machine id.
@@ -218,7 +228,7 @@ pub fn facts(place: &Place) -> Result<HostFacts, OpError> {
         image_inodes_free: disk.f_ffree,
         inodes: disk.f_files,
         inodes_free: disk.f_ffree,
-        pids_max: line("/proc/sys/kernel/pid_max").parse().unwrap_or(0),
+        pids_max: pids_max(Path::new(KERNEL)),
         pids,
         addresses: addresses(),
         resolver: place
@@ -246,6 +256,24 @@ mod tests {
             (dns.servers, dns.searches, dns.options),
             (vec!["1.1.1.1".into()], vec!["a".into(), "b".into()], vec!["ndots:2".into()])
         );
+    }
+
+    #[test]
+    fn tasks_have_the_lower_bound() {
+        for (pid_max, threads_max, expected) in [
+            (Some("4194304\n"), Some("62717\n"), 62_717),
+            (Some("32768\n"), Some("62717\n"), 32_768),
+            (Some("32768\n"), None, 32_768),
+            (None, None, 0),
+        ] {
+            let dir = tempfile::tempdir().unwrap();
+            for (name, text) in [("pid_max", pid_max), ("threads-max", threads_max)] {
+                if let Some(text) = text {
+                    fs::write(dir.path().join(name), text).unwrap();
+                }
+            }
+            assert_eq!(pids_max(dir.path()), expected);
+        }
     }
 
     #[test]

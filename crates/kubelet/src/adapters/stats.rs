@@ -16,6 +16,7 @@ use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time as MetaTime;
 
 use super::cri::Cri;
+use super::host::{KERNEL, pids_max};
 use super::{blocking, cgroups, convert};
 use crate::effects::OpError;
 use crate::eviction::Usage;
@@ -509,7 +510,7 @@ fn node(root: &Path, name: &str) -> NodeStats {
     let (stat, memory, vmstat) = (text("/proc/stat"), text("/proc/meminfo"), text("/proc/vmstat"));
     let events = |name: &str| vmstat.lines().find_map(|l| l.strip_prefix(name)?.strip_prefix(' ')?.parse::<u64>().ok());
     let now = text("/proc/loadavg").split_whitespace().nth(3).and_then(|f| f.split_once('/')?.1.parse::<u64>().ok());
-    let processes = now.zip(text("/proc/sys/kernel/pid_max").trim().parse::<u64>().ok());
+    let processes = now.zip(Some(pids_max(Path::new(KERNEL))).filter(|most| *most > 0));
     let bytes = |key: &str| super::host::meminfo(&memory, key);
     let (total, available) = (bytes("MemTotal"), bytes("MemAvailable"));
     let booted = stat.lines().find_map(|l| l.strip_prefix("btime ")?.parse::<i64>().ok());

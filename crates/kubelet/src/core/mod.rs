@@ -725,7 +725,8 @@ impl KubeletCore {
             },
             Owner::Host => {
                 if let Ok(Reply::Host(h)) = outcome {
-                    self.groups.due |= (h.cpus, h.memory_bytes) != (self.host.cpus, self.host.memory_bytes);
+                    let size = |of: &HostFacts| (of.cpus, of.memory_bytes, of.pids_max);
+                    self.groups.due |= size(&h) != size(&self.host);
                     self.resizes.due = true;
                     self.host = *h;
                     self.see_cpus();

@@ -28,6 +28,7 @@ pub(super) async fn handle(session: &Session, route: Route, request: Request<Inc
     let query = Query::parse(request.uri().query().unwrap_or_default()).map_err(Refusal::bad)?;
     match route {
         Route::Healthz => health(backend.as_ref()),
+        Route::Answers => Ok(reply::text(StatusCode::OK, "ok")),
         Route::Pods => pod_list(backend.pods().iter().map(|pod| serde_json::to_value(&**pod))),
         Route::RunningPods => pod_list(running::pods(&backend.runtime().await?).into_iter().map(Ok)),
         Route::Logs(path) => log(session, &path, &query).await,

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use carrack_auth::strangers::{Stranger, Strangers};
-use http::{Method, Request, Response};
+use http::{Method, Request, Response, StatusCode};
 use hyper::body::Incoming;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
@@ -19,7 +19,7 @@ use tokio::task::JoinSet;
 use super::backend::Backend;
 use super::handle::health;
 use super::is_fatal;
-use super::reply::{Refusal, Reply};
+use super::reply::{self, Refusal, Reply};
 use super::route::{Route, route};
 use super::settings::Settings;
 
@@ -103,6 +103,7 @@ async fn connection(stream: TcpStream, backend: Arc<dyn Backend>, mut stranger: 
 fn answer(backend: &dyn Backend, path: &str) -> Response<Reply> {
     let answered = match route(&Method::GET, path) {
         Ok(Route::Healthz) => health(backend),
+        Ok(Route::Answers) => Ok(reply::text(StatusCode::OK, "ok")),
         _ => Err(Refusal::not_found("404 page not found\n")),
     };
     answered.unwrap_or_else(Response::from)
@@ -144,6 +145,8 @@ mod tests {
                 ("/healthz", None, "200 OK", "ok"),
                 ("/healthz/ping", None, "200 OK", "ok"),
                 ("/healthz", Some("the runtime is gone"), "500 Internal Server Error", "the runtime is gone"),
+                ("/healthz/syncloop", Some("the runtime is gone"), "500 Internal Server Error", "the runtime is gone"),
+                ("/healthz/ping", Some("the runtime is gone"), "200 OK", "ok"),
                 ("/pods", None, "404 Not Found", "404 page not found"),
                 ("/configz", None, "404 Not Found", "404 page not found"),
                 ("/logs/", None, "404 Not Found", "404 page not found"),

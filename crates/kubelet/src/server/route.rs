@@ -24,6 +24,8 @@ pub(super) struct ContainerPath {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Route {
     Healthz,
+    /// Checks of it that are well as long as anybody answers.
+    Answers,
     Pods,
     RunningPods,
     Logs(ContainerPath),
@@ -54,6 +56,7 @@ impl Route {
             | Self::PortForward(_)
             | Self::SystemLogs(_) => true,
             Self::Healthz
+            | Self::Answers
             | Self::Pods
             | Self::StatsSummary
             | Self::Metrics
@@ -88,7 +91,8 @@ pub(super) fn route(method: &Method, path: &str) -> Result<Route, Refusal> {
         return Err(nothing());
     }
     let (route, methods) = match segments.as_slice() {
-        ["healthz"] | ["healthz", "ping" | "log" | "syncloop"] => (Route::Healthz, READ),
+        ["healthz"] | ["healthz", "syncloop"] => (Route::Healthz, READ),
+        ["healthz", "ping" | "log"] => (Route::Answers, READ),
         ["pods"] => (Route::Pods, READ),
         ["runningpods"] => (Route::RunningPods, READ),
         ["stats", "summary"] => (Route::StatsSummary, READ),
@@ -161,6 +165,8 @@ mod tests {
         for (method, path, expected) in [
             (Method::GET, "/healthz", Ok(Route::Healthz)),
             (Method::GET, "/healthz/syncloop", Ok(Route::Healthz)),
+            (Method::GET, "/healthz/ping", Ok(Route::Answers)),
+            (Method::GET, "/healthz/log", Ok(Route::Answers)),
             (Method::GET, "/pods", Ok(Route::Pods)),
             (Method::GET, "/pods/", Ok(Route::Pods)),
             (Method::GET, "/runningpods/", Ok(Route::RunningPods)),

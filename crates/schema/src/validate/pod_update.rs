@@ -222,16 +222,10 @@ fn ephemeral(object: &Place<'_>, old_object: &Place<'_>, errors: &mut Errors) {
     }
 }
 
+/// A resize: of containers, and of the pod as a whole (`ValidatePodResize`, with what is on since v1.36 without being asked for).
 fn resize(object: &Place<'_>, old_object: &Place<'_>, errors: &mut Errors) {
     let (new, old) = (object.field("spec"), old_object.field("spec"));
-    let has_own = |spec: &Place<'_>| {
-        ["requests", "limits"]
-            .iter()
-            .any(|list| spec.at(&["resources", list]).value.as_object().is_some_and(|l| !l.is_empty()))
-    };
-    let never = if has_own(&old) || has_own(&new) {
-        Some("pods with pod-level resources cannot be resized")
-    } else if is_mirror(old_object) {
+    let never = if is_mirror(old_object) {
         Some("static pods cannot be resized")
     } else if old.field("os").text("name") == "windows" {
         Some("windows pods cannot be resized")
@@ -273,6 +267,7 @@ fn resize(object: &Place<'_>, old_object: &Place<'_>, errors: &mut Errors) {
             resized(&now.field("resources"), &before.field("resources"), errors);
         }
     }
+    resized(&new.field("resources"), &old.field("resources"), errors);
     let strip = |spec: &Value| {
         let mut spec = without(&plain(spec), &["resources"]);
         for list in ["containers", "initContainers"] {

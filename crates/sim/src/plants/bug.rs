@@ -174,4 +174,5 @@ pub(crate) enum Bug {
     UnmountsWhenTold,
     PullsAtOnce,
     FailedPullsHold,
+    LaunchersByLabel,
 }

@@ -42,7 +42,7 @@ pub(super) fn acts(bug: Bug, rng: &Rng, safety: Duration) -> Option<Vec<Act>> {
         Bug::DeafNominees => crate::phantoms::acts(&mut rng.fork(crate::phantoms::PART), safety, true, &mut acts),
         Bug::StaleProposals => crate::closings::acts(&mut rng.fork(crate::closings::PART), safety, true, &mut acts),
         Bug::GoingUnminded => crate::meddler::acts(&mut rng.fork("leavers"), &mut acts),
-        Bug::Unpaced | Bug::WritingWatches => steady(&mut rng.fork("steady"), &mut acts),
+        Bug::Unpaced | Bug::WritingWatches | Bug::LaunchersByLabel => steady(&mut rng.fork("steady"), &mut acts),
         Bug::AdoptedUnasked => crate::heritage::acts(&mut rng.fork(crate::heritage::PART), safety, true, &mut acts),
         Bug::UnfilledDisksStart => crate::imports::acts(&mut rng.fork(crate::imports::PART), safety, &mut acts),
         Bug::OutdatedStarts => crate::fickle::acts(&mut rng.fork(crate::fickle::PART), safety, &mut acts),

@@ -63,6 +63,9 @@ impl World {
         for request in crate::controllers::belongings(&changes) {
             self.queue.after(Duration::from_millis(100), Happening::Planted(Role::User, Box::new(request)));
         }
+        for request in crate::evictions::unlabels(self.options.hint(), &changes) {
+            self.queue.after(Duration::from_millis(100), Happening::Planted(Role::User, Box::new(request)));
+        }
         for request in crate::impostors::pictures(&changes) {
             self.queue.after(Duration::from_millis(100), Happening::Planted(Role::User, Box::new(request)));
         }

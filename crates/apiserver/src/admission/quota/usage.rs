@@ -4,7 +4,7 @@
 
 use std::collections::BTreeMap;
 
-use carrack_types::held::says_infeasible;
+use carrack_types::held::{self, says_infeasible};
 use carrack_types::pod::{self, ResourceList};
 use carrack_types::quantity::{Form, Quantity};
 use carrack_types::well_known::storage::CLASS_ANNOTATION;
@@ -138,9 +138,9 @@ fn has_ended(pod: &Object, now_unix_s: i64) -> bool {
     matches!((deletion, grace_s), (Ok(at), Some(grace_s)) if now_unix_s > at.as_second().saturating_add(grace_s))
 }
 
-/// Counts what a container has, or was granted, for what it asks for, where that is more: one that is resized keeps what it had
-/// until its node has done it, and one that its node cannot resize keeps just that (k8s.io/component-helpers/resource
-/// `determineContainerReqs`).
+/// Counts what a container is bounded to for what it is to be, where that is more: one that is resized keeps what it had until its
+/// node has done it, and one that its node cannot resize keeps just that (k8s.io/component-helpers/resource
+/// `determineContainerLimits`).
 fn as_held(pod: &mut Pod) {
     let (Some(spec), Some(status)) = (&mut pod.spec, &pod.status) else { return };
     let stays = status.conditions.iter().flatten().any(|c| says_infeasible(&c.type_, c.reason.as_deref()));
@@ -149,21 +149,15 @@ fn as_held(pod: &mut Pod) {
         let Some(told) = statuses().find(|told| told.name == container.name) else { continue };
         let Some(has) = &told.resources else { continue };
         let asked = container.resources.get_or_insert_default();
-        for (list, held) in [
-            (&mut asked.requests, [has.requests.as_ref(), told.allocated_resources.as_ref()]),
-            (&mut asked.limits, [has.limits.as_ref(), None]),
-        ] {
-            let mut most = if stays { BTreeMap::new() } else { list.take().unwrap_or_default() };
-            for (name, quantity) in held.into_iter().flatten().flatten() {
-                let amount = |q: &k8s_openapi::apimachinery::pkg::api::resource::Quantity| {
-                    Quantity::parse(&q.0).unwrap_or_default()
-                };
-                if most.get(name).is_none_or(|known| amount(known) < amount(quantity)) {
-                    most.insert(name.clone(), quantity.clone());
-                }
+        let mut most = if stays { BTreeMap::new() } else { asked.limits.take().unwrap_or_default() };
+        for (name, quantity) in has.limits.iter().flatten() {
+            let amount =
+                |q: &k8s_openapi::apimachinery::pkg::api::resource::Quantity| Quantity::parse(&q.0).unwrap_or_default();
+            if most.get(name).is_none_or(|known| amount(known) < amount(quantity)) {
+                most.insert(name.clone(), quantity.clone());
             }
-            *list = Some(most);
         }
+        asked.limits = Some(most);
     }
 }
 
@@ -202,8 +196,7 @@ fn of_pod(pod: &Object) -> ResourceList {
     let Ok(mut typed) = carrack_types::json::from_value::<Pod>(Value::Object(pod.clone())) else {
         return used;
     };
-    as_held(&mut typed);
-    for (name, quantity) in pod::requests(&typed) {
+    for (name, quantity) in held::requests(&typed) {
         let plain = matches!(name.as_str(), "cpu" | "memory" | "ephemeral-storage") || name.starts_with("hugepages-");
         if plain {
             used.insert(name.clone(), quantity);
@@ -213,6 +206,7 @@ fn of_pod(pod: &Object) -> ResourceList {
             used.insert(format!("requests.{name}"), quantity);
         }
     }
+    as_held(&mut typed);
     let overhead = typed.spec.as_ref().map(|spec| pod::resource_list(spec.overhead.as_ref())).unwrap_or_default();
     for (name, quantity) in pod::limits(&typed) {
         if matches!(name.as_str(), "cpu" | "memory" | "ephemeral-storage") {
@@ -341,6 +335,12 @@ mod tests {
         check("1", "1", "2", false, "2");
         check("1", "2", "1", false, "2");
         check("7", "2", "1", true, "2");
+
+        // So does a pod as a whole. What it runs with has its overhead in it.
+        let whole = json!({"spec": {"containers": [{"name": "c"}], "overhead": {"cpu": "1"},
+                "resources": {"requests": {"cpu": "2"}}},
+            "status": {"allocatedResources": {"cpu": "2"}, "resources": {"requests": {"cpu": "5"}}}});
+        assert_eq!(shown("", "pods", whole), "count/pods=1 cpu=5 pods=1 requests.cpu=5");
     }
 
     #[test]

@@ -1,22 +1,26 @@
-//! A machine that becomes another one while the kubelet runs: CPUs and memory come or go; and what its Node says of it.
+//! A machine that becomes another one while the kubelet runs: CPUs, memory and process ids come or go; and what its Node says of it.
 
 use super::*;
 
 #[test]
 fn the_groups_of_pods_follow_the_machine() {
     let mut w = World::new(1);
-    let reserved = BTreeMap::from([("memory".to_owned(), (1 << 30) * 1000)]);
+    let reserved = BTreeMap::from([("memory".to_owned(), (1 << 30) * 1000), ("pid".to_owned(), 1000 * 1000)]);
     w.restart_kubelet_as(NodeConfig { node_name: "sim".into(), reserved, ..NodeConfig::default() });
     w.edit_or_create_node();
-    for (cpus, memory_gib, shares, limit_gib) in [(8, 16, 8192, 15), (4, 16, 4096, 15), (4, 32, 4096, 31)] {
+    for (cpus, memory_gib, pids_max, shares, limit_gib) in
+        [(8, 16, 100_000, 8192, 15), (4, 16, 100_000, 4096, 15), (4, 32, 100_000, 4096, 31), (4, 32, 200_000, 4096, 31)]
+    {
         (w.node.host.cpus, w.node.host.memory_bytes) = (cpus, memory_gib << 30);
+        w.node.host.pids_max = pids_max;
         w.run(15);
         let groups = w.asked.iter().rev().find_map(|(_, op)| match op {
             Op::WriteGroups(groups) => Some(&groups[0].resources),
             _ => None,
         });
-        let found = groups.map(|r| (r.cpu_shares, r.memory_limit_bytes));
-        assert_eq!(found, Some((shares, limit_gib << 30)), "{cpus} CPUs, {memory_gib} GiB");
+        let found = groups.map(|r| (r.cpu_shares, r.memory_limit_bytes, r.pids));
+        let expected = (shares, limit_gib << 30, Some(pids_max - 1000));
+        assert_eq!(found, Some(expected), "{cpus} CPUs, {memory_gib} GiB, {pids_max} processes");
     }
 }
 

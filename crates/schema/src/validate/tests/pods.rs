@@ -795,7 +795,7 @@ fn subresources() {
                 &["Forbidden spec.containers"],
             ),
             ("/spec/initContainers", json!([{"name": "i", "image": "x"}]), &["Forbidden spec.initContainers"]),
-            ("/spec/resources", json!({"limits": {"cpu": "1"}}), &["Forbidden "]),
+            ("/spec/resources", json!({"limits": {"cpu": "1"}}), &[]),
             (
                 "/spec/containers/0/resources/limits/ephemeral-storage",
                 json!("1Gi"),
@@ -808,14 +808,31 @@ fn subresources() {
 }
 
 #[test]
+fn whole_pods_are_resized() {
+    let mut whole = pod();
+    whole["spec"]["resources"] = json!({"limits": {"cpu": "2", "memory": "2Gi"}});
+    changed(
+        "",
+        "Pod",
+        "resize",
+        &whole,
+        &[
+            ("/spec/containers/0/resources/limits/cpu", json!("2"), &[]),
+            ("/spec/resources/limits/cpu", json!("3"), &[]),
+            ("/spec/resources", json!({"limits": {"cpu": "2"}}), &["Forbidden spec.resources.limits"]),
+            // Of another class.
+            ("/spec/resources", json!({"limits": {"cpu": "1", "memory": "1Gi"}}), &["Invalid spec"]),
+        ],
+    );
+}
+
+#[test]
 fn what_is_never_resized() {
     let wanted = ("/spec/containers/0/resources/limits/cpu", json!("2"));
     let mut mirror = pod();
     mirror["metadata"]["annotations"] = json!({"kubernetes.io/config.mirror": "x"});
     let mut windows = pod();
     windows["spec"]["os"] = json!({"name": "windows"});
-    let mut whole = pod();
-    whole["spec"]["resources"] = json!({"limits": {"memory": "2Gi"}});
     // Its node says what containers have, or it does not resize them.
     let mut told = pod();
     told["status"] = json!({"qosClass": "Burstable", "containerStatuses": [
@@ -830,7 +847,6 @@ fn what_is_never_resized() {
     for (base, expected) in [
         (mirror, &["Forbidden "][..]),
         (windows, &["Forbidden "]),
-        (whole, &["Forbidden "]),
         (silent, &["Forbidden spec"]),
         (waits, &[]),
         (told, &[]),

@@ -181,6 +181,18 @@ impl Handler {
         self
     }
 
+    /// Plants a bug: which of its node's pods are launchers, their label says. For the simulator, which must find it; never for
+    /// a real process.
+    #[must_use]
+    pub fn with_planted_labels(mut self, rng: &Rng) -> Self {
+        let launchers = Selector {
+            labels: format!("{APP_LABEL}={LAUNCHER}"),
+            ..Selector::fields(format!("spec.nodeName={}", self.node_name))
+        };
+        self.pods = Informer::new(Pod::resource(), launchers, rng.fork("pods")).trimmed_by(trim);
+        self
+    }
+
     fn op(&mut self, fx: &mut Effects<Out>, op: Op, flight: Flight) {
         let id = OpId(fx.fresh());
         self.flights.insert(id, flight);
