@@ -1,4 +1,6 @@
 //! A token bucket: so many at once, and so many a second after that, as client-go's `flowcontrol` has it.
+//!
+//! It is told what time it is; a clock that was set back fills nothing in, and from then on as ever.
 
 use std::time::Duration;
 
@@ -28,7 +30,9 @@ impl Bucket {
     /// # Errors
     /// When the next one is there, if none is now.
     pub fn take(&mut self, now: Time) -> Result<(), Time> {
-        let full_at = self.full_at.max(now) + self.every;
+        // An empty one takes no longer than that, whatever the clock said before.
+        self.full_at = self.full_at.clamp(now, now + self.whole);
+        let full_at = self.full_at + self.every;
         let next = full_at - self.whole;
         if next > now {
             return Err(next);
@@ -63,6 +67,10 @@ mod tests {
             (9_000, None),
             (9_000, None),
             (9_000, Some(9_100)),
+            // The clock is set back.
+            (5_000, Some(5_100)),
+            (5_099, Some(5_100)),
+            (5_100, None),
         ] {
             let expected = expected_ms.map_or(Ok(()), |at| Err(start + ms(at)));
             assert_eq!(bucket.take(start + ms(after_ms)), expected, "{after_ms}");

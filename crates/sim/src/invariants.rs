@@ -317,7 +317,7 @@ impl Checker {
                     }
                 }
                 // Of a launcher whose node is lost nobody hears any more; how its guest ended is told of its instance.
-                if !is_launcher(old) {
+                if !is_of_instance(old) {
                     crate::told::gone(old, nodes, breaches);
                 }
             }
@@ -476,7 +476,7 @@ pub(crate) fn holdings(place: &str, allocations: &devices::Allocations, breaches
 }
 
 /// Whether a pod belongs to a virtual machine's instance.
-fn is_launcher(pod: &Value) -> bool {
+fn is_of_instance(pod: &Value) -> bool {
     owner_kind(pod) == "VirtualMachineInstance"
 }
 
@@ -486,7 +486,7 @@ fn children(change: &Change, observer: &Observer, breaches: &mut Vec<Breach>) {
     // What uses an instance's claims before they are filled is beside its launcher.
     let is_consumer = |object: &Value| text(object, "/metadata/name").starts_with(CONSUMER);
     // Workloads have bounds of their own.
-    let is_pod_of_others = change.resource == "pod" && !is_launcher(change.object());
+    let is_pod_of_others = change.resource == "pod" && !is_of_instance(change.object());
     if owner.is_empty() || is_pod_of_others || is_consumer(change.object()) {
         return;
     }

@@ -171,17 +171,16 @@ impl AdmissionConfiguration {
     /// # Errors
     /// There is none of that name, or it is one that is never off.
     pub fn disable<'n>(mut self, names: impl IntoIterator<Item = &'n str>) -> Result<Self, String> {
+        let known = || ALWAYS_ON.into_iter().filter(|known| !ALWAYS.contains(known));
         for name in names {
-            let mut known = ALWAYS_ON.into_iter().filter(|known| !ALWAYS.contains(known));
-            match known.find(|known| *known == name) {
+            match known().find(|known| *known == name) {
                 Some(known) => {
                     self.off.insert(known);
                 }
                 // It is off unless it is named elsewhere.
                 None if name == EVENT_RATE_LIMIT => {}
                 None => {
-                    let all = ALWAYS_ON.into_iter().filter(|known| !ALWAYS.contains(known));
-                    let all: Vec<&str> = all.chain([EVENT_RATE_LIMIT]).collect();
+                    let all: Vec<&str> = known().chain([EVENT_RATE_LIMIT]).collect();
                     return Err(format!(
                         "admission plugin {name:?} cannot be switched off, only {} can",
                         all.join(", ")

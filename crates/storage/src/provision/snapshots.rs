@@ -425,8 +425,7 @@ impl Contents {
     }
 
     fn release(content: &VolumeSnapshotContent) -> Plan {
-        let list = finalizers(content.metadata.finalizers.as_ref(), DATA, false);
-        Plan::none().patch(content, json!({"metadata": {"finalizers": list}}))
+        Plan::none().without_finalizer(content, DATA)
     }
 
     /// What was made by hand has its data here.

@@ -1,17 +1,12 @@
 //! Token buckets, each under a key, of which those stay that were used last.
 //!
-//! A bucket is full at first, fills at its rate, and gives one token at a time. It is told what time it is; a clock that was set
-//! back fills nothing.
-//!
 //! Upstream: `k8s.io/client-go/util/flowcontrol` (`NewTokenBucketRateLimiterWithClock`).
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use carrack_engine::bucket::Bucket;
 use jiff::Timestamp;
-
-/// Levels are counted in billionths of a token: at a rate of one a second, each nanosecond fills in one.
-const TOKEN: u64 = 1_000_000_000;
 
 /// How fast buckets fill, and how much they hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,30 +15,6 @@ pub(super) struct Rate {
     pub per_s: u32,
     /// Tokens in a full one.
     pub burst: u32,
-}
-
-#[derive(Clone, Copy, Debug)]
-struct Bucket {
-    /// In billionths of a token.
-    level: u64,
-    /// When it had that.
-    at: Timestamp,
-}
-
-impl Bucket {
-    fn full(rate: Rate, now: Timestamp) -> Bucket {
-        Bucket { level: u64::from(rate.burst) * TOKEN, at: now }
-    }
-
-    /// Takes a token, if there is one.
-    fn take(&mut self, rate: Rate, now: Timestamp) -> bool {
-        let passed_ns = u64::try_from(now.duration_since(self.at).as_nanos()).unwrap_or(0);
-        let filled = self.level.saturating_add(passed_ns.saturating_mul(u64::from(rate.per_s)));
-        let level = filled.min(Bucket::full(rate, now).level);
-        let rest = level.checked_sub(TOKEN);
-        *self = Bucket { level: rest.unwrap_or(level), at: now };
-        rest.is_some()
-    }
 }
 
 /// Buckets of one rate. What was not used for longest is forgotten when there are too many; it is full when it comes again.
@@ -77,10 +48,10 @@ impl Buckets {
                 {
                     self.by_key.remove(&oldest);
                 }
-                (Arc::from(key), Bucket::full(self.rate, now))
+                (Arc::from(key), Bucket::new(self.rate.per_s, self.rate.burst))
             }
         };
-        let taken = bucket.take(self.rate, now);
+        let taken = bucket.take(now.into()).is_ok();
         self.by_use.insert(self.uses, Arc::clone(&key));
         self.by_key.insert(key, (self.uses, bucket));
         taken
